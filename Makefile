@@ -1,0 +1,35 @@
+# Two commands: `make test` and (soon) `make demo`. Each sets up .venv by itself.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: test lint format install clean
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+install: $(STAMP)
+
+# t5x_runtime provides `t5x` from PyPI packages alone; for upstream T5X in its place see
+# requirements/t5x-upstream.txt.
+$(STAMP): setup.py t5x_runtime/setup.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; set PYTHON=..., as in make test PYTHON=python3.11"; exit 1; }
+	@echo "Installing into $(VENV): two to four minutes the first time."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable ".[test]" --editable ./t5x_runtime
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,55 @@
+"""Installs specdec_t5x. The extras name what only some uses need."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+HERE = pathlib.Path(__file__).parent
+INIT = (HERE / "specdec_t5x" / "__init__.py").read_text()
+VERSION = re.search(r'__version__ = "(.+)"', INIT).group(1)
+
+setup(
+  name="specdec_t5x",
+  version=VERSION,
+  description="Lossless speculative decoding for T5 in JAX, inside the T5X setup",
+  long_description=(HERE / "README.md").read_text(),
+  long_description_content_type="text/markdown",
+  license="Apache-2.0",
+  python_requires=">=3.11",
+  packages=find_packages(include=["specdec_t5x", "specdec_t5x.*"]),
+  # Why each one is here: docs/architecture.md, "Dependencies".
+  install_requires=[
+    "jax>=0.10,<0.13",
+    "flax>=0.12.6,<0.14",
+    "jaxtyping>=0.3",
+    "numpy>=2.0",
+    "seqio>=0.0.20,<0.1",
+    "gin-config>=0.5,<0.6",
+    "tensorflow>=2.21",
+    "tensorflow-datasets>=4.9.9,<5",
+    "orbax-checkpoint>=0.12,<0.13",
+    "etils[epath]>=1.12",
+    "sacrebleu>=2.4,<3",
+    "rouge-score>=0.1.2,<0.2",
+  ],
+  extras_require={
+    "test": [
+      "pytest>=8",
+      "chex>=0.1.90",
+      "beartype>=0.19",
+      "hypothesis>=6.100",
+      "scipy>=1.13",
+      "ruff>=0.11,<0.20",
+    ],
+    "train": ["optax>=0.2.5,<0.3"],
+    "report": ["matplotlib>=3.9"],
+    "tpu": ["jax[tpu]>=0.10,<0.13"],
+    "cuda": ["jax[cuda13]>=0.10,<0.13"],
+  },
+  classifiers=[
+    "Programming Language :: Python :: 3.11",
+    "License :: OSI Approved :: Apache Software License",
+    "Topic :: Scientific/Engineering :: Artificial Intelligence",
+  ],
+)

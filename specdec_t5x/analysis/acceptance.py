@@ -1,0 +1,52 @@
+"""Estimates of alpha, the acceptance rate, from what a run counted.
+
+Drafted tokens of one example share its difficulty, so intervals treat the example, not
+the token, as the unit: alpha = sum_i a_i / sum_i n_i with the ratio estimator's
+variance N / (N - 1) * sum_i (a_i - alpha n_i)^2 / (sum_i n_i)^2 (Cochran, Sampling
+Techniques, 1977, section 6.3).
+"""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float, Int
+
+# The two-sided 95% quantile of the normal law.
+_Z95 = 1.959964
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+  """A ratio with its 95% interval; None where the data can't tell."""
+
+  value: float | None
+  low: float | None
+  high: float | None
+
+
+def ratio(
+  numerator: Float[np.ndarray, "N"] | Int[np.ndarray, "N"],
+  denominator: Float[np.ndarray, "N"] | Int[np.ndarray, "N"],
+) -> Estimate:
+  """Estimates sum(numerator) / sum(denominator) over N examples.
+
+  Args:
+    numerator: of each example.
+    denominator: of each example, at least 0.
+
+  Returns:
+    The ratio (None where the denominators are all 0) and its interval (None for fewer
+    than two examples).
+  """
+  numerator = np.asarray(numerator, np.float64)
+  denominator = np.asarray(denominator, np.float64)
+  total = denominator.sum()
+  if total == 0:
+    return Estimate(None, None, None)
+  value = numerator.sum() / total
+  count = numerator.size
+  if count < 2:
+    return Estimate(float(value), None, None)
+  squares = np.square(numerator - value * denominator).sum()
+  margin = _Z95 * np.sqrt(count / (count - 1) * squares) / total
+  return Estimate(float(value), float(value - margin), float(value + margin))

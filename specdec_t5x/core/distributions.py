@@ -1,0 +1,147 @@
+"""From logits to the law that is sampled from, and from a law to a token.
+
+Standardised sampling (Leviathan et al., section 2.2): argmax, temperature, top-k and
+nucleus sampling are all plain sampling from an adjusted law. The same adjustment
+applies to target and draft, in T5X's order: temperature, top-k, top-p.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+# T5X treats lower temperatures as argmax, and so does this project.
+MIN_TEMPERATURE = 1e-4
+_LANES = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+  """How to sample, for target and draft alike.
+
+  Attributes:
+    temperature: logits are divided by it; 0 is argmax.
+    top_k: keep the k most likely tokens (and ties with the last); 0 keeps all.
+    top_p: keep the fewest most likely tokens that reach this mass; 0 keeps all.
+  """
+
+  temperature: float = 1.0
+  top_k: int = 0
+  top_p: float = 0.0
+
+  def __post_init__(self):
+    if not 0.0 <= self.temperature < float("inf"):
+      raise ValueError(
+        f"temperature must be a finite number of at least 0, got {self.temperature}. "
+        "0 is greedy decoding, 1 samples from the model as it is."
+      )
+    if self.top_k < 0 or self.top_k != int(self.top_k):
+      raise ValueError(
+        f"top_k must be a whole number of at least 0, got {self.top_k}. 0 means off."
+      )
+    if not 0.0 <= self.top_p <= 1.0:
+      raise ValueError(f"top_p must be between 0 and 1, got {self.top_p}. 0 means off.")
+    if self.top_k and self.top_p:
+      raise ValueError(
+        f"At most one of top_k and top_p may be set, got top_k={self.top_k} and "
+        f"top_p={self.top_p}. As in T5X; set one of them to 0."
+      )
+
+  @property
+  def greedy(self) -> bool:
+    """Whether the law is argmax's."""
+    return self.temperature <= MIN_TEMPERATURE
+
+
+def adjusted_probs(
+  logits: Float[Array, "*batch V"], sampling: Sampling
+) -> Float[Array, "*batch V"]:
+  """Returns the law that `sampling` draws from, given a model's logits.
+
+  Args:
+    logits: of any float dtype.
+    sampling: the adjustment.
+
+  Returns:
+    float32 probabilities.
+  """
+  logits = logits.astype(jnp.float32)
+  if sampling.greedy:
+    return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1])
+  logits = logits / sampling.temperature
+  if sampling.top_k:
+    logits = _keep_top_k(logits, min(sampling.top_k, logits.shape[-1]))
+  if sampling.top_p:
+    logits = _keep_top_p(logits, sampling.top_p)
+  return jax.nn.softmax(logits)
+
+
+def _keep_top_k(logits, k):
+  smallest_kept = jax.lax.top_k(logits, k)[0][..., -1:]
+  return jnp.where(logits < smallest_kept, -jnp.inf, logits)
+
+
+def _keep_top_p(logits, p):
+  descending = jnp.sort(logits, axis=-1, descending=True)
+  probs = jax.nn.softmax(descending)
+  # A token stays when the mass of the likelier ones does not reach p yet.
+  kept = jnp.cumsum(probs, axis=-1) - probs < p
+  smallest_kept = jnp.min(jnp.where(kept, descending, jnp.inf), axis=-1, keepdims=True)
+  return jnp.where(logits < smallest_kept, -jnp.inf, logits)
+
+
+def residual(
+  target_probs: Float[Array, "*batch V"], draft_probs: Float[Array, "*batch V"]
+) -> Float[Array, "*batch V"]:
+  """Returns norm(max(0, p - q)), the law of the recovered token.
+
+  Where p = q the residual has no mass and no draft is ever rejected there; up to
+  rounding it is then defined as p. (Leviathan et al., section 2.3.)
+  """
+  excess = jnp.maximum(target_probs - draft_probs, 0.0)
+  mass = excess.sum(axis=-1, keepdims=True)
+  return jnp.where(mass > 0, excess / jnp.where(mass > 0, mass, 1.0), target_probs)
+
+
+def acceptance_mass(
+  target_probs: Float[Array, "*batch V"], draft_probs: Float[Array, "*batch V"]
+) -> Float[Array, "*batch"]:
+  """Returns beta = sum_x min(p(x), q(x)), the chance that a draft from q is accepted.
+
+  (Leviathan et al., theorem 3.5.)
+  """
+  return jnp.minimum(target_probs, draft_probs).sum(axis=-1)
+
+
+def sample(
+  probs: Float[Array, "*batch V"], uniform: Float[Array, "*batch"]
+) -> Int[Array, "*batch"]:
+  """Returns the token at quantile `uniform` of `probs`; never one of no mass.
+
+  The inverse of the cumulative law, in two levels (lanes of 128, then within one):
+  shorter sums round less than one running sum over the vocabulary, and cost less.
+
+  Args:
+    probs: non-negative, of any positive total.
+    uniform: in [0, 1).
+  """
+  size = probs.shape[-1]
+  padding = [(0, 0)] * (probs.ndim - 1) + [(0, -size % _LANES)]
+  lanes = jnp.pad(probs, padding).reshape(*probs.shape[:-1], -1, _LANES)
+  masses = lanes.sum(axis=-1)
+  lane, quantile = _invert(masses, uniform * masses.sum(axis=-1))
+  within = jnp.take_along_axis(lanes, lane[..., None, None], axis=-2)[..., 0, :]
+  index, _ = _invert(within, quantile)
+  return lane * _LANES + index
+
+
+def _invert(masses, quantile):
+  """Returns the first index whose running sum exceeds `quantile`, and what is left."""
+  sums = jnp.cumsum(masses, axis=-1)
+  # Two sums of the same numbers may round apart: stay below this one's total.
+  below_total = sums[..., -1] * (1 - jnp.finfo(jnp.float32).eps)
+  quantile = jnp.minimum(quantile, below_total)
+  index = jnp.sum(sums <= quantile[..., None], axis=-1)
+  before = jnp.take_along_axis(sums - masses, index[..., None], axis=-1)[..., 0]
+  return index, jnp.maximum(quantile - before, 0.0)

@@ -1,0 +1,134 @@
+"""The vocabulary of speculative decoding: proposals, verdicts, guarantees, rules.
+
+Letters, everywhere in this project (Leviathan et al., ICML 2023): p is the target's
+law (`target_probs`), q the draft's (`draft_probs`). Accepted tokens are drafted tokens
+that the target let pass; the recovered token replaces the first rejected one; the bonus
+token follows a draft that was accepted whole.
+
+Shapes: B batch, G drafted tokens (gamma), K = G + 1 scored positions, V vocabulary.
+"""
+
+import enum
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import flax.struct
+from jaxtyping import Array, Float, Int
+
+
+class Guarantee(enum.Enum):
+  """What a verification rule promises about the output's law."""
+
+  EXACT = "the target's distribution"
+  GREEDY_EXACT = "the target's greedy output"
+  BOUNDED = "no token more likely than p / lenience"
+  LOSSY = "none"
+
+
+@flax.struct.dataclass
+class Proposal:
+  """Drafted tokens with exactly the law that they were drawn from.
+
+  Attributes:
+    tokens: the draft of each row.
+    draft_probs: q, the law of each token given those before it.
+    num_valid: how many of the G tokens count: fewer where a row has no room left or
+      the draft itself ended the sequence.
+  """
+
+  tokens: Int[Array, "B G"]
+  draft_probs: Float[Array, "B G V"]
+  num_valid: Int[Array, "B"]
+
+
+@flax.struct.dataclass
+class Verdict:
+  """What the target made of a proposal.
+
+  Attributes:
+    num_accepted: length of the accepted prefix, at most `num_valid`.
+    next_token: the recovered token, or the bonus token after a whole acceptance.
+  """
+
+  num_accepted: Int[Array, "B"]
+  next_token: Int[Array, "B"]
+
+
+@runtime_checkable
+class Rule(Protocol):
+  """A verification rule: a pure function, its randomness given as uniforms."""
+
+  guarantee: Guarantee
+
+  def verify(
+    self,
+    target_probs: Float[Array, "B K V"],
+    proposal: Proposal,
+    uniforms: Float[Array, "B K"],
+  ) -> Verdict:
+    """Decides how much of `proposal` stands, and which token follows.
+
+    Args:
+      target_probs: p at each drafted position and at the one after the last.
+      proposal: the draft.
+      uniforms: independent draws from U[0, 1): one a drafted position, and the last
+        one for the next token.
+
+    Returns:
+      The verdict.
+    """
+    ...
+
+
+@runtime_checkable
+class Cache(Protocol):
+  """What the loop needs of a model's cache: a rollback."""
+
+  def at(self, index: Int[Array, "B"]) -> "Cache":
+    """Returns the cache with `index` committed entries a row."""
+    ...
+
+
+# (cache, tokens [B, N]) -> (logits [B, N, V], features [B, N, D], cache): scores N
+# tokens a row after the committed ones. How models reach drafters and the loop.
+ExtendFn = Callable[
+  [Cache, Int[Array, "B N"]],
+  tuple[Float[Array, "B N V"], Float[Array, "B N D"], Cache],
+]
+
+
+@runtime_checkable
+class Drafter(Protocol):
+  """A way to propose tokens. Its state is any pytree; the loop only carries it."""
+
+  def propose(
+    self,
+    state: Any,
+    sequences: Int[Array, "B S"],
+    lengths: Int[Array, "B"],
+    uniforms: Float[Array, "B G"],
+  ) -> tuple[Proposal, Any]:
+    """Drafts the tokens that follow the first `lengths` of each sequence.
+
+    Args:
+      state: of this drafter.
+      sequences: start token and output so far, of any content beyond `lengths`.
+      lengths: how many tokens of each row are known, at least 1.
+      uniforms: independent draws from U[0, 1), one a drafted token.
+
+    Returns:
+      The proposal and the state after it.
+    """
+    ...
+
+  def commit(
+    self, state: Any, verdict: Verdict, features: Float[Array, "B K D"]
+  ) -> Any:
+    """Returns the state once the target has judged the last proposal.
+
+    Args:
+      state: as `propose` left it.
+      verdict: what became of the proposal.
+      features: the target's, at the last known token and at each drafted one.
+    """
+    ...

@@ -1,0 +1,1 @@
+"""seqio tasks, vocabularies and metrics, and TFDS directories prepared offline."""

@@ -1,0 +1,199 @@
+"""Writes TFDS directories from the user's own files, without a network.
+
+The result is what tensorflow-datasets itself would have prepared (its builder's
+features and version, TFRecord shards, dataset_info.json), so the ordinary tasks load
+it through --tfds_data_dir. Examples keep the files' order.
+
+A directory of one dataset is built beside the final one under a hidden name and
+renamed at the end: TFDS never sees half of one.
+"""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+
+import tensorflow_datasets as tfds
+
+from specdec_t5x.data import text_files
+
+# More examples than this go into several shards, which TFDS reads interleaved.
+_SHARD_EXAMPLES = 100_000
+# How many examples are handed over at once; TFDS rewrites its metadata each time.
+_CHUNK = 10_000
+_TRANSLATION = ("wmt14_translate", "wmt_t2t_translate")
+_SUMMARISATION = ("cnn_dailymail",)
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelFiles:
+  """A split's two text files, aligned by line."""
+
+  source: str
+  target: str
+
+
+def prepare(
+  dataset: str,
+  tfds_data_dir: str,
+  splits: Mapping[str, ParallelFiles | str],
+  overwrite: bool = False,
+) -> dict[str, int]:
+  """Writes the splits of a dataset into a TFDS directory.
+
+  Args:
+    dataset: a TFDS name, such as "wmt14_translate/de-en", "wmt_t2t_translate/de-en" or
+      "cnn_dailymail", with or without the version that this tfds knows.
+    tfds_data_dir: the directory for --tfds_data_dir, on a local disk; made where
+      absent. Splits that it has already, and that are not named here, are kept.
+    splits: split -> ParallelFiles (translation only; the source is English, the target
+      the other language), or a .jsonl or .csv path. Records have the fields "en" and
+      the other language's code, or "article" and "highlights" (and may have
+      "publisher", empty where absent, and "id", the record's number where absent).
+    overwrite: whether a split that is prepared already is replaced.
+
+  Returns:
+    The number of examples of each split written.
+
+  Raises:
+    ValueError: a dataset of another kind, an unknown version, bad input (see
+      `text_files`), or a split that exists already without `overwrite`.
+  """
+  if not splits:
+    raise ValueError("No split was given, expected at least one, such as 'test'.")
+  final = _builder(dataset, tfds_data_dir)
+  # Everything is read, so checked, before anything is written.
+  examples = {split: _examples(final, files) for split, files in splits.items()}
+  _recover(final.data_dir)
+  final = _builder(dataset, tfds_data_dir)
+  taken = sorted(set(splits) & set(final.info.splits))
+  if taken and not overwrite:
+    raise ValueError(
+      f"{final.data_dir} has the split {', '.join(taken)} already. Choose another "
+      "directory, or allow replacing it (--overwrite)."
+    )
+  _check_format(final)
+  with _staging(tfds_data_dir) as directory:
+    staged = _builder(dataset, directory)
+    _write(staged, examples)
+    _keep_other_splits(final, staged)
+    _replace(staged.data_dir, final.data_dir)
+  return {split: len(rows) for split, rows in examples.items()}
+
+
+def _builder(dataset: str, directory: str) -> tfds.core.DatasetBuilder:
+  """Returns the dataset's own builder, or says which datasets are known."""
+  name = dataset.split("/")[0].split(":")[0]
+  if name not in (*_TRANSLATION, *_SUMMARISATION):
+    raise ValueError(
+      f"Can't prepare {dataset!r}. Expected one of "
+      f"{', '.join((*_TRANSLATION, *_SUMMARISATION))} (translation with a language "
+      "pair, as in wmt14_translate/de-en). Other data is used by file, with "
+      "specdec_t5x.data.tasks.translation_from_files or from_records."
+    )
+  if name in _TRANSLATION and "/" not in dataset:
+    raise ValueError(
+      f"{dataset!r} lacks its language pair, expected for example {name}/de-en."
+    )
+  try:
+    return tfds.builder(dataset, data_dir=directory)
+  except (AssertionError, ValueError, tfds.core.DatasetNotFoundError) as error:
+    raise ValueError(
+      f"tensorflow-datasets {tfds.__version__} has no {dataset!r}: {error}"
+    ) from error
+
+
+def _examples(
+  builder: tfds.core.DatasetBuilder, files: ParallelFiles | str
+) -> list[dict[str, str]]:
+  """Reads a split's files into the features of the dataset."""
+  if builder.name in _SUMMARISATION:
+    if isinstance(files, ParallelFiles):
+      raise ValueError(
+        f"{builder.name} is made from records with the fields 'article' and "
+        "'highlights' (.csv or .jsonl), got parallel files."
+      )
+    rows = text_files.read_fields(
+      files, ("article", "highlights"), optional=("publisher", "id")
+    )
+    return [{"publisher": "", "id": str(n), **row} for n, row in enumerate(rows)]
+  languages = builder.builder_config.language_pair
+  if isinstance(files, str):
+    return text_files.read_fields(files, languages)
+  other, english = languages
+  sources, targets = text_files.read_parallel(files.source, files.target)
+  return [{english: s, other: t} for s, t in zip(sources, targets, strict=True)]
+
+
+def _write(
+  builder: tfds.core.DatasetBuilder, examples: Mapping[str, Sequence[dict]]
+) -> None:
+  os.makedirs(builder.data_dir)
+  writer = tfds.core.SequentialWriter(
+    builder.info, max_examples_per_shard=_SHARD_EXAMPLES
+  )
+  writer.initialize_splits(list(examples))
+  for split, rows in examples.items():
+    for start in range(0, len(rows), _CHUNK):
+      writer.add_examples({split: rows[start : start + _CHUNK]})
+  writer.close_all()
+
+
+def _check_format(builder: tfds.core.DatasetBuilder) -> None:
+  """Raises where TFDS prepared the directory in a format that can't be extended."""
+  found = builder.info.file_format
+  if builder.info.splits and found != tfds.core.FileFormat.TFRECORD:
+    raise ValueError(
+      f"{builder.data_dir} is in the format {found}, expected tfrecord. Choose another "
+      "directory."
+    )
+
+
+def _keep_other_splits(
+  final: tfds.core.DatasetBuilder, staged: tfds.core.DatasetBuilder
+) -> None:
+  """Copies the splits that were prepared before and are not written now."""
+  kept = [s for n, s in final.info.splits.items() if n not in staged.info.splits]
+  for split in kept:
+    for path in split.filepaths:
+      shutil.copy2(path, staged.data_dir)
+  infos = [*kept, *staged.info.splits.values()]
+  staged.info.set_splits(tfds.core.splits.SplitDict(infos))
+  staged.info.write_to_directory(staged.data_dir)
+
+
+@contextlib.contextmanager
+def _staging(tfds_data_dir: str) -> Iterator[str]:
+  """Makes a hidden directory on the same disk, and removes it at the end."""
+  os.makedirs(tfds_data_dir, exist_ok=True)
+  directory = tempfile.mkdtemp(prefix=".incomplete-", dir=tfds_data_dir)
+  try:
+    yield directory
+  finally:
+    shutil.rmtree(directory)
+
+
+def _replace(staged: str, final: str) -> None:
+  """Puts the staged directory in place of the final one."""
+  previous = _previous(final)
+  os.makedirs(os.path.dirname(final), exist_ok=True)
+  if os.path.exists(final):
+    os.rename(final, previous)
+  os.rename(staged, final)
+  shutil.rmtree(previous, ignore_errors=True)
+
+
+def _recover(final: str) -> None:
+  """Undoes a replacement that was killed between its two renames."""
+  previous = _previous(final)
+  if os.path.exists(previous):
+    if os.path.exists(final):
+      shutil.rmtree(previous)
+    else:
+      os.rename(previous, final)
+
+
+def _previous(final: str) -> str:
+  return os.path.join(os.path.dirname(final), f".previous-{os.path.basename(final)}")

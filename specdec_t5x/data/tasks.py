@@ -1,0 +1,208 @@
+"""The seqio tasks: WMT and CNN/DailyMail from TFDS, and the user's own files.
+
+Importing this module registers `wmt14_ende`, `wmt_t2t_ende` and `cnn_dailymail` with
+T5's vocabulary; it reads no file and needs no network. TFDS looks in the directory
+given by --tfds_data_dir (seqio.set_tfds_data_dir_override), which
+scripts/prepare_tfds.py can fill without a network.
+
+Every function returns the name of the task it registered, so that gin can use it:
+
+  MIXTURE_OR_TASK_NAME = @tasks.translation_from_files()
+  tasks.translation_from_files:
+    name = 'my_test_set'
+    files = {'test': ('my.en', 'my.de')}
+    vocabulary = %VOCABULARY
+"""
+
+from collections.abc import Mapping, Sequence
+
+import seqio
+
+from specdec_t5x.data import pairs, registry, text_files, vocabularies
+
+# tensorflow-datasets 4.9.10 knows exactly these versions of the three datasets.
+WMT14_TFDS = "wmt14_translate/de-en:1.0.0"
+WMT_T2T_TFDS = "wmt_t2t_translate/de-en:1.0.0"
+CNN_DAILYMAIL_TFDS = "cnn_dailymail:3.4.0"
+
+TRANSLATE_ENDE = "translate English to German: "
+SUMMARIZE = "summarize: "
+
+
+def wmt14_ende(
+  vocabulary: seqio.Vocabulary | None = None, name: str | None = None
+) -> str:
+  """Registers WMT14 English to German (test: newstest2014), and returns the name.
+
+  Args:
+    vocabulary: T5's where None.
+    name: the task's name; by default `wmt14_ende`, with a suffix for a vocabulary
+      other than T5's (see `registry.name_with_vocabulary`).
+
+  Returns:
+    The registered name.
+
+  Raises:
+    ValueError: the name is taken by another task.
+  """
+  return _from_tfds(
+    "wmt14_ende", WMT14_TFDS, ("en", "de"), TRANSLATE_ENDE, "bleu", vocabulary, name
+  )
+
+
+def wmt_t2t_ende(
+  vocabulary: seqio.Vocabulary | None = None, name: str | None = None
+) -> str:
+  """As `wmt14_ende`, for the training set of Tensor2Tensor (T5's own choice)."""
+  return _from_tfds(
+    "wmt_t2t_ende", WMT_T2T_TFDS, ("en", "de"), TRANSLATE_ENDE, "bleu", vocabulary, name
+  )
+
+
+def cnn_dailymail(
+  vocabulary: seqio.Vocabulary | None = None, name: str | None = None
+) -> str:
+  """As `wmt14_ende`, for the summarisation of CNN/DailyMail articles."""
+  fields = ("article", "highlights")
+  return _from_tfds(
+    "cnn_dailymail", CNN_DAILYMAIL_TFDS, fields, SUMMARIZE, "rouge", vocabulary, name
+  )
+
+
+def translation_from_files(
+  name: str,
+  files: Mapping[str, Sequence[str | None]],
+  source_language: str = "English",
+  target_language: str = "German",
+  vocabulary: seqio.Vocabulary | None = None,
+) -> str:
+  """Registers a translation task over parallel text files, and returns its name.
+
+  Args:
+    name: the task's name.
+    files: split -> (source path, target path), aligned by line. A target path of None
+      means that references are not known: empty targets, for prediction only.
+    source_language: as T5's prefix writes it.
+    target_language: as T5's prefix writes it.
+    vocabulary: T5's where None.
+
+  Returns:
+    `name`.
+
+  Raises:
+    ValueError: a file is missing, empty or not UTF-8, two files differ in their
+      number of lines, or the name is taken by another task.
+  """
+  pairs.check_files(files)
+  for split, paths in files.items():
+    if isinstance(paths, str) or len(paths) != 2:
+      raise ValueError(
+        f"files[{split!r}] is {paths!r}, expected (source path, target path); the "
+        "target path may be None."
+      )
+  return pairs.register_pairs(
+    name,
+    {split: ("lines", source, target) for split, (source, target) in files.items()},
+    lambda origin: text_files.read_parallel(*origin[1:]),
+    prefix=f"translate {source_language} to {target_language}: ",
+    metric="bleu" if any(target for _, target in files.values()) else None,
+    vocabulary=vocabulary,
+  )
+
+
+def from_records(
+  name: str,
+  files: Mapping[str, str],
+  source_field: str,
+  target_field: str | None,
+  prefix: str,
+  metric: str = "bleu",
+  vocabulary: seqio.Vocabulary | None = None,
+) -> str:
+  """Registers a task over JSONL or CSV files, and returns its name.
+
+  Args:
+    name: the task's name.
+    files: split -> path; .jsonl (an object on each line) or .csv (with a header).
+    source_field: the field that the model reads.
+    target_field: the field with the reference; None where it is not known.
+    prefix: put before every source, its separating space included.
+    metric: "bleu" or "rouge".
+    vocabulary: T5's where None.
+
+  Returns:
+    `name`.
+
+  Raises:
+    ValueError: as `text_files.read_fields`; an unknown metric; or the name is taken.
+  """
+  pairs.check_files(files)
+  if metric not in registry.METRICS:
+    raise ValueError(f"metric is {metric!r}, expected one of {set(registry.METRICS)}.")
+
+  def read(origin: tuple[str, str]) -> pairs.Pairs:
+    fields = [f for f in (source_field, target_field) if f is not None]
+    rows = text_files.read_fields(origin[1], fields)
+    return (
+      [row[source_field] for row in rows],
+      ["" if target_field is None else row[target_field] for row in rows],
+    )
+
+  return pairs.register_pairs(
+    name,
+    {s: ("records", path, source_field, target_field) for s, path in files.items()},
+    read,
+    prefix=prefix,
+    metric=metric if target_field is not None else None,
+    vocabulary=vocabulary,
+  )
+
+
+def translation_from_records(
+  name: str,
+  files: Mapping[str, str],
+  source_field: str = "en",
+  target_field: str | None = "de",
+  source_language: str = "English",
+  target_language: str = "German",
+  vocabulary: seqio.Vocabulary | None = None,
+) -> str:
+  """`from_records` with T5's translation prefix and BLEU."""
+  prefix = f"translate {source_language} to {target_language}: "
+  return from_records(
+    name, files, source_field, target_field, prefix, "bleu", vocabulary
+  )
+
+
+def summarization_from_records(
+  name: str,
+  files: Mapping[str, str],
+  source_field: str = "article",
+  target_field: str | None = "highlights",
+  vocabulary: seqio.Vocabulary | None = None,
+) -> str:
+  """`from_records` with T5's summarisation prefix and ROUGE."""
+  return from_records(
+    name, files, source_field, target_field, SUMMARIZE, "rouge", vocabulary
+  )
+
+
+def _from_tfds(
+  base: str,
+  dataset: str,
+  fields: tuple[str, str],
+  prefix: str,
+  metric: str,
+  vocabulary: seqio.Vocabulary | None,
+  name: str | None,
+) -> str:
+  if vocabulary is None:
+    vocabulary = vocabularies.t5_vocabulary()
+  name = name or registry.name_with_vocabulary(base, vocabulary)
+  spec = registry.TaskSpec(("tfds", dataset), fields, prefix, vocabulary, metric)
+  return registry.register(name, spec, lambda: seqio.TfdsDataSource(dataset))
+
+
+wmt14_ende()
+wmt_t2t_ende()
+cnn_dailymail()

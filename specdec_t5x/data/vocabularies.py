@@ -1,0 +1,60 @@
+"""Vocabularies: T5's own, and a check that one can be used by a T5 model."""
+
+import seqio
+import tensorflow as tf
+from google.protobuf import message
+
+DEFAULT_T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
+# What T5 models are trained with; the decoder starts from the padding id.
+_T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2}
+
+
+def t5_vocabulary(
+  path: str = DEFAULT_T5_VOCABULARY, extra_ids: int = 100
+) -> seqio.SentencePieceVocabulary:
+  """Returns T5's vocabulary, or another SentencePiece one; nothing is read yet.
+
+  Args:
+    path: the SentencePiece model, on a disk or in a bucket. It is read when the
+      first text is encoded, so naming a bucket here needs no network.
+    extra_ids: sentinel tokens added after the pieces; T5's checkpoints have 100.
+
+  Returns:
+    A vocabulary that loads itself when used.
+  """
+  return seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
+
+
+def check_vocabulary(vocabulary: seqio.SentencePieceVocabulary) -> None:
+  """Raises a ValueError where the vocabulary can't be loaded or is not T5-like.
+
+  Args:
+    vocabulary: the vocabulary; loading it is a side effect (seqio keeps it).
+
+  Raises:
+    ValueError: the file is missing or unreachable, is not a SentencePiece model, or
+      numbers padding, end of sequence and unknown other than 0, 1 and 2.
+  """
+  path = vocabulary.sentencepiece_model_file
+  try:
+    with tf.io.gfile.GFile(path, "rb") as file:
+      file.read(1)
+  except (tf.errors.OpError, OSError) as error:
+    raise ValueError(
+      f"The vocabulary {path} can't be read: {error}. Expected a SentencePiece model "
+      "(T5's own is sentencepiece.model or spiece.model); give a path to a copy on "
+      "this machine where buckets are out of reach."
+    ) from error
+  try:
+    tokenizer = vocabulary.tokenizer
+  except (message.DecodeError, RuntimeError) as error:
+    raise ValueError(
+      f"{path} is not a SentencePiece model: {error}. Expected the .model file that "
+      "SentencePiece training writes, not its .vocab text."
+    ) from error
+  found = {name: getattr(tokenizer, name)() for name in _T5_IDS}
+  if found != _T5_IDS:
+    raise ValueError(
+      f"{path} numbers its special tokens {found}, expected {_T5_IDS}. Train the "
+      "vocabulary with --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1."
+    )

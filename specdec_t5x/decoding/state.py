@@ -1,0 +1,130 @@
+"""What the decoding loops carry, and what they count.
+
+Shapes: B rows (batch x num_decodes), T output length, G gamma, S sequence buffer.
+"""
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from specdec_t5x.core.types import Cache
+
+START_TOKEN = 0
+
+
+@flax.struct.dataclass
+class DecodeState:
+  """The state of a batch of decodes between two iterations.
+
+  Attributes:
+    sequences: the start token, then the output; zeros beyond each row's length.
+    lengths: how many tokens of each row are known, the start token included.
+    ended: which rows are done: end of sequence produced, or no room left.
+    scores: log-probability of each row's output under the target's adjusted law.
+    keys: one random key a row, so that no row's draws depend on its neighbours.
+    iteration: number of steps taken.
+    target_cache: the target's; entries at and beyond lengths - 1 are stale.
+    drafter_state: the drafter's own (None in the plain loop).
+  """
+
+  sequences: Int[Array, "B S"]
+  lengths: Int[Array, "B"]
+  ended: Bool[Array, "B"]
+  scores: Float[Array, "B"]
+  keys: Key[Array, "B"]
+  iteration: Int[Array, ""]
+  target_cache: Cache
+  drafter_state: Any
+
+  def uniforms(self, count: int) -> Float[Array, "B count"]:
+    """Returns this iteration's independent draws from U[0, 1) of each row."""
+    draw = lambda key: jax.random.uniform(
+      jax.random.fold_in(key, self.iteration), (count,)
+    )
+    return jax.vmap(draw)(self.keys)
+
+  def last_tokens(self) -> Int[Array, "B"]:
+    """Returns each row's last known token."""
+    last = self.lengths[:, None] - 1
+    return jnp.take_along_axis(self.sequences, last, axis=1)[:, 0]
+
+
+@flax.struct.dataclass
+class StepInfo:
+  """What one iteration did; zero in rows that had ended before it.
+
+  Attributes:
+    target_calls: 1 where the row took part.
+    drafted: drafted tokens that counted.
+    accepted: drafted tokens that entered the output.
+    acceptance_positions: drafted tokens that were tried: the accepted ones and the
+      first rejected one.
+    acceptance_mass: sum of beta = sum_x min(p(x), q(x)) over the tried positions.
+    emitted: tokens that the row gained.
+    log_prob: log-probability of the gained tokens under the target's adjusted law.
+  """
+
+  target_calls: Int[Array, "B"]
+  drafted: Int[Array, "B"]
+  accepted: Int[Array, "B"]
+  acceptance_positions: Int[Array, "B"]
+  acceptance_mass: Float[Array, "B"]
+  emitted: Int[Array, "B"]
+  log_prob: Float[Array, "B"]
+
+
+@flax.struct.dataclass
+class Decoded:
+  """The result of a decode.
+
+  Attributes:
+    tokens: the output, zeros after the end of sequence.
+    scores: log-probability of the output under the target's adjusted law.
+    statistics: the sum of all iterations' `StepInfo`.
+  """
+
+  tokens: Int[Array, "B T"]
+  scores: Float[Array, "B"]
+  statistics: StepInfo
+
+
+def initial_state(
+  target_cache: Cache,
+  drafter_state: Any,
+  keys: Key[Array, "B"],
+  max_length: int,
+  gamma: int,
+) -> DecodeState:
+  """Returns the state of B rows that hold the start token alone."""
+  rows = keys.shape[0]
+  # A block may reach gamma + 1 tokens beyond the last place of the output.
+  sequences = jnp.full((rows, num_slots(max_length, gamma) + 1), 0, jnp.int32)
+  return DecodeState(
+    sequences=sequences.at[:, 0].set(START_TOKEN),
+    lengths=jnp.ones(rows, jnp.int32),
+    ended=jnp.zeros(rows, bool),
+    scores=jnp.zeros(rows),
+    keys=keys,
+    iteration=jnp.zeros((), jnp.int32),
+    target_cache=target_cache,
+    drafter_state=drafter_state,
+  )
+
+
+def num_slots(max_length: int, gamma: int) -> int:
+  """Returns the cache slots a row needs: blocks may overrun the output by gamma."""
+  return max_length + gamma + 1
+
+
+def no_info(rows: int) -> StepInfo:
+  """Returns the statistics before the first iteration."""
+  count, amount = jnp.zeros(rows, jnp.int32), jnp.zeros(rows)
+  return StepInfo(count, count, count, count, amount, count, amount)
+
+
+def row_keys(key: Key[Array, ""], rows: int) -> Key[Array, "rows"]:
+  """Returns one key a row; a row's key does not depend on how many there are."""
+  return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))

@@ -1,0 +1,80 @@
+"""The decoder's cache: one index a row, writes that overwrite, rollback by index.
+
+Shapes: B batch, N new entries, S slots, H heads, K head width, E encoder length.
+"""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+
+@flax.struct.dataclass
+class DecoderCache:
+  """Keys and values of one batch of decodes.
+
+  Slots at and beyond a row's `index` are stale: nothing reads them before they are
+  written again, so a rollback only lowers the index.
+
+  Attributes:
+    index: number of committed entries of each row; the next write goes there.
+    keys: per layer, the self-attention keys.
+    values: per layer, the self-attention values.
+    cross_keys: per layer, the keys of the encoded input, computed once.
+    cross_values: per layer, the values of the encoded input.
+    encoder_mask: which positions of the encoded input are tokens.
+  """
+
+  index: Int[Array, "B"]
+  keys: tuple[Float[Array, "B H S K"], ...]
+  values: tuple[Float[Array, "B H S K"], ...]
+  cross_keys: tuple[Float[Array, "B H E K"], ...]
+  cross_values: tuple[Float[Array, "B H E K"], ...]
+  encoder_mask: Bool[Array, "B E"]
+
+  @property
+  def num_slots(self) -> int:
+    """The number of tokens that a row can hold."""
+    return self.keys[0].shape[2]
+
+  def at(self, index: Int[Array, "B"]) -> "DecoderCache":
+    """Returns the cache rolled back (or committed) to `index` entries a row."""
+    return self.replace(index=index)
+
+
+def write(
+  buffer: Float[Array, "B H S K"],
+  new: Float[Array, "B H N K"],
+  index: Int[Array, "B"],
+) -> Float[Array, "B H S K"]:
+  """Overwrites slots index .. index+N-1 of each row.
+
+  The caller leaves room: a start beyond S - N would be clamped and hit older slots.
+  """
+  write_row = jax.vmap(
+    lambda row, block, start: jax.lax.dynamic_update_slice_in_dim(row, block, start, 1)
+  )
+  return write_row(buffer, new, index)
+
+
+def block_mask(
+  index: Int[Array, "B"],
+  num_slots: int,
+  tree: Bool[Array, "B N N"],
+) -> Bool[Array, "B N S"]:
+  """Returns which slots each of N new entries sees.
+
+  All committed slots, and of the block itself (slots index .. index+N-1) those that
+  `tree` names: entry i sees entry j where tree[i, j]. A chain is the lower triangle.
+  """
+  slots = jnp.arange(num_slots)
+  committed = slots < index[:, None]
+  # Scatter the tree's columns to the slots that the block is written to.
+  size = tree.shape[-1]
+  column = slots[None, :] - index[:, None]
+  inside = (column >= 0) & (column < size)
+  column = jnp.broadcast_to(
+    jnp.clip(column, 0, size - 1)[:, None, :], (*tree.shape[:2], num_slots)
+  )
+  in_block = jnp.take_along_axis(tree, column, axis=2) & inside[:, None, :]
+  return committed[:, None, :] | in_block

@@ -1,0 +1,62 @@
+"""The hyperparameters of a T5 network."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+
+ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "tanh")
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+  """The shape of a T5 1.0, T5 1.1 or mT5 network, under T5X's field names.
+
+  T5 1.0 is `mlp_activations=("relu",), logits_via_embedding=True`; T5 1.1 is
+  `mlp_activations=("gelu", "linear"), logits_via_embedding=False`.
+
+  Attributes:
+    vocab_size: rows of the embedding, padding rows included.
+    dtype: of the activations; parameters keep the dtype that they were restored in.
+    emb_dim: width of the residual stream (D).
+    num_heads: attention heads (H).
+    num_encoder_layers: encoder blocks.
+    num_decoder_layers: decoder blocks.
+    head_dim: width of one head.
+    mlp_dim: width of the feed-forward layer.
+    mlp_activations: one name an input projection; their outputs are multiplied.
+    dropout_rate: used only where dropout is enabled.
+    logits_via_embedding: whether the embedding is also the output projection.
+    float32_attention_logits: whether attention scores are float32 at any `dtype`.
+  """
+
+  vocab_size: int
+  dtype: str = "float32"
+  emb_dim: int = 512
+  num_heads: int = 8
+  num_encoder_layers: int = 6
+  num_decoder_layers: int = 6
+  head_dim: int = 64
+  mlp_dim: int = 2048
+  mlp_activations: Sequence[str] = ("relu",)
+  dropout_rate: float = 0.1
+  logits_via_embedding: bool = False
+  float32_attention_logits: bool = False
+
+  def __post_init__(self):
+    # A list would make the configuration, and so every jitted program, unhashable.
+    object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
+    object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
+    if self.dtype not in DTYPES:
+      raise ValueError(f"T5Config.dtype must be one of {DTYPES}, got {self.dtype!r}.")
+    unknown = [name for name in self.mlp_activations if name not in ACTIVATIONS]
+    if unknown or not self.mlp_activations:
+      raise ValueError(
+        f"T5Config.mlp_activations must be names among {ACTIVATIONS}, got "
+        f"{self.mlp_activations!r}. T5 1.0 has ('relu',), T5 1.1 ('gelu', 'linear')."
+      )
+    sizes = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    for name, value in sizes.items():
+      if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+        raise ValueError(f"T5Config.{name} must be at least 1, got {value}.")

@@ -1,0 +1,161 @@
+"""The parts of a T5 block, with T5X's parameter names and logical axes.
+
+Shapes: B batch, L length, D width, H heads, F feed-forward width, V vocabulary.
+"""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.linen.partitioning import param_with_axes
+from jaxtyping import Array, Float, Int
+
+from specdec_t5x.network.config import T5Config
+
+NUM_BUCKETS = 32
+MAX_DISTANCE = 128
+
+
+class Dense(nn.Module):
+  """A linear map without bias.
+
+  Attributes:
+    features: output width.
+    axes: logical names of the kernel's two dimensions.
+    dtype: of the product.
+    kernel_init: initialiser of the [in, features] kernel.
+  """
+
+  features: int
+  axes: tuple[str, str]
+  dtype: str = "float32"
+  kernel_init: Callable = nn.initializers.variance_scaling(
+    1.0, "fan_in", "truncated_normal"
+  )
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
+    shape = (x.shape[-1], self.features)
+    kernel = param_with_axes(
+      "kernel", self.kernel_init, shape, jnp.float32, axes=self.axes
+    )
+    return jnp.dot(x.astype(self.dtype), jnp.asarray(kernel, self.dtype))
+
+
+class LayerNorm(nn.Module):
+  """T5's layer norm, computed in float32: x / sqrt(mean(x^2) + 1e-6) * scale."""
+
+  dtype: str = "float32"
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
+    scale = param_with_axes(
+      "scale", nn.initializers.ones, (x.shape[-1],), jnp.float32, axes=("embed",)
+    )
+    x = x.astype(jnp.float32)
+    mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+    normed = (x * jax.lax.rsqrt(mean_square + 1e-6)).astype(self.dtype)
+    return normed * jnp.asarray(scale, self.dtype)
+
+
+class MlpBlock(nn.Module):
+  """T5's feed-forward block: wo(prod_i activation_i(wi_i(x)))."""
+
+  config: T5Config
+
+  @nn.compact
+  def __call__(
+    self, x: Float[Array, "*batch D"], deterministic: bool = True
+  ) -> Float[Array, "*batch D"]:
+    cfg = self.config
+    hidden = 1.0
+    for i, activation in enumerate(cfg.mlp_activations):
+      name = "wi" if len(cfg.mlp_activations) == 1 else f"wi_{i}"
+      part = Dense(cfg.mlp_dim, ("embed", "mlp"), cfg.dtype, name=name)(x)
+      hidden *= part if activation == "linear" else getattr(nn, activation)(part)
+    hidden = dropout(cfg)(hidden, deterministic=deterministic)
+    return Dense(cfg.emb_dim, ("mlp", "embed"), cfg.dtype, name="wo")(hidden)
+
+
+class Embed(nn.Module):
+  """The token embedding, read by lookup.
+
+  T5X multiplies by a one-hot matrix instead, which gives the same numbers at V times
+  the work: its reason, partitioned training on TPU, does not hold at inference.
+  """
+
+  config: T5Config
+
+  def setup(self):
+    self.embedding = param_with_axes(
+      "embedding",
+      nn.initializers.normal(stddev=1.0),
+      (self.config.vocab_size, self.config.emb_dim),
+      jnp.float32,
+      axes=("vocab", "embed"),
+    )
+
+  def __call__(self, tokens: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
+    rows = jnp.take(self.embedding, tokens, axis=0, mode="clip")
+    return jnp.asarray(rows, self.config.dtype)
+
+  def attend(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
+    """Returns the tied output projection x E^T / sqrt(D), in float32."""
+    logits = jnp.dot(x.astype(jnp.float32), jnp.asarray(self.embedding, jnp.float32).T)
+    return logits / jnp.sqrt(x.shape[-1])
+
+
+class RelativePositionBias(nn.Module):
+  """T5's learned attention bias by bucketed distance, one value a head."""
+
+  config: T5Config
+  bidirectional: bool
+
+  def setup(self):
+    self.rel_embedding = param_with_axes(
+      "rel_embedding",
+      nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
+      (self.config.num_heads, NUM_BUCKETS),
+      jnp.float32,
+      axes=("heads", "relpos_buckets"),
+    )
+
+  def __call__(
+    self, query_positions: Int[Array, "*B Q"], key_positions: Int[Array, "*B S"]
+  ) -> Float[Array, "*B H Q S"]:
+    """Returns the bias that each query position gives to each key position."""
+    # Beyond MAX_DISTANCE all distances share a bucket, so this table is complete.
+    table = bucket(np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1), self.bidirectional)
+    offset = key_positions[..., None, :] - query_positions[..., :, None]
+    offset = jnp.clip(offset, -MAX_DISTANCE, MAX_DISTANCE)
+    by_offset = jnp.asarray(self.rel_embedding, self.config.dtype).T[table]
+    return jnp.moveaxis(by_offset[offset + MAX_DISTANCE], -1, -3)
+
+
+def bucket(offset: np.ndarray, bidirectional: bool) -> np.ndarray:
+  """Returns the bucket of each relative position (key minus query).
+
+  Half of the buckets are exact small distances, the others grow logarithmically up to
+  MAX_DISTANCE; a bidirectional bias keeps one half of all buckets for each direction.
+  Source: T5 (Raffel et al., 2020), section 2.1.
+  """
+  count, base = NUM_BUCKETS, np.zeros_like(offset)
+  if bidirectional:
+    count //= 2
+    base = (offset > 0) * count
+    distance = np.abs(offset)
+  else:
+    distance = np.maximum(-offset, 0)
+  exact = count // 2
+  # float32 and the epsilon reproduce T5's own rounding at the bucket boundaries.
+  ratio = distance.astype(np.float32) / exact + np.finfo(np.float32).eps
+  scale = (count - exact) / np.log(MAX_DISTANCE / exact)
+  large = exact + (np.log(ratio) * scale).astype(np.int32)
+  return base + np.where(distance < exact, distance, np.minimum(large, count - 1))
+
+
+def dropout(config: T5Config) -> nn.Dropout:
+  """Returns T5's dropout, whose mask is shared along the length."""
+  return nn.Dropout(rate=config.dropout_rate, broadcast_dims=(-2,))

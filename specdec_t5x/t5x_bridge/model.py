@@ -1,0 +1,276 @@
+"""The T5X models of this project: speculative decoding, and plain beside it."""
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.core
+import jax
+import jax.numpy as jnp
+import seqio
+from t5x import models
+
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.rules import get_rule
+from specdec_t5x.core.types import Guarantee
+from specdec_t5x.decoding import baseline, generate, state
+from specdec_t5x.decoding.state import Decoded, StepInfo
+from specdec_t5x.decoding.step import Speculation
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.network.functional import start_decoding
+from specdec_t5x.network.transformer import Transformer
+
+DRAFTERS = ("draft_model",)
+PAIR = ("target", "draft")
+
+
+class CachedEncoderDecoderModel(models.EncoderDecoderModel):
+  """An encoder-decoder whose decoding is one of this project's loops.
+
+  T5X restores, partitions, feeds and scores it like any `EncoderDecoderModel`; only
+  `predict_batch_with_aux` is ours. Subclasses say how a batch is decoded.
+  """
+
+  guarantee = Guarantee.EXACT
+
+  def __init__(
+    self,
+    module: Transformer,
+    input_vocabulary: seqio.Vocabulary,
+    output_vocabulary: seqio.Vocabulary,
+    sampling: Sampling,
+    seed: int = 0,
+    default_decoder_params: models.DecoderParams | None = None,
+    feature_converter_cls: Callable[..., seqio.FeatureConverter] | None = None,
+  ):
+    """Creates the model.
+
+    Args:
+      module: the network that is decoded from.
+      input_vocabulary: of the inputs.
+      output_vocabulary: of the outputs; its eos_id ends a sequence.
+      sampling: temperature, top-k, top-p.
+      seed: of the sampling; folded into the key that T5X hands to each batch.
+      default_decoder_params: how many decodes an input, and whether to return all.
+      feature_converter_cls: another converter than `seqio.EncDecFeatureConverter`.
+
+    Raises:
+      ValueError: where num_decodes is below 1 or a vocabulary outgrows the network.
+    """
+    super().__init__(
+      module=module,
+      input_vocabulary=input_vocabulary,
+      output_vocabulary=output_vocabulary,
+      optimizer_def=None,
+      decode_fn=None,
+      feature_converter_cls=feature_converter_cls,
+      default_decoder_params=default_decoder_params,
+    )
+    if self._default_decoder_params.num_decodes < 1:
+      raise ValueError(
+        "NUM_DECODES must be at least 1, got "
+        f"{self._default_decoder_params.num_decodes}."
+      )
+    largest = max(input_vocabulary.vocab_size, output_vocabulary.vocab_size)
+    if largest > module.config.vocab_size:
+      raise ValueError(
+        f"The vocabulary has {largest} tokens, but the network's vocab_size is "
+        f"{module.config.vocab_size}. Set VOCABULARY to the model's own, or vocab_size "
+        "to the checkpoint's."
+      )
+    self.sampling, self.seed = sampling, seed
+
+  def predict_batch_with_aux(
+    self,
+    params,
+    batch: Mapping[str, jax.Array],
+    rng: jax.Array | None = None,
+    decoder_params: Mapping[str, Any] | None = None,
+    return_all_decodes: bool | None = None,
+    num_decodes: int | None = None,
+    prompt_with_targets: bool = False,
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Decodes a batch; T5X's signature and result.
+
+    Args:
+      params: as `get_initial_variables` lays them out.
+      batch: encoder_input_tokens [B, E]; decoder_input_tokens [B, T] gives the room.
+      rng: key of this batch; with `seed` it fixes every sample.
+      decoder_params: must be empty: sampling is fixed when the model is built.
+      return_all_decodes: whether to return all decodes of an input or the best alone.
+      num_decodes: overrides the model's own.
+      prompt_with_targets: not supported.
+
+    Returns:
+      Tokens [B, T] and, per input, scores, tokens, target_calls, drafted, accepted,
+      acceptance_mass and acceptance_positions (counts are sums over its decodes); with
+      `return_all_decodes` tokens [B, N, T] and scores [B, N], by increasing score.
+
+    Raises:
+      ValueError: where a setting is asked for that these loops do not have.
+    """
+    if decoder_params:
+      raise ValueError(
+        f"decoder_params must be empty, got {sorted(decoder_params)}. Set TEMPERATURE, "
+        "TOPK, TOPP and SEED instead; each setting compiles its own program."
+      )
+    if prompt_with_targets:
+      raise ValueError(
+        "prompt_with_targets=True is not supported: decoding starts at the start token."
+      )
+    defaults = self._default_decoder_params
+    count = defaults.num_decodes if num_decodes is None else num_decodes
+    if return_all_decodes is None:
+      return_all_decodes = defaults.return_all_decodes
+    key = jax.random.key(0) if rng is None else _typed_key(rng)
+    key = jax.random.fold_in(key, self.seed)
+    inputs = batch["encoder_input_tokens"]
+    max_length = batch["decoder_input_tokens"].shape[1]
+    keys = state.row_keys(key, inputs.shape[0] * count)
+    decoded = self._decode(params, inputs, keys, max_length, count)
+    return _package(decoded, inputs.shape[0], count, return_all_decodes)
+
+  @abc.abstractmethod
+  def _decode(self, params, inputs, keys, max_length: int, num_decodes: int) -> Decoded:
+    """Returns the decodes of a batch, `num_decodes` rows an input, side by side."""
+
+  @property
+  def _eos_id(self) -> int:
+    return self.output_vocabulary.eos_id or 1
+
+
+class PlainEncoderDecoderModel(CachedEncoderDecoderModel):
+  """Decodes one token a target call: the baseline that shares the network."""
+
+  def _decode(self, params, inputs, keys, max_length, num_decodes):
+    slots = state.num_slots(max_length, gamma=0)
+    extend, cache = start_decoding(self.module, params, inputs, slots, num_decodes)
+    start = state.initial_state(cache, None, keys, max_length, gamma=0)
+    return baseline.generate_plain(
+      extend, self.sampling, start, max_length, self._eos_id
+    )
+
+
+class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
+  """Decodes from a target with the help of a draft; params = {target, draft}.
+
+  The output has the law that the verification rule guarantees, whatever the draft.
+  """
+
+  def __init__(
+    self,
+    target: Transformer,
+    draft: Transformer,
+    input_vocabulary: seqio.Vocabulary,
+    output_vocabulary: seqio.Vocabulary,
+    sampling: Sampling,
+    gamma: int,
+    drafter: str = "draft_model",
+    verification: str = "token",
+    **kwargs,
+  ):
+    """Creates the model.
+
+    Args:
+      target: the network whose law is kept; also what `score` mode scores with.
+      draft: the network that drafts, over the same vocabulary.
+      input_vocabulary: of the inputs.
+      output_vocabulary: of the outputs.
+      sampling: temperature, top-k, top-p, for both.
+      gamma: tokens drafted an iteration.
+      drafter: how tokens are drafted; one of `DRAFTERS`.
+      verification: name of a rule in `core.rules.RULES`.
+      **kwargs: seed, default_decoder_params, feature_converter_cls.
+
+    Raises:
+      ValueError: where gamma is below 1, a name is unknown or vocabularies differ.
+    """
+    if gamma < 1 or gamma != int(gamma):
+      raise ValueError(
+        f"GAMMA must be a whole number of at least 1, got {gamma}. For decoding "
+        "without speculation use configs/baseline_*.gin."
+      )
+    if drafter not in DRAFTERS:
+      raise ValueError(f"Unknown DRAFTER {drafter!r}; expected one of {DRAFTERS}.")
+    if target.config.vocab_size != draft.config.vocab_size:
+      raise ValueError(
+        "Target and draft must share a vocabulary: the target's vocab_size is "
+        f"{target.config.vocab_size}, the draft's {draft.config.vocab_size}. Use a "
+        "draft trained with the target's vocabulary (and padded to the same size)."
+      )
+    super().__init__(target, input_vocabulary, output_vocabulary, sampling, **kwargs)
+    self.target, self.draft = target, draft
+    self.gamma, self.drafter, self.verification = int(gamma), drafter, verification
+    self.rule = get_rule(verification)
+
+  @property
+  def guarantee(self) -> Guarantee:
+    """What the verification rule promises."""
+    return self.rule.guarantee
+
+  def get_initial_variables(self, rng, input_shapes, input_types=None):
+    """Returns params and params_axes of target and draft, each under its name."""
+    initialised = {}
+    for name, key in zip(PAIR, jax.random.split(rng), strict=True):
+      alone = models.EncoderDecoderModel(
+        getattr(self, name), self.input_vocabulary, self.output_vocabulary, None
+      )
+      initialised[name] = alone.get_initial_variables(key, input_shapes, input_types)
+    collections = ("params", "params_axes")
+    return flax.core.freeze(
+      {c: {name: initialised[name][c] for name in PAIR} for c in collections}
+    )
+
+  def _compute_logits(self, params, *args, **kwargs):
+    return super()._compute_logits(params["target"], *args, **kwargs)
+
+  def _decode(self, params, inputs, keys, max_length, num_decodes):
+    slots = state.num_slots(max_length, self.gamma)
+    extend, cache = start_decoding(
+      self.target, params["target"], inputs, slots, num_decodes
+    )
+    draft_extend, draft_cache = start_decoding(
+      self.draft, params["draft"], inputs, slots, num_decodes
+    )
+    spec = Speculation(
+      extend=extend,
+      drafter=DraftModel(draft_extend, self.gamma, self.sampling),
+      rule=self.rule,
+      sampling=self.sampling,
+      gamma=self.gamma,
+      max_length=max_length,
+      eos_id=self._eos_id,
+    )
+    start = state.initial_state(cache, draft_cache, keys, max_length, self.gamma)
+    return generate.generate(spec, start)
+
+
+def _typed_key(rng: jax.Array) -> jax.Array:
+  # T5X hands out keys of the old style, plain uint32 pairs.
+  is_typed = jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
+  return rng if is_typed else jax.random.wrap_key_data(rng)
+
+
+def _package(decoded: Decoded, batch: int, num_decodes: int, return_all: bool):
+  """Returns T5X's (predictions, aux), decodes sorted by increasing score."""
+  tokens = decoded.tokens.reshape(batch, num_decodes, -1)
+  scores = decoded.scores.reshape(batch, num_decodes)
+  order = jnp.argsort(scores, axis=1)
+  tokens = jnp.take_along_axis(tokens, order[..., None], axis=1)
+  scores = jnp.take_along_axis(scores, order, axis=1)
+  counts = _per_input(decoded.statistics, batch)
+  if return_all:
+    return tokens, {"scores": scores, **counts}
+  return tokens[:, -1], {"scores": scores[:, -1], **counts}
+
+
+def _per_input(info: StepInfo, batch: int) -> dict[str, jax.Array]:
+  total = lambda x: x.reshape(batch, -1).sum(axis=1)
+  return {
+    "tokens": total(info.emitted),
+    "target_calls": total(info.target_calls),
+    "drafted": total(info.drafted),
+    "accepted": total(info.accepted),
+    "acceptance_mass": total(info.acceptance_mass),
+    "acceptance_positions": total(info.acceptance_positions),
+  }

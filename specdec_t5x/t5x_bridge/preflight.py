@@ -1,0 +1,116 @@
+"""Checks of a run before any model work: what is wrong is said in seconds."""
+
+import os
+from collections.abc import Mapping
+
+import jax
+import seqio
+from etils import epath
+from t5x import utils
+
+from specdec_t5x.t5x_bridge.checkpoint import Shapes, flat_shapes, parameter_shapes
+from specdec_t5x.t5x_bridge.model import PAIR, SpeculativeEncoderDecoderModel
+
+
+def check_run(
+  dataset_cfg: utils.DatasetConfig,
+  model,
+  output_dir: str,
+  target_path: str,
+  draft_path: str | None = None,
+) -> None:
+  """Checks task, vocabularies, output directory and checkpoints of a run.
+
+  T5X calls it through `infer.verify_matching_vocabs_fn`, before it touches the model.
+
+  Args:
+    dataset_cfg: names the task.
+    model: one of this project's models.
+    output_dir: where results will go.
+    target_path: the target's checkpoint.
+    draft_path: the draft's, for a speculative model.
+
+  Raises:
+    ValueError: naming what was expected, what came, and what to do.
+  """
+  check_task(dataset_cfg)
+  utils.verify_matching_vocabs(dataset_cfg, model)
+  check_writable(output_dir)
+  paths = dict(zip(PAIR, (target_path, draft_path), strict=True))
+  expected = expected_shapes(model, dataset_cfg.task_feature_lengths)
+  for name, shapes in expected.items():
+    macro = f"{name.upper()}_CHECKPOINT_PATH"
+    check_checkpoint(macro, paths[name], shapes)
+
+
+def check_task(dataset_cfg: utils.DatasetConfig) -> None:
+  """Raises a ValueError where the task or its split does not exist."""
+  name = dataset_cfg.mixture_or_task_name
+  known = sorted([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()])
+  if isinstance(name, str) and name not in known:
+    raise ValueError(
+      f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. Registered are: "
+      f"{', '.join(known)}. For your own files bind a function of "
+      "specdec_t5x.data.tasks, or import the module that registers the task in gin."
+    )
+  lengths = dataset_cfg.task_feature_lengths
+  if set(lengths) < {"inputs", "targets"} or min(lengths.values()) < 1:
+    raise ValueError(
+      "TASK_FEATURE_LENGTHS must give 'inputs' and 'targets' a length of at least 1, "
+      f"got {dict(lengths)}."
+    )
+
+
+def check_writable(directory: str) -> None:
+  """Raises a ValueError where no file can be made in `directory`."""
+  probe = epath.Path(directory) / f".writable-{os.getpid()}"
+  try:
+    probe.parent.mkdir(parents=True, exist_ok=True)
+    probe.write_text("")
+    probe.unlink()
+  except OSError as error:
+    raise ValueError(
+      f"INFER_OUTPUT_DIR={directory} can't be written to ({error}). Choose a directory "
+      "that you may create files in."
+    ) from error
+
+
+def expected_shapes(model, lengths: Mapping[str, int]) -> dict[str, Shapes]:
+  """Returns the parameter shapes of each network of `model`, by its name."""
+  input_shapes = {
+    "encoder_input_tokens": (1, lengths["inputs"]),
+    "decoder_input_tokens": (1, lengths["targets"]),
+  }
+  input_types = dict.fromkeys(input_shapes, jax.numpy.int32)
+  variables = jax.eval_shape(
+    lambda rng: model.get_initial_variables(rng, input_shapes, input_types),
+    jax.random.PRNGKey(0),
+  )
+  params = variables["params"]
+  if not isinstance(model, SpeculativeEncoderDecoderModel):
+    params = {"target": params}
+  return {name: flat_shapes(params[name]) for name in params}
+
+
+def check_checkpoint(macro: str, path: str, expected: Shapes) -> None:
+  """Raises a ValueError where the checkpoint at `path` has other parameters."""
+  try:
+    found = parameter_shapes(path)
+  except ValueError as error:
+    raise ValueError(f"{macro}: {error}") from error
+  missing = sorted(set(expected) - set(found))
+  if missing:
+    raise ValueError(
+      f"{macro}={path} lacks {len(missing)} of the network's {len(expected)} "
+      f"parameters, {missing[0]} first. Check the number of layers, mlp_activations "
+      "and logits_via_embedding in the gin file."
+    )
+  wrong = [name for name in sorted(expected) if found[name] != expected[name]]
+  if wrong:
+    name = next((n for n in wrong if n.startswith("token_embedder")), wrong[0])
+    raise ValueError(
+      f"{macro}={path}: {name} has shape {found[name]} there, but the network's "
+      f"configuration expects {expected[name]} ({len(wrong)} parameters differ). Check "
+      "vocab_size, emb_dim, num_heads, head_dim and mlp_dim in the gin file, and that "
+      "target and draft have the same vocabulary."
+    )

@@ -1,0 +1,124 @@
+"""What a run leaves beside T5X's JSONL: `speculation.json`, its statistics."""
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import t5x
+from etils import epath
+from t5x import infer
+
+import specdec_t5x
+from specdec_t5x.analysis.acceptance import ratio
+from specdec_t5x.core.rules import get_rule
+from specdec_t5x.core.types import Guarantee
+
+SUMMARY = "speculation.json"
+COUNTS = (
+  "tokens",
+  "target_calls",
+  "drafted",
+  "accepted",
+  "acceptance_mass",
+  "acceptance_positions",
+)
+PACKAGES = ("jax", "jaxlib", "flax", "seqio", "orbax-checkpoint")
+
+
+def merge_and_summarize(
+  output_dir: str,
+  output_fname: str,
+  tmp_dir: str,
+  step: int | None,
+  verification: str | None,
+  settings: Mapping[str, Any],
+) -> None:
+  """Merges the chunks as T5X does, then writes the summary of the whole run.
+
+  T5X calls it through `infer.merge_fn` when a task is done. The summary covers every
+  finished file of the mode in the directory, so the last of several shards or tasks
+  writes the complete one.
+
+  Args:
+    output_dir: INFER_OUTPUT_DIR.
+    output_fname: the merged file's name, `task-mode.jsonl-shard-of-shards`.
+    tmp_dir: where the chunks are.
+    step: the target checkpoint's.
+    verification: the rule's name; None for plain decoding.
+    settings: the knobs of the run, by name.
+  """
+  infer.merge_chunks_to_file(output_dir, output_fname, tmp_dir, step)
+  mode = output_fname.split(".jsonl")[0].rsplit("-", 1)[1]
+  files = sorted(epath.Path(output_dir).glob(f"*-{mode}.jsonl-?????-of-?????"))
+  guarantee = get_rule(verification).guarantee if verification else Guarantee.EXACT
+  summary = {
+    "guarantee": guarantee.name,
+    "guarantee_means": guarantee.value,
+    "statistics": summarize(files),
+    "settings": {"verification": verification, **settings},
+    "mode": mode,
+    "checkpoint_step": step,
+    "files": [file.name for file in files],
+    **environment(),
+  }
+  write_atomically(epath.Path(output_dir) / SUMMARY, json.dumps(summary, indent=2))
+
+
+def summarize(files: Sequence[epath.Path]) -> dict[str, Any] | None:
+  """Returns totals and rates over the examples of JSONL files.
+
+  Args:
+    files: outputs of mode predict_with_aux.
+
+  Returns:
+    alpha by counts (accepted / tried) and by mass (sum of min(p, q) / tried), tokens
+    per target call, each with a 95% interval, and the totals; None where the files
+    carry no statistics (modes predict and score).
+  """
+  rows = []
+  for file in files:
+    with file.open() as lines:
+      rows += [json.loads(line).get("aux", {}) for line in lines]
+  if not rows or any(set(COUNTS) - set(row) for row in rows):
+    return None
+  column = {name: np.array([row[name] for row in rows]) for name in COUNTS}
+  tried = column["acceptance_positions"]
+  rates = {
+    "alpha_by_counts": ratio(column["accepted"], tried),
+    "alpha_by_mass": ratio(column["acceptance_mass"], tried),
+    "tokens_per_target_call": ratio(column["tokens"], column["target_calls"]),
+  }
+  return {
+    "examples": len(rows),
+    **{name: values.sum().item() for name, values in column.items()},
+    **{name: dataclasses.asdict(rate) for name, rate in rates.items()},
+  }
+
+
+def environment() -> dict[str, Any]:
+  """Returns what the run ran on: versions, the T5X provider and the device."""
+  device = jax.devices()[0]
+  return {
+    "t5x": getattr(t5x, "PROVIDER", "upstream"),
+    "versions": {
+      "specdec_t5x": specdec_t5x.__version__,
+      **{name: importlib.metadata.version(name) for name in PACKAGES},
+    },
+    "device": {
+      "platform": device.platform,
+      "kind": device.device_kind,
+      "count": jax.device_count(),
+    },
+  }
+
+
+def write_atomically(path: epath.Path, text: str) -> None:
+  """Writes a file that is either whole or not there."""
+  partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+  partial.write_text(text + "\n")
+  partial.replace(path)

@@ -1,0 +1,237 @@
+"""Tasks over files: contents, order, shards, checkpoints, registration, gin."""
+
+import inspect
+import json
+
+import gin
+import pytest
+import seqio
+import tensorflow as tf
+
+from specdec_t5x.data import registry, tasks, vocabularies
+
+BYTES = seqio.ByteVocabulary()
+
+
+@pytest.fixture(autouse=True)
+def _restore_registry():
+  """Takes the tasks of a test out again, so that names may repeat."""
+  before = set(seqio.TaskRegistry.names())
+  yield
+  for name in set(seqio.TaskRegistry.names()) - before:
+    seqio.TaskRegistry.remove(name)
+
+
+@pytest.fixture
+def files(write):
+  source = write("x.en", "".join(f"line {n}\n" for n in range(7)))
+  target = write("x.de", "".join(f"Zeile {n}\r\n" for n in range(7)))
+  return {"test": (source, target), "predict": (source, None)}
+
+
+def examples(name, split="test", **kwargs):
+  task = seqio.get_mixture_or_task(name)
+  lengths = kwargs.pop("sequence_length", None)
+  kwargs = {"shuffle": False, **kwargs}
+  return list(task.get_dataset(lengths, split, **kwargs).as_numpy_iterator())
+
+
+def texts(rows, key="targets_pretokenized"):
+  return [row[key].decode() for row in rows]
+
+
+def test_translation_from_files(files):
+  name = tasks.translation_from_files("t", files, "English", "Latin", BYTES)
+  first = examples(name)[0]
+  inputs = "translate English to Latin: line 0"
+  assert texts([first], "inputs_pretokenized") == [inputs]
+  assert first["inputs"].tolist() == [*BYTES.encode(inputs), 1]
+  assert first["targets"].tolist() == [*BYTES.encode("Zeile 0"), 1]
+  assert texts(examples(name)) == [f"Zeile {n}" for n in range(7)]
+  task = seqio.get_mixture_or_task(name)
+  assert {s: task.num_input_examples(s) for s in task.splits} == dict.fromkeys(files, 7)
+  assert [f.__name__ for f in task.metric_fns] == ["bleu"]
+
+
+def test_unknown_references(files):
+  only = {"predict": files["predict"]}
+  name = tasks.translation_from_files("t", only, vocabulary=BYTES)
+  assert [row["targets"].tolist() for row in examples(name, "predict")] == [[1]] * 7
+  assert not seqio.get_mixture_or_task(name).metric_fns
+
+
+def test_eos_survives_trimming(files):
+  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
+  lengths = {"inputs": 9, "targets": 4}
+  row = examples(name, sequence_length=lengths)[0]
+  assert row["inputs"].tolist() == [*BYTES.encode("translat"), 1]
+  assert row["targets"].tolist() == [*BYTES.encode("Zei"), 1]
+
+
+def test_shards_partition_the_split_in_order(files):
+  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
+  shards = [
+    texts(examples(name, shard_info=seqio.ShardInfo(index, 3))) for index in range(3)
+  ]
+  assert shards == [[f"Zeile {n}" for n in range(i, 7, 3)] for i in range(3)]
+
+
+def test_shuffling_follows_the_seed(files):
+  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
+  once, again = (texts(examples(name, shuffle=True, seed=3)) for _ in range(2))
+  assert once == again
+  assert sorted(once) == texts(examples(name)) != once
+
+
+def test_iterator_can_be_checkpointed(files, tmp_path):
+  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
+  dataset = seqio.get_mixture_or_task(name).get_dataset(None, "test", shuffle=False)
+  iterator = iter(dataset)
+  for _ in range(3):
+    next(iterator)
+  path = tf.train.Checkpoint(ds=iterator).save(str(tmp_path / "ckpt"))
+  restored = iter(dataset)
+  tf.train.Checkpoint(ds=restored).restore(path).assert_consumed()
+  rest = [row["targets_pretokenized"].numpy().decode() for row in restored]
+  assert rest == [f"Zeile {n}" for n in range(3, 7)]
+
+
+def test_same_arguments_same_task(files):
+  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
+  task = seqio.get_mixture_or_task(name)
+  same = {split: list(paths) for split, paths in reversed(files.items())}
+  assert tasks.translation_from_files("t", same, vocabulary=seqio.ByteVocabulary())
+  assert seqio.get_mixture_or_task(name) is task
+
+
+def test_same_name_other_arguments(files):
+  tasks.translation_from_files("t", files, vocabulary=BYTES)
+  with pytest.raises(ValueError, match=r"'t' is registered already(.|\n)*Romanian"):
+    tasks.translation_from_files("t", files, "English", "Romanian", BYTES)
+  with pytest.raises(ValueError, match="other arguments"):
+    tasks.translation_from_files("t", files, vocabulary=seqio.ByteVocabulary(5))
+  with pytest.raises(ValueError, match="other arguments"):
+    tasks.translation_from_files("t", {"test": files["test"]}, vocabulary=BYTES)
+
+
+def test_name_of_a_foreign_task(files):
+  source = seqio.get_mixture_or_task("wmt14_ende").source
+  seqio.TaskRegistry.add("foreign", source=source, output_features={})
+  with pytest.raises(ValueError, match="did not register"):
+    tasks.translation_from_files("foreign", files, vocabulary=BYTES)
+
+
+def test_name_taken_over_by_a_foreign_task(files):
+  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
+  seqio.TaskRegistry.remove(name)
+  source = seqio.get_mixture_or_task("wmt14_ende").source
+  seqio.TaskRegistry.add(name, source=source, output_features={})
+  with pytest.raises(ValueError, match="did not register"):
+    tasks.translation_from_files("t", files, vocabulary=BYTES)
+
+
+def test_files_are_checked_when_registered(files, write):
+  bad = {"test": (files["test"][0], write("short", "one\n"))}
+  with pytest.raises(ValueError, match=r"has 7 lines .* has 1"):
+    tasks.translation_from_files("t", bad, vocabulary=BYTES)
+  assert "t" not in seqio.TaskRegistry.names()
+  with pytest.raises(ValueError, match=r"expected \(source path, target path\)"):
+    tasks.translation_from_files("t", {"test": "xy"}, vocabulary=BYTES)
+  with pytest.raises(ValueError, match="files is empty"):
+    tasks.translation_from_files("t", {}, vocabulary=BYTES)
+
+
+def test_files_that_change_later(write):
+  path = write("x.en", "a\nb\n")
+  files = {"test": (path, None)}
+  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
+  write("x.en", "a\nb\nc\n")
+  with pytest.raises(ValueError, match=r"had 2 examples .* has 3 now"):
+    examples(name)
+
+
+def test_records(write):
+  rows = [{"q": "what", "a": "that"}, {"q": "who", "a": "me"}]
+  path = write("r.jsonl", "\n".join(map(json.dumps, rows)))
+  files = {"test": path}
+  name = tasks.from_records("r", files, "q", "a", "ask: ", "rouge", BYTES)
+  assert texts(examples(name), "inputs_pretokenized") == ["ask: what", "ask: who"]
+  assert texts(examples(name)) == ["that", "me"]
+  metrics = seqio.get_mixture_or_task(name).metric_fns
+  assert [f.__name__ for f in metrics] == ["rouge"]
+  blind = tasks.from_records("blind", files, "q", None, "", vocabulary=BYTES)
+  assert texts(examples(blind)) == ["", ""]
+  with pytest.raises(ValueError, match="no field 'x'"):
+    tasks.from_records("bad", files, "q", "x", "", vocabulary=BYTES)
+  with pytest.raises(ValueError, match="metric is 'f1'"):
+    tasks.from_records("bad", files, "q", "a", "", "f1", BYTES)
+
+
+def test_record_helpers(write):
+  pair = {"test": write("p.csv", "en,de\nyes,ja\n")}
+  name = tasks.translation_from_records("p", pair, vocabulary=BYTES)
+  inputs = texts(examples(name), "inputs_pretokenized")
+  assert inputs == ["translate English to German: yes"]
+  article = {"test": write("a.csv", "article,highlights\nlong,short\n")}
+  name = tasks.summarization_from_records("a", article, vocabulary=BYTES)
+  assert texts(examples(name), "inputs_pretokenized") == ["summarize: long"]
+
+
+def test_tfds_tasks_are_registered_and_named_by_vocabulary():
+  assert tasks.wmt14_ende() == "wmt14_ende"
+  assert tasks.wmt_t2t_ende(vocabularies.t5_vocabulary()) == "wmt_t2t_ende"
+  assert tasks.cnn_dailymail(BYTES, name="mine") == "mine"
+  other = vocabularies.t5_vocabulary("some/path.model", 0)
+  name = tasks.cnn_dailymail(other)
+  # sha256 of "SentencePieceVocabulary|some/path.model|0"
+  assert name == "cnn_dailymail_v71a6e5ba"
+  assert name == tasks.cnn_dailymail(vocabularies.t5_vocabulary("some/path.model", 0))
+  assert name != tasks.cnn_dailymail(vocabularies.t5_vocabulary("some/path.model", 1))
+  feature = seqio.get_mixture_or_task(name).output_features["targets"]
+  assert feature.vocabulary == other
+  assert feature.add_eos
+  with pytest.raises(ValueError, match="pass `name`"):
+    registry.name_with_vocabulary("x", seqio.PassThroughVocabulary(4))
+
+
+def test_from_gin(files):
+  source, target = files["test"]
+  config = inspect.cleandoc(f"""
+    from __gin__ import dynamic_registration
+    import seqio
+    from specdec_t5x.data import tasks
+
+    VOCABULARY = @seqio.ByteVocabulary()
+    MIXTURE_OR_TASK_NAME = @tasks.translation_from_files()
+    tasks.translation_from_files:
+      name = 'from_gin'
+      files = {{'test': ('{source}', '{target}'), 'predict': ('{source}', None)}}
+      vocabulary = %VOCABULARY
+    """)
+  with gin.unlock_config():
+    gin.parse_config(config)
+    # Every reference evaluates the function anew.
+    names = [
+      gin.query_parameter("%MIXTURE_OR_TASK_NAME").scoped_configurable_fn()
+      for _ in range(2)
+    ]
+  gin.clear_config()
+  assert names == ["from_gin"] * 2
+  assert texts(examples("from_gin"))[:2] == ["Zeile 0", "Zeile 1"]
+
+
+def test_multi30k_ids_are_sentencepiece_ids(real_data):
+  sentencepiece = pytest.importorskip("sentencepiece")
+  paths = tuple(real_data(f"multi30k/test_2016_flickr.{x}") for x in ("en", "de"))
+  model = real_data("multi30k/m30k_8k.model")
+  vocabulary = vocabularies.t5_vocabulary(model, extra_ids=0)
+  name = tasks.translation_from_files("m30k", {"test": paths}, vocabulary=vocabulary)
+  processor = sentencepiece.SentencePieceProcessor(model_file=model)
+  with open(paths[0]) as english, open(paths[1]) as german:
+    pairs = [(e.rstrip("\n"), g.rstrip("\n")) for e, g in zip(english, german)]  # noqa: B905
+  rows = examples(name)
+  assert len(rows) == len(pairs) == 1000
+  for row, (source, target) in zip(rows, pairs, strict=True):
+    prefixed = "translate English to German: " + source
+    assert row["inputs"].tolist() == [*processor.encode(prefixed), 1]
+    assert row["targets"].tolist() == [*processor.encode(target), 1]

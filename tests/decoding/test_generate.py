@@ -1,0 +1,230 @@
+"""The compiled loop, on models whose law is a table."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.rules import get_rule
+from specdec_t5x.core.types import Proposal
+from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.generate import generate, python_loop
+from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
+from specdec_t5x.decoding.step import Speculation, limit
+from specdec_t5x.drafters.draft_model import DraftModel
+from tests.hash_model import HashModel, sequence_law
+
+GREEDY = Sampling(temperature=0.0)
+TARGET = HashModel(seed=1, vocab_size=6, eos_bias=-0.5)
+DRAFT = HashModel(seed=2, vocab_size=6)
+
+
+def similar(model, noise):
+  """A draft that mostly agrees with `model`."""
+
+  class Noisy(HashModel):
+    @property
+    def table(self):
+      return model.table + noise * super().table
+
+  return Noisy(seed=9, vocab_size=model.vocab_size)
+
+
+@functools.partial(
+  jax.jit,
+  static_argnames=("target", "draft", "sampling", "gamma", "length", "rows", "loop"),
+)
+def speculate(
+  key, *, target, draft, sampling, gamma, length, rows, loop=jax.lax.while_loop
+):
+  slots = num_slots(length, gamma)
+  spec = Speculation(
+    extend=target.extend,
+    drafter=DraftModel(draft.extend, gamma, sampling),
+    rule=get_rule("token"),
+    sampling=sampling,
+    gamma=gamma,
+    max_length=length,
+    eos_id=1,
+  )
+  state = initial_state(
+    # Rows get caches with different garbage, so that leaks between rows show.
+    target.start(rows, slots),
+    draft.start(rows, slots),
+    row_keys(key, rows),
+    length,
+    gamma,
+  )
+  return generate(spec, state, loop)
+
+
+def plain(key, *, target, sampling, length, rows):
+  cache = target.start(rows, num_slots(length, 0))
+  state = initial_state(cache, None, row_keys(key, rows), length, 0)
+  return generate_plain(target.extend, sampling, state, length, eos_id=1)
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 4, 7, 20])
+@pytest.mark.parametrize("draft", [DRAFT, similar(TARGET, 0.3), TARGET])
+def test_greedy_output_is_the_plain_one_for_any_draft_and_gamma(gamma, draft):
+  # gamma 20 exceeds the room of 13 from the start.
+  settings = {"target": TARGET, "sampling": GREEDY, "length": 13, "rows": 1}
+  expected = plain(jax.random.key(0), **settings)
+  decoded = speculate(jax.random.key(0), draft=draft, gamma=gamma, **settings)
+  np.testing.assert_array_equal(decoded.tokens, expected.tokens)
+
+
+@pytest.mark.parametrize(
+  "sampling",
+  [Sampling(), Sampling(0.6), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.7)],
+)
+@pytest.mark.parametrize("gamma", [1, 2, 5])
+def test_sampled_outputs_follow_the_enumerated_law(sampling, gamma):
+  rows, target = 20_000, HashModel(seed=3, vocab_size=4, eos_bias=0.3)
+  decoded = speculate(
+    jax.random.key(gamma),
+    target=target,
+    draft=similar(target, 0.5),
+    sampling=sampling,
+    gamma=gamma,
+    length=4,
+    rows=rows,
+  )
+  law = sequence_law(target, sampling, max_length=4)
+  assert_follows(np.asarray(decoded.tokens), law)
+
+
+def assert_follows(outputs, law, level=1e-3):
+  """Chi-squared at level 0.001, rare outcomes pooled."""
+  seen, counts = np.unique(outputs, axis=0, return_counts=True)
+  observed = {tuple(o): c for o, c in zip(seen.tolist(), counts, strict=True)}
+  assert set(observed) <= {o for o, p in law.items() if p > 0}
+  expected = np.array(list(law.values())) * len(outputs)
+  found = np.array([observed.get(o, 0) for o in law])
+  rare = expected < 10
+  expected = np.append(expected[~rare], expected[rare].sum())
+  found = np.append(found[~rare], found[rare].sum())
+  keep = expected > 0
+  expected, found = expected[keep], found[keep]
+  assert stats.chisquare(found, expected * found.sum() / expected.sum()).pvalue > level
+
+
+def test_chi_squared_test_can_fail():
+  law = {(2,): 0.5, (3,): 0.5}
+  outputs = np.where(np.arange(20_000)[:, None] < 10_400, 2, 3)
+  with pytest.raises(AssertionError):
+    assert_follows(outputs, law)
+
+
+def test_with_the_target_as_draft_every_block_is_accepted_whole():
+  gamma, length, target = 3, 12, HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
+  settings = {"sampling": Sampling(), "gamma": gamma, "length": length, "rows": 64}
+  decoded = speculate(jax.random.key(0), target=target, draft=target, **settings)
+  info = decoded.statistics
+  np.testing.assert_array_equal(info.accepted, info.acceptance_positions)
+  np.testing.assert_allclose(info.acceptance_mass, info.acceptance_positions, rtol=1e-5)
+  np.testing.assert_array_equal(info.target_calls, length // (gamma + 1))
+  np.testing.assert_array_equal(info.accepted, 9)
+
+
+def test_statistics_add_up():
+  settings = {"target": TARGET, "sampling": Sampling(), "length": 13, "rows": 128}
+  decoded = speculate(
+    jax.random.key(0), draft=similar(TARGET, 0.4), gamma=4, **settings
+  )
+  info, tokens = decoded.statistics, np.asarray(decoded.tokens)
+  np.testing.assert_array_equal(
+    info.emitted, (tokens != 0).sum(1) + zeros_inside(tokens)
+  )
+  # Each call adds its own token, but for calls whose draft ended the sequence.
+  surplus = np.asarray(info.accepted + info.target_calls - info.emitted)
+  assert set(surplus) == {0, 1}
+  assert (info.accepted <= info.acceptance_positions).all()
+  assert (info.acceptance_positions <= info.drafted).all()
+  # Both estimates of alpha agree: accepted / tried and sum of min(p, q) / tried.
+  tried = info.acceptance_positions.sum()
+  difference = info.accepted.sum() / tried - info.acceptance_mass.sum() / tried
+  assert abs(difference) < 4 * np.sqrt(0.25 / tried)
+
+
+def output_lengths(tokens):
+  """Up to the end of sequence; the table's vocabulary has a token 0, too."""
+  is_end = tokens == 1
+  return np.where(is_end.any(1), is_end.argmax(1) + 1, tokens.shape[1])
+
+
+def test_scores_are_the_log_probability_of_the_output():
+  decoded = speculate(
+    jax.random.key(7),
+    target=TARGET,
+    draft=DRAFT,
+    sampling=Sampling(0.8),
+    gamma=3,
+    length=6,
+    rows=32,
+  )
+  law = sequence_law(TARGET, Sampling(0.8), max_length=6)
+  expected = [np.log(law[tuple(row)]) for row in np.asarray(decoded.tokens).tolist()]
+  np.testing.assert_allclose(decoded.scores, expected, rtol=1e-4)
+
+
+def test_nothing_follows_the_end_of_sequence():
+  decoded = speculate(
+    jax.random.key(3),
+    target=HashModel(seed=1, vocab_size=6, eos_bias=1.0),
+    draft=HashModel(seed=2, vocab_size=6, eos_bias=1.0),
+    sampling=Sampling(),
+    gamma=4,
+    length=13,
+    rows=256,
+  )
+  tokens = np.asarray(decoded.tokens)
+  after_end = np.cumsum(tokens == 1, axis=1) - (tokens == 1) > 0
+  assert after_end.any()
+  assert (tokens[after_end] == 0).all()
+
+
+def test_a_row_does_not_depend_on_its_neighbours():
+  settings = {"target": TARGET, "draft": DRAFT, "gamma": 3, "length": 13}
+  settings["sampling"] = Sampling()
+  many = speculate(jax.random.key(5), rows=16, **settings)
+  few = speculate(jax.random.key(5), rows=3, **settings)
+  np.testing.assert_array_equal(many.tokens[:3], few.tokens)
+
+
+def test_compiled_loop_equals_the_python_loop():
+  settings = {"target": TARGET, "draft": DRAFT, "gamma": 3, "length": 5, "rows": 3}
+  settings["sampling"] = Sampling()
+  compiled = speculate(jax.random.key(6), **settings)
+  with jax.disable_jit():
+    watched = speculate(jax.random.key(6), loop=python_loop, **settings)
+  np.testing.assert_array_equal(compiled.tokens, watched.tokens)
+  chex.assert_trees_all_close(compiled.statistics, watched.statistics, rtol=1e-5)
+
+
+def test_batches_of_one_shape_compile_once():
+  @jax.jit
+  @chex.assert_max_traces(n=1)
+  def decode(key):
+    settings = {"target": TARGET, "draft": DRAFT, "gamma": 3, "length": 13, "rows": 4}
+    return speculate(key, sampling=Sampling(), **settings).tokens
+
+  outputs = {decode(jax.random.key(seed)).tobytes() for seed in range(5)}
+  assert len(outputs) == 5
+
+
+@pytest.mark.parametrize(
+  ("tokens", "room", "expected"),
+  [([4, 4, 4], 9, 3), ([4, 1, 4], 9, 2), ([1, 1, 1], 9, 1), ([4, 4, 4], 2, 1)],
+)
+def test_limit_cuts_after_eos_and_keeps_room_for_the_targets_token(
+  tokens, room, expected
+):
+  proposal = Proposal(jnp.array([tokens]), jnp.zeros((1, 3, 6)), jnp.array([3]))
+  limited = limit(proposal, jnp.array([room]), eos_id=1)
+  assert int(limited.num_valid[0]) == expected

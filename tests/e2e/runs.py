@@ -1,0 +1,42 @@
+"""Runs of `python -m t5x.infer`, as a user's shell would start them."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def infer(*gin_files, module="t5x.infer", flags=(), **bindings):
+  """Runs the command in the repository's root and returns the finished process."""
+  command = [sys.executable, "-m", module, *flags]
+  command += [f"--gin_file={file}" for file in gin_files]
+  command += [f"--gin.{name}={value!r}" for name, value in bindings.items()]
+  paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+  environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+  environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  return subprocess.run(
+    command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+  )
+
+
+def completed(*args, **kwargs):
+  """As `infer`, where a failure is the test's failure."""
+  process = infer(*args, **kwargs)
+  assert process.returncode == 0, process.stderr[-4000:]
+  return process
+
+
+def records(directory, mode="predict_with_aux"):
+  (file,) = directory.glob(f"*-{mode}.jsonl-00000-of-00001")
+  return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def tokens(directory, mode="predict_with_aux"):
+  return [record["prediction_tokens"] for record in records(directory, mode)]
+
+
+def summary(directory):
+  return json.loads((directory / "speculation.json").read_text())

@@ -1,0 +1,160 @@
+"""`python -m t5x.infer` with our gin files, on checkpoints that the test makes."""
+
+import shutil
+
+import pytest
+
+from tests.e2e import runs
+from tests.t5x_bridge import tiny
+
+PAIR = """
+from __gin__ import dynamic_registration
+from specdec_t5x.data import tasks
+from specdec_t5x.network import config
+
+config.T5Config:
+  vocab_size = 64
+  num_heads = 2
+  head_dim = 8
+  num_encoder_layers = 1
+  mlp_activations = ('gelu', 'linear')
+target/config.T5Config:
+  emb_dim = 16
+  mlp_dim = 32
+  num_decoder_layers = 2
+draft/config.T5Config:
+  emb_dim = 8
+  mlp_dim = 16
+  num_decoder_layers = 1
+
+MIXTURE_OR_TASK_NAME = @tasks.translation_from_files()
+tasks.translation_from_files:
+  name = 'tiny'
+  files = {{'test': ('{text}', None)}}
+  vocabulary = %VOCABULARY
+TASK_FEATURE_LENGTHS = {{'inputs': 40, 'targets': 12}}
+VOCABULARY_PATH = '{vocabulary}'
+VOCABULARY_EXTRA_IDS = 0
+TARGET_CHECKPOINT_PATH = '{target}'
+BATCH_SIZE = 8
+"""
+EXAMPLES = 20
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+  """The gin file of a tiny pair and the draft's checkpoint."""
+  root = tmp_path_factory.mktemp("e2e")
+  text = root / "text.en"
+  text.write_text("\n".join(tiny.sentences(EXAMPLES, seed=5)) + "\n")
+  gin_file = root / "pair.gin"
+  gin_file.write_text(
+    PAIR.format(
+      text=text,
+      vocabulary=tiny.train_vocabulary(root),
+      target=tiny.save_t5x(root / "target", tiny.TARGET, seed=1),
+    )
+  )
+  return gin_file, tiny.save_orbax(root / "draft", tiny.DRAFT, seed=2)
+
+
+@pytest.fixture(scope="module")
+def speculative(pair, tmp_path_factory):
+  """A finished speculative run: its directory."""
+  gin_file, draft = pair
+  output = tmp_path_factory.mktemp("speculative")
+  runs.completed(
+    *("configs/spec_ende.gin", gin_file),
+    DRAFT_CHECKPOINT_PATH=draft,
+    INFER_OUTPUT_DIR=str(output),
+    GAMMA=3,
+  )
+  return output
+
+
+def test_speculation_writes_the_plain_models_tokens(pair, speculative, tmp_path):
+  gin_file, _ = pair
+  runs.completed(
+    *("configs/baseline_ende.gin", gin_file), INFER_OUTPUT_DIR=str(tmp_path)
+  )
+  assert runs.tokens(speculative) == runs.tokens(tmp_path)
+  assert len(runs.tokens(speculative)) == EXAMPLES
+  assert runs.summary(tmp_path)["statistics"]["tokens_per_target_call"]["value"] == 1
+
+
+def test_each_example_and_the_run_have_statistics(speculative):
+  for record in runs.records(speculative):
+    aux = record["aux"]
+    assert aux["tokens"] == len(record["prediction_tokens"])
+    assert aux["accepted"] <= aux["acceptance_positions"] <= aux["drafted"]
+    assert 1 <= aux["target_calls"] <= aux["tokens"]
+  summary = runs.summary(speculative)
+  assert summary["guarantee"] == "EXACT"
+  assert summary["settings"]["gamma"] == 3
+  assert summary["settings"]["temperature"] == 0.0
+  assert summary["statistics"]["examples"] == EXAMPLES
+  assert (speculative / "model-info.txt").exists()
+  assert (speculative / "config.gin").exists()
+
+
+def test_sampling_is_fixed_by_the_seed(pair, tmp_path):
+  gin_file, draft = pair
+  outputs = []
+  for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+    runs.completed(
+      *("configs/spec_ende.gin", gin_file),
+      DRAFT_CHECKPOINT_PATH=draft,
+      INFER_OUTPUT_DIR=str(tmp_path / name),
+      TEMPERATURE=1.0,
+      TOPK=5,
+      SEED=seed,
+    )
+    outputs.append(runs.tokens(tmp_path / name))
+  assert outputs[0] == outputs[1] != outputs[2]
+
+
+def test_bad_input_ends_the_run_before_any_model_work(pair, tmp_path):
+  gin_file, draft = pair
+  settings = {"DRAFT_CHECKPOINT_PATH": draft, "INFER_OUTPUT_DIR": str(tmp_path)}
+  bad = [
+    ({"GAMMA": 0}, "GAMMA must be a whole number of at least 1, got 0"),
+    ({"TOPK": 5, "TOPP": 0.9, "TEMPERATURE": 1.0}, "At most one of top_k and top_p"),
+    ({"DRAFT_CHECKPOINT_PATH": "missing"}, "DRAFT_CHECKPOINT_PATH: missing is not"),
+    ({"MIXTURE_OR_TASK_NAME": "wmt99"}, "Unknown task 'wmt99'"),
+  ]
+  for change, message in bad:
+    process = runs.infer(*("configs/spec_ende.gin", gin_file), **{**settings, **change})
+    assert process.returncode != 0
+    assert message in process.stderr
+  assert not list(tmp_path.glob("tmp-*"))
+
+
+def test_an_unwritable_output_directory_is_refused(pair, tmp_path):
+  gin_file, draft = pair
+  blocked = tmp_path / "file"
+  blocked.write_text("in the way")
+  process = runs.infer(
+    *("configs/spec_ende.gin", gin_file),
+    DRAFT_CHECKPOINT_PATH=draft,
+    INFER_OUTPUT_DIR=str(blocked / "out"),
+  )
+  assert process.returncode != 0
+  assert str(blocked) in process.stderr
+  assert blocked.read_text() == "in the way"
+
+
+def test_a_damaged_draft_is_named(pair, tmp_path):
+  gin_file, draft = pair
+  damaged = tmp_path / "checkpoint_7"
+  shutil.copytree(draft, damaged)
+  data = max(
+    (f for f in damaged.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size
+  )
+  data.write_bytes(data.read_bytes()[: data.stat().st_size // 2])
+  process = runs.infer(
+    *("configs/spec_ende.gin", gin_file),
+    DRAFT_CHECKPOINT_PATH=str(damaged),
+    INFER_OUTPUT_DIR=str(tmp_path / "out"),
+  )
+  assert process.returncode != 0
+  assert str(damaged) in process.stderr

@@ -1,0 +1,172 @@
+"""Restoring pairs, and refusing what can't be restored, before any model work."""
+
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import seqio
+from t5x import partitioning, train_state, utils
+
+from specdec_t5x.data import tasks
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.t5x_bridge import preflight
+from specdec_t5x.t5x_bridge.pairing import PairedCheckpointManager
+from tests.t5x_bridge import tiny
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+  root = tmp_path_factory.mktemp("pair")
+  return {
+    "target": tiny.save_t5x(root / "target", tiny.TARGET, seed=1),
+    "draft": tiny.save_t5x(root / "draft", tiny.DRAFT, seed=2),
+    "target_orbax": tiny.save_orbax(root / "target_orbax", tiny.TARGET, seed=1),
+    "draft_orbax": tiny.save_orbax(root / "draft_orbax", tiny.DRAFT, seed=2),
+  }
+
+
+def restore(vocabulary, target, draft, dtype="float32"):
+  model = tiny.speculative(vocabulary)
+  state = train_state.InferenceState.create(tiny.variables(model, seed=3))
+  manager = PairedCheckpointManager(
+    directory="",
+    train_state=jax.eval_shape(lambda: state),
+    partitioner=partitioning.PjitPartitioner(num_partitions=1),
+    draft_path=draft,
+    restore_dtype=dtype,
+  )
+  return manager.restore(path=target)
+
+
+@pytest.mark.parametrize(
+  ("target", "draft"), [("target", "draft"), ("target_orbax", "draft_orbax")]
+)
+def test_both_models_get_their_own_parameters(vocabulary, paths, target, draft):
+  restored = restore(vocabulary, paths[target], paths[draft])
+  expected = {
+    "target": tiny.state(Transformer(tiny.TARGET), seed=1).params,
+    "draft": tiny.state(Transformer(tiny.DRAFT), seed=2).params,
+  }
+  assert int(restored.step) == 7
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    jax.tree.leaves(restored.params),
+    jax.tree.leaves(dict(sorted(expected.items()))),
+  )
+
+
+@pytest.mark.parametrize("suffix", ["", "_orbax"])
+def test_parameters_come_in_the_wanted_dtype(vocabulary, paths, suffix):
+  restored = restore(
+    vocabulary, paths["target" + suffix], paths["draft" + suffix], "bfloat16"
+  )
+  assert {leaf.dtype.name for leaf in jax.tree.leaves(restored.params)} == {"bfloat16"}
+
+
+def test_a_truncated_array_is_named_with_its_checkpoint(vocabulary, paths, tmp_path):
+  damaged = tmp_path / "checkpoint_7"
+  shutil.copytree(paths["draft"], damaged)
+  largest = max(damaged.rglob("*"), key=lambda f: f.stat().st_size * f.is_file())
+  largest.write_bytes(largest.read_bytes()[:20])
+  with pytest.raises(ValueError, match=str(damaged)):
+    restore(vocabulary, paths["target"], str(damaged))
+
+
+@pytest.fixture(scope="module")
+def dataset(vocabulary, tmp_path_factory):
+  text = tmp_path_factory.mktemp("text") / "in.txt"
+  text.write_text("a man\n")
+  name = tasks.translation_from_files(
+    "preflight_task", {"test": (str(text), None)}, vocabulary=vocabulary
+  )
+  return lambda task=name, **lengths: utils.DatasetConfig(
+    mixture_or_task_name=task,
+    task_feature_lengths={"inputs": 8, "targets": 8, **lengths},
+    split="test",
+    batch_size=1,
+    shuffle=False,
+    seed=0,
+  )
+
+
+def check(vocabulary, dataset_cfg, paths, tmp_path, **overrides):
+  settings = {
+    "output_dir": str(tmp_path / "out"),
+    "target_path": paths["target"],
+    "draft_path": paths["draft"],
+    "model": tiny.speculative(vocabulary),
+    **overrides,
+  }
+  preflight.check_run(dataset_cfg, **settings)
+
+
+def test_a_good_run_passes(vocabulary, dataset, paths, tmp_path):
+  check(vocabulary, dataset(), paths, tmp_path)
+  check(
+    vocabulary,
+    dataset(),
+    paths,
+    tmp_path,
+    target_path=paths["target_orbax"],
+    draft_path=paths["draft_orbax"],
+  )
+  check(vocabulary, dataset(), paths, tmp_path, model=tiny.plain(vocabulary))
+  assert not list((tmp_path / "out").iterdir())
+
+
+def empty(path: pathlib.Path) -> str:
+  path.mkdir()
+  return str(path)
+
+
+def damaged_index(path: pathlib.Path) -> str:
+  path.mkdir()
+  (path / "checkpoint").write_bytes(b"\x82\xa7version")
+  return str(path)
+
+
+@pytest.mark.parametrize(
+  ("bad", "message"),
+  [
+    (lambda tmp, paths: {"target_path": "nowhere"}, "TARGET_.*not a directory"),
+    (
+      lambda tmp, paths: {"draft_path": empty(tmp / "e")},
+      "DRAFT_.*holds no checkpoint",
+    ),
+    (lambda tmp, paths: {"draft_path": damaged_index(tmp / "d")}, "DRAFT_.*damaged"),
+    (lambda tmp, paths: {"draft_path": paths["target"]}, "DRAFT_.*has shape"),
+    (lambda tmp, paths: {"target_path": paths["draft"]}, "TARGET_.*lacks"),
+    (lambda tmp, paths: {"output_dir": __file__ + "/out"}, "can't be written"),
+  ],
+)
+def test_bad_paths_are_refused(vocabulary, dataset, paths, tmp_path, bad, message):
+  with pytest.raises(ValueError, match=message):
+    check(vocabulary, dataset(), paths, tmp_path, **bad(tmp_path, paths))
+
+
+def test_a_draft_of_another_vocabulary_is_refused(vocabulary, dataset, paths, tmp_path):
+  other = tiny.save_t5x(tmp_path / "other", tiny.config(1, 8, vocab_size=72))
+  with pytest.raises(ValueError, match=r"token_embedder.*vocabulary"):
+    check(vocabulary, dataset(), paths, tmp_path, draft_path=other)
+
+
+def test_an_unknown_task_is_refused_with_the_known_ones(
+  vocabulary, dataset, paths, tmp_path
+):
+  with pytest.raises(ValueError, match=r"'wmt15'.*preflight_task"):
+    check(vocabulary, dataset("wmt15"), paths, tmp_path)
+
+
+def test_a_task_of_another_vocabulary_is_refused(
+  vocabulary_path, dataset, paths, tmp_path
+):
+  other = seqio.SentencePieceVocabulary(vocabulary_path, extra_ids=9)
+  with pytest.raises(ValueError, match="ocabular"):
+    check(other, dataset(), paths, tmp_path)
+
+
+def test_feature_lengths_are_checked(vocabulary, dataset, paths, tmp_path):
+  with pytest.raises(ValueError, match="TASK_FEATURE_LENGTHS"):
+    check(vocabulary, dataset(targets=0), paths, tmp_path)

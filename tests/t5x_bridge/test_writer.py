@@ -1,0 +1,59 @@
+import json
+
+import pytest
+
+from specdec_t5x.t5x_bridge import writer
+
+NAME = "task-predict_with_aux.jsonl-0000{}-of-00002"
+
+
+def aux(accepted, tried):
+  return {
+    "scores": -1.0,
+    "tokens": accepted + 2,
+    "target_calls": 2,
+    "drafted": tried + 1,
+    "accepted": accepted,
+    "acceptance_mass": accepted + 0.5,
+    "acceptance_positions": tried,
+  }
+
+
+def merge(directory, shard, rows):
+  chunks = directory / f"tmp{shard}"
+  chunks.mkdir()
+  name = NAME.format(shard)
+  for i, row in enumerate(rows):
+    (chunks / f"{name}-chunk{i:05}").write_text(json.dumps({"aux": row}) + "\n")
+  writer.merge_and_summarize(
+    str(directory), name, str(chunks), 7, "token", {"gamma": 3}
+  )
+  return json.loads((directory / "speculation.json").read_text())
+
+
+def test_summary_pools_every_finished_shard(tmp_path):
+  first = merge(tmp_path, 0, [aux(3, 4), aux(1, 4)])
+  assert first["statistics"]["examples"] == 2
+  summary = merge(tmp_path, 1, [aux(2, 4)])
+  statistics = summary["statistics"]
+  assert summary["files"] == [NAME.format(0), NAME.format(1)]
+  assert statistics["examples"] == 3
+  assert statistics["alpha_by_counts"]["value"] == pytest.approx(6 / 12)
+  assert statistics["alpha_by_mass"]["value"] == pytest.approx(7.5 / 12)
+  assert statistics["tokens_per_target_call"]["value"] == pytest.approx(12 / 6)
+  low, high = (statistics["alpha_by_counts"][end] for end in ("low", "high"))
+  assert low < 0.5 < high
+  assert summary["guarantee"] == "EXACT"
+  assert summary["settings"] == {"verification": "token", "gamma": 3}
+  assert summary["checkpoint_step"] == 7
+  assert {"t5x", "versions", "device"} <= set(summary)
+
+
+def test_modes_without_statistics_say_so(tmp_path):
+  chunk = tmp_path / "tmp" / "task-predict.jsonl-00000-of-00001-chunk00000"
+  chunk.parent.mkdir()
+  chunk.write_text('{"prediction": "x"}\n')
+  name = "task-predict.jsonl-00000-of-00001"
+  writer.merge_and_summarize(str(tmp_path), name, str(chunk.parent), 7, None, {})
+  summary = json.loads((tmp_path / "speculation.json").read_text())
+  assert summary["statistics"] is None

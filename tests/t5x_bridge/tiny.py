@@ -1,0 +1,121 @@
+"""A tiny random pair, its vocabulary and its checkpoints, made where they are used."""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import sentencepiece
+import seqio
+from t5x import checkpoints, models, partitioning, train_state
+
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.t5x_bridge.model import (
+  PlainEncoderDecoderModel,
+  SpeculativeEncoderDecoderModel,
+)
+
+WORDS = (
+  "the",
+  "a",
+  "old",
+  "young",
+  "man",
+  "woman",
+  "dog",
+  "cat",
+  "sees",
+  "red",
+  "house",
+)
+VOCAB_SIZE = 64
+
+
+def config(layers, width, vocab_size=VOCAB_SIZE):
+  return T5Config(
+    vocab_size=vocab_size,
+    emb_dim=width,
+    num_heads=2,
+    head_dim=8,
+    mlp_dim=2 * width,
+    num_encoder_layers=1,
+    num_decoder_layers=layers,
+    mlp_activations=("gelu", "linear"),
+  )
+
+
+TARGET, DRAFT = config(2, 16), config(1, 8)
+
+
+def sentences(count, seed=0):
+  rng = np.random.default_rng(seed)
+  return [" ".join(rng.choice(WORDS, rng.integers(2, 9))) for _ in range(count)]
+
+
+def train_vocabulary(directory: pathlib.Path) -> str:
+  text = directory / "text.txt"
+  text.write_text("\n".join(sentences(300)))
+  sentencepiece.SentencePieceTrainer.train(
+    input=str(text),
+    model_prefix=str(directory / "tiny"),
+    vocab_size=30,
+    pad_id=0,
+    eos_id=1,
+    unk_id=2,
+    bos_id=-1,
+    minloglevel=2,
+  )
+  return str(directory / "tiny.model")
+
+
+def speculative(vocabulary, sampling=None, target=TARGET, draft=DRAFT, **kwargs):
+  settings = {"gamma": 3, "sampling": sampling or Sampling(0.0), **kwargs}
+  return SpeculativeEncoderDecoderModel(
+    Transformer(target), Transformer(draft), vocabulary, vocabulary, **settings
+  )
+
+
+def plain(vocabulary, sampling=None, **kwargs):
+  return PlainEncoderDecoderModel(
+    Transformer(TARGET), vocabulary, vocabulary, sampling or Sampling(0.0), **kwargs
+  )
+
+
+def variables(model, seed=0):
+  """Random parameters; sharper than the initialiser's, so that greedy is no tie."""
+  shapes = {"encoder_input_tokens": (1, 8), "decoder_input_tokens": (1, 8)}
+  types = dict.fromkeys(shapes, jnp.int32)
+  tree = model.get_initial_variables(jax.random.PRNGKey(seed), shapes, types)
+  return {**tree, "params": jax.tree.map(lambda x: 2 * x, tree["params"])}
+
+
+def state(module, seed=0):
+  """An inference state of one network, and its model."""
+  vocabulary = seqio.ByteVocabulary()
+  model = models.EncoderDecoderModel(module, vocabulary, vocabulary, None)
+  return train_state.InferenceState.create(variables(model, seed))
+
+
+def save_t5x(directory, config, seed=0, step=7, dtype=None) -> str:
+  alone = state(Transformer(config), seed).replace_step(jnp.array(step))
+  writer = checkpoints.Checkpointer(
+    alone,
+    partitioning.PjitPartitioner(num_partitions=1),
+    str(directory),
+    save_dtype=dtype,
+  )
+  writer.save(alone)
+  return str(directory / f"checkpoint_{step}")
+
+
+def save_orbax(directory, config, seed=0, step=7) -> str:
+  alone = state(Transformer(config), seed).replace_step(jnp.array(step))
+  directory.mkdir(parents=True, exist_ok=True)
+  manager = checkpoints.OrbaxCheckpointManagerInterface(
+    str(directory), alone, partitioning.PjitPartitioner(num_partitions=1)
+  )
+  manager.save(alone)
+  manager.wait_until_finished()
+  return str(directory / f"checkpoint_{step}")
