@@ -1,4 +1,4 @@
-# Two commands: `make test` and (soon) `make demo`. Each sets up .venv by itself.
+# `make test` sets up .venv by itself.
 
 PYTHON ?= python3
 VENV := .venv

@@ -1,27 +1,15 @@
 """Paths to real data, and a clean TFDS directory for each test."""
 
-import os
-import pathlib
-
 import pytest
 import seqio
 
-_REPOSITORY = pathlib.Path(__file__).parents[2]
-_DATA = pathlib.Path(
-  os.environ.get("SPECDEC_TEST_DATA", _REPOSITORY.parent / "shared" / "data")
-)
+from tests import real_data as data_at_hand
 
 
 @pytest.fixture
 def real_data():
   """A function: path below the real data, or a skip that says what is absent."""
-
-  def find(path):
-    if not (_DATA / path).exists():
-      pytest.skip(f"no {_DATA / path}; set SPECDEC_TEST_DATA to the real data")
-    return str(_DATA / path)
-
-  return find
+  return lambda path: str(data_at_hand.path(path))
 
 
 @pytest.fixture

@@ -97,20 +97,25 @@ def test_each_example_and_the_run_have_statistics(speculative):
   assert (speculative / "config.gin").exists()
 
 
-def test_sampling_is_fixed_by_the_seed(pair, tmp_path):
+def test_sampling_settings_reach_the_loop(pair, tmp_path):
   gin_file, draft = pair
-  outputs = []
-  for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-    runs.completed(
-      *("configs/spec_ende.gin", gin_file),
-      DRAFT_CHECKPOINT_PATH=draft,
-      INFER_OUTPUT_DIR=str(tmp_path / name),
-      TEMPERATURE=1.0,
-      TOPK=5,
-      SEED=seed,
-    )
-    outputs.append(runs.tokens(tmp_path / name))
-  assert outputs[0] == outputs[1] != outputs[2]
+  runs.completed(
+    *("configs/spec_ende.gin", gin_file),
+    DRAFT_CHECKPOINT_PATH=draft,
+    INFER_OUTPUT_DIR=str(tmp_path),
+    TEMPERATURE=1.0,
+    TOPK=5,
+    NUM_DECODES=2,
+    SEED=3,
+  )
+  settings = runs.summary(tmp_path)["settings"]
+  assert (settings["temperature"], settings["topk"], settings["seed"]) == (1.0, 5, 3)
+  for record in runs.records(tmp_path):
+    aux = record["aux"]
+    # Five tokens to choose from at each place, and the counts of both decodes.
+    assert -12 * 2 * 5 < aux["scores"] < 0
+    assert aux["tokens"] > len(record["prediction_tokens"])
+    assert 0 < aux["acceptance_mass"] < aux["acceptance_positions"]
 
 
 def test_bad_input_ends_the_run_before_any_model_work(pair, tmp_path):
@@ -143,17 +148,16 @@ def test_an_unwritable_output_directory_is_refused(pair, tmp_path):
   assert blocked.read_text() == "in the way"
 
 
-def test_a_damaged_draft_is_named(pair, tmp_path):
+def test_a_damaged_target_is_named(pair, tmp_path):
   gin_file, draft = pair
-  damaged = tmp_path / "checkpoint_7"
-  shutil.copytree(draft, damaged)
-  data = max(
-    (f for f in damaged.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size
-  )
-  data.write_bytes(data.read_bytes()[: data.stat().st_size // 2])
+  damaged = tmp_path / "damaged"
+  shutil.copytree(gin_file.parent / "target" / "checkpoint_7", damaged)
+  array = damaged / "target.decoder.logits_dense.kernel" / "0.0"
+  array.write_bytes(array.read_bytes()[: array.stat().st_size // 2])
   process = runs.infer(
     *("configs/spec_ende.gin", gin_file),
-    DRAFT_CHECKPOINT_PATH=str(damaged),
+    TARGET_CHECKPOINT_PATH=str(damaged),
+    DRAFT_CHECKPOINT_PATH=draft,
     INFER_OUTPUT_DIR=str(tmp_path / "out"),
   )
   assert process.returncode != 0

@@ -84,11 +84,20 @@ def plain(vocabulary, sampling=None, **kwargs):
 
 
 def variables(model, seed=0):
-  """Random parameters; sharper than the initialiser's, so that greedy is no tie."""
+  """Random parameters, sharper than the initialiser's, so that greedy is no tie.
+
+  The padding token's logit is always 0, so that greedy never says it.
+  """
   shapes = {"encoder_input_tokens": (1, 8), "decoder_input_tokens": (1, 8)}
   types = dict.fromkeys(shapes, jnp.int32)
   tree = model.get_initial_variables(jax.random.PRNGKey(seed), shapes, types)
-  return {**tree, "params": jax.tree.map(lambda x: 2 * x, tree["params"])}
+
+  def sharpen(path, x):
+    is_output = any(getattr(key, "key", None) == "logits_dense" for key in path)
+    return 2 * (x.at[:, 0].set(0) if is_output else x)
+
+  params = jax.tree_util.tree_map_with_path(sharpen, tree["params"])
+  return {**tree, "params": params}
 
 
 def state(module, seed=0):

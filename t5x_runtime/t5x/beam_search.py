@@ -1,0 +1,220 @@
+"""Beam search, reached as `decoding.beam_search`."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import flax
+import jax
+import jax.numpy as jnp
+
+from t5x import beams
+from t5x.beams import add_beam_dim, cache_map, flatten_beam_dim, unflatten_beam_dim
+from t5x.decode_types import NEG_INF_VALUE, DecodingState, TokensToLogits
+
+
+def brevity_penalty(alpha: float, length: int | jax.Array) -> jax.Array:
+  """((5 + length) / 6) ** alpha, what a log probability is divided by.
+
+  Wu et al. 2016 (https://arxiv.org/abs/1609.08144), equation 14.
+  """
+  return jnp.power((5.0 + length) / 6.0, alpha)
+
+
+@flax.struct.dataclass
+class BeamState:
+  """State of `beam_search`; K = num_decodes.
+
+  Attributes:
+    cur_index: () index of the token that is fed now.
+    live_logprobs: [B, K] log probabilities of the open hypotheses, increasing.
+    finished_scores: [B, K] scores of the closed ones, increasing.
+    live_seqs: [B, K, L + 1] tokens of the open hypotheses.
+    finished_seqs: [B, K, L + 1] tokens of the closed ones.
+    finished_flags: [B, K] which closed slots are taken.
+    cache: the model's cache, [B, K, ...].
+  """
+
+  cur_index: jax.Array
+  live_logprobs: jax.Array
+  finished_scores: jax.Array
+  live_seqs: jax.Array
+  finished_seqs: jax.Array
+  finished_flags: jax.Array
+  cache: Mapping[str, Any]
+
+
+def beam_search(
+  inputs: jax.Array,
+  cache: Mapping[str, Any],
+  tokens_to_logits: TokensToLogits,
+  eos_id: int,
+  num_decodes: int = 4,
+  alpha: float = 0.6,
+  max_decode_len: int | None = None,
+  max_decode_step: int = -1,
+  min_log_prob: float = NEG_INF_VALUE,
+  decode_rng: jax.Array | None = None,
+  cache_offset: int = 0,
+  initial_index: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+  """The `num_decodes` best hypotheses by log probability over brevity penalty.
+
+  Args:
+    inputs: [B, L] prescribed tokens, 0 where free; column 0 is the start token.
+    cache: the model's cache for B rows.
+    tokens_to_logits: one step of the model.
+    eos_id: token that closes a hypothesis.
+    num_decodes: K, the width of the beam.
+    alpha: exponent of the brevity penalty.
+    max_decode_len: length of the output; L where None.
+    max_decode_step: stop after that many steps; no bound unless positive.
+    min_log_prob: stop once every row's best open hypothesis is below this.
+    decode_rng: ignored, beam search is deterministic.
+    cache_offset: dimensions before the batch in cache leaves.
+    initial_index: must be None: prefill is not in the contract for beam search.
+
+  Returns:
+    Decodes [B, K, max_decode_len] and scores [B, K], by increasing score.
+  """
+  del decode_rng
+  if initial_index is not None:
+    raise ValueError(
+      "beam_search expected initial_index=None, got an array. Prefilled prompts are "
+      "not supported here: pass the prompt in `inputs` or use temperature_sample."
+    )
+  length = inputs.shape[1] if max_decode_len is None else max_decode_len
+  step_fn = functools.partial(
+    _beam_step,
+    prompts=_fit_prompts(jnp.asarray(inputs), length),
+    tokens_to_logits=tokens_to_logits,
+    eos_id=eos_id,
+    alpha=alpha,
+    cache_offset=cache_offset,
+  )
+  final = jax.lax.while_loop(
+    functools.partial(
+      _beam_continues,
+      length=length,
+      alpha=alpha,
+      max_step=max_decode_step,
+      min_log_prob=min_log_prob,
+    ),
+    step_fn,
+    _beam_init(inputs.shape[0], num_decodes, length, cache, cache_offset),
+  )
+  closed = jnp.any(final.finished_flags, axis=1)
+  seqs = jnp.where(closed[:, None, None], final.finished_seqs, final.live_seqs)
+  scores = jnp.where(closed[:, None], final.finished_scores, final.live_logprobs)
+  return seqs[:, :, 1:], scores
+
+
+def _fit_prompts(inputs: jax.Array, length: int) -> jax.Array:
+  """[B, length + 1]: the prompts cut or padded with 0."""
+  width = length + 1
+  padded = jnp.pad(inputs, ((0, 0), (0, max(0, width - inputs.shape[1]))))
+  return padded[:, :width]
+
+
+def _beam_init(batch, beam, length, cache, offset) -> BeamState:
+  empty = jnp.zeros((batch, beam, length + 1), jnp.int32)
+  # Only one hypothesis is open at first, else the beam would hold K equal ones.
+  only_last = jnp.where(jnp.arange(beam) == beam - 1, 0.0, NEG_INF_VALUE)
+  return BeamState(
+    cur_index=jnp.zeros((), jnp.int32),
+    live_logprobs=jnp.tile(only_last[None].astype(jnp.float32), (batch, 1)),
+    finished_scores=jnp.full((batch, beam), NEG_INF_VALUE, jnp.float32),
+    live_seqs=empty,
+    finished_seqs=empty,
+    finished_flags=jnp.zeros((batch, beam), jnp.bool_),
+    cache=cache_map(lambda x: add_beam_dim(x, beam, offset), cache),
+  )
+
+
+def _beam_continues(
+  state: BeamState, *, length, alpha, max_step, min_log_prob
+) -> jax.Array:
+  """Whether an open hypothesis can still displace a closed one."""
+  # Log probabilities only fall and the penalty grows with length, so the best an open
+  # hypothesis can reach is its present log probability at the full length.
+  best_open = state.live_logprobs[:, -1] / brevity_penalty(alpha, length)
+  worst_closed = jnp.min(state.finished_scores, axis=1)
+  open_can_win = jnp.any(worst_closed <= best_open)
+  plausible = jnp.any(state.live_logprobs[:, -1] >= min_log_prob)
+  continues = (state.cur_index < length) & open_can_win & plausible
+  if max_step > 0:
+    continues &= state.cur_index < max_step
+  return continues
+
+
+def _beam_step(
+  state: BeamState,
+  *,
+  prompts,
+  tokens_to_logits,
+  eos_id,
+  alpha,
+  cache_offset,
+) -> BeamState:
+  """Extends every open hypothesis, keeps the K best open and the K best closed."""
+  beam = state.live_logprobs.shape[1]
+  log_probs, cache = _beam_logprobs(state, prompts, tokens_to_logits, cache_offset)
+  # 2K candidates hold at least K that do not end in EOS.
+  vocab = log_probs.shape[-1]
+  top, flat_index = jax.lax.top_k(log_probs.reshape(log_probs.shape[0], -1), 2 * beam)
+  parents = flat_index // vocab
+  tokens = (flat_index % vocab).astype(jnp.int32)
+  seqs = beams.gather_beams(state.live_seqs, parents)
+  seqs = seqs.at[:, :, state.cur_index + 1].set(tokens)
+  # While a prompt runs, EOS is among the ruled-out tokens and closes nothing.
+  ends = (tokens == eos_id) & (prompts[:, state.cur_index + 1, None] == 0)
+
+  live, live_from = _best(jnp.where(ends, NEG_INF_VALUE, top), beam)
+  kept_parents = jnp.take_along_axis(parents, live_from, axis=1)
+  scores = jnp.where(
+    ends, top / brevity_penalty(alpha, state.cur_index + 1), NEG_INF_VALUE
+  )
+  pool_seqs = jnp.concatenate([state.finished_seqs, seqs], axis=1)
+  pool_flags = jnp.concatenate([state.finished_flags, ends], axis=1)
+  finished, finished_from = _best(
+    jnp.concatenate([state.finished_scores, scores], axis=1), beam
+  )
+  return BeamState(
+    cur_index=state.cur_index + 1,
+    live_logprobs=live,
+    finished_scores=finished,
+    live_seqs=beams.gather_beams(seqs, live_from),
+    finished_seqs=beams.gather_beams(pool_seqs, finished_from),
+    finished_flags=beams.gather_beams(pool_flags, finished_from),
+    cache=cache_map(
+      lambda leaf: beams.gather_beams(leaf, kept_parents, cache_offset), cache
+    ),
+  )
+
+
+def _beam_logprobs(state, prompts, tokens_to_logits, offset):
+  """[B, K, V] log probabilities of all extensions, and the cache after the step."""
+  batch, beam = state.live_logprobs.shape
+  sequences = flatten_beam_dim(state.live_seqs)
+  logits, cache = tokens_to_logits(
+    DecodingState(
+      cur_index=jnp.broadcast_to(state.cur_index, sequences.shape[:1]),
+      sequences=sequences,
+      cur_token=jax.lax.dynamic_slice_in_dim(sequences, state.cur_index, 1, axis=1),
+      cache=cache_map(lambda x: flatten_beam_dim(x, offset), state.cache),
+    )
+  )
+  new = unflatten_beam_dim(jax.nn.log_softmax(logits), batch, beam)
+  prompt = prompts[:, state.cur_index + 1]
+  # A prescribed token costs nothing and leaves no other choice.
+  is_prompt = jax.nn.one_hot(prompt, new.shape[-1], dtype=jnp.bool_)[:, None]
+  forced = jnp.where(is_prompt, 0.0, NEG_INF_VALUE)
+  new = jnp.where((prompt != 0)[:, None, None], forced, new)
+  cache = cache_map(lambda x: unflatten_beam_dim(x, batch, beam, offset), cache)
+  return state.live_logprobs[:, :, None] + new, cache
+
+
+def _best(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+  """The `count` largest of each row in increasing order, and their indices."""
+  top, index = jax.lax.top_k(values, count)
+  return jnp.flip(top, axis=1), jnp.flip(index, axis=1)

@@ -1,0 +1,229 @@
+"""T5X's own checkpoint format: a msgpack index and one zarr array per parameter.
+
+The index, a file `checkpoint`, is {'version': 3, 'optimizer': {'target': ...,
+'state': ...}}. A leaf is either an array (inline) or a tensorstore spec whose kvstore
+path is relative to the checkpoint's directory.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from concurrent import futures
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tensorstore as ts
+from etils import epath
+from flax import serialization, traverse_util
+from jax.sharding import Sharding
+
+INDEX_FILE = "checkpoint"
+VERSION = 3
+# Files larger than this are split, so that reading a shard does not read them whole.
+_CHUNK_BYTES = 64 * 1024 * 1024
+# Parameters read at once: enough to keep a disk busy, few enough for the host's memory.
+_CONCURRENT_READS = 8
+
+FlatState = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredArray:
+  """One entry of an index.
+
+  Attributes:
+    name: its path in the state, as in target/decoder/logits_dense/kernel.
+    shape: of the whole array.
+    directory: the checkpoint.
+    folder: the zarr array, relative to it; None where `value` is inline.
+    value: the inline array.
+  """
+
+  name: str
+  shape: tuple[int, ...]
+  directory: epath.Path
+  folder: str | None = None
+  value: np.ndarray | None = None
+
+  def read(self, sharding: Sharding | None, dtype=None) -> jax.Array | np.ndarray:
+    """The array in its sharding, shard by shard, or on the host where None."""
+    try:
+      if self.folder is None:
+        return _place_inline(self.value, sharding, dtype)
+      store = self._open(dtype)
+      if sharding is None:
+        return store.read().result()
+      return jax.make_array_from_callback(
+        self.shape, sharding, lambda index: store[index].read().result()
+      )
+    # tensorstore reports damage through several types (ValueError, OSError and
+    # jaxlib's wrapper of either); all mean that this file can't be read.
+    except Exception as error:
+      raise ValueError(
+        f"Checkpoint {self.directory}: parameter {self.name} could not be read. "
+        f"Expected an array of shape {self.shape} in {self.folder or INDEX_FILE}; got "
+        f"{type(error).__name__}: {_first_line(error)}. The file is missing, truncated "
+        "or not readable: copy the checkpoint again."
+      ) from error
+
+  def _open(self, dtype):
+    spec = {
+      "driver": "zarr",
+      "kvstore": kvstore(self.directory / self.folder),
+      # A lost file must not read as zeros.
+      "fill_missing_data_reads": False,
+    }
+    store = ts.open(spec, read=True).result()
+    if tuple(store.shape) != self.shape:
+      raise ValueError(f"the array on disk has shape {tuple(store.shape)}")
+    return store if dtype is None else ts.cast(store, ts.dtype(jnp.dtype(dtype).name))
+
+
+def kvstore(path: epath.Path) -> dict[str, Any]:
+  """Tensorstore's address of a local or gs:// folder."""
+  text = str(path)
+  if text.startswith("gs://"):
+    bucket, _, rest = text[len("gs://") :].partition("/")
+    return {"driver": "gcs", "bucket": bucket, "path": f"{rest}/"}
+  return {"driver": "file", "path": f"{path.absolute()}/"}
+
+
+def read_index(directory: epath.Path) -> dict[str, StoredArray]:
+  """The entries of a checkpoint's index, by path (target/..., state/...)."""
+  contents = _unpack(directory)
+  is_spec = lambda _, leaf: isinstance(leaf, Mapping) and "driver" in leaf
+  flat = traverse_util.flatten_dict(contents["optimizer"], sep="/", is_leaf=is_spec)
+  return {name: _entry(directory, name, leaf) for name, leaf in flat.items()}
+
+
+def _unpack(directory: epath.Path) -> Mapping[str, Any]:
+  index = directory / INDEX_FILE
+  try:
+    contents = serialization.msgpack_restore(index.read_bytes())
+  # msgpack has a dozen exception types for damaged input, some of them builtins.
+  except Exception as error:
+    raise ValueError(
+      f"Checkpoint {directory}: the index {index} could not be read. Expected a "
+      f"msgpack file written by T5X; got {type(error).__name__}: {_first_line(error)}. "
+      "Copy the checkpoint again."
+    ) from error
+  found = sorted(map(str, contents)) if isinstance(contents, Mapping) else contents
+  if "optimizer" not in found or not isinstance(contents["optimizer"], Mapping):
+    raise ValueError(
+      f"Checkpoint {directory}: expected an index with 'version' and 'optimizer', got "
+      f"{str(found)[:200]}. This is not a T5X checkpoint, or it is damaged."
+    )
+  if contents.get("version", VERSION) > VERSION:
+    raise ValueError(
+      f"Checkpoint {directory}: expected format version <= {VERSION}, got "
+      f"{contents['version']}. Update this package."
+    )
+  return contents
+
+
+def _entry(directory: epath.Path, name: str, leaf: Any) -> StoredArray:
+  if not isinstance(leaf, Mapping):
+    value = np.asarray(leaf)
+    return StoredArray(name, value.shape, directory, value=value)
+  shape = tuple(leaf["metadata"]["shape"])
+  # Checkpoints written to a bucket name it in kvstore and the folder beside it; either
+  # way the folder lies in the checkpoint's directory, wherever that was copied to.
+  folder = leaf.get("path") or leaf["kvstore"]["path"]
+  return StoredArray(name, shape, directory, folder=folder.strip("/").split("/")[-1])
+
+
+def read_arrays(
+  entries: Mapping[str, StoredArray],
+  shardings: Mapping[str, Sharding | None],
+  dtypes: Mapping[str, Any],
+) -> FlatState:
+  """Reads several entries at once, each into its sharding and dtype."""
+  with futures.ThreadPoolExecutor(_CONCURRENT_READS) as pool:
+    pending = {
+      name: pool.submit(entry.read, shardings.get(name), dtypes.get(name))
+      for name, entry in entries.items()
+    }
+    return {name: future.result() for name, future in pending.items()}
+
+
+def write_checkpoint(
+  directory: epath.Path, state: FlatState, inline: frozenset[str], is_first: bool
+) -> None:
+  """Writes a checkpoint; every process writes the shards that it holds.
+
+  Args:
+    directory: the checkpoint, which must not exist or be empty.
+    state: arrays by path (target/..., state/...).
+    inline: paths whose arrays go into the index.
+    is_first: whether this process writes the index and creates the arrays.
+  """
+  index, stores = {}, {}
+  for name, array in state.items():
+    if name in inline:
+      index[name] = np.asarray(array)
+      continue
+    folder = name.replace("/", ".")
+    metadata = {
+      "chunks": _chunks(array),
+      "compressor": {"id": "gzip", "level": 1},
+      "shape": list(array.shape),
+    }
+    dtype = jnp.dtype(array.dtype).name
+    index[name] = {
+      "driver": "zarr",
+      "dtype": dtype,
+      "kvstore": {"driver": "file", "path": f"{folder}/"},
+      "metadata": metadata,
+    }
+    stores[name] = ts.open(
+      {**index[name], "kvstore": kvstore(directory / folder)}, create=True, open=True
+    )
+  writes = []
+  for name, store in stores.items():
+    writes.extend(_write_shards(store.result(), state[name], is_first))
+  for write in writes:
+    write.result()
+  if is_first:
+    nested = traverse_util.unflatten_dict(index, sep="/")
+    contents = {"version": VERSION, "optimizer": nested}
+    (directory / INDEX_FILE).write_bytes(serialization.msgpack_serialize(contents))
+
+
+def _write_shards(store, array, is_first: bool) -> list:
+  if not isinstance(array, jax.Array):
+    return [store.write(array)] if is_first else []
+  # Each piece of the array is written once, by whoever holds its first replica.
+  return [
+    store[shard.index].write(np.asarray(shard.data))
+    for shard in array.addressable_shards
+    if shard.replica_id == 0
+  ]
+
+
+def _chunks(array) -> list[int]:
+  """Chunks that no two processes share, halved until they are small enough."""
+  if isinstance(array, jax.Array):
+    chunks = list(array.sharding.shard_shape(array.shape))
+  else:
+    chunks = list(array.shape)
+  itemsize = jnp.dtype(array.dtype).itemsize
+  while math.prod(chunks) * itemsize > _CHUNK_BYTES:
+    halves = [c if c % 2 == 0 else 0 for c in chunks]
+    largest = int(np.argmax(halves))
+    if not halves[largest]:
+      break
+    chunks[largest] //= 2
+  return chunks
+
+
+def _place_inline(value: np.ndarray, sharding, dtype):
+  value = value if dtype is None else value.astype(jnp.dtype(dtype))
+  if sharding is None:
+    return value
+  return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+
+def _first_line(error: Exception) -> str:
+  return str(error).split(" [tensorstore_spec")[0].strip().split("\n")[0][:300]

@@ -1,0 +1,299 @@
+"""Inference over a seqio task: `python -m t5x.infer --gin_file=...`."""
+
+import difflib
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+if __name__ == "__main__":
+  from t5x import quiet_start
+
+  quiet_start.import_tensorflow()
+
+import jax
+import numpy as np
+import seqio
+from absl import app, flags, logging
+from etils import epath
+from tqdm import tqdm
+
+from t5x import gin_utils, models, partitioning, utils
+from t5x.inference_data import ChunkedExamples
+from t5x.inference_files import (
+  MODES,
+  ChunkFiles,
+  Inferences,
+  merge_chunks_to_file,
+  write_inferences_to_file,
+)
+
+# gin files are found relative to the folder that holds the t5x package, too.
+_PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+_STEPS = {
+  "predict": "predict_batch",
+  "predict_with_aux": "predict_batch_with_aux",
+  "score": "score_batch",
+}
+
+WriteFn = Callable[..., None]
+MergeFn = Callable[[str, str, str, int | None], None]
+
+
+def infer(
+  *,
+  mode: str,
+  model: models.BaseTransformerModel,
+  dataset_cfg: utils.DatasetConfig,
+  restore_checkpoint_cfg: utils.RestoreCheckpointConfig,
+  partitioner: partitioning.BasePartitioner,
+  output_dir: str,
+  checkpoint_period: int,
+  shard_id: int = 0,
+  num_shards: int = 1,
+  merge_chunked_results: bool = True,
+  write_fn: WriteFn = write_inferences_to_file,
+  checkpoint_ds_iter: bool = True,
+  train_state_initializer_cls: type = utils.TrainStateInitializer,
+  fallback_init_rng: int | None = None,
+  merge_fn: MergeFn = merge_chunks_to_file,
+  summarize_config_fn: Callable[..., None] = gin_utils.summarize_gin_config,
+  verify_matching_vocabs_fn: Callable | None = utils.verify_matching_vocabs,
+  output_vocab_feature_name: str = "targets",
+  file_extension: str = "jsonl",
+  keep_aux_as_numpy: bool = False,
+  use_orbax: bool = True,
+) -> None:
+  """Runs a model over a task and writes one JSON line an example.
+
+  Results go to `<task>-<mode>.<extension>-<shard>-of-<shards>`, in the dataset's order.
+  They are written in chunks; a run that was killed goes on after its last whole chunk.
+
+  Args:
+    mode: predict, predict_with_aux or score.
+    model: what to run.
+    dataset_cfg: what to run it on.
+    restore_checkpoint_cfg: its parameters.
+    partitioner: how parameters and batches lie on the devices.
+    output_dir: where results go.
+    checkpoint_period: batches a chunk.
+    shard_id: which part of the dataset is this job's.
+    num_shards: how many jobs share the dataset.
+    merge_chunked_results: whether chunks are joined at the end.
+    write_fn: writes a chunk.
+    checkpoint_ds_iter: accepted; finished chunks are skipped either way.
+    train_state_initializer_cls: gives the shapes to restore into.
+    fallback_init_rng: seed of parameters that the checkpoint lacks, where
+      restore_checkpoint_cfg.fallback_to_scratch allows it.
+    merge_fn: joins the chunks.
+    summarize_config_fn: records the configuration in `output_dir`.
+    verify_matching_vocabs_fn: checks dataset and model against each other first.
+    output_vocab_feature_name: the feature whose vocabulary decodes predictions.
+    file_extension: of the results.
+    keep_aux_as_numpy: whether auxiliary values stay arrays.
+    use_orbax: whether checkpoints are managed by
+      restore_checkpoint_cfg.checkpoint_manager_cls.
+
+  Raises:
+    ValueError: where the configuration can't be run.
+  """
+  del checkpoint_ds_iter
+  _check(mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards)
+  if shard_id == 0:
+    summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
+  if verify_matching_vocabs_fn is not None:
+    verify_matching_vocabs_fn(dataset_cfg, model)
+
+  shard = seqio.ShardInfo(index=shard_id, num_shards=num_shards)
+  datasets = ChunkedExamples(
+    dataset_cfg, model.FEATURE_CONVERTER_CLS(pack=False), shard
+  )
+  source = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name)
+  initializer = train_state_initializer_cls(
+    optimizer_def=None,
+    init_fn=model.get_initial_variables,
+    partitioner=partitioner,
+    **datasets.input_spec(source),
+  )
+  log_file = os.path.join(output_dir, "model-info.txt") if shard_id == 0 else None
+  utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
+  train_state = _restore(
+    initializer, partitioner, restore_checkpoint_cfg, fallback_init_rng, use_orbax
+  )
+  infer_fn = utils.get_infer_fn(
+    infer_step=getattr(model, _STEPS[mode]),
+    batch_size=dataset_cfg.batch_size,
+    train_state_axes=initializer.train_state_axes,
+    partitioner=partitioner,
+    keep_aux_as_numpy=keep_aux_as_numpy,
+  )
+  settings = {
+    "mode": mode,
+    "split": dataset_cfg.split,
+    "examples per chunk": checkpoint_period * dataset_cfg.batch_size,
+    "checkpoint": str(restore_checkpoint_cfg.path),
+    "lengths": dict(dataset_cfg.task_feature_lengths),
+  }
+  for task in seqio.get_subtasks(source):
+    vocabulary = task.output_features[output_vocab_feature_name].vocabulary
+    _infer_task(
+      output_dir,
+      f"{task.name}-{mode}.{file_extension}-{shard_id:05}-of-{num_shards:05}",
+      f"tmp-{task.name}-{shard_id:05}-of-{num_shards:05}",
+      settings,
+      datasets.chunks(task, checkpoint_period),
+      functools.partial(_infer_in_order, infer_fn, train_state),
+      lambda path, *args, vocab=vocabulary: write_fn(path, *args, mode, vocab),
+      functools.partial(_merge, merge_fn, int(train_state.step))
+      if merge_chunked_results
+      else None,
+    )
+
+
+def _infer_task(
+  output_dir, fname, tmp_name, settings, examples, infer_fn, write_fn, merge
+) -> None:
+  """Runs one task of this shard, unless its marker says that it is done."""
+  chunks = ChunkFiles(os.path.join(output_dir, tmp_name), fname, settings)
+  done = epath.Path(output_dir) / f"{fname}.COMPLETED"
+  if done.exists():
+    _say(f"{done} is there: nothing to do. Remove it to run again.")
+    return
+  _write_chunks(examples, chunks, infer_fn, write_fn)
+  if jax.process_index() == 0:
+    if merge is not None:
+      merge(output_dir, fname, chunks)
+    done.write_text("")
+    if merge is not None:
+      # After the marker: a run killed between the two has its results.
+      chunks.remove()
+  utils.sync_global_devices(f"{fname}:complete")
+  _say(f"Results: {os.path.join(output_dir, fname if merge else tmp_name)}")
+
+
+def _merge(merge_fn, step, output_dir, fname, chunks: ChunkFiles) -> None:
+  merge_fn(output_dir, fname, str(chunks.directory), step)
+
+
+def _restore(initializer, partitioner, cfg, fallback_init_rng, use_orbax):
+  """The train state of the configured checkpoint."""
+  cfg.strict = False  # There is no optimizer to restore.
+  rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
+  train_state, _ = utils.create_checkpoint_manager_and_restore(
+    initializer, partitioner, cfg, cfg.path, rng, use_orbax=use_orbax
+  )
+  return train_state
+
+
+def _check(mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards):
+  if mode not in MODES:
+    raise ValueError(f"infer.mode must be one of {MODES}, got {mode!r}.")
+  if not 0 <= shard_id < num_shards:
+    raise ValueError(
+      f"shard_id must be between 0 and num_shards - 1 = {num_shards - 1}, got "
+      f"{shard_id}."
+    )
+  if checkpoint_period < 1 or dataset_cfg.batch_size < 1:
+    raise ValueError(
+      "checkpoint_period and batch_size must be at least 1, got "
+      f"{checkpoint_period} and {dataset_cfg.batch_size}."
+    )
+  if dataset_cfg.module:
+    utils.import_module(dataset_cfg.module)
+  if dataset_cfg.shuffle or dataset_cfg.pack or not dataset_cfg.task_feature_lengths:
+    raise ValueError(
+      "Expected DatasetConfig with shuffle=False, pack=False and task_feature_lengths, "
+      f"got shuffle={dataset_cfg.shuffle}, pack={dataset_cfg.pack}, "
+      f"task_feature_lengths={dataset_cfg.task_feature_lengths}. "
+      "Results are in the order of the dataset."
+    )
+  name = dataset_cfg.mixture_or_task_name
+  known = [*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()]
+  if isinstance(name, str) and name not in known:
+    close = difflib.get_close_matches(name, known) or sorted(known)
+    raise ValueError(
+      f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. Known, and closest: "
+      f"{', '.join(close[:8]) or 'none at all'}. Import the module that registers it "
+      "in your gin file."
+    )
+  try:
+    epath.Path(output_dir).mkdir(parents=True, exist_ok=True)
+    probe = epath.Path(output_dir) / f".writable-{os.getpid()}"
+    probe.write_text("")
+    probe.unlink()
+  except OSError as error:
+    raise ValueError(
+      f"INFER_OUTPUT_DIR={output_dir} can't be written to: {error}. Choose a directory "
+      "that you may create files in."
+    ) from error
+
+
+def _write_chunks(examples, files: ChunkFiles, infer_fn, write_fn) -> None:
+  """Runs and writes each chunk that is not complete yet."""
+  first = files.start()
+  on_terminal = sys.stderr.isatty() and jax.process_index() == 0
+  with tqdm(unit=" examples", disable=not on_terminal) as bar:
+    for chunk, (texts, features) in enumerate(examples(first), start=first):
+      # The key depends on the chunk alone, so a resumed run draws the same samples.
+      rng = jax.random.fold_in(jax.random.PRNGKey(0), chunk)
+      inferences = infer_fn(features.enumerate(), rng, bar.update)
+      if jax.process_index() == 0:
+        files.write(chunk, write_fn, inferences, texts)
+        if not on_terminal:
+          _say(f"chunk {chunk}: {len(inferences[0])} examples")
+      utils.sync_global_devices(f"chunk {chunk}")
+
+
+def _infer_in_order(infer_fn, train_state, features, rng, report) -> Inferences:
+  """Predictions and auxiliary values by the examples' numbers."""
+  result = infer_fn(features, train_state, rng=rng, report=report)
+  numbered, aux = result if isinstance(result, tuple) else (result, {})
+  order = np.argsort([number for number, _ in numbered])
+  is_column = lambda value: isinstance(value, np.ndarray | list)
+  sort = lambda column: [column[i] for i in order]
+  predictions = sort([prediction for _, prediction in numbered])
+  return predictions, jax.tree.map(sort, aux, is_leaf=is_column)
+
+
+def _say(message: str) -> None:
+  if jax.process_index() == 0:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _define_flags() -> None:
+  flags.DEFINE_integer("shard_id", None, "This job's shard; wins over infer.shard_id.")
+  flags.DEFINE_multi_string("gin_file", None, "A gin file; later ones win.")
+  flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=VALUE.")
+  flags.DEFINE_list("gin_search_paths", ["."], "Where relative gin files are sought.")
+  flags.DEFINE_string("tfds_data_dir", None, "Where TFDS datasets are prepared.")
+
+
+def _main(argv: Sequence[str]) -> None:
+  """Parses gin, runs `infer`, and turns a ValueError into a short message."""
+  if len(argv) > 1:
+    raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+  import gin
+
+  values = flags.FLAGS
+  if not values.gin_file:
+    sys.exit("t5x.infer: expected --gin_file=<file>, got none.")
+  if values.tfds_data_dir:
+    seqio.set_tfds_data_dir_override(values.tfds_data_dir)
+  try:
+    run = gin.configurable(infer)
+    gin_utils.parse_gin_flags(
+      [*values.gin_search_paths, _PACKAGE_PARENT], values.gin_file, values.gin_bindings
+    )
+    run(**({} if values.shard_id is None else {"shard_id": values.shard_id}))
+  except ValueError as error:
+    # Bad input, most often: say what is wrong, and the trace to who asks for it.
+    if logging.get_verbosity() >= logging.INFO:
+      raise
+    sys.exit(f"t5x.infer: {error}\n(--verbosity=1 shows where this was raised.)")
+
+
+if __name__ == "__main__":
+  _define_flags()
+  logging.set_verbosity(logging.WARNING)
+  gin_utils.run(_main)

@@ -1,0 +1,78 @@
+"""A task's examples in chunks, as texts and as the model's features."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from t5x import utils
+
+
+class ChunkedExamples:
+  """Reads the examples of one shard of a task or mixture, in order."""
+
+  def __init__(
+    self,
+    cfg: utils.DatasetConfig,
+    converter: seqio.FeatureConverter,
+    shard: seqio.ShardInfo,
+  ):
+    self._cfg, self._converter, self._shard = cfg, converter, shard
+
+  def _examples(self, provider) -> tf.data.Dataset:
+    return provider.get_dataset(
+      sequence_length=self._cfg.task_feature_lengths,
+      split=self._cfg.split,
+      shuffle=False,
+      num_epochs=1,
+      shard_info=self._shard,
+      use_cached=self._cfg.use_cached,
+      seed=self._cfg.seed,
+    )
+
+  def _features(self, examples: tf.data.Dataset) -> tf.data.Dataset:
+    lengths = self._cfg.task_feature_lengths
+    return self._converter(examples, task_feature_lengths=lengths)
+
+  def input_spec(self, provider) -> dict:
+    """Shapes and types of a batch of the model's features."""
+    spec = self._features(self._examples(provider)).element_spec
+    shapes = {k: (self._cfg.batch_size, *v.shape) for k, v in spec.items()}
+    types = {k: np.dtype(v.dtype.as_numpy_dtype) for k, v in spec.items()}
+    return {"input_shapes": shapes, "input_types": types}
+
+  def chunks(
+    self, task: seqio.Task, period: int
+  ) -> Callable[[int], Iterator[tuple[tf.data.Dataset, tf.data.Dataset]]]:
+    """A function of the first chunk wanted, giving (texts, features) of each chunk.
+
+    A chunk is `period` batches; skipped ones are read but not inferred on.
+    """
+    size = period * self._cfg.batch_size
+    examples = self._examples(task)
+    spec = examples.element_spec
+
+    def read(first: int):
+      both = tf.data.Dataset.zip((examples, self._features(examples)))
+      both = both.skip(first * size).prefetch(size)
+      rows = []
+      for row in both.as_numpy_iterator():
+        rows.append(row)
+        if len(rows) == size:
+          yield _as_datasets(rows, spec)
+          rows = []
+      if rows:
+        yield _as_datasets(rows, spec)
+
+    return read
+
+
+def _as_datasets(rows, spec) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+  """Texts keep their own lengths; features all have the same."""
+  texts = [text for text, _ in rows]
+  features = {k: np.stack([row[k] for _, row in rows]) for k in rows[0][1]}
+  return (
+    tf.data.Dataset.from_generator(lambda: iter(texts), output_signature=spec),
+    tf.data.Dataset.from_tensor_slices(features),
+  )

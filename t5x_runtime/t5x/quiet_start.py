@@ -1,0 +1,28 @@
+"""Imports TensorFlow without what it prints while it loads.
+
+Its C++ side writes to file descriptor 2 before any log level applies.
+"""
+
+import os
+import sys
+import tempfile
+
+
+def import_tensorflow() -> None:
+  """Imports TensorFlow with stderr held back, and shown should the import fail."""
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  sys.stderr.flush()
+  terminal = os.dup(2)
+  with tempfile.TemporaryFile() as held:
+    os.dup2(held.fileno(), 2)
+    failed = True
+    try:
+      import tensorflow  # noqa: F401
+
+      failed = False
+    finally:
+      os.dup2(terminal, 2)
+      os.close(terminal)
+      if failed:
+        held.seek(0)
+        sys.stderr.write(held.read().decode(errors="replace"))

@@ -1,0 +1,421 @@
+"""Datasets, checkpoints and batches of an inference run."""
+
+import contextlib
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import seqio
+from absl import logging
+from etils import epath
+from jax.experimental import multihost_utils
+
+from t5x import checkpoints, train_state
+
+MODES = ("specific", "latest", "all")
+DTYPES = (None, "float32", "bfloat16", "float16")
+
+
+@dataclasses.dataclass
+class DatasetConfig:
+  """Which examples to run on.
+
+  Attributes:
+    mixture_or_task_name: of a registered seqio task or mixture, or one itself.
+    task_feature_lengths: features are cut to these lengths.
+    split: of the task.
+    batch_size: examples a batch, over all devices.
+    shuffle: must be False to infer in order.
+    seed: of the task's preprocessors.
+    use_cached: whether seqio's offline cache is read.
+    pack: whether several examples share a row; not for inference.
+    use_custom_packing_ops: as in seqio.
+    module: imported to register the task; rather import it in gin.
+    use_memory_cache: as in seqio.
+    trim_output_features: whether features are cut at all.
+  """
+
+  mixture_or_task_name: str | seqio.Task | seqio.Mixture
+  task_feature_lengths: Mapping[str, int]
+  split: str
+  batch_size: int
+  shuffle: bool
+  seed: int | None
+  use_cached: bool = False
+  pack: bool = False
+  use_custom_packing_ops: bool = False
+  module: str | None = None
+  use_memory_cache: bool = True
+  trim_output_features: bool = True
+
+
+@dataclasses.dataclass
+class RestoreCheckpointConfig:
+  """Which checkpoint to restore, and how.
+
+  Attributes:
+    path: a checkpoint (mode specific) or the folder of several (mode latest).
+    mode: specific or latest; all is not supported.
+    assignment_map: not supported.
+    strict: whether optimizer state must be there too.
+    fallback_to_scratch: whether lacking parameters are initialised at random.
+    dtype: of restored parameters; None keeps the checkpoint's.
+    restore_dataset: not supported.
+    checkpointer_cls: reads and writes T5X's format.
+    state_transformation_fns: applied in order to what was read.
+    checkpoint_manager_cls: restores a train state from a path.
+  """
+
+  path: str | Sequence[str]
+  mode: str = "latest"
+  assignment_map: Sequence[tuple[str, str | None]] | None = None
+  strict: bool = True
+  fallback_to_scratch: bool = False
+  dtype: str | None = None
+  restore_dataset: bool = False
+  checkpointer_cls: Callable[..., Any] = checkpoints.Checkpointer
+  state_transformation_fns: Sequence[Callable[..., Any]] = ()
+  checkpoint_manager_cls: Callable[..., Any] = (
+    checkpoints.OrbaxCheckpointManagerInterface
+  )
+
+  def __post_init__(self):
+    if self.mode not in MODES:
+      raise ValueError(
+        f"RestoreCheckpointConfig.mode must be one of {MODES}, got {self.mode!r}."
+      )
+    if self.dtype not in DTYPES:
+      raise ValueError(
+        f"RestoreCheckpointConfig.dtype must be one of {DTYPES}, got {self.dtype!r}."
+      )
+    unsupported = {
+      "mode='all'": self.mode == "all",
+      "assignment_map": self.assignment_map is not None,
+      "restore_dataset": self.restore_dataset,
+    }
+    for name, used in unsupported.items():
+      if used:
+        raise ValueError(
+          f"RestoreCheckpointConfig: {name} is not part of this t5x's contract (see "
+          "docs/t5x_contract.md). Use upstream T5X, or convert the checkpoint first."
+        )
+
+
+# ---- Datasets. ----
+
+
+def import_module(module: str) -> None:
+  """Imports a module for what it registers."""
+  importlib.import_module(module)
+
+
+def get_vocabulary(cfg: DatasetConfig) -> tuple[seqio.Vocabulary, seqio.Vocabulary]:
+  """Returns the vocabularies of a dataset's inputs and targets.
+
+  Raises:
+    ValueError: where the task lacks one of the two features.
+  """
+  if cfg.module:
+    import_module(cfg.module)
+  provider = seqio.maybe_get_mixture_or_task(cfg.mixture_or_task_name)
+  features = provider.output_features
+  if not {"inputs", "targets"} <= set(features):
+    raise ValueError(
+      f"Task {provider.name!r} must have the features inputs and targets, has "
+      f"{sorted(features)}."
+    )
+  return features["inputs"].vocabulary, features["targets"].vocabulary
+
+
+def verify_matching_vocabs(cfg: DatasetConfig, model) -> None:
+  """Raises a ValueError where the task's vocabularies are not the model's."""
+  task = get_vocabulary(cfg)
+  own = (model.input_vocabulary, model.output_vocabulary)
+  for name, theirs, ours in zip(("input", "output"), task, own, strict=True):
+    if theirs != ours:
+      raise ValueError(
+        f"Model and task have different {name} vocabularies.\n"
+        f"  task {cfg.mixture_or_task_name}: {theirs}\n  model: {ours}\n"
+        "Bind the same vocabulary to both."
+      )
+
+
+def get_dataset(
+  cfg: DatasetConfig,
+  shard_id: int,
+  num_shards: int,
+  feature_converter_cls: Callable[..., seqio.FeatureConverter],
+  num_epochs: int | None = None,
+):
+  """Returns the batches of one shard, as the model's features.
+
+  Args:
+    cfg: which examples.
+    shard_id: of this shard.
+    num_shards: over which the batch is divided.
+    feature_converter_cls: makes the model's features.
+    num_epochs: how often to repeat; None repeats for ever.
+
+  Raises:
+    ValueError: where the batch can't be divided evenly.
+  """
+  if cfg.batch_size % num_shards:
+    raise ValueError(
+      f"batch_size ({cfg.batch_size}) must be a multiple of the number of shards "
+      f"({num_shards})."
+    )
+  if cfg.module:
+    import_module(cfg.module)
+  return seqio.get_dataset(
+    mixture_or_task_name=cfg.mixture_or_task_name,
+    task_feature_lengths=cfg.task_feature_lengths,
+    dataset_split=cfg.split,
+    shuffle=cfg.shuffle,
+    num_epochs=num_epochs,
+    feature_converter=feature_converter_cls(
+      pack=cfg.pack, use_custom_packing_ops=cfg.use_custom_packing_ops
+    ),
+    shard_info=seqio.ShardInfo(index=shard_id, num_shards=num_shards),
+    use_cached=cfg.use_cached,
+    seed=cfg.seed,
+    trim_output_features=cfg.trim_output_features,
+    batch_size=cfg.batch_size // num_shards,
+  )
+
+
+def round_vocab_size_to_multiple(
+  vocabulary: seqio.Vocabulary, divisor: int = 128
+) -> int:
+  """Returns the vocabulary's size, rounded up to a multiple of `divisor`."""
+  return -(-vocabulary.vocab_size // divisor) * divisor
+
+
+def sync_global_devices(name: str) -> None:
+  """Waits for all processes; nothing to do where there is one."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(name)
+
+
+# ---- The train state. ----
+
+
+class TrainStateInitializer:
+  """Knows the shapes of a model's state, and can make it from scratch.
+
+  Attributes:
+    global_train_state_shape: the state with shapes in place of arrays.
+    train_state_axes: the state with each array's PartitionSpec in its place.
+  """
+
+  def __init__(
+    self,
+    optimizer_def: None,
+    init_fn: Callable[..., Mapping[str, Any]],
+    input_shapes: Mapping[str, Sequence[int]],
+    partitioner,
+    input_types: Mapping[str, Any] | None = None,
+  ):
+    """Creates the initialiser.
+
+    Args:
+      optimizer_def: must be None.
+      init_fn: the model's get_initial_variables.
+      input_shapes: of a batch.
+      partitioner: maps logical axes to the mesh.
+      input_types: of a batch.
+    """
+    if optimizer_def is not None:
+      raise ValueError("optimizer_def must be None: this t5x only runs inference.")
+
+    def initialise(rng):
+      variables = init_fn(rng=rng, input_shapes=input_shapes, input_types=input_types)
+      return train_state.InferenceState.create(flax.core.freeze(variables))
+
+    self._initialise, self._partitioner = initialise, partitioner
+    self.global_train_state_shape = jax.eval_shape(initialise, jax.random.PRNGKey(0))
+    self.train_state_axes = partitioner.get_mesh_axes(self.global_train_state_shape)
+
+  def from_scratch(self, init_rng: jax.Array) -> train_state.InferenceState:
+    """Returns a random state, made in its place on the devices."""
+    make = self._partitioner.partition(
+      self._initialise, in_axis_resources=None, out_axis_resources=self.train_state_axes
+    )
+    return make(init_rng)
+
+
+def create_checkpoint_manager_and_restore(
+  train_state_initializer: TrainStateInitializer,
+  partitioner,
+  restore_checkpoint_cfg: RestoreCheckpointConfig,
+  restore_path: str | None,
+  fallback_init_rng: jax.Array | None,
+  save_checkpoint_cfg: None = None,
+  model_dir: str | None = None,
+  ds_iter: None = None,
+  use_orbax: bool = True,
+) -> tuple[train_state.InferenceState, Any]:
+  """Returns the restored state and the manager that restored it.
+
+  Args:
+    train_state_initializer: shapes to restore into.
+    partitioner: where each array goes.
+    restore_checkpoint_cfg: what to restore; its checkpoint_manager_cls does it.
+    restore_path: of the checkpoint.
+    fallback_init_rng: for parameters that the checkpoint lacks.
+    save_checkpoint_cfg: must be None.
+    model_dir: given to the manager as its directory; by default the path.
+    ds_iter: must be None.
+    use_orbax: False restores by restore_checkpoint_cfg.checkpointer_cls instead.
+
+  Raises:
+    ValueError: where there is nothing to restore or it does not fit.
+  """
+  if save_checkpoint_cfg is not None or ds_iter is not None:
+    raise ValueError("This t5x restores to infer; it saves no training run.")
+  cfg, path = restore_checkpoint_cfg, restore_path
+  if cfg.mode == "latest":
+    path = checkpoints.get_checkpoint_dir(path, checkpoints.latest_step(path))
+  shape = train_state_initializer.global_train_state_shape
+  if use_orbax:
+    manager = cfg.checkpoint_manager_cls(
+      directory=model_dir or path,
+      train_state=shape,
+      partitioner=partitioner,
+      dataset_iterator=None,
+      save_dtype=None,
+      restore_dtype=cfg.dtype,
+      keep=None,
+      period=None,
+    )
+  else:
+    dtype = None if cfg.dtype is None else jnp.dtype(cfg.dtype)
+    manager = cfg.checkpointer_cls(shape, partitioner, "", restore_dtype=dtype)
+  fallback = None
+  if cfg.fallback_to_scratch:
+    if fallback_init_rng is None:
+      raise ValueError("fallback_to_scratch needs infer.fallback_init_rng: a seed.")
+    fallback = train_state_initializer.from_scratch(fallback_init_rng).state_dict()
+  restored = manager.restore(
+    path=path,
+    state_transformation_fns=cfg.state_transformation_fns,
+    fallback_state=fallback,
+  )
+  return restored, manager
+
+
+def log_model_info(log_file: str | None, full_train_state, partitioner) -> None:
+  """Logs, and writes to `log_file`, every parameter's size, shape and partitioning."""
+  if jax.process_index() != 0:
+    return
+  flatten = lambda state: flax.traverse_util.flatten_dict(state.state_dict(), sep="/")
+  arrays = flatten(full_train_state)
+  logical = flatten(partitioner.get_logical_axes(full_train_state))
+  mesh = flatten(partitioner.get_mesh_axes(full_train_state))
+  lines, total = [], 0
+  for name, array in sorted(arrays.items()):
+    axes = logical.get(name) or [None] * len(array.shape)
+    shape = ", ".join(
+      f"{axis}={size}" if axis else str(size)
+      for axis, size in zip(axes, array.shape, strict=True)
+    )
+    total += array.size if name.startswith("target/") else 0
+    lines.append(
+      f"Variable {name:80} size {array.size:<12} shape ({shape}) partition spec "
+      f"{mesh.get(name)}"
+    )
+  lines.append(f"Total number of parameters: {total}")
+  with contextlib.ExitStack() as stack:
+    if log_file is not None:
+      file = stack.enter_context(epath.Path(log_file).open("w"))
+      file.write("\n".join(lines) + "\n")
+  logging.info("%s", "\n".join(lines))
+
+
+# ---- Batches. ----
+
+
+def get_infer_fn(
+  infer_step: Callable[..., Any],
+  batch_size: int,
+  train_state_axes: train_state.InferenceState,
+  partitioner,
+  keep_aux_as_numpy: bool = False,
+) -> Callable[..., Any]:
+  """Returns a function that runs `infer_step` over a numbered dataset.
+
+  Args:
+    infer_step: (params, batch) or (params, batch, rng) -> predictions, or those and a
+      dict of auxiliary values.
+    batch_size: over all devices.
+    train_state_axes: how the parameters lie on them.
+    partitioner: compiles the step.
+    keep_aux_as_numpy: whether auxiliary values stay arrays.
+
+  Returns:
+    (dataset, train_state, rng, report) -> [(number, prediction)], with auxiliary
+    values, if any, as a second element. `report` is called with the number of examples
+    of each finished batch.
+  """
+  takes_rng = "rng" in inspect.signature(infer_step).parameters
+
+  def step(params, batch, rng, numbers):
+    # The numbers go along, so that they come back in whatever order devices give.
+    args = (params, batch, rng) if takes_rng else (params, batch)
+    return numbers, infer_step(*args)
+
+  spec = partitioner.data_partition_spec
+  run = partitioner.partition(
+    step,
+    in_axis_resources=(train_state_axes.params, spec, None, spec),
+    out_axis_resources=(None, None),
+  )
+  layout = partitioner.get_data_layout(batch_size)
+  sharding = jax.sharding.NamedSharding(partitioner.mesh, spec)
+  to_global = lambda x: jax.make_array_from_process_local_data(sharding, x)
+
+  def infer_fn(ds, train_state, rng=None, report=lambda count: None):
+    numbered, columns = [], []
+    per_process = layout.batch_size // layout.num_shards
+    batches = _pad(ds, batch_size).shard(layout.num_shards, layout.shard_id)
+    for numbers, batch in batches.batch(per_process).as_numpy_iterator():
+      step_rng = None
+      if rng is not None:
+        step_rng, rng = jax.random.split(rng)
+      batch, numbers = jax.tree.map(to_global, (batch, numbers))
+      numbers, result = jax.device_get(
+        run(train_state.params, batch, step_rng, numbers)
+      )
+      predictions, aux = result if isinstance(result, tuple) else (result, {})
+      real = numbers >= 0
+      columns.append(jax.tree.map(lambda x, real=real: x[real], aux))
+      numbered += zip(numbers[real].tolist(), predictions[real], strict=True)
+      report(int(real.sum()))
+    if not (columns and jax.tree.leaves(columns[0])):
+      return numbered
+    aux = jax.tree.map(lambda *parts: np.concatenate(parts), *columns)
+    return numbered, aux if keep_aux_as_numpy else jax.tree.map(_to_list, aux)
+
+  return infer_fn
+
+
+def _pad(ds, batch_size):
+  """Fills the last batch with copies of the first example, numbered -1."""
+  count = int(ds.cardinality())
+  if count < 0:  # Unknown before it is read.
+    count = int(ds.reduce(np.int64(0), lambda total, _: total + 1))
+  lacking = -count % batch_size
+  filler = ds.take(1).map(lambda number, example: (np.int64(-1), example))
+  return ds.concatenate(filler.repeat(lacking)) if lacking else ds
+
+
+def _to_list(column):
+  # ml_dtypes' scalars are no Python numbers.
+  if column.dtype == jnp.bfloat16:
+    column = column.astype(np.float32)
+  return column.tolist()

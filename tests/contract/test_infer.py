@@ -1,0 +1,268 @@
+"""infer() end to end on a tiny random network: files, resuming, sharding."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+from t5x import checkpoints, decoding, infer, partitioning, utils
+
+from tests.contract.conftest import (
+  EXAMPLES,
+  LENGTHS,
+  VOCABULARY,
+  register_task,
+  runtime_only,
+  tiny_model,
+  tiny_state,
+)
+
+TASK = "contract_infer"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+  """A saved tiny model: the checkpoint's path."""
+  directory = tmp_path_factory.mktemp("checkpoint")
+  state = tiny_state(tiny_model())
+  part = partitioning.PjitPartitioner(num_partitions=1)
+  checkpoints.Checkpointer(state, part, str(directory)).save(state)
+  return directory / "checkpoint_7"
+
+
+def run(checkpoint, output, mode="predict", *, period=2, batch=2, **kwargs):
+  decode_fn = functools.partial(decoding.temperature_sample, temperature=1.0, topk=0)
+  settings = {
+    "mixture_or_task_name": register_task(TASK),
+    "task_feature_lengths": LENGTHS,
+    "split": "test",
+    "batch_size": batch,
+    "shuffle": False,
+    "seed": 0,
+  }
+  infer.infer(
+    mode=mode,
+    model=tiny_model(decode_fn=decode_fn),
+    dataset_cfg=utils.DatasetConfig(**{**settings, **kwargs.pop("dataset", {})}),
+    restore_checkpoint_cfg=utils.RestoreCheckpointConfig(
+      path=str(checkpoint), mode="specific", dtype="float32"
+    ),
+    partitioner=partitioning.PjitPartitioner(num_partitions=1),
+    output_dir=str(output),
+    checkpoint_period=period,
+    **kwargs,
+  )
+
+
+def result_path(output, mode="predict", shard=0, shards=1):
+  return output / f"{TASK}-{mode}.jsonl-{shard:05}-of-{shards:05}"
+
+
+def records(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def inputs_of(rows):
+  return [row["inputs"]["inputs_pretokenized"] for row in rows]
+
+
+EXPECTED_INPUTS = [f"text {i} {'x' * (i % 5)}" for i in range(EXAMPLES)]
+
+
+@pytest.fixture(scope="module")
+def whole(checkpoint, tmp_path_factory):
+  """The directory of a run that was not disturbed."""
+  output = tmp_path_factory.mktemp("whole")
+  run(checkpoint, output)
+  return output
+
+
+def test_predict_writes_one_line_an_example_in_order(whole):
+  rows = records(result_path(whole))
+  assert inputs_of(rows) == EXPECTED_INPUTS
+  assert all(set(row) == {"inputs", "prediction"} for row in rows)
+  assert all(
+    set(row["inputs"]) == {"inputs_pretokenized", "targets_pretokenized"}
+    for row in rows
+  )
+  assert (whole / f"{result_path(whole).name}.COMPLETED").exists()
+  assert not list(whole.glob("tmp-*"))
+  assert (whole / "config.gin").exists()
+  assert "Total number of parameters" in (whole / "model-info.txt").read_text()
+
+
+def test_predict_with_aux_adds_the_scores(checkpoint, tmp_path):
+  write = functools.partial(infer.write_inferences_to_file, output_ids=True)
+  run(checkpoint, tmp_path, "predict_with_aux", write_fn=write)
+  rows = records(result_path(tmp_path, "predict_with_aux"))
+  assert inputs_of(rows) == EXPECTED_INPUTS
+  for row in rows:
+    assert list(row) == ["inputs", "prediction", "prediction_tokens", "aux"]
+    assert row["aux"]["scores"] < 0
+    assert 0 not in row["prediction_tokens"]
+
+
+def test_score_is_the_likelihood_of_the_targets(checkpoint, tmp_path):
+  run(checkpoint, tmp_path, "score")
+  rows = records(result_path(tmp_path, "score"))
+  assert inputs_of(rows) == EXPECTED_INPUTS
+  model, state = tiny_model(), tiny_state(tiny_model())
+  row = rows[3]
+  pad = lambda ids, n: np.array([[*ids, *[0] * (n - len(ids))]], np.int32)
+  source = [*VOCABULARY.encode(row["inputs"]["inputs_pretokenized"]), 1]
+  target = [*VOCABULARY.encode(row["inputs"]["targets_pretokenized"]), 1]
+  batch = {
+    "encoder_input_tokens": pad(source, 24),
+    "decoder_target_tokens": pad(target, 12),
+    "decoder_input_tokens": pad([0, *target[:-1]], 12),
+    "decoder_loss_weights": pad([1] * len(target), 12),
+  }
+  batch = jax.tree.map(jnp.asarray, batch)
+  logits = jax.jit(model._compute_logits)(state.params, batch)
+  law = np.asarray(jax.nn.log_softmax(logits))[0]
+  expected = sum(law[i, token] for i, token in enumerate(target))
+  np.testing.assert_allclose(row["score"], expected, rtol=1e-4)
+
+
+class Killed(Exception):
+  pass
+
+
+def dying_writer(path, *args, **kwargs):
+  """Dies in the middle of the second chunk's file."""
+  infer.write_inferences_to_file(path, *args, **kwargs)
+  text = tf.io.gfile.GFile(path).read()
+  if EXPECTED_INPUTS[4] in text:
+    with open(path, "w") as file:
+      file.write(text[: len(text) // 2])
+    raise Killed
+
+
+def test_a_killed_run_goes_on_where_it_stopped(checkpoint, whole, tmp_path):
+  with pytest.raises(Killed):
+    run(checkpoint, tmp_path, write_fn=dying_writer)
+  assert not result_path(tmp_path).exists()
+  (directory,) = tmp_path.glob(f"tmp-{TASK}-00000-of-00001")
+  assert (directory / f"{result_path(tmp_path).name}-chunk00000.COMPLETED").exists()
+  seen = []
+
+  def recording_writer(path, inferences, *args, **kwargs):
+    seen.append(len(inferences[0]))
+    infer.write_inferences_to_file(path, inferences, *args, **kwargs)
+
+  run(checkpoint, tmp_path, write_fn=recording_writer)
+  assert seen == [4, 3]  # the first chunk is not run again
+  # Sampled text, equal to that of the undisturbed run: keys depend on the chunk.
+  assert result_path(tmp_path).read_text() == result_path(whole).read_text()
+
+
+def test_a_finished_run_is_left_alone(checkpoint, whole):
+  before = result_path(whole).stat().st_mtime_ns
+  run(checkpoint, whole, write_fn=None)
+  assert result_path(whole).stat().st_mtime_ns == before
+
+
+def test_chunks_may_stay_apart(checkpoint, tmp_path):
+  run(checkpoint, tmp_path, merge_chunked_results=False)
+  (directory,) = tmp_path.glob("tmp-*")
+  name = result_path(tmp_path).name
+  assert not result_path(tmp_path).exists()
+  assert sum(len(records(directory / f"{name}-chunk0000{i}")) for i in range(3)) == 11
+
+
+def test_two_shards_hold_the_lines_of_one_job(checkpoint, tmp_path):
+  run(checkpoint, tmp_path / "one", "score")
+  one = records(result_path(tmp_path / "one", "score"))
+  for shard in (0, 1):
+    run(checkpoint, tmp_path, "score", shard_id=shard, num_shards=2)
+  parts = [records(result_path(tmp_path, "score", i, 2)) for i in (0, 1)]
+  assert inputs_of(parts[0]) == EXPECTED_INPUTS[::2]
+  assert inputs_of(parts[1]) == EXPECTED_INPUTS[1::2]
+  found = {
+    row["inputs"]["inputs_pretokenized"]: row["score"] for p in parts for row in p
+  }
+  for row in one:
+    np.testing.assert_allclose(
+      found.pop(row["inputs"]["inputs_pretokenized"]), row["score"], rtol=1e-4
+    )
+  assert not found
+
+
+def write(tmp_path, predictions, mode="predict", aux=None, **kwargs):
+  ds = tf.data.Dataset.from_tensor_slices(
+    {
+      "inputs": np.array([[5, 1], [6, 1]]),
+      "inputs_pretokenized": ["a", "b"],
+      "id": [1, 2],
+    }
+  )
+  kwargs.setdefault("vocabulary", VOCABULARY)
+  infer.write_inferences_to_file(
+    str(tmp_path / "w"), (predictions, aux or {}), ds, mode, **kwargs
+  )
+  return records(tmp_path / "w")
+
+
+def test_the_writers_options(tmp_path):
+  tokens = np.array([[100, 101, 1, 0], [102, 0, 103, 1]], np.int32)
+  rows = write(tmp_path, tokens, output_ids=True)
+  assert [row["prediction_tokens"] for row in rows] == [[100, 101, 1], [102]]
+  assert rows[0]["prediction"] == "ab"
+  assert rows[0]["inputs"] == {"inputs_pretokenized": "a"}
+  rows = write(tmp_path, tokens, input_fields_to_include=["id"])
+  assert rows[1]["inputs"] == {"id": 2}
+  rows = write(tmp_path, tokens, include_all_inputs=True)
+  assert set(rows[0]["inputs"]) == {"inputs", "inputs_pretokenized", "id"}
+  rows = write(tmp_path, np.stack([tokens, tokens], 1))
+  assert rows[0]["prediction"] == ["ab", "ab"]
+  aux = {"scores": [0.5, 1.5], "pair": [np.arange(2), np.arange(2)]}
+  rows = write(tmp_path, tokens, "predict_with_aux", aux)
+  assert rows[1]["aux"] == {"scores": 1.5, "pair": [0, 1]}
+  rows = write(tmp_path, [-1.0, -2.0], "score", vocabulary=None)
+  assert rows[1] == {"inputs": {"inputs_pretokenized": "b"}, "score": -2.0}
+
+
+@pytest.mark.parametrize(
+  ("mode", "kwargs", "message"),
+  [
+    ("guess", {}, "mode"),
+    ("predict", {"vocabulary": None}, "vocabulary"),
+    (
+      "predict",
+      {"include_all_inputs": True, "input_fields_to_include": ["id"]},
+      "include_all_inputs",
+    ),
+  ],
+)
+def test_the_writer_refuses(tmp_path, mode, kwargs, message):
+  with pytest.raises(ValueError, match=message):
+    write(tmp_path, np.array([[100]], np.int32), mode, **kwargs)
+
+
+@runtime_only
+def test_bad_input_is_refused_before_any_model_work(checkpoint, tmp_path):
+  file = tmp_path / "file"
+  file.write_text("")
+  cases = [
+    ({"output": file / "below"}, "INFER_OUTPUT_DIR"),
+    ({"dataset": {"mixture_or_task_name": "contract_infr"}}, TASK),
+    ({"mode": "guess"}, "guess"),
+    ({"shard_id": 2, "num_shards": 2}, "shard_id"),
+    ({"dataset": {"shuffle": True}}, "shuffle"),
+    ({"checkpoint": tmp_path / "none"}, "does not exist"),
+  ]
+  for kwargs, message in cases:
+    arguments = {"checkpoint": checkpoint, "output": tmp_path / "o", **kwargs}
+    with pytest.raises(ValueError, match=message):
+      run(arguments.pop("checkpoint"), arguments.pop("output"), **arguments)
+
+
+@runtime_only
+def test_chunks_of_other_settings_are_not_continued(checkpoint, tmp_path):
+  with pytest.raises(Killed):
+    run(checkpoint, tmp_path, write_fn=dying_writer)
+  with pytest.raises(ValueError, match="examples per chunk was 4, is 6"):
+    run(checkpoint, tmp_path, period=3)

@@ -1,0 +1,102 @@
+"""WMT and CNN/DailyMail through TFDS directories and T5's own vocabulary."""
+
+import pytest
+
+from specdec_t5x.data import offline_tfds
+from tests import real_data
+from tests.e2e import runs
+from tests.t5x_bridge import tiny
+
+NETWORKS = """
+from __gin__ import dynamic_registration
+from specdec_t5x.network import config
+
+config.T5Config:
+  vocab_size = 32128
+  num_heads = 2
+  head_dim = 8
+  num_encoder_layers = 1
+  mlp_activations = ('gelu', 'linear')
+target/config.T5Config:
+  emb_dim = 16
+  mlp_dim = 32
+  num_decoder_layers = 2
+draft/config.T5Config:
+  emb_dim = 8
+  mlp_dim = 16
+  num_decoder_layers = 1
+"""
+COUNT = 12
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+  """The networks' gin file and the bindings of a pair over T5's vocabulary."""
+  vocabulary = real_data.path("t5_spiece", "spiece.model")
+  root = tmp_path_factory.mktemp("t5_pair")
+  gin_file = root / "networks.gin"
+  gin_file.write_text(NETWORKS)
+  target, draft = tiny.config(2, 16, 32128), tiny.config(1, 8, 32128)
+  return gin_file, {
+    "TARGET_CHECKPOINT_PATH": tiny.save_t5x(root / "target", target, seed=1),
+    "DRAFT_CHECKPOINT_PATH": tiny.save_t5x(root / "draft", draft, seed=2),
+    "VOCABULARY_PATH": str(vocabulary),
+    "BATCH_SIZE": 4,
+  }
+
+
+def wmt(directory):
+  """The first real sentences of newstest2014, as parallel files."""
+  path = real_data.path("wmt14_500_multiref", "wmt14-en-de.extra_refs.txt")
+  found = {"S": [], "T": []}
+  for line in path.read_text().splitlines():
+    tag, _, text = line.partition("\t")
+    if tag[:2] in ("S-", "T-"):
+      found[tag[0]].append(text)
+  files = {}
+  for name, lines in found.items():
+    files[name] = directory / f"{name}.txt"
+    files[name].write_text("\n".join(lines[:COUNT]) + "\n")
+  return offline_tfds.ParallelFiles(str(files["S"]), str(files["T"]))
+
+
+def cnndm(directory):
+  """The first real articles, as CSV."""
+  import csv
+
+  csv.field_size_limit(10**9)
+  path = real_data.path("cnndm_manuj", "cnn_dailymail_validation.csv")
+  with path.open(newline="") as source:
+    rows = [row for row, _ in zip(csv.reader(source), range(COUNT + 1), strict=False)]
+  short = directory / "articles.csv"
+  with short.open("w", newline="") as file:
+    csv.writer(file).writerows(rows)
+  return str(short)
+
+
+CASES = {
+  "ende": ("wmt14_translate/de-en", wmt, "translate English to German: "),
+  "cnndm": ("cnn_dailymail", cnndm, "summarize: "),
+}
+
+
+@pytest.mark.parametrize("task", CASES)
+def test_speculation_decodes_the_tfds_task(task, settings, tmp_path):
+  dataset, files, prefix = CASES[task]
+  tfds_dir = str(tmp_path / "tfds")
+  offline_tfds.prepare(dataset, tfds_dir, {"test": files(tmp_path)})
+  gin_file, bindings = settings
+  for kind in ("spec", "baseline"):
+    runs.completed(
+      *(f"configs/{kind}_{task}.gin", gin_file),
+      flags=[f"--tfds_data_dir={tfds_dir}"],
+      TASK_FEATURE_LENGTHS={"inputs": 128, "targets": 16},
+      INFER_OUTPUT_DIR=str(tmp_path / kind),
+      **bindings,
+    )
+  records = runs.records(tmp_path / "spec")
+  assert len(records) == COUNT
+  for record in records:
+    assert record["inputs"]["inputs_pretokenized"].startswith(prefix)
+    assert record["inputs"]["targets_pretokenized"]
+  assert runs.tokens(tmp_path / "spec") == runs.tokens(tmp_path / "baseline")

@@ -1,0 +1,109 @@
+"""Sampling from the Multi30k pair follows the target's law, enumerated.
+
+The same test with 20,000 samples, run once: docs/results/correctness.md.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sentencepiece
+from t5x import checkpoints
+
+from specdec_t5x.core.distributions import Sampling, adjusted_probs
+from specdec_t5x.core.rules import get_rule
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
+from specdec_t5x.decoding.step import Speculation
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.network.functional import start_decoding
+from specdec_t5x.network.transformer import Transformer
+from tests import real_data
+from tests.decoding.test_generate import assert_follows
+
+TARGET = Transformer(real_data.M30K_TARGET)
+DRAFT = Transformer(real_data.M30K_DRAFT)
+SENTENCE = "translate English to German: Two young men are playing a game."
+EOS, ROWS, SAMPLES = 1, 500, 2_000
+
+
+def load(name):
+  path = real_data.path("t5x_m30k", name)
+  return jax.tree.map(jnp.asarray, checkpoints.load_t5x_checkpoint(str(path))["target"])
+
+
+@pytest.fixture(scope="module")
+def pair():
+  return load("target_checkpoint_2000"), load("draft_checkpoint_1800")
+
+
+@pytest.fixture(scope="module")
+def inputs():
+  model = str(real_data.path("multi30k", "m30k_8k.model"))
+  ids = sentencepiece.SentencePieceProcessor(model_file=model).encode(SENTENCE)
+  return jnp.asarray([[*ids, EOS]], jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnames=("draft", "gamma", "length", "sampling"))
+def sample(target_params, draft_params, inputs, key, *, draft, gamma, length, sampling):
+  slots = num_slots(length, gamma)
+  extend, cache = start_decoding(TARGET, target_params, inputs, slots, ROWS)
+  draft_extend, draft_cache = start_decoding(draft, draft_params, inputs, slots, ROWS)
+  drafter = DraftModel(draft_extend, gamma, sampling)
+  spec = Speculation(extend, drafter, get_rule("token"), sampling, gamma, length, EOS)
+  state = initial_state(cache, draft_cache, row_keys(key, ROWS), length, gamma)
+  return generate(spec, state)
+
+
+def enumerated_law(params, inputs, sampling, length):
+  """Probability of each output that the adjusted law allows, in float64."""
+  law = {(): 1.0}
+  for _ in range(length):
+    live = [prefix for prefix in law if prefix[-1:] != (EOS,)]
+    tokens = jnp.asarray([[0, *prefix] for prefix in live], jnp.int32)
+    extend, cache = start_decoding(TARGET, params, inputs, length + 1, len(live))
+    logits = extend(cache, tokens)[0][:, -1]
+    probs = np.asarray(adjusted_probs(logits, sampling), np.float64)
+    for prefix, row in zip(live, probs, strict=True):
+      mass = law.pop(prefix)
+      law |= {(*prefix, int(x)): mass * row[x] for x in np.flatnonzero(row)}
+  return {output + (0,) * (length - len(output)): p for output, p in law.items()}
+
+
+def test_samples_follow_the_enumerated_law(pair, inputs):
+  length, sampling = 3, Sampling(1.0, top_k=4)
+  law = enumerated_law(pair[0], inputs, sampling, length)
+  assert sum(law.values()) == pytest.approx(1, abs=1e-5)
+  outputs = [
+    sample(
+      *pair,
+      inputs,
+      jax.random.key(seed),
+      draft=DRAFT,
+      gamma=2,
+      length=length,
+      sampling=sampling,
+    ).tokens
+    for seed in range(SAMPLES // ROWS)
+  ]
+  assert_follows(np.concatenate(outputs), law)
+
+
+def test_the_target_as_its_own_draft_is_accepted_whole(pair, inputs):
+  decoded = sample(
+    pair[0],
+    pair[0],
+    inputs,
+    jax.random.key(0),
+    draft=TARGET,
+    gamma=3,
+    length=8,
+    sampling=Sampling(),
+  )
+  info = decoded.statistics
+  np.testing.assert_allclose(info.acceptance_mass, info.acceptance_positions, rtol=1e-4)
+  # A draft token is lost only where rounding puts p below q and the uniform between.
+  lost = int((info.acceptance_positions - info.accepted).sum())
+  assert lost <= 1e-4 * int(info.acceptance_positions.sum())

@@ -1,0 +1,49 @@
+"""Real data and checkpoints to test against, where they are at hand.
+
+They are not in the repository: set SPECDEC_TEST_DATA to their folder, or keep it at
+../shared/data. Tests that want what is not there are skipped and say so.
+"""
+
+import os
+import pathlib
+
+import pytest
+
+from specdec_t5x.network.config import T5Config
+
+ROOT = pathlib.Path(__file__).parents[1]
+DATA = pathlib.Path(
+  os.environ.get("SPECDEC_TEST_DATA", ROOT.parent / "shared" / "data")
+)
+
+M30K_STYLE = {
+  "vocab_size": 8064,
+  "head_dim": 64,
+  "mlp_activations": ("gelu", "linear"),
+}
+M30K_TARGET = T5Config(
+  emb_dim=320,
+  num_heads=5,
+  num_encoder_layers=3,
+  num_decoder_layers=6,
+  mlp_dim=832,
+  **M30K_STYLE,
+)
+M30K_DRAFT = T5Config(
+  emb_dim=128,
+  num_heads=2,
+  num_encoder_layers=1,
+  num_decoder_layers=1,
+  mlp_dim=384,
+  **M30K_STYLE,
+)
+
+
+def path(*parts: str) -> pathlib.Path:
+  """Returns a path below the data's folder, or skips the test."""
+  found = DATA.joinpath(*parts)
+  if not found.exists():
+    pytest.skip(
+      f"{found} is not there (set SPECDEC_TEST_DATA)", allow_module_level=True
+    )
+  return found
