@@ -49,7 +49,6 @@ setup(
   },
   classifiers=[
     "Programming Language :: Python :: 3.11",
-    "License :: OSI Approved :: Apache Software License",
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
   ],
 )

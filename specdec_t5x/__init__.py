@@ -1,3 +1,21 @@
-"""Speculative decoding for T5 in JAX, inside the T5X setup."""
+"""Speculative decoding for T5 in JAX, inside the T5X setup.
+
+import specdec_t5x
+target = specdec_t5x.load_model(".../checkpoint_2000")
+draft = specdec_t5x.load_model(".../checkpoint_1800")
+specdec_t5x.generate(["translate English to German: Good morning."],
+target, draft, "vocabulary.model")
+"""
 
 __version__ = "0.1.0"
+
+_API = ("generate", "load_model", "Generation", "Model", "Sampling")
+
+
+def __getattr__(name: str):
+  # On first use: importing a room of the package should not load all of them.
+  if name in _API:
+    from specdec_t5x import api
+
+    return getattr(api, name)
+  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

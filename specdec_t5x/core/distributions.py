@@ -54,6 +54,9 @@ class Sampling:
     return self.temperature <= MIN_TEMPERATURE
 
 
+GREEDY = Sampling(temperature=0.0)
+
+
 def adjusted_probs(
   logits: Float[Array, "*batch V"], sampling: Sampling
 ) -> Float[Array, "*batch V"]:

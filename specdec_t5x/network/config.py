@@ -1,7 +1,7 @@
 """The hyperparameters of a T5 network."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 
@@ -60,3 +60,43 @@ class T5Config:
     for name, value in sizes.items():
       if isinstance(value, int) and not isinstance(value, bool) and value < 1:
         raise ValueError(f"T5Config.{name} must be at least 1, got {value}.")
+
+
+def config_from_shapes(
+  shapes: Mapping[str, tuple[int, ...]], dtype: str = "float32"
+) -> T5Config:
+  """Returns the configuration of a network with these parameters.
+
+  Args:
+    shapes: of each parameter by its path, as decoder/layers_0/mlp/wo/kernel.
+    dtype: of the activations.
+
+  Raises:
+    ValueError: where they are not an encoder-decoder T5's.
+  """
+  gated = "decoder/layers_0/mlp/wi_0/kernel" in shapes
+  try:
+    vocab_size, emb_dim = shapes["token_embedder/embedding"]
+    num_heads = shapes["decoder/relpos_bias/rel_embedding"][0]
+    joined = shapes["decoder/layers_0/self_attention/query/kernel"][1]
+    mlp_dim = shapes["decoder/layers_0/mlp/wo/kernel"][0]
+  except KeyError as error:
+    raise ValueError(
+      f"There is no parameter {error} among the {len(shapes)}: this is not a T5 "
+      "encoder-decoder with T5X's parameter names."
+    ) from error
+  count = lambda part: len(
+    {name.split("/")[1] for name in shapes if name.startswith(f"{part}/layers_")}
+  )
+  return T5Config(
+    vocab_size=vocab_size,
+    dtype=dtype,
+    emb_dim=emb_dim,
+    num_heads=num_heads,
+    num_encoder_layers=count("encoder"),
+    num_decoder_layers=count("decoder"),
+    head_dim=joined // num_heads,
+    mlp_dim=mlp_dim,
+    mlp_activations=("gelu", "linear") if gated else ("relu",),
+    logits_via_embedding="decoder/logits_dense/kernel" not in shapes,
+  )

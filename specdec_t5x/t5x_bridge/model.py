@@ -10,18 +10,13 @@ import jax.numpy as jnp
 import seqio
 from t5x import models
 
+from specdec_t5x import assemble
+from specdec_t5x.assemble import PAIR, Pair
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.types import Guarantee
-from specdec_t5x.decoding import baseline, generate, state
-from specdec_t5x.decoding.state import Decoded, StepInfo
-from specdec_t5x.decoding.step import Speculation
-from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.network.functional import start_decoding
+from specdec_t5x.decoding.state import Decoded, StepInfo, row_keys
 from specdec_t5x.network.transformer import Transformer
-
-DRAFTERS = ("draft_model",)
-PAIR = ("target", "draft")
 
 
 class CachedEncoderDecoderModel(models.EncoderDecoderModel):
@@ -126,13 +121,13 @@ class CachedEncoderDecoderModel(models.EncoderDecoderModel):
     key = jax.random.fold_in(key, self.seed)
     inputs = batch["encoder_input_tokens"]
     max_length = batch["decoder_input_tokens"].shape[1]
-    keys = state.row_keys(key, inputs.shape[0] * count)
-    decoded = self._decode(params, inputs, keys, max_length, count)
+    keys = row_keys(key, inputs.shape[0] * count)
+    decoded = self._decode(params, inputs, keys, max_length)
     return _package(decoded, inputs.shape[0], count, return_all_decodes)
 
   @abc.abstractmethod
-  def _decode(self, params, inputs, keys, max_length: int, num_decodes: int) -> Decoded:
-    """Returns the decodes of a batch, `num_decodes` rows an input, side by side."""
+  def _decode(self, params, inputs, keys, max_length: int) -> Decoded:
+    """Returns the decodes of a batch, one a key; those of an input side by side."""
 
   @property
   def _eos_id(self) -> int:
@@ -142,12 +137,9 @@ class CachedEncoderDecoderModel(models.EncoderDecoderModel):
 class PlainEncoderDecoderModel(CachedEncoderDecoderModel):
   """Decodes one token a target call: the baseline that shares the network."""
 
-  def _decode(self, params, inputs, keys, max_length, num_decodes):
-    slots = state.num_slots(max_length, gamma=0)
-    extend, cache = start_decoding(self.module, params, inputs, slots, num_decodes)
-    start = state.initial_state(cache, None, keys, max_length, gamma=0)
-    return baseline.generate_plain(
-      extend, self.sampling, start, max_length, self._eos_id
+  def _decode(self, params, inputs, keys, max_length):
+    return assemble.decode_plain(
+      self.module, params, inputs, keys, self.sampling, max_length, self._eos_id
     )
 
 
@@ -178,42 +170,27 @@ class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
       output_vocabulary: of the outputs.
       sampling: temperature, top-k, top-p, for both.
       gamma: tokens drafted an iteration.
-      drafter: how tokens are drafted; one of `DRAFTERS`.
+      drafter: how tokens are drafted; one of `assemble.DRAFTERS`.
       verification: name of a rule in `core.rules.RULES`.
       **kwargs: seed, default_decoder_params, feature_converter_cls.
 
     Raises:
       ValueError: where gamma is below 1, a name is unknown or vocabularies differ.
     """
-    if gamma < 1 or gamma != int(gamma):
-      raise ValueError(
-        f"GAMMA must be a whole number of at least 1, got {gamma}. For decoding "
-        "without speculation use configs/baseline_*.gin."
-      )
-    if drafter not in DRAFTERS:
-      raise ValueError(f"Unknown DRAFTER {drafter!r}; expected one of {DRAFTERS}.")
-    if target.config.vocab_size != draft.config.vocab_size:
-      raise ValueError(
-        "Target and draft must share a vocabulary: the target's vocab_size is "
-        f"{target.config.vocab_size}, the draft's {draft.config.vocab_size}. Use a "
-        "draft trained with the target's vocabulary (and padded to the same size)."
-      )
+    self.pair = Pair(target, draft, gamma, drafter, verification)
     super().__init__(target, input_vocabulary, output_vocabulary, sampling, **kwargs)
-    self.target, self.draft = target, draft
-    self.gamma, self.drafter, self.verification = int(gamma), drafter, verification
-    self.rule = get_rule(verification)
 
   @property
   def guarantee(self) -> Guarantee:
     """What the verification rule promises."""
-    return self.rule.guarantee
+    return get_rule(self.pair.verification).guarantee
 
   def get_initial_variables(self, rng, input_shapes, input_types=None):
     """Returns params and params_axes of target and draft, each under its name."""
     initialised = {}
     for name, key in zip(PAIR, jax.random.split(rng), strict=True):
       alone = models.EncoderDecoderModel(
-        getattr(self, name), self.input_vocabulary, self.output_vocabulary, None
+        getattr(self.pair, name), self.input_vocabulary, self.output_vocabulary, None
       )
       initialised[name] = alone.get_initial_variables(key, input_shapes, input_types)
     collections = ("params", "params_axes")
@@ -224,25 +201,10 @@ class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
   def _compute_logits(self, params, *args, **kwargs):
     return super()._compute_logits(params["target"], *args, **kwargs)
 
-  def _decode(self, params, inputs, keys, max_length, num_decodes):
-    slots = state.num_slots(max_length, self.gamma)
-    extend, cache = start_decoding(
-      self.target, params["target"], inputs, slots, num_decodes
+  def _decode(self, params, inputs, keys, max_length):
+    return assemble.decode(
+      self.pair, params, inputs, keys, self.sampling, max_length, self._eos_id
     )
-    draft_extend, draft_cache = start_decoding(
-      self.draft, params["draft"], inputs, slots, num_decodes
-    )
-    spec = Speculation(
-      extend=extend,
-      drafter=DraftModel(draft_extend, self.gamma, self.sampling),
-      rule=self.rule,
-      sampling=self.sampling,
-      gamma=self.gamma,
-      max_length=max_length,
-      eos_id=self._eos_id,
-    )
-    start = state.initial_state(cache, draft_cache, keys, max_length, self.gamma)
-    return generate.generate(spec, start)
 
 
 def _typed_key(rng: jax.Array) -> jax.Array:

@@ -10,8 +10,8 @@ from typing import Any
 import flax.core
 from t5x.train_state import InferenceState
 
+from specdec_t5x.assemble import PAIR
 from specdec_t5x.t5x_bridge import checkpoint
-from specdec_t5x.t5x_bridge.model import PAIR
 
 
 class TargetCheckpointManager:

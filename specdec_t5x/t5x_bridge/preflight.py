@@ -8,8 +8,9 @@ import seqio
 from etils import epath
 from t5x import utils
 
+from specdec_t5x.assemble import PAIR
 from specdec_t5x.t5x_bridge.checkpoint import Shapes, flat_shapes, parameter_shapes
-from specdec_t5x.t5x_bridge.model import PAIR, SpeculativeEncoderDecoderModel
+from specdec_t5x.t5x_bridge.model import SpeculativeEncoderDecoderModel
 
 
 def check_run(

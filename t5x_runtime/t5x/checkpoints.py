@@ -4,115 +4,30 @@
 and restores either. Arrays go straight into their sharding and dtype.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import flax.core
 import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
 from flax import traverse_util
 from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding, PartitionSpec
 
 from t5x import checkpoint_arrays, orbax_format
-from t5x.checkpoint_arrays import INDEX_FILE
 from t5x.checkpoint_arrays import VERSION as VERSION
+from t5x.checkpoint_paths import (
+  all_steps,
+  find_checkpoint,
+  is_t5x_format,
+  latest_step,
+  resolve_checkpoint,
+  step_dir,
+)
+from t5x.checkpoint_paths import get_checkpoint_dir as get_checkpoint_dir
+from t5x.checkpoint_restore import flatten, restore_orbax, restore_t5x
 
 PyTree = Any
-_PREFIX = "checkpoint"
-_STEP_DIR = re.compile(rf"{_PREFIX}_(\d+)$")
-
-
-def all_steps(checkpoints_dir: str) -> list[int]:
-  """The steps of the complete checkpoints (of either format) in a directory."""
-  directory = epath.Path(checkpoints_dir)
-  if not directory.is_dir():
-    return []
-  steps = []
-  for child in directory.iterdir():
-    match = _STEP_DIR.match(child.name)
-    if match and (is_t5x_format(child) or orbax_format.is_orbax_format(child)):
-      steps.append(int(match.group(1)))
-  return sorted(steps)
-
-
-def latest_step(checkpoints_dir: str) -> int | None:
-  """The highest of `all_steps`, None where there is none."""
-  return max(all_steps(checkpoints_dir), default=None)
-
-
-def is_t5x_format(path: epath.PathLike) -> bool:
-  """Whether a directory is a checkpoint in T5X's own format."""
-  return (epath.Path(path) / INDEX_FILE).is_file()
-
-
-def step_dir(checkpoints_dir: epath.PathLike, step: int) -> epath.Path:
-  """Where the checkpoint of a step is, or would be."""
-  return epath.Path(checkpoints_dir) / f"{_PREFIX}_{step}"
-
-
-def get_checkpoint_dir(checkpoints_dir: str, step: int | None) -> str:
-  """`step_dir` as text; a ValueError where there is no step."""
-  if step is None:
-    raise ValueError(
-      f"No checkpoints in {checkpoints_dir}: expected folders {_PREFIX}_<step>. Check "
-      "RestoreCheckpointConfig.path, or set mode='specific' for one checkpoint."
-    )
-  return str(step_dir(checkpoints_dir, step))
-
-
-def find_checkpoint(path: epath.PathLike, step: int | None = None) -> epath.Path:
-  """The index file of a T5X checkpoint.
-
-  Args:
-    path: the index, the checkpoint, or the directory of checkpoints.
-    step: which one of the latter; the latest where None.
-  """
-  directory = resolve_checkpoint(path, step)
-  if not is_t5x_format(directory):
-    raise ValueError(
-      f"Expected a checkpoint in T5X's format at {path}, got one in Orbax's. "
-      "Restore it with OrbaxCheckpointManagerInterface."
-    )
-  return directory / INDEX_FILE
-
-
-def resolve_checkpoint(
-  path: epath.PathLike, step: int | None = None, latest: bool = True
-) -> epath.Path:
-  """The directory of one checkpoint, of either format.
-
-  Args:
-    path: the checkpoint, its index, or a directory of checkpoints.
-    step: which one of the latter.
-    latest: whether, without a step, a directory of checkpoints means its latest.
-  """
-  if not str(path):
-    raise ValueError("Expected the path of a checkpoint, got ''. Set CHECKPOINT_PATH.")
-  directory = epath.Path(path)
-  if directory.name == INDEX_FILE and directory.is_file():
-    directory = directory.parent
-  if not directory.exists():
-    raise ValueError(
-      f"Checkpoint {path} does not exist. Expected the directory of a checkpoint (with "
-      f"a file '{INDEX_FILE}' or a folder 'state'). Check CHECKPOINT_PATH."
-    )
-  if is_t5x_format(directory) or orbax_format.is_orbax_format(directory):
-    return directory
-  steps = all_steps(directory)
-  if step is None and latest and steps:
-    step = steps[-1]
-  if step in steps:
-    return step_dir(directory, step)
-  raise ValueError(
-    f"{path} is not a checkpoint: it has neither a file '{INDEX_FILE}' (T5X) nor a "
-    f"folder 'state' (Orbax). Checkpoints found in it: {steps or 'none'}"
-    + (f"; step {step} was asked for." if step is not None else ".")
-    + " Give the path of one checkpoint, such as .../checkpoint_1000."
-  )
 
 
 def load_t5x_checkpoint(
@@ -203,7 +118,7 @@ class Checkpointer:
         partial.rmtree()
       partial.mkdir(parents=True)
     _sync(f"{final.name}.begin")
-    flat = _cast(_flatten(train_state.state_dict()), self._save_dtype)
+    flat = _cast(flatten(train_state.state_dict()), self._save_dtype)
     inline = frozenset(name for name in flat if name.startswith("state/"))
     checkpoint_arrays.write_checkpoint(partial, flat, inline, first)
     _sync(f"{final.name}.written")
@@ -308,7 +223,7 @@ class OrbaxCheckpointManagerInterface:
     step = int(train_state.step)
     if not force and not self.should_save(step):
       return False
-    flat = _cast(_flatten(train_state.state_dict()), self._save_dtype)
+    flat = _cast(flatten(train_state.state_dict()), self._save_dtype)
     state = traverse_util.unflatten_dict(flat, sep="/")
     orbax_format.save(self._directory, step, state, self._keep)
     return True
@@ -349,103 +264,6 @@ class OrbaxCheckpointManagerInterface:
       self._restore_dtype,
       fallback_state,
     )
-
-
-def restore_t5x(
-  directory: epath.Path, train_state, partitioner, restore_dtype, fallback_state=None
-):
-  """Restores a checkpoint in T5X's format."""
-  entries = checkpoint_arrays.read_index(directory)
-  shapes = {name: entry.shape for name, entry in entries.items()}
-  plan = _RestorePlan(
-    directory, train_state, partitioner, restore_dtype, fallback_state, shapes
-  )
-  wanted = {name: entries[name] for name in plan.stored}
-  values = checkpoint_arrays.read_arrays(wanted, plan.shardings, plan.dtypes)
-  return plan.finish(values)
-
-
-def restore_orbax(
-  directory: epath.Path, train_state, partitioner, restore_dtype, fallback_state=None
-):
-  """Restores a checkpoint in Orbax's format."""
-  plan = _RestorePlan(
-    directory,
-    train_state,
-    partitioner,
-    restore_dtype,
-    fallback_state,
-    orbax_format.read_shapes(directory),
-  )
-  return plan.finish(
-    orbax_format.read_arrays(directory, plan.stored, plan.shardings, plan.dtypes)
-  )
-
-
-class _RestorePlan:
-  """What to read from a checkpoint, where to put it, and the checks of both."""
-
-  def __init__(
-    self, directory, train_state, partitioner, restore_dtype, fallback_state, shapes
-  ):
-    self._directory = directory
-    self._train_state = train_state
-    self._fallback = _flatten(fallback_state or {})
-    expected = _flatten(train_state.state_dict())
-    expected.setdefault("state/step", np.zeros((), np.int32))
-    self._mesh = partitioner.mesh
-    specs = self._specs(partitioner)
-    self.stored = []
-    for name, leaf in expected.items():
-      if name in shapes:
-        self._check_shape(name, tuple(leaf.shape) if leaf is not None else (), shapes)
-        self.stored.append(name)
-      elif name not in self._fallback:
-        self._fail_missing(name, expected, shapes)
-    self._expected = expected
-    self.shardings = {
-      name: NamedSharding(self._mesh, specs.get(name) or PartitionSpec())
-      for name in expected
-    }
-    self.dtypes = {
-      name: restore_dtype for name in expected if name.startswith("target/")
-    }
-
-  def _specs(self, partitioner) -> dict[str, PartitionSpec]:
-    if self._train_state.params_axes is None:
-      return {}
-    axes = partitioner.get_mesh_axes(self._train_state).params
-    return {f"target/{k}": v for k, v in _flatten(axes).items()}
-
-  def _check_shape(self, name, expected, shapes) -> None:
-    if shapes[name] != expected:
-      raise ValueError(
-        f"Checkpoint {self._directory}: parameter {name} has shape {shapes[name]}, but "
-        f"the model expects {expected}. Check that the model's configuration "
-        "(vocab_size, emb_dim, num_heads, head_dim, mlp_dim) is that of the checkpoint."
-      )
-
-  def _fail_missing(self, name, expected, shapes) -> None:
-    missing = sorted(set(expected) - set(shapes) - set(self._fallback))
-    raise ValueError(
-      f"Checkpoint {self._directory}: parameter {name} is missing ({len(missing)} of "
-      f"the {len(expected)} that the model expects are: {missing[:5]}). The checkpoint "
-      f"holds {len(shapes)} arrays. Check that the model's configuration (layers, "
-      "mlp_activations, logits_via_embedding) is that of the checkpoint, or set "
-      "RestoreCheckpointConfig.fallback_to_scratch."
-    )
-
-  def finish(self, values: Mapping[str, Any]) -> Any:
-    """The train state with the values read, and the fallback's for the rest."""
-    state = dict(values)
-    for name in self._expected:
-      if name not in state:
-        state[name] = jax.device_put(self._fallback[name], self.shardings[name])
-    return self._train_state.restore_state(traverse_util.unflatten_dict(state, sep="/"))
-
-
-def _flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-  return traverse_util.flatten_dict(flax.core.unfreeze(tree), sep="/")
 
 
 def _cast(flat: Mapping[str, Any], dtype) -> dict[str, Any]:

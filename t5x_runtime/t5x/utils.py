@@ -1,22 +1,20 @@
 """Datasets, checkpoints and batches of an inference run."""
 
-import contextlib
 import dataclasses
 import importlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax
 import jax
 import jax.numpy as jnp
-import numpy as np
 import seqio
 from absl import logging
 from etils import epath
 from jax.experimental import multihost_utils
 
 from t5x import checkpoints, train_state
+from t5x.infer_batches import get_infer_fn as get_infer_fn
 
 MODES = ("specific", "latest", "all")
 DTYPES = (None, "float32", "bfloat16", "float16")
@@ -317,105 +315,25 @@ def log_model_info(log_file: str | None, full_train_state, partitioner) -> None:
   arrays = flatten(full_train_state)
   logical = flatten(partitioner.get_logical_axes(full_train_state))
   mesh = flatten(partitioner.get_mesh_axes(full_train_state))
-  lines, total = [], 0
-  for name, array in sorted(arrays.items()):
-    axes = logical.get(name) or [None] * len(array.shape)
-    shape = ", ".join(
-      f"{axis}={size}" if axis else str(size)
-      for axis, size in zip(axes, array.shape, strict=True)
+
+  def describe(name):
+    array, axes, spec = arrays[name], logical.get(name), mesh.get(name)
+    sizes = [str(size) for size in array.shape]
+    if axes:
+      sizes = [f"{axis}={size}" for axis, size in zip(axes, sizes, strict=True)]
+    spec = None if spec is None else tuple(spec)
+    return (
+      f"Variable {name.split('/', 1)[1]:80} size {array.size:<12} "
+      f"shape ({', '.join(sizes)})".ljust(155)
+      + f"partition spec {spec}"
     )
-    total += array.size if name.startswith("target/") else 0
-    lines.append(
-      f"Variable {name:80} size {array.size:<12} shape ({shape}) partition spec "
-      f"{mesh.get(name)}"
-    )
-  lines.append(f"Total number of parameters: {total}")
-  with contextlib.ExitStack() as stack:
-    if log_file is not None:
-      file = stack.enter_context(epath.Path(log_file).open("w"))
-      file.write("\n".join(lines) + "\n")
-  logging.info("%s", "\n".join(lines))
 
-
-# ---- Batches. ----
-
-
-def get_infer_fn(
-  infer_step: Callable[..., Any],
-  batch_size: int,
-  train_state_axes: train_state.InferenceState,
-  partitioner,
-  keep_aux_as_numpy: bool = False,
-) -> Callable[..., Any]:
-  """Returns a function that runs `infer_step` over a numbered dataset.
-
-  Args:
-    infer_step: (params, batch) or (params, batch, rng) -> predictions, or those and a
-      dict of auxiliary values.
-    batch_size: over all devices.
-    train_state_axes: how the parameters lie on them.
-    partitioner: compiles the step.
-    keep_aux_as_numpy: whether auxiliary values stay arrays.
-
-  Returns:
-    (dataset, train_state, rng, report) -> [(number, prediction)], with auxiliary
-    values, if any, as a second element. `report` is called with the number of examples
-    of each finished batch.
-  """
-  takes_rng = "rng" in inspect.signature(infer_step).parameters
-
-  def step(params, batch, rng, numbers):
-    # The numbers go along, so that they come back in whatever order devices give.
-    args = (params, batch, rng) if takes_rng else (params, batch)
-    return numbers, infer_step(*args)
-
-  spec = partitioner.data_partition_spec
-  run = partitioner.partition(
-    step,
-    in_axis_resources=(train_state_axes.params, spec, None, spec),
-    out_axis_resources=(None, None),
-  )
-  layout = partitioner.get_data_layout(batch_size)
-  sharding = jax.sharding.NamedSharding(partitioner.mesh, spec)
-  to_global = lambda x: jax.make_array_from_process_local_data(sharding, x)
-
-  def infer_fn(ds, train_state, rng=None, report=lambda count: None):
-    numbered, columns = [], []
-    per_process = layout.batch_size // layout.num_shards
-    batches = _pad(ds, batch_size).shard(layout.num_shards, layout.shard_id)
-    for numbers, batch in batches.batch(per_process).as_numpy_iterator():
-      step_rng = None
-      if rng is not None:
-        step_rng, rng = jax.random.split(rng)
-      batch, numbers = jax.tree.map(to_global, (batch, numbers))
-      numbers, result = jax.device_get(
-        run(train_state.params, batch, step_rng, numbers)
-      )
-      predictions, aux = result if isinstance(result, tuple) else (result, {})
-      real = numbers >= 0
-      columns.append(jax.tree.map(lambda x, real=real: x[real], aux))
-      numbered += zip(numbers[real].tolist(), predictions[real], strict=True)
-      report(int(real.sum()))
-    if not (columns and jax.tree.leaves(columns[0])):
-      return numbered
-    aux = jax.tree.map(lambda *parts: np.concatenate(parts), *columns)
-    return numbered, aux if keep_aux_as_numpy else jax.tree.map(_to_list, aux)
-
-  return infer_fn
-
-
-def _pad(ds, batch_size):
-  """Fills the last batch with copies of the first example, numbered -1."""
-  count = int(ds.cardinality())
-  if count < 0:  # Unknown before it is read.
-    count = int(ds.reduce(np.int64(0), lambda total, _: total + 1))
-  lacking = -count % batch_size
-  filler = ds.take(1).map(lambda number, example: (np.int64(-1), example))
-  return ds.concatenate(filler.repeat(lacking)) if lacking else ds
-
-
-def _to_list(column):
-  # ml_dtypes' scalars are no Python numbers.
-  if column.dtype == jnp.bfloat16:
-    column = column.astype(np.float32)
-  return column.tolist()
+  params = sorted(name for name in arrays if name.startswith("target/"))
+  lines = [describe(name) for name in params]
+  total = sum(arrays[name].size for name in params)
+  lines += [f"Total number of parameters: {total}", ""]
+  lines += [describe(name) for name in sorted(set(arrays) - set(params))]
+  text = "\n".join(lines)
+  if log_file is not None:
+    epath.Path(log_file).write_text(text + "\n")
+  logging.info("%s", text)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.baseline import generate_plain
@@ -19,7 +19,6 @@ from specdec_t5x.decoding.step import Speculation, limit
 from specdec_t5x.drafters.draft_model import DraftModel
 from tests.hash_model import HashModel, sequence_law
 
-GREEDY = Sampling(temperature=0.0)
 TARGET = HashModel(seed=1, vocab_size=6, eos_bias=-0.5)
 DRAFT = HashModel(seed=2, vocab_size=6)
 

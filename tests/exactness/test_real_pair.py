@@ -3,8 +3,6 @@
 The same test with 20,000 samples, run once: docs/results/correctness.md.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,12 +10,10 @@ import pytest
 import sentencepiece
 from t5x import checkpoints
 
+from specdec_t5x import assemble
+from specdec_t5x.assemble import Pair
 from specdec_t5x.core.distributions import Sampling, adjusted_probs
-from specdec_t5x.core.rules import get_rule
-from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
-from specdec_t5x.decoding.step import Speculation
-from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.transformer import Transformer
 from tests import real_data
@@ -35,8 +31,11 @@ def load(name):
 
 
 @pytest.fixture(scope="module")
-def pair():
-  return load("target_checkpoint_2000"), load("draft_checkpoint_1800")
+def params():
+  return {
+    "target": load("target_checkpoint_2000"),
+    "draft": load("draft_checkpoint_1800"),
+  }
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +45,12 @@ def inputs():
   return jnp.asarray([[*ids, EOS]], jnp.int32)
 
 
-@functools.partial(jax.jit, static_argnames=("draft", "gamma", "length", "sampling"))
-def sample(target_params, draft_params, inputs, key, *, draft, gamma, length, sampling):
-  slots = num_slots(length, gamma)
-  extend, cache = start_decoding(TARGET, target_params, inputs, slots, ROWS)
-  draft_extend, draft_cache = start_decoding(draft, draft_params, inputs, slots, ROWS)
-  drafter = DraftModel(draft_extend, gamma, sampling)
-  spec = Speculation(extend, drafter, get_rule("token"), sampling, gamma, length, EOS)
-  state = initial_state(cache, draft_cache, row_keys(key, ROWS), length, gamma)
-  return generate(spec, state)
+def sample(pair, params, inputs, seed, sampling, length):
+  keys = row_keys(jax.random.key(seed), ROWS)
+  run = lambda params, inputs, keys: assemble.decode(
+    pair, params, inputs, keys, sampling, length, EOS
+  )
+  return jax.jit(run)(params, inputs, keys)
 
 
 def enumerated_law(params, inputs, sampling, length):
@@ -72,37 +68,22 @@ def enumerated_law(params, inputs, sampling, length):
   return {output + (0,) * (length - len(output)): p for output, p in law.items()}
 
 
-def test_samples_follow_the_enumerated_law(pair, inputs):
+def test_samples_follow_the_enumerated_law(params, inputs):
   length, sampling = 3, Sampling(1.0, top_k=4)
-  law = enumerated_law(pair[0], inputs, sampling, length)
+  law = enumerated_law(params["target"], inputs, sampling, length)
   assert sum(law.values()) == pytest.approx(1, abs=1e-5)
+  pair = Pair(TARGET, DRAFT, gamma=2)
   outputs = [
-    sample(
-      *pair,
-      inputs,
-      jax.random.key(seed),
-      draft=DRAFT,
-      gamma=2,
-      length=length,
-      sampling=sampling,
-    ).tokens
+    sample(pair, params, inputs, seed, sampling, length).tokens
     for seed in range(SAMPLES // ROWS)
   ]
   assert_follows(np.concatenate(outputs), law)
 
 
-def test_the_target_as_its_own_draft_is_accepted_whole(pair, inputs):
-  decoded = sample(
-    pair[0],
-    pair[0],
-    inputs,
-    jax.random.key(0),
-    draft=TARGET,
-    gamma=3,
-    length=8,
-    sampling=Sampling(),
-  )
-  info = decoded.statistics
+def test_the_target_as_its_own_draft_is_accepted_whole(params, inputs):
+  twice = {"target": params["target"], "draft": params["target"]}
+  pair = Pair(TARGET, TARGET, gamma=3)
+  info = sample(pair, twice, inputs, 0, Sampling(), length=8).statistics
   np.testing.assert_allclose(info.acceptance_mass, info.acceptance_positions, rtol=1e-4)
   # A draft token is lost only where rounding puts p below q and the uniform between.
   lost = int((info.acceptance_positions - info.accepted).sum())

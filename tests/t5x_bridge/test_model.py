@@ -52,7 +52,7 @@ def test_greedy_tokens_are_those_of_t5x_temperature_sample(vocabulary, batch):
     return decoding.temperature_sample(temperature=0.0, **kwargs)
 
   t5x_model = models.EncoderDecoderModel(
-    model.target, vocabulary, vocabulary, None, decode_fn=greedy
+    model.pair.target, vocabulary, vocabulary, None, decode_fn=greedy
   )
   tokens, _ = predict(model, params, batch)
   expected, _ = predict(t5x_model, params["target"], batch)

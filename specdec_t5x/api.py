@@ -1,0 +1,181 @@
+"""Decoding from Python, without gin or seqio tasks: a notebook's way in."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import sentencepiece
+
+from specdec_t5x import assemble
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.core.distributions import Sampling as Sampling
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.network.config import T5Config, config_from_shapes
+from specdec_t5x.network.transformer import Transformer
+
+# Inputs are padded to multiples of this, so that few shapes are compiled.
+_LENGTH_STEP = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """A network with its parameters; `load_model` makes one."""
+
+  network: Transformer
+  params: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+  """One output and what it took.
+
+  Attributes:
+    text: the decoded output.
+    tokens: its ids, end of sequence included.
+    score: its log-probability under the target's adjusted law.
+    target_calls: calls of the target.
+    drafted: drafted tokens that counted.
+    accepted: drafted tokens in the output.
+  """
+
+  text: str
+  tokens: list[int]
+  score: float
+  target_calls: int
+  drafted: int
+  accepted: int
+
+
+def load_model(
+  checkpoint: str, dtype: str = "float32", config: T5Config | None = None
+) -> Model:
+  """Loads a checkpoint, in T5X's format or Orbax's, on this machine's devices.
+
+  Args:
+    checkpoint: its folder.
+    dtype: of parameters and activations.
+    config: the network's; by default read off the parameters' shapes, with T5 1.1's
+      gated GELU where the feed-forward layer is gated and T5 1.0's ReLU where not.
+
+  Raises:
+    ValueError: where there is no checkpoint, it is damaged or does not fit `config`.
+  """
+  from t5x import models, partitioning, train_state
+
+  from specdec_t5x.t5x_bridge import checkpoint as checkpoints
+
+  shapes = checkpoints.parameter_shapes(checkpoint)
+  network = Transformer(config or config_from_shapes(shapes, dtype))
+  model = models.EncoderDecoderModel(network, None, None, None)
+  input_shapes = {"encoder_input_tokens": (1, 8), "decoder_input_tokens": (1, 8)}
+  input_types = dict.fromkeys(input_shapes, jnp.int32)
+  make = lambda rng: train_state.InferenceState.create(
+    model.get_initial_variables(rng, input_shapes, input_types)
+  )
+  state = checkpoints.restore(
+    checkpoint,
+    jax.eval_shape(make, jax.random.PRNGKey(0)),
+    partitioning.PjitPartitioner(num_partitions=1),
+    dtype,
+  )
+  return Model(network, state.params)
+
+
+def generate(
+  inputs: Sequence[str],
+  target: Model,
+  draft: Model | None,
+  vocabulary: str,
+  *,
+  gamma: int = 5,
+  sampling: Sampling = GREEDY,
+  max_length: int = 128,
+  batch_size: int = 16,
+  seed: int = 0,
+) -> list[Generation]:
+  """Decodes texts from a target with the help of a draft.
+
+  The outputs are the target's own: token for token when greedy, in law when sampled.
+
+  Args:
+    inputs: texts, with whatever prefix the models were trained with.
+    target: the model whose law is kept.
+    draft: the model that drafts; None decodes one token a call.
+    vocabulary: path of the SentencePiece model that both were trained with.
+    gamma: tokens drafted an iteration.
+    sampling: temperature, top-k, top-p.
+    max_length: room for an output, in tokens.
+    batch_size: inputs decoded at once.
+    seed: of the sampling.
+
+  Raises:
+    ValueError: where a setting is bad, or target and draft differ in vocabulary.
+  """
+  if not os.path.isfile(vocabulary):
+    raise ValueError(
+      f"vocabulary={vocabulary!r} is not a file. Expected the SentencePiece model that "
+      "target and draft were trained with."
+    )
+  if isinstance(inputs, str):
+    raise ValueError("inputs must be a list of texts, got one text. Wrap it in [...].")
+  processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
+  ids = [[*processor.encode(text), processor.eos_id()] for text in inputs]
+  longest = max(map(len, ids), default=0)
+  length = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
+  network, params = _together(target, draft, gamma)
+  run = _program(network, sampling, max_length, processor.eos_id())
+  outputs = []
+  for first in range(0, len(ids), batch_size):
+    batch = ids[first : first + batch_size]
+    rows = np.zeros((batch_size, length), np.int32)
+    for row, tokens in zip(rows, batch, strict=False):
+      row[: len(tokens)] = tokens
+    # A half-filled batch repeats its first input: no second shape to compile.
+    rows[len(batch) :] = rows[0]
+    key = jax.random.fold_in(jax.random.key(seed), first)
+    decoded = run(params, jnp.asarray(rows), row_keys(key, batch_size))
+    outputs += list(_generations(decoded, processor))[: len(batch)]
+  return outputs
+
+
+def _together(target, draft, gamma):
+  if draft is None:
+    return target.network, target.params
+  pair = assemble.Pair(target.network, draft.network, gamma)
+  return pair, {"target": target.params, "draft": draft.params}
+
+
+@functools.lru_cache(maxsize=16)
+def _program(network, sampling, max_length, eos_id):
+  """Compiled once for each combination of settings, whatever the parameters."""
+  decode = (
+    assemble.decode if isinstance(network, assemble.Pair) else (assemble.decode_plain)
+  )
+  return jax.jit(
+    lambda params, inputs, keys: decode(
+      network, params, inputs, keys, sampling, max_length, eos_id
+    )
+  )
+
+
+def _generations(decoded, processor):
+  info = decoded.statistics
+  columns = (
+    decoded.tokens,
+    info.emitted,
+    decoded.scores,
+    info.target_calls,
+    info.drafted,
+    info.accepted,
+  )
+  for tokens, length, score, *counts in zip(*map(np.asarray, columns), strict=True):
+    tokens = tokens[:length].tolist()
+    # Rows of padding beyond the vocabulary have no piece.
+    known = [token for token in tokens if token < processor.vocab_size()]
+    text = processor.decode(known)
+    yield Generation(text, tokens, float(score), *map(int, counts))

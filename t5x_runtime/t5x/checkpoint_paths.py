@@ -1,0 +1,100 @@
+"""Finding checkpoints on disk: folders `checkpoint_<step>` of either format."""
+
+import re
+
+from etils import epath
+
+from t5x import orbax_format
+from t5x.checkpoint_arrays import INDEX_FILE
+
+_PREFIX = "checkpoint"
+_STEP_DIR = re.compile(rf"{_PREFIX}_(\d+)$")
+
+
+def all_steps(checkpoints_dir: str) -> list[int]:
+  """The steps of the complete checkpoints (of either format) in a directory."""
+  directory = epath.Path(checkpoints_dir)
+  if not directory.is_dir():
+    return []
+  steps = []
+  for child in directory.iterdir():
+    match = _STEP_DIR.match(child.name)
+    if match and (is_t5x_format(child) or orbax_format.is_orbax_format(child)):
+      steps.append(int(match.group(1)))
+  return sorted(steps)
+
+
+def latest_step(checkpoints_dir: str) -> int | None:
+  """The highest of `all_steps`, None where there is none."""
+  return max(all_steps(checkpoints_dir), default=None)
+
+
+def is_t5x_format(path: epath.PathLike) -> bool:
+  """Whether a directory is a checkpoint in T5X's own format."""
+  return (epath.Path(path) / INDEX_FILE).is_file()
+
+
+def step_dir(checkpoints_dir: epath.PathLike, step: int) -> epath.Path:
+  """Where the checkpoint of a step is, or would be."""
+  return epath.Path(checkpoints_dir) / f"{_PREFIX}_{step}"
+
+
+def get_checkpoint_dir(checkpoints_dir: str, step: int | None) -> str:
+  """`step_dir` as text; a ValueError where there is no step."""
+  if step is None:
+    raise ValueError(
+      f"No checkpoints in {checkpoints_dir}: expected folders {_PREFIX}_<step>. Check "
+      "RestoreCheckpointConfig.path, or set mode='specific' for one checkpoint."
+    )
+  return str(step_dir(checkpoints_dir, step))
+
+
+def find_checkpoint(path: epath.PathLike, step: int | None = None) -> epath.Path:
+  """The index file of a T5X checkpoint.
+
+  Args:
+    path: the index, the checkpoint, or the directory of checkpoints.
+    step: which one of the latter; the latest where None.
+  """
+  directory = resolve_checkpoint(path, step)
+  if not is_t5x_format(directory):
+    raise ValueError(
+      f"Expected a checkpoint in T5X's format at {path}, got one in Orbax's. "
+      "Restore it with OrbaxCheckpointManagerInterface."
+    )
+  return directory / INDEX_FILE
+
+
+def resolve_checkpoint(
+  path: epath.PathLike, step: int | None = None, latest: bool = True
+) -> epath.Path:
+  """The directory of one checkpoint, of either format.
+
+  Args:
+    path: the checkpoint, its index, or a directory of checkpoints.
+    step: which one of the latter.
+    latest: whether, without a step, a directory of checkpoints means its latest.
+  """
+  if not str(path):
+    raise ValueError("Expected the path of a checkpoint, got ''. Set CHECKPOINT_PATH.")
+  directory = epath.Path(path)
+  if directory.name == INDEX_FILE and directory.is_file():
+    directory = directory.parent
+  if not directory.exists():
+    raise ValueError(
+      f"Checkpoint {path} does not exist. Expected the directory of a checkpoint (with "
+      f"a file '{INDEX_FILE}' or a folder 'state'). Check CHECKPOINT_PATH."
+    )
+  if is_t5x_format(directory) or orbax_format.is_orbax_format(directory):
+    return directory
+  steps = all_steps(directory)
+  if step is None and latest and steps:
+    step = steps[-1]
+  if step in steps:
+    return step_dir(directory, step)
+  raise ValueError(
+    f"{path} is not a checkpoint: it has neither a file '{INDEX_FILE}' (T5X) nor a "
+    f"folder 'state' (Orbax). Checkpoints found in it: {steps or 'none'}"
+    + (f"; step {step} was asked for." if step is not None else ".")
+    + " Give the path of one checkpoint, such as .../checkpoint_1000."
+  )

@@ -1,0 +1,92 @@
+"""Running a step over the batches of a dataset; reached as `utils.get_infer_fn`."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from t5x import train_state
+
+
+def get_infer_fn(
+  infer_step: Callable[..., Any],
+  batch_size: int,
+  train_state_axes: train_state.InferenceState,
+  partitioner,
+  keep_aux_as_numpy: bool = False,
+) -> Callable[..., Any]:
+  """Returns a function that runs `infer_step` over a numbered dataset.
+
+  Args:
+    infer_step: (params, batch) or (params, batch, rng) -> predictions, or those and a
+      dict of auxiliary values.
+    batch_size: over all devices.
+    train_state_axes: how the parameters lie on them.
+    partitioner: compiles the step.
+    keep_aux_as_numpy: whether auxiliary values stay arrays.
+
+  Returns:
+    (dataset, train_state, rng, report) -> [(number, prediction)], with auxiliary
+    values, if any, as a second element. `report` is called with the number of examples
+    of each finished batch.
+  """
+  takes_rng = "rng" in inspect.signature(infer_step).parameters
+
+  def step(params, batch, rng, numbers):
+    # The numbers go along, so that they come back in whatever order devices give.
+    args = (params, batch, rng) if takes_rng else (params, batch)
+    return numbers, infer_step(*args)
+
+  spec = partitioner.data_partition_spec
+  run = partitioner.partition(
+    step,
+    in_axis_resources=(train_state_axes.params, spec, None, spec),
+    out_axis_resources=(None, None),
+  )
+  layout = partitioner.get_data_layout(batch_size)
+  sharding = jax.sharding.NamedSharding(partitioner.mesh, spec)
+  to_global = lambda x: jax.make_array_from_process_local_data(sharding, x)
+
+  def infer_fn(ds, train_state, rng=None, report=lambda count: None):
+    numbered, columns = [], []
+    per_process = layout.batch_size // layout.num_shards
+    batches = _pad(ds, batch_size).shard(layout.num_shards, layout.shard_id)
+    for numbers, batch in batches.batch(per_process).as_numpy_iterator():
+      step_rng = None
+      if rng is not None:
+        step_rng, rng = jax.random.split(rng)
+      batch, numbers = jax.tree.map(to_global, (batch, numbers))
+      numbers, result = jax.device_get(
+        run(train_state.params, batch, step_rng, numbers)
+      )
+      predictions, aux = result if isinstance(result, tuple) else (result, {})
+      real = numbers >= 0
+      columns.append(jax.tree.map(lambda x, real=real: x[real], aux))
+      numbered += zip(numbers[real].tolist(), predictions[real], strict=True)
+      report(int(real.sum()))
+    if not (columns and jax.tree.leaves(columns[0])):
+      return numbered
+    aux = jax.tree.map(lambda *parts: np.concatenate(parts), *columns)
+    return numbered, aux if keep_aux_as_numpy else jax.tree.map(_to_list, aux)
+
+  return infer_fn
+
+
+def _pad(ds, batch_size):
+  """Fills the last batch with copies of the first example, numbered -1."""
+  count = int(ds.cardinality())
+  if count < 0:  # Unknown before it is read.
+    count = int(ds.reduce(np.int64(0), lambda total, _: total + 1))
+  lacking = -count % batch_size
+  filler = ds.take(1).map(lambda number, example: (np.int64(-1), example))
+  return ds.concatenate(filler.repeat(lacking)) if lacking else ds
+
+
+def _to_list(column):
+  # ml_dtypes' scalars are no Python numbers.
+  if column.dtype == jnp.bfloat16:
+    column = column.astype(np.float32)
+  return column.tolist()

@@ -1,0 +1,59 @@
+"""`specdec_t5x.generate`, on a tiny pair."""
+
+import pytest
+
+import specdec_t5x
+from specdec_t5x import Sampling
+from specdec_t5x.network.config import config_from_shapes
+from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
+from tests.t5x_bridge import tiny
+
+INPUTS = tiny.sentences(5, seed=4)
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory):
+  root = tmp_path_factory.mktemp("api")
+  target = specdec_t5x.load_model(tiny.save_t5x(root / "t", tiny.TARGET, seed=1))
+  draft = specdec_t5x.load_model(tiny.save_orbax(root / "d", tiny.DRAFT, seed=2))
+  return target, draft, tiny.train_vocabulary(root)
+
+
+def test_greedy_generation_is_the_targets_own(setup):
+  target, draft, vocabulary = setup
+  settings = {"max_length": 10, "batch_size": 2}
+  outputs = specdec_t5x.generate(INPUTS, target, draft, vocabulary, gamma=3, **settings)
+  expected = specdec_t5x.generate(INPUTS, target, None, vocabulary, **settings)
+  assert [o.tokens for o in outputs] == [o.tokens for o in expected]
+  assert len(outputs) == len(INPUTS)
+  assert all(1 <= o.target_calls <= len(o.tokens) for o in outputs)
+  assert all(o.target_calls == len(o.tokens) for o in expected)
+  assert all(o.accepted <= o.drafted for o in outputs)
+  assert all(isinstance(o.text, str) for o in outputs)
+
+
+def test_sampling_is_fixed_by_the_seed(setup):
+  sample = lambda seed: [
+    o.tokens
+    for o in specdec_t5x.generate(
+      INPUTS, *setup, sampling=Sampling(1.0), max_length=10, batch_size=5, seed=seed
+    )
+  ]
+  assert sample(1) == sample(1) != sample(2)
+
+
+@pytest.mark.parametrize("config", [tiny.TARGET, tiny.DRAFT])
+def test_the_configuration_is_read_off_the_shapes(config, tmp_path):
+  assert config_from_shapes(parameter_shapes(tiny.save_t5x(tmp_path, config))) == config
+
+
+def test_bad_input_is_refused(setup):
+  target, draft, vocabulary = setup
+  with pytest.raises(ValueError, match="list of texts"):
+    specdec_t5x.generate("one text", target, draft, vocabulary)
+  with pytest.raises(ValueError, match="is not a file"):
+    specdec_t5x.generate(INPUTS, target, draft, "nowhere.model")
+  with pytest.raises(ValueError, match="GAMMA"):
+    specdec_t5x.generate(INPUTS, target, draft, vocabulary, gamma=0)
+  with pytest.raises(ValueError, match="not a T5"):
+    config_from_shapes({"kernel": (2, 3)})
