@@ -111,26 +111,3 @@ def test_scores_are_upstreams(vocabulary, params, batch):
   scores = jax.jit(model.score_batch)(params, batch)
   rows = expected("test_2016_score_target.jsonl")
   np.testing.assert_allclose(scores, [row["score"] for row in rows], atol=1e-3)
-  with_intermediates = functools.partial(model.score_batch, return_intermediates=True)
-  _, intermediates = jax.jit(with_intermediates)(params, batch)
-  (token_scores,) = intermediates["decoder"]["token_scores"]
-  np.testing.assert_allclose(token_scores.sum(-1), scores, atol=1e-3)
-
-
-def test_prompts_from_the_targets_are_kept(vocabulary, params, batch):
-  decode_fn = functools.partial(decoding.temperature_sample, temperature=0.0)
-  model = make_model(vocabulary, decode_fn)
-  few = {key: value[:4] for key, value in batch.items()}
-  prompts = np.zeros((4, LENGTH), np.int32)
-  prompts[:, 1:4] = few["decoder_target_tokens"][:, :3]
-  few["decoder_input_tokens"] = jnp.asarray(prompts)
-  predict = functools.partial(model.predict_batch_with_aux, prompt_with_targets=True)
-  decodes, _ = jax.jit(predict)(params, few)
-  np.testing.assert_array_equal(decodes[:, :3], prompts[:, 1:4])
-  with pytest.raises(ValueError, match="decode_rng"):
-    model.predict_batch_with_aux(
-      params,
-      few,
-      rng=jax.random.PRNGKey(0),
-      decoder_params={"decode_rng": jax.random.PRNGKey(1)},
-    )

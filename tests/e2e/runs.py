@@ -8,6 +8,27 @@ import sys
 
 ROOT = pathlib.Path(__file__).parents[2]
 
+# The networks of tests/t5x_bridge/tiny.py, for a vocabulary of any size.
+TINY_NETWORKS = """
+from __gin__ import dynamic_registration
+from specdec_t5x.network import config
+
+config.T5Config:
+  vocab_size = {vocab_size}
+  num_heads = 2
+  head_dim = 8
+  num_encoder_layers = 1
+  mlp_activations = ('gelu', 'linear')
+target/config.T5Config:
+  emb_dim = 16
+  mlp_dim = 32
+  num_decoder_layers = 2
+draft/config.T5Config:
+  emb_dim = 8
+  mlp_dim = 16
+  num_decoder_layers = 1
+"""
+
 
 def infer(*gin_files, module="t5x.infer", flags=(), **bindings):
   """Runs the command in the repository's root and returns the finished process."""

@@ -8,24 +8,7 @@ from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
 PAIR = """
-from __gin__ import dynamic_registration
 from specdec_t5x.data import tasks
-from specdec_t5x.network import config
-
-config.T5Config:
-  vocab_size = 64
-  num_heads = 2
-  head_dim = 8
-  num_encoder_layers = 1
-  mlp_activations = ('gelu', 'linear')
-target/config.T5Config:
-  emb_dim = 16
-  mlp_dim = 32
-  num_decoder_layers = 2
-draft/config.T5Config:
-  emb_dim = 8
-  mlp_dim = 16
-  num_decoder_layers = 1
 
 MIXTURE_OR_TASK_NAME = @tasks.translation_from_files()
 tasks.translation_from_files:
@@ -49,7 +32,8 @@ def pair(tmp_path_factory):
   text.write_text("\n".join(tiny.sentences(EXAMPLES, seed=5)) + "\n")
   gin_file = root / "pair.gin"
   gin_file.write_text(
-    PAIR.format(
+    runs.TINY_NETWORKS.format(vocab_size=64)
+    + PAIR.format(
       text=text,
       vocabulary=tiny.train_vocabulary(root),
       target=tiny.save_t5x(root / "target", tiny.TARGET, seed=1),

@@ -7,25 +7,6 @@ from tests import real_data
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
-NETWORKS = """
-from __gin__ import dynamic_registration
-from specdec_t5x.network import config
-
-config.T5Config:
-  vocab_size = 32128
-  num_heads = 2
-  head_dim = 8
-  num_encoder_layers = 1
-  mlp_activations = ('gelu', 'linear')
-target/config.T5Config:
-  emb_dim = 16
-  mlp_dim = 32
-  num_decoder_layers = 2
-draft/config.T5Config:
-  emb_dim = 8
-  mlp_dim = 16
-  num_decoder_layers = 1
-"""
 COUNT = 12
 
 
@@ -35,7 +16,7 @@ def settings(tmp_path_factory):
   vocabulary = real_data.path("t5_spiece", "spiece.model")
   root = tmp_path_factory.mktemp("t5_pair")
   gin_file = root / "networks.gin"
-  gin_file.write_text(NETWORKS)
+  gin_file.write_text(runs.TINY_NETWORKS.format(vocab_size=32128))
   target, draft = tiny.config(2, 16, 32128), tiny.config(1, 8, 32128)
   return gin_file, {
     "TARGET_CHECKPOINT_PATH": tiny.save_t5x(root / "target", target, seed=1),
