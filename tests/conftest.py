@@ -1,8 +1,26 @@
-"""Shape annotations are checked in tests."""
+"""Shape annotations are checked in tests, and compiled programs shared."""
 
+import os
+
+import jax
+import pytest
 from jaxtyping import install_import_hook
 
-CHECKED = [
-  f"specdec_t5x.{part}" for part in ("core", "decoding", "drafters", "network")
-]
-install_import_hook(CHECKED, "beartype.beartype")
+CHECKED = ("core", "decoding", "drafters", "network")
+install_import_hook([f"specdec_t5x.{part}" for part in CHECKED], "beartype.beartype")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compile_once(tmp_path_factory):
+  """Tests build the same programs again and again, commands in processes of their own.
+
+  The cache is new in each session, so a test never runs yesterday's program.
+  """
+  cache = str(tmp_path_factory.mktemp("compiled"))
+  settings = {
+    "jax_compilation_cache_dir": cache,
+    "jax_persistent_cache_min_compile_time_secs": 0.1,
+  }
+  for name, value in settings.items():
+    jax.config.update(name, value)
+    os.environ[name.upper()] = str(value)

@@ -1,8 +1,5 @@
 """What the contract's tests share. They run on whichever `t5x` is importable."""
 
-import os
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,31 +13,9 @@ from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
 
 IS_RUNTIME = hasattr(t5x, "PROVIDER")
-ROOT = pathlib.Path(__file__).parents[2]
-DATA = pathlib.Path(
-  os.environ.get("SPECDEC_TEST_DATA", ROOT.parent / "shared" / "data")
-)
 LENGTHS = {"inputs": 24, "targets": 12}
 VOCABULARY = seqio.ByteVocabulary()
 EXAMPLES = 11
-
-
-def data_path(*parts: str) -> pathlib.Path:
-  """A path below the data's folder; skips the test where it is absent."""
-  found = DATA.joinpath(*parts)
-  if not found.exists():
-    pytest.skip(f"{found} is absent (set SPECDEC_TEST_DATA)", allow_module_level=True)
-  return found
-
-
-@pytest.fixture(autouse=True, scope="session")
-def compile_once(tmp_path_factory):
-  """Runs of `infer` build the same programs again and again."""
-  cache = str(tmp_path_factory.mktemp("compiled"))
-  jax.config.update("jax_compilation_cache_dir", cache)
-  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-  yield
-  jax.config.update("jax_compilation_cache_dir", None)
 
 
 runtime_only = pytest.mark.skipif(

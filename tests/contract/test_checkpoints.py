@@ -12,7 +12,8 @@ from flax.core import freeze, unfreeze
 from flax.linen import partitioning as flax_partitioning
 from t5x import checkpoints, partitioning, train_state
 
-from tests.contract.conftest import IS_RUNTIME, data_path, runtime_only
+from tests.contract.conftest import IS_RUNTIME, runtime_only
+from tests.real_data import path as data_path
 
 FORMATS = ("t5x", "orbax")
 BIG = "target.decoder.layers_0.mlp.wi.kernel"

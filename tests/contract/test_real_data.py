@@ -12,8 +12,8 @@ import seqio
 from t5x import checkpoints, decoding, models, partitioning, train_state
 
 from specdec_t5x.network.transformer import Transformer
-from tests.contract.conftest import data_path
 from tests.real_data import M30K_TARGET
+from tests.real_data import path as data_path
 
 LINES = 48
 LENGTH = 64
