@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from t5x import partitioning, train_state
 
-from tests.contract.conftest import ROOT, runtime_only, tiny_model, tiny_state
+from tests.contract.conftest import runtime_only, tiny_model, tiny_state
+from tests.real_data import ROOT
 
 PROGRAM = """
   import json, sys
