@@ -28,6 +28,8 @@ setup(
     "gin-config>=0.5,<0.6",
     "tensorflow>=2.21",
     "tensorflow-datasets>=4.9.9,<5",
+    "importlib-resources>=6",
+    "sentencepiece>=0.2",
     "orbax-checkpoint>=0.12,<0.13",
     "etils[epath]>=1.12",
     "sacrebleu>=2.4,<3",
