@@ -28,7 +28,7 @@ $(STAMP): setup.py t5x_runtime/setup.py
 	@echo "Installing into $(VENV): two to four minutes the first time."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable ".[test]" --editable ./t5x_runtime
+	$(BIN)/python -m pip install --quiet --editable ".[test,train]" --editable ./t5x_runtime
 	@touch $@
 
 clean:

@@ -14,6 +14,7 @@ ALLOWED = {
   "drafters": {"core"},
   "decoding": {"core"},
   "data": {"core", "network"},
+  "training": {"core", "network", "data"},
   "t5x_bridge": {"core", "network", "analysis", "drafters", "decoding", "data"},
 }
 

@@ -1,0 +1,302 @@
+"""Trains drafts and small targets: `python -m specdec_t5x.train --gin_file=...`.
+
+Checkpoints are T5X's, so `python -m t5x.infer` and `specdec_t5x.load_model` read them.
+With --job=decode the command decodes a task's inputs with a target instead, and writes
+training data for sequence-level distillation.
+"""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+if __name__ == "__main__":
+  # TensorFlow prints while it loads, before any log level applies.
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import gin
+import jax
+import jax.numpy as jnp
+import numpy as np
+import seqio
+from absl import app, flags, logging
+from t5x import checkpoints, gin_utils, models, partitioning
+from t5x.train_state import InferenceState
+
+from specdec_t5x import api, assemble
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.t5x_bridge import preflight
+from specdec_t5x.t5x_bridge.checkpoint import flat_shapes
+from specdec_t5x.training import batches, outputs
+from specdec_t5x.training.batches import TaskData
+from specdec_t5x.training.checkpoints import Checkpoints, claim
+from specdec_t5x.training.objectives import (
+  Supervised,
+  TokenDistillation,
+  check_same_vocabulary,
+)
+from specdec_t5x.training.optimizers import Optimizer
+from specdec_t5x.training.state import TrainState, initial_params
+from specdec_t5x.training.trainer import Loop, Trainer
+
+MODES = ("supervised", "distill_tokens")
+JOBS = ("train", "decode")
+# gin files are found relative to the folder that holds the package, too.
+_PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def train(
+  network: Transformer,
+  data: TaskData,
+  optimizer: Optimizer,
+  loop: Loop,
+  output_dir: str,
+  mode: str = "supervised",
+  supervised: Supervised = Supervised(),  # noqa: B008 - frozen
+  distill_loss: str = "forward_kl",
+  target_checkpoint: str | None = None,
+  init_checkpoint: str | None = None,
+  seed: int = 0,
+  keep: int = 0,
+) -> TrainState:
+  """Trains a network; a run that was killed goes on from its last whole checkpoint.
+
+  Args:
+    network: what is trained.
+    data: on which examples.
+    optimizer: how.
+    loop: for how long, and what happens when.
+    output_dir: gets checkpoint_<step>, optimizer_<step>, metrics.jsonl, training.json.
+    mode: 'supervised', or 'distill_tokens' from `target_checkpoint`.
+    supervised: the loss of mode 'supervised'.
+    distill_loss: of mode 'distill_tokens'; one of `losses.DISTILLATION_LOSSES`.
+    target_checkpoint: the frozen target of mode 'distill_tokens'.
+    init_checkpoint: parameters to begin with; seeded random ones where None.
+    seed: of initialisation and dropout.
+    keep: how many of the latest checkpoints stay; 0 keeps all.
+
+  Returns:
+    The state after the last step.
+
+  Raises:
+    ValueError: saying what was expected, what came, and what to do.
+  """
+  objective, frozen = _objective(
+    network, mode, supervised, distill_loss, target_checkpoint
+  )
+  decode = None
+  if loop.metric_period:
+    vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
+    length = data.feature_lengths["targets"]
+    decode = plain_decoder(network, GREEDY, length, vocabulary.eos_id)
+  trainer = Trainer(network, objective, optimizer, data, loop, seed, frozen, decode)
+  trainer.check()
+  settings = {
+    "network": dataclasses.asdict(network.config),
+    "data": dataclasses.asdict(data),
+    "optimizer": dataclasses.asdict(optimizer),
+    "mode": mode,
+    "supervised": dataclasses.asdict(supervised),
+    "distill_loss": distill_loss,
+    "target_checkpoint": target_checkpoint,
+    "init_checkpoint": init_checkpoint,
+    "seed": seed,
+  }
+  params = _first_params(network, init_checkpoint, seed)
+  store = T5XParameters(network, output_dir)
+  saved = Checkpoints(output_dir, store, keep)
+  claim(output_dir, settings)
+  return trainer.run(params, output_dir, saved)
+
+
+def decode_task(
+  data: TaskData,
+  target_checkpoint: str,
+  output_file: str,
+  split: str = "train",
+  sampling: Sampling = GREEDY,
+  limit: int | None = None,
+  seed: int = 0,
+) -> dict[str, int]:
+  """Decodes a task's inputs with a target, as data for sequence-level distillation.
+
+  Args:
+    data: the task, its lengths and the batch size.
+    target_checkpoint: what decodes; its network is read off the parameters' shapes.
+    output_file: a .jsonl file of 'inputs' (with the task's prefix) and 'targets'.
+    split: whose inputs.
+    sampling: greedy, or one sample an input.
+    limit: decode only so many inputs; all where None.
+    seed: of the sampling.
+
+  Returns:
+    {'written': ..., 'unfinished': ...}, numbers of examples.
+
+  Raises:
+    ValueError: as `train`.
+  """
+  if not output_file.endswith(".jsonl"):
+    raise ValueError(f"OUTPUT_FILE must end in .jsonl, got {output_file!r}.")
+  if limit is not None and limit < 1:
+    raise ValueError(f"LIMIT must be at least 1, or None for all, got {limit}.")
+  batches.check_splits(data, (split,))
+  preflight.check_writable(os.path.dirname(os.path.abspath(output_file)))
+  target = api.load_model(target_checkpoint)
+  vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
+  if vocabulary.vocab_size > target.network.config.vocab_size:
+    raise ValueError(
+      f"Task {data.task!r} has a vocabulary of {vocabulary.vocab_size} tokens, the "
+      f"target {target_checkpoint} one of {target.network.config.vocab_size}. Use the "
+      "vocabulary that the target was trained with."
+    )
+  length = data.feature_lengths["targets"]
+  decoded = outputs.decode_split(
+    data.task,
+    split,
+    data.feature_lengths["inputs"],
+    plain_decoder(target.network, sampling, length, vocabulary.eos_id, seed),
+    target.params,
+    data.batch_size,
+    limit,
+  )
+  counts = outputs.write_decoded(output_file, data.task, decoded)
+  print(f"{output_file}: {counts['written']} examples")
+  if counts["unfinished"]:
+    print(f"{counts['unfinished']} outputs left out: no end within {length} tokens")
+  return counts
+
+
+def plain_decoder(
+  network: Transformer,
+  sampling: Sampling,
+  max_length: int,
+  eos_id: int,
+  seed: int = 0,
+) -> outputs.DecodeFn:
+  """Returns compiled plain decoding; each batch samples with a key of its own."""
+
+  @jax.jit
+  def decode(params, inputs, number):
+    key = jax.random.fold_in(jax.random.key(seed), number)
+    keys = row_keys(key, inputs.shape[0])
+    return assemble.decode_plain(
+      network, params, inputs, keys, sampling, max_length, eos_id
+    ).tokens
+
+  return lambda params, inputs, number: np.asarray(decode(params, inputs, number))
+
+
+class T5XParameters:
+  """Parameters of a run as checkpoints in T5X's format, <directory>/checkpoint_<step>.
+
+  Args:
+    network: whose parameters they are.
+    directory: of the run.
+  """
+
+  def __init__(self, network: Transformer, directory: str):
+    self._network = network
+    self._directory = os.path.abspath(directory)
+    model = models.EncoderDecoderModel(network, None, None, None)
+    shapes = {"encoder_input_tokens": (1, 8), "decoder_input_tokens": (1, 8)}
+    types = dict.fromkeys(shapes, jnp.int32)
+    make = lambda rng: InferenceState.create(
+      model.get_initial_variables(rng, shapes, types)
+    )
+    self._state = jax.eval_shape(make, jax.random.PRNGKey(0))
+    self._partitioner = partitioning.PjitPartitioner(num_partitions=1)
+
+  def save(self, step: int, params: Any) -> None:
+    """Writes the parameters as float32."""
+    state = self._state.restore_state(
+      {"target": params, "state": {"step": jnp.asarray(step, jnp.int32)}}
+    )
+    checkpoints.Checkpointer(state, self._partitioner, self._directory).save(state)
+
+  def restore(self, step: int) -> Any:
+    """Reads them back."""
+    return self.read(os.path.join(self._directory, f"checkpoint_{step}"))
+
+  def read(self, path: str, macro: str = "OUTPUT_DIR") -> Any:
+    """Returns the parameters of any checkpoint of this network.
+
+    Raises:
+      ValueError: naming `macro`, where there is none or it is another network's.
+    """
+    preflight.check_checkpoint(macro, path, flat_shapes(self._state.params))
+    params = api.load_model(path, config=self._network.config).params
+    return jax.tree.map(jnp.asarray, dict(params.unfreeze()))
+
+
+def _objective(network, mode, supervised, distill_loss, target_checkpoint):
+  """Returns what is minimised, and the frozen parameters that it reads."""
+  if mode not in MODES:
+    raise ValueError(f"Unknown MODE {mode!r}; expected one of {MODES}.")
+  if mode == "supervised":
+    if target_checkpoint:
+      raise ValueError(
+        f"TARGET_CHECKPOINT_PATH={target_checkpoint} is for MODE = 'distill_tokens', "
+        "got MODE = 'supervised'. Set one or drop the other; to begin from a "
+        "checkpoint set INIT_CHECKPOINT_PATH."
+      )
+    return supervised, None
+  if not target_checkpoint:
+    raise ValueError(
+      "MODE = 'distill_tokens' needs TARGET_CHECKPOINT_PATH, the checkpoint whose "
+      "laws are learned; got none."
+    )
+  target = api.load_model(target_checkpoint)
+  check_same_vocabulary(target.network, network)
+  return TokenDistillation(target.network, distill_loss), target.params
+
+
+def _first_params(network, init_checkpoint, seed):
+  if init_checkpoint is None:
+    return initial_params(network, seed)
+  store = T5XParameters(network, ".")
+  return store.read(init_checkpoint, "INIT_CHECKPOINT_PATH")
+
+
+def define_flags() -> None:
+  """Defines the command's flags."""
+  flags.DEFINE_enum("job", "train", JOBS, "train, or decode a task for distillation.")
+  flags.DEFINE_multi_string("gin_file", None, "A gin file; later ones win.")
+  flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=VALUE.")
+  flags.DEFINE_list("gin_search_paths", ["."], "Where relative gin files are sought.")
+  flags.DEFINE_string("tfds_data_dir", None, "Where TFDS datasets are prepared.")
+
+
+def main(argv: Sequence[str]) -> None:
+  """Parses gin and runs the job; a ValueError becomes a short message."""
+  if len(argv) > 1:
+    raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+  values = flags.FLAGS
+  if not values.gin_file:
+    sys.exit("specdec_t5x.train: expected --gin_file=<file>, got none.")
+  if values.tfds_data_dir:
+    seqio.set_tfds_data_dir_override(values.tfds_data_dir)
+  job = {"train": train, "decode": decode_task}[values.job]
+  try:
+    gin_utils.parse_gin_flags(
+      [*values.gin_search_paths, _PACKAGE_PARENT], values.gin_file, values.gin_bindings
+    )
+    gin.get_configurable(job)()
+  except (ValueError, FloatingPointError) as error:
+    # Bad input, most often: say what is wrong, and the trace to who asks for it.
+    if logging.get_verbosity() >= logging.INFO:
+      raise
+    sys.exit(
+      f"specdec_t5x.train: {error}\n(--verbosity=1 shows where this was raised.)"
+    )
+
+
+if __name__ == "__main__":
+  # The module as gin imports it, not this second copy of it: gin binds functions.
+  from specdec_t5x import train as module
+
+  module.define_flags()
+  logging.set_verbosity(logging.WARNING)
+  gin_utils.run(module.main)

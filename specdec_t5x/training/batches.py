@@ -1,0 +1,171 @@
+"""Packed batches of a seqio task, as a function of the seed and a position.
+
+The order of an epoch follows from (seed, epoch) alone, and so does how its examples
+are packed into rows. A position (epoch, row) therefore says exactly what has been
+read: a run that goes on from a saved position repeats nothing and loses nothing.
+
+Shapes: B batch, E encoder length, L decoder length.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+Row = dict[str, np.ndarray]
+Batch = dict[str, np.ndarray]
+
+# What the network reads; positions are implied by its relative attention.
+FEATURES = (
+  "encoder_input_tokens",
+  "decoder_target_tokens",
+  "decoder_input_tokens",
+  "decoder_loss_weights",
+  "encoder_segment_ids",
+  "decoder_segment_ids",
+)
+
+
+class Position(NamedTuple):
+  """Where the next batch begins: a row of an epoch, both from 0."""
+
+  epoch: int = 0
+  row: int = 0
+
+
+START = Position()
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskData:
+  """Which examples, how long, how many at once.
+
+  Attributes:
+    task: a registered seqio task or mixture.
+    feature_lengths: tokens of a packed row, of 'inputs' and 'targets'; longer examples
+      are cut.
+    batch_size: rows a batch; a row holds as many examples as fit.
+    seed: of the order of examples.
+    split: the split that is trained on.
+    validation_split: the split of validation loss and metrics.
+    shuffle_buffer: examples that are shuffled at once, where the source itself does not
+      shuffle (the user's own files and the demo corpora do).
+  """
+
+  task: str
+  feature_lengths: Mapping[str, int]
+  batch_size: int
+  seed: int = 0
+  split: str = "train"
+  validation_split: str = "validation"
+  shuffle_buffer: int = 16384
+
+  def __post_init__(self):
+    lengths = self.feature_lengths
+    if set(lengths) != {"inputs", "targets"} or min(lengths.values()) < 1:
+      raise ValueError(
+        "TASK_FEATURE_LENGTHS must give 'inputs' and 'targets', and nothing else, a "
+        f"length of at least 1, got {dict(lengths)}."
+      )
+    for name in ("batch_size", "shuffle_buffer"):
+      if getattr(self, name) < 1:
+        raise ValueError(
+          f"{name.upper()} must be at least 1, got {getattr(self, name)}."
+        )
+    if self.seed < 0:
+      raise ValueError(f"SEED must be at least 0, got {self.seed}.")
+
+
+def get_task(name: str) -> seqio.Task | seqio.Mixture:
+  """Returns a registered task or mixture.
+
+  Raises:
+    ValueError: where there is none of that name.
+  """
+  known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+  if name not in known:
+    raise ValueError(
+      f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. Registered are: "
+      f"{', '.join(sorted(known))}. For your own files bind a function of "
+      "specdec_t5x.data.tasks."
+    )
+  return seqio.get_mixture_or_task(name)
+
+
+def check_splits(data: TaskData, splits: tuple[str, ...]) -> None:
+  """Raises a ValueError where the task has not all of these splits."""
+  task = get_task(data.task)
+  # Slices such as train[:90%] begin with the split's name.
+  missing = [s for s in splits if s.split("[")[0] not in task.splits]
+  if missing:
+    raise ValueError(
+      f"Task {data.task!r} has no split {', '.join(map(repr, missing))}; it has "
+      f"{sorted(task.splits)}. Set SPLIT or VALIDATION_SPLIT, or, for a task without "
+      "validation, VALIDATION_PERIOD = 0 and METRIC_PERIOD = 0."
+    )
+
+
+def train_batches(
+  data: TaskData, start: Position = START
+) -> Iterator[tuple[Batch, Position]]:
+  """Yields batches [B, ...] for ever, each with the position after it.
+
+  A batch that an epoch's end leaves incomplete is filled from the next epoch.
+  """
+  batch, first_row = [], start.row
+  for epoch in itertools.count(start.epoch):
+    row_count = first_row
+    for row in _rows(data, epoch, first_row):
+      batch.append(row)
+      row_count += 1
+      if len(batch) == data.batch_size:
+        yield _stack(batch), Position(epoch, row_count)
+        batch = []
+    if not row_count:
+      raise ValueError(
+        f"Split {data.split!r} of task {data.task!r} holds no example that fits into "
+        f"{dict(data.feature_lengths)}. Check the files and the lengths."
+      )
+    first_row = 0
+
+
+def validation_batches(data: TaskData, limit: int) -> Iterator[Batch]:
+  """Yields at most `limit` packed batches in order, the last one filled with zeros."""
+  dataset = _packed(data, data.validation_split, None).as_numpy_iterator()
+  for _ in range(limit):
+    rows = list(itertools.islice(dataset, data.batch_size))
+    if not rows:
+      return
+    empty = {name: np.zeros_like(value) for name, value in rows[0].items()}
+    yield _stack([*rows, *[empty] * (data.batch_size - len(rows))])
+
+
+def _rows(data: TaskData, epoch: int, first: int) -> Iterator[Row]:
+  seed = int(np.random.SeedSequence([data.seed, epoch]).generate_state(1)[0] >> 1)
+  return _packed(data, data.split, seed).skip(first).as_numpy_iterator()
+
+
+def _packed(data: TaskData, split: str, seed: int | None) -> tf.data.Dataset:
+  """One epoch of packed rows, in an order by `seed`, or the source's where None."""
+  dataset = get_task(data.task).get_dataset(
+    data.feature_lengths,
+    split,
+    use_cached=False,
+    shuffle=seed is not None,
+    shuffle_buffer_size=data.shuffle_buffer,
+    seed=seed,
+    num_epochs=1,
+  )
+  # The converter would drop the texts too, with a warning for each dataset.
+  dataset = dataset.map(lambda row: {k: row[k] for k in data.feature_lengths})
+  convert = seqio.EncDecFeatureConverter(pack=True)
+  dataset = convert(dataset, data.feature_lengths)
+  return dataset.map(lambda row: {k: row[k] for k in FEATURES}).prefetch(64)
+
+
+def _stack(rows) -> Batch:
+  return {name: np.stack([row[name] for row in rows]) for name in FEATURES}

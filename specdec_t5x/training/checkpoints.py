@@ -1,0 +1,180 @@
+"""Checkpoints of a training run: parameters, and beside them the optimizer's state.
+
+A step has two parts in the run's directory: its parameters, `checkpoint_<step>`, in
+whatever format a `ParameterStore` writes, and `optimizer_<step>`, an Orbax checkpoint
+of the optimizer's state and the position in the data. Each part appears whole, by a
+rename, and a step counts only with both: a run may be killed at any moment.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+
+from specdec_t5x.training.batches import Position
+from specdec_t5x.training.state import TrainState
+
+PARAMETERS, OPTIMIZER = "checkpoint", "optimizer"
+SETTINGS = "training.json"
+
+
+class ParameterStore(Protocol):
+  """Writes and reads the parameters alone, as <directory>/checkpoint_<step>."""
+
+  def save(self, step: int, params: Any) -> None: ...
+
+  def restore(self, step: int) -> Any: ...
+
+
+class Checkpoints:
+  """The checkpoints of one run.
+
+  Args:
+    directory: of the run.
+    parameters: writes and reads the parameters.
+    keep: how many of the latest steps stay; 0 keeps all.
+  """
+
+  def __init__(self, directory: str, parameters: ParameterStore, keep: int = 0):
+    if keep < 0:
+      raise ValueError(f"KEEP must be at least 0, got {keep}. 0 keeps all checkpoints.")
+    self._directory = epath.Path(directory).absolute()
+    self._parameters = parameters
+    self._keep = keep
+
+  def steps(self) -> list[int]:
+    """The steps that have both parts, in order."""
+    return sorted(self._found(PARAMETERS) & self._found(OPTIMIZER))
+
+  def save(self, state: TrainState, position: Position) -> None:
+    """Writes both parts of a step, over whatever of it is there."""
+    step = int(state.step)
+    # Parts of a killed run: writers would refuse them, or leave an old one in place.
+    self._remove(step)
+    item = _optimizer_item(state, position)
+    with ocp.StandardCheckpointer() as writer:
+      writer.save(self._part(OPTIMIZER, step), item)
+      writer.wait_until_finished()
+    self._parameters.save(step, state.params)
+    for old in self.steps()[: -self._keep] if self._keep else ():
+      self._remove(old)
+
+  def restore(self, like: TrainState) -> tuple[TrainState, Position] | None:
+    """Returns the state and position of the last whole step; None before the first.
+
+    Args:
+      like: a state with the shapes and shardings that are expected.
+
+    Raises:
+      ValueError: where there are parameters without an optimizer's state alone, or a
+        part can't be read.
+    """
+    steps = self.steps()
+    if not steps:
+      self._check_fresh()
+      return None
+    step, item = steps[-1], _optimizer_item(like, Position())
+    path = self._part(OPTIMIZER, step)
+    try:
+      with ocp.StandardCheckpointer() as reader:
+        found = reader.restore(path, jax.tree.map(_describe, item))
+    except Exception as error:  # Orbax and tensorstore each raise their own.
+      raise ValueError(
+        f"{path} can't be read ({type(error).__name__}: {error}). If another optimizer "
+        "or network wrote it, choose another OUTPUT_DIR; if it is damaged, delete it "
+        "to go on from the step before."
+      ) from error
+    params = jax.tree.map(
+      lambda old, new: jax.device_put(new, old.sharding),
+      like.params,
+      self._parameters.restore(step),
+    )
+    state = like.replace(
+      step=jax.device_put(np.int32(step), like.step.sharding),
+      params=params,
+      opt_state=found["optimizer"],
+    )
+    return state, Position(int(found["epoch"]), int(found["row"]))
+
+  def _check_fresh(self):
+    lonely = sorted(self._found(PARAMETERS))
+    if lonely:
+      raise ValueError(
+        f"{self._directory} holds {PARAMETERS}_{lonely[-1]} but no optimizer state "
+        f"({OPTIMIZER}_{lonely[-1]}), so its training can't go on there. To train from "
+        "its parameters, set INIT_CHECKPOINT_PATH to it and choose another OUTPUT_DIR."
+      )
+
+  def _part(self, name: str, step: int) -> epath.Path:
+    return self._directory / f"{name}_{step}"
+
+  def _found(self, name: str) -> set[int]:
+    if not self._directory.is_dir():
+      return set()
+    matches = (
+      re.fullmatch(rf"{name}_(\d+)", p.name) for p in self._directory.iterdir()
+    )
+    return {int(match[1]) for match in matches if match}
+
+  def _remove(self, step: int) -> None:
+    # Parameters first: without them the step does not count any more.
+    for name in (PARAMETERS, OPTIMIZER):
+      part = self._part(name, step)
+      if part.exists():
+        part.rmtree()
+      for leftover in self._directory.glob(f"{part.name}.orbax-checkpoint-tmp*"):
+        leftover.rmtree()
+
+
+def claim(directory: str, settings: Mapping[str, Any]) -> None:
+  """Makes a run's directory, and checks that it is the same run's that began there.
+
+  Args:
+    directory: of the run.
+    settings: what the parameters after a given number of steps follow from.
+
+  Raises:
+    ValueError: where the directory can't be written to, or began with others.
+  """
+  settings = json.loads(json.dumps(settings, default=str))
+  path = epath.Path(directory) / SETTINGS
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = json.loads(path.read_text()) if path.exists() else None
+    if known is None:
+      partial = path.with_name(f"{SETTINGS}.partial")
+      partial.write_text(json.dumps(settings, indent=2) + "\n")
+      partial.replace(path)
+  except OSError as error:
+    raise ValueError(
+      f"OUTPUT_DIR={directory} can't be written to ({error}). Choose a directory that "
+      "you may create files in."
+    ) from error
+  names = sorted({*settings, *(known or {})})
+  changed = [n for n in names if known and known.get(n) != settings.get(n)]
+  if changed:
+    name = changed[0]
+    raise ValueError(
+      f"OUTPUT_DIR={directory} holds a run with other settings ({', '.join(changed)} "
+      f"differ): {name} was {known.get(name)} and is now {settings.get(name)}. Choose "
+      "another OUTPUT_DIR, or the settings that the run began with."
+    )
+
+
+def _optimizer_item(state: TrainState, position: Position) -> dict[str, Any]:
+  return {
+    "optimizer": state.opt_state,
+    "epoch": np.asarray(position.epoch, np.int64),
+    "row": np.asarray(position.row, np.int64),
+  }
+
+
+def _describe(leaf):
+  if isinstance(leaf, np.ndarray):
+    return leaf
+  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)

@@ -1,0 +1,108 @@
+"""What a training step minimises: the right tokens, or a target's laws.
+
+Shapes: B batch, L length, V vocabulary.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import jax
+from jaxtyping import Array, Float, Key
+
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.training import losses
+
+Batch = Mapping[str, jax.Array]
+Params = Any
+
+
+class Objective(Protocol):
+  """A loss of each token; `frozen` are parameters that it reads and nobody trains."""
+
+  def __call__(
+    self, logits: Float[Array, "B L V"], batch: Batch, frozen: Params
+  ) -> Float[Array, "B L"]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Supervised:
+  """Cross-entropy with the batch's tokens; see `losses.cross_entropy`."""
+
+  label_smoothing: float = 0.0
+  z_loss: float = 0.0
+
+  def __post_init__(self):
+    if not 0.0 <= self.label_smoothing < 1.0:
+      raise ValueError(
+        f"LABEL_SMOOTHING must be at least 0 and below 1, got {self.label_smoothing}. "
+        "0 is off; T5 uses 0 and translation models often 0.1."
+      )
+    if not 0.0 <= self.z_loss < float("inf"):
+      raise ValueError(
+        f"Z_LOSS must be a finite number of at least 0, got {self.z_loss}. 0 is off; "
+        "T5 pre-training uses 1e-4."
+      )
+
+  def __call__(self, logits, batch, frozen):
+    del frozen
+    return losses.cross_entropy(
+      logits, batch["decoder_target_tokens"], self.label_smoothing, self.z_loss
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenDistillation:
+  """A distance to a frozen target's law at every token, under teacher forcing.
+
+  Attributes:
+    target: the network whose law is learned; its parameters are `frozen`.
+    loss: a name in `losses.DISTILLATION_LOSSES`.
+  """
+
+  target: Transformer
+  loss: str = "forward_kl"
+
+  def __post_init__(self):
+    losses.get_distillation_loss(self.loss)
+
+  def __call__(self, logits, batch, frozen):
+    distance = losses.get_distillation_loss(self.loss)
+    return distance(forward(self.target, frozen, batch), logits)
+
+
+def check_same_vocabulary(target: Transformer, student: Transformer) -> None:
+  """Raises a ValueError where the laws of two networks can't be compared."""
+  sizes = [network.config.vocab_size for network in (target, student)]
+  if sizes[0] != sizes[1]:
+    raise ValueError(
+      "A distillation target and its student must share a vocabulary: the target's "
+      f"vocab_size is {sizes[0]}, the student's {sizes[1]}. Give the student the "
+      "target's vocabulary and vocab_size (padding rows included)."
+    )
+
+
+def forward(
+  network: Transformer,
+  params: Params,
+  batch: Batch,
+  dropout_key: Key[Array, ""] | None = None,
+) -> Float[Array, "B L V"]:
+  """Returns the logits of a batch under teacher forcing.
+
+  Args:
+    network: the network.
+    params: its parameters.
+    batch: tokens and, where examples are packed, segment ids.
+    dropout_key: turns dropout on; it is consumed.
+  """
+  return network.apply(
+    {"params": params},
+    batch["encoder_input_tokens"],
+    batch["decoder_input_tokens"],
+    batch["decoder_target_tokens"],
+    encoder_segment_ids=batch.get("encoder_segment_ids"),
+    decoder_segment_ids=batch.get("decoder_segment_ids"),
+    enable_dropout=dropout_key is not None,
+    rngs=None if dropout_key is None else {"dropout": dropout_key},
+  )

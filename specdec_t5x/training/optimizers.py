@@ -1,0 +1,139 @@
+"""Optimizers and learning rates: T5's Adafactor, AdamW, warm-up and decay."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import optax
+
+OPTIMIZERS = ("adafactor", "adamw")
+SCHEDULES = ("constant", "inverse_sqrt", "cosine")
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+  """A learning rate by step: linear warm-up, then a decay.
+
+  In step t = 1, 2, ..., with warm-up W and last step S, the rate is `peak` times
+
+    t / W                                                    while t < W, then
+    1                                                        constant,
+    sqrt(max(W, 1) / t)                                      inverse_sqrt,
+    f + (1 - f) (1 + cos(pi min(1, (t - W) / (S - W)))) / 2  cosine.
+
+  T5 pre-training is inverse_sqrt with W = 10,000 and peak 0.01 (without warm-up:
+  constant up to W), its fine-tuning constant 0.001, both under Adafactor.
+
+  Attributes:
+    kind: one of `SCHEDULES`.
+    peak: the highest rate.
+    warmup_steps: W; 0 starts at the peak.
+    decay_steps: S, which only cosine reads.
+    final_fraction: f, which only cosine reads.
+  """
+
+  kind: str = "inverse_sqrt"
+  peak: float = 0.01
+  warmup_steps: int = 1000
+  decay_steps: int | None = None
+  final_fraction: float = 0.0
+
+  def __post_init__(self):
+    if self.kind not in SCHEDULES:
+      raise ValueError(f"Unknown SCHEDULE {self.kind!r}; expected one of {SCHEDULES}.")
+    if not 0.0 < self.peak < float("inf"):
+      raise ValueError(
+        f"LEARNING_RATE must be a finite number above 0, got {self.peak}. Usual are "
+        "0.01 or 0.001 for Adafactor and 0.0003 for AdamW."
+      )
+    if self.warmup_steps < 0:
+      raise ValueError(f"WARMUP_STEPS must be at least 0, got {self.warmup_steps}.")
+    if not 0.0 <= self.final_fraction <= 1.0:
+      raise ValueError(
+        f"final_fraction must be between 0 and 1, got {self.final_fraction}. It is the "
+        "share of LEARNING_RATE that is left at the end."
+      )
+    if self.kind != "cosine":
+      # Other schedules do not know the end, so a longer run is the same run.
+      object.__setattr__(self, "decay_steps", None)
+    elif self.decay_steps is None or self.decay_steps <= self.warmup_steps:
+      raise ValueError(
+        "The cosine schedule needs STEPS above WARMUP_STEPS, got "
+        f"{self.decay_steps} and {self.warmup_steps}. Lower WARMUP_STEPS."
+      )
+
+  def __call__(self, count):
+    """Returns the rate after `count` steps were taken."""
+    step = jnp.asarray(count, jnp.float32) + 1.0
+    warmup = jnp.minimum(1.0, step / max(self.warmup_steps, 1))
+    return self.peak * jnp.where(step < self.warmup_steps, warmup, self._decay(step))
+
+  def _decay(self, step):
+    if self.kind == "constant":
+      return jnp.ones_like(step)
+    if self.kind == "inverse_sqrt":
+      return jnp.sqrt(max(self.warmup_steps, 1) / step)
+    progress = (step - self.warmup_steps) / (self.decay_steps - self.warmup_steps)
+    wave = 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(progress, 0.0, 1.0)))
+    return self.final_fraction + (1.0 - self.final_fraction) * wave
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+  """Which optimizer, and its settings.
+
+  Attributes:
+    schedule: the learning rate.
+    name: one of `OPTIMIZERS`.
+    weight_decay: of AdamW, decoupled; Adafactor as T5 uses it has none.
+    max_grad_norm: of AdamW: gradients are scaled down to this global norm.
+  """
+
+  schedule: Schedule
+  name: str = "adafactor"
+  weight_decay: float = 0.0
+  max_grad_norm: float = 1.0
+
+  def __post_init__(self):
+    if self.name not in OPTIMIZERS:
+      raise ValueError(
+        f"Unknown OPTIMIZER {self.name!r}; expected one of {OPTIMIZERS}."
+      )
+    if self.weight_decay < 0 or self.max_grad_norm <= 0:
+      raise ValueError(
+        "Expected weight_decay >= 0 and max_grad_norm > 0, got "
+        f"{self.weight_decay} and {self.max_grad_norm}."
+      )
+    if self.name == "adafactor" and self.weight_decay:
+      raise ValueError(
+        f"weight_decay={self.weight_decay} is for adamw: T5's Adafactor has none. Set "
+        "WEIGHT_DECAY = 0.0 or OPTIMIZER = 'adamw'."
+      )
+
+  def make(self) -> optax.GradientTransformation:
+    """Returns the optax optimizer."""
+    if self.name == "adafactor":
+      return adafactor(self.schedule)
+    return optax.chain(
+      optax.clip_by_global_norm(self.max_grad_norm),
+      optax.adamw(self.schedule, weight_decay=self.weight_decay),
+    )
+
+
+def adafactor(schedule: optax.Schedule) -> optax.GradientTransformation:
+  """Returns Adafactor (Shazeer and Stern, 2018) with T5's settings.
+
+  The second moment is factored where both dimensions reach 128, and decays by
+  beta_t = 1 - t^-0.8; updates are clipped to an RMS of 1 and multiplied by the
+  parameter's own RMS, of at least 1e-3; there is no momentum.
+  """
+  return optax.adafactor(
+    learning_rate=schedule,
+    min_dim_size_to_factor=128,
+    decay_rate=0.8,
+    multiply_by_parameter_scale=True,
+    clipping_threshold=1.0,
+    momentum=None,
+    weight_decay_rate=None,
+    eps=1e-30,
+    factored=True,
+  )

@@ -1,0 +1,133 @@
+"""Decoding a task's examples: metrics of a split, and data for distillation.
+
+Shapes: R rows, E encoder length, T output length.
+"""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import seqio
+from etils import epath
+
+from specdec_t5x.training.batches import get_task
+
+# (params, inputs [R, E], number of the batch) -> tokens [R, T], zero-padded.
+DecodeFn = Callable[[Any, np.ndarray, int], np.ndarray]
+Output = tuple[Mapping[str, Any], np.ndarray]
+
+
+def decode_split(
+  task: str,
+  split: str,
+  input_length: int,
+  decode: DecodeFn,
+  params: Any,
+  batch_size: int,
+  limit: int | None = None,
+) -> Iterator[Output]:
+  """Yields examples in order, each with its decoded tokens [T].
+
+  Args:
+    task: a registered task.
+    split: which examples.
+    input_length: tokens of an input; longer ones are cut.
+    decode: decodes a batch.
+    params: what it decodes with.
+    batch_size: inputs decoded at once.
+    limit: decode only so many; all where None.
+  """
+  source = get_task(task)
+  # Only inputs are cut to a length: a reference is read as text.
+  dataset = source.get_dataset(
+    {"inputs": input_length, "targets": None}, split, use_cached=False, shuffle=False
+  )
+  examples = itertools.islice(dataset.as_numpy_iterator(), limit)
+  for number in itertools.count():
+    batch = list(itertools.islice(examples, batch_size))
+    if not batch:
+      return
+    inputs = np.zeros((batch_size, input_length), np.int32)
+    for row, example in zip(inputs, batch, strict=False):
+      row[: len(example["inputs"])] = example["inputs"]
+    # A half-filled batch repeats its first input: no second shape to compile, and no
+    # empty row that decodes to the full length.
+    inputs[len(batch) :] = inputs[0]
+    tokens = np.asarray(decode(params, inputs, number))
+    yield from zip(batch, tokens, strict=False)
+
+
+def check_metrics(task: str) -> None:
+  """Raises a ValueError where the task has no metric of decoded text."""
+  source = get_task(task)
+  if not isinstance(source, seqio.Task) or not source.predict_metric_fns:
+    raise ValueError(
+      f"Task {task!r} has no metric function (BLEU, ROUGE), so METRIC_PERIOD must be "
+      "0. Registered with a target file, or as one task instead of a mixture, it has."
+    )
+
+
+def text_metrics(task: str, outputs: Iterator[Output]) -> dict[str, float]:
+  """Returns the task's metrics (BLEU, ROUGE) of decoded outputs."""
+  source = get_task(task)
+  vocabulary = source.output_features["targets"].vocabulary
+  references, predictions = [], []
+  for example, tokens in outputs:
+    reference = example["targets_pretokenized"].decode()
+    prediction = to_text(vocabulary, tokens)
+    finish = source.postprocess_fn
+    references.append(finish(reference, example=example, is_target=True))
+    predictions.append(finish(prediction, example=example, is_target=False))
+  metrics = {}
+  for metric in source.predict_metric_fns:
+    metrics |= {k: float(v) for k, v in metric(references, predictions).items()}
+  return metrics
+
+
+def write_decoded(path: str, task: str, outputs: Iterator[Output]) -> dict[str, int]:
+  r"""Writes decoded outputs as training examples, one JSON object a line.
+
+  `data.tasks.from_records` reads them with source_field='inputs',
+  target_field='targets' and prefix='' (the inputs hold the task's prefix). An output
+  that did not end in the room it had is left out: a student that learned from it would
+  learn to stop in the middle.
+
+  Args:
+    path: the .jsonl file; it appears when it is whole.
+    task: where the examples come from.
+    outputs: of `decode_split`.
+
+  Returns:
+    {'written': ..., 'unfinished': ...}, numbers of examples.
+  """
+  vocabulary = get_task(task).output_features["targets"].vocabulary
+  counts = {"written": 0, "unfinished": 0}
+  final = epath.Path(path)
+  partial = final.with_name(f"{final.name}.partial")
+  with partial.open("w") as file:
+    for example, tokens in outputs:
+      if vocabulary.eos_id not in tokens:
+        counts["unfinished"] += 1
+        continue
+      inputs = example["inputs_pretokenized"].decode()
+      record = {"inputs": inputs, "targets": to_text(vocabulary, tokens)}
+      file.write(json.dumps(record, ensure_ascii=False) + "\n")
+      counts["written"] += 1
+  if not counts["written"]:
+    partial.unlink()
+    raise ValueError(
+      f"None of {counts['unfinished']} outputs of task {task!r} ended within the "
+      "length that TASK_FEATURE_LENGTHS gives 'targets', so there is nothing to learn "
+      "from. Raise it, and check that the target is trained for this task."
+    )
+  partial.replace(final)
+  return counts
+
+
+def to_text(vocabulary: seqio.Vocabulary, tokens: np.ndarray) -> str:
+  """Returns the text before the end of sequence."""
+  # Rows of padding beyond the vocabulary have no piece.
+  known = [int(token) for token in tokens if 0 < token < vocabulary.vocab_size]
+  return vocabulary.decode(known)

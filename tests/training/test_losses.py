@@ -1,0 +1,114 @@
+"""The losses against NumPy in float64, and the identities between them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.training import losses, objectives
+
+RNG = np.random.default_rng(0)
+TARGET_LOGITS, DRAFT_LOGITS = 2 * RNG.normal(size=(2, 3, 5, 7))
+TOKENS = RNG.integers(0, 7, (3, 5))
+
+
+def law(logits):
+  exp = np.exp(logits - logits.max(-1, keepdims=True))
+  return exp / exp.sum(-1, keepdims=True)
+
+
+P, Q = law(TARGET_LOGITS), law(DRAFT_LOGITS)
+EXPECTED = {
+  "forward_kl": (P * np.log(P / Q)).sum(-1),
+  "reverse_kl": (Q * np.log(Q / P)).sum(-1),
+  "total_variation": 1 - np.minimum(P, Q).sum(-1),
+}
+
+
+def test_every_distillation_loss_has_its_expected_values():
+  assert set(EXPECTED) == set(losses.DISTILLATION_LOSSES)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_distillation_losses_are_the_formulas(name):
+  loss = losses.get_distillation_loss(name)
+  values = loss(jnp.asarray(TARGET_LOGITS), jnp.asarray(DRAFT_LOGITS))
+  np.testing.assert_allclose(values, EXPECTED[name], atol=1e-5)
+  assert values.shape == (3, 5)
+  assert (values > 0).all()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_distillation_losses_and_the_gradients_of_kl_vanish_at_equality(name):
+  loss = losses.get_distillation_loss(name)
+  # A law does not change where a constant is added to all of its logits.
+  moved = lambda logits: loss(jnp.asarray(TARGET_LOGITS), logits).sum()
+  value, gradient = jax.value_and_grad(moved)(jnp.asarray(TARGET_LOGITS) + 3.0)
+  np.testing.assert_allclose(value, 0, atol=1e-5)
+  # Total variation has a kink there: rounding decides each sign of its subgradient.
+  if name != "total_variation":
+    np.testing.assert_allclose(gradient, 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_no_gradient_flows_to_the_target(name):
+  loss = losses.get_distillation_loss(name)
+  gradient = jax.grad(lambda p: loss(p, jnp.asarray(DRAFT_LOGITS)).sum())
+  assert not np.any(gradient(jnp.asarray(TARGET_LOGITS)))
+
+
+def test_pinsker_bounds_total_variation():
+  tv = EXPECTED["total_variation"]
+  for name in ("forward_kl", "reverse_kl"):
+    assert (tv <= np.sqrt(EXPECTED[name] / 2) + 1e-12).all()
+
+
+def test_a_token_without_mass_makes_no_nan():
+  target, draft = jnp.asarray([0.0, -jnp.inf, 1.0]), jnp.asarray([0.0, 2.0, 1.0])
+  p, q = law(np.asarray(target)), law(np.asarray(draft))
+  expected = sum(p[x] * np.log(p[x] / q[x]) for x in (0, 2))
+  np.testing.assert_allclose(losses.forward_kl(target, draft), expected, atol=1e-5)
+  assert np.isinf(losses.reverse_kl(target, draft))
+
+
+def test_cross_entropy_is_minus_log_probability():
+  of_token = np.take_along_axis(Q, TOKENS[..., None], -1)[..., 0]
+  values = losses.cross_entropy(jnp.asarray(DRAFT_LOGITS), jnp.asarray(TOKENS))
+  np.testing.assert_allclose(values, -np.log(of_token), atol=1e-5)
+
+
+def test_label_smoothing_and_z_loss_add_their_terms():
+  s, z = 0.1, 1e-2
+  label = np.full((3, 5, 7), s / 6)
+  np.put_along_axis(label, TOKENS[..., None], 1 - s, -1)
+  log_total = np.log(np.exp(DRAFT_LOGITS).sum(-1))
+  expected = (label * np.log(label / Q)).sum(-1) + z * log_total**2
+  values = losses.cross_entropy(jnp.asarray(DRAFT_LOGITS), jnp.asarray(TOKENS), s, z)
+  np.testing.assert_allclose(values, expected, atol=1e-5)
+
+
+def test_smoothed_cross_entropy_is_least_at_the_label_and_zero_there():
+  label = np.full(7, 0.1 / 6)
+  label[2] = 0.9
+  value = losses.cross_entropy(jnp.log(jnp.asarray(label)), jnp.asarray(2), 0.1)
+  np.testing.assert_allclose(value, 0, atol=1e-6)
+
+
+def test_the_weighted_mean_ignores_what_has_no_weight():
+  values = jnp.asarray([1.0, jnp.inf, 4.0])
+  assert losses.weighted_mean(values, jnp.asarray([1, 0, 2])) == 3.0
+  assert losses.weighted_mean(values, jnp.zeros(3)) == 0.0
+
+
+def test_bad_settings_are_refused():
+  small, large = (Transformer(T5Config(vocab_size=n)) for n in (64, 128))
+  with pytest.raises(ValueError, match=r"Unknown distillation loss 'kl'.*forward_kl"):
+    objectives.TokenDistillation(small, "kl")
+  with pytest.raises(ValueError, match="vocab_size is 128, the student's 64"):
+    objectives.check_same_vocabulary(large, small)
+  with pytest.raises(ValueError, match="LABEL_SMOOTHING"):
+    objectives.Supervised(label_smoothing=1.0)
+  with pytest.raises(ValueError, match="Z_LOSS"):
+    objectives.Supervised(z_loss=-1.0)

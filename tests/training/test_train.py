@@ -1,0 +1,263 @@
+"""Training runs: they learn, they resume to the bit, and their checkpoints decode."""
+
+import dataclasses
+import json
+import pathlib
+
+import flax.traverse_util
+import jax
+import numpy as np
+import pytest
+
+import specdec_t5x
+from specdec_t5x import train as train_lib
+from specdec_t5x.data import tasks
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.training import checkpoints, trainer
+from specdec_t5x.training.optimizers import Optimizer, Schedule
+from specdec_t5x.training.trainer import Loop
+from tests.t5x_bridge import tiny
+from tests.training.conftest import NETWORK
+
+FAST = Optimizer(Schedule("constant", 0.003, 5), "adamw")
+SILENT = {"log_period": 0, "validation_period": 0}
+
+
+def run(data, directory, steps, optimizer=FAST, network=NETWORK, loop=None, **kwargs):
+  loop = Loop(steps, **{**SILENT, "checkpoint_period": 3, **(loop or {})})
+  return train_lib.train(
+    Transformer(network), data, optimizer, loop, str(directory), **kwargs
+  )
+
+
+def lines(directory):
+  return [json.loads(x) for x in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same(one, other):
+  """Equal to the bit, leaf for leaf."""
+  one, other = (flax.traverse_util.flatten_dict(dict(t), sep="/") for t in (one, other))
+  assert one.keys() == other.keys()
+  for name in one:
+    assert np.array_equal(np.asarray(one[name]), np.asarray(other[name])), name
+
+
+@pytest.fixture(scope="module")
+def learned(data, tmp_path_factory):
+  """(directory, data) of a run of the copy task with all measurements."""
+  directory = tmp_path_factory.mktemp("learned")
+  data = dataclasses.replace(data, batch_size=4)
+  measured = {"log_period": 5, "validation_period": 20, "metric_period": 40}
+  loop = {**measured, "metric_examples": 6, "checkpoint_period": 0}
+  run(data, directory, 40, loop=loop)
+  return directory, data
+
+
+def test_the_loss_falls_and_everything_is_logged(learned):
+  directory, _ = learned
+  loss = {x["step"]: x["loss"] for x in lines(directory) if "loss" in x}
+  assert list(loss) == list(range(5, 41, 5))
+  assert loss[40] < 0.75 * loss[5]
+  validation = [
+    x["validation_loss"] for x in lines(directory) if "validation_loss" in x
+  ]
+  assert len(validation) == 2
+  assert validation[1] < validation[0]
+  (bleu,) = (x["bleu"] for x in lines(directory) if "bleu" in x)
+  assert 0 <= bleu <= 100
+
+
+def test_the_checkpoint_loads_and_decodes(learned, copy_files):
+  directory, _ = learned
+  model = specdec_t5x.load_model(str(directory / "checkpoint_40"))
+  assert dataclasses.replace(model.network.config, dropout_rate=0.1) == NETWORK
+  path = copy_files[0].sentencepiece_model_file
+  inputs, settings = tiny.sentences(3, seed=9), {"max_length": 12, "batch_size": 3}
+  plain = specdec_t5x.generate(inputs, model, None, path, **settings)
+  # A network that drafts for itself is accepted always.
+  paired = specdec_t5x.generate(inputs, model, model, path, gamma=3, **settings)
+  assert [o.tokens for o in plain] == [o.tokens for o in paired]
+  assert all(o.accepted == o.drafted > 0 for o in paired if len(o.tokens) > 1)
+
+
+def test_a_resumed_run_ends_with_the_same_bits(data, tmp_path):
+  optimizer = Optimizer(Schedule("inverse_sqrt", 0.01, 2), "adafactor")
+  loop = {"log_period": 1}
+  straight = run(data, tmp_path / "a", 6, optimizer, loop=loop)
+  run(data, tmp_path / "b", 3, optimizer, loop=loop)
+  resumed = run(data, tmp_path / "b", 6, optimizer, loop=loop)
+  assert_same(straight.params, resumed.params)
+  jax.tree.map(np.testing.assert_array_equal, straight.opt_state, resumed.opt_state)
+  assert [x["loss"] for x in lines(tmp_path / "a")] == [
+    x["loss"] for x in lines(tmp_path / "b")
+  ]
+  saved = specdec_t5x.load_model(str(tmp_path / "b" / "checkpoint_6")).params
+  assert_same(straight.params, saved.unfreeze())
+
+
+def test_a_step_counts_only_with_both_parts(data, tmp_path):
+  straight = run(data, tmp_path, 6)
+  # As a kill between the two parts, and in the middle of either, leaves them.
+  (tmp_path / "checkpoint_6").rename(tmp_path / "checkpoint_6.tmp-partial")
+  (tmp_path / "optimizer_9.orbax-checkpoint-tmp-1").mkdir()
+  (tmp_path / "optimizer_9").mkdir()
+  store = train_lib.T5XParameters(Transformer(NETWORK), str(tmp_path))
+  assert checkpoints.Checkpoints(str(tmp_path), store).steps() == [3]
+  assert_same(straight.params, run(data, tmp_path, 6).params)
+  assert checkpoints.Checkpoints(str(tmp_path), store).steps() == [3, 6]
+  # Parameters that an earlier run left without their optimizer's state are replaced.
+  for child in (tmp_path / "optimizer_6").rglob("*"):
+    if child.is_file():
+      child.unlink()
+  (tmp_path / "optimizer_6").rename(tmp_path / "elsewhere")
+  assert_same(straight.params, run(data, tmp_path, 6).params)
+
+
+def test_only_the_latest_checkpoints_stay(data, tmp_path):
+  run(data, tmp_path, 9, keep=2)
+  left = {p.name for p in tmp_path.iterdir() if p.is_dir()}
+  assert left == {"checkpoint_6", "optimizer_6", "checkpoint_9", "optimizer_9"}
+
+
+def test_token_distillation_nears_the_target(learned, tmp_path):
+  directory, data = learned
+  run(
+    data,
+    tmp_path,
+    16,
+    loop={"validation_period": 8, "checkpoint_period": 0},
+    mode="distill_tokens",
+    distill_loss="total_variation",
+    target_checkpoint=str(directory / "checkpoint_40"),
+  )
+  first, last = (x["validation_loss"] for x in lines(tmp_path))
+  assert 0 < last < 0.9 * first
+
+
+def test_a_target_is_at_no_distance_from_itself(learned, tmp_path):
+  """Fine-tuning from the target's own parameters: the KL begins at zero."""
+  directory, data = learned
+  network = dataclasses.replace(NETWORK, dropout_rate=0.0)
+  target = str(directory / "checkpoint_40")
+  state = run(
+    data,
+    tmp_path,
+    1,
+    network=network,
+    loop={"log_period": 1},
+    mode="distill_tokens",
+    target_checkpoint=target,
+    init_checkpoint=target,
+  )
+  assert int(state.step) == 1
+  assert abs(lines(tmp_path)[0]["loss"]) < 1e-6
+
+
+def test_sequence_distillation_data_are_the_targets_outputs(
+  learned, copy_files, tmp_path
+):
+  directory, data = learned
+  checkpoint, file = str(directory / "checkpoint_40"), str(tmp_path / "decoded.jsonl")
+  counts = train_lib.decode_task(data, checkpoint, file, "validation", limit=11)
+  assert counts["written"] + counts["unfinished"] == 11
+  records = [json.loads(x) for x in pathlib.Path(file).read_text().splitlines()]
+  assert len(records) == counts["written"] > 0
+  model = specdec_t5x.load_model(checkpoint)
+  inputs = [r["inputs"] for r in records]
+  path = copy_files[0].sentencepiece_model_file
+  expected = specdec_t5x.generate(inputs, model, None, path, max_length=64)
+  assert [r["targets"] for r in records] == [o.text for o in expected]
+  name = tasks.from_records(
+    "decoded", {"train": file}, "inputs", "targets", "", vocabulary=copy_files[0]
+  )
+  run(dataclasses.replace(data, task=name), tmp_path / "student", 1)
+
+
+@pytest.mark.parametrize(
+  ("settings", "message"),
+  [
+    ({"steps": 0}, "STEPS must be a whole number of at least 1, got 0"),
+    ({"loop": {"log_period": -1}}, "LOG_PERIOD.*never"),
+    ({"mode": "rl"}, "Unknown MODE 'rl'"),
+    ({"mode": "distill_tokens"}, "needs TARGET_CHECKPOINT_PATH"),
+    ({"target_checkpoint": "t"}, "is for MODE = 'distill_tokens'"),
+    ({"init_checkpoint": "nowhere"}, "INIT_CHECKPOINT_PATH: nowhere is not"),
+    ({"network": dataclasses.replace(NETWORK, vocab_size=16)}, "vocab_size is 16"),
+    ({"keep": -1}, "KEEP must be"),
+  ],
+)
+def test_bad_settings_are_refused(data, tmp_path, settings, message):
+  with pytest.raises(ValueError, match=message):
+    run(data, tmp_path, **{"steps": 1, **settings})
+
+
+def test_a_target_with_another_vocabulary_is_refused(data, tmp_path):
+  target = tiny.save_t5x(tmp_path / "target", tiny.TARGET)
+  with pytest.raises(ValueError, match="vocab_size is 64, the student's 32"):
+    run(data, tmp_path, 1, mode="distill_tokens", target_checkpoint=target)
+  with pytest.raises(ValueError, match=r"INIT_CHECKPOINT_PATH.*shape"):
+    run(data, tmp_path, 1, init_checkpoint=target)
+
+
+def test_an_output_directory_belongs_to_one_run(data, tmp_path):
+  run(data, tmp_path / "run", 1)
+  with pytest.raises(ValueError, match=r"other settings \(seed differ\)"):
+    run(data, tmp_path / "run", 2, seed=5)
+  (tmp_path / "file").write_text("")
+  with pytest.raises(ValueError, match=r"OUTPUT_DIR=.*can't be written"):
+    run(data, tmp_path / "file" / "under", 1)
+  tiny.save_t5x(tmp_path / "alone", NETWORK)
+  with pytest.raises(ValueError, match="checkpoint_7 but no optimizer state"):
+    run(data, tmp_path / "alone", 1)
+
+
+def test_the_configuration_trains_from_the_users_files(
+  copy_files, tmp_path, monkeypatch
+):
+  import gin
+
+  for language in ("en", "de"):
+    (tmp_path / language).write_text("\n".join(tiny.sentences(30)) + "\n")
+  files = (str(tmp_path / "en"), str(tmp_path / "de"))
+  bindings = {
+    "TRAIN_FILES": files,
+    "VALIDATION_FILES": files,
+    "VOCABULARY_PATH": copy_files[0].sentencepiece_model_file,
+    "VOCAB_SIZE": 32,
+    "OUTPUT_DIR": str(tmp_path / "run"),
+    "STEPS": 1,
+    "BATCH_SIZE": 1,
+    "TASK_FEATURE_LENGTHS": {"inputs": 32, "targets": 32},
+    "METRIC_PERIOD": 0,
+    "VALIDATION_PERIOD": 0,
+    "config.T5Config.emb_dim": 16,
+    "config.T5Config.num_encoder_layers": 1,
+  }
+  try:
+    gin.parse_config_files_and_bindings(
+      ["configs/train/small_draft.gin"], [f"{k} = {v!r}" for k, v in bindings.items()]
+    )
+    # Other tests train; this one checks what the files bind.
+    monkeypatch.setattr(trainer.Trainer, "run", lambda self, *_: self)
+    bound = gin.get_configurable(train_lib.train)()
+  finally:
+    gin.clear_config()
+  assert bound.network.config.emb_dim == 16
+  assert bound.network.config.num_decoder_layers == 2
+  assert bound.optimizer == Optimizer(Schedule("inverse_sqrt", 0.01, 1000))
+  assert bound.data.feature_lengths == {"inputs": 32, "targets": 32}
+  assert bound.loop.steps == 1
+
+
+def test_a_diverged_run_stops_before_its_checkpoint(data, tmp_path, monkeypatch):
+  info = trainer.state_lib.StepInfo(np.float32("nan"), np.int32(1), np.float32(1))
+  make = trainer.state_lib.make_train_step
+
+  def broken(*args):
+    step = make(*args)
+    return lambda *inputs: (step(*inputs)[0], info)
+
+  monkeypatch.setattr(trainer.state_lib, "make_train_step", broken)
+  with pytest.raises(FloatingPointError, match="diverged: at step 1"):
+    run(data, tmp_path, 1)
+  assert not list(tmp_path.glob("checkpoint_*"))
