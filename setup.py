@@ -43,7 +43,7 @@ setup(
       "importlib-resources>=6",
       "ruff>=0.11,<0.20",
     ],
-    "train": ["optax>=0.2.5,<0.3"],
+    "train": ["optax>=0.2.5,<0.3", "tqdm>=4.66"],
     "report": ["matplotlib>=3.9"],
     "tpu": ["jax[tpu]>=0.10,<0.13"],
     "cuda": ["jax[cuda13]>=0.10,<0.13"],

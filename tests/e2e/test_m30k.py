@@ -5,8 +5,6 @@ All 1,000 lines, under both providers: docs/results/correctness.md.
 
 import json
 
-import pytest
-
 from tests import real_data
 from tests.e2e import runs
 
@@ -29,8 +27,7 @@ DRAFT_CHECKPOINT_PATH = '{draft}'
 """
 
 
-@pytest.mark.parametrize(("gamma", "batch"), [(4, 16), (7, 1)])
-def test_tokens_are_upstreams_greedy_ones(gamma, batch, tmp_path):
+def test_tokens_are_upstreams_greedy_ones(tmp_path):
   lines = real_data.path("multi30k", "test_2016_flickr.en").read_text().split("\n")
   source = tmp_path / "source.en"
   source.write_text("\n".join(lines[:LINES]) + "\n")
@@ -46,8 +43,8 @@ def test_tokens_are_upstreams_greedy_ones(gamma, batch, tmp_path):
   runs.completed(
     *("configs/spec_ende.gin", gin_file),
     INFER_OUTPUT_DIR=str(tmp_path / "out"),
-    GAMMA=gamma,
-    BATCH_SIZE=batch,
+    GAMMA=7,
+    BATCH_SIZE=16,
   )
   reference = real_data.path(
     "t5x_m30k", "upstream_outputs", "test_2016_greedy_target.jsonl"
