@@ -120,9 +120,13 @@ def test_chi_squared_test_can_fail():
     assert_follows(outputs, law)
 
 
-def test_with_the_target_as_draft_every_block_is_accepted_whole():
+# With a truncation that reached only one of the two laws, alpha would fall below 1.
+@pytest.mark.parametrize(
+  "sampling", [Sampling(), Sampling(1.0, top_k=2), Sampling(0.8, top_p=0.7)]
+)
+def test_with_the_target_as_draft_every_block_is_accepted_whole(sampling):
   gamma, length, target = 3, 12, HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
-  settings = {"sampling": Sampling(), "gamma": gamma, "length": length, "rows": 64}
+  settings = {"sampling": sampling, "gamma": gamma, "length": length, "rows": 64}
   decoded = speculate(jax.random.key(0), target=target, draft=target, **settings)
   info = decoded.statistics
   np.testing.assert_array_equal(info.accepted, info.acceptance_positions)
