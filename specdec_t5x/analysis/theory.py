@@ -1,0 +1,253 @@
+"""Closed forms: what speculative decoding yields for a given acceptance rate.
+
+Source: Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative
+Decoding", ICML 2023 (arXiv 2211.17192); docs/math.md derives each. p is the target's
+law, q the draft's. All take numbers or arrays, broadcast them, and work in float64.
+The forms in alpha assume acceptances that are independent and equally likely.
+"""
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+
+# What the functions return: a number for numbers, an array for arrays.
+Numbers = np.float64 | Float[np.ndarray, "..."]
+
+# float32 probabilities of a large vocabulary sum to 1 well within this; logits don't.
+_SUM_TOLERANCE = 1e-3
+
+
+def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> Numbers:
+  """Returns the mean number of tokens that one iteration emits.
+
+  (1 - alpha^(gamma+1)) / (1 - alpha) = 1 + alpha + ... + alpha^gamma.
+  (Section 3.1, equation 1.)
+
+  Args:
+    alpha: the chance that a drafted token is accepted, in [0, 1].
+    gamma: drafted tokens per iteration, a whole number.
+
+  Returns:
+    Tokens per iteration, from 1 to gamma + 1.
+
+  Raises:
+    ValueError: an argument is outside its range.
+  """
+  alpha, gamma = _alpha(alpha), _gamma(gamma)
+  # Log and expm1 keep the digits that 1 - alpha^(gamma+1), as written, loses near
+  # alpha = 1. At alpha = 0, log gives -inf and expm1 then -1, which is the limit.
+  with np.errstate(divide="ignore"):
+    numerator = -np.expm1((gamma + 1) * np.log(alpha))
+  certain = alpha == 1
+  return np.where(certain, gamma + 1, numerator / np.where(certain, 1, 1 - alpha))[()]
+
+
+def walltime_improvement(alpha: ArrayLike, gamma: ArrayLike, c: ArrayLike) -> Numbers:
+  """Returns how many times faster than plain decoding a fixed gamma is.
+
+  (1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + 1)): tokens per iteration over the
+  iteration's time. Scoring gamma + 1 tokens is taken to last as long as scoring one.
+  (Section 3.3, theorem 3.8.)
+
+  Args:
+    alpha: the chance that a drafted token is accepted, in [0, 1].
+    gamma: drafted tokens per iteration, a whole number.
+    c: draft step time / target step time, at least 0.
+
+  Returns:
+    Time of plain decoding / time with speculation; below 1 is a loss.
+
+  Raises:
+    ValueError: an argument is outside its range.
+  """
+  gamma, c = _gamma(gamma), _cost("c", c, "step time")
+  return expected_tokens(alpha, gamma) / (gamma * c + 1)
+
+
+def operations_factor(alpha: ArrayLike, gamma: ArrayLike, c_hat: ArrayLike) -> Numbers:
+  """Returns how many times more arithmetic operations a token costs.
+
+  (1 - alpha) (gamma c_hat + gamma + 1) / (1 - alpha^(gamma+1)).
+  (Section 3.4, theorem 3.11.)
+
+  Args:
+    alpha: the chance that a drafted token is accepted, in [0, 1].
+    gamma: drafted tokens per iteration, a whole number.
+    c_hat: operations per token of the draft / of the target, at least 0.
+
+  Returns:
+    Operations per token with speculation / without.
+
+  Raises:
+    ValueError: an argument is outside its range.
+  """
+  gamma, c_hat = _gamma(gamma), _cost("c_hat", c_hat, "operations per token")
+  return (gamma * c_hat + gamma + 1) / expected_tokens(alpha, gamma)
+
+
+def optimal_gamma(
+  alpha: ArrayLike, c: ArrayLike, *, max_gamma: int = 64
+) -> Int[np.ndarray, "..."] | np.int64:
+  """Returns the gamma of the largest walltime improvement; 0 if none improves.
+
+  Speculation pays exactly where alpha > c, then by at least (1 + alpha) / (1 + c), the
+  factor of gamma = 1. (Section 3.3, corollary 3.9; section 3.5.)
+
+  Args:
+    alpha: the chance that a drafted token is accepted, in [0, 1].
+    c: draft step time / target step time, at least 0.
+    max_gamma: the largest gamma tried, at least 1. Where it is returned, a larger one
+      may be better still (always with alpha = 1 > c, or with c = 0 < alpha).
+
+  Returns:
+    Drafted tokens per iteration. Of gammas that tie, one of them.
+
+  Raises:
+    ValueError: an argument is outside its range.
+  """
+  alpha, c = _alpha(alpha), _cost("c", c, "step time")
+  if max_gamma < 1 or max_gamma != int(max_gamma):
+    raise ValueError(
+      f"max_gamma must be a whole number of at least 1, got {max_gamma}. It bounds the "
+      "search; 0, for no speculation, is always among the answers."
+    )
+  gammas = np.arange(1, int(max_gamma) + 1)
+  factors = walltime_improvement(alpha[..., None], gammas, c[..., None])
+  # The corollary, and not a comparison with 1, decides whether it pays: at alpha = c
+  # the factor of gamma = 1 is 1 only up to rounding.
+  return np.where(alpha > c, gammas[np.argmax(factors, axis=-1)], 0)[()]
+
+
+def oracle_improvement(alpha: ArrayLike, c: ArrayLike) -> Numbers:
+  """Returns the walltime improvement of a gamma chosen by an oracle each time.
+
+  1 / (1 - alpha + alpha c): the oracle drafts just the tokens that will be accepted,
+  alpha / (1 - alpha) on average, so an iteration emits 1 / (1 - alpha). It is at most
+  e / (e - 1) = 1.58 times the best fixed gamma's, the paper's "up to 60%". (Section
+  3.5 names the oracle and its tokens; time and bound are derived in docs/math.md.)
+
+  Args:
+    alpha: the chance that a drafted token is accepted, in [0, 1].
+    c: draft step time / target step time, at least 0.
+
+  Returns:
+    Time of plain decoding / time with the oracle; inf for alpha = 1 and c = 0.
+
+  Raises:
+    ValueError: an argument is outside its range.
+  """
+  alpha, c = _alpha(alpha), _cost("c", c, "step time")
+  with np.errstate(divide="ignore"):
+    return 1 / (1 - alpha + alpha * c)
+
+
+def acceptance(p: ArrayLike, q: ArrayLike) -> Numbers:
+  """Returns beta = sum_x min(p(x), q(x)), the chance that a draft from q is accepted.
+
+  (Section 3.2, theorem 3.5; alpha is its mean over prefixes, corollary 3.6.)
+
+  Args:
+    p: probabilities of the target, [..., V].
+    q: probabilities of the draft, [..., V].
+
+  Returns:
+    A probability for each pair of laws, [...].
+
+  Raises:
+    ValueError: p or q is not a law, or they differ in the size of the vocabulary.
+  """
+  p, q = _laws(p, q)
+  return np.minimum(p, q).sum(axis=-1)
+
+
+def divergence(p: ArrayLike, q: ArrayLike) -> Numbers:
+  """Returns D_LK = sum_x |p(x) - (p(x) + q(x)) / 2|, the chance of a rejection.
+
+  It is the total variation distance, 1 - `acceptance(p, q)`. (Section 3.2, definition
+  3.2 and lemma 3.3.)
+
+  Args:
+    p: probabilities of the target, [..., V].
+    q: probabilities of the draft, [..., V].
+
+  Returns:
+    A number for each pair of laws, from 0 (p = q) to 1 (no token in common).
+
+  Raises:
+    ValueError: p or q is not a law, or they differ in the size of the vocabulary.
+  """
+  p, q = _laws(p, q)
+  return np.abs(p - (p + q) / 2).sum(axis=-1)
+
+
+def lenient_acceptance(
+  p: ArrayLike,
+  q: ArrayLike,
+  lenience: ArrayLike,
+) -> Numbers:
+  """Returns sum_x min(p(x) / l, q(x)), the acceptance when l q stands in for q.
+
+  For sampling; the lenient test of greedy decoding is another one. (Appendix A.5.)
+
+  Args:
+    p: probabilities of the target, [..., V].
+    q: probabilities of the draft, [..., V].
+    lenience: l, above 0 and at most 1; broadcast against the batch. 1 is exact.
+
+  Returns:
+    A probability for each pair of laws, [...]; at least `acceptance(p, q)`.
+
+  Raises:
+    ValueError: as `acceptance`, or lenience is outside its range.
+  """
+  p, q = _laws(p, q)
+  lenience = np.asarray(lenience, np.float64)
+  valid = (lenience > 0) & (lenience <= 1)
+  fix = "1 is exact; smaller accepts more."
+  _require("lenience", lenience, valid, "above 0 and at most 1", fix)
+  return np.minimum(p / lenience[..., None], q).sum(axis=-1)
+
+
+def _require(name, value, valid, expected, fix):
+  if not np.all(valid):
+    # Of an array, the first offender says more than the whole.
+    raise ValueError(f"{name} must be {expected}, got {value[~valid].flat[0]}. {fix}")
+
+
+def _alpha(value):
+  value = np.asarray(value, np.float64)
+  fix = "It is a share: accepted / tried drafted tokens, not a percentage."
+  _require("alpha", value, (value >= 0) & (value <= 1), "between 0 and 1", fix)
+  return value
+
+
+def _gamma(value):
+  value = np.asarray(value, np.float64)
+  valid = np.isfinite(value) & (value >= 0) & (value == np.floor(value))
+  fix = "It counts drafted tokens; 0 means no speculation."
+  _require("gamma", value, valid, "a whole number of at least 0", fix)
+  return value
+
+
+def _cost(name, value, unit):
+  value = np.asarray(value, np.float64)
+  fix = f"It is the draft's {unit} / the target's; 0 means a free draft."
+  valid = np.isfinite(value) & (value >= 0)
+  _require(name, value, valid, "a finite number of at least 0", fix)
+  return value
+
+
+def _laws(p, q):
+  p, q = np.asarray(p, np.float64), np.asarray(q, np.float64)
+  if not p.ndim or not q.ndim or p.shape[-1] != q.shape[-1]:
+    raise ValueError(
+      "p and q must be laws of the same tokens along their last axis, got shapes "
+      f"{p.shape} and {q.shape}. Give both the same vocabulary."
+    )
+  for name, law in (("p", p), ("q", q)):
+    fix = "Pass probabilities: softmax the logits, or divide counts by their sum."
+    _require(name, law, law >= 0, "probabilities of at least 0", fix)
+    total = np.asarray(law.sum(axis=-1))
+    summing = np.abs(total - 1) <= _SUM_TOLERANCE
+    _require(f"{name}'s sum over the last axis", total, summing, "1", fix)
+  return p, q

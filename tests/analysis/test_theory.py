@@ -1,0 +1,311 @@
+"""The closed forms against enumeration in exact fractions, and the paper's numbers."""
+
+import itertools
+from fractions import Fraction
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.analysis.theory import (
+  acceptance,
+  divergence,
+  expected_tokens,
+  lenient_acceptance,
+  operations_factor,
+  optimal_gamma,
+  oracle_improvement,
+  walltime_improvement,
+)
+from specdec_t5x.core.distributions import acceptance_mass
+
+ALPHAS = [Fraction(0), Fraction(1, 3), Fraction(3, 4), Fraction(99, 100), Fraction(1)]
+GAMMAS = [0, 1, 2, 5]
+COSTS = [Fraction(0), Fraction(1, 50), Fraction(1, 2), Fraction(2)]
+
+# Leviathan et al., arXiv 2211.17192, table 1 (c = c_hat = 0):
+# alpha, gamma, operations, speed.
+TABLE_1 = [
+  (0.6, 2, 1.53, 1.96),
+  (0.7, 3, 1.58, 2.53),
+  (0.8, 2, 1.23, 2.44),
+  (0.8, 5, 1.63, 3.69),
+  (0.9, 2, 1.11, 2.71),
+  (0.9, 10, 1.60, 6.86),
+]
+
+# The same, table 4 (target T5-XXL): alpha, gamma, c, expected speed.
+TABLE_4 = {
+  "ende small T=0": (0.75, 7, 0.02, 3.2),
+  "ende base T=0": (0.80, 7, 0.04, 3.3),
+  "ende large T=0": (0.82, 7, 0.11, 2.5),
+  "ende small T=1": (0.62, 7, 0.02, 2.3),
+  "ende base T=1": (0.68, 5, 0.04, 2.4),
+  "ende large T=1": (0.71, 3, 0.11, 2.0),
+  "cnndm small T=0": (0.65, 5, 0.02, 2.4),
+  "cnndm base T=0": (0.73, 5, 0.04, 2.6),
+  "cnndm large T=0": (0.74, 3, 0.11, 2.0),
+  "cnndm small T=1": (0.53, 5, 0.02, 1.9),
+  "cnndm base T=1": (0.55, 3, 0.04, 1.8),
+  "cnndm large T=1": (0.56, 3, 0.11, 1.6),
+}
+
+# The rows whose printed alpha and c give a speed that rounds to one tenth less.
+ROUNDED_INPUTS = {"ende base T=1", "ende large T=1", "cnndm large T=1"}
+
+# The same, appendix A.5, greedy, T5-small, gamma = 8: alpha, speed.
+LENIENCE_GREEDY = [(0.75, 3.3), (0.80, 3.9), (0.87, 4.9)]
+
+
+def enumerated_tokens(alpha, gamma):
+  """Mean tokens of one iteration, over every outcome of gamma accept events."""
+  mean = Fraction(0)
+  for events in itertools.product([True, False], repeat=gamma):
+    chance = Fraction(1)
+    for accepted in events:
+      chance *= alpha if accepted else 1 - alpha
+    leading = sum(1 for _ in itertools.takewhile(bool, events))
+    mean += chance * (leading + 1)
+  return mean
+
+
+def enumerated_acceptance(p, q, lenience):
+  """Sum over drafts x of q(x) times the length of the accepting interval of r."""
+  drafts = [(a, b) for a, b in zip(p, q, strict=True) if b > 0]
+  return sum(b * min(Fraction(1), a / (lenience * b)) for a, b in drafts)
+
+
+def random_laws(count, size=5, seed=0):
+  """Pairs of laws in fractions, some tokens without mass."""
+  weights = np.random.default_rng(seed).integers(0, 6, size=(count, 2, size))
+  weights[..., 0] += 1
+  for pair in weights.tolist():
+    yield tuple([Fraction(w, sum(law)) for w in law] for law in pair)
+
+
+def floats(law):
+  return np.array([float(x) for x in law])
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_expected_tokens_is_the_mean_over_all_accept_events(alpha, gamma):
+  oracle = float(enumerated_tokens(alpha, gamma))
+  assert expected_tokens(float(alpha), gamma) == pytest.approx(oracle, rel=1e-13)
+
+
+def test_expected_tokens_at_the_ends():
+  gammas = np.arange(20)
+  np.testing.assert_array_equal(expected_tokens(0.0, gammas), 1)
+  np.testing.assert_array_equal(expected_tokens(1.0, gammas), gammas + 1)
+
+
+@pytest.mark.parametrize("alpha", [1 - 1e-6, 1 - 1e-12, np.nextafter(1, 0), 1e-300])
+def test_expected_tokens_keeps_its_digits_near_the_ends(alpha):
+  powers = sum(Fraction(alpha) ** i for i in range(9))
+  assert expected_tokens(alpha, 8) == pytest.approx(float(powers), rel=1e-14)
+
+
+@pytest.mark.parametrize("c", COSTS)
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_speed_and_operations_are_ratios_of_enumerated_means(alpha, gamma, c):
+  tokens = enumerated_tokens(alpha, gamma)
+  # An iteration lasts gamma draft steps and a target step, whatever is accepted.
+  speed = float(tokens / (gamma * c + 1))
+  found = walltime_improvement(float(alpha), gamma, float(c))
+  assert found == pytest.approx(speed, rel=1e-13)
+  # The target scores gamma + 1 tokens, the draft makes gamma.
+  operations = float((gamma + 1 + gamma * c) / tokens)
+  found = operations_factor(float(alpha), gamma, float(c))
+  assert found == pytest.approx(operations, rel=1e-13)
+
+
+def test_by_hand():
+  # 1 + .5 + .25 tokens in 1 + 2 * .25 target steps; 3 + 2 * .25 operations for them.
+  assert expected_tokens(0.5, 2) == pytest.approx(1.75)
+  assert walltime_improvement(0.5, 2, 0.25) == pytest.approx(1.75 / 1.5)
+  assert operations_factor(0.5, 2, 0.25) == pytest.approx(2.0)
+  # Without speculation nothing changes; a free, perfect draft wastes nothing.
+  assert walltime_improvement(0.5, 0, 0.25) == operations_factor(0.5, 0, 0.25) == 1
+  assert walltime_improvement(1.0, 4, 0.0) == 5
+  assert operations_factor(1.0, 4, 0.0) == 1
+
+
+def test_shapes_broadcast_in_float64():
+  alphas, gammas = np.float32([[0.5], [0.75], [1.0]]), [1, 2]
+  table = walltime_improvement(alphas, gammas, 0.25)
+  assert table.shape == (3, 2)
+  assert table.dtype == np.float64
+  assert table[1, 1] == walltime_improvement(0.75, 2, 0.25)
+  assert optimal_gamma(alphas, [0.0, 0.1, 0.2, 0.3]).shape == (3, 4)
+  assert np.ndim(expected_tokens(0.5, 2)) == np.ndim(optimal_gamma(0.5, 0.1)) == 0
+
+
+def best_gamma(alpha, c, largest):
+  tokens, speeds = Fraction(1), [Fraction(1)]
+  for gamma in range(1, largest + 1):
+    tokens += alpha**gamma
+    speeds.append(tokens / (gamma * c + 1))
+  return speeds.index(max(speeds)), max(speeds)
+
+
+def test_optimal_gamma_is_the_best_of_all_and_pays_where_alpha_exceeds_c():
+  for a, b in itertools.product(range(0, 100, 7), range(1, 100, 9)):
+    alpha, c = Fraction(a, 100), Fraction(b, 100)
+    gamma, speed = best_gamma(alpha, c, 40)
+    found = optimal_gamma(float(alpha), float(c), max_gamma=40)
+    assert found == gamma, (alpha, c)
+    assert (gamma > 0) == (alpha > c)
+    assert speed >= max(Fraction(1), (1 + alpha) / (1 + c) * (alpha > c))
+
+
+def test_no_speculation_where_the_draft_costs_what_it_gains():
+  # (1 + alpha) / (1 + c) = 1 exactly; rounding must not tell otherwise.
+  alphas = np.linspace(0, 1, 1001)
+  np.testing.assert_array_equal(optimal_gamma(alphas, alphas), 0)
+  assert optimal_gamma(0.9, 3.0) == 0
+
+
+def test_optimal_gamma_by_hand():
+  # alpha = 1/2, c = 1/10: 1.5/1.1 = 1.364, 1.75/1.2 = 1.458, 1.875/1.3 = 1.442.
+  assert optimal_gamma(0.5, 0.1) == 2
+  assert optimal_gamma(0.5, 0.1, max_gamma=1) == 1
+  # With every draft accepted, (gamma + 1) / (gamma c + 1) grows for ever.
+  assert optimal_gamma(1.0, 0.5, max_gamma=10) == 10
+
+
+@pytest.mark.parametrize(("alpha", "c"), [(0.0, 0.3), (0.5, 0.0), (0.8, 0.1)])
+def test_oracle_is_a_ratio_of_means_over_the_first_rejection(alpha, c):
+  accepted = np.arange(400)
+  chances = alpha**accepted * (1 - alpha)
+  tokens, time = chances @ (accepted + 1), chances @ (accepted * c + 1)
+  assert oracle_improvement(alpha, c) == pytest.approx(tokens / time, rel=1e-12)
+
+
+def test_oracle_gains_at_most_the_paper_s_60_percent():
+  # Section 3.5: "up to about 60%"; docs/math.md derives e / (e - 1) - 1 = 58%.
+  bound = np.e / (np.e - 1)
+  alphas, costs = np.linspace(0, 0.98, 99)[:, None], np.linspace(0.001, 1, 60)
+  best = walltime_improvement(alphas, optimal_gamma(alphas, costs), costs)
+  gains = oracle_improvement(alphas, costs) / best
+  assert gains.min() >= 1 - 1e-12
+  assert gains.max() <= bound
+  # Nearly attained at c = (1 - alpha) / (e - 2) as alpha tends to 1.
+  alpha, c = 0.999, 0.001 / (np.e - 2)
+  best = walltime_improvement(alpha, np.arange(3000), c).max()
+  assert oracle_improvement(alpha, c) / best == pytest.approx(bound, rel=1e-3)
+
+
+def test_oracle_at_the_ends():
+  assert oracle_improvement(1.0, 0.25) == 4
+  assert oracle_improvement(1.0, 0.0) == np.inf
+
+
+def test_acceptance_and_divergence_over_all_drafts():
+  for p, q in random_laws(50):
+    beta = float(enumerated_acceptance(p, q, Fraction(1)))
+    p, q = floats(p), floats(q)
+    assert acceptance(p, q) == pytest.approx(beta, abs=1e-14)
+    assert divergence(p, q) == pytest.approx(1 - beta, abs=1e-14)
+    assert divergence(q, p) == pytest.approx(divergence(p, q), abs=1e-14)
+
+
+def test_acceptance_by_hand():
+  # min: .5, .25, 0; half the absolute differences: (0 + .25 + .25) / 2.
+  p, q = [0.5, 0.5, 0.0], [0.5, 0.25, 0.25]
+  assert acceptance(p, q) == 0.75
+  assert divergence(p, q) == 0.25
+  # Greedy laws are one-hot: the drafts agree or they don't.
+  np.testing.assert_array_equal(acceptance(np.eye(3), np.eye(3)[[0, 2, 1]]), [1, 0, 0])
+  np.testing.assert_array_equal(divergence(np.eye(3), np.eye(3)[[0, 2, 1]]), [0, 1, 1])
+
+
+def test_acceptance_is_what_the_core_computes():
+  p, q = np.random.default_rng(1).dirichlet(np.ones(7), size=(2, 4)).astype(np.float32)
+  beta = acceptance_mass(jnp.asarray(p), jnp.asarray(q))
+  np.testing.assert_allclose(acceptance(p, q), beta, rtol=1e-6)
+
+
+@pytest.mark.parametrize("lenience", [Fraction(1), Fraction(1, 2), Fraction(1, 10)])
+def test_lenient_acceptance_over_all_drafts(lenience):
+  for p, q in random_laws(50, seed=2):
+    alpha = float(enumerated_acceptance(p, q, lenience))
+    found = lenient_acceptance(floats(p), floats(q), float(lenience))
+    assert found == pytest.approx(alpha, abs=1e-14)
+
+
+def test_lenient_acceptance_by_hand():
+  p, q = [0.5, 0.5, 0.0], [0.25, 0.7, 0.05]
+  # min(p / l, q): .25 + .5 + 0, then .25 + .7 + 0: what p excludes stays excluded.
+  np.testing.assert_allclose(
+    lenient_acceptance(p, q, [1.0, 0.5, 0.1]), [0.75, 0.95, 0.95]
+  )
+  batch = lenient_acceptance([p, q], q, [[1.0], [0.5]])
+  np.testing.assert_allclose(batch, [[0.75, 1.0], [0.95, 1.0]])
+
+
+@pytest.mark.parametrize(("alpha", "gamma", "operations", "speed"), TABLE_1)
+def test_table_1_follows(alpha, gamma, operations, speed):
+  assert operations_factor(alpha, gamma, 0) == pytest.approx(operations, abs=0.005)
+  assert walltime_improvement(alpha, gamma, 0) == pytest.approx(speed, abs=0.005)
+
+
+def test_table_4_follows_but_for_three_rows():
+  off = set()
+  for name, (alpha, gamma, c, expected) in TABLE_4.items():
+    if abs(walltime_improvement(alpha, gamma, c) - expected) > 0.05:
+      off.add(name)
+  assert off == ROUNDED_INPUTS
+
+
+@pytest.mark.parametrize("name", TABLE_4)
+def test_table_4_follows_from_some_alpha_and_c_that_round_to_the_printed(name):
+  alpha, gamma, c, expected = TABLE_4[name]
+  assert walltime_improvement(alpha - 0.005, gamma, c + 0.005) <= expected + 0.05
+  assert walltime_improvement(alpha + 0.005, gamma, c - 0.005) >= expected - 0.05
+
+
+def test_table_4_s_gammas_are_near_the_optimum_though_seldom_at_it():
+  alphas, gammas, costs, _ = np.array(list(TABLE_4.values())).T
+  best = optimal_gamma(alphas, costs)
+  assert best.tolist() == [9, 9, 6, 6, 6, 4, 7, 7, 4, 5, 4, 3]
+  loss = walltime_improvement(alphas, gammas, costs)
+  loss = 1 - loss / walltime_improvement(alphas, best, costs)
+  assert 0 <= loss.min() <= loss.max() < 0.03
+
+
+def test_appendix_a_5_follows_from_c_of_0_015_and_not_from_table_4_s_0_02():
+  # 0.015 rounds to 0.02, so both may be right; table 4's row says T5-small has 0.02.
+  alphas, speeds = np.array(LENIENCE_GREEDY).T
+  assert np.all(np.abs(walltime_improvement(alphas, 8, 0.015) - speeds) < 0.05)
+  assert np.all(np.abs(walltime_improvement(alphas, 8, 0.02) - speeds) > 0.05)
+
+
+@pytest.mark.parametrize(
+  ("call", "message"),
+  [
+    (lambda: expected_tokens(75, 3), "alpha must be between 0 and 1, got 75.0"),
+    (lambda: expected_tokens(np.nan, 3), "alpha must be .* got nan"),
+    (lambda: expected_tokens([0.5, -0.5], 3), "got -0.5"),
+    (lambda: expected_tokens(0.5, -1), "gamma must be a whole number .* got -1.0"),
+    (lambda: expected_tokens(0.5, 2.5), "gamma must be a whole number .* got 2.5"),
+    (lambda: expected_tokens(0.5, np.inf), "gamma must be a whole number"),
+    (lambda: walltime_improvement(0.5, 3, -0.1), "c must be a finite .* got -0.1"),
+    (lambda: operations_factor(0.5, 3, np.inf), "c_hat must be a finite .* got inf"),
+    (lambda: optimal_gamma(0.5, np.nan), "c must be a finite number"),
+    (lambda: optimal_gamma(0.5, 0.1, max_gamma=0), "max_gamma must be .* got 0"),
+    (lambda: optimal_gamma(1.5, 0.1), "alpha must be"),
+    (lambda: oracle_improvement(-1, 0.1), "alpha must be"),
+    (lambda: acceptance([0.5, 0.5], [1.0]), r"got shapes \(2,\) and \(1,\)"),
+    (lambda: acceptance(1.0, 1.0), "same tokens along their last axis"),
+    (lambda: acceptance([2.0, -1.0], [0.5, 0.5]), "p must be probabilities .* got -1"),
+    (lambda: divergence([0.5, 0.5], [3.0, 1.0]), "q's sum .* must be 1, got 4.0"),
+    (lambda: divergence([np.nan, 1.0], [0.5, 0.5]), "p must be probabilities"),
+    (lambda: lenient_acceptance([1.0], [1.0], 0), "lenience must be .* got 0.0"),
+    (lambda: lenient_acceptance([1.0], [1.0], 2), "lenience must be .* got 2.0"),
+  ],
+)
+def test_out_of_range_is_refused(call, message):
+  with pytest.raises(ValueError, match=message):
+    call()
