@@ -10,7 +10,7 @@ from jaxtyping import Array, Int, Key
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.decoding import baseline, generate, state
-from specdec_t5x.decoding.state import Decoded
+from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import start_decoding
@@ -76,6 +76,20 @@ def decode(
     max_length: room for the output, in tokens.
     eos_id: the token that ends a sequence.
   """
+  spec, start = prepare(pair, params, inputs, keys, sampling, max_length, eos_id)
+  return generate.generate(spec, start)
+
+
+def prepare(
+  pair: Pair,
+  params,
+  inputs: Int[Array, "B E"],
+  keys: Key[Array, "R"],
+  sampling: Sampling,
+  max_length: int,
+  eos_id: int,
+) -> tuple[Speculation, DecodeState]:
+  """Returns what the loop needs: how to step and where to start; as for `decode`."""
   slots = state.num_slots(max_length, pair.gamma)
   per_input = keys.shape[0] // inputs.shape[0]
   extend, cache = start_decoding(
@@ -94,7 +108,7 @@ def decode(
     eos_id=eos_id,
   )
   start = state.initial_state(cache, draft_cache, keys, max_length, pair.gamma)
-  return generate.generate(spec, start)
+  return spec, start
 
 
 def decode_plain(

@@ -17,6 +17,8 @@ ALLOWED = {
   "training": {"core", "network", "data"},
   "t5x_bridge": {"core", "network", "analysis", "drafters", "decoding", "data"},
 }
+for top in ("demo", "report"):
+  ALLOWED[top] = {*ALLOWED, top}
 
 
 def imported(path):

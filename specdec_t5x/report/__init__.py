@@ -1,0 +1,1 @@
+"""What is shown to people: the trace of a decode, as text and as an image."""
