@@ -1,11 +1,17 @@
-# `make test` sets up .venv by itself.
+# Each target sets up .venv by itself.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test lint format install clean
+.PHONY: demo demo-all test lint format install clean
+
+demo: install
+	$(BIN)/python -m specdec_t5x.demo
+
+demo-all: install
+	$(BIN)/python -m specdec_t5x.demo --pairs ende cnndm
 
 test: lint
 	$(BIN)/python -m pytest

@@ -25,8 +25,8 @@ from specdec_t5x.report import render, trace
 
 # The demo pair, as `make demo` makes it.
 VOCABULARY = "runs/demo/ende/vocabulary.model"
-TARGET = "runs/demo/ende/target/checkpoint_1800"
-DRAFT = "runs/demo/ende/draft_small/checkpoint_2000"
+TARGET = "runs/demo/ende/target/checkpoint_1600"
+DRAFT = "runs/demo/ende/draft_small/checkpoint_1500"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

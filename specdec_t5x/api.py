@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,9 +14,11 @@ import sentencepiece
 from specdec_t5x import assemble
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
-from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.network.config import T5Config, config_from_shapes
 from specdec_t5x.network.transformer import Transformer
+
+DecodeFn = Callable[[Any, jax.Array, jax.Array], Decoded]
 
 # Inputs are padded to multiples of this, so that few shapes are compiled.
 _LENGTH_STEP = 16
@@ -127,8 +129,8 @@ def generate(
   ids = [[*processor.encode(text), processor.eos_id()] for text in inputs]
   longest = max(map(len, ids), default=0)
   length = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
-  network, params = _together(target, draft, gamma)
-  run = _program(network, sampling, max_length, processor.eos_id())
+  network, params = together(target, draft, gamma)
+  run = compiled(network, sampling, max_length, processor.eos_id())
   outputs = []
   for first in range(0, len(ids), batch_size):
     batch = ids[first : first + batch_size]
@@ -143,7 +145,10 @@ def generate(
   return outputs
 
 
-def _together(target, draft, gamma):
+def together(
+  target: Model, draft: Model | None, gamma: int
+) -> tuple[assemble.Pair | Transformer, Any]:
+  """Returns the network or pair that decodes, and its parameters."""
   if draft is None:
     return target.network, target.params
   pair = assemble.Pair(target.network, draft.network, gamma)
@@ -151,8 +156,13 @@ def _together(target, draft, gamma):
 
 
 @functools.lru_cache(maxsize=16)
-def _program(network, sampling, max_length, eos_id):
-  """Compiled once for each combination of settings, whatever the parameters."""
+def compiled(
+  network: assemble.Pair | Transformer, sampling: Sampling, max_length: int, eos_id: int
+) -> DecodeFn:
+  """Returns the decoding program: (params, inputs [B, E], keys [R]) -> Decoded.
+
+  It is compiled once for each combination of settings, whatever the parameters.
+  """
   decode = (
     assemble.decode if isinstance(network, assemble.Pair) else (assemble.decode_plain)
   )

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 if __name__ == "__main__":
-  # TensorFlow prints while it loads, before any log level applies.
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  from specdec_t5x.quiet import import_quietly
+
+  import_quietly("tensorflow")
 
 import gin
 import jax
@@ -260,6 +261,19 @@ def _first_params(network, init_checkpoint, seed):
   return store.read(init_checkpoint, "INIT_CHECKPOINT_PATH")
 
 
+def run(
+  job: str,
+  gin_files: Sequence[str],
+  gin_bindings: Sequence[str] = (),
+  gin_search_paths: Sequence[str] = (".",),
+) -> None:
+  """Runs a job as its gin files and bindings say; what gin held before is dropped."""
+  gin.clear_config()
+  paths = [*gin_search_paths, _PACKAGE_PARENT]
+  gin_utils.parse_gin_flags(paths, [*gin_files], [*gin_bindings])
+  gin.get_configurable({"train": train, "decode": decode_task}[job])()
+
+
 def define_flags() -> None:
   """Defines the command's flags."""
   flags.DEFINE_enum("job", "train", JOBS, "train, or decode a task for distillation.")
@@ -278,12 +292,8 @@ def main(argv: Sequence[str]) -> None:
     sys.exit("specdec_t5x.train: expected --gin_file=<file>, got none.")
   if values.tfds_data_dir:
     seqio.set_tfds_data_dir_override(values.tfds_data_dir)
-  job = {"train": train, "decode": decode_task}[values.job]
   try:
-    gin_utils.parse_gin_flags(
-      [*values.gin_search_paths, _PACKAGE_PARENT], values.gin_file, values.gin_bindings
-    )
-    gin.get_configurable(job)()
+    run(values.job, values.gin_file, values.gin_bindings, values.gin_search_paths)
   except (ValueError, FloatingPointError) as error:
     # Bad input, most often: say what is wrong, and the trace to who asks for it.
     if logging.get_verbosity() >= logging.INFO:

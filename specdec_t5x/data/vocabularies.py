@@ -4,6 +4,8 @@ import seqio
 import tensorflow as tf
 from google.protobuf import message
 
+from specdec_t5x.data.demo.location import how_to_make
+
 DEFAULT_T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 # What T5 models are trained with; the decoder starts from the padding id.
 _T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2}
@@ -25,6 +27,23 @@ def t5_vocabulary(
   return seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
 
 
+def sentencepiece_vocabulary(
+  path: str, extra_ids: int
+) -> seqio.SentencePieceVocabulary:
+  """Returns a SentencePiece vocabulary that was seen to load.
+
+  Args:
+    path: the SentencePiece model, on a disk or in a bucket.
+    extra_ids: sentinel tokens added after the pieces.
+
+  Raises:
+    ValueError: as `check_vocabulary`.
+  """
+  vocabulary = seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
+  check_vocabulary(vocabulary)
+  return vocabulary
+
+
 def check_vocabulary(vocabulary: seqio.SentencePieceVocabulary) -> None:
   """Raises a ValueError where the vocabulary can't be loaded or is not T5-like.
 
@@ -43,7 +62,7 @@ def check_vocabulary(vocabulary: seqio.SentencePieceVocabulary) -> None:
     raise ValueError(
       f"The vocabulary {path} can't be read: {error}. Expected a SentencePiece model "
       "(T5's own is sentencepiece.model or spiece.model); give a path to a copy on "
-      "this machine where buckets are out of reach."
+      f"this machine where buckets are out of reach.{how_to_make(path)}"
     ) from error
   try:
     tokenizer = vocabulary.tokenizer

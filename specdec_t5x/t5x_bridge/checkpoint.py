@@ -11,6 +11,8 @@ from flax import serialization
 from t5x import checkpoints
 from t5x.train_state import InferenceState
 
+from specdec_t5x.data.demo.location import how_to_make
+
 Shapes = Mapping[str, tuple[int, ...]]
 # The index file of T5X's format and the folder of Orbax's.
 INDEX, STATE = "checkpoint", "state"
@@ -26,7 +28,7 @@ def is_t5x_format(path: str) -> bool:
   if not directory.is_dir():
     raise ValueError(
       f"{path} is not a directory. Expected a T5X checkpoint (a folder with an index "
-      f"file {INDEX!r}) or an Orbax one (with a folder {STATE!r})."
+      f"file {INDEX!r}) or an Orbax one (with a folder {STATE!r}).{how_to_make(path)}"
     )
   if (directory / INDEX).is_file():
     return True

@@ -104,7 +104,8 @@ def check_checkpoint(macro: str, path: str, expected: Shapes) -> None:
     raise ValueError(
       f"{macro}={path} lacks {len(missing)} of the network's {len(expected)} "
       f"parameters, {missing[0]} first. Check the number of layers, mlp_activations "
-      "and logits_via_embedding in the gin file."
+      "and logits_via_embedding in the gin file; bind sizes under target/ and draft/, "
+      "as the files of configs/pairs/ do."
     )
   wrong = [name for name in sorted(expected) if found[name] != expected[name]]
   if wrong:
@@ -112,6 +113,7 @@ def check_checkpoint(macro: str, path: str, expected: Shapes) -> None:
     raise ValueError(
       f"{macro}={path}: {name} has shape {found[name]} there, but the network's "
       f"configuration expects {expected[name]} ({len(wrong)} parameters differ). Check "
-      "vocab_size, emb_dim, num_heads, head_dim and mlp_dim in the gin file, and that "
-      "target and draft have the same vocabulary."
+      "vocab_size, emb_dim, num_heads, head_dim and mlp_dim in the gin file, bound "
+      "under target/ and draft/ as in configs/pairs/, and that target and draft have "
+      "the same vocabulary."
     )

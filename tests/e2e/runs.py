@@ -15,23 +15,25 @@ from specdec_t5x.network import config
 
 config.T5Config:
   vocab_size = {vocab_size}
-  num_heads = 2
   head_dim = 8
-  num_encoder_layers = 1
   mlp_activations = ('gelu', 'linear')
 target/config.T5Config:
   emb_dim = 16
   mlp_dim = 32
+  num_heads = 2
+  num_encoder_layers = 1
   num_decoder_layers = 2
 draft/config.T5Config:
   emb_dim = 8
   mlp_dim = 16
+  num_heads = 2
+  num_encoder_layers = 1
   num_decoder_layers = 1
 """
 
 
-def infer(*gin_files, module="t5x.infer", flags=(), **bindings):
-  """Runs the command in the repository's root and returns the finished process."""
+def infer(*gin_files, module="t5x.infer", flags=(), cwd=ROOT, **bindings):
+  """Runs the command, in the repository's root, and returns the finished process."""
   command = [sys.executable, "-m", module, *flags]
   command += [f"--gin_file={file}" for file in gin_files]
   command += [f"--gin.{name}={value!r}" for name, value in bindings.items()]
@@ -39,7 +41,7 @@ def infer(*gin_files, module="t5x.infer", flags=(), **bindings):
   environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
   environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   return subprocess.run(
-    command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
   )
 
 

@@ -118,6 +118,14 @@ def test_bad_input_ends_the_run_before_any_model_work(pair, tmp_path):
   assert not list(tmp_path.glob("tmp-*"))
 
 
+@pytest.mark.parametrize(("task", "command"), [("ende", "demo"), ("cnndm", "demo-all")])
+def test_without_the_demo_pair_a_bare_job_names_what_makes_it(task, command, tmp_path):
+  search = f"--gin_search_paths={runs.ROOT}"
+  process = runs.infer(f"configs/spec_{task}.gin", flags=[search], cwd=tmp_path)
+  assert process.returncode != 0
+  assert f"`make {command}` makes" in process.stderr
+
+
 def test_an_unwritable_output_directory_is_refused(pair, tmp_path):
   gin_file, draft = pair
   blocked = tmp_path / "file"

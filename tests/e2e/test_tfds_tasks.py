@@ -16,12 +16,15 @@ def settings(tmp_path_factory):
   vocabulary = real_data.path("t5_spiece", "spiece.model")
   root = tmp_path_factory.mktemp("t5_pair")
   gin_file = root / "networks.gin"
-  gin_file.write_text(runs.TINY_NETWORKS.format(vocab_size=32128))
+  networks = runs.TINY_NETWORKS.format(vocab_size=32128)
+  gin_file.write_text(f"{networks}include 'configs/pairs/t5_benchmark.gin'\n")
   target, draft = tiny.config(2, 16, 32128), tiny.config(1, 8, 32128)
   return gin_file, {
     "TARGET_CHECKPOINT_PATH": tiny.save_t5x(root / "target", target, seed=1),
     "DRAFT_CHECKPOINT_PATH": tiny.save_t5x(root / "draft", draft, seed=2),
     "VOCABULARY_PATH": str(vocabulary),
+    "PARAM_DTYPE": "float32",
+    "ACTIVATION_DTYPE": "float32",
     "BATCH_SIZE": 4,
   }
 

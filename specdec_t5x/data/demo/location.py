@@ -1,0 +1,21 @@
+"""Where `make demo` puts what it makes, and what to say where that is missing."""
+
+import os
+
+DIRECTORY = os.path.join("runs", "demo")
+COMMANDS = {"ende": "make demo", "cnndm": "make demo-all"}
+
+
+def how_to_make(path: str) -> str:
+  """Returns a sentence for a missing file of a demo pair, '' for any other path.
+
+  Args:
+    path: as configs/pairs/demo_*.gin give it, from the repository's root.
+  """
+  for pair, command in COMMANDS.items():
+    if os.path.normpath(path).startswith(os.path.join(DIRECTORY, pair) + os.sep):
+      return (
+        f" It is a part of the demo pair, which `{command}` makes; for models of your "
+        "own set TARGET_CHECKPOINT_PATH, DRAFT_CHECKPOINT_PATH and VOCABULARY_PATH."
+      )
+  return ""

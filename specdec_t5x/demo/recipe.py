@@ -1,0 +1,103 @@
+"""What the demo pairs are made of, and which parts are there."""
+
+import dataclasses
+import os
+
+from specdec_t5x.data.demo.location import COMMANDS, DIRECTORY
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """A network that the demo trains.
+
+  Attributes:
+    name: of its directory.
+    about: what it is, in a few words.
+    gin_file: its training run.
+    checkpoint: what the run leaves, from the repository's root.
+    minutes: how long training takes on two cores, about.
+  """
+
+  name: str
+  about: str
+  gin_file: str
+  checkpoint: str
+  minutes: float
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoPair:
+  """A target and its drafts for one synthetic task.
+
+  Attributes:
+    name: 'ende' or 'cnndm'.
+    about: what the task is.
+    metric: 'BLEU' or 'ROUGE-L'.
+    gamma: tokens drafted an iteration in the comparison.
+    max_input: tokens of an input.
+    max_output: room for an output, in tokens.
+    target: the target.
+    drafts: its drafts, the better one first.
+  """
+
+  name: str
+  about: str
+  metric: str
+  gamma: int
+  max_input: int
+  max_output: int
+  target: Part
+  drafts: tuple[Part, ...]
+
+  @property
+  def vocabulary(self) -> str:
+    """Path of the SentencePiece model."""
+    return os.path.join(DIRECTORY, self.name, "vocabulary.model")
+
+  @property
+  def parts(self) -> tuple[Part, ...]:
+    """All networks, in the order in which they are trained."""
+    return (self.target, *self.drafts)
+
+  @property
+  def command(self) -> str:
+    """What makes this pair."""
+    return COMMANDS[self.name]
+
+  def missing(self, root: str = ".") -> list[str]:
+    """Returns the paths that are not there yet, from the repository's root."""
+    paths = [self.vocabulary, *(part.checkpoint for part in self.parts)]
+    return [path for path in paths if not os.path.exists(os.path.join(root, path))]
+
+
+def _part(pair: str, name: str, about: str, gin: str, steps: int, minutes: float):
+  checkpoint = os.path.join(DIRECTORY, pair, name, f"checkpoint_{steps}")
+  return Part(name, about, f"configs/train/{gin}.gin", checkpoint, minutes)
+
+
+ENDE = DemoPair(
+  name="ende",
+  about="synthetic English-German sentences",
+  metric="BLEU",
+  gamma=7,
+  max_input=80,
+  max_output=80,
+  target=_part("ende", "target", "12.2M parameters", "demo_ende_target", 1600, 4),
+  drafts=(
+    _part("ende", "draft_small", "1.0M, distilled", "demo_ende_draft", 1500, 1),
+    _part("ende", "draft_tiny", "0.4M, distilled", "demo_ende_draft_tiny", 1200, 1),
+  ),
+)
+CNNDM = DemoPair(
+  name="cnndm",
+  about="synthetic news articles with highlights",
+  metric="ROUGE-L",
+  gamma=7,
+  max_input=512,
+  max_output=128,
+  target=_part("cnndm", "target", "11.4M parameters", "demo_cnndm_target", 1200, 12),
+  drafts=(
+    _part("cnndm", "draft_small", "0.9M, distilled", "demo_cnndm_draft", 1200, 3),
+  ),
+)
+PAIRS = {pair.name: pair for pair in (ENDE, CNNDM)}

@@ -1,0 +1,28 @@
+"""Imports what loads TensorFlow, without what that prints."""
+
+import importlib
+import os
+import sys
+import tempfile
+from types import ModuleType
+
+
+def import_quietly(name: str) -> ModuleType:
+  """Imports a module with stderr held back, and shown should the import fail.
+
+  TensorFlow's C++ side writes to file descriptor 2 before any log level applies.
+  """
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  sys.stderr.flush()
+  terminal = os.dup(2)
+  with tempfile.TemporaryFile() as held:
+    os.dup2(held.fileno(), 2)
+    try:
+      return importlib.import_module(name)
+    except BaseException:
+      held.seek(0)
+      os.write(terminal, held.read())
+      raise
+    finally:
+      os.dup2(terminal, 2)
+      os.close(terminal)

@@ -1,0 +1,51 @@
+"""Making the demo's networks, with runs of two steps."""
+
+import pytest
+
+from specdec_t5x.demo import commands, making, recipe
+
+TWO_STEPS = """
+include 'configs/train/demo_ende_target.gin'
+from specdec_t5x.data.demo import tasks as demo_tasks
+from specdec_t5x.network import config
+OUTPUT_DIR = '{directory}'
+VOCABULARY_PATH = '{vocabulary}'
+STEPS = 2
+WARMUP_STEPS = 1
+VALIDATION_PERIOD = 0
+demo_tasks.demo_ende.train_size = 50
+target/config.T5Config:
+  emb_dim = 16
+  num_heads = 1
+  num_encoder_layers = 1
+  num_decoder_layers = 1
+  mlp_dim = 16
+"""
+
+
+def part(directory, checkpoint):
+  gin_file = directory / "two_steps.gin"
+  vocabulary = directory / "vocabulary.model"
+  gin_file.write_text(TWO_STEPS.format(directory=directory, vocabulary=vocabulary))
+  return recipe.Part("two", "two steps", str(gin_file), str(directory / checkpoint), 0)
+
+
+def test_a_part_is_trained_where_the_recipe_says(tmp_path):
+  vocabulary = tmp_path / "vocabulary.model"
+  making.demo_vocabulary(str(vocabulary), 2_000)
+  making.make_part(part(tmp_path, "checkpoint_2"))
+  assert (tmp_path / "checkpoint_2").is_dir()
+  with pytest.raises(ValueError, match="checkpoint_3 is not there"):
+    making.make_part(part(tmp_path, "checkpoint_3"))
+
+
+def test_a_missing_vocabulary_is_named(tmp_path):
+  with pytest.raises(ValueError, match=r"vocabulary\.model can't be read"):
+    making.make_part(part(tmp_path, "checkpoint_2"))
+
+
+def test_a_failing_command_shows_the_end_of_its_log(tmp_path):
+  log = tmp_path / "logs" / "run.log"
+  with pytest.raises(ValueError, match=r"nowhere\.gin"):
+    commands.infer("nowhere.gin", str(tmp_path / "out"), str(log))
+  assert "nowhere.gin" in log.read_text()

@@ -1,0 +1,62 @@
+"""The recipe, the gin files and the Makefile name the same things."""
+
+import pathlib
+
+import gin
+import pytest
+from t5x import gin_utils
+
+from specdec_t5x.data.demo import location
+from specdec_t5x.demo import recipe
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAIRS = list(recipe.PAIRS.values())
+PARTS = [(pair, part) for pair in PAIRS for part in pair.parts]
+
+
+@pytest.fixture(autouse=True)
+def from_the_root(monkeypatch):
+  monkeypatch.chdir(ROOT)
+  gin.clear_config()
+  yield
+  gin.clear_config()
+
+
+def macro(name):
+  return gin.query_parameter(f"{name}/macro.value")
+
+
+@pytest.mark.parametrize(("pair", "part"), PARTS, ids=lambda x: x.name)
+def test_training_leaves_the_checkpoint_that_the_recipe_names(pair, part):
+  gin_utils.parse_gin_flags(["."], [part.gin_file], [])
+  assert f"{macro('OUTPUT_DIR')}/checkpoint_{macro('STEPS')}" == part.checkpoint
+  assert macro("VOCABULARY_PATH") == pair.vocabulary
+  assert (macro("TARGET_CHECKPOINT_PATH") is None) == (part is pair.target)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda p: p.name)
+def test_the_bare_jobs_decode_the_demo_pair(pair):
+  gin_utils.parse_gin_flags(["."], [f"configs/pairs/demo_{pair.name}.gin"], [])
+  assert macro("TARGET_CHECKPOINT_PATH") == pair.target.checkpoint
+  assert macro("DRAFT_CHECKPOINT_PATH") == pair.drafts[0].checkpoint
+  lengths = {"inputs": pair.max_input, "targets": pair.max_output}
+  assert macro("TASK_FEATURE_LENGTHS") == lengths
+  for kind in ("spec", "baseline"):
+    job = (ROOT / f"configs/{kind}_{pair.name}.gin").read_text()
+    assert f"include 'configs/pairs/demo_{pair.name}.gin'" in job
+
+
+def test_what_is_missing_is_named_and_so_is_what_makes_it(tmp_path):
+  pair = recipe.ENDE
+  assert pair.missing(tmp_path) == [
+    pair.vocabulary,
+    *(p.checkpoint for p in pair.parts),
+  ]
+  (tmp_path / pair.target.checkpoint).mkdir(parents=True)
+  assert pair.target.checkpoint not in pair.missing(tmp_path)
+  assert "`make demo`" in location.how_to_make(pair.vocabulary)
+  assert "`make demo-all`" in location.how_to_make("./" + recipe.CNNDM.vocabulary)
+  assert location.how_to_make("runs/demonstration/x") == ""
+  targets = (ROOT / "Makefile").read_text()
+  for command in location.COMMANDS.values():
+    assert f"\n{command.removeprefix('make ')}: install\n" in targets

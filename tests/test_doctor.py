@@ -1,0 +1,190 @@
+"""The doctor's judgements on facts, bad ones most of all, and one real run."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from specdec_t5x import doctor
+from specdec_t5x.demo.recipe import PAIRS
+from specdec_t5x.doctor import Device, Finding
+
+CPU, GPU = Device("cpu", "cpu"), Device("gpu", "NVIDIA H200", 139 * 2**30)
+
+
+def problems(findings):
+  return [finding for finding in findings if finding.problem]
+
+
+def test_an_old_python_is_a_problem():
+  assert "expected 3.11 or newer" in doctor.check_python((3, 10, 2)).problem
+  assert not doctor.check_python((3, 11, 0)).problem
+  assert not doctor.check_python((3, 14, 1)).problem
+
+
+@pytest.mark.parametrize("version", ["0.9.2", "0.13.0"])
+def test_a_version_out_of_range_is_a_problem(version):
+  finding = doctor.check_package("jax", version, SpecifierSet(">=0.10,<0.13"))
+  assert f"jax is {version}, expected" in finding.problem
+  assert finding.fix == "pip install 'jax<0.13,>=0.10'"
+
+
+def test_versions_in_range_and_versions_nobody_limits_are_fine():
+  wanted = SpecifierSet(">=0.10,<0.13")
+  # A release candidate of an allowed release is one that somebody chose.
+  for version in ("0.10.2", "0.11.0rc1"):
+    assert not doctor.check_package("jax", version, wanted).problem
+  assert not doctor.check_package("jaxlib", "0.1").problem
+
+
+def test_a_missing_package_is_a_problem_unless_only_training_needs_it():
+  assert doctor.check_package("seqio", None).problem == "seqio is not installed"
+  optax = doctor.check_package("optax", None, SpecifierSet("<0.3"))
+  assert not optax.problem
+  assert optax.fix == "pip install 'optax<0.3', to train drafts"
+
+
+def test_the_installed_project_is_the_one_that_runs():
+  assert not doctor.check_project("0.2.0", "0.2.0", "/here").problem
+  stale = doctor.check_project("0.2.0", "0.1.0", "/here")
+  assert stale.problem == "specdec_t5x 0.2.0 runs, but 0.1.0 is installed"
+  absent = doctor.check_project("0.2.0", None, "/here")
+  assert not absent.problem
+  assert absent.fix.startswith("pip install -e .")
+
+
+def test_one_t5x_is_fine_none_and_a_broken_one_are_problems():
+  assert not problems(doctor.check_t5x("upstream in /a", None, ["/a"]))
+  (none,) = doctor.check_t5x(None, None, [])
+  assert none.problem == "there is no package t5x"
+  assert "pip install ./t5x_runtime" in none.fix
+  (broken,) = doctor.check_t5x(None, "ImportError: no clu", ["/a"])
+  assert broken.problem == "t5x can't be imported: ImportError: no clu"
+
+
+def test_two_t5x_are_a_problem_even_if_the_active_one_works():
+  found = doctor.check_t5x("upstream in /a", None, ["/a", "/b"])
+  assert [x.problem for x in problems(found)] == ["two packages t5x: /a and /b"]
+
+
+def test_installed_t5x_counts_folders_once_and_distributions(tmp_path, monkeypatch):
+  for name in ("one", "two"):
+    (tmp_path / name / "t5x").mkdir(parents=True)
+    (tmp_path / name / "t5x" / "__init__.py").touch()
+  (tmp_path / "data" / "t5x").mkdir(parents=True)  # No package.
+  (tmp_path / "link").symlink_to(tmp_path / "one")
+  paths = [str(tmp_path / name) for name in ("one", "two", "data", "link", "none")]
+  monkeypatch.setattr(doctor, "_version", {}.get)
+  found = doctor.installed_t5x(paths)
+  assert found == [os.path.realpath(tmp_path / x / "t5x") for x in ("one", "two")]
+  # One installed over the other: one folder.
+  monkeypatch.setattr(doctor, "_version", dict.fromkeys(doctor.PROVIDERS, "1.0").get)
+  assert doctor.installed_t5x(paths[:1]) == list(doctor.PROVIDERS)
+
+
+def test_an_accelerator_that_jax_does_not_see_is_a_problem():
+  (unused,) = problems(doctor.check_devices([CPU], None, ["cuda"]))
+  assert unused.problem == "/dev/nvidia[0-9]* is there, but JAX sees a CPU only"
+  assert "pip install -e '.[cuda]'" in unused.fix
+  assert not problems(doctor.check_devices([GPU], None, ["cuda"]))
+  # Left alone on purpose.
+  *_, chosen = doctor.check_devices([CPU], None, ["cuda"], "cpu")
+  assert not chosen.problem
+  assert "unset JAX_PLATFORMS" in chosen.fix
+
+
+def test_no_device_at_all_is_a_problem():
+  (finding,) = doctor.check_devices([], "RuntimeError: no backend", [], "cuda")
+  assert finding.problem == "JAX finds no device: RuntimeError: no backend"
+  assert "'cuda'" in finding.fix
+
+
+def test_devices_are_counted_and_the_dtype_advised():
+  gpus, dtype = doctor.check_devices([GPU, GPU], None, ["cuda"])
+  assert gpus == Finding("gpu", "2 x NVIDIA H200, 139.0 GiB each")
+  assert "--gin.PARAM_DTYPE=\"'bfloat16'\"" in dtype.fix
+  _, dtype = doctor.check_devices([CPU], None, [])
+  assert not dtype.fix
+
+
+@pytest.mark.parametrize("error", [ImportError("no ELF"), AssertionError(), OSError()])
+def test_a_broken_jax_is_reported(monkeypatch, error):
+  def fail(name):
+    raise error
+
+  monkeypatch.setattr(doctor.importlib, "import_module", fail)
+  devices, why = doctor.jax_devices()
+  assert devices == []
+  assert why.startswith(type(error).__name__)
+
+
+@pytest.mark.parametrize(
+  ("code", "why"),
+  [
+    ("import clu_that_is_not_there", "ModuleNotFoundError: No module named 'clu_that"),
+    ("raise TypeError('Descriptors cannot\\nbe created')", "TypeError: Descriptors ca"),
+  ],
+)
+def test_a_broken_t5x_is_reported_and_not_taken_for_none(
+  tmp_path, monkeypatch, capfd, code, why
+):
+  (tmp_path / "t5x").mkdir()
+  noise = "import os; os.write(2, b'noise')"
+  (tmp_path / "t5x" / "__init__.py").write_text(f"{noise}\n{code}\n")
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.delitem(sys.modules, "t5x", raising=False)
+  active, error = doctor.active_t5x()
+  assert active is None
+  assert error.startswith(why)
+  assert capfd.readouterr().err == ""
+
+
+def test_a_demo_pair_that_lacks_parts_is_a_hint(tmp_path):
+  pair = PAIRS["ende"]
+  missing = pair.missing(str(tmp_path))
+  finding = doctor.check_demo(pair, missing)
+  assert not finding.problem
+  assert f"`{pair.command}`" in finding.fix
+  assert pair.target.checkpoint in finding.value
+  assert doctor.check_demo(pair, []) == Finding("ende", "complete")
+
+
+def test_the_report_ends_with_the_problems():
+  bad = Finding("jax", "0.1", "jax is 0.1", "pip install jax")
+  hint = Finding("ende", "lacks a/b", fix="make demo")
+  lines = doctor.render({"packages": [bad], "demo": [hint], "t5x": [Finding("t", "x")]})
+  assert lines[:3] == ["packages", "  jax   0.1", ""]
+  assert lines[-2:] == [
+    "hint: ende -> make demo",
+    "problem: jax is 0.1 -> pip install jax",
+  ]
+  assert doctor.render({"t5x": [Finding("t", "x")]})[-1] == "no problem found"
+
+
+def test_long_values_stay_within_the_line_with_whole_paths():
+  paths = [f"runs/demo/ende/part-{i}" + "x" * 20 for i in range(5)]
+  lines = doctor.render({"demo": [Finding("ende", f"lacks {', '.join(paths)}")]})
+  assert max(map(len, lines)) <= 88
+  assert all(any(path in line for line in lines) for path in paths)
+
+
+def test_the_command_runs_from_any_directory_and_is_quiet(tmp_path):
+  root = str(pathlib.Path(__file__).parents[1])
+  paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+  process = subprocess.run(
+    [sys.executable, "-m", "specdec_t5x.doctor"],
+    cwd=tmp_path,
+    env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": "cpu"},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert process.stderr == ""
+  found = [x for x in process.stdout.splitlines() if x.startswith("problem: ")]
+  assert process.returncode == bool(found), process.stdout
+  assert f"demo pairs in {tmp_path}" in process.stdout
+  for name in ("python", "tensorflow-datasets", "active", "cpu", "cnndm"):
+    assert f"\n  {name} " in process.stdout
