@@ -1,6 +1,7 @@
 """Shows how speculative decoding works on one text, as the paper's figure 1 does.
 
-  python scripts/show_trace.py --text "Two men are playing a game."
+  python scripts/show_trace.py \
+    --text "translate English to German: Jan visited two old teachers."
 
 Each line is an iteration, that is, one call of the target: the drafted tokens that it
 accepted, the one that it rejected, and the token that it put in its place. Where the
@@ -9,24 +10,20 @@ also drawn as an image.
 """
 
 import argparse
-import os
 import sys
 import textwrap
 from collections.abc import Sequence
 
 if __name__ == "__main__":
-  # TensorFlow prints while it loads, before any log level applies.
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  from specdec_t5x.quiet import import_quietly
+
+  import_quietly("tensorflow")
 
 from etils import epath
 
 import specdec_t5x
+from specdec_t5x.demo.recipe import ENDE
 from specdec_t5x.report import render, trace
-
-# The demo pair, as `make demo` makes it.
-VOCABULARY = "runs/demo/ende/vocabulary.model"
-TARGET = "runs/demo/ende/target/checkpoint_1600"
-DRAFT = "runs/demo/ende/draft_small/checkpoint_1500"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,9 +56,13 @@ def _parser() -> argparse.ArgumentParser:
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument("--text", required=True, help="with the models' own prefix")
-  parser.add_argument("--target", default=TARGET, help="checkpoint (%(default)s)")
-  parser.add_argument("--draft", default=DRAFT, help="checkpoint (%(default)s)")
-  parser.add_argument("--vocabulary", default=VOCABULARY, help="(%(default)s)")
+  parser.add_argument(
+    "--target", default=ENDE.target.checkpoint, help="checkpoint (%(default)s)"
+  )
+  parser.add_argument(
+    "--draft", default=ENDE.drafts[0].checkpoint, help="checkpoint (%(default)s)"
+  )
+  parser.add_argument("--vocabulary", default=ENDE.vocabulary, help="(%(default)s)")
   parser.add_argument("--gamma", type=int, default=5, help="tokens drafted a call")
   parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
   parser.add_argument("--seed", type=int, default=0, help="of the sampling")

@@ -8,7 +8,6 @@ The functions `check_*` judge facts; those that gather the facts follow them.
 """
 
 import collections
-import contextlib
 import dataclasses
 import glob
 import importlib
@@ -16,12 +15,13 @@ import os
 import platform
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
 import specdec_t5x
 from specdec_t5x.demo.recipe import PAIRS, DemoPair
+from specdec_t5x.quiet import import_quietly
 
 try:
   from packaging.requirements import Requirement
@@ -244,26 +244,11 @@ def _needs(name):
 def active_t5x() -> tuple[str | None, str | None]:
   """Imports `t5x`; returns its name and path, and why it can't be imported."""
   try:
-    with _quiet():
-      t5x = importlib.import_module("t5x")
+    t5x = import_quietly("t5x")
   except BROKEN as error:
     is_absent = isinstance(error, ModuleNotFoundError) and error.name == "t5x"
     return None, None if is_absent else _first_line(error)
   return f"{getattr(t5x, 'PROVIDER', 'upstream')} in {next(iter(t5x.__path__))}", None
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-  # Upstream's import loads TensorFlow, which writes to descriptor 2 while it loads.
-  sys.stderr.flush()
-  terminal = os.dup(2)
-  try:
-    with open(os.devnull, "w") as nowhere:
-      os.dup2(nowhere.fileno(), 2)
-    yield
-  finally:
-    os.dup2(terminal, 2)
-    os.close(terminal)
 
 
 def installed_t5x(paths: Sequence[str]) -> list[str]:
