@@ -36,7 +36,7 @@ def test_training_leaves_the_checkpoint_that_the_recipe_names(pair, part):
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda p: p.name)
 def test_the_bare_jobs_decode_the_demo_pair(pair):
-  gin_utils.parse_gin_flags(["."], [f"configs/pairs/demo_{pair.name}.gin"], [])
+  gin.parse_config_file(f"configs/pairs/demo_{pair.name}.gin")
   assert macro("TARGET_CHECKPOINT_PATH") == pair.target.checkpoint
   assert macro("DRAFT_CHECKPOINT_PATH") == pair.drafts[0].checkpoint
   lengths = {"inputs": pair.max_input, "targets": pair.max_output}
