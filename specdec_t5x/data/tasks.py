@@ -95,7 +95,7 @@ def translation_from_files(
   """
   pairs.check_files(files)
   for split, paths in files.items():
-    if isinstance(paths, str) or len(paths) != 2:
+    if isinstance(paths, str) or len(paths) != 2 or not paths[0]:
       raise ValueError(
         f"files[{split!r}] is {paths!r}, expected (source path, target path); the "
         "target path may be None."
