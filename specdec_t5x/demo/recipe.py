@@ -95,9 +95,9 @@ CNNDM = DemoPair(
   gamma=7,
   max_input=512,
   max_output=128,
-  target=_part("cnndm", "target", "11.4M parameters", "demo_cnndm_target", 1200, 12),
+  target=_part("cnndm", "target", "11.4M parameters", "demo_cnndm_target", 400, 7),
   drafts=(
-    _part("cnndm", "draft_small", "0.9M, distilled", "demo_cnndm_draft", 1200, 3),
+    _part("cnndm", "draft_small", "0.9M, distilled", "demo_cnndm_draft", 300, 3),
   ),
 )
 PAIRS = {pair.name: pair for pair in (ENDE, CNNDM)}
