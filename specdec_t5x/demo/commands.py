@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -27,7 +28,7 @@ def infer(gin_file: str, output_dir: str, log_file: str) -> Finished:
 
   Args:
     gin_file: from the current directory.
-    output_dir: where its results go.
+    output_dir: where its results go; those of an earlier run are removed.
     log_file: gets what the command prints.
 
   Raises:
@@ -37,6 +38,8 @@ def infer(gin_file: str, output_dir: str, log_file: str) -> Finished:
   arguments += [f"--gin.INFER_OUTPUT_DIR='{output_dir}'"]
   command = " ".join(["python", *arguments])
   os.makedirs(os.path.dirname(log_file), exist_ok=True)
+  # The command would keep finished results, even of a pair that was trained anew.
+  shutil.rmtree(output_dir, ignore_errors=True)
   with open(log_file, "w+", encoding="utf-8", errors="replace") as log:
     process = subprocess.run(
       [sys.executable, *arguments], stdout=log, stderr=log, check=False

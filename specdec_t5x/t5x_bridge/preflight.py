@@ -1,7 +1,9 @@
 """Checks of a run before any model work: what is wrong is said in seconds."""
 
+import json
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import seqio
@@ -11,6 +13,7 @@ from t5x import utils
 from specdec_t5x.assemble import PAIR
 from specdec_t5x.t5x_bridge.checkpoint import Shapes, flat_shapes, parameter_shapes
 from specdec_t5x.t5x_bridge.model import SpeculativeEncoderDecoderModel
+from specdec_t5x.t5x_bridge.writer import SUMMARY
 
 
 def check_run(
@@ -19,6 +22,7 @@ def check_run(
   output_dir: str,
   target_path: str,
   draft_path: str | None = None,
+  settings: Mapping[str, Any] | None = None,
 ) -> None:
   """Checks task, vocabularies, output directory and checkpoints of a run.
 
@@ -30,6 +34,8 @@ def check_run(
     output_dir: where results will go.
     target_path: the target's checkpoint.
     draft_path: the draft's, for a speculative model.
+    settings: the run's knobs; None where they are not to be compared with what is in
+      `output_dir`.
 
   Raises:
     ValueError: naming what was expected, what came, and what to do.
@@ -37,6 +43,8 @@ def check_run(
   check_task(dataset_cfg)
   utils.verify_matching_vocabs(dataset_cfg, model)
   check_writable(output_dir)
+  if settings is not None:
+    check_same_run(output_dir, settings)
   paths = dict(zip(PAIR, (target_path, draft_path), strict=True))
   expected = expected_shapes(model, dataset_cfg.task_feature_lengths)
   for name, shapes in expected.items():
@@ -74,6 +82,27 @@ def check_writable(directory: str) -> None:
       f"INFER_OUTPUT_DIR={directory} can't be written to ({error}). Choose a directory "
       "that you may create files in."
     ) from error
+
+
+def check_same_run(output_dir: str, settings: Mapping[str, Any]) -> None:
+  """Raises a ValueError where the directory holds a finished run with other settings.
+
+  T5X keeps what is finished, so the new run would silently be the old one.
+  """
+  summary = epath.Path(output_dir) / SUMMARY
+  if not summary.exists():
+    return
+  found = json.loads(summary.read_text())["settings"]
+  found.pop("verification")  # of the rule, which the writer adds
+  # As JSON gives them back: tuples become lists.
+  wanted = json.loads(json.dumps(dict(settings)))
+  names = [n for n in {**found, **wanted} if found.get(n) != wanted.get(n)]
+  if names:
+    changes = ", ".join(f"{n}: {found.get(n)!r} -> {wanted.get(n)!r}" for n in names)
+    raise ValueError(
+      f"INFER_OUTPUT_DIR={output_dir} holds a finished run with other settings "
+      f"({changes}). Choose another directory, or remove this one to run again."
+    )
 
 
 def expected_shapes(model, lengths: Mapping[str, int]) -> dict[str, Shapes]:

@@ -117,6 +117,18 @@ def test_bad_input_ends_the_run_before_any_model_work(pair, tmp_path):
   assert not list(tmp_path.glob("tmp-*"))
 
 
+def test_a_finished_run_is_not_taken_for_one_with_other_settings(pair, speculative):
+  gin_file, draft = pair
+  process = runs.infer(
+    *("configs/spec_ende.gin", gin_file),
+    DRAFT_CHECKPOINT_PATH=draft,
+    INFER_OUTPUT_DIR=str(speculative),
+    GAMMA=4,
+  )
+  assert process.returncode != 0
+  assert "gamma: 3 -> 4" in process.stderr
+
+
 @pytest.mark.parametrize(("task", "command"), [("ende", "demo"), ("cnndm", "demo-all")])
 def test_without_the_demo_pair_a_bare_job_names_what_makes_it(task, command, tmp_path):
   (tmp_path / "configs").symlink_to(runs.ROOT / "configs")
