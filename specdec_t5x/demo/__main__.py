@@ -94,7 +94,7 @@ def _compare(pair, inputs):
     target=api.load_model(pair.target.checkpoint),
     drafts={part.name: api.load_model(part.checkpoint) for part in pair.drafts},
     processor=sentencepiece.SentencePieceProcessor(model_file=pair.vocabulary),
-    texts=corpora.test_texts(pair.name, inputs),
+    texts=corpora.held_out_texts(pair.name, inputs),
     metric=corpora.METRICS[pair.name],
     gamma=pair.gamma,
     max_input=pair.max_input,

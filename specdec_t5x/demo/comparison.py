@@ -5,7 +5,7 @@ outputs differ in length, so whole outputs do not compare.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +74,7 @@ class Comparison:
   drafts: dict[str, Model]
   processor: sentencepiece.SentencePieceProcessor
   texts: Sequence[tuple[str, str]]
-  metric: api.Callable[[list[str], list[str]], float]
+  metric: Callable[[list[str], list[str]], float]
   gamma: int
   max_input: int
   max_output: int

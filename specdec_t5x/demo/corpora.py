@@ -13,7 +13,7 @@ METRICS = {
 }
 
 
-def test_texts(pair: str, count: int) -> list[tuple[str, str]]:
+def held_out_texts(pair: str, count: int) -> list[tuple[str, str]]:
   """Returns the first inputs, with their prefix, and references of the test split."""
   rows, prefix = _SOURCES[pair]
   return [(prefix + source, target) for source, target in rows("test", count, 0)]
