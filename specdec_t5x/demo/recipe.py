@@ -32,7 +32,7 @@ class DemoPair:
   Attributes:
     name: 'ende' or 'cnndm'.
     about: what the task is.
-    metric: 'BLEU' or 'ROUGE-L'.
+    metric: 'BLEU' or 'ROUGE-Lsum'.
     gamma: tokens drafted an iteration in the comparison.
     max_input: tokens of an input.
     max_output: room for an output, in tokens.
@@ -91,7 +91,7 @@ ENDE = DemoPair(
 CNNDM = DemoPair(
   name="cnndm",
   about="synthetic news articles with highlights",
-  metric="ROUGE-L",
+  metric="ROUGE-Lsum",
   gamma=7,
   max_input=512,
   max_output=128,
