@@ -107,8 +107,7 @@ def train(
     "seed": seed,
   }
   params = _first_params(network, init_checkpoint, seed)
-  store = T5XParameters(network, output_dir)
-  saved = Checkpoints(output_dir, store, keep)
+  saved = Checkpoints(output_dir, T5XParameters(network, output_dir), keep)
   claim(output_dir, settings)
   return trainer.run(params, output_dir, saved)
 
