@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Test processes: each takes 3 to 5 GiB.
+WORKERS ?= 2
 
 .PHONY: demo demo-all test lint format install clean
 
@@ -14,7 +16,7 @@ demo-all: install
 	$(BIN)/python -m specdec_t5x.demo --pairs ende cnndm
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: install
 	$(BIN)/ruff check .

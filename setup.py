@@ -37,6 +37,7 @@ setup(
   extras_require={
     "test": [
       "pytest>=8",
+      "pytest-xdist>=3",
       "chex>=0.1.90",
       "beartype>=0.19",
       "scipy>=1.13",
