@@ -95,6 +95,9 @@ def generate(
   vocabulary: str,
   *,
   gamma: int = 5,
+  verification: str = "token",
+  lenience: float = 1.0,
+  num_candidates: int = 1,
   sampling: Sampling = GREEDY,
   max_length: int = 128,
   batch_size: int = 16,
@@ -102,14 +105,18 @@ def generate(
 ) -> list[Generation]:
   """Decodes texts from a target with the help of a draft.
 
-  The outputs are the target's own: token for token when greedy, in law when sampled.
+  The outputs are the target's own, token for token when greedy, in law when sampled,
+  unless the rule is 'lenient' or 'typical' (`RULES[verification].guarantee`).
 
   Args:
     inputs: texts, with whatever prefix the models were trained with.
     target: the model whose law is kept.
     draft: the model that drafts; None decodes one token a call.
     vocabulary: path of the SentencePiece model that both were trained with.
-    gamma: tokens drafted an iteration.
+    gamma: length of a draft, in tokens.
+    verification: name of a rule in `specdec_t5x.core.rules.RULES`.
+    lenience: of the rule 'lenient'.
+    num_candidates: drafts an iteration, for the rules 'kseq' and 'recursive'.
     sampling: temperature, top-k, top-p.
     max_length: room for an output, in tokens.
     batch_size: inputs decoded at once.
@@ -129,7 +136,14 @@ def generate(
   ids = [[*processor.encode(text), processor.eos_id()] for text in inputs]
   longest = max(map(len, ids), default=0)
   length = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
-  network, params = together(target, draft, gamma)
+  network, params = together(
+    target,
+    draft,
+    gamma,
+    verification=verification,
+    lenience=lenience,
+    num_candidates=num_candidates,
+  )
   run = compiled(network, sampling, max_length, processor.eos_id())
   outputs = []
   for first in range(0, len(ids), batch_size):
@@ -146,12 +160,19 @@ def generate(
 
 
 def together(
-  target: Model, draft: Model | None, gamma: int
+  target: Model, draft: Model | None, gamma: int, **settings
 ) -> tuple[assemble.Pair | Transformer, Any]:
-  """Returns the network or pair that decodes, and its parameters."""
+  """Returns the network or pair that decodes, and its parameters.
+
+  Args:
+    target: the model whose law is kept.
+    draft: the model that drafts; None for plain decoding.
+    gamma: length of a draft, in tokens.
+    **settings: further ones of `assemble.Pair`.
+  """
   if draft is None:
     return target.network, target.params
-  pair = assemble.Pair(target.network, draft.network, gamma)
+  pair = assemble.Pair(target.network, draft.network, gamma, **settings)
   return pair, {"target": target.params, "draft": draft.params}
 
 

@@ -8,11 +8,14 @@ import dataclasses
 from jaxtyping import Array, Int, Key
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.rules import get_rule
+from specdec_t5x.core.rules import RULES, get_rule, rule_for
+from specdec_t5x.core.types import Drafter, ExtendFn, Rule
 from specdec_t5x.decoding import baseline, generate, state
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.multi import IndependentDrafts
+from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.transformer import Transformer
 
@@ -27,9 +30,11 @@ class Pair:
   Attributes:
     target: the network whose law is kept.
     draft: the network that drafts, over the same vocabulary.
-    gamma: tokens drafted an iteration.
+    gamma: length of a draft, in tokens.
     drafter: how tokens are drafted; one of `DRAFTERS`.
     verification: name of a rule in `core.rules.RULES`.
+    lenience: of the rule 'lenient'; 1 binds to the target's law.
+    num_candidates: independent drafts an iteration, for the rules that take several.
   """
 
   target: Transformer
@@ -37,6 +42,8 @@ class Pair:
   gamma: int
   drafter: str = "draft_model"
   verification: str = "token"
+  lenience: float = 1.0
+  num_candidates: int = 1
 
   def __post_init__(self):
     if self.gamma < 1 or self.gamma != int(self.gamma):
@@ -53,7 +60,25 @@ class Pair:
         f"{sizes[0]}, the draft's {sizes[1]}. Use a draft trained with the target's "
         "vocabulary (and padded to the same size)."
       )
-    get_rule(self.verification)
+    count = self.num_candidates
+    if count < 1 or count != int(count):
+      raise ValueError(
+        f"NUM_CANDIDATES must be a whole number of at least 1, got {count}."
+      )
+    if count > 1 and not get_rule(self.verification).takes_candidates:
+      several = [name for name, rule in RULES.items() if rule.takes_candidates]
+      raise ValueError(
+        f"NUM_CANDIDATES={count} needs a VERIFICATION of {several}, got "
+        f"{self.verification!r}, which judges a single draft."
+      )
+
+  def rule(self, sampling: Sampling) -> tuple[Rule, Sampling]:
+    """Returns the rule, and the adjustment of the target's law that it works on.
+
+    Raises:
+      ValueError: where the rule does not go with the way of sampling.
+    """
+    return rule_for(self.verification, sampling, self.lenience)
 
 
 def decode(
@@ -90,25 +115,44 @@ def prepare(
   eos_id: int,
 ) -> tuple[Speculation, DecodeState]:
   """Returns what the loop needs: how to step and where to start; as for `decode`."""
-  slots = state.num_slots(max_length, pair.gamma)
+  rule, target_sampling = pair.rule(sampling)
+  drafted = pair.gamma * pair.num_candidates
+  slots = state.num_slots(max_length, drafted)
   per_input = keys.shape[0] // inputs.shape[0]
   extend, cache = start_decoding(
     pair.target, params["target"], inputs, slots, per_input
   )
-  draft_extend, draft_cache = start_decoding(
-    pair.draft, params["draft"], inputs, slots, per_input
+  drafter, drafter_state = start_drafting(
+    pair, params["draft"], inputs, slots, per_input, sampling
   )
   spec = Speculation(
     extend=extend,
-    drafter=DraftModel(draft_extend, pair.gamma, sampling),
-    rule=get_rule(pair.verification),
-    sampling=sampling,
+    drafter=drafter,
+    rule=rule,
+    sampling=target_sampling,
     gamma=pair.gamma,
     max_length=max_length,
     eos_id=eos_id,
+    num_candidates=pair.num_candidates,
   )
-  start = state.initial_state(cache, draft_cache, keys, max_length, pair.gamma)
+  start = state.initial_state(cache, drafter_state, keys, max_length, drafted)
   return spec, start
+
+
+def start_drafting(
+  pair: Pair,
+  params,
+  inputs: Int[Array, "B E"],
+  slots: int,
+  per_input: int,
+  sampling: Sampling,
+) -> tuple[Drafter, DecoderCache]:
+  """Returns the drafter and its first state; `params` are the draft's."""
+  several = get_rule(pair.verification).takes_candidates
+  rows = per_input * pair.num_candidates
+  extend, cache = start_decoding(pair.draft, params, inputs, slots, rows)
+  drafter = DraftModel(extend, pair.gamma, sampling)
+  return IndependentDrafts(drafter, pair.num_candidates) if several else drafter, cache
 
 
 def decode_plain(
@@ -119,10 +163,42 @@ def decode_plain(
   sampling: Sampling,
   max_length: int,
   eos_id: int,
+  block: int = 1,
 ) -> Decoded:
-  """Decodes one token a call; arguments as `decode`'s."""
-  slots = state.num_slots(max_length, gamma=0)
+  """Decodes one token a call; arguments as `decode`'s.
+
+  `block` is the number of tokens that a call scores, of which the first counts; see
+  `decoding.baseline`.
+  """
+  extend, start = prepare_plain(network, params, inputs, keys, max_length, block)
+  return baseline.generate_plain(extend, sampling, start, max_length, eos_id, block)
+
+
+def prepare_plain(
+  network: Transformer,
+  params,
+  inputs: Int[Array, "B E"],
+  keys: Key[Array, "R"],
+  max_length: int,
+  block: int = 1,
+) -> tuple[ExtendFn, DecodeState]:
+  """Returns what the plain loop needs; arguments as `decode_plain`'s.
+
+  Raises:
+    ValueError: where a block has no token.
+  """
+  check_block(block)
+  # A block overruns the output as a draft of block - 1 tokens does.
+  slots = state.num_slots(max_length, block - 1)
   per_input = keys.shape[0] // inputs.shape[0]
   extend, cache = start_decoding(network, params, inputs, slots, per_input)
-  start = state.initial_state(cache, None, keys, max_length, gamma=0)
-  return baseline.generate_plain(extend, sampling, start, max_length, eos_id)
+  return extend, state.initial_state(cache, None, keys, max_length, block - 1)
+
+
+def check_block(block: int) -> None:
+  """Raises a ValueError where `block` is no number of tokens to score a call."""
+  if block < 1 or block != int(block):
+    raise ValueError(
+      f"BLOCK must be a whole number of at least 1, got {block}. 1 is plain decoding, "
+      "GAMMA + 1 the strict baseline of a speculative run."
+    )

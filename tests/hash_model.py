@@ -5,12 +5,15 @@ what it predicts; and its law can be enumerated.
 """
 
 import dataclasses
+import functools
 
 import flax.struct
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.core.distributions import adjusted_probs
+from specdec_t5x.analysis.enumeration import Setting, target_law
+from specdec_t5x.network.cache import block_mask
+from tests.exactness.laws import adjusted
 
 MODULUS = 97
 
@@ -22,6 +25,15 @@ class TokenCache:
 
   def at(self, index):
     return self.replace(index=index)
+
+  def moved(self, source, destination, size):
+    rows, block = jnp.arange(self.index.size)[:, None], jnp.arange(size)
+    moved = self.tokens[rows, source[:, None] + block]
+    tokens = self.tokens.at[rows, destination[:, None] + block].set(moved)
+    return self.replace(tokens=tokens)
+
+  def of_rows(self, rows):
+    return TokenCache(self.index[rows], self.tokens[rows])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,35 +56,40 @@ class HashModel:
     # Slots start with garbage: nothing may read one before it is written.
     return TokenCache(jnp.zeros(rows, jnp.int32), jnp.full((rows, num_slots), 3))
 
-  def extend(self, cache, tokens):
-    size, slots = tokens.shape[1], jnp.arange(cache.tokens.shape[1])
+  def extend(self, cache, tokens, positions=None, tree=None):
+    size, slots = tokens.shape[1], cache.tokens.shape[1]
     rows = jnp.arange(tokens.shape[0])[:, None]
-    written = cache.tokens.at[rows, cache.index[:, None] + jnp.arange(size)].set(tokens)
-    weights = jnp.asarray(_weights(slots.size))
-    sums = jnp.cumsum((written + 1) * weights, axis=1) % MODULUS
-    positions = cache.index[:, None] + jnp.arange(size)
-    logits = jnp.asarray(self.table)[jnp.take_along_axis(sums, positions, axis=1)]
+    written_to = cache.index[:, None] + jnp.arange(size)
+    written = cache.tokens.at[rows, written_to].set(tokens)
+    if tree is None:
+      positions = written_to
+      tree = jnp.broadcast_to(jnp.tri(size, dtype=bool), (*tokens.shape, size))
+    stands_at = jnp.broadcast_to(jnp.arange(slots), written.shape)
+    stands_at = stands_at.at[rows, written_to].set(positions)
+    terms = (written + 1) * jnp.asarray(_weights(slots))[stands_at]
+    seen = block_mask(cache.index, slots, tree)
+    sums = jnp.where(seen, terms[:, None], 0).sum(axis=-1) % MODULUS
+    logits = jnp.asarray(self.table)[sums]
     return logits, logits, TokenCache(cache.index + size, written)
+
+  def law(self, sampling):
+    """The adjusted law as a function of the output so far, in float64."""
+    table, weights = self.table, _weights(64)
+
+    @functools.cache
+    def law(output):
+      terms = [(x + 1) * weights[i] for i, x in enumerate((0, *output))]
+      return adjusted(table[sum(terms) % MODULUS], sampling)
+
+    return law
 
 
 def _weights(size):
   return np.array([(7 * i * i + 3 * i + 1) % 31 for i in range(size)])
 
 
-def sequence_law(model, sampling, max_length, eos_id=1):
+def sequence_law(model, sampling, max_length):
   """Returns the probability of each padded output, by enumeration in float64."""
-  probs = np.asarray(adjusted_probs(jnp.asarray(model.table), sampling), np.float64)
-  weights, law = _weights(max_length + 1), {}
-
-  def expand(output, probability):
-    ended = output[-1:] == (eos_id,)
-    if ended or len(output) == max_length:
-      law[output + (0,) * (max_length - len(output))] = probability
-      return
-    prefix = np.array([0, *output]) + 1
-    row = probs[(prefix * weights[: prefix.size]).sum() % MODULUS]
-    for token in range(model.vocab_size):
-      expand((*output, token), probability * row[token])
-
-  expand((), 1.0)
-  return law
+  law = model.law(sampling)
+  outputs = target_law(Setting(law, law, None, 0, max_length))
+  return {o + (0,) * (max_length - len(o)): mass for o, mass in outputs.items()}

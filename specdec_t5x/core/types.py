@@ -5,7 +5,8 @@ law (`target_probs`), q the draft's (`draft_probs`). Accepted tokens are drafted
 that the target let pass; the recovered token replaces the first rejected one; the bonus
 token follows a draft that was accepted whole.
 
-Shapes: B batch, G drafted tokens (gamma), K = G + 1 scored positions, V vocabulary.
+Shapes: B batch, G drafted tokens (gamma), K = G + 1 scored positions, C candidates, V
+vocabulary.
 """
 
 import enum
@@ -20,9 +21,14 @@ class Guarantee(enum.Enum):
   """What a verification rule promises about the output's law."""
 
   EXACT = "the target's distribution"
-  GREEDY_EXACT = "the target's greedy output"
-  BOUNDED = "no token more likely than p / lenience"
-  LOSSY = "none"
+  GREEDY_EXACT = "the target's own greedy output, or beam"
+  BOUNDED = "no token's probability above p / lenience (greedy: p >= lenience max p)"
+  LOSSY = "nothing of the target's distribution"
+
+  @property
+  def keeps_the_law(self) -> bool:
+    """Whether the output is the target's own, in law or token for token."""
+    return self in (Guarantee.EXACT, Guarantee.GREEDY_EXACT)
 
 
 @flax.struct.dataclass
@@ -42,37 +48,61 @@ class Proposal:
 
 
 @flax.struct.dataclass
+class Candidates:
+  """C drafts of each row, drawn independently from the same law.
+
+  Attributes:
+    tokens: the drafts of each row.
+    draft_probs: q, the law of each token given those before it in its draft.
+    num_valid: how many tokens of each draft count, as in `Proposal`.
+  """
+
+  tokens: Int[Array, "B C G"]
+  draft_probs: Float[Array, "B C G V"]
+  num_valid: Int[Array, "B C"]
+
+
+@flax.struct.dataclass
 class Verdict:
   """What the target made of a proposal.
 
   Attributes:
     num_accepted: length of the accepted prefix, at most `num_valid`.
     next_token: the recovered token, or the bonus token after a whole acceptance.
+    candidate: the draft that the accepted prefix is of; None where there was but one.
   """
 
   num_accepted: Int[Array, "B"]
   next_token: Int[Array, "B"]
+  candidate: Int[Array, "B"] | None = None
 
 
 @runtime_checkable
 class Rule(Protocol):
-  """A verification rule: a pure function, its randomness given as uniforms."""
+  """A verification rule: a pure function, its randomness given as uniforms.
+
+  Attributes:
+    guarantee: what it promises about the output's law.
+    takes_candidates: whether it judges `Candidates` (target_probs [B, C, K, V],
+      uniforms [B, C G + 1], draft by draft) or a single `Proposal`.
+  """
 
   guarantee: Guarantee
+  takes_candidates: bool
 
   def verify(
     self,
-    target_probs: Float[Array, "B K V"],
-    proposal: Proposal,
-    uniforms: Float[Array, "B K"],
+    target_probs: Float[Array, "B K V"] | Float[Array, "B C K V"],
+    proposal: Proposal | Candidates,
+    uniforms: Float[Array, "B U"],
   ) -> Verdict:
     """Decides how much of `proposal` stands, and which token follows.
 
     Args:
       target_probs: p at each drafted position and at the one after the last.
-      proposal: the draft.
-      uniforms: independent draws from U[0, 1): one a drafted position, and the last
-        one for the next token.
+      proposal: the draft, or drafts.
+      uniforms: independent draws from U[0, 1): one a drafted token, and the last one
+        for the next token.
 
     Returns:
       The verdict.
@@ -82,19 +112,31 @@ class Rule(Protocol):
 
 @runtime_checkable
 class Cache(Protocol):
-  """What the loop needs of a model's cache: a rollback."""
+  """What the loop needs of a model's cache: rollback, and choices among drafts."""
 
   def at(self, index: Int[Array, "B"]) -> "Cache":
     """Returns the cache with `index` committed entries a row."""
     ...
 
+  def moved(
+    self, source: Int[Array, "B"], destination: Int[Array, "B"], size: int
+  ) -> "Cache":
+    """Returns the cache with `size` entries of each row copied to another slot."""
+    ...
 
-# (cache, tokens [B, N]) -> (logits [B, N, V], features [B, N, D], cache): scores N
-# tokens a row after the committed ones. How models reach drafters and the loop.
-ExtendFn = Callable[
-  [Cache, Int[Array, "B N"]],
-  tuple[Float[Array, "B N V"], Float[Array, "B N D"], Cache],
-]
+  def of_rows(self, rows: Int[Array, "B"]) -> "Cache":
+    """Returns the cache whose row i has the entries of row `rows[i]`.
+
+    Rows trade entries with rows of the same input alone.
+    """
+    ...
+
+
+# (cache, tokens [B, N], positions=None, tree=None) -> (logits [B, N, V], features
+# [B, N, D], cache): scores N tokens a row after the committed ones. How models reach
+# drafters and the loop. `tree` [B, N, N] says which tokens of the block each one sees
+# and `positions` [B, N] where each stands; by default the block is a chain.
+ExtendFn = Callable[..., tuple[Float[Array, "B N V"], Float[Array, "B N D"], Cache]]
 
 
 @runtime_checkable

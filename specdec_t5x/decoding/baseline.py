@@ -1,10 +1,32 @@
-"""Plain decoding with the same network: what speculation is compared with."""
+"""Plain decoding with the same network: what speculation is compared with.
+
+The strict baseline. A product of another shape sums in another order, so scoring one
+token a call and scoring K give logits that differ by rounding, and where two tokens
+are that close, other outputs. With `block` K = gamma + 1 every call of the target has
+the shape that speculation's calls have: the last known token and K - 1 fillers, whose
+own scores are dropped. Then both runs do the same arithmetic on the same numbers,
+provided that
+
+1. a token's logits depend on the tokens before it and on it alone, bit for bit: not on
+   its place in the block, on what follows it there or on stale entries of the cache.
+   Masked entries get weights of exactly 0, so this asks one thing of the machine: that
+   it computes each row of a product alike, wherever the row stands; and
+2. the compiler gives both programs the same kernels for the same shapes.
+
+From 1 and 2 equality follows by induction over the tokens, in any dtype: equal caches
+give equal logits, those give equal tokens, and those equal entries. Neither is promised
+by XLA. Both were observed on CPU with jax 0.10, in float32 and bfloat16
+(tests/decoding/test_baseline.py checks them on a tiny pair); `specdec_t5x.diagnose
+--strict` says whether they hold for a model and a machine. The batch, the inputs'
+padding and `max_length` have to be the same, too: they are part of the shapes.
+"""
 
 import jax
 import jax.numpy as jnp
 
 from specdec_t5x.core.distributions import Sampling, adjusted_probs, sample
 from specdec_t5x.core.types import ExtendFn
+from specdec_t5x.decoding.generate import LoopFn
 from specdec_t5x.decoding.state import Decoded, DecodeState, no_info
 
 
@@ -14,15 +36,20 @@ def generate_plain(
   state: DecodeState,
   max_length: int,
   eos_id: int,
+  block: int = 1,
+  loop: LoopFn = jax.lax.while_loop,
 ) -> Decoded:
   """Decodes one token a call of the target until every row has ended.
 
   Args:
     extend: the target model.
     sampling: the adjustment of its law.
-    state: where to start.
+    state: where to start, made for a gamma of `block` - 1.
     max_length: room for the output, in tokens.
     eos_id: the token that ends a sequence.
+    block: tokens a call, of which only the first counts; gamma + 1 is the strict
+      baseline of a speculation with that gamma.
+    loop: as for `decoding.generate.generate`.
 
   Returns:
     The output; its statistics count calls and tokens, and no drafts.
@@ -33,7 +60,11 @@ def generate_plain(
     return ~state.ended.all()
 
   def iterate(state):
-    logits, _, cache = extend(state.target_cache, state.last_tokens()[:, None])
+    fillers = jnp.zeros((rows.size, block - 1), jnp.int32)
+    tokens = jnp.concatenate([state.last_tokens()[:, None], fillers], axis=1)
+    logits, _, cache = extend(state.target_cache, tokens)
+    # Behind a barrier, or the compiler may drop the fillers' rows from the products.
+    logits = jax.lax.optimization_barrier(logits)
     probs = adjusted_probs(logits[:, 0], sampling)
     token = sample(probs, state.uniforms(1)[:, 0]).astype(jnp.int32)
     live = ~state.ended
@@ -50,7 +81,7 @@ def generate_plain(
       target_cache=cache.at(lengths - 1),
     )
 
-  state = jax.lax.while_loop(unfinished, iterate, state)
+  state = loop(unfinished, iterate, state)
   emitted = state.lengths - 1
   statistics = no_info(rows.size).replace(
     target_calls=emitted, emitted=emitted, log_prob=state.scores

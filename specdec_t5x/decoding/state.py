@@ -98,7 +98,15 @@ def initial_state(
   max_length: int,
   gamma: int,
 ) -> DecodeState:
-  """Returns the state of B rows that hold the start token alone."""
+  """Returns the state of B rows that hold the start token alone.
+
+  Args:
+    target_cache: the target's, empty.
+    drafter_state: the drafter's first state; None in the plain loop.
+    keys: one a row.
+    max_length: room for the output, in tokens.
+    gamma: drafted tokens an iteration, of all candidates together.
+  """
   rows = keys.shape[0]
   # A block may reach gamma + 1 tokens beyond the last place of the output.
   sequences = jnp.full((rows, num_slots(max_length, gamma) + 1), 0, jnp.int32)

@@ -11,7 +11,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.distributions import Sampling, acceptance_mass, adjusted_probs
-from specdec_t5x.core.types import Drafter, ExtendFn, Proposal, Rule, Verdict
+from specdec_t5x.core.types import (
+  Candidates,
+  Drafter,
+  ExtendFn,
+  Proposal,
+  Rule,
+  Verdict,
+)
+from specdec_t5x.decoding import candidates
 from specdec_t5x.decoding.state import DecodeState, StepInfo
 
 
@@ -23,10 +31,12 @@ class Speculation:
     extend: the target model.
     drafter: proposes gamma tokens an iteration.
     rule: decides which of them stand.
-    sampling: the adjustment of the target's law (the drafter has the same).
-    gamma: tokens drafted an iteration.
+    sampling: the adjustment of the target's law that the rule works on (the drafter
+      has the same, but for greedy lenience; see `core.rules.rule_for`).
+    gamma: length of a draft, in tokens.
     max_length: room for the output, in tokens.
     eos_id: the token that ends a sequence.
+    num_candidates: drafts an iteration; more than one only for a rule that takes them.
   """
 
   extend: ExtendFn
@@ -36,6 +46,7 @@ class Speculation:
   gamma: int
   max_length: int
   eos_id: int
+  num_candidates: int = 1
 
 
 def step(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
@@ -43,35 +54,54 @@ def step(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
 
   One call of the target scores the last known token and the whole draft.
   """
-  uniforms = state.uniforms(2 * spec.gamma + 1)
+  drafted = spec.gamma * spec.num_candidates
+  uniforms = state.uniforms(2 * drafted + 1)
   proposal, drafter_state = spec.drafter.propose(
-    state.drafter_state, state.sequences, state.lengths, uniforms[:, : spec.gamma]
+    state.drafter_state, state.sequences, state.lengths, uniforms[:, :drafted]
   )
   proposal = limit(proposal, spec.max_length + 1 - state.lengths, spec.eos_id)
-  block = jnp.concatenate([state.last_tokens()[:, None], proposal.tokens], axis=1)
-  logits, features, target_cache = spec.extend(
-    state.target_cache.at(state.lengths - 1), block
-  )
+  # Last of what is known: its entry is missing in the cache.
+  cache, last = state.target_cache.at(state.lengths - 1), state.last_tokens()
+  score = candidates.score if spec.rule.takes_candidates else score_chain
+  logits, features, cache = score(spec.extend, cache, last, proposal)
   target_probs = adjusted_probs(logits, spec.sampling)
-  verdict = spec.rule.verify(target_probs, proposal, uniforms[:, spec.gamma :])
+  verdict = spec.rule.verify(target_probs, proposal, uniforms[:, drafted:])
+  num_drafted = proposal.num_valid.reshape(last.size, -1).sum(axis=1)
+  if spec.rule.takes_candidates:
+    proposal, target_probs, features, cache = candidates.choose(
+      proposal, target_probs, features, cache, state.lengths, verdict.candidate
+    )
   state = state.replace(
-    target_cache=target_cache,
+    target_cache=cache,
     drafter_state=spec.drafter.commit(drafter_state, verdict, features),
   )
-  return commit(spec, state, proposal, target_probs, verdict)
+  state, info = commit(spec, state, proposal, target_probs, verdict)
+  return state, info.replace(drafted=num_drafted * info.target_calls)
 
 
-def limit(proposal: Proposal, room: Int[Array, "B"], eos_id: int) -> Proposal:
+def limit(
+  proposal: Proposal | Candidates, room: Int[Array, "B"], eos_id: int
+) -> Proposal | Candidates:
   """Returns the proposal cut to what can count.
 
   Nothing follows an end of sequence, and a row with room for n tokens takes at most
   n - 1 drafted ones, for the target always adds one.
   """
   is_eos = proposal.tokens == eos_id
-  gamma = proposal.tokens.shape[1]
-  through_eos = jnp.where(is_eos.any(axis=1), is_eos.argmax(axis=1) + 1, gamma)
+  gamma = proposal.tokens.shape[-1]
+  through_eos = jnp.where(is_eos.any(axis=-1), is_eos.argmax(axis=-1) + 1, gamma)
+  room = room.reshape(-1, *[1] * (through_eos.ndim - 1))
   num_valid = jnp.minimum(proposal.num_valid, jnp.minimum(through_eos, room - 1))
   return proposal.replace(num_valid=jnp.maximum(num_valid, 0))
+
+
+def score_chain(extend: ExtendFn, cache, last: Int[Array, "B"], proposal: Proposal):
+  """Scores the last known token and the draft in one call of the target.
+
+  Returns:
+    Logits [B, K, V], features [B, K, D] and the cache.
+  """
+  return extend(cache, jnp.concatenate([last[:, None], proposal.tokens], axis=1))
 
 
 def commit(

@@ -41,6 +41,45 @@ class DecoderCache:
     """Returns the cache rolled back (or committed) to `index` entries a row."""
     return self.replace(index=index)
 
+  def moved(
+    self, source: Int[Array, "B"], destination: Int[Array, "B"], size: int
+  ) -> "DecoderCache":
+    """Returns the cache with `size` entries of each row copied to another slot."""
+    read_row = jax.vmap(
+      lambda row, start: jax.lax.dynamic_slice_in_dim(row, start, size, axis=1)
+    )
+    move = lambda buffer: write(buffer, read_row(buffer, source), destination)
+    return self.replace(
+      keys=tuple(map(move, self.keys)), values=tuple(map(move, self.values))
+    )
+
+  def gathered(
+    self, sources: Int[Array, "B M"], destination: Int[Array, "B"]
+  ) -> "DecoderCache":
+    """Returns the cache with entries of each row copied from anywhere in it.
+
+    Args:
+      sources: the slots to copy, all read before the first is written.
+      destination: the M copies go to slots destination .. destination+M-1.
+    """
+    read_row = jax.vmap(lambda row, slots: row[:, slots])
+    move = lambda buffer: write(buffer, read_row(buffer, sources), destination)
+    return self.replace(
+      keys=tuple(map(move, self.keys)), values=tuple(map(move, self.values))
+    )
+
+  def of_rows(self, rows: Int[Array, "B"]) -> "DecoderCache":
+    """Returns the cache whose row i has the entries of row `rows[i]`.
+
+    Rows trade entries with rows of the same input alone: what is of the input stays.
+    """
+    take = lambda buffer: buffer[rows]
+    return self.replace(
+      index=self.index[rows],
+      keys=tuple(map(take, self.keys)),
+      values=tuple(map(take, self.values)),
+    )
+
 
 def write(
   buffer: Float[Array, "B H S K"],

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from specdec_t5x.core.beam import BeamExtendFn
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.transformer import Transformer
@@ -25,7 +26,7 @@ def start_decoding(
     num_decodes: rows an input; they stand next to each other.
 
   Returns:
-    The network as a function of cache and tokens, and an empty cache.
+    The network as an `ExtendFn`, and an empty cache.
   """
   variables = {"params": params}
   encoded = module.apply(
@@ -39,7 +40,27 @@ def start_decoding(
     method=module.start,
   )
 
-  def extend(cache, tokens):
-    return module.apply(variables, cache, tokens, method=module.extend)
+  def extend(cache, tokens, positions=None, tree=None):
+    return module.apply(variables, cache, tokens, positions, tree, method=module.extend)
+
+  return extend, cache
+
+
+def start_beams(
+  module: Transformer, params, encoder_input_tokens: Int[Array, "B E"], num_slots: int
+) -> tuple[BeamExtendFn, DecoderCache]:
+  """As `start_decoding`, with all hypotheses of an input in one row of the cache."""
+  _, cache = start_decoding(module, params, encoder_input_tokens, num_slots)
+
+  def extend(cache, tokens, key_positions, visible):
+    logits, _, cache = module.apply(
+      {"params": params},
+      cache,
+      tokens,
+      key_positions,
+      visible,
+      method=module.extend_slots,
+    )
+    return logits, cache
 
   return extend, cache

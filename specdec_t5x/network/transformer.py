@@ -201,23 +201,45 @@ class Transformer(nn.Module):
       jnp.arange(cache.num_slots), (tokens.shape[0], cache.num_slots)
     )
     key_positions = key_positions.at[rows, slots].set(positions)
-    mask = cache_lib.block_mask(index, cache.num_slots, tree)
+    visible = cache_lib.block_mask(index, cache.num_slots, tree)
+    return self.extend_slots(cache, tokens, key_positions, visible)
+
+  def extend_slots(
+    self,
+    cache: DecoderCache,
+    tokens: Int[Array, "B N"],
+    key_positions: Int[Array, "B S"],
+    visible: Bool[Array, "B N S"],
+  ) -> tuple[Float[Array, "B N V"], Float[Array, "B N D"], DecoderCache]:
+    """As `extend`, for a cache whose slots the caller assigns.
+
+    Several hypotheses may share a row: the caller says what is where.
+
+    Args:
+      cache: with at least N free slots at each row's index.
+      tokens: written to slots index .. index+N-1, over whatever was there.
+      key_positions: where in its sequence the token of each slot stands, of these
+        tokens, too; of any value where no token looks.
+      visible: which slots each token sees; its own must be among them.
+    """
+    rows = jnp.arange(tokens.shape[0])[:, None]
+    slots = cache.index[:, None] + jnp.arange(tokens.shape[1])
 
     def remember(keys, values):
       return lambda new: (
-        cache_lib.write(keys, new[0], index),
-        cache_lib.write(values, new[1], index),
+        cache_lib.write(keys, new[0], cache.index),
+        cache_lib.write(values, new[1], cache.index),
       )
 
     features, written = self.decoder(
       self.token_embedder(tokens),
       [remember(k, v) for k, v in zip(cache.keys, cache.values, strict=True)],
-      self.decoder.bias(positions, key_positions, mask),
+      self.decoder.bias(key_positions[rows, slots], key_positions, visible),
       list(zip(cache.cross_keys, cache.cross_values, strict=True)),
       cache.encoder_mask[:, None, :],
     )
     cache = cache.replace(
-      index=index + size,
+      index=cache.index + tokens.shape[1],
       keys=tuple(key for key, _ in written),
       values=tuple(value for _, value in written),
     )

@@ -137,10 +137,25 @@ class CachedEncoderDecoderModel(models.EncoderDecoderModel):
 class PlainEncoderDecoderModel(CachedEncoderDecoderModel):
   """Decodes one token a target call: the baseline that shares the network."""
 
+  def __init__(self, *args, block: int = 1, **kwargs):
+    """Creates the model.
+
+    Args:
+      *args: as `CachedEncoderDecoderModel`'s.
+      block: tokens a call scores, of which the first counts: gamma + 1 for the strict
+        baseline of a speculative run (`decoding.baseline`).
+      **kwargs: as `CachedEncoderDecoderModel`'s.
+
+    Raises:
+      ValueError: where a setting is out of its range.
+    """
+    assemble.check_block(block)
+    super().__init__(*args, **kwargs)
+    self.block = block
+
   def _decode(self, params, inputs, keys, max_length):
-    return assemble.decode_plain(
-      self.module, params, inputs, keys, self.sampling, max_length, self._eos_id
-    )
+    settings = (self.sampling, max_length, self._eos_id, self.block)
+    return assemble.decode_plain(self.module, params, inputs, keys, *settings)
 
 
 class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
@@ -159,6 +174,8 @@ class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
     gamma: int,
     drafter: str = "draft_model",
     verification: str = "token",
+    lenience: float = 1.0,
+    num_candidates: int = 1,
     **kwargs,
   ):
     """Creates the model.
@@ -169,15 +186,21 @@ class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
       input_vocabulary: of the inputs.
       output_vocabulary: of the outputs.
       sampling: temperature, top-k, top-p, for both.
-      gamma: tokens drafted an iteration.
+      gamma: length of a draft, in tokens.
       drafter: how tokens are drafted; one of `assemble.DRAFTERS`.
       verification: name of a rule in `core.rules.RULES`.
+      lenience: of the rule 'lenient'.
+      num_candidates: drafts an iteration, for the rules that take several.
       **kwargs: seed, default_decoder_params, feature_converter_cls.
 
     Raises:
-      ValueError: where gamma is below 1, a name is unknown or vocabularies differ.
+      ValueError: where a setting is out of its range, a name is unknown, settings do
+        not go together or vocabularies differ.
     """
-    self.pair = Pair(target, draft, gamma, drafter, verification)
+    self.pair = Pair(
+      target, draft, gamma, drafter, verification, lenience, num_candidates
+    )
+    self.pair.rule(sampling)
     super().__init__(target, input_vocabulary, output_vocabulary, sampling, **kwargs)
 
   @property

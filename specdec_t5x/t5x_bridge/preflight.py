@@ -40,6 +40,9 @@ def check_run(
   Raises:
     ValueError: naming what was expected, what came, and what to do.
   """
+  guarantee = model.guarantee
+  if not guarantee.keeps_the_law:
+    print(f"{guarantee.name}: this run keeps {guarantee.value}.", flush=True)
   check_task(dataset_cfg)
   utils.verify_matching_vocabs(dataset_cfg, model)
   check_writable(output_dir)
@@ -93,7 +96,6 @@ def check_same_run(output_dir: str, settings: Mapping[str, Any]) -> None:
   if not summary.exists():
     return
   found = json.loads(summary.read_text())["settings"]
-  found.pop("verification")  # of the rule, which the writer adds
   # As JSON gives them back: tuples become lists.
   wanted = json.loads(json.dumps(dict(settings)))
   names = [n for n in {**found, **wanted} if found.get(n) != wanted.get(n)]

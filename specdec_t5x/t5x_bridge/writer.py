@@ -15,8 +15,7 @@ from t5x import infer
 
 import specdec_t5x
 from specdec_t5x.analysis.acceptance import ratio
-from specdec_t5x.core.rules import get_rule
-from specdec_t5x.core.types import Guarantee
+from specdec_t5x.core.rules import guarantee_of
 
 SUMMARY = "speculation.json"
 COUNTS = (
@@ -49,13 +48,13 @@ def merge_and_summarize(
     output_fname: the merged file's name, `task-mode.jsonl-shard-of-shards`.
     tmp_dir: where the chunks are.
     step: the target checkpoint's.
-    verification: the rule's name; None for plain decoding.
+    verification: the rule's name, or 'beam'; None for plain decoding.
     settings: the knobs of the run, by name.
   """
   infer.merge_chunks_to_file(output_dir, output_fname, tmp_dir, step)
   mode = output_fname.split(".jsonl")[0].rsplit("-", 1)[1]
   files = sorted(epath.Path(output_dir).glob(f"*-{mode}.jsonl-?????-of-?????"))
-  guarantee = get_rule(verification).guarantee if verification else Guarantee.EXACT
+  guarantee = guarantee_of(verification)
   summary = {
     "guarantee": guarantee.name,
     "guarantee_means": guarantee.value,

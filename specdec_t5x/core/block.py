@@ -1,0 +1,82 @@
+"""Block verification: the draft is judged as a whole, and never accepted less of.
+
+Source: Sun et al., arXiv 2403.10444, algorithm 2 (there M_b is the target, M_s the
+draft).
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from specdec_t5x.core import chain
+from specdec_t5x.core.distributions import residual, sample
+from specdec_t5x.core.types import Guarantee, Proposal, Verdict
+
+
+class BlockVerification:
+  """Accepts the longest prefix x_1 .. x_i whose own test succeeds.
+
+  With w_0 = 1 and w_i = min(1, w_(i-1) p(x_i) / q(x_i)), prefix i passes with
+  probability h_i = m_i / (m_i + 1 - w_i), m_i = sum_x max(0, w_i p(x) - q(x)) at the
+  position after it (at the draft's end m_i = w_i, so h_i = w_i). What follows it is
+  drawn from norm(max(0, w_i p - q)). In expectation at least as many tokens are
+  accepted as by token verification.
+  """
+
+  guarantee = Guarantee.EXACT
+  takes_candidates = False
+
+  def verify(
+    self,
+    target_probs: Float[Array, "B K V"],
+    proposal: Proposal,
+    uniforms: Float[Array, "B K"],
+  ) -> Verdict:
+    """Accepts a prefix and samples what follows it; see `core.types.Rule`."""
+    weights = prefix_weights(target_probs, proposal)
+    draft_probs = chain.padded_draft_probs(proposal)
+    passes = uniforms[:, :-1] < prefix_probs(target_probs, draft_probs, weights)
+    passes &= chain.is_valid(proposal)
+    lengths = jnp.arange(1, passes.shape[1] + 1)
+    num_accepted = jnp.where(passes, lengths, 0).max(axis=1)
+    p = chain.law_at(target_probs, num_accepted)
+    weight = jnp.take_along_axis(weights, num_accepted[:, None], axis=1)
+    next_probs = residual(weight * p, chain.law_at(draft_probs, num_accepted))
+    return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))
+
+
+def prefix_weights(
+  target_probs: Float[Array, "B K V"], proposal: Proposal
+) -> Float[Array, "B K"]:
+  """Returns w_0 .. w_G, the weights of the draft's prefixes."""
+  p = chain.drafted_probs(target_probs, proposal)
+  q = chain.drafted_probs(proposal.draft_probs, proposal)
+
+  def grow(weight, probs):
+    p, q = probs
+    weight = chain.ratio(weight * p, q)
+    return weight, weight
+
+  first = jnp.ones_like(p[:, 0])
+  _, rest = jax.lax.scan(grow, first, (p.T, q.T))
+  return jnp.concatenate([first[None], rest]).T
+
+
+def prefix_probs(
+  target_probs: Float[Array, "B K V"],
+  draft_probs: Float[Array, "B K V"],
+  weights: Float[Array, "B K"],
+) -> Float[Array, "B G"]:
+  """Returns h_1 .. h_G, the chance that each prefix passes its own test.
+
+  Args:
+    target_probs: p at each position.
+    draft_probs: q, zero at and beyond the draft's end.
+    weights: w_0 .. w_G.
+  """
+  excess = jnp.maximum(weights[..., None] * target_probs - draft_probs, 0.0)
+  mass, weights = excess.sum(axis=-1)[:, 1:], weights[:, 1:]
+  # 0 / 0 where the weight is 1 and p = q comes next: no mass is lost from there on,
+  # so a longer prefix is bound to pass, and this one may.
+  lost = mass + 1 - weights
+  return jnp.where(lost > 0, mass / jnp.where(lost > 0, lost, 1.0), 1.0)

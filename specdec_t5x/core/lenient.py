@@ -1,0 +1,92 @@
+"""Lenience: accept more, within a stated bound on the distribution.
+
+Source: Leviathan et al., ICML 2023, appendix A.5.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from specdec_t5x.core import chain
+from specdec_t5x.core.distributions import sample
+from specdec_t5x.core.token import next_token_probs
+from specdec_t5x.core.types import Guarantee, Proposal, Verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class LenientVerification:
+  """Accepts each drafted x with probability min(1, p(x) / (l q(x))).
+
+  A token then comes out with probability at most p(x) / l; alpha is
+  sum_x min(p(x) / l, q(x)).
+
+  Attributes:
+    lenience: l, above 0 and at most 1; 1 is token verification.
+  """
+
+  lenience: float = 1.0
+
+  guarantee = Guarantee.BOUNDED
+  takes_candidates = False
+
+  def __post_init__(self):
+    _check(self.lenience)
+
+  def verify(
+    self,
+    target_probs: Float[Array, "B K V"],
+    proposal: Proposal,
+    uniforms: Float[Array, "B K"],
+  ) -> Verdict:
+    """Accepts a prefix and samples what follows it; see `core.types.Rule`."""
+    p = chain.drafted_probs(target_probs, proposal)
+    q = chain.drafted_probs(proposal.draft_probs, proposal)
+    accepted = uniforms[:, :-1] < chain.ratio(p, self.lenience * q)
+    num_accepted = chain.leading(accepted & chain.is_valid(proposal))
+    # The paper leaves the residual open. That of token verification adds only to
+    # tokens that are still below p, so no other one stays nearer to p.
+    next_probs = next_token_probs(target_probs, proposal, num_accepted)
+    return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))
+
+
+@dataclasses.dataclass(frozen=True)
+class LenientGreedyVerification:
+  """Lenience at temperature 0: accepts each drafted x with p(x) >= l max p.
+
+  p is the target's law at temperature 1, as argmax's one-hot law leaves no room for
+  lenience. The paper prints p(x) <= l max p, which contradicts its own measurements.
+
+  Attributes:
+    lenience: l, above 0 and at most 1; 1 accepts the likeliest token alone.
+  """
+
+  lenience: float = 1.0
+
+  guarantee = Guarantee.BOUNDED
+  takes_candidates = False
+
+  def __post_init__(self):
+    _check(self.lenience)
+
+  def verify(
+    self,
+    target_probs: Float[Array, "B K V"],
+    proposal: Proposal,
+    uniforms: Float[Array, "B K"],
+  ) -> Verdict:
+    """Accepts a prefix; the next token is argmax p after it. No draw is used."""
+    del uniforms
+    p = chain.drafted_probs(target_probs, proposal)
+    enough = p >= self.lenience * target_probs[:, :-1].max(axis=-1)
+    num_accepted = chain.leading(enough & chain.is_valid(proposal))
+    next_token = jnp.argmax(chain.law_at(target_probs, num_accepted), axis=-1)
+    return Verdict(num_accepted, next_token)
+
+
+def _check(lenience):
+  if not 0.0 < lenience <= 1.0:
+    raise ValueError(
+      f"LENIENCE must be above 0 and at most 1, got {lenience}. 1 is exact; smaller "
+      "values accept more and bind less."
+    )

@@ -1,0 +1,46 @@
+"""Typical acceptance: what the target finds plausible passes. Not lossless.
+
+Source: Cai et al. (Medusa), arXiv 2401.10774, section 2.3.2.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jax.scipy.special import entr
+from jaxtyping import Array, Float
+
+from specdec_t5x.core import chain
+from specdec_t5x.core.distributions import sample
+from specdec_t5x.core.types import Guarantee, Proposal, Verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class TypicalVerification:
+  """Accepts each drafted x with p(x) > min(epsilon, delta exp(-H(p))).
+
+  At temperature 0 p is one-hot and only the target's own token passes.
+
+  Attributes:
+    epsilon: the highest threshold.
+    delta: scales the threshold where p has high entropy H.
+  """
+
+  epsilon: float = 0.09
+  delta: float = 0.3
+
+  guarantee = Guarantee.LOSSY
+  takes_candidates = False
+
+  def verify(
+    self,
+    target_probs: Float[Array, "B K V"],
+    proposal: Proposal,
+    uniforms: Float[Array, "B K"],
+  ) -> Verdict:
+    """Accepts a prefix and samples the next token from p after it."""
+    p = chain.drafted_probs(target_probs, proposal)
+    entropy = entr(target_probs[:, :-1]).sum(axis=-1)
+    threshold = jnp.minimum(self.epsilon, self.delta * jnp.exp(-entropy))
+    num_accepted = chain.leading((p > threshold) & chain.is_valid(proposal))
+    next_probs = chain.law_at(target_probs, num_accepted)
+    return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))

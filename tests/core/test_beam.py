@@ -1,0 +1,127 @@
+"""A step of beam search against the same step in plain Python."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core import beam as beam_lib
+from specdec_t5x.core.beam import BeamSettings
+
+# 2 * WIDTH <= VOCAB: the first candidates all extend the one hypothesis that there is.
+EOS, WIDTH, VOCAB, LENGTH = 1, 3, 7, 6
+SETTINGS = BeamSettings(max_length=LENGTH, eos_id=EOS, alpha=0.6)
+step = jax.jit(lambda beam, laws: beam_lib.step(SETTINGS, beam, laws))
+
+
+def random_laws(rng, rows=4):
+  logits = 2 * rng.normal(size=(rows, WIDTH, VOCAB))
+  return jnp.asarray(jax.nn.log_softmax(logits), jnp.float32)
+
+
+def python_step(live, finished, law, steps):
+  """`live` holds (log-probability, tokens), `finished` (score, tokens)."""
+  extended = [
+    (total + float(law[i, x]), (*tokens, x))
+    for i, (total, tokens) in enumerate(live)
+    for x in range(VOCAB)
+  ]
+  candidates = sorted(extended)[-2 * WIDTH :]
+  going_on = [c for c in candidates if c[1][-1] != EOS]
+  penalty = ((5 + steps) / 6) ** SETTINGS.alpha
+  ended = [(total / penalty, tokens) for total, tokens in candidates if tokens[-1] == 1]
+  return going_on[-WIDTH:], sorted(finished + ended)[-WIDTH:]
+
+
+def test_steps_equal_those_in_python():
+  rng, rows = np.random.default_rng(0), 4
+  beam = beam_lib.start(rows, WIDTH, LENGTH)
+  live = [[(beam_lib.NOTHING, ())] * (WIDTH - 1) + [(0.0, ())] for _ in range(rows)]
+  finished = [[] for _ in range(rows)]
+  for steps in range(1, LENGTH + 1):
+    laws = random_laws(rng)
+    before = beam
+    beam, extension = step(beam, laws)
+    for row in range(rows):
+      live[row], finished[row] = python_step(live[row], finished[row], laws[row], steps)
+      assert_row(beam, row, live[row], finished[row], steps)
+      # What the loop learns of the step: which hypothesis each one extends, by what.
+      parents = before.live_tokens[row][extension.parents[row]]
+      rebuilt = parents.at[:, steps].set(extension.tokens[row])
+      np.testing.assert_array_equal(rebuilt, beam.live_tokens[row])
+    np.testing.assert_array_equal(beam.last_tokens, extension.tokens)
+
+
+def assert_row(beam, row, live, finished, steps):
+  tokens = beam.live_tokens[row, :, 1 : steps + 1].tolist()
+  assert tokens == [list(tokens) for _, tokens in live]
+  np.testing.assert_allclose(beam.live_scores[row], [s for s, _ in live], rtol=1e-5)
+  taken = np.asarray(beam.is_finished[row])
+  assert taken.sum() == len(finished)
+  # Free slots come first, for they have the lowest score.
+  scores = np.asarray(beam.finished_scores[row])
+  assert (scores[~taken] == beam_lib.NOTHING).all()
+  np.testing.assert_allclose(scores[taken], [s for s, _ in finished], rtol=1e-5)
+  for found, (_, expected) in zip(
+    np.asarray(beam.finished_tokens[row])[taken], finished, strict=True
+  ):
+    padding = [0] * (LENGTH - len(expected))
+    assert found.tolist() == [0, *expected, *padding]
+
+
+def test_rows_may_be_at_different_steps():
+  laws = random_laws(np.random.default_rng(1))
+  start = beam_lib.start(4, WIDTH, LENGTH)
+  first, _ = step(start, laws)
+  # Row 1 stays behind; then both take the step that row 0 would have taken alone.
+  mixed = jax.tree.map(lambda ahead, behind: ahead.at[1].set(behind[1]), first, start)
+  mixed, _ = step(mixed, laws)
+  alone, _ = step(first, laws)
+  assert mixed.num_steps.tolist() == [2, 1, 2, 2]
+  for found, expected in ((mixed, alone), (mixed, first)):
+    row = 0 if expected is alone else 1
+    np.testing.assert_array_equal(found.live_tokens[row], expected.live_tokens[row])
+    np.testing.assert_array_equal(
+      found.finished_scores[row], expected.finished_scores[row]
+    )
+
+
+@pytest.mark.parametrize(
+  ("live", "worst_finished", "num_steps", "expected"),
+  [
+    (-1.0, -2.0, 2, True),
+    # The bound is -3 over the penalty of length 6, about -2.1.
+    (-3.0, -2.0, 2, False),
+    (-3.0, -2.2, 2, True),
+    (-50.0, beam_lib.NOTHING, 2, True),
+    (-1.0, -2.0, LENGTH, False),
+  ],
+)
+def test_a_search_ends_when_nothing_can_enter_the_pool(
+  live, worst_finished, num_steps, expected
+):
+  beam = beam_lib.start(1, WIDTH, LENGTH).replace(
+    num_steps=jnp.array([num_steps]),
+    live_scores=jnp.array([[-90.0, live - 1.0, live]]),
+    finished_scores=jnp.array([[worst_finished, -0.2, -0.1]]),
+  )
+  assert bool(beam_lib.searching(SETTINGS, beam)[0]) is expected
+
+
+def test_a_row_without_an_end_returns_its_live_hypotheses():
+  beam = beam_lib.start(2, WIDTH, LENGTH)
+  beam = beam.replace(
+    is_finished=beam.is_finished.at[1, 2].set(True),
+    finished_scores=beam.finished_scores.at[1, 2].set(-0.5),
+    live_tokens=beam.live_tokens.at[:, :, 1].set(4),
+  )
+  tokens, scores = beam_lib.result(beam)
+  assert tokens.shape == (2, WIDTH, LENGTH)
+  assert scores[:, -1].tolist() == [0.0, -0.5]
+  assert tokens[:, -1, 0].tolist() == [4, 0]
+
+
+@pytest.mark.parametrize("alpha", [-0.1, float("inf"), float("nan")])
+def test_bad_penalties_are_refused(alpha):
+  with pytest.raises(ValueError, match="BEAM_ALPHA must be"):
+    BeamSettings(LENGTH, EOS, alpha)

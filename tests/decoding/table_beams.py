@@ -1,0 +1,88 @@
+"""A table as a language model whose caches hold several hypotheses a row."""
+
+import dataclasses
+import itertools
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+MODULUS = 97
+WEIGHTS = np.array([(7 * i * i + 3 * i + 1) % 31 for i in range(64)])
+
+
+@flax.struct.dataclass
+class TableCache:
+  index: jnp.ndarray  # [B]
+  tokens: jnp.ndarray  # [B, S]
+  inputs: jnp.ndarray  # [B]
+  table: jnp.ndarray  # [97, V]; here, so that all models share compiled programs
+
+  def at(self, index):
+    return self.replace(index=index)
+
+  def moved(self, source, destination, size):
+    raise NotImplementedError
+
+  def of_rows(self, rows):
+    raise NotImplementedError
+
+  def gathered(self, sources, destination):
+    read = jnp.take_along_axis(self.tokens, sources, axis=1)
+    write = lambda row, new, start: jax.lax.dynamic_update_slice(row, new, (start,))
+    return self.replace(tokens=jax.vmap(write)(self.tokens, read, destination))
+
+
+@dataclasses.dataclass(frozen=True)
+class TableModel:
+  """Logits are row (hash of the input and all tokens so far) of a random table.
+
+  With `noise`, what a draft adds to the target's table.
+  """
+
+  seed: int
+  vocab_size: int = 6
+  eos_bias: float = 0.0
+  scale: float = 1.5
+  noise: float = 0.0
+
+  @property
+  def table(self):
+    rng = np.random.default_rng(self.seed)
+    shape = (MODULUS, self.vocab_size)
+    table = self.scale * rng.normal(size=shape) + self.noise * rng.normal(size=shape)
+    table[:, 1] += self.eos_bias
+    return jnp.asarray(table, jnp.float32)
+
+  def start(self, inputs, num_slots):
+    # Slots start with garbage: nothing may read one before it is written.
+    inputs = jnp.asarray(inputs, jnp.int32)
+    garbage = jnp.full((inputs.size, num_slots), 3, jnp.int32)
+    return TableCache(jnp.zeros(inputs.size, jnp.int32), garbage, inputs, self.table)
+
+  def hypotheses(self, start, length, alpha, eos_id=1):
+    """All that end within `length`, by increasing score, in float64."""
+    log_probs = np.asarray(jax.nn.log_softmax(self.table), np.float64)
+    others, found = [t for t in range(self.vocab_size) if t != eos_id], []
+    for size in range(1, length + 1):
+      for body in itertools.product(others, repeat=size - 1):
+        path, total = [0, *body, eos_id], 0.0
+        for i in range(1, len(path)):
+          hashed = start + sum((t + 1) * WEIGHTS[p] for p, t in enumerate(path[:i]))
+          total += log_probs[hashed % MODULUS, path[i]]
+        padded = [*path[1:], *[0] * (length - size)]
+        found.append((total / ((5 + size) / 6) ** alpha, padded))
+    return sorted(found)
+
+
+def extend(cache, tokens, key_positions, visible):
+  """Scores tokens by any `TableModel`: a `BeamExtendFn`."""
+  slots = cache.index[:, None] + jnp.arange(tokens.shape[1])
+  rows = jnp.arange(tokens.shape[0])[:, None]
+  written = cache.tokens.at[rows, slots].set(tokens)
+  parts = (written + 1) * jnp.asarray(WEIGHTS)[key_positions]
+  sums = jnp.where(visible, parts[:, None], 0).sum(axis=2) + cache.inputs[:, None]
+  logits = cache.table[sums % MODULUS]
+  index = cache.index + tokens.shape[1]
+  return logits, cache.replace(index=index, tokens=written)

@@ -1,0 +1,47 @@
+"""Laws of the next token that depend on the whole prefix, in float64."""
+
+import functools
+
+import numpy as np
+
+
+def adjusted(logits, sampling):
+  """Temperature, then top-k, then top-p, as T5X does; argmax at temperature 0."""
+  logits = np.asarray(logits, np.float64)
+  if sampling.greedy:
+    return np.eye(logits.size)[np.argmax(logits)]
+  probs = np.exp((logits - logits.max()) / sampling.temperature)
+  descending = np.argsort(-probs, kind="stable")
+  if sampling.top_k:
+    probs[descending[sampling.top_k :]] = 0.0
+  probs /= probs.sum()
+  if sampling.top_p:
+    before = np.cumsum(probs[descending]) - probs[descending]
+    probs[descending[before >= sampling.top_p]] = 0.0
+  return probs / probs.sum()
+
+
+def random_logits(seed, size):
+  """A function from prefixes to logits."""
+  return lambda prefix: (
+    1.5 * np.random.default_rng([seed, len(prefix), *prefix]).normal(size=size)
+  )
+
+
+def sampled(seed, size, sampling):
+  """Random logits, adjusted."""
+  logits = random_logits(seed, size)
+  return functools.cache(lambda prefix: adjusted(logits(prefix), sampling))
+
+
+def one_hot(seed, size):
+  """A law that is certain of one token."""
+  logits = random_logits(seed, size)
+  return functools.cache(lambda prefix: np.eye(size)[np.argmax(logits(prefix))])
+
+
+def on(tokens, size):
+  """The uniform law on some tokens."""
+  law = np.zeros(size)
+  law[list(tokens)] = 1 / len(tokens)
+  return lambda prefix: law

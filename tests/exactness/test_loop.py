@@ -1,0 +1,65 @@
+"""The law of the compiled loop, by driving it along every path of whole decodes."""
+
+import numpy as np
+import pytest
+
+from specdec_t5x.analysis.enumeration import target_law
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from tests.exactness.driving import difference, loop_laws, loop_paths, padded
+from tests.hash_model import HashModel
+
+TARGET, DRAFT = (HashModel(seed, vocab_size=4, eos_bias=-0.5) for seed in (1, 2))
+SMALL_TARGET, SMALL_DRAFT = (HashModel(seed, vocab_size=3) for seed in (3, 4))
+
+# target, draft, rule, gamma, room, candidates. Gamma 7 never has the room.
+SETTINGS = [
+  (TARGET, DRAFT, "token", 2, 4, 0),
+  (TARGET, DRAFT, "token", 3, 4, 0),
+  (TARGET, TARGET, "token", 3, 5, 0),
+  (SMALL_TARGET, SMALL_DRAFT, "token", 7, 4, 0),
+  (TARGET, DRAFT, "block", 2, 4, 0),
+  (SMALL_TARGET, SMALL_DRAFT, "block", 3, 5, 0),
+  (SMALL_TARGET, SMALL_DRAFT, "kseq", 2, 4, 2),
+  (SMALL_TARGET, SMALL_DRAFT, "kseq", 1, 4, 3),
+  (SMALL_TARGET, SMALL_DRAFT, "recursive", 2, 4, 2),
+]
+
+
+def name_of(setting):
+  _, _, rule, gamma, room, candidates = setting
+  return f"{rule}-gamma{gamma}-room{room}-candidates{candidates}"
+
+
+def assert_the_loop_is_exact(setting, sampling):
+  target, draft, *rest = setting
+  decoding, _ = loop_paths(target, draft, sampling, *rest)
+  expected = padded(target_law(decoding), decoding.max_length)
+  for law in loop_laws(target, draft, sampling, *rest):
+    assert sum(law.values()) == pytest.approx(1, abs=1e-9)
+    assert difference(law, expected) < 1e-6
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
+def test_the_loop_keeps_the_target_s_law(setting):
+  assert_the_loop_is_exact(setting, Sampling(1.0))
+
+
+@pytest.mark.parametrize(
+  "sampling",
+  [Sampling(0.6), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.7), GREEDY],
+  ids=str,
+)
+@pytest.mark.parametrize("setting", [SETTINGS[0], SETTINGS[6]], ids=name_of)
+def test_it_keeps_it_however_it_is_sampled(setting, sampling):
+  assert_the_loop_is_exact(setting, sampling)
+
+
+def test_the_settings_have_several_iterations_rejections_and_ends():
+  setting, paths = loop_paths(TARGET, DRAFT, Sampling(), "token", 2, 4)
+  outputs = [path.result for path in paths]
+  assert max(at[0] for path in paths for at in path.cells) == 3
+  assert any(1 in output and len(output) < 4 for output in outputs)
+  assert any(1 not in output for output in outputs)
+  assert len(set(outputs)) == len(target_law(setting))
+  assert len(outputs) > 5 * len(set(outputs))
+  np.testing.assert_allclose(sum(path.probability for path in paths), 1)

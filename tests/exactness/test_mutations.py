@@ -1,0 +1,406 @@
+"""Known traps, each planted: the tests of exactness must notice every one.
+
+A trap that a check does not notice fails here. Each check is that of a test beside this
+file; without a trap they all pass.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core import block, chain, distributions, multi, token
+from specdec_t5x.core.block import BlockVerification
+from specdec_t5x.core.distributions import Sampling, sample
+from specdec_t5x.core.token import TokenVerification, acceptance_probs
+from specdec_t5x.core.types import Verdict
+from specdec_t5x.decoding import candidates, step
+from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.state import DecodeState, initial_state, row_keys
+from specdec_t5x.drafters import draft_model
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.multi import IndependentDrafts
+from specdec_t5x.network import cache
+from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.functional import start_decoding
+from specdec_t5x.network.transformer import Transformer
+from tests.exactness import laws
+from tests.exactness.test_loop import (
+  SMALL_DRAFT,
+  SMALL_TARGET,
+  assert_the_loop_is_exact,
+)
+from tests.exactness.test_rules import assert_exact, setting_of
+from tests.hash_model import HashModel, TokenCache
+
+# ---- The checks. ----
+
+
+def token_loop():
+  setting = (SMALL_TARGET, SMALL_DRAFT, "token", 2, 4, 0)
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+def candidates_loop():
+  # Room for a whole draft and drafts after it, and few tokens, so few paths.
+  target, draft = (HashModel(seed, vocab_size=4) for seed in (3, 4))
+  setting = (target, draft, "kseq", 2, 5, 2)
+  assert_the_loop_is_exact(setting, Sampling(1.0, top_k=2))
+
+
+def exact_rule(name, candidates=0):
+  def check():
+    target, draft = (laws.sampled(seed, 3, Sampling()) for seed in (1, 2))
+    assert_exact(setting_of((name, 2, 3, candidates), target, draft), name)
+
+  check.__name__ = f"{name}_rule"
+  return check
+
+
+def perfect_draft():
+  """The target as its own draft: whole blocks, and a bonus token each."""
+  gamma, length, sampling = 3, 12, Sampling(0.8, top_p=0.7)
+  target = HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
+  info = decode(target, target, sampling, gamma, length).statistics
+  np.testing.assert_array_equal(info.target_calls, length // (gamma + 1))
+  np.testing.assert_array_equal(info.accepted, info.drafted)
+
+
+def counts():
+  """What is counted as emitted is what is put out."""
+  target, draft = (HashModel(seed, vocab_size=3, eos_bias=-2.0) for seed in (3, 4))
+  decoded = decode(target, draft, Sampling(), 5, 7)
+  is_end = np.asarray(decoded.tokens) == 1
+  lengths = np.where(is_end.any(1), is_end.argmax(1) + 1, 7)
+  np.testing.assert_array_equal(decoded.statistics.emitted, lengths)
+
+
+def draws():
+  """No two iterations, and no two rows, draw the same."""
+  keys = row_keys(jax.random.key(0), 3)
+  state = initial_state(SMALL_TARGET.start(3, 9), None, keys, 4, 2)
+  later = state.replace(iteration=state.iteration + 1)
+  assert np.unique([state.uniforms(5), later.uniforms(5)]).size == 30
+
+
+def transformers():
+  """Greedy speculation with real caches gives the plain loop's tokens."""
+  config = T5Config(
+    vocab_size=17,
+    emb_dim=16,
+    num_heads=2,
+    head_dim=8,
+    mlp_dim=24,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+  )
+  module, inputs = Transformer(config), jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
+  params = [
+    jax.tree.map(
+      lambda x: 3 * x,
+      module.init(jax.random.key(s), *[inputs] * 3, enable_dropout=False)["params"],
+    )
+    for s in (0, 1)
+  ]
+  (extend, first), (draft, draft_first) = (
+    start_decoding(module, p, inputs, 20) for p in params
+  )
+  keys, greedy = row_keys(jax.random.key(0), 2), Sampling(0.0)
+  state = initial_state(first, draft_first, keys, 12, 3)
+  drafter = DraftModel(draft, 3, greedy)
+  spec = step.Speculation(extend, drafter, TokenVerification(), greedy, 3, 12, 1)
+  tokens = jax.jit(lambda: generate(spec, state).tokens)()
+  plain = initial_state(first, None, keys, 12, 0)
+  expected = jax.jit(lambda: generate_plain(extend, greedy, plain, 12, 1).tokens)()
+  np.testing.assert_array_equal(tokens, expected)
+
+
+def decode(target, draft, sampling, gamma, length, rows=32):
+  spec = step.Speculation(
+    target.extend,
+    DraftModel(draft.extend, gamma, sampling),
+    TokenVerification(),
+    sampling,
+    gamma,
+    length,
+    1,
+  )
+  slots = length + gamma + 1
+  keys = row_keys(jax.random.key(0), rows)
+  caches = target.start(rows, slots), draft.start(rows, slots)
+  return jax.jit(lambda: generate(spec, initial_state(*caches, keys, length, gamma)))()
+
+
+TOKEN_RULE, BLOCK_RULE = exact_rule("token"), exact_rule("block")
+KSEQ_RULE, RECURSIVE_RULE = exact_rule("kseq", 3), exact_rule("recursive", 3)
+CHECKS = [
+  token_loop,
+  candidates_loop,
+  TOKEN_RULE,
+  BLOCK_RULE,
+  KSEQ_RULE,
+  RECURSIVE_RULE,
+  perfect_draft,
+  counts,
+  draws,
+  transformers,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_without_a_trap_the_check_passes(check):
+  check()
+
+
+# ---- The traps: where each is planted, and what is planted there. ----
+
+
+def argmax_draft_with_soft_q(self, logits, uniform):
+  probs = distributions.adjusted_probs(logits, self.sampling)
+  return jnp.argmax(probs, axis=-1).astype(jnp.int32), probs
+
+
+def ignore_top_p(logits, sampling):
+  sampling = dataclasses.replace(sampling, top_p=0.0)
+  return distributions.adjusted_probs(logits, sampling)
+
+
+def draft_reads_the_last_token_alone(self, cache, sequences, lengths):
+  last = jnp.take_along_axis(sequences, lengths[:, None] - 1, axis=1)
+  logits, _, cache = self.extend(cache.at(lengths - 1), last)
+  return logits[:, 0], cache
+
+
+def no_bonus_token(spec, state, proposal, target_probs, verdict, commit=step.commit):
+  new, info = commit(spec, state, proposal, target_probs, verdict)
+  whole = (verdict.num_accepted == spec.gamma) & ~new.ended
+  lengths = jnp.where(whole, new.lengths - 1, new.lengths)
+  return new.replace(lengths=lengths), info
+
+
+def end_of_sequence_unseen_in_a_draft(
+  spec, state, proposal, target_probs, verdict, commit=step.commit
+):
+  blind = dataclasses.replace(spec, eos_id=-1)
+  seen = commit(spec, state, proposal, target_probs, verdict)
+  unseen = commit(blind, state, proposal, target_probs, verdict)
+  some = verdict.num_accepted > 0
+  pick = lambda a, b: jnp.where(some.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+  fields = {
+    name: pick(getattr(unseen[0], name), getattr(seen[0], name))
+    for name in ("sequences", "lengths", "ended")
+  }
+  return seen[0].replace(**fields), seen[1]
+
+
+def no_limit_by_room(proposal, room, eos_id, limit=step.limit):
+  return limit(proposal, jnp.full_like(room, 99), eos_id)
+
+
+def write_adds(buffer, new, index, write=cache.write):
+  return buffer + write(jnp.zeros_like(buffer), new, index)
+
+
+def one_index_for_all_rows(self, index):
+  return self.replace(index=jnp.full_like(index, index[0]))
+
+
+def rows_share_their_draws(self, count):
+  draw = jax.random.uniform(jax.random.fold_in(self.keys[0], self.iteration), (count,))
+  return jnp.broadcast_to(draw, (self.keys.size, count))
+
+
+def same_draws_each_iteration(self, count):
+  return jax.vmap(lambda key: jax.random.uniform(key, (count,)))(self.keys)
+
+
+def drafts_share_their_draws(self, *args, propose=IndependentDrafts.propose):
+  *state, uniforms = args
+  first = uniforms[:, : uniforms.shape[1] // self.num_candidates]
+  return propose(self, *state, jnp.tile(first, self.num_candidates))
+
+
+def drafts_see_each_other(count, gamma, shape=candidates._shape_of_tree):
+  depths, tree = shape(count, gamma)
+  return depths, jnp.tri(*tree.shape, dtype=bool)
+
+
+def verify_with_one_uniform_twice(self, target_probs, proposal, uniforms):
+  accepted = uniforms[:, :-1] < acceptance_probs(target_probs, proposal)
+  count = chain.leading(accepted)
+  law = token.next_token_probs(target_probs, proposal, count)
+  return Verdict(count, sample(law, uniforms[:, 0]))
+
+
+def verify_all_the_tokens_apart(self, target_probs, proposal, uniforms):
+  accepted = uniforms[:, :-1] < acceptance_probs(target_probs, proposal)
+  count = accepted.sum(axis=1)
+  law = token.next_token_probs(target_probs, proposal, count)
+  return Verdict(count, sample(law, uniforms[:, -1]))
+
+
+def q_of_the_position_before(proposal, padded=chain.padded_draft_probs):
+  return jnp.roll(padded(proposal), 1, axis=1)
+
+
+def target_law_as_residual(target_probs, draft_probs):
+  return target_probs
+
+
+def residual_not_clipped(target_probs, draft_probs):
+  return jnp.abs(target_probs - draft_probs)
+
+
+def first_failure_ends_the_block(self, target_probs, proposal, uniforms):
+  weights = block.prefix_weights(target_probs, proposal)
+  q = chain.padded_draft_probs(proposal)
+  passes = uniforms[:, :-1] < block.prefix_probs(target_probs, q, weights)
+  count = chain.leading(passes & chain.is_valid(proposal))
+  p = chain.law_at(target_probs, count)
+  weight = jnp.take_along_axis(weights, count[:, None], axis=1)
+  law = distributions.residual(weight * p, chain.law_at(q, count))
+  return Verdict(count, sample(law, uniforms[:, -1]))
+
+
+def unweighted_block_residual(scaled, draft_probs):
+  scale = scaled.sum(axis=-1, keepdims=True)
+  return distributions.residual(scaled / jnp.where(scale > 0, scale, 1), draft_probs)
+
+
+unmoved = lambda self, *args: self
+identity = lambda self, index: self.replace(index=self.index)
+
+TRAPS = [
+  (
+    "argmax draft with soft q",
+    DraftModel,
+    "_draw",
+    argmax_draft_with_soft_q,
+    token_loop,
+  ),
+  ("residual not masked", token, "residual", target_law_as_residual, TOKEN_RULE),
+  ("residual not clipped at zero", token, "residual", residual_not_clipped, TOKEN_RULE),
+  ("missing bonus token", step, "commit", no_bonus_token, perfect_draft),
+  ("stale cache after rollback", TokenCache, "at", identity, token_loop),
+  (
+    "one cache index for all rows",
+    TokenCache,
+    "at",
+    one_index_for_all_rows,
+    token_loop,
+  ),
+  ("cache writes that add, as T5X's do", cache, "write", write_adds, transformers),
+  (
+    "draft cache without the last drafted token",
+    DraftModel,
+    "_read_last_two",
+    draft_reads_the_last_token_alone,
+    perfect_draft,
+  ),
+  (
+    "top-p applied to p only",
+    draft_model,
+    "adjusted_probs",
+    ignore_top_p,
+    perfect_draft,
+  ),
+  (
+    "q of another position",
+    token.chain,
+    "padded_draft_probs",
+    q_of_the_position_before,
+    TOKEN_RULE,
+  ),
+  (
+    "accepted tokens after a rejected one",
+    TokenVerification,
+    "verify",
+    verify_all_the_tokens_apart,
+    TOKEN_RULE,
+  ),
+  (
+    "one uniform for test and recovered token",
+    TokenVerification,
+    "verify",
+    verify_with_one_uniform_twice,
+    TOKEN_RULE,
+  ),
+  (
+    "end of sequence unseen inside a block",
+    step,
+    "commit",
+    end_of_sequence_unseen_in_a_draft,
+    token_loop,
+  ),
+  ("gamma larger than the room left", step, "limit", no_limit_by_room, counts),
+  (
+    "rows leak: one draw for all",
+    DecodeState,
+    "uniforms",
+    rows_share_their_draws,
+    draws,
+  ),
+  (
+    "the same draws each iteration",
+    DecodeState,
+    "uniforms",
+    same_draws_each_iteration,
+    draws,
+  ),
+  (
+    "rho = 1 with k > 1",
+    multi,
+    "least_rho",
+    lambda p, q, count: jnp.array(1.0),
+    KSEQ_RULE,
+  ),
+  ("k-SEQ recovers from p", multi, "residual", target_law_as_residual, KSEQ_RULE),
+  ("recursion that keeps p", multi, "residual", target_law_as_residual, RECURSIVE_RULE),
+  (
+    "drafts that are copies",
+    IndependentDrafts,
+    "propose",
+    drafts_share_their_draws,
+    candidates_loop,
+  ),
+  (
+    "drafts see each other",
+    candidates,
+    "_shape_of_tree",
+    drafts_see_each_other,
+    candidates_loop,
+  ),
+  (
+    "the chosen draft's entries not moved",
+    TokenCache,
+    "moved",
+    unmoved,
+    candidates_loop,
+  ),
+  ("draft caches that disagree", TokenCache, "of_rows", unmoved, candidates_loop),
+  (
+    "block stops at a failure",
+    BlockVerification,
+    "verify",
+    first_failure_ends_the_block,
+    BLOCK_RULE,
+  ),
+  (
+    "block without its weight",
+    block,
+    "residual",
+    unweighted_block_residual,
+    BLOCK_RULE,
+  ),
+]
+
+
+@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap[0].replace(" ", "-"))
+def test_the_trap_is_noticed(trap, monkeypatch):
+  _, place, name, fault, check = trap
+  monkeypatch.setattr(place, name, fault)
+  with pytest.raises(AssertionError):
+    check()

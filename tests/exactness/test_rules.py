@@ -1,0 +1,200 @@
+"""The law of each rule: every draft, every accept event, whole outputs.
+
+For each setting the float64 oracle enumerates all paths of speculative decoding; the
+compiled rule is driven along each of them, at both edges and in the middle of its cell
+of uniforms, and the law of the outputs that it gives is compared.
+"""
+
+import numpy as np
+import pytest
+
+from specdec_t5x.analysis import oracles, theory
+from specdec_t5x.analysis.enumeration import (
+  Setting,
+  explore,
+  iterate,
+  output_law,
+  target_law,
+)
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.lenient import LenientGreedyVerification, LenientVerification
+from specdec_t5x.core.rules import RULES, get_rule, rule_for
+from specdec_t5x.core.types import Guarantee
+from tests.exactness import laws
+from tests.exactness.driving import difference, rule_laws
+
+# name, gamma, vocabulary, candidates.
+SINGLE = [("token", 3, 4, 0), ("block", 3, 4, 0)]
+SEVERAL = [("kseq", 2, 3, 2), ("recursive", 2, 3, 2)]
+LARGER = [
+  ("token", 3, 5, 0),
+  ("block", 3, 5, 0),
+  ("kseq", 1, 3, 4),
+  ("recursive", 1, 3, 4),
+  ("kseq", 2, 3, 1),
+  ("recursive", 2, 3, 1),
+]
+SAMPLING = [
+  Sampling(1.0),
+  Sampling(0.5),
+  Sampling(1.0, top_k=2),
+  Sampling(1.0, top_p=0.6),
+  Sampling(1.7, top_k=3),
+  Sampling(0.7, top_p=0.8),
+  GREEDY,
+]
+KINDS = [
+  "equal",
+  "equal up to rounding",
+  "disjoint",
+  "one-hot draft",
+  "one-hot target",
+  "partly shared",
+]
+
+
+def pair_of_laws(kind, size):
+  sampled = laws.sampled(1, size, Sampling(1.0))
+  if kind == "equal":
+    return sampled, sampled
+  if kind == "equal up to rounding":
+    rounded = lambda prefix: np.float32(sampled(prefix)).astype(np.float64)
+    return sampled, lambda prefix: rounded(prefix) / rounded(prefix).sum()
+  if kind == "disjoint":
+    return laws.on([0, 1], size), laws.on([2], size)
+  if kind == "one-hot draft":
+    return sampled, laws.one_hot(2, size)
+  if kind == "one-hot target":
+    return laws.one_hot(3, size), sampled
+  return laws.on([0, 1], size), laws.on([0, 2], size)
+
+
+def assert_exact(setting, name):
+  expected = target_law(setting)
+  assert difference(output_law(setting), expected) < 1e-9
+  for law in rule_laws(RULES[name], setting):
+    assert difference(law, expected) < 1e-6
+
+
+def setting_of(rule, target, draft):
+  name, gamma, _, candidates = rule
+  judge = oracles.JUDGES[name]
+  return Setting(target, draft, judge, gamma, 4, num_candidates=candidates)
+
+
+@pytest.mark.parametrize("sampling", SAMPLING, ids=str)
+@pytest.mark.parametrize("rule", SINGLE + SEVERAL)
+def test_exact_rules_keep_the_target_s_law(rule, sampling):
+  target, draft = (laws.sampled(seed, rule[2], sampling) for seed in (1, 2))
+  assert_exact(setting_of(rule, target, draft), rule[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rule", SINGLE + SEVERAL)
+def test_exact_rules_keep_it_at_the_edges(rule, kind):
+  assert_exact(setting_of(rule, *pair_of_laws(kind, rule[2])), rule[0])
+
+
+@pytest.mark.parametrize("rule", LARGER)
+def test_exact_rules_keep_it_in_larger_settings(rule):
+  target, draft = (laws.sampled(seed, rule[2], Sampling()) for seed in (4, 5))
+  assert_exact(setting_of(rule, target, draft), rule[0])
+
+
+@pytest.mark.parametrize("draft", [laws.sampled(2, 4, GREEDY), laws.on([0, 2, 3], 4)])
+def test_the_greedy_rule_gives_the_greedy_output_for_any_draft(draft):
+  target = laws.sampled(1, 4, Sampling())
+  setting = Setting(target, draft, oracles.greedy, gamma=3, max_length=4)
+  greedy = Setting(laws.one_hot(1, 4), draft, None, gamma=3, max_length=4)
+  for law in rule_laws(RULES["greedy"], setting):
+    assert difference(law, target_law(greedy)) < 1e-6
+
+
+@pytest.mark.parametrize("lenience", [0.3, 0.8, 1.0])
+def test_lenience_is_bounded_and_has_the_paper_s_alpha(lenience):
+  target, draft = (laws.sampled(seed, 4, Sampling()) for seed in (1, 2))
+  judge = oracles.lenient(lenience)
+  setting = Setting(target, draft, judge, gamma=2, max_length=4)
+  expected = output_law(setting)
+  for law in rule_laws(LenientVerification(lenience), setting):
+    assert difference(law, expected) < 1e-6
+  # One token: what is drafted, accepted, and recovered, next to the bound.
+  one = Setting(target, draft, judge, gamma=1, max_length=2, eos_id=-1)
+  first = np.zeros(4)
+  for output, mass in output_law(one).items():
+    first[output[0]] += mass
+  p, q = target(()), draft(())
+  assert (first <= p / lenience + 1e-12).all()
+  accepted = np.minimum(p / lenience, q)
+  assert accepted.sum() == pytest.approx(theory.lenient_acceptance(p, q, lenience))
+  residual = np.maximum(p - q, 0)
+  recovered = (1 - accepted.sum()) * residual / residual.sum()
+  np.testing.assert_allclose(first, accepted + recovered, atol=1e-12)
+  assert (np.abs(first - p).max() > 1e-3) == (lenience < 1)
+
+
+@pytest.mark.parametrize("lenience", [0.2, 0.6, 1.0])
+def test_greedy_lenience_takes_what_is_likely_enough(lenience):
+  target, draft = laws.sampled(1, 4, Sampling()), laws.one_hot(2, 4)
+  judge = oracles.lenient_greedy(lenience)
+  setting = Setting(target, draft, judge, gamma=2, max_length=4)
+  for law in rule_laws(LenientGreedyVerification(lenience), setting):
+    assert difference(law, output_law(setting)) < 1e-6
+  (output,) = output_law(setting)
+  for i, token in enumerate(output):
+    p = target(output[:i])
+    assert p[token] >= lenience * p.max()
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), GREEDY], ids=str)
+def test_typical_acceptance_is_as_published_and_lossy_unless_greedy(sampling):
+  target, draft = (laws.sampled(seed, 4, sampling) for seed in (1, 2))
+  setting = Setting(target, draft, oracles.JUDGES["typical"], gamma=2, max_length=4)
+  expected = output_law(setting)
+  for law in rule_laws(RULES["typical"], setting):
+    assert difference(law, expected) < 1e-6
+  assert (difference(expected, target_law(setting)) > 0.01) == (not sampling.greedy)
+
+
+def test_block_verification_accepts_at_least_as_much():
+  def accepted_by(name, seed):
+    draws = (laws.sampled(seed + i, 4, Sampling()) for i in range(2))
+    setting = Setting(*draws, oracles.JUDGES[name], gamma=3, max_length=9, eos_id=-1)
+    paths = explore(lambda world: iterate(world, setting, ()))
+    return sum(path.probability * path.result[1] for path in paths)
+
+  gains = [accepted_by("block", s) - accepted_by("token", s) for s in range(20)]
+  assert min(gains) > -1e-12
+  assert max(gains) > 0.01
+
+
+def test_rules_state_their_guarantee():
+  exact = ["token", "block", "kseq", "recursive"]
+  assert all(RULES[name].guarantee is Guarantee.EXACT for name in exact)
+  assert RULES["greedy"].guarantee is Guarantee.GREEDY_EXACT
+  assert RULES["lenient"].guarantee is Guarantee.BOUNDED
+  assert RULES["typical"].guarantee is Guarantee.LOSSY
+  assert rule_for("lenient", GREEDY, 0.5)[0].guarantee is Guarantee.BOUNDED
+  kept = {g for g in Guarantee if g.keeps_the_law}
+  assert kept == {Guarantee.EXACT, Guarantee.GREEDY_EXACT}
+
+
+@pytest.mark.parametrize(
+  ("name", "sampling", "lenience", "message"),
+  [
+    ("hope", GREEDY, 1.0, "Unknown verification rule 'hope'"),
+    ("greedy", Sampling(1.0), 1.0, "needs TEMPERATURE=0"),
+    ("token", GREEDY, 0.5, "needs VERIFICATION='lenient'"),
+    ("lenient", GREEDY, 0.0, "above 0 and at most 1, got 0.0"),
+    ("lenient", Sampling(1.0), 1.5, "above 0 and at most 1, got 1.5"),
+  ],
+)
+def test_what_does_not_go_together_is_refused(name, sampling, lenience, message):
+  with pytest.raises(ValueError, match=message):
+    rule_for(name, sampling, lenience)
+
+
+def test_greedy_lenience_compares_with_the_law_at_temperature_one():
+  assert rule_for("lenient", GREEDY, 0.5)[1] == Sampling(temperature=1.0)
+  assert rule_for("lenient", Sampling(0.5), 0.5)[1] == Sampling(0.5)
+  assert rule_for("token", GREEDY) == (get_rule("token"), GREEDY)

@@ -1,0 +1,151 @@
+"""Beam search as T5X models: against T5X's own, on random tiny networks."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from t5x import decoding, models
+
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.t5x_bridge.beam import PlainBeamModel, SpeculativeBeamModel
+from tests.t5x_bridge import tiny
+
+LENGTH = 12
+
+
+@pytest.fixture(scope="module")
+def batch():
+  inputs = np.random.default_rng(0).integers(3, 30, size=(5, 9))
+  inputs[1, 4:], inputs[2, 1:] = 0, 0
+  return {
+    "encoder_input_tokens": jnp.asarray(inputs, jnp.int32),
+    "decoder_input_tokens": jnp.zeros((5, LENGTH), jnp.int32),
+  }
+
+
+def predict(model, params, batch, **kwargs):
+  run = lambda params, batch: model.predict_batch_with_aux(params, batch, **kwargs)
+  return jax.jit(run)(params, batch)
+
+
+def width(num_decodes):
+  return models.DecoderParams(num_decodes=num_decodes, return_all_decodes=True)
+
+
+def plain(vocabulary, num_decodes=4, sampling=GREEDY, **kwargs):
+  settings = {"default_decoder_params": width(num_decodes), **kwargs}
+  return PlainBeamModel(
+    Transformer(tiny.TARGET), vocabulary, vocabulary, sampling, **settings
+  )
+
+
+def speculative(vocabulary, num_decodes=4, draft=tiny.DRAFT, **kwargs):
+  settings = {"sampling": GREEDY, "gamma": 2, "draft_beam_size": 6, **kwargs}
+  settings.setdefault("default_decoder_params", width(num_decodes))
+  return SpeculativeBeamModel(
+    Transformer(tiny.TARGET), Transformer(draft), vocabulary, vocabulary, **settings
+  )
+
+
+@pytest.fixture(scope="module")
+def params(vocabulary):
+  """Of a target that ends often enough to fill the finished pool, and of a draft."""
+  params = tiny.variables(speculative(vocabulary))["params"]
+
+  def favour_eos(path, x):
+    is_output = any(getattr(key, "key", None) == "logits_dense" for key in path)
+    return x.at[:, 1].set(1.5 * x[:, 1]) if is_output else x
+
+  return jax.tree_util.tree_map_with_path(favour_eos, params)
+
+
+@pytest.fixture(scope="module")
+def baseline(vocabulary, params, batch):
+  return predict(plain(vocabulary), params["target"], batch)
+
+
+def t5x_beams(vocabulary, params, batch, num_decodes, alpha):
+  search = functools.partial(decoding.beam_search, alpha=alpha)
+  model = models.EncoderDecoderModel(
+    Transformer(tiny.TARGET), vocabulary, vocabulary, None, decode_fn=search
+  )
+  settings = {"num_decodes": num_decodes, "return_all_decodes": True}
+  return predict(model, params["target"], batch, **settings)
+
+
+def assert_same(found, expected):
+  np.testing.assert_array_equal(found[0], expected[0])
+  np.testing.assert_allclose(found[1]["scores"], expected[1]["scores"], atol=1e-4)
+
+
+def test_hypotheses_are_those_of_t5x_beam_search(vocabulary, params, batch, baseline):
+  expected = t5x_beams(vocabulary, params, batch, num_decodes=4, alpha=0.6)
+  assert expected[0].shape == (5, 4, LENGTH)
+  # Some rows fill their finished pool before the room ends.
+  ends = (np.asarray(expected[0]) == 1).any(axis=2)
+  assert ends.any()
+  assert_same(baseline, expected)
+  assert_same(predict(speculative(vocabulary), params, batch), expected)
+
+
+def test_without_a_penalty_too(vocabulary, params, batch):
+  expected = t5x_beams(vocabulary, params, batch, num_decodes=3, alpha=0.0)
+  model = speculative(vocabulary, num_decodes=3, alpha=0.0)
+  assert_same(predict(model, params, batch), expected)
+
+
+def test_the_target_as_draft_advances_by_whole_trees(
+  vocabulary, params, batch, baseline
+):
+  twice = {"target": params["target"], "draft": params["target"]}
+  model = speculative(vocabulary, draft=tiny.TARGET, gamma=3)
+  tokens, aux = predict(model, twice, batch)
+  assert_same((tokens, aux), baseline)
+  np.testing.assert_array_equal(aux["accepted"], aux["acceptance_positions"])
+  np.testing.assert_array_equal(aux["acceptance_mass"], aux["accepted"])
+  np.testing.assert_array_equal(aux["tokens"], baseline[1]["tokens"])
+  np.testing.assert_array_equal(aux["target_calls"], -(-aux["tokens"] // 4))
+  np.testing.assert_array_equal(baseline[1]["target_calls"], baseline[1]["tokens"])
+  assert set(aux) == set(baseline[1])
+  assert all(aux[name].shape == (5,) for name in set(aux) - {"scores"})
+
+
+@pytest.mark.parametrize(
+  ("bad", "message"),
+  [
+    ({"draft_beam_size": 3}, "DRAFT_BEAM_SIZE must be .* from BEAM_SIZE=4"),
+    ({"draft_beam_size": 4.5}, "DRAFT_BEAM_SIZE must be"),
+    ({"draft_beam_size": 64}, "DRAFT_BEAM_SIZE must be .* 64 tokens"),
+    ({"num_decodes": 64}, "BEAM_SIZE must be below"),
+    ({"gamma": 0}, "GAMMA must be"),
+    ({"sampling": Sampling(1.0)}, "TEMPERATURE, TOPK and TOPP must be 0"),
+    ({"sampling": Sampling(0.0, top_k=2)}, "TEMPERATURE, TOPK and TOPP must be 0"),
+    ({"alpha": -0.1}, "BEAM_ALPHA must be"),
+    ({"verification": "token"}, "VERIFICATION must be 'beam'"),
+    ({"drafter": "oracle"}, "Unknown DRAFTER"),
+    ({"num_candidates": 2}, "NUM_CANDIDATES=2"),
+    ({"default_decoder_params": width(0)}, "NUM_DECODES"),
+  ],
+)
+def test_bad_settings_are_refused(vocabulary, bad, message):
+  with pytest.raises(ValueError, match=message):
+    speculative(vocabulary, **bad)
+
+
+def test_bad_settings_of_the_baseline_are_refused(vocabulary):
+  with pytest.raises(ValueError, match="TEMPERATURE, TOPK and TOPP must be 0"):
+    plain(vocabulary, sampling=Sampling(0.5))
+  with pytest.raises(ValueError, match="BEAM_ALPHA must be"):
+    plain(vocabulary, alpha=float("inf"))
+  with pytest.raises(ValueError, match="BLOCK must be 1"):
+    plain(vocabulary, block=3)
+
+
+def test_a_wider_beam_than_the_draft_s_is_refused_at_the_call(
+  vocabulary, params, batch
+):
+  with pytest.raises(ValueError, match="DRAFT_BEAM_SIZE must be"):
+    predict(speculative(vocabulary), params, batch, num_decodes=7)
