@@ -1,0 +1,151 @@
+"""The plain loop in blocks: the same outputs, and speculation's own bits."""
+
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x import assemble
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
+from specdec_t5x.network.functional import start_decoding
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.report import recording
+from tests import near_ties
+from tests.hash_model import HashModel
+from tests.t5x_bridge import tiny
+
+MODEL = HashModel(seed=1, vocab_size=6, eos_bias=-0.5)
+LENGTH, GAMMA = 13, 3
+
+
+def decode(block, sampling, extend=MODEL.extend, rows=8):
+  cache = MODEL.start(rows, num_slots(LENGTH, block - 1))
+  keys = row_keys(jax.random.key(0), rows)
+  state = initial_state(cache, None, keys, LENGTH, block - 1)
+  return generate_plain(extend, sampling, state, LENGTH, 1, block)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.8)])
+@pytest.mark.parametrize("block", [2, 5, 21])
+def test_fillers_change_no_output(block, sampling):
+  expected, found = decode(1, sampling), decode(block, sampling)
+  np.testing.assert_array_equal(found.tokens, expected.tokens)
+  np.testing.assert_allclose(found.scores, expected.scores)
+  np.testing.assert_array_equal(
+    found.statistics.target_calls, expected.statistics.target_calls
+  )
+  if not sampling.greedy:  # Rows that end early, and others that fill their room.
+    assert len(set(np.asarray(expected.statistics.emitted))) > 1
+    assert expected.statistics.emitted.max() == LENGTH
+
+
+def test_every_call_has_the_shape_of_a_block():
+  shapes = set()
+
+  def extend(cache, tokens):
+    shapes.add(tokens.shape)
+    return MODEL.extend(cache, tokens)
+
+  decode(4, GREEDY, extend)
+  assert shapes == {(8, 4)}
+
+
+def test_the_fillers_are_scored_in_the_compiled_program():
+  # The compiler could drop them from the last products, which need one row only.
+  network, params = near_ties.target("float32")
+  inputs, keys = near_ties.inputs(), row_keys(jax.random.key(0), 6)
+  text = (
+    jax.jit(
+      lambda params: (
+        assemble.decode_plain(
+          network, params, inputs, keys, GREEDY, LENGTH, 1, block=4
+        ).tokens
+      )
+    )
+    .lower(params)
+    .as_text()
+  )
+  assert f"tensor<6x4x{tiny.VOCAB_SIZE}xf32>" in text
+  assert "optimization_barrier" in text
+
+
+@functools.cache
+def run(kind, dtype):
+  """Returns a run's tokens, logits and statistics, as NumPy arrays.
+
+  Most tokens of its target are near-ties.
+  """
+  pair, params = near_ties.pair(dtype, GAMMA)
+  settings = recording.Settings(GAMMA, 24, 6, eos_id=1, strict=kind == "strict")
+  speculates = kind == "speculative"
+  record = recording.record_speculative if speculates else recording.record_plain
+  program = jax.jit(lambda p, x: record(pair, p, x, settings))
+  decoded, logits = program(params, near_ties.inputs())
+  info = {name: np.asarray(x) for name, x in vars(decoded.statistics).items()}
+  return np.asarray(decoded.tokens), np.asarray(logits), info
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_strict_baseline_has_speculations_bits(dtype):
+  tokens, logits, plain = run("strict", dtype)
+  found, others, speculative = run("speculative", dtype)
+  np.testing.assert_array_equal(tokens, found)
+  decided = np.arange(24) < plain["emitted"][:, None]
+  assert decided.sum() > 60
+  np.testing.assert_array_equal(logits[decided], others[decided])
+  # Drafts were accepted in part, so that the runs did not do the same by chance.
+  assert (speculative["target_calls"] < plain["target_calls"]).any()
+  assert 0 < speculative["accepted"].sum() < speculative["drafted"].sum()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_token_a_call_has_other_bits(dtype):
+  # Or the test above would show nothing.
+  tokens, logits, _ = run("plain", dtype)
+  found, others, _ = run("speculative", dtype)
+  same = (tokens == found).cumprod(axis=1) > 0
+  if dtype == "float32":
+    assert not same.all()  # Ties turned.
+  assert (logits[same] != others[same]).any()
+
+
+def test_a_token_has_the_same_bits_anywhere_in_a_block():
+  network, params = near_ties.target("bfloat16")
+  inputs, size, length = near_ties.inputs(), 4, 8
+  rng = np.random.default_rng(0)
+  tokens = jnp.asarray(rng.integers(3, 30, (6, length)), jnp.int32)
+  _, cache = start_decoding(network, params, inputs, length + size)
+
+  @jax.jit
+  def extend(cache, tokens):
+    logits, _, cache = network.apply({"params": params}, cache, tokens, method="extend")
+    return logits, cache
+
+  first, after = extend(cache, tokens[:, :size])
+  second, _ = extend(after, tokens[:, size:])
+  whole = np.concatenate([first, second], axis=1)
+  for place in range(length):
+    # Row 0 of a block whose other rows are anything.
+    fillers = (tokens[:, :3] + 7 * place) % 30
+    block = jnp.concatenate([tokens[:, place : place + 1], fillers], axis=1)
+    logits, cache = extend(cache.at(jnp.full(6, place)), block)
+    np.testing.assert_array_equal(logits[:, 0], whole[:, place])
+
+
+def test_a_block_needs_a_token():
+  with pytest.raises(ValueError, match="BLOCK must be"):
+    tiny.plain(None, block=0)
+  with pytest.raises(ValueError, match="GAMMA \\+ 1"):
+    assemble.prepare_plain(Transformer(tiny.TARGET), None, None, None, 8, block=1.5)
+
+
+def test_the_t5x_model_hands_its_block_on(monkeypatch):
+  monkeypatch.setattr(assemble, "decode_plain", lambda *args: args[-1])
+  vocabulary = types.SimpleNamespace(vocab_size=30, eos_id=1)
+  assert tiny.plain(vocabulary)._decode({}, None, None, 8) == 1
+  assert tiny.plain(vocabulary, block=4)._decode({}, None, None, 8) == 4
