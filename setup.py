@@ -38,6 +38,7 @@ setup(
     "test": [
       "pytest>=8",
       "pytest-xdist>=3",
+      "hypothesis>=6.100",
       "chex>=0.1.90",
       "beartype>=0.19",
       "scipy>=1.13",
