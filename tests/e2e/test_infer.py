@@ -74,6 +74,7 @@ def test_each_example_and_the_run_have_statistics(speculative):
     assert 1 <= aux["target_calls"] <= aux["tokens"]
   summary = runs.summary(speculative)
   assert summary["guarantee"] == "EXACT"
+  assert summary["settings"]["verification"] == "token"
   assert summary["settings"]["gamma"] == 3
   assert summary["settings"]["temperature"] == 0.0
   assert summary["statistics"]["examples"] == EXAMPLES
@@ -81,9 +82,9 @@ def test_each_example_and_the_run_have_statistics(speculative):
   assert (speculative / "config.gin").exists()
 
 
-def test_sampling_settings_reach_the_loop(pair, tmp_path):
+def test_settings_reach_the_loop_and_a_bounded_run_says_so_first(pair, tmp_path):
   gin_file, draft = pair
-  runs.completed(
+  process = runs.completed(
     *("configs/spec_ende.gin", gin_file),
     DRAFT_CHECKPOINT_PATH=draft,
     INFER_OUTPUT_DIR=str(tmp_path),
@@ -91,9 +92,15 @@ def test_sampling_settings_reach_the_loop(pair, tmp_path):
     TOPK=5,
     NUM_DECODES=2,
     SEED=3,
+    VERIFICATION="lenient",
+    LENIENCE=0.5,
   )
-  settings = runs.summary(tmp_path)["settings"]
+  assert process.stdout.startswith("BOUNDED: this run keeps no token's probability")
+  summary = runs.summary(tmp_path)
+  assert summary["guarantee"] == "BOUNDED"
+  settings = summary["settings"]
   assert (settings["temperature"], settings["topk"], settings["seed"]) == (1.0, 5, 3)
+  assert (settings["verification"], settings["lenience"]) == ("lenient", 0.5)
   for record in runs.records(tmp_path):
     aux = record["aux"]
     # Five tokens to choose from at each place, and the counts of both decodes.

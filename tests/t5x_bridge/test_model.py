@@ -131,6 +131,8 @@ def test_bfloat16_parameters_decode(vocabulary, batch):
 
 def test_guarantee(vocabulary):
   assert tiny.speculative(vocabulary).guarantee is Guarantee.EXACT
+  greedy = tiny.speculative(vocabulary, verification="greedy")
+  assert greedy.guarantee is Guarantee.GREEDY_EXACT
   assert tiny.plain(vocabulary).guarantee is Guarantee.EXACT
 
 
@@ -141,6 +143,10 @@ def test_guarantee(vocabulary):
     ({"gamma": 2.5}, "GAMMA must be"),
     ({"drafter": "oracle"}, "Unknown DRAFTER"),
     ({"verification": "hope"}, "Unknown verification rule"),
+    ({"verification": "greedy", "sampling": Sampling(1.0)}, "needs TEMPERATURE=0"),
+    ({"lenience": 0.5}, "LENIENCE=0.5 needs VERIFICATION='lenient'"),
+    ({"num_candidates": 0}, "NUM_CANDIDATES must be"),
+    ({"num_candidates": 2}, "NUM_CANDIDATES=2 needs a VERIFICATION of"),
     ({"draft": tiny.config(1, 8, vocab_size=72)}, "must share a vocabulary"),
     (
       {"target": tiny.config(1, 8, 24), "draft": tiny.config(1, 8, 24)},
@@ -152,6 +158,15 @@ def test_guarantee(vocabulary):
 def test_bad_settings_are_refused(vocabulary, bad, message):
   with pytest.raises(ValueError, match=message):
     tiny.speculative(vocabulary, **bad)
+
+
+@pytest.mark.parametrize("name", ["kseq", "recursive", "block", "greedy"])
+def test_every_exact_rule_keeps_the_greedy_output(vocabulary, batch, name):
+  several = {"num_candidates": 2} if name in ("kseq", "recursive") else {}
+  model = tiny.speculative(vocabulary, verification=name, **several)
+  params = tiny.variables(model)["params"]
+  plain, _ = predict(tiny.plain(vocabulary), params["target"], batch)
+  np.testing.assert_array_equal(predict(model, params, batch)[0], plain)
 
 
 @pytest.mark.parametrize(
