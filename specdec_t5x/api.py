@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import sentencepiece
+from jaxtyping import Array, Int
 
 from specdec_t5x import assemble
 from specdec_t5x.core.distributions import GREEDY
@@ -134,8 +135,6 @@ def generate(
     raise ValueError("inputs must be a list of texts, got one text. Wrap it in [...].")
   processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
   ids = [[*processor.encode(text), processor.eos_id()] for text in inputs]
-  longest = max(map(len, ids), default=0)
-  length = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
   network, params = together(
     target,
     draft,
@@ -146,17 +145,34 @@ def generate(
   )
   run = compiled(network, sampling, max_length, processor.eos_id())
   outputs = []
+  for first, inputs, count in padded_batches(ids, batch_size):
+    key = jax.random.fold_in(jax.random.key(seed), first)
+    decoded = run(params, inputs, row_keys(key, batch_size))
+    outputs += list(_generations(decoded, processor))[:count]
+  return outputs
+
+
+def padded_batches(
+  ids: Sequence[Sequence[int]], batch_size: int
+) -> Iterator[tuple[int, Int[Array, "B E"], int]]:
+  """Yields inputs as batches of one shape.
+
+  Args:
+    ids: the inputs' tokens.
+    batch_size: rows of a batch; a last one that is not full repeats its first input.
+
+  Yields:
+    The number of the batch's first input, the batch, and how many of its rows count.
+  """
+  longest = max(map(len, ids), default=0)
+  length = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
   for first in range(0, len(ids), batch_size):
     batch = ids[first : first + batch_size]
     rows = np.zeros((batch_size, length), np.int32)
     for row, tokens in zip(rows, batch, strict=False):
       row[: len(tokens)] = tokens
-    # A half-filled batch repeats its first input: no second shape to compile.
     rows[len(batch) :] = rows[0]
-    key = jax.random.fold_in(jax.random.key(seed), first)
-    decoded = run(params, jnp.asarray(rows), row_keys(key, batch_size))
-    outputs += list(_generations(decoded, processor))[: len(batch)]
-  return outputs
+    yield first, jnp.asarray(rows), len(batch)
 
 
 def together(
@@ -169,8 +185,14 @@ def together(
     draft: the model that drafts; None for plain decoding.
     gamma: length of a draft, in tokens.
     **settings: further ones of `assemble.Pair`.
+
+  Raises:
+    ValueError: where settings of speculation are given without a draft.
   """
   if draft is None:
+    given = {n: v for n, v in settings.items() if v != getattr(assemble.Pair, n)}
+    if given:
+      raise ValueError(f"{given} need a draft, got None. Give one, or leave them out.")
     return target.network, target.params
   pair = assemble.Pair(target.network, draft.network, gamma, **settings)
   return pair, {"target": target.params, "draft": draft.params}

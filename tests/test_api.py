@@ -55,5 +55,7 @@ def test_bad_input_is_refused(setup):
     specdec_t5x.generate(INPUTS, target, draft, "nowhere.model")
   with pytest.raises(ValueError, match="GAMMA"):
     specdec_t5x.generate(INPUTS, target, draft, vocabulary, gamma=0)
+  with pytest.raises(ValueError, match="need a draft"):
+    specdec_t5x.generate(INPUTS, target, None, vocabulary, verification="block")
   with pytest.raises(ValueError, match="not a T5"):
     config_from_shapes({"kernel": (2, 3)})

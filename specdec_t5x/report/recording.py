@@ -18,15 +18,12 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x import assemble
 from specdec_t5x.analysis import divergence
-from specdec_t5x.api import Model
+from specdec_t5x.api import Model, padded_batches
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import Decoded, row_keys
-
-# Inputs are padded to multiples of this, so that few shapes are compiled.
-_LENGTH_STEP = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +177,7 @@ def compare(
   params = {"target": target.params, "draft": draft.params}
   run = _program(pair, settings)
   results = []
-  for batch, count in _batches(ids, settings.batch_size):
+  for _, batch, count in padded_batches(ids, settings.batch_size):
     found = jax.tree.map(np.asarray, run(params, batch))
     results.append(jax.tree.map(lambda array, n=count: array[:n], found))
   results = jax.tree.map(lambda *parts: np.concatenate(parts), *results)
@@ -214,17 +211,3 @@ def _program(pair, settings) -> Callable:
     return output(one), output(other), measures
 
   return run
-
-
-def _batches(ids, size):
-  """Yields (inputs [size, E], how many of them count)."""
-  longest = max(map(len, ids))
-  length = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
-  for first in range(0, len(ids), size):
-    batch = ids[first : first + size]
-    rows = np.zeros((size, length), np.int32)
-    for row, tokens in zip(rows, batch, strict=False):
-      row[: len(tokens)] = tokens
-    # A half-filled batch repeats its first input, as in `api.generate`.
-    rows[len(batch) :] = rows[0]
-    yield jnp.asarray(rows), len(batch)
