@@ -16,7 +16,11 @@ def compile_once(tmp_path_factory):
 
   The cache is new in each session, so a test never runs yesterday's program.
   """
-  cache = str(tmp_path_factory.mktemp("compiled"))
+  # Test processes that run side by side have folders of their own in one that they share.
+  base = tmp_path_factory.getbasetemp()
+  cache = str(
+    (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+  )
   settings = {
     "jax_compilation_cache_dir": cache,
     "jax_persistent_cache_min_compile_time_secs": 0.1,
@@ -24,3 +28,6 @@ def compile_once(tmp_path_factory):
   for name, value in settings.items():
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)
+  # Programs of tests are small and run once: most of their time is compiling them.
+  # Commands in processes of their own compile as a user's do.
+  jax.config.update("jax_disable_most_optimizations", True)

@@ -68,7 +68,18 @@ class _MultiVerification(abc.ABC):
     """
 
   def _walk(self, target_probs, draft_probs, tokens, draws, counts):
-    """Judges one row; returns accepted tokens, the next token's law, the draft."""
+    """Judges one row.
+
+    Args:
+      target_probs: p, [C, K, V].
+      draft_probs: q, [C, G, V].
+      tokens: the drafts, [C, G].
+      draws: uniforms, [C, G].
+      counts: which of K positions each draft has a token at, [C, K].
+
+    Returns:
+      How many tokens are accepted, the law of the next one, and of which draft.
+    """
     # After the drafts' last position no token counts, and p is what is left.
     pad = lambda x: jnp.pad(x, ((0, 0), (0, 1)) + ((0, 0),) * (x.ndim - 2))
     padded = [pad(x) for x in (draft_probs, tokens, draws)]

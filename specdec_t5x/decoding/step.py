@@ -60,7 +60,7 @@ def step(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
     state.drafter_state, state.sequences, state.lengths, uniforms[:, :drafted]
   )
   proposal = limit(proposal, spec.max_length + 1 - state.lengths, spec.eos_id)
-  # Last of what is known: its entry is missing in the cache.
+  # The last known token was never fed to the target: it heads the block.
   cache, last = state.target_cache.at(state.lengths - 1), state.last_tokens()
   score = candidates.score if spec.rule.takes_candidates else score_chain
   logits, features, cache = score(spec.extend, cache, last, proposal)

@@ -53,19 +53,24 @@ def rule_laws(rule, setting):
     for path in explore(lambda world, p=prefix: iterate(world, setting, p))
   ]
   rows = [_rule_inputs(setting, *path, place) for place in PLACES for path in paths]
-  columns = [jnp.asarray(np.stack(column)) for column in zip(*rows, strict=True)]
+  # Rows are repeated up to a power of two: few shapes, so few programs to compile.
+  size = 1 << (len(rows) - 1).bit_length()
+  columns = [
+    jnp.asarray(np.resize(column, (size, *np.shape(column[0]))))
+    for column in map(np.stack, zip(*rows, strict=True))
+  ]
   target_probs, *draft, uniforms = columns
   kind = Candidates if setting.num_candidates else Proposal
   # A function of its own: a rule with a planted fault must be traced anew.
   verify = jax.jit(lambda *inputs: rule.verify(*inputs))
   verdict = verify(target_probs, kind(*draft), uniforms)
-  candidate = np.zeros(len(rows), int)
+  candidate = np.zeros(size, int)
   if verdict.candidate is not None:
     candidate = verdict.candidate
   columns = [
     np.asarray(c) for c in (verdict.num_accepted, verdict.next_token, candidate)
   ]
-  verdicts = np.split(np.stack(columns, axis=1), len(PLACES))
+  verdicts = np.split(np.stack(columns, axis=1)[: len(rows)], len(PLACES))
   return [_law_of_verdicts(setting, paths, rows.tolist()) for rows in verdicts]
 
 

@@ -14,13 +14,11 @@ SMALL_TARGET, SMALL_DRAFT = (HashModel(seed, vocab_size=3) for seed in (3, 4))
 # target, draft, rule, gamma, room, candidates. Gamma 7 never has the room.
 SETTINGS = [
   (TARGET, DRAFT, "token", 2, 4, 0),
-  (TARGET, DRAFT, "token", 3, 4, 0),
   (TARGET, TARGET, "token", 3, 5, 0),
   (SMALL_TARGET, SMALL_DRAFT, "token", 7, 4, 0),
   (TARGET, DRAFT, "block", 2, 4, 0),
   (SMALL_TARGET, SMALL_DRAFT, "block", 3, 5, 0),
   (SMALL_TARGET, SMALL_DRAFT, "kseq", 2, 4, 2),
-  (SMALL_TARGET, SMALL_DRAFT, "kseq", 1, 4, 3),
   (SMALL_TARGET, SMALL_DRAFT, "recursive", 2, 4, 2),
 ]
 
@@ -49,7 +47,7 @@ def test_the_loop_keeps_the_target_s_law(setting):
   [Sampling(0.6), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.7), GREEDY],
   ids=str,
 )
-@pytest.mark.parametrize("setting", [SETTINGS[0], SETTINGS[6]], ids=name_of)
+@pytest.mark.parametrize("setting", [SETTINGS[0], SETTINGS[4]], ids=name_of)
 def test_it_keeps_it_however_it_is_sampled(setting, sampling):
   assert_the_loop_is_exact(setting, sampling)
 
