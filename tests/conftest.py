@@ -16,7 +16,7 @@ def compile_once(tmp_path_factory):
 
   The cache is new in each session, so a test never runs yesterday's program.
   """
-  # Test processes that run side by side have folders of their own in one that they share.
+  # Test processes side by side have folders of their own, in one that they share.
   base = tmp_path_factory.getbasetemp()
   cache = str(
     (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
