@@ -28,6 +28,3 @@ def compile_once(tmp_path_factory):
   for name, value in settings.items():
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)
-  # Programs of tests are small and run once: most of their time is compiling them.
-  # Commands in processes of their own compile as a user's do.
-  jax.config.update("jax_disable_most_optimizations", True)
