@@ -1,10 +1,18 @@
-"""Shape annotations are checked in tests, and compiled programs shared."""
+"""Shape annotations are checked in tests; programs compile quickly and are shared."""
 
 import os
 
 import jax
 import pytest
 from jaxtyping import install_import_hook
+
+# Most of the time goes into compiling, so leave out what compiles slowly; commands that
+# tests start inherit it. `XLA_FLAGS= make test` compiles as users do.
+os.environ.setdefault(
+  "XLA_FLAGS",
+  "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+  "--xla_cpu_use_fusion_emitters=false",
+)
 
 CHECKED = ("core", "decoding", "drafters", "network")
 install_import_hook([f"specdec_t5x.{part}" for part in CHECKED], "beartype.beartype")

@@ -1,0 +1,133 @@
+"""What the planted traps of `test_mutations` have to fail: short tests of exactness."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.token import TokenVerification
+from specdec_t5x.decoding import step
+from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.state import initial_state, row_keys
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.functional import start_decoding
+from specdec_t5x.network.transformer import Transformer
+from tests.exactness import laws
+from tests.exactness.test_loop import (
+  SMALL_DRAFT,
+  SMALL_TARGET,
+  assert_the_loop_is_exact,
+)
+from tests.exactness.test_rules import assert_exact, setting_of
+from tests.hash_model import HashModel
+
+
+def token_loop():
+  setting = (SMALL_TARGET, SMALL_DRAFT, "token", 2, 4, 0)
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+def candidates_loop():
+  # Room for a whole draft and drafts after it, and few tokens, so few paths.
+  target, draft = (HashModel(seed, vocab_size=4) for seed in (3, 4))
+  setting = (target, draft, "kseq", 2, 5, 2)
+  assert_the_loop_is_exact(setting, Sampling(1.0, top_k=2))
+
+
+def exact_rule(name, candidates=0):
+  def check():
+    target, draft = (laws.sampled(seed, 3, Sampling()) for seed in (1, 2))
+    assert_exact(setting_of((name, 2, 3, candidates), target, draft), name)
+
+  check.__name__ = f"{name}_rule"
+  return check
+
+
+def perfect_draft():
+  """The target as its own draft: whole blocks, and a bonus token each."""
+  gamma, length, sampling = 3, 12, Sampling(0.8, top_p=0.7)
+  target = HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
+  info = decode(target, target, sampling, gamma, length).statistics
+  np.testing.assert_array_equal(info.target_calls, length // (gamma + 1))
+  np.testing.assert_array_equal(info.accepted, info.drafted)
+
+
+def counts():
+  """What is counted as emitted is what is put out."""
+  target, draft = (HashModel(seed, vocab_size=3, eos_bias=-2.0) for seed in (3, 4))
+  decoded = decode(target, draft, Sampling(), 5, 7)
+  is_end = np.asarray(decoded.tokens) == 1
+  lengths = np.where(is_end.any(1), is_end.argmax(1) + 1, 7)
+  np.testing.assert_array_equal(decoded.statistics.emitted, lengths)
+
+
+def draws():
+  """No two iterations, and no two rows, draw the same."""
+  keys = row_keys(jax.random.key(0), 3)
+  state = initial_state(SMALL_TARGET.start(3, 9), None, keys, 4, 2)
+  later = state.replace(iteration=state.iteration + 1)
+  assert np.unique([state.uniforms(5), later.uniforms(5)]).size == 30
+
+
+def transformers():
+  """Greedy speculation with real caches gives the plain loop's tokens."""
+  config = T5Config(
+    vocab_size=17,
+    emb_dim=16,
+    num_heads=2,
+    head_dim=8,
+    mlp_dim=24,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+  )
+  module, inputs = Transformer(config), jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
+  init = jax.jit(lambda key: module.init(key, *[inputs] * 3, enable_dropout=False))
+  params = [
+    jax.tree.map(lambda x: 3 * x, init(jax.random.key(seed))["params"])
+    for seed in (0, 1)
+  ]
+  (extend, first), (draft, draft_first) = (
+    start_decoding(module, p, inputs, 20) for p in params
+  )
+  keys, greedy = row_keys(jax.random.key(0), 2), Sampling(0.0)
+  state = initial_state(first, draft_first, keys, 12, 3)
+  drafter = DraftModel(draft, 3, greedy)
+  spec = step.Speculation(extend, drafter, TokenVerification(), greedy, 3, 12, 1)
+  tokens = jax.jit(lambda: generate(spec, state).tokens)()
+  plain = initial_state(first, None, keys, 12, 0)
+  expected = jax.jit(lambda: generate_plain(extend, greedy, plain, 12, 1).tokens)()
+  np.testing.assert_array_equal(tokens, expected)
+
+
+def decode(target, draft, sampling, gamma, length, rows=32):
+  spec = step.Speculation(
+    target.extend,
+    DraftModel(draft.extend, gamma, sampling),
+    TokenVerification(),
+    sampling,
+    gamma,
+    length,
+    1,
+  )
+  slots = length + gamma + 1
+  keys = row_keys(jax.random.key(0), rows)
+  caches = target.start(rows, slots), draft.start(rows, slots)
+  return jax.jit(lambda: generate(spec, initial_state(*caches, keys, length, gamma)))()
+
+
+TOKEN_RULE, BLOCK_RULE = exact_rule("token"), exact_rule("block")
+KSEQ_RULE, RECURSIVE_RULE = exact_rule("kseq", 2), exact_rule("recursive", 2)
+CHECKS = [
+  token_loop,
+  candidates_loop,
+  TOKEN_RULE,
+  BLOCK_RULE,
+  KSEQ_RULE,
+  RECURSIVE_RULE,
+  perfect_draft,
+  counts,
+  draws,
+  transformers,
+]
