@@ -47,6 +47,7 @@ setup(
     ],
     "train": ["optax>=0.2.5,<0.3", "tqdm>=4.66"],
     "report": ["matplotlib>=3.9"],
+    "peers": ["torch>=2.6", "transformers>=5.23,<6"],
     "tpu": ["jax[tpu]>=0.10,<0.13"],
     "cuda": ["jax[cuda13]>=0.10,<0.13"],
   },

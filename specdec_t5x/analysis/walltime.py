@@ -84,5 +84,10 @@ def median_ratio(
     denominator: of the same input, above 0, such as the speculative loop's.
   """
   ratios = np.asarray(numerator, np.float64) / np.asarray(denominator, np.float64)
-  low, median, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+  return spread(ratios)
+
+
+def spread(values: Float[np.ndarray, "N"]) -> Spread:
+  """Returns the median of N values, with quartiles."""
+  low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
   return Spread(float(median), float(low), float(high))

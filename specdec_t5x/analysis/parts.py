@@ -1,0 +1,151 @@
+"""What an iteration is made of: each part repeated in a compiled loop of its own.
+
+A part runs on the arrays that the loop carries, as often as told; the difference
+between two counts leaves out what happens once a call (encoding, dispatch). XLA may
+not skip or hoist a repetition: each reads a zero that the one before made of all that
+it computed.
+
+Shapes: B rows, E encoder length, G gamma, K = G + 1, V vocabulary.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specdec_t5x.core.distributions import adjusted_probs
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.decoding.step import Speculation, commit, score_chain
+
+# From whatever a program takes (parameters, inputs) to where the loop starts.
+Prepare = Callable[..., tuple[Speculation, DecodeState]]
+# (state, 0) -> (state, 0): one repetition, on what `(spec, state)` says.
+Step = Callable[[DecodeState, jax.Array], tuple[DecodeState, jax.Array]]
+Part = Callable[[Speculation, DecodeState], Step]
+
+
+def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
+  """Returns compiled programs that repeat one part of an iteration each.
+
+  Args:
+    prepare: from a program's arguments to the speculation and its first state, for a
+      rule that judges one draft.
+
+  Returns:
+    By name, functions of (count, *arguments): "iteration" runs the loop itself for
+    `count` iterations (while rows last), "draft" the drafter's proposal, "scoring" the
+    target's call on G + 1 tokens, "token" its call on one, and "verification" all that
+    follows the logits.
+  """
+  programs = {name: _repeated(part, prepare) for name, part in _PARTS.items()}
+  programs["iteration"] = _iterated(prepare)
+  return programs
+
+
+def costs(seconds: Mapping[tuple[str, int], Any]) -> dict[str, Any]:
+  """Returns seconds a repetition of each part.
+
+  Args:
+    seconds: [R] times of each (part, count), two counts a part, R runs in turn.
+  """
+  parts = {}
+  for name, count in seconds:
+    parts.setdefault(name, []).append(count)
+  slopes = {}
+  for name, counts in parts.items():
+    few, many = sorted(counts)
+    slopes[name] = (seconds[name, many] - seconds[name, few]) / (many - few)
+  return slopes
+
+
+def _iterated(prepare):
+  @jax.jit
+  def run(count, *arguments):
+    spec, state = prepare(*arguments)
+
+    def loop(condition, body, carry):
+      go_on = lambda carry: condition(carry) & (carry[0].iteration < count)
+      return jax.lax.while_loop(go_on, body, carry)
+
+    return generate(spec, state, loop)
+
+  return run
+
+
+def _repeated(part, prepare):
+  @jax.jit
+  def run(count, *arguments):
+    spec, state = prepare(*arguments)
+    step = part(spec, state)
+    carry = state, jnp.zeros((), jnp.int32)
+    return jax.lax.fori_loop(0, count, lambda _, carry: step(*carry), carry)[1]
+
+  return run
+
+
+def _draft(spec, state):
+  uniforms = state.uniforms(spec.gamma)
+
+  def step(state, zero):
+    proposal, drafter_state = spec.drafter.propose(
+      state.drafter_state, state.sequences, state.lengths + zero, uniforms
+    )
+    return state.replace(drafter_state=drafter_state), _zero(proposal)
+
+  return step
+
+
+def _scoring(spec, state):
+  return _score(state, spec.extend, spec.gamma + 1)
+
+
+def _token(spec, state):
+  return _score(state, spec.extend, 1)
+
+
+def _score(state, extend, size):
+  tokens = jnp.zeros((state.lengths.shape[0], size), jnp.int32)
+
+  def step(state, zero):
+    cache = state.target_cache.at(state.lengths - 1)
+    logits, _, cache = extend(cache, tokens + zero)
+    return state.replace(target_cache=cache), _zero(logits)
+
+  return step
+
+
+def _verification(spec, state):
+  uniforms = state.uniforms(2 * spec.gamma + 1)
+  drafted, judged = uniforms[:, : spec.gamma], uniforms[:, spec.gamma :]
+  proposal, _ = spec.drafter.propose(
+    state.drafter_state, state.sequences, state.lengths, drafted
+  )
+  cache = state.target_cache.at(state.lengths - 1)
+  logits, _, _ = score_chain(spec.extend, cache, state.last_tokens(), proposal)
+
+  def step(state, zero):
+    target_probs = adjusted_probs(logits + zero, spec.sampling)
+    verdict = spec.rule.verify(target_probs, proposal, judged)
+    new, info = commit(spec, state, proposal, target_probs, verdict)
+    # Not the caches: what is judged does not look at them.
+    found = new.sequences, new.lengths, new.ended, new.scores, info
+    return state, _zero(found)
+
+  return step
+
+
+def _zero(results):
+  """Returns 0 in a way that the compiler can't do without the whole results."""
+  leaves = jax.tree.leaves(jax.lax.optimization_barrier(results))
+  odd = [leaf.ravel()[-1] == -12345 for leaf in leaves]
+  return jnp.stack(odd).any().astype(jnp.int32)
+
+
+_PARTS: dict[str, Part] = {
+  "draft": _draft,
+  "scoring": _scoring,
+  "token": _token,
+  "verification": _verification,
+}

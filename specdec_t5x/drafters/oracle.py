@@ -1,0 +1,55 @@
+"""A draft with a set acceptance rate, for measuring time: it knows the answer.
+
+The real draft network runs at every step, at its full cost; only then are its logits
+bent towards a token that was chosen beforehand. So walltime at a given alpha can be
+measured with any weights. Not a way to decode: it has to be given the output.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from specdec_t5x.core.types import ExtendFn
+
+
+def forced_tokens(
+  outputs: Int[Array, "B T"],
+  alpha: float | Float[Array, "B T"],
+  vocab_size: int,
+  key: Key[Array, ""],
+) -> Int[Array, "B T"]:
+  """Returns what the oracle drafts at each position of the output.
+
+  The target's own token with probability alpha, independently at each position, and
+  another one otherwise: each tried token is then accepted with probability alpha.
+
+  Args:
+    outputs: the target's greedy outputs.
+    alpha: the acceptance wanted, one for all positions or one each.
+    vocab_size: tokens there are.
+    key: consumed.
+  """
+  kept = jax.random.uniform(key, outputs.shape) < alpha
+  return jnp.where(kept, outputs, (outputs + 1) % vocab_size)
+
+
+def oracle_extend(extend: ExtendFn, forced: Int[Array, "B T"]) -> ExtendFn:
+  """Returns the draft network `extend`, its argmax at output position i forced[:, i].
+
+  A one-hot law follows at temperature 0 alone: use it for greedy decoding.
+
+  Args:
+    extend: the real network.
+    forced: from `forced_tokens`; its last one stays beyond T.
+  """
+
+  def bent(cache, tokens, positions=None, tree=None):
+    # The token at slot i (the start token has slot 0) predicts output position i.
+    at = cache.index[:, None] + jnp.arange(tokens.shape[1])
+    logits, features, cache = extend(cache, tokens, positions, tree)
+    chosen = jnp.take_along_axis(forced, at, axis=1, mode="clip")
+    rows, columns = jnp.indices(chosen.shape)
+    first = logits.max(axis=-1) + 1.0
+    return logits.at[rows, columns, chosen].set(first), features, cache
+
+  return bent

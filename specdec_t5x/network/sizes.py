@@ -1,0 +1,72 @@
+"""The published sizes of T5 1.1, and random parameters for them.
+
+Random parameters are for measuring time and memory, which don't depend on the values.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.transformer import Transformer
+
+# Rows beyond the 32,100 pieces are padding.
+VOCAB_SIZE = 32_128
+# emb_dim, num_heads, layers of each stack, head_dim, mlp_dim. Source: T5X,
+# examples/t5/t5_1_1/*.gin; "tiny" is ours, one layer, for a draft of next to no cost.
+_SHAPES = {
+  "tiny": (64, 2, 1, 32, 128),
+  "small": (512, 6, 8, 64, 1024),
+  "base": (768, 12, 12, 64, 2048),
+  "large": (1024, 16, 24, 64, 2816),
+  "xl": (2048, 32, 24, 64, 5120),
+  "xxl": (4096, 64, 24, 64, 10240),
+}
+SIZES = tuple(_SHAPES)
+
+
+def t5_1_1(size: str, dtype: str = "float32") -> T5Config:
+  """Returns the configuration of T5 1.1 in one of `SIZES`.
+
+  Raises:
+    ValueError: where there is no such size.
+  """
+  if size not in _SHAPES:
+    raise ValueError(f"Unknown size {size!r}; expected one of {SIZES}.")
+  emb_dim, num_heads, num_layers, head_dim, mlp_dim = _SHAPES[size]
+  return T5Config(
+    vocab_size=VOCAB_SIZE,
+    dtype=dtype,
+    emb_dim=emb_dim,
+    num_heads=num_heads,
+    num_encoder_layers=num_layers,
+    num_decoder_layers=num_layers,
+    head_dim=head_dim,
+    mlp_dim=mlp_dim,
+    mlp_activations=("gelu", "linear"),
+  )
+
+
+def random_params(module: Transformer, seed: int):
+  """Returns random parameters in the network's dtype, made on its device.
+
+  Kernels are uniform with variance 1 / inputs, so activations keep their size. (The
+  network's own initialisers take a minute for T5 base on two cores.)
+  """
+  tokens = jnp.ones((1, 1), jnp.int32)
+  shapes = jax.eval_shape(
+    lambda key: module.init(key, tokens, tokens, tokens, enable_dropout=False),
+    jax.random.key(0),
+  )["params"]
+  leaves, tree = jax.tree.flatten(shapes)
+  keys = jax.random.split(jax.random.key(seed, impl="rbg"), len(leaves))
+  dtype = jnp.dtype(module.config.dtype)
+  shapes = [leaf.shape for leaf in leaves]
+  made = [_random(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True)]
+  return jax.tree.unflatten(tree, made)
+
+
+def _random(key, shape, dtype):
+  if len(shape) == 1:
+    return jnp.ones(shape, dtype)
+  bound = (3 / shape[0]) ** 0.5
+  return jax.random.uniform(key, shape, dtype, -bound, bound)
