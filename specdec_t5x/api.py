@@ -16,6 +16,7 @@ from specdec_t5x import assemble
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
 from specdec_t5x.decoding.state import Decoded, row_keys
+from specdec_t5x.drafters.policies import DEFAULT_CONFIDENCE
 from specdec_t5x.network.config import T5Config, config_from_shapes
 from specdec_t5x.network.transformer import Transformer
 
@@ -99,6 +100,10 @@ def generate(
   verification: str = "token",
   lenience: float = 1.0,
   num_candidates: int = 1,
+  gamma_policy: str = "fixed",
+  confidence: float = DEFAULT_CONFIDENCE,
+  draft_cost: float | None = None,
+  block_costs: Sequence[float] = (),
   sampling: Sampling = GREEDY,
   max_length: int = 128,
   batch_size: int = 16,
@@ -118,6 +123,12 @@ def generate(
     verification: name of a rule in `specdec_t5x.core.rules.RULES`.
     lenience: of the rule 'lenient'.
     num_candidates: drafts an iteration, for the rules 'kseq' and 'recursive'.
+    gamma_policy: 'fixed'; or 'confidence' or 'online', which draft at most gamma
+      tokens, fewer where more do not seem to pay.
+    confidence: of 'confidence': a token that the draft finds less likely ends a draft.
+    draft_cost: of 'online': time of a draft step / of a target step.
+    block_costs: of 'online': time of a target step at each block width (2, 4, 8, ...,
+      gamma + 1), over that of one token; none is 1.
     sampling: temperature, top-k, top-p.
     max_length: room for an output, in tokens.
     batch_size: inputs decoded at once.
@@ -142,6 +153,10 @@ def generate(
     verification=verification,
     lenience=lenience,
     num_candidates=num_candidates,
+    gamma_policy=gamma_policy,
+    confidence=confidence,
+    draft_cost=draft_cost,
+    block_costs=tuple(block_costs),
   )
   run = compiled(network, sampling, max_length, processor.eos_id())
   outputs = []

@@ -13,8 +13,11 @@ from specdec_t5x.core.types import Drafter, ExtendFn, Rule
 from specdec_t5x.decoding import baseline, generate, state
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.decoding.step import Speculation
+from specdec_t5x.decoding.widths import block_widths
+from specdec_t5x.drafters.adaptive import AdaptiveDraft, AdaptiveState
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.multi import IndependentDrafts
+from specdec_t5x.drafters.policies import DEFAULT_CONFIDENCE, Policy, policy_for
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.transformer import Transformer
@@ -35,6 +38,12 @@ class Pair:
     verification: name of a rule in `core.rules.RULES`.
     lenience: of the rule 'lenient'; 1 binds to the target's law.
     num_candidates: independent drafts an iteration, for the rules that take several.
+    gamma_policy: one of `drafters.policies.GAMMA_POLICIES`; but for 'fixed' each row's
+      drafts have at most gamma tokens.
+    confidence: of 'confidence': a token below this probability ends its draft.
+    draft_cost: of 'online': time of a draft step / of a target step.
+    block_costs: of 'online': time of a target step at each of `decoding.widths`, over
+      that of one token; none is 1.
   """
 
   target: Transformer
@@ -44,8 +53,14 @@ class Pair:
   verification: str = "token"
   lenience: float = 1.0
   num_candidates: int = 1
+  gamma_policy: str = "fixed"
+  confidence: float = DEFAULT_CONFIDENCE
+  draft_cost: float | None = None
+  block_costs: tuple[float, ...] = ()
 
   def __post_init__(self):
+    # A list, as gin gives, would make the pair and its programs unhashable.
+    object.__setattr__(self, "block_costs", tuple(self.block_costs))
     if self.gamma < 1 or self.gamma != int(self.gamma):
       raise ValueError(
         f"GAMMA must be a whole number of at least 1, got {self.gamma}. For decoding "
@@ -71,6 +86,12 @@ class Pair:
         f"NUM_CANDIDATES={count} needs a VERIFICATION of {several}, got "
         f"{self.verification!r}, which judges a single draft."
       )
+    if self.policy() and get_rule(self.verification).takes_candidates:
+      raise ValueError(
+        f"GAMMA_POLICY={self.gamma_policy!r} needs a VERIFICATION that judges a single "
+        f"draft, got {self.verification!r}. Use 'token' or 'block', or "
+        "GAMMA_POLICY='fixed'."
+      )
 
   def rule(self, sampling: Sampling) -> tuple[Rule, Sampling]:
     """Returns the rule, and the adjustment of the target's law that it works on.
@@ -79,6 +100,24 @@ class Pair:
       ValueError: where the rule does not go with the way of sampling.
     """
     return rule_for(self.verification, sampling, self.lenience)
+
+  def policy(self) -> Policy | None:
+    """Returns how long drafts shall be; None where all have gamma tokens.
+
+    Raises:
+      ValueError: where its settings are missing, out of range or of another policy.
+    """
+    return policy_for(
+      self.gamma_policy,
+      self.confidence,
+      self.draft_cost,
+      self.block_costs,
+      widths=block_widths(self.gamma),
+    )
+
+  def num_slots(self, max_length: int) -> int:
+    """Returns the cache slots that a row needs."""
+    return state.num_slots(max_length, self.gamma * self.num_candidates)
 
 
 def decode(
@@ -116,14 +155,12 @@ def prepare(
 ) -> tuple[Speculation, DecodeState]:
   """Returns what the loop needs: how to step and where to start; as for `decode`."""
   rule, target_sampling = pair.rule(sampling)
-  drafted = pair.gamma * pair.num_candidates
-  slots = state.num_slots(max_length, drafted)
   per_input = keys.shape[0] // inputs.shape[0]
   extend, cache = start_decoding(
-    pair.target, params["target"], inputs, slots, per_input
+    pair.target, params["target"], inputs, pair.num_slots(max_length), per_input
   )
   drafter, drafter_state = start_drafting(
-    pair, params["draft"], inputs, slots, per_input, sampling
+    pair, params["draft"], inputs, per_input, sampling, max_length, eos_id
   )
   spec = Speculation(
     extend=extend,
@@ -134,7 +171,9 @@ def prepare(
     max_length=max_length,
     eos_id=eos_id,
     num_candidates=pair.num_candidates,
+    widths=block_widths(pair.gamma) if pair.policy() else (),
   )
+  drafted = pair.gamma * pair.num_candidates
   start = state.initial_state(cache, drafter_state, keys, max_length, drafted)
   return spec, start
 
@@ -143,15 +182,21 @@ def start_drafting(
   pair: Pair,
   params,
   inputs: Int[Array, "B E"],
-  slots: int,
   per_input: int,
   sampling: Sampling,
-) -> tuple[Drafter, DecoderCache]:
+  max_length: int,
+  eos_id: int,
+) -> tuple[Drafter, DecoderCache | AdaptiveState]:
   """Returns the drafter and its first state; `params` are the draft's."""
-  several = get_rule(pair.verification).takes_candidates
   rows = per_input * pair.num_candidates
+  slots = pair.num_slots(max_length)
   extend, cache = start_decoding(pair.draft, params, inputs, slots, rows)
-  drafter = DraftModel(extend, pair.gamma, sampling)
+  model = extend, pair.gamma, sampling
+  if policy := pair.policy():
+    drafter = AdaptiveDraft(*model, policy, max_length, eos_id)
+    return drafter, drafter.start(cache, inputs.shape[0] * per_input)
+  drafter = DraftModel(*model)
+  several = get_rule(pair.verification).takes_candidates
   return IndependentDrafts(drafter, pair.num_candidates) if several else drafter, cache
 
 

@@ -32,6 +32,16 @@ def test_greedy_generation_is_the_targets_own(setup):
   assert all(isinstance(o.text, str) for o in outputs)
 
 
+def test_drafts_may_stop_early(setup):
+  settings = {"max_length": 10, "batch_size": 5}
+  fixed = specdec_t5x.generate(INPUTS, *setup, gamma=4, **settings)
+  outputs = specdec_t5x.generate(
+    INPUTS, *setup, gamma=4, gamma_policy="confidence", confidence=0.9, **settings
+  )
+  assert [o.tokens for o in outputs] == [o.tokens for o in fixed]
+  assert sum(o.drafted for o in outputs) < sum(o.drafted for o in fixed)
+
+
 def test_sampling_is_fixed_by_the_seed(setup):
   sample = lambda seed: [
     o.tokens
@@ -57,5 +67,7 @@ def test_bad_input_is_refused(setup):
     specdec_t5x.generate(INPUTS, target, draft, vocabulary, gamma=0)
   with pytest.raises(ValueError, match="need a draft"):
     specdec_t5x.generate(INPUTS, target, None, vocabulary, verification="block")
+  with pytest.raises(ValueError, match="DRAFT_COST"):
+    specdec_t5x.generate(INPUTS, target, draft, vocabulary, gamma_policy="online")
   with pytest.raises(ValueError, match="not a T5"):
     config_from_shapes({"kernel": (2, 3)})

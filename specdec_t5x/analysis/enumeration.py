@@ -119,6 +119,8 @@ class Setting:
     max_length: room for the output.
     eos_id: the token that ends it.
     num_candidates: drafts an iteration; 0 for a judge of a single draft.
+    stops: whether a draft of at least one token goes no further, given the output
+      before it and its tokens.
   """
 
   target: LawFn
@@ -128,6 +130,7 @@ class Setting:
   max_length: int
   eos_id: int = 1
   num_candidates: int = 0
+  stops: Callable[[Tokens, Tokens], bool] = lambda prefix, draft: False
 
 
 def iterate(world: World, setting: Setting, prefix: Tokens, names=lambda i: i):
@@ -164,6 +167,8 @@ def _draft(world, setting, prefix, size, names):
   while len(draft) < size and setting.eos_id not in draft:
     law = setting.draft((*prefix, *draft))
     draft += (world.draw(names(len(draft)), law),)
+    if setting.stops(prefix, draft):
+      break
   return draft
 
 

@@ -19,7 +19,7 @@ from specdec_t5x.core.types import (
   Rule,
   Verdict,
 )
-from specdec_t5x.decoding import candidates
+from specdec_t5x.decoding import candidates, widths
 from specdec_t5x.decoding.state import DecodeState, StepInfo
 
 
@@ -37,6 +37,8 @@ class Speculation:
     max_length: room for the output, in tokens.
     eos_id: the token that ends a sequence.
     num_candidates: drafts an iteration; more than one only for a rule that takes them.
+    widths: the block widths that the target may be called with, where drafts differ in
+      length (`decoding.widths`); none is always gamma + 1.
   """
 
   extend: ExtendFn
@@ -47,6 +49,7 @@ class Speculation:
   max_length: int
   eos_id: int
   num_candidates: int = 1
+  widths: tuple[int, ...] = ()
 
 
 def step(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
@@ -62,8 +65,7 @@ def step(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
   proposal = limit(proposal, spec.max_length + 1 - state.lengths, spec.eos_id)
   # The last known token was never fed to the target: it heads the block.
   cache, last = state.target_cache.at(state.lengths - 1), state.last_tokens()
-  score = candidates.score if spec.rule.takes_candidates else score_chain
-  logits, features, cache = score(spec.extend, cache, last, proposal)
+  logits, features, cache = _score(spec, cache, last, proposal)
   target_probs = adjusted_probs(logits, spec.sampling)
   verdict = spec.rule.verify(target_probs, proposal, uniforms[:, drafted:])
   num_drafted = proposal.num_valid.reshape(last.size, -1).sum(axis=1)
@@ -93,6 +95,14 @@ def limit(
   room = room.reshape(-1, *[1] * (through_eos.ndim - 1))
   num_valid = jnp.minimum(proposal.num_valid, jnp.minimum(through_eos, room - 1))
   return proposal.replace(num_valid=jnp.maximum(num_valid, 0))
+
+
+def _score(spec, cache, last, proposal):
+  if spec.rule.takes_candidates:
+    return candidates.score(spec.extend, cache, last, proposal)
+  if spec.widths:
+    return widths.score(spec.widths, spec.extend, cache, last, proposal)
+  return score_chain(spec.extend, cache, last, proposal)
 
 
 def score_chain(extend: ExtendFn, cache, last: Int[Array, "B"], proposal: Proposal):

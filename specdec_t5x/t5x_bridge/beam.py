@@ -117,6 +117,11 @@ class SpeculativeBeamModel(SpeculativeEncoderDecoderModel):
         f"DRAFTER must be 'draft_model' with a beam, got {self.pair.drafter!r}: the "
         "draft searches with a beam of its own."
       )
+    if self.pair.gamma_policy != "fixed":
+      raise ValueError(
+        f"GAMMA_POLICY must be 'fixed' with a beam, got {self.pair.gamma_policy!r}: "
+        "the draft's trees have GAMMA levels. Leave it out."
+      )
     width = self._default_decoder_params.num_decodes
     _check(self, width)
     _check_draft_beam(width, draft_beam_size, target.config.vocab_size)

@@ -1,7 +1,7 @@
 """The T5X models of this project: speculative decoding, and plain beside it."""
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.core
@@ -16,6 +16,7 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.types import Guarantee
 from specdec_t5x.decoding.state import Decoded, StepInfo, row_keys
+from specdec_t5x.drafters.policies import DEFAULT_CONFIDENCE
 from specdec_t5x.network.transformer import Transformer
 
 
@@ -176,6 +177,10 @@ class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
     verification: str = "token",
     lenience: float = 1.0,
     num_candidates: int = 1,
+    gamma_policy: str = "fixed",
+    confidence: float = DEFAULT_CONFIDENCE,
+    draft_cost: float | None = None,
+    block_costs: Sequence[float] = (),
     **kwargs,
   ):
     """Creates the model.
@@ -191,6 +196,11 @@ class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
       verification: name of a rule in `core.rules.RULES`.
       lenience: of the rule 'lenient'.
       num_candidates: drafts an iteration, for the rules that take several.
+      gamma_policy: how long drafts are; one of `drafters.policies.GAMMA_POLICIES`.
+      confidence: of 'confidence': a token below this probability ends its draft.
+      draft_cost: of 'online': time of a draft step / of a target step.
+      block_costs: of 'online': time of a target step at each block width (2, 4, 8,
+        ..., gamma + 1), over that of one token; none is 1.
       **kwargs: seed, default_decoder_params, feature_converter_cls.
 
     Raises:
@@ -198,7 +208,17 @@ class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
         not go together or vocabularies differ.
     """
     self.pair = Pair(
-      target, draft, gamma, drafter, verification, lenience, num_candidates
+      target,
+      draft,
+      gamma,
+      drafter=drafter,
+      verification=verification,
+      lenience=lenience,
+      num_candidates=num_candidates,
+      gamma_policy=gamma_policy,
+      confidence=confidence,
+      draft_cost=draft_cost,
+      block_costs=tuple(block_costs),
     )
     self.pair.rule(sampling)
     super().__init__(target, input_vocabulary, output_vocabulary, sampling, **kwargs)

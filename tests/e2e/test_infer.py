@@ -66,6 +66,28 @@ def test_speculation_writes_the_plain_models_tokens(pair, speculative, tmp_path)
   assert runs.summary(tmp_path)["statistics"]["tokens_per_target_call"]["value"] == 1
 
 
+def test_gin_sets_the_policy_of_gamma(pair, speculative, tmp_path):
+  gin_file, draft = pair
+  costs = {"DRAFT_COST": 0.6, "BLOCK_COSTS": [1.4, 2.2]}
+  runs.completed(
+    *("configs/spec_ende.gin", gin_file),
+    DRAFT_CHECKPOINT_PATH=draft,
+    INFER_OUTPUT_DIR=str(tmp_path),
+    GAMMA=3,
+    GAMMA_POLICY="online",
+    **costs,
+  )
+  assert runs.tokens(tmp_path) == runs.tokens(speculative)
+  settings = runs.summary(tmp_path)["settings"]
+  assert settings["gamma_policy"] == "online"
+  assert {n: settings[n.lower()] for n in costs} == costs
+  # At these costs no draft pays, so each has the one token that it must have.
+  for record in runs.records(tmp_path):
+    assert record["aux"]["drafted"] <= record["aux"]["target_calls"]
+  fixed = runs.summary(speculative)["settings"]
+  assert (fixed["gamma_policy"], fixed["draft_cost"]) == ("fixed", None)
+
+
 def test_each_example_and_the_run_have_statistics(speculative):
   for record in runs.records(speculative):
     aux = record["aux"]

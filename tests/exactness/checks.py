@@ -15,6 +15,7 @@ from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.transformer import Transformer
 from tests.exactness import laws
+from tests.exactness.test_adaptive import SURE
 from tests.exactness.test_loop import (
   SMALL_DRAFT,
   SMALL_TARGET,
@@ -34,6 +35,11 @@ def candidates_loop():
   target, draft = (HashModel(seed, vocab_size=4) for seed in (3, 4))
   setting = (target, draft, "kseq", 2, 5, 2)
   assert_the_loop_is_exact(setting, Sampling(1.0, top_k=2))
+
+
+def adaptive_loop():
+  setting = (SMALL_TARGET, SMALL_DRAFT, "token", 3, 5, 0, SURE)
+  assert_the_loop_is_exact(setting, Sampling())
 
 
 def exact_rule(name, candidates=0):
@@ -122,6 +128,7 @@ KSEQ_RULE, RECURSIVE_RULE = exact_rule("kseq", 2), exact_rule("recursive", 2)
 CHECKS = [
   token_loop,
   candidates_loop,
+  adaptive_loop,
   TOKEN_RULE,
   BLOCK_RULE,
   KSEQ_RULE,

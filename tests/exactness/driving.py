@@ -10,13 +10,17 @@ import numpy as np
 from specdec_t5x.analysis import enumeration
 from specdec_t5x.analysis.enumeration import Cell, Setting, explore, iterate
 from specdec_t5x.analysis.oracles import JUDGES
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import rule_for
 from specdec_t5x.core.types import Candidates, Proposal
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import DecodeState, initial_state, num_slots, row_keys
 from specdec_t5x.decoding.step import Speculation
+from specdec_t5x.decoding.widths import block_widths
+from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.multi import IndependentDrafts
+from tests.exactness import lengths
 
 # Float32 may misplace so much probability at an edge of a cell; more would show.
 MARGIN = 1e-6
@@ -129,22 +133,30 @@ class Driven(DecodeState):
 
 
 @functools.cache
-def loop_paths(target, draft, sampling, name, gamma, max_length, num_candidates=0):
+def loop_paths(
+  target, draft, sampling, name, gamma, max_length, num_candidates=0, policy=None
+):
   """Every path of whole decodes of two table models, by the oracle."""
   laws = target.law(sampling), draft.law(sampling)
   judge = JUDGES[name]
   setting = Setting(*laws, judge, gamma, max_length, num_candidates=num_candidates)
-  return setting, list(explore(lambda world: enumeration.decode(world, setting)))
+  if policy is None:
+    return setting, list(explore(lambda world: enumeration.decode(world, setting)))
+  law = draft.law(Sampling()) if sampling.greedy else setting.draft
+  decode = lambda world: lengths.decode(world, setting, policy, law)
+  return setting, list(explore(decode))
 
 
-def loop_laws(target, draft, sampling, name, gamma, max_length, num_candidates=0):
+def loop_laws(
+  target, draft, sampling, name, gamma, max_length, num_candidates=0, policy=None
+):
   """The law of outputs at each place of the cells, by the compiled loop.
 
   Returns:
     Laws of whole padded outputs, what stands after the end included.
   """
   _, paths = loop_paths(
-    target, draft, sampling, name, gamma, max_length, num_candidates
+    target, draft, sampling, name, gamma, max_length, num_candidates, policy
   )
   count = 2 * gamma * max(num_candidates, 1) + 1
   prescribed = np.full((len(PLACES), len(paths), max_length, count), 0.5, np.float32)
@@ -155,7 +167,7 @@ def loop_laws(target, draft, sampling, name, gamma, max_length, num_candidates=0
   # A function of its own: a loop with a planted fault must be traced anew.
   run = jax.jit(
     lambda uniforms: drive(
-      uniforms, target, draft, sampling, name, gamma, num_candidates
+      uniforms, target, draft, sampling, name, gamma, num_candidates, policy
     )
   )
   tokens = run(jnp.asarray(prescribed.reshape(-1, max_length, count)))
@@ -173,21 +185,25 @@ def padded(law, length):
   return {output + (0,) * (length - len(output)): mass for output, mass in law.items()}
 
 
-def drive(prescribed, target, draft, sampling, name, gamma, num_candidates):
+def drive(prescribed, target, draft, sampling, name, gamma, num_candidates, policy):
   """Outputs of the loop under prescribed uniforms [B, iterations, count]."""
   rows, max_length, _ = prescribed.shape
   rule, target_sampling = rule_for(name, sampling)
   count = max(num_candidates, 1)
   slots = num_slots(max_length, gamma * count)
-  drafter = DraftModel(draft.extend, gamma, sampling)
+  model, widths = (draft.extend, gamma, sampling), ()
+  drafter, drafter_state = DraftModel(*model), draft.start(rows * count, slots)
   if rule.takes_candidates:
     drafter = IndependentDrafts(drafter, count)
+  if policy:
+    drafter, widths = AdaptiveDraft(*model, policy, max_length, 1), block_widths(gamma)
+    drafter_state = drafter.start(drafter_state, rows)
   spec = Speculation(
-    target.extend, drafter, rule, target_sampling, gamma, max_length, 1, count
+    target.extend, drafter, rule, target_sampling, gamma, max_length, 1, count, widths
   )
   state = initial_state(
     target.start(rows, slots),
-    draft.start(rows * count, slots),
+    drafter_state,
     row_keys(jax.random.key(0), rows),
     max_length,
     gamma * count,

@@ -14,9 +14,10 @@ from specdec_t5x.core.block import BlockVerification
 from specdec_t5x.core.distributions import sample
 from specdec_t5x.core.token import TokenVerification, acceptance_probs
 from specdec_t5x.core.types import Verdict
-from specdec_t5x.decoding import candidates, step
+from specdec_t5x.decoding import candidates, step, widths
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import draft_model
+from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.multi import IndependentDrafts
 from specdec_t5x.network import cache
@@ -26,6 +27,7 @@ from tests.exactness.checks import (
   KSEQ_RULE,
   RECURSIVE_RULE,
   TOKEN_RULE,
+  adaptive_loop,
   candidates_loop,
   counts,
   draws,
@@ -156,6 +158,19 @@ def unweighted_block_residual(scaled, draft_probs):
   return distributions.residual(scaled / jnp.where(scale > 0, scale, 1), draft_probs)
 
 
+def drop_the_doubtful_token(self, *args, propose=AdaptiveDraft.propose):
+  proposal, state = propose(self, *args)
+  drafted = chain.drafted_probs(proposal.draft_probs, proposal)
+  last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
+  doubtful = ~self.policy.goes_on(jnp.take_along_axis(drafted, last, axis=1)[:, 0])
+  size = jnp.maximum(proposal.num_valid - doubtful, 0)
+  return proposal.replace(num_valid=size), state.replace(drafted=size)
+
+
+def no_place_for_the_last_token(blocks, num_valid, narrowest=widths.narrowest):
+  return narrowest(blocks, num_valid - 1)
+
+
 unmoved = lambda self, *args: self
 identity = lambda self, index: self.replace(index=self.index)
 
@@ -280,6 +295,20 @@ TRAPS = [
     "residual",
     unweighted_block_residual,
     BLOCK_RULE,
+  ),
+  (
+    "a token's own value drops it",
+    AdaptiveDraft,
+    "propose",
+    drop_the_doubtful_token,
+    adaptive_loop,
+  ),
+  (
+    "block too narrow for the bonus token",
+    widths,
+    "narrowest",
+    no_place_for_the_last_token,
+    adaptive_loop,
   ),
 ]
 

@@ -127,6 +127,7 @@ def test_the_target_as_draft_advances_by_whole_trees(
     ({"verification": "token"}, "VERIFICATION must be 'beam'"),
     ({"drafter": "oracle"}, "Unknown DRAFTER"),
     ({"num_candidates": 2}, "NUM_CANDIDATES=2"),
+    ({"gamma_policy": "confidence"}, "GAMMA_POLICY must be 'fixed' with a beam"),
     ({"default_decoder_params": width(0)}, "NUM_DECODES"),
   ],
 )

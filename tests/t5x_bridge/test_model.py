@@ -42,6 +42,26 @@ def test_greedy_tokens_are_the_plain_models(vocabulary, batch, gamma):
   np.testing.assert_array_equal(aux["scores"], 0.0)
 
 
+@pytest.mark.parametrize(
+  "policy",
+  [
+    {"gamma_policy": "confidence", "confidence": 1.0},
+    # A draft as dear as the target pays for no alpha.
+    {"gamma_policy": "online", "draft_cost": 0.5, "block_costs": [1.5, 2.5, 3.5]},
+  ],
+  ids=lambda policy: policy["gamma_policy"],
+)
+def test_the_policy_of_gamma_reaches_the_loop(vocabulary, batch, policy):
+  model = tiny.speculative(vocabulary, gamma=5, **policy)
+  params = tiny.variables(model)["params"]
+  tokens, aux = predict(model, params, batch)
+  expected, _ = predict(tiny.plain(vocabulary), params["target"], batch)
+  np.testing.assert_array_equal(tokens, expected)
+  # One drafted token a call, but for calls without room for it.
+  assert (aux["drafted"] <= aux["target_calls"]).all()
+  assert (aux["drafted"] >= aux["target_calls"] - 1).all()
+
+
 def test_greedy_tokens_are_those_of_t5x_temperature_sample(vocabulary, batch):
   from t5x import decoding
 
@@ -147,6 +167,23 @@ def test_guarantee(vocabulary):
     ({"lenience": 0.5}, "LENIENCE=0.5 needs VERIFICATION='lenient'"),
     ({"num_candidates": 0}, "NUM_CANDIDATES must be"),
     ({"num_candidates": 2}, "NUM_CANDIDATES=2 needs a VERIFICATION of"),
+    ({"gamma_policy": "hope"}, "Unknown GAMMA_POLICY"),
+    ({"gamma_policy": "confidence", "confidence": 1.5}, "CONFIDENCE must be between"),
+    ({"confidence": 0.5}, "CONFIDENCE=0.5 needs GAMMA_POLICY='confidence'"),
+    ({"gamma_policy": "online"}, "needs DRAFT_COST = c"),
+    (
+      {"gamma_policy": "online", "draft_cost": -0.1},
+      "must be finite numbers of at least 0, got -0.1",
+    ),
+    (
+      {"gamma_policy": "online", "draft_cost": 0.1, "block_costs": [1.0]},
+      "BLOCK_COSTS needs one number for each width of block",
+    ),
+    ({"draft_cost": 0.1}, "need GAMMA_POLICY='online', got 'fixed'"),
+    (
+      {"gamma_policy": "confidence", "verification": "kseq", "num_candidates": 2},
+      "judges a single draft, got 'kseq'",
+    ),
     ({"draft": tiny.config(1, 8, vocab_size=72)}, "must share a vocabulary"),
     (
       {"target": tiny.config(1, 8, 24), "draft": tiny.config(1, 8, 24)},

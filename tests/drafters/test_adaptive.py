@@ -1,0 +1,297 @@
+"""Adaptive gamma: how long drafts are, and what depends on it."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.analysis.theory import walltime_improvement
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES, get_rule
+from specdec_t5x.core.types import Proposal
+from specdec_t5x.decoding import widths
+from specdec_t5x.decoding.generate import generate, python_loop
+from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
+from specdec_t5x.decoding.step import Speculation, limit, step
+from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.policies import Confidence, Counts, OnlineAlpha
+from tests.hash_model import HashModel
+
+TARGET = HashModel(seed=1, vocab_size=6, eos_bias=-1.0)
+DRAFT = HashModel(seed=2, vocab_size=6, eos_bias=-1.0)
+SURE, ONLINE = (
+  Confidence(0.3),
+  OnlineAlpha(0.1, (2, 4, 8), (1.02, 1.06, 1.14)),
+)
+POLICIES = pytest.mark.parametrize(
+  "policy", [SURE, ONLINE], ids=lambda policy: type(policy).__name__
+)
+SETTINGS = {"gamma": 5, "length": 13, "sampling": Sampling()}
+
+
+def prepare(
+  key,
+  policy,
+  rows,
+  gamma,
+  length,
+  sampling,
+  draft=DRAFT.extend,
+  target=TARGET.extend,
+):
+  """The loop's settings and first state; policy None is the fixed length."""
+  slots = num_slots(length, gamma)
+  drafter, state = DraftModel(draft, gamma, sampling), DRAFT.start(rows, slots)
+  if policy:
+    drafter = AdaptiveDraft(draft, gamma, sampling, policy, length, 1)
+    state = drafter.start(state, rows)
+  blocks = widths.block_widths(gamma) if policy else ()
+  rule = get_rule("token")
+  spec = Speculation(target, drafter, rule, sampling, gamma, length, 1, widths=blocks)
+  keys = row_keys(key, rows)
+  return spec, initial_state(TARGET.start(rows, slots), state, keys, length, gamma)
+
+
+@functools.partial(
+  jax.jit, static_argnames=("policy", "rows", "gamma", "length", "sampling", "loop")
+)
+def speculate(key, *, loop=jax.lax.while_loop, **settings):
+  return generate(*prepare(key, **settings), loop)
+
+
+def iterations(policy, rows, **settings):
+  """Every iteration of a decode: the state before, the state after, and its counts."""
+  settings = {**SETTINGS, **settings}
+  spec, state = prepare(jax.random.key(3), policy, rows, **settings)
+  one = jax.jit(lambda state: step(spec, state))
+  while not state.ended.all():
+    after, info = one(state)
+    yield state, after, info
+    state = after
+
+
+# ---- The output. ----
+
+
+@POLICIES
+@pytest.mark.parametrize("gamma", [1, 3, 20])
+def test_greedy_outputs_are_those_of_the_fixed_length(policy, gamma):
+  # gamma 20 exceeds the room of 13 from the start.
+  settings = {"rows": 3, "gamma": gamma, "length": 13, "sampling": GREEDY}
+  key = jax.random.key(0)
+  expected = speculate(key, policy=None, **settings).tokens
+  np.testing.assert_array_equal(
+    speculate(key, policy=policy, **settings).tokens, expected
+  )
+
+
+@POLICIES
+def test_a_row_does_not_depend_on_its_neighbours(policy):
+  many = speculate(jax.random.key(5), policy=policy, rows=16, **SETTINGS)
+  few = speculate(jax.random.key(5), policy=policy, rows=3, **SETTINGS)
+  np.testing.assert_array_equal(many.tokens[:3], few.tokens)
+  first_rows = jax.tree.map(lambda x: x[:3], many.statistics)
+  chex.assert_trees_all_close(first_rows, few.statistics, rtol=1e-5)
+
+
+@POLICIES
+def test_compiled_loop_equals_the_python_loop(policy):
+  settings = {**SETTINGS, "policy": policy, "rows": 3, "length": 5}
+  compiled = speculate(jax.random.key(6), **settings)
+  with jax.disable_jit():
+    watched = speculate(jax.random.key(6), loop=python_loop, **settings)
+  np.testing.assert_array_equal(compiled.tokens, watched.tokens)
+  chex.assert_trees_all_close(compiled.statistics, watched.statistics, rtol=1e-5)
+
+
+@POLICIES
+def test_batches_of_one_shape_compile_once(policy):
+  chex.clear_trace_counter()
+
+  @jax.jit
+  @chex.assert_max_traces(n=1)
+  def decode(key):
+    return speculate(key, policy=policy, rows=4, **SETTINGS).tokens
+
+  assert len({decode(jax.random.key(seed)).tobytes() for seed in range(5)}) == 5
+
+
+# ---- The length. ----
+
+
+def propose(policy, sampling, rows):
+  """Drafts of rows that have one token of output, and the drafter's state after."""
+  spec, state = prepare(jax.random.key(1), policy, rows, 5, 40, sampling)
+  known = 2 + jnp.arange(rows) % 4
+  uniforms = jax.random.uniform(jax.random.key(2), (rows, 5))
+  proposal, after = jax.jit(spec.drafter.propose)(
+    state.drafter_state,
+    state.sequences.at[:, 1].set(known),
+    jnp.full(rows, 2),
+    uniforms,
+  )
+  return known.tolist(), proposal, after
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.7, top_k=3)], ids=str)
+def test_an_unlikely_token_is_the_last_of_its_draft(sampling):
+  known, proposal, _ = propose(Confidence(0.45), sampling, 64)
+  # Greedy laws are one-hot: there confidence is the probability at temperature 1.
+  law = DRAFT.law(Sampling() if sampling.greedy else sampling)
+  for first, tokens, size in zip(
+    known, proposal.tokens.tolist(), proposal.num_valid.tolist(), strict=True
+  ):
+    likely = [law((first, *tokens[:i]))[tokens[i]] >= 0.45 for i in range(size)]
+    assert all(likely[:-1])
+    assert size == 5 or not likely[-1] or tokens[size - 1] == 1
+    assert 1 not in tokens[: size - 1]
+  assert len(set(proposal.num_valid.tolist())) > 1
+
+
+def test_drafting_ends_with_the_last_row_that_goes_on():
+  _, proposal, after = propose(Confidence(0.5), GREEDY, 4)
+  longest = int(proposal.num_valid.max())
+  assert proposal.num_valid.min() < longest < 5
+  # Two tokens were known, and the last drafted one was not read.
+  np.testing.assert_array_equal(after.cache.index, 2 + longest - 1)
+  assert not proposal.draft_probs[:, longest:].any()
+
+
+@POLICIES
+def test_limit_cuts_nothing_more_and_live_rows_draft(policy):
+  lengths = set()
+  for before, after, info in iterations(policy, rows=64):
+    live = ~np.asarray(before.ended)
+    room = 13 + 1 - np.asarray(before.lengths)
+    drafted = np.asarray(after.drafter_state.drafted)
+    np.testing.assert_array_equal(info.drafted, drafted * live)
+    assert not drafted[~live].any()
+    assert (drafted[live] >= np.minimum(room[live] - 1, 1)).all()
+    lengths |= set(drafted[live].tolist())
+  assert lengths >= {0, 1, 2, 3}
+
+
+def test_limit_cuts_nothing_of_a_draft_that_ends_the_sequence():
+  spec, state = prepare(jax.random.key(1), ONLINE, 64, 5, 13, Sampling())
+  uniforms = jax.random.uniform(jax.random.key(4), (64, 5))
+  proposal, _ = jax.jit(spec.drafter.propose)(
+    state.drafter_state, state.sequences, state.lengths, uniforms
+  )
+  limited = limit(proposal, 13 + 1 - state.lengths, 1)
+  np.testing.assert_array_equal(limited.num_valid, proposal.num_valid)
+  assert ((proposal.tokens == 1).any(axis=1) & (proposal.num_valid < 5)).any()
+
+
+def test_the_online_length_is_the_theory_s_best():
+  tried = np.random.default_rng(0).uniform(0, 9, size=200).astype(np.float32)
+  accepted = tried * np.linspace(0, 1, 200, dtype=np.float32)
+  counts, alpha = (
+    Counts(*map(jnp.asarray, (accepted, tried))),
+    (1.5 + accepted) / (2 + tried),
+  )
+  for cost in (0.0, 0.07, 0.31, 1.0):
+    speeds = walltime_improvement(alpha[:, None], np.arange(1, 8), cost)
+    policy = OnlineAlpha(cost, widths=(2, 4, 8))
+    np.testing.assert_array_equal(policy.most(counts, 7), 1 + speeds.argmax(axis=1))
+
+
+def test_the_online_length_minds_what_a_block_costs():
+  sure = Counts(jnp.array([90.0]), jnp.array([100.0]))
+  free = OnlineAlpha(0.0, widths=(2, 4, 8))
+  assert free.most(sure, 7) == 7
+  # Length 3 fills the block of 4; the next width costs twice as much.
+  dear = OnlineAlpha(0.0, widths=(2, 4, 8), block_costs=(1.0, 1.1, 2.2))
+  assert dear.most(sure, 7) == 3
+
+
+def test_counts_are_what_was_tried_and_accepted():
+  accepted = tried = np.zeros(64)
+  for before, after, info in iterations(ONLINE, rows=64):
+    live = ~np.asarray(before.ended)
+    accepted = np.where(live, 0.9 * accepted + info.accepted, accepted)
+    tried = np.where(live, 0.9 * tried + info.acceptance_positions, tried)
+    counts = after.drafter_state.counts
+    np.testing.assert_allclose(counts.accepted[live], accepted[live], rtol=1e-5)
+    np.testing.assert_allclose(counts.tried[live], tried[live], rtol=1e-5)
+
+
+def test_an_easy_row_ends_with_long_drafts_and_a_hard_one_with_short():
+  target, other = (HashModel(seed, vocab_size=6, eos_bias=-30.0) for seed in (1, 2))
+
+  def extend(cache, tokens):
+    """The target itself in row 0, and another model in row 1."""
+    easy, _, _ = target.extend(cache, tokens)
+    hard, features, cache = other.extend(cache, tokens)
+    return easy.at[1:].set(hard[1:]), features, cache
+
+  sizes, endless = [], {"length": 60, "gamma": 7, "sampling": GREEDY}
+  for before, _, _ in iterations(
+    ONLINE, 2, target=target.extend, draft=extend, **endless
+  ):
+    sizes.append(ONLINE.most(before.drafter_state.counts, 7).tolist())
+  assert sizes[0] == [3, 3]
+  assert sizes[6] == [7, 1]
+
+
+# ---- The block. ----
+
+
+def test_the_narrowest_block_that_holds_all_drafts_is_scored():
+  assert widths.block_widths(1) == (2,)
+  assert widths.block_widths(3) == (2, 4)
+  assert widths.block_widths(7) == (2, 4, 8)
+  assert widths.block_widths(9) == (2, 4, 8, 10)
+
+  def extend(cache, tokens):
+    """Says in its logits how wide the block was, and what stood in it."""
+    wide = jnp.full((*tokens.shape, 3), float(tokens.shape[1]))
+    return wide, tokens[..., None] * 1.0, cache
+
+  score = jax.jit(
+    lambda sizes: widths.score(
+      (2, 4, 6),
+      extend,
+      None,
+      jnp.array([7, 7]),
+      Proposal(jnp.arange(10).reshape(2, 5), jnp.zeros((2, 5, 3)), sizes),
+    )
+  )
+  for sizes, width in [((0, 0), 2), ((1, 0), 2), ((2, 1), 4), ((1, 3), 4), ((4, 5), 6)]:
+    logits, features, _ = score(jnp.array(sizes))
+    assert logits.shape == (2, 6, 3)
+    np.testing.assert_array_equal(logits[:, :width], width)
+    np.testing.assert_array_equal(logits[:, width:], 0)
+    block = [[7, 0, 1, 2, 3, 4], [7, 5, 6, 7, 8, 9]]
+    np.testing.assert_array_equal(features[:, :width, 0], np.array(block)[:, :width])
+
+
+SINGLE = [name for name, rule in RULES.items() if not rule.takes_candidates]
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_no_rule_reads_beyond_what_counts(name):
+  rng, rows, gamma, size = np.random.default_rng(0), 64, 5, 4
+  p = rng.dirichlet(np.ones(size), (rows, gamma + 1)).astype(np.float32)
+  q = rng.dirichlet(np.ones(size), (rows, gamma)).astype(np.float32)
+  tokens, num_valid = rng.integers(size, size=(rows, gamma)), np.arange(rows) % gamma
+  uniforms = jnp.asarray(rng.uniform(size=(rows, gamma + 1)), jnp.float32)
+  beyond = np.arange(gamma) >= num_valid[:, None]
+  after = np.arange(gamma + 1) > num_valid[:, None]
+
+  def verdict(p_beyond, q_beyond, token_beyond):
+    proposal = Proposal(
+      jnp.asarray(np.where(beyond, token_beyond, tokens), jnp.int32),
+      jnp.asarray(np.where(beyond[..., None], q_beyond, q)),
+      jnp.asarray(num_valid, jnp.int32),
+    )
+    target_probs = jnp.asarray(np.where(after[..., None], p_beyond, p))
+    return RULES[name].verify(target_probs, proposal, uniforms)
+
+  expected = verdict(p, q, tokens)
+  assert (np.asarray(expected.num_accepted) <= num_valid).all()
+  for garbage in (0.0, 1.0, np.nan):
+    chex.assert_trees_all_equal(verdict(garbage, garbage, 0), expected)

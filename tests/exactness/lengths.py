@@ -1,0 +1,48 @@
+"""How long drafts are under a policy, in float64: the oracle of adaptive gamma."""
+
+import dataclasses
+
+import numpy as np
+
+from specdec_t5x.analysis.enumeration import has_ended, iterate
+from specdec_t5x.analysis.theory import expected_tokens
+from specdec_t5x.drafters.policies import Confidence
+
+
+def decode(world, setting, policy, law):
+  """As `enumeration.decode`, each draft's length by the policy.
+
+  Args:
+    world: decides every outcome.
+    setting: what is decoded, with the longest gamma.
+    policy: of `drafters.policies`; its settings alone are used.
+    law: what a token's confidence is read from, as a function of the output before.
+  """
+  output, history = (), []
+
+  def stops(prefix, draft):
+    if isinstance(policy, Confidence):
+      return law((*prefix, *draft[:-1]))[draft[-1]] < policy.threshold
+    return len(draft) >= best_length(policy, setting.gamma, history)
+
+  setting = dataclasses.replace(setting, stops=stops)
+  while not has_ended(output, setting):
+    number = len(history)
+    named = lambda i, number=number: (number, i)
+    drafts, accepted, _, output = iterate(world, setting, output, named)
+    history.append((accepted, min(accepted + 1, len(drafts[0]))))
+  return output
+
+
+def best_length(policy, gamma, history):
+  """The length of most tokens over time, given (accepted, tried) of each draft."""
+  weights = policy.decay ** np.arange(len(history))[::-1]
+  accepted, tried = weights @ np.reshape(history, (-1, 2))
+  alpha = (policy.prior_alpha * policy.prior_weight + accepted) / (
+    policy.prior_weight + tried
+  )
+  lengths = np.arange(1, gamma + 1)
+  widths = [next(w for w in policy.widths if w > g) for g in lengths]
+  blocks = [policy.block_costs[policy.widths.index(w)] for w in widths]
+  seconds = policy.draft_cost * lengths + blocks
+  return 1 + np.argmax(expected_tokens(alpha, lengths) / seconds)
