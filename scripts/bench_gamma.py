@@ -34,8 +34,7 @@ from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.decoding.widths import block_widths
 from specdec_t5x.report.environment import environment
 
-GAMMAS = (1, 2, 3, 4, 5, 7, 10)
-CONFIDENCES = (0.2, 0.4, 0.6)
+NEVER = -1  # No token is the end of sequence.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,83 +61,93 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _measure(args):
   target, draft = api.load_model(args.target), api.load_model(args.draft)
+  inputs, eos_id = _inputs(args)
+  gamma = max(args.gammas)
+  costs = _costs(target, draft, inputs[0], gamma)
+  settings = {f"fixed {fixed}": {"gamma": fixed} for fixed in args.gammas}
+  for confidence in args.confidences:
+    policy = {"gamma_policy": "confidence", "confidence": confidence}
+    settings[f"confidence {confidence}"] = {"gamma": gamma, **policy}
+  settings["online"] = {"gamma": gamma, "gamma_policy": "online", **costs}
+  programs = {
+    name: _program(target, draft, each, args.max_length, eos_id)
+    for name, each in settings.items()
+  }
+  timed = alternate(programs, inputs)
+  total = {name: float(found.seconds.sum()) for name, found in timed.items()}
+  best = min((name for name in total if name.startswith("fixed")), key=total.get)
+  return {
+    "costs": costs,
+    "gamma": gamma,
+    "best": best,
+    "inputs": len(inputs),
+    "environment": environment(("jax", "jaxlib", "flax")),
+    "rows": {name: _row(found, timed[best]) for name, found in timed.items()},
+  }
+
+
+def _inputs(args):
   processor = sentencepiece.SentencePieceProcessor(model_file=args.vocabulary)
   lines = epath.Path(args.inputs).read_text().splitlines()[: args.num_inputs]
   if not lines:
     raise ValueError(f"--inputs: {args.inputs!r} has no line. Give an input a line.")
-  ids = [[*processor.encode(args.prefix + x), processor.eos_id()] for x in lines]
-  inputs = [rows for _, rows, _ in api.padded_batches(ids, batch_size=1)]
-  room = args.max_length, processor.eos_id()
-  costs = _costs(target, draft, inputs[0], args.max_length)
-  settings = {f"fixed {gamma}": {"gamma": gamma} for gamma in GAMMAS}
-  most = {"gamma": max(GAMMAS)}
-  for confidence in CONFIDENCES:
-    settings[f"confidence {confidence}"] = most | {
-      "gamma_policy": "confidence",
-      "confidence": confidence,
-    }
-  settings["online"] = most | {"gamma_policy": "online", **costs}
-  programs = {name: _program(target, draft, s, *room) for name, s in settings.items()}
-  timed = alternate(programs, inputs)
-  total = {name: float(found.seconds.sum()) for name, found in timed.items()}
-  best = min((name for name in total if name.startswith("fixed")), key=total.get)
-  tokens = lambda found: np.array([int(r.statistics.emitted[0]) for r in found.results])
-  same = lambda found: sum(
-    bool((a.tokens == b.tokens).all())
-    for a, b in zip(found.results, timed[best].results, strict=True)
+  eos_id = processor.eos_id()
+  ids = [[*processor.encode(args.prefix + line), eos_id] for line in lines]
+  return [rows for _, rows, _ in api.padded_batches(ids, batch_size=1)], eos_id
+
+
+def _row(found, best):
+  total = lambda field: sum(
+    int(getattr(result.statistics, field)[0]) for result in found.results
   )
+  same = [
+    bool((one.tokens == other.tokens).all())
+    for one, other in zip(found.results, best.results, strict=True)
+  ]
   return {
-    "costs": costs,
-    "best": best,
-    "inputs": len(inputs),
-    "environment": environment(("jax", "jaxlib", "flax")),
-    "rows": {
-      name: {
-        "tokens_per_second": float(tokens(found).sum() / total[name]),
-        "over_best_in_all": total[best] / total[name],
-        "over_best": dataclasses.asdict(
-          median_ratio(timed[best].seconds, found.seconds)
-        ),
-        "tokens_per_call": float(
-          tokens(found).sum()
-          / sum(int(r.statistics.target_calls[0]) for r in found.results)
-        ),
-        "drafted": sum(int(r.statistics.drafted[0]) for r in found.results),
-        "identical": same(found),
-      }
-      for name, found in timed.items()
-    },
+    "tokens_per_second": float(total("emitted") / found.seconds.sum()),
+    "over_best_in_all": float(best.seconds.sum() / found.seconds.sum()),
+    "over_best": dataclasses.asdict(median_ratio(best.seconds, found.seconds)),
+    "tokens_per_call": total("emitted") / total("target_calls"),
+    "drafted": total("drafted"),
+    "identical": sum(same),
   }
 
 
-def _costs(target, draft, inputs, max_length):
-  """Returns what GAMMA_POLICY='online' needs, in units of the target's one token."""
-  gamma = max(GAMMAS)
+def _costs(target, draft, inputs, gamma):
+  """Returns what GAMMA_POLICY='online' needs, in units of the target's one token.
+
+  A block's cost is here all of an iteration but the drafting: what verification and
+  bookkeeping take is as much a cost of another iteration as the target's call.
+  """
   widths = block_widths(gamma)
-  seconds = {}
-  for width in widths:
-    pair, params = api.together(target, draft, width - 1)
-    seconds[width] = _part_seconds(pair, params, inputs, max_length)
-  token = np.mean([found["token"] for found in seconds.values()])
+  seconds = {width: _part_seconds(target, draft, inputs, width - 1) for width in widths}
+  token = float(np.median([found["token"] for found in seconds.values()]))
+  draft_step = seconds[widths[-1]]["draft"] / gamma
+  blocks = [seconds[w]["iteration"] - seconds[w]["draft"] for w in widths]
   return {
-    "draft_cost": float(seconds[gamma + 1]["draft"] / gamma / token),
-    "block_costs": tuple(float(seconds[w]["scoring"] / token) for w in widths),
+    "draft_cost": draft_step / token,
+    "block_costs": tuple(block / token for block in blocks),
   }
 
 
-def _part_seconds(pair, params, inputs, max_length):
+def _part_seconds(target, draft, inputs, gamma):
+  pair, params = api.together(target, draft, gamma)
+  few, many = 2, 10
+  # Room for all of the iterations, whatever is accepted.
+  room = many * (gamma + 1)
   prepare = lambda params, inputs, keys: assemble.prepare(
-    pair, params, inputs, keys, GREEDY, max_length, -1
+    pair, params, inputs, keys, GREEDY, room, NEVER
   )
-  programs = parts.part_programs(prepare)
   args = params, inputs, row_keys(jax.random.key(0), 1)
   timed = alternate(
     {
-      (name, count): lambda _, run=programs[name], n=count: run(jnp.int32(n), *args)
-      for name in ("draft", "scoring", "token")
-      for count in (4, 36)
+      (name, count): lambda _, run=run, n=count: run(jnp.int32(n), *args)
+      for name, run in parts.part_programs(prepare).items()
+      if name in ("draft", "token", "iteration")
+      for count in (few, many)
     },
-    range(11),
+    range(15),
   )
   costs = parts.costs({key: value.seconds for key, value in timed.items()})
   return {name: float(np.median(values)) for name, values in costs.items()}
@@ -155,7 +164,7 @@ def _markdown(found):
   lines = [
     f"DRAFT_COST = {found['costs']['draft_cost']:.3f}, BLOCK_COSTS = "
     f"{tuple(round(cost, 3) for cost in found['costs']['block_costs'])} at GAMMA = "
-    f"{max(GAMMAS)}; {found['inputs']} inputs; best: {found['best']}",
+    f"{found['gamma']}; {found['inputs']} inputs; best: {found['best']}",
     "",
     "| setting | tokens/s | speed, all inputs | speed, median input | "
     "tokens a call | drafted | equal outputs |",
@@ -183,6 +192,8 @@ def _parser() -> argparse.ArgumentParser:
   add("--prefix", default="", help="before each line")
   add("--num-inputs", type=int, default=100, help="the first so many (%(default)s)")
   add("--max-length", type=int, default=64, help="room for an output (%(default)s)")
+  add("--gammas", type=int, nargs="+", default=[1, 2, 3, 4, 5, 7, 10])
+  add("--confidences", type=float, nargs="+", default=[0.2, 0.4, 0.6])
   add("--output", metavar="DIR", required=True, help="for gamma.json")
   return parser
 
