@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,6 @@ from specdec_t5x import assemble
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
 from specdec_t5x.decoding.state import Decoded, row_keys
-from specdec_t5x.drafters.policies import DEFAULT_CONFIDENCE
 from specdec_t5x.network.config import T5Config, config_from_shapes
 from specdec_t5x.network.transformer import Transformer
 
@@ -97,22 +97,16 @@ def generate(
   vocabulary: str,
   *,
   gamma: int = 5,
-  verification: str = "token",
-  lenience: float = 1.0,
-  num_candidates: int = 1,
-  gamma_policy: str = "fixed",
-  confidence: float = DEFAULT_CONFIDENCE,
-  draft_cost: float | None = None,
-  block_costs: Sequence[float] = (),
   sampling: Sampling = GREEDY,
   max_length: int = 128,
   batch_size: int = 16,
   seed: int = 0,
+  **speculation,
 ) -> list[Generation]:
   """Decodes texts from a target with the help of a draft.
 
   The outputs are the target's own, token for token when greedy, in law when sampled,
-  unless the rule is 'lenient' or 'typical' (`RULES[verification].guarantee`).
+  unless `verification` is 'lenient' or 'typical', of which a warning reminds.
 
   Args:
     inputs: texts, with whatever prefix the models were trained with.
@@ -120,19 +114,12 @@ def generate(
     draft: the model that drafts; None decodes one token a call.
     vocabulary: path of the SentencePiece model that both were trained with.
     gamma: length of a draft, in tokens.
-    verification: name of a rule in `specdec_t5x.core.rules.RULES`.
-    lenience: of the rule 'lenient'.
-    num_candidates: drafts an iteration, for the rules 'kseq' and 'recursive'.
-    gamma_policy: 'fixed'; or 'confidence' or 'online', which draft at most gamma
-      tokens, fewer where more do not seem to pay.
-    confidence: of 'confidence': a token that the draft finds less likely ends a draft.
-    draft_cost: of 'online': time of a draft step / of a target step.
-    block_costs: of 'online': time of a target step at each block width (2, 4, 8, ...,
-      gamma + 1), over that of one token; none is 1.
     sampling: temperature, top-k, top-p.
     max_length: room for an output, in tokens.
     batch_size: inputs decoded at once.
     seed: of the sampling.
+    **speculation: further settings of `assemble.Pair`, such as verification="block" or
+      gamma_policy="confidence".
 
   Raises:
     ValueError: where a setting is bad, or target and draft differ in vocabulary.
@@ -146,18 +133,12 @@ def generate(
     raise ValueError("inputs must be a list of texts, got one text. Wrap it in [...].")
   processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
   ids = [[*processor.encode(text), processor.eos_id()] for text in inputs]
-  network, params = together(
-    target,
-    draft,
-    gamma,
-    verification=verification,
-    lenience=lenience,
-    num_candidates=num_candidates,
-    gamma_policy=gamma_policy,
-    confidence=confidence,
-    draft_cost=draft_cost,
-    block_costs=tuple(block_costs),
-  )
+  network, params = together(target, draft, gamma, **speculation)
+  if isinstance(network, assemble.Pair):
+    guarantee = network.rule(sampling)[0].guarantee
+    if not guarantee.keeps_the_law:
+      message = f"{guarantee.name}: the outputs keep {guarantee.value}."
+      warnings.warn(message, stacklevel=2)
   run = compiled(network, sampling, max_length, processor.eos_id())
   outputs = []
   for first, inputs, count in padded_batches(ids, batch_size):
@@ -205,9 +186,10 @@ def together(
     ValueError: where settings of speculation are given without a draft.
   """
   if draft is None:
-    given = {n: v for n, v in settings.items() if v != getattr(assemble.Pair, n)}
-    if given:
-      raise ValueError(f"{given} need a draft, got None. Give one, or leave them out.")
+    if settings:
+      raise ValueError(
+        f"{settings} need a draft, got None. Give one, or leave them out."
+      )
     return target.network, target.params
   pair = assemble.Pair(target.network, draft.network, gamma, **settings)
   return pair, {"target": target.params, "draft": draft.params}

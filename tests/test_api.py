@@ -52,6 +52,13 @@ def test_sampling_is_fixed_by_the_seed(setup):
   assert sample(1) == sample(1) != sample(2)
 
 
+def test_a_rule_that_does_not_keep_the_law_is_warned_of(setup):
+  with pytest.warns(UserWarning, match="BOUNDED: the outputs keep"):
+    specdec_t5x.generate(
+      INPUTS[:1], *setup, verification="lenient", lenience=0.5, max_length=4
+    )
+
+
 @pytest.mark.parametrize("config", [tiny.TARGET, tiny.DRAFT])
 def test_the_configuration_is_read_off_the_shapes(config, tmp_path):
   assert config_from_shapes(parameter_shapes(tiny.save_t5x(tmp_path, config))) == config
