@@ -49,24 +49,29 @@ def t5_1_1(size: str, dtype: str = "float32") -> T5Config:
 def random_params(module: Transformer, seed: int):
   """Returns random parameters in the network's dtype, made on its device.
 
-  Kernels are uniform with variance 1 / inputs, so activations keep their size. (The
-  network's own initialisers take a minute for T5 base on two cores.)
+  Kernels are uniform with variance 1 / inputs, so activations keep their size, and a
+  query's is smaller by the width of a head, as in T5: else attention is so sharp that
+  rounding grows from layer to layer until outputs differ. (The network's own
+  initialisers take a minute for T5 base on two cores.)
   """
   tokens = jnp.ones((1, 1), jnp.int32)
   shapes = jax.eval_shape(
     lambda key: module.init(key, tokens, tokens, tokens, enable_dropout=False),
     jax.random.key(0),
   )["params"]
-  leaves, tree = jax.tree.flatten(shapes)
+  leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
   keys = jax.random.split(jax.random.key(seed, impl="rbg"), len(leaves))
   dtype = jnp.dtype(module.config.dtype)
-  shapes = [leaf.shape for leaf in leaves]
-  made = [_random(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True)]
+  made = []
+  for key, (path, leaf) in zip(keys, leaves, strict=True):
+    is_query = "query" in jax.tree_util.keystr(path)
+    head_dim = module.config.head_dim if is_query else 1
+    made.append(_random(key, leaf.shape, dtype, variance=1 / leaf.shape[0] / head_dim))
   return jax.tree.unflatten(tree, made)
 
 
-def _random(key, shape, dtype):
+def _random(key, shape, dtype, variance):
   if len(shape) == 1:
     return jnp.ones(shape, dtype)
-  bound = (3 / shape[0]) ** 0.5
+  bound = (3 * variance) ** 0.5
   return jax.random.uniform(key, shape, dtype, -bound, bound)
