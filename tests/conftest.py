@@ -7,7 +7,8 @@ import pytest
 from jaxtyping import install_import_hook
 
 # Most of the time goes into compiling, so leave out what compiles slowly; commands that
-# tests start inherit it. `XLA_FLAGS= make test` compiles as users do.
+# tests start inherit it. `XLA_FLAGS= make test` compiles as users do. (An XLA that has
+# dropped one of these flags ends at once and names it: take it out then.)
 os.environ.setdefault(
   "XLA_FLAGS",
   "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "

@@ -1,5 +1,7 @@
 """`specdec_t5x.generate`, on a tiny pair."""
 
+import warnings
+
 import pytest
 
 import specdec_t5x
@@ -53,10 +55,17 @@ def test_sampling_is_fixed_by_the_seed(setup):
 
 
 def test_a_rule_that_does_not_keep_the_law_is_warned_of(setup):
-  with pytest.warns(UserWarning, match="BOUNDED: the outputs keep"):
-    specdec_t5x.generate(
-      INPUTS[:1], *setup, verification="lenient", lenience=0.5, max_length=4
-    )
+  decode = lambda **rule: specdec_t5x.generate(
+    INPUTS[:1], *setup, max_length=4, batch_size=1, **rule
+  )
+  with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always", UserWarning)
+    decode(verification="token")
+    assert not [w for w in seen if "the outputs keep" in str(w.message)]
+    decode(verification="lenient", lenience=0.5)
+  (warning,) = (w for w in seen if "the outputs keep" in str(w.message))
+  assert str(warning.message).startswith("BOUNDED:")
+  assert warning.filename == __file__
 
 
 @pytest.mark.parametrize("config", [tiny.TARGET, tiny.DRAFT])

@@ -160,6 +160,7 @@ def _hugging_face(work) -> dict[str, Program]:
     settings |= {HF_DEFAULT: (None, True), HF_NO_MASK: (work.gamma, False)}
 
   def program(setting):
+    """One call of the library; the draft holds its settings, so each has its own."""
     draft = to_torch(work.draft)
     run = hugging_face.assisted(target, draft, *room, *setting)
 
