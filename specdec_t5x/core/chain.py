@@ -48,3 +48,10 @@ def padded_draft_probs(proposal: Proposal) -> Float[Array, "B K V"]:
   """
   q = jnp.where(is_valid(proposal)[..., None], proposal.draft_probs, 0.0)
   return jnp.pad(q, ((0, 0), (0, 1), (0, 0)))
+
+
+def draft_law_at(proposal: Proposal, position: Int[Array, "B"]) -> Float[Array, "B V"]:
+  """Returns each row's `padded_draft_probs` at its own position, without the rest."""
+  last = proposal.tokens.shape[1] - 1
+  q = law_at(proposal.draft_probs, jnp.minimum(position, last))
+  return jnp.where((position < proposal.num_valid)[:, None], q, 0.0)

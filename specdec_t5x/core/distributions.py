@@ -71,7 +71,7 @@ def adjusted_probs(
   """
   logits = logits.astype(jnp.float32)
   if sampling.greedy:
-    return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1])
+    return jax.nn.one_hot(argmax(logits), logits.shape[-1])
   logits = logits / sampling.temperature
   if sampling.top_k:
     logits = _keep_top_k(logits, min(sampling.top_k, logits.shape[-1]))
@@ -92,6 +92,21 @@ def _keep_top_p(logits, p):
   kept = jnp.cumsum(probs, axis=-1) - probs < p
   smallest_kept = jnp.min(jnp.where(kept, descending, jnp.inf), axis=-1, keepdims=True)
   return jnp.where(logits < smallest_kept, -jnp.inf, logits)
+
+
+def draw(
+  logits: Float[Array, "*batch V"], sampling: Sampling, uniform: Float[Array, "*batch"]
+) -> tuple[Int[Array, "*batch"], Float[Array, "*batch V"]]:
+  """Returns a token and `adjusted_probs`, the law that it is drawn from.
+
+  Args:
+    logits: of any float dtype.
+    sampling: the adjustment.
+    uniform: in [0, 1), the token's quantile; not read where the law is argmax's.
+  """
+  probs = adjusted_probs(logits, sampling)
+  token = argmax(logits) if sampling.greedy else sample(probs, uniform)
+  return token.astype(jnp.int32), probs
 
 
 def residual(
@@ -129,14 +144,32 @@ def sample(
     probs: non-negative, of any positive total.
     uniform: in [0, 1).
   """
-  size = probs.shape[-1]
-  padding = [(0, 0)] * (probs.ndim - 1) + [(0, -size % _LANES)]
-  lanes = jnp.pad(probs, padding).reshape(*probs.shape[:-1], -1, _LANES)
+  lanes = _lanes(probs, 0.0)
   masses = lanes.sum(axis=-1)
   lane, quantile = _invert(masses, uniform * masses.sum(axis=-1))
-  within = jnp.take_along_axis(lanes, lane[..., None, None], axis=-2)[..., 0, :]
-  index, _ = _invert(within, quantile)
+  index, _ = _invert(_lane_at(lanes, lane), quantile)
   return lane * _LANES + index
+
+
+def argmax(values: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
+  """Returns the first index of the largest value, as `jnp.argmax` does.
+
+  In two levels, like `sample`: XLA's argmax compares one number at a time on CPU, its
+  maximum many.
+  """
+  lanes = _lanes(values, -jnp.inf)
+  lane = jnp.argmax(lanes.max(axis=-1), axis=-1)
+  return lane * _LANES + jnp.argmax(_lane_at(lanes, lane), axis=-1)
+
+
+def _lanes(values, fill):
+  padding = [(0, 0)] * (values.ndim - 1) + [(0, -values.shape[-1] % _LANES)]
+  padded = jnp.pad(values, padding, constant_values=fill)
+  return padded.reshape(*values.shape[:-1], -1, _LANES)
+
+
+def _lane_at(lanes, lane):
+  return jnp.take_along_axis(lanes, lane[..., None, None], axis=-2)[..., 0, :]
 
 
 def _invert(masses, quantile):

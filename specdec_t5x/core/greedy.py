@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
+from specdec_t5x.core.distributions import argmax
 from specdec_t5x.core.types import Guarantee, Proposal, Verdict
 
 
@@ -25,7 +26,7 @@ class GreedyVerification:
   ) -> Verdict:
     """Accepts a prefix; the next token is argmax p after it. No draw is used."""
     del uniforms
-    best = jnp.argmax(target_probs, axis=-1)
+    best = argmax(target_probs)
     accepted = (proposal.tokens == best[:, :-1]) & chain.is_valid(proposal)
     num_accepted = chain.leading(accepted)
     next_token = jnp.take_along_axis(best, num_accepted[:, None], axis=1)[:, 0]

@@ -5,11 +5,10 @@ Source: Leviathan et al., ICML 2023, appendix A.5.
 
 import dataclasses
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
-from specdec_t5x.core.distributions import sample
+from specdec_t5x.core.distributions import argmax, sample
 from specdec_t5x.core.token import next_token_probs
 from specdec_t5x.core.types import Guarantee, Proposal, Verdict
 
@@ -80,7 +79,7 @@ class LenientGreedyVerification:
     p = chain.drafted_probs(target_probs, proposal)
     enough = p >= self.lenience * target_probs[:, :-1].max(axis=-1)
     num_accepted = chain.leading(enough & chain.is_valid(proposal))
-    next_token = jnp.argmax(chain.law_at(target_probs, num_accepted), axis=-1)
+    next_token = argmax(chain.law_at(target_probs, num_accepted))
     return Verdict(num_accepted, next_token)
 
 

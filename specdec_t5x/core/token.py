@@ -53,5 +53,5 @@ def next_token_probs(
   accepted whole (the bonus token).
   """
   p = chain.law_at(target_probs, num_accepted)
-  q = chain.law_at(chain.padded_draft_probs(proposal), num_accepted)
+  q = chain.draft_law_at(proposal, num_accepted)
   return residual(p, q)

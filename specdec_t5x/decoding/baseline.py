@@ -24,7 +24,7 @@ padding and `max_length` have to be the same, too: they are part of the shapes.
 import jax
 import jax.numpy as jnp
 
-from specdec_t5x.core.distributions import Sampling, adjusted_probs, sample
+from specdec_t5x.core.distributions import Sampling, draw
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.generate import LoopFn
 from specdec_t5x.decoding.state import Decoded, DecodeState, no_info
@@ -65,8 +65,7 @@ def generate_plain(
     logits, _, cache = extend(state.target_cache, tokens)
     # Behind a barrier, or the compiler may drop the fillers' rows from the products.
     logits = jax.lax.optimization_barrier(logits)
-    probs = adjusted_probs(logits[:, 0], sampling)
-    token = sample(probs, state.uniforms(1)[:, 0]).astype(jnp.int32)
+    token, probs = draw(logits[:, 0], sampling, state.uniforms(1)[:, 0])
     live = ~state.ended
     lengths = state.lengths + live
     # An ended row writes its own last token again.

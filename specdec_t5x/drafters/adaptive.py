@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec_t5x.core.distributions import draw
 from specdec_t5x.core.types import Cache, Proposal, Verdict
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.policies import Counts, Policy
@@ -127,7 +128,7 @@ class AdaptiveDraft(DraftModel):
 
   def _grown(self, draft, logits, uniforms, most):
     """Returns the draft with one more token in every row; it counts in those going."""
-    token, probs = self._draw(logits, _column(uniforms, draft.drawn))
+    token, probs = draw(logits, self.sampling, _column(uniforms, draft.drawn))
     put = lambda buffer, new: jax.lax.dynamic_update_index_in_dim(
       buffer, new, draft.drawn, axis=1
     )

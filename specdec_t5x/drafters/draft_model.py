@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core.distributions import Sampling, adjusted_probs, sample
+from specdec_t5x.core.distributions import Sampling, draw
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Verdict
 
 
@@ -33,12 +33,12 @@ class DraftModel:
   ) -> tuple[Proposal, Cache]:
     """Drafts gamma tokens; see `core.types.Drafter`."""
     logits, cache = self._read_last_two(state, sequences, lengths)
-    first = self._draw(logits, uniforms[:, 0])
+    first = draw(logits, self.sampling, uniforms[:, 0])
 
     def draft_next(carry, uniform):
       cache, token = carry
       logits, _, cache = self.extend(cache, token[:, None])
-      token, probs = self._draw(logits[:, 0], uniform)
+      token, probs = draw(logits[:, 0], self.sampling, uniform)
       return (cache, token), (token, probs)
 
     (cache, _), rest = jax.lax.scan(
@@ -67,7 +67,3 @@ class DraftModel:
     logits, _, cache = self.extend(cache.at(start), tokens)
     last = (lengths - 1 - start)[:, None, None]
     return jnp.take_along_axis(logits, last, axis=1)[:, 0], cache.at(lengths)
-
-  def _draw(self, logits, uniform):
-    probs = adjusted_probs(logits, self.sampling)
-    return sample(probs, uniform).astype(jnp.int32), probs

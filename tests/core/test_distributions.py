@@ -3,9 +3,12 @@ import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import (
+  GREEDY,
   Sampling,
   acceptance_mass,
   adjusted_probs,
+  argmax,
+  draw,
   residual,
   sample,
 )
@@ -112,3 +115,26 @@ def test_sample_of_many_tiny_masses_stays_in_the_support():
   probs[:, 1::2] = 1 / 16064
   uniforms = jnp.linspace(0, 1 - 2.0**-24, 50)
   assert (np.asarray(sample(jnp.asarray(probs), uniforms)) % 2 == 1).all()
+
+
+@pytest.mark.parametrize("size", [1, 3, 128, 300])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_argmax_is_numpys_with_the_first_of_equals(size, dtype):
+  # Few distinct numbers, so that most rows have several largest ones.
+  values = np.random.default_rng(size).integers(-4, 0, (6, 5, size))
+  found = argmax(jnp.asarray(values, dtype))
+  np.testing.assert_array_equal(found, np.argmax(values, axis=-1))
+
+
+def test_argmax_points_to_a_nan_as_jax_does():
+  values = jnp.zeros(300).at[200].set(jnp.nan)
+  assert argmax(values) == jnp.argmax(values) == 200
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(top_k=2), Sampling(2.0)])
+def test_draw_returns_a_token_and_the_very_law_it_is_drawn_from(sampling):
+  logits = jnp.broadcast_to(LOGITS, (9, 4))
+  uniforms = jnp.linspace(0, 0.99, 9)
+  tokens, law = draw(logits, sampling, uniforms)
+  np.testing.assert_array_equal(law, adjusted_probs(logits, sampling))
+  np.testing.assert_array_equal(tokens, sample(law, uniforms))

@@ -46,14 +46,14 @@ def test_without_a_trap_the_check_passes(check):
 # ---- The traps: where each is planted, and what is planted there. ----
 
 
-def argmax_draft_with_soft_q(self, logits, uniform):
-  probs = distributions.adjusted_probs(logits, self.sampling)
-  return jnp.argmax(probs, axis=-1).astype(jnp.int32), probs
+def argmax_draft_with_soft_q(logits, sampling, uniform):
+  token, _ = distributions.draw(logits, distributions.GREEDY, uniform)
+  return token, distributions.adjusted_probs(logits, sampling)
 
 
-def ignore_top_p(logits, sampling):
+def ignore_top_p(logits, sampling, uniform):
   sampling = dataclasses.replace(sampling, top_p=0.0)
-  return distributions.adjusted_probs(logits, sampling)
+  return distributions.draw(logits, sampling, uniform)
 
 
 def draft_reads_the_last_token_alone(self, cache, sequences, lengths):
@@ -130,8 +130,8 @@ def verify_all_the_tokens_apart(self, target_probs, proposal, uniforms):
   return Verdict(count, sample(law, uniforms[:, -1]))
 
 
-def q_of_the_position_before(proposal, padded=chain.padded_draft_probs):
-  return jnp.roll(padded(proposal), 1, axis=1)
+def q_of_the_position_before(proposal, position, draft_law_at=chain.draft_law_at):
+  return draft_law_at(proposal, jnp.maximum(position - 1, 0))
 
 
 def target_law_as_residual(target_probs, draft_probs):
@@ -177,8 +177,8 @@ identity = lambda self, index: self.replace(index=self.index)
 TRAPS = [
   (
     "argmax draft with soft q",
-    DraftModel,
-    "_draw",
+    draft_model,
+    "draw",
     argmax_draft_with_soft_q,
     token_loop,
   ),
@@ -204,14 +204,14 @@ TRAPS = [
   (
     "top-p applied to p only",
     draft_model,
-    "adjusted_probs",
+    "draw",
     ignore_top_p,
     perfect_draft,
   ),
   (
     "q of another position",
     token.chain,
-    "padded_draft_probs",
+    "draft_law_at",
     q_of_the_position_before,
     TOKEN_RULE,
   ),
