@@ -118,13 +118,15 @@ def _costs(target, draft, inputs, gamma):
   """Returns what GAMMA_POLICY='online' needs, in units of the target's one token.
 
   A block's cost is here all of an iteration but the drafting: what verification and
-  bookkeeping take is as much a cost of another iteration as the target's call.
+  bookkeeping take is as much a cost of another iteration as the target's call. The
+  block of one token, after no draft, is the target's call and what gamma 1 adds to its.
   """
-  widths = block_widths(gamma)
+  widths = block_widths(gamma)[1:]
   seconds = {width: _part_seconds(target, draft, inputs, width - 1) for width in widths}
   token = float(np.median([found["token"] for found in seconds.values()]))
   draft_step = seconds[widths[-1]]["draft"] / gamma
   blocks = [seconds[w]["iteration"] - seconds[w]["draft"] for w in widths]
+  blocks.insert(0, token + blocks[0] - seconds[widths[0]]["scoring"])
   return {
     "draft_cost": draft_step / token,
     "block_costs": tuple(block / token for block in blocks),
@@ -144,7 +146,7 @@ def _part_seconds(target, draft, inputs, gamma):
     {
       (name, count): lambda _, run=run, n=count: run(jnp.int32(n), *args)
       for name, run in parts.part_programs(prepare).items()
-      if name in ("draft", "token", "iteration")
+      if name in ("draft", "scoring", "token", "iteration")
       for count in (few, many)
     },
     range(15),

@@ -40,7 +40,7 @@ class Pair:
     num_candidates: independent drafts an iteration, for the rules that take several.
     gamma_policy: one of `drafters.policies.GAMMA_POLICIES`; but for 'fixed' each row's
       drafts have at most gamma tokens.
-    confidence: of 'confidence': a token below this probability ends its draft.
+    confidence: of 'confidence': how sure of the next token the draft must be.
     draft_cost: of 'online': time of a draft step / of a target step.
     block_costs: of 'online': time of a target step at each of `decoding.widths`, over
       that of one token; none is 1.

@@ -119,8 +119,8 @@ class Setting:
     max_length: room for the output.
     eos_id: the token that ends it.
     num_candidates: drafts an iteration; 0 for a judge of a single draft.
-    stops: whether a draft of at least one token goes no further, given the output
-      before it and its tokens.
+    stops: whether a draft gets no further token, given the output before it and its
+      tokens so far.
   """
 
   target: LawFn
@@ -165,10 +165,10 @@ def iterate(world: World, setting: Setting, prefix: Tokens, names=lambda i: i):
 def _draft(world, setting, prefix, size, names):
   draft = ()
   while len(draft) < size and setting.eos_id not in draft:
-    law = setting.draft((*prefix, *draft))
-    draft += (world.draw(names(len(draft)), law),)
     if setting.stops(prefix, draft):
       break
+    law = setting.draft((*prefix, *draft))
+    draft += (world.draw(names(len(draft)), law),)
   return draft
 
 

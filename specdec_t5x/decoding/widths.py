@@ -14,8 +14,8 @@ from specdec_t5x.core.types import ExtendFn, Proposal
 
 
 def block_widths(gamma: int) -> tuple[int, ...]:
-  """Returns the widths that blocks may have: 2, 4, 8 and so on, and gamma + 1."""
-  powers = [2**i for i in range(1, gamma + 1) if 2**i < gamma + 1]
+  """Returns the widths that blocks may have: 1, 2, 4, 8 and so on, and gamma + 1."""
+  powers = [2**i for i in range(gamma + 1) if 2**i < gamma + 1]
   return (*powers, gamma + 1)
 
 

@@ -1,7 +1,7 @@
 """Drafts whose length each row decides as it goes: adaptive gamma.
 
-A row's number of drafted tokens is a stopping time: whether token i counts was settled
-before token i was drawn. So every rule keeps its guarantee (docs/math.md).
+A row's number of drafted tokens is a stopping time: whether token i counts is settled
+before token i is drawn. So every rule keeps its guarantee (docs/math.md).
 
 Shapes: B rows, G gamma (the longest draft), V vocabulary, S sequence buffer.
 """
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.distributions import draw
+from specdec_t5x.core.distributions import Sampling, adjusted_probs, draw
 from specdec_t5x.core.types import Cache, Proposal, Verdict
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.policies import Counts, Policy
@@ -44,7 +44,7 @@ class _Draft:
     probs: the law of each, zeros beyond `drawn`.
     drawn: how many tokens were drawn, in every row.
     size: how many of them count.
-    going: which rows want another one.
+    going: which rows may have another one.
   """
 
   cache: Cache
@@ -127,29 +127,26 @@ class AdaptiveDraft(DraftModel):
     return jnp.where(has_ended, 0, most)
 
   def _grown(self, draft, logits, uniforms, most):
-    """Returns the draft with one more token in every row; it counts in those going."""
+    """Returns the draft with one more token a row, counted where the row goes on."""
+    going = draft.going & self.policy.goes_on(self._confidence(logits))
     token, probs = draw(logits, self.sampling, _column(uniforms, draft.drawn))
     put = lambda buffer, new: jax.lax.dynamic_update_index_in_dim(
       buffer, new, draft.drawn, axis=1
     )
-    size = draft.size + draft.going.astype(jnp.int32)
-    # The token just drawn counts whatever it is, and decides about the next one alone.
-    goes_on = self.policy.goes_on(self._confidence(logits, probs, token))
-    goes_on &= (token != self.eos_id) & (size < most)
+    size = draft.size + going.astype(jnp.int32)
     return draft.replace(
       tokens=put(draft.tokens, token),
       probs=put(draft.probs, probs),
       drawn=draft.drawn + 1,
       size=size,
-      going=draft.going & goes_on,
+      going=going & (token != self.eos_id) & (size < most),
     )
 
-  def _confidence(self, logits, probs, token):
-    """Returns the probability of the token that was drawn."""
+  def _confidence(self, logits):
+    """Returns the probability of the likeliest token."""
     # Greedy laws are one-hot and would say nothing: there it is the one at T = 1.
-    if self.sampling.greedy:
-      probs = jax.nn.softmax(logits.astype(jnp.float32))
-    return jnp.take_along_axis(probs, token[:, None], axis=-1)[:, 0]
+    sampling = Sampling() if self.sampling.greedy else self.sampling
+    return adjusted_probs(logits, sampling).max(axis=-1)
 
 
 def _column(rows: Array, at: Int[Array, "..."]) -> Array:

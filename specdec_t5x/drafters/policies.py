@@ -1,9 +1,8 @@
 """How long the next draft of a row shall be: policies of `drafters.adaptive`.
 
-A policy sees what a row's earlier iterations came to, and the probability of each
-token that was just drawn; never another row, never a token that is not drawn yet, and
-no token decides whether it counts itself. Whatever else it does, the output keeps its
-law (docs/math.md).
+A policy sees what a row's earlier iterations came to and, before each token is drawn,
+how sure the draft is of it; never another row, and never the token that it decides
+about. Whatever else it does, the output keeps its law (docs/math.md).
 
 Shapes: B rows.
 """
@@ -41,7 +40,7 @@ class Policy(Protocol):
     ...
 
   def goes_on(self, confidence: Float[Array, "B"]) -> Bool[Array, "B"]:
-    """Returns which rows draft on after a token of this probability."""
+    """Returns which rows draft a token whose likeliest value has this probability."""
     ...
 
   def learned(
@@ -53,14 +52,15 @@ class Policy(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Confidence:
-  """Stops after a token that the draft itself found unlikely.
+  """Stops where the draft model is not sure what comes next.
 
   Source: Zhang et al. (Draft & Verify), arXiv 2309.08168, who also adapt the
-  threshold; here it is fixed. The unlikely token stays in the draft: were it dropped,
-  its own value would decide whether it counts.
+  threshold; here it is fixed. They read the drawn token's probability; here it is the
+  likeliest token's, the same at temperature 0, which is known before the draw: a token
+  that is dropped for its own value would bend the law.
 
   Attributes:
-    threshold: tokens below this probability are the last of their draft.
+    threshold: a token is drafted where some token has at least this probability.
   """
 
   threshold: float = DEFAULT_CONFIDENCE
@@ -69,7 +69,7 @@ class Confidence:
     if not 0.0 <= self.threshold <= 1.0:
       raise ValueError(
         f"CONFIDENCE must be between 0 and 1, got {self.threshold}. It is a "
-        "probability: 0 always drafts GAMMA tokens, 1 stops after all but certain ones."
+        "probability: 0 always drafts GAMMA tokens, 1 drafts certain ones alone."
       )
 
   def most(self, counts: Counts, gamma: int) -> Int[Array, "B"]:
@@ -77,7 +77,7 @@ class Confidence:
     return jnp.full(counts.tried.shape, gamma, jnp.int32)
 
   def goes_on(self, confidence: Float[Array, "B"]) -> Bool[Array, "B"]:
-    """Where the token is as likely as the threshold."""
+    """Where the draft is as sure as the threshold."""
     return confidence >= self.threshold
 
   def learned(
@@ -135,13 +135,17 @@ class OnlineAlpha:
     return accepted / (self.prior_weight + counts.tried)
 
   def most(self, counts: Counts, gamma: int) -> Int[Array, "B"]:
-    """The best number of tokens; at least 1, or nothing would be learned any more."""
-    lengths = jnp.arange(1, gamma + 1)
-    tokens = 1 + jnp.cumsum(self.alpha(counts)[:, None] ** lengths, axis=1)
+    """The best number of tokens.
+
+    It may be none; as old counts decay, the estimate then returns to the prior, which
+    tries again.
+    """
+    lengths = jnp.arange(gamma + 1)
+    tokens = jnp.cumsum(self.alpha(counts)[:, None] ** lengths, axis=1)
     width = jnp.searchsorted(jnp.array(self.widths), lengths + 1)
     block = jnp.array(self.block_costs or (1.0,) * len(self.widths))[width]
     seconds = lengths * self.draft_cost + block
-    return 1 + jnp.argmax(tokens / seconds, axis=1).astype(jnp.int32)
+    return jnp.argmax(tokens / seconds, axis=1).astype(jnp.int32)
 
   def goes_on(self, confidence: Float[Array, "B"]) -> Bool[Array, "B"]:
     """Always."""

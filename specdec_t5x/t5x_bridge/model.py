@@ -197,9 +197,9 @@ class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
       lenience: of the rule 'lenient'.
       num_candidates: drafts an iteration, for the rules that take several.
       gamma_policy: how long drafts are; one of `drafters.policies.GAMMA_POLICIES`.
-      confidence: of 'confidence': a token below this probability ends its draft.
+      confidence: of 'confidence': how sure of the next token the draft must be.
       draft_cost: of 'online': time of a draft step / of a target step.
-      block_costs: of 'online': time of a target step at each block width (2, 4, 8,
+      block_costs: of 'online': time of a target step at each block width (1, 2, 4,
         ..., gamma + 1), over that of one token; none is 1.
       **kwargs: seed, default_decoder_params, feature_converter_cls.
 

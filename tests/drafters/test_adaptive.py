@@ -25,7 +25,7 @@ TARGET = HashModel(seed=1, vocab_size=6, eos_bias=-1.0)
 DRAFT = HashModel(seed=2, vocab_size=6, eos_bias=-1.0)
 SURE, ONLINE = (
   Confidence(0.3),
-  OnlineAlpha(0.1, (2, 4, 8), (1.02, 1.06, 1.14)),
+  OnlineAlpha(0.1, (1, 2, 4, 8), (1.0, 1.02, 1.06, 1.14)),
 )
 POLICIES = pytest.mark.parametrize(
   "policy", [SURE, ONLINE], ids=lambda policy: type(policy).__name__
@@ -138,16 +138,17 @@ def propose(policy, sampling, rows):
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.7, top_k=3)], ids=str)
-def test_an_unlikely_token_is_the_last_of_its_draft(sampling):
+def test_a_draft_ends_where_no_token_is_likely(sampling):
   known, proposal, _ = propose(Confidence(0.45), sampling, 64)
   # Greedy laws are one-hot: there confidence is the probability at temperature 1.
   law = DRAFT.law(Sampling() if sampling.greedy else sampling)
   for first, tokens, size in zip(
     known, proposal.tokens.tolist(), proposal.num_valid.tolist(), strict=True
   ):
-    likely = [law((first, *tokens[:i]))[tokens[i]] >= 0.45 for i in range(size)]
-    assert all(likely[:-1])
-    assert size == 5 or not likely[-1] or tokens[size - 1] == 1
+    assert all(law((first, *tokens[:i])).max() >= 0.45 for i in range(size))
+    has_ended = size > 0 and tokens[size - 1] == 1
+    next_law = law((first, *tokens[:size]))
+    assert size == 5 or has_ended or next_law.max() < 0.45
     assert 1 not in tokens[: size - 1]
   assert len(set(proposal.num_valid.tolist())) > 1
 
@@ -156,9 +157,9 @@ def test_drafting_ends_with_the_last_row_that_goes_on():
   _, proposal, after = propose(Confidence(0.5), GREEDY, 4)
   longest = int(proposal.num_valid.max())
   assert proposal.num_valid.min() < longest < 5
-  # Two tokens were known, and the last drafted one was not read.
-  np.testing.assert_array_equal(after.cache.index, 2 + longest - 1)
-  assert not proposal.draft_probs[:, longest:].any()
+  # Two tokens were known, and each drafted one was read to ask about the next.
+  np.testing.assert_array_equal(after.cache.index, 2 + longest)
+  assert not proposal.draft_probs[:, longest + 1 :].any()
 
 
 @POLICIES
@@ -170,7 +171,7 @@ def test_limit_cuts_nothing_more_and_live_rows_draft(policy):
     drafted = np.asarray(after.drafter_state.drafted)
     np.testing.assert_array_equal(info.drafted, drafted * live)
     assert not drafted[~live].any()
-    assert (drafted[live] >= np.minimum(room[live] - 1, 1)).all()
+    assert (drafted[live] < room[live]).all()
     lengths |= set(drafted[live].tolist())
   assert lengths >= {0, 1, 2, 3}
 
@@ -194,18 +195,31 @@ def test_the_online_length_is_the_theory_s_best():
     (1.5 + accepted) / (2 + tried),
   )
   for cost in (0.0, 0.07, 0.31, 1.0):
-    speeds = walltime_improvement(alpha[:, None], np.arange(1, 8), cost)
-    policy = OnlineAlpha(cost, widths=(2, 4, 8))
-    np.testing.assert_array_equal(policy.most(counts, 7), 1 + speeds.argmax(axis=1))
+    speeds = walltime_improvement(alpha[:, None], np.arange(8), cost)
+    policy = OnlineAlpha(cost, widths=(1, 2, 4, 8))
+    np.testing.assert_array_equal(policy.most(counts, 7), speeds.argmax(axis=1))
 
 
 def test_the_online_length_minds_what_a_block_costs():
   sure = Counts(jnp.array([90.0]), jnp.array([100.0]))
-  free = OnlineAlpha(0.0, widths=(2, 4, 8))
+  free = OnlineAlpha(0.0, widths=(1, 2, 4, 8))
   assert free.most(sure, 7) == 7
   # Length 3 fills the block of 4; the next width costs twice as much.
-  dear = OnlineAlpha(0.0, widths=(2, 4, 8), block_costs=(1.0, 1.1, 2.2))
+  dear = OnlineAlpha(0.0, (1, 2, 4, 8), block_costs=(1.0, 1.0, 1.1, 2.2))
   assert dear.most(sure, 7) == 3
+  never = OnlineAlpha(0.0, (1, 2, 4, 8), block_costs=(1.0, 9.0, 9.0, 9.0))
+  assert never.most(sure, 7) == 0
+
+
+def test_where_nothing_pays_nothing_is_drafted_until_the_counts_have_decayed():
+  policy = OnlineAlpha(0.1, (1, 2, 4), (1.0, 1.5, 2.0))
+  counts, none = Counts(jnp.zeros(1), jnp.array([20.0])), jnp.zeros(1, jnp.int32)
+  sizes = []
+  for _ in range(40):
+    sizes.append(int(policy.most(counts, 3)[0]))
+    counts = policy.learned(counts, none, none)
+  assert sizes[0] == 0 < sizes[-1]
+  assert sizes == sorted(sizes)
 
 
 def test_counts_are_what_was_tried_and_accepted():
@@ -241,10 +255,10 @@ def test_an_easy_row_ends_with_long_drafts_and_a_hard_one_with_short():
 
 
 def test_the_narrowest_block_that_holds_all_drafts_is_scored():
-  assert widths.block_widths(1) == (2,)
-  assert widths.block_widths(3) == (2, 4)
-  assert widths.block_widths(7) == (2, 4, 8)
-  assert widths.block_widths(9) == (2, 4, 8, 10)
+  assert widths.block_widths(1) == (1, 2)
+  assert widths.block_widths(3) == (1, 2, 4)
+  assert widths.block_widths(7) == (1, 2, 4, 8)
+  assert widths.block_widths(9) == (1, 2, 4, 8, 10)
 
   def extend(cache, tokens):
     """Says in its logits how wide the block was, and what stood in it."""
@@ -253,14 +267,14 @@ def test_the_narrowest_block_that_holds_all_drafts_is_scored():
 
   score = jax.jit(
     lambda sizes: widths.score(
-      (2, 4, 6),
+      (1, 2, 4, 6),
       extend,
       None,
       jnp.array([7, 7]),
       Proposal(jnp.arange(10).reshape(2, 5), jnp.zeros((2, 5, 3)), sizes),
     )
   )
-  for sizes, width in [((0, 0), 2), ((1, 0), 2), ((2, 1), 4), ((1, 3), 4), ((4, 5), 6)]:
+  for sizes, width in [((0, 0), 1), ((1, 0), 2), ((2, 1), 4), ((1, 3), 4), ((4, 5), 6)]:
     logits, features, _ = score(jnp.array(sizes))
     assert logits.shape == (2, 6, 3)
     np.testing.assert_array_equal(logits[:, :width], width)

@@ -68,7 +68,7 @@ def test_speculation_writes_the_plain_models_tokens(pair, speculative, tmp_path)
 
 def test_gin_sets_the_policy_of_gamma(pair, speculative, tmp_path):
   gin_file, draft = pair
-  costs = {"DRAFT_COST": 0.6, "BLOCK_COSTS": [1.4, 2.2]}
+  costs = {"DRAFT_COST": 0.6, "BLOCK_COSTS": [1.0, 1.4, 2.2]}
   runs.completed(
     *("configs/spec_ende.gin", gin_file),
     DRAFT_CHECKPOINT_PATH=draft,

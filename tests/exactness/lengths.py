@@ -16,13 +16,13 @@ def decode(world, setting, policy, law):
     world: decides every outcome.
     setting: what is decoded, with the longest gamma.
     policy: of `drafters.policies`; its settings alone are used.
-    law: what a token's confidence is read from, as a function of the output before.
+    law: what confidence is read from, as a function of the output before.
   """
   output, history = (), []
 
   def stops(prefix, draft):
     if isinstance(policy, Confidence):
-      return law((*prefix, *draft[:-1]))[draft[-1]] < policy.threshold
+      return law((*prefix, *draft)).max() < policy.threshold
     return len(draft) >= best_length(policy, setting.gamma, history)
 
   setting = dataclasses.replace(setting, stops=stops)
@@ -41,8 +41,8 @@ def best_length(policy, gamma, history):
   alpha = (policy.prior_alpha * policy.prior_weight + accepted) / (
     policy.prior_weight + tried
   )
-  lengths = np.arange(1, gamma + 1)
+  lengths = np.arange(gamma + 1)
   widths = [next(w for w in policy.widths if w > g) for g in lengths]
   blocks = [policy.block_costs[policy.widths.index(w)] for w in widths]
   seconds = policy.draft_cost * lengths + blocks
-  return 1 + np.argmax(expected_tokens(alpha, lengths) / seconds)
+  return np.argmax(expected_tokens(alpha, lengths) / seconds)

@@ -17,7 +17,9 @@ from tests.exactness.test_loop import (
 
 SURE = Confidence(0.35)
 # A weak prior: what one draft came to changes the length of the next.
-LEARNING = OnlineAlpha(0.11, (2, 3, 4), (1.05, 1.1, 1.15), 0.6, prior_weight=1.0)
+LEARNING = OnlineAlpha(
+  0.11, (1, 2, 3, 4), (1.0, 1.05, 1.1, 1.15), 0.6, prior_weight=1.0
+)
 
 SETTINGS = [
   (TARGET, DRAFT, "token", 2, 4, 0, SURE),
