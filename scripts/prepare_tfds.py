@@ -5,12 +5,18 @@ Parallel text files (repeat the three flags for several splits):
   python scripts/prepare_tfds.py --dataset wmt14_translate/de-en --tfds_data_dir DIR \
     --split test --source x.en --target x.de
 
-JSONL or CSV, with the fields article and highlights (or en and de):
+JSONL or CSV, with the fields article and highlights (or en and de; document and summary
+for xsum; text for lm1b):
 
   python scripts/prepare_tfds.py --dataset cnn_dailymail --tfds_data_dir DIR \
     --records test=file.csv
 
-Then run with --tfds_data_dir=DIR and the task wmt14_ende or cnn_dailymail.
+Lines of text, for lm1b alone:
+
+  python scripts/prepare_tfds.py --dataset lm1b --tfds_data_dir DIR \
+    --text test=news.en.heldout-00000-of-00050
+
+Then run with --tfds_data_dir=DIR and the task wmt14_ende, cnn_dailymail, xsum or lm1b.
 """
 
 import argparse
@@ -52,13 +58,12 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument("--source", action="append", default=[])
   parser.add_argument("--target", action="append", default=[])
   parser.add_argument("--records", action="append", default=[], metavar="SPLIT=FILE")
+  parser.add_argument("--text", action="append", default=[], metavar="SPLIT=FILE")
   parser.add_argument("--overwrite", action="store_true")
   return parser
 
 
-def _splits(
-  args: argparse.Namespace,
-) -> dict[str, offline_tfds.ParallelFiles | str]:
+def _splits(args: argparse.Namespace) -> dict[str, offline_tfds.Files]:
   """Returns split -> files, from the repeated flags."""
   counts = [len(args.split), len(args.source), len(args.target)]
   if len(set(counts)) != 1:
@@ -70,11 +75,12 @@ def _splits(
     (split, offline_tfds.ParallelFiles(source, target))
     for split, source, target in zip(args.split, args.source, args.target, strict=True)
   ]
-  for entry in args.records:
-    split, separator, path = entry.partition("=")
-    if not (split and separator and path):
-      raise ValueError(f"--records got {entry!r}, expected SPLIT=FILE.")
-    named.append((split, path))
+  for flag, make in (("records", str), ("text", offline_tfds.TextLines)):
+    for entry in getattr(args, flag):
+      split, separator, path = entry.partition("=")
+      if not (split and separator and path):
+        raise ValueError(f"--{flag} got {entry!r}, expected SPLIT=FILE.")
+      named.append((split, make(path)))
   splits = dict(named)
   if len(splits) != len(named):
     raise ValueError(

@@ -24,7 +24,13 @@ _SHARD_EXAMPLES = 100_000
 # How many examples are handed over at once; TFDS rewrites its metadata each time.
 _CHUNK = 10_000
 _TRANSLATION = ("wmt14_translate", "wmt_t2t_translate")
-_SUMMARISATION = ("cnn_dailymail",)
+_LM1B = "lm1b"
+# Of datasets that are made from records: the fields that they must and may have.
+_RECORDS = {
+  "cnn_dailymail": (("article", "highlights"), ("publisher", "id")),
+  "xsum": (("document", "summary"), ()),
+  _LM1B: (("text",), ()),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,23 +41,35 @@ class ParallelFiles:
   target: str
 
 
+@dataclasses.dataclass(frozen=True)
+class TextLines:
+  """A split's one text file, a text a line; white space around a text is dropped."""
+
+  path: str
+
+
+Files = ParallelFiles | TextLines | str
+
+
 def prepare(
   dataset: str,
   tfds_data_dir: str,
-  splits: Mapping[str, ParallelFiles | str],
+  splits: Mapping[str, Files],
   overwrite: bool = False,
 ) -> dict[str, int]:
   """Writes the splits of a dataset into a TFDS directory.
 
   Args:
-    dataset: a TFDS name, such as "wmt14_translate/de-en", "wmt_t2t_translate/de-en" or
-      "cnn_dailymail", with or without the version that this tfds knows.
+    dataset: a TFDS name, such as "wmt14_translate/de-en", "wmt_t2t_translate/de-en",
+      "cnn_dailymail", "xsum" or "lm1b", with or without the version that this tfds
+      knows.
     tfds_data_dir: the directory for --tfds_data_dir, on a local disk; made where
       absent. Splits that it has already, and that are not named here, are kept.
     splits: split -> ParallelFiles (translation only; the source is English, the target
-      the other language), or a .jsonl or .csv path. Records have the fields "en" and
-      the other language's code, or "article" and "highlights" (and may have
-      "publisher", empty where absent, and "id", the record's number where absent).
+      the other language), TextLines (lm1b only), or a .jsonl or .csv path. Records have
+      the fields "en" and the other language's code; "article" and "highlights" (and may
+      have "publisher", empty where absent, and "id", the record's number where absent);
+      "document" and "summary" for xsum; or "text" for lm1b.
     overwrite: whether a split that is prepared already is replaced.
 
   Returns:
@@ -86,10 +104,10 @@ def prepare(
 def _builder(dataset: str, directory: str) -> tfds.core.DatasetBuilder:
   """Returns the dataset's own builder, or says which datasets are known."""
   name = dataset.split("/")[0].split(":")[0]
-  if name not in (*_TRANSLATION, *_SUMMARISATION):
+  if name not in (*_TRANSLATION, *_RECORDS):
     raise ValueError(
       f"Can't prepare {dataset!r}. Expected one of "
-      f"{', '.join((*_TRANSLATION, *_SUMMARISATION))} (translation with a language "
+      f"{', '.join((*_TRANSLATION, *_RECORDS))} (translation with a language "
       "pair, as in wmt14_translate/de-en). Other data is used by file, with "
       "specdec_t5x.data.tasks.translation_from_files or from_records."
     )
@@ -105,26 +123,37 @@ def _builder(dataset: str, directory: str) -> tfds.core.DatasetBuilder:
     ) from error
 
 
-def _examples(
-  builder: tfds.core.DatasetBuilder, files: ParallelFiles | str
-) -> list[dict[str, str]]:
+def _examples(builder: tfds.core.DatasetBuilder, files: Files) -> list[dict[str, str]]:
   """Reads a split's files into the features of the dataset."""
-  if builder.name in _SUMMARISATION:
-    if isinstance(files, ParallelFiles):
+  if isinstance(files, TextLines):
+    if builder.name != _LM1B:
       raise ValueError(
-        f"{builder.name} is made from records with the fields 'article' and "
-        "'highlights' (.csv or .jsonl), got parallel files."
+        f"{builder.name} has more than one text an example, got a text file "
+        f"({files.path}). Only {_LM1B} is made from lines of text."
       )
-    rows = text_files.read_fields(
-      files, ("article", "highlights"), optional=("publisher", "id")
-    )
-    return [{"publisher": "", "id": str(n), **row} for n, row in enumerate(rows)]
+    return [{"text": line.strip()} for line in text_files.read_lines(files.path)]
+  if builder.name in _RECORDS:
+    return _records(builder.name, files)
   languages = builder.builder_config.language_pair
   if isinstance(files, str):
     return text_files.read_fields(files, languages)
   other, english = languages
   sources, targets = text_files.read_parallel(files.source, files.target)
   return [{english: s, other: t} for s, t in zip(sources, targets, strict=True)]
+
+
+def _records(name: str, files: ParallelFiles | str) -> list[dict[str, str]]:
+  """Reads the records of a dataset that is no translation."""
+  required, optional = _RECORDS[name]
+  if isinstance(files, ParallelFiles):
+    raise ValueError(
+      f"{name} is made from records with the fields "
+      f"{' and '.join(map(repr, required))} (.csv or .jsonl), got parallel files."
+    )
+  rows = text_files.read_fields(files, required, optional)
+  if "id" not in optional:
+    return rows
+  return [{"publisher": "", "id": str(n), **row} for n, row in enumerate(rows)]
 
 
 def _write(

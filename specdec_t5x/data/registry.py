@@ -7,7 +7,8 @@ seqio refuses a second task of one name, so registering has to be idempotent.
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import seqio
 import tensorflow as tf
@@ -17,9 +18,21 @@ from specdec_t5x.data import metrics, vocabularies
 METRICS = {"bleu": metrics.bleu, "rouge": metrics.rouge}
 
 
+class Spec(Protocol):
+  """All that tells one task from another: equal specs are the same task."""
+
+  def preprocessors(self) -> Sequence[Callable]: ...
+
+  def output_features(self) -> Mapping[str, seqio.Feature]: ...
+
+  def metric_fns(self) -> Sequence[Callable]: ...
+
+  def describe(self) -> str: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
-  """All that tells one task from another.
+  """A text-to-text task.
 
   Attributes:
     origin: where the examples come from, in a form that compares and prints.
@@ -35,13 +48,36 @@ class TaskSpec:
   vocabulary: seqio.Vocabulary
   metric: str | None
 
+  def preprocessors(self) -> Sequence[Callable]:
+    """Prefix, tokens, EOS after both texts."""
+    return [
+      functools.partial(add_prefix, fields=self.fields, prefix=self.prefix),
+      seqio.preprocessors.tokenize,
+      seqio.CacheDatasetPlaceholder(),
+      seqio.preprocessors.append_eos_after_trim,
+    ]
 
-_specs: dict[str, tuple[TaskSpec, seqio.Task]] = {}
+  def output_features(self) -> Mapping[str, seqio.Feature]:
+    """Inputs and targets, with one vocabulary."""
+    feature = seqio.Feature(self.vocabulary, add_eos=True)
+    return {"inputs": feature, "targets": feature}
+
+  def metric_fns(self) -> Sequence[Callable]:
+    """The metric, if there is one."""
+    return [METRICS[self.metric]] if self.metric else []
+
+  def describe(self) -> str:
+    """Prints the spec without loading its vocabulary."""
+    return (
+      f"{self.origin}, fields {self.fields}, prefix {self.prefix!r}, "
+      f"{describe_vocabulary(self.vocabulary)}, metric {self.metric}"
+    )
 
 
-def register(
-  name: str, spec: TaskSpec, make_source: Callable[[], seqio.DataSource]
-) -> str:
+_specs: dict[str, tuple[Spec, seqio.Task]] = {}
+
+
+def register(name: str, spec: Spec, make_source: Callable[[], seqio.DataSource]) -> str:
   """Registers the task, or finds that it is registered already.
 
   Args:
@@ -65,22 +101,16 @@ def register(
     if known != spec:
       raise ValueError(
         f"A task named {name!r} is registered already, with other arguments.\n"
-        f"Registered: {_describe(known)}\nAsked for:  {_describe(spec)}\n"
+        f"Registered: {_describe(known)}\nAsked for:  {spec.describe()}\n"
         "Choose another name."
       )
     return name
-  feature = seqio.Feature(spec.vocabulary, add_eos=True)
   task = seqio.TaskRegistry.add(
     name,
     source=make_source(),
-    preprocessors=[
-      functools.partial(add_prefix, fields=spec.fields, prefix=spec.prefix),
-      seqio.preprocessors.tokenize,
-      seqio.CacheDatasetPlaceholder(),
-      seqio.preprocessors.append_eos_after_trim,
-    ],
-    output_features={"inputs": feature, "targets": feature},
-    metric_fns=[METRICS[spec.metric]] if spec.metric else [],
+    preprocessors=spec.preprocessors(),
+    output_features=spec.output_features(),
+    metric_fns=spec.metric_fns(),
   )
   _specs[name] = (spec, task)
   return name
@@ -127,13 +157,11 @@ def name_with_vocabulary(base: str, vocabulary: seqio.Vocabulary) -> str:
   return f"{base}_v{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
 
-def _describe(spec: TaskSpec | None) -> str:
-  """Prints a spec without loading its vocabulary, which str(vocabulary) would."""
-  if spec is None:
-    return "a task that this package did not register"
-  file = getattr(spec.vocabulary, "sentencepiece_model_file", "")
-  vocabulary = f"{type(spec.vocabulary).__name__}({file}, {spec.vocabulary.extra_ids})"
-  return (
-    f"{spec.origin}, fields {spec.fields}, prefix {spec.prefix!r}, {vocabulary}, "
-    f"metric {spec.metric}"
-  )
+def describe_vocabulary(vocabulary: seqio.Vocabulary) -> str:
+  """Prints a vocabulary without loading it, which str(vocabulary) would."""
+  file = getattr(vocabulary, "sentencepiece_model_file", "")
+  return f"{type(vocabulary).__name__}({file}, {vocabulary.extra_ids})"
+
+
+def _describe(spec: Spec | None) -> str:
+  return spec.describe() if spec else "a task that this package did not register"

@@ -1,7 +1,7 @@
-"""The seqio tasks: WMT and CNN/DailyMail from TFDS, and the user's own files.
+"""The seqio tasks: WMT, CNN/DailyMail and XSum from TFDS, and the user's own files.
 
-Importing this module registers `wmt14_ende`, `wmt_t2t_ende` and `cnn_dailymail` with
-T5's vocabulary; it reads no file and needs no network. TFDS looks in the directory
+Importing this module registers `wmt14_ende`, `wmt_t2t_ende`, `cnn_dailymail` and `xsum`
+with T5's vocabulary; it reads no file and needs no network. TFDS looks in the directory
 given by --tfds_data_dir (seqio.set_tfds_data_dir_override), which
 scripts/prepare_tfds.py can fill without a network.
 
@@ -17,13 +17,16 @@ Every function returns the name of the task it registered, so that gin can use i
 from collections.abc import Mapping, Sequence
 
 import seqio
+import tensorflow as tf
 
 from specdec_t5x.data import pairs, registry, text_files, vocabularies
 
-# tensorflow-datasets 4.9.10 knows exactly these versions of the three datasets.
+# tensorflow-datasets 4.9.10 knows exactly these versions, and of XSum 1.0.0 too, whose
+# articles still hold what the web pages had around them.
 WMT14_TFDS = "wmt14_translate/de-en:1.0.0"
 WMT_T2T_TFDS = "wmt_t2t_translate/de-en:1.0.0"
 CNN_DAILYMAIL_TFDS = "cnn_dailymail:3.4.0"
+XSUM_TFDS = "xsum:1.1.0"
 
 TRANSLATE_ENDE = "translate English to German: "
 SUMMARIZE = "summarize: "
@@ -67,6 +70,12 @@ def cnn_dailymail(
   return _from_tfds(
     "cnn_dailymail", CNN_DAILYMAIL_TFDS, fields, SUMMARIZE, "rouge", vocabulary, name
   )
+
+
+def xsum(vocabulary: seqio.Vocabulary | None = None, name: str | None = None) -> str:
+  """As `wmt14_ende`, for the one-sentence summaries of XSum's BBC articles."""
+  fields = ("document", "summary")
+  return _from_tfds("xsum", XSUM_TFDS, fields, SUMMARIZE, "rouge", vocabulary, name)
 
 
 def translation_from_files(
@@ -187,6 +196,49 @@ def summarization_from_records(
   )
 
 
+def humaneval_from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> str:
+  """Registers HumanEval's prompts as a task with the split `test`, returns its name.
+
+  Inputs are the prompts as they are, without a prefix, targets the canonical solutions.
+  There is no metric: pass@k means running the outputs. T5's own vocabulary drops line
+  breaks and indentation; code needs one that keeps them.
+
+  Args:
+    name: the task's name.
+    file: HumanEval.jsonl or HumanEval.jsonl.gz, of github.com/openai/human-eval;
+      tensorflow-datasets has no such dataset.
+    vocabulary: of the models.
+
+  Returns:
+    `name`.
+
+  Raises:
+    ValueError: there is no such file, or as `text_files.read_fields`, or the name is
+      taken.
+  """
+  if not tf.io.gfile.exists(file):
+    raise ValueError(
+      f"HumanEval's file {file} is not there. Get data/HumanEval.jsonl.gz of "
+      "github.com/openai/human-eval, and give its path (HUMANEVAL_FILE in "
+      "configs/spec_humaneval.gin)."
+    )
+  fields = ("prompt", "canonical_solution")
+
+  def read(origin: tuple[str, str]) -> pairs.Pairs:
+    rows = text_files.read_fields(origin[1], fields, keep_line_ends=True)
+    prompts, solutions = ([row[field] for row in rows] for field in fields)
+    return prompts, solutions
+
+  return pairs.register_pairs(
+    name,
+    {"test": ("humaneval", file)},
+    read,
+    prefix="",
+    metric=None,
+    vocabulary=vocabulary,
+  )
+
+
 def _from_tfds(
   base: str,
   dataset: str,
@@ -206,3 +258,4 @@ def _from_tfds(
 wmt14_ende()
 wmt_t2t_ende()
 cnn_dailymail()
+xsum()

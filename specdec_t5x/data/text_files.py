@@ -1,15 +1,18 @@
 """Reads the user's own text: parallel lines, JSONL and CSV, checked line by line.
 
 Cleaning is minimal: a leading byte order mark, and the line ending of each text
-(LF or CRLF), are taken off. Everything else reaches the model as it is.
+(LF or CRLF), are taken off. Everything else reaches the model as it is. Files whose
+names end in .gz are decompressed.
 """
 
 import contextlib
 import csv
+import gzip
 import io
 import json
 import os
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
@@ -66,14 +69,19 @@ def read_parallel(source: str, target: str | None) -> tuple[list[str], list[str]
 
 
 def read_fields(
-  path: str, required: Sequence[str], optional: Sequence[str] = ()
+  path: str,
+  required: Sequence[str],
+  optional: Sequence[str] = (),
+  keep_line_ends: bool = False,
 ) -> list[dict[str, str]]:
   """Returns the named fields of every record of a .jsonl or .csv file.
 
   Args:
-    path: the file; its extension says the format. A CSV file has a header line.
+    path: the file; its extension, before a .gz, says the format. A CSV file has a
+      header line.
     required: the fields that every record must have.
     optional: fields to return as well from the records that have them.
+    keep_line_ends: whether line breaks at the end of a field belong to it, as in code.
 
   Returns:
     One dictionary for each record, in the file's order.
@@ -84,16 +92,19 @@ def read_fields(
       field that is not text. All but the first two say the line.
   """
   readers = {".jsonl": _jsonl_records, ".csv": _csv_records}
-  extension = os.path.splitext(path)[1].lower()
+  extension = os.path.splitext(path.removesuffix(".gz"))[1].lower()
   if extension not in readers:
     raise ValueError(
-      f"{path} ends in {extension!r}, expected {' or '.join(readers)}. Rename it, or "
-      "convert it to one JSON object on each line."
+      f"{path} ends in {extension!r}, expected {' or '.join(readers)}, or one of them "
+      "with .gz. Rename it, or convert it to one JSON object on each line."
     )
   text = "\n".join(read_lines(path))
   rows = []
   for line, record in readers[extension](path, text):
-    rows.append(_select(f"{path}, line {line}", record, required, optional))
+    row = _select(f"{path}, line {line}", record, required, optional)
+    if not keep_line_ends:
+      row = {name: value.rstrip("\r\n") for name, value in row.items()}
+    rows.append(row)
   if not rows:
     raise ValueError(f"{path} holds no record. Expected at least one.")
   return rows
@@ -121,7 +132,7 @@ def _select(
         f"{where}: field {name!r} holds half of a surrogate pair (\\ud800 to "
         "\\udfff), which UTF-8 can't express. Remove it."
       )
-  return {name: value.rstrip("\r\n") for name, value in chosen.items()}
+  return chosen
 
 
 def _jsonl_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
@@ -181,10 +192,19 @@ def _long_csv_fields() -> Iterator[None]:
 def _read_bytes(path: str) -> bytes:
   try:
     with tf.io.gfile.GFile(path, "rb") as file:
-      return file.read()
+      data = file.read()
   except (tf.errors.OpError, OSError) as error:
     raise ValueError(
       f"{path} can't be read: {error}. Expected a text file; check the path."
+    ) from error
+  if not path.endswith(".gz"):
+    return data
+  try:
+    return gzip.decompress(data)
+  except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    raise ValueError(
+      f"{path} can't be decompressed: {error}. Expected a whole gzip file; fetch it "
+      "again, or take .gz off its name where it is plain text."
     ) from error
 
 

@@ -121,12 +121,35 @@ def test_killed_between_the_renames(tfds_dir, pair):
     ("wmt14_translate/de-xx", "has no 'wmt14_translate/de-xx'"),
     ("wmt14_translate/de-en:9.9.9", "has no 'wmt14_translate/de-en:9.9.9'"),
     ("cnn_dailymail", "got parallel files"),
+    ("xsum", "'document' and 'summary' .* got parallel files"),
+    ("lm1b", "field.* 'text' .* got parallel files"),
   ],
 )
 def test_wrong_dataset(tfds_dir, pair, dataset, message):
   with pytest.raises(ValueError, match=message):
     offline_tfds.prepare(dataset, tfds_dir, {"test": pair(1)})
   assert not os.path.exists(tfds_dir)
+
+
+def test_xsum_through_the_ordinary_task(tfds_dir, write):
+  path = write("x.csv", "document,summary\nlong text,short\n")
+  assert offline_tfds.prepare("xsum", tfds_dir, {"test": path}) == {"test": 1}
+  task = seqio.get_mixture_or_task(tasks.xsum(seqio.ByteVocabulary()))
+  (row,) = task.get_dataset(None, "test", shuffle=False).as_numpy_iterator()
+  assert row["inputs_pretokenized"] == b"summarize: long text"
+  assert row["targets_pretokenized"] == b"short"
+  assert [f.__name__ for f in task.metric_fns] == ["rouge"]
+
+
+def test_lines_of_text_are_for_lm1b(tfds_dir, write, run_script, capsys):
+  text = write("news.txt", " One two .\nThree .\n")
+  flags = ["--tfds_data_dir", tfds_dir, "--text", f"test={text}"]
+  assert run_script(["--dataset", "lm1b", *flags]) == 0
+  assert load(tfds_dir, "lm1b") == {
+    "test": [{"text": b"One two ."}, {"text": b"Three ."}]
+  }
+  assert run_script(["--dataset", "xsum", *flags]) == 1
+  assert "Only lm1b is made from lines of text" in capsys.readouterr().err
 
 
 def test_script_writes_several_splits_and_records(tfds_dir, pair, write, run_script):

@@ -1,5 +1,6 @@
 """Tasks over files: contents, order, shards, checkpoints, registration, gin."""
 
+import gzip
 import inspect
 import json
 
@@ -192,6 +193,39 @@ def test_tfds_tasks_are_registered_and_named_by_vocabulary():
   assert feature.add_eos
   with pytest.raises(ValueError, match="pass `name`"):
     registry.name_with_vocabulary("x", seqio.PassThroughVocabulary(4))
+
+
+def test_humaneval_keeps_code_as_it_is(write):
+  problems = [
+    {
+      "task_id": f"HumanEval/{n}",
+      "prompt": f"def f{n}():\n",
+      "canonical_solution": code,
+    }
+    for n, code in enumerate(("    return 1\n", "\n    return 2\n"))
+  ]
+  content = "".join(json.dumps(problem) + "\n" for problem in problems)
+  path = write("HumanEval.jsonl.gz", gzip.compress(content.encode()))
+  name = tasks.humaneval_from_file("code", path, BYTES)
+  assert texts(examples(name), "inputs_pretokenized") == ["def f0():\n", "def f1():\n"]
+  assert texts(examples(name)) == ["    return 1\n", "\n    return 2\n"]
+  assert not seqio.get_mixture_or_task(name).metric_fns
+  assert tasks.humaneval_from_file("code", path, seqio.ByteVocabulary()) == name
+  with pytest.raises(ValueError, match=r"nowhere is not there\. Get data/HumanEval"):
+    tasks.humaneval_from_file("other", "nowhere", BYTES)
+
+
+def test_real_humaneval(real_data):
+  path = real_data("humaneval/HumanEval.jsonl")
+  name = tasks.humaneval_from_file("humaneval", path, BYTES)
+  found = examples(name)
+  with open(path, encoding="utf-8") as file:
+    problems = [json.loads(line) for line in file]
+  assert len(found) == 164
+  for example, problem in zip(found, problems, strict=True):
+    assert example["inputs"].tolist() == [*BYTES.encode(problem["prompt"]), 1]
+    solution = problem["canonical_solution"]
+    assert example["targets"].tolist() == [*BYTES.encode(solution), 1]
 
 
 def test_from_gin(files):

@@ -1,6 +1,7 @@
 """Reading the user's files: what comes out, and what each error says."""
 
 import csv
+import gzip
 import json
 
 import pytest
@@ -53,6 +54,16 @@ def test_jsonl_and_csv_give_the_same_records(write):
   assert text_files.read_fields(jsonl, ["a"], ["b", "c"]) == expected
   table = 'a,b\r\n"x, ""quoted""\nnext",1\r\nä,"2\r\n"\r\n'
   assert text_files.read_fields(write("r.csv", table), ["a"], ["b"]) == expected
+
+
+def test_gzip_files_and_kept_line_ends(write):
+  lines = json.dumps({"a": "x\n"}) + "\n"
+  path = write("r.jsonl.gz", gzip.compress(lines.encode()))
+  assert text_files.read_fields(path, ["a"]) == [{"a": "x"}]
+  assert text_files.read_fields(path, ["a"], keep_line_ends=True) == [{"a": "x\n"}]
+  for content in (b'{"a": "x"}', gzip.compress(lines.encode())[:-12]):
+    with pytest.raises(ValueError, match=r"r\.jsonl\.gz can't be decompressed"):
+      text_files.read_fields(write("r.jsonl.gz", content), ["a"])
 
 
 def test_long_csv_field_and_the_limit_is_restored(write):

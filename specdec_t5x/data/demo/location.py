@@ -3,7 +3,7 @@
 import os
 
 DIRECTORY = os.path.join("runs", "demo")
-COMMANDS = {"ende": "make demo", "cnndm": "make demo-all"}
+COMMANDS = {"ende": "make demo", "cnndm": "make demo-all", "lm": "make demo-lm"}
 
 
 def how_to_make(path: str) -> str:

@@ -15,11 +15,13 @@ from collections.abc import Callable, Sequence
 import seqio
 import tensorflow as tf
 
-from specdec_t5x.data import registry, tasks
+from specdec_t5x.data import language_modeling, registry, tasks
 from specdec_t5x.data.demo import news, splits, translation
 
 ENDE_SIZES = {"train": 60_000, "validation": 500, "test": 500}
 CNNDM_SIZES = {"train": 8_000, "validation": 200, "test": 200}
+# Four sentences a text: as many sentences as in ENDE_SIZES.
+LM_SIZES = {"train": 15_000, "validation": 125, "test": 125}
 
 RowsFn = Callable[[str, int, int], Sequence[splits.Row]]
 
@@ -86,6 +88,35 @@ def demo_cnndm(
   )
 
 
+def demo_lm(
+  vocabulary: seqio.Vocabulary,
+  train_size: int = LM_SIZES["train"],
+  validation_size: int = LM_SIZES["validation"],
+  test_size: int = LM_SIZES["test"],
+  seed: int = 0,
+  prompt_words: int = language_modeling.PROMPT_WORDS,
+  name: str | None = None,
+) -> str:
+  """As `demo_ende`, for language modelling of the English: texts of four sentences.
+
+  `inputs` are a text's first `prompt_words` words, `targets` the rest; see
+  `specdec_t5x.data.language_modeling`.
+  """
+  sizes = {"train": train_size, "validation": validation_size, "test": test_size}
+  splits.check_sizes(sizes, seed)
+  if name is None:
+    settings = (sizes, seed, prompt_words)
+    is_default = settings == (LM_SIZES, 0, language_modeling.PROMPT_WORDS)
+    name = _name("demo_synthetic_lm", vocabulary, settings, is_default)
+  return language_modeling.register_texts(
+    name,
+    {split: ("synthetic", split, size, seed) for split, size in sizes.items()},
+    lambda origin: translation.english_texts(*origin[1:]),
+    vocabulary,
+    prompt_words,
+  )
+
+
 def _register(
   base: str,
   rows: RowsFn,
@@ -100,9 +131,7 @@ def _register(
   splits.check_sizes(sizes, seed)
   origin = ("synthetic", base, *sizes.items(), seed)
   if name is None:
-    name = registry.name_with_vocabulary(base, vocabulary)
-    if not is_default:
-      name += f"_s{hashlib.sha256(repr(origin).encode()).hexdigest()[:8]}"
+    name = _name(base, vocabulary, origin, is_default)
   spec = registry.TaskSpec(origin, ("source", "target"), prefix, vocabulary, metric)
 
   def dataset_fn(
@@ -119,3 +148,13 @@ def _register(
   return registry.register(
     name, spec, lambda: seqio.FunctionDataSource(dataset_fn, tuple(sizes), sizes)
   )
+
+
+def _name(
+  base: str, vocabulary: seqio.Vocabulary, settings: tuple, is_default: bool
+) -> str:
+  """Returns the task's name, with suffixes for what is not the default."""
+  name = registry.name_with_vocabulary(base, vocabulary)
+  if is_default:
+    return name
+  return f"{name}_s{hashlib.sha256(repr(settings).encode()).hexdigest()[:8]}"

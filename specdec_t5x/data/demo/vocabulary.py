@@ -16,7 +16,7 @@ from specdec_t5x.data.demo import news, translation
 
 # Raise it when the corpora or the training change, so that old files are refused.
 _VERSION = 1
-_CORPORA = ("ende", "cnndm")
+_CORPORA = ("ende", "cnndm", "lm")
 # Characters that the sample of texts may lack are encodable all the same.
 _REQUIRED = f"{string.ascii_letters}{string.digits}äöüÄÖÜß.,?'-:\""
 _SENTENCES = 12_000
@@ -32,7 +32,8 @@ def demo_vocabulary(
     path: the .model file on a local disk. The settings are recorded beside it, at
       `path` + ".settings.json".
     size: the number of pieces, padding, end of sequence and unknown included.
-    corpora: "ende", "cnndm", or "ende,cnndm" for one vocabulary for both.
+    corpora: "ende", "cnndm", "lm" (the English of "ende"), or several with commas for
+      one vocabulary for all.
     seed: of the training data, as in the tasks.
 
   Returns:
@@ -52,7 +53,7 @@ def demo_vocabulary(
   }
   if not set(settings["corpora"]) <= set(_CORPORA):
     raise ValueError(
-      f"corpora is {corpora!r}, expected {', '.join(_CORPORA)} or both with a comma."
+      f"corpora is {corpora!r}, expected {', '.join(_CORPORA)} or several with commas."
     )
   if os.path.exists(path):
     _check_settings(path, settings)
@@ -84,6 +85,8 @@ def texts(corpora: list[str], seed: int) -> Iterator[str]:
     for source, target in translation.rows("train", _SENTENCES, seed):
       yield tasks.TRANSLATE_ENDE + source
       yield target
+  if "lm" in corpora:
+    yield from (source for source, _ in translation.rows("train", _SENTENCES, seed))
   if "cnndm" in corpora:
     for source, target in news.rows("train", _ARTICLES, seed):
       yield tasks.SUMMARIZE + source

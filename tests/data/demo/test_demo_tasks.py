@@ -88,6 +88,21 @@ def test_tasks_load_and_tokenise(register, prefix, metric, trained):
       assert trained.decode(row[side][:-1].tolist()) == text
 
 
+def test_the_language_model_reads_the_english(trained):
+  name = tasks.demo_lm(trained, **SIZES, prompt_words=3)
+  assert name.startswith("demo_synthetic_lm_v")
+  assert tasks.demo_lm(trained, **SIZES, prompt_words=3) == name
+  assert tasks.demo_lm(trained, **SIZES) != name
+  rows = load(name, "test")
+  assert len(rows) == SIZES["test_size"]
+  english = [source for source, _ in translation.rows("test", 4 * len(rows))]
+  for row, *sentences in zip(rows, *(english[n::4] for n in range(4)), strict=True):
+    prompt, rest = (row[f"{x}_pretokenized"].decode() for x in ("inputs", "targets"))
+    assert prompt + rest == " ".join(sentences)
+    assert len(prompt.split()) == 3
+    assert [*row["inputs"], *row["targets"]] == [*trained.encode(prompt + rest), 1]
+
+
 def test_other_sizes_and_seeds_have_other_names():
   default = tasks.demo_ende(BYTES)
   assert len({default, tasks.demo_ende(BYTES, seed=1), tasks.demo_ende(BYTES, 10)}) == 3
@@ -142,7 +157,7 @@ def test_a_vocabulary_of_unknown_origin_is_refused(tmp_path):
   path.write_bytes(b"?")
   with pytest.raises(ValueError, match="what it was made from is not known"):
     vocabulary.demo_vocabulary(str(path))
-  with pytest.raises(ValueError, match="expected ende, cnndm"):
+  with pytest.raises(ValueError, match="expected ende, cnndm, lm"):
     vocabulary.demo_vocabulary(str(tmp_path / "y"), corpora="wmt")
   with pytest.raises(ValueError, match="positive integer"):
     vocabulary.demo_vocabulary(str(tmp_path / "y"), size=0)

@@ -1,0 +1,32 @@
+"""Configurations whose tasks have no demo pair."""
+
+import pathlib
+
+import gin
+import pytest
+
+from specdec_t5x.t5x_bridge import required
+from tests.e2e import runs
+
+CONFIGS = ("configs/spec_xsum.gin", "configs/spec_humaneval.gin")
+
+
+@pytest.mark.parametrize("config", CONFIGS[:1])
+def test_a_bare_run_says_what_to_add(config):
+  process = runs.infer(config)
+  assert process.returncode == 1
+  assert f"{config} needs a target and a draft" in process.stderr
+  assert "--gin_file=configs/pairs/t5_1_1_xxl_small.gin" in process.stderr
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_each_names_itself_and_a_pair_that_is_there(config, monkeypatch):
+  monkeypatch.chdir(runs.ROOT)
+  assert f"CONFIG = '{config}'" in pathlib.Path(config).read_text()
+  gin.clear_config()
+  gin.parse_config_file("configs/pairs/none.gin")
+  example = gin.query_parameter("EXAMPLE_PAIR/macro.value")
+  assert pathlib.Path(example).is_file()
+  with pytest.raises(ValueError, match=f"{config} needs a target.*{example}"):
+    required.pair(config, example)
+  gin.clear_config()
