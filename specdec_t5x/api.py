@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import flax.core
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,8 +18,15 @@ from specdec_t5x import assemble
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
 from specdec_t5x.decoding.state import Decoded, row_keys
-from specdec_t5x.network.config import T5Config, config_from_shapes
-from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.network.config import NetworkConfig
+from specdec_t5x.network.functional import (
+  Network,
+  initial_variables,
+  is_decoder_only,
+  network_config,
+  network_for,
+)
+from specdec_t5x.network.ngram import NgramConfig, NgramTable
 
 DecodeFn = Callable[[Any, jax.Array, jax.Array], Decoded]
 
@@ -30,7 +38,7 @@ _LENGTH_STEP = 16
 class Model:
   """A network with its parameters; `load_model` makes one."""
 
-  network: Transformer
+  network: Network
   params: Any
 
 
@@ -56,9 +64,13 @@ class Generation:
 
 
 def load_model(
-  checkpoint: str, dtype: str = "float32", config: T5Config | None = None
+  checkpoint: str,
+  dtype: str = "float32",
+  config: NetworkConfig | NgramConfig | None = None,
 ) -> Model:
   """Loads a checkpoint, in T5X's format or Orbax's, on this machine's devices.
+
+  It may be an encoder-decoder's, a decoder-only network's or a table of n-grams.
 
   Args:
     checkpoint: its folder.
@@ -69,21 +81,18 @@ def load_model(
   Raises:
     ValueError: where there is no checkpoint, it is damaged or does not fit `config`.
   """
-  from t5x import models, partitioning, train_state
+  from t5x import partitioning, train_state
 
   from specdec_t5x.t5x_bridge import checkpoint as checkpoints
 
   shapes = checkpoints.parameter_shapes(checkpoint)
-  network = Transformer(config or config_from_shapes(shapes, dtype))
-  model = models.EncoderDecoderModel(network, None, None, None)
-  input_shapes = {"encoder_input_tokens": (1, 8), "decoder_input_tokens": (1, 8)}
-  input_types = dict.fromkeys(input_shapes, jnp.int32)
-  make = lambda rng: train_state.InferenceState.create(
-    model.get_initial_variables(rng, input_shapes, input_types)
+  network = network_for(config or network_config(shapes, dtype))
+  make = lambda key: train_state.InferenceState.create(
+    flax.core.freeze(initial_variables(network, key))
   )
   state = checkpoints.restore(
     checkpoint,
-    jax.eval_shape(make, jax.random.PRNGKey(0)),
+    jax.eval_shape(make, jax.random.key(0)),
     partitioning.PjitPartitioner(num_partitions=1),
     dtype,
   )
@@ -109,9 +118,11 @@ def generate(
   unless `verification` is 'lenient' or 'typical', of which a warning reminds.
 
   Args:
-    inputs: texts, with whatever prefix the models were trained with.
+    inputs: texts, with whatever prefix the models were trained with; the prompts that
+      a decoder-only target goes on from, which may be empty.
     target: the model whose law is kept.
-    draft: the model that drafts; None decodes one token a call.
+    draft: the model that drafts, or a table of n-grams; None decodes one token a call,
+      or copies with drafter="copy".
     vocabulary: path of the SentencePiece model that both were trained with.
     gamma: length of a draft, in tokens.
     sampling: temperature, top-k, top-p.
@@ -132,7 +143,9 @@ def generate(
   if isinstance(inputs, str):
     raise ValueError("inputs must be a list of texts, got one text. Wrap it in [...].")
   processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
-  ids = [[*processor.encode(text), processor.eos_id()] for text in inputs]
+  # A prompt goes on; what an encoder reads ends.
+  end = [] if is_decoder_only(target.network) else [processor.eos_id()]
+  ids = [[*processor.encode(text), *end] for text in inputs]
   network, params = together(target, draft, gamma, **speculation)
   if isinstance(network, assemble.Pair):
     guarantee = network.rule(sampling)[0].guarantee
@@ -173,31 +186,38 @@ def padded_batches(
 
 def together(
   target: Model, draft: Model | None, gamma: int, **settings
-) -> tuple[assemble.Pair | Transformer, Any]:
+) -> tuple[assemble.Pair | Network, Any]:
   """Returns the network or pair that decodes, and its parameters.
 
   Args:
     target: the model whose law is kept.
-    draft: the model that drafts; None for plain decoding.
+    draft: the model that drafts, or a table of n-grams; None for plain decoding, or
+      with drafter="copy".
     gamma: length of a draft, in tokens.
     **settings: further ones of `assemble.Pair`.
 
   Raises:
     ValueError: where settings of speculation are given without a draft.
   """
+  if settings.get("drafter") == "copy":
+    network = draft and draft.network
+    pair = assemble.Pair(target.network, network, gamma, **settings)
+    return pair, {"target": target.params}
   if draft is None:
     if settings:
       raise ValueError(
         f"{settings} need a draft, got None. Give one, or leave them out."
       )
     return target.network, target.params
+  if isinstance(draft.network, NgramTable):
+    settings = {"drafter": "ngram", **settings}
   pair = assemble.Pair(target.network, draft.network, gamma, **settings)
   return pair, {"target": target.params, "draft": draft.params}
 
 
 @functools.lru_cache(maxsize=16)
 def compiled(
-  network: assemble.Pair | Transformer, sampling: Sampling, max_length: int, eos_id: int
+  network: assemble.Pair | Network, sampling: Sampling, max_length: int, eos_id: int
 ) -> DecodeFn:
   """Returns the decoding program: (params, inputs [B, E], keys [R]) -> Decoded.
 

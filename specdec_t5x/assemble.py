@@ -1,10 +1,11 @@
-"""A target, a draft and the loop, put together: from encoder inputs to outputs.
+"""A target, a draft and the loop, put together: from inputs to outputs.
 
 What the T5X models and `specdec_t5x.generate` share.
 """
 
 import dataclasses
 
+import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from specdec_t5x.core.distributions import Sampling
@@ -15,14 +16,16 @@ from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.decoding.widths import block_widths
 from specdec_t5x.drafters.adaptive import AdaptiveDraft, AdaptiveState
+from specdec_t5x.drafters.copy import DEFAULT_MATCH, CopyDraft
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.multi import IndependentDrafts
 from specdec_t5x.drafters.policies import DEFAULT_CONFIDENCE, Policy, policy_for
+from specdec_t5x.network import functional
 from specdec_t5x.network.cache import DecoderCache
-from specdec_t5x.network.functional import start_decoding
-from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.network.functional import Network, start_decoding
+from specdec_t5x.network.ngram import NgramTable
 
-DRAFTERS = ("draft_model",)
+DRAFTERS = ("draft_model", "ngram", "copy")
 PAIR = ("target", "draft")
 
 
@@ -32,7 +35,8 @@ class Pair:
 
   Attributes:
     target: the network whose law is kept.
-    draft: the network that drafts, over the same vocabulary.
+    draft: the network that drafts, over the same vocabulary: of 'ngram' a table of
+      n-grams; None of 'copy'.
     gamma: length of a draft, in tokens.
     drafter: how tokens are drafted; one of `DRAFTERS`.
     verification: name of a rule in `core.rules.RULES`.
@@ -44,10 +48,11 @@ class Pair:
     draft_cost: of 'online': time of a draft step / of a target step.
     block_costs: of 'online': time of a target step at each of `decoding.widths`, over
       that of one token; none is 1.
+    copy_match: of 'copy': how many of the last tokens must stand where it copies.
   """
 
-  target: Transformer
-  draft: Transformer
+  target: Network
+  draft: Network | None
   gamma: int
   drafter: str = "draft_model"
   verification: str = "token"
@@ -57,6 +62,7 @@ class Pair:
   confidence: float = DEFAULT_CONFIDENCE
   draft_cost: float | None = None
   block_costs: tuple[float, ...] = ()
+  copy_match: int = DEFAULT_MATCH
 
   def __post_init__(self):
     # A list, as gin gives, would make the pair and its programs unhashable.
@@ -66,15 +72,7 @@ class Pair:
         f"GAMMA must be a whole number of at least 1, got {self.gamma}. For decoding "
         "without speculation use configs/baseline_*.gin, or no draft."
       )
-    if self.drafter not in DRAFTERS:
-      raise ValueError(f"Unknown DRAFTER {self.drafter!r}; expected one of {DRAFTERS}.")
-    sizes = [network.config.vocab_size for network in (self.target, self.draft)]
-    if sizes[0] != sizes[1]:
-      raise ValueError(
-        f"Target and draft must share a vocabulary: the target's vocab_size is "
-        f"{sizes[0]}, the draft's {sizes[1]}. Use a draft trained with the target's "
-        "vocabulary (and padded to the same size)."
-      )
+    _check_drafter(self)
     count = self.num_candidates
     if count < 1 or count != int(count):
       raise ValueError(
@@ -115,9 +113,53 @@ class Pair:
       widths=block_widths(self.gamma),
     )
 
+  @property
+  def widths(self) -> tuple[int, ...]:
+    """The widths of block that the target may be called with; none is gamma + 1."""
+    varies = self.policy() or self.drafter == "copy"
+    return block_widths(self.gamma) if varies else ()
+
   def num_slots(self, max_length: int) -> int:
     """Returns the cache slots that a row needs."""
     return state.num_slots(max_length, self.gamma * self.num_candidates)
+
+
+def _check_drafter(pair):
+  """Raises a ValueError where the draft does not go with the drafter or the target."""
+  if pair.drafter not in DRAFTERS:
+    raise ValueError(f"Unknown DRAFTER {pair.drafter!r}; expected one of {DRAFTERS}.")
+  if pair.drafter == "copy":
+    CopyDraft(pair.gamma, 1, pair.copy_match)  # Refuses a bad match.
+    if pair.draft is not None:
+      raise ValueError(
+        "DRAFTER='copy' has no draft network, got a "
+        f"{type(pair.draft).__name__}. Leave it out (None)."
+      )
+    if pair.policy() or get_rule(pair.verification).takes_candidates:
+      raise ValueError(
+        "DRAFTER='copy' has but one draft, of the length that it finds: it needs "
+        "GAMMA_POLICY='fixed' and a VERIFICATION that judges a single draft, got "
+        f"{pair.gamma_policy!r} and {pair.verification!r}."
+      )
+    return
+  if pair.copy_match != DEFAULT_MATCH:
+    raise ValueError(
+      f"COPY_MATCH={pair.copy_match} needs DRAFTER='copy', got {pair.drafter!r}."
+    )
+  if pair.draft is None or isinstance(pair.draft, NgramTable) != (
+    pair.drafter == "ngram"
+  ):
+    raise ValueError(
+      f"DRAFTER={pair.drafter!r} does not go with a {type(pair.draft).__name__} as the "
+      "draft: 'ngram' takes a table of n-grams, 'draft_model' a network."
+    )
+  sizes = [network.config.vocab_size for network in (pair.target, pair.draft)]
+  if sizes[0] != sizes[1]:
+    raise ValueError(
+      f"Target and draft must share a vocabulary: the target's vocab_size is "
+      f"{sizes[0]}, the draft's {sizes[1]}. Use a draft trained with the target's "
+      "vocabulary (and padded to the same size)."
+    )
 
 
 def decode(
@@ -134,7 +176,7 @@ def decode(
   Args:
     pair: the networks.
     params: {target, draft}.
-    inputs: encoder tokens, zero-padded.
+    inputs: encoder tokens, or the prompts of decoder-only networks; zero-padded.
     keys: one a row; the rows of one input stand next to each other.
     sampling: the adjustment of both laws.
     max_length: room for the output, in tokens.
@@ -156,11 +198,17 @@ def prepare(
   """Returns what the loop needs: how to step and where to start; as for `decode`."""
   rule, target_sampling = pair.rule(sampling)
   per_input = keys.shape[0] // inputs.shape[0]
+  prompts = functional.prompts_of(inputs, pair.target, pair.draft)
   extend, cache = start_decoding(
-    pair.target, params["target"], inputs, pair.num_slots(max_length), per_input
+    pair.target,
+    params["target"],
+    inputs,
+    pair.num_slots(max_length),
+    per_input,
+    prompts,
   )
   drafter, drafter_state = start_drafting(
-    pair, params["draft"], inputs, per_input, sampling, max_length, eos_id
+    pair, params.get("draft"), inputs, per_input, sampling, max_length, eos_id, prompts
   )
   spec = Speculation(
     extend=extend,
@@ -171,10 +219,10 @@ def prepare(
     max_length=max_length,
     eos_id=eos_id,
     num_candidates=pair.num_candidates,
-    widths=block_widths(pair.gamma) if pair.policy() else (),
+    widths=pair.widths,
   )
   drafted = pair.gamma * pair.num_candidates
-  start = state.initial_state(cache, drafter_state, keys, max_length, drafted)
+  start = state.initial_state(cache, drafter_state, keys, max_length, drafted, prompts)
   return spec, start
 
 
@@ -186,11 +234,17 @@ def start_drafting(
   sampling: Sampling,
   max_length: int,
   eos_id: int,
+  prompts: Int[Array, "B P"] | None = None,
 ) -> tuple[Drafter, DecoderCache | AdaptiveState]:
   """Returns the drafter and its first state; `params` are the draft's."""
+  if pair.drafter == "copy":
+    # A decoder-only network's inputs are prompts, which its sequences hold already.
+    source = inputs[:, :0] if functional.is_decoder_only(pair.target) else inputs
+    drafter = CopyDraft(pair.gamma, pair.target.config.vocab_size, pair.copy_match)
+    return drafter, jnp.repeat(source, per_input, axis=0)
   rows = per_input * pair.num_candidates
   slots = pair.num_slots(max_length)
-  extend, cache = start_decoding(pair.draft, params, inputs, slots, rows)
+  extend, cache = start_decoding(pair.draft, params, inputs, slots, rows, prompts)
   model = extend, pair.gamma, sampling
   if policy := pair.policy():
     drafter = AdaptiveDraft(*model, policy, max_length, eos_id)
@@ -201,7 +255,7 @@ def start_drafting(
 
 
 def decode_plain(
-  network: Transformer,
+  network: Network,
   params,
   inputs: Int[Array, "B E"],
   keys: Key[Array, "R"],
@@ -220,7 +274,7 @@ def decode_plain(
 
 
 def prepare_plain(
-  network: Transformer,
+  network: Network,
   params,
   inputs: Int[Array, "B E"],
   keys: Key[Array, "R"],
@@ -236,8 +290,9 @@ def prepare_plain(
   # A block overruns the output as a draft of block - 1 tokens does.
   slots = state.num_slots(max_length, block - 1)
   per_input = keys.shape[0] // inputs.shape[0]
-  extend, cache = start_decoding(network, params, inputs, slots, per_input)
-  return extend, state.initial_state(cache, None, keys, max_length, block - 1)
+  prompts = functional.prompts_of(inputs, network)
+  extend, cache = start_decoding(network, params, inputs, slots, per_input, prompts)
+  return extend, state.initial_state(cache, None, keys, max_length, block - 1, prompts)
 
 
 def check_block(block: int) -> None:

@@ -38,12 +38,16 @@ class TokenCache:
 
 @dataclasses.dataclass(frozen=True)
 class HashModel:
-  """Logits are row (hash of all tokens so far) of a random table."""
+  """Logits are row (hash of all tokens so far) of a random table.
+
+  A prompt, where it has one, stands between the start token and every output.
+  """
 
   seed: int
   vocab_size: int
   scale: float = 1.5
   eos_bias: float = 0.0
+  prompt: tuple[int, ...] = ()
 
   @property
   def table(self):
@@ -54,7 +58,10 @@ class HashModel:
 
   def start(self, rows, num_slots):
     # Slots start with garbage: nothing may read one before it is written.
-    return TokenCache(jnp.zeros(rows, jnp.int32), jnp.full((rows, num_slots), 3))
+    size = len(self.prompt)
+    tokens = jnp.full((rows, size + num_slots), 3)
+    known = jnp.array((0, *self.prompt)[:size], jnp.int32)
+    return TokenCache(jnp.full(rows, size), tokens.at[:, :size].set(known))
 
   def extend(self, cache, tokens, positions=None, tree=None):
     size, slots = tokens.shape[1], cache.tokens.shape[1]
@@ -78,7 +85,7 @@ class HashModel:
 
     @functools.cache
     def law(output):
-      terms = [(x + 1) * weights[i] for i, x in enumerate((0, *output))]
+      terms = [(x + 1) * weights[i] for i, x in enumerate((0, *self.prompt, *output))]
       return adjusted(table[sum(terms) % MODULUS], sampling)
 
     return law

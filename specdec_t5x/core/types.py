@@ -112,7 +112,13 @@ class Rule(Protocol):
 
 @runtime_checkable
 class Cache(Protocol):
-  """What the loop needs of a model's cache: rollback, and choices among drafts."""
+  """What the loop needs of a model's cache: rollback, and choices among drafts.
+
+  Attributes:
+    index: how many committed entries each row has.
+  """
+
+  index: Int[Array, "B"]
 
   def at(self, index: Int[Array, "B"]) -> "Cache":
     """Returns the cache with `index` committed entries a row."""

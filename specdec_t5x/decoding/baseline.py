@@ -68,21 +68,22 @@ def generate_plain(
     token, probs = draw(logits[:, 0], sampling, state.uniforms(1)[:, 0])
     live = ~state.ended
     lengths = state.lengths + live
+    is_full = live >= state.room(max_length)
     # An ended row writes its own last token again.
     token = jnp.where(live, token, state.last_tokens())
     log_prob = jnp.where(live, jnp.log(probs[rows, token]), 0.0)
     return state.replace(
       sequences=state.sequences.at[rows, lengths - 1].set(token),
       lengths=lengths,
-      ended=state.ended | (token == eos_id) | (lengths > max_length),
+      ended=state.ended | (token == eos_id) | is_full,
       scores=state.scores + log_prob,
       iteration=state.iteration + 1,
       target_cache=cache.at(lengths - 1),
     )
 
   state = loop(unfinished, iterate, state)
-  emitted = state.lengths - 1
+  emitted = state.lengths - state.starts
   statistics = no_info(rows.size).replace(
     target_calls=emitted, emitted=emitted, log_prob=state.scores
   )
-  return Decoded(state.sequences[:, 1 : max_length + 1], state.scores, statistics)
+  return Decoded(state.outputs(max_length), state.scores, statistics)

@@ -35,8 +35,7 @@ def generate(
 
   rows = state.lengths.shape[0]
   state, statistics = loop(unfinished, iterate, (state, no_info(rows)))
-  tokens = state.sequences[:, 1 : spec.max_length + 1]
-  return Decoded(tokens, state.scores, statistics)
+  return Decoded(state.outputs(spec.max_length), state.scores, statistics)
 
 
 def python_loop(condition, body, carry):

@@ -20,7 +20,9 @@ class DecodeState:
   """The state of a batch of decodes between two iterations.
 
   Attributes:
-    sequences: the start token, then the output; zeros beyond each row's length.
+    sequences: the start token, the prompt if there is one, then the output; zeros
+      beyond each row's length.
+    starts: where the output begins in each row's sequence.
     lengths: how many tokens of each row are known, the start token included.
     ended: which rows are done: end of sequence produced, or no room left.
     scores: log-probability of each row's output under the target's adjusted law.
@@ -31,6 +33,7 @@ class DecodeState:
   """
 
   sequences: Int[Array, "B S"]
+  starts: Int[Array, "B"]
   lengths: Int[Array, "B"]
   ended: Bool[Array, "B"]
   scores: Float[Array, "B"]
@@ -50,6 +53,15 @@ class DecodeState:
     """Returns each row's last known token."""
     last = self.lengths[:, None] - 1
     return jnp.take_along_axis(self.sequences, last, axis=1)[:, 0]
+
+  def room(self, max_length: int) -> Int[Array, "B"]:
+    """Returns how many more tokens each row's output may take."""
+    return self.starts + max_length - self.lengths
+
+  def outputs(self, max_length: int) -> Int[Array, "B T"]:
+    """Returns the outputs, without what stands before them."""
+    places = self.starts[:, None] + jnp.arange(max_length)
+    return jnp.take_along_axis(self.sequences, places, axis=1)
 
 
 @flax.struct.dataclass
@@ -97,22 +109,30 @@ def initial_state(
   keys: Key[Array, "B"],
   max_length: int,
   gamma: int,
+  prompts: Int[Array, "I P"] | None = None,
 ) -> DecodeState:
-  """Returns the state of B rows that hold the start token alone.
+  """Returns the state of B rows that hold the start token and their prompts.
 
   Args:
-    target_cache: the target's, empty.
+    target_cache: the target's; it holds these tokens but for the last of each row.
     drafter_state: the drafter's first state; None in the plain loop.
     keys: one a row.
     max_length: room for the output, in tokens.
     gamma: drafted tokens an iteration, of all candidates together.
+    prompts: what stands before the outputs, zero-padded; those of B / I rows each, side
+      by side. None is nothing.
   """
   rows = keys.shape[0]
+  prompts = jnp.zeros((1, 0), jnp.int32) if prompts is None else prompts
+  prompts = jnp.repeat(prompts, rows // prompts.shape[0], axis=0)
+  lengths = 1 + (prompts > 0).sum(axis=1)
   # A block may reach gamma + 1 tokens beyond the last place of the output.
-  sequences = jnp.full((rows, num_slots(max_length, gamma) + 1), 0, jnp.int32)
+  size = 1 + prompts.shape[1] + num_slots(max_length, gamma)
+  sequences = jnp.zeros((rows, size), jnp.int32).at[:, 0].set(START_TOKEN)
   return DecodeState(
-    sequences=sequences.at[:, 0].set(START_TOKEN),
-    lengths=jnp.ones(rows, jnp.int32),
+    sequences=sequences.at[:, 1 : prompts.shape[1] + 1].set(prompts),
+    starts=lengths,
+    lengths=lengths,
     ended=jnp.zeros(rows, bool),
     scores=jnp.zeros(rows),
     keys=keys,
@@ -123,7 +143,10 @@ def initial_state(
 
 
 def num_slots(max_length: int, gamma: int) -> int:
-  """Returns the cache slots a row needs: blocks may overrun the output by gamma."""
+  """Returns the cache slots a row needs besides those of its prompt.
+
+  Blocks may overrun the output by gamma.
+  """
   return max_length + gamma + 1
 
 

@@ -62,7 +62,7 @@ def step(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
   proposal, drafter_state = spec.drafter.propose(
     state.drafter_state, state.sequences, state.lengths, uniforms[:, :drafted]
   )
-  proposal = limit(proposal, spec.max_length + 1 - state.lengths, spec.eos_id)
+  proposal = limit(proposal, state.room(spec.max_length), spec.eos_id)
   # The last known token was never fed to the target: it heads the block.
   cache, last = state.target_cache.at(state.lengths - 1), state.last_tokens()
   logits, features, cache = _score(spec, cache, last, proposal)
@@ -138,10 +138,11 @@ def commit(
   lengths = state.lengths + emitted
   probs = jnp.take_along_axis(target_probs, tokens[..., None], axis=-1)[..., 0]
   log_prob = jnp.where(is_emitted, jnp.log(probs), 0.0).sum(axis=1)
+  is_full = emitted >= state.room(spec.max_length)
   new_state = state.replace(
     sequences=_append(state.sequences, tokens, state.lengths),
     lengths=lengths,
-    ended=state.ended | ends.any(axis=1) | (lengths > spec.max_length),
+    ended=state.ended | ends.any(axis=1) | is_full,
     scores=state.scores + log_prob,
     iteration=state.iteration + 1,
   )

@@ -27,11 +27,13 @@ class AdaptiveState:
     cache: the draft model's.
     counts: what came of each row's drafts.
     drafted: how many tokens of the last proposal counted.
+    starts: where each row's output begins.
   """
 
   cache: Cache
   counts: Counts
   drafted: Int[Array, "B"]
+  starts: Int[Array, "B"]
 
 
 @flax.struct.dataclass
@@ -70,9 +72,15 @@ class AdaptiveDraft(DraftModel):
   eos_id: int
 
   def start(self, cache: Cache, rows: int) -> AdaptiveState:
-    """Returns the first state of `rows` rows, from the draft model's empty cache."""
+    """Returns the first state of `rows` rows, from the draft model's first cache."""
     nothing = jnp.zeros(rows)
-    return AdaptiveState(cache, Counts(nothing, nothing), jnp.zeros(rows, jnp.int32))
+    # The cache holds all that is known but for the last token, which was never fed.
+    return AdaptiveState(
+      cache=cache,
+      counts=Counts(nothing, nothing),
+      drafted=jnp.zeros(rows, jnp.int32),
+      starts=cache.index + 1,
+    )
 
   def propose(
     self,
@@ -82,7 +90,7 @@ class AdaptiveDraft(DraftModel):
     uniforms: Float[Array, "B G"],
   ) -> tuple[Proposal, AdaptiveState]:
     """Drafts until every row has stopped; see `core.types.Drafter`."""
-    most = self._most(state.counts, sequences, lengths)
+    most = self._most(state, sequences, lengths)
     logits, cache = self._read_last_two(state.cache, sequences, lengths)
     draft = _Draft(
       cache=cache,
@@ -115,15 +123,19 @@ class AdaptiveDraft(DraftModel):
     tried = jnp.minimum(accepted + 1, state.drafted)
     return state.replace(counts=self.policy.learned(state.counts, accepted, tried))
 
-  def _most(self, counts, sequences, lengths):
+  def _most(self, state, sequences, lengths):
     """Returns how many tokens each row may draft; none where a row has ended.
 
     The loop's own `limit` says the same of what counts. Here it also spares drafting,
     and tells `commit` what was tried.
     """
-    room = self.max_length - lengths  # Less the token that the target adds.
-    has_ended = _column(sequences, lengths - 1) == self.eos_id
-    most = jnp.minimum(self.policy.most(counts, self.gamma), jnp.maximum(room, 0))
+    # Less the token that the target adds.
+    room = state.starts + self.max_length - lengths - 1
+    # An end of sequence within a prompt ends nothing.
+    last, has_output = _column(sequences, lengths - 1), lengths > state.starts
+    has_ended = has_output & (last == self.eos_id)
+    most = self.policy.most(state.counts, self.gamma)
+    most = jnp.minimum(most, jnp.maximum(room, 0))
     return jnp.where(has_ended, 0, most)
 
   def _grown(self, draft, logits, uniforms, most):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.config import NetworkConfig
 from specdec_t5x.network.layers import Dense
 
 # T5X's value: large enough that masked weights are exactly zero after the softmax.
@@ -23,7 +23,7 @@ KeyValues = tuple[Float[Array, "B H S K"], Float[Array, "B H S K"]]
 class MultiHeadAttention(nn.Module):
   """T5's attention: no 1/sqrt(K) scaling (it is in the query's initialiser)."""
 
-  config: T5Config
+  config: NetworkConfig
 
   def setup(self):
     cfg = self.config

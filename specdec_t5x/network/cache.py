@@ -20,7 +20,8 @@ class DecoderCache:
     index: number of committed entries of each row; the next write goes there.
     keys: per layer, the self-attention keys.
     values: per layer, the self-attention values.
-    cross_keys: per layer, the keys of the encoded input, computed once.
+    cross_keys: per layer, the keys of the encoded input, computed once; none in a
+      decoder-only network.
     cross_values: per layer, the values of the encoded input.
     encoder_mask: which positions of the encoded input are tokens.
   """
@@ -28,9 +29,9 @@ class DecoderCache:
   index: Int[Array, "B"]
   keys: tuple[Float[Array, "B H S K"], ...]
   values: tuple[Float[Array, "B H S K"], ...]
-  cross_keys: tuple[Float[Array, "B H E K"], ...]
-  cross_values: tuple[Float[Array, "B H E K"], ...]
-  encoder_mask: Bool[Array, "B E"]
+  cross_keys: tuple[Float[Array, "B H E K"], ...] = ()
+  cross_values: tuple[Float[Array, "B H E K"], ...] = ()
+  encoder_mask: Bool[Array, "B E"] | None = None
 
   @property
   def num_slots(self) -> int:

@@ -1,4 +1,4 @@
-"""The hyperparameters of a T5 network."""
+"""The hyperparameters of a network: T5, or decoder-only."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,19 +10,14 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclasses.dataclass(frozen=True)
-class T5Config:
-  """The shape of a T5 1.0, T5 1.1 or mT5 network, under T5X's field names.
-
-  T5 1.0 is `mlp_activations=("relu",), logits_via_embedding=True`; T5 1.1 is
-  `mlp_activations=("gelu", "linear"), logits_via_embedding=False`.
+class NetworkConfig:
+  """What the blocks of any of our networks are made of, under T5X's field names.
 
   Attributes:
     vocab_size: rows of the embedding, padding rows included.
     dtype: of the activations; parameters keep the dtype that they were restored in.
     emb_dim: width of the residual stream (D).
     num_heads: attention heads (H).
-    num_encoder_layers: encoder blocks.
-    num_decoder_layers: decoder blocks.
     head_dim: width of one head.
     mlp_dim: width of the feed-forward layer.
     mlp_activations: one name an input projection; their outputs are multiplied.
@@ -35,8 +30,6 @@ class T5Config:
   dtype: str = "float32"
   emb_dim: int = 512
   num_heads: int = 8
-  num_encoder_layers: int = 6
-  num_decoder_layers: int = 6
   head_dim: int = 64
   mlp_dim: int = 2048
   mlp_activations: Sequence[str] = ("relu",)
@@ -45,58 +38,99 @@ class T5Config:
   float32_attention_logits: bool = False
 
   def __post_init__(self):
+    kind = type(self).__name__
     # A list would make the configuration, and so every jitted program, unhashable.
     object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
     object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
     if self.dtype not in DTYPES:
-      raise ValueError(f"T5Config.dtype must be one of {DTYPES}, got {self.dtype!r}.")
+      raise ValueError(f"{kind}.dtype must be one of {DTYPES}, got {self.dtype!r}.")
     unknown = [name for name in self.mlp_activations if name not in ACTIVATIONS]
     if unknown or not self.mlp_activations:
       raise ValueError(
-        f"T5Config.mlp_activations must be names among {ACTIVATIONS}, got "
+        f"{kind}.mlp_activations must be names among {ACTIVATIONS}, got "
         f"{self.mlp_activations!r}. T5 1.0 has ('relu',), T5 1.1 ('gelu', 'linear')."
       )
     sizes = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
     for name, value in sizes.items():
       if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-        raise ValueError(f"T5Config.{name} must be at least 1, got {value}.")
+        raise ValueError(f"{kind}.{name} must be at least 1, got {value}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config(NetworkConfig):
+  """The shape of a T5 1.0, T5 1.1 or mT5 network.
+
+  T5 1.0 is `mlp_activations=("relu",), logits_via_embedding=True`; T5 1.1 is
+  `mlp_activations=("gelu", "linear"), logits_via_embedding=False`.
+
+  Attributes:
+    num_encoder_layers: encoder blocks.
+    num_decoder_layers: decoder blocks.
+  """
+
+  num_encoder_layers: int = 6
+  num_decoder_layers: int = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class GptConfig(NetworkConfig):
+  """The shape of a decoder-only network, as of T5X's `examples/decoder_only`.
+
+  Attributes:
+    num_layers: its blocks.
+  """
+
+  num_layers: int = 6
+
+  @property
+  def num_decoder_layers(self) -> int:
+    """The blocks of its decoder, which are all it has."""
+    return self.num_layers
 
 
 def config_from_shapes(
   shapes: Mapping[str, tuple[int, ...]], dtype: str = "float32"
-) -> T5Config:
+) -> T5Config | GptConfig:
   """Returns the configuration of a network with these parameters.
+
+  A decoder-only network has its embedding inside the decoder.
 
   Args:
     shapes: of each parameter by its path, as decoder/layers_0/mlp/wo/kernel.
     dtype: of the activations.
 
   Raises:
-    ValueError: where they are not an encoder-decoder T5's.
+    ValueError: where they are neither an encoder-decoder T5's nor a decoder-only's.
   """
+  is_gpt = "decoder/token_embedder/embedding" in shapes
   gated = "decoder/layers_0/mlp/wi_0/kernel" in shapes
   try:
-    vocab_size, emb_dim = shapes["token_embedder/embedding"]
+    embedding = shapes[f"{'decoder/' if is_gpt else ''}token_embedder/embedding"]
     num_heads = shapes["decoder/relpos_bias/rel_embedding"][0]
     joined = shapes["decoder/layers_0/self_attention/query/kernel"][1]
     mlp_dim = shapes["decoder/layers_0/mlp/wo/kernel"][0]
   except KeyError as error:
     raise ValueError(
       f"There is no parameter {error} among the {len(shapes)}: this is not a T5 "
-      "encoder-decoder with T5X's parameter names."
+      "encoder-decoder, or a decoder-only network, with T5X's parameter names."
     ) from error
   count = lambda part: len(
     {name.split("/")[1] for name in shapes if name.startswith(f"{part}/layers_")}
   )
+  settings = {
+    "vocab_size": embedding[0],
+    "dtype": dtype,
+    "emb_dim": embedding[1],
+    "num_heads": num_heads,
+    "head_dim": joined // num_heads,
+    "mlp_dim": mlp_dim,
+    "mlp_activations": ("gelu", "linear") if gated else ("relu",),
+    "logits_via_embedding": "decoder/logits_dense/kernel" not in shapes,
+  }
+  if is_gpt:
+    return GptConfig(num_layers=count("decoder"), **settings)
   return T5Config(
-    vocab_size=vocab_size,
-    dtype=dtype,
-    emb_dim=emb_dim,
-    num_heads=num_heads,
     num_encoder_layers=count("encoder"),
     num_decoder_layers=count("decoder"),
-    head_dim=joined // num_heads,
-    mlp_dim=mlp_dim,
-    mlp_activations=("gelu", "linear") if gated else ("relu",),
-    logits_via_embedding="decoder/logits_dense/kernel" not in shapes,
+    **settings,
   )

@@ -1,48 +1,117 @@
 """A network and its parameters as the functions that drafters and loops call."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, Key
 
 from specdec_t5x.core.beam import BeamExtendFn
 from specdec_t5x.core.types import ExtendFn
+from specdec_t5x.network import config, ngram
 from specdec_t5x.network.cache import DecoderCache
+from specdec_t5x.network.config import GptConfig, T5Config
+from specdec_t5x.network.gpt import GptTransformer
+from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.transformer import Transformer
+
+Network = Transformer | GptTransformer | NgramTable
+
+
+def network_for(settings: T5Config | GptConfig | NgramConfig) -> Network:
+  """Returns the network that has this configuration."""
+  kinds = {T5Config: Transformer, GptConfig: GptTransformer, NgramConfig: NgramTable}
+  return kinds[type(settings)](settings)
+
+
+def network_config(
+  shapes: Mapping[str, tuple[int, ...]], dtype: str = "float32"
+) -> T5Config | GptConfig | NgramConfig:
+  """Returns the configuration of whatever has parameters of these shapes.
+
+  Args:
+    shapes: of each parameter by its path.
+    dtype: of a network's activations.
+
+  Raises:
+    ValueError: where no network of this project has such parameters.
+  """
+  if ngram.is_table(shapes):
+    return ngram.config_from_shapes(shapes)
+  return config.config_from_shapes(shapes, dtype)
+
+
+def initial_variables(module: Network, key: Key[Array, ""]):
+  """Returns the network's `params` and `params_axes`, the parameters at random."""
+  tokens = [jnp.ones((1, 1), jnp.int32)] * (2 if is_decoder_only(module) else 3)
+  return module.init(key, *tokens, enable_dropout=False)
+
+
+def is_decoder_only(module: Network) -> bool:
+  """Returns whether the network's inputs are prompts."""
+  return isinstance(module, GptTransformer)
+
+
+def prompts_of(inputs: Int[Array, "B I"], target, draft=None) -> Int[Array, "B P"]:
+  """Returns what of the inputs stands before the output: all where there is no encoder.
+
+  Args:
+    inputs: what the encoder reads, or a decoder-only network's prompts; zero-padded.
+    target: the network that decodes.
+    draft: the one that drafts, if there is one.
+
+  Raises:
+    ValueError: where one network has an encoder and the other reads prompts.
+  """
+  kinds = type(target), type(draft)
+  if set(kinds) == {Transformer, GptTransformer}:
+    got = " and a ".join(kind.__name__ for kind in kinds)
+    raise ValueError(
+      "Target and draft must both be encoder-decoders or both decoder-only, got a "
+      f"{got}. Use a draft of the target's kind."
+    )
+  return inputs if is_decoder_only(target) else inputs[:, :0]
 
 
 def start_decoding(
-  module: Transformer,
+  module,
   params,
-  encoder_input_tokens: Int[Array, "B E"],
+  inputs: Int[Array, "B I"],
   num_slots: int,
   num_decodes: int = 1,
-) -> tuple[ExtendFn, DecoderCache]:
-  """Encodes the inputs, once, and makes room to decode from them.
+  prompts: Int[Array, "B P"] | None = None,
+) -> tuple[ExtendFn, Any]:
+  """Reads the inputs, once, and makes room to decode from them.
 
   Args:
-    module: the network.
+    module: the network; it has `encode`, `start` and `extend`.
     params: its parameters.
-    encoder_input_tokens: the inputs, zero-padded.
-    num_slots: cache slots of a row.
+    inputs: what its encoder reads, zero-padded.
+    num_slots: cache slots of a row, besides those of its prompt.
     num_decodes: rows an input; they stand next to each other.
+    prompts: what stands before the output, zero-padded; None is nothing.
 
   Returns:
-    The network as an `ExtendFn`, and an empty cache.
+    The network as an `ExtendFn`, and a cache that holds the start token and the prompt
+    but for the last of these tokens, which the loop feeds: an empty one without prompt.
   """
   variables = {"params": params}
-  encoded = module.apply(
-    variables, encoder_input_tokens, enable_dropout=False, method=module.encode
-  )
-  cache = module.apply(
-    variables,
-    jnp.repeat(encoded, num_decodes, axis=0),
-    jnp.repeat(encoder_input_tokens, num_decodes, axis=0),
-    num_slots,
-    method=module.start,
-  )
 
   def extend(cache, tokens, positions=None, tree=None):
     return module.apply(variables, cache, tokens, positions, tree, method=module.extend)
 
+  repeat = lambda array: jnp.repeat(array, num_decodes, axis=0)
+  encoded = module.apply(variables, inputs, enable_dropout=False, method=module.encode)
+  size = 0 if prompts is None else prompts.shape[1]
+  cache = module.apply(
+    variables, repeat(encoded), repeat(inputs), num_slots + size, method=module.start
+  )
+  if size:
+    prompts = repeat(prompts)
+    # The start token is 0, as T5X's shift to the right makes it.
+    _, _, cache = extend(cache, jnp.pad(prompts, ((0, 0), (1, 0)))[:, :size])
+    # What shorter prompts wrote beyond their ends is stale from here on.
+    cache = cache.at((prompts > 0).sum(axis=1))
   return extend, cache
 
 

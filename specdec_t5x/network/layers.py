@@ -12,7 +12,7 @@ import numpy as np
 from flax.linen.partitioning import param_with_axes
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.config import NetworkConfig
 
 NUM_BUCKETS = 32
 MAX_DISTANCE = 128
@@ -63,7 +63,7 @@ class LayerNorm(nn.Module):
 class MlpBlock(nn.Module):
   """T5's feed-forward block: wo(prod_i activation_i(wi_i(x)))."""
 
-  config: T5Config
+  config: NetworkConfig
 
   @nn.compact
   def __call__(
@@ -86,7 +86,7 @@ class Embed(nn.Module):
   the work: its reason, partitioned training on TPU, does not hold at inference.
   """
 
-  config: T5Config
+  config: NetworkConfig
 
   def setup(self):
     self.embedding = param_with_axes(
@@ -110,7 +110,7 @@ class Embed(nn.Module):
 class RelativePositionBias(nn.Module):
   """T5's learned attention bias by bucketed distance, one value a head."""
 
-  config: T5Config
+  config: NetworkConfig
   bidirectional: bool
 
   def setup(self):
@@ -156,6 +156,6 @@ def bucket(offset: np.ndarray, bidirectional: bool) -> np.ndarray:
   return base + np.where(distance < exact, distance, np.minimum(large, count - 1))
 
 
-def dropout(config: T5Config) -> nn.Dropout:
+def dropout(config: NetworkConfig) -> nn.Dropout:
   """Returns T5's dropout, whose mask is shared along the length."""
   return nn.Dropout(rate=config.dropout_rate, broadcast_dims=(-2,))

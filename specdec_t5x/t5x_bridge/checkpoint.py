@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 import flax
+import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from etils import epath
@@ -70,11 +71,16 @@ def restore(
     path: of the checkpoint.
     state: shapes of the parameters, and their logical axes.
     partitioner: says where each parameter lives.
-    restore_dtype: 'float32', 'bfloat16' or 'float16'; None keeps the checkpoint's.
+    restore_dtype: 'float32', 'bfloat16' or 'float16'; None keeps the checkpoint's, and
+      so does a table of n-grams, part of which are token ids.
 
   Raises:
     ValueError: where it can't be restored.
   """
+  if any(
+    not jnp.issubdtype(p.dtype, jnp.floating) for p in jax.tree.leaves(state.params)
+  ):
+    restore_dtype = None
   try:
     if is_t5x_format(path):
       dtype = jnp.dtype(restore_dtype) if restore_dtype else None

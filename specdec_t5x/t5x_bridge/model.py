@@ -1,6 +1,7 @@
 """The T5X models of this project: speculative decoding, and plain beside it."""
 
 import abc
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,18 +17,85 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.types import Guarantee
 from specdec_t5x.decoding.state import Decoded, StepInfo, row_keys
+from specdec_t5x.drafters.copy import DEFAULT_MATCH
 from specdec_t5x.drafters.policies import DEFAULT_CONFIDENCE
+from specdec_t5x.network.functional import Network
 from specdec_t5x.network.transformer import Transformer
 
 
-class CachedEncoderDecoderModel(models.EncoderDecoderModel):
-  """An encoder-decoder whose decoding is one of this project's loops.
+class LoopModel(abc.ABC):
+  """Mixed into one of T5X's models: its decoding is one of this project's loops.
 
-  T5X restores, partitions, feeds and scores it like any `EncoderDecoderModel`; only
-  `predict_batch_with_aux` is ours. Subclasses say how a batch is decoded.
+  T5X restores, partitions, feeds and scores it like its own; `predict_batch_with_aux`
+  alone is ours. Subclasses say how a batch is decoded.
   """
 
   guarantee = Guarantee.EXACT
+
+  def _set_up(
+    self,
+    sampling: Sampling,
+    seed: int,
+    default_decoder_params: models.DecoderParams | None,
+  ) -> None:
+    """Checks and keeps what all loops need; called once T5X's model is there."""
+    self._default_decoder_params = default_decoder_params or models.DecoderParams()
+    if self._default_decoder_params.num_decodes < 1:
+      raise ValueError(
+        "NUM_DECODES must be at least 1, got "
+        f"{self._default_decoder_params.num_decodes}."
+      )
+    vocabularies = self.input_vocabulary, self.output_vocabulary
+    largest = max(vocabulary.vocab_size for vocabulary in vocabularies)
+    if largest > self.module.config.vocab_size:
+      raise ValueError(
+        f"The vocabulary has {largest} tokens, but the network's vocab_size is "
+        f"{self.module.config.vocab_size}. Set VOCABULARY to the model's own, or "
+        "vocab_size to the checkpoint's."
+      )
+    self.sampling, self.seed = sampling, seed
+
+  def _predict(
+    self,
+    params,
+    inputs: jax.Array,
+    max_length: int,
+    rng: jax.Array | None,
+    decoder_params: Mapping[str, Any] | None,
+    return_all_decodes: bool | None,
+    num_decodes: int | None,
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Returns T5X's result of `predict_batch_with_aux` for these inputs.
+
+    Raises:
+      ValueError: where there are `decoder_params`.
+    """
+    if decoder_params:
+      raise ValueError(
+        f"decoder_params must be empty, got {sorted(decoder_params)}. Set TEMPERATURE, "
+        "TOPK, TOPP and SEED instead; each setting compiles its own program."
+      )
+    defaults = self._default_decoder_params
+    count = defaults.num_decodes if num_decodes is None else num_decodes
+    if return_all_decodes is None:
+      return_all_decodes = defaults.return_all_decodes
+    key = jax.random.key(0) if rng is None else _typed_key(rng)
+    key = jax.random.fold_in(key, self.seed)
+    keys = row_keys(key, inputs.shape[0] * count)
+    decoded = self._decode(params, inputs, keys, max_length)
+    return _package(decoded, inputs.shape[0], count, return_all_decodes)
+
+  @abc.abstractmethod
+  def _decode(self, params, inputs, keys, max_length: int) -> Decoded:
+    """Returns the decodes of a batch, one a key; those of an input side by side."""
+
+  @property
+  def _eos_id(self) -> int:
+    return self.output_vocabulary.eos_id or 1
+
+
+class CachedEncoderDecoderModel(LoopModel, models.EncoderDecoderModel):
+  """An encoder-decoder whose decoding is one of this project's loops."""
 
   def __init__(
     self,
@@ -60,21 +128,8 @@ class CachedEncoderDecoderModel(models.EncoderDecoderModel):
       optimizer_def=None,
       decode_fn=None,
       feature_converter_cls=feature_converter_cls,
-      default_decoder_params=default_decoder_params,
     )
-    if self._default_decoder_params.num_decodes < 1:
-      raise ValueError(
-        "NUM_DECODES must be at least 1, got "
-        f"{self._default_decoder_params.num_decodes}."
-      )
-    largest = max(input_vocabulary.vocab_size, output_vocabulary.vocab_size)
-    if largest > module.config.vocab_size:
-      raise ValueError(
-        f"The vocabulary has {largest} tokens, but the network's vocab_size is "
-        f"{module.config.vocab_size}. Set VOCABULARY to the model's own, or vocab_size "
-        "to the checkpoint's."
-      )
-    self.sampling, self.seed = sampling, seed
+    self._set_up(sampling, seed, default_decoder_params)
 
   def predict_batch_with_aux(
     self,
@@ -105,47 +160,32 @@ class CachedEncoderDecoderModel(models.EncoderDecoderModel):
     Raises:
       ValueError: where a setting is asked for that these loops do not have.
     """
-    if decoder_params:
-      raise ValueError(
-        f"decoder_params must be empty, got {sorted(decoder_params)}. Set TEMPERATURE, "
-        "TOPK, TOPP and SEED instead; each setting compiles its own program."
-      )
     if prompt_with_targets:
       raise ValueError(
         "prompt_with_targets=True is not supported: decoding starts at the start token."
       )
-    defaults = self._default_decoder_params
-    count = defaults.num_decodes if num_decodes is None else num_decodes
-    if return_all_decodes is None:
-      return_all_decodes = defaults.return_all_decodes
-    key = jax.random.key(0) if rng is None else _typed_key(rng)
-    key = jax.random.fold_in(key, self.seed)
-    inputs = batch["encoder_input_tokens"]
-    max_length = batch["decoder_input_tokens"].shape[1]
-    keys = row_keys(key, inputs.shape[0] * count)
-    decoded = self._decode(params, inputs, keys, max_length)
-    return _package(decoded, inputs.shape[0], count, return_all_decodes)
-
-  @abc.abstractmethod
-  def _decode(self, params, inputs, keys, max_length: int) -> Decoded:
-    """Returns the decodes of a batch, one a key; those of an input side by side."""
-
-  @property
-  def _eos_id(self) -> int:
-    return self.output_vocabulary.eos_id or 1
+    return self._predict(
+      params,
+      batch["encoder_input_tokens"],
+      batch["decoder_input_tokens"].shape[1],
+      rng,
+      decoder_params,
+      return_all_decodes,
+      num_decodes,
+    )
 
 
-class PlainEncoderDecoderModel(CachedEncoderDecoderModel):
+class PlainLoop(LoopModel):
   """Decodes one token a target call: the baseline that shares the network."""
 
   def __init__(self, *args, block: int = 1, **kwargs):
     """Creates the model.
 
     Args:
-      *args: as `CachedEncoderDecoderModel`'s.
+      *args: as those of the model that this is mixed into.
       block: tokens a call scores, of which the first counts: gamma + 1 for the strict
         baseline of a speculative run (`decoding.baseline`).
-      **kwargs: as `CachedEncoderDecoderModel`'s.
+      **kwargs: as `args`.
 
     Raises:
       ValueError: where a setting is out of its range.
@@ -159,7 +199,7 @@ class PlainEncoderDecoderModel(CachedEncoderDecoderModel):
     return assemble.decode_plain(self.module, params, inputs, keys, *settings)
 
 
-class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
+class SpeculativeLoop(LoopModel):
   """Decodes from a target with the help of a draft; params = {target, draft}.
 
   The output has the law that the verification rule guarantees, whatever the draft.
@@ -167,10 +207,9 @@ class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
 
   def __init__(
     self,
-    target: Transformer,
-    draft: Transformer,
-    input_vocabulary: seqio.Vocabulary,
-    output_vocabulary: seqio.Vocabulary,
+    target: Network,
+    draft: Network | None,
+    *args,
     sampling: Sampling,
     gamma: int,
     drafter: str = "draft_model",
@@ -181,15 +220,16 @@ class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
     confidence: float = DEFAULT_CONFIDENCE,
     draft_cost: float | None = None,
     block_costs: Sequence[float] = (),
+    copy_match: int = DEFAULT_MATCH,
     **kwargs,
   ):
     """Creates the model.
 
     Args:
       target: the network whose law is kept; also what `score` mode scores with.
-      draft: the network that drafts, over the same vocabulary.
-      input_vocabulary: of the inputs.
-      output_vocabulary: of the outputs.
+      draft: the network that drafts, over the same vocabulary: of 'ngram' a table of
+        n-grams; None of 'copy'.
+      *args: of the model that this is mixed into, after its network: vocabularies.
       sampling: temperature, top-k, top-p, for both.
       gamma: length of a draft, in tokens.
       drafter: how tokens are drafted; one of `assemble.DRAFTERS`.
@@ -201,6 +241,7 @@ class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
       draft_cost: of 'online': time of a draft step / of a target step.
       block_costs: of 'online': time of a target step at each block width (1, 2, 4,
         ..., gamma + 1), over that of one token; none is 1.
+      copy_match: of 'copy': how many of the last tokens must stand where it copies.
       **kwargs: seed, default_decoder_params, feature_converter_cls.
 
     Raises:
@@ -219,9 +260,10 @@ class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
       confidence=confidence,
       draft_cost=draft_cost,
       block_costs=tuple(block_costs),
+      copy_match=copy_match,
     )
     self.pair.rule(sampling)
-    super().__init__(target, input_vocabulary, output_vocabulary, sampling, **kwargs)
+    super().__init__(target, *args, sampling=sampling, **kwargs)
 
   @property
   def guarantee(self) -> Guarantee:
@@ -232,13 +274,16 @@ class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
     """Returns params and params_axes of target and draft, each under its name."""
     initialised = {}
     for name, key in zip(PAIR, jax.random.split(rng), strict=True):
-      alone = models.EncoderDecoderModel(
-        getattr(self.pair, name), self.input_vocabulary, self.output_vocabulary, None
+      if getattr(self.pair, name) is None:
+        continue
+      alone = copy.copy(self)
+      alone.module = getattr(self.pair, name)
+      initialised[name] = super(SpeculativeLoop, alone).get_initial_variables(
+        key, input_shapes, input_types
       )
-      initialised[name] = alone.get_initial_variables(key, input_shapes, input_types)
     collections = ("params", "params_axes")
     return flax.core.freeze(
-      {c: {name: initialised[name][c] for name in PAIR} for c in collections}
+      {c: {name: initialised[name][c] for name in initialised} for c in collections}
     )
 
   def _compute_logits(self, params, *args, **kwargs):
@@ -248,6 +293,14 @@ class SpeculativeEncoderDecoderModel(CachedEncoderDecoderModel):
     return assemble.decode(
       self.pair, params, inputs, keys, self.sampling, max_length, self._eos_id
     )
+
+
+class PlainEncoderDecoderModel(PlainLoop, CachedEncoderDecoderModel):
+  """An encoder-decoder that decodes one token a target call."""
+
+
+class SpeculativeEncoderDecoderModel(SpeculativeLoop, CachedEncoderDecoderModel):
+  """An encoder-decoder that decodes with the help of a draft."""
 
 
 def _typed_key(rng: jax.Array) -> jax.Array:

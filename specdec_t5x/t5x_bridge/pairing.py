@@ -75,19 +75,21 @@ class PairedCheckpointManager(TargetCheckpointManager):
   Each may be in T5X's format or Orbax's; gin binds the draft's path.
   """
 
-  def __init__(self, *args, draft_path: str, **kwargs):
-    """Creates the manager; `draft_path` is the draft's checkpoint."""
+  def __init__(self, *args, draft_path: str | None, **kwargs):
+    """Creates the manager; `draft_path` is the draft's checkpoint, if it has one."""
     super().__init__(*args, **kwargs)
     self._draft_path = draft_path
 
   def _restore_all(self, path):
     state = self._train_state
     paths = dict(zip(PAIR, (path, self._draft_path), strict=True))
+    # A draft that copies has no parameters.
+    names = [name for name in PAIR if name in state.params]
     restored = {}
-    for name in PAIR:
+    for name in names:
       alone = state.replace(
         params=state.params[name], params_axes=state.params_axes[name]
       )
       restored[name] = self._restore_one(paths[name], alone)
-    params = flax.core.freeze({name: restored[name].params for name in PAIR})
+    params = flax.core.freeze({name: restored[name].params for name in names})
     return state.replace_params(params).replace_step(restored["target"].step)

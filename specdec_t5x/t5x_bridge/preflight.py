@@ -12,7 +12,7 @@ from t5x import utils
 
 from specdec_t5x.assemble import PAIR
 from specdec_t5x.t5x_bridge.checkpoint import Shapes, flat_shapes, parameter_shapes
-from specdec_t5x.t5x_bridge.model import SpeculativeEncoderDecoderModel
+from specdec_t5x.t5x_bridge.model import SpeculativeLoop
 from specdec_t5x.t5x_bridge.writer import SUMMARY
 
 
@@ -119,7 +119,7 @@ def expected_shapes(model, lengths: Mapping[str, int]) -> dict[str, Shapes]:
     jax.random.PRNGKey(0),
   )
   params = variables["params"]
-  if not isinstance(model, SpeculativeEncoderDecoderModel):
+  if not isinstance(model, SpeculativeLoop):
     params = {"target": params}
   return {name: flat_shapes(params[name]) for name in params}
 
@@ -140,7 +140,7 @@ def check_checkpoint(macro: str, path: str, expected: Shapes) -> None:
     )
   wrong = [name for name in sorted(expected) if found[name] != expected[name]]
   if wrong:
-    name = next((n for n in wrong if n.startswith("token_embedder")), wrong[0])
+    name = next((n for n in wrong if "token_embedder" in n), wrong[0])
     raise ValueError(
       f"{macro}={path}: {name} has shape {found[name]} there, but the network's "
       f"configuration expects {expected[name]} ({len(wrong)} parameters differ). Check "

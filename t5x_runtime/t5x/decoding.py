@@ -124,9 +124,13 @@ def temperature_sample(
     last_index=_last_index(rows, initial_index, max_decode_steps, per_row),
     logit_callback_fn=logit_callback_fn,
   )
+  # A prefilled cache has an index a row, any other one index for all.
+  expand_leaf = lambda leaf: (
+    expand(leaf, offset=cache_offset) if leaf.ndim > cache_offset else leaf
+  )
   state = _sampling_init(
     rows,
-    cache_map(functools.partial(expand, offset=cache_offset), cache),
+    cache_map(expand_leaf, cache, apply_to_index=initial_index is not None),
     jax.random.PRNGKey(0) if decode_rng is None else decode_rng,
     None if initial_index is None else expand(jnp.asarray(initial_index)),
   )

@@ -66,6 +66,31 @@ def test_speculation_writes_the_plain_models_tokens(pair, speculative, tmp_path)
   assert runs.summary(tmp_path)["statistics"]["tokens_per_target_call"]["value"] == 1
 
 
+def test_drafts_without_a_model_write_the_same_tokens(pair, speculative, tmp_path):
+  gin_file, _ = pair
+  count = runs.completed(
+    "configs/train/ngrams.gin",
+    module="specdec_t5x.train",
+    flags=["--job=ngrams"],
+    TARGETS=str(gin_file.parent / "text.en"),
+    VOCABULARY_PATH=str(gin_file.parent / "tiny.model"),
+    VOCAB_SIZE=64,
+    OUTPUT_DIR=str(tmp_path / "table"),
+  )
+  assert "checkpoint_0: contexts of 1 token, 2, ...: (" in count.stdout
+  table = str(tmp_path / "table" / "checkpoint_0")
+  for drafter, draft in (("ngram", table), ("copy", None)):
+    runs.completed(
+      *("configs/spec_ende.gin", gin_file),
+      DRAFTER=drafter,
+      DRAFT_CHECKPOINT_PATH=draft,
+      INFER_OUTPUT_DIR=str(tmp_path / drafter),
+      GAMMA=3,
+    )
+    assert runs.tokens(tmp_path / drafter) == runs.tokens(speculative)
+    assert runs.summary(tmp_path / drafter)["settings"]["drafter"] == drafter
+
+
 def test_gin_sets_the_policy_of_gamma(pair, speculative, tmp_path):
   gin_file, draft = pair
   costs = {"DRAFT_COST": 0.6, "BLOCK_COSTS": [1.0, 1.4, 2.2]}

@@ -207,5 +207,6 @@ def drive(prescribed, target, draft, sampling, name, gamma, num_candidates, poli
     row_keys(jax.random.key(0), rows),
     max_length,
     gamma * count,
+    jnp.broadcast_to(jnp.array(target.prompt, jnp.int32), (rows, len(target.prompt))),
   )
   return generate(spec, Driven(**vars(state), prescribed=prescribed)).tokens

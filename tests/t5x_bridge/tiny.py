@@ -11,6 +11,7 @@ from t5x import checkpoints, models, partitioning, train_state
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.functional import is_decoder_only, network_for
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import (
   PlainEncoderDecoderModel,
@@ -103,12 +104,15 @@ def variables(model, seed=0):
 def state(module, seed=0):
   """An inference state of one network, and its model."""
   vocabulary = seqio.ByteVocabulary()
-  model = models.EncoderDecoderModel(module, vocabulary, vocabulary, None)
+  if is_decoder_only(module):
+    model = models.DecoderOnlyModel(module, vocabulary, None)
+  else:
+    model = models.EncoderDecoderModel(module, vocabulary, vocabulary, None)
   return train_state.InferenceState.create(variables(model, seed))
 
 
 def save_t5x(directory, config, seed=0, step=7, dtype=None) -> str:
-  alone = state(Transformer(config), seed).replace_step(jnp.array(step))
+  alone = state(network_for(config), seed).replace_step(jnp.array(step))
   writer = checkpoints.Checkpointer(
     alone,
     partitioning.PjitPartitioner(num_partitions=1),
@@ -120,7 +124,7 @@ def save_t5x(directory, config, seed=0, step=7, dtype=None) -> str:
 
 
 def save_orbax(directory, config, seed=0, step=7) -> str:
-  alone = state(Transformer(config), seed).replace_step(jnp.array(step))
+  alone = state(network_for(config), seed).replace_step(jnp.array(step))
   directory.mkdir(parents=True, exist_ok=True)
   manager = checkpoints.OrbaxCheckpointManagerInterface(
     str(directory), alone, partitioning.PjitPartitioner(num_partitions=1)

@@ -1,0 +1,114 @@
+"""A decoder-only network in Flax linen, with T5X's parameter names and logical axes.
+
+T5's decoder without an encoder: relative position biases, pre-norm, no bias terms. A
+prompt stands before the output in the same cache; one `extend` reads it.
+
+Shapes: B batch, L length, P prompt, D width, V
+vocabulary.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec_t5x.network.cache import DecoderCache
+from specdec_t5x.network.config import GptConfig
+from specdec_t5x.network.decoder import CachedNetwork, Decoder, same_segment
+from specdec_t5x.network.layers import Embed
+
+
+class GptDecoder(Decoder):
+  """The decoder stack without cross-attention, and the embedding within it."""
+
+  cross_attention: bool = False
+
+  def setup(self):
+    super().setup()
+    self.token_embedder = Embed(self.config)
+
+
+class GptTransformer(CachedNetwork):
+  """A language model; parameters interchange with T5X's `examples/decoder_only`."""
+
+  config: GptConfig
+
+  def setup(self):
+    self.decoder = GptDecoder(self.config)
+
+  @property
+  def token_embedder(self) -> Embed:
+    """The embedding, which T5X keeps inside the decoder."""
+    return self.decoder.token_embedder
+
+  # ---- Decoding with a cache that has one index a row. ----
+
+  def encode(
+    self, inputs: Int[Array, "B P"], enable_dropout: bool = True
+  ) -> Float[Array, "B 0 D"]:
+    """Returns an encoding without content: there is no encoder."""
+    del enable_dropout
+    return jnp.zeros((inputs.shape[0], 0, self.config.emb_dim), self.config.dtype)
+
+  def start(
+    self, encoded: Float[Array, "B 0 D"], inputs: Int[Array, "B P"], num_slots: int
+  ) -> DecoderCache:
+    """Returns an empty cache of `num_slots` tokens a row, a prompt's included."""
+    del inputs
+    return self.empty_cache(encoded.shape[0], num_slots)
+
+  # ---- T5X's network interface. ----
+
+  def __call__(
+    self,
+    decoder_input_tokens,
+    decoder_target_tokens,
+    decoder_segment_ids=None,
+    decoder_positions=None,
+    decoder_causal_attention=None,
+    *,
+    enable_dropout=True,
+    decode=False,
+    max_decode_length=None,
+    prefill=False,
+    prefill_lengths=None,
+  ):
+    """Returns the logits [B, L, V] of the targets given the tokens before them.
+
+    With `prefill`, the inputs also fill the mutable collection "cache" up to
+    `prefill_lengths`. With `decode`, one token a call against that collection, made by
+    a first call on tokens of the full length: T5X's interface for its samplers.
+
+    Raises:
+      ValueError: for a prompt that sees all of itself.
+    """
+    del decoder_positions, max_decode_length  # The mask and the cache imply them.
+    if decoder_causal_attention is not None:
+      raise ValueError(
+        "Expected decoder_causal_attention=None: this network's attention is causal in "
+        "the prompt, too. Set inputs_bidirectional_attention=False."
+      )
+    rows, length = decoder_input_tokens.shape
+    if decode and self.has_variable("cache", "cache_index"):
+      return self._extend_collection(decoder_input_tokens, None)
+    if prefill:
+      return self._extend_collection(decoder_input_tokens, prefill_lengths)
+    if decode:
+      self._put_cache(self.empty_cache(rows, length), jnp.zeros((), jnp.int32))
+    positions = jnp.arange(length)
+    is_target = decoder_target_tokens > 0
+    mask = jnp.tri(length, dtype=bool) & is_target[:, :, None] & is_target[:, None, :]
+    mask = mask & same_segment(decoder_segment_ids, decoder_segment_ids)
+    features, _ = self.decoder(
+      self.token_embedder(decoder_input_tokens),
+      [lambda new: new] * self.config.num_layers,
+      self.decoder.bias(positions, positions, mask),
+      deterministic=not enable_dropout,
+    )
+    return self.logits(features)
+
+  def _extend_collection(self, tokens, lengths):
+    cache = self._read_cache(tokens.shape[0])
+    logits, _, cache = self.extend(cache, tokens)
+    if lengths is None:
+      lengths = self.get_variable("cache", "cache_index") + tokens.shape[1]
+    self._put_cache(cache, lengths)
+    return logits

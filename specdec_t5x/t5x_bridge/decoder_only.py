@@ -1,0 +1,128 @@
+"""The decoder-only T5X models of this project: speculative decoding, and plain.
+
+Prompts are the task's `inputs`, and decoding goes on from their ends; the start token
+comes before a prompt, which may be empty.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import seqio
+from t5x import models
+
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.network.gpt import GptTransformer
+from specdec_t5x.t5x_bridge.model import LoopModel, PlainLoop, SpeculativeLoop
+
+
+class CachedDecoderOnlyModel(LoopModel, models.DecoderOnlyModel):
+  """A decoder-only model whose decoding is one of this project's loops.
+
+  Its outputs have room for the task's targets, like an encoder-decoder's; T5X's own
+  `DecoderOnlyModel` also gives them the room that a short prompt leaves.
+  """
+
+  def __init__(
+    self,
+    module: GptTransformer,
+    vocabulary: seqio.Vocabulary,
+    sampling: Sampling,
+    task_feature_lengths: Mapping[str, int],
+    seed: int = 0,
+    default_decoder_params: models.DecoderParams | None = None,
+    feature_converter_cls: Callable[..., seqio.FeatureConverter] | None = None,
+    inputs_bidirectional_attention: bool = False,
+  ):
+    """Creates the model.
+
+    Args:
+      module: the network that is decoded from.
+      vocabulary: of prompts and outputs; its eos_id ends a sequence.
+      sampling: temperature, top-k, top-p.
+      task_feature_lengths: the dataset's: most tokens of a prompt, room for an output.
+      seed: of the sampling; folded into the key that T5X hands to each batch.
+      default_decoder_params: how many decodes a prompt, and whether to return all.
+      feature_converter_cls: another converter than `seqio.DecoderFeatureConverter`.
+      inputs_bidirectional_attention: must be False.
+
+    Raises:
+      ValueError: where prompts shall see all of themselves, num_decodes is below 1, a
+        length is missing or the vocabulary outgrows the network.
+    """
+    if inputs_bidirectional_attention:
+      raise ValueError(
+        "Expected inputs_bidirectional_attention=False, got True: these networks' "
+        "attention is causal in the prompt, too. Decode a prefix language model with "
+        "T5X's own DecoderOnlyModel."
+      )
+    missing = {"inputs", "targets"} - set(task_feature_lengths)
+    if missing:
+      raise ValueError(
+        "TASK_FEATURE_LENGTHS must give 'inputs' (the prompts) and 'targets' a length, "
+        f"got {dict(task_feature_lengths)}. Prompts may be empty at any length."
+      )
+    super().__init__(
+      module=module,
+      vocabulary=vocabulary,
+      optimizer_def=None,
+      decode_fn=None,
+      feature_converter_cls=feature_converter_cls,
+    )
+    self._set_up(sampling, seed, default_decoder_params)
+    self._prompt_length = task_feature_lengths["inputs"]
+    self._max_length = task_feature_lengths["targets"]
+
+  def predict_batch_with_aux(
+    self,
+    params,
+    batch: Mapping[str, jax.Array],
+    rng: jax.Array | None = None,
+    *,
+    return_all_decodes: bool | None = None,
+    num_decodes: int | None = None,
+    decoder_params: Mapping[str, Any] | None = None,
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Decodes a batch; T5X's signature and result.
+
+    Args:
+      params: as `get_initial_variables` lays them out.
+      batch: decoder_input_tokens [B, L], of which decoder_causal_attention [B, L] marks
+        the start token and the prompt.
+      rng: key of this batch; with `seed` it fixes every sample.
+      return_all_decodes: whether to return all decodes of a prompt or the best alone.
+      num_decodes: overrides the model's own.
+      decoder_params: must be empty: sampling is fixed when the model is built.
+
+    Returns:
+      Tokens [B, T] without the prompt and, per prompt, the statistics that the
+      encoder-decoder's `predict_batch_with_aux` gives.
+
+    Raises:
+      ValueError: where a setting is asked for that these loops do not have, or the
+        batch has no prompts.
+    """
+    if "decoder_causal_attention" not in batch:
+      raise ValueError(
+        "Expected the feature decoder_causal_attention, which marks the prompts, got "
+        f"{sorted(batch)}. Set TASK_FEATURE_LENGTHS of 'inputs' and 'targets', and the "
+        "converter to seqio.DecoderFeatureConverter."
+      )
+    known = batch["decoder_input_tokens"] * batch["decoder_causal_attention"]
+    return self._predict(
+      params,
+      known[:, 1 : self._prompt_length + 1],
+      self._max_length,
+      rng,
+      decoder_params,
+      return_all_decodes,
+      num_decodes,
+    )
+
+
+class PlainDecoderOnlyModel(PlainLoop, CachedDecoderOnlyModel):
+  """A decoder-only model that decodes one token a target call."""
+
+
+class SpeculativeDecoderOnlyModel(SpeculativeLoop, CachedDecoderOnlyModel):
+  """A decoder-only model that decodes with the help of a draft."""

@@ -1,0 +1,143 @@
+"""Outputs that go on from prompts of different lengths, on a tiny decoder-only pair."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x import assemble
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.network import functional
+from specdec_t5x.network.config import GptConfig
+
+SHAPE = {"vocab_size": 12, "num_heads": 2, "head_dim": 8, "mlp_dim": 24}
+TARGET, DRAFT = (
+  functional.network_for(GptConfig(**SHAPE, emb_dim=width, num_layers=layers))
+  for width, layers in ((16, 1), (8, 1))
+)
+PROMPTS = jnp.array(
+  [[5, 6, 7, 8, 9], [5, 6, 7, 0, 0], [4, 1, 0, 0, 0], [0, 0, 0, 0, 0]], jnp.int32
+)
+EOS, ROOM = 1, 9
+TARGET_SEED = 26  # Some outputs end, at different places.
+
+
+@pytest.fixture(scope="module")
+def params():
+  def sharp(module, seed):
+    make = jax.jit(lambda key: functional.initial_variables(module, key)["params"])
+    params = jax.tree.map(lambda x: 2 * x, make(jax.random.key(seed)))
+    # The padding token's logit is 0, and so never the greatest.
+    head = params["decoder"]["logits_dense"]
+    head["kernel"] = head["kernel"].at[:, 0].set(0)
+    return params
+
+  return {"target": sharp(TARGET, TARGET_SEED), "draft": sharp(DRAFT, 2)}
+
+
+@functools.partial(jax.jit, static_argnames=("pair", "sampling"))
+def speculate(pair, params, prompts, keys, sampling=GREEDY):
+  return assemble.decode(pair, params, prompts, keys, sampling, ROOM, EOS)
+
+
+@functools.partial(jax.jit, static_argnames=("sampling", "block"))
+def plain(params, prompts, keys, sampling=GREEDY, block=1):
+  settings = (keys, sampling, ROOM, EOS, block)
+  return assemble.decode_plain(TARGET, params["target"], prompts, *settings)
+
+
+def keys(per_prompt=1):
+  return row_keys(jax.random.key(0), len(PROMPTS) * per_prompt)
+
+
+@pytest.fixture(scope="module")
+def greedy(params):
+  """The greedy outputs, by reading each whole sequence for each token."""
+  forward = jax.jit(functools.partial(TARGET.apply, enable_dropout=False))
+  outputs = np.zeros((len(PROMPTS), ROOM), int)
+  for output, prompt in zip(outputs, np.asarray(PROMPTS), strict=True):
+    prompt = prompt[prompt > 0]
+    for i in range(ROOM):
+      known = np.zeros((1, 1 + PROMPTS.shape[1] + ROOM), int)
+      known[0, 1 : 1 + prompt.size + i] = [*prompt, *output[:i]]
+      is_known = np.arange(known.size)[None] < 1 + prompt.size + i
+      logits = forward({"params": params["target"]}, known, 5 * is_known)
+      output[i] = logits[0, prompt.size + i].argmax()
+      if output[i] == EOS:
+        break
+  return outputs
+
+
+def test_the_outputs_tell_ends_and_prompts_apart(greedy):
+  ends = (greedy == EOS).any(axis=1)
+  assert ends.any()
+  assert not ends.all()
+  assert len(np.unique(greedy, axis=0)) == len(greedy)
+
+
+@pytest.mark.parametrize("block", [1, 4])
+def test_plain_decoding_goes_on_from_each_prompt(params, greedy, block):
+  decoded = plain(params, PROMPTS, keys(), block=block)
+  np.testing.assert_array_equal(decoded.tokens, greedy)
+  is_end = greedy == EOS
+  lengths = np.where(is_end.any(axis=1), is_end.argmax(axis=1) + 1, ROOM)
+  np.testing.assert_array_equal(decoded.statistics.emitted, lengths)
+
+
+@pytest.mark.parametrize(
+  "settings",
+  [
+    {"gamma": 4},
+    {"gamma": 12},
+    {"gamma": 3, "verification": "block"},
+    {"gamma": 3, "verification": "greedy"},
+    {"gamma": 2, "verification": "kseq", "num_candidates": 2},
+    {"gamma": 2, "verification": "recursive", "num_candidates": 2},
+    {"gamma": 4, "gamma_policy": "confidence", "confidence": 0.5},
+    {"gamma": 4, "gamma_policy": "online", "draft_cost": 0.1},
+  ],
+  ids=lambda settings: "-".join(map(str, settings.values())),
+)
+def test_speculation_changes_no_greedy_token(params, greedy, settings):
+  pair = assemble.Pair(TARGET, DRAFT, **settings)
+  decoded = speculate(pair, params, PROMPTS, keys())
+  np.testing.assert_array_equal(decoded.tokens, greedy)
+  np.testing.assert_array_equal(
+    decoded.statistics.emitted, plain(params, PROMPTS, keys()).statistics.emitted
+  )
+
+
+@pytest.mark.parametrize("name", ["lenient", "typical"])
+def test_rules_that_bend_the_law_go_on_from_prompts_too(params, name):
+  bends = {"lenience": 0.5} if name == "lenient" else {}
+  pair = assemble.Pair(TARGET, DRAFT, 3, verification=name, **bends)
+  decoded = speculate(pair, params, PROMPTS, keys(), Sampling())
+  assert (decoded.statistics.emitted >= 1).all()
+  assert (decoded.statistics.emitted <= ROOM).all()
+
+
+def test_the_target_as_draft_is_accepted_whole(params):
+  twice = {"target": params["target"], "draft": params["target"]}
+  pair = assemble.Pair(TARGET, TARGET, 3)
+  info = speculate(pair, twice, PROMPTS, keys(3), Sampling()).statistics
+  np.testing.assert_array_equal(info.accepted, info.acceptance_positions)
+  np.testing.assert_allclose(info.acceptance_mass, info.acceptance_positions, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+  "settings",
+  [{"verification": "kseq", "num_candidates": 2}, {"gamma_policy": "confidence"}],
+  ids=["candidates", "adaptive"],
+)
+def test_a_row_does_not_depend_on_its_neighbours(params, settings):
+  pair = assemble.Pair(TARGET, DRAFT, 3, **settings)
+  others = PROMPTS.at[jnp.array([0, 2])].set(PROMPTS[1])
+  first, second = (
+    speculate(pair, params, prompts, keys(), Sampling()).tokens
+    for prompts in (PROMPTS, others)
+  )
+  np.testing.assert_array_equal(first[1::2], second[1::2])
+  assert (first != second).any()

@@ -1,0 +1,49 @@
+"""The law of outputs that go on from a prompt, along every path of whole decodes."""
+
+import dataclasses
+
+import pytest
+
+from specdec_t5x.analysis.enumeration import target_law
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.decoding.widths import block_widths
+from specdec_t5x.drafters.policies import Confidence, OnlineAlpha
+from tests.exactness.driving import difference, loop_laws, loop_paths, padded
+from tests.hash_model import HashModel
+
+# An end of sequence in a prompt, even at its end, ends nothing.
+PROMPT = (2, 2, 1)
+TARGET, DRAFT = (
+  HashModel(seed, vocab_size=3, eos_bias=-0.5, prompt=PROMPT) for seed in (3, 4)
+)
+POLICIES = (Confidence(0.6), OnlineAlpha(0.3, block_widths(2), (1.0, 1.4, 1.8)))
+
+
+@pytest.mark.parametrize(
+  ("sampling", "rule", "gamma", "room", "candidates", "policy"),
+  [
+    (Sampling(), "token", 3, 4, 0, None),
+    (GREEDY, "token", 3, 4, 0, None),
+    (Sampling(0.7), "block", 2, 4, 0, None),
+    (Sampling(), "kseq", 2, 3, 2, None),
+    *((Sampling(), "token", 2, 4, 0, policy) for policy in POLICIES),
+  ],
+)
+def test_the_loop_keeps_the_target_s_law(
+  sampling, rule, gamma, room, candidates, policy
+):
+  settings = (TARGET, DRAFT, sampling, rule, gamma, room, candidates, policy)
+  decoding, _ = loop_paths(*settings)
+  expected = padded(target_law(decoding), room)
+  for law in loop_laws(*settings):
+    assert sum(law.values()) == pytest.approx(1, abs=1e-9)
+    assert difference(law, expected) < 1e-6
+
+
+def test_the_prompt_matters():
+  plain = [dataclasses.replace(model, prompt=()) for model in (TARGET, DRAFT)]
+  laws = [
+    target_law(loop_paths(*models, Sampling(), "token", 3, 4)[0])
+    for models in ((TARGET, DRAFT), plain)
+  ]
+  assert difference(*laws) > 0.05
