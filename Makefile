@@ -7,13 +7,16 @@ STAMP := $(VENV)/.installed
 # Test processes: each takes 3 to 5 GiB.
 WORKERS ?= 2
 
-.PHONY: demo demo-all test lint format install clean
+.PHONY: demo demo-all demo-lm test lint format install clean
 
 demo: install
 	$(BIN)/python -m specdec_t5x.demo
 
 demo-all: install
 	$(BIN)/python -m specdec_t5x.demo --pairs ende cnndm
+
+demo-lm: install
+	$(BIN)/python -m specdec_t5x.demo --pairs lm
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

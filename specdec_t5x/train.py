@@ -2,7 +2,8 @@
 
 Checkpoints are T5X's, so `python -m t5x.infer` and `specdec_t5x.load_model` read them.
 With --job=decode the command decodes a task's inputs with a target instead, and writes
-training data for sequence-level distillation.
+training data for sequence-level distillation; with --job=ngrams it counts the targets'
+n-grams into a table that drafts.
 """
 
 import dataclasses
@@ -16,22 +17,23 @@ if __name__ == "__main__":
 
   import_quietly("tensorflow")
 
+import flax.core
 import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
 import seqio
 from absl import app, flags, logging
-from t5x import checkpoints, gin_utils, models, partitioning
+from t5x import checkpoints, gin_utils, partitioning
 from t5x.train_state import InferenceState
 
 from specdec_t5x import api, assemble
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.network.functional import Network, initial_variables
+from specdec_t5x.t5x_bridge import checkpoint as bridge
 from specdec_t5x.t5x_bridge import preflight
-from specdec_t5x.t5x_bridge.checkpoint import flat_shapes
-from specdec_t5x.training import batches, outputs
+from specdec_t5x.training import batches, ngrams, outputs
 from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.checkpoints import Checkpoints, claim
 from specdec_t5x.training.objectives import (
@@ -44,13 +46,13 @@ from specdec_t5x.training.state import TrainState, initial_params
 from specdec_t5x.training.trainer import Loop, Trainer
 
 MODES = ("supervised", "distill_tokens")
-JOBS = ("train", "decode")
+JOBS = ("train", "decode", "ngrams")
 # gin files are found relative to the folder that holds the package, too.
 _PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def train(
-  network: Transformer,
+  network: Network,
   data: TaskData,
   optimizer: Optimizer,
   loop: Loop,
@@ -142,6 +144,11 @@ def decode_task(
     raise ValueError(f"OUTPUT_FILE must end in .jsonl, got {output_file!r}.")
   if limit is not None and limit < 1:
     raise ValueError(f"LIMIT must be at least 1, or None for all, got {limit}.")
+  if data.is_decoder_only:
+    raise ValueError(
+      "TASK_FEATURE_LENGTHS must give lengths for 'inputs', 'targets', got "
+      f"{dict(data.feature_lengths)}: decoding needs inputs."
+    )
   batches.check_splits(data, (split,))
   preflight.check_writable(os.path.dirname(os.path.abspath(output_file)))
   target = api.load_model(target_checkpoint)
@@ -169,8 +176,52 @@ def decode_task(
   return counts
 
 
+def count_ngrams(
+  task: str,
+  vocab_size: int,
+  output_dir: str,
+  order: int,
+  width: int,
+  max_contexts: int,
+  split: str = "train",
+) -> str:
+  """Counts the n-grams of a task's targets, and writes the table as a checkpoint.
+
+  Args:
+    task: a registered task.
+    vocab_size: the target model's, padding rows included.
+    output_dir: gets checkpoint_0.
+    order: the longest n-grams: 1 unigrams, 2 bigrams, and so on.
+    width: successors kept a context.
+    max_contexts: contexts kept of each length.
+    split: whose targets.
+
+  Returns:
+    The checkpoint's path.
+
+  Raises:
+    ValueError: as `train`, and where there is a checkpoint already.
+  """
+  path = os.path.join(os.path.abspath(output_dir), "checkpoint_0")
+  if os.path.exists(path):
+    raise ValueError(
+      f"OUTPUT_DIR={output_dir} holds a checkpoint_0 already. Choose another "
+      "directory, or remove it to count again."
+    )
+  preflight.check_writable(output_dir)
+  lengths = dict.fromkeys(batches.get_task(task).output_features)
+  dataset = batches.get_task(task).get_dataset(
+    lengths, split, use_cached=False, shuffle=False
+  )
+  targets = (example["targets"] for example in dataset.as_numpy_iterator())
+  table, params = ngrams.estimate(targets, vocab_size, order, width, max_contexts)
+  T5XParameters(table, output_dir).save(0, params)
+  print(f"{path}: contexts of 1 token, 2, ...: {table.config.contexts}")
+  return path
+
+
 def plain_decoder(
-  network: Transformer,
+  network: Network,
   sampling: Sampling,
   max_length: int,
   eos_id: int,
@@ -197,16 +248,12 @@ class T5XParameters:
     directory: of the run.
   """
 
-  def __init__(self, network: Transformer, directory: str):
-    self._network = network
+  def __init__(self, network: Network, directory: str):
     self._directory = os.path.abspath(directory)
-    model = models.EncoderDecoderModel(network, None, None, None)
-    shapes = {"encoder_input_tokens": (1, 8), "decoder_input_tokens": (1, 8)}
-    types = dict.fromkeys(shapes, jnp.int32)
-    make = lambda rng: InferenceState.create(
-      model.get_initial_variables(rng, shapes, types)
+    make = lambda key: InferenceState.create(
+      flax.core.freeze(initial_variables(network, key))
     )
-    self._state = jax.eval_shape(make, jax.random.PRNGKey(0))
+    self._state = jax.eval_shape(make, jax.random.key(0))
     self._partitioner = partitioning.PjitPartitioner(num_partitions=1)
 
   def save(self, step: int, params: Any) -> None:
@@ -226,9 +273,10 @@ class T5XParameters:
     Raises:
       ValueError: naming `macro`, where there is none or it is another network's.
     """
-    preflight.check_checkpoint(macro, path, flat_shapes(self._state.params))
-    params = api.load_model(path, config=self._network.config).params
-    return jax.tree.map(jnp.asarray, dict(params.unfreeze()))
+    shapes = bridge.flat_shapes(self._state.params)
+    preflight.check_checkpoint(macro, path, shapes)
+    state = bridge.restore(path, self._state, self._partitioner, "float32")
+    return jax.tree.map(jnp.asarray, dict(state.params.unfreeze()))
 
 
 def _objective(network, mode, supervised, distill_loss, target_checkpoint):
@@ -270,12 +318,14 @@ def run(
   gin.clear_config()
   paths = [*gin_search_paths, _PACKAGE_PARENT]
   gin_utils.parse_gin_flags(paths, [*gin_files], [*gin_bindings])
-  gin.get_configurable({"train": train, "decode": decode_task}[job])()
+  jobs = {"train": train, "decode": decode_task, "ngrams": count_ngrams}
+  gin.get_configurable(jobs[job])()
 
 
 def define_flags() -> None:
   """Defines the command's flags."""
-  flags.DEFINE_enum("job", "train", JOBS, "train, or decode a task for distillation.")
+  about = "train, decode a task for distillation, or count n-grams of its targets."
+  flags.DEFINE_enum("job", "train", JOBS, about)
   flags.DEFINE_multi_string("gin_file", None, "A gin file; later ones win.")
   flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=VALUE.")
   flags.DEFINE_list("gin_search_paths", ["."], "Where relative gin files are sought.")

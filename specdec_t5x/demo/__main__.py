@@ -1,4 +1,4 @@
-"""`python -m specdec_t5x.demo`: what `make demo` and `make demo-all` run."""
+"""`python -m specdec_t5x.demo`: what `make demo`, `demo-all` and `demo-lm` run."""
 
 import argparse
 import concurrent.futures
@@ -95,10 +95,11 @@ def _compare(pair, inputs):
     drafts={part.name: api.load_model(part.checkpoint) for part in pair.drafts},
     processor=sentencepiece.SentencePieceProcessor(model_file=pair.vocabulary),
     texts=corpora.held_out_texts(pair.name, inputs),
-    metric=corpora.METRICS[pair.name],
+    metric=corpora.METRICS.get(pair.name),
     gamma=pair.gamma,
     max_input=pair.max_input,
     max_output=pair.max_output,
+    are_prompts=pair.are_prompts,
   )
   return [row for temperature in TEMPERATURES for row in study.rows(temperature)]
 

@@ -1,7 +1,7 @@
 """Plain decoding against speculation, alternately in one process.
 
-The unit of time is seconds a token of one input at batch 1, encoder included: sampled
-outputs differ in length, so whole outputs do not compare.
+The unit of time is seconds a token of one input at batch 1, reading it included:
+sampled outputs differ in length, so whole outputs do not compare.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class Row:
     predicted: Theorem 3.8 at this alpha, gamma and c.
     identical: how many outputs equal the target's own; None where they are sampled.
     inputs: how many there were.
-    plain_score: the metric of the target's own outputs.
+    plain_score: the metric of the target's own outputs; None where there is no metric.
     score: of the speculative ones.
     draft_score: of the draft's own outputs.
   """
@@ -50,9 +50,9 @@ class Row:
   predicted: float
   identical: int | None
   inputs: int
-  plain_score: float
-  score: float
-  draft_score: float
+  plain_score: float | None
+  score: float | None
+  draft_score: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,20 +64,22 @@ class Comparison:
     drafts: by name.
     processor: the vocabulary of all.
     texts: (input, reference) pairs.
-    metric: (references, outputs) -> score.
+    metric: (references, outputs) -> score; None where outputs have no score.
     gamma: tokens drafted an iteration.
     max_input: tokens of an input; longer ones are cut.
     max_output: room for an output, in tokens.
+    are_prompts: whether inputs have no end of sequence: outputs go on from them.
   """
 
   target: Model
   drafts: dict[str, Model]
   processor: sentencepiece.SentencePieceProcessor
   texts: Sequence[tuple[str, str]]
-  metric: Callable[[list[str], list[str]], float]
+  metric: Callable[[list[str], list[str]], float] | None
   gamma: int
   max_input: int
   max_output: int
+  are_prompts: bool = False
 
   def rows(self, temperature: float) -> list[Row]:
     """Measures every draft at one temperature."""
@@ -99,10 +101,11 @@ class Comparison:
     return lambda item: run(params, item[1], keys[item[0]])
 
   def _encoded(self):
+    end = [] if self.are_prompts else [self.processor.eos_id()]
     for text, _ in self.texts:
-      ids = self.processor.encode(text)[: self.max_input - 1]
+      ids = [*self.processor.encode(text)[: self.max_input - len(end)], *end]
       row = np.zeros((1, self.max_input), np.int32)
-      row[0, : len(ids) + 1] = [*ids, self.processor.eos_id()]
+      row[0, : len(ids)] = ids
       yield jnp.asarray(row)
 
   def _row(self, timed: dict[str, Timed], name: str, temperature: float) -> Row:
@@ -130,7 +133,9 @@ class Comparison:
       draft_score=self._score(alone),
     )
 
-  def _score(self, timed: Timed) -> float:
+  def _score(self, timed: Timed) -> float | None:
+    if self.metric is None:
+      return None
     references = [reference for _, reference in self.texts]
     outputs = []
     for result in timed.results:

@@ -16,6 +16,7 @@ class Part:
     gin_file: its training run.
     checkpoint: what the run leaves, from the repository's root.
     minutes: how long training takes on two cores, about.
+    job: of `python -m specdec_t5x.train`.
   """
 
   name: str
@@ -23,6 +24,7 @@ class Part:
   gin_file: str
   checkpoint: str
   minutes: float
+  job: str = "train"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,24 +32,28 @@ class DemoPair:
   """A target and its drafts for one synthetic task.
 
   Attributes:
-    name: 'ende' or 'cnndm'.
+    name: 'ende', 'cnndm' or 'lm'.
     about: what the task is.
-    metric: 'BLEU' or 'ROUGE-Lsum'.
+    metric: 'BLEU' or 'ROUGE-Lsum'; None where texts go on in many ways.
     gamma: tokens drafted an iteration in the comparison.
     max_input: tokens of an input.
     max_output: room for an output, in tokens.
     target: the target.
     drafts: its drafts, the better one first.
+    tables: its tables of n-grams.
+    are_prompts: whether outputs go on from the inputs, by decoder-only networks.
   """
 
   name: str
   about: str
-  metric: str
+  metric: str | None
   gamma: int
   max_input: int
   max_output: int
   target: Part
   drafts: tuple[Part, ...]
+  tables: tuple[Part, ...] = ()
+  are_prompts: bool = False
 
   @property
   def vocabulary(self) -> str:
@@ -57,7 +63,7 @@ class DemoPair:
   @property
   def parts(self) -> tuple[Part, ...]:
     """All networks, in the order in which they are trained."""
-    return (self.target, *self.drafts)
+    return (self.target, *self.drafts, *self.tables)
 
   @property
   def command(self) -> str:
@@ -75,6 +81,12 @@ def _part(pair: str, name: str, about: str, gin: str, steps: int, minutes: float
   return Part(name, about, f"configs/train/{gin}.gin", checkpoint, minutes)
 
 
+def _table(pair: str):
+  gin_file = f"configs/train/demo_{pair}_ngrams.gin"
+  checkpoint = os.path.join(DIRECTORY, pair, "ngrams", "checkpoint_0")
+  return Part("ngrams", "up to trigrams", gin_file, checkpoint, 0.5, job="ngrams")
+
+
 ENDE = DemoPair(
   name="ende",
   about="synthetic English-German sentences",
@@ -87,6 +99,7 @@ ENDE = DemoPair(
     _part("ende", "draft_small", "1.0M, distilled", "demo_ende_draft", 1500, 1.5),
     _part("ende", "draft_tiny", "0.4M, distilled", "demo_ende_draft_tiny", 1200, 1),
   ),
+  tables=(_table("ende"),),
 )
 CNNDM = DemoPair(
   name="cnndm",
@@ -99,5 +112,17 @@ CNNDM = DemoPair(
   drafts=(
     _part("cnndm", "draft_small", "0.9M, distilled", "demo_cnndm_draft", 300, 3),
   ),
+  tables=(_table("cnndm"),),
 )
-PAIRS = {pair.name: pair for pair in (ENDE, CNNDM)}
+LM = DemoPair(
+  name="lm",
+  about="synthetic English texts, by decoder-only networks",
+  metric=None,
+  gamma=7,
+  max_input=16,
+  max_output=128,
+  target=_part("lm", "target", "7.8M parameters", "demo_lm_target", 800, 3),
+  drafts=(_part("lm", "draft_small", "0.4M, distilled", "demo_lm_draft", 800, 1.5),),
+  are_prompts=True,
+)
+PAIRS = {pair.name: pair for pair in (ENDE, CNNDM, LM)}

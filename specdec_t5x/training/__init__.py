@@ -1,1 +1,1 @@
-"""Training T5 networks with optax: supervised, and distilled from a frozen target."""
+"""Training networks with optax: supervised, and distilled from a frozen target."""

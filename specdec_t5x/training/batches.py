@@ -19,15 +19,14 @@ import tensorflow as tf
 Row = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
 
-# What the network reads; positions are implied by its relative attention.
-FEATURES = (
-  "encoder_input_tokens",
+# What a network reads; positions are implied by its relative attention.
+DECODER_FEATURES = (
   "decoder_target_tokens",
   "decoder_input_tokens",
   "decoder_loss_weights",
-  "encoder_segment_ids",
   "decoder_segment_ids",
 )
+FEATURES = ("encoder_input_tokens", *DECODER_FEATURES, "encoder_segment_ids")
 
 
 class Position(NamedTuple):
@@ -47,7 +46,8 @@ class TaskData:
   Attributes:
     task: a registered seqio task or mixture.
     feature_lengths: tokens of a packed row, of 'inputs' and 'targets'; longer examples
-      are cut.
+      are cut. Without 'inputs' the examples are for a decoder-only network: inputs and
+      targets become one text, all of which is learned.
     batch_size: rows a batch; a row holds as many examples as fit.
     seed: of the order of examples.
     split: the split that is trained on.
@@ -66,10 +66,12 @@ class TaskData:
 
   def __post_init__(self):
     lengths = self.feature_lengths
-    if set(lengths) != {"inputs", "targets"} or min(lengths.values()) < 1:
+    known = ({"targets"}, {"inputs", "targets"})
+    if set(lengths) not in known or min(lengths.values()) < 1:
       raise ValueError(
         "TASK_FEATURE_LENGTHS must give 'inputs' and 'targets', and nothing else, a "
-        f"length of at least 1, got {dict(lengths)}."
+        f"length of at least 1, got {dict(lengths)}. For a decoder-only network give "
+        "'targets' alone, the length of whole texts."
       )
     for name in ("batch_size", "shuffle_buffer"):
       if getattr(self, name) < 1:
@@ -78,6 +80,11 @@ class TaskData:
         )
     if self.seed < 0:
       raise ValueError(f"SEED must be at least 0, got {self.seed}.")
+
+  @property
+  def is_decoder_only(self) -> bool:
+    """Whether the batches are for a decoder-only network."""
+    return "inputs" not in self.feature_lengths
 
 
 def get_task(name: str) -> seqio.Task | seqio.Mixture:
@@ -152,7 +159,8 @@ def _rows(data: TaskData, epoch: int, first: int) -> Iterator[Row]:
 def _packed(data: TaskData, split: str, seed: int | None) -> tf.data.Dataset:
   """One epoch of packed rows, in an order by `seed`, or the source's where None."""
   dataset = get_task(data.task).get_dataset(
-    data.feature_lengths,
+    # Texts are cut once they are whole.
+    None if data.is_decoder_only else data.feature_lengths,
     split,
     use_cached=False,
     shuffle=seed is not None,
@@ -160,12 +168,24 @@ def _packed(data: TaskData, split: str, seed: int | None) -> tf.data.Dataset:
     seed=seed,
     num_epochs=1,
   )
-  # The converter would drop the texts too, with a warning for each dataset.
-  dataset = dataset.map(lambda row: {k: row[k] for k in data.feature_lengths})
-  convert = seqio.EncDecFeatureConverter(pack=True)
+  if data.is_decoder_only:
+    length, features = data.feature_lengths["targets"], DECODER_FEATURES
+    dataset = dataset.map(lambda row: {"targets": _joined(row)[:length]})
+    convert = seqio.LMFeatureConverter(pack=True)
+  else:
+    features = FEATURES
+    # The converter would drop the texts too, with a warning for each dataset.
+    dataset = dataset.map(lambda row: {k: row[k] for k in data.feature_lengths})
+    convert = seqio.EncDecFeatureConverter(pack=True)
   dataset = convert(dataset, data.feature_lengths)
-  return dataset.map(lambda row: {k: row[k] for k in FEATURES}).prefetch(64)
+  return dataset.map(lambda row: {k: row[k] for k in features}).prefetch(64)
+
+
+def _joined(row: dict[str, tf.Tensor]) -> tf.Tensor:
+  """Returns inputs, if the task has any, and targets as one text."""
+  parts = [row[name] for name in ("inputs", "targets") if name in row]
+  return tf.concat(parts, axis=0)
 
 
 def _stack(rows) -> Batch:
-  return {name: np.stack([row[name] for row in rows]) for name in FEATURES}
+  return {name: np.stack([row[name] for row in rows]) for name in rows[0]}

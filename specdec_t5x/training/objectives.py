@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import jax
 from jaxtyping import Array, Float, Key
 
-from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.network.functional import Network, is_decoder_only
 from specdec_t5x.training import losses
 
 Batch = Mapping[str, jax.Array]
@@ -60,7 +60,7 @@ class TokenDistillation:
     loss: a name in `losses.DISTILLATION_LOSSES`.
   """
 
-  target: Transformer
+  target: Network
   loss: str = "forward_kl"
 
   def __post_init__(self):
@@ -71,8 +71,14 @@ class TokenDistillation:
     return distance(forward(self.target, frozen, batch), logits)
 
 
-def check_same_vocabulary(target: Transformer, student: Transformer) -> None:
+def check_same_vocabulary(target: Network, student: Network) -> None:
   """Raises a ValueError where the laws of two networks can't be compared."""
+  if is_decoder_only(target) != is_decoder_only(student):
+    kinds = [type(network).__name__ for network in (target, student)]
+    raise ValueError(
+      "A distillation target and its student must read the same batches, got a "
+      f"{kinds[0]} and a {kinds[1]}. Use a target of the student's kind."
+    )
   sizes = [network.config.vocab_size for network in (target, student)]
   if sizes[0] != sizes[1]:
     raise ValueError(
@@ -83,7 +89,7 @@ def check_same_vocabulary(target: Transformer, student: Transformer) -> None:
 
 
 def forward(
-  network: Transformer,
+  network: Network,
   params: Params,
   batch: Batch,
   dropout_key: Key[Array, ""] | None = None,
@@ -96,13 +102,15 @@ def forward(
     batch: tokens and, where examples are packed, segment ids.
     dropout_key: turns dropout on; it is consumed.
   """
+  tokens = [batch["decoder_input_tokens"], batch["decoder_target_tokens"]]
+  segments = {"decoder_segment_ids": batch.get("decoder_segment_ids")}
+  if not is_decoder_only(network):
+    tokens.insert(0, batch["encoder_input_tokens"])
+    segments["encoder_segment_ids"] = batch.get("encoder_segment_ids")
   return network.apply(
     {"params": params},
-    batch["encoder_input_tokens"],
-    batch["decoder_input_tokens"],
-    batch["decoder_target_tokens"],
-    encoder_segment_ids=batch.get("encoder_segment_ids"),
-    decoder_segment_ids=batch.get("decoder_segment_ids"),
+    *tokens,
+    **segments,
     enable_dropout=dropout_key is not None,
     rngs=None if dropout_key is None else {"dropout": dropout_key},
   )

@@ -13,7 +13,7 @@ from flax.core import unfreeze
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.network.functional import Network, initial_variables
 from specdec_t5x.training.losses import weighted_mean
 from specdec_t5x.training.objectives import Batch, Objective, Params, forward
 from specdec_t5x.training.optimizers import Optimizer
@@ -62,14 +62,9 @@ StepFn = Callable[[TrainState, Batch, Params], tuple[TrainState, StepInfo]]
 EvalFn = Callable[[Params, Batch, Params], EvalInfo]
 
 
-def initial_params(network: Transformer, seed: int) -> Params:
+def initial_params(network: Network, seed: int) -> Params:
   """Returns seeded random parameters, as T5X initialises them."""
-  tokens = jnp.ones((1, 8), jnp.int32)
-
-  def init(key):
-    variables = network.init(key, tokens, tokens, tokens, enable_dropout=False)
-    return unfreeze(variables["params"])
-
+  init = lambda key: unfreeze(initial_variables(network, key)["params"])
   return jax.jit(init)(jax.random.key(seed))
 
 
@@ -84,7 +79,7 @@ def initial_state(params: Params, optimizer: optax.GradientTransformation):
 
 @functools.lru_cache(maxsize=8)
 def make_train_step(
-  network: Transformer,
+  network: Network,
   objective: Objective,
   optimizer: Optimizer,
   seed: int,
@@ -114,7 +109,7 @@ def make_train_step(
 
 
 @functools.lru_cache(maxsize=8)
-def make_eval_step(network: Transformer, objective: Objective) -> EvalFn:
+def make_eval_step(network: Network, objective: Objective) -> EvalFn:
   """Returns the compiled evaluation of a batch, without dropout."""
 
   def evaluate(params, batch, frozen):

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
-from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.network.functional import Network, is_decoder_only
 from specdec_t5x.training import batches, outputs
 from specdec_t5x.training import state as state_lib
 from specdec_t5x.training.batches import TaskData
@@ -70,7 +70,7 @@ class Trainer:
       `loop.metric_period` is 0.
   """
 
-  network: Transformer
+  network: Network
   objective: Objective
   optimizer: Optimizer
   data: TaskData
@@ -81,6 +81,7 @@ class Trainer:
 
   def check(self) -> None:
     """Raises a ValueError where task, splits and network do not fit together."""
+    self._check_kind()
     task = batches.get_task(self.data.task)
     loop = self.loop
     validates = loop.validation_period or loop.metric_period
@@ -96,6 +97,21 @@ class Trainer:
           f"but the network's vocab_size is {self.network.config.vocab_size}. Set "
           f"vocab_size to at least {size} (a multiple of 128 is fastest)."
         )
+
+  def _check_kind(self) -> None:
+    """Raises a ValueError where encoder-decoder meets decoder-only."""
+    kind = type(self.network).__name__
+    if self.data.is_decoder_only != is_decoder_only(self.network):
+      expected = "'targets'" if is_decoder_only(self.network) else "'inputs', 'targets'"
+      raise ValueError(
+        f"TASK_FEATURE_LENGTHS of a {kind} must give lengths for {expected}, got "
+        f"{dict(self.data.feature_lengths)}."
+      )
+    if self.data.is_decoder_only and self.loop.metric_period:
+      raise ValueError(
+        f"METRIC_PERIOD must be 0 for a {kind}, got {self.loop.metric_period}: there "
+        "are no inputs apart from targets to decode."
+      )
 
   def run(self, params: Params, directory: str, checkpoints: Checkpoints) -> TrainState:
     """Trains to the last step, from the last whole checkpoint if there is one.

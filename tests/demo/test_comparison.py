@@ -90,6 +90,10 @@ def test_the_table_shows_every_number_and_the_file_keeps_them(tmp_path):
     assert cell in text
   sampled = dataclasses.replace(row, temperature=1.0, identical=None)
   assert "sampled" in table.table(recipe.ENDE, [sampled])
+  unscored = dataclasses.replace(row, plain_score=None, score=None, draft_score=None)
+  text = table.table(recipe.LM, [unscored])
+  assert "99/100" in text
+  assert "draft alone" not in text
   table.save(str(tmp_path / "new" / "rows.json"), [row])
   (saved,) = json.loads((tmp_path / "new" / "rows.json").read_text())
   assert saved == dataclasses.asdict(row)

@@ -12,6 +12,8 @@ from specdec_t5x.demo import recipe
 ROOT = pathlib.Path(__file__).parents[2]
 PAIRS = list(recipe.PAIRS.values())
 PARTS = [(pair, part) for pair in PAIRS for part in pair.parts]
+NETWORKS = [(pair, part) for pair, part in PARTS if part.job == "train"]
+TABLES = [(pair, part) for pair, part in PARTS if part.job == "ngrams"]
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +28,23 @@ def macro(name):
   return gin.query_parameter(f"{name}/macro.value")
 
 
-@pytest.mark.parametrize(("pair", "part"), PARTS, ids=lambda x: x.name)
+@pytest.mark.parametrize(("pair", "part"), NETWORKS, ids=lambda x: x.name)
 def test_training_leaves_the_checkpoint_that_the_recipe_names(pair, part):
   gin_utils.parse_gin_flags(["."], [part.gin_file], [])
   assert f"{macro('OUTPUT_DIR')}/checkpoint_{macro('STEPS')}" == part.checkpoint
   assert macro("VOCABULARY_PATH") == pair.vocabulary
   assert (macro("TARGET_CHECKPOINT_PATH") is None) == (part is pair.target)
+
+
+@pytest.mark.parametrize(("pair", "part"), TABLES, ids=lambda x: x.name)
+def test_counting_leaves_the_table_that_the_recipe_names(pair, part):
+  gin_utils.parse_gin_flags(["."], [part.gin_file], [])
+  assert f"{macro('OUTPUT_DIR')}/checkpoint_0" == part.checkpoint
+  assert macro("VOCABULARY_PATH") == pair.vocabulary
+  vocab_size = macro("VOCAB_SIZE")
+  gin.clear_config()
+  gin.parse_config_file(f"configs/pairs/demo_{pair.name}.gin")
+  assert gin.query_parameter("config.T5Config.vocab_size") == vocab_size
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda p: p.name)

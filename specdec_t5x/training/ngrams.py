@@ -1,0 +1,133 @@
+"""Counting the n-grams of a task's targets into a table that drafts.
+
+Contexts are counted by their hashes (`network.ngram.context_hash`), a chunk of
+sequences after the other, so that a corpus of any size fits where its distinct n-grams
+do.
+
+Shapes: K tokens of a chunk.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import jax
+import numpy as np
+
+from specdec_t5x.network.ngram import NgramConfig, NgramTable, context_hash
+
+_CHUNK = 50_000  # sequences
+_DISCOUNT = 0.5
+_START = 0  # The token that decoding starts from.
+
+
+def estimate(
+  sequences: Iterable[Sequence[int]],
+  vocab_size: int,
+  order: int = 3,
+  width: int = 32,
+  max_contexts: int = 100_000,
+) -> tuple[NgramTable, dict]:
+  """Returns the table of n-grams of these sequences, and its parameters.
+
+  Args:
+    sequences: tokens of each target, its end of sequence included.
+    vocab_size: of the target model, padding rows included.
+    order: the longest n-grams: 1 unigrams, 2 bigrams, and so on.
+    width: successors kept a context, the commonest ones.
+    max_contexts: contexts kept of each length, the commonest ones.
+
+  Raises:
+    ValueError: where a number is out of its range, there is no token, or one is beyond
+      the vocabulary.
+  """
+  for name, value in (("ORDER", order), ("WIDTH", width), ("CONTEXTS", max_contexts)):
+    if value < 1 or value != int(value):
+      raise ValueError(f"{name} must be a whole number of at least 1, got {value}.")
+  unigrams = np.zeros(vocab_size, np.int64)
+  counted = [_nothing() for _ in range(1, order)]
+  for tokens, places in _chunks(sequences):
+    _check_tokens(tokens, vocab_size)
+    unigrams += np.bincount(tokens[places > 0], minlength=vocab_size)
+    for length in range(1, order):
+      grams = _grams(tokens, places, length)
+      counted[length - 1] = _merged(counted[length - 1], grams)
+  if not unigrams.sum():
+    raise ValueError("There is no token to count: the sequences are empty.")
+  params = {"unigram": (unigrams / unigrams.sum()).astype(np.float32)}
+  for i, (grams, counts) in enumerate(counted):
+    params[f"contexts_{i}"] = _contexts(grams, counts, width, max_contexts)
+  sizes = tuple(params[f"contexts_{i}"]["hashes"].size for i in range(order - 1))
+  config = NgramConfig(vocab_size, sizes, width if sizes else 1, order)
+  return NgramTable(config), jax.tree.map(jax.numpy.asarray, params)
+
+
+def _chunks(sequences) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """Yields the tokens of many sequences, and each one's place in its own, from 0.
+
+  At place 0 stands the start token: it is part of contexts and never predicted.
+  """
+  source = iter(sequences)
+  while chunk := list(itertools.islice(source, _CHUNK)):
+    yield (
+      np.concatenate([[_START, *each] for each in chunk]).astype(np.int64),
+      np.concatenate([np.arange(len(each) + 1) for each in chunk]),
+    )
+
+
+def _check_tokens(tokens, vocab_size):
+  if tokens.min() < 0 or tokens.max() >= vocab_size:
+    wrong = tokens.max() if tokens.max() >= vocab_size else tokens.min()
+    raise ValueError(
+      f"VOCAB_SIZE is {vocab_size}, but the targets have a token {wrong}. Set it to "
+      "the target model's, and the vocabulary to the one that it was trained with."
+    )
+
+
+def _grams(tokens, places, length):
+  """Returns (context hash, successor) of all contexts of that length, as one number."""
+  last = np.flatnonzero(places >= length)  # Where a successor stands.
+  context = tokens[last[:, None] + np.arange(-length, 0)]
+  return (context_hash(context).astype(np.uint64) << np.uint64(32)) | tokens[
+    last
+  ].astype(np.uint64)
+
+
+def _nothing():
+  return np.zeros(0, np.uint64), np.zeros(0, np.int64)
+
+
+def _merged(counted, grams):
+  """Returns distinct n-grams, in order, and their counts, with these n-grams added."""
+  distinct, inverse = np.unique(
+    np.concatenate([counted[0], grams]), return_inverse=True
+  )
+  weights = np.concatenate([counted[1], np.ones(grams.size, np.int64)])
+  return distinct, np.bincount(inverse, weights, distinct.size).astype(np.int64)
+
+
+def _contexts(grams, counts, width, max_contexts):
+  """Returns the parameters of `network.ngram.Contexts`."""
+  hashes, first, owner = np.unique(
+    grams >> np.uint64(32), return_index=True, return_inverse=True
+  )
+  totals = np.bincount(owner, counts)
+  kept = np.sort(np.argsort(-totals, kind="stable")[:max_contexts])
+  row_of = np.full(hashes.size, -1)
+  row_of[kept] = np.arange(kept.size)
+  # The n-grams of a context stand together; this puts the commonest of each first.
+  best = np.lexsort((-counts, owner))
+  rank = np.arange(best.size) - first[owner[best]]
+  best, rank = (
+    each[(rank < width) & (row_of[owner[best]] >= 0)] for each in (best, rank)
+  )
+  rows = row_of[owner[best]]
+  successors = np.zeros((kept.size, width), np.int32)
+  probs = np.zeros((kept.size, width), np.float32)
+  successors[rows, rank] = (grams[best] & np.uint64(0xFFFFFFFF)).astype(np.int32)
+  probs[rows, rank] = (counts[best] - _DISCOUNT) / totals[owner[best]]
+  return {
+    "hashes": hashes[kept].astype(np.uint32),
+    "leftover": np.float32(1) - probs.sum(axis=1),
+    "successors": successors,
+    "probs": probs,
+  }

@@ -1,0 +1,170 @@
+"""Training decoder-only networks: whole texts, packed, learned and distilled."""
+
+import dataclasses
+import itertools
+import json
+
+import gin
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import seqio
+
+from specdec_t5x import train as train_lib
+from specdec_t5x.data import language_modeling
+from specdec_t5x.network.config import GptConfig
+from specdec_t5x.network.functional import network_for
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.training import batches, losses, objectives, state, trainer
+from specdec_t5x.training.batches import TaskData
+from specdec_t5x.training.optimizers import Optimizer, Schedule
+from specdec_t5x.training.trainer import Loop
+from tests.t5x_bridge import tiny
+from tests.training.conftest import NETWORK
+
+GPT = GptConfig(
+  vocab_size=32, emb_dim=32, num_heads=2, head_dim=16, mlp_dim=64, num_layers=1
+)
+FAST = Optimizer(Schedule("constant", 0.003, 5), "adamw")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+  """(vocabulary's path, {split: text file})."""
+  root = tmp_path_factory.mktemp("texts")
+  found = {}
+  for split, count, seed in (("train", 400, 0), ("validation", 12, 1)):
+    found[split] = str(root / f"{split}.txt")
+    (root / f"{split}.txt").write_text("\n".join(tiny.sentences(count, seed)) + "\n")
+  return tiny.train_vocabulary(root), found
+
+
+@pytest.fixture(scope="module")
+def task_data(files):
+  """Texts with prompts of one word: training joins the two again."""
+  vocabulary = seqio.SentencePieceVocabulary(files[0], extra_ids=0)
+  name = language_modeling.language_modeling_from_files(
+    "training_lm", files[1], vocabulary, prompt_words=1
+  )
+  return TaskData(name, {"targets": 48}, batch_size=2, seed=3)
+
+
+def run(data, directory, steps, network=GPT, loop=None, **kwargs):
+  loop = Loop(steps, **{"log_period": 1, "validation_period": 0, **(loop or {})})
+  return train_lib.train(
+    network_for(network), data, FAST, loop, str(directory), **kwargs
+  )
+
+
+def lines(directory):
+  return [json.loads(x) for x in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_whole_texts_are_packed_and_all_tokens_learned(files, task_data):
+  packed = list(batches.validation_batches(task_data, limit=100))
+  assert set(packed[0]) == set(batches.DECODER_FEATURES)
+  rows = [
+    {name: batch[name][n] for name in batch} for batch in packed for n in range(2)
+  ]
+  found = []
+  for row in rows:
+    tokens, segments = row["decoder_target_tokens"], row["decoder_segment_ids"]
+    assert np.array_equal(row["decoder_loss_weights"], tokens > 0)
+    for segment in range(1, segments.max() + 1):
+      (here,) = np.nonzero(segments == segment)
+      found.append(tokens[here].tolist())
+      # The start token, then the text: nothing of the text before.
+      assert row["decoder_input_tokens"][here].tolist() == [0, *found[-1][:-1]]
+  vocabulary = seqio.SentencePieceVocabulary(files[0], extra_ids=0)
+  with open(files[1]["validation"], encoding="utf-8") as file:
+    texts = [line.strip() for line in file]
+  assert sorted(found) == sorted([*vocabulary.encode(text), 1] for text in texts)
+
+
+def test_packing_keeps_texts_apart(task_data):
+  network = network_for(GPT)
+  params = state.initial_params(network, seed=0)
+
+  @jax.jit
+  def per_token(batch):
+    logits = objectives.forward(network, params, batch)
+    values = losses.cross_entropy(logits, batch["decoder_target_tokens"])
+    return jnp.where(batch["decoder_loss_weights"] > 0, values, 0.0)
+
+  packed = list(batches.validation_batches(task_data, limit=100))
+  together = sum(float(per_token(batch).sum()) for batch in packed)
+  alone = 0.0
+  for batch in packed:
+    segments = batch["decoder_segment_ids"]
+    for row, segment in itertools.product(range(2), range(1, segments.max() + 1)):
+      (here,) = np.nonzero(segments[row] == segment)
+      if not here.size:
+        continue
+      single = {name: np.zeros((1, 48), np.int32) for name in batch}
+      for name, values in batch.items():
+        single[name][0, : here.size] = values[row, here]
+      single["decoder_segment_ids"] = np.sign(single["decoder_segment_ids"])
+      alone += float(per_token(single).sum())
+  assert together == pytest.approx(alone, rel=1e-5)
+
+
+def test_it_learns_and_is_distilled(task_data, tmp_path):
+  run(task_data, tmp_path / "a", 24, loop={"validation_period": 12})
+  loss = [x["loss"] for x in lines(tmp_path / "a") if "loss" in x]
+  assert loss[-1] < 0.75 * loss[0]
+  validation = [x for x in lines(tmp_path / "a") if "validation_loss" in x]
+  assert validation[1]["validation_loss"] < validation[0]["validation_loss"]
+  target = str(tmp_path / "a" / "checkpoint_24")
+  run(
+    task_data,
+    tmp_path / "itself",
+    1,
+    # At no distance from itself, so the target's checkpoint is what was trained.
+    network=dataclasses.replace(GPT, dropout_rate=0.0),
+    mode="distill_tokens",
+    target_checkpoint=target,
+    init_checkpoint=target,
+  )
+  assert abs(lines(tmp_path / "itself")[0]["loss"]) < 1e-6
+
+
+def test_what_does_not_fit_is_refused(task_data, data, tmp_path):
+  with pytest.raises(
+    ValueError, match=r"of a GptTransformer must give .*'targets', got"
+  ):
+    run(data, tmp_path, 1)
+  loop = Loop(1, validation_period=0)
+  with pytest.raises(ValueError, match=r"of a Transformer must give .*'inputs', 't"):
+    train_lib.train(Transformer(NETWORK), task_data, FAST, loop, str(tmp_path))
+  with pytest.raises(ValueError, match="METRIC_PERIOD must be 0 for a GptTransformer"):
+    run(task_data, tmp_path, 1, loop={"metric_period": 1})
+  target = tiny.save_t5x(tmp_path / "t5", NETWORK)
+  with pytest.raises(ValueError, match="got a Transformer and a GptTransformer"):
+    run(task_data, tmp_path, 1, mode="distill_tokens", target_checkpoint=target)
+  with pytest.raises(ValueError, match="decoding needs inputs"):
+    train_lib.decode_task(task_data, target, str(tmp_path / "x.jsonl"))
+
+
+def test_the_configuration_trains_on_the_users_text(files, tmp_path, monkeypatch):
+  vocabulary, texts = files
+  bindings = {
+    "TRAIN_FILES": texts["train"],
+    "VALIDATION_FILES": texts["validation"],
+    "VOCABULARY_PATH": vocabulary,
+    "VOCAB_SIZE": 32,
+    "OUTPUT_DIR": str(tmp_path / "run"),
+    "config.GptConfig.emb_dim": 16,
+  }
+  try:
+    gin.parse_config_files_and_bindings(
+      ["configs/train/small_lm.gin"], [f"{k} = {v!r}" for k, v in bindings.items()]
+    )
+    # Other tests train; this one checks what the files bind.
+    monkeypatch.setattr(trainer.Trainer, "run", lambda self, *_: self)
+    bound = gin.get_configurable(train_lib.train)()
+  finally:
+    gin.clear_config()
+  config = {"emb_dim": 16, "num_layers": 4, "vocab_size": 32, "dropout_rate": 0.1}
+  assert {name: getattr(bound.network.config, name) for name in config} == config
+  assert bound.data.feature_lengths == {"targets": 256}

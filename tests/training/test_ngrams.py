@@ -1,0 +1,115 @@
+"""Counting n-grams, and the law that the table then has."""
+
+import collections
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.network.functional import start_decoding
+from specdec_t5x.network.ngram import NgramConfig, NgramTable, context_hash
+from specdec_t5x.training.ngrams import estimate
+
+TEXTS = [[2, 3, 2, 4, 1], [2, 3, 5, 1], [3, 2, 3, 2, 1], [1]]
+SIZE = 7
+
+
+def oracle(texts, order, width, context):
+  """q(x | context) by counting in dictionaries: the formula of network/ngram.py."""
+  counts = collections.Counter(token for text in texts for token in text)
+  law = np.array([counts[x] / counts.total() for x in range(SIZE)])
+  for length in range(1, min(order - 1, len(context)) + 1):
+    after = collections.Counter()
+    for text in texts:
+      padded = (0, *text)
+      for end in range(length, len(padded)):
+        if padded[end - length : end] == tuple(context[-length:]):
+          after[padded[end]] += 1
+    if not after:
+      continue
+    kept = sorted(after.items(), key=lambda item: (-item[1], item[0]))[:width]
+    probs = {x: (count - 0.5) / after.total() for x, count in kept}
+    law *= 1 - sum(probs.values())
+    for x, mass in probs.items():
+      law[x] += mass
+  return law
+
+
+def laws(table, params, tokens):
+  """The law after each of the tokens, by the network."""
+  logits = table.apply({"params": params}, tokens, tokens, tokens)
+  return np.exp(logits)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+@pytest.mark.parametrize("width", [1, 2, 6])
+def test_the_table_has_the_interpolated_law(order, width):
+  table, params = estimate(TEXTS, SIZE, order, width)
+  # Contexts that were counted, parts of which were, and that never were.
+  for context in [(0,), (0, 2), (0, 2, 3, 2), (0, 3, 2, 3), (0, 6, 2), (0, 2, 3, 5, 5)]:
+    found = laws(table, params, jnp.array([context]))[0]
+    expected = [
+      oracle(TEXTS, order, width, context[: i + 1]) for i in range(len(context))
+    ]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(found.sum(axis=-1), 1, atol=1e-6)
+
+
+def test_a_lower_order_of_the_same_table_is_the_table_of_that_order():
+  _, params = estimate(TEXTS, SIZE, 4, 6)
+  sizes = tuple(params[f"contexts_{i}"]["hashes"].size for i in range(3))
+  bigrams = NgramTable(NgramConfig(SIZE, sizes, 6, order=2))
+  alone, its = estimate(TEXTS, SIZE, 2, 6)
+  tokens = jnp.array([[0, 2, 3, 2, 5]])
+  np.testing.assert_array_equal(laws(bigrams, params, tokens), laws(alone, its, tokens))
+
+
+def test_only_the_commonest_contexts_are_kept():
+  _, params = estimate(TEXTS, SIZE, 2, 4, max_contexts=3)
+  commonest = context_hash(np.array([[2], [0], [3]]))  # 5, 4 and 4 times; others once.
+  np.testing.assert_array_equal(params["contexts_0"]["hashes"], np.sort(commonest))
+
+
+def test_chunks_do_not_change_the_counts(monkeypatch):
+  _, whole = estimate(TEXTS * 3, SIZE, 3, 4)
+  monkeypatch.setattr("specdec_t5x.training.ngrams._CHUNK", 2)
+  _, parts = estimate(TEXTS * 3, SIZE, 3, 4)
+  jax.tree.map(np.testing.assert_array_equal, parts, whole)
+
+
+def test_blocks_after_rollbacks_and_ragged_rows_give_the_law_of_the_whole():
+  table, params = estimate(TEXTS, SIZE, 3, 4)
+  rows = jnp.array([[0, 2, 3, 2, 4], [0, 3, 2, 3, 5]])
+  expected = laws(table, params, rows)
+  extend, cache = start_decoding(table, params, jnp.ones((2, 3), jnp.int32), 8)
+  _, _, cache = extend(cache, jnp.array([[0, 2, 6], [0, 6, 6]]))
+  cache = cache.at(jnp.array([2, 1]))
+  logits, _, cache = extend(cache, jnp.array([[3, 2], [3, 2]]))
+  np.testing.assert_allclose(np.exp(logits[0]), expected[0, 2:4], rtol=1e-6)
+  np.testing.assert_allclose(np.exp(logits[1]), expected[1, 1:3], rtol=1e-6)
+  np.testing.assert_array_equal(cache.index, [4, 3])
+
+
+def test_prompts_are_part_of_the_context():
+  table, params = estimate(TEXTS, SIZE, 3, 4)
+  prompts = jnp.array([[2, 3], [3, 0]])
+  extend, cache = start_decoding(table, params, prompts, 4, prompts=prompts)
+  np.testing.assert_array_equal(cache.index, [2, 1])
+  logits, _, _ = extend(cache, jnp.array([[3], [3]]))
+  expected = laws(table, params, jnp.array([[0, 2, 3], [0, 3, 0]]))
+  np.testing.assert_allclose(np.exp(logits[0, 0]), expected[0, 2], rtol=1e-6)
+  np.testing.assert_allclose(np.exp(logits[1, 0]), expected[1, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("settings", "message"),
+  [
+    ({"order": 0}, "ORDER must be a whole number of at least 1, got 0"),
+    ({"vocab_size": 5}, "VOCAB_SIZE is 5, but the targets have a token 5"),
+    ({"sequences": []}, "no token to count"),
+  ],
+)
+def test_bad_settings_are_refused(settings, message):
+  with pytest.raises(ValueError, match=message):
+    estimate(**{"sequences": TEXTS, "vocab_size": SIZE, **settings})
