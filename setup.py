@@ -18,6 +18,7 @@ setup(
   license="Apache-2.0",
   python_requires=">=3.11",
   packages=find_packages(include=["specdec_t5x", "specdec_t5x.*"]),
+  package_data={"specdec_t5x.reproduce": ["paper.json"]},
   # Why each one is here: docs/architecture.md, "Dependencies".
   install_requires=[
     "jax>=0.10,<0.13",
@@ -33,6 +34,7 @@ setup(
     "etils[epath]>=1.12",
     "sacrebleu>=2.4,<3",
     "rouge-score>=0.1.2,<0.2",
+    "tqdm>=4.66",
   ],
   extras_require={
     "test": [
@@ -44,9 +46,10 @@ setup(
       "scipy>=1.13",
       "importlib-resources>=6",
       "ruff>=0.11,<0.20",
+      "matplotlib>=3.9",
     ],
     "train": ["optax>=0.2.5,<0.3", "tqdm>=4.66"],
-    "report": ["matplotlib>=3.9"],
+    "reproduce": ["matplotlib>=3.9"],
     "peers": ["torch>=2.6", "transformers>=5.23,<6"],
     "tpu": ["jax[tpu]>=0.10,<0.13"],
     "cuda": ["jax[cuda13]>=0.10,<0.13"],

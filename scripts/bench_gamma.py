@@ -21,20 +21,17 @@ if __name__ == "__main__":
   import_quietly("tensorflow")
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import sentencepiece
 from etils import epath
 
-from specdec_t5x import api, assemble
-from specdec_t5x.analysis import parts
+from specdec_t5x import api
+from specdec_t5x.analysis import costs
 from specdec_t5x.analysis.walltime import alternate, median_ratio
+from specdec_t5x.benchmark import pair_costs
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.decoding.widths import block_widths
 from specdec_t5x.report.environment import environment
-
-NEVER = -1  # No token is the end of sequence.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,12 +60,12 @@ def _measure(args):
   target, draft = api.load_model(args.target), api.load_model(args.draft)
   inputs, eos_id = _inputs(args)
   gamma = max(args.gammas)
-  costs = _costs(target, draft, inputs[0], gamma)
+  measured = _costs(target, draft, inputs[0], gamma)
   settings = {f"fixed {fixed}": {"gamma": fixed} for fixed in args.gammas}
   for confidence in args.confidences:
     policy = {"gamma_policy": "confidence", "confidence": confidence}
     settings[f"confidence {confidence}"] = {"gamma": gamma, **policy}
-  settings["online"] = {"gamma": gamma, "gamma_policy": "online", **costs}
+  settings["online"] = {"gamma": gamma, "gamma_policy": "online", **measured}
   programs = {
     name: _program(target, draft, each, args.max_length, eos_id)
     for name, each in settings.items()
@@ -77,7 +74,7 @@ def _measure(args):
   total = {name: float(found.seconds.sum()) for name, found in timed.items()}
   best = min((name for name in total if name.startswith("fixed")), key=total.get)
   return {
-    "costs": costs,
+    "costs": measured,
     "gamma": gamma,
     "best": best,
     "inputs": len(inputs),
@@ -115,44 +112,13 @@ def _row(found, best):
 
 
 def _costs(target, draft, inputs, gamma):
-  """Returns what GAMMA_POLICY='online' needs, in units of the target's one token.
-
-  A block's cost is here all of an iteration but the drafting: what verification and
-  bookkeeping take is as much a cost of another iteration as the target's call. The
-  block of one token, after no draft, is the target's call and what gamma 1 adds to its.
-  """
-  widths = block_widths(gamma)[1:]
-  seconds = {width: _part_seconds(target, draft, inputs, width - 1) for width in widths}
-  token = float(np.median([found["token"] for found in seconds.values()]))
-  draft_step = seconds[widths[-1]]["draft"] / gamma
-  blocks = [seconds[w]["iteration"] - seconds[w]["draft"] for w in widths]
-  blocks.insert(0, token + blocks[0] - seconds[widths[0]]["scoring"])
-  return {
-    "draft_cost": draft_step / token,
-    "block_costs": tuple(block / token for block in blocks),
-  }
-
-
-def _part_seconds(target, draft, inputs, gamma):
-  pair, params = api.together(target, draft, gamma)
-  few, many = 2, 10
-  # Room for all of the iterations, whatever is accepted.
-  room = many * (gamma + 1)
-  prepare = lambda params, inputs, keys: assemble.prepare(
-    pair, params, inputs, keys, GREEDY, room, NEVER
-  )
-  args = params, inputs, row_keys(jax.random.key(0), 1)
-  timed = alternate(
-    {
-      (name, count): lambda _, run=run, n=count: run(jnp.int32(n), *args)
-      for name, run in parts.part_programs(prepare).items()
-      if name in ("draft", "scoring", "token", "iteration")
-      for count in (few, many)
-    },
-    range(15),
-  )
-  costs = parts.costs({key: value.seconds for key, value in timed.items()})
-  return {name: float(np.median(values)) for name, values in costs.items()}
+  """Returns what GAMMA_POLICY='online' needs (`costs.online_settings`)."""
+  widths = block_widths(gamma)
+  gammas = sorted({max(width - 1, 1) for width in widths})
+  pairs, params = zip(*(api.together(target, draft, g) for g in gammas), strict=True)
+  # Room for ten iterations, whatever is accepted.
+  by_gamma = pair_costs(pairs, params[0], inputs, GREEDY, 10 * (gamma + 1))
+  return costs.online_settings(by_gamma, widths)
 
 
 def _program(target, draft, settings, max_length, eos_id):

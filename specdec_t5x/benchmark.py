@@ -17,21 +17,21 @@ import numpy as np
 from jaxtyping import Float
 
 from specdec_t5x import assemble
-from specdec_t5x.analysis import parts, theory
+from specdec_t5x.analysis import costs, parts, theory
+from specdec_t5x.analysis.parts import NEVER
 from specdec_t5x.analysis.walltime import (
   Spread,
   alternate,
   median_ratio,
   spread,
 )
-from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.oracle import forced_tokens, oracle_extend
 from specdec_t5x.network.sizes import VOCAB_SIZE, random_params, t5_1_1
 from specdec_t5x.network.transformer import Transformer
 
-NEVER = -1  # No token is the end of sequence.
 _FEW = 4  # Repetitions of a part that are timed beside more of them.
 
 
@@ -225,6 +225,45 @@ class Bench:
 
   def _forced(self, alpha, seed):
     return forced_tokens(self.outputs, alpha, VOCAB_SIZE, jax.random.key(seed))
+
+
+def pair_costs(
+  pairs: Sequence[assemble.Pair],
+  params,
+  inputs: jax.Array,
+  sampling: Sampling,
+  room: int,
+  runs: int = 15,
+) -> dict[int, costs.Costs]:
+  """Times the parts of a real pair's decoding, plain and with speculation, in turn.
+
+  Args:
+    pairs: the same networks with one gamma each, and a rule that judges one draft.
+    params: of both, as `api.together` gives them.
+    inputs: encoder tokens [B, E], zero-padded.
+    sampling: the adjustment of both laws.
+    room: for the output, in tokens.
+    runs: of every program.
+
+  Returns:
+    By gamma.
+
+  Raises:
+    ValueError: where there is no room for an iteration, or times are lost in noise.
+  """
+  keys = row_keys(jax.random.key(0), inputs.shape[0])
+  prepare = lambda pair: (
+    lambda *args: assemble.prepare(pair, *args, sampling, room, NEVER)
+  )
+  return costs.measure(
+    {pair.gamma: prepare(pair) for pair in pairs},
+    lambda *args: assemble.prepare_plain(pairs[0].target, *args, room),
+    (params, inputs, keys),
+    (params["target"], inputs, keys),
+    sampling=sampling,
+    room=room,
+    runs=runs,
+  )
 
 
 def _ignoring_input(program, *args):

@@ -14,13 +14,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specdec_t5x.core.distributions import adjusted_probs
+from specdec_t5x.core.distributions import Sampling, adjusted_probs
+from specdec_t5x.core.types import ExtendFn
+from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation, commit, score_chain
 
+NEVER = -1  # No token is the end of sequence.
+
 # From whatever a program takes (parameters, inputs) to where the loop starts.
 Prepare = Callable[..., tuple[Speculation, DecodeState]]
+# The same for the plain loop.
+PreparePlain = Callable[..., tuple[ExtendFn, DecodeState]]
 # (state, 0) -> (state, 0): one repetition, on what `(spec, state)` says.
 Step = Callable[[DecodeState, jax.Array], tuple[DecodeState, jax.Array]]
 Part = Callable[[Speculation, DecodeState], Step]
@@ -44,6 +50,30 @@ def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
   return programs
 
 
+def plain_program(
+  prepare: PreparePlain, sampling: Sampling, max_length: int
+) -> Callable[..., Any]:
+  """Returns a compiled program that runs the plain loop for so many tokens.
+
+  Args:
+    prepare: from a program's arguments to the target and the loop's first state.
+    sampling: the adjustment of the target's law.
+    max_length: room for the output, in tokens.
+
+  Returns:
+    A function of (count, *arguments) that decodes `count` tokens (while there is room);
+    none of them ends the output.
+  """
+
+  @jax.jit
+  def run(count, *arguments):
+    extend, state = prepare(*arguments)
+    loop = _capped(count, lambda state: state.iteration)
+    return generate_plain(extend, sampling, state, max_length, NEVER, loop=loop)
+
+  return run
+
+
 def costs(seconds: Mapping[tuple[str, int], Any]) -> dict[str, Any]:
   """Returns seconds a repetition of each part.
 
@@ -64,14 +94,19 @@ def _iterated(prepare):
   @jax.jit
   def run(count, *arguments):
     spec, state = prepare(*arguments)
-
-    def loop(condition, body, carry):
-      go_on = lambda carry: condition(carry) & (carry[0].iteration < count)
-      return jax.lax.while_loop(go_on, body, carry)
-
-    return generate(spec, state, loop)
+    return generate(spec, state, _capped(count, lambda carry: carry[0].iteration))
 
   return run
+
+
+def _capped(count, iterations):
+  """Returns a loop of at most `count` turns; `iterations` reads them off the carry."""
+
+  def loop(condition, body, carry):
+    go_on = lambda carry: condition(carry) & (iterations(carry) < count)
+    return jax.lax.while_loop(go_on, body, carry)
+
+  return loop
 
 
 def _repeated(part, prepare):

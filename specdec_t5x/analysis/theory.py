@@ -85,6 +85,50 @@ def operations_factor(alpha: ArrayLike, gamma: ArrayLike, c_hat: ArrayLike) -> N
   return (gamma * c_hat + gamma + 1) / expected_tokens(alpha, gamma)
 
 
+def memory_improvement(
+  alpha: ArrayLike, gamma: ArrayLike, m_hat: ArrayLike = 0.0
+) -> Numbers:
+  """Returns how many times fewer bytes of weights and cache are read a token.
+
+  (1 - alpha^(gamma+1)) / ((1 - alpha) (gamma m_hat + 1)): an iteration reads the
+  target's once, whatever it emits, and the draft's gamma times. The paper leaves the
+  draft's out, m_hat = 0. (Section 3.4, last paragraph.)
+
+  Args:
+    alpha: the chance that a drafted token is accepted, in [0, 1].
+    gamma: drafted tokens per iteration, a whole number.
+    m_hat: bytes that a step of the draft reads / of the target, at least 0.
+
+  Returns:
+    Bytes read without speculation / with it.
+
+  Raises:
+    ValueError: an argument is outside its range.
+  """
+  gamma, m_hat = _gamma(gamma), _cost("m_hat", m_hat, "bytes read a step")
+  return expected_tokens(alpha, gamma) / (gamma * m_hat + 1)
+
+
+def least_improvement(alpha: ArrayLike, c: ArrayLike) -> Numbers:
+  """Returns what the best gamma improves the walltime by at least.
+
+  (1 + alpha) / (1 + c), the factor of gamma = 1, where alpha > c; else 1, as nothing is
+  gained and speculation is better left. (Section 3.3, corollary 3.9.)
+
+  Args:
+    alpha: the chance that a drafted token is accepted, in [0, 1].
+    c: draft step time / target step time, at least 0.
+
+  Returns:
+    A lower bound of the best gamma's walltime improvement.
+
+  Raises:
+    ValueError: an argument is outside its range.
+  """
+  alpha, c = _alpha(alpha), _cost("c", c, "step time")
+  return np.where(alpha > c, (1 + alpha) / (1 + c), 1.0)[()]
+
+
 def optimal_gamma(
   alpha: ArrayLike, c: ArrayLike, *, max_gamma: int = 64
 ) -> Int[np.ndarray, "..."] | np.int64:

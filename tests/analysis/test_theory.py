@@ -11,7 +11,9 @@ from specdec_t5x.analysis.theory import (
   acceptance,
   divergence,
   expected_tokens,
+  least_improvement,
   lenient_acceptance,
+  memory_improvement,
   operations_factor,
   optimal_gamma,
   oracle_improvement,
@@ -175,6 +177,29 @@ def test_optimal_gamma_by_hand():
   assert optimal_gamma(1.0, 0.5, max_gamma=10) == 10
 
 
+def test_the_best_gamma_gains_at_least_what_the_corollary_says():
+  alphas, costs = np.linspace(0, 0.98, 50)[:, None], np.linspace(0, 1, 21)
+  gammas = optimal_gamma(alphas, costs)
+  best = walltime_improvement(alphas, gammas, costs)
+  bound = least_improvement(alphas, costs)
+  assert np.all(best >= bound - 1e-12)
+  # With equality where gamma = 1 is the best, and where nothing is gained.
+  np.testing.assert_allclose(best[gammas <= 1], bound[gammas <= 1])
+  assert least_improvement(0.5, 0.25) == 1.5 / 1.25
+  assert least_improvement(0.25, 0.5) == least_improvement(0.5, 0.5) == 1
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_memory_is_read_once_an_iteration(alpha, gamma):
+  tokens = enumerated_tokens(alpha, gamma)
+  found = memory_improvement(float(alpha), gamma)
+  assert found == pytest.approx(float(tokens), rel=1e-13)
+  # A draft of a tenth of the target's bytes is read gamma times.
+  found = memory_improvement(float(alpha), gamma, 0.1)
+  assert found == pytest.approx(float(tokens / (1 + Fraction(gamma, 10))), rel=1e-13)
+
+
 @pytest.mark.parametrize(("alpha", "c"), [(0.0, 0.3), (0.5, 0.0), (0.8, 0.1)])
 def test_oracle_is_a_ratio_of_means_over_the_first_rejection(alpha, c):
   accepted = np.arange(400)
@@ -293,6 +318,8 @@ def test_appendix_a_5_follows_from_c_of_0_015_and_not_from_table_4_s_0_02():
     (lambda: expected_tokens(0.5, np.inf), "gamma must be a whole number"),
     (lambda: walltime_improvement(0.5, 3, -0.1), "c must be a finite .* got -0.1"),
     (lambda: operations_factor(0.5, 3, np.inf), "c_hat must be a finite .* got inf"),
+    (lambda: memory_improvement(0.5, 3, -1), "m_hat must be a finite .* got -1.0"),
+    (lambda: least_improvement(2, 0.1), "alpha must be between 0 and 1, got 2.0"),
     (lambda: optimal_gamma(0.5, np.nan), "c must be a finite number"),
     (lambda: optimal_gamma(0.5, 0.1, max_gamma=0), "max_gamma must be .* got 0"),
     (lambda: optimal_gamma(1.5, 0.1), "alpha must be"),

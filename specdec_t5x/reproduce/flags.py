@@ -1,0 +1,84 @@
+"""Flags that say which pairs are measured, on what, and how long."""
+
+import argparse
+
+PRESETS = ("demo", "paper")
+
+
+def add_pairs(parser: argparse.ArgumentParser) -> None:
+  """Adds the flags that name models and inputs."""
+  # Of a demo pair; a table of the paper that has n-grams sets it.
+  parser.set_defaults(with_tables=False)
+  add = parser.add_argument_group("what is measured").add_argument
+  add(
+    "--preset",
+    choices=PRESETS,
+    help="demo: the pairs of `make demo`, the default without --target; paper: T5 1.1 "
+    "XXL in bfloat16 on WMT14 EnDe and CNN/DailyMail",
+  )
+  add("--tasks", nargs="+", metavar="TASK", help="of a preset: ende, cnndm; demo: lm")
+  add(
+    *("--target", "--targets"),
+    nargs="+",
+    metavar="[TASK:]DIR",
+    help="checkpoint; with TASK: of one task of a preset",
+  )
+  add(
+    *("--draft", "--drafts"),
+    nargs="+",
+    action="extend",
+    metavar="[TASK:]NAME=DIR",
+    help="checkpoint or n-gram table (DIR@2: its bigrams), several allowed; `copy` "
+    "copies from the input. "
+    "With --preset demo, beside the demo's own",
+  )
+  add("--task", default="yours", help="name of the task of --inputs (%(default)s)")
+  add("--vocabulary", metavar="FILE", help="a SentencePiece model")
+  add("--inputs", metavar="FILE", help="an input a line")
+  add("--prefix", default="", help="before each line of --inputs")
+  add(
+    "--prompts",
+    action="store_true",
+    help="--inputs are prompts of decoder-only networks: no end of sequence",
+  )
+  add("--num-inputs", type=int, help="at most the first so many")
+  add("--max-length", type=int, help="room for an output, in tokens")
+  add("--dtype", help="of parameters and activations (paper: bfloat16, else float32)")
+  add("--tfds-data-dir", metavar="DIR", help="where TFDS datasets are prepared")
+
+
+def add_measuring(parser: argparse.ArgumentParser) -> None:
+  """Adds the flags that say how much is measured."""
+  add = parser.add_argument_group("how").add_argument
+  add(
+    "--num-tokens",
+    type=int,
+    help="output tokens a cell is measured over (paper: 10000, else 2000)",
+  )
+  add("--runs", type=int, default=15, help="of each part's clock (%(default)s)")
+  add(
+    "--recorded",
+    action="store_true",
+    help="measure nothing: show what --output has, the rest as not measured",
+  )
+
+
+def add_temperatures(parser: argparse.ArgumentParser) -> None:
+  """Adds the temperatures of a table."""
+  parser.add_argument(
+    *("--temperatures",),
+    type=float,
+    nargs="+",
+    default=[0.0, 1.0],
+    help="(%(default)s)",
+  )
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+  """Adds the folder that everything is written to."""
+  parser.add_argument(
+    "--output",
+    metavar="DIR",
+    default="runs/reproduce",
+    help="for cells.jsonl, and a JSON, CSV and Markdown file each (%(default)s)",
+  )

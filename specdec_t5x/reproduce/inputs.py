@@ -1,0 +1,93 @@
+"""Inputs as tokens: of a file, of the demo pairs, of the published test sets."""
+
+import argparse
+import pathlib
+from collections.abc import Callable
+
+import sentencepiece
+
+from specdec_t5x.demo.recipe import DemoPair
+
+# The tokens of each input, end of sequence included, and the end of sequence.
+Tokens = tuple[list[list[int]], int]
+
+
+def lines(args: argparse.Namespace) -> Callable[[], Tokens]:
+  """Returns what reads a file with an input a line.
+
+  Args:
+    args: flags `inputs`, `vocabulary`, `prefix`, `num_inputs` and `prompts`.
+  """
+
+  def read():
+    text = pathlib.Path(args.inputs).read_text(encoding="utf-8")
+    texts = [args.prefix + line for line in text.splitlines()[: args.num_inputs]]
+    return _encoded(args.vocabulary, texts, args.prompts)
+
+  return read
+
+
+def demo(pair: DemoPair, count: int) -> Callable[[], Tokens]:
+  """Returns what makes the first texts of a demo pair's test split."""
+
+  def read():
+    from specdec_t5x.demo import corpora
+
+    texts = [text for text, _ in corpora.held_out_texts(pair.name, count)]
+    return _encoded(pair.vocabulary, texts, pair.are_prompts, pair.max_input)
+
+  return read
+
+
+def published(
+  task: str, args: argparse.Namespace, max_input: int
+) -> Callable[[], Tokens]:
+  """Returns what reads a test set through its seqio task and TFDS.
+
+  Args:
+    task: "ende" (WMT14 newstest2014) or "cnndm".
+    args: flags `vocabulary`, `tfds_data_dir` and `num_inputs`.
+    max_input: tokens of an input; longer ones are cut, as in T5.
+  """
+
+  def read():
+    import seqio
+
+    from specdec_t5x.data import tasks, vocabularies
+
+    if args.tfds_data_dir:
+      seqio.set_tfds_data_dir_override(args.tfds_data_dir)
+    register = {"ende": tasks.wmt14_ende, "cnndm": tasks.cnn_dailymail}[task]
+    path = args.vocabulary or vocabularies.DEFAULT_T5_VOCABULARY
+    vocabulary = vocabularies.sentencepiece_vocabulary(path, extra_ids=100)
+    name = register(vocabulary=vocabulary)
+    try:
+      dataset = seqio.get_mixture_or_task(name).get_dataset(
+        {"inputs": max_input, "targets": max_input}, split="test", shuffle=False
+      )
+    except Exception as error:  # TFDS and its readers raise types of their own.
+      raise ValueError(
+        f"The test set of {task!r} can't be read ({type(error).__name__}: {error}). "
+        "Give --tfds-data-dir with the dataset; scripts/prepare_tfds.py makes it from "
+        "files of yours."
+      ) from error
+    dataset = dataset.take(args.num_inputs or -1)
+    ids = [example["inputs"].tolist() for example in dataset.as_numpy_iterator()]
+    return ids, vocabulary.eos_id
+
+  return read
+
+
+def _encoded(vocabulary, texts, are_prompts, max_input=None):
+  try:
+    processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
+  except (RuntimeError, OSError) as error:
+    raise ValueError(
+      f"{vocabulary!r} is not a SentencePiece model: {error}. Give the one that the "
+      "models were trained with."
+    ) from error
+  # A prompt goes on; an encoder's input has its end of sequence.
+  end = [] if are_prompts else [processor.eos_id()]
+  cut = None if max_input is None else max_input - len(end)
+  ids = [[*processor.encode(text)[:cut], *end] for text in texts]
+  return ids, processor.eos_id()

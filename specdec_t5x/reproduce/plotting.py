@@ -1,0 +1,47 @@
+"""What the figures have in common. matplotlib is needed here alone."""
+
+import importlib.util
+import pathlib
+
+_DPI = 150
+
+
+def require_matplotlib() -> None:
+  """Raises a ValueError that says how to install matplotlib where it is missing."""
+  if importlib.util.find_spec("matplotlib") is None:
+    raise ValueError(
+      "Figures need matplotlib, which is not installed. Install it with "
+      "pip install 'specdec_t5x[reproduce]'; the tables do without it."
+    )
+
+
+def new_figure(width: float, height: float, panels: int = 1):
+  """Returns a figure and its axes side by side, a list.
+
+  Args:
+    width: in inches.
+    height: in inches.
+    panels: how many.
+  """
+  # Without pyplot: no window system, no state.
+  from matplotlib.figure import Figure
+
+  figure = Figure(figsize=(width, height), layout="constrained")
+  axes = figure.subplots(1, panels, squeeze=False)[0]
+  for axis in axes:
+    axis.grid(alpha=0.3, linewidth=0.6)
+  return figure, list(axes)
+
+
+def save(figure, folder: str, name: str) -> list[str]:
+  """Writes NAME.png and NAME.svg and returns their paths."""
+  from matplotlib import rc_context
+
+  directory = pathlib.Path(folder)
+  directory.mkdir(parents=True, exist_ok=True)
+  paths = [str(directory / f"{name}.{kind}") for kind in ("png", "svg")]
+  figure.savefig(paths[0], dpi=_DPI)
+  # The same figure gives the same file: no date, no random names.
+  with rc_context({"svg.hashsalt": name}):
+    figure.savefig(paths[1], metadata={"Date": None})
+  return paths
