@@ -8,7 +8,7 @@ import specdec_t5x
 from specdec_t5x import Sampling
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
-from tests.t5x_bridge import tiny
+from tests.t5x_bridge import tiny, tiny_gpt
 
 INPUTS = tiny.sentences(5, seed=4)
 
@@ -44,6 +44,22 @@ def test_drafts_may_stop_early(setup):
   assert sum(o.drafted for o in outputs) < sum(o.drafted for o in fixed)
 
 
+def test_a_decoder_only_target_goes_on_from_prompts(setup, tmp_path):
+  _, t5, vocabulary = setup
+  target, draft = (
+    specdec_t5x.load_model(tiny.save_t5x(tmp_path / str(seed), config, seed=seed))
+    for seed, config in ((1, tiny_gpt.TARGET), (2, tiny_gpt.DRAFT))
+  )
+  prompts = ["the old man", "", "a"]
+  settings = {"max_length": 10, "batch_size": 2}
+  outputs = specdec_t5x.generate(prompts, target, draft, vocabulary, **settings)
+  expected = specdec_t5x.generate(prompts, target, None, vocabulary, **settings)
+  assert [o.tokens for o in outputs] == [o.tokens for o in expected]
+  assert len({tuple(o.tokens) for o in outputs}) > 1
+  with pytest.raises(ValueError, match="must both be encoder-decoders or both"):
+    specdec_t5x.generate(prompts, target, t5, vocabulary, **settings)
+
+
 def test_sampling_is_fixed_by_the_seed(setup):
   sample = lambda seed: [
     o.tokens
@@ -68,7 +84,7 @@ def test_a_rule_that_does_not_keep_the_law_is_warned_of(setup):
   assert warning.filename == __file__
 
 
-@pytest.mark.parametrize("config", [tiny.TARGET, tiny.DRAFT])
+@pytest.mark.parametrize("config", [tiny.TARGET, tiny.DRAFT, tiny_gpt.TARGET])
 def test_the_configuration_is_read_off_the_shapes(config, tmp_path):
   assert config_from_shapes(parameter_shapes(tiny.save_t5x(tmp_path, config))) == config
 

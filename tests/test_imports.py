@@ -17,7 +17,7 @@ ALLOWED = {
   "training": {"core", "network", "data"},
   "t5x_bridge": {"core", "network", "analysis", "drafters", "decoding", "data"},
 }
-for top in ("demo", "report", "peers"):
+for top in ("demo", "report", "peers", "reproduce"):
   ALLOWED[top] = {*ALLOWED, top}
 
 
