@@ -10,6 +10,7 @@ The target has random weights of a T5 1.1 size and is made to say the given outp
 import argparse
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Sequence
 
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _texts(args, processor):
-  fields = [args.source, args.output_field]
+  fields = [args.source] if args.lead else [args.source, args.output_field]
   rows = text_files.read_fields(args.texts, fields)[: args.num_texts]
   eos_id = processor.eos_id()
   if processor.vocab_size() > VOCAB_SIZE:
@@ -70,10 +71,17 @@ def _texts(args, processor):
       replay.padded(
         processor.encode(args.prefix + row[args.source]), args.input_length, eos_id
       ),
-      replay.padded(processor.encode(row[args.output_field]), args.max_length, eos_id),
+      replay.padded(processor.encode(_output(args, row)), args.max_length, eos_id),
     )
     for row in rows
   ]
+
+
+def _output(args, row):
+  if not args.lead:
+    return row[args.output_field]
+  sentences = re.split(r"(?<=[.!?]) +", row[args.source])
+  return " ".join(sentences[: args.lead])
 
 
 def _markdown(rows):
@@ -99,6 +107,12 @@ def _parser() -> argparse.ArgumentParser:
   add("--texts", metavar="FILE", required=True, help="JSONL or CSV")
   add("--source", default="article", help="the input's field (%(default)s)")
   add("--output-field", default="highlights", help="the output's (%(default)s)")
+  add(
+    "--lead",
+    type=int,
+    default=0,
+    help="the output is instead the input's first so many sentences",
+  )
   add("--prefix", default="", help="before each input")
   add("--vocabulary", metavar="FILE", required=True, help="a SentencePiece model")
   add("--size", choices=SIZES, default="small", help="of the target (%(default)s)")

@@ -30,6 +30,14 @@ def test_an_output_that_repeats_its_input_is_copied(flags, tmp_path, capsys):
   assert "| 3 of 3 |" in capsys.readouterr().out
 
 
+def test_the_first_sentences_of_the_input_may_be_the_output(flags, tmp_path):
+  (tmp_path / "texts.jsonl").write_text('{"article": "the old dog. a cat. the man"}\n')
+  assert bench_copy.main([*flags, "--lead=1"]) == 0
+  (row,) = json.loads((tmp_path / "out" / "copy.json").read_text())["rows"]
+  assert row["identical"] == row["texts"] == 1
+  assert row["alpha"] > 0.5
+
+
 def test_bad_input_is_named(flags, tmp_path, capsys):
   assert bench_copy.main([*flags, "--source=story"]) == 1
   assert "story" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from specdec_t5x.core.types import Proposal, Verdict
 # Of two earlier places the one with the longer match is copied; beyond this many tokens
 # the first one wins.
 LONGEST_MATCH = 6
-DEFAULT_MATCH = 2
+DEFAULT_MATCH = 3
 _PADDING = 0
 
 

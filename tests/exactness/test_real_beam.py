@@ -46,7 +46,7 @@ def test_hypotheses_are_upstreams(vocabulary, params):
     Transformer(real_data.M30K_DRAFT),
     vocabulary,
     vocabulary,
-    GREEDY,
+    sampling=GREEDY,
     gamma=2,
     draft_beam_size=8,
     default_decoder_params=models.DecoderParams(num_decodes=4),

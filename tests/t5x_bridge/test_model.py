@@ -186,7 +186,7 @@ def test_guarantee(vocabulary):
     ({"draft": tiny.config(1, 8, vocab_size=72)}, "must share a vocabulary"),
     ({"drafter": "copy"}, "DRAFTER='copy' has no draft network, got a Transformer"),
     ({"drafter": "ngram"}, "DRAFTER='ngram' does not go with a Transformer"),
-    ({"copy_match": 3}, "COPY_MATCH=3 needs DRAFTER='copy'"),
+    ({"copy_match": 2}, "COPY_MATCH=2 needs DRAFTER='copy'"),
     (
       {"target": tiny.config(1, 8, 24), "draft": tiny.config(1, 8, 24)},
       "The vocabulary has 30 tokens",
