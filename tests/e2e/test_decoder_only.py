@@ -2,6 +2,7 @@
 
 import pytest
 
+from specdec_t5x import api
 from tests.e2e import runs
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -66,13 +67,18 @@ def test_speculation_writes_the_plain_models_tokens(pair, tmp_path):
     GAMMA=3,
     PROMPT_WORDS=1,
   )
-  runs.completed(
-    *("configs/baseline_lm.gin", gin_file),
-    INFER_OUTPUT_DIR=str(tmp_path / "plain"),
-    PROMPT_WORDS=1,
-  )
   tokens = runs.tokens(tmp_path / "spec")
-  assert tokens == runs.tokens(tmp_path / "plain")
+  checkpoint = str(gin_file.parent / "target" / "checkpoint_7")
+  prompts = [text.split()[0] for text in tiny.sentences(EXAMPLES, seed=5)]
+  plain = api.generate(
+    prompts,
+    api.load_model(checkpoint),
+    None,
+    str(gin_file.parent / "tiny.model"),
+    max_length=12,
+    batch_size=8,
+  )
+  assert tokens == [output.tokens for output in plain]
   assert len(tokens) == EXAMPLES
   assert len({tuple(row) for row in tokens}) > 1
   summary = runs.summary(tmp_path / "spec")

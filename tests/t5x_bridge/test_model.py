@@ -6,6 +6,8 @@ from t5x import models
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import Guarantee
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.t5x_bridge.model import SpeculativeEncoderDecoderModel
 from tests.t5x_bridge import tiny
 
 LENGTH = 12
@@ -204,6 +206,22 @@ def test_every_exact_rule_keeps_the_greedy_output(vocabulary, batch, name):
   several = {"num_candidates": 2} if name in ("kseq", "recursive") else {}
   model = tiny.speculative(vocabulary, verification=name, **several)
   params = tiny.variables(model)["params"]
+  plain, _ = predict(tiny.plain(vocabulary), params["target"], batch)
+  np.testing.assert_array_equal(predict(model, params, batch)[0], plain)
+
+
+def test_copying_keeps_the_greedy_output(vocabulary, batch):
+  model = SpeculativeEncoderDecoderModel(
+    Transformer(tiny.TARGET),
+    None,
+    *(vocabulary, vocabulary),
+    sampling=Sampling(0.0),
+    gamma=3,
+    drafter="copy",
+    copy_match=1,
+  )
+  params = tiny.variables(model)["params"]
+  assert set(params) == {"target"}
   plain, _ = predict(tiny.plain(vocabulary), params["target"], batch)
   np.testing.assert_array_equal(predict(model, params, batch)[0], plain)
 

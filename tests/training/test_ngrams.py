@@ -42,8 +42,7 @@ def laws(table, params, tokens):
   return np.exp(logits)
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 5])
-@pytest.mark.parametrize("width", [1, 2, 6])
+@pytest.mark.parametrize(("order", "width"), [(1, 1), (2, 2), (3, 6), (5, 2)])
 def test_the_table_has_the_interpolated_law(order, width):
   table, params = estimate(TEXTS, SIZE, order, width)
   # Contexts that were counted, parts of which were, and that never were.
