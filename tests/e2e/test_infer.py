@@ -143,28 +143,15 @@ def test_settings_reach_the_loop_and_a_bounded_run_says_so_first(pair, tmp_path)
 
 def test_bad_input_ends_the_run_before_any_model_work(pair, tmp_path):
   gin_file, draft = pair
-  settings = {"DRAFT_CHECKPOINT_PATH": draft, "INFER_OUTPUT_DIR": str(tmp_path)}
-  bad = [
-    ({"GAMMA": 0}, "GAMMA must be a whole number of at least 1, got 0"),
-    ({"MIXTURE_OR_TASK_NAME": "wmt99"}, "Unknown task 'wmt99'"),
-  ]
-  for change, message in bad:
-    process = runs.infer(*("configs/spec_ende.gin", gin_file), **{**settings, **change})
-    assert process.returncode != 0
-    assert message in process.stderr
-  assert not list(tmp_path.glob("tmp-*"))
-
-
-def test_a_finished_run_is_not_taken_for_one_with_other_settings(pair, speculative):
-  gin_file, draft = pair
   process = runs.infer(
     *("configs/spec_ende.gin", gin_file),
     DRAFT_CHECKPOINT_PATH=draft,
-    INFER_OUTPUT_DIR=str(speculative),
-    GAMMA=4,
+    INFER_OUTPUT_DIR=str(tmp_path),
+    MIXTURE_OR_TASK_NAME="wmt99",
   )
   assert process.returncode != 0
-  assert "gamma: 3 -> 4" in process.stderr
+  assert "Unknown task 'wmt99'" in process.stderr
+  assert not list(tmp_path.glob("tmp-*"))
 
 
 def test_without_the_demo_pair_a_bare_job_names_what_makes_it(tmp_path):
@@ -172,20 +159,6 @@ def test_without_the_demo_pair_a_bare_job_names_what_makes_it(tmp_path):
   process = runs.infer("configs/spec_cnndm.gin", cwd=tmp_path)
   assert process.returncode != 0
   assert "`make demo-all` makes" in process.stderr
-
-
-def test_an_unwritable_output_directory_is_refused(pair, tmp_path):
-  gin_file, draft = pair
-  blocked = tmp_path / "file"
-  blocked.write_text("in the way")
-  process = runs.infer(
-    *("configs/spec_ende.gin", gin_file),
-    DRAFT_CHECKPOINT_PATH=draft,
-    INFER_OUTPUT_DIR=str(blocked / "out"),
-  )
-  assert process.returncode != 0
-  assert str(blocked) in process.stderr
-  assert blocked.read_text() == "in the way"
 
 
 def test_a_damaged_target_is_named(pair, tmp_path):
