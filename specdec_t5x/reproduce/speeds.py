@@ -75,8 +75,8 @@ def paper_row(
   return next((r for r in rows if tuple(r[n] for n in names) == wanted), None)
 
 
-def _measured(args, cells, todo) -> Iterator[Speed]:
-  for job in todo:
+def _measured(args, cells, wanted) -> Iterator[Speed]:
+  for job in wanted:
     study = job.load()
     requests = [
       (draft, Setting(gamma, temperature))

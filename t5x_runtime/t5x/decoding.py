@@ -124,13 +124,9 @@ def temperature_sample(
     last_index=_last_index(rows, initial_index, max_decode_steps, per_row),
     logit_callback_fn=logit_callback_fn,
   )
-  # A prefilled cache has an index a row, any other one index for all.
-  expand_leaf = lambda leaf: (
-    expand(leaf, offset=cache_offset) if leaf.ndim > cache_offset else leaf
-  )
   state = _sampling_init(
     rows,
-    cache_map(expand_leaf, cache, apply_to_index=initial_index is not None),
+    _expand_cache(cache, num_decodes, cache_offset, initial_index is not None),
     jax.random.PRNGKey(0) if decode_rng is None else decode_rng,
     None if initial_index is None else expand(jnp.asarray(initial_index)),
   )
@@ -142,6 +138,16 @@ def temperature_sample(
     jnp.take_along_axis(decodes, order[..., None], axis=1),
     jnp.take_along_axis(scores, order, axis=1),
   )
+
+
+def _expand_cache(cache, num_decodes, cache_offset, is_prefilled):
+  """A prefilled cache has an index a row, any other one index for all."""
+  expand = lambda leaf: (
+    flat_batch_beam_expand(leaf, num_decodes, offset=cache_offset)
+    if leaf.ndim > cache_offset
+    else leaf
+  )
+  return cache_map(expand, cache, apply_to_index=is_prefilled)
 
 
 def _check_truncation(topk, topp) -> None:
