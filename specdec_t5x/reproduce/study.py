@@ -11,6 +11,7 @@ from jaxtyping import Array, Int
 
 from specdec_t5x import api, assemble
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.drafters.copy import DEFAULT_MATCH
 from specdec_t5x.network.ngram import NgramTable
 from specdec_t5x.report.environment import environment
 
@@ -129,7 +130,8 @@ def load_draft(name: str, source: str, dtype: str) -> Draft:
     ValueError: where there is nothing to load.
   """
   if source == COPY:
-    return Draft(name, source, None, COPY, COPY)
+    # Another least match drafts other tokens: its cells are not these.
+    return Draft(name, source, None, COPY, f"match {DEFAULT_MATCH}")
   path, _, order = source.partition("@")
   model = api.load_model(path, dtype)
   if order:
