@@ -121,7 +121,7 @@ LM = DemoPair(
   gamma=7,
   max_input=16,
   max_output=128,
-  target=_part("lm", "target", "7.8M parameters", "demo_lm_target", 800, 3),
+  target=_part("lm", "target", "7.8M parameters", "demo_lm_target", 800, 4.5),
   drafts=(_part("lm", "draft_small", "0.4M, distilled", "demo_lm_draft", 800, 1.5),),
   are_prompts=True,
 )
