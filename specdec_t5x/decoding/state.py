@@ -8,6 +8,7 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+from flax.linen.partitioning import with_sharding_constraint
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from specdec_t5x.core.types import Cache
@@ -129,13 +130,16 @@ def initial_state(
   # A block may reach gamma + 1 tokens beyond the last place of the output.
   size = 1 + prompts.shape[1] + num_slots(max_length, gamma)
   sequences = jnp.zeros((rows, size), jnp.int32).at[:, 0].set(START_TOKEN)
+  sequences = sequences.at[:, 1 : prompts.shape[1] + 1].set(prompts)
+  # Rows lie on the devices that their inputs lie on, where a partitioner has rules.
+  by_row = lambda x: with_sharding_constraint(x, ("batch", *[None] * (x.ndim - 1)))
   return DecodeState(
-    sequences=sequences.at[:, 1 : prompts.shape[1] + 1].set(prompts),
-    starts=lengths,
-    lengths=lengths,
-    ended=jnp.zeros(rows, bool),
-    scores=jnp.zeros(rows),
-    keys=keys,
+    sequences=by_row(sequences),
+    starts=by_row(lengths),
+    lengths=by_row(lengths),
+    ended=by_row(jnp.zeros(rows, bool)),
+    scores=by_row(jnp.zeros(rows)),
+    keys=by_row(keys),
     iteration=jnp.zeros((), jnp.int32),
     target_cache=target_cache,
     drafter_state=drafter_state,

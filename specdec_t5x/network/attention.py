@@ -30,7 +30,7 @@ class MultiHeadAttention(nn.Module):
     width, normal = cfg.num_heads * cfg.head_dim, nn.initializers.variance_scaling
     init = normal(1.0, "fan_in", "normal")
     scaled_init = normal(1.0 / cfg.head_dim, "fan_in", "normal")
-    into, out_of = ("embed", "joined_kv"), ("joined_kv", "embed")
+    into, out_of = cfg.axes("embed", "joined_kv"), cfg.axes("joined_kv", "embed")
     self.query = Dense(width, into, cfg.dtype, scaled_init)
     self.key = Dense(width, into, cfg.dtype, init)
     self.value = Dense(width, into, cfg.dtype, init)

@@ -1,12 +1,22 @@
 """The hyperparameters of a network: T5, or decoder-only."""
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 
+from specdec_t5x.core.checks import is_whole
+
 ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "tanh")
 DTYPES = ("float32", "bfloat16", "float16")
+# How a network lies on the devices of the mesh's 'model' axis, by the logical axes that
+# stay whole: relative position biases and caches alone are divided by heads.
+SHARDINGS = {
+  "full": (),
+  "no_heads": ("heads",),
+  "replicated": ("vocab", "embed", "mlp", "heads", "joined_kv"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +34,7 @@ class NetworkConfig:
     dropout_rate: used only where dropout is enabled.
     logits_via_embedding: whether the embedding is also the output projection.
     float32_attention_logits: whether attention scores are float32 at any `dtype`.
+    sharding: one of `SHARDINGS`: which of the partitioner's rules this network obeys.
   """
 
   vocab_size: int
@@ -36,12 +47,14 @@ class NetworkConfig:
   dropout_rate: float = 0.1
   logits_via_embedding: bool = False
   float32_attention_logits: bool = False
+  sharding: str = "full"
 
   def __post_init__(self):
     kind = type(self).__name__
     # A list would make the configuration, and so every jitted program, unhashable.
     object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
-    object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
+    with contextlib.suppress(TypeError):  # Refused below.
+      object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
     if self.dtype not in DTYPES:
       raise ValueError(f"{kind}.dtype must be one of {DTYPES}, got {self.dtype!r}.")
     unknown = [name for name in self.mlp_activations if name not in ACTIVATIONS]
@@ -50,10 +63,21 @@ class NetworkConfig:
         f"{kind}.mlp_activations must be names among {ACTIVATIONS}, got "
         f"{self.mlp_activations!r}. T5 1.0 has ('relu',), T5 1.1 ('gelu', 'linear')."
       )
-    sizes = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-    for name, value in sizes.items():
-      if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-        raise ValueError(f"{kind}.{name} must be at least 1, got {value}.")
+    if self.sharding not in SHARDINGS:
+      raise ValueError(
+        f"{kind}.sharding must be one of {tuple(SHARDINGS)}, got {self.sharding!r}. "
+        "Set TARGET_SHARDING and DRAFT_SHARDING."
+      )
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if field.type is int and not is_whole(value, 1):
+        raise ValueError(
+          f"{kind}.{field.name} must be a whole number of at least 1, got {value!r}."
+        )
+
+  def axes(self, *names: str) -> tuple[str | None, ...]:
+    """Returns logical axes, None where `sharding` keeps the network whole."""
+    return tuple(None if n in SHARDINGS[self.sharding] else n for n in names)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ Shapes: B batch, N block, S slots, D width, V vocabulary.
 
 import flax.linen as nn
 import jax.numpy as jnp
+from flax.linen.partitioning import with_sharding_constraint
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.network import cache as cache_lib
@@ -30,12 +31,12 @@ class DecoderLayer(nn.Module):
 
   def setup(self):
     cfg = self.config
-    self.pre_self_attention_layer_norm = LayerNorm(cfg.dtype)
+    self.pre_self_attention_layer_norm = LayerNorm(cfg)
     self.self_attention = MultiHeadAttention(cfg)
     if self.cross_attention:
-      self.pre_cross_attention_layer_norm = LayerNorm(cfg.dtype)
+      self.pre_cross_attention_layer_norm = LayerNorm(cfg)
       self.encoder_decoder_attention = MultiHeadAttention(cfg)
-    self.pre_mlp_layer_norm = LayerNorm(cfg.dtype)
+    self.pre_mlp_layer_norm = LayerNorm(cfg)
     self.mlp = MlpBlock(cfg)
     self.dropout = dropout(cfg)
 
@@ -71,10 +72,10 @@ class Decoder(nn.Module):
     self.layers = [
       DecoderLayer(cfg, self.cross_attention) for _ in range(cfg.num_decoder_layers)
     ]
-    self.decoder_norm = LayerNorm(cfg.dtype)
+    self.decoder_norm = LayerNorm(cfg)
     self.dropout = dropout(cfg)
     if not cfg.logits_via_embedding:
-      self.logits_dense = Dense(cfg.vocab_size, ("embed", "vocab"), "float32")
+      self.logits_dense = Dense(cfg.vocab_size, cfg.axes("embed", "vocab"), "float32")
 
   def cross_key_values(self, encoded) -> list[KeyValues]:
     """Returns each layer's keys and values of the encoded input."""
@@ -195,8 +196,14 @@ class CachedNetwork(nn.Module):
     """Returns a cache of `num_slots` tokens a row that knows of no input."""
     cfg = self.config
     shape = (rows, cfg.num_heads, num_slots, cfg.head_dim)
-    empty = tuple(jnp.zeros(shape, cfg.dtype) for _ in range(cfg.num_decoder_layers))
-    return DecoderCache(jnp.zeros(rows, jnp.int32), keys=empty, values=empty)
+    empty = self.by_heads(jnp.zeros(shape, cfg.dtype))
+    layers = (empty,) * cfg.num_decoder_layers
+    return DecoderCache(jnp.zeros(rows, jnp.int32), keys=layers, values=layers)
+
+  def by_heads(self, keys: Float[Array, "B H S K"]) -> Float[Array, "B H S K"]:
+    """Returns keys or values, divided over devices as the partitioner's rules say."""
+    axes = ("batch", *self.config.axes("heads"), None, None)
+    return with_sharding_constraint(keys, axes)
 
   # ---- The cache as T5X's collection. ----
 

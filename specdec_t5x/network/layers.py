@@ -29,7 +29,7 @@ class Dense(nn.Module):
   """
 
   features: int
-  axes: tuple[str, str]
+  axes: tuple[str | None, str | None]
   dtype: str = "float32"
   kernel_init: Callable = nn.initializers.variance_scaling(
     1.0, "fan_in", "truncated_normal"
@@ -47,17 +47,22 @@ class Dense(nn.Module):
 class LayerNorm(nn.Module):
   """T5's layer norm, computed in float32: x / sqrt(mean(x^2) + 1e-6) * scale."""
 
-  dtype: str = "float32"
+  config: NetworkConfig
 
   @nn.compact
   def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
+    cfg = self.config
     scale = param_with_axes(
-      "scale", nn.initializers.ones, (x.shape[-1],), jnp.float32, axes=("embed",)
+      "scale",
+      nn.initializers.ones,
+      (x.shape[-1],),
+      jnp.float32,
+      axes=cfg.axes("embed"),
     )
     x = x.astype(jnp.float32)
     mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-    normed = (x * jax.lax.rsqrt(mean_square + 1e-6)).astype(self.dtype)
-    return normed * jnp.asarray(scale, self.dtype)
+    normed = (x * jax.lax.rsqrt(mean_square + 1e-6)).astype(cfg.dtype)
+    return normed * jnp.asarray(scale, cfg.dtype)
 
 
 class MlpBlock(nn.Module):
@@ -73,10 +78,10 @@ class MlpBlock(nn.Module):
     hidden = 1.0
     for i, activation in enumerate(cfg.mlp_activations):
       name = "wi" if len(cfg.mlp_activations) == 1 else f"wi_{i}"
-      part = Dense(cfg.mlp_dim, ("embed", "mlp"), cfg.dtype, name=name)(x)
+      part = Dense(cfg.mlp_dim, cfg.axes("embed", "mlp"), cfg.dtype, name=name)(x)
       hidden *= part if activation == "linear" else getattr(nn, activation)(part)
     hidden = dropout(cfg)(hidden, deterministic=deterministic)
-    return Dense(cfg.emb_dim, ("mlp", "embed"), cfg.dtype, name="wo")(hidden)
+    return Dense(cfg.emb_dim, cfg.axes("mlp", "embed"), cfg.dtype, name="wo")(hidden)
 
 
 class Embed(nn.Module):
@@ -94,7 +99,7 @@ class Embed(nn.Module):
       nn.initializers.normal(stddev=1.0),
       (self.config.vocab_size, self.config.emb_dim),
       jnp.float32,
-      axes=("vocab", "embed"),
+      axes=self.config.axes("vocab", "embed"),
     )
 
   def __call__(self, tokens: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
@@ -119,7 +124,7 @@ class RelativePositionBias(nn.Module):
       nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
       (self.config.num_heads, NUM_BUCKETS),
       jnp.float32,
-      axes=("heads", "relpos_buckets"),
+      axes=self.config.axes("heads", "relpos_buckets"),
     )
 
   def __call__(

@@ -31,9 +31,9 @@ class EncoderLayer(nn.Module):
 
   def setup(self):
     cfg = self.config
-    self.pre_attention_layer_norm = LayerNorm(cfg.dtype)
+    self.pre_attention_layer_norm = LayerNorm(cfg)
     self.attention = MultiHeadAttention(cfg)
-    self.pre_mlp_layer_norm = LayerNorm(cfg.dtype)
+    self.pre_mlp_layer_norm = LayerNorm(cfg)
     self.mlp = MlpBlock(cfg)
     self.dropout = dropout(cfg)
 
@@ -54,7 +54,7 @@ class Encoder(nn.Module):
     cfg = self.config
     self.relpos_bias = RelativePositionBias(cfg, bidirectional=True)
     self.layers = [EncoderLayer(cfg) for _ in range(cfg.num_encoder_layers)]
-    self.encoder_norm = LayerNorm(cfg.dtype)
+    self.encoder_norm = LayerNorm(cfg)
     self.input_dropout = dropout(cfg)
     self.output_dropout = nn.Dropout(cfg.dropout_rate)
 
@@ -93,8 +93,8 @@ class Transformer(CachedNetwork):
   def _with_input(self, cache, encoded, encoder_input_tokens) -> DecoderCache:
     cross = self.decoder.cross_key_values(encoded)
     return cache.replace(
-      cross_keys=tuple(key for key, _ in cross),
-      cross_values=tuple(value for _, value in cross),
+      cross_keys=tuple(self.by_heads(key) for key, _ in cross),
+      cross_values=tuple(self.by_heads(value) for _, value in cross),
       encoder_mask=encoder_input_tokens > 0,
     )
 

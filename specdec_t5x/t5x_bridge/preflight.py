@@ -12,6 +12,7 @@ from t5x import utils
 
 from specdec_t5x.assemble import PAIR
 from specdec_t5x.t5x_bridge.checkpoint import Shapes, flat_shapes, parameter_shapes
+from specdec_t5x.t5x_bridge.layout import check_layout
 from specdec_t5x.t5x_bridge.model import SpeculativeLoop
 from specdec_t5x.t5x_bridge.writer import SUMMARY
 
@@ -23,6 +24,7 @@ def check_run(
   target_path: str,
   draft_path: str | None = None,
   settings: Mapping[str, Any] | None = None,
+  partitioner: Any = None,
 ) -> None:
   """Checks task, vocabularies, output directory and checkpoints of a run.
 
@@ -48,8 +50,11 @@ def check_run(
   check_writable(output_dir)
   if settings is not None:
     check_same_run(output_dir, settings)
+  variables = abstract_variables(model, dataset_cfg.task_feature_lengths)
+  if partitioner is not None:
+    check_layout(variables, partitioner, dataset_cfg.batch_size)
   paths = dict(zip(PAIR, (target_path, draft_path), strict=True))
-  expected = expected_shapes(model, dataset_cfg.task_feature_lengths)
+  expected = expected_shapes(model, variables)
   for name, shapes in expected.items():
     macro = f"{name.upper()}_CHECKPOINT_PATH"
     check_checkpoint(macro, paths[name], shapes)
@@ -107,17 +112,21 @@ def check_same_run(output_dir: str, settings: Mapping[str, Any]) -> None:
     )
 
 
-def expected_shapes(model, lengths: Mapping[str, int]) -> dict[str, Shapes]:
-  """Returns the parameter shapes of each network of `model`, by its name."""
+def abstract_variables(model, lengths: Mapping[str, int]) -> Mapping[str, Any]:
+  """Returns `params` and `params_axes` of `model`, with shapes for arrays."""
   input_shapes = {
     "encoder_input_tokens": (1, lengths["inputs"]),
     "decoder_input_tokens": (1, lengths["targets"]),
   }
   input_types = dict.fromkeys(input_shapes, jax.numpy.int32)
-  variables = jax.eval_shape(
+  return jax.eval_shape(
     lambda rng: model.get_initial_variables(rng, input_shapes, input_types),
     jax.random.PRNGKey(0),
   )
+
+
+def expected_shapes(model, variables: Mapping[str, Any]) -> dict[str, Shapes]:
+  """Returns the parameter shapes of each network of `model`, by its name."""
   params = variables["params"]
   if not isinstance(model, SpeculativeLoop):
     params = {"target": params}

@@ -31,7 +31,8 @@ def test_a_checkpoint_that_is_not_there_or_another_network_s_is_refused(
   vocabulary, tmp_path
 ):
   model = tiny.speculative(vocabulary)
-  expected = preflight.expected_shapes(model, {"inputs": 8, "targets": 8})
+  variables = preflight.abstract_variables(model, {"inputs": 8, "targets": 8})
+  expected = preflight.expected_shapes(model, variables)
   with pytest.raises(ValueError, match="DRAFT_CHECKPOINT_PATH: missing is not"):
     preflight.check_checkpoint("DRAFT_CHECKPOINT_PATH", "missing", expected["draft"])
   path = tiny.save_t5x(tmp_path / "target", tiny.TARGET, seed=1)

@@ -1,0 +1,89 @@
+"""Says whether a run fits its devices: compiles it for them, without them.
+
+Takes the gin files and bindings of `python -m t5x.infer`; no weights are read, and no
+checkpoint need be there:
+
+  python scripts/compile_ahead.py --devices=4 --gin_file=configs/spec_ende.gin \
+    --gin_file=configs/pairs/t5_1_1_xxl_small.gin --gin.DRAFT_SHARDING="'replicated'" \
+    --gin.TARGET_CHECKPOINT_PATH=None --gin.DRAFT_CHECKPOINT_PATH=None \
+    --gin.partitioning.PjitPartitioner.num_partitions=4
+
+By default for virtual CPU devices, whose compiler computes bfloat16 products in
+float32; with --topology=v4:2x2x1 for that TPU slice, by the TPU's own compiler (`pip
+install libtpu`; no TPU is needed).
+"""
+
+import argparse
+import os
+import sys
+
+
+def infer(
+  *, model, dataset_cfg, restore_checkpoint_cfg, partitioner, devices=None, **others
+):
+  """Stands where gin binds T5X's `infer`: compiles, and prints what it needs."""
+  del others  # What a run has besides: its outputs, its chunks.
+  from specdec_t5x.t5x_bridge.ahead import compile_ahead
+
+  dtype = restore_checkpoint_cfg.dtype
+  needs = compile_ahead(model, dataset_cfg, partitioner, dtype, devices)
+  mesh = " x ".join(f"{size} ({name})" for name, size in needs.mesh.items())
+  print(f"Mesh: {mesh}. Sizes in GB (10^9 bytes) on each device.")
+  print(f"parameters {needs.params / 1e9:8.2f}")
+  print(f"temporary  {needs.temporary / 1e9:8.2f}")
+  print(f"sum        {(needs.params + needs.temporary) / 1e9:8.2f}")
+  for when, counts in needs.collectives.items():
+    kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())) or "none"
+    print(f"collectives, {when}: {kinds}")
+
+
+def _topology(name: str | None):
+  """Returns the devices of a described TPU slice; None for the machine's own."""
+  if name is None:
+    return None
+  import numpy as np
+  from jax.experimental import topologies
+
+  # As JAX runs a v4: its two cores are one device.
+  options = {"chip_config_name": "megacore"} if name.startswith("v4:") else {}
+  if name.endswith(":1x1x1"):
+    options["chips_per_host_bounds"] = (1, 1, 1)
+  slice_ = topologies.get_topology_desc(name, platform="tpu", **options)
+  return np.array(slice_.devices)
+
+
+def _main():
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--devices", type=int, default=1, help="how many there are")
+  parser.add_argument("--topology", help="of a TPU slice, as v4:2x2x1")
+  parser.add_argument("--gin_file", action="append", default=[], help="later ones win")
+  values, bindings = parser.parse_known_args()
+  # Before JAX is imported: it counts devices once.
+  count = f"--xla_force_host_platform_device_count={values.devices}"
+  os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {count}"
+
+  import gin
+  import t5x
+  from t5x import gin_utils
+  from t5x import infer as t5x_infer
+
+  # Gin files bind it as a part of the script that runs.
+  globals()["write_inferences_to_file"] = t5x_infer.write_inferences_to_file
+  run = gin.configurable(infer)
+  bindings = [
+    binding.removeprefix("--gin_bindings=")
+    for binding in gin_utils.rewrite_gin_args(bindings)
+  ]
+  gin_utils.parse_gin_flags(
+    [".", os.path.dirname(os.path.dirname(t5x.__file__))], values.gin_file, bindings
+  )
+  try:
+    run(devices=_topology(values.topology))
+  except ValueError as error:
+    sys.exit(f"compile_ahead: {error}")
+
+
+if __name__ == "__main__":
+  _main()

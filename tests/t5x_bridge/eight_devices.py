@@ -1,0 +1,109 @@
+"""Decodes on eight virtual devices as on one; prints what came out as JSON.
+
+`python -m tests.t5x_bridge.eight_devices` starts a process of its own, since JAX counts
+its devices once. `test_devices` says what must hold.
+"""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import seqio
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from t5x import partitioning, utils
+from t5x.train_state import InferenceState
+
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.t5x_bridge.ahead import compile_ahead
+from tests.t5x_bridge import tiny
+
+ROWS, ENCODED, ROOM = 16, 24, 32
+MESHES = {"data 8": 1, "model 8": 8, "data 2, model 4": 4}
+# Eight heads can be divided by eight; the draft's two can't.
+TARGET = dataclasses.replace(tiny.config(2, 64, 264), num_heads=8)
+DRAFT = tiny.config(1, 16, 264)
+
+
+def _model(draft_sharding, temperature):
+  draft = dataclasses.replace(DRAFT, sharding=draft_sharding)
+  return tiny.speculative(
+    seqio.ByteVocabulary(), Sampling(temperature), TARGET, draft, verification="token"
+  )
+
+
+def _batch():
+  rng = np.random.default_rng(0)
+  tokens = rng.integers(3, 264, (ROWS, ENCODED)).astype(np.int32)
+  return {
+    "encoder_input_tokens": tokens,
+    "decoder_input_tokens": np.zeros((ROWS, ROOM), np.int32),
+  }
+
+
+def _decode(model, variables, partitioner):
+  """Returns the tokens, and bytes of parameters and of temporaries on a device."""
+  state = InferenceState.create(variables)
+  axes = partitioner.get_mesh_axes(state)
+  place = lambda x, spec: jax.device_put(x, NamedSharding(partitioner.mesh, spec))
+  params = jax.tree.map(place, state.params, axes.params)
+  run = partitioner.partition(
+    model.predict_batch_with_aux,
+    in_axis_resources=(axes.params, P("data"), None),
+    out_axis_resources=(None, None),
+  )
+  args = params, _batch(), jax.random.PRNGKey(3)
+  program = partitioner.compile(run, *args)
+  tokens, _ = program(*args)
+  held = lambda x: x.addressable_shards[0].data.nbytes
+  return {
+    "tokens": np.asarray(tokens).tolist(),
+    "params": sum(map(held, jax.tree.leaves(params))),
+    "temporary": program.memory_analysis().temp_size_in_bytes,
+  }
+
+
+def _on_one_device(model, variables):
+  device = jax.devices()[0]
+  args = jax.device_put((variables["params"], _batch(), jax.random.PRNGKey(3)), device)
+  program = jax.jit(model.predict_batch_with_aux).lower(*args).compile()
+  tokens, _ = program(*args)
+  return {
+    "tokens": np.asarray(tokens).tolist(),
+    "params": sum(x.nbytes for x in jax.tree.leaves(variables["params"])),
+    "temporary": program.memory_analysis().temp_size_in_bytes,
+  }
+
+
+def _ahead():
+  """Returns what compiling for four by two devices says, without any weights."""
+  lengths = {"inputs": ENCODED, "targets": ROOM}
+  dataset = utils.DatasetConfig("none", lengths, "test", ROWS, shuffle=False, seed=0)
+  partitioner = partitioning.PjitPartitioner(model_parallel_submesh=(1, 1, 1, 4))
+  model = _model("no_heads", 0.0)
+  return vars(compile_ahead(model, dataset, partitioner, "float32"))
+
+
+def main():
+  out = {"ahead": _ahead()}
+  for temperature, meshes in {0: MESHES, 1: ["data 2, model 4"]}.items():
+    alone = _model("full", temperature)
+    variables = tiny.variables(alone)
+    out[f"one, T={temperature}"] = _on_one_device(alone, variables)
+    for name in meshes:
+      model_axis = MESHES[name]
+      model = _model("replicated" if model_axis == 8 else "no_heads", temperature)
+      partitioner = partitioning.PjitPartitioner(
+        model_parallel_submesh=(1, 1, 1, model_axis)
+      )
+      # The axes' names are this model's, the values the same for all.
+      named = {**variables, "params_axes": tiny.variables(model)["params_axes"]}
+      out[f"{name}, T={temperature}"] = _decode(model, named, partitioner)
+  print(json.dumps(out))
+
+
+if __name__ == "__main__":
+  jnp.zeros(())  # Starts the backend, so that a lack of devices is said at once.
+  main()

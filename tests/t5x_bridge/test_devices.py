@@ -1,0 +1,77 @@
+"""Several devices give the tokens that one gives, and share the memory."""
+
+import dataclasses
+
+import jax
+import pytest
+from t5x import partitioning
+
+from specdec_t5x.t5x_bridge import preflight
+from specdec_t5x.t5x_bridge.layout import check_layout
+from tests.processes import on_devices
+from tests.t5x_bridge import tiny
+
+MESHES = ("data 8", "model 8", "data 2, model 4")
+
+
+@pytest.fixture(scope="module")
+def results():
+  return on_devices(8, "tests.t5x_bridge.eight_devices")
+
+
+@pytest.mark.parametrize(
+  ("mesh", "temperature"), [*((mesh, 0) for mesh in MESHES), (MESHES[-1], 1)]
+)
+def test_a_mesh_gives_the_tokens_of_one_device(results, mesh, temperature):
+  alone = results[f"one, T={temperature}"]["tokens"]
+  assert results[f"{mesh}, T={temperature}"]["tokens"] == alone
+  assert len({tuple(row) for row in alone}) > 8
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_parameters_caches_and_rows_are_divided(results, mesh):
+  alone, here = results["one, T=0"], results[f"{mesh}, T=0"]
+  assert here["temporary"] < alone["temporary"] / 2
+  assert (here["params"] < alone["params"] / 3) == ("model" in mesh)
+
+
+def test_compiling_ahead_says_what_the_run_then_needs(results):
+  ahead, run = results["ahead"], results["data 2, model 4, T=0"]
+  assert ahead["mesh"] == {"data": 2, "model": 4}
+  assert ahead["params"] == run["params"]
+  assert ahead["temporary"] == pytest.approx(run["temporary"], rel=0.01)
+  # After self-attention, cross-attention and feed-forward of each decoder layer.
+  assert ahead["collectives"]["iteration"]["all-reduce"] >= 3 * 2
+
+
+def check(vocabulary, batch_size=8, **draft):
+  """Checks a pair whose target has 2 heads, on a mesh of 2 x 2."""
+  model = tiny.speculative(vocabulary, draft=dataclasses.replace(tiny.DRAFT, **draft))
+  variables = preflight.abstract_variables(model, {"inputs": 8, "targets": 8})
+  check_layout(variables, FourDevices(num_partitions=2), batch_size)
+
+
+class FourDevices(partitioning.PjitPartitioner):
+  """Lays out over a mesh of two by two that is not there."""
+
+  mesh = jax.sharding.AbstractMesh((2, 2), ("data", "model"))
+
+
+def test_heads_that_the_mesh_does_not_divide_are_refused_before_any_work(vocabulary):
+  check(vocabulary)
+  with pytest.raises(ValueError, match=r"draft/.*rel_embedding.*DRAFT_SHARDING='no_h"):
+    check(vocabulary, num_heads=3)
+  check(vocabulary, num_heads=3, sharding="no_heads")
+  with pytest.raises(ValueError, match=r"draft/.*mlp.*'replicated'"):
+    check(vocabulary, mlp_dim=15, sharding="no_heads")
+  check(vocabulary, mlp_dim=15, num_heads=3, sharding="replicated")
+
+
+def test_a_batch_that_the_mesh_does_not_divide_is_refused(vocabulary):
+  with pytest.raises(ValueError, match=r"BATCH_SIZE=7 is no multiple .* 2 devices"):
+    check(vocabulary, batch_size=7)
+
+
+def test_an_unknown_way_to_divide_a_network_is_refused():
+  with pytest.raises(ValueError, match=r"sharding must be one of .*'replicated'"):
+    dataclasses.replace(tiny.TARGET, sharding="whole")
