@@ -8,6 +8,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
+from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES, get_rule, rule_for
 from specdec_t5x.core.types import Drafter, ExtendFn, Rule
@@ -67,16 +68,16 @@ class Pair:
   def __post_init__(self):
     # A list, as gin gives, would make the pair and its programs unhashable.
     object.__setattr__(self, "block_costs", tuple(self.block_costs))
-    if self.gamma < 1 or self.gamma != int(self.gamma):
+    if not is_whole(self.gamma, 1):
       raise ValueError(
-        f"GAMMA must be a whole number of at least 1, got {self.gamma}. For decoding "
+        f"GAMMA must be a whole number of at least 1, got {self.gamma!r}. For decoding "
         "without speculation use configs/baseline_*.gin, or no draft."
       )
     _check_drafter(self)
     count = self.num_candidates
-    if count < 1 or count != int(count):
+    if not is_whole(count, 1):
       raise ValueError(
-        f"NUM_CANDIDATES must be a whole number of at least 1, got {count}."
+        f"NUM_CANDIDATES must be a whole number of at least 1, got {count!r}."
       )
     if count > 1 and not get_rule(self.verification).takes_candidates:
       several = [name for name, rule in RULES.items() if rule.takes_candidates]
@@ -297,8 +298,8 @@ def prepare_plain(
 
 def check_block(block: int) -> None:
   """Raises a ValueError where `block` is no number of tokens to score a call."""
-  if block < 1 or block != int(block):
+  if not is_whole(block, 1):
     raise ValueError(
-      f"BLOCK must be a whole number of at least 1, got {block}. 1 is plain decoding, "
-      "GAMMA + 1 the strict baseline of a speculative run."
+      f"BLOCK must be a whole number of at least 1, got {block!r}. 1 is plain "
+      "decoding, GAMMA + 1 the strict baseline of a speculative run."
     )

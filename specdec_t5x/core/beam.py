@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec_t5x.core.checks import is_finite
 from specdec_t5x.core.types import Cache
 
 # (cache, tokens [B, N], key_positions [B, S], visible [B, N, S]) -> (logits [B, N, V],
@@ -45,10 +46,10 @@ class BeamSettings:
   alpha: float = 0.6
 
   def __post_init__(self):
-    if not 0.0 <= self.alpha < float("inf"):
+    if not is_finite(self.alpha):
       # With alpha < 0 a longer hypothesis may outscore the bound that ends a search.
       raise ValueError(
-        f"BEAM_ALPHA must be a finite number of at least 0, got {self.alpha}. T5X's "
+        f"BEAM_ALPHA must be a finite number of at least 0, got {self.alpha!r}. T5X's "
         "value is 0.6; 0 turns the penalty off."
       )
 

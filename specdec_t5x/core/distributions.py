@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec_t5x.core.checks import is_finite, is_probability, is_whole
+
 # T5X treats lower temperatures as argmax, and so does this project.
 MIN_TEMPERATURE = 1e-4
 _LANES = 128
@@ -31,17 +33,19 @@ class Sampling:
   top_p: float = 0.0
 
   def __post_init__(self):
-    if not 0.0 <= self.temperature < float("inf"):
+    if not is_finite(self.temperature):
       raise ValueError(
-        f"temperature must be a finite number of at least 0, got {self.temperature}. "
+        f"temperature must be a finite number of at least 0, got {self.temperature!r}. "
         "0 is greedy decoding, 1 samples from the model as it is."
       )
-    if self.top_k < 0 or self.top_k != int(self.top_k):
+    if not is_whole(self.top_k, 0):
       raise ValueError(
-        f"top_k must be a whole number of at least 0, got {self.top_k}. 0 means off."
+        f"top_k must be a whole number of at least 0, got {self.top_k!r}. 0 means off."
       )
-    if not 0.0 <= self.top_p <= 1.0:
-      raise ValueError(f"top_p must be between 0 and 1, got {self.top_p}. 0 means off.")
+    if not is_probability(self.top_p):
+      raise ValueError(
+        f"top_p must be between 0 and 1, got {self.top_p!r}. 0 means off."
+      )
     if self.top_k and self.top_p:
       raise ValueError(
         f"At most one of top_k and top_p may be set, got top_k={self.top_k} and "

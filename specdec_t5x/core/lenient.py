@@ -8,6 +8,7 @@ import dataclasses
 from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
+from specdec_t5x.core.checks import is_probability
 from specdec_t5x.core.distributions import argmax, sample
 from specdec_t5x.core.token import next_token_probs
 from specdec_t5x.core.types import Guarantee, Proposal, Verdict
@@ -84,8 +85,8 @@ class LenientGreedyVerification:
 
 
 def _check(lenience):
-  if not 0.0 < lenience <= 1.0:
+  if not is_probability(lenience) or not lenience:
     raise ValueError(
-      f"LENIENCE must be above 0 and at most 1, got {lenience}. 1 is exact; smaller "
+      f"LENIENCE must be above 0 and at most 1, got {lenience!r}. 1 is exact; smaller "
       "values accept more and bind less."
     )

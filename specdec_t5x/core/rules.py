@@ -26,7 +26,7 @@ def get_rule(name: str) -> Rule:
   Raises:
     ValueError: where there is none of that name.
   """
-  if name not in RULES:
+  if not isinstance(name, str) or name not in RULES:
     raise ValueError(
       f"Unknown verification rule {name!r}; expected one of {sorted(RULES)}. Set it "
       "with --gin.VERIFICATION."

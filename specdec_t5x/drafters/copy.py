@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.types import Proposal, Verdict
 
 # Of two earlier places the one with the longer match is copied; beyond this many tokens
@@ -38,9 +39,10 @@ class CopyDraft:
   shortest_match: int
 
   def __post_init__(self):
-    if not 1 <= self.shortest_match <= LONGEST_MATCH:
+    match = self.shortest_match
+    if not is_whole(match, 1) or match > LONGEST_MATCH:
       raise ValueError(
-        f"COPY_MATCH must be from 1 to {LONGEST_MATCH}, got {self.shortest_match}. It "
+        f"COPY_MATCH must be from 1 to {LONGEST_MATCH}, got {match!r}. It "
         "is how many of the last tokens must have stood together before."
       )
 

@@ -14,6 +14,8 @@ import flax.struct
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec_t5x.core.checks import is_finite, is_probability
+
 GAMMA_POLICIES = ("fixed", "confidence", "online")
 DEFAULT_CONFIDENCE = 0.4
 
@@ -66,9 +68,9 @@ class Confidence:
   threshold: float = DEFAULT_CONFIDENCE
 
   def __post_init__(self):
-    if not 0.0 <= self.threshold <= 1.0:
+    if not is_probability(self.threshold):
       raise ValueError(
-        f"CONFIDENCE must be between 0 and 1, got {self.threshold}. It is a "
+        f"CONFIDENCE must be between 0 and 1, got {self.threshold!r}. It is a "
         "probability: 0 always drafts GAMMA tokens, 1 drafts certain ones alone."
       )
 
@@ -117,7 +119,7 @@ class OnlineAlpha:
 
   def __post_init__(self):
     for cost in (self.draft_cost, *self.block_costs):
-      if not 0.0 <= cost < float("inf"):
+      if not is_finite(cost):
         raise ValueError(
           "DRAFT_COST and BLOCK_COSTS must be finite numbers of at least 0, got "
           f"{self.draft_cost} and {self.block_costs}. They are times, in units of the "

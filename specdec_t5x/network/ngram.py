@@ -235,7 +235,13 @@ def config_from_shapes(
       "Expected one that python -m specdec_t5x.train --job=ngrams made."
     )
   longest = sum(name.endswith("/probs") for name in shapes)
-  sizes = [shapes[f"contexts_{i}/probs"] for i in range(longest)]
+  sizes = [shapes.get(f"contexts_{i}/probs", ()) for i in range(longest)]
+  if len(shapes["unigram"]) != 1 or any(len(size) != 2 for size in sizes):
+    raise ValueError(
+      f"This is no whole table of n-grams: 'unigram' has shape {shapes['unigram']}, "
+      f"the contexts {sizes}. Expected (vocabulary,) and (contexts, width) of each "
+      "length; make or copy it again."
+    )
   return NgramConfig(
     vocab_size=shapes["unigram"][0],
     contexts=tuple(count for count, _ in sizes),
