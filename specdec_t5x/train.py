@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import seqio
-from absl import app, flags, logging
+from absl import flags, logging
 from t5x import checkpoints, gin_utils, partitioning
 from t5x.train_state import InferenceState
 
@@ -169,6 +169,7 @@ def decode_task(
     data.batch_size,
     limit,
   )
+  os.makedirs(os.path.dirname(os.path.abspath(output_file)), exist_ok=True)
   counts = outputs.write_decoded(output_file, data.task, decoded)
   print(f"{output_file}: {counts['written']} examples")
   if counts["unfinished"]:
@@ -335,7 +336,7 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
   """Parses gin and runs the job; a ValueError becomes a short message."""
   if len(argv) > 1:
-    raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    sys.exit(f"specdec_t5x.train: expected flags alone, got {argv[1:]}.")
   values = flags.FLAGS
   if not values.gin_file:
     sys.exit("specdec_t5x.train: expected --gin_file=<file>, got none.")
@@ -347,8 +348,9 @@ def main(argv: Sequence[str]) -> None:
     # Bad input, most often: say what is wrong, and the trace to who asks for it.
     if logging.get_verbosity() >= logging.INFO:
       raise
+    message = " ".join(str(error).partition("\n  In call to configurable")[0].split())
     sys.exit(
-      f"specdec_t5x.train: {error}\n(--verbosity=1 shows where this was raised.)"
+      f"specdec_t5x.train: {message}\n(--verbosity=1 shows where this was raised.)"
     )
 
 

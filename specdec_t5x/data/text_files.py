@@ -33,7 +33,7 @@ def read_lines(path: str) -> list[str]:
     One string for each line. Blank lines count: parallel files are aligned by them.
 
   Raises:
-    ValueError: the file is missing or empty, or has bytes that are not UTF-8.
+    ValueError: the file is missing or empty, or has bytes that are not UTF-8, or NUL.
   """
   data = _read_bytes(path).removeprefix(b"\xef\xbb\xbf")
   if not data.strip():
@@ -141,7 +141,10 @@ def _jsonl_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
   for number, line in enumerate(text.rstrip("\n").split("\n"), 1):
     try:
       record = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (
+      ValueError,
+      RecursionError,
+    ) as error:  # Bad, or its nesting or a number long.
       raise ValueError(
         f"{path}, line {number}: malformed JSON ({error}). Expected one object on "
         "each line."
@@ -209,6 +212,11 @@ def _read_bytes(path: str) -> bytes:
 
 
 def _decode(path: str, number: int, line: bytes) -> str:
+  if b"\0" in line:
+    raise ValueError(
+      f"{path}, line {number}: a NUL byte at column {line.index(0) + 1}. Expected text "
+      "in UTF-8; a file in UTF-16 has one in each letter: convert it, as with iconv."
+    )
   try:
     return line.decode("utf-8").rstrip("\r")
   except UnicodeDecodeError as error:

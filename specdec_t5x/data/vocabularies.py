@@ -4,6 +4,7 @@ import seqio
 import tensorflow as tf
 from google.protobuf import message
 
+from specdec_t5x.core.checks import is_whole
 from specdec_t5x.data.demo.location import how_to_make
 
 DEFAULT_T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
@@ -54,7 +55,13 @@ def check_vocabulary(vocabulary: seqio.SentencePieceVocabulary) -> None:
     ValueError: the file is missing or unreachable, is not a SentencePiece model, or
       numbers padding, end of sequence and unknown other than 0, 1 and 2.
   """
-  path = vocabulary.sentencepiece_model_file
+  path, extra_ids = vocabulary.sentencepiece_model_file, vocabulary.extra_ids
+  if not isinstance(path, str) or not is_whole(extra_ids, 0):
+    raise ValueError(
+      "VOCABULARY_PATH must be the path of a SentencePiece model and "
+      f"VOCABULARY_EXTRA_IDS a whole number of at least 0, got {path!r} and "
+      f"{extra_ids!r}."
+    )
   try:
     with tf.io.gfile.GFile(path, "rb") as file:
       file.read(1)

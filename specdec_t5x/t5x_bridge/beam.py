@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec_t5x.core.beam import BeamSettings
+from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import guarantee_of
 from specdec_t5x.core.types import Guarantee
@@ -171,10 +172,10 @@ def _check(model, width: int) -> None:
 
 
 def _check_draft_beam(width: int, draft_width: int, vocab_size: int) -> None:
-  if draft_width != int(draft_width) or not width <= draft_width < vocab_size:
+  if not is_whole(draft_width, width) or draft_width >= vocab_size:
     raise ValueError(
       f"DRAFT_BEAM_SIZE must be a whole number from BEAM_SIZE={width} to below the "
-      f"vocabulary's {vocab_size} tokens, got {draft_width}: the tree must have room "
+      f"vocabulary's {vocab_size} tokens, got {draft_width!r}: the tree must have room "
       "for all hypotheses of the target. Try twice BEAM_SIZE."
     )
 

@@ -1,7 +1,10 @@
 """Checkpoints on disk: which format, which parameters, and restoring one."""
 
+import math
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import flax
 import jax
@@ -25,6 +28,10 @@ def is_t5x_format(path: str) -> bool:
   Raises:
     ValueError: where it is neither.
   """
+  if not isinstance(path, str | os.PathLike) or not str(path):
+    raise ValueError(
+      f"Expected the path of a checkpoint's folder, got {path!r}. Give one, in quotes."
+    )
   directory = epath.Path(path)
   if not directory.is_dir():
     raise ValueError(
@@ -83,6 +90,7 @@ def restore(
     restore_dtype = None
   try:
     if is_t5x_format(path):
+      _check_whole(epath.Path(path))
       dtype = jnp.dtype(restore_dtype) if restore_dtype else None
       reader = checkpoints.Checkpointer(state, partitioner, "", restore_dtype=dtype)
     else:
@@ -92,12 +100,37 @@ def restore(
         partitioner=partitioner,
         restore_dtype=restore_dtype,
       )
-    return reader.restore(path=path)
+    restored = reader.restore(path=path)
   except Exception as error:  # Readers raise many types; none says which model it was.
     raise ValueError(
       f"Checkpoint {path} could not be restored ({type(error).__name__}: {error}). If "
       "its files are damaged, copy it again from where it was written."
     ) from error
+  check_finite(path, restored.params)
+  return restored
+
+
+def check_finite(path: str, params) -> None:
+  """Raises a ValueError where a parameter that `path` gave is NaN or infinite.
+
+  One reduction a parameter, where it lies: no copy is made.
+  """
+  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
+  is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
+  finite = {name: _all_finite(leaf) for name, leaf in flat.items() if is_float(leaf)}
+  bad = [name for name in sorted(finite) if not finite[name]]
+  if bad:
+    raise ValueError(
+      f"Checkpoint {path}: parameter {bad[0]} is not finite as {flat[bad[0]].dtype}: "
+      f"it holds NaN or infinity, as do {len(bad)} of {len(flat)} parameters. Take an "
+      "earlier checkpoint of the training, or copy it again; of float16 it may be the "
+      "range: set PARAM_DTYPE = 'bfloat16' or 'float32'."
+    )
+
+
+@jax.jit
+def _all_finite(x):
+  return jnp.isfinite(x).all()
 
 
 def flat_shapes(tree) -> Shapes:
@@ -106,15 +139,45 @@ def flat_shapes(tree) -> Shapes:
   return {name: tuple(leaf.shape) for name, leaf in flat.items()}
 
 
-def _t5x_shapes(directory: epath.Path) -> Shapes:
+def _check_whole(directory: epath.Path) -> None:
+  """Raises a ValueError where a compressed file of an array lacks its end.
+
+  The end holds the checksum, which tensorstore then does without. A bucket has its own.
+  """
+  for chunk, size in _compressed_files(directory):
+    with chunk.open("rb") as file:
+      file.seek(-4, os.SEEK_END)
+      if int.from_bytes(file.read(), "little") != size % 2**32:
+        raise ValueError(f"{chunk} is cut off or altered")
+
+
+def _compressed_files(directory: epath.Path) -> Iterator[tuple[epath.Path, int]]:
+  """Yields a local checkpoint's files in gzip, and the bytes that each expands to."""
+  if "://" in str(directory):
+    return
+  for leaf in _t5x_leaves(directory).values():
+    stored = isinstance(leaf, dict) and leaf["metadata"]
+    if not stored or (stored.get("compressor") or {}).get("id") != "gzip":
+      continue
+    size = math.prod(stored["chunks"]) * jnp.dtype(leaf["dtype"]).itemsize
+    path = leaf.get("path") or leaf["kvstore"]["path"]
+    folder = directory / path.strip("/").split("/")[-1]
+    files = folder.iterdir() if folder.is_dir() else ()
+    yield from ((file, size) for file in files if not file.name.startswith("."))
+
+
+def _t5x_leaves(directory: epath.Path) -> Mapping[str, Any]:
   contents = serialization.msgpack_restore((directory / INDEX).read_bytes())
   is_stored = lambda _, leaf: isinstance(leaf, dict) and "driver" in leaf
-  flat = flax.traverse_util.flatten_dict(
+  return flax.traverse_util.flatten_dict(
     contents["optimizer"]["target"], sep="/", is_leaf=is_stored
   )
+
+
+def _t5x_shapes(directory: epath.Path) -> Shapes:
   return {
     name: tuple(leaf["metadata"]["shape"] if isinstance(leaf, dict) else leaf.shape)
-    for name, leaf in flat.items()
+    for name, leaf in _t5x_leaves(directory).items()
   }
 
 

@@ -1,5 +1,6 @@
 """The draft that a run's DRAFTER names."""
 
+from specdec_t5x.core.checks import is_whole
 from specdec_t5x.network import ngram
 from specdec_t5x.network.functional import Network
 from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
@@ -19,6 +20,11 @@ def draft_network(
   Raises:
     ValueError: where there is no table at `path`, or `order` is not for this drafter.
   """
+  if not is_whole(order, 0):
+    raise ValueError(
+      f"NGRAM_ORDER must be a whole number of at least 0, got {order!r}. 0 is the "
+      "table's."
+    )
   if drafter == "ngram":
     if path is None:
       raise ValueError(

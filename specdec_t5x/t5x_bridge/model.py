@@ -13,6 +13,7 @@ from t5x import models
 
 from specdec_t5x import assemble
 from specdec_t5x.assemble import PAIR, Pair
+from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.types import Guarantee
@@ -40,11 +41,13 @@ class LoopModel(abc.ABC):
   ) -> None:
     """Checks and keeps what all loops need; called once T5X's model is there."""
     self._default_decoder_params = default_decoder_params or models.DecoderParams()
-    if self._default_decoder_params.num_decodes < 1:
+    count = self._default_decoder_params.num_decodes
+    if not is_whole(count, 1):
       raise ValueError(
-        "NUM_DECODES must be at least 1, got "
-        f"{self._default_decoder_params.num_decodes}."
+        f"NUM_DECODES must be a whole number of at least 1, got {count!r}."
       )
+    if not is_whole(seed, 0) or seed >= 2**32:
+      raise ValueError(f"SEED must be a whole number from 0 to 2^32 - 1, got {seed!r}.")
     vocabularies = self.input_vocabulary, self.output_vocabulary
     largest = max(vocabulary.vocab_size for vocabulary in vocabularies)
     if largest > self.module.config.vocab_size:

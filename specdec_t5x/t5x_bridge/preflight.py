@@ -1,16 +1,22 @@
 """Checks of a run before any model work: what is wrong is said in seconds."""
 
+import difflib
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
+import gin
 import jax
 import seqio
+import t5x
+from absl import flags
 from etils import epath
 from t5x import utils
 
 from specdec_t5x.assemble import PAIR
+from specdec_t5x.core.checks import is_whole
 from specdec_t5x.t5x_bridge.checkpoint import Shapes, flat_shapes, parameter_shapes
 from specdec_t5x.t5x_bridge.layout import check_layout
 from specdec_t5x.t5x_bridge.model import SpeculativeLoop
@@ -38,10 +44,12 @@ def check_run(
     draft_path: the draft's, for a speculative model.
     settings: the run's knobs; None where they are not to be compared with what is in
       `output_dir`.
+    partitioner: the run's; None where the layout on devices is not to be checked.
 
   Raises:
     ValueError: naming what was expected, what came, and what to do.
   """
+  check_macros()
   guarantee = model.guarantee
   if not guarantee.keeps_the_law:
     print(f"{guarantee.name}: this run keeps {guarantee.value}.", flush=True)
@@ -60,29 +68,76 @@ def check_run(
     check_checkpoint(macro, paths[name], shapes)
 
 
+def check_macros() -> None:
+  """Raises a ValueError where the command line sets a macro that nothing reads.
+
+  `t5x_runtime` says so when it parses gin; upstream T5X accepts any name.
+  """
+  if not flags.FLAGS.is_parsed() or "gin_bindings" not in flags.FLAGS:
+    return
+  names = [text.partition("=")[0].strip() for text in flags.FLAGS.gin_bindings or ()]
+  read = set(re.findall(r"%([\w/]+)", gin.config_str()))
+  unknown = [x for x in names if re.fullmatch(r"[\w/]+", x) and x not in read]
+  if unknown and getattr(t5x, "PROVIDER", "upstream") == "upstream":
+    close = difflib.get_close_matches(unknown[0].upper(), sorted(read), cutoff=0.5)
+    raise ValueError(
+      f"--gin.{unknown[0]} sets a macro that nothing reads. Closest are: "
+      f"{', '.join(close) or 'none'}."
+    )
+
+
 def check_task(dataset_cfg: utils.DatasetConfig) -> None:
   """Raises a ValueError where the task or its split does not exist."""
   name = dataset_cfg.mixture_or_task_name
   known = sorted([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()])
   if isinstance(name, str) and name not in known:
+    close = difflib.get_close_matches(name, known) or known
     raise ValueError(
-      f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. Registered are: "
-      f"{', '.join(known)}. For your own files bind a function of "
+      f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. Registered, and closest, are: "
+      f"{', '.join(close)}. For your own files bind a function of "
       "specdec_t5x.data.tasks, or import the module that registers the task in gin."
     )
   lengths = dataset_cfg.task_feature_lengths
-  if set(lengths) < {"inputs", "targets"} or min(lengths.values()) < 1:
+  if not (
+    isinstance(lengths, Mapping)
+    and set(lengths) >= {"inputs", "targets"}
+    and all(is_whole(length, 1) for length in lengths.values())
+  ):
     raise ValueError(
       "TASK_FEATURE_LENGTHS must give 'inputs' and 'targets' a length of at least 1, "
-      f"got {dict(lengths)}."
+      f"got {lengths!r}."
+    )
+  for task in seqio.get_subtasks(seqio.maybe_get_mixture_or_task(name)):
+    check_split(task, dataset_cfg.split)
+
+
+def check_split(task: seqio.Task, split: str) -> None:
+  """Raises a ValueError where the task's data or this split of it is not there."""
+  try:
+    splits = sorted(task.splits)
+  except Exception as error:  # TFDS raises a dozen types where data is not prepared.
+    raise ValueError(
+      f"The data of task {task.name!r} can't be found ({type(error).__name__}: "
+      f"{error}). Give --tfds_data_dir, a directory of TFDS that holds it; "
+      "scripts/prepare_tfds.py makes one from files."
+    ) from error
+  # TFDS takes parts of splits, as test[:100] and train+test.
+  parts = split.split("+") if isinstance(split, str) else ()
+  asked = {part.split("[")[0].strip() for part in parts}
+  if not asked or not asked <= set(splits):
+    raise ValueError(
+      f"SPLIT={split!r} is no split of task {task.name!r}, which has {splits}. Set it "
+      "to one of them."
     )
 
 
 def check_writable(directory: str) -> None:
-  """Raises a ValueError where no file can be made in `directory`."""
-  probe = epath.Path(directory) / f".writable-{os.getpid()}"
+  """Raises a ValueError where no file can be made in `directory`; makes no folder."""
+  folder = epath.Path(directory)
+  if "://" not in str(directory):
+    folder = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+  probe = folder / f".writable-{os.getpid()}"
   try:
-    probe.parent.mkdir(parents=True, exist_ok=True)
     probe.write_text("")
     probe.unlink()
   except OSError as error:
@@ -100,7 +155,16 @@ def check_same_run(output_dir: str, settings: Mapping[str, Any]) -> None:
   summary = epath.Path(output_dir) / SUMMARY
   if not summary.exists():
     return
-  found = json.loads(summary.read_text())["settings"]
+  try:
+    contents = json.loads(summary.read_text())
+  except (ValueError, RecursionError):
+    contents = None
+  found = contents.get("settings") if isinstance(contents, dict) else None
+  if not isinstance(found, dict):
+    raise ValueError(
+      f"{summary} is damaged: expected the settings of a finished run. Choose another "
+      "INFER_OUTPUT_DIR, or remove this one to run again."
+    )
   # As JSON gives them back: tuples become lists.
   wanted = json.loads(json.dumps(dict(settings)))
   names = [n for n in {**found, **wanted} if found.get(n) != wanted.get(n)]
@@ -139,7 +203,9 @@ def check_checkpoint(macro: str, path: str, expected: Shapes) -> None:
     found = parameter_shapes(path)
   except ValueError as error:
     raise ValueError(f"{macro}: {error}") from error
-  missing = sorted(set(expected) - set(found))
+  missing, surplus = (
+    sorted(a) for a in (set(expected) - set(found), set(found) - set(expected))
+  )
   if missing:
     raise ValueError(
       f"{macro}={path} lacks {len(missing)} of the network's {len(expected)} "
@@ -156,4 +222,11 @@ def check_checkpoint(macro: str, path: str, expected: Shapes) -> None:
       "vocab_size, emb_dim, num_heads, head_dim and mlp_dim in the gin file, bound "
       "under target/ and draft/ as in configs/pairs/, and that target and draft have "
       "the same vocabulary."
+    )
+  if surplus:
+    raise ValueError(
+      f"{macro}={path} holds {len(surplus)} parameters that the network has no place "
+      f"for, {surplus[0]} first: it is another network's. Check the number of layers, "
+      "mlp_activations and logits_via_embedding in the gin file; bind sizes under "
+      "target/ and draft/, as the files of configs/pairs/ do."
     )

@@ -1,11 +1,32 @@
-"""gin on the command line, and a record of the configuration in the output."""
+"""gin on the command line, and a record of the configuration in the output.
 
-from collections.abc import Callable, Sequence
+Whatever a configuration gets wrong becomes a ValueError of one line: gin itself raises
+a dozen types, over several lines.
+"""
+
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import gin
 import jax
-from absl import app, logging
+from absl import app, flags, logging
 from etils import epath
+
+_MACRO = "gin.macro"
+# What gin adds to an error at each configurable that it passes on its way out.
+_CALLS = re.compile(r"\n  In call to configurable '[^\n]*")
+# What to do about an error of gin's, by its type; the first that fits.
+_FIXES = (
+  (SyntaxError, "Values are Python's: text in quotes, as in --gin.NAME=\"'text'\"."),
+  (ImportError, "Check the name, or install what the gin file imports."),
+  (OSError, "Check --gin_file, `include` and --gin_search_paths."),
+  (UnicodeError, "A gin file is text in UTF-8: convert it, or give another."),
+  (Exception, "Check the spelling, and that the gin file imports what it binds."),
+)
 
 
 def parse_gin_flags(
@@ -23,13 +44,149 @@ def parse_gin_flags(
     gin_bindings: single bindings, `NAME = value`.
     skip_unknown: whether unknown names are skipped, or which.
     finalize_config: whether the configuration is locked afterwards.
+
+  Raises:
+    ValueError: in one line, where a file or binding can't be parsed, a macro has no
+      value, or a binding sets a macro that no file sets or reads.
   """
   for path in gin_search_paths:
     gin.add_config_file_search_path(path)
-  gin.parse_config_files_and_bindings(
-    gin_files, gin_bindings, skip_unknown=skip_unknown, finalize_config=finalize_config
-  )
-  logging.info("gin configuration:\n%s", gin.config_str())
+  where = ""
+  try:
+    for file in gin_files:
+      where = f"--gin_file={file}: "
+      gin.parse_config_file(file, skip_unknown=skip_unknown)
+    of_files = {*_macros(), *_macros_read()}
+    where = "--gin.NAME=VALUE: "
+    gin.parse_config(gin_bindings, skip_unknown=skip_unknown)
+    _check_known(gin_bindings, of_files)
+    if finalize_config:
+      where = ""
+      _check_set()
+      gin.finalize()
+    logging.info("gin configuration:\n%s", gin.config_str())
+  # gin files import modules and bind whatever these hold: anything may be raised.
+  except Exception as error:
+    raise _explained(error, where) from error
+
+
+def bound_arguments(function: Callable[..., Any]) -> dict[str, Any]:
+  """Returns the arguments that gin binds to a configurable, evaluated.
+
+  Args:
+    function: the configurable.
+
+  Raises:
+    ValueError: in one line, where they can't be evaluated or one is missing.
+  """
+  try:
+    bound = gin.get_bindings(function)
+  # Evaluating calls what the gin files name, with values of any type.
+  except Exception as error:
+    raise _explained(error) from error
+  parameters = inspect.signature(function).parameters.values()
+  missing = [p.name for p in parameters if p.default is p.empty and p.name not in bound]
+  if missing:
+    name = function.__name__
+    raise ValueError(
+      f"No gin file binds {', '.join(f'{name}.{x}' for x in missing)}. Include "
+      "t5x/configs/runs/infer.gin, or a file that does, and bind MODEL."
+    )
+  return bound
+
+
+def one_line(error: BaseException) -> str:
+  """Returns an error's message in one line, without gin's trace of configurables."""
+  text = str(error)
+  if isinstance(error, SyntaxError) and error.text:
+    text += f": {error.text.strip()[:200]}"
+  return " ".join(_CALLS.sub("", text).split())
+
+
+def _explained(error: Exception, where: str = "") -> ValueError:
+  """Returns an error of gin's as a ValueError of one line that says what to do."""
+  if isinstance(error, RecursionError):
+    # Its text, an addition for each level, may recurse too deep itself.
+    return ValueError(
+      f"{where}gin goes round in a circle: a gin file includes itself, or a macro "
+      "reads itself. Take the `include` or the macro out."
+    )
+  message = one_line(error)
+  if isinstance(error, ValueError) and not _is_gins(error):
+    return ValueError(message)
+  missing = re.search(r"missing .*required .*?: ('.*?)(?= No values|$)", message)
+  name = re.search(r"In call to configurable '(.*?)'", str(error))
+  if isinstance(error, TypeError) and missing and name:
+    return ValueError(
+      f"{name[1]} needs {missing[1]}, which no gin file binds. Bind it, as in "
+      f"{name[1]}.NAME = value."
+    )
+  fix = next(fix for kind, fix in _FIXES if isinstance(error, kind))
+  kind = type(error).__name__
+  return ValueError(f"{where}gin got {kind}: {message.rstrip('.')}. {fix}")
+
+
+def _is_gins(error: ValueError) -> bool:
+  """Returns whether gin's own code or its reading, no function it calls, raised it."""
+  if isinstance(error, UnicodeError):
+    return True
+  trace = error.__traceback__
+  while trace.tb_next is not None:
+    trace = trace.tb_next
+  return trace.tb_frame.f_globals.get("__name__", "").startswith("gin.")
+
+
+def _macros() -> dict[str, Any]:
+  """Returns the macros that are set, with their values as they are."""
+  # gin has no public way to list what is bound.
+  config = gin.config._CONFIG
+  return {
+    name: values.get("value")
+    for (name, selector), values in config.items()
+    if selector == _MACRO
+  }
+
+
+def _macros_read() -> set[str]:
+  """Returns the macros that some binding reads."""
+  references = gin.config.iterate_references(gin.config._CONFIG)
+  keys = [reference.config_key for reference in references]
+  return {name for name, selector in keys if selector == _MACRO}
+
+
+def _check_known(gin_bindings: Sequence[str], of_files: Iterable[str]) -> None:
+  """Raises a ValueError where a binding sets a macro that has no effect."""
+  names = [binding.partition("=")[0].strip() for binding in gin_bindings]
+  known = {*of_files, *_macros_read()}
+  for name in names:
+    if re.fullmatch(r"[\w/]+", name) and name not in known:
+      raise ValueError(
+        f"--gin.{name} sets a macro that no gin file sets or reads."
+        f"{_closest(name, known)}"
+      )
+
+
+def _check_set() -> None:
+  """Raises a ValueError where a macro that is to be given was not."""
+  macros = _macros()
+  required = [name for name, value in macros.items() if repr(value) == "%gin.REQUIRED"]
+  if required:
+    raise ValueError(
+      f"{' and '.join(sorted(required))} must be given: set each in a gin file, or by "
+      "--gin.NAME=VALUE (text in quotes of its own: --gin.NAME=\"'text'\")."
+    )
+  for name in sorted(_macros_read() - set(macros)):
+    raise ValueError(
+      f"%{name} is read, but no gin file or --gin.{name}=VALUE sets it."
+      f"{_closest(name, macros)}"
+    )
+
+
+def _closest(name: str, known: Iterable[str]) -> str:
+  close = difflib.get_close_matches(name.upper(), sorted(known), n=3, cutoff=0.5)
+  if close:
+    return f" Did you mean {' or '.join(close)}?"
+  return f" The macros are {', '.join(sorted(known))}."
 
 
 def rewrite_gin_args(args: Sequence[str]) -> list[str]:
@@ -69,9 +226,14 @@ def summarize_gin_config(model_dir: str, summary_writer, step: int) -> None:
 
 def run(main: Callable[[Sequence[str]], None]) -> None:
   """Runs `main` as a command whose flags may be gin bindings."""
-  app.run(
-    main, flags_parser=lambda args: app.parse_flags_with_usage(rewrite_gin_args(args))
-  )
+  app.run(main, flags_parser=_parse_flags)
+
+
+def _parse_flags(args):
+  try:
+    return flags.FLAGS(rewrite_gin_args(args))
+  except (ValueError, flags.Error) as error:
+    sys.exit(f"{args[0]}: {one_line(error)} --helpfull lists all flags.")
 
 
 # Small functions for gin files, registered because gin has no expressions.

@@ -1,0 +1,74 @@
+"""One thing that users get wrong, and the usual ones.
+
+HERE in arguments is the test's folder, PAIR the folder of the pair, NAME a name for a
+task: seqio wants another for each.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from tests.errors import commands, inputs
+
+SPECULATIVE = ("--gin_file=configs/spec_ende.gin", "--gin_file=HERE/pair.gin")
+OUTPUT = "--gin.INFER_OUTPUT_DIR='HERE/out'"
+DAMAGED = "--gin.TARGET_CHECKPOINT_PATH='HERE/checkpoint_7'"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One bad input.
+
+  Attributes:
+    did: what the user did, as in docs/errors.md.
+    says: the essential part of the message, as in docs/errors.md.
+    arguments: of the command, after those of `base`.
+    gin: the text of a last gin file.
+    make: makes files in the test's folder.
+    base: arguments that are right.
+    run: the command.
+    code: its exit code.
+    alone: whether it runs in a process of its own.
+  """
+
+  did: str
+  says: str
+  arguments: tuple[str, ...] = ()
+  gin: str = ""
+  make: Callable | None = None
+  base: tuple[str, ...] = (*SPECULATIVE, OUTPUT)
+  run: Callable[..., None] = commands.infer
+  code: int = 1
+  alone: bool = False
+
+
+def setting(did: str, binding: str, says: str, *more: str) -> Case:
+  """A bad --gin.NAME=VALUE."""
+  return Case(did, says, tuple(f"--gin.{x}" for x in (binding, *more)))
+
+
+def lines(
+  did: str, says: str, data: bytes | None, name: str, files: str, task=""
+) -> Case:
+  """A bad file of a task over parallel text, or of another task."""
+  task = task or "translation_from_files"
+  gin = f"""
+from __gin__ import dynamic_registration
+from specdec_t5x.data import tasks
+MIXTURE_OR_TASK_NAME = @tasks.{task}()
+tasks.{task}:
+  name = 'NAME'
+  files = {{'test': {files}}}
+  vocabulary = %VOCABULARY
+"""
+  make = None if data is None else inputs.text_file(name, data)
+  return Case(did, says, gin=gin, make=make)
+
+
+def records(did: str, says: str, data: bytes, name: str) -> Case:
+  """A bad file of records."""
+  return lines(did, says, data, name, f"'HERE/{name}'", "translation_from_records")
+
+
+def other(did: str, says: str, run: Callable, *arguments: str, **kwargs) -> Case:
+  """A bad argument of another command."""
+  return Case(did, says, arguments, base=(), run=run, **kwargs)

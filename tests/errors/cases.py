@@ -1,0 +1,365 @@
+"""What users get wrong, as docs/errors.md lists it; `case` says how to read it."""
+
+from tests.errors import commands, inputs
+from tests.errors.case import DAMAGED, OUTPUT, Case, lines, other, records, setting
+
+GIN = [
+  Case("no --gin_file", "expected --gin_file=<file>, got none", base=()),
+  Case("a gin file that is not there", "Unable to open file", ("--gin_file=no.gin",)),
+  Case(
+    "a misspelt macro, `--gin.GAMA=5`",
+    "Did you mean GAMMA",
+    ("--gin.GAMA=5",),
+    alone=True,
+  ),
+  setting("a string without quotes", "DRAFTER=copy", "text in quotes"),
+  Case("a syntax error in a gin file", "Unable to parse value", gin="GAMMA = = 5\n"),
+  Case(
+    "a gin file with a byte that is not UTF-8",
+    "A gin file is text in UTF-8",
+    ("--gin_file=HERE/latin.gin",),
+    make=inputs.text_file("latin.gin", b"GAMMA = 3 # \xe9\n"),
+  ),
+  Case(
+    "a gin file that includes itself",
+    "a gin file includes itself",
+    ("--gin_file=HERE/round.gin",),
+    make=lambda pair, here: (here / "round.gin").write_text(
+      f"include '{here}/round.gin'\n"
+    ),
+  ),
+  Case("a gin file that imports no module", "No module named", gin="import no_such\n"),
+  setting("an unknown configurable", "no.such.thing=1", "No configurable matching"),
+  Case(
+    "an unknown parameter in a gin file",
+    "doesn't have a parameter named 'vocabulary_size'",
+    gin="from __gin__ import dynamic_registration\n"
+    "from specdec_t5x.network import config\nconfig.T5Config.vocabulary_size = 3\n",
+  ),
+  Case(
+    "no network's sizes",
+    "T5Config needs 'vocab_size', which no gin file binds",
+    ("--gin_file=configs/runs/speculative.gin", "--gin_file=HERE/sizeless.gin"),
+    make=lambda pair, here: (here / "sizeless.gin").write_text(
+      inputs.SETTINGS.format(name="sizeless", root=pair.root)
+    ),
+    base=(OUTPUT,),
+  ),
+  Case(
+    "a REQUIRED macro left out",
+    "DRAFT_CHECKPOINT_PATH and INFER_OUTPUT_DIR",
+    base=("--gin_file=configs/runs/speculative.gin",),
+  ),
+  Case(
+    "a macro that reads one that nobody sets",
+    "%MY_GAMMA is read, but",
+    ("--gin.GAMMA=%MY_GAMMA",),
+  ),
+  Case("`--gin.GAMMA` without a value", "--gin.<name>=<value>", ("--gin.GAMMA",)),
+  Case("an argument that is no flag", "expected flags alone", ("GAMMA=3",)),
+  Case("an unknown flag", "Unknown command line flag 'gamma'", ("--gamma=3",)),
+]
+
+DECODING = [
+  setting("GAMMA = 0", "GAMMA=0", "GAMMA must be a whole number of at least 1, got 0"),
+  setting("GAMMA = 2.5", "GAMMA=2.5", "whole number of at least 1, got 2.5"),
+  setting("GAMMA = 'five'", "GAMMA='five'", "whole number of at least 1, got 'five'"),
+  setting(
+    "TEMPERATURE = -1", "TEMPERATURE=-1.0", "temperature must be a finite number"
+  ),
+  setting("TEMPERATURE = 1e999", "TEMPERATURE=1e999", "at least 0, got inf"),
+  Case(
+    "TEMPERATURE = 'hot'",
+    "at least 0, got 'hot'",
+    ("--gin.TEMPERATURE='hot'",),
+    alone=True,  # The type checks of tests/conftest.py come first in this process.
+  ),
+  setting("TOPK = -1", "TOPK=-1", "top_k must be a whole number of at least 0"),
+  setting("TOPP = 1.5", "TOPP=1.5", "top_p must be between 0 and 1, got 1.5"),
+  setting("TOPK and TOPP", "TOPK=5", "At most one of top_k and top_p", "TOPP=0.5"),
+  setting(
+    "LENIENCE = 0", "LENIENCE=0.0", "LENIENCE must be above 0", "VERIFICATION='lenient'"
+  ),
+  setting("LENIENCE for an exact rule", "LENIENCE=0.5", "needs VERIFICATION='lenient'"),
+  setting(
+    "NUM_CANDIDATES for a single draft",
+    "NUM_CANDIDATES=2",
+    "NUM_CANDIDATES=2 needs a VERIFICATION of",
+  ),
+  setting(
+    "an unknown VERIFICATION", "VERIFICATION='exact'", "Unknown verification rule"
+  ),
+  setting("an unknown DRAFTER", "DRAFTER='copying'", "Unknown DRAFTER 'copying'"),
+  setting("an unknown GAMMA_POLICY", "GAMMA_POLICY='auto'", "Unknown GAMMA_POLICY"),
+  setting(
+    "CONFIDENCE = 2",
+    "CONFIDENCE=2.0",
+    "CONFIDENCE must be between 0 and 1",
+    "GAMMA_POLICY='confidence'",
+  ),
+  setting(
+    "'online' without DRAFT_COST", "GAMMA_POLICY='online'", "needs DRAFT_COST = c"
+  ),
+  setting("COPY_MATCH for a draft model", "COPY_MATCH=2", "needs DRAFTER='copy'"),
+  setting("NGRAM_ORDER for a draft model", "NGRAM_ORDER=2", "needs DRAFTER='ngram'"),
+  setting("NUM_DECODES = 0", "NUM_DECODES=0", "NUM_DECODES must be a whole number"),
+  setting("SEED = -1", "SEED=-1", "SEED must be a whole number from 0"),
+  setting("BATCH_SIZE = 0", "BATCH_SIZE=0", "BATCH_SIZE must be a whole number"),
+  setting("BATCH_SIZE = '8'", "BATCH_SIZE='8'", "of at least 1, got '8'"),
+  setting(
+    "an unknown PARAM_DTYPE",
+    "PARAM_DTYPE='float8'",
+    "RestoreCheckpointConfig.dtype must",
+  ),
+  setting(
+    "an unknown ACTIVATION_DTYPE", "ACTIVATION_DTYPE='float8'", "dtype must be one of"
+  ),
+]
+
+DATA = [
+  setting("an unknown task", "MIXTURE_OR_TASK_NAME='wmt99'", "Unknown task 'wmt99'"),
+  setting("an unknown split", "SPLIT='tset'", "SPLIT='tset' is no split of task"),
+  setting(
+    "TASK_FEATURE_LENGTHS without targets",
+    "TASK_FEATURE_LENGTHS={'inputs': 40}",
+    "must give 'inputs' and 'targets' a length",
+  ),
+  setting("TASK_FEATURE_LENGTHS = 40", "TASK_FEATURE_LENGTHS=40", "...}, got 40"),
+  Case(
+    "a TFDS task whose data is not prepared",
+    "The data of task 'cnn_dailymail",
+    ("--tfds_data_dir=HERE/out",),
+    gin="from __gin__ import dynamic_registration\n"
+    "from specdec_t5x.data import tasks\n"
+    "MIXTURE_OR_TASK_NAME = @tasks.cnn_dailymail()\n"
+    "tasks.cnn_dailymail.vocabulary = %VOCABULARY\n",
+  ),
+  setting("an unknown task module", "MIXTURE_OR_TASK_MODULE='no.such'", "can't be imp"),
+  lines(
+    "an input file that is not there", "can't be read", None, "", "('no.en', None)"
+  ),
+  lines("an empty input file", "is empty", b"", "in.en", "('HERE/in.en', None)"),
+  lines(
+    "an input that is not UTF-8",
+    "in.en, line 2: byte 0xe9 at column 4 is not UTF-8",
+    b"a dog\ncaf\xe9\n",
+    "in.en",
+    "('HERE/in.en', None)",
+  ),
+  lines(
+    "an input with a NUL byte",
+    "in.en, line 2: a NUL byte",
+    b"a dog\na\0cat\n",
+    "in.en",
+    "('HERE/in.en', None)",
+  ),
+  lines(
+    "parallel files of unequal length",
+    "has 1 lines and",
+    b"a dog\n",
+    "in.en",
+    "('HERE/in.en', 'PAIR/text.en')",
+  ),
+  lines("one path for parallel files", "expected (source path", None, "", "'a.en'"),
+  records(
+    "malformed JSON", "line 2: malformed JSON", b'{"en":"","de":""}\n{', "a.jsonl"
+  ),
+  records("a missing field", "no field 'de'", b'{"en": "a dog"}\n', "a.jsonl"),
+  records("a field that is no text", "is int 3", b'{"en": 3, "de": ""}\n', "a.jsonl"),
+  records("malformed CSV", "got another number", b"en,de\na dog\n", "a.csv"),
+  records(
+    "a file of unknown extension", "ends in '.tsv', expected", b"en\tde\n", "a.tsv"
+  ),
+  records("a file that is no gzip", "can't be decompressed", b"en,de\n", "a.csv.gz"),
+]
+
+CHECKPOINTS = [
+  setting(
+    "a checkpoint that is not there",
+    "TARGET_CHECKPOINT_PATH='no/checkpoint_1'",
+    "TARGET_CHECKPOINT_PATH: no/checkpoint_1 is not a directory",
+  ),
+  setting(
+    "a file in place of a checkpoint",
+    "TARGET_CHECKPOINT_PATH='PAIR/text.en'",
+    "text.en is not a directory",
+  ),
+  Case(
+    "a folder without a checkpoint",
+    "holds no checkpoint",
+    ("--gin.TARGET_CHECKPOINT_PATH='HERE/empty'",),
+    make=inputs.empty_folder,
+  ),
+  setting("a path that is none", "TARGET_CHECKPOINT_PATH=5", "folder, got 5"),
+  setting(
+    "no checkpoint of the draft",
+    "DRAFT_CHECKPOINT_PATH=None",
+    "DRAFT_CHECKPOINT_PATH: Expected the path of a checkpoint's folder, got None",
+  ),
+  Case(
+    "a network with more layers",
+    "of the network's",
+    gin="target/config.T5Config.num_decoder_layers = 3\n",
+  ),
+  Case(
+    "a network with fewer layers",
+    "parameters that the network has no place for",
+    gin="target/config.T5Config.num_decoder_layers = 1\n",
+  ),
+  Case(
+    "a network of another width",
+    "token_embedder/embedding has shape",
+    gin="target/config.T5Config.emb_dim = 24\n",
+  ),
+  Case(
+    "networks of different vocabularies",
+    "Target and draft must share a vocabulary",
+    gin="target/config.T5Config.vocab_size = 96\n",
+  ),
+  Case(
+    "a vocabulary larger than the network",
+    "The vocabulary has 30 tokens, but the network's vocab_size is 16",
+    gin="config.T5Config.vocab_size = 16\n",
+  ),
+  setting(
+    "a decoder-only checkpoint",
+    "DRAFT_CHECKPOINT_PATH='PAIR/gpt/checkpoint_7'",
+    "gpt/checkpoint_7 lacks",
+  ),
+  setting(
+    "a network where a table of n-grams is due",
+    "DRAFTER='ngram'",
+    "This is no table of n-grams",
+  ),
+  Case("a truncated array", "could not be restored", (DAMAGED,), make=inputs.truncated),
+  Case("an array missing", "could not be read", (DAMAGED,), make=inputs.array_missing),
+  Case("an altered index", "can't be read", (DAMAGED,), make=inputs.index_altered),
+  Case(
+    "an altered Orbax checkpoint",
+    "The index of checkpoint",
+    ("--gin.DRAFT_CHECKPOINT_PATH='HERE/checkpoint_7'",),
+    make=inputs.orbax_damaged,
+  ),
+  Case(
+    "weights with NaN", "is not finite as float32", (DAMAGED,), make=inputs.with_nan
+  ),
+]
+
+VOCABULARIES = [
+  setting(
+    "a vocabulary that is not there",
+    "VOCABULARY_PATH='no.model'",
+    "no.model can't be read",
+  ),
+  Case(
+    "a vocabulary that is no SentencePiece model",
+    "is not a SentencePiece model",
+    ("--gin.VOCABULARY_PATH='HERE/text.model'",),
+    make=inputs.vocabulary_text,
+  ),
+  Case(
+    "a vocabulary with other special tokens",
+    "numbers its special tokens",
+    ("--gin.VOCABULARY_PATH='HERE/unusual.model'",),
+    make=inputs.unusual_vocabulary,
+  ),
+  setting(
+    "VOCABULARY_EXTRA_IDS = -1", "VOCABULARY_EXTRA_IDS=-1", "VOCABULARY_EXTRA_IDS"
+  ),
+]
+
+OUTPUTS = [
+  Case(
+    "an output directory below a file",
+    "can't be written to",
+    ("--gin.INFER_OUTPUT_DIR='HERE/file/out'",),
+    make=inputs.file_in_the_way,
+  ),
+  Case(
+    "a finished run with other settings",
+    "holds a finished run with other settings",
+    make=inputs.finished,
+  ),
+  Case("a damaged summary", "speculation.json is damaged", make=inputs.damaged_summary),
+  Case(
+    "chunks of an unfinished run with other settings",
+    "holds chunks of an unfinished run with other settings",
+    make=inputs.unfinished,
+  ),
+  setting("no output directory", "INFER_OUTPUT_DIR=''", "must be the path of a folder"),
+  setting("a number for a path", "INFER_OUTPUT_DIR=5", "path of a folder, got 5"),
+  Case("shard 2 of 2", "shard_id must be between 0 and", ("--shard_id=2",)),
+  Case("a shard that is no number", "invalid literal for int", ("--shard_id=one",)),
+]
+
+TRAINING = (
+  "--gin_file=configs/train/small_draft.gin",
+  "--gin.OUTPUT_DIR='HERE/out'",
+  "--gin.VOCABULARY_PATH='PAIR/tiny.model'",
+  "--gin.VOCAB_SIZE=64",
+  "--gin.TRAIN_FILES=('PAIR/text.en', 'PAIR/text.en')",
+  "--gin.VALIDATION_FILES=%TRAIN_FILES",
+  "--gin.tasks.translation_from_files.name='NAME'",
+)
+COUNTING = (
+  "--job=ngrams",
+  "--gin_file=configs/train/ngrams.gin",
+  "--gin.TARGETS='PAIR/text.en'",
+  *("--gin.VOCAB_SIZE=64", "--gin.VOCABULARY_PATH='PAIR/tiny.model'"),
+  "--gin.OUTPUT_DIR='HERE/out'",
+  "--gin.tasks.translation_from_files.name='NAME'",
+)
+
+
+COMMANDS = [
+  other("training without --gin_file", "got none", commands.training),
+  other(
+    "training of an unknown --job",
+    "should be one of <train",
+    commands.training,
+    "--job=distill",
+  ),
+  other(
+    "training in an unknown MODE",
+    "Unknown MODE 'distill'",
+    commands.training,
+    *TRAINING,
+    "--gin.MODE='distill'",
+  ),
+  other(
+    "training with a misspelt macro",
+    "Did you mean LEARNING_RATE",
+    commands.training,
+    *TRAINING,
+    "--gin.LERNING_RATE=1",
+  ),
+  other(
+    "n-grams where a checkpoint is",
+    "holds a checkpoint_0 already",
+    commands.training,
+    *COUNTING,
+    make=inputs.counted,
+  ),
+  other(
+    "scripts/show_trace.py at a negative temperature",
+    "temperature must be a finite number of at least 0, got -1.0",
+    commands.script("show_trace"),
+    *("--text=a", "--temperature=-1"),
+  ),
+  other(
+    "scripts/prepare_tfds.py without --target",
+    "--split, --source and --target belong together",
+    commands.script("prepare_tfds"),
+    *("--dataset=wmt14_translate/de-en", "--tfds_data_dir=HERE/out"),
+    *("--split=test", "--source=PAIR/text.en"),
+  ),
+  other(
+    "`python -m specdec_t5x.diagnose` without text (exit code 2)",
+    "--input: 'no.en' is no file",
+    commands.diagnosis,
+    "--input=no.en",
+    code=2,
+  ),
+]
+
+CASES = [*GIN, *DECODING, *DATA, *CHECKPOINTS, *VOCABULARIES, *OUTPUTS, *COMMANDS]

@@ -1,0 +1,92 @@
+"""The commands, run in this process as a shell would run them."""
+
+import contextlib
+import hashlib
+import importlib.util
+import sys
+
+import gin
+from absl import flags, logging
+from t5x import gin_utils
+from t5x import infer as t5x_infer
+
+from specdec_t5x import diagnose, train
+from tests.e2e.runs import ROOT
+
+
+def infer(*arguments: str) -> None:
+  """`python -m t5x.infer ...`."""
+  with own_flags(t5x_infer._define_flags), as_main(t5x_infer):
+    t5x_infer._main(gin_utils._parse_flags(["t5x.infer", *arguments]))
+
+
+def training(*arguments: str) -> None:
+  """`python -m specdec_t5x.train ...`."""
+  with own_flags(train.define_flags):
+    train.main(gin_utils._parse_flags(["specdec_t5x.train", *arguments]))
+
+
+def diagnosis(*arguments: str) -> None:
+  """`python -m specdec_t5x.diagnose ...`."""
+  sys.exit(diagnose.main(arguments))
+
+
+def script(name: str):
+  """Returns a function that runs scripts/<name>.py."""
+
+  def run(*arguments: str) -> None:
+    sys.exit(script_module(name).main(arguments))
+
+  return run
+
+
+def script_module(name: str):
+  spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+@contextlib.contextmanager
+def own_flags(define):
+  """Absl's flags as `define` defines them, with gin's configuration, for a while."""
+  # Those that another test's command may have defined.
+  shared = ("gin_file", "gin_bindings", "gin_search_paths", "tfds_data_dir")
+  before = {name: flags.FLAGS[name] for name in shared if name in flags.FLAGS}
+  _remove(before)
+  others = set(flags.FLAGS)
+  define()
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity(logging.WARNING)
+  gin.clear_config()
+  try:
+    yield
+  finally:
+    gin.clear_config()
+    logging.set_verbosity(verbosity)
+    _remove(set(flags.FLAGS) - others)
+    for name, flag in before.items():
+      flags.FLAGS[name] = flag
+
+
+def _remove(names):
+  for name in names:
+    delattr(flags.FLAGS, name)
+
+
+@contextlib.contextmanager
+def as_main(module):
+  """Makes the module what gin files import as `__main__`, as `python -m` does."""
+  before = sys.modules["__main__"]
+  sys.modules["__main__"] = module
+  try:
+    yield
+  finally:
+    sys.modules["__main__"] = before
+
+
+def contents(*folders) -> dict[str, str]:
+  """Returns the digest of each file below the folders, and '' of each folder."""
+  paths = sorted(path for folder in folders for path in folder.rglob("*"))
+  digest = lambda path: hashlib.sha256(path.read_bytes()).hexdigest()
+  return {str(path): digest(path) if path.is_file() else "" for path in paths}

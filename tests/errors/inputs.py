@@ -1,0 +1,156 @@
+"""A tiny pair and what can be wrong with its files."""
+
+import dataclasses
+import pathlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import sentencepiece
+import tensorstore
+from t5x import checkpoints, inference_chunks, partitioning
+
+from specdec_t5x.network.functional import network_for
+from tests.e2e.runs import TINY_NETWORKS
+from tests.t5x_bridge import tiny, tiny_gpt
+
+SETTINGS = """
+from specdec_t5x.data import tasks
+
+MIXTURE_OR_TASK_NAME = @tasks.translation_from_files()
+tasks.translation_from_files:
+  name = '{name}'
+  files = {{'test': ('{root}/text.en', None)}}
+  vocabulary = %VOCABULARY
+TASK_FEATURE_LENGTHS = {{'inputs': 40, 'targets': 12}}
+VOCABULARY_PATH = '{root}/tiny.model'
+VOCABULARY_EXTRA_IDS = 0
+TARGET_CHECKPOINT_PATH = '{root}/target/checkpoint_7'
+DRAFT_CHECKPOINT_PATH = '{root}/draft/checkpoint_7'
+BATCH_SIZE = 8
+"""
+ARRAY = "target.decoder.logits_dense.kernel"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+  """The files of the pair, all below `root`."""
+
+  root: pathlib.Path
+
+  @property
+  def target(self) -> pathlib.Path:
+    return self.root / "target" / "checkpoint_7"
+
+  def gin_file(self, folder: pathlib.Path, name: str) -> pathlib.Path:
+    """Writes the pair's gin file; seqio wants a name of its own for each task."""
+    path = folder / "pair.gin"
+    path.write_text(
+      TINY_NETWORKS.format(vocab_size=64) + SETTINGS.format(name=name, root=self.root)
+    )
+    return path
+
+
+def make_pair(root: pathlib.Path) -> Pair:
+  tiny.train_vocabulary(root)
+  (root / "text.en").write_text("\n".join(tiny.sentences(4)) + "\n")
+  save(root / "target", tiny.TARGET, checkpoints.Checkpointer)
+  save(root / "draft", tiny.DRAFT, checkpoints.OrbaxCheckpointManagerInterface)
+  save(root / "gpt", tiny_gpt.DRAFT, checkpoints.Checkpointer)
+  return Pair(root)
+
+
+def save(root: pathlib.Path, config, format) -> None:
+  """Writes a checkpoint of a network, whose weights nothing here runs."""
+  root.mkdir()
+  shapes = jax.eval_shape(lambda: tiny.state(network_for(config)))
+  draw = np.random.default_rng(0).normal
+  params = jax.tree.map(
+    lambda x: jnp.asarray(draw(size=x.shape), x.dtype), shapes.params
+  )
+  state = shapes.replace_params(params).replace_step(jnp.array(7))
+  partitioner = partitioning.PjitPartitioner(num_partitions=1)
+  if format is checkpoints.Checkpointer:
+    format(state, partitioner, str(root)).save(state)
+  else:
+    format(str(root), state, partitioner).save(state)
+
+
+def copied_target(pair: Pair, here: pathlib.Path) -> pathlib.Path:
+  return pathlib.Path(shutil.copytree(pair.target, here / "checkpoint_7"))
+
+
+def truncated(pair, here):
+  array = copied_target(pair, here) / ARRAY / "0.0"
+  array.write_bytes(array.read_bytes()[:100])
+
+
+def array_missing(pair, here):
+  shutil.rmtree(copied_target(pair, here) / ARRAY)
+
+
+def index_altered(pair, here):
+  index = copied_target(pair, here) / "checkpoint"
+  index.write_bytes(b"\x00" + index.read_bytes()[1:])
+
+
+def with_nan(pair, here):
+  folder = copied_target(pair, here) / ARRAY
+  spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{folder}/"}}
+  store = tensorstore.open(spec).result()
+  store[1, 1].write(np.float32(np.nan)).result()
+
+
+def orbax_damaged(pair, here):
+  copied = here / "checkpoint_7"
+  shutil.copytree(pair.root / "draft" / "checkpoint_7", copied)
+  (copied / "state" / "_METADATA").write_text("{")
+
+
+def empty_folder(pair, here):
+  (here / "empty").mkdir()
+
+
+def text_file(name: str, data: bytes):
+  return lambda pair, here: (here / name).write_bytes(data)
+
+
+def vocabulary_text(pair, here):
+  (here / "text.model").write_text("the\na\n")
+
+
+def unusual_vocabulary(pair, here):
+  sentencepiece.SentencePieceTrainer.train(
+    input=str(pair.root / "text.txt"),
+    model_prefix=str(here / "unusual"),
+    vocab_size=30,
+    minloglevel=2,
+  )
+
+
+def finished(pair, here):
+  (here / "out").joinpath("speculation.json").write_text('{"settings": {"gamma": 4}}')
+
+
+def damaged_summary(pair, here):
+  (here / "out").joinpath("speculation.json").write_text('{"settings": [')
+
+
+def unfinished(pair, here):
+  """A chunk of the task, as a run with another split left it."""
+  suffix = "predict_with_aux.jsonl-00000-of-00001"
+  name = f"errors_{here.name}"
+  files = inference_chunks.ChunkFiles(
+    str(here / "out"), name, suffix, {"split": "another"}
+  )
+  files.record_settings()
+  files.write(0, lambda path: pathlib.Path(path).write_text("{}\n"))
+
+
+def counted(pair, here):
+  (here / "out" / "checkpoint_0").mkdir()
+
+
+def file_in_the_way(pair, here):
+  (here / "file").write_text("kept")

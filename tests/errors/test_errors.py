@@ -1,0 +1,95 @@
+"""Bad input ends a command with exit code 1 and one line, and changes nothing."""
+
+import re
+
+import gin
+import pytest
+import t5x
+from absl import flags
+
+from specdec_t5x import train
+from specdec_t5x.t5x_bridge import preflight
+from tests.e2e import runs
+from tests.errors import commands, inputs
+from tests.errors.cases import CASES
+
+HINT = "(--verbosity=1 shows where this was raised.)"
+
+pytestmark = pytest.mark.skipif(
+  not hasattr(t5x, "PROVIDER"), reason="upstream T5X reports errors in its own way"
+)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+  return inputs.make_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture
+def here(pair, tmp_path):
+  """A folder with the pair's gin file and a directory that holds results."""
+  (tmp_path / "out").mkdir()
+  (tmp_path / "out" / "config.gin").write_text("# of an earlier run\n")
+  pair.gin_file(tmp_path, name=f"errors_{tmp_path.name}")
+  return tmp_path
+
+
+def arguments_of(case, pair, here):
+  """Returns the command's arguments, with the case's files made."""
+  if case.make:
+    case.make(pair, here)
+  values = {"HERE": str(here), "PAIR": str(pair.root), "NAME": f"bad_{here.name}"}
+  fill = lambda text: re.sub(
+    r"\b(HERE|PAIR|NAME)\b", lambda found: values[found[0]], text
+  )
+  arguments = [*case.base, *case.arguments]
+  if case.gin:
+    (here / "case.gin").write_text(fill(case.gin))
+    arguments.append(f"--gin_file={here}/case.gin")
+  return [fill(argument) for argument in arguments], fill(case.says)
+
+
+def test_with_upstream_t5x_preflight_refuses_a_macro_that_nothing_reads(monkeypatch):
+  monkeypatch.delattr(t5x, "PROVIDER", raising=False)
+  with commands.own_flags(train.define_flags):
+    flags.FLAGS(["infer", "--gin_bindings=GAMMA = 3", "--gin_bindings=GAMA = 5"])
+    gin.parse_config(["gin_utils.sum_fn.var1 = %GAMMA", *flags.FLAGS.gin_bindings])
+    with pytest.raises(ValueError, match=r"--gin.GAMA sets a macro .* are: GAMMA"):
+      preflight.check_macros()
+    flags.FLAGS.gin_bindings = ["GAMMA = 3"]
+    preflight.check_macros()
+
+
+def in_process(run, arguments, capfd):
+  """Returns the exit code and what a shell would see."""
+  with pytest.raises(SystemExit) as exit_:
+    run(*arguments)
+  code = exit_.value.code
+  return (1, code) if isinstance(code, str) else (code, capfd.readouterr().err)
+
+
+def alone(run, arguments, capfd):
+  del run, capfd
+  process = runs.infer(flags=arguments)
+  return process.returncode, process.stderr
+
+
+def test_the_page_on_errors_has_these_cases_and_no_others():
+  text = (runs.ROOT / "docs" / "errors.md").read_text()
+  rows = re.findall(r"^\| (.*) \| `(.*)` \| .+ \|$", text, re.MULTILINE)
+  assert sorted(rows) == sorted((case.did, case.says) for case in CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.did)
+def test_bad_input_ends_with_one_line_and_changes_nothing(
+  case, pair, here, monkeypatch, capfd
+):
+  monkeypatch.chdir(runs.ROOT)
+  arguments, says = arguments_of(case, pair, here)
+  before = commands.contents(here, pair.root)
+  code, message = (alone if case.alone else in_process)(case.run, arguments, capfd)
+  assert commands.contents(here, pair.root) == before
+  assert code == case.code
+  assert says in message
+  lines = [line for line in message.splitlines() if line.strip()]
+  assert len([line for line in lines if line != HINT]) == 1

@@ -1,0 +1,251 @@
+"""Arbitrary files give a result or a ValueError; nothing else, and nothing wrong."""
+
+import contextlib
+import gzip
+import json
+import pathlib
+import shutil
+
+import flax.core
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import t5x
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from t5x import checkpoints, inference_chunks, partitioning, train_state
+
+from specdec_t5x.data import text_files, vocabularies
+from specdec_t5x.network import ngram
+from specdec_t5x.t5x_bridge import checkpoint, preflight
+from specdec_t5x.t5x_bridge.writer import SUMMARY
+from tests.e2e import runs
+from tests.errors import commands
+from tests.t5x_bridge import tiny
+
+runtime_only = pytest.mark.skipif(
+  not hasattr(t5x, "PROVIDER"), reason="upstream T5X reads these files in its own way"
+)
+
+
+def fuzz(examples):
+  return settings(
+    max_examples=examples,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+  )
+
+
+def outcome(read, path):
+  """Returns what `read` gives, None where it refuses with the path in its message."""
+  try:
+    return read()
+  except ValueError as error:
+    message = str(error)
+  assert str(path) in message
+  return None
+
+
+# ---- Text. ----
+
+PIECES = [
+  b"\n",
+  b"\r\n",
+  b",",
+  b'"',
+  b"{",
+  b"}",
+  b"[",
+  b"\x00",
+  b"\xff",
+  b"\xef\xbb\xbf",
+]
+PIECES += [b'{"en": "a"}\n', b"en,de\n", b'{"en": %b}' % (b"1" * 5000), b"0" * 5000]
+PIECES = st.sampled_from([*PIECES, b'{"en": "\\ud800"}'])
+BYTES = st.binary(max_size=40) | st.lists(PIECES | st.binary(max_size=4)).map(b"".join)
+
+
+@fuzz(200)
+@given(
+  data=BYTES,
+  name=st.sampled_from(["a.txt", "a.jsonl", "a.csv", "a.tsv", ""]),
+  packing=st.sampled_from(["plain", "gzip", "no gzip"]),
+)
+def test_text_is_read_or_refused_by_its_path(tmp_path, data, name, packing):
+  path = tmp_path / (name + ("" if packing == "plain" else ".gz"))
+  if path != tmp_path:
+    path.write_bytes(gzip.compress(data) if packing == "gzip" else data)
+  lines = outcome(lambda: text_files.read_lines(str(path)), path)
+  assert lines is None or "\n".join(lines).encode()[:1] != b"\0"
+  outcome(lambda: text_files.read_parallel(str(path), str(path)), path)
+  rows = outcome(lambda: text_files.read_fields(str(path), ["en"], ["de"]), path)
+  assert rows is None or all(isinstance(row["en"], str) for row in rows)
+
+
+# ---- Checkpoints. ----
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+  """A checkpoint, how to restore it, and its parameters."""
+  root = tmp_path_factory.mktemp("saved")
+  arrays = np.random.default_rng(0).normal(size=(12, 12)).astype(np.float32)
+  params = flax.core.freeze({"wi": {"kernel": arrays}, "scale": arrays[0]})
+  state = train_state.InferenceState(jnp.array(7), params)
+  layout = partitioning.PjitPartitioner(num_partitions=1)
+  checkpoints.Checkpointer(state, layout, str(root)).save(state)
+  restore = lambda path: checkpoint.restore(str(path), state, layout, "float32").params
+  path = shutil.copytree(root / "checkpoint_7", root / "changed" / "checkpoint_7")
+  return root / "checkpoint_7", path, restore
+
+
+ARRAY = "target.wi.kernel"
+# As one file may look whose bytes are read as other numbers.
+TRAPS = [(b'"order":"C"', b'"order":"F"'), (b"<f4", b">f4"), (b"<f4", b"<i4")]
+TRAPS += [(b"12,12", b"24,6"), (b"12,12", b"6,12"), (b'"."', b'"/"')]
+FLIP = st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255))
+CHANGES = st.lists(FLIP, min_size=1, max_size=2)
+
+
+def changed(data, flips, kept):
+  """Returns the bytes with some flipped, and cut to a part of them."""
+  data = bytearray(data)
+  for place, mask in flips:
+    data[int(place * len(data))] ^= mask
+  return bytes(data[: int(kept * len(data)) or None])
+
+
+@runtime_only
+@fuzz(150)
+@given(
+  file=st.sampled_from(["checkpoint", f"{ARRAY}/.zarray", f"{ARRAY}/0.0"]),
+  flips=CHANGES,
+  kept=st.just(1.0) | st.floats(0.01, 1),
+)
+def test_a_changed_checkpoint_is_refused_or_restores_the_same(saved, file, flips, kept):
+  is_refused_or_same(saved, file, lambda data: changed(data, flips, kept))
+
+
+@runtime_only
+@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap[1].decode())
+def test_metadata_of_other_numbers_is_refused(saved, trap):
+  assert is_refused_or_same(saved, f"{ARRAY}/.zarray", lambda x: x.replace(*trap))
+
+
+def is_refused_or_same(saved, file, change):
+  """Returns whether the checkpoint with one file changed is refused."""
+  whole, path, restore = saved
+  before = (whole / file).read_bytes()
+  (path / file).write_bytes(change(before))
+  try:
+    outcome(lambda: checkpoint.parameter_shapes(str(path)), path)
+    found = outcome(lambda: restore(path), path)
+  finally:
+    (path / file).write_bytes(before)
+  if found is None:
+    return True
+  jax.tree.map(np.testing.assert_array_equal, found, restore(whole))
+  return False
+
+
+@fuzz(100)
+@given(
+  st.dictionaries(
+    st.sampled_from(["unigram", "contexts_0/probs", "contexts_1/probs", "other"]),
+    st.lists(st.integers(0, 9), max_size=3).map(tuple),
+  ),
+  st.integers(-1, 4),
+)
+def test_a_table_of_n_grams_of_any_shape_is_one_or_refused(shapes, order):
+  with contextlib.suppress(ValueError):
+    config = ngram.config_from_shapes(shapes, order)
+    assert config.vocab_size == shapes["unigram"][0]
+
+
+# ---- gin. ----
+
+WORDS = (
+  "GAMMA gin.macro utils.DatasetConfig import include from 5 = @ % ( ) [ { ' : # \\"
+)
+WORDS = [*WORDS.split(), '"', "/", ".", "\n", "  "]
+GIN = st.text(max_size=30) | st.lists(st.sampled_from(WORDS)).map(" ".join)
+
+
+@runtime_only
+@fuzz(150)
+@given(text=GIN, name=GIN, value=GIN, use_file=st.booleans())
+def test_any_gin_ends_with_one_line(tmp_path, monkeypatch, text, name, value, use_file):
+  monkeypatch.chdir(runs.ROOT)
+  file = tmp_path / "fuzz.gin"
+  file.write_text(text, encoding="utf-8")
+  # Neither is a whole configuration: MODEL, if nothing else, has no value.
+  arguments = (
+    [f"--gin_file={file}"]
+    if use_file
+    else ["--gin_file=t5x/configs/runs/infer.gin", f"--gin.{name}={value}"]
+  )
+  with pytest.raises(SystemExit) as exit_:
+    commands.infer(*arguments)
+  message, *hint = exit_.value.code.split("\n")
+  assert len(message) < 3000
+  assert hint in ([], ["(--verbosity=1 shows where this was raised.)"])
+
+
+# ---- Vocabularies and JSON. ----
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+  return pathlib.Path(tiny.train_vocabulary(tmp_path_factory.mktemp("vocabulary")))
+
+
+@fuzz(150)
+@given(data=st.binary(max_size=60), flips=CHANGES, whole=st.booleans())
+def test_any_vocabulary_is_loaded_or_refused(tmp_path, vocabulary, data, flips, whole):
+  path = tmp_path / "any.model"
+  path.write_bytes(changed(vocabulary.read_bytes(), flips, 1.0) if whole else data)
+  outcome(lambda: vocabularies.sentencepiece_vocabulary(str(path), 0), path)
+
+
+JSON = st.recursive(
+  st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+  lambda inner: (
+    st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["settings", "gamma", "a"]), inner, max_size=3)
+  ),
+  max_leaves=6,
+)
+CONTENTS = JSON.map(json.dumps) | st.text(max_size=20)
+
+
+@fuzz(150)
+@given(text=CONTENTS)
+def test_any_summary_is_compared_or_refused(tmp_path, text):
+  (tmp_path / SUMMARY).write_text(text, encoding="utf-8")
+  check = lambda: preflight.check_same_run(str(tmp_path), {"gamma": 3})
+  outcome(check, tmp_path)
+
+
+@runtime_only
+@fuzz(100)
+@given(text=CONTENTS)
+def test_any_settings_of_chunks_are_compared_or_refused(tmp_path, text):
+  files = inference_chunks.ChunkFiles(str(tmp_path), "task", "jsonl", {"split": "test"})
+  files.record_settings()
+  files.write(0, lambda path: pathlib.Path(path).write_text("{}\n"))
+  (record,) = tmp_path.rglob("*-settings.json")
+  record.write_text(text, encoding="utf-8")
+  outcome(files.find_done, tmp_path)
+
+
+def test_json_nested_too_deep_is_refused(tmp_path):
+  (tmp_path / SUMMARY).write_text("[" * 100_000)
+  with pytest.raises(ValueError, match="is damaged"):
+    preflight.check_same_run(str(tmp_path), {"gamma": 3})
+  path = tmp_path / "deep.jsonl"
+  path.write_text("[" * 100_000)
+  with pytest.raises(ValueError, match=r"deep\.jsonl, line 1"):
+    text_files.read_fields(str(path), ["en"])

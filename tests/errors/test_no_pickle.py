@@ -1,0 +1,91 @@
+"""Checkpoints and vocabularies are data: reading them runs no code."""
+
+import ast
+import pathlib
+
+import msgpack
+import numpy as np
+import pytest
+
+from specdec_t5x.t5x_bridge import checkpoint
+from tests.e2e.runs import ROOT
+
+FOLDERS = ("specdec_t5x", "t5x_runtime", "scripts")
+MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+MODULES |= {"yaml", "runpy", "code"}
+BUILTINS = {"eval", "exec", "compile", "__import__"}
+# Functions of libraries that unpickle what they read.
+LOADERS = {("torch", "load"), ("pd", "read_pickle"), ("pandas", "read_pickle")}
+
+
+def findings(tree) -> list[str]:
+  """Returns what in a module could run code that it reads."""
+  found = []
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Import):
+      found += [x.name for x in node.names if x.name.split(".")[0] in MODULES]
+    elif isinstance(node, ast.ImportFrom):
+      found += [node.module] if (node.module or "").split(".")[0] in MODULES else []
+    elif isinstance(node, ast.Call):
+      function = node.func
+      if isinstance(function, ast.Name) and function.id in BUILTINS:
+        found.append(function.id)
+      if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+        name = function.value.id, function.attr
+        found += [".".join(name)] if name in LOADERS else []
+      found += [k.arg for k in node.keywords if k.arg == "allow_pickle" and not _no(k)]
+  return found
+
+
+def _no(keyword) -> bool:
+  return isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_module_unpickles_or_evaluates(folder):
+  files = sorted((ROOT / folder).rglob("*.py"))
+  assert files
+  for file in files:
+    assert findings(ast.parse(file.read_text())) == [], file
+
+
+@pytest.mark.parametrize(
+  "source",
+  [
+    "import pickle",
+    "from yaml import load",
+    "eval(text)",
+    "torch.load(path)",
+    "np.load(path, allow_pickle=True)",
+  ],
+)
+def test_the_walk_finds_what_it_looks_for(source):
+  assert findings(ast.parse(source))
+
+
+class Malicious:
+  """Leaves a file where it is unpickled."""
+
+  def __init__(self, path):
+    self._path = path
+
+  def __reduce__(self):
+    return pathlib.Path.touch, (self._path,)
+
+
+def objects(path) -> bytes:
+  """An array of objects as flax writes arrays: shape, dtype, bytes (a pickle)."""
+  data = np.array([Malicious(path)], dtype=object).dumps()
+  return msgpack.packb(((1,), "object", data))
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 77])
+def test_an_index_of_python_objects_is_refused(tmp_path, code):
+  folder, trace = tmp_path / "checkpoint_1", tmp_path / "trace"
+  folder.mkdir()
+  leaf = msgpack.ExtType(code, objects(trace))
+  index = {"version": 3, "optimizer": {"target": {"kernel": leaf}, "state": {}}}
+  (folder / checkpoint.INDEX).write_bytes(msgpack.packb(index))
+  with pytest.raises(ValueError, match="checkpoint_1"):
+    checkpoint.parameter_shapes(str(folder))
+  assert not trace.exists()
