@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.metadata
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.core.rules import guarantee_of
 
 SUMMARY = "speculation.json"
+WHOLE = "-00000-of-00001"
 COUNTS = (
   "tokens",
   "target_calls",
@@ -41,7 +41,7 @@ def merge_and_summarize(
 
   T5X calls it through `infer.merge_fn` when a task is done. The summary covers every
   finished file of the mode in the directory, so the last of several shards or tasks
-  writes the complete one.
+  writes the complete one, even of two that end at once.
 
   Args:
     output_dir: INFER_OUTPUT_DIR.
@@ -53,19 +53,38 @@ def merge_and_summarize(
   """
   infer.merge_chunks_to_file(output_dir, output_fname, tmp_dir, step)
   mode = output_fname.split(".jsonl")[0].rsplit("-", 1)[1]
-  files = sorted(epath.Path(output_dir).glob(f"*-{mode}.jsonl-?????-of-?????"))
   guarantee = guarantee_of(verification)
-  summary = {
-    "guarantee": guarantee.name,
-    "guarantee_means": guarantee.value,
-    "statistics": summarize(files),
-    "settings": {"verification": verification, **settings},
-    "mode": mode,
-    "checkpoint_step": step,
-    "files": [file.name for file in files],
-    **environment(),
-  }
-  write_atomically(epath.Path(output_dir) / SUMMARY, json.dumps(summary, indent=2))
+  files, found = None, result_files(output_dir, mode)
+  # Files never go, so who writes last has seen all that were there before.
+  while files != found:
+    files = found
+    summary = {
+      "guarantee": guarantee.name,
+      "guarantee_means": guarantee.value,
+      "statistics": summarize(files),
+      "settings": {"verification": verification, **settings},
+      "mode": mode,
+      "checkpoint_step": step,
+      "files": [file.name for file in files],
+      **environment(),
+    }
+    path = epath.Path(output_dir) / SUMMARY
+    write_atomically(path, json.dumps(summary, indent=2), output_fname)
+    found = result_files(output_dir, mode)
+
+
+def result_files(output_dir: str, mode: str) -> list[epath.Path]:
+  """Returns the finished files of a mode, each example once.
+
+  Args:
+    output_dir: INFER_OUTPUT_DIR.
+    mode: of the run.
+  """
+  files = sorted(epath.Path(output_dir).glob(f"*-{mode}.jsonl-?????-of-?????"))
+  stem = lambda file: file.name.rsplit("-", 3)[0]
+  in_parts = {stem(file) for file in files if not file.name.endswith(WHOLE)}
+  # Shards that specdec_t5x.merge_shards has joined are there twice.
+  return [f for f in files if not (f.name.endswith(WHOLE) and stem(f) in in_parts)]
 
 
 def summarize(files: Sequence[epath.Path]) -> dict[str, Any] | None:
@@ -116,8 +135,17 @@ def environment() -> dict[str, Any]:
   }
 
 
-def write_atomically(path: epath.Path, text: str) -> None:
-  """Writes a file that is either whole or not there."""
-  partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-  partial.write_text(text + "\n")
-  partial.replace(path)
+def write_atomically(path: epath.Path, text: str, writer: str) -> None:
+  """Writes a file that is either whole or not there.
+
+  Args:
+    path: of the file.
+    text: its content.
+    writer: no one else writes under this name at the same time.
+  """
+  partial = path.with_name(f"{path.name}.{writer}.tmp")
+  try:
+    partial.write_text(text + "\n")
+    partial.replace(path)
+  finally:
+    partial.unlink(missing_ok=True)  # After an error, such as a full disk.

@@ -1,10 +1,11 @@
 """Inference over a seqio task: `python -m t5x.infer --gin_file=...`."""
 
+import contextlib
 import difflib
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 if __name__ == "__main__":
   from t5x import quiet_start
@@ -14,19 +15,20 @@ if __name__ == "__main__":
 import jax
 import numpy as np
 import seqio
-from absl import app, flags, logging
+from absl import flags, logging
 from etils import epath
 from tqdm import tqdm
 
-from t5x import gin_utils, models, partitioning, utils
+from t5x import gin_utils, hosts, models, partitioning, utils
+from t5x.inference_chunks import ChunkFiles, configuration
 from t5x.inference_data import ChunkedExamples
 from t5x.inference_files import (
   MODES,
-  ChunkFiles,
   Inferences,
   merge_chunks_to_file,
   write_inferences_to_file,
 )
+from t5x.inference_safety import writing
 
 # gin files are found relative to the folder that holds the t5x package, too.
 _PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -68,7 +70,8 @@ def infer(
   """Runs a model over a task and writes one JSON line an example.
 
   Results go to `<task>-<mode>.<extension>-<shard>-of-<shards>`, in the dataset's order.
-  They are written in chunks; a run that was killed goes on after its last whole chunk.
+  They are written in chunks; a run that was killed goes on after its whole chunks,
+  which must be as they were written. One job at a time writes a file of results.
 
   Args:
     mode: predict, predict_with_aux or score.
@@ -96,84 +99,107 @@ def infer(
       restore_checkpoint_cfg.checkpoint_manager_cls.
 
   Raises:
-    ValueError: where the configuration can't be run.
+    ValueError: where the configuration can't be run, another job writes the same
+      results, a chunk is damaged, or the file system refuses a write.
   """
   del checkpoint_ds_iter
   _check(mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards)
-  if shard_id == 0:
-    summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
-  if verify_matching_vocabs_fn is not None:
-    verify_matching_vocabs_fn(dataset_cfg, model)
-
-  shard = seqio.ShardInfo(index=shard_id, num_shards=num_shards)
-  datasets = ChunkedExamples(
-    dataset_cfg, model.FEATURE_CONVERTER_CLS(pack=False), shard
-  )
   source = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name)
-  initializer = train_state_initializer_cls(
-    optimizer_def=None,
-    init_fn=model.get_initial_variables,
-    partitioner=partitioner,
-    **datasets.input_spec(source),
-  )
-  log_file = os.path.join(output_dir, "model-info.txt") if shard_id == 0 else None
-  utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
-  train_state = _restore(
-    initializer, partitioner, restore_checkpoint_cfg, fallback_init_rng, use_orbax
-  )
-  infer_fn = utils.get_infer_fn(
-    infer_step=getattr(model, _STEPS[mode]),
-    batch_size=dataset_cfg.batch_size,
-    train_state_axes=initializer.train_state_axes,
-    partitioner=partitioner,
-    keep_aux_as_numpy=keep_aux_as_numpy,
-  )
   settings = {
     "mode": mode,
     "split": dataset_cfg.split,
     "examples per chunk": checkpoint_period * dataset_cfg.batch_size,
     "checkpoint": str(restore_checkpoint_cfg.path),
     "lengths": dict(dataset_cfg.task_feature_lengths),
+    **configuration(),
   }
-  for task in seqio.get_subtasks(source):
-    vocabulary = task.output_features[output_vocab_feature_name].vocabulary
-    _infer_task(
-      output_dir,
-      f"{task.name}-{mode}.{file_extension}-{shard_id:05}-of-{num_shards:05}",
-      f"tmp-{task.name}-{shard_id:05}-of-{num_shards:05}",
-      settings,
-      datasets.chunks(task, checkpoint_period),
-      functools.partial(_infer_in_order, infer_fn, train_state),
-      lambda path, *args, vocab=vocabulary: write_fn(path, *args, mode, vocab),
-      functools.partial(_merge, merge_fn, int(train_state.step))
-      if merge_chunked_results
-      else None,
+  part = f"{shard_id:05}-of-{num_shards:05}"
+  outputs = {
+    task: ChunkFiles(output_dir, task.name, f"{mode}.{file_extension}-{part}", settings)
+    for task in seqio.get_subtasks(source)
+  }
+  # Held from before anything is written: a job that is refused has changed nothing.
+  with _locked(output_dir, outputs.values()):
+    if verify_matching_vocabs_fn is not None:
+      verify_matching_vocabs_fn(dataset_cfg, model)
+    outputs = {
+      task: files
+      for task, files in outputs.items()
+      if hosts.from_first(_is_open(files))
+    }
+    if not outputs:
+      return
+    shard = seqio.ShardInfo(index=shard_id, num_shards=num_shards)
+    datasets = ChunkedExamples(
+      dataset_cfg, model.FEATURE_CONVERTER_CLS(pack=False), shard
     )
+    initializer = train_state_initializer_cls(
+      optimizer_def=None,
+      init_fn=model.get_initial_variables,
+      partitioner=partitioner,
+      **datasets.input_spec(source),
+    )
+    train_state = _restore(
+      initializer, partitioner, restore_checkpoint_cfg, fallback_init_rng, use_orbax
+    )
+    # Nothing in the directory changes before all is there to run.
+    with writing("config.gin or model-info.txt", output_dir):
+      if shard_id == 0:
+        summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
+      log_file = os.path.join(output_dir, "model-info.txt") if shard_id == 0 else None
+      utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
+    infer_fn = utils.get_infer_fn(
+      infer_step=getattr(model, _STEPS[mode]),
+      batch_size=dataset_cfg.batch_size,
+      train_state_axes=initializer.train_state_axes,
+      partitioner=partitioner,
+      keep_aux_as_numpy=keep_aux_as_numpy,
+    )
+    for task, files in outputs.items():
+      vocabulary = task.output_features[output_vocab_feature_name].vocabulary
+      _infer_task(
+        files,
+        datasets.chunks(task, checkpoint_period),
+        functools.partial(_infer_in_order, infer_fn, train_state),
+        lambda path, *args, vocab=vocabulary: write_fn(path, *args, mode, vocab),
+        functools.partial(_merge, merge_fn, int(train_state.step))
+        if merge_chunked_results
+        else None,
+      )
 
 
-def _infer_task(
-  output_dir, fname, tmp_name, settings, examples, infer_fn, write_fn, merge
-) -> None:
-  """Runs one task of this shard, unless its marker says that it is done."""
-  chunks = ChunkFiles(os.path.join(output_dir, tmp_name), fname, settings)
-  done = epath.Path(output_dir) / f"{fname}.COMPLETED"
-  if done.exists():
-    _say(f"{done} is there: nothing to do. Remove it to run again.")
-    return
-  _write_chunks(examples, chunks, infer_fn, write_fn)
+@contextlib.contextmanager
+def _locked(output_dir: str, outputs) -> Iterator[None]:
+  """Keeps other jobs from these results, or raises a ValueError that names the job."""
+  with contextlib.ExitStack() as locks:
+    with writing("the lock", output_dir):
+      for files in outputs:
+        locks.enter_context(files.lock())
+    yield
+
+
+def _is_open(files: ChunkFiles) -> bool:
+  """Whether there is something to do, which is said where there is not."""
+  if not files.is_finished():
+    files.find_done()
+    return True
+  _say(f"{files.marker} is there: nothing to do. Remove it to run again.")
+  return False
+
+
+def _infer_task(files: ChunkFiles, examples, infer_fn, write_fn, merge) -> None:
+  """Runs one task of this shard, from its first chunk that is not done."""
   if jax.process_index() == 0:
-    if merge is not None:
-      merge(output_dir, fname, chunks)
-    done.write_text("")
-    if merge is not None:
-      # After the marker: a run killed between the two has its results.
-      chunks.remove()
-  utils.sync_global_devices(f"{fname}:complete")
-  _say(f"Results: {os.path.join(output_dir, fname if merge else tmp_name)}")
+    files.record_settings()
+  count = _write_chunks(examples, files, infer_fn, write_fn)
+  if jax.process_index() == 0:
+    files.finish(count, merge)
+  utils.sync_global_devices(f"{files.result.name}:complete")
+  _say(f"Results: {files.result if merge else files.directory}")
 
 
-def _merge(merge_fn, step, output_dir, fname, chunks: ChunkFiles) -> None:
-  merge_fn(output_dir, fname, str(chunks.directory), step)
+def _merge(merge_fn, step, output_dir, fname, tmp_dir) -> None:
+  merge_fn(output_dir, fname, tmp_dir, step)
 
 
 def _restore(initializer, partitioner, cfg, fallback_init_rng, use_orbax):
@@ -187,20 +213,40 @@ def _restore(initializer, partitioner, cfg, fallback_init_rng, use_orbax):
 
 
 def _check(mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards):
+  if not isinstance(output_dir, str) or not output_dir:
+    raise ValueError(
+      f"INFER_OUTPUT_DIR must be the path of a folder, got {output_dir!r}."
+    )
   if mode not in MODES:
     raise ValueError(f"infer.mode must be one of {MODES}, got {mode!r}.")
-  if not 0 <= shard_id < num_shards:
+  if not (isinstance(num_shards, int) and num_shards >= 1):
+    raise ValueError(f"num_shards must be a whole number >= 1, got {num_shards!r}.")
+  if not (isinstance(shard_id, int) and 0 <= shard_id < num_shards):
     raise ValueError(
       f"shard_id must be between 0 and num_shards - 1 = {num_shards - 1}, got "
-      f"{shard_id}."
+      f"{shard_id!r}. Give each job its own, as --shard_id=0 and infer.num_shards = 2."
     )
-  if checkpoint_period < 1 or dataset_cfg.batch_size < 1:
-    raise ValueError(
-      "checkpoint_period and batch_size must be at least 1, got "
-      f"{checkpoint_period} and {dataset_cfg.batch_size}."
-    )
+  counts = {
+    "checkpoint_period": checkpoint_period,
+    "BATCH_SIZE": dataset_cfg.batch_size,
+  }
+  for name, count in counts.items():
+    if not isinstance(count, int) or count < 1:
+      raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}.")
   if dataset_cfg.module:
-    utils.import_module(dataset_cfg.module)
+    try:
+      utils.import_module(dataset_cfg.module)
+    except ImportError as error:
+      raise ValueError(
+        f"MIXTURE_OR_TASK_MODULE={dataset_cfg.module} can't be imported: {error}. "
+        "Check the name, and that the module is on Python's path."
+      ) from error
+  lengths = dataset_cfg.task_feature_lengths
+  if lengths is not None and not isinstance(lengths, Mapping):
+    raise ValueError(
+      "TASK_FEATURE_LENGTHS must be {'inputs': ..., 'targets': ...}, got "
+      f"{lengths!r}."
+    )
   if dataset_cfg.shuffle or dataset_cfg.pack or not dataset_cfg.task_feature_lengths:
     raise ValueError(
       "Expected DatasetConfig with shuffle=False, pack=False and task_feature_lengths, "
@@ -217,9 +263,18 @@ def _check(mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shard
       f"{', '.join(close[:8]) or 'none at all'}. Import the module that registers it "
       "in your gin file."
     )
+  _check_writable(output_dir)
+
+
+def _check_writable(output_dir: str) -> None:
+  """Raises a ValueError where no file can be made; makes no folder."""
+  directory = epath.Path(output_dir)
+  if "://" not in output_dir:
+    directory = next(
+      p for p in (directory, *directory.absolute().parents) if p.exists()
+    )
   try:
-    epath.Path(output_dir).mkdir(parents=True, exist_ok=True)
-    probe = epath.Path(output_dir) / f".writable-{os.getpid()}"
+    probe = directory / f".writable-{os.getpid()}"
     probe.write_text("")
     probe.unlink()
   except OSError as error:
@@ -229,12 +284,16 @@ def _check(mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shard
     ) from error
 
 
-def _write_chunks(examples, files: ChunkFiles, infer_fn, write_fn) -> None:
-  """Runs and writes each chunk that is not complete yet."""
-  first = files.start()
+def _write_chunks(examples, files: ChunkFiles, infer_fn, write_fn) -> int:
+  """Runs and writes each chunk that is not done yet; returns how many there are."""
+  # What is done is for the first process to say: others may not see its files yet.
+  first = count = hosts.from_first(files.first_open())
   on_terminal = sys.stderr.isatty() and jax.process_index() == 0
   with tqdm(unit=" examples", disable=not on_terminal) as bar:
     for chunk, (texts, features) in enumerate(examples(first), start=first):
+      count = chunk + 1
+      if hosts.from_first(files.is_done(chunk)):
+        continue
       # The key depends on the chunk alone, so a resumed run draws the same samples.
       rng = jax.random.fold_in(jax.random.PRNGKey(0), chunk)
       inferences = infer_fn(features.enumerate(), rng, bar.update)
@@ -243,6 +302,7 @@ def _write_chunks(examples, files: ChunkFiles, infer_fn, write_fn) -> None:
         if not on_terminal:
           _say(f"chunk {chunk}: {len(inferences[0])} examples")
       utils.sync_global_devices(f"chunk {chunk}")
+  return count
 
 
 def _infer_in_order(infer_fn, train_state, features, rng, report) -> Inferences:
@@ -267,12 +327,15 @@ def _define_flags() -> None:
   flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=VALUE.")
   flags.DEFINE_list("gin_search_paths", ["."], "Where relative gin files are sought.")
   flags.DEFINE_string("tfds_data_dir", None, "Where TFDS datasets are prepared.")
+  hosts.define_flags()
 
 
 def _main(argv: Sequence[str]) -> None:
   """Parses gin, runs `infer`, and turns a ValueError into a short message."""
   if len(argv) > 1:
-    raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    sys.exit(
+      f"t5x.infer: expected flags alone, got {argv[1:]}. Settings are --gin.NAME=VALUE."
+    )
   import gin
 
   values = flags.FLAGS
@@ -281,16 +344,21 @@ def _main(argv: Sequence[str]) -> None:
   if values.tfds_data_dir:
     seqio.set_tfds_data_dir_override(values.tfds_data_dir)
   try:
-    run = gin.configurable(infer)
+    hosts.connect()
+    gin.configurable(infer)
     gin_utils.parse_gin_flags(
       [*values.gin_search_paths, _PACKAGE_PARENT], values.gin_file, values.gin_bindings
     )
-    run(**({} if values.shard_id is None else {"shard_id": values.shard_id}))
+    arguments = gin_utils.bound_arguments(infer)
+    if values.shard_id is not None:
+      arguments["shard_id"] = values.shard_id
+    infer(**arguments)
   except ValueError as error:
     # Bad input, most often: say what is wrong, and the trace to who asks for it.
     if logging.get_verbosity() >= logging.INFO:
       raise
-    sys.exit(f"t5x.infer: {error}\n(--verbosity=1 shows where this was raised.)")
+    message = gin_utils.one_line(error)
+    sys.exit(f"t5x.infer: {message}\n(--verbosity=1 shows where this was raised.)")
 
 
 if __name__ == "__main__":

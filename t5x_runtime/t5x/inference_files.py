@@ -1,7 +1,6 @@
-"""The files of an inference run: JSON lines, chunks, and the merged result."""
+"""The files of an inference run: JSON lines, and the merged result."""
 
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +10,8 @@ import numpy as np
 import seqio
 from absl import logging
 from etils import epath
+
+from t5x.inference_safety import whole_file
 
 MODES = ("predict", "score", "predict_with_aux")
 # (predictions, auxiliary values): one entry an example, in the input's order.
@@ -131,83 +132,8 @@ def merge_chunks_to_file(
     )
   path = epath.Path(output_dir) / output_fname
   partial = path.with_name(f"{path.name}.partial")
-  with partial.open("wb") as merged:
+  with whole_file(path, partial), partial.open("wb") as merged:
     for chunk in chunks:
       with chunk.open("rb") as part:
         shutil.copyfileobj(part, merged)
-  partial.replace(path)
   logging.info("Results written to %s.", path)
-
-
-class ChunkFiles:
-  """The chunks of one task's run: a chunk counts once its marker is there."""
-
-  def __init__(self, directory: str, output_fname: str, settings: Mapping[str, Any]):
-    """Creates it; nothing is written yet.
-
-    Args:
-      directory: of the chunks.
-      output_fname: name of the merged file.
-      settings: what must stay the same when a run is resumed.
-    """
-    self.directory = epath.Path(directory)
-    self._fname = output_fname
-    self._settings = json.loads(json.dumps(settings))
-
-  def path(self, chunk: int) -> epath.Path:
-    """Returns where the chunk goes."""
-    return self.directory / f"{self._fname}-chunk{chunk:05}"
-
-  def marker(self, chunk: int) -> epath.Path:
-    """Returns the file that says the chunk is whole."""
-    return self.directory / f"{self._fname}-chunk{chunk:05}.COMPLETED"
-
-  def start(self) -> int:
-    """Prepares the directory; returns the first chunk that is not done.
-
-    Raises:
-      ValueError: where the chunks there were made under other settings.
-    """
-    record = self.directory / f"{self._fname}-settings.json"
-    if record.exists():
-      before = json.loads(record.read_text())
-      if before != self._settings:
-        raise ValueError(
-          f"{self.directory} holds chunks of an unfinished run with other settings: "
-          f"{_difference(before, self._settings)}. Delete the directory to start over, "
-          "or set them back to resume."
-        )
-    done = self.count_completed()
-    if jax.process_index() == 0 and not record.exists():
-      self.directory.mkdir(parents=True, exist_ok=True)
-      partial = record.with_name(f".partial-{os.getpid()}-settings")
-      partial.write_text(json.dumps(self._settings))
-      partial.replace(record)
-    return done
-
-  def count_completed(self) -> int:
-    """Returns how many leading chunks are done; a run goes on after them."""
-    count = 0
-    while self.marker(count).exists() and self.path(count).exists():
-      count += 1
-    return count
-
-  def remove(self) -> None:
-    """Removes what belongs to this run; another mode's chunks stay."""
-    for file in self.directory.iterdir():
-      if file.name.startswith((f"{self._fname}-", ".partial-")):
-        file.unlink()
-    if not any(self.directory.iterdir()):
-      self.directory.rmdir()
-
-  def write(self, chunk: int, write_fn, *args) -> None:
-    """Writes a chunk by `write_fn(path, *args)`; a kill leaves all of it or nothing."""
-    partial = self.directory / f".partial-{os.getpid()}-{chunk:05}"
-    write_fn(str(partial), *args)
-    partial.replace(self.path(chunk))
-    self.marker(chunk).write_text("")
-
-
-def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-  names = [name for name in now if before.get(name) != now[name]]
-  return "; ".join(f"{name} was {before.get(name)}, is {now[name]}" for name in names)

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from t5x import checkpoints, decoding, infer, partitioning, utils
 
+from specdec_t5x.merge_shards import merge_shards
 from tests.contract.conftest import (
   EXAMPLES,
   LENGTHS,
@@ -26,15 +27,22 @@ TASK = "contract_infer"
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
   """A saved tiny model: the checkpoint's path."""
-  directory = tmp_path_factory.mktemp("checkpoint")
+  return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+def save_checkpoint(directory):
   state = tiny_state(tiny_model())
   part = partitioning.PjitPartitioner(num_partitions=1)
   checkpoints.Checkpointer(state, part, str(directory)).save(state)
   return directory / "checkpoint_7"
 
 
-def run(checkpoint, output, mode="predict", *, period=2, batch=2, **kwargs):
-  decode_fn = functools.partial(decoding.temperature_sample, temperature=1.0, topk=0)
+def run(
+  checkpoint, output, mode="predict", *, period=2, batch=2, temperature=1.0, **kwargs
+):
+  decode_fn = functools.partial(
+    decoding.temperature_sample, temperature=temperature, topk=0
+  )
   settings = {
     "mixture_or_task_name": register_task(TASK),
     "task_feature_lengths": LENGTHS,
@@ -171,6 +179,15 @@ def test_chunks_may_stay_apart(checkpoint, tmp_path):
   name = result_path(tmp_path).name
   assert not result_path(tmp_path).exists()
   assert sum(len(records(directory / f"{name}-chunk0000{i}")) for i in range(3)) == 11
+
+
+def test_shards_merge_to_the_file_of_one_job(checkpoint, tmp_path):
+  run(checkpoint, tmp_path / "one", temperature=0.0)
+  for shard in (0, 1, 2):
+    run(checkpoint, tmp_path, temperature=0.0, shard_id=shard, num_shards=3)
+  (merged,) = merge_shards(tmp_path)
+  assert merged == result_path(tmp_path)
+  assert merged.read_bytes() == result_path(tmp_path / "one").read_bytes()
 
 
 def test_two_shards_hold_the_lines_of_one_job(checkpoint, tmp_path):

@@ -2,9 +2,11 @@ import json
 
 import pytest
 
+from specdec_t5x.merge_shards import merge_shards
 from specdec_t5x.t5x_bridge import writer
 
 NAME = "task-predict_with_aux.jsonl-0000{}-of-00002"
+WHOLE = "task-predict_with_aux.jsonl-00000-of-00001"
 
 
 def aux(accepted, tried):
@@ -19,10 +21,10 @@ def aux(accepted, tried):
   }
 
 
-def merge(directory, shard, rows):
+def merge(directory, shard, rows, name=NAME):
   chunks = directory / f"tmp{shard}"
   chunks.mkdir()
-  name = NAME.format(shard)
+  name = name.format(shard)
   for i, row in enumerate(rows):
     (chunks / f"{name}-chunk{i:05}").write_text(json.dumps({"aux": row}) + "\n")
   writer.merge_and_summarize(
@@ -47,6 +49,30 @@ def test_summary_pools_every_finished_shard(tmp_path):
   assert summary["settings"] == {"verification": "token", "gamma": 3}
   assert summary["checkpoint_step"] == 7
   assert {"t5x", "versions", "device"} <= set(summary)
+
+
+def test_of_two_shards_that_end_at_once_the_last_to_write_counts_both(
+  tmp_path, monkeypatch
+):
+  write, others = writer.write_atomically, [(1, [aux(2, 4)])]
+
+  def late(*args):
+    if others:
+      merge(tmp_path, *others.pop())
+    write(*args)
+
+  monkeypatch.setattr(writer, "write_atomically", late)
+  assert merge(tmp_path, 0, [aux(3, 4)])["statistics"]["examples"] == 2
+  assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_joined_shards_count_once(tmp_path):
+  for shard in (0, 1):
+    merge(tmp_path, shard, [aux(3, 4)])
+    (tmp_path / f"{NAME.format(shard)}.COMPLETED").write_text("")
+  merge_shards(tmp_path)
+  summary = merge(tmp_path, 2, [aux(3, 4)], name=f"other-{WHOLE}")
+  assert summary["statistics"]["examples"] == 3
 
 
 def test_modes_without_statistics_say_so(tmp_path):

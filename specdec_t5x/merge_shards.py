@@ -1,0 +1,173 @@
+"""Joins the files of sharded runs: `python -m specdec_t5x.merge_shards OUTPUT_DIR`.
+
+Jobs with infer.num_shards=N and --shard_id write N files,
+`<task>-<mode>.jsonl-0000i-of-0000N`, of which number i holds every N-th example from
+the i-th. Interleaved they are `<task>-<mode>.jsonl-00000-of-00001`, the file of a
+single job: byte for byte where lines do not depend on the shard, as in greedy decoding.
+(Sampled lines do: keys go by the places of chunk and row in the shard.)
+
+So seqio shards a source of one file, which it reads row by row. It shards a source of
+several files file by file; its shards have another order and mostly other lengths,
+which are refused. Exits with 0 where it merged, with 1 where it says why not.
+"""
+
+import argparse
+import collections
+import contextlib
+import hashlib
+import itertools
+import json
+import pathlib
+import re
+import sys
+from collections.abc import Iterable, Sequence
+
+_SHARD = re.compile(r"(.+-(?:predict|predict_with_aux|score)\.\w+)-(\d{5})-of-(\d{5})")
+
+
+def merge_shards(output_dir: str | pathlib.Path) -> list[pathlib.Path]:
+  """Interleaves the shards of each task and mode; all are checked before any is.
+
+  Args:
+    output_dir: INFER_OUTPUT_DIR of the shards' jobs. The shards stay there.
+
+  Returns:
+    The merged files.
+
+  Raises:
+    ValueError: where a shard is missing, unfinished or damaged, the shards' lengths are
+      not those of every N-th example, or a merged file is there already.
+  """
+  directory = pathlib.Path(output_dir)
+  groups = _groups(directory)
+  checked = {stem: _checked(directory, stem, count) for stem, count in groups.items()}
+  return [_merge(directory, stem, shards) for stem, shards in checked.items()]
+
+
+def _groups(directory: pathlib.Path) -> dict[str, int]:
+  """Returns the number of shards of each `<task>-<mode>.<extension>`."""
+  if not directory.is_dir():
+    raise ValueError(
+      f"{directory} is no directory. Give the INFER_OUTPUT_DIR of the shards' jobs."
+    )
+  counts = collections.defaultdict(set)
+  for path in directory.iterdir():
+    name = _SHARD.fullmatch(path.name.removesuffix(".COMPLETED"))
+    if name and int(name[3]) > 1:
+      counts[name[1]].add(int(name[3]))
+  if not counts:
+    raise ValueError(
+      f"{directory}: expected files <task>-<mode>.jsonl-0000i-of-0000N with N above 1, "
+      "found none. Give the INFER_OUTPUT_DIR of the shards' jobs."
+    )
+  for stem, found in counts.items():
+    if len(found) > 1:
+      raise ValueError(
+        f"{directory}: expected one number of shards of {stem}, found {sorted(found)}. "
+        "Move all but one set of files away."
+      )
+  return {stem: found.pop() for stem, found in sorted(counts.items())}
+
+
+def _checked(directory, stem, count) -> list[pathlib.Path]:
+  """Returns the shards of `stem` in order, all of them finished and whole."""
+  result = directory / f"{stem}-00000-of-00001"
+  if result.exists():
+    raise ValueError(
+      f"{result} is there already, and nothing was merged. Remove it, and "
+      f"{result.name}.COMPLETED, to merge again."
+    )
+  shards = [directory / f"{stem}-{i:05}-of-{count:05}" for i in range(count)]
+  for i, shard in enumerate(shards):
+    marker = directory / f"{shard.name}.COMPLETED"
+    if not (shard.exists() and marker.exists()):
+      found = "it without .COMPLETED" if shard.exists() else "no such file"
+      raise ValueError(
+        f"Expected {shard}, finished; found {found}. Run the job with infer.num_shards="
+        f"{count} and --shard_id={i} to its end."
+      )
+    _check_whole(shard, marker.read_text())
+  _check_lengths(shards)
+  return shards
+
+
+def _check_whole(shard: pathlib.Path, recorded: str) -> None:
+  """Raises a ValueError where a shard is not what its marker says."""
+  content = shard.read_bytes()
+  found = _record(len(content), hashlib.sha256(content))
+  # Upstream T5X's markers are empty; a cut line still shows.
+  if recorded not in ("", found) or not content.endswith(b"\n"):
+    raise ValueError(
+      f"{shard} is damaged: expected {recorded or 'whole lines'}, found {found}. "
+      "Delete it and its .COMPLETED, and run that shard's job again."
+    )
+
+
+def _record(size: int, sha256) -> str:
+  """Returns what t5x_runtime's markers hold."""
+  return json.dumps({"bytes": size, "sha256": sha256.hexdigest()})
+
+
+def _check_lengths(shards: Sequence[pathlib.Path]) -> None:
+  """Raises a ValueError where the shards can't hold every N-th example of one input."""
+  counts = []
+  for shard in shards:
+    with shard.open("rb") as lines:
+      counts.append(sum(1 for _ in lines))
+  expected = [-((i - sum(counts)) // len(shards)) for i in range(len(shards))]
+  if counts != expected:
+    raise ValueError(
+      f"{shards[0]} and the shards after it have {counts} lines; every {len(shards)}th "
+      f"of {sum(counts)} examples would be {expected}. seqio shards a task of several "
+      "files file by file: those shards hold the files' examples one after another, "
+      "and are not to be interleaved."
+    )
+
+
+def _merge(directory, stem, shards) -> pathlib.Path:
+  """Writes the interleaved file, whole or not at all, and then its marker."""
+  result = directory / f"{stem}-00000-of-00001"
+  partial = directory / f"{result.name}.partial"
+  sha256, size = hashlib.sha256(), 0
+  try:
+    with contextlib.ExitStack() as stack:
+      sources = [stack.enter_context(shard.open("rb")) for shard in shards]
+      merged = stack.enter_context(partial.open("wb"))
+      for line in _in_turn(sources):
+        merged.write(line)
+        sha256.update(line)
+        size += len(line)
+    partial.replace(result)
+    (directory / f"{result.name}.COMPLETED").write_text(_record(size, sha256))
+  except OSError as error:
+    raise ValueError(
+      f"{result} could not be written ({error.strerror or error}). The shards are as "
+      "they were: put that right and run the same command again."
+    ) from error
+  finally:
+    partial.unlink(missing_ok=True)
+  return result
+
+
+def _in_turn(sources: Iterable[Iterable[bytes]]) -> Iterable[bytes]:
+  rounds = itertools.zip_longest(*sources)
+  return (line for one in rounds for line in one if line is not None)
+
+
+def main() -> None:
+  """The command."""
+  parser = argparse.ArgumentParser(
+    prog="python -m specdec_t5x.merge_shards",
+    description=__doc__.partition("\n\n")[2],
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument("output_dir", metavar="OUTPUT_DIR")
+  try:
+    for path in merge_shards(parser.parse_args().output_dir):
+      print(path)
+  except ValueError as error:
+    sys.exit(f"specdec_t5x.merge_shards: {error}")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,59 @@
+"""Connecting the processes of one job, on one host or several."""
+
+import jax
+from absl import flags
+
+
+def define_flags() -> None:
+  """Defines the flags that say which process of which job this is."""
+  flags.DEFINE_bool(
+    "multi_host",
+    False,
+    "Whether this is one process of several that JAX finds by itself: on a TPU pod, or "
+    "under SLURM, Open MPI or Kubernetes.",
+  )
+  flags.DEFINE_string(
+    "coordinator_address", None, "host:port of the first process, where JAX can't know."
+  )
+  flags.DEFINE_integer("process_count", None, "With coordinator_address: how many.")
+  flags.DEFINE_integer("process_index", None, "With coordinator_address: which one.")
+
+
+def connect() -> None:
+  """Joins the job that the flags describe, before anything runs on a device.
+
+  Raises:
+    ValueError: where the flags don't go together, or the job can't be joined.
+  """
+  values = flags.FLAGS
+  names = ("coordinator_address", "process_count", "process_index")
+  given = {name: getattr(values, name) for name in names}
+  if not values.multi_host and not any(x is not None for x in given.values()):
+    return
+  lacking = [f"--{name}" for name, value in given.items() if value is None]
+  if lacking and not (values.multi_host and len(lacking) == len(given)):
+    raise ValueError(
+      f"--coordinator_address, --process_count and --process_index go together; "
+      f"{', '.join(lacking)} missing. Give all three, or --multi_host alone where JAX "
+      "finds them by itself."
+    )
+  try:
+    jax.distributed.initialize(
+      values.coordinator_address, values.process_count, values.process_index
+    )
+  # Of RuntimeErrors, and ValueErrors of the cluster that JAX looked for.
+  except (RuntimeError, ValueError) as error:
+    raise ValueError(
+      f"Process {values.process_index} could not join its job "
+      f"({' '.join(str(error).split())[:300]}). Check that the first process runs at "
+      "--coordinator_address and that all give the same --process_count."
+    ) from error
+
+
+def from_first(value: int) -> int:
+  """Returns the first process's value, so that all do the same."""
+  if jax.process_count() == 1:
+    return value
+  from jax.experimental import multihost_utils
+
+  return int(multihost_utils.broadcast_one_to_all(value))

@@ -1,0 +1,250 @@
+"""The chunks of an inference run, which a killed run goes on from."""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gin
+import jax
+from etils import epath
+
+from t5x.inference_safety import digest, only_job, whole_file, writing
+
+# May change when a run is resumed: the directory may have been moved.
+_FREE = ("INFER_OUTPUT_DIR", "infer.output_dir")
+
+
+class ChunkFiles:
+  """The files of one task's run: a chunk counts once its marker says what it holds."""
+
+  def __init__(
+    self, output_dir: str, task: str, suffix: str, settings: Mapping[str, Any]
+  ):
+    """Creates it; nothing is written yet.
+
+    Args:
+      output_dir: of the results.
+      task: its name.
+      suffix: `<mode>.<extension>-<shard>-of-<shards>`.
+      settings: what must stay the same when a run is resumed.
+    """
+    self._fname = f"{task}-{suffix}"
+    self.output_dir = epath.Path(output_dir)
+    # Other modes of the task share it.
+    self.directory = self.output_dir / f"tmp-{task}-{suffix[-len('00000-of-00000') :]}"
+    self.result = self.output_dir / self._fname
+    self.marker = self.output_dir / f"{self._fname}.COMPLETED"
+    self._settings = json.loads(json.dumps(settings))
+    self._done: set[int] = set()
+
+  def lock(self) -> contextlib.AbstractContextManager:
+    """Keeps other jobs from these files; of several processes the first one does."""
+    if jax.process_index() != 0:
+      return contextlib.nullcontext()
+    return only_job(self.directory / f".{self._fname}.lock", self._fname)
+
+  def path(self, chunk: int) -> epath.Path:
+    """Returns where the chunk goes."""
+    return self.directory / f"{self._fname}-chunk{chunk:05}"
+
+  def is_done(self, chunk: int) -> bool:
+    """Whether the chunk was whole when `find_done` looked, or was written since."""
+    return chunk in self._done
+
+  def first_open(self) -> int:
+    """Returns the first chunk that is not done."""
+    return next(i for i in range(len(self._done) + 1) if i not in self._done)
+
+  def is_finished(self) -> bool:
+    """Whether the task is done.
+
+    Raises:
+      ValueError: where its result is not what was written.
+    """
+    if not self.marker.exists():
+      return False
+    if _recorded(self.marker) is not None:
+      _check(self.result, self.marker, "to run again")
+      # A run killed after its marker may have left them.
+      if jax.process_index() == 0 and self.directory.exists():
+        self.remove()
+    return True
+
+  def find_done(self) -> None:
+    """Finds the chunks that are done.
+
+    Raises:
+      ValueError: where one is damaged, or they were made under other settings.
+    """
+    self._done = self._completed()
+    if self._done:
+      self._check_settings()
+
+  def record_settings(self) -> None:
+    """Writes the settings, for the runs that go on from these chunks.
+
+    Raises:
+      ValueError: where the file system refuses.
+    """
+    if self._done:
+      return  # They are those on record.
+    record = self._record()
+    with self._writing("the chunks' settings"):
+      self.directory.mkdir(parents=True, exist_ok=True)
+      with whole_file(record, self._partial(record)) as partial:
+        partial.write_text(json.dumps(self._settings))
+
+  def write(self, chunk: int, write_fn: Callable[..., None], *args) -> None:
+    """Writes a chunk by `write_fn(path, *args)`; a kill leaves all of it or nothing.
+
+    Raises:
+      ValueError: where the file system refuses.
+    """
+    path = self.path(chunk)
+    with self._writing(f"chunk {chunk}"):
+      with whole_file(path, self._partial(path)) as partial:
+        write_fn(str(partial), *args)
+        written = digest(partial)
+      self._mark(_marker(path), written)
+    self._done.add(chunk)
+
+  def finish(self, count: int, merge_fn: Callable[..., None] | None) -> None:
+    """Joins the chunks, says that the task is done, and removes the chunks.
+
+    Args:
+      count: of chunks.
+      merge_fn: (output_dir, fname, directory) -> None; None where chunks stay apart.
+
+    Raises:
+      ValueError: where a chunk is missing or damaged, or the file system refuses.
+    """
+    found, expected = self._completed(), set(range(count))
+    if found != expected:
+      raise ValueError(
+        f"{self.directory}: expected chunks 0 to {count - 1}, lacks "
+        f"{sorted(expected - found)} and has {sorted(found - expected)} besides: files "
+        "or the input changed during the run. Run the same command again for chunks it "
+        "lacks; delete the directory where it has too many."
+      )
+    with self._writing("the merged result"):
+      if merge_fn is None:
+        self._mark(self.marker, None)
+        return
+      merge_fn(str(self.output_dir), self._fname, str(self.directory))
+      self._mark(self.marker, digest(self.result) if self.result.exists() else None)
+    # After the marker: a run killed between the two has its results.
+    self.remove()
+
+  def remove(self) -> None:
+    """Removes what belongs to this run; another mode's chunks stay.
+
+    The directory holds the lock still, and goes with it if it is empty then.
+    """
+    for file in self.directory.iterdir():
+      if file.name.startswith((f"{self._fname}-", f".partial-{self._fname}-")):
+        file.unlink()
+
+  def _completed(self) -> set[int]:
+    """Returns the chunks that are whole, as their markers say.
+
+    Raises:
+      ValueError: where a chunk is not what its marker says.
+    """
+    if not self.directory.exists():
+      return set()
+    prefix, done = f"{self._fname}-chunk", set()
+    names = {file.name for file in self.directory.iterdir()}
+    for name in names:
+      chunk = name.removeprefix(prefix)
+      if not (name.startswith(prefix) and chunk.isdigit()):
+        continue
+      path = self.directory / name
+      # Upstream T5X and early versions left empty markers. What such a chunk should
+      # hold is not known, so it is decoded again, to the same lines.
+      if _marker(path).name in names and _recorded(_marker(path)) is not None:
+        _check(path, _marker(path), "to decode that chunk again")
+        done.add(int(chunk))
+    return done
+
+  def _record(self) -> epath.Path:
+    return self.directory / f"{self._fname}-settings.json"
+
+  def _check_settings(self) -> None:
+    record = self._record()
+    try:
+      before = json.loads(record.read_text()) if record.exists() else {}
+    except (ValueError, RecursionError):
+      before = None
+    if not isinstance(before, dict):
+      raise ValueError(
+        f"{record} is damaged: expected the settings of an unfinished run. Delete "
+        f"{self.directory} to start over."
+      )
+    now = self._settings
+    names = [n for n in {**before, **now} if before.get(n) != now.get(n)]
+    if names:
+      changes = (f"{n} was {before.get(n)}, is {now.get(n)}" for n in names)
+      raise ValueError(
+        f"{self.directory} holds chunks of an unfinished run with other settings: "
+        f"{'; '.join(changes)}. Delete the directory to start over, or set them back "
+        "to resume."
+      )
+
+  def _writing(self, what: str) -> contextlib.AbstractContextManager:
+    count = len(self._done)
+    kept = {0: "", 1: "The chunk before it is kept"}
+    return writing(
+      what, self.output_dir, kept.get(count, f"The {count} chunks before it are kept")
+    )
+
+  def _partial(self, path: epath.Path) -> epath.Path:
+    suffix = path.name.removeprefix(f"{self._fname}-")
+    return self.directory / f".partial-{self._fname}-{os.getpid()}-{suffix}"
+
+  def _mark(self, marker: epath.Path, written: Mapping[str, Any] | None) -> None:
+    with whole_file(marker, self._partial(marker)) as partial:
+      partial.write_text("" if written is None else json.dumps(written))
+
+
+def configuration() -> dict[str, str]:
+  """Returns gin's bindings by name, but for those that name the output directory."""
+  bindings, name = {}, None
+  for line in gin.config_str().splitlines():
+    if line.startswith(" ") and name is not None:
+      bindings[name] += line.strip()  # A long value's next line.
+    elif " = " in line and not line.startswith("#"):
+      name, value = line.split(" = ", maxsplit=1)
+      bindings[name] = value.removesuffix("\\")
+  return {name: text for name, text in bindings.items() if not name.endswith(_FREE)}
+
+
+def _marker(path: epath.Path) -> epath.Path:
+  return path.with_name(f"{path.name}.COMPLETED")
+
+
+def _recorded(marker: epath.Path) -> dict[str, Any] | None:
+  """Returns the size and hash that a marker records; None where it is empty."""
+  text = marker.read_bytes()
+  if not text:
+    return None
+  try:
+    return json.loads(text)
+  except (ValueError, RecursionError) as error:
+    raise ValueError(
+      f"{marker} is damaged: expected a size and a SHA-256 as JSON, got {text[:80]!r}. "
+      f"Delete {marker} and {str(marker).removesuffix('.COMPLETED')}, and run the same "
+      "command again."
+    ) from error
+
+
+def _check(path: epath.Path, marker: epath.Path, purpose: str) -> None:
+  """Raises a ValueError where `path` is not what its marker says."""
+  expected = _recorded(marker)
+  found = digest(path) if path.exists() else "no file"
+  if found != expected:
+    raise ValueError(
+      f"{path} is damaged: {marker.name} says {expected}, found {found}. Nothing was "
+      f"overwritten. Delete {path} and {marker} {purpose}."
+    )

@@ -1,0 +1,350 @@
+"""infer() among damage, full disks and other jobs; tests/stress kills processes.
+
+Upstream T5X has none of these checks (docs/t5x_contract.md).
+"""
+
+import concurrent.futures
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+
+import gin
+import pytest
+from etils import epath
+from t5x import infer
+
+from tests.contract.conftest import IS_RUNTIME
+from tests.contract.test_infer import (
+  Killed,
+  dying_writer,
+  result_path,
+  run,
+  save_checkpoint,
+)
+
+if not IS_RUNTIME:
+  pytest.skip("upstream T5X does without", allow_module_level=True)
+
+from t5x import inference_chunks
+from t5x.inference_safety import only_job
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+  return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint, tmp_path_factory):
+  """The result of a run that was not disturbed."""
+  output = tmp_path_factory.mktemp("whole")
+  run(checkpoint, output)
+  return result_path(output).read_bytes()
+
+
+@pytest.fixture
+def killed(checkpoint, tmp_path):
+  """The directory of a run that was killed while it wrote its second chunk."""
+  with pytest.raises(Killed):
+    run(checkpoint, tmp_path, write_fn=dying_writer)
+  return tmp_path
+
+
+def files_of(directory):
+  return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def chunk_files(output, chunk=0):
+  """Returns a chunk's file and its marker."""
+  (directory,) = output.glob("tmp-*")
+  name = f"{result_path(output).name}-chunk{chunk:05}"
+  return directory / name, directory / f"{name}.COMPLETED"
+
+
+# ---- Damage ----
+
+
+def test_a_marker_records_what_its_chunk_holds(killed):
+  chunk, marker = chunk_files(killed)
+  content = chunk.read_bytes()
+  sha256 = hashlib.sha256(content).hexdigest()
+  assert json.loads(marker.read_text()) == {"bytes": len(content), "sha256": sha256}
+  assert not any(path.exists() for path in chunk_files(killed, 1))
+
+
+def truncate(chunk, marker):
+  os.truncate(chunk, chunk.stat().st_size // 2)
+
+
+def alter(chunk, marker):
+  content = bytearray(chunk.read_bytes())
+  content[30] ^= 1
+  chunk.write_bytes(content)
+
+
+def garble(chunk, marker):
+  marker.write_text("{")
+
+
+@pytest.mark.parametrize("damage", [truncate, alter, garble])
+def test_a_damaged_chunk_is_named_and_decoded_again_once_it_is_deleted(
+  damage, killed, checkpoint, expected
+):
+  chunk, marker = chunk_files(killed)
+  damage(chunk, marker)
+  before = files_of(killed)
+  with pytest.raises(ValueError, match=r"is damaged.*Delete") as error:
+    run(checkpoint, killed)
+  assert str(chunk) in str(error.value).replace(str(marker), "")
+  assert str(marker) in str(error.value)
+  assert files_of(killed) == before
+  chunk.unlink()
+  marker.unlink()
+  run(checkpoint, killed)
+  assert result_path(killed).read_bytes() == expected
+
+
+def test_a_chunk_that_is_damaged_during_the_run_is_not_merged(checkpoint, tmp_path):
+  def writer(path, *args, **kwargs):
+    infer.write_inferences_to_file(path, *args, **kwargs)
+    if "chunk00002" in path:
+      truncate(*chunk_files(tmp_path))
+
+  with pytest.raises(ValueError, match="chunk00000 is damaged"):
+    run(checkpoint, tmp_path, write_fn=writer)
+  assert not result_path(tmp_path).exists()
+
+
+def test_only_what_is_missing_is_decoded_again(checkpoint, expected, tmp_path):
+  run(checkpoint, tmp_path, merge_chunked_results=False)
+  (tmp_path / f"{result_path(tmp_path).name}.COMPLETED").unlink()
+  # An empty marker is of a version that recorded nothing.
+  chunk_files(tmp_path)[1].write_text("")
+  chunk_files(tmp_path, 2)[0].unlink()
+  written = []
+
+  def writer(path, *args, **kwargs):
+    written.append(path[-10:])
+    infer.write_inferences_to_file(path, *args, **kwargs)
+
+  run(checkpoint, tmp_path, write_fn=writer)
+  assert written == ["chunk00000", "chunk00002"]
+  assert result_path(tmp_path).read_bytes() == expected
+
+
+def test_a_finished_result_that_changed_is_not_taken_for_done(checkpoint, tmp_path):
+  run(checkpoint, tmp_path)
+  truncate(result_path(tmp_path), None)
+  with pytest.raises(ValueError, match=r"-00000-of-00001 is damaged.*COMPLETED"):
+    run(checkpoint, tmp_path)
+
+
+def test_what_a_run_killed_after_its_end_left_is_removed(checkpoint, tmp_path):
+  run(checkpoint, tmp_path)
+  before = files_of(tmp_path)
+  directory = tmp_path / "tmp-contract_infer-00000-of-00001"
+  directory.mkdir()
+  (directory / f"{result_path(tmp_path).name}-chunk00002").write_text("")
+  run(checkpoint, tmp_path, summarize_config_fn=None)
+  assert files_of(tmp_path) == before
+  assert not directory.exists()
+
+
+# ---- Other jobs ----
+
+
+def meanwhile(job):
+  """A writer of chunks that runs another job before it writes its first."""
+  jobs = [job]
+
+  def writer(path, *args, **kwargs):
+    if jobs:
+      jobs.pop()()
+    infer.write_inferences_to_file(path, *args, **kwargs)
+
+  return writer
+
+
+def test_a_second_job_is_refused_and_changes_nothing(checkpoint, expected, tmp_path):
+  def second():
+    before = files_of(tmp_path)
+    message = f"another job.*pid {os.getpid()} on {socket.gethostname()}.*Wait until"
+    with pytest.raises(ValueError, match=message):
+      run(checkpoint, tmp_path, period=1, summarize_config_fn=None)
+    assert files_of(tmp_path) == before
+
+  run(checkpoint, tmp_path, write_fn=meanwhile(second))
+  assert result_path(tmp_path).read_bytes() == expected
+  assert not [path for path in tmp_path.rglob("*") if "lock" in path.name]
+
+
+def test_modes_and_shards_run_side_by_side(checkpoint, expected, tmp_path):
+  def others():
+    run(checkpoint, tmp_path, "score")
+    run(checkpoint, tmp_path, shard_id=1, num_shards=2)
+
+  run(checkpoint, tmp_path, write_fn=meanwhile(others))
+  assert result_path(tmp_path).read_bytes() == expected
+  assert result_path(tmp_path, "score").exists()
+  assert not list(tmp_path.glob("tmp-*"))
+
+
+HOLDER = """
+import sys
+from etils import epath
+from t5x.inference_safety import only_job
+with only_job(epath.Path(sys.argv[1]), "results"):
+  print("held", flush=True)
+  sys.stdin.read()
+"""
+
+
+def test_the_kernel_frees_the_lock_of_a_killed_job(tmp_path):
+  lock = epath.Path(tmp_path) / "below" / ".lock"
+  process = subprocess.Popen(
+    [sys.executable, "-c", HOLDER, str(lock)],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+  )
+  assert process.stdout.readline() == b"held\n"
+  with pytest.raises(ValueError, match=f"pid {process.pid} "), only_job(lock, "x"):
+    pass
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  assert lock.exists()
+  with only_job(lock, "x"):
+    assert lock.read_text().startswith(f"pid {os.getpid()} ")
+  assert not lock.parent.exists()
+
+
+def test_no_two_jobs_hold_a_lock_however_it_is_made_and_removed(tmp_path):
+  lock, inside = epath.Path(tmp_path) / "below" / ".lock", tmp_path / "inside"
+
+  def job(_):
+    held = 0
+    for _ in range(200):
+      with contextlib.suppress(ValueError), only_job(lock, "x"):
+        os.close(os.open(inside, os.O_CREAT | os.O_EXCL))
+        held += 1
+        os.unlink(inside)
+    return held
+
+  with concurrent.futures.ThreadPoolExecutor(4) as jobs:
+    assert sum(jobs.map(job, range(4))) > 0
+  assert not lock.parent.exists()
+
+
+def test_chunks_of_another_configuration_are_not_continued(
+  killed, checkpoint, monkeypatch
+):
+  config = "SEED = 1\nINFER_OUTPUT_DIR = 'elsewhere'\n"
+  monkeypatch.setattr(inference_chunks.gin, "config_str", lambda: config)
+  before = files_of(killed)
+  with pytest.raises(ValueError, match=r"SEED was None, is 1\. Delete"):
+    run(checkpoint, killed, summarize_config_fn=None)
+  assert files_of(killed) == before
+
+
+def test_the_configuration_is_gin_s_bindings(monkeypatch):
+  text = """import t5x
+# Macros:
+GAMMA = 3
+model.Model:
+TASK = \\
+    {'a': 1,
+     'b': 2}
+# Parameters for infer:
+infer.output_dir = %INFER_OUTPUT_DIR
+infer.mode = 'predict'
+"""
+  monkeypatch.setattr(inference_chunks.gin, "config_str", lambda: text)
+  assert inference_chunks.configuration() == {
+    "GAMMA": "3",
+    "TASK": "{'a': 1,'b': 2}",
+    "infer.mode": "'predict'",
+  }
+
+
+# ---- File systems that refuse; the errors are the kernel's ----
+
+
+def full(path, *args, **kwargs):
+  with open("/dev/full", "w") as file:
+    file.write("x")
+
+
+# As a write_fn of a gin file is: gin raises copies of errors, without their numbers.
+full_by_gin = gin.external_configurable(full, "a_full_disk", module="tests")
+
+
+def beyond_the_limit(path, *args, **kwargs):
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+  try:
+    infer.write_inferences_to_file(path, *args, **kwargs)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def without_rights(path, *args, **kwargs):
+  directory = os.path.dirname(path)
+  os.chmod(directory, 0o500)
+  user = os.geteuid()
+  if user == 0:  # Who may do anything.
+    os.seteuid(65534)
+  try:
+    infer.write_inferences_to_file(path, *args, **kwargs)
+  finally:
+    os.seteuid(user)
+    os.chmod(directory, 0o700)
+
+
+@pytest.mark.parametrize(
+  ("refusing", "reason", "advice"),
+  [
+    (full, errno.ENOSPC, "free space"),
+    (full_by_gin, errno.ENOSPC, "free space"),
+    (beyond_the_limit, errno.EFBIG, "ulimit -f"),
+    (without_rights, errno.EACCES, "the right to write"),
+  ],
+)
+def test_a_chunk_that_can_t_be_written_costs_that_chunk_alone(
+  refusing, reason, advice, checkpoint, expected, tmp_path
+):
+  def writer(path, *args, **kwargs):
+    first = "chunk00000" in path
+    write = infer.write_inferences_to_file if first else refusing
+    write(path, *args, **kwargs)
+
+  message = (
+    rf"INFER_OUTPUT_DIR={tmp_path}: chunk 1 could not be written "
+    rf"\({os.strerror(reason)}.*\). The chunk before it is kept: .*{advice}.* and run "
+    "the same command again"
+  )
+  with pytest.raises(ValueError, match=message):
+    run(checkpoint, tmp_path, write_fn=writer)
+  assert not [path for path in tmp_path.rglob("*") if "partial" in path.name]
+  run(checkpoint, tmp_path)
+  assert result_path(tmp_path).read_bytes() == expected
+
+
+def test_a_merge_that_can_t_be_written_costs_nothing(checkpoint, expected, tmp_path):
+  message = r"merged result could not.*\(No space left.*3 chunks before it are kept"
+  with pytest.raises(ValueError, match=message):
+    run(checkpoint, tmp_path, merge_fn=full)
+  run(checkpoint, tmp_path, write_fn=None)  # which has nothing to write
+  assert result_path(tmp_path).read_bytes() == expected
+
+
+def test_a_configuration_that_can_t_be_recorded_ends_the_run(checkpoint, tmp_path):
+  message = r"config.gin.* could not be written \(No space left on device\). Free space"
+  with pytest.raises(ValueError, match=message):
+    run(checkpoint, tmp_path, summarize_config_fn=lambda **kwargs: full(None))
