@@ -32,17 +32,37 @@ draft/config.T5Config:
 """
 
 
-def infer(*gin_files, module="t5x.infer", flags=(), cwd=ROOT, **bindings):
+def infer(*gin_files, cwd=ROOT, **settings):
   """Runs the command, in the repository's root, and returns the finished process."""
-  command = [sys.executable, "-m", module, *flags]
-  command += [f"--gin_file={file}" for file in gin_files]
-  command += [f"--gin.{name}={value!r}" for name, value in bindings.items()]
-  paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-  environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-  environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   return subprocess.run(
-    command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    command(*gin_files, **settings),
+    cwd=cwd,
+    env=environment(),
+    capture_output=True,
+    text=True,
+    check=False,
   )
+
+
+def command(*gin_files, module="t5x.infer", flags=(), **bindings):
+  """Returns the command's arguments."""
+  return [
+    *(sys.executable, "-m", module, *flags),
+    *(f"--gin_file={file}" for file in gin_files),
+    *(f"--gin.{name}={value!r}" for name, value in bindings.items()),
+  ]
+
+
+def environment(devices=1):
+  """Returns the environment of a command that has so many virtual CPU devices."""
+  paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+  count = f"--xla_force_host_platform_device_count={devices}"
+  return {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {count}",
+  }
 
 
 def completed(*args, **kwargs):

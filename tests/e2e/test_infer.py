@@ -1,10 +1,13 @@
 """`python -m t5x.infer` with our gin files, on checkpoints that the test makes."""
 
 import shutil
+import socket
+import subprocess
 
 import pytest
 
 from specdec_t5x import train
+from tests.contract.conftest import runtime_only
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
@@ -57,6 +60,12 @@ def speculative(pair, tmp_path_factory):
   return output
 
 
+def free_port():
+  with socket.socket() as server:
+    server.bind(("localhost", 0))
+    return server.getsockname()[1]
+
+
 def test_speculation_writes_the_plain_models_tokens(pair, speculative, tmp_path):
   gin_file, _ = pair
   runs.completed(
@@ -96,6 +105,40 @@ def test_a_table_of_n_grams_drafts_and_gin_sets_the_policy_of_gamma(
   assert {n: settings[n.lower()] for n in costs} == costs
   fixed = runs.summary(speculative)["settings"]
   assert (fixed["drafter"], fixed["draft_cost"]) == ("draft_model", None)
+
+
+@runtime_only
+def test_two_processes_of_one_job_write_what_one_process_writes(
+  pair, speculative, tmp_path
+):
+  """They share the batch; each divides the networks over its two devices."""
+  gin_file, draft = pair
+  address = f"localhost:{free_port()}"
+  started = [
+    subprocess.Popen(
+      runs.command(
+        *("configs/spec_ende.gin", gin_file),
+        flags=[
+          f"--coordinator_address={address}",
+          "--process_count=2",
+          f"--process_index={index}",
+        ],
+        DRAFT_CHECKPOINT_PATH=draft,
+        INFER_OUTPUT_DIR=str(tmp_path),
+        GAMMA=3,
+        **{"partitioning.PjitPartitioner.num_partitions": 2},
+      ),
+      cwd=runs.ROOT,
+      env=runs.environment(devices=2),
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    for index in range(2)
+  ]
+  messages = [process.communicate()[1] for process in started]
+  assert [process.returncode for process in started] == [0, 0], messages
+  assert runs.tokens(tmp_path) == runs.tokens(speculative)
+  assert runs.summary(tmp_path)["device"]["count"] == 4
 
 
 def test_each_example_and_the_run_have_statistics(speculative):
