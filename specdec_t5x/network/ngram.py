@@ -183,7 +183,7 @@ class NgramTable(nn.Module):
       laws = self.contexts[length - 1](context, places >= length - 1, laws)
     return laws
 
-  def __call__(self, *tokens: Int[Array, "B L"], **settings) -> Float[Array, "B L V"]:
+  def __call__(self, *tokens: Int[Array, "B _"], **settings) -> Float[Array, "B L V"]:
     """Returns log-laws of the targets; as T5X calls a network to initialise it.
 
     Args:

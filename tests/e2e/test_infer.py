@@ -1,6 +1,5 @@
 """`python -m t5x.infer` with our gin files, on checkpoints that the test makes."""
 
-import shutil
 import socket
 import subprocess
 
@@ -159,7 +158,7 @@ def test_each_example_and_the_run_have_statistics(speculative):
 
 def test_settings_reach_the_loop_and_a_bounded_run_says_so_first(pair, tmp_path):
   gin_file, draft = pair
-  process = runs.completed(
+  printed = runs.completed(
     *("configs/spec_ende.gin", gin_file),
     DRAFT_CHECKPOINT_PATH=draft,
     INFER_OUTPUT_DIR=str(tmp_path),
@@ -170,7 +169,7 @@ def test_settings_reach_the_loop_and_a_bounded_run_says_so_first(pair, tmp_path)
     VERIFICATION="lenient",
     LENIENCE=0.5,
   )
-  assert process.stdout.startswith("BOUNDED: this run keeps no token's probability")
+  assert printed.startswith("BOUNDED: this run keeps no token's probability")
   summary = runs.summary(tmp_path)
   assert summary["guarantee"] == "BOUNDED"
   settings = summary["settings"]
@@ -182,39 +181,3 @@ def test_settings_reach_the_loop_and_a_bounded_run_says_so_first(pair, tmp_path)
     assert -12 * 2 * 5 < aux["scores"] < 0
     assert aux["tokens"] > len(record["prediction_tokens"])
     assert 0 < aux["acceptance_mass"] < aux["acceptance_positions"]
-
-
-def test_bad_input_ends_the_run_before_any_model_work(pair, tmp_path):
-  gin_file, draft = pair
-  process = runs.infer(
-    *("configs/spec_ende.gin", gin_file),
-    DRAFT_CHECKPOINT_PATH=draft,
-    INFER_OUTPUT_DIR=str(tmp_path),
-    MIXTURE_OR_TASK_NAME="wmt99",
-  )
-  assert process.returncode != 0
-  assert "Unknown task 'wmt99'" in process.stderr
-  assert not list(tmp_path.glob("tmp-*"))
-
-
-def test_without_the_demo_pair_a_bare_job_names_what_makes_it(tmp_path):
-  (tmp_path / "configs").symlink_to(runs.ROOT / "configs")
-  process = runs.infer("configs/spec_cnndm.gin", cwd=tmp_path)
-  assert process.returncode != 0
-  assert "`make demo-all` makes" in process.stderr
-
-
-def test_a_damaged_target_is_named(pair, tmp_path):
-  gin_file, draft = pair
-  damaged = tmp_path / "damaged"
-  shutil.copytree(gin_file.parent / "target" / "checkpoint_7", damaged)
-  array = damaged / "target.decoder.logits_dense.kernel" / "0.0"
-  array.write_bytes(array.read_bytes()[: array.stat().st_size // 2])
-  process = runs.infer(
-    *("configs/spec_ende.gin", gin_file),
-    TARGET_CHECKPOINT_PATH=str(damaged),
-    DRAFT_CHECKPOINT_PATH=draft,
-    INFER_OUTPUT_DIR=str(tmp_path / "out"),
-  )
-  assert process.returncode != 0
-  assert str(damaged) in process.stderr

@@ -7,7 +7,8 @@ task: seqio wants another for each.
 import dataclasses
 from collections.abc import Callable
 
-from tests.errors import commands, inputs
+from tests import commands
+from tests.errors import inputs
 
 SPECULATIVE = ("--gin_file=configs/spec_ende.gin", "--gin_file=HERE/pair.gin")
 OUTPUT = "--gin.INFER_OUTPUT_DIR='HERE/out'"

@@ -1,6 +1,7 @@
 """What users get wrong, as docs/errors.md lists it; `case` says how to read it."""
 
-from tests.errors import commands, inputs
+from tests import commands
+from tests.errors import inputs
 from tests.errors.case import DAMAGED, OUTPUT, Case, lines, other, records, setting
 
 GIN = [

@@ -21,7 +21,7 @@ from specdec_t5x.network import ngram
 from specdec_t5x.t5x_bridge import checkpoint, preflight
 from specdec_t5x.t5x_bridge.writer import SUMMARY
 from tests.e2e import runs
-from tests.errors import commands
+from tests import commands
 from tests.t5x_bridge import tiny
 
 runtime_only = pytest.mark.skipif(

@@ -11,7 +11,7 @@ from t5x import gin_utils
 from t5x import infer as t5x_infer
 
 from specdec_t5x import diagnose, train
-from tests.e2e.runs import ROOT
+from tests.real_data import ROOT
 
 
 def infer(*arguments: str) -> None:
