@@ -291,6 +291,8 @@ OUTPUTS = [
   setting("a number for a path", "INFER_OUTPUT_DIR=5", "path of a folder, got 5"),
   Case("shard 2 of 2", "shard_id must be between 0 and", ("--shard_id=2",)),
   Case("a shard that is no number", "invalid literal for int", ("--shard_id=one",)),
+  Case("a process without a number", "go together", ("--coordinator_address=h:1",)),
+  setting("TARGET_SHARDING = 'half'", "TARGET_SHARDING='half'", "sharding must be one"),
 ]
 
 TRAINING = (

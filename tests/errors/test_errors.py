@@ -9,8 +9,8 @@ from absl import flags
 
 from specdec_t5x import train
 from specdec_t5x.t5x_bridge import preflight
-from tests.e2e import runs
 from tests import commands
+from tests.e2e import runs
 from tests.errors import inputs
 from tests.errors.cases import CASES
 

@@ -20,8 +20,8 @@ from specdec_t5x.data import text_files, vocabularies
 from specdec_t5x.network import ngram
 from specdec_t5x.t5x_bridge import checkpoint, preflight
 from specdec_t5x.t5x_bridge.writer import SUMMARY
-from tests.e2e import runs
 from tests import commands
+from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
 runtime_only = pytest.mark.skipif(
