@@ -19,12 +19,16 @@ from etils import epath
 from flax import serialization, traverse_util
 from jax.sharding import Sharding
 
+from t5x import checkpoint_memory
+
 INDEX_FILE = "checkpoint"
 VERSION = 3
 # Files larger than this are split, so that reading a shard does not read them whole.
 _CHUNK_BYTES = 64 * 1024 * 1024
-# Parameters read at once: enough to keep a disk busy, few enough for the host's memory.
 _CONCURRENT_READS = 8
+# Parameters are float32 or narrower.
+_ITEM_BYTES = 4
+_ALIGNMENT = 64
 
 FlatState = dict[str, Any]
 
@@ -39,6 +43,7 @@ class StoredArray:
     directory: the checkpoint.
     folder: the zarr array, relative to it; None where `value` is inline.
     value: the inline array.
+    dtype: of a zarr array, as the index names it; None where it does not.
   """
 
   name: str
@@ -46,26 +51,38 @@ class StoredArray:
   directory: epath.Path
   folder: str | None = None
   value: np.ndarray | None = None
+  dtype: str | None = None
+
+  @property
+  def nbytes(self) -> int:
+    """What reading it takes at most, whatever the stored type is."""
+    return _ITEM_BYTES * math.prod(self.shape)
 
   def read(self, sharding: Sharding | None, dtype=None) -> jax.Array | np.ndarray:
-    """The array in its sharding, shard by shard, or on the host where None."""
+    """The array in its sharding, shard by shard, or on the host where None.
+
+    Args:
+      sharding: where it goes; no device gets more than its shard of it.
+      dtype: of the result; as stored where None.
+
+    Raises:
+      ValueError: where the file is missing, damaged or of another array.
+    """
     try:
       if self.folder is None:
         return _place_inline(self.value, sharding, dtype)
       store = self._open(dtype)
       if sharding is None:
         return store.read().result()
-      return jax.make_array_from_callback(
-        self.shape, sharding, lambda index: store[index].read().result()
-      )
+      return _place(store, self.shape, sharding)
     # tensorstore reports damage through several types (ValueError, OSError and
     # jaxlib's wrapper of either); all mean that this file can't be read.
     except Exception as error:
       raise ValueError(
         f"Checkpoint {self.directory}: parameter {self.name} could not be read. "
         f"Expected an array of shape {self.shape} in {self.folder or INDEX_FILE}; got "
-        f"{type(error).__name__}: {_first_line(error)}. The file is missing, truncated "
-        "or not readable: copy the checkpoint again."
+        f"{type(error).__name__}: {_first_line(error)}. The file is missing, cut off, "
+        "altered or not readable: copy the checkpoint again."
       ) from error
 
   def _open(self, dtype):
@@ -78,7 +95,18 @@ class StoredArray:
     store = ts.open(spec, read=True).result()
     if tuple(store.shape) != self.shape:
       raise ValueError(f"the array on disk has shape {tuple(store.shape)}")
+    if self.dtype is not None:
+      _check_layout(store, self.dtype)
     return store if dtype is None else ts.cast(store, ts.dtype(jnp.dtype(dtype).name))
+
+
+def _check_layout(store, name: str) -> None:
+  """Raises a ValueError where the bytes would be read as other numbers."""
+  expected = name if name == "bfloat16" else np.dtype(name).newbyteorder("<").str
+  metadata = store.spec().to_json()["metadata"]
+  found, order = metadata["dtype"], metadata["order"]
+  if (found, order) != (expected, "C"):
+    raise ValueError(f"the array on disk is {found} in order {order}, not {expected} C")
 
 
 def kvstore(path: epath.Path) -> dict[str, Any]:
@@ -131,7 +159,8 @@ def _entry(directory: epath.Path, name: str, leaf: Any) -> StoredArray:
   # Checkpoints written to a bucket name it in kvstore and the folder beside it; either
   # way the folder lies in the checkpoint's directory, wherever that was copied to.
   folder = leaf.get("path") or leaf["kvstore"]["path"]
-  return StoredArray(name, shape, directory, folder=folder.strip("/").split("/")[-1])
+  folder = folder.strip("/").split("/")[-1]
+  return StoredArray(name, shape, directory, folder, dtype=leaf.get("dtype"))
 
 
 def read_arrays(
@@ -139,13 +168,36 @@ def read_arrays(
   shardings: Mapping[str, Sharding | None],
   dtypes: Mapping[str, Any],
 ) -> FlatState:
-  """Reads several entries at once, each into its sharding and dtype."""
-  with futures.ThreadPoolExecutor(_CONCURRENT_READS) as pool:
-    pending = {
-      name: pool.submit(entry.read, shardings.get(name), dtypes.get(name))
-      for name, entry in entries.items()
-    }
-    return {name: future.result() for name, future in pending.items()}
+  """Reads several entries at once, each into its sharding and dtype.
+
+  Host memory holds little besides them meanwhile: see `checkpoint_memory`.
+
+  Args:
+    entries: what to read.
+    shardings: where each goes; on the host where there is none.
+    dtypes: of each; as stored where there is none.
+
+  Returns:
+    The arrays by name.
+
+  Raises:
+    ValueError: naming the first array that can't be read.
+  """
+  sizes = {name: entry.nbytes for name, entry in entries.items()}
+  budget = checkpoint_memory.Budget(checkpoint_memory.at_once(sizes))
+
+  def read(name):
+    entry = entries[name]
+    with budget.hold(entry.nbytes):
+      return jax.block_until_ready(entry.read(shardings.get(name), dtypes.get(name)))
+
+  names = checkpoint_memory.largest_first(sizes)
+  pool = futures.ThreadPoolExecutor(_CONCURRENT_READS)
+  try:
+    values = dict(zip(names, pool.map(read, names), strict=True))
+  finally:
+    pool.shutdown(cancel_futures=True)
+  return {name: values[name] for name in entries}
 
 
 def write_checkpoint(
@@ -216,6 +268,38 @@ def _chunks(array) -> list[int]:
       break
     chunks[largest] //= 2
   return chunks
+
+
+def _place(store, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
+  """Reads each shard once, and gives it to all devices of this process that hold it."""
+  devices: dict[tuple, list[jax.Device]] = {}
+  for device, index in sharding.addressable_devices_indices_map(shape).items():
+    devices.setdefault(tuple((i.start, i.stop) for i in index), []).append(device)
+  # Asked for together, shards that lie in one file share its decompression.
+  pending = [
+    (*_start_reading(store[tuple(slice(*bounds) for bounds in index)]), holders)
+    for index, holders in devices.items()
+  ]
+  shards = []
+  while pending:
+    # What was read is let go of as soon as the devices have it.
+    value, is_read, holders = pending.pop()
+    is_read.result()
+    shards += jax.block_until_ready([jax.device_put(value, d) for d in holders])
+  return jax.make_array_from_single_device_arrays(shape, sharding, shards)
+
+
+def _start_reading(store) -> tuple[np.ndarray, ts.Future]:
+  """A host array that a read fills, and the read.
+
+  It is aligned as JAX wants arrays on a CPU, which then takes it without a copy.
+  """
+  dtype = store.dtype.numpy_dtype
+  size = store.size * dtype.itemsize
+  room = np.empty(size + _ALIGNMENT, np.uint8)
+  start = -room.ctypes.data % _ALIGNMENT
+  value = room[start : start + size].view(dtype).reshape(store.shape)
+  return value, ts.array(value).write(store)
 
 
 def _place_inline(value: np.ndarray, sharding, dtype):

@@ -31,17 +31,13 @@ def restore_orbax(
   directory: epath.Path, train_state, partitioner, restore_dtype, fallback_state=None
 ):
   """Restores a checkpoint in Orbax's format."""
+  shapes = orbax_format.read_shapes(directory)
   plan = _RestorePlan(
-    directory,
-    train_state,
-    partitioner,
-    restore_dtype,
-    fallback_state,
-    orbax_format.read_shapes(directory),
+    directory, train_state, partitioner, restore_dtype, fallback_state, shapes
   )
-  return plan.finish(
-    orbax_format.read_arrays(directory, plan.stored, plan.shardings, plan.dtypes)
-  )
+  wanted = {name: shapes[name] for name in plan.stored}
+  values = orbax_format.read_arrays(directory, wanted, plan.shardings, plan.dtypes)
+  return plan.finish(values)
 
 
 class _RestorePlan:

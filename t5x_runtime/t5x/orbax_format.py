@@ -1,6 +1,7 @@
 """Checkpoints in Orbax's format: <directory>/checkpoint_<step>/state/..."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,7 +10,11 @@ import orbax.checkpoint as ocp
 from etils import epath
 from flax import traverse_util
 
+from t5x import checkpoint_memory
+
 STATE = "state"
+# Parameters are float32 or narrower.
+_ITEM_BYTES = 4
 _METADATA = "_METADATA"
 
 
@@ -45,40 +50,79 @@ def read_shapes(directory: epath.Path) -> dict[str, tuple[int, ...]]:
     return {name: tuple(leaf.shape) for name, leaf in tree.items()}
   # Orbax, tensorstore and json each raise their own types on damaged metadata.
   except Exception as error:
-    raise _damaged(directory, "its index (state/_METADATA)", error) from error
+    index = "its index (_METADATA, manifest.ocdbt and d in state)"
+    raise _damaged(directory, index, error) from error
 
 
 def read_arrays(
   directory: epath.Path,
-  names: Sequence[str],
+  shapes: Mapping[str, tuple[int, ...]],
   shardings: Mapping[str, jax.sharding.Sharding],
   dtypes: Mapping[str, Any],
 ) -> dict[str, Any]:
-  """Reads the named arrays, each into its sharding and dtype, and no others."""
+  """Reads the named arrays, each into its sharding and dtype, and no others.
+
+  Orbax would have all of them on their way through host memory at once, so they are
+  read in groups: see `checkpoint_memory`.
+
+  Args:
+    directory: the checkpoint.
+    shapes: of what to read, by path.
+    shardings: where each goes.
+    dtypes: of each; as stored where there is none.
+
+  Returns:
+    The arrays by path.
+
+  Raises:
+    ValueError: naming an array that can't be read.
+  """
   args = {
     name: ocp.ArrayRestoreArgs(
       sharding=shardings[name],
       dtype=None if dtypes.get(name) is None else jnp.dtype(dtypes[name]),
     )
-    for name in names
+    for name in shapes
   }
+  sizes = {name: _ITEM_BYTES * math.prod(shape) for name, shape in shapes.items()}
+  values = {}
+  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+    for group in checkpoint_memory.groups(sizes):
+      wanted = {name: args[name] for name in group}
+      try:
+        values |= _read_group(checkpointer, directory, wanted)
+      # As above: several libraries' exceptions, one meaning.
+      except Exception as error:
+        raise _find_damage(checkpointer, directory, wanted, error) from error
+  return values
+
+
+def _read_group(checkpointer, directory, args) -> dict[str, Any]:
   restore_args = traverse_util.unflatten_dict(args, sep="/")
   request = ocp.args.PyTreeRestore(
     item=jax.tree.map(lambda _: 0, restore_args),
     restore_args=restore_args,
     partial_restore=True,
   )
-  try:
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-      state = checkpointer.restore((directory / STATE).absolute(), args=request)
-  # As above: several libraries' exceptions, one meaning.
-  except Exception as error:
-    raise _damaged(directory, f"one of the {len(names)} parameters", error) from error
-  return traverse_util.flatten_dict(state, sep="/")
+  state = checkpointer.restore((directory / STATE).absolute(), args=request)
+  return jax.block_until_ready(traverse_util.flatten_dict(state, sep="/"))
+
+
+def _find_damage(checkpointer, directory, args, error) -> ValueError:
+  """The error for the first array of a group that can't be read by itself."""
+  for name in args:
+    try:
+      _read_group(checkpointer, directory, {name: args[name]})
+    except Exception as own:
+      return _damaged(directory, f"parameter {name}", own)
+  return _damaged(directory, f"the parameters {sorted(args)} together", error)
 
 
 def _damaged(directory: epath.Path, what: str, error: Exception) -> ValueError:
-  message = str(error).strip().split("\n")[0][:300]
+  # Orbax wraps what tensorstore says, which names the file, in errors of its own.
+  while error.__cause__ is not None:
+    error = error.__cause__
+  message = str(error).split(" [tensorstore_spec")[0].strip().split("\n")[0][:300]
   return ValueError(
     f"Checkpoint {directory} (Orbax format): {what} could not be read; got "
     f"{type(error).__name__}: {message}. Files are missing or damaged: copy the "

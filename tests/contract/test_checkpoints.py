@@ -1,6 +1,7 @@
 """Checkpoints in T5X's format and in Orbax's: round trips, and damage."""
 
 import gzip
+import pathlib
 import shutil
 
 import jax
@@ -17,6 +18,7 @@ from tests.real_data import path as data_path
 
 FORMATS = ("t5x", "orbax")
 BIG = "target.decoder.layers_0.mlp.wi.kernel"
+NAME = BIG.replace(".", "/")
 
 
 def make_state(step=7, extra=False):
@@ -201,6 +203,13 @@ def damage_truncate(path):
   file.write_bytes(file.read_bytes()[:100])
 
 
+def damage_flip(path):
+  file = path / BIG / "0.0"
+  contents = bytearray(file.read_bytes())
+  contents[len(contents) // 2] ^= 1
+  file.write_bytes(contents)
+
+
 def damage_remove_chunk(path):
   (path / BIG / "0.0").unlink()
 
@@ -214,9 +223,10 @@ def damage_remove_array(path):
   ("damage", "named"),
   [
     (damage_index, "index"),
-    (damage_truncate, "target/decoder/layers_0/mlp/wi/kernel"),
-    (damage_remove_chunk, "target/decoder/layers_0/mlp/wi/kernel"),
-    (damage_remove_array, "target/decoder/layers_0/mlp/wi/kernel"),
+    (damage_truncate, f"{NAME}.*{BIG}"),
+    (damage_flip, f"{NAME}.*{BIG}"),
+    (damage_remove_chunk, f"{NAME}.*{BIG}"),
+    (damage_remove_array, f"{NAME}.*{BIG}"),
   ],
 )
 def test_damage_to_the_t5x_format_is_named(damage, named, tmp_path):
@@ -229,18 +239,42 @@ def test_damage_to_the_t5x_format_is_named(damage, named, tmp_path):
   assert "copy the checkpoint again" in str(error.value).lower()
 
 
+def arrays_of_orbax(path):
+  """The file that holds the arrays' bytes."""
+  files = (path / "state" / "ocdbt.process_0" / "d").iterdir()
+  return max(files, key=lambda file: file.stat().st_size)
+
+
+def cut(file):
+  file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def break_first_frame(file):
+  contents = file.read_bytes()
+  file.write_bytes(b"\0\0\0\0" + contents[4:])
+
+
 @runtime_only
-def test_damage_to_the_orbax_format_is_named(tmp_path):
+@pytest.mark.parametrize("damage", [cut, break_first_frame, pathlib.Path.unlink])
+def test_damage_to_an_array_of_the_orbax_format_is_named(damage, tmp_path):
   state = make_state()
   path = save("orbax", tmp_path, state)
-  for file in (path / "state").glob("ocdbt.process_0/d/*"):
-    file.write_bytes(file.read_bytes()[:10])
-  with pytest.raises(ValueError, match="could not be read") as error:
+  damage(arrays_of_orbax(path))
+  with pytest.raises(ValueError, match=f"{NAME}.*{BIG}") as error:
     restore(path, state)
   assert str(path) in str(error.value)
-  (path / "state" / "_METADATA").write_text("{")
-  with pytest.raises(ValueError, match="index"):
+  assert "copy the checkpoint again" in str(error.value).lower()
+
+
+@runtime_only
+@pytest.mark.parametrize("file", ["_METADATA", "manifest.ocdbt"])
+def test_damage_to_the_index_of_the_orbax_format_is_named(file, tmp_path):
+  state = make_state()
+  path = save("orbax", tmp_path, state)
+  cut(path / "state" / file)
+  with pytest.raises(ValueError, match=rf"index.*{file}") as error:
     restore(path, state)
+  assert str(path) in str(error.value)
 
 
 @runtime_only

@@ -1,0 +1,377 @@
+"""Decoding for an hour under changing settings: no recompiles, no growth, no mistake.
+
+  python -m tests.stress.load --minutes 60 --demo runs/demo/ende --output load.json
+
+One process restores a pair once and then serves requests, each through the function
+that `t5x.infer` runs on a chunk of examples (`utils.get_infer_fn`), compiled for each
+gamma, temperature and batch size. A request decodes a random number of random inputs
+of the test set with a random setting. Greedy outputs must be those of plain decoding,
+sampled ones must keep what their counts promise and come again with the same key.
+Results: docs/results/reliability.md. It is no timing.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import pathlib
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+import seqio
+import tensorflow as tf
+from t5x import checkpoints, partitioning, utils
+from t5x.inference_data import ChunkedExamples
+
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.data import vocabularies
+from specdec_t5x.data.demo import tasks
+from specdec_t5x.network.functional import network_config, network_for
+from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
+from specdec_t5x.t5x_bridge.model import (
+  PlainEncoderDecoderModel,
+  SpeculativeEncoderDecoderModel,
+)
+from specdec_t5x.t5x_bridge.pairing import PairedCheckpointManager
+from tests.stress import memory
+from tests.stress.promises import Setting, broken_promises
+
+# Features of the examples, [examples, length] each.
+Features = Mapping[str, np.ndarray]
+
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+_TRACED = "/jax/core/compile/jaxpr_trace_duration"
+_PLAIN_BATCH = 16
+_LENGTHS = {"inputs": 80, "targets": 80}
+# Memory is flat if it ends less than this above where it began.
+_SLACK = 0.02
+_SLACK_BYTES = 20 * memory.MIB
+
+
+SETTINGS = tuple(
+  Setting(*values) for values in itertools.product((1, 3, 5, 7), (0.0, 1.0), (1, 4, 16))
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """Which examples to decode how, and the number that the random key comes from."""
+
+  setting: Setting
+  examples: tuple[int, ...]
+  number: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+  """What the process held after so many seconds."""
+
+  seconds: float
+  resident: int
+  arrays: int
+  files: int
+
+
+@dataclasses.dataclass
+class Report:
+  """What came of the load.
+
+  Attributes:
+    requests: how many were served after the warm-up.
+    greedy: outputs compared with plain decoding.
+    sampled: outputs whose counts were checked.
+    replays: requests that were repeated and compared.
+    compilations: XLA programs compiled after the warm-up.
+    traces: functions traced after the warm-up.
+    mistakes: what was wrong, in words.
+    samples: of memory, the first one right after the warm-up.
+  """
+
+  requests: int = 0
+  greedy: int = 0
+  sampled: int = 0
+  replays: int = 0
+  compilations: int = 0
+  traces: int = 0
+  mistakes: list[str] = dataclasses.field(default_factory=list)
+  samples: list[Sample] = dataclasses.field(default_factory=list)
+
+  def quarters(self) -> tuple[float, ...]:
+    """Returns the median of resident memory in each quarter of the samples."""
+    held = np.array_split([sample.resident for sample in self.samples], 4)
+    return tuple(statistics.median(quarter.tolist()) for quarter in held)
+
+  @property
+  def is_flat(self) -> bool:
+    """Whether memory ends where it began, but for `_SLACK`."""
+    first, *_, last = self.quarters()
+    return last - first <= max(_SLACK * first, _SLACK_BYTES)
+
+
+class Service:
+  """A pair restored once, and `t5x.infer`'s function of each setting."""
+
+  def __init__(
+    self,
+    target: str,
+    draft: str,
+    vocabulary: seqio.Vocabulary,
+    features: Features,
+    settings: Sequence[Setting] = SETTINGS,
+  ):
+    """Restores the pair; nothing is compiled yet.
+
+    Args:
+      target: its checkpoint.
+      draft: its checkpoint.
+      vocabulary: of inputs and outputs.
+      features: what `EncDecFeatureConverter` makes of the test set.
+      settings: what may be asked for.
+    """
+    self.features, self.settings = features, tuple(settings)
+    networks = [
+      network_for(network_config(parameter_shapes(path))) for path in (target, draft)
+    ]
+    build = lambda setting: SpeculativeEncoderDecoderModel(
+      *networks,
+      vocabulary,
+      vocabulary,
+      sampling=Sampling(setting.temperature),
+      gamma=setting.gamma,
+    )
+    models = {setting: build(setting) for setting in self.settings}
+    self.vocab_size = networks[0].config.vocab_size
+    partitioner = partitioning.PjitPartitioner(num_partitions=1)
+    first = models[self.settings[0]]
+    initializer = utils.TrainStateInitializer(
+      optimizer_def=None,
+      init_fn=first.get_initial_variables,
+      input_shapes={name: (1, *x.shape[1:]) for name, x in features.items()},
+      partitioner=partitioner,
+      input_types={name: x.dtype for name, x in features.items()},
+    )
+    manager = PairedCheckpointManager(
+      "", initializer.global_train_state_shape, partitioner, draft_path=draft
+    )
+    self.state = manager.restore(target)
+    axes = initializer.train_state_axes
+    self._infer = {
+      setting: utils.get_infer_fn(
+        model.predict_batch_with_aux, setting.batch_size, axes, partitioner
+      )
+      for setting, model in models.items()
+    }
+    plain = PlainEncoderDecoderModel(networks[0], vocabulary, vocabulary, Sampling(0.0))
+    self._plain = utils.get_infer_fn(
+      plain.predict_batch_with_aux,
+      _PLAIN_BATCH,
+      axes.replace(params=axes.params["target"]),
+      partitioner,
+    )
+
+  @property
+  def size(self) -> int:
+    """The number of examples."""
+    return len(next(iter(self.features.values())))
+
+  def plain_outputs(self) -> np.ndarray:
+    """Returns each example's greedy output, decoded one token a call [examples, T]."""
+    state = self.state.replace_params(self.state.params["target"])
+    return _run(self._plain, state, self.features, 0)[0]
+
+  def serve(self, request: Request) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Returns the tokens of a request's examples [n, T], and their statistics [n]."""
+    rows = list(request.examples)
+    features = {name: column[rows] for name, column in self.features.items()}
+    return _run(self._infer[request.setting], self.state, features, request.number)
+
+
+class Load:
+  """Random requests to a service, each judged; see the head of this file."""
+
+  def __init__(self, service: Service, seed: int = 0, replays: float = 0.03):
+    """Prepares it.
+
+    Args:
+      service: what serves the requests.
+      seed: fixes the requests.
+      replays: how often a setting's first request comes again.
+    """
+    self._service, self._replays = service, replays
+    self._random = np.random.default_rng(seed)
+    self._number = 0
+    self._expected = None
+    self._first: dict[Setting, tuple[Request, np.ndarray]] = {}
+
+  def warm_up(self) -> None:
+    """Compiles everything, and decodes the test set with the target alone."""
+    self._expected = self._service.plain_outputs()
+    for setting in self._service.settings:
+      request = self._draw(setting)
+      self._first[setting] = request, self._service.serve(request)[0]
+      self._service.serve(self._draw(setting))
+
+  def run(self, seconds: float = 0.0, requests: int = 0, every: float = 60.0) -> Report:
+    """Serves requests for so long, and so many at least; `warm_up` comes first.
+
+    Args:
+      seconds: the least time.
+      requests: the least number of requests.
+      every: seconds between two looks at memory, printed.
+    """
+    report = Report()
+    counts = _Compilations()
+    begin = time.monotonic()
+    report.samples.append(_sample(0.0))
+    while (passed := time.monotonic() - begin) < seconds or (
+      report.requests < requests
+    ):
+      if passed - report.samples[-1].seconds >= every:
+        report.samples.append(_sample(passed))
+        _say(report, counts)
+      self._serve_one(report)
+    report.samples.append(_sample(time.monotonic() - begin))
+    report.compilations, report.traces = counts.stop()
+    return report
+
+  def _serve_one(self, report: Report) -> None:
+    setting = self._service.settings[self._random.integers(len(self._service.settings))]
+    report.requests += 1
+    if self._random.random() < self._replays:
+      request, before = self._first[setting]
+      report.replays += 1
+      if not np.array_equal(self._service.serve(request)[0], before):
+        report.mistakes.append(f"{request} gave other tokens when it came again")
+      return
+    request = self._draw(setting)
+    tokens, aux = self._service.serve(request)
+    report.mistakes += broken_promises(setting, tokens, aux, self._service.vocab_size)
+    if setting.temperature:
+      report.sampled += len(tokens)
+      return
+    report.greedy += len(tokens)
+    wrong = (tokens != self._expected[list(request.examples)]).any(axis=1)
+    report.mistakes += [
+      f"{setting} of example {request.examples[row]} is not the plain output: "
+      f"{tokens[row].tolist()}"
+      for row in np.flatnonzero(wrong)
+    ]
+
+  def _draw(self, setting: Setting) -> Request:
+    # Up to two batches, the last one full or not.
+    count = self._random.integers(1, 2 * setting.batch_size + 1)
+    examples = self._random.choice(self._service.size, count)
+    self._number += 1
+    return Request(setting, tuple(examples.tolist()), self._number)
+
+
+class _Compilations:
+  """Counts what JAX compiles and traces from its making until `stop`."""
+
+  def __init__(self):
+    self._counts = dict.fromkeys((_COMPILED, _TRACED), 0)
+    self._is_on = True
+    jax.monitoring.register_event_duration_secs_listener(self._count)
+
+  def _count(self, event: str, _: float, **kwargs) -> None:
+    del kwargs
+    if self._is_on and event in self._counts:
+      self._counts[event] += 1
+
+  def so_far(self) -> tuple[int, int]:
+    return self._counts[_COMPILED], self._counts[_TRACED]
+
+  def stop(self) -> tuple[int, int]:
+    """Returns (compilations, traces)."""
+    self._is_on = False  # Listeners can't be taken back by public means.
+    return self.so_far()
+
+
+def _run(infer, state, features: Features, number: int):
+  """Runs T5X's function as `t5x.infer` does on a chunk; outputs in their order."""
+  examples = tf.data.Dataset.from_tensor_slices(dict(features))
+  key = jax.random.fold_in(jax.random.PRNGKey(0), number)
+  numbered, aux = infer(examples.enumerate(), state, rng=key)
+  order = np.argsort([number for number, _ in numbered])
+  tokens = np.stack([tokens for _, tokens in numbered])
+  return tokens[order], {
+    name: np.asarray(column)[order] for name, column in aux.items()
+  }
+
+
+def _sample(seconds: float) -> Sample:
+  files = len(os.listdir("/proc/self/fd"))
+  return Sample(seconds, memory.resident(), len(jax.live_arrays()), files)
+
+
+def _say(report: Report, counts: _Compilations) -> None:
+  last = report.samples[-1]
+  print(
+    f"{last.seconds / 60:6.1f} min: {report.requests} requests, "
+    f"{report.greedy} greedy and {report.sampled} sampled outputs, "
+    f"{len(report.mistakes)} mistakes, (compiled, traced) {counts.so_far()}, "
+    f"{last.resident / memory.MIB:.1f} MiB, {last.arrays} arrays, {last.files} files",
+    flush=True,
+  )
+
+
+def demo_service(folder: pathlib.Path) -> Service:
+  """Returns the service of the pair that `make demo` left in `folder`.
+
+  Raises:
+    ValueError: where the folder lacks a part of the pair.
+  """
+  vocabulary = vocabularies.sentencepiece_vocabulary(
+    str(folder / "vocabulary.model"), extra_ids=0
+  )
+  name = tasks.demo_ende(vocabulary)
+  cfg = utils.DatasetConfig(name, _LENGTHS, "test", 1, shuffle=False, seed=0)
+  converter = seqio.EncDecFeatureConverter(pack=False)
+  chunks = ChunkedExamples(cfg, converter, seqio.ShardInfo(0, 1)).chunks(
+    seqio.get_mixture_or_task(name), tasks.ENDE_SIZES["test"]
+  )
+  ((_, features),) = chunks(0)
+  rows = list(features.as_numpy_iterator())
+  columns = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+  return Service(
+    _latest(folder / "target"), _latest(folder / "draft_small"), vocabulary, columns
+  )
+
+
+def _latest(folder: pathlib.Path) -> str:
+  path = str(folder)
+  return checkpoints.get_checkpoint_dir(path, checkpoints.latest_step(path))
+
+
+def main() -> None:
+  """Parses the command line, runs the load, prints and writes what came of it."""
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  parser.add_argument("--minutes", type=float, default=60.0)
+  parser.add_argument("--demo", type=pathlib.Path, default="runs/demo/ende")
+  parser.add_argument("--output", type=pathlib.Path, required=True, help="a JSON file")
+  parser.add_argument("--seed", type=int, default=0)
+  args = parser.parse_args()
+  service = demo_service(args.demo)
+  load = Load(service, args.seed)
+  print(f"{service.size} examples, {len(service.settings)} settings", flush=True)
+  load.warm_up()
+  print(f"warm: {memory.resident() / memory.MIB:.1f} MiB", flush=True)
+  report = load.run(60 * args.minutes, every=args.minutes)
+  quarters = [f"{held / memory.MIB:.1f}" for held in report.quarters()]
+  print(
+    f"{report.requests} requests ({report.replays} replays): {report.greedy} greedy "
+    f"and {report.sampled} sampled outputs, {len(report.mistakes)} mistakes; "
+    f"{report.compilations} compilations, {report.traces} traces; resident MiB, median "
+    f"of each quarter: {', '.join(quarters)}: {'flat' if report.is_flat else 'GROWS'}"
+  )
+  print("\n".join(report.mistakes[:20]))
+  result = {**dataclasses.asdict(report), "is_flat": report.is_flat}
+  args.output.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+  main()

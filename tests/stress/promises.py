@@ -1,0 +1,60 @@
+"""What holds of every output of a speculative decode, whatever it was drawn."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """What is compiled: length of a draft, temperature, inputs a batch."""
+
+  gamma: int
+  temperature: float
+  batch_size: int
+
+
+def broken_promises(
+  setting: Setting, tokens: np.ndarray, aux: Mapping[str, np.ndarray], vocab_size: int
+) -> list[str]:
+  """Returns what is wrong with the outputs of one request, in words.
+
+  Args:
+    setting: of the request.
+    tokens: the outputs [n, T].
+    aux: their statistics [n].
+    vocab_size: rows of the network's output layer.
+  """
+  room = tokens.shape[1]
+  ends = tokens == 1
+  lengths = np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, room)
+  emitted, calls, drafted, accepted, tried = (
+    aux[name]
+    for name in (
+      "tokens",
+      "target_calls",
+      "drafted",
+      "accepted",
+      "acceptance_positions",
+    )
+  )
+  mass = aux["acceptance_mass"]
+  promises = {
+    "tokens are of the vocabulary": ((tokens >= 0) & (tokens < vocab_size)).all(),
+    "nothing follows the end": not tokens[np.arange(room) >= lengths[:, None]].any(),
+    "tokens are counted": (emitted == lengths).all(),
+    "scores are log-probabilities": (np.isfinite(aux["scores"])).all()
+    and (aux["scores"] <= 1e-5).all(),
+    "each call emits": (calls >= 1).all() and (calls <= emitted).all(),
+    "a call emits what it accepts and one": (emitted <= accepted + calls).all(),
+    "accepted were emitted": (accepted <= emitted).all(),
+    "accepted were tried": (accepted <= tried).all(),
+    "one a call was rejected": (tried <= accepted + calls).all(),
+    "tried were drafted": (tried <= drafted).all(),
+    "drafts have gamma tokens": (drafted <= setting.gamma * calls).all(),
+    "mass is a probability": (mass >= 0).all() and (mass <= tried + 1e-3).all(),
+  }
+  return [
+    f"{setting}: not so: {promise}" for promise, kept in promises.items() if not kept
+  ]

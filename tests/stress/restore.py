@@ -1,0 +1,265 @@
+"""How much memory restoring a large checkpoint takes, and what each device then holds.
+
+  python -m tests.stress.restore --folder DIR --output restore.json
+
+Makes a target of random parameters, 1.0e9 by default, in T5X's format and in Orbax's,
+and a small draft; restores both in a fresh process, through the manager that the gin
+files name, for each format, number of (virtual CPU) devices and dtype; and removes what
+it made. Memory is what Linux counts (`memory`), over what the process held before.
+Results: docs/results/reliability.md. It is no timing.
+"""
+
+import argparse
+import collections
+import dataclasses
+import itertools
+import json
+import pathlib
+import shutil
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import seqio
+from flax import serialization, traverse_util
+from flax.core import unfreeze
+from t5x import checkpoints, partitioning, train_state, utils
+
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.functional import initial_variables, network_config
+from specdec_t5x.network.sizes import t5_1_1
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.t5x_bridge.checkpoint import flat_shapes, parameter_shapes
+from specdec_t5x.t5x_bridge.model import SpeculativeEncoderDecoderModel
+from specdec_t5x.t5x_bridge.pairing import PairedCheckpointManager
+from tests.processes import on_devices
+from tests.stress import memory
+
+FORMATS = ("t5x", "orbax")
+DTYPES = ("float32", "bfloat16")
+STEP = 7
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """One restoring.
+
+  Attributes:
+    target: the target's checkpoint.
+    draft: the draft's.
+    devices: size of the mesh's 'model' axis.
+    dtype: wanted.
+    draft_sharding: of `T5Config`; a small draft's heads may not divide.
+  """
+
+  target: str
+  draft: str
+  devices: int = 1
+  dtype: str = "float32"
+  draft_sharding: str = "no_heads"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """What a restoring took, in bytes.
+
+  Attributes:
+    parameters: of target and draft, each counted once, in the wanted dtype.
+    held: on all devices; one that several hold whole counts as often.
+    largest_device: the most that one device holds.
+    peak: the most that the process held meanwhile, over what it held before.
+    after: what it holds in the end, over what it held before.
+    undivided: parameters that the mesh should divide but a device holds whole.
+    wrong: parameters whose values are not those that were written.
+  """
+
+  parameters: int
+  held: int
+  largest_device: int
+  peak: int
+  after: int
+  undivided: list[str]
+  wrong: list[str]
+
+
+def billion(layers: int = 8) -> T5Config:
+  """Returns T5 1.1 XL's widths with few layers: 1.04e9 parameters with 8 a stack."""
+  return dataclasses.replace(
+    t5_1_1("xl"), num_encoder_layers=layers, num_decoder_layers=layers
+  )
+
+
+def values(name: str, shape: tuple[int, ...]) -> np.ndarray:
+  """Returns a parameter's values, which its name alone decides."""
+  rng = np.random.default_rng(zlib.crc32(name.encode()))
+  return rng.random(shape, np.float32) - np.float32(0.5)
+
+
+def write_t5x(folder: pathlib.Path, config: T5Config) -> str:
+  """Writes a checkpoint in T5X's format array by array; returns its path."""
+  from t5x import checkpoint_arrays  # Of t5x_runtime alone; the rest runs on upstream.
+
+  path = folder / f"checkpoint_{STEP}"
+  path.mkdir(parents=True)
+  index = {"state/step": np.asarray(STEP, np.int32)}
+  for name, shape in shapes_of(config).items():
+    array = {f"target/{name}": values(name, shape)}
+    checkpoint_arrays.write_checkpoint(path, array, frozenset(), is_first=True)
+    written = serialization.msgpack_restore((path / "checkpoint").read_bytes())
+    is_spec = lambda _, leaf: "driver" in leaf
+    index |= traverse_util.flatten_dict(written["optimizer"], is_leaf=is_spec, sep="/")
+  nested = traverse_util.unflatten_dict(index, sep="/")
+  contents = {"version": checkpoint_arrays.VERSION, "optimizer": nested}
+  (path / "checkpoint").write_bytes(serialization.msgpack_serialize(contents))
+  return str(path)
+
+
+def shapes_of(config: T5Config) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes of a network's parameters by their path."""
+  module = Transformer(config)
+  variables = jax.eval_shape(lambda k: initial_variables(module, k), jax.random.key(0))
+  return dict(flat_shapes(variables["params"]))
+
+
+def to_orbax(path: str, folder: pathlib.Path) -> str:
+  """Writes a checkpoint in T5X's format again in Orbax's; returns its path."""
+  module = Transformer(network_config(parameter_shapes(path)))
+  make = lambda key: train_state.InferenceState.create(initial_variables(module, key))
+  shapes = jax.eval_shape(make, jax.random.key(0))
+  one = partitioning.PjitPartitioner(num_partitions=1)
+  state = checkpoints.Checkpointer(shapes, one, "").restore(path=path)
+  folder.mkdir(parents=True)
+  manager = checkpoints.OrbaxCheckpointManagerInterface(str(folder), shapes, one)
+  manager.save(state)
+  manager.close()
+  return str(folder / pathlib.Path(path).name)
+
+
+def measure(job: Job) -> Outcome:
+  """Restores a pair and returns what it took; in a process that did nothing before."""
+  partitioner = partitioning.PjitPartitioner(num_partitions=job.devices)
+  shapes, axes = _state_of(job, partitioner)
+  manager = PairedCheckpointManager(
+    "", shapes, partitioner, job.dtype, draft_path=job.draft
+  )
+  memory.forget_peak()
+  before = memory.resident()
+  restored = jax.block_until_ready(manager.restore(job.target))
+  peak, after = memory.peak() - before, memory.resident() - before
+  flat = traverse_util.flatten_dict(unfreeze(restored.params), sep="/")
+  specs = traverse_util.flatten_dict(unfreeze(axes.params), sep="/")
+  held = collections.Counter()
+  for array in flat.values():
+    for shard in array.addressable_shards:
+      held[shard.device] += shard.data.nbytes
+  is_divided = lambda name: job.devices > 1 and any(specs[name] or ())
+  return Outcome(
+    parameters=sum(array.nbytes for array in flat.values()),
+    held=held.total(),
+    largest_device=max(held.values()),
+    peak=peak,
+    after=after,
+    undivided=[
+      name
+      for name, array in flat.items()
+      if is_divided(name)
+      and any(shard.data.shape == array.shape for shard in array.addressable_shards)
+    ],
+    wrong=[name for name, array in flat.items() if not _is_right(name, array)],
+  )
+
+
+def _state_of(job, partitioner):
+  """Returns the pair's state as shapes, and its axes on the mesh."""
+  target, draft = (
+    network_config(parameter_shapes(path)) for path in (job.target, job.draft)
+  )
+  draft = dataclasses.replace(draft, sharding=job.draft_sharding)
+  vocabulary = seqio.PassThroughVocabulary(size=target.vocab_size)
+  networks = Transformer(target), Transformer(draft)
+  model = SpeculativeEncoderDecoderModel(
+    *networks, vocabulary, vocabulary, sampling=Sampling(0.0), gamma=3
+  )
+  names = ("encoder_input_tokens", "decoder_input_tokens")
+  initializer = utils.TrainStateInitializer(
+    optimizer_def=None,
+    init_fn=model.get_initial_variables,
+    input_shapes=dict.fromkeys(names, (1, 8)),
+    partitioner=partitioner,
+    input_types=dict.fromkeys(names, jnp.int32),
+  )
+  return initializer.global_train_state_shape, initializer.train_state_axes
+
+
+def _is_right(name, array) -> bool:
+  expected = values(name.split("/", 1)[1], array.shape).astype(array.dtype)
+  return all(
+    np.array_equal(np.asarray(shard.data), expected[shard.index])
+    for shard in array.addressable_shards
+  )
+
+
+def measure_apart(*jobs: Job) -> Outcome:
+  """`measure` of the last job in a process of its own, which does the others first."""
+  arguments = json.dumps([dataclasses.asdict(job) for job in jobs])
+  devices = max(job.devices for job in jobs)
+  return Outcome(**on_devices(devices, "tests.stress.restore", "--jobs", arguments))
+
+
+def make_pair(
+  folder: pathlib.Path, target: T5Config, draft: T5Config
+) -> dict[str, tuple[str, str]]:
+  """Writes both in both formats; returns (target, draft) by format."""
+  t5x = [
+    write_t5x(folder / "t5x" / name, config)
+    for name, config in (("target", target), ("draft", draft))
+  ]
+  orbax = [
+    to_orbax(path, folder / "orbax" / name)
+    for name, path in zip(("target", "draft"), t5x, strict=True)
+  ]
+  return {"t5x": tuple(t5x), "orbax": tuple(orbax)}
+
+
+def table_row(layout: str, job: Job, outcome: Outcome) -> str:
+  """Returns a line of docs/results/reliability.md's table."""
+  mib = lambda count: f"{count / memory.MIB:,.0f}"
+  sizes = (outcome.parameters, outcome.held, outcome.largest_device, outcome.peak)
+  cells = (layout, job.devices, job.dtype, *map(mib, sizes))
+  ratio = f"{outcome.peak / outcome.held:.2f}"
+  return "| " + " | ".join(map(str, (*cells, ratio))) + " |"
+
+
+def main() -> None:
+  """Parses the command line; makes, measures, prints and writes."""
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  parser.add_argument("--folder", type=pathlib.Path, help="an empty one, for 10 GB")
+  parser.add_argument("--layers", type=int, default=8, help="8 are 1.0e9 parameters")
+  parser.add_argument("--devices", type=int, nargs="+", default=[1, 8])
+  parser.add_argument("--output", type=pathlib.Path, help="a JSON file")
+  parser.add_argument("--keep", action="store_true", help="leave the checkpoints")
+  parser.add_argument("--jobs", help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  if args.jobs:
+    *_, last = [measure(Job(**job)) for job in json.loads(args.jobs)]
+    print(json.dumps(dataclasses.asdict(last)))
+    return
+  if args.folder is None or (args.folder.is_dir() and any(args.folder.iterdir())):
+    raise ValueError(f"--folder must be empty or new, got {args.folder}.")
+  pairs = make_pair(args.folder, billion(args.layers), t5_1_1("small"))
+  results = []
+  for layout, devices, dtype in itertools.product(FORMATS, args.devices, DTYPES):
+    job = Job(*pairs[layout], devices, dtype)
+    outcome = measure_apart(job)
+    print(table_row(layout, job, outcome), outcome.undivided, outcome.wrong, flush=True)
+    results.append({**dataclasses.asdict(job), **dataclasses.asdict(outcome)})
+  if args.output:
+    args.output.write_text(json.dumps(results, indent=1))
+  if not args.keep:
+    shutil.rmtree(args.folder)
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,44 @@
+"""A few kills of real processes; docs/results/reliability.md has many."""
+
+import pytest
+
+from tests.e2e import runs
+from tests.e2e.test_infer import PAIR
+from tests.stress import kills
+from tests.t5x_bridge import tiny
+
+EXAMPLES = 40
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+  """The command's flags for a tiny pair that samples, in chunks of 8."""
+  root = tmp_path_factory.mktemp("kills")
+  text = root / "text.en"
+  text.write_text("\n".join(tiny.sentences(EXAMPLES, seed=5)) + "\n")
+  gin_file = root / "pair.gin"
+  gin_file.write_text(
+    runs.TINY_NETWORKS.format(vocab_size=64)
+    + PAIR.format(
+      text=text,
+      vocabulary=tiny.train_vocabulary(root),
+      target=tiny.save_t5x(root / "target", tiny.TARGET, seed=1),
+    )
+  )
+  draft = tiny.save_t5x(root / "draft", tiny.DRAFT, seed=2)
+  return [
+    *("--gin_file=configs/spec_ende.gin", f"--gin_file={gin_file}"),
+    f"--gin.DRAFT_CHECKPOINT_PATH={draft!r}",
+    *("--gin.TEMPERATURE=1.0", "--gin.SEED=3", "--gin.infer.checkpoint_period=1"),
+  ]
+
+
+def test_a_run_killed_while_writing_and_merging_ends_as_if_it_had_not_been(
+  flags, tmp_path
+):
+  killer = kills.Killer(flags, tmp_path, seed=0)
+  outcome = killer.run("killed", ["writing", "merging"])
+  assert outcome.error is None
+  assert outcome.kills
+  assert (outcome.lines, outcome.missing, outcome.extra) == (EXAMPLES, 0, 0)
+  assert outcome.good, outcome

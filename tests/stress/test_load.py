@@ -1,0 +1,120 @@
+"""The hour of `tests.stress.load`, in seconds, with a tiny random pair."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import seqio
+
+from tests.stress import memory
+from tests.stress.load import Load, Report, Sample, Service
+from tests.stress.promises import Setting, broken_promises
+from tests.t5x_bridge import tiny
+
+SETTINGS = (Setting(3, 0.0, 4), Setting(2, 1.0, 1))
+EXAMPLES, LENGTH = 12, 10
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("pair")
+  path = tiny.train_vocabulary(folder)
+  rng = np.random.default_rng(0)
+  inputs = rng.integers(3, 30, size=(EXAMPLES, LENGTH)).astype(np.int32)
+  inputs[::3, 4:] = 0
+  features = {
+    "encoder_input_tokens": inputs,
+    "decoder_input_tokens": np.zeros((EXAMPLES, LENGTH), np.int32),
+  }
+  return Service(
+    tiny.save_t5x(folder / "target", tiny.TARGET),
+    tiny.save_t5x(folder / "draft", tiny.DRAFT, seed=1),
+    seqio.SentencePieceVocabulary(path, extra_ids=0),
+    features,
+    SETTINGS,
+  )
+
+
+@pytest.fixture(scope="module")
+def load(service):
+  load = Load(service, replays=0.2)
+  load.warm_up()
+  return load
+
+
+def test_nothing_is_compiled_after_the_warm_up_and_all_outputs_are_right(load):
+  report = load.run(requests=40, every=0.1)
+  assert (report.compilations, report.traces) == (0, 0)
+  assert report.mistakes == []
+  assert min(report.greedy, report.sampled, report.replays) > 0
+  held = [sample.resident for sample in report.samples]
+  # Loose: in so short a time, what allocators keep weighs more than what leaks.
+  assert max(held) - held[0] < 200 * memory.MIB
+  assert report.samples[-1].arrays <= report.samples[1].arrays
+
+
+def test_a_new_shape_is_counted_as_a_compilation(load, service, monkeypatch):
+  name = "encoder_input_tokens"
+  shorter = {**service.features, name: service.features[name][:, :-1]}
+  monkeypatch.setattr(service, "features", shorter)
+  assert load.run(requests=1).compilations > 0
+
+
+def test_another_output_than_the_plain_one_is_a_mistake(load, monkeypatch):
+  monkeypatch.setattr(load, "_expected", load._expected + 1)
+  mistakes = load.run(requests=10).mistakes
+  assert mistakes
+  assert all("is not the plain output" in mistake for mistake in mistakes)
+
+
+GOOD = {
+  "tokens": 3,
+  "target_calls": 2,
+  "drafted": 6,
+  "accepted": 1,
+  "acceptance_positions": 3,
+  "acceptance_mass": 1.2,
+  "scores": -2.0,
+}
+
+
+@pytest.mark.parametrize(
+  ("change", "broken"),
+  [
+    ({}, []),
+    ({"tokens": 4}, ["tokens are counted", "a call emits what it accepts and one"]),
+    ({"accepted": 4}, ["accepted were emitted", "accepted were tried"]),
+    ({"drafted": 7}, ["drafts have gamma tokens"]),
+    ({"drafted": 2}, ["tried were drafted"]),
+    ({"acceptance_mass": 3.5}, ["mass is a probability"]),
+    ({"scores": 0.5}, ["scores are log-probabilities"]),
+    ({"target_calls": 4}, ["each call emits"]),
+  ],
+)
+def test_what_is_promised_of_an_output(change, broken):
+  aux = {name: np.array([value]) for name, value in {**GOOD, **change}.items()}
+  tokens = np.array([[5, 9, 1, 0, 0]])
+  said = broken_promises(Setting(3, 1.0, 1), tokens, aux, vocab_size=10)
+  assert [line.split("not so: ")[1] for line in said] == broken
+
+
+@pytest.mark.parametrize(
+  ("tokens", "broken"),
+  [
+    ([5, 10, 1, 0, 0], "tokens are of the vocabulary"),
+    ([5, 9, 1, 0, 4], "nothing follows the end"),
+  ],
+)
+def test_what_is_promised_of_the_tokens(tokens, broken):
+  aux = {name: np.array([value]) for name, value in GOOD.items()}
+  (said,) = broken_promises(Setting(3, 1.0, 1), np.array([tokens]), aux, vocab_size=10)
+  assert broken in said
+
+
+@pytest.mark.parametrize(("grows", "is_flat"), [(10, True), (30, False)])
+def test_memory_is_flat_within_twenty_mebibytes(grows, is_flat):
+  sizes = 500 + grows * np.linspace(-1, 1, 40).round()
+  samples = [Sample(i, int(size * memory.MIB), 0, 0) for i, size in enumerate(sizes)]
+  flat = [dataclasses.replace(samples[0], seconds=i) for i in range(40)]
+  assert Report(samples=samples).is_flat == is_flat
+  assert Report(samples=flat).is_flat

@@ -1,0 +1,78 @@
+"""Restoring on eight devices: what each holds, and what it takes; altered files."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from etils import epath
+
+from specdec_t5x.network.sizes import t5_1_1
+from tests.contract.conftest import runtime_only
+from tests.contract.test_checkpoints import BIG, NAME, make_state, save
+from tests.stress.restore import FORMATS, Job, make_pair, measure_apart
+
+pytestmark = runtime_only
+
+# 27e6 parameters; each dimension that the mesh divides is a multiple of eight.
+TARGET = dataclasses.replace(
+  t5_1_1("small"),
+  vocab_size=8192,
+  num_heads=8,
+  mlp_dim=2048,
+  num_encoder_layers=2,
+  num_decoder_layers=2,
+)
+DRAFT = dataclasses.replace(t5_1_1("tiny"), vocab_size=8192)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+  return make_pair(tmp_path_factory.mktemp("pairs"), TARGET, DRAFT)
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def outcome(request, pairs):
+  target, draft = pairs[request.param]
+  # The first restoring of a process pays for libraries, too.
+  first = Job(draft, draft)
+  return measure_apart(first, Job(target, draft, devices=8))
+
+
+def test_a_device_holds_its_shards_alone(outcome):
+  assert outcome.undivided == []
+  assert outcome.wrong == []
+  # Layer norms and the draft's position biases are whole on each.
+  assert outcome.largest_device < 1.01 * outcome.parameters / 8
+
+
+def test_there_is_no_second_copy_in_host_memory(outcome):
+  assert outcome.peak < 1.5 * outcome.held
+
+
+def flipped(contents):
+  """Yields each byte's place, and the contents with one of its bits turned."""
+  for place in range(len(contents)):
+    altered = bytearray(contents)
+    altered[place] ^= 1 << place % 8
+    yield place, altered
+
+
+@pytest.mark.parametrize("file", ["0.0", ".zarray"])
+def test_no_turned_bit_changes_a_parameter_unseen(file, tmp_path):
+  from t5x import checkpoint_arrays
+
+  path = save("t5x", tmp_path, make_state())
+  read = lambda: checkpoint_arrays.read_index(epath.Path(path))[NAME]
+  expected = read().read(None)
+  chunk = path / BIG / file
+  seen = 0
+  for place, altered in flipped(chunk.read_bytes()):
+    chunk.write_bytes(altered)
+    try:
+      value = read().read(None)
+    except ValueError:
+      seen += 1
+      continue
+    # Bits that mean nothing: gzip's time stamp, say.
+    np.testing.assert_array_equal(value, expected, err_msg=f"byte {place}", strict=True)
+  assert seen > 0.8 * (place + 1)
