@@ -93,4 +93,6 @@ def test_bad_input_ends_with_one_line_and_changes_nothing(
   assert code == case.code
   assert says in message
   lines = [line for line in message.splitlines() if line.strip()]
-  assert len([line for line in lines if line != HINT]) == 1
+  # TensorFlow may say on starting that there is no GPU.
+  own = [line for line in lines if line != HINT and not re.match(r"[IWE]\d{4} ", line)]
+  assert len(own) == 1

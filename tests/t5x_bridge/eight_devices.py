@@ -23,7 +23,7 @@ from tests.t5x_bridge import tiny
 ROWS, ENCODED, ROOM = 16, 24, 32
 MESHES = {"data 8": 1, "model 8": 8, "data 2, model 4": 4}
 # Eight heads can be divided by eight; the draft's two can't.
-TARGET = dataclasses.replace(tiny.config(2, 64, 264), num_heads=8)
+TARGET = dataclasses.replace(tiny.config(1, 64, 264), num_heads=8)
 DRAFT = tiny.config(1, 16, 264)
 
 
