@@ -25,7 +25,6 @@ import numpy as np
 import seqio
 import tensorflow as tf
 from t5x import checkpoints, partitioning, utils
-from t5x.inference_data import ChunkedExamples
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.data import vocabularies
@@ -325,6 +324,8 @@ def demo_service(folder: pathlib.Path) -> Service:
   Raises:
     ValueError: where the folder lacks a part of the pair.
   """
+  from t5x.inference_data import ChunkedExamples  # Of t5x_runtime alone.
+
   vocabulary = vocabularies.sentencepiece_vocabulary(
     str(folder / "vocabulary.model"), extra_ids=0
   )

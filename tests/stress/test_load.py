@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import seqio
 
+from tests.contract.conftest import runtime_only
 from tests.stress import memory
 from tests.stress.load import Load, Report, Sample, Service
 from tests.stress.promises import Setting, broken_promises
 from tests.t5x_bridge import tiny
+
+pytestmark = runtime_only
 
 SETTINGS = (Setting(3, 0.0, 4), Setting(2, 1.0, 1))
 EXAMPLES, LENGTH = 12, 10

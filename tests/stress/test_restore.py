@@ -46,7 +46,8 @@ def test_a_device_holds_its_shards_alone(outcome):
 
 
 def test_there_is_no_second_copy_in_host_memory(outcome):
-  assert outcome.peak < 1.5 * outcome.held
+  # Loose: libraries and allocators keep some 40 MiB. 1e9 parameters take 1.03 to 1.15.
+  assert outcome.peak < 1.8 * outcome.held
 
 
 def flipped(contents):
