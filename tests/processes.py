@@ -1,4 +1,4 @@
-"""Modules of the tests that need a process of their own."""
+"""Programs of the tests that need a process of their own."""
 
 import json
 import os
@@ -8,8 +8,8 @@ import sys
 from tests.real_data import ROOT
 
 
-def on_devices(count, module, *args):
-  """Runs a module on so many virtual CPU devices; returns the JSON that it prints."""
+def on_devices(count, *arguments):
+  """Runs Python on so many virtual CPU devices; returns the JSON that it prints."""
   flags = f"--xla_force_host_platform_device_count={count}"
   environment = {
     **os.environ,
@@ -18,7 +18,7 @@ def on_devices(count, module, *args):
     "PYTHONPATH": os.pathsep.join(sys.path),
   }
   process = subprocess.run(
-    [sys.executable, "-m", module, *args],
+    [sys.executable, *arguments],
     env=environment,
     cwd=ROOT,
     capture_output=True,

@@ -4,15 +4,16 @@ import dataclasses
 from collections import Counter
 from typing import Any
 
+import flax.core
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.linen import partitioning as flax_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from t5x import utils
-from t5x.train_state import InferenceState
 
 from specdec_t5x.analysis.collectives import count_collectives
+from specdec_t5x.t5x_bridge.layout import mesh_axes
 from specdec_t5x.t5x_bridge.preflight import abstract_variables
 
 
@@ -77,15 +78,14 @@ def compile_ahead(
 
 def _params(model, dataset_cfg, partitioner, dtype, place) -> Any:
   variables = abstract_variables(model, dataset_cfg.task_feature_lengths)
-  state = jax.eval_shape(lambda: InferenceState.create(variables))
-  axes = partitioner.get_mesh_axes(state.replace(params_axes=variables["params_axes"]))
 
   def leaf(parameter, spec):
     is_float = jnp.issubdtype(parameter.dtype, jnp.floating)
     kept = jnp.dtype(dtype) if dtype and is_float else parameter.dtype
     return place(parameter.shape, kept, spec)
 
-  return jax.tree.map(leaf, state.params, axes.params)
+  axes = mesh_axes(variables, partitioner)
+  return jax.tree.map(leaf, flax.core.freeze(variables["params"]), axes)
 
 
 def _feature_lengths(model, dataset_cfg) -> dict[str, int]:

@@ -23,14 +23,20 @@ def check_layout(variables, partitioner, batch_size: int) -> None:
       f"{mesh['data']} devices. Change it, or PjitPartitioner.num_partitions: their "
       f"product is the {jax.device_count()} devices."
     )
-  state = jax.eval_shape(lambda: InferenceState.create(variables))
-  axes = partitioner.get_mesh_axes(state.replace(params_axes=variables["params_axes"]))
-  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(axes.params), sep="/")
+  axes = flax.core.unfreeze(mesh_axes(variables, partitioner))
+  flat = flax.traverse_util.flatten_dict(axes, sep="/")
   for name, shape in flat_shapes(variables["params"]).items():
     for size, divided_by in zip(shape, flat[name] or (), strict=False):
       devices = _count(mesh, divided_by)
       if size % devices:
         raise ValueError(_indivisible(name, shape, size, devices))
+
+
+def mesh_axes(variables, partitioner):
+  """Returns each parameter's PartitionSpec on the partitioner's mesh."""
+  state = jax.eval_shape(lambda: InferenceState.create(variables))
+  state = state.replace(params_axes=variables["params_axes"])
+  return partitioner.get_mesh_axes(state).params
 
 
 def _count(mesh, axis) -> int:

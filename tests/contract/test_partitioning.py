@@ -1,9 +1,5 @@
 """partitioning and InferenceState, on eight virtual devices."""
 
-import json
-import os
-import subprocess
-import sys
 import textwrap
 
 import jax
@@ -12,7 +8,7 @@ import pytest
 from t5x import partitioning, train_state
 
 from tests.contract.conftest import runtime_only, tiny_model, tiny_state
-from tests.real_data import ROOT
+from tests.processes import on_devices
 
 PROGRAM = """
   import json, sys
@@ -58,22 +54,7 @@ PROGRAM = """
 
 
 def run_on_eight_devices(program, *args):
-  environment = {
-    **os.environ,
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    "JAX_PLATFORMS": "cpu",
-    "PYTHONPATH": os.pathsep.join(sys.path),
-  }
-  process = subprocess.run(
-    [sys.executable, "-c", textwrap.dedent(program), *args],
-    env=environment,
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert process.returncode == 0, process.stderr[-3000:]
-  return json.loads(process.stdout.splitlines()[-1])
+  return on_devices(8, "-c", textwrap.dedent(program), *args)
 
 
 def test_shards_on_eight_devices(tmp_path):

@@ -11,6 +11,7 @@ import t5x
 
 from tests import commands
 from tests.real_data import ROOT
+from tests.t5x_bridge import tiny
 
 # The networks of tests/t5x_bridge/tiny.py, for a vocabulary of any size.
 TINY_NETWORKS = """
@@ -34,6 +35,35 @@ draft/config.T5Config:
   num_encoder_layers = 1
   num_decoder_layers = 1
 """
+
+_PAIR = """
+from specdec_t5x.data import tasks
+
+MIXTURE_OR_TASK_NAME = @tasks.translation_from_files()
+tasks.translation_from_files:
+  name = 'tiny'
+  files = {{'test': ('{text}', None)}}
+  vocabulary = %VOCABULARY
+TASK_FEATURE_LENGTHS = {{'inputs': 40, 'targets': 12}}
+VOCABULARY_PATH = '{vocabulary}'
+VOCABULARY_EXTRA_IDS = 0
+TARGET_CHECKPOINT_PATH = '{target}'
+BATCH_SIZE = 8
+"""
+
+
+def tiny_pair(root, examples):
+  """Makes the files of a tiny pair, but for its draft; returns its gin file."""
+  text = root / "text.en"
+  text.write_text("\n".join(tiny.sentences(examples, seed=5)) + "\n")
+  gin_file = root / "pair.gin"
+  settings = _PAIR.format(
+    text=text,
+    vocabulary=tiny.train_vocabulary(root),
+    target=tiny.save_t5x(root / "target", tiny.TARGET, seed=1),
+  )
+  gin_file.write_text(TINY_NETWORKS.format(vocab_size=64) + settings)
+  return gin_file
 
 
 def infer(*gin_files, cwd=ROOT, **settings):

@@ -10,20 +10,6 @@ from tests.contract.conftest import runtime_only
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
-PAIR = """
-from specdec_t5x.data import tasks
-
-MIXTURE_OR_TASK_NAME = @tasks.translation_from_files()
-tasks.translation_from_files:
-  name = 'tiny'
-  files = {{'test': ('{text}', None)}}
-  vocabulary = %VOCABULARY
-TASK_FEATURE_LENGTHS = {{'inputs': 40, 'targets': 12}}
-VOCABULARY_PATH = '{vocabulary}'
-VOCABULARY_EXTRA_IDS = 0
-TARGET_CHECKPOINT_PATH = '{target}'
-BATCH_SIZE = 8
-"""
 EXAMPLES = 20
 
 
@@ -31,17 +17,7 @@ EXAMPLES = 20
 def pair(tmp_path_factory):
   """The gin file of a tiny pair and the draft's checkpoint."""
   root = tmp_path_factory.mktemp("e2e")
-  text = root / "text.en"
-  text.write_text("\n".join(tiny.sentences(EXAMPLES, seed=5)) + "\n")
-  gin_file = root / "pair.gin"
-  gin_file.write_text(
-    runs.TINY_NETWORKS.format(vocab_size=64)
-    + PAIR.format(
-      text=text,
-      vocabulary=tiny.train_vocabulary(root),
-      target=tiny.save_t5x(root / "target", tiny.TARGET, seed=1),
-    )
-  )
+  gin_file = runs.tiny_pair(root, EXAMPLES)
   return gin_file, tiny.save_orbax(root / "draft", tiny.DRAFT, seed=2)
 
 

@@ -39,7 +39,7 @@ def fuzz(examples):
   )
 
 
-def outcome(read, path):
+def assert_read_or_refused(read, path):
   """Returns what `read` gives, None where it refuses with the path in its message."""
   try:
     return read()
@@ -78,10 +78,12 @@ def test_text_is_read_or_refused_by_its_path(tmp_path, data, name, packing):
   path = tmp_path / (name + ("" if packing == "plain" else ".gz"))
   if path != tmp_path:
     path.write_bytes(gzip.compress(data) if packing == "gzip" else data)
-  lines = outcome(lambda: text_files.read_lines(str(path)), path)
+  lines = assert_read_or_refused(lambda: text_files.read_lines(str(path)), path)
   assert lines is None or "\n".join(lines).encode()[:1] != b"\0"
-  outcome(lambda: text_files.read_parallel(str(path), str(path)), path)
-  rows = outcome(lambda: text_files.read_fields(str(path), ["en"], ["de"]), path)
+  assert_read_or_refused(lambda: text_files.read_parallel(str(path), str(path)), path)
+  rows = assert_read_or_refused(
+    lambda: text_files.read_fields(str(path), ["en"], ["de"]), path
+  )
   assert rows is None or all(isinstance(row["en"], str) for row in rows)
 
 
@@ -126,23 +128,23 @@ def changed(data, flips, kept):
   kept=st.just(1.0) | st.floats(0.01, 1),
 )
 def test_a_changed_checkpoint_is_refused_or_restores_the_same(saved, file, flips, kept):
-  is_refused_or_same(saved, file, lambda data: changed(data, flips, kept))
+  assert_same_or_refused(saved, file, lambda data: changed(data, flips, kept))
 
 
 @runtime_only
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap[1].decode())
 def test_metadata_of_other_numbers_is_refused(saved, trap):
-  assert is_refused_or_same(saved, f"{ARRAY}/.zarray", lambda x: x.replace(*trap))
+  assert assert_same_or_refused(saved, f"{ARRAY}/.zarray", lambda x: x.replace(*trap))
 
 
-def is_refused_or_same(saved, file, change):
+def assert_same_or_refused(saved, file, change):
   """Returns whether the checkpoint with one file changed is refused."""
   whole, path, restore = saved
   before = (whole / file).read_bytes()
   (path / file).write_bytes(change(before))
   try:
-    outcome(lambda: checkpoint.parameter_shapes(str(path)), path)
-    found = outcome(lambda: restore(path), path)
+    assert_read_or_refused(lambda: checkpoint.parameter_shapes(str(path)), path)
+    found = assert_read_or_refused(lambda: restore(path), path)
   finally:
     (path / file).write_bytes(before)
   if found is None:
@@ -207,7 +209,9 @@ def vocabulary(tmp_path_factory):
 def test_any_vocabulary_is_loaded_or_refused(tmp_path, vocabulary, data, flips, whole):
   path = tmp_path / "any.model"
   path.write_bytes(changed(vocabulary.read_bytes(), flips, 1.0) if whole else data)
-  outcome(lambda: vocabularies.sentencepiece_vocabulary(str(path), 0), path)
+  assert_read_or_refused(
+    lambda: vocabularies.sentencepiece_vocabulary(str(path), 0), path
+  )
 
 
 JSON = st.recursive(
@@ -226,7 +230,7 @@ CONTENTS = JSON.map(json.dumps) | st.text(max_size=20)
 def test_any_summary_is_compared_or_refused(tmp_path, text):
   (tmp_path / SUMMARY).write_text(text, encoding="utf-8")
   check = lambda: preflight.check_same_run(str(tmp_path), {"gamma": 3})
-  outcome(check, tmp_path)
+  assert_read_or_refused(check, tmp_path)
 
 
 @runtime_only
@@ -238,7 +242,7 @@ def test_any_settings_of_chunks_are_compared_or_refused(tmp_path, text):
   files.write(0, lambda path: pathlib.Path(path).write_text("{}\n"))
   (record,) = tmp_path.rglob("*-settings.json")
   record.write_text(text, encoding="utf-8")
-  outcome(files.find_done, tmp_path)
+  assert_read_or_refused(files.find_done, tmp_path)
 
 
 def test_json_nested_too_deep_is_refused(tmp_path):

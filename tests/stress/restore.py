@@ -205,7 +205,9 @@ def measure_apart(*jobs: Job) -> Outcome:
   """`measure` of the last job in a process of its own, which does the others first."""
   arguments = json.dumps([dataclasses.asdict(job) for job in jobs])
   devices = max(job.devices for job in jobs)
-  return Outcome(**on_devices(devices, "tests.stress.restore", "--jobs", arguments))
+  return Outcome(
+    **on_devices(devices, "-m", "tests.stress.restore", "--jobs", arguments)
+  )
 
 
 def make_pair(

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.e2e import runs
-from tests.e2e.test_infer import PAIR
 from tests.stress import kills
 from tests.t5x_bridge import tiny
 
@@ -14,17 +13,7 @@ EXAMPLES = 40
 def flags(tmp_path_factory):
   """The command's flags for a tiny pair that samples, in chunks of 8."""
   root = tmp_path_factory.mktemp("kills")
-  text = root / "text.en"
-  text.write_text("\n".join(tiny.sentences(EXAMPLES, seed=5)) + "\n")
-  gin_file = root / "pair.gin"
-  gin_file.write_text(
-    runs.TINY_NETWORKS.format(vocab_size=64)
-    + PAIR.format(
-      text=text,
-      vocabulary=tiny.train_vocabulary(root),
-      target=tiny.save_t5x(root / "target", tiny.TARGET, seed=1),
-    )
-  )
+  gin_file = runs.tiny_pair(root, EXAMPLES)
   draft = tiny.save_t5x(root / "draft", tiny.DRAFT, seed=2)
   return [
     *("--gin_file=configs/spec_ende.gin", f"--gin_file={gin_file}"),

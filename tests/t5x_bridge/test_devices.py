@@ -16,7 +16,7 @@ MESHES = ("data 8", "model 8", "data 2, model 4")
 
 @pytest.fixture(scope="module")
 def results():
-  return on_devices(8, "tests.t5x_bridge.eight_devices")
+  return on_devices(8, "-m", "tests.t5x_bridge.eight_devices")
 
 
 @pytest.mark.parametrize(
