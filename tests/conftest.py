@@ -1,6 +1,7 @@
 """Shape annotations are checked in tests; programs compile quickly and are shared."""
 
 import os
+import time
 
 import jax
 import pytest
@@ -37,3 +38,11 @@ def compile_once(tmp_path_factory):
   for name, value in settings.items():
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)
+
+
+@pytest.fixture(scope="module")
+def processor_clock():
+  """Programs are timed by the processor's time: what else runs does not add to it."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(time, "perf_counter", time.process_time)
+    yield

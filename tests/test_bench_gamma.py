@@ -28,6 +28,7 @@ def run(files):
   return bench_gamma.main([*flags.split(), *named])
 
 
+@pytest.mark.usefixtures("processor_clock")
 def test_every_setting_gives_the_same_outputs(files, tmp_path, capsys, monkeypatch):
   # Parts of so small a pair are short: more repetitions, or noise hides them.
   monkeypatch.setattr(costs, "_PART", (2, 80))

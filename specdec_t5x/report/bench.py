@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from specdec_t5x.analysis import costs
 from specdec_t5x.analysis.walltime import Spread, spread
 from specdec_t5x.benchmark import Bench
 from specdec_t5x.report.environment import environment
@@ -20,7 +19,8 @@ def measure(bench: Bench, alphas: Sequence[float], runs: int) -> dict[str, Any]:
   floor, read = bench.floor_seconds(runs)
   parts = {name: _asdict(spread(1e3 * each)) for name, each in seconds.items()}
   rest = seconds["iteration"] - sum(seconds[name] for name in PARTS)
-  token, block = (np.median(seconds[name]) for name in ("token", "scoring"))
+  medians = costs.medians(seconds, bench.job.gamma)
+  token, block = medians["token"], medians["scoring"]
   return {
     "job": dataclasses.asdict(bench.job),
     "environment": environment(PACKAGES),
@@ -28,14 +28,14 @@ def measure(bench: Bench, alphas: Sequence[float], runs: int) -> dict[str, Any]:
     "ms": {**parts, "rest": _asdict(spread(1e3 * rest))},
     "iteration_over_parts": _ratio(seconds, "iteration", "draft", "scoring"),
     "block_over_token": _ratio(seconds, "scoring", "token"),
-    "c": float(np.median(seconds["draft"]) / bench.job.gamma / token),
+    "c": medians["draft"] / bench.job.gamma / token,
     "read_bytes": read,
     "floor_ms": 1e3 * floor.median,
     "floor_over_token": floor.median / token,
     "floor_over_block": floor.median / block,
     "compilation": bench.compilation(),
     "speedups": [
-      dataclasses.asdict(found) for found in bench.speedups(alphas, runs, seconds)
+      dataclasses.asdict(found) for found in bench.speedups(alphas, runs, medians)
     ],
   }
 

@@ -70,7 +70,7 @@ def pair():
   return assemble.Pair(target, draft, 2), params
 
 
-def test_every_part_of_a_pair_is_timed(pair, monkeypatch):
+def test_every_part_of_a_pair_is_timed(pair, processor_clock, monkeypatch):
   monkeypatch.setattr(costs, "_PART", (2, 80))
   pair, params = pair
   pairs = [dataclasses.replace(pair, gamma=gamma) for gamma in (1, 2)]
