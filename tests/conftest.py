@@ -13,7 +13,7 @@ from jaxtyping import install_import_hook
 os.environ.setdefault(
   "XLA_FLAGS",
   "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-  "--xla_cpu_use_fusion_emitters=false",
+  "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
 )
 
 CHECKED = ("core", "decoding", "drafters", "network")

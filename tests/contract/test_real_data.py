@@ -15,7 +15,7 @@ from specdec_t5x.network.transformer import Transformer
 from tests.real_data import M30K_TARGET
 from tests.real_data import path as data_path
 
-LINES = 48
+LINES = 16
 LENGTH = 64
 
 

@@ -12,10 +12,9 @@ from specdec_t5x import assemble
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
-from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.report import recording
-from tests import near_ties
+from tests import near_ties, networks
 from tests.hash_model import HashModel
 from tests.t5x_bridge import tiny
 
@@ -23,6 +22,7 @@ MODEL = HashModel(seed=1, vocab_size=6, eos_bias=-0.5)
 LENGTH, GAMMA = 13, 3
 
 
+@functools.partial(jax.jit, static_argnames=("block", "sampling", "extend", "rows"))
 def decode(block, sampling, extend=MODEL.extend, rows=8):
   cache = MODEL.start(rows, num_slots(LENGTH, block - 1))
   keys = row_keys(jax.random.key(0), rows)
@@ -119,21 +119,15 @@ def test_a_token_has_the_same_bits_anywhere_in_a_block():
   inputs, size, length = near_ties.inputs(), 4, 8
   rng = np.random.default_rng(0)
   tokens = jnp.asarray(rng.integers(3, 30, (6, length)), jnp.int32)
-  _, cache = start_decoding(network, params, inputs, length + size)
-
-  @jax.jit
-  def extend(cache, tokens):
-    logits, _, cache = network.apply({"params": params}, cache, tokens, method="extend")
-    return logits, cache
-
-  first, after = extend(cache, tokens[:, :size])
-  second, _ = extend(after, tokens[:, size:])
+  extend, cache = networks.start(network, params, inputs, length + size)
+  first, _, after = extend(cache, tokens[:, :size])
+  second, _, _ = extend(after, tokens[:, size:])
   whole = np.concatenate([first, second], axis=1)
   for place in range(length):
     # Row 0 of a block whose other rows are anything.
     fillers = (tokens[:, :3] + 7 * place) % 30
     block = jnp.concatenate([tokens[:, place : place + 1], fillers], axis=1)
-    logits, cache = extend(cache.at(jnp.full(6, place)), block)
+    logits, _, cache = extend(cache.at(jnp.full(6, place)), block)
     np.testing.assert_array_equal(logits[:, 0], whole[:, place])
 
 

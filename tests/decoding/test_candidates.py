@@ -1,5 +1,7 @@
 """Several drafts, scored as a tree in a real network's cache."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +13,8 @@ from specdec_t5x.decoding import candidates
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.multi import IndependentDrafts
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.transformer import Transformer
+from tests import networks
 
 CONFIG = T5Config(
   vocab_size=30,
@@ -26,10 +28,11 @@ CONFIG = T5Config(
 ROWS, COUNT, GAMMA, PREFIX = 2, 3, 4, 3
 
 
+@functools.cache
 def start(copies=1):
   module, inputs = Transformer(CONFIG), jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
-  variables = module.init(jax.random.key(0), *[inputs] * 3, enable_dropout=False)
-  return start_decoding(module, variables["params"], inputs, 40, copies)
+  params = networks.initialize(module, inputs)["params"]
+  return networks.start(module, params, inputs, 40, copies)
 
 
 def random_tokens(seed, *shape):
@@ -46,7 +49,8 @@ def scored():
   drafts = Candidates(
     tokens, jnp.zeros((*tokens.shape, 30)), jnp.full((ROWS, COUNT), GAMMA)
   )
-  return prefix, drafts, candidates.score(extend, cache, prefix[:, -1], drafts)
+  score = jax.jit(functools.partial(candidates.score, extend))
+  return prefix, drafts, score(cache, prefix[:, -1], drafts)
 
 
 @pytest.mark.parametrize("candidate", [0, 2])
@@ -65,7 +69,7 @@ def test_what_is_kept_is_as_if_there_had_been_no_other(scored):
   extend, empty = start()
   choice, rows = jnp.array([2, 1]), jnp.arange(ROWS)
   lengths, kept = jnp.full(ROWS, PREFIX), drafts.tokens[jnp.arange(ROWS), choice]
-  proposal, probs, _, cache = candidates.choose(
+  proposal, probs, _, cache = jax.jit(candidates.choose)(
     drafts, logits, features, cache, lengths, choice
   )
   np.testing.assert_array_equal(proposal.tokens, kept)
@@ -85,14 +89,15 @@ def test_all_drafts_go_on_from_the_one_that_was_kept():
     jax.random.key(seed), (ROWS, COUNT * GAMMA)
   )
   lengths = jnp.ones(ROWS, jnp.int32)
-  first, state = drafter.propose(cache, sequences, lengths, uniforms(0))
+  propose = jax.jit(drafter.propose)
+  first, state = propose(cache, sequences, lengths, uniforms(0))
   kept = jnp.array([1, 2])
   accepted, next_token = jnp.full(ROWS, GAMMA), jnp.full(ROWS, 7)
   features = jnp.zeros((ROWS, GAMMA + 1, 1))
-  state = drafter.commit(state, Verdict(accepted, next_token, kept), features)
+  state = jax.jit(drafter.commit)(state, Verdict(accepted, next_token, kept), features)
   block = jnp.pad(first.tokens[jnp.arange(ROWS), kept], ((0, 0), (0, 1)))
   sequences = sequences.at[:, 1 : GAMMA + 2].set(block.at[:, -1].set(7))
-  second, _ = drafter.propose(state, sequences, lengths + GAMMA + 1, uniforms(1))
+  second, _ = propose(state, sequences, lengths + GAMMA + 1, uniforms(1))
   # The same law at the first position of each draft, and the one of a fresh start.
   for draft in range(1, COUNT):
     np.testing.assert_allclose(

@@ -12,8 +12,8 @@ from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.transformer import Transformer
+from tests import networks
 from tests.exactness import laws
 from tests.exactness.test_adaptive import SURE
 from tests.exactness.test_loop import (
@@ -89,13 +89,12 @@ def transformers():
     num_decoder_layers=1,
   )
   module, inputs = Transformer(config), jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
-  init = jax.jit(lambda key: module.init(key, *[inputs] * 3, enable_dropout=False))
   params = [
-    jax.tree.map(lambda x: 3 * x, init(jax.random.key(seed))["params"])
+    jax.tree.map(lambda x: 3 * x, networks.initialize(module, inputs, seed)["params"])
     for seed in (0, 1)
   ]
   (extend, first), (draft, draft_first) = (
-    start_decoding(module, p, inputs, 20) for p in params
+    networks.start(module, p, inputs, 20) for p in params
   )
   keys, greedy = row_keys(jax.random.key(0), 2), Sampling(0.0)
   state = initial_state(first, draft_first, keys, 12, 3)

@@ -12,6 +12,7 @@ import pytest
 from specdec_t5x.network import functional
 from specdec_t5x.network.config import GptConfig, T5Config, config_from_shapes
 from specdec_t5x.network.transformer import Transformer
+from tests import networks
 
 SHAPE = {
   "vocab_size": 40,
@@ -51,10 +52,9 @@ def forced(config, tokens, lengths):
 def start(config, prompts=None, num_decodes=1):
   module, variables = network(config)
   inputs = jnp.zeros((ROWS, 0), jnp.int32) if prompts is None else prompts
-  extend, cache = functional.start_decoding(
+  return networks.start(
     module, variables["params"], inputs, SLOTS, num_decodes, prompts
   )
-  return jax.jit(extend), cache
 
 
 def random_tokens(seed, count):

@@ -10,6 +10,7 @@ import pytest
 
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
+from tests import networks
 
 SHAPE = {
   "vocab_size": 40,
@@ -31,10 +32,7 @@ class Net:
 
   def __init__(self, config, seed=0):
     self.module = Transformer(config)
-    tokens = jnp.ones((1, 4), jnp.int32)
-    self.variables = self.module.init(
-      jax.random.key(seed), tokens, tokens, tokens, enable_dropout=False
-    )
+    self.variables = networks.initialize(self.module, jnp.ones((1, 4), jnp.int32), seed)
     self.params = self.variables["params"]
     self.extend = jax.jit(lambda *args: self.call("extend", *args))
 

@@ -14,6 +14,7 @@ from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
+from tests import networks
 
 for module in ("torch", "transformers"):
   pytest.importorskip(module, reason="the extra `peers` is not installed")
@@ -42,10 +43,7 @@ LENGTH, GAMMA = 24, 3
 
 def random_params(config, seed=0):
   tokens = jnp.ones((1, 4), jnp.int32)
-  network = Transformer(config)
-  return network.init(
-    jax.random.key(seed), tokens, tokens, tokens, enable_dropout=False
-  )["params"]
+  return networks.initialize(Transformer(config), tokens, seed)["params"]
 
 
 @pytest.fixture(scope="module", params=list(KINDS.values()), ids=list(KINDS))

@@ -89,16 +89,31 @@ def variables(model, seed=0):
 
   The padding token's logit is always 0, so that greedy never says it.
   """
+  networks = (model.pair.target, model.pair.draft) if hasattr(model, "pair") else ()
+  made = model.module, networks, seed
+  if made not in _variables:
+    _variables[made] = _make_variables(model, seed)
+  return _variables[made]
+
+
+_variables = {}  # Of networks and seed: many tests ask for the same.
+
+
+def _make_variables(model, seed):
   shapes = {"encoder_input_tokens": (1, 8), "decoder_input_tokens": (1, 8)}
   types = dict.fromkeys(shapes, jnp.int32)
-  tree = model.get_initial_variables(jax.random.PRNGKey(seed), shapes, types)
 
   def sharpen(path, x):
     is_output = any(getattr(key, "key", None) == "logits_dense" for key in path)
     return 2 * (x.at[:, 0].set(0) if is_output else x)
 
-  params = jax.tree_util.tree_map_with_path(sharpen, tree["params"])
-  return {**tree, "params": params}
+  @jax.jit
+  def make(key):
+    tree = model.get_initial_variables(key, shapes, types)
+    params = jax.tree_util.tree_map_with_path(sharpen, tree["params"])
+    return {**tree, "params": params}
+
+  return make(jax.random.PRNGKey(seed))
 
 
 def state(module, seed=0):

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.ngram import NgramConfig, NgramTable, context_hash
 from specdec_t5x.training.ngrams import estimate
+from tests import networks
 
 TEXTS = [[2, 3, 2, 4, 1], [2, 3, 5, 1], [3, 2, 3, 2, 1], [1]]
 SIZE = 7
@@ -82,7 +82,7 @@ def test_blocks_after_rollbacks_and_ragged_rows_give_the_law_of_the_whole():
   table, params = estimate(TEXTS, SIZE, 3, 4)
   rows = jnp.array([[0, 2, 3, 2, 4], [0, 3, 2, 3, 5]])
   expected = laws(table, params, rows)
-  extend, cache = start_decoding(table, params, jnp.ones((2, 3), jnp.int32), 8)
+  extend, cache = networks.start(table, params, jnp.ones((2, 3), jnp.int32), 8)
   _, _, cache = extend(cache, jnp.array([[0, 2, 6], [0, 6, 6]]))
   cache = cache.at(jnp.array([2, 1]))
   logits, _, cache = extend(cache, jnp.array([[3, 2], [3, 2]]))
@@ -94,7 +94,7 @@ def test_blocks_after_rollbacks_and_ragged_rows_give_the_law_of_the_whole():
 def test_prompts_are_part_of_the_context():
   table, params = estimate(TEXTS, SIZE, 3, 4)
   prompts = jnp.array([[2, 3], [3, 0]])
-  extend, cache = start_decoding(table, params, prompts, 4, prompts=prompts)
+  extend, cache = networks.start(table, params, prompts, 4, prompts=prompts)
   np.testing.assert_array_equal(cache.index, [2, 1])
   logits, _, _ = extend(cache, jnp.array([[3], [3]]))
   expected = laws(table, params, jnp.array([[0, 2, 3], [0, 3, 0]]))
