@@ -92,7 +92,8 @@ def variables(model, seed=0):
   networks = (model.pair.target, model.pair.draft) if hasattr(model, "pair") else ()
   made = model.module, networks, seed
   if made not in _variables:
-    _variables[made] = _make_variables(model, seed)
+    with jax.ensure_compile_time_eval():  # Who is being traced gets arrays, too.
+      _variables[made] = _make_variables(model, seed)
   return _variables[made]
 
 
