@@ -27,7 +27,7 @@ from specdec_t5x.core.types import Guarantee
 from specdec_t5x.decoding.beam import BeamDecoded, BeamSearch, search
 from specdec_t5x.decoding.beam_tree import Layout
 from specdec_t5x.decoding.state import Decoded, no_info
-from specdec_t5x.network.functional import start_beams
+from specdec_t5x.network.functional import is_decoder_only, start_beams
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import (
   PlainEncoderDecoderModel,
@@ -156,6 +156,11 @@ def _width(model, keys: jax.Array, rows: int) -> int:
 
 
 def _check(model, width: int) -> None:
+  if is_decoder_only(model.module):
+    raise ValueError(
+      f"Beam search needs an encoder-decoder, got a {type(model.module).__name__}. "
+      "Decode it with SpeculativeDecoderOnlyModel (configs/runs/decoder_only.gin)."
+    )
   sampling: Sampling = model.sampling
   if not sampling.greedy or sampling.top_k or sampling.top_p:
     raise ValueError(

@@ -1,11 +1,10 @@
 """Inference over a seqio task: `python -m t5x.infer --gin_file=...`."""
 
 import contextlib
-import difflib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 if __name__ == "__main__":
   from t5x import quiet_start
@@ -16,14 +15,13 @@ import jax
 import numpy as np
 import seqio
 from absl import flags, logging
-from etils import epath
 from tqdm import tqdm
 
 from t5x import gin_utils, hosts, models, partitioning, utils
+from t5x.inference_checks import check_inference
 from t5x.inference_chunks import ChunkFiles, configuration
 from t5x.inference_data import ChunkedExamples
 from t5x.inference_files import (
-  MODES,
   Inferences,
   merge_chunks_to_file,
   write_inferences_to_file,
@@ -103,7 +101,9 @@ def infer(
       results, a chunk is damaged, or the file system refuses a write.
   """
   del checkpoint_ds_iter
-  _check(mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards)
+  check_inference(
+    mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards
+  )
   source = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name)
   settings = {
     "mode": mode,
@@ -143,11 +143,11 @@ def infer(
       initializer, partitioner, restore_checkpoint_cfg, fallback_init_rng, use_orbax
     )
     # Nothing in the directory changes before all is there to run.
-    with writing("config.gin or model-info.txt", output_dir):
-      if shard_id == 0:
+    if shard_id == 0:
+      with writing("config.gin or model-info.txt", output_dir):
         summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
-      log_file = os.path.join(output_dir, "model-info.txt") if shard_id == 0 else None
-      utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
+        info, shapes = "model-info.txt", initializer.global_train_state_shape
+        utils.log_model_info(os.path.join(output_dir, info), shapes, partitioner)
     infer_fn = utils.get_infer_fn(
       infer_step=getattr(model, _STEPS[mode]),
       batch_size=dataset_cfg.batch_size,
@@ -210,78 +210,6 @@ def _restore(initializer, partitioner, cfg, fallback_init_rng, use_orbax):
     initializer, partitioner, cfg, cfg.path, rng, use_orbax=use_orbax
   )
   return train_state
-
-
-def _check(mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards):
-  if not isinstance(output_dir, str) or not output_dir:
-    raise ValueError(
-      f"INFER_OUTPUT_DIR must be the path of a folder, got {output_dir!r}."
-    )
-  if mode not in MODES:
-    raise ValueError(f"infer.mode must be one of {MODES}, got {mode!r}.")
-  if not (isinstance(num_shards, int) and num_shards >= 1):
-    raise ValueError(f"num_shards must be a whole number >= 1, got {num_shards!r}.")
-  if not (isinstance(shard_id, int) and 0 <= shard_id < num_shards):
-    raise ValueError(
-      f"shard_id must be between 0 and num_shards - 1 = {num_shards - 1}, got "
-      f"{shard_id!r}. Give each job its own, as --shard_id=0 and infer.num_shards = 2."
-    )
-  counts = {
-    "checkpoint_period": checkpoint_period,
-    "BATCH_SIZE": dataset_cfg.batch_size,
-  }
-  for name, count in counts.items():
-    if not isinstance(count, int) or count < 1:
-      raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}.")
-  if dataset_cfg.module:
-    try:
-      utils.import_module(dataset_cfg.module)
-    except ImportError as error:
-      raise ValueError(
-        f"MIXTURE_OR_TASK_MODULE={dataset_cfg.module} can't be imported: {error}. "
-        "Check the name, and that the module is on Python's path."
-      ) from error
-  lengths = dataset_cfg.task_feature_lengths
-  if lengths is not None and not isinstance(lengths, Mapping):
-    raise ValueError(
-      "TASK_FEATURE_LENGTHS must be {'inputs': ..., 'targets': ...}, got "
-      f"{lengths!r}."
-    )
-  if dataset_cfg.shuffle or dataset_cfg.pack or not dataset_cfg.task_feature_lengths:
-    raise ValueError(
-      "Expected DatasetConfig with shuffle=False, pack=False and task_feature_lengths, "
-      f"got shuffle={dataset_cfg.shuffle}, pack={dataset_cfg.pack}, "
-      f"task_feature_lengths={dataset_cfg.task_feature_lengths}. "
-      "Results are in the order of the dataset."
-    )
-  name = dataset_cfg.mixture_or_task_name
-  known = [*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()]
-  if isinstance(name, str) and name not in known:
-    close = difflib.get_close_matches(name, known) or sorted(known)
-    raise ValueError(
-      f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. Known, and closest: "
-      f"{', '.join(close[:8]) or 'none at all'}. Import the module that registers it "
-      "in your gin file."
-    )
-  _check_writable(output_dir)
-
-
-def _check_writable(output_dir: str) -> None:
-  """Raises a ValueError where no file can be made; makes no folder."""
-  directory = epath.Path(output_dir)
-  if "://" not in output_dir:
-    directory = next(
-      p for p in (directory, *directory.absolute().parents) if p.exists()
-    )
-  try:
-    probe = directory / f".writable-{os.getpid()}"
-    probe.write_text("")
-    probe.unlink()
-  except OSError as error:
-    raise ValueError(
-      f"INFER_OUTPUT_DIR={output_dir} can't be written to: {error}. Choose a directory "
-      "that you may create files in."
-    ) from error
 
 
 def _write_chunks(examples, files: ChunkFiles, infer_fn, write_fn) -> int:

@@ -9,9 +9,10 @@ import pytest
 from t5x import decoding, models
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.beam import PlainBeamModel, SpeculativeBeamModel
-from tests.t5x_bridge import tiny
+from tests.t5x_bridge import tiny, tiny_gpt
 
 LENGTH = 12
 
@@ -143,6 +144,11 @@ def test_bad_settings_of_the_baseline_are_refused(vocabulary):
     plain(vocabulary, alpha=float("inf"))
   with pytest.raises(ValueError, match="BLOCK must be 1"):
     plain(vocabulary, block=3)
+
+
+def test_a_decoder_only_network_is_refused(vocabulary):
+  with pytest.raises(ValueError, match="an encoder-decoder, got a GptTransformer"):
+    PlainBeamModel(GptTransformer(tiny_gpt.TARGET), vocabulary, vocabulary, GREEDY)
 
 
 def test_a_wider_beam_than_the_draft_s_is_refused_at_the_call(
