@@ -262,7 +262,13 @@ class T5XParameters:
     state = self._state.restore_state(
       {"target": params, "state": {"step": jnp.asarray(step, jnp.int32)}}
     )
-    checkpoints.Checkpointer(state, self._partitioner, self._directory).save(state)
+    writer = checkpoints.Checkpointer(
+      state,
+      self._partitioner,
+      self._directory,
+      save_dtype=None,  # Upstream T5X would make floats of a table's token ids.
+    )
+    writer.save(state)
 
   def restore(self, step: int) -> Any:
     """Reads them back."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import sentencepiece
 import tensorstore
-from t5x import checkpoints, inference_chunks, partitioning
+from t5x import checkpoints, partitioning
 
 from specdec_t5x.network.functional import network_for
 from tests.e2e.runs import TINY_NETWORKS
@@ -139,6 +139,8 @@ def damaged_summary(pair, here):
 
 def unfinished(pair, here):
   """A chunk of the task, as a run with another split left it."""
+  from t5x import inference_chunks  # Upstream T5X has none.
+
   suffix = "predict_with_aux.jsonl-00000-of-00001"
   name = f"errors_{here.name}"
   files = inference_chunks.ChunkFiles(

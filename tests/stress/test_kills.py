@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.contract.conftest import IS_RUNTIME
 from tests.e2e import runs
 from tests.stress import kills
 from tests.t5x_bridge import tiny
@@ -30,4 +31,7 @@ def test_a_run_killed_while_writing_and_merging_ends_as_if_it_had_not_been(
   assert outcome.error is None
   assert outcome.kills
   assert (outcome.lines, outcome.missing, outcome.extra) == (EXAMPLES, 0, 0)
-  assert outcome.good, outcome
+  assert outcome.identical
+  assert outcome.same_statistics
+  # Upstream T5X, killed after its last file, takes its chunks for removed.
+  assert outcome.good or not IS_RUNTIME, outcome
