@@ -41,8 +41,9 @@ def greedy(config: T5Config, params: Any, max_length: int, eos_id: int):
     importlib.import_module(f"t5x.{name}")
     for name in ("decoding", "models", "examples.t5.network")
   )
-  fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-  module = network.Transformer(network.T5Config(**fields))
+  known = [field.name for field in dataclasses.fields(network.T5Config)]
+  theirs = network.T5Config(**{name: getattr(config, name) for name in known})
+  module = network.Transformer(theirs)
   # No vocabularies and no optimizer: this call needs neither.
   model = models.EncoderDecoderModel(
     module, None, None, None, decode_fn=decoding.temperature_sample
