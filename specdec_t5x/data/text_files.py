@@ -141,10 +141,8 @@ def _jsonl_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
   for number, line in enumerate(text.rstrip("\n").split("\n"), 1):
     try:
       record = json.loads(line)
-    except (
-      ValueError,
-      RecursionError,
-    ) as error:  # Bad, or its nesting or a number long.
+    except (ValueError, RecursionError) as error:
+      # No JSON, or a number too long to read; nested too deeply.
       raise ValueError(
         f"{path}, line {number}: malformed JSON ({error}). Expected one object on "
         "each line."

@@ -73,12 +73,14 @@ def check_macros() -> None:
 
   `t5x_runtime` says so when it parses gin; upstream T5X accepts any name.
   """
-  if not flags.FLAGS.is_parsed() or "gin_bindings" not in flags.FLAGS:
+  if hasattr(t5x, "PROVIDER") or "gin_bindings" not in flags.FLAGS:
+    return
+  if not flags.FLAGS.is_parsed():
     return
   names = [text.partition("=")[0].strip() for text in flags.FLAGS.gin_bindings or ()]
   read = set(re.findall(r"%([\w/]+)", gin.config_str()))
   unknown = [x for x in names if re.fullmatch(r"[\w/]+", x) and x not in read]
-  if unknown and getattr(t5x, "PROVIDER", "upstream") == "upstream":
+  if unknown:
     close = difflib.get_close_matches(unknown[0].upper(), sorted(read), cutoff=0.5)
     raise ValueError(
       f"--gin.{unknown[0]} sets a macro that nothing reads. Closest are: "

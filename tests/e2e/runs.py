@@ -36,20 +36,30 @@ draft/config.T5Config:
   num_decoder_layers = 1
 """
 
-_PAIR = """
+_TASK = """
 from specdec_t5x.data import tasks
 
 MIXTURE_OR_TASK_NAME = @tasks.translation_from_files()
 tasks.translation_from_files:
-  name = 'tiny'
-  files = {{'test': ('{text}', None)}}
+  name = {name!r}
+  files = {{'test': ({text!r}, None)}}
   vocabulary = %VOCABULARY
-TASK_FEATURE_LENGTHS = {{'inputs': 40, 'targets': 12}}
-VOCABULARY_PATH = '{vocabulary}'
+VOCABULARY_PATH = {vocabulary!r}
 VOCABULARY_EXTRA_IDS = 0
-TARGET_CHECKPOINT_PATH = '{target}'
-BATCH_SIZE = 8
+TASK_FEATURE_LENGTHS = {{'inputs': {inputs}, 'targets': {targets}}}
 """
+
+
+def translation(name, text, vocabulary, inputs=40, targets=12, **macros):
+  """Returns gin of a task over a file of sentences, of these lengths, and of macros."""
+  task = _TASK.format(
+    name=name,
+    text=str(text),
+    vocabulary=str(vocabulary),
+    inputs=inputs,
+    targets=targets,
+  )
+  return task + "".join(f"{macro} = {value!r}\n" for macro, value in macros.items())
 
 
 def tiny_pair(root, examples):
@@ -57,10 +67,12 @@ def tiny_pair(root, examples):
   text = root / "text.en"
   text.write_text("\n".join(tiny.sentences(examples, seed=5)) + "\n")
   gin_file = root / "pair.gin"
-  settings = _PAIR.format(
-    text=text,
-    vocabulary=tiny.train_vocabulary(root),
-    target=tiny.save_t5x(root / "target", tiny.TARGET, seed=1),
+  settings = translation(
+    "tiny",
+    text,
+    tiny.train_vocabulary(root),
+    TARGET_CHECKPOINT_PATH=tiny.save_t5x(root / "target", tiny.TARGET, seed=1),
+    BATCH_SIZE=8,
   )
   gin_file.write_text(TINY_NETWORKS.format(vocab_size=64) + settings)
   return gin_file

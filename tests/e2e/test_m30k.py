@@ -9,22 +9,6 @@ from tests import real_data
 from tests.e2e import runs
 
 LINES = 64
-GIN = """
-from __gin__ import dynamic_registration
-from specdec_t5x.data import tasks
-include 'configs/pairs/m30k.gin'
-
-MIXTURE_OR_TASK_NAME = @tasks.translation_from_files()
-tasks.translation_from_files:
-  name = 'multi30k'
-  files = {{'test': ('{source}', None)}}
-  vocabulary = %VOCABULARY
-TASK_FEATURE_LENGTHS = {{'inputs': 64, 'targets': 64}}
-VOCABULARY_PATH = '{vocabulary}'
-VOCABULARY_EXTRA_IDS = 0
-TARGET_CHECKPOINT_PATH = '{target}'
-DRAFT_CHECKPOINT_PATH = '{draft}'
-"""
 
 
 def test_tokens_are_upstreams_greedy_ones(tmp_path):
@@ -32,14 +16,17 @@ def test_tokens_are_upstreams_greedy_ones(tmp_path):
   source = tmp_path / "source.en"
   source.write_text("\n".join(lines[:LINES]) + "\n")
   gin_file = tmp_path / "m30k.gin"
-  gin_file.write_text(
-    GIN.format(
-      source=source,
-      vocabulary=real_data.path("multi30k", "m30k_8k.model"),
-      target=real_data.path("t5x_m30k", "target_checkpoint_2000"),
-      draft=real_data.path("t5x_m30k", "draft_checkpoint_1800"),
-    )
+  checkpoint = lambda name: str(real_data.path("t5x_m30k", name))
+  settings = runs.translation(
+    "multi30k",
+    source,
+    real_data.path("multi30k", "m30k_8k.model"),
+    inputs=64,
+    targets=64,
+    TARGET_CHECKPOINT_PATH=checkpoint("target_checkpoint_2000"),
+    DRAFT_CHECKPOINT_PATH=checkpoint("draft_checkpoint_1800"),
   )
+  gin_file.write_text(f"include 'configs/pairs/m30k.gin'\n{settings}")
   runs.completed(
     *("configs/spec_ende.gin", gin_file),
     INFER_OUTPUT_DIR=str(tmp_path / "out"),

@@ -42,7 +42,7 @@ GIN = [
     "T5Config needs 'vocab_size', which no gin file binds",
     ("--gin_file=configs/runs/speculative.gin", "--gin_file=HERE/sizeless.gin"),
     make=lambda pair, here: (here / "sizeless.gin").write_text(
-      inputs.SETTINGS.format(name="sizeless", root=pair.root)
+      pair.settings("sizeless")
     ),
     base=(OUTPUT,),
   ),

@@ -12,24 +12,9 @@ import tensorstore
 from t5x import checkpoints, partitioning
 
 from specdec_t5x.network.functional import network_for
-from tests.e2e.runs import TINY_NETWORKS
+from tests.e2e import runs
 from tests.t5x_bridge import tiny, tiny_gpt
 
-SETTINGS = """
-from specdec_t5x.data import tasks
-
-MIXTURE_OR_TASK_NAME = @tasks.translation_from_files()
-tasks.translation_from_files:
-  name = '{name}'
-  files = {{'test': ('{root}/text.en', None)}}
-  vocabulary = %VOCABULARY
-TASK_FEATURE_LENGTHS = {{'inputs': 40, 'targets': 12}}
-VOCABULARY_PATH = '{root}/tiny.model'
-VOCABULARY_EXTRA_IDS = 0
-TARGET_CHECKPOINT_PATH = '{root}/target/checkpoint_7'
-DRAFT_CHECKPOINT_PATH = '{root}/draft/checkpoint_7'
-BATCH_SIZE = 8
-"""
 ARRAY = "target.decoder.logits_dense.kernel"
 
 
@@ -43,12 +28,21 @@ class Pair:
   def target(self) -> pathlib.Path:
     return self.root / "target" / "checkpoint_7"
 
+  def settings(self, name: str) -> str:
+    """Returns the gin of the pair's files and their task, but for the networks'."""
+    return runs.translation(
+      name,
+      self.root / "text.en",
+      self.root / "tiny.model",
+      TARGET_CHECKPOINT_PATH=str(self.target),
+      DRAFT_CHECKPOINT_PATH=str(self.root / "draft" / "checkpoint_7"),
+      BATCH_SIZE=8,
+    )
+
   def gin_file(self, folder: pathlib.Path, name: str) -> pathlib.Path:
     """Writes the pair's gin file; seqio wants a name of its own for each task."""
     path = folder / "pair.gin"
-    path.write_text(
-      TINY_NETWORKS.format(vocab_size=64) + SETTINGS.format(name=name, root=self.root)
-    )
+    path.write_text(runs.TINY_NETWORKS.format(vocab_size=64) + self.settings(name))
     return path
 
 

@@ -6,10 +6,12 @@ import numpy as np
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.token import TokenVerification
+from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding import step
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import initial_state, row_keys
+from specdec_t5x.drafters.copy import CopyDraft
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
@@ -77,6 +79,28 @@ def draws():
   assert np.unique([state.uniforms(5), later.uniforms(5)]).size == 30
 
 
+def laws_apart_by_rounding():
+  """Where p - q has no mass and a draft is rejected, p is the recovered token's law."""
+  p = jnp.broadcast_to(jnp.array([0.5, 0.3, 0.2]), (3, 2, 3))
+  proposal = Proposal(
+    jnp.zeros((3, 1), jnp.int32), p[:, :1] * (1 + 1e-5), jnp.ones(3, jnp.int32)
+  )
+  just_too_much, quantiles = jnp.full(3, 1 - 1e-6), jnp.array([0.4, 0.7, 0.9])
+  uniforms = jnp.stack([just_too_much, quantiles], axis=1)
+  verdict = TokenVerification().verify(p, proposal, uniforms)
+  np.testing.assert_array_equal(verdict.num_accepted, 0)
+  np.testing.assert_array_equal(verdict.next_token, [0, 1, 2])
+
+
+def copying():
+  """What follows the last token in the encoder's input is drafted."""
+  drafter = CopyDraft(gamma=2, vocab_size=9, shortest_match=1)
+  inputs, output = jnp.array([[5, 6, 7, 1]]), jnp.array([[0, 5, 0, 0]])
+  proposal, _ = drafter.propose(inputs, output, jnp.array([2]), jnp.zeros((1, 2)))
+  np.testing.assert_array_equal(proposal.num_valid, 2)
+  np.testing.assert_array_equal(proposal.tokens, [[6, 7]])
+
+
 def transformers():
   """Greedy speculation with real caches gives the plain loop's tokens."""
   config = T5Config(
@@ -135,5 +159,7 @@ CHECKS = [
   perfect_draft,
   counts,
   draws,
+  laws_apart_by_rounding,
+  copying,
   transformers,
 ]

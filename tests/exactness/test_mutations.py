@@ -18,6 +18,7 @@ from specdec_t5x.decoding import candidates, step, widths
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import draft_model
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.drafters.copy import CopyDraft
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.multi import IndependentDrafts
 from specdec_t5x.network import cache
@@ -29,8 +30,10 @@ from tests.exactness.checks import (
   TOKEN_RULE,
   adaptive_loop,
   candidates_loop,
+  copying,
   counts,
   draws,
+  laws_apart_by_rounding,
   perfect_draft,
   token_loop,
   transformers,
@@ -82,6 +85,10 @@ def end_of_sequence_unseen_in_a_draft(
     for name in ("sequences", "lengths", "ended")
   }
   return seen[0].replace(**fields), seen[1]
+
+
+def rows_that_have_ended_go_on(spec, state, *args, commit=step.commit):
+  return commit(spec, state.replace(ended=jnp.zeros_like(state.ended)), *args)
 
 
 def no_limit_by_room(proposal, room, eos_id, limit=step.limit):
@@ -142,6 +149,15 @@ def residual_not_clipped(target_probs, draft_probs):
   return jnp.abs(target_probs - draft_probs)
 
 
+def residual_without_mass_is_nothing(target_probs, draft_probs):
+  excess = jnp.maximum(target_probs - draft_probs, 0.0)
+  return excess / jnp.maximum(excess.sum(axis=-1, keepdims=True), 1e-30)
+
+
+def copy_from_the_output_alone(self, inputs, *args, propose=CopyDraft.propose):
+  return propose(self, jnp.zeros_like(inputs), *args)
+
+
 def first_failure_ends_the_block(self, target_probs, proposal, uniforms):
   weights = block.prefix_weights(target_probs, proposal)
   q = chain.padded_draft_probs(proposal)
@@ -184,6 +200,13 @@ TRAPS = [
   ),
   ("residual not masked", token, "residual", target_law_as_residual, TOKEN_RULE),
   ("residual not clipped at zero", token, "residual", residual_not_clipped, TOKEN_RULE),
+  (
+    "residual without mass undefined",
+    token,
+    "residual",
+    residual_without_mass_is_nothing,
+    laws_apart_by_rounding,
+  ),
   ("missing bonus token", step, "commit", no_bonus_token, perfect_draft),
   ("stale cache after rollback", TokenCache, "at", identity, token_loop),
   (
@@ -235,6 +258,20 @@ TRAPS = [
     "commit",
     end_of_sequence_unseen_in_a_draft,
     token_loop,
+  ),
+  (
+    "rows that have ended go on",
+    step,
+    "commit",
+    rows_that_have_ended_go_on,
+    counts,
+  ),
+  (
+    "copying from the output alone",
+    CopyDraft,
+    "propose",
+    copy_from_the_output_alone,
+    copying,
   ),
   ("gamma larger than the room left", step, "limit", no_limit_by_room, counts),
   (
