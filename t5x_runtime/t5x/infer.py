@@ -5,6 +5,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 if __name__ == "__main__":
   from t5x import quiet_start
@@ -105,17 +106,10 @@ def infer(
     mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards
   )
   source = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name)
-  settings = {
-    "mode": mode,
-    "split": dataset_cfg.split,
-    "examples per chunk": checkpoint_period * dataset_cfg.batch_size,
-    "checkpoint": str(restore_checkpoint_cfg.path),
-    "lengths": dict(dataset_cfg.task_feature_lengths),
-    **configuration(),
-  }
-  part = f"{shard_id:05}-of-{num_shards:05}"
+  settings = _settings(mode, dataset_cfg, restore_checkpoint_cfg, checkpoint_period)
+  suffix = f"{mode}.{file_extension}-{shard_id:05}-of-{num_shards:05}"
   outputs = {
-    task: ChunkFiles(output_dir, task.name, f"{mode}.{file_extension}-{part}", settings)
+    task: ChunkFiles(output_dir, task.name, suffix, settings)
     for task in seqio.get_subtasks(source)
   }
   # Held from before anything is written: a job that is refused has changed nothing.
@@ -129,10 +123,9 @@ def infer(
     }
     if not outputs:
       return
+    converter = model.FEATURE_CONVERTER_CLS(pack=False)
     shard = seqio.ShardInfo(index=shard_id, num_shards=num_shards)
-    datasets = ChunkedExamples(
-      dataset_cfg, model.FEATURE_CONVERTER_CLS(pack=False), shard
-    )
+    datasets = ChunkedExamples(dataset_cfg, converter, shard)
     initializer = train_state_initializer_cls(
       optimizer_def=None,
       init_fn=model.get_initial_variables,
@@ -144,10 +137,7 @@ def infer(
     )
     # Nothing in the directory changes before all is there to run.
     if shard_id == 0:
-      with writing("config.gin or model-info.txt", output_dir):
-        summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
-        info, shapes = "model-info.txt", initializer.global_train_state_shape
-        utils.log_model_info(os.path.join(output_dir, info), shapes, partitioner)
+      _record(output_dir, summarize_config_fn, initializer, partitioner)
     infer_fn = utils.get_infer_fn(
       infer_step=getattr(model, _STEPS[mode]),
       batch_size=dataset_cfg.batch_size,
@@ -155,17 +145,33 @@ def infer(
       partitioner=partitioner,
       keep_aux_as_numpy=keep_aux_as_numpy,
     )
+    run = functools.partial(_infer_in_order, infer_fn, train_state)
+    merge = functools.partial(_merge, merge_fn, int(train_state.step))
     for task, files in outputs.items():
       vocabulary = task.output_features[output_vocab_feature_name].vocabulary
-      _infer_task(
-        files,
-        datasets.chunks(task, checkpoint_period),
-        functools.partial(_infer_in_order, infer_fn, train_state),
-        lambda path, *args, vocab=vocabulary: write_fn(path, *args, mode, vocab),
-        functools.partial(_merge, merge_fn, int(train_state.step))
-        if merge_chunked_results
-        else None,
-      )
+      write = lambda path, *args, vocab=vocabulary: write_fn(path, *args, mode, vocab)
+      examples = datasets.chunks(task, checkpoint_period)
+      _infer_task(files, examples, run, write, merge if merge_chunked_results else None)
+
+
+def _settings(mode, dataset_cfg, restore_cfg, checkpoint_period) -> dict[str, Any]:
+  """What chunks must have in common to make one result."""
+  return {
+    "mode": mode,
+    "split": dataset_cfg.split,
+    "examples per chunk": checkpoint_period * dataset_cfg.batch_size,
+    "checkpoint": str(restore_cfg.path),
+    "lengths": dict(dataset_cfg.task_feature_lengths),
+    **configuration(),
+  }
+
+
+def _record(output_dir: str, summarize_config_fn, initializer, partitioner) -> None:
+  """Writes what ran beside its results."""
+  with writing("config.gin or model-info.txt", output_dir):
+    summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
+    log_file = os.path.join(output_dir, "model-info.txt")
+    utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
 
 
 @contextlib.contextmanager
