@@ -18,7 +18,7 @@ setup(
   license="Apache-2.0",
   python_requires=">=3.11",
   packages=find_packages(include=["specdec_t5x", "specdec_t5x.*"]),
-  package_data={"specdec_t5x.reproduce": ["paper.json"]},
+  package_data={"specdec_t5x.bench.paper": ["paper.json"]},
   # Why each one is here: docs/architecture.md, "Dependencies".
   install_requires=[
     "jax>=0.10,<0.13",

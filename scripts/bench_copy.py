@@ -4,7 +4,7 @@
     --output-field highlights --prefix "summarize: " --vocabulary FILE --output DIR
 
 The target has random weights of a T5 1.1 size and is made to say the given outputs
-(specdec_t5x/replay.py). Writes copy.json. Leave all cores to it.
+(specdec_t5x/bench/copying.py). Writes copy.json. Leave all cores to it.
 """
 
 import argparse
@@ -22,10 +22,10 @@ if __name__ == "__main__":
 import sentencepiece
 from etils import epath
 
-from specdec_t5x import replay
+from specdec_t5x.bench import copying as replay
+from specdec_t5x.bench.environment import environment
 from specdec_t5x.data import text_files
 from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
-from specdec_t5x.report.environment import environment
 
 
 def main(argv: Sequence[str] | None = None) -> int:

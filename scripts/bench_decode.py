@@ -14,10 +14,10 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from specdec_t5x.benchmark import Bench, Job
+from specdec_t5x.bench import decode_report as bench
+from specdec_t5x.bench.decode import Bench, Job
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.network.sizes import SIZES
-from specdec_t5x.report import bench
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -25,13 +25,13 @@ import sentencepiece
 from etils import epath
 
 from specdec_t5x import api
-from specdec_t5x.analysis import costs
-from specdec_t5x.analysis.walltime import alternate, median_ratio
-from specdec_t5x.benchmark import pair_costs
+from specdec_t5x.bench import costs
+from specdec_t5x.bench.decode import pair_costs
+from specdec_t5x.bench.environment import environment
+from specdec_t5x.bench.walltime import alternate, median_ratio
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.decoding.widths import block_widths
-from specdec_t5x.report.environment import environment
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -30,11 +30,11 @@ import sentencepiece
 from etils import epath
 
 from specdec_t5x import api
+from specdec_t5x.bench.peers import table
+from specdec_t5x.bench.peers.comparison import compare
+from specdec_t5x.bench.peers.programs import Workload
 from specdec_t5x.network import sizes
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.peers import table
-from specdec_t5x.peers.comparison import compare
-from specdec_t5x.peers.programs import Workload
 
 FILES = ("target", "draft", "vocabulary", "inputs")
 NO_END = -1

@@ -21,7 +21,7 @@ if __name__ == "__main__":
 
   import_quietly("tensorflow")
 
-from specdec_t5x.reproduce import choice, flags, jobs
+from specdec_t5x.bench import choice, flags, jobs
 
 
 def main(argv: Sequence[str] | None = None) -> int:

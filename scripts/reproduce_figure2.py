@@ -7,7 +7,7 @@ Needs the extra `reproduce` (matplotlib).
 
 import sys
 
-from specdec_t5x.reproduce.curves import FIGURE_2
+from specdec_t5x.bench.paper.curves import FIGURE_2
 
 if __name__ == "__main__":
   sys.exit(FIGURE_2.main(__doc__))

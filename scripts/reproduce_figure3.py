@@ -7,7 +7,7 @@ Needs the extra `reproduce` (matplotlib).
 
 import sys
 
-from specdec_t5x.reproduce.curves import FIGURE_3
+from specdec_t5x.bench.paper.curves import FIGURE_3
 
 if __name__ == "__main__":
   sys.exit(FIGURE_3.main(__doc__))

@@ -7,7 +7,7 @@ Needs the extra `reproduce` (matplotlib).
 
 import sys
 
-from specdec_t5x.reproduce.curves import FIGURE_4
+from specdec_t5x.bench.paper.curves import FIGURE_4
 
 if __name__ == "__main__":
   sys.exit(FIGURE_4.main(__doc__))

@@ -13,7 +13,7 @@ if __name__ == "__main__":
 
   import_quietly("tensorflow")
 
-from specdec_t5x.reproduce.timeline import COMMAND
+from specdec_t5x.bench.paper.timeline import COMMAND
 
 if __name__ == "__main__":
   sys.exit(COMMAND.main(__doc__))

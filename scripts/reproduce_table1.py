@@ -7,7 +7,7 @@ Measures nothing.
 
 import sys
 
-from specdec_t5x.reproduce.table1 import COMMAND
+from specdec_t5x.bench.paper.table1 import COMMAND
 
 if __name__ == "__main__":
   sys.exit(COMMAND.main(__doc__))

@@ -17,7 +17,7 @@ if __name__ == "__main__":
 
   import_quietly("tensorflow")
 
-from specdec_t5x.reproduce.table2 import COMMAND
+from specdec_t5x.bench.paper.table2 import COMMAND
 
 if __name__ == "__main__":
   sys.exit(COMMAND.main(__doc__))

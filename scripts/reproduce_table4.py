@@ -18,7 +18,7 @@ if __name__ == "__main__":
 
   import_quietly("tensorflow")
 
-from specdec_t5x.reproduce.table4 import COMMAND
+from specdec_t5x.bench.paper.table4 import COMMAND
 
 if __name__ == "__main__":
   sys.exit(COMMAND.main(__doc__))

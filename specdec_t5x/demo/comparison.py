@@ -15,8 +15,8 @@ import sentencepiece
 from specdec_t5x import api
 from specdec_t5x.analysis import theory
 from specdec_t5x.analysis.acceptance import Estimate, ratio
-from specdec_t5x.analysis.walltime import Spread, Timed, alternate, median_ratio
 from specdec_t5x.api import Model, Sampling
+from specdec_t5x.bench.walltime import Spread, Timed, alternate, median_ratio
 from specdec_t5x.decoding.state import row_keys
 
 

@@ -10,7 +10,7 @@ import sentencepiece
 import specdec_t5x
 from specdec_t5x.analysis import theory
 from specdec_t5x.analysis.acceptance import Estimate
-from specdec_t5x.analysis.walltime import Spread, alternate, median_ratio
+from specdec_t5x.bench.walltime import Spread, alternate, median_ratio
 from specdec_t5x.demo import recipe, table
 from specdec_t5x.demo.comparison import Comparison, Row
 from tests.t5x_bridge import tiny

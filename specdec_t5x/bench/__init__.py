@@ -1,0 +1,1 @@
+"""The one place that times and tabulates: `python -m specdec_t5x.bench`."""

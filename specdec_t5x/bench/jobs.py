@@ -1,0 +1,248 @@
+"""From flags to what is to be loaded, checked before anything is."""
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+
+from specdec_t5x.bench import inputs
+from specdec_t5x.bench.study import COPY, Study, load_draft, pad_inputs
+from specdec_t5x.demo.recipe import PAIRS
+
+# Of inputs and outputs.
+_PAPER_LENGTHS = {"ende": (256, 256), "cnndm": (512, 128)}
+_TASKS = {"demo": tuple(PAIRS), "paper": tuple(_PAPER_LENGTHS), None: ()}
+# Texts of the demo's test split: more than 10,000 tokens of outputs.
+_DEMO_INPUTS = 1000
+_DTYPES = {"paper": "bfloat16", "demo": "float32", None: "float32"}
+_TOKENS = {"paper": 10_000, "demo": 2000, None: 2000}
+
+# Of a job, when it is needed: the tokens of each input, and the end of sequence.
+ReadFn = Callable[[], tuple[Sequence[Sequence[int]], int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """A target, drafts and inputs that are not loaded yet.
+
+  Attributes:
+    task: in the tables.
+    target: the target's folder.
+    drafts: folders by name; "copy" for the drafter without one.
+    read: reads the inputs.
+    max_length: room for an output, in tokens.
+    num_tokens: output tokens a cell is measured over.
+    dtype: of parameters and activations.
+    runs: of each part's clock.
+  """
+
+  task: str
+  target: str
+  drafts: dict[str, str]
+  read: ReadFn
+  max_length: int
+  num_tokens: int
+  dtype: str
+  runs: int
+
+  def load(self) -> Study:
+    """Loads everything.
+
+    Raises:
+      ValueError: where something can't be read, or there are no inputs.
+    """
+    from specdec_t5x import api
+
+    ids, eos_id = self.read()
+    if not ids:
+      raise ValueError(f"{self.task}: there is no input. Give at least one.")
+    return Study(
+      task=self.task,
+      target_source=self.target,
+      target=api.load_model(self.target, self.dtype),
+      drafts=tuple(
+        load_draft(name, source, self.dtype) for name, source in self.drafts.items()
+      ),
+      inputs=pad_inputs(ids),
+      eos_id=eos_id,
+      max_length=self.max_length,
+      num_tokens=self.num_tokens,
+      dtype=self.dtype,
+      runs=self.runs,
+    )
+
+
+def preset(args: argparse.Namespace) -> str | None:
+  """Returns the preset that holds; None for a pair given by flags."""
+  return args.preset or (None if args.target else "demo")
+
+
+def from_flags(args: argparse.Namespace) -> list[Job]:
+  """Returns a job a task.
+
+  Raises:
+    ValueError: where what is needed is not there, all of it named at once.
+  """
+  for flag in ("num_inputs", "max_length", "num_tokens", "runs"):
+    value = getattr(args, flag)
+    if value is not None and value < 1:
+      name = flag.replace("_", "-")
+      raise ValueError(f"--{name} must be at least 1, got {value}.")
+  chosen = preset(args)
+  common = {
+    "num_tokens": args.num_tokens or _TOKENS[chosen],
+    "dtype": args.dtype or _DTYPES[chosen],
+    "runs": args.runs,
+  }
+  return _MAKERS[chosen](args, common)
+
+
+def models(args: argparse.Namespace) -> dict[str, dict[str, str]]:
+  """Returns the folders of each task's models, for a table's settings."""
+  return {job.task: {"target": job.target, **job.drafts} for job in from_flags(args)}
+
+
+def _demo_jobs(args, common):
+  tasks = _tasks(args)
+  missing = {task: PAIRS[task].missing() for task in tasks}
+  wanted = [task for task in tasks if not missing[task]]
+  if not wanted or (args.tasks and wanted != tasks):
+    lacking = [task for task in tasks if missing[task]]
+    commands = sorted({PAIRS[task].command for task in lacking})
+    raise ValueError(
+      f"--preset demo: the demo pair {', '.join(lacking)} is not there: "
+      f"{missing[lacking[0]][0]} is missing. Run `{'` or `'.join(commands)}` in the "
+      "repository's root first, or give a pair of your own with --target, --draft, "
+      "--vocabulary and --inputs."
+    )
+  jobs = []
+  for task in wanted:
+    pair = PAIRS[task]
+    count = args.num_inputs or _DEMO_INPUTS
+    own = {part.name: part.checkpoint for part in pair.drafts}
+    if args.with_tables:
+      own |= _orders(pair)
+    jobs.append(
+      Job(
+        task=task,
+        target=pair.target.checkpoint,
+        drafts=own | _drafts(args, task),
+        read=inputs.demo(pair, count),
+        max_length=args.max_length or pair.max_output,
+        **common,
+      )
+    )
+  return jobs
+
+
+def _paper_jobs(args, common):
+  jobs, needed = [], []
+  for task in _tasks(args):
+    target, drafts = _of_task(args.target or [], task), _drafts(args, task)
+    if not target or not drafts:
+      needed.append(task)
+      continue
+    max_input, max_output = _PAPER_LENGTHS[task]
+    jobs.append(
+      Job(
+        task=task,
+        target=_existing(target[-1], "--target"),
+        drafts=drafts,
+        read=inputs.published(task, args, max_input),
+        max_length=args.max_length or max_output,
+        **common,
+      )
+    )
+  if needed:
+    raise ValueError(
+      f"--preset paper needs checkpoints for {' and '.join(needed)}: --target "
+      "[TASK:]DIR, T5 1.1 XXL fine-tuned on the task, and --draft [TASK:]NAME=DIR, "
+      "fine-tuned T5 1.1 small, base and large, named T5-small, T5-base and T5-large "
+      "to stand beside the paper's; the test sets in --tfds-data-dir, and T5's "
+      "vocabulary, from gs:// or with --vocabulary. Name the tasks that you have with "
+      "--tasks."
+    )
+  return jobs
+
+
+def _own_jobs(args, common):
+  for flag in ("vocabulary", "inputs"):
+    path = getattr(args, flag)
+    if path is None or not os.path.isfile(path):
+      raise ValueError(
+        f"--{flag}: expected a file, got {path!r}. A pair of your own needs --target, "
+        "--draft, --vocabulary and --inputs."
+      )
+  if len(args.target) != 1:
+    raise ValueError(f"--target: expected one folder, got {args.target}.")
+  drafts = _drafts(args, args.task)
+  if not drafts:
+    raise ValueError(
+      "--draft: expected NAME=DIR or `copy`, got none. Give at least one."
+    )
+  return [
+    Job(
+      task=args.task,
+      target=_existing(args.target[0], "--target"),
+      drafts=drafts,
+      read=inputs.lines(args),
+      max_length=args.max_length or 128,
+      **common,
+    )
+  ]
+
+
+_MAKERS = {"demo": _demo_jobs, "paper": _paper_jobs, None: _own_jobs}
+
+
+def _tasks(args):
+  known = _TASKS[preset(args)]
+  unknown = [task for task in args.tasks or () if task not in known]
+  if unknown:
+    raise ValueError(f"--tasks: expected some of {known}, got {unknown}.")
+  return list(args.tasks or known)
+
+
+def _orders(pair):
+  """Returns a demo pair's table of n-grams as drafts of each order, and copying."""
+  orders = {"unigram": 1, "bigram": 2, "trigram": 3}
+  drafts = {
+    name: f"{table.checkpoint}@{order}"
+    for table in pair.tables
+    for name, order in orders.items()
+  }
+  return drafts | {COPY: COPY}
+
+
+def _of_task(values, task):
+  """Returns the values for a task: its own, and those for every task."""
+  found = []
+  for value in values:
+    head, colon, rest = value.partition(":")
+    if not colon or head not in PAIRS:  # As in gs://...
+      found.append(value)
+    elif head == task:
+      found.append(rest)
+  return found
+
+
+def _drafts(args, task):
+  drafts = {}
+  for value in _of_task(args.draft or [], task):
+    name, equals, source = value.partition("=")
+    if not equals and value != COPY:
+      raise ValueError(
+        f"--draft: expected NAME=DIR or `{COPY}`, got {value!r}. The name is for the "
+        "tables."
+      )
+    source = source or name
+    if name in drafts:
+      raise ValueError(f"--draft: {name!r} is given twice. Name drafts apart.")
+    drafts[name] = source if source == COPY else _existing(source, "--draft")
+  return drafts
+
+
+def _existing(path, flag):
+  if "://" not in path and not os.path.isdir(path.split("@")[0]):
+    raise ValueError(f"{flag}: {path!r} is no folder. Give the folder of a checkpoint.")
+  return path

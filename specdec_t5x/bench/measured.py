@@ -1,0 +1,126 @@
+"""What follows from a measured cell: alpha, speeds, and what theory says of them."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from specdec_t5x.analysis import theory
+from specdec_t5x.analysis.acceptance import Estimate, ratio
+from specdec_t5x.bench.costs import Costs
+from specdec_t5x.bench.study import Setting
+from specdec_t5x.bench.walltime import Spread, median_ratio
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+  """A cell.
+
+  Attributes:
+    setting: how it was decoded.
+    columns: numbers of each input, by name: emitted, target_calls, drafted, accepted,
+      acceptance_positions, acceptance_mass; where it was timed also seconds,
+      plain_seconds, plain_emitted and identical.
+    costs: of the parts; None where it was not timed.
+  """
+
+  setting: Setting
+  columns: Mapping[str, np.ndarray]
+  costs: Costs | None
+
+  @classmethod
+  def of(cls, setting: Setting, result: Mapping[str, Any]) -> "Measured":
+    """Returns the cell that `to_result` made a result of."""
+    columns = {name: np.array(values) for name, values in result["columns"].items()}
+    costs = Costs(**result["costs"]) if result["costs"] else None
+    return cls(setting, columns, costs)
+
+  def to_result(self) -> dict[str, Any]:
+    """Returns the cell for JSON, without its setting."""
+    columns = {name: values.tolist() for name, values in self.columns.items()}
+    costs = dataclasses.asdict(self.costs) if self.costs else None
+    return {"columns": columns, "costs": costs}
+
+  @property
+  def inputs(self) -> int:
+    """How many inputs were decoded."""
+    return self.columns["emitted"].size
+
+  @property
+  def tokens(self) -> int:
+    """How many tokens came out."""
+    return int(self.columns["emitted"].sum())
+
+  @property
+  def alpha(self) -> Estimate:
+    """Acceptance by counts: drafted tokens that stood, of those that were tried."""
+    return ratio(self.columns["accepted"], self.columns["acceptance_positions"])
+
+  @property
+  def alpha_by_mass(self) -> Estimate | None:
+    """Acceptance as the mean of sum_x min(p, q); None under lenience, whose is more."""
+    if self.setting.lenience != 1.0:
+      return None
+    return ratio(self.columns["acceptance_mass"], self.columns["acceptance_positions"])
+
+  @property
+  def best_alpha(self) -> float | None:
+    """The estimate with less noise; None where no drafted token was tried."""
+    return (self.alpha_by_mass or self.alpha).value
+
+  @property
+  def tokens_per_call(self) -> Estimate:
+    """Output tokens a call of the target."""
+    return ratio(self.columns["emitted"], self.columns["target_calls"])
+
+  @property
+  def speedup(self) -> Spread:
+    """Plain seconds a token over ours, whole calls, median input with quartiles."""
+    return median_ratio(
+      self.columns["plain_seconds"] / self.columns["plain_emitted"],
+      self.columns["seconds"] / self.columns["emitted"],
+    )
+
+  @property
+  def speedup_in_all(self) -> float:
+    """The same of all inputs together, which weighs long ones more."""
+    total = {name: values.sum() for name, values in self.columns.items()}
+    plain = total["plain_seconds"] / total["plain_emitted"]
+    return float(plain / (total["seconds"] / total["emitted"]))
+
+  @property
+  def predicted(self) -> Spread:
+    """What `speedup` should be by the parts' times and the counted calls.
+
+    Plain: encoder + tokens * token. Ours: encoders + calls * (gamma c token + block).
+    Of the same inputs as `speedup`, and summed up as it is.
+    """
+    column, costs = self.columns, self.costs
+    return median_ratio(
+      costs.plain_seconds(column["plain_emitted"]) / column["plain_emitted"],
+      costs.seconds(column["target_calls"]) / column["emitted"],
+    )
+
+  @property
+  def theorem(self) -> float | None:
+    """Theorem 3.8 at our alpha and c: a block costs a token, and nothing is encoded."""
+    if self.best_alpha is None:
+      return None
+    costs = self.costs
+    found = theory.walltime_improvement(self.best_alpha, costs.gamma, costs.c)
+    return float(found)
+
+  @property
+  def with_block(self) -> float | None:
+    """Theorem 3.8 with the measured time of a block."""
+    if self.best_alpha is None:
+      return None
+    return float(self.costs.loop_improvement(self.best_alpha))
+
+  @property
+  def identical(self) -> int | None:
+    """Outputs equal to the plain ones; None where they need not be."""
+    if self.setting.temperature or self.setting.lenience != 1.0:
+      return None
+    return int(self.columns["identical"].sum())

@@ -1,0 +1,174 @@
+"""Greedy decoding by us and by peers as programs that take the same item.
+
+`programs` returns those that can be imported here, and why the others are missing.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from specdec_t5x import api, assemble
+from specdec_t5x.api import Model
+from specdec_t5x.bench.peers import HUGGING_FACE, importable, upstream
+from specdec_t5x.bench.walltime import Program
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.oracle import forced_tokens, oracle_extend
+
+OURS, BASELINE = "our speculation", "our baseline"
+HF_PLAIN = "Hugging Face generate"
+HF_GAMMA = "Hugging Face assisted, our gamma"
+HF_DEFAULT = "Hugging Face assisted, its default schedule"
+HF_NO_MASK = "Hugging Face assisted, our gamma, no decoder mask"
+UPSTREAM = "upstream T5X temperature_sample"
+PROGRAMS = (OURS, BASELINE, HF_PLAIN, HF_GAMMA, HF_DEFAULT, HF_NO_MASK, UPSTREAM)
+NOT_IMPORTABLE = "not importable"
+NEEDS_TRAINED = "needs a trained draft"
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+  """What is decoded, and how.
+
+  Attributes:
+    target: the model whose greedy outputs all programs compute, in float32.
+    draft: the model that drafts.
+    inputs: each [1, E], zero-padded to one length.
+    gamma: tokens drafted a call of the target.
+    max_length: room for an output, in tokens.
+    eos_id: the token that ends an output; a negative one never comes.
+    alpha: where given, the draft does its work and then says the target's token with
+      this probability (`drafters.oracle`): for weights that were not trained.
+    seed: of the oracle.
+  """
+
+  target: Model
+  draft: Model
+  inputs: Sequence[Int[np.ndarray, "1 E"]]
+  gamma: int
+  max_length: int
+  eos_id: int
+  alpha: float | None = None
+  seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+  """An input in the forms that programs take, made before the clock starts.
+
+  Attributes:
+    ids: for peers.
+    array: for us and upstream T5X, where JAX computes.
+    forced: what an oracle drafts; None without one.
+  """
+
+  ids: Int[np.ndarray, "1 E"]
+  array: Int[Array, "1 E"]
+  forced: Int[Array, "1 T"] | None
+
+
+def programs(work: Workload) -> tuple[dict[str, Program], dict[str, str]]:
+  """Returns programs by name, each from an `Item`, and why others are missing.
+
+  Ours return `Decoded`, peers the output's tokens.
+
+  Raises:
+    ValueError: where the weights have no counterpart in a peer, or torch can't use the
+      device that JAX uses.
+  """
+  present = {OURS: _oracle(work) if work.alpha is not None else _speculation(work)}
+  baseline, missing = _baseline(work), {}
+  present[BASELINE] = lambda item: baseline(item.array)
+  if importable(HUGGING_FACE):
+    present |= _hugging_face(work)
+  if upstream.available():
+    model, room = work.target, (work.max_length, work.eos_id)
+    params = jax.device_put(model.params)
+    run = upstream.greedy(model.network.config, params, *room)
+    present[UPSTREAM] = lambda item: run(item.array)
+  for name in PROGRAMS:
+    if name not in present:
+      untrained = name != UPSTREAM and importable(HUGGING_FACE)
+      missing[name] = NEEDS_TRAINED if untrained else NOT_IMPORTABLE
+  return present, missing
+
+
+def items(work: Workload) -> list[Item]:
+  """Returns what the programs take, one an input."""
+  baseline = _baseline(work)
+  return [_item(work, baseline, number) for number in range(len(work.inputs))]
+
+
+def _item(work, baseline, number) -> Item:
+  ids, forced = work.inputs[number], None
+  array = jnp.asarray(ids, jnp.int32)
+  if work.alpha is not None:
+    key = jax.random.fold_in(jax.random.key(work.seed), number)
+    answer, size = baseline(array).tokens, work.target.network.config.vocab_size
+    forced = forced_tokens(answer, work.alpha, size, key)
+  return Item(ids, array, forced)
+
+
+def _baseline(work):
+  run = api.compiled(work.target.network, GREEDY, work.max_length, work.eos_id)
+  params, keys = jax.device_put(work.target.params), row_keys(jax.random.key(0), 1)
+  return lambda array: run(params, array, keys)
+
+
+def _speculation(work) -> Program:
+  pair, params = api.together(work.target, work.draft, work.gamma)
+  run = api.compiled(pair, GREEDY, work.max_length, work.eos_id)
+  params, keys = jax.device_put(params), row_keys(jax.random.key(0), 1)
+  return lambda item: run(params, item.array, keys)
+
+
+def _oracle(work) -> Program:
+  """Returns our speculation with a draft that says what the item has."""
+  pair, params = api.together(work.target, work.draft, work.gamma)
+
+  @jax.jit
+  def run(params, inputs, keys, forced):
+    spec, start = assemble.prepare(
+      pair, params, inputs, keys, GREEDY, work.max_length, work.eos_id
+    )
+    bent = oracle_extend(spec.drafter.extend, forced)
+    drafter = dataclasses.replace(spec.drafter, extend=bent)
+    return generate(dataclasses.replace(spec, drafter=drafter), start)
+
+  params, keys = jax.device_put(params), row_keys(jax.random.key(0), 1)
+  return lambda item: run(params, item.array, keys, item.forced)
+
+
+def _hugging_face(work) -> dict[str, Program]:
+  from specdec_t5x.bench.peers import export, hugging_face
+
+  to_torch = lambda model: export.to_torch(
+    model.network.config, model.params, export.torch_device()
+  )
+  target, room = to_torch(work.target), (work.max_length, work.eos_id)
+  run = hugging_face.plain(target, *room)
+  programs = {HF_PLAIN: lambda item: run(item.ids)}
+  settings = {HF_GAMMA: (work.gamma, True)}
+  if work.alpha is None:
+    # A bent draft is not sure of its tokens, so it would end each draft after one; and
+    # it says what belongs to a place, so it needs a cache whose length is the place.
+    settings |= {HF_DEFAULT: (None, True), HF_NO_MASK: (work.gamma, False)}
+
+  def program(setting):
+    """One call of the library; the draft holds its settings, so each has its own."""
+    draft = to_torch(work.draft)
+    run = hugging_face.assisted(target, draft, *room, *setting)
+
+    def bent(item):
+      if item.forced is not None:
+        hugging_face.bend(draft, np.asarray(item.forced[0]))
+      return run(item.ids)
+
+    return bent
+
+  return programs | {name: program(setting) for name, setting in settings.items()}

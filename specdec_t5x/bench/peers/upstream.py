@@ -1,0 +1,60 @@
+"""Upstream T5X's own decoding with our parameters: `temperature_sample` at T = 0.
+
+Upstream's network, model and sampler, as `python -m t5x.infer` calls them. Where `t5x`
+is this repository's runtime there is no such network.
+"""
+
+import dataclasses
+import importlib
+from typing import Any
+
+import jax
+from jaxtyping import Array, Int
+
+from specdec_t5x.bench.peers import UPSTREAM, importable
+from specdec_t5x.network.config import T5Config
+
+
+def available() -> bool:
+  """Returns whether upstream T5X, with its T5 network, can be imported."""
+  return importable(UPSTREAM)
+
+
+def greedy(config: T5Config, params: Any, max_length: int, eos_id: int):
+  """Returns upstream's greedy decoding: (inputs [B, E]) -> outputs [B, T], zero-padded.
+
+  Args:
+    config: of our network; upstream's has the same fields.
+    params: our parameters; upstream's have the same names and shapes.
+    max_length: room for an output, in tokens.
+    eos_id: the token that ends an output; a negative one never comes.
+
+  Raises:
+    ValueError: where upstream T5X is not installed.
+  """
+  if not available():
+    raise ValueError(
+      f"Expected upstream T5X, but {UPSTREAM[0]} can't be imported. Install it "
+      "(requirements/t5x-upstream.txt) in place of t5x_runtime, or leave it out."
+    )
+  decoding, models, network = (
+    importlib.import_module(f"t5x.{name}")
+    for name in ("decoding", "models", "examples.t5.network")
+  )
+  known = [field.name for field in dataclasses.fields(network.T5Config)]
+  theirs = network.T5Config(**{name: getattr(config, name) for name in known})
+  module = network.Transformer(theirs)
+  # No vocabularies and no optimizer: this call needs neither.
+  model = models.EncoderDecoderModel(
+    module, None, None, None, decode_fn=decoding.temperature_sample
+  )
+
+  @jax.jit
+  def run(params, inputs: Int[Array, "B E"]) -> Int[Array, "B T"]:
+    room = jax.numpy.zeros((inputs.shape[0], max_length), inputs.dtype)
+    batch = {"encoder_input_tokens": inputs, "decoder_input_tokens": room}
+    settings = {"temperature": 0.0, "topk": 0, "eos_id": eos_id}
+    outputs, _ = model.predict_batch_with_aux(params, batch, decoder_params=settings)
+    return outputs
+
+  return lambda inputs: run(params, inputs)

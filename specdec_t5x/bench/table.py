@@ -1,0 +1,141 @@
+"""A table as Markdown, CSV and JSON."""
+
+import csv
+import dataclasses
+import io
+import json
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from specdec_t5x.analysis.acceptance import Estimate
+from specdec_t5x.bench.environment import environment
+from specdec_t5x.bench.paper import published
+from specdec_t5x.bench.study import PACKAGES
+from specdec_t5x.bench.walltime import Spread
+
+NOT_MEASURED = "not measured"
+NOT_IN_PAPER = "-"
+
+# A number, one with an interval or quartiles, a word; None is what `Column.missing`
+# says.
+Value = float | int | str | Estimate | Spread | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+  """A column.
+
+  Attributes:
+    key: of its values in the rows.
+    header: above it.
+    digits: after the point.
+    missing: shown where there is no value.
+  """
+
+  key: str
+  header: str
+  digits: int = 2
+  missing: str = NOT_MEASURED
+
+  def show(self, value: Value) -> str:
+    """Returns a value as text."""
+    number = lambda x: f"{x:.{self.digits}f}"
+    if isinstance(value, Estimate):
+      if value.value is None:
+        return "no data"
+      if value.low is None:
+        return number(value.value)
+      return f"{number(value.value)} [{number(value.low)}, {number(value.high)}]"
+    if isinstance(value, Spread):
+      return f"{number(value.median)} [{number(value.low)}, {number(value.high)}]"
+    if value is None:
+      return self.missing
+    return number(value) if isinstance(value, float) else str(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """What a script prints and writes.
+
+  Attributes:
+    name: of its files.
+    title: above it.
+    columns: of the table.
+    rows: values by column.
+    notes: below it.
+    settings: what it was made with, for JSON.
+    brief: which rows Markdown has; JSON and CSV have all.
+  """
+
+  name: str
+  title: str
+  columns: Sequence[Column]
+  rows: Sequence[Mapping[str, Value]]
+  notes: Sequence[str] = ()
+  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  brief: Callable[[Mapping[str, Value]], bool] = lambda row: True
+
+  def markdown(self) -> str:
+    """Returns the table with its title and notes."""
+    cells = [[column.header for column in self.columns]]
+    rows = filter(self.brief, self.rows)
+    cells += [[c.show(row.get(c.key)) for c in self.columns] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    line = lambda row: " | ".join(x.ljust(w) for x, w in zip(row, widths, strict=True))
+    lines = [f"| {line(row)} |" for row in cells]
+    notes = [f"- {note}" for note in self.notes]
+    return "\n".join([f"## {self.title}", "", *lines, "", *notes]).rstrip() + "\n"
+
+  def csv(self) -> str:
+    """Returns the rows; a value with an interval has columns for its ends."""
+    rows = [
+      {k: v for c in self.columns for k, v in _flat(c.key, row.get(c.key))}
+      for row in self.rows
+    ]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+  def document(self) -> dict[str, Any]:
+    """Returns everything, for JSON."""
+    return {
+      "title": self.title,
+      "paper": published.numbers()["source"],
+      "settings": dict(self.settings),
+      "environment": environment(PACKAGES),
+      "rows": [{k: _plain(v) for k, v in row.items()} for row in self.rows],
+      "notes": list(self.notes),
+    }
+
+  def write(self, folder: str) -> list[pathlib.Path]:
+    """Writes NAME.json, NAME.csv and NAME.md, and returns their paths."""
+    directory = pathlib.Path(folder)
+    directory.mkdir(parents=True, exist_ok=True)
+    texts = {
+      "json": json.dumps(self.document(), indent=1) + "\n",
+      "csv": self.csv(),
+      "md": self.markdown(),
+    }
+    paths = []
+    for kind, text in texts.items():
+      paths.append(directory / f"{self.name}.{kind}")
+      paths[-1].write_text(text, encoding="utf-8")
+    return paths
+
+
+def _flat(key, value):
+  if not isinstance(value, Estimate | Spread):
+    yield key, value
+    return
+  for name, number in dataclasses.asdict(value).items():
+    yield (key if name in ("value", "median") else f"{key}_{name}"), number
+
+
+def _plain(value):
+  known = isinstance(value, Estimate | Spread)
+  return dataclasses.asdict(value) if known else value

@@ -1,0 +1,242 @@
+"""The measured tables, on a tiny random pair: numbers, resuming, what is missing."""
+
+import argparse
+import csv
+import json
+import shutil
+
+import pytest
+
+from specdec_t5x import api
+from specdec_t5x.analysis import theory
+from specdec_t5x.bench import flags, jobs, measuring
+from specdec_t5x.bench.paper import table2, table3, table4, table5
+from specdec_t5x.bench.study import Draft, Setting, load_draft
+from specdec_t5x.train import T5XParameters
+from specdec_t5x.training import ngrams
+
+pytestmark = pytest.mark.usefixtures("steady_parts")
+
+SPEEDS = ["--gammas", "1", "3", "--temperatures", "0"]
+
+
+def run(command, folder, *flags):
+  assert command.main("", [*flags, "--output", str(folder)]) == 0
+
+
+def rows(folder, name):
+  return json.loads((folder / f"{name}.json").read_text())["rows"]
+
+
+def ours(folder, name):
+  return [row for row in rows(folder, name) if row["task"] == "yours"]
+
+
+@pytest.fixture
+def measured(recorded, tmp_path):
+  return shutil.copytree(recorded, tmp_path / "measured")
+
+
+def test_table_4_has_a_row_a_gamma_with_what_theory_says(measured):
+  one, three = ours(measured, "table4")
+  assert (one["gamma"], three["gamma"]) == (1, 3)
+  for row in (one, three):
+    alpha, gamma = row["alpha"]["value"], row["gamma"]
+    assert row["c"] == pytest.approx(2 / gamma / 5)
+    theorem = theory.walltime_improvement(alpha, gamma, row["c"])
+    assert row["theorem"] == pytest.approx(theorem)
+    assert row["block"] == pytest.approx(10 / 5)
+    with_block = theory.expected_tokens(alpha, gamma) * 5 / 12
+    assert row["with_block"] == pytest.approx(with_block)
+    ratio = row["measured"]["median"] / row["predicted"]["median"]
+    assert row["ratio"] == pytest.approx(ratio)
+    assert 1 <= row["tokens_per_call"]["value"] <= gamma + 1
+
+
+def test_the_papers_rows_stand_below_and_ours_are_not_filled_in(measured):
+  text = (measured / "table4.md").read_text()
+  (row,) = [line for line in text.splitlines() if "| 2.347" in line]
+  cells = [cell.strip() for cell in row.strip("|").split("|")]
+  assert cells[:4] == ["ende", "T5-base", "1", "5"]
+  assert cells[8:10] == ["2.4", "NO"]
+  assert set(cells[10:]) == {"not measured"}
+  assert text.count("does not follow from the printed") == 3
+
+
+def test_table_2_takes_the_cells_of_table_4(measured, pair_flags, monkeypatch):
+  def refuse(*args):
+    raise AssertionError(f"measured again: {args}")
+
+  monkeypatch.setattr(measuring, "measure", refuse)
+  run(table2.COMMAND, measured, *pair_flags, *SPEEDS)
+  (row,) = ours(measured, "table2")
+  assert row["gammas"] == "1 3"
+  best = max(ours(measured, "table4"), key=lambda r: r["measured"]["median"])
+  assert (row["gamma"], row["speed"]) == (best["gamma"], best["measured"])
+  assert row["identical"] == "3/3" or row["tokens"] >= 6
+  with (measured / "table2.csv").open() as file:
+    first = next(csv.DictReader(file))
+  assert (
+    float(first["alpha_low"]) <= float(first["alpha"]) <= float(first["alpha_high"])
+  )
+
+
+def test_a_killed_run_goes_on_where_it_was(measured, pair_flags, tmp_path, capsys):
+  lines = (measured / "cells.jsonl").read_text().splitlines()
+  # The second cell was being written.
+  (tmp_path / "cells.jsonl").write_text(f"{lines[0]}\n{lines[1][:200]}")
+  run(table4.COMMAND, tmp_path, *pair_flags, *SPEEDS)
+  assert "cells.jsonl, line 2: not a whole cell" in capsys.readouterr().err
+  first, second = ours(tmp_path, "table4")
+  old_first, old_second = ours(measured, "table4")
+  assert first == old_first
+  assert second["alpha"] == old_second["alpha"]
+  assert second["measured"] != old_second["measured"]
+
+
+def test_other_settings_are_not_mixed_in(measured, pair_flags, tmp_path, capsys):
+  text = (measured / "cells.jsonl").read_text()
+  moved = text.replace('"device": "cpu cpu"', '"device": "tpu TPU v4"')
+  assert moved != text
+  (tmp_path / "cells.jsonl").write_text(moved)
+  run(table2.COMMAND, tmp_path, *pair_flags, *SPEEDS, "--recorded")
+  (row,) = ours(tmp_path, "table2")
+  assert "speed" not in row
+  assert "has 2 more cells, of other settings or another machine" in (
+    capsys.readouterr().err
+  )
+  assert (tmp_path / "cells.jsonl").read_text() == moved
+
+
+def test_another_training_of_the_draft_is_another_cell(
+  measured, files, pair_flags, tmp_path
+):
+  from tests.t5x_bridge import tiny
+
+  other = tiny.save_t5x(tmp_path / "d", tiny.DRAFT, seed=3)
+  old = files["draft"].partition("=")[2]
+  text = (measured / "cells.jsonl").read_text().replace(old, other)
+  (tmp_path / "cells.jsonl").write_text(text)
+  flags = [flag.replace(old, other) for flag in pair_flags]
+  run(table2.COMMAND, tmp_path, *flags, *SPEEDS, "--recorded")
+  assert "speed" not in ours(tmp_path, "table2")[0]
+
+
+def test_table_3_counts_without_a_clock(pair_flags, tmp_path):
+  run(table3.COMMAND, tmp_path, *pair_flags, "--gamma=2", "--temperatures", "0", "1")
+  greedy, sampled = ours(tmp_path, "table3")
+  assert (greedy["temperature"], sampled["temperature"]) == ("0", "1")
+  # One-hot laws: the mass is the count.
+  assert greedy["alpha"]["value"] == greedy["alpha_by_counts"]["value"]
+  assert 0 < sampled["alpha"]["value"] < 1
+  for line in (tmp_path / "cells.jsonl").read_text().splitlines():
+    result = json.loads(line)["result"]
+    assert result["costs"] is None
+    assert "seconds" not in result["columns"]
+  dialog = [row for row in rows(tmp_path, "table3") if row["task"] == "dialog"]
+  assert len(dialog) == 6
+  assert all("alpha" not in row for row in dialog)
+
+
+def test_table_3_uses_a_cell_that_was_timed(measured, pair_flags, monkeypatch):
+  monkeypatch.setattr(measuring, "measure", None)
+  run(table3.COMMAND, measured, *pair_flags, "--gamma=3", "--temperatures", "0")
+  assert ours(measured, "table3")[0]["alpha"] == ours(measured, "table4")[1]["alpha"]
+
+
+def test_table_5_accepts_more_with_less_lenience(pair_flags, tmp_path):
+  flags = ["--leniences", "1", "0.1", "--gamma", "3", "--greedy-gamma", "2"]
+  run(table5.COMMAND, tmp_path, *pair_flags, *flags)
+  sampled, lenient, greedy, lenient_greedy = ours(tmp_path, "table5")
+  assert (sampled["temperature"], sampled["lenience"]) == ("1", "1")
+  assert lenient["alpha"]["value"] > sampled["alpha"]["value"]
+  assert lenient_greedy["alpha"]["value"] >= greedy["alpha"]["value"]
+  assert sampled["speed"] == "not timed"
+  assert lenient_greedy["speed"]["median"] > 0
+  assert len(rows(tmp_path, "table5")) == 4 + 16 + 4
+
+
+@pytest.mark.parametrize("draft", ["draft", "pair"])
+def test_a_draft_given_twice_or_without_a_name_is_refused(
+  draft, files, pair_flags, tmp_path, capsys
+):
+  extra = {"draft": files["draft"], "pair": files["target"]}[draft]
+  flags = [*pair_flags, f"--draft={extra}", "--output", str(tmp_path)]
+  assert table2.COMMAND.main("", flags) == 1
+  said = {"draft": "'small' is given twice", "pair": "expected NAME=DIR or `copy`"}
+  assert said[draft] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    (
+      ["--preset=paper"],
+      "--preset paper needs checkpoints for ende and cnndm: --target",
+    ),
+    (["--preset=paper", "--tasks", "ende"], "needs checkpoints for ende: --target"),
+    (["--preset=demo"], "Run `make demo` or `make demo-all`"),
+    ([], "--preset demo: the demo pair ende, cnndm, lm is not there"),
+    (["--tasks", "french"], "--tasks: expected some of ('ende', 'cnndm', 'lm'), got"),
+    (["--target=nowhere"], "--vocabulary: expected a file, got None"),
+    (["--num-tokens=0"], "--num-tokens must be at least 1, got 0"),
+  ],
+)
+def test_what_is_missing_is_said_once(flags, message, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)  # No demo pairs here.
+  assert table2.COMMAND.main("", flags) == 1
+  said = capsys.readouterr()
+  assert message in said.err
+  assert said.err.count("error:") == 1
+  assert said.out == ""
+  assert not list(tmp_path.iterdir())
+
+
+def test_checkpoints_of_one_task_go_to_that_task(files, tmp_path, capsys):
+  target, draft = files["target"], files["draft"].partition("=")[2]
+  flags = ["--preset=paper", f"--target=ende:{target}", f"--draft=ende:a={draft}"]
+  assert table2.COMMAND.main("", [*flags, "--output", str(tmp_path)]) == 1
+  assert "--preset paper needs checkpoints for cnndm" in capsys.readouterr().err
+
+
+def test_drafts_without_a_network_are_measured_too(pair_flags):
+  study = jobs.from_flags(_parsed(pair_flags))[0].load()
+  vocab_size = study.target.network.config.vocab_size
+  table, params = ngrams.estimate([[5, 6, 7, 1], [5, 6, 1]], vocab_size, order=2)
+  bigram = Draft("bigram", "DIR", api.Model(table, params), "ngram", "of a test")
+  for draft in (bigram, load_draft("copy", "copy", "float32")):
+    cell = measuring.measure(study, draft, Setting(2, 1.0))
+    assert cell.inputs >= 1
+    assert 1 <= cell.tokens_per_call.value <= 3
+    assert cell.costs.gamma == 2
+    names = study.key(draft, Setting(2, 1.0))["draft"]
+    assert names[-1] == draft.drafter
+
+
+def _parsed(pair_flags):
+  parser = argparse.ArgumentParser()
+  flags.add_pairs(parser)
+  flags.add_measuring(parser)
+  return parser.parse_args(pair_flags)
+
+
+def test_copy_is_a_draft_without_a_folder(files, tmp_path):
+  names = ("target", "vocabulary", "inputs")
+  given = [f"--{name}={files[name]}" for name in names]
+  short = ["--gamma=2", "--temperatures=0", "--max-length=8", "--num-tokens=6"]
+  run(table3.COMMAND, tmp_path, *given, *short, "--draft=copy")
+  (row,) = ours(tmp_path, "table3")
+  assert row["draft"] == "copy"
+  assert row["alpha"]["value"] is not None
+
+
+def test_a_table_of_n_grams_is_one_draft_an_order(tmp_path):
+  table, params = ngrams.estimate([[2, 3, 1], [2, 4, 1]], 8, order=3)
+  T5XParameters(table, str(tmp_path)).save(0, params)
+  folder = str(tmp_path / "checkpoint_0")
+  orders = [load_draft("x", f"{folder}{at}", "float32").model for at in ("@1", "")]
+  assert [model.network.config.order for model in orders] == [1, 3]
+  with pytest.raises(ValueError, match="a number after @"):
+    load_draft("x", f"{folder}@two", "float32")
+  with pytest.raises(ValueError, match="NGRAM_ORDER must be from 1 to 3"):
+    load_draft("x", f"{folder}@4", "float32")

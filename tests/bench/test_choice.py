@@ -1,0 +1,88 @@
+"""The gin file that says how long drafts shall be."""
+
+import gin
+import pytest
+
+from scripts import choose_gamma
+from specdec_t5x.bench import choice, jobs
+from tests.bench.test_costs import COSTS
+
+pytestmark = pytest.mark.usefixtures("steady_parts")
+
+
+@pytest.fixture(autouse=True)
+def own_gin():
+  gin.clear_config()
+  yield
+  gin.clear_config()
+
+
+def macro(name):
+  return gin.query_parameter(f"{name}/macro.value")
+
+
+def write(pair_flags, path, *flags):
+  settings = ["--gammas", "1", "3", f"--output={path}", *flags]
+  return choose_gamma.main([*pair_flags, *settings])
+
+
+def test_the_file_has_the_gamma_that_is_predicted_best(
+  pair_flags, tmp_path, monkeypatch, capsys
+):
+  found = []
+  choose = choice.choose
+  monkeypatch.setattr(
+    choice, "choose", lambda *args: found.append(choose(*args)) or found[0]
+  )
+  path = tmp_path / "new" / "gamma.gin"
+  assert write(pair_flags, path) == 0
+  (chosen,) = found
+  best = max((1, 3), key=lambda gamma: chosen.predicted[gamma])
+  gin.parse_config_file(str(path))
+  assert macro("GAMMA") == chosen.gamma == best
+  assert macro("GAMMA_POLICY") == "fixed"
+  costs, alpha = chosen.costs[best], chosen.alpha.value
+  predicted = costs.call_improvement(alpha, chosen.tokens)
+  assert chosen.predicted[best] == pytest.approx(predicted)
+  assert "# DRAFT_COST = " in path.read_text()
+  assert f"| {best} (best) |" in capsys.readouterr().out
+
+
+def test_online_costs_fit_the_model(pair_flags, tmp_path):
+  from specdec_t5x.decoding.widths import block_widths
+
+  path = tmp_path / "gamma.gin"
+  assert write(pair_flags, path, "--online", "--temperature=1") == 0
+  gin.parse_config_file(str(path))
+  assert (macro("GAMMA"), macro("GAMMA_POLICY")) == (3, "online")
+  assert macro("DRAFT_COST") is not None
+  assert len(macro("BLOCK_COSTS")) == len(block_widths(3))
+  assert "# GAMMA_POLICY = 'fixed'" in path.read_text()
+
+
+def test_the_best_is_the_argmax():
+  chosen = choice.Choice(None, 20.0, {}, {1: 1.2, 4: 1.7, 7: 1.5}, (1, 2, 4, 8))
+  assert chosen.gamma == 4
+
+
+def test_a_pair_that_does_not_pay_is_said(files, pair_flags):
+  study = _study(pair_flags)
+  by_gamma = {1: COSTS, 3: COSTS}
+  estimate = choice.Estimate(0.1, 0.0, 0.2)
+  chosen = choice.Choice(estimate, 9.0, by_gamma, {1: 0.8, 3: 0.6}, (2, 4))
+  text = choice.gin_lines(chosen, study, study.drafts[0], 0.0, online=False)
+  assert "No gamma is predicted to pay" in text
+  gin.parse_config(text)
+  assert macro("GAMMA") == 1
+
+
+def _study(pair_flags):
+  args = choose_gamma._parser().parse_args([*pair_flags, "--output=x"])
+  return jobs.from_flags(args)[0].load()
+
+
+def test_bad_gammas_are_refused(pair_flags, tmp_path, capsys):
+  flags = [*pair_flags, f"--output={tmp_path / 'x.gin'}", "--gammas", "0", "2"]
+  assert choose_gamma.main(flags) == 1
+  assert "--gammas: expected numbers of at least 1" in capsys.readouterr().err
+  assert not (tmp_path / "x.gin").exists()

@@ -1,0 +1,99 @@
+"""What follows from the parts' times, and that every part is timed."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from specdec_t5x import assemble
+from specdec_t5x.analysis import theory
+from specdec_t5x.bench import costs
+from specdec_t5x.bench.decode import pair_costs
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.network.sizes import random_params
+from specdec_t5x.network.transformer import Transformer
+from tests.t5x_bridge import tiny
+
+# An iteration drafts 4 tokens in 2 s and scores the block in 10, a token takes 5.
+COSTS = costs.Costs(
+  gamma=4,
+  plain=5.0,
+  plain_start=20.0,
+  iteration=12.0,
+  start=23.0,
+  draft=2.0,
+  scoring=9.0,
+  token=5.0,
+  encoder=19.0,
+  draft_encoder=3.0,
+)
+
+
+def test_whole_calls_by_hand():
+  assert COSTS.c == 0.1
+  assert COSTS.block == 10
+  assert COSTS.plain_seconds(10) == 70
+  assert COSTS.seconds(4) == 71
+  np.testing.assert_array_equal(COSTS.seconds([0, 1]), [23, 35])
+
+
+def test_theorem_3_8_is_the_case_of_free_encoders_and_blocks_of_one_token():
+  ideal = dataclasses.replace(COSTS, plain_start=0.0, start=0.0, iteration=7.0)
+  theorem = theory.walltime_improvement(0.7, 4, 0.1)
+  assert ideal.loop_improvement(0.7) == pytest.approx(theorem)
+  assert ideal.call_improvement(0.7, 25) == pytest.approx(theorem)
+  # What happens once a call shrinks a gain, and a dearer block does.
+  assert COSTS.loop_improvement(0.7) == pytest.approx(theorem * 7 / 12)
+  assert 1 < COSTS.call_improvement(0.9, 25) < COSTS.loop_improvement(0.9)
+
+
+def test_online_settings_are_in_units_of_one_token():
+  by_gamma = {
+    gamma: dataclasses.replace(
+      COSTS, gamma=gamma, draft=0.5 * gamma, iteration=5.0 + 1.5 * gamma, scoring=5.5
+    )
+    for gamma in (1, 3, 4)
+  }
+  found = costs.online_settings(by_gamma, (1, 2, 4, 5))
+  assert found["draft_cost"] == pytest.approx(0.1)
+  # Blocks take 6, 8, 9; alone the token takes 5 and what gamma 1 adds to its scoring.
+  np.testing.assert_allclose(found["block_costs"], [1.1, 1.2, 1.6, 1.8])
+  with pytest.raises(ValueError, match=r"so \[2\] are missing"):
+    costs.online_settings(by_gamma, (1, 2, 3))
+
+
+@pytest.fixture(scope="module")
+def pair():
+  # Wide enough for the clock, narrow enough to compile quickly.
+  target, draft = Transformer(tiny.config(1, 256)), Transformer(tiny.config(1, 128))
+  params = {"target": random_params(target, 1), "draft": random_params(draft, 2)}
+  return assemble.Pair(target, draft, 2), params
+
+
+def test_every_part_of_a_pair_is_timed(pair, processor_clock, monkeypatch):
+  monkeypatch.setattr(costs, "_PART", (2, 80))
+  pair, params = pair
+  pairs = [dataclasses.replace(pair, gamma=gamma) for gamma in (1, 2)]
+  inputs = jax.numpy.ones((1, 8), jax.numpy.int32)
+  found = pair_costs(pairs, params, inputs, GREEDY, room=60, runs=3)
+  assert list(found) == [1, 2]
+  for gamma, times in found.items():
+    assert times.gamma == gamma
+    positive = dataclasses.asdict(times)
+    assert all(seconds > 0 for seconds in positive.values()), times
+  assert found[1].plain == found[2].plain
+  with pytest.raises(ValueError, match=r"room for an iteration .* 3 tokens"):
+    pair_costs(pairs, params, inputs, GREEDY, room=2, runs=3)
+
+
+def test_a_time_lost_in_noise_is_said_and_a_free_draft_is_free():
+  keys = [(name, n) for name in ("plain", *costs._PARTS) for n in (0, 10)]
+  seconds = {key: np.array([1.0 + key[1], 1.0 + key[1]]) for key in keys}
+  seconds |= {(name, 1): np.ones(2) for name in costs._STARTS}
+  seconds["draft", 10] = np.array([0.9, 0.9])
+  found = costs._costs(3, dict(seconds))
+  assert (found.draft, found.token, found.start) == (0, 1, 1)
+  seconds["token", 10] = np.array([0.9, 0.9])
+  with pytest.raises(ValueError, match=r"time of \['token'\] is lost in noise"):
+    costs._costs(3, seconds)

@@ -1,0 +1,66 @@
+"""The benchmark of decoding at a set acceptance rate."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from scripts import bench_decode
+from specdec_t5x.bench.decode import Job
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory, processor_clock):
+  folder = tmp_path_factory.mktemp("bench")
+  flags = "--target tiny --gamma 2 --output-length 60 --input-length 8 --runs 5"
+  alphas = ["--alphas", "0", "1", "--output", str(folder)]
+  assert bench_decode.main([*flags.split(), *alphas]) == 0
+  return json.loads((folder / "bench.json").read_text())
+
+
+def test_the_oracle_sets_alpha_and_outputs_are_the_plain_ones(found):
+  none, every = found["speedups"]
+  assert (none["alpha"], none["tokens_per_call"]) == (0, 1)
+  assert (every["alpha"], every["tokens_per_call"]) == (1, 3)
+  assert none["identical"] == every["identical"] == 5
+
+
+def test_memory_is_the_weights_the_caches_and_little_more(found):
+  compilation = found["compilation"]
+  held = compilation["weights"] + compilation["caches"]
+  assert held < compilation["peak"] < 1.15 * held
+
+
+def test_a_steps_weights_are_the_decoders_without_cross_keys_and_values(found):
+  # Query, key, value, out; query, out; wi_0, wi_1, wo; logits; norms; position bias.
+  kernels = 6 * 64 * 64 + 3 * 64 * 128 + 64 * 32_128
+  assert found["read_bytes"] == 4 * (kernels + 4 * 64 + 2 * 32)
+
+
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    (["--output-length", "63"], "output_length must be at least 64 with gamma 7"),
+    (["--batch", "0"], "batch must be at least 1, got 0"),
+    (["--alphas", "1.5"], "Expected alphas from 0 to 1"),
+    (["--gamma", "0"], "GAMMA must be a whole number of at least 1"),
+  ],
+)
+def test_bad_flags_are_refused(flags, message, tmp_path, capsys):
+  assert bench_decode.main([*flags, "--target", "tiny", "--output", str(tmp_path)]) == 1
+  assert message in capsys.readouterr().err
+
+
+def test_it_needs_neither_tensorflow_nor_seqio_nor_t5x():
+  check = (
+    "import sys, scripts.bench_decode;"
+    "print({'tensorflow', 'seqio', 't5x'} & {n.split('.')[0] for n in sys.modules})"
+  )
+  ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+  assert ran.stdout.strip() == "set()", ran.stderr
+
+
+def test_a_job_names_its_networks():
+  pair = Job(target="small", draft="tiny").pair()
+  assert (pair.target.config.emb_dim, pair.draft.config.emb_dim) == (512, 64)

@@ -1,0 +1,71 @@
+"""The parts of an iteration: what is repeated, how often, and what a slope is."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.bench import parts
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.core.token import TokenVerification
+from specdec_t5x.decoding.state import initial_state, row_keys
+from specdec_t5x.decoding.step import Speculation
+from specdec_t5x.drafters.draft_model import DraftModel
+from tests.hash_model import HashModel
+
+TARGET, DRAFT = (HashModel(seed, vocab_size=5) for seed in (1, 2))
+
+
+def prepare(calls):
+  """A speculation whose models report each run of theirs to `calls`."""
+
+  def counted(name, extend):
+    def run(cache, tokens, *args):
+      jax.debug.callback(lambda *_: calls.append((name, tokens.shape[1])), tokens)
+      return extend(cache, tokens, *args)
+
+    return run
+
+  def start():
+    drafter = DraftModel(counted("draft", DRAFT.extend), 3, GREEDY)
+    target = counted("target", TARGET.extend)
+    spec = Speculation(target, drafter, TokenVerification(), GREEDY, 3, 30, -1)
+    caches = TARGET.start(2, 34), DRAFT.start(2, 34)
+    return spec, initial_state(*caches, row_keys(jax.random.key(0), 2), 30, 3)
+
+  return start
+
+
+@pytest.mark.parametrize(
+  ("name", "each"),
+  [
+    ("draft", {("draft", 2): 1, ("draft", 1): 2}),
+    ("scoring", {("target", 4): 1}),
+    ("token", {("target", 1): 1}),
+    ("verification", {}),
+    ("iteration", {("draft", 2): 1, ("draft", 1): 2, ("target", 4): 1}),
+  ],
+)
+def test_a_part_runs_as_often_as_told(name, each):
+  calls = []
+  program = parts.part_programs(prepare(calls))[name]
+  counts = {}
+  for count in (2, 5):
+    calls.clear()
+    jax.block_until_ready(program(jnp.int32(count)))
+    jax.effects_barrier()
+    counts[count] = {key: calls.count(key) for key in calls}
+  more = {key: counts[5][key] - counts[2].get(key, 0) for key in counts[5]}
+  assert {key: n for key, n in more.items() if n} == {k: 3 * n for k, n in each.items()}
+
+
+def test_programs_are_compiled_once_for_all_counts():
+  start = chex.assert_max_traces(n=1)(prepare([]))
+  program = parts.part_programs(start)["scoring"]
+  program(jnp.int32(1)), program(jnp.int32(4))
+
+
+def test_a_cost_leaves_out_what_happens_once_a_call():
+  seconds = {("a", 2): np.array([7.0, 9.0]), ("a", 6): np.array([15.0, 21.0])}
+  np.testing.assert_allclose(parts.costs(seconds)["a"], [2.0, 3.0])
