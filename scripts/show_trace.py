@@ -23,7 +23,8 @@ from etils import epath
 
 import specdec_t5x
 from specdec_t5x.demo.recipe import ENDE
-from specdec_t5x.report import render, trace
+from specdec_t5x.trace import render
+from specdec_t5x.trace.iterations import Iteration, trace_decode
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
   return parser
 
 
-def _trace(args: argparse.Namespace) -> tuple[trace.Iteration, ...]:
+def _trace(args: argparse.Namespace) -> tuple[Iteration, ...]:
   sampling = specdec_t5x.Sampling(args.temperature)
   for flag in ("vocabulary", "target", "draft"):
     path = getattr(args, flag)
@@ -79,7 +80,7 @@ def _trace(args: argparse.Namespace) -> tuple[trace.Iteration, ...]:
         f"--{flag}: {path!r} does not exist. `make demo` makes the demo pair, which is "
         "the default; or name files of your own."
       )
-  return trace.trace_decode(
+  return trace_decode(
     args.text,
     specdec_t5x.load_model(args.target),
     specdec_t5x.load_model(args.draft),

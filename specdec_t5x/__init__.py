@@ -13,7 +13,7 @@ _API = ("generate", "load_model", "Generation", "Model", "Sampling")
 
 
 def __getattr__(name: str):
-  # On first use: importing a room of the package should not load all of them.
+  # On first use: importing one package of ours should not load all of them.
   if name in _API:
     from specdec_t5x import api
 

@@ -10,7 +10,8 @@ from absl import flags, logging
 from t5x import gin_utils
 from t5x import infer as t5x_infer
 
-from specdec_t5x import diagnose, train
+from specdec_t5x import train
+from specdec_t5x.diagnose import __main__ as diagnose
 from tests.real_data import ROOT
 
 

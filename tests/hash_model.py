@@ -11,8 +11,8 @@ import flax.struct
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.analysis.enumeration import Setting, target_law
 from specdec_t5x.network.cache import block_mask
+from tests.exactness.enumeration import Setting, target_law
 from tests.exactness.laws import adjusted
 
 MODULUS = 97

@@ -31,9 +31,9 @@ def demo(pair: DemoPair, count: int) -> Callable[[], Tokens]:
   """Returns what makes the first texts of a demo pair's test split."""
 
   def read():
-    from specdec_t5x.demo import corpora
+    from specdec_t5x.demo import held_out
 
-    texts = [text for text, _ in corpora.held_out_texts(pair.name, count)]
+    texts = [text for text, _ in held_out.held_out_texts(pair.name, count)]
     return _encoded(pair.vocabulary, texts, pair.are_prompts, pair.max_input)
 
   return read

@@ -5,7 +5,7 @@ import tensorflow as tf
 from google.protobuf import message
 
 from specdec_t5x.core.checks import is_whole
-from specdec_t5x.data.demo.location import how_to_make
+from specdec_t5x.data.hints import how_to_make
 
 DEFAULT_T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 # What T5 models are trained with; the decoder starts from the padding id.

@@ -88,14 +88,14 @@ def _compare(pair, inputs):
   import sentencepiece
 
   from specdec_t5x import api
-  from specdec_t5x.demo import comparison, corpora
+  from specdec_t5x.demo import comparison, held_out
 
   study = comparison.Comparison(
     target=api.load_model(pair.target.checkpoint),
     drafts={part.name: api.load_model(part.checkpoint) for part in pair.drafts},
     processor=sentencepiece.SentencePieceProcessor(model_file=pair.vocabulary),
-    texts=corpora.held_out_texts(pair.name, inputs),
-    metric=corpora.METRICS.get(pair.name),
+    texts=held_out.held_out_texts(pair.name, inputs),
+    metric=held_out.METRICS.get(pair.name),
     gamma=pair.gamma,
     max_input=pair.max_input,
     max_output=pair.max_output,

@@ -5,8 +5,8 @@ import os
 from absl import logging
 
 from specdec_t5x import train
-from specdec_t5x.data.demo.vocabulary import demo_vocabulary
 from specdec_t5x.demo.recipe import DemoPair, Part
+from specdec_t5x.demo.vocabulary import demo_vocabulary
 
 # The news corpus has no more unigram pieces than about 1,070, the English one than 950.
 VOCABULARY_SIZES = {"ende": 2_000, "cnndm": 1_000, "lm": 880}

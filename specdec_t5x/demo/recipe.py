@@ -3,7 +3,7 @@
 import dataclasses
 import os
 
-from specdec_t5x.data.demo.location import COMMANDS, DIRECTORY
+from specdec_t5x.data.hints import COMMANDS, DIRECTORY
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from specdec_t5x.demo.comparison import Row
 from specdec_t5x.demo.recipe import DemoPair
+from specdec_t5x.tables import aligned
 
 HEADER = (
   "task",
@@ -35,16 +36,6 @@ def table(pair: DemoPair, rows: Sequence[Row]) -> str:
   scores = [f"{pair.metric}: plain / ours / draft alone"] if pair.metric else []
   columns = aligned([(*HEADER, *scores), *(_cells(pair, row) for row in rows)])
   return f"{columns}\n\n{NOTES}"
-
-
-def aligned(cells: Sequence[Sequence[str]]) -> str:
-  """Returns rows of cells as columns of equal width."""
-  widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-  lines = (
-    "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-    for row in cells
-  )
-  return "\n".join(line.rstrip() for line in lines)
 
 
 def _cells(pair: DemoPair, row: Row) -> tuple[str, ...]:

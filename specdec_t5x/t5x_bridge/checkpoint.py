@@ -15,7 +15,7 @@ from flax import serialization
 from t5x import checkpoints
 from t5x.train_state import InferenceState
 
-from specdec_t5x.data.demo.location import how_to_make
+from specdec_t5x.data.hints import how_to_make
 
 Shapes = Mapping[str, tuple[int, ...]]
 # The index file of T5X's format and the folder of Orbax's.

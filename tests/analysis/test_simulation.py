@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from specdec_t5x.analysis import enumeration, oracles, simulation
+from specdec_t5x.analysis import simulation
 from specdec_t5x.analysis.theory import expected_tokens
+from tests.exactness import enumeration, oracles
 
 GAMMA, SAMPLES = 3, 40_000
 # Several standard errors: a sound simulation fails once in 10,000 runs, and the seed is

@@ -12,8 +12,8 @@ from specdec_t5x import assemble
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
+from specdec_t5x.diagnose import recording
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.report import recording
 from tests import near_ties, networks
 from tests.hash_model import HashModel
 from tests.t5x_bridge import tiny

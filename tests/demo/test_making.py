@@ -6,7 +6,7 @@ from specdec_t5x.demo import commands, making, recipe
 
 TWO_STEPS = """
 include 'configs/train/demo_ende_target.gin'
-from specdec_t5x.data.demo import tasks as demo_tasks
+from specdec_t5x.demo import tasks as demo_tasks
 from specdec_t5x.network import config
 OUTPUT_DIR = '{directory}'
 VOCABULARY_PATH = '{vocabulary}'

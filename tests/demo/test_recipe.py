@@ -6,7 +6,7 @@ import gin
 import pytest
 from t5x import gin_utils
 
-from specdec_t5x.data.demo import location
+from specdec_t5x.data import hints
 from specdec_t5x.demo import recipe
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -67,9 +67,9 @@ def test_what_is_missing_is_named_and_so_is_what_makes_it(tmp_path):
   ]
   (tmp_path / pair.target.checkpoint).mkdir(parents=True)
   assert pair.target.checkpoint not in pair.missing(tmp_path)
-  assert "`make demo`" in location.how_to_make(pair.vocabulary)
-  assert "`make demo-all`" in location.how_to_make("./" + recipe.CNNDM.vocabulary)
-  assert location.how_to_make("runs/demonstration/x") == ""
+  assert "`make demo`" in hints.how_to_make(pair.vocabulary)
+  assert "`make demo-all`" in hints.how_to_make("./" + recipe.CNNDM.vocabulary)
+  assert hints.how_to_make("runs/demonstration/x") == ""
   targets = (ROOT / "Makefile").read_text()
-  for command in location.COMMANDS.values():
+  for command in hints.COMMANDS.values():
     assert f"\n{command.removeprefix('make ')}: install\n" in targets

@@ -7,9 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.analysis import enumeration
-from specdec_t5x.analysis.enumeration import Cell, Setting, explore, iterate
-from specdec_t5x.analysis.oracles import JUDGES
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import rule_for
 from specdec_t5x.core.types import Candidates, Proposal
@@ -20,7 +17,9 @@ from specdec_t5x.decoding.widths import block_widths
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.multi import IndependentDrafts
-from tests.exactness import lengths
+from tests.exactness import enumeration, lengths
+from tests.exactness.enumeration import Cell, Setting, explore, iterate
+from tests.exactness.oracles import JUDGES
 
 # Float32 may misplace so much probability at an edge of a cell; more would show.
 MARGIN = 1e-6

@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from specdec_t5x.analysis.enumeration import has_ended, iterate
 from specdec_t5x.analysis.theory import expected_tokens
 from specdec_t5x.drafters.policies import Confidence
+from tests.exactness.enumeration import has_ended, iterate
 
 
 def decode(world, setting, policy, law):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from specdec_t5x.analysis.enumeration import target_law
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from tests.exactness.driving import difference, loop_laws, loop_paths, padded
+from tests.exactness.enumeration import target_law
 from tests.hash_model import HashModel
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=4, eos_bias=-0.5) for seed in (1, 2))

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from specdec_t5x.analysis.enumeration import target_law
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.widths import block_widths
 from specdec_t5x.drafters.policies import Confidence, OnlineAlpha
 from tests.exactness.driving import difference, loop_laws, loop_paths, padded
+from tests.exactness.enumeration import target_law
 from tests.hash_model import HashModel
 
 # An end of sequence in a prompt, even at its end, ends nothing.

@@ -8,20 +8,20 @@ of uniforms, and the law of the outputs that it gives is compared.
 import numpy as np
 import pytest
 
-from specdec_t5x.analysis import oracles, theory
-from specdec_t5x.analysis.enumeration import (
+from specdec_t5x.analysis import theory
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.lenient import LenientGreedyVerification, LenientVerification
+from specdec_t5x.core.rules import RULES, get_rule, rule_for
+from specdec_t5x.core.types import Guarantee
+from tests.exactness import laws, oracles
+from tests.exactness.driving import difference, rule_laws
+from tests.exactness.enumeration import (
   Setting,
   explore,
   iterate,
   output_law,
   target_law,
 )
-from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.lenient import LenientGreedyVerification, LenientVerification
-from specdec_t5x.core.rules import RULES, get_rule, rule_for
-from specdec_t5x.core.types import Guarantee
-from tests.exactness import laws
-from tests.exactness.driving import difference, rule_laws
 
 # name, gamma, vocabulary, candidates.
 SINGLE = [("token", 3, 4, 0), ("block", 3, 4, 0)]

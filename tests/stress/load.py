@@ -28,7 +28,7 @@ from t5x import checkpoints, partitioning, utils
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.data import vocabularies
-from specdec_t5x.data.demo import tasks
+from specdec_t5x.demo import tasks
 from specdec_t5x.network.functional import network_config, network_for
 from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
 from specdec_t5x.t5x_bridge.model import (

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.analysis.divergence import first_difference
 from specdec_t5x.bench.peers.programs import (
   BASELINE,
   OURS,
@@ -22,6 +21,7 @@ from specdec_t5x.bench.peers.programs import (
 )
 from specdec_t5x.bench.walltime import Spread, Timed, alternate, median_ratio
 from specdec_t5x.decoding.state import Decoded
+from specdec_t5x.diagnose.divergence import first_difference
 
 GapFn = Callable[[int, Sequence[int], int, Sequence[int]], tuple[float, float]]
 

@@ -1,0 +1,160 @@
+"""seqio tasks over the synthetic demo corpora, made in memory when they are used.
+
+As in `specdec_t5x.data.tasks`, a function returns the name of the task it registered:
+
+  MIXTURE_OR_TASK_NAME = @tasks.demo_ende()
+  tasks.demo_ende:
+    vocabulary = @vocabulary.demo_vocabulary()
+
+The names say that the data are synthetic: their scores are no results on real data.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import seqio
+import tensorflow as tf
+
+from specdec_t5x.data import language_modeling, registry, tasks
+from specdec_t5x.demo.corpora import news, splits, translation
+
+ENDE_SIZES = {"train": 60_000, "validation": 500, "test": 500}
+CNNDM_SIZES = {"train": 8_000, "validation": 200, "test": 200}
+# Four sentences a text: as many sentences as in ENDE_SIZES.
+LM_SIZES = {"train": 15_000, "validation": 125, "test": 125}
+
+RowsFn = Callable[[str, int, int], Sequence[splits.Row]]
+
+
+def demo_ende(
+  vocabulary: seqio.Vocabulary,
+  train_size: int = ENDE_SIZES["train"],
+  validation_size: int = ENDE_SIZES["validation"],
+  test_size: int = ENDE_SIZES["test"],
+  seed: int = 0,
+  name: str | None = None,
+) -> str:
+  """Registers the synthetic English-German task, and returns its name.
+
+  Args:
+    vocabulary: for inputs and targets, such as `vocabulary.demo_vocabulary()`.
+    train_size: the number of training pairs.
+    validation_size: the number of validation pairs.
+    test_size: the number of test pairs.
+    seed: the same seed and sizes give the same pairs on every machine.
+    name: the task's name; by default `demo_synthetic_ende`, with suffixes for the
+      vocabulary and for sizes or a seed other than the defaults.
+
+  Returns:
+    The registered name.
+
+  Raises:
+    ValueError: a size is not a positive integer, or the name is taken.
+  """
+  sizes = {"train": train_size, "validation": validation_size, "test": test_size}
+  return _register(
+    "demo_synthetic_ende",
+    translation.rows,
+    sizes,
+    seed,
+    tasks.TRANSLATE_ENDE,
+    "bleu",
+    vocabulary,
+    name,
+    is_default=sizes == ENDE_SIZES and seed == 0,
+  )
+
+
+def demo_cnndm(
+  vocabulary: seqio.Vocabulary,
+  train_size: int = CNNDM_SIZES["train"],
+  validation_size: int = CNNDM_SIZES["validation"],
+  test_size: int = CNNDM_SIZES["test"],
+  seed: int = 0,
+  name: str | None = None,
+) -> str:
+  """As `demo_ende`, for synthetic news articles with highlights, scored by ROUGE."""
+  sizes = {"train": train_size, "validation": validation_size, "test": test_size}
+  return _register(
+    "demo_synthetic_cnndm",
+    news.rows,
+    sizes,
+    seed,
+    tasks.SUMMARIZE,
+    "rouge",
+    vocabulary,
+    name,
+    is_default=sizes == CNNDM_SIZES and seed == 0,
+  )
+
+
+def demo_lm(
+  vocabulary: seqio.Vocabulary,
+  train_size: int = LM_SIZES["train"],
+  validation_size: int = LM_SIZES["validation"],
+  test_size: int = LM_SIZES["test"],
+  seed: int = 0,
+  prompt_words: int = language_modeling.PROMPT_WORDS,
+  name: str | None = None,
+) -> str:
+  """As `demo_ende`, for language modelling of the English: texts of four sentences.
+
+  `inputs` are a text's first `prompt_words` words, `targets` the rest; see
+  `specdec_t5x.data.language_modeling`.
+  """
+  sizes = {"train": train_size, "validation": validation_size, "test": test_size}
+  splits.check_sizes(sizes, seed)
+  if name is None:
+    settings = (sizes, seed, prompt_words)
+    is_default = settings == (LM_SIZES, 0, language_modeling.PROMPT_WORDS)
+    name = _name("demo_synthetic_lm", vocabulary, settings, is_default)
+  return language_modeling.register_texts(
+    name,
+    {split: ("synthetic", split, size, seed) for split, size in sizes.items()},
+    lambda origin: translation.english_texts(*origin[1:]),
+    vocabulary,
+    prompt_words,
+  )
+
+
+def _register(
+  base: str,
+  rows: RowsFn,
+  sizes: dict[str, int],
+  seed: int,
+  prefix: str,
+  metric: str,
+  vocabulary: seqio.Vocabulary,
+  name: str | None,
+  is_default: bool,
+) -> str:
+  splits.check_sizes(sizes, seed)
+  origin = ("synthetic", base, *sizes.items(), seed)
+  if name is None:
+    name = _name(base, vocabulary, origin, is_default)
+  spec = registry.TaskSpec(origin, ("source", "target"), prefix, vocabulary, metric)
+
+  def dataset_fn(
+    split: str, shuffle_files: bool = False, seed: int | None = None
+  ) -> tf.data.Dataset:
+    sources, targets = zip(*rows(split, sizes[split], origin[-1]), strict=True)
+    # Tensors, so that the iterator's position can be saved in a checkpoint, as in
+    # `pairs.register_pairs`.
+    dataset = tf.data.Dataset.from_tensor_slices(
+      {"source": list(sources), "target": list(targets)}
+    )
+    return dataset.shuffle(len(sources), seed=seed) if shuffle_files else dataset
+
+  return registry.register(
+    name, spec, lambda: seqio.FunctionDataSource(dataset_fn, tuple(sizes), sizes)
+  )
+
+
+def _name(
+  base: str, vocabulary: seqio.Vocabulary, settings: tuple, is_default: bool
+) -> str:
+  """Returns the task's name, with suffixes for what is not the default."""
+  name = registry.name_with_vocabulary(base, vocabulary)
+  if is_default:
+    return name
+  return f"{name}_s{hashlib.sha256(repr(settings).encode()).hexdigest()[:8]}"

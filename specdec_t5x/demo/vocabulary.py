@@ -1,0 +1,139 @@
+"""A small SentencePiece vocabulary for the demo corpora, trained where it is absent."""
+
+import contextlib
+import io
+import json
+import os
+import string
+import tempfile
+from collections.abc import Iterator
+
+import sentencepiece
+import seqio
+
+from specdec_t5x.data import tasks
+from specdec_t5x.demo.corpora import news, translation
+
+# Raise it when the corpora or the training change, so that old files are refused.
+_VERSION = 1
+_CORPORA = ("ende", "cnndm", "lm")
+# Characters that the sample of texts may lack are encodable all the same.
+_REQUIRED = f"{string.ascii_letters}{string.digits}äöüÄÖÜß.,?'-:\""
+_SENTENCES = 12_000
+_ARTICLES = 1_200
+
+
+def demo_vocabulary(
+  path: str, size: int = 2_000, corpora: str = "ende", seed: int = 0
+) -> seqio.SentencePieceVocabulary:
+  """Returns the vocabulary at a path; trains and writes it first where it is absent.
+
+  Args:
+    path: the .model file on a local disk. The settings are recorded beside it, at
+      `path` + ".settings.json".
+    size: the number of pieces, padding, end of sequence and unknown included.
+    corpora: "ende", "cnndm", "lm" (the English of "ende"), or several with commas for
+      one vocabulary for all.
+    seed: of the training data, as in the tasks.
+
+  Returns:
+    The vocabulary: T5's special ids, no extra ids.
+
+  Raises:
+    ValueError: an unknown corpus, a size that can't be trained, or a file that is
+      there but was made with other settings, or not by this function.
+  """
+  if not isinstance(size, int) or size < 1:
+    raise ValueError(f"size is {size!r}, expected a positive integer such as 2000.")
+  settings = {
+    "version": _VERSION,
+    "size": size,
+    "corpora": sorted(corpora.split(",")),
+    "seed": seed,
+  }
+  if not set(settings["corpora"]) <= set(_CORPORA):
+    raise ValueError(
+      f"corpora is {corpora!r}, expected {', '.join(_CORPORA)} or several with commas."
+    )
+  if os.path.exists(path):
+    _check_settings(path, settings)
+  else:
+    _train(path, settings)
+  return seqio.SentencePieceVocabulary(path, extra_ids=0)
+
+
+def _check_settings(path: str, wanted: dict) -> None:
+  """Raises a ValueError where the file was not made with the wanted settings."""
+  record = f"{path}.settings.json"
+  if not os.path.exists(record):
+    raise ValueError(
+      f"{path} is there without {record}, so what it was made from is not known. "
+      "Remove it to train it again, or choose another path."
+    )
+  with open(record, encoding="utf-8") as file:
+    found = json.load(file)
+  if found != wanted:
+    raise ValueError(
+      f"{path} was made with {found}, expected {wanted}. Choose another path, or "
+      "remove the file to train it again."
+    )
+
+
+def texts(corpora: list[str], seed: int) -> Iterator[str]:
+  """Yields the training texts of both sides, prefixes included."""
+  if "ende" in corpora:
+    for source, target in translation.rows("train", _SENTENCES, seed):
+      yield tasks.TRANSLATE_ENDE + source
+      yield target
+  if "lm" in corpora:
+    yield from (source for source, _ in translation.rows("train", _SENTENCES, seed))
+  if "cnndm" in corpora:
+    for source, target in news.rows("train", _ARTICLES, seed):
+      yield tasks.SUMMARIZE + source
+      yield from target.split("\n")
+
+
+def _train(path: str, settings: dict) -> None:
+  """Trains in a temporary directory beside the path and moves the files there."""
+  directory = os.path.dirname(os.path.abspath(path))
+  os.makedirs(directory, exist_ok=True)
+  with tempfile.TemporaryDirectory(prefix=".incomplete-", dir=directory) as staging:
+    # Written through memory: a file's name would become a part of the model.
+    model = io.BytesIO()
+    with _explained(settings["size"]):
+      sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=texts(settings["corpora"], settings["seed"]),
+        model_writer=model,
+        model_type="unigram",
+        vocab_size=settings["size"],
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        character_coverage=1.0,
+        required_chars=_REQUIRED,
+        split_digits=True,
+        input_sentence_size=2 * _SENTENCES + 5 * _ARTICLES,
+        shuffle_input_sentence=False,
+        num_threads=1,
+        minloglevel=2,
+      )
+    trained = os.path.join(staging, "trained.model")
+    with open(trained, "wb") as file:
+      file.write(model.getvalue())
+    record = os.path.join(staging, "settings.json")
+    with open(record, "w", encoding="utf-8") as file:
+      json.dump(settings, file, indent=2)
+    # The settings first: a model without them would be refused.
+    os.replace(record, f"{path}.settings.json")
+    os.replace(trained, path)
+
+
+@contextlib.contextmanager
+def _explained(size: int) -> Iterator[None]:
+  try:
+    yield
+  except RuntimeError as error:
+    raise ValueError(
+      f"SentencePiece can't train {size} pieces: {error} Choose another size."
+    ) from error

@@ -1,0 +1,268 @@
+"""Is it a bug or rounding? Compares greedy speculation with plain decoding.
+
+  python -m specdec_t5x.diagnose
+  python -m specdec_t5x.diagnose --target DIR --draft DIR --vocabulary FILE \
+    --input FILE --prefix "translate English to German: " --dtypes float32 bfloat16
+
+Decodes every input both ways, finds where each pair of outputs parts, and says whether
+the two tokens are a numerical tie there: a block and a single token are products of
+different shapes, which round differently. With --strict the plain run scores in blocks
+of gamma + 1 too, and the outputs should be equal bit for bit. To see what another run
+saw, give its batch size, max_length and dtype: ties turn with them.
+
+Exits with 0 where all differences are ties or there are none, with 1 where there is
+another, and with 2 where the input is bad. What the verdicts mean, and how rounding is
+told from a bug: `specdec_t5x.diagnose.divergence`.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import textwrap
+from collections.abc import Sequence
+
+if __name__ == "__main__":
+  from specdec_t5x.quiet import import_quietly
+
+  import_quietly("tensorflow")
+
+import jax
+import sentencepiece
+from etils import epath
+
+from specdec_t5x import api
+from specdec_t5x.data.tasks import TRANSLATE_ENDE
+from specdec_t5x.demo.corpora import translation
+from specdec_t5x.demo.recipe import ENDE
+from specdec_t5x.demo.tasks import ENDE_SIZES
+from specdec_t5x.diagnose.divergence import DIFFERENT, Report
+from specdec_t5x.diagnose.recording import Settings, compare
+from specdec_t5x.network.config import DTYPES
+from specdec_t5x.tables import aligned
+from specdec_t5x.trace.iterations import pieces
+
+HEADER = (
+  *("line", "position", "plain", "speculative", "gap plain", "gap speculative"),
+  *("logits differ by", "verdict"),
+)
+TOO_LONG = 20  # Rows of the table; JSON has all.
+ADVICE = {
+  "none": "Nothing to do.",
+  "ties": (
+    "Rounding, no bug: score in float32 to make ties rarer, or compare with the strict "
+    "baseline (--strict here, BLOCK = GAMMA + 1 in configs/baseline_*.gin)."
+  ),
+  "strict": (
+    "The two runs have products of the same shape, yet this machine does not compute "
+    "them alike; outputs can be compared up to ties only."
+  ),
+  "bugs": (
+    "Rounding does not explain this: see the reasons above. Please report it with the "
+    "--json file and the versions that `python -m specdec_t5x.doctor` prints."
+  ),
+  "beyond": (
+    "Logits differ by more than rounding where the outputs agree: likely a bug that "
+    "other inputs will show."
+  ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Compares the runs that the flags name; returns the exit status.
+
+  Args:
+    argv: the flags; the process's own where None.
+  """
+  parser = _parser()
+  args = parser.parse_args(argv)
+  try:
+    texts = _texts(args)
+    processor = _processor(args)
+    reports = {name: _compare(args, texts, processor, name) for name in args.dtypes}
+    if args.json:
+      document = _document(args, texts, processor, reports)
+      epath.Path(args.json).write_text(json.dumps(document, indent=2) + "\n")
+  except (ValueError, OSError) as error:
+    parser.exit(2, f"{parser.prog}: error: {error}\n")
+  print("\n\n".join(_render(*item, args, processor) for item in reports.items()))
+  return int(any(report.bugs for report in reports.values()))
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    prog="python -m specdec_t5x.diagnose",
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  add = parser.add_argument
+  add("--target", default=ENDE.target.checkpoint, help="checkpoint (%(default)s)")
+  add("--draft", default=ENDE.drafts[0].checkpoint, help="checkpoint (%(default)s)")
+  add("--vocabulary", default=ENDE.vocabulary, help="SentencePiece (%(default)s)")
+  add("--input", metavar="FILE", help="an example a line (the demo's test set)")
+  add("--examples", type=int, help="the first so many (100 of the demo's, or all)")
+  add("--prefix", help="before each line ('' with --input, else the demo task's)")
+  add("--gamma", type=int, default=ENDE.gamma, help="tokens drafted (%(default)s)")
+  add("--max_length", type=int, default=128, help="room for an output (%(default)s)")
+  add("--batch_size", type=int, default=16, help="decoded at once (%(default)s)")
+  add("--dtypes", nargs="+", choices=DTYPES, default=["float32"], help="(float32)")
+  add("--strict", action="store_true", help="the plain run scores in blocks, too")
+  add("--json", metavar="FILE", help="gets everything that was found")
+  return parser
+
+
+def _texts(args) -> list[str]:
+  """Returns the inputs, with their prefix."""
+  if args.examples is not None and args.examples < 1:
+    raise ValueError(f"--examples must be at least 1, got {args.examples}.")
+  prefix = args.prefix
+  if args.input is None:
+    count = 100 if args.examples is None else args.examples
+    if count > ENDE_SIZES["test"]:
+      raise ValueError(
+        f"--examples: the demo's test set has {ENDE_SIZES['test']} lines, got {count}. "
+        "Name a file of your own with --input."
+      )
+    rows = translation.rows("test", ENDE_SIZES["test"])[:count]
+    lines = [english for english, _ in rows]
+    prefix = TRANSLATE_ENDE if prefix is None else prefix
+  else:
+    path = epath.Path(args.input)
+    if not path.is_file():
+      raise ValueError(
+        f"--input: {args.input!r} is no file. Name one of lines of text."
+      )
+    try:
+      lines = path.read_text().splitlines()[: args.examples]
+    except UnicodeDecodeError as error:
+      raise ValueError(
+        f"--input: {args.input!r} is not UTF-8 text: {error}."
+      ) from error
+  if not any(line.strip() for line in lines):
+    raise ValueError(f"--input: {args.input!r} has no text. Give an example a line.")
+  return [(prefix or "") + line for line in lines]
+
+
+def _processor(args) -> sentencepiece.SentencePieceProcessor:
+  """Returns the vocabulary, once it is clear that all files are there."""
+  for flag in ("vocabulary", "target", "draft"):
+    path = getattr(args, flag)
+    if not epath.Path(path).exists():
+      raise ValueError(
+        f"--{flag}: {path!r} does not exist. `make demo` makes the demo pair, which is "
+        "the default; or name files of your own."
+      )
+  if args.json and not epath.Path(args.json).parent.is_dir():
+    raise ValueError(
+      f"--json: {args.json!r} lies in no folder. Make that folder first."
+    )
+  try:
+    return sentencepiece.SentencePieceProcessor(model_file=args.vocabulary)
+  except (RuntimeError, OSError) as error:
+    raise ValueError(
+      f"--vocabulary: {args.vocabulary!r} is no SentencePiece model ({error}). Name "
+      "the one that target and draft were trained with."
+    ) from error
+
+
+def _compare(args, texts, processor, dtype) -> Report:
+  settings = Settings(
+    *(args.gamma, args.max_length, args.batch_size, processor.eos_id(), args.strict)
+  )
+  target, draft = (api.load_model(path, dtype) for path in (args.target, args.draft))
+  size = target.network.config.vocab_size
+  if processor.vocab_size() > size:
+    raise ValueError(
+      f"--vocabulary: {args.vocabulary!r} has {processor.vocab_size()} tokens, the "
+      f"target's vocab_size is {size}. Name the one that it was trained with."
+    )
+  ids = [[*processor.encode(text), processor.eos_id()] for text in texts]
+  return compare(target, draft, ids, settings)
+
+
+def _render(dtype: str, report: Report, args, processor) -> str:
+  """Returns what was found in one dtype: summary, noise, differences and advice."""
+  shape = f"{args.gamma + 1} tokens a call" if args.strict else "one token a call"
+  different, distance, rounding = report.differences, report.distance, report.rounding
+  lines = [
+    f"{dtype}: {len(different)} of {report.examples} outputs differ: {report.ties} "
+    f"ties, {report.bugs} {DIFFERENT} (gamma {args.gamma}, plain run {shape})",
+    f"  logits, plain against speculative: median {distance.median:.2g}, largest "
+    f"{distance.largest:.2g}, equal bit for bit at {report.identical} of "
+    f"{report.positions} positions",
+    f"  logits, plain against a whole pass: median {rounding.median:.2g}, largest "
+    f"{rounding.largest:.2g} (rounding, without speculation)",
+    f"  top-2 gap: smallest {report.smallest_gap:.2g}; {report.close} positions are "
+    "within twice the largest rounding, where a tie can turn",
+  ]
+  if different:
+    rows = [_cells(difference, processor) for difference in different[:TOO_LONG]]
+    lines += ["", *textwrap.indent(aligned([HEADER, *rows]), "  ").splitlines()]
+  if len(different) > TOO_LONG:
+    lines.append(f"  and {len(different) - TOO_LONG} more; --json FILE has them all")
+  reasons = {x.reason: x.example + 1 for x in reversed(different) if x.verdict != "tie"}
+  lines += [f"  {DIFFERENT}: line {line}: {why}" for why, line in reasons.items()]
+  for name in _advice(report, args):
+    lines += textwrap.wrap(f"  -> {ADVICE[name]}", 88, subsequent_indent=" " * 5)
+  return "\n".join(lines)
+
+
+def _advice(report: Report, args) -> list[str]:
+  names = []
+  if report.bugs:
+    names.append("bugs")
+  elif report.beyond:
+    names.append("beyond")
+  if report.ties and not args.strict:
+    names.append("ties")
+  if args.strict and report.identical < report.positions and not names:
+    names.append("strict")
+  return names or ["none"]
+
+
+def _cells(difference, processor) -> tuple[str, ...]:
+  return (
+    str(difference.example + 1),
+    str(difference.position + 1),
+    *(_token(token, processor) for token in difference.tokens),
+    *(f"{gap:.2g}" for gap in difference.gaps),
+    f"{difference.distance:.2g}",
+    difference.verdict,
+  )
+
+
+def _token(token, processor) -> str:
+  return "(none)" if token is None else f"{pieces(processor, [token])[0]} ({token})"
+
+
+def _document(args, texts, processor, reports) -> dict:
+  """Returns everything that was found, for JSON."""
+  device = jax.devices()[0]
+  return {
+    "settings": vars(args),
+    "jax": jax.__version__,
+    "device": f"{device.platform} {device.device_kind}",
+    "dtypes": {
+      name: {
+        **dataclasses.asdict(report),
+        "ties": report.ties,
+        "bugs": report.bugs,
+        "differences": [
+          {
+            **dataclasses.asdict(difference),
+            "text": texts[difference.example],
+            "pieces": [
+              None if token is None else pieces(processor, [token])[0]
+              for token in difference.tokens
+            ],
+          }
+          for difference in report.differences
+        ],
+      }
+      for name, report in reports.items()
+    },
+  }
+
+
+if __name__ == "__main__":
+  sys.exit(main())

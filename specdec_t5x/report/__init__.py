@@ -1,1 +1,0 @@
-"""What is shown to people: the trace of a decode, as text and as an image."""

@@ -1,0 +1,1 @@
+"""One decode, iteration by iteration (`iterations`), as text and image (`render`)."""

@@ -1,0 +1,161 @@
+"""Draws a trace: for terminals, in plain characters, and as an SVG image.
+
+One line an iteration; the colours are those of Leviathan et al., ICML 2023, figure 1,
+and two more: tokens after the rejected one are dim, the bonus token is cyan.
+"""
+
+import dataclasses
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from xml.sax.saxutils import escape, quoteattr
+
+from specdec_t5x.trace.iterations import Iteration
+
+
+@dataclasses.dataclass(frozen=True)
+class Style:
+  """How one kind of token looks.
+
+  Attributes:
+    ansi: its terminal attributes.
+    marks: what encloses it where there are no colours.
+    ink: its colour in an image.
+    paper: the colour behind it.
+    decoration: its line in an image.
+  """
+
+  ansi: str
+  marks: tuple[str, str]
+  ink: str
+  paper: str
+  decoration: str = "none"
+
+
+STYLES = {
+  "accepted": Style("32", ("", ""), "#116329", "#dafbe1"),
+  "rejected": Style("31;9", ("[", "]"), "#a40e26", "#ffe5e2", "line-through"),
+  "discarded": Style("2", ("(", ")"), "#6e7781", "#f3f4f6"),
+  "recovered": Style("34", ("{", "}"), "#0a3fa8", "#d6e4ff"),
+  "bonus": Style("36", ("+", ""), "#05606b", "#c9f4f4"),
+}
+
+# Pixels of an image: of one character, between lines, around tokens and at the border.
+_CHARACTER, _LINE, _GAP, _BORDER = 8.4, 26, 5, 18
+_NUMBER_COLUMNS = 4
+
+Span = tuple[str, str]  # A kind of token, and its piece.
+
+
+def to_ansi(iterations: Sequence[Iteration]) -> str:
+  """Returns the trace with a terminal's colours, the legend first."""
+  return _to_text(
+    iterations, lambda kind, piece: f"\033[{STYLES[kind].ansi}m{piece}\033[0m"
+  )
+
+
+def to_plain(iterations: Sequence[Iteration]) -> str:
+  """Returns the trace with marks for colours, the legend first."""
+  return _to_text(iterations, lambda kind, piece: piece.join(STYLES[kind].marks))
+
+
+def to_svg(iterations: Sequence[Iteration], title: str) -> str:
+  """Returns the trace as an SVG image that needs no other file.
+
+  It is drawn on a white sheet, so it reads alike on light and dark pages.
+  """
+  title = _visible(title)
+  indent = _BORDER + _NUMBER_COLUMNS * _CHARACTER
+  lines = [_legend(), *map(_spans, iterations)]
+  starts = [_BORDER] + [indent] * len(iterations)
+  tops = [_BORDER + _LINE * (1.25 + number) for number in range(len(lines))]
+  # The lines of tokens stand a little apart from the legend.
+  tops[1:] = [top + _LINE / 4 for top in tops[1:]]
+  body = [_text(_BORDER, _BORDER, title, 'class="title"')]
+  width = _BORDER + _columns(title) * _CHARACTER
+  for number, (spans, left, top) in enumerate(zip(lines, starts, tops, strict=True)):
+    if number:
+      body.append(_text(_BORDER, top, str(number), 'class="number"'))
+    for kind, piece in spans:
+      body += _token(kind, piece, left, top)
+      left += _token_width(piece) + _GAP
+    width = max(width, left - _GAP)
+  return _sheet(body, title, width + _BORDER, tops[-1] + _LINE + _BORDER - _GAP)
+
+
+def _spans(iteration: Iteration) -> Iterator[Span]:
+  yield from (("accepted", piece) for piece in iteration.accepted)
+  if iteration.rejected is not None:
+    yield "rejected", iteration.rejected
+  yield from (("discarded", piece) for piece in iteration.discarded)
+  if iteration.kind is not None:
+    yield iteration.kind, iteration.emitted
+
+
+def _legend() -> list[Span]:
+  return [(kind, kind) for kind in STYLES]
+
+
+def _to_text(iterations, mark) -> str:
+  show = lambda spans: " ".join(mark(kind, _visible(piece)) for kind, piece in spans)
+  lines = [f"{n:>3}  {show(_spans(it))}" for n, it in enumerate(iterations, start=1)]
+  return "\n".join([show(_legend()), *lines]) + "\n"
+
+
+def _visible(text: str) -> str:
+  """Returns the text without what would break a line, a terminal or XML."""
+  return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _columns(text: str) -> int:
+  """Returns how many columns of a monospaced font the text takes."""
+  wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+  return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
+
+
+def _token_width(piece: str) -> float:
+  return _columns(_visible(piece)) * _CHARACTER + 2 * _GAP
+
+
+def _token(kind: str, piece: str, left: float, top: float) -> list[str]:
+  box = (
+    f'<rect x="{left:.1f}" y="{top:.1f}" width="{_token_width(piece):.1f}" '
+    f'height="{_LINE - _GAP}" rx="4" fill="{STYLES[kind].paper}"/>'
+  )
+  return [box, _text(left + _GAP, top, _visible(piece), f'class="{kind}"')]
+
+
+def _text(left: float, top: float, text: str, attributes: str) -> str:
+  # With the length given, the boxes fit in whatever font the reader's machine has.
+  length = f'textLength="{_columns(text) * _CHARACTER:.1f}"'
+  baseline = top + (_LINE - _GAP) * 0.7
+  return (
+    f'<text x="{left:.1f}" y="{baseline:.1f}" {length} lengthAdjust="spacingAndGlyphs" '
+    f"{attributes}>{escape(text)}</text>"
+  )
+
+
+def _sheet(body: Iterable[str], title: str, width: float, height: float) -> str:
+  inks = [
+    f".{kind} {{ fill: {style.ink}; text-decoration: {style.decoration} }}"
+    for kind, style in STYLES.items()
+  ]
+  return "\n".join(
+    [
+      f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" '
+      f'height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
+      f"aria-label={quoteattr(title)}>",
+      f"<title>{escape(title)}</title>",
+      "<style>",
+      "text { font: 14px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace;"
+      " white-space: pre }",
+      ".title { fill: #1f2328; font-weight: bold }",
+      ".number { fill: #6e7781 }",
+      *inks,
+      "</style>",
+      f'<rect x="0.5" y="0.5" width="{width - 1:.1f}" height="{height - 1:.1f}" rx="8" '
+      'fill="#ffffff" stroke="#d0d7de"/>',
+      *body,
+      "</svg>",
+      "",
+    ]
+  )

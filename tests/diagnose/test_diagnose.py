@@ -1,0 +1,208 @@
+"""`python -m specdec_t5x.diagnose` on a tiny pair, right and with planted bugs."""
+
+import dataclasses
+import json
+import pathlib
+
+import jax.numpy as jnp
+import pytest
+
+from specdec_t5x import api, assemble
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.token import TokenVerification
+from specdec_t5x.core.types import Verdict
+from specdec_t5x.diagnose import __main__ as diagnose
+from specdec_t5x.diagnose.divergence import Difference, Report, Spread
+from tests import near_ties
+from tests.t5x_bridge import tiny
+
+FLAGS = ("--gamma=3", "--max_length=10", "--batch_size=4")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+  """Flags that name a pair, its vocabulary and five lines of text."""
+  root = tmp_path_factory.mktemp("diagnose")
+  text = root / "lines.txt"
+  text.write_text("\n".join(tiny.sentences(5, seed=4)))
+  return {
+    "target": tiny.save_t5x(root / "t", tiny.TARGET, seed=1),
+    "draft": tiny.save_t5x(root / "d", tiny.DRAFT, seed=2),
+    "vocabulary": tiny.train_vocabulary(root),
+    "input": str(text),
+  }
+
+
+def run(files, *flags):
+  return diagnose.main(
+    [*(f"--{name}={path}" for name, path in files.items()), *FLAGS, *flags]
+  )
+
+
+def test_equal_bits_are_reported(files, tmp_path, capsys):
+  path = tmp_path / "report.json"
+  assert run(files, "--strict", "--dtypes=bfloat16", f"--json={path}") == 0
+  printed = capsys.readouterr().out
+  assert "bfloat16: 0 of 5 outputs differ: 0 ties, 0 DIFFERENT" in printed
+  assert "-> Nothing to do." in printed
+  document = json.loads(path.read_text())
+  assert document["settings"]["gamma"] == 3
+  (report,) = document["dtypes"].values()
+  assert report["identical"] == report["positions"] > 5
+  assert report["distance"]["largest"] == 0
+
+
+TIE = Difference(
+  *(2, 4, (5, 6), ((9.0, 8.9), (8.9, 9.0), (9.0, 9.0)), (0.1, 0.1), 0.2, 0.3),
+  *("tie", "both tokens are best up to rounding"),
+)
+BUG = dataclasses.replace(TIE, example=3, verdict="DIFFERENT", reason="a bug")
+CLEAN = Report(5, 40, 0, Spread(0.1, 0.2), Spread(0.1, 0.2), 0.01, 3, 0, ())
+
+
+@pytest.mark.parametrize(
+  ("flags", "found", "status", "advice"),
+  [
+    ([], {}, 0, "Nothing to do."),
+    ([], {"differences": (TIE,)}, 0, "Rounding, no bug"),
+    (["--strict"], {"differences": (TIE,)}, 0, "this machine does not compute"),
+    ([], {"differences": (TIE, BUG)}, 1, "Rounding does not explain this"),
+    ([], {"beyond": 2}, 0, "likely a bug that other inputs will show"),
+  ],
+)
+def test_each_dtype_has_its_verdict_and_advice(
+  files, monkeypatch, capsys, flags, found, status, advice
+):
+  reports = {
+    "float32": dataclasses.replace(CLEAN, identical=40),
+    "bfloat16": dataclasses.replace(CLEAN, **found),
+  }
+  monkeypatch.setattr(diagnose, "_compare", lambda *args: reports[args[-1]])
+  assert run(files, "--dtypes", "float32", "bfloat16", *flags) == status
+  first, second = capsys.readouterr().out.split("\n\nbfloat16: ")
+  assert first.startswith("float32: 0 of 5 outputs differ")
+  assert first.endswith("-> Nothing to do.")
+  assert advice in " ".join(second.split())
+  assert ("  3     5         " in second) == ("differences" in found)
+  assert ("DIFFERENT: line 4: a bug" in second) == (status == 1)
+
+
+class Gullible(TokenVerification):
+  """Accepts whatever was drafted: a planted bug."""
+
+  def verify(self, target_probs, proposal, uniforms):
+    verdict = super().verify(target_probs, proposal, uniforms)
+    return Verdict(proposal.num_valid, verdict.next_token)
+
+
+def test_a_rule_that_accepts_everything_is_different(
+  files, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setitem(RULES, "token", Gullible())
+  path = tmp_path / "report.json"
+  assert run(files, f"--json={path}") == 1
+  printed = capsys.readouterr().out
+  assert "the speculative run's token is not the best by its own logits" in printed
+  assert "-> Rounding does not explain this" in printed
+  (report,) = json.loads(path.read_text())["dtypes"].values()
+  assert report["bugs"] == len(report["differences"]) > 0
+  difference = report["differences"][0]
+  assert difference["text"] in pathlib.Path(files["input"]).read_text()
+  assert len(difference["pieces"]) == len(difference["tokens"]) == 2
+  assert difference["verdict"] == "DIFFERENT"
+
+
+def corrupted(prepare):
+  """Lets the speculative run alone forget the first token's entries, in one layer."""
+
+  def prepare_corrupted(*args):
+    spec, state = prepare(*args)
+
+    def extend(cache, tokens):
+      forget = lambda buffer: buffer.at[:, :, 0].multiply(jnp.float32(-1.0))
+      is_later = (cache.index > 0)[:, None, None, None]
+      values = jnp.where(is_later, forget(cache.values[0]), cache.values[0])
+      cache = cache.replace(values=(values, *cache.values[1:]))
+      return spec.extend(cache, tokens)
+
+    return dataclasses.replace(spec, extend=extend), state
+
+  return prepare_corrupted
+
+
+def test_a_corrupted_cache_is_different(files, monkeypatch, capsys):
+  monkeypatch.setattr(assemble, "prepare", corrupted(assemble.prepare))
+  assert run(files) == 1
+  assert "the runs' logits differ by more than rounding" in capsys.readouterr().out
+
+
+def test_near_ties_are_ties(files, monkeypatch, capsys):
+  network, params = near_ties.target("float32")
+  twin = api.Model(network, params)
+  _, both = near_ties.pair("float32", gamma=3)
+  draft = api.Model(network, both["draft"])
+  load = lambda path, dtype: twin if path == files["target"] else draft
+  monkeypatch.setattr(api, "load_model", load)
+  longer = "--max_length=30"
+  assert run(files, longer) == 0
+  printed = capsys.readouterr().out
+  assert " 0 DIFFERENT" in printed
+  assert "  tie\n" in printed
+  assert "-> Rounding, no bug" in printed
+  # In blocks of one shape even these are equal.
+  assert run(files, longer, "--strict") == 0
+  assert "float32: 0 of 5 outputs differ" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    (["--target=nowhere"], "--target: 'nowhere' does not exist. `make demo`"),
+    (["--input=nowhere"], "--input: 'nowhere' is no file"),
+    (["--json=nowhere/a.json"], "--json: 'nowhere/a.json' lies in no folder"),
+    (["--gamma=0"], "gamma must be at least 1"),
+    (["--examples=0"], "--examples must be at least 1"),
+    (["--dtypes", "float64"], "invalid choice: 'float64'"),
+  ],
+)
+def test_bad_input_is_one_line_and_status_2(files, flags, message, capsys):
+  with pytest.raises(SystemExit) as stopped:
+    run(files, *flags)
+  assert stopped.value.code == 2
+  captured = capsys.readouterr()
+  last = captured.err.splitlines()[-1]
+  assert message in last
+  assert last.startswith("python -m specdec_t5x.diagnose: error: ")
+  assert captured.out == ""
+
+
+def test_files_of_the_wrong_kind(files, tmp_path, capsys):
+  (tmp_path / "latin").write_bytes(b"caf\xe9")
+  (tmp_path / "empty").write_text("\n\n")
+  for flag, name, message in [
+    ("input", "latin", "is not UTF-8"),
+    ("input", "empty", "has no text"),
+    ("vocabulary", "empty", "is no SentencePiece model"),
+  ]:
+    with pytest.raises(SystemExit) as stopped:
+      run(files, f"--{flag}={tmp_path / name}")
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_without_the_demo_pair_it_says_how_to_make_it(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(SystemExit) as stopped:
+    diagnose.main([])
+  assert stopped.value.code == 2
+  assert "`make demo`" in capsys.readouterr().err
+
+
+def test_the_demos_lines_are_the_default():
+  args = diagnose._parser().parse_args(["--examples=3"])
+  texts = diagnose._texts(args)
+  assert len(texts) == 3
+  assert all(text.startswith("translate English to German: ") for text in texts)
+  args = diagnose._parser().parse_args(["--examples=501"])
+  with pytest.raises(ValueError, match="has 500 lines"):
+    diagnose._texts(args)

@@ -1,0 +1,240 @@
+"""The exact law of what speculative decoding puts out, by enumeration in float64.
+
+A random algorithm is written as a plain function of a `World`, which it asks for every
+random outcome; `explore` runs it once for each combination of outcomes that can happen.
+`iterate` is one iteration of speculative decoding written that way, on laws that are
+functions of the prefix, and `output_law` the law of whole outputs. Nothing here shares
+code with the decoding that it judges: NumPy and Python alone.
+
+Each path also says in which cell every uniform lies. Driven with uniforms from
+there, the compiled rules and the compiled loop must take the same path; then their law
+is the enumerated one (tests/exactness/).
+
+Shapes: V vocabulary.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+Tokens = tuple[int, ...]
+LawFn = Callable[[Tokens], Float[np.ndarray, "V"]]
+
+
+class Cell(NamedTuple):
+  """Where a uniform lies on a path: in [low, high) of [0, 1).
+
+  Attributes:
+    low: the lower edge.
+    high: the upper edge.
+    reached: the probability that the path comes to this uniform at all.
+  """
+
+  low: float
+  high: float
+  reached: float
+
+
+class World:
+  """The outcomes of one run: as prescribed at first, then the first possible ones.
+
+  Attributes:
+    probability: of all outcomes so far.
+    cells: by the uniform's name, where it lies.
+    untaken: the choices that lead to the runs not taken.
+  """
+
+  def __init__(self, choices: tuple[int, ...] = ()):
+    self._prescribed, self._taken = choices, ()
+    self.probability, self.cells, self.untaken = 1.0, {}, []
+
+  def draw(self, name: Any, law: Float[np.ndarray, "V"]) -> int:
+    """Returns a token drawn from `law`, by the uniform called `name`."""
+    edges = np.concatenate([[0.0], np.cumsum(law)]) / np.sum(law)
+    possible = np.flatnonzero(np.diff(edges) > 0)
+    token = int(possible[self._choose(len(possible))])
+    self._note(name, edges[token], edges[token + 1])
+    return token
+
+  def flip(self, name: Any, chance: float) -> bool:
+    """Returns whether something of this chance happened: uniform < chance."""
+    outcomes = [o for o, c in ((True, chance), (False, 1 - chance)) if c > 0]
+    happened = outcomes[self._choose(len(outcomes))]
+    self._note(name, 0.0 if happened else chance, chance if happened else 1.0)
+    return happened
+
+  def _choose(self, count):
+    """Returns which of `count` outcomes comes about; keeps the others for later."""
+    depth = len(self._taken)
+    if depth < len(self._prescribed):
+      choice = self._prescribed[depth]
+    else:
+      choice = 0
+      self.untaken += [(*self._taken, other) for other in range(1, count)]
+    self._taken += (choice,)
+    return choice
+
+  def _note(self, name, low, high):
+    self.cells[name] = Cell(low, high, self.probability)
+    self.probability *= high - low
+
+
+@dataclasses.dataclass(frozen=True)
+class Path:
+  """One way that a run can go.
+
+  Attributes:
+    result: of the run.
+    probability: of this way.
+    cells: where each uniform lies, by its name; those never used are not named.
+  """
+
+  result: Any
+  probability: float
+  cells: dict[Any, Cell]
+
+
+def explore(program: Callable[[World], Any]) -> Iterator[Path]:
+  """Yields every path of `program` that has a probability; they sum to 1."""
+  pending = [()]
+  while pending:
+    world = World(pending.pop())
+    result = program(world)
+    pending += world.untaken
+    yield Path(result, world.probability, world.cells)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """Speculative decoding with laws that are functions of the prefix.
+
+  Attributes:
+    target: p.
+    draft: q.
+    judge: the rule, one of `oracles.JUDGES`.
+    gamma: length of a draft.
+    max_length: room for the output.
+    eos_id: the token that ends it.
+    num_candidates: drafts an iteration; 0 for a judge of a single draft.
+    stops: whether a draft gets no further token, given the output before it and its
+      tokens so far.
+  """
+
+  target: LawFn
+  draft: LawFn
+  judge: Callable
+  gamma: int
+  max_length: int
+  eos_id: int = 1
+  num_candidates: int = 0
+  stops: Callable[[Tokens, Tokens], bool] = lambda prefix, draft: False
+
+
+def iterate(world: World, setting: Setting, prefix: Tokens, names=lambda i: i):
+  """Runs one iteration after `prefix`.
+
+  Args:
+    world: decides every outcome.
+    setting: what is decoded, and how.
+    prefix: the output so far.
+    names: the name of this iteration's i-th uniform, in the order of the compiled
+      loop: one a drafted token, draft by draft, one an accept test, one for the next.
+
+  Returns:
+    The drafts, how many tokens were accepted, the next token, and the output after it.
+  """
+  count, gamma = max(setting.num_candidates, 1), setting.gamma
+  # The target always adds a token of its own, so the draft leaves room for it.
+  room = min(gamma, setting.max_length - len(prefix) - 1)
+  drafts = [
+    _draft(world, setting, prefix, room, lambda i, c=c: names(c * gamma + i))
+    for c in range(count)
+  ]
+  rejectable = lambda c, i: names((count + c) * gamma + i)
+  draft, accepted, law = setting.judge(world, setting, prefix, drafts, rejectable)
+  next_token = world.draw(names(2 * count * gamma), law)
+  output = (*prefix, *draft[:accepted], next_token)
+  if setting.eos_id in output:
+    output = output[: output.index(setting.eos_id) + 1]
+  return drafts, accepted, next_token, output
+
+
+def _draft(world, setting, prefix, size, names):
+  draft = ()
+  while len(draft) < size and setting.eos_id not in draft:
+    if setting.stops(prefix, draft):
+      break
+    law = setting.draft((*prefix, *draft))
+    draft += (world.draw(names(len(draft)), law),)
+  return draft
+
+
+def decode(world: World, setting: Setting) -> Tokens:
+  """Runs iterations until the output ends; uniform i of iteration n is (n, i)."""
+  output, number = (), 0
+  while not has_ended(output, setting):
+    named = lambda i, number=number: (number, i)
+    output = iterate(world, setting, output, named)[-1]
+    number += 1
+  return output
+
+
+def has_ended(output: Tokens, setting: Setting) -> bool:
+  """Returns whether nothing follows `output`."""
+  return setting.eos_id in output or len(output) == setting.max_length
+
+
+def output_law(setting: Setting) -> dict[Tokens, float]:
+  """Returns the probability of each output of speculative decoding.
+
+  An iteration depends on the prefix alone, so the prefixes are taken shortest first,
+  each with the probability of ever being reached at an iteration's end.
+  """
+  step = lambda prefix: (
+    (path.result[-1], path.probability)
+    for path in explore(lambda world: iterate(world, setting, prefix))
+  )
+  return absorb(setting, step)
+
+
+def target_law(setting: Setting) -> dict[Tokens, float]:
+  """Returns the probability of each output of the target alone."""
+  step = lambda prefix: (
+    ((*prefix, token), mass) for token, mass in enumerate(setting.target(prefix))
+  )
+  return absorb(setting, step)
+
+
+def prefixes(setting: Setting) -> list[Tokens]:
+  """Returns every prefix after which an iteration can begin."""
+  found, pending = [], [()]
+  while pending:
+    prefix = pending.pop()
+    found.append(prefix)
+    for path in explore(lambda world, p=prefix: iterate(world, setting, p)):
+      output = path.result[-1]
+      known = has_ended(output, setting) or output in found or output in pending
+      pending += [] if known else [output]
+  return found
+
+
+def absorb(
+  setting: Setting, step: Callable[[Tokens], Iterable[tuple[Tokens, float]]]
+) -> dict[Tokens, float]:
+  """Returns the law of the ended outputs that a Markov chain of prefixes comes to.
+
+  Args:
+    setting: when an output has ended.
+    step: the outputs after one step from a prefix, all longer, with their chances.
+  """
+  reached, ended = {(): 1.0}, {}
+  while reached:
+    prefix = min(reached, key=len)
+    mass = reached.pop(prefix)
+    for output, probability in step(prefix):
+      into = ended if has_ended(output, setting) else reached
+      into[output] = into.get(output, 0.0) + mass * probability
+  return {output: mass for output, mass in ended.items() if mass > 0}

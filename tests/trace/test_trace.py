@@ -1,0 +1,242 @@
+"""The trace of a decode, on a tiny random pair, and how it is drawn."""
+
+import doctest
+import itertools
+import pathlib
+import runpy
+import xml.etree.ElementTree as ET
+
+import pytest
+import sentencepiece
+
+import specdec_t5x
+from specdec_t5x import Sampling, api
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.trace import iterations as trace
+from specdec_t5x.trace import render
+from specdec_t5x.trace.iterations import Iteration
+from tests.t5x_bridge import tiny
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "show_trace.py"
+TEXT = tiny.sentences(1, seed=4)[0]
+GAMMA, LENGTH = 3, 10
+
+DRAWN = (
+  Iteration(("▁ein", "<&>"), "▁Hund", ("▁bellt", "."), "▁Mann"),
+  Iteration(("▁spielt",), None, (), "."),
+  Iteration(("</s>",), None, (), None),
+)
+
+
+@pytest.fixture(scope="module")
+def models():
+  make = lambda config, seed: api.Model(
+    Transformer(config), tiny.state(Transformer(config), seed).params
+  )
+  return make(tiny.TARGET, 1), make(tiny.DRAFT, 2)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+  return tiny.train_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+
+
+def run(models, vocabulary, **settings):
+  return trace.trace_decode(
+    TEXT, *models, vocabulary, gamma=GAMMA, max_length=LENGTH, **settings
+  )
+
+
+def generated(models, vocabulary, **settings):
+  """What `generate` says, among other inputs in its batch: its tokens' pieces."""
+  outputs = specdec_t5x.generate(
+    [TEXT, "the dog"],
+    *models,
+    vocabulary,
+    gamma=GAMMA,
+    max_length=LENGTH,
+    batch_size=2,
+    **settings,
+  )
+  processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
+  return trace.pieces(processor, outputs[0].tokens), outputs[0]
+
+
+@pytest.mark.parametrize(
+  "settings",
+  [
+    {},
+    {"sampling": Sampling(0.8, top_k=5), "seed": 2},
+  ],
+)
+def test_the_iterations_sum_to_what_generate_gives(models, vocabulary, settings):
+  iterations = run(models, vocabulary, **settings)
+  expected, generation = generated(models, vocabulary, **settings)
+  assert list(itertools.chain(*(i.output for i in iterations))) == expected
+  assert len(iterations) == generation.target_calls
+  assert sum(len(i.accepted) for i in iterations) == generation.accepted
+  assert sum(_drafted(i) for i in iterations) == generation.drafted
+
+
+def _drafted(iteration):
+  rejected = iteration.rejected is not None
+  return len(iteration.accepted) + rejected + len(iteration.discarded)
+
+
+def test_tokens_are_rejected_for_others(models, vocabulary):
+  rejecting = [
+    i for i in run(models, vocabulary, sampling=Sampling(1.0)) if i.rejected is not None
+  ]
+  assert rejecting
+  assert all(i.rejected != i.emitted and i.kind == "recovered" for i in rejecting)
+
+
+def test_a_draft_that_is_the_target_is_never_rejected(models, vocabulary):
+  twins, sampling = (models[0], models[0]), Sampling(1.0)
+  iterations = run(twins, vocabulary, sampling=sampling)
+  expected, generation = generated(twins, vocabulary, sampling=sampling)
+  assert list(itertools.chain(*(i.output for i in iterations))) == expected
+  assert len(iterations) == generation.target_calls
+  assert any(i.accepted for i in iterations)
+  assert all(i.rejected is None and not i.discarded for i in iterations)
+  assert all(i.kind == "bonus" for i in iterations[:-1])
+
+
+def test_the_step_is_compiled_once(models, vocabulary, monkeypatch):
+  traced = []
+  step = lambda *args: traced.append(args) or trace_step(*args)
+  trace_step = trace.step
+  monkeypatch.setattr(trace, "step", step)
+  assert len(run(models, vocabulary)) > 1
+  assert len(traced) == 1
+
+
+def test_a_draft_that_ends_the_sequence_takes_no_other_token():
+  ended = Iteration.of(["a", "</s>"], ["a", "</s>"], 2)
+  assert ended == Iteration(("a", "</s>"), None, (), None)
+  assert ended.kind is None
+  assert ended.output == ("a", "</s>")
+
+
+def test_no_room_for_a_draft_leaves_the_targets_token():
+  last = Iteration.of([], ["a"], 0)
+  assert last == Iteration((), None, (), "a")
+  assert last.kind == "bonus"
+
+
+def test_examples_in_docstrings():
+  assert doctest.testmod(trace) == (0, 1)
+
+
+def test_plain_text_marks_every_kind():
+  assert render.to_plain(DRAWN).splitlines() == [
+    "accepted [rejected] (discarded) {recovered} +bonus",
+    "  1  ▁ein <&> [▁Hund] (▁bellt) (.) {▁Mann}",
+    "  2  ▁spielt +.",
+    "  3  </s>",
+  ]
+
+
+def test_a_terminal_shows_colours_and_ends_them():
+  legend, first, *_ = render.to_ansi(DRAWN).splitlines()
+  assert "\033[31;9mrejected\033[0m" in legend
+  assert first == (
+    "  1  \033[32m▁ein\033[0m \033[32m<&>\033[0m \033[31;9m▁Hund\033[0m "
+    "\033[2m▁bellt\033[0m \033[2m.\033[0m \033[34m▁Mann\033[0m"
+  )
+
+
+def test_control_characters_reach_no_terminal_and_no_image():
+  iterations = (Iteration(("\033[2J", "a\nb"), None, (), "\0"),)
+  assert render.to_plain(iterations).splitlines()[1:] == ["  1  �[2J a�b +�"]
+  assert "\033" not in render.to_svg(iterations, "\033")
+  ET.fromstring(render.to_svg(iterations, "\0"))
+
+
+def parse(svg):
+  root = ET.fromstring(svg)
+  name = lambda element: element.tag.removeprefix("{http://www.w3.org/2000/svg}")
+  return root, [(name(e), e) for e in root.iter()]
+
+
+def test_the_image_holds_every_token_in_its_kind():
+  _, elements = parse(render.to_svg(DRAWN, 'A <title> & "more"'))
+  texts = [(e.get("class"), e.text) for name, e in elements if name == "text"]
+  tokens = [t for t in texts if t[0] in render.STYLES and t[0] != t[1]]
+  assert tokens == [
+    ("accepted", "▁ein"),
+    ("accepted", "<&>"),
+    ("rejected", "▁Hund"),
+    ("discarded", "▁bellt"),
+    ("discarded", "."),
+    ("recovered", "▁Mann"),
+    ("accepted", "▁spielt"),
+    ("bonus", "."),
+    ("accepted", "</s>"),
+  ]
+  assert texts[0] == ("title", 'A <title> & "more"')
+  assert [text for kind, text in texts if kind == "number"] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+  "title", ["short", "a title longer than any line of tokens " * 3]
+)
+def test_the_image_has_room_for_everything(title):
+  root, elements = parse(render.to_svg(DRAWN, title))
+  width, height = float(root.get("width")), float(root.get("height"))
+  for name, element in elements:
+    if name == "rect":
+      assert float(element.get("x")) + float(element.get("width")) <= width
+      assert float(element.get("y")) + float(element.get("height")) <= height
+    if name == "text":
+      assert float(element.get("x")) + float(element.get("textLength")) <= width
+      assert float(element.get("y")) <= height
+
+
+def test_the_image_needs_no_other_file():
+  svg = render.to_svg(DRAWN, "title")
+  assert "href" not in svg
+  assert "url(" not in svg
+
+
+def test_wide_characters_take_two_columns():
+  assert render.to_svg(DRAWN[:1], "二人").count('textLength="33.6"') >= 1
+
+
+def test_the_script_prints_and_draws(vocabulary, tmp_path, capsys):
+  main = runpy.run_path(str(SCRIPT))["main"]
+  flags = [
+    f"--target={tiny.save_t5x(tmp_path / 't', tiny.TARGET, seed=1)}",
+    f"--draft={tiny.save_t5x(tmp_path / 'd', tiny.DRAFT, seed=2)}",
+    f"--vocabulary={vocabulary}",
+    f"--svg={tmp_path / 'trace.svg'}",
+  ]
+  assert main(["--text", TEXT, "--gamma=3", *flags]) == 0
+  printed = capsys.readouterr().out
+  assert printed.startswith("accepted [rejected]")
+  assert printed.rstrip().endswith("calls of the target")
+  ET.parse(tmp_path / "trace.svg")
+
+
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    ([], "`make demo`"),
+    (["--temperature=-1"], "temperature must be"),
+  ],
+)
+def test_the_script_says_what_is_wrong(flags, message, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  assert runpy.run_path(str(SCRIPT))["main"](["--text=a", *flags]) == 1
+  captured = capsys.readouterr()
+  assert message in captured.err
+  assert captured.out == ""
+
+
+def test_a_vocabulary_that_is_none(models, tmp_path):
+  path = tmp_path / "text.model"
+  path.write_text("text")
+  with pytest.raises(ValueError, match="SentencePiece"):
+    run(models, str(path))
+  with pytest.raises(ValueError, match="SentencePiece"):
+    run(models, str(tmp_path / "nowhere"))
