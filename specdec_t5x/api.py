@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import flax.core
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +20,6 @@ from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.network.config import NetworkConfig
 from specdec_t5x.network.functional import (
   Network,
-  initial_variables,
   is_decoder_only,
   network_config,
   network_for,
@@ -81,22 +79,11 @@ def load_model(
   Raises:
     ValueError: where there is no checkpoint, it is damaged or does not fit `config`.
   """
-  from t5x import partitioning, train_state
-
   from specdec_t5x.t5x_bridge import checkpoint as checkpoints
 
   shapes = checkpoints.parameter_shapes(checkpoint)
   network = network_for(config or network_config(shapes, dtype))
-  make = lambda key: train_state.InferenceState.create(
-    flax.core.freeze(initial_variables(network, key))
-  )
-  state = checkpoints.restore(
-    checkpoint,
-    jax.eval_shape(make, jax.random.key(0)),
-    partitioning.PjitPartitioner(num_partitions=1),
-    dtype,
-  )
-  return Model(network, state.params)
+  return Model(network, checkpoints.load(checkpoint, network, dtype))
 
 
 def generate(

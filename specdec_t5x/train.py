@@ -3,316 +3,29 @@
 Checkpoints are T5X's, so `python -m t5x.infer` and `specdec_t5x.load_model` read them.
 With --job=decode the command decodes a task's inputs with a target instead, and writes
 training data for sequence-level distillation; with --job=ngrams it counts the targets'
-n-grams into a table that drafts.
+n-grams into a table that drafts. The jobs themselves: `specdec_t5x.training.jobs`.
 """
 
-import dataclasses
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 if __name__ == "__main__":
   from specdec_t5x.quiet import import_quietly
 
   import_quietly("tensorflow")
 
-import flax.core
 import gin
-import jax
-import jax.numpy as jnp
-import numpy as np
 import seqio
 from absl import flags, logging
-from t5x import checkpoints, gin_utils, partitioning
-from t5x.train_state import InferenceState
+from t5x import gin_utils
 
-from specdec_t5x import api, assemble
-from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.network.functional import Network, initial_variables
-from specdec_t5x.t5x_bridge import checkpoint as bridge
-from specdec_t5x.t5x_bridge import preflight
-from specdec_t5x.training import batches, ngrams, outputs
-from specdec_t5x.training.batches import TaskData
-from specdec_t5x.training.checkpoints import Checkpoints, claim
-from specdec_t5x.training.objectives import (
-  Supervised,
-  TokenDistillation,
-  check_same_vocabulary,
-)
-from specdec_t5x.training.optimizers import Optimizer
-from specdec_t5x.training.state import TrainState, initial_params
-from specdec_t5x.training.trainer import Loop, Trainer
+from specdec_t5x.training.jobs import count_ngrams, decode_task, train
 
-MODES = ("supervised", "distill_tokens")
-JOBS = ("train", "decode", "ngrams")
+# gin files bind these as train.train, train.decode_task and train.count_ngrams.
+JOBS = {"train": train, "decode": decode_task, "ngrams": count_ngrams}
 # gin files are found relative to the folder that holds the package, too.
 _PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
-
-def train(
-  network: Network,
-  data: TaskData,
-  optimizer: Optimizer,
-  loop: Loop,
-  output_dir: str,
-  mode: str = "supervised",
-  supervised: Supervised = Supervised(),  # noqa: B008 - frozen
-  distill_loss: str = "forward_kl",
-  target_checkpoint: str | None = None,
-  init_checkpoint: str | None = None,
-  seed: int = 0,
-  keep: int = 0,
-) -> TrainState:
-  """Trains a network; a run that was killed goes on from its last whole checkpoint.
-
-  Args:
-    network: what is trained.
-    data: on which examples.
-    optimizer: how.
-    loop: for how long, and what happens when.
-    output_dir: gets checkpoint_<step>, optimizer_<step>, metrics.jsonl, training.json.
-    mode: 'supervised', or 'distill_tokens' from `target_checkpoint`.
-    supervised: the loss of mode 'supervised'.
-    distill_loss: of mode 'distill_tokens'; one of `losses.DISTILLATION_LOSSES`.
-    target_checkpoint: the frozen target of mode 'distill_tokens'.
-    init_checkpoint: parameters to begin with; seeded random ones where None.
-    seed: of initialisation and dropout.
-    keep: how many of the latest checkpoints stay; 0 keeps all.
-
-  Returns:
-    The state after the last step.
-
-  Raises:
-    ValueError: saying what was expected, what came, and what to do.
-  """
-  objective, frozen = _objective(
-    network, mode, supervised, distill_loss, target_checkpoint
-  )
-  decode = None
-  if loop.metric_period:
-    vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
-    length = data.feature_lengths["targets"]
-    decode = plain_decoder(network, GREEDY, length, vocabulary.eos_id)
-  trainer = Trainer(network, objective, optimizer, data, loop, seed, frozen, decode)
-  trainer.check()
-  settings = {
-    "network": dataclasses.asdict(network.config),
-    "data": dataclasses.asdict(data),
-    "optimizer": dataclasses.asdict(optimizer),
-    "mode": mode,
-    "supervised": dataclasses.asdict(supervised),
-    "distill_loss": distill_loss,
-    "target_checkpoint": target_checkpoint,
-    "init_checkpoint": init_checkpoint,
-    "seed": seed,
-  }
-  params = _first_params(network, init_checkpoint, seed)
-  saved = Checkpoints(output_dir, T5XParameters(network, output_dir), keep)
-  claim(output_dir, settings)
-  return trainer.run(params, output_dir, saved)
-
-
-def decode_task(
-  data: TaskData,
-  target_checkpoint: str,
-  output_file: str,
-  split: str = "train",
-  sampling: Sampling = GREEDY,
-  limit: int | None = None,
-  seed: int = 0,
-) -> dict[str, int]:
-  """Decodes a task's inputs with a target, as data for sequence-level distillation.
-
-  Args:
-    data: the task, its lengths and the batch size.
-    target_checkpoint: what decodes; its network is read off the parameters' shapes.
-    output_file: a .jsonl file of 'inputs' (with the task's prefix) and 'targets'.
-    split: whose inputs.
-    sampling: greedy, or one sample an input.
-    limit: decode only so many inputs; all where None.
-    seed: of the sampling.
-
-  Returns:
-    {'written': ..., 'unfinished': ...}, numbers of examples.
-
-  Raises:
-    ValueError: as `train`.
-  """
-  if not output_file.endswith(".jsonl"):
-    raise ValueError(f"OUTPUT_FILE must end in .jsonl, got {output_file!r}.")
-  if limit is not None and limit < 1:
-    raise ValueError(f"LIMIT must be at least 1, or None for all, got {limit}.")
-  if data.is_decoder_only:
-    raise ValueError(
-      "TASK_FEATURE_LENGTHS must give lengths for 'inputs', 'targets', got "
-      f"{dict(data.feature_lengths)}: decoding needs inputs."
-    )
-  batches.check_splits(data, (split,))
-  preflight.check_writable(os.path.dirname(os.path.abspath(output_file)))
-  target = api.load_model(target_checkpoint)
-  vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
-  if vocabulary.vocab_size > target.network.config.vocab_size:
-    raise ValueError(
-      f"Task {data.task!r} has a vocabulary of {vocabulary.vocab_size} tokens, the "
-      f"target {target_checkpoint} one of {target.network.config.vocab_size}. Use the "
-      "vocabulary that the target was trained with."
-    )
-  length = data.feature_lengths["targets"]
-  decoded = outputs.decode_split(
-    data.task,
-    split,
-    data.feature_lengths["inputs"],
-    plain_decoder(target.network, sampling, length, vocabulary.eos_id, seed),
-    target.params,
-    data.batch_size,
-    limit,
-  )
-  os.makedirs(os.path.dirname(os.path.abspath(output_file)), exist_ok=True)
-  counts = outputs.write_decoded(output_file, data.task, decoded)
-  print(f"{output_file}: {counts['written']} examples")
-  if counts["unfinished"]:
-    print(f"{counts['unfinished']} outputs left out: no end within {length} tokens")
-  return counts
-
-
-def count_ngrams(
-  task: str,
-  vocab_size: int,
-  output_dir: str,
-  order: int,
-  width: int,
-  max_contexts: int,
-  split: str = "train",
-) -> str:
-  """Counts the n-grams of a task's targets, and writes the table as a checkpoint.
-
-  Args:
-    task: a registered task.
-    vocab_size: the target model's, padding rows included.
-    output_dir: gets checkpoint_0.
-    order: the longest n-grams: 1 unigrams, 2 bigrams, and so on.
-    width: successors kept a context.
-    max_contexts: contexts kept of each length.
-    split: whose targets.
-
-  Returns:
-    The checkpoint's path.
-
-  Raises:
-    ValueError: as `train`, and where there is a checkpoint already.
-  """
-  path = os.path.join(os.path.abspath(output_dir), "checkpoint_0")
-  if os.path.exists(path):
-    raise ValueError(
-      f"OUTPUT_DIR={output_dir} holds a checkpoint_0 already. Choose another "
-      "directory, or remove it to count again."
-    )
-  preflight.check_writable(output_dir)
-  lengths = dict.fromkeys(batches.get_task(task).output_features)
-  dataset = batches.get_task(task).get_dataset(
-    lengths, split, use_cached=False, shuffle=False
-  )
-  targets = (example["targets"] for example in dataset.as_numpy_iterator())
-  table, params = ngrams.estimate(targets, vocab_size, order, width, max_contexts)
-  T5XParameters(table, output_dir).save(0, params)
-  print(f"{path}: contexts of 1 token, 2, ...: {table.config.contexts}")
-  return path
-
-
-def plain_decoder(
-  network: Network,
-  sampling: Sampling,
-  max_length: int,
-  eos_id: int,
-  seed: int = 0,
-) -> outputs.DecodeFn:
-  """Returns compiled plain decoding; each batch samples with a key of its own."""
-
-  @jax.jit
-  def decode(params, inputs, number):
-    key = jax.random.fold_in(jax.random.key(seed), number)
-    keys = row_keys(key, inputs.shape[0])
-    return assemble.decode_plain(
-      network, params, inputs, keys, sampling, max_length, eos_id
-    ).tokens
-
-  return lambda params, inputs, number: np.asarray(decode(params, inputs, number))
-
-
-class T5XParameters:
-  """Parameters of a run as checkpoints in T5X's format, <directory>/checkpoint_<step>.
-
-  Args:
-    network: whose parameters they are.
-    directory: of the run.
-  """
-
-  def __init__(self, network: Network, directory: str):
-    self._directory = os.path.abspath(directory)
-    make = lambda key: InferenceState.create(
-      flax.core.freeze(initial_variables(network, key))
-    )
-    self._state = jax.eval_shape(make, jax.random.key(0))
-    self._partitioner = partitioning.PjitPartitioner(num_partitions=1)
-
-  def save(self, step: int, params: Any) -> None:
-    """Writes the parameters as float32."""
-    state = self._state.restore_state(
-      {"target": params, "state": {"step": jnp.asarray(step, jnp.int32)}}
-    )
-    writer = checkpoints.Checkpointer(
-      state,
-      self._partitioner,
-      self._directory,
-      save_dtype=None,  # Upstream T5X would make floats of a table's token ids.
-    )
-    writer.save(state)
-
-  def restore(self, step: int) -> Any:
-    """Reads them back."""
-    return self.read(os.path.join(self._directory, f"checkpoint_{step}"))
-
-  def read(self, path: str, macro: str = "OUTPUT_DIR") -> Any:
-    """Returns the parameters of any checkpoint of this network.
-
-    Raises:
-      ValueError: naming `macro`, where there is none or it is another network's.
-    """
-    shapes = bridge.flat_shapes(self._state.params)
-    preflight.check_checkpoint(macro, path, shapes)
-    state = bridge.restore(path, self._state, self._partitioner, "float32")
-    return jax.tree.map(jnp.asarray, dict(state.params.unfreeze()))
-
-
-def _objective(network, mode, supervised, distill_loss, target_checkpoint):
-  """Returns what is minimised, and the frozen parameters that it reads."""
-  if mode not in MODES:
-    raise ValueError(f"Unknown MODE {mode!r}; expected one of {MODES}.")
-  if mode == "supervised":
-    if target_checkpoint:
-      raise ValueError(
-        f"TARGET_CHECKPOINT_PATH={target_checkpoint} is for MODE = 'distill_tokens', "
-        "got MODE = 'supervised'. Set one or drop the other; to begin from a "
-        "checkpoint set INIT_CHECKPOINT_PATH."
-      )
-    return supervised, None
-  if not target_checkpoint:
-    raise ValueError(
-      "MODE = 'distill_tokens' needs TARGET_CHECKPOINT_PATH, the checkpoint whose "
-      "laws are learned; got none."
-    )
-  target = api.load_model(target_checkpoint)
-  check_same_vocabulary(target.network, network)
-  return TokenDistillation(target.network, distill_loss), target.params
-
-
-def _first_params(network, init_checkpoint, seed):
-  if init_checkpoint is None:
-    return initial_params(network, seed)
-  store = T5XParameters(network, ".")
-  return store.read(init_checkpoint, "INIT_CHECKPOINT_PATH")
 
 
 def run(
@@ -325,14 +38,13 @@ def run(
   gin.clear_config()
   paths = [*gin_search_paths, _PACKAGE_PARENT]
   gin_utils.parse_gin_flags(paths, [*gin_files], [*gin_bindings])
-  jobs = {"train": train, "decode": decode_task, "ngrams": count_ngrams}
-  gin.get_configurable(jobs[job])()
+  gin.get_configurable(JOBS[job])()
 
 
 def define_flags() -> None:
   """Defines the command's flags."""
   about = "train, decode a task for distillation, or count n-grams of its targets."
-  flags.DEFINE_enum("job", "train", JOBS, about)
+  flags.DEFINE_enum("job", "train", list(JOBS), about)
   flags.DEFINE_multi_string("gin_file", None, "A gin file; later ones win.")
   flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=VALUE.")
   flags.DEFINE_list("gin_search_paths", ["."], "Where relative gin files are sought.")
@@ -361,9 +73,6 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  # The module as gin imports it, not this second copy of it: gin binds functions.
-  from specdec_t5x import train as module
-
-  module.define_flags()
+  define_flags()
   logging.set_verbosity(logging.WARNING)
-  gin_utils.run(module.main)
+  gin_utils.run(main)

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from etils import epath
 from flax import serialization
-from t5x import checkpoints
+from t5x import checkpoints, partitioning
 from t5x.train_state import InferenceState
 
 from specdec_t5x.data.hints import how_to_make
+from specdec_t5x.network.functional import Network, initial_variables
 
 Shapes = Mapping[str, tuple[int, ...]]
 # The index file of T5X's format and the folder of Orbax's.
@@ -108,6 +109,24 @@ def restore(
     ) from error
   check_finite(path, restored.params)
   return restored
+
+
+def load(path: str, network: Network, dtype: str = "float32") -> Any:
+  """Returns the parameters of a network's checkpoint, whole on one device.
+
+  Raises:
+    ValueError: as `restore`.
+  """
+  partitioner = partitioning.PjitPartitioner(num_partitions=1)
+  return restore(path, abstract_state(network), partitioner, dtype).params
+
+
+def abstract_state(network: Network) -> InferenceState:
+  """Returns the shapes of a network's parameters, and their logical axes."""
+  make = lambda key: InferenceState.create(
+    flax.core.freeze(initial_variables(network, key))
+  )
+  return jax.eval_shape(make, jax.random.key(0))
 
 
 def check_finite(path: str, params) -> None:

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import seqio
 
-from specdec_t5x import train as train_lib
 from specdec_t5x.data import language_modeling
 from specdec_t5x.network.config import GptConfig
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.training import batches, losses, objectives, state, trainer
+from specdec_t5x.training import batches, jobs, losses, objectives, state, trainer
 from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
@@ -52,9 +51,7 @@ def task_data(files):
 
 def run(data, directory, steps, network=GPT, loop=None, **kwargs):
   loop = Loop(steps, **{"log_period": 1, "validation_period": 0, **(loop or {})})
-  return train_lib.train(
-    network_for(network), data, FAST, loop, str(directory), **kwargs
-  )
+  return jobs.train(network_for(network), data, FAST, loop, str(directory), **kwargs)
 
 
 def lines(directory):
@@ -136,14 +133,14 @@ def test_what_does_not_fit_is_refused(task_data, data, tmp_path):
     run(data, tmp_path, 1)
   loop = Loop(1, validation_period=0)
   with pytest.raises(ValueError, match=r"of a Transformer must give .*'inputs', 't"):
-    train_lib.train(Transformer(NETWORK), task_data, FAST, loop, str(tmp_path))
+    jobs.train(Transformer(NETWORK), task_data, FAST, loop, str(tmp_path))
   with pytest.raises(ValueError, match="METRIC_PERIOD must be 0 for a GptTransformer"):
     run(task_data, tmp_path, 1, loop={"metric_period": 1})
   target = tiny.save_t5x(tmp_path / "t5", NETWORK)
   with pytest.raises(ValueError, match="got a Transformer and a GptTransformer"):
     run(task_data, tmp_path, 1, mode="distill_tokens", target_checkpoint=target)
   with pytest.raises(ValueError, match="decoding needs inputs"):
-    train_lib.decode_task(task_data, target, str(tmp_path / "x.jsonl"))
+    jobs.decode_task(task_data, target, str(tmp_path / "x.jsonl"))
 
 
 def test_the_configuration_trains_on_the_users_text(files, tmp_path, monkeypatch):
@@ -162,7 +159,7 @@ def test_the_configuration_trains_on_the_users_text(files, tmp_path, monkeypatch
     )
     # Other tests train; this one checks what the files bind.
     monkeypatch.setattr(trainer.Trainer, "run", lambda self, *_: self)
-    bound = gin.get_configurable(train_lib.train)()
+    bound = gin.get_configurable(jobs.train)()
   finally:
     gin.clear_config()
   config = {"emb_dim": 16, "num_layers": 4, "vocab_size": 32, "dropout_rate": 0.1}

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import specdec_t5x
-from specdec_t5x import train as train_lib
 from specdec_t5x.data import tasks
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.training import checkpoints, trainer
+from specdec_t5x.t5x_bridge.parameters import T5XParameters
+from specdec_t5x.training import checkpoints, jobs, trainer
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
 from tests.t5x_bridge import tiny
@@ -25,7 +25,7 @@ SILENT = {"log_period": 0, "validation_period": 0}
 
 def run(data, directory, steps, optimizer=FAST, network=NETWORK, loop=None, **kwargs):
   loop = Loop(steps, **{**SILENT, "checkpoint_period": 3, **(loop or {})})
-  return train_lib.train(
+  return jobs.train(
     Transformer(network), data, optimizer, loop, str(directory), **kwargs
   )
 
@@ -101,7 +101,7 @@ def test_a_step_counts_only_with_both_parts(data, tmp_path):
   (tmp_path / "checkpoint_6").rename(tmp_path / "checkpoint_6.tmp-partial")
   (tmp_path / "optimizer_9.orbax-checkpoint-tmp-1").mkdir()
   (tmp_path / "optimizer_9").mkdir()
-  store = train_lib.T5XParameters(Transformer(NETWORK), str(tmp_path))
+  store = T5XParameters(Transformer(NETWORK), str(tmp_path))
   assert checkpoints.Checkpoints(str(tmp_path), store).steps() == [3]
   assert_same(straight.params, run(data, tmp_path, 6).params)
   assert checkpoints.Checkpoints(str(tmp_path), store).steps() == [3, 6]
@@ -158,7 +158,7 @@ def test_sequence_distillation_data_are_the_targets_outputs(
 ):
   directory, data = learned
   checkpoint, file = str(directory / "checkpoint_40"), str(tmp_path / "decoded.jsonl")
-  counts = train_lib.decode_task(data, checkpoint, file, "validation", limit=11)
+  counts = jobs.decode_task(data, checkpoint, file, "validation", limit=11)
   assert counts["written"] + counts["unfinished"] == 11
   records = [json.loads(x) for x in pathlib.Path(file).read_text().splitlines()]
   assert len(records) == counts["written"] > 0
@@ -239,7 +239,7 @@ def test_the_configuration_trains_from_the_users_files(
     )
     # Other tests train; this one checks what the files bind.
     monkeypatch.setattr(trainer.Trainer, "run", lambda self, *_: self)
-    bound = gin.get_configurable(train_lib.train)()
+    bound = gin.get_configurable(jobs.train)()
   finally:
     gin.clear_config()
   assert bound.network.config.emb_dim == 16

@@ -12,7 +12,7 @@ from specdec_t5x.analysis import theory
 from specdec_t5x.bench import flags, jobs, measuring
 from specdec_t5x.bench.paper import table2, table3, table4, table5
 from specdec_t5x.bench.study import Draft, Setting, load_draft
-from specdec_t5x.train import T5XParameters
+from specdec_t5x.t5x_bridge.parameters import T5XParameters
 from specdec_t5x.training import ngrams
 
 pytestmark = pytest.mark.usefixtures("steady_parts")

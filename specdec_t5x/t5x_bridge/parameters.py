@@ -1,0 +1,53 @@
+"""A network's parameters as checkpoints in T5X's format, written and read back."""
+
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from t5x import checkpoints, partitioning
+
+from specdec_t5x.network.functional import Network
+from specdec_t5x.t5x_bridge import checkpoint, preflight
+
+
+class T5XParameters:
+  """Parameters of a run as checkpoints in T5X's format, <directory>/checkpoint_<step>.
+
+  Args:
+    network: whose parameters they are.
+    directory: of the run.
+  """
+
+  def __init__(self, network: Network, directory: str):
+    self._directory = os.path.abspath(directory)
+    self._network = network
+    self._state = checkpoint.abstract_state(network)
+
+  def save(self, step: int, params: Any) -> None:
+    """Writes the parameters as float32."""
+    state = self._state.restore_state(
+      {"target": params, "state": {"step": jnp.asarray(step, jnp.int32)}}
+    )
+    writer = checkpoints.Checkpointer(
+      state,
+      partitioning.PjitPartitioner(num_partitions=1),
+      self._directory,
+      save_dtype=None,  # Upstream T5X would make floats of a table's token ids.
+    )
+    writer.save(state)
+
+  def restore(self, step: int) -> Any:
+    """Reads them back."""
+    return self.read(os.path.join(self._directory, f"checkpoint_{step}"))
+
+  def read(self, path: str, macro: str = "OUTPUT_DIR") -> Any:
+    """Returns the parameters of any checkpoint of this network.
+
+    Raises:
+      ValueError: naming `macro`, where there is none or it is another network's.
+    """
+    shapes = checkpoint.flat_shapes(self._state.params)
+    preflight.check_checkpoint(macro, path, shapes)
+    params = checkpoint.load(path, self._network)
+    return jax.tree.map(jnp.asarray, dict(params.unfreeze()))
