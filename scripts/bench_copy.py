@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = bench.measure(_texts(args, processor), args.matches)
     found = {
       "settings": vars(args),
-      "environment": environment(("jax", "jaxlib", "flax")),
+      "environment": environment(),
       "rows": [dataclasses.asdict(row) for row in rows],
     }
     folder = epath.Path(args.output)

@@ -78,7 +78,7 @@ def _measure(args):
     "gamma": gamma,
     "best": best,
     "inputs": len(inputs),
-    "environment": environment(("jax", "jaxlib", "flax")),
+    "environment": environment(),
     "rows": {name: _row(found, timed[best]) for name, found in timed.items()},
   }
 

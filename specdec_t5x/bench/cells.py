@@ -1,7 +1,8 @@
 """Measured cells, kept as soon as they are measured: a line of JSON each.
 
 A cell is found again by its key, which holds every setting that determines it, the
-device and the versions among them. Nothing is ever taken out of the file.
+device, the versions and this package's code among them. Nothing is ever taken out of
+the file.
 """
 
 import json

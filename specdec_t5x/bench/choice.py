@@ -8,8 +8,9 @@ import numpy as np
 from specdec_t5x.analysis.acceptance import Estimate
 from specdec_t5x.bench.costs import Costs, online_settings
 from specdec_t5x.bench.decode import pair_costs
+from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.measuring import measure
-from specdec_t5x.bench.study import Draft, Setting, Study, machine
+from specdec_t5x.bench.study import Draft, Setting, Study
 from specdec_t5x.decoding.widths import block_widths
 
 

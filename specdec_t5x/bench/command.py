@@ -56,7 +56,7 @@ class Command:
       return 1
     if other := cells.unasked():
       print(
-        f"{cells.path} has {other} more cells, of other settings or another machine; "
+        f"{cells.path} has {other} more cells, of other settings, code or machines; "
         "they are not shown.",
         file=sys.stderr,
       )

@@ -10,7 +10,6 @@ from specdec_t5x.bench.environment import environment
 from specdec_t5x.bench.walltime import Spread, spread
 
 PARTS = ("draft", "scoring", "verification")
-PACKAGES = ("jax", "jaxlib", "flax")
 
 
 def measure(bench: Bench, alphas: Sequence[float], runs: int) -> dict[str, Any]:
@@ -23,7 +22,7 @@ def measure(bench: Bench, alphas: Sequence[float], runs: int) -> dict[str, Any]:
   token, block = medians["token"], medians["scoring"]
   return {
     "job": dataclasses.asdict(bench.job),
-    "environment": environment(PACKAGES),
+    "environment": environment(),
     "runs": runs,
     "ms": {**parts, "rest": _asdict(spread(1e3 * rest))},
     "iteration_over_parts": _ratio(seconds, "iteration", "draft", "scoring"),

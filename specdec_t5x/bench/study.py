@@ -10,13 +10,12 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from specdec_t5x import api, assemble
-from specdec_t5x.bench.environment import environment
+from specdec_t5x.bench.environment import machine
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.copy import DEFAULT_MATCH
 from specdec_t5x.network.ngram import NgramTable
 
 COPY = "copy"  # The drafter that has no model.
-PACKAGES = ("jax", "jaxlib", "flax")
 # Numbers of each parameter that its fingerprint reads.
 _SAMPLE = 1024
 
@@ -109,12 +108,6 @@ class Study:
     # Once: a large target takes a while to read, and there are many cells.
     object.__setattr__(self, "_target_fingerprint", fingerprint(self.target.params))
     object.__setattr__(self, "_inputs_fingerprint", fingerprint(list(self.inputs)))
-
-
-def machine() -> dict[str, str | None]:
-  """Returns what a time depends on beside the settings."""
-  found = environment(PACKAGES)
-  return {name: found[name] for name in ("device", "cores", "jax", "jaxlib")}
 
 
 def load_draft(name: str, source: str, dtype: str) -> Draft:

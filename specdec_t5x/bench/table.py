@@ -11,7 +11,6 @@ from typing import Any
 from specdec_t5x.analysis.acceptance import Estimate
 from specdec_t5x.bench.environment import environment
 from specdec_t5x.bench.paper import published
-from specdec_t5x.bench.study import PACKAGES
 from specdec_t5x.bench.walltime import Spread
 
 NOT_MEASURED = "not measured"
@@ -107,7 +106,7 @@ class Table:
       "title": self.title,
       "paper": published.numbers()["source"],
       "settings": dict(self.settings),
-      "environment": environment(PACKAGES),
+      "environment": environment(),
       "rows": [{k: _plain(v) for k, v in row.items()} for row in self.rows],
       "notes": list(self.notes),
     }

@@ -3,6 +3,7 @@
 import argparse
 import csv
 import json
+import re
 import shutil
 
 import pytest
@@ -94,15 +95,20 @@ def test_a_killed_run_goes_on_where_it_was(measured, pair_flags, tmp_path, capsy
   assert second["measured"] != old_second["measured"]
 
 
-def test_other_settings_are_not_mixed_in(measured, pair_flags, tmp_path, capsys):
+@pytest.mark.parametrize(
+  ("name", "other"), [("device", "tpu TPU v4"), ("code", "older")]
+)
+def test_other_devices_and_code_are_not_mixed_in(
+  name, other, measured, pair_flags, tmp_path, capsys
+):
   text = (measured / "cells.jsonl").read_text()
-  moved = text.replace('"device": "cpu cpu"', '"device": "tpu TPU v4"')
+  moved = re.sub(f'"{name}": "[^"]*"', f'"{name}": "{other}"', text)
   assert moved != text
   (tmp_path / "cells.jsonl").write_text(moved)
   run(table2.COMMAND, tmp_path, *pair_flags, *SPEEDS, "--recorded")
   (row,) = ours(tmp_path, "table2")
   assert "speed" not in row
-  assert "has 2 more cells, of other settings or another machine" in (
+  assert "has 2 more cells, of other settings, code or machines" in (
     capsys.readouterr().err
   )
   assert (tmp_path / "cells.jsonl").read_text() == moved
