@@ -1,13 +1,8 @@
-"""Figure 2 of the paper: expected tokens an iteration against alpha.
-
-  python scripts/reproduce_figure2.py --points DIR/table4.json --output DIR
-
-Needs the extra `reproduce` (matplotlib).
-"""
+"""Figure 2 of the paper, ours beside theirs: `python -m specdec_t5x.bench figure2`."""
 
 import sys
 
-from specdec_t5x.bench.paper.curves import FIGURE_2
+from specdec_t5x.bench.__main__ import main
 
 if __name__ == "__main__":
-  sys.exit(FIGURE_2.main(__doc__))
+  sys.exit(main(["figure2", *sys.argv[1:]]))

@@ -1,13 +1,8 @@
-"""Figure 3 of the paper: the best gamma against alpha.
-
-  python scripts/reproduce_figure3.py --points DIR/table2.json --output DIR
-
-Needs the extra `reproduce` (matplotlib).
-"""
+"""Figure 3 of the paper, ours beside theirs: `python -m specdec_t5x.bench figure3`."""
 
 import sys
 
-from specdec_t5x.bench.paper.curves import FIGURE_3
+from specdec_t5x.bench.__main__ import main
 
 if __name__ == "__main__":
-  sys.exit(FIGURE_3.main(__doc__))
+  sys.exit(main(["figure3", *sys.argv[1:]]))

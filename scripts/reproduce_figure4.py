@@ -1,13 +1,8 @@
-"""Figure 4 of the paper: speed-up and operations against alpha.
-
-  python scripts/reproduce_figure4.py --points DIR/table4.json --output DIR
-
-Needs the extra `reproduce` (matplotlib).
-"""
+"""Figure 4 of the paper, ours beside theirs: `python -m specdec_t5x.bench figure4`."""
 
 import sys
 
-from specdec_t5x.bench.paper.curves import FIGURE_4
+from specdec_t5x.bench.__main__ import main
 
 if __name__ == "__main__":
-  sys.exit(FIGURE_4.main(__doc__))
+  sys.exit(main(["figure4", *sys.argv[1:]]))

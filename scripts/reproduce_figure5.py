@@ -1,19 +1,8 @@
-"""Figure 5 of the paper: calls of encoders, draft and target over time.
-
-  python scripts/reproduce_figure5.py --preset demo --tasks ende --output DIR
-
-Needs the extra `reproduce` (matplotlib). Drawn from the measured times of the parts;
-other pairs and the paper's as for scripts/reproduce_table2.py. Leave all cores to it.
-"""
+"""Figure 5 of the paper, ours beside theirs: `python -m specdec_t5x.bench figure5`."""
 
 import sys
 
-if __name__ == "__main__":
-  from specdec_t5x.quiet import import_quietly
-
-  import_quietly("tensorflow")
-
-from specdec_t5x.bench.paper.timeline import COMMAND
+from specdec_t5x.bench.__main__ import main
 
 if __name__ == "__main__":
-  sys.exit(COMMAND.main(__doc__))
+  sys.exit(main(["figure5", *sys.argv[1:]]))

@@ -1,13 +1,8 @@
-"""Table 1 of the paper: operations and speed that theory gives, ours beside theirs.
-
-  python scripts/reproduce_table1.py --output DIR
-
-Measures nothing.
-"""
+"""Table 1 of the paper, ours beside theirs: `python -m specdec_t5x.bench table1`."""
 
 import sys
 
-from specdec_t5x.bench.paper.table1 import COMMAND
+from specdec_t5x.bench.__main__ import main
 
 if __name__ == "__main__":
-  sys.exit(COMMAND.main(__doc__))
+  sys.exit(main(["table1", *sys.argv[1:]]))

@@ -1,17 +1,42 @@
-"""The best gamma for a pair on this device, as gin lines."""
+r"""Measures a pair on this device and writes the best GAMMA to a gin file.
 
+  python -m specdec_t5x.bench choose-gamma --preset demo --tasks ende \
+    --output runs/gamma.gin
+  python -m specdec_t5x.bench choose-gamma --target DIR --draft NAME=DIR \
+    --vocabulary FILE --inputs FILE --prefix "translate English to German: " \
+    --temperature 1 --output my_gamma.gin
+  python -m t5x.infer --gin_file=configs/spec_ende.gin --gin_file=my_gamma.gin
+
+Prints the speed-up that is predicted for each gamma, from alpha and the measured cost
+of a draft step, of each block and of the encoders. With --online the file sets
+GAMMA_POLICY='online', with the costs that it needs. Leave all cores to it.
+"""
+
+import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from etils import epath
 
 from specdec_t5x.analysis.acceptance import Estimate
+from specdec_t5x.bench import flags, jobs
+from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.costs import Costs, online_settings
-from specdec_t5x.bench.decode import pair_costs
 from specdec_t5x.bench.environment import machine
+from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.measuring import measure
-from specdec_t5x.bench.study import Draft, Setting, Study
+from specdec_t5x.bench.study import Draft, Study
+from specdec_t5x.bench.table import Column, Table
 from specdec_t5x.decoding.widths import block_widths
+
+_COLUMNS = (
+  Column("gamma", "gamma"),
+  Column("c", "c", 3),
+  Column("block", "block / token"),
+  Column("loop", "loop alone"),
+  Column("calls", "whole calls"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +93,7 @@ def choose(
   needed = {*gammas, *(max(width - 1, 1) for width in widths)}
   settings = [Setting(gamma, temperature) for gamma in sorted(needed)]
   pairs, params = zip(*(study.together(draft, s) for s in settings), strict=True)
-  given = study.inputs[0], study.sampling(settings[0]), study.max_length, study.runs
-  costs = pair_costs(pairs, params[0], *given)
+  costs = study.costs(pairs, params[0], temperature)
   tokens = float(np.mean(counted.columns["emitted"]))
   predicted = {
     gamma: float(costs[gamma].call_improvement(alpha.value, tokens))
@@ -78,22 +102,22 @@ def choose(
   return Choice(alpha, tokens, costs, predicted, widths)
 
 
-def markdown(choice: Choice) -> str:
+def table(choice: Choice) -> Table:
   """Returns the prediction for each gamma."""
-  lines = [
-    f"alpha {choice.alpha.value:.3f}, {choice.tokens:.1f} tokens an output",
-    "",
-    "| gamma | c | block / token | loop alone | whole calls |",
-    "|---|---|---|---|---|",
-  ]
+  alpha, rows = choice.alpha.value, []
   for gamma, speed in choice.predicted.items():
     costs = choice.costs[gamma]
-    mark = " (best)" if gamma == choice.gamma else ""
-    lines.append(
-      f"| {gamma}{mark} | {costs.c:.3f} | {costs.block / costs.plain:.2f} | "
-      f"{costs.loop_improvement(choice.alpha.value):.2f} | {speed:.2f} |"
+    rows.append(
+      {
+        "gamma": f"{gamma} (best)" if gamma == choice.gamma else gamma,
+        "c": costs.c,
+        "block": costs.block / costs.plain,
+        "loop": float(costs.loop_improvement(alpha)),
+        "calls": speed,
+      }
     )
-  return "\n".join(lines) + "\n"
+  title = f"alpha {alpha:.3f}, {choice.tokens:.1f} tokens an output"
+  return Table("gamma", title, _COLUMNS, rows)
 
 
 def gin_lines(
@@ -133,3 +157,34 @@ def gin_lines(
   name = "The best fixed gamma" if online else "Or a length for each draft"
   lines = [*(f"# {line}" for line in about), *active, f"# {name}:"]
   return "\n".join([*lines, *(f"# {line}" for line in other)]) + "\n"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds the command's flags."""
+  flags.add_pairs(parser)
+  add = parser.add_argument
+  add("--gammas", type=int, nargs="+", default=[*range(1, 11)], help="(%(default)s)")
+  add("--temperature", type=float, default=0.0, help="(%(default)s)")
+  add("--num-tokens", type=int, help="output tokens for alpha (2000; paper: 10000)")
+  add("--runs", type=int, default=15, help="of each part's clock (%(default)s)")
+  add("--online", action="store_true", help="activate GAMMA_POLICY='online'")
+  add("--output", metavar="FILE", required=True, help="the gin file")
+
+
+def make(args: argparse.Namespace) -> Table:
+  """Measures what the flags say and returns the prediction, and the file's text."""
+  study = jobs.from_flags(args)[0].load()
+  draft = study.drafts[0]
+  found = choose(study, draft, args.gammas, args.temperature)
+  text = gin_lines(found, study, draft, args.temperature, args.online)
+  return dataclasses.replace(table(found), facts={"gin": text})
+
+
+def _write(table, args):
+  path = epath.Path(args.output)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(table.facts["gin"])
+  return [args.output]
+
+
+COMMAND = Command(__doc__, make, add_flags, _write)

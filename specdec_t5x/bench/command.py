@@ -1,65 +1,64 @@
-"""What the scripts have in common: flags, files, messages."""
+"""What the commands have in common: flags in, a table out, messages."""
 
 import argparse
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 
-from specdec_t5x.bench import flags
-from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.table import Table
 
-AddFlags = Callable[[argparse.ArgumentParser], None]
+# From a table and the flags to the paths of what was written.
+WriteFn = Callable[[Table, argparse.Namespace], Sequence[str]]
+
+
+def write_table(table: Table, args: argparse.Namespace) -> list[str]:
+  """Writes a table into the folder --output."""
+  return table.write(args.output)
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-  """A script.
+  """A command of `python -m specdec_t5x.bench`.
 
   Attributes:
-    make: makes the table from the flags and, where any are kept, the cells.
-    add_flags: adds the script's own flags.
-    draw: draws the table into the folder, and returns the files; None for a table.
-    check: raises a ValueError before any work where something is missing.
+    about: its documentation, for --help.
+    make: makes the table from the flags.
+    add_flags: adds the command's flags, --output among them.
+    write: writes what was found.
   """
 
-  make: Callable[[argparse.Namespace, Cells], Table]
-  add_flags: AddFlags = lambda parser: None
-  draw: Callable[[Table, str], Sequence[str]] | None = None
-  check: Callable[[], None] = lambda: None
+  about: str
+  make: Callable[[argparse.Namespace], Table]
+  add_flags: Callable[[argparse.ArgumentParser], None]
+  write: WriteFn = write_table
 
-  def main(self, about: str, argv: Sequence[str] | None = None) -> int:
-    """Runs the script.
+  def parser(self, name: str | None = None) -> argparse.ArgumentParser:
+    """Returns what reads the flags; `name` is the command's."""
+    parser = argparse.ArgumentParser(
+      prog=name and f"python -m specdec_t5x.bench {name}",
+      description=self.about,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    self.add_flags(parser)
+    return parser
+
+  def main(self, argv: Sequence[str], name: str | None = None) -> int:
+    """Makes the table, prints it and writes it.
 
     Args:
-      about: its documentation, for --help.
-      argv: the flags; the process's own where None.
+      argv: the flags.
+      name: of the command, for --help.
 
     Returns:
       The exit status: 0, or 1 after printing what is wrong with the input.
     """
-    parser = argparse.ArgumentParser(
-      description=about, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    self.add_flags(parser)
-    flags.add_output(parser)
-    args = parser.parse_args(argv)
+    args = self.parser(name).parse_args(argv)
     try:
-      self.check()
-      cells = Cells(args.output)
-      table = self.make(args, cells)
-      files = [*map(str, table.write(args.output))]
-      if self.draw:
-        files += self.draw(table, args.output)
+      table = self.make(args)
+      files = self.write(table, args)
     except (ValueError, OSError) as error:
       print(f"error: {error}", file=sys.stderr)
       return 1
-    if other := cells.unasked():
-      print(
-        f"{cells.path} has {other} more cells, of other settings, code or machines; "
-        "they are not shown.",
-        file=sys.stderr,
-      )
     print(table.markdown(), end="")
     print(f"Written: {', '.join(files)}", file=sys.stderr)
     return 0

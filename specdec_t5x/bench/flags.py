@@ -9,7 +9,8 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
   """Adds the flags that name models and inputs."""
   # Of a demo pair; a table of the paper that has n-grams sets it.
   parser.set_defaults(with_tables=False)
-  add = parser.add_argument_group("what is measured").add_argument
+  group = parser.add_argument_group("what is measured")
+  add = group.add_argument
   add(
     "--preset",
     choices=PRESETS,
@@ -33,18 +34,28 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
     "With --preset demo, beside the demo's own",
   )
   add("--task", default="yours", help="name of the task of --inputs (%(default)s)")
-  add("--vocabulary", metavar="FILE", help="a SentencePiece model")
-  add("--inputs", metavar="FILE", help="an input a line")
-  add("--prefix", default="", help="before each line of --inputs")
+  add_texts(group, count=None)
   add(
     "--prompts",
     action="store_true",
     help="--inputs are prompts of decoder-only networks: no end of sequence",
   )
-  add("--num-inputs", type=int, help="at most the first so many")
   add("--max-length", type=int, help="room for an output, in tokens")
   add("--dtype", help="of parameters and activations (paper: bfloat16, else float32)")
   add("--tfds-data-dir", metavar="DIR", help="where TFDS datasets are prepared")
+
+
+def add_texts(
+  parser: argparse._ActionsContainer, required: bool = False, count: int | None = 100
+) -> None:
+  """Adds the flags of `inputs.lines`; `count` is how many it reads by default."""
+  parser.set_defaults(prompts=False)
+  add = parser.add_argument
+  add("--vocabulary", metavar="FILE", required=required, help="a SentencePiece model")
+  add("--inputs", metavar="FILE", required=required, help="an input a line")
+  add("--prefix", default="", help="before each line of --inputs")
+  about = "at most the first so many (%(default)s)"
+  add("--num-inputs", type=int, default=count, help=about)
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
@@ -63,22 +74,28 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
   )
 
 
+def add_cells(parser: argparse.ArgumentParser) -> None:
+  """Adds the flags of what measures cells: `add_pairs`, how much, and --output."""
+  add_pairs(parser)
+  add_measuring(parser)
+  add_output(parser)
+
+
 def add_temperatures(parser: argparse.ArgumentParser) -> None:
   """Adds the temperatures of a table."""
-  parser.add_argument(
-    *("--temperatures",),
-    type=float,
-    nargs="+",
-    default=[0.0, 1.0],
-    help="(%(default)s)",
-  )
+  add = parser.add_argument
+  add("--temperatures", type=float, nargs="+", default=[0.0, 1.0], help="(%(default)s)")
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-  """Adds the folder that everything is written to."""
+def add_output(
+  parser: argparse.ArgumentParser, default: str | None = "runs/reproduce"
+) -> None:
+  """Adds the folder that everything is written to; needed where there is no default."""
+  about = "for cells.jsonl, and a JSON, CSV and Markdown file each"
   parser.add_argument(
     "--output",
     metavar="DIR",
-    default="runs/reproduce",
-    help="for cells.jsonl, and a JSON, CSV and Markdown file each (%(default)s)",
+    default=default,
+    required=default is None,
+    help=f"{about} (%(default)s)" if default else "for JSON, CSV and Markdown",
   )

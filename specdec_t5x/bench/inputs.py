@@ -1,10 +1,10 @@
 """Inputs as tokens: of a file, of the demo pairs, of the published test sets."""
 
 import argparse
-import pathlib
 from collections.abc import Callable
 
 import sentencepiece
+from etils import epath
 
 from specdec_t5x.demo.recipe import DemoPair
 
@@ -20,8 +20,10 @@ def lines(args: argparse.Namespace) -> Callable[[], Tokens]:
   """
 
   def read():
-    text = pathlib.Path(args.inputs).read_text(encoding="utf-8")
-    texts = [args.prefix + line for line in text.splitlines()[: args.num_inputs]]
+    found = epath.Path(args.inputs).read_text().splitlines()[: args.num_inputs]
+    if not found:
+      raise ValueError(f"--inputs: {args.inputs!r} has no line. Give an input a line.")
+    texts = [args.prefix + line for line in found]
     return _encoded(args.vocabulary, texts, args.prompts)
 
   return read

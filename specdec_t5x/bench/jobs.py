@@ -4,18 +4,19 @@ import argparse
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from specdec_t5x import api
 from specdec_t5x.bench import inputs
 from specdec_t5x.bench.study import COPY, Study, load_draft, pad_inputs
-from specdec_t5x.demo.recipe import PAIRS
+from specdec_t5x.demo.recipe import PAIRS, DemoPair
 
 # Of inputs and outputs.
 _PAPER_LENGTHS = {"ende": (256, 256), "cnndm": (512, 128)}
 _TASKS = {"demo": tuple(PAIRS), "paper": tuple(_PAPER_LENGTHS), None: ()}
 # Texts of the demo's test split: more than 10,000 tokens of outputs.
 _DEMO_INPUTS = 1000
-_DTYPES = {"paper": "bfloat16", "demo": "float32", None: "float32"}
-_TOKENS = {"paper": 10_000, "demo": 2000, None: 2000}
+_PAPER = {"num_tokens": 10_000, "dtype": "bfloat16"}
 
 # Of a job, when it is needed: the tokens of each input, and the end of sequence.
 ReadFn = Callable[[], tuple[Sequence[Sequence[int]], int]]
@@ -41,9 +42,14 @@ class Job:
   drafts: dict[str, str]
   read: ReadFn
   max_length: int
-  num_tokens: int
-  dtype: str
-  runs: int
+  num_tokens: int = 2000
+  dtype: str = "float32"
+  runs: int = 15
+
+  def of_first_draft(self) -> "Job":
+    """Returns the job without its other drafts."""
+    name, source = next(iter(self.drafts.items()))
+    return dataclasses.replace(self, drafts={name: source})
 
   def load(self) -> Study:
     """Loads everything.
@@ -51,8 +57,6 @@ class Job:
     Raises:
       ValueError: where something can't be read, or there are no inputs.
     """
-    from specdec_t5x import api
-
     ids, eos_id = self.read()
     if not ids:
       raise ValueError(f"{self.task}: there is no input. Give at least one.")
@@ -89,17 +93,33 @@ def from_flags(args: argparse.Namespace) -> list[Job]:
       name = flag.replace("_", "-")
       raise ValueError(f"--{name} must be at least 1, got {value}.")
   chosen = preset(args)
-  common = {
-    "num_tokens": args.num_tokens or _TOKENS[chosen],
-    "dtype": args.dtype or _DTYPES[chosen],
-    "runs": args.runs,
-  }
-  return _MAKERS[chosen](args, common)
+  given = {name: getattr(args, name) for name in ("num_tokens", "dtype", "runs")}
+  common = {name: value for name, value in given.items() if value is not None}
+  return _MAKERS[chosen](args, _PAPER | common if chosen == "paper" else common)
 
 
-def models(args: argparse.Namespace) -> dict[str, dict[str, str]]:
-  """Returns the folders of each task's models, for a table's settings."""
-  return {job.task: {"target": job.target, **job.drafts} for job in from_flags(args)}
+def known(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns the preset and each task's folders of models, for a table's settings."""
+  models = {job.task: {"target": job.target, **job.drafts} for job in from_flags(args)}
+  return {"preset": preset(args), "models": models}
+
+
+def demo_job(pair: DemoPair, count: int, **how) -> Job:
+  """Returns a demo pair with its own drafts.
+
+  Args:
+    pair: which.
+    count: of the first texts of its test split.
+    **how: further fields of the job.
+  """
+  return Job(
+    task=pair.name,
+    target=pair.target.checkpoint,
+    drafts={part.name: part.checkpoint for part in pair.drafts},
+    read=inputs.demo(pair, count),
+    max_length=pair.max_output,
+    **how,
+  )
 
 
 def _demo_jobs(args, common):
@@ -118,20 +138,11 @@ def _demo_jobs(args, common):
   jobs = []
   for task in wanted:
     pair = PAIRS[task]
-    count = args.num_inputs or _DEMO_INPUTS
-    own = {part.name: part.checkpoint for part in pair.drafts}
-    if args.with_tables:
-      own |= _orders(pair)
-    jobs.append(
-      Job(
-        task=task,
-        target=pair.target.checkpoint,
-        drafts=own | _drafts(args, task),
-        read=inputs.demo(pair, count),
-        max_length=args.max_length or pair.max_output,
-        **common,
-      )
-    )
+    job = demo_job(pair, args.num_inputs or _DEMO_INPUTS, **common)
+    tables = _orders(pair) if args.with_tables else {}
+    drafts = job.drafts | tables | _drafts(args, task)
+    room = args.max_length or job.max_length
+    jobs.append(dataclasses.replace(job, drafts=drafts, max_length=room))
   return jobs
 
 

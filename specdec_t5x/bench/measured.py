@@ -9,8 +9,26 @@ import numpy as np
 from specdec_t5x.analysis import theory
 from specdec_t5x.analysis.acceptance import Estimate, ratio
 from specdec_t5x.bench.costs import Costs
-from specdec_t5x.bench.study import Setting
-from specdec_t5x.bench.walltime import Spread, median_ratio
+from specdec_t5x.bench.walltime import Spread, Timed, median_ratio
+
+_COUNTED = (
+  "emitted",
+  "target_calls",
+  "drafted",
+  "accepted",
+  "acceptance_positions",
+  "acceptance_mass",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """How a cell is decoded; timed beside the plain loop, or only counted."""
+
+  gamma: int
+  temperature: float
+  lenience: float = 1.0
+  timed: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +46,32 @@ class Measured:
   setting: Setting
   columns: Mapping[str, np.ndarray]
   costs: Costs | None
+
+  @classmethod
+  def timed(
+    cls,
+    setting: Setting,
+    ours: Timed,
+    plain: Timed | None = None,
+    costs: Costs | None = None,
+  ) -> "Measured":
+    """Returns the cell of what a program decoded, beside the plain loop if that ran.
+
+    Args:
+      setting: how it decoded.
+      ours: its results, `Decoded`.
+      plain: the plain loop's, on the same inputs in turn.
+      costs: of the parts.
+    """
+    columns = {name: counts(ours, name) for name in _COUNTED}
+    if plain is not None:
+      columns |= {
+        "seconds": ours.seconds,
+        "plain_seconds": plain.seconds,
+        "plain_emitted": counts(plain, "emitted"),
+        "identical": same_outputs(plain, ours),
+      }
+    return cls(setting, columns, costs)
 
   @classmethod
   def of(cls, setting: Setting, result: Mapping[str, Any]) -> "Measured":
@@ -124,3 +168,14 @@ class Measured:
     if self.setting.temperature or self.setting.lenience != 1.0:
       return None
     return int(self.columns["identical"].sum())
+
+
+def counts(timed: Timed, name: str) -> np.ndarray:
+  """Returns one of the statistics, summed over the rows, of each input."""
+  return np.array([getattr(r.statistics, name).sum().item() for r in timed.results])
+
+
+def same_outputs(one: Timed, other: Timed) -> np.ndarray:
+  """Returns of each input whether two programs' outputs are equal, token for token."""
+  pairs = zip(one.results, other.results, strict=True)
+  return np.array([bool((a.tokens == b.tokens).all()) for a, b in pairs])

@@ -1,59 +1,74 @@
 """Measures cells, or finds them where they were measured before."""
 
+import argparse
+import dataclasses
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-import jax
 import numpy as np
 from tqdm import tqdm
 
-from specdec_t5x import api
 from specdec_t5x.bench.cells import Cells
-from specdec_t5x.bench.decode import pair_costs
-from specdec_t5x.bench.measured import Measured
-from specdec_t5x.bench.study import Draft, Setting, Study
+from specdec_t5x.bench.jobs import Job
+from specdec_t5x.bench.measured import Measured, Setting
+from specdec_t5x.bench.study import Draft, Study
 from specdec_t5x.bench.walltime import alternate
-from specdec_t5x.decoding.state import row_keys
 
 # Inputs decoded before the tokens are counted. Even, so that over all of them each
 # program comes first as often as the other (`walltime.alternate`).
 _CHUNK = 16
-_COUNTED = (
-  "emitted",
-  "target_calls",
-  "drafted",
-  "accepted",
-  "acceptance_positions",
-  "acceptance_mass",
-)
 
-Request = tuple[Draft, Setting]
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+  """A cell and what it is of; `measured` is None where nothing was to be measured."""
+
+  task: str
+  target: str
+  draft: str
+  setting: Setting
+  measured: Measured | None
+
+  @property
+  def name(self) -> dict[str, str | float]:
+    """What a table's row is of."""
+    temperature = self.setting.temperature
+    return {"task": self.task, "draft": self.draft, "temperature": temperature}
 
 
 def measure_all(
-  study: Study, requests: Iterable[Request], cells: Cells, recorded: bool = False
-) -> dict[tuple[str, Setting], Measured | None]:
+  args: argparse.Namespace,
+  jobs: Iterable[Job],
+  settings: Callable[[Draft], Sequence[Setting]],
+) -> list[Found]:
   """Returns the cells asked for; each is kept as soon as it is measured.
 
   Args:
-    study: what is decoded.
-    requests: the cells.
-    cells: those measured before, and where new ones are put.
-    recorded: whether to measure nothing.
+    args: flags `output`, for the cells, and `recorded`, to measure nothing.
+    jobs: what is decoded.
+    settings: of each draft.
 
-  Returns:
-    By the draft's name and the setting; None where `recorded` finds no such cell.
+  Raises:
+    ValueError: where what a job names can't be read.
   """
-  found = {}
-  with tqdm(list(requests), desc=study.task, unit="cell", file=sys.stderr) as bar:
-    for draft, setting in bar:
-      bar.set_postfix_str(f"{draft.name}, {describe(setting)}")
-      result = _recall(study, draft, setting, cells)
-      if result is None and not recorded:
-        result = measure(study, draft, setting).to_result()
-        cells.add(study.key(draft, setting), result)
-      cell = None if result is None else Measured.of(setting, result)
-      found[draft.name, setting] = cell
+  cells, found = Cells(args.output), []
+  for job in jobs:
+    study = job.load()
+    wanted = [(draft, each) for draft in study.drafts for each in settings(draft)]
+    with tqdm(wanted, desc=study.task, unit="cell", file=sys.stderr) as bar:
+      for draft, setting in bar:
+        bar.set_postfix_str(f"{draft.name}, {describe(setting)}")
+        cell = _recall(study, draft, setting, cells)
+        if cell is None and not args.recorded:
+          cell = measure(study, draft, setting)
+          cells.add(study.key(draft, setting), cell.to_result())
+        found.append(Found(study.task, job.target, draft.name, setting, cell))
+  if other := cells.unasked():
+    print(
+      f"{cells.path} has {other} more cells, of other settings, code or machines; "
+      "they are not shown.",
+      file=sys.stderr,
+    )
   return found
 
 
@@ -69,21 +84,20 @@ def measure(study: Study, draft: Draft, setting: Setting) -> Measured:
   Batch 1. Where the setting is timed, every input is also decoded plainly, in turn.
   """
   pair, params = study.together(draft, setting)
-  params = jax.device_put(params)
-  rows = []
-  programs = _programs(study, setting, pair, params)
+  temperature = setting.temperature
+  programs = {"ours": study.program(pair, params, temperature)}
+  if setting.timed:
+    programs["plain"] = study.plain(study.target, temperature)
+  chunks = []
   for first in range(0, len(study.inputs), _CHUNK):
-    chunk = range(first, min(first + _CHUNK, len(study.inputs)))
-    timed = alternate(programs, chunk)
-    rows += [_row(timed, number) for number in range(len(chunk))]
-    if sum(row["emitted"] for row in rows) >= study.num_tokens:
+    timed = alternate(programs, range(len(study.inputs))[first : first + _CHUNK])
+    chunks.append(Measured.timed(setting, timed["ours"], timed.get("plain")).columns)
+    if sum(chunk["emitted"].sum() for chunk in chunks) >= study.num_tokens:
       break
-  columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+  columns = {name: np.concatenate([c[name] for c in chunks]) for name in chunks[0]}
   costs = None
   if setting.timed:
-    sampling = study.sampling(setting)
-    given = study.inputs[0], sampling, study.max_length, study.runs
-    costs = pair_costs([pair], params, *given)[setting.gamma]
+    costs = study.costs([pair], params, temperature)[setting.gamma]
   return Measured(setting, columns, costs)
 
 
@@ -91,35 +105,6 @@ def _recall(study, draft, setting, cells):
   result = cells.find(study.key(draft, setting))
   if result is None and not setting.timed:
     # A cell that was timed has the same counts.
-    timed = Setting(setting.gamma, setting.temperature, setting.lenience)
+    timed = dataclasses.replace(setting, timed=True)
     result = cells.find(study.key(draft, timed))
-  return result
-
-
-def _programs(study, setting, pair, params):
-  sampling = study.sampling(setting)
-  compiled = lambda network: api.compiled(
-    network, sampling, study.max_length, study.eos_id
-  )
-  # Made before the clock starts. An input's draws are its own, whatever is measured.
-  keys = [row_keys(jax.random.key(i), 1) for i in range(len(study.inputs))]
-  ours, plain = compiled(pair), compiled(study.target.network)
-  programs = {"ours": lambda i: ours(params, study.inputs[i], keys[i])}
-  if setting.timed:
-    target = params["target"]
-    programs["plain"] = lambda i: plain(target, study.inputs[i], keys[i])
-  return programs
-
-
-def _row(timed, number):
-  result = timed["ours"].results[number]
-  row = {name: getattr(result.statistics, name)[0].item() for name in _COUNTED}
-  if "plain" in timed:
-    plain = timed["plain"].results[number]
-    row |= {
-      "seconds": float(timed["ours"].seconds[number]),
-      "plain_seconds": float(timed["plain"].seconds[number]),
-      "plain_emitted": plain.statistics.emitted[0].item(),
-      "identical": bool((plain.tokens == result.tokens).all()),
-    }
-  return row
+  return None if result is None else Measured.of(setting, result)

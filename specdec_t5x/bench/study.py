@@ -1,6 +1,7 @@
 """What is measured: a target, its drafts and the inputs, loaded and told apart."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +10,11 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int
 
-from specdec_t5x import api, assemble
+from specdec_t5x import api
+from specdec_t5x.bench import programs
 from specdec_t5x.bench.environment import machine
+from specdec_t5x.bench.measured import Setting
+from specdec_t5x.bench.walltime import Program
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.copy import DEFAULT_MATCH
 from specdec_t5x.network.ngram import NgramTable
@@ -37,16 +41,6 @@ class Draft:
   model: api.Model | None
   drafter: str
   fingerprint: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-  """How a cell is decoded; timed beside the plain loop, or only counted."""
-
-  gamma: int
-  temperature: float
-  lenience: float = 1.0
-  timed: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,16 +71,27 @@ class Study:
   dtype: str
   runs: int
 
-  def together(self, draft: Draft, setting: Setting) -> tuple[assemble.Pair, Any]:
-    """Returns the pair that decodes a cell, and its parameters."""
+  def together(self, draft: Draft, setting: Setting) -> tuple[Any, Any]:
+    """Returns what decodes a cell, and its parameters."""
     settings = {} if draft.drafter == "draft_model" else {"drafter": draft.drafter}
     if setting.lenience != 1.0:
       settings |= {"verification": "lenient", "lenience": setting.lenience}
-    return api.together(self.target, draft.model, setting.gamma, **settings)
+    return programs.together(self.target, draft.model, setting.gamma, **settings)
 
-  def sampling(self, setting: Setting) -> Sampling:
-    """Returns how both laws are adjusted."""
-    return Sampling(temperature=setting.temperature)
+  def program(self, network: Any, params: Any, temperature: float) -> Program:
+    """Returns what decodes the input of a given number, plainly or as a pair."""
+    sampling = Sampling(temperature=temperature)
+    run = programs.decoding(network, params, sampling, self.max_length, self.eos_id)
+    return lambda number: run(self.inputs[number], self._keys[number])
+
+  def plain(self, model: api.Model, temperature: float) -> Program:
+    """Returns what decodes the input of a given number with one model alone."""
+    return self.program(*programs.together(model, None, 1), temperature)
+
+  def costs(self, pairs: Sequence[Any], params: Any, temperature: float):
+    """Returns by gamma what the parts of each pair's decoding take, on one input."""
+    sampling, room = Sampling(temperature=temperature), self.max_length
+    return programs.pair_costs(pairs, params, self.inputs[0], sampling, room, self.runs)
 
   def key(self, draft: Draft, setting: Setting) -> dict[str, Any]:
     """Returns everything that determines a cell."""
@@ -104,10 +109,18 @@ class Study:
       **machine(),
     }
 
-  def __post_init__(self):
-    # Once: a large target takes a while to read, and there are many cells.
-    object.__setattr__(self, "_target_fingerprint", fingerprint(self.target.params))
-    object.__setattr__(self, "_inputs_fingerprint", fingerprint(list(self.inputs)))
+  # Each once: a large target takes a while to read, and there are many cells.
+  @functools.cached_property
+  def _target_fingerprint(self):
+    return fingerprint(self.target.params)
+
+  @functools.cached_property
+  def _inputs_fingerprint(self):
+    return fingerprint(list(self.inputs))
+
+  @functools.cached_property
+  def _keys(self):
+    return programs.input_keys(len(self.inputs))
 
 
 def load_draft(name: str, source: str, dtype: str) -> Draft:

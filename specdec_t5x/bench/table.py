@@ -4,17 +4,16 @@ import csv
 import dataclasses
 import io
 import json
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from etils import epath
+
 from specdec_t5x.analysis.acceptance import Estimate
 from specdec_t5x.bench.environment import environment
-from specdec_t5x.bench.paper import published
 from specdec_t5x.bench.walltime import Spread
 
 NOT_MEASURED = "not measured"
-NOT_IN_PAPER = "-"
 
 # A number, one with an interval or quartiles, a word; None is what `Column.missing`
 # says.
@@ -55,15 +54,17 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """What a script prints and writes.
+  """What a command prints and writes.
 
   Attributes:
     name: of its files.
     title: above it.
     columns: of the table.
-    rows: values by column.
+    rows: values by column; JSON has those without a column, too.
     notes: below it.
     settings: what it was made with, for JSON.
+    facts: what else was found, for JSON, where it must not have a name of `document`.
+    before: tables that Markdown shows above this one.
     brief: which rows Markdown has; JSON and CSV have all.
   """
 
@@ -73,10 +74,12 @@ class Table:
   rows: Sequence[Mapping[str, Value]]
   notes: Sequence[str] = ()
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  before: Sequence["Table"] = ()
   brief: Callable[[Mapping[str, Value]], bool] = lambda row: True
 
   def markdown(self) -> str:
-    """Returns the table with its title and notes."""
+    """Returns the table with its title and notes, below those `before` it."""
     cells = [[column.header for column in self.columns]]
     rows = filter(self.brief, self.rows)
     cells += [[c.show(row.get(c.key)) for c in self.columns] for row in rows]
@@ -85,7 +88,8 @@ class Table:
     line = lambda row: " | ".join(x.ljust(w) for x, w in zip(row, widths, strict=True))
     lines = [f"| {line(row)} |" for row in cells]
     notes = [f"- {note}" for note in self.notes]
-    return "\n".join([f"## {self.title}", "", *lines, "", *notes]).rstrip() + "\n"
+    text = "\n".join([f"## {self.title}", "", *lines, "", *notes]).rstrip() + "\n"
+    return "\n".join([*(table.markdown() for table in self.before), text])
 
   def csv(self) -> str:
     """Returns the rows; a value with an interval has columns for its ends."""
@@ -104,27 +108,30 @@ class Table:
     """Returns everything, for JSON."""
     return {
       "title": self.title,
-      "paper": published.numbers()["source"],
       "settings": dict(self.settings),
       "environment": environment(),
-      "rows": [{k: _plain(v) for k, v in row.items()} for row in self.rows],
+      **_plain(self.facts),
+      "rows": [_plain(row) for row in self.rows],
       "notes": list(self.notes),
     }
 
-  def write(self, folder: str) -> list[pathlib.Path]:
+  def write(self, folder: str) -> list[str]:
     """Writes NAME.json, NAME.csv and NAME.md, and returns their paths."""
-    directory = pathlib.Path(folder)
+    directory = epath.Path(folder)
     directory.mkdir(parents=True, exist_ok=True)
     texts = {
       "json": json.dumps(self.document(), indent=1) + "\n",
       "csv": self.csv(),
       "md": self.markdown(),
     }
-    paths = []
     for kind, text in texts.items():
-      paths.append(directory / f"{self.name}.{kind}")
-      paths[-1].write_text(text, encoding="utf-8")
-    return paths
+      (directory / f"{self.name}.{kind}").write_text(text)
+    return [str(directory / f"{self.name}.{kind}") for kind in texts]
+
+
+def listed(facts: Mapping[str, Any]) -> str:
+  """Returns facts in one line, for a note; those that are None are left out."""
+  return ", ".join(f"{k} {v}" for k, v in facts.items() if v is not None)
 
 
 def _flat(key, value):
@@ -136,5 +143,7 @@ def _flat(key, value):
 
 
 def _plain(value):
+  if isinstance(value, Mapping):
+    return {key: _plain(each) for key, each in value.items()}
   known = isinstance(value, Estimate | Spread)
   return dataclasses.asdict(value) if known else value

@@ -43,12 +43,11 @@ def run(pair: recipe.DemoPair, inputs: int) -> None:
   with steps.step(
     f"Compare on {inputs} inputs, batch 1, all programs in turn", "about 1 min"
   ):
-    rows = _compare(pair, inputs)
-  from specdec_t5x.demo import table
+    from specdec_t5x.demo import comparison
 
-  results = os.path.join(recipe.DIRECTORY, pair.name, "comparison.json")
-  table.save(results, rows)
-  print(f"\n{table.table(pair, rows)}\n\n{same}\nThe table as JSON: {results}")
+    table = comparison.compare(pair, inputs, TEMPERATURES)
+  files = table.write(os.path.join(recipe.DIRECTORY, pair.name))
+  print(f"\n{table.markdown()}\n{same}\nThe table is in {', '.join(files)}")
 
 
 def _make(pair, steps):
@@ -82,26 +81,6 @@ def _run_commands(pair) -> str:
     f"Greedy outputs of the two commands: {same}/{len(plain.tokens)} identical.\n"
     f"JSONL with per-example statistics: {speculative.file}"
   )
-
-
-def _compare(pair, inputs):
-  import sentencepiece
-
-  from specdec_t5x import api
-  from specdec_t5x.demo import comparison, held_out
-
-  study = comparison.Comparison(
-    target=api.load_model(pair.target.checkpoint),
-    drafts={part.name: api.load_model(part.checkpoint) for part in pair.drafts},
-    processor=sentencepiece.SentencePieceProcessor(model_file=pair.vocabulary),
-    texts=held_out.held_out_texts(pair.name, inputs),
-    metric=held_out.METRICS.get(pair.name),
-    gamma=pair.gamma,
-    max_input=pair.max_input,
-    max_output=pair.max_output,
-    are_prompts=pair.are_prompts,
-  )
-  return [row for temperature in TEMPERATURES for row in study.rows(temperature)]
 
 
 def main() -> None:

@@ -1,155 +1,123 @@
-"""Plain decoding against speculation, alternately in one process.
+"""The demo's table: plain decoding against speculation, in turn in one process.
 
 The unit of time is seconds a token of one input at batch 1, reading it included:
 sampled outputs differ in length, so whole outputs do not compare.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import sentencepiece
+from jaxtyping import Array, Int
 
-from specdec_t5x import api
-from specdec_t5x.analysis import theory
-from specdec_t5x.analysis.acceptance import Estimate, ratio
-from specdec_t5x.api import Model, Sampling
-from specdec_t5x.bench.walltime import Spread, Timed, alternate, median_ratio
-from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.bench import jobs
+from specdec_t5x.bench.measured import Measured, Setting
+from specdec_t5x.bench.study import Study
+from specdec_t5x.bench.table import Column, Table
+from specdec_t5x.bench.walltime import alternate
+from specdec_t5x.demo import held_out
+from specdec_t5x.demo.recipe import DemoPair
+
+# From outputs to what a metric says of them.
+ScoreFn = Callable[[Sequence[Int[Array, "T"]]], float]
+
+_COLUMNS = (
+  Column("task", "task"),
+  Column("temperature", "T"),
+  Column("gamma", "gamma"),
+  Column("draft", "draft"),
+  Column("alpha", "alpha (95%)", 3),
+  Column("tokens_per_call", "tokens/call"),
+  Column("speedup", "speed-up (quartiles)"),
+  Column("theorem", "Thm 3.8"),
+  Column("c", "c"),
+  Column("predicted", "whole calls (quartiles)"),
+  Column("identical", "identical"),
+)
+_SCORE_KEYS = ("plain_score", "score", "draft_score")
+_NOTES = (
+  "alpha is sum_x min(p, q), the mean over drafted tokens that were tried. The "
+  "speed-up is the plain loop's seconds a token over ours, at batch 1, reading the "
+  "input included.",
+  "Theorem 3.8 predicts it from alpha, gamma and c = draft step / target step, each "
+  "timed in a loop of its own; it takes a block to cost what one token costs, and "
+  "knows no input. Whole calls: what follows with the measured times of block and "
+  "input, and the counted calls.",
+  "Sampled outputs have the target's law, not its draws, so scores differ by chance, "
+  "by some points here.",
+)
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-  """One draft at one temperature, beside the target alone.
+def compare(pair: DemoPair, inputs: int, temperatures: Sequence[float]) -> Table:
+  """Measures a demo pair's drafts on the first texts of its test split."""
+  study = jobs.demo_job(pair, inputs).load()
+  score = _scorer(pair, inputs)
+  found = [
+    row for t in temperatures for row in rows(study, Setting(pair.gamma, t), score)
+  ]
+  headers = (f"{pair.metric}: plain", "ours", "draft alone") if score else ()
+  scores = [Column(*each, 1) for each in zip(_SCORE_KEYS, headers, strict=False)]
+  title = f"Demo pair {pair.name!r}, {inputs} inputs"
+  return Table("comparison", title, (*_COLUMNS, *scores), found, _NOTES)
 
-  Attributes:
-    temperature: of both laws; 0 is greedy.
-    gamma: tokens drafted an iteration.
-    draft: its name.
-    alpha: acceptance by mass, with a 95% interval.
-    tokens_per_call: output tokens a call of the target, with a 95% interval.
-    c: seconds a draft token over seconds a target token, median of inputs.
-    speedup: measured, median of inputs with quartiles.
-    predicted: Theorem 3.8 at this alpha, gamma and c.
-    identical: how many outputs equal the target's own; None where they are sampled.
-    inputs: how many there were.
-    plain_score: the metric of the target's own outputs; None where there is no metric.
-    score: of the speculative ones.
-    draft_score: of the draft's own outputs.
+
+def rows(study: Study, setting: Setting, score: ScoreFn | None) -> list[dict[str, Any]]:
+  """Measures every draft beside the target alone.
+
+  Args:
+    study: what is decoded; all of its inputs are.
+    setting: how.
+    score: of outputs; None where they have no score.
   """
-
-  temperature: float
-  gamma: int
-  draft: str
-  alpha: Estimate
-  tokens_per_call: Estimate
-  c: float
-  speedup: Spread
-  predicted: float
-  identical: int | None
-  inputs: int
-  plain_score: float | None
-  score: float | None
-  draft_score: float | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-  """What is compared, and on what.
-
-  Attributes:
-    target: the target.
-    drafts: by name.
-    processor: the vocabulary of all.
-    texts: (input, reference) pairs.
-    metric: (references, outputs) -> score; None where outputs have no score.
-    gamma: tokens drafted an iteration.
-    max_input: tokens of an input; longer ones are cut.
-    max_output: room for an output, in tokens.
-    are_prompts: whether inputs have no end of sequence: outputs go on from them.
-  """
-
-  target: Model
-  drafts: dict[str, Model]
-  processor: sentencepiece.SentencePieceProcessor
-  texts: Sequence[tuple[str, str]]
-  metric: Callable[[list[str], list[str]], float] | None
-  gamma: int
-  max_input: int
-  max_output: int
-  are_prompts: bool = False
-
-  def rows(self, temperature: float) -> list[Row]:
-    """Measures every draft at one temperature."""
-    sampling = Sampling(temperature=temperature)
-    programs = {"plain": self._program(self.target, None, sampling)}
-    for name, draft in self.drafts.items():
-      programs[f"{name} alone"] = self._program(draft, None, sampling)
-      programs[name] = self._program(self.target, draft, sampling)
-    timed = alternate(programs, list(enumerate(self._encoded())))
-    return [self._row(timed, name, temperature) for name in self.drafts]
-
-  def _program(self, target, draft, sampling):
-    network, params = api.together(target, draft, self.gamma)
-    params = jax.device_put(params)
-    eos_id = self.processor.eos_id()
-    run = api.compiled(network, sampling, self.max_output, eos_id)
-    # Keys are made before the clock starts, one for each input.
-    keys = [row_keys(jax.random.key(i), 1) for i in range(len(self.texts))]
-    return lambda item: run(params, item[1], keys[item[0]])
-
-  def _encoded(self):
-    end = [] if self.are_prompts else [self.processor.eos_id()]
-    for text, _ in self.texts:
-      ids = [*self.processor.encode(text)[: self.max_input - len(end)], *end]
-      row = np.zeros((1, self.max_input), np.int32)
-      row[0, : len(ids)] = ids
-      yield jnp.asarray(row)
-
-  def _row(self, timed: dict[str, Timed], name: str, temperature: float) -> Row:
-    plain, alone, ours = timed["plain"], timed[f"{name} alone"], timed[name]
-    counts = {
-      field: np.array([int(getattr(r.statistics, field)[0]) for r in ours.results])
-      for field in ("emitted", "target_calls", "acceptance_positions")
-    }
-    mass = [float(r.statistics.acceptance_mass[0]) for r in ours.results]
-    alpha = ratio(np.array(mass), counts["acceptance_positions"])
-    c = median_ratio(_per_token(alone), _per_token(plain)).median
-    return Row(
-      temperature=temperature,
-      gamma=self.gamma,
-      draft=name,
-      alpha=alpha,
-      tokens_per_call=ratio(counts["emitted"], counts["target_calls"]),
-      c=c,
-      speedup=median_ratio(_per_token(plain), _per_token(ours)),
-      predicted=float(theory.walltime_improvement(alpha.value, self.gamma, c)),
-      identical=None if temperature else _identical(plain, ours),
-      inputs=len(self.texts),
-      plain_score=self._score(plain),
-      score=self._score(ours),
-      draft_score=self._score(alone),
-    )
-
-  def _score(self, timed: Timed) -> float | None:
-    if self.metric is None:
-      return None
-    references = [reference for _, reference in self.texts]
-    outputs = []
-    for result in timed.results:
-      tokens = np.asarray(result.tokens[0]).tolist()
-      known = [token for token in tokens if 0 < token < self.processor.vocab_size()]
-      outputs.append(self.processor.decode(known))
-    return self.metric(references, outputs)
+  temperature = setting.temperature
+  pairs = {draft.name: study.together(draft, setting) for draft in study.drafts}
+  plain = study.plain(study.target, temperature)
+  programs = {name: study.program(*pair, temperature) for name, pair in pairs.items()}
+  numbers = range(len(study.inputs))
+  timed = alternate({"plain": plain, **programs}, numbers)
+  found = []
+  for draft in study.drafts:
+    pair, params = pairs[draft.name]
+    costs = study.costs([pair], params, temperature)[setting.gamma]
+    cell = Measured.timed(setting, timed[draft.name], timed["plain"], costs)
+    row = {"task": study.task, "draft": draft.name, **_row(cell)}
+    if score:
+      alone = study.plain(draft.model, temperature)
+      results = timed["plain"].results, timed[draft.name].results, map(alone, numbers)
+      outputs = [[result.tokens[0] for result in each] for each in results]
+      row |= dict(zip(_SCORE_KEYS, map(score, outputs), strict=True))
+    found.append(row)
+  return found
 
 
-def _per_token(timed: Timed) -> np.ndarray:
-  tokens = [int(result.statistics.emitted[0]) for result in timed.results]
-  return timed.seconds / np.array(tokens)
+def _row(cell):
+  same = cell.identical
+  return {
+    "temperature": f"{cell.setting.temperature:g}",
+    "gamma": cell.setting.gamma,
+    "alpha": cell.alpha_by_mass,
+    "tokens_per_call": cell.tokens_per_call,
+    "speedup": cell.speedup,
+    "theorem": cell.theorem,
+    "c": cell.costs.c,
+    "predicted": cell.predicted,
+    "identical": "sampled" if same is None else f"{same}/{cell.inputs}",
+  }
 
 
-def _identical(one: Timed, other: Timed) -> int:
-  pairs = zip(one.results, other.results, strict=True)
-  return sum(bool((a.tokens == b.tokens).all()) for a, b in pairs)
+def _scorer(pair, inputs) -> ScoreFn | None:
+  metric = held_out.METRICS.get(pair.name)
+  if metric is None:
+    return None
+  references = [
+    reference for _, reference in held_out.held_out_texts(pair.name, inputs)
+  ]
+  processor = sentencepiece.SentencePieceProcessor(model_file=pair.vocabulary)
+
+  def score(outputs):
+    rows = map(np.asarray, outputs)
+    known = [row[(row > 0) & (row < processor.vocab_size())].tolist() for row in rows]
+    return metric(references, [processor.decode(row) for row in known])
+
+  return score

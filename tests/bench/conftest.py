@@ -66,5 +66,5 @@ def recorded(pair_flags, tmp_path_factory):
   flags = ["--gammas", "1", "3", "--temperatures=0", f"--output={folder}"]
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(costs, "alternate", steady)
-    assert table4.COMMAND.main("", [*pair_flags, *flags]) == 0
+    assert table4.COMMAND.main([*pair_flags, *flags]) == 0
   return folder

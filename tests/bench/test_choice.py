@@ -3,7 +3,6 @@
 import gin
 import pytest
 
-from scripts import choose_gamma
 from specdec_t5x.bench import choice, jobs
 from tests.bench.test_costs import COSTS
 
@@ -23,7 +22,7 @@ def macro(name):
 
 def write(pair_flags, path, *flags):
   settings = ["--gammas", "1", "3", f"--output={path}", *flags]
-  return choose_gamma.main([*pair_flags, *settings])
+  return choice.COMMAND.main([*pair_flags, *settings])
 
 
 def test_the_file_has_the_gamma_that_is_predicted_best(
@@ -77,12 +76,12 @@ def test_a_pair_that_does_not_pay_is_said(files, pair_flags):
 
 
 def _study(pair_flags):
-  args = choose_gamma._parser().parse_args([*pair_flags, "--output=x"])
+  args = choice.COMMAND.parser().parse_args([*pair_flags, "--output=x"])
   return jobs.from_flags(args)[0].load()
 
 
 def test_bad_gammas_are_refused(pair_flags, tmp_path, capsys):
   flags = [*pair_flags, f"--output={tmp_path / 'x.gin'}", "--gammas", "0", "2"]
-  assert choose_gamma.main(flags) == 1
+  assert choice.COMMAND.main(flags) == 1
   assert "--gammas: expected numbers of at least 1" in capsys.readouterr().err
   assert not (tmp_path / "x.gin").exists()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from scripts import bench_copy
+from specdec_t5x.bench.copying import COMMAND
 from tests.t5x_bridge import tiny
 
 
@@ -22,7 +22,7 @@ def flags(tmp_path):
 
 
 def test_an_output_that_repeats_its_input_is_copied(flags, tmp_path, capsys):
-  assert bench_copy.main(flags) == 0
+  assert COMMAND.main(flags) == 0
   (row,) = json.loads((tmp_path / "out" / "copy.json").read_text())["rows"]
   assert row["identical"] == row["texts"] == 3
   assert row["tokens_per_call"] > 2
@@ -32,13 +32,13 @@ def test_an_output_that_repeats_its_input_is_copied(flags, tmp_path, capsys):
 
 def test_the_first_sentences_of_the_input_may_be_the_output(flags, tmp_path):
   (tmp_path / "texts.jsonl").write_text('{"article": "the old dog. a cat. the man"}\n')
-  assert bench_copy.main([*flags, "--lead=1"]) == 0
+  assert COMMAND.main([*flags, "--lead=1"]) == 0
   (row,) = json.loads((tmp_path / "out" / "copy.json").read_text())["rows"]
   assert row["identical"] == row["texts"] == 1
   assert row["alpha"] > 0.5
 
 
 def test_bad_input_is_named(flags, tmp_path, capsys):
-  assert bench_copy.main([*flags, "--source=story"]) == 1
+  assert COMMAND.main([*flags, "--source=story"]) == 1
   assert "story" in capsys.readouterr().err
   assert not (tmp_path / "out" / "copy.json").exists()

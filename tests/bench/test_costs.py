@@ -9,7 +9,7 @@ import pytest
 from specdec_t5x import assemble
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench import costs
-from specdec_t5x.bench.decode import pair_costs
+from specdec_t5x.bench.programs import pair_costs
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.network.sizes import random_params
 from specdec_t5x.network.transformer import Transformer

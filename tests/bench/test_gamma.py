@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from scripts import bench_gamma
 from specdec_t5x.bench import costs
+from specdec_t5x.bench.gamma import COMMAND
 from tests.t5x_bridge import tiny
 
 
@@ -25,7 +25,7 @@ def files(tmp_path):
 def run(files):
   flags = "--gammas 1 --confidences 0.5 --max-length 8"
   named = [f"--{name}={path}" for name, path in files.items()]
-  return bench_gamma.main([*flags.split(), *named])
+  return COMMAND.main([*flags.split(), *named])
 
 
 @pytest.mark.usefixtures("processor_clock")
@@ -34,10 +34,11 @@ def test_every_setting_gives_the_same_outputs(files, tmp_path, capsys, monkeypat
   monkeypatch.setattr(costs, "_PART", (2, 80))
   assert run(files) == 0
   found = json.loads((tmp_path / "out" / "gamma.json").read_text())
-  assert list(found["rows"]) == ["fixed 1", "confidence 0.5", "online"]
-  assert {row["identical"] for row in found["rows"].values()} == {3}
+  rows = {row["setting"]: row for row in found["rows"]}
+  assert list(rows) == ["fixed 1", "confidence 0.5", "online"]
+  assert {row["identical"] for row in rows.values()} == {3}
   assert found["best"] == "fixed 1"
-  assert found["rows"]["fixed 1"]["over_best_in_all"] == 1
+  assert rows["fixed 1"]["over_best_in_all"] == 1
   # Blocks at gamma 1 have one or two tokens.
   assert len(found["costs"]["block_costs"]) == 2
   assert "3 inputs; best: fixed 1" in capsys.readouterr().out

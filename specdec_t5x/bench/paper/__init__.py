@@ -1,4 +1,4 @@
-"""The paper's tables and figures, ours beside theirs (scripts/reproduce_*.py).
+"""The paper's tables and figures, ours beside theirs (`python -m specdec_t5x.bench`).
 
 Leviathan, Kalman, Matias, ICML 2023, arXiv 2211.17192.
 """

@@ -1,4 +1,10 @@
-"""Figures 2, 3 and 4: what theory says for every alpha, with points on the curves."""
+"""Figures 2, 3 and 4 of the paper: theory for every alpha, with points on the curves.
+
+  python -m specdec_t5x.bench figure2 --points DIR/table4.json --output DIR
+
+2: expected tokens an iteration; 3: the best gamma; 4: speed-up and operations. Need the
+extra `reproduce` (matplotlib).
+"""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -7,8 +13,10 @@ import numpy as np
 
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.flags import add_output
 from specdec_t5x.bench.paper import plotting, points, published
-from specdec_t5x.bench.table import NOT_IN_PAPER, Column, Table
+from specdec_t5x.bench.paper.published import NOT_IN_PAPER
+from specdec_t5x.bench.table import Column, Table
 
 _ALPHAS = np.linspace(0.0, 0.99, 100)
 _GAMMAS = (1, 2, 3, 5, 7, 10)
@@ -17,6 +25,7 @@ _MOST = 30  # Figure 3: the longest draft that is tried.
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
+  add_output(parser)
   parser.add_argument(
     "--points",
     metavar="FILE",
@@ -46,9 +55,8 @@ def speed_flags(parser: argparse.ArgumentParser) -> None:
   add("--c-hat", type=float, default=0.0, help="of the operations (%(default)s)")
 
 
-def tokens(args, cells) -> Table:
+def tokens(args) -> Table:
   """Returns figure 2: mean tokens an iteration against alpha, a curve a gamma."""
-  del cells
   curve = lambda gamma: {"tokens": theory.expected_tokens(_ALPHAS, gamma)}
   rows = _curves("gamma", args.gammas, curve)
   # With c = 0 the speed is equation 1.
@@ -61,9 +69,8 @@ def tokens(args, cells) -> Table:
   return _table("figure2", title, columns, rows, args)
 
 
-def best_gammas(args, cells) -> Table:
+def best_gammas(args) -> Table:
   """Returns figure 3: the best gamma against alpha, a curve a c."""
-  del cells
 
   def curve(c):
     best = theory.optimal_gamma(_ALPHAS, c, max_gamma=_MOST)
@@ -87,9 +94,8 @@ def _fastest(found):
   return list(best.values())
 
 
-def speeds(args, cells) -> Table:
+def speeds(args) -> Table:
   """Returns figure 4: speed-up and operations against alpha, a curve a gamma."""
-  del cells
 
   def curve(gamma):
     return {
@@ -139,7 +145,7 @@ def _table(name, title, columns, rows, args):
   shown = (Column("of", "of"), Column("alpha", "alpha"), *columns)
   shown = [Column(c.key, c.header, c.digits, NOT_IN_PAPER) for c in shown]
   notes = ["Theory at every tenth of alpha; the CSV has every hundredth."]
-  return Table(name, title, shown, rows, notes, settings, _is_brief)
+  return published.table(name, title, shown, rows, notes, settings, brief=_is_brief)
 
 
 def _is_brief(row):
@@ -190,7 +196,11 @@ def _draw_marks(axis, rows, column, by, colors):
 
 
 def _command(make, add_flags, draw) -> Command:
-  return Command(make, add_flags, draw, plotting.require_matplotlib)
+  def checked(args):
+    plotting.require_matplotlib()
+    return make(args)
+
+  return Command(__doc__, checked, add_flags, plotting.drawing(draw))
 
 
 FIGURE_2 = _command(

@@ -2,6 +2,10 @@
 
 import importlib.util
 import pathlib
+from collections.abc import Callable
+
+from specdec_t5x.bench.command import WriteFn, write_table
+from specdec_t5x.bench.table import Table
 
 _DPI = 150
 
@@ -13,6 +17,11 @@ def require_matplotlib() -> None:
       "Figures need matplotlib, which is not installed. Install it with "
       "pip install 'specdec_t5x[reproduce]'; the tables do without it."
     )
+
+
+def drawing(draw: Callable[[Table, str], list[str]]) -> WriteFn:
+  """Returns what writes a figure's table and draws it into the same folder."""
+  return lambda table, args: [*write_table(table, args), *draw(table, args.output)]
 
 
 def new_figure(width: float, height: float, panels: int = 1):

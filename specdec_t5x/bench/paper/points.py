@@ -46,12 +46,12 @@ def read(path: str | None) -> list[Point]:
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise ValueError(
       f"--points: {path!r} can't be read ({type(error).__name__}: {error}). Expected "
-      "the table2.json or table4.json that scripts/reproduce_table2.py or _table4.py "
-      "writes."
+      "the table2.json or table4.json that `python -m specdec_t5x.bench` table2 or "
+      "table4 writes."
     ) from error
   if not points:
     raise ValueError(
-      f"--points: {path!r} has no measured row. Run the table's script first."
+      f"--points: {path!r} has no measured row. Run the table's command first."
     )
   return points
 

@@ -1,8 +1,10 @@
-"""Table 2: the measured speed-up of each draft, at the gamma that is fastest."""
+"""Table 2 of the paper: the speed-up of each draft at its fastest gamma."""
 
+from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.paper import published, speeds
-from specdec_t5x.bench.table import NOT_IN_PAPER, Column, Table
+from specdec_t5x.bench.paper.published import NOT_IN_PAPER
+from specdec_t5x.bench.table import Column, Table
 
 _COLUMNS = (
   Column("task", "task"),
@@ -27,20 +29,19 @@ _COLUMNS = (
 )
 
 
-def make(args, cells) -> Table:
+def make(args) -> Table:
   """Measures what the flags ask for and returns the table."""
-  found = speeds.measure(args, cells)
-  rows, shown = [], set()
-  for name in dict.fromkeys((s.task, s.draft, s.setting.temperature) for s in found):
-    printed = speeds.paper_row(args, *name)
-    group = [s for s in found if (s.task, s.draft, s.setting.temperature) == name]
-    rows.append({**_names(*name), **_paper(printed), **_ours(group)})
-    if printed:
-      shown.add(name)
-  for printed in published.numbers()["tables_2_and_4"]:
-    name = printed["task"], printed["draft"], printed["temperature"]
-    if name not in shown:
-      rows.append({**_names(*name), **_paper(printed)})
+  found = speeds.measure(args)
+  groups = {}
+  for each in found:
+    groups.setdefault(tuple(each.name.items()), []).append(each.measured)
+  rows = published.beside(
+    [{**dict(name), **_ours(cells)} for name, cells in groups.items()],
+    published.numbers()["tables_2_and_4"],
+    ("task", "draft", "temperature"),
+    _paper,
+    preset=jobs.preset(args),
+  )
   notes = [
     speeds.SPEED_NOTE,
     speeds.ALPHA_NOTE,
@@ -53,16 +54,10 @@ def make(args, cells) -> Table:
   ]
   title = "Table 2: speed-up, fastest gamma"
   settings = speeds.settings(args, found)
-  return Table("table2", title, _COLUMNS, rows, notes, settings)
-
-
-def _names(task, draft, temperature):
-  return {"task": task, "draft": draft, "temperature": f"{temperature:g}"}
+  return published.table("table2", title, _COLUMNS, rows, notes, settings)
 
 
 def _paper(row):
-  if row is None:
-    return {}
   return {
     "paper_gamma": row["gamma"],
     "paper_alpha": row["alpha"],
@@ -71,8 +66,8 @@ def _paper(row):
   }
 
 
-def _ours(group):
-  measured = [s.cell for s in group if s.cell]
+def _ours(cells):
+  measured = [cell for cell in cells if cell]
   if not measured:
     return {}
   best = max(measured, key=lambda cell: cell.speedup.median)
@@ -93,4 +88,4 @@ def _ours(group):
   }
 
 
-COMMAND = Command(make, speeds.add_flags)
+COMMAND = Command(__doc__ + speeds.USAGE, make, speeds.add_flags)

@@ -1,13 +1,14 @@
-"""Table 3: alpha of every draft, tables of n-grams among them."""
+"""Table 3 of the paper: alpha of every draft, tables of n-grams among them."""
 
 import argparse
 
 from specdec_t5x.bench import flags, jobs
 from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.measuring import measure_all
 from specdec_t5x.bench.paper import published, speeds
-from specdec_t5x.bench.study import Setting
-from specdec_t5x.bench.table import NOT_IN_PAPER, Column, Table
+from specdec_t5x.bench.paper.published import NOT_IN_PAPER
+from specdec_t5x.bench.table import Column, Table
 
 _COLUMNS = (
   Column("task", "task"),
@@ -25,67 +26,35 @@ _COLUMNS = (
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the table's flags."""
-  flags.add_pairs(parser)
+  flags.add_cells(parser)
   parser.set_defaults(with_tables=True)
-  flags.add_measuring(parser)
   flags.add_temperatures(parser)
   parser.add_argument(
     "--gamma", type=int, default=7, help="tokens drafted a call (%(default)s)"
   )
 
 
-def make(args, cells) -> Table:
+def make(args) -> Table:
   """Measures what the flags ask for and returns the table."""
-  rows, shown = [], set()
-  for job in jobs.from_flags(args):
-    study = job.load()
-    requests = [
-      (draft, Setting(args.gamma, temperature, timed=False))
-      for draft in study.drafts
-      for temperature in args.temperatures
-    ]
-    found = measure_all(study, requests, cells, args.recorded)
-    for (draft, setting), cell in found.items():
-      name = study.task, draft, setting.temperature
-      printed = _printed(args, *name)
-      shown |= {name} if printed else set()
-      target = printed["target"] if printed else job.target
-      rows.append({**_names(target, *name), **_paper(printed), **_ours(cell)})
-  for row in published.numbers()["table3"]:
-    name = row["task"], row["draft"], row["temperature"]
-    if name not in shown:
-      rows.append({**_names(row["target"], *name), **_paper(row)})
+  settings = [Setting(args.gamma, t, timed=False) for t in args.temperatures]
+  found = measure_all(args, jobs.from_flags(args), lambda draft: settings)
+  rows = published.beside(
+    [{**each.name, "folder": each.target, **_ours(each.measured)} for each in found],
+    published.numbers()["table3"],
+    ("task", "draft", "temperature"),
+    lambda row: {"target": row["target"], "paper_alpha": row["alpha"]},
+    preset=jobs.preset(args),
+  )
+  rows = [{"target": row.get("folder"), **row} for row in rows]
   notes = [
     speeds.ALPHA_NOTE,
     "The paper's alpha is over 10,000 tokens. A row has both only where task and "
     "draft are named as the paper's (--preset paper, or --task; n-gram tables named "
     "unigram and bigram).",
   ]
-  known = {"preset": jobs.preset(args), "models": jobs.models(args)}
-  settings = {**known, "gamma": args.gamma}
+  settings = {**jobs.known(args), "gamma": args.gamma}
   title = "Table 3: acceptance alpha by draft"
-  return Table("table3", title, _COLUMNS, rows, notes, settings)
-
-
-def _printed(args, task, draft, temperature):
-  if jobs.preset(args) == "demo":
-    return None
-  wanted = task, draft, temperature
-  match = lambda row: (row["task"], row["draft"], row["temperature"]) == wanted
-  return next(filter(match, published.numbers()["table3"]), None)
-
-
-def _names(target, task, draft, temperature):
-  return {
-    "task": task,
-    "target": target,
-    "draft": draft,
-    "temperature": f"{temperature:g}",
-  }
-
-
-def _paper(row):
-  return {"paper_alpha": row["alpha"]} if row else {}
+  return published.table("table3", title, _COLUMNS, rows, notes, settings)
 
 
 def _ours(cell):
@@ -100,4 +69,4 @@ def _ours(cell):
   }
 
 
-COMMAND = Command(make, add_flags)
+COMMAND = Command(__doc__ + speeds.USAGE, make, add_flags)

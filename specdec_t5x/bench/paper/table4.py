@@ -1,8 +1,10 @@
-"""Table 4: the speed-up that theory expects beside the measured one."""
+"""Table 4 of the paper: expected and measured speed-up, ours beside theirs."""
 
+from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.paper import published, speeds
-from specdec_t5x.bench.table import NOT_IN_PAPER, Column, Table
+from specdec_t5x.bench.paper.published import NOT_IN_PAPER
+from specdec_t5x.bench.table import Column, Table
 
 _COLUMNS = (
   Column("task", "task"),
@@ -28,22 +30,19 @@ _COLUMNS = (
 )
 
 
-def make(args, cells) -> Table:
+def make(args) -> Table:
   """Measures what the flags ask for and returns the table."""
-  found = speeds.measure(args, cells)
-  rows, shown = [], set()
-  for speed in found:
-    setting = speed.setting
-    name = speed.task, speed.draft, setting.temperature
-    printed = speeds.paper_row(args, *name)
-    same = printed if printed and printed["gamma"] == setting.gamma else None
-    if same:
-      shown.add(name)
-    rows.append({**_names(*name, setting.gamma), **_paper(same), **_ours(speed.cell)})
-  for row in published.numbers()["tables_2_and_4"]:
-    name = row["task"], row["draft"], row["temperature"]
-    if name not in shown:
-      rows.append({**_names(*name, row["gamma"]), **_paper(row)})
+  found = speeds.measure(args)
+  rows = published.beside(
+    [
+      {**each.name, "gamma": each.setting.gamma, **_ours(each.measured)}
+      for each in found
+    ],
+    published.numbers()["tables_2_and_4"],
+    ("task", "draft", "temperature", "gamma"),
+    _paper,
+    preset=jobs.preset(args),
+  )
   notes = [
     speeds.SPEED_NOTE,
     speeds.ALPHA_NOTE,
@@ -57,21 +56,10 @@ def make(args, cells) -> Table:
   ]
   title = "Table 4: expected and measured speed-up"
   settings = speeds.settings(args, found)
-  return Table("table4", title, _COLUMNS, rows, notes, settings)
-
-
-def _names(task, draft, temperature, gamma):
-  return {
-    "task": task,
-    "draft": draft,
-    "temperature": f"{temperature:g}",
-    "gamma": gamma,
-  }
+  return published.table("table4", title, _COLUMNS, rows, notes, settings)
 
 
 def _paper(row):
-  if row is None:
-    return {}
   return {
     "paper_alpha": row["alpha"],
     "paper_c": row["c"],
@@ -110,4 +98,4 @@ def _flags():
       )
 
 
-COMMAND = Command(make, speeds.add_flags)
+COMMAND = Command(__doc__ + speeds.USAGE, make, speeds.add_flags)

@@ -1,13 +1,14 @@
-"""Table 5 and appendix A.5: alpha, and greedy speed, with lenience."""
+"""Table 5 and appendix A.5 of the paper: alpha, and greedy speed, with lenience."""
 
 import argparse
 
 from specdec_t5x.bench import flags, jobs
 from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.measuring import measure_all
 from specdec_t5x.bench.paper import published, speeds
-from specdec_t5x.bench.study import Setting
-from specdec_t5x.bench.table import NOT_IN_PAPER, Column, Table
+from specdec_t5x.bench.paper.published import NOT_IN_PAPER
+from specdec_t5x.bench.table import Column, Table
 
 LENIENCES = (1.0, 0.5, 0.3, 0.1)
 
@@ -28,9 +29,8 @@ _COLUMNS = (
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the table's flags."""
-  flags.add_pairs(parser)
+  flags.add_cells(parser)
   parser.set_defaults(with_tables=True)
-  flags.add_measuring(parser)
   add = parser.add_argument
   add(
     "--leniences", type=float, nargs="+", default=list(LENIENCES), help="(%(default)s)"
@@ -39,23 +39,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   add("--greedy-gamma", type=int, default=8, help="at T=0, timed (%(default)s)")
 
 
-def make(args, cells) -> Table:
+def make(args) -> Table:
   """Measures what the flags ask for and returns the table."""
-  rows, shown = [], set()
-  for job in jobs.from_flags(args):
-    study = job.load()
-    requests = [
-      (draft, setting) for draft in study.drafts for setting in _settings(args, draft)
-    ]
-    found = measure_all(study, requests, cells, args.recorded)
-    for (draft, setting), cell in found.items():
-      name = study.task, draft, setting.temperature, setting.lenience
-      printed = _printed()[name] if _has_paper(args, name) else None
-      shown |= {name} if printed else set()
-      rows.append({**_names(*name, setting.gamma), **_paper(printed), **_ours(cell)})
-  for name, row in _printed().items():
-    if name not in shown:
-      rows.append({**_names(*name, row.get("gamma")), **_paper(row)})
+  settings = lambda draft: list(_settings(args, draft))
+  found = measure_all(args, jobs.from_flags(args), settings)
+  printed = published.numbers()
+  rows = published.beside(
+    [_row(each) for each in found],
+    [*printed["table5"], *printed["appendix_a5_greedy"]],
+    ("task", "draft", "temperature", "lenience"),
+    _paper,
+    preset=jobs.preset(args),
+  )
   notes = [
     "alpha: drafted tokens that stood, of those that were tried; [95% interval], "
     "inputs as the unit. The outputs with lenience below 1 are not the target's own.",
@@ -63,10 +58,9 @@ def make(args, cells) -> Table:
     "<=, which its own numbers contradict), and is timed.",
     speeds.SPEED_NOTE,
   ]
-  known = {"preset": jobs.preset(args), "models": jobs.models(args)}
-  settings = {**known, "leniences": args.leniences}
+  settings = {**jobs.known(args), "leniences": args.leniences}
   title = "Table 5: lenience"
-  return Table("table5", title, _COLUMNS, rows, notes, settings)
+  return published.table("table5", title, _COLUMNS, rows, notes, settings)
 
 
 def _settings(args, draft):
@@ -78,35 +72,13 @@ def _settings(args, draft):
     yield Setting(args.greedy_gamma, 0.0, lenience)
 
 
-def _printed():
-  rows = [*published.numbers()["table5"], *published.numbers()["appendix_a5_greedy"]]
-  return {(r["task"], r["draft"], r["temperature"], r["lenience"]): r for r in rows}
-
-
-def _has_paper(args, name):
-  return jobs.preset(args) != "demo" and name in _printed()
-
-
-def _names(task, draft, temperature, lenience, gamma):
-  return {
-    "task": task,
-    "draft": draft,
-    "temperature": f"{temperature:g}",
-    "lenience": f"{lenience:g}",
-    "gamma": gamma,
-  }
-
-
-def _paper(row):
-  if row is None:
-    return {}
-  return {"paper_alpha": row["alpha"], "paper_speed": row.get("speed")}
-
-
-def _ours(cell):
+def _row(found):
+  setting, cell = found.setting, found.measured
+  row = {**found.name, "lenience": setting.lenience, "gamma": setting.gamma}
   if cell is None:
-    return {}
+    return row
   return {
+    **row,
     "alpha": cell.alpha,
     "tokens_per_call": cell.tokens_per_call,
     "speed": cell.speedup if cell.costs else "not timed",
@@ -114,4 +86,12 @@ def _ours(cell):
   }
 
 
-COMMAND = Command(make, add_flags)
+def _paper(row):
+  return {
+    "gamma": row.get("gamma"),
+    "paper_alpha": row["alpha"],
+    "paper_speed": row.get("speed"),
+  }
+
+
+COMMAND = Command(__doc__ + speeds.USAGE, make, add_flags)

@@ -1,6 +1,10 @@
-"""Figure 5: calls of encoders, draft and target over time, from measured parts.
+"""Figure 5 of the paper: calls of encoders, draft and target over time.
 
-The paper's is schematic: gamma = 7, gamma = 3 and plain decoding.
+  python -m specdec_t5x.bench figure5 --preset demo --tasks ende --output DIR
+
+Drawn from the measured times of the parts; the paper's is schematic: gamma = 7, gamma =
+3 and plain decoding. Needs the extra `reproduce` (matplotlib). Other pairs and the
+paper's as for table2. Leave all cores to it.
 """
 
 import argparse
@@ -9,9 +13,9 @@ from collections.abc import Iterator
 from specdec_t5x.bench import flags, jobs
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.costs import Costs
+from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.measuring import measure_all
-from specdec_t5x.bench.paper import plotting
-from specdec_t5x.bench.study import Setting
+from specdec_t5x.bench.paper import plotting, published
 from specdec_t5x.bench.table import Column, Table
 
 _COLORS = {
@@ -40,36 +44,30 @@ Box = tuple[float, float, str]
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the figure's flags."""
-  flags.add_pairs(parser)
-  flags.add_measuring(parser)
+  flags.add_cells(parser)
   add = parser.add_argument
   add("--gammas", type=int, nargs=2, default=[7, 3], help="(%(default)s)")
   add("--temperature", type=float, default=0.0, help="(%(default)s)")
   add("--input", type=int, default=0, help="number of the input shown (%(default)s)")
 
 
-def make(args, cells) -> Table:
+def make(args) -> Table:
   """Measures the parts, decodes the input and returns a row a way to decode."""
-  job = jobs.from_flags(args)[0]
-  study = job.load()
-  draft = study.drafts[0]
-  requests = [(draft, Setting(gamma, args.temperature)) for gamma in args.gammas]
-  found = measure_all(study, requests, cells, args.recorded)
-  rows = [
-    _speculative(setting.gamma, cell, args.input)
-    for (_, setting), cell in found.items()
-  ]
-  rows.append(_plain(list(found.values())[-1], args.input))
+  plotting.require_matplotlib()
+  job = jobs.from_flags(args)[0].of_first_draft()
+  settings = [Setting(gamma, args.temperature) for gamma in args.gammas]
+  found = measure_all(args, [job], lambda draft: settings)
+  rows = [_speculative(each.setting.gamma, each.measured, args.input) for each in found]
+  rows.append(_plain(found[-1].measured, args.input))
   notes = [
-    f"{study.task}, draft {draft.name}, T={args.temperature:g}, input {args.input}. A "
-    "target call is scoring, judging and bookkeeping; parts are timed in loops of "
+    f"{job.task}, draft {found[0].draft}, T={args.temperature:g}, input {args.input}. "
+    "A target call is scoring, judging and bookkeeping; parts are timed in loops of "
     "their own, the whole call beside plain decoding.",
     "The paper's figure is schematic: it has no times.",
   ]
   title = "Figure 5: calls over time"
-  known = {"preset": jobs.preset(args), "models": jobs.models(args)}
-  settings = {**known, "gammas": args.gammas, "input": args.input}
-  return Table("figure5", title, _COLUMNS, rows, notes, settings)
+  settings = {**jobs.known(args), "gammas": args.gammas, "input": args.input}
+  return published.table("figure5", title, _COLUMNS, rows, notes, settings)
 
 
 def _speculative(gamma, cell, number):
@@ -164,4 +162,4 @@ def draw(table: Table, folder: str) -> list[str]:
   return plotting.save(figure, folder, table.name)
 
 
-COMMAND = Command(make, add_flags, draw, plotting.require_matplotlib)
+COMMAND = Command(__doc__, make, add_flags, plotting.drawing(draw))

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec_t5x.bench.measured import counts
 from specdec_t5x.bench.peers.programs import (
   BASELINE,
   OURS,
@@ -19,7 +20,7 @@ from specdec_t5x.bench.peers.programs import (
   items,
   programs,
 )
-from specdec_t5x.bench.walltime import Spread, Timed, alternate, median_ratio
+from specdec_t5x.bench.walltime import Timed, alternate, median_ratio
 from specdec_t5x.decoding.state import Decoded
 from specdec_t5x.diagnose.divergence import first_difference
 
@@ -27,46 +28,22 @@ GapFn = Callable[[int, Sequence[int], int, Sequence[int]], tuple[float, float]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-  """One program's time and outputs.
-
-  Attributes:
-    program: its name.
-    seconds_a_token: median of the inputs.
-    tokens_a_second: all tokens over all seconds.
-    over_baseline: our baseline's seconds a token over this program's, of each input.
-    ours_over_it: this program's seconds a token over our speculation's.
-    equal: how many outputs are our baseline's, token for token.
-    ties: how many of the others part from it where the two tokens' logits are equal up
-      to rounding.
-    gaps: of the outputs that differ, by number: the difference of those logits.
-    seconds: of each input.
-    tokens: of each output.
-  """
-
-  program: str
-  seconds_a_token: Spread
-  tokens_a_second: float
-  over_baseline: Spread
-  ours_over_it: Spread
-  equal: int
-  ties: int
-  gaps: dict[int, float]
-  seconds: list[float]
-  tokens: list[int]
-
-
-@dataclasses.dataclass(frozen=True)
 class Comparison:
   """All rows, and what is missing and why.
 
   Attributes:
-    rows: of the programs that ran.
+    rows: of the programs that ran: "ms_a_token", median of the inputs;
+      "tokens_a_second", all tokens over all seconds; "over_baseline", our baseline's
+      seconds a token over this program's, of each input, and "ours_over_it", this
+      program's over our speculation's; "equal", how many outputs are our baseline's,
+      token for token; "ties", how many of the others part from it where the two tokens'
+      logits are equal up to rounding, and "gaps", the difference of those logits by
+      input; "seconds" of each input and "tokens" of each output.
     missing: why each other program did not.
     tokens_a_call: output tokens a call of the target, of our speculation.
   """
 
-  rows: tuple[Row, ...]
+  rows: tuple[dict[str, Any], ...]
   missing: dict[str, str]
   tokens_a_call: float
 
@@ -85,12 +62,8 @@ def compare(work: Workload) -> Comparison:
   }
   gap = gap_of(work)
   rows = [_row(name, timed, outputs, gap) for name in PROGRAMS if name in timed]
-  counts = [result.statistics for result in timed[OURS].results]
-  emitted, calls = (
-    sum(int(getattr(count, field)[0]) for count in counts)
-    for field in ("emitted", "target_calls")
-  )
-  return Comparison(tuple(rows), missing, emitted / calls)
+  emitted, calls = (counts(timed[OURS], n).sum() for n in ("emitted", "target_calls"))
+  return Comparison(tuple(rows), missing, float(emitted / calls))
 
 
 def _until_end(result: Any, eos_id: int) -> list[int]:
@@ -125,7 +98,7 @@ def gap_of(work: Workload) -> GapFn:
   return gap
 
 
-def _row(name, timed: dict[str, Timed], outputs, gap) -> Row:
+def _row(name, timed: dict[str, Timed], outputs, gap):
   gaps, ties = {}, 0
   for number, pair in enumerate(zip(outputs[BASELINE], outputs[name], strict=True)):
     position = first_difference(*pair)
@@ -135,16 +108,18 @@ def _row(name, timed: dict[str, Timed], outputs, gap) -> Row:
       ties += gaps[number] <= limit
   lengths = [len(output) for output in outputs[name]]
   pace = lambda name: timed[name].seconds / [len(output) for output in outputs[name]]
-  seconds = timed[name].seconds
-  return Row(
-    program=name,
-    seconds_a_token=median_ratio(seconds, lengths),
-    tokens_a_second=float(sum(lengths) / seconds.sum()),
-    over_baseline=median_ratio(pace(BASELINE), pace(name)),
-    ours_over_it=median_ratio(pace(name), pace(OURS)),
-    equal=len(lengths) - len(gaps),
-    ties=ties,
-    gaps=gaps,
-    seconds=seconds.tolist(),
-    tokens=lengths,
-  )
+  seconds, equal = timed[name].seconds, len(lengths) - len(gaps)
+  same = f"{equal} of {len(lengths)}"
+  return {
+    "program": name,
+    "ms_a_token": median_ratio(1e3 * seconds, lengths),
+    "tokens_a_second": float(sum(lengths) / seconds.sum()),
+    "over_baseline": median_ratio(pace(BASELINE), pace(name)),
+    "ours_over_it": median_ratio(pace(name), pace(OURS)),
+    "same": f"{same}, {ties} of {len(gaps)} others ties" if gaps else same,
+    "equal": equal,
+    "ties": ties,
+    "gaps": gaps,
+    "seconds": seconds.tolist(),
+    "tokens": lengths,
+  }

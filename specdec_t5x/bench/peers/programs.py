@@ -11,14 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from specdec_t5x import api, assemble
 from specdec_t5x.api import Model
 from specdec_t5x.bench.peers import HUGGING_FACE, importable, upstream
+from specdec_t5x.bench.programs import decoding, input_keys, oracle, together
 from specdec_t5x.bench.walltime import Program
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.oracle import forced_tokens, oracle_extend
+from specdec_t5x.drafters.oracle import forced_tokens
 
 OURS, BASELINE = "our speculation", "our baseline"
 HF_PLAIN = "Hugging Face generate"
@@ -81,7 +79,7 @@ def programs(work: Workload) -> tuple[dict[str, Program], dict[str, str]]:
     ValueError: where the weights have no counterpart in a peer, or torch can't use the
       device that JAX uses.
   """
-  present = {OURS: _oracle(work) if work.alpha is not None else _speculation(work)}
+  present = {OURS: _speculation(work)}
   baseline, missing = _baseline(work), {}
   present[BASELINE] = lambda item: baseline(item.array)
   if importable(HUGGING_FACE):
@@ -115,33 +113,22 @@ def _item(work, baseline, number) -> Item:
 
 
 def _baseline(work):
-  run = api.compiled(work.target.network, GREEDY, work.max_length, work.eos_id)
-  params, keys = jax.device_put(work.target.params), row_keys(jax.random.key(0), 1)
-  return lambda array: run(params, array, keys)
+  run = decoding(
+    *together(work.target, None, work.gamma), GREEDY, work.max_length, work.eos_id
+  )
+  (keys,) = input_keys(1)
+  return lambda array: run(array, keys)
 
 
 def _speculation(work) -> Program:
-  pair, params = api.together(work.target, work.draft, work.gamma)
-  run = api.compiled(pair, GREEDY, work.max_length, work.eos_id)
-  params, keys = jax.device_put(params), row_keys(jax.random.key(0), 1)
-  return lambda item: run(params, item.array, keys)
-
-
-def _oracle(work) -> Program:
-  """Returns our speculation with a draft that says what the item has."""
-  pair, params = api.together(work.target, work.draft, work.gamma)
-
-  @jax.jit
-  def run(params, inputs, keys, forced):
-    spec, start = assemble.prepare(
-      pair, params, inputs, keys, GREEDY, work.max_length, work.eos_id
-    )
-    bent = oracle_extend(spec.drafter.extend, forced)
-    drafter = dataclasses.replace(spec.drafter, extend=bent)
-    return generate(dataclasses.replace(spec, drafter=drafter), start)
-
-  params, keys = jax.device_put(params), row_keys(jax.random.key(0), 1)
-  return lambda item: run(params, item.array, keys, item.forced)
+  """Returns ours; with an oracle, the draft says what the item has."""
+  pair, params = together(work.target, work.draft, work.gamma)
+  (keys,) = input_keys(1)
+  if work.alpha is None:
+    run = decoding(pair, params, GREEDY, work.max_length, work.eos_id)
+    return lambda item: run(item.array, keys)
+  run = oracle(pair, work.max_length, work.eos_id)
+  return lambda item: run(item.forced, params, item.array, keys)
 
 
 def _hugging_face(work) -> dict[str, Program]:

@@ -25,7 +25,7 @@ def measured(recorded, tmp_path):
 @pytest.mark.parametrize("name", FIGURES)
 def test_curves_with_points(name, measured, tmp_path, capsys):
   flags = [f"--points={measured / 'table4.json'}", "--output", str(tmp_path)]
-  assert FIGURES[name].main("", flags) == 0
+  assert FIGURES[name].main(flags) == 0
   for kind in ("json", "csv", "md", "png", "svg"):
     assert (tmp_path / f"{name}.{kind}").stat().st_size > 500
   rows = json.loads((tmp_path / f"{name}.json").read_text())["rows"]
@@ -39,14 +39,14 @@ def test_curves_with_points(name, measured, tmp_path, capsys):
 
 def test_a_figure_is_drawn_alike_twice(tmp_path):
   for name in ("a", "b"):
-    assert curves.FIGURE_2.main("", ["--output", str(tmp_path / name)]) == 0
+    assert curves.FIGURE_2.main(["--output", str(tmp_path / name)]) == 0
   one, other = ((tmp_path / name / "figure2.svg").read_bytes() for name in ("a", "b"))
   assert one == other
 
 
 def test_figure_5_draws_every_call(measured, pair_flags):
   flags = ["--gammas", "3", "1", "--input", "1", "--output", str(measured)]
-  assert timeline.COMMAND.main("", [*pair_flags, *flags]) == 0
+  assert timeline.COMMAND.main([*pair_flags, *flags]) == 0
   rows = json.loads((measured / "figure5.json").read_text())["rows"]
   assert [row["decoding"] for row in rows] == ["gamma = 3", "gamma = 1", "plain"]
   three, _, plain = rows
@@ -62,7 +62,7 @@ def test_figure_5_draws_every_call(measured, pair_flags):
 
 def test_a_number_beyond_the_inputs_is_refused(measured, pair_flags, capsys):
   flags = ["--gammas", "3", "1", "--input", "99", "--output", str(measured)]
-  assert timeline.COMMAND.main("", [*pair_flags, *flags]) == 1
+  assert timeline.COMMAND.main([*pair_flags, *flags]) == 1
   assert "--input: expected a number below 3" in capsys.readouterr().err
 
 
@@ -71,7 +71,7 @@ def test_points_that_are_none_are_refused(content, tmp_path, capsys):
   path = tmp_path / "table2.json"
   path.write_text(content)
   flags = [f"--points={path}", "--output", str(tmp_path / "out")]
-  assert curves.FIGURE_2.main("", flags) == 1
+  assert curves.FIGURE_2.main(flags) == 1
   assert "--points:" in capsys.readouterr().err
   assert not (tmp_path / "out").exists()
 
@@ -79,6 +79,6 @@ def test_points_that_are_none_are_refused(content, tmp_path, capsys):
 def test_without_matplotlib_nothing_is_done(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
   for command in (*FIGURES.values(), timeline.COMMAND):
-    assert command.main("", ["--output", str(tmp_path / "out")]) == 1
+    assert command.main(["--output", str(tmp_path / "out")]) == 1
     assert "pip install 'specdec_t5x[reproduce]'" in capsys.readouterr().err
   assert not (tmp_path / "out").exists()

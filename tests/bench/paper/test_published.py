@@ -76,7 +76,7 @@ def test_table_5_at_lenience_1_is_table_3():
 
 
 def test_the_script_writes_table_1(tmp_path, capsys):
-  assert table1.COMMAND.main("", ["--output", str(tmp_path)]) == 0
+  assert table1.COMMAND.main(["--output", str(tmp_path)]) == 0
   document = json.loads((tmp_path / "table1.json").read_text())
   assert [row["agrees"] for row in document["rows"]] == ["yes"] * 6
   assert "2211.17192" in document["paper"]

@@ -11,8 +11,9 @@ import pytest
 from specdec_t5x import api
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench import flags, jobs, measuring
+from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.paper import table2, table3, table4, table5
-from specdec_t5x.bench.study import Draft, Setting, load_draft
+from specdec_t5x.bench.study import Draft, load_draft
 from specdec_t5x.t5x_bridge.parameters import T5XParameters
 from specdec_t5x.training import ngrams
 
@@ -22,7 +23,7 @@ SPEEDS = ["--gammas", "1", "3", "--temperatures", "0"]
 
 
 def run(command, folder, *flags):
-  assert command.main("", [*flags, "--output", str(folder)]) == 0
+  assert command.main([*flags, "--output", str(folder)]) == 0
 
 
 def rows(folder, name):
@@ -168,7 +169,7 @@ def test_a_draft_given_twice_or_without_a_name_is_refused(
 ):
   extra = {"draft": files["draft"], "pair": files["target"]}[draft]
   flags = [*pair_flags, f"--draft={extra}", "--output", str(tmp_path)]
-  assert table2.COMMAND.main("", flags) == 1
+  assert table2.COMMAND.main(flags) == 1
   said = {"draft": "'small' is given twice", "pair": "expected NAME=DIR or `copy`"}
   assert said[draft] in capsys.readouterr().err
 
@@ -190,7 +191,7 @@ def test_a_draft_given_twice_or_without_a_name_is_refused(
 )
 def test_what_is_missing_is_said_once(flags, message, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)  # No demo pairs here.
-  assert table2.COMMAND.main("", flags) == 1
+  assert table2.COMMAND.main(flags) == 1
   said = capsys.readouterr()
   assert message in said.err
   assert said.err.count("error:") == 1
@@ -201,7 +202,7 @@ def test_what_is_missing_is_said_once(flags, message, tmp_path, monkeypatch, cap
 def test_checkpoints_of_one_task_go_to_that_task(files, tmp_path, capsys):
   target, draft = files["target"], files["draft"].partition("=")[2]
   flags = ["--preset=paper", f"--target=ende:{target}", f"--draft=ende:a={draft}"]
-  assert table2.COMMAND.main("", [*flags, "--output", str(tmp_path)]) == 1
+  assert table2.COMMAND.main([*flags, "--output", str(tmp_path)]) == 1
   assert "--preset paper needs checkpoints for cnndm" in capsys.readouterr().err
 
 
@@ -221,8 +222,7 @@ def test_drafts_without_a_network_are_measured_too(pair_flags):
 
 def _parsed(pair_flags):
   parser = argparse.ArgumentParser()
-  flags.add_pairs(parser)
-  flags.add_measuring(parser)
+  flags.add_cells(parser)
   return parser.parse_args(pair_flags)
 
 

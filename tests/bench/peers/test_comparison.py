@@ -9,10 +9,10 @@ import pytest
 from specdec_t5x import api
 from specdec_t5x.bench.peers import (
   HUGGING_FACE,
+  command,
   comparison,
   importable,
   programs,
-  table,
 )
 from specdec_t5x.bench.peers import upstream as upstream_t5x
 from specdec_t5x.network.config import T5Config
@@ -48,13 +48,12 @@ def found(work):
 
 
 def test_all_programs_give_the_baselines_outputs(work, found):
-  assert {row.program for row in found.rows} | set(found.missing) == set(
-    programs.PROGRAMS
-  )
+  present = {row["program"] for row in found.rows}
+  assert present | set(found.missing) == set(programs.PROGRAMS)
   for row in found.rows:
-    assert row.tokens == [LENGTH] * 3
-    assert (row.equal, row.ties, row.gaps) == (3, 0, {})
-    assert len(row.seconds) == 3
+    assert row["tokens"] == [LENGTH] * 3
+    assert (row["equal"], row["ties"], row["gaps"]) == (3, 0, {})
+    assert len(row["seconds"]) == 3
   assert 1 < found.tokens_a_call <= work.gamma + 1
 
 
@@ -67,10 +66,10 @@ def test_what_is_missing_says_why(found):
 
 
 def test_a_document_and_a_table_are_made(work, found):
-  document = table.document(work, found, {"size": "tiny"})
-  assert json.loads(json.dumps(document))["gamma"] == 3
-  lines = table.markdown(found, document).splitlines()
-  named = [line.split("|")[1].strip() for line in lines[2 : 2 + len(programs.PROGRAMS)]]
+  table = command.table(work, found, {"size": "tiny"})
+  assert json.loads(json.dumps(table.document()))["gamma"] == 3
+  lines = table.markdown().splitlines()
+  named = [line.split("|")[1].strip() for line in lines[4 : 4 + len(programs.PROGRAMS)]]
   assert tuple(named) == programs.PROGRAMS
   assert any("size tiny" in line for line in lines)
 

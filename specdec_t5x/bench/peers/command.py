@@ -1,0 +1,169 @@
+r"""Our speculation beside Hugging Face's and upstream T5X's decoding, in one process.
+
+  python -m specdec_t5x.bench peers --target DIR --draft DIR --vocabulary FILE \
+    --inputs FILE --prefix "translate English to German: " --output DIR
+  python -m specdec_t5x.bench peers --size base --draft-size small --alpha 0.8 \
+    --num-inputs 10 --max-length 64 --output DIR
+
+The first way takes real checkpoints. The second takes random weights of T5 1.1's sizes
+and a draft that does its work and then says the target's token with probability alpha.
+All programs have the same weights, inputs and gamma, and decode greedily in float32.
+Writes peers.json, peers.csv and peers.md. Leave all cores to it: torch's threads wait
+for each other, so one busy core slows it down far more than it slows XLA down.
+
+Hugging Face needs the extra `peers`; upstream T5X, in place of t5x_runtime,
+requirements/t5x-upstream.txt.
+"""
+
+import argparse
+import importlib
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from specdec_t5x import api
+from specdec_t5x.bench import environment as environments
+from specdec_t5x.bench import flags, inputs
+from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.parts import NEVER
+from specdec_t5x.bench.peers.comparison import Comparison, compare
+from specdec_t5x.bench.peers.programs import PROGRAMS, Workload
+from specdec_t5x.bench.programs import random_model
+from specdec_t5x.bench.study import pad_inputs
+from specdec_t5x.bench.table import Column, Table, listed
+from specdec_t5x.network import sizes
+
+# The last one decides whether Hugging Face adapts its threshold in its own schedule.
+PACKAGES = (*environments.PACKAGES, "torch", "transformers", "scikit-learn")
+FILES = ("target", "draft", "vocabulary", "inputs")
+
+_COLUMNS = (
+  Column("program", "program"),
+  Column("ms_a_token", "ms a token"),
+  Column("tokens_a_second", "tokens/s", 1, missing=""),
+  Column("over_baseline", "times our baseline's speed", missing=""),
+  Column("ours_over_it", "our speculation's speed over its", missing=""),
+  Column("same", "outputs equal to our baseline's", missing=""),
+)
+
+NOTES = (
+  "All programs decode greedily in float32 at batch 1, in turn in one process. ms a "
+  "token and ratios: median of the inputs [quartiles]; ratios are of seconds a token "
+  "of the same input, encoder included. tokens/s: all tokens over all seconds. A tie: "
+  "the outputs part where the target's logits of the two tokens are equal up to "
+  "rounding. Hugging Face gets unpadded inputs, ours and T5X's padded ones. Without a "
+  "decoder mask, transformers feeds an encoder-decoder draft the whole output again at "
+  "each call: see `specdec_t5x/bench/peers/hugging_face.py`."
+)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds the command's flags."""
+  add = parser.add_argument
+  add("--target", metavar="DIR", help="checkpoint, in T5X's format or Orbax's")
+  add("--draft", metavar="DIR", help="checkpoint")
+  flags.add_texts(parser)
+  add("--size", choices=sizes.SIZES, help="of a target with random weights")
+  add("--draft-size", choices=sizes.SIZES, default="small", help="(%(default)s)")
+  add("--alpha", type=float, default=0.8, help="with --size (%(default)s)")
+  add("--input-length", type=int, default=64, help="with --size (%(default)s)")
+  add("--gamma", type=int, default=7, help="tokens drafted a call (%(default)s)")
+  add("--max-length", type=int, default=128, help="room for an output (%(default)s)")
+  add("--seed", type=int, default=0, help="with --size: of weights, inputs and oracle")
+  flags.add_output(parser, None)
+
+
+def make(args: argparse.Namespace) -> Table:
+  """Runs every program that there is on every input."""
+  for flag in ("num_inputs", "max_length", "input_length"):
+    if getattr(args, flag) < 1:
+      name = flag.replace("_", "-")
+      raise ValueError(f"--{name}: expected at least 1, got {getattr(args, flag)}.")
+  work = _random_workload(args) if args.size else _checkpoint_workload(args)
+  return table(work, compare(work), _settings(args))
+
+
+def table(work: Workload, found: Comparison, settings: dict[str, Any]) -> Table:
+  """Returns the comparison as a table.
+
+  Args:
+    work: what was decoded.
+    found: what it took.
+    settings: that say where models and inputs came from.
+  """
+  rows = {row["program"]: row for row in found.rows}
+  for name, why in found.missing.items():
+    rows[name] = {"program": name, "ms_a_token": why}
+  facts = {
+    "inputs": len(work.inputs),
+    "input_length": work.inputs[0].shape[1],
+    **{name: getattr(work, name) for name in ("gamma", "max_length", "alpha")},
+    "tokens_a_call": found.tokens_a_call,
+  }
+  versions = environment()
+  return Table(
+    "peers",
+    "Decoders with the same weights",
+    _COLUMNS,
+    [rows[name] for name in PROGRAMS],
+    (NOTES, listed(facts | settings), listed(versions)),
+    settings,
+    {**facts, "environment": versions, "missing": found.missing},
+  )
+
+
+def environment() -> dict[str, str | None]:
+  """Returns versions, the provider of `t5x`, the device and the date."""
+  t5x = importlib.import_module("t5x")
+  provider = getattr(t5x, "PROVIDER", "upstream T5X")
+  found = environments.environment(PACKAGES)
+  return found | {"t5x": f"{provider} {t5x.__version__}"}
+
+
+def _checkpoint_workload(args: argparse.Namespace) -> Workload:
+  for flag in FILES:
+    path = getattr(args, flag)
+    if path is None or not epath.Path(path).exists():
+      raise ValueError(
+        f"--{flag}: expected what exists, got {path!r}. Give "
+        f"{', '.join(f'--{name}' for name in FILES)}, or --size for random weights."
+      )
+  ids, eos_id = inputs.lines(args)()
+  return Workload(
+    target=api.load_model(args.target),
+    draft=api.load_model(args.draft),
+    inputs=[np.asarray(row) for row in pad_inputs(ids)],
+    gamma=args.gamma,
+    max_length=args.max_length,
+    eos_id=eos_id,
+  )
+
+
+def _random_workload(args: argparse.Namespace) -> Workload:
+  if not 0 <= args.alpha <= 1:
+    raise ValueError(f"--alpha: expected a probability, got {args.alpha}.")
+  # Not the padding token, nor rows of padding beyond the vocabulary.
+  shape = (args.num_inputs, 1, args.input_length)
+  rows = np.random.default_rng(args.seed).integers(1, 32_000, shape, np.int32)
+  return Workload(
+    target=random_model(args.size, args.seed),
+    draft=random_model(args.draft_size, args.seed + 1),
+    inputs=list(rows),
+    gamma=args.gamma,
+    max_length=args.max_length,
+    eos_id=NEVER,
+    alpha=args.alpha,
+    seed=args.seed,
+  )
+
+
+def _settings(args: argparse.Namespace) -> dict[str, str | int]:
+  """Returns what says where models and inputs came from, without folders."""
+  if args.size:
+    return {name: getattr(args, name) for name in ("size", "draft_size", "seed")}
+  names = {name: epath.Path(getattr(args, name)).name for name in FILES}
+  return {**names, "prefix": args.prefix}
+
+
+COMMAND = Command(__doc__, make, add_flags)
