@@ -22,7 +22,7 @@ from etils import epath
 from specdec_t5x.analysis.acceptance import Estimate
 from specdec_t5x.bench import flags, jobs
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.costs import Costs, online_settings
+from specdec_t5x.bench.costs import Costs, gammas_of, online_settings
 from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.measuring import measure
@@ -90,7 +90,7 @@ def choose(
       "give other --inputs."
     )
   widths = block_widths(max(gammas))
-  needed = {*gammas, *(max(width - 1, 1) for width in widths)}
+  needed = {*gammas, *gammas_of(widths)}
   settings = [Setting(gamma, temperature) for gamma in sorted(needed)]
   pairs, params = zip(*(study.together(draft, s) for s in settings), strict=True)
   costs = study.costs(pairs, params[0], temperature)

@@ -180,7 +180,7 @@ def online_settings(by_gamma: Mapping[int, Costs], widths: Sequence[int]):
   Raises:
     ValueError: where a gamma was not measured.
   """
-  needed = sorted({max(width - 1, 1) for width in widths})
+  needed = gammas_of(widths)
   missing = [gamma for gamma in needed if gamma not in by_gamma]
   if missing:
     raise ValueError(
@@ -195,6 +195,11 @@ def online_settings(by_gamma: Mapping[int, Costs], widths: Sequence[int]):
     "draft_cost": longest.draft / longest.gamma / token,
     "block_costs": tuple(block / token for block in blocks),
   }
+
+
+def gammas_of(widths: Sequence[int]) -> list[int]:
+  """Returns the gammas whose blocks have these widths; gamma 1 for a width of 1."""
+  return sorted({max(width - 1, 1) for width in widths})
 
 
 def _programs(gamma, prepare, arguments, room):

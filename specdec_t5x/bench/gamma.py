@@ -100,7 +100,7 @@ def _row(found, best):
 def _costs(models, text, gamma):
   """Returns what GAMMA_POLICY='online' needs (`costs.online_settings`)."""
   widths = block_widths(gamma)
-  gammas = sorted({max(width - 1, 1) for width in widths})
+  gammas = costs.gammas_of(widths)
   pairs, params = zip(*(programs.together(*models, g) for g in gammas), strict=True)
   # Room for ten iterations, whatever is accepted.
   found = programs.pair_costs(pairs, params[0], text, GREEDY, 10 * (gamma + 1))

@@ -12,6 +12,7 @@ from etils import epath
 from specdec_t5x.analysis.acceptance import Estimate
 from specdec_t5x.bench.environment import environment
 from specdec_t5x.bench.walltime import Spread
+from specdec_t5x.tables import padded
 
 NOT_MEASURED = "not measured"
 
@@ -63,7 +64,7 @@ class Table:
     rows: values by column; JSON has those without a column, too.
     notes: below it.
     settings: what it was made with, for JSON.
-    facts: what else was found, for JSON, where it must not have a name of `document`.
+    facts: what else was found, for JSON.
     before: tables that Markdown shows above this one.
     brief: which rows Markdown has; JSON and CSV have all.
   """
@@ -83,10 +84,9 @@ class Table:
     cells = [[column.header for column in self.columns]]
     rows = filter(self.brief, self.rows)
     cells += [[c.show(row.get(c.key)) for c in self.columns] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    cells.insert(1, ["-" * width for width in widths])
-    line = lambda row: " | ".join(x.ljust(w) for x, w in zip(row, widths, strict=True))
-    lines = [f"| {line(row)} |" for row in cells]
+    head, *body = padded(cells)
+    rule = ["-" * len(cell) for cell in head]
+    lines = [f"| {' | '.join(row)} |" for row in (head, rule, *body)]
     notes = [f"- {note}" for note in self.notes]
     text = "\n".join([f"## {self.title}", "", *lines, "", *notes]).rstrip() + "\n"
     return "\n".join([*(table.markdown() for table in self.before), text])

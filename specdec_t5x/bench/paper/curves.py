@@ -7,6 +7,7 @@ extra `reproduce` (matplotlib).
 """
 
 import argparse
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -58,67 +59,51 @@ def speed_flags(parser: argparse.ArgumentParser) -> None:
 def tokens(args) -> Table:
   """Returns figure 2: mean tokens an iteration against alpha, a curve a gamma."""
   curve = lambda gamma: {"tokens": theory.expected_tokens(_ALPHAS, gamma)}
-  rows = _curves("gamma", args.gammas, curve)
   # With c = 0 the speed is equation 1.
-  for row in published.numbers()["table1"]:
-    rows.append(_mark("paper, table 1", row, gamma=row["gamma"], tokens=row["speed"]))
-  for point in points.read(args.points):
-    rows.append(_own_mark(point, gamma=point.gamma, tokens=point.tokens_per_call))
-  columns = (Column("gamma", "gamma"), Column("tokens", "tokens an iteration", 3))
-  title = "Figure 2: expected tokens an iteration (equation 1)"
-  return _table("figure2", title, columns, rows, args)
+  printed = [{**row, "tokens": row["speed"]} for row in _printed("table1")]
+  return _table(
+    args,
+    "figure2",
+    "Figure 2: expected tokens an iteration (equation 1)",
+    (Column("gamma", "gamma"), Column("tokens", "tokens an iteration", 3)),
+    [*_curves("gamma", args.gammas, curve), *printed, *points.read(args.points)],
+  )
 
 
 def best_gammas(args) -> Table:
   """Returns figure 3: the best gamma against alpha, a curve a c."""
-
-  def curve(c):
-    best = theory.optimal_gamma(_ALPHAS, c, max_gamma=_MOST)
-    return {"gamma": best.astype(int)}
-
-  rows = _curves("c", args.costs, curve)
-  for row in published.numbers()["tables_2_and_4"]:
-    rows.append(_mark("paper, table 2", row, c=row["c"], gamma=row["gamma"]))
-  for point in _fastest(points.read(args.points)):
-    rows.append(_own_mark(point, c=point.c, gamma=point.gamma))
-  columns = (Column("c", "c", 3), Column("gamma", "gamma"))
-  title = f"Figure 3: best gamma (theorem 3.8), at most {_MOST}"
-  return _table("figure3", title, columns, rows, args)
-
-
-def _fastest(found):
-  """Returns the fastest gamma's point of each draft, task and temperature."""
-  best = {}
-  for point in sorted(found, key=lambda point: point.speed):
-    best[point.label] = point
-  return list(best.values())
+  best = lambda c: theory.optimal_gamma(_ALPHAS, c, max_gamma=_MOST).astype(int)
+  curves = _curves("c", args.costs, lambda c: {"gamma": best(c)})
+  # The fastest gamma's point of each draft, task and temperature.
+  found = sorted(points.read(args.points), key=lambda point: point["speed"])
+  fastest = {point["of"]: point for point in found}
+  return _table(
+    args,
+    "figure3",
+    f"Figure 3: best gamma (theorem 3.8), at most {_MOST}",
+    (Column("c", "c", 3), Column("gamma", "gamma")),
+    [*curves, *_printed("tables_2_and_4", "table 2"), *fastest.values()],
+  )
 
 
 def speeds(args) -> Table:
   """Returns figure 4: speed-up and operations against alpha, a curve a gamma."""
-
-  def curve(gamma):
-    return {
-      "speed": theory.walltime_improvement(_ALPHAS, gamma, args.c),
-      "operations": theory.operations_factor(_ALPHAS, gamma, args.c_hat),
-    }
-
-  rows = _curves("gamma", args.gammas, curve)
-  for row in published.numbers()["table1"]:
-    values = {name: row[name] for name in ("gamma", "speed", "operations")}
-    rows.append(_mark("paper, table 1 (c = c_hat = 0)", row, **values))
-  for point in points.read(args.points):
-    # Of the target alone, as with c_hat = 0: what it scores over what is kept.
-    operations = (point.gamma + 1) / point.tokens_per_call
-    values = {"gamma": point.gamma, "speed": point.speed, "operations": operations}
-    rows.append(_own_mark(point, **values))
-  columns = (
-    Column("gamma", "gamma"),
-    Column("speed", "speed-up", 3),
-    Column("operations", "operations", 3),
+  curve = lambda gamma: {
+    "speed": theory.walltime_improvement(_ALPHAS, gamma, args.c),
+    "operations": theory.operations_factor(_ALPHAS, gamma, args.c_hat),
+  }
+  printed = _printed("table1", "table 1 (c = c_hat = 0)")
+  return _table(
+    args,
+    "figure4",
+    f"Figure 4: speed-up (c = {args.c:g}) and operations (c_hat = {args.c_hat:g})",
+    (
+      Column("gamma", "gamma"),
+      Column("speed", "speed-up", 3),
+      Column("operations", "operations", 3),
+    ),
+    [*_curves("gamma", args.gammas, curve), *printed, *points.read(args.points)],
   )
-  title = f"Figure 4: speed-up (c = {args.c:g}) and operations (c_hat = {args.c_hat:g})"
-  return _table("figure4", title, columns, rows, args)
 
 
 def _curves(name: str, values: Sequence, curve: Callable) -> list[dict]:
@@ -131,19 +116,14 @@ def _curves(name: str, values: Sequence, curve: Callable) -> list[dict]:
   return rows
 
 
-def _mark(of, row, **values):
-  return {"of": of, "alpha": row["alpha"], **values}
+def _printed(name, called="table 1"):
+  return [{**row, "of": f"paper, {called}"} for row in published.numbers()[name]]
 
 
-def _own_mark(point, **values):
-  of = f"measured: {point.label} ({point.device})"
-  return {"of": of, "alpha": point.alpha, **values}
-
-
-def _table(name, title, columns, rows, args):
+def _table(args, name, title, columns, rows):
   settings = {k: v for k, v in vars(args).items() if k not in ("output", "points")}
   shown = (Column("of", "of"), Column("alpha", "alpha"), *columns)
-  shown = [Column(c.key, c.header, c.digits, NOT_IN_PAPER) for c in shown]
+  shown = [dataclasses.replace(column, missing=NOT_IN_PAPER) for column in shown]
   notes = ["Theory at every tenth of alpha; the CSV has every hundredth."]
   return published.table(name, title, shown, rows, notes, settings, brief=_is_brief)
 
@@ -152,8 +132,19 @@ def _is_brief(row):
   return row["of"] != "theory" or round(100 * row["alpha"]) % 10 == 0
 
 
-def _drawing(name, panels, by, labels) -> Callable[[Table, str], list[str]]:
-  """Returns what draws a table: panels of (column, label), a curve a value of `by`."""
+def _figure(make, add_flags, by, panels) -> Command:
+  """Returns a figure's command.
+
+  Args:
+    make: makes the table from the flags.
+    add_flags: adds them.
+    by: the column with a curve a value.
+    panels: what each shows, and the label of that axis.
+  """
+
+  def checked(args):
+    plotting.require_matplotlib()
+    return make(args)
 
   def draw(table, folder):
     figure, axes = plotting.new_figure(5.2 * len(panels), 4.2, len(panels))
@@ -164,14 +155,14 @@ def _drawing(name, panels, by, labels) -> Callable[[Table, str], list[str]]:
       for value in values:
         curve = [row for row in theory_rows if row[by] == value]
         xs, ys = [r["alpha"] for r in curve], [r[column] for r in curve]
-        axis.plot(xs, ys, color=colors[value], label=f"{labels} = {value:g}")
+        axis.plot(xs, ys, color=colors[value], label=f"{by} = {value:g}")
       _draw_marks(axis, table.rows, column, by, colors)
       axis.set(xlabel="alpha", ylabel=label)
     axes[0].legend(fontsize=7)
     figure.suptitle(table.title, fontsize=10)
-    return plotting.save(figure, folder, name)
+    return plotting.save(figure, folder, table.name)
 
-  return draw
+  return Command(__doc__, checked, add_flags, plotting.drawing(draw))
 
 
 def _draw_marks(axis, rows, column, by, colors):
@@ -195,29 +186,13 @@ def _draw_marks(axis, rows, column, by, colors):
     seen.add(kind)
 
 
-def _command(make, add_flags, draw) -> Command:
-  def checked(args):
-    plotting.require_matplotlib()
-    return make(args)
-
-  return Command(__doc__, checked, add_flags, plotting.drawing(draw))
-
-
-FIGURE_2 = _command(
-  tokens,
-  gamma_flags,
-  _drawing("figure2", [("tokens", "expected tokens an iteration")], "gamma", "gamma"),
+FIGURE_2 = _figure(
+  tokens, gamma_flags, "gamma", [("tokens", "expected tokens an iteration")]
 )
-FIGURE_3 = _command(
-  best_gammas, cost_flags, _drawing("figure3", [("gamma", "best gamma")], "c", "c")
-)
-FIGURE_4 = _command(
+FIGURE_3 = _figure(best_gammas, cost_flags, "c", [("gamma", "best gamma")])
+FIGURE_4 = _figure(
   speeds,
   speed_flags,
-  _drawing(
-    "figure4",
-    [("speed", "speed-up"), ("operations", "times the operations")],
-    "gamma",
-    "gamma",
-  ),
+  "gamma",
+  [("speed", "speed-up"), ("operations", "times the operations")],
 )

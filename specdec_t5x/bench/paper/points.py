@@ -1,37 +1,18 @@
 """Measured points for the curves: the rows of a table2.json or table4.json."""
 
-import dataclasses
 import json
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-
-@dataclasses.dataclass(frozen=True)
-class Point:
-  """A measured cell.
-
-  Attributes:
-    label: draft, task and temperature.
-    alpha: its acceptance.
-    gamma: tokens drafted a call.
-    c: draft step time / target step time.
-    tokens_per_call: of the target.
-    speed: measured speed-up, median input.
-    device: it was measured on.
-  """
-
-  label: str
-  alpha: float
-  gamma: int
-  c: float
-  tokens_per_call: float
-  speed: float
-  device: str
+from etils import epath
 
 
-def read(path: str | None) -> list[Point]:
+def read(path: str | None) -> list[dict[str, Any]]:
   """Returns the measured rows of a table's JSON; none where `path` is None.
+
+  Returns:
+    Of each cell what it is "of", its "alpha", "gamma", "c", "tokens" an iteration,
+    "speed" of the median input and "operations" of the target, as with c_hat = 0.
 
   Raises:
     ValueError: where the file is no such table, or has no measured row.
@@ -39,10 +20,9 @@ def read(path: str | None) -> list[Point]:
   if path is None:
     return []
   try:
-    document = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    document = json.loads(epath.Path(path).read_text())
     device = document["environment"]["device"]
-    rows = [row for row in document["rows"] if row.get("alpha")]
-    points = [_point(row, device) for row in rows]
+    points = [_point(row, device) for row in document["rows"] if row.get("alpha")]
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise ValueError(
       f"--points: {path!r} can't be read ({type(error).__name__}: {error}). Expected "
@@ -56,14 +36,17 @@ def read(path: str | None) -> list[Point]:
   return points
 
 
-def _point(row: Mapping[str, Any], device: str) -> Point:
-  return Point(
-    label=f"{row['draft']}, {row['task']}, T={row['temperature']}",
-    alpha=row["alpha"]["value"],
-    gamma=row["gamma"],
-    c=row["c"],
-    tokens_per_call=row["tokens_per_call"]["value"],
+def _point(row: Mapping[str, Any], device: str) -> dict[str, Any]:
+  tokens, gamma = row["tokens_per_call"]["value"], row["gamma"]
+  label = f"{row['draft']}, {row['task']}, T={row['temperature']}"
+  return {
+    "of": f"measured: {label} ({device})",
+    "alpha": row["alpha"]["value"],
+    "gamma": gamma,
+    "c": row["c"],
+    "tokens": tokens,
     # Table 2 calls it speed, table 4 measured.
-    speed=(row.get("speed") or row["measured"])["median"],
-    device=device,
-  )
+    "speed": (row.get("speed") or row["measured"])["median"],
+    # What the target scores over what is kept.
+    "operations": (gamma + 1) / tokens,
+  }

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 from specdec_t5x.bench import flags, jobs
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.costs import Costs
 from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.measuring import measure_all
 from specdec_t5x.bench.paper import plotting, published
@@ -75,38 +74,41 @@ def _speculative(gamma, cell, number):
   if cell is None:
     return {"decoding": name}
   _check_input(cell, number)
-  costs: Costs = cell.costs
-  calls = int(cell.columns["target_calls"][number])
-  row = {
-    "decoding": name,
-    "tokens": int(cell.columns["emitted"][number]),
-    "calls": calls,
-    "draft_steps": calls * gamma,
-    "encoder_ms": 1e3 * costs.encoder,
-    "draft_encoder_ms": 1e3 * costs.draft_encoder,
-    "draft_ms": 1e3 * costs.draft / gamma,
-    "target_ms": 1e3 * costs.block,
-    "measured_ms": 1e3 * float(cell.columns["seconds"][number]),
-  }
-  return {**row, "total_ms": _end(row)}
+  costs = cell.costs
+  of_input = {column: values[number].item() for column, values in cell.columns.items()}
+  calls = of_input["target_calls"]
+  return _row(
+    decoding=name,
+    tokens=of_input["emitted"],
+    calls=calls,
+    draft_steps=calls * gamma,
+    encoder_ms=1e3 * costs.encoder,
+    draft_encoder_ms=1e3 * costs.draft_encoder,
+    draft_ms=1e3 * costs.draft / gamma,
+    target_ms=1e3 * costs.block,
+    measured_ms=1e3 * of_input["seconds"],
+  )
 
 
 def _plain(cell, number):
   if cell is None:
     return {"decoding": "plain"}
   tokens = int(cell.columns["plain_emitted"][number])
-  row = {
-    "decoding": "plain",
-    "tokens": tokens,
-    "calls": tokens,
-    "draft_steps": 0,
-    "encoder_ms": 1e3 * cell.costs.encoder,
-    "draft_encoder_ms": 0.0,
-    "draft_ms": 0.0,
-    "target_ms": 1e3 * cell.costs.plain,
-    "measured_ms": 1e3 * float(cell.columns["plain_seconds"][number]),
-  }
-  return {**row, "total_ms": _end(row)}
+  return _row(
+    decoding="plain",
+    tokens=tokens,
+    calls=tokens,
+    draft_steps=0,
+    encoder_ms=1e3 * cell.costs.encoder,
+    draft_encoder_ms=0.0,
+    draft_ms=0.0,
+    target_ms=1e3 * cell.costs.plain,
+    measured_ms=1e3 * float(cell.columns["plain_seconds"][number]),
+  )
+
+
+def _row(**row):
+  return {**row, "total_ms": sum(duration for _, duration, _ in boxes(row))}
 
 
 def _check_input(cell, number):
@@ -132,10 +134,6 @@ def boxes(row) -> Iterator[Box]:
       time += row["draft_ms"]
     yield time, row["target_ms"], "target"
     time += row["target_ms"]
-
-
-def _end(row):
-  return sum(duration for _, duration, _ in boxes(row))
 
 
 def draw(table: Table, folder: str) -> list[str]:
