@@ -68,8 +68,8 @@ def make(args: argparse.Namespace) -> Table:
   room = args.max_length, processor.eos_id()
   runs = {"plain": programs.replay(target, *room, None)}
   for match in args.matches:
-    copying = {"gamma": args.gamma, "copy_match": match}
-    runs[match] = programs.replay(target, *room, copying)
+    settings = {"gamma": args.gamma, **programs.copying(match)}
+    runs[match] = programs.replay(target, *room, settings)
   timed = alternate(runs, texts)
   plain = timed.pop("plain")
   rows = [_row(args, match, plain, ours, texts) for match, ours in timed.items()]

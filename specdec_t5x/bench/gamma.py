@@ -79,9 +79,9 @@ def make(args: argparse.Namespace) -> Table:
 def _settings(args, gamma, measured):
   settings = {f"fixed {fixed}": {"gamma": fixed} for fixed in args.gammas}
   for confidence in args.confidences:
-    policy = {"gamma_policy": "confidence", "confidence": confidence}
+    policy = programs.confident(confidence)
     settings[f"confidence {confidence}"] = {"gamma": gamma, **policy}
-  settings["online"] = {"gamma": gamma, "gamma_policy": "online", **measured}
+  settings["online"] = {"gamma": gamma, **programs.online(measured)}
   return settings
 
 

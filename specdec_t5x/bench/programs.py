@@ -33,6 +33,29 @@ def together(target: Model, draft: Model | None, gamma: int, **settings):
   return network, jax.device_put(params)
 
 
+def setting(drafter: str, lenience: float = 1.0) -> dict[str, Any]:
+  """Returns the settings of a way to draft, exact unless `lenience` is below 1."""
+  # A model drafts by default, which leaves plain decoding without settings.
+  settings = {} if drafter == "draft_model" else {"drafter": drafter}
+  lenient = {"verification": "lenient", "lenience": lenience}
+  return settings if lenience == 1.0 else settings | lenient
+
+
+def copying(match: int) -> dict[str, Any]:
+  """Returns the settings of the copy draft: the least match."""
+  return {**setting("copy"), "copy_match": match}
+
+
+def confident(confidence: float) -> dict[str, Any]:
+  """Returns the settings of drafts that end after an unlikely token."""
+  return {"gamma_policy": "confidence", "confidence": confidence}
+
+
+def online(found: dict[str, Any]) -> dict[str, Any]:
+  """Returns the settings of drafts as long as `costs.online_settings` says is best."""
+  return {"gamma_policy": "online", **found}
+
+
 def decoding(network, params, sampling: Sampling, room: int, eos_id: int) -> Decoding:
   """Returns the program that decodes, plainly or with speculation.
 
@@ -73,21 +96,21 @@ def oracle(pair: assemble.Pair, room: int, eos_id: int = NEVER):
   return jax.jit(lambda *arguments: generate.generate(*prepare(*arguments)))
 
 
-def replay(target: Model, room: int, eos_id: int, copying: dict[str, Any] | None):
+def replay(target: Model, room: int, eos_id: int, settings: dict[str, Any] | None):
   """Returns greedy decoding of a target that is made to say a given output.
 
   Args:
     target: runs in full; its argmax is bent.
     room: for the output, in tokens.
     eos_id: the token that ends it.
-    copying: settings of the copy draft, gamma among them; None decodes plainly.
+    settings: gamma and those of the copy draft; None decodes plainly.
 
   Returns:
     A function of a pair: inputs [1, E], outputs [1, T].
   """
   (keys,) = input_keys(1)
-  if copying is not None:
-    pair, params = together(target, None, drafter="copy", **copying)
+  if settings is not None:
+    pair, params = together(target, None, **settings)
 
     @jax.jit
     def run(params, inputs, outputs):

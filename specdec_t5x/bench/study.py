@@ -73,9 +73,7 @@ class Study:
 
   def together(self, draft: Draft, setting: Setting) -> tuple[Any, Any]:
     """Returns what decodes a cell, and its parameters."""
-    settings = {} if draft.drafter == "draft_model" else {"drafter": draft.drafter}
-    if setting.lenience != 1.0:
-      settings |= {"verification": "lenient", "lenience": setting.lenience}
+    settings = programs.setting(draft.drafter, setting.lenience)
     return programs.together(self.target, draft.model, setting.gamma, **settings)
 
   def program(self, network: Any, params: Any, temperature: float) -> Program:

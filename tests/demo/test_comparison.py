@@ -1,6 +1,10 @@
 """The demo's measurements, on tiny random models."""
 
+import types
+
+import numpy as np
 import pytest
+import sentencepiece
 
 from specdec_t5x import api
 from specdec_t5x.analysis import theory
@@ -72,3 +76,18 @@ def test_the_table_has_scores_where_there_is_a_metric(
   table = comparison.compare(pair, 4, (0.0,))
   assert ("draft alone" in table.markdown()) == scored
   assert "4/4" in table.markdown()
+
+
+def test_scores_are_of_the_texts_without_padding(tmp_path, monkeypatch):
+  vocabulary = tiny.train_vocabulary(tmp_path)
+  encode = sentencepiece.SentencePieceProcessor(model_file=vocabulary).encode
+  texts = tiny.sentences(2, seed=6)
+  pair = types.SimpleNamespace(name="ende", vocabulary=vocabulary)
+  held_out = [("", text) for text in texts]
+  monkeypatch.setattr(comparison.held_out, "held_out_texts", lambda *args: held_out)
+  score = comparison._scorer(pair, 2)
+  # An id beyond the vocabulary is a row of the network's own padding.
+  outputs = [np.array([*encode(text), EOS, 100_000, 0, 0]) for text in texts]
+  assert score(outputs) == pytest.approx(100)
+  assert score(outputs[::-1]) < 100
+  assert comparison._scorer(types.SimpleNamespace(name="lm"), 2) is None
