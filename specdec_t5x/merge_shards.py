@@ -3,8 +3,7 @@
 Jobs with infer.num_shards=N and --shard_id write N files,
 `<task>-<mode>.jsonl-0000i-of-0000N`, of which number i holds every N-th example from
 the i-th. Interleaved they are `<task>-<mode>.jsonl-00000-of-00001`, the file of a
-single job: byte for byte where lines do not depend on the shard, as in greedy decoding.
-(Sampled lines do: keys go by the places of chunk and row in the shard.)
+single job: byte for byte, sampled lines, too, whose keys go by the examples' places.
 
 So seqio shards a source of one file, which it reads row by row. It shards a source of
 several files file by file; its shards have another order and mostly other lengths,
@@ -96,16 +95,26 @@ def _check_whole(shard: pathlib.Path, recorded: str) -> None:
   content = shard.read_bytes()
   found = _record(len(content), hashlib.sha256(content))
   # Upstream T5X's markers are empty; a cut line still shows.
-  if recorded not in ("", found) or not content.endswith(b"\n"):
+  expected = _of_file(recorded) if recorded else found
+  if expected != found or not content.endswith(b"\n"):
     raise ValueError(
-      f"{shard} is damaged: expected {recorded or 'whole lines'}, found {found}. "
+      f"{shard} is damaged: expected {expected} in whole lines, found {found}. "
       "Delete it and its .COMPLETED, and run that shard's job again."
     )
 
 
-def _record(size: int, sha256) -> str:
-  """Returns what t5x_runtime's markers hold."""
-  return json.dumps({"bytes": size, "sha256": sha256.hexdigest()})
+def _of_file(recorded: str) -> dict | str:
+  """Returns what a marker says of its file; beside it are its job's settings."""
+  try:
+    record = json.loads(recorded)
+    return {name: record[name] for name in ("bytes", "sha256")}
+  except (ValueError, RecursionError, TypeError, KeyError):
+    return f"a size and a SHA-256, not {recorded[:80]!r},"
+
+
+def _record(size: int, sha256) -> dict:
+  """Returns what t5x_runtime's markers say of their files."""
+  return {"bytes": size, "sha256": sha256.hexdigest()}
 
 
 def _check_lengths(shards: Sequence[pathlib.Path]) -> None:
@@ -138,7 +147,9 @@ def _merge(directory, stem, shards) -> pathlib.Path:
         sha256.update(line)
         size += len(line)
     partial.replace(result)
-    (directory / f"{result.name}.COMPLETED").write_text(_record(size, sha256))
+    (directory / f"{result.name}.COMPLETED").write_text(
+      json.dumps(_record(size, sha256))
+    )
   except OSError as error:
     raise ValueError(
       f"{result} could not be written ({error.strerror or error}). The shards are as "

@@ -70,7 +70,8 @@ def infer(
 
   Results go to `<task>-<mode>.<extension>-<shard>-of-<shards>`, in the dataset's order.
   They are written in chunks; a run that was killed goes on after its whole chunks,
-  which must be as they were written. One job at a time writes a file of results.
+  which must be as they were written. A finished run is left alone, and must have had
+  the settings of this one. One job at a time writes a file of results.
 
   Args:
     mode: predict, predict_with_aux or score.
@@ -98,8 +99,9 @@ def infer(
       restore_checkpoint_cfg.checkpoint_manager_cls.
 
   Raises:
-    ValueError: where the configuration can't be run, another job writes the same
-      results, a chunk is damaged, or the file system refuses a write.
+    ValueError: where the configuration can't be run or is not that of what is there,
+      another job writes the same results, a chunk is damaged, or the file system
+      refuses a write.
   """
   del checkpoint_ds_iter
   check_inference(
@@ -155,13 +157,16 @@ def infer(
 
 
 def _settings(mode, dataset_cfg, restore_cfg, checkpoint_period) -> dict[str, Any]:
-  """What chunks must have in common to make one result."""
+  """What chunks must have in common to make one result, and a rerun with a result."""
   return {
     "mode": mode,
     "split": dataset_cfg.split,
     "examples per chunk": checkpoint_period * dataset_cfg.batch_size,
     "checkpoint": str(restore_cfg.path),
+    "dtype": restore_cfg.dtype,
     "lengths": dict(dataset_cfg.task_feature_lengths),
+    "seed": dataset_cfg.seed,
+    "cached": dataset_cfg.use_cached,
     **configuration(),
   }
 
@@ -189,7 +194,8 @@ def _is_open(files: ChunkFiles) -> bool:
   if not files.is_finished():
     files.find_done()
     return True
-  _say(f"{files.marker} is there: nothing to do. Remove it to run again.")
+  unknown = "" if files.has_settings() else " Under which settings is not on record."
+  _say(f"{files.marker} is there: nothing to do. Remove it to run again.{unknown}")
   return False
 
 

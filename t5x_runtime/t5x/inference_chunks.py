@@ -12,7 +12,7 @@ from etils import epath
 
 from t5x.inference_safety import digest, only_job, whole_file, writing
 
-# May change when a run is resumed: the directory may have been moved.
+# May change when a run is called again: the directory may have been moved.
 _FREE = ("INFER_OUTPUT_DIR", "infer.output_dir")
 
 
@@ -28,7 +28,7 @@ class ChunkFiles:
       output_dir: of the results.
       task: its name.
       suffix: `<mode>.<extension>-<shard>-of-<shards>`.
-      settings: what must stay the same when a run is resumed.
+      settings: what must stay the same when a run is called again.
     """
     self._fname = f"{task}-{suffix}"
     self.output_dir = epath.Path(output_dir)
@@ -61,16 +61,28 @@ class ChunkFiles:
     """Whether the task is done.
 
     Raises:
-      ValueError: where its result is not what was written.
+      ValueError: where its result is not what was written, or was made under other
+        settings.
     """
     if not self.marker.exists():
       return False
-    if _recorded(self.marker) is not None:
+    recorded = _recorded(self.marker) or {}
+    if "sha256" in recorded:
       _check(self.result, self.marker, "to run again")
       # A run killed after its marker may have left them.
       if jax.process_index() == 0 and self.directory.exists():
         self.remove()
+    if changes := self.has_settings() and self._changes(recorded["settings"]):
+      raise ValueError(
+        f"INFER_OUTPUT_DIR={self.output_dir} holds a finished run with other settings: "
+        f"{changes}. Choose another directory, or remove {self.marker} and what it "
+        "marks to run again."
+      )
     return True
+
+  def has_settings(self) -> bool:
+    """Whether the marker of the finished task says under which settings it was made."""
+    return "settings" in (_recorded(self.marker) or {})
 
   def find_done(self) -> None:
     """Finds the chunks that are done.
@@ -130,10 +142,11 @@ class ChunkFiles:
       )
     with self._writing("the merged result"):
       if merge_fn is None:
-        self._mark(self.marker, None)
+        self._mark(self.marker, {"settings": self._settings})
         return
       merge_fn(str(self.output_dir), self._fname, str(self.directory))
-      self._mark(self.marker, digest(self.result) if self.result.exists() else None)
+      written = digest(self.result) if self.result.exists() else {}
+      self._mark(self.marker, {**written, "settings": self._settings})
     # After the marker: a run killed between the two has its results.
     self.remove()
 
@@ -182,15 +195,17 @@ class ChunkFiles:
         f"{record} is damaged: expected the settings of an unfinished run. Delete "
         f"{self.directory} to start over."
       )
-    now = self._settings
-    names = [n for n in {**before, **now} if before.get(n) != now.get(n)]
-    if names:
-      changes = (f"{n} was {before.get(n)}, is {now.get(n)}" for n in names)
+    if changes := self._changes(before):
       raise ValueError(
         f"{self.directory} holds chunks of an unfinished run with other settings: "
-        f"{'; '.join(changes)}. Delete the directory to start over, or set them back "
-        "to resume."
+        f"{changes}. Delete the directory to start over, or set them back to resume."
       )
+
+  def _changes(self, before: Mapping[str, Any]) -> str:
+    """Returns what is set otherwise than `before`, in words; '' where nothing is."""
+    now = self._settings
+    names = [n for n in {**before, **now} if before.get(n) != now.get(n)]
+    return "; ".join(f"{n} was {before.get(n)}, is {now.get(n)}" for n in names)
 
   def _writing(self, what: str) -> contextlib.AbstractContextManager:
     count = len(self._done)
@@ -203,20 +218,16 @@ class ChunkFiles:
     suffix = path.name.removeprefix(f"{self._fname}-")
     return self.directory / f".partial-{self._fname}-{os.getpid()}-{suffix}"
 
-  def _mark(self, marker: epath.Path, written: Mapping[str, Any] | None) -> None:
+  def _mark(self, marker: epath.Path, written: Mapping[str, Any]) -> None:
     with whole_file(marker, self._partial(marker)) as partial:
-      partial.write_text("" if written is None else json.dumps(written))
+      partial.write_text(json.dumps(written))
 
 
 def configuration() -> dict[str, str]:
   """Returns gin's bindings by name, but for those that name the output directory."""
-  bindings, name = {}, None
-  for line in gin.config_str().splitlines():
-    if line.startswith(" ") and name is not None:
-      bindings[name] += line.strip()  # A long value's next line.
-    elif " = " in line and not line.startswith("#"):
-      name, value = line.split(" = ", maxsplit=1)
-      bindings[name] = value.removesuffix("\\")
+  lines = gin.config_str(max_line_length=10**5).splitlines()  # A binding a line.
+  found = (line.split(" = ", maxsplit=1) for line in lines if not line.startswith("#"))
+  bindings = dict(binding for binding in found if len(binding) == 2)
   return {name: text for name, text in bindings.items() if not name.endswith(_FREE)}
 
 
@@ -225,23 +236,27 @@ def _marker(path: epath.Path) -> epath.Path:
 
 
 def _recorded(marker: epath.Path) -> dict[str, Any] | None:
-  """Returns the size and hash that a marker records; None where it is empty."""
+  """Returns what a marker records; None where it is empty."""
   text = marker.read_bytes()
   if not text:
     return None
   try:
-    return json.loads(text)
-  except (ValueError, RecursionError) as error:
-    raise ValueError(
-      f"{marker} is damaged: expected a size and a SHA-256 as JSON, got {text[:80]!r}. "
-      f"Delete {marker} and {str(marker).removesuffix('.COMPLETED')}, and run the same "
-      "command again."
-    ) from error
+    recorded = json.loads(text)
+    if isinstance(recorded, dict) and isinstance(recorded.get("settings", {}), dict):
+      return recorded
+    error = None
+  except (ValueError, RecursionError) as raised:
+    error = raised
+  raise ValueError(
+    f"{marker} is damaged: expected a size and a SHA-256 as JSON, got {text[:80]!r}. "
+    f"Delete {marker} and {str(marker).removesuffix('.COMPLETED')}, and run the same "
+    "command again."
+  ) from error
 
 
 def _check(path: epath.Path, marker: epath.Path, purpose: str) -> None:
   """Raises a ValueError where `path` is not what its marker says."""
-  expected = _recorded(marker)
+  expected = {n: x for n, x in _recorded(marker).items() if n != "settings"}
   found = digest(path) if path.exists() else "no file"
   if found != expected:
     raise ValueError(

@@ -173,6 +173,19 @@ def test_a_finished_run_is_left_alone(checkpoint, whole):
   assert result_path(whole).stat().st_mtime_ns == before
 
 
+@runtime_only
+def test_a_finished_run_of_other_settings_is_not_taken_for_done(
+  checkpoint, whole, tmp_path, capsys
+):
+  other = {"task_feature_lengths": {**LENGTHS, "targets": 4}}
+  with pytest.raises(ValueError, match="finished run with other settings: lengths was"):
+    run(checkpoint, whole, dataset=other)
+  # Upstream's markers are empty, so there is nothing to compare.
+  (tmp_path / f"{result_path(whole).name}.COMPLETED").touch()
+  run(checkpoint, tmp_path, dataset=other)
+  assert "Under which settings is not on record" in capsys.readouterr().err
+
+
 def test_chunks_may_stay_apart(checkpoint, tmp_path):
   run(checkpoint, tmp_path, merge_chunked_results=False)
   (directory,) = tmp_path.glob("tmp-*")
