@@ -111,11 +111,12 @@ def generate(
     draft: the model that drafts, or a table of n-grams; None decodes one token a call,
       or copies with drafter="copy".
     vocabulary: path of the SentencePiece model that both were trained with.
-    gamma: length of a draft, in tokens.
+    gamma: length of a draft, in tokens; at most max_length - 1.
     sampling: temperature, top-k, top-p.
     max_length: room for an output, in tokens.
     batch_size: inputs decoded at once.
-    seed: of the sampling.
+    seed: of the sampling; an input's samples depend on it and the input's place in
+      `inputs`, not on batch_size.
     **speculation: further settings of `assemble.Pair`, such as verification="block" or
       gamma_policy="confidence".
 
@@ -135,6 +136,7 @@ def generate(
   ids = [[*processor.encode(text), *end] for text in inputs]
   network, params = together(target, draft, gamma, **speculation)
   if isinstance(network, assemble.Pair):
+    network.check_room(max_length)
     guarantee = network.rule(sampling)[0].guarantee
     if not guarantee.keeps_the_law:
       message = f"{guarantee.name}: the outputs keep {guarantee.value}."
@@ -142,8 +144,8 @@ def generate(
   run = compiled(network, sampling, max_length, processor.eos_id())
   outputs = []
   for first, inputs, count in padded_batches(ids, batch_size):
-    key = jax.random.fold_in(jax.random.key(seed), first)
-    decoded = run(params, inputs, row_keys(key, batch_size))
+    keys = row_keys(jax.random.key(seed), inputs.shape[0], first)
+    decoded = run(params, inputs, keys)
     outputs += list(_generations(decoded, processor))[:count]
   return outputs
 

@@ -120,6 +120,16 @@ class Pair:
     varies = self.policy() or self.drafter == "copy"
     return block_widths(self.gamma) if varies else ()
 
+  def check_room(self, max_length: int) -> None:
+    """Raises a ValueError where a draft is longer than what of it can count."""
+    if self.gamma >= max_length:
+      raise ValueError(
+        f"GAMMA={self.gamma} is too long a draft for outputs of {max_length} tokens: "
+        f"at most {max_length - 1} drafted tokens can count, since each call of the "
+        "target adds one of its own. Lower GAMMA, or give outputs more room "
+        "(TASK_FEATURE_LENGTHS' targets, max_length)."
+      )
+
   def num_slots(self, max_length: int) -> int:
     """Returns the cache slots that a row needs."""
     return state.num_slots(max_length, self.gamma * self.num_candidates)

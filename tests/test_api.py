@@ -70,9 +70,19 @@ def test_sampling_is_fixed_by_the_seed(setup):
   assert sample(1) == sample(1) != sample(2)
 
 
+def test_samples_do_not_depend_on_batch_size(setup):
+  sample = lambda **kwargs: [
+    o.tokens
+    for o in specdec_t5x.generate(
+      INPUTS, *setup, sampling=Sampling(1.0), max_length=10, **kwargs
+    )
+  ]
+  assert sample(batch_size=5) == sample(batch_size=2)
+
+
 def test_a_rule_that_does_not_keep_the_law_is_warned_of(setup):
   decode = lambda **rule: specdec_t5x.generate(
-    INPUTS[:1], *setup, max_length=4, batch_size=1, **rule
+    INPUTS[:1], *setup, gamma=3, max_length=4, batch_size=1, **rule
   )
   with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always", UserWarning)
@@ -97,6 +107,8 @@ def test_bad_input_is_refused(setup):
     specdec_t5x.generate(INPUTS, target, draft, "nowhere.model")
   with pytest.raises(ValueError, match="GAMMA"):
     specdec_t5x.generate(INPUTS, target, draft, vocabulary, gamma=0)
+  with pytest.raises(ValueError, match="at most 9 drafted tokens can count"):
+    specdec_t5x.generate(INPUTS, target, draft, vocabulary, gamma=10, max_length=10)
   with pytest.raises(ValueError, match="need a draft"):
     specdec_t5x.generate(INPUTS, target, None, vocabulary, verification="block")
   with pytest.raises(ValueError, match="DRAFT_COST"):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import seqio
 import tensorflow as tf
+import tensorflow_datasets as tfds
 
 from specdec_t5x.data import registry, vocabularies
 
@@ -68,9 +69,7 @@ def read_when_used(
   # The sizes belong to the spec: a file that grew is another task.
   origin = tuple((split, *origins[split], sizes[split]) for split in sorted(origins))
 
-  def dataset_fn(
-    split: str, shuffle_files: bool = False, seed: int | None = None
-  ) -> tf.data.Dataset:
+  def rows(split: str, part: slice) -> Columns:
     columns = read(origins[split])
     size = _height(columns)
     if size != sizes[split]:
@@ -78,12 +77,56 @@ def read_when_used(
         f"{origins[split]} had {sizes[split]} examples when task {name!r} was "
         f"registered and has {size} now. Leave files alone while they are used."
       )
+    return {column: texts[part] for column, texts in columns.items()}
+
+  def dataset_fn(
+    split: str, shuffle_files: bool = False, seed: int | None = None
+  ) -> tf.data.Dataset:
+    found = [rows(*part) for part in parts_of(split, sizes)]
+    columns = {key: [x for part in found for x in part[key]] for key in found[0]}
     # Tensors, not a Python generator: T5X saves the iterator's position in a
     # tf.train.Checkpoint, which a generator does not support.
-    dataset = tf.data.Dataset.from_tensor_slices(dict(columns))
-    return dataset.shuffle(size, seed=seed) if shuffle_files else dataset
+    dataset = tf.data.Dataset.from_tensor_slices(columns)
+    return dataset.shuffle(_height(columns), seed=seed) if shuffle_files else dataset
 
-  return origin, lambda: seqio.FunctionDataSource(dataset_fn, tuple(origins), sizes)
+  return origin, lambda: SlicedSource(dataset_fn, tuple(origins), sizes)
+
+
+class SlicedSource(seqio.FunctionDataSource):
+  """A source that also gives parts of its splits, as TFDS does: 'test[:100]'."""
+
+  def num_input_examples(self, split: str) -> int:
+    """Returns how many examples `split`, or these parts of splits, hold."""
+    sizes = self._num_input_examples
+    parts = parts_of(split, sizes)
+    return sum(len(range(sizes[name])[part]) for name, part in parts)
+
+
+def parts_of(split: str, sizes: Mapping[str, int]) -> list[tuple[str, slice]]:
+  """Returns the splits, and what of each, that TFDS's notation names.
+
+  Args:
+    split: as 'test', 'test[:100]', 'test[50%:]' or 'train+test[:10]'.
+    sizes: examples of each split.
+
+  Raises:
+    ValueError: where it can't be read, names another split or holds no example.
+  """
+  if split in sizes:
+    return [(split, slice(None))]
+  infos = {
+    name: tfds.core.SplitInfo(name=name, shard_lengths=[size], num_bytes=0)
+    for name, size in sizes.items()
+  }
+  try:
+    found = tfds.core.ReadInstruction.from_spec(split).to_absolute(infos)
+  except (ValueError, NotImplementedError) as error:
+    reason = str(error).splitlines()[-1]
+    raise ValueError(f"{split!r} is no part of {dict(sizes)}: {reason}") from error
+  parts = [(part.splitname, slice(part.from_, part.to)) for part in found]
+  if not any(range(sizes[name])[part] for name, part in parts):
+    raise ValueError(f"{split!r} holds no example of {dict(sizes)}.")
+  return parts
 
 
 def _height(columns: Columns) -> int:

@@ -160,6 +160,7 @@ def no_info(rows: int) -> StepInfo:
   return StepInfo(count, count, count, count, amount, count, amount)
 
 
-def row_keys(key: Key[Array, ""], rows: int) -> Key[Array, "rows"]:
-  """Returns one key a row; a row's key does not depend on how many there are."""
-  return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
+def row_keys(key: Key[Array, ""], rows: int, first: int = 0) -> Key[Array, "rows"]:
+  """Returns the keys of rows `first`, first + 1, ...: each depends on its number."""
+  numbers = first + jnp.arange(rows)
+  return jax.vmap(lambda row: jax.random.fold_in(key, row))(numbers)

@@ -4,7 +4,7 @@ Prompts are the task's `inputs`, and decoding goes on from their ends; the start
 comes before a prompt, which may be empty.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -31,7 +31,7 @@ class CachedDecoderOnlyModel(LoopModel, models.DecoderOnlyModel):
     task_feature_lengths: Mapping[str, int],
     seed: int = 0,
     default_decoder_params: models.DecoderParams | None = None,
-    feature_converter_cls: Callable[..., seqio.FeatureConverter] | None = None,
+    feature_converter_cls: type[seqio.FeatureConverter] | None = None,
     inputs_bidirectional_attention: bool = False,
   ):
     """Creates the model.
@@ -41,8 +41,8 @@ class CachedDecoderOnlyModel(LoopModel, models.DecoderOnlyModel):
       vocabulary: of prompts and outputs; its eos_id ends a sequence.
       sampling: temperature, top-k, top-p.
       task_feature_lengths: the dataset's: most tokens of a prompt, room for an output.
-      seed: of the sampling; folded into the key that T5X hands to each batch.
-      default_decoder_params: how many decodes a prompt, and whether to return all.
+      seed: of the sampling.
+      default_decoder_params: as the encoder-decoder's.
       feature_converter_cls: another converter than `seqio.DecoderFeatureConverter`.
       inputs_bidirectional_attention: must be False.
 
@@ -88,9 +88,9 @@ class CachedDecoderOnlyModel(LoopModel, models.DecoderOnlyModel):
     Args:
       params: as `get_initial_variables` lays them out.
       batch: decoder_input_tokens [B, L], of which decoder_causal_attention [B, L] marks
-        the start token and the prompt.
-      rng: key of this batch; with `seed` it fixes every sample.
-      return_all_decodes: whether to return all decodes of a prompt or the best alone.
+        the start token and the prompt; example [B, 2], as the encoder-decoder's.
+      rng: as the encoder-decoder's.
+      return_all_decodes: as the encoder-decoder's.
       num_decodes: overrides the model's own.
       decoder_params: must be empty: sampling is fixed when the model is built.
 
@@ -111,6 +111,7 @@ class CachedDecoderOnlyModel(LoopModel, models.DecoderOnlyModel):
     known = batch["decoder_input_tokens"] * batch["decoder_causal_attention"]
     return self._predict(
       params,
+      batch,
       known[:, 1 : self._prompt_length + 1],
       self._max_length,
       rng,

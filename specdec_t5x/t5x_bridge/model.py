@@ -2,7 +2,7 @@
 
 import abc
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.core
@@ -22,6 +22,7 @@ from specdec_t5x.drafters.copy import DEFAULT_MATCH
 from specdec_t5x.drafters.policies import DEFAULT_CONFIDENCE
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, numbered
 
 
 class LoopModel(abc.ABC):
@@ -57,10 +58,22 @@ class LoopModel(abc.ABC):
         "vocab_size to the checkpoint's."
       )
     self.sampling, self.seed = sampling, seed
+    self._converter = self.FEATURE_CONVERTER_CLS
+    self.number_examples()
+
+  def number_examples(self, task: str = "", shard: seqio.ShardInfo = ALONE) -> None:
+    """Says which examples it will be given; `t5x_runtime` says so itself.
+
+    Args:
+      task: its name.
+      shard: which part of the task.
+    """
+    self.FEATURE_CONVERTER_CLS = numbered(self._converter, task, shard)
 
   def _predict(
     self,
     params,
+    batch: Mapping[str, jax.Array],
     inputs: jax.Array,
     max_length: int,
     rng: jax.Array | None,
@@ -81,12 +94,22 @@ class LoopModel(abc.ABC):
     defaults = self._default_decoder_params
     count = defaults.num_decodes if num_decodes is None else num_decodes
     if return_all_decodes is None:
-      return_all_decodes = defaults.return_all_decodes
-    key = jax.random.key(0) if rng is None else _typed_key(rng)
-    key = jax.random.fold_in(key, self.seed)
-    keys = row_keys(key, inputs.shape[0] * count)
-    decoded = self._decode(params, inputs, keys, max_length)
-    return _package(decoded, inputs.shape[0], count, return_all_decodes)
+      # The best of several samples is no sample of the target's law.
+      sampled = count > 1 and not self.sampling.greedy
+      return_all_decodes = defaults.return_all_decodes or sampled
+    rows = inputs.shape[0]
+    keys = jax.vmap(lambda key: row_keys(key, count))(self._keys(batch, rng, rows))
+    decoded = self._decode(params, inputs, keys.reshape(rows * count), max_length)
+    return _package(decoded, rows, count, return_all_decodes)
+
+  def _keys(self, batch, rng, rows: int) -> jax.Array:
+    """Returns one key an example, which depends on its place, not on the batch's."""
+    if EXAMPLE not in batch:  # Not from T5X's `infer`: rows go by their places in it.
+      key = jax.random.key(0) if rng is None else _typed_key(rng)
+      return row_keys(jax.random.fold_in(key, self.seed), rows)
+    key = jax.random.fold_in(jax.random.key(0), self.seed)
+    fold = lambda task, place: jax.random.fold_in(jax.random.fold_in(key, task), place)
+    return jax.vmap(fold)(*batch[EXAMPLE].T)
 
   @abc.abstractmethod
   def _decode(self, params, inputs, keys, max_length: int) -> Decoded:
@@ -108,7 +131,7 @@ class CachedEncoderDecoderModel(LoopModel, models.EncoderDecoderModel):
     sampling: Sampling,
     seed: int = 0,
     default_decoder_params: models.DecoderParams | None = None,
-    feature_converter_cls: Callable[..., seqio.FeatureConverter] | None = None,
+    feature_converter_cls: type[seqio.FeatureConverter] | None = None,
   ):
     """Creates the model.
 
@@ -117,8 +140,9 @@ class CachedEncoderDecoderModel(LoopModel, models.EncoderDecoderModel):
       input_vocabulary: of the inputs.
       output_vocabulary: of the outputs; its eos_id ends a sequence.
       sampling: temperature, top-k, top-p.
-      seed: of the sampling; folded into the key that T5X hands to each batch.
-      default_decoder_params: how many decodes an input, and whether to return all.
+      seed: of the sampling.
+      default_decoder_params: how many decodes an input, and whether to return all of
+        them where they are not sampled.
       feature_converter_cls: another converter than `seqio.EncDecFeatureConverter`.
 
     Raises:
@@ -148,10 +172,13 @@ class CachedEncoderDecoderModel(LoopModel, models.EncoderDecoderModel):
 
     Args:
       params: as `get_initial_variables` lays them out.
-      batch: encoder_input_tokens [B, E]; decoder_input_tokens [B, T] gives the room.
-      rng: key of this batch; with `seed` it fixes every sample.
+      batch: encoder_input_tokens [B, E]; decoder_input_tokens [B, T] gives the room;
+        example [B, 2], if there, tells whose samples they are (`t5x_bridge.examples`).
+      rng: key of this batch: with `seed` it fixes the samples of a batch without
+        `example`, and is not used elsewhere.
       decoder_params: must be empty: sampling is fixed when the model is built.
-      return_all_decodes: whether to return all decodes of an input or the best alone.
+      return_all_decodes: whether to return all decodes of an input or the best alone;
+        where None, all if they are sampled, else as `default_decoder_params` says.
       num_decodes: overrides the model's own.
       prompt_with_targets: not supported.
 
@@ -169,6 +196,7 @@ class CachedEncoderDecoderModel(LoopModel, models.EncoderDecoderModel):
       )
     return self._predict(
       params,
+      batch,
       batch["encoder_input_tokens"],
       batch["decoder_input_tokens"].shape[1],
       rng,

@@ -17,10 +17,12 @@ from t5x import utils
 
 from specdec_t5x.assemble import PAIR
 from specdec_t5x.core.checks import is_whole
+from specdec_t5x.data.pairs import SlicedSource
 from specdec_t5x.t5x_bridge.checkpoint import Shapes, flat_shapes, parameter_shapes
+from specdec_t5x.t5x_bridge.examples import shard_of_command
 from specdec_t5x.t5x_bridge.layout import check_layout
 from specdec_t5x.t5x_bridge.model import SpeculativeLoop
-from specdec_t5x.t5x_bridge.writer import SUMMARY
+from specdec_t5x.t5x_bridge.writer import SUMMARY, configuration
 
 
 def check_run(
@@ -29,12 +31,12 @@ def check_run(
   output_dir: str,
   target_path: str,
   draft_path: str | None = None,
-  settings: Mapping[str, Any] | None = None,
   partitioner: Any = None,
 ) -> None:
   """Checks task, vocabularies, output directory and checkpoints of a run.
 
-  T5X calls it through `infer.verify_matching_vocabs_fn`, before it touches the model.
+  T5X calls it through `infer.verify_matching_vocabs_fn`, before it touches the model,
+  which learns here which examples it will be given.
 
   Args:
     dataset_cfg: names the task.
@@ -42,8 +44,6 @@ def check_run(
     output_dir: where results will go.
     target_path: the target's checkpoint.
     draft_path: the draft's, for a speculative model.
-    settings: the run's knobs; None where they are not to be compared with what is in
-      `output_dir`.
     partitioner: the run's; None where the layout on devices is not to be checked.
 
   Raises:
@@ -54,10 +54,13 @@ def check_run(
   if not guarantee.keeps_the_law:
     print(f"{guarantee.name}: this run keeps {guarantee.value}.", flush=True)
   check_task(dataset_cfg)
+  provider = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name)
+  model.number_examples(provider.name, shard_of_command())
+  if isinstance(model, SpeculativeLoop):
+    model.pair.check_room(dataset_cfg.task_feature_lengths["targets"])
   utils.verify_matching_vocabs(dataset_cfg, model)
   check_writable(output_dir)
-  if settings is not None:
-    check_same_run(output_dir, settings)
+  check_same_run(output_dir)
   variables = abstract_variables(model, dataset_cfg.task_feature_lengths)
   if partitioner is not None:
     check_layout(variables, partitioner, dataset_cfg.batch_size)
@@ -123,14 +126,19 @@ def check_split(task: seqio.Task, split: str) -> None:
       f"{error}). Give --tfds_data_dir, a directory of TFDS that holds it; "
       "scripts/prepare_tfds.py makes one from files."
     ) from error
-  # TFDS takes parts of splits, as test[:100] and train+test.
-  parts = split.split("+") if isinstance(split, str) else ()
-  asked = {part.split("[")[0].strip() for part in parts}
-  if not asked or not asked <= set(splits):
-    raise ValueError(
-      f"SPLIT={split!r} is no split of task {task.name!r}, which has {splits}. Set it "
-      "to one of them."
-    )
+  if split in splits:
+    return
+  fix, cause = "Set it to one of them", None
+  if isinstance(task.source, seqio.TfdsDataSource | SlicedSource):
+    fix += " or parts, as 'test[:100]', which hold an example"
+    try:
+      if isinstance(split, str) and task.num_input_examples(split):
+        return
+    except (KeyError, ValueError, NotImplementedError) as error:
+      fix, cause = f"{fix} ({error.args[0]})", error
+  raise ValueError(
+    f"SPLIT={split!r} is no split of task {task.name!r}, which has {splits}. {fix}."
+  ) from cause
 
 
 def check_writable(directory: str) -> None:
@@ -149,10 +157,11 @@ def check_writable(directory: str) -> None:
     ) from error
 
 
-def check_same_run(output_dir: str, settings: Mapping[str, Any]) -> None:
+def check_same_run(output_dir: str) -> None:
   """Raises a ValueError where the directory holds a finished run with other settings.
 
-  T5X keeps what is finished, so the new run would silently be the old one.
+  T5X keeps what is finished, so the new run would silently be the old one. Settings are
+  all that gin binds; what stands in files (inputs, weights) is not compared.
   """
   summary = epath.Path(output_dir) / SUMMARY
   if not summary.exists():
@@ -161,17 +170,16 @@ def check_same_run(output_dir: str, settings: Mapping[str, Any]) -> None:
     contents = json.loads(summary.read_text())
   except (ValueError, RecursionError):
     contents = None
-  found = contents.get("settings") if isinstance(contents, dict) else None
+  found = contents.get("configuration") if isinstance(contents, dict) else None
   if not isinstance(found, dict):
     raise ValueError(
-      f"{summary} is damaged: expected the settings of a finished run. Choose another "
-      "INFER_OUTPUT_DIR, or remove this one to run again."
+      f"{summary} is damaged: expected the configuration of a finished run. Choose "
+      "another INFER_OUTPUT_DIR, or remove this one to run again."
     )
-  # As JSON gives them back: tuples become lists.
-  wanted = json.loads(json.dumps(dict(settings)))
+  wanted = configuration()
   names = [n for n in {**found, **wanted} if found.get(n) != wanted.get(n)]
   if names:
-    changes = ", ".join(f"{n}: {found.get(n)!r} -> {wanted.get(n)!r}" for n in names)
+    changes = ", ".join(f"{n}: {found.get(n)} -> {wanted.get(n)}" for n in names)
     raise ValueError(
       f"INFER_OUTPUT_DIR={output_dir} holds a finished run with other settings "
       f"({changes}). Choose another directory, or remove this one to run again."

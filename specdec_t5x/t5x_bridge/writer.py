@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import gin
 import jax
 import numpy as np
 import t5x
@@ -25,6 +26,12 @@ COUNTS = (
   "accepted",
   "acceptance_mass",
   "acceptance_positions",
+)
+# What another job in the directory may set otherwise: each mode and shard has files of
+# its own.
+_FREE = (
+  "INFER_OUTPUT_DIR",
+  *(f"infer.{name}" for name in ("output_dir", "mode", "shard_id", "num_shards")),
 )
 PACKAGES = ("jax", "jaxlib", "flax", "seqio", "orbax-checkpoint")
 
@@ -63,6 +70,7 @@ def merge_and_summarize(
       "guarantee_means": guarantee.value,
       "statistics": summarize(files),
       "settings": {"verification": verification, **settings},
+      "configuration": configuration(),
       "mode": mode,
       "checkpoint_step": step,
       "files": [file.name for file in files],
@@ -116,6 +124,14 @@ def summarize(files: Sequence[epath.Path]) -> dict[str, Any] | None:
     **{name: values.sum().item() for name, values in column.items()},
     **{name: dataclasses.asdict(rate) for name, rate in rates.items()},
   }
+
+
+def configuration() -> dict[str, str]:
+  """Returns gin's bindings by name, all that make a run what it is."""
+  lines = gin.config_str(max_line_length=10**5).splitlines()  # A binding a line.
+  found = (line.split(" = ", maxsplit=1) for line in lines if not line.startswith("#"))
+  bindings = dict(binding for binding in found if len(binding) == 2)
+  return {name: text for name, text in bindings.items() if not name.endswith(_FREE)}
 
 
 def environment() -> dict[str, Any]:

@@ -120,8 +120,7 @@ def trace_decode(
   pair = assemble.Pair(target.network, draft.network, gamma)
   params = {"target": target.params, "draft": draft.params}
   inputs = jnp.array([[*processor.encode(text), processor.eos_id()]], jnp.int32)
-  # The keys of the first batch of `api.generate`: one row's do not depend on the rest.
-  keys = row_keys(jax.random.fold_in(jax.random.key(seed), 0), 1)
+  keys = row_keys(jax.random.key(seed), 1)  # Those of the first input, as there.
   start, advance = _programs(pair, sampling, max_length, processor.eos_id())
   state = start(params, inputs, keys)
   iterations = []

@@ -31,13 +31,15 @@ class ChunkedExamples:
       seed=self._cfg.seed,
     )
 
-  def _features(self, examples: tf.data.Dataset) -> tf.data.Dataset:
-    lengths = self._cfg.task_feature_lengths
-    return self._converter(examples, task_feature_lengths=lengths)
+  def _features(self, provider, examples: tf.data.Dataset) -> tf.data.Dataset:
+    lengths, converter = self._cfg.task_feature_lengths, self._converter
+    if hasattr(converter, "of_shard"):  # It wants to know what it converts.
+      converter = converter.of_shard(provider.name, self._shard)
+    return converter(examples, task_feature_lengths=lengths)
 
   def input_spec(self, provider) -> dict:
     """Shapes and types of a batch of the model's features."""
-    spec = self._features(self._examples(provider)).element_spec
+    spec = self._features(provider, self._examples(provider)).element_spec
     shapes = {k: (self._cfg.batch_size, *v.shape) for k, v in spec.items()}
     types = {k: np.dtype(v.dtype.as_numpy_dtype) for k, v in spec.items()}
     return {"input_shapes": shapes, "input_types": types}
@@ -54,7 +56,7 @@ class ChunkedExamples:
     spec = examples.element_spec
 
     def read(first: int):
-      both = tf.data.Dataset.zip((examples, self._features(examples)))
+      both = tf.data.Dataset.zip((examples, self._features(task, examples)))
       both = both.skip(first * size).prefetch(size)
       rows = []
       for row in both.as_numpy_iterator():

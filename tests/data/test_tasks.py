@@ -3,6 +3,7 @@
 import gzip
 import inspect
 import json
+import re
 
 import gin
 import pytest
@@ -75,6 +76,29 @@ def test_shards_partition_the_split_in_order(files):
     texts(examples(name, shard_info=seqio.ShardInfo(index, 3))) for index in range(3)
   ]
   assert shards == [[f"Zeile {n}" for n in range(i, 7, 3)] for i in range(3)]
+
+
+@pytest.mark.parametrize(
+  ("split", "numbers"),
+  [
+    ("test[:2]", [0, 1]),
+    ("test[5:]", [5, 6]),
+    ("test[-1:]", [6]),
+    ("test[:50%]", [0, 1, 2, 3]),
+    ("test[6:]+test[:1]", [6, 0]),
+  ],
+)
+def test_parts_of_a_split_are_those_that_tfds_takes(files, split, numbers):
+  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
+  assert texts(examples(name, split)) == [f"Zeile {n}" for n in numbers]
+  assert seqio.get_mixture_or_task(name).num_input_examples(split) == len(numbers)
+
+
+@pytest.mark.parametrize("split", ["tset[:2]", "test[:8]", "test[2:2]", "test[one]"])
+def test_parts_that_a_split_has_not_are_refused(files, split):
+  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
+  with pytest.raises(ValueError, match=rf"{re.escape(repr(split))} .*'test': 7"):
+    examples(name, split)
 
 
 def test_shuffling_follows_the_seed(files):

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from specdec_t5x import train
+from specdec_t5x.merge_shards import merge_shards
 from tests.contract.conftest import runtime_only
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
@@ -82,6 +83,46 @@ def test_a_table_of_n_grams_drafts_and_gin_sets_the_policy_of_gamma(
   assert (fixed["drafter"], fixed["draft_cost"]) == ("draft_model", None)
 
 
+def test_samples_depend_on_neither_batches_nor_chunks_nor_shards(pair, tmp_path):
+  """Nor does a line's sample equal that of the same line in another place."""
+  gin_file, draft = pair
+  (tmp_path / "text.en").write_text("the dog sees the cat\n" * 11)
+  task = runs.translation("same", tmp_path / "text.en", gin_file.parent / "tiny.model")
+  (tmp_path / "same.gin").write_text(task)
+  sample = lambda folder, *flags, **bindings: runs.completed(
+    *("configs/spec_ende.gin", gin_file, tmp_path / "same.gin"),
+    flags=flags,
+    DRAFT_CHECKPOINT_PATH=draft,
+    INFER_OUTPUT_DIR=str(tmp_path / folder),
+    TEMPERATURE=1.0,
+    NUM_DECODES=2,
+    **bindings,
+  )
+  sample("one")
+  for shard in range(2):
+    pieces = {"infer.num_shards": 2, "infer.checkpoint_period": 1, "BATCH_SIZE": 2}
+    sample("two", f"--shard_id={shard}", **pieces)
+  merge_shards(tmp_path / "two")
+  tokens = runs.tokens(tmp_path / "one")
+  assert runs.tokens(tmp_path / "two") == tokens
+  assert len({str(decode) for decodes in tokens for decode in decodes}) == 22
+
+
+def test_a_finished_run_of_other_lengths_is_not_taken_for_done(pair, speculative):
+  gin_file, draft = pair
+  again = lambda targets: runs.infer(
+    *("configs/spec_ende.gin", gin_file),
+    DRAFT_CHECKPOINT_PATH=draft,
+    INFER_OUTPUT_DIR=str(speculative),
+    GAMMA=3,
+    TASK_FEATURE_LENGTHS={"inputs": 40, "targets": targets},
+  )
+  process = again(4)
+  assert process.returncode != 0
+  assert "holds a finished run with other settings (TASK_FEATURE_LEN" in process.stderr
+  assert again(12).returncode == 0
+
+
 @runtime_only
 def test_two_processes_of_one_job_write_what_one_process_writes(
   pair, speculative, tmp_path
@@ -153,7 +194,9 @@ def test_settings_reach_the_loop_and_a_bounded_run_says_so_first(pair, tmp_path)
   assert (settings["verification"], settings["lenience"]) == ("lenient", 0.5)
   for record in runs.records(tmp_path):
     aux = record["aux"]
-    # Five tokens to choose from at each place, and the counts of both decodes.
-    assert -12 * 2 * 5 < aux["scores"] < 0
-    assert aux["tokens"] > len(record["prediction_tokens"])
+    # Both decodes, the better one last: five tokens to choose from at each place.
+    assert -12 * 2 * 5 < aux["scores"][0] <= aux["scores"][1] < 0
+    assert len(record["prediction"]) == len(record["prediction_tokens"]) == 2
+    lengths = [sum(map(bool, tokens)) for tokens in record["prediction_tokens"]]
+    assert aux["tokens"] == sum(lengths)
     assert 0 < aux["acceptance_mass"] < aux["acceptance_positions"]

@@ -66,6 +66,11 @@ DECODING = [
   setting("GAMMA = 2.5", "GAMMA=2.5", "whole number of at least 1, got 2.5"),
   setting("GAMMA = 'five'", "GAMMA='five'", "whole number of at least 1, got 'five'"),
   setting(
+    "GAMMA = 12 with targets of 12",
+    "GAMMA=12",
+    "at most 11 drafted tokens can count",
+  ),
+  setting(
     "TEMPERATURE = -1", "TEMPERATURE=-1.0", "temperature must be a finite number"
   ),
   setting("TEMPERATURE = 1e999", "TEMPERATURE=1e999", "at least 0, got inf"),
@@ -114,6 +119,10 @@ DECODING = [
 DATA = [
   setting("an unknown task", "MIXTURE_OR_TASK_NAME='wmt99'", "Unknown task 'wmt99'"),
   setting("an unknown split", "SPLIT='tset'", "SPLIT='tset' is no split of task"),
+  setting(
+    "a part of a split in words", "SPLIT='test[half]'", "SPLIT='test[half]' is no"
+  ),
+  setting("a part beyond the split's end", "SPLIT='test[:5]'", "with 4 examples"),
   setting(
     "TASK_FEATURE_LENGTHS without targets",
     "TASK_FEATURE_LENGTHS={'inputs': 40}",

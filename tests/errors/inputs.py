@@ -124,7 +124,8 @@ def unusual_vocabulary(pair, here):
 
 
 def finished(pair, here):
-  (here / "out").joinpath("speculation.json").write_text('{"settings": {"gamma": 4}}')
+  found = '{"configuration": {"GAMMA": "4"}}'
+  (here / "out" / "speculation.json").write_text(found)
 
 
 def damaged_summary(pair, here):

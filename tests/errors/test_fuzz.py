@@ -218,7 +218,9 @@ JSON = st.recursive(
   st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
   lambda inner: (
     st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["settings", "gamma", "a"]), inner, max_size=3)
+    | st.dictionaries(
+      st.sampled_from(["configuration", "settings", "a"]), inner, max_size=3
+    )
   ),
   max_leaves=6,
 )
@@ -229,7 +231,7 @@ CONTENTS = JSON.map(json.dumps) | st.text(max_size=20)
 @given(text=CONTENTS)
 def test_any_summary_is_compared_or_refused(tmp_path, text):
   (tmp_path / SUMMARY).write_text(text, encoding="utf-8")
-  check = lambda: preflight.check_same_run(str(tmp_path), {"gamma": 3})
+  check = lambda: preflight.check_same_run(str(tmp_path))
   assert_read_or_refused(check, tmp_path)
 
 
@@ -250,7 +252,7 @@ def test_any_settings_of_chunks_are_compared_or_refused(tmp_path, text):
 def test_json_nested_too_deep_is_refused(tmp_path):
   (tmp_path / SUMMARY).write_text("[" * 100_000)
   with pytest.raises(ValueError, match="is damaged"):
-    preflight.check_same_run(str(tmp_path), {"gamma": 3})
+    preflight.check_same_run(str(tmp_path))
   path = tmp_path / "deep.jsonl"
   path.write_text("[" * 100_000)
   with pytest.raises(ValueError, match=r"deep\.jsonl, line 1"):

@@ -1,21 +1,62 @@
 """Checks before a run: what is wrong is said, and nothing is written over."""
 
-import json
-
+import gin
 import pytest
+from t5x import infer
 
-from specdec_t5x.t5x_bridge import preflight
-from specdec_t5x.t5x_bridge.writer import SUMMARY
+from specdec_t5x.t5x_bridge import preflight, writer
+from tests import commands
+from tests.real_data import ROOT
 from tests.t5x_bridge import tiny
 
+FREE = {
+  "INFER_OUTPUT_DIR",
+  "infer.infer.output_dir",
+  "infer.infer.mode",
+  "infer.infer.shard_id",
+  "infer.infer.num_shards",
+}
+GIN_FILES = {
+  "speculative": ["configs/spec_ende.gin"],
+  "plain": ["configs/baseline_ende.gin"],
+  "beam": ["configs/spec_ende.gin", "configs/runs/beam.gin"],
+  "decoder-only": ["configs/spec_lm.gin"],
+}
 
-def test_a_finished_run_is_not_taken_for_one_with_other_settings(tmp_path):
-  settings = {"gamma": 3, "block_costs": (1.0, 1.5)}
-  preflight.check_same_run(str(tmp_path), settings)
-  (tmp_path / SUMMARY).write_text(json.dumps({"settings": settings}))
-  preflight.check_same_run(str(tmp_path), settings)
-  with pytest.raises(ValueError, match="gamma: 3 -> 4"):
-    preflight.check_same_run(str(tmp_path), {**settings, "gamma": 4})
+
+@pytest.fixture(params=GIN_FILES.values(), ids=GIN_FILES)
+def finished(request, tmp_path, monkeypatch):
+  """The directory of a run of these gin files; its bindings are still there."""
+  monkeypatch.chdir(ROOT)
+  with commands.own_flags(lambda: None), commands.as_main(infer):
+    gin.configurable(infer.infer)
+    gin.parse_config_files_and_bindings(request.param, [], skip_unknown=False)
+    finish(tmp_path)
+    yield tmp_path
+
+
+def finish(directory):
+  name = "task-predict.jsonl-00000-of-00001"
+  (directory / f"{name}-chunk00000").write_text('{"prediction": "x"}\n')
+  writer.merge_and_summarize(str(directory), name, str(directory), 7, None, {})
+
+
+def test_every_setting_but_where_the_results_go_is_compared(finished, monkeypatch):
+  preflight.check_same_run(str(finished))
+  for (
+    scope,
+    selector,
+  ), bindings in gin.config._CONFIG.items():  # gin shows text alone.
+    for parameter in bindings:
+      name = scope if selector == "gin.macro" else f"{selector}.{parameter}"
+      with monkeypatch.context() as patch:
+        patch.setitem(bindings, parameter, "otherwise")
+        if name.removeprefix("t5x.") in FREE:
+          preflight.check_same_run(str(finished))
+          continue
+        message = rf"{name.rpartition('.')[2]}: .* -> 'otherwise'"
+        with pytest.raises(ValueError, match=message):
+          preflight.check_same_run(str(finished))
 
 
 def test_an_output_directory_that_can_t_be_written_is_refused(tmp_path):

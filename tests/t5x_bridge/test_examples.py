@@ -1,0 +1,95 @@
+"""A row's samples go by SEED, task and the example's place, not by its batch."""
+
+import gin
+import jax
+import numpy as np
+import seqio
+import tensorflow as tf
+from absl import flags
+from t5x import infer, models
+
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.t5x_bridge.examples import EXAMPLE, numbered, shard_of_command
+from tests import commands
+from tests.t5x_bridge import tiny
+
+LENGTHS = {"inputs": 6, "targets": 12}
+CONVERTER = numbered(seqio.EncDecFeatureConverter)
+
+
+def convert(converter, shard=0, shards=1, count=7):
+  """Returns the features of a shard of `count` examples, one after the other."""
+  rows = {"inputs": [[i + 3, 1] for i in range(count)], "targets": [[1]] * count}
+  dataset = tf.data.Dataset.from_tensor_slices(rows).map(
+    lambda row: {name: tf.cast(value, tf.int32) for name, value in row.items()}
+  )
+  features = converter(dataset.shard(shards, shard), task_feature_lengths=LENGTHS)
+  return list(features.as_numpy_iterator())
+
+
+def places(rows):
+  return [row[EXAMPLE][1] for row in rows]
+
+
+def batch_of(rows):
+  return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def sample(model, rows, rng=0, **kwargs):
+  params = tiny.variables(model)["params"]
+  key = jax.random.PRNGKey(rng)
+  decode = jax.jit(lambda x: model.predict_batch_with_aux(params, x, key, **kwargs))
+  return np.asarray(decode(batch_of(rows))[0])
+
+
+def test_shards_number_the_examples_of_the_whole():
+  converter = CONVERTER(pack=False)
+  assert places(convert(converter)) == list(range(7))
+  for index in range(3):
+    shard = converter.of_shard("task", seqio.ShardInfo(index, 3))
+    assert places(convert(shard, index, 3)) == list(range(index, 7, 3))
+  names = [converter.of_shard(name, seqio.ShardInfo(0, 1)) for name in "ab"]
+  assert len({convert(one)[0][EXAMPLE][0] for one in names}) == 2
+
+
+def define_shard_id():
+  flags.DEFINE_integer("shard_id", None, "As T5X's command defines it.")
+
+
+def test_upstream_t5x_says_nothing_so_the_command_s_shard_is_read():
+  assert shard_of_command() == seqio.ShardInfo(0, 1)
+  with commands.own_flags(define_shard_id):
+    gin.configurable(infer.infer)
+    gin.parse_config(["N = 3", "infer.shard_id = 1", "infer.num_shards = %N"])
+    flags.FLAGS(["infer"])
+    assert shard_of_command() == seqio.ShardInfo(1, 3)
+    flags.FLAGS(["infer", "--shard_id=2"])
+    assert shard_of_command() == seqio.ShardInfo(2, 3)
+
+
+def test_a_sample_depends_on_neither_batch_nor_row_nor_t5x_s_key(vocabulary):
+  model = tiny.speculative(vocabulary, Sampling(1.0))
+  rows = convert(CONVERTER(pack=False))
+  whole = sample(model, rows)
+  np.testing.assert_array_equal(sample(model, rows[4:1:-1], rng=1), whole[4:1:-1])
+
+
+def test_equal_prompts_differ_by_place_task_and_seed(vocabulary):
+  model = tiny.speculative(vocabulary, Sampling(1.0))
+  row = convert(CONVERTER(pack=False))[0]
+  examples = np.array([[0, 0], [0, 1], [1, 0]], np.int32)
+  rows = [{**row, EXAMPLE: example} for example in examples]
+  first, second, other = sample(model, rows)
+  assert not np.array_equal(first, second)
+  assert not np.array_equal(first, other)
+  seeded = tiny.speculative(vocabulary, Sampling(1.0), seed=1)
+  assert not np.array_equal(sample(seeded, rows)[0], first)
+
+
+def test_all_decodes_of_an_input_are_returned_where_they_are_sampled(vocabulary):
+  rows = convert(CONVERTER(pack=False))[:2]
+  several = {"default_decoder_params": models.DecoderParams(num_decodes=3)}
+  drawn = sample(tiny.plain(vocabulary, Sampling(1.0), **several), rows)
+  assert drawn.shape == (2, 3, LENGTHS["targets"])
+  assert len({decode.tobytes() for decode in drawn[0]}) == 3
+  assert sample(tiny.plain(vocabulary, **several), rows).shape == (2, 12)
