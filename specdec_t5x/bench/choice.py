@@ -146,7 +146,7 @@ def gin_lines(
   found = machine()
   speeds = ", ".join(f"{g}: {speed:.2f}" for g, speed in choice.predicted.items())
   about = [
-    f"Draft length for {study.task}, draft {draft.name}, at T = {temperature:g}.",
+    f"Draft length for {study.job.task}, draft {draft.name}, at T = {temperature:g}.",
     "For after configs/spec_*.gin: --gin_file=configs/spec_ende.gin --gin_file=THIS",
     f"Measured at batch 1 on {found['device']}, {found['cores']} cores, jax "
     f"{found['jax']}: alpha {choice.alpha.value:.3f}.",

@@ -3,12 +3,10 @@
 import argparse
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
 from typing import Any
 
-from specdec_t5x import api
 from specdec_t5x.bench import inputs
-from specdec_t5x.bench.study import COPY, Study, load_draft, pad_inputs
+from specdec_t5x.bench.study import COPY, Job
 from specdec_t5x.demo.recipe import PAIRS, DemoPair
 
 # Of inputs and outputs.
@@ -17,63 +15,6 @@ _TASKS = {"demo": tuple(PAIRS), "paper": tuple(_PAPER_LENGTHS), None: ()}
 # Texts of the demo's test split: more than 10,000 tokens of outputs.
 _DEMO_INPUTS = 1000
 _PAPER = {"num_tokens": 10_000, "dtype": "bfloat16"}
-
-# Of a job, when it is needed: the tokens of each input, and the end of sequence.
-ReadFn = Callable[[], tuple[Sequence[Sequence[int]], int]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-  """A target, drafts and inputs that are not loaded yet.
-
-  Attributes:
-    task: in the tables.
-    target: the target's folder.
-    drafts: folders by name; "copy" for the drafter without one.
-    read: reads the inputs.
-    max_length: room for an output, in tokens.
-    num_tokens: output tokens a cell is measured over.
-    dtype: of parameters and activations.
-    runs: of each part's clock.
-  """
-
-  task: str
-  target: str
-  drafts: dict[str, str]
-  read: ReadFn
-  max_length: int
-  num_tokens: int = 2000
-  dtype: str = "float32"
-  runs: int = 15
-
-  def of_first_draft(self) -> "Job":
-    """Returns the job without its other drafts."""
-    name, source = next(iter(self.drafts.items()))
-    return dataclasses.replace(self, drafts={name: source})
-
-  def load(self) -> Study:
-    """Loads everything.
-
-    Raises:
-      ValueError: where something can't be read, or there are no inputs.
-    """
-    ids, eos_id = self.read()
-    if not ids:
-      raise ValueError(f"{self.task}: there is no input. Give at least one.")
-    return Study(
-      task=self.task,
-      target_source=self.target,
-      target=api.load_model(self.target, self.dtype),
-      drafts=tuple(
-        load_draft(name, source, self.dtype) for name, source in self.drafts.items()
-      ),
-      inputs=pad_inputs(ids),
-      eos_id=eos_id,
-      max_length=self.max_length,
-      num_tokens=self.num_tokens,
-      dtype=self.dtype,
-      runs=self.runs,
-    )
 
 
 def preset(args: argparse.Namespace) -> str | None:

@@ -169,6 +169,31 @@ class Measured:
       return None
     return int(self.columns["identical"].sum())
 
+  def row(self) -> dict[str, Any]:
+    """Returns what tables show of the cell, by column."""
+    counted = {
+      "gamma": self.setting.gamma,
+      "alpha": self.alpha_by_mass,
+      "alpha_by_counts": self.alpha,
+      "tokens_per_call": self.tokens_per_call,
+      "tokens": self.tokens,
+    }
+    if self.costs is None:
+      return {**counted, "speed": "not timed"}
+    same = self.identical
+    return {
+      **counted,
+      "c": self.costs.c,
+      "block": self.costs.block / self.costs.plain,
+      "theorem": self.theorem,
+      "with_block": self.with_block,
+      "predicted": self.predicted,
+      "speed": self.speedup,
+      "in_all": self.speedup_in_all,
+      "ratio": self.speedup.median / self.predicted.median,
+      "identical": "sampled" if same is None else f"{same}/{self.inputs}",
+    }
+
 
 def counts(timed: Timed, name: str) -> np.ndarray:
   """Returns one of the statistics, summed over the rows, of each input."""

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -35,6 +36,12 @@ class Found:
     temperature = self.setting.temperature
     return {"task": self.task, "draft": self.draft, "temperature": temperature}
 
+  @property
+  def row(self) -> dict[str, Any]:
+    """A table's row; without numbers where nothing was measured."""
+    numbers = {"gamma": self.setting.gamma}
+    return {**self.name, **(self.measured.row() if self.measured else numbers)}
+
 
 def measure_all(
   args: argparse.Namespace,
@@ -55,14 +62,14 @@ def measure_all(
   for job in jobs:
     study = job.load()
     wanted = [(draft, each) for draft in study.drafts for each in settings(draft)]
-    with tqdm(wanted, desc=study.task, unit="cell", file=sys.stderr) as bar:
+    with tqdm(wanted, desc=study.job.task, unit="cell", file=sys.stderr) as bar:
       for draft, setting in bar:
         bar.set_postfix_str(f"{draft.name}, {describe(setting)}")
         cell = _recall(study, draft, setting, cells)
         if cell is None and not args.recorded:
           cell = measure(study, draft, setting)
           cells.add(study.key(draft, setting), cell.to_result())
-        found.append(Found(study.task, job.target, draft.name, setting, cell))
+        found.append(Found(study.job.task, job.target, draft.name, setting, cell))
   if other := cells.unasked():
     print(
       f"{cells.path} has {other} more cells, of other settings, code or machines; "
@@ -79,7 +86,7 @@ def describe(setting: Setting) -> str:
 
 
 def measure(study: Study, draft: Draft, setting: Setting) -> Measured:
-  """Decodes inputs until there are `study.num_tokens` tokens, and times the parts.
+  """Decodes inputs until there are `study.job.num_tokens` tokens, and times the parts.
 
   Batch 1. Where the setting is timed, every input is also decoded plainly, in turn.
   """
@@ -92,7 +99,7 @@ def measure(study: Study, draft: Draft, setting: Setting) -> Measured:
   for first in range(0, len(study.inputs), _CHUNK):
     timed = alternate(programs, range(len(study.inputs))[first : first + _CHUNK])
     chunks.append(Measured.timed(setting, timed["ours"], timed.get("plain")).columns)
-    if sum(chunk["emitted"].sum() for chunk in chunks) >= study.num_tokens:
+    if sum(chunk["emitted"].sum() for chunk in chunks) >= study.job.num_tokens:
       break
   columns = {name: np.concatenate([c[name] for c in chunks]) for name in chunks[0]}
   costs = None

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,53 @@ from specdec_t5x.network.ngram import NgramTable
 COPY = "copy"  # The drafter that has no model.
 # Numbers of each parameter that its fingerprint reads.
 _SAMPLE = 1024
+
+
+# Of a job, when it is needed: the tokens of each input, and the end of sequence.
+ReadFn = Callable[[], tuple[Sequence[Sequence[int]], int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """A target, drafts and inputs that are not loaded yet.
+
+  Attributes:
+    task: in the tables.
+    target: the target's folder.
+    drafts: folders by name; "copy" for the drafter without one.
+    read: reads the inputs.
+    max_length: room for an output, in tokens.
+    num_tokens: output tokens a cell is measured over.
+    dtype: of parameters and activations.
+    runs: of each part's clock.
+  """
+
+  task: str
+  target: str
+  drafts: dict[str, str]
+  read: ReadFn
+  max_length: int
+  num_tokens: int = 2000
+  dtype: str = "float32"
+  runs: int = 15
+
+  def of_first_draft(self) -> "Job":
+    """Returns the job without its other drafts."""
+    name, source = next(iter(self.drafts.items()))
+    return dataclasses.replace(self, drafts={name: source})
+
+  def load(self) -> "Study":
+    """Loads everything.
+
+    Raises:
+      ValueError: where something can't be read, or there are no inputs.
+    """
+    ids, eos_id = self.read()
+    if not ids:
+      raise ValueError(f"{self.task}: there is no input. Give at least one.")
+    drafts = [load_draft(*draft, self.dtype) for draft in self.drafts.items()]
+    target = api.load_model(self.target, self.dtype)
+    return Study(self, target, tuple(drafts), pad_inputs(ids), eos_id)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,28 +95,18 @@ class Study:
   """A target, its drafts and inputs.
 
   Attributes:
-    task: in the tables.
-    target_source: the target's folder.
+    job: what was loaded.
     target: the target.
     drafts: the ways to draft.
     inputs: encoder tokens of each input, all of one length.
     eos_id: the token that ends an output.
-    max_length: room for an output, in tokens.
-    num_tokens: decoding stops after the input that completes so many.
-    dtype: of parameters and activations.
-    runs: of each part that is timed.
   """
 
-  task: str
-  target_source: str
+  job: Job
   target: api.Model
   drafts: tuple[Draft, ...]
   inputs: tuple[Int[Array, "1 E"], ...]
   eos_id: int
-  max_length: int
-  num_tokens: int
-  dtype: str
-  runs: int
 
   def together(self, draft: Draft, setting: Setting) -> tuple[Any, Any]:
     """Returns what decodes a cell, and its parameters."""
@@ -79,7 +116,7 @@ class Study:
   def program(self, network: Any, params: Any, temperature: float) -> Program:
     """Returns what decodes the input of a given number, plainly or as a pair."""
     sampling = Sampling(temperature=temperature)
-    run = programs.decoding(network, params, sampling, self.max_length, self.eos_id)
+    run = programs.decoding(network, params, sampling, self.job.max_length, self.eos_id)
     return lambda number: run(self.inputs[number], self._keys[number])
 
   def plain(self, model: api.Model, temperature: float) -> Program:
@@ -88,21 +125,22 @@ class Study:
 
   def costs(self, pairs: Sequence[Any], params: Any, temperature: float):
     """Returns by gamma what the parts of each pair's decoding take, on one input."""
-    sampling, room = Sampling(temperature=temperature), self.max_length
-    return programs.pair_costs(pairs, params, self.inputs[0], sampling, room, self.runs)
+    sampling, job = Sampling(temperature=temperature), self.job
+    given = self.inputs[0], sampling, job.max_length, job.runs
+    return programs.pair_costs(pairs, params, *given)
 
   def key(self, draft: Draft, setting: Setting) -> dict[str, Any]:
     """Returns everything that determines a cell."""
     return {
-      "task": self.task,
-      "target": [self.target_source, self._target_fingerprint],
+      "task": self.job.task,
+      "target": [self.job.target, self._target_fingerprint],
       "draft": [draft.name, draft.source, draft.fingerprint, draft.drafter],
       "inputs": self._inputs_fingerprint,
       "eos_id": self.eos_id,
-      "max_length": self.max_length,
-      "num_tokens": self.num_tokens,
-      "dtype": self.dtype,
-      "runs": self.runs if setting.timed else None,
+      "max_length": self.job.max_length,
+      "num_tokens": self.job.num_tokens,
+      "dtype": self.job.dtype,
+      "runs": self.job.runs if setting.timed else None,
       **dataclasses.asdict(setting),
       **machine(),
     }

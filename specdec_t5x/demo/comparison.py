@@ -29,7 +29,7 @@ _COLUMNS = (
   Column("draft", "draft"),
   Column("alpha", "alpha (95%)", 3),
   Column("tokens_per_call", "tokens/call"),
-  Column("speedup", "speed-up (quartiles)"),
+  Column("speed", "speed-up (quartiles)"),
   Column("theorem", "Thm 3.8"),
   Column("c", "c"),
   Column("predicted", "whole calls (quartiles)"),
@@ -81,7 +81,8 @@ def rows(study: Study, setting: Setting, score: ScoreFn | None) -> list[dict[str
     pair, params = pairs[draft.name]
     costs = study.costs([pair], params, temperature)[setting.gamma]
     cell = Measured.timed(setting, timed[draft.name], timed["plain"], costs)
-    row = {"task": study.task, "draft": draft.name, **_row(cell)}
+    name = {"task": study.job.task, "temperature": f"{temperature:g}"}
+    row = {**name, "draft": draft.name, **cell.row()}
     if score:
       alone = study.plain(draft.model, temperature)
       results = timed["plain"].results, timed[draft.name].results, map(alone, numbers)
@@ -89,21 +90,6 @@ def rows(study: Study, setting: Setting, score: ScoreFn | None) -> list[dict[str
       row |= dict(zip(_SCORE_KEYS, map(score, outputs), strict=True))
     found.append(row)
   return found
-
-
-def _row(cell):
-  same = cell.identical
-  return {
-    "temperature": f"{cell.setting.temperature:g}",
-    "gamma": cell.setting.gamma,
-    "alpha": cell.alpha_by_mass,
-    "tokens_per_call": cell.tokens_per_call,
-    "speedup": cell.speedup,
-    "theorem": cell.theorem,
-    "c": cell.costs.c,
-    "predicted": cell.predicted,
-    "identical": "sampled" if same is None else f"{same}/{cell.inputs}",
-  }
 
 
 def _scorer(pair, inputs) -> ScoreFn | None:

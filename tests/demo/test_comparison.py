@@ -9,7 +9,7 @@ import sentencepiece
 from specdec_t5x import api
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench.measured import Setting
-from specdec_t5x.bench.study import Draft, Study, pad_inputs
+from specdec_t5x.bench.study import Draft, Job, Study, pad_inputs
 from specdec_t5x.demo import comparison, recipe
 from tests.bench.conftest import STEADY
 from tests.bench.conftest import steady_parts as steady_parts
@@ -32,8 +32,8 @@ def study(tmp_path_factory):
     for name, model in (("other", draft), ("itself", target))
   )
   inputs = pad_inputs([[5, 6, 7, EOS], [8, EOS], [9, 10, EOS], [11, 12, EOS]])
-  how = {"max_length": MAX_OUTPUT, "num_tokens": 1, "dtype": "float32", "runs": 3}
-  return Study("ende", "t", target, drafts, inputs, EOS, **how)
+  job = Job("ende", "t", {}, None, MAX_OUTPUT, runs=3)
+  return Study(job, target, drafts, inputs, EOS)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_greedy_outputs_are_the_targets_and_the_target_drafts_best(study, greedy
   assert other["identical"] == itself["identical"] == "4/4"
   assert itself["alpha"].value == 1.0 > other["alpha"].value
   assert itself["tokens_per_call"].value > other["tokens_per_call"].value >= 1.0
-  assert other["speedup"].low <= other["speedup"].median <= other["speedup"].high
+  assert other["speed"].low <= other["speed"].median <= other["speed"].high
   assert {other[f"{whose}score"] for whose in ("", "plain_", "draft_")} == {4}
 
 

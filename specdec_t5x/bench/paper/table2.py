@@ -71,21 +71,8 @@ def _ours(cells):
   if not measured:
     return {}
   best = max(measured, key=lambda cell: cell.speedup.median)
-  same = best.identical
-  return {
-    "gamma": best.setting.gamma,
-    "alpha": best.alpha_by_mass,
-    "alpha_by_counts": best.alpha,
-    "c": best.costs.c,
-    "tokens_per_call": best.tokens_per_call,
-    "theorem": best.theorem,
-    "with_block": best.with_block,
-    "predicted": best.predicted,
-    "speed": best.speedup,
-    "identical": "sampled" if same is None else f"{same}/{best.inputs}",
-    "tokens": best.tokens,
-    "gammas": " ".join(str(cell.setting.gamma) for cell in measured),
-  }
+  gammas = " ".join(str(cell.setting.gamma) for cell in measured)
+  return {**best.row(), "gammas": gammas}
 
 
 COMMAND = Command(__doc__ + speeds.USAGE, make, speeds.add_flags)

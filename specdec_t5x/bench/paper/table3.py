@@ -39,7 +39,7 @@ def make(args) -> Table:
   settings = [Setting(args.gamma, t, timed=False) for t in args.temperatures]
   found = measure_all(args, jobs.from_flags(args), lambda draft: settings)
   rows = published.beside(
-    [{**each.name, "folder": each.target, **_ours(each.measured)} for each in found],
+    [{**each.row, "folder": each.target} for each in found],
     published.numbers()["table3"],
     ("task", "draft", "temperature"),
     lambda row: {"target": row["target"], "paper_alpha": row["alpha"]},
@@ -55,18 +55,6 @@ def make(args) -> Table:
   settings = {**jobs.known(args), "gamma": args.gamma}
   title = "Table 3: acceptance alpha by draft"
   return published.table("table3", title, _COLUMNS, rows, notes, settings)
-
-
-def _ours(cell):
-  if cell is None:
-    return {}
-  return {
-    "alpha": cell.alpha_by_mass,
-    "alpha_by_counts": cell.alpha,
-    "tokens_per_call": cell.tokens_per_call,
-    "gamma": cell.setting.gamma,
-    "tokens": cell.tokens,
-  }
 
 
 COMMAND = Command(__doc__ + speeds.USAGE, make, add_flags)

@@ -24,7 +24,7 @@ _COLUMNS = (
   Column("theorem", "expected (Theorem 3.8)"),
   Column("with_block", "with the block's cost"),
   Column("predicted", "predicted, whole calls"),
-  Column("measured", "measured"),
+  Column("speed", "measured"),
   Column("in_all", "all inputs"),
   Column("ratio", "measured / predicted"),
 )
@@ -34,10 +34,7 @@ def make(args) -> Table:
   """Measures what the flags ask for and returns the table."""
   found = speeds.measure(args)
   rows = published.beside(
-    [
-      {**each.name, "gamma": each.setting.gamma, **_ours(each.measured)}
-      for each in found
-    ],
+    [each.row for each in found],
     published.numbers()["tables_2_and_4"],
     ("task", "draft", "temperature", "gamma"),
     _paper,
@@ -67,23 +64,6 @@ def _paper(row):
     "paper_theorem": published.theorem(row),
     "paper_measured": row["measured"],
     "paper_follows": "yes" if published.follows(row) else "NO",
-  }
-
-
-def _ours(cell):
-  if cell is None:
-    return {}
-  return {
-    "alpha": cell.alpha_by_mass,
-    "c": cell.costs.c,
-    "block": cell.costs.block / cell.costs.plain,
-    "tokens_per_call": cell.tokens_per_call,
-    "theorem": cell.theorem,
-    "with_block": cell.with_block,
-    "predicted": cell.predicted,
-    "measured": cell.speedup,
-    "in_all": cell.speedup_in_all,
-    "ratio": cell.speedup.median / cell.predicted.median,
   }
 
 

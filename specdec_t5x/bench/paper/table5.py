@@ -20,7 +20,7 @@ _COLUMNS = (
   Column("gamma", "gamma", missing=NOT_IN_PAPER),
   Column("paper_alpha", "paper: alpha", missing=NOT_IN_PAPER),
   Column("paper_speed", "speed", 1, NOT_IN_PAPER),
-  Column("alpha", "ours: alpha by counts", 3),
+  Column("alpha_by_counts", "ours: alpha by counts", 3),
   Column("tokens_per_call", "tokens a target call"),
   Column("speed", "speed, measured"),
   Column("tokens", "tokens"),
@@ -45,7 +45,7 @@ def make(args) -> Table:
   found = measure_all(args, jobs.from_flags(args), settings)
   printed = published.numbers()
   rows = published.beside(
-    [_row(each) for each in found],
+    [{**each.row, "lenience": each.setting.lenience} for each in found],
     [*printed["table5"], *printed["appendix_a5_greedy"]],
     ("task", "draft", "temperature", "lenience"),
     _paper,
@@ -70,20 +70,6 @@ def _settings(args, draft):
     return  # The paper's greedy row is of a model; n-grams are no faster for it.
   for lenience in args.leniences:
     yield Setting(args.greedy_gamma, 0.0, lenience)
-
-
-def _row(found):
-  setting, cell = found.setting, found.measured
-  row = {**found.name, "lenience": setting.lenience, "gamma": setting.gamma}
-  if cell is None:
-    return row
-  return {
-    **row,
-    "alpha": cell.alpha,
-    "tokens_per_call": cell.tokens_per_call,
-    "speed": cell.speedup if cell.costs else "not timed",
-    "tokens": cell.tokens,
-  }
 
 
 def _paper(row):
