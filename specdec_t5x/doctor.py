@@ -13,9 +13,10 @@ import glob
 import importlib
 import os
 import platform
+import re
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -45,6 +46,10 @@ BROKEN = (
   *(ImportError, OSError, AttributeError, RuntimeError, TypeError, ValueError),
   AssertionError,
 )
+# jaxlib releases reported to miscompile fusions of products and reductions on CPU (jax
+# issues 39103, 39257, 40412): the first, and the last that is known to.
+MISCOMPILES = ((0, 10, 2), (0, 11, 2))
+NO_FUSIONS = "XLA_FLAGS=--xla_cpu_experimental_ynn_fusion_type="
 HERE = "in the repository's root"
 
 
@@ -173,6 +178,27 @@ def _unused(extra, requested):
   return Finding(extra, value, value, fix)
 
 
+def check_fusions(version: str | None, platforms: Collection[str]) -> list[Finding]:
+  """Says where XLA's fusions on CPU are not to be relied on; no problem for certain.
+
+  Args:
+    version: of jaxlib; None where it is not installed.
+    platforms: of JAX's devices.
+  """
+  numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version or "")
+  first, last = MISCOMPILES
+  if "cpu" not in platforms or not (
+    numbers and first <= tuple(map(int, numbers.groups())) <= last
+  ):
+    return []
+  value = (
+    f"jaxlib {version} is reported to miscompile fusions of products and reductions "
+    "on CPU (YNNPACK; jax issues 39103, 39257, 40412)"
+  )
+  fix = f"if results look wrong, compare with {NO_FUSIONS}, which turns them off"
+  return [Finding("fusions", value, fix=fix)]
+
+
 def check_demo(pair: DemoPair, missing: Sequence[str]) -> Finding:
   """Says which parts of a demo pair are missing, which is no problem."""
   if not missing:
@@ -210,6 +236,8 @@ def examine() -> dict[str, list[Finding]]:
   names = dict.fromkeys([*PACKAGES, *ranges])
   present = [extra for extra, files in ACCELERATORS.items() if glob.glob(files)]
   requested = os.environ.get("JAX_PLATFORMS", "")
+  devices, error = jax_devices()
+  platforms = {device.platform for device in devices}
   return {
     "machine": [
       check_python(sys.version_info[:3]),
@@ -222,7 +250,10 @@ def examine() -> dict[str, list[Finding]]:
       *(check_package(name, _version(name), ranges.get(name, "")) for name in names),
     ],
     "t5x": check_t5x(*active_t5x(), installed_t5x(sys.path)),
-    "devices": check_devices(*jax_devices(), present, requested),
+    "devices": [
+      *check_devices(devices, error, present, requested),
+      *check_fusions(_version("jaxlib"), platforms),
+    ],
     f"demo pairs in {root}": [check_demo(x, x.missing(root)) for x in PAIRS.values()],
   }
 

@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -142,6 +143,20 @@ def test_a_broken_t5x_is_reported_and_not_taken_for_none(
   assert capfd.readouterr().err == "noise"
 
 
+@pytest.mark.parametrize("version", ["0.10.2", "0.11.0", "0.11.2", "0.11.1.dev3"])
+def test_a_jaxlib_reported_to_miscompile_on_cpu_is_a_hint(version):
+  (finding,) = doctor.check_fusions(version, {"cpu"})
+  assert f"jaxlib {version} is reported to miscompile" in finding.value
+  assert not finding.problem
+  assert doctor.NO_FUSIONS in finding.fix
+  assert doctor.check_fusions(version, {"gpu"}) == []
+
+
+@pytest.mark.parametrize("version", [None, "0.10.1", "0.11.3", "0.12.0", "1.0.0"])
+def test_another_jaxlib_is_not_mentioned(version):
+  assert doctor.check_fusions(version, {"cpu"}) == []
+
+
 def test_a_demo_pair_that_lacks_parts_is_a_hint(tmp_path):
   pair = PAIRS["ende"]
   missing = pair.missing(str(tmp_path))
@@ -186,5 +201,8 @@ def test_the_command_runs_from_any_directory_and_is_quiet(tmp_path):
   found = [x for x in process.stdout.splitlines() if x.startswith("problem: ")]
   assert process.returncode == bool(found), process.stdout
   assert f"demo pairs in {tmp_path}" in process.stdout
-  for name in ("python", "tensorflow-datasets", "active", "cpu", "cnndm"):
+  names = ["python", "tensorflow-datasets", "active", "cpu", "cnndm"]
+  if doctor.check_fusions(metadata.version("jaxlib"), {"cpu"}):
+    names.append("fusions")
+  for name in names:
     assert f"\n  {name} " in process.stdout
