@@ -162,11 +162,12 @@ def _check(model, width: int) -> None:
       "Decode it with SpeculativeDecoderOnlyModel (configs/runs/decoder_only.gin)."
     )
   sampling: Sampling = model.sampling
-  if not sampling.greedy or sampling.top_k or sampling.top_p:
+  drawing = sampling.temperature, sampling.top_k, sampling.top_p, model.seed
+  if not sampling.greedy or any(drawing[1:]):
     raise ValueError(
-      "Beam search draws nothing: TEMPERATURE, TOPK and TOPP must be 0, got "
-      f"{sampling.temperature}, {sampling.top_k} and {sampling.top_p}. Leave them out, "
-      "or sample without configs/runs/beam*.gin."
+      "Beam search draws nothing: TEMPERATURE, TOPK, TOPP and SEED must be 0, got "
+      f"{', '.join(map(str, drawing))}. Leave them out, or sample without "
+      "configs/runs/beam*.gin."
     )
   BeamSettings(1, model._eos_id, model.alpha)  # Refuses a bad alpha.
   if width >= model.module.config.vocab_size:

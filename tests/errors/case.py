@@ -10,6 +10,7 @@ from collections.abc import Callable
 from tests import commands
 from tests.errors import inputs
 
+BEAM = "--gin_file=configs/runs/beam.gin"
 SPECULATIVE = ("--gin_file=configs/spec_ende.gin", "--gin_file=HERE/pair.gin")
 OUTPUT = "--gin.INFER_OUTPUT_DIR='HERE/out'"
 DAMAGED = "--gin.TARGET_CHECKPOINT_PATH='HERE/checkpoint_7'"
@@ -45,6 +46,11 @@ class Case:
 def setting(did: str, binding: str, says: str, *more: str) -> Case:
   """A bad --gin.NAME=VALUE."""
   return Case(did, says, tuple(f"--gin.{x}" for x in (binding, *more)))
+
+
+def of_beam(did: str, binding: str, says: str) -> Case:
+  """A --gin.NAME=VALUE that a beam has no use for."""
+  return Case(did, says, (f"--gin.{binding}",), base=(*SPECULATIVE, BEAM, OUTPUT))
 
 
 def lines(

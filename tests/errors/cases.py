@@ -2,7 +2,16 @@
 
 from tests import commands
 from tests.errors import inputs
-from tests.errors.case import DAMAGED, OUTPUT, Case, lines, other, records, setting
+from tests.errors.case import (
+  DAMAGED,
+  OUTPUT,
+  Case,
+  lines,
+  of_beam,
+  other,
+  records,
+  setting,
+)
 
 GIN = [
   Case("no --gin_file", "expected --gin_file=<file>, got none", base=()),
@@ -114,6 +123,15 @@ DECODING = [
   setting(
     "an unknown ACTIVATION_DTYPE", "ACTIVATION_DTYPE='float8'", "dtype must be one of"
   ),
+  of_beam(
+    "CONFIDENCE with a beam", "CONFIDENCE=0.2", "needs GAMMA_POLICY='confidence'"
+  ),
+  of_beam("DRAFT_COST with a beam", "DRAFT_COST=0.2", "need GAMMA_POLICY='online'"),
+  of_beam(
+    "COPY_MATCH with a beam", "COPY_MATCH=2", "COPY_MATCH=2 needs DRAFTER='copy'"
+  ),
+  of_beam("NGRAM_ORDER with a beam", "NGRAM_ORDER=2", "NGRAM_ORDER=2 needs DRAFTER"),
+  of_beam("SEED with a beam", "SEED=3", "Beam search draws nothing"),
 ]
 
 DATA = [

@@ -122,8 +122,9 @@ def test_the_target_as_draft_advances_by_whole_trees(
     ({"draft_beam_size": 64}, "DRAFT_BEAM_SIZE must be .* 64 tokens"),
     ({"num_decodes": 64}, "BEAM_SIZE must be below"),
     ({"gamma": 0}, "GAMMA must be"),
-    ({"sampling": Sampling(1.0)}, "TEMPERATURE, TOPK and TOPP must be 0"),
-    ({"sampling": Sampling(0.0, top_k=2)}, "TEMPERATURE, TOPK and TOPP must be 0"),
+    ({"sampling": Sampling(1.0)}, "SEED must be 0, got 1.0, 0, 0.0, 0"),
+    ({"sampling": Sampling(0.0, top_k=2)}, "SEED must be 0, got 0.0, 2, 0.0, 0"),
+    ({"seed": 3}, "SEED must be 0, got 0.0, 0, 0.0, 3"),
     ({"alpha": -0.1}, "BEAM_ALPHA must be"),
     ({"verification": "token"}, "VERIFICATION must be 'beam'"),
     ({"drafter": "oracle"}, "Unknown DRAFTER"),
@@ -138,7 +139,7 @@ def test_bad_settings_are_refused(vocabulary, bad, message):
 
 
 def test_bad_settings_of_the_baseline_are_refused(vocabulary):
-  with pytest.raises(ValueError, match="TEMPERATURE, TOPK and TOPP must be 0"):
+  with pytest.raises(ValueError, match="TEMPERATURE, TOPK, TOPP and SEED must be 0"):
     plain(vocabulary, sampling=Sampling(0.5))
   with pytest.raises(ValueError, match="BEAM_ALPHA must be"):
     plain(vocabulary, alpha=float("inf"))
