@@ -14,6 +14,7 @@ import sentencepiece
 from jaxtyping import Array, Int
 
 from specdec_t5x import assemble
+from specdec_t5x.core.checks import check_decoded, is_whole
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
 from specdec_t5x.decoding.state import Decoded, row_keys
@@ -114,22 +115,17 @@ def generate(
     gamma: length of a draft, in tokens; at most max_length - 1.
     sampling: temperature, top-k, top-p.
     max_length: room for an output, in tokens.
-    batch_size: inputs decoded at once.
+    batch_size: inputs decoded at once, where there are as many.
     seed: of the sampling; an input's samples depend on it and the input's place in
       `inputs`, not on batch_size.
     **speculation: further settings of `assemble.Pair`, such as verification="block" or
       gamma_policy="confidence".
 
   Raises:
-    ValueError: where a setting is bad, or target and draft differ in vocabulary.
+    ValueError: where a setting is bad, target and draft differ in vocabulary, or the
+      logits of an input are NaN.
   """
-  if not os.path.isfile(vocabulary):
-    raise ValueError(
-      f"vocabulary={vocabulary!r} is not a file. Expected the SentencePiece model that "
-      "target and draft were trained with."
-    )
-  if isinstance(inputs, str):
-    raise ValueError("inputs must be a list of texts, got one text. Wrap it in [...].")
+  _check_request(inputs, vocabulary, batch_size=batch_size, max_length=max_length)
   processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
   # A prompt goes on; what an encoder reads ends.
   end = [] if is_decoder_only(target.network) else [processor.eos_id()]
@@ -142,12 +138,32 @@ def generate(
       message = f"{guarantee.name}: the outputs keep {guarantee.value}."
       warnings.warn(message, stacklevel=2)
   run = compiled(network, sampling, max_length, processor.eos_id())
-  outputs = []
-  for first, inputs, count in padded_batches(ids, batch_size):
-    keys = row_keys(jax.random.key(seed), inputs.shape[0], first)
-    decoded = run(params, inputs, keys)
-    outputs += list(_generations(decoded, processor))[:count]
+  outputs, rows = [], min(batch_size, max(len(ids), 1))
+  # 32 bits, under jax_enable_x64 too: the same numbers, and so the same outputs.
+  with jax.enable_x64(False):
+    for first, inputs, count in padded_batches(ids, rows):
+      decoded = run(params, inputs, row_keys(jax.random.key(seed), rows, first))
+      results = decoded.scores, decoded.statistics.acceptance_mass
+      check_decoded(
+        *(np.asarray(x)[:count] for x in results),
+        lambda row, first=first: f"input {first + row}",
+      )
+      outputs += list(_generations(decoded, processor))[:count]
   return outputs
+
+
+def _check_request(inputs, vocabulary: str, **counts) -> None:
+  """Raises a ValueError where `generate` can't begin."""
+  if not os.path.isfile(vocabulary):
+    raise ValueError(
+      f"vocabulary={vocabulary!r} is not a file. Expected the SentencePiece model that "
+      "target and draft were trained with."
+    )
+  if isinstance(inputs, str):
+    raise ValueError("inputs must be a list of texts, got one text. Wrap it in [...].")
+  for name, value in counts.items():
+    if not is_whole(value, 1):
+      raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
 
 
 def padded_batches(

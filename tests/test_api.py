@@ -1,13 +1,17 @@
 """`specdec_t5x.generate`, on a tiny pair."""
 
+import json
 import warnings
 
+import flax
+import jax.numpy as jnp
 import pytest
 
 import specdec_t5x
-from specdec_t5x import Sampling
+from specdec_t5x import Sampling, api
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
+from tests import processes
 from tests.t5x_bridge import tiny, tiny_gpt
 
 INPUTS = tiny.sentences(5, seed=4)
@@ -94,6 +98,104 @@ def test_a_rule_that_does_not_keep_the_law_is_warned_of(setup):
   assert warning.filename == __file__
 
 
+def of_nan(model, token):
+  """The model with a token that it can't read, and hardly ever says."""
+  params = flax.core.unfreeze(model.params)
+  table, head = params["token_embedder"], params["decoder"]["logits_dense"]
+  table["embedding"] = table["embedding"].at[token].set(jnp.nan)
+  head["kernel"] = head["kernel"].at[:, token].set(0.0)
+  return api.Model(model.network, params)
+
+
+UNKNOWN = 2
+WITH_NAN = [*INPUTS[:3], "the @ dog", *INPUTS[3:], "the dog"]
+
+
+@pytest.mark.parametrize(
+  ("rule", "temperature"),
+  [
+    *((None, 0.0), (None, 0.2), ("token", 0.0), ("token", 0.2)),
+    *(("block", 0.2), ("kseq", 0.2)),
+  ],
+)
+def test_logits_that_are_no_numbers_are_an_error_that_names_the_input(
+  setup, rule, temperature
+):
+  target, draft, vocabulary = setup
+  speculation = {} if rule is None else {"verification": rule}
+  pair = (of_nan(target, UNKNOWN), draft if rule else None, vocabulary)
+  settings = {"sampling": Sampling(temperature), "max_length": 6, "batch_size": 2}
+  with pytest.raises(ValueError, match="input 3: expected numbers for logits, got NaN"):
+    specdec_t5x.generate(WITH_NAN, *pair, **settings, **speculation)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.2])
+def test_a_draft_of_nan_is_an_error(setup, temperature):
+  target, draft, vocabulary = setup
+  broken = of_nan(draft, UNKNOWN)
+  settings = {"sampling": Sampling(temperature), "max_length": 6}
+  with pytest.raises(ValueError, match=r"input 3: .* from the draft, in 1 of 7"):
+    specdec_t5x.generate(WITH_NAN, target, broken, vocabulary, **settings)
+
+
+@pytest.mark.parametrize(
+  ("count", "rows"), [(0, []), (1, [1]), (3, [3]), (5, [4, 4])], ids=str
+)
+def test_no_more_rows_are_decoded_than_there_are_inputs(
+  setup, monkeypatch, count, rows
+):
+  seen, compiled = [], api.compiled
+
+  def watched(*settings):
+    run = compiled(*settings)
+    return lambda params, *args: (
+      seen.append([len(x) for x in args]) or run(params, *args)
+    )
+
+  monkeypatch.setattr(api, "compiled", watched)
+  outputs = specdec_t5x.generate(INPUTS[:count], *setup, max_length=4, batch_size=4)
+  assert len(outputs) == count
+  assert seen == [[n, n] for n in rows]
+
+
+WITH_64_BITS = """
+import json, sys
+import jax
+jax.config.update("jax_enable_x64", True)
+import specdec_t5x
+from tests import test_api
+target, draft, vocabulary, inputs = json.loads(sys.argv[1])
+pair = specdec_t5x.load_model(target), specdec_t5x.load_model(draft)
+print(json.dumps(test_api.in_all_ways(inputs, *pair, vocabulary)))
+"""
+
+
+def in_all_ways(inputs, target, draft, vocabulary):
+  """The outputs of plain and speculative decoding, greedy and sampled."""
+  return [
+    [
+      (o.tokens, o.score)
+      for o in specdec_t5x.generate(
+        inputs, target, helper, vocabulary, sampling=Sampling(t), max_length=6
+      )
+    ]
+    for helper in (None, draft)
+    for t in (0.0, 1.0)
+  ]
+
+
+def test_64_bits_change_nothing(tmp_path):
+  paths = [
+    tiny.save_t5x(tmp_path / "t", tiny.TARGET, seed=1),
+    tiny.save_t5x(tmp_path / "d", tiny.DRAFT, seed=2),
+  ]
+  vocabulary, inputs = tiny.train_vocabulary(tmp_path), INPUTS[:2]
+  arguments = json.dumps([*paths, vocabulary, inputs])
+  found = processes.on_devices(1, "-c", WITH_64_BITS, arguments)
+  expected = in_all_ways(inputs, *map(specdec_t5x.load_model, paths), vocabulary)
+  assert found == json.loads(json.dumps(expected))
+
+
 @pytest.mark.parametrize("config", [tiny.TARGET, tiny.DRAFT, tiny_gpt.TARGET])
 def test_the_configuration_is_read_off_the_shapes(config, tmp_path):
   assert config_from_shapes(parameter_shapes(tiny.save_t5x(tmp_path, config))) == config
@@ -105,6 +207,10 @@ def test_bad_input_is_refused(setup):
     specdec_t5x.generate("one text", target, draft, vocabulary)
   with pytest.raises(ValueError, match="is not a file"):
     specdec_t5x.generate(INPUTS, target, draft, "nowhere.model")
+  for name in ("batch_size", "max_length"):
+    for value in (0, 2.5):
+      with pytest.raises(ValueError, match=f"{name} must be a whole number of at"):
+        specdec_t5x.generate(INPUTS, target, None, vocabulary, **{name: value})
   with pytest.raises(ValueError, match="GAMMA"):
     specdec_t5x.generate(INPUTS, target, draft, vocabulary, gamma=0)
   with pytest.raises(ValueError, match="at most 9 drafted tokens can count"):

@@ -61,7 +61,8 @@ class Beam:
   Attributes:
     num_steps: steps taken, which is the length of every live hypothesis.
     live_tokens: the start token and the tokens of the hypotheses that have not ended.
-    live_scores: their log-probabilities; about NOTHING where there is no hypothesis.
+    live_scores: their log-probabilities; about NOTHING where there is no hypothesis,
+      NaN, all of them, once a log-law was.
     finished_tokens: the best of those that ended, EOS included, then zeros.
     finished_scores: their log-probabilities over the brevity penalty.
     is_finished: which slots of the finished pool are taken.
@@ -124,6 +125,8 @@ def step(
     The beam after the step, and where its live hypotheses come from.
   """
   rows, width, vocab = log_probs.shape
+  # Of a law that is not a number no probability is one, so any tells.
+  is_lost = jnp.isnan(log_probs[..., :1]).any(axis=1)
   # A hypothesis has one extension by EOS, so 2 W candidates hold W that go on.
   totals = (beam.live_scores[..., None] + log_probs).reshape(rows, -1)
   totals, flat = jax.lax.top_k(totals, 2 * width)
@@ -143,7 +146,9 @@ def step(
   new_beam = Beam(
     num_steps=num_steps,
     live_tokens=_take(sequences, live),
-    live_scores=_take(jnp.where(ends, NOTHING, totals), live),
+    live_scores=jnp.where(
+      is_lost, jnp.nan, _take(jnp.where(ends, NOTHING, totals), live)
+    ),
     finished_tokens=_take(pooled(beam.finished_tokens, sequences), finished),
     finished_scores=_take(scores, finished),
     is_finished=_take(pooled(beam.is_finished, ends), finished),
@@ -156,7 +161,8 @@ def searching(settings: BeamSettings, beam: Beam) -> Bool[Array, "B"]:
 
   Log-probabilities only fall and the penalty only grows, so no live hypothesis can
   reach more than its present log-probability over the penalty of the full length. T5X
-  stops when this holds for all rows; a row that goes on until then stays as it is.
+  stops when this holds for all rows; a row that goes on until then stays as it is. It
+  holds of scores that are NaN.
   """
   bound = beam.live_scores.max(axis=1)
   bound = bound / brevity_penalty(settings.alpha, settings.max_length)
@@ -168,11 +174,13 @@ def result(beam: Beam) -> tuple[Int[Array, "B W T"], Float[Array, "B W"]]:
   """Returns hypotheses without the start token, and scores, by increasing score.
 
   Those that finished; in a row where none did, the live ones with their plain
-  log-probabilities, as T5X does.
+  log-probabilities, as T5X does. All scores of a row are NaN where a log-law was.
   """
   any_finished = beam.is_finished.any(axis=1)[:, None]
   tokens = jnp.where(any_finished[..., None], beam.finished_tokens, beam.live_tokens)
   scores = jnp.where(any_finished, beam.finished_scores, beam.live_scores)
+  is_lost = jnp.isnan(beam.live_scores).any(axis=1)[:, None]
+  scores = jnp.where(is_lost, jnp.nan, scores)
   return tokens[:, :, 1:], scores
 
 

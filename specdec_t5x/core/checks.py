@@ -1,12 +1,19 @@
-"""Whether a setting is the number that it should be; gin hands over any value."""
+"""Whether a setting, or a result, is the number that it should be."""
 
 import math
 import numbers
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
+from jaxtyping import Float
 
 
 def is_whole(value: Any, least: int) -> bool:
-  """Returns whether `value` is an integer of at least `least`; 5.0 is none."""
+  """Returns whether `value` is an integer of at least `least`; 5.0 is none.
+
+  gin hands over any value.
+  """
   is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
   return is_integer and value >= least
 
@@ -20,3 +27,28 @@ def is_finite(value: Any) -> bool:
 def is_probability(value: Any) -> bool:
   """Returns whether `value` is a number from 0 to 1."""
   return is_finite(value) and value <= 1
+
+
+def check_decoded(
+  scores: Float[np.ndarray, "B *N"],
+  acceptance_mass: Float[np.ndarray, "B"],
+  name: Callable[[int], str],
+) -> None:
+  """Raises a ValueError where the logits behind a decode were not numbers.
+
+  Args:
+    scores: NaN where a law of the target's was.
+    acceptance_mass: NaN where a law of the draft's was.
+    name: of the example in a row.
+  """
+  lost = {
+    "target": np.isnan(scores).reshape(len(scores), -1).any(axis=1),
+    "draft": np.isnan(acceptance_mass),
+  }
+  for network, rows in lost.items():
+    if rows.any():
+      raise ValueError(
+        f"{name(int(rows.argmax()))}: expected numbers for logits, got NaN from the "
+        f"{network}, in {rows.sum()} of {rows.size} examples. Decode in another dtype "
+        "(float32), or train or copy the checkpoint again."
+      )

@@ -71,11 +71,15 @@ def adjusted_probs(
     sampling: the adjustment.
 
   Returns:
-    float32 probabilities.
+    float32 probabilities; NaN, all of them, where a logit is NaN or infinity.
   """
   logits = logits.astype(jnp.float32)
   if sampling.greedy:
-    return jax.nn.one_hot(argmax(logits), logits.shape[-1])
+    # Not read off the maximum: YNNPACK's drops NaN (jaxlib 0.10.2 on CPU).
+    is_number = (logits < jnp.inf).all(axis=-1, keepdims=True)
+    return jnp.where(
+      is_number, jax.nn.one_hot(argmax(logits), logits.shape[-1]), jnp.nan
+    )
   logits = logits / sampling.temperature
   if sampling.top_k:
     logits = _keep_top_k(logits, min(sampling.top_k, logits.shape[-1]))

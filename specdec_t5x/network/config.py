@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from specdec_t5x.core.checks import is_whole
 
 ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "tanh")
-DTYPES = ("float32", "bfloat16", "float16")
+# float16 has no room for T5's activations, nor for the mask: both overflow.
+DTYPES = ("float32", "bfloat16")
 # How a network lies on the devices of the mesh's 'model' axis, by the logical axes that
 # stay whole: relative position biases and caches alone are divided by heads.
 SHARDINGS = {
@@ -56,7 +57,10 @@ class NetworkConfig:
     with contextlib.suppress(TypeError):  # Refused below.
       object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
     if self.dtype not in DTYPES:
-      raise ValueError(f"{kind}.dtype must be one of {DTYPES}, got {self.dtype!r}.")
+      raise ValueError(
+        f"{kind}.dtype must be one of {DTYPES}, got {self.dtype!r}. Set "
+        "ACTIVATION_DTYPE to 'bfloat16' for 16 bits: T5's activations outgrow float16."
+      )
     unknown = [name for name in self.mlp_activations if name not in ACTIVATIONS]
     if unknown or not self.mlp_activations:
       raise ValueError(

@@ -1,9 +1,10 @@
-"""What a run leaves beside T5X's JSONL: `speculation.json`, its statistics."""
+"""What a run leaves: T5X's JSONL, and `speculation.json`, its statistics."""
 
 import dataclasses
 import importlib.metadata
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -15,6 +16,7 @@ from t5x import infer
 
 import specdec_t5x
 from specdec_t5x.analysis.acceptance import ratio
+from specdec_t5x.core.checks import check_decoded
 from specdec_t5x.core.rules import guarantee_of
 
 SUMMARY = "speculation.json"
@@ -34,6 +36,39 @@ _FREE = (
   *(f"infer.{name}" for name in ("output_dir", "mode", "shard_id", "num_shards")),
 )
 PACKAGES = ("jax", "jaxlib", "flax", "seqio", "orbax-checkpoint")
+
+
+def write_decoded(
+  path: str, inferences, task_ds, mode: str, *args, write_fn: Callable[..., None]
+) -> None:
+  """Writes a chunk as `write_fn` does, where its logits were numbers.
+
+  T5X calls it as `infer.write_fn`. Mode predict has no scores to tell by.
+
+  Args:
+    path: of the chunk.
+    inferences: predictions and auxiliary values, an entry an example.
+    task_ds: the examples.
+    mode: of the run.
+    *args: further ones of `write_fn`.
+    write_fn: T5X's.
+
+  Raises:
+    ValueError: naming the first example whose score, or acceptance, is NaN.
+  """
+  predictions, aux = inferences
+  if mode != "predict":
+    scores = np.asarray(predictions if mode == "score" else aux["scores"])
+    mass = np.asarray(aux.get("acceptance_mass", np.zeros(len(scores))))
+    check_decoded(scores, mass, lambda row: _name(path, task_ds, row))
+  write_fn(path, inferences, task_ds, mode, *args)
+
+
+def _name(path: str, task_ds, row: int) -> str:
+  """Returns what the example in a row of a chunk is called: its place and texts."""
+  (example,) = itertools.islice(task_ds.as_numpy_iterator(), row, row + 1)
+  texts = {k: v.decode() for k, v in example.items() if k.endswith("_pretokenized")}
+  return f"Example {row} of {path.rsplit('-', 1)[1]}, {texts}"
 
 
 def merge_and_summarize(

@@ -5,6 +5,7 @@ import functools
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ from specdec_t5x.core.beam import BeamSettings
 from specdec_t5x.decoding.beam import BeamSearch, search
 from specdec_t5x.decoding.beam_tree import Layout
 from specdec_t5x.decoding.generate import python_loop
-from tests.decoding.table_beams import TableModel, extend
+from tests.decoding.table_beams import MODULUS, WEIGHTS, TableModel, extend
 
 TARGET = TableModel(seed=1)
 DRAFTS = {
@@ -145,3 +146,30 @@ def test_compiled_loop_equals_the_python_loop():
   np.testing.assert_array_equal(found.tokens, watched.tokens)
   np.testing.assert_allclose(found.scores, watched.scores, rtol=1e-6)
   chex.assert_trees_all_equal(found.info, watched.info)
+
+
+class Broken(TableModel):
+  """A table with a logit that is no number, after some two tokens of input 2."""
+
+  @property
+  def table(self):
+    table = super().table
+    best = run().tokens[2, -1, :2]
+    tokens = np.array([0, *best]) + 1
+    row = (INPUTS[2] + (tokens * WEIGHTS[:3]).sum()) % MODULUS
+    return table.at[row, 4].set(jnp.nan)
+
+
+@pytest.mark.parametrize(
+  "draft", [{}, {"draft": DRAFTS["good"], "gamma": 2, "draft_width": 4}], ids=len
+)
+def test_scores_of_a_search_that_met_nan_are_nan(draft):
+  found, clean = run(Broken(seed=1), **draft), run()
+  is_lost = np.isnan(found.scores)
+  assert is_lost[2].all()
+  # Other inputs may meet that row of the table, too; not all of them do.
+  np.testing.assert_array_equal(is_lost.any(axis=1), is_lost.all(axis=1))
+  kept = ~is_lost.any(axis=1)
+  assert kept.any()
+  np.testing.assert_array_equal(found.scores[kept], clean.scores[kept])
+  np.testing.assert_array_equal(found.tokens[kept], clean.tokens[kept])

@@ -1,12 +1,16 @@
 """`python -m t5x.infer` with our gin files, on checkpoints that the test makes."""
 
+import re
 import socket
 import subprocess
 
+import flax
+import jax.numpy as jnp
 import pytest
 
 from specdec_t5x import train
 from specdec_t5x.merge_shards import merge_shards
+from specdec_t5x.network.transformer import Transformer
 from tests.contract.conftest import runtime_only
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
@@ -50,6 +54,26 @@ def test_speculation_writes_the_plain_models_tokens(pair, speculative, tmp_path)
   assert runs.tokens(speculative) == runs.tokens(tmp_path)
   assert len(runs.tokens(speculative)) == EXAMPLES
   assert runs.summary(tmp_path)["statistics"]["tokens_per_target_call"]["value"] == 1
+
+
+@runtime_only
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_run_whose_logits_overflow_ends_with_the_example(pair, tmp_path, temperature):
+  gin_file, _ = pair
+  state = tiny.state(Transformer(tiny.TARGET))
+  params = flax.core.unfreeze(state.params)
+  head = params["decoder"]["logits_dense"]
+  head["kernel"] = jnp.where(head["kernel"] > 0, 3e38, -3e38)
+  path = tiny.save(tmp_path, state.replace_params(params))
+  with pytest.raises(SystemExit) as exit_:
+    runs.completed(
+      *("configs/baseline_ende.gin", gin_file),
+      TARGET_CHECKPOINT_PATH=path,
+      TEMPERATURE=temperature,
+      INFER_OUTPUT_DIR=str(tmp_path / "out"),
+    )
+  assert re.search("Example 0 of chunk00000, {.*}: expected numbers", exit_.value.code)
+  assert not list((tmp_path / "out").glob("*.jsonl-*"))
 
 
 def test_a_table_of_n_grams_drafts_and_gin_sets_the_policy_of_gamma(

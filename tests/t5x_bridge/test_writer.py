@@ -1,6 +1,8 @@
 import json
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from specdec_t5x.merge_shards import merge_shards
 from specdec_t5x.t5x_bridge import writer
@@ -83,3 +85,46 @@ def test_modes_without_statistics_say_so(tmp_path):
   writer.merge_and_summarize(str(tmp_path), name, str(chunk.parent), 7, None, {})
   summary = json.loads((tmp_path / "speculation.json").read_text())
   assert summary["statistics"] is None
+
+
+PATH = f"/somewhere/{NAME.format(0)}-chunk00003"
+TASK_DS = tf.data.Dataset.from_tensor_slices(
+  {"inputs": [[5], [6], [7]], "inputs_pretokenized": ["a dog", "a cat", "a man"]}
+)
+NAN = float("nan")
+
+
+def write_decoded(mode, predictions, **aux):
+  written, write_fn = [], lambda *args: written.append(args)
+  args = (PATH, (predictions, aux), TASK_DS, mode, "a vocabulary")
+  writer.write_decoded(*args, write_fn=write_fn)
+  assert written == [args]
+
+
+def test_numbers_are_written():
+  write_decoded("predict", [[5]] * 3)
+  write_decoded("score", [-1.0, -2.0, -3.0])
+  fine = {"scores": [-1.0, 0.0, -2.0], "acceptance_mass": [0.0, 1.0, 1.5]}
+  write_decoded("predict_with_aux", [[5]] * 3, **fine)
+  write_decoded("predict_with_aux", [[5]] * 3, scores=[[-1.0, -0.5]] * 3)
+
+
+@pytest.mark.parametrize(
+  ("mode", "predictions", "aux", "network"),
+  [
+    ("score", [-1.0, NAN, NAN], {}, "target"),
+    ("score", np.float32([-1.0, NAN, NAN]), {}, "target"),
+    ("predict_with_aux", [[5]] * 3, {"scores": [0.0, NAN, NAN]}, "target"),
+    ("predict_with_aux", [[5]] * 3, {"scores": [[0, 0], [0, NAN], [NAN, 0]]}, "target"),
+    (
+      "predict_with_aux",
+      [[5]] * 3,
+      {"scores": [0.0] * 3, "acceptance_mass": [1.0, NAN, NAN]},
+      "draft",
+    ),
+  ],
+)
+def test_an_example_of_nan_is_named(mode, predictions, aux, network):
+  place = r"Example 1 of chunk00003, {'inputs_pretokenized': 'a cat'}: "
+  with pytest.raises(ValueError, match=f"{place}.* from the {network}, in 2 of 3 exam"):
+    write_decoded(mode, predictions, **aux)

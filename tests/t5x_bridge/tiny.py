@@ -129,6 +129,11 @@ def state(module, seed=0):
 
 def save_t5x(directory, config, seed=0, step=7, dtype=None) -> str:
   alone = state(network_for(config), seed).replace_step(jnp.array(step))
+  return save(directory, alone, dtype)
+
+
+def save(directory, alone, dtype=None) -> str:
+  """Writes a state in T5X's format."""
   writer = checkpoints.Checkpointer(
     alone,
     partitioning.PjitPartitioner(num_partitions=1),
@@ -136,7 +141,7 @@ def save_t5x(directory, config, seed=0, step=7, dtype=None) -> str:
     save_dtype=dtype,
   )
   writer.save(alone)
-  return str(directory / f"checkpoint_{step}")
+  return str(directory / f"checkpoint_{int(alone.step)}")
 
 
 def save_orbax(directory, config, seed=0, step=7) -> str:
