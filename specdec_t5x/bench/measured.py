@@ -10,6 +10,7 @@ from specdec_t5x.analysis import theory
 from specdec_t5x.analysis.acceptance import Estimate, ratio
 from specdec_t5x.bench.costs import Costs
 from specdec_t5x.bench.walltime import Spread, Timed, median_ratio
+from specdec_t5x.core.rules import accepts_by_mass
 
 _COUNTED = (
   "emitted",
@@ -29,6 +30,11 @@ class Setting:
   temperature: float
   lenience: float = 1.0
   timed: bool = True
+
+  @property
+  def verification(self) -> str:
+    """The rule's name."""
+    return "token" if self.lenience == 1.0 else "lenient"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +109,8 @@ class Measured:
 
   @property
   def alpha_by_mass(self) -> Estimate | None:
-    """Acceptance as the mean of sum_x min(p, q); None under lenience, whose is more."""
-    if self.setting.lenience != 1.0:
+    """Acceptance as the mean of sum_x min(p, q); None under rules whose it is not."""
+    if not accepts_by_mass(self.setting.verification):
       return None
     return ratio(self.columns["acceptance_mass"], self.columns["acceptance_positions"])
 

@@ -25,6 +25,7 @@ class BlockVerification:
 
   guarantee = Guarantee.EXACT
   takes_candidates = False
+  accepts_by_mass = False
 
   def verify(
     self,

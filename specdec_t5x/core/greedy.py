@@ -17,6 +17,7 @@ class GreedyVerification:
 
   guarantee = Guarantee.GREEDY_EXACT
   takes_candidates = False
+  accepts_by_mass = True
 
   def verify(
     self,

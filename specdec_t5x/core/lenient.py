@@ -29,6 +29,7 @@ class LenientVerification:
 
   guarantee = Guarantee.BOUNDED
   takes_candidates = False
+  accepts_by_mass = False
 
   def __post_init__(self):
     _check(self.lenience)
@@ -65,6 +66,7 @@ class LenientGreedyVerification:
 
   guarantee = Guarantee.BOUNDED
   takes_candidates = False
+  accepts_by_mass = False
 
   def __post_init__(self):
     _check(self.lenience)

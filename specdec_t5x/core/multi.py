@@ -30,6 +30,7 @@ class _MultiVerification(abc.ABC):
 
   guarantee = Guarantee.EXACT
   takes_candidates = True
+  accepts_by_mass = False
 
   def verify(
     self,

@@ -43,6 +43,11 @@ def guarantee_of(verification: str | None) -> Guarantee:
   return get_rule(verification).guarantee
 
 
+def accepts_by_mass(verification: str | None) -> bool:
+  """Returns whether sum_x min(p, q) is a run's acceptance; a beam accepts levels."""
+  return verification in RULES and RULES[verification].accepts_by_mass
+
+
 def rule_for(
   name: str, sampling: Sampling, lenience: float = 1.0
 ) -> tuple[Rule, Sampling]:

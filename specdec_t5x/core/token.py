@@ -17,6 +17,7 @@ class TokenVerification:
 
   guarantee = Guarantee.EXACT
   takes_candidates = False
+  accepts_by_mass = True
 
   def verify(
     self,

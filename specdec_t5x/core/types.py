@@ -85,10 +85,13 @@ class Rule(Protocol):
     guarantee: what it promises about the output's law.
     takes_candidates: whether it judges `Candidates` (target_probs [B, C, K, V],
       uniforms [B, C G + 1], draft by draft) or a single `Proposal`.
+    accepts_by_mass: whether it accepts a drafted token that it tries with probability
+      sum_x min(p, q), so that alpha may be estimated by that mass.
   """
 
   guarantee: Guarantee
   takes_candidates: bool
+  accepts_by_mass: bool
 
   def verify(
     self,

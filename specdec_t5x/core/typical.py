@@ -30,6 +30,7 @@ class TypicalVerification:
 
   guarantee = Guarantee.LOSSY
   takes_candidates = False
+  accepts_by_mass = False
 
   def verify(
     self,

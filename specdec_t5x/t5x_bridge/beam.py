@@ -12,8 +12,7 @@ mean for a beam, where a hypothesis gains a token at each step of the search:
   them needed no call of its own.
 - acceptance_positions: levels that the search reached, the accepted ones and the first
   that lacked a hypothesis.
-- acceptance_mass: as many as accepted, for a search draws nothing: as in greedy
-  decoding, whose laws are one-hot.
+- acceptance_mass: as many as accepted, for a search draws nothing.
 """
 
 import jax

@@ -17,7 +17,7 @@ from t5x import infer
 import specdec_t5x
 from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.core.checks import check_decoded
-from specdec_t5x.core.rules import guarantee_of
+from specdec_t5x.core.rules import accepts_by_mass, guarantee_of
 
 SUMMARY = "speculation.json"
 WHOLE = "-00000-of-00001"
@@ -103,7 +103,7 @@ def merge_and_summarize(
     summary = {
       "guarantee": guarantee.name,
       "guarantee_means": guarantee.value,
-      "statistics": summarize(files),
+      "statistics": summarize(files, verification),
       "settings": {"verification": verification, **settings},
       "configuration": configuration(),
       "mode": mode,
@@ -130,16 +130,20 @@ def result_files(output_dir: str, mode: str) -> list[epath.Path]:
   return [f for f in files if not (f.name.endswith(WHOLE) and stem(f) in in_parts)]
 
 
-def summarize(files: Sequence[epath.Path]) -> dict[str, Any] | None:
+def summarize(
+  files: Sequence[epath.Path], verification: str | None
+) -> dict[str, Any] | None:
   """Returns totals and rates over the examples of JSONL files.
 
   Args:
     files: outputs of mode predict_with_aux.
+    verification: the rule's name, or 'beam'; None for plain decoding.
 
   Returns:
-    alpha by counts (accepted / tried) and by mass (sum of min(p, q) / tried), tokens
-    per target call, each with a 95% interval, and the totals; None where the files
-    carry no statistics (modes predict and score).
+    alpha by counts (accepted / tried) and by mass (sum of min(p, q) / tried; None under
+    rules whose acceptance that is not), tokens per target call, each with a 95%
+    interval, and the totals; None where the files carry no statistics (modes predict
+    and score).
   """
   rows = []
   for file in files:
@@ -149,15 +153,16 @@ def summarize(files: Sequence[epath.Path]) -> dict[str, Any] | None:
     return None
   column = {name: np.array([row[name] for row in rows]) for name in COUNTS}
   tried = column["acceptance_positions"]
+  by_mass = accepts_by_mass(verification)
   rates = {
     "alpha_by_counts": ratio(column["accepted"], tried),
-    "alpha_by_mass": ratio(column["acceptance_mass"], tried),
+    "alpha_by_mass": ratio(column["acceptance_mass"], tried) if by_mass else None,
     "tokens_per_target_call": ratio(column["tokens"], column["target_calls"]),
   }
   return {
     "examples": len(rows),
     **{name: values.sum().item() for name, values in column.items()},
-    **{name: dataclasses.asdict(rate) for name, rate in rates.items()},
+    **{name: rate and dataclasses.asdict(rate) for name, rate in rates.items()},
   }
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from specdec_t5x.core.rules import RULES
 from specdec_t5x.merge_shards import merge_shards
 from specdec_t5x.t5x_bridge import writer
 
@@ -23,14 +24,14 @@ def aux(accepted, tried):
   }
 
 
-def merge(directory, shard, rows, name=NAME):
+def merge(directory, shard, rows, name=NAME, verification="token"):
   chunks = directory / f"tmp{shard}"
   chunks.mkdir()
   name = name.format(shard)
   for i, row in enumerate(rows):
     (chunks / f"{name}-chunk{i:05}").write_text(json.dumps({"aux": row}) + "\n")
   writer.merge_and_summarize(
-    str(directory), name, str(chunks), 7, "token", {"gamma": 3}
+    str(directory), name, str(chunks), 7, verification, {"gamma": 3}
   )
   return json.loads((directory / "speculation.json").read_text())
 
@@ -66,6 +67,18 @@ def test_of_two_shards_that_end_at_once_the_last_to_write_counts_both(
   monkeypatch.setattr(writer, "write_atomically", late)
   assert merge(tmp_path, 0, [aux(3, 4)])["statistics"]["examples"] == 2
   assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("verification", [*RULES, "beam", None])
+def test_alpha_by_mass_is_that_of_token_and_greedy_verification_alone(
+  tmp_path, verification
+):
+  statistics = merge(tmp_path, 0, [aux(3, 4)], verification=verification)["statistics"]
+  assert statistics["alpha_by_counts"]["value"] == pytest.approx(3 / 4)
+  if verification in ("token", "greedy"):
+    assert statistics["alpha_by_mass"]["value"] == pytest.approx(3.5 / 4)
+  else:
+    assert statistics["alpha_by_mass"] is None
 
 
 def test_joined_shards_count_once(tmp_path):
