@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
@@ -81,7 +82,7 @@ def start_decoding(
   num_decodes: int = 1,
   prompts: Int[Array, "B P"] | None = None,
 ) -> tuple[ExtendFn, Any]:
-  """Reads the inputs, once, and makes room to decode from them.
+  """Reads each input once, its prompt too, and makes room to decode from them.
 
   Args:
     module: the network; it has `encode`, `start` and `extend`.
@@ -100,19 +101,17 @@ def start_decoding(
   def extend(cache, tokens, positions=None, tree=None):
     return module.apply(variables, cache, tokens, positions, tree, method=module.extend)
 
-  repeat = lambda array: jnp.repeat(array, num_decodes, axis=0)
   encoded = module.apply(variables, inputs, enable_dropout=False, method=module.encode)
   size = 0 if prompts is None else prompts.shape[1]
   cache = module.apply(
-    variables, repeat(encoded), repeat(inputs), num_slots + size, method=module.start
+    variables, encoded, inputs, num_slots + size, method=module.start
   )
   if size:
-    prompts = repeat(prompts)
     # The start token is 0, as T5X's shift to the right makes it.
     _, _, cache = extend(cache, jnp.pad(prompts, ((0, 0), (1, 0)))[:, :size])
     # What shorter prompts wrote beyond their ends is stale from here on.
     cache = cache.at((prompts > 0).sum(axis=1))
-  return extend, cache
+  return extend, jax.tree.map(lambda x: jnp.repeat(x, num_decodes, axis=0), cache)
 
 
 def start_beams(
