@@ -145,7 +145,7 @@ def generate(
       decoded = run(params, inputs, row_keys(jax.random.key(seed), rows, first))
       results = decoded.scores, decoded.statistics.acceptance_mass
       check_decoded(
-        *(np.asarray(x)[:count] for x in results),
+        *(array[:count] for array in results),
         lambda row, first=first: f"input {first + row}",
       )
       outputs += list(_generations(decoded, processor))[:count]

@@ -5,8 +5,8 @@ import numbers
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from jaxtyping import Float
+import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 
 def is_whole(value: Any, least: int) -> bool:
@@ -30,8 +30,8 @@ def is_probability(value: Any) -> bool:
 
 
 def check_decoded(
-  scores: Float[np.ndarray, "B *N"],
-  acceptance_mass: Float[np.ndarray, "B"],
+  scores: Float[Array, "B *N"],
+  acceptance_mass: Float[Array, "B"],
   name: Callable[[int], str],
 ) -> None:
   """Raises a ValueError where the logits behind a decode were not numbers.
@@ -42,8 +42,8 @@ def check_decoded(
     name: of the example in a row.
   """
   lost = {
-    "target": np.isnan(scores).reshape(len(scores), -1).any(axis=1),
-    "draft": np.isnan(acceptance_mass),
+    "target": jnp.isnan(scores).reshape(len(scores), -1).any(axis=1),
+    "draft": jnp.isnan(acceptance_mass),
   }
   for network, rows in lost.items():
     if rows.any():

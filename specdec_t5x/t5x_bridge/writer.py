@@ -9,6 +9,7 @@ from typing import Any
 
 import gin
 import jax
+import jax.numpy as jnp
 import numpy as np
 import t5x
 from etils import epath
@@ -58,8 +59,8 @@ def write_decoded(
   """
   predictions, aux = inferences
   if mode != "predict":
-    scores = np.asarray(predictions if mode == "score" else aux["scores"])
-    mass = np.asarray(aux.get("acceptance_mass", np.zeros(len(scores))))
+    scores = jnp.asarray(predictions if mode == "score" else aux["scores"], float)
+    mass = jnp.asarray(aux.get("acceptance_mass", jnp.zeros(len(scores))), float)
     check_decoded(scores, mass, lambda row: _name(path, task_ds, row))
   write_fn(path, inferences, task_ds, mode, *args)
 
