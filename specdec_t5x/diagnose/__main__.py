@@ -11,8 +11,8 @@ of gamma + 1 too, and the outputs should be equal bit for bit. To see what anoth
 saw, give its batch size, max_length and dtype: ties turn with them.
 
 Exits with 0 where all differences are ties or there are none, with 1 where there is
-another, and with 2 where the input is bad. What the verdicts mean, and how rounding is
-told from a bug: `specdec_t5x.diagnose.divergence`.
+another or logits are NaN, and with 2 where the input is bad. What the verdicts mean,
+and how rounding is told from a bug: `specdec_t5x.diagnose.divergence`.
 """
 
 import argparse
@@ -61,6 +61,10 @@ ADVICE = {
     "Rounding does not explain this: see the reasons above. Please report it with the "
     "--json file and the versions that `python -m specdec_t5x.doctor` prints."
   ),
+  "not numbers": (
+    "The target's logits are NaN or infinite: nothing can be compared there, and such "
+    "outputs mean nothing. Decode in float32, or train or copy the checkpoint again."
+  ),
   "beyond": (
     "Logits differ by more than rounding where the outputs agree: likely a bug that "
     "other inputs will show."
@@ -86,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   except (ValueError, OSError) as error:
     parser.exit(2, f"{parser.prog}: error: {error}\n")
   print("\n\n".join(_render(*item, args, processor) for item in reports.items()))
-  return int(any(report.bugs for report in reports.values()))
+  return int(any(report.bugs or report.not_numbers for report in reports.values()))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -202,14 +206,17 @@ def _render(dtype: str, report: Report, args, processor) -> str:
     lines.append(f"  and {len(different) - TOO_LONG} more; --json FILE has them all")
   reasons = {x.reason: x.example + 1 for x in reversed(different) if x.verdict != "tie"}
   lines += [f"  {DIFFERENT}: line {line}: {why}" for why, line in reasons.items()]
+  if report.not_numbers:
+    first, count = report.not_numbers[0] + 1, len(report.not_numbers)
+    lines.append(f"  not numbers: the logits of {count} examples, line {first} first")
   for name in _advice(report, args):
     lines += textwrap.wrap(f"  -> {ADVICE[name]}", 88, subsequent_indent=" " * 5)
   return "\n".join(lines)
 
 
 def _advice(report: Report, args) -> list[str]:
-  names = []
-  if report.bugs:
+  names = ["not numbers"] if report.not_numbers else []
+  if report.bugs and not names:
     names.append("bugs")
   elif report.beyond:
     names.append("beyond")

@@ -44,6 +44,7 @@ class Measures:
     logits: of the plain and of the speculative run's token (last axis) by the plain,
       the speculative and the whole scoring.
     is_best: whether each run's token is the best by that run's own logits.
+    are_numbers: whether all logits of all three are finite.
   """
 
   distance: Float[Array, "B T"]
@@ -52,6 +53,7 @@ class Measures:
   gaps: Float[Array, "B T 2"]
   logits: Float[Array, "B T 3 2"]
   is_best: Bool[Array, "B T 2"]
+  are_numbers: Bool[Array, "B T"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +108,8 @@ class Report:
     beyond: compared positions whose logits differ by more than rounding; 0 where
       speculation is right.
     differences: the examples that part.
+    not_numbers: the examples with NaN or infinity among the logits of an output, where
+      nothing is compared.
   """
 
   examples: int
@@ -117,6 +121,7 @@ class Report:
   close: int
   beyond: int
   differences: tuple[Difference, ...]
+  not_numbers: tuple[int, ...] = ()
 
   @property
   def ties(self) -> int:
@@ -156,6 +161,8 @@ def measure(
     gaps=jnp.stack([gap(plain), gap(speculative)], axis=-1),
     logits=jnp.stack([chosen(plain), chosen(speculative), chosen(whole)], axis=-2),
     is_best=both == best,
+    # Not read off the maxima above: XLA's may drop NaN (`core.distributions`).
+    are_numbers=jnp.isfinite(jnp.stack([plain, speculative, whole])).all(axis=(0, -1)),
   )
 
 
@@ -195,8 +202,13 @@ def diagnose(
   """
   firsts = [first_difference(*pair) for pair in zip(plain, speculative, strict=True)]
   position = np.arange(measures.distance.shape[1])
-  in_plain = position < np.array([len(output) for output in plain])[:, None]
-  in_both = in_plain & (position < np.array([len(x) for x in speculative])[:, None])
+  in_plain, in_speculative = (
+    position < np.array([len(output) for output in run])[:, None]
+    for run in (plain, speculative)
+  )
+  is_lost = ~measures.are_numbers & (in_plain | in_speculative)
+  in_plain = in_plain & measures.are_numbers
+  in_both = in_plain & in_speculative
   last = np.array([position.size if first is None else first for first in firsts])
   compared = in_both & (position <= last[:, None])
   rounding, distance = measures.rounding[in_plain], measures.distance[compared]
@@ -217,6 +229,7 @@ def diagnose(
     close=int((gaps <= 2 * rounding.max(initial=0.0)).sum()),
     beyond=int((measures.distance > limit)[compared].sum()),
     differences=tuple(differences),
+    not_numbers=tuple(np.flatnonzero(is_lost.any(axis=1)).tolist()),
   )
 
 
@@ -239,13 +252,14 @@ def _judge(example, position, outputs, measures, limit) -> Difference:
   place = (example, min(position, measures.distance.shape[1] - 1))
   distance, allowed = float(measures.distance[place]), float(limit[place])
   is_best = measures.is_best[place]
-  if None in tokens:
+  if not measures.are_numbers[place]:
+    reason = "the logits are not numbers"
+  elif None in tokens:
     reason = "one run had ended, without an end of sequence"
   elif not is_best.all():
     run = "speculative" if is_best[0] else "plain"
     reason = f"the {run} run's token is not the best by its own logits"
-  # In this form, a distance that is not a number is no tie.
-  elif not distance <= allowed:
+  elif distance > allowed:
     reason = f"the runs' logits differ by more than rounding ({allowed:.2g})"
   else:
     reason = ""

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -68,6 +69,7 @@ CLEAN = Report(5, 40, 0, Spread(0.1, 0.2), Spread(0.1, 0.2), 0.01, 3, 0, ())
     (["--strict"], {"differences": (TIE,)}, 0, "this machine does not compute"),
     ([], {"differences": (TIE, BUG)}, 1, "Rounding does not explain this"),
     ([], {"beyond": 2}, 0, "likely a bug that other inputs will show"),
+    ([], {"not_numbers": (3,)}, 1, "logits are NaN or infinite"),
   ],
 )
 def test_each_dtype_has_its_verdict_and_advice(
@@ -84,7 +86,24 @@ def test_each_dtype_has_its_verdict_and_advice(
   assert first.endswith("-> Nothing to do.")
   assert advice in " ".join(second.split())
   assert ("  3     5         " in second) == ("differences" in found)
-  assert ("DIFFERENT: line 4: a bug" in second) == (status == 1)
+  assert ("DIFFERENT: line 4: a bug" in second) == (BUG in found.get("differences", ()))
+  assert ("the logits of 1 examples, line 4" in second) == ("not_numbers" in found)
+
+
+def test_a_model_of_nan_fails(files, monkeypatch, capsys):
+  def load(path, dtype):
+    model = real_load(path, dtype)
+    if path != files["target"]:
+      return model
+    params = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), model.params)
+    return api.Model(model.network, params)
+
+  real_load = api.load_model
+  monkeypatch.setattr(api, "load_model", load)
+  assert run(files) == 1
+  printed = capsys.readouterr().out
+  assert "the logits of 5 examples, line 1 first" in printed
+  assert "Nothing to do" not in printed
 
 
 class Gullible(TokenVerification):

@@ -108,13 +108,38 @@ def test_an_output_that_just_stops_is_different():
     assert difference.verdict == DIFFERENT
 
 
-def test_logits_that_are_no_numbers_are_different():
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("scoring", [0, 1, 2])
+def test_a_tie_among_logits_that_are_no_numbers_is_different(scoring, value):
   runs = scorings()
   make_tie(*runs, gap=NOISE)
-  runs[1][1, 2, 0] = np.nan
-  runs[1][1, 2, 4] = np.inf
-  (difference,) = diagnose(*runs).differences
-  assert difference.verdict == DIFFERENT
+  plain, speculative = (run.argmax(-1) for run in runs[:2])
+  # Of a token that neither run took.
+  runs[scoring][1, 2, 0] = value
+  report = diagnose(*runs, (plain, speculative))
+  (difference,) = report.differences
+  assert (difference.verdict, report.not_numbers) == (DIFFERENT, (1,))
+  assert difference.reason == "the logits are not numbers"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_equal_outputs_of_logits_that_are_no_numbers_are_reported(value):
+  runs = scorings()
+  outputs = [run.argmax(-1) for run in runs[:2]]
+  for run in runs:
+    run[2, 1:] = value
+  report = diagnose(*runs, outputs)
+  assert (report.differences, report.not_numbers) == ((), (2,))
+  # What is left is compared as ever.
+  assert (report.positions, report.beyond) == (2 * LENGTH + 1, 0)
+  assert 0 < report.distance.largest <= 2 * NOISE
+
+
+def test_logits_beyond_an_output_may_be_anything():
+  plain, speculative, whole = scorings()
+  outputs = [run.argmax(-1)[:, : LENGTH - 1] for run in (plain, speculative)]
+  plain[:, -1] = np.nan
+  assert diagnose(plain, speculative, whole, outputs).not_numbers == ()
 
 
 def test_no_noise_seen_excuses_the_loss_of_half_of_the_digits():
