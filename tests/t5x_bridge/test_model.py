@@ -142,13 +142,17 @@ def test_score_is_the_targets_log_likelihood(vocabulary, batch):
   assert (np.asarray(alone) < 0).all()
 
 
-def test_bfloat16_parameters_decode(vocabulary, batch):
+def test_bfloat16_parameters_decode_as_the_same_numbers_in_float32(vocabulary, batch):
   model = tiny.speculative(vocabulary, Sampling(1.0))
-  params = jax.tree.map(
-    lambda x: x.astype(jnp.bfloat16), tiny.variables(model)["params"]
-  )
-  tokens, _ = predict(model, params, batch)
-  assert tokens.shape == (5, LENGTH)
+  cast = lambda params, dtype: jax.tree.map(lambda x: x.astype(dtype), params)
+  params = cast(tiny.variables(model)["params"], jnp.bfloat16)
+  tokens, aux = predict(model, params, batch)
+  expected, expected_aux = predict(model, cast(params, jnp.float32), batch)
+  np.testing.assert_array_equal(tokens, expected)
+  jax.tree.map(np.testing.assert_array_equal, aux, expected_aux)
+  # They are other numbers than those before the cast.
+  _, before = predict(model, tiny.variables(model)["params"], batch)
+  assert (aux["scores"] != before["scores"]).any()
 
 
 def test_guarantee(vocabulary):
