@@ -24,8 +24,8 @@ def drafted_probs(
 
 
 def ratio(p: Float[Array, "*shape"], q: Float[Array, "*shape"]):
-  """Returns min(1, p / q); 1 where q = 0, as no token of no mass is ever drafted."""
-  return jnp.where(p >= q, 1.0, p / jnp.where(q > 0, q, 1.0))
+  """Returns min(1, p / q), the chance to accept; 0 where p = 0, whatever q is."""
+  return jnp.where((p >= q) & (p > 0), 1.0, p / jnp.where(q > 0, q, 1.0))
 
 
 def leading(accepted: Bool[Array, "B G"]) -> Int[Array, "B"]:
