@@ -92,7 +92,9 @@ class HashModel:
 
 
 def _weights(size):
-  return np.array([(7 * i * i + 3 * i + 1) % 31 for i in range(size)])
+  # Powers of a primitive root: all places differ, so tokens that trade places show.
+  assert size < MODULUS, "weights repeat"
+  return np.array([pow(5, i, MODULUS) for i in range(size)])
 
 
 def sequence_law(model, sampling, max_length):

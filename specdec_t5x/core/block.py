@@ -31,12 +31,12 @@ class BlockVerification:
     self,
     target_probs: Float[Array, "B K V"],
     proposal: Proposal,
-    uniforms: Float[Array, "B K"],
+    uniforms: Float[Array, "B K L"],
   ) -> Verdict:
     """Accepts a prefix and samples what follows it; see `core.types.Rule`."""
     weights = prefix_weights(target_probs, proposal)
     draft_probs = chain.padded_draft_probs(proposal)
-    passes = uniforms[:, :-1] < prefix_probs(target_probs, draft_probs, weights)
+    passes = uniforms[:, :-1, -1] < prefix_probs(target_probs, draft_probs, weights)
     passes &= chain.is_valid(proposal)
     lengths = jnp.arange(1, passes.shape[1] + 1)
     num_accepted = jnp.where(passes, lengths, 0).max(axis=1)

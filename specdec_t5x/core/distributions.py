@@ -6,6 +6,7 @@ applies to target and draft, in T5X's order: temperature, top-k, top-p.
 """
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,9 @@ from specdec_t5x.core.checks import is_finite, is_probability, is_whole
 
 # T5X treats lower temperatures as argmax, and so does this project.
 MIN_TEMPERATURE = 1e-4
+# Uniforms that the loop keeps for each token: enough for 8^7 = 2,097,152 of them.
+LEVELS = 7
+_BRANCHES = 8
 _LANES = 128
 
 
@@ -103,17 +107,19 @@ def _keep_top_p(logits, p):
 
 
 def draw(
-  logits: Float[Array, "*batch V"], sampling: Sampling, uniform: Float[Array, "*batch"]
+  logits: Float[Array, "*batch V"],
+  sampling: Sampling,
+  uniforms: Float[Array, "*batch L"],
 ) -> tuple[Int[Array, "*batch"], Float[Array, "*batch V"]]:
   """Returns a token and `adjusted_probs`, the law that it is drawn from.
 
   Args:
     logits: of any float dtype.
     sampling: the adjustment.
-    uniform: in [0, 1), the token's quantile; not read where the law is argmax's.
+    uniforms: in [0, 1), as for `sample`; not read where the law is argmax's.
   """
   probs = adjusted_probs(logits, sampling)
-  token = argmax(logits) if sampling.greedy else sample(probs, uniform)
+  token = argmax(logits) if sampling.greedy else sample(probs, uniforms)
   return token.astype(jnp.int32), probs
 
 
@@ -141,28 +147,72 @@ def acceptance_mass(
 
 
 def sample(
-  probs: Float[Array, "*batch V"], uniform: Float[Array, "*batch"]
+  probs: Float[Array, "*batch V"], uniforms: Float[Array, "*batch L"]
 ) -> Int[Array, "*batch"]:
-  """Returns the token at quantile `uniform` of `probs`; never one of no mass.
+  """Returns a token drawn from `probs`; never one of no mass.
 
-  The inverse of the cumulative law, in two levels (lanes of 128, then within one):
-  shorter sums round less than one running sum over the vocabulary, and cost less.
+  Down a tree of eight branches a node, a uniform of its own a level: one alone has too
+  few values for a large vocabulary (docs/math.md, "Resolution").
 
   Args:
-    probs: non-negative, of any positive total.
-    uniform: in [0, 1).
+    probs: non-negative, of any total above 1e-30. Less than the least normal float32
+      counts as no mass, since backends may flush it to 0.
+    uniforms: in [0, 1). The last one chooses within a group of tokens, the one before
+      it within a group of groups, and so on; those that are left over are not read.
+
+  Raises:
+    ValueError: where there are fewer uniforms than levels.
   """
-  lanes = _lanes(probs, 0.0)
-  masses = lanes.sum(axis=-1)
-  lane, quantile = _invert(masses, uniform * masses.sum(axis=-1))
-  index, _ = _invert(_lane_at(lanes, lane), quantile)
-  return lane * _LANES + index
+  levels = draws_per_token(probs.shape[-1])
+  if uniforms.shape[-1] < levels:
+    raise ValueError(
+      f"A token of {probs.shape[-1]} takes {levels} uniforms, got "
+      f"{uniforms.shape[-1]}. Pass more, or raise core.distributions.LEVELS."
+    )
+  return _descend(probs, uniforms, float(jnp.finfo(jnp.float32).tiny))
+
+
+def draws_per_token(vocab_size: int) -> int:
+  """Returns how many uniforms `sample` reads: the levels of its tree.
+
+  >>> [draws_per_token(size) for size in (8, 9, 32128, 250112)]
+  [1, 2, 5, 6]
+  """
+  return next(n for n in itertools.count(1) if _BRANCHES**n >= vocab_size)
+
+
+def _descend(masses, uniforms, least):
+  """Returns the index drawn; masses below `least` count as none."""
+  *above, size = masses.shape
+  if size <= _BRANCHES:
+    return _invert(masses, uniforms[..., -1], least)
+  padding = [(0, 0)] * len(above) + [(0, -size % _BRANCHES)]
+  # Group i holds i, i + n, .. i + 7 n: so the sums run over the major axis.
+  groups = jnp.pad(masses, padding).reshape(*above, _BRANCHES, -1)
+  # Twice what eight members need, so that rounding leaves one of them at `least`.
+  group = _descend(groups.sum(axis=-2), uniforms[..., :-1], 2 * _BRANCHES * least)
+  members = jnp.take_along_axis(groups, group[..., None, None], axis=-1)[..., 0]
+  return _invert(members, uniforms[..., -1], least) * groups.shape[-1] + group
+
+
+def _invert(masses, uniform, least):
+  """Returns the last index of mass that `uniform` reaches: the sum before it.
+
+  There is one however sums and products round: nothing comes before the first.
+  """
+  indices = jnp.arange(masses.shape[-1])
+  masses = jnp.where(masses >= least, masses, 0.0)
+  is_before = indices < indices[:, None]
+  before = jnp.where(is_before, masses[..., None, :], 0.0).sum(axis=-1)
+  quantile = uniform * masses.sum(axis=-1)
+  is_reached = (masses > 0) & (before <= quantile[..., None])
+  return jnp.where(is_reached, indices, 0).max(axis=-1)
 
 
 def argmax(values: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
   """Returns the first index of the largest value, as `jnp.argmax` does.
 
-  In two levels, like `sample`: XLA's argmax compares one number at a time on CPU, its
+  In two levels: XLA's argmax compares one number at a time on CPU, its
   maximum many.
   """
   lanes = _lanes(values, -jnp.inf)
@@ -178,14 +228,3 @@ def _lanes(values, fill):
 
 def _lane_at(lanes, lane):
   return jnp.take_along_axis(lanes, lane[..., None, None], axis=-2)[..., 0, :]
-
-
-def _invert(masses, quantile):
-  """Returns the first index whose running sum exceeds `quantile`, and what is left."""
-  sums = jnp.cumsum(masses, axis=-1)
-  # Two sums of the same numbers may round apart: stay below this one's total.
-  below_total = sums[..., -1] * (1 - jnp.finfo(jnp.float32).eps)
-  quantile = jnp.minimum(quantile, below_total)
-  index = jnp.sum(sums <= quantile[..., None], axis=-1)
-  before = jnp.take_along_axis(sums - masses, index[..., None], axis=-1)[..., 0]
-  return index, jnp.maximum(quantile - before, 0.0)

@@ -23,7 +23,7 @@ class GreedyVerification:
     self,
     target_probs: Float[Array, "B K V"],
     proposal: Proposal,
-    uniforms: Float[Array, "B K"],
+    uniforms: Float[Array, "B K L"],
   ) -> Verdict:
     """Accepts a prefix; the next token is argmax p after it. No draw is used."""
     del uniforms

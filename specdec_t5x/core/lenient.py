@@ -38,12 +38,12 @@ class LenientVerification:
     self,
     target_probs: Float[Array, "B K V"],
     proposal: Proposal,
-    uniforms: Float[Array, "B K"],
+    uniforms: Float[Array, "B K L"],
   ) -> Verdict:
     """Accepts a prefix and samples what follows it; see `core.types.Rule`."""
     p = chain.drafted_probs(target_probs, proposal)
     q = chain.drafted_probs(proposal.draft_probs, proposal)
-    accepted = uniforms[:, :-1] < chain.ratio(p, self.lenience * q)
+    accepted = uniforms[:, :-1, -1] < chain.ratio(p, self.lenience * q)
     num_accepted = chain.leading(accepted & chain.is_valid(proposal))
     # The paper leaves the residual open. That of token verification adds only to
     # tokens that are still below p, so no other one stays nearer to p.
@@ -75,12 +75,12 @@ class LenientGreedyVerification:
     self,
     target_probs: Float[Array, "B K V"],
     proposal: Proposal,
-    uniforms: Float[Array, "B K"],
+    uniforms: Float[Array, "B K L"],
   ) -> Verdict:
     """Accepts a prefix; the next token is argmax p after it. No draw is used."""
     del uniforms
     p = chain.drafted_probs(target_probs, proposal)
-    enough = p >= self.lenience * target_probs[:, :-1].max(axis=-1)
+    enough = (p > 0) & (p >= self.lenience * target_probs[:, :-1].max(axis=-1))
     num_accepted = chain.leading(enough & chain.is_valid(proposal))
     next_token = argmax(chain.law_at(target_probs, num_accepted))
     return Verdict(num_accepted, next_token)

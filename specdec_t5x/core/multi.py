@@ -36,18 +36,18 @@ class _MultiVerification(abc.ABC):
     self,
     target_probs: Float[Array, "B C K V"],
     proposal: Candidates,
-    uniforms: Float[Array, "B U"],
+    uniforms: Float[Array, "B U L"],
   ) -> Verdict:
     """Accepts a prefix of one draft; see `core.types.Rule`.
 
-    U = C G + 1: one uniform a drafted token, draft by draft, and one for the next.
+    U = C G + 1: the draws of the drafted tokens, draft by draft, and of the next.
     """
     tokens = proposal.tokens
     accepted, next_probs, candidate = jax.vmap(self._walk)(
       target_probs,
       proposal.draft_probs,
       tokens,
-      uniforms[:, :-1].reshape(tokens.shape),
+      uniforms[:, :-1, -1].reshape(tokens.shape),
       jnp.arange(tokens.shape[2] + 1) < proposal.num_valid[..., None],
     )
     return Verdict(accepted, sample(next_probs, uniforms[:, -1]), candidate)

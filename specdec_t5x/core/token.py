@@ -23,12 +23,12 @@ class TokenVerification:
     self,
     target_probs: Float[Array, "B K V"],
     proposal: Proposal,
-    uniforms: Float[Array, "B K"],
+    uniforms: Float[Array, "B K L"],
   ) -> Verdict:
     """Accepts a prefix and samples what follows it; see `core.types.Rule`."""
     # Strict, where the paper has r <= p/q: a uniform can be exactly 0, and a token
     # that the target gives no mass must not pass then.
-    accepted = uniforms[:, :-1] < acceptance_probs(target_probs, proposal)
+    accepted = uniforms[:, :-1, -1] < acceptance_probs(target_probs, proposal)
     num_accepted = chain.leading(accepted)
     next_probs = next_token_probs(target_probs, proposal, num_accepted)
     return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))

@@ -5,8 +5,11 @@ law (`target_probs`), q the draft's (`draft_probs`). Accepted tokens are drafted
 that the target let pass; the recovered token replaces the first rejected one; the bonus
 token follows a draft that was accepted whole.
 
+Randomness comes as uniforms in [0, 1), L of them a decision. To draw a token takes the
+last ones, as many as `distributions.sample` has levels; an accept test reads the last.
+
 Shapes: B batch, G drafted tokens (gamma), K = G + 1 scored positions, C candidates, V
-vocabulary.
+vocabulary, L uniforms a decision (`distributions.LEVELS` in the loop).
 """
 
 import enum
@@ -84,7 +87,7 @@ class Rule(Protocol):
   Attributes:
     guarantee: what it promises about the output's law.
     takes_candidates: whether it judges `Candidates` (target_probs [B, C, K, V],
-      uniforms [B, C G + 1], draft by draft) or a single `Proposal`.
+      uniforms [B, C G + 1, L], draft by draft) or a single `Proposal`.
     accepts_by_mass: whether it accepts a drafted token that it tries with probability
       sum_x min(p, q), so that alpha may be estimated by that mass.
   """
@@ -97,14 +100,14 @@ class Rule(Protocol):
     self,
     target_probs: Float[Array, "B K V"] | Float[Array, "B C K V"],
     proposal: Proposal | Candidates,
-    uniforms: Float[Array, "B U"],
+    uniforms: Float[Array, "B U L"],
   ) -> Verdict:
     """Decides how much of `proposal` stands, and which token follows.
 
     Args:
       target_probs: p at each drafted position and at the one after the last.
       proposal: the draft, or drafts.
-      uniforms: independent draws from U[0, 1): one a drafted token, and the last one
+      uniforms: independent draws from U[0, 1), L a drafted token to test it, and L
         for the next token.
 
     Returns:
@@ -157,7 +160,7 @@ class Drafter(Protocol):
     state: Any,
     sequences: Int[Array, "B S"],
     lengths: Int[Array, "B"],
-    uniforms: Float[Array, "B G"],
+    uniforms: Float[Array, "B G L"],
   ) -> tuple[Proposal, Any]:
     """Drafts the tokens that follow the first `lengths` of each sequence.
 
@@ -165,7 +168,7 @@ class Drafter(Protocol):
       state: of this drafter.
       sequences: start token and output so far, of any content beyond `lengths`.
       lengths: how many tokens of each row are known, at least 1.
-      uniforms: independent draws from U[0, 1), one a drafted token.
+      uniforms: independent draws from U[0, 1), L a drafted token.
 
     Returns:
       The proposal and the state after it.

@@ -36,7 +36,7 @@ class TypicalVerification:
     self,
     target_probs: Float[Array, "B K V"],
     proposal: Proposal,
-    uniforms: Float[Array, "B K"],
+    uniforms: Float[Array, "B K L"],
   ) -> Verdict:
     """Accepts a prefix and samples the next token from p after it."""
     p = chain.drafted_probs(target_probs, proposal)

@@ -1,6 +1,7 @@
 """What the decoding loops carry, and what they count.
 
-Shapes: B rows (batch x num_decodes), T output length, G gamma, S sequence buffer.
+Shapes: B rows (batch x num_decodes), T output length, G gamma, S sequence buffer,
+L uniforms a decision.
 """
 
 from typing import Any
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from flax.linen.partitioning import with_sharding_constraint
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from specdec_t5x.core.distributions import LEVELS
 from specdec_t5x.core.types import Cache
 
 START_TOKEN = 0
@@ -43,10 +45,10 @@ class DecodeState:
   target_cache: Cache
   drafter_state: Any
 
-  def uniforms(self, count: int) -> Float[Array, "B count"]:
-    """Returns this iteration's independent draws from U[0, 1) of each row."""
-    draw = lambda key: jax.random.uniform(
-      jax.random.fold_in(key, self.iteration), (count,)
+  def uniforms(self, count: int) -> Float[Array, "B count L"]:
+    """Returns each row's independent draws from U[0, 1) for `count` decisions."""
+    draw = lambda key: unit_uniforms(
+      jax.random.fold_in(key, self.iteration), (count, LEVELS)
     )
     return jax.vmap(draw)(self.keys)
 
@@ -144,6 +146,16 @@ def initial_state(
     target_cache=target_cache,
     drafter_state=drafter_state,
   )
+
+
+def unit_uniforms(
+  key: Key[Array, ""], shape: tuple[int, ...]
+) -> Float[Array, "*shape"]:
+  """Returns draws from U[0, 1) on the grid of 2^-24, float32's finest below 1.
+
+  `jax.random.uniform` has 2^-23. The key is consumed.
+  """
+  return (jax.random.bits(key, shape, jnp.uint32) >> 8).astype(jnp.float32) * 2.0**-24
 
 
 def num_slots(max_length: int, gamma: int) -> int:

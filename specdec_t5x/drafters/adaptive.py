@@ -87,15 +87,15 @@ class AdaptiveDraft(DraftModel):
     state: AdaptiveState,
     sequences: Int[Array, "B S"],
     lengths: Int[Array, "B"],
-    uniforms: Float[Array, "B G"],
+    uniforms: Float[Array, "B G L"],
   ) -> tuple[Proposal, AdaptiveState]:
     """Drafts until every row has stopped; see `core.types.Drafter`."""
     most = self._most(state, sequences, lengths)
     logits, cache = self._read_last_two(state.cache, sequences, lengths)
     draft = _Draft(
       cache=cache,
-      tokens=jnp.zeros(uniforms.shape, jnp.int32),
-      probs=jnp.zeros((*uniforms.shape, logits.shape[-1])),
+      tokens=jnp.zeros(uniforms.shape[:2], jnp.int32),
+      probs=jnp.zeros((*uniforms.shape[:2], logits.shape[-1])),
       drawn=jnp.zeros((), jnp.int32),
       size=jnp.zeros_like(most),
       going=most > 0,
@@ -141,7 +141,8 @@ class AdaptiveDraft(DraftModel):
   def _grown(self, draft, logits, uniforms, most):
     """Returns the draft with one more token a row, counted where the row goes on."""
     going = draft.going & self.policy.goes_on(self._confidence(logits))
-    token, probs = draw(logits, self.sampling, _column(uniforms, draft.drawn))
+    draws = jax.lax.dynamic_index_in_dim(uniforms, draft.drawn, 1, keepdims=False)
+    token, probs = draw(logits, self.sampling, draws)
     put = lambda buffer, new: jax.lax.dynamic_update_index_in_dim(
       buffer, new, draft.drawn, axis=1
     )

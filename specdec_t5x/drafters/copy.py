@@ -51,7 +51,7 @@ class CopyDraft:
     state: Int[Array, "B E"],
     sequences: Int[Array, "B S"],
     lengths: Int[Array, "B"],
-    uniforms: Float[Array, "B G"],
+    uniforms: Float[Array, "B G L"],
   ) -> tuple[Proposal, Int[Array, "B E"]]:
     """Copies; no draw is used. See `core.types.Drafter`."""
     del uniforms

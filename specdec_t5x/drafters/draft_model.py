@@ -29,20 +29,23 @@ class DraftModel:
     state: Cache,
     sequences: Int[Array, "B S"],
     lengths: Int[Array, "B"],
-    uniforms: Float[Array, "B G"],
+    uniforms: Float[Array, "B G L"],
   ) -> tuple[Proposal, Cache]:
     """Drafts gamma tokens; see `core.types.Drafter`."""
     logits, cache = self._read_last_two(state, sequences, lengths)
     first = draw(logits, self.sampling, uniforms[:, 0])
 
-    def draft_next(carry, uniform):
+    def draft_next(carry, uniforms):
       cache, token = carry
       logits, _, cache = self.extend(cache, token[:, None])
-      token, probs = draw(logits[:, 0], self.sampling, uniform)
+      token, probs = draw(logits[:, 0], self.sampling, uniforms)
       return (cache, token), (token, probs)
 
     (cache, _), rest = jax.lax.scan(
-      draft_next, (cache, first[0]), uniforms[:, 1:].T, length=self.gamma - 1
+      draft_next,
+      (cache, first[0]),
+      uniforms[:, 1:].swapaxes(0, 1),
+      length=self.gamma - 1,
     )
     tokens, probs = jax.tree.map(
       lambda head, tail: jnp.concatenate([head[None], tail]).swapaxes(0, 1), first, rest

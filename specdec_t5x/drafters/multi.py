@@ -26,7 +26,7 @@ class IndependentDrafts:
     state: Cache,
     sequences: Int[Array, "B S"],
     lengths: Int[Array, "B"],
-    uniforms: Float[Array, "B CG"],
+    uniforms: Float[Array, "B CG L"],
   ) -> tuple[Candidates, Cache]:
     """Drafts C times gamma tokens; see `core.types.Drafter`."""
     count = self.num_candidates
@@ -35,7 +35,7 @@ class IndependentDrafts:
       state,
       repeat(sequences),
       repeat(lengths),
-      uniforms.reshape(lengths.size * count, -1),
+      uniforms.reshape(lengths.size * count, -1, uniforms.shape[-1]),
     )
     split = lambda x: x.reshape(-1, count, *x.shape[1:])
     return Candidates(

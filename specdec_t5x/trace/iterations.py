@@ -84,7 +84,7 @@ class Recorder:
     state: tuple[Any, Int[Array, "B G"]],
     sequences: Int[Array, "B S"],
     lengths: Int[Array, "B"],
-    uniforms: Float[Array, "B G"],
+    uniforms: Float[Array, "B G L"],
   ) -> tuple[Proposal, tuple[Any, Int[Array, "B G"]]]:
     """Drafts as the drafter does; see `core.types.Drafter`."""
     proposal, inner = self.drafter.propose(state[0], sequences, lengths, uniforms)

@@ -1,9 +1,11 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import (
   GREEDY,
+  LEVELS,
   Sampling,
   acceptance_mass,
   adjusted_probs,
@@ -12,6 +14,7 @@ from specdec_t5x.core.distributions import (
   residual,
   sample,
 )
+from tests.core.grid import grid_law
 
 LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
 
@@ -92,29 +95,82 @@ def test_acceptance_mass_is_one_minus_half_the_l1_distance():
   np.testing.assert_allclose(beta, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("size", [3, 128, 300])
-def test_sample_inverts_the_cumulative_law(size):
-  counts = np.random.default_rng(size).multinomial(1000, np.ones(size) / size)
-  probs = jnp.asarray(counts / 1000, jnp.float32)
+def test_sample_inverts_the_cumulative_law():
+  counts = [100, 0, 250, 650]
   # The midpoints of 1,000 equal intervals hit token x exactly 1000 p(x) times.
-  uniforms = (jnp.arange(1000) + 0.5) / 1000
-  drawn = sample(jnp.broadcast_to(probs, (1000, size)), uniforms)
-  np.testing.assert_array_equal(np.bincount(drawn, minlength=size), counts)
+  uniforms = (jnp.arange(1000)[:, None] + 0.5) / 1000
+  drawn = sample(jnp.broadcast_to(jnp.array(counts) / 1000, (1000, 4)), uniforms)
+  np.testing.assert_array_equal(np.bincount(drawn, minlength=4), counts)
 
 
-@pytest.mark.parametrize("size", [4, 200])
+def random_law(kind, size):
+  rng = np.random.default_rng(size)
+  law = {
+    "flat": lambda: rng.dirichlet(np.ones(size)),
+    "heavy-tailed": lambda: 1 / (1.0 + rng.permutation(size)),
+    "peaked": lambda: np.exp(4 * rng.normal(size=size)),
+    "some of 40": lambda: rng.multinomial(1000, rng.dirichlet(np.ones(40))),
+  }[kind]()
+  if law.size < size:
+    law, few = np.zeros(size), law
+    law[rng.choice(size, few.size, replace=False)] = few
+  return np.float32(law / law.sum())
+
+
+@pytest.mark.parametrize(
+  ("kind", "size"),
+  [
+    ("flat", 32_128),
+    ("peaked", 32_128),
+    ("heavy-tailed", 32_128),
+    ("peaked", 250_112),
+  ],
+)
+def test_the_law_that_is_drawn_is_p_to_a_millionth(kind, size):
+  probs = random_law(kind, size)
+  drawn, _, _ = grid_law(probs)
+  assert drawn.sum() == pytest.approx(1, abs=1e-12)
+  exact = probs / probs.sum(dtype=np.float64)
+  assert np.abs(drawn - exact).sum() / 2 < 1e-6
+  assert (drawn[exact > 1e-6] > 0).all()
+
+
+@pytest.mark.parametrize("size", [5, 200, 33_000, 250_112])
+def test_sample_goes_by_the_grid_s_cells(size):
+  """So the law of the test before is the one drawn."""
+  probs = (
+    random_law("some of 40", size) if size > 40 else np.float32([0, 0.1, 0, 0.9, 0])
+  )
+  law, first, last = grid_law(probs)
+  assert (law[probs == 0] == 0).all()
+  tokens = np.flatnonzero(law)
+  first, last = first[tokens], last[tokens]
+  # Sums that two programs round apart move an edge by a step or two.
+  first, last = np.minimum(first + 4, last), np.maximum(last - 4, first)
+  edges = np.concatenate([first, last, first - 4, first - 5, last + 4, last + 5])
+  uniforms = jnp.asarray(np.clip(edges, 0, 2**24 - 1) / 2.0**24, jnp.float32)
+  drawn = jax.jit(sample)(jnp.broadcast_to(probs, (len(edges), size)), uniforms)
+  np.testing.assert_array_equal(drawn[: 2 * len(tokens)], np.tile(tokens, 2))
+  # Next to the edges it may be a neighbour, and never one without mass.
+  assert (probs[np.asarray(drawn)] > 0).all()
+
+
+@pytest.mark.parametrize("size", [5, 200, 33_000])
 def test_sample_never_returns_a_token_without_mass(size):
-  one_hot = jnp.zeros(size).at[size - 2].set(1.0)
-  extremes = jnp.array([0.0, 0.5, 1 - 2.0**-23, 1 - 2.0**-24])
-  drawn = sample(jnp.broadcast_to(one_hot, (4, size)), extremes)
-  np.testing.assert_array_equal(drawn, size - 2)
+  """Zeros first, last and between, masses too small to count, uniforms at the edges."""
+  rng = np.random.default_rng(0)
+  probs = np.zeros((64, size), np.float32)
+  probs[:, 1] = np.exp(rng.uniform(-40, 0, 64))
+  probs[:, size // 2] = 1
+  probs[:, [0, -1]] = 1e-39
+  uniforms = rng.choice([0.0, 2.0**-24, 0.5, 1 - 2.0**-24], (64, LEVELS))
+  drawn = jax.jit(sample)(jnp.asarray(probs), jnp.asarray(uniforms, jnp.float32))
+  assert set(np.asarray(drawn).tolist()) == {1, size // 2}
 
 
-def test_sample_of_many_tiny_masses_stays_in_the_support():
-  probs = np.zeros((50, 32128), np.float32)
-  probs[:, 1::2] = 1 / 16064
-  uniforms = jnp.linspace(0, 1 - 2.0**-24, 50)
-  assert (np.asarray(sample(jnp.asarray(probs), uniforms)) % 2 == 1).all()
+def test_sample_refuses_fewer_uniforms_than_levels():
+  with pytest.raises(ValueError, match="A token of 65 takes 3 uniforms, got 2"):
+    sample(jnp.ones(65), jnp.zeros(2))
 
 
 @pytest.mark.parametrize("size", [1, 3, 128, 300])
@@ -134,7 +190,7 @@ def test_argmax_points_to_a_nan_as_jax_does():
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(top_k=2), Sampling(2.0)])
 def test_draw_returns_a_token_and_the_very_law_it_is_drawn_from(sampling):
   logits = jnp.broadcast_to(LOGITS, (9, 4))
-  uniforms = jnp.linspace(0, 0.99, 9)
+  uniforms = jnp.linspace(0, 0.99, 9)[:, None]
   tokens, law = draw(logits, sampling, uniforms)
   np.testing.assert_array_equal(law, adjusted_probs(logits, sampling))
   np.testing.assert_array_equal(tokens, sample(law, uniforms))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.types import Candidates, Verdict
 from specdec_t5x.decoding import candidates
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -86,7 +86,7 @@ def test_all_drafts_go_on_from_the_one_that_was_kept():
   drafter = IndependentDrafts(DraftModel(extend, GAMMA, Sampling(1.0)), COUNT)
   sequences = jnp.pad(random_tokens(1, ROWS, 1), ((0, 0), (0, 20)))
   uniforms = lambda seed: jax.random.uniform(
-    jax.random.key(seed), (ROWS, COUNT * GAMMA)
+    jax.random.key(seed), (ROWS, COUNT * GAMMA, LEVELS)
   )
   lengths = jnp.ones(ROWS, jnp.int32)
   propose = jax.jit(drafter.propose)

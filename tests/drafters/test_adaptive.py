@@ -130,7 +130,7 @@ def propose(policy, sampling, rows):
   """Drafts of rows that have one token of output, and the drafter's state after."""
   spec, state = prepare(jax.random.key(1), policy, rows, 5, 40, sampling)
   known = 2 + jnp.arange(rows) % 4
-  uniforms = jax.random.uniform(jax.random.key(2), (rows, 5))
+  uniforms = jax.random.uniform(jax.random.key(2), (rows, 5, 1))
   proposal, after = jax.jit(spec.drafter.propose)(
     state.drafter_state,
     state.sequences.at[:, 1].set(known),
@@ -181,7 +181,7 @@ def test_limit_cuts_nothing_more_and_live_rows_draft(policy):
 
 def test_limit_cuts_nothing_of_a_draft_that_ends_the_sequence():
   spec, state = prepare(jax.random.key(1), ONLINE, 64, 5, 13, Sampling())
-  uniforms = jax.random.uniform(jax.random.key(4), (64, 5))
+  uniforms = jax.random.uniform(jax.random.key(4), (64, 5, 1))
   proposal, _ = jax.jit(spec.drafter.propose)(
     state.drafter_state, state.sequences, state.lengths, uniforms
   )
@@ -295,7 +295,7 @@ def test_no_rule_reads_beyond_what_counts(name):
   p = rng.dirichlet(np.ones(size), (rows, gamma + 1)).astype(np.float32)
   q = rng.dirichlet(np.ones(size), (rows, gamma)).astype(np.float32)
   tokens, num_valid = rng.integers(size, size=(rows, gamma)), np.arange(rows) % gamma
-  uniforms = jnp.asarray(rng.uniform(size=(rows, gamma + 1)), jnp.float32)
+  uniforms = jnp.asarray(rng.uniform(size=(rows, gamma + 1, 1)), jnp.float32)
   beyond = np.arange(gamma) >= num_valid[:, None]
   after = np.arange(gamma + 1) > num_valid[:, None]
 

@@ -17,7 +17,7 @@ def propose(inputs, outputs, gamma=3, shortest_match=1, size=16):
     row[: len(output) + 1] = [0, *output]
   drafter = CopyDraft(gamma, size, shortest_match)
   lengths = jnp.array([len(output) + 1 for output in outputs])
-  uniforms = jnp.full((len(outputs), gamma), 0.5)
+  uniforms = jnp.full((len(outputs), gamma, 1), 0.5)
   propose = jax.jit(drafter.propose)
   proposal, state = propose(
     jnp.array(inputs), jnp.asarray(sequences), lengths, uniforms

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.token import TokenVerification
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding import step
@@ -19,8 +19,11 @@ from tests import networks
 from tests.exactness import laws
 from tests.exactness.test_adaptive import SURE
 from tests.exactness.test_loop import (
+  FEW,
   SMALL_DRAFT,
   SMALL_TARGET,
+  WIDE_DRAFT,
+  WIDE_TARGET,
   assert_the_loop_is_exact,
 )
 from tests.exactness.test_rules import assert_exact, setting_of
@@ -37,6 +40,17 @@ def candidates_loop():
   target, draft = (HashModel(seed, vocab_size=4) for seed in (3, 4))
   setting = (target, draft, "kseq", 2, 5, 2)
   assert_the_loop_is_exact(setting, Sampling(1.0, top_k=2))
+
+
+def wide_loop():
+  """More tokens than one uniform of a tree of eight branches tells apart."""
+  assert_the_loop_is_exact((WIDE_TARGET, WIDE_DRAFT, "token", 1, 3, 0), FEW)
+
+
+def moved_entries():
+  """One kept draft of a perfect pair goes on where its entries were moved to."""
+  target = HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
+  assert_the_loop_is_exact((target, target, "kseq", 3, 8, 2), Sampling(0.0))
 
 
 def adaptive_loop():
@@ -76,7 +90,7 @@ def draws():
   keys = row_keys(jax.random.key(0), 3)
   state = initial_state(SMALL_TARGET.start(3, 9), None, keys, 4, 2)
   later = state.replace(iteration=state.iteration + 1)
-  assert np.unique([state.uniforms(5), later.uniforms(5)]).size == 30
+  assert np.unique([state.uniforms(5), later.uniforms(5)]).size == 30 * LEVELS
 
 
 def laws_apart_by_rounding():
@@ -86,7 +100,7 @@ def laws_apart_by_rounding():
     jnp.zeros((3, 1), jnp.int32), p[:, :1] * (1 + 1e-5), jnp.ones(3, jnp.int32)
   )
   just_too_much, quantiles = jnp.full(3, 1 - 1e-6), jnp.array([0.4, 0.7, 0.9])
-  uniforms = jnp.stack([just_too_much, quantiles], axis=1)
+  uniforms = jnp.stack([just_too_much, quantiles], axis=1)[..., None]
   verdict = TokenVerification().verify(p, proposal, uniforms)
   np.testing.assert_array_equal(verdict.num_accepted, 0)
   np.testing.assert_array_equal(verdict.next_token, [0, 1, 2])
@@ -96,7 +110,7 @@ def copying():
   """What follows the last token in the encoder's input is drafted."""
   drafter = CopyDraft(gamma=2, vocab_size=9, shortest_match=1)
   inputs, output = jnp.array([[5, 6, 7, 1]]), jnp.array([[0, 5, 0, 0]])
-  proposal, _ = drafter.propose(inputs, output, jnp.array([2]), jnp.zeros((1, 2)))
+  proposal, _ = drafter.propose(inputs, output, jnp.array([2]), jnp.zeros((1, 2, 1)))
   np.testing.assert_array_equal(proposal.num_valid, 2)
   np.testing.assert_array_equal(proposal.tokens, [[6, 7]])
 
@@ -151,6 +165,8 @@ KSEQ_RULE, RECURSIVE_RULE = exact_rule("kseq", 2), exact_rule("recursive", 2)
 CHECKS = [
   token_loop,
   candidates_loop,
+  wide_loop,
+  moved_entries,
   adaptive_loop,
   TOKEN_RULE,
   BLOCK_RULE,

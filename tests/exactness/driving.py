@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.rules import rule_for
 from specdec_t5x.core.types import Candidates, Proposal
 from specdec_t5x.decoding.generate import generate
@@ -25,7 +25,7 @@ from tests.exactness.oracles import JUDGES
 MARGIN = 1e-6
 LARGEST = 1 - 2.0**-24
 PLACES = ("low", "middle", "high")
-ANYWHERE = Cell(0.0, 1.0, 1.0)
+ANYWHERE = (Cell(0.0, 1.0, 1.0),)
 
 
 def within(cell, place):
@@ -34,6 +34,12 @@ def within(cell, place):
   if place == "middle" or cell.high - cell.low < 2 * margin:
     return min((cell.low + cell.high) / 2, LARGEST)
   return cell.low + margin if place == "low" else cell.high - margin
+
+
+def uniforms_of(cells, place):
+  """The uniforms of one decision, [L]; those that are not read are garbage."""
+  unread = [0.5] * (LEVELS - len(cells))
+  return [*unread, *(within(cell, place) for cell in cells)]
 
 
 def difference(law, other):
@@ -109,7 +115,7 @@ def _rule_inputs(setting, prefix, path, place):
   valid = np.array([len(draft) for draft in drafts])
   first, last = len(drafts) * gamma, 2 * len(drafts) * gamma
   uniforms = [
-    within(path.cells.get(i, ANYWHERE), place) for i in range(first, last + 1)
+    uniforms_of(path.cells.get(i, ANYWHERE), place) for i in range(first, last + 1)
   ]
   uniforms = np.array(uniforms, np.float32)
   columns = target_probs, tokens, draft_probs, valid
@@ -123,7 +129,7 @@ def _rule_inputs(setting, prefix, path, place):
 
 @flax.struct.dataclass
 class Driven(DecodeState):
-  """A state whose uniforms are prescribed, [B, iterations, count]."""
+  """A state whose uniforms are prescribed, [B, iterations, count, L]."""
 
   prescribed: jax.Array = None
 
@@ -158,18 +164,19 @@ def loop_laws(
     target, draft, sampling, name, gamma, max_length, num_candidates, policy
   )
   count = 2 * gamma * max(num_candidates, 1) + 1
-  prescribed = np.full((len(PLACES), len(paths), max_length, count), 0.5, np.float32)
+  shape = len(PLACES), len(paths), max_length, count, LEVELS
+  prescribed = np.full(shape, 0.5, np.float32)
   for rows, place in zip(prescribed, PLACES, strict=True):
     for row, path in zip(rows, paths, strict=True):
-      for at, cell in path.cells.items():
-        row[at] = within(cell, place)
+      for at, cells in path.cells.items():
+        row[at] = uniforms_of(cells, place)
   # A function of its own: a loop with a planted fault must be traced anew.
   run = jax.jit(
     lambda uniforms: drive(
       uniforms, target, draft, sampling, name, gamma, num_candidates, policy
     )
   )
-  tokens = run(jnp.asarray(prescribed.reshape(-1, max_length, count)))
+  tokens = run(jnp.asarray(prescribed.reshape(-1, *shape[2:])))
   laws = []
   for outputs in np.split(np.asarray(tokens), len(PLACES)):
     law = {}
@@ -185,8 +192,8 @@ def padded(law, length):
 
 
 def drive(prescribed, target, draft, sampling, name, gamma, num_candidates, policy):
-  """Outputs of the loop under prescribed uniforms [B, iterations, count]."""
-  rows, max_length, _ = prescribed.shape
+  """Outputs of the loop under prescribed uniforms [B, iterations, count, L]."""
+  rows, max_length, *_ = prescribed.shape
   rule, target_sampling = rule_for(name, sampling)
   count = max(num_candidates, 1)
   slots = num_slots(max_length, gamma * count)

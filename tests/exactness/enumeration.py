@@ -6,9 +6,10 @@ random outcome; `explore` runs it once for each combination of outcomes that can
 functions of the prefix, and `output_law` the law of whole outputs. Nothing here shares
 code with the decoding that it judges: NumPy and Python alone.
 
-Each path also says in which cell every uniform lies. Driven with uniforms from
-there, the compiled rules and the compiled loop must take the same path; then their law
-is the enumerated one (tests/exactness/).
+Each path also says in which cell every uniform lies: one for an accept test, one a
+level of the tree for a token that is drawn. Driven with uniforms from there, the
+compiled rules and the compiled loop must take the same path; then their law is the
+enumerated one (tests/exactness/).
 
 Shapes: V vocabulary.
 """
@@ -22,6 +23,8 @@ from jaxtyping import Float
 
 Tokens = tuple[int, ...]
 LawFn = Callable[[Tokens], Float[np.ndarray, "V"]]
+
+BRANCHES = 8  # Of the tree that a token is drawn from.
 
 
 class Cell(NamedTuple):
@@ -43,7 +46,7 @@ class World:
 
   Attributes:
     probability: of all outcomes so far.
-    cells: by the uniform's name, where it lies.
+    cells: by the decision's name, where its uniforms lie.
     untaken: the choices that lead to the runs not taken.
   """
 
@@ -52,18 +55,18 @@ class World:
     self.probability, self.cells, self.untaken = 1.0, {}, []
 
   def draw(self, name: Any, law: Float[np.ndarray, "V"]) -> int:
-    """Returns a token drawn from `law`, by the uniform called `name`."""
-    edges = np.concatenate([[0.0], np.cumsum(law)]) / np.sum(law)
-    possible = np.flatnonzero(np.diff(edges) > 0)
+    """Returns a token drawn from `law`, by the uniforms called `name`."""
+    # Less than this would leave its cell without width.
+    possible = np.flatnonzero(law > np.finfo(float).eps * law.sum())
     token = int(possible[self._choose(len(possible))])
-    self._note(name, edges[token], edges[token + 1])
+    self._note(name, *edges_of(token, law))
     return token
 
   def flip(self, name: Any, chance: float) -> bool:
     """Returns whether something of this chance happened: uniform < chance."""
     outcomes = [o for o, c in ((True, chance), (False, 1 - chance)) if c > 0]
     happened = outcomes[self._choose(len(outcomes))]
-    self._note(name, 0.0 if happened else chance, chance if happened else 1.0)
+    self._note(name, (0.0, chance) if happened else (chance, 1.0))
     return happened
 
   def _choose(self, count):
@@ -77,9 +80,29 @@ class World:
     self._taken += (choice,)
     return choice
 
-  def _note(self, name, low, high):
-    self.cells[name] = Cell(low, high, self.probability)
-    self.probability *= high - low
+  def _note(self, name, *edges):
+    self.cells[name] = ()
+    for low, high in edges:
+      self.cells[name] += (Cell(low, high, self.probability),)
+      self.probability *= high - low
+
+
+def edges_of(token: int, law: Float[np.ndarray, "V"]) -> list[tuple[float, float]]:
+  """Returns between which numbers each level's uniform leads to `token`, top first.
+
+  A law of more than `BRANCHES` tokens is cut into n groups, i, i + n, i + 2 n, ..; the
+  group is drawn by the levels above, the token within it by the last.
+  """
+  if law.size <= BRANCHES:
+    return [_cell_edges(token, law)]
+  table = np.pad(law, (0, -law.size % BRANCHES)).reshape(BRANCHES, -1)
+  place, group = divmod(token, table.shape[1])
+  return [*edges_of(group, table.sum(axis=0)), _cell_edges(place, table[:, group])]
+
+
+def _cell_edges(token, law):
+  edges = np.concatenate([[0.0], np.cumsum(law)]) / law.sum()
+  return edges[token], edges[token + 1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,12 +112,13 @@ class Path:
   Attributes:
     result: of the run.
     probability: of this way.
-    cells: where each uniform lies, by its name; those never used are not named.
+    cells: where the uniforms of each decision lie, by its name, in the order that
+      they are read; those never used are not named.
   """
 
   result: Any
   probability: float
-  cells: dict[Any, Cell]
+  cells: dict[Any, tuple[Cell, ...]]
 
 
 def explore(program: Callable[[World], Any]) -> Iterator[Path]:
@@ -140,7 +164,7 @@ def iterate(world: World, setting: Setting, prefix: Tokens, names=lambda i: i):
     world: decides every outcome.
     setting: what is decoded, and how.
     prefix: the output so far.
-    names: the name of this iteration's i-th uniform, in the order of the compiled
+    names: the name of this iteration's i-th decision, in the order of the compiled
       loop: one a drafted token, draft by draft, one an accept test, one for the next.
 
   Returns:
@@ -173,7 +197,7 @@ def _draft(world, setting, prefix, size, names):
 
 
 def decode(world: World, setting: Setting) -> Tokens:
-  """Runs iterations until the output ends; uniform i of iteration n is (n, i)."""
+  """Runs iterations until the output ends; decision i of iteration n is (n, i)."""
   output, number = (), 0
   while not has_ended(output, setting):
     named = lambda i, number=number: (number, i)
@@ -202,9 +226,11 @@ def output_law(setting: Setting) -> dict[Tokens, float]:
 
 def target_law(setting: Setting) -> dict[Tokens, float]:
   """Returns the probability of each output of the target alone."""
-  step = lambda prefix: (
-    ((*prefix, token), mass) for token, mass in enumerate(setting.target(prefix))
-  )
+
+  def step(prefix):
+    law = setting.target(prefix)
+    return (((*prefix, int(token)), law[token]) for token in np.flatnonzero(law))
+
   return absorb(setting, step)
 
 

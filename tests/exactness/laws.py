@@ -4,6 +4,8 @@ import functools
 
 import numpy as np
 
+from specdec_t5x.core.distributions import Sampling
+
 
 def adjusted(logits, sampling):
   """Temperature, then top-k, then top-p, as T5X does; argmax at temperature 0."""
@@ -38,6 +40,18 @@ def one_hot(seed, size):
   """A law that is certain of one token."""
   logits = random_logits(seed, size)
   return functools.cache(lambda prefix: np.eye(size)[np.argmax(logits(prefix))])
+
+
+def few_of_many(seed, tokens, size):
+  """Random laws on some tokens of a large vocabulary."""
+
+  @functools.cache
+  def law(prefix):
+    law = np.zeros(size)
+    law[list(tokens)] = adjusted(random_logits(seed, len(tokens))(prefix), Sampling())
+    return law
+
+  return law
 
 
 def on(tokens, size):

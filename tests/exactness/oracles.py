@@ -2,7 +2,7 @@
 
 A judge takes (world, setting, prefix, drafts, names) and returns the draft that it
 keeps, how many of its tokens are accepted, and the law of the next token. `names(c, i)`
-names the uniform that tests token i of draft c. Float64, one draft at a time: slow,
+names the decision on token i of draft c. Float64, one draft at a time: slow,
 and short enough to be checked against the papers by eye.
 """
 

@@ -11,6 +11,12 @@ from tests.hash_model import HashModel
 TARGET, DRAFT = (HashModel(seed, vocab_size=4, eos_bias=-0.5) for seed in (1, 2))
 SMALL_TARGET, SMALL_DRAFT = (HashModel(seed, vocab_size=3) for seed in (3, 4))
 
+# Four levels of uniforms a token; where the end of sequence is likely, there are ends.
+WIDE_TARGET, WIDE_DRAFT = (
+  HashModel(seed, vocab_size=600, eos_bias=4.5) for seed in (5, 6)
+)
+FEW = Sampling(1.0, top_k=3)
+
 # target, draft, rule, gamma, room, candidates. Gamma 7 never has the room.
 SETTINGS = [
   (TARGET, DRAFT, "token", 2, 4, 0),
@@ -50,6 +56,11 @@ def test_the_loop_keeps_the_target_s_law(setting):
 @pytest.mark.parametrize("setting", [SETTINGS[0], SETTINGS[5]], ids=name_of)
 def test_it_keeps_it_however_it_is_sampled(setting, sampling):
   assert_the_loop_is_exact(setting, sampling)
+
+
+@pytest.mark.parametrize("rule", [("token", 2, 4, 0), ("kseq", 1, 3, 2)], ids=str)
+def test_it_keeps_it_with_many_tokens(rule):
+  assert_the_loop_is_exact((WIDE_TARGET, WIDE_DRAFT, *rule), FEW)
 
 
 def test_the_settings_have_several_iterations_rejections_and_ends():

@@ -11,11 +11,11 @@ import pytest
 
 from specdec_t5x.core import block, chain, distributions, multi, token
 from specdec_t5x.core.block import BlockVerification
-from specdec_t5x.core.distributions import sample
+from specdec_t5x.core.distributions import LEVELS, sample
 from specdec_t5x.core.token import TokenVerification, acceptance_probs
 from specdec_t5x.core.types import Verdict
 from specdec_t5x.decoding import candidates, step, widths
-from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.decoding.state import DecodeState, unit_uniforms
 from specdec_t5x.drafters import draft_model
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.copy import CopyDraft
@@ -34,9 +34,11 @@ from tests.exactness.checks import (
   counts,
   draws,
   laws_apart_by_rounding,
+  moved_entries,
   perfect_draft,
   token_loop,
   transformers,
+  wide_loop,
 )
 from tests.hash_model import TokenCache
 
@@ -104,18 +106,19 @@ def one_index_for_all_rows(self, index):
 
 
 def rows_share_their_draws(self, count):
-  draw = jax.random.uniform(jax.random.fold_in(self.keys[0], self.iteration), (count,))
-  return jnp.broadcast_to(draw, (self.keys.size, count))
+  key = jax.random.fold_in(self.keys[0], self.iteration)
+  draw = unit_uniforms(key, (count, LEVELS))
+  return jnp.broadcast_to(draw, (self.keys.size, *draw.shape))
 
 
 def same_draws_each_iteration(self, count):
-  return jax.vmap(lambda key: jax.random.uniform(key, (count,)))(self.keys)
+  return jax.vmap(lambda key: unit_uniforms(key, (count, LEVELS)))(self.keys)
 
 
 def drafts_share_their_draws(self, *args, propose=IndependentDrafts.propose):
   *state, uniforms = args
   first = uniforms[:, : uniforms.shape[1] // self.num_candidates]
-  return propose(self, *state, jnp.tile(first, self.num_candidates))
+  return propose(self, *state, jnp.tile(first, (1, self.num_candidates, 1)))
 
 
 def drafts_see_each_other(count, gamma, shape=candidates._shape_of_tree):
@@ -124,14 +127,25 @@ def drafts_see_each_other(count, gamma, shape=candidates._shape_of_tree):
 
 
 def verify_with_one_uniform_twice(self, target_probs, proposal, uniforms):
-  accepted = uniforms[:, :-1] < acceptance_probs(target_probs, proposal)
+  accepted = uniforms[:, :-1, -1] < acceptance_probs(target_probs, proposal)
   count = chain.leading(accepted)
   law = token.next_token_probs(target_probs, proposal, count)
   return Verdict(count, sample(law, uniforms[:, 0]))
 
 
+def one_uniform_for_all_levels(probs, uniforms):
+  return sample(probs, jnp.broadcast_to(uniforms[..., -1:], uniforms.shape))
+
+
+def two_places_swapped(self, source, destination, size, moved=TokenCache.moved):
+  cache, rows = moved(self, source, destination, size), jnp.arange(source.size)
+  first, last = cache.tokens[rows, destination], cache.tokens[rows, destination + 2]
+  tokens = cache.tokens.at[rows, destination].set(last)
+  return cache.replace(tokens=tokens.at[rows, destination + 2].set(first))
+
+
 def verify_all_the_tokens_apart(self, target_probs, proposal, uniforms):
-  accepted = uniforms[:, :-1] < acceptance_probs(target_probs, proposal)
+  accepted = uniforms[:, :-1, -1] < acceptance_probs(target_probs, proposal)
   count = accepted.sum(axis=1)
   law = token.next_token_probs(target_probs, proposal, count)
   return Verdict(count, sample(law, uniforms[:, -1]))
@@ -161,7 +175,7 @@ def copy_from_the_output_alone(self, inputs, *args, propose=CopyDraft.propose):
 def first_failure_ends_the_block(self, target_probs, proposal, uniforms):
   weights = block.prefix_weights(target_probs, proposal)
   q = chain.padded_draft_probs(proposal)
-  passes = uniforms[:, :-1] < block.prefix_probs(target_probs, q, weights)
+  passes = uniforms[:, :-1, -1] < block.prefix_probs(target_probs, q, weights)
   count = chain.leading(passes & chain.is_valid(proposal))
   p = chain.law_at(target_probs, count)
   weight = jnp.take_along_axis(weights, count[:, None], axis=1)
@@ -251,6 +265,20 @@ TRAPS = [
     "verify",
     verify_with_one_uniform_twice,
     TOKEN_RULE,
+  ),
+  (
+    "one uniform for all levels",
+    distributions,
+    "sample",
+    one_uniform_for_all_levels,
+    wide_loop,
+  ),
+  (
+    "the chosen draft's entries in two wrong places",
+    TokenCache,
+    "moved",
+    two_places_swapped,
+    moved_entries,
   ),
   (
     "end of sequence unseen inside a block",

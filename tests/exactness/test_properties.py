@@ -59,7 +59,7 @@ def judged(draw, count):
   draws = rng.random((*drafts, GAMMA, 1))
   tokens = np.cumsum(draft_probs, -1) <= draws * draft_probs.sum(-1, keepdims=True)
   tokens = np.minimum(tokens.sum(-1), SIZE - 1)
-  uniforms = rng.random((ROWS, GAMMA * max(count, 1) + 1)).astype(np.float32)
+  uniforms = rng.random((ROWS, GAMMA * max(count, 1) + 1, 1)).astype(np.float32)
   uniforms[rng.random(uniforms.shape) < 0.2] = 0.0
   valid = rng.integers(0, GAMMA + 1, drafts)
   kind = Candidates if count else Proposal

@@ -23,6 +23,7 @@ from tests.exactness.enumeration import (
   target_law,
 )
 
+EXACT = ("token", "block", "kseq", "recursive")
 # name, gamma, vocabulary, candidates.
 SINGLE = [("token", 3, 4, 0), ("block", 3, 4, 0)]
 SEVERAL = [("kseq", 2, 3, 2), ("recursive", 2, 3, 2)]
@@ -33,6 +34,13 @@ LARGER = [
   ("recursive", 1, 3, 4),
   ("kseq", 2, 3, 1),
   ("recursive", 2, 3, 1),
+]
+WIDE = [
+  ("token", 1, 200, 0),
+  ("block", 1, 200, 0),
+  ("kseq", 1, 200, 2),
+  ("recursive", 1, 200, 2),
+  ("token", 1, 40_000, 0),
 ]
 SAMPLING = [
   Sampling(1.0),
@@ -76,10 +84,10 @@ def assert_exact(setting, name):
     assert difference(law, expected) < 1e-6
 
 
-def setting_of(rule, target, draft):
+def setting_of(rule, target, draft, room=4):
   name, gamma, _, candidates = rule
   judge = oracles.JUDGES[name]
-  return Setting(target, draft, judge, gamma, 4, num_candidates=candidates)
+  return Setting(target, draft, judge, gamma, room, num_candidates=candidates)
 
 
 @pytest.mark.parametrize("sampling", SAMPLING, ids=str)
@@ -99,6 +107,16 @@ def test_exact_rules_keep_it_at_the_edges(rule, kind):
 def test_exact_rules_keep_it_in_larger_settings(rule):
   target, draft = (laws.sampled(seed, rule[2], Sampling()) for seed in (4, 5))
   assert_exact(setting_of(rule, target, draft), rule[0])
+
+
+@pytest.mark.parametrize("rule", WIDE)
+def test_exact_rules_keep_it_with_many_tokens(rule):
+  """Tokens apart, in one group of the tree, and at the ends; p and q share some."""
+  size = rule[2]
+  groups = -(-size // 8)
+  target = laws.few_of_many(4, [1, 2 + groups, size - 1], size)
+  draft = laws.few_of_many(5, [1, 2, 2 + groups], size)
+  assert_exact(setting_of(rule, target, draft, room=2), rule[0])
 
 
 @pytest.mark.parametrize("draft", [laws.sampled(2, 4, GREEDY), laws.on([0, 2, 3], 4)])
@@ -169,8 +187,7 @@ def test_block_verification_accepts_at_least_as_much():
 
 
 def test_rules_state_their_guarantee():
-  exact = ["token", "block", "kseq", "recursive"]
-  assert all(RULES[name].guarantee is Guarantee.EXACT for name in exact)
+  assert all(RULES[name].guarantee is Guarantee.EXACT for name in EXACT)
   assert RULES["greedy"].guarantee is Guarantee.GREEDY_EXACT
   assert RULES["lenient"].guarantee is Guarantee.BOUNDED
   assert RULES["typical"].guarantee is Guarantee.LOSSY

@@ -34,6 +34,12 @@ def proposal_after(draft, p, q):
   return target_probs, Proposal(jnp.array([draft]), draft_probs, valid)
 
 
+def verify(target_probs, proposal, uniforms):
+  """The verdict under one uniform a decision: V is small."""
+  uniforms = jnp.asarray(uniforms, jnp.float32)[..., None]
+  return RULES["token"].verify(target_probs, proposal, uniforms)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_verify_accepts_below_the_ratio_and_stops_at_the_first_failure(seed):
   gamma = 3
@@ -48,7 +54,7 @@ def test_verify_accepts_below_the_ratio_and_stops_at_the_first_failure(seed):
       expected = n
       while expected < gamma and ratios[expected] == 1.0:
         expected += 1
-      verdict = RULES["token"].verify(target_probs, proposal, jnp.asarray(uniforms))
+      verdict = verify(target_probs, proposal, uniforms)
       assert int(verdict.num_accepted[0]) == expected
 
 
@@ -56,7 +62,7 @@ def test_a_token_that_the_target_excludes_is_rejected_even_at_uniform_zero():
   p = {(): np.array([0.0, 0.5, 0.5]), (0,): np.ones(3) / 3}
   q = {(): np.array([1.0, 0.0, 0.0])}
   target_probs, proposal = proposal_after((0,), p, q)
-  verdict = RULES["token"].verify(target_probs, proposal, jnp.zeros((1, 2)))
+  verdict = verify(target_probs, proposal, np.zeros((1, 2)))
   assert int(verdict.num_accepted[0]) == 0
   assert int(verdict.next_token[0]) == 1
 
@@ -65,7 +71,7 @@ def test_tokens_beyond_num_valid_are_never_accepted_and_the_next_one_is_a_bonus(
   p, _ = random_laws(seed=1, gamma=3)
   target_probs, proposal = proposal_after((0, 1, 2), p, p)
   proposal = proposal.replace(num_valid=jnp.array([1]))
-  verdict = RULES["token"].verify(target_probs, proposal, jnp.zeros((1, 4)))
+  verdict = verify(target_probs, proposal, np.zeros((1, 4)))
   assert int(verdict.num_accepted[0]) == 1
   bonus = next_token_probs(target_probs, proposal, verdict.num_accepted)
   np.testing.assert_allclose(bonus[0], p[(0,)], atol=1e-6)
