@@ -6,7 +6,6 @@ applies to target and draft, in T5X's order: temperature, top-k, top-p.
 """
 
 import dataclasses
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -178,7 +177,10 @@ def draws_per_token(vocab_size: int) -> int:
   >>> [draws_per_token(size) for size in (8, 9, 32128, 250112)]
   [1, 2, 5, 6]
   """
-  return next(n for n in itertools.count(1) if _BRANCHES**n >= vocab_size)
+  levels = 1
+  while _BRANCHES**levels < vocab_size:
+    levels += 1
+  return levels
 
 
 def _descend(masses, uniforms, least):
