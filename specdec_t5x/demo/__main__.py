@@ -41,7 +41,7 @@ def run(pair: recipe.DemoPair, inputs: int) -> None:
   with steps.step("Decode the test set with and without speculation", "about 1 min"):
     same = _run_commands(pair)
   with steps.step(
-    f"Compare on {inputs} inputs, batch 1, all programs in turn", "about 1 min"
+    f"Compare on {inputs} inputs, batch 1, all programs in turn", "about 2 min"
   ):
     from specdec_t5x.demo import comparison
 
