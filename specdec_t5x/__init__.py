@@ -9,7 +9,12 @@ target, draft, "vocabulary.model")
 
 __version__ = "0.1.0"
 
-_API = ("generate", "load_model", "Generation", "Model", "Sampling")
+_API = (
+  *("generate", "load_model", "Generation", "Model", "Sampling"),
+  # What a drafter or a rule of one's own is made of (examples/).
+  *("Drafter", "Rule", "Guarantee", "Proposal", "Verdict", "Tree"),
+  *("Speculation", "step"),
+)
 
 
 def __getattr__(name: str):

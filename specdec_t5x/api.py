@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,11 +13,22 @@ import numpy as np
 import sentencepiece
 from jaxtyping import Array, Int
 
-from specdec_t5x import assemble
 from specdec_t5x.core.checks import check_decoded, is_whole
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
+from specdec_t5x.core.rules import get_rule
+from specdec_t5x.core.tree import Tree as Tree
+from specdec_t5x.core.types import Guarantee as Guarantee
+from specdec_t5x.core.types import Proposal as Proposal
+from specdec_t5x.core.types import Rule
+from specdec_t5x.core.types import Verdict as Verdict
+from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import Decoded, row_keys
+from specdec_t5x.decoding.step import Speculation as Speculation
+from specdec_t5x.decoding.step import step as step
+from specdec_t5x.drafters.policies import Policy
+from specdec_t5x.drafters.registry import get_drafter
 from specdec_t5x.network.config import NetworkConfig
 from specdec_t5x.network.functional import (
   Network,
@@ -25,7 +36,7 @@ from specdec_t5x.network.functional import (
   network_config,
   network_for,
 )
-from specdec_t5x.network.ngram import NgramConfig, NgramTable
+from specdec_t5x.network.ngram import NgramConfig
 
 DecodeFn = Callable[[Any, jax.Array, jax.Array], Decoded]
 
@@ -90,20 +101,23 @@ def load_model(
 def generate(
   inputs: Sequence[str],
   target: Model,
-  draft: Model | None,
+  draft: Model | Mapping[str, Model] | None,
   vocabulary: str,
   *,
-  gamma: int = 5,
+  drafter: Drafter | str | None = None,
+  rule: Rule | str = "token",
+  gamma: int | None = None,
+  num_candidates: int = 1,
+  policy: Policy | str = "fixed",
   sampling: Sampling = GREEDY,
   max_length: int = 128,
   batch_size: int = 16,
   seed: int = 0,
-  **speculation,
 ) -> list[Generation]:
   """Decodes texts from a target with the help of a draft.
 
   The outputs are the target's own, token for token when greedy, in law when sampled,
-  unless `verification` is 'lenient' or 'typical', of which a warning reminds.
+  unless `rule` is 'lenient' or 'typical', of which a warning reminds.
 
   Args:
     inputs: texts, with whatever prefix the models were trained with; the prompts that
@@ -112,14 +126,18 @@ def generate(
     draft: the model that drafts, or a table of n-grams; None decodes one token a call,
       or copies with drafter="copy".
     vocabulary: path of the SentencePiece model that both were trained with.
-    gamma: length of a draft, in tokens; at most max_length - 1.
+    drafter: how tokens are drafted: an object of `specdec_t5x.drafters` or of yours,
+      or a name: 'draft_model', 'ngram', 'copy'; by default `draft` drafts.
+    rule: which drafted tokens stand: an object or a name of `core.rules.RULES`.
+    gamma: length of a named drafter's draft, in tokens; 5 by default.
+    num_candidates: independent drafts an iteration, of a named drafter.
+    policy: how long a named drafter's drafts are: 'fixed', 'confidence', or an object
+      of `drafters.policies`.
     sampling: temperature, top-k, top-p.
     max_length: room for an output, in tokens.
     batch_size: inputs decoded at once, where there are as many.
     seed: of the sampling; an input's samples depend on it and the input's place in
       `inputs`, not on batch_size.
-    **speculation: further settings of `assemble.Pair`, such as verification="block" or
-      gamma_policy="confidence".
 
   Raises:
     ValueError: where a setting is bad, target and draft differ in vocabulary, or the
@@ -130,14 +148,13 @@ def generate(
   # A prompt goes on; what an encoder reads ends.
   end = [] if is_decoder_only(target.network) else [processor.eos_id()]
   ids = [[*processor.encode(text), *end] for text in inputs]
-  network, params = together(target, draft, gamma, **speculation)
-  if isinstance(network, assemble.Pair):
-    network.check_room(max_length)
-    guarantee = network.rule(sampling)[0].guarantee
-    if not guarantee.keeps_the_law:
-      message = f"{guarantee.name}: the outputs keep {guarantee.value}."
-      warnings.warn(message, stacklevel=2)
-  run = compiled(network, sampling, max_length, processor.eos_id())
+  words = {"gamma": gamma, "num_candidates": num_candidates, "policy": policy}
+  decoder, params = together(target, draft, drafter, rule, **words)
+  decoder.check(sampling, max_length, 1)
+  if not decoder.guarantee.keeps_the_law:
+    message = f"{decoder.guarantee.name}: the outputs keep {decoder.guarantee.value}."
+    warnings.warn(message, stacklevel=2)
+  run = compiled(decoder, sampling, max_length, processor.eos_id())
   outputs, rows = [], min(batch_size, max(len(ids), 1))
   # 32 bits, under jax_enable_x64 too: the same numbers, and so the same outputs.
   with jax.enable_x64(False):
@@ -190,50 +207,65 @@ def padded_batches(
 
 
 def together(
-  target: Model, draft: Model | None, gamma: int, **settings
-) -> tuple[assemble.Pair | Network, Any]:
-  """Returns the network or pair that decodes, and its parameters.
+  target: Model,
+  draft: Model | Mapping[str, Model] | None,
+  drafter: Drafter | str | None = None,
+  rule: Rule | str = "token",
+  **words: Any,
+) -> tuple[Decoder, Mapping[str, Any]]:
+  """Returns the decoder of some models, and its parameters.
 
   Args:
     target: the model whose law is kept.
-    draft: the model that drafts, or a table of n-grams; None for plain decoding, or
-      with drafter="copy".
-    gamma: length of a draft, in tokens.
-    **settings: further ones of `assemble.Pair`.
+    draft: the model that drafts, or those of a drafter's networks by their names; None
+      for plain decoding, or for a drafter without a network.
+    drafter: as `generate`'s.
+    rule: as `generate`'s.
+    **words: of a named drafter: gamma, num_candidates, policy.
 
   Raises:
-    ValueError: where settings of speculation are given without a draft.
+    ValueError: where settings of speculation are given without a draft, or there are
+      other networks than the drafter needs.
   """
-  if settings.get("drafter") == "copy":
-    network = draft and draft.network
-    pair = assemble.Pair(target.network, network, gamma, **settings)
-    return pair, {"target": target.params}
-  if draft is None:
-    if settings:
-      raise ValueError(
-        f"{settings} need a draft, got None. Give one, or leave them out."
-      )
-    return target.network, target.params
-  if isinstance(draft.network, NgramTable):
-    settings = {"drafter": "ngram", **settings}
-  pair = assemble.Pair(target.network, draft.network, gamma, **settings)
-  return pair, {"target": target.params, "draft": draft.params}
+  drafts = {"draft": draft} if isinstance(draft, Model) else dict(draft or {})
+  if drafter is None:
+    if draft is None:
+      _refuse_words(rule=rule, **words)
+      return PlainDecoder(target.network), {"target": target.params}
+    drafter = "draft_model"
+  network = drafts["draft"].network if "draft" in drafts else None
+  parts = get_drafter(drafter, network, **words)
+  decoder = SpeculativeDecoder(target.network, parts, get_rule(rule))
+  given = {"target": target.network, **{n: m.network for n, m in drafts.items()}}
+  if given != decoder.networks:
+    raise ValueError(
+      f"The drafter {type(parts).__name__} needs the networks "
+      f"{sorted(parts.networks)}, got other ones as draft, called {sorted(drafts)}. "
+      "Build it with the networks of the models that you pass."
+    )
+  params = {name: model.params for name, model in drafts.items()}
+  return decoder, {"target": target.params, **params}
+
+
+def _refuse_words(**words: Any) -> None:
+  """Raises a ValueError where plain decoding is given settings of speculation."""
+  defaults = {"rule": "token", "gamma": None, "num_candidates": 1, "policy": "fixed"}
+  surplus = {name: x for name, x in words.items() if x != defaults[name]}
+  if surplus:
+    raise ValueError(f"{surplus} need a draft, got None. Give one, or leave them out.")
 
 
 @functools.lru_cache(maxsize=16)
 def compiled(
-  network: assemble.Pair | Network, sampling: Sampling, max_length: int, eos_id: int
+  decoder: Decoder, sampling: Sampling, max_length: int, eos_id: int
 ) -> DecodeFn:
   """Returns the decoding program: (params, inputs [B, E], keys [R]) -> Decoded.
 
   It is compiled once for each combination of settings, whatever the parameters.
   """
-  decode = (
-    assemble.decode if isinstance(network, assemble.Pair) else (assemble.decode_plain)
-  )
   return jax.jit(
-    lambda params, inputs, keys: decode(
-      network, params, inputs, keys, sampling, max_length, eos_id
+    lambda params, inputs, keys: decoder.decode(
+      params, inputs, keys, sampling, max_length, eos_id
     )
   )
 

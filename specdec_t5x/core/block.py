@@ -4,16 +4,19 @@ Source: Sun et al., arXiv 2403.10444, algorithm 2 (there M_b is the target, M_s 
 draft).
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
 from specdec_t5x.core.distributions import residual, sample
-from specdec_t5x.core.types import Guarantee, Proposal, Verdict
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 
-class BlockVerification:
+@dataclasses.dataclass(frozen=True)
+class Block(Rule):
   """Accepts the longest prefix x_1 .. x_i whose own test succeeds.
 
   With w_0 = 1 and w_i = min(1, w_(i-1) p(x_i) / q(x_i)), prefix i passes with
@@ -24,20 +27,18 @@ class BlockVerification:
   """
 
   guarantee = Guarantee.EXACT
-  takes_candidates = False
-  accepts_by_mass = False
 
   def verify(
     self,
-    target_probs: Float[Array, "B K V"],
+    target_probs: Float[Array, "B N V"],
     proposal: Proposal,
-    uniforms: Float[Array, "B K L"],
+    uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a prefix and samples what follows it; see `core.types.Rule`."""
     weights = prefix_weights(target_probs, proposal)
-    draft_probs = chain.padded_draft_probs(proposal)
+    draft_probs = chain.padded_draft_probs(proposal, target_probs.shape[-1])
     passes = uniforms[:, :-1, -1] < prefix_probs(target_probs, draft_probs, weights)
-    passes &= chain.is_valid(proposal)
+    passes &= proposal.is_valid
     lengths = jnp.arange(1, passes.shape[1] + 1)
     num_accepted = jnp.where(passes, lengths, 0).max(axis=1)
     p = chain.law_at(target_probs, num_accepted)
@@ -47,11 +48,11 @@ class BlockVerification:
 
 
 def prefix_weights(
-  target_probs: Float[Array, "B K V"], proposal: Proposal
-) -> Float[Array, "B K"]:
+  target_probs: Float[Array, "B N V"], proposal: Proposal
+) -> Float[Array, "B N"]:
   """Returns w_0 .. w_G, the weights of the draft's prefixes."""
   p = chain.drafted_probs(target_probs, proposal)
-  q = chain.drafted_probs(proposal.draft_probs, proposal)
+  q = proposal.drafted_probs()
 
   def grow(weight, probs):
     p, q = probs
@@ -64,9 +65,9 @@ def prefix_weights(
 
 
 def prefix_probs(
-  target_probs: Float[Array, "B K V"],
-  draft_probs: Float[Array, "B K V"],
-  weights: Float[Array, "B K"],
+  target_probs: Float[Array, "B N V"],
+  draft_probs: Float[Array, "B N V"],
+  weights: Float[Array, "B N"],
 ) -> Float[Array, "B G"]:
   """Returns h_1 .. h_G, the chance that each prefix passes its own test.
 

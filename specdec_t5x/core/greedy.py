@@ -4,31 +4,46 @@ Source: Stern et al., arXiv 1811.03115, section 3 (exact match); at temperature 
 algorithm 1 of Leviathan et al.
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec_t5x.core import chain
-from specdec_t5x.core.distributions import argmax
-from specdec_t5x.core.types import Guarantee, Proposal, Verdict
+from specdec_t5x.core.distributions import Sampling, argmax
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 
-class GreedyVerification:
-  """Accepts each drafted x that is argmax p, until one is not."""
+@dataclasses.dataclass(frozen=True)
+class Greedy(Rule):
+  """Accepts each drafted x that is argmax p after an accepted parent."""
 
   guarantee = Guarantee.GREEDY_EXACT
-  takes_candidates = False
-  accepts_by_mass = True
+  takes_trees = True
+  alpha_is_mass = True
+  reads_laws = False
+
+  def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
+    """Refuses to sample."""
+    if not sampling.greedy:
+      raise ValueError(
+        f"VERIFICATION='greedy' needs TEMPERATURE=0, got {sampling.temperature}: it "
+        "gives the target's greedy output. To sample use 'token' or 'block'."
+      )
+    return self, sampling
 
   def verify(
     self,
-    target_probs: Float[Array, "B K V"],
+    target_probs: Float[Array, "B N V"],
     proposal: Proposal,
-    uniforms: Float[Array, "B K L"],
+    uniforms: Float[Array, "B N L"],
   ) -> Verdict:
-    """Accepts a prefix; the next token is argmax p after it. No draw is used."""
+    """Accepts a path; the next token is argmax p after it. No draw is used."""
     del uniforms
-    best = argmax(target_probs)
-    accepted = (proposal.tokens == best[:, :-1]) & chain.is_valid(proposal)
-    num_accepted = chain.leading(accepted)
-    next_token = jnp.take_along_axis(best, num_accepted[:, None], axis=1)[:, 0]
-    return Verdict(num_accepted, next_token)
+    best, tree = argmax(target_probs), proposal.tree
+    matches = (proposal.tokens == tree.of_parents(best)) & proposal.is_valid
+    fails = jnp.pad(~matches, ((0, 0), (1, 0)))
+    accepted = ~(tree.sees & fails[:, None]).any(axis=-1)
+    # Of siblings that are the same token the one whose children go on.
+    last = jnp.argmax(jnp.where(accepted, tree.depths, -1), axis=1)
+    next_token = jnp.take_along_axis(best, last[:, None], axis=1)[:, 0]
+    return Verdict(last, next_token)

@@ -9,13 +9,13 @@ from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
 from specdec_t5x.core.checks import is_probability
-from specdec_t5x.core.distributions import argmax, sample
+from specdec_t5x.core.distributions import Sampling, argmax, sample
 from specdec_t5x.core.token import next_token_probs
-from specdec_t5x.core.types import Guarantee, Proposal, Verdict
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
-class LenientVerification:
+class Lenient(Rule):
   """Accepts each drafted x with probability min(1, p(x) / (l q(x))).
 
   A token then comes out with probability at most p(x) / l; alpha is
@@ -28,23 +28,27 @@ class LenientVerification:
   lenience: float = 1.0
 
   guarantee = Guarantee.BOUNDED
-  takes_candidates = False
-  accepts_by_mass = False
 
   def __post_init__(self):
     _check(self.lenience)
 
+  def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
+    """At temperature 0 the comparison is with the target's law at temperature 1."""
+    if sampling.greedy:
+      return LenientGreedy(self.lenience), Sampling(temperature=1.0)
+    return self, sampling
+
   def verify(
     self,
-    target_probs: Float[Array, "B K V"],
+    target_probs: Float[Array, "B N V"],
     proposal: Proposal,
-    uniforms: Float[Array, "B K L"],
+    uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a prefix and samples what follows it; see `core.types.Rule`."""
     p = chain.drafted_probs(target_probs, proposal)
-    q = chain.drafted_probs(proposal.draft_probs, proposal)
+    q = proposal.drafted_probs()
     accepted = uniforms[:, :-1, -1] < chain.ratio(p, self.lenience * q)
-    num_accepted = chain.leading(accepted & chain.is_valid(proposal))
+    num_accepted = chain.leading(accepted & proposal.is_valid)
     # The paper leaves the residual open. That of token verification adds only to
     # tokens that are still below p, so no other one stays nearer to p.
     next_probs = next_token_probs(target_probs, proposal, num_accepted)
@@ -52,7 +56,7 @@ class LenientVerification:
 
 
 @dataclasses.dataclass(frozen=True)
-class LenientGreedyVerification:
+class LenientGreedy(Rule):
   """Lenience at temperature 0: accepts each drafted x with p(x) >= l max p.
 
   p is the target's law at temperature 1, as argmax's one-hot law leaves no room for
@@ -65,23 +69,21 @@ class LenientGreedyVerification:
   lenience: float = 1.0
 
   guarantee = Guarantee.BOUNDED
-  takes_candidates = False
-  accepts_by_mass = False
 
   def __post_init__(self):
     _check(self.lenience)
 
   def verify(
     self,
-    target_probs: Float[Array, "B K V"],
+    target_probs: Float[Array, "B N V"],
     proposal: Proposal,
-    uniforms: Float[Array, "B K L"],
+    uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a prefix; the next token is argmax p after it. No draw is used."""
     del uniforms
     p = chain.drafted_probs(target_probs, proposal)
     enough = (p > 0) & (p >= self.lenience * target_probs[:, :-1].max(axis=-1))
-    num_accepted = chain.leading(enough & chain.is_valid(proposal))
+    num_accepted = chain.leading(enough & proposal.is_valid)
     next_token = argmax(chain.law_at(target_probs, num_accepted))
     return Verdict(num_accepted, next_token)
 

@@ -1,76 +1,69 @@
 """The verification rules by name."""
 
-from specdec_t5x.core.block import BlockVerification
+import dataclasses
+from typing import Any
+
+from specdec_t5x.core.block import Block
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.greedy import GreedyVerification
-from specdec_t5x.core.lenient import LenientGreedyVerification, LenientVerification
-from specdec_t5x.core.multi import KSeqVerification, RecursiveVerification
-from specdec_t5x.core.token import TokenVerification
+from specdec_t5x.core.greedy import Greedy
+from specdec_t5x.core.kseq import KSeq
+from specdec_t5x.core.lenient import Lenient
+from specdec_t5x.core.recursive import Recursive
+from specdec_t5x.core.token import Token
+from specdec_t5x.core.traversal import Traversal
 from specdec_t5x.core.types import Guarantee, Rule
-from specdec_t5x.core.typical import TypicalVerification
+from specdec_t5x.core.typical import Typical
 
 RULES: dict[str, Rule] = {
-  "token": TokenVerification(),
-  "greedy": GreedyVerification(),
-  "block": BlockVerification(),
-  "kseq": KSeqVerification(),
-  "recursive": RecursiveVerification(),
-  "lenient": LenientVerification(),
-  "typical": TypicalVerification(),
+  "token": Token(),
+  "greedy": Greedy(),
+  "block": Block(),
+  "kseq": KSeq(),
+  "recursive": Recursive(),
+  "traversal": Traversal(),
+  "lenient": Lenient(),
+  "typical": Typical(),
 }
 
 
-def get_rule(name: str) -> Rule:
-  """Returns the rule called `name`, with its defaults.
+def get_rule(rule: Rule | str, **knobs: Any) -> Rule:
+  """Returns a rule: as it is, or the one of that name with its knobs.
+
+  Args:
+    rule: a rule of yours, or a name in `RULES`.
+    **knobs: that differ from a named rule's defaults.
 
   Raises:
-    ValueError: where there is none of that name.
+    ValueError: where there is none of that name, or it has no such knob.
   """
-  if not isinstance(name, str) or name not in RULES:
-    raise ValueError(
-      f"Unknown verification rule {name!r}; expected one of {sorted(RULES)}. Set it "
-      "with --gin.VERIFICATION."
-    )
-  return RULES[name]
-
-
-def guarantee_of(verification: str | None) -> Guarantee:
-  """Returns what a run promises: of a rule, of 'beam', or of plain decoding (None)."""
-  if verification is None:
-    return Guarantee.EXACT
-  if verification == "beam":
-    return Guarantee.GREEDY_EXACT
-  return get_rule(verification).guarantee
-
-
-def accepts_by_mass(verification: str | None) -> bool:
-  """Returns whether sum_x min(p, q) is a run's acceptance; a beam accepts levels."""
-  return verification in RULES and RULES[verification].accepts_by_mass
-
-
-def rule_for(
-  name: str, sampling: Sampling, lenience: float = 1.0
-) -> tuple[Rule, Sampling]:
-  """Returns the rule for a way of sampling, and the target's adjustment it works on.
-
-  The adjustment is `sampling` itself but for lenience at temperature 0, which
-  compares with the target's law at temperature 1.
-
-  Raises:
-    ValueError: where rule, sampling and lenience do not go together.
-  """
-  rule = get_rule(name)
-  if name == "greedy" and not sampling.greedy:
-    raise ValueError(
-      f"VERIFICATION='greedy' needs TEMPERATURE=0, got {sampling.temperature}: it "
-      "gives the target's greedy output. To sample use 'token' or 'block'."
-    )
-  if name != "lenient":
-    if lenience != 1.0:
+  if isinstance(rule, str) and rule in RULES:
+    fields = {field.name for field in dataclasses.fields(RULES[rule])}
+    surplus = sorted(set(knobs) - fields)
+    if surplus:
       raise ValueError(
-        f"LENIENCE={lenience} needs VERIFICATION='lenient', got {name!r}."
+        f"The rule {rule!r} has no {', '.join(surplus)}, got {knobs}. Its knobs are "
+        f"{sorted(fields) or 'none'}."
       )
-    return rule, sampling
-  if sampling.greedy:
-    return LenientGreedyVerification(lenience), Sampling(temperature=1.0)
-  return LenientVerification(lenience), sampling
+    return dataclasses.replace(RULES[rule], **knobs)
+  if not isinstance(rule, Rule):
+    raise ValueError(
+      f"Unknown verification rule {rule!r}; expected one of {sorted(RULES)} or a Rule. "
+      "Set it with --gin.VERIFICATION."
+    )
+  if knobs:
+    raise ValueError(f"{knobs} are knobs of named rules; set them on {rule!r}.")
+  return rule
+
+
+def rule_at(rule: Rule, sampling: Sampling) -> tuple[Rule, Sampling]:
+  """Returns what decides under `sampling`, and the adjustment of p that it reads.
+
+  At temperature 0 all that give the target's distribution are greedy verification,
+  which needs no laws.
+
+  Raises:
+    ValueError: where the rule does not go with this way of sampling.
+  """
+  if sampling.greedy and rule.guarantee is Guarantee.EXACT:
+    return Greedy(), sampling
+  return rule.at(sampling)

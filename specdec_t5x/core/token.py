@@ -4,26 +4,28 @@ Source: Leviathan et al., ICML 2023, algorithm 1; Chen et al., arXiv 2302.01318 
 write q for the target and p for the draft).
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core import chain
 from specdec_t5x.core.distributions import residual, sample
-from specdec_t5x.core.types import Guarantee, Proposal, Verdict
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 
-class TokenVerification:
+@dataclasses.dataclass(frozen=True)
+class Token(Rule):
   """Accepts each drafted x with probability min(1, p(x) / q(x)), until one fails."""
 
   guarantee = Guarantee.EXACT
-  takes_candidates = False
-  accepts_by_mass = True
+  alpha_is_mass = True
 
   def verify(
     self,
-    target_probs: Float[Array, "B K V"],
+    target_probs: Float[Array, "B N V"],
     proposal: Proposal,
-    uniforms: Float[Array, "B K L"],
+    uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a prefix and samples what follows it; see `core.types.Rule`."""
     # Strict, where the paper has r <= p/q: a uniform can be exactly 0, and a token
@@ -35,16 +37,15 @@ class TokenVerification:
 
 
 def acceptance_probs(
-  target_probs: Float[Array, "B K V"], proposal: Proposal
+  target_probs: Float[Array, "B N V"], proposal: Proposal
 ) -> Float[Array, "B G"]:
   """Returns min(1, p(x) / q(x)) of each drafted token x; 0 beyond `num_valid`."""
   p = chain.drafted_probs(target_probs, proposal)
-  q = chain.drafted_probs(proposal.draft_probs, proposal)
-  return jnp.where(chain.is_valid(proposal), chain.ratio(p, q), 0.0)
+  return jnp.where(proposal.is_valid, chain.ratio(p, proposal.drafted_probs()), 0.0)
 
 
 def next_token_probs(
-  target_probs: Float[Array, "B K V"],
+  target_probs: Float[Array, "B N V"],
   proposal: Proposal,
   num_accepted: Int[Array, "B"],
 ) -> Float[Array, "B V"]:
@@ -54,5 +55,5 @@ def next_token_probs(
   accepted whole (the bonus token).
   """
   p = chain.law_at(target_probs, num_accepted)
-  q = chain.draft_law_at(proposal, num_accepted)
+  q = chain.draft_law_at(proposal, num_accepted, p.shape[-1])
   return residual(p, q)

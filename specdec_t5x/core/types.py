@@ -8,16 +8,23 @@ token follows a draft that was accepted whole.
 Randomness comes as uniforms in [0, 1), L of them a decision. To draw a token takes the
 last ones, as many as `distributions.sample` has levels; an accept test reads the last.
 
-Shapes: B batch, G drafted tokens (gamma), K = G + 1 scored positions, C candidates, V
-vocabulary, L uniforms a decision (`distributions.LEVELS` in the loop).
+Shapes: B batch, G drafted tokens (of a chain: gamma), N = G + 1 nodes of a draft's tree
+(of a chain: positions), V vocabulary, D width of the features, L uniforms a decision
+(`distributions.LEVELS` in the loop).
 """
 
+import abc
 import enum
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import flax.struct
-from jaxtyping import Array, Float, Int
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.tree import Tree, chain
 
 
 class Guarantee(enum.Enum):
@@ -36,33 +43,53 @@ class Guarantee(enum.Enum):
 
 @flax.struct.dataclass
 class Proposal:
-  """Drafted tokens with exactly the law that they were drawn from.
+  """Drafted tokens on a tree, with exactly the law that each was drawn from.
+
+  Siblings may be independent draws from one law; or drawn without replacement, the law
+  of each then being what the ones before it left; or certain.
 
   Attributes:
-    tokens: the draft of each row.
-    draft_probs: q, the law of each token given those before it.
-    num_valid: how many of the G tokens count: fewer where a row has no room left or
-      the draft itself ended the sequence.
+    tokens: of the drafted nodes.
+    draft_probs: q, the law of each node's token given the tokens before it on its path
+      and its earlier siblings; None where the tokens are certain, no draws.
+    is_valid: which nodes count; the parent of one that does counts, too.
+    tree: of the nodes.
   """
 
   tokens: Int[Array, "B G"]
-  draft_probs: Float[Array, "B G V"]
-  num_valid: Int[Array, "B"]
+  draft_probs: Float[Array, "B G V"] | None
+  is_valid: Bool[Array, "B G"]
+  tree: Tree
 
+  @classmethod
+  def chain(
+    cls,
+    tokens: Int[Array, "B G"],
+    draft_probs: Float[Array, "B G V"] | None,
+    num_valid: Int[Array, "B"] | int,
+  ) -> "Proposal":
+    """Returns a single draft, of which the first `num_valid` tokens count."""
+    places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    is_valid = places < jnp.asarray(num_valid).reshape(-1, 1)
+    return cls(tokens, draft_probs, is_valid, chain(tokens.shape[1]))
 
-@flax.struct.dataclass
-class Candidates:
-  """C drafts of each row, drawn independently from the same law.
+  @property
+  def num_valid(self) -> Int[Array, "B"]:
+    """How many nodes of each row count: of a chain, the first ones."""
+    return self.is_valid.sum(axis=1)
 
-  Attributes:
-    tokens: the drafts of each row.
-    draft_probs: q, the law of each token given those before it in its draft.
-    num_valid: how many tokens of each draft count, as in `Proposal`.
-  """
+  def laws(self, vocab_size: int) -> Float[Array, "B G V"]:
+    """Returns q, written out where the tokens are certain."""
+    if self.draft_probs is None:
+      return jax.nn.one_hot(self.tokens, vocab_size)
+    return self.draft_probs
 
-  tokens: Int[Array, "B C G"]
-  draft_probs: Float[Array, "B C G V"]
-  num_valid: Int[Array, "B C"]
+  def drafted_probs(self) -> Float[Array, "B G"]:
+    """Returns what q gives to each drafted token."""
+    if self.draft_probs is None:
+      return jnp.ones(self.tokens.shape)
+    tokens = self.tokens[..., None]
+    return jnp.take_along_axis(self.draft_probs, tokens, axis=-1)[..., 0]
 
 
 @flax.struct.dataclass
@@ -70,50 +97,60 @@ class Verdict:
   """What the target made of a proposal.
 
   Attributes:
-    num_accepted: length of the accepted prefix, at most `num_valid`.
+    last: the last accepted node; the root where nothing was accepted. Of a chain, how
+      many tokens were accepted.
     next_token: the recovered token, or the bonus token after a whole acceptance.
-    candidate: the draft that the accepted prefix is of; None where there was but one.
   """
 
-  num_accepted: Int[Array, "B"]
+  last: Int[Array, "B"]
   next_token: Int[Array, "B"]
-  candidate: Int[Array, "B"] | None = None
 
 
-@runtime_checkable
-class Rule(Protocol):
-  """A verification rule: a pure function, its randomness given as uniforms.
+class Rule(abc.ABC):
+  """A verification rule: a frozen dataclass of its knobs, and a pure function.
 
   Attributes:
     guarantee: what it promises about the output's law.
-    takes_candidates: whether it judges `Candidates` (target_probs [B, C, K, V],
-      uniforms [B, C G + 1, L], draft by draft) or a single `Proposal`.
-    accepts_by_mass: whether it accepts a drafted token that it tries with probability
-      sum_x min(p, q), so that alpha may be estimated by that mass.
+    takes_trees: whether it judges any tree, or chains alone.
+    needs_independent: whether siblings must be independent draws from one law; else
+      they may be certain, too, or drawn without replacement.
+    alpha_is_mass: whether a tried token is accepted with probability sum min(p, q).
+    reads_laws: whether it reads more of p than argmaxes; else logits will do for p, and
+      no law of the draft is read.
   """
 
-  guarantee: Guarantee
-  takes_candidates: bool
-  accepts_by_mass: bool
+  guarantee: ClassVar[Guarantee]
+  takes_trees: ClassVar[bool] = False
+  needs_independent: ClassVar[bool] = False
+  alpha_is_mass: ClassVar[bool] = False
+  reads_laws: ClassVar[bool] = True
 
+  @abc.abstractmethod
   def verify(
     self,
-    target_probs: Float[Array, "B K V"] | Float[Array, "B C K V"],
-    proposal: Proposal | Candidates,
-    uniforms: Float[Array, "B U L"],
+    target_probs: Float[Array, "B N V"],
+    proposal: Proposal,
+    uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Decides how much of `proposal` stands, and which token follows.
 
     Args:
-      target_probs: p at each drafted position and at the one after the last.
-      proposal: the draft, or drafts.
-      uniforms: independent draws from U[0, 1), L a drafted token to test it, and L
-        for the next token.
+      target_probs: p after each node, the root first.
+      proposal: the draft.
+      uniforms: independent draws from U[0, 1): L to test each drafted node, and the
+        last L for the next token.
 
     Returns:
       The verdict.
     """
-    ...
+
+  def at(self, sampling: Sampling) -> tuple["Rule", Sampling]:
+    """Returns what decides under `sampling`, and the adjustment of p that it reads.
+
+    Raises:
+      ValueError: where the rule does not go with this way of sampling.
+    """
+    return self, sampling
 
 
 @runtime_checkable
@@ -130,59 +167,21 @@ class Cache(Protocol):
     """Returns the cache with `index` committed entries a row."""
     ...
 
-  def moved(
-    self, source: Int[Array, "B"], destination: Int[Array, "B"], size: int
+  def gathered(
+    self, sources: Int[Array, "B M"], destination: Int[Array, "B"]
   ) -> "Cache":
-    """Returns the cache with `size` entries of each row copied to another slot."""
-    ...
+    """Returns the cache with entries of each row copied from anywhere in it.
 
-  def of_rows(self, rows: Int[Array, "B"]) -> "Cache":
-    """Returns the cache whose row i has the entries of row `rows[i]`.
-
-    Rows trade entries with rows of the same input alone.
+    Args:
+      sources: the slots to copy, all read before the first is written.
+      destination: the M copies go to slots destination .. destination + M - 1.
     """
     ...
 
 
 # (cache, tokens [B, N], positions=None, tree=None) -> (logits [B, N, V], features
 # [B, N, D], cache): scores N tokens a row after the committed ones. How models reach
-# drafters and the loop. `tree` [B, N, N] says which tokens of the block each one sees
-# and `positions` [B, N] where each stands; by default the block is a chain.
+# drafters and the loop. `tree` [B, N, M] says which of the last M entries, these N
+# among them, each of the N sees, and `positions` [B, M] where the entries stand; by
+# default the block is a chain.
 ExtendFn = Callable[..., tuple[Float[Array, "B N V"], Float[Array, "B N D"], Cache]]
-
-
-@runtime_checkable
-class Drafter(Protocol):
-  """A way to propose tokens. Its state is any pytree; the loop only carries it."""
-
-  def propose(
-    self,
-    state: Any,
-    sequences: Int[Array, "B S"],
-    lengths: Int[Array, "B"],
-    uniforms: Float[Array, "B G L"],
-  ) -> tuple[Proposal, Any]:
-    """Drafts the tokens that follow the first `lengths` of each sequence.
-
-    Args:
-      state: of this drafter.
-      sequences: start token and output so far, of any content beyond `lengths`.
-      lengths: how many tokens of each row are known, at least 1.
-      uniforms: independent draws from U[0, 1), L a drafted token.
-
-    Returns:
-      The proposal and the state after it.
-    """
-    ...
-
-  def commit(
-    self, state: Any, verdict: Verdict, features: Float[Array, "B K D"]
-  ) -> Any:
-    """Returns the state once the target has judged the last proposal.
-
-    Args:
-      state: as `propose` left it.
-      verdict: what became of the proposal.
-      features: the target's, at the last known token and at each drafted one.
-    """
-    ...

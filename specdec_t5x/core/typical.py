@@ -11,11 +11,11 @@ from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
 from specdec_t5x.core.distributions import sample
-from specdec_t5x.core.types import Guarantee, Proposal, Verdict
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
-class TypicalVerification:
+class Typical(Rule):
   """Accepts each drafted x with p(x) > min(epsilon, delta exp(-H(p))).
 
   At temperature 0 p is one-hot and only the target's own token passes.
@@ -29,19 +29,17 @@ class TypicalVerification:
   delta: float = 0.3
 
   guarantee = Guarantee.LOSSY
-  takes_candidates = False
-  accepts_by_mass = False
 
   def verify(
     self,
-    target_probs: Float[Array, "B K V"],
+    target_probs: Float[Array, "B N V"],
     proposal: Proposal,
-    uniforms: Float[Array, "B K L"],
+    uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a prefix and samples the next token from p after it."""
     p = chain.drafted_probs(target_probs, proposal)
     entropy = entr(target_probs[:, :-1]).sum(axis=-1)
     threshold = jnp.minimum(self.epsilon, self.delta * jnp.exp(-entropy))
-    num_accepted = chain.leading((p > threshold) & chain.is_valid(proposal))
+    num_accepted = chain.leading((p > threshold) & proposal.is_valid)
     next_probs = chain.law_at(target_probs, num_accepted)
     return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))

@@ -24,7 +24,7 @@ padding and `max_length` have to be the same, too: they are part of the shapes.
 import jax
 import jax.numpy as jnp
 
-from specdec_t5x.core.distributions import Sampling, draw
+from specdec_t5x.core.distributions import Sampling, argmax, certain_log_prob, draw
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.generate import LoopFn
 from specdec_t5x.decoding.state import Decoded, DecodeState, no_info
@@ -65,18 +65,17 @@ def generate_plain(
     logits, _, cache = extend(state.target_cache, tokens)
     # Behind a barrier, or the compiler may drop the fillers' rows from the products.
     logits = jax.lax.optimization_barrier(logits)
-    token, probs = draw(logits[:, 0], sampling, state.uniforms(1)[:, 0])
+    token, log_prob = _next(logits[:, 0], sampling, state)
     live = ~state.ended
     lengths = state.lengths + live
     is_full = live >= state.room(max_length)
     # An ended row writes its own last token again.
     token = jnp.where(live, token, state.last_tokens())
-    log_prob = jnp.where(live, jnp.log(probs[rows, token]), 0.0)
     return state.replace(
       sequences=state.sequences.at[rows, lengths - 1].set(token),
       lengths=lengths,
       ended=state.ended | (token == eos_id) | is_full,
-      scores=state.scores + log_prob,
+      scores=state.scores + jnp.where(live, log_prob, 0.0),
       iteration=state.iteration + 1,
       target_cache=cache.at(lengths - 1),
     )
@@ -87,3 +86,11 @@ def generate_plain(
     target_calls=emitted, emitted=emitted, log_prob=state.scores
   )
   return Decoded(state.outputs(max_length), state.scores, statistics)
+
+
+def _next(logits, sampling, state):
+  """Returns the next token of each row, and its log-probability."""
+  if sampling.greedy:
+    return argmax(logits).astype(jnp.int32), certain_log_prob(logits)
+  token, probs = draw(logits, sampling, state.uniforms(1)[:, 0])
+  return token, jnp.log(jnp.take_along_axis(probs, token[:, None], axis=1)[:, 0])

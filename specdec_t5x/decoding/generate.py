@@ -35,7 +35,7 @@ def generate(
 
   rows = state.lengths.shape[0]
   state, statistics = loop(unfinished, iterate, (state, no_info(rows)))
-  return Decoded(state.outputs(spec.max_length), state.scores, statistics)
+  return Decoded(state.outputs(spec.context.max_length), state.scores, statistics)
 
 
 def python_loop(condition, body, carry):

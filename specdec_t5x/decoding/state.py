@@ -77,7 +77,8 @@ class StepInfo:
     accepted: drafted tokens that entered the output.
     acceptance_positions: drafted tokens that were tried: the accepted ones and the
       first rejected one.
-    acceptance_mass: sum of beta = sum_x min(p(x), q(x)) over the tried positions.
+    acceptance_mass: sum of beta = sum_x min(p(x), q(x)) over the tried positions of a
+      chain; of other trees 0.
     emitted: tokens that the row gained.
     log_prob: log-probability of the gained tokens under the target's adjusted law.
   """

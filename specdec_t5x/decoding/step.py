@@ -1,7 +1,7 @@
 """One iteration of speculative decoding: draft, score, verify, commit.
 
 Source: Leviathan et al., ICML 2023, algorithm 1.
-Shapes: B rows, G gamma, K = G + 1, V vocabulary, S sequence buffer.
+Shapes: B rows, G drafted nodes, N = G + 1, D the tree's depth, K = D + 1, V vocabulary.
 """
 
 import dataclasses
@@ -10,16 +10,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core.distributions import Sampling, acceptance_mass, adjusted_probs
-from specdec_t5x.core.types import (
-  Candidates,
-  Drafter,
-  ExtendFn,
-  Proposal,
-  Rule,
-  Verdict,
+from specdec_t5x.core import chain
+from specdec_t5x.core.distributions import (
+  Sampling,
+  acceptance_mass,
+  adjusted_probs,
+  certain_log_prob,
 )
-from specdec_t5x.decoding import candidates, widths
+from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Rule, Verdict
+from specdec_t5x.decoding import widths
+from specdec_t5x.decoding.drafter import Context, Drafter
 from specdec_t5x.decoding.state import DecodeState, StepInfo
 
 
@@ -28,136 +28,169 @@ class Speculation:
   """How to decode: everything that is fixed when the program is compiled.
 
   Attributes:
-    extend: the target model.
-    drafter: proposes gamma tokens an iteration.
-    rule: decides which of them stand.
+    drafter: proposes tokens.
+    rule: decides which of them stand; as `core.rules.rule_at` gives it.
     sampling: the adjustment of the target's law that the rule works on (the drafter
-      has the same, but for greedy lenience; see `core.rules.rule_for`).
-    gamma: length of a draft, in tokens.
-    max_length: room for the output, in tokens.
-    eos_id: the token that ends a sequence.
-    num_candidates: drafts an iteration; more than one only for a rule that takes them.
-    widths: the block widths that the target may be called with, where drafts differ in
-      length (`decoding.widths`); none is always gamma + 1.
+      has the same, but for greedy lenience).
+    context: the networks, and what the drafter is given.
   """
 
-  extend: ExtendFn
   drafter: Drafter
   rule: Rule
   sampling: Sampling
-  gamma: int
-  max_length: int
-  eos_id: int
-  num_candidates: int = 1
-  widths: tuple[int, ...] = ()
+  context: Context
 
 
 def step(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
-  """Extends every live row by one to gamma + 1 tokens.
+  """Extends every live row by one token, and by those that were drafted and accepted.
 
   One call of the target scores the last known token and the whole draft.
   """
-  drafted = spec.gamma * spec.num_candidates
-  uniforms = state.uniforms(2 * drafted + 1)
+  size = spec.drafter.tree.size
+  uniforms = state.uniforms(2 * size + 1)
   proposal, drafter_state = spec.drafter.propose(
-    state.drafter_state, state.sequences, state.lengths, uniforms[:, :drafted]
+    spec.context, state, uniforms[:, :size]
   )
-  proposal = limit(proposal, state.room(spec.max_length), spec.eos_id)
-  # The last known token was never fed to the target: it heads the block.
-  cache, last = state.target_cache.at(state.lengths - 1), state.last_tokens()
-  logits, features, cache = _score(spec, cache, last, proposal)
-  target_probs = adjusted_probs(logits, spec.sampling)
-  verdict = spec.rule.verify(target_probs, proposal, uniforms[:, drafted:])
-  num_drafted = proposal.num_valid.reshape(last.size, -1).sum(axis=1)
-  if spec.rule.takes_candidates:
-    proposal, target_probs, features, cache = candidates.choose(
-      proposal, target_probs, features, cache, state.lengths, verdict.candidate
-    )
+  proposal = limit(proposal, state.room(spec.context.max_length), spec.context.eos_id)
+  logits, features, cache = _score(spec, state, proposal)
+  laws = adjusted_probs(logits, spec.sampling) if spec.rule.reads_laws else logits
+  verdict = spec.rule.verify(laws, proposal, uniforms[:, size:])
   state = state.replace(
-    target_cache=cache,
-    drafter_state=spec.drafter.commit(drafter_state, verdict, features),
+    target_cache=_keep_path(cache, state.lengths, proposal, verdict),
+    drafter_state=spec.drafter.commit(spec.context, drafter_state, verdict, features),
   )
-  state, info = commit(spec, state, proposal, target_probs, verdict)
-  return state, info.replace(drafted=num_drafted * info.target_calls)
+  return commit(spec, state, proposal, laws, verdict)
 
 
-def limit(
-  proposal: Proposal | Candidates, room: Int[Array, "B"], eos_id: int
-) -> Proposal | Candidates:
+def limit(proposal: Proposal, room: Int[Array, "B"], eos_id: int) -> Proposal:
   """Returns the proposal cut to what can count.
 
   Nothing follows an end of sequence, and a row with room for n tokens takes at most
   n - 1 drafted ones, for the target always adds one.
   """
-  is_eos = proposal.tokens == eos_id
-  gamma = proposal.tokens.shape[-1]
-  through_eos = jnp.where(is_eos.any(axis=-1), is_eos.argmax(axis=-1) + 1, gamma)
-  room = room.reshape(-1, *[1] * (through_eos.ndim - 1))
-  num_valid = jnp.minimum(proposal.num_valid, jnp.minimum(through_eos, room - 1))
-  return proposal.replace(num_valid=jnp.maximum(num_valid, 0))
+  tree = proposal.tree
+  depths = jnp.broadcast_to(tree.depths, (room.size, tree.size + 1))[:, 1:]
+  may_count = proposal.is_valid & (depths < room[:, None])
+  # A node counts where it may, and so may its ancestors, none of which is an end.
+  ends = jnp.pad(proposal.tokens == eos_id, ((0, 0), (1, 0)))
+  drops = jnp.pad(~may_count, ((0, 0), (1, 0)))
+  above = tree.sees & ~jnp.eye(tree.size + 1, dtype=bool)
+  dropped = (tree.sees & drops[:, None]).any(-1) | (above & ends[:, None]).any(-1)
+  return proposal.replace(is_valid=~dropped[:, 1:])
 
 
-def _score(spec, cache, last, proposal):
-  if spec.rule.takes_candidates:
-    return candidates.score(spec.extend, cache, last, proposal)
-  if spec.widths:
-    return widths.score(spec.widths, spec.extend, cache, last, proposal)
-  return score_chain(spec.extend, cache, last, proposal)
-
-
-def score_chain(extend: ExtendFn, cache, last: Int[Array, "B"], proposal: Proposal):
+def _score(spec: Speculation, state: DecodeState, proposal: Proposal):
   """Scores the last known token and the draft in one call of the target.
 
   Returns:
-    Logits [B, K, V], features [B, K, D] and the cache.
+    Logits [B, N, V], features [B, N, D] and the cache.
   """
-  return extend(cache, jnp.concatenate([last[:, None], proposal.tokens], axis=1))
+  # The last known token was never fed to the target: it heads the block.
+  cache = state.target_cache.at(state.lengths - 1)
+  extend, tree = spec.context.target, proposal.tree
+  if tree.is_chain and spec.drafter.varies:
+    return widths.score(extend, cache, state.last_tokens(), proposal)
+  return score(extend, cache, state.last_tokens(), proposal)
+
+
+def score(extend: ExtendFn, cache: Cache, last: Int[Array, "B"], proposal: Proposal):
+  """Scores the tree in one call: `last`, its root, and the drafted tokens.
+
+  Returns:
+    Logits [B, N, V], features [B, N, D] and the cache.
+  """
+  block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
+  tree = proposal.tree
+  if tree.is_chain:
+    return extend(cache, block)
+  sees = jnp.broadcast_to(tree.sees, (*block.shape, block.shape[1]))
+  return extend(cache, block, cache.index[:, None] + tree.depths, sees)
+
+
+def _keep_path(cache, lengths, proposal, verdict) -> Cache:
+  """Returns the cache with the accepted path's entries where a chain's would be."""
+  if proposal.tree.is_chain:
+    return cache
+  path = proposal.tree.path(verdict.last)[:, 1:]
+  return cache.gathered(lengths[:, None] - 1 + path, lengths)
 
 
 def commit(
   spec: Speculation,
   state: DecodeState,
   proposal: Proposal,
-  target_probs: Float[Array, "B K V"],
+  target_probs: Float[Array, "B N V"],
   verdict: Verdict,
 ) -> tuple[DecodeState, StepInfo]:
   """Appends the accepted tokens and the one after them to each live row."""
-  live = ~state.ended
-  accepted = verdict.num_accepted
-  positions = jnp.arange(spec.gamma + 1)
-  padded = jnp.pad(proposal.tokens, ((0, 0), (0, 1)))
+  live, tree = ~state.ended, proposal.tree
+  accepted, path = tree.depth_of(verdict.last), tree.path(verdict.last)
+  places = jnp.arange(path.shape[1])
+  drafted = jnp.take_along_axis(proposal.tokens, path[:, 1:] - 1, axis=1)
   tokens = jnp.where(
-    positions < accepted[:, None], padded, verdict.next_token[:, None]
+    places < accepted[:, None],
+    jnp.pad(drafted, ((0, 0), (0, 1))),
+    verdict.next_token[:, None],
   ).astype(jnp.int32)
   # An accepted end of sequence takes no recovered or bonus token after it.
-  ends = (tokens == spec.eos_id) & (positions <= accepted[:, None])
+  ends = (tokens == spec.context.eos_id) & (places <= accepted[:, None])
   emitted = jnp.where(ends.any(axis=1), ends.argmax(axis=1) + 1, accepted + 1) * live
-  is_emitted = positions < emitted[:, None]
+  is_emitted = places < emitted[:, None]
   tokens = jnp.where(is_emitted, tokens, 0)
 
-  lengths = state.lengths + emitted
-  probs = jnp.take_along_axis(target_probs, tokens[..., None], axis=-1)[..., 0]
-  log_prob = jnp.where(is_emitted, jnp.log(probs), 0.0).sum(axis=1)
-  is_full = emitted >= state.room(spec.max_length)
+  at = jnp.arange(live.size)[:, None], path
+  if spec.rule.reads_laws:
+    log_probs = jnp.log(target_probs[(*at, tokens)])
+  else:
+    log_probs = certain_log_prob(target_probs)[at]
+  log_prob = jnp.where(is_emitted, log_probs, 0.0).sum(axis=1)
+  is_full = emitted >= state.room(spec.context.max_length)
   new_state = state.replace(
     sequences=_append(state.sequences, tokens, state.lengths),
-    lengths=lengths,
+    lengths=state.lengths + emitted,
     ended=state.ended | ends.any(axis=1) | is_full,
     scores=state.scores + log_prob,
     iteration=state.iteration + 1,
   )
-  tried = jnp.minimum(accepted + 1, proposal.num_valid) * live
-  beta = acceptance_mass(target_probs[:, :-1], proposal.draft_probs)
+  parents = jnp.broadcast_to(jnp.asarray(tree.parents), proposal.tokens.shape)
+  has_next = (parents == verdict.last[:, None]) & proposal.is_valid
+  tried = (accepted + has_next.any(axis=1)) * live
   info = StepInfo(
     target_calls=live.astype(jnp.int32),
     drafted=proposal.num_valid * live,
     accepted=accepted * live,
     acceptance_positions=tried,
-    acceptance_mass=jnp.where(positions[:-1] < tried[:, None], beta, 0.0).sum(axis=1),
+    acceptance_mass=_mass(spec, target_probs, proposal, accepted * live, tried),
     emitted=emitted,
     log_prob=log_prob,
   )
   return new_state, info
+
+
+def _mass(spec, target_probs, proposal, accepted, tried) -> Float[Array, "B"]:
+  """Returns the sum of min(p, q) over the tried tokens; of trees, which have none, 0.
+
+  It is NaN where a law of the draft's was.
+  """
+  # A certain token is -1 where there was none to take.
+  no_law = proposal.tokens < 0
+  if not spec.rule.reads_laws:
+    mass = accepted.astype(jnp.float32)
+  elif proposal.tree.is_chain:
+    mass = _mass_of_chain(target_probs, proposal, tried)
+  else:
+    mass, no_law = 0.0, no_law | jnp.isnan(proposal.drafted_probs())
+  is_lost = (no_law & proposal.is_valid).any(axis=1) & (tried > 0)
+  return jnp.where(is_lost, jnp.nan, mass)
+
+
+def _mass_of_chain(target_probs, proposal, tried):
+  if proposal.draft_probs is None:
+    beta = chain.drafted_probs(target_probs, proposal)
+  else:
+    beta = acceptance_mass(target_probs[:, :-1], proposal.draft_probs)
+  is_tried = jnp.arange(proposal.tree.size) < tried[:, None]
+  return jnp.where(is_tried, beta, 0.0).sum(axis=1)
 
 
 def _append(sequences, tokens, lengths):

@@ -26,7 +26,6 @@ def narrowest(widths: tuple[int, ...], num_valid: Int[Array, "B"]) -> Int[Array,
 
 
 def score(
-  widths: tuple[int, ...],
   extend: ExtendFn,
   cache,
   last: Int[Array, "B"],
@@ -39,6 +38,7 @@ def score(
     beyond the width: no rule reads a position after `num_valid`.
   """
   block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
+  widths = block_widths(proposal.tree.size)
   chosen = narrowest(widths, proposal.num_valid)
   logits, features = jax.eval_shape(lambda *args: extend(*args)[:2], cache, block)
   zeros = lambda shape: jnp.zeros(shape.shape, shape.dtype)

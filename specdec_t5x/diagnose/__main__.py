@@ -38,6 +38,7 @@ from specdec_t5x.demo.recipe import ENDE
 from specdec_t5x.demo.tasks import ENDE_SIZES
 from specdec_t5x.diagnose.divergence import DIFFERENT, Report
 from specdec_t5x.diagnose.recording import Settings, compare
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.tables import aligned
 from specdec_t5x.trace.iterations import pieces
@@ -106,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
   add("--input", metavar="FILE", help="an example a line (the demo's test set)")
   add("--examples", type=int, help="the first so many (100 of the demo's, or all)")
   add("--prefix", help="before each line ('' with --input, else the demo task's)")
-  add("--gamma", type=int, default=ENDE.gamma, help="tokens drafted (%(default)s)")
+  add("--gamma", type=int, default=DEFAULT_GAMMA, help="tokens drafted (%(default)s)")
   add("--max_length", type=int, default=128, help="room for an output (%(default)s)")
   add("--batch_size", type=int, default=16, help="decoded at once (%(default)s)")
   add("--dtypes", nargs="+", choices=DTYPES, default=["float32"], help="(float32)")

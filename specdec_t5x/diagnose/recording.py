@@ -16,14 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x import assemble
 from specdec_t5x.api import Model, padded_batches
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.diagnose import divergence
+from specdec_t5x.drafters.draft_model import DraftModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,19 +72,13 @@ class RecordedCache:
     """Returns the cache with `index` committed entries a row."""
     return self.replace(cache=self.cache.at(index))
 
-  def moved(
-    self, source: Int[Array, "B"], destination: Int[Array, "B"], size: int
+  def gathered(
+    self, sources: Int[Array, "B M"], destination: Int[Array, "B"]
   ) -> "RecordedCache":
-    """Returns the cache with `size` entries of each row copied to another slot."""
-    read_row = jax.vmap(
-      lambda row, start: jax.lax.dynamic_slice_in_dim(row, start, size, axis=0)
-    )
-    logits = _write(self.logits, read_row(self.logits, source), destination)
-    return RecordedCache(self.cache.moved(source, destination, size), logits)
-
-  def of_rows(self, rows: Int[Array, "B"]) -> "RecordedCache":
-    """Returns the cache whose row i has the entries of row `rows[i]`."""
-    return RecordedCache(self.cache.of_rows(rows), self.logits[rows])
+    """Returns the cache with entries of each row copied from anywhere in it."""
+    copies = jnp.take_along_axis(self.logits, sources[..., None], axis=1)
+    logits = _write(self.logits, copies, destination)
+    return RecordedCache(self.cache.gathered(sources, destination), logits)
 
 
 def recorded(extend: ExtendFn) -> ExtendFn:
@@ -115,47 +110,50 @@ class _Keeping:
 
 
 def record_plain(
-  pair: assemble.Pair, params, inputs: Int[Array, "B E"], settings: Settings
+  decoder: SpeculativeDecoder, params, inputs: Int[Array, "B E"], settings: Settings
 ) -> tuple[Decoded, Float[Array, "B T V"]]:
   """Decodes without speculation; returns the outputs and each token's logits."""
   keys, loop = row_keys(jax.random.key(0), inputs.shape[0]), _Keeping()
-  extend, start = assemble.prepare_plain(
-    pair.target, params["target"], inputs, keys, settings.max_length, settings.block
-  )
+  plain = PlainDecoder(decoder.target, settings.block)
+  extend, start = plain.prepare(params, inputs, keys, settings.max_length)
   room = (settings.max_length, settings.eos_id, settings.block)
   decoded = generate_plain(
-    recorded(extend), GREEDY, _with_record(start, pair), *room, loop
+    recorded(extend), GREEDY, _with_record(start, decoder), *room, loop
   )
   return decoded, loop.last.target_cache.logits[:, : settings.max_length]
 
 
 def record_speculative(
-  pair: assemble.Pair, params, inputs: Int[Array, "B E"], settings: Settings
+  decoder: SpeculativeDecoder, params, inputs: Int[Array, "B E"], settings: Settings
 ) -> tuple[Decoded, Float[Array, "B T V"]]:
   """Decodes with speculation; returns the outputs and each token's logits."""
   keys, loop = row_keys(jax.random.key(0), inputs.shape[0]), _Keeping()
-  spec, start = assemble.prepare(
-    pair, params, inputs, keys, GREEDY, settings.max_length, settings.eos_id
+  spec, start = decoder.prepare(
+    params, inputs, keys, GREEDY, settings.max_length, settings.eos_id
   )
-  spec = dataclasses.replace(spec, extend=recorded(spec.extend))
-  decoded = generate(spec, _with_record(start, pair), loop)
+  context = dataclasses.replace(spec.context, target=recorded(spec.context.target))
+  spec = dataclasses.replace(spec, context=context)
+  decoded = generate(spec, _with_record(start, decoder), loop)
   state, _ = loop.last
   return decoded, state.target_cache.logits[:, : settings.max_length]
 
 
-def _with_record(state, pair):
+def _with_record(state, decoder):
   cache = state.target_cache
-  shape = (cache.index.size, cache.num_slots, pair.target.config.vocab_size)
+  shape = (cache.index.size, cache.num_slots, decoder.target.config.vocab_size)
   return state.replace(target_cache=RecordedCache(cache, jnp.zeros(shape)))
 
 
 def score_whole(
-  pair: assemble.Pair, params, inputs: Int[Array, "B E"], tokens: Int[Array, "B T"]
+  decoder: SpeculativeDecoder,
+  params,
+  inputs: Int[Array, "B E"],
+  tokens: Int[Array, "B T"],
 ) -> Float[Array, "B T V"]:
   """Returns the target's logits of each token, in one pass without a cache."""
   fed = jnp.pad(tokens[:, :-1], ((0, 0), (1, 0)))
   # All count as tokens: those after the end are seen by none before it.
-  return pair.target.apply(
+  return decoder.target.apply(
     {"params": params["target"]},
     *(inputs, fed, jnp.ones_like(fed)),
     enable_dropout=False,
@@ -173,9 +171,10 @@ def compare(
     ids: the inputs' tokens, the end of sequence included.
     settings: how to decode.
   """
-  pair = assemble.Pair(target.network, draft.network, settings.gamma)
+  drafter = DraftModel(draft.network, settings.gamma)
+  decoder = SpeculativeDecoder(target.network, drafter)
   params = {"target": target.params, "draft": draft.params}
-  run = _program(pair, settings)
+  run = _program(decoder, settings)
   results = []
   for _, batch, count in padded_batches(ids, settings.batch_size):
     found = jax.tree.map(np.asarray, run(params, batch))
@@ -189,16 +188,16 @@ def compare(
   return divergence.diagnose(*outputs, results[2], epsilon)
 
 
-def _program(pair, settings) -> Callable:
+def _program(decoder, settings) -> Callable:
   """Returns (params, inputs) -> each run's tokens and lengths, and the measures."""
   # Programs of their own, as the runs to explain are.
   plain, speculative = (
     jax.jit(
-      lambda params, inputs, record=record: record(pair, params, inputs, settings)
+      lambda params, inputs, record=record: record(decoder, params, inputs, settings)
     )
     for record in (record_plain, record_speculative)
   )
-  whole = jax.jit(lambda *args: score_whole(pair, *args))
+  whole = jax.jit(lambda *args: score_whole(decoder, *args))
   measure = jax.jit(divergence.measure)
 
   def run(params, inputs):

@@ -3,20 +3,31 @@
 A row's number of drafted tokens is a stopping time: whether token i counts is settled
 before token i is drawn. So every rule keeps its guarantee (docs/math.md).
 
-Shapes: B rows, G gamma (the longest draft), V vocabulary, S sequence buffer.
+Shapes: B rows, G gamma (the longest draft), N = G + 1, V vocabulary, L uniforms a
+decision.
 """
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.distributions import Sampling, adjusted_probs, draw
+from specdec_t5x.core import tree
+from specdec_t5x.core.distributions import Sampling, adjusted_probs
 from specdec_t5x.core.types import Cache, Proposal, Verdict
-from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.policies import Counts, Policy
+from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.drafters.draft_model import (
+  DEFAULT_GAMMA,
+  check_gamma,
+  drawn,
+  read_last_two,
+)
+from specdec_t5x.drafters.policies import Confidence, Counts, Policy
 
 
 @flax.struct.dataclass
@@ -27,13 +38,11 @@ class AdaptiveState:
     cache: the draft model's.
     counts: what came of each row's drafts.
     drafted: how many tokens of the last proposal counted.
-    starts: where each row's output begins.
   """
 
   cache: Cache
   counts: Counts
   drafted: Int[Array, "B"]
-  starts: Int[Array, "B"]
 
 
 @flax.struct.dataclass
@@ -43,7 +52,7 @@ class _Draft:
   Attributes:
     cache: the draft model's; it lacks the last token.
     tokens: drawn tokens, zeros beyond `drawn`.
-    probs: the law of each, zeros beyond `drawn`.
+    probs: the law of each, zeros beyond `drawn`; None where tokens are certain.
     drawn: how many tokens were drawn, in every row.
     size: how many of them count.
     going: which rows may have another one.
@@ -51,118 +60,137 @@ class _Draft:
 
   cache: Cache
   tokens: Int[Array, "B G"]
-  probs: Float[Array, "B G V"]
+  probs: Float[Array, "B G V"] | None
   drawn: Int[Array, ""]
   size: Int[Array, "B"]
   going: Bool[Array, "B"]
 
 
 @dataclasses.dataclass(frozen=True)
-class AdaptiveDraft(DraftModel):
+class AdaptiveDraft(Drafter):
   """A draft model that stops where its policy says, and with the last row to stop.
 
   Attributes:
+    network: drafts over the target's vocabulary.
+    gamma: most tokens a draft.
     policy: how long a row's draft shall be.
-    max_length: room for the output, in tokens.
-    eos_id: the token that ends a sequence.
   """
 
-  policy: Policy
-  max_length: int
-  eos_id: int
+  network: Any
+  gamma: int = DEFAULT_GAMMA
+  policy: Policy = dataclasses.field(default_factory=Confidence)
 
-  def start(self, cache: Cache, rows: int) -> AdaptiveState:
-    """Returns the first state of `rows` rows, from the draft model's first cache."""
-    nothing = jnp.zeros(rows)
-    # The cache holds all that is known but for the last token, which was never fed.
-    return AdaptiveState(
-      cache=cache,
-      counts=Counts(nothing, nothing),
-      drafted=jnp.zeros(rows, jnp.int32),
-      starts=cache.index + 1,
-    )
+  varies = True
+
+  def __post_init__(self):
+    check_gamma(self.gamma)
+    self.policy.check(self.gamma)
+
+  @property
+  def networks(self) -> Mapping[str, Any]:
+    """The draft."""
+    return {"draft": self.network}
+
+  @property
+  def tree(self) -> tree.Tree:
+    """A chain of gamma tokens."""
+    return tree.chain(self.gamma)
+
+  def start(self, context: Context) -> AdaptiveState:
+    """Returns the draft's first cache, and counts of nothing."""
+    cache = context.start("draft")
+    nothing = jnp.zeros(cache.index.shape)
+    return AdaptiveState(cache, Counts(nothing, nothing), nothing.astype(jnp.int32))
 
   def propose(
-    self,
-    state: AdaptiveState,
-    sequences: Int[Array, "B S"],
-    lengths: Int[Array, "B"],
-    uniforms: Float[Array, "B G L"],
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, AdaptiveState]:
-    """Drafts until every row has stopped; see `core.types.Drafter`."""
-    most = self._most(state, sequences, lengths)
-    logits, cache = self._read_last_two(state.cache, sequences, lengths)
+    """Drafts until every row has stopped; see `decoding.drafter.Drafter`."""
+    own, sampling = state.drafter_state, context.sampling
+    most = self._most(context, state)
+    logits, cache = read_last_two(
+      context.extend["draft"], own.cache, state.sequences, state.lengths
+    )
+    shape = uniforms.shape[:2]
+    no_probs = None if sampling.greedy else jnp.zeros((*shape, logits.shape[-1]))
     draft = _Draft(
       cache=cache,
-      tokens=jnp.zeros(uniforms.shape[:2], jnp.int32),
-      probs=jnp.zeros((*uniforms.shape[:2], logits.shape[-1])),
+      tokens=jnp.zeros(shape, jnp.int32),
+      probs=no_probs,
       drawn=jnp.zeros((), jnp.int32),
       size=jnp.zeros_like(most),
       going=most > 0,
     )
 
+    def grown(draft, logits):
+      return self._grown(context, draft, logits, uniforms, most)
+
     def draft_next(draft):
       last = _column(draft.tokens, draft.drawn - 1)
-      logits, _, cache = self.extend(draft.cache, last[:, None])
-      return self._grown(draft.replace(cache=cache), logits[:, 0], uniforms, most)
+      logits, _, cache = context.extend["draft"](draft.cache, last[:, None])
+      return grown(draft.replace(cache=cache), logits[:, 0])
 
-    draft = self._grown(draft, logits, uniforms, most)
+    draft = grown(draft, logits)
     # A row goes on only while it has fewer than `most` <= G tokens: at most G - 1 more.
     draft = jax.lax.while_loop(lambda draft: draft.going.any(), draft_next, draft)
-    state = state.replace(cache=draft.cache, drafted=draft.size)
-    return Proposal(draft.tokens, draft.probs, draft.size), state
+    proposal = Proposal.chain(draft.tokens, draft.probs, draft.size)
+    return proposal, own.replace(cache=draft.cache, drafted=draft.size)
 
   def commit(
-    self, state: AdaptiveState, verdict: Verdict, features: Float[Array, "B K D"]
+    self,
+    context: Context,
+    drafter_state: AdaptiveState,
+    verdict: Verdict,
+    features: Float[Array, "B N D"],
   ) -> AdaptiveState:
     """Returns the state with the verdict counted."""
-    del features
+    del context, features
     # `drafted` already stops at the end of sequence and at the end of the room, so a
     # draft that was cut there and stood as a whole counts no failure.
-    accepted = verdict.num_accepted
-    tried = jnp.minimum(accepted + 1, state.drafted)
-    return state.replace(counts=self.policy.learned(state.counts, accepted, tried))
+    accepted = verdict.last
+    tried = jnp.minimum(accepted + 1, drafter_state.drafted)
+    counts = self.policy.learned(drafter_state.counts, accepted, tried)
+    return drafter_state.replace(counts=counts)
 
-  def _most(self, state, sequences, lengths):
+  def _most(self, context, state):
     """Returns how many tokens each row may draft; none where a row has ended.
 
     The loop's own `limit` says the same of what counts. Here it also spares drafting,
     and tells `commit` what was tried.
     """
     # Less the token that the target adds.
-    room = state.starts + self.max_length - lengths - 1
-    # An end of sequence within a prompt ends nothing.
-    last, has_output = _column(sequences, lengths - 1), lengths > state.starts
-    has_ended = has_output & (last == self.eos_id)
-    most = self.policy.most(state.counts, self.gamma)
+    room = state.room(context.max_length) - 1
+    most = self.policy.most(state.drafter_state.counts, self.gamma)
     most = jnp.minimum(most, jnp.maximum(room, 0))
-    return jnp.where(has_ended, 0, most)
+    return jnp.where(state.ended, 0, most)
 
-  def _grown(self, draft, logits, uniforms, most):
+  def _grown(self, context, draft, logits, uniforms, most):
     """Returns the draft with one more token a row, counted where the row goes on."""
-    going = draft.going & self.policy.goes_on(self._confidence(logits))
+    confidence = _confidence(logits, context.sampling)
+    going = draft.going & self.policy.goes_on(confidence)
     draws = jax.lax.dynamic_index_in_dim(uniforms, draft.drawn, 1, keepdims=False)
-    token, probs = draw(logits, self.sampling, draws)
+    new = drawn(logits, context.sampling, draws)
     put = lambda buffer, new: jax.lax.dynamic_update_index_in_dim(
       buffer, new, draft.drawn, axis=1
     )
+    tokens, probs = jax.tree.map(put, (draft.tokens, draft.probs), new)
     size = draft.size + going.astype(jnp.int32)
     return draft.replace(
-      tokens=put(draft.tokens, token),
-      probs=put(draft.probs, probs),
+      tokens=tokens,
+      probs=probs,
       drawn=draft.drawn + 1,
       size=size,
-      going=going & (token != self.eos_id) & (size < most),
+      going=going & (new[0] != context.eos_id) & (size < most),
     )
 
-  def _confidence(self, logits):
-    """Returns the probability of the likeliest token."""
-    # Greedy laws are one-hot and would say nothing: there it is the one at T = 1.
-    sampling = Sampling() if self.sampling.greedy else self.sampling
-    return adjusted_probs(logits, sampling).max(axis=-1)
+
+def _confidence(logits, sampling):
+  """Returns the probability of the likeliest token."""
+  # Greedy laws are one-hot and would say nothing: there it is the one at T = 1.
+  sampling = Sampling() if sampling.greedy else sampling
+  return adjusted_probs(logits, sampling).max(axis=-1)
 
 
-def _column(rows: Array, at: Int[Array, "..."]) -> Array:
-  """Returns one entry of each row: the same for all, or each row's own."""
-  at = jnp.broadcast_to(at, rows.shape[:1])
-  return jnp.take_along_axis(rows, at[:, None], axis=1)[:, 0]
+def _column(rows: Array, at: Int[Array, ""]) -> Array:
+  """Returns one entry of each row."""
+  return jax.lax.dynamic_index_in_dim(rows, at, 1, keepdims=False)

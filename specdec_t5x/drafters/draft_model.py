@@ -1,72 +1,116 @@
-"""Drafting by a smaller model of the same family (Leviathan et al., algorithm 1)."""
+"""Drafting by a smaller model of the same family (Leviathan et al., algorithm 1).
+
+Shapes: B rows, G gamma, S sequence buffer, L uniforms a decision.
+"""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core.distributions import Sampling, draw
-from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Verdict
+from specdec_t5x.core import tree
+from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.distributions import argmax, certain_log_prob, draw
+from specdec_t5x.core.types import Cache, ExtendFn, Proposal
+from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.state import DecodeState
+
+DEFAULT_GAMMA = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class DraftModel:
-  """Samples gamma tokens one by one from a draft model; its state is the cache.
+class DraftModel(Drafter):
+  """Samples gamma tokens one by one from a network; its state is the cache.
 
   Attributes:
-    extend: the draft model.
-    gamma: tokens a proposal.
-    sampling: the adjustment that the target's law gets too.
+    network: drafts over the target's vocabulary: a network, or a table of n-grams.
+    gamma: tokens a draft.
   """
 
-  extend: ExtendFn
-  gamma: int
-  sampling: Sampling
+  network: Any
+  gamma: int = DEFAULT_GAMMA
+
+  def __post_init__(self):
+    check_gamma(self.gamma)
+
+  @property
+  def networks(self) -> Mapping[str, Any]:
+    """The draft."""
+    return {"draft": self.network}
+
+  @property
+  def tree(self) -> tree.Tree:
+    """A chain of gamma tokens."""
+    return tree.chain(self.gamma)
+
+  def start(self, context: Context) -> Cache:
+    """Returns the draft's first cache."""
+    return context.start("draft")
 
   def propose(
-    self,
-    state: Cache,
-    sequences: Int[Array, "B S"],
-    lengths: Int[Array, "B"],
-    uniforms: Float[Array, "B G L"],
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Cache]:
-    """Drafts gamma tokens; see `core.types.Drafter`."""
-    logits, cache = self._read_last_two(state, sequences, lengths)
-    first = draw(logits, self.sampling, uniforms[:, 0])
+    """Drafts gamma tokens; see `decoding.drafter.Drafter`."""
+    extend, sampling = context.extend["draft"], context.sampling
+    logits, cache = read_last_two(
+      extend, state.drafter_state, state.sequences, state.lengths
+    )
+    first = drawn(logits, sampling, uniforms[:, 0])
 
     def draft_next(carry, uniforms):
       cache, token = carry
-      logits, _, cache = self.extend(cache, token[:, None])
-      token, probs = draw(logits[:, 0], self.sampling, uniforms)
+      logits, _, cache = extend(cache, token[:, None])
+      token, probs = drawn(logits[:, 0], sampling, uniforms)
       return (cache, token), (token, probs)
 
+    later = uniforms[:, 1:].swapaxes(0, 1)
     (cache, _), rest = jax.lax.scan(
-      draft_next,
-      (cache, first[0]),
-      uniforms[:, 1:].swapaxes(0, 1),
-      length=self.gamma - 1,
+      draft_next, (cache, first[0]), later, length=self.gamma - 1
     )
     tokens, probs = jax.tree.map(
       lambda head, tail: jnp.concatenate([head[None], tail]).swapaxes(0, 1), first, rest
     )
-    num_valid = jnp.full(lengths.shape, self.gamma, jnp.int32)
-    return Proposal(tokens, probs, num_valid), cache
+    return Proposal.chain(tokens, probs, self.gamma), cache
 
-  def commit(
-    self, state: Cache, verdict: Verdict, features: Float[Array, "B K D"]
-  ) -> Cache:
-    """Returns the cache as it is: `propose` goes by the lengths, not by its index."""
-    del verdict, features
-    return state
 
-  def _read_last_two(self, cache, sequences, lengths):
-    # The last drafted token of a fully accepted block was never fed back, so the cache
-    # may lack the last two known tokens, never more: feed both. With one token known,
-    # the second slot holds garbage until the first drafted token overwrites it.
-    start = jnp.maximum(lengths - 2, 0)
-    window = start[:, None] + jnp.arange(2)
-    tokens = jnp.take_along_axis(sequences, window, axis=1)
-    logits, _, cache = self.extend(cache.at(start), tokens)
-    last = (lengths - 1 - start)[:, None, None]
-    return jnp.take_along_axis(logits, last, axis=1)[:, 0], cache.at(lengths)
+def check_gamma(gamma: Any) -> None:
+  """Raises a ValueError where `gamma` is no length of a draft."""
+  if not is_whole(gamma, 1):
+    raise ValueError(
+      f"GAMMA must be a whole number of at least 1, got {gamma!r}. For decoding "
+      "without speculation use configs/baseline_*.gin, or no draft."
+    )
+
+
+def drawn(logits: Float[Array, "B V"], sampling, uniforms: Float[Array, "B L"]):
+  """Returns a token and the law that it was drawn from, None of a certain one."""
+  if sampling.greedy:
+    return likeliest(logits), None
+  return draw(logits, sampling, uniforms)
+
+
+def likeliest(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
+  """Returns argmax; -1, which is no token, where the logits are no numbers."""
+  token = argmax(logits).astype(jnp.int32)
+  return jnp.where(jnp.isnan(certain_log_prob(logits)), -1, token)
+
+
+def read_last_two(
+  extend: ExtendFn,
+  cache: Cache,
+  sequences: Int[Array, "B S"],
+  lengths: Int[Array, "B"],
+) -> tuple[Float[Array, "B V"], Cache]:
+  """Returns the draft's logits after the known tokens, and its cache up to there."""
+  # The last drafted token of a fully accepted block was never fed back, so the cache
+  # may lack the last two known tokens, never more: feed both. With one token known,
+  # the second slot holds garbage until the first drafted token overwrites it.
+  start = jnp.maximum(lengths - 2, 0)
+  window = start[:, None] + jnp.arange(2)
+  tokens = jnp.take_along_axis(sequences, window, axis=1)
+  logits, _, cache = extend(cache.at(start), tokens)
+  last = (lengths - 1 - start)[:, None, None]
+  return jnp.take_along_axis(logits, last, axis=1)[:, 0], cache.at(lengths)

@@ -42,18 +42,6 @@ class DecoderCache:
     """Returns the cache rolled back (or committed) to `index` entries a row."""
     return self.replace(index=index)
 
-  def moved(
-    self, source: Int[Array, "B"], destination: Int[Array, "B"], size: int
-  ) -> "DecoderCache":
-    """Returns the cache with `size` entries of each row copied to another slot."""
-    read_row = jax.vmap(
-      lambda row, start: jax.lax.dynamic_slice_in_dim(row, start, size, axis=1)
-    )
-    move = lambda buffer: write(buffer, read_row(buffer, source), destination)
-    return self.replace(
-      keys=tuple(map(move, self.keys)), values=tuple(map(move, self.values))
-    )
-
   def gathered(
     self, sources: Int[Array, "B M"], destination: Int[Array, "B"]
   ) -> "DecoderCache":
@@ -67,18 +55,6 @@ class DecoderCache:
     move = lambda buffer: write(buffer, read_row(buffer, sources), destination)
     return self.replace(
       keys=tuple(map(move, self.keys)), values=tuple(map(move, self.values))
-    )
-
-  def of_rows(self, rows: Int[Array, "B"]) -> "DecoderCache":
-    """Returns the cache whose row i has the entries of row `rows[i]`.
-
-    Rows trade entries with rows of the same input alone: what is of the input stays.
-    """
-    take = lambda buffer: buffer[rows]
-    return self.replace(
-      index=self.index[rows],
-      keys=tuple(map(take, self.keys)),
-      values=tuple(map(take, self.values)),
     )
 
 
@@ -100,18 +76,19 @@ def write(
 def block_mask(
   index: Int[Array, "B"],
   num_slots: int,
-  tree: Bool[Array, "B N N"],
+  tree: Bool[Array, "B N M"],
 ) -> Bool[Array, "B N S"]:
   """Returns which slots each of N new entries sees.
 
-  All committed slots, and of the block itself (slots index .. index+N-1) those that
-  `tree` names: entry i sees entry j where tree[i, j]. A chain is the lower triangle.
+  Of the last M entries, the new ones among them (slots index+N-M .. index+N-1), those
+  that `tree` names: entry i sees entry j where tree[i, j]. And all slots before those.
   """
   slots = jnp.arange(num_slots)
-  committed = slots < index[:, None]
-  # Scatter the tree's columns to the slots that the block is written to.
+  first = index[:, None] + tree.shape[1] - tree.shape[2]
+  committed = slots < first
+  # Scatter the tree's columns to the slots that they stand for.
   size = tree.shape[-1]
-  column = slots[None, :] - index[:, None]
+  column = slots[None, :] - first
   inside = (column >= 0) & (column < size)
   column = jnp.broadcast_to(
     jnp.clip(column, 0, size - 1)[:, None, :], (*tree.shape[:2], num_slots)

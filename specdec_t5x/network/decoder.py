@@ -116,27 +116,28 @@ class CachedNetwork(nn.Module):
     self,
     cache: DecoderCache,
     tokens: Int[Array, "B N"],
-    positions: Int[Array, "B N"] | None = None,
-    tree: Bool[Array, "B N N"] | None = None,
+    positions: Int[Array, "B M"] | None = None,
+    tree: Bool[Array, "B N M"] | None = None,
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N D"], DecoderCache]:
     """Scores N tokens a row after the row's committed ones.
 
     Args:
       cache: with at least N free slots at each row's index.
       tokens: written to slots index .. index+N-1, over whatever was there.
-      positions: of the tokens in the sequence; by default their slots.
-      tree: which tokens of the block each one sees, itself included; by default a
-        chain, each seeing those before it. With a tree, `positions` is prefix + depth.
+      positions: of the last M entries, the new ones among them, in the sequence; by
+        default their slots.
+      tree: which of the last M entries each new one sees, itself included; by default
+        a chain, each seeing those before it. With it, `positions` is prefix + depth.
 
     Returns:
       float32 logits of the token after each one, the features that they were computed
       from, and the cache with the N entries committed (`cache.at` takes some back).
     """
     index, size = cache.index, tokens.shape[1]
-    slots = index[:, None] + jnp.arange(size)
-    positions = slots if positions is None else positions
     if tree is None:
       tree = jnp.broadcast_to(jnp.tri(size, dtype=bool), (*tokens.shape, size))
+    slots = index[:, None] + size - tree.shape[2] + jnp.arange(tree.shape[2])
+    positions = slots if positions is None else positions
     rows = jnp.arange(tokens.shape[0])[:, None]
     key_positions = jnp.broadcast_to(
       jnp.arange(cache.num_slots), (tokens.shape[0], cache.num_slots)

@@ -53,17 +53,8 @@ def is_decoder_only(module: Network) -> bool:
   return isinstance(module, GptTransformer)
 
 
-def prompts_of(inputs: Int[Array, "B I"], target, draft=None) -> Int[Array, "B P"]:
-  """Returns what of the inputs stands before the output: all where there is no encoder.
-
-  Args:
-    inputs: what the encoder reads, or a decoder-only network's prompts; zero-padded.
-    target: the network that decodes.
-    draft: the one that drafts, if there is one.
-
-  Raises:
-    ValueError: where one network has an encoder and the other reads prompts.
-  """
+def check_same_kind(target: Network, draft: Network) -> None:
+  """Raises a ValueError where one has an encoder and the other reads prompts."""
   kinds = type(target), type(draft)
   if set(kinds) == {Transformer, GptTransformer}:
     got = " and a ".join(kind.__name__ for kind in kinds)
@@ -71,7 +62,38 @@ def prompts_of(inputs: Int[Array, "B I"], target, draft=None) -> Int[Array, "B P
       "Target and draft must both be encoder-decoders or both decoder-only, got a "
       f"{got}. Use a draft of the target's kind."
     )
+
+
+def check_same_vocabulary(target: Network, draft: Network, name: str = "draft") -> None:
+  """Raises a ValueError where a network's tokens are not the target's."""
+  sizes = target.config.vocab_size, draft.config.vocab_size
+  if sizes[0] != sizes[1]:
+    raise ValueError(
+      f"Target and {name} must share a vocabulary: the target's vocab_size is "
+      f"{sizes[0]}, the {name}'s {sizes[1]}. Use one trained with the target's "
+      "vocabulary (and padded to the same size)."
+    )
+
+
+def prompts_of(inputs: Int[Array, "B I"], target: Network) -> Int[Array, "B P"]:
+  """Returns what of the inputs stands before the output: all where there is no encoder.
+
+  Args:
+    inputs: what the encoder reads, or a decoder-only network's prompts; zero-padded.
+    target: the network that decodes.
+  """
   return inputs if is_decoder_only(target) else inputs[:, :0]
+
+
+def extend_fn(module: Network, params) -> ExtendFn:
+  """Returns the network as a function of its cache and tokens."""
+
+  def extend(cache, tokens, positions=None, tree=None):
+    return module.apply(
+      {"params": params}, cache, tokens, positions, tree, method=module.extend
+    )
+
+  return extend
 
 
 def start_decoding(
@@ -96,11 +118,7 @@ def start_decoding(
     The network as an `ExtendFn`, and a cache that holds the start token and the prompt
     but for the last of these tokens, which the loop feeds: an empty one without prompt.
   """
-  variables = {"params": params}
-
-  def extend(cache, tokens, positions=None, tree=None):
-    return module.apply(variables, cache, tokens, positions, tree, method=module.extend)
-
+  variables, extend = {"params": params}, extend_fn(module, params)
   encoded = module.apply(variables, inputs, enable_dropout=False, method=module.encode)
   size = 0 if prompts is None else prompts.shape[1]
   cache = module.apply(

@@ -74,19 +74,17 @@ class TokenCache:
     """Returns the cache rolled back (or committed) to `index` tokens a row."""
     return self.replace(index=index)
 
-  def moved(
-    self, source: Int[Array, "B"], destination: Int[Array, "B"], size: int
+  def gathered(
+    self, sources: Int[Array, "B M"], destination: Int[Array, "B"]
   ) -> "TokenCache":
-    """Returns the cache with `size` tokens of each row copied to another slot."""
-    read_row = jax.vmap(
-      lambda row, start: jax.lax.dynamic_slice_in_dim(row, start, size)
-    )
-    moved = _write(self.tokens, read_row(self.tokens, source), destination)
-    return self.replace(tokens=moved)
+    """Returns the cache with tokens of each row copied from anywhere in it.
 
-  def of_rows(self, rows: Int[Array, "B"]) -> "TokenCache":
-    """Returns the cache whose row i has the tokens of row `rows[i]`."""
-    return TokenCache(self.index[rows], self.tokens[rows])
+    Args:
+      sources: the slots to copy, all read before the first is written.
+      destination: the M copies go to slots destination .. destination + M - 1.
+    """
+    copies = jnp.take_along_axis(self.tokens, sources, axis=1)
+    return self.replace(tokens=_write(self.tokens, copies, destination))
 
 
 class Contexts(nn.Module):
@@ -162,25 +160,31 @@ class NgramTable(nn.Module):
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N 0"], TokenCache]:
     """Returns the logarithms of the laws after each token, no features, the cache.
 
-    Raises:
-      ValueError: where the tokens are no chain; an n-gram's context is one.
+    `positions` [B, M] and `tree` [B, N, M] are as `CachedNetwork.extend`'s.
     """
-    if positions is not None or tree is not None:
-      raise ValueError("A table of n-grams scores chains of tokens, got a tree.")
+    size = tokens.shape[1]
     written = _write(cache.tokens, tokens, cache.index)
-    places = cache.index[:, None] + jnp.arange(tokens.shape[1])
-    logits = jnp.log(self._laws(written, places))
-    cache = TokenCache(cache.index + tokens.shape[1], written)
+    slots = cache.index[:, None] + jnp.arange(size)
+    places = slots if tree is None else positions[:, -size:]
+    # The longest context ends at the token itself, the shortest is that token.
+    where = places[..., None] + jnp.arange(2 - self.config.order, 1)
+    rows = jnp.arange(tokens.shape[0])[:, None, None]
+    context = written[rows, jnp.maximum(where, 0)]
+    if tree is not None:
+      seen = tree[:, :, None] & (positions[:, None, None] == where[..., None])
+      first = cache.index[:, None] + size - tree.shape[2]
+      slot = first[..., None] + seen.argmax(axis=-1)
+      context = jnp.where(seen.any(axis=-1), written[rows, slot], context)
+    logits = jnp.log(self._laws(context, places))
+    cache = TokenCache(cache.index + size, written)
     return logits, jnp.zeros((*tokens.shape, 0)), cache
 
-  def _laws(self, tokens, places):
-    """Returns the laws after the tokens up to each place [B, N]."""
-    rows = jnp.arange(tokens.shape[0])[:, None, None]
+  def _laws(self, context: Int[Array, "B N L"], places: Int[Array, "B N"]):
+    """Returns the laws after contexts of L tokens; none stands before place 0."""
     laws = jnp.broadcast_to(self.unigram, (*places.shape, self.config.vocab_size))
     for length in range(1, self.config.order):
-      where = places[..., None] + jnp.arange(1 - length, 1)
-      context = tokens[rows, jnp.maximum(where, 0)]
-      laws = self.contexts[length - 1](context, places >= length - 1, laws)
+      shorter = context[..., context.shape[-1] - length :]
+      laws = self.contexts[length - 1](shorter, places >= length - 1, laws)
     return laws
 
   def __call__(self, *tokens: Int[Array, "B _"], **settings) -> Float[Array, "B L V"]:
@@ -192,6 +196,8 @@ class NgramTable(nn.Module):
       **settings: T5X's, none of which a table has use for.
     """
     del settings
+    for contexts in self.contexts:
+      contexts.hashes  # noqa: B018 - beyond `order`, too, what the checkpoint has.
     inputs = tokens[-2]
     empty = TokenCache(jnp.zeros(inputs.shape[0], jnp.int32), jnp.zeros_like(inputs))
     return self.extend(empty, inputs)[0]

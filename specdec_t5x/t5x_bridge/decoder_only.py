@@ -1,4 +1,4 @@
-"""The decoder-only T5X models of this project: speculative decoding, and plain.
+"""The decoder-only T5X model of this project.
 
 Prompts are the task's `inputs`, and decoding goes on from their ends; the start token
 comes before a prompt, which may be empty.
@@ -12,11 +12,11 @@ import seqio
 from t5x import models
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.network.gpt import GptTransformer
-from specdec_t5x.t5x_bridge.model import LoopModel, PlainLoop, SpeculativeLoop
+from specdec_t5x.decoding.decoders import Decoder
+from specdec_t5x.t5x_bridge.model import Decodes
 
 
-class CachedDecoderOnlyModel(LoopModel, models.DecoderOnlyModel):
+class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):
   """A decoder-only model whose decoding is one of this project's loops.
 
   Its outputs have room for the task's targets, like an encoder-decoder's; T5X's own
@@ -25,7 +25,7 @@ class CachedDecoderOnlyModel(LoopModel, models.DecoderOnlyModel):
 
   def __init__(
     self,
-    module: GptTransformer,
+    decoder: Decoder,
     vocabulary: seqio.Vocabulary,
     sampling: Sampling,
     task_feature_lengths: Mapping[str, int],
@@ -37,7 +37,7 @@ class CachedDecoderOnlyModel(LoopModel, models.DecoderOnlyModel):
     """Creates the model.
 
     Args:
-      module: the network that is decoded from.
+      decoder: how it decodes; its networks are decoder-only.
       vocabulary: of prompts and outputs; its eos_id ends a sequence.
       sampling: temperature, top-k, top-p.
       task_feature_lengths: the dataset's: most tokens of a prompt, room for an output.
@@ -63,13 +63,13 @@ class CachedDecoderOnlyModel(LoopModel, models.DecoderOnlyModel):
         f"got {dict(task_feature_lengths)}. Prompts may be empty at any length."
       )
     super().__init__(
-      module=module,
+      module=decoder.target,
       vocabulary=vocabulary,
       optimizer_def=None,
       decode_fn=None,
       feature_converter_cls=feature_converter_cls,
     )
-    self._set_up(sampling, seed, default_decoder_params)
+    self.set_up(decoder, sampling, seed, default_decoder_params)
     self._prompt_length = task_feature_lengths["inputs"]
     self._max_length = task_feature_lengths["targets"]
 
@@ -119,11 +119,3 @@ class CachedDecoderOnlyModel(LoopModel, models.DecoderOnlyModel):
       return_all_decodes,
       num_decodes,
     )
-
-
-class PlainDecoderOnlyModel(PlainLoop, CachedDecoderOnlyModel):
-  """A decoder-only model that decodes one token a target call."""
-
-
-class SpeculativeDecoderOnlyModel(SpeculativeLoop, CachedDecoderOnlyModel):
-  """A decoder-only model that decodes with the help of a draft."""

@@ -45,7 +45,7 @@ def _count(mesh, axis) -> int:
 
 
 def _indivisible(name, shape, size, devices) -> str:
-  macro = "DRAFT_SHARDING" if name.startswith("draft/") else "TARGET_SHARDING"
+  macro = f"{name.partition('/')[0].upper()}_SHARDING"
   return (
     f"{name} {shape} can't be divided over {devices} devices: {size} is no multiple. "
     f"Set {macro}='no_heads' (all but heads is divided) or 'replicated' (each device "

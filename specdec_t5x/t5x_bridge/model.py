@@ -1,8 +1,7 @@
-"""The T5X models of this project: speculative decoding, and plain beside it."""
+"""The T5X models of this project: one for each of T5X's, holding a decoder."""
 
-import abc
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import flax.core
@@ -11,36 +10,28 @@ import jax.numpy as jnp
 import seqio
 from t5x import models
 
-from specdec_t5x import assemble
-from specdec_t5x.assemble import PAIR, Pair
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.rules import get_rule
-from specdec_t5x.core.types import Guarantee
+from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.decoding.state import Decoded, StepInfo, row_keys
-from specdec_t5x.drafters.copy import DEFAULT_MATCH
-from specdec_t5x.drafters.policies import DEFAULT_CONFIDENCE
-from specdec_t5x.network.functional import Network
-from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, numbered
 
 
-class LoopModel(abc.ABC):
-  """Mixed into one of T5X's models: its decoding is one of this project's loops.
+class Decodes:
+  """Mixed into one of T5X's models: it decodes as its decoder does.
 
-  T5X restores, partitions, feeds and scores it like its own; `predict_batch_with_aux`
-  alone is ours. Subclasses say how a batch is decoded.
+  T5X restores, partitions, feeds and scores it like its own; parameters are those of
+  the decoder's networks, each under its name.
   """
 
-  guarantee = Guarantee.EXACT
-
-  def _set_up(
+  def set_up(
     self,
+    decoder: Decoder,
     sampling: Sampling,
     seed: int,
     default_decoder_params: models.DecoderParams | None,
   ) -> None:
-    """Checks and keeps what all loops need; called once T5X's model is there."""
+    """Checks and keeps what decoding needs; called once T5X's model is there."""
     self._default_decoder_params = default_decoder_params or models.DecoderParams()
     count = self._default_decoder_params.num_decodes
     if not is_whole(count, 1):
@@ -51,15 +42,20 @@ class LoopModel(abc.ABC):
       raise ValueError(f"SEED must be a whole number from 0 to 2^32 - 1, got {seed!r}.")
     vocabularies = self.input_vocabulary, self.output_vocabulary
     largest = max(vocabulary.vocab_size for vocabulary in vocabularies)
-    if largest > self.module.config.vocab_size:
+    if largest > decoder.target.config.vocab_size:
       raise ValueError(
         f"The vocabulary has {largest} tokens, but the network's vocab_size is "
-        f"{self.module.config.vocab_size}. Set VOCABULARY to the model's own, or "
+        f"{decoder.target.config.vocab_size}. Set VOCABULARY to the model's own, or "
         "vocab_size to the checkpoint's."
       )
-    self.sampling, self.seed = sampling, seed
+    self.decoder, self.sampling, self.seed = decoder, sampling, seed
     self._converter = self.FEATURE_CONVERTER_CLS
     self.number_examples()
+
+  def check_room(self, max_length: int) -> None:
+    """Raises a ValueError where decoder, sampling and room do not go together."""
+    count = self._default_decoder_params.num_decodes
+    self.decoder.check(self.sampling, max_length, count)
 
   def number_examples(self, task: str = "", shard: seqio.ShardInfo = ALONE) -> None:
     """Says which examples it will be given; `t5x_runtime` says so itself.
@@ -69,6 +65,27 @@ class LoopModel(abc.ABC):
       shard: which part of the task.
     """
     self.FEATURE_CONVERTER_CLS = numbered(self._converter, task, shard)
+
+  def get_initial_variables(self, rng, input_shapes, input_types=None):
+    """Returns params and params_axes of all networks, each under its name."""
+    networks, initialised = self.decoder.networks, {}
+    for (name, network), key in zip(
+      networks.items(), jax.random.split(rng, len(networks)), strict=True
+    ):
+      alone = copy.copy(self)
+      alone.module = network
+      initialised[name] = super(Decodes, alone).get_initial_variables(
+        key, input_shapes, input_types
+      )
+    return flax.core.freeze(
+      {
+        kind: {name: variables[kind] for name, variables in initialised.items()}
+        for kind in ("params", "params_axes")
+      }
+    )
+
+  def _compute_logits(self, params, *args, **kwargs):
+    return super()._compute_logits(params["target"], *args, **kwargs)
 
   def _predict(
     self,
@@ -99,7 +116,14 @@ class LoopModel(abc.ABC):
       return_all_decodes = defaults.return_all_decodes or sampled
     rows = inputs.shape[0]
     keys = jax.vmap(lambda key: row_keys(key, count))(self._keys(batch, rng, rows))
-    decoded = self._decode(params, inputs, keys.reshape(rows * count), max_length)
+    decoded = self.decoder.decode(
+      params,
+      inputs,
+      keys.reshape(rows * count),
+      self.sampling,
+      max_length,
+      self.output_vocabulary.eos_id or 1,
+    )
     return _package(decoded, rows, count, return_all_decodes)
 
   def _keys(self, batch, rng, rows: int) -> jax.Array:
@@ -111,21 +135,13 @@ class LoopModel(abc.ABC):
     fold = lambda task, place: jax.random.fold_in(jax.random.fold_in(key, task), place)
     return jax.vmap(fold)(*batch[EXAMPLE].T)
 
-  @abc.abstractmethod
-  def _decode(self, params, inputs, keys, max_length: int) -> Decoded:
-    """Returns the decodes of a batch, one a key; those of an input side by side."""
 
-  @property
-  def _eos_id(self) -> int:
-    return self.output_vocabulary.eos_id or 1
-
-
-class CachedEncoderDecoderModel(LoopModel, models.EncoderDecoderModel):
+class EncoderDecoderModel(Decodes, models.EncoderDecoderModel):
   """An encoder-decoder whose decoding is one of this project's loops."""
 
   def __init__(
     self,
-    module: Transformer,
+    decoder: Decoder,
     input_vocabulary: seqio.Vocabulary,
     output_vocabulary: seqio.Vocabulary,
     sampling: Sampling,
@@ -136,7 +152,7 @@ class CachedEncoderDecoderModel(LoopModel, models.EncoderDecoderModel):
     """Creates the model.
 
     Args:
-      module: the network that is decoded from.
+      decoder: how it decodes; its target is also what `score` mode scores with.
       input_vocabulary: of the inputs.
       output_vocabulary: of the outputs; its eos_id ends a sequence.
       sampling: temperature, top-k, top-p.
@@ -146,17 +162,17 @@ class CachedEncoderDecoderModel(LoopModel, models.EncoderDecoderModel):
       feature_converter_cls: another converter than `seqio.EncDecFeatureConverter`.
 
     Raises:
-      ValueError: where num_decodes is below 1 or a vocabulary outgrows the network.
+      ValueError: where a setting is out of its range, or settings do not go together.
     """
     super().__init__(
-      module=module,
+      module=decoder.target,
       input_vocabulary=input_vocabulary,
       output_vocabulary=output_vocabulary,
       optimizer_def=None,
       decode_fn=None,
       feature_converter_cls=feature_converter_cls,
     )
-    self._set_up(sampling, seed, default_decoder_params)
+    self.set_up(decoder, sampling, seed, default_decoder_params)
 
   def predict_batch_with_aux(
     self,
@@ -204,134 +220,6 @@ class CachedEncoderDecoderModel(LoopModel, models.EncoderDecoderModel):
       return_all_decodes,
       num_decodes,
     )
-
-
-class PlainLoop(LoopModel):
-  """Decodes one token a target call: the baseline that shares the network."""
-
-  def __init__(self, *args, block: int = 1, **kwargs):
-    """Creates the model.
-
-    Args:
-      *args: as those of the model that this is mixed into.
-      block: tokens a call scores, of which the first counts: gamma + 1 for the strict
-        baseline of a speculative run (`decoding.baseline`).
-      **kwargs: as `args`.
-
-    Raises:
-      ValueError: where a setting is out of its range.
-    """
-    assemble.check_block(block)
-    super().__init__(*args, **kwargs)
-    self.block = block
-
-  def _decode(self, params, inputs, keys, max_length):
-    settings = (self.sampling, max_length, self._eos_id, self.block)
-    return assemble.decode_plain(self.module, params, inputs, keys, *settings)
-
-
-class SpeculativeLoop(LoopModel):
-  """Decodes from a target with the help of a draft; params = {target, draft}.
-
-  The output has the law that the verification rule guarantees, whatever the draft.
-  """
-
-  def __init__(
-    self,
-    target: Network,
-    draft: Network | None,
-    *args,
-    sampling: Sampling,
-    gamma: int,
-    drafter: str = "draft_model",
-    verification: str = "token",
-    lenience: float = 1.0,
-    num_candidates: int = 1,
-    gamma_policy: str = "fixed",
-    confidence: float = DEFAULT_CONFIDENCE,
-    draft_cost: float | None = None,
-    block_costs: Sequence[float] = (),
-    copy_match: int = DEFAULT_MATCH,
-    **kwargs,
-  ):
-    """Creates the model.
-
-    Args:
-      target: the network whose law is kept; also what `score` mode scores with.
-      draft: the network that drafts, over the same vocabulary: of 'ngram' a table of
-        n-grams; None of 'copy'.
-      *args: of the model that this is mixed into, after its network: vocabularies.
-      sampling: temperature, top-k, top-p, for both.
-      gamma: length of a draft, in tokens.
-      drafter: how tokens are drafted; one of `assemble.DRAFTERS`.
-      verification: name of a rule in `core.rules.RULES`.
-      lenience: of the rule 'lenient'.
-      num_candidates: drafts an iteration, for the rules that take several.
-      gamma_policy: how long drafts are; one of `drafters.policies.GAMMA_POLICIES`.
-      confidence: of 'confidence': how sure of the next token the draft must be.
-      draft_cost: of 'online': time of a draft step / of a target step.
-      block_costs: of 'online': time of a target step at each block width (1, 2, 4,
-        ..., gamma + 1), over that of one token; none is 1.
-      copy_match: of 'copy': how many of the last tokens must stand where it copies.
-      **kwargs: seed, default_decoder_params, feature_converter_cls.
-
-    Raises:
-      ValueError: where a setting is out of its range, a name is unknown, settings do
-        not go together or vocabularies differ.
-    """
-    self.pair = Pair(
-      target,
-      draft,
-      gamma,
-      drafter=drafter,
-      verification=verification,
-      lenience=lenience,
-      num_candidates=num_candidates,
-      gamma_policy=gamma_policy,
-      confidence=confidence,
-      draft_cost=draft_cost,
-      block_costs=tuple(block_costs),
-      copy_match=copy_match,
-    )
-    self.pair.rule(sampling)
-    super().__init__(target, *args, sampling=sampling, **kwargs)
-
-  @property
-  def guarantee(self) -> Guarantee:
-    """What the verification rule promises."""
-    return get_rule(self.pair.verification).guarantee
-
-  def get_initial_variables(self, rng, input_shapes, input_types=None):
-    """Returns params and params_axes of target and draft, each under its name."""
-    initialised = {}
-    for name, key in zip(PAIR, jax.random.split(rng), strict=True):
-      if getattr(self.pair, name) is None:
-        continue
-      alone = copy.copy(self)
-      alone.module = getattr(self.pair, name)
-      initialised[name] = super(SpeculativeLoop, alone).get_initial_variables(
-        key, input_shapes, input_types
-      )
-    collections = ("params", "params_axes")
-    return flax.core.freeze(
-      {c: {name: initialised[name][c] for name in initialised} for c in collections}
-    )
-
-  def _compute_logits(self, params, *args, **kwargs):
-    return super()._compute_logits(params["target"], *args, **kwargs)
-
-  def _decode(self, params, inputs, keys, max_length):
-    return assemble.decode(
-      self.pair, params, inputs, keys, self.sampling, max_length, self._eos_id
-    )
-
-
-class PlainEncoderDecoderModel(PlainLoop, CachedEncoderDecoderModel):
-  """An encoder-decoder that decodes one token a target call."""
-
-
-class SpeculativeEncoderDecoderModel(SpeculativeLoop, CachedEncoderDecoderModel):
-  """An encoder-decoder that decodes with the help of a draft."""
 
 
 def _typed_key(rng: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Restoring one or two checkpoints into the train state of one of our models.
+"""Restoring checkpoints, one a network, into the train state of one of our models.
 
 T5X builds the manager that `utils.RestoreCheckpointConfig.checkpoint_manager_cls`
 names and asks it for the checkpoint at the configuration's `path`, the target's.
@@ -10,12 +10,14 @@ from typing import Any
 import flax.core
 from t5x.train_state import InferenceState
 
-from specdec_t5x.assemble import PAIR
 from specdec_t5x.t5x_bridge import checkpoint
 
 
-class TargetCheckpointManager:
-  """Restores a model of its own, from a folder of any name."""
+class CheckpointManager:
+  """Restores {name: parameters}, each network from a folder of any name.
+
+  Each checkpoint may be in T5X's format or Orbax's.
+  """
 
   def __init__(
     self,
@@ -23,6 +25,8 @@ class TargetCheckpointManager:
     train_state: InferenceState,
     partitioner: Any,
     restore_dtype: str | None = None,
+    *,
+    paths: Mapping[str, str | None],
     **kwargs,
   ):
     """Creates the manager.
@@ -32,12 +36,15 @@ class TargetCheckpointManager:
       train_state: shapes of the parameters.
       partitioner: says where each parameter lives.
       restore_dtype: of the restored parameters; None keeps the checkpoint's.
+      paths: of the networks' checkpoints, by their names; the target's stands in for
+        T5X's own path, which must be the same.
       **kwargs: T5X's other arguments, which concern saving.
     """
     del directory, kwargs
     self._train_state = train_state
     self._partitioner = partitioner
     self._restore_dtype = restore_dtype
+    self._paths = paths
 
   def restore(
     self,
@@ -60,36 +67,14 @@ class TargetCheckpointManager:
         "fallback_to_scratch and assignment_map are not supported: a parameter that "
         "the checkpoint lacks would make another model of the target."
       )
-    return self._restore_all(path)
-
-  def _restore_all(self, path):
-    return self._restore_one(path, self._train_state)
-
-  def _restore_one(self, path, state):
-    return checkpoint.restore(path, state, self._partitioner, self._restore_dtype)
-
-
-class PairedCheckpointManager(TargetCheckpointManager):
-  """Restores params = {target, draft} from two checkpoints.
-
-  Each may be in T5X's format or Orbax's; gin binds the draft's path.
-  """
-
-  def __init__(self, *args, draft_path: str | None, **kwargs):
-    """Creates the manager; `draft_path` is the draft's checkpoint, if it has one."""
-    super().__init__(*args, **kwargs)
-    self._draft_path = draft_path
-
-  def _restore_all(self, path):
-    state = self._train_state
-    paths = dict(zip(PAIR, (path, self._draft_path), strict=True))
-    # A draft that copies has no parameters.
-    names = [name for name in PAIR if name in state.params]
-    restored = {}
-    for name in names:
+    state, restored = self._train_state, {}
+    paths = {**self._paths, "target": path}
+    for name in state.params:
       alone = state.replace(
         params=state.params[name], params_axes=state.params_axes[name]
       )
-      restored[name] = self._restore_one(paths[name], alone)
-    params = flax.core.freeze({name: restored[name].params for name in names})
+      restored[name] = checkpoint.restore(
+        paths[name], alone, self._partitioner, self._restore_dtype
+      )
+    params = flax.core.freeze({name: one.params for name, one in restored.items()})
     return state.replace_params(params).replace_step(restored["target"].step)

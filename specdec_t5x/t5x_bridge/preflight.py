@@ -15,13 +15,11 @@ from absl import flags
 from etils import epath
 from t5x import utils
 
-from specdec_t5x.assemble import PAIR
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.data.pairs import SlicedSource
 from specdec_t5x.t5x_bridge.checkpoint import Shapes, flat_shapes, parameter_shapes
 from specdec_t5x.t5x_bridge.examples import shard_of_command
 from specdec_t5x.t5x_bridge.layout import check_layout
-from specdec_t5x.t5x_bridge.model import SpeculativeLoop
 from specdec_t5x.t5x_bridge.writer import SUMMARY, configuration
 
 
@@ -29,8 +27,7 @@ def check_run(
   dataset_cfg: utils.DatasetConfig,
   model,
   output_dir: str,
-  target_path: str,
-  draft_path: str | None = None,
+  paths: Mapping[str, str | None],
   partitioner: Any = None,
 ) -> None:
   """Checks task, vocabularies, output directory and checkpoints of a run.
@@ -42,33 +39,34 @@ def check_run(
     dataset_cfg: names the task.
     model: one of this project's models.
     output_dir: where results will go.
-    target_path: the target's checkpoint.
-    draft_path: the draft's, for a speculative model.
+    paths: of the networks' checkpoints, by their names.
     partitioner: the run's; None where the layout on devices is not to be checked.
 
   Raises:
     ValueError: naming what was expected, what came, and what to do.
   """
   check_macros()
-  guarantee = model.guarantee
+  guarantee = model.decoder.guarantee
   if not guarantee.keeps_the_law:
     print(f"{guarantee.name}: this run keeps {guarantee.value}.", flush=True)
   check_task(dataset_cfg)
   provider = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name)
   model.number_examples(provider.name, shard_of_command())
-  if isinstance(model, SpeculativeLoop):
-    model.pair.check_room(dataset_cfg.task_feature_lengths["targets"])
+  model.check_room(dataset_cfg.task_feature_lengths["targets"])
   utils.verify_matching_vocabs(dataset_cfg, model)
   check_writable(output_dir)
   check_same_run(output_dir)
   variables = abstract_variables(model, dataset_cfg.task_feature_lengths)
   if partitioner is not None:
     check_layout(variables, partitioner, dataset_cfg.batch_size)
-  paths = dict(zip(PAIR, (target_path, draft_path), strict=True))
-  expected = expected_shapes(model, variables)
-  for name, shapes in expected.items():
+  for name, network in variables["params"].items():
     macro = f"{name.upper()}_CHECKPOINT_PATH"
-    check_checkpoint(macro, paths[name], shapes)
+    if name not in paths:
+      raise ValueError(
+        f"CHECKPOINT_PATHS has {sorted(paths)}, and no path of the network {name!r}, "
+        f"which {type(model.decoder).__name__} needs. Bind it in your gin file."
+      )
+    check_checkpoint(macro, paths[name], flat_shapes(network))
 
 
 def check_macros() -> None:
@@ -197,14 +195,6 @@ def abstract_variables(model, lengths: Mapping[str, int]) -> Mapping[str, Any]:
     lambda rng: model.get_initial_variables(rng, input_shapes, input_types),
     jax.random.PRNGKey(0),
   )
-
-
-def expected_shapes(model, variables: Mapping[str, Any]) -> dict[str, Shapes]:
-  """Returns the parameter shapes of each network of `model`, by its name."""
-  params = variables["params"]
-  if not isinstance(model, SpeculativeLoop):
-    params = {"target": params}
-  return {name: flat_shapes(params[name]) for name in params}
 
 
 def check_checkpoint(macro: str, path: str, expected: Shapes) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import importlib.metadata
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
@@ -18,7 +18,7 @@ from t5x import infer
 import specdec_t5x
 from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.core.checks import check_decoded
-from specdec_t5x.core.rules import accepts_by_mass, guarantee_of
+from specdec_t5x.core.describe import describe
 
 SUMMARY = "speculation.json"
 WHOLE = "-00000-of-00001"
@@ -77,8 +77,7 @@ def merge_and_summarize(
   output_fname: str,
   tmp_dir: str,
   step: int | None,
-  verification: str | None,
-  settings: Mapping[str, Any],
+  model: Any,
 ) -> None:
   """Merges the chunks as T5X does, then writes the summary of the whole run.
 
@@ -91,12 +90,11 @@ def merge_and_summarize(
     output_fname: the merged file's name, `task-mode.jsonl-shard-of-shards`.
     tmp_dir: where the chunks are.
     step: the target checkpoint's.
-    verification: the rule's name, or 'beam'; None for plain decoding.
-    settings: the knobs of the run, by name.
+    model: what decoded, one of this project's T5X models.
   """
   infer.merge_chunks_to_file(output_dir, output_fname, tmp_dir, step)
   mode = output_fname.split(".jsonl")[0].rsplit("-", 1)[1]
-  guarantee = guarantee_of(verification)
+  guarantee = model.decoder.guarantee
   files, found = None, result_files(output_dir, mode)
   # Files never go, so who writes last has seen all that were there before.
   while files != found:
@@ -104,8 +102,9 @@ def merge_and_summarize(
     summary = {
       "guarantee": guarantee.name,
       "guarantee_means": guarantee.value,
-      "statistics": summarize(files, verification),
-      "settings": {"verification": verification, **settings},
+      "statistics": summarize(files, model.decoder.alpha_is_mass),
+      "decoder": describe(model.decoder),
+      "sampling": describe(model.sampling),
       "configuration": configuration(),
       "mode": mode,
       "checkpoint_step": step,
@@ -132,13 +131,13 @@ def result_files(output_dir: str, mode: str) -> list[epath.Path]:
 
 
 def summarize(
-  files: Sequence[epath.Path], verification: str | None
+  files: Sequence[epath.Path], alpha_is_mass: bool
 ) -> dict[str, Any] | None:
   """Returns totals and rates over the examples of JSONL files.
 
   Args:
     files: outputs of mode predict_with_aux.
-    verification: the rule's name, or 'beam'; None for plain decoding.
+    alpha_is_mass: whether sum min(p, q) estimates alpha.
 
   Returns:
     alpha by counts (accepted / tried) and by mass (sum of min(p, q) / tried; None under
@@ -154,10 +153,9 @@ def summarize(
     return None
   column = {name: np.array([row[name] for row in rows]) for name in COUNTS}
   tried = column["acceptance_positions"]
-  by_mass = accepts_by_mass(verification)
   rates = {
     "alpha_by_counts": ratio(column["accepted"], tried),
-    "alpha_by_mass": ratio(column["acceptance_mass"], tried) if by_mass else None,
+    "alpha_by_mass": ratio(column["acceptance_mass"], tried) if alpha_is_mass else None,
     "tokens_per_target_call": ratio(column["tokens"], column["target_calls"]),
   }
   return {

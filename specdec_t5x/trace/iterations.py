@@ -4,7 +4,7 @@ The trace of Leviathan et al., ICML 2023, figure 1. `trace.render` draws it.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -13,12 +13,15 @@ import numpy as np
 import sentencepiece
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x import assemble
 from specdec_t5x.api import Model
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.types import Drafter, Proposal, Verdict
+from specdec_t5x.core.tree import Tree
+from specdec_t5x.core.types import Proposal, Verdict
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.drafter import Context, Drafter
 from specdec_t5x.decoding.state import DecodeState, StepInfo, row_keys
 from specdec_t5x.decoding.step import step
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,30 +77,44 @@ class Iteration:
 
 
 @dataclasses.dataclass(frozen=True)
-class Recorder:
+class Recorder(Drafter):
   """A drafter that keeps its last draft: its state is (the drafter's own, tokens)."""
 
   drafter: Drafter
 
+  @property
+  def networks(self) -> Mapping[str, Any]:
+    """The drafter's."""
+    return self.drafter.networks
+
+  @property
+  def tree(self) -> Tree:
+    """The drafter's."""
+    return self.drafter.tree
+
+  def start(self, context: Context) -> tuple[Any, Int[Array, "1 G"]]:
+    """Returns the drafter's first state, and no draft."""
+    no_draft = jnp.zeros((1, self.tree.size), jnp.int32)
+    return self.drafter.start(context), no_draft
+
   def propose(
-    self,
-    state: tuple[Any, Int[Array, "B G"]],
-    sequences: Int[Array, "B S"],
-    lengths: Int[Array, "B"],
-    uniforms: Float[Array, "B G L"],
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, tuple[Any, Int[Array, "B G"]]]:
-    """Drafts as the drafter does; see `core.types.Drafter`."""
-    proposal, inner = self.drafter.propose(state[0], sequences, lengths, uniforms)
+    """Drafts as the drafter does; see `decoding.drafter.Drafter`."""
+    state = state.replace(drafter_state=state.drafter_state[0])
+    proposal, inner = self.drafter.propose(context, state, uniforms)
     return proposal, (inner, proposal.tokens)
 
   def commit(
     self,
-    state: tuple[Any, Int[Array, "B G"]],
+    context: Context,
+    drafter_state: tuple[Any, Int[Array, "B G"]],
     verdict: Verdict,
-    features: Float[Array, "B K D"],
+    features: Float[Array, "B N D"],
   ) -> tuple[Any, Int[Array, "B G"]]:
     """Returns the drafter's own state after the verdict, and the draft as it is."""
-    return self.drafter.commit(state[0], verdict, features), state[1]
+    inner, tokens = drafter_state
+    return self.drafter.commit(context, inner, verdict, features), tokens
 
 
 def trace_decode(
@@ -106,7 +123,7 @@ def trace_decode(
   draft: Model,
   vocabulary: str,
   *,
-  gamma: int = 5,
+  gamma: int = DEFAULT_GAMMA,
   sampling: Sampling = GREEDY,
   max_length: int = 128,
   seed: int = 0,
@@ -117,11 +134,12 @@ def trace_decode(
   for this text as its first input; arguments as there.
   """
   processor = _processor(vocabulary)
-  pair = assemble.Pair(target.network, draft.network, gamma)
+  drafter = Recorder(DraftModel(draft.network, gamma))
+  decoder = SpeculativeDecoder(target.network, drafter)
   params = {"target": target.params, "draft": draft.params}
   inputs = jnp.array([[*processor.encode(text), processor.eos_id()]], jnp.int32)
   keys = row_keys(jax.random.key(seed), 1)  # Those of the first input, as there.
-  start, advance = _programs(pair, sampling, max_length, processor.eos_id())
+  start, advance = _programs(decoder, sampling, max_length, processor.eos_id())
   state = start(params, inputs, keys)
   iterations = []
   while not state.ended.all():
@@ -153,16 +171,12 @@ def _processor(vocabulary: str) -> sentencepiece.SentencePieceProcessor:
 
 
 def _programs(
-  pair: assemble.Pair, sampling: Sampling, max_length: int, eos_id: int
+  decoder: SpeculativeDecoder, sampling: Sampling, max_length: int, eos_id: int
 ) -> tuple[Callable, Callable]:
   """Returns the loop's start and its single step, each compiled once."""
 
   def prepare(params, inputs, keys):
-    settings = (sampling, max_length, eos_id)
-    spec, state = assemble.prepare(pair, params, inputs, keys, *settings)
-    spec = dataclasses.replace(spec, drafter=Recorder(spec.drafter))
-    no_draft = jnp.zeros((1, pair.gamma), jnp.int32)
-    return spec, state.replace(drafter_state=(state.drafter_state, no_draft))
+    return decoder.prepare(params, inputs, keys, sampling, max_length, eos_id)
 
   def advance(params, inputs, state):
     # The step reads nothing of the new start, so the compiler drops the encoders.

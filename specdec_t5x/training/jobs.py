@@ -6,8 +6,9 @@ import os
 import jax
 import numpy as np
 
-from specdec_t5x import api, assemble
+from specdec_t5x import api
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.functional import Network
 from specdec_t5x.t5x_bridge import preflight
@@ -210,9 +211,11 @@ def plain_decoder(
   def decode(params, inputs, number):
     key = jax.random.fold_in(jax.random.key(seed), number)
     keys = row_keys(key, inputs.shape[0])
-    return assemble.decode_plain(
-      network, params, inputs, keys, sampling, max_length, eos_id
-    ).tokens
+    return (
+      PlainDecoder(network)
+      .decode({"target": params}, inputs, keys, sampling, max_length, eos_id)
+      .tokens
+    )
 
   return lambda params, inputs, number: np.asarray(decode(params, inputs, number))
 

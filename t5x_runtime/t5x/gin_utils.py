@@ -6,6 +6,8 @@ a dozen types, over several lines.
 
 import difflib
 import inspect
+import os
+import pathlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -59,7 +61,7 @@ def parse_gin_flags(
     of_files = {*_macros(), *_macros_read()}
     where = "--gin.NAME=VALUE: "
     gin.parse_config(gin_bindings, skip_unknown=skip_unknown)
-    _check_known(gin_bindings, of_files)
+    _check_known(gin_bindings, of_files, gin_files)
     if finalize_config:
       where = ""
       _check_set()
@@ -154,7 +156,9 @@ def _macros_read() -> set[str]:
   return {name for name, selector in keys if selector == _MACRO}
 
 
-def _check_known(gin_bindings: Sequence[str], of_files: Iterable[str]) -> None:
+def _check_known(
+  gin_bindings: Sequence[str], of_files: Iterable[str], gin_files: Sequence[str]
+) -> None:
   """Raises a ValueError where a binding sets a macro that has no effect."""
   names = [binding.partition("=")[0].strip() for binding in gin_bindings]
   known = {*of_files, *_macros_read()}
@@ -162,8 +166,20 @@ def _check_known(gin_bindings: Sequence[str], of_files: Iterable[str]) -> None:
     if re.fullmatch(r"[\w/]+", name) and name not in known:
       raise ValueError(
         f"--gin.{name} sets a macro that no gin file sets or reads."
-        f"{_closest(name, known)}"
+        f"{_beside(name, gin_files) or _closest(name, known)}"
       )
+
+
+def _beside(name: str, gin_files: Sequence[str]) -> str:
+  """Says which gin files, in folders beside those given, set a macro."""
+  folders = {pathlib.Path(file).parent for file in gin_files}
+  found = sorted(file for folder in folders for file in folder.glob("*/*.gin"))
+  sets = re.compile(rf"^{name} *=", re.MULTILINE)
+  is_setter = lambda file: (
+    os.access(file, os.R_OK) and sets.search(file.read_text(errors="replace"))
+  )
+  files = [f"--gin_file={file}" for file in found if is_setter(file)]
+  return f" Add {' or '.join(files[:2])}, which sets it." if files else ""
 
 
 def _check_set() -> None:

@@ -1,0 +1,118 @@
+"""What a way to draft is: the base class of `specdec_t5x.drafters`, and of your own.
+
+Shapes: B rows, G drafted nodes, N = G + 1, E input length, L uniforms a decision.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from jaxtyping import Array, Float, Int
+
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.tree import Tree
+from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Verdict
+from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.network.functional import check_same_vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+  """What a drafter is given for one decode.
+
+  Attributes:
+    sampling: the adjustment that the target's law gets, and so the draft's.
+    max_length: room for the output, in tokens.
+    eos_id: the token that ends a sequence.
+    vocab_size: of the target.
+    target: scores tokens; its cache is the state's `target_cache`.
+    extend: the drafter's own networks, by name.
+    start: from a network's name to its first cache, which holds what comes before an
+      output but for the last token: for the inputs, a row each, of the state.
+    params: the parameters of the drafter's networks, by name.
+    source: what the target's encoder reads, zero-padded, a row each; without content
+      where there is no encoder.
+  """
+
+  sampling: Sampling
+  max_length: int
+  eos_id: int
+  vocab_size: int
+  target: ExtendFn
+  extend: Mapping[str, ExtendFn] = dataclasses.field(default_factory=dict)
+  start: Callable[[str], Cache] | None = None
+  params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  source: Int[Array, "B E"] | None = None
+
+
+class Drafter(abc.ABC):
+  """A way to propose tokens: a frozen dataclass of its knobs.
+
+  Its state is any pytree; the loop only carries it.
+
+  Attributes:
+    independent: whether siblings are independent draws from one law. Else they are
+      certain, or drawn without replacement.
+    varies: whether drafts are often shorter than their tree; the target's blocks are
+      then no wider than needed.
+  """
+
+  independent: ClassVar[bool] = True
+  varies: ClassVar[bool] = False
+
+  @property
+  @abc.abstractmethod
+  def tree(self) -> Tree:
+    """The shape of every proposal; where rows have trees of their own, its size."""
+
+  @property
+  def networks(self) -> Mapping[str, Any]:
+    """The networks that it needs beside the target, by name: {"draft": network}.
+
+    Parameters, checkpoints and shardings go by these names.
+    """
+    return {}
+
+  def check(self, target: Any) -> None:
+    """Raises a ValueError where this drafter can't draft for a target network."""
+    for name, network in self.networks.items():
+      check_same_vocabulary(target, network, name)
+
+  def start(self, context: Context) -> Any:
+    """Returns the first state."""
+    del context
+
+  @abc.abstractmethod
+  def propose(
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
+  ) -> tuple[Proposal, Any]:
+    """Drafts what follows the known tokens of each row.
+
+    Args:
+      context: of the decode.
+      state: where it stands: tokens, lengths, the target's cache, this drafter's state.
+      uniforms: independent draws from U[0, 1), L a drafted token.
+
+    Returns:
+      The proposal, whose q is exactly what its tokens were drawn from, and this
+      drafter's state after it.
+    """
+
+  def commit(
+    self,
+    context: Context,
+    drafter_state: Any,
+    verdict: Verdict,
+    features: Float[Array, "B N D"],
+  ) -> Any:
+    """Returns the state once the target has judged the last proposal.
+
+    Args:
+      context: of the decode.
+      drafter_state: as `propose` left it.
+      verdict: what became of the proposal.
+      features: the target's, at each node of the tree.
+    """
+    del context, verdict, features
+    return drafter_state

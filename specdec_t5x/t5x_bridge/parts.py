@@ -1,0 +1,145 @@
+"""From what gin files set in words to the objects that decode."""
+
+from typing import Any
+
+from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.rules import get_rule
+from specdec_t5x.core.types import Rule
+from specdec_t5x.decoding.beam_decoder import BeamDecoder
+from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.policies import Policy
+from specdec_t5x.drafters.registry import get_drafter, needs_network
+from specdec_t5x.network import ngram
+from specdec_t5x.network.functional import Network
+from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
+
+
+def drafter(
+  choice: Drafter | str,
+  network: Network,
+  path: str | None,
+  gamma: int,
+  num_candidates: int,
+  policy: Policy | str,
+) -> Drafter:
+  """Returns the drafter that DRAFTER names, or is.
+
+  Args:
+    choice: DRAFTER.
+    network: what gin configures, for 'draft_model'.
+    path: the draft's checkpoint; the size of a table of n-grams is read off it.
+    gamma: GAMMA.
+    num_candidates: NUM_CANDIDATES.
+    policy: GAMMA_POLICY.
+
+  Raises:
+    ValueError: where settings do not go together, or there is no table at `path`.
+  """
+  if choice == "ngram":
+    network = ngram_table(path)
+  elif not needs_network(choice):
+    network = None
+  if isinstance(choice, Drafter) and not hasattr(choice, "gamma"):
+    gamma = None  # gin always has a GAMMA, for drafters that have this knob.
+  return get_drafter(choice, network, gamma, num_candidates, policy)
+
+
+def ngram_table(path: str | None, order: int = 0) -> ngram.NgramTable:
+  """Returns the network of a table of n-grams.
+
+  Args:
+    path: its checkpoint, off which its size is read.
+    order: look up no longer n-grams than these; 0 for all.
+
+  Raises:
+    ValueError: where there is no table at `path`, or `order` is none.
+  """
+  if not is_whole(order, 0):
+    raise ValueError(
+      f"NGRAM_ORDER must be a whole number of at least 0, got {order!r}. 0 is the "
+      "table's."
+    )
+  if path is None:
+    raise ValueError(
+      "DRAFTER='ngram' needs DRAFT_CHECKPOINT_PATH, a table that python -m "
+      "specdec_t5x.train --job=ngrams made; got None."
+    )
+  return ngram.NgramTable(ngram.config_from_shapes(parameter_shapes(path), order))
+
+
+def rule(choice: Rule | str, lenience: float) -> Rule:
+  """Returns the rule that VERIFICATION names, or is.
+
+  Args:
+    choice: VERIFICATION.
+    lenience: LENIENCE, of 'lenient' alone.
+
+  Raises:
+    ValueError: where the name is unknown, or there is another lenience than 1 for
+      another rule.
+  """
+  if choice == "lenient":
+    return get_rule(choice, lenience=lenience)
+  if lenience != 1.0:
+    raise ValueError(
+      f"LENIENCE={lenience} needs VERIFICATION='lenient', got {choice!r}."
+    )
+  return get_rule(choice)
+
+
+def beam(
+  target: Network,
+  drafter: Drafter,
+  verification: str,
+  lenience: float,
+  seed: int,
+  **knobs: Any,
+) -> BeamDecoder:
+  """Returns a beam search with the draft model of a drafter.
+
+  Args:
+    target: the network whose hypotheses are searched for.
+    drafter: a plain `DraftModel`; the draft searches with a beam of its own.
+    verification: 'beam', for there is no other with a beam.
+    lenience: 1.
+    seed: 0.
+    **knobs: of `BeamDecoder`.
+
+  Raises:
+    ValueError: where a setting is one that a beam has no use for.
+  """
+  if verification != "beam" or lenience != 1.0:
+    raise ValueError(
+      f"VERIFICATION must be 'beam' with a beam, and LENIENCE 1, got {verification!r} "
+      f"and {lenience}: hypotheses are compared, not tokens. Leave them out, or leave "
+      "out configs/runs/beam.gin."
+    )
+  if type(drafter) is not DraftModel or not hasattr(drafter.network, "extend_slots"):
+    raise ValueError(
+      "DRAFTER must be 'draft_model' with a beam, GAMMA_POLICY 'fixed' and "
+      f"NUM_CANDIDATES 1, got {type(drafter).__name__} whose network is "
+      f"{type(getattr(drafter, 'network', None)).__name__}: the draft searches with a "
+      "beam of its own."
+    )
+  return plain_beam(target, seed, draft=drafter.network, gamma=drafter.gamma, **knobs)
+
+
+def plain_beam(target: Network, seed: int, block: int = 1, **knobs: Any) -> BeamDecoder:
+  """Returns a beam search.
+
+  Args:
+    target: the network whose hypotheses are searched for.
+    seed: 0.
+    block: 1.
+    **knobs: of `BeamDecoder`.
+
+  Raises:
+    ValueError: where a setting is one that a beam has no use for.
+  """
+  if seed != 0 or block != 1:
+    raise ValueError(
+      f"With a beam SEED must be 0 and BLOCK 1, got {seed} and {block}: it draws "
+      "nothing, and the strict baseline is one of single tokens. Leave them out."
+    )
+  return BeamDecoder(target, **knobs)
