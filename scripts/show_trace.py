@@ -23,6 +23,7 @@ from etils import epath
 
 import specdec_t5x
 from specdec_t5x.demo.recipe import ENDE
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.trace import render
 from specdec_t5x.trace.iterations import Iteration, trace_decode
 
@@ -64,7 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     "--draft", default=ENDE.drafts[0].checkpoint, help="checkpoint (%(default)s)"
   )
   parser.add_argument("--vocabulary", default=ENDE.vocabulary, help="(%(default)s)")
-  parser.add_argument("--gamma", type=int, default=5, help="tokens drafted a call")
+  parser.add_argument(
+    "--gamma", type=int, default=DEFAULT_GAMMA, help="tokens drafted a call"
+  )
   parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
   parser.add_argument("--seed", type=int, default=0, help="of the sampling")
   parser.add_argument("--svg", metavar="FILE", help="where to write the image")

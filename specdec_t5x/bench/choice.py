@@ -8,8 +8,8 @@ r"""Measures a pair on this device and writes the best GAMMA to a gin file.
   python -m t5x.infer --gin_file=configs/spec_ende.gin --gin_file=my_gamma.gin
 
 Prints the speed-up that is predicted for each gamma, from alpha and the measured cost
-of a draft step, of each block and of the encoders. With --online the file sets
-GAMMA_POLICY='online', with the costs that it needs. Leave all cores to it.
+of a draft step, of each block and of the encoders. With --online the file includes
+configs/policies/online.gin, with the costs that it needs. Leave all cores to it.
 """
 
 import argparse
@@ -92,8 +92,8 @@ def choose(
   widths = block_widths(max(gammas))
   needed = {*gammas, *gammas_of(widths)}
   settings = [Setting(gamma, temperature) for gamma in sorted(needed)]
-  pairs, params = zip(*(study.together(draft, s) for s in settings), strict=True)
-  costs = study.costs(pairs, params[0], temperature)
+  decoders, params = zip(*(study.together(draft, s) for s in settings), strict=True)
+  costs = study.costs(decoders, params[0], temperature)
   tokens = float(np.mean(counted.columns["emitted"]))
   predicted = {
     gamma: float(costs[gamma].call_improvement(alpha.value, tokens))
@@ -130,16 +130,16 @@ def gin_lines(
     study: what was decoded.
     draft: the way to draft.
     temperature: it was measured at.
-    online: whether GAMMA_POLICY='online' is active, and not the best fixed gamma.
+    online: whether the online policy is active, and not the best fixed gamma.
   """
   costs = online_settings(choice.costs, choice.widths)
   longest = choice.widths[-1] - 1
-  blocks = ", ".join(f"{cost:.4g}" for cost in costs["block_costs"])
+  blocks = tuple(float(f"{cost:.4g}") for cost in costs["block_costs"])
   policy = [
+    "include 'configs/policies/online.gin'",
     f"GAMMA = {longest}",
-    "GAMMA_POLICY = 'online'",
     f"DRAFT_COST = {costs['draft_cost']:.4g}",
-    f"BLOCK_COSTS = ({blocks},)",
+    f"BLOCK_COSTS = {blocks}",
   ]
   best = [f"GAMMA = {choice.gamma}", "GAMMA_POLICY = 'fixed'"]
   active, other = (policy, best) if online else (best, policy)
@@ -167,7 +167,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   add("--temperature", type=float, default=0.0, help="(%(default)s)")
   add("--num-tokens", type=int, help="output tokens for alpha (2000; paper: 10000)")
   add("--runs", type=int, default=15, help="of each part's clock (%(default)s)")
-  add("--online", action="store_true", help="activate GAMMA_POLICY='online'")
+  add("--online", action="store_true", help="activate the online policy")
   add("--output", metavar="FILE", required=True, help="the gin file")
 
 

@@ -25,6 +25,8 @@ from specdec_t5x.bench.measured import Measured, Setting
 from specdec_t5x.bench.table import Column, Table
 from specdec_t5x.bench.walltime import alternate
 from specdec_t5x.data import text_files
+from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
 
 _COLUMNS = (
@@ -52,7 +54,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   add("--prefix", default="", help="before each input")
   add("--vocabulary", metavar="FILE", required=True, help="a SentencePiece model")
   add("--size", choices=SIZES, default="small", help="of the target (%(default)s)")
-  add("--gamma", type=int, default=7, help="the longest draft (%(default)s)")
+  about = "the longest draft (%(default)s)"
+  add("--gamma", type=int, default=DEFAULT_GAMMA, help=about)
   add("--matches", type=int, nargs="+", default=[1, 2, 3, 4], help="COPY_MATCH")
   add("--num-texts", type=int, default=40, help="the first so many (%(default)s)")
   add("--input-length", type=int, default=512, help="in tokens (%(default)s)")
@@ -68,8 +71,7 @@ def make(args: argparse.Namespace) -> Table:
   room = args.max_length, processor.eos_id()
   runs = {"plain": programs.replay(target, *room, None)}
   for match in args.matches:
-    settings = {"gamma": args.gamma, **programs.copying(match)}
-    runs[match] = programs.replay(target, *room, settings)
+    runs[match] = programs.replay(target, *room, Copy(args.gamma, match))
   timed = alternate(runs, texts)
   plain = timed.pop("plain")
   rows = [_row(args, match, plain, ours, texts) for match, ours in timed.items()]

@@ -93,7 +93,6 @@ def measure(
   prepares: Mapping[int, parts.Prepare],
   prepare_plain: parts.PreparePlain,
   arguments: Sequence[Any],
-  plain_arguments: Sequence[Any],
   *,
   sampling: Sampling,
   room: int,
@@ -102,11 +101,10 @@ def measure(
   """Times every part at every gamma in turn, each in a loop of its own.
 
   Args:
-    prepares: by gamma, from `arguments` to the speculation and its first state, for a
-      rule that judges one draft, and for outputs that no token ends.
-    prepare_plain: from `plain_arguments` to the target and the plain loop's state.
-    arguments: of the speculative programs, such as parameters, inputs and keys.
-    plain_arguments: of the plain program.
+    prepares: by gamma, from `arguments` to the speculation and its first state, for
+      outputs that no token ends.
+    prepare_plain: from `arguments` to the target and the plain loop's state.
+    arguments: of the programs, such as parameters, inputs and keys.
     sampling: the adjustment of the target's law.
     room: for the output, in tokens; all starts have to be made for it.
     runs: of every program.
@@ -126,7 +124,7 @@ def measure(
     )
   plain = parts.plain_program(prepare_plain, sampling, room)
   counts = (0, min(_TOKENS, room))
-  programs = {("plain", n): _repeating(plain, plain_arguments, n) for n in counts}
+  programs = {("plain", n): _repeating(plain, arguments, n) for n in counts}
   for gamma, prepare in prepares.items():
     for key, program in _programs(gamma, prepare, arguments, room).items():
       programs[gamma, *key] = program
@@ -164,7 +162,7 @@ def medians(
 
 
 def online_settings(by_gamma: Mapping[int, Costs], widths: Sequence[int]):
-  """Returns what GAMMA_POLICY='online' needs, in units of the target's one token.
+  """Returns what `OnlineAlpha` needs, in units of the target's one token.
 
   A block's cost is here all of an iteration but the drafting: what verification and
   bookkeeping take is as much a cost of another iteration as the target's call. The

@@ -15,7 +15,6 @@ import specdec_t5x
 PACKAGES = ("jax", "jaxlib", "flax")
 # Of this package: what decodes, and what times it.
 SOURCES = (
-  "assemble.py",
   *(f"{room}/**/*.py" for room in ("core", "network", "decoding", "drafters")),
   *(f"bench/{name}.py" for name in ("walltime", "parts", "costs")),
 )

@@ -3,11 +3,11 @@ r"""Fixed draft lengths beside adaptive ones, on a pair and texts of yours.
   python -m specdec_t5x.bench gamma --target DIR --draft DIR --vocabulary FILE \
     --inputs FILE --prefix "translate English to German: " --output DIR
 
-First measures what drafting and scoring cost here, for GAMMA_POLICY='online'; then
-decodes every input greedily at batch 1 with each setting, in turn. Writes gamma.json,
-gamma.csv and gamma.md. The speeds are medians over the inputs [quartiles] of seconds a
-token, encoder included, against the fixed length that took the least time in all. Leave
-all cores to it.
+First measures what drafting and scoring cost here, for configs/policies/online.gin;
+then decodes every input greedily at batch 1 with each setting, in turn. Writes
+gamma.json, gamma.csv and gamma.md. The speeds are medians over the inputs [quartiles]
+of seconds a token, encoder included, against the fixed length that took the least time
+in all. Leave all cores to it.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from specdec_t5x.bench.table import Column, Table, listed
 from specdec_t5x.bench.walltime import alternate
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.widths import block_widths
+from specdec_t5x.drafters.policies import Confidence, OnlineAlpha
 
 _COLUMNS = (
   Column("setting", "setting"),
@@ -55,8 +56,8 @@ def make(args: argparse.Namespace) -> Table:
   (keys,) = programs.input_keys(1)
   runs = {}
   for name, settings in _settings(args, gamma, measured).items():
-    network, params = programs.together(*models, **settings)
-    run = programs.decoding(network, params, GREEDY, args.max_length, eos_id)
+    decoder, params = programs.together(*models, **settings)
+    run = programs.decoding(decoder, params, GREEDY, args.max_length, eos_id)
     runs[name] = lambda text, run=run: run(text, keys)
   timed = alternate(runs, texts)
   fixed = [name for name in timed if name.startswith("fixed")]
@@ -79,9 +80,9 @@ def make(args: argparse.Namespace) -> Table:
 def _settings(args, gamma, measured):
   settings = {f"fixed {fixed}": {"gamma": fixed} for fixed in args.gammas}
   for confidence in args.confidences:
-    policy = programs.confident(confidence)
-    settings[f"confidence {confidence}"] = {"gamma": gamma, **policy}
-  settings["online"] = {"gamma": gamma, **programs.online(measured)}
+    policy = Confidence(confidence)
+    settings[f"confidence {confidence}"] = {"gamma": gamma, "policy": policy}
+  settings["online"] = {"gamma": gamma, "policy": OnlineAlpha(**measured)}
   return settings
 
 
@@ -98,12 +99,13 @@ def _row(found, best):
 
 
 def _costs(models, text, gamma):
-  """Returns what GAMMA_POLICY='online' needs (`costs.online_settings`)."""
+  """Returns what `OnlineAlpha` needs (`costs.online_settings`)."""
   widths = block_widths(gamma)
   gammas = costs.gammas_of(widths)
-  pairs, params = zip(*(programs.together(*models, g) for g in gammas), strict=True)
+  found = [programs.together(*models, gamma=gamma) for gamma in gammas]
+  decoders, params = zip(*found, strict=True)
   # Room for ten iterations, whatever is accepted.
-  found = programs.pair_costs(pairs, params[0], text, GREEDY, 10 * (gamma + 1))
+  found = programs.pair_costs(decoders, params[0], text, GREEDY, 10 * (gamma + 1))
   return costs.online_settings(found, widths)
 
 

@@ -10,7 +10,9 @@ from specdec_t5x.analysis import theory
 from specdec_t5x.analysis.acceptance import Estimate, ratio
 from specdec_t5x.bench.costs import Costs
 from specdec_t5x.bench.walltime import Spread, Timed, median_ratio
-from specdec_t5x.core.rules import accepts_by_mass
+from specdec_t5x.core.lenient import Lenient
+from specdec_t5x.core.token import Token
+from specdec_t5x.core.types import Rule
 
 _COUNTED = (
   "emitted",
@@ -32,9 +34,9 @@ class Setting:
   timed: bool = True
 
   @property
-  def verification(self) -> str:
-    """The rule's name."""
-    return "token" if self.lenience == 1.0 else "lenient"
+  def rule(self) -> Rule:
+    """What judges the drafts."""
+    return Token() if self.lenience == 1.0 else Lenient(self.lenience)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Measured:
   @property
   def alpha_by_mass(self) -> Estimate | None:
     """Acceptance as the mean of sum_x min(p, q); None under rules whose it is not."""
-    if not accepts_by_mass(self.setting.verification):
+    if not self.setting.rule.alpha_is_mass:
       return None
     return ratio(self.columns["acceptance_mass"], self.columns["acceptance_positions"])
 

@@ -90,9 +90,9 @@ def measure(study: Study, draft: Draft, setting: Setting) -> Measured:
 
   Batch 1. Where the setting is timed, every input is also decoded plainly, in turn.
   """
-  pair, params = study.together(draft, setting)
+  decoder, params = study.together(draft, setting)
   temperature = setting.temperature
-  programs = {"ours": study.program(pair, params, temperature)}
+  programs = {"ours": study.program(decoder, params, temperature)}
   if setting.timed:
     programs["plain"] = study.plain(study.target, temperature)
   chunks = []
@@ -104,7 +104,7 @@ def measure(study: Study, draft: Draft, setting: Setting) -> Measured:
   columns = {name: np.concatenate([c[name] for c in chunks]) for name in chunks[0]}
   costs = None
   if setting.timed:
-    costs = study.costs([pair], params, temperature)[setting.gamma]
+    costs = study.costs([decoder], params, temperature)[setting.gamma]
   return Measured(setting, columns, costs)
 
 

@@ -23,7 +23,9 @@ from specdec_t5x.bench.measured import Measured, Setting
 from specdec_t5x.bench.parts import NEVER
 from specdec_t5x.bench.walltime import Spread, alternate, spread
 from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.drafters.oracle import forced_tokens
 from specdec_t5x.network.sizes import VOCAB_SIZE
 
@@ -46,7 +48,7 @@ class Job:
 
   target: str = "base"
   draft: str = "tiny"
-  gamma: int = 7
+  gamma: int = DEFAULT_GAMMA
   batch: int = 1
   input_length: int = 64
   output_length: int = 128
@@ -73,15 +75,15 @@ class Bench:
       programs.random_model(size, seed + i, job.dtype)
       for i, size in enumerate((job.target, job.draft))
     )
-    pair, self.params = programs.together(target, draft, job.gamma)
+    decoder, self.params = programs.together(target, draft, gamma=job.gamma)
     key = jax.random.key(seed)
     shape = (job.batch, job.input_length)
     self.inputs = jax.random.randint(key, shape, 2, 32_000)
     self.keys = row_keys(key, job.batch)
-    self._prepare = programs.prepare_oracle(pair, room)
-    self.speculative = programs.oracle(pair, room)
-    plain = target.network, self.params["target"]
-    self._plain = programs.decoding(*plain, GREEDY, room, NEVER)
+    self._prepare = programs.prepare_oracle(decoder, room)
+    self.speculative = programs.oracle(decoder, room)
+    plain = PlainDecoder(target.network)
+    self._plain = programs.decoding(plain, self.params, GREEDY, room, NEVER)
     self.outputs = self._plain(self.inputs, self.keys).tokens
 
   def part_seconds(self, runs: int) -> dict[str, Float[np.ndarray, "runs"]]:

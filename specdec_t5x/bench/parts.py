@@ -5,7 +5,7 @@ between two counts leaves out what happens once a call (encoding, dispatch). XLA
 not skip or hoist a repetition: each reads a zero that the one before made of all that
 it computed.
 
-Shapes: B rows, E encoder length, G gamma, K = G + 1, V vocabulary.
+Shapes: B rows, E encoder length, G drafted nodes, N = G + 1, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,12 +14,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from specdec_t5x.core import tree
 from specdec_t5x.core.distributions import Sampling, adjusted_probs
-from specdec_t5x.core.types import ExtendFn
+from specdec_t5x.core.types import ExtendFn, Proposal
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.decoding.step import Speculation, commit, score_chain
+from specdec_t5x.decoding.step import Speculation, commit, score
 
 NEVER = -1  # No token is the end of sequence.
 
@@ -36,14 +37,13 @@ def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
   """Returns compiled programs that repeat one part of an iteration each.
 
   Args:
-    prepare: from a program's arguments to the speculation and its first state, for a
-      rule that judges one draft.
+    prepare: from a program's arguments to the speculation and its first state.
 
   Returns:
     By name, functions of (count, *arguments): "iteration" runs the loop itself for
     `count` iterations (while rows last), "draft" the drafter's proposal, "scoring" the
-    target's call on G + 1 tokens, "token" its call on one, and "verification" all that
-    follows the logits.
+    target's call on the draft's N nodes, "token" its call on one, and "verification"
+    all that follows the logits.
   """
   programs = {name: _repeated(part, prepare) for name, part in _PARTS.items()}
   programs["iteration"] = _iterated(prepare)
@@ -121,49 +121,48 @@ def _repeated(part, prepare):
 
 
 def _draft(spec, state):
-  uniforms = state.uniforms(spec.gamma)
+  uniforms = state.uniforms(spec.drafter.tree.size)
 
   def step(state, zero):
-    proposal, drafter_state = spec.drafter.propose(
-      state.drafter_state, state.sequences, state.lengths + zero, uniforms
-    )
+    longer = state.replace(lengths=state.lengths + zero)
+    proposal, drafter_state = spec.drafter.propose(spec.context, longer, uniforms)
     return state.replace(drafter_state=drafter_state), _zero(proposal)
 
   return step
 
 
 def _scoring(spec, state):
-  return _score(state, spec.extend, spec.gamma + 1)
+  return _score(state, spec.context.target, spec.drafter.tree)
 
 
 def _token(spec, state):
-  return _score(state, spec.extend, 1)
+  return _score(state, spec.context.target, tree.chain(0))
 
 
-def _score(state, extend, size):
-  tokens = jnp.zeros((state.lengths.shape[0], size), jnp.int32)
+def _score(state, extend, shape):
+  tokens = jnp.zeros((state.lengths.size, shape.size), jnp.int32)
 
   def step(state, zero):
     cache = state.target_cache.at(state.lengths - 1)
-    logits, _, cache = extend(cache, tokens + zero)
+    proposal = Proposal(tokens + zero, None, tokens == 0, shape)
+    logits, _, cache = score(extend, cache, state.last_tokens() + zero, proposal)
     return state.replace(target_cache=cache), _zero(logits)
 
   return step
 
 
 def _verification(spec, state):
-  uniforms = state.uniforms(2 * spec.gamma + 1)
-  drafted, judged = uniforms[:, : spec.gamma], uniforms[:, spec.gamma :]
-  proposal, _ = spec.drafter.propose(
-    state.drafter_state, state.sequences, state.lengths, drafted
-  )
+  size = spec.drafter.tree.size
+  uniforms = state.uniforms(2 * size + 1)
+  proposal, _ = spec.drafter.propose(spec.context, state, uniforms[:, :size])
   cache = state.target_cache.at(state.lengths - 1)
-  logits, _, _ = score_chain(spec.extend, cache, state.last_tokens(), proposal)
+  logits, _, _ = score(spec.context.target, cache, state.last_tokens(), proposal)
 
   def step(state, zero):
-    target_probs = adjusted_probs(logits + zero, spec.sampling)
-    verdict = spec.rule.verify(target_probs, proposal, judged)
-    new, info = commit(spec, state, proposal, target_probs, verdict)
+    laws = logits + zero
+    laws = adjusted_probs(laws, spec.sampling) if spec.reads_laws else laws
+    verdict = spec.rule.verify(laws, proposal, uniforms[:, size:])
+    new, info = commit(spec, state, proposal, laws, verdict)
     # Not the caches: what is judged does not look at them.
     found = new.sequences, new.lengths, new.ended, new.scores, info
     return state, _zero(found)

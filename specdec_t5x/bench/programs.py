@@ -7,12 +7,14 @@ from typing import Any
 import jax
 from jaxtyping import Array, Int, Key
 
-from specdec_t5x import api, assemble
+from specdec_t5x import api
 from specdec_t5x.api import Model
 from specdec_t5x.bench import costs, parts
 from specdec_t5x.bench.parts import NEVER
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding import baseline, generate
+from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.drafters.oracle import oracle_extend
 from specdec_t5x.network.sizes import random_params, t5_1_1
@@ -27,46 +29,27 @@ def random_model(size: str, seed: int, dtype: str = "float32") -> Model:
   return Model(network, random_params(network, seed))
 
 
-def together(target: Model, draft: Model | None, gamma: int, **settings):
+def together(
+  target: Model, draft: Model | None = None, *parts: Any, **words: Any
+) -> tuple[Decoder, Any]:
   """Returns what decodes, and its parameters on the device: see `api.together`."""
-  network, params = api.together(target, draft, gamma, **settings)
-  return network, jax.device_put(params)
+  decoder, params = api.together(target, draft, *parts, **words)
+  return decoder, jax.device_put(params)
 
 
-def setting(drafter: str, lenience: float = 1.0) -> dict[str, Any]:
-  """Returns the settings of a way to draft, exact unless `lenience` is below 1."""
-  # A model drafts by default, which leaves plain decoding without settings.
-  settings = {} if drafter == "draft_model" else {"drafter": drafter}
-  lenient = {"verification": "lenient", "lenience": lenience}
-  return settings if lenience == 1.0 else settings | lenient
-
-
-def copying(match: int) -> dict[str, Any]:
-  """Returns the settings of the copy draft: the least match."""
-  return {**setting("copy"), "copy_match": match}
-
-
-def confident(confidence: float) -> dict[str, Any]:
-  """Returns the settings of drafts that end after an unlikely token."""
-  return {"gamma_policy": "confidence", "confidence": confidence}
-
-
-def online(found: dict[str, Any]) -> dict[str, Any]:
-  """Returns the settings of drafts as long as `costs.online_settings` says is best."""
-  return {"gamma_policy": "online", **found}
-
-
-def decoding(network, params, sampling: Sampling, room: int, eos_id: int) -> Decoding:
+def decoding(
+  decoder: Decoder, params, sampling: Sampling, room: int, eos_id: int
+) -> Decoding:
   """Returns the program that decodes, plainly or with speculation.
 
   Args:
-    network: from `together`.
+    decoder: from `together`.
     params: from `together`.
     sampling: the adjustment of both laws.
     room: for the output, in tokens.
     eos_id: the token that ends it; a negative one never comes.
   """
-  run = api.compiled(network, sampling, room, eos_id)
+  run = api.compiled(decoder, sampling, room, eos_id)
   return lambda inputs, keys: run(params, inputs, keys)
 
 
@@ -75,63 +58,58 @@ def input_keys(count: int) -> list[Key[Array, "1"]]:
   return [row_keys(jax.random.key(number), 1) for number in range(count)]
 
 
-def prepare_oracle(pair: assemble.Pair, room: int, eos_id: int = NEVER):
+def prepare_oracle(decoder: SpeculativeDecoder, room: int, eos_id: int = NEVER):
   """Returns the start of greedy decoding with a draft that says what it is told.
 
   A function of (forced [B, T], params, inputs, keys): see `drafters.oracle`.
   """
 
   def prepare(forced, params, inputs, keys):
-    spec, state = assemble.prepare(pair, params, inputs, keys, GREEDY, room, eos_id)
-    extend = oracle_extend(spec.drafter.extend, forced)
-    drafter = dataclasses.replace(spec.drafter, extend=extend)
-    return dataclasses.replace(spec, drafter=drafter), state
+    spec, state = decoder.prepare(params, inputs, keys, GREEDY, room, eos_id)
+    extend = oracle_extend(spec.context.extend["draft"], forced)
+    context = dataclasses.replace(spec.context, extend={"draft": extend})
+    return dataclasses.replace(spec, context=context), state
 
   return prepare
 
 
-def oracle(pair: assemble.Pair, room: int, eos_id: int = NEVER):
+def oracle(decoder: SpeculativeDecoder, room: int, eos_id: int = NEVER):
   """Returns a compiled function of (forced, params, inputs, keys) that decodes."""
-  prepare = prepare_oracle(pair, room, eos_id)
+  prepare = prepare_oracle(decoder, room, eos_id)
   return jax.jit(lambda *arguments: generate.generate(*prepare(*arguments)))
 
 
-def replay(target: Model, room: int, eos_id: int, settings: dict[str, Any] | None):
+def replay(target: Model, room: int, eos_id: int, drafter: Drafter | None):
   """Returns greedy decoding of a target that is made to say a given output.
 
   Args:
     target: runs in full; its argmax is bent.
     room: for the output, in tokens.
     eos_id: the token that ends it.
-    settings: gamma and those of the copy draft; None decodes plainly.
+    drafter: one without a network; None decodes plainly.
 
   Returns:
     A function of a pair: inputs [1, E], outputs [1, T].
   """
   (keys,) = input_keys(1)
-  if settings is not None:
-    pair, params = together(target, None, **settings)
+  decoder, params = together(target, None, drafter)
 
-    @jax.jit
-    def run(params, inputs, outputs):
-      spec, state = assemble.prepare(pair, params, inputs, keys, GREEDY, room, eos_id)
-      extend = oracle_extend(spec.extend, outputs)
-      return generate.generate(dataclasses.replace(spec, extend=extend), state)
-
-  else:
-    params = target.params
-
-    @jax.jit
-    def run(params, inputs, outputs):
-      extend, state = assemble.prepare_plain(target.network, params, inputs, keys, room)
+  @jax.jit
+  def run(params, inputs, outputs):
+    if drafter is None:
+      extend, state = decoder.prepare(params, inputs, keys, room)
       extend = oracle_extend(extend, outputs)
       return baseline.generate_plain(extend, GREEDY, state, room, eos_id)
+    spec, state = decoder.prepare(params, inputs, keys, GREEDY, room, eos_id)
+    extend = oracle_extend(spec.context.target, outputs)
+    context = dataclasses.replace(spec.context, target=extend)
+    return generate.generate(dataclasses.replace(spec, context=context), state)
 
   return lambda text: run(params, *text)
 
 
 def pair_costs(
-  pairs: Sequence[assemble.Pair],
+  decoders: Sequence[SpeculativeDecoder],
   params,
   inputs: jax.Array,
   sampling: Sampling,
@@ -141,8 +119,8 @@ def pair_costs(
   """Times the parts of a real pair's decoding, plain and with speculation, in turn.
 
   Args:
-    pairs: the same networks with one gamma each, and a rule that judges one draft.
-    params: of both, as `together` gives them.
+    decoders: of the same networks, each with a chain of another gamma.
+    params: of all, as `together` gives them.
     inputs: encoder tokens [B, E], zero-padded.
     sampling: the adjustment of both laws.
     room: for the output, in tokens.
@@ -155,14 +133,14 @@ def pair_costs(
     ValueError: where there is no room for an iteration, or times are lost in noise.
   """
   keys = row_keys(jax.random.key(0), inputs.shape[0])
-  prepare: Callable[[assemble.Pair], parts.Prepare] = lambda pair: (
-    lambda *args: assemble.prepare(pair, *args, sampling, room, NEVER)
+  prepare: Callable[[SpeculativeDecoder], parts.Prepare] = lambda decoder: (
+    lambda *args: decoder.prepare(*args, sampling, room, NEVER)
   )
+  plain = PlainDecoder(decoders[0].target)
   return costs.measure(
-    {pair.gamma: prepare(pair) for pair in pairs},
-    lambda *args: assemble.prepare_plain(pairs[0].target, *args, room),
+    {decoder.drafter.tree.size: prepare(decoder) for decoder in decoders},
+    lambda *args: plain.prepare(*args, room),
     (params, inputs, keys),
-    (params["target"], inputs, keys),
     sampling=sampling,
     room=room,
     runs=runs,

@@ -12,11 +12,13 @@ from jaxtyping import Array, Int
 
 from specdec_t5x import api
 from specdec_t5x.bench import programs
+from specdec_t5x.bench.costs import Costs
 from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.walltime import Program
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.drafters.copy import DEFAULT_MATCH
+from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
+from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.network.ngram import NgramTable
 
 COPY = "copy"  # The drafter that has no model.
@@ -79,7 +81,7 @@ class Draft:
     name: in the tables.
     source: the folder it came from, or "copy".
     model: the network or table; None where nothing is learned.
-    drafter: one of `assemble.DRAFTERS`.
+    drafter: one of `drafters.registry.DRAFTERS`.
     fingerprint: of its parameters.
   """
 
@@ -108,26 +110,29 @@ class Study:
   inputs: tuple[Int[Array, "1 E"], ...]
   eos_id: int
 
-  def together(self, draft: Draft, setting: Setting) -> tuple[Any, Any]:
+  def together(self, draft: Draft, setting: Setting) -> tuple[SpeculativeDecoder, Any]:
     """Returns what decodes a cell, and its parameters."""
-    settings = programs.setting(draft.drafter, setting.lenience)
-    return programs.together(self.target, draft.model, setting.gamma, **settings)
+    parts = draft.drafter, setting.rule
+    return programs.together(self.target, draft.model, *parts, gamma=setting.gamma)
 
-  def program(self, network: Any, params: Any, temperature: float) -> Program:
-    """Returns what decodes the input of a given number, plainly or as a pair."""
+  def program(self, decoder: Decoder, params: Any, temperature: float) -> Program:
+    """Returns what decodes the input of a given number."""
     sampling = Sampling(temperature=temperature)
-    run = programs.decoding(network, params, sampling, self.job.max_length, self.eos_id)
+    room = self.job.max_length
+    run = programs.decoding(decoder, params, sampling, room, self.eos_id)
     return lambda number: run(self.inputs[number], self._keys[number])
 
   def plain(self, model: api.Model, temperature: float) -> Program:
     """Returns what decodes the input of a given number with one model alone."""
-    return self.program(*programs.together(model, None, 1), temperature)
+    return self.program(*programs.together(model), temperature)
 
-  def costs(self, pairs: Sequence[Any], params: Any, temperature: float):
-    """Returns by gamma what the parts of each pair's decoding take, on one input."""
+  def costs(
+    self, decoders: Sequence[SpeculativeDecoder], params: Any, temperature: float
+  ) -> dict[int, Costs]:
+    """Returns by gamma what the parts of each one's decoding take, on one input."""
     sampling, job = Sampling(temperature=temperature), self.job
     given = self.inputs[0], sampling, job.max_length, job.runs
-    return programs.pair_costs(pairs, params, *given)
+    return programs.pair_costs(decoders, params, *given)
 
   def key(self, draft: Draft, setting: Setting) -> dict[str, Any]:
     """Returns everything that determines a cell."""
@@ -173,7 +178,7 @@ def load_draft(name: str, source: str, dtype: str) -> Draft:
   """
   if source == COPY:
     # Another least match drafts other tokens: its cells are not these.
-    return Draft(name, source, None, COPY, f"match {DEFAULT_MATCH}")
+    return Draft(name, source, None, COPY, f"match {Copy().match}")
   path, _, order = source.partition("@")
   model = api.load_model(path, dtype)
   if order:

@@ -18,6 +18,7 @@ from specdec_t5x.bench.table import Column, Table
 from specdec_t5x.bench.walltime import alternate
 from specdec_t5x.demo import held_out
 from specdec_t5x.demo.recipe import DemoPair
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 
 # From outputs to what a metric says of them.
 ScoreFn = Callable[[Sequence[Int[Array, "T"]]], float]
@@ -54,7 +55,7 @@ def compare(pair: DemoPair, inputs: int, temperatures: Sequence[float]) -> Table
   study = jobs.demo_job(pair, inputs).load()
   score = _scorer(pair, inputs)
   found = [
-    row for t in temperatures for row in rows(study, Setting(pair.gamma, t), score)
+    row for t in temperatures for row in rows(study, Setting(DEFAULT_GAMMA, t), score)
   ]
   headers = (f"{pair.metric}: plain", "ours", "draft alone") if score else ()
   scores = [Column(*each, 1) for each in zip(_SCORE_KEYS, headers, strict=False)]
@@ -71,15 +72,15 @@ def rows(study: Study, setting: Setting, score: ScoreFn | None) -> list[dict[str
     score: of outputs; None where they have no score.
   """
   temperature = setting.temperature
-  pairs = {draft.name: study.together(draft, setting) for draft in study.drafts}
+  decoders = {draft.name: study.together(draft, setting) for draft in study.drafts}
   plain = study.plain(study.target, temperature)
-  programs = {name: study.program(*pair, temperature) for name, pair in pairs.items()}
+  programs = {name: study.program(*d, temperature) for name, d in decoders.items()}
   numbers = range(len(study.inputs))
   timed = alternate({"plain": plain, **programs}, numbers)
   found = []
   for draft in study.drafts:
-    pair, params = pairs[draft.name]
-    costs = study.costs([pair], params, temperature)[setting.gamma]
+    decoder, params = decoders[draft.name]
+    costs = study.costs([decoder], params, temperature)[setting.gamma]
     cell = Measured.timed(setting, timed[draft.name], timed["plain"], costs)
     name = {"task": study.job.task, "temperature": f"{temperature:g}"}
     row = {**name, "draft": draft.name, **cell.row()}

@@ -35,7 +35,6 @@ class DemoPair:
     name: 'ende', 'cnndm' or 'lm'.
     about: what the task is.
     metric: 'BLEU' or 'ROUGE-Lsum'; None where texts go on in many ways.
-    gamma: tokens drafted an iteration in the comparison.
     max_input: tokens of an input.
     max_output: room for an output, in tokens.
     target: the target.
@@ -47,7 +46,6 @@ class DemoPair:
   name: str
   about: str
   metric: str | None
-  gamma: int
   max_input: int
   max_output: int
   target: Part
@@ -91,7 +89,6 @@ ENDE = DemoPair(
   name="ende",
   about="synthetic English-German sentences",
   metric="BLEU",
-  gamma=7,
   max_input=80,
   max_output=80,
   target=_part("ende", "target", "12.2M parameters", "demo_ende_target", 1600, 4),
@@ -105,7 +102,6 @@ CNNDM = DemoPair(
   name="cnndm",
   about="synthetic news articles with highlights",
   metric="ROUGE-Lsum",
-  gamma=7,
   max_input=512,
   max_output=128,
   target=_part("cnndm", "target", "11.4M parameters", "demo_cnndm_target", 400, 7),
@@ -118,7 +114,6 @@ LM = DemoPair(
   name="lm",
   about="synthetic English texts, by decoder-only networks",
   metric=None,
-  gamma=7,
   max_input=16,
   max_output=128,
   target=_part("lm", "target", "7.8M parameters", "demo_lm_target", 800, 4.5),

@@ -9,6 +9,7 @@ from specdec_t5x.bench.measuring import measure_all
 from specdec_t5x.bench.paper import published, speeds
 from specdec_t5x.bench.paper.published import NOT_IN_PAPER
 from specdec_t5x.bench.table import Column, Table
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 
 _COLUMNS = (
   Column("task", "task"),
@@ -29,9 +30,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   flags.add_cells(parser)
   parser.set_defaults(with_tables=True)
   flags.add_temperatures(parser)
-  parser.add_argument(
-    "--gamma", type=int, default=7, help="tokens drafted a call (%(default)s)"
-  )
+  about = "tokens drafted a call (%(default)s)"
+  parser.add_argument("--gamma", type=int, default=DEFAULT_GAMMA, help=about)
 
 
 def make(args) -> Table:

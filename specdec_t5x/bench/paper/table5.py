@@ -9,6 +9,7 @@ from specdec_t5x.bench.measuring import measure_all
 from specdec_t5x.bench.paper import published, speeds
 from specdec_t5x.bench.paper.published import NOT_IN_PAPER
 from specdec_t5x.bench.table import Column, Table
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 
 LENIENCES = (1.0, 0.5, 0.3, 0.1)
 
@@ -35,7 +36,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   add(
     "--leniences", type=float, nargs="+", default=list(LENIENCES), help="(%(default)s)"
   )
-  add("--gamma", type=int, default=7, help="at T=1 (%(default)s)")
+  add("--gamma", type=int, default=DEFAULT_GAMMA, help="at T=1 (%(default)s)")
   add("--greedy-gamma", type=int, default=8, help="at T=0, timed (%(default)s)")
 
 

@@ -32,6 +32,7 @@ from specdec_t5x.bench.peers.programs import PROGRAMS, Workload
 from specdec_t5x.bench.programs import random_model
 from specdec_t5x.bench.study import pad_inputs
 from specdec_t5x.bench.table import Column, Table, listed
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network import sizes
 
 # The last one decides whether Hugging Face adapts its threshold in its own schedule.
@@ -68,7 +69,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   add("--draft-size", choices=sizes.SIZES, default="small", help="(%(default)s)")
   add("--alpha", type=float, default=0.8, help="with --size (%(default)s)")
   add("--input-length", type=int, default=64, help="with --size (%(default)s)")
-  add("--gamma", type=int, default=7, help="tokens drafted a call (%(default)s)")
+  about = "tokens drafted a call (%(default)s)"
+  add("--gamma", type=int, default=DEFAULT_GAMMA, help=about)
   add("--max-length", type=int, default=128, help="room for an output (%(default)s)")
   add("--seed", type=int, default=0, help="with --size: of weights, inputs and oracle")
   flags.add_output(parser, None)

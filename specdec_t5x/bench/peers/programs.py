@@ -113,21 +113,19 @@ def _item(work, baseline, number) -> Item:
 
 
 def _baseline(work):
-  run = decoding(
-    *together(work.target, None, work.gamma), GREEDY, work.max_length, work.eos_id
-  )
+  run = decoding(*together(work.target), GREEDY, work.max_length, work.eos_id)
   (keys,) = input_keys(1)
   return lambda array: run(array, keys)
 
 
 def _speculation(work) -> Program:
   """Returns ours; with an oracle, the draft says what the item has."""
-  pair, params = together(work.target, work.draft, work.gamma)
+  decoder, params = together(work.target, work.draft, gamma=work.gamma)
   (keys,) = input_keys(1)
   if work.alpha is None:
-    run = decoding(pair, params, GREEDY, work.max_length, work.eos_id)
+    run = decoding(decoder, params, GREEDY, work.max_length, work.eos_id)
     return lambda item: run(item.array, keys)
-  run = oracle(pair, work.max_length, work.eos_id)
+  run = oracle(decoder, work.max_length, work.eos_id)
   return lambda item: run(item.forced, params, item.array, keys)
 
 
