@@ -1,0 +1,55 @@
+"""A drafter of your own: guess that the output goes on as it did after this token.
+
+From Python:  python examples/write_a_drafter.py
+From gin:     python -m t5x.infer --gin_file=configs/spec_ende.gin \
+                --gin_file=examples/write_a_drafter.gin
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+
+import specdec_t5x
+from specdec_t5x import Drafter, Proposal
+from specdec_t5x.core import tree
+
+
+@dataclasses.dataclass(frozen=True)
+class Echo(Drafter):
+  """Drafts what followed the last token where it stood before in the output."""
+
+  gamma: int = 2  # Its one knob.
+
+  independent = False  # Its tokens are certain, no draws.
+
+  @property
+  def tree(self):
+    """A chain of gamma tokens."""
+    return tree.chain(self.gamma)
+
+  def propose(self, context, state, uniforms):
+    """Looks for the last token, and copies what follows the latest place."""
+    places = jnp.arange(state.sequences.shape[1])
+    is_it = state.sequences == state.last_tokens()[:, None]
+    is_it &= places < state.lengths[:, None] - 1
+    found = jnp.where(is_it, places, -1).max(axis=1)
+    ahead = found[:, None] + 1 + jnp.arange(self.gamma)
+    tokens = jnp.take_along_axis(state.sequences, ahead, axis=1)
+    # Nothing counts where the token is new, nor beyond what is known.
+    num_valid = jnp.minimum(state.lengths - 1 - found, self.gamma)
+    return Proposal.chain(tokens, None, num_valid * (found >= 0)), None
+
+
+def main(demo: str = "runs/demo/ende") -> None:
+  """Decodes a sentence of the demo's (`make demo`), with Echo and plainly."""
+  target = specdec_t5x.load_model(f"{demo}/target/checkpoint_1600")
+  text = "translate English to German: Jan says that he returned the present to Oskar."
+  for drafter in (None, Echo(gamma=3)):
+    (output,) = specdec_t5x.generate(
+      [text], target, None, f"{demo}/vocabulary.model", drafter=drafter
+    )
+    print(f"{output.target_calls:3d} calls of the target: {output.text}")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,51 @@
+"""A rule of your own: accept what is at least half as likely as the likeliest token.
+
+From Python:  python examples/write_a_rule.py
+From gin:     python -m t5x.infer --gin_file=configs/spec_ende.gin \
+                --gin_file=examples/write_a_rule.gin --gin.TEMPERATURE=1.0
+"""
+
+import dataclasses
+
+import specdec_t5x
+from specdec_t5x import Guarantee, Rule, Verdict
+from specdec_t5x.core import chain
+from specdec_t5x.core.distributions import sample
+
+
+@dataclasses.dataclass(frozen=True)
+class Plausible(Rule):
+  """Accepts each drafted x with p(x) >= share max p, until one fails."""
+
+  share: float = 0.5  # Its one knob.
+
+  guarantee = Guarantee.LOSSY  # Written into every run's results.
+
+  def verify(self, target_probs, proposal, uniforms):
+    """Accepts a prefix; what follows it is drawn from p."""
+    p = chain.drafted_probs(target_probs, proposal)
+    passes = p >= self.share * target_probs[:, :-1].max(axis=-1)
+    num_accepted = chain.leading(passes & proposal.is_valid)
+    next_probs = chain.law_at(target_probs, num_accepted)
+    return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))
+
+
+def main(demo: str = "runs/demo/ende") -> None:
+  """Samples from the demo's target (`make demo`) with two rules."""
+  target = specdec_t5x.load_model(f"{demo}/target/checkpoint_1600")
+  draft = specdec_t5x.load_model(f"{demo}/draft_small/checkpoint_1500")
+  text = "translate English to German: Jan says that he returned the present to Oskar."
+  for rule in ("token", Plausible(share=0.3)):
+    (output,) = specdec_t5x.generate(
+      [text],
+      target,
+      draft,
+      f"{demo}/vocabulary.model",
+      rule=rule,
+      sampling=specdec_t5x.Sampling(temperature=1.0),
+    )
+    print(f"{output.target_calls:3d} calls of the target: {output.text}")
+
+
+if __name__ == "__main__":
+  main()
