@@ -5,8 +5,8 @@ import os
 import time
 
 import jax
+import jaxtyping
 import pytest
-from jaxtyping import install_import_hook
 
 # Most of the time goes into compiling, so leave out what compiles slowly; commands that
 # tests start inherit it. `XLA_FLAGS= make test` compiles as users do. (An XLA that has
@@ -18,7 +18,9 @@ os.environ.setdefault(
 )
 
 CHECKED = ("core", "decoding", "drafters", "network")
-install_import_hook([f"specdec_t5x.{part}" for part in CHECKED], "beartype.beartype")
+jaxtyping.install_import_hook(
+  [f"specdec_t5x.{part}" for part in CHECKED], "beartype.beartype"
+)
 
 
 def pytest_collection_finish():
@@ -46,6 +48,14 @@ def compile_once(tmp_path_factory):
   for name, value in settings.items():
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)
+
+
+@pytest.fixture
+def unchecked():
+  """Arguments come as users pass them, whose annotations nobody checks."""
+  jaxtyping.config.update("jaxtyping_disable", True)
+  yield
+  jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,10 @@ import flax.struct
 import jax.numpy as jnp
 import numpy as np
 
+from specdec_t5x.core.rules import rule_at
+from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.state import initial_state, num_slots
+from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.network.cache import block_mask
 from tests.exactness.enumeration import Setting, target_law
 from tests.exactness.laws import adjusted
@@ -26,14 +30,11 @@ class TokenCache:
   def at(self, index):
     return self.replace(index=index)
 
-  def moved(self, source, destination, size):
-    rows, block = jnp.arange(self.index.size)[:, None], jnp.arange(size)
-    moved = self.tokens[rows, source[:, None] + block]
-    tokens = self.tokens.at[rows, destination[:, None] + block].set(moved)
-    return self.replace(tokens=tokens)
-
-  def of_rows(self, rows):
-    return TokenCache(self.index[rows], self.tokens[rows])
+  def gathered(self, sources, destination):
+    rows = jnp.arange(self.index.size)[:, None]
+    written_to = destination[:, None] + jnp.arange(sources.shape[1])
+    copies = self.tokens[rows, sources]
+    return self.replace(tokens=self.tokens.at[rows, written_to].set(copies))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +72,10 @@ class HashModel:
     if tree is None:
       positions = written_to
       tree = jnp.broadcast_to(jnp.tri(size, dtype=bool), (*tokens.shape, size))
+    of_tree = cache.index[:, None] + size - tree.shape[2] + jnp.arange(tree.shape[2])
     stands_at = jnp.broadcast_to(jnp.arange(slots), written.shape)
-    stands_at = stands_at.at[rows, written_to].set(positions)
-    terms = (written + 1) * jnp.asarray(_weights(slots))[stands_at]
+    stands_at = stands_at.at[rows, of_tree].set(positions)
+    terms = (written + 1) * jnp.asarray(place_weights(slots))[stands_at]
     seen = block_mask(cache.index, slots, tree)
     sums = jnp.where(seen, terms[:, None], 0).sum(axis=-1) % MODULUS
     logits = jnp.asarray(self.table)[sums]
@@ -81,7 +83,7 @@ class HashModel:
 
   def law(self, sampling):
     """The adjusted law as a function of the output so far, in float64."""
-    table, weights = self.table, _weights(64)
+    table, weights = self.table, place_weights(64)
 
     @functools.cache
     def law(output):
@@ -91,7 +93,8 @@ class HashModel:
     return law
 
 
-def _weights(size):
+def place_weights(size):
+  """What the token at each place counts for in the hash."""
   # Powers of a primitive root: all places differ, so tokens that trade places show.
   assert size < MODULUS, "weights repeat"
   return np.array([pow(5, i, MODULUS) for i in range(size)])
@@ -100,5 +103,37 @@ def _weights(size):
 def sequence_law(model, sampling, max_length):
   """Returns the probability of each padded output, by enumeration in float64."""
   law = model.law(sampling)
-  outputs = target_law(Setting(law, law, None, 0, max_length))
+  outputs = target_law(Setting(law, law, None, (), max_length))
   return {o + (0,) * (max_length - len(o)): mass for o, mass in outputs.items()}
+
+
+def speculation(
+  target, drafter, rule, sampling, keys, max_length, eos_id=1, source=None
+):
+  """What the loop needs: how to step, and where to start, of a row a key.
+
+  The drafter's networks are such models themselves.
+  """
+  size = drafter.tree.size
+  slots = num_slots(max_length, size)
+  networks = drafter.networks
+  context = Context(
+    sampling=sampling,
+    max_length=max_length,
+    eos_id=eos_id,
+    vocab_size=target.vocab_size,
+    target=target.extend,
+    extend={name: network.extend for name, network in networks.items()},
+    start=lambda name: networks[name].start(keys.size, slots),
+    source=source,
+  )
+  prompts = jnp.array([target.prompt], jnp.int32)
+  start = initial_state(
+    target.start(keys.size, slots),
+    drafter.start(context),
+    keys,
+    max_length,
+    size,
+    prompts,
+  )
+  return Speculation(drafter, *rule_at(rule, sampling), context), start

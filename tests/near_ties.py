@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x import assemble
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.transformer import Transformer
 from tests.t5x_bridge import tiny
 
@@ -37,13 +38,14 @@ def target(dtype):
 
 
 def pair(dtype, gamma):
-  """Returns the pair and its parameters; the draft agrees with the target at times."""
+  """Returns a decoder and its parameters; the draft agrees with the target at times."""
   network, params = target(dtype)
   rng = np.random.default_rng(0)
   noisy = lambda x: x * (1 + 0.02 * rng.normal(size=x.shape).astype(np.float32))
   draft = jax.tree.map(noisy, params)
   draft["decoder"]["logits_dense"] = params["decoder"]["logits_dense"]
-  return assemble.Pair(network, network, gamma), {"target": params, "draft": draft}
+  decoder = SpeculativeDecoder(network, DraftModel(network, gamma))
+  return decoder, {"target": params, "draft": draft}
 
 
 def inputs():

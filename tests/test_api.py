@@ -9,6 +9,10 @@ import pytest
 
 import specdec_t5x
 from specdec_t5x import Sampling, api
+from specdec_t5x.core.lenient import Lenient
+from specdec_t5x.core.tree import delayed
+from specdec_t5x.drafters.policies import Confidence
+from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
 from tests import processes
@@ -42,7 +46,7 @@ def test_drafts_may_stop_early(setup):
   settings = {"max_length": 10, "batch_size": 5}
   fixed = specdec_t5x.generate(INPUTS, *setup, gamma=4, **settings)
   outputs = specdec_t5x.generate(
-    INPUTS, *setup, gamma=4, gamma_policy="confidence", confidence=0.9, **settings
+    INPUTS, *setup, gamma=4, policy=Confidence(0.9), **settings
   )
   assert [o.tokens for o in outputs] == [o.tokens for o in fixed]
   assert sum(o.drafted for o in outputs) < sum(o.drafted for o in fixed)
@@ -85,14 +89,14 @@ def test_samples_do_not_depend_on_batch_size(setup):
 
 
 def test_a_rule_that_does_not_keep_the_law_is_warned_of(setup):
-  decode = lambda **rule: specdec_t5x.generate(
-    INPUTS[:1], *setup, gamma=3, max_length=4, batch_size=1, **rule
+  decode = lambda rule: specdec_t5x.generate(
+    INPUTS[:1], *setup, gamma=3, max_length=4, batch_size=1, rule=rule
   )
   with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always", UserWarning)
-    decode(verification="token")
+    decode("token")
     assert not [w for w in seen if "the outputs keep" in str(w.message)]
-    decode(verification="lenient", lenience=0.5)
+    decode(Lenient(0.5))
   (warning,) = (w for w in seen if "the outputs keep" in str(w.message))
   assert str(warning.message).startswith("BOUNDED:")
   assert warning.filename == __file__
@@ -115,25 +119,37 @@ WITH_NAN = [*INPUTS[:3], "the @ dog", *INPUTS[3:], "the dog"]
   ("rule", "temperature"),
   [
     *((None, 0.0), (None, 0.05), ("token", 0.0), ("token", 0.05)),
-    *(("block", 0.05), ("kseq", 0.05)),
+    *(("block", 0.05), ("kseq", 0.05), ("typical", 0.0)),
   ],
 )
 def test_logits_that_are_no_numbers_are_an_error_that_names_the_input(
   setup, rule, temperature
 ):
   target, draft, vocabulary = setup
-  speculation = {} if rule is None else {"verification": rule}
+  speculation = {} if rule is None else {"rule": rule}
   pair = (of_nan(target, UNKNOWN), draft if rule else None, vocabulary)
   settings = {"sampling": Sampling(temperature), "max_length": 6, "batch_size": 2}
   with pytest.raises(ValueError, match="input 3: expected numbers for logits, got NaN"):
     specdec_t5x.generate(WITH_NAN, *pair, **settings, **speculation)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.05])
-def test_a_draft_of_nan_is_an_error(setup, temperature):
+@pytest.mark.parametrize(
+  ("temperature", "words"),
+  [
+    (0.0, {}),
+    (0.05, {}),
+    (0.05, {"rule": "block"}),
+    (0.05, {"rule": "kseq", "num_candidates": 2}),
+    (0.0, {"rule": "recursive", "num_candidates": 2}),
+    (0.05, {"rule": "lenient"}),
+    (0.0, {"rule": "lenient"}),
+  ],
+  ids=str,
+)
+def test_a_draft_of_nan_is_an_error(setup, temperature, words):
   target, draft, vocabulary = setup
   broken = of_nan(draft, UNKNOWN)
-  settings = {"sampling": Sampling(temperature), "max_length": 6}
+  settings = {"sampling": Sampling(temperature), "max_length": 6, **words}
   with pytest.raises(ValueError, match=r"input 3: .* from the draft, in 1 of 7"):
     specdec_t5x.generate(WITH_NAN, target, broken, vocabulary, **settings)
 
@@ -201,7 +217,31 @@ def test_the_configuration_is_read_off_the_shapes(config, tmp_path):
   assert config_from_shapes(parameter_shapes(tiny.save_t5x(tmp_path, config))) == config
 
 
-def test_bad_input_is_refused(setup):
+def test_a_lossy_rule_at_temperature_0_reads_laws(setup):
+  """Typical acceptance lets the target's own token alone pass there."""
+  settings = {"gamma": 3, "max_length": 10}
+  greedy = specdec_t5x.generate(INPUTS, *setup, **settings)
+  with pytest.warns(UserWarning, match="LOSSY"):
+    typical = specdec_t5x.generate(INPUTS, *setup, rule="typical", **settings)
+  assert [o.tokens for o in typical] == [o.tokens for o in greedy]
+  assert sum(o.accepted for o in typical) == sum(o.accepted for o in greedy)
+
+
+def test_a_drafter_that_is_there_needs_the_networks_that_are_passed(setup):
+  target, draft, vocabulary = setup
+  drafter = TreeDraft(draft.network, delayed(1, 2, 3))
+  decode = lambda draft, **words: specdec_t5x.generate(
+    INPUTS, target, draft, vocabulary, rule="traversal", max_length=10, **words
+  )
+  outputs = decode({"draft": draft}, drafter=drafter)
+  assert [o.tokens for o in outputs] == [o.tokens for o in decode(draft)]
+  with pytest.raises(ValueError, match=r"needs the networks \['draft'\], got other"):
+    decode({"other": draft}, drafter=drafter)
+  with pytest.raises(ValueError, match="A drafter owns its knobs"):
+    decode(draft, drafter=drafter, gamma=7)
+
+
+def test_bad_input_is_refused(setup, unchecked):
   target, draft, vocabulary = setup
   with pytest.raises(ValueError, match="list of texts"):
     specdec_t5x.generate("one text", target, draft, vocabulary)
@@ -216,8 +256,8 @@ def test_bad_input_is_refused(setup):
   with pytest.raises(ValueError, match="at most 9 drafted tokens can count"):
     specdec_t5x.generate(INPUTS, target, draft, vocabulary, gamma=10, max_length=10)
   with pytest.raises(ValueError, match="need a draft"):
-    specdec_t5x.generate(INPUTS, target, None, vocabulary, verification="block")
+    specdec_t5x.generate(INPUTS, target, None, vocabulary, rule="block")
   with pytest.raises(ValueError, match="DRAFT_COST"):
-    specdec_t5x.generate(INPUTS, target, draft, vocabulary, gamma_policy="online")
+    specdec_t5x.generate(INPUTS, target, draft, vocabulary, policy="online")
   with pytest.raises(ValueError, match="not a T5"):
     config_from_shapes({"kernel": (2, 3)})

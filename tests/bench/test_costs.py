@@ -6,11 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from specdec_t5x import assemble
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench import costs
 from specdec_t5x.bench.programs import pair_costs
 from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.sizes import random_params
 from specdec_t5x.network.transformer import Transformer
 from tests.t5x_bridge import tiny
@@ -68,13 +69,14 @@ def pair():
   # Wide enough for the clock, narrow enough to compile quickly.
   target, draft = Transformer(tiny.config(1, 256)), Transformer(tiny.config(1, 128))
   params = {"target": random_params(target, 1), "draft": random_params(draft, 2)}
-  return assemble.Pair(target, draft, 2), params
+  decoder = lambda gamma: SpeculativeDecoder(target, DraftModel(draft, gamma))
+  return decoder, params
 
 
 def test_every_part_of_a_pair_is_timed(pair, processor_clock, monkeypatch):
   monkeypatch.setattr(costs, "_PART", (2, 80))
-  pair, params = pair
-  pairs = [dataclasses.replace(pair, gamma=gamma) for gamma in (1, 2)]
+  decoder, params = pair
+  pairs = [decoder(gamma) for gamma in (1, 2)]
   inputs = jax.numpy.ones((1, 8), jax.numpy.int32)
   found = pair_costs(pairs, params, inputs, GREEDY, room=60, runs=3)
   assert list(found) == [1, 2]

@@ -40,7 +40,7 @@ def test_a_steps_weights_are_the_decoders_without_cross_keys_and_values(found):
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
-    (["--output-length", "63"], "output_length must be at least 64 with gamma 7"),
+    (["--output-length", "47"], "output_length must be at least 48 with gamma 5"),
     (["--batch", "0"], "batch must be at least 1, got 0"),
     (["--alphas", "1.5"], "Expected alphas from 0 to 1"),
     (["--gamma", "0"], "GAMMA must be a whole number of at least 1"),

@@ -7,17 +7,21 @@ import numpy as np
 import pytest
 
 from specdec_t5x.bench import parts
-from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.core.token import TokenVerification
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES, rule_at
+from specdec_t5x.core.tree import delayed
+from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.tree_draft import TreeDraft
 from tests.hash_model import HashModel
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=5) for seed in (1, 2))
+CHAIN = DraftModel(None, 3)
 
 
-def prepare(calls):
+def prepare(calls, drafter=CHAIN, sampling=GREEDY):
   """A speculation whose models report each run of theirs to `calls`."""
 
   def counted(name, extend):
@@ -28,15 +32,19 @@ def prepare(calls):
     return run
 
   def start():
-    drafter = DraftModel(counted("draft", DRAFT.extend), 3, GREEDY)
     target = counted("target", TARGET.extend)
-    spec = Speculation(target, drafter, TokenVerification(), GREEDY, 3, 30, -1)
-    caches = TARGET.start(2, 34), DRAFT.start(2, 34)
-    return spec, initial_state(*caches, row_keys(jax.random.key(0), 2), 30, 3)
+    drafts = {"draft": counted("draft", DRAFT.extend)}
+    begin = lambda name: DRAFT.start(2, 40)
+    context = Context(sampling, 30, parts.NEVER, 5, target, drafts, begin)
+    spec = Speculation(drafter, *rule_at(RULES["traversal"], sampling), context)
+    caches = TARGET.start(2, 40), drafter.start(context)
+    keys = row_keys(jax.random.key(0), 2)
+    return spec, initial_state(*caches, keys, 30, drafter.tree.size)
 
   return start
 
 
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.0)], ids=str)
 @pytest.mark.parametrize(
   ("name", "each"),
   [
@@ -47,9 +55,21 @@ def prepare(calls):
     ("iteration", {("draft", 2): 1, ("draft", 1): 2, ("target", 4): 1}),
   ],
 )
-def test_a_part_runs_as_often_as_told(name, each):
+def test_a_part_runs_as_often_as_told(name, each, sampling):
+  assert calls_of_three(name, sampling=sampling) == {k: 3 * n for k, n in each.items()}
+
+
+def test_a_tree_is_scored_in_one_call_and_drafted_in_one_a_level():
+  drafter = TreeDraft(None, delayed(1, 2, 3))
+  assert calls_of_three("scoring", drafter) == {("target", 6): 3}
+  # The last two known tokens, the stem, the two nodes after it; leaves are not fed.
+  assert calls_of_three("draft", drafter) == {("draft", 2): 6, ("draft", 1): 3}
+
+
+def calls_of_three(name, *how, **more):
+  """Returns how often models run, by tokens a row, in three repetitions of a part."""
   calls = []
-  program = parts.part_programs(prepare(calls))[name]
+  program = parts.part_programs(prepare(calls, *how, **more))[name]
   counts = {}
   for count in (2, 5):
     calls.clear()
@@ -57,7 +77,7 @@ def test_a_part_runs_as_often_as_told(name, each):
     jax.effects_barrier()
     counts[count] = {key: calls.count(key) for key in calls}
   more = {key: counts[5][key] - counts[2].get(key, 0) for key in counts[5]}
-  assert {key: n for key, n in more.items() if n} == {k: 3 * n for k, n in each.items()}
+  return {key: n for key, n in more.items() if n}
 
 
 def test_programs_are_compiled_once_for_all_counts():

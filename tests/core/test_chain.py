@@ -3,9 +3,10 @@ import numpy as np
 import pytest
 
 from specdec_t5x.core import chain
-from specdec_t5x.core.lenient import LenientGreedyVerification, LenientVerification
+from specdec_t5x.core.lenient import Lenient, LenientGreedy
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.core.types import Candidates, Proposal
+from specdec_t5x.core.tree import delayed
+from specdec_t5x.core.types import Proposal
 
 
 def test_the_ratio_is_at_most_one_and_none_without_mass():
@@ -15,21 +16,17 @@ def test_the_ratio_is_at_most_one_and_none_without_mass():
 
 @pytest.mark.parametrize(
   "rule",
-  [*RULES.values(), LenientVerification(1e-60), LenientGreedyVerification(1e-60)],
+  [*RULES.values(), Lenient(1e-60), LenientGreedy(1e-60)],
   ids=lambda rule: type(rule).__name__,
 )
 @pytest.mark.parametrize("q", [0.0, 1e-30, 0.5])
 def test_no_rule_accepts_a_token_that_the_target_excludes(rule, q):
   """Not where the draft has no mass there, nor under the least uniform, either."""
-  target_probs = jnp.array([[[0.0, 0.5, 0.5]] * 3])
-  proposal = Proposal(
-    jnp.zeros((1, 2), jnp.int32), jnp.array([[[q, 1 - q, 0.0]] * 2]), jnp.array([2])
-  )
-  if rule.takes_candidates:
-    fields = proposal.tokens, proposal.draft_probs, proposal.num_valid
-    proposal = Candidates(*(jnp.stack([field] * 2, axis=1) for field in fields))
-    target_probs = jnp.stack([target_probs] * 2, axis=1)
-  uniforms = jnp.zeros((1, 5 if rule.takes_candidates else 3, 1))
-  verdict = rule.verify(target_probs, proposal, uniforms)
-  assert verdict.num_accepted.tolist() == [0]
+  target_probs = jnp.array([[[0.0, 0.5, 0.5]] * 5])
+  tokens, draft_probs = jnp.zeros((1, 4), jnp.int32), jnp.array([[[q, 1 - q, 0.0]] * 4])
+  proposal = Proposal.chain(tokens, draft_probs, 4)
+  if rule.takes_trees:
+    proposal = proposal.replace(tree=delayed(0, 2, 2))
+  verdict = rule.verify(target_probs, proposal, jnp.zeros((1, 5, 1)))
+  assert verdict.last.tolist() == [0]
   assert verdict.next_token.tolist() in ([1], [2])

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core.distributions import GREEDY, Sampling, draw
+from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling, draw
 
 SAMPLINGS = (GREEDY, Sampling(), Sampling(0.5, top_k=2), Sampling(top_p=0.9))
 
@@ -20,7 +20,7 @@ def test_a_law_of_nan_or_infinity_is_nan(size, sampling):
   logits[3, size // 2] = np.inf
   logits[4, : size // 2] = -np.inf
   run = jax.jit(lambda logits, uniforms: draw(logits, sampling, uniforms))
-  token, probs = run(logits, jnp.full(6, 0.3))
+  token, probs = run(logits, jnp.full((6, LEVELS), 0.3))
   np.testing.assert_array_equal(np.isnan(probs[:4]), True)
   np.testing.assert_allclose(probs[4:].sum(axis=1), 1.0, rtol=1e-5)
   assert ((token >= 0) & (token < size)).all()

@@ -22,12 +22,6 @@ class TableCache:
   def at(self, index):
     return self.replace(index=index)
 
-  def moved(self, source, destination, size):
-    raise NotImplementedError
-
-  def of_rows(self, rows):
-    raise NotImplementedError
-
   def gathered(self, sources, destination):
     read = jnp.take_along_axis(self.tokens, sources, axis=1)
     write = lambda row, new, start: jax.lax.dynamic_update_slice(row, new, (start,))

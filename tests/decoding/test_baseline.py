@@ -1,16 +1,15 @@
 """The plain loop in blocks: the same outputs, and speculation's own bits."""
 
 import functools
-import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import assemble
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
 from specdec_t5x.diagnose import recording
 from specdec_t5x.network.transformer import Transformer
@@ -62,12 +61,10 @@ def test_the_fillers_are_scored_in_the_compiled_program():
   text = (
     jax.jit(
       lambda params: (
-        assemble.decode_plain(
-          network, params, inputs, keys, GREEDY, LENGTH, 1, block=4
-        ).tokens
+        PlainDecoder(network, 4).decode(params, inputs, keys, GREEDY, LENGTH, 1).tokens
       )
     )
-    .lower(params)
+    .lower({"target": params})
     .as_text()
   )
   assert f"tensor<6x4x{tiny.VOCAB_SIZE}xf32>" in text
@@ -80,11 +77,11 @@ def run(kind, dtype):
 
   Most tokens of its target are near-ties.
   """
-  pair, params = near_ties.pair(dtype, GAMMA)
+  decoder, params = near_ties.pair(dtype, GAMMA)
   settings = recording.Settings(GAMMA, 24, 6, eos_id=1, strict=kind == "strict")
   speculates = kind == "speculative"
   record = recording.record_speculative if speculates else recording.record_plain
-  program = jax.jit(lambda p, x: record(pair, p, x, settings))
+  program = jax.jit(lambda p, x: record(decoder, p, x, settings))
   decoded, logits = program(params, near_ties.inputs())
   info = {name: np.asarray(x) for name, x in vars(decoded.statistics).items()}
   return np.asarray(decoded.tokens), np.asarray(logits), info
@@ -131,15 +128,8 @@ def test_a_token_has_the_same_bits_anywhere_in_a_block():
     np.testing.assert_array_equal(logits[:, 0], whole[:, place])
 
 
-def test_a_block_needs_a_token():
+def test_a_block_needs_a_token(unchecked):
   with pytest.raises(ValueError, match="BLOCK must be"):
-    tiny.plain(None, block=0)
+    PlainDecoder(Transformer(tiny.TARGET), block=0)
   with pytest.raises(ValueError, match="GAMMA \\+ 1"):
-    assemble.prepare_plain(Transformer(tiny.TARGET), None, None, None, 8, block=1.5)
-
-
-def test_the_t5x_model_hands_its_block_on(monkeypatch):
-  monkeypatch.setattr(assemble, "decode_plain", lambda *args: args[-1])
-  vocabulary = types.SimpleNamespace(vocab_size=30, eos_id=1)
-  assert tiny.plain(vocabulary)._decode({}, None, None, 8) == 1
-  assert tiny.plain(vocabulary, block=4)._decode({}, None, None, 8) == 4
+    PlainDecoder(Transformer(tiny.TARGET), block=1.5)

@@ -1,5 +1,6 @@
 """The compiled loop with drafts that need no model: the output is the target's own."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,31 +9,32 @@ import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.rules import get_rule
+from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
-from specdec_t5x.decoding.step import Speculation
-from specdec_t5x.decoding.widths import block_widths
-from specdec_t5x.drafters.copy import CopyDraft
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.network.functional import start_decoding
+from specdec_t5x.network.functional import extend_fn, start_decoding
 from specdec_t5x.training.ngrams import estimate
 from tests.decoding.test_generate import assert_follows, plain
-from tests.hash_model import HashModel, sequence_law
+from tests.hash_model import HashModel, sequence_law, speculation
 
 INPUT = [2, 3, 4, 5, 3, 2, 5, 4, 2, 2, 1, 0]
 TEXTS = [[2, 3, 2, 5, 1], [4, 3, 2, 1], [5, 4, 5, 2, 3, 1]]
 
 
-def drafting(kind, rows, gamma, size, sampling, length):
-  """A drafter, its first state and the widths that the target is called with."""
-  if kind == "copy":
-    state = jnp.tile(jnp.array(INPUT), (rows, 1))
-    return CopyDraft(gamma, size, shortest_match=1), state, block_widths(gamma)
-  table, params = estimate(TEXTS, size, order=3)
-  slots = num_slots(length, gamma)
-  extend, cache = start_decoding(table, params, jnp.ones((rows, 1), jnp.int32), slots)
-  return DraftModel(extend, gamma, sampling), cache, ()
+@dataclasses.dataclass(frozen=True)
+class Ngrams:
+  """A table of n-grams as a network of `speculation`."""
+
+  size: int
+
+  def start(self, rows, num_slots):
+    table, params = estimate(TEXTS, self.size, order=3)
+    return start_decoding(table, params, jnp.ones((rows, 1), jnp.int32), num_slots)[1]
+
+  def extend(self, *args):
+    return extend_fn(*estimate(TEXTS, self.size, order=3))(*args)
 
 
 @functools.partial(
@@ -40,13 +42,13 @@ def drafting(kind, rows, gamma, size, sampling, length):
   static_argnames=("kind", "target", "sampling", "rule", "gamma", "length", "rows"),
 )
 def speculate(key, *, kind, target, sampling, rule, gamma, length, rows):
-  size = target.vocab_size
-  drafter, state, widths = drafting(kind, rows, gamma, size, sampling, length)
-  spec = Speculation(
-    target.extend, drafter, get_rule(rule), sampling, gamma, length, 1, widths=widths
+  drafter = DraftModel(Ngrams(target.vocab_size), gamma)
+  if kind == "copy":
+    drafter = Copy(gamma, match=1)
+  keys, source = row_keys(key, rows), jnp.tile(jnp.array(INPUT), (rows, 1))
+  spec, start = speculation(
+    target, drafter, RULES[rule], sampling, keys, length, source=source
   )
-  cache = target.start(rows, num_slots(length, gamma))
-  start = initial_state(cache, state, row_keys(key, rows), length, gamma)
   return generate(spec, start)
 
 

@@ -10,14 +10,14 @@ import pytest
 from scipy import stats
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.rules import get_rule
+from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import generate, python_loop
 from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
-from specdec_t5x.decoding.step import Speculation, limit
+from specdec_t5x.decoding.step import limit
 from specdec_t5x.drafters.draft_model import DraftModel
-from tests.hash_model import HashModel, sequence_law
+from tests.hash_model import HashModel, sequence_law, speculation
 
 TARGET = HashModel(seed=1, vocab_size=6, eos_bias=-0.5)
 DRAFT = HashModel(seed=2, vocab_size=6)
@@ -41,25 +41,9 @@ def similar(model, noise):
 def speculate(
   key, *, target, draft, sampling, gamma, length, rows, loop=jax.lax.while_loop
 ):
-  slots = num_slots(length, gamma)
-  spec = Speculation(
-    extend=target.extend,
-    drafter=DraftModel(draft.extend, gamma, sampling),
-    rule=get_rule("token"),
-    sampling=sampling,
-    gamma=gamma,
-    max_length=length,
-    eos_id=1,
-  )
-  state = initial_state(
-    # Rows get caches with different garbage, so that leaks between rows show.
-    target.start(rows, slots),
-    draft.start(rows, slots),
-    row_keys(key, rows),
-    length,
-    gamma,
-  )
-  return generate(spec, state, loop)
+  drafter, keys = DraftModel(draft, gamma), row_keys(key, rows)
+  rule = RULES["token"]
+  return generate(*speculation(target, drafter, rule, sampling, keys, length), loop)
 
 
 def plain(key, *, target, sampling, length, rows):
@@ -229,6 +213,6 @@ def test_batches_of_one_shape_compile_once():
 def test_limit_cuts_after_eos_and_keeps_room_for_the_targets_token(
   tokens, room, expected
 ):
-  proposal = Proposal(jnp.array([tokens]), jnp.zeros((1, 3, 6)), jnp.array([3]))
+  proposal = Proposal.chain(jnp.array([tokens]), jnp.zeros((1, 3, 6)), 3)
   limited = limit(proposal, jnp.array([room]), eos_id=1)
   assert int(limited.num_valid[0]) == expected

@@ -7,9 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import assemble
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.lenient import Lenient
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.tree import delayed
+from specdec_t5x.core.typical import Typical
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.policies import Confidence, OnlineAlpha
+from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import functional
 from specdec_t5x.network.config import GptConfig
 
@@ -38,15 +46,15 @@ def params():
   return {"target": sharp(TARGET, TARGET_SEED), "draft": sharp(DRAFT, 2)}
 
 
-@functools.partial(jax.jit, static_argnames=("pair", "sampling"))
-def speculate(pair, params, prompts, keys, sampling=GREEDY):
-  return assemble.decode(pair, params, prompts, keys, sampling, ROOM, EOS)
+@functools.partial(jax.jit, static_argnames=("decoder", "sampling"))
+def speculate(decoder, params, prompts, keys, sampling=GREEDY):
+  return decoder.decode(params, prompts, keys, sampling, ROOM, EOS)
 
 
 @functools.partial(jax.jit, static_argnames=("sampling", "block"))
 def plain(params, prompts, keys, sampling=GREEDY, block=1):
-  settings = (keys, sampling, ROOM, EOS, block)
-  return assemble.decode_plain(TARGET, params["target"], prompts, *settings)
+  decoder = PlainDecoder(TARGET, block)
+  return decoder.decode(params, prompts, keys, sampling, ROOM, EOS)
 
 
 def keys(per_prompt=1):
@@ -88,24 +96,25 @@ def test_plain_decoding_goes_on_from_each_prompt(params, greedy, block):
 
 
 @pytest.mark.parametrize(
-  "settings",
+  ("drafter", "rule"),
   [
-    {"gamma": 4},
-    {"gamma": 12},
-    {"gamma": 3, "verification": "block"},
-    {"gamma": 3, "verification": "greedy"},
-    {"gamma": 3, "verification": "lenient"},
-    {"gamma": 3, "verification": "typical"},
-    {"gamma": 2, "verification": "kseq", "num_candidates": 2},
-    {"gamma": 2, "verification": "recursive", "num_candidates": 2},
-    {"gamma": 4, "gamma_policy": "confidence", "confidence": 0.5},
-    {"gamma": 4, "gamma_policy": "online", "draft_cost": 0.1},
+    (DraftModel(DRAFT, 4), "token"),
+    (DraftModel(DRAFT, 12), "token"),
+    (DraftModel(DRAFT, 3), "block"),
+    (DraftModel(DRAFT, 3), "greedy"),
+    (DraftModel(DRAFT, 3), "lenient"),
+    (DraftModel(DRAFT, 3), "typical"),
+    (TreeDraft(DRAFT, delayed(0, 2, 2)), "kseq"),
+    (TreeDraft(DRAFT, delayed(0, 2, 2)), "recursive"),
+    (TreeDraft(DRAFT, delayed(1, 2, 3), "distinct"), "traversal"),
+    (AdaptiveDraft(DRAFT, 4, Confidence(0.5)), "token"),
+    (AdaptiveDraft(DRAFT, 4, OnlineAlpha(0.1)), "token"),
   ],
-  ids=lambda settings: "-".join(map(str, settings.values())),
+  ids=lambda part: part if isinstance(part, str) else type(part).__name__,
 )
-def test_speculation_changes_no_greedy_token(params, greedy, settings):
-  pair = assemble.Pair(TARGET, DRAFT, **settings)
-  decoded = speculate(pair, params, PROMPTS, keys())
+def test_speculation_changes_no_greedy_token(params, greedy, drafter, rule):
+  decoder = SpeculativeDecoder(TARGET, drafter, RULES[rule])
+  decoded = speculate(decoder, params, PROMPTS, keys())
   np.testing.assert_array_equal(decoded.tokens, greedy)
   np.testing.assert_array_equal(
     decoded.statistics.emitted, plain(params, PROMPTS, keys()).statistics.emitted
@@ -126,11 +135,10 @@ def log_likelihoods(params, outputs, lengths):
   return np.array(found)
 
 
-@pytest.mark.parametrize("name", ["lenient", "typical"])
-def test_rules_that_bend_the_law_go_on_from_prompts_too(params, name):
-  bends = {"lenience": 0.5} if name == "lenient" else {}
-  pair = assemble.Pair(TARGET, DRAFT, 3, verification=name, **bends)
-  decoded = speculate(pair, params, PROMPTS, keys(), Sampling())
+@pytest.mark.parametrize("rule", [Lenient(0.5), Typical()], ids=str)
+def test_rules_that_bend_the_law_go_on_from_prompts_too(params, rule):
+  decoder = SpeculativeDecoder(TARGET, DraftModel(DRAFT, 3), rule)
+  decoded = speculate(decoder, params, PROMPTS, keys(), Sampling())
   emitted = decoded.statistics.emitted
   assert (decoded.tokens[np.arange(len(PROMPTS)), emitted - 1] == EOS).any()
   expected = log_likelihoods(params, decoded.tokens, emitted)
@@ -139,22 +147,24 @@ def test_rules_that_bend_the_law_go_on_from_prompts_too(params, name):
 
 def test_the_target_as_draft_is_accepted_whole(params):
   twice = {"target": params["target"], "draft": params["target"]}
-  pair = assemble.Pair(TARGET, TARGET, 3)
-  info = speculate(pair, twice, PROMPTS, keys(3), Sampling()).statistics
+  decoder = SpeculativeDecoder(TARGET, DraftModel(TARGET, 3))
+  info = speculate(decoder, twice, PROMPTS, keys(3), Sampling()).statistics
   np.testing.assert_array_equal(info.accepted, info.acceptance_positions)
   np.testing.assert_allclose(info.acceptance_mass, info.acceptance_positions, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
-  "settings",
-  [{"verification": "kseq", "num_candidates": 2}, {"gamma_policy": "confidence"}],
+  "decoder",
+  [
+    SpeculativeDecoder(TARGET, TreeDraft(DRAFT, delayed(0, 2, 3)), RULES["kseq"]),
+    SpeculativeDecoder(TARGET, AdaptiveDraft(DRAFT, 3, Confidence(0.4))),
+  ],
   ids=["candidates", "adaptive"],
 )
-def test_a_row_does_not_depend_on_its_neighbours(params, settings):
-  pair = assemble.Pair(TARGET, DRAFT, 3, **settings)
+def test_a_row_does_not_depend_on_its_neighbours(params, decoder):
   others = PROMPTS.at[jnp.array([0, 2])].set(PROMPTS[1])
   first, second = (
-    speculate(pair, params, prompts, keys(), Sampling()).tokens
+    speculate(decoder, params, prompts, keys(), Sampling()).tokens
     for prompts in (PROMPTS, others)
   )
   np.testing.assert_array_equal(first[1::2], second[1::2])

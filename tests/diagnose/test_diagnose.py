@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from specdec_t5x import api, assemble
-from specdec_t5x.core.rules import RULES
-from specdec_t5x.core.token import TokenVerification
+from specdec_t5x import api
+from specdec_t5x.core import rules
+from specdec_t5x.core.greedy import Greedy
 from specdec_t5x.core.types import Verdict
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.diagnose import __main__ as diagnose
 from specdec_t5x.diagnose.divergence import Difference, Report, Spread
 from tests import near_ties
@@ -106,7 +107,7 @@ def test_a_model_of_nan_fails(files, monkeypatch, capsys):
   assert "Nothing to do" not in printed
 
 
-class Gullible(TokenVerification):
+class Gullible(Greedy):
   """Accepts whatever was drafted: a planted bug."""
 
   def verify(self, target_probs, proposal, uniforms):
@@ -117,7 +118,7 @@ class Gullible(TokenVerification):
 def test_a_rule_that_accepts_everything_is_different(
   files, tmp_path, monkeypatch, capsys
 ):
-  monkeypatch.setitem(RULES, "token", Gullible())
+  monkeypatch.setattr(rules, "Greedy", Gullible)
   path = tmp_path / "report.json"
   assert run(files, f"--json={path}") == 1
   printed = capsys.readouterr().out
@@ -137,20 +138,23 @@ def corrupted(prepare):
   def prepare_corrupted(*args):
     spec, state = prepare(*args)
 
-    def extend(cache, tokens):
+    def extend(cache, tokens, *tree):
       forget = lambda buffer: buffer.at[:, :, 0].multiply(jnp.float32(-1.0))
       is_later = (cache.index > 0)[:, None, None, None]
       values = jnp.where(is_later, forget(cache.values[0]), cache.values[0])
       cache = cache.replace(values=(values, *cache.values[1:]))
-      return spec.extend(cache, tokens)
+      return spec.context.target(cache, tokens, *tree)
 
-    return dataclasses.replace(spec, extend=extend), state
+    context = dataclasses.replace(spec.context, target=extend)
+    return dataclasses.replace(spec, context=context), state
 
   return prepare_corrupted
 
 
 def test_a_corrupted_cache_is_different(files, monkeypatch, capsys):
-  monkeypatch.setattr(assemble, "prepare", corrupted(assemble.prepare))
+  monkeypatch.setattr(
+    SpeculativeDecoder, "prepare", corrupted(SpeculativeDecoder.prepare)
+  )
   assert run(files) == 1
   assert "the runs' logits differ by more than rounding" in capsys.readouterr().out
 

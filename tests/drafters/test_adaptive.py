@@ -10,50 +10,33 @@ import pytest
 
 from specdec_t5x.analysis.theory import walltime_improvement
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.rules import RULES, get_rule
+from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding import widths
 from specdec_t5x.decoding.generate import generate, python_loop
-from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
-from specdec_t5x.decoding.step import Speculation, limit, step
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.decoding.step import limit, step
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.policies import Confidence, Counts, OnlineAlpha
-from tests.hash_model import HashModel
+from tests.hash_model import HashModel, speculation
 
 TARGET = HashModel(seed=1, vocab_size=6, eos_bias=-1.0)
 DRAFT = HashModel(seed=2, vocab_size=6, eos_bias=-1.0)
-SURE, ONLINE = (
-  Confidence(0.3),
-  OnlineAlpha(0.1, (1, 2, 4, 8), (1.0, 1.02, 1.06, 1.14)),
-)
+SURE, ONLINE = Confidence(0.3), OnlineAlpha(0.1, (1.0, 1.02, 1.06, 1.14))
 POLICIES = pytest.mark.parametrize(
   "policy", [SURE, ONLINE], ids=lambda policy: type(policy).__name__
 )
 SETTINGS = {"gamma": 5, "length": 13, "sampling": Sampling()}
 
 
-def prepare(
-  key,
-  policy,
-  rows,
-  gamma,
-  length,
-  sampling,
-  draft=DRAFT.extend,
-  target=TARGET.extend,
-):
+def prepare(key, policy, rows, gamma, length, sampling, draft=DRAFT, target=TARGET):
   """The loop's settings and first state; policy None is the fixed length."""
-  slots = num_slots(length, gamma)
-  drafter, state = DraftModel(draft, gamma, sampling), DRAFT.start(rows, slots)
+  drafter = DraftModel(draft, gamma)
   if policy:
-    drafter = AdaptiveDraft(draft, gamma, sampling, policy, length, 1)
-    state = drafter.start(state, rows)
-  blocks = widths.block_widths(gamma) if policy else ()
-  rule = get_rule("token")
-  spec = Speculation(target, drafter, rule, sampling, gamma, length, 1, widths=blocks)
+    drafter = AdaptiveDraft(draft, gamma, policy)
   keys = row_keys(key, rows)
-  return spec, initial_state(TARGET.start(rows, slots), state, keys, length, gamma)
+  return speculation(target, drafter, RULES["token"], sampling, keys, length)
 
 
 @functools.partial(
@@ -77,7 +60,7 @@ def iterations(policy, rows, **settings):
 # ---- The output. ----
 
 
-@POLICIES
+@pytest.mark.parametrize("policy", [SURE, OnlineAlpha(0.1)], ids=["sure", "online"])
 @pytest.mark.parametrize("gamma", [1, 3, 20])
 def test_greedy_outputs_are_those_of_the_fixed_length(policy, gamma):
   # gamma 20 exceeds the room of 13 from the start.
@@ -131,13 +114,15 @@ def propose(policy, sampling, rows):
   spec, state = prepare(jax.random.key(1), policy, rows, 5, 40, sampling)
   known = 2 + jnp.arange(rows) % 4
   uniforms = jax.random.uniform(jax.random.key(2), (rows, 5, 1))
-  proposal, after = jax.jit(spec.drafter.propose)(
-    state.drafter_state,
-    state.sequences.at[:, 1].set(known),
-    jnp.full(rows, 2),
-    uniforms,
-  )
-  return known.tolist(), proposal, after
+  sequences = state.sequences.at[:, 1].set(known)
+  state = state.replace(sequences=sequences, lengths=jnp.full(rows, 2))
+  return known.tolist(), *drafted(spec, state, uniforms)
+
+
+def drafted(spec, state, uniforms):
+  """A proposal, and the drafter's state after it."""
+  propose = lambda *args: spec.drafter.propose(spec.context, *args)
+  return jax.jit(propose)(state, uniforms)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.7, top_k=3)], ids=str)
@@ -162,7 +147,8 @@ def test_drafting_ends_with_the_last_row_that_goes_on():
   assert proposal.num_valid.min() < longest < 5
   # Two tokens were known, and each drafted one was read to ask about the next.
   np.testing.assert_array_equal(after.cache.index, 2 + longest)
-  assert not proposal.draft_probs[:, longest + 1 :].any()
+  assert not proposal.tokens[:, longest + 1 :].any()
+  assert proposal.draft_probs is None  # Greedy tokens are certain.
 
 
 @POLICIES
@@ -171,20 +157,18 @@ def test_limit_cuts_nothing_more_and_live_rows_draft(policy):
   for before, after, info in iterations(policy, rows=64):
     live = ~np.asarray(before.ended)
     room = 13 + 1 - np.asarray(before.lengths)
-    drafted = np.asarray(after.drafter_state.drafted)
-    np.testing.assert_array_equal(info.drafted, drafted * live)
-    assert not drafted[~live].any()
-    assert (drafted[live] < room[live]).all()
-    lengths |= set(drafted[live].tolist())
+    sizes = np.asarray(after.drafter_state.drafted)
+    np.testing.assert_array_equal(info.drafted, sizes * live)
+    assert not sizes[~live].any()
+    assert (sizes[live] < room[live]).all()
+    lengths |= set(sizes[live].tolist())
   assert lengths >= {0, 1, 2, 3}
 
 
 def test_limit_cuts_nothing_of_a_draft_that_ends_the_sequence():
   spec, state = prepare(jax.random.key(1), ONLINE, 64, 5, 13, Sampling())
   uniforms = jax.random.uniform(jax.random.key(4), (64, 5, 1))
-  proposal, _ = jax.jit(spec.drafter.propose)(
-    state.drafter_state, state.sequences, state.lengths, uniforms
-  )
+  proposal, _ = drafted(spec, state, uniforms)
   limited = limit(proposal, 13 + 1 - state.lengths, 1)
   np.testing.assert_array_equal(limited.num_valid, proposal.num_valid)
   assert ((proposal.tokens == 1).any(axis=1) & (proposal.num_valid < 5)).any()
@@ -199,23 +183,23 @@ def test_the_online_length_is_the_theory_s_best():
   )
   for cost in (0.0, 0.07, 0.31, 1.0):
     speeds = walltime_improvement(alpha[:, None], np.arange(8), cost)
-    policy = OnlineAlpha(cost, widths=(1, 2, 4, 8))
+    policy = OnlineAlpha(cost)
     np.testing.assert_array_equal(policy.most(counts, 7), speeds.argmax(axis=1))
 
 
 def test_the_online_length_minds_what_a_block_costs():
   sure = Counts(jnp.array([90.0]), jnp.array([100.0]))
-  free = OnlineAlpha(0.0, widths=(1, 2, 4, 8))
+  free = OnlineAlpha(0.0)
   assert free.most(sure, 7) == 7
   # Length 3 fills the block of 4; the next width costs twice as much.
-  dear = OnlineAlpha(0.0, (1, 2, 4, 8), block_costs=(1.0, 1.0, 1.1, 2.2))
+  dear = OnlineAlpha(0.0, block_costs=(1.0, 1.0, 1.1, 2.2))
   assert dear.most(sure, 7) == 3
-  never = OnlineAlpha(0.0, (1, 2, 4, 8), block_costs=(1.0, 9.0, 9.0, 9.0))
+  never = OnlineAlpha(0.0, block_costs=(1.0, 9.0, 9.0, 9.0))
   assert never.most(sure, 7) == 0
 
 
 def test_where_nothing_pays_nothing_is_drafted_until_the_counts_have_decayed():
-  policy = OnlineAlpha(0.1, (1, 2, 4), (1.0, 1.5, 2.0))
+  policy = OnlineAlpha(0.1, (1.0, 1.5, 2.0))
   counts, none = Counts(jnp.zeros(1), jnp.array([20.0])), jnp.zeros(1, jnp.int32)
   sizes = []
   for _ in range(40):
@@ -237,18 +221,19 @@ def test_counts_are_what_was_tried_and_accepted():
 
 
 def test_an_easy_row_ends_with_long_drafts_and_a_hard_one_with_short():
-  target, other = (HashModel(seed, vocab_size=6, eos_bias=-30.0) for seed in (1, 2))
+  target = HashModel(1, vocab_size=6, eos_bias=-30.0)
 
-  def extend(cache, tokens):
+  class EasyAndHard(HashModel):
     """The target itself in row 0, and another model in row 1."""
-    easy, _, _ = target.extend(cache, tokens)
-    hard, features, cache = other.extend(cache, tokens)
-    return easy.at[1:].set(hard[1:]), features, cache
 
+    def extend(self, *args):
+      easy, _, _ = target.extend(*args)
+      hard, features, cache = super().extend(*args)
+      return easy.at[1:].set(hard[1:]), features, cache
+
+  draft = EasyAndHard(2, vocab_size=6, eos_bias=-30.0)
   sizes, endless = [], {"length": 60, "gamma": 7, "sampling": GREEDY}
-  for before, _, _ in iterations(
-    ONLINE, 2, target=target.extend, draft=extend, **endless
-  ):
+  for before, _, _ in iterations(ONLINE, 2, target=target, draft=draft, **endless):
     sizes.append(ONLINE.most(before.drafter_state.counts, 7).tolist())
   assert sizes[0] == [3, 3]
   assert sizes[6] == [7, 1]
@@ -268,13 +253,10 @@ def test_the_narrowest_block_that_holds_all_drafts_is_scored():
     wide = jnp.full((*tokens.shape, 3), float(tokens.shape[1]))
     return wide, tokens[..., None] * 1.0, cache
 
+  tokens, draft_probs = jnp.arange(10).reshape(2, 5), jnp.zeros((2, 5, 3))
   score = jax.jit(
     lambda sizes: widths.score(
-      (1, 2, 4, 6),
-      extend,
-      None,
-      jnp.array([7, 7]),
-      Proposal(jnp.arange(10).reshape(2, 5), jnp.zeros((2, 5, 3)), sizes),
+      extend, None, jnp.array([7, 7]), Proposal.chain(tokens, draft_probs, sizes)
     )
   )
   for sizes, width in [((0, 0), 1), ((1, 0), 2), ((2, 1), 4), ((1, 3), 4), ((4, 5), 6)]:
@@ -286,10 +268,7 @@ def test_the_narrowest_block_that_holds_all_drafts_is_scored():
     np.testing.assert_array_equal(features[:, :width, 0], np.array(block)[:, :width])
 
 
-SINGLE = [name for name, rule in RULES.items() if not rule.takes_candidates]
-
-
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("name", RULES)
 def test_no_rule_reads_beyond_what_counts(name):
   rng, rows, gamma, size = np.random.default_rng(0), 64, 5, 4
   p = rng.dirichlet(np.ones(size), (rows, gamma + 1)).astype(np.float32)
@@ -300,7 +279,7 @@ def test_no_rule_reads_beyond_what_counts(name):
   after = np.arange(gamma + 1) > num_valid[:, None]
 
   def verdict(p_beyond, q_beyond, token_beyond):
-    proposal = Proposal(
+    proposal = Proposal.chain(
       jnp.asarray(np.where(beyond, token_beyond, tokens), jnp.int32),
       jnp.asarray(np.where(beyond[..., None], q_beyond, q)),
       jnp.asarray(num_valid, jnp.int32),
@@ -309,6 +288,6 @@ def test_no_rule_reads_beyond_what_counts(name):
     return RULES[name].verify(target_probs, proposal, uniforms)
 
   expected = verdict(p, q, tokens)
-  assert (np.asarray(expected.num_accepted) <= num_valid).all()
+  assert (np.asarray(expected.last) <= num_valid).all()
   for garbage in (0.0, 1.0, np.nan):
     chex.assert_trees_all_equal(verdict(garbage, garbage, 0), expected)

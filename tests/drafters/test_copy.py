@@ -5,29 +5,37 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.drafters.copy import LONGEST_MATCH, CopyDraft
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.token import Token
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.copy import LONGEST_MATCH, Copy
+from tests.hash_model import HashModel, speculation
 
 
-def propose(inputs, outputs, gamma=3, shortest_match=1, size=16):
+def propose(inputs, outputs, gamma=3, match=1):
   """Proposals of rows with these inputs and outputs so far, as lists."""
   width = 2 + max(map(len, outputs))
   # Beyond each row's length stands garbage.
   sequences = np.full((len(outputs), width), 9)
   for row, output in zip(sequences, outputs, strict=True):
     row[: len(output) + 1] = [0, *output]
-  drafter = CopyDraft(gamma, size, shortest_match)
-  lengths = jnp.array([len(output) + 1 for output in outputs])
-  uniforms = jnp.full((len(outputs), gamma, 1), 0.5)
-  propose = jax.jit(drafter.propose)
-  proposal, state = propose(
-    jnp.array(inputs), jnp.asarray(sequences), lengths, uniforms
+  drafter, keys = Copy(gamma, match), row_keys(jax.random.key(0), len(outputs))
+  known = HashModel(0, 16), drafter, Token(), Sampling(), keys, width
+  spec, state = speculation(*known, source=jnp.array(inputs))
+  state = state.replace(
+    sequences=jnp.asarray(sequences),
+    lengths=jnp.array([len(output) + 1 for output in outputs]),
   )
-  np.testing.assert_array_equal(state, inputs)
+  uniforms = jnp.full((len(outputs), gamma, 1), 0.5)
+  proposal, after = jax.jit(lambda *args: drafter.propose(spec.context, *args))(
+    state, uniforms
+  )
+  np.testing.assert_array_equal(after, inputs)
   drafted = zip(proposal.tokens.tolist(), proposal.num_valid.tolist(), strict=True)
   return [tokens[:count] for tokens, count in drafted], proposal
 
 
-def by_search(inputs, output, gamma, shortest_match):
+def by_search(inputs, output, gamma, least):
   """The same in plain Python."""
   best, draft = 0, []
   for text in (inputs, output):
@@ -40,7 +48,7 @@ def by_search(inputs, output, gamma, shortest_match):
         match += 1
       if match > best:
         best, draft = match, text[place + 1 : place + 1 + gamma]
-  return draft if best >= shortest_match else []
+  return draft if best >= least else []
 
 
 def test_by_hand():
@@ -52,27 +60,28 @@ def test_by_hand():
   assert propose(inputs, [[3, 4, 3], [2, 2]])[0] == [[4, 3], [2]]
   # Nothing: unknown tokens, an empty output, a match that is too short.
   assert propose(inputs, [[4], []])[0] == [[], []]
-  assert propose(inputs, [[2, 5], [5, 6]], shortest_match=2)[0] == [[], [7, 1]]
+  assert propose(inputs, [[2, 5], [5, 6]], match=2)[0] == [[], [7, 1]]
 
 
-@pytest.mark.parametrize("shortest_match", [1, 2, 3])
-def test_it_finds_what_a_search_in_python_finds(shortest_match):
-  rng = np.random.default_rng(shortest_match)
+@pytest.mark.parametrize("match", [1, 2, 3])
+def test_it_finds_what_a_search_in_python_finds(match):
+  rng = np.random.default_rng(match)
   inputs = rng.integers(2, 5, (40, 12))
   inputs[np.arange(12) >= rng.integers(1, 13, (40, 1))] = 0
   outputs = [rng.integers(2, 5, size).tolist() for size in rng.integers(0, 10, 40)]
   expected = [
-    by_search(row.tolist(), output, 4, shortest_match)
+    by_search(row.tolist(), output, 4, match)
     for row, output in zip(inputs, outputs, strict=True)
   ]
-  drafts, _ = propose(inputs, outputs, 4, shortest_match)
+  drafts, _ = propose(inputs, outputs, 4, match)
   assert drafts == expected
   assert {len(draft) for draft in drafts} >= {0, 1, 4}
 
 
 def test_the_law_is_one_at_each_token():
   _, proposal = propose([[5, 6, 7, 8, 5, 9, 1]], [[5]])
-  np.testing.assert_array_equal(proposal.draft_probs[0], np.eye(16)[[6, 7, 8]])
+  assert proposal.draft_probs is None  # Certain, and so no law is written out.
+  np.testing.assert_array_equal(proposal.laws(16)[0], np.eye(16)[[6, 7, 8]])
 
 
 def test_a_row_does_not_depend_on_its_neighbours():
@@ -83,7 +92,7 @@ def test_a_row_does_not_depend_on_its_neighbours():
   ]
 
 
-@pytest.mark.parametrize("shortest_match", [0, LONGEST_MATCH + 1])
-def test_a_match_out_of_range_is_refused(shortest_match):
+@pytest.mark.parametrize("match", [0, LONGEST_MATCH + 1])
+def test_a_match_out_of_range_is_refused(match):
   with pytest.raises(ValueError, match="COPY_MATCH must be from 1 to"):
-    CopyDraft(3, 16, shortest_match)
+    Copy(3, match)

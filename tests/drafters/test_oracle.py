@@ -1,19 +1,20 @@
 """The oracle draft: accepted as often as it is told, on any network."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.core.token import TokenVerification
+from specdec_t5x.core.token import Token
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import initial_state, row_keys
-from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.oracle import forced_tokens, oracle_extend
-from tests.hash_model import HashModel
+from tests.hash_model import HashModel, speculation
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=5) for seed in (1, 2))
 ROWS, LENGTH, GAMMA, NEVER = 64, 24, 3, -1
@@ -31,11 +32,11 @@ def keys():
 
 @jax.jit
 def decode(forced):
-  drafter = DraftModel(oracle_extend(DRAFT.extend, forced), GAMMA, GREEDY)
-  rule = TokenVerification()
-  spec = Speculation(TARGET.extend, drafter, rule, GREEDY, GAMMA, LENGTH, NEVER)
-  caches = TARGET.start(ROWS, 40), DRAFT.start(ROWS, 40)
-  return generate(spec, initial_state(*caches, keys(), LENGTH, GAMMA))
+  drafter, known = DraftModel(DRAFT, GAMMA), (Token(), GREEDY, keys(), LENGTH, NEVER)
+  spec, state = speculation(TARGET, drafter, *known)
+  extend = {"draft": oracle_extend(DRAFT.extend, forced)}
+  context = dataclasses.replace(spec.context, extend=extend)
+  return generate(dataclasses.replace(spec, context=context), state)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])

@@ -13,6 +13,8 @@ from tests import commands
 from tests.real_data import ROOT
 from tests.t5x_bridge import tiny
 
+EXAMPLES = 20  # Of the tiny pair's task, in the tests that share it.
+
 # The networks of tests/t5x_bridge/tiny.py, for a vocabulary of any size.
 TINY_NETWORKS = """
 from __gin__ import dynamic_registration

@@ -84,6 +84,29 @@ def test_speculation_writes_the_plain_models_tokens(pair, tmp_path):
   summary = runs.summary(tmp_path / "spec")
   assert summary["guarantee"] == "EXACT"
   assert summary["statistics"]["examples"] == EXAMPLES
+  assert summary["decoder"]["drafter"]["network"]["kind"] == "GptTransformer"
   for record in runs.records(tmp_path / "spec"):
     assert record["aux"]["tokens"] == len(record["prediction_tokens"]) <= 12
     assert len(record["inputs"]["inputs_pretokenized"].split()) == 1
+
+
+@pytest.mark.parametrize(
+  ("gin_files", "drafts"),
+  [
+    (["configs/baseline_lm.gin"], False),
+    (["configs/spec_lm.gin", "configs/drafters/tree.gin"], True),
+    (["configs/spec_lm.gin", "configs/drafters/copy.gin"], False),
+  ],
+)
+def test_other_ways_write_them_too(pair, tmp_path, gin_files, drafts):
+  (config, *more), (gin_file, draft) = gin_files, pair
+  settings = {"DRAFT_CHECKPOINT_PATH": draft} if drafts else {}
+  run = lambda folder, config, *more, **settings: runs.completed(
+    *(config, gin_file, *more),
+    INFER_OUTPUT_DIR=str(tmp_path / folder),
+    PROMPT_WORDS=1,
+    **settings,
+  )
+  run("spec", "configs/spec_lm.gin", DRAFT_CHECKPOINT_PATH=draft)
+  run("other", config, *more, **settings)
+  assert runs.tokens(tmp_path / "other") == runs.tokens(tmp_path / "spec")

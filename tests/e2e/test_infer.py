@@ -8,36 +8,11 @@ import flax
 import jax.numpy as jnp
 import pytest
 
-from specdec_t5x import train
 from specdec_t5x.merge_shards import merge_shards
 from specdec_t5x.network.transformer import Transformer
 from tests.contract.conftest import runtime_only
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
-
-EXAMPLES = 20
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-  """The gin file of a tiny pair and the draft's checkpoint."""
-  root = tmp_path_factory.mktemp("e2e")
-  gin_file = runs.tiny_pair(root, EXAMPLES)
-  return gin_file, tiny.save_orbax(root / "draft", tiny.DRAFT, seed=2)
-
-
-@pytest.fixture(scope="module")
-def speculative(pair, tmp_path_factory):
-  """A finished speculative run: its directory."""
-  gin_file, draft = pair
-  output = tmp_path_factory.mktemp("speculative")
-  runs.completed(
-    *("configs/spec_ende.gin", gin_file),
-    DRAFT_CHECKPOINT_PATH=draft,
-    INFER_OUTPUT_DIR=str(output),
-    GAMMA=3,
-  )
-  return output
 
 
 def free_port():
@@ -52,8 +27,10 @@ def test_speculation_writes_the_plain_models_tokens(pair, speculative, tmp_path)
     *("configs/baseline_ende.gin", gin_file), INFER_OUTPUT_DIR=str(tmp_path)
   )
   assert runs.tokens(speculative) == runs.tokens(tmp_path)
-  assert len(runs.tokens(speculative)) == EXAMPLES
-  assert runs.summary(tmp_path)["statistics"]["tokens_per_target_call"]["value"] == 1
+  assert len(runs.tokens(speculative)) == runs.EXAMPLES
+  summary = runs.summary(tmp_path)
+  assert summary["statistics"]["tokens_per_target_call"]["value"] == 1
+  assert summary["decoder"]["kind"] == "PlainDecoder"
 
 
 @runtime_only
@@ -74,37 +51,6 @@ def test_a_run_whose_logits_overflow_ends_with_the_example(pair, tmp_path, tempe
     )
   assert re.search("Example 0 of chunk00000, {.*}: expected numbers", exit_.value.code)
   assert not list((tmp_path / "out").glob("*.jsonl-*"))
-
-
-def test_a_table_of_n_grams_drafts_and_gin_sets_the_policy_of_gamma(
-  pair, speculative, tmp_path
-):
-  gin_file, _ = pair
-  root = gin_file.parent
-  command = ["configs/train/ngrams.gin"]
-  bindings = {
-    "TARGETS": str(root / "text.en"),
-    "VOCABULARY_PATH": str(root / "tiny.model"),
-    "VOCAB_SIZE": 64,
-    "OUTPUT_DIR": str(tmp_path / "table"),
-  }
-  train.run("ngrams", command, [f"{name} = {x!r}" for name, x in bindings.items()])
-  costs = {"DRAFT_COST": 0.01, "BLOCK_COSTS": [1.0, 1.4, 2.2]}
-  runs.completed(
-    *("configs/spec_ende.gin", gin_file),
-    DRAFTER="ngram",
-    DRAFT_CHECKPOINT_PATH=str(tmp_path / "table" / "checkpoint_0"),
-    INFER_OUTPUT_DIR=str(tmp_path / "out"),
-    GAMMA=3,
-    GAMMA_POLICY="online",
-    **costs,
-  )
-  assert runs.tokens(tmp_path / "out") == runs.tokens(speculative)
-  settings = runs.summary(tmp_path / "out")["settings"]
-  assert (settings["drafter"], settings["gamma_policy"]) == ("ngram", "online")
-  assert {n: settings[n.lower()] for n in costs} == costs
-  fixed = runs.summary(speculative)["settings"]
-  assert (fixed["drafter"], fixed["draft_cost"]) == ("draft_model", None)
 
 
 def test_samples_depend_on_neither_batches_nor_chunks_nor_shards(pair, tmp_path):
@@ -189,10 +135,14 @@ def test_each_example_and_the_run_have_statistics(speculative):
     assert 1 <= aux["target_calls"] <= aux["tokens"]
   summary = runs.summary(speculative)
   assert summary["guarantee"] == "EXACT"
-  assert summary["settings"]["verification"] == "token"
-  assert summary["settings"]["gamma"] == 3
-  assert summary["settings"]["temperature"] == 0.0
-  assert summary["statistics"]["examples"] == EXAMPLES
+  decoder = summary["decoder"]
+  assert (decoder["kind"], decoder["rule"]) == ("SpeculativeDecoder", {"kind": "Token"})
+  assert (decoder["drafter"]["kind"], decoder["drafter"]["gamma"]) == ("DraftModel", 3)
+  assert decoder["target"]["config"]["num_decoder_layers"] == 2
+  assert decoder["drafter"]["network"]["config"]["num_decoder_layers"] == 1
+  assert summary["sampling"]["temperature"] == 0.0
+  assert summary["configuration"]["GAMMA"] == "3"
+  assert summary["statistics"]["examples"] == runs.EXAMPLES
   assert (speculative / "model-info.txt").exists()
   assert (speculative / "config.gin").exists()
 
@@ -213,9 +163,10 @@ def test_settings_reach_the_loop_and_a_bounded_run_says_so_first(pair, tmp_path)
   assert printed.startswith("BOUNDED: this run keeps no token's probability")
   summary = runs.summary(tmp_path)
   assert summary["guarantee"] == "BOUNDED"
-  settings = summary["settings"]
-  assert (settings["temperature"], settings["topk"], settings["seed"]) == (1.0, 5, 3)
-  assert (settings["verification"], settings["lenience"]) == ("lenient", 0.5)
+  sampling = {"temperature": 1.0, "top_k": 5, "top_p": 0.0}
+  assert summary["sampling"] == {"kind": "Sampling", **sampling}
+  assert summary["decoder"]["rule"] == {"kind": "Lenient", "lenience": 0.5}
+  assert summary["configuration"]["SEED"] == "3"
   for record in runs.records(tmp_path):
     aux = record["aux"]
     # Both decodes, the better one last: five tokens to choose from at each place.

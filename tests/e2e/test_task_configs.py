@@ -25,12 +25,18 @@ def test_each_names_itself_and_a_pair_that_is_there(config, monkeypatch):
   gin.clear_config()
 
 
-def test_a_beam_reads_every_knob_of_the_model_that_it_stands_in_for():
-  read = lambda name: (runs.ROOT / "configs" / "runs" / name).read_text()
-  block = re.search(
-    r"^model.SpeculativeEncoderDecoderModel:\n(  .*\n)+", read("speculative.gin"), re.M
+def test_a_beam_reads_every_knob_of_the_decoder_that_it_stands_in_for():
+  knobs, beam = (
+    lambda part, file=file: _bound(part, runs.ROOT / "configs" / "runs" / file)
+    for file in ("speculative.gin", "beam.gin")
   )
-  model = re.search(r"^beam.SpeculativeBeamModel:\n(  .*\n)+", read("beam.gin"), re.M)
-  knobs = re.findall(r"= ([%@].+)", block[0])
-  assert "%CONFIDENCE" in knobs
-  assert set(knobs) <= set(re.findall(r"= ([%@].+)", model[0]))
+  assert "%LENIENCE" in knobs("parts.rule")
+  assert "@parts.drafter()" in beam("parts.beam")
+  expected = {*knobs("parts.rule"), *knobs("decoders.SpeculativeDecoder")}
+  assert expected - {"@parts.rule()"} <= beam("parts.beam")
+
+
+def _bound(part, file):
+  """Returns what a gin file binds to the parameters of a part."""
+  block = re.search(rf"^{part}:\n(  .*\n)+", file.read_text(), re.M)[0]
+  return set(re.findall(r"= ([%@].+)", block))

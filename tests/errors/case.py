@@ -11,6 +11,12 @@ from tests import commands
 from tests.errors import inputs
 
 BEAM = "--gin_file=configs/runs/beam.gin"
+COPY, NGRAM, TREE = (
+  f"--gin_file=configs/drafters/{name}.gin" for name in ("copy", "ngram", "tree")
+)
+CONFIDENCE, ONLINE = (
+  f"--gin_file=configs/policies/{name}.gin" for name in ("confidence", "online")
+)
 SPECULATIVE = ("--gin_file=configs/spec_ende.gin", "--gin_file=HERE/pair.gin")
 OUTPUT = "--gin.INFER_OUTPUT_DIR='HERE/out'"
 DAMAGED = "--gin.TARGET_CHECKPOINT_PATH='HERE/checkpoint_7'"
@@ -48,9 +54,10 @@ def setting(did: str, binding: str, says: str, *more: str) -> Case:
   return Case(did, says, tuple(f"--gin.{x}" for x in (binding, *more)))
 
 
-def of_beam(did: str, binding: str, says: str) -> Case:
-  """A --gin.NAME=VALUE that a beam has no use for."""
-  return Case(did, says, (f"--gin.{binding}",), base=(*SPECULATIVE, BEAM, OUTPUT))
+def of_files(did: str, files: tuple[str, ...], says: str, *bindings: str) -> Case:
+  """Bindings that do not go with gin files added to a run's."""
+  flags = tuple(f"--gin.{binding}" for binding in bindings)
+  return Case(did, says, flags, base=(*SPECULATIVE, *files, OUTPUT))
 
 
 def lines(

@@ -3,11 +3,17 @@
 from tests import commands
 from tests.errors import inputs
 from tests.errors.case import (
+  BEAM,
+  CONFIDENCE,
+  COPY,
   DAMAGED,
+  NGRAM,
+  ONLINE,
   OUTPUT,
+  TREE,
   Case,
   lines,
-  of_beam,
+  of_files,
   other,
   records,
   setting,
@@ -93,24 +99,101 @@ DECODING = [
   setting(
     "NUM_CANDIDATES for a single draft",
     "NUM_CANDIDATES=2",
-    "NUM_CANDIDATES=2 needs a VERIFICATION of",
+    "The rule Token judges a single draft, got a TreeDraft",
   ),
+  setting("NUM_CANDIDATES = 0", "NUM_CANDIDATES=0", "NUM_CANDIDATES must be a whole"),
   setting(
     "an unknown VERIFICATION", "VERIFICATION='exact'", "Unknown verification rule"
   ),
-  setting("an unknown DRAFTER", "DRAFTER='copying'", "Unknown DRAFTER 'copying'"),
-  setting("an unknown GAMMA_POLICY", "GAMMA_POLICY='auto'", "Unknown GAMMA_POLICY"),
   setting(
-    "CONFIDENCE = 2",
-    "CONFIDENCE=2.0",
-    "CONFIDENCE must be between 0 and 1",
+    "VERIFICATION = 'greedy' to sample",
+    "VERIFICATION='greedy'",
+    "VERIFICATION='greedy' needs TEMPERATURE=0",
+    "TEMPERATURE=1.0",
+  ),
+  setting("an unknown DRAFTER", "DRAFTER='copying'", "Unknown DRAFTER 'copying'"),
+  setting(
+    "'copy' for 'kseq'",
+    "DRAFTER='copy'",
+    "The rule KSeq needs independent drafts, got a Copy",
+    "VERIFICATION='kseq'",
+  ),
+  setting(
+    "'copy' with a GAMMA_POLICY",
+    "DRAFTER='copy'",
+    "GAMMA_POLICY=Confidence(threshold=0.4) do not go together",
     "GAMMA_POLICY='confidence'",
   ),
+  setting("an unknown GAMMA_POLICY", "GAMMA_POLICY='auto'", "Unknown GAMMA_POLICY"),
   setting(
-    "'online' without DRAFT_COST", "GAMMA_POLICY='online'", "needs DRAFT_COST = c"
+    "a GAMMA_POLICY with several candidates",
+    "GAMMA_POLICY='confidence'",
+    "either several candidates or a policy",
+    *("NUM_CANDIDATES=2", "VERIFICATION='kseq'"),
   ),
-  setting("COPY_MATCH for a draft model", "COPY_MATCH=2", "needs DRAFTER='copy'"),
-  setting("NGRAM_ORDER for a draft model", "NGRAM_ORDER=2", "needs DRAFTER='ngram'"),
+  of_files(
+    "CONFIDENCE = 2",
+    (CONFIDENCE,),
+    "CONFIDENCE must be between 0 and 1",
+    "CONFIDENCE=2.0",
+  ),
+  setting(
+    "'online' without its gin file",
+    "GAMMA_POLICY='online'",
+    "add --gin_file=configs/policies/online.gin with the DRAFT_COST",
+  ),
+  of_files("'online' without DRAFT_COST", (ONLINE,), "DRAFT_COST must be given"),
+  of_files(
+    "BLOCK_COSTS of another GAMMA",
+    (ONLINE,),
+    "BLOCK_COSTS needs one number for each width of block",
+    *("DRAFT_COST=0.1", "BLOCK_COSTS=(1.0, 2.0)"),
+  ),
+  setting(
+    "COPY_MATCH without its gin file",
+    "COPY_MATCH=2",
+    "sets or reads. Add --gin_file=configs/drafters/copy.gin",
+  ),
+  setting(
+    "NGRAM_ORDER without its gin file",
+    "NGRAM_ORDER=2",
+    "sets or reads. Add --gin_file=configs/drafters/ngram.gin",
+  ),
+  setting(
+    "CONFIDENCE without its gin file",
+    "CONFIDENCE=0.2",
+    "sets or reads. Add --gin_file=configs/policies/confidence.gin",
+  ),
+  of_files("COPY_MATCH = 7", (COPY,), "COPY_MATCH must be from 1 to 6", "COPY_MATCH=7"),
+  of_files(
+    "NGRAM_ORDER = -1", (NGRAM,), "NGRAM_ORDER must be a whole number", "NGRAM_ORDER=-1"
+  ),
+  of_files(
+    "NUM_CANDIDATES with copy.gin",
+    (COPY,),
+    "A drafter owns its knobs",
+    "NUM_CANDIDATES=2",
+  ),
+  of_files(
+    "a tree whose STEM is longer than GAMMA",
+    (TREE,),
+    "GAMMA of at least STEM and 1, got 6, 2 and 5",
+    "STEM=6",
+  ),
+  of_files("BRANCHES = 0", (TREE,), "BRANCHES of at least 1", "BRANCHES=0"),
+  of_files("unknown SIBLINGS", (TREE,), "siblings must be one of", "SIBLINGS='all'"),
+  of_files(
+    "a tree for a rule of single drafts",
+    (TREE,),
+    "The rule Block judges a single draft, got a TreeDraft",
+    "VERIFICATION='block'",
+  ),
+  of_files(
+    "distinct siblings for 'kseq'",
+    (TREE,),
+    "The rule KSeq needs independent drafts, got a TreeDraft",
+    "VERIFICATION='kseq'",
+  ),
   setting("NUM_DECODES = 0", "NUM_DECODES=0", "NUM_DECODES must be a whole number"),
   setting("SEED = -1", "SEED=-1", "SEED must be a whole number from 0"),
   setting("BATCH_SIZE = 0", "BATCH_SIZE=0", "BATCH_SIZE must be a whole number"),
@@ -123,15 +206,27 @@ DECODING = [
   setting(
     "an unknown ACTIVATION_DTYPE", "ACTIVATION_DTYPE='float8'", "dtype must be one of"
   ),
-  of_beam(
-    "CONFIDENCE with a beam", "CONFIDENCE=0.2", "needs GAMMA_POLICY='confidence'"
+  of_files("copies with a beam", (COPY, BEAM), "DRAFTER must be 'draft_model' with a"),
+  of_files("a tree with a beam", (TREE, BEAM), "with a beam, GAMMA_POLICY 'fixed' and"),
+  of_files(
+    "NUM_CANDIDATES with a beam",
+    (BEAM,),
+    "NUM_CANDIDATES 1, got TreeDraft",
+    "NUM_CANDIDATES=2",
   ),
-  of_beam("DRAFT_COST with a beam", "DRAFT_COST=0.2", "need GAMMA_POLICY='online'"),
-  of_beam(
-    "COPY_MATCH with a beam", "COPY_MATCH=2", "COPY_MATCH=2 needs DRAFTER='copy'"
+  of_files(
+    "a GAMMA_POLICY with a beam",
+    (CONFIDENCE, BEAM),
+    "NUM_CANDIDATES 1, got AdaptiveDraft",
   ),
-  of_beam("NGRAM_ORDER with a beam", "NGRAM_ORDER=2", "NGRAM_ORDER=2 needs DRAFTER"),
-  of_beam("SEED with a beam", "SEED=3", "Beam search draws nothing"),
+  of_files(
+    "a rule with a beam", (BEAM,), "VERIFICATION must be 'beam'", "VERIFICATION='token'"
+  ),
+  of_files("LENIENCE with a beam", (BEAM,), "and LENIENCE 1, got", "LENIENCE=0.5"),
+  of_files("SEED with a beam", (BEAM,), "With a beam SEED must be 0", "SEED=3"),
+  of_files(
+    "TEMPERATURE with a beam", (BEAM,), "Beam search draws nothing", "TEMPERATURE=1.0"
+  ),
 ]
 
 DATA = [

@@ -129,7 +129,7 @@ def finished(pair, here):
 
 
 def damaged_summary(pair, here):
-  (here / "out").joinpath("speculation.json").write_text('{"settings": [')
+  (here / "out").joinpath("speculation.json").write_text('{"configuration": [')
 
 
 def unfinished(pair, here):

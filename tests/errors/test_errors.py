@@ -83,7 +83,7 @@ def test_the_page_on_errors_has_these_cases_and_no_others():
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.did)
 def test_bad_input_ends_with_one_line_and_changes_nothing(
-  case, pair, here, monkeypatch, capfd
+  case, pair, here, unchecked, monkeypatch, capfd
 ):
   monkeypatch.chdir(runs.ROOT)
   arguments, says = arguments_of(case, pair, here)

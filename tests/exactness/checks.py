@@ -5,18 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec_t5x.core.distributions import LEVELS, Sampling
-from specdec_t5x.core.token import TokenVerification
+from specdec_t5x.core.token import Token
+from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding import step
-from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import initial_state, row_keys
-from specdec_t5x.drafters.copy import CopyDraft
+from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
-from tests.exactness import laws
+from tests.exactness import laws, tree_steps, trees
 from tests.exactness.test_adaptive import SURE
 from tests.exactness.test_loop import (
   FEW,
@@ -27,41 +27,54 @@ from tests.exactness.test_loop import (
   assert_the_loop_is_exact,
 )
 from tests.exactness.test_rules import assert_exact, setting_of
-from tests.hash_model import HashModel
+from tests.hash_model import HashModel, speculation
 
 
 def token_loop():
-  setting = (SMALL_TARGET, SMALL_DRAFT, "token", 2, 4, 0)
+  setting = (SMALL_TARGET, SMALL_DRAFT, "token", chain(2), 4)
   assert_the_loop_is_exact(setting, Sampling())
 
 
 def candidates_loop():
   # Room for a whole draft and drafts after it, and few tokens, so few paths.
-  target, draft = (HashModel(seed, vocab_size=4) for seed in (2, 12))
-  setting = (target, draft, "kseq", 2, 5, 2)
+  setting = (SMALL_TARGET, SMALL_DRAFT, "kseq", delayed(0, 2, 2), 5)
   assert_the_loop_is_exact(setting, Sampling(1.0, top_k=2))
+
+
+def siblings_loop():
+  """Siblings that are drawn without replacement."""
+  setting = (SMALL_TARGET, SMALL_DRAFT, "recursive", delayed(0, 3, 1), 3, "distinct")
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+def small_trees():
+  """Every tree of up to three nodes."""
+  every = [parents for size in (1, 2, 3) for parents in trees.canonical(size)]
+  tree_steps.assert_exact_on(every, "recursive", "independent", Sampling())
 
 
 def wide_loop():
   """More tokens than one uniform of a tree of eight branches tells apart."""
-  assert_the_loop_is_exact((WIDE_TARGET, WIDE_DRAFT, "token", 1, 3, 0), FEW)
+  assert_the_loop_is_exact((WIDE_TARGET, WIDE_DRAFT, "token", chain(1), 3), FEW)
 
 
 def moved_entries():
   """One kept draft of a perfect pair goes on where its entries were moved to."""
-  target = HashModel(seed=1, vocab_size=5, eos_bias=-30.0)
-  assert_the_loop_is_exact((target, target, "kseq", 3, 8, 2), Sampling(0.0))
+  # Its output has no token twice where the entries land.
+  target = HashModel(seed=9, vocab_size=5, eos_bias=-30.0)
+  setting = (target, target, "kseq", delayed(0, 2, 3), 8)
+  assert_the_loop_is_exact(setting, Sampling(0.0))
 
 
 def adaptive_loop():
-  setting = (SMALL_TARGET, SMALL_DRAFT, "token", 3, 5, 0, SURE)
+  setting = (SMALL_TARGET, SMALL_DRAFT, "token", chain(3), 5, "independent", SURE)
   assert_the_loop_is_exact(setting, Sampling())
 
 
-def exact_rule(name, candidates=0):
+def exact_rule(name, tree):
   def check():
     target, draft = (laws.sampled(seed, 3, Sampling()) for seed in (1, 2))
-    assert_exact(setting_of((name, 2, 3, candidates), target, draft), name)
+    assert_exact(setting_of((name, tree, 3), target, draft), name)
 
   check.__name__ = f"{name}_rule"
   return check
@@ -96,21 +109,22 @@ def draws():
 def laws_apart_by_rounding():
   """Where p - q has no mass and a draft is rejected, p is the recovered token's law."""
   p = jnp.broadcast_to(jnp.array([0.5, 0.3, 0.2]), (3, 2, 3))
-  proposal = Proposal(
-    jnp.zeros((3, 1), jnp.int32), p[:, :1] * (1 + 1e-5), jnp.ones(3, jnp.int32)
-  )
+  tokens = jnp.zeros((3, 1), jnp.int32)
+  proposal = Proposal.chain(tokens, p[:, :1] * (1 + 1e-5), 1)
   just_too_much, quantiles = jnp.full(3, 1 - 1e-6), jnp.array([0.4, 0.7, 0.9])
   uniforms = jnp.stack([just_too_much, quantiles], axis=1)[..., None]
-  verdict = TokenVerification().verify(p, proposal, uniforms)
-  np.testing.assert_array_equal(verdict.num_accepted, 0)
+  verdict = Token().verify(p, proposal, uniforms)
+  np.testing.assert_array_equal(verdict.last, 0)
   np.testing.assert_array_equal(verdict.next_token, [0, 1, 2])
 
 
 def copying():
   """What follows the last token in the encoder's input is drafted."""
-  drafter = CopyDraft(gamma=2, vocab_size=9, shortest_match=1)
-  inputs, output = jnp.array([[5, 6, 7, 1]]), jnp.array([[0, 5, 0, 0]])
-  proposal, _ = drafter.propose(inputs, output, jnp.array([2]), jnp.zeros((1, 2, 1)))
+  drafter, keys = Copy(gamma=2, match=1), row_keys(jax.random.key(0), 1)
+  known, source = (SMALL_TARGET, drafter, Token(), Sampling(), keys, 4), [5, 6, 7, 1]
+  spec, state = speculation(*known, source=jnp.array([source]))
+  state = state.replace(sequences=jnp.array([[0, 5, 0, 0]]), lengths=jnp.array([2]))
+  proposal, _ = drafter.propose(spec.context, state, jnp.zeros((1, 2, 1)))
   np.testing.assert_array_equal(proposal.num_valid, 2)
   np.testing.assert_array_equal(proposal.tokens, [[6, 7]])
 
@@ -127,44 +141,37 @@ def transformers():
     num_decoder_layers=1,
   )
   module, inputs = Transformer(config), jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
-  params = [
-    jax.tree.map(lambda x: 3 * x, networks.initialize(module, inputs, seed)["params"])
-    for seed in (0, 1)
-  ]
-  (extend, first), (draft, draft_first) = (
-    networks.start(module, p, inputs, 20) for p in params
-  )
+  params = {
+    name: jax.tree.map(
+      lambda x: 3 * x, networks.initialize(module, inputs, seed)["params"]
+    )
+    for seed, name in enumerate(("target", "draft"))
+  }
+  decoders = SpeculativeDecoder(module, DraftModel(module, 3)), PlainDecoder(module)
   keys, greedy = row_keys(jax.random.key(0), 2), Sampling(0.0)
-  state = initial_state(first, draft_first, keys, 12, 3)
-  drafter = DraftModel(draft, 3, greedy)
-  spec = step.Speculation(extend, drafter, TokenVerification(), greedy, 3, 12, 1)
-  tokens = jax.jit(lambda: generate(spec, state).tokens)()
-  plain = initial_state(first, None, keys, 12, 0)
-  expected = jax.jit(lambda: generate_plain(extend, greedy, plain, 12, 1).tokens)()
-  np.testing.assert_array_equal(tokens, expected)
+  found, expected = (
+    jax.jit(lambda d=d: d.decode(params, inputs, keys, greedy, 12, 1).tokens)()
+    for d in decoders
+  )
+  np.testing.assert_array_equal(found, expected)
 
 
 def decode(target, draft, sampling, gamma, length, rows=32):
-  spec = step.Speculation(
-    target.extend,
-    DraftModel(draft.extend, gamma, sampling),
-    TokenVerification(),
-    sampling,
-    gamma,
-    length,
-    1,
-  )
-  slots = length + gamma + 1
   keys = row_keys(jax.random.key(0), rows)
-  caches = target.start(rows, slots), draft.start(rows, slots)
-  return jax.jit(lambda: generate(spec, initial_state(*caches, keys, length, gamma)))()
+  drafter = DraftModel(draft, gamma)
+  spec, state = speculation(target, drafter, Token(), sampling, keys, length)
+  return jax.jit(lambda: generate(spec, state))()
 
 
-TOKEN_RULE, BLOCK_RULE = exact_rule("token"), exact_rule("block")
-KSEQ_RULE, RECURSIVE_RULE = exact_rule("kseq", 2), exact_rule("recursive", 2)
+TOKEN_RULE, BLOCK_RULE = (exact_rule(name, chain(2)) for name in ("token", "block"))
+KSEQ_RULE, RECURSIVE_RULE, TRAVERSAL_RULE = (
+  exact_rule(name, delayed(0, 2, 2)) for name in ("kseq", "recursive", "traversal")
+)
 CHECKS = [
   token_loop,
   candidates_loop,
+  siblings_loop,
+  small_trees,
   wide_loop,
   moved_entries,
   adaptive_loop,
@@ -172,6 +179,7 @@ CHECKS = [
   BLOCK_RULE,
   KSEQ_RULE,
   RECURSIVE_RULE,
+  TRAVERSAL_RULE,
   perfect_draft,
   counts,
   draws,

@@ -8,18 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec_t5x.core.distributions import LEVELS, Sampling
-from specdec_t5x.core.rules import rule_for
-from specdec_t5x.core.types import Candidates, Proposal
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.tree import Tree
+from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.state import DecodeState, initial_state, num_slots, row_keys
-from specdec_t5x.decoding.step import Speculation
-from specdec_t5x.decoding.widths import block_widths
+from specdec_t5x.decoding.state import DecodeState, row_keys
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.multi import IndependentDrafts
+from specdec_t5x.drafters.tree_draft import TreeDraft
 from tests.exactness import enumeration, lengths
 from tests.exactness.enumeration import Cell, Setting, explore, iterate
 from tests.exactness.oracles import JUDGES
+from tests.hash_model import speculation
 
 # Float32 may misplace so much probability at an edge of a cell; more would show.
 MARGIN = 1e-6
@@ -69,59 +69,43 @@ def rule_laws(rule, setting):
     for column in map(np.stack, zip(*rows, strict=True))
   ]
   target_probs, *draft, uniforms = columns
-  kind = Candidates if setting.num_candidates else Proposal
   # A function of its own: a rule with a planted fault must be traced anew.
   verify = jax.jit(lambda *inputs: rule.verify(*inputs))
-  verdict = verify(target_probs, kind(*draft), uniforms)
-  candidate = np.zeros(size, int)
-  if verdict.candidate is not None:
-    candidate = verdict.candidate
-  columns = [
-    np.asarray(c) for c in (verdict.num_accepted, verdict.next_token, candidate)
-  ]
+  verdict = verify(target_probs, Proposal(*draft, Tree(setting.tree)), uniforms)
+  columns = [np.asarray(column) for column in (verdict.last, verdict.next_token)]
   verdicts = np.split(np.stack(columns, axis=1)[: len(rows)], len(PLACES))
   return [_law_of_verdicts(setting, paths, rows.tolist()) for rows in verdicts]
 
 
 def _law_of_verdicts(setting, paths, verdicts):
   after = {}
-  for (num_accepted, next_token, candidate), (prefix, path) in zip(
-    verdicts, paths, strict=True
-  ):
-    draft = path.result[0][candidate]
-    output = (*prefix, *draft[:num_accepted], next_token)
-    if setting.eos_id in output:
-      output = output[: output.index(setting.eos_id) + 1]
-    after.setdefault(prefix, []).append((output, path.probability))
+  for (last, next_token), (prefix, path) in zip(verdicts, paths, strict=True):
+    # A node that does not count must not be accepted: its mass is missed.
+    drafted = path.result[0].paths.get(last)
+    if drafted is not None:
+      output = enumeration.cut((*prefix, *drafted, next_token), setting)
+      after.setdefault(prefix, []).append((output, path.probability))
   # Where the oracle never ends an iteration the mass is lost, and missed by the caller.
   return enumeration.absorb(setting, lambda prefix: after.get(prefix, []))
 
 
 def _rule_inputs(setting, prefix, path, place):
   """target_probs, the proposal's fields and uniforms of one path, as one row."""
-  drafts, gamma = path.result[0], setting.gamma
+  draft, count = path.result[0], len(setting.tree)
   size = setting.target(()).size
   # What does not count is garbage, and must not matter.
-  tokens = np.full((len(drafts), gamma), 2)
-  draft_probs = np.full((len(drafts), gamma, size), 0.7, np.float32)
-  target_probs = np.full((len(drafts), gamma + 1, size), 0.7, np.float32)
-  for c, draft in enumerate(drafts):
-    tokens[c, : len(draft)] = draft
-    for i in range(len(draft) + 1):
-      context = (*prefix, *draft[:i])
-      target_probs[c, i] = setting.target(context)
-      if i < len(draft):
-        draft_probs[c, i] = setting.draft(context)
-  valid = np.array([len(draft) for draft in drafts])
-  first, last = len(drafts) * gamma, 2 * len(drafts) * gamma
+  tokens, is_valid = np.full(count, 2), np.zeros(count, bool)
+  draft_probs = np.full((count, size), 0.7, np.float32)
+  target_probs = np.full((count + 1, size), 0.7, np.float32)
+  for node, drafted in draft.paths.items():
+    target_probs[node] = setting.target((*prefix, *drafted))
+  for node, law in draft.laws.items():
+    tokens[node - 1], draft_probs[node - 1] = draft.paths[node][-1], law
+    is_valid[node - 1] = True
   uniforms = [
-    uniforms_of(path.cells.get(i, ANYWHERE), place) for i in range(first, last + 1)
+    uniforms_of(path.cells.get(i, ANYWHERE), place) for i in range(count, 2 * count + 1)
   ]
-  uniforms = np.array(uniforms, np.float32)
-  columns = target_probs, tokens, draft_probs, valid
-  if not setting.num_candidates:
-    columns = [column[0] for column in columns]
-  return *columns, uniforms
+  return target_probs, tokens, draft_probs, is_valid, np.array(uniforms, np.float32)
 
 
 # ---- The whole loop. ----
@@ -139,21 +123,23 @@ class Driven(DecodeState):
 
 @functools.cache
 def loop_paths(
-  target, draft, sampling, name, gamma, max_length, num_candidates=0, policy=None
+  target, draft, sampling, name, tree, max_length, siblings="independent", policy=None
 ):
   """Every path of whole decodes of two table models, by the oracle."""
-  laws = target.law(sampling), draft.law(sampling)
-  judge = JUDGES[name]
-  setting = Setting(*laws, judge, gamma, max_length, num_candidates=num_candidates)
+  # Where tokens are certain, the likeliest are those at temperature 1.
+  certain = sampling.greedy or siblings == "likeliest"
+  laws = target.law(sampling), draft.law(Sampling() if certain else sampling)
+  siblings = "likeliest" if certain else siblings
+  judge = JUDGES["greedy" if sampling.greedy else name]
+  setting = Setting(*laws, judge, tree.parents, max_length, siblings=siblings)
   if policy is None:
     return setting, list(explore(lambda world: enumeration.decode(world, setting)))
-  law = draft.law(Sampling()) if sampling.greedy else setting.draft
-  decode = lambda world: lengths.decode(world, setting, policy, law)
+  decode = lambda world: lengths.decode(world, setting, policy, setting.draft)
   return setting, list(explore(decode))
 
 
 def loop_laws(
-  target, draft, sampling, name, gamma, max_length, num_candidates=0, policy=None
+  target, draft, sampling, name, tree, max_length, siblings="independent", policy=None
 ):
   """The law of outputs at each place of the cells, by the compiled loop.
 
@@ -161,9 +147,9 @@ def loop_laws(
     Laws of whole padded outputs, what stands after the end included.
   """
   _, paths = loop_paths(
-    target, draft, sampling, name, gamma, max_length, num_candidates, policy
+    target, draft, sampling, name, tree, max_length, siblings, policy
   )
-  count = 2 * gamma * max(num_candidates, 1) + 1
+  count = 2 * tree.size + 1
   shape = len(PLACES), len(paths), max_length, count, LEVELS
   prescribed = np.full(shape, 0.5, np.float32)
   for rows, place in zip(prescribed, PLACES, strict=True):
@@ -171,11 +157,8 @@ def loop_laws(
       for at, cells in path.cells.items():
         row[at] = uniforms_of(cells, place)
   # A function of its own: a loop with a planted fault must be traced anew.
-  run = jax.jit(
-    lambda uniforms: drive(
-      uniforms, target, draft, sampling, name, gamma, num_candidates, policy
-    )
-  )
+  drafter = drafter_of(draft, tree, siblings, policy)
+  run = jax.jit(lambda uniforms: drive(uniforms, target, drafter, sampling, name))
   tokens = run(jnp.asarray(prescribed.reshape(-1, *shape[2:])))
   laws = []
   for outputs in np.split(np.asarray(tokens), len(PLACES)):
@@ -191,28 +174,20 @@ def padded(law, length):
   return {output + (0,) * (length - len(output)): mass for output, mass in law.items()}
 
 
-def drive(prescribed, target, draft, sampling, name, gamma, num_candidates, policy):
+def drafter_of(draft, tree, siblings="independent", policy=None):
+  """The library's drafter of such drafts."""
+  if policy:
+    return AdaptiveDraft(draft, tree.size, policy)
+  if tree.is_chain:
+    return DraftModel(draft, tree.size)
+  return TreeDraft(draft, tree, siblings)
+
+
+def drive(prescribed, target, drafter, sampling, name):
   """Outputs of the loop under prescribed uniforms [B, iterations, count, L]."""
   rows, max_length, *_ = prescribed.shape
-  rule, target_sampling = rule_for(name, sampling)
-  count = max(num_candidates, 1)
-  slots = num_slots(max_length, gamma * count)
-  model, widths = (draft.extend, gamma, sampling), ()
-  drafter, drafter_state = DraftModel(*model), draft.start(rows * count, slots)
-  if rule.takes_candidates:
-    drafter = IndependentDrafts(drafter, count)
-  if policy:
-    drafter, widths = AdaptiveDraft(*model, policy, max_length, 1), block_widths(gamma)
-    drafter_state = drafter.start(drafter_state, rows)
-  spec = Speculation(
-    target.extend, drafter, rule, target_sampling, gamma, max_length, 1, count, widths
-  )
-  state = initial_state(
-    target.start(rows, slots),
-    drafter_state,
-    row_keys(jax.random.key(0), rows),
-    max_length,
-    gamma * count,
-    jnp.broadcast_to(jnp.array(target.prompt, jnp.int32), (rows, len(target.prompt))),
+  keys = row_keys(jax.random.key(0), rows)
+  spec, state = speculation(
+    target, drafter, RULES[name], sampling, keys, max_length, eos_id=1
   )
   return generate(spec, Driven(**vars(state), prescribed=prescribed)).tokens

@@ -139,10 +139,11 @@ class Setting:
     target: p.
     draft: q.
     judge: the rule, one of `oracles.JUDGES`.
-    gamma: length of a draft.
+    tree: the parents of nodes 1, 2, .. of a draft; node 0 is what is known.
     max_length: room for the output.
     eos_id: the token that ends it.
-    num_candidates: drafts an iteration; 0 for a judge of a single draft.
+    siblings: how the children of a node are drawn: 'independent', 'distinct' (without
+      replacement) or the 'likeliest' by q, which are certain.
     stops: whether a draft gets no further token, given the output before it and its
       tokens so far.
   """
@@ -150,11 +151,29 @@ class Setting:
   target: LawFn
   draft: LawFn
   judge: Callable
-  gamma: int
+  tree: tuple[int, ...]
   max_length: int
   eos_id: int = 1
-  num_candidates: int = 0
+  siblings: str = "independent"
   stops: Callable[[Tokens, Tokens], bool] = lambda prefix, draft: False
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+  """Drafted nodes that count.
+
+  Attributes:
+    paths: of each one, the tokens from the root, node 0, which has none, to it.
+    laws: q of each one's token, given its path and its earlier siblings.
+  """
+
+  paths: dict[int, Tokens]
+  laws: dict[int, Float[np.ndarray, "V"]]
+
+  @property
+  def tokens(self) -> Tokens:
+    """The tokens of a chain."""
+    return max(self.paths.values(), key=len)
 
 
 def iterate(world: World, setting: Setting, prefix: Tokens, names=lambda i: i):
@@ -165,35 +184,53 @@ def iterate(world: World, setting: Setting, prefix: Tokens, names=lambda i: i):
     setting: what is decoded, and how.
     prefix: the output so far.
     names: the name of this iteration's i-th decision, in the order of the compiled
-      loop: one a drafted token, draft by draft, one an accept test, one for the next.
+      loop: one a drafted node, one an accept test, one for the next token.
 
   Returns:
-    The drafts, how many tokens were accepted, the next token, and the output after it.
+    The draft, the last accepted node, the next token, and the output after it.
   """
-  count, gamma = max(setting.num_candidates, 1), setting.gamma
-  # The target always adds a token of its own, so the draft leaves room for it.
-  room = min(gamma, setting.max_length - len(prefix) - 1)
-  drafts = [
-    _draft(world, setting, prefix, room, lambda i, c=c: names(c * gamma + i))
-    for c in range(count)
-  ]
-  rejectable = lambda c, i: names((count + c) * gamma + i)
-  draft, accepted, law = setting.judge(world, setting, prefix, drafts, rejectable)
-  next_token = world.draw(names(2 * count * gamma), law)
-  output = (*prefix, *draft[:accepted], next_token)
+  draft, size = _draft(world, setting, prefix, names), len(setting.tree)
+  of_node = lambda node: names(size + node - 1)
+  last, law = setting.judge(world, setting, prefix, draft, of_node)
+  next_token = world.draw(names(2 * size), law)
+  output = cut((*prefix, *draft.paths[last], next_token), setting)
+  return draft, last, next_token, output
+
+
+def cut(output: Tokens, setting: Setting) -> Tokens:
+  """Returns the output up to its end."""
   if setting.eos_id in output:
-    output = output[: output.index(setting.eos_id) + 1]
-  return drafts, accepted, next_token, output
+    return output[: output.index(setting.eos_id) + 1]
+  return output
 
 
-def _draft(world, setting, prefix, size, names):
-  draft = ()
-  while len(draft) < size and setting.eos_id not in draft:
-    if setting.stops(prefix, draft):
-      break
-    law = setting.draft((*prefix, *draft))
-    draft += (world.draw(names(len(draft)), law),)
+def _draft(world, setting, prefix, names):
+  # The target always adds a token of its own, so the draft leaves room for it.
+  room = setting.max_length - len(prefix) - 1
+  draft = Draft({0: ()}, {})
+  for node, parent in enumerate(setting.tree, 1):
+    path = draft.paths.get(parent)
+    if path is None or len(path) >= room or setting.eos_id in path:
+      continue
+    law = _law_of_sibling(setting, prefix, path, draft, parent)
+    if setting.stops(prefix, path) or not law.any():
+      continue
+    draft.paths[node] = (*path, world.draw(names(node - 1), law))
+    draft.laws[node] = law
   return draft
+
+
+def _law_of_sibling(setting, prefix, path, draft, parent):
+  """Returns q of the next child of a node; nothing where no token is left."""
+  law = setting.draft((*prefix, *path))
+  if setting.siblings == "independent":
+    return law
+  before = [n for n in draft.laws if setting.tree[n - 1] == parent]
+  left = law.copy()
+  left[[draft.paths[n][-1] for n in before]] = 0.0
+  if setting.siblings == "likeliest":
+    left = np.eye(law.size)[np.argmax(left)] * left.any()
+  return left / left.sum() if left.any() else left
 
 
 def decode(world: World, setting: Setting) -> Tokens:

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from specdec_t5x.analysis.theory import expected_tokens
+from specdec_t5x.decoding.widths import block_widths
 from specdec_t5x.drafters.policies import Confidence
 from tests.exactness.enumeration import has_ended, iterate
 
@@ -23,14 +24,14 @@ def decode(world, setting, policy, law):
   def stops(prefix, draft):
     if isinstance(policy, Confidence):
       return law((*prefix, *draft)).max() < policy.threshold
-    return len(draft) >= best_length(policy, setting.gamma, history)
+    return len(draft) >= best_length(policy, len(setting.tree), history)
 
   setting = dataclasses.replace(setting, stops=stops)
   while not has_ended(output, setting):
     number = len(history)
     named = lambda i, number=number: (number, i)
-    drafts, accepted, _, output = iterate(world, setting, output, named)
-    history.append((accepted, min(accepted + 1, len(drafts[0]))))
+    draft, accepted, _, output = iterate(world, setting, output, named)
+    history.append((accepted, min(accepted + 1, len(draft.tokens))))
   return output
 
 
@@ -42,7 +43,7 @@ def best_length(policy, gamma, history):
     policy.prior_weight + tried
   )
   lengths = np.arange(gamma + 1)
-  widths = [next(w for w in policy.widths if w > g) for g in lengths]
-  blocks = [policy.block_costs[policy.widths.index(w)] for w in widths]
+  widths = block_widths(gamma)
+  blocks = [policy.block_costs[sum(w <= g for w in widths)] for g in lengths]
   seconds = policy.draft_cost * lengths + blocks
   return np.argmax(expected_tokens(alpha, lengths) / seconds)

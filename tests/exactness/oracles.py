@@ -1,56 +1,58 @@
 """The verification rules as their papers write them, for `enumeration`.
 
-A judge takes (world, setting, prefix, drafts, names) and returns the draft that it
-keeps, how many of its tokens are accepted, and the law of the next token. `names(c, i)`
-names the decision on token i of draft c. Float64, one draft at a time: slow,
-and short enough to be checked against the papers by eye.
+A judge takes (world, setting, prefix, draft, names) and returns the last accepted node
+(of a chain, how many tokens are accepted), and the law of the next token. `names(n)`
+names the decision on node n. Float64, one draft at a time: slow, and short enough to be
+checked against the papers by eye.
 """
 
 import functools
 
 import numpy as np
 
-from tests.exactness.enumeration import Setting, Tokens, World
+from tests.exactness.enumeration import Draft, Setting, Tokens, World
 
 
-def token(world: World, setting: Setting, prefix: Tokens, drafts, names):
+def token(world: World, setting: Setting, prefix: Tokens, draft: Draft, names):
   """Token-by-token verification (Leviathan et al., algorithm 1)."""
-  return lenient(1.0)(world, setting, prefix, drafts, names)
+  return lenient(1.0)(world, setting, prefix, draft, names)
 
 
 def lenient(lenience: float):
   """Returns the judge that tests against lenience * q (appendix A.5)."""
 
-  def judge(world, setting, prefix, drafts, names):
-    (draft,) = drafts
-    for i, x in enumerate(draft):
-      p, q = _laws(setting, prefix, draft[:i])
-      if not world.flip(names(0, i), min(1.0, p[x] / (lenience * q[x]))):
-        return draft, i, _residual(p, q)
-    return draft, len(draft), setting.target((*prefix, *draft))
+  def judge(world, setting, prefix, draft, names):
+    for i, x in enumerate(draft.tokens):
+      p, q = _target(setting, prefix, draft, i), draft.laws[i + 1]
+      if not world.flip(names(i + 1), min(1.0, p[x] / (lenience * q[x]))):
+        return i, _residual(p, q)
+    return len(draft.tokens), _target(setting, prefix, draft, len(draft.tokens))
 
   return judge
 
 
-def greedy(world, setting, prefix, drafts, names):
+def greedy(world, setting, prefix, draft, names):
   """Exact match with the target's argmax (Stern et al., section 3)."""
   del world, names
-  (draft,) = drafts
-  best = lambda i: int(np.argmax(setting.target((*prefix, *draft[:i]))))
-  accepted = next((i for i, x in enumerate(draft) if x != best(i)), len(draft))
-  return draft, accepted, np.eye(setting.target(prefix).size)[best(accepted)]
+  best = lambda n: int(np.argmax(_target(setting, prefix, draft, n)))
+  agrees = lambda n: all(
+    best(setting.tree[m - 1]) == draft.paths[m][-1] for m in _line(setting, n)
+  )
+  last = max(filter(agrees, draft.paths), key=lambda n: len(draft.paths[n]))
+  return last, np.eye(setting.target(prefix).size)[best(last)]
 
 
 def lenient_greedy(lenience: float):
   """Returns the judge of greedy lenience (appendix A.5), on p at temperature 1."""
 
-  def judge(world, setting, prefix, drafts, names):
+  def judge(world, setting, prefix, draft, names):
     del world, names
-    (draft,) = drafts
-    laws = [setting.target((*prefix, *draft[:i])) for i in range(len(draft) + 1)]
-    enough = [p[x] >= lenience * max(p) for p, x in zip(laws, draft, strict=False)]
+    laws = [_target(setting, prefix, draft, i) for i in sorted(draft.paths)]
+    enough = [
+      p[x] >= lenience * max(p) for p, x in zip(laws, draft.tokens, strict=False)
+    ]
     accepted = [*enough, False].index(False)
-    return draft, accepted, np.eye(laws[0].size)[int(np.argmax(laws[accepted]))]
+    return accepted, np.eye(laws[0].size)[int(np.argmax(laws[accepted]))]
 
   return judge
 
@@ -58,47 +60,43 @@ def lenient_greedy(lenience: float):
 def typical(epsilon: float = 0.09, delta: float = 0.3):
   """Returns the judge of typical acceptance (Cai et al., section 2.3.2)."""
 
-  def judge(world, setting, prefix, drafts, names):
+  def judge(world, setting, prefix, draft, names):
     del world, names
-    (draft,) = drafts
-    for i, x in enumerate(draft):
-      p = setting.target((*prefix, *draft[:i]))
+    for i, x in enumerate(draft.tokens):
+      p = _target(setting, prefix, draft, i)
       entropy = -sum(mass * np.log(mass) for mass in p if mass > 0)
       if p[x] <= min(epsilon, delta * np.exp(-entropy)):
-        return draft, i, p
-    return draft, len(draft), setting.target((*prefix, *draft))
+        return i, p
+    return len(draft.tokens), _target(setting, prefix, draft, len(draft.tokens))
 
   return judge
 
 
-def block(world, setting, prefix, drafts, names):
+def block(world, setting, prefix, draft, names):
   """Block verification (Sun et al., arXiv 2403.10444, algorithm 2)."""
-  (draft,) = drafts
-  weight, accepted, law = (
-    1.0,
-    0,
-    _residual(*_block_laws(setting, prefix, draft, 0, 1.0)),
-  )
-  for i, x in enumerate(draft):
-    p, q = _laws(setting, prefix, draft[:i])
+  weight, accepted = 1.0, 0
+  law = _residual(*_block_laws(setting, prefix, draft, 0, 1.0))
+  for i, x in enumerate(draft.tokens):
+    p, q = _target(setting, prefix, draft, i), draft.laws[i + 1]
     weight = min(1.0, weight * p[x] / q[x])
     p, q = _block_laws(setting, prefix, draft, i + 1, weight)
     mass = np.maximum(p - q, 0).sum()
     certain = mass + 1 - weight <= 0
-    if world.flip(names(0, i), 1.0 if certain else mass / (mass + 1 - weight)):
+    if world.flip(names(i + 1), 1.0 if certain else mass / (mass + 1 - weight)):
       accepted, law = i + 1, _residual(p, q)
-  return draft, accepted, law
+  return accepted, law
 
 
 def _block_laws(setting, prefix, draft, size, weight):
-  p, q = _laws(setting, prefix, draft[:size])
-  return weight * p, q if size < len(draft) else np.zeros_like(q)
+  p = _target(setting, prefix, draft, size)
+  return weight * p, draft.laws.get(size + 1, np.zeros_like(p))
 
 
-def kseq(world, setting, prefix, drafts, names):
+def kseq(world, setting, prefix, draft, names):
   """k-SEQ (Sun et al., arXiv 2310.15141, algorithm 2, p and q as everywhere here)."""
 
-  def judge(p, q, tokens, flip):
+  def judge(p, laws, tokens, flip):
+    q = laws[0]
     rho = _least_rho(tuple(p), tuple(q), len(tokens))
     one = np.minimum(q, p / rho)
     for i, x in enumerate(tokens):
@@ -108,43 +106,75 @@ def kseq(world, setting, prefix, drafts, names):
     share = (1 - (1 - beta) ** len(tokens)) / beta if beta else 0.0
     return None, _residual(p, share * one)
 
-  return _walk(world, setting, prefix, drafts, names, judge)
+  return _walk(world, setting, prefix, draft, names, judge)
 
 
-def recursive(world, setting, prefix, drafts, names):
+def recursive(world, setting, prefix, draft, names):
   """Recursive rejection (Miao et al., arXiv 2305.09781, algorithm 2)."""
 
-  def judge(p, q, tokens, flip):
-    for i, x in enumerate(tokens):
+  def judge(p, laws, tokens, flip):
+    for i, (x, q) in enumerate(zip(tokens, laws, strict=True)):
       if flip(i, min(1.0, p[x] / q[x])):
         return i, None
       p = _residual(p, q)
     return None, p
 
-  return _walk(world, setting, prefix, drafts, names, judge)
+  return _walk(world, setting, prefix, draft, names, judge)
 
 
-def _walk(world, setting, prefix, drafts, names, judge):
-  """Goes on with the drafts that agree with what was accepted, until none passes."""
-  running, accepted = list(range(len(drafts))), ()
+def _walk(world, setting, prefix, draft, names, judge):
+  """Goes on with all nodes that spell what was accepted, until none passes."""
+  last = 0
   while True:
-    position = len(accepted)
-    p, q = _laws(setting, prefix, accepted)
-    present = [c for c in running if position < len(drafts[c])]
+    accepted = draft.paths[last]
+    present = [n for n in draft.laws if draft.paths[n][:-1] == accepted]
+    p = _target(setting, prefix, draft, last)
     if not present:
-      return drafts[running[0]], position, p
-    tokens = [drafts[c][position] for c in present]
-    flip = lambda i, chance, c=present, at=position: world.flip(names(c[i], at), chance)
-    passed, left = judge(p, q, tokens, flip)
+      return last, p
+    tokens = [draft.paths[n][-1] for n in present]
+    flip = lambda i, chance, nodes=present: world.flip(names(nodes[i]), chance)
+    passed, left = judge(p, [draft.laws[n] for n in present], tokens, flip)
     if passed is None:
-      return drafts[running[0]], position, left
-    accepted += (tokens[passed],)
-    running = [c for c, x in zip(present, tokens, strict=True) if x == accepted[-1]]
+      return last, left
+    last = present[passed]
 
 
-def _laws(setting, prefix, more):
-  context = (*prefix, *more)
-  return setting.target(context), setting.draft(context)
+def traversal(world, setting, prefix, draft, names):
+  """Traversal verification (Weng et al., arXiv 2505.12398, algorithm 2)."""
+  laws = {node: _target(setting, prefix, draft, node) for node in draft.paths}
+  rejected = {0: 1.0}  # Weights that are set: the root's, and after rejections.
+
+  def weight(node):
+    if node in rejected:
+      return rejected[node]
+    parent, x = setting.tree[node - 1], draft.paths[node][-1]
+    return min(1.0, weight(parent) * laws[parent][x] / draft.laws[node][x])
+
+  for node in _leaves_first(setting.tree, draft.paths):
+    if node == 0 or world.flip(names(node), weight(node)):
+      return node, laws[node]
+    parent = setting.tree[node - 1]
+    w = weight(parent)
+    excess = np.maximum(w * laws[parent] - draft.laws[node], 0.0)
+    mass = excess.sum()
+    rejected[parent] = mass / (mass + 1 - w) if mass + 1 - w > 0 else 1.0
+    laws[parent] = excess / mass if mass > 0 else laws[parent]
+  raise AssertionError("The root always passes.")
+
+
+def _leaves_first(tree, nodes, top=0):
+  """Returns the nodes, the children of each one, in order, before it."""
+  below = [n for n, parent in enumerate(tree, 1) if parent == top and n in nodes]
+  return [*(x for child in below for x in _leaves_first(tree, nodes, child)), top]
+
+
+def _line(setting, node):
+  """Returns the drafted nodes from `node` up to the root."""
+  return [node, *_line(setting, setting.tree[node - 1])] if node else []
+
+
+def _target(setting, prefix, draft, node):
+  return setting.target((*prefix, *draft.paths[node]))
 
 
 def _residual(p, q):
@@ -170,5 +200,6 @@ JUDGES = {
   "block": block,
   "kseq": kseq,
   "recursive": recursive,
+  "traversal": traversal,
   "typical": typical(),
 }

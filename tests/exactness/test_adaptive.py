@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.tree import chain
 from specdec_t5x.drafters.policies import Confidence, OnlineAlpha
 from tests.exactness import lengths
 from tests.exactness.driving import loop_paths
@@ -17,23 +18,25 @@ from tests.exactness.test_loop import (
 
 SURE = Confidence(0.35)
 # A weak prior: what one draft came to changes the length of the next.
-LEARNING = OnlineAlpha(
-  0.11, (1, 2, 3, 4), (1.0, 1.05, 1.1, 1.15), 0.6, prior_weight=1.0
-)
+LEARNING = OnlineAlpha(0.13, (1.0, 1.05, 1.1), 0.5, prior_weight=1.0)
 
+# target, draft, rule, the longest draft, room, siblings (none), policy.
 SETTINGS = [
-  (TARGET, DRAFT, "token", 2, 4, 0, SURE),
-  (SMALL_TARGET, SMALL_DRAFT, "token", 7, 4, 0, SURE),
-  (SMALL_TARGET, SMALL_DRAFT, "block", 3, 5, 0, SURE),
-  (TARGET, TARGET, "block", 3, 5, 0, SURE),
-  (SMALL_TARGET, SMALL_DRAFT, "token", 3, 6, 0, LEARNING),
-  (SMALL_TARGET, SMALL_DRAFT, "block", 3, 5, 0, LEARNING),
+  (*models, rule, chain(gamma), room, "independent", policy)
+  for models, rule, gamma, room, policy in [
+    ((TARGET, DRAFT), "token", 2, 4, SURE),
+    ((SMALL_TARGET, SMALL_DRAFT), "token", 7, 4, SURE),
+    ((SMALL_TARGET, SMALL_DRAFT), "block", 3, 5, SURE),
+    ((TARGET, TARGET), "block", 3, 5, SURE),
+    ((SMALL_TARGET, SMALL_DRAFT), "token", 3, 6, LEARNING),
+    ((SMALL_TARGET, SMALL_DRAFT), "block", 3, 5, LEARNING),
+  ]
 ]
 
 
 def name_of(setting):
-  _, _, rule, gamma, room, _, policy = setting
-  return f"{rule}-gamma{gamma}-room{room}-{type(policy).__name__}"
+  _, _, rule, tree, room, _, policy = setting
+  return f"{rule}-gamma{tree.size}-room{room}-{type(policy).__name__}"
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
@@ -46,7 +49,8 @@ def test_the_loop_keeps_the_target_s_law(setting):
 )
 @pytest.mark.parametrize("policy", [SURE, LEARNING], ids=lambda p: type(p).__name__)
 def test_it_keeps_it_however_it_is_sampled(policy, sampling):
-  assert_the_loop_is_exact((TARGET, DRAFT, "token", 3, 4, 0, policy), sampling)
+  setting = (TARGET, DRAFT, "token", chain(3), 4, "independent", policy)
+  assert_the_loop_is_exact(setting, sampling)
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
@@ -55,7 +59,7 @@ def test_the_settings_have_drafts_of_several_lengths(setting):
   target, draft, *rest = setting
   _, paths = loop_paths(target, draft, Sampling(), *rest)
   np.testing.assert_allclose(sum(path.probability for path in paths), 1)
-  found = {drafted(path, rest[1]) for path in paths if 1 not in path.result}
+  found = {drafted(path, rest[1].size) for path in paths if 1 not in path.result}
   assert len(found) > 1
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.tree import chain, delayed
 from tests.exactness.driving import difference, loop_laws, loop_paths, padded
 from tests.exactness.enumeration import target_law
 from tests.hash_model import HashModel
@@ -17,21 +18,22 @@ WIDE_TARGET, WIDE_DRAFT = (
 )
 FEW = Sampling(1.0, top_k=3)
 
-# target, draft, rule, gamma, room, candidates. Gamma 7 never has the room.
+# target, draft, rule, tree, room. Seven tokens never have the room.
 SETTINGS = [
-  (TARGET, DRAFT, "token", 2, 4, 0),
-  (TARGET, TARGET, "token", 3, 5, 0),
-  (SMALL_TARGET, SMALL_DRAFT, "token", 7, 4, 0),
-  (TARGET, DRAFT, "block", 2, 4, 0),
-  (SMALL_TARGET, SMALL_DRAFT, "block", 3, 5, 0),
-  (SMALL_TARGET, SMALL_DRAFT, "kseq", 2, 4, 2),
-  (SMALL_TARGET, SMALL_DRAFT, "recursive", 2, 4, 2),
+  (TARGET, DRAFT, "token", chain(2), 4),
+  (TARGET, TARGET, "token", chain(3), 5),
+  (SMALL_TARGET, SMALL_DRAFT, "token", chain(7), 4),
+  (TARGET, DRAFT, "block", chain(2), 4),
+  (SMALL_TARGET, SMALL_DRAFT, "block", chain(3), 5),
+  (SMALL_TARGET, SMALL_DRAFT, "kseq", delayed(0, 2, 2), 4),
+  (SMALL_TARGET, SMALL_DRAFT, "recursive", delayed(0, 2, 2), 4),
 ]
 
 
 def name_of(setting):
-  _, _, rule, gamma, room, candidates = setting
-  return f"{rule}-gamma{gamma}-room{room}-candidates{candidates}"
+  _, _, rule, tree, room, *rest = setting
+  parents = "".join(map(str, tree.parents))
+  return "-".join([rule, parents, f"room{room}", *map(str, rest)])
 
 
 def assert_the_loop_is_exact(setting, sampling):
@@ -59,11 +61,11 @@ def test_it_keeps_it_however_it_is_sampled(setting, sampling):
 
 
 def test_it_keeps_it_with_many_tokens():
-  assert_the_loop_is_exact((WIDE_TARGET, WIDE_DRAFT, "token", 1, 3, 0), FEW)
+  assert_the_loop_is_exact((WIDE_TARGET, WIDE_DRAFT, "token", chain(1), 3), FEW)
 
 
 def test_the_settings_have_several_iterations_rejections_and_ends():
-  setting, paths = loop_paths(TARGET, DRAFT, Sampling(), "token", 2, 4)
+  setting, paths = loop_paths(TARGET, DRAFT, Sampling(), "token", chain(2), 4)
   outputs = [path.result for path in paths]
   assert max(at[0] for path in paths for at in path.cells) == 3
   assert any(1 in output and len(output) < 4 for output in outputs)

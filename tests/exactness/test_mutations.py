@@ -7,20 +7,28 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from specdec_t5x.core import block, chain, distributions, multi, token
-from specdec_t5x.core.block import BlockVerification
+from specdec_t5x.core import (
+  block,
+  chain,
+  distributions,
+  kseq,
+  recursive,
+  token,
+  traversal,
+)
+from specdec_t5x.core.block import Block
 from specdec_t5x.core.distributions import LEVELS, sample
-from specdec_t5x.core.token import TokenVerification, acceptance_probs
-from specdec_t5x.core.types import Verdict
-from specdec_t5x.decoding import candidates, step, widths
+from specdec_t5x.core.token import Token, acceptance_probs
+from specdec_t5x.core.types import Proposal, Verdict
+from specdec_t5x.decoding import step, widths
 from specdec_t5x.decoding.state import DecodeState, unit_uniforms
-from specdec_t5x.drafters import draft_model
+from specdec_t5x.drafters import draft_model, tree_draft
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
-from specdec_t5x.drafters.copy import CopyDraft
-from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.multi import IndependentDrafts
+from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import cache
 from tests.exactness.checks import (
   BLOCK_RULE,
@@ -28,6 +36,7 @@ from tests.exactness.checks import (
   KSEQ_RULE,
   RECURSIVE_RULE,
   TOKEN_RULE,
+  TRAVERSAL_RULE,
   adaptive_loop,
   candidates_loop,
   copying,
@@ -36,6 +45,8 @@ from tests.exactness.checks import (
   laws_apart_by_rounding,
   moved_entries,
   perfect_draft,
+  siblings_loop,
+  small_trees,
   token_loop,
   transformers,
   wide_loop,
@@ -61,15 +72,15 @@ def ignore_top_p(logits, sampling, uniform):
   return distributions.draw(logits, sampling, uniform)
 
 
-def draft_reads_the_last_token_alone(self, cache, sequences, lengths):
+def draft_reads_the_last_token_alone(extend, cache, sequences, lengths):
   last = jnp.take_along_axis(sequences, lengths[:, None] - 1, axis=1)
-  logits, _, cache = self.extend(cache.at(lengths - 1), last)
+  logits, _, cache = extend(cache.at(lengths - 1), last)
   return logits[:, 0], cache
 
 
 def no_bonus_token(spec, state, proposal, target_probs, verdict, commit=step.commit):
   new, info = commit(spec, state, proposal, target_probs, verdict)
-  whole = (verdict.num_accepted == spec.gamma) & ~new.ended
+  whole = (verdict.last == spec.drafter.tree.size) & ~new.ended
   lengths = jnp.where(whole, new.lengths - 1, new.lengths)
   return new.replace(lengths=lengths), info
 
@@ -77,10 +88,11 @@ def no_bonus_token(spec, state, proposal, target_probs, verdict, commit=step.com
 def end_of_sequence_unseen_in_a_draft(
   spec, state, proposal, target_probs, verdict, commit=step.commit
 ):
-  blind = dataclasses.replace(spec, eos_id=-1)
+  context = dataclasses.replace(spec.context, eos_id=-1)
+  blind = dataclasses.replace(spec, context=context)
   seen = commit(spec, state, proposal, target_probs, verdict)
   unseen = commit(blind, state, proposal, target_probs, verdict)
-  some = verdict.num_accepted > 0
+  some = verdict.last > 0
   pick = lambda a, b: jnp.where(some.reshape(-1, *[1] * (a.ndim - 1)), a, b)
   fields = {
     name: pick(getattr(unseen[0], name), getattr(seen[0], name))
@@ -115,15 +127,39 @@ def same_draws_each_iteration(self, count):
   return jax.vmap(lambda key: unit_uniforms(key, (count, LEVELS)))(self.keys)
 
 
-def drafts_share_their_draws(self, *args, propose=IndependentDrafts.propose):
-  *state, uniforms = args
-  first = uniforms[:, : uniforms.shape[1] // self.num_candidates]
-  return propose(self, *state, jnp.tile(first, (1, self.num_candidates, 1)))
+def drafts_share_their_draws(self, *args, propose=TreeDraft.propose):
+  *known, uniforms = args
+  return propose(self, *known, jnp.repeat(uniforms[:, ::2], 2, axis=1))
 
 
-def drafts_see_each_other(count, gamma, shape=candidates._shape_of_tree):
-  depths, tree = shape(count, gamma)
-  return depths, jnp.tri(*tree.shape, dtype=bool)
+def nodes_see_cousins(extend, cache, last, proposal):
+  block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
+  sees = jnp.tri(block.shape[1], dtype=bool)
+  sees = jnp.broadcast_to(sees, (*block.shape, block.shape[1]))
+  return extend(cache, block, cache.index[:, None] + proposal.tree.depths, sees)
+
+
+def positions_by_slot(extend, cache, last, proposal):
+  block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
+  sees = jnp.broadcast_to(proposal.tree.sees, (*block.shape, block.shape[1]))
+  return extend(cache, block, cache.index[:, None] + jnp.arange(block.shape[1]), sees)
+
+
+def sibling_s_law_not_renormalised(law, token, certain):
+  assert not certain
+  return jnp.where(jnp.arange(law.shape[-1]) == token[..., None], 0.0, law)
+
+
+def first_sibling_s_law_for_all(self, *args, propose=TreeDraft.propose):
+  proposal, state = propose(self, *args)
+  first = np.searchsorted(self.tree.parents, self.tree.parents)
+  return proposal.replace(draft_probs=proposal.draft_probs[:, first]), state
+
+
+def weights_as_they_were(nodes, node, left, without=traversal._without):
+  laws, weights, is_set = without(nodes, node, left)
+  parent = nodes.parents[node - 1]
+  return laws, left[1].at[parent].set(weights[parent]), is_set
 
 
 def verify_with_one_uniform_twice(self, target_probs, proposal, uniforms):
@@ -137,8 +173,8 @@ def one_uniform_for_all_levels(probs, uniforms):
   return sample(probs, jnp.broadcast_to(uniforms[..., -1:], uniforms.shape))
 
 
-def two_places_swapped(self, source, destination, size, moved=TokenCache.moved):
-  cache, rows = moved(self, source, destination, size), jnp.arange(source.size)
+def two_places_swapped(self, sources, destination, gathered=TokenCache.gathered):
+  cache, rows = gathered(self, sources, destination), jnp.arange(destination.size)
   first, last = cache.tokens[rows, destination], cache.tokens[rows, destination + 2]
   tokens = cache.tokens.at[rows, destination].set(last)
   return cache.replace(tokens=tokens.at[rows, destination + 2].set(first))
@@ -151,8 +187,8 @@ def verify_all_the_tokens_apart(self, target_probs, proposal, uniforms):
   return Verdict(count, sample(law, uniforms[:, -1]))
 
 
-def q_of_the_position_before(proposal, position, draft_law_at=chain.draft_law_at):
-  return draft_law_at(proposal, jnp.maximum(position - 1, 0))
+def q_of_the_position_before(proposal, position, size, law_at=chain.draft_law_at):
+  return law_at(proposal, jnp.maximum(position - 1, 0), size)
 
 
 def target_law_as_residual(target_probs, draft_probs):
@@ -168,15 +204,16 @@ def residual_without_mass_is_nothing(target_probs, draft_probs):
   return excess / jnp.maximum(excess.sum(axis=-1, keepdims=True), 1e-30)
 
 
-def copy_from_the_output_alone(self, inputs, *args, propose=CopyDraft.propose):
-  return propose(self, jnp.zeros_like(inputs), *args)
+def copy_from_the_output_alone(self, context, state, *args, propose=Copy.propose):
+  nothing = jnp.zeros_like(state.drafter_state)
+  return propose(self, context, state.replace(drafter_state=nothing), *args)
 
 
 def first_failure_ends_the_block(self, target_probs, proposal, uniforms):
   weights = block.prefix_weights(target_probs, proposal)
-  q = chain.padded_draft_probs(proposal)
+  q = chain.padded_draft_probs(proposal, target_probs.shape[-1])
   passes = uniforms[:, :-1, -1] < block.prefix_probs(target_probs, q, weights)
-  count = chain.leading(passes & chain.is_valid(proposal))
+  count = chain.leading(passes & proposal.is_valid)
   p = chain.law_at(target_probs, count)
   weight = jnp.take_along_axis(weights, count[:, None], axis=1)
   law = distributions.residual(weight * p, chain.law_at(q, count))
@@ -190,11 +227,12 @@ def unweighted_block_residual(scaled, draft_probs):
 
 def drop_the_doubtful_token(self, *args, propose=AdaptiveDraft.propose):
   proposal, state = propose(self, *args)
-  drafted = chain.drafted_probs(proposal.draft_probs, proposal)
+  drafted = proposal.drafted_probs()
   last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
   doubtful = ~self.policy.goes_on(jnp.take_along_axis(drafted, last, axis=1)[:, 0])
   size = jnp.maximum(proposal.num_valid - doubtful, 0)
-  return proposal.replace(num_valid=size), state.replace(drafted=size)
+  proposal = Proposal.chain(proposal.tokens, proposal.draft_probs, size)
+  return proposal, state.replace(drafted=size)
 
 
 def no_place_for_the_last_token(blocks, num_valid, narrowest=widths.narrowest):
@@ -202,6 +240,7 @@ def no_place_for_the_last_token(blocks, num_valid, narrowest=widths.narrowest):
 
 
 unmoved = lambda self, *args: self
+uncommitted = lambda self, context, drafter_state, *args: drafter_state
 identity = lambda self, index: self.replace(index=self.index)
 
 TRAPS = [
@@ -233,8 +272,8 @@ TRAPS = [
   ("cache writes that add, as T5X's do", cache, "write", write_adds, transformers),
   (
     "draft cache without the last drafted token",
-    DraftModel,
-    "_read_last_two",
+    draft_model,
+    "read_last_two",
     draft_reads_the_last_token_alone,
     perfect_draft,
   ),
@@ -254,14 +293,14 @@ TRAPS = [
   ),
   (
     "accepted tokens after a rejected one",
-    TokenVerification,
+    Token,
     "verify",
     verify_all_the_tokens_apart,
     TOKEN_RULE,
   ),
   (
     "one uniform for test and recovered token",
-    TokenVerification,
+    Token,
     "verify",
     verify_with_one_uniform_twice,
     TOKEN_RULE,
@@ -276,7 +315,7 @@ TRAPS = [
   (
     "the chosen draft's entries in two wrong places",
     TokenCache,
-    "moved",
+    "gathered",
     two_places_swapped,
     moved_entries,
   ),
@@ -296,7 +335,7 @@ TRAPS = [
   ),
   (
     "copying from the output alone",
-    CopyDraft,
+    Copy,
     "propose",
     copy_from_the_output_alone,
     copying,
@@ -318,38 +357,78 @@ TRAPS = [
   ),
   (
     "rho = 1 with k > 1",
-    multi,
+    kseq,
     "least_rho",
     lambda p, q, count: jnp.array(1.0),
     KSEQ_RULE,
   ),
-  ("k-SEQ recovers from p", multi, "residual", target_law_as_residual, KSEQ_RULE),
-  ("recursion that keeps p", multi, "residual", target_law_as_residual, RECURSIVE_RULE),
+  ("k-SEQ recovers from p", kseq, "residual", target_law_as_residual, KSEQ_RULE),
+  (
+    "recursion that keeps p",
+    recursive,
+    "residual",
+    target_law_as_residual,
+    RECURSIVE_RULE,
+  ),
+  (
+    "weights of before a sibling's rejection",
+    traversal,
+    "_without",
+    weights_as_they_were,
+    TRAVERSAL_RULE,
+  ),
+  (
+    "siblings' laws not renormalised",
+    tree_draft,
+    "_without",
+    sibling_s_law_not_renormalised,
+    siblings_loop,
+  ),
+  (
+    "the first sibling's law for all",
+    TreeDraft,
+    "propose",
+    first_sibling_s_law_for_all,
+    siblings_loop,
+  ),
   (
     "drafts that are copies",
-    IndependentDrafts,
+    TreeDraft,
     "propose",
     drafts_share_their_draws,
     candidates_loop,
   ),
   (
-    "drafts see each other",
-    candidates,
-    "_shape_of_tree",
-    drafts_see_each_other,
-    candidates_loop,
+    "nodes see cousins",
+    step,
+    "score",
+    nodes_see_cousins,
+    small_trees,
+  ),
+  (
+    "positions by slot",
+    step,
+    "score",
+    positions_by_slot,
+    small_trees,
   ),
   (
     "the chosen draft's entries not moved",
     TokenCache,
-    "moved",
+    "gathered",
     unmoved,
     candidates_loop,
   ),
-  ("draft caches that disagree", TokenCache, "of_rows", unmoved, candidates_loop),
+  (
+    "the draft's cache not moved",
+    TreeDraft,
+    "commit",
+    uncommitted,
+    candidates_loop,
+  ),
   (
     "block stops at a failure",
-    BlockVerification,
+    Block,
     "verify",
     first_failure_ends_the_block,
     BLOCK_RULE,

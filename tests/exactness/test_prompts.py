@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding.widths import block_widths
+from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.drafters.policies import Confidence, OnlineAlpha
 from tests.exactness.driving import difference, loop_laws, loop_paths, padded
 from tests.exactness.enumeration import target_law
@@ -16,23 +16,22 @@ PROMPT = (2, 2, 1)
 TARGET, DRAFT = (
   HashModel(seed, vocab_size=3, eos_bias=-0.5, prompt=PROMPT) for seed in (3, 4)
 )
-POLICIES = (Confidence(0.6), OnlineAlpha(0.3, block_widths(2), (1.0, 1.4, 1.8)))
+POLICIES = (Confidence(0.6), OnlineAlpha(0.3, (1.0, 1.4, 1.8)))
 
 
 @pytest.mark.parametrize(
-  ("sampling", "rule", "gamma", "room", "candidates", "policy"),
+  ("sampling", "rule", "tree", "room", "siblings", "policy"),
   [
-    (Sampling(), "token", 3, 4, 0, None),
-    (GREEDY, "token", 3, 4, 0, None),
-    (Sampling(0.7), "block", 2, 4, 0, None),
-    (Sampling(), "kseq", 2, 3, 2, None),
-    *((Sampling(), "token", 2, 4, 0, policy) for policy in POLICIES),
+    (Sampling(), "token", chain(3), 4, "independent", None),
+    (GREEDY, "token", chain(3), 4, "independent", None),
+    (Sampling(0.7), "block", chain(2), 4, "independent", None),
+    (Sampling(), "kseq", delayed(0, 2, 2), 3, "independent", None),
+    (Sampling(), "traversal", delayed(1, 2, 2), 3, "distinct", None),
+    *((Sampling(), "token", chain(2), 4, "independent", p) for p in POLICIES),
   ],
 )
-def test_the_loop_keeps_the_target_s_law(
-  sampling, rule, gamma, room, candidates, policy
-):
-  settings = (TARGET, DRAFT, sampling, rule, gamma, room, candidates, policy)
+def test_the_loop_keeps_the_target_s_law(sampling, rule, tree, room, siblings, policy):
+  settings = (TARGET, DRAFT, sampling, rule, tree, room, siblings, policy)
   decoding, _ = loop_paths(*settings)
   expected = padded(target_law(decoding), room)
   for law in loop_laws(*settings):
@@ -43,7 +42,7 @@ def test_the_loop_keeps_the_target_s_law(
 def test_the_prompt_matters():
   plain = [dataclasses.replace(model, prompt=()) for model in (TARGET, DRAFT)]
   laws = [
-    target_law(loop_paths(*models, Sampling(), "token", 3, 4)[0])
+    target_law(loop_paths(*models, Sampling(), "token", chain(3), 4)[0])
     for models in ((TARGET, DRAFT), plain)
   ]
   assert difference(*laws) > 0.05

@@ -12,16 +12,18 @@ from hypothesis.extra import numpy as arrays
 
 from specdec_t5x.core.distributions import GREEDY, Sampling, adjusted_probs
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.core.types import Candidates, Proposal
+from specdec_t5x.core.tree import chain, delayed
+from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import initial_state, row_keys
-from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.drafters.draft_model import DraftModel
-from tests.hash_model import MODULUS, HashModel
+from tests.hash_model import MODULUS, HashModel, speculation
 
 # One shape each, so that one program serves all examples.
-ROWS, GAMMA, SIZE, COUNT, LENGTH = 4, 3, 5, 2, 9
+ROWS, GAMMA, SIZE, LENGTH = 4, 3, 5, 9
+CONTEXTS = 11  # Laws of a row, for all that a draft may spell.
+CHAIN, TREE = chain(GAMMA), delayed(0, 2, GAMMA)
 EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31 - 1)
 SAMPLING = [Sampling(), Sampling(0.3), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.5)]
@@ -46,25 +48,32 @@ def test_adjusted_laws_are_laws(values, sampling):
 
 
 @st.composite
-def judged(draw, count):
-  """Laws, drafts that these laws can draw, valid lengths and uniforms."""
-  drafts = (ROWS, count) if count else (ROWS,)
-  law = lambda *shape: jax.nn.softmax(draw(logits(*shape)))
-  target_probs, draft_probs = (np.array(law(*drafts, GAMMA + n, SIZE)) for n in (1, 0))
-  rng = np.random.default_rng(draw(seeds))
-  # Drafts of a row share what they have in common: the law at the first position.
-  if count:
-    target_probs[:, :, 0] = target_probs[:, :1, 0]
-    draft_probs[:, :, 0] = draft_probs[:, :1, 0]
-  draws = rng.random((*drafts, GAMMA, 1))
-  tokens = np.cumsum(draft_probs, -1) <= draws * draft_probs.sum(-1, keepdims=True)
-  tokens = np.minimum(tokens.sum(-1), SIZE - 1)
-  uniforms = rng.random((ROWS, GAMMA * max(count, 1) + 1, 1)).astype(np.float32)
+def judged(draw, tree):
+  """Laws, drafts that these laws can draw, nodes that count and uniforms."""
+  law = lambda: np.array(jax.nn.softmax(draw(logits(ROWS, CONTEXTS, SIZE))))
+  rng, rows, (p, q) = (
+    np.random.default_rng(draw(seeds)),
+    np.arange(ROWS),
+    (law(), law()),
+  )
+  # Nodes share what they have in common: the laws after what they spell.
+  spelt = np.zeros((ROWS, tree.size + 1), int)
+  tokens = np.zeros((ROWS, tree.size), int)
+  is_valid = np.ones((ROWS, tree.size + 1), bool)
+  for node, parent in enumerate(tree.parents, 1):
+    masses = np.cumsum(q[rows, spelt[:, parent] % CONTEXTS], -1)
+    x = (masses <= rng.random((ROWS, 1)) * masses[:, -1:]).sum(-1)
+    tokens[:, node - 1] = x = np.minimum(x, SIZE - 1)
+    spelt[:, node] = spelt[:, parent] * (SIZE + 1) + x + 1
+    is_valid[:, node] = is_valid[:, parent] & (rng.random(ROWS) < 0.8)
+  at = rows[:, None], spelt % CONTEXTS
+  draft_probs = tree.of_parents(jnp.asarray(q[at]))
+  uniforms = rng.random((ROWS, tree.size + 1, 1)).astype(np.float32)
   uniforms[rng.random(uniforms.shape) < 0.2] = 0.0
-  valid = rng.integers(0, GAMMA + 1, drafts)
-  kind = Candidates if count else Proposal
-  parts = map(jnp.asarray, (tokens, draft_probs, valid))
-  return jnp.asarray(target_probs), kind(*parts), jnp.asarray(uniforms)
+  proposal = Proposal(
+    jnp.asarray(tokens), draft_probs, jnp.asarray(is_valid[:, 1:]), tree
+  )
+  return jnp.asarray(p[at]), proposal, jnp.asarray(uniforms)
 
 
 @functools.cache
@@ -81,19 +90,21 @@ def row(tree, i):
 @EXAMPLES
 @given(data=st.data())
 def test_verdicts_are_possible_and_of_their_row_alone(name, data):
-  several = RULES[name].takes_candidates
-  inputs = data.draw(judged(COUNT if several else 0))
+  tree = TREE if RULES[name].takes_trees else CHAIN
+  inputs = data.draw(judged(tree))
   target_probs, proposal = np.asarray(inputs[0]), inputs[1]
   verdict = compiled(name)(*inputs)
   for i in range(ROWS):
-    draft = (i, int(verdict.candidate[i])) if several else (i,)
-    accepted, next_token = int(verdict.num_accepted[i]), int(verdict.next_token[i])
-    assert 0 <= accepted <= int(proposal.num_valid[draft])
+    last, next_token = int(verdict.last[i]), int(verdict.next_token[i])
     assert 0 <= next_token < SIZE
-    laws, tokens = target_probs[draft], np.asarray(proposal.tokens[draft])
+    laws, tokens = target_probs[i], np.asarray(proposal.tokens[i])
     # Whatever comes out is something that the target might say.
-    assert all(laws[j, tokens[j]] > 0 for j in range(accepted))
-    assert laws[accepted, next_token] > 0
+    assert laws[last, next_token] > 0
+    while last:
+      parent = tree.parents[last - 1]
+      assert proposal.is_valid[i, last - 1]
+      assert laws[parent, tokens[last - 1]] > 0
+      last = parent
   chosen = data.draw(st.integers(0, ROWS - 1))
   alone = compiled(name)(*(row(part, chosen) for part in inputs))
   for one, other in zip(jax.tree.leaves(verdict), jax.tree.leaves(alone), strict=True):
@@ -116,16 +127,12 @@ class Given(HashModel):
 def outputs(target, draft, keys, sampling, gamma):
   """Outputs with speculation, plain ones for gamma 0."""
   target, draft = Given(target), Given(draft)
-  slots = LENGTH + gamma + 1
-  cache = target.start(keys.size, slots)
   if not gamma:
+    cache = target.start(keys.size, LENGTH + 1)
     state = initial_state(cache, None, keys, LENGTH, 0)
     return generate_plain(target.extend, sampling, state, LENGTH, 1).tokens
-  drafter = DraftModel(draft.extend, gamma, sampling)
-  rule = RULES["token"]
-  spec = Speculation(target.extend, drafter, rule, sampling, gamma, LENGTH, 1)
-  start = initial_state(cache, draft.start(keys.size, slots), keys, LENGTH, gamma)
-  return generate(spec, start).tokens
+  drafter, rule = DraftModel(draft, gamma), RULES["token"]
+  return generate(*speculation(target, drafter, rule, sampling, keys, LENGTH)).tokens
 
 
 @st.composite

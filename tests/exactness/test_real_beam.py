@@ -10,8 +10,9 @@ import seqio
 from t5x import checkpoints, models
 
 from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.decoding.beam_decoder import BeamDecoder
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.t5x_bridge.beam import SpeculativeBeamModel
+from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from tests import real_data
 
 LINES, LENGTH = 6, 64
@@ -41,14 +42,12 @@ def encode(vocabulary):
 
 
 def test_hypotheses_are_upstreams(vocabulary, params):
-  model = SpeculativeBeamModel(
-    Transformer(real_data.M30K_TARGET),
-    Transformer(real_data.M30K_DRAFT),
+  networks = map(Transformer, (real_data.M30K_TARGET, real_data.M30K_DRAFT))
+  model = EncoderDecoderModel(
+    BeamDecoder(*networks, gamma=2, draft_beam_size=8),
     vocabulary,
     vocabulary,
-    sampling=GREEDY,
-    gamma=2,
-    draft_beam_size=8,
+    GREEDY,
     default_decoder_params=models.DecoderParams(num_decodes=4),
   )
   inputs = encode(vocabulary)

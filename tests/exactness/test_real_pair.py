@@ -12,10 +12,13 @@ import pytest
 import sentencepiece
 from t5x import checkpoints
 
-from specdec_t5x import assemble
-from specdec_t5x.assemble import Pair
 from specdec_t5x.core.distributions import Sampling, adjusted_probs
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.tree import delayed
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.transformer import Transformer
 from tests import real_data
@@ -48,10 +51,10 @@ def inputs():
   return jnp.asarray([[*ids, EOS]], jnp.int32)
 
 
-@functools.partial(jax.jit, static_argnames=("pair", "sampling", "length"))
-def sample(pair, params, inputs, seed, sampling, length):
+@functools.partial(jax.jit, static_argnames=("decoder", "sampling", "length"))
+def sample(decoder, params, inputs, seed, sampling, length):
   keys = row_keys(jax.random.key(seed), ROWS)
-  return assemble.decode(pair, params, inputs, keys, sampling, length, EOS)
+  return decoder.decode(params, inputs, keys, sampling, length, EOS)
 
 
 @functools.partial(jax.jit, static_argnames="sampling")
@@ -77,16 +80,24 @@ def law(params, inputs):
   return {output + (0,) * (LENGTH - len(output)): p for output, p in law.items()}
 
 
-@pytest.mark.parametrize(("rule", "count"), [("token", 1), ("kseq", 2)])
-def test_samples_follow_the_enumerated_law(params, inputs, law, rule, count):
-  pair = Pair(TARGET, DRAFT, gamma=2, verification=rule, num_candidates=count)
-  assert_follows(sample(pair, params, inputs, 0, SAMPLING, LENGTH).tokens, law)
+@pytest.mark.parametrize(
+  ("rule", "drafter"),
+  [
+    ("token", DraftModel(DRAFT, 2)),
+    ("kseq", TreeDraft(DRAFT, delayed(0, 2, 2))),
+    ("traversal", TreeDraft(DRAFT, delayed(1, 2, 2), "distinct")),
+  ],
+  ids=["token", "kseq", "traversal"],
+)
+def test_samples_follow_the_enumerated_law(params, inputs, law, rule, drafter):
+  decoder = SpeculativeDecoder(TARGET, drafter, RULES[rule])
+  assert_follows(sample(decoder, params, inputs, 0, SAMPLING, LENGTH).tokens, law)
 
 
 def test_the_target_as_its_own_draft_is_accepted_whole(params, inputs):
   twice = {"target": params["target"], "draft": params["target"]}
-  pair = Pair(TARGET, TARGET, gamma=3)
-  info = sample(pair, twice, inputs, 0, Sampling(), length=8).statistics
+  decoder = SpeculativeDecoder(TARGET, DraftModel(TARGET, 3))
+  info = sample(decoder, twice, inputs, 0, Sampling(), length=8).statistics
   np.testing.assert_allclose(info.acceptance_mass, info.acceptance_positions, rtol=1e-4)
   # A draft token is lost only where rounding puts p below q and the uniform between.
   lost = int((info.acceptance_positions - info.accepted).sum())

@@ -10,8 +10,9 @@ import pytest
 
 from specdec_t5x.analysis import theory
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.lenient import LenientGreedyVerification, LenientVerification
-from specdec_t5x.core.rules import RULES, get_rule, rule_for
+from specdec_t5x.core.lenient import Lenient, LenientGreedy
+from specdec_t5x.core.rules import RULES, get_rule, rule_at
+from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Guarantee
 from tests.exactness import laws, oracles
 from tests.exactness.driving import difference, rule_laws
@@ -23,24 +24,22 @@ from tests.exactness.enumeration import (
   target_law,
 )
 
-EXACT = ("token", "block", "kseq", "recursive")
-# name, gamma, vocabulary, candidates.
-SINGLE = [("token", 3, 4, 0), ("block", 3, 4, 0)]
-SEVERAL = [("kseq", 2, 3, 2), ("recursive", 2, 3, 2)]
+EXACT = ("token", "block", "kseq", "recursive", "traversal")
+ON_TREES = ("kseq", "recursive", "traversal")
+# name, tree, vocabulary.
+SINGLE = [("token", chain(3), 4), ("block", chain(3), 4)]
+SEVERAL = [(name, delayed(0, 2, 2), 3) for name in ON_TREES]
 LARGER = [
-  ("token", 3, 5, 0),
-  ("block", 3, 5, 0),
-  ("kseq", 1, 3, 4),
-  ("recursive", 1, 3, 4),
-  ("kseq", 2, 3, 1),
-  ("recursive", 2, 3, 1),
+  ("token", chain(3), 5),
+  ("block", chain(3), 5),
+  *((name, delayed(0, 4, 1), 3) for name in ON_TREES),
+  *((name, chain(2), 3) for name in ON_TREES),
 ]
 WIDE = [
-  ("token", 1, 200, 0),
-  ("block", 1, 200, 0),
-  ("kseq", 1, 200, 2),
-  ("recursive", 1, 200, 2),
-  ("token", 1, 40_000, 0),
+  ("token", chain(1), 200),
+  ("block", chain(1), 200),
+  *((name, delayed(0, 2, 1), 200) for name in ON_TREES),
+  ("token", chain(1), 40_000),
 ]
 SAMPLING = [
   Sampling(1.0),
@@ -85,31 +84,38 @@ def assert_exact(setting, name):
 
 
 def setting_of(rule, target, draft, room=4):
-  name, gamma, _, candidates = rule
-  judge = oracles.JUDGES[name]
-  return Setting(target, draft, judge, gamma, room, num_candidates=candidates)
+  name, tree, _ = rule
+  return Setting(target, draft, oracles.JUDGES[name], tree.parents, room)
+
+
+def id_of(part):
+  """A rule, its tree and vocabulary, or a sampling, in a test's name."""
+  if not isinstance(part, tuple):
+    return str(part)
+  name, tree, size = part
+  return f"{name}-{''.join(map(str, tree.parents))}-{size}"
 
 
 @pytest.mark.parametrize("sampling", SAMPLING, ids=str)
-@pytest.mark.parametrize("rule", SINGLE + SEVERAL)
+@pytest.mark.parametrize("rule", SINGLE + SEVERAL, ids=id_of)
 def test_exact_rules_keep_the_target_s_law(rule, sampling):
   target, draft = (laws.sampled(seed, rule[2], sampling) for seed in (1, 2))
   assert_exact(setting_of(rule, target, draft), rule[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rule", SINGLE + SEVERAL)
+@pytest.mark.parametrize("rule", SINGLE + SEVERAL, ids=id_of)
 def test_exact_rules_keep_it_at_the_edges(rule, kind):
   assert_exact(setting_of(rule, *pair_of_laws(kind, rule[2])), rule[0])
 
 
-@pytest.mark.parametrize("rule", LARGER)
+@pytest.mark.parametrize("rule", LARGER, ids=id_of)
 def test_exact_rules_keep_it_in_larger_settings(rule):
   target, draft = (laws.sampled(seed, rule[2], Sampling()) for seed in (4, 5))
   assert_exact(setting_of(rule, target, draft), rule[0])
 
 
-@pytest.mark.parametrize("rule", WIDE)
+@pytest.mark.parametrize("rule", WIDE, ids=id_of)
 def test_exact_rules_keep_it_with_many_tokens(rule):
   """Tokens apart, in one group of the tree, and at the ends; p and q share some."""
   size = rule[2]
@@ -122,8 +128,8 @@ def test_exact_rules_keep_it_with_many_tokens(rule):
 @pytest.mark.parametrize("draft", [laws.sampled(2, 4, GREEDY), laws.on([0, 2, 3], 4)])
 def test_the_greedy_rule_gives_the_greedy_output_for_any_draft(draft):
   target = laws.sampled(1, 4, Sampling())
-  setting = Setting(target, draft, oracles.greedy, gamma=3, max_length=4)
-  greedy = Setting(laws.one_hot(1, 4), draft, None, gamma=3, max_length=4)
+  setting = Setting(target, draft, oracles.greedy, (0, 1, 2), max_length=4)
+  greedy = Setting(laws.one_hot(1, 4), draft, None, (0, 1, 2), max_length=4)
   for law in rule_laws(RULES["greedy"], setting):
     assert difference(law, target_law(greedy)) < 1e-6
 
@@ -132,12 +138,12 @@ def test_the_greedy_rule_gives_the_greedy_output_for_any_draft(draft):
 def test_lenience_is_bounded_and_has_the_paper_s_alpha(lenience):
   target, draft = (laws.sampled(seed, 4, Sampling()) for seed in (1, 2))
   judge = oracles.lenient(lenience)
-  setting = Setting(target, draft, judge, gamma=2, max_length=4)
+  setting = Setting(target, draft, judge, (0, 1), max_length=4)
   expected = output_law(setting)
-  for law in rule_laws(LenientVerification(lenience), setting):
+  for law in rule_laws(Lenient(lenience), setting):
     assert difference(law, expected) < 1e-6
   # One token: what is drafted, accepted, and recovered, next to the bound.
-  one = Setting(target, draft, judge, gamma=1, max_length=2, eos_id=-1)
+  one = Setting(target, draft, judge, (0,), max_length=2, eos_id=-1)
   first = np.zeros(4)
   for output, mass in output_law(one).items():
     first[output[0]] += mass
@@ -155,8 +161,8 @@ def test_lenience_is_bounded_and_has_the_paper_s_alpha(lenience):
 def test_greedy_lenience_takes_what_is_likely_enough(lenience):
   target, draft = laws.sampled(1, 4, Sampling()), laws.one_hot(2, 4)
   judge = oracles.lenient_greedy(lenience)
-  setting = Setting(target, draft, judge, gamma=2, max_length=4)
-  for law in rule_laws(LenientGreedyVerification(lenience), setting):
+  setting = Setting(target, draft, judge, (0, 1), max_length=4)
+  for law in rule_laws(LenientGreedy(lenience), setting):
     assert difference(law, output_law(setting)) < 1e-6
   (output,) = output_law(setting)
   for i, token in enumerate(output):
@@ -167,7 +173,7 @@ def test_greedy_lenience_takes_what_is_likely_enough(lenience):
 @pytest.mark.parametrize("sampling", [Sampling(), GREEDY], ids=str)
 def test_typical_acceptance_is_as_published_and_lossy_unless_greedy(sampling):
   target, draft = (laws.sampled(seed, 4, sampling) for seed in (1, 2))
-  setting = Setting(target, draft, oracles.JUDGES["typical"], gamma=2, max_length=4)
+  setting = Setting(target, draft, oracles.JUDGES["typical"], (0, 1), max_length=4)
   expected = output_law(setting)
   for law in rule_laws(RULES["typical"], setting):
     assert difference(law, expected) < 1e-6
@@ -177,7 +183,8 @@ def test_typical_acceptance_is_as_published_and_lossy_unless_greedy(sampling):
 def test_block_verification_accepts_at_least_as_much():
   def accepted_by(name, seed):
     draws = (laws.sampled(seed + i, 4, Sampling()) for i in range(2))
-    setting = Setting(*draws, oracles.JUDGES[name], gamma=3, max_length=9, eos_id=-1)
+    judge = oracles.JUDGES[name]
+    setting = Setting(*draws, judge, (0, 1, 2), max_length=9, eos_id=-1)
     paths = explore(lambda world: iterate(world, setting, ()))
     return sum(path.probability * path.result[1] for path in paths)
 
@@ -191,27 +198,33 @@ def test_rules_state_their_guarantee():
   assert RULES["greedy"].guarantee is Guarantee.GREEDY_EXACT
   assert RULES["lenient"].guarantee is Guarantee.BOUNDED
   assert RULES["typical"].guarantee is Guarantee.LOSSY
-  assert rule_for("lenient", GREEDY, 0.5)[0].guarantee is Guarantee.BOUNDED
+  assert rule_at(Lenient(0.5), GREEDY)[0].guarantee is Guarantee.BOUNDED
   kept = {g for g in Guarantee if g.keeps_the_law}
   assert kept == {Guarantee.EXACT, Guarantee.GREEDY_EXACT}
 
 
 @pytest.mark.parametrize(
-  ("name", "sampling", "lenience", "message"),
+  ("name", "sampling", "knobs", "message"),
   [
-    ("hope", GREEDY, 1.0, "Unknown verification rule 'hope'"),
-    ("greedy", Sampling(1.0), 1.0, "needs TEMPERATURE=0"),
-    ("token", GREEDY, 0.5, "needs VERIFICATION='lenient'"),
-    ("lenient", GREEDY, 0.0, "above 0 and at most 1, got 0.0"),
-    ("lenient", Sampling(1.0), 1.5, "above 0 and at most 1, got 1.5"),
+    ("hope", GREEDY, {}, "Unknown verification rule 'hope'"),
+    ("greedy", Sampling(1.0), {}, "needs TEMPERATURE=0"),
+    ("token", GREEDY, {"lenience": 0.5}, "The rule 'token' has no lenience"),
+    ("lenient", GREEDY, {"lenience": 0.0}, "above 0 and at most 1, got 0.0"),
+    ("lenient", Sampling(1.0), {"lenience": 1.5}, "above 0 and at most 1, got 1.5"),
+    (RULES["lenient"], GREEDY, {"lenience": 0.5}, "are knobs of named rules"),
   ],
 )
-def test_what_does_not_go_together_is_refused(name, sampling, lenience, message):
+def test_what_does_not_go_together_is_refused(name, sampling, knobs, message):
   with pytest.raises(ValueError, match=message):
-    rule_for(name, sampling, lenience)
+    rule_at(get_rule(name, **knobs), sampling)
 
 
 def test_greedy_lenience_compares_with_the_law_at_temperature_one():
-  assert rule_for("lenient", GREEDY, 0.5)[1] == Sampling(temperature=1.0)
-  assert rule_for("lenient", Sampling(0.5), 0.5)[1] == Sampling(0.5)
-  assert rule_for("token", GREEDY) == (get_rule("token"), GREEDY)
+  assert rule_at(Lenient(0.5), GREEDY)[1] == Sampling(temperature=1.0)
+  assert rule_at(Lenient(0.5), Sampling(0.5))[1] == Sampling(0.5)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_at_temperature_zero_what_is_exact_is_greedy(name):
+  assert rule_at(RULES[name], GREEDY) == (RULES["greedy"], GREEDY)
+  assert rule_at(RULES[name], Sampling()) == (RULES[name], Sampling())

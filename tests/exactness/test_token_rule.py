@@ -30,8 +30,7 @@ def proposal_after(draft, p, q):
   prefixes = [draft[:i] for i in range(len(draft) + 1)]
   target_probs = jnp.asarray([[p[c] for c in prefixes]], jnp.float32)
   draft_probs = jnp.asarray([[q[c] for c in prefixes[:-1]]], jnp.float32)
-  valid = jnp.array([len(draft)])
-  return target_probs, Proposal(jnp.array([draft]), draft_probs, valid)
+  return target_probs, Proposal.chain(jnp.array([draft]), draft_probs, len(draft))
 
 
 def verify(target_probs, proposal, uniforms):
@@ -55,7 +54,7 @@ def test_verify_accepts_below_the_ratio_and_stops_at_the_first_failure(seed):
       while expected < gamma and ratios[expected] == 1.0:
         expected += 1
       verdict = verify(target_probs, proposal, uniforms)
-      assert int(verdict.num_accepted[0]) == expected
+      assert int(verdict.last[0]) == expected
 
 
 def test_a_token_that_the_target_excludes_is_rejected_even_at_uniform_zero():
@@ -63,17 +62,17 @@ def test_a_token_that_the_target_excludes_is_rejected_even_at_uniform_zero():
   q = {(): np.array([1.0, 0.0, 0.0])}
   target_probs, proposal = proposal_after((0,), p, q)
   verdict = verify(target_probs, proposal, np.zeros((1, 2)))
-  assert int(verdict.num_accepted[0]) == 0
+  assert int(verdict.last[0]) == 0
   assert int(verdict.next_token[0]) == 1
 
 
 def test_tokens_beyond_num_valid_are_never_accepted_and_the_next_one_is_a_bonus():
   p, _ = random_laws(seed=1, gamma=3)
   target_probs, proposal = proposal_after((0, 1, 2), p, p)
-  proposal = proposal.replace(num_valid=jnp.array([1]))
+  proposal = Proposal.chain(proposal.tokens, proposal.draft_probs, 1)
   verdict = verify(target_probs, proposal, np.zeros((1, 4)))
-  assert int(verdict.num_accepted[0]) == 1
-  bonus = next_token_probs(target_probs, proposal, verdict.num_accepted)
+  assert int(verdict.last[0]) == 1
+  bonus = next_token_probs(target_probs, proposal, verdict.last)
   np.testing.assert_allclose(bonus[0], p[(0,)], atol=1e-6)
 
 

@@ -28,14 +28,13 @@ from t5x import checkpoints, partitioning, utils
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.data import vocabularies
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.demo import tasks
+from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import network_config, network_for
 from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
-from specdec_t5x.t5x_bridge.model import (
-  PlainEncoderDecoderModel,
-  SpeculativeEncoderDecoderModel,
-)
-from specdec_t5x.t5x_bridge.pairing import PairedCheckpointManager
+from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
+from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 from tests.stress import memory
 from tests.stress.promises import Setting, broken_promises
 
@@ -135,15 +134,18 @@ class Service:
     networks = [
       network_for(network_config(parameter_shapes(path))) for path in (target, draft)
     ]
-    build = lambda setting: SpeculativeEncoderDecoderModel(
-      *networks,
-      vocabulary,
-      vocabulary,
-      sampling=Sampling(setting.temperature),
-      gamma=setting.gamma,
+    network, draft_network = networks
+    build = lambda decoder, temperature=0.0: EncoderDecoderModel(
+      decoder, vocabulary, vocabulary, Sampling(temperature)
     )
-    models = {setting: build(setting) for setting in self.settings}
-    self.vocab_size = networks[0].config.vocab_size
+    models = {
+      setting: build(
+        SpeculativeDecoder(network, DraftModel(draft_network, setting.gamma)),
+        setting.temperature,
+      )
+      for setting in self.settings
+    }
+    self.vocab_size = network.config.vocab_size
     partitioner = partitioning.PjitPartitioner(num_partitions=1)
     first = models[self.settings[0]]
     initializer = utils.TrainStateInitializer(
@@ -153,8 +155,9 @@ class Service:
       partitioner=partitioner,
       input_types={name: x.dtype for name, x in features.items()},
     )
-    manager = PairedCheckpointManager(
-      "", initializer.global_train_state_shape, partitioner, draft_path=draft
+    manager = CheckpointManager(
+      *("", initializer.global_train_state_shape, partitioner),
+      paths={"target": target, "draft": draft},
     )
     self.state = manager.restore(target)
     axes = initializer.train_state_axes
@@ -164,11 +167,11 @@ class Service:
       )
       for setting, model in models.items()
     }
-    plain = PlainEncoderDecoderModel(networks[0], vocabulary, vocabulary, Sampling(0.0))
+    plain = build(PlainDecoder(network))
     self._plain = utils.get_infer_fn(
       plain.predict_batch_with_aux,
       _PLAIN_BATCH,
-      axes.replace(params=axes.params["target"]),
+      axes,
       partitioner,
     )
 
@@ -179,8 +182,7 @@ class Service:
 
   def plain_outputs(self) -> np.ndarray:
     """Returns each example's greedy output, decoded one token a call [examples, T]."""
-    state = self.state.replace_params(self.state.params["target"])
-    return _run(self._plain, state, self.features, 0)[0]
+    return _run(self._plain, self.state, self.features, 0)[0]
 
   def serve(self, request: Request) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Returns the tokens of a request's examples [n, T], and their statistics [n]."""

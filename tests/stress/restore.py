@@ -26,14 +26,16 @@ from flax import serialization, traverse_util
 from flax.core import unfreeze
 from t5x import checkpoints, partitioning, train_state, utils
 
-from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import initial_variables, network_config
 from specdec_t5x.network.sizes import t5_1_1
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.checkpoint import flat_shapes, parameter_shapes
-from specdec_t5x.t5x_bridge.model import SpeculativeEncoderDecoderModel
-from specdec_t5x.t5x_bridge.pairing import PairedCheckpointManager
+from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
+from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 from tests.processes import on_devices
 from tests.stress import memory
 
@@ -141,8 +143,9 @@ def measure(job: Job) -> Outcome:
   """Restores a pair and returns what it took; in a process that did nothing before."""
   partitioner = partitioning.PjitPartitioner(num_partitions=job.devices)
   shapes, axes = _state_of(job, partitioner)
-  manager = PairedCheckpointManager(
-    "", shapes, partitioner, job.dtype, draft_path=job.draft
+  manager = CheckpointManager(
+    *("", shapes, partitioner, job.dtype),
+    paths={"target": job.target, "draft": job.draft},
   )
   memory.forget_peak()
   before = memory.resident()
@@ -178,10 +181,8 @@ def _state_of(job, partitioner):
   )
   draft = dataclasses.replace(draft, sharding=job.draft_sharding)
   vocabulary = seqio.PassThroughVocabulary(size=target.vocab_size)
-  networks = Transformer(target), Transformer(draft)
-  model = SpeculativeEncoderDecoderModel(
-    *networks, vocabulary, vocabulary, sampling=Sampling(0.0), gamma=3
-  )
+  decoder = SpeculativeDecoder(Transformer(target), DraftModel(Transformer(draft)))
+  model = EncoderDecoderModel(decoder, vocabulary, vocabulary, GREEDY)
   names = ("encoder_input_tokens", "decoder_input_tokens")
   initializer = utils.TrainStateInitializer(
     optimizer_def=None,

@@ -30,7 +30,7 @@ DRAFT = tiny.config(1, 16, 264)
 def _model(draft_sharding, temperature):
   draft = dataclasses.replace(DRAFT, sharding=draft_sharding)
   return tiny.speculative(
-    seqio.ByteVocabulary(), Sampling(temperature), TARGET, draft, verification="token"
+    seqio.ByteVocabulary(), Sampling(temperature), target=TARGET, draft=draft
   )
 
 

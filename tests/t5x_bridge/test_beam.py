@@ -9,12 +9,19 @@ import pytest
 from t5x import decoding, models
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.decoding.beam_decoder import BeamDecoder
+from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.gpt import GptTransformer
+from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.t5x_bridge.beam import PlainBeamModel, SpeculativeBeamModel
+from specdec_t5x.t5x_bridge import parts
 from tests.t5x_bridge import tiny, tiny_gpt
 
 LENGTH = 12
+TARGET = Transformer(tiny.TARGET)
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +43,18 @@ def width(num_decodes):
   return models.DecoderParams(num_decodes=num_decodes, return_all_decodes=True)
 
 
-def plain(vocabulary, num_decodes=4, sampling=GREEDY, **kwargs):
-  settings = {"default_decoder_params": width(num_decodes), **kwargs}
-  return PlainBeamModel(
-    Transformer(tiny.TARGET), vocabulary, vocabulary, sampling, **settings
-  )
+def model(decoder, vocabulary, num_decodes=4, sampling=GREEDY):
+  params = width(num_decodes)
+  return tiny.model(decoder, vocabulary, sampling, default_decoder_params=params)
 
 
-def speculative(vocabulary, num_decodes=4, draft=tiny.DRAFT, **kwargs):
-  settings = {"sampling": GREEDY, "gamma": 2, "draft_beam_size": 6, **kwargs}
-  settings.setdefault("default_decoder_params", width(num_decodes))
-  return SpeculativeBeamModel(
-    Transformer(tiny.TARGET), Transformer(draft), vocabulary, vocabulary, **settings
-  )
+def plain(vocabulary, num_decodes=4, sampling=GREEDY, target=TARGET, **settings):
+  return model(BeamDecoder(target, **settings), vocabulary, num_decodes, sampling)
+
+
+def speculative(vocabulary, draft=tiny.DRAFT, **kwargs):
+  settings = {"gamma": 2, "draft_beam_size": 6, **kwargs}
+  return plain(vocabulary, draft=Transformer(draft), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +71,13 @@ def params(vocabulary):
 
 @pytest.fixture(scope="module")
 def baseline(vocabulary, params, batch):
-  return predict(plain(vocabulary), params["target"], batch)
+  return predict(plain(vocabulary), params, batch)
 
 
 def t5x_beams(vocabulary, params, batch, num_decodes, alpha):
   search = functools.partial(decoding.beam_search, alpha=alpha)
   model = models.EncoderDecoderModel(
-    Transformer(tiny.TARGET), vocabulary, vocabulary, None, decode_fn=search
+    TARGET, vocabulary, vocabulary, None, decode_fn=search
   )
   settings = {"num_decodes": num_decodes, "return_all_decodes": True}
   return predict(model, params["target"], batch, **settings)
@@ -122,34 +128,66 @@ def test_the_target_as_draft_advances_by_whole_trees(
     ({"draft_beam_size": 64}, "DRAFT_BEAM_SIZE must be .* 64 tokens"),
     ({"num_decodes": 64}, "BEAM_SIZE must be below"),
     ({"gamma": 0}, "GAMMA must be"),
-    ({"sampling": Sampling(1.0)}, "SEED must be 0, got 1.0, 0, 0.0, 0"),
-    ({"sampling": Sampling(0.0, top_k=2)}, "SEED must be 0, got 0.0, 2, 0.0, 0"),
-    ({"seed": 3}, "SEED must be 0, got 0.0, 0, 0.0, 3"),
+    ({"sampling": Sampling(1.0)}, "TOPP must be 0, got 1.0, 0, 0.0"),
+    ({"sampling": Sampling(0.0, top_k=2)}, "TOPP must be 0, got 0.0, 2, 0.0"),
     ({"alpha": -0.1}, "BEAM_ALPHA must be"),
-    ({"verification": "token"}, "VERIFICATION must be 'beam'"),
-    ({"drafter": "oracle"}, "Unknown DRAFTER"),
-    ({"num_candidates": 2}, "NUM_CANDIDATES=2"),
-    ({"gamma_policy": "confidence"}, "GAMMA_POLICY must be 'fixed' with a beam"),
-    ({"default_decoder_params": width(0)}, "NUM_DECODES"),
+    ({"draft": tiny.config(1, 8, vocab_size=72)}, "must share a vocabulary"),
+    ({"num_decodes": 0}, "NUM_DECODES"),
   ],
 )
-def test_bad_settings_are_refused(vocabulary, bad, message):
+def test_bad_settings_are_refused(vocabulary, unchecked, bad, message):
   with pytest.raises(ValueError, match=message):
-    speculative(vocabulary, **bad)
+    speculative(vocabulary, **bad).check_room(LENGTH)
 
 
 def test_bad_settings_of_the_baseline_are_refused(vocabulary):
-  with pytest.raises(ValueError, match="TEMPERATURE, TOPK, TOPP and SEED must be 0"):
-    plain(vocabulary, sampling=Sampling(0.5))
+  with pytest.raises(ValueError, match="TEMPERATURE, TOPK and TOPP must be 0"):
+    plain(vocabulary, sampling=Sampling(0.5)).check_room(LENGTH)
   with pytest.raises(ValueError, match="BEAM_ALPHA must be"):
     plain(vocabulary, alpha=float("inf"))
-  with pytest.raises(ValueError, match="BLOCK must be 1"):
-    plain(vocabulary, block=3)
 
 
-def test_a_decoder_only_network_is_refused(vocabulary):
+def of_words(**words):
+  """A beam with a draft, as gin files build it."""
+  settings = {"drafter": DraftModel(Transformer(tiny.DRAFT)), "seed": 0, **words}
+  return parts.beam(TARGET, verification="beam", lenience=1.0, **settings)
+
+
+def test_a_beam_takes_gamma_and_network_of_the_draft_model():
+  drafter = DraftModel(Transformer(tiny.DRAFT), gamma=3)
+  decoder = of_words(drafter=drafter, draft_beam_size=6)
+  assert decoder == BeamDecoder(TARGET, drafter.network, 3, 6)
+
+
+@pytest.mark.parametrize(
+  "drafter",
+  [
+    AdaptiveDraft(Transformer(tiny.DRAFT)),
+    TreeDraft(Transformer(tiny.DRAFT)),
+    Copy(),
+    DraftModel(NgramTable(NgramConfig(64, (), 1, order=1))),
+  ],
+  ids=lambda drafter: type(drafter).__name__,
+)
+def test_a_beam_refuses_other_drafters(drafter):
+  with pytest.raises(ValueError, match="DRAFTER must be 'draft_model' with a beam"):
+    of_words(drafter=drafter)
+
+
+def test_a_beam_refuses_words_that_it_has_no_use_for():
+  with pytest.raises(ValueError, match="SEED must be 0 and BLOCK 1, got 3 and 1"):
+    of_words(seed=3)
+  with pytest.raises(ValueError, match="SEED must be 0 and BLOCK 1, got 0 and 3"):
+    parts.plain_beam(TARGET, 0, block=3)
+  draft = DraftModel(Transformer(tiny.DRAFT))
+  for rule, lenience in (("token", 1.0), ("beam", 0.5)):
+    with pytest.raises(ValueError, match="VERIFICATION must be 'beam'"):
+      parts.beam(TARGET, draft, rule, lenience, seed=0)
+
+
+def test_a_decoder_only_network_is_refused():
   with pytest.raises(ValueError, match="an encoder-decoder, got a GptTransformer"):
-    PlainBeamModel(GptTransformer(tiny_gpt.TARGET), vocabulary, vocabulary, GREEDY)
+    BeamDecoder(GptTransformer(tiny_gpt.TARGET))
 
 
 def test_a_wider_beam_than_the_draft_s_is_refused_at_the_call(

@@ -11,7 +11,7 @@ from t5x import decoding, models, partitioning, train_state, utils
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.data import language_modeling
 from specdec_t5x.t5x_bridge import preflight, writer
-from specdec_t5x.t5x_bridge.pairing import PairedCheckpointManager
+from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 from tests.t5x_bridge import tiny, tiny_gpt
 
 PROMPTS = [[5, 6, 7, 8, 9, 10], [5, 6], [], [12, 1]]
@@ -55,7 +55,7 @@ def expected(vocabulary, params, batch):
   "settings",
   [
     {"gamma": 15},
-    {"verification": "kseq", "num_candidates": 2},
+    {"rule": "kseq", "num_candidates": 2},
     {"drafter": "copy", "draft": None},
   ],
   ids=lambda settings: "-".join(map(str, settings.values())),
@@ -71,7 +71,7 @@ def test_greedy_tokens_are_those_of_t5x_temperature_sample(
 
 
 def test_plain_decoding_and_statistics(vocabulary, params, batch, expected):
-  tokens, aux = predict(tiny_gpt.plain(vocabulary), params["target"], batch)
+  tokens, aux = predict(tiny_gpt.plain(vocabulary), params, batch)
   np.testing.assert_array_equal(tokens, expected)
   np.testing.assert_array_equal(aux["tokens"], aux["target_calls"])
   assert set(aux) == {"scores", *writer.COUNTS}
@@ -87,34 +87,34 @@ def test_several_decodes_are_sorted_by_score(vocabulary, params, batch):
 
 def test_score_is_the_targets_log_likelihood(vocabulary, params, batch):
   score = jax.jit(tiny_gpt.speculative(vocabulary).score_batch)
-  alone = jax.jit(tiny_gpt.plain(vocabulary).score_batch)(params["target"], batch)
+  alone = jax.jit(tiny_gpt.plain(vocabulary).score_batch)(params, batch)
   np.testing.assert_allclose(score(params, batch), alone, rtol=1e-6)
   assert (np.asarray(alone) < 0).all()
 
 
 def test_the_pair_is_checked_and_restored(vocabulary, tmp_path):
-  paths = [
-    tiny.save_t5x(tmp_path / "target", tiny_gpt.TARGET, seed=1),
-    tiny.save_orbax(tmp_path / "draft", tiny_gpt.DRAFT, seed=2),
-  ]
+  paths = {
+    "target": tiny.save_t5x(tmp_path / "target", tiny_gpt.TARGET, seed=1),
+    "draft": tiny.save_orbax(tmp_path / "draft", tiny_gpt.DRAFT, seed=2),
+  }
   (tmp_path / "text").write_text("a man sees the dog\n")
   task = language_modeling.language_modeling_from_files(
     "decoder_only_task", {"test": str(tmp_path / "text")}, vocabulary, prompt_words=2
   )
   dataset_cfg = utils.DatasetConfig(task, tiny_gpt.LENGTHS, "test", 1, False, 0)
   model = tiny_gpt.speculative(vocabulary)
-  check = lambda *paths: preflight.check_run(dataset_cfg, model, str(tmp_path), *paths)
-  check(*paths)
+  check = lambda paths: preflight.check_run(dataset_cfg, model, str(tmp_path), paths)
+  check(paths)
   with pytest.raises(ValueError, match=r"DRAFT_.*decoder/token_embedder.* has shape"):
-    check(paths[0], paths[0])
+    check(dict.fromkeys(paths, paths["target"]))
   state = train_state.InferenceState.create(tiny.variables(model, seed=3))
-  restored = PairedCheckpointManager(
+  restored = CheckpointManager(
     directory="",
     train_state=jax.eval_shape(lambda: state),
     partitioner=partitioning.PjitPartitioner(num_partitions=1),
-    draft_path=paths[1],
+    paths=paths,
     restore_dtype="float32",
-  ).restore(path=paths[0])
+  ).restore(path=paths["target"])
   for name, seed, config in (
     ("target", 1, tiny_gpt.TARGET),
     ("draft", 2, tiny_gpt.DRAFT),

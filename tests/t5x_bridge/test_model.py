@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 from t5x import models
 
+from specdec_t5x.core import tree
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import Guarantee
+from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.policies import Confidence, OnlineAlpha
+from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.t5x_bridge.model import SpeculativeEncoderDecoderModel
-from tests.t5x_bridge import tiny
+from tests.t5x_bridge import tiny, tiny_gpt
 
 LENGTH = 12
 
@@ -39,7 +42,7 @@ def test_greedy_tokens_are_the_plain_models(vocabulary, batch, gamma):
   model = tiny.speculative(vocabulary, gamma=gamma)
   params = tiny.variables(model)["params"]
   tokens, aux = predict(model, params, batch)
-  expected, _ = predict(tiny.plain(vocabulary), params["target"], batch)
+  expected, _ = predict(tiny.plain(vocabulary), params, batch)
   np.testing.assert_array_equal(tokens, expected)
   np.testing.assert_array_equal(aux["scores"], 0.0)
 
@@ -47,17 +50,17 @@ def test_greedy_tokens_are_the_plain_models(vocabulary, batch, gamma):
 @pytest.mark.parametrize(
   "policy",
   [
-    {"gamma_policy": "confidence", "confidence": 1.0},
+    Confidence(1.0),
     # Blocks this dear pay for no alpha.
-    {"gamma_policy": "online", "draft_cost": 0.5, "block_costs": [1.0, 2.5, 3.5, 4.5]},
+    OnlineAlpha(draft_cost=0.5, block_costs=[1.0, 2.5, 3.5, 4.5]),
   ],
-  ids=lambda policy: policy["gamma_policy"],
+  ids=lambda policy: type(policy).__name__,
 )
 def test_the_policy_of_gamma_reaches_the_loop(vocabulary, batch, policy):
-  model = tiny.speculative(vocabulary, gamma=5, **policy)
+  model = tiny.speculative(vocabulary, gamma=5, policy=policy)
   params = tiny.variables(model)["params"]
   tokens, aux = predict(model, params, batch)
-  expected, _ = predict(tiny.plain(vocabulary), params["target"], batch)
+  expected, _ = predict(tiny.plain(vocabulary), params, batch)
   np.testing.assert_array_equal(tokens, expected)
   np.testing.assert_array_equal(aux["drafted"], 0)
   np.testing.assert_array_equal(aux["target_calls"], aux["tokens"])
@@ -73,7 +76,7 @@ def test_greedy_tokens_are_those_of_t5x_temperature_sample(vocabulary, batch):
     return decoding.temperature_sample(temperature=0.0, **kwargs)
 
   t5x_model = models.EncoderDecoderModel(
-    model.pair.target, vocabulary, vocabulary, None, decode_fn=greedy
+    model.decoder.target, vocabulary, vocabulary, None, decode_fn=greedy
   )
   tokens, _ = predict(model, params, batch)
   expected, _ = predict(t5x_model, params["target"], batch)
@@ -136,7 +139,7 @@ def test_seed_changes_the_samples(vocabulary, batch):
 def test_score_is_the_targets_log_likelihood(vocabulary, batch):
   model = tiny.speculative(vocabulary)
   params = tiny.variables(model)["params"]
-  alone = jax.jit(tiny.plain(vocabulary).score_batch)(params["target"], batch)
+  alone = jax.jit(tiny.plain(vocabulary).score_batch)(params, batch)
   scores = jax.jit(model.score_batch)(params, batch)
   np.testing.assert_allclose(scores, alone, rtol=1e-6)
   assert (np.asarray(alone) < 0).all()
@@ -156,10 +159,11 @@ def test_bfloat16_parameters_decode_as_the_same_numbers_in_float32(vocabulary, b
 
 
 def test_guarantee(vocabulary):
-  assert tiny.speculative(vocabulary).guarantee is Guarantee.EXACT
-  greedy = tiny.speculative(vocabulary, verification="greedy")
-  assert greedy.guarantee is Guarantee.GREEDY_EXACT
-  assert tiny.plain(vocabulary).guarantee is Guarantee.EXACT
+  guarantee = lambda model: model.decoder.guarantee
+  assert guarantee(tiny.speculative(vocabulary)) is Guarantee.EXACT
+  greedy = tiny.speculative(vocabulary, rule="greedy")
+  assert guarantee(greedy) is Guarantee.GREEDY_EXACT
+  assert guarantee(tiny.plain(vocabulary)) is Guarantee.EXACT
 
 
 @pytest.mark.parametrize(
@@ -167,33 +171,29 @@ def test_guarantee(vocabulary):
   [
     ({"gamma": 0}, "GAMMA must be"),
     ({"gamma": 2.5}, "GAMMA must be"),
+    ({"gamma": LENGTH}, "at most 11 drafted tokens can count"),
     ({"drafter": "oracle"}, "Unknown DRAFTER"),
-    ({"verification": "hope"}, "Unknown verification rule"),
-    ({"verification": "greedy", "sampling": Sampling(1.0)}, "needs TEMPERATURE=0"),
-    ({"lenience": 0.5}, "LENIENCE=0.5 needs VERIFICATION='lenient'"),
+    ({"rule": "hope"}, "Unknown verification rule"),
+    ({"rule": "greedy", "sampling": Sampling(1.0)}, "needs TEMPERATURE=0"),
     ({"num_candidates": 0}, "NUM_CANDIDATES must be"),
-    ({"num_candidates": 2}, "NUM_CANDIDATES=2 needs a VERIFICATION of"),
-    ({"gamma_policy": "hope"}, "Unknown GAMMA_POLICY"),
-    ({"gamma_policy": "confidence", "confidence": 1.5}, "CONFIDENCE must be between"),
-    ({"confidence": 0.5}, "CONFIDENCE=0.5 needs GAMMA_POLICY='confidence'"),
-    ({"gamma_policy": "online"}, "needs DRAFT_COST = c"),
+    ({"num_candidates": 2}, "The rule Token judges a single draft, got a TreeDraft"),
+    ({"policy": "hope"}, "Unknown GAMMA_POLICY"),
+    ({"policy": "online"}, "add --gin_file=configs/policies/online.gin"),
     (
-      {"gamma_policy": "online", "draft_cost": -0.1},
-      "must be finite numbers of at least 0, got -0.1",
-    ),
-    (
-      {"gamma_policy": "online", "draft_cost": 0.1, "block_costs": [1.0]},
+      {"policy": OnlineAlpha(0.1, [1.0])},
       "BLOCK_COSTS needs one number for each width of block",
     ),
-    ({"draft_cost": 0.1}, "need GAMMA_POLICY='online', got 'fixed'"),
     (
-      {"gamma_policy": "confidence", "verification": "kseq", "num_candidates": 2},
-      "judges a single draft, got 'kseq'",
+      {"policy": "confidence", "rule": "kseq", "num_candidates": 2},
+      "either several candidates or a policy",
     ),
     ({"draft": tiny.config(1, 8, vocab_size=72)}, "must share a vocabulary"),
-    ({"drafter": "copy"}, "DRAFTER='copy' has no draft network, got a Transformer"),
-    ({"drafter": "ngram"}, "DRAFTER='ngram' does not go with a Transformer"),
-    ({"copy_match": 2}, "COPY_MATCH=2 needs DRAFTER='copy'"),
+    ({"draft": tiny_gpt.DRAFT}, "both be encoder-decoders or both decoder-only"),
+    ({"drafter": "copy"}, "DRAFTER='copy' needs no draft network, got Transformer"),
+    ({"draft": None}, "DRAFTER='draft_model' needs a draft network, got NoneType"),
+    ({"drafter": "ngram", "draft": None}, "DRAFTER='ngram' needs a draft network"),
+    ({"drafter": "copy", "draft": None, "rule": "kseq"}, "needs independent drafts"),
+    ({"drafter": Copy(), "draft": None, "policy": "confidence"}, "owns its knobs"),
     (
       {"target": tiny.config(1, 8, 24), "draft": tiny.config(1, 8, 24)},
       "The vocabulary has 30 tokens",
@@ -201,33 +201,46 @@ def test_guarantee(vocabulary):
     ({"default_decoder_params": models.DecoderParams(num_decodes=0)}, "NUM_DECODES"),
   ],
 )
-def test_bad_settings_are_refused(vocabulary, bad, message):
-  with pytest.raises(ValueError, match=message):
-    tiny.speculative(vocabulary, **bad)
+def test_bad_settings_are_refused(vocabulary, unchecked, bad, message):
+  with pytest.raises(ValueError, match=message) as error:
+    tiny.speculative(vocabulary, **bad).check_room(LENGTH)
+  assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["kseq", "recursive", "block", "greedy"])
-def test_every_exact_rule_keeps_the_greedy_output(vocabulary, batch, name):
-  several = {"num_candidates": 2} if name in ("kseq", "recursive") else {}
-  model = tiny.speculative(vocabulary, verification=name, **several)
+@pytest.mark.parametrize(
+  ("rule", "several"),
+  [
+    ("block", {}),
+    ("greedy", {}),
+    ("kseq", {"num_candidates": 2}),
+    ("recursive", {"num_candidates": 2}),
+    ("traversal", {"num_candidates": 2}),
+    ("greedy", {"num_candidates": 2}),
+  ],
+)
+def test_every_exact_rule_keeps_the_greedy_output(vocabulary, batch, rule, several):
+  model = tiny.speculative(vocabulary, rule=rule, **several)
   params = tiny.variables(model)["params"]
-  plain, _ = predict(tiny.plain(vocabulary), params["target"], batch)
+  plain, _ = predict(tiny.plain(vocabulary), params, batch)
   np.testing.assert_array_equal(predict(model, params, batch)[0], plain)
 
 
+def test_a_tree_keeps_the_greedy_output(vocabulary, batch):
+  drafter = TreeDraft(Transformer(tiny.DRAFT), tree.delayed(1, 2, 3), "distinct")
+  decoder = tiny.decoder(drafter=drafter, gamma=None, rule="traversal")
+  model = tiny.model(decoder, vocabulary)
+  params = tiny.variables(model)["params"]
+  plain, _ = predict(tiny.plain(vocabulary), params, batch)
+  tokens, aux = predict(model, params, batch)
+  np.testing.assert_array_equal(tokens, plain)
+  assert (aux["drafted"] > aux["target_calls"]).all()
+
+
 def test_copying_keeps_the_greedy_output(vocabulary, batch):
-  model = SpeculativeEncoderDecoderModel(
-    Transformer(tiny.TARGET),
-    None,
-    *(vocabulary, vocabulary),
-    sampling=Sampling(0.0),
-    gamma=3,
-    drafter="copy",
-    copy_match=1,
-  )
+  model = tiny.speculative(vocabulary, draft=None, drafter=Copy(gamma=3, match=1))
   params = tiny.variables(model)["params"]
   assert set(params) == {"target"}
-  plain, _ = predict(tiny.plain(vocabulary), params["target"], batch)
+  plain, _ = predict(tiny.plain(vocabulary), params, batch)
   np.testing.assert_array_equal(predict(model, params, batch)[0], plain)
 
 

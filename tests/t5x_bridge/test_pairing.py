@@ -12,7 +12,7 @@ from t5x import partitioning, train_state, utils
 from specdec_t5x.data import tasks
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge import preflight
-from specdec_t5x.t5x_bridge.pairing import PairedCheckpointManager
+from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 from tests.t5x_bridge import tiny
 
 
@@ -30,11 +30,11 @@ def paths(tmp_path_factory):
 def restore(vocabulary, target, draft, dtype="float32"):
   model = tiny.speculative(vocabulary)
   state = train_state.InferenceState.create(tiny.variables(model, seed=3))
-  manager = PairedCheckpointManager(
+  manager = CheckpointManager(
     directory="",
     train_state=jax.eval_shape(lambda: state),
     partitioner=partitioning.PjitPartitioner(num_partitions=1),
-    draft_path=draft,
+    paths={"target": target, "draft": draft},
     restore_dtype=dtype,
   )
   return manager.restore(path=target)
@@ -94,24 +94,16 @@ def dataset(vocabulary, tmp_path_factory):
 def check(vocabulary, dataset_cfg, paths, tmp_path, **overrides):
   settings = {
     "output_dir": str(tmp_path / "out"),
-    "target_path": paths["target"],
-    "draft_path": paths["draft"],
     "model": tiny.speculative(vocabulary),
     **overrides,
   }
-  preflight.check_run(dataset_cfg, **settings)
+  preflight.check_run(dataset_cfg, paths=paths, **settings)
 
 
 def test_a_good_run_passes(vocabulary, dataset, paths, tmp_path):
   check(vocabulary, dataset(), paths, tmp_path)
-  check(
-    vocabulary,
-    dataset(),
-    paths,
-    tmp_path,
-    target_path=paths["target_orbax"],
-    draft_path=paths["draft_orbax"],
-  )
+  orbax = {name: paths[f"{name}_orbax"] for name in ("target", "draft")}
+  check(vocabulary, dataset(), orbax, tmp_path)
   check(vocabulary, dataset(), paths, tmp_path, model=tiny.plain(vocabulary))
   assert not (tmp_path / "out").exists()
 
@@ -130,26 +122,35 @@ def damaged_index(path: pathlib.Path) -> str:
 @pytest.mark.parametrize(
   ("bad", "message"),
   [
-    (lambda tmp, paths: {"target_path": "nowhere"}, "TARGET_.*not a directory"),
-    (
-      lambda tmp, paths: {"draft_path": empty(tmp / "e")},
-      "DRAFT_.*holds no checkpoint",
-    ),
-    (lambda tmp, paths: {"draft_path": damaged_index(tmp / "d")}, "DRAFT_.*damaged"),
-    (lambda tmp, paths: {"draft_path": paths["target"]}, "DRAFT_.*has shape"),
-    (lambda tmp, paths: {"target_path": paths["draft"]}, "TARGET_.*lacks"),
-    (lambda tmp, paths: {"output_dir": __file__ + "/out"}, "can't be written"),
+    (lambda tmp, paths: {"target": "nowhere"}, "TARGET_.*not a directory"),
+    (lambda tmp, paths: {"draft": empty(tmp / "e")}, "DRAFT_.*holds no checkpoint"),
+    (lambda tmp, paths: {"draft": damaged_index(tmp / "d")}, "DRAFT_.*damaged"),
+    (lambda tmp, paths: {"draft": paths["target"]}, "DRAFT_.*has shape"),
+    (lambda tmp, paths: {"target": paths["draft"]}, "TARGET_.*lacks"),
   ],
 )
 def test_bad_paths_are_refused(vocabulary, dataset, paths, tmp_path, bad, message):
   with pytest.raises(ValueError, match=message):
-    check(vocabulary, dataset(), paths, tmp_path, **bad(tmp_path, paths))
+    check(vocabulary, dataset(), {**paths, **bad(tmp_path, paths)}, tmp_path)
+
+
+def test_a_network_without_a_path_is_named(vocabulary, dataset, paths, tmp_path):
+  alone = {"target": paths["target"]}
+  with pytest.raises(ValueError, match="no path of the network 'draft'"):
+    check(vocabulary, dataset(), alone, tmp_path)
+
+
+def test_an_output_directory_below_a_file_is_refused(
+  vocabulary, dataset, paths, tmp_path
+):
+  with pytest.raises(ValueError, match="can't be written"):
+    check(vocabulary, dataset(), paths, tmp_path, output_dir=__file__ + "/out")
 
 
 def test_a_draft_of_another_vocabulary_is_refused(vocabulary, dataset, paths, tmp_path):
   other = tiny.save_t5x(tmp_path / "other", tiny.config(1, 8, vocab_size=72))
   with pytest.raises(ValueError, match=r"token_embedder.*vocabulary"):
-    check(vocabulary, dataset(), paths, tmp_path, draft_path=other)
+    check(vocabulary, dataset(), {**paths, "draft": other}, tmp_path)
 
 
 def test_an_unknown_task_is_refused_with_the_known_ones(

@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
+from specdec_t5x.decoding.beam_decoder import BeamDecoder
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.drafters.policies import OnlineAlpha
 from specdec_t5x.merge_shards import merge_shards
+from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge import writer
+from tests.t5x_bridge import tiny
 
 NAME = "task-predict_with_aux.jsonl-0000{}-of-00002"
 WHOLE = "task-predict_with_aux.jsonl-00000-of-00001"
@@ -24,15 +32,20 @@ def aux(accepted, tried):
   }
 
 
-def merge(directory, shard, rows, name=NAME, verification="token"):
+class Model:
+  """What of a T5X model the summary is read off."""
+
+  def __init__(self, decoder, sampling=GREEDY):
+    self.decoder, self.sampling = decoder, sampling
+
+
+def merge(directory, shard, rows, name=NAME, model=Model(tiny.decoder())):  # noqa: B008
   chunks = directory / f"tmp{shard}"
   chunks.mkdir()
   name = name.format(shard)
   for i, row in enumerate(rows):
     (chunks / f"{name}-chunk{i:05}").write_text(json.dumps({"aux": row}) + "\n")
-  writer.merge_and_summarize(
-    str(directory), name, str(chunks), 7, verification, {"gamma": 3}
-  )
+  writer.merge_and_summarize(str(directory), name, str(chunks), 7, model)
   return json.loads((directory / "speculation.json").read_text())
 
 
@@ -49,7 +62,7 @@ def test_summary_pools_every_finished_shard(tmp_path):
   low, high = (statistics["alpha_by_counts"][end] for end in ("low", "high"))
   assert low < 0.5 < high
   assert summary["guarantee"] == "EXACT"
-  assert summary["settings"] == {"verification": "token", "gamma": 3}
+  assert summary["sampling"] == {**vars(GREEDY), "kind": "Sampling"}
   assert summary["checkpoint_step"] == 7
   assert {"t5x", "versions", "device"} <= set(summary)
 
@@ -69,16 +82,43 @@ def test_of_two_shards_that_end_at_once_the_last_to_write_counts_both(
   assert not list(tmp_path.glob("*.tmp"))
 
 
-@pytest.mark.parametrize("verification", [*RULES, "beam", None])
-def test_alpha_by_mass_is_that_of_token_and_greedy_verification_alone(
-  tmp_path, verification
-):
-  statistics = merge(tmp_path, 0, [aux(3, 4)], verification=verification)["statistics"]
+DECODERS = {
+  **{rule: tiny.decoder(rule=rule) for rule in RULES},
+  "beam": BeamDecoder(Transformer(tiny.TARGET), Transformer(tiny.DRAFT)),
+  "plain": PlainDecoder(Transformer(tiny.TARGET)),
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_alpha_by_mass_is_that_of_token_and_greedy_verification_alone(tmp_path, name):
+  model = Model(DECODERS[name])
+  statistics = merge(tmp_path, 0, [aux(3, 4)], model=model)["statistics"]
   assert statistics["alpha_by_counts"]["value"] == pytest.approx(3 / 4)
-  if verification in ("token", "greedy"):
+  if name in ("token", "greedy"):
     assert statistics["alpha_by_mass"]["value"] == pytest.approx(3.5 / 4)
   else:
     assert statistics["alpha_by_mass"] is None
+
+
+def test_what_decoded_is_read_off_the_objects(tmp_path):
+  drafter = AdaptiveDraft(Transformer(tiny.DRAFT), 3, OnlineAlpha(0.2, (1.0, 2.0, 3.0)))
+  decoder = SpeculativeDecoder(Transformer(tiny.TARGET), drafter, Lenient(0.5))
+  summary = merge(
+    tmp_path, 0, [aux(3, 4)], model=Model(decoder, Sampling(0.5, top_p=0.9))
+  )
+  assert summary["guarantee"] == "BOUNDED"
+  assert summary["sampling"] == {
+    **{"kind": "Sampling", "temperature": 0.5, "top_k": 0, "top_p": 0.9}
+  }
+  found = summary["decoder"]
+  assert (found["kind"], found["rule"]) == (
+    "SpeculativeDecoder",
+    {"kind": "Lenient", "lenience": 0.5},
+  )
+  assert found["drafter"]["kind"] == "AdaptiveDraft"
+  assert found["drafter"]["gamma"] == 3
+  assert found["drafter"]["policy"]["block_costs"] == [1.0, 2.0, 3.0]
+  assert found["drafter"]["network"]["config"]["emb_dim"] == tiny.DRAFT.emb_dim
 
 
 def test_joined_shards_count_once(tmp_path):
@@ -95,7 +135,9 @@ def test_modes_without_statistics_say_so(tmp_path):
   chunk.parent.mkdir()
   chunk.write_text('{"prediction": "x"}\n')
   name = "task-predict.jsonl-00000-of-00001"
-  writer.merge_and_summarize(str(tmp_path), name, str(chunk.parent), 7, None, {})
+  writer.merge_and_summarize(
+    str(tmp_path), name, str(chunk.parent), 7, Model(DECODERS["plain"])
+  )
   summary = json.loads((tmp_path / "speculation.json").read_text())
   assert summary["statistics"] is None
 

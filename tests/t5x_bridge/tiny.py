@@ -9,14 +9,14 @@ import sentencepiece
 import seqio
 from t5x import checkpoints, models, partitioning, train_state
 
-from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.core.rules import get_rule
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.drafters.registry import get_drafter
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import is_decoder_only, network_for
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.t5x_bridge.model import (
-  PlainEncoderDecoderModel,
-  SpeculativeEncoderDecoderModel,
-)
+from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 
 WORDS = (
   "the",
@@ -71,17 +71,35 @@ def train_vocabulary(directory: pathlib.Path) -> str:
   return str(directory / "tiny.model")
 
 
-def speculative(vocabulary, sampling=None, target=TARGET, draft=DRAFT, **kwargs):
-  settings = {"gamma": 3, "sampling": sampling or Sampling(0.0), **kwargs}
-  return SpeculativeEncoderDecoderModel(
-    Transformer(target), Transformer(draft), vocabulary, vocabulary, **settings
-  )
+def decoder(
+  target=TARGET, draft=DRAFT, drafter="draft_model", rule="token", gamma=3, **words
+):
+  """Returns the decoder of networks and of parts, by name or as they are."""
+  network = draft and network_for(draft)
+  drafter = get_drafter(drafter, network, gamma, **words)
+  return SpeculativeDecoder(network_for(target), drafter, get_rule(rule))
 
 
-def plain(vocabulary, sampling=None, **kwargs):
-  return PlainEncoderDecoderModel(
-    Transformer(TARGET), vocabulary, vocabulary, sampling or Sampling(0.0), **kwargs
-  )
+def model(decoder, vocabulary, sampling=GREEDY, **kwargs):
+  return EncoderDecoderModel(decoder, vocabulary, vocabulary, sampling, **kwargs)
+
+
+_OF_THE_MODEL = ("seed", "default_decoder_params")
+
+
+def split_settings(settings, names=_OF_THE_MODEL):
+  """Returns a decoder's settings, and those of a model that go by these names."""
+  of_model = {name: settings[name] for name in names if name in settings}
+  return {n: x for n, x in settings.items() if n not in of_model}, of_model
+
+
+def speculative(vocabulary, sampling=GREEDY, **settings):
+  of_decoder, of_model = split_settings(settings)
+  return model(decoder(**of_decoder), vocabulary, sampling, **of_model)
+
+
+def plain(vocabulary, sampling=GREEDY, **kwargs):
+  return model(PlainDecoder(Transformer(TARGET)), vocabulary, sampling, **kwargs)
 
 
 def variables(model, seed=0):
@@ -89,8 +107,8 @@ def variables(model, seed=0):
 
   The padding token's logit is always 0, so that greedy never says it.
   """
-  networks = (model.pair.target, model.pair.draft) if hasattr(model, "pair") else ()
-  made = model.module, networks, seed
+  networks = model.decoder.networks if hasattr(model, "decoder") else {}
+  made = model.module, tuple(networks.items()), seed
   if made not in _variables:
     with jax.ensure_compile_time_eval():  # Who is being traced gets arrays, too.
       _variables[made] = _make_variables(model, seed)

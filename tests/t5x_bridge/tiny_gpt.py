@@ -1,12 +1,10 @@
 """A tiny random decoder-only pair; `tiny` saves its checkpoints, too."""
 
-from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.network.config import GptConfig
 from specdec_t5x.network.gpt import GptTransformer
-from specdec_t5x.t5x_bridge.decoder_only import (
-  PlainDecoderOnlyModel,
-  SpeculativeDecoderOnlyModel,
-)
+from specdec_t5x.t5x_bridge.decoder_only import DecoderOnlyModel
 from tests.t5x_bridge import tiny
 
 LENGTHS = {"inputs": 6, "targets": 10}
@@ -27,17 +25,24 @@ def config(layers, width, vocab_size=tiny.VOCAB_SIZE):
 TARGET, DRAFT = config(2, 16), config(1, 8)
 
 
-def speculative(vocabulary, sampling=None, target=TARGET, draft=DRAFT, **kwargs):
-  networks = GptTransformer(target), draft and GptTransformer(draft)
-  settings = {"gamma": 3, "task_feature_lengths": LENGTHS, **kwargs}
-  sampling = sampling or Sampling(0.0)
-  return SpeculativeDecoderOnlyModel(
-    *networks, vocabulary, sampling=sampling, **settings
-  )
+_OF_THE_MODEL = (
+  "default_decoder_params",
+  "inputs_bidirectional_attention",
+  "task_feature_lengths",
+)
 
 
-def plain(vocabulary, sampling=None, **kwargs):
-  settings = {"task_feature_lengths": LENGTHS, **kwargs}
-  return PlainDecoderOnlyModel(
-    GptTransformer(TARGET), vocabulary, sampling or Sampling(0.0), **settings
+def speculative(vocabulary, sampling=GREEDY, target=TARGET, draft=DRAFT, **settings):
+  of_decoder, of_model = tiny.split_settings(settings, _OF_THE_MODEL)
+  decoder = tiny.decoder(target, draft, **of_decoder)
+  return model(decoder, vocabulary, sampling, **of_model)
+
+
+def plain(vocabulary, sampling=GREEDY):
+  return model(PlainDecoder(GptTransformer(TARGET)), vocabulary, sampling)
+
+
+def model(decoder, vocabulary, sampling, task_feature_lengths=LENGTHS, **kwargs):
+  return DecoderOnlyModel(
+    decoder, vocabulary, sampling, task_feature_lengths=task_feature_lengths, **kwargs
   )

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec_t5x.core import tree
+from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.network.ngram import NgramConfig, NgramTable, context_hash
 from specdec_t5x.training.ngrams import estimate
 from tests import networks
@@ -89,6 +91,38 @@ def test_blocks_after_rollbacks_and_ragged_rows_give_the_law_of_the_whole():
   np.testing.assert_allclose(np.exp(logits[0]), expected[0, 2:4], rtol=1e-6)
   np.testing.assert_allclose(np.exp(logits[1]), expected[1, 1:3], rtol=1e-6)
   np.testing.assert_array_equal(cache.index, [4, 3])
+
+
+def test_nodes_of_a_tree_have_the_laws_of_their_paths():
+  """The tree is drafted level by level, from two rows that know 2 and 1 tokens."""
+  table, params = estimate(TEXTS, SIZE, 4, 4)
+  known = jnp.array([[0, 2], [0, 6]])
+  drafted = np.array([[3, 5, 2, 4, 2], [2, 3, 4, 3, 5]])
+  shape = tree.Tree((0, 0, 1, 1, 2))
+  extend, cache = networks.start(table, params, jnp.ones((2, 3), jnp.int32), 9)
+  _, _, cache = extend(cache, known)
+  cache = cache.at(jnp.array([2, 1]))
+  lengths, found = cache.index, []
+  for level in (np.array([1, 2]), np.array([3, 4, 5])):
+    last = level[-1] + 1
+    positions = lengths[:, None] + shape.depths[1:last] - 1
+    sees = np.broadcast_to(shape.sees[level, 1:last], (2, level.size, last - 1))
+    logits, _, cache = extend(cache, drafted[:, level - 1], positions, sees)
+    found.append(np.exp(logits))
+  found = np.concatenate(found, axis=1)
+  for row, node in np.ndindex(2, shape.size):
+    path = np.flatnonzero(shape.sees[node + 1, 1:])
+    tokens = [*known[row, : lengths[row]].tolist(), *drafted[row, path].tolist()]
+    expected = oracle(TEXTS, 4, 4, tuple(tokens))
+    np.testing.assert_allclose(found[row, node], expected, atol=1e-6)
+
+
+def test_longer_contexts_than_are_looked_up_are_parameters_too():
+  _, params = estimate(TEXTS, SIZE, 4, 4)
+  sizes = tuple(params[f"contexts_{i}"]["hashes"].size for i in range(3))
+  bigrams = NgramTable(NgramConfig(SIZE, sizes, 4, order=2))
+  made = jax.eval_shape(lambda: initial_variables(bigrams, jax.random.key(0)))
+  assert jax.tree.structure(made["params"]) == jax.tree.structure(params)
 
 
 def test_prompts_are_part_of_the_context():

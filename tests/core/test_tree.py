@@ -1,0 +1,84 @@
+"""The relations of a tree's nodes, beside walks along its parents in Python."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core.tree import Tree, chain, delayed
+from tests.exactness.trees import canonical
+
+EVERY_TREE = [Tree(parents) for size in range(1, 6) for parents in canonical(size)]
+
+
+def line(tree, node):
+  """The nodes from the root to `node`."""
+  return [*line(tree, tree.parents[node - 1]), node] if node else [0]
+
+
+def leaves_first(tree, top=0):
+  below = [n for n, parent in enumerate(tree.parents, 1) if parent == top]
+  return [*(x for child in below for x in leaves_first(tree, child)), top]
+
+
+@pytest.mark.parametrize("tree", [*EVERY_TREE, delayed(2, 3, 5)], ids=str)
+def test_relations_are_those_of_the_parents(tree):
+  nodes = range(tree.size + 1)
+  sees = [[other in line(tree, node) for other in nodes] for node in nodes]
+  np.testing.assert_array_equal(tree.sees, sees)
+  np.testing.assert_array_equal(tree.depths, [len(line(tree, n)) - 1 for n in nodes])
+  assert tree.depth == max(tree.depths)
+  assert tree.post_order.tolist() == leaves_first(tree)
+
+
+@pytest.mark.parametrize(
+  "tree", [chain(3), delayed(2, 3, 5), Tree((0, 0, 1, 2, 2, 4))], ids=str
+)
+def test_paths_are_those_of_the_parents(tree):
+  nodes = jnp.arange(tree.size + 1)
+  paths = tree.path(nodes)
+  for node in nodes.tolist():
+    path = line(tree, node)
+    assert paths[node, : len(path)].tolist() == path
+  np.testing.assert_array_equal(tree.depth_of(nodes), tree.depths)
+  np.testing.assert_array_equal(tree.of_parents(nodes[None])[0], tree.parents)
+
+
+@pytest.mark.parametrize("size", range(1, 6))
+def test_a_tree_for_each_row_has_each_tree_s_relations(size):
+  trees = [tree for tree in EVERY_TREE if tree.size == size]
+  rows = Tree(jnp.array([tree.parents for tree in trees]))
+  assert not rows.is_static
+  assert rows.size == rows.depth == size
+  nodes = jnp.arange(len(trees)) % (size + 1)
+  relations = jax.jit(
+    lambda rows: (
+      *(rows.sees, rows.depths, rows.post_order),
+      *(rows.path(nodes), rows.depth_of(nodes), rows.of_parents(rows.depths)),
+    )
+  )
+  found = [np.asarray(x) for x in relations(rows)]
+  for row, tree in enumerate(trees):
+    node = int(nodes[row])
+    sees, depths, order, path, depth, above = (x[row] for x in found)
+    np.testing.assert_array_equal(sees, tree.sees)
+    np.testing.assert_array_equal(depths, tree.depths)
+    np.testing.assert_array_equal(order, tree.post_order)
+    assert path[: depth + 1].tolist() == line(tree, node)
+    assert depth == tree.depths[node]
+    np.testing.assert_array_equal(above, tree.depths[list(tree.parents)])
+
+
+def test_chains_and_delayed_trees_by_hand():
+  assert chain(3).parents == (0, 1, 2)
+  assert chain(3).is_chain
+  assert delayed(0, 2, 2).parents == (0, 0, 1, 2)
+  assert delayed(1, 2, 3).parents == (0, 1, 1, 2, 3)
+  assert delayed(0, 1, 4) == delayed(4, 3, 4) == chain(4)
+  assert not delayed(0, 2, 1).is_chain
+
+
+@pytest.mark.parametrize("parents", [(1,), (0, 2), (0, 1, 0), (-1,), (0, 0, 3)])
+def test_what_is_no_tree_is_refused(parents):
+  with pytest.raises(ValueError, match="must be nodes that come earlier"):
+    Tree(parents)

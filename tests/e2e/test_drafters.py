@@ -1,0 +1,130 @@
+"""Ways to draft and to verify, set in gin: the target's own outputs, and what ran."""
+
+import pytest
+
+from specdec_t5x import train
+from tests.e2e import runs
+
+EXAMPLE = "examples/write_a_drafter.gin"
+# Gin files, bindings, and the kind of drafter that then runs.
+WAYS = {
+  "copy": (["drafters/copy"], {"COPY_MATCH": 1}, "Copy"),
+  "tree": (["drafters/tree"], {"STEM": 1, "SIBLINGS": "likeliest"}, "TreeDraft"),
+  "candidates": ([], {"NUM_CANDIDATES": 2, "VERIFICATION": "kseq"}, "TreeDraft"),
+  "confidence": (["policies/confidence"], {"CONFIDENCE": 0.3}, "AdaptiveDraft"),
+  "ngram": (["drafters/ngram"], {"NGRAM_ORDER": 2}, "DraftModel"),
+  "ngram by name": ([], {"DRAFTER": "ngram"}, "DraftModel"),
+  "ngram in a tree": (["drafters/ngram", "drafters/tree"], {}, "TreeDraft"),
+  "ngram candidates": (
+    ["drafters/ngram"],
+    {"NUM_CANDIDATES": 2, "VERIFICATION": "recursive"},
+    "TreeDraft",
+  ),
+}
+
+
+@pytest.fixture(scope="module")
+def table(pair, tmp_path_factory):
+  """The checkpoint of a table of n-grams."""
+  root, output = pair[0].parent, tmp_path_factory.mktemp("table")
+  bindings = {
+    "TARGETS": str(root / "text.en"),
+    "VOCABULARY_PATH": str(root / "tiny.model"),
+    "VOCAB_SIZE": 64,
+    "OUTPUT_DIR": str(output),
+  }
+  settings = [f"{name} = {x!r}" for name, x in bindings.items()]
+  train.run("ngrams", ["configs/train/ngrams.gin"], settings)
+  return str(output / "checkpoint_0")
+
+
+@pytest.fixture
+def drafted(pair, tmp_path):
+  """Runs the pair with more gin files; returns the outputs and what the run records."""
+
+  def run(*gin_files, draft=pair[1], **bindings):
+    printed = runs.completed(
+      *("configs/spec_ende.gin", pair[0], *gin_files),
+      INFER_OUTPUT_DIR=str(tmp_path / "out"),
+      GAMMA=3,
+      **{"DRAFT_CHECKPOINT_PATH": draft} if draft else {},
+      **bindings,
+    )
+    return runs.tokens(tmp_path / "out"), runs.summary(tmp_path / "out"), printed
+
+  return run
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_to_draft_gives_the_target_s_own_outputs(
+  way, drafted, table, pair, speculative
+):
+  files, bindings, kind = WAYS[way]
+  draft = {"ngram": table, "copy": None}.get(way.split()[0], pair[1])
+  files = [f"configs/{name}.gin" for name in files]
+  tokens, summary, _ = drafted(*files, draft=draft, **bindings)
+  assert tokens == runs.tokens(speculative)
+  drafter = summary["decoder"]["drafter"]
+  assert drafter["kind"] == kind
+  network = drafter.get("network", {"kind": None})["kind"]
+  assert (network == "NgramTable") == (draft == table)
+  assert summary["guarantee"] == "EXACT"
+
+
+def test_a_table_of_n_grams_drafts_and_gin_sets_the_policy_of_gamma(
+  drafted, table, speculative
+):
+  costs = {"DRAFT_COST": 0.01, "BLOCK_COSTS": [1.0, 1.4, 2.2]}
+  tokens, summary, _ = drafted(
+    "configs/policies/online.gin", draft=table, DRAFTER="ngram", **costs
+  )
+  assert tokens == runs.tokens(speculative)
+  drafter = summary["decoder"]["drafter"]
+  assert (drafter["kind"], drafter["policy"]["kind"]) == (
+    "AdaptiveDraft",
+    "OnlineAlpha",
+  )
+  assert {n: drafter["policy"][n.lower()] for n in costs} == costs
+
+
+def test_a_tree_samples(drafted):
+  _, summary, _ = drafted("configs/drafters/tree.gin", TEMPERATURE=1.0, STEM=1)
+  decoder = summary["decoder"]
+  assert decoder["rule"] == {"kind": "Traversal"}
+  assert decoder["drafter"]["siblings"] == "distinct"
+  assert decoder["drafter"]["tree"]["parents"] == [0, 1, 1, 2, 3]
+  assert summary["statistics"]["accepted"] > 0
+
+
+def test_a_beam_finds_the_hypotheses_of_its_baseline(drafted, pair, tmp_path):
+  beam = {"BEAM_SIZE": 2, "BEAM_ALPHA": 0.3}
+  tokens, summary, _ = drafted("configs/runs/beam.gin", DRAFT_BEAM_SIZE=4, **beam)
+  decoder = summary["decoder"]
+  assert (decoder["kind"], decoder["gamma"], decoder["alpha"]) == (
+    "BeamDecoder",
+    3,
+    0.3,
+  )
+  assert summary["guarantee"] == "GREEDY_EXACT"
+  runs.completed(
+    *("configs/baseline_ende.gin", pair[0], "configs/runs/beam_baseline.gin"),
+    INFER_OUTPUT_DIR=str(tmp_path / "plain"),
+    **beam,
+  )
+  assert runs.tokens(tmp_path / "plain") == tokens
+  assert runs.summary(tmp_path / "plain")["decoder"]["draft"] is None
+
+
+def test_a_drafter_of_one_s_own_needs_none_of_our_files(drafted, speculative):
+  tokens, summary, _ = drafted(EXAMPLE, draft=None)
+  assert tokens == runs.tokens(speculative)
+  assert summary["decoder"]["drafter"] == {"kind": "Echo", "gamma": 3}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_rule_of_one_s_own_needs_none_of_our_files(drafted, temperature):
+  rule = "examples/write_a_rule.gin"
+  _, summary, printed = drafted(rule, TEMPERATURE=temperature)
+  assert printed.startswith("LOSSY: this run keeps nothing of the target's")
+  assert summary["decoder"]["rule"] == {"kind": "Plausible", "share": 0.3}
+  assert summary["statistics"]["alpha_by_mass"] is None

@@ -1,0 +1,120 @@
+"""Exactness on trees: all of up to five drafted nodes, over a vocabulary of three."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.tree import Tree, delayed
+from specdec_t5x.core.types import Proposal
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.decoding.step import step
+from specdec_t5x.drafters.tree_draft import SIBLINGS, TreeDraft
+from tests.exactness import tree_steps, trees
+from tests.exactness.test_loop import (
+  SMALL_DRAFT,
+  SMALL_TARGET,
+  assert_the_loop_is_exact,
+  name_of,
+)
+from tests.hash_model import HashModel, speculation
+
+EVERY_TREE = [
+  parents for size in range(1, tree_steps.MOST + 1) for parents in trees.canonical(size)
+]
+# rule, siblings, sampling.
+KINDS = [
+  ("greedy", "likeliest", GREEDY),
+  ("kseq", "independent", Sampling()),
+  *(("recursive", kind, Sampling()) for kind in SIBLINGS),
+  *(("traversal", kind, Sampling()) for kind in SIBLINGS),
+]
+
+
+def test_there_are_as_many_trees_as_catalan_says():
+  sizes = [len(parents) for parents in EVERY_TREE]
+  assert [sizes.count(size) for size in range(1, 6)] == [1, 2, 5, 14, 42]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind[0]}-{kind[1]}")
+def test_the_law_of_outputs_is_the_target_s_on_every_tree(kind):
+  tree_steps.assert_exact_on(EVERY_TREE, *kind)
+
+
+# ---- The library's own drafter of trees. ----
+
+DRAFTED = [
+  (SMALL_TARGET, SMALL_DRAFT, rule, tree, room, siblings)
+  for rule, tree, room in [
+    ("traversal", delayed(1, 2, 2), 4),
+    ("recursive", Tree((0, 0, 2)), 4),
+  ]
+  for siblings in SIBLINGS
+]
+
+
+@pytest.mark.parametrize("setting", DRAFTED, ids=name_of)
+def test_drafted_trees_keep_the_target_s_law(setting):
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+def test_drafted_trees_keep_the_greedy_output():
+  assert_the_loop_is_exact(DRAFTED[0], GREEDY)
+
+
+@pytest.mark.parametrize("siblings", SIBLINGS)
+def test_both_caches_hold_the_accepted_path(siblings):
+  """Entries that moved anywhere else, or did not, would be other tokens."""
+  models = [HashModel(seed, vocab_size=3, eos_bias=-30.0) for seed in (3, 4)]
+  drafter = TreeDraft(models[1], Tree((0, 0, 1, 2, 2, 4)), siblings)
+  keys = row_keys(jax.random.key(0), 64)
+  known = models[0], drafter, RULES["traversal"], Sampling(), keys, 24
+  spec, state = speculation(*known)
+  one, accepted = jax.jit(functools.partial(step, spec)), set()
+  while not state.ended.all():
+    state, info = one(state)
+    accepted |= set(info.accepted.tolist())
+    # The target lacks the last known token, the draft the last two.
+    for cache, lacks in ((state.target_cache, 1), (state.drafter_state, 2)):
+      held = np.asarray(cache.tokens)
+      sequences = np.asarray(state.sequences)[:, : held.shape[1]]
+      is_known = np.arange(held.shape[1]) < state.lengths[:, None] - lacks
+      live = is_known & ~state.ended[:, None]
+      np.testing.assert_array_equal(held[live], sequences[live])
+  assert accepted == {0, 1, 2, 3}
+
+
+# ---- What is the same on a chain. ----
+
+
+@pytest.mark.parametrize("is_certain", [False, True], ids=["drawn", "certain"])
+@pytest.mark.parametrize(
+  ("of_trees", "of_chains"),
+  [("traversal", "block"), ("recursive", "token"), ("kseq", "token")],
+)
+def test_on_a_chain_it_is_the_rule_of_chains_draw_for_draw(
+  of_trees, of_chains, is_certain
+):
+  rng, rows, gamma, size = np.random.default_rng(0), 4000, 5, 4
+  # Some tokens have no mass, some laws are equal.
+  p, q = rng.dirichlet(np.full(size, 0.4), (2, rows, gamma + 1)).astype(np.float32)
+  p, q = (np.where(x > 0.02, x, 0) for x in (p, q))
+  p, q = (x / x.sum(-1, keepdims=True) for x in (p, q))
+  q = np.where(rng.random((rows, gamma + 1, 1)) < 0.2, p, q)[:, :-1]
+  draws = rng.random((rows, gamma, 1))
+  tokens = jnp.asarray((np.cumsum(q, -1) <= draws).sum(-1).clip(0, size - 1))
+  laws = None if is_certain else jnp.asarray(q)
+  num_valid = jnp.asarray(rng.integers(0, gamma + 1, rows))
+  proposal = Proposal.chain(tokens, laws, num_valid)
+  uniforms = jnp.asarray(rng.random((rows, gamma + 1, 1)), jnp.float32)
+  one, other = (
+    jax.jit(RULES[name].verify)(jnp.asarray(p), proposal, uniforms)
+    for name in (of_trees, of_chains)
+  )
+  np.testing.assert_array_equal(one.last, other.last)
+  np.testing.assert_array_equal(one.next_token, other.next_token)
+  assert np.unique(one.last).tolist() == list(range(gamma + 1))

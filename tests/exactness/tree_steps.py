@@ -1,0 +1,206 @@
+"""One compiled step of the loop, driven along every path of `trees` on every tree.
+
+A drafter whose proposals are data gives each row of one program a path of its own: a
+tree, tokens on it, and uniforms that lead to one outcome of every decision. One step
+follows each prefix that there is; the laws of whole outputs are those of the Markov
+chain of prefixes.
+"""
+
+import dataclasses
+import functools
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core.distributions import LEVELS, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.tree import Tree
+from specdec_t5x.core.types import Proposal
+from specdec_t5x.decoding import step
+from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.state import DecodeState, row_keys
+from tests.exactness import trees
+from tests.exactness.driving import LARGEST, MARGIN, difference
+from tests.exactness.enumeration import Setting, absorb, target_law
+from tests.hash_model import HashModel, TokenCache, speculation
+
+TARGET, DRAFT = (HashModel(seed, vocab_size=3) for seed in (3, 4))
+MOST, ROOM, CHUNK = 5, 6, 1 << 13
+
+
+@dataclasses.dataclass(frozen=True)
+class Given(Drafter):
+  """Proposes what its state is; each row has a tree of its own."""
+
+  @property
+  def tree(self):
+    return Tree((0,) * MOST)
+
+  def propose(self, context, state, uniforms):
+    return state.drafter_state, state.drafter_state
+
+
+@flax.struct.dataclass
+class OneStep(DecodeState):
+  """A state whose room and tests' uniforms are prescribed, [B] and [B, N]."""
+
+  rooms: jax.Array = None
+  prescribed: jax.Array = None
+
+  def uniforms(self, count):
+    draws = jnp.pad(self.prescribed, ((0, 0), (count - MOST - 1, 0)))
+    return jnp.broadcast_to(draws[..., None], (*draws.shape, LEVELS))
+
+  def room(self, max_length):
+    return self.rooms
+
+
+def prefixes_of(max_length):
+  """Every output that has not ended, up to the last place."""
+  prefixes = [()]
+  for prefix in prefixes:
+    if len(prefix) < max_length - 1:
+      prefixes += [(*prefix, x) for x in range(3) if x != trees.EOS]
+  return prefixes
+
+
+def room_of(parents):
+  """For the deepest node, and for a second draft where trees are flat."""
+  return max(max(trees.depths_of(parents)) + 1, 3)
+
+
+@functools.cache
+def paths_of(rule, siblings, sampling, parents):
+  """All paths of one iteration after every prefix."""
+  room = room_of(parents)
+  known = TARGET, DRAFT, sampling, parents, prefixes_of(room), room
+  return trees.Paths(*known).draft(siblings).judged(trees.JUDGES[rule])
+
+
+def rows_of(paths, parents, rng):
+  """The paths as rows of what the program reads, padded to the largest tree."""
+  prefixes, size = prefixes_of(room_of(parents)), len(parents)
+  known = np.zeros((len(prefixes), ROOM), int)
+  for row, prefix in zip(known, prefixes, strict=True):
+    row[1 : 1 + len(prefix)] = prefix
+  margin = MARGIN / paths.reached
+  low, high = paths.low + margin, paths.high - margin
+  edges = np.where(rng.random(low.shape) < 0.5, low, high)
+  middle = np.minimum((paths.low + paths.high) / 2, LARGEST)
+  draws = np.where(low < high, edges, middle)
+  pad = lambda x, **how: np.pad(
+    x, ((0, 0), (0, MOST - size)) + ((0, 0),) * (x.ndim - 2), **how
+  )
+  return {
+    "known": known[paths.prefix],
+    "lengths": 1 + paths.place,
+    "rooms": paths.room,
+    "parents": np.tile(pad(np.array([parents]), mode="edge"), (len(draws), 1)),
+    "tokens": pad(paths.tokens[:, 1:], constant_values=trees.GARBAGE),
+    "laws": pad(paths.laws[:, 1:].astype(np.float32), constant_values=0.7),
+    # The loop itself drops what has no room, or follows an end.
+    "is_valid": pad(paths.has_token[:, 1:]),
+    "draws": np.float32(np.concatenate([pad(draws[:, :-1]), draws[:, -1:]], 1)),
+  }
+
+
+def program(rule, siblings, sampling):
+  """One step after what rows say: sequences, their lengths and whether they ended."""
+  keys = row_keys(jax.random.key(0), CHUNK)
+  known = TARGET, Given(), RULES[rule], sampling, keys, ROOM
+  certain = siblings == "likeliest"
+
+  def run(rows):
+    spec, start = speculation(*known)
+    tree, laws = Tree(rows["parents"]), None if certain else rows["laws"]
+    slots = start.target_cache.tokens.shape[1]
+    is_committed = jnp.arange(ROOM) < rows["lengths"][:, None] - 1
+    committed = jnp.where(is_committed, rows["known"], 3)
+    committed = jnp.pad(committed, ((0, 0), (0, slots - ROOM)), constant_values=3)
+    state = {
+      **vars(start),
+      "sequences": start.sequences.at[:, :ROOM].set(rows["known"]),
+      "lengths": rows["lengths"],
+      "target_cache": TokenCache(rows["lengths"] - 1, committed),
+      "drafter_state": Proposal(rows["tokens"], laws, rows["is_valid"], tree),
+    }
+    draws = {"rooms": rows["rooms"], "prescribed": rows["draws"]}
+    state, _ = step.step(spec, OneStep(**state, **draws))
+    is_kept = jnp.arange(slots) < state.lengths[:, None] - 1
+    kept = state.target_cache.tokens == state.sequences[:, :slots]
+    return {
+      "sequences": state.sequences[:, : ROOM + 1],
+      "lengths": state.lengths,
+      "ended": state.ended,
+      "cache_is_right": jnp.where(is_kept, kept, True).all(axis=1),
+    }
+
+  return jax.jit(run)
+
+
+def run_all(run, rows):
+  """Runs a program over all rows, a chunk at a time."""
+  count, found = len(rows["lengths"]), []
+  for first in range(0, count, CHUNK):
+    at = np.minimum(np.arange(first, first + CHUNK), count - 1)
+    found.append(jax.tree.map(np.asarray, run({n: x[at] for n, x in rows.items()})))
+  return {n: np.concatenate([f[n] for f in found])[:count] for n in found[0]}
+
+
+def law_of(parents, paths, after):
+  """The law of whole outputs, each step's by its paths' probabilities."""
+  room = room_of(parents)
+  setting = Setting(TARGET.law(Sampling()), None, None, parents, room)
+  prefixes, steps = prefixes_of(room), {}
+  keys = np.concatenate([paths.prefix[:, None], after], axis=1)
+  found, of = np.unique(keys, axis=0, return_inverse=True)
+  masses = np.bincount(of.ravel(), weights=paths.probability)
+  for (prefix, length, *tokens), mass in zip(found.tolist(), masses, strict=True):
+    output = tuple(tokens[1:length])
+    steps.setdefault(prefixes[prefix], []).append((output, mass))
+  return absorb(setting, lambda prefix: steps.get(prefix, []))
+
+
+def expected_after(paths, parents):
+  """What the oracle's paths come to: lengths and sequences."""
+  prefixes = prefixes_of(room_of(parents))
+  accepted, depth = paths.accepted()
+  rows = np.zeros((len(depth), 2 * ROOM + 2), int)
+  for number, prefix in enumerate(prefixes):
+    mine, size = paths.prefix == number, len(prefix)
+    new = accepted[mine]
+    new[np.arange(len(new)), depth[mine]] = paths.next_token[mine]
+    lengths = np.where(
+      (new == trees.EOS).any(1), (new == trees.EOS).argmax(1), depth[mine]
+    )
+    new[np.arange(new.shape[1]) > lengths[:, None]] = 0
+    rows[mine, 0] = size + 2 + lengths
+    rows[mine, 2 : 2 + size] = prefix
+    rows[mine, 2 + size : 2 + size + new.shape[1]] = new
+  return rows[:, : ROOM + 2]
+
+
+def assert_exact_on(every_tree, rule, siblings, sampling):
+  rng, parts, expected = np.random.default_rng(0), [], {}
+  for parents in every_tree:
+    paths = paths_of(rule, siblings, sampling, parents)
+    setting = Setting(TARGET.law(sampling), None, None, parents, room_of(parents))
+    expected[parents] = target_law(setting)
+    own = law_of(parents, paths, expected_after(paths, parents))
+    assert difference(own, expected[parents]) < 1e-9
+    parts.append(rows_of(paths, parents, rng))
+  rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+  found = run_all(program(rule, siblings, sampling), rows)
+  assert found["cache_is_right"].all()
+  after = np.concatenate([found["lengths"][:, None], found["sequences"]], axis=1)
+  is_full = found["lengths"] == rows["lengths"] + rows["rooms"]
+  last = found["sequences"][np.arange(len(after)), found["lengths"] - 1]
+  np.testing.assert_array_equal(found["ended"], is_full | (last == trees.EOS))
+  ends = np.cumsum([len(part["lengths"]) for part in parts])
+  for parents, after_tree in zip(every_tree, np.split(after, ends[:-1]), strict=True):
+    law = law_of(parents, paths_of(rule, siblings, sampling, parents), after_tree)
+    assert sum(law.values()) == pytest.approx(1, abs=1e-9)
+    assert difference(law, expected[parents]) < 1e-6

@@ -1,0 +1,282 @@
+"""Every path of an iteration on a tree, side by side: the oracle of trees.
+
+`oracles` follows one path at a time, slow where trees have thousands. Here each row of
+an array is a path, and a decision splits the rows by its outcomes. Float64 NumPy, on
+the laws of table models; nothing is shared with the library.
+
+Shapes: R paths, G drafted nodes, N = G + 1 nodes, V vocabulary.
+"""
+
+import itertools
+
+import numpy as np
+
+from specdec_t5x.core.distributions import Sampling
+from tests.exactness.enumeration import BRANCHES
+from tests.exactness.laws import adjusted
+from tests.hash_model import MODULUS, place_weights
+
+EOS, GARBAGE, LEAST = 1, 2, 1e-13
+
+
+def canonical(size):
+  """All trees of `size` drafted nodes: parents that come earlier and never fall."""
+  choices = itertools.product(*(range(node) for node in range(1, size + 1)))
+  return [parents for parents in choices if list(parents) == sorted(parents)]
+
+
+def depths_of(parents):
+  """How far each node is from the root."""
+  depths = [0]
+  for parent in parents:
+    depths.append(depths[parent] + 1)
+  return depths
+
+
+class Paths:
+  """Drafts on one tree after some prefixes, and what becomes of them.
+
+  Every array attribute has a row a path; the decisions are the G tests and the token
+  that is drawn at last.
+
+  Attributes:
+    prefix: the number of the prefix that a path goes on from.
+    place: of the last known token, the start token's being 0.
+    room: how many tokens still fit.
+    tokens: [R, N], the root's is none of the draft's.
+    counts: [R, N], which nodes count.
+    has_token: [R, N], which nodes have a token, were there room for it.
+    laws: q of each node, [R, N, V].
+    sums: [R, N], of each node's path, as the table models hash it.
+    spelt: [R, N], each node's path as a number.
+    probability: of the path.
+    low: of each decision's cell, [R, N].
+    high: of it, too.
+    reached: the probability that the path came to it.
+  """
+
+  def __init__(self, target, draft, sampling, parents, prefixes, max_length):
+    assert target.vocab_size <= BRANCHES
+    self._parents, self._depths = parents, depths_of(parents)
+    laws = lambda model, sampling: np.stack(
+      [adjusted(logits, sampling) for logits in model.table]
+    )
+    # Where tokens are certain, the likeliest are those at temperature 1.
+    self._p, self._q = laws(target, sampling), laws(draft, Sampling())
+    rows, nodes, size = len(prefixes), len(parents) + 1, target.vocab_size
+    self.prefix = np.arange(rows)
+    self.room = max_length - np.array([len(prefix) for prefix in prefixes])
+    self.tokens = np.full((rows, nodes), GARBAGE)
+    self.counts = np.zeros((rows, nodes), bool)
+    self.counts[:, 0] = True
+    self.has_token = np.ones((rows, nodes), bool)
+    self.laws = np.full((rows, nodes, size), 0.7)
+    self.sums, self.spelt = np.zeros((2, rows, nodes), int)
+    self._weights = place_weights(64)
+    for row, prefix in enumerate(prefixes):
+      known = np.array([0, *prefix]) + 1
+      self.sums[row, 0] = known @ self._weights[: known.size]
+    self.place = max_length - self.room
+    self.probability = np.ones(rows)
+    self.low, self.reached = np.zeros((rows, nodes)), np.ones((rows, nodes))
+    self.high = np.ones((rows, nodes))
+
+  def nodes(self):
+    """Returns the drafted nodes with their parents."""
+    return enumerate(self._parents, 1)
+
+  def p(self, node):
+    """Returns the target's law after a node, or after one of each path, [R, V]."""
+    return self._p[_at(self.sums, node) % MODULUS]
+
+  def split(self, chances, counts, decision=None):
+    """Splits the paths by the outcomes of a decision, where it counts.
+
+    Returns:
+      Each path's outcome, 0 where it does not count, and whether it does.
+    """
+    possible = chances > LEAST
+    possible[~counts] = np.arange(chances.shape[1]) == 0
+    of, outcome = np.nonzero(possible)
+    for name, value in vars(self).items():
+      if not name.startswith("_"):
+        setattr(self, name, value[of])
+    counts, rows = counts[of], np.arange(of.size)
+    edges = np.pad(np.cumsum(chances, axis=1), ((0, 0), (1, 0)))[of]
+    if decision is not None:
+      self.low[:, decision] = np.where(counts, edges[rows, outcome], 0)
+      self.high[:, decision] = np.where(counts, edges[rows, outcome + 1], 1)
+      self.reached[:, decision] = self.probability
+    self.probability *= np.where(counts, chances[of, outcome], 1)
+    return outcome, counts
+
+  def flip(self, node, chance, counts):
+    """Returns where the test of a node counts and is passed, and where it fails."""
+    chances = np.stack([chance, 1 - chance], axis=1)
+    outcome, counts = self.split(chances, counts, node - 1)
+    return counts & (outcome == 0), counts & (outcome == 1)
+
+  def draft(self, siblings):
+    """Draws every node."""
+    for node, parent in self.nodes():
+      law = self._q[self.sums[:, parent] % MODULUS].copy()
+      for before in range(1, node) if siblings != "independent" else ():
+        if self._parents[before - 1] == parent:
+          law[self.counts[:, before], self.tokens[self.counts[:, before], before]] = 0
+      if siblings == "likeliest":
+        law = np.eye(law.shape[1])[law.argmax(axis=1)] * law.any(axis=1)[:, None]
+      mass = law.sum(axis=1)
+      self.has_token[:, node] = (mass > 0) & self.has_token[:, parent]
+      counts = self.counts[:, parent] & (mass > 0)
+      counts &= (self._depths[node] < self.room) & (
+        (parent == 0) | (self.tokens[:, parent] != EOS)
+      )
+      law = law / np.where(mass > 0, mass, 1)[:, None]
+      self.laws[:, node] = np.where(counts[:, None], law, self.laws[:, node])
+      token, counts = self.split(law, counts)
+      self.counts[:, node] = counts
+      self.tokens[:, node] = np.where(counts, token, GARBAGE)
+      weight = self._weights[self.place + self._depths[node]]
+      self.sums[:, node] = self.sums[:, parent] + (token + 1) * weight
+      self.spelt[:, node] = self.spelt[:, parent] * (law.shape[1] + 1) + token + 1
+    return self
+
+  def judged(self, judge):
+    """Lets a rule decide, and draws the next token from the law that it leaves."""
+    law = judge(self)
+    everywhere = np.ones(len(law), bool)
+    self.next_token, _ = self.split(law, everywhere, len(self._parents))
+    return self
+
+  def accepted(self):
+    """Returns the tokens of the path to the last accepted node, zeros beyond."""
+    rows, depths = np.arange(self.last.size), np.array(self._depths)
+    tokens, node = np.zeros((rows.size, depths.max() + 1), int), self.last
+    above = np.array([0, *self._parents])
+    while node.any():
+      at = np.where(node > 0, depths[node] - 1, -1)
+      tokens[rows, at] = np.where(node > 0, self.tokens[rows, node], 0)
+      node = above[node]
+    return tokens, depths[self.last]
+
+
+def recursive(paths):
+  """Recursive rejection (Miao et al., arXiv 2305.09781, algorithm 2)."""
+  paths.last, paths.left = np.zeros_like(paths.prefix), paths.p(0)
+  for node, parent in paths.nodes():
+    x, q = paths.tokens[:, node], paths.laws[:, node]
+    chance = np.minimum(1, _at(paths.left, x) / _positive(_at(q, x)))
+    passes, fails = paths.flip(node, chance, _present(paths, node, parent))
+    rest = _residual(paths.left, paths.laws[:, node])
+    paths.left = np.where(fails[:, None], rest, paths.left)
+    paths.left = np.where(passes[:, None], paths.p(node), paths.left)
+    paths.last = np.where(passes, node, paths.last)
+  return paths.left
+
+
+def kseq(paths):
+  """k-SEQ (Sun et al., arXiv 2310.15141, algorithm 2)."""
+  paths.last = np.zeros_like(paths.prefix)
+  for node, parent in paths.nodes():
+    present, x = _present(paths, node, parent), paths.tokens[:, node]
+    _, p, q, rho = _stage(paths)
+    chance = np.minimum(1, _at(p, x) / _positive(rho * _at(q, x)))
+    passes, _ = paths.flip(node, np.where(present, chance, 1), present)
+    paths.last = np.where(passes, node, paths.last)
+  count, p, q, rho = _stage(paths)
+  one = np.minimum(q, p / rho[:, None])
+  beta = one.sum(axis=1)
+  share = (1 - (1 - beta) ** count) / _positive(beta)
+  return np.where(count[:, None] > 0, _residual(p, share[:, None] * one), p)
+
+
+def traversal(paths):
+  """Traversal verification (Weng et al., arXiv 2505.12398, algorithm 2)."""
+  nodes = np.arange(paths.tokens.shape[1])
+  paths.last = np.full_like(paths.prefix, -1)
+  paths.after = np.stack([paths.p(node) for node in nodes], axis=1)
+  paths.weight = np.where(nodes == 0, 1.0, np.nan) + 0 * paths.after[..., 0]
+  parents = dict(paths.nodes())
+
+  def weight(node):
+    """What is set, at the root or by rejections, or what follows from the parent's."""
+    if node == 0:
+      return paths.weight[:, 0]
+    x, parent = paths.tokens[:, node], parents[node]
+    p, q = _at(paths.after[:, parent], x), _at(paths.laws[:, node], x)
+    follows = np.minimum(1, weight(parent) * p / _positive(q))
+    return np.where(np.isnan(paths.weight[:, node]), follows, paths.weight[:, node])
+
+  for node in _leaves_first(parents):
+    live, parent = paths.counts[:, node] & (paths.last < 0), parents[node]
+    passes, fails = paths.flip(node, weight(node), live)
+    paths.last = np.where(passes, node, paths.last)
+    w, law = weight(parent), paths.after[:, parent]
+    excess = np.maximum(w[:, None] * law - paths.laws[:, node], 0)
+    mass = excess.sum(axis=1)
+    new = np.where(mass + 1 - w > 0, mass / _positive(mass + 1 - w), 1)
+    paths.weight[:, parent] = np.where(fails, new, paths.weight[:, parent])
+    law = np.where((mass > 0)[:, None], excess / _positive(mass)[:, None], law)
+    paths.after[:, parent] = np.where(fails[:, None], law, paths.after[:, parent])
+  paths.last = np.maximum(paths.last, 0)
+  return _at(paths.after, paths.last)
+
+
+def greedy(paths):
+  """The longest path of argmaxes (Stern et al., section 3)."""
+  agrees, depth = np.zeros(paths.tokens.shape, bool), depths_of(paths._parents)
+  agrees[:, 0] = True
+  for node, parent in paths.nodes():
+    best = paths.p(parent).argmax(axis=1) == paths.tokens[:, node]
+    agrees[:, node] = agrees[:, parent] & paths.counts[:, node] & best
+  paths.last = np.where(agrees, depth, -1).argmax(axis=1)
+  return paths.p(paths.last)
+
+
+JUDGES = {
+  "greedy": greedy,
+  "recursive": recursive,
+  "kseq": kseq,
+  "traversal": traversal,
+}
+
+
+def _present(paths, node, parent):
+  """Whether a node goes on from what was accepted, by whichever nodes spell it."""
+  spells = paths.spelt[:, parent] == _at(paths.spelt, paths.last)
+  return spells & paths.counts[:, node]
+
+
+def _stage(paths):
+  """What goes on from what was accepted: how many tokens, p, q and k-SEQ's rho."""
+  present = [_present(paths, node, parent) for node, parent in paths.nodes()]
+  p, q = paths.p(paths.last), _at(paths.laws, 1 + np.argmax(present, axis=0))
+  count = np.sum(present, axis=0)
+  low, high = np.ones(len(p)), np.maximum(count, 1.0)
+  for _ in range(60):
+    rho = (low + high) / 2
+    beta = np.minimum(q, p / rho[:, None]).sum(axis=1)
+    enough = 1 - (1 - beta) ** count <= rho * beta
+    low, high = np.where(enough, low, rho), np.where(enough, rho, high)
+  return count, p, q, high
+
+
+def _leaves_first(parents, top=0):
+  """Returns the drafted nodes, the children of each one, in order, before it."""
+  below = [node for node, parent in parents.items() if parent == top]
+  return [x for child in below for x in (*_leaves_first(parents, child), child)]
+
+
+def _at(array, index):
+  """Returns what [R, M, ...] holds at one place, or at each row's own."""
+  return array[np.arange(len(array)), index]
+
+
+def _positive(x):
+  return np.where(x > 0, x, 1)
+
+
+def _residual(p, q):
+  excess = np.maximum(p - q, 0.0)
+  mass = excess.sum(axis=1, keepdims=True)
+  return np.where(mass > LEAST, excess / _positive(mass), p)
