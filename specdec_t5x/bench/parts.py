@@ -160,7 +160,7 @@ def _verification(spec, state):
 
   def step(state, zero):
     laws = logits + zero
-    laws = adjusted_probs(laws, spec.sampling) if spec.reads_laws else laws
+    laws = adjusted_probs(laws, spec.sampling) if spec.rule.reads_laws else laws
     verdict = spec.rule.verify(laws, proposal, uniforms[:, size:])
     new, info = commit(spec, state, proposal, laws, verdict)
     # Not the caches: what is judged does not look at them.
