@@ -5,6 +5,7 @@ import pytest
 
 from specdec_t5x.analysis import simulation
 from specdec_t5x.analysis.theory import expected_tokens
+from specdec_t5x.core.tree import delayed
 from tests.exactness import enumeration, oracles
 
 GAMMA, SAMPLES = 3, 40_000
@@ -22,7 +23,7 @@ def laws(seed, gamma=GAMMA, size=3):
   return p, q
 
 
-def enumerated(p, q, judge, num_candidates=0):
+def enumerated(p, q, judge, num_candidates=1):
   """The exact mean, over every draft and every test."""
   # What follows the draft decides nothing.
   pad = lambda laws: np.vstack([laws, np.full(laws.shape[1], 1 / laws.shape[1])])
@@ -31,10 +32,9 @@ def enumerated(p, q, judge, num_candidates=0):
     target=lambda prefix: target[len(prefix)],
     draft=lambda prefix: draft[len(prefix)],
     judge=judge,
-    gamma=len(p),
+    tree=delayed(0, num_candidates, len(p)).parents,
     max_length=100,
     eos_id=-1,
-    num_candidates=num_candidates,
   )
   paths = enumeration.explore(lambda world: enumeration.iterate(world, setting, ()))
   return sum(path.probability * len(path.result[-1]) for path in paths)
