@@ -143,10 +143,10 @@ def test_kinds_of_networks_do_not_mix():
   t5 = Transformer(T5Config(vocab_size=40))
   inputs = jnp.ones((1, 3), jnp.int32)
   gpt = functional.network_for(PLAIN)
-  assert functional.prompts_of(inputs, gpt, gpt).shape == (1, 3)
-  assert functional.prompts_of(inputs, t5, t5).shape == (1, 0)
+  assert functional.prompts_of(inputs, gpt).shape == (1, 3)
+  assert functional.prompts_of(inputs, t5).shape == (1, 0)
   with pytest.raises(ValueError, match="both decoder-only, got a GptTransformer and"):
-    functional.prompts_of(inputs, gpt, t5)
+    functional.check_same_kind(gpt, t5)
 
 
 @CONFIGS
