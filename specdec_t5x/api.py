@@ -155,18 +155,28 @@ def generate(
     message = f"{decoder.guarantee.name}: the outputs keep {decoder.guarantee.value}."
     warnings.warn(message, stacklevel=2)
   run = compiled(decoder, sampling, max_length, processor.eos_id())
-  outputs, rows = [], min(batch_size, max(len(ids), 1))
   # 32 bits, under jax_enable_x64 too: the same numbers, and so the same outputs.
   with jax.enable_x64(False):
-    for first, inputs, count in padded_batches(ids, rows):
-      decoded = run(params, inputs, row_keys(jax.random.key(seed), rows, first))
-      results = decoded.scores, decoded.statistics.acceptance_mass
-      check_decoded(
-        *(array[:count] for array in results),
-        lambda row, first=first: f"input {first + row}",
-      )
-      outputs += list(_generations(decoded, processor))[:count]
-  return outputs
+    decodes = _decode_batches(run, params, ids, batch_size, seed)
+    return [
+      output for decoded in decodes for output in _generations(decoded, processor)
+    ]
+
+
+def _decode_batches(
+  run: DecodeFn, params, ids: Sequence[Sequence[int]], batch_size: int, seed: int
+) -> Iterator[Decoded]:
+  """Yields the decodes of each batch's inputs; raises where their logits were NaN."""
+  rows = min(batch_size, max(len(ids), 1))
+  for first, inputs, count in padded_batches(ids, rows):
+    decoded = run(params, inputs, row_keys(jax.random.key(seed), rows, first))
+    decoded = jax.tree.map(lambda array, count=count: array[:count], decoded)
+    check_decoded(
+      decoded.scores,
+      decoded.statistics.acceptance_mass,
+      lambda row, first=first: f"input {first + row}",
+    )
+    yield decoded
 
 
 def _check_request(inputs, vocabulary: str, **counts) -> None:

@@ -78,11 +78,8 @@ def adjusted_probs(
   """
   logits = logits.astype(jnp.float32)
   if sampling.greedy:
-    # Not read off the maximum: YNNPACK's drops NaN (jaxlib 0.10.2 on CPU).
-    is_number = (logits < jnp.inf).all(axis=-1, keepdims=True)
-    return jnp.where(
-      is_number, jax.nn.one_hot(argmax(logits), logits.shape[-1]), jnp.nan
-    )
+    one_hot = jax.nn.one_hot(argmax(logits), logits.shape[-1])
+    return one_hot + certain_log_prob(logits)[..., None]
   logits = logits / sampling.temperature
   if sampling.top_k:
     logits = _keep_top_k(logits, min(sampling.top_k, logits.shape[-1]))
