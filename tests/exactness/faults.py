@@ -1,0 +1,207 @@
+"""What others got wrong, to be planted in place of what is right."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec_t5x.core import (
+  block,
+  chain,
+  distributions,
+  token,
+  traversal,
+)
+from specdec_t5x.core.distributions import LEVELS, sample
+from specdec_t5x.core.token import acceptance_probs
+from specdec_t5x.core.types import Proposal, Verdict
+from specdec_t5x.decoding import step, widths
+from specdec_t5x.decoding.state import unit_uniforms
+from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.network import cache
+from tests.hash_model import TokenCache
+
+
+def argmax_draft_with_soft_q(logits, sampling, uniform):
+  token, _ = distributions.draw(logits, distributions.GREEDY, uniform)
+  return token, distributions.adjusted_probs(logits, sampling)
+
+
+def ignore_top_p(logits, sampling, uniform):
+  sampling = dataclasses.replace(sampling, top_p=0.0)
+  return distributions.draw(logits, sampling, uniform)
+
+
+def draft_reads_the_last_token_alone(extend, cache, sequences, lengths):
+  last = jnp.take_along_axis(sequences, lengths[:, None] - 1, axis=1)
+  logits, _, cache = extend(cache.at(lengths - 1), last)
+  return logits[:, 0], cache
+
+
+def no_bonus_token(spec, state, proposal, target_probs, verdict, commit=step.commit):
+  new, info = commit(spec, state, proposal, target_probs, verdict)
+  whole = (verdict.last == spec.drafter.tree.size) & ~new.ended
+  lengths = jnp.where(whole, new.lengths - 1, new.lengths)
+  return new.replace(lengths=lengths), info
+
+
+def end_of_sequence_unseen_in_a_draft(
+  spec, state, proposal, target_probs, verdict, commit=step.commit
+):
+  context = dataclasses.replace(spec.context, eos_id=-1)
+  blind = dataclasses.replace(spec, context=context)
+  seen = commit(spec, state, proposal, target_probs, verdict)
+  unseen = commit(blind, state, proposal, target_probs, verdict)
+  some = verdict.last > 0
+  pick = lambda a, b: jnp.where(some.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+  fields = {
+    name: pick(getattr(unseen[0], name), getattr(seen[0], name))
+    for name in ("sequences", "lengths", "ended")
+  }
+  return seen[0].replace(**fields), seen[1]
+
+
+def rows_that_have_ended_go_on(spec, state, *args, commit=step.commit):
+  return commit(spec, state.replace(ended=jnp.zeros_like(state.ended)), *args)
+
+
+def no_limit_by_room(proposal, room, eos_id, limit=step.limit):
+  return limit(proposal, jnp.full_like(room, 99), eos_id)
+
+
+def write_adds(buffer, new, index, write=cache.write):
+  return buffer + write(jnp.zeros_like(buffer), new, index)
+
+
+def one_index_for_all_rows(self, index):
+  return self.replace(index=jnp.full_like(index, index[0]))
+
+
+def rows_share_their_draws(self, count):
+  key = jax.random.fold_in(self.keys[0], self.iteration)
+  draw = unit_uniforms(key, (count, LEVELS))
+  return jnp.broadcast_to(draw, (self.keys.size, *draw.shape))
+
+
+def same_draws_each_iteration(self, count):
+  return jax.vmap(lambda key: unit_uniforms(key, (count, LEVELS)))(self.keys)
+
+
+def drafts_share_their_draws(self, *args, propose=TreeDraft.propose):
+  *known, uniforms = args
+  return propose(self, *known, jnp.repeat(uniforms[:, ::2], 2, axis=1))
+
+
+def nodes_see_cousins(extend, cache, last, proposal):
+  block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
+  sees = jnp.tri(block.shape[1], dtype=bool)
+  sees = jnp.broadcast_to(sees, (*block.shape, block.shape[1]))
+  return extend(cache, block, cache.index[:, None] + proposal.tree.depths, sees)
+
+
+def positions_by_slot(extend, cache, last, proposal):
+  block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
+  sees = jnp.broadcast_to(proposal.tree.sees, (*block.shape, block.shape[1]))
+  return extend(cache, block, cache.index[:, None] + jnp.arange(block.shape[1]), sees)
+
+
+def sibling_s_law_not_renormalised(law, token, certain):
+  assert not certain
+  return jnp.where(jnp.arange(law.shape[-1]) == token[..., None], 0.0, law)
+
+
+def first_sibling_s_law_for_all(self, *args, propose=TreeDraft.propose):
+  proposal, state = propose(self, *args)
+  first = np.searchsorted(self.tree.parents, self.tree.parents)
+  return proposal.replace(draft_probs=proposal.draft_probs[:, first]), state
+
+
+def weights_as_they_were(nodes, node, left, without=traversal._without):
+  laws, weights, is_set = without(nodes, node, left)
+  parent = nodes.parents[node - 1]
+  return laws, left[1].at[parent].set(weights[parent]), is_set
+
+
+def verify_with_one_uniform_twice(self, target_probs, proposal, uniforms):
+  accepted = uniforms[:, :-1, -1] < acceptance_probs(target_probs, proposal)
+  count = chain.leading(accepted)
+  law = token.next_token_probs(target_probs, proposal, count)
+  return Verdict(count, sample(law, uniforms[:, 0]))
+
+
+def one_uniform_for_all_levels(probs, uniforms):
+  return sample(probs, jnp.broadcast_to(uniforms[..., -1:], uniforms.shape))
+
+
+def two_places_swapped(self, sources, destination, gathered=TokenCache.gathered):
+  cache, rows = gathered(self, sources, destination), jnp.arange(destination.size)
+  first, last = cache.tokens[rows, destination], cache.tokens[rows, destination + 2]
+  tokens = cache.tokens.at[rows, destination].set(last)
+  return cache.replace(tokens=tokens.at[rows, destination + 2].set(first))
+
+
+def verify_all_the_tokens_apart(self, target_probs, proposal, uniforms):
+  accepted = uniforms[:, :-1, -1] < acceptance_probs(target_probs, proposal)
+  count = accepted.sum(axis=1)
+  law = token.next_token_probs(target_probs, proposal, count)
+  return Verdict(count, sample(law, uniforms[:, -1]))
+
+
+def q_of_the_position_before(proposal, position, size, law_at=chain.draft_law_at):
+  return law_at(proposal, jnp.maximum(position - 1, 0), size)
+
+
+def target_law_as_residual(target_probs, draft_probs):
+  return target_probs
+
+
+def residual_not_clipped(target_probs, draft_probs):
+  return jnp.abs(target_probs - draft_probs)
+
+
+def residual_without_mass_is_nothing(target_probs, draft_probs):
+  excess = jnp.maximum(target_probs - draft_probs, 0.0)
+  return excess / jnp.maximum(excess.sum(axis=-1, keepdims=True), 1e-30)
+
+
+def copy_from_the_output_alone(self, context, state, *args, propose=Copy.propose):
+  nothing = jnp.zeros_like(state.drafter_state)
+  return propose(self, context, state.replace(drafter_state=nothing), *args)
+
+
+def first_failure_ends_the_block(self, target_probs, proposal, uniforms):
+  weights = block.prefix_weights(target_probs, proposal)
+  q = chain.padded_draft_probs(proposal, target_probs.shape[-1])
+  passes = uniforms[:, :-1, -1] < block.prefix_probs(target_probs, q, weights)
+  count = chain.leading(passes & proposal.is_valid)
+  p = chain.law_at(target_probs, count)
+  weight = jnp.take_along_axis(weights, count[:, None], axis=1)
+  law = distributions.residual(weight * p, chain.law_at(q, count))
+  return Verdict(count, sample(law, uniforms[:, -1]))
+
+
+def unweighted_block_residual(scaled, draft_probs):
+  scale = scaled.sum(axis=-1, keepdims=True)
+  return distributions.residual(scaled / jnp.where(scale > 0, scale, 1), draft_probs)
+
+
+def drop_the_doubtful_token(self, *args, propose=AdaptiveDraft.propose):
+  proposal, state = propose(self, *args)
+  drafted = proposal.drafted_probs()
+  last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
+  doubtful = ~self.policy.goes_on(jnp.take_along_axis(drafted, last, axis=1)[:, 0])
+  size = jnp.maximum(proposal.num_valid - doubtful, 0)
+  proposal = Proposal.chain(proposal.tokens, proposal.draft_probs, size)
+  return proposal, state.replace(drafted=size)
+
+
+def no_place_for_the_last_token(blocks, num_valid, narrowest=widths.narrowest):
+  return narrowest(blocks, num_valid - 1)
+
+
+unmoved = lambda self, *args: self
+uncommitted = lambda self, context, drafter_state, *args: drafter_state
+identity = lambda self, index: self.replace(index=self.index)
