@@ -7,15 +7,13 @@ Shapes: B batch, Q queries, S keys, H heads, K head width, D width.
 """
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from specdec_t5x.network import products
 from specdec_t5x.network.config import NetworkConfig
-from specdec_t5x.network.layers import Dense
-
-# T5X's value: large enough that masked weights are exactly zero after the softmax.
-MASKED = -1e10
+from specdec_t5x.network.layers import Dense, project
+from specdec_t5x.network.products import MASKED
 
 KeyValues = tuple[Float[Array, "B H S K"], Float[Array, "B H S K"]]
 
@@ -31,36 +29,51 @@ class MultiHeadAttention(nn.Module):
     init = normal(1.0, "fan_in", "normal")
     scaled_init = normal(1.0 / cfg.head_dim, "fan_in", "normal")
     into, out_of = cfg.axes("embed", "joined_kv"), cfg.axes("joined_kv", "embed")
-    self.query = Dense(width, into, cfg.dtype, scaled_init)
-    self.key = Dense(width, into, cfg.dtype, init)
-    self.value = Dense(width, into, cfg.dtype, init)
-    self.out = Dense(cfg.emb_dim, out_of, cfg.dtype, init)
+    dense = lambda *args: Dense(*args, cfg.dtype, cfg.products)
+    self.query = dense(width, into, scaled_init)
+    self.key = dense(width, into, init)
+    self.value = dense(width, into, init)
+    self.out = dense(cfg.emb_dim, out_of, init)
     self.dropout = nn.Dropout(rate=cfg.dropout_rate, broadcast_dims=(-2,))
 
   def key_values(self, x: Float[Array, "B S D"]) -> KeyValues:
     """Projects `x` to this layer's keys and values."""
-    return self._split_heads(self.key(x)), self._split_heads(self.value(x))
+    return tuple(map(self._by_head, project(x, self.key, self.value)))
+
+  def query_key_values(
+    self, x: Float[Array, "B S D"]
+  ) -> tuple[Float[Array, "B S H K"], KeyValues]:
+    """Projects `x` to this layer's queries, keys and values."""
+    query, *key_values = project(x, self.query, self.key, self.value)
+    return self._split(query), tuple(map(self._by_head, key_values))
+
+  def queries(self, x: Float[Array, "B Q D"]) -> Float[Array, "B Q H K"]:
+    """Projects `x` to this layer's queries."""
+    return self._split(self.query(x))
 
   def __call__(
     self,
-    x: Float[Array, "B Q D"],
+    query: Float[Array, "B Q H K"],
     key_values: KeyValues,
     bias: Float[Array, "#B #H #Q S"],
     deterministic: bool = True,
   ) -> Float[Array, "B Q D"]:
-    """Attends from `x` to `key_values`; `bias` holds positions and masks."""
-    query, (key, value) = self._split_heads(self.query(x)), key_values
-    if self.config.float32_attention_logits:
+    """Attends from `query` to `key_values`; `bias` holds positions and masks."""
+    cfg, (key, value) = self.config, key_values
+    if cfg.float32_attention_logits:
       query, key = query.astype(jnp.float32), key.astype(jnp.float32)
-    scores = jnp.einsum("bhqk,bhsk->bhqs", query, key) + bias.astype(query.dtype)
-    weights = jax.nn.softmax(scores).astype(self.config.dtype)
-    weights = self.dropout(weights, deterministic=deterministic)
-    mixed = jnp.einsum("bhqs,bhsk->bqhk", weights, value)
-    return self.out(mixed.reshape(*x.shape[:2], -1))
+    if deterministic and cfg.dtype == "float32":
+      mixed = products.attend(cfg.products, query, key, value, bias)
+    else:
+      drop = lambda weights: self.dropout(weights, deterministic=deterministic)
+      mixed = products.xla_attend(query, key, value, bias, cfg.dtype, drop)
+    return self.out(mixed.reshape(*query.shape[:2], -1))
 
-  def _split_heads(self, x: Float[Array, "B S HK"]) -> Float[Array, "B H S K"]:
-    cfg = self.config
-    return x.reshape(*x.shape[:2], cfg.num_heads, cfg.head_dim).swapaxes(1, 2)
+  def _split(self, x: Float[Array, "B S HK"]) -> Float[Array, "B S H K"]:
+    return x.reshape(*x.shape[:2], self.config.num_heads, self.config.head_dim)
+
+  def _by_head(self, x: Float[Array, "B S HK"]) -> Float[Array, "B H S K"]:
+    return self._split(x).swapaxes(1, 2)
 
 
 def mask_bias(mask: Bool[Array, "*shape"], dtype: str) -> Float[Array, "*shape"]:

@@ -70,7 +70,9 @@ def write(
   write_row = jax.vmap(
     lambda row, block, start: jax.lax.dynamic_update_slice_in_dim(row, block, start, 1)
   )
-  return write_row(buffer, new, index)
+  # Behind a barrier, or XLA on CPU fuses the write of a single row into what reads it,
+  # twice, and copies the whole buffer for each.
+  return jax.lax.optimization_barrier(write_row(buffer, new, index))
 
 
 def block_mask(

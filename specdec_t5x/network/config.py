@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 
 from specdec_t5x.core.checks import is_whole
+from specdec_t5x.network import products
 
 ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "tanh")
 # float16 has no room for T5's activations, nor for the mask: both overflow.
@@ -36,6 +37,8 @@ class NetworkConfig:
     logits_via_embedding: whether the embedding is also the output projection.
     float32_attention_logits: whether attention scores are float32 at any `dtype`.
     sharding: one of `SHARDINGS`: which of the partitioner's rules this network obeys.
+    products: of few rows on CPU: 'native' is our own, 'xla' XLA's, 'auto' our own where
+      they can be had.
   """
 
   vocab_size: int
@@ -49,6 +52,7 @@ class NetworkConfig:
   logits_via_embedding: bool = False
   float32_attention_logits: bool = False
   sharding: str = "full"
+  products: str = "auto"
 
   def __post_init__(self):
     kind = type(self).__name__
@@ -72,6 +76,7 @@ class NetworkConfig:
         f"{kind}.sharding must be one of {tuple(SHARDINGS)}, got {self.sharding!r}. "
         "Set TARGET_SHARDING and DRAFT_SHARDING."
       )
+    products.check(self.products, self.dtype)
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       if field.type is int and not is_whole(value, 1):

@@ -49,12 +49,14 @@ class DecoderLayer(nn.Module):
     identity in training, a write into the cache in decoding.
     """
     y = self.pre_self_attention_layer_norm(x)
-    key_values = remember(self.self_attention.key_values(y))
-    y = self.self_attention(y, key_values, bias, deterministic)
+    query, new = self.self_attention.query_key_values(y)
+    key_values = remember(new)
+    y = self.self_attention(query, key_values, bias, deterministic)
     x = x + self.dropout(y, deterministic=deterministic)
     if self.cross_attention:
       y = self.pre_cross_attention_layer_norm(x)
-      y = self.encoder_decoder_attention(y, cross, cross_bias, deterministic)
+      query = self.encoder_decoder_attention.queries(y)
+      y = self.encoder_decoder_attention(query, cross, cross_bias, deterministic)
       x = x + self.dropout(y, deterministic=deterministic)
     y = self.mlp(self.pre_mlp_layer_norm(x), deterministic)
     return x + self.dropout(y, deterministic=deterministic), key_values
@@ -75,7 +77,8 @@ class Decoder(nn.Module):
     self.decoder_norm = LayerNorm(cfg)
     self.dropout = dropout(cfg)
     if not cfg.logits_via_embedding:
-      self.logits_dense = Dense(cfg.vocab_size, cfg.axes("embed", "vocab"), "float32")
+      axes = cfg.axes("embed", "vocab")
+      self.logits_dense = Dense(cfg.vocab_size, axes, products=cfg.products)
 
   def cross_key_values(self, encoded) -> list[KeyValues]:
     """Returns each layer's keys and values of the encoded input."""

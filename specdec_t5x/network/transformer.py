@@ -39,7 +39,7 @@ class EncoderLayer(nn.Module):
 
   def __call__(self, x, bias, deterministic):
     y = self.pre_attention_layer_norm(x)
-    y = self.attention(y, self.attention.key_values(y), bias, deterministic)
+    y = self.attention(*self.attention.query_key_values(y), bias, deterministic)
     x = x + self.dropout(y, deterministic=deterministic)
     y = self.mlp(self.pre_mlp_layer_norm(x), deterministic)
     return x + self.dropout(y, deterministic=deterministic)

@@ -1,0 +1,112 @@
+"""Products and attention of a network: XLA's, or for few rows on CPU our own.
+
+XLA's products on CPU are made for many rows: two cost it twice one, where reading the
+weights is all the work. `network/few_rows.cc` reads them once for up to `MAX_ROWS`, and
+computes a row alike whatever the others are.
+
+Shapes: B batch, Q queries, S slots, H heads, K head width, I inputs, O outputs.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from specdec_t5x.network import native
+
+PRODUCTS = ("auto", "native", "xla")
+# More rows are bound by arithmetic, at which XLA's products are as good.
+MAX_ROWS = 128
+# Added to the scores of what is masked, T5X's value: its weights are exactly zero.
+MASKED = -1e10
+
+
+def check(choice: str, dtype: str) -> None:
+  """Raises a ValueError where this choice among `PRODUCTS` can't be had."""
+  if choice not in PRODUCTS:
+    raise ValueError(f"PRODUCTS must be one of {PRODUCTS}, got {choice!r}.")
+  if choice == "native" and (dtype != "float32" or native.problem()):
+    reason = native.problem() or f"ACTIVATION_DTYPE is {dtype!r}; they are of float32"
+    raise ValueError(f"PRODUCTS='native' can't be had: {reason}. Use 'auto' or 'xla'.")
+
+
+def are_native(choice: str, rows: int, dtype: str) -> bool:
+  """Returns whether products of so many rows are our own kernels'."""
+  few = rows <= MAX_ROWS and dtype == "float32"
+  return few and choice != "xla" and native.problem() is None
+
+
+def multiply(
+  choice: str, x: Float[Array, "*batch I"], *kernels: Float[Array, "I O"]
+) -> tuple[Float[Array, "*batch O"], ...]:
+  """Returns x W for each W: together, where that reads `x` once.
+
+  Args:
+    choice: one of `PRODUCTS`.
+    x: the rows.
+    *kernels: the matrices, of the dtype of `x`.
+  """
+  rows = x.size // x.shape[-1]
+  if are_native(choice, rows, x.dtype):
+    return _native_multiply(x, kernels)
+  return _xla_multiply(x, kernels)
+
+
+def attend(
+  choice: str,
+  query: Float[Array, "B Q H K"],
+  key: Float[Array, "B H S K"],
+  value: Float[Array, "B H S K"],
+  bias: Float[Array, "#B #H #Q S"],
+) -> Float[Array, "B Q H K"]:
+  """Returns softmax(query key + bias) value; what is `MASKED` has no weight."""
+  if are_native(choice, query.shape[0] * query.shape[1], query.dtype):
+    return _native_attend(query, key, value, bias)
+  return xla_attend(query, key, value, bias)
+
+
+def _xla_multiply(x, kernels):
+  return tuple(jnp.dot(x, kernel) for kernel in kernels)
+
+
+def xla_attend(query, key, value, bias, dtype=None, drop=lambda weights: weights):
+  """As `attend`, by XLA; weights of `dtype`, some of which `drop` leaves out."""
+  scores = jnp.einsum("bqhk,bhsk->bhqs", query, key) + bias.astype(query.dtype)
+  weights = drop(jax.nn.softmax(scores).astype(dtype or query.dtype))
+  return jnp.einsum("bhqs,bhsk->bqhk", weights, value)
+
+
+def _on_cpu(kernel, otherwise):
+  """Returns `kernel` where programs for CPUs are compiled; it has no derivatives."""
+
+  @jax.custom_jvp
+  def run(*args):
+    return jax.lax.platform_dependent(*args, cpu=kernel, default=otherwise)
+
+  @run.defjvp
+  def derivative(args, tangents):
+    return jax.jvp(otherwise, args, tangents)
+
+  return run
+
+
+@functools.partial(_on_cpu, otherwise=_xla_multiply)
+def _native_multiply(x, kernels):
+  shape = lambda w: jax.ShapeDtypeStruct((*x.shape[:-1], w.shape[1]), x.dtype)
+  call = jax.ffi.ffi_call(
+    "specdec_multiply", [shape(w) for w in kernels], vmap_method="sequential"
+  )
+  return tuple(call(x, *kernels))
+
+
+@functools.partial(_on_cpu, otherwise=xla_attend)
+def _native_attend(query, key, value, bias):
+  call = jax.ffi.ffi_call(
+    "specdec_attention",
+    jax.ShapeDtypeStruct(query.shape, query.dtype),
+    vmap_method="sequential",
+  )
+  # Positions add to a mask: half of it tells what is masked.
+  return call(query, key, value, bias, masked=np.float32(MASKED / 2))
