@@ -57,6 +57,16 @@ class DecoderCache:
       keys=tuple(map(move, self.keys)), values=tuple(map(move, self.values))
     )
 
+  def widened(self, length: int) -> "DecoderCache":
+    """Returns the cache with room for inputs of `length`; what is added is masked."""
+    surplus = length - self.encoder_mask.shape[1]
+    pad = lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, surplus), (0, 0)))
+    return self.replace(
+      cross_keys=tuple(map(pad, self.cross_keys)),
+      cross_values=tuple(map(pad, self.cross_values)),
+      encoder_mask=jnp.pad(self.encoder_mask, ((0, 0), (0, surplus))),
+    )
+
 
 def write(
   buffer: Float[Array, "B H S K"],

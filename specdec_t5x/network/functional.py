@@ -17,6 +17,8 @@ from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.transformer import Transformer
 
 Network = Transformer | GptTransformer | NgramTable
+# Inputs are not encoded at less than this: narrower gains next to nothing.
+_LEAST_WIDTH = 16
 
 
 def network_for(settings: T5Config | GptConfig | NgramConfig) -> Network:
@@ -118,18 +120,44 @@ def start_decoding(
     The network as an `ExtendFn`, and a cache that holds the start token and the prompt
     but for the last of these tokens, which the loop feeds: an empty one without prompt.
   """
-  variables, extend = {"params": params}, extend_fn(module, params)
-  encoded = module.apply(variables, inputs, enable_dropout=False, method=module.encode)
+  extend = extend_fn(module, params)
   size = 0 if prompts is None else prompts.shape[1]
-  cache = module.apply(
-    variables, encoded, inputs, num_slots + size, method=module.start
-  )
+  cache = _read(module, {"params": params}, inputs, num_slots + size)
   if size:
     # The start token is 0, as T5X's shift to the right makes it.
     _, _, cache = extend(cache, jnp.pad(prompts, ((0, 0), (1, 0)))[:, :size])
     # What shorter prompts wrote beyond their ends is stale from here on.
     cache = cache.at((prompts > 0).sum(axis=1))
   return extend, jax.tree.map(lambda x: jnp.repeat(x, num_decodes, axis=0), cache)
+
+
+def encoder_widths(length: int) -> tuple[int, ...]:
+  """Returns the widths that inputs are encoded at: a quarter, half, the whole.
+
+  >>> encoder_widths(256), encoder_widths(40), encoder_widths(9)
+  ((64, 128, 256), (20, 40), (9,))
+  """
+  parts = [length // 4, length // 2]
+  return (*(part for part in parts if part >= _LEAST_WIDTH), length)
+
+
+def _read(module, variables, inputs, num_slots):
+  """Returns an empty cache that knows the inputs, encoded as wide as they need."""
+
+  def start(width, inputs):
+    inputs = inputs[:, :width]
+    encoded = module.apply(
+      variables, inputs, enable_dropout=False, method=module.encode
+    )
+    return module.apply(variables, encoded, inputs, num_slots, method=module.start)
+
+  length = inputs.shape[1]
+  if not isinstance(module, Transformer):
+    return start(length, inputs)
+  widths = encoder_widths(length)
+  longest = jnp.where(inputs > 0, 1 + jnp.arange(length), 0).max()
+  starts = [lambda x, width=width: start(width, x).widened(length) for width in widths]
+  return jax.lax.switch((jnp.array(widths) < longest).sum(), starts, inputs)
 
 
 def start_beams(
