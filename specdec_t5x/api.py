@@ -108,7 +108,7 @@ def generate(
   rule: Rule | str = "token",
   gamma: int | None = None,
   num_candidates: int = 1,
-  policy: Policy | str = "fixed",
+  policy: Policy | str = "auto",
   sampling: Sampling = GREEDY,
   max_length: int = 128,
   batch_size: int = 16,
@@ -129,10 +129,11 @@ def generate(
     drafter: how tokens are drafted: an object of `specdec_t5x.drafters` or of yours,
       or a name: 'draft_model', 'ngram', 'copy'; by default `draft` drafts.
     rule: which drafted tokens stand: an object or a name of `core.rules.RULES`.
-    gamma: length of a named drafter's draft, in tokens; 5 by default.
+    gamma: most tokens of a named drafter's draft; 5 by default.
     num_candidates: independent drafts an iteration, of a named drafter.
-    policy: how long a named drafter's drafts are: 'fixed', 'confidence', or an object
-      of `drafters.policies`.
+    policy: how long a draft model's drafts are: 'auto', as long as pays on this device
+      at this batch, up to gamma; 'confidence', 'fixed', or an object of
+      `drafters.policies`.
     sampling: temperature, top-k, top-p.
     max_length: room for an output, in tokens.
     batch_size: inputs decoded at once, where there are as many.
@@ -259,7 +260,7 @@ def together(
 
 def _refuse_words(**words: Any) -> None:
   """Raises a ValueError where plain decoding is given settings of speculation."""
-  defaults = {"rule": "token", "gamma": None, "num_candidates": 1, "policy": "fixed"}
+  defaults = {"rule": "token", "gamma": None, "num_candidates": 1, "policy": "auto"}
   surplus = {name: x for name, x in words.items() if x != defaults[name]}
   if surplus:
     raise ValueError(f"{surplus} need a draft, got None. Give one, or leave them out.")

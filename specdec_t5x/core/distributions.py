@@ -89,17 +89,36 @@ def adjusted_probs(
 
 
 def _keep_top_k(logits, k):
-  smallest_kept = jax.lax.top_k(logits, k)[0][..., -1:]
-  return jnp.where(logits < smallest_kept, -jnp.inf, logits)
+  return _keep_fewest(logits, lambda kept: kept.sum(axis=-1) >= k)
 
 
 def _keep_top_p(logits, p):
-  descending = jnp.sort(logits, axis=-1, descending=True)
-  probs = jax.nn.softmax(descending)
-  # A token stays when the mass of the likelier ones does not reach p yet.
-  kept = jnp.cumsum(probs, axis=-1) - probs < p
-  smallest_kept = jnp.min(jnp.where(kept, descending, jnp.inf), axis=-1, keepdims=True)
-  return jnp.where(logits < smallest_kept, -jnp.inf, logits)
+  probs = jax.nn.softmax(logits)
+  return _keep_fewest(logits, lambda kept: jnp.where(kept, probs, 0).sum(axis=-1) >= p)
+
+
+def _keep_fewest(logits, are_enough):
+  """Returns the logits with all but the fewest largest that are enough at -inf.
+
+  Ties stay together. By bisection on the order of the floats' bits: XLA's sort and
+  top_k compare one number at a time on CPU.
+  """
+  keys = _ordered(logits)
+
+  def with_bit(i, least):
+    raised = least | (jnp.uint32(1) << (31 - i).astype(jnp.uint32))
+    return jnp.where(are_enough(keys >= raised[..., None]), raised, least)
+
+  least = jnp.zeros(logits.shape[:-1], jnp.uint32)
+  least = jax.lax.fori_loop(0, 32, with_bit, least)
+  return jnp.where(keys >= least[..., None], logits, -jnp.inf)
+
+
+def _ordered(values):
+  """Returns whole numbers in the order of these float32 numbers."""
+  bits = jax.lax.bitcast_convert_type(values + 0.0, jnp.uint32)  # -0.0 is 0.0.
+  sign = jnp.uint32(1) << 31
+  return jnp.where(bits >= sign, ~bits, bits | sign)
 
 
 def certain_log_prob(logits: Float[Array, "*batch V"]) -> Float[Array, "*batch"]:

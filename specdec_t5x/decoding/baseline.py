@@ -23,11 +23,11 @@ padding and `max_length` have to be the same, too: they are part of the shapes.
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from specdec_t5x.core.distributions import Sampling, argmax, certain_log_prob, draw
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.decoding.generate import LoopFn
-from specdec_t5x.decoding.state import Decoded, DecodeState, no_info
+from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, no_info
 
 
 def generate_plain(
@@ -54,38 +54,57 @@ def generate_plain(
   Returns:
     The output; its statistics count calls and tokens, and no drafts.
   """
-  rows = jnp.arange(state.lengths.shape[0])
 
   def unfinished(state):
     return ~state.ended.all()
 
   def iterate(state):
-    fillers = jnp.zeros((rows.size, block - 1), jnp.int32)
-    tokens = jnp.concatenate([state.last_tokens()[:, None], fillers], axis=1)
-    logits, _, cache = extend(state.target_cache, tokens)
-    # Behind a barrier, or the compiler may drop the fillers' rows from the products.
-    logits = jax.lax.optimization_barrier(logits)
-    token, log_prob = _next(logits[:, 0], sampling, state)
-    live = ~state.ended
-    lengths = state.lengths + live
-    is_full = live >= state.room(max_length)
-    # An ended row writes its own last token again.
-    token = jnp.where(live, token, state.last_tokens())
-    return state.replace(
-      sequences=state.sequences.at[rows, lengths - 1].set(token),
-      lengths=lengths,
-      ended=state.ended | (token == eos_id) | is_full,
-      scores=state.scores + jnp.where(live, log_prob, 0.0),
-      iteration=state.iteration + 1,
-      target_cache=cache.at(lengths - 1),
-    )
+    return step(extend, sampling, state, max_length, eos_id, block)[0]
 
+  rows = state.lengths.shape[0]
   state = loop(unfinished, iterate, state)
   emitted = state.lengths - state.starts
-  statistics = no_info(rows.size).replace(
+  statistics = no_info(rows).replace(
     target_calls=emitted, emitted=emitted, log_prob=state.scores
   )
   return Decoded(state.outputs(max_length), state.scores, statistics)
+
+
+def step(
+  extend: ExtendFn,
+  sampling: Sampling,
+  state: DecodeState,
+  max_length: int,
+  eos_id: int,
+  block: int = 1,
+) -> tuple[DecodeState, Float[Array, "B"]]:
+  """Extends every live row by one token; arguments as `generate_plain`'s.
+
+  Returns:
+    The state, and the tokens' log-probabilities: 0 in rows that had ended.
+  """
+  rows = jnp.arange(state.lengths.shape[0])
+  fillers = jnp.zeros((rows.size, block - 1), jnp.int32)
+  tokens = jnp.concatenate([state.last_tokens()[:, None], fillers], axis=1)
+  logits, _, cache = extend(state.target_cache.at(state.lengths - 1), tokens)
+  # Behind a barrier, or the compiler may drop the fillers' rows from the products.
+  logits = jax.lax.optimization_barrier(logits)
+  token, log_prob = _next(logits[:, 0], sampling, state)
+  live = ~state.ended
+  lengths = state.lengths + live
+  is_full = live >= state.room(max_length)
+  # An ended row writes its own last token again.
+  token = jnp.where(live, token, state.last_tokens())
+  log_prob = jnp.where(live, log_prob, 0.0)
+  state = state.replace(
+    sequences=state.sequences.at[rows, lengths - 1].set(token),
+    lengths=lengths,
+    ended=state.ended | (token == eos_id) | is_full,
+    scores=state.scores + log_prob,
+    iteration=state.iteration + 1,
+    target_cache=cache,
+  )
+  return state, log_prob
 
 
 def _next(logits, sampling, state):

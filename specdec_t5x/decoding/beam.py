@@ -23,7 +23,7 @@ from specdec_t5x.core.beam import Beam, BeamExtendFn, BeamSettings
 from specdec_t5x.core.types import Cache
 from specdec_t5x.decoding import beam_tree
 from specdec_t5x.decoding.beam_tree import Layout, Level
-from specdec_t5x.decoding.generate import LoopFn
+from specdec_t5x.decoding.state import LoopFn
 
 
 @dataclasses.dataclass(frozen=True)

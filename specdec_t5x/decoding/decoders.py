@@ -15,7 +15,7 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES, rule_at
 from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
-from specdec_t5x.decoding import baseline, generate, state
+from specdec_t5x.decoding import baseline, generate, state, timing
 from specdec_t5x.decoding.drafter import Context, Drafter
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.decoding.step import Speculation
@@ -126,9 +126,18 @@ class SpeculativeDecoder:
 
   def decode(self, params, inputs, keys, sampling, max_length, eos_id) -> Decoded:
     """Decodes with speculation; see `Decoder`."""
-    return generate.generate(
-      *self.prepare(params, inputs, keys, sampling, max_length, eos_id)
+    arguments = params, inputs, keys
+    drafter = self.drafter.tuned(
+      lambda told: timing.seconds(self._with, told, arguments, sampling, max_length)
     )
+    if drafter is None:
+      plain = PlainDecoder(self.target)
+      return plain.decode(*arguments, sampling, max_length, eos_id)
+    tuned = self._with(drafter)
+    return generate.generate(*tuned.prepare(*arguments, sampling, max_length, eos_id))
+
+  def _with(self, drafter: Drafter) -> "SpeculativeDecoder":
+    return dataclasses.replace(self, drafter=drafter)
 
   def prepare(
     self, params, inputs, keys, sampling, max_length, eos_id

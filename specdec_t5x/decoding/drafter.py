@@ -5,10 +5,11 @@ Shapes: B rows, G drafted nodes, N = G + 1, E input length, L uniforms a decisio
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from jaxtyping import Array, Float, Int
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree
@@ -46,6 +47,11 @@ class Context:
   source: Int[Array, "B E"] | None = None
 
 
+# From the drafter that always drafts as many tokens as it is told, to the seconds of an
+# iteration that drafts 0, 1, .. gamma of them.
+Timer = Callable[[Callable[[Any], "Drafter"]], Sequence[float]]
+
+
 class Drafter(abc.ABC):
   """A way to propose tokens: a frozen dataclass of its knobs.
 
@@ -56,10 +62,12 @@ class Drafter(abc.ABC):
       certain, or drawn without replacement.
     varies: whether drafts are often shorter than their tree; the target's blocks are
       then no wider than needed.
+    may_rest: whether `rests` may ever say so.
   """
 
   independent: ClassVar[bool] = True
   varies: ClassVar[bool] = False
+  may_rest: bool = False
 
   @property
   @abc.abstractmethod
@@ -116,3 +124,27 @@ class Drafter(abc.ABC):
     """
     del context, verdict, features
     return drafter_state
+
+  def rests(self, context: Context, state: DecodeState) -> Bool[Array, ""]:
+    """Returns whether no row shall be drafted for now.
+
+    The target then decodes a token by itself, as without speculation, and asks again.
+    """
+    del context, state
+    return jnp.array(False)
+
+  def rested(self, drafter_state: Any) -> Any:
+    """Returns the state after a token that the target decoded by itself."""
+    return drafter_state
+
+  def tuned(self, time: Timer) -> "Drafter | None":
+    """Returns the drafter as it is best on this device, for the decode at hand.
+
+    Args:
+      time: measures what drafts of each length take, if asked.
+
+    Returns:
+      The drafter; None where the target had better decode by itself.
+    """
+    del time
+    return self

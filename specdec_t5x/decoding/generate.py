@@ -1,13 +1,10 @@
 """The speculative loop: one compiled program from the encoded input to the output."""
 
-from collections.abc import Callable
-
 import jax
 
-from specdec_t5x.decoding.state import Decoded, DecodeState, no_info
+from specdec_t5x.decoding import baseline
+from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, StepInfo, no_info
 from specdec_t5x.decoding.step import Speculation, step
-
-LoopFn = Callable  # The signature of jax.lax.while_loop.
 
 
 def generate(
@@ -23,19 +20,47 @@ def generate(
   Returns:
     The output with its statistics; its law is the one that `spec.rule` guarantees.
   """
+  drafter, context = spec.drafter, spec.context
 
   def unfinished(carry):
-    state, _ = carry
-    return ~state.ended.all()
+    return ~carry[0].ended.all()
 
-  def iterate(carry):
-    state, statistics = carry
-    state, info = step(spec, state)
-    return state, jax.tree.map(lambda total, new: total + new, statistics, info)
+  def rests(carry):
+    return unfinished(carry) & drafter.rests(context, carry[0])
 
-  rows = state.lengths.shape[0]
-  state, statistics = loop(unfinished, iterate, (state, no_info(rows)))
-  return Decoded(state.outputs(spec.context.max_length), state.scores, statistics)
+  def drafts(carry):
+    return unfinished(carry) & ~drafter.rests(context, carry[0])
+
+  def speculate(carry):
+    return _counted(carry, *step(spec, carry[0]))
+
+  def rest(carry):
+    return _counted(carry, *_rest(spec, carry[0]))
+
+  def take_turns(carry):
+    return loop(rests, rest, loop(drafts, speculate, carry))
+
+  start = state, no_info(state.lengths.shape[0])
+  body = take_turns if drafter.may_rest else speculate
+  state, statistics = loop(unfinished, body, start)
+  return Decoded(state.outputs(context.max_length), state.scores, statistics)
+
+
+def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
+  """Extends every live row by one token of the target alone."""
+  context, live = spec.context, ~state.ended
+  state, log_prob = baseline.step(
+    context.target, context.sampling, state, context.max_length, context.eos_id
+  )
+  state = state.replace(drafter_state=spec.drafter.rested(state.drafter_state))
+  one = live.astype(int)
+  info = no_info(live.size).replace(target_calls=one, emitted=one, log_prob=log_prob)
+  return state, info
+
+
+def _counted(carry, state, info):
+  """Returns the state, and the statistics with those of one more iteration."""
+  return state, jax.tree.map(lambda total, new: total + new, carry[1], info)
 
 
 def python_loop(condition, body, carry):

@@ -4,6 +4,7 @@ Shapes: B rows (batch x num_decodes), T output length, G gamma, S sequence buffe
 L uniforms a decision.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
@@ -16,6 +17,7 @@ from specdec_t5x.core.distributions import LEVELS
 from specdec_t5x.core.types import Cache
 
 START_TOKEN = 0
+LoopFn = Callable  # The signature of jax.lax.while_loop.
 
 
 @flax.struct.dataclass

@@ -89,7 +89,9 @@ def _score(spec: Speculation, state: DecodeState, proposal: Proposal):
   cache = state.target_cache.at(state.lengths - 1)
   extend, tree = spec.context.target, proposal.tree
   if tree.is_chain and spec.drafter.varies:
-    return widths.score(extend, cache, state.last_tokens(), proposal)
+    # Rows that could all do without a draft would rest instead.
+    least = 2 if spec.drafter.may_rest else 1
+    return widths.score(extend, cache, state.last_tokens(), proposal, least)
   return score(extend, cache, state.last_tokens(), proposal)
 
 

@@ -13,9 +13,12 @@ from jaxtyping import Array, Int
 from specdec_t5x.core.types import ExtendFn, Proposal
 
 
-def block_widths(gamma: int) -> tuple[int, ...]:
-  """Returns the widths that blocks may have: 1, 2, 4, 8 and so on, and gamma + 1."""
-  powers = [2**i for i in range(gamma + 1) if 2**i < gamma + 1]
+def block_widths(gamma: int, least: int = 1) -> tuple[int, ...]:
+  """Returns the widths that blocks may have: 1, 2, 4, 8 and so on, and gamma + 1.
+
+  None is below `least`.
+  """
+  powers = [2**i for i in range(gamma + 1) if least <= 2**i < gamma + 1]
   return (*powers, gamma + 1)
 
 
@@ -30,15 +33,23 @@ def score(
   cache,
   last: Int[Array, "B"],
   proposal: Proposal,
+  least: int = 1,
 ):
   """Scores the last known token and what counts of the draft in one call.
+
+  Args:
+    extend: the target.
+    cache: its cache.
+    last: the last known token.
+    proposal: the draft.
+    least: the narrowest width there is; each is compiled.
 
   Returns:
     Logits [B, K, V], features [B, K, D] and the cache. Logits and features are zeros
     beyond the width: no rule reads a position after `num_valid`.
   """
   block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
-  widths = block_widths(proposal.tree.size)
+  widths = block_widths(proposal.tree.size, least)
   chosen = narrowest(widths, proposal.num_valid)
   logits, features = jax.eval_shape(lambda *args: extend(*args)[:2], cache, block)
   zeros = lambda shape: jnp.zeros(shape.shape, shape.dtype)

@@ -19,15 +19,10 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec_t5x.core import tree
 from specdec_t5x.core.distributions import Sampling, adjusted_probs
 from specdec_t5x.core.types import Cache, Proposal, Verdict
-from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.drafter import Context, Drafter, Timer
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.draft_model import (
-  DEFAULT_GAMMA,
-  check_gamma,
-  drawn,
-  read_last_two,
-)
-from specdec_t5x.drafters.policies import Confidence, Counts, Policy
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, check_gamma, drawn
+from specdec_t5x.drafters.policies import Always, Confidence, Counts, Policy
 
 
 @flax.struct.dataclass
@@ -38,11 +33,13 @@ class AdaptiveState:
     cache: the draft model's.
     counts: what came of each row's drafts.
     drafted: how many tokens of the last proposal counted.
+    known: how long the rows were at the last proposal.
   """
 
   cache: Cache
   counts: Counts
   drafted: Int[Array, "B"]
+  known: Int[Array, "B"]
 
 
 @flax.struct.dataclass
@@ -100,7 +97,8 @@ class AdaptiveDraft(Drafter):
     """Returns the draft's first cache, and counts of nothing."""
     cache = context.start("draft")
     nothing = jnp.zeros(cache.index.shape)
-    return AdaptiveState(cache, Counts(nothing, nothing), nothing.astype(jnp.int32))
+    none = nothing.astype(jnp.int32)
+    return AdaptiveState(cache, Counts(nothing, nothing), none, cache.index)
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
@@ -108,9 +106,7 @@ class AdaptiveDraft(Drafter):
     """Drafts until every row has stopped; see `decoding.drafter.Drafter`."""
     own, sampling = state.drafter_state, context.sampling
     most = self._most(context, state)
-    logits, cache = read_last_two(
-      context.extend["draft"], own.cache, state.sequences, state.lengths
-    )
+    logits, cache = _read(context, own.cache, state.sequences, state.lengths)
     shape = uniforms.shape[:2]
     no_probs = None if sampling.greedy else jnp.zeros((*shape, logits.shape[-1]))
     draft = _Draft(
@@ -134,7 +130,9 @@ class AdaptiveDraft(Drafter):
     # A row goes on only while it has fewer than `most` <= G tokens: at most G - 1 more.
     draft = jax.lax.while_loop(lambda draft: draft.going.any(), draft_next, draft)
     proposal = Proposal.chain(draft.tokens, draft.probs, draft.size)
-    return proposal, own.replace(cache=draft.cache, drafted=draft.size)
+    return proposal, own.replace(
+      cache=draft.cache, drafted=draft.size, known=state.lengths
+    )
 
   def commit(
     self,
@@ -150,7 +148,30 @@ class AdaptiveDraft(Drafter):
     accepted = verdict.last
     tried = jnp.minimum(accepted + 1, drafter_state.drafted)
     counts = self.policy.learned(drafter_state.counts, accepted, tried)
+    # Beyond what was accepted the cache holds tokens that did not stand.
+    held = jnp.minimum(drafter_state.cache.index, drafter_state.known + accepted)
+    return drafter_state.replace(counts=counts, cache=drafter_state.cache.at(held))
+
+  @property
+  def may_rest(self) -> bool:
+    """Whether the policy may say so."""
+    return self.policy.may_draft_nothing
+
+  def rests(self, context: Context, state: DecodeState) -> Bool[Array, ""]:
+    """Returns whether the policy would have no row draft."""
+    return ~(self._most(context, state) > 0).any()
+
+  def rested(self, drafter_state: AdaptiveState) -> AdaptiveState:
+    """Returns the state with a draft of no token counted; the draft reads it later."""
+    none = jnp.zeros_like(drafter_state.drafted)
+    counts = self.policy.learned(drafter_state.counts, none, none)
     return drafter_state.replace(counts=counts)
+
+  def tuned(self, time: Timer) -> "AdaptiveDraft | None":
+    """Returns the drafter with a policy that knows what drafts take."""
+    told = lambda length: dataclasses.replace(self, policy=Always(length))
+    policy = self.policy.tuned(lambda: time(told))
+    return policy and dataclasses.replace(self, policy=policy)
 
   def _most(self, context, state):
     """Returns how many tokens each row may draft; none where a row has ended.
@@ -182,6 +203,28 @@ class AdaptiveDraft(Drafter):
       size=size,
       going=going & (new[0] != context.eos_id) & (size < most),
     )
+
+
+def _read(context, cache, sequences, lengths):
+  """Returns the draft's logits after the known tokens, and its cache up to there."""
+  extend = context.extend["draft"]
+
+  def lacks_some(carry):
+    return (carry[1].index < lengths).any()
+
+  def read_two(carry):
+    cache = carry[1]
+    # A row that lacks none reads its last token again.
+    start = jnp.minimum(cache.index, lengths - 1)
+    tokens = jnp.take_along_axis(sequences, start[:, None] + jnp.arange(2), axis=1)
+    new, _, cache = extend(cache.at(start), tokens)
+    last = jnp.minimum(lengths - 1 - start, 1)[:, None, None]
+    new = jnp.take_along_axis(new, last, axis=1)[:, 0]
+    return new, cache.at(jnp.minimum(start + 2, lengths))
+
+  shape = jax.eval_shape(lambda: read_two((None, cache))[0])
+  start = jnp.zeros(shape.shape, shape.dtype), cache
+  return jax.lax.while_loop(lacks_some, read_two, start)
 
 
 def _confidence(logits, sampling):

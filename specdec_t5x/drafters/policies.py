@@ -8,10 +8,13 @@ Shapes: B rows.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import flax.struct
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.checks import is_finite, is_probability
@@ -32,7 +35,13 @@ class Counts:
 
 
 class Policy:
-  """Decides when a row stops drafting; unless it says otherwise, at gamma tokens."""
+  """Decides when a row stops drafting; unless it says otherwise, at gamma tokens.
+
+  Attributes:
+    may_draft_nothing: whether `most` may be 0 in rows that have room.
+  """
+
+  may_draft_nothing: ClassVar[bool] = False
 
   def check(self, gamma: int) -> None:
     """Raises a ValueError where the policy does not go with drafts of up to gamma."""
@@ -52,6 +61,162 @@ class Policy:
     """Returns the counts with those of one more draft."""
     del accepted, tried
     return counts
+
+  def tuned(self, time: Callable[[], Sequence[float]]) -> "Policy | None":
+    """Returns the policy for this device, None where it would never draft.
+
+    Args:
+      time: measures the seconds of an iteration that drafts 0, 1, .. gamma tokens.
+    """
+    del time
+    return self
+
+
+@dataclasses.dataclass(frozen=True)
+class Always(Policy):
+  """Drafts a number of tokens, the same for all rows, that may be known late.
+
+  Attributes:
+    length: how many; a number or, in a program that times them all, an argument of it.
+  """
+
+  length: int | Int[Array, ""]
+
+  may_draft_nothing = True
+
+  def most(self, counts: Counts, gamma: int) -> Int[Array, "B"]:
+    """So many."""
+    return jnp.full(counts.tried.shape, self.length, jnp.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Auto(Policy):
+  """Drafts what is best for the batch, by what iterations take on this device.
+
+  All rows draft the number n of tokens that maximises tokens over time,
+  (1 + alpha + ... + alpha^n) / seconds[n]; for none the draft does not run.
+  Alpha is estimated over the batch, as (prior_alpha prior_weight + accepted) /
+  (prior_weight + tried).
+
+  Attributes:
+    seconds: of an iteration that drafts 0, 1, .. gamma tokens in every row; none where
+      they are to be measured before the decode.
+    prior_alpha: the estimate before the first draft.
+    prior_weight: how many tried tokens the prior counts for.
+    decay: factor of old counts with each iteration, so that drafts are tried again.
+  """
+
+  seconds: Sequence[float] = ()
+  prior_alpha: float = 0.8
+  prior_weight: float = 4.0
+  decay: float = 0.98
+
+  may_draft_nothing = True
+
+  def __post_init__(self):
+    object.__setattr__(self, "seconds", tuple(self.seconds))
+    if not all(is_finite(each) and each > 0 for each in self.seconds):
+      raise ValueError(f"Auto.seconds must be above 0, got {self.seconds}.")
+
+  def check(self, gamma: int) -> None:
+    """Raises a ValueError where there is not one time for each length of a draft."""
+    if self.seconds and len(self.seconds) != gamma + 1:
+      raise ValueError(
+        f"Auto.seconds needs {gamma + 1} times, of drafts of 0 to GAMMA={gamma} "
+        f"tokens, got {len(self.seconds)}. Leave them out, and they are measured."
+      )
+
+  def tuned(self, time: Callable[[], Sequence[float]]) -> "Auto | None":
+    """Returns the policy with times: as they are, or measured; says what to expect."""
+    if self.seconds:
+      return self
+    tuned = dataclasses.replace(self, seconds=time())
+    if tuned.seconds:
+      print(tuned.outlook(), file=sys.stderr, flush=True)
+    # What is not tried at first is never tried: there is nothing to learn from.
+    return tuned if tuned.speedup(self.prior_alpha) > 1 or not tuned.seconds else None
+
+  def speedup(self, alpha: float) -> float:
+    """Returns how much faster than plain decoding the best draft of some tokens is."""
+    tokens = np.cumsum(alpha ** np.arange(len(self.seconds)))
+    return float((tokens * self.seconds[0] / np.array(self.seconds))[1:].max(initial=0))
+
+  def outlook(self) -> str:
+    """Returns what to expect of drafting, in a line.
+
+    >>> Auto((1.0, 1.5, 2.0)).outlook()
+    'Drafting pays on this device, at this batch, from alpha 0.51 on: 1.22x at 0.8.'
+    >>> Auto((1.0, 1.9, 2.9)).outlook()  # doctest: +ELLIPSIS
+    'Drafting pays ... from alpha 0.91 on: 0.95x at 0.8, so decoding plainly.'
+    >>> Auto((1.0, 2.5, 4.0)).outlook()
+    'Drafting does not pay on this device, at this batch: decoding plainly.'
+    """
+    paying = [alpha for alpha in np.arange(0.01, 1.0, 0.01) if self.speedup(alpha) > 1]
+    if not paying:
+      return "Drafting does not pay on this device, at this batch: decoding plainly."
+    expected = self.speedup(self.prior_alpha)
+    return (
+      f"Drafting pays on this device, at this batch, from alpha {paying[0]:.2f} on: "
+      f"{expected:.2f}x at {self.prior_alpha}"
+      f"{'' if expected > 1 else ', so decoding plainly'}."
+    )
+
+  def check(self, gamma: int) -> None:
+    """Raises a ValueError where there is not one time for each length of a draft."""
+    if self.seconds and len(self.seconds) != gamma + 1:
+      raise ValueError(
+        f"Auto.seconds needs {gamma + 1} times, of drafts of 0 to GAMMA={gamma} "
+        f"tokens, got {len(self.seconds)}. Leave them out, and they are measured."
+      )
+
+  def tuned(self, time: Callable[[], Sequence[float]]) -> "Auto | None":
+    """Returns the policy with times: as they are, or measured; says what to expect."""
+    if self.seconds:
+      return self
+    tuned = dataclasses.replace(self, seconds=time())
+    if tuned.seconds:
+      print(tuned.outlook(), file=sys.stderr, flush=True)
+    # What is not tried at first is never tried: there is nothing to learn from.
+    return tuned if tuned.speedup(self.prior_alpha) > 1 or not tuned.seconds else None
+
+  def speedup(self, alpha: float) -> float:
+    """Returns how much faster than plain decoding the best draft of some tokens is."""
+    tokens = np.cumsum(alpha ** np.arange(len(self.seconds)))
+    return float((tokens * self.seconds[0] / np.array(self.seconds))[1:].max(initial=0))
+
+  def outlook(self) -> str:
+    """Returns what to expect of drafting, in a line.
+
+    >>> Auto((1.0, 1.5, 2.0)).outlook()
+    'Drafting pays on this device, at this batch, from alpha 0.51 on: 1.22x at 0.8.'
+    >>> Auto((1.0, 1.9, 2.9)).outlook()  # doctest: +ELLIPSIS
+    'Drafting pays ... from alpha 0.91 on: 0.95x at 0.8, so decoding plainly.'
+    >>> Auto((1.0, 2.5, 4.0)).outlook()
+    'Drafting does not pay on this device, at this batch: decoding plainly.'
+    """
+    paying = [alpha for alpha in np.arange(0.01, 1.0, 0.01) if self.speedup(alpha) > 1]
+    if not paying:
+      return "Drafting does not pay on this device, at this batch: decoding plainly."
+    expected = self.speedup(self.prior_alpha)
+    return (
+      f"Drafting pays on this device, at this batch, from alpha {paying[0]:.2f} on: "
+      f"{expected:.2f}x at {self.prior_alpha}{'' if expected > 1 else ', so decoding plainly'}."
+    )
+
+  def most(self, counts: Counts, gamma: int) -> Int[Array, "B"]:
+    """The best number for the batch; gamma where nothing was measured."""
+    accepted = self.prior_alpha * self.prior_weight + counts.accepted.sum()
+    alpha = accepted / (self.prior_weight + counts.tried.sum())
+    tokens = jnp.cumsum(alpha ** jnp.arange(gamma + 1))
+    seconds = jnp.array(self.seconds or (1.0,) * (gamma + 1))
+    best = jnp.argmax(tokens / seconds).astype(jnp.int32)
+    return jnp.broadcast_to(best, counts.tried.shape)
+
+  def learned(
+    self, counts: Counts, accepted: Int[Array, "B"], tried: Int[Array, "B"]
+  ) -> Counts:
+    """The decayed sums."""
+    return _decayed(self.decay, counts, accepted, tried)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +271,8 @@ class OnlineAlpha(Policy):
   prior_weight: float = 2.0
   decay: float = 0.9
 
+  may_draft_nothing = True
+
   def __post_init__(self):
     # A list, as gin gives, would make the policy unhashable.
     object.__setattr__(self, "block_costs", tuple(self.block_costs))
@@ -149,6 +316,8 @@ class OnlineAlpha(Policy):
     self, counts: Counts, accepted: Int[Array, "B"], tried: Int[Array, "B"]
   ) -> Counts:
     """The decayed sums."""
-    return Counts(
-      self.decay * counts.accepted + accepted, self.decay * counts.tried + tried
-    )
+    return _decayed(self.decay, counts, accepted, tried)
+
+
+def _decayed(decay, counts, accepted, tried):
+  return Counts(decay * counts.accepted + accepted, decay * counts.tried + tried)

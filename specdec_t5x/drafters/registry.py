@@ -9,7 +9,7 @@ from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
-from specdec_t5x.drafters.policies import Confidence, Policy
+from specdec_t5x.drafters.policies import Auto, Confidence, Policy
 from specdec_t5x.drafters.tree_draft import TreeDraft
 
 DRAFTERS: dict[str, type[Drafter]] = {
@@ -17,7 +17,11 @@ DRAFTERS: dict[str, type[Drafter]] = {
   "ngram": DraftModel,
   "copy": Copy,
 }
-POLICIES: dict[str, Policy | None] = {"fixed": None, "confidence": Confidence()}
+POLICIES: dict[str, Policy | None] = {
+  "auto": Auto(),
+  "confidence": Confidence(),
+  "fixed": None,
+}
 
 
 def get_drafter(
@@ -35,10 +39,14 @@ def get_drafter(
     gamma: length of a draft, in tokens.
     num_candidates: independent drafts an iteration, of a draft model.
     policy: how long a draft model's drafts are; a name in `POLICIES`, or a policy.
+      'auto' is 'fixed' for other drafters, and for several candidates.
 
   Raises:
     ValueError: where the name is unknown, or these settings do not go together.
   """
+  plain_chain = not isinstance(drafter, Drafter) and num_candidates == 1
+  if policy == "auto" and not (plain_chain and needs_network(drafter)):
+    policy = "fixed"  # The default is of draft models; what else there is owns its own.
   policy = get_policy(policy)
   if not is_whole(num_candidates, 1):
     raise ValueError(

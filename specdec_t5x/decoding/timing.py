@@ -1,0 +1,142 @@
+"""What iterations take on this device, measured once and kept.
+
+The numbers decide how many tokens are drafted, never what the outputs' law is. They are
+measured with zeros for parameters: times do not depend on values.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.network import native
+
+# Repetitions of each length of a draft, of which the median counts, and the most
+# iterations of one.
+_REPETITIONS, _ITERATIONS = 3, 5
+_NEVER = -1  # No token ends a sequence that is timed.
+
+# What was asked for in this process.
+_measured: dict[str, tuple[float, ...]] = {}
+
+
+def seconds(
+  decoder_with: Callable[[Drafter], Any],
+  told: Callable[[Any], Drafter],
+  arguments: Sequence[Any],
+  sampling: Sampling,
+  max_length: int,
+) -> tuple[float, ...]:
+  """Returns the seconds of an iteration that drafts 0, 1, .. gamma tokens in each row.
+
+  From this process's memory, or the disk's, where the same decode was timed before on
+  such a device.
+
+  Args:
+    decoder_with: from a drafter to the decoder.
+    told: from a number of tokens to the drafter that always drafts as many.
+    arguments: params, inputs and keys of a decode; shapes are all that is read.
+    sampling: the adjustment of all laws.
+    max_length: room for an output, in tokens.
+
+  Returns:
+    gamma + 1 times; none where there are several devices: processes would find others,
+    and compile other programs.
+  """
+  if jax.device_count() > 1:
+    print("Times are of one device: drafting GAMMA tokens.", file=sys.stderr)
+    return ()
+  shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+  decoder_told = lambda length: decoder_with(told(length))
+  gamma = told(0).tree.size
+  subject = repr((decoder_told(0), shapes, sampling, max_length, _device()))
+  name = hashlib.sha256(subject.encode()).hexdigest()[:16]
+  path = native.folder() / f"seconds-{name}.json"
+  if name not in _measured:
+    _measured[name] = _read(path, gamma) or _measure_and_keep(
+      path, decoder_told, gamma, shapes, sampling, max_length
+    )
+  return _measured[name]
+
+
+def _measure_and_keep(path, *job):
+  # In a thread of its own: this one may be tracing the decode.
+  with concurrent.futures.ThreadPoolExecutor(1) as thread:
+    found = thread.submit(_measure, *job).result()
+  path.parent.mkdir(parents=True, exist_ok=True)
+  partial = path.with_suffix(f".{os.getpid()}.tmp")
+  partial.write_text(json.dumps({"seconds": found}))
+  partial.replace(path)
+  return found
+
+
+def _measure(decoder_told, gamma, shapes, sampling, max_length) -> tuple[float, ...]:
+  @jax.jit
+  def run(arguments, gamma, count):
+    within = lambda condition: (
+      lambda carry: condition(carry) & (carry[0].iteration < count)
+    )
+    loop = lambda condition, *args: jax.lax.while_loop(within(condition), *args)
+    start = decoder_told(gamma).prepare(*arguments, sampling, max_length, _NEVER)
+    return generate(*start, loop).scores
+
+  def lasts(gamma, count):
+    begin = time.perf_counter()
+    run(arguments, jnp.int32(gamma), jnp.int32(count)).block_until_ready()
+    return time.perf_counter() - begin
+
+  with jax.enable_x64(False):
+    arguments = jax.tree.map(_zeros, shapes)
+    # Zeros accept all, so each iteration takes gamma + 1 tokens of the room.
+    many = max(1, min(_ITERATIONS, (max_length - 1) // (gamma + 1)))
+    lasts(0, many), lasts(gamma, many)
+    slopes = [
+      [(lasts(n, many) - lasts(n, 0)) / many for n in range(gamma + 1)]
+      for _ in range(_REPETITIONS)
+    ]
+  found = np.median(slopes, axis=0)
+  # Noise may say less than nothing of what is nearly free.
+  return tuple(np.maximum(found, 1e-7).round(7).tolist())
+
+
+def _zeros(shape):
+  if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
+    return jax.random.split(jax.random.key(0), shape.shape)
+  return jnp.zeros(shape.shape, shape.dtype)
+
+
+def _read(path: pathlib.Path, gamma: int) -> tuple[float, ...] | None:
+  """Returns what was kept; None where there is nothing, or nothing of use."""
+  try:
+    found = tuple(json.loads(path.read_text())["seconds"])
+  except (OSError, ValueError, KeyError, TypeError):
+    return None
+  return found if len(found) == gamma + 1 else None
+
+
+def _device() -> tuple[str, ...]:
+  """Returns what times depend on beside the program."""
+  device = jax.devices()[0]
+  flags = os.environ.get("XLA_FLAGS", "")
+  return (device.device_kind, _processor(), str(os.cpu_count()), jax.__version__, flags)
+
+
+def _processor() -> str:
+  try:
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+  except OSError:
+    return platform.processor()
+  return next((line for line in lines if line.startswith("model name")), "")
