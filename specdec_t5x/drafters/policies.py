@@ -161,48 +161,6 @@ class Auto(Policy):
       f"{'' if expected > 1 else ', so decoding plainly'}."
     )
 
-  def check(self, gamma: int) -> None:
-    """Raises a ValueError where there is not one time for each length of a draft."""
-    if self.seconds and len(self.seconds) != gamma + 1:
-      raise ValueError(
-        f"Auto.seconds needs {gamma + 1} times, of drafts of 0 to GAMMA={gamma} "
-        f"tokens, got {len(self.seconds)}. Leave them out, and they are measured."
-      )
-
-  def tuned(self, time: Callable[[], Sequence[float]]) -> "Auto | None":
-    """Returns the policy with times: as they are, or measured; says what to expect."""
-    if self.seconds:
-      return self
-    tuned = dataclasses.replace(self, seconds=time())
-    if tuned.seconds:
-      print(tuned.outlook(), file=sys.stderr, flush=True)
-    # What is not tried at first is never tried: there is nothing to learn from.
-    return tuned if tuned.speedup(self.prior_alpha) > 1 or not tuned.seconds else None
-
-  def speedup(self, alpha: float) -> float:
-    """Returns how much faster than plain decoding the best draft of some tokens is."""
-    tokens = np.cumsum(alpha ** np.arange(len(self.seconds)))
-    return float((tokens * self.seconds[0] / np.array(self.seconds))[1:].max(initial=0))
-
-  def outlook(self) -> str:
-    """Returns what to expect of drafting, in a line.
-
-    >>> Auto((1.0, 1.5, 2.0)).outlook()
-    'Drafting pays on this device, at this batch, from alpha 0.51 on: 1.22x at 0.8.'
-    >>> Auto((1.0, 1.9, 2.9)).outlook()  # doctest: +ELLIPSIS
-    'Drafting pays ... from alpha 0.91 on: 0.95x at 0.8, so decoding plainly.'
-    >>> Auto((1.0, 2.5, 4.0)).outlook()
-    'Drafting does not pay on this device, at this batch: decoding plainly.'
-    """
-    paying = [alpha for alpha in np.arange(0.01, 1.0, 0.01) if self.speedup(alpha) > 1]
-    if not paying:
-      return "Drafting does not pay on this device, at this batch: decoding plainly."
-    expected = self.speedup(self.prior_alpha)
-    return (
-      f"Drafting pays on this device, at this batch, from alpha {paying[0]:.2f} on: "
-      f"{expected:.2f}x at {self.prior_alpha}{'' if expected > 1 else ', so decoding plainly'}."
-    )
-
   def most(self, counts: Counts, gamma: int) -> Int[Array, "B"]:
     """The best number for the batch; gamma where nothing was measured."""
     accepted = self.prior_alpha * self.prior_weight + counts.accepted.sum()
