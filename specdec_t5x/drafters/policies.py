@@ -134,7 +134,8 @@ class Auto(Policy):
     if tuned.seconds:
       print(tuned.outlook(), file=sys.stderr, flush=True)
     # What is not tried at first is never tried: there is nothing to learn from.
-    return tuned if tuned.speedup(self.prior_alpha) > 1 or not tuned.seconds else None
+    pays = not tuned.seconds or tuned.speedup(self.prior_alpha) > 1
+    return tuned if pays else None
 
   def speedup(self, alpha: float) -> float:
     """Returns how much faster than plain decoding the best draft of some tokens is."""
