@@ -18,7 +18,7 @@ from specdec_t5x.core import tree
 from specdec_t5x.core.distributions import Sampling, adjusted_probs
 from specdec_t5x.core.types import ExtendFn, Proposal
 from specdec_t5x.decoding.baseline import generate_plain
-from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation, commit, score
 
@@ -68,7 +68,7 @@ def plain_program(
   @jax.jit
   def run(count, *arguments):
     extend, state = prepare(*arguments)
-    loop = _capped(count, lambda state: state.iteration)
+    loop = at_most(count)
     return generate_plain(extend, sampling, state, max_length, NEVER, loop=loop)
 
   return run
@@ -94,19 +94,9 @@ def _iterated(prepare):
   @jax.jit
   def run(count, *arguments):
     spec, state = prepare(*arguments)
-    return generate(spec, state, _capped(count, lambda carry: carry[0].iteration))
+    return generate(spec, state, at_most(count))
 
   return run
-
-
-def _capped(count, iterations):
-  """Returns a loop of at most `count` turns; `iterations` reads them off the carry."""
-
-  def loop(condition, body, carry):
-    go_on = lambda carry: condition(carry) & (iterations(carry) < count)
-    return jax.lax.while_loop(go_on, body, carry)
-
-  return loop
 
 
 def _repeated(part, prepare):

@@ -23,11 +23,11 @@ padding and `max_length` have to be the same, too: they are part of the shapes.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from specdec_t5x.core.distributions import Sampling, argmax, certain_log_prob, draw
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, no_info
+from specdec_t5x.decoding.queue import Carry, Queue
+from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, StepInfo, no_info
 
 
 def generate_plain(
@@ -38,6 +38,7 @@ def generate_plain(
   eos_id: int,
   block: int = 1,
   loop: LoopFn = jax.lax.while_loop,
+  queue: Queue | None = None,
 ) -> Decoded:
   """Decodes one token a call of the target until every row has ended.
 
@@ -46,28 +47,20 @@ def generate_plain(
     sampling: the adjustment of its law.
     state: where to start, made for a gamma of `block` - 1.
     max_length: room for the output, in tokens.
-    eos_id: the token that ends a sequence.
+    eos_id: the token that ends it.
     block: tokens a call, of which only the first counts; gamma + 1 is the strict
       baseline of a speculation with that gamma.
     loop: as for `decoding.generate.generate`.
+    queue: likewise.
 
   Returns:
     The output; its statistics count calls and tokens, and no drafts.
   """
 
-  def unfinished(state):
-    return ~state.ended.all()
+  def iterate(carry):
+    return carry.then(*step(extend, sampling, carry.state, max_length, eos_id, block))
 
-  def iterate(state):
-    return step(extend, sampling, state, max_length, eos_id, block)[0]
-
-  rows = state.lengths.shape[0]
-  state = loop(unfinished, iterate, state)
-  emitted = state.lengths - state.starts
-  statistics = no_info(rows).replace(
-    target_calls=emitted, emitted=emitted, log_prob=state.scores
-  )
-  return Decoded(state.outputs(max_length), state.scores, statistics)
+  return loop(Carry.unfinished, iterate, Carry.first(state, queue)).decoded(max_length)
 
 
 def step(
@@ -77,12 +70,8 @@ def step(
   max_length: int,
   eos_id: int,
   block: int = 1,
-) -> tuple[DecodeState, Float[Array, "B"]]:
-  """Extends every live row by one token; arguments as `generate_plain`'s.
-
-  Returns:
-    The state, and the tokens' log-probabilities: 0 in rows that had ended.
-  """
+) -> tuple[DecodeState, StepInfo]:
+  """Extends every live row by one token; arguments as `generate_plain`'s."""
   rows = jnp.arange(state.lengths.shape[0])
   fillers = jnp.zeros((rows.size, block - 1), jnp.int32)
   tokens = jnp.concatenate([state.last_tokens()[:, None], fillers], axis=1)
@@ -104,7 +93,9 @@ def step(
     iteration=state.iteration + 1,
     target_cache=cache,
   )
-  return state, log_prob
+  one = live.astype(jnp.int32)
+  info = no_info(rows.size).replace(target_calls=one, emitted=one, log_prob=log_prob)
+  return state, info
 
 
 def _next(logits, sampling, state):

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
@@ -17,6 +18,7 @@ from specdec_t5x.core.rules import RULES, rule_at
 from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
 from specdec_t5x.decoding import baseline, generate, state, timing
 from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.queue import queued
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.network import functional
@@ -72,13 +74,17 @@ class SpeculativeDecoder:
     target: the network whose law is kept.
     drafter: how tokens are drafted.
     rule: which of them stand.
+    slots: rows that decode at once, of all of a batch; 0 is all. A row that ends takes
+      the next input.
   """
 
   target: Network
   drafter: Drafter
   rule: Rule = RULES["token"]
+  slots: int = 0
 
   def __post_init__(self):
+    check_slots(self.slots)
     self.drafter.check(self.target)
     tree, name = self.drafter.tree, type(self.rule).__name__
     if not self.rule.takes_trees and not tree.is_chain:
@@ -126,29 +132,37 @@ class SpeculativeDecoder:
 
   def decode(self, params, inputs, keys, sampling, max_length, eos_id) -> Decoded:
     """Decodes with speculation; see `Decoder`."""
-    arguments = params, inputs, keys
+    few = _first(inputs, keys, self.slots)
     drafter = self.drafter.tuned(
-      lambda told: timing.seconds(self._with, told, arguments, sampling, max_length)
+      lambda told: timing.seconds(
+        self._with, told, (params, *few), sampling, max_length
+      )
     )
     if drafter is None:
-      plain = PlainDecoder(self.target)
-      return plain.decode(*arguments, sampling, max_length, eos_id)
-    tuned = self._with(drafter)
-    return generate.generate(*tuned.prepare(*arguments, sampling, max_length, eos_id))
+      plain = PlainDecoder(self.target, slots=self.slots)
+      return plain.decode(params, inputs, keys, sampling, max_length, eos_id)
+    prepare = lambda inputs, keys, chunk=None: self._with(drafter).prepare(
+      params, inputs, keys, sampling, max_length, eos_id, chunk
+    )
+    run = lambda *start: generate.generate(*start[:2], queue=start[2])
+    return _decode(prepare, run, inputs, keys, self.slots, max_length)
 
   def _with(self, drafter: Drafter) -> "SpeculativeDecoder":
     return dataclasses.replace(self, drafter=drafter)
 
   def prepare(
-    self, params, inputs, keys, sampling, max_length, eos_id
+    self, params, inputs, keys, sampling, max_length, eos_id, chunk=None
   ) -> tuple[Speculation, DecodeState]:
-    """Returns what the loop needs: how to step and where to start; as for `decode`."""
+    """Returns what the loop needs: how to step and where to start; as for `decode`.
+
+    With a `chunk`, so many inputs are read at once, and caches have no room to decode.
+    """
     per_input = keys.shape[0] // inputs.shape[0]
     size = self.drafter.tree.size
-    slots = state.num_slots(max_length, size)
+    slots = 0 if chunk else state.num_slots(max_length, size)
     prompts = functional.prompts_of(inputs, self.target)
     begin = lambda name: start_decoding(
-      self.networks[name], params[name], inputs, slots, per_input, prompts
+      self.networks[name], params[name], inputs, slots, per_input, prompts, chunk
     )
     target, cache = begin("target")
     is_prompt = functional.is_decoder_only(self.target)
@@ -181,15 +195,18 @@ class PlainDecoder:
     target: the network.
     block: tokens that a call scores, of which the first counts: N for the strict
       baseline of a speculation that scores N (`decoding.baseline`).
+    slots: as for `SpeculativeDecoder`.
   """
 
   target: Network
   block: int = 1
+  slots: int = 0
 
   guarantee = Guarantee.EXACT
   alpha_is_mass = False
 
   def __post_init__(self):
+    check_slots(self.slots)
     if not is_whole(self.block, 1):
       raise ValueError(
         f"BLOCK must be a whole number of at least 1, got {self.block!r}. 1 is plain "
@@ -207,19 +224,71 @@ class PlainDecoder:
 
   def decode(self, params, inputs, keys, sampling, max_length, eos_id) -> Decoded:
     """Decodes one token a call; see `Decoder`."""
-    extend, start = self.prepare(params, inputs, keys, max_length)
-    return baseline.generate_plain(
-      extend, sampling, start, max_length, eos_id, self.block
+    prepare = lambda *args: self.prepare(params, *args[:2], max_length, *args[2:])
+    run = lambda extend, state, queue: baseline.generate_plain(
+      extend, sampling, state, max_length, eos_id, self.block, queue=queue
     )
+    return _decode(prepare, run, inputs, keys, self.slots, max_length)
 
-  def prepare(self, params, inputs, keys, max_length) -> tuple[ExtendFn, DecodeState]:
-    """Returns what the plain loop needs; arguments as `decode`'s."""
+  def prepare(
+    self, params, inputs, keys, max_length, chunk=None
+  ) -> tuple[ExtendFn, DecodeState]:
+    """Returns what the plain loop needs; as `SpeculativeDecoder.prepare`."""
     # A block overruns the output as a draft of block - 1 tokens does.
     over = self.block - 1
-    slots = state.num_slots(max_length, over)
+    slots = 0 if chunk else state.num_slots(max_length, over)
     per_input = keys.shape[0] // inputs.shape[0]
     prompts = functional.prompts_of(inputs, self.target)
     extend, cache = start_decoding(
-      self.target, params["target"], inputs, slots, per_input, prompts
+      self.target, params["target"], inputs, slots, per_input, prompts, chunk
     )
     return extend, state.initial_state(cache, None, keys, max_length, over, prompts)
+
+
+def check_slots(slots: Any) -> None:
+  """Raises a ValueError where `slots` is no number of rows."""
+  if not is_whole(slots, 0):
+    raise ValueError(
+      f"SLOTS must be a whole number of at least 0, got {slots!r}. It is how many rows "
+      "of a batch decode at once; 0 is all."
+    )
+
+
+def _first(inputs, keys, slots):
+  """Returns the inputs and keys of the rows that decode at once, an input a row."""
+  inputs = jnp.repeat(inputs, keys.shape[0] // inputs.shape[0], axis=0)
+  return inputs[: slots or None], keys[: slots or None]
+
+
+def _decode(prepare, run, inputs, keys, slots, max_length) -> Decoded:
+  """Decodes all inputs, `slots` rows at once.
+
+  Args:
+    prepare: from inputs, keys and perhaps a chunk to how to decode, and the start.
+    run: from how to decode, where to start and a queue to what was decoded.
+    inputs: all.
+    keys: of all rows.
+    slots: rows at once; 0 is all.
+    max_length: room for an output, in tokens.
+  """
+  if not slots or slots >= keys.shape[0]:
+    return run(*prepare(inputs, keys), None)
+  check_one_device()
+  start_of = lambda *few: prepare(*few)[1]
+  shapes = jax.eval_shape(start_of, *_first(inputs, keys, slots))
+  # The longest first: what ends last begins early, and inputs of alike length are read
+  # together.
+  order = jnp.argsort(-(inputs > 0).sum(axis=1))
+  rows = jnp.arange(keys.shape[0]).reshape(inputs.shape[0], -1)[order].ravel()
+  how, starts = prepare(inputs[order], keys[rows], slots)
+  decoded = run(how, *queued(starts, shapes, max_length))
+  return jax.tree.map(lambda x: x[jnp.argsort(rows)], decoded)
+
+
+def check_one_device() -> None:
+  """Raises a ValueError where rows lie on several devices."""
+  if jax.device_count() > 1:
+    raise ValueError(
+      f"SLOTS needs one device, got {jax.device_count()}: rows of one would take "
+      "inputs of another. Leave it at 0."
+    )

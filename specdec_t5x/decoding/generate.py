@@ -1,14 +1,19 @@
 """The speculative loop: one compiled program from the encoded input to the output."""
 
 import jax
+from jaxtyping import Array, Int
 
 from specdec_t5x.decoding import baseline
-from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, StepInfo, no_info
+from specdec_t5x.decoding.queue import Carry, Queue
+from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn
 from specdec_t5x.decoding.step import Speculation, step
 
 
 def generate(
-  spec: Speculation, state: DecodeState, loop: LoopFn = jax.lax.while_loop
+  spec: Speculation,
+  state: DecodeState,
+  loop: LoopFn = jax.lax.while_loop,
+  queue: Queue | None = None,
 ) -> Decoded:
   """Decodes until every row has ended.
 
@@ -16,51 +21,42 @@ def generate(
     spec: how to decode; static.
     state: where to start.
     loop: `jax.lax.while_loop`, or `python_loop` to watch it work.
+    queue: what the rows take when they end; None is nothing.
 
   Returns:
-    The output with its statistics; its law is the one that `spec.rule` guarantees.
+    The output with its statistics, of all that was queued; its law is the one that
+    `spec.rule` guarantees.
   """
   drafter, context = spec.drafter, spec.context
 
-  def unfinished(carry):
-    return ~carry[0].ended.all()
-
   def rests(carry):
-    return unfinished(carry) & drafter.rests(context, carry[0])
+    return carry.unfinished() & drafter.rests(context, carry.state)
 
   def drafts(carry):
-    return unfinished(carry) & ~drafter.rests(context, carry[0])
+    return carry.unfinished() & ~drafter.rests(context, carry.state)
 
   def speculate(carry):
-    return _counted(carry, *step(spec, carry[0]))
+    return carry.then(*step(spec, carry.state))
 
   def rest(carry):
-    return _counted(carry, *_rest(spec, carry[0]))
+    return carry.then(*_rest(spec, carry.state))
 
   def take_turns(carry):
     return loop(rests, rest, loop(drafts, speculate, carry))
 
-  start = state, no_info(state.lengths.shape[0])
   body = take_turns if drafter.may_rest else speculate
-  state, statistics = loop(unfinished, body, start)
-  return Decoded(state.outputs(context.max_length), state.scores, statistics)
+  carry = loop(Carry.unfinished, body, Carry.first(state, queue))
+  return carry.decoded(context.max_length)
 
 
-def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
+def _rest(spec: Speculation, state: DecodeState):
   """Extends every live row by one token of the target alone."""
-  context, live = spec.context, ~state.ended
-  state, log_prob = baseline.step(
+  context = spec.context
+  state, info = baseline.step(
     context.target, context.sampling, state, context.max_length, context.eos_id
   )
-  state = state.replace(drafter_state=spec.drafter.rested(state.drafter_state))
-  one = live.astype(int)
-  info = no_info(live.size).replace(target_calls=one, emitted=one, log_prob=log_prob)
-  return state, info
-
-
-def _counted(carry, state, info):
-  """Returns the state, and the statistics with those of one more iteration."""
-  return state, jax.tree.map(lambda total, new: total + new, carry[1], info)
+  rested = spec.drafter.rested(state.drafter_state)
+  return state.replace(drafter_state=rested), info
 
 
 def python_loop(condition, body, carry):
@@ -68,3 +64,13 @@ def python_loop(condition, body, carry):
   while condition(carry):
     carry = body(carry)
   return carry
+
+
+def at_most(count: Int[Array, ""]) -> LoopFn:
+  """Returns a loop that stops after so many iterations, for those that time them."""
+
+  def loop(condition, body, carry):
+    go_on = lambda carry: condition(carry) & (carry.state.iteration.max() < count)
+    return jax.lax.while_loop(go_on, body, carry)
+
+  return loop

@@ -32,7 +32,7 @@ class DecodeState:
     ended: which rows are done: end of sequence produced, or no room left.
     scores: log-probability of each row's output under the target's adjusted law.
     keys: one random key a row, so that no row's draws depend on its neighbours.
-    iteration: number of steps taken.
+    iteration: number of steps that each row was there for.
     target_cache: the target's; entries at and beyond lengths - 1 are stale.
     drafter_state: the drafter's own (None in the plain loop).
   """
@@ -43,16 +43,16 @@ class DecodeState:
   ended: Bool[Array, "B"]
   scores: Float[Array, "B"]
   keys: Key[Array, "B"]
-  iteration: Int[Array, ""]
+  iteration: Int[Array, "B"]
   target_cache: Cache
   drafter_state: Any
 
   def uniforms(self, count: int) -> Float[Array, "B count L"]:
     """Returns each row's independent draws from U[0, 1) for `count` decisions."""
-    draw = lambda key: unit_uniforms(
-      jax.random.fold_in(key, self.iteration), (count, LEVELS)
+    draw = lambda key, iteration: unit_uniforms(
+      jax.random.fold_in(key, iteration), (count, LEVELS)
     )
-    return jax.vmap(draw)(self.keys)
+    return jax.vmap(draw)(self.keys, self.iteration)
 
   def last_tokens(self) -> Int[Array, "B"]:
     """Returns each row's last known token."""
@@ -145,7 +145,7 @@ def initial_state(
     ended=by_row(jnp.zeros(rows, bool)),
     scores=by_row(jnp.zeros(rows)),
     keys=by_row(keys),
-    iteration=jnp.zeros((), jnp.int32),
+    iteration=by_row(jnp.zeros(rows, jnp.int32)),
     target_cache=target_cache,
     drafter_state=drafter_state,
   )

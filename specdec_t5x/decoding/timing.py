@@ -21,7 +21,7 @@ import numpy as np
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.network import native
 
 # Repetitions of each length of a draft, of which the median counts, and the most
@@ -86,12 +86,8 @@ def _measure_and_keep(path, *job):
 def _measure(decoder_told, gamma, shapes, sampling, max_length) -> tuple[float, ...]:
   @jax.jit
   def run(arguments, gamma, count):
-    within = lambda condition: (
-      lambda carry: condition(carry) & (carry[0].iteration < count)
-    )
-    loop = lambda condition, *args: jax.lax.while_loop(within(condition), *args)
     start = decoder_told(gamma).prepare(*arguments, sampling, max_length, _NEVER)
-    return generate(*start, loop).scores
+    return generate(*start, at_most(count)).scores
 
   def lasts(gamma, count):
     begin = time.perf_counter()

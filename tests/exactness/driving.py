@@ -118,7 +118,8 @@ class Driven(DecodeState):
   prescribed: jax.Array = None
 
   def uniforms(self, count):
-    return self.prescribed[:, self.iteration, :count]
+    rows = jnp.arange(self.iteration.size)
+    return self.prescribed[rows, self.iteration, :count]
 
 
 @functools.cache
