@@ -42,6 +42,8 @@ DecodeFn = Callable[[Any, jax.Array, jax.Array], Decoded]
 
 # Inputs are padded to multiples of this, so that few shapes are compiled.
 _LENGTH_STEP = 16
+# Batches that are handed over together: a row that ends takes the next input of them.
+_QUEUED = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,20 +157,23 @@ def generate(
   if not decoder.guarantee.keeps_the_law:
     message = f"{decoder.guarantee.name}: the outputs keep {decoder.guarantee.value}."
     warnings.warn(message, stacklevel=2)
+  rows = min(batch_size, max(len(ids), 1))
+  count = rows * min(_QUEUED, -(-len(ids) // rows))
+  if jax.device_count() == 1:
+    decoder, rows = dataclasses.replace(decoder, slots=rows), max(count, rows)
   run = compiled(decoder, sampling, max_length, processor.eos_id())
   # 32 bits, under jax_enable_x64 too: the same numbers, and so the same outputs.
   with jax.enable_x64(False):
-    decodes = _decode_batches(run, params, ids, batch_size, seed)
+    decodes = _decode_batches(run, params, ids, rows, seed)
     return [
       output for decoded in decodes for output in _generations(decoded, processor)
     ]
 
 
 def _decode_batches(
-  run: DecodeFn, params, ids: Sequence[Sequence[int]], batch_size: int, seed: int
+  run: DecodeFn, params, ids: Sequence[Sequence[int]], rows: int, seed: int
 ) -> Iterator[Decoded]:
   """Yields the decodes of each batch's inputs; raises where their logits were NaN."""
-  rows = min(batch_size, max(len(ids), 1))
   for first, inputs, count in padded_batches(ids, rows):
     decoded = run(params, inputs, row_keys(jax.random.key(seed), rows, first))
     decoded = jax.tree.map(lambda array, count=count: array[:count], decoded)

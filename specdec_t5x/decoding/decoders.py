@@ -274,14 +274,14 @@ def _decode(prepare, run, inputs, keys, slots, max_length) -> Decoded:
   if not slots or slots >= keys.shape[0]:
     return run(*prepare(inputs, keys), None)
   check_one_device()
-  start_of = lambda *few: prepare(*few)[1]
-  shapes = jax.eval_shape(start_of, *_first(inputs, keys, slots))
+  arrays = lambda *few: jax.tree.leaves(prepare(*few)[1])
+  shapes = [x.shape for x in jax.eval_shape(arrays, *_first(inputs, keys, slots))]
   # The longest first: what ends last begins early, and inputs of alike length are read
   # together.
   order = jnp.argsort(-(inputs > 0).sum(axis=1))
   rows = jnp.arange(keys.shape[0]).reshape(inputs.shape[0], -1)[order].ravel()
   how, starts = prepare(inputs[order], keys[rows], slots)
-  decoded = run(how, *queued(starts, shapes, max_length))
+  decoded = run(how, *queued(starts, shapes, slots, max_length))
   return jax.tree.map(lambda x: x[jnp.argsort(rows)], decoded)
 
 

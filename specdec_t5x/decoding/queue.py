@@ -6,6 +6,7 @@ input: outputs are the same, whatever the number of rows.
 Shapes: B rows, R inputs' rows in all, T output length, S sequence buffer.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import flax.struct
@@ -74,16 +75,20 @@ class Carry:
     return Decoded(state.outputs(max_length), state.scores, self.statistics)
 
 
-def queued(starts: DecodeState, shapes: DecodeState, max_length: int) -> Carry:
+def queued(
+  starts: DecodeState, shapes: Sequence[tuple[int, ...]], rows: int, max_length: int
+) -> tuple[DecodeState, Queue]:
   """Returns a loop's start on the first of many rows, with all of them queued.
 
   Args:
     starts: of all R rows; in their caches there need be no room for an output.
-    shapes: of the state of the B rows that decode at once, room and all.
+    shapes: of the arrays of a state of B rows, with room.
+    rows: how many decode at once.
     max_length: room for the output, in tokens.
   """
-  rows, total = shapes.lengths.shape[0], starts.lengths.shape[0]
-  state = jax.tree.map(lambda x, shape: _grown(x[:rows], shape.shape), starts, shapes)
+  arrays, tree = jax.tree.flatten(starts)
+  grown = [_grown(x[:rows], shape) for x, shape in zip(arrays, shapes, strict=True)]
+  state, total = jax.tree.unflatten(tree, grown), starts.lengths.shape[0]
   tokens = jnp.zeros((total, max_length), jnp.int32)
   done = Decoded(tokens, jnp.zeros(total), no_info(total))
   return state, Queue(starts, jnp.arange(rows), jnp.int32(rows), done)

@@ -151,8 +151,17 @@ def in_chunks(function: Callable, rows: Array, chunk: int) -> Any:
     return function(rows)
   padding = [(0, -count % chunk)] + [(0, 0)] * (rows.ndim - 1)
   chunks = jnp.pad(rows, padding).reshape(-1, chunk, *rows.shape[1:])
+  trees = []
+
+  def arrays_of(chunk):
+    # As a list: with one axis more they are no cache.
+    arrays, tree = jax.tree.flatten(function(chunk))
+    trees.append(tree)
+    return arrays
+
   join = lambda x: x.reshape(x.shape[0] * chunk, *x.shape[2:])[:count]
-  return jax.tree.map(join, jax.lax.map(function, chunks))
+  arrays = [join(x) for x in jax.lax.map(arrays_of, chunks)]
+  return jax.tree.unflatten(trees[-1], arrays)
 
 
 def _read(module, variables, inputs, num_slots):

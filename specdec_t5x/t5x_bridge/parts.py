@@ -125,21 +125,25 @@ def beam(
   return plain_beam(target, seed, draft=drafter.network, gamma=drafter.gamma, **knobs)
 
 
-def plain_beam(target: Network, seed: int, block: int = 1, **knobs: Any) -> BeamDecoder:
+def plain_beam(
+  target: Network, seed: int, slots: int = 0, block: int = 1, **knobs: Any
+) -> BeamDecoder:
   """Returns a beam search.
 
   Args:
     target: the network whose hypotheses are searched for.
     seed: 0.
+    slots: 0.
     block: 1.
     **knobs: of `BeamDecoder`.
 
   Raises:
     ValueError: where a setting is one that a beam has no use for.
   """
-  if seed != 0 or block != 1:
+  if (seed, slots, block) != (0, 0, 1):
     raise ValueError(
-      f"With a beam SEED must be 0 and BLOCK 1, got {seed} and {block}: it draws "
-      "nothing, and the strict baseline is one of single tokens. Leave them out."
+      f"With a beam SEED and SLOTS must be 0 and BLOCK 1, got {seed}, {slots} and "
+      f"{block}: it draws nothing, hypotheses end together, and the strict baseline is "
+      "one of single tokens. Leave them out."
     )
   return BeamDecoder(target, **knobs)

@@ -1,0 +1,110 @@
+"""More inputs than rows: a row that ends takes the next input, and nothing changes."""
+
+import dataclasses
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.tree import delayed
+from specdec_t5x.decoding import queue
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.policies import Auto, Confidence
+from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.network.config import GptConfig, T5Config
+from specdec_t5x.network.functional import network_for
+from tests import networks
+
+SIZES = {"vocab_size": 14, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 24}
+T5 = network_for(T5Config(**SIZES, num_encoder_layers=1, num_decoder_layers=1))
+GPT = network_for(GptConfig(**SIZES, num_layers=1))
+SAMPLING, LENGTH, EOS = Sampling(), 12, 1
+# Eleven inputs of 1 to 40 tokens: each width that inputs are encoded at.
+INPUTS = np.zeros((11, 80), np.int32)
+for number, size in enumerate([3, 40, 1, 7, 70, 2, 19, 5, 30, 1, 12]):
+  INPUTS[number, :size] = np.random.default_rng(number).integers(2, 14, size)
+
+token = lambda drafter, network=T5: SpeculativeDecoder(network, drafter)
+DECODERS = {
+  "plain": PlainDecoder(T5),
+  "fixed": token(DraftModel(T5, 3)),
+  "confidence": token(AdaptiveDraft(T5, 3, Confidence(0.2))),
+  "copy": token(Copy(3, match=1)),
+  "tree": SpeculativeDecoder(T5, TreeDraft(T5, delayed(1, 2, 2)), RULES["traversal"]),
+  "decoder-only": token(DraftModel(GPT, 3), GPT),
+}
+
+
+@functools.cache
+def params(network):
+  tokens = jnp.ones((1, 1), jnp.int32)
+  drawn = lambda seed: networks.initialize(network, tokens, seed=seed)["params"]
+  return {"target": drawn(0), "draft": drawn(1)}
+
+
+def decode(decoder, slots, sampling=SAMPLING, per_input=2):
+  decoder = dataclasses.replace(decoder, slots=slots)
+  run = jax.jit(lambda *arguments: decoder.decode(*arguments, sampling, LENGTH, EOS))
+  keys = row_keys(jax.random.key(7), per_input * len(INPUTS))
+  own = {name: params(decoder.target)[name] for name in decoder.networks}
+  return run(own, jnp.asarray(INPUTS), keys)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_outputs_are_the_same_whatever_the_number_of_rows(name):
+  expected = decode(DECODERS[name], 0)
+  assert len(set(np.asarray(expected.statistics.emitted).tolist())) > 4
+  found = decode(DECODERS[name], 5)
+  np.testing.assert_array_equal(found.tokens, expected.tokens)
+  chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_policy_for_the_whole_batch_keeps_greedy_outputs():
+  expected = decode(DECODERS["plain"], 0, GREEDY)
+  # Drafts pay at first; the outputs of two networks at random differ.
+  policy = Auto((1.0, 1.2, 1.4, 1.6))
+  found = decode(token(AdaptiveDraft(T5, 3, policy)), 4, GREEDY)
+  np.testing.assert_array_equal(found.tokens, expected.tokens)
+  np.testing.assert_array_equal(found.statistics.emitted, expected.statistics.emitted)
+  assert found.statistics.drafted.sum() > 0
+
+
+def test_rows_are_busy_as_long_as_there_are_inputs(monkeypatch):
+  turns = []
+
+  def counting(carry, then=queue.Carry.then):
+    def counted(self, *args):
+      jax.debug.callback(lambda: turns.append(1))
+      return then(self, *args)
+
+    return counted
+
+  monkeypatch.setattr(queue.Carry, "then", counting(None))
+  lengths = np.sort(decode(PlainDecoder(T5), 4, per_input=1).statistics.emitted)
+  jax.effects_barrier()
+  # No schedule of so many rows takes less than the work shared out, and one that leaves
+  # no row idle at most that and one more output.
+  assert lengths.sum() / 4 <= len(turns) <= lengths.sum() / 4 + lengths.max()
+  assert len(turns) < sum(lengths[::-1][::4])  # What batches of four would take.
+
+
+@pytest.mark.parametrize("slots", [-1, True])
+def test_slots_are_a_number_of_rows(slots):
+  for decoder in (DECODERS["plain"], DECODERS["fixed"]):
+    with pytest.raises(ValueError, match="SLOTS must be a whole number of at least 0"):
+      dataclasses.replace(decoder, slots=slots)
+
+
+def test_several_devices_are_refused(monkeypatch):
+  monkeypatch.setattr(jax, "device_count", lambda: 2)
+  with pytest.raises(ValueError, match="SLOTS needs one device, got 2"):
+    decode(DECODERS["plain"], 4)
