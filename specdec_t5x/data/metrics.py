@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import sacrebleu
-from rouge_score import rouge_scorer
 
 ROUGE_KEYS = ("rouge1", "rouge2", "rougeLsum")
 
@@ -38,6 +36,8 @@ def bleu(
       "Every reference is empty, so BLEU can't be computed. Register the files with "
       "target paths, or run prediction only."
     )
+  import sacrebleu  # Late: runs that decode alone need no metric, and it takes long.
+
   # sacrebleu wants one stream for each reference number, seqio gives one list for
   # each example.
   streams = [list(stream) for stream in zip(*references, strict=True)]
@@ -75,6 +75,8 @@ def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float
       "Every reference is empty, so ROUGE can't be computed. Register the files with "
       "a target field, or run prediction only."
     )
+  from rouge_score import rouge_scorer  # Late: 1.5 s, for SciPy.
+
   scorer = rouge_scorer.RougeScorer(list(ROUGE_KEYS))
   scores = [
     scorer.score(target=_split_sentences(t), prediction=_split_sentences(p))

@@ -18,7 +18,7 @@ import seqio
 from absl import flags, logging
 from tqdm import tqdm
 
-from t5x import gin_utils, hosts, models, partitioning, utils
+from t5x import gin_utils, hosts, kept_programs, models, partitioning, utils
 from t5x.inference_checks import check_inference
 from t5x.inference_chunks import ChunkFiles, configuration
 from t5x.inference_data import ChunkedExamples
@@ -283,6 +283,7 @@ def _main(argv: Sequence[str]) -> None:
     sys.exit("t5x.infer: expected --gin_file=<file>, got none.")
   if values.tfds_data_dir:
     seqio.set_tfds_data_dir_override(values.tfds_data_dir)
+  kept_programs.keep_programs()
   try:
     hosts.connect()
     gin.configurable(infer)
