@@ -48,20 +48,24 @@ def get_infer_fn(
   )
   layout = partitioner.get_data_layout(batch_size)
   sharding = jax.sharding.NamedSharding(partitioner.mesh, spec)
-  to_global = lambda x: jax.make_array_from_process_local_data(sharding, x)
+  place = lambda x: jax.make_array_from_process_local_data(sharding, x)
+  to_global = lambda batch: jax.tree.map(place, batch)
 
   def infer_fn(ds, train_state, rng=None, report=lambda count: None):
     numbered, columns = [], []
     per_process = layout.batch_size // layout.num_shards
     batches = _pad(ds, batch_size).shard(layout.num_shards, layout.shard_id)
-    for numbers, batch in batches.batch(per_process).as_numpy_iterator():
+    placed = map(to_global, batches.batch(per_process).as_numpy_iterator())
+    following = next(placed, None)
+    while following is not None:
       step_rng = None
       if rng is not None:
         step_rng, rng = jax.random.split(rng)
-      batch, numbers = jax.tree.map(to_global, (batch, numbers))
-      numbers, result = jax.device_get(
-        run(train_state.params, batch, step_rng, numbers)
-      )
+      numbers, batch = following
+      running = run(train_state.params, batch, step_rng, numbers)
+      # While the devices are busy the next batch is made ready.
+      following = next(placed, None)
+      numbers, result = jax.device_get(running)
       predictions, aux = result if isinstance(result, tuple) else (result, {})
       real = numbers >= 0
       columns.append(jax.tree.map(lambda x, real=real: x[real], aux))
