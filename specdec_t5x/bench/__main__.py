@@ -14,6 +14,7 @@ from specdec_t5x.quiet import import_quietly
 COMMANDS = {
   "decode": "decode:COMMAND",
   "copy": "copying:COMMAND",
+  "batches": "batches:COMMAND",
   "gamma": "gamma:COMMAND",
   "choose-gamma": "choice:COMMAND",
   "rules": "rules:COMMAND",
