@@ -1,6 +1,7 @@
 """The speculative loop: one compiled program from the encoded input to the output."""
 
 import jax
+import jax.numpy as jnp
 
 from specdec_t5x.decoding import baseline
 from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, StepInfo, no_info
@@ -53,7 +54,7 @@ def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]
     context.target, context.sampling, state, context.max_length, context.eos_id
   )
   state = state.replace(drafter_state=spec.drafter.rested(state.drafter_state))
-  one = live.astype(int)
+  one = live.astype(jnp.int32)
   info = no_info(live.size).replace(target_calls=one, emitted=one, log_prob=log_prob)
   return state, info
 

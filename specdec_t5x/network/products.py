@@ -49,7 +49,7 @@ def multiply(
     *kernels: the matrices, of the dtype of `x`.
   """
   rows = x.size // x.shape[-1]
-  if are_native(choice, rows, x.dtype):
+  if are_native(choice, rows, str(x.dtype)):
     return _native_multiply(x, kernels)
   return _xla_multiply(x, kernels)
 
@@ -62,7 +62,7 @@ def attend(
   bias: Float[Array, "#B #H #Q S"],
 ) -> Float[Array, "B Q H K"]:
   """Returns softmax(query key + bias) value; what is `MASKED` has no weight."""
-  if are_native(choice, query.shape[0] * query.shape[1], query.dtype):
+  if are_native(choice, query.shape[0] * query.shape[1], str(query.dtype)):
     return _native_attend(query, key, value, bias)
   return xla_attend(query, key, value, bias)
 

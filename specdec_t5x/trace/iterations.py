@@ -130,8 +130,8 @@ def trace_decode(
 ) -> tuple[Iteration, ...]:
   """Decodes one text and tells what each iteration did.
 
-  The iterations' outputs, one after the other, are the tokens that `api.generate` gives
-  for this text as its first input; arguments as there.
+  The iterations' outputs, one after the other, are the tokens that `api.generate` with
+  policy 'fixed' gives for this text as its first input; arguments as there.
   """
   processor = _processor(vocabulary)
   drafter = Recorder(DraftModel(draft.network, gamma))

@@ -6,12 +6,15 @@ import numpy as np
 
 from specdec_t5x.analysis.theory import expected_tokens
 from specdec_t5x.decoding.widths import block_widths
-from specdec_t5x.drafters.policies import Confidence
+from specdec_t5x.drafters.policies import Auto, Confidence
 from tests.exactness.enumeration import has_ended, iterate
 
 
 def decode(world, setting, policy, law):
   """As `enumeration.decode`, each draft's length by the policy.
+
+  A plain turn, of a policy that may draft nothing, is one draw from the target's law by
+  the iteration's first uniforms.
 
   Args:
     world: decides every outcome.
@@ -26,9 +29,17 @@ def decode(world, setting, policy, law):
       return law((*prefix, *draft)).max() < policy.threshold
     return len(draft) >= best_length(policy, len(setting.tree), history)
 
+  def rests(prefix):
+    is_last = len(prefix) == setting.max_length - 1
+    return policy.may_draft_nothing and (is_last or stops(prefix, ()))
+
   setting = dataclasses.replace(setting, stops=stops)
   while not has_ended(output, setting):
     number = len(history)
+    if rests(output):
+      output = (*output, world.draw((number, 0), setting.target(output)))
+      history.append((0, 0))
+      continue
     named = lambda i, number=number: (number, i)
     draft, accepted, _, output = iterate(world, setting, output, named)
     history.append((accepted, min(accepted + 1, len(draft.tokens))))
@@ -43,7 +54,20 @@ def best_length(policy, gamma, history):
     policy.prior_weight + tried
   )
   lengths = np.arange(gamma + 1)
-  widths = block_widths(gamma)
+  return np.argmax(expected_tokens(alpha, lengths) / seconds_of(policy, gamma))
+
+
+def seconds_of(policy, gamma):
+  """What an iteration takes that drafts 0, 1, .. gamma tokens."""
+  if isinstance(policy, Auto):
+    return policy.seconds
+  lengths, widths = np.arange(gamma + 1), block_widths(gamma)
   blocks = [policy.block_costs[sum(w <= g for w in widths)] for g in lengths]
-  seconds = policy.draft_cost * lengths + blocks
-  return np.argmax(expected_tokens(alpha, lengths) / seconds)
+  return policy.draft_cost * lengths + blocks
+
+
+def turns(path, gamma):
+  """How many tokens each iteration of a path drafted; None is a plain turn."""
+  numbers = sorted({number for number, _ in path.cells})
+  drafted = {n: sum(m == n and i < gamma for m, i in path.cells) for n in numbers}
+  return [drafted[n] if (n, 2 * gamma) in path.cells else None for n in numbers]
