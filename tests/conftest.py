@@ -18,7 +18,7 @@ os.environ.setdefault(
   "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
 )
 
-# Not the user's own cache. Kernels stay compiled from run to run, measured times do not;
+# Not the user's own. Kernels stay compiled from run to run, measured times do not;
 # commands that tests start inherit it.
 KEPT = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "specdec_t5x"
 os.environ["SPECDEC_T5X_CACHE"] = str(KEPT)
