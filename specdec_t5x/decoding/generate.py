@@ -48,10 +48,18 @@ def generate(
 
 
 def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
-  """Extends every live row by one token of the target alone."""
+  """Does what `step` does where no row drafts: one token of the target, and its draw.
+
+  So whether the others of a row's batch draft changes no sample of a row that does not.
+  """
   context, live = spec.context, ~state.ended
   state, log_prob = baseline.step(
-    context.target, context.sampling, state, context.max_length, context.eos_id
+    context.target,
+    context.sampling,
+    state,
+    context.max_length,
+    context.eos_id,
+    decision=2 * spec.drafter.tree.size,
   )
   state = state.replace(drafter_state=spec.drafter.rested(state.drafter_state))
   one = live.astype(jnp.int32)

@@ -13,9 +13,6 @@ from tests.exactness.enumeration import has_ended, iterate
 def decode(world, setting, policy, law):
   """As `enumeration.decode`, each draft's length by the policy.
 
-  A plain turn, of a policy that may draft nothing, is one draw from the target's law by
-  the iteration's first uniforms.
-
   Args:
     world: decides every outcome.
     setting: what is decoded, with the longest gamma.
@@ -29,17 +26,9 @@ def decode(world, setting, policy, law):
       return law((*prefix, *draft)).max() < policy.threshold
     return len(draft) >= best_length(policy, len(setting.tree), history)
 
-  def rests(prefix):
-    is_last = len(prefix) == setting.max_length - 1
-    return policy.may_draft_nothing and (is_last or stops(prefix, ()))
-
   setting = dataclasses.replace(setting, stops=stops)
   while not has_ended(output, setting):
     number = len(history)
-    if rests(output):
-      output = (*output, world.draw((number, 0), setting.target(output)))
-      history.append((0, 0))
-      continue
     named = lambda i, number=number: (number, i)
     draft, accepted, _, output = iterate(world, setting, output, named)
     history.append((accepted, min(accepted + 1, len(draft.tokens))))
@@ -67,7 +56,6 @@ def seconds_of(policy, gamma):
 
 
 def turns(path, gamma):
-  """How many tokens each iteration of a path drafted; None is a plain turn."""
+  """How many tokens each iteration of a path drafted."""
   numbers = sorted({number for number, _ in path.cells})
-  drafted = {n: sum(m == n and i < gamma for m, i in path.cells) for n in numbers}
-  return [drafted[n] if (n, 2 * gamma) in path.cells else None for n in numbers]
+  return [sum(m == n and i < gamma for m, i in path.cells) for n in numbers]
