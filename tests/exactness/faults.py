@@ -209,8 +209,8 @@ def drop_what_it_drew(self, *args, propose=AdaptiveDraft.propose):
   return proposal, state.replace(drafted=size)
 
 
-def plain_turn_takes_the_next_draws(*args, step=baseline.step):
-  state, log_prob = step(*args)
+def plain_turn_leaves_its_draws(*args, step=baseline.step, **kwargs):
+  state, log_prob = step(*args, **kwargs)
   return state.replace(iteration=state.iteration - 1), log_prob
 
 

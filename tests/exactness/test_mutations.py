@@ -291,7 +291,7 @@ TRAPS = [
     "a plain turn whose draws are used again",
     baseline,
     "step",
-    faults.plain_turn_takes_the_next_draws,
+    faults.plain_turn_leaves_its_draws,
     turns_loop,
   ),
   (
