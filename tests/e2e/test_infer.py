@@ -138,8 +138,9 @@ def test_each_example_and_the_run_have_statistics(speculative):
   assert summary["guarantee"] == "EXACT"
   decoder = summary["decoder"]
   assert (decoder["kind"], decoder["rule"]) == ("SpeculativeDecoder", {"kind": "Token"})
-  assert (decoder["drafter"]["kind"], decoder["drafter"]["gamma"]) == ("AdaptiveDraft", 3)
-  assert decoder["drafter"]["policy"]["kind"] == "Auto"
+  drafter = decoder["drafter"]
+  assert (drafter["kind"], drafter["gamma"]) == ("AdaptiveDraft", 3)
+  assert drafter["policy"]["kind"] == "Auto"
   assert decoder["target"]["config"]["num_decoder_layers"] == 2
   assert decoder["drafter"]["network"]["config"]["num_decoder_layers"] == 1
   assert summary["sampling"]["temperature"] == 0.0
