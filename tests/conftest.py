@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pathlib
 import time
 
 import jax
@@ -17,10 +18,22 @@ os.environ.setdefault(
   "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
 )
 
+# Not the user's own. Kernels stay compiled from run to run, measured times do not;
+# commands that tests start inherit it.
+KEPT = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "specdec_t5x"
+os.environ["SPECDEC_T5X_CACHE"] = str(KEPT)
+
 CHECKED = ("core", "decoding", "drafters", "network")
 jaxtyping.install_import_hook(
   [f"specdec_t5x.{part}" for part in CHECKED], "beartype.beartype"
 )
+
+
+def pytest_configure(config):
+  """Times are measured anew in each run, once for its processes side by side."""
+  if not hasattr(config, "workerinput"):
+    for times in KEPT.glob("seconds-*.json"):
+      times.unlink(missing_ok=True)
 
 
 def pytest_collection_finish():

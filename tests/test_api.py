@@ -11,7 +11,7 @@ import specdec_t5x
 from specdec_t5x import Sampling, api
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.tree import delayed
-from specdec_t5x.drafters.policies import Confidence
+from specdec_t5x.drafters.policies import Auto, Confidence
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
@@ -78,12 +78,10 @@ def test_sampling_is_fixed_by_the_seed(setup):
   assert sample(1) == sample(1) != sample(2)
 
 
-def test_samples_do_not_depend_on_batch_size(setup):
+def test_samples_of_a_fixed_length_do_not_depend_on_batch_size(setup):
+  settings = {"policy": "fixed", "sampling": Sampling(1.0), "max_length": 10}
   sample = lambda **kwargs: [
-    o.tokens
-    for o in specdec_t5x.generate(
-      INPUTS, *setup, sampling=Sampling(1.0), max_length=10, **kwargs
-    )
+    o.tokens for o in specdec_t5x.generate(INPUTS, *setup, **settings, **kwargs)
   ]
   assert sample(batch_size=5) == sample(batch_size=2)
 
@@ -174,6 +172,7 @@ def test_no_more_rows_are_decoded_than_there_are_inputs(
   assert seen == [[n, n] for n in rows]
 
 
+TURNS = Auto((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.5)
 WITH_64_BITS = """
 import json, sys
 import jax
@@ -187,16 +186,29 @@ print(json.dumps(test_api.in_all_ways(inputs, *pair, vocabulary)))
 
 
 def in_all_ways(inputs, target, draft, vocabulary):
-  """The outputs of plain and speculative decoding, greedy and sampled."""
+  """The outputs of plain and speculative decoding, greedy and sampled.
+
+  Lengths that are measured are of greedy decoding alone: samples depend on times.
+  """
+  ways = [
+    (helper, {"sampling": Sampling(t), **policy})
+    for helper, t, policy in [
+      (None, 0.0, {}),
+      (None, 1.0, {}),
+      (draft, 0.0, {}),
+      (draft, 0.0, {"policy": TURNS, "gamma": 3}),
+      (draft, 1.0, {"policy": TURNS, "gamma": 3}),
+      (draft, 1.0, {"policy": "fixed"}),
+    ]
+  ]
   return [
     [
       (o.tokens, o.score)
       for o in specdec_t5x.generate(
-        inputs, target, helper, vocabulary, sampling=Sampling(t), max_length=6
+        inputs, target, helper, vocabulary, max_length=6, **words
       )
     ]
-    for helper in (None, draft)
-    for t in (0.0, 1.0)
+    for helper, words in ways
   ]
 
 

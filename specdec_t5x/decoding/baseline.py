@@ -70,15 +70,20 @@ def step(
   max_length: int,
   eos_id: int,
   block: int = 1,
+  decision: int = 0,
 ) -> tuple[DecodeState, StepInfo]:
-  """Extends every live row by one token; arguments as `generate_plain`'s."""
+  """Extends every live row by one token; arguments as `generate_plain`'s.
+
+  `decision` says which of the iteration's draws the token is drawn by, where there are
+  others: the last one.
+  """
   rows = jnp.arange(state.lengths.shape[0])
   fillers = jnp.zeros((rows.size, block - 1), jnp.int32)
   tokens = jnp.concatenate([state.last_tokens()[:, None], fillers], axis=1)
   logits, _, cache = extend(state.target_cache.at(state.lengths - 1), tokens)
   # Behind a barrier, or the compiler may drop the fillers' rows from the products.
   logits = jax.lax.optimization_barrier(logits)
-  token, log_prob = _next(logits[:, 0], sampling, state)
+  token, log_prob = _next(logits[:, 0], sampling, state, decision)
   live = ~state.ended
   lengths = state.lengths + live
   is_full = live >= state.room(max_length)
@@ -98,9 +103,9 @@ def step(
   return state, info
 
 
-def _next(logits, sampling, state):
+def _next(logits, sampling, state, decision):
   """Returns the next token of each row, and its log-probability."""
   if sampling.greedy:
     return argmax(logits).astype(jnp.int32), certain_log_prob(logits)
-  token, probs = draw(logits, sampling, state.uniforms(1)[:, 0])
+  token, probs = draw(logits, sampling, state.uniforms(decision + 1)[:, decision])
   return token, jnp.log(jnp.take_along_axis(probs, token[:, None], axis=1)[:, 0])

@@ -5,7 +5,7 @@ from jaxtyping import Array, Int
 
 from specdec_t5x.decoding import baseline
 from specdec_t5x.decoding.queue import Carry, Queue
-from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn
+from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, StepInfo
 from specdec_t5x.decoding.step import Speculation, step
 
 
@@ -49,11 +49,19 @@ def generate(
   return carry.decoded(context.max_length)
 
 
-def _rest(spec: Speculation, state: DecodeState):
-  """Extends every live row by one token of the target alone."""
+def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
+  """Does what `step` does where no row drafts: one token of the target, and its draw.
+
+  So whether the others of a row's batch draft changes no sample of a row that does not.
+  """
   context = spec.context
   state, info = baseline.step(
-    context.target, context.sampling, state, context.max_length, context.eos_id
+    context.target,
+    context.sampling,
+    state,
+    context.max_length,
+    context.eos_id,
+    decision=2 * spec.drafter.tree.size,
   )
   rested = spec.drafter.rested(state.drafter_state)
   return state.replace(drafter_state=rested), info

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec_t5x.core.checks import is_finite
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.generate import at_most, generate
@@ -76,11 +77,19 @@ def _measure_and_keep(path, *job):
   # In a thread of its own: this one may be tracing the decode.
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
     found = thread.submit(_measure, *job).result()
+  try:
+    _keep(path, found)
+  except OSError as error:
+    print(f"Measured times are for this process alone: {error}", file=sys.stderr)
+  return found
+
+
+def _keep(path, found):
+  """Writes the file, whole or not at all."""
   path.parent.mkdir(parents=True, exist_ok=True)
   partial = path.with_suffix(f".{os.getpid()}.tmp")
   partial.write_text(json.dumps({"seconds": found}))
   partial.replace(path)
-  return found
 
 
 def _measure(decoder_told, gamma, shapes, sampling, max_length) -> tuple[float, ...]:
@@ -120,7 +129,8 @@ def _read(path: pathlib.Path, gamma: int) -> tuple[float, ...] | None:
     found = tuple(json.loads(path.read_text())["seconds"])
   except (OSError, ValueError, KeyError, TypeError):
     return None
-  return found if len(found) == gamma + 1 else None
+  are_times = all(is_finite(each) and each > 0 for each in found)
+  return found if are_times and len(found) == gamma + 1 else None
 
 
 def _device() -> tuple[str, ...]:

@@ -164,11 +164,12 @@ class Auto(Policy):
 
   def most(self, counts: Counts, gamma: int) -> Int[Array, "B"]:
     """The best number for the batch; gamma where nothing was measured."""
+    if not self.seconds:
+      return super().most(counts, gamma)
     accepted = self.prior_alpha * self.prior_weight + counts.accepted.sum()
     alpha = accepted / (self.prior_weight + counts.tried.sum())
     tokens = jnp.cumsum(alpha ** jnp.arange(gamma + 1))
-    seconds = jnp.array(self.seconds or (1.0,) * (gamma + 1))
-    best = jnp.argmax(tokens / seconds).astype(jnp.int32)
+    best = jnp.argmax(tokens / jnp.array(self.seconds)).astype(jnp.int32)
     return jnp.broadcast_to(best, counts.tried.shape)
 
   def learned(

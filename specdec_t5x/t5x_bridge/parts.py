@@ -7,9 +7,10 @@ from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.beam_decoder import BeamDecoder
 from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.policies import Policy
-from specdec_t5x.drafters.registry import get_drafter, needs_network
+from specdec_t5x.drafters.registry import POLICIES, get_drafter, needs_network
 from specdec_t5x.network import ngram
 from specdec_t5x.network.functional import Network
 from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
@@ -100,7 +101,8 @@ def beam(
 
   Args:
     target: the network whose hypotheses are searched for.
-    drafter: a plain `DraftModel`; the draft searches with a beam of its own.
+    drafter: a plain `DraftModel`, or one with the default policy, for which a beam has
+      no use; the draft searches with a beam of its own.
     verification: 'beam', for there is no other with a beam.
     lenience: 1.
     seed: 0.
@@ -115,6 +117,8 @@ def beam(
       f"and {lenience}: hypotheses are compared, not tokens. Leave them out, or leave "
       "out configs/runs/beam.gin."
     )
+  if type(drafter) is AdaptiveDraft and drafter.policy == POLICIES["auto"]:
+    drafter = DraftModel(drafter.network, drafter.gamma)
   if type(drafter) is not DraftModel or not hasattr(drafter.network, "extend_slots"):
     raise ValueError(
       "DRAFTER must be 'draft_model' with a beam, GAMMA_POLICY 'fixed' and "

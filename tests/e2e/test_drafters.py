@@ -12,8 +12,8 @@ WAYS = {
   "tree": (["drafters/tree"], {"STEM": 1, "SIBLINGS": "likeliest"}, "TreeDraft"),
   "candidates": ([], {"NUM_CANDIDATES": 2, "VERIFICATION": "kseq"}, "TreeDraft"),
   "confidence": (["policies/confidence"], {"CONFIDENCE": 0.3}, "AdaptiveDraft"),
-  "ngram": (["drafters/ngram"], {"NGRAM_ORDER": 2}, "DraftModel"),
-  "ngram by name": ([], {"DRAFTER": "ngram"}, "DraftModel"),
+  "ngram": (["drafters/ngram"], {"NGRAM_ORDER": 2}, "AdaptiveDraft"),
+  "ngram by name": ([], {"DRAFTER": "ngram"}, "AdaptiveDraft"),
   "ngram in a tree": (["drafters/ngram", "drafters/tree"], {}, "TreeDraft"),
   "ngram candidates": (
     ["drafters/ngram"],

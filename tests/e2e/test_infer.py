@@ -65,6 +65,7 @@ def test_samples_depend_on_neither_batches_nor_chunks_nor_shards(pair, tmp_path)
     DRAFT_CHECKPOINT_PATH=draft,
     INFER_OUTPUT_DIR=str(tmp_path / folder),
     TEMPERATURE=1.0,
+    GAMMA_POLICY="fixed",
     NUM_DECODES=2,
     **bindings,
   )
@@ -137,7 +138,9 @@ def test_each_example_and_the_run_have_statistics(speculative):
   assert summary["guarantee"] == "EXACT"
   decoder = summary["decoder"]
   assert (decoder["kind"], decoder["rule"]) == ("SpeculativeDecoder", {"kind": "Token"})
-  assert (decoder["drafter"]["kind"], decoder["drafter"]["gamma"]) == ("DraftModel", 3)
+  drafter = decoder["drafter"]
+  assert (drafter["kind"], drafter["gamma"]) == ("AdaptiveDraft", 3)
+  assert drafter["policy"]["kind"] == "Auto"
   assert decoder["target"]["config"]["num_decoder_layers"] == 2
   assert decoder["drafter"]["network"]["config"]["num_decoder_layers"] == 1
   assert summary["sampling"]["temperature"] == 0.0
@@ -159,6 +162,7 @@ def test_settings_reach_the_loop_and_a_bounded_run_says_so_first(pair, tmp_path)
     SEED=3,
     VERIFICATION="lenient",
     LENIENCE=0.5,
+    GAMMA_POLICY="fixed",
   )
   assert printed.startswith("BOUNDED: this run keeps no token's probability")
   summary = runs.summary(tmp_path)

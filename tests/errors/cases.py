@@ -122,7 +122,7 @@ DECODING = [
     "GAMMA_POLICY=Confidence(threshold=0.4) do not go together",
     "GAMMA_POLICY='confidence'",
   ),
-  setting("an unknown GAMMA_POLICY", "GAMMA_POLICY='auto'", "Unknown GAMMA_POLICY"),
+  setting("an unknown GAMMA_POLICY", "GAMMA_POLICY='best'", "Unknown GAMMA_POLICY"),
   setting(
     "a GAMMA_POLICY with several candidates",
     "GAMMA_POLICY='confidence'",

@@ -16,8 +16,8 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
-from tests.exactness import laws, tree_steps, trees
-from tests.exactness.test_adaptive import SURE
+from tests.exactness import laws, test_adaptive, tree_steps, trees
+from tests.exactness.test_adaptive import SURE, TURNS
 from tests.exactness.test_loop import (
   FEW,
   SMALL_DRAFT,
@@ -69,6 +69,17 @@ def moved_entries():
 def adaptive_loop():
   setting = (SMALL_TARGET, SMALL_DRAFT, "token", chain(3), 5, "independent", SURE)
   assert_the_loop_is_exact(setting, Sampling())
+
+
+def turns_loop():
+  """Drafts, plain turns and drafts again."""
+  setting = (SMALL_TARGET, SMALL_DRAFT, "token", chain(3), 6, "independent", TURNS)
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+def shared_length():
+  """Two rows that share the length of their drafts."""
+  test_adaptive.assert_rows_keep_their_laws(*test_adaptive.two_rows())
 
 
 def exact_rule(name, tree):
@@ -175,6 +186,8 @@ CHECKS = [
   wide_loop,
   moved_entries,
   adaptive_loop,
+  turns_loop,
+  shared_length,
   TOKEN_RULE,
   BLOCK_RULE,
   KSEQ_RULE,

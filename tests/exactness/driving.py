@@ -160,6 +160,10 @@ def loop_laws(
   # A function of its own: a loop with a planted fault must be traced anew.
   drafter = drafter_of(draft, tree, siblings, policy)
   run = jax.jit(lambda uniforms: drive(uniforms, target, drafter, sampling, name))
+  if drafter.may_rest:
+    # When a batch rests depends on all its rows, so each path is a batch of its own.
+    alone = run
+    run = jax.jit(jax.vmap(lambda uniforms: alone(uniforms[None])[0]))
   tokens = run(jnp.asarray(prescribed.reshape(-1, *shape[2:])))
   laws = []
   for outputs in np.split(np.asarray(tokens), len(PLACES)):

@@ -16,8 +16,9 @@ from specdec_t5x.core import (
 from specdec_t5x.core.distributions import LEVELS, sample
 from specdec_t5x.core.token import acceptance_probs
 from specdec_t5x.core.types import Proposal, Verdict
-from specdec_t5x.decoding import step, widths
+from specdec_t5x.decoding import baseline, step, widths
 from specdec_t5x.decoding.state import unit_uniforms
+from specdec_t5x.drafters import draft_model
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.tree_draft import TreeDraft
@@ -196,6 +197,29 @@ def drop_the_doubtful_token(self, *args, propose=AdaptiveDraft.propose):
   size = jnp.maximum(proposal.num_valid - doubtful, 0)
   proposal = Proposal.chain(proposal.tokens, proposal.draft_probs, size)
   return proposal, state.replace(drafted=size)
+
+
+def drop_what_it_drew(self, *args, propose=AdaptiveDraft.propose):
+  """As a policy would that asked for the drawn token, not for the law."""
+  proposal, state = propose(self, *args)
+  last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
+  is_two = jnp.take_along_axis(proposal.tokens, last, axis=1)[:, 0] == 2
+  size = jnp.maximum(proposal.num_valid - is_two, 0)
+  proposal = Proposal.chain(proposal.tokens, proposal.draft_probs, size)
+  return proposal, state.replace(drafted=size)
+
+
+def plain_turn_leaves_its_draws(*args, step=baseline.step, **kwargs):
+  state, log_prob = step(*args, **kwargs)
+  return state.replace(iteration=state.iteration - 1), log_prob
+
+
+def draft_reads_the_last_two_alone(context, cache, sequences, lengths):
+  return draft_model.read_last_two(context.extend["draft"], cache, sequences, lengths)
+
+
+def plain_turn_is_not_counted(self, drafter_state):
+  return drafter_state
 
 
 def no_place_for_the_last_token(blocks, num_valid, narrowest=widths.narrowest):

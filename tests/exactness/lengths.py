@@ -6,7 +6,7 @@ import numpy as np
 
 from specdec_t5x.analysis.theory import expected_tokens
 from specdec_t5x.decoding.widths import block_widths
-from specdec_t5x.drafters.policies import Confidence
+from specdec_t5x.drafters.policies import Auto, Confidence
 from tests.exactness.enumeration import has_ended, iterate
 
 
@@ -43,7 +43,19 @@ def best_length(policy, gamma, history):
     policy.prior_weight + tried
   )
   lengths = np.arange(gamma + 1)
-  widths = block_widths(gamma)
+  return np.argmax(expected_tokens(alpha, lengths) / seconds_of(policy, gamma))
+
+
+def seconds_of(policy, gamma):
+  """What an iteration takes that drafts 0, 1, .. gamma tokens."""
+  if isinstance(policy, Auto):
+    return policy.seconds
+  lengths, widths = np.arange(gamma + 1), block_widths(gamma)
   blocks = [policy.block_costs[sum(w <= g for w in widths)] for g in lengths]
-  seconds = policy.draft_cost * lengths + blocks
-  return np.argmax(expected_tokens(alpha, lengths) / seconds)
+  return policy.draft_cost * lengths + blocks
+
+
+def turns(path, gamma):
+  """How many tokens each iteration of a path drafted."""
+  numbers = sorted({number for number, _ in path.cells})
+  return [sum(m == n and i < gamma for m, i in path.cells) for n in numbers]

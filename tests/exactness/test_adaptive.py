@@ -1,13 +1,22 @@
 """Drafts of a length that each row decides: the law of the compiled loop, as before."""
 
+import re
+
+import jax
 import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain
-from specdec_t5x.drafters.policies import Confidence, OnlineAlpha
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.drafters.policies import Auto, Confidence, OnlineAlpha
+from tests.decoding.test_generate import assert_follows
 from tests.exactness import lengths
 from tests.exactness.driving import loop_paths
+from tests.exactness.lengths import turns
 from tests.exactness.test_loop import (
   DRAFT,
   SMALL_DRAFT,
@@ -15,10 +24,14 @@ from tests.exactness.test_loop import (
   TARGET,
   assert_the_loop_is_exact,
 )
+from tests.hash_model import HashModel, sequence_law, speculation
 
 SURE = Confidence(0.35)
 # A weak prior: what one draft came to changes the length of the next.
 LEARNING = OnlineAlpha(0.13, (1.0, 1.05, 1.1), 0.5, prior_weight=1.0)
+# Two plain turns after a failed draft, then drafts again; three tokens after a success.
+TURNS = Auto((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.5)
+POLICIES = SURE, LEARNING, TURNS
 
 # target, draft, rule, the longest draft, room, siblings (none), policy.
 SETTINGS = [
@@ -30,6 +43,8 @@ SETTINGS = [
     ((TARGET, TARGET), "block", 3, 5, SURE),
     ((SMALL_TARGET, SMALL_DRAFT), "token", 3, 6, LEARNING),
     ((SMALL_TARGET, SMALL_DRAFT), "block", 3, 5, LEARNING),
+    ((SMALL_TARGET, SMALL_DRAFT), "token", 3, 6, TURNS),
+    ((SMALL_TARGET, SMALL_DRAFT), "block", 3, 6, TURNS),
   ]
 ]
 
@@ -47,7 +62,9 @@ def test_the_loop_keeps_the_target_s_law(setting):
 @pytest.mark.parametrize(
   "sampling", [Sampling(0.6), Sampling(1.0, top_p=0.7), GREEDY], ids=str
 )
-@pytest.mark.parametrize("policy", [SURE, LEARNING], ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize(
+  "policy", [SURE, LEARNING, TURNS], ids=lambda p: type(p).__name__
+)
 def test_it_keeps_it_however_it_is_sampled(policy, sampling):
   setting = (TARGET, DRAFT, "token", chain(3), 4, "independent", policy)
   assert_the_loop_is_exact(setting, sampling)
@@ -59,16 +76,79 @@ def test_the_settings_have_drafts_of_several_lengths(setting):
   target, draft, *rest = setting
   _, paths = loop_paths(target, draft, Sampling(), *rest)
   np.testing.assert_allclose(sum(path.probability for path in paths), 1)
-  found = {drafted(path, rest[1].size) for path in paths if 1 not in path.result}
+  gamma = rest[1].size
+  found = {tuple(turns(path, gamma)[:2]) for path in paths if 1 not in path.result}
   assert len(found) > 1
 
 
-def drafted(path, gamma):
-  """How many tokens the first two drafts had."""
-  numbers = [number for number, i in path.cells if i < gamma]
-  return numbers.count(0), numbers.count(1)
+# Endless outputs, whose only path has turns of all kinds.
+GREEDY_MODELS = tuple(HashModel(seed, 4, eos_bias=-30.0) for seed in (1, 2))
+
+
+@pytest.mark.parametrize(
+  ("models", "sampling", "room"),
+  [
+    ((SMALL_TARGET, SMALL_DRAFT), Sampling(), 6),
+    ((SMALL_TARGET, SMALL_DRAFT), Sampling(0.6), 6),
+    ((TARGET, DRAFT), Sampling(1.0, top_p=0.7), 7),
+    (GREEDY_MODELS, GREEDY, 24),
+  ],
+  ids=["T=1", "T=0.6", "top-p", "greedy"],
+)
+def test_turns_change_on_a_path_and_the_law_is_kept(models, sampling, room):
+  """Drafts fail, plain turns follow, and the draft reads all that it has missed."""
+  setting = (*models, "token", chain(3), room, "independent", TURNS)
+  assert_the_loop_is_exact(setting, sampling)
+  target, draft, *rest = setting
+  _, paths = loop_paths(target, draft, sampling, *rest)
+  assert any(changes(turns(path, 3)) for path in paths)
+
+
+def changes(found):
+  """Whether a draft follows plain turns in a row that follow a draft."""
+  text = "".join(map(str, found))
+  return re.search(r"[123]00+[123]", text) and set(text) >= set("012")
 
 
 def test_what_was_accepted_changes_the_next_length():
   histories = [], [(0, 1)], [(1, 2)], [(2, 2)]
   assert [lengths.best_length(LEARNING, 3, h) for h in histories] == [2, 1, 2, 3]
+
+
+# ---- A batch, whose rows share the length of their drafts. ----
+
+
+class EasyAndHard(HashModel):
+  """Row 0 drafts as the target does, row 1 as another model."""
+
+  def extend(self, *args):
+    easy, _, _ = SMALL_TARGET.extend(*args)
+    hard, features, cache = super().extend(*args)
+    return easy.at[1:].set(hard[1:]), features, cache
+
+
+def two_rows(batches=20_000, room=5):
+  """Outputs of many batches of an easy row and a hard one, and their counts."""
+  drafter = AdaptiveDraft(EasyAndHard(4, vocab_size=3), 3, TURNS)
+
+  def decode(key):
+    of_setting = (SMALL_TARGET, drafter, RULES["token"], Sampling(), row_keys(key, 2))
+    decoded = generate(*speculation(*of_setting, room))
+    info = decoded.statistics
+    return decoded.tokens, info.accepted, info.acceptance_positions
+
+  keys = jax.random.split(jax.random.key(0), batches)
+  return map(np.asarray, jax.jit(jax.vmap(decode))(keys))
+
+
+def assert_rows_keep_their_laws(outputs, accepted, tried):
+  """By chi-squared at level 0.001; the draws are the same in each run."""
+  law = sequence_law(SMALL_TARGET, Sampling(), outputs.shape[-1])
+  for row in (0, 1):
+    assert_follows(outputs[:, row], law)
+  np.testing.assert_array_equal(accepted[:, 0], tried[:, 0])
+  assert (accepted[:, 1] < tried[:, 1]).mean() > 0.3
+
+
+def test_rows_that_share_a_length_keep_their_laws():
+  assert_rows_keep_their_laws(*two_rows())

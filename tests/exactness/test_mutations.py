@@ -16,9 +16,9 @@ from specdec_t5x.core import (
 )
 from specdec_t5x.core.block import Block
 from specdec_t5x.core.token import Token
-from specdec_t5x.decoding import step, widths
+from specdec_t5x.decoding import baseline, step, widths
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters import draft_model, tree_draft
+from specdec_t5x.drafters import adaptive, draft_model, tree_draft
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.tree_draft import TreeDraft
@@ -39,10 +39,12 @@ from tests.exactness.checks import (
   laws_apart_by_rounding,
   moved_entries,
   perfect_draft,
+  shared_length,
   siblings_loop,
   small_trees,
   token_loop,
   transformers,
+  turns_loop,
   wide_loop,
 )
 from tests.hash_model import TokenCache
@@ -270,6 +272,41 @@ TRAPS = [
     "propose",
     faults.drop_the_doubtful_token,
     adaptive_loop,
+  ),
+  (
+    "a shared length that the drawn token decides",
+    AdaptiveDraft,
+    "propose",
+    faults.drop_what_it_drew,
+    turns_loop,
+  ),
+  (
+    "a shared length that a row's drawn token decides",
+    AdaptiveDraft,
+    "propose",
+    faults.drop_what_it_drew,
+    shared_length,
+  ),
+  (
+    "a plain turn whose draws are used again",
+    baseline,
+    "step",
+    faults.plain_turn_leaves_its_draws,
+    turns_loop,
+  ),
+  (
+    "a draft that does not read what it missed",
+    adaptive,
+    "_read",
+    faults.draft_reads_the_last_two_alone,
+    turns_loop,
+  ),
+  (
+    "a plain turn that does not let counts decay",
+    AdaptiveDraft,
+    "rested",
+    faults.plain_turn_is_not_counted,
+    turns_loop,
   ),
   (
     "block too narrow for the bonus token",
