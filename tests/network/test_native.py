@@ -151,7 +151,7 @@ def test_an_unknown_choice_is_refused(kind):
 
 
 def test_kernels_of_sixteen_bits_are_refused():
-  with pytest.raises(ValueError, match="'bfloat16'; they are of float32. Use 'auto'"):
+  with pytest.raises(ValueError, match=r"'bfloat16'; they are of float32. Use 'auto'"):
     T5Config(**SIZES, products="native", dtype="bfloat16")
   assert T5Config(**SIZES, products="auto", dtype="bfloat16").products == "auto"
 
@@ -182,7 +182,7 @@ def test_without_a_compiler_products_are_xlas_and_say_so_once():
 @pytest.mark.filterwarnings("ignore:Decoding without native")
 @pytest.mark.usefixtures("no_compiler")
 def test_without_a_compiler_kernels_are_refused_with_what_to_do():
-  with pytest.raises(ValueError, match="could not be built: .* Use 'auto' or 'xla'"):
+  with pytest.raises(ValueError, match=r"could not be built: .* Use 'auto' or 'xla'"):
     T5Config(**SIZES, products="native")
 
 
