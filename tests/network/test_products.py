@@ -176,6 +176,8 @@ def test_attention_passes_nan_on_as_xla_does(at):
   assert not np.isnan(found).all()
 
 
-def test_a_bias_of_nan_everywhere_gives_nan():
-  nowhere = np.full((1, 1, 1, SLOTS), np.nan, np.float32)
-  assert np.isnan(ours_of(*attention(6), nowhere)).all()
+@pytest.mark.parametrize("slots", [0, 20, slice(None)], ids=["first", "last", "all"])
+def test_a_bias_of_nan_is_no_mask(slots):
+  bias = np.full((1, 1, 1, SLOTS), MASKED, np.float32)
+  bias[..., 3:6], bias[..., slots] = 0, np.nan
+  assert np.isnan(ours_of(*attention(6), bias)).all()
