@@ -4,6 +4,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Compiles what multiplies on CPU, and says where that can't be done.
+define BUILD_KERNELS
+import os, warnings
+os.environ.update(JAX_PLATFORMS="cpu")
+warnings.simplefilter("ignore")
+from specdec_t5x.network import native
+if reason := native.problem():
+  print(f"Decoding on CPU will be slower: {reason}")
+endef
+export BUILD_KERNELS
+
 # Test processes: each takes 3 to 5 GiB.
 WORKERS ?= 2
 
@@ -40,6 +51,7 @@ $(STAMP): setup.py t5x_runtime/setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable ".[test,train]" --editable ./t5x_runtime
+	@$(BIN)/python -c "$$BUILD_KERNELS"
 	@touch $@
 
 clean:

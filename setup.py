@@ -18,7 +18,10 @@ setup(
   license="Apache-2.0",
   python_requires=">=3.11",
   packages=find_packages(include=["specdec_t5x", "specdec_t5x.*"]),
-  package_data={"specdec_t5x.bench.paper": ["paper.json"]},
+  package_data={
+    "specdec_t5x.bench.paper": ["paper.json"],
+    "specdec_t5x.network": ["few_rows.cc"],
+  },
   # Why each one is here: docs/architecture.md, "Dependencies".
   install_requires=[
     "jax>=0.10,<0.13",

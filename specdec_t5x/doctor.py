@@ -14,8 +14,10 @@ import importlib
 import os
 import platform
 import re
+import subprocess
 import sys
 import textwrap
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from typing import Any
@@ -199,6 +201,27 @@ def check_fusions(version: str | None, platforms: Collection[str]) -> list[Findi
   return [Finding("fusions", value, fix=fix)]
 
 
+def check_products(
+  reason: str | None, library: str | None, folder: str, size: int
+) -> Finding:
+  """Says whose products of few rows are; it is no problem where they are XLA's.
+
+  Args:
+    reason: why there are none of our own; None where there are.
+    library: the path of ours; None where it could not be built.
+    folder: what is compiled or measured on this machine, and kept.
+    size: of the folder, in bytes.
+  """
+  name, kept = "products", f"{folder} holds {size / 2**20:.1f} MiB"
+  if reason is None:
+    return Finding(name, f"native: {library}; {kept}")
+  value = f"XLA's, for there are no native ones: {reason}; {kept}"
+  if library is not None:
+    return Finding(name, value)
+  fix = "install a C++ compiler, or name one in CXX: decoding on a CPU is faster by it"
+  return Finding(name, value, fix=fix)
+
+
 def check_demo(pair: DemoPair, missing: Sequence[str]) -> Finding:
   """Says which parts of a demo pair are missing, which is no problem."""
   if not missing:
@@ -253,6 +276,7 @@ def examine() -> dict[str, list[Finding]]:
     "devices": [
       *check_devices(devices, error, present, requested),
       *check_fusions(_version("jaxlib"), platforms),
+      *([check_products(*native_products())] if "cpu" in platforms else []),
     ],
     f"demo pairs in {root}": [check_demo(x, x.missing(root)) for x in PAIRS.values()],
   }
@@ -301,6 +325,19 @@ def jax_devices() -> tuple[list[Device], str | None]:
     return [], _first_line(error)
   limit = lambda device: (device.memory_stats() or {}).get("bytes_limit")
   return [Device(d.platform, d.device_kind, limit(d)) for d in devices], None
+
+
+def native_products() -> tuple[str | None, str | None, str, int]:
+  """Returns what `check_products` judges; builds the products if they are not yet."""
+  native = importlib.import_module("specdec_t5x.network.native")
+  with warnings.catch_warnings(action="ignore"):  # The report says it.
+    reason = native.problem()
+  try:
+    library = str(native.built())
+  except (OSError, subprocess.SubprocessError):
+    library = None
+  kept = [path.stat().st_size for path in native.folder().glob("*") if path.is_file()]
+  return reason, library, str(native.folder()), sum(kept)
 
 
 def _version(name):

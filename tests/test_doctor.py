@@ -12,6 +12,7 @@ from packaging.specifiers import SpecifierSet
 from specdec_t5x import doctor
 from specdec_t5x.demo.recipe import PAIRS
 from specdec_t5x.doctor import Device, Finding
+from specdec_t5x.network import native
 
 CPU, GPU = Device("cpu", "cpu"), Device("gpu", "NVIDIA H200", 139 * 2**30)
 
@@ -155,6 +156,30 @@ def test_a_jaxlib_reported_to_miscompile_on_cpu_is_a_hint(version):
 @pytest.mark.parametrize("version", [None, "0.10.1", "0.11.3", "0.12.0", "1.0.0"])
 def test_another_jaxlib_is_not_mentioned(version):
   assert doctor.check_fusions(version, {"cpu"}) == []
+
+
+def test_products_are_native_or_the_report_says_why_not_and_what_to_do():
+  native = doctor.check_products(None, "/kept/few_rows-1.so", "/kept", 3 * 2**19)
+  assert native.value == "native: /kept/few_rows-1.so; /kept holds 1.5 MiB"
+  assert native.fix is None
+  without = doctor.check_products("they could not be built: no", None, "/kept", 0)
+  assert "no native ones: they could not be built: no; /kept holds 0.0" in without.value
+  assert not without.problem
+  assert "install a C++ compiler" in without.fix
+  several = doctor.check_products("there are 8 devices", "/kept/a.so", "/kept", 1)
+  assert "there are 8 devices" in several.value
+  assert several.fix is None
+
+
+def test_products_without_a_compiler_are_found_out_quietly(tmp_path, monkeypatch):
+  monkeypatch.setenv("CXX", str(tmp_path / "no_compiler"))
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
+  (tmp_path / "seconds-1.json").write_text("12345")
+  native.problem.cache_clear()
+  reason, library, folder, size = doctor.native_products()
+  native.problem.cache_clear()
+  assert "no_compiler" in reason
+  assert (library, folder, size) == (None, str(tmp_path), 5)
 
 
 def test_a_demo_pair_that_lacks_parts_is_a_hint(tmp_path):

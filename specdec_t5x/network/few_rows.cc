@@ -1,8 +1,8 @@
 // Products of few rows, and attention over a cache, for XLA on CPU.
 //
-// Decoding multiplies a few rows by large matrices: reading the matrix is the work. Each
-// tile of it is read once for a few rows, whose sums stay in registers. A row's numbers
-// are the same whatever the other rows, the tiles and the threads are.
+// Decoding multiplies a few rows by large matrices: reading the matrix is the work.
+// Each tile of it is read once for a few rows, whose sums stay in registers. A row's
+// numbers are the same whatever the other rows, the tiles and the threads are.
 
 #include <algorithm>
 #include <atomic>
@@ -99,7 +99,8 @@ void Tile(const float* x, const Matrix& m, int64_t inputs, int64_t column) {
 }
 
 // One column, summed in the order, and rounded as, a tile does.
-void Column(const float* x, const Matrix& m, int64_t rows, int64_t inputs, int64_t column) {
+void Column(const float* x, const Matrix& m, int64_t rows, int64_t inputs,
+            int64_t column) {
   for (int64_t r = 0; r < rows; ++r) {
     float sum = 0;
     for (int64_t i = 0; i < inputs; ++i)
@@ -125,8 +126,8 @@ void Columns(const float* x, const Matrix& m, int64_t rows, int64_t inputs,
   for (; column < end; ++column) Column(x, m, rows, inputs, column);
 }
 
-ffi::Error Multiply(ffi::ThreadPool pool, Floats x,
-                    ffi::RemainingArgs weights, ffi::RemainingRets ys) {
+ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
+                    ffi::RemainingRets ys) {
   const int64_t inputs = x.dimensions().back();
   const int64_t rows = x.element_count() / std::max<int64_t>(inputs, 1);
   std::vector<Matrix> matrices;
@@ -151,10 +152,14 @@ ffi::Error Multiply(ffi::ThreadPool pool, Floats x,
   const float* data = x.typed_data();
   const int64_t count = parts == 1 ? 1 : pieces.size();
   const int64_t step = (pieces.size() + count - 1) / count;
-  Parallel(pool, count, [=, matrices = std::move(matrices), pieces = std::move(pieces)](int64_t at) {
-    for (int64_t i = at * step; i < std::min<int64_t>((at + 1) * step, pieces.size()); ++i)
-      Columns(data, matrices[pieces[i].matrix], rows, inputs, pieces[i].begin, pieces[i].end);
-  });
+  auto work = [=, matrices = std::move(matrices),
+               pieces = std::move(pieces)](int64_t at) {
+    const int64_t end = std::min<int64_t>((at + 1) * step, pieces.size());
+    for (int64_t i = at * step; i < end; ++i)
+      Columns(data, matrices[pieces[i].matrix], rows, inputs, pieces[i].begin,
+              pieces[i].end);
+  };
+  Parallel(pool, count, std::move(work));
   return ffi::Error::Success();
 }
 
@@ -173,7 +178,8 @@ inline float Exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  union { int32_t bits; float value; } power = {(int32_t(n) + 127) << 23};
+  union { float value; uint32_t bits; } power = {shifted};  // Its low bits are n's.
+  power.bits = (power.bits + 127) << 23;
   return p * power.value;
 }
 
@@ -181,7 +187,8 @@ inline float Dot(const float* a, const float* b, int64_t size) {
   Lanes sums = {};
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes)
-    sums += *reinterpret_cast<const Lanes*>(a + i) * *reinterpret_cast<const Lanes*>(b + i);
+    sums += *reinterpret_cast<const Lanes*>(a + i) *
+            *reinterpret_cast<const Lanes*>(b + i);
   float sum = 0;
   for (; i < size; ++i) sum += a[i] * b[i];
   for (int l = 0; l < kLanes; ++l) sum += sums[l];
@@ -191,17 +198,19 @@ inline float Dot(const float* a, const float* b, int64_t size) {
 // What one head of one query takes from the slots that it sees.
 class Query {
  public:
-  Query(int64_t slots, int64_t width) : slots_(slots), width_(width), seen_(slots), weights_(slots) {}
+  Query(int64_t slots, int64_t width)
+      : slots_(slots), width_(width), seen_(slots), weights_(slots) {}
 
-  // Slots of a bias of `masked` or less have no weight, unless all have it.
+  // Slots of a bias of `masked` or less have no weight, unless all have such: then none
+  // is masked. A bias of NaN is none of those, so it reaches the output.
   void Attend(const float* query, const float* keys, const float* values,
               const float* bias, float masked, float* out) {
-    if (!(*std::max_element(bias, bias + slots_) > masked))
-      masked = -std::numeric_limits<float>::infinity();
+    auto is_masked = [=](float b) { return b <= masked; };
+    const bool all = std::all_of(bias, bias + slots_, is_masked);
     int64_t count = 0;
     float highest = -std::numeric_limits<float>::infinity();
     for (int64_t s = 0; s < slots_; ++s) {
-      if (!(bias[s] > masked)) continue;
+      if (is_masked(bias[s]) && !all) continue;
       const float score = Dot(query, keys + s * width_, width_) + bias[s];
       highest = std::max(highest, score);
       seen_[count] = s;
@@ -225,10 +234,8 @@ class Query {
 };
 
 // query [B, Q, H, K], keys and values [B, H, S, K], bias [#B, #H, #Q, S]; [B, Q, H, K].
-ffi::Error Attention(ffi::ThreadPool pool, Array query,
-                     Array keys, Array values,
-                     Array bias,
-                     ffi::Result<Array> mixed, float masked) {
+ffi::Error Attention(ffi::ThreadPool pool, Array query, Array keys, Array values,
+                     Array bias, ffi::Result<Array> mixed, float masked) {
   const int64_t queries = query.dimensions()[1], heads = query.dimensions()[2];
   const int64_t slots = keys.dimensions()[2], width = keys.dimensions()[3];
   const int64_t pairs = query.dimensions()[0] * heads;
@@ -243,12 +250,14 @@ ffi::Error Attention(ffi::ThreadPool pool, Array query,
   const int64_t parts = Parts(pool, pairs * queries * slots * width);
   Parallel(pool, parts, [=](int64_t part) {
     Query one(slots, width);
-    for (int64_t pair = pairs * part / parts; pair < pairs * (part + 1) / parts; ++pair) {
+    const int64_t end = pairs * (part + 1) / parts;
+    for (int64_t pair = pairs * part / parts; pair < end; ++pair) {
       const int64_t batch = pair / heads, head = pair % heads;
       for (int64_t i = 0; i < queries; ++i) {
         const int64_t at = ((batch * queries + i) * heads + head) * width;
         one.Attend(q + at, k + pair * slots * width, v + pair * slots * width,
-                   b + batch * by_batch + head * by_head + i * by_query, masked, out + at);
+                   b + batch * by_batch + head * by_head + i * by_query, masked,
+                   out + at);
       }
     }
   });

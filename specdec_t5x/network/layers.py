@@ -53,7 +53,7 @@ class Dense(nn.Module):
 
 def project(
   x: Float[Array, "*batch I"], *layers: Dense
-) -> tuple[Float[Array, "*batch O"], ...]:
+) -> tuple[Float[Array, "*batch _"], ...]:
   """Applies linear maps of one dtype to the same rows, together where that pays."""
   kernels = [layer.kernel(x.shape[-1]) for layer in layers]
   return multiply(layers[0].products, x.astype(layers[0].dtype), *kernels)

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -48,12 +49,13 @@ def built() -> pathlib.Path:
     OSError: where there is no compiler, or nowhere to keep the library.
     subprocess.SubprocessError: where the compiler fails.
   """
-  compiler = os.environ.get("CXX") or next(filter(shutil.which, _COMPILERS), None)
-  if compiler is None:
+  found = next(filter(shutil.which, _COMPILERS), "")
+  compiler = shlex.split(os.environ.get("CXX") or found)  # As in "ccache g++".
+  if not compiler:
     raise OSError(f"no C++ compiler ({', '.join(_COMPILERS)}, or CXX)")
   include = jax.ffi.include_dir()
   # What the compiler takes this processor for is part of the name, as the source is.
-  machine = _run(compiler, *_FLAGS, "-dM", "-E", "-x", "c++", os.devnull)
+  machine = _run(*compiler, *_FLAGS, "-dM", "-E", "-x", "c++", os.devnull)
   headers = b"".join(p.read_bytes() for p in sorted(pathlib.Path(include).rglob("*.h")))
   digest = hashlib.sha256(SOURCE.read_bytes() + headers + machine).hexdigest()[:16]
   library = folder() / f"few_rows-{digest}.so"
@@ -62,7 +64,7 @@ def built() -> pathlib.Path:
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
       # Whole, or not at all, whoever else builds it.
       made = pathlib.Path(scratch) / library.name
-      _run(compiler, *_FLAGS, "-shared", f"-I{include}", str(SOURCE), "-o", str(made))
+      _run(*compiler, *_FLAGS, "-shared", f"-I{include}", str(SOURCE), "-o", str(made))
       made.replace(library)
   return library
 

@@ -4,10 +4,11 @@ XLA's products on CPU are made for many rows: two cost it twice one, where readi
 weights is all the work. `network/few_rows.cc` reads them once for up to `MAX_ROWS`, and
 computes a row alike whatever the others are.
 
-Shapes: B batch, Q queries, S slots, H heads, K head width, I inputs, O outputs.
+Shapes: B batch, Q queries, S slots, H heads, K head width, I inputs.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,15 +33,15 @@ def check(choice: str, dtype: str) -> None:
     raise ValueError(f"PRODUCTS='native' can't be had: {reason}. Use 'auto' or 'xla'.")
 
 
-def are_native(choice: str, rows: int, dtype: str) -> bool:
+def are_native(choice: str, rows: int, dtype: Any) -> bool:
   """Returns whether products of so many rows are our own kernels'."""
   few = rows <= MAX_ROWS and dtype == "float32"
   return few and choice != "xla" and native.problem() is None
 
 
 def multiply(
-  choice: str, x: Float[Array, "*batch I"], *kernels: Float[Array, "I O"]
-) -> tuple[Float[Array, "*batch O"], ...]:
+  choice: str, x: Float[Array, "*batch I"], *kernels: Float[Array, "I _"]
+) -> tuple[Float[Array, "*batch _"], ...]:
   """Returns x W for each W: together, where that reads `x` once.
 
   Args:

@@ -19,6 +19,7 @@ import specdec_t5x
 from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.core.checks import check_decoded
 from specdec_t5x.core.describe import describe
+from specdec_t5x.network import native
 
 SUMMARY = "speculation.json"
 WHOLE = "-00000-of-00001"
@@ -174,7 +175,10 @@ def configuration() -> dict[str, str]:
 
 
 def environment() -> dict[str, Any]:
-  """Returns what the run ran on: versions, the T5X provider and the device."""
+  """Returns what the run ran on: versions, the T5X provider, the device, products.
+
+  The products are those that PRODUCTS = 'auto' has here: 'native', or why they are not.
+  """
   device = jax.devices()[0]
   return {
     "t5x": getattr(t5x, "PROVIDER", "upstream"),
@@ -187,6 +191,7 @@ def environment() -> dict[str, Any]:
       "kind": device.device_kind,
       "count": jax.device_count(),
     },
+    "products": native.problem() or "native",
   }
 
 

@@ -204,6 +204,13 @@ DECODING = [
   setting(
     "an unknown ACTIVATION_DTYPE", "ACTIVATION_DTYPE='float8'", "dtype must be one of"
   ),
+  setting("PRODUCTS = 'fast'", "PRODUCTS='fast'", "PRODUCTS must be one of"),
+  setting(
+    "PRODUCTS = 'native' in bfloat16",
+    "PRODUCTS='native'",
+    "they are of float32. Use 'auto' or 'xla'",
+    "ACTIVATION_DTYPE='bfloat16'",
+  ),
   of_files("copies with a beam", (COPY, BEAM), "DRAFTER must be 'draft_model' with a"),
   of_files("a tree with a beam", (TREE, BEAM), "with a beam, GAMMA_POLICY 'fixed' and"),
   of_files(

@@ -12,6 +12,7 @@ from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.policies import OnlineAlpha
 from specdec_t5x.merge_shards import merge_shards
+from specdec_t5x.network import native
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge import writer
 from tests.t5x_bridge import tiny
@@ -64,7 +65,13 @@ def test_summary_pools_every_finished_shard(tmp_path):
   assert summary["guarantee"] == "EXACT"
   assert summary["sampling"] == {**vars(GREEDY), "kind": "Sampling"}
   assert summary["checkpoint_step"] == 7
-  assert {"t5x", "versions", "device"} <= set(summary)
+  assert {"t5x", "versions", "device", "products"} <= set(summary)
+
+
+@pytest.mark.parametrize("reason", [None, "there are 2 devices"])
+def test_the_summary_says_whose_products_there_are(monkeypatch, reason):
+  monkeypatch.setattr(native, "problem", lambda: reason)
+  assert writer.environment()["products"] == (reason or "native")
 
 
 def test_of_two_shards_that_end_at_once_the_last_to_write_counts_both(

@@ -1,0 +1,199 @@
+"""Our own products in whole networks and programs, and what becomes of them without."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.network import native, products
+from specdec_t5x.network.config import GptConfig, T5Config
+from specdec_t5x.network.functional import network_for
+from tests import networks
+from tests.network.test_products import SLOTS, attention, masks, normal
+from tests.network.test_transformer import INPUTS, T5_1_1, random_tokens
+
+has_kernels = pytest.mark.skipif(
+  native.problem() is not None, reason=f"no kernels: {native.problem()}"
+)
+
+
+def uses_kernels(fun, *args):
+  """Returns whether a program for this machine calls our kernels."""
+  return "specdec_" in jax.jit(fun).lower(*args).as_text()
+
+
+def of_choice(choice):
+  """Returns products and attention as a function of all that has derivatives."""
+
+  def run(x, kernels, inputs):
+    parts = products.multiply(choice, x, *kernels)
+    mixed = products.attend(choice, *inputs)
+    return sum(jnp.sin(part).sum() for part in parts) + jnp.cos(mixed).sum()
+
+  return run
+
+
+ARGUMENTS = (
+  normal(0, 5, 64),
+  [normal(1, 64, 7), normal(2, 64, 130)],
+  [*attention(6), masks(1, 1, 4, SLOTS)],
+)
+
+
+@has_kernels
+def test_derivatives_are_those_of_xla():
+  found, expected = (
+    jax.jit(jax.grad(of_choice(choice), argnums=(0, 1, 2)))(*ARGUMENTS)
+    for choice in ("auto", "xla")
+  )
+  for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+    np.testing.assert_allclose(one, other, atol=1e-6)
+  assert uses_kernels(of_choice("auto"), *ARGUMENTS)
+  assert not uses_kernels(of_choice("xla"), *ARGUMENTS)
+  assert not uses_kernels(jax.grad(of_choice("auto")), *ARGUMENTS)
+
+
+@has_kernels
+def test_vmap_goes_over_either_operand():
+  x, kernels = normal(0, 4, 5, 64), normal(1, 4, 64, 96)
+  multiply = lambda x, w: products.multiply("native", x, w)[0]
+  for axes, one, other in (
+    ((0, 0), x, kernels),
+    ((0, None), x, kernels[0]),
+    ((None, 0), x[0], kernels),
+  ):
+    found = jax.jit(jax.vmap(multiply, axes))(one, other)
+    np.testing.assert_allclose(found, one @ other, atol=1e-4)
+  inputs, biases = attention(6), masks(3, 1, 1, 4, SLOTS)
+  attend = lambda bias: products.attend("native", *map(jnp.asarray, inputs), bias)
+  for found, bias in zip(jax.jit(jax.vmap(attend))(biases), biases, strict=True):
+    np.testing.assert_array_equal(found, jax.jit(attend)(bias))
+
+
+@has_kernels
+def test_many_rows_and_other_dtypes_are_left_to_xla():
+  many = normal(0, products.MAX_ROWS + 1, 5)
+  for x in (many, many[:2].astype(jnp.bfloat16), many[:2].astype(np.float16)):
+    run = lambda x: products.multiply("auto", x, jnp.ones((5, 7), x.dtype))
+    assert not uses_kernels(run, x)
+
+
+@has_kernels
+def test_calls_side_by_side_do_not_wait_for_each_other_forever():
+  """Each call hands parts to a pool whose threads other calls may occupy."""
+  program = """
+    import threading, jax, jax.numpy as jnp
+    from specdec_t5x.network import products
+
+    @jax.jit
+    def run(x, kernel):  # Its calls need not wait for each other: the pool runs them.
+      rows = [x + i for i in range(16)]
+      for _ in range(8):
+        rows = [jnp.tanh(products.multiply("native", y, kernel)[0]) for y in rows]
+      return sum(rows)
+
+    def use():
+      for _ in range(20):
+        run(jnp.ones((8, 512)), jnp.ones((512, 512))).block_until_ready()
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+  """
+  settings = {"PJRT_NPROC": "2", "NPROC": "2"}  # Of the pool's threads.
+  command = [sys.executable, "-c", textwrap.dedent(program)]
+  subprocess.run(command, env=os.environ | settings, check=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def scorers():
+  """Returns, of either products, `extend` and a cache of the same random network."""
+  found = {}
+  for choice in ("native", "xla"):
+    module = network_for(dataclasses.replace(T5_1_1, products=choice))
+    params = networks.initialize(module, INPUTS)["params"]
+    found[choice] = networks.start(module, params, INPUTS, num_slots=20)
+  return found
+
+
+@has_kernels
+def test_a_network_scores_alike_with_either_products(scorers):
+  tokens = random_tokens(np.random.default_rng(0), 5)
+  (found, *_), (expected, *_) = (
+    extend(cache, tokens) for extend, cache in scorers.values()
+  )
+  np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@has_kernels
+def test_a_block_has_the_bits_of_single_tokens(scorers):
+  extend, cache = scorers["native"]
+  tokens = random_tokens(np.random.default_rng(1), 8)
+  whole, _, _ = extend(cache, tokens)
+  for i in range(8):
+    one, _, cache = extend(cache, tokens[:, i : i + 1])
+    np.testing.assert_array_equal(one[:, 0], whole[:, i])
+
+
+# ---- What is refused, and what there is without a compiler. ----
+
+SIZES = {"vocab_size": 8, "emb_dim": 4, "num_heads": 1, "head_dim": 4, "mlp_dim": 4}
+
+
+@pytest.mark.parametrize("kind", [T5Config, GptConfig])
+def test_an_unknown_choice_is_refused(kind):
+  with pytest.raises(ValueError, match=r"PRODUCTS must be one of .* got 'fast'"):
+    kind(**SIZES, products="fast")
+
+
+def test_kernels_of_sixteen_bits_are_refused():
+  with pytest.raises(ValueError, match=r"'bfloat16'; they are of float32. Use 'auto'"):
+    T5Config(**SIZES, products="native", dtype="bfloat16")
+  assert T5Config(**SIZES, products="auto", dtype="bfloat16").products == "auto"
+
+
+@pytest.fixture
+def no_compiler(monkeypatch, tmp_path):
+  monkeypatch.setenv("CXX", str(tmp_path / "no_compiler"))
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "cache"))
+  native.problem.cache_clear()
+  yield
+  native.problem.cache_clear()
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_without_a_compiler_products_are_xlas_and_say_so_once():
+  with pytest.warns(UserWarning, match="without native products: they could not be b"):
+    reason = native.problem()
+  assert "no_compiler" in reason
+  assert native.problem() == reason  # No second warning, which would be an error.
+  assert not native.folder().exists()
+  run = lambda x: products.multiply("auto", x, jnp.ones((64, 7)))
+  assert not uses_kernels(run, ARGUMENTS[0])
+  np.testing.assert_allclose(
+    jax.jit(run)(ARGUMENTS[0])[0], ARGUMENTS[0] @ np.ones((64, 7)), atol=1e-5
+  )
+
+
+@pytest.mark.filterwarnings("ignore:Decoding without native")
+@pytest.mark.usefixtures("no_compiler")
+def test_without_a_compiler_kernels_are_refused_with_what_to_do():
+  with pytest.raises(ValueError, match=r"could not be built: .* Use 'auto' or 'xla'"):
+    T5Config(**SIZES, products="native")
+
+
+def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
+  script = tmp_path / "cxx"
+  script.write_text("#!/bin/sh\necho no such flag >&2\nexit 3\n")
+  script.chmod(0o755)
+  monkeypatch.setenv("CXX", str(script))
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "cache"))
+  with pytest.raises(subprocess.CalledProcessError) as error:
+    native.built()
+  assert native._first_lines(error.value).endswith("no such flag")

@@ -1,0 +1,183 @@
+"""Our own products of few rows and attention are what float64 says, row by row."""
+
+import jax
+import numpy as np
+import pytest
+
+from specdec_t5x.network import native, products
+from specdec_t5x.network.products import MASKED, attend, multiply
+
+pytestmark = pytest.mark.skipif(
+  native.problem() is not None, reason=f"no kernels: {native.problem()}"
+)
+ROWS = (*range(1, 10), 16, 33, products.MAX_ROWS)
+INPUTS, COLUMNS = (1, 5, 64, 320), (1, 7, 96, 130, 832)
+BATCH, HEADS, SLOTS = 2, 3, 21
+
+
+def normal(seed, *shape):
+  values = np.random.default_rng(seed).normal(size=shape)
+  return values.astype(np.float32)
+
+
+def ours(x, *kernels):
+  return jax.jit(multiply, static_argnums=0)("native", x, *kernels)
+
+
+def matrices(inputs):
+  return [normal(column, inputs, column) for column in COLUMNS]
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+@pytest.mark.parametrize("rows", ROWS)
+def test_products_are_those_of_float64(rows, inputs):
+  x, kernels = normal(0, rows, inputs), matrices(inputs)
+  for found, kernel in zip(ours(x, *kernels), kernels, strict=True):
+    exact = x.astype(np.float64) @ kernel
+    scale = np.abs(x).astype(np.float64) @ np.abs(kernel)
+    assert np.max(np.abs(found - exact) / scale) < 1e-6
+    assert found.shape == (rows, kernel.shape[1])
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+def test_a_row_is_the_same_whatever_stands_beside_it(inputs):
+  x, kernels = normal(1, products.MAX_ROWS, inputs), matrices(inputs)
+  whole = ours(x, *kernels)
+  for rows in ROWS:
+    for start in (0, 5 if rows + 5 <= len(x) else 0):
+      part = ours(x[start : start + rows], *kernels)
+      for found, expected in zip(part, whole, strict=True):
+        np.testing.assert_array_equal(found, expected[start : start + rows])
+  order = np.random.default_rng(0).permutation(len(x))
+  for found, expected in zip(ours(x[order], *kernels), whole, strict=True):
+    np.testing.assert_array_equal(found, expected[order])
+
+
+def test_a_row_is_the_same_with_any_matrices_and_each_time():
+  x, kernels = normal(2, 9, 320), matrices(320)
+  for kernel, expected in zip(kernels, ours(x, *kernels), strict=True):
+    np.testing.assert_array_equal(ours(x, kernel)[0], expected)
+    for _ in range(20):
+      np.testing.assert_array_equal(ours(x, *kernels[::-1], kernel)[-1], expected)
+
+
+def test_rows_may_have_any_leading_axes():
+  x, kernel = normal(3, 2, 3, 5), normal(4, 5, 7)
+  np.testing.assert_array_equal(
+    ours(x, kernel)[0], ours(x.reshape(6, 5), kernel)[0].reshape(2, 3, 7)
+  )
+
+
+def test_what_is_no_number_stays_none():
+  x, kernel = normal(5, 6, 64), normal(6, 64, 130)
+  x[1, 3], x[2, 63], x[3, 0], kernel[7, 129] = np.nan, np.inf, -np.inf, np.nan
+  found, expected = ours(x, kernel)[0], x @ kernel
+  np.testing.assert_allclose(found, expected, atol=1e-5)  # NaN and infinities alike.
+  assert np.isfinite(found[[0, 4, 5], :129]).all()
+
+
+# ---- Attention. ----
+
+
+def attention(width, queries=4, seed=0):
+  """Returns queries, keys and values."""
+  shapes = [(BATCH, queries, HEADS, width)] + [(BATCH, HEADS, SLOTS, width)] * 2
+  return [normal(seed + i, *shape) for i, shape in enumerate(shapes)]
+
+
+def ours_of(query, key, value, bias):
+  return np.asarray(
+    jax.jit(attend, static_argnums=0)("native", query, key, value, bias)
+  )
+
+
+def exactly(query, key, value, bias):
+  """Returns attention in float64, a masked slot's weight being zero."""
+  query, key, value, bias = (x.astype(np.float64) for x in (query, key, value, bias))
+  scores = np.einsum("bqhk,bhsk->bhqs", query, key) + bias
+  weights = np.exp(scores - scores.max(-1, keepdims=True))
+  weights /= weights.sum(-1, keepdims=True)
+  return np.einsum("bhqs,bhsk->bqhk", weights, value)
+
+
+def masks(*shape, seed=9):
+  """Returns biases of which two thirds are masked; slot 2 never is."""
+  hidden = np.random.default_rng(seed).random(shape) < 2 / 3
+  hidden[..., 2] = False
+  return np.where(hidden, np.float32(MASKED), 0) + normal(seed, *shape)
+
+
+@pytest.mark.parametrize("width", [4, 6, 64])
+@pytest.mark.parametrize("by_query", [True, False])
+@pytest.mark.parametrize("by_head", [True, False])
+@pytest.mark.parametrize("by_batch", [True, False])
+def test_attention_is_that_of_float64(by_batch, by_head, by_query, width):
+  inputs = attention(width)
+  sizes = zip((by_batch, by_head, by_query), (BATCH, HEADS, 4), strict=True)
+  shape = [size if own else 1 for own, size in sizes]
+  for bias in (normal(8, *shape, SLOTS), masks(*shape, SLOTS)):
+    np.testing.assert_allclose(
+      ours_of(*inputs, bias), exactly(*inputs, bias), atol=1e-5
+    )
+
+
+def test_a_masked_slot_has_no_influence_whatever_stands_there():
+  """With XLA this holds of numbers alone: there a weight of zero times NaN is NaN."""
+  query, key, value = attention(6)
+  bias = masks(1, 1, 1, SLOTS)
+  expected = ours_of(query, key, value, bias)
+  for junk in (1e30, np.inf, np.nan):
+    hidden = bias[0, 0, 0] < MASKED / 2
+    key[:, :, hidden], value[:, :, hidden] = junk, junk
+    np.testing.assert_array_equal(ours_of(query, key, value, bias), expected)
+  fewer = [x[:, :, ~hidden] for x in (key, value)]
+  np.testing.assert_array_equal(ours_of(query, *fewer, bias[..., ~hidden]), expected)
+
+
+def test_where_all_slots_are_masked_none_is():
+  inputs, bias = attention(6), np.full((1, 1, 1, SLOTS), MASKED, np.float32)
+  found = ours_of(*inputs, bias)
+  np.testing.assert_allclose(found, products.xla_attend(*inputs, bias), atol=1e-6)
+  np.testing.assert_allclose(found[0, 0], inputs[2][0].mean(axis=1), atol=1e-6)
+
+
+def test_an_attention_row_is_the_same_whatever_stands_beside_it():
+  query, key, value = attention(6, queries=9)
+  bias = masks(BATCH, HEADS, 9, SLOTS)
+  whole = ours_of(query, key, value, bias)
+  for _ in range(5):
+    np.testing.assert_array_equal(ours_of(query, key, value, bias), whole)
+  for i in range(9):
+    alone = ours_of(query[:, i : i + 1], key, value, bias[:, :, i : i + 1])
+    np.testing.assert_array_equal(alone, whole[:, i : i + 1])
+  last = ours_of(query[1:], key[1:], value[1:], bias[1:])
+  np.testing.assert_array_equal(last, whole[1:])
+
+
+@pytest.mark.parametrize("size", [1e4, -1e4, 3e38])
+def test_scores_however_large_do_not_overflow(size):
+  query, key, value = attention(4)
+  key[:] = 0
+  bias = np.zeros((1, 1, 1, SLOTS), np.float32)
+  bias[..., 5] = size
+  expected = value[:, :, 5] if size > 0 else np.delete(value, 5, 2).mean(2)
+  found = ours_of(query, key, value, bias)
+  np.testing.assert_allclose(found, np.stack([expected] * 4, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("at", ["query", "key", "value", "bias"])
+def test_attention_passes_nan_on_as_xla_does(at):
+  inputs = dict(zip(("query", "key", "value"), attention(6), strict=True))
+  inputs["bias"] = normal(3, BATCH, HEADS, 4, SLOTS)
+  inputs[at][1, 2, 0] = np.nan
+  found, expected = ours_of(**inputs), products.xla_attend(**inputs)
+  np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+  assert np.isnan(found).any()
+  assert not np.isnan(found).all()
+
+
+@pytest.mark.parametrize("slots", [0, 20, slice(None)], ids=["first", "last", "all"])
+def test_a_bias_of_nan_is_no_mask(slots):
+  bias = np.full((1, 1, 1, SLOTS), MASKED, np.float32)
+  bias[..., 3:6], bias[..., slots] = 0, np.nan
+  assert np.isnan(ours_of(*attention(6), bias)).all()
