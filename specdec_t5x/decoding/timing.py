@@ -30,8 +30,9 @@ from specdec_t5x.network import native
 _REPETITIONS, _ITERATIONS = 3, 5
 _NEVER = -1  # No token ends a sequence that is timed.
 
-# What was asked for in this process.
+# What was asked for in this process, and of how many rows it is.
 _measured: dict[str, tuple[float, ...]] = {}
+_rows: dict[str, int] = {}
 
 
 def seconds(
@@ -70,7 +71,16 @@ def seconds(
     _measured[name] = _read(path, gamma) or _measure_and_keep(
       path, decoder_told, gamma, shapes, sampling, max_length
     )
+  _rows[name] = arguments[2].shape[0]
   return _measured[name]
+
+
+def asked_for() -> list[dict[str, Any]]:
+  """Returns the times that decodes of this process went by, for the record."""
+  return [
+    {"rows": _rows[name], "seconds_drafting_0_to_gamma": list(times)}
+    for name, times in _measured.items()
+  ]
 
 
 def _measure_and_keep(path, *job):
@@ -137,7 +147,15 @@ def _device() -> tuple[str, ...]:
   """Returns what times depend on beside the program."""
   device = jax.devices()[0]
   flags = os.environ.get("XLA_FLAGS", "")
-  return (device.device_kind, _processor(), str(os.cpu_count()), jax.__version__, flags)
+  kernels = native.problem() or native.built().name
+  return (
+    device.device_kind,
+    _processor(),
+    str(os.cpu_count()),
+    jax.__version__,
+    flags,
+    kernels,
+  )
 
 
 def _processor() -> str:

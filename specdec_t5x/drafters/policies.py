@@ -117,6 +117,12 @@ class Auto(Policy):
     object.__setattr__(self, "seconds", tuple(self.seconds))
     if not all(is_finite(each) and each > 0 for each in self.seconds):
       raise ValueError(f"Auto.seconds must be above 0, got {self.seconds}.")
+    shares = is_probability(self.prior_alpha) and is_probability(self.decay)
+    if not (shares and is_finite(self.prior_weight) and self.prior_weight > 0):
+      raise ValueError(
+        "Auto needs a prior_alpha and a decay from 0 to 1 and a prior_weight above 0, "
+        f"got {self.prior_alpha}, {self.decay} and {self.prior_weight}."
+      )
 
   def check(self, gamma: int) -> None:
     """Raises a ValueError where there is not one time for each length of a draft."""

@@ -19,6 +19,7 @@ import specdec_t5x
 from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.core.checks import check_decoded
 from specdec_t5x.core.describe import describe
+from specdec_t5x.decoding import timing
 from specdec_t5x.network import native
 
 SUMMARY = "speculation.json"
@@ -106,6 +107,7 @@ def merge_and_summarize(
       "statistics": summarize(files, model.decoder.alpha_is_mass),
       "decoder": describe(model.decoder),
       "sampling": describe(model.sampling),
+      "iteration_seconds": timing.asked_for(),
       "configuration": configuration(),
       "mode": mode,
       "checkpoint_step": step,

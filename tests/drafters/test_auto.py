@@ -231,6 +231,9 @@ def test_there_is_a_time_for_each_length():
   for seconds in [(1.0, 0.0), (1.0, -1.0), (1.0, float("nan")), (1.0, "2")]:
     with pytest.raises(ValueError, match=r"Auto.seconds must be above 0"):
       Auto(seconds)
+  for prior in ({"prior_alpha": 1.5}, {"prior_weight": 0.0}, {"decay": -0.1}):
+    with pytest.raises(ValueError, match="Auto needs a prior_alpha and a decay"):
+      Auto(**prior)
 
 
 def test_it_is_the_default_of_single_drafts_of_a_model_alone():

@@ -66,6 +66,7 @@ def test_summary_pools_every_finished_shard(tmp_path):
   assert summary["sampling"] == {**vars(GREEDY), "kind": "Sampling"}
   assert summary["checkpoint_step"] == 7
   assert {"t5x", "versions", "device", "products"} <= set(summary)
+  assert isinstance(summary["iteration_seconds"], list)
 
 
 @pytest.mark.parametrize("reason", [None, "there are 2 devices"])
