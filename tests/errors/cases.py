@@ -99,6 +99,7 @@ DECODING = [
     "NUM_CANDIDATES=2",
     "The rule Token judges a single draft, got a TreeDraft",
   ),
+  setting("a negative SLOTS", "SLOTS=-1", "SLOTS must be a whole number"),
   setting("NUM_CANDIDATES = 0", "NUM_CANDIDATES=0", "NUM_CANDIDATES must be a whole"),
   setting(
     "an unknown VERIFICATION", "VERIFICATION='exact'", "Unknown verification rule"
@@ -228,7 +229,8 @@ DECODING = [
     "a rule with a beam", (BEAM,), "VERIFICATION must be 'beam'", "VERIFICATION='token'"
   ),
   of_files("LENIENCE with a beam", (BEAM,), "and LENIENCE 1, got", "LENIENCE=0.5"),
-  of_files("SEED with a beam", (BEAM,), "With a beam SEED must be 0", "SEED=3"),
+  of_files("SEED with a beam", (BEAM,), "With a beam SEED and SLOTS must be", "SEED=3"),
+  of_files("SLOTS with a beam", (BEAM,), "must be 0 and BLOCK 1, got 0, 4", "SLOTS=4"),
   of_files(
     "TEMPERATURE with a beam", (BEAM,), "Beam search draws nothing", "TEMPERATURE=1.0"
   ),
