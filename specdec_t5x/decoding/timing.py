@@ -25,9 +25,8 @@ from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.network import native
 
-# Repetitions of each length of a draft, of which the median counts, and the most
-# iterations of one.
-_REPETITIONS, _ITERATIONS = 3, 5
+# Repetitions of each length of a draft, and the most iterations of one.
+_REPETITIONS, _ITERATIONS = 4, 5
 _NEVER = -1  # No token ends a sequence that is timed.
 
 # What was asked for in this process, and of how many rows it is.
@@ -59,7 +58,7 @@ def seconds(
     and compile other programs.
   """
   if jax.device_count() > 1:
-    print("Times are of one device: drafting GAMMA tokens.", file=sys.stderr)
+    say("Times are of one device: drafting GAMMA tokens.")
     return ()
   shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
   decoder_told = lambda length: decoder_with(told(length))
@@ -83,6 +82,11 @@ def asked_for() -> list[dict[str, Any]]:
   ]
 
 
+def say(message: str) -> None:
+  """Tells who runs the program something, a line on stderr."""
+  print(message, file=sys.stderr, flush=True)
+
+
 def _measure_and_keep(path, *job):
   # In a thread of its own: this one may be tracing the decode.
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
@@ -90,7 +94,7 @@ def _measure_and_keep(path, *job):
   try:
     _keep(path, found)
   except OSError as error:
-    print(f"Measured times are for this process alone: {error}", file=sys.stderr)
+    say(f"Measured times are for this process alone: {error}")
   return found
 
 
@@ -117,14 +121,14 @@ def _measure(decoder_told, gamma, shapes, sampling, max_length) -> tuple[float, 
     arguments = jax.tree.map(_zeros, shapes)
     # Zeros accept all, so each iteration takes gamma + 1 tokens of the room.
     many = max(1, min(_ITERATIONS, (max_length - 1) // (gamma + 1)))
+    jobs = [(n, count) for n in range(gamma + 1) for count in (0, many)]
     lasts(0, many), lasts(gamma, many)
-    slopes = [
-      [(lasts(n, many) - lasts(n, 0)) / many for n in range(gamma + 1)]
-      for _ in range(_REPETITIONS)
-    ]
-  found = np.median(slopes, axis=0)
+    runs = [[lasts(*job) for job in jobs] for _ in range(_REPETITIONS)]
+  # What else runs on the machine only adds to a time.
+  least = np.min(runs, axis=0).reshape(gamma + 1, 2)
   # Noise may say less than nothing of what is nearly free.
-  return tuple(np.maximum(found, 1e-7).round(7).tolist())
+  slopes = np.maximum((least[:, 1] - least[:, 0]) / many, 1e-7)
+  return tuple(slopes.round(7).tolist())
 
 
 def _zeros(shape):

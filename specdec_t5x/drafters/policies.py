@@ -8,16 +8,16 @@ Shapes: B rows.
 """
 
 import dataclasses
-import sys
+import itertools
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import flax.struct
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.checks import is_finite, is_probability
+from specdec_t5x.decoding import timing
 from specdec_t5x.decoding.widths import block_widths
 
 
@@ -138,15 +138,16 @@ class Auto(Policy):
       return self
     tuned = dataclasses.replace(self, seconds=time())
     if tuned.seconds:
-      print(tuned.outlook(), file=sys.stderr, flush=True)
+      timing.say(tuned.outlook())
     # What is not tried at first is never tried: there is nothing to learn from.
     pays = not tuned.seconds or tuned.speedup(self.prior_alpha) > 1
     return tuned if pays else None
 
   def speedup(self, alpha: float) -> float:
     """Returns how much faster than plain decoding the best draft of some tokens is."""
-    tokens = np.cumsum(alpha ** np.arange(len(self.seconds)))
-    return float((tokens * self.seconds[0] / np.array(self.seconds))[1:].max(initial=0))
+    tokens = itertools.accumulate(alpha**n for n in range(len(self.seconds)))
+    each = [t * self.seconds[0] / s for t, s in zip(tokens, self.seconds, strict=True)]
+    return max(each[1:], default=0.0)
 
   def outlook(self) -> str:
     """Returns what to expect of drafting, in a line.
@@ -158,7 +159,9 @@ class Auto(Policy):
     >>> Auto((1.0, 2.5, 4.0)).outlook()
     'Drafting does not pay on this device, at this batch: decoding plainly.'
     """
-    paying = [alpha for alpha in np.arange(0.01, 1.0, 0.01) if self.speedup(alpha) > 1]
+    paying = [
+      alpha for alpha in [i / 100 for i in range(1, 100)] if self.speedup(alpha) > 1
+    ]
     if not paying:
       return "Drafting does not pay on this device, at this batch: decoding plainly."
     expected = self.speedup(self.prior_alpha)

@@ -75,6 +75,7 @@ def test_the_checkpoint_loads_and_decodes(learned, copy_files):
   inputs, settings = tiny.sentences(3, seed=9), {"max_length": 12, "batch_size": 3}
   plain = specdec_t5x.generate(inputs, model, None, path, **settings)
   # A network that drafts for itself is accepted always.
+  settings["policy"] = "fixed"
   paired = specdec_t5x.generate(inputs, model, model, path, gamma=3, **settings)
   assert [o.tokens for o in plain] == [o.tokens for o in paired]
   assert all(o.accepted == o.drafted > 0 for o in paired if len(o.tokens) > 1)
