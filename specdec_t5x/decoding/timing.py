@@ -151,7 +151,7 @@ def _device() -> tuple[str, ...]:
   """Returns what times depend on beside the program."""
   device = jax.devices()[0]
   flags = os.environ.get("XLA_FLAGS", "")
-  kernels = native.problem() or native.built().name
+  kernels = native.problem() or native.SOURCE.read_text()
   return (
     device.device_kind,
     _processor(),
