@@ -148,19 +148,12 @@ def generate(
   """
   _check_request(inputs, vocabulary, batch_size=batch_size, max_length=max_length)
   processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
-  # A prompt goes on; what an encoder reads ends.
-  end = [] if is_decoder_only(target.network) else [processor.eos_id()]
-  ids = [[*processor.encode(text), *end] for text in inputs]
+  ids = _encoded(inputs, target.network, processor)
   words = {"gamma": gamma, "num_candidates": num_candidates, "policy": policy}
   decoder, params = together(target, draft, drafter, rule, **words)
   decoder.check(sampling, max_length, 1)
-  if not decoder.guarantee.keeps_the_law:
-    message = f"{decoder.guarantee.name}: the outputs keep {decoder.guarantee.value}."
-    warnings.warn(message, stacklevel=2)
-  rows = min(batch_size, max(len(ids), 1))
-  count = rows * min(_QUEUED, -(-len(ids) // rows))
-  if jax.device_count() == 1:
-    decoder, rows = dataclasses.replace(decoder, slots=rows), max(count, rows)
+  _warn_where_lossy(decoder.guarantee)
+  decoder, rows = _queued(decoder, len(ids), batch_size)
   run = compiled(decoder, sampling, max_length, processor.eos_id())
   # 32 bits, under jax_enable_x64 too: the same numbers, and so the same outputs.
   with jax.enable_x64(False):
@@ -168,6 +161,28 @@ def generate(
     return [
       output for decoded in decodes for output in _generations(decoded, processor)
     ]
+
+
+def _encoded(inputs, network, processor) -> list[list[int]]:
+  """Returns the tokens of each input; a prompt goes on, what an encoder reads ends."""
+  end = [] if is_decoder_only(network) else [processor.eos_id()]
+  return [[*processor.encode(text), *end] for text in inputs]
+
+
+def _warn_where_lossy(guarantee: Guarantee) -> None:
+  """Warns whoever called `generate` where outputs are not the target's own."""
+  if not guarantee.keeps_the_law:
+    message = f"{guarantee.name}: the outputs keep {guarantee.value}."
+    warnings.warn(message, stacklevel=3)
+
+
+def _queued(decoder: Decoder, count: int, batch_size: int) -> tuple[Decoder, int]:
+  """Returns the decoder of that batch, and how many inputs it is handed at once."""
+  rows = min(batch_size, max(count, 1))
+  if jax.device_count() > 1 or count <= rows:
+    return decoder, rows
+  batches = min(_QUEUED, -(-count // rows))
+  return dataclasses.replace(decoder, slots=rows), rows * batches
 
 
 def _decode_batches(
