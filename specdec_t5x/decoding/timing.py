@@ -54,8 +54,8 @@ def seconds(
     max_length: room for an output, in tokens.
 
   Returns:
-    gamma + 1 times; none where there are several devices: processes would find others,
-    and compile other programs.
+    gamma + 1 times; none where there are several devices (processes would find others,
+    and compile other programs), or no room for a second set of parameters.
   """
   if jax.device_count() > 1:
     say("Times are of one device: drafting GAMMA tokens.")
@@ -88,11 +88,19 @@ def say(message: str) -> None:
 
 
 def _measure_and_keep(path, *job):
-  # In a thread of its own: this one may be tracing the decode.
-  with concurrent.futures.ThreadPoolExecutor(1) as thread:
-    found = thread.submit(_measure, *job).result()
   try:
+    # In a thread of its own: this one may be tracing the decode.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+      found = thread.submit(_measure, *job).result()
     _keep(path, found)
+  except jax.errors.JaxRuntimeError as error:
+    # Parameters lie there already, and are made once more for this.
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    say(
+      "The device has no room to time drafts beside the model: drafting GAMMA tokens."
+    )
+    return ()
   except OSError as error:
     say(f"Measured times are for this process alone: {error}")
   return found

@@ -213,3 +213,24 @@ def test_several_devices_have_no_times(kept, counted, monkeypatch, capsys):
   assert not counted
   assert not kept.exists()
   assert "drafting GAMMA tokens" in capsys.readouterr().err
+
+
+def test_where_the_device_has_no_room_gamma_tokens_are_drafted(
+  kept, monkeypatch, capsys
+):
+  def full(*job):
+    raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+  monkeypatch.setattr(timing, "_measure", full)
+  assert measure() == ()
+  assert "no room to time drafts" in capsys.readouterr().err
+  assert not kept.exists()
+
+
+def test_other_errors_of_the_device_are_raised(kept, monkeypatch):
+  def broken(*job):
+    raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+  monkeypatch.setattr(timing, "_measure", broken)
+  with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+    measure()
