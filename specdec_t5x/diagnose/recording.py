@@ -120,7 +120,7 @@ def record_plain(
   decoded = generate_plain(
     recorded(extend), GREEDY, _with_record(start, decoder), *room, loop
   )
-  return decoded, loop.last.target_cache.logits[:, : settings.max_length]
+  return decoded, loop.last.state.target_cache.logits[:, : settings.max_length]
 
 
 def record_speculative(
@@ -134,8 +134,7 @@ def record_speculative(
   context = dataclasses.replace(spec.context, target=recorded(spec.context.target))
   spec = dataclasses.replace(spec, context=context)
   decoded = generate(spec, _with_record(start, decoder), loop)
-  state, _ = loop.last
-  return decoded, state.target_cache.logits[:, : settings.max_length]
+  return decoded, loop.last.state.target_cache.logits[:, : settings.max_length]
 
 
 def _with_record(state, decoder):

@@ -228,7 +228,7 @@ def test_there_is_a_time_for_each_length():
   Auto().check(7)
   with pytest.raises(ValueError, match=r"needs 4 times, .* GAMMA=3 tokens, got 3"):
     AdaptiveDraft(DRAFT, 3, Auto((1.0, 2.0, 3.0)))
-  for seconds in [(1.0, 0.0), (1.0, -1.0), (1.0, float("nan")), (1.0, "2")]:
+  for seconds in [(1.0, 0.0), (1.0, -1.0), (1.0, float("nan"))]:
     with pytest.raises(ValueError, match=r"Auto.seconds must be above 0"):
       Auto(seconds)
   for prior in ({"prior_alpha": 1.5}, {"prior_weight": 0.0}, {"decay": -0.1}):

@@ -26,11 +26,15 @@ def test_tokens_are_upstreams_greedy_ones(tmp_path):
     TARGET_CHECKPOINT_PATH=checkpoint("target_checkpoint_2000"),
     DRAFT_CHECKPOINT_PATH=checkpoint("draft_checkpoint_1800"),
   )
-  gin_file.write_text(f"include 'configs/pairs/m30k.gin'\n{settings}")
+  gin_file.write_text(
+    "from __gin__ import dynamic_registration\n"
+    f"include 'configs/pairs/m30k.gin'\n{settings}"
+  )
   runs.completed(
     *("configs/spec_ende.gin", gin_file),
     INFER_OUTPUT_DIR=str(tmp_path / "out"),
     GAMMA=7,
+    GAMMA_POLICY="fixed",
     BATCH_SIZE=16,
   )
   reference = real_data.path(

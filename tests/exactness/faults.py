@@ -82,7 +82,7 @@ def one_index_for_all_rows(self, index):
 
 
 def rows_share_their_draws(self, count):
-  key = jax.random.fold_in(self.keys[0], self.iteration)
+  key = jax.random.fold_in(self.keys[0], self.iteration[0])
   draw = unit_uniforms(key, (count, LEVELS))
   return jnp.broadcast_to(draw, (self.keys.size, *draw.shape))
 

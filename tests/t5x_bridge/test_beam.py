@@ -175,9 +175,9 @@ def test_a_beam_refuses_other_drafters(drafter):
 
 
 def test_a_beam_refuses_words_that_it_has_no_use_for():
-  with pytest.raises(ValueError, match="SEED must be 0 and BLOCK 1, got 3 and 1"):
+  with pytest.raises(ValueError, match="must be 0 and BLOCK 1, got 3, 0 and 1"):
     of_words(seed=3)
-  with pytest.raises(ValueError, match="SEED must be 0 and BLOCK 1, got 0 and 3"):
+  with pytest.raises(ValueError, match="must be 0 and BLOCK 1, got 0, 0 and 3"):
     parts.plain_beam(TARGET, 0, block=3)
   draft = DraftModel(Transformer(tiny.DRAFT))
   for rule, lenience in (("token", 1.0), ("beam", 0.5)):

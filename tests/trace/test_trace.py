@@ -54,6 +54,7 @@ def generated(models, vocabulary, **settings):
     *models,
     vocabulary,
     gamma=GAMMA,
+    policy="fixed",
     max_length=LENGTH,
     batch_size=2,
     **settings,
