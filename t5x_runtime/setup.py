@@ -58,6 +58,7 @@ setup(
   install_requires=[
     "absl-py>=2.1",
     "etils[epath]>=1.12",
+    "filelock>=3.12",
     "flax>=0.12.6,<0.14",
     "gin-config>=0.5,<0.6",
     "jax>=0.10,<0.13",

@@ -11,6 +11,7 @@ import platform
 import jax
 
 _LARGEST = 2**30  # Bytes; the programs that were not used for longest go first.
+_WORTH_KEEPING = 0.1  # Seconds to compile: a run has many small ones.
 
 
 def keep_programs() -> None:
@@ -18,6 +19,8 @@ def keep_programs() -> None:
   if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     jax.config.update("jax_compilation_cache_dir", str(folder()))
     jax.config.update("jax_compilation_cache_max_size", _LARGEST)
+    name = "jax_persistent_cache_min_compile_time_secs"
+    jax.config.update(name, _WORTH_KEEPING)
 
 
 def folder() -> pathlib.Path:
