@@ -40,11 +40,8 @@ _COLUMNS = (
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the command's flags."""
+  flags.add_one_pair(parser)
   add = parser.add_argument
-  add("--target", metavar="DIR", required=True, help="checkpoint")
-  add("--draft", metavar="DIR", required=True, help="checkpoint")
-  flags.add_texts(parser, required=True)
-  add("--max-length", type=int, default=64, help="room for an output (%(default)s)")
   add("--batches", type=int, nargs="+", default=[1, 4, 16], help="(%(default)s)")
   add("--gamma", type=int, default=5, help="the longest draft (%(default)s)")
   add("--gammas", type=int, nargs="+", default=[1, 3, 5], help="fixed (%(default)s)")

@@ -45,6 +45,15 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
   add("--tfds-data-dir", metavar="DIR", help="where TFDS datasets are prepared")
 
 
+def add_one_pair(parser: argparse.ArgumentParser) -> None:
+  """Adds the flags that name one target, one draft and a file of inputs."""
+  add = parser.add_argument
+  add("--target", metavar="DIR", required=True, help="checkpoint")
+  add("--draft", metavar="DIR", required=True, help="checkpoint")
+  add_texts(parser, required=True)
+  add("--max-length", type=int, default=64, help="room for an output (%(default)s)")
+
+
 def add_texts(
   parser: argparse._ActionsContainer, required: bool = False, count: int | None = 100
 ) -> None:

@@ -37,11 +37,8 @@ _COLUMNS = (
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the command's flags."""
+  flags.add_one_pair(parser)
   add = parser.add_argument
-  add("--target", metavar="DIR", required=True, help="checkpoint")
-  add("--draft", metavar="DIR", required=True, help="checkpoint")
-  flags.add_texts(parser, required=True)
-  add("--max-length", type=int, default=64, help="room for an output (%(default)s)")
   add("--gammas", type=int, nargs="+", default=[1, 2, 3, 4, 5, 7, 10])
   add("--confidences", type=float, nargs="+", default=[0.2, 0.4, 0.6])
   flags.add_output(parser, None)

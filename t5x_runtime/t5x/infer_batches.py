@@ -1,5 +1,6 @@
 """Running a step over the batches of a dataset; reached as `utils.get_infer_fn`."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -48,8 +49,8 @@ def get_infer_fn(
   )
   layout = partitioner.get_data_layout(batch_size)
   sharding = jax.sharding.NamedSharding(partitioner.mesh, spec)
-  place = lambda x: jax.make_array_from_process_local_data(sharding, x)
-  to_global = lambda batch: jax.tree.map(place, batch)
+  place = functools.partial(jax.make_array_from_process_local_data, sharding)
+  to_global = functools.partial(jax.tree.map, place)
 
   def infer_fn(ds, train_state, rng=None, report=lambda count: None):
     numbered, columns = [], []
@@ -71,12 +72,17 @@ def get_infer_fn(
       columns.append(jax.tree.map(lambda x, real=real: x[real], aux))
       numbered += zip(numbers[real].tolist(), predictions[real], strict=True)
       report(int(real.sum()))
-    if not (columns and jax.tree.leaves(columns[0])):
-      return numbered
-    aux = jax.tree.map(lambda *parts: np.concatenate(parts), *columns)
-    return numbered, aux if keep_aux_as_numpy else jax.tree.map(_to_list, aux)
+    return _joined(numbered, columns, keep_aux_as_numpy)
 
   return infer_fn
+
+
+def _joined(numbered, columns, keep_aux_as_numpy):
+  """Returns the predictions, and the auxiliary values of all batches if any."""
+  if not (columns and jax.tree.leaves(columns[0])):
+    return numbered
+  aux = jax.tree.map(lambda *parts: np.concatenate(parts), *columns)
+  return numbered, aux if keep_aux_as_numpy else jax.tree.map(_to_list, aux)
 
 
 def _pad(ds, batch_size):
