@@ -36,6 +36,7 @@ from specdec_t5x.network.functional import (
   network_config,
   network_for,
 )
+from specdec_t5x.network.heads import Heads, HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig
 
 DecodeFn = Callable[[Any, jax.Array, jax.Array], Decoded]
@@ -78,11 +79,11 @@ class Generation:
 def load_model(
   checkpoint: str,
   dtype: str = "float32",
-  config: NetworkConfig | NgramConfig | None = None,
+  config: NetworkConfig | NgramConfig | HeadsConfig | None = None,
 ) -> Model:
   """Loads a checkpoint, in T5X's format or Orbax's, on this machine's devices.
 
-  It may be an encoder-decoder's, a decoder-only network's or a table of n-grams.
+  It may be an encoder-decoder's, a decoder-only network's, heads', or hold n-grams.
 
   Args:
     checkpoint: its folder.
@@ -129,7 +130,7 @@ def generate(
       or copies with drafter="copy".
     vocabulary: path of the SentencePiece model that both were trained with.
     drafter: how tokens are drafted: an object of `specdec_t5x.drafters` or of yours,
-      or a name: 'draft_model', 'ngram', 'copy'; by default `draft` drafts.
+      or a name: 'draft_model', 'ngram', 'copy', 'heads'; by default `draft` drafts.
     rule: which drafted tokens stand: an object or a name of `core.rules.RULES`.
     gamma: most tokens of a named drafter's draft; 5 by default.
     num_candidates: independent drafts an iteration, of a named drafter.
@@ -259,12 +260,12 @@ def together(
       other networks than the drafter needs.
   """
   drafts = {"draft": draft} if isinstance(draft, Model) else dict(draft or {})
-  if drafter is None:
-    if draft is None:
-      _refuse_words(rule=rule, **words)
-      return PlainDecoder(target.network), {"target": target.params}
-    drafter = "draft_model"
+  if drafter is None and draft is None:
+    _refuse_words(rule=rule, **words)
+    return PlainDecoder(target.network), {"target": target.params}
   network = drafts["draft"].network if "draft" in drafts else None
+  if drafter is None:
+    drafter = "heads" if isinstance(network, Heads) else "draft_model"
   parts = get_drafter(drafter, network, **words)
   decoder = SpeculativeDecoder(target.network, parts, get_rule(rule))
   given = {"target": target.network, **{n: m.network for n, m in drafts.items()}}

@@ -16,6 +16,7 @@ from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import initial_state, num_slots
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.network.cache import block_mask
+from specdec_t5x.network.heads import HeadsConfig
 from tests.exactness.enumeration import Setting, target_law
 from tests.exactness.laws import adjusted
 
@@ -78,8 +79,9 @@ class HashModel:
     terms = (written + 1) * jnp.asarray(place_weights(slots))[stands_at]
     seen = block_mask(cache.index, slots, tree)
     sums = jnp.where(seen, terms[:, None], 0).sum(axis=-1) % MODULUS
+    features = sums[..., None].astype(jnp.float32)
     logits = jnp.asarray(self.table)[sums]
-    return logits, logits, TokenCache(cache.index + size, written)
+    return logits, features, TokenCache(cache.index + size, written)
 
   def law(self, sampling):
     """The adjusted law as a function of the output so far, in float64."""
@@ -91,6 +93,55 @@ class HashModel:
       return adjusted(table[sum(terms) % MODULUS], sampling)
 
     return law
+
+
+@dataclasses.dataclass(frozen=True)
+class HashHeads:
+  """Heads of a HashModel: their logits are rows of a random table a head.
+
+  The row is the hash that the target's feature is; of heads that read the path the
+  hash goes on with it.
+  """
+
+  seed: int
+  vocab_size: int
+  config: HeadsConfig
+  reads_path: bool
+
+  @property
+  def tables(self):
+    shape = self.config.count, MODULUS, self.vocab_size
+    rng = np.random.default_rng(self.seed)
+    return (1.5 * rng.normal(size=shape)).astype(np.float32)
+
+  def apply(self, params, h, path=None, method=None):
+    assert method == ("after" if self.reads_path else "features")
+    if path is None:
+      return jnp.moveaxis(jnp.asarray(self.tables)[:, _rows(h)], 0, -2)
+    return jnp.asarray(self.tables)[path.shape[-2] - 1][_rows(h, path)]
+
+  def law(self, sampling):
+    """The adjusted law as a function of the output and the path from it, in float64."""
+    weights, tables = place_weights(64), self.tables
+
+    @functools.cache
+    def law(given):
+      output, path = given
+      read = (0, *output)[:-1]
+      row = sum((x + 1) * weights[i] for i, x in enumerate(read)) % MODULUS
+      if self.reads_path:
+        row = int(_rows(np.array([row]), np.array([*output[-1:], *path])[:, None]))
+      return adjusted(tables[len(path), row], sampling)
+
+    return law
+
+
+def _rows(h, path=None):
+  """Rows of a heads' table: of the features [.., 1], the path's tokens [.., I, 1]."""
+  row = h[..., 0]
+  for i in range(0 if path is None else path.shape[-2]):
+    row = row + (path[..., i, 0] + 1) * (7 + 5 * i)
+  return row.astype(int) % MODULUS
 
 
 def place_weights(size):
@@ -123,9 +174,12 @@ def speculation(
     eos_id=eos_id,
     vocab_size=target.vocab_size,
     target=target.extend,
-    extend={name: network.extend for name, network in networks.items()},
+    extend={n: x.extend for n, x in networks.items() if isinstance(x, HashModel)},
     start=lambda name: networks[name].start(keys.size, slots),
-    source=source,
+    source=jnp.zeros((keys.size, 0), jnp.int32) if source is None else source,
+    params=dict.fromkeys(networks),
+    logits=lambda h: h,
+    embed=lambda tokens: tokens[..., None],
   )
   prompts = jnp.array([target.prompt], jnp.int32)
   start = initial_state(

@@ -38,7 +38,7 @@ JAX_ALONE = {"jax", "jaxtyping", "flax", "specdec_t5x"} | {
   *("numbers", "typing"),
 }
 # Static trees are NumPy's: known when programs are compiled.
-OF_TREES = ("core/tree.py", "drafters/tree_draft.py")
+OF_TREES = ("core/tree.py", "drafters/siblings.py")
 # What devices take is measured, and kept, outside any program.
 OUTSIDE_PROGRAMS = ("decoding/timing.py",)
 

@@ -15,7 +15,7 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Verdict
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.network.functional import check_same_vocabulary
+from specdec_t5x.network.functional import EmbedFn, LogitsFn, check_same_vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Context:
     params: the parameters of the drafter's networks, by name.
     source: what the target's encoder reads, zero-padded, a row each; without content
       where there is no encoder.
+    logits: the target's own projection of features.
+    embed: the target's own embedding of tokens.
   """
 
   sampling: Sampling
@@ -45,6 +47,8 @@ class Context:
   start: Callable[[str], Cache] | None = None
   params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   source: Int[Array, "B E"] | None = None
+  logits: LogitsFn | None = None
+  embed: EmbedFn | None = None
 
 
 # From the drafter that always drafts as many tokens as it is told, to the seconds of an

@@ -4,11 +4,12 @@ import dataclasses
 from typing import Any
 
 from specdec_t5x.core.checks import is_whole
-from specdec_t5x.core.tree import delayed
+from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
+from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.policies import Auto, Confidence, Policy
 from specdec_t5x.drafters.tree_draft import TreeDraft
 
@@ -16,6 +17,7 @@ DRAFTERS: dict[str, type[Drafter]] = {
   "draft_model": DraftModel,
   "ngram": DraftModel,
   "copy": Copy,
+  "heads": HeadDraft,
 }
 POLICIES: dict[str, Policy | None] = {
   "auto": Auto(),
@@ -44,8 +46,8 @@ def get_drafter(
   Raises:
     ValueError: where the name is unknown, or these settings do not go together.
   """
-  plain_chain = not isinstance(drafter, Drafter) and num_candidates == 1
-  if policy == "auto" and not (plain_chain and needs_network(drafter)):
+  is_model = isinstance(drafter, str) and DRAFTERS.get(drafter) is DraftModel
+  if policy == "auto" and not (is_model and num_candidates == 1):
     policy = "fixed"  # The default is of draft models; what else there is owns its own.
   policy = get_policy(policy)
   if not is_whole(num_candidates, 1):
@@ -65,8 +67,7 @@ def get_drafter(
       f"DRAFTER={drafter!r} needs {'a' if network is None else 'no'} draft network, "
       f"got {type(network).__name__}."
     )
-  kind, knobs = DRAFTERS[drafter], {} if network is None else {"network": network}
-  plain = kind(gamma=DEFAULT_GAMMA if gamma is None else gamma, **knobs)
+  kind, plain = DRAFTERS[drafter], _named(drafter, network, gamma)
   if policy is None and num_candidates == 1:
     return plain
   if kind is not DraftModel or (policy and num_candidates > 1):
@@ -78,6 +79,15 @@ def get_drafter(
   if policy:
     return AdaptiveDraft(network, plain.gamma, policy)
   return TreeDraft(network, delayed(0, num_candidates, plain.gamma))
+
+
+def _named(name, network, gamma) -> Drafter:
+  """Returns a drafter of one chain."""
+  kind = DRAFTERS[name]
+  if kind is HeadDraft:
+    return HeadDraft(network, None if gamma is None else chain(gamma))
+  knobs = {} if network is None else {"network": network}
+  return kind(gamma=DEFAULT_GAMMA if gamma is None else gamma, **knobs)
 
 
 def needs_network(drafter: Drafter | str) -> bool:

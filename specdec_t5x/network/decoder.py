@@ -196,6 +196,10 @@ class CachedNetwork(nn.Module):
       return self.token_embedder.attend(features)
     return self.decoder.logits_dense(features)
 
+  def embed(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B D"]:
+    """Returns the embeddings that the decoder reads."""
+    return self.token_embedder(tokens)
+
   def empty_cache(self, rows: int, num_slots: int) -> DecoderCache:
     """Returns a cache of `num_slots` tokens a row that knows of no input."""
     cfg = self.config

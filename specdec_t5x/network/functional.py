@@ -5,31 +5,37 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from specdec_t5x.core.beam import BeamExtendFn
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.network import config, ngram
+from specdec_t5x.network import config, heads, ngram
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.gpt import GptTransformer
+from specdec_t5x.network.heads import Heads, HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.transformer import Transformer
 
-Network = Transformer | GptTransformer | NgramTable
+Network = Transformer | GptTransformer | NgramTable | Heads
+Settings = T5Config | GptConfig | NgramConfig | HeadsConfig
+LogitsFn = Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]]
+EmbedFn = Callable[[Int[Array, "*B"]], Float[Array, "*B D"]]
 # Inputs are not encoded at less than this: narrower gains next to nothing.
 _LEAST_WIDTH = 16
 
 
-def network_for(settings: T5Config | GptConfig | NgramConfig) -> Network:
+def network_for(settings: Settings) -> Network:
   """Returns the network that has this configuration."""
+  if isinstance(settings, HeadsConfig):
+    return heads.KINDS[settings.kind](settings)
   kinds = {T5Config: Transformer, GptConfig: GptTransformer, NgramConfig: NgramTable}
   return kinds[type(settings)](settings)
 
 
 def network_config(
   shapes: Mapping[str, tuple[int, ...]], dtype: str = "float32"
-) -> T5Config | GptConfig | NgramConfig:
+) -> Settings:
   """Returns the configuration of whatever has parameters of these shapes.
 
   Args:
@@ -41,6 +47,8 @@ def network_config(
   """
   if ngram.is_table(shapes):
     return ngram.config_from_shapes(shapes)
+  if heads.are_heads(shapes):
+    return heads.config_from_shapes(shapes, dtype)
   return config.config_from_shapes(shapes, dtype)
 
 
@@ -96,6 +104,16 @@ def extend_fn(module: Network, params) -> ExtendFn:
     )
 
   return extend
+
+
+def logits_fn(module: Network, params) -> LogitsFn:
+  """Returns the network's projection of features [.., D] to logits [.., V]."""
+  return lambda h: module.apply({"params": params}, h, method="logits")
+
+
+def embed_fn(module: Network, params) -> EmbedFn:
+  """Returns the network's embedding of tokens [..] as [.., D]."""
+  return lambda tokens: module.apply({"params": params}, tokens, method="embed")
 
 
 def start_decoding(

@@ -93,6 +93,25 @@ class GptTransformer(CachedNetwork):
       return self._extend_collection(decoder_input_tokens, prefill_lengths)
     if decode:
       self._put_cache(self.empty_cache(rows, length), jnp.zeros((), jnp.int32))
+    return self.logits(
+      self.features(
+        decoder_input_tokens,
+        decoder_target_tokens,
+        decoder_segment_ids,
+        enable_dropout=enable_dropout,
+      )
+    )
+
+  def features(
+    self,
+    decoder_input_tokens,
+    decoder_target_tokens,
+    decoder_segment_ids=None,
+    *,
+    enable_dropout=True,
+  ):
+    """Returns the features [B, L, D] that `__call__` computes its logits from."""
+    length = decoder_input_tokens.shape[1]
     positions = jnp.arange(length)
     is_target = decoder_target_tokens > 0
     mask = jnp.tri(length, dtype=bool) & is_target[:, :, None] & is_target[:, None, :]
@@ -103,7 +122,7 @@ class GptTransformer(CachedNetwork):
       self.decoder.bias(positions, positions, mask),
       deterministic=not enable_dropout,
     )
-    return self.logits(features)
+    return features
 
   def _extend_collection(self, tokens, lengths):
     cache = self._read_cache(tokens.shape[0])

@@ -131,6 +131,48 @@ class Transformer(CachedNetwork):
       return self._decode_one(encoded, encoder_input_tokens, decoder_input_tokens)
     if decode:
       self._make_cache(encoded, encoder_input_tokens, decoder_input_tokens.shape[1])
+    features = self._decoded_features(
+      encoded,
+      encoder_input_tokens,
+      decoder_input_tokens,
+      decoder_target_tokens,
+      encoder_segment_ids,
+      decoder_segment_ids,
+      enable_dropout,
+    )
+    return self.logits(features)
+
+  def features(
+    self,
+    encoder_input_tokens,
+    decoder_input_tokens,
+    decoder_target_tokens,
+    encoder_segment_ids=None,
+    decoder_segment_ids=None,
+    *,
+    enable_dropout=True,
+  ):
+    """Returns the features [B, L, D] that `__call__` computes its logits from."""
+    return self._decoded_features(
+      self.encode(encoder_input_tokens, encoder_segment_ids, enable_dropout),
+      encoder_input_tokens,
+      decoder_input_tokens,
+      decoder_target_tokens,
+      encoder_segment_ids,
+      decoder_segment_ids,
+      enable_dropout,
+    )
+
+  def _decoded_features(
+    self,
+    encoded,
+    encoder_input_tokens,
+    decoder_input_tokens,
+    decoder_target_tokens,
+    encoder_segment_ids,
+    decoder_segment_ids,
+    enable_dropout,
+  ):
     length = decoder_input_tokens.shape[1]
     positions = jnp.arange(length)
     is_target = decoder_target_tokens > 0
@@ -146,7 +188,7 @@ class Transformer(CachedNetwork):
       cross_mask,
       deterministic=not enable_dropout,
     )
-    return self.logits(features)
+    return features
 
   def __call__(
     self,

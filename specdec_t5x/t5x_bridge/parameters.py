@@ -1,6 +1,7 @@
 """A network's parameters as checkpoints in T5X's format, written and read back."""
 
 import os
+import shutil
 from typing import Any
 
 import jax
@@ -39,7 +40,12 @@ class T5XParameters:
 
   def restore(self, step: int) -> Any:
     """Reads them back."""
-    return self.read(os.path.join(self._directory, f"checkpoint_{step}"))
+    return self.read(self._path(step))
+
+  def remove(self, step: int) -> None:
+    """Removes the checkpoint of a step, if there is one."""
+    if os.path.isdir(self._path(step)):
+      shutil.rmtree(self._path(step))
 
   def read(self, path: str, macro: str = "OUTPUT_DIR") -> Any:
     """Returns the parameters of any checkpoint of this network.
@@ -51,3 +57,28 @@ class T5XParameters:
     preflight.check_checkpoint(macro, path, shapes)
     params = checkpoint.load(path, self._network)
     return jax.tree.map(jnp.asarray, dict(params.unfreeze()))
+
+  def _path(self, step: int) -> str:
+    return os.path.join(self._directory, f"checkpoint_{step}")
+
+
+class JointParameters:
+  """Those of a target and its heads, which train together, as two checkpoints a step.
+
+  Args:
+    target: writes the target's, the run's own.
+    heads: writes the heads'.
+  """
+
+  def __init__(self, target: T5XParameters, heads: T5XParameters):
+    self._target, self._heads = target, heads
+
+  def save(self, step: int, params: Any) -> None:
+    """Writes both; the target's, by which a step counts, last."""
+    self._heads.remove(step)  # A killed run's.
+    self._heads.save(step, params["heads"])
+    self._target.save(step, params["target"])
+
+  def restore(self, step: int) -> Any:
+    """Reads them back."""
+    return {"target": self._target.restore(step), "heads": self._heads.restore(step)}

@@ -12,7 +12,8 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.policies import Policy
 from specdec_t5x.drafters.registry import POLICIES, get_drafter, needs_network
 from specdec_t5x.network import ngram
-from specdec_t5x.network.functional import Network
+from specdec_t5x.network.functional import Network, network_config, network_for
+from specdec_t5x.network.heads import Heads, HeadsConfig
 from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
 
 
@@ -67,6 +68,44 @@ def ngram_table(path: str | None, order: int = 0) -> ngram.NgramTable:
       "specdec_t5x.train --job=ngrams made; got None."
     )
   return ngram.NgramTable(ngram.config_from_shapes(parameter_shapes(path), order))
+
+
+def heads(path: str | None, dtype: str = "float32") -> Heads:
+  """Returns the network of heads, whose kind and size are read off their checkpoint.
+
+  Args:
+    path: the checkpoint.
+    dtype: of the activations.
+
+  Raises:
+    ValueError: where there are no heads at `path`.
+  """
+  if path is None:
+    raise ValueError(
+      "Heads need DRAFT_CHECKPOINT_PATH, a checkpoint that python -m specdec_t5x.train "
+      "--gin_file=configs/train/heads.gin made; got None."
+    )
+  network = network_for(network_config(parameter_shapes(path), dtype))
+  if not isinstance(network, Heads):
+    raise ValueError(
+      f"DRAFT_CHECKPOINT_PATH={path} must hold heads, got a {type(network).__name__}. "
+      "Leave out configs/drafters/heads.gin, or give heads' checkpoint."
+    )
+  return network
+
+
+def new_heads(target_path: str, **knobs: Any) -> Heads:
+  """Returns the network of heads for a target, whose width is read off its checkpoint.
+
+  Args:
+    target_path: of the target.
+    **knobs: of `network.heads.HeadsConfig`, but for the width.
+
+  Raises:
+    ValueError: where there is no target at `target_path`.
+  """
+  target = network_config(parameter_shapes(target_path))
+  return network_for(HeadsConfig(emb_dim=target.emb_dim, **knobs))
 
 
 def rule(choice: Rule | str, lenience: float) -> Rule:

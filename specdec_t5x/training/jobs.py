@@ -10,12 +10,15 @@ from specdec_t5x import api
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.heads import check_width
 from specdec_t5x.network.functional import Network
+from specdec_t5x.network.heads import Heads
 from specdec_t5x.t5x_bridge import preflight
-from specdec_t5x.t5x_bridge.parameters import T5XParameters
+from specdec_t5x.t5x_bridge.parameters import JointParameters, T5XParameters
 from specdec_t5x.training import batches, ngrams, outputs
 from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.checkpoints import Checkpoints, claim
+from specdec_t5x.training.heads import HeadDistillation, JointTraining
 from specdec_t5x.training.objectives import (
   Supervised,
   TokenDistillation,
@@ -25,7 +28,10 @@ from specdec_t5x.training.optimizers import Optimizer
 from specdec_t5x.training.state import TrainState, initial_params
 from specdec_t5x.training.trainer import Loop, Trainer
 
-MODES = ("supervised", "distill_tokens")
+HEAD_MODES = ("heads", "heads_and_target")
+# Modes that need TARGET_CHECKPOINT_PATH.
+_OF_TARGETS = ("distill_tokens", *HEAD_MODES)
+MODES = ("supervised", *_OF_TARGETS)
 
 
 def train(
@@ -37,6 +43,7 @@ def train(
   mode: str = "supervised",
   supervised: Supervised = Supervised(),  # noqa: B008 - frozen
   distill_loss: str = "forward_kl",
+  head_decay: float = 0.8,
   target_checkpoint: str | None = None,
   init_checkpoint: str | None = None,
   seed: int = 0,
@@ -50,10 +57,13 @@ def train(
     optimizer: how.
     loop: for how long, and what happens when.
     output_dir: gets checkpoint_<step>, optimizer_<step>, metrics.jsonl, training.json.
-    mode: 'supervised', or 'distill_tokens' from `target_checkpoint`.
+    mode: 'supervised'; 'distill_tokens' from `target_checkpoint`; 'heads', for heads on
+      that target as it is; or 'heads_and_target', where both learn: the target's new
+      parameters are then in `output_dir`, the heads' in its folder 'heads'.
     supervised: the loss of mode 'supervised'.
     distill_loss: of mode 'distill_tokens'; one of `losses.DISTILLATION_LOSSES`.
-    target_checkpoint: the frozen target of mode 'distill_tokens'.
+    head_decay: weight of a head beside the one before.
+    target_checkpoint: of all modes but 'supervised'.
     init_checkpoint: parameters to begin with; seeded random ones where None.
     seed: of initialisation and dropout.
     keep: how many of the latest checkpoints stay; 0 keeps all.
@@ -64,14 +74,19 @@ def train(
   Raises:
     ValueError: saying what was expected, what came, and what to do.
   """
-  objective, frozen = _objective(
-    network, mode, supervised, distill_loss, target_checkpoint
-  )
+  target = _target(mode, target_checkpoint)
+  objective = _objective(network, mode, supervised, distill_loss, head_decay, target)
+  if loop.metric_period and mode in HEAD_MODES:
+    raise ValueError(
+      f"METRIC_PERIOD must be 0 with MODE = {mode!r}, got {loop.metric_period}: heads "
+      "decode nothing by themselves."
+    )
   decode = None
   if loop.metric_period:
     vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
     length = data.feature_lengths["targets"]
     decode = plain_decoder(network, GREEDY, length, vocabulary.eos_id)
+  frozen = target.params if target and mode != "heads_and_target" else None
   trainer = Trainer(network, objective, optimizer, data, loop, seed, frozen, decode)
   trainer.check()
   settings = {
@@ -81,12 +96,18 @@ def train(
     "mode": mode,
     "supervised": dataclasses.asdict(supervised),
     "distill_loss": distill_loss,
+    "head_decay": head_decay,
     "target_checkpoint": target_checkpoint,
     "init_checkpoint": init_checkpoint,
     "seed": seed,
   }
   params = _first_params(network, init_checkpoint, seed)
-  saved = Checkpoints(output_dir, T5XParameters(network, output_dir), keep)
+  store = T5XParameters(network, output_dir)
+  if mode == "heads_and_target":
+    params = {"target": target.params.unfreeze(), "heads": params}
+    heads = T5XParameters(network, os.path.join(output_dir, "heads"))
+    store = JointParameters(T5XParameters(target.network, output_dir), heads)
+  saved = Checkpoints(output_dir, store, keep)
   claim(output_dir, settings)
   return trainer.run(params, output_dir, saved)
 
@@ -220,26 +241,41 @@ def plain_decoder(
   return lambda params, inputs, number: np.asarray(decode(params, inputs, number))
 
 
-def _objective(network, mode, supervised, distill_loss, target_checkpoint):
-  """Returns what is minimised, and the frozen parameters that it reads."""
+def _target(mode, target_checkpoint) -> api.Model | None:
+  """Returns the target of modes that have one."""
   if mode not in MODES:
     raise ValueError(f"Unknown MODE {mode!r}; expected one of {MODES}.")
+  if mode == "supervised" and target_checkpoint:
+    raise ValueError(
+      f"TARGET_CHECKPOINT_PATH={target_checkpoint} is for MODE = one of {_OF_TARGETS}, "
+      "got MODE = 'supervised'. Set one or drop the other; to begin from a checkpoint "
+      "set INIT_CHECKPOINT_PATH."
+    )
   if mode == "supervised":
-    if target_checkpoint:
-      raise ValueError(
-        f"TARGET_CHECKPOINT_PATH={target_checkpoint} is for MODE = 'distill_tokens', "
-        "got MODE = 'supervised'. Set one or drop the other; to begin from a "
-        "checkpoint set INIT_CHECKPOINT_PATH."
-      )
-    return supervised, None
+    return None
   if not target_checkpoint:
     raise ValueError(
-      "MODE = 'distill_tokens' needs TARGET_CHECKPOINT_PATH, the checkpoint whose "
-      "laws are learned; got none."
+      f"MODE = {mode!r} needs TARGET_CHECKPOINT_PATH, the checkpoint whose laws are "
+      "learned; got none."
     )
-  target = api.load_model(target_checkpoint)
-  check_same_vocabulary(target.network, network)
-  return TokenDistillation(target.network, distill_loss), target.params
+  return api.load_model(target_checkpoint)
+
+
+def _objective(network, mode, supervised, distill_loss, head_decay, target):
+  """Returns what is minimised."""
+  if isinstance(network, Heads) != (mode in HEAD_MODES):
+    raise ValueError(
+      f"Heads are trained with MODE = one of {HEAD_MODES}, and they alone, got MODE = "
+      f"{mode!r} for a {type(network).__name__}. Begin from configs/train/heads.gin."
+    )
+  if mode == "supervised":
+    return supervised
+  if mode == "distill_tokens":
+    check_same_vocabulary(target.network, network)
+    return TokenDistillation(target.network, distill_loss)
+  check_width(target.network, network)
+  kinds = {"heads": HeadDistillation, "heads_and_target": JointTraining}
+  return kinds[mode](target.network, head_decay)
 
 
 def _first_params(network, init_checkpoint, seed):

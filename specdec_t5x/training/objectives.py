@@ -3,12 +3,13 @@
 Shapes: B batch, L length, V vocabulary.
 """
 
+import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from specdec_t5x.network.functional import Network, is_decoder_only
 from specdec_t5x.training import losses
@@ -17,16 +18,47 @@ Batch = Mapping[str, jax.Array]
 Params = Any
 
 
-class Objective(Protocol):
-  """A loss of each token; `frozen` are parameters that it reads and nobody trains."""
+class Judged(NamedTuple):
+  """What an objective says of a batch.
 
+  Attributes:
+    losses: of each token.
+    hits: whether what is trained holds the right token likeliest.
+  """
+
+  losses: Float[Array, "B L"]
+  hits: Bool[Array, "B L"]
+
+
+class Objective(abc.ABC):
+  """A loss of each token of a batch under teacher forcing."""
+
+  @abc.abstractmethod
   def __call__(
-    self, logits: Float[Array, "B L V"], batch: Batch, frozen: Params
-  ) -> Float[Array, "B L"]: ...
+    self,
+    network: Network,
+    params: Params,
+    batch: Batch,
+    frozen: Params,
+    dropout_key: Key[Array, ""] | None = None,
+  ) -> Judged:
+    """Judges what is trained.
+
+    Args:
+      network: what is trained.
+      params: its parameters.
+      batch: tokens and, where examples are packed, segment ids.
+      frozen: parameters that this objective reads and nobody trains.
+      dropout_key: turns dropout on; it is consumed.
+    """
+
+  def reader(self, network: Network) -> Network:
+    """Returns the network that reads a batch's tokens when `network` is trained."""
+    return network
 
 
 @dataclasses.dataclass(frozen=True)
-class Supervised:
+class Supervised(Objective):
   """Cross-entropy with the batch's tokens; see `losses.cross_entropy`."""
 
   label_smoothing: float = 0.0
@@ -44,15 +76,17 @@ class Supervised:
         "T5 pre-training uses 1e-4."
       )
 
-  def __call__(self, logits, batch, frozen):
+  def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
+    """Judges the logits; see `Objective`."""
     del frozen
-    return losses.cross_entropy(
-      logits, batch["decoder_target_tokens"], self.label_smoothing, self.z_loss
-    )
+    logits = forward(network, params, batch, dropout_key)
+    tokens = batch["decoder_target_tokens"]
+    values = losses.cross_entropy(logits, tokens, self.label_smoothing, self.z_loss)
+    return Judged(values, logits.argmax(-1) == tokens)
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenDistillation:
+class TokenDistillation(Objective):
   """A distance to a frozen target's law at every token, under teacher forcing.
 
   Attributes:
@@ -66,9 +100,12 @@ class TokenDistillation:
   def __post_init__(self):
     losses.get_distillation_loss(self.loss)
 
-  def __call__(self, logits, batch, frozen):
+  def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
+    """Judges the logits; see `Objective`."""
     distance = losses.get_distillation_loss(self.loss)
-    return distance(forward(self.target, frozen, batch), logits)
+    logits = forward(network, params, batch, dropout_key)
+    values = distance(forward(self.target, frozen, batch), logits)
+    return Judged(values, logits.argmax(-1) == batch["decoder_target_tokens"])
 
 
 def check_same_vocabulary(target: Network, student: Network) -> None:
@@ -93,7 +130,8 @@ def forward(
   params: Params,
   batch: Batch,
   dropout_key: Key[Array, ""] | None = None,
-) -> Float[Array, "B L V"]:
+  method: str = "__call__",
+) -> Float[Array, "B L _"]:
   """Returns the logits of a batch under teacher forcing.
 
   Args:
@@ -101,6 +139,7 @@ def forward(
     params: its parameters.
     batch: tokens and, where examples are packed, segment ids.
     dropout_key: turns dropout on; it is consumed.
+    method: 'features' returns these instead.
   """
   tokens = [batch["decoder_input_tokens"], batch["decoder_target_tokens"]]
   segments = {"decoder_segment_ids": batch.get("decoder_segment_ids")}
@@ -113,4 +152,5 @@ def forward(
     **segments,
     enable_dropout=dropout_key is not None,
     rngs=None if dropout_key is None else {"dropout": dropout_key},
+    method=method,
   )

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.network.functional import Network, initial_variables
 from specdec_t5x.training.losses import weighted_mean
-from specdec_t5x.training.objectives import Batch, Objective, Params, forward
+from specdec_t5x.training.objectives import Batch, Objective, Params
 from specdec_t5x.training.optimizers import Optimizer
 
 
@@ -94,9 +94,8 @@ def make_train_step(
     key = jax.random.fold_in(jax.random.key(seed), state.step)
 
     def loss_of(params):
-      logits = forward(network, params, batch, dropout_key=key)
-      values = objective(logits, batch, frozen)
-      return weighted_mean(values, batch["decoder_loss_weights"])
+      judged = objective(network, params, batch, frozen, key)
+      return weighted_mean(judged.losses, batch["decoder_loss_weights"])
 
     loss, grads = jax.value_and_grad(loss_of)(state.params)
     updates, opt_state = transform.update(grads, state.opt_state, state.params)
@@ -113,13 +112,12 @@ def make_eval_step(network: Network, objective: Objective) -> EvalFn:
   """Returns the compiled evaluation of a batch, without dropout."""
 
   def evaluate(params, batch, frozen):
-    logits = forward(network, params, batch)
+    judged = objective(network, params, batch, frozen)
     weights = batch["decoder_loss_weights"]
-    values = jnp.where(weights > 0, objective(logits, batch, frozen), 0.0)
-    hits = logits.argmax(-1) == batch["decoder_target_tokens"]
+    values = jnp.where(weights > 0, judged.losses, 0.0)
     return EvalInfo(
       loss=(values * weights).sum(),
-      correct=(hits * weights).sum().astype(jnp.float32),
+      correct=(judged.hits * weights).sum().astype(jnp.float32),
       tokens=weights.sum().astype(jnp.float32),
     )
 

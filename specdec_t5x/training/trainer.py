@@ -81,7 +81,8 @@ class Trainer:
 
   def check(self) -> None:
     """Raises a ValueError where task, splits and network do not fit together."""
-    self._check_kind()
+    reader = self.objective.reader(self.network)
+    self._check_kind(reader)
     task = batches.get_task(self.data.task)
     loop = self.loop
     validates = loop.validation_period or loop.metric_period
@@ -91,18 +92,18 @@ class Trainer:
       outputs.check_metrics(self.data.task)
     for name, feature in task.output_features.items():
       size = feature.vocabulary.vocab_size
-      if size > self.network.config.vocab_size:
+      if size > reader.config.vocab_size:
         raise ValueError(
           f"The vocabulary of {name!r} in task {self.data.task!r} has {size} tokens, "
-          f"but the network's vocab_size is {self.network.config.vocab_size}. Set "
+          f"but the network's vocab_size is {reader.config.vocab_size}. Set "
           f"vocab_size to at least {size} (a multiple of 128 is fastest)."
         )
 
-  def _check_kind(self) -> None:
+  def _check_kind(self, reader) -> None:
     """Raises a ValueError where encoder-decoder meets decoder-only."""
-    kind = type(self.network).__name__
-    if self.data.is_decoder_only != is_decoder_only(self.network):
-      expected = "'targets'" if is_decoder_only(self.network) else "'inputs', 'targets'"
+    kind = type(reader).__name__
+    if self.data.is_decoder_only != is_decoder_only(reader):
+      expected = "'targets'" if is_decoder_only(reader) else "'inputs', 'targets'"
       raise ValueError(
         f"TASK_FEATURE_LENGTHS of a {kind} must give lengths for {expected}, got "
         f"{dict(self.data.feature_lengths)}."

@@ -1,9 +1,14 @@
 """Ways to draft and to verify, set in gin: the target's own outputs, and what ran."""
 
+import jax
 import pytest
 
 from specdec_t5x import train
+from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.t5x_bridge.parameters import T5XParameters
 from tests.e2e import runs
+from tests.t5x_bridge import tiny
 
 EXAMPLE = "examples/write_a_drafter.gin"
 # Gin files, bindings, and the kind of drafter that then runs.
@@ -12,6 +17,7 @@ WAYS = {
   "tree": (["drafters/tree"], {"STEM": 1, "SIBLINGS": "likeliest"}, "TreeDraft"),
   "candidates": ([], {"NUM_CANDIDATES": 2, "VERIFICATION": "kseq"}, "TreeDraft"),
   "confidence": (["policies/confidence"], {"CONFIDENCE": 0.3}, "AdaptiveDraft"),
+  "heads": (["drafters/heads"], {"SIBLINGS": "likeliest"}, "HeadDraft"),
   "ngram": (["drafters/ngram"], {"NGRAM_ORDER": 2}, "AdaptiveDraft"),
   "ngram by name": ([], {"DRAFTER": "ngram"}, "AdaptiveDraft"),
   "ngram in a tree": (["drafters/ngram", "drafters/tree"], {}, "TreeDraft"),
@@ -38,6 +44,16 @@ def table(pair, tmp_path_factory):
   return str(output / "checkpoint_0")
 
 
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory):
+  """The checkpoint of heads."""
+  root = tmp_path_factory.mktemp("heads")
+  network = network_for(HeadsConfig("hydra", 3, tiny.TARGET.emb_dim))
+  params = initial_variables(network, jax.random.key(0))["params"]
+  T5XParameters(network, str(root)).save(1, params)
+  return str(root / "checkpoint_1")
+
+
 @pytest.fixture
 def drafted(pair, tmp_path):
   """Runs the pair with more gin files; returns the outputs and what the run records."""
@@ -57,10 +73,10 @@ def drafted(pair, tmp_path):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_to_draft_gives_the_target_s_own_outputs(
-  way, drafted, table, pair, speculative
+  way, drafted, table, heads, pair, speculative
 ):
   files, bindings, kind = WAYS[way]
-  draft = {"ngram": table, "copy": None}.get(way.split()[0], pair[1])
+  draft = {"ngram": table, "heads": heads, "copy": None}.get(way.split()[0], pair[1])
   files = [f"configs/{name}.gin" for name in files]
   tokens, summary, _ = drafted(*files, draft=draft, **bindings)
   assert tokens == runs.tokens(speculative)

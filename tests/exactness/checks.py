@@ -6,7 +6,7 @@ import numpy as np
 
 from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.token import Token
-from specdec_t5x.core.tree import chain, delayed
+from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
@@ -18,6 +18,7 @@ from specdec_t5x.network.transformer import Transformer
 from tests import networks
 from tests.exactness import laws, test_adaptive, tree_steps, trees
 from tests.exactness.test_adaptive import SURE, TURNS
+from tests.exactness.test_heads import APART, PATH
 from tests.exactness.test_loop import (
   FEW,
   SMALL_DRAFT,
@@ -44,6 +45,18 @@ def candidates_loop():
 def siblings_loop():
   """Siblings that are drawn without replacement."""
   setting = (SMALL_TARGET, SMALL_DRAFT, "recursive", delayed(0, 3, 1), 3, "distinct")
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+def heads_chain():
+  """Heads that draft again after a draft of theirs was accepted."""
+  setting = (SMALL_TARGET, APART, "token", chain(2), 5, "independent")
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+def heads_tree():
+  """Heads that read the path, on a tree that goes on from its second node."""
+  setting = (SMALL_TARGET, PATH, "recursive", Tree((0, 0, 2)), 4, "distinct")
   assert_the_loop_is_exact(setting, Sampling())
 
 
@@ -182,6 +195,8 @@ CHECKS = [
   token_loop,
   candidates_loop,
   siblings_loop,
+  heads_chain,
+  heads_tree,
   small_trees,
   wide_loop,
   moved_entries,

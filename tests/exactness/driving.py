@@ -1,5 +1,6 @@
 """Compiled rules and the compiled loop, driven along every path of the oracle."""
 
+import dataclasses
 import functools
 
 import flax.struct
@@ -15,11 +16,12 @@ from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import DecodeState, row_keys
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from tests.exactness import enumeration, lengths
 from tests.exactness.enumeration import Cell, Setting, explore, iterate
 from tests.exactness.oracles import JUDGES
-from tests.hash_model import speculation
+from tests.hash_model import HashHeads, speculation
 
 # Float32 may misplace so much probability at an edge of a cell; more would show.
 MARGIN = 1e-6
@@ -133,6 +135,10 @@ def loop_paths(
   siblings = "likeliest" if certain else siblings
   judge = JUDGES["greedy" if sampling.greedy else name]
   setting = Setting(*laws, judge, tree.parents, max_length, siblings=siblings)
+  if isinstance(draft, HashHeads):
+    # There is nothing to draft from before the target's first call.
+    known = {"given": lambda *known: known, "stops": lambda prefix, _: not prefix}
+    setting = dataclasses.replace(setting, **known)
   if policy is None:
     return setting, list(explore(lambda world: enumeration.decode(world, setting)))
   decode = lambda world: lengths.decode(world, setting, policy, setting.draft)
@@ -181,6 +187,8 @@ def padded(law, length):
 
 def drafter_of(draft, tree, siblings="independent", policy=None):
   """The library's drafter of such drafts."""
+  if isinstance(draft, HashHeads):
+    return HeadDraft(draft, tree, siblings)
   if policy:
     return AdaptiveDraft(draft, tree.size, policy)
   if tree.is_chain:

@@ -146,6 +146,7 @@ class Setting:
       replacement) or the 'likeliest' by q, which are certain.
     stops: whether a draft gets no further token, given the output before it and its
       tokens so far.
+    given: from these two to what `draft` is a function of.
   """
 
   target: LawFn
@@ -156,6 +157,7 @@ class Setting:
   eos_id: int = 1
   siblings: str = "independent"
   stops: Callable[[Tokens, Tokens], bool] = lambda prefix, draft: False
+  given: Callable[[Tokens, Tokens], Any] = lambda prefix, draft: (*prefix, *draft)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +224,7 @@ def _draft(world, setting, prefix, names):
 
 def _law_of_sibling(setting, prefix, path, draft, parent):
   """Returns q of the next child of a node; nothing where no token is left."""
-  law = setting.draft((*prefix, *path))
+  law = setting.draft(setting.given(prefix, path))
   if setting.siblings == "independent":
     return law
   before = [n for n in draft.laws if setting.tree[n - 1] == parent]

@@ -21,6 +21,7 @@ from specdec_t5x.decoding.state import unit_uniforms
 from specdec_t5x.drafters import draft_model
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import cache
 from tests.hash_model import TokenCache
@@ -112,6 +113,17 @@ def positions_by_slot(extend, cache, last, proposal):
 def sibling_s_law_not_renormalised(law, token, certain):
   assert not certain
   return jnp.where(jnp.arange(law.shape[-1]) == token[..., None], 0.0, law)
+
+
+def heads_on_the_root_s_feature(self, context, own, verdict, features):
+  del context, verdict
+  return own.replace(feature=features[:, 0], is_known=jnp.ones_like(own.is_known))
+
+
+def heads_read_the_first_sibling(self, *args, path_reader=HeadDraft._path_reader):
+  read = path_reader(self, *args)
+  first = lambda tokens: jnp.broadcast_to(tokens[:, :1], tokens.shape)
+  return lambda level, tokens: read(level, tokens if tokens is None else first(tokens))
 
 
 def first_sibling_s_law_for_all(self, *args, propose=TreeDraft.propose):

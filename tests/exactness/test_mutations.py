@@ -18,9 +18,10 @@ from specdec_t5x.core.block import Block
 from specdec_t5x.core.token import Token
 from specdec_t5x.decoding import baseline, step, widths
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters import adaptive, draft_model, tree_draft
+from specdec_t5x.drafters import adaptive, draft_model, siblings
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import cache
 from tests.exactness import faults
@@ -36,6 +37,8 @@ from tests.exactness.checks import (
   copying,
   counts,
   draws,
+  heads_chain,
+  heads_tree,
   laws_apart_by_rounding,
   moved_entries,
   perfect_draft,
@@ -205,7 +208,7 @@ TRAPS = [
   ),
   (
     "siblings' laws not renormalised",
-    tree_draft,
+    siblings,
     "_without",
     faults.sibling_s_law_not_renormalised,
     siblings_loop,
@@ -216,6 +219,20 @@ TRAPS = [
     "propose",
     faults.first_sibling_s_law_for_all,
     siblings_loop,
+  ),
+  (
+    "heads on the root's feature",
+    HeadDraft,
+    "commit",
+    faults.heads_on_the_root_s_feature,
+    heads_chain,
+  ),
+  (
+    "heads that read the first sibling's path",
+    HeadDraft,
+    "_path_reader",
+    faults.heads_read_the_first_sibling,
+    heads_tree,
   ),
   (
     "drafts that are copies",

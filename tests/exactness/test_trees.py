@@ -13,7 +13,8 @@ from specdec_t5x.core.tree import Tree, delayed
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.decoding.step import step
-from specdec_t5x.drafters.tree_draft import SIBLINGS, TreeDraft
+from specdec_t5x.drafters.siblings import SIBLINGS
+from specdec_t5x.drafters.tree_draft import TreeDraft
 from tests.exactness import tree_steps, trees
 from tests.exactness.test_loop import (
   SMALL_DRAFT,

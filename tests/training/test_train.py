@@ -181,7 +181,7 @@ def test_sequence_distillation_data_are_the_targets_outputs(
     ({"loop": {"log_period": -1}}, "LOG_PERIOD.*never"),
     ({"mode": "rl"}, "Unknown MODE 'rl'"),
     ({"mode": "distill_tokens"}, "needs TARGET_CHECKPOINT_PATH"),
-    ({"target_checkpoint": "t"}, "is for MODE = 'distill_tokens'"),
+    ({"target_checkpoint": "t"}, "is for MODE = one of .'distill_tokens'"),
     ({"init_checkpoint": "nowhere"}, "INIT_CHECKPOINT_PATH: nowhere is not"),
     ({"network": dataclasses.replace(NETWORK, vocab_size=16)}, "vocab_size is 16"),
     ({"keep": -1}, "KEEP must be"),

@@ -1,0 +1,141 @@
+"""Drawing a tree's nodes, level by level, from a law at each parent.
+
+What drafters of trees have in common: a draft model's, heads'.
+
+Shapes: B rows, G drafted nodes, W nodes of a level, P of the one above, V vocabulary, L
+uniforms a decision.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from specdec_t5x.core.distributions import Sampling, adjusted_probs, sample
+from specdec_t5x.core.tree import Tree
+from specdec_t5x.core.types import Proposal
+from specdec_t5x.drafters.draft_model import likeliest
+
+SIBLINGS = ("independent", "distinct", "likeliest")
+
+
+@dataclasses.dataclass(frozen=True)
+class Level:
+  """The drafted nodes of one depth, known when programs are compiled.
+
+  Attributes:
+    nodes: by their numbers in the tree.
+    above: the nodes of the level before; of the first level the root.
+    parents: where in `above` each one's parent stands.
+  """
+
+  nodes: Int[np.ndarray, "W"]
+  above: Int[np.ndarray, "P"]
+  parents: Int[np.ndarray, "W"]
+
+  @property
+  def ranks(self) -> Int[np.ndarray, "W"]:
+    """How many earlier siblings each node has."""
+    first = np.searchsorted(self.parents, self.parents)
+    return np.arange(self.parents.size) - first
+
+
+def check(tree: Any, siblings: Any) -> None:
+  """Raises a ValueError where these are no tree, or no way to draw its siblings."""
+  if siblings not in SIBLINGS:
+    raise ValueError(
+      f"siblings must be one of {SIBLINGS}, got {siblings!r}: how the children of one "
+      "node are drawn."
+    )
+  if not isinstance(tree, Tree) or not tree.is_static:
+    raise ValueError(
+      f"tree must be a core.tree.Tree with a tuple of parents, got {tree!r}."
+    )
+
+
+def levels(tree: Tree) -> list[Level]:
+  """Returns a tree's levels, the root's left out."""
+  by_depth = [np.flatnonzero(tree.depths == depth) for depth in range(tree.depth + 1)]
+  parents = np.array(tree.parents)
+  return [
+    Level(nodes, above, parents[nodes - 1] - above[0])
+    for above, nodes in itertools.pairwise(by_depth)
+  ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Growing:
+  """Grows one proposal.
+
+  At temperature 0 siblings are the likeliest tokens, whatever `siblings` says: draws
+  would be all the same.
+
+  Attributes:
+    tree: which nodes to draft.
+    siblings: one of `SIBLINGS`.
+    sampling: the adjustment of the laws.
+    uniforms: of each node.
+  """
+
+  tree: Tree
+  siblings: str
+  sampling: Sampling
+  uniforms: Float[Array, "B G L"]
+
+  def grow(
+    self, read: Callable[[Level, Int[Array, "B P"] | None], Float[Array, "B P V"]]
+  ) -> Proposal:
+    """Returns the proposal.
+
+    Args:
+      read: from a level and the tokens of the one before (None: the root's) to the
+        logits after these. It is called once a level, in order.
+    """
+    tokens, drawn = None, []
+    for level in levels(self.tree):
+      drawn.append(self._draw(read(level, tokens), level))
+      tokens = drawn[-1][0]
+    together = lambda *parts: jnp.concatenate(parts, axis=1)
+    tokens, probs, is_valid = jax.tree.map(together, *drawn)
+    # A node without a token of its own takes what is below it along.
+    gone = jnp.pad(~is_valid, ((0, 0), (1, 0)))
+    is_valid = ~(self.tree.sees & gone[:, None]).any(axis=-1)[:, 1:]
+    return Proposal(tokens, probs, is_valid, self.tree)
+
+  def _draw(
+    self, logits: Float[Array, "B P V"], level: Level
+  ) -> tuple[Int[Array, "B W"], Float[Array, "B W V"] | None, Bool[Array, "B W"]]:
+    """Returns a level's tokens, their laws (None of certain ones), and which count."""
+    certain = self.sampling.greedy or self.siblings == "likeliest"
+    laws = logits if certain else adjusted_probs(logits, self.sampling)
+    ranks = level.ranks * (certain or self.siblings == "distinct")
+    drawn = []
+    for rank in range(ranks.max() + 1):
+      nodes, at = level.nodes[ranks == rank], level.parents[ranks == rank]
+      law = laws[:, at]
+      if certain:
+        token, is_empty = likeliest(law), law.max(axis=-1) == -jnp.inf
+      else:
+        token = sample(law, self.uniforms[:, nodes - 1]).astype(jnp.int32)
+        is_empty = law.max(axis=-1) == 0
+      drawn.append((token, None if certain else law, ~is_empty))
+      if rank < ranks.max():
+        laws = laws.at[:, at].set(_without(law, token, certain))
+    order = np.argsort(np.argsort(ranks, kind="stable"), kind="stable")
+    together = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *drawn)
+    return jax.tree.map(lambda x: x[:, order], together)
+
+
+def _without(law, token, certain):
+  """Returns what is left for the next sibling: the law without this token."""
+  is_token = jnp.arange(law.shape[-1]) == token[..., None]
+  if certain:
+    return jnp.where(is_token, -jnp.inf, law)
+  rest = jnp.where(is_token, 0.0, law)
+  mass = rest.sum(axis=-1, keepdims=True)
+  return rest / jnp.where(mass > 0, mass, 1.0)

@@ -1,0 +1,52 @@
+"""Exactness of heads: laws that are functions of the target's feature, and a path."""
+
+import pytest
+
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.tree import Tree, chain, delayed
+from specdec_t5x.network.heads import HeadsConfig
+from tests.exactness.driving import loop_paths
+from tests.exactness.test_loop import assert_the_loop_is_exact, name_of
+from tests.hash_model import HashHeads, HashModel
+
+TARGET = HashModel(3, vocab_size=3)
+# Their laws do, or do not, depend on the tokens between feature and head.
+PATH = HashHeads(4, 3, HeadsConfig("hydra", 2, 1), reads_path=True)
+APART = HashHeads(4, 3, HeadsConfig("medusa", 2, 1), reads_path=False)
+
+# heads, rule, tree, siblings.
+WAYS = [
+  ("token", chain(2), "independent"),
+  ("block", chain(2), "independent"),
+  ("kseq", delayed(0, 2, 1), "independent"),
+  ("recursive", Tree((0, 0, 1)), "distinct"),
+  ("traversal", Tree((0, 0, 2)), "distinct"),
+  ("recursive", Tree((0, 0, 1)), "likeliest"),
+  ("traversal", Tree((0, 0, 1)), "likeliest"),
+]
+SETTINGS = [
+  (TARGET, heads, rule, tree, 4, siblings)
+  for heads in (PATH, APART)
+  for rule, tree, siblings in WAYS
+]
+
+
+def name(setting):
+  return f"{setting[1].config.kind}-{name_of(setting)}"
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=name)
+def test_the_loop_keeps_the_target_s_law(setting):
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+@pytest.mark.parametrize("setting", [SETTINGS[4], SETTINGS[11]], ids=name)
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.7, top_k=2)], ids=str)
+def test_it_keeps_it_however_it_is_sampled(setting, sampling):
+  assert_the_loop_is_exact(setting, sampling)
+
+
+def test_drafts_are_accepted_and_rejected():
+  _, paths = loop_paths(TARGET, PATH, Sampling(), "token", chain(2), 4)
+  iterations = {1 + max(at[0] for at in path.cells) for path in paths}
+  assert iterations == {1, 2, 3, 4}

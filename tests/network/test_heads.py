@@ -1,0 +1,93 @@
+"""Heads: what they begin as, what they read, and what their checkpoints tell."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.network.functional import initial_variables, network_config
+from specdec_t5x.network.heads import KINDS, HeadsConfig
+from specdec_t5x.t5x_bridge.checkpoint import flat_shapes
+
+WIDTH, COUNT = 6, 3
+CONFIGS = [
+  HeadsConfig("medusa", COUNT, WIDTH, layers=2),
+  HeadsConfig("hydra", COUNT, WIDTH, layers=2),
+  HeadsConfig("blockwise", COUNT, WIDTH, hidden_dim=5),
+]
+each_kind = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
+
+
+def made(config, noise=0.0):
+  """Heads, and the parameters that they begin with, noise added."""
+  heads = KINDS[config.kind](config)
+  params = initial_variables(heads, jax.random.key(0))["params"]
+  leaves, tree = jax.tree.flatten(params)
+  drawn = [x + noise * normal(*x.shape, seed=i) for i, x in enumerate(leaves)]
+  return heads, jax.tree.unflatten(tree, drawn)
+
+
+def outputs(heads, params, h, path):
+  """Each head's feature."""
+  after = lambda i: heads.apply({"params": params}, h, path[:, : i + 1], method="after")
+  return np.stack([after(i) for i in range(COUNT)], axis=1)
+
+
+def normal(*shape, seed=2):
+  return jax.random.normal(jax.random.key(seed), shape)
+
+
+@each_kind
+def test_a_head_begins_next_to_the_target_s_own_feature(config):
+  h = normal(4, WIDTH)
+  found = outputs(*made(config), h, normal(4, COUNT, WIDTH, seed=3))
+  np.testing.assert_allclose(found, np.repeat(h[:, None], COUNT, 1), atol=0.15)
+
+
+@each_kind
+def test_no_two_heads_share_their_weights(config):
+  """As a list of one module, repeated, would."""
+  found = outputs(*made(config, 0.5), normal(4, WIDTH), jnp.zeros((4, COUNT, WIDTH)))
+  for i, j in ((0, 1), (1, 2), (0, 2)):
+    assert np.abs(found[:, i] - found[:, j]).max() > 0.01
+
+
+@each_kind
+def test_heads_read_the_path_up_to_their_own_token_or_none(config):
+  heads, params = made(config, 0.5)
+  h, path = normal(4, WIDTH), normal(4, COUNT, WIDTH, seed=3)
+  before = outputs(heads, params, h, path)
+  for at in range(COUNT):
+    moved = np.abs(outputs(heads, params, h, path.at[:, at].add(1.0)) - before)
+    is_moved = moved.max(axis=(0, 2)) > 1e-4
+    reads = np.arange(COUNT) >= at
+    np.testing.assert_array_equal(is_moved, reads & heads.reads_path)
+
+
+@each_kind
+def test_all_at_once_are_each_by_itself(config):
+  heads, params = made(config, 0.5)
+  if heads.reads_path:
+    return
+  h = normal(4, WIDTH)
+  together = heads.apply({"params": params}, h, method="features")
+  apart = outputs(heads, params, h, jnp.zeros((4, COUNT, WIDTH)))
+  np.testing.assert_allclose(together, apart, rtol=1e-5)
+
+
+@each_kind
+def test_the_configuration_is_read_off_the_shapes(config):
+  assert network_config(flat_shapes(made(config)[1])) == config
+
+
+@pytest.mark.parametrize(
+  ("knobs", "message"),
+  [
+    ({"kind": "eagle"}, "kind of heads must be one of .*got 'eagle'"),
+    ({"count": 0}, "HeadsConfig.count must be a whole number of at least 1, got 0"),
+    ({"dtype": "float16"}, "HeadsConfig.dtype must be one of"),
+  ],
+)
+def test_bad_shapes_are_refused(knobs, message):
+  with pytest.raises(ValueError, match=message):
+    HeadsConfig(**{"kind": "medusa", "count": 2, "emb_dim": 8, **knobs})

@@ -1,0 +1,157 @@
+"""Training of heads: what they learn from, and what they are worth then."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specdec_t5x
+from specdec_t5x.core.tree import Tree
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.t5x_bridge.parameters import T5XParameters
+from specdec_t5x.training import heads as training
+from specdec_t5x.training import jobs
+from specdec_t5x.training.optimizers import Optimizer, Schedule
+from specdec_t5x.training.trainer import Loop
+from tests.t5x_bridge import tiny
+from tests.training.conftest import NETWORK
+from tests.training.test_train import assert_same
+
+FAST = Optimizer(Schedule("constant", 0.01, 5), "adamw")
+TARGET = network_for(NETWORK)
+
+
+def heads(kind="hydra", count=2):
+  return network_for(HeadsConfig(kind, count, NETWORK.emb_dim, hidden_dim=16))
+
+
+def params_of(network, seed):
+  make = lambda key: initial_variables(network, key)["params"]
+  return jax.jit(make)(jax.random.key(seed))
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+  """The path of a target's checkpoint."""
+  root = tmp_path_factory.mktemp("target")
+  T5XParameters(TARGET, str(root)).save(1, params_of(TARGET, 0))
+  return str(root / "checkpoint_1")
+
+
+def run(data, target, directory, steps=40, network=None, mode="heads", **loop):
+  loop = Loop(steps, log_period=0, **{"validation_period": 20, **loop})
+  known = network or heads(), data, FAST, loop, str(directory)
+  return jobs.train(*known, mode=mode, target_checkpoint=target)
+
+
+def lines(directory):
+  return [json.loads(x) for x in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+# ---- What is learned. ----
+
+
+def batch():
+  """Two packed rows: examples of 3 and 2 tokens, and one of 4; a row is padded."""
+  return {
+    "encoder_input_tokens": jnp.array([[5, 6, 1, 7, 1], [8, 9, 1, 0, 0]]),
+    "encoder_segment_ids": jnp.array([[1, 1, 1, 2, 2], [1, 1, 1, 0, 0]]),
+    "decoder_input_tokens": jnp.array([[0, 3, 4, 0, 5], [0, 3, 4, 5, 0]]),
+    "decoder_target_tokens": jnp.array([[3, 4, 1, 5, 1], [3, 4, 5, 1, 0]]),
+    "decoder_segment_ids": jnp.array([[1, 1, 1, 2, 2], [1, 1, 1, 1, 0]]),
+    "decoder_loss_weights": jnp.array([[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]),
+  }
+
+
+def test_a_head_learns_only_from_tokens_of_its_own_example():
+  counts = [training.has_token(batch(), i).astype(int).tolist() for i in (1, 2)]
+  assert counts[0] == [[1, 1, 0, 1, 0], [1, 1, 1, 0, 0]]
+  assert counts[1] == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", ["hydra", "medusa", "blockwise"])
+def test_the_loss_is_the_distance_to_the_target_s_laws_ahead(kind):
+  """Against a loop over positions, with heads that are the target's own law so far."""
+  network, known = heads(kind), params_of(TARGET, 0)
+  # Of zeros each head repeats the target's law of the next token.
+  params = jax.tree.map(jnp.zeros_like, params_of(network, 1))
+  objective = training.HeadDistillation(TARGET, decay=0.5)
+  judged = jax.jit(lambda b: objective(network, params, b, known))(batch())
+  logits = jax.jit(
+    lambda b: TARGET.apply(
+      {"params": known},
+      *(b[f"{x}_tokens"] for x in ("encoder_input", "decoder_input", "decoder_target")),
+      b["encoder_segment_ids"],
+      b["decoder_segment_ids"],
+      enable_dropout=False,
+    )
+  )(batch())
+  log_p = np.asarray(jax.nn.log_softmax(logits, axis=-1), float)
+  expected, hits = np.zeros((2, 5)), np.zeros((2, 5), bool)
+  for i in (1, 2):
+    for row, at in zip(*np.nonzero(training.has_token(batch(), i)), strict=True):
+      p, q = log_p[row, at + i], log_p[row, at]
+      expected[row, at] += 0.5**i * (np.exp(p) * (p - q)).sum()
+      if i == 1:
+        hits[row, at] = p.argmax() == q.argmax()
+  np.testing.assert_allclose(judged.losses, expected, atol=2e-5)
+  np.testing.assert_array_equal(judged.hits, hits)
+
+
+# ---- Whole runs. ----
+
+
+def test_heads_learn_and_draft_for_the_target_as_it_was(
+  data, target, copy_files, tmp_path
+):
+  run(data, target, tmp_path)
+  first, last = (x["validation_loss"] for x in lines(tmp_path))
+  assert last < first
+  models = (
+    specdec_t5x.load_model(target),
+    specdec_t5x.load_model(str(tmp_path / "checkpoint_40")),
+  )
+  path = copy_files[0].sentencepiece_model_file
+  inputs, settings = tiny.sentences(3, seed=9), {"max_length": 12, "batch_size": 3}
+  plain = specdec_t5x.generate(inputs, models[0], None, path, **settings)
+  tree = HeadDraft(models[1].network, Tree((0, 0, 1)))
+  for drafter, rule in ((None, "token"), (tree, "traversal")):
+    drafted = specdec_t5x.generate(
+      inputs, *models, path, drafter=drafter, rule=rule, **settings
+    )
+    assert [o.tokens for o in drafted] == [o.tokens for o in plain]
+    assert sum(o.accepted for o in drafted) > 0
+
+
+def test_heads_and_target_learn_together_and_resume_to_the_bit(data, target, tmp_path):
+  loop = {"mode": "heads_and_target", "validation_period": 0, "checkpoint_period": 3}
+  straight = run(data, target, tmp_path / "a", steps=6, **loop)
+  run(data, target, tmp_path / "b", steps=3, **loop)
+  resumed = run(data, target, tmp_path / "b", steps=6, **loop)
+  jax.tree.map(np.testing.assert_array_equal, straight.params, resumed.params)
+  begun = specdec_t5x.load_model(target).params["decoder"]["decoder_norm"]["scale"]
+  for name, folder in (("target", "b"), ("heads", "b/heads")):
+    saved = specdec_t5x.load_model(str(tmp_path / folder / "checkpoint_6")).params
+    assert_same(straight.params[name], saved.unfreeze())
+  learned = straight.params["target"]["decoder"]["decoder_norm"]["scale"]
+  assert np.abs(learned - begun).max() > 0
+
+
+def test_what_does_not_go_together_is_refused(data, target, tmp_path):
+  narrow = network_for(HeadsConfig("medusa", 2, 8))
+  for settings, message in [
+    ({"network": TARGET}, "Heads are trained with MODE = one of .*a Transformer"),
+    ({"mode": "supervised", "target": None}, "Heads are trained with MODE"),
+    ({"target": None}, "MODE = 'heads' needs TARGET_CHECKPOINT_PATH"),
+    ({"network": narrow}, "width is 32, got heads of width 8"),
+    ({"metric_period": 5}, "METRIC_PERIOD must be 0 with MODE = 'heads'"),
+  ]:
+    known = {"data": data, "target": target, "directory": tmp_path / "no", **settings}
+    with pytest.raises(ValueError, match=message):
+      run(**known)
+  with pytest.raises(ValueError, match="HEAD_DECAY must be above 0"):
+    training.HeadDistillation(TARGET, decay=0.0)
