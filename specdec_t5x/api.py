@@ -29,15 +29,14 @@ from specdec_t5x.decoding.step import Speculation as Speculation
 from specdec_t5x.decoding.step import step as step
 from specdec_t5x.drafters.policies import Policy
 from specdec_t5x.drafters.registry import get_drafter
-from specdec_t5x.network.config import NetworkConfig
 from specdec_t5x.network.functional import (
+  HEADS,
   Network,
+  Settings,
   is_decoder_only,
   network_config,
   network_for,
 )
-from specdec_t5x.network.heads import Heads, HeadsConfig
-from specdec_t5x.network.ngram import NgramConfig
 
 DecodeFn = Callable[[Any, jax.Array, jax.Array], Decoded]
 
@@ -79,7 +78,7 @@ class Generation:
 def load_model(
   checkpoint: str,
   dtype: str = "float32",
-  config: NetworkConfig | NgramConfig | HeadsConfig | None = None,
+  config: Settings | None = None,
 ) -> Model:
   """Loads a checkpoint, in T5X's format or Orbax's, on this machine's devices.
 
@@ -265,7 +264,7 @@ def together(
     return PlainDecoder(target.network), {"target": target.params}
   network = drafts["draft"].network if "draft" in drafts else None
   if drafter is None:
-    drafter = "heads" if isinstance(network, Heads) else "draft_model"
+    drafter = "heads" if isinstance(network, HEADS) else "draft_model"
   parts = get_drafter(drafter, network, **words)
   decoder = SpeculativeDecoder(target.network, parts, get_rule(rule))
   given = {"target": target.network, **{n: m.network for n, m in drafts.items()}}

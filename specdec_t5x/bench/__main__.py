@@ -18,6 +18,7 @@ COMMANDS = {
   "gamma": "gamma:COMMAND",
   "choose-gamma": "choice:COMMAND",
   "rules": "rules:COMMAND",
+  "tree": "tree:COMMAND",
   "peers": "peers.command:COMMAND",
   **{f"table{number}": f"paper.table{number}:COMMAND" for number in range(1, 6)},
   **{f"figure{number}": f"paper.curves:FIGURE_{number}" for number in (2, 3, 4)},

@@ -46,7 +46,7 @@ def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
     all that follows the logits.
   """
   programs = {name: _repeated(part, prepare) for name, part in _PARTS.items()}
-  programs["iteration"] = _iterated(prepare)
+  programs["iteration"] = iterated(prepare)
   return programs
 
 
@@ -90,7 +90,9 @@ def costs(seconds: Mapping[tuple[str, int], Any]) -> dict[str, Any]:
   return slopes
 
 
-def _iterated(prepare):
+def iterated(prepare: Prepare) -> Callable[..., Any]:
+  """Returns a compiled program (count, *arguments) of so many iterations."""
+
   @jax.jit
   def run(count, *arguments):
     spec, state = prepare(*arguments)

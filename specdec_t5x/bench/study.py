@@ -19,6 +19,7 @@ from specdec_t5x.bench.walltime import Program
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
 from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.network.functional import HEADS
 from specdec_t5x.network.ngram import NgramTable
 
 COPY = "copy"  # The drafter that has no model.
@@ -183,7 +184,9 @@ def load_draft(name: str, source: str, dtype: str) -> Draft:
   model = api.load_model(path, dtype)
   if order:
     model = dataclasses.replace(model, network=_of_order(model.network, order))
-  drafter = "ngram" if isinstance(model.network, NgramTable) else "draft_model"
+  kinds = {NgramTable: "ngram", HEADS: "heads"}
+  found = (name for kind, name in kinds.items() if isinstance(model.network, kind))
+  drafter = next(found, "draft_model")
   return Draft(name, source, model, drafter, fingerprint(model.params))
 
 

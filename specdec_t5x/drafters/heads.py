@@ -22,6 +22,7 @@ from specdec_t5x.core.types import Proposal, Verdict
 from specdec_t5x.decoding.drafter import Context, Drafter
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import siblings
+from specdec_t5x.drafters.pruned import Pruned, text_of
 from specdec_t5x.drafters.siblings import Growing
 
 
@@ -39,35 +40,43 @@ class HeadState:
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadDraft(Drafter):
-  """Draws a tree from heads, whose law at depth i is that of head i.
+class Headed(Drafter):
+  """What drafters from the target's features have in common.
 
   Attributes:
-    network: the heads.
-    tree: which nodes to draft, no deeper than there are heads; by default a chain of
-      them all.
-    siblings: as `TreeDraft.siblings`.
+    network: makes drafts of the target's features.
+    shape: which nodes to draft: a tree no deeper than there are heads, by default a
+      chain of them all; or `Pruned`, which gives each row its own.
+    siblings: of a tree, as `TreeDraft.siblings`.
   """
 
   network: Any
-  tree: Tree | None = None
+  shape: Tree | Pruned | None = None
   siblings: str = "distinct"
 
   def __post_init__(self):
     count = self.network.config.count
-    if self.tree is None:
-      object.__setattr__(self, "tree", chain(count))
-    siblings.check(self.tree, self.siblings)
-    if self.tree.depth > count:
+    if self.shape is None:
+      object.__setattr__(self, "shape", chain(count))
+    if isinstance(self.shape, Pruned):
+      self.shape.check(count)
+      return
+    siblings.check(self.shape, self.siblings)
+    if self.shape.depth > count:
       raise ValueError(
-        f"A tree of depth {self.tree.depth} needs as many heads, got {count}. Lower "
+        f"A tree of depth {self.shape.depth} needs as many heads, got {count}. Lower "
         "GAMMA (or choose another tree), or train more heads."
       )
 
   @property
+  def tree(self) -> Tree:
+    """The shape of every proposal; where rows have their own, of as many nodes."""
+    return self.shape if isinstance(self.shape, Tree) else Tree((0,) * self.shape.nodes)
+
+  @property
   def independent(self) -> bool:
     """Whether siblings are independent draws from one law."""
-    return self.siblings == "independent"
+    return isinstance(self.shape, Tree) and self.siblings == "independent"
 
   @property
   def networks(self) -> Mapping[str, Any]:
@@ -77,6 +86,47 @@ class HeadDraft(Drafter):
   def check(self, target: Any) -> None:
     """Raises a ValueError where the target has no such features."""
     check_width(target, self.network)
+
+  def first_tree(self, rows: int) -> Tree:
+    """Returns a tree that no proposal had."""
+    if isinstance(self.shape, Tree):
+      return self.shape
+    return Tree(jnp.zeros((rows, self.shape.nodes), jnp.int32))
+
+  def proposal(
+    self,
+    context: Context,
+    state: DecodeState,
+    uniforms: Float[Array, "B G L"],
+    logits: Float[Array, "B H V"],
+  ) -> Proposal:
+    """Returns a draft from the logits of each depth, the same after all tokens."""
+    if isinstance(self.shape, Pruned):
+      return self.shape.grow(logits, state.last_tokens(), text_of(context, state))
+
+    def read(level, tokens):
+      del tokens
+      depth = self.shape.depths[level.nodes[0]]
+      return logits[:, depth - 1 : depth]
+
+    return self.growing(context, uniforms).grow(read)
+
+  def growing(self, context: Context, uniforms: Float[Array, "B G L"]) -> Growing:
+    """Returns what draws the nodes of a tree."""
+    return Growing(self.shape, self.siblings, context.sampling, uniforms)
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadDraft(Headed):
+  """Drafts from one feature, by heads: the law at depth i is that of head i."""
+
+  def __post_init__(self):
+    super().__post_init__()
+    if isinstance(self.shape, Pruned) and self.network.reads_path:
+      raise ValueError(
+        f"Pruned trees need laws that depend on no drafted token, got "
+        f"{self.network.config.kind} heads. Give them a tree."
+      )
 
   def start(self, context: Context) -> HeadState:
     """Returns no feature."""
@@ -88,9 +138,12 @@ class HeadDraft(Drafter):
   ) -> tuple[Proposal, HeadState]:
     """Drafts all nodes, none that counts before the target's first call."""
     own = state.drafter_state
-    growing = Growing(self.tree, self.siblings, context.sampling, uniforms)
-    read = self._path_reader if self.network.reads_path else self._reader
-    proposal = growing.grow(read(context, own.feature, state.last_tokens()))
+    if self.network.reads_path:
+      read = self._path_reader(context, own.feature, state.last_tokens())
+      proposal = self.growing(context, uniforms).grow(read)
+    else:
+      logits = context.logits(self._apply(context, "features", own.feature))
+      proposal = self.proposal(context, state, uniforms, logits)
     is_valid = proposal.is_valid & own.is_known[:, None]
     return proposal.replace(is_valid=is_valid), own
 
@@ -106,21 +159,8 @@ class HeadDraft(Drafter):
     feature = jnp.take_along_axis(features, verdict.last[:, None, None], axis=1)[:, 0]
     return HeadState(feature.astype(jnp.float32), jnp.ones(len(feature), bool))
 
-  def _reader(self, context, feature, last):
-    """Returns how to read heads whose laws do not depend on the path."""
-    del last
-    logits = context.logits(self._apply(context, "features", feature))
-
-    def read(level, tokens):
-      del tokens
-      depth = self.tree.depths[level.nodes[0]]
-      shape = (feature.shape[0], level.above.size, logits.shape[-1])
-      return jnp.broadcast_to(logits[:, depth - 1, None], shape)
-
-    return read
-
   def _path_reader(self, context, feature, last):
-    """Returns how to read heads whose laws do."""
+    """Returns how to read heads whose laws depend on the tokens before."""
     paths, before = last[:, None, None], None  # [B, P, I], tokens after the feature's.
 
     def read(level, tokens):

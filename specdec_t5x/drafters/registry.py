@@ -4,20 +4,24 @@ import dataclasses
 from typing import Any
 
 from specdec_t5x.core.checks import is_whole
-from specdec_t5x.core.tree import chain, delayed
+from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
-from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.heads import HeadDraft, Headed
+from specdec_t5x.drafters.parallel import ParallelDraft
 from specdec_t5x.drafters.policies import Auto, Confidence, Policy
+from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.network.functional import HEADS
+from specdec_t5x.network.parallel import ParallelDrafter
 
 DRAFTERS: dict[str, type[Drafter]] = {
   "draft_model": DraftModel,
   "ngram": DraftModel,
   "copy": Copy,
-  "heads": HeadDraft,
+  "heads": Headed,
 }
 POLICIES: dict[str, Policy | None] = {
   "auto": Auto(),
@@ -84,10 +88,18 @@ def get_drafter(
 def _named(name, network, gamma) -> Drafter:
   """Returns a drafter of one chain."""
   kind = DRAFTERS[name]
-  if kind is HeadDraft:
-    return HeadDraft(network, None if gamma is None else chain(gamma))
+  if kind is Headed:
+    return headed(network, None if gamma is None else chain(gamma))
   knobs = {} if network is None else {"network": network}
   return kind(gamma=DEFAULT_GAMMA if gamma is None else gamma, **knobs)
+
+
+def headed(
+  network: HEADS, shape: Tree | Pruned | None = None, siblings: str = "distinct"
+) -> Headed:
+  """Returns the drafter of heads, whatever their kind; see `heads.Headed`."""
+  kind = ParallelDraft if isinstance(network, ParallelDrafter) else HeadDraft
+  return kind(network, shape, siblings)
 
 
 def needs_network(drafter: Drafter | str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.distributions import Sampling, adjusted_probs, sample
 from specdec_t5x.core.tree import Tree
@@ -88,54 +88,65 @@ class Growing:
   uniforms: Float[Array, "B G L"]
 
   def grow(
-    self, read: Callable[[Level, Int[Array, "B P"] | None], Float[Array, "B P V"]]
+    self, read: Callable[[Level, Int[Array, "B P"] | None], Float[Array, "B #P V"]]
   ) -> Proposal:
     """Returns the proposal.
 
     Args:
-      read: from a level and the tokens of the one before (None: the root's) to the
-        logits after these. It is called once a level, in order.
+      read: from a level and the tokens of the one above (None: the root's) to the
+        logits after these, or to one row of logits where they are the same after all.
+        It is called once a level, in order.
     """
-    tokens, drawn = None, []
+    certain = self.sampling.greedy or self.siblings == "likeliest"
+    take = self._likeliest if certain else self._drawn
+    tokens, taken = None, []
     for level in levels(self.tree):
-      drawn.append(self._draw(read(level, tokens), level))
-      tokens = drawn[-1][0]
+      taken.append(take(read(level, tokens), level))
+      tokens = taken[-1][0]
     together = lambda *parts: jnp.concatenate(parts, axis=1)
-    tokens, probs, is_valid = jax.tree.map(together, *drawn)
+    tokens, probs, is_valid = jax.tree.map(together, *taken)
     # A node without a token of its own takes what is below it along.
     gone = jnp.pad(~is_valid, ((0, 0), (1, 0)))
     is_valid = ~(self.tree.sees & gone[:, None]).any(axis=-1)[:, 1:]
     return Proposal(tokens, probs, is_valid, self.tree)
 
-  def _draw(
-    self, logits: Float[Array, "B P V"], level: Level
-  ) -> tuple[Int[Array, "B W"], Float[Array, "B W V"] | None, Bool[Array, "B W"]]:
-    """Returns a level's tokens, their laws (None of certain ones), and which count."""
-    certain = self.sampling.greedy or self.siblings == "likeliest"
-    laws = logits if certain else adjusted_probs(logits, self.sampling)
-    ranks = level.ranks * (certain or self.siblings == "distinct")
+  def _likeliest(self, logits: Float[Array, "B #P V"], level: Level):
+    """Returns a level's certain tokens, None for their laws, and which count."""
+    best, left = [], logits
+    for _ in range(level.ranks.max() + 1):
+      token = likeliest(left)
+      best.append((token, left.max(axis=-1) > -jnp.inf))
+      left = jnp.where(_is_token(left, token), -jnp.inf, left)
+    tokens, counts = (jnp.stack(column, axis=-1) for column in zip(*best, strict=True))
+    of_one = logits.shape[1] == 1
+    parents = np.zeros_like(level.parents) if of_one else level.parents
+    return tokens[:, parents, level.ranks], None, counts[:, parents, level.ranks]
+
+  def _drawn(self, logits: Float[Array, "B #P V"], level: Level):
+    """Returns a level's drawn tokens, the law of each, and which count."""
+    laws = adjusted_probs(logits, self.sampling)
+    shape = laws.shape[0], level.above.size, laws.shape[-1]
+    laws = jnp.broadcast_to(laws, shape)
+    ranks = level.ranks * (self.siblings == "distinct")
     drawn = []
     for rank in range(ranks.max() + 1):
       nodes, at = level.nodes[ranks == rank], level.parents[ranks == rank]
       law = laws[:, at]
-      if certain:
-        token, is_empty = likeliest(law), law.max(axis=-1) == -jnp.inf
-      else:
-        token = sample(law, self.uniforms[:, nodes - 1]).astype(jnp.int32)
-        is_empty = law.max(axis=-1) == 0
-      drawn.append((token, None if certain else law, ~is_empty))
+      token = sample(law, self.uniforms[:, nodes - 1]).astype(jnp.int32)
+      drawn.append((token, law, law.max(axis=-1) > 0))
       if rank < ranks.max():
-        laws = laws.at[:, at].set(_without(law, token, certain))
+        laws = laws.at[:, at].set(_without(law, token))
     order = np.argsort(np.argsort(ranks, kind="stable"), kind="stable")
     together = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *drawn)
     return jax.tree.map(lambda x: x[:, order], together)
 
 
-def _without(law, token, certain):
+def _without(law: Float[Array, "B W V"], token: Int[Array, "B W"]):
   """Returns what is left for the next sibling: the law without this token."""
-  is_token = jnp.arange(law.shape[-1]) == token[..., None]
-  if certain:
-    return jnp.where(is_token, -jnp.inf, law)
-  rest = jnp.where(is_token, 0.0, law)
+  rest = jnp.where(_is_token(law, token), 0.0, law)
   mass = rest.sum(axis=-1, keepdims=True)
   return rest / jnp.where(mass > 0, mass, 1.0)
+
+
+def _is_token(law, token):
+  return jnp.arange(law.shape[-1]) == token[..., None]

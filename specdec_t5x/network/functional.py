@@ -9,16 +9,19 @@ from jaxtyping import Array, Float, Int, Key
 
 from specdec_t5x.core.beam import BeamExtendFn
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.network import config, heads, ngram
+from specdec_t5x.network import config, heads, ngram, parallel
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.heads import Heads, HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
+from specdec_t5x.network.parallel import ParallelConfig, ParallelDrafter
 from specdec_t5x.network.transformer import Transformer
 
-Network = Transformer | GptTransformer | NgramTable | Heads
-Settings = T5Config | GptConfig | NgramConfig | HeadsConfig
+Network = Transformer | GptTransformer | NgramTable | Heads | ParallelDrafter
+Settings = T5Config | GptConfig | NgramConfig | HeadsConfig | ParallelConfig
+# What drafts from a target's features.
+HEADS = Heads | ParallelDrafter
 LogitsFn = Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]]
 EmbedFn = Callable[[Int[Array, "*B"]], Float[Array, "*B D"]]
 # Inputs are not encoded at less than this: narrower gains next to nothing.
@@ -29,7 +32,12 @@ def network_for(settings: Settings) -> Network:
   """Returns the network that has this configuration."""
   if isinstance(settings, HeadsConfig):
     return heads.KINDS[settings.kind](settings)
-  kinds = {T5Config: Transformer, GptConfig: GptTransformer, NgramConfig: NgramTable}
+  kinds = {
+    T5Config: Transformer,
+    GptConfig: GptTransformer,
+    NgramConfig: NgramTable,
+    ParallelConfig: ParallelDrafter,
+  }
   return kinds[type(settings)](settings)
 
 
@@ -49,6 +57,8 @@ def network_config(
     return ngram.config_from_shapes(shapes)
   if heads.are_heads(shapes):
     return heads.config_from_shapes(shapes, dtype)
+  if parallel.is_parallel(shapes):
+    return parallel.config_from_shapes(shapes, dtype)
   return config.config_from_shapes(shapes, dtype)
 
 

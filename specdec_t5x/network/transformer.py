@@ -163,6 +163,11 @@ class Transformer(CachedNetwork):
       enable_dropout,
     )
 
+  def last_cross(self, encoder_input_tokens, encoder_segment_ids=None):
+    """Returns the last layer's keys and values of the input."""
+    encoded = self.encode(encoder_input_tokens, encoder_segment_ids, False)
+    return self.decoder.layers[-1].encoder_decoder_attention.key_values(encoded)
+
   def _decoded_features(
     self,
     encoded,

@@ -12,8 +12,15 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.policies import Policy
 from specdec_t5x.drafters.registry import POLICIES, get_drafter, needs_network
 from specdec_t5x.network import ngram
-from specdec_t5x.network.functional import Network, network_config, network_for
-from specdec_t5x.network.heads import Heads, HeadsConfig
+from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.functional import (
+  HEADS,
+  Network,
+  network_config,
+  network_for,
+)
+from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.network.parallel import ParallelConfig
 from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
 
 
@@ -70,7 +77,7 @@ def ngram_table(path: str | None, order: int = 0) -> ngram.NgramTable:
   return ngram.NgramTable(ngram.config_from_shapes(parameter_shapes(path), order))
 
 
-def heads(path: str | None, dtype: str = "float32") -> Heads:
+def heads(path: str | None, dtype: str = "float32") -> HEADS:
   """Returns the network of heads, whose kind and size are read off their checkpoint.
 
   Args:
@@ -86,7 +93,7 @@ def heads(path: str | None, dtype: str = "float32") -> Heads:
       "--gin_file=configs/train/heads.gin made; got None."
     )
   network = network_for(network_config(parameter_shapes(path), dtype))
-  if not isinstance(network, Heads):
+  if not isinstance(network, HEADS):
     raise ValueError(
       f"DRAFT_CHECKPOINT_PATH={path} must hold heads, got a {type(network).__name__}. "
       "Leave out configs/drafters/heads.gin, or give heads' checkpoint."
@@ -94,18 +101,25 @@ def heads(path: str | None, dtype: str = "float32") -> Heads:
   return network
 
 
-def new_heads(target_path: str, **knobs: Any) -> Heads:
-  """Returns the network of heads for a target, whose width is read off its checkpoint.
+def new_heads(target_path: str, kind: str, count: int, **knobs: Any) -> HEADS:
+  """Returns the network of heads for a target, whose sizes are read off its checkpoint.
 
   Args:
     target_path: of the target.
-    **knobs: of `network.heads.HeadsConfig`, but for the width.
+    kind: 'parallel', or one of `network.heads.KINDS`.
+    count: heads, or positions that are drafted.
+    **knobs: of `network.heads.HeadsConfig`; a parallel drafter has none.
 
   Raises:
-    ValueError: where there is no target at `target_path`.
+    ValueError: where there is no target at `target_path`, or a knob is out of range.
   """
   target = network_config(parameter_shapes(target_path))
-  return network_for(HeadsConfig(emb_dim=target.emb_dim, **knobs))
+  if kind != "parallel":
+    return network_for(HeadsConfig(kind, count, target.emb_dim, **knobs))
+  same = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations")
+  sizes = {name: getattr(target, name) for name in same}
+  has_input = isinstance(target, T5Config)
+  return network_for(ParallelConfig(count, **sizes, cross_attention=has_input))
 
 
 def rule(choice: Rule | str, lenience: float) -> Rule:

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 
+from specdec_t5x.network.decoder import same_segment
 from specdec_t5x.network.functional import Network, embed_fn, logits_fn
 from specdec_t5x.network.heads import Heads
+from specdec_t5x.network.parallel import ParallelDrafter
 from specdec_t5x.training import losses
 from specdec_t5x.training.objectives import Batch, Judged, Objective, Params, forward
 
@@ -99,7 +101,7 @@ def check_decay(decay: float) -> None:
 
 
 def head_logits(
-  network: Heads,
+  network: Heads | ParallelDrafter,
   params: Params,
   target: Network,
   target_params: Params,
@@ -119,6 +121,10 @@ def head_logits(
   apply = lambda *args, method: network.apply({"params": params}, *args, method=method)
   project = logits_fn(target, target_params)
   count = network.config.count
+  if isinstance(network, ParallelDrafter):
+    found = _parallel(network, params, target, target_params, features, batch)
+    yield from (project(found[..., i, :]) for i in range(count))
+    return
   if not network.reads_path:
     found = apply(features, method="features")
     yield from (project(found[..., i, :]) for i in range(count))
@@ -127,6 +133,25 @@ def head_logits(
   path = jnp.stack([ahead(embedded, i) for i in range(count)], axis=-2)
   for i in range(count):
     yield project(apply(features, path[..., : i + 1, :], method="after"))
+
+
+def _parallel(network, params, target, target_params, features, batch):
+  """Returns the features of every position that a parallel drafter drafts."""
+  tokens, inputs = (
+    batch.get(f"{x}_tokens") for x in ("decoder_target", "encoder_input")
+  )
+  segments, source = (batch.get(f"{x}_segment_ids") for x in ("decoder", "encoder"))
+  is_token = tokens > 0
+  same = is_token[:, :, None] & is_token[:, None] & same_segment(segments, segments)
+  cross = cross_mask = None
+  if network.config.cross_attention:
+    known = {"params": target_params}, inputs, source
+    cross = target.apply(*known, method="last_cross")
+    cross_mask = is_token[:, :, None] & (inputs > 0)[:, None]
+    cross_mask = cross_mask & same_segment(segments, source)
+  embedded = embed_fn(target, target_params)(tokens)
+  given = features, embedded, same, cross, cross_mask
+  return network.apply({"params": params}, *given, method="everywhere")
 
 
 def ahead(rows: Shaped[Array, "B L *V"], count: int) -> Shaped[Array, "B L *V"]:

@@ -11,8 +11,7 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.heads import check_width
-from specdec_t5x.network.functional import Network
-from specdec_t5x.network.heads import Heads
+from specdec_t5x.network.functional import HEADS, Network
 from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.t5x_bridge.parameters import JointParameters, T5XParameters
 from specdec_t5x.training import batches, ngrams, outputs
@@ -263,7 +262,7 @@ def _target(mode, target_checkpoint) -> api.Model | None:
 
 def _objective(network, mode, supervised, distill_loss, head_decay, target):
   """Returns what is minimised."""
-  if isinstance(network, Heads) != (mode in HEAD_MODES):
+  if isinstance(network, HEADS) != (mode in HEAD_MODES):
     raise ValueError(
       f"Heads are trained with MODE = one of {HEAD_MODES}, and they alone, got MODE = "
       f"{mode!r} for a {type(network).__name__}. Begin from configs/train/heads.gin."

@@ -110,8 +110,7 @@ def positions_by_slot(extend, cache, last, proposal):
   return extend(cache, block, cache.index[:, None] + jnp.arange(block.shape[1]), sees)
 
 
-def sibling_s_law_not_renormalised(law, token, certain):
-  assert not certain
+def sibling_s_law_not_renormalised(law, token):
   return jnp.where(jnp.arange(law.shape[-1]) == token[..., None], 0.0, law)
 
 

@@ -1,0 +1,141 @@
+"""Trees that each row chooses for itself, from laws that depend on no drafted token.
+
+The laws of all positions come before any token is drafted, so they say nothing of which
+tokens go together; the request's own text does: pairs of tokens that stand side by side
+in it, input or output, are taken first (DART, arXiv 2601.19278, section 3.3, with a
+table of 3-grams of a corpus).
+
+Shapes: B rows, G drafted nodes, d drafted positions, V vocabulary, T text, P nodes of a
+level, R ranks.
+"""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from specdec_t5x.core.checks import is_finite, is_whole
+from specdec_t5x.core.tree import Tree
+from specdec_t5x.core.types import Proposal
+from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.drafters.draft_model import likeliest
+
+
+@dataclasses.dataclass(frozen=True)
+class Pruned:
+  """A tree of the likeliest paths, whose tokens are certain.
+
+  A path's score is the sum over its tokens of log q, and of -`penalty` where the token
+  and the one before it stand side by side nowhere in the request.
+
+  Attributes:
+    nodes: drafted nodes (G).
+    width: nodes of a level that are followed (W).
+    ranks: tokens of a position that are looked at (R).
+    penalty: at least 0; at 0 the request's text does not matter.
+  """
+
+  nodes: int = 16
+  width: int = 6
+  ranks: int = 6
+  penalty: float = 1.0
+
+  def __post_init__(self):
+    for name in ("nodes", "width", "ranks"):
+      if not is_whole(value := getattr(self, name), 1):
+        raise ValueError(
+          f"Pruned.{name} must be a whole number of at least 1, got {value!r}."
+        )
+    if not is_finite(self.penalty) or self.penalty < 0:
+      raise ValueError(
+        f"Pruned.penalty must be a finite number of at least 0, got {self.penalty!r}."
+      )
+
+  def check(self, count: int) -> None:
+    """Raises a ValueError where trees of so many positions have too few nodes."""
+    widths = [min(self.width, self.ranks)]
+    for _ in range(count - 1):
+      widths.append(min(self.width, widths[-1] * self.ranks))
+    if self.nodes > sum(widths):
+      raise ValueError(
+        f"Pruned.nodes must be at most {sum(widths)}, which are followed in {count} "
+        f"positions, got {self.nodes}. Lower it, or raise width or ranks."
+      )
+
+  def grow(
+    self,
+    logits: Float[Array, "B d V"],
+    last: Int[Array, "B"],
+    text: Int[Array, "B T"],
+  ) -> Proposal:
+    """Returns each row's best tree.
+
+    Args:
+      logits: of each drafted position.
+      last: the token that the tree hangs from.
+      text: of the request; 0 is none.
+    """
+    tokens, log_probs = _top(jax.nn.log_softmax(logits), self.ranks)
+    rows = last.shape[0]
+    frontier, scores = last[:, None], jnp.zeros((rows, 1))
+    levels = []  # Tokens, scores, and their parents' places in the level above.
+    for depth in range(logits.shape[1]):
+      known = stand_together(text, frontier, tokens[:, depth])
+      of_depth = log_probs[:, depth, None] - self.penalty * ~known
+      # What is no number is drafted, and then an error, rather than left out.
+      of_depth = jnp.where(jnp.isnan(of_depth), 0.0, of_depth)
+      values = (scores[..., None] + of_depth).reshape(rows, -1)
+      scores, at = jax.lax.top_k(values, min(self.width, values.shape[1]))
+      # In the order of their parents, and under one by score: parents never fall.
+      order = jnp.argsort(at // self.ranks, axis=1, stable=True)
+      scores, at = (jnp.take_along_axis(x, order, axis=1) for x in (scores, at))
+      frontier = jnp.take_along_axis(tokens[:, depth], at % self.ranks, axis=1)
+      levels.append((frontier, scores, at // self.ranks))
+    return self._best(levels)
+
+  def _best(self, levels) -> Proposal:
+    """Returns the tree of the best nodes: no node's score is above its parent's."""
+    tokens, scores = (jnp.concatenate([x[i] for x in levels], axis=1) for i in (0, 1))
+    # Of nodes that score alike the first ones, so that parents are taken, too.
+    order = jnp.argsort(-scores, axis=1, stable=True)
+    taken = jnp.sort(order[:, : self.nodes], axis=1)
+    sizes = [level[0].shape[1] for level in levels]
+    # Places among all nodes; the root's is the one before the first.
+    firsts = [-1, *itertools.accumulate(sizes[:-2], initial=0)]
+    parents = [first + level[2] for first, level in zip(firsts, levels, strict=True)]
+    parents = jnp.concatenate(parents, axis=1)
+    pick = lambda x: jnp.take_along_axis(x, taken, axis=1)
+    # From a place among all nodes to the number that it has among those taken.
+    number = (taken[:, :, None] <= pick(parents)[:, None, :]).sum(axis=1)
+    is_valid = jnp.isfinite(pick(scores))
+    return Proposal(pick(tokens), None, is_valid, Tree(number))
+
+
+def text_of(context: Context, state: DecodeState) -> Int[Array, "B T"]:
+  """Returns the input and the output so far, 0 where nothing is known."""
+  is_known = jnp.arange(state.sequences.shape[1]) < state.lengths[:, None]
+  # The start token, which is 0, too, keeps input and output apart.
+  return jnp.concatenate([context.source, jnp.where(is_known, state.sequences, 0)], 1)
+
+
+def stand_together(
+  text: Int[Array, "B T"], before: Int[Array, "B P"], after: Int[Array, "B R"]
+) -> Bool[Array, "B P R"]:
+  """Returns which pairs of tokens stand side by side in the text."""
+  first = text[:, None, :-1] == before[..., None]
+  second = (text[:, None, 1:] == after[..., None]) & (after[..., None] > 0)
+  return (first[:, :, None] & second[:, None]).any(axis=-1)
+
+
+def _top(log_probs, count):
+  """Returns the likeliest tokens of each position, [B, d, R], and their values."""
+  tokens, values, left = [], [], log_probs
+  for _ in range(count):
+    token = likeliest(left)
+    tokens.append(token)
+    values.append(left.max(axis=-1))
+    left = jnp.where(jnp.arange(left.shape[-1]) == token[..., None], -jnp.inf, left)
+  return jnp.stack(tokens, axis=-1), jnp.stack(values, axis=-1)

@@ -1,0 +1,211 @@
+"""A parallel drafter: one decoder layer gives the laws of many positions in one pass.
+
+Each known position t is read as the target's feature h_t beside the token x_{t+1} after
+it; behind the last one stand d - 1 times the same learned vector, the masks. The layer
+attends to these positions and, with the target's own keys and values, to the input. Its
+output at the last known position drafts the next token, the i-th mask's the one i
+tokens on: laws that depend on no drafted token.
+
+Source: DART, arXiv 2601.19278. There all masks are one vector, and features of three
+depths are read, here the last one's; there the layer has a vocabulary of its own, here
+outputs change h_t, and the target's projection makes logits of them, so that drafts
+begin as the target's own law.
+
+Shapes: B batch, L known positions, N with masks, D width, d drafted positions.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import flax.linen as nn
+import jax.numpy as jnp
+from flax.linen.partitioning import param_with_axes
+from jaxtyping import Array, Bool, Float, Int
+
+from specdec_t5x.core.checks import is_whole
+from specdec_t5x.network.attention import KeyValues, mask_bias
+from specdec_t5x.network.config import NetworkConfig
+from specdec_t5x.network.decoder import DecoderLayer
+from specdec_t5x.network.layers import Dense, LayerNorm, RelativePositionBias
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelConfig:
+  """The shape of a parallel drafter, whose sizes are its target's.
+
+  Attributes:
+    count: positions that it drafts (d).
+    emb_dim: the target's (D).
+    num_heads: the target's, whose keys of the input it reads.
+    head_dim: the target's, too.
+    mlp_dim: width of its feed-forward layer.
+    mlp_activations: as `NetworkConfig.mlp_activations`.
+    cross_attention: whether there is an input to attend to.
+    dtype: of the activations.
+    products: as `NetworkConfig.products`.
+  """
+
+  count: int
+  emb_dim: int
+  num_heads: int
+  head_dim: int
+  mlp_dim: int
+  mlp_activations: Sequence[str] = ("gelu", "linear")
+  cross_attention: bool = True
+  dtype: str = "float32"
+  products: str = "auto"
+
+  def __post_init__(self):
+    object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
+    if not is_whole(self.count, 2):
+      raise ValueError(
+        "ParallelConfig.count must be a whole number of at least 2, got "
+        f"{self.count!r}. It is how many positions are drafted."
+      )
+    _ = self.layer  # Checks the rest.
+
+  @property
+  def kind(self) -> str:
+    """What it is among heads."""
+    return "parallel"
+
+  @property
+  def layer(self) -> NetworkConfig:
+    """Of the decoder layer, which each device has whole."""
+    return NetworkConfig(
+      vocab_size=1,  # It embeds nothing.
+      emb_dim=self.emb_dim,
+      num_heads=self.num_heads,
+      head_dim=self.head_dim,
+      mlp_dim=self.mlp_dim,
+      mlp_activations=self.mlp_activations,
+      dropout_rate=0.0,
+      dtype=self.dtype,
+      products=self.products,
+      sharding="replicated",
+    )
+
+
+class ParallelDrafter(nn.Module):
+  """Drafts d positions at once from the target's features and cache."""
+
+  config: ParallelConfig
+
+  def setup(self):
+    cfg, layer = self.config, self.config.layer
+    kind = {"dtype": cfg.dtype, "products": cfg.products}
+    self.feature_norm, self.token_norm = LayerNorm(layer), LayerNorm(layer)
+    self.fuse = Dense(cfg.emb_dim, (None, None), **kind)
+    self.masks = param_with_axes(
+      "masks",
+      nn.initializers.normal(1.0),
+      (cfg.count - 1, cfg.emb_dim),
+      jnp.float32,
+      axes=(None, None),
+    )
+    self.relpos_bias = RelativePositionBias(layer, bidirectional=False)
+    self.layer = DecoderLayer(layer, cfg.cross_attention)
+    self.out_norm = LayerNorm(layer)
+    self.out = Dense(cfg.emb_dim, (None, None), nn.initializers.zeros, **kind)
+
+  def changes(
+    self,
+    features: Float[Array, "B L D"],
+    embedded: Float[Array, "B L D"],
+    repeats: int,
+    positions: tuple[Int[Array, "#B N"], Int[Array, "#B S"]],
+    visible: Bool[Array, "B N S"],
+    remember,
+    cross: KeyValues | None,
+    cross_mask: Bool[Array, "B #N E"] | None,
+  ) -> tuple[Float[Array, "B N D"], KeyValues]:
+    """Returns what is added to features at N positions, known ones and then masks.
+
+    Args:
+      features: the target's at known positions.
+      embedded: the tokens after these.
+      repeats: how often all masks stand behind the known positions.
+      positions: of the N positions, and of all S that they may see.
+      visible: which of the S each one sees.
+      remember: from the N positions' keys and values to all S of them.
+      cross: the target's keys and values of the input.
+      cross_mask: which tokens of the input each position sees.
+    """
+    known = [self.feature_norm(features), self.token_norm(embedded)]
+    known = self.fuse(jnp.concatenate(known, axis=-1))
+    masks = jnp.tile(self.masks.astype(known.dtype), (len(features), repeats, 1))
+    bias = self.relpos_bias(*positions)
+    bias = bias + mask_bias(visible[:, None], self.config.dtype)
+    cross_bias = None
+    if self.config.cross_attention:
+      cross_bias = mask_bias(cross_mask[:, None], self.config.dtype)
+    x = jnp.concatenate([known, masks], axis=1)
+    x, key_values = self.layer(x, remember, bias, cross, cross_bias)
+    return self.out(self.out_norm(x)), key_values
+
+  def everywhere(
+    self,
+    features: Float[Array, "B L D"],
+    embedded: Float[Array, "B L D"],
+    same_example: Bool[Array, "B L L"],
+    cross: KeyValues | None,
+    cross_mask: Bool[Array, "B L E"] | None,
+  ) -> Float[Array, "B L d D"]:
+    """Returns the drafted features after every position, for training.
+
+    Each position has masks of its own, which see what it sees, and one another in their
+    order: L d positions in one pass.
+    """
+    size, count = features.shape[1], self.config.count
+    at, order = jnp.divmod(jnp.arange(size * (count - 1)), count - 1)
+    at = jnp.concatenate([jnp.arange(size), at])
+    order = jnp.concatenate([jnp.full(size, -1), order])
+    of_known = same_example[:, at] & (jnp.arange(size) <= at[:, None])
+    of_masks = (at[:, None] == at[None, size:]) & (order[:, None] >= order[None, size:])
+    of_masks = jnp.broadcast_to(of_masks, (len(features), *of_masks.shape))
+    places = (at + order + 1)[None]
+    changes, _ = self.changes(
+      features,
+      embedded,
+      size,
+      (places, places),
+      jnp.concatenate([of_known, of_masks], axis=-1),
+      lambda new: new,
+      cross,
+      None if cross_mask is None else cross_mask[:, at],
+    )
+    of_masks = changes[:, size:].reshape(len(features), size, count - 1, -1)
+    changes = jnp.concatenate([changes[:, :size, None], of_masks], axis=2)
+    return features[:, :, None] + changes
+
+  def __call__(self, *tokens, enable_dropout=False, **kwargs):
+    """Reads nothing of T5X's arguments: parameters follow from the configuration."""
+    del tokens, enable_dropout, kwargs
+    cfg, rows = self.config, jnp.zeros((1, 1, self.config.emb_dim))
+    seen, keys = jnp.ones((1, 1, 1), bool), (1, cfg.num_heads, 1, cfg.head_dim)
+    cross = (jnp.zeros(keys),) * 2 if cfg.cross_attention else None
+    return self.everywhere(rows, rows, seen, cross, seen if cross else None)
+
+
+def is_parallel(shapes: Mapping[str, tuple[int, ...]]) -> bool:
+  """Returns whether parameters of these shapes, by path, are a parallel drafter's."""
+  return "fuse/kernel" in shapes
+
+
+def config_from_shapes(
+  shapes: Mapping[str, tuple[int, ...]], dtype: str = "float32"
+) -> ParallelConfig:
+  """Returns the configuration of a drafter with these parameters, by path."""
+  emb_dim, joined = shapes["layer/self_attention/query/kernel"]
+  heads = shapes["relpos_bias/rel_embedding"][0]
+  gated = "layer/mlp/wi_0/kernel" in shapes
+  return ParallelConfig(
+    count=shapes["masks"][0] + 1,
+    emb_dim=emb_dim,
+    num_heads=heads,
+    head_dim=joined // heads,
+    mlp_dim=shapes["layer/mlp/wo/kernel"][0],
+    mlp_activations=("gelu", "linear") if gated else ("relu",),
+    cross_attention="layer/encoder_decoder_attention/query/kernel" in shapes,
+    dtype=dtype,
+  )

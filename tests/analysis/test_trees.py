@@ -1,0 +1,77 @@
+"""The best tree, against all trees there are and against Sequoia's programme."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+from specdec_t5x.analysis.trees import best_tree, tokens_per_call
+from specdec_t5x.core.tree import Tree, chain
+from tests.exactness.trees import canonical
+
+
+def falling(seed, depths, ranks):
+  """Chances that fall with the rank, a depth's sum below 1."""
+  drawn = np.random.default_rng(seed).dirichlet(np.ones(ranks + 1), depths)
+  return -np.sort(-drawn[:, :-1], axis=1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_tree_gives_more(seed):
+  for size in range(1, 7):
+    acceptance = falling(seed, depths=6, ranks=6)
+    found = best_tree(acceptance, size)
+    every = [tokens_per_call(Tree(parents), acceptance) for parents in canonical(size)]
+    assert found.size == size
+    assert tokens_per_call(found, acceptance) == pytest.approx(max(every))
+
+
+def test_tokens_are_counted_by_hand():
+  acceptance = np.array([[0.5, 0.25], [0.4, 0.1]])
+  assert tokens_per_call(chain(2), acceptance) == pytest.approx(1 + 0.5 + 0.5 * 0.4)
+  tree = Tree((0, 0, 1, 1, 2))
+  expected = 1 + 0.5 + 0.25 + 0.5 * (0.4 + 0.1) + 0.25 * 0.4
+  assert tokens_per_call(tree, acceptance) == pytest.approx(expected)
+
+
+def test_it_is_sequoia_s_where_depths_are_alike():
+  """T(m, b): the most tokens of m nodes whose root has b children (section 3.1)."""
+  chances = falling(3, 1, 4)[0]
+  most, ranks = 9, chances.size
+
+  @functools.cache
+  def best(size, children):
+    if size < 1 + children:
+      return -np.inf
+    if children == 0:
+      return 1.0 if size == 1 else -np.inf
+    return max(
+      best(left, children - 1)
+      + chances[children - 1] * max(best(size - left, b) for b in range(ranks + 1))
+      for left in range(1, size)
+    )
+
+  for size in range(1, most):
+    expected = max(best(size + 1, b) for b in range(ranks + 1))
+    acceptance = np.tile(chances, (most, 1))
+    found = tokens_per_call(best_tree(acceptance, size), acceptance)
+    assert found == pytest.approx(expected)
+
+
+def test_depth_and_ranks_end_where_nothing_was_measured():
+  acceptance = falling(1, depths=2, ranks=2)
+  tree = best_tree(acceptance, 6)
+  assert tree.depth == 2
+  assert sorted(tree.parents) == [0, 0, 1, 1, 2, 2]
+  with pytest.raises(ValueError, match="There are 6 nodes of 2 depths and 2 ranks"):
+    best_tree(acceptance, 7)
+  with pytest.raises(ValueError, match="at least 1, got 0"):
+    best_tree(acceptance, 0)
+
+
+def test_a_sure_drafter_gets_a_chain():
+  acceptance = np.tile([[0.9, 0.05]], (4, 1))
+  assert best_tree(acceptance, 4) == chain(4)
+  pairs = itertools.pairwise(best_tree(acceptance, n).size for n in range(1, 8))
+  assert all(b == a + 1 for a, b in pairs)
