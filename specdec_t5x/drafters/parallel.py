@@ -115,7 +115,7 @@ class ParallelDraft(Headed):
     visible = before & ((order < 0)[:, None] | is_known[:, None] | is_mask[:, None])
     target = state.target_cache
     crossed = cfg.cross_attention
-    changes, (keys, values) = self.network.apply(
+    features, (keys, values) = self.network.apply(
       {"params": context.params["draft"]},
       own.features,
       context.embed(tokens),
@@ -128,10 +128,10 @@ class ParallelDraft(Headed):
       ),
       (target.cross_keys[-1], target.cross_values[-1]) if crossed else None,
       target.encoder_mask[:, None] if crossed else None,
-      method="changes",
+      method="drafted",
     )
     last = jnp.maximum(new - 1, 0)[:, None, None]
-    at_last = lambda x: jnp.take_along_axis(x, last, axis=1)
-    changes = jnp.concatenate([at_last(changes), changes[:, width:]], axis=1)
-    logits = context.logits(at_last(own.features) + changes)
-    return logits, DecoderCache(first + new, (keys,), (values,))
+    at_last = jnp.take_along_axis(features, last, axis=1)
+    features = jnp.concatenate([at_last, features[:, width:]], axis=1)
+    cache = DecoderCache(first + new, (keys,), (values,))
+    return context.logits(features), cache

@@ -6,10 +6,9 @@ attends to these positions and, with the target's own keys and values, to the in
 output at the last known position drafts the next token, the i-th mask's the one i
 tokens on: laws that depend on no drafted token.
 
-Source: DART, arXiv 2601.19278. There all masks are one vector, and features of three
-depths are read, here the last one's; there the layer has a vocabulary of its own, here
-outputs change h_t, and the target's projection makes logits of them, so that drafts
-begin as the target's own law.
+Source: DART, arXiv 2601.19278. There all masks are one vector, features of three depths
+are read, here the last one's, and the layer has a vocabulary of its own, here the
+target's projection makes logits of its outputs.
 
 Shapes: B batch, L known positions, N with masks, D width, d drafted positions.
 """
@@ -106,30 +105,34 @@ class ParallelDrafter(nn.Module):
     self.relpos_bias = RelativePositionBias(layer, bidirectional=False)
     self.layer = DecoderLayer(layer, cfg.cross_attention)
     self.out_norm = LayerNorm(layer)
-    self.out = Dense(cfg.emb_dim, (None, None), nn.initializers.zeros, **kind)
 
-  def changes(
+  def drafted(
     self,
     features: Float[Array, "B L D"],
     embedded: Float[Array, "B L D"],
     repeats: int,
-    positions: tuple[Int[Array, "#B N"], Int[Array, "#B S"]],
-    visible: Bool[Array, "B N S"],
+    positions: tuple[Int[Array, "#B N"], Int[Array, "#B A"]],
+    visible: Bool[Array, "B N A"],
     remember,
     cross: KeyValues | None,
     cross_mask: Bool[Array, "B #N E"] | None,
-  ) -> tuple[Float[Array, "B N D"], KeyValues]:
-    """Returns what is added to features at N positions, known ones and then masks.
+  ) -> tuple[
+    Float[Array, "B N D"], tuple[Float[Array, "B H A K"], Float[Array, "B H A K"]]
+  ]:
+    """Returns the features after N positions, known ones and then masks.
 
     Args:
       features: the target's at known positions.
       embedded: the tokens after these.
       repeats: how often all masks stand behind the known positions.
-      positions: of the N positions, and of all S that they may see.
-      visible: which of the S each one sees.
-      remember: from the N positions' keys and values to all S of them.
+      positions: of the N positions, and of all A that they may see.
+      visible: which of the A each one sees.
+      remember: from the N positions' keys and values to all A of them.
       cross: the target's keys and values of the input.
       cross_mask: which tokens of the input each position sees.
+
+    Returns:
+      The features, and what `remember` gave.
     """
     known = [self.feature_norm(features), self.token_norm(embedded)]
     known = self.fuse(jnp.concatenate(known, axis=-1))
@@ -141,7 +144,7 @@ class ParallelDrafter(nn.Module):
       cross_bias = mask_bias(cross_mask[:, None], self.config.dtype)
     x = jnp.concatenate([known, masks], axis=1)
     x, key_values = self.layer(x, remember, bias, cross, cross_bias)
-    return self.out(self.out_norm(x)), key_values
+    return self.out_norm(x), key_values
 
   def everywhere(
     self,
@@ -164,7 +167,7 @@ class ParallelDrafter(nn.Module):
     of_masks = (at[:, None] == at[None, size:]) & (order[:, None] >= order[None, size:])
     of_masks = jnp.broadcast_to(of_masks, (len(features), *of_masks.shape))
     places = (at + order + 1)[None]
-    changes, _ = self.changes(
+    found, _ = self.drafted(
       features,
       embedded,
       size,
@@ -174,9 +177,8 @@ class ParallelDrafter(nn.Module):
       cross,
       None if cross_mask is None else cross_mask[:, at],
     )
-    of_masks = changes[:, size:].reshape(len(features), size, count - 1, -1)
-    changes = jnp.concatenate([changes[:, :size, None], of_masks], axis=2)
-    return features[:, :, None] + changes
+    of_masks = found[:, size:].reshape(len(features), size, count - 1, -1)
+    return jnp.concatenate([found[:, :size, None], of_masks], axis=2)
 
   def __call__(self, *tokens, enable_dropout=False, **kwargs):
     """Reads nothing of T5X's arguments: parameters follow from the configuration."""

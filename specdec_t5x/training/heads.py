@@ -4,8 +4,10 @@ Shapes: B batch, L length, D width, V vocabulary, H heads.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 
@@ -152,6 +154,35 @@ def _parallel(network, params, target, target_params, features, batch):
   embedded = embed_fn(target, target_params)(tokens)
   given = features, embedded, same, cross, cross_mask
   return network.apply({"params": params}, *given, method="everywhere")
+
+
+def begun(network: Heads | ParallelDrafter, params: Params, target: Params) -> Params:
+  """Returns what heads begin to learn from.
+
+  A parallel drafter begins as the target's last layer; others as they are.
+
+  Args:
+    network: the heads.
+    params: as their initialisers give them.
+    target: the target's parameters.
+  """
+  if not isinstance(network, ParallelDrafter):
+    return params
+  decoder = target["decoder"]
+  last = max(
+    (name for name in decoder if name.startswith("layers_")),
+    key=lambda name: int(name.removeprefix("layers_")),
+  )
+  known = {
+    "layer": decoder[last],
+    "out_norm": decoder["decoder_norm"],
+    "relpos_bias": decoder["relpos_bias"],
+  }
+  # Of the layer's own parameters alone: its keys of the input are the target's.
+  take = lambda path, own: functools.reduce(
+    lambda tree, key: tree[key.key], path, {**params, **known}
+  )
+  return jax.tree_util.tree_map_with_path(take, params)
 
 
 def ahead(rows: Shaped[Array, "B L *V"], count: int) -> Shaped[Array, "B L *V"]:

@@ -17,7 +17,7 @@ from specdec_t5x.t5x_bridge.parameters import JointParameters, T5XParameters
 from specdec_t5x.training import batches, ngrams, outputs
 from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.checkpoints import Checkpoints, claim
-from specdec_t5x.training.heads import HeadDistillation, JointTraining
+from specdec_t5x.training.heads import HeadDistillation, JointTraining, begun
 from specdec_t5x.training.objectives import (
   Supervised,
   TokenDistillation,
@@ -101,6 +101,8 @@ def train(
     "seed": seed,
   }
   params = _first_params(network, init_checkpoint, seed)
+  if mode in HEAD_MODES and init_checkpoint is None:
+    params = begun(network, params, target.params)
   store = T5XParameters(network, output_dir)
   if mode == "heads_and_target":
     params = {"target": target.params.unfreeze(), "heads": params}

@@ -1,0 +1,243 @@
+"""Drafts from the target's features: as in training, in as many calls as promised."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.tree import Tree, chain
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.decoding.step import step
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.pruned import Pruned
+from specdec_t5x.drafters.registry import get_drafter, headed
+from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.training.heads import head_logits
+from specdec_t5x.training.objectives import forward
+from tests.t5x_bridge import tiny, tiny_gpt
+
+INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1]])
+ROOM, COUNT = 14, 3
+TARGETS = {"t5": tiny.TARGET, "gpt": tiny_gpt.TARGET}
+KINDS = ("parallel", "medusa", "hydra", "blockwise")
+
+
+def heads_of(kind, config):
+  if kind != "parallel":
+    return network_for(HeadsConfig(kind, COUNT, config.emb_dim, hidden_dim=8))
+  sizes = config.emb_dim, config.num_heads, config.head_dim, config.mlp_dim
+  crossed = config is tiny.TARGET
+  return network_for(ParallelConfig(COUNT, *sizes, cross_attention=crossed))
+
+
+def noisy(network, seed):
+  """Parameters that draw anything, rather than nearly the target's own law."""
+  make = lambda key: initial_variables(network, key)["params"]
+  params = jax.jit(make)(jax.random.key(seed))
+  noise = lambda x: 1.5 * x + 0.2 * jax.random.normal(jax.random.key(seed), x.shape)
+  return jax.tree.map(noise, params)
+
+
+@functools.cache
+def pair(kind, target="t5"):
+  """Target, heads, and the parameters of both."""
+  networks = network_for(TARGETS[target]), heads_of(kind, TARGETS[target])
+  params = (noisy(network, seed) for seed, network in enumerate(networks))
+  return *networks, dict(zip(("target", "draft"), params, strict=True))
+
+
+def decoder(kind, shape=None, target="t5", rule="traversal"):
+  network, heads, params = pair(kind, target)
+  drafter = get_drafter(headed(heads, shape))
+  return SpeculativeDecoder(network, drafter, tiny.get_rule(rule)), params
+
+
+def run(decoder, params, sampling, inputs=INPUTS):
+  keys = row_keys(jax.random.key(0), len(inputs))
+  decode = lambda params: decoder.decode(params, inputs, keys, sampling, ROOM, 1)
+  return jax.jit(decode)(params)
+
+
+SHAPES = {
+  "chain": chain(COUNT),
+  "tree": Tree((0, 0, 1, 1, 2, 3)),
+  "pruned": Pruned(nodes=6, width=3, ranks=3),
+}
+
+
+@pytest.mark.parametrize(
+  ("kind", "shape", "target"),
+  [
+    *((kind, "tree", "t5") for kind in KINDS),
+    *((kind, "pruned", "t5") for kind in ("parallel", "blockwise")),
+    ("hydra", "chain", "t5"),
+    ("parallel", "chain", "gpt"),
+    ("hydra", "tree", "gpt"),
+  ],
+)
+def test_greedy_outputs_are_the_target_s_own(kind, shape, target):
+  speculative, params = decoder(kind, SHAPES[shape], target)
+  plain = run(PlainDecoder(speculative.target), params, GREEDY)
+  found = run(speculative, params, GREEDY)
+  np.testing.assert_array_equal(found.tokens, plain.tokens)
+
+
+def test_a_row_is_the_same_alone():
+  speculative, params = decoder("parallel", SHAPES["pruned"])
+  found = run(speculative, params, Sampling()).tokens
+  for row in range(len(INPUTS)):
+    keys = row_keys(jax.random.key(0), len(INPUTS))[row : row + 1]
+    known = params, INPUTS[row : row + 1], keys, Sampling(), ROOM, 1
+    alone = jax.jit(lambda known=known: speculative.decode(*known).tokens)()
+    np.testing.assert_array_equal(alone[0], found[row])
+
+
+@pytest.mark.parametrize("kind", ["parallel", "medusa"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_drafts_come_from_the_laws_that_were_trained(kind, target):
+  """Iteration by iteration, whatever was accepted before, against teacher forcing."""
+  speculative, params = decoder(kind, chain(COUNT), target)
+  keys = row_keys(jax.random.key(0), len(INPUTS))
+  known = params, INPUTS, keys, Sampling(), ROOM, -1
+
+  def laws(spec, state):
+    if kind == "parallel":
+      return spec.drafter._read(spec.context, state)[0]
+    given = {"params": params["draft"]}, state.drafter_state.feature
+    return spec.context.logits(spec.drafter.network.apply(*given, method="features"))
+
+  start = jax.jit(lambda: speculative.prepare(*known)[1])
+  one = jax.jit(lambda state: step(speculative.prepare(*known)[0], state)[0])
+  read = jax.jit(lambda state: laws(speculative.prepare(*known)[0], state))
+  state, found = start(), []
+  while not state.ended.all():
+    counts = np.asarray(state.lengths - state.starts)
+    found.append((read(state), counts * ~np.asarray(state.ended)))
+    state = one(state)
+  tokens = state.outputs(ROOM)
+  network, heads, _ = pair(kind, target)
+  # Prompts of one length alone: others would be packed with their outputs.
+  rows, prompts = ([0, 1, 2], tokens[:, :0]) if target == "t5" else ([0, 2], INPUTS)
+  first = prompts.shape[1]
+  whole = jnp.concatenate([prompts, tokens], axis=1)[jnp.array(rows)]
+  batch = {
+    "encoder_input_tokens": INPUTS,
+    "decoder_input_tokens": jnp.pad(whole, ((0, 0), (1, 0)))[:, :-1],
+    "decoder_target_tokens": whole,
+  }
+  features = forward(network, params["target"], batch, method="features")[:, first:]
+  # The drafter reads what is put out, no prompt.
+  batch["decoder_target_tokens"] = whole[:, first:]
+  given = heads, params["draft"], network, params["target"], features, batch
+  expected = np.stack(list(head_logits(*given)), axis=2)
+  assert len(found) > ROOM // (COUNT + 1)
+  for logits, counts in found:
+    for place, row in enumerate(rows):
+      if counts[row]:
+        of_row = logits[row], expected[place, counts[row] - 1]
+        np.testing.assert_allclose(*of_row, rtol=2e-3, atol=2e-3)
+
+
+def test_sure_heads_need_no_more_calls_than_m_over_k_and_one():
+  """m / k + 1 calls of k tokens (Stern et al., section 4): heads that are always right.
+
+  A target that goes on with the same law whatever comes is drafted by its own feature.
+  """
+  network, heads, params = pair("blockwise")
+  same = jax.tree.map(jnp.zeros_like, params["draft"])
+  target = jax.tree.map(jnp.copy, params["target"])
+  # No attention and no feed-forward, and an embedding that is one vector: one law.
+  target["token_embedder"]["embedding"] = jnp.ones_like(
+    target["token_embedder"]["embedding"]
+  )
+  decoder = SpeculativeDecoder(network, headed(heads))
+  keys = row_keys(jax.random.key(0), len(INPUTS))
+  for room in (9, 12, 13):
+    known = {"target": target, "draft": same}
+    spec, state = decoder.prepare(known, INPUTS, keys, GREEDY, room, eos_id=-1)
+    decoded = generate(spec, state)
+    calls, block = np.asarray(decoded.statistics.target_calls), COUNT + 1
+    assert np.unique(np.asarray(decoded.tokens)).size <= len(INPUTS)
+    np.testing.assert_array_equal(calls, 1 + -(-(room - 1) // block))
+    assert (calls <= room / block + 1).all()
+
+
+# ---- Trees that rows prune. ----
+
+
+def test_a_pruned_tree_is_the_best_of_all_nodes():
+  """Against every path of every length, with the penalty of pairs that never stood."""
+  rng = np.random.default_rng(0)
+  rows, size, positions, nodes = 5, 4, 3, 9
+  logits = jnp.asarray(rng.normal(size=(rows, positions, size)) * 2, jnp.float32)
+  last = jnp.asarray(rng.integers(1, size, rows))
+  text = jnp.asarray(rng.integers(0, size, (rows, 6)))
+  pruned = Pruned(nodes, width=99, ranks=size, penalty=1.5)
+  found = pruned.grow(logits, last, text)
+  laws = np.asarray(jax.nn.log_softmax(logits), float)
+  for row in range(rows):
+    pairs = set(itertools.pairwise(text[row].tolist()))
+    scores = {(): 0.0}
+    for path in scores_paths(size, positions):
+      before = path[-2] if len(path) > 1 else int(last[row])
+      stood = (before, path[-1]) in pairs and path[-1] > 0
+      own = laws[row, len(path) - 1, path[-1]] - 1.5 * (not stood)
+      scores[path] = scores[path[:-1]] + own
+    best = sorted((s for path, s in scores.items() if path), reverse=True)[:nodes]
+    paths = [()]
+    for token, parent in zip(found.tokens[row], found.tree.parents[row], strict=True):
+      paths.append((*paths[int(parent)], int(token)))
+    assert len(set(paths)) == nodes + 1
+    assert found.is_valid[row].all()
+    drafted = sorted((scores[path] for path in paths[1:]), reverse=True)
+    np.testing.assert_allclose(drafted, best, rtol=1e-4)
+    assert (np.diff(found.tree.parents[row]) >= 0).all()
+
+
+def scores_paths(size, positions):
+  paths = [()]
+  for path in paths:
+    if len(path) < positions:
+      paths += [(*path, x) for x in range(size)]
+      yield from ((*path, x) for x in range(size))
+
+
+def test_what_is_no_number_is_drafted_and_an_error():
+  logits = jnp.zeros((1, 2, 4)).at[0, 1].set(jnp.nan)
+  found = Pruned(3, 2, 2).grow(logits, jnp.array([1]), jnp.zeros((1, 3), int))
+  assert (found.tokens[found.is_valid] == -1).any()
+
+
+def test_what_can_t_be_drafted_is_refused():
+  _, heads, _ = pair("medusa")
+  parallel, gpt = pair("parallel")[1], network_for(tiny_gpt.TARGET)
+  for make, message in [
+    (lambda: decoder("hydra", Pruned()), "no drafted token, got hydra heads"),
+    (lambda: headed(heads, chain(4)), "depth 4 needs as many heads, got 3"),
+    (lambda: headed(heads, Pruned(99)), "nodes must be at most 18"),
+    (lambda: Pruned(ranks=0), "Pruned.ranks must be a whole number"),
+    (lambda: Pruned(penalty=-1.0), "penalty must be a finite number of at least 0"),
+    (lambda: headed(heads, siblings="twins"), "siblings must be one of"),
+    (lambda: headed(heads).check(network_for(tiny.DRAFT)), "is 8, got heads of width"),
+    (lambda: headed(parallel).check(gpt), "attends to its target's keys"),
+    (lambda: get_drafter("heads", heads, num_candidates=2), "do not go together"),
+  ]:
+    with pytest.raises(ValueError, match=message):
+      make()
+
+
+def test_heads_by_name_are_a_chain():
+  _, heads, _ = pair("medusa")
+  assert get_drafter("heads", heads) == HeadDraft(heads, chain(3))
+  assert get_drafter("heads", heads, gamma=2, policy="auto") == HeadDraft(
+    heads, chain(2)
+  )
+  assert get_drafter("heads", pair("parallel")[1]).tree == chain(3)
