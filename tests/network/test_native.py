@@ -15,7 +15,15 @@ from specdec_t5x.network import native, products
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import network_for
 from tests import networks
-from tests.network.test_products import SLOTS, attention, masks, normal
+from tests.network.test_products import (
+  SLOTS,
+  attention,
+  exactly,
+  masks,
+  normal,
+  ours,
+  ours_of,
+)
 from tests.network.test_transformer import INPUTS, T5_1_1, random_tokens
 
 has_kernels = pytest.mark.skipif(
@@ -74,6 +82,29 @@ def test_vmap_goes_over_either_operand():
   attend = lambda bias: products.attend("native", *map(jnp.asarray, inputs), bias)
   for found, bias in zip(jax.jit(jax.vmap(attend))(biases), biases, strict=True):
     np.testing.assert_array_equal(found, jax.jit(attend)(bias))
+
+
+@has_kernels
+@pytest.mark.parametrize("sign", [np.abs, np.array])
+@pytest.mark.parametrize("terms", [1024, 10240])
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_long_sums_are_those_of_float64(rows, terms, sign):
+  x, kernel = sign(normal(0, rows, terms)), sign(normal(1, terms, 130))
+  found = np.asarray(ours(x, kernel)[0])
+  exact, scale = (f(x).astype(np.float64) @ f(kernel) for f in (np.array, np.abs))
+  np.testing.assert_array_less(np.abs(found - exact) / scale, 1e-6)
+
+
+@has_kernels
+@pytest.mark.parametrize("sign", [np.abs, np.array])
+@pytest.mark.parametrize("slots", [1024, 10240])
+def test_attention_to_many_slots_is_that_of_float64(slots, sign):
+  value = sign(normal(0, 1, 1, slots, 64))
+  query, key = np.zeros((1, 3, 1, 64), np.float32), normal(1, *value.shape)
+  inputs = query, key, value, normal(2, 1, 1, 1, slots)
+  exact = exactly(*inputs)
+  scale = exactly(*inputs[:2], np.abs(value), inputs[3])
+  np.testing.assert_array_less(np.abs(ours_of(*inputs) - exact) / scale, 1e-6)
 
 
 @has_kernels
