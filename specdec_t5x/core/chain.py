@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.types import Proposal
+from specdec_t5x.core.distributions import argmax
+from specdec_t5x.core.types import Proposal, Verdict
 
 
 def drafted_probs(
@@ -27,6 +28,14 @@ def ratio(p: Float[Array, "*shape"], q: Float[Array, "*shape"]):
 def leading(accepted: Bool[Array, "B G"]) -> Int[Array, "B"]:
   """Returns how many tokens come before the first one that was not accepted."""
   return jnp.cumprod(accepted, axis=1).sum(axis=1)
+
+
+def greedy_prefix(
+  target_probs: Float[Array, "B N V"], proposal: Proposal, passes: Bool[Array, "B G"]
+) -> Verdict:
+  """Accepts the first tokens, as long as they pass; the next one is argmax p."""
+  num_accepted = leading(passes & proposal.is_valid)
+  return Verdict(num_accepted, argmax(law_at(target_probs, num_accepted)))
 
 
 def law_at(

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
 from specdec_t5x.core.checks import is_probability
-from specdec_t5x.core.distributions import Sampling, argmax, sample
+from specdec_t5x.core.distributions import Sampling, sample
 from specdec_t5x.core.token import next_token_probs
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
@@ -83,9 +83,7 @@ class LenientGreedy(Rule):
     del uniforms
     p = chain.drafted_probs(target_probs, proposal)
     enough = (p > 0) & (p >= self.lenience * target_probs[:, :-1].max(axis=-1))
-    num_accepted = chain.leading(enough & proposal.is_valid)
-    next_token = argmax(chain.law_at(target_probs, num_accepted))
-    return Verdict(num_accepted, next_token)
+    return chain.greedy_prefix(target_probs, proposal, enough)
 
 
 def _check(lenience):

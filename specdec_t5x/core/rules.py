@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from specdec_t5x.core.approximate import Distance, TopK
 from specdec_t5x.core.block import Block
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.greedy import Greedy
@@ -23,6 +24,8 @@ RULES: dict[str, Rule] = {
   "traversal": Traversal(),
   "lenient": Lenient(),
   "typical": Typical(),
+  "top_k": TopK(),
+  "distance": Distance(),
 }
 
 

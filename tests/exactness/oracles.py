@@ -7,8 +7,10 @@ checked against the papers by eye.
 """
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
+from jaxtyping import Float
 
 from tests.exactness.enumeration import Draft, Setting, Tokens, World
 
@@ -44,14 +46,17 @@ def greedy(world, setting, prefix, draft, names):
 
 def lenient_greedy(lenience: float):
   """Returns the judge of greedy lenience (appendix A.5), on p at temperature 1."""
+  return greedy_while(lambda p, x: p[x] >= lenience * max(p))
+
+
+def greedy_while(passes: Callable[[Float[np.ndarray, "V"], int], bool]):
+  """Returns the judge that accepts tokens while they pass, and then takes argmax p."""
 
   def judge(world, setting, prefix, draft, names):
     del world, names
     laws = [_target(setting, prefix, draft, i) for i in sorted(draft.paths)]
-    enough = [
-      p[x] >= lenience * max(p) for p, x in zip(laws, draft.tokens, strict=False)
-    ]
-    accepted = [*enough, False].index(False)
+    passed = [passes(p, x) for p, x in zip(laws, draft.tokens, strict=False)]
+    accepted = [*passed, False].index(False)
     return accepted, np.eye(laws[0].size)[int(np.argmax(laws[accepted]))]
 
   return judge

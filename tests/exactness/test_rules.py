@@ -5,10 +5,13 @@ compiled rule is driven along each of them, at both edges and in the middle of i
 of uniforms, and the law of the outputs that it gives is compared.
 """
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from specdec_t5x.analysis import theory
+from specdec_t5x.core.approximate import Distance, TopK
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.lenient import Lenient, LenientGreedy
 from specdec_t5x.core.rules import RULES, get_rule, rule_at
@@ -170,6 +173,34 @@ def test_greedy_lenience_takes_what_is_likely_enough(lenience):
     assert p[token] >= lenience * p.max()
 
 
+@pytest.mark.parametrize(
+  ("rule", "passes"),
+  [
+    (TopK(1), lambda p, x: x == p.argmax()),
+    (TopK(2), lambda p, x: x in np.argsort(-p)[:2]),
+    (Distance(0), lambda p, x: x == p.argmax()),
+    (Distance(1), lambda p, x: abs(x - int(p.argmax())) <= 1),
+  ],
+  ids=str,
+)
+def test_approximate_acceptance_is_as_published_and_lossy(rule, passes):
+  """Over many drafts: what passes stands, and argmax p follows."""
+  differs = 0
+  for seed in range(8):
+    target, draft = laws.sampled(seed, 4, Sampling()), laws.one_hot(seed + 20, 4)
+    judge = oracles.greedy_while(passes)
+    setting = Setting(target, draft, judge, (0, 1), max_length=4)
+    for law in rule_laws(rule, setting):
+      assert difference(law, output_law(setting)) < 1e-6
+    greedy = dataclasses.replace(
+      setting, judge=oracles.greedy_while(lambda p, x: x == p.argmax())
+    )
+    differs += output_law(greedy).keys() != output_law(setting).keys()
+  assert (differs > 0) == (rule not in (TopK(1), Distance(0)))
+  assert rule.guarantee is Guarantee.LOSSY
+  assert rule_at(rule, GREEDY) == (rule, Sampling(1.0))
+
+
 @pytest.mark.parametrize("sampling", [Sampling(), GREEDY], ids=str)
 def test_typical_acceptance_is_as_published_and_lossy_unless_greedy(sampling):
   target, draft = (laws.sampled(seed, 4, sampling) for seed in (1, 2))
@@ -211,6 +242,9 @@ def test_rules_state_their_guarantee():
     ("token", GREEDY, {"lenience": 0.5}, "The rule 'token' has no lenience"),
     ("lenient", GREEDY, {"lenience": 0.0}, "above 0 and at most 1, got 0.0"),
     ("lenient", Sampling(1.0), {"lenience": 1.5}, "above 0 and at most 1, got 1.5"),
+    ("top_k", Sampling(1.0), {}, "TopK needs TEMPERATURE=0, got 1.0"),
+    ("top_k", GREEDY, {"k": 0}, "TopK.k must be a whole number of at least 1, got 0"),
+    ("distance", GREEDY, {"epsilon": -1}, "epsilon must be .* at least 0, got -1"),
     (RULES["lenient"], GREEDY, {"lenience": 0.5}, "are knobs of named rules"),
   ],
 )

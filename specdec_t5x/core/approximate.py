@@ -1,0 +1,101 @@
+"""Approximate acceptance at temperature 0: what is nearly the target's token passes.
+
+Source: Stern et al., arXiv 1811.03115, sections 5.1 (top k) and 5.2 (distance). Neither
+is lossless; nothing bounds how unlikely a token among the first k is, nor one that is
+near in number.
+"""
+
+import abc
+import dataclasses
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from specdec_t5x.core import chain
+from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.distributions import Sampling, argmax
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
+
+
+class Approximate(Rule):
+  """Accepts the first drafted tokens that pass; the next one is argmax p.
+
+  p is the target's law at temperature 1: argmax's own has no second token.
+  """
+
+  guarantee = Guarantee.LOSSY
+
+  @abc.abstractmethod
+  def passes(
+    self, target_probs: Float[Array, "B N V"], proposal: Proposal
+  ) -> Bool[Array, "B G"]:
+    """Returns which drafted tokens are near enough."""
+
+  def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
+    """Refuses to sample."""
+    if not sampling.greedy:
+      raise ValueError(
+        f"The rule {type(self).__name__} needs TEMPERATURE=0, got "
+        f"{sampling.temperature}: it compares with the target's likeliest token. To "
+        "sample use 'token', 'block', or 'typical', which is lossy, too."
+      )
+    return self, Sampling(temperature=1.0)
+
+  def verify(
+    self,
+    target_probs: Float[Array, "B N V"],
+    proposal: Proposal,
+    uniforms: Float[Array, "B N L"],
+  ) -> Verdict:
+    """Accepts a prefix; see `core.types.Rule`. No draw is used."""
+    del uniforms
+    passes = self.passes(target_probs, proposal)
+    return chain.greedy_prefix(target_probs, proposal, passes)
+
+
+@dataclasses.dataclass(frozen=True)
+class TopK(Approximate):
+  """Accepts each drafted x that fewer than k tokens are likelier than.
+
+  Attributes:
+    k: at least 1, which accepts the likeliest token alone (and its equals).
+  """
+
+  k: int = 2
+
+  def __post_init__(self):
+    if not is_whole(self.k, 1):
+      raise ValueError(f"TopK.k must be a whole number of at least 1, got {self.k!r}.")
+
+  def passes(
+    self, target_probs: Float[Array, "B N V"], proposal: Proposal
+  ) -> Bool[Array, "B G"]:
+    """Returns which drafted tokens are among the first k, and have mass."""
+    p = chain.drafted_probs(target_probs, proposal)
+    likelier = (target_probs[:, :-1] > p[..., None]).sum(axis=-1)
+    return (likelier < self.k) & (p > 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Distance(Approximate):
+  """Accepts each drafted x with |x - argmax p| <= epsilon, for tokens that are numbers.
+
+  Attributes:
+    epsilon: at least 0, which accepts argmax p alone.
+  """
+
+  epsilon: int = 1
+
+  def __post_init__(self):
+    if not is_whole(self.epsilon, 0):
+      raise ValueError(
+        "Distance.epsilon must be a whole number of at least 0, got "
+        f"{self.epsilon!r}. It is how far apart two tokens' ids may be."
+      )
+
+  def passes(
+    self, target_probs: Float[Array, "B N V"], proposal: Proposal
+  ) -> Bool[Array, "B G"]:
+    """Returns which drafted tokens are near."""
+    best = argmax(target_probs[:, :-1])
+    return (jnp.abs(proposal.tokens - best) <= self.epsilon) & (proposal.tokens >= 0)
