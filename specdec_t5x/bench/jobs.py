@@ -45,18 +45,20 @@ def known(args: argparse.Namespace) -> dict[str, Any]:
   return {"preset": preset(args), "models": models}
 
 
-def demo_job(pair: DemoPair, count: int, **how) -> Job:
+def demo_job(pair: DemoPair, count: int, with_heads: bool = False, **how) -> Job:
   """Returns a demo pair with its own drafts.
 
   Args:
     pair: which.
     count: of the first texts of its test split.
+    with_heads: whether its heads are drafts, too.
     **how: further fields of the job.
   """
+  drafts = pair.drafts + (pair.heads if with_heads else ())
   return Job(
     task=pair.name,
     target=pair.target.checkpoint,
-    drafts={part.name: part.checkpoint for part in pair.drafts},
+    drafts={part.name: part.checkpoint for part in drafts},
     read=inputs.demo(pair, count),
     max_length=pair.max_output,
     **how,

@@ -83,9 +83,9 @@ def make(args: argparse.Namespace) -> Table:
     )
   ids, eos_id = inputs.lines(args)()
   sampling = Sampling(args.temperature)
-  acceptance = _acceptance(models, ids, sampling, eos_id, args)
-  drafts = _drafts(acceptance, args.sizes)
-  rows, plain = _rows(models, drafts, acceptance, ids, sampling, args)
+  chances = acceptance(models, ids, sampling, eos_id, args.max_length, args.ranks)
+  drafts = _drafts(chances, args.sizes)
+  rows, plain = _rows(models, drafts, chances, ids, sampling, args)
   return Table(
     "tree",
     f"Drafts by {models[1].network.config.kind} heads, {len(ids)} inputs, {sampling}",
@@ -97,7 +97,7 @@ def make(args: argparse.Namespace) -> Table:
       listed(environment()),
     ),
     vars(args),
-    {"acceptance": acceptance.tolist(), "plain_seconds": plain},
+    {"acceptance": chances.tolist(), "plain_seconds": plain},
   )
 
 
@@ -144,16 +144,33 @@ def acceptance_of(
   return -np.sort(-np.array(found), axis=1)
 
 
-def _acceptance(models, ids, sampling, eos_id, args):
+def acceptance(
+  models: Sequence[api.Model],
+  ids: Sequence[Sequence[int]],
+  sampling: Sampling,
+  eos_id: int,
+  room: int,
+  most: int = 10,
+) -> Float[np.ndarray, "D R"]:
+  """Returns how often each rank of each head is the target's token.
+
+  Args:
+    models: the target and its heads.
+    ids: the inputs' tokens.
+    sampling: of the target.
+    eos_id: the token that ends an output.
+    room: for an output, in tokens.
+    most: ranks that are told apart (R).
+  """
   decoder, params = programs.together(models[0])
-  run = programs.decoding(decoder, params, sampling, args.max_length, eos_id)
+  run = programs.decoding(decoder, params, sampling, room, eos_id)
   count = jax.jit(lambda *given: ranks_of(models, *given))
   found = []
   for first, texts, rows in api.padded_batches(ids, 16):
     outputs = run(texts, row_keys(jax.random.key(0), 16, first)).tokens
     ranks = np.asarray(count(texts, outputs))[:, :rows]
     found.append(ranks.reshape(len(ranks), -1))
-  return acceptance_of(np.concatenate(found, axis=1), args.ranks)
+  return acceptance_of(np.concatenate(found, axis=1), most)
 
 
 def _drafts(acceptance, sizes) -> dict[str, Tree]:

@@ -19,6 +19,7 @@ from specdec_t5x.bench.walltime import alternate
 from specdec_t5x.demo import held_out
 from specdec_t5x.demo.recipe import DemoPair
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
+from specdec_t5x.network.functional import HEADS
 
 # From outputs to what a metric says of them.
 ScoreFn = Callable[[Sequence[Int[Array, "T"]]], float]
@@ -52,13 +53,13 @@ _NOTES = (
 
 def compare(pair: DemoPair, inputs: int, temperatures: Sequence[float]) -> Table:
   """Measures a demo pair's drafts on the first texts of its test split."""
-  study = jobs.demo_job(pair, inputs).load()
+  study = jobs.demo_job(pair, inputs, with_heads=True).load()
   score = _scorer(pair, inputs)
   found = [
     row for t in temperatures for row in rows(study, Setting(DEFAULT_GAMMA, t), score)
   ]
   headers = (f"{pair.metric}: plain", "ours", "draft alone") if score else ()
-  scores = [Column(*each, 1) for each in zip(_SCORE_KEYS, headers, strict=False)]
+  scores = [Column(*each, 1, "-") for each in zip(_SCORE_KEYS, headers, strict=False)]
   title = f"Demo pair {pair.name!r}, {inputs} inputs"
   return Table("comparison", title, (*_COLUMNS, *scores), found, _NOTES)
 
@@ -85,10 +86,11 @@ def rows(study: Study, setting: Setting, score: ScoreFn | None) -> list[dict[str
     name = {"task": study.job.task, "temperature": f"{temperature:g}"}
     row = {**name, "draft": draft.name, **cell.row()}
     if score:
-      alone = study.plain(draft.model, temperature)
-      results = timed["plain"].results, timed[draft.name].results, map(alone, numbers)
+      results = [timed["plain"].results, timed[draft.name].results]
+      if not isinstance(draft.model.network, HEADS):  # Which say nothing alone.
+        results.append(map(study.plain(draft.model, temperature), numbers))
       outputs = [[result.tokens[0] for result in each] for each in results]
-      row |= dict(zip(_SCORE_KEYS, map(score, outputs), strict=True))
+      row |= dict(zip(_SCORE_KEYS, map(score, outputs), strict=False))
     found.append(row)
   return found
 

@@ -39,6 +39,7 @@ class DemoPair:
     max_output: room for an output, in tokens.
     target: the target.
     drafts: its drafts, the better one first.
+    heads: what drafts from the target's own features.
     tables: its tables of n-grams.
     are_prompts: whether outputs go on from the inputs, by decoder-only networks.
   """
@@ -50,6 +51,7 @@ class DemoPair:
   max_output: int
   target: Part
   drafts: tuple[Part, ...]
+  heads: tuple[Part, ...] = ()
   tables: tuple[Part, ...] = ()
   are_prompts: bool = False
 
@@ -61,7 +63,7 @@ class DemoPair:
   @property
   def parts(self) -> tuple[Part, ...]:
     """All networks, in the order in which they are trained."""
-    return (self.target, *self.drafts, *self.tables)
+    return (self.target, *self.drafts, *self.heads, *self.tables)
 
   @property
   def command(self) -> str:
@@ -95,6 +97,11 @@ ENDE = DemoPair(
   drafts=(
     _part("ende", "draft_small", "1.0M, distilled", "demo_ende_draft", 1500, 1.5),
     _part("ende", "draft_tiny", "0.4M, distilled", "demo_ende_draft_tiny", 1200, 1),
+  ),
+  heads=(
+    _part(
+      "ende", "heads", "2.4M, from the target's features", "demo_ende_heads", 600, 2
+    ),
   ),
   tables=(_table("ende"),),
 )

@@ -14,8 +14,6 @@ from specdec_t5x.drafters.parallel import ParallelDraft
 from specdec_t5x.drafters.policies import Auto, Confidence, Policy
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.network.functional import HEADS
-from specdec_t5x.network.parallel import ParallelDrafter
 
 DRAFTERS: dict[str, type[Drafter]] = {
   "draft_model": DraftModel,
@@ -95,10 +93,10 @@ def _named(name, network, gamma) -> Drafter:
 
 
 def headed(
-  network: HEADS, shape: Tree | Pruned | None = None, siblings: str = "distinct"
+  network: Any, shape: Tree | Pruned | None = None, siblings: str = "distinct"
 ) -> Headed:
   """Returns the drafter of heads, whatever their kind; see `heads.Headed`."""
-  kind = ParallelDraft if isinstance(network, ParallelDrafter) else HeadDraft
+  kind = ParallelDraft if network.config.kind == "parallel" else HeadDraft
   return kind(network, shape, siblings)
 
 

@@ -22,8 +22,10 @@ from flax.linen.partitioning import param_with_axes
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.checks import is_whole
+from specdec_t5x.network import cache as cache_lib
 from specdec_t5x.network.attention import KeyValues, mask_bias
-from specdec_t5x.network.config import NetworkConfig
+from specdec_t5x.network.cache import DecoderCache
+from specdec_t5x.network.config import NetworkConfig, T5Config
 from specdec_t5x.network.decoder import DecoderLayer
 from specdec_t5x.network.layers import Dense, LayerNorm, RelativePositionBias
 
@@ -67,6 +69,19 @@ class ParallelConfig:
   def kind(self) -> str:
     """What it is among heads."""
     return "parallel"
+
+  @classmethod
+  def of(cls, target: NetworkConfig, count: int) -> "ParallelConfig":
+    """Returns the configuration of a drafter for a target."""
+    same = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations")
+    sizes = {name: getattr(target, name) for name in same}
+    return cls(count, **sizes, cross_attention=isinstance(target, T5Config))
+
+  def attends_as(self, target: NetworkConfig) -> bool:
+    """Returns whether keys and values have the target's shapes."""
+    like = ParallelConfig.of(target, self.count)
+    same = ("num_heads", "head_dim", "cross_attention")
+    return all(getattr(self, name) == getattr(like, name) for name in same)
 
   @property
   def layer(self) -> NetworkConfig:
@@ -145,6 +160,65 @@ class ParallelDrafter(nn.Module):
     x = jnp.concatenate([known, masks], axis=1)
     x, key_values = self.layer(x, remember, bias, cross, cross_bias)
     return self.out_norm(x), key_values
+
+  def extend(
+    self,
+    cache: DecoderCache,
+    features: Float[Array, "B L D"],
+    embedded: Float[Array, "B L D"],
+    new: Int[Array, "B"],
+    target: DecoderCache,
+  ) -> tuple[Float[Array, "B d D"], DecoderCache]:
+    """Returns the drafted features after each row's last known position.
+
+    Args:
+      cache: holds the positions that were known before.
+      features: the target's at those after them, of which `new` are known by now.
+      embedded: the tokens after these.
+      new: at most L.
+      target: the target's cache, for its keys and values of the input.
+
+    Returns:
+      Features, of no use in rows without a new position, and the cache with those.
+    """
+    first, size = cache.index[:, None], features.shape[1]
+    known = first + new[:, None]
+    # Of the positions in this block, from the first mask on.
+    order = jnp.arange(size + self.config.count - 1) - size
+    slots = first + size + order
+    places = jnp.where(order < 0, slots, known + order)
+    all_slots = jnp.broadcast_to(
+      jnp.arange(cache.num_slots), (len(new), cache.num_slots)
+    )
+    rows = jnp.arange(len(new))[:, None]
+    # Positions see those before them; masks what is known, and the masks before them.
+    is_open = (all_slots < known) | (all_slots >= first + size)
+    before = all_slots[:, None] <= slots[..., None]
+    has_input = self.config.cross_attention
+    found, (keys, values) = self.drafted(
+      features,
+      embedded,
+      1,
+      (places, all_slots.at[rows, slots].set(places)),
+      before & ((order < 0)[:, None] | is_open[:, None]),
+      lambda new: tuple(
+        cache_lib.write(buffer, x, cache.index)
+        for (buffer,), x in zip((cache.keys, cache.values), new, strict=True)
+      ),
+      (target.cross_keys[-1], target.cross_values[-1]) if has_input else None,
+      target.encoder_mask[:, None] if has_input else None,
+    )
+    last = jnp.maximum(new - 1, 0)[:, None, None]
+    at_last = jnp.take_along_axis(found, last, axis=1)
+    found = jnp.concatenate([at_last, found[:, size:]], axis=1)
+    return found, DecoderCache(known[:, 0], (keys,), (values,))
+
+  @nn.nowrap
+  def empty_cache(self, rows: int, num_slots: int) -> DecoderCache:
+    """Returns a cache for so many known positions a row, and a block beyond them."""
+    cfg = self.config
+    empty = jnp.zeros((rows, cfg.num_heads, num_slots, cfg.head_dim), cfg.dtype)
+    return DecoderCache(jnp.zeros(rows, jnp.int32), (empty,), (empty,))
 
   def everywhere(
     self,

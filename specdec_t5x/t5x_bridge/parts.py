@@ -12,7 +12,6 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.policies import Policy
 from specdec_t5x.drafters.registry import POLICIES, get_drafter, needs_network
 from specdec_t5x.network import ngram
-from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import (
   HEADS,
   Network,
@@ -116,10 +115,7 @@ def new_heads(target_path: str, kind: str, count: int, **knobs: Any) -> HEADS:
   target = network_config(parameter_shapes(target_path))
   if kind != "parallel":
     return network_for(HeadsConfig(kind, count, target.emb_dim, **knobs))
-  same = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations")
-  sizes = {name: getattr(target, name) for name in same}
-  has_input = isinstance(target, T5Config)
-  return network_for(ParallelConfig(count, **sizes, cross_attention=has_input))
+  return network_for(ParallelConfig.of(target, count))
 
 
 def rule(choice: Rule | str, lenience: float) -> Rule:

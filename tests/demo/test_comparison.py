@@ -70,7 +70,7 @@ def test_the_table_has_scores_where_there_is_a_metric(
   pair, scored, study, greedy, monkeypatch
 ):
   job = type("Job", (), {"load": lambda self: study})()
-  monkeypatch.setattr(comparison.jobs, "demo_job", lambda *args: job)
+  monkeypatch.setattr(comparison.jobs, "demo_job", lambda *args, **how: job)
   monkeypatch.setattr(comparison, "rows", lambda *args: greedy)
   monkeypatch.setattr(comparison, "_scorer", lambda *args: len if scored else None)
   table = comparison.compare(pair, 4, (0.0,))
