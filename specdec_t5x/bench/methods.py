@@ -115,7 +115,7 @@ def _shapes(
   network = draft.model.network
   if not isinstance(network, HEADS):
     yield "chain", DraftModel(network, args.gamma)
-    stems = delayed(_STEM, _BRANCHES, args.gamma)
+    stems = delayed(_STEM, _BRANCHES, max(args.gamma, _STEM + 1))
     yield f"stem {_STEM}, {_BRANCHES} branches", TreeDraft(network, stems, "distinct")
     return
   count = network.config.count

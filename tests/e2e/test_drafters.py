@@ -6,6 +6,7 @@ import pytest
 from specdec_t5x import train
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.network.parallel import ParallelConfig
 from specdec_t5x.t5x_bridge.parameters import T5XParameters
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
@@ -18,6 +19,11 @@ WAYS = {
   "candidates": ([], {"NUM_CANDIDATES": 2, "VERIFICATION": "kseq"}, "TreeDraft"),
   "confidence": (["policies/confidence"], {"CONFIDENCE": 0.3}, "AdaptiveDraft"),
   "heads": (["drafters/heads"], {"SIBLINGS": "likeliest"}, "HeadDraft"),
+  "parallel": (
+    ["drafters/heads", "drafters/pruned"],
+    {"NODES": 6, "PENALTY": 0.5},
+    "ParallelDraft",
+  ),
   "ngram": (["drafters/ngram"], {"NGRAM_ORDER": 2}, "AdaptiveDraft"),
   "ngram by name": ([], {"DRAFTER": "ngram"}, "AdaptiveDraft"),
   "ngram in a tree": (["drafters/ngram", "drafters/tree"], {}, "TreeDraft"),
@@ -46,12 +52,18 @@ def table(pair, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def heads(tmp_path_factory):
-  """The checkpoint of heads."""
-  root = tmp_path_factory.mktemp("heads")
-  network = network_for(HeadsConfig("hydra", 3, tiny.TARGET.emb_dim))
-  params = initial_variables(network, jax.random.key(0))["params"]
-  T5XParameters(network, str(root)).save(1, params)
-  return str(root / "checkpoint_1")
+  """The checkpoints of heads, by the way to draft with them."""
+  networks = {
+    "heads": network_for(HeadsConfig("hydra", 3, tiny.TARGET.emb_dim)),
+    "parallel": network_for(ParallelConfig.of(tiny.TARGET, 3)),
+  }
+  paths = {}
+  for name, network in networks.items():
+    root = tmp_path_factory.mktemp(name)
+    params = initial_variables(network, jax.random.key(0))["params"]
+    T5XParameters(network, str(root)).save(1, params)
+    paths[name] = str(root / "checkpoint_1")
+  return paths
 
 
 @pytest.fixture
@@ -76,7 +88,7 @@ def test_each_way_to_draft_gives_the_target_s_own_outputs(
   way, drafted, table, heads, pair, speculative
 ):
   files, bindings, kind = WAYS[way]
-  draft = {"ngram": table, "heads": heads, "copy": None}.get(way.split()[0], pair[1])
+  draft = {"ngram": table, "copy": None, **heads}.get(way.split()[0], pair[1])
   files = [f"configs/{name}.gin" for name in files]
   tokens, summary, _ = drafted(*files, draft=draft, **bindings)
   assert tokens == runs.tokens(speculative)

@@ -1,0 +1,116 @@
+"""Heads measured: the ranks of their tokens, the tree that pays, and all ways to draft."""
+
+import json
+
+import gin
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x import api
+from specdec_t5x.analysis.trees import best_tree
+from specdec_t5x.bench import methods, tree
+from specdec_t5x.core.tree import Tree
+from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.t5x_bridge.parameters import T5XParameters
+from tests.t5x_bridge import tiny
+
+SHORT = ("--max-length=10", "--num-inputs=3")
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory):
+  """The folders of two kinds of heads."""
+  networks = {
+    "hydra": network_for(HeadsConfig("hydra", 2, tiny.TARGET.emb_dim)),
+    "parallel": network_for(ParallelConfig.of(tiny.TARGET, 2)),
+  }
+  folders = {}
+  for name, network in networks.items():
+    root = tmp_path_factory.mktemp(name)
+    params = initial_variables(network, jax.random.key(0))["params"]
+    T5XParameters(network, str(root)).save(1, params)
+    folders[name] = str(root / "checkpoint_1")
+  return folders
+
+
+def named(files, **flags):
+  return [f"--{name}={value}" for name, value in {**files, **flags}.items()]
+
+
+def test_chances_are_of_tokens_that_a_tree_can_reach():
+  """Two ranks are told apart; what comes after a third one counts for no later depth."""
+  nan = np.nan
+  ranks = np.array([[0, 0, 1, 2, nan, 0], [0, 1, 0, 0, nan, nan]], float)
+  expected = [[3 / 5, 1 / 5], [2 / 3, 1 / 3]]
+  np.testing.assert_allclose(tree.acceptance_of(ranks, 2), expected)
+
+
+def test_a_head_that_repeats_the_target_s_law_has_its_ranks(files, heads):
+  """Hydra's heads begin so: rank 0 where the next law's best token is this one's."""
+  target, hydra = api.load_model(files["target"]), api.load_model(heads["hydra"])
+  texts = jnp.array([[5, 6, 1], [7, 8, 1]])
+  outputs = jnp.array([[4, 9, 9, 1], [3, 1, 0, 0]])
+  ranks = np.asarray(tree.ranks_of((target, hydra), texts, outputs))
+  np.testing.assert_array_equal(np.isnan(ranks[0]), [[0, 0, 0, 1], [0, 1, 1, 1]])
+  logits = target.network.apply(
+    {"params": target.params},
+    texts,
+    jnp.pad(outputs, ((0, 0), (1, 0)))[:, :-1],
+    outputs,
+    enable_dropout=False,
+  )
+  for row, at in zip(*np.nonzero(~np.isnan(ranks[0])), strict=True):
+    law = np.asarray(logits[row, at])
+    assert ranks[0, row, at] == (law > law[outputs[row, at + 1]]).sum()
+
+
+def test_the_tree_that_pays_is_a_gin_file(files, heads, tmp_path, capsys):
+  flags = named(files, draft=heads["parallel"], output=tmp_path)
+  assert tree.COMMAND.main([*flags, *SHORT, "--sizes", "2", "4", "--ranks=3"]) == 0
+  found = json.loads((tmp_path / "tree.json").read_text())
+  chances = np.array(found["acceptance"])
+  for row in found["rows"]:
+    if row["draft"].startswith("tree"):
+      assert tuple(row["parents"]) == best_tree(chances, row["nodes"]).parents
+    assert row["milliseconds"] > 0
+  best = max(found["rows"], key=lambda row: row["speed"])
+  with gin.unlock_config():
+    gin.clear_config()
+    gin.parse_config((tmp_path / "tree.gin").read_text())
+    assert (
+      gin.query_parameter("tree.Tree.parents") == Tree(tuple(best["parents"])).parents
+    )
+    gin.clear_config()
+  assert "Plain decoding" in capsys.readouterr().out
+
+
+def test_a_draft_model_is_no_heads(files, tmp_path, capsys):
+  draft = files["draft"].partition("=")[2]
+  flags = named(files, draft=draft, output=tmp_path)
+  assert tree.COMMAND.main([*flags, *SHORT]) == 1
+  assert "expected heads, got a Transformer" in capsys.readouterr().err
+
+
+def test_every_way_to_draft_is_measured_and_gives_the_same(files, heads, tmp_path):
+  drafts = ["copy", *(f"{name}={path}" for name, path in heads.items())]
+  flags = named(files, output=tmp_path)
+  flags += ["--drafts", *drafts, "--gamma=2", "--sizes", "3", "--temperatures", "0"]
+  assert methods.COMMAND.main([*flags, *SHORT]) == 0
+  rows = json.loads((tmp_path / "methods.json").read_text())["rows"]
+  shapes = [(row["draft"], row["shape"]) for row in rows]
+  assert shapes == [
+    ("small", "chain"),
+    ("small", "stem 2, 2 branches"),
+    ("copy", "chain"),
+    ("hydra", "chain"),
+    ("hydra", "tree of 3"),
+    ("parallel", "chain"),
+    ("parallel", "tree of 3"),
+    ("parallel", "pruned to 3"),
+  ]
+  assert {row["identical"] for row in rows} == {"3/3"}
+  assert all(row["speed"]["median"] > 0 for row in rows)
