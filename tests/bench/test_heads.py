@@ -1,4 +1,4 @@
-"""Heads measured: the ranks of their tokens, the tree that pays, and all ways to draft."""
+"""Heads measured: their tokens' ranks, the tree that pays, and all ways to draft."""
 
 import json
 
@@ -42,7 +42,7 @@ def named(files, **flags):
 
 
 def test_chances_are_of_tokens_that_a_tree_can_reach():
-  """Two ranks are told apart; what comes after a third one counts for no later depth."""
+  """Of two ranks; what comes after a third one counts for no later depth."""
   nan = np.nan
   ranks = np.array([[0, 0, 1, 2, nan, 0], [0, 1, 0, 0, nan, nan]], float)
   expected = [[3 / 5, 1 / 5], [2 / 3, 1 / 3]]
@@ -81,9 +81,8 @@ def test_the_tree_that_pays_is_a_gin_file(files, heads, tmp_path, capsys):
   with gin.unlock_config():
     gin.clear_config()
     gin.parse_config((tmp_path / "tree.gin").read_text())
-    assert (
-      gin.query_parameter("tree.Tree.parents") == Tree(tuple(best["parents"])).parents
-    )
+    parents = gin.query_parameter("tree.Tree.parents")
+    assert Tree(parents) == Tree(tuple(best["parents"]))
     gin.clear_config()
   assert "Plain decoding" in capsys.readouterr().out
 
