@@ -36,6 +36,7 @@ from specdec_t5x.network.functional import HEADS
 
 _RULE = "traversal"  # Of trees; on a chain it is block verification.
 _STEM, _BRANCHES = 2, 2
+_RANKS = 8
 _COLUMNS = (
   Column("temperature", "T"),
   Column("draft", "draft"),
@@ -127,8 +128,8 @@ def _shapes(
   for size in args.sizes:
     yield f"tree of {size}", headed(network, best_tree(acceptance, size))
     if not getattr(network, "reads_path", False):
-      width = max(size // count + 2, 6)
-      yield f"pruned to {size}", headed(network, Pruned(size, width, 6))
+      pruned = Pruned(size, width=max(size // 2, _RANKS), ranks=_RANKS)
+      yield f"pruned to {size}", headed(network, pruned)
 
 
 def _size(draft: Draft) -> str:

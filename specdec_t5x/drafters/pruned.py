@@ -41,7 +41,7 @@ class Pruned:
   nodes: int = 16
   width: int = 6
   ranks: int = 6
-  penalty: float = 1.0
+  penalty: float = 0.0
 
   def __post_init__(self):
     for name in ("nodes", "width", "ranks"):

@@ -96,7 +96,13 @@ def headed(
   network: Any, shape: Tree | Pruned | None = None, siblings: str = "distinct"
 ) -> Headed:
   """Returns the drafter of heads, whatever their kind; see `heads.Headed`."""
-  kind = ParallelDraft if network.config.kind == "parallel" else HeadDraft
+  kind = getattr(network.config, "kind", None)
+  if kind is None:
+    raise ValueError(
+      f"Expected heads as draft, got a {type(network).__name__}. Load a checkpoint that "
+      "configs/train/heads.gin made, or leave DRAFTER at 'draft_model'."
+    )
+  kind = ParallelDraft if kind == "parallel" else HeadDraft
   return kind(network, shape, siblings)
 
 

@@ -36,16 +36,19 @@ def drafter(
   Args:
     choice: DRAFTER.
     network: what gin configures, for 'draft_model'.
-    path: the draft's checkpoint; the size of a table of n-grams is read off it.
+    path: the draft's checkpoint; the sizes of n-grams and heads are read off it.
     gamma: GAMMA.
     num_candidates: NUM_CANDIDATES.
     policy: GAMMA_POLICY.
 
   Raises:
-    ValueError: where settings do not go together, or there is no table at `path`.
+    ValueError: where settings do not go together, or `path` does not have what is
+      needed.
   """
   if choice == "ngram":
     network = ngram_table(path)
+  elif choice == "heads":
+    network, gamma = heads(path), None  # All of them.
   elif not needs_network(choice):
     network = None
   if isinstance(choice, Drafter) and not hasattr(choice, "gamma"):

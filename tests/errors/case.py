@@ -11,8 +11,9 @@ from tests import commands
 from tests.errors import inputs
 
 BEAM = "--gin_file=configs/runs/beam.gin"
-COPY, NGRAM, TREE = (
-  f"--gin_file=configs/drafters/{name}.gin" for name in ("copy", "ngram", "tree")
+COPY, NGRAM, TREE, HEADS = (
+  f"--gin_file=configs/drafters/{name}.gin"
+  for name in ("copy", "ngram", "tree", "heads")
 )
 CONFIDENCE, ONLINE = (
   f"--gin_file=configs/policies/{name}.gin" for name in ("confidence", "online")

@@ -5,6 +5,7 @@ from tests.errors.case import (
   BEAM,
   CONFIDENCE,
   COPY,
+  HEADS,
   NGRAM,
   ONLINE,
   OUTPUT,
@@ -109,6 +110,23 @@ DECODING = [
     "VERIFICATION='greedy'",
     "VERIFICATION='greedy' needs TEMPERATURE=0",
     "TEMPERATURE=1.0",
+  ),
+  setting(
+    "VERIFICATION = 'top_k' to sample",
+    "VERIFICATION='top_k'",
+    "The rule TopK needs TEMPERATURE=0",
+    "TEMPERATURE=1.0",
+  ),
+  of_files(
+    "a draft model where heads were meant",
+    (HEADS,),
+    "must hold heads, got a Transformer",
+  ),
+  setting(
+    "DRAFTER = 'heads' without a checkpoint",
+    "DRAFTER='heads'",
+    "Heads need DRAFT_CHECKPOINT_PATH",
+    "DRAFT_CHECKPOINT_PATH=None",
   ),
   setting("an unknown DRAFTER", "DRAFTER='copying'", "Unknown DRAFTER 'copying'"),
   setting(
