@@ -99,8 +99,8 @@ def headed(
   kind = getattr(network.config, "kind", None)
   if kind is None:
     raise ValueError(
-      f"Expected heads as draft, got a {type(network).__name__}. Load a checkpoint that "
-      "configs/train/heads.gin made, or leave DRAFTER at 'draft_model'."
+      f"Expected heads as draft, got a {type(network).__name__}. Load a checkpoint "
+      "that configs/train/heads.gin made, or leave DRAFTER at 'draft_model'."
     )
   kind = ParallelDraft if kind == "parallel" else HeadDraft
   return kind(network, shape, siblings)
