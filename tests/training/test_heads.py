@@ -2,6 +2,7 @@
 
 import json
 
+import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,7 @@ from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.t5x_bridge.parameters import T5XParameters
 from specdec_t5x.training import heads as training
-from specdec_t5x.training import jobs
+from specdec_t5x.training import jobs, trainer
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
 from tests.t5x_bridge import tiny
@@ -155,3 +156,36 @@ def test_what_does_not_go_together_is_refused(data, target, tmp_path):
       run(**known)
   with pytest.raises(ValueError, match="HEAD_DECAY must be above 0"):
     training.HeadDistillation(TARGET, decay=0.0)
+
+
+@pytest.mark.parametrize("kind", ["parallel", "medusa"])
+def test_the_configuration_trains_heads_from_the_users_files(
+  kind, target, copy_files, tmp_path, monkeypatch
+):
+  for language in ("en", "de"):
+    (tmp_path / language).write_text("\n".join(tiny.sentences(30)) + "\n")
+  files = (str(tmp_path / "en"), str(tmp_path / "de"))
+  bindings = {
+    "TRAIN_FILES": files,
+    "VALIDATION_FILES": files,
+    "VOCABULARY_PATH": copy_files[0].sentencepiece_model_file,
+    "TARGET_CHECKPOINT_PATH": target,
+    "OUTPUT_DIR": str(tmp_path / "run"),
+    "tasks.translation_from_files.name": f"of_{kind}",
+    "HEADS": kind,
+    "NUM_HEADS": 3,
+    "HEAD_DECAY": 0.6,
+  }
+  try:
+    gin.parse_config_files_and_bindings(
+      ["configs/train/heads.gin"], [f"{k} = {v!r}" for k, v in bindings.items()]
+    )
+    # Other tests train; this one checks what the files bind.
+    monkeypatch.setattr(trainer.Trainer, "run", lambda self, *_: self)
+    bound = gin.get_configurable(jobs.train)()
+  finally:
+    gin.clear_config()
+  shape = bound.network.config
+  assert (shape.kind, shape.count, shape.emb_dim) == (kind, 3, NETWORK.emb_dim)
+  assert bound.objective == training.HeadDistillation(TARGET, 0.6)
+  assert bound.optimizer == Optimizer(Schedule("cosine", 0.001, 50, 20000), "adamw")
