@@ -100,7 +100,7 @@ ENDE = DemoPair(
   ),
   heads=(
     _part(
-      "ende", "heads", "2.4M, from the target's features", "demo_ende_heads", 600, 2
+      "ende", "heads", "2.4M, from the target's features", "demo_ende_heads", 600, 3
     ),
   ),
   tables=(_table("ende"),),
