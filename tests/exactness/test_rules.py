@@ -181,7 +181,7 @@ def test_greedy_lenience_takes_what_is_likely_enough(lenience):
     (Distance(0), lambda p, x: x == p.argmax()),
     (Distance(1), lambda p, x: abs(x - int(p.argmax())) <= 1),
   ],
-  ids=str,
+  ids=["top 1", "top 2", "distance 0", "distance 1"],
 )
 def test_approximate_acceptance_is_as_published_and_lossy(rule, passes):
   """Over many drafts: what passes stands, and argmax p follows."""
