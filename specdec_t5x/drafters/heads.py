@@ -170,7 +170,8 @@ class HeadDraft(Headed):
       before = level
       shape = (*paths.shape[:2], feature.shape[-1])
       h = jnp.broadcast_to(feature[:, None], shape)
-      return context.logits(self._apply(context, "after", h, context.embed(paths)))
+      path = context.embed(paths).astype(h.dtype)
+      return context.logits(self._apply(context, "after", h, path))
 
     return read
 

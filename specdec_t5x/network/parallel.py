@@ -194,7 +194,10 @@ class ParallelDrafter(nn.Module):
     # Positions see those before them; masks what is known, and the masks before them.
     is_open = (all_slots < known) | (all_slots >= first + size)
     before = all_slots[:, None] <= slots[..., None]
-    has_input = self.config.cross_attention
+    has_input, cross = self.config.cross_attention, None
+    if has_input:  # Of the target's dtype, which may be another one.
+      last = target.cross_keys[-1], target.cross_values[-1]
+      cross = tuple(x.astype(self.config.dtype) for x in last)
     found, (keys, values) = self.drafted(
       features,
       embedded,
@@ -205,7 +208,7 @@ class ParallelDrafter(nn.Module):
         cache_lib.write(buffer, x, cache.index)
         for (buffer,), x in zip((cache.keys, cache.values), new, strict=True)
       ),
-      (target.cross_keys[-1], target.cross_values[-1]) if has_input else None,
+      cross,
       target.encoder_mask[:, None] if has_input else None,
     )
     last = jnp.maximum(new - 1, 0)[:, None, None]

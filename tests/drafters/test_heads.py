@@ -1,5 +1,6 @@
 """Drafts from the target's features: as in training, in as many calls as promised."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -88,6 +89,24 @@ def test_greedy_outputs_are_the_target_s_own(kind, shape, target):
   plain = run(PlainDecoder(speculative.target), params, GREEDY)
   found = run(speculative, params, GREEDY)
   np.testing.assert_array_equal(found.tokens, plain.tokens)
+
+
+@pytest.mark.parametrize("kind", ["parallel", "hydra"])
+@pytest.mark.parametrize(
+  "changes", [{"dtype": "bfloat16"}, {"logits_via_embedding": True}]
+)
+def test_a_target_in_16_bits_or_with_tied_logits_has_heads(kind, changes):
+  """Their own numbers stay float32's."""
+  config = dataclasses.replace(tiny.TARGET, **changes)
+  network, heads = network_for(config), heads_of(kind, tiny.TARGET)
+  params = {"target": noisy(network, 0), "draft": noisy(heads, 1)}
+  if "dtype" in changes:
+    params["target"] = jax.tree.map(lambda x: x.astype("bfloat16"), params["target"])
+  plain = run(PlainDecoder(network, block=COUNT + 1), params, GREEDY)
+  decoder = SpeculativeDecoder(network, headed(heads))
+  found = run(decoder, params, GREEDY)
+  np.testing.assert_array_equal(found.tokens, plain.tokens)
+  assert found.statistics.drafted.sum() > 0
 
 
 def test_a_row_is_the_same_alone():
