@@ -18,7 +18,7 @@ from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 
 class Approximate(Rule):
-  """Accepts the first drafted tokens that pass; the next one is argmax p.
+  """Accepts the first drafted tokens that pass, none without mass; then argmax p.
 
   p is the target's law at temperature 1: argmax's own has no second token.
   """
@@ -50,7 +50,8 @@ class Approximate(Rule):
     """Accepts a prefix; see `core.types.Rule`. No draw is used."""
     del uniforms
     passes = self.passes(target_probs, proposal)
-    return chain.greedy_prefix(target_probs, proposal, passes)
+    is_possible = chain.drafted_probs(target_probs, proposal) > 0
+    return chain.greedy_prefix(target_probs, proposal, passes & is_possible)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,10 +71,10 @@ class TopK(Approximate):
   def passes(
     self, target_probs: Float[Array, "B N V"], proposal: Proposal
   ) -> Bool[Array, "B G"]:
-    """Returns which drafted tokens are among the first k, and have mass."""
+    """Returns which drafted tokens are among the first k."""
     p = chain.drafted_probs(target_probs, proposal)
     likelier = (target_probs[:, :-1] > p[..., None]).sum(axis=-1)
-    return (likelier < self.k) & (p > 0)
+    return likelier < self.k
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,4 +99,4 @@ class Distance(Approximate):
   ) -> Bool[Array, "B G"]:
     """Returns which drafted tokens are near."""
     best = argmax(target_probs[:, :-1])
-    return (jnp.abs(proposal.tokens - best) <= self.epsilon) & (proposal.tokens >= 0)
+    return jnp.abs(proposal.tokens - best) <= self.epsilon
