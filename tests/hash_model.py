@@ -174,7 +174,7 @@ def speculation(
     eos_id=eos_id,
     vocab_size=target.vocab_size,
     target=target.extend,
-    extend={n: x.extend for n, x in networks.items() if isinstance(x, HashModel)},
+    extend={n: x.extend for n, x in networks.items() if not isinstance(x, HashHeads)},
     start=lambda name: networks[name].start(keys.size, slots),
     source=jnp.zeros((keys.size, 0), jnp.int32) if source is None else source,
     params=dict.fromkeys(networks),

@@ -115,7 +115,8 @@ class Growing:
     best, left = [], logits
     for _ in range(level.ranks.max() + 1):
       token = likeliest(left)
-      best.append((token, left.max(axis=-1) > -jnp.inf))
+      # A law that is no number has a token, which is then an error.
+      best.append((token, left.max(axis=-1) != -jnp.inf))
       left = jnp.where(_is_token(left, token), -jnp.inf, left)
     tokens, counts = (jnp.stack(column, axis=-1) for column in zip(*best, strict=True))
     of_one = logits.shape[1] == 1
@@ -133,7 +134,7 @@ class Growing:
       nodes, at = level.nodes[ranks == rank], level.parents[ranks == rank]
       law = laws[:, at]
       token = sample(law, self.uniforms[:, nodes - 1]).astype(jnp.int32)
-      drawn.append((token, law, law.max(axis=-1) > 0))
+      drawn.append((token, law, law.max(axis=-1) != 0))
       if rank < ranks.max():
         laws = laws.at[:, at].set(_without(law, token))
     order = np.argsort(np.argsort(ranks, kind="stable"), kind="stable")
