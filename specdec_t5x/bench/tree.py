@@ -33,7 +33,7 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.registry import headed
-from specdec_t5x.network.functional import HEADS
+from specdec_t5x.network.functional import HEADS, is_decoder_only
 from specdec_t5x.training.heads import ahead, has_token, head_logits
 from specdec_t5x.training.objectives import forward
 
@@ -162,6 +162,11 @@ def acceptance(
     room: for an output, in tokens.
     most: ranks that are told apart (R).
   """
+  if is_decoder_only(models[0].network):
+    raise ValueError(
+      "Ranks are counted for encoder-decoders, got a decoder-only target. Choose the "
+      "tree of its heads by hand (SHAPE in configs/drafters/heads.gin)."
+    )
   decoder, params = programs.together(models[0])
   run = programs.decoding(decoder, params, sampling, room, eos_id)
   count = jax.jit(lambda *given: ranks_of(models, *given))

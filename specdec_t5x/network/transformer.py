@@ -131,14 +131,14 @@ class Transformer(CachedNetwork):
       return self._decode_one(encoded, encoder_input_tokens, decoder_input_tokens)
     if decode:
       self._make_cache(encoded, encoder_input_tokens, decoder_input_tokens.shape[1])
-    features = self._decoded_features(
-      encoded,
+    features = self.features(
       encoder_input_tokens,
       decoder_input_tokens,
       decoder_target_tokens,
       encoder_segment_ids,
       decoder_segment_ids,
-      enable_dropout,
+      enable_dropout=enable_dropout,
+      encoded=encoded,
     )
     return self.logits(features)
 
@@ -151,33 +151,14 @@ class Transformer(CachedNetwork):
     decoder_segment_ids=None,
     *,
     enable_dropout=True,
+    encoded=None,
   ):
-    """Returns the features [B, L, D] that `__call__` computes its logits from."""
-    return self._decoded_features(
-      self.encode(encoder_input_tokens, encoder_segment_ids, enable_dropout),
-      encoder_input_tokens,
-      decoder_input_tokens,
-      decoder_target_tokens,
-      encoder_segment_ids,
-      decoder_segment_ids,
-      enable_dropout,
-    )
+    """Returns the features [B, L, D] that the logits of targets come from.
 
-  def last_cross(self, encoder_input_tokens, encoder_segment_ids=None):
-    """Returns the last layer's keys and values of the input."""
-    encoded = self.encode(encoder_input_tokens, encoder_segment_ids, False)
-    return self.decoder.layers[-1].encoder_decoder_attention.key_values(encoded)
-
-  def _decoded_features(
-    self,
-    encoded,
-    encoder_input_tokens,
-    decoder_input_tokens,
-    decoder_target_tokens,
-    encoder_segment_ids,
-    decoder_segment_ids,
-    enable_dropout,
-  ):
+    `encoded` is the encoded input, where that is known.
+    """
+    if encoded is None:
+      encoded = self.encode(encoder_input_tokens, encoder_segment_ids, enable_dropout)
     length = decoder_input_tokens.shape[1]
     positions = jnp.arange(length)
     is_target = decoder_target_tokens > 0
@@ -194,6 +175,11 @@ class Transformer(CachedNetwork):
       deterministic=not enable_dropout,
     )
     return features
+
+  def last_cross(self, encoder_input_tokens, encoder_segment_ids=None):
+    """Returns the last layer's keys and values of the input."""
+    encoded = self.encode(encoder_input_tokens, encoder_segment_ids, False)
+    return self.decoder.layers[-1].encoder_decoder_attention.key_values(encoded)
 
   def __call__(
     self,

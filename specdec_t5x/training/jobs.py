@@ -75,16 +75,7 @@ def train(
   """
   target = _target(mode, target_checkpoint)
   objective = _objective(network, mode, supervised, distill_loss, head_decay, target)
-  if loop.metric_period and mode in HEAD_MODES:
-    raise ValueError(
-      f"METRIC_PERIOD must be 0 with MODE = {mode!r}, got {loop.metric_period}: heads "
-      "decode nothing by themselves."
-    )
-  decode = None
-  if loop.metric_period:
-    vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
-    length = data.feature_lengths["targets"]
-    decode = plain_decoder(network, GREEDY, length, vocabulary.eos_id)
+  decode = _decode_for_metrics(network, data, mode) if loop.metric_period else None
   frozen = target.params if target and mode != "heads_and_target" else None
   trainer = Trainer(network, objective, optimizer, data, loop, seed, frozen, decode)
   trainer.check()
@@ -103,12 +94,9 @@ def train(
   params = _first_params(network, init_checkpoint, seed)
   if mode in HEAD_MODES and init_checkpoint is None:
     params = begun(network, params, target.params)
-  store = T5XParameters(network, output_dir)
   if mode == "heads_and_target":
     params = {"target": target.params.unfreeze(), "heads": params}
-    heads = T5XParameters(network, os.path.join(output_dir, "heads"))
-    store = JointParameters(T5XParameters(target.network, output_dir), heads)
-  saved = Checkpoints(output_dir, store, keep)
+  saved = Checkpoints(output_dir, _store(network, mode, target, output_dir), keep)
   claim(output_dir, settings)
   return trainer.run(params, output_dir, saved)
 
@@ -277,6 +265,26 @@ def _objective(network, mode, supervised, distill_loss, head_decay, target):
   check_width(target.network, network)
   kinds = {"heads": HeadDistillation, "heads_and_target": JointTraining}
   return kinds[mode](target.network, head_decay)
+
+
+def _decode_for_metrics(network, data, mode):
+  """Returns greedy decoding with what is trained."""
+  if mode in HEAD_MODES:
+    raise ValueError(
+      f"METRIC_PERIOD must be 0 with MODE = {mode!r}: heads decode nothing by "
+      "themselves."
+    )
+  vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
+  length = data.feature_lengths["targets"]
+  return plain_decoder(network, GREEDY, length, vocabulary.eos_id)
+
+
+def _store(network, mode, target, output_dir):
+  """Returns what writes the parameters."""
+  if mode != "heads_and_target":
+    return T5XParameters(network, output_dir)
+  heads = T5XParameters(network, os.path.join(output_dir, "heads"))
+  return JointParameters(T5XParameters(target.network, output_dir), heads)
 
 
 def _first_params(network, init_checkpoint, seed):
