@@ -121,7 +121,7 @@ class SpeculativeDecoder:
     """Raises a ValueError where rule, draft, sampling and room do not go together."""
     del num_decodes
     rule_at(self.rule, sampling)
-    depth = self.drafter.tree.depth
+    depth = self.drafter.depth
     if depth >= max_length:
       raise ValueError(
         f"GAMMA={depth} is too long a draft for outputs of {max_length} tokens: at "
@@ -134,8 +134,12 @@ class SpeculativeDecoder:
     """Decodes with speculation; see `Decoder`."""
     few = _first(inputs, keys, self.slots)
     drafter = self.drafter.tuned(
-      lambda told: timing.seconds(
-        self._with, told, (params, *few), sampling, max_length
+      lambda told, amounts: timing.seconds(
+        lambda amount: self._with(told(amount)),
+        amounts,
+        (params, *few),
+        sampling,
+        max_length,
       )
     )
     if drafter is None:

@@ -51,9 +51,9 @@ class Context:
   embed: EmbedFn | None = None
 
 
-# From the drafter that always drafts as many tokens as it is told, to the seconds of an
-# iteration that drafts 0, 1, .. gamma of them.
-Timer = Callable[[Callable[[Any], "Drafter"]], Sequence[float]]
+# From the drafter that drafts as many tokens as it is told, and what to tell it, to the
+# seconds of an iteration with each.
+Timer = Callable[[Callable[[Any], "Drafter"], Sequence[int]], Sequence[float]]
 
 
 class Drafter(abc.ABC):
@@ -77,6 +77,11 @@ class Drafter(abc.ABC):
   @abc.abstractmethod
   def tree(self) -> Tree:
     """The shape of every proposal; where rows have trees of their own, its size."""
+
+  @property
+  def depth(self) -> int:
+    """The most drafted tokens that can stand together."""
+    return self.tree.depth
 
   @property
   def networks(self) -> Mapping[str, Any]:

@@ -21,7 +21,6 @@ import numpy as np
 
 from specdec_t5x.core.checks import is_finite
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.network import native
 
@@ -29,56 +28,57 @@ from specdec_t5x.network import native
 _REPETITIONS, _ITERATIONS = 4, 5
 _NEVER = -1  # No token ends a sequence that is timed.
 
-# What was asked for in this process, and of how many rows it is.
+# What was asked for in this process, and of how many rows and which amounts it is.
 _measured: dict[str, tuple[float, ...]] = {}
-_rows: dict[str, int] = {}
+_asked: dict[str, tuple[int, list[int]]] = {}
 
 
 def seconds(
-  decoder_with: Callable[[Drafter], Any],
-  told: Callable[[Any], Drafter],
+  decoder_told: Callable[[Any], Any],
+  amounts: Sequence[int],
   arguments: Sequence[Any],
   sampling: Sampling,
   max_length: int,
 ) -> tuple[float, ...]:
-  """Returns the seconds of an iteration that drafts 0, 1, .. gamma tokens in each row.
+  """Returns the seconds of an iteration that drafts each of these amounts in each row.
 
   From this process's memory, or the disk's, where the same decode was timed before on
   such a device.
 
   Args:
-    decoder_with: from a drafter to the decoder.
-    told: from a number of tokens to the drafter that always drafts as many.
+    decoder_told: from an amount, a number or an argument of a program, to the decoder
+      that always drafts as much.
+    amounts: of drafted tokens; or 0 for none and 1 for all.
     arguments: params, inputs and keys of a decode; shapes are all that is read.
     sampling: the adjustment of all laws.
     max_length: room for an output, in tokens.
 
   Returns:
-    gamma + 1 times; none where there are several devices (processes would find others,
+    A time each; none where there are several devices (processes would find others,
     and compile other programs), or no room for a second set of parameters.
   """
   if jax.device_count() > 1:
     say("Times are of one device: drafting GAMMA tokens.")
     return ()
   shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
-  decoder_told = lambda length: decoder_with(told(length))
-  gamma = told(0).tree.size
-  subject = repr((decoder_told(0), shapes, sampling, max_length, _device()))
+  subject = repr(
+    (decoder_told(0), tuple(amounts), shapes, sampling, max_length, _device())
+  )
   name = hashlib.sha256(subject.encode()).hexdigest()[:16]
   path = native.folder() / f"seconds-{name}.json"
   if name not in _measured:
-    _measured[name] = _read(path, gamma) or _measure_and_keep(
-      path, decoder_told, gamma, shapes, sampling, max_length
+    _measured[name] = _read(path, len(amounts)) or _measure_and_keep(
+      path, decoder_told, amounts, shapes, sampling, max_length
     )
-  _rows[name] = arguments[2].shape[0]
+  _asked[name] = arguments[2].shape[0], list(amounts)
   return _measured[name]
 
 
 def asked_for() -> list[dict[str, Any]]:
   """Returns the times that decodes of this process went by, for the record."""
   return [
-    {"rows": _rows[name], "seconds_drafting_0_to_gamma": list(times)}
-    for name, times in _measured.items()
+    {"rows": rows, "drafted": amounts, "seconds": list(_measured[name])}
+    for name, (rows, amounts) in _asked.items()
   ]
 
 
@@ -114,26 +114,27 @@ def _keep(path, found):
   partial.replace(path)
 
 
-def _measure(decoder_told, gamma, shapes, sampling, max_length) -> tuple[float, ...]:
+def _measure(decoder_told, amounts, shapes, sampling, max_length) -> tuple[float, ...]:
   @jax.jit
-  def run(arguments, gamma, count):
-    start = decoder_told(gamma).prepare(*arguments, sampling, max_length, _NEVER)
+  def run(arguments, amount, count):
+    start = decoder_told(amount).prepare(*arguments, sampling, max_length, _NEVER)
     return generate(*start, at_most(count)).scores
 
-  def lasts(gamma, count):
+  def lasts(amount, count):
     begin = time.perf_counter()
-    run(arguments, jnp.int32(gamma), jnp.int32(count)).block_until_ready()
+    run(arguments, jnp.int32(amount), jnp.int32(count)).block_until_ready()
     return time.perf_counter() - begin
 
   with jax.enable_x64(False):
     arguments = jax.tree.map(_zeros, shapes)
-    # Zeros accept all, so each iteration takes gamma + 1 tokens of the room.
-    many = max(1, min(_ITERATIONS, (max_length - 1) // (gamma + 1)))
-    jobs = [(n, count) for n in range(gamma + 1) for count in (0, many)]
-    lasts(0, many), lasts(gamma, many)
+    # Zeros accept all, so each iteration takes as much of the room as it can.
+    taken = decoder_told(amounts[0]).drafter.depth + 1
+    many = max(1, min(_ITERATIONS, (max_length - 1) // taken))
+    jobs = [(n, count) for n in amounts for count in (0, many)]
+    lasts(amounts[0], many), lasts(amounts[-1], many)
     runs = [[lasts(*job) for job in jobs] for _ in range(_REPETITIONS)]
   # What else runs on the machine only adds to a time.
-  least = np.min(runs, axis=0).reshape(gamma + 1, 2)
+  least = np.min(runs, axis=0).reshape(len(amounts), 2)
   # Noise may say less than nothing of what is nearly free.
   slopes = np.maximum((least[:, 1] - least[:, 0]) / many, 1e-7)
   return tuple(slopes.round(7).tolist())
@@ -145,14 +146,14 @@ def _zeros(shape):
   return jnp.zeros(shape.shape, shape.dtype)
 
 
-def _read(path: pathlib.Path, gamma: int) -> tuple[float, ...] | None:
+def _read(path: pathlib.Path, count: int) -> tuple[float, ...] | None:
   """Returns what was kept; None where there is nothing, or nothing of use."""
   try:
     found = tuple(json.loads(path.read_text())["seconds"])
   except (OSError, ValueError, KeyError, TypeError):
     return None
   are_times = all(is_finite(each) and each > 0 for each in found)
-  return found if are_times and len(found) == gamma + 1 else None
+  return found if are_times and len(found) == count else None
 
 
 def _device() -> tuple[str, ...]:

@@ -170,7 +170,7 @@ class AdaptiveDraft(Drafter):
   def tuned(self, time: Timer) -> "AdaptiveDraft | None":
     """Returns the drafter with a policy that knows what drafts take."""
     told = lambda length: dataclasses.replace(self, policy=Always(length))
-    policy = self.policy.tuned(lambda: time(told))
+    policy = self.policy.tuned(lambda: time(told, range(self.gamma + 1)))
     return policy and dataclasses.replace(self, policy=policy)
 
   def _most(self, context, state):

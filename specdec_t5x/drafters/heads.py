@@ -74,6 +74,13 @@ class Headed(Drafter):
     return self.shape if isinstance(self.shape, Tree) else Tree((0,) * self.shape.nodes)
 
   @property
+  def depth(self) -> int:
+    """The most drafted tokens that can stand together."""
+    if isinstance(self.shape, Tree):
+      return self.shape.depth
+    return min(self.network.config.count, self.shape.nodes)
+
+  @property
   def independent(self) -> bool:
     """Whether siblings are independent draws from one law."""
     return isinstance(self.shape, Tree) and self.siblings == "independent"

@@ -11,6 +11,7 @@ from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
 from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.parallel import ParallelDraft
+from specdec_t5x.drafters.paying import Paying
 from specdec_t5x.drafters.policies import Auto, Confidence, Policy
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.tree_draft import TreeDraft
@@ -43,13 +44,15 @@ def get_drafter(
     gamma: length of a draft, in tokens.
     num_candidates: independent drafts an iteration, of a draft model.
     policy: how long a draft model's drafts are; a name in `POLICIES`, or a policy.
-      'auto' is 'fixed' for other drafters, and for several candidates.
+      With 'auto', heads draft all or nothing, as pays (`Paying`); for other drafters,
+      and for several candidates, it is 'fixed'.
 
   Raises:
     ValueError: where the name is unknown, or these settings do not go together.
   """
+  is_auto = policy == "auto"
   is_model = isinstance(drafter, str) and DRAFTERS.get(drafter) is DraftModel
-  if policy == "auto" and not (is_model and num_candidates == 1):
+  if is_auto and not (is_model and num_candidates == 1):
     policy = "fixed"  # The default is of draft models; what else there is owns its own.
   policy = get_policy(policy)
   if not is_whole(num_candidates, 1):
@@ -71,7 +74,7 @@ def get_drafter(
     )
   kind, plain = DRAFTERS[drafter], _named(drafter, network, gamma)
   if policy is None and num_candidates == 1:
-    return plain
+    return Paying(plain) if is_auto and kind is Headed else plain
   if kind is not DraftModel or (policy and num_candidates > 1):
     raise ValueError(
       f"DRAFTER={drafter!r} with NUM_CANDIDATES={num_candidates} and GAMMA_POLICY="
@@ -93,9 +96,27 @@ def _named(name, network, gamma) -> Drafter:
 
 
 def headed(
-  network: Any, shape: Tree | Pruned | None = None, siblings: str = "distinct"
-) -> Headed:
-  """Returns the drafter of heads, whatever their kind; see `heads.Headed`."""
+  network: Any,
+  shape: Tree | Pruned | None = None,
+  siblings: str = "distinct",
+  policy: str = "fixed",
+) -> Headed | Paying:
+  """Returns the drafter of heads, whatever their kind.
+
+  Args:
+    network: the heads.
+    shape: see `heads.Headed`.
+    siblings: see `heads.Headed`.
+    policy: 'fixed', or 'auto' to draft while it pays (`Paying`).
+
+  Raises:
+    ValueError: where the network is no heads, or there is no such policy of theirs.
+  """
+  if policy not in ("auto", "fixed"):
+    raise ValueError(
+      f"GAMMA_POLICY must be 'auto' or 'fixed' with heads, got {policy!r}: they draft "
+      "all at once."
+    )
   kind = getattr(network.config, "kind", None)
   if kind is None:
     raise ValueError(
@@ -103,7 +124,8 @@ def headed(
       "that configs/train/heads.gin made, or leave DRAFTER at 'draft_model'."
     )
   kind = ParallelDraft if kind == "parallel" else HeadDraft
-  return kind(network, shape, siblings)
+  drafter = kind(network, shape, siblings)
+  return Paying(drafter) if policy == "auto" else drafter
 
 
 def needs_network(drafter: Drafter | str) -> bool:

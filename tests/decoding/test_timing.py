@@ -46,8 +46,10 @@ def arguments():
 def measure(sampling=GREEDY, rows=2):
   params, inputs, keys = arguments()
   return timing.seconds(
-    functools.partial(SpeculativeDecoder, NETWORK),
-    lambda length: AdaptiveDraft(NETWORK, GAMMA, Always(length)),
+    lambda length: SpeculativeDecoder(
+      NETWORK, AdaptiveDraft(NETWORK, GAMMA, Always(length))
+    ),
+    range(GAMMA + 1),
     (params, inputs[:rows], keys[:rows]),
     sampling,
     ROOM,

@@ -186,8 +186,8 @@ def tuned(*seconds, policy=None):
   drafter = AdaptiveDraft(DRAFT, max(len(seconds) - 1, 2), policy or Auto())
   told = []
 
-  def time(drafter_told):
-    told.extend(drafter_told(n).policy for n in (0, 2))
+  def time(drafter_told, lengths):
+    told.extend(drafter_told(n).policy for n in (lengths[0], lengths[2]))
     return seconds
 
   return drafter.tuned(time), told

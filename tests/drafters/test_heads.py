@@ -256,7 +256,5 @@ def test_what_can_t_be_drafted_is_refused():
 def test_heads_by_name_are_a_chain():
   _, heads, _ = pair("medusa")
   assert get_drafter("heads", heads) == HeadDraft(heads, chain(3))
-  assert get_drafter("heads", heads, gamma=2, policy="auto") == HeadDraft(
-    heads, chain(2)
-  )
+  assert get_drafter("heads", heads, gamma=2) == HeadDraft(heads, chain(2))
   assert get_drafter("heads", pair("parallel")[1]).tree == chain(3)

@@ -18,11 +18,15 @@ WAYS = {
   "tree": (["drafters/tree"], {"STEM": 1, "SIBLINGS": "likeliest"}, "TreeDraft"),
   "candidates": ([], {"NUM_CANDIDATES": 2, "VERIFICATION": "kseq"}, "TreeDraft"),
   "confidence": (["policies/confidence"], {"CONFIDENCE": 0.3}, "AdaptiveDraft"),
-  "heads": (["drafters/heads"], {"SIBLINGS": "likeliest"}, "HeadDraft"),
+  "heads": (
+    ["drafters/heads"],
+    {"SIBLINGS": "likeliest", "GAMMA_POLICY": "fixed"},
+    "HeadDraft",
+  ),
   "parallel": (
     ["drafters/heads", "drafters/pruned"],
     {"NODES": 6, "PENALTY": 0.5},
-    "ParallelDraft",
+    "Paying",
   ),
   "ngram": (["drafters/ngram"], {"NGRAM_ORDER": 2}, "AdaptiveDraft"),
   "ngram by name": ([], {"DRAFTER": "ngram"}, "AdaptiveDraft"),

@@ -188,7 +188,8 @@ def padded(law, length):
 def drafter_of(draft, tree, siblings="independent", policy=None):
   """The library's drafter of such drafts."""
   if isinstance(draft, HashHeads):
-    return HeadDraft(draft, tree, siblings)
+    drafter = HeadDraft(draft, tree, siblings)
+    return dataclasses.replace(policy, drafter=drafter) if policy else drafter
   if policy:
     return AdaptiveDraft(draft, tree.size, policy)
   if tree.is_chain:

@@ -5,7 +5,9 @@ import dataclasses
 import numpy as np
 
 from specdec_t5x.analysis.theory import expected_tokens
+from specdec_t5x.core.tree import Tree
 from specdec_t5x.decoding.widths import block_widths
+from specdec_t5x.drafters.paying import Paying
 from specdec_t5x.drafters.policies import Auto, Confidence
 from tests.exactness.enumeration import has_ended, iterate
 
@@ -16,12 +18,14 @@ def decode(world, setting, policy, law):
   Args:
     world: decides every outcome.
     setting: what is decoded, with the longest gamma.
-    policy: of `drafters.policies`; its settings alone are used.
+    policy: of `drafters.policies`, or `Paying`; its settings alone are used.
     law: what confidence is read from, as a function of the output before.
   """
-  output, history = (), []
+  output, history, may_draft = (), [], setting.stops
 
   def stops(prefix, draft):
+    if isinstance(policy, Paying):
+      return may_draft(prefix, draft) or not pays(policy, setting, history)
     if isinstance(policy, Confidence):
       return law((*prefix, *draft)).max() < policy.threshold
     return len(draft) >= best_length(policy, len(setting.tree), history)
@@ -33,6 +37,16 @@ def decode(world, setting, policy, law):
     draft, accepted, _, output = iterate(world, setting, output, named)
     history.append((accepted, min(accepted + 1, len(draft.tokens))))
   return output
+
+
+def pays(policy, setting, history):
+  """Whether drafts pay, and did after each of the iterations so far."""
+  depth = Tree(setting.tree).depth
+  prior = expected_tokens(policy.prior_alpha, depth) * policy.prior_weight
+  tokens = np.cumsum([0, *(accepted + 1 for accepted, _ in history[1:])])
+  calls = np.arange(len(tokens))
+  found = (prior + tokens) / (policy.prior_weight + calls)
+  return (found >= policy.seconds[1] / policy.seconds[0]).all()
 
 
 def best_length(policy, gamma, history):

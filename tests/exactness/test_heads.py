@@ -4,8 +4,11 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.tree import Tree, chain, delayed
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.paying import Paying
 from specdec_t5x.network.heads import HeadsConfig
 from tests.exactness.driving import loop_paths
+from tests.exactness.lengths import turns
 from tests.exactness.test_loop import assert_the_loop_is_exact, name_of
 from tests.hash_model import HashHeads, HashModel
 
@@ -50,3 +53,20 @@ def test_drafts_are_accepted_and_rejected():
   _, paths = loop_paths(TARGET, PATH, Sampling(), "token", chain(2), 4)
   iterations = {1 + max(at[0] for at in path.cells) for path in paths}
   assert iterations == {1, 2, 3, 4}
+
+
+# A weak prior: one failed draft, and the target goes on by itself.
+PAYING = Paying(HeadDraft(APART), (1.0, 1.4), 0.5, prior_weight=1.0)
+
+
+@pytest.mark.parametrize("setting", [SETTINGS[1], SETTINGS[4], SETTINGS[11]], ids=name)
+@pytest.mark.parametrize("sampling", [Sampling(), GREEDY], ids=str)
+def test_drafts_that_no_longer_pay_keep_the_law(setting, sampling):
+  room = 5
+  setting = (*setting[:4], room, setting[5], PAYING)
+  assert_the_loop_is_exact(setting, sampling)
+  _, paths = loop_paths(setting[0], setting[1], sampling, *setting[2:])
+  drafts = {tuple(turns(path, setting[3].size)) for path in paths}
+  # Heads rest before the first call; then some drafts pay once, and no more.
+  if not sampling.greedy:
+    assert any(len(found) > 3 and found[1] and not found[-1] for found in drafts)
