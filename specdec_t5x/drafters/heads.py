@@ -22,7 +22,7 @@ from specdec_t5x.core.types import Proposal, Verdict
 from specdec_t5x.decoding.drafter import Context, Drafter
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import siblings
-from specdec_t5x.drafters.pruned import Pruned, text_of
+from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.siblings import Growing
 
 
@@ -87,11 +87,13 @@ class Headed(Drafter):
 
   @property
   def networks(self) -> Mapping[str, Any]:
-    """The heads."""
-    return {"draft": self.network}
+    """The heads, and the table that prunes their trees."""
+    table = getattr(self.shape, "table", None)
+    return {"draft": self.network, **({"ngrams": table} if table else {})}
 
   def check(self, target: Any) -> None:
     """Raises a ValueError where the target has no such features."""
+    super().check(target)
     check_width(target, self.network)
 
   def first_tree(self, rows: int) -> Tree:
@@ -109,7 +111,7 @@ class Headed(Drafter):
   ) -> Proposal:
     """Returns a draft from the logits of each depth, the same after all tokens."""
     if isinstance(self.shape, Pruned):
-      return self.shape.grow(logits, state.last_tokens(), text_of(context, state))
+      return self.shape.propose(context, state, logits)
 
     def read(level, tokens):
       del tokens

@@ -1,16 +1,18 @@
 """Trees that each row chooses for itself, from laws that depend on no drafted token.
 
 The laws of all positions come before any token is drafted, so they say nothing of which
-tokens go together; the request's own text does: pairs of tokens that stand side by side
-in it, input or output, are taken first (DART, arXiv 2601.19278, section 3.3, with a
-table of 3-grams of a corpus).
+tokens go together; the request's own text does, where pairs of tokens stand side by
+side, and so does a table of n-grams of a corpus (DART, arXiv 2601.19278, section 3.3,
+whose score adds half the logarithm of the table's probability).
 
 Shapes: B rows, G drafted nodes, d drafted positions, V vocabulary, T text, P nodes of a
-level, R ranks.
+level, R ranks, M known tokens.
 """
 
 import dataclasses
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,25 +25,35 @@ from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import likeliest
 
+# From the tokens before nodes, and the place of each one's last, to the laws after.
+LawsAfter = Callable[[Int[Array, "B P M"], Int[Array, "B P"]], Float[Array, "B P V"]]
+# What a table has never seen costs a path no more than this.
+_RAREST = 1e-6
+
 
 @dataclasses.dataclass(frozen=True)
 class Pruned:
   """A tree of the likeliest paths, whose tokens are certain.
 
-  A path's score is the sum over its tokens of log q, and of -`penalty` where the token
-  and the one before it stand side by side nowhere in the request.
+  A path's score is the sum over its tokens of log q, of -`penalty` where the token
+  and the one before it stand side by side nowhere in the request, and of `weight` times
+  the logarithm of what the table gives the token there, if there is a table.
 
   Attributes:
     nodes: drafted nodes (G).
     width: nodes of a level that are followed (W).
     ranks: tokens of a position that are looked at (R).
     penalty: at least 0; at 0 the request's text does not matter.
+    table: of n-grams, a network; None is none.
+    weight: of the table, at least 0.
   """
 
   nodes: int = 16
   width: int = 6
   ranks: int = 6
   penalty: float = 0.0
+  table: Any = None
+  weight: float = 0.5
 
   def __post_init__(self):
     for name in ("nodes", "width", "ranks"):
@@ -49,9 +61,15 @@ class Pruned:
         raise ValueError(
           f"Pruned.{name} must be a whole number of at least 1, got {value!r}."
         )
-    if not is_finite(self.penalty) or self.penalty < 0:
+    for name in ("penalty", "weight"):
+      if not is_finite(value := getattr(self, name)) or value < 0:
+        raise ValueError(
+          f"Pruned.{name} must be a finite number of at least 0, got {value!r}."
+        )
+    if self.table is not None and not hasattr(self.table, "laws_after"):
       raise ValueError(
-        f"Pruned.penalty must be a finite number of at least 0, got {self.penalty!r}."
+        f"Pruned.table must be a table of n-grams, got a {type(self.table).__name__}. "
+        "Count one with python -m specdec_t5x.train --job=ngrams."
       )
 
   def check(self, count: int) -> None:
@@ -65,26 +83,49 @@ class Pruned:
         f"positions, got {self.nodes}. Lower it, or raise width or ranks."
       )
 
+  def propose(
+    self, context: Context, state: DecodeState, logits: Float[Array, "B d V"]
+  ) -> Proposal:
+    """Returns each row's best tree, given the logits of each drafted position."""
+    text = text_of(context, state)
+    if self.table is None:
+      return self.grow(logits, state.last_tokens()[:, None], state.lengths, text)
+    count = max(1, self.table.config.order - 1)
+    at = state.lengths[:, None] + jnp.arange(-count, 0)
+    known = jnp.take_along_axis(state.sequences, jnp.maximum(at, 0), axis=1)
+    params = {"params": context.params["ngrams"]}
+    laws_after = lambda *before: self.table.apply(params, *before, method="laws_after")
+    return self.grow(logits, known, state.lengths, text, laws_after)
+
   def grow(
     self,
     logits: Float[Array, "B d V"],
-    last: Int[Array, "B"],
+    known: Int[Array, "B M"],
+    lengths: Int[Array, "B"],
     text: Int[Array, "B T"],
+    laws_after: LawsAfter | None = None,
   ) -> Proposal:
     """Returns each row's best tree.
 
     Args:
       logits: of each drafted position.
-      last: the token that the tree hangs from.
+      known: the tokens before, the last of which the tree hangs from.
+      lengths: how many there are in all.
       text: of the request; 0 is none.
+      laws_after: the table.
     """
     tokens, log_probs = _top(jax.nn.log_softmax(logits), self.ranks)
-    rows = last.shape[0]
-    frontier, scores = last[:, None], jnp.zeros((rows, 1))
+    rows = known.shape[0]
+    before, scores = known[:, None], jnp.zeros((rows, 1))
     levels = []  # Tokens, scores, and their parents' places in the level above.
     for depth in range(logits.shape[1]):
-      known = stand_together(text, frontier, tokens[:, depth])
-      of_depth = log_probs[:, depth, None] - self.penalty * ~known
+      in_text = stand_together(text, before[..., -1], tokens[:, depth])
+      of_depth = log_probs[:, depth, None] - self.penalty * ~in_text
+      if laws_after:
+        places = jnp.broadcast_to(lengths[:, None] - 1 + depth, before.shape[:2])
+        laws = laws_after(before, places)
+        of_token = jnp.take_along_axis(laws, tokens[:, depth, None], axis=2)
+        of_depth += self.weight * jnp.log(jnp.maximum(of_token, _RAREST))
       # What is no number is drafted, and then an error, rather than left out.
       of_depth = jnp.where(jnp.isnan(of_depth), 0.0, of_depth)
       values = (scores[..., None] + of_depth).reshape(rows, -1)
@@ -92,8 +133,10 @@ class Pruned:
       # In the order of their parents, and under one by score: parents never fall.
       order = jnp.argsort(at // self.ranks, axis=1, stable=True)
       scores, at = (jnp.take_along_axis(x, order, axis=1) for x in (scores, at))
-      frontier = jnp.take_along_axis(tokens[:, depth], at % self.ranks, axis=1)
-      levels.append((frontier, scores, at // self.ranks))
+      new = jnp.take_along_axis(tokens[:, depth], at % self.ranks, axis=1)
+      levels.append((new, scores, at // self.ranks))
+      before = jnp.take_along_axis(before, at[..., None] // self.ranks, axis=1)
+      before = jnp.concatenate([before[..., 1:], new[..., None]], axis=2)
     return self._best(levels)
 
   def _best(self, levels) -> Proposal:

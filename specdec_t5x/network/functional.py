@@ -85,8 +85,12 @@ def check_same_kind(target: Network, draft: Network) -> None:
 
 
 def check_same_vocabulary(target: Network, draft: Network, name: str = "draft") -> None:
-  """Raises a ValueError where a network's tokens are not the target's."""
-  sizes = target.config.vocab_size, draft.config.vocab_size
+  """Raises a ValueError where a network's tokens are not the target's.
+
+  Heads have no tokens of their own.
+  """
+  size = target.config.vocab_size
+  sizes = size, getattr(draft.config, "vocab_size", size)
   if sizes[0] != sizes[1]:
     raise ValueError(
       f"Target and {name} must share a vocabulary: the target's vocab_size is "

@@ -175,12 +175,17 @@ class NgramTable(nn.Module):
       first = cache.index[:, None] + size - tree.shape[2]
       slot = first[..., None] + seen.argmax(axis=-1)
       context = jnp.where(seen.any(axis=-1), written[rows, slot], context)
-    logits = jnp.log(self._laws(context, places))
+    logits = jnp.log(self.laws_after(context, places))
     cache = TokenCache(cache.index + size, written)
     return logits, jnp.zeros((*tokens.shape, 0)), cache
 
-  def _laws(self, context: Int[Array, "B N L"], places: Int[Array, "B N"]):
-    """Returns the laws after contexts of L tokens; none stands before place 0."""
+  def laws_after(
+    self, context: Int[Array, "B N L"], places: Int[Array, "B N"]
+  ) -> Float[Array, "B N V"]:
+    """Returns the laws after contexts of L tokens, the last of which has its place.
+
+    No token stands before place 0.
+    """
     laws = jnp.broadcast_to(self.unigram, (*places.shape, self.config.vocab_size))
     for length in range(1, self.config.order):
       shorter = context[..., context.shape[-1] - length :]

@@ -20,6 +20,7 @@ from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.registry import get_drafter, headed
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.parallel import ParallelConfig
 from specdec_t5x.training.heads import head_logits
 from specdec_t5x.training.objectives import forward
@@ -193,22 +194,31 @@ def test_sure_heads_need_no_more_calls_than_m_over_k_and_one():
 
 
 def test_a_pruned_tree_is_the_best_of_all_nodes():
-  """Against every path of every length, with the penalty of pairs that never stood."""
+  """Against every path of every length: heads, the text's pairs, a table of 3-grams."""
   rng = np.random.default_rng(0)
   rows, size, positions, nodes = 5, 4, 3, 9
   logits = jnp.asarray(rng.normal(size=(rows, positions, size)) * 2, jnp.float32)
-  last = jnp.asarray(rng.integers(1, size, rows))
+  known = jnp.asarray(rng.integers(1, size, (rows, 2)))
   text = jnp.asarray(rng.integers(0, size, (rows, 6)))
-  pruned = Pruned(nodes, width=99, ranks=size, penalty=1.5)
-  found = pruned.grow(logits, last, text)
+  table = rng.dirichlet(np.full(size, 0.1), (size, size)).astype(np.float32)
+  lengths = jnp.full(rows, 5)
+
+  def laws_after(before, places):
+    # The root is token 4, counted from 0; its children and theirs follow.
+    assert (places == {1: 4, size: 5, size**2: 6}[places.shape[1]]).all()
+    return jnp.asarray(table)[before[..., 0], before[..., 1]]
+
+  pruned = Pruned(nodes, width=99, ranks=size, penalty=1.5, weight=0.7)
+  found = pruned.grow(logits, known, lengths, text, laws_after)
   laws = np.asarray(jax.nn.log_softmax(logits), float)
   for row in range(rows):
     pairs = set(itertools.pairwise(text[row].tolist()))
     scores = {(): 0.0}
     for path in scores_paths(size, positions):
-      before = path[-2] if len(path) > 1 else int(last[row])
-      stood = (before, path[-1]) in pairs and path[-1] > 0
-      own = laws[row, len(path) - 1, path[-1]] - 1.5 * (not stood)
+      *before, token = (*known[row].tolist(), *path)[-3:]
+      stood = (before[-1], token) in pairs and token > 0
+      own = laws[row, len(path) - 1, token] - 1.5 * (not stood)
+      own += 0.7 * np.log(max(table[*before, token], 1e-6))
       scores[path] = scores[path[:-1]] + own
     best = sorted((s for path, s in scores.items() if path), reverse=True)[:nodes]
     paths = [()]
@@ -231,8 +241,30 @@ def scores_paths(size, positions):
 
 def test_what_is_no_number_is_drafted_and_an_error():
   logits = jnp.zeros((1, 2, 4)).at[0, 1].set(jnp.nan)
-  found = Pruned(3, 2, 2).grow(logits, jnp.array([1]), jnp.zeros((1, 3), int))
+  known = jnp.array([[1]]), jnp.array([1]), jnp.zeros((1, 3), int)
+  found = Pruned(3, 2, 2).grow(logits, *known)
   assert (found.tokens[found.is_valid] == -1).any()
+
+
+def pruned_by_table(vocab_size):
+  """A decoder whose heads' trees are pruned by a table of 3-grams, and the table."""
+  table = NgramTable(NgramConfig(vocab_size, (4, 2), 2, 3))
+  return *decoder("parallel", Pruned(6, 3, 3, table=table)), table
+
+
+def test_a_table_of_n_grams_prunes_what_is_drafted_and_no_output():
+  speculative, params, table = pruned_by_table(tiny.TARGET.vocab_size)
+  plain = run(PlainDecoder(speculative.target), params, GREEDY)
+  nothing = jax.tree.map(jnp.zeros_like, noisy(table, 0))
+  found = {}
+  for name, law in [("even", 1.0), ("sure", jnp.arange(table.config.vocab_size) == 7)]:
+    of_table = {**nothing, "unigram": nothing["unigram"] + law}
+    decoded = run(speculative, {**params, "ngrams": of_table}, GREEDY)
+    np.testing.assert_array_equal(decoded.tokens, plain.tokens)
+    found[name] = decoded.statistics.accepted.sum()
+  alone, _ = decoder("parallel", SHAPES["pruned"])
+  assert found["even"] == run(alone, params, GREEDY).statistics.accepted.sum()
+  assert found["even"] != found["sure"]
 
 
 def test_what_can_t_be_drafted_is_refused():
@@ -244,6 +276,9 @@ def test_what_can_t_be_drafted_is_refused():
     (lambda: headed(heads, Pruned(99)), "nodes must be at most 18"),
     (lambda: Pruned(ranks=0), "Pruned.ranks must be a whole number"),
     (lambda: Pruned(penalty=-1.0), "penalty must be a finite number of at least 0"),
+    (lambda: Pruned(weight=np.nan), "weight must be a finite number of at least 0"),
+    (lambda: Pruned(table=heads), "must be a table of n-grams, got a "),
+    (lambda: pruned_by_table(9), "must share a vocabulary"),
     (lambda: headed(heads, siblings="twins"), "siblings must be one of"),
     (lambda: headed(heads).check(network_for(tiny.DRAFT)), "is 8, got heads of width"),
     (lambda: headed(parallel).check(gpt), "attends to its target's keys"),
