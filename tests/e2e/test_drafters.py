@@ -28,6 +28,11 @@ WAYS = {
     {"NODES": 6, "PENALTY": 0.5},
     "Paying",
   ),
+  "parallel by ngrams": (
+    ["drafters/heads", "drafters/pruned", "drafters/pruned_by_ngrams"],
+    {"NODES": 6},
+    "Paying",
+  ),
   "ngram": (["drafters/ngram"], {"NGRAM_ORDER": 2}, "AdaptiveDraft"),
   "ngram by name": ([], {"DRAFTER": "ngram"}, "AdaptiveDraft"),
   "ngram in a tree": (["drafters/ngram", "drafters/tree"], {}, "TreeDraft"),
@@ -93,6 +98,8 @@ def test_each_way_to_draft_gives_the_target_s_own_outputs(
 ):
   files, bindings, kind = WAYS[way]
   draft = {"ngram": table, "copy": None, **heads}.get(way.split()[0], pair[1])
+  if "drafters/pruned_by_ngrams" in files:
+    bindings = {**bindings, "NGRAMS_CHECKPOINT_PATH": table}
   files = [f"configs/{name}.gin" for name in files]
   tokens, summary, _ = drafted(*files, draft=draft, **bindings)
   assert tokens == runs.tokens(speculative)
