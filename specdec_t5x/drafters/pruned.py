@@ -125,7 +125,8 @@ class Pruned:
         places = jnp.broadcast_to(lengths[:, None] - 1 + depth, before.shape[:2])
         laws = laws_after(before, places)
         of_token = jnp.take_along_axis(laws, tokens[:, depth, None], axis=2)
-        of_depth += self.weight * jnp.log(jnp.maximum(of_token, _RAREST))
+        # At most 1, whatever sums are rounded to: no score may rise from its parent's.
+        of_depth += self.weight * jnp.log(jnp.clip(of_token, _RAREST, 1.0))
       # What is no number is drafted, and then an error, rather than left out.
       of_depth = jnp.where(jnp.isnan(of_depth), 0.0, of_depth)
       values = (scores[..., None] + of_depth).reshape(rows, -1)
