@@ -10,9 +10,10 @@ Shapes: B rows.
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.struct
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -33,6 +34,24 @@ class Counts:
   accepted: Float[Array, "B"]
   tried: Float[Array, "B"]
 
+  @classmethod
+  def none(cls, rows: int) -> "Counts":
+    """Returns the counts before the first draft."""
+    return cls(jnp.zeros(rows), jnp.zeros(rows))
+
+
+@flax.struct.dataclass
+class Exits:
+  """Where each row stops, and how well its drafts did.
+
+  Attributes:
+    rate: a moving mean of the share of a draft that was accepted.
+    threshold: the probability below which a drafted token is the draft's last.
+  """
+
+  rate: Float[Array, "B"]
+  threshold: Float[Array, "B"]
+
 
 class Policy:
   """Decides when a row stops drafting; unless it says otherwise, at gamma tokens.
@@ -47,19 +66,33 @@ class Policy:
     """Raises a ValueError where the policy does not go with drafts of up to gamma."""
     del gamma
 
-  def most(self, counts: Counts, gamma: int) -> Int[Array, "B"]:
+  def first(self, rows: int) -> Any:
+    """Returns what is known of each row before its first draft: by default `Counts`."""
+    return Counts.none(rows)
+
+  def most(self, counts: Any, gamma: int) -> Int[Array, "B"]:
     """Returns how many tokens, of at most gamma, each row's next draft may have."""
-    return jnp.full(counts.tried.shape, gamma, jnp.int32)
+    return jnp.full(jax.tree.leaves(counts)[0].shape, gamma, jnp.int32)
 
   def goes_on(self, confidence: Float[Array, "B"]) -> Bool[Array, "B"]:
     """Returns which rows draft a token whose likeliest value has this probability."""
     return jnp.ones(confidence.shape, bool)
 
+  def goes_on_after(
+    self, counts: Any, probability: Float[Array, "B"]
+  ) -> Bool[Array, "B"]:
+    """Returns which rows draft another token after one that had this probability.
+
+    It is of the drafted token, at temperature 1. The token itself counts either way.
+    """
+    del counts
+    return jnp.ones(probability.shape, bool)
+
   def learned(
-    self, counts: Counts, accepted: Int[Array, "B"], tried: Int[Array, "B"]
-  ) -> Counts:
-    """Returns the counts with those of one more draft."""
-    del accepted, tried
+    self, counts: Any, accepted: Int[Array, "B"], drafted: Int[Array, "B"]
+  ) -> Any:
+    """Returns the counts after one more draft, and how many of its tokens stood."""
+    del accepted, drafted
     return counts
 
   def tuned(self, time: Callable[[], Sequence[float]]) -> "Policy | None":
@@ -182,10 +215,10 @@ class Auto(Policy):
     return jnp.broadcast_to(best, counts.tried.shape)
 
   def learned(
-    self, counts: Counts, accepted: Int[Array, "B"], tried: Int[Array, "B"]
+    self, counts: Counts, accepted: Int[Array, "B"], drafted: Int[Array, "B"]
   ) -> Counts:
     """The decayed sums."""
-    return _decayed(self.decay, counts, accepted, tried)
+    return _decayed(self.decay, counts, accepted, drafted)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,6 +246,67 @@ class Confidence(Policy):
   def goes_on(self, confidence: Float[Array, "B"]) -> Bool[Array, "B"]:
     """Where the draft is as sure as the threshold."""
     return confidence >= self.threshold
+
+
+@dataclasses.dataclass(frozen=True)
+class ExitThreshold(Policy):
+  """Stops after a token that the draft was not sure of; how sure is learned by row.
+
+  After a draft of n tokens, m of which stood, the row's rate r and threshold t are
+
+    r <- rate_decay r + (1 - rate_decay) m / n
+    t <- decay t + (1 - decay) (t + step where r <= goal, else t - step)
+
+  with r = 0 at first. Source: Zhang et al. (Draft & Verify), arXiv 2309.08168, adaptive
+  draft-exiting, with the constants of their code (which, unlike the paper, leaves t
+  alone after a whole draft of gamma tokens). The doubtful token is kept, as theirs is:
+  whether the next one counts is then settled before it is drawn (docs/math.md).
+
+  Attributes:
+    threshold: t at first.
+    goal: the rate that is aimed at.
+    step: what the threshold aims above or below itself by.
+    rate_decay: the share of a rate that is kept.
+    decay: the share of a threshold that is kept.
+  """
+
+  threshold: float = 0.8
+  goal: float = 0.9
+  step: float = 0.01
+  rate_decay: float = 0.5
+  decay: float = 0.9
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if not is_probability(value):
+        raise ValueError(
+          f"ExitThreshold.{field.name} must be a number from 0 to 1, got {value!r}. "
+          "Leave it out for the published one."
+        )
+
+  def first(self, rows: int) -> Exits:
+    """No rate, and the threshold as set."""
+    return Exits(jnp.zeros(rows), jnp.full(rows, self.threshold))
+
+  def goes_on_after(
+    self, counts: Exits, probability: Float[Array, "B"]
+  ) -> Bool[Array, "B"]:
+    """Where the token was as likely as the row's threshold."""
+    return probability >= counts.threshold
+
+  def learned(
+    self, counts: Exits, accepted: Int[Array, "B"], drafted: Int[Array, "B"]
+  ) -> Exits:
+    """See the class."""
+    share = accepted / jnp.maximum(drafted, 1)
+    rate = self.rate_decay * counts.rate + (1 - self.rate_decay) * share
+    aim = counts.threshold + jnp.where(rate <= self.goal, self.step, -self.step)
+    threshold = self.decay * counts.threshold + (1 - self.decay) * aim
+    learned = Exits(rate, threshold)
+    return jax.tree.map(
+      lambda new, old: jnp.where(drafted > 0, new, old), learned, counts
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,11 +376,12 @@ class OnlineAlpha(Policy):
     return jnp.argmax(tokens / seconds, axis=1).astype(jnp.int32)
 
   def learned(
-    self, counts: Counts, accepted: Int[Array, "B"], tried: Int[Array, "B"]
+    self, counts: Counts, accepted: Int[Array, "B"], drafted: Int[Array, "B"]
   ) -> Counts:
     """The decayed sums."""
-    return _decayed(self.decay, counts, accepted, tried)
+    return _decayed(self.decay, counts, accepted, drafted)
 
 
-def _decayed(decay, counts, accepted, tried):
+def _decayed(decay, counts, accepted, drafted):
+  tried = jnp.minimum(accepted + 1, drafted)
   return Counts(decay * counts.accepted + accepted, decay * counts.tried + tried)
