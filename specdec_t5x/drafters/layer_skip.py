@@ -30,7 +30,7 @@ class LayerSkip(Adaptive):
     skip: which, by names as 'self_3' (self-attention), 'cross_0' (cross-attention) and
       'mlp_5' (feed-forward), counted from 0. `scripts/choose_layers.py` finds them.
     gamma: most tokens a draft.
-    policy: how long a row's draft shall be; `Policy()` is always gamma.
+    policy: how long a row's draft shall be; `Whole()` is always gamma.
   """
 
   skip: Sequence[str]
@@ -51,8 +51,9 @@ class LayerSkip(Adaptive):
     known = getattr(target, "sublayers", ())
     unknown = [name for name in self.skip if name not in known]
     if unknown:
+      names = ", ".join(known) or "none"
       raise ValueError(
-        f"SKIP: the target has no sublayers {unknown}; it has {', '.join(known)}. "
+        f"SKIP: the target has no sublayers {unknown}; it has {names}. "
         "scripts/choose_layers.py chooses among them for a target."
       )
 

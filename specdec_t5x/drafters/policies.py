@@ -106,6 +106,11 @@ class Policy:
 
 
 @dataclasses.dataclass(frozen=True)
+class Whole(Policy):
+  """Always drafts gamma tokens."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Always(Policy):
   """Drafts a number of tokens, the same for all rows, that may be known late.
 

@@ -13,7 +13,13 @@ from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
 from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.parallel import ParallelDraft
-from specdec_t5x.drafters.policies import Auto, Confidence, ExitThreshold, Policy
+from specdec_t5x.drafters.policies import (
+  Auto,
+  Confidence,
+  ExitThreshold,
+  Policy,
+  Whole,
+)
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.tree_draft import TreeDraft
 
@@ -113,7 +119,7 @@ def layer_skip(
   skip: Sequence[str], gamma: int = DEFAULT_GAMMA, policy: Policy | str = "exit"
 ) -> LayerSkip:
   """Returns the target as its own drafter; `policy` may be a name in `POLICIES`."""
-  return LayerSkip(skip, gamma, get_policy(policy) or Policy())
+  return LayerSkip(skip, gamma, get_policy(policy) or Whole())
 
 
 def needs_network(drafter: Drafter | str) -> bool:

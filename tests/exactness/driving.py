@@ -156,13 +156,6 @@ def loop_laws(
   _, paths = loop_paths(
     target, draft, sampling, name, tree, max_length, siblings, policy
   )
-  count = 2 * tree.size + 1
-  shape = len(PLACES), len(paths), max_length, count, LEVELS
-  prescribed = np.full(shape, 0.5, np.float32)
-  for rows, place in zip(prescribed, PLACES, strict=True):
-    for row, path in zip(rows, paths, strict=True):
-      for at, cells in path.cells.items():
-        row[at] = uniforms_of(cells, place)
   # A function of its own: a loop with a planted fault must be traced anew.
   drafter = drafter_of(draft, tree, siblings, policy)
   run = jax.jit(lambda uniforms: drive(uniforms, target, drafter, sampling, name))
@@ -170,6 +163,24 @@ def loop_laws(
     # When a batch rests depends on all its rows, so each path is a batch of its own.
     alone = run
     run = jax.jit(jax.vmap(lambda uniforms: alone(uniforms[None])[0]))
+  return laws_along(paths, run, tree.size, max_length)
+
+
+def laws_along(paths, run, size, max_length):
+  """The law of outputs at each place of the cells, by what decodes with uniforms.
+
+  Args:
+    paths: of whole decodes, by the oracle.
+    run: from uniforms [B, iterations, count, L] to outputs [B, T].
+    size: drafted nodes.
+    max_length: room for the output.
+  """
+  shape = len(PLACES), len(paths), max_length, 2 * size + 1, LEVELS
+  prescribed = np.full(shape, 0.5, np.float32)
+  for rows, place in zip(prescribed, PLACES, strict=True):
+    for row, path in zip(rows, paths, strict=True):
+      for at, cells in path.cells.items():
+        row[at] = uniforms_of(cells, place)
   tokens = run(jnp.asarray(prescribed.reshape(-1, *shape[2:])))
   laws = []
   for outputs in np.split(np.asarray(tokens), len(PLACES)):
