@@ -30,7 +30,7 @@ from tests.t5x_bridge import tiny
 SIZE, ROOM, GAMMA = 4, 4, 2
 TARGET = network_for(tiny.config(2, 16, vocab_size=SIZE))
 INPUTS = jnp.array([[2, 3, 3, 1]])
-SKIP = ("self_1", "cross_0", "mlp_1")
+SKIP = ("self_0", "cross_0", "mlp_0")
 WHOLE, EXIT = Whole(), ExitThreshold(0.3, 0.6, 0.4, 0.5, 0.5)
 
 
