@@ -1,4 +1,4 @@
-"""What a target leaves out to draft for itself: `python -m specdec_t5x.bench layers`."""
+"""What a target skips to draft for itself: `python -m specdec_t5x.bench layers`."""
 
 import sys
 

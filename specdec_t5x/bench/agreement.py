@@ -68,7 +68,7 @@ class Agreement:
     return agreed / count
 
   def _read(self, params, texts: Int[Array, "B E"], outputs: Int[Array, "B T"]):
-    """Returns what the target read, its features, its cache, and where outputs begin."""
+    """Returns what the target read, its features and cache, and where that begins."""
     length = outputs.shape[1]
     decoder = PlainDecoder(self._target.network, block=self._block)
     keys = row_keys(jax.random.key(0), outputs.shape[0])

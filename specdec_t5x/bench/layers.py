@@ -34,9 +34,10 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
 
 FILE = "layers.log"
-_GIN = """# {count} of {whole} sublayers left out: alpha {alpha:.3f}, a drafted token at {c:.2f} of a
-# plain one; predicted {speed:.2f} times plain decoding, temperature {temperature:g}, by
-# python -m specdec_t5x.bench layers (costs {costs}). Target: {target}
+_GIN = """# {count} of {whole} sublayers left out. Alpha {alpha:.3f}, a drafted token at
+# {c:.2f} of a plain one: {speed:.2f} times plain decoding is predicted. Temperature
+# {temperature:g}, costs {costs}, by python -m specdec_t5x.bench layers. Target:
+# {target}
 #
 # To be added after configs/drafters/layer_skip.gin.
 SKIP = ({names})
@@ -226,10 +227,7 @@ class Search:
     own = [t for t in self._finished() if "fixed_params" not in t.system_attrs]
     for number in range(len(own), trials):
       self._study.sampler = optuna.samplers.TPESampler(
-        seed=seed + number,
-        multivariate=True,
-        n_startup_trials=0,
-        warn_independent_sampling=False,
+        seed=seed + number, multivariate=True, n_startup_trials=0
       )
       self._run()
     return self.best()
