@@ -15,25 +15,28 @@ extra `search` (optuna). Leave all cores to it.
 
 import argparse
 import dataclasses
-import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from specdec_t5x import api
-from specdec_t5x.analysis.layers import LayerCosts, knapsack
-from specdec_t5x.bench import flags, inputs, layer_costs
+from specdec_t5x.analysis.layers import LayerCosts
+from specdec_t5x.bench import flags, inputs, layer_costs, programs
 from specdec_t5x.bench.agreement import Agreement
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.environment import environment
+from specdec_t5x.bench.layer_search import Search, open_study, require_optuna
+from specdec_t5x.bench.measured import Measured, Setting
 from specdec_t5x.bench.study import fingerprint, pad_inputs
 from specdec_t5x.bench.table import Column, Table, listed
+from specdec_t5x.bench.walltime import alternate
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.drafters.layer_skip import LayerSkip
+from specdec_t5x.drafters.policies import Whole
 
-FILE = "layers.log"
 _GIN = """# {count} of {whole} sublayers left out. Alpha {alpha:.3f}, a drafted token at
 # {c:.2f} of a plain one: {speed:.2f} times plain decoding is predicted. Temperature
 # {temperature:g}, costs {costs}, by python -m specdec_t5x.bench layers. Target:
@@ -51,6 +54,9 @@ _COLUMNS = (
   Column("gamma", "gamma"),
   Column("speed", "predicted speed-up", 3),
   Column("trials", "sets measured"),
+  Column("tokens_per_call", "tokens a call"),
+  Column("measured", "speed-up"),
+  Column("identical", "equal outputs"),
 )
 
 
@@ -72,13 +78,26 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     default="measured",
     help="of sublayers: timed here, or as their weights' number (%(default)s)",
   )
+  add(
+    "--timed",
+    type=int,
+    default=0,
+    help="inputs to decode with what is found, beside "
+    "plain decoding, one at a time (%(default)s)",
+  )
   flags.add_output(parser, None)
 
 
 def make(args: argparse.Namespace) -> Table:
   """Measures, searches and compares."""
   require_optuna()
-  for name, least in (("trials", 0), ("gamma", 1), ("batch", 1), ("runs", 1)):
+  for name, least in (
+    ("trials", 0),
+    ("timed", 0),
+    ("gamma", 1),
+    ("batch", 1),
+    ("runs", 1),
+  ):
     if not is_whole(getattr(args, name), least):
       raise ValueError(f"--{name} must be at least {least}, got {getattr(args, name)}.")
   target = api.load_model(args.target)
@@ -95,6 +114,8 @@ def make(args: argparse.Namespace) -> Table:
   agreement = Agreement(target, ids, *known)
   search = Search(study, agreement.names, agreement, costs)
   rows = list(_rows(search, args.trials, args.seed))
+  if args.timed:
+    rows = _timed(target, ids[: args.timed], eos_id, sampling, rows, args.max_length)
   notes = (
     "Alpha: the share of the target's tokens that what is left has too (at T = 1 the "
     "mean of sum min(p, q)); c: a drafted token over a plain one; the speed-up follows "
@@ -108,152 +129,7 @@ def make(args: argparse.Namespace) -> Table:
   return Table("layers", title, _COLUMNS, rows, notes, vars(args), facts)
 
 
-def require_optuna() -> None:
-  """Raises a ValueError that says how to install Optuna where it is missing."""
-  if importlib.util.find_spec("optuna") is None:
-    raise ValueError(
-      "The search needs Optuna, which is not installed. Install it with "
-      "pip install 'specdec_t5x[search]'."
-    )
-
-
-def open_study(folder: str, key: Mapping[str, Any]):
-  """Returns the study of a folder, new or as it was left.
-
-  Args:
-    folder: where `FILE` is, or will be.
-    key: everything that determines what a trial comes to.
-
-  Raises:
-    ValueError: where the study that is there has another key.
-  """
-  import optuna
-  from optuna.storages import JournalStorage
-  from optuna.storages.journal import JournalFileBackend
-
-  optuna.logging.set_verbosity(optuna.logging.WARNING)
-  os.makedirs(folder, exist_ok=True)
-  storage = JournalStorage(JournalFileBackend(os.path.join(folder, FILE)))
-  study = optuna.create_study(
-    study_name="layers", storage=storage, direction="maximize", load_if_exists=True
-  )
-  kept = study.user_attrs.get("key")
-  if kept is None:
-    study.set_user_attr("key", key)
-  elif kept != key:
-    other = sorted(name for name in key if kept.get(name) != key[name])
-    raise ValueError(
-      f"{folder} holds the trials of another search: {', '.join(other)} differ. Give "
-      "another --output, or the same settings."
-    )
-  # A run that was killed left a trial that nobody will finish.
-  for trial in study.get_trials(False, (optuna.trial.TrialState.RUNNING,)):
-    study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-  return study
-
-
-class Search:
-  """Looks for the set of sublayers without which drafting is predicted fastest.
-
-  Args:
-    study: of Optuna; what it has measured already is not measured again.
-    names: of all sublayers.
-    alpha: the acceptance without some of them.
-    costs: of sublayers and blocks.
-  """
-
-  def __init__(
-    self,
-    study: Any,
-    names: tuple[str, ...],
-    alpha: Callable[[frozenset[str]], float],
-    costs: LayerCosts,
-  ):
-    self.names, self.costs = names, costs
-    self._study, self._alpha = study, alpha
-    self._known = {
-      self._skipped(trial.params): trial.user_attrs["alpha"]
-      for trial in self._finished()
-    }
-
-  @property
-  def measured(self) -> int:
-    """How many sets were."""
-    return len(self._known)
-
-  def row(self, skip: frozenset[str]) -> dict[str, Any]:
-    """Returns what is predicted without these sublayers, as a row of the table."""
-    kept = [name for name in self.names if name not in skip]
-    speed, gamma = self.costs.best(self._known[skip], kept)
-    return {
-      "count": len(skip),
-      "alpha": self._known[skip],
-      "c": self.costs.c(kept),
-      "gamma": gamma,
-      "speed": speed,
-      "whole": len(self.names),
-      "skip": [name for name in self.names if name in skip],
-    }
-
-  def best(self, among: Any = None) -> frozenset[str]:
-    """Returns the fastest set, of all that were measured; ties by the smaller set."""
-    order = lambda skip: (self.row(skip)["speed"], -len(skip), sorted(skip))
-    return max(self._known if among is None else among, key=order)
-
-  def measure(self, skip: frozenset[str]) -> float:
-    """Returns the acceptance without these sublayers, as a trial of the study."""
-    while skip not in self._known:
-      self._study.enqueue_trial({name: name in skip for name in self.names})
-      self._run()
-    return self._known[skip]
-
-  def by_knapsack(self) -> frozenset[str]:
-    """Returns the best of the sets that the knapsack's order gives."""
-    whole = self.measure(frozenset())
-    losses = {name: whole - self.measure(frozenset({name})) for name in self.names}
-    found = knapsack(losses, self.costs)
-    for skip in found:
-      self.measure(skip)
-    return self.best(found)
-
-  def by_optuna(self, trials: int, seed: int) -> frozenset[str]:
-    """Returns the best set of all, after so many trials of Optuna's own.
-
-    Each trial has a sampler of its own, by its number: a search that was stopped goes
-    on as if it had not been.
-    """
-    import optuna
-
-    own = [t for t in self._finished() if "fixed_params" not in t.system_attrs]
-    for number in range(len(own), trials):
-      self._study.sampler = optuna.samplers.TPESampler(
-        seed=seed + number, multivariate=True, n_startup_trials=0
-      )
-      self._run()
-    return self.best()
-
-  def _finished(self):
-    import optuna
-
-    return self._study.get_trials(False, (optuna.trial.TrialState.COMPLETE,))
-
-  def _skipped(self, params) -> frozenset[str]:
-    return frozenset(name for name in self.names if params[name])
-
-  def _run(self):
-    """Runs the trial that waits, or the sampler's next."""
-    import optuna
-
-    choice = optuna.distributions.CategoricalDistribution((False, True))
-    trial = self._study.ask(dict.fromkeys(self.names, choice))
-    skip = self._skipped(trial.params)
-    if skip not in self._known:
-      self._known[skip] = self._alpha(skip)
-    trial.set_user_attr("alpha", self._known[skip])
-    self._study.tell(trial, self.row(skip)["speed"])
-
-
-def _rows(search: Search, trials: int, seed: int):
+def _rows(search: Search, trials: int, seed: int) -> Iterator[dict[str, Any]]:
   """Yields a row for nothing left out, the knapsack's set and Optuna's."""
   found = {
     "nothing": lambda: search.measure(frozenset()) and frozenset(),
@@ -263,6 +139,41 @@ def _rows(search: Search, trials: int, seed: int):
   for name, find in found.items():
     row = search.row(find())
     yield {"found": name, **row, "trials": search.measured}
+
+
+def _timed(
+  target: api.Model,
+  ids: Sequence[Sequence[int]],
+  eos_id: int,
+  sampling: Sampling,
+  rows: Sequence[Mapping[str, Any]],
+  room: int,
+) -> list[dict[str, Any]]:
+  """Returns the rows with what each set comes to in decoding, all in turn."""
+  texts, keys = pad_inputs(ids), programs.input_keys(len(ids))
+
+  def program(*drafter):
+    parts = programs.together(target, None, *drafter)
+    run = programs.decoding(*parts, sampling, room, eos_id)
+    return lambda number: run(texts[number], keys[number])
+
+  runs = {"plain": program()}
+  for row in rows:
+    drafter = LayerSkip(row["skip"], row["gamma"], Whole())
+    runs[row["found"]] = program(drafter)
+  timed = alternate(runs, range(len(texts)))
+  found = []
+  for row in rows:
+    setting = Setting(row["gamma"], sampling.temperature)
+    cell = Measured.timed(setting, timed[row["found"]], timed["plain"])
+    same = cell.identical
+    cells = {
+      "tokens_per_call": cell.tokens_per_call,
+      "measured": cell.speedup,
+      "identical": "sampled" if same is None else f"{same}/{cell.inputs}",
+    }
+    found.append({**row, **cells})
+  return found
 
 
 def _key(target, ids, args) -> dict[str, Any]:

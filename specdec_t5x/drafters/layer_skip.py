@@ -19,7 +19,8 @@ from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.adaptive import Adaptive
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
-from specdec_t5x.drafters.policies import ExitThreshold, Policy
+from specdec_t5x.drafters.exit_threshold import ExitThreshold
+from specdec_t5x.drafters.policies import Policy
 
 
 @dataclasses.dataclass(frozen=True)

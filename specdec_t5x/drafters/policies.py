@@ -40,19 +40,6 @@ class Counts:
     return cls(jnp.zeros(rows), jnp.zeros(rows))
 
 
-@flax.struct.dataclass
-class Exits:
-  """Where each row stops, and how well its drafts did.
-
-  Attributes:
-    rate: a moving mean of the share of a draft that was accepted.
-    threshold: the probability below which a drafted token is the draft's last.
-  """
-
-  rate: Float[Array, "B"]
-  threshold: Float[Array, "B"]
-
-
 class Policy:
   """Decides when a row stops drafting; unless it says otherwise, at gamma tokens.
 
@@ -251,67 +238,6 @@ class Confidence(Policy):
   def goes_on(self, confidence: Float[Array, "B"]) -> Bool[Array, "B"]:
     """Where the draft is as sure as the threshold."""
     return confidence >= self.threshold
-
-
-@dataclasses.dataclass(frozen=True)
-class ExitThreshold(Policy):
-  """Stops after a token that the draft was not sure of; how sure is learned by row.
-
-  After a draft of n tokens, m of which stood, the row's rate r and threshold t are
-
-    r <- rate_decay r + (1 - rate_decay) m / n
-    t <- decay t + (1 - decay) (t + step where r <= goal, else t - step)
-
-  with r = 0 at first. Source: Zhang et al. (Draft & Verify), arXiv 2309.08168, adaptive
-  draft-exiting, with the constants of their code (which, unlike the paper, leaves t
-  alone after a whole draft of gamma tokens). The doubtful token is kept, as theirs is:
-  whether the next one counts is then settled before it is drawn (docs/math.md).
-
-  Attributes:
-    threshold: t at first.
-    goal: the rate that is aimed at.
-    step: what the threshold aims above or below itself by.
-    rate_decay: the share of a rate that is kept.
-    decay: the share of a threshold that is kept.
-  """
-
-  threshold: float = 0.8
-  goal: float = 0.9
-  step: float = 0.01
-  rate_decay: float = 0.5
-  decay: float = 0.9
-
-  def __post_init__(self):
-    for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      if not is_probability(value):
-        raise ValueError(
-          f"ExitThreshold.{field.name} must be a number from 0 to 1, got {value!r}. "
-          "Leave it out for the published one."
-        )
-
-  def first(self, rows: int) -> Exits:
-    """No rate, and the threshold as set."""
-    return Exits(jnp.zeros(rows), jnp.full(rows, self.threshold))
-
-  def goes_on_after(
-    self, counts: Exits, probability: Float[Array, "B"]
-  ) -> Bool[Array, "B"]:
-    """Where the token was as likely as the row's threshold."""
-    return probability >= counts.threshold
-
-  def learned(
-    self, counts: Exits, accepted: Int[Array, "B"], drafted: Int[Array, "B"]
-  ) -> Exits:
-    """See the class."""
-    share = accepted / jnp.maximum(drafted, 1)
-    rate = self.rate_decay * counts.rate + (1 - self.rate_decay) * share
-    aim = counts.threshold + jnp.where(rate <= self.goal, self.step, -self.step)
-    threshold = self.decay * counts.threshold + (1 - self.decay) * aim
-    learned = Exits(rate, threshold)
-    return jax.tree.map(
-      lambda new, old: jnp.where(drafted > 0, new, old), learned, counts
-    )
 
 
 @dataclasses.dataclass(frozen=True)

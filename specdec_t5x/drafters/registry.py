@@ -10,13 +10,13 @@ from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
+from specdec_t5x.drafters.exit_threshold import ExitThreshold
 from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.parallel import ParallelDraft
 from specdec_t5x.drafters.policies import (
   Auto,
   Confidence,
-  ExitThreshold,
   Policy,
   Whole,
 )

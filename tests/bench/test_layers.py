@@ -10,7 +10,7 @@ import pytest
 
 from specdec_t5x import api
 from specdec_t5x.analysis.layers import LayerCosts
-from specdec_t5x.bench import layer_costs, layers
+from specdec_t5x.bench import layer_costs, layer_search, layers
 from specdec_t5x.bench.agreement import Agreement
 from specdec_t5x.bench.walltime import Timed
 from specdec_t5x.core.distributions import GREEDY, Sampling, adjusted_probs
@@ -129,12 +129,12 @@ def test_costs_are_timed():
 
 
 def search(folder, alpha=alpha_of, **key):
-  study = layers.open_study(str(folder), {"target": "a", **key})
-  return layers.Search(study, NAMES, alpha, COSTS)
+  study = layer_search.open_study(str(folder), {"target": "a", **key})
+  return layer_search.Search(study, NAMES, alpha, COSTS)
 
 
 def trials(folder):
-  study = layers.open_study(str(folder), {"target": "a"})
+  study = layer_search.open_study(str(folder), {"target": "a"})
   return [trial.params for trial in study.trials if trial.value is not None]
 
 
@@ -184,13 +184,13 @@ def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
 def test_another_search_in_the_same_folder_is_refused(tmp_path):
   search(tmp_path)
   with pytest.raises(ValueError, match="another search: target differ"):
-    layers.open_study(str(tmp_path), {"target": "b"})
+    layer_search.open_study(str(tmp_path), {"target": "b"})
 
 
 def test_what_is_missing_is_named(monkeypatch):
-  monkeypatch.setattr(layers.importlib.util, "find_spec", lambda name: None)
+  monkeypatch.setattr(layer_search.importlib.util, "find_spec", lambda name: None)
   with pytest.raises(ValueError, match=r"pip install 'specdec_t5x\[search\]'"):
-    layers.require_optuna()
+    layer_search.require_optuna()
 
 
 # ---- The command. ----
@@ -202,7 +202,7 @@ def flags(files, folder, *more):
 
 
 def run(files, folder, trials):
-  more = "--costs=weights", f"--trials={trials}"
+  more = "--costs=weights", f"--trials={trials}", "--timed=2"
   return layers.COMMAND.main(flags(files, folder, *more))
 
 
@@ -213,6 +213,9 @@ def test_the_best_set_is_a_gin_file_and_nothing_is_measured_twice(
   first = json.loads((tmp_path / "layers.json").read_text())["rows"]
   by_name = {row["found"]: row for row in first}
   assert by_name["nothing"]["alpha"] == pytest.approx(1)
+  assert {row["identical"] for row in first} == {"2/2"}
+  gamma = by_name["nothing"]["gamma"]
+  assert 1 < by_name["nothing"]["tokens_per_call"]["value"] <= gamma + 1
   assert by_name["Optuna"]["speed"] >= by_name["knapsack"]["speed"]
   with gin.unlock_config():
     gin.clear_config()
@@ -225,7 +228,10 @@ def test_the_best_set_is_a_gin_file_and_nothing_is_measured_twice(
   assert list(drafter.skip) == by_name["Optuna"]["skip"]
   monkeypatch.setattr(Agreement, "__call__", lambda *args: pytest.fail("measured"))
   assert run(files, tmp_path, 6) == 0
-  assert json.loads((tmp_path / "layers.json").read_text())["rows"][-1] == first[-1]
+  again = json.loads((tmp_path / "layers.json").read_text())["rows"][-1]
+  assert {n: again[n] for n in ("skip", "speed")} == {
+    n: first[-1][n] for n in ("skip", "speed")
+  }
   assert "| Optuna" in capsys.readouterr().out
 
 

@@ -13,8 +13,9 @@ from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding import step as step_module
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.exit_threshold import ExitThreshold
 from specdec_t5x.drafters.layer_skip import LayerSkip
-from specdec_t5x.drafters.policies import Always, Auto, ExitThreshold, Whole
+from specdec_t5x.drafters.policies import Always, Auto, Whole
 from specdec_t5x.drafters.registry import layer_skip
 from specdec_t5x.network.functional import extend_fn, network_for, without_fn
 from tests.exactness import faults

@@ -6,7 +6,8 @@ import numpy as np
 
 from specdec_t5x.analysis.theory import expected_tokens
 from specdec_t5x.decoding.widths import block_widths
-from specdec_t5x.drafters.policies import Auto, Confidence, ExitThreshold
+from specdec_t5x.drafters.exit_threshold import ExitThreshold
+from specdec_t5x.drafters.policies import Auto, Confidence
 from tests.exactness.enumeration import has_ended, iterate
 
 

@@ -12,7 +12,8 @@ from specdec_t5x.core.tree import chain
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
-from specdec_t5x.drafters.policies import Auto, Confidence, ExitThreshold, OnlineAlpha
+from specdec_t5x.drafters.exit_threshold import ExitThreshold
+from specdec_t5x.drafters.policies import Auto, Confidence, OnlineAlpha
 from tests.decoding.test_generate import assert_follows
 from tests.exactness import lengths
 from tests.exactness.driving import loop_paths

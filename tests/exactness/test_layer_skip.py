@@ -16,8 +16,9 @@ from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.exit_threshold import ExitThreshold
 from specdec_t5x.drafters.layer_skip import LayerSkip
-from specdec_t5x.drafters.policies import ExitThreshold, Whole
+from specdec_t5x.drafters.policies import Whole
 from specdec_t5x.network.functional import network_for, start_decoding, without_fn
 from tests import networks
 from tests.exactness import lengths
