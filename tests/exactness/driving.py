@@ -16,6 +16,7 @@ from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import DecodeState, row_keys
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.exit_threshold import ExitThreshold
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from tests.exactness import enumeration, lengths
@@ -141,7 +142,10 @@ def loop_paths(
     setting = dataclasses.replace(setting, **known)
   if policy is None:
     return setting, list(explore(lambda world: enumeration.decode(world, setting)))
-  decode = lambda world: lengths.decode(world, setting, policy, setting.draft)
+  # An exit reads the law at temperature 1, whatever tokens are drawn from.
+  exits = isinstance(policy, ExitThreshold)
+  sure = draft.law(Sampling()) if exits else setting.draft
+  decode = lambda world: lengths.decode(world, setting, policy, sure)
   return setting, list(explore(decode))
 
 
