@@ -186,6 +186,7 @@ class SpeculativeDecoder:
       source=jnp.repeat(inputs[:, :0] if is_prompt else inputs, per_input, axis=0),
       logits=functional.logits_fn(self.target, params["target"]),
       embed=functional.embed_fn(self.target, params["target"]),
+      without=functional.without_fn(self.target, params["target"]),
     )
     rule, target_sampling = rule_at(self.rule, sampling)
     spec = Speculation(self.drafter, rule, target_sampling, context)

@@ -15,7 +15,12 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Verdict
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.network.functional import EmbedFn, LogitsFn, check_same_vocabulary
+from specdec_t5x.network.functional import (
+  EmbedFn,
+  LogitsFn,
+  WithoutFn,
+  check_same_vocabulary,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Context:
       where there is no encoder.
     logits: the target's own projection of features.
     embed: the target's own embedding of tokens.
+    without: from the names of sublayers to the target without them, on its own caches.
   """
 
   sampling: Sampling
@@ -49,6 +55,7 @@ class Context:
   source: Int[Array, "B E"] | None = None
   logits: LogitsFn | None = None
   embed: EmbedFn | None = None
+  without: WithoutFn | None = None
 
 
 # From the drafter that drafts as many tokens as it is told, and what to tell it, to the

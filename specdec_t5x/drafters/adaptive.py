@@ -7,6 +7,7 @@ Shapes: B rows, G gamma (the longest draft), N = G + 1, V vocabulary, L uniforms
 decision.
 """
 
+import abc
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -18,11 +19,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import tree
 from specdec_t5x.core.distributions import Sampling, adjusted_probs
-from specdec_t5x.core.types import Cache, Proposal, Verdict
+from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Verdict
 from specdec_t5x.decoding.drafter import Context, Drafter, Timer
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, check_gamma, drawn
-from specdec_t5x.drafters.policies import Always, Confidence, Counts, Policy
+from specdec_t5x.drafters.policies import Always, Confidence, Policy
 
 
 @flax.struct.dataclass
@@ -30,14 +31,14 @@ class AdaptiveState:
   """What the drafter carries.
 
   Attributes:
-    cache: the draft model's.
-    counts: what came of each row's drafts.
+    cache: the draft model's; None where it has none of its own.
+    counts: what the policy has learned of each row's drafts.
     drafted: how many tokens of the last proposal counted.
     known: how long the rows were at the last proposal.
   """
 
-  cache: Cache
-  counts: Counts
+  cache: Cache | None
+  counts: Any
   drafted: Int[Array, "B"]
   known: Int[Array, "B"]
 
@@ -63,19 +64,16 @@ class _Draft:
   going: Bool[Array, "B"]
 
 
-@dataclasses.dataclass(frozen=True)
-class AdaptiveDraft(Drafter):
-  """A draft model that stops where its policy says, and with the last row to stop.
+class Adaptive(Drafter):
+  """What drafters of chains whose length a policy decides have in common.
 
   Attributes:
-    network: drafts over the target's vocabulary.
     gamma: most tokens a draft.
     policy: how long a row's draft shall be.
   """
 
-  network: Any
-  gamma: int = DEFAULT_GAMMA
-  policy: Policy = dataclasses.field(default_factory=Confidence)
+  gamma: int
+  policy: Policy
 
   varies = True
 
@@ -83,10 +81,19 @@ class AdaptiveDraft(Drafter):
     check_gamma(self.gamma)
     self.policy.check(self.gamma)
 
-  @property
-  def networks(self) -> Mapping[str, Any]:
-    """The draft."""
-    return {"draft": self.network}
+  @abc.abstractmethod
+  def extend(self, context: Context) -> ExtendFn:
+    """Returns what drafts."""
+
+  @abc.abstractmethod
+  def read(
+    self, context: Context, state: DecodeState
+  ) -> tuple[Float[Array, "B V"], Cache]:
+    """Returns the logits after the known tokens, and a cache that holds these."""
+
+  def first_cache(self, context: Context) -> Cache | None:
+    """Returns the cache that is carried between drafts; by default there is none."""
+    del context
 
   @property
   def tree(self) -> tree.Tree:
@@ -94,19 +101,18 @@ class AdaptiveDraft(Drafter):
     return tree.chain(self.gamma)
 
   def start(self, context: Context) -> AdaptiveState:
-    """Returns the draft's first cache, and counts of nothing."""
-    cache = context.start("draft")
-    nothing = jnp.zeros(cache.index.shape)
-    none = nothing.astype(jnp.int32)
-    return AdaptiveState(cache, Counts(nothing, nothing), none, cache.index)
+    """Returns the first cache, and a policy that has learned nothing."""
+    rows = context.source.shape[0]
+    none = jnp.zeros(rows, jnp.int32)
+    return AdaptiveState(self.first_cache(context), self.policy.first(rows), none, none)
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, AdaptiveState]:
     """Drafts until every row has stopped; see `decoding.drafter.Drafter`."""
     own, sampling = state.drafter_state, context.sampling
-    most = self._most(context, state)
-    logits, cache = _read(context, own.cache, state.sequences, state.lengths)
+    most, extend = self._most(context, state), self.extend(context)
+    logits, cache = self.read(context, state)
     shape = uniforms.shape[:2]
     no_probs = None if sampling.greedy else jnp.zeros((*shape, logits.shape[-1]))
     draft = _Draft(
@@ -119,20 +125,19 @@ class AdaptiveDraft(Drafter):
     )
 
     def grown(draft, logits):
-      return self._grown(context, draft, logits, uniforms, most)
+      return self._grown(context, draft, logits, uniforms, most, own.counts)
 
     def draft_next(draft):
       last = _column(draft.tokens, draft.drawn - 1)
-      logits, _, cache = context.extend["draft"](draft.cache, last[:, None])
+      logits, _, cache = extend(draft.cache, last[:, None])
       return grown(draft.replace(cache=cache), logits[:, 0])
 
     draft = grown(draft, logits)
     # A row goes on only while it has fewer than `most` <= G tokens: at most G - 1 more.
     draft = jax.lax.while_loop(lambda draft: draft.going.any(), draft_next, draft)
     proposal = Proposal.chain(draft.tokens, draft.probs, draft.size)
-    return proposal, own.replace(
-      cache=draft.cache, drafted=draft.size, known=state.lengths
-    )
+    cache = None if own.cache is None else draft.cache
+    return proposal, own.replace(cache=cache, drafted=draft.size, known=state.lengths)
 
   def commit(
     self,
@@ -145,12 +150,13 @@ class AdaptiveDraft(Drafter):
     del context, features
     # `drafted` already stops at the end of sequence and at the end of the room, so a
     # draft that was cut there and stood as a whole counts no failure.
-    accepted = verdict.last
-    tried = jnp.minimum(accepted + 1, drafter_state.drafted)
-    counts = self.policy.learned(drafter_state.counts, accepted, tried)
+    own, accepted = drafter_state, verdict.last
+    counts = self.policy.learned(own.counts, accepted, own.drafted)
+    if own.cache is None:
+      return own.replace(counts=counts)
     # Beyond what was accepted the cache holds tokens that did not stand.
-    held = jnp.minimum(drafter_state.cache.index, drafter_state.known + accepted)
-    return drafter_state.replace(counts=counts, cache=drafter_state.cache.at(held))
+    held = jnp.minimum(own.cache.index, own.known + accepted)
+    return own.replace(counts=counts, cache=own.cache.at(held))
 
   @property
   def may_rest(self) -> bool:
@@ -167,7 +173,7 @@ class AdaptiveDraft(Drafter):
     counts = self.policy.learned(drafter_state.counts, none, none)
     return drafter_state.replace(counts=counts)
 
-  def tuned(self, time: Timer) -> "AdaptiveDraft | None":
+  def tuned(self, time: Timer) -> "Adaptive | None":
     """Returns the drafter with a policy that knows what drafts take."""
     told = lambda length: dataclasses.replace(self, policy=Always(length))
     policy = self.policy.tuned(lambda: time(told, range(self.gamma + 1)))
@@ -185,7 +191,7 @@ class AdaptiveDraft(Drafter):
     most = jnp.minimum(most, jnp.maximum(room, 0))
     return jnp.where(state.ended, 0, most)
 
-  def _grown(self, context, draft, logits, uniforms, most):
+  def _grown(self, context, draft, logits, uniforms, most, counts):
     """Returns the draft with one more token a row, counted where the row goes on."""
     confidence = _confidence(logits, context.sampling)
     going = draft.going & self.policy.goes_on(confidence)
@@ -196,6 +202,7 @@ class AdaptiveDraft(Drafter):
     )
     tokens, probs = jax.tree.map(put, (draft.tokens, draft.probs), new)
     size = draft.size + going.astype(jnp.int32)
+    going &= self.policy.goes_on_after(counts, _probability(logits, new[0]))
     return draft.replace(
       tokens=tokens,
       probs=probs,
@@ -203,6 +210,41 @@ class AdaptiveDraft(Drafter):
       size=size,
       going=going & (new[0] != context.eos_id) & (size < most),
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveDraft(Adaptive):
+  """A draft model that stops where its policy says, and with the last row to stop.
+
+  Attributes:
+    network: drafts over the target's vocabulary.
+    gamma: most tokens a draft.
+    policy: how long a row's draft shall be.
+  """
+
+  network: Any
+  gamma: int = DEFAULT_GAMMA
+  policy: Policy = dataclasses.field(default_factory=Confidence)
+
+  @property
+  def networks(self) -> Mapping[str, Any]:
+    """The draft."""
+    return {"draft": self.network}
+
+  def extend(self, context: Context) -> ExtendFn:
+    """Returns the draft model."""
+    return context.extend["draft"]
+
+  def first_cache(self, context: Context) -> Cache:
+    """Returns the draft model's first cache."""
+    return context.start("draft")
+
+  def read(
+    self, context: Context, state: DecodeState
+  ) -> tuple[Float[Array, "B V"], Cache]:
+    """Reads what the draft model has missed, two tokens a call."""
+    cache = state.drafter_state.cache
+    return _read(context, cache, state.sequences, state.lengths)
 
 
 def _read(context, cache, sequences, lengths):
@@ -232,6 +274,12 @@ def _confidence(logits, sampling):
   # Greedy laws are one-hot and would say nothing: there it is the one at T = 1.
   sampling = Sampling() if sampling.greedy else sampling
   return adjusted_probs(logits, sampling).max(axis=-1)
+
+
+def _probability(logits, token):
+  """Returns what each token's probability is at temperature 1."""
+  law = jax.nn.softmax(logits)
+  return jnp.take_along_axis(law, token[:, None], axis=1, mode="clip")[:, 0]
 
 
 def _column(rows: Array, at: Int[Array, ""]) -> Array:

@@ -10,9 +10,10 @@ Shapes: B rows.
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.struct
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -33,6 +34,11 @@ class Counts:
   accepted: Float[Array, "B"]
   tried: Float[Array, "B"]
 
+  @classmethod
+  def none(cls, rows: int) -> "Counts":
+    """Returns the counts before the first draft."""
+    return cls(jnp.zeros(rows), jnp.zeros(rows))
+
 
 class Policy:
   """Decides when a row stops drafting; unless it says otherwise, at gamma tokens.
@@ -47,19 +53,33 @@ class Policy:
     """Raises a ValueError where the policy does not go with drafts of up to gamma."""
     del gamma
 
-  def most(self, counts: Counts, gamma: int) -> Int[Array, "B"]:
+  def first(self, rows: int) -> Any:
+    """Returns what is known of each row before its first draft: by default `Counts`."""
+    return Counts.none(rows)
+
+  def most(self, counts: Any, gamma: int) -> Int[Array, "B"]:
     """Returns how many tokens, of at most gamma, each row's next draft may have."""
-    return jnp.full(counts.tried.shape, gamma, jnp.int32)
+    return jnp.full(jax.tree.leaves(counts)[0].shape, gamma, jnp.int32)
 
   def goes_on(self, confidence: Float[Array, "B"]) -> Bool[Array, "B"]:
     """Returns which rows draft a token whose likeliest value has this probability."""
     return jnp.ones(confidence.shape, bool)
 
+  def goes_on_after(
+    self, counts: Any, probability: Float[Array, "B"]
+  ) -> Bool[Array, "B"]:
+    """Returns which rows draft another token after one that had this probability.
+
+    It is of the drafted token, at temperature 1. The token itself counts either way.
+    """
+    del counts
+    return jnp.ones(probability.shape, bool)
+
   def learned(
-    self, counts: Counts, accepted: Int[Array, "B"], tried: Int[Array, "B"]
-  ) -> Counts:
-    """Returns the counts with those of one more draft."""
-    del accepted, tried
+    self, counts: Any, accepted: Int[Array, "B"], drafted: Int[Array, "B"]
+  ) -> Any:
+    """Returns the counts after one more draft, and how many of its tokens stood."""
+    del accepted, drafted
     return counts
 
   def tuned(self, time: Callable[[], Sequence[float]]) -> "Policy | None":
@@ -70,6 +90,11 @@ class Policy:
     """
     del time
     return self
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole(Policy):
+  """Always drafts gamma tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,10 +207,10 @@ class Auto(Policy):
     return jnp.broadcast_to(best, counts.tried.shape)
 
   def learned(
-    self, counts: Counts, accepted: Int[Array, "B"], tried: Int[Array, "B"]
+    self, counts: Counts, accepted: Int[Array, "B"], drafted: Int[Array, "B"]
   ) -> Counts:
     """The decayed sums."""
-    return _decayed(self.decay, counts, accepted, tried)
+    return _decayed(self.decay, counts, accepted, drafted)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,11 +307,12 @@ class OnlineAlpha(Policy):
     return jnp.argmax(tokens / seconds, axis=1).astype(jnp.int32)
 
   def learned(
-    self, counts: Counts, accepted: Int[Array, "B"], tried: Int[Array, "B"]
+    self, counts: Counts, accepted: Int[Array, "B"], drafted: Int[Array, "B"]
   ) -> Counts:
     """The decayed sums."""
-    return _decayed(self.decay, counts, accepted, tried)
+    return _decayed(self.decay, counts, accepted, drafted)
 
 
-def _decayed(decay, counts, accepted, tried):
+def _decayed(decay, counts, accepted, drafted):
+  tried = jnp.minimum(accepted + 1, drafted)
   return Counts(decay * counts.accepted + accepted, decay * counts.tried + tried)

@@ -1,6 +1,7 @@
 """Drafters and gamma policies by name, for those who set them with a word."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from specdec_t5x.core.checks import is_whole
@@ -9,10 +10,12 @@ from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
+from specdec_t5x.drafters.exit_threshold import ExitThreshold
 from specdec_t5x.drafters.heads import HeadDraft, Headed
+from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.parallel import ParallelDraft
 from specdec_t5x.drafters.paying import Paying
-from specdec_t5x.drafters.policies import Auto, Confidence, Policy
+from specdec_t5x.drafters.policies import Auto, Confidence, Policy, Whole
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.tree_draft import TreeDraft
 
@@ -25,6 +28,7 @@ DRAFTERS: dict[str, type[Drafter]] = {
 POLICIES: dict[str, Policy | None] = {
   "auto": Auto(),
   "confidence": Confidence(),
+  "exit": ExitThreshold(),
   "fixed": None,
 }
 
@@ -126,6 +130,13 @@ def headed(
   kind = ParallelDraft if kind == "parallel" else HeadDraft
   drafter = kind(network, shape, siblings)
   return Paying(drafter) if policy == "auto" else drafter
+
+
+def layer_skip(
+  skip: Sequence[str], gamma: int = DEFAULT_GAMMA, policy: Policy | str = "exit"
+) -> LayerSkip:
+  """Returns the target as its own drafter; `policy` may be a name in `POLICIES`."""
+  return LayerSkip(skip, gamma, get_policy(policy) or Whole())
 
 
 def needs_network(drafter: Drafter | str) -> bool:

@@ -5,7 +5,11 @@ What the encoder-decoder (`transformer`) and the decoder-only network (`gpt`) sh
 Shapes: B batch, N block, S slots, D width, V vocabulary.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from flax.linen.partitioning import with_sharding_constraint
 from jaxtyping import Array, Bool, Float, Int
@@ -21,6 +25,12 @@ from specdec_t5x.network.layers import (
   RelativePositionBias,
   dropout,
 )
+
+# What a sublayer adds is multiplied by its gate, by names as 'self_3', 'cross_0' and
+# 'mlp_5'. A gate that is known when programs are compiled is 1, as are those of
+# sublayers that are not named, or 0: then the sublayer is not computed at all.
+Gates = Mapping[str, int | Float[Array, ""]]
+SUBLAYERS = ("self", "cross", "mlp")
 
 
 class DecoderLayer(nn.Module):
@@ -41,25 +51,46 @@ class DecoderLayer(nn.Module):
     self.dropout = dropout(cfg)
 
   def __call__(
-    self, x, remember, bias, cross=None, cross_bias=None, deterministic=True
+    self,
+    x,
+    remember,
+    bias,
+    cross=None,
+    cross_bias=None,
+    deterministic=True,
+    gates=(1, 1, 1),
   ):
     """Returns the block's output and the keys and values that it attended to.
 
     `remember` maps the new keys and values to all that the block may attend to: the
-    identity in training, a write into the cache in decoding.
+    identity in training, a write into the cache in decoding. Without self-attention
+    there are none, and None is returned. `gates` are those of `SUBLAYERS`.
     """
-    y = self.pre_self_attention_layer_norm(x)
-    query, new = self.self_attention.query_key_values(y)
-    key_values = remember(new)
-    y = self.self_attention(query, key_values, bias, deterministic)
-    x = x + self.dropout(y, deterministic=deterministic)
-    if self.cross_attention:
+    key_values, (of_self, of_cross, of_mlp) = None, gates
+    if _runs(of_self):
+      y = self.pre_self_attention_layer_norm(x)
+      query, new = self.self_attention.query_key_values(y)
+      key_values = remember(new)
+      y = self.self_attention(query, key_values, bias, deterministic)
+      x = x + _gated(of_self, self.dropout(y, deterministic=deterministic))
+    if self.cross_attention and _runs(of_cross):
       y = self.pre_cross_attention_layer_norm(x)
       query = self.encoder_decoder_attention.queries(y)
       y = self.encoder_decoder_attention(query, cross, cross_bias, deterministic)
-      x = x + self.dropout(y, deterministic=deterministic)
-    y = self.mlp(self.pre_mlp_layer_norm(x), deterministic)
-    return x + self.dropout(y, deterministic=deterministic), key_values
+      x = x + _gated(of_cross, self.dropout(y, deterministic=deterministic))
+    if _runs(of_mlp):
+      y = self.mlp(self.pre_mlp_layer_norm(x), deterministic)
+      x = x + _gated(of_mlp, self.dropout(y, deterministic=deterministic))
+    return x, key_values
+
+
+def _runs(gate) -> bool:
+  """Returns whether a sublayer has to be computed."""
+  return isinstance(gate, jax.Array) or gate == 1
+
+
+def _gated(gate, y):
+  return gate.astype(y.dtype) * y if isinstance(gate, jax.Array) else y
 
 
 class Decoder(nn.Module):
@@ -89,17 +120,27 @@ class Decoder(nn.Module):
     relative = self.relpos_bias(query_positions, key_positions)
     return relative + mask_bias(mask[:, None], self.config.dtype)
 
-  def __call__(self, x, remember, bias, cross=(), cross_mask=None, deterministic=True):
+  def __call__(
+    self,
+    x,
+    remember,
+    bias,
+    cross=(),
+    cross_mask=None,
+    deterministic=True,
+    gates: Gates | None = None,
+  ):
     cross_bias = None
     if self.cross_attention:
       cross_bias = mask_bias(cross_mask[:, None], self.config.dtype)
     x = self.dropout(x, deterministic=deterministic)
-    all_key_values = []
-    for layer, remember_layer, cross_layer in zip(
-      self.layers, remember, cross or [None] * len(self.layers), strict=True
+    all_key_values, gates = [], gates or {}
+    for i, (layer, remember_layer, cross_layer) in enumerate(
+      zip(self.layers, remember, cross or [None] * len(self.layers), strict=True)
     ):
+      of_layer = [gates.get(f"{kind}_{i}", 1) for kind in SUBLAYERS]
       x, key_values = layer(
-        x, remember_layer, bias, cross_layer, cross_bias, deterministic
+        x, remember_layer, bias, cross_layer, cross_bias, deterministic, of_layer
       )
       all_key_values.append(key_values)
     features = self.dropout(self.decoder_norm(x), deterministic=deterministic)
@@ -115,12 +156,22 @@ class CachedNetwork(nn.Module):
 
   config: NetworkConfig
 
+  cross_attention: ClassVar[bool] = True
+
+  @property
+  def sublayers(self) -> tuple[str, ...]:
+    """The names of what the decoder's layers add to their input, kind by kind."""
+    kinds = [kind for kind in SUBLAYERS if kind != "cross" or self.cross_attention]
+    layers = range(self.config.num_decoder_layers)
+    return tuple(f"{kind}_{i}" for kind in kinds for i in layers)
+
   def extend(
     self,
     cache: DecoderCache,
     tokens: Int[Array, "B N"],
     positions: Int[Array, "B M"] | None = None,
     tree: Bool[Array, "B N M"] | None = None,
+    gates: Gates | None = None,
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N D"], DecoderCache]:
     """Scores N tokens a row after the row's committed ones.
 
@@ -131,6 +182,8 @@ class CachedNetwork(nn.Module):
         default their slots.
       tree: which of the last M entries each new one sees, itself included; by default
         a chain, each seeing those before it. With it, `positions` is prefix + depth.
+      gates: of sublayers, by name. A layer whose self-attention is left out reads and
+        writes no cache.
 
     Returns:
       float32 logits of the token after each one, the features that they were computed
@@ -147,7 +200,7 @@ class CachedNetwork(nn.Module):
     )
     key_positions = key_positions.at[rows, slots].set(positions)
     visible = cache_lib.block_mask(index, cache.num_slots, tree)
-    return self.extend_slots(cache, tokens, key_positions, visible)
+    return self.extend_slots(cache, tokens, key_positions, visible, gates)
 
   def extend_slots(
     self,
@@ -155,6 +208,7 @@ class CachedNetwork(nn.Module):
     tokens: Int[Array, "B N"],
     key_positions: Int[Array, "B S"],
     visible: Bool[Array, "B N S"],
+    gates: Gates | None = None,
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N D"], DecoderCache]:
     """As `extend`, for a cache whose slots the caller assigns.
 
@@ -166,6 +220,7 @@ class CachedNetwork(nn.Module):
       key_positions: where in its sequence the token of each slot stands, of these
         tokens, too; of any value where no token looks.
       visible: which slots each token sees; its own must be among them.
+      gates: as `extend`'s.
     """
     rows = jnp.arange(tokens.shape[0])[:, None]
     slots = cache.index[:, None] + jnp.arange(tokens.shape[1])
@@ -182,7 +237,10 @@ class CachedNetwork(nn.Module):
       self.decoder.bias(key_positions[rows, slots], key_positions, visible),
       list(zip(cache.cross_keys, cache.cross_values, strict=True)),
       None if cache.encoder_mask is None else cache.encoder_mask[:, None, :],
+      gates=gates,
     )
+    known = zip(cache.keys, cache.values, strict=True)
+    written = [new or old for new, old in zip(written, known, strict=True)]
     cache = cache.replace(
       index=cache.index + tokens.shape[1],
       keys=tuple(key for key, _ in written),

@@ -1,6 +1,6 @@
 """A network and its parameters as the functions that drafters and loops call."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.network import config, heads, ngram, parallel
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import GptConfig, T5Config
+from specdec_t5x.network.decoder import Gates
 from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.heads import Heads, HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
@@ -24,6 +25,7 @@ Settings = T5Config | GptConfig | NgramConfig | HeadsConfig | ParallelConfig
 HEADS = Heads | ParallelDrafter
 LogitsFn = Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]]
 EmbedFn = Callable[[Int[Array, "*B"]], Float[Array, "*B D"]]
+WithoutFn = Callable[[Sequence[str]], ExtendFn]
 # Inputs are not encoded at less than this: narrower gains next to nothing.
 _LEAST_WIDTH = 16
 
@@ -109,15 +111,30 @@ def prompts_of(inputs: Int[Array, "B I"], target: Network) -> Int[Array, "B P"]:
   return inputs if is_decoder_only(target) else inputs[:, :0]
 
 
-def extend_fn(module: Network, params) -> ExtendFn:
-  """Returns the network as a function of its cache and tokens."""
+def extend_fn(module: Network, params, gates: Gates | None = None) -> ExtendFn:
+  """Returns the network as a function of its cache and tokens.
+
+  Args:
+    module: the network.
+    params: its parameters.
+    gates: of its decoder's sublayers, by name; None where nothing is left out.
+  """
+  gated = {} if gates is None else {"gates": gates}
 
   def extend(cache, tokens, positions=None, tree=None):
     return module.apply(
-      {"params": params}, cache, tokens, positions, tree, method=module.extend
+      {"params": params}, cache, tokens, positions, tree, method=module.extend, **gated
     )
 
   return extend
+
+
+def without_fn(module: Network, params) -> WithoutFn:
+  """Returns what makes, of sublayers' names, the network without these.
+
+  It reads and writes the network's own caches.
+  """
+  return lambda names: extend_fn(module, params, dict.fromkeys(names, 0))
 
 
 def logits_fn(module: Network, params) -> LogitsFn:

@@ -31,6 +31,8 @@ class GptTransformer(CachedNetwork):
 
   config: GptConfig
 
+  cross_attention = False
+
   def setup(self):
     self.decoder = GptDecoder(self.config)
 

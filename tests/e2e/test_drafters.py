@@ -33,6 +33,11 @@ WAYS = {
     {"NODES": 6},
     "Paying",
   ),
+  "layers": (
+    ["drafters/layer_skip"],
+    {"SKIP": ("self_0", "mlp_1"), "GAMMA_POLICY": "exit"},
+    "LayerSkip",
+  ),
   "ngram": (["drafters/ngram"], {"NGRAM_ORDER": 2}, "AdaptiveDraft"),
   "ngram by name": ([], {"DRAFTER": "ngram"}, "AdaptiveDraft"),
   "ngram in a tree": (["drafters/ngram", "drafters/tree"], {}, "TreeDraft"),
@@ -97,7 +102,9 @@ def test_each_way_to_draft_gives_the_target_s_own_outputs(
   way, drafted, table, heads, pair, speculative
 ):
   files, bindings, kind = WAYS[way]
-  draft = {"ngram": table, "copy": None, **heads}.get(way.split()[0], pair[1])
+  draft = {"ngram": table, "copy": None, "layers": None, **heads}.get(
+    way.split()[0], pair[1]
+  )
   if "drafters/pruned_by_ngrams" in files:
     bindings = {**bindings, "NGRAMS_CHECKPOINT_PATH": table}
   files = [f"configs/{name}.gin" for name in files]

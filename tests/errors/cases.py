@@ -6,6 +6,7 @@ from tests.errors.case import (
   CONFIDENCE,
   COPY,
   HEADS,
+  LAYER_SKIP,
   NGRAM,
   ONLINE,
   OUTPUT,
@@ -190,6 +191,23 @@ DECODING = [
     (COPY,),
     "A drafter owns its knobs",
     "NUM_CANDIDATES=2",
+  ),
+  of_files(
+    "SKIP of a sublayer that is not there",
+    (LAYER_SKIP,),
+    "SKIP: the target has no sublayers ['mlp_9']; it has self_0",
+    "SKIP=('mlp_9',)",
+  ),
+  of_files(
+    "SKIP = 'mlp_1', no tuple",
+    (LAYER_SKIP,),
+    "SKIP must be names of sublayers",
+    "SKIP='mlp_1'",
+  ),
+  setting(
+    "SKIP without its gin file",
+    "SKIP=('mlp_1',)",
+    "sets or reads. Add --gin_file=configs/drafters/layer_skip.gin",
   ),
   of_files(
     "a tree whose STEM is longer than GAMMA",

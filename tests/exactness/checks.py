@@ -16,8 +16,8 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
-from tests.exactness import laws, test_adaptive, tree_steps, trees
-from tests.exactness.test_adaptive import SURE, TURNS
+from tests.exactness import laws, test_adaptive, test_layer_skip, tree_steps, trees
+from tests.exactness.test_adaptive import EXIT, SURE, TURNS
 from tests.exactness.test_heads import APART, PATH
 from tests.exactness.test_loop import (
   FEW,
@@ -88,6 +88,17 @@ def turns_loop():
   """Drafts, plain turns and drafts again."""
   setting = (SMALL_TARGET, SMALL_DRAFT, "token", chain(3), 6, "independent", TURNS)
   assert_the_loop_is_exact(setting, Sampling())
+
+
+def exit_loop():
+  """Drafts that end after a token of little probability."""
+  setting = (SMALL_TARGET, SMALL_DRAFT, "token", chain(3), 5, "independent", EXIT)
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+def skipping_loop():
+  """A real network that drafts for itself, on its own cache."""
+  test_layer_skip.assert_the_loop_is_exact(Sampling())
 
 
 def shared_length():
@@ -202,6 +213,8 @@ CHECKS = [
   moved_entries,
   adaptive_loop,
   turns_loop,
+  exit_loop,
+  skipping_loop,
   shared_length,
   TOKEN_RULE,
   BLOCK_RULE,

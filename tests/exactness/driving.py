@@ -16,6 +16,7 @@ from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import DecodeState, row_keys
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.exit_threshold import ExitThreshold
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from tests.exactness import enumeration, lengths
@@ -141,7 +142,10 @@ def loop_paths(
     setting = dataclasses.replace(setting, **known)
   if policy is None:
     return setting, list(explore(lambda world: enumeration.decode(world, setting)))
-  decode = lambda world: lengths.decode(world, setting, policy, setting.draft)
+  # An exit reads the law at temperature 1, whatever tokens are drawn from.
+  exits = isinstance(policy, ExitThreshold)
+  sure = draft.law(Sampling()) if exits else setting.draft
+  decode = lambda world: lengths.decode(world, setting, policy, sure)
   return setting, list(explore(decode))
 
 
@@ -156,13 +160,6 @@ def loop_laws(
   _, paths = loop_paths(
     target, draft, sampling, name, tree, max_length, siblings, policy
   )
-  count = 2 * tree.size + 1
-  shape = len(PLACES), len(paths), max_length, count, LEVELS
-  prescribed = np.full(shape, 0.5, np.float32)
-  for rows, place in zip(prescribed, PLACES, strict=True):
-    for row, path in zip(rows, paths, strict=True):
-      for at, cells in path.cells.items():
-        row[at] = uniforms_of(cells, place)
   # A function of its own: a loop with a planted fault must be traced anew.
   drafter = drafter_of(draft, tree, siblings, policy)
   run = jax.jit(lambda uniforms: drive(uniforms, target, drafter, sampling, name))
@@ -170,6 +167,24 @@ def loop_laws(
     # When a batch rests depends on all its rows, so each path is a batch of its own.
     alone = run
     run = jax.jit(jax.vmap(lambda uniforms: alone(uniforms[None])[0]))
+  return laws_along(paths, run, tree.size, max_length)
+
+
+def laws_along(paths, run, size, max_length):
+  """The law of outputs at each place of the cells, by what decodes with uniforms.
+
+  Args:
+    paths: of whole decodes, by the oracle.
+    run: from uniforms [B, iterations, count, L] to outputs [B, T].
+    size: drafted nodes.
+    max_length: room for the output.
+  """
+  shape = len(PLACES), len(paths), max_length, 2 * size + 1, LEVELS
+  prescribed = np.full(shape, 0.5, np.float32)
+  for rows, place in zip(prescribed, PLACES, strict=True):
+    for row, path in zip(rows, paths, strict=True):
+      for at, cells in path.cells.items():
+        row[at] = uniforms_of(cells, place)
   tokens = run(jnp.asarray(prescribed.reshape(-1, *shape[2:])))
   laws = []
   for outputs in np.split(np.asarray(tokens), len(PLACES)):

@@ -19,7 +19,7 @@ from specdec_t5x.core.types import Proposal, Verdict
 from specdec_t5x.decoding import baseline, step, widths
 from specdec_t5x.decoding.state import unit_uniforms
 from specdec_t5x.drafters import draft_model
-from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.drafters.adaptive import Adaptive, AdaptiveDraft
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
@@ -218,6 +218,26 @@ def drop_what_it_drew(self, *args, propose=AdaptiveDraft.propose):
   size = jnp.maximum(proposal.num_valid - is_two, 0)
   proposal = Proposal.chain(proposal.tokens, proposal.draft_probs, size)
   return proposal, state.replace(drafted=size)
+
+
+def drop_the_token_it_stopped_at(self, *args, propose=Adaptive.propose):
+  """As an exit would that took the doubtful token back once it was drawn."""
+  proposal, state = propose(self, *args)
+  last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
+  of_last = jnp.take_along_axis(proposal.drafted_probs(), last, axis=1)[:, 0]
+  stopped = ~self.policy.goes_on_after(state.counts, of_last)
+  size = jnp.maximum(proposal.num_valid - stopped, 0)
+  proposal = Proposal.chain(proposal.tokens, proposal.draft_probs, size)
+  return proposal, state.replace(drafted=size)
+
+
+def the_draft_s_keys_stay(spec, state, proposal, score=step._score):
+  """As a target would that did not write its own over what the draft wrote."""
+  logits, features, _ = score(spec, state, proposal)
+  block = jnp.concatenate([state.last_tokens()[:, None], proposal.tokens], axis=1)
+  draft = spec.context.without(spec.drafter.skip)
+  _, _, cache = draft(state.target_cache.at(state.lengths - 1), block)
+  return logits, features, cache
 
 
 def plain_turn_leaves_its_draws(*args, step=baseline.step, **kwargs):

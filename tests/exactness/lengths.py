@@ -7,6 +7,7 @@ import numpy as np
 from specdec_t5x.analysis.theory import expected_tokens
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.decoding.widths import block_widths
+from specdec_t5x.drafters.exit_threshold import ExitThreshold
 from specdec_t5x.drafters.paying import Paying
 from specdec_t5x.drafters.policies import Auto, Confidence
 from tests.exactness.enumeration import has_ended, iterate
@@ -19,7 +20,7 @@ def decode(world, setting, policy, law):
     world: decides every outcome.
     setting: what is decoded, with the longest gamma.
     policy: of `drafters.policies`, or `Paying`; its settings alone are used.
-    law: what confidence is read from, as a function of the output before.
+    law: what confidence is read from, as a function of what the draft's law is one of.
   """
   output, history, may_draft = (), [], setting.stops
 
@@ -27,7 +28,11 @@ def decode(world, setting, policy, law):
     if isinstance(policy, Paying):
       return may_draft(prefix, draft) or not pays(policy, setting, history)
     if isinstance(policy, Confidence):
-      return law((*prefix, *draft)).max() < policy.threshold
+      return law(setting.given(prefix, draft)).max() < policy.threshold
+    if isinstance(policy, ExitThreshold):
+      *before, last = draft or (None,)
+      before = setting.given(prefix, tuple(before))
+      return bool(draft) and law(before)[last] < threshold(policy, history)
     return len(draft) >= best_length(policy, len(setting.tree), history)
 
   setting = dataclasses.replace(setting, stops=stops)
@@ -35,7 +40,7 @@ def decode(world, setting, policy, law):
     number = len(history)
     named = lambda i, number=number: (number, i)
     draft, accepted, _, output = iterate(world, setting, output, named)
-    history.append((accepted, min(accepted + 1, len(draft.tokens))))
+    history.append((accepted, len(draft.tokens)))
   return output
 
 
@@ -49,10 +54,22 @@ def pays(policy, setting, history):
   return (found >= policy.seconds[1] / policy.seconds[0]).all()
 
 
+def threshold(policy, history):
+  """Below which probability a token is a draft's last, given (accepted, drafted)."""
+  rate, found = 0.0, policy.threshold
+  for accepted, drafted in history:
+    rate += (1 - policy.rate_decay) * (accepted / drafted - rate)
+    step = policy.step if rate <= policy.goal else -policy.step
+    found += (1 - policy.decay) * step
+  return found
+
+
 def best_length(policy, gamma, history):
-  """The length of most tokens over time, given (accepted, tried) of each draft."""
+  """The length of most tokens over time, given (accepted, drafted) of each draft."""
   weights = policy.decay ** np.arange(len(history))[::-1]
-  accepted, tried = weights @ np.reshape(history, (-1, 2))
+  accepted, drafted = np.reshape(history, (-1, 2)).T
+  tried = weights @ np.minimum(accepted + 1, drafted)
+  accepted = weights @ accepted
   alpha = (policy.prior_alpha * policy.prior_weight + accepted) / (
     policy.prior_weight + tried
   )

@@ -12,6 +12,7 @@ from specdec_t5x.core.tree import chain
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.drafters.exit_threshold import ExitThreshold
 from specdec_t5x.drafters.policies import Auto, Confidence, OnlineAlpha
 from tests.decoding.test_generate import assert_follows
 from tests.exactness import lengths
@@ -31,7 +32,9 @@ SURE = Confidence(0.35)
 LEARNING = OnlineAlpha(0.13, (1.0, 1.05, 1.1), 0.5, prior_weight=1.0)
 # Two plain turns after a failed draft, then drafts again; three tokens after a success.
 TURNS = Auto((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.5)
-POLICIES = SURE, LEARNING, TURNS
+# A threshold that every draft moves by a good deal.
+EXIT = ExitThreshold(0.45, 0.6, 0.4, 0.5, 0.5)
+POLICIES = SURE, LEARNING, TURNS, EXIT
 
 # target, draft, rule, the longest draft, room, siblings (none), policy.
 SETTINGS = [
@@ -45,6 +48,8 @@ SETTINGS = [
     ((SMALL_TARGET, SMALL_DRAFT), "block", 3, 5, LEARNING),
     ((SMALL_TARGET, SMALL_DRAFT), "token", 3, 6, TURNS),
     ((SMALL_TARGET, SMALL_DRAFT), "block", 3, 6, TURNS),
+    ((SMALL_TARGET, SMALL_DRAFT), "token", 3, 6, EXIT),
+    ((TARGET, DRAFT), "block", 2, 4, EXIT),
   ]
 ]
 
@@ -62,9 +67,7 @@ def test_the_loop_keeps_the_target_s_law(setting):
 @pytest.mark.parametrize(
   "sampling", [Sampling(0.6), Sampling(1.0, top_p=0.7), GREEDY], ids=str
 )
-@pytest.mark.parametrize(
-  "policy", [SURE, LEARNING, TURNS], ids=lambda p: type(p).__name__
-)
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: type(p).__name__)
 def test_it_keeps_it_however_it_is_sampled(policy, sampling):
   setting = (TARGET, DRAFT, "token", chain(3), 4, "independent", policy)
   assert_the_loop_is_exact(setting, sampling)

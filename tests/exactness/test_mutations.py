@@ -37,6 +37,7 @@ from tests.exactness.checks import (
   copying,
   counts,
   draws,
+  exit_loop,
   heads_chain,
   heads_tree,
   laws_apart_by_rounding,
@@ -44,6 +45,7 @@ from tests.exactness.checks import (
   perfect_draft,
   shared_length,
   siblings_loop,
+  skipping_loop,
   small_trees,
   token_loop,
   transformers,
@@ -331,6 +333,20 @@ TRAPS = [
     "narrowest",
     faults.no_place_for_the_last_token,
     adaptive_loop,
+  ),
+  (
+    "the token that an exit stopped at dropped",
+    AdaptiveDraft,
+    "propose",
+    faults.drop_the_token_it_stopped_at,
+    exit_loop,
+  ),
+  (
+    "the draft's keys in the target's cache",
+    step,
+    "_score",
+    faults.the_draft_s_keys_stay,
+    skipping_loop,
   ),
 ]
 

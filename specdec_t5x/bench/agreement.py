@@ -1,0 +1,101 @@
+"""How often a target without some of its sublayers agrees with itself: alpha.
+
+Measured on the target's own outputs, without a draw: at each place of an output the sum
+of min(p, q), where q is the law of a draft that began up to `block` tokens before. All
+it read until then has the whole target's keys and values, as in decoding. Which
+sublayers run is an argument of the compiled program.
+
+Shapes: B rows, E input length, T output length, N sublayers, K block.
+"""
+
+from collections.abc import Collection, Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec_t5x import api
+from specdec_t5x.bench import programs
+from specdec_t5x.core.distributions import Sampling, acceptance_mass, adjusted_probs
+from specdec_t5x.decoding.decoders import PlainDecoder
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.network.functional import extend_fn, logits_fn
+
+_BATCH = 16
+
+
+class Agreement:
+  """Measures alpha of any set of sublayers left out.
+
+  Args:
+    target: the model.
+    ids: the inputs' tokens.
+    sampling: the adjustment of both laws.
+    eos_id: the token that ends an output.
+    room: for an output, in tokens.
+    block: tokens of the drafts that are measured.
+  """
+
+  def __init__(
+    self,
+    target: api.Model,
+    ids: Sequence[Sequence[int]],
+    sampling: Sampling,
+    eos_id: int,
+    room: int,
+    block: int,
+  ):
+    self.names = target.network.sublayers
+    self._target, self._sampling, self._block = target, sampling, block
+    self._params = jax.device_put(target.params)
+    decoder, params = programs.together(target)
+    run = programs.decoding(decoder, params, sampling, room, eos_id)
+    read, self._batches = jax.jit(self._read), []
+    for first, texts, count in api.padded_batches(ids, _BATCH):
+      keys = row_keys(jax.random.key(0), _BATCH, first)
+      outputs = run(texts, keys).tokens
+      outputs = outputs * (jnp.arange(_BATCH) < count)[:, None]
+      self._batches.append((outputs, *read(self._params, texts, outputs)))
+    self._agreed = jax.jit(self._agreed_of)
+
+  def __call__(self, skip: Collection[str]) -> float:
+    """Returns alpha without these sublayers: from 0 to 1, the same each time."""
+    gates = jnp.array([name not in skip for name in self.names], jnp.float32)
+    sums = [self._agreed(self._params, gates, batch) for batch in self._batches]
+    agreed, count = (
+      sum(float(x) for x in column) for column in zip(*sums, strict=True)
+    )
+    return agreed / count
+
+  def _read(self, params, texts: Int[Array, "B E"], outputs: Int[Array, "B T"]):
+    """Returns what the target read, its features and cache, and where that begins."""
+    length = outputs.shape[1]
+    decoder = PlainDecoder(self._target.network, block=self._block)
+    keys = row_keys(jax.random.key(0), outputs.shape[0])
+    extend, state = decoder.prepare({"target": params}, texts, keys, length)
+    tokens = jnp.concatenate([state.last_tokens()[:, None], outputs[:, :-1]], axis=1)
+    begin = state.lengths - 1
+    _, features, cache = extend(state.target_cache.at(begin), tokens)
+    return tokens, features, cache, begin
+
+  def _agreed_of(self, params, gates: Float[Array, "N"], batch):
+    """Returns the sum of min(p, q) over all tokens of the outputs, and their number."""
+    outputs, tokens, features, cache, begin = batch
+    network, sampling, block = self._target.network, self._sampling, self._block
+    extend = extend_fn(network, params, dict(zip(self.names, gates, strict=True)))
+    project = logits_fn(network, params)
+    width = -(-outputs.shape[1] // block) * block
+    padded = lambda x: jnp.pad(
+      x, ((0, 0), (0, width - x.shape[1]), *[(0, 0)] * (x.ndim - 2))
+    )
+    cut = lambda x, at: jax.lax.dynamic_slice_in_dim(padded(x), at, block, axis=1)
+
+    def agreed_from(at):
+      drafted, _, _ = extend(cache.at(begin + at), cut(tokens, at))
+      laws = (
+        adjusted_probs(x, sampling) for x in (project(cut(features, at)), drafted)
+      )
+      return (acceptance_mass(*laws) * (cut(outputs, at) > 0)).sum()
+
+    sums = jax.lax.map(agreed_from, jnp.arange(0, width, block))
+    return sums.sum(), (outputs > 0).sum()

@@ -1,0 +1,71 @@
+"""Self-speculation: the target without some of its sublayers drafts for itself.
+
+Zhang et al. (Draft & Verify), arXiv 2309.08168. No second network, cache or reading of
+the input: drafting goes on from the target's own cache, so all known tokens but the
+last have the keys and values that the whole target gave them. What the draft writes is
+not kept: the target writes its own when it scores the block.
+
+Shapes: B rows, V vocabulary.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from jaxtyping import Array, Float
+
+from specdec_t5x.core.types import Cache, ExtendFn
+from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.drafters.adaptive import Adaptive
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
+from specdec_t5x.drafters.exit_threshold import ExitThreshold
+from specdec_t5x.drafters.policies import Policy
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerSkip(Adaptive):
+  """Drafts by the target itself, some of its decoder's sublayers left out.
+
+  Attributes:
+    skip: which, by names as 'self_3' (self-attention), 'cross_0' (cross-attention) and
+      'mlp_5' (feed-forward), counted from 0. `scripts/choose_layers.py` finds them.
+    gamma: most tokens a draft.
+    policy: how long a row's draft shall be; `Whole()` is always gamma.
+  """
+
+  skip: Sequence[str]
+  gamma: int = DEFAULT_GAMMA
+  policy: Policy = dataclasses.field(default_factory=ExitThreshold)
+
+  def __post_init__(self):
+    super().__post_init__()
+    if isinstance(self.skip, str) or not all(isinstance(n, str) for n in self.skip):
+      raise ValueError(
+        f"SKIP must be names of sublayers, as ('self_3', 'mlp_5'), got {self.skip!r}."
+      )
+    # A list, as gin gives, would make the drafter unhashable.
+    object.__setattr__(self, "skip", tuple(self.skip))
+
+  def check(self, target: Any) -> None:
+    """Raises a ValueError where the target has no such sublayers."""
+    known = getattr(target, "sublayers", ())
+    unknown = [name for name in self.skip if name not in known]
+    if unknown:
+      names = ", ".join(known) or "none"
+      raise ValueError(
+        f"SKIP: the target has no sublayers {unknown}; it has {names}. "
+        "scripts/choose_layers.py chooses among them for a target."
+      )
+
+  def extend(self, context: Context) -> ExtendFn:
+    """Returns the target without what is left out."""
+    return context.without(self.skip)
+
+  def read(
+    self, context: Context, state: DecodeState
+  ) -> tuple[Float[Array, "B V"], Cache]:
+    """Reads the last known token, which the target's cache lacks."""
+    cache = state.target_cache.at(state.lengths - 1)
+    logits, _, cache = self.extend(context)(cache, state.last_tokens()[:, None])
+    return logits[:, 0], cache

@@ -1,0 +1,243 @@
+"""Self-speculation: the plain outputs, and the cache as if there were no draft."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.decoding import step as step_module
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.exit_threshold import ExitThreshold
+from specdec_t5x.drafters.layer_skip import LayerSkip
+from specdec_t5x.drafters.policies import Always, Auto, Whole
+from specdec_t5x.drafters.registry import layer_skip
+from specdec_t5x.network.functional import extend_fn, network_for, without_fn
+from tests.exactness import faults
+from tests.hash_model import HashModel
+from tests.t5x_bridge import tiny, tiny_gpt
+
+INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1]])
+ROOM, GAMMA = 14, 3
+TARGETS = {"t5": tiny.TARGET, "gpt": tiny_gpt.TARGET}
+SKIPS = {"t5": ("self_0", "cross_1", "mlp_0"), "gpt": ("self_0", "mlp_0")}
+
+
+@functools.cache
+def params(kind):
+  network = network_for(TARGETS[kind])
+  tokens = [INPUTS] * (2 if kind == "gpt" else 3)
+  init = jax.jit(lambda key: network.init(key, *tokens, enable_dropout=False))
+  return {"target": jax.tree.map(lambda x: 2 * x, init(jax.random.key(1))["params"])}
+
+
+def decoder(kind, skip=None, policy=None, rule="token"):
+  skip = SKIPS[kind] if skip is None else skip
+  drafter = LayerSkip(skip, GAMMA, policy or Whole())
+  return SpeculativeDecoder(network_for(TARGETS[kind]), drafter, RULES[rule])
+
+
+def run(decoder, kind, sampling, room=ROOM):
+  keys = row_keys(jax.random.key(0), len(INPUTS))
+  decode = lambda params: decoder.decode(params, INPUTS, keys, sampling, room, 1)
+  return jax.jit(decode)(params(kind))
+
+
+POLICIES = {
+  "whole": Whole(),
+  "exit": ExitThreshold(),
+  "auto": Auto((1.0, 1.2, 1.4, 1.6)),
+  "none": Always(0),
+}
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_greedy_outputs_are_the_plain_ones(kind, policy):
+  plain = run(PlainDecoder(network_for(TARGETS[kind])), kind, GREEDY)
+  found = run(decoder(kind, policy=policy), kind, GREEDY)
+  np.testing.assert_array_equal(found.tokens, plain.tokens)
+  drafted = int(found.statistics.drafted.sum())
+  assert (drafted == 0) == (policy == Always(0))
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(0.8, top_k=5)])
+def test_without_nothing_every_draft_stands(kind, sampling):
+  info = run(decoder(kind, skip=()), kind, sampling).statistics
+  np.testing.assert_array_equal(info.accepted, info.drafted)
+  np.testing.assert_allclose(info.acceptance_mass, info.acceptance_positions, rtol=1e-4)
+
+
+def test_rows_take_turns():
+  plain = run(PlainDecoder(network_for(tiny.TARGET)), "t5", GREEDY)
+  sharing = SpeculativeDecoder(
+    network_for(tiny.TARGET), LayerSkip(SKIPS["t5"], GAMMA), slots=2
+  )
+  np.testing.assert_array_equal(run(sharing, "t5", GREEDY).tokens, plain.tokens)
+
+
+# ---- The target's cache. ----
+
+
+def last_state(kind):
+  """A decode's state when all rows have ended, by an endless sequence's end."""
+  keys = row_keys(jax.random.key(0), len(INPUTS))
+  given = params(kind), INPUTS, keys, GREEDY, ROOM, -1
+  spec, state = decoder(kind).prepare(*given)
+  one = jax.jit(lambda state: step_module.step(spec, state)[0])
+  while not state.ended.all():
+    state = one(state)
+  return spec, state
+
+
+def assert_the_cache_is_the_target_s(kind):
+  spec, state = last_state(kind)
+  start = (
+    decoder(kind)
+    .prepare(params(kind), INPUTS, row_keys(jax.random.key(0), 3), GREEDY, ROOM, -1)[1]
+    .target_cache
+  )
+  known = int(state.lengths.min()) - 1
+  first = jnp.zeros_like(state.starts)
+  whole = jax.jit(spec.context.target)
+  _, _, expected = whole(start.at(first), state.sequences[:, :known])
+  for found, right in zip(
+    jax.tree.leaves((state.target_cache.keys, state.target_cache.values)),
+    jax.tree.leaves((expected.keys, expected.values)),
+    strict=True,
+  ):
+    np.testing.assert_allclose(found[:, :, :known], right[:, :, :known], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_the_target_s_cache_is_as_without_drafts(kind):
+  assert_the_cache_is_the_target_s(kind)
+
+
+def test_a_cache_with_the_draft_s_keys_is_noticed(monkeypatch):
+  monkeypatch.setattr(step_module, "_score", faults.the_draft_s_keys_stay)
+  with pytest.raises(AssertionError):
+    assert_the_cache_is_the_target_s("t5")
+
+
+def test_the_drafter_carries_no_cache():
+  _, state = last_state("t5")
+  assert state.drafter_state.cache is None
+
+
+# ---- The network without some sublayers. ----
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_a_gate_of_zero_at_run_time_is_as_leaving_out(kind):
+  network, _ = network_for(TARGETS[kind]), params(kind)
+  cache = (
+    decoder(kind)
+    .prepare(params(kind), INPUTS, row_keys(jax.random.key(0), 3), GREEDY, ROOM, -1)[1]
+    .target_cache
+  )
+  block = jnp.array([[0, 5, 9, 3], [0, 7, 7, 2], [0, 2, 4, 6]])
+
+  @jax.jit
+  def gated(gates):
+    return extend_fn(network, params(kind)["target"], gates)(cache, block)[:2]
+
+  gates = {name: jnp.float32(name not in SKIPS[kind]) for name in network.sublayers}
+  whole, part = dict.fromkeys(gates, jnp.float32(1)), gates
+  without = without_fn(network, params(kind)["target"])
+  for given, skip in [(whole, ()), (part, SKIPS[kind])]:
+    expected = jax.jit(without(skip))(cache, block)[:2]
+    for a, b in zip(gated(given), expected, strict=True):
+      np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+  assert not np.allclose(gated(whole)[0], gated(part)[0], atol=1e-2)
+
+
+def test_what_is_left_out_is_not_computed():
+  network = network_for(dataclasses.replace(tiny.TARGET, products="xla"))
+  cache = (
+    decoder("t5")
+    .prepare(params("t5"), INPUTS, row_keys(jax.random.key(0), 3), GREEDY, ROOM, -1)[1]
+    .target_cache
+  )
+
+  def work(*skip):
+    extend = without_fn(network, params("t5")["target"])(skip)
+    logits = jax.jit(lambda tokens: extend(cache, tokens)[0])
+    return logits.lower(INPUTS[:, :1]).cost_analysis()["flops"]
+
+  parts = [work() - work(name) for name in network.sublayers]
+  assert min(parts) > 0
+  # What is left is the norm and the projection to the vocabulary.
+  logits = 2 * len(INPUTS) * network.config.emb_dim * network.config.vocab_size
+  assert logits <= work(*network.sublayers) < 1.5 * logits
+  assert work() > 5 * logits
+
+
+# ---- The exit threshold. ----
+
+
+def test_the_threshold_follows_the_published_rule():
+  """Two drafts by hand: 1 of 4 stood, then all of 3; a row that drafted none waits."""
+  policy = ExitThreshold(0.8, 0.4, 0.1, 0.5, 0.9)
+  counts = policy.first(2)
+  counts = policy.learned(counts, jnp.array([1, 0]), jnp.array([4, 0]))
+  np.testing.assert_allclose(counts.rate, [0.125, 0.0])
+  np.testing.assert_allclose(counts.threshold, [0.81, 0.8], rtol=1e-6)
+  counts = policy.learned(counts, jnp.array([3, 0]), jnp.array([3, 0]))
+  np.testing.assert_allclose(counts.rate, [0.5625, 0.0])
+  np.testing.assert_allclose(counts.threshold, [0.80, 0.8], rtol=1e-6)
+
+
+def test_a_draft_ends_after_the_first_doubtful_token():
+  policy = ExitThreshold(0.5)
+  keys = row_keys(jax.random.key(0), len(INPUTS))
+  own = SpeculativeDecoder(
+    network_for(tiny.TARGET), LayerSkip(SKIPS["t5"], 8, policy), RULES["token"]
+  )
+  spec, state = own.prepare(params("t5"), INPUTS, keys, Sampling(), 20, -1)
+  uniforms = jax.jit(lambda state: state.uniforms(8))(state)
+  propose = jax.jit(lambda state, u: spec.drafter.propose(spec.context, state, u))
+  sizes = []
+  for shift in range(8):
+    proposal, _ = propose(state, (uniforms + shift / 8) % 1)
+    likely = np.asarray(proposal.drafted_probs())
+    for size, probs in zip(proposal.num_valid.tolist(), likely, strict=True):
+      assert (probs[: size - 1] >= 0.5).all()
+      assert size == 8 or probs[size - 1] < 0.5
+      sizes.append(size)
+  assert len(set(sizes)) > 1
+
+
+# ---- What can't be. ----
+
+
+def test_what_can_t_be_skipped_is_refused(unchecked):
+  t5, gpt = (network_for(config) for config in TARGETS.values())
+  for make, message in [
+    (
+      lambda: LayerSkip(("self_2",)).check(t5),
+      r"no sublayers \['self_2'\]; it has self_0",
+    ),
+    (lambda: LayerSkip(("cross_0",)).check(gpt), "no sublayers"),
+    (lambda: LayerSkip(("mlp_0",)).check(HashModel(1, 4)), "it has none"),
+    (lambda: LayerSkip("mlp_0"), "must be names of sublayers"),
+    (lambda: LayerSkip((3,)), "must be names of sublayers"),
+    (lambda: LayerSkip((), gamma=0), "GAMMA must be a whole number"),
+    (lambda: ExitThreshold(step=2), "ExitThreshold.step must be a number from 0 to 1"),
+    (lambda: layer_skip((), policy="sure"), "Unknown GAMMA_POLICY"),
+  ]:
+    with pytest.raises(ValueError, match=message):
+      make()
+
+
+def test_gin_s_words_make_it():
+  made = layer_skip(["mlp_0"], 4, "exit")
+  assert made == LayerSkip(("mlp_0",), 4, ExitThreshold())
+  assert hash(made) == hash(layer_skip(("mlp_0",), 4))
+  assert layer_skip(["mlp_0"], 4, "fixed").policy == Whole()

@@ -1,0 +1,143 @@
+"""Exactness of self-speculation: a real network, and itself without some sublayers.
+
+The draft's law depends on where the draft began: what was known by then has the keys
+and values of the whole network, what was drafted those of the part.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.exit_threshold import ExitThreshold
+from specdec_t5x.drafters.layer_skip import LayerSkip
+from specdec_t5x.drafters.policies import Whole
+from specdec_t5x.network.functional import network_for, start_decoding, without_fn
+from tests import networks
+from tests.exactness import lengths
+from tests.exactness.driving import Driven, difference, laws_along, padded
+from tests.exactness.enumeration import Setting, decode, explore, target_law
+from tests.exactness.laws import adjusted
+from tests.exactness.oracles import JUDGES
+from tests.t5x_bridge import tiny
+
+SIZE, ROOM, GAMMA = 4, 4, 2
+TARGET = network_for(tiny.config(2, 16, vocab_size=SIZE))
+INPUTS = jnp.array([[2, 3, 3, 1]])
+SKIP = ("self_0", "cross_0", "mlp_0")
+WHOLE, EXIT = Whole(), ExitThreshold(0.3, 0.6, 0.4, 0.5, 0.5)
+
+
+@functools.cache
+def params():
+  """Parameters whose laws are neither flat nor certain."""
+  found = networks.initialize(TARGET, INPUTS, seed=3)["params"]
+  return jax.tree.map(lambda x: 1.7 * x, found)
+
+
+@functools.cache
+def logits():
+  """By how many tokens the whole network read, logits [rows, ROOM, V] of each output.
+
+  The others, the last known token first, are read without the sublayers; at ROOM there
+  are none.
+  """
+  tokens = np.array(list(np.ndindex(*[SIZE] * (ROOM - 1))))
+  read = jnp.pad(jnp.asarray(tokens), ((0, 0), (1, 0)))
+
+  def split(given, at):
+    target, cache = start_decoding(TARGET, given, INPUTS, ROOM, len(tokens))
+    parts, without = [], without_fn(TARGET, given)(SKIP)
+    for extend, part in [(target, read[:, :at]), (without, read[:, at:])]:
+      if part.shape[1]:
+        found, _, cache = extend(cache, part)
+        parts.append(found)
+    return jnp.concatenate(parts, axis=1)
+
+  split = jax.jit(split, static_argnums=1)
+  found = [np.asarray(split(params(), at)) for at in range(ROOM + 1)]
+  return {
+    (at, tuple(row[:n])): found[at][i, n]
+    for at in range(ROOM + 1)
+    for i, row in enumerate(tokens.tolist())
+    for n in range(ROOM)
+  }
+
+
+def laws(sampling):
+  """The laws of target and draft, as functions of what each depends on."""
+  target = lambda output: adjusted(logits()[ROOM, output], sampling)
+  # The last known token is the draft's to read.
+  draft = lambda known: adjusted(logits()[len(known[0]), known[0] + known[1]], sampling)
+  return functools.cache(target), functools.cache(draft)
+
+
+def paths_of(sampling, rule, policy):
+  """The setting, and every path of whole decodes, by the oracle."""
+  target, draft = laws(sampling)
+  judge = JUDGES["greedy" if sampling.greedy else rule]
+  siblings = "likeliest" if sampling.greedy else "independent"
+  _, sure = laws(Sampling())
+  setting = Setting(
+    target,
+    sure if sampling.greedy else draft,
+    judge,
+    tuple(range(GAMMA)),
+    ROOM,
+    siblings=siblings,
+    given=lambda *known: known,
+  )
+  if policy == WHOLE:
+    run = lambda world: decode(world, setting)
+  else:
+    run = lambda world: lengths.decode(world, setting, policy, sure)
+  return setting, list(explore(run))
+
+
+def assert_the_loop_is_exact(sampling, rule="token", policy=WHOLE):
+  decoder = SpeculativeDecoder(TARGET, LayerSkip(SKIP, GAMMA, policy), RULES[rule])
+  setting, paths = paths_of(sampling, rule, policy)
+  target = params()
+
+  def drive(uniforms):
+    keys = row_keys(jax.random.key(0), uniforms.shape[0])
+    given = {"target": target}, INPUTS, keys, sampling, ROOM, 1
+    spec, state = decoder.prepare(*given)
+    return generate(spec, Driven(**vars(state), prescribed=uniforms)).tokens
+
+  expected = padded(target_law(setting), ROOM)
+  for law in laws_along(paths, jax.jit(drive), GAMMA, ROOM):
+    assert sum(law.values()) == pytest.approx(1, abs=1e-9)
+    assert difference(law, expected) < 1e-6
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+@pytest.mark.parametrize(
+  "sampling",
+  [Sampling(), Sampling(1.0, top_k=2), Sampling(0.8, top_p=0.8), GREEDY],
+  ids=str,
+)
+@pytest.mark.parametrize("policy", [WHOLE, EXIT], ids=lambda p: type(p).__name__)
+def test_the_loop_keeps_the_target_s_law(sampling, rule, policy):
+  assert_the_loop_is_exact(sampling, rule, policy)
+
+
+def test_drafts_are_accepted_rejected_and_of_several_lengths():
+  _, paths = paths_of(Sampling(), "token", EXIT)
+  np.testing.assert_allclose(sum(path.probability for path in paths), 1)
+  found = {tuple(lengths.turns(path, GAMMA)) for path in paths}
+  assert {turns[0] for turns in found} == {1, 2}
+  assert {len(turns) for turns in found} == {1, 2, 3, 4}
+
+
+def test_the_draft_s_law_depends_on_where_it_began():
+  """Else the whole network's keys would not have been read."""
+  later, sooner = logits()[1, (2, 3)], logits()[0, (2, 3)]
+  assert abs(later - sooner).max() > 0.01
