@@ -48,7 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   except ValueError as error:
     print(f"error: {error}", file=sys.stderr)
     return 1
-  print(f"Drafting with {args.draft} at {args.address} (port {port}).", flush=True)
+  host, colon, _ = args.address.rpartition(":")
+  is_path = args.address.startswith("unix")
+  address = args.address if is_path else f"{host}{colon}{port}"
+  print(f"Drafting with {args.draft} at {address}.", flush=True)
   try:
     server.wait_for_termination()
   except KeyboardInterrupt:
