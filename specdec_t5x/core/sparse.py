@@ -98,7 +98,7 @@ class SparseLaw:
     return jnp.take_along_axis(self.tokens, at[..., None], axis=-1)[..., 0]
 
   def dense(self, vocab_size: int) -> Float[Array, "*batch V"]:
-    """Returns q of all tokens; NaN where there is no law."""
+    """Returns q of all tokens; NaN at its tokens where there is no law."""
     shares = self.weights / self.total.astype(jnp.float32)[..., None]
     *batch, size = self.tokens.shape
     tokens, shares = (x.reshape(-1, size) for x in (self.tokens, shares))

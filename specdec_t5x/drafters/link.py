@@ -10,7 +10,7 @@ decision.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +53,7 @@ class Terms:
     return draws_per_token(self.kept) if self.kept else 0
 
 
+@runtime_checkable
 class Remote(Protocol):
   """What answers for a draft elsewhere: hashable, and the same for equal settings."""
 

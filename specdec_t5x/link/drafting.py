@@ -175,10 +175,10 @@ def _caught_up(
 
 
 def _state(rows, lengths, cache):
-  """Returns the rows as a decode's state, of which drafting reads three fields."""
+  """Returns the rows as a decode's state, of which drafting reads what it has."""
   count = lengths.shape[0]
   keys = jax.random.split(jax.random.key(0), count)
-  state = initial_state(None, cache, keys, 1, 1)
+  state = initial_state(cache, cache, keys, 1, 1)
   return state.replace(sequences=rows.sequences, lengths=lengths)
 
 
