@@ -50,10 +50,13 @@ setup(
       "importlib-resources>=6",
       "ruff>=0.11,<0.20",
       "matplotlib>=3.9",
+      "grpcio>=1.70,<2",
     ],
     "train": ["optax>=0.2.5,<0.3", "tqdm>=4.66"],
     "reproduce": ["matplotlib>=3.9"],
     "peers": ["torch>=2.6", "transformers>=5.23,<6"],
+    # Any of the 1.x; TensorFlow brings one as well.
+    "link": ["grpcio>=1.70,<2"],
     "tpu": ["jax[tpu]>=0.10,<0.13"],
     "cuda": ["jax[cuda13]>=0.10,<0.13"],
   },

@@ -106,7 +106,9 @@ def _named(speed: float) -> str:
   return f"speedup_{speed:g}_mbits"
 
 
-def _rows(study: Study, temperature: float, address: str | None, args) -> Iterator[dict]:
+def _rows(
+  study: Study, temperature: float, address: str | None, args
+) -> Iterator[dict]:
   """Yields a row for each K."""
   network, size = study.drafts[0].model.network, study.target.network.config.vocab_size
   # Greedily nothing of a law is sent.

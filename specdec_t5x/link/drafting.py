@@ -100,7 +100,9 @@ class Drafting:
     uniforms = np.zeros((setup.rows, terms.gamma, terms.draws), np.float32)
     _, _, new, read = self._step(self._draft.params, rows, terms, uniforms)
     # What a step returns goes into the next one.
-    again = rows.replace(cache=_chosen(np.ones(setup.rows, bool), cache, new), read=read)
+    again = rows.replace(
+      cache=_chosen(np.ones(setup.rows, bool), cache, new), read=read
+    )
     self._step(self._draft.params, again, terms, uniforms)
     return rows
 
@@ -200,4 +202,3 @@ def _chosen(is_new: Bool[Array, "B"], new: Cache, old: Cache) -> Cache:
     return jnp.where(is_mine, new, old)
 
   return jax.tree.map(choose, new, old)
-
