@@ -3,10 +3,10 @@ r"""A draft in another process: kept tokens K against bits, alpha and time.
   python -m specdec_t5x.bench link --target DIR --draft small=DIR --vocabulary FILE \
     --inputs FILE --prefix "translate English to German: " --output DIR
 
-Alpha and tokens a call are of every input, drafted in this process from the law cut to K
-tokens and rounded to 16 bits, which is what the link sends. Then the first --num-timed
+Alpha and tokens a call are of every input, drafted in this process from the law cut to
+K tokens and rounded to 16 bits, which is what the link sends. Then the first --num-timed
 inputs are decoded at batch 1 over a link of each bandwidth (the draft in a process of
-its own, the bandwidth and delay emulated), and plainly, in turn; their bits are counted.
+its own, bandwidth and delay emulated), and plainly, in turn; their bits are counted.
 At temperature 0 tokens are certain, and no law is sent. Writes link.json, link.csv and
 link.md. Leave all cores to it, or give --num-timed 0.
 """
@@ -79,7 +79,7 @@ def make(args: argparse.Namespace) -> Table:
     "and from it, heads included, gRPC's own and TCP's not. Speed-up: plain decoding's "
     "seconds a token over ours, median input [quartiles], the draft in another process "
     f"of this machine behind an emulated link with {args.delay_ms:g} ms each way.",
-    listed({"inputs": len(study.inputs), "gamma": args.gamma, "timed": args.num_timed}),
+    listed({"inputs": len(study.inputs), "gamma": args.gamma}),
     listed(environment()),
   )
   title = f"A draft in another process, {study.job.task}, draft {study.drafts[0].name}"

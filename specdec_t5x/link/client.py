@@ -150,10 +150,12 @@ class Asker:
     self._call = call or _over_grpc(remote.address)
     self._mirrors: dict[Setup, Mirror] = {}
     self._wait, self._not_before = 0.0, 0.0
+    self._vocab_size: int | None = None
 
-  @functools.cache  # noqa: B019: an asker lives as long as the process.
   def vocab_size(self) -> int:
-    """Returns the draft's; a ValueError where nothing answers."""
+    """Returns the draft's, asked for once; a ValueError where nothing answers."""
+    if self._vocab_size is not None:
+      return self._vocab_size
     try:
       status, size, _ = wire.beheaded(self._call("about", b"", _ABOUT_SECONDS))
     except (Lost, ValueError) as error:
@@ -161,7 +163,10 @@ class Asker:
         f"No draft answers at {self._remote.address} ({error}). Start it with `python "
         f"-m specdec_t5x.link --draft DIR --address {self._remote.address}`."
       ) from error
-    return size if status == Status.OK else 0
+    if status != Status.OK:
+      raise ValueError(f"What answers at {self._remote.address} is no draft of a link.")
+    self._vocab_size = size
+    return size
 
   def ask(
     self, terms: Terms, source, sequences, lengths, ended, uniforms

@@ -1,4 +1,4 @@
-"""The messages: a fixed head, then whole numbers as bits. There is nothing else in them.
+"""The messages: a fixed head, then whole numbers as bits, and nothing else.
 
 What comes is checked before it is used: lengths against the head's, tokens against the
 vocabulary, laws for being laws. All messages of a session that draft so many rows are

@@ -122,7 +122,7 @@ def merge_and_summarize(
 
 
 def _counted(decoder) -> dict[str, Any]:
-  """Returns what a drafter counted outside of programs, of this process; often nothing."""
+  """Returns what a drafter counted outside of programs, in this process."""
   drafter = getattr(decoder, "drafter", None)
   counted = drafter.counted() if isinstance(drafter, Drafter) else {}
   return {"counted": dict(counted)} if counted else {}

@@ -1,7 +1,7 @@
-"""Speculative sampling of Chen et al. (arXiv 2302.01318), algorithm 2, is our token rule.
+"""Speculative sampling (Chen et al., arXiv 2302.01318, algorithm 2) is our token rule.
 
-Their letters: q is the target's law and p the draft's, K the draft's length, r a uniform
-an accept test; (f)+ is max(0, f) over its sum.
+Their letters: q is the target's law and p the draft's, K the draft's length, r a
+uniform an accept test; (f)+ is max(0, f) over its sum.
 """
 
 import jax.numpy as jnp

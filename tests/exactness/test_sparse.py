@@ -37,7 +37,7 @@ def test_it_keeps_it_under_block_verification():
   assert_the_loop_is_exact(setting, Sampling())
 
 
-def linked(answer, cut=Truncation(2)):
+def linked(answer, cut=CUTS[1]):
   draft = SparseHash(SMALL_DRAFT, cut, Local.of(answer))
   return (SMALL_TARGET, draft, "token", chain(2), 4)
 

@@ -1,4 +1,4 @@
-"""A draft that is lost, slow, started anew or talks nonsense costs speed, never output."""
+"""A draft that is lost, late, started anew or talks nonsense costs no token."""
 
 import time
 
