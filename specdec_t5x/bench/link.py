@@ -4,7 +4,7 @@ r"""A draft in another process: kept tokens K against bits, alpha and time.
     --inputs FILE --prefix "translate English to German: " --output DIR
 
 Alpha and tokens a call are of every input, drafted in this process from the law cut to
-K tokens and rounded to 16 bits, which is what the link sends. Then the first --num-timed
+K tokens and rounded to 16 bits, which the link sends. Then the first --num-timed
 inputs are decoded at batch 1 over a link of each bandwidth (the draft in a process of
 its own, bandwidth and delay emulated), and plainly, in turn; their bits are counted.
 At temperature 0 tokens are certain, and no law is sent. Writes link.json, link.csv and
@@ -75,7 +75,7 @@ def make(args: argparse.Namespace) -> Table:
   notes = (
     "Alpha: mean of sum min(p, q) over the tried tokens; tokens a call of the target; "
     "[95% interval]. Bits: of a drafted token and its law, K (16 + ceil(log2 V)) + "
-    "ceil(log2 V); counted: all bits of the messages over drafted tokens, to the target "
+    "ceil(log2 V); counted: all bits of messages over drafted tokens, to the target "
     "and from it, heads included, gRPC's own and TCP's not. Speed-up: plain decoding's "
     "seconds a token over ours, median input [quartiles], the draft in another process "
     f"of this machine behind an emulated link with {args.delay_ms:g} ms each way.",
