@@ -141,7 +141,7 @@ class Drafter(abc.ABC):
     """Returns the state after a token that the target decoded by itself."""
     return drafter_state
 
-  def counted(self) -> Mapping[str, float]:
+  def counted(self) -> Mapping[str, int]:
     """Returns what it counted outside of programs, for a run's record."""
     return {}
 

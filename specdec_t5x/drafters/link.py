@@ -75,7 +75,7 @@ class Remote(Protocol):
       a draft.
     """
 
-  def counts(self) -> Mapping[str, float]:
+  def counts(self) -> Mapping[str, int]:
     """Returns what went over the link so far."""
 
 
@@ -119,7 +119,7 @@ class Link(Drafter):
     """Returns the input."""
     return context.source
 
-  def counted(self) -> Mapping[str, float]:
+  def counted(self) -> Mapping[str, int]:
     """Returns what went over the link so far."""
     return self.remote.counts()
 

@@ -69,7 +69,7 @@ class Remote:
     """Returns a draft of every row; see `drafters.link.Remote`."""
     return _asker(self).ask(terms, *map(np.asarray, arrays))
 
-  def counts(self) -> Mapping[str, float]:
+  def counts(self) -> Mapping[str, int]:
     """Returns what went over the link so far, in this process."""
     return dataclasses.asdict(_asker(self).counts)
 
