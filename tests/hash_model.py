@@ -6,12 +6,14 @@ what it predicts; and its law can be enumerated.
 
 import dataclasses
 import functools
+from typing import Any
 
 import flax.struct
 import jax.numpy as jnp
 import numpy as np
 
 from specdec_t5x.core.rules import rule_at
+from specdec_t5x.core.sparse import LARGEST, Truncation
 from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import initial_state, num_slots
 from specdec_t5x.decoding.step import Speculation
@@ -91,6 +93,31 @@ class HashModel:
     def law(output):
       terms = [(x + 1) * weights[i] for i, x in enumerate((0, *self.prompt, *output))]
       return adjusted(table[sum(terms) % MODULUS], sampling)
+
+    return law
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseHash:
+  """A HashModel that drafts from its truncated and rounded law, here or elsewhere."""
+
+  model: HashModel
+  truncation: Truncation
+  remote: Any = None
+
+  def law(self, sampling):
+    """What it draws from, as a function of the output so far, in float64."""
+    whole, truncation = self.model.law(sampling), self.truncation
+
+    @functools.cache
+    def law(output):
+      probs = whole(output).copy()
+      descending = np.argsort(-probs, kind="stable")
+      probs[descending[truncation.size(probs.size) :]] = 0.0
+      before = np.cumsum(probs[descending]) - probs[descending]
+      probs[descending[before >= truncation.top_p * probs.sum()]] = 0.0
+      weights = np.round(probs / probs.sum() * LARGEST)
+      return weights / weights.sum()
 
     return law
 

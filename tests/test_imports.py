@@ -27,8 +27,9 @@ ALLOWED = {
   "tables": set(),
   "trace": LIBRARY,
   "doctor": {"quiet", "demo"},
+  "link": LIBRARY | {"quiet"},
   "diagnose": LIBRARY | {"quiet", "tables", "trace", "demo"},
-  "bench": LIBRARY | {"quiet", "tables", "diagnose", "demo"},
+  "bench": LIBRARY | {"quiet", "tables", "diagnose", "demo", "link"},
   "demo": LIBRARY | {"quiet", "tables", "bench", "train"},
 }
 USE_T5X = ("t5x_bridge/", "bench/peers/", "train.py")

@@ -153,6 +153,10 @@ class Drafter(abc.ABC):
     """Returns the state after a token that the target decoded by itself."""
     return drafter_state
 
+  def counted(self) -> Mapping[str, int]:
+    """Returns what it counted outside of programs, for a run's record."""
+    return {}
+
   def tuned(self, time: Timer) -> "Drafter | None":
     """Returns the drafter as it is best on this device, for the decode at hand.
 

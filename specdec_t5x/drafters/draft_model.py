@@ -4,7 +4,7 @@ Shapes: B rows, G gamma, S sequence buffer, L uniforms a decision.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -54,26 +54,52 @@ class DraftModel(Drafter):
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Cache]:
     """Drafts gamma tokens; see `decoding.drafter.Drafter`."""
-    extend, sampling = context.extend["draft"], context.sampling
-    logits, cache = read_last_two(
-      extend, state.drafter_state, state.sequences, state.lengths
-    )
-    first = drawn(logits, sampling, uniforms[:, 0])
-
-    def draft_next(carry, uniforms):
-      cache, token = carry
-      logits, _, cache = extend(cache, token[:, None])
-      token, probs = drawn(logits[:, 0], sampling, uniforms)
-      return (cache, token), (token, probs)
-
-    later = uniforms[:, 1:].swapaxes(0, 1)
-    (cache, _), rest = jax.lax.scan(
-      draft_next, (cache, first[0]), later, length=self.gamma - 1
-    )
-    tokens, probs = jax.tree.map(
-      lambda head, tail: jnp.concatenate([head[None], tail]).swapaxes(0, 1), first, rest
+    sampling = context.sampling
+    tokens, probs, cache = drafted_chain(
+      context.extend["draft"],
+      state,
+      uniforms,
+      lambda logits, uniforms: drawn(logits, sampling, uniforms),
     )
     return Proposal.chain(tokens, probs, self.gamma), cache
+
+
+def drafted_chain(
+  extend: ExtendFn,
+  state: DecodeState,
+  uniforms: Float[Array, "B G L"],
+  draw_fn: Callable[[Float[Array, "B V"], Float[Array, "B L"]], tuple[Array, Any]],
+) -> tuple[Int[Array, "B G"], Any, Cache]:
+  """Drafts a token after the other, each by a call of the network.
+
+  Args:
+    extend: the network.
+    state: where the decode stands; the drafter's state is the network's cache.
+    uniforms: of each token.
+    draw_fn: from logits and uniforms to a token and its law, of any kind.
+
+  Returns:
+    The tokens, their laws, and the cache, which lacks the last token.
+  """
+  logits, cache = read_last_two(
+    extend, state.drafter_state, state.sequences, state.lengths
+  )
+  first = draw_fn(logits, uniforms[:, 0])
+
+  def draft_next(carry, uniforms):
+    cache, token = carry
+    logits, _, cache = extend(cache, token[:, None])
+    token, law = draw_fn(logits[:, 0], uniforms)
+    return (cache, token), (token, law)
+
+  later = uniforms[:, 1:].swapaxes(0, 1)
+  (cache, _), rest = jax.lax.scan(
+    draft_next, (cache, first[0]), later, length=uniforms.shape[1] - 1
+  )
+  tokens, laws = jax.tree.map(
+    lambda head, tail: jnp.concatenate([head[None], tail]).swapaxes(0, 1), first, rest
+  )
+  return tokens, laws, cache
 
 
 def check_gamma(gamma: Any) -> None:

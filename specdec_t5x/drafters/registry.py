@@ -17,6 +17,7 @@ from specdec_t5x.drafters.parallel import ParallelDraft
 from specdec_t5x.drafters.paying import Paying
 from specdec_t5x.drafters.policies import Auto, Confidence, Policy, Whole
 from specdec_t5x.drafters.pruned import Pruned
+from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 
 DRAFTERS: dict[str, type[Drafter]] = {
@@ -24,6 +25,7 @@ DRAFTERS: dict[str, type[Drafter]] = {
   "ngram": DraftModel,
   "copy": Copy,
   "heads": Headed,
+  "sparse": SparseDraft,
 }
 POLICIES: dict[str, Policy | None] = {
   "auto": Auto(),

@@ -20,6 +20,7 @@ from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.core.checks import check_decoded
 from specdec_t5x.core.describe import describe
 from specdec_t5x.decoding import timing
+from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.network import native
 
 SUMMARY = "speculation.json"
@@ -106,6 +107,7 @@ def merge_and_summarize(
       "guarantee_means": guarantee.value,
       "statistics": summarize(files, model.decoder.alpha_is_mass),
       "decoder": describe(model.decoder),
+      **_counted(model.decoder),
       "sampling": describe(model.sampling),
       "iteration_seconds": timing.asked_for(),
       "configuration": configuration(),
@@ -117,6 +119,13 @@ def merge_and_summarize(
     path = epath.Path(output_dir) / SUMMARY
     write_atomically(path, json.dumps(summary, indent=2), output_fname)
     found = result_files(output_dir, mode)
+
+
+def _counted(decoder) -> dict[str, Any]:
+  """Returns what a drafter counted outside of programs, in this process."""
+  drafter = getattr(decoder, "drafter", None)
+  counted = drafter.counted() if isinstance(drafter, Drafter) else {}
+  return {"counted": dict(counted)} if counted else {}
 
 
 def result_files(output_dir: str, mode: str) -> list[epath.Path]:

@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from specdec_t5x import train
+from specdec_t5x.link import process
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.parallel import ParallelConfig
@@ -38,6 +39,8 @@ WAYS = {
     {"SKIP": ("self_0", "mlp_1"), "GAMMA_POLICY": "exit"},
     "LayerSkip",
   ),
+  "sparse": (["drafters/sparse"], {"DRAFT_TOPK": 4}, "SparseDraft"),
+  "sparse by name": ([], {"DRAFTER": "sparse"}, "SparseDraft"),
   "ngram": (["drafters/ngram"], {"NGRAM_ORDER": 2}, "AdaptiveDraft"),
   "ngram by name": ([], {"DRAFTER": "ngram"}, "AdaptiveDraft"),
   "ngram in a tree": (["drafters/ngram", "drafters/tree"], {}, "TreeDraft"),
@@ -131,6 +134,17 @@ def test_a_table_of_n_grams_drafts_and_gin_sets_the_policy_of_gamma(
     "OnlineAlpha",
   )
   assert {n: drafter["policy"][n.lower()] for n in costs} == costs
+
+
+def test_a_draft_in_another_process_gives_them_too(drafted, pair, speculative):
+  with process.drafting(pair[1]) as address:
+    tokens, summary, _ = drafted(
+      "configs/drafters/link.gin", draft=None, LINK_ADDRESS=address, LINK_TOPK=4
+    )
+  assert tokens == runs.tokens(speculative)
+  assert summary["decoder"]["drafter"]["remote"]["address"] == address
+  assert summary["counted"]["tokens"] >= summary["statistics"]["drafted"] > 0
+  assert summary["counted"]["lost"] == 0
 
 
 def test_a_tree_samples(drafted):

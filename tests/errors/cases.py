@@ -7,6 +7,7 @@ from tests.errors.case import (
   COPY,
   HEADS,
   LAYER_SKIP,
+  LINK,
   NGRAM,
   ONLINE,
   OUTPUT,
@@ -181,6 +182,24 @@ DECODING = [
     "CONFIDENCE without its gin file",
     "CONFIDENCE=0.2",
     "sets or reads. Add --gin_file=configs/policies/confidence.gin",
+  ),
+  of_files(
+    "link.gin where no draft answers",
+    (LINK,),
+    "No draft answers at localhost:1",
+    "LINK_ADDRESS='localhost:1'",
+  ),
+  of_files(
+    "LINK_MBITS = -1",
+    (LINK,),
+    "mbits of a link must be a number of at least 0, got -1",
+    "LINK_MBITS=-1",
+  ),
+  of_files(
+    "LINK_TOPK = -1",
+    (LINK,),
+    "top_k must be a whole number of at least 0, got -1",
+    "LINK_TOPK=-1",
   ),
   of_files("COPY_MATCH = 7", (COPY,), "COPY_MATCH must be from 1 to 6", "COPY_MATCH=7"),
   of_files(

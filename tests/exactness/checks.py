@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec_t5x.core.distributions import LEVELS, Sampling
+from specdec_t5x.core.sparse import Truncation
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.core.types import Proposal
@@ -28,11 +29,18 @@ from tests.exactness.test_loop import (
   assert_the_loop_is_exact,
 )
 from tests.exactness.test_rules import assert_exact, setting_of
-from tests.hash_model import HashModel, speculation
+from tests.hash_model import HashModel, SparseHash, speculation
 
 
 def token_loop():
   setting = (SMALL_TARGET, SMALL_DRAFT, "token", chain(2), 4)
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+def sparse_loop():
+  """A draft that drops the least likely token of three before it draws."""
+  draft = SparseHash(SMALL_DRAFT, Truncation(2))
+  setting = (SMALL_TARGET, draft, "token", chain(2), 4)
   assert_the_loop_is_exact(setting, Sampling())
 
 
@@ -204,6 +212,7 @@ KSEQ_RULE, RECURSIVE_RULE, TRAVERSAL_RULE = (
 )
 CHECKS = [
   token_loop,
+  sparse_loop,
   candidates_loop,
   siblings_loop,
   heads_chain,

@@ -18,11 +18,13 @@ from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.exit_threshold import ExitThreshold
 from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.link import Link
+from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from tests.exactness import enumeration, lengths
 from tests.exactness.enumeration import Cell, Setting, explore, iterate
 from tests.exactness.oracles import JUDGES
-from tests.hash_model import HashHeads, speculation
+from tests.hash_model import HashHeads, SparseHash, speculation
 
 # Float32 may misplace so much probability at an edge of a cell; more would show.
 MARGIN = 1e-6
@@ -205,6 +207,11 @@ def drafter_of(draft, tree, siblings="independent", policy=None):
   if isinstance(draft, HashHeads):
     drafter = HeadDraft(draft, tree, siblings)
     return dataclasses.replace(policy, drafter=drafter) if policy else drafter
+  if isinstance(draft, SparseHash):
+    cut = draft.truncation.top_k, draft.truncation.top_p
+    if draft.remote:
+      return Link(draft.remote, tree.size, *cut)
+    return SparseDraft(draft.model, tree.size, *cut)
   if policy:
     return AdaptiveDraft(draft, tree.size, policy)
   if tree.is_chain:

@@ -18,7 +18,7 @@ from specdec_t5x.core.block import Block
 from specdec_t5x.core.token import Token
 from specdec_t5x.decoding import baseline, step, widths
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters import adaptive, draft_model, siblings
+from specdec_t5x.drafters import adaptive, draft_model, siblings, sparse
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.heads import HeadDraft
@@ -47,6 +47,7 @@ from tests.exactness.checks import (
   siblings_loop,
   skipping_loop,
   small_trees,
+  sparse_loop,
   token_loop,
   transformers,
   turns_loop,
@@ -114,6 +115,20 @@ TRAPS = [
     "draw",
     faults.ignore_top_p,
     perfect_draft,
+  ),
+  (
+    "drawn from the whole law, truncated afterwards",
+    sparse,
+    "drafted_sparsely",
+    faults.draws_from_the_whole_law,
+    sparse_loop,
+  ),
+  (
+    "rounded after the draw",
+    sparse,
+    "drafted_sparsely",
+    faults.rounds_after_the_draw,
+    sparse_loop,
   ),
   (
     "q of another position",

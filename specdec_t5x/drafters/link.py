@@ -1,0 +1,162 @@
+"""Drafting in another process: what it sends is what the tokens were drawn from.
+
+One host callback an iteration asks whatever answers for the draft (`specdec_t5x.link`),
+and may come back with nothing: a lost draft is an empty one, and the target goes on by
+itself.
+
+Shapes: B rows, G gamma, K kept tokens, E input length, S sequence buffer, L uniforms a
+decision.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import io_callback
+from jaxtyping import Array, Bool, Float, Int
+
+from specdec_t5x.core import tree
+from specdec_t5x.core.distributions import Sampling, draws_per_token
+from specdec_t5x.core.sparse import SparseLaw, Truncation
+from specdec_t5x.core.types import Proposal
+from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, check_gamma
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+  """What the two sides agree on.
+
+  Attributes:
+    gamma: tokens a draft.
+    truncation: what is kept of the draft's laws.
+    sampling: their adjustment before that.
+    vocab_size: of target and draft.
+  """
+
+  gamma: int
+  truncation: Truncation
+  sampling: Sampling
+  vocab_size: int
+
+  @property
+  def kept(self) -> int:
+    """K; 0 where tokens are certain, and no law is sent."""
+    return 0 if self.sampling.greedy else self.truncation.size(self.vocab_size)
+
+  @property
+  def draws(self) -> int:
+    """How many uniforms a token takes."""
+    return draws_per_token(self.kept) if self.kept else 0
+
+
+@runtime_checkable
+class Remote(Protocol):
+  """What answers for a draft elsewhere: hashable, and the same for equal settings."""
+
+  def check(self, vocab_size: int) -> None:
+    """Raises a ValueError where nothing answers, or for another vocabulary."""
+
+  def ask(
+    self, terms: Terms, *arrays: Array
+  ) -> tuple[Array, Array, Array, Bool[Array, "B"]]:
+    """Returns one draft of every row, in NumPy.
+
+    Args:
+      terms: agreed on.
+      *arrays: what the encoder reads [B, E], sequences [B, S], their lengths [B], which
+        rows have ended [B], uniforms [B, G, L].
+
+    Returns:
+      Tokens [B, G], the tokens and weights of their laws [B, G, K], and which rows have
+      a draft.
+    """
+
+  def counts(self) -> Mapping[str, int]:
+    """Returns what went over the link so far."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Link(Drafter):
+  """Up to gamma tokens from a draft elsewhere; its state is the encoder's input.
+
+  The tokens are drawn here again, from the laws that came, with the same uniforms: the
+  draft counts as far as they are the same. So what counts is drawn from what was sent,
+  whatever the other side's arithmetic, and a token's place in the draft depends on the
+  tokens before it alone.
+
+  Attributes:
+    remote: answers for the draft.
+    gamma: most tokens a draft.
+    top_k: tokens of a law that are sent; 0 is all.
+    top_p: how much of their mass; the message is none the shorter.
+  """
+
+  remote: Remote
+  gamma: int = DEFAULT_GAMMA
+  top_k: int = 32
+  top_p: float = 1.0
+
+  varies = True
+
+  def __post_init__(self):
+    check_gamma(self.gamma)
+    Truncation(self.top_k, self.top_p)
+
+  @property
+  def tree(self) -> tree.Tree:
+    """A chain of gamma tokens."""
+    return tree.chain(self.gamma)
+
+  def check(self, target: Any) -> None:
+    """Raises a ValueError where no draft of the target's vocabulary answers."""
+    self.remote.check(target.config.vocab_size)
+
+  def start(self, context: Context) -> Int[Array, "B E"]:
+    """Returns the input."""
+    return context.source
+
+  def counted(self) -> Mapping[str, int]:
+    """Returns what went over the link so far."""
+    return self.remote.counts()
+
+  def propose(
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
+  ) -> tuple[Proposal, Int[Array, "B E"]]:
+    """Asks for a draft; see `decoding.drafter.Drafter`."""
+    terms = Terms(
+      self.gamma,
+      Truncation(self.top_k, self.top_p),
+      context.sampling,
+      context.vocab_size,
+    )
+    given = uniforms[..., uniforms.shape[-1] - terms.draws :]
+    tokens, law, is_there = self._asked(terms, state, given)
+    if not terms.kept:
+      is_valid = jnp.broadcast_to(is_there[:, None], tokens.shape)
+      return Proposal(tokens, None, is_valid, self.tree), state.drafter_state
+    own, is_law = law.draw(given).astype(jnp.int32), law.total > 0
+    # The first token counts, whatever the other side drew there: it is of a law of the
+    # known tokens. Each later law is of the other side's draft.
+    same = jnp.cumprod(own == tokens, axis=1)
+    same = jnp.pad(same, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
+    is_valid = is_there[:, None] & ((same * jnp.cumprod(is_law, axis=1)) > 0)
+    probs = jnp.where(is_law[..., None], law.dense(context.vocab_size), 0.0)
+    return Proposal(own, probs, is_valid, self.tree), state.drafter_state
+
+  def _asked(self, terms, state, uniforms) -> tuple[Array, SparseLaw, Array]:
+    rows = state.lengths.shape[0]
+    ids = lambda *shape: jax.ShapeDtypeStruct((rows, *shape), jnp.int32)
+    law = ids(self.gamma, terms.kept)
+    shapes = ids(self.gamma), law, law, jax.ShapeDtypeStruct((rows,), bool)
+    # Unordered: each draft goes into the next iteration's state, so none is asked for
+    # before the last one came.
+    tokens, kept, weights, is_there = io_callback(
+      lambda *arrays: self.remote.ask(terms, *arrays),
+      shapes,
+      *(state.drafter_state, state.sequences, state.lengths, state.ended, uniforms),
+    )
+    return tokens, SparseLaw(kept, weights), is_there

@@ -1,0 +1,104 @@
+"""Drafting from a truncated law: what a draft in another process does, in this one.
+
+(TK-SLT, arXiv 2509.04576; TSLT, arXiv 2512.16273: truncate first, then draw.)
+
+Shapes: B rows, G gamma, K kept tokens, V vocabulary, L uniforms a decision.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec_t5x.core import tree
+from specdec_t5x.core.distributions import Sampling, adjusted_probs
+from specdec_t5x.core.sparse import SparseLaw, Truncation
+from specdec_t5x.core.types import Cache, ExtendFn, Proposal
+from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.drafters.draft_model import (
+  DEFAULT_GAMMA,
+  check_gamma,
+  drafted_chain,
+  likeliest,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseDraft(Drafter):
+  """Samples gamma tokens one by one from a network's truncated and rounded laws.
+
+  Attributes:
+    network: drafts over the target's vocabulary.
+    gamma: tokens a draft.
+    top_k: tokens of a law that are kept; 0 is all.
+    top_p: how much of their mass.
+  """
+
+  network: Any
+  gamma: int = DEFAULT_GAMMA
+  top_k: int = 32
+  top_p: float = 1.0
+
+  def __post_init__(self):
+    check_gamma(self.gamma)
+    Truncation(self.top_k, self.top_p)
+
+  @property
+  def networks(self) -> Mapping[str, Any]:
+    """The draft."""
+    return {"draft": self.network}
+
+  @property
+  def tree(self) -> tree.Tree:
+    """A chain of gamma tokens."""
+    return tree.chain(self.gamma)
+
+  def start(self, context: Context) -> Cache:
+    """Returns the draft's first cache."""
+    return context.start("draft")
+
+  def propose(
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
+  ) -> tuple[Proposal, Cache]:
+    """Drafts gamma tokens; see `decoding.drafter.Drafter`."""
+    tokens, law, cache = drafted_sparsely(
+      context.extend["draft"],
+      state,
+      uniforms,
+      context.sampling,
+      Truncation(self.top_k, self.top_p),
+    )
+    probs = None if law is None else law.dense(context.vocab_size)
+    return Proposal.chain(tokens, probs, self.gamma), cache
+
+
+def drafted_sparsely(
+  extend: ExtendFn,
+  state: DecodeState,
+  uniforms: Float[Array, "B G L"],
+  sampling: Sampling,
+  truncation: Truncation,
+) -> tuple[Int[Array, "B G"], SparseLaw | None, Cache]:
+  """Returns drafted tokens, what they were drawn from, and the network's cache.
+
+  Args:
+    extend: the network.
+    state: where the decode stands; the drafter's state is the network's cache.
+    uniforms: of each token.
+    sampling: the adjustment of the law, before it is truncated.
+    truncation: what of it is kept.
+
+  Returns:
+    Tokens, laws [B, G, K] (None where the tokens are certain), the cache.
+  """
+
+  def drawn(logits, uniforms):
+    if sampling.greedy:
+      return likeliest(logits), None
+    law = truncation.of(adjusted_probs(logits, sampling))
+    return law.draw(uniforms).astype(jnp.int32), law
+
+  return drafted_chain(extend, state, uniforms, drawn)

@@ -1,0 +1,249 @@
+"""The messages: a fixed head, then whole numbers as bits, and nothing else.
+
+What comes is checked before it is used: lengths against the head's, tokens against the
+vocabulary, laws for being laws. All messages of a session that draft so many rows are
+of one size, so neither the time that one takes nor its loss depends on what was drawn.
+
+Shapes: B rows, R of them that have not ended, G gamma, K kept tokens, E input length, S
+sequence buffer, L uniforms a token.
+"""
+
+import dataclasses
+import enum
+import struct
+
+import numpy as np
+
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.sparse import WEIGHT_BITS, Truncation, token_bits
+from specdec_t5x.drafters.link import Terms
+from specdec_t5x.link.bits import Reader, packed
+
+MAGIC = b"SL"
+# Magic, kind or status, session (or, of an answer to `about`, the vocabulary's size).
+_HEAD = struct.Struct("<2sBI")
+# Rows, E, S, gamma, V, top_k and top_p of the truncation, the sampling.
+_SETUP = struct.Struct("<HHHHIIddId")
+_UNIFORM_BITS = 24
+MOST_NUMBERS = 2**24  # of one array of a message
+
+
+class Kind(enum.IntEnum):
+  """What a request is."""
+
+  OPEN = 0  # A session's first: its setup follows the head.
+  DRAFT = 1
+
+
+class Status(enum.IntEnum):
+  """What became of a request."""
+
+  OK = 0
+  NO_SESSION = 1
+  BAD_REQUEST = 2
+  OTHER_VOCABULARY = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+  """What does not change in a session.
+
+  Attributes:
+    terms: what to draft.
+    rows: B.
+    inputs: E.
+    slots: S.
+  """
+
+  terms: Terms
+  rows: int
+  inputs: int
+  slots: int
+
+  def __post_init__(self):
+    sizes = self.rows, self.slots, self.terms.gamma
+    if not all(sizes) or max(*sizes, self.inputs) >= 2**16:
+      raise ValueError(f"A link takes from 1 to 65535 rows, tokens and drafts: {self}.")
+    numbers = max(self.terms.kept, 1) * self.rows * self.terms.gamma
+    if max(numbers, self.rows * (self.slots + self.inputs)) > MOST_NUMBERS:
+      raise ValueError(
+        f"A message has at most {MOST_NUMBERS} numbers, got {numbers} of laws: decode "
+        "fewer rows at once, or keep fewer tokens of a law."
+      )
+
+  def packed(self) -> bytes:
+    """Returns it as bytes."""
+    terms = self.terms
+    cut, sampling = terms.truncation, terms.sampling
+    return _SETUP.pack(
+      *(self.rows, self.inputs, self.slots, terms.gamma, terms.vocab_size),
+      *(cut.top_k, cut.top_p, sampling.temperature, sampling.top_k, sampling.top_p),
+    )
+
+  @classmethod
+  def unpacked(cls, data: bytes) -> "Setup":
+    """Returns the setup that these bytes are; a ValueError where they are none."""
+    try:
+      numbers = _SETUP.unpack(data)
+    except struct.error as error:
+      raise ValueError(f"No setup: {error}.") from error
+    rows, inputs, slots, gamma, vocab_size, top_k, top_p, *sampling = numbers
+    terms = Terms(gamma, Truncation(top_k, top_p), Sampling(*sampling), vocab_size)
+    return cls(terms, rows, inputs, slots)
+
+  @property
+  def reply_bits(self) -> int:
+    """Bits of a drafted token in a reply, as `core.sparse.law_bits` says."""
+    number, kept = token_bits(self.terms.vocab_size), self.terms.kept
+    is_whole = kept == self.terms.vocab_size
+    return number + kept * (WEIGHT_BITS + (0 if is_whole else number))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ask:
+  """What the draft's process is told.
+
+  Attributes:
+    live: which rows are drafted.
+    known: how many tokens of each it is taken to know; 0 where the input is new.
+    lengths: how many there are.
+    source: the input of each row; read where `known` is 0.
+    sequences: the tokens; read from `known` to `lengths`.
+    uniforms: of each token.
+  """
+
+  live: np.ndarray  # [B] bool
+  known: np.ndarray  # [B]
+  lengths: np.ndarray  # [B]
+  source: np.ndarray  # [B, E]
+  sequences: np.ndarray  # [B, S]
+  uniforms: np.ndarray  # [B, G, L] float32
+
+  def packed(self, setup: Setup) -> bytes:
+    """Returns the live rows as bytes."""
+    live, bits = self.live, token_bits(setup.terms.vocab_size)
+    known, lengths = self.known[live], self.lengths[live]
+    count, is_new = setup.slots.bit_length(), _between(known, lengths, setup.slots)
+    uniforms = np.floor(self.uniforms[live] * 2.0**_UNIFORM_BITS)
+    return packed(
+      [
+        (live, 1),
+        (known, count),
+        (lengths, count),
+        (self.source[live][known == 0], bits),
+        (self.sequences[live][is_new], bits),
+        (uniforms, _UNIFORM_BITS),
+      ]
+    )
+
+  @classmethod
+  def unpacked(cls, data: bytes, setup: Setup) -> "Ask":
+    """Returns what these bytes ask; zeros in the rows that they say nothing of.
+
+    Raises:
+      ValueError: where they are no question of this setup.
+    """
+    read, terms, bits = Reader(data), setup.terms, token_bits(setup.terms.vocab_size)
+    live = read.take((setup.rows,), 1).astype(bool)
+    rows, count = int(live.sum()), setup.slots.bit_length()
+    known, lengths = read.take((rows,), count), read.take((rows,), count)
+    if (known > lengths).any() or (lengths < 1).any() or (lengths > setup.slots).any():
+      raise ValueError(f"Lengths from 1 to {setup.slots} expected, got {lengths}.")
+    new, is_new = known == 0, _between(known, lengths, setup.slots)
+    source = np.zeros((rows, setup.inputs), np.int64)
+    source[new] = read.take((int(new.sum()), setup.inputs), bits)
+    sequences = np.zeros((rows, setup.slots), np.int64)
+    sequences[is_new] = read.take((int(is_new.sum()),), bits)
+    check_tokens(source, terms.vocab_size)
+    check_tokens(sequences, terms.vocab_size)
+    uniforms = read.take((rows, terms.gamma, terms.draws), _UNIFORM_BITS)
+    read.end()
+    uniforms = uniforms.astype(np.float32) * np.float32(2.0**-_UNIFORM_BITS)
+    given = known, lengths, source, sequences, uniforms
+    return cls(live, *(_spread(rows, live) for rows in given))
+
+
+@dataclasses.dataclass(frozen=True)
+class Drafts:
+  """What the draft's process answers.
+
+  Attributes:
+    tokens: that it drew.
+    kept: the tokens of each one's law.
+    weights: theirs.
+  """
+
+  tokens: np.ndarray  # [B, G]
+  kept: np.ndarray  # [B, G, K]
+  weights: np.ndarray  # [B, G, K]
+
+  def packed(self, setup: Setup, live: np.ndarray) -> bytes:
+    """Returns the live rows as bytes."""
+    terms, bits = setup.terms, token_bits(setup.terms.vocab_size)
+    kept = self.kept[live] if terms.kept < terms.vocab_size else np.zeros(0)
+    return packed(
+      [(self.tokens[live], bits), (kept, bits), (self.weights[live], WEIGHT_BITS)]
+    )
+
+  @classmethod
+  def unpacked(cls, data: bytes, setup: Setup, live: np.ndarray) -> "Drafts":
+    """Returns the drafts that these bytes are.
+
+    Raises:
+      ValueError: where they are none, or tokens are none of the vocabulary, or come
+        twice in a law.
+    """
+    read, terms, bits = Reader(data), setup.terms, token_bits(setup.terms.vocab_size)
+    shape = int(live.sum()), terms.gamma
+    tokens = read.take(shape, bits)
+    kept = np.broadcast_to(np.arange(terms.kept), (*shape, terms.kept))
+    if terms.kept < terms.vocab_size:
+      kept = read.take(kept.shape, bits)
+    weights = read.take(kept.shape, WEIGHT_BITS)
+    read.end()
+    check_tokens(tokens, terms.vocab_size)
+    check_tokens(kept, terms.vocab_size)
+    if (np.diff(kept, axis=-1) < 1).any():
+      raise ValueError("A law's tokens must be ascending, each once.")
+    return cls(*(_spread(rows, live) for rows in (tokens, kept, weights)))
+
+
+def head(kind: int, number: int) -> bytes:
+  """Returns what a message begins with."""
+  return _HEAD.pack(MAGIC, kind, number)
+
+
+def beheaded(message: bytes) -> tuple[int, int, bytes]:
+  """Returns a message's kind or status, its number, and what follows.
+
+  Raises:
+    ValueError: where it is no message of this link.
+  """
+  if len(message) < _HEAD.size or message[: len(MAGIC)] != MAGIC:
+    raise ValueError(f"Expected a message of a link, got {len(message)} other bytes.")
+  _, kind, number = _HEAD.unpack_from(message)
+  return kind, number, message[_HEAD.size :]
+
+
+def opened(data: bytes) -> tuple[Setup, bytes]:
+  """Returns the setup that an opening request begins with, and what follows."""
+  return Setup.unpacked(data[: _SETUP.size]), data[_SETUP.size :]
+
+
+def check_tokens(tokens: np.ndarray, vocab_size: int) -> None:
+  """Raises a ValueError where a number is no token."""
+  if tokens.size and tokens.max() >= vocab_size:
+    raise ValueError(f"Expected tokens below {vocab_size}, got {tokens.max()}.")
+
+
+def _between(known, lengths, slots):
+  """Returns which places of each row are new, [R, S]."""
+  places = np.arange(slots)
+  return (places >= known[:, None]) & (places < lengths[:, None])
+
+
+def _spread(rows, live):
+  """Returns the live rows among zeros."""
+  all_rows = np.zeros((live.size, *rows.shape[1:]), rows.dtype)
+  all_rows[live] = rows
+  return all_rows

@@ -1,0 +1,25 @@
+"""Kept tokens against bits, alpha and time, on a tiny random pair and a real link."""
+
+import json
+
+from specdec_t5x.bench.link import COMMAND
+from specdec_t5x.core.sparse import law_bits
+
+SHORT = ("--gamma=2", "--batch=2", "--max-length=12", "--num-inputs=2")
+KEPT = ("--top-k", "2", "0", "--mbits", "100")
+
+
+def test_every_k_has_its_bits_alpha_and_speed(files, tmp_path):
+  named = [f"--{name}={path}" for name, path in files.items()]
+  flags = (*SHORT, *KEPT, "--num-timed=2", f"--output={tmp_path}")
+  assert COMMAND.main([*named, *flags]) == 0
+  rows = json.loads((tmp_path / "link.json").read_text())["rows"]
+  kept = [row["kept"] for row in rows]
+  assert kept == ["-", "all, float32", 2, "all, 64"]
+  for row, bits in zip(rows, (6, None, law_bits(2, 64), law_bits(64, 64)), strict=True):
+    assert row["bits"] == bits
+    assert 0 <= row["alpha"]["value"] <= 1
+    if bits:
+      # A reply's head is 7 bytes, its last byte is filled up.
+      assert bits <= row["received"] <= bits + (7 * 8 + 7) / 2
+      assert row["speedup_100_mbits"]["median"] > 0

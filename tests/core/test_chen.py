@@ -1,0 +1,54 @@
+"""Speculative sampling (Chen et al., arXiv 2302.01318, algorithm 2) is our token rule.
+
+Their letters: q is the target's law and p the draft's, K the draft's length, r a
+uniform an accept test; (f)+ is max(0, f) over its sum.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.types import Proposal
+
+
+def algorithm_2(q, p, drafted, r, draw):
+  """One pass of its loop, line by line; `draw` samples from a law.
+
+  Returns:
+    The tokens that the pass adds.
+  """
+  added, K = [], len(drafted)
+  for t in range(K):
+    x = drafted[t]
+    if r[t] < min(1, q[t][x] / p[t][x]):
+      added.append(x)
+    else:
+      rest = np.maximum(0, q[t] - p[t])
+      added.append(draw(rest / rest.sum()))
+      return added
+  added.append(draw(q[K]))
+  return added
+
+
+@pytest.mark.parametrize("K", [1, 3, 4])
+def test_each_decision_is_the_same(K):
+  rng, rows, vocab = np.random.default_rng(K), 400, 5
+  law = lambda *shape: rng.dirichlet(np.full(vocab, 0.7), shape)
+  q, p = law(rows, K + 1), law(rows, K)
+  drafted = np.array([[rng.choice(vocab, p=each) for each in row] for row in p])
+  r = rng.random((rows, K + 1))
+  verdict = RULES["token"].verify(
+    jnp.asarray(q, jnp.float32),
+    Proposal.chain(jnp.asarray(drafted), jnp.asarray(p, jnp.float32), K),
+    jnp.asarray(r[..., None], jnp.float32),
+  )
+  lengths = set()
+  for row in range(rows):
+    invert = lambda law, u=r[row, K]: int((np.cumsum(law) <= u).sum())
+    theirs = algorithm_2(q[row], p[row], drafted[row], r[row], invert)
+    accepted = int(verdict.last[row])
+    ours = [*drafted[row, :accepted].tolist(), int(verdict.next_token[row])]
+    assert ours == theirs
+    lengths.add(len(theirs))
+  assert lengths == set(range(1, K + 2))

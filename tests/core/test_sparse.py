@@ -1,0 +1,81 @@
+"""Truncated laws in whole numbers: by hand, and what they promise."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_t5x.core.distributions import draws_per_token
+from specdec_t5x.core.sparse import LARGEST, SparseLaw, Truncation, law_bits
+
+
+def test_by_hand():
+  probs = jnp.array([0.1, 0.4, 0.05, 0.2, 0.25])
+  law = Truncation(3).of(probs)
+  assert law.tokens.tolist() == [1, 3, 4]
+  kept = np.array([0.4, 0.2, 0.25]) / 0.85
+  assert law.weights.tolist() == np.round(kept * LARGEST).tolist()
+  np.testing.assert_allclose(law.dense(5), [0, kept[0], 0, *kept[1:]], atol=1e-5)
+  # 0.4 and 0.25 reach 0.7 of the kept 0.85; 0.4 alone does not.
+  law = Truncation(3, top_p=0.7).of(probs)
+  assert (law.weights > 0).tolist() == [True, False, True]
+
+
+def test_of_equal_tokens_the_first_are_kept_and_zeros_fill_up():
+  assert Truncation(2).of(jnp.full(4, 0.25)).tokens.tolist() == [0, 1]
+  law = Truncation(3).of(jnp.array([0.0, 0.0, 1.0, 0.0]))
+  assert law.total == LARGEST
+  assert law.draw(jnp.array([1 - 2.0**-24])) == 2
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+def test_what_is_no_law_has_no_weights(bad):
+  law = Truncation(2).of(jnp.array([[0.5, 0.5, 0.0], [bad, bad, bad]]))
+  assert law.total.tolist()[1] == 0
+  token = law.draw(jnp.zeros((2, 1)))
+  assert np.isnan(law.dense(3)[1, token[1]])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([3, 9, 40]), st.floats(0.1, 30))
+def test_draws_depend_on_no_order_of_sums_and_q_is_what_is_drawn_from(
+  seed, size, scale
+):
+  rng = np.random.default_rng(seed)
+  probs = jax.nn.softmax(jnp.asarray(scale * rng.normal(size=(8, 50)), jnp.float32))
+  law = Truncation(size).of(probs)
+  weights = np.asarray(law.weights)
+  assert ((weights >= 0) & (weights <= LARGEST)).all()
+  # Exact in float32, summed in any order.
+  order = rng.permutation(size)
+  sums = np.cumsum(weights[:, order].astype(np.float32), axis=1)
+  assert (sums == np.cumsum(weights[:, order], axis=1)).all()
+  uniforms = rng.integers(0, 2**24, (8, draws_per_token(size))) * np.float32(2**-24)
+  token = np.asarray(law.draw(jnp.asarray(uniforms)))
+  assert (np.take_along_axis(np.asarray(law.dense(50)), token[:, None], 1) > 0).all()
+
+
+def test_bits_of_a_token_and_its_law():
+  assert law_bits(32, 32128) == 32 * (16 + 15) + 15 == 1007
+  assert law_bits(32128, 32128) == 16 * 32128 + 15
+  assert law_bits(32, 8064) == 32 * (16 + 13) + 13
+
+
+@pytest.mark.parametrize(
+  ("knobs", "says"),
+  [
+    ({"top_k": -1}, "top_k must be a whole number of at least 0, got -1"),
+    ({"top_p": 0.0}, "top_p must be above 0 and at most 1, got 0.0"),
+    ({"top_p": 1.5}, "got 1.5"),
+  ],
+)
+def test_knobs_out_of_range_are_refused(knobs, says):
+  with pytest.raises(ValueError, match=says):
+    Truncation(**knobs)
+
+
+def test_a_law_of_one_token_is_certain():
+  law = SparseLaw(jnp.array([7]), jnp.array([3]))
+  assert law.draw(jnp.array([0.9])) == 7

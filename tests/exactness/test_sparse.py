@@ -1,0 +1,59 @@
+"""Truncated drafts, in this process and over a link, keep the target's law."""
+
+import pytest
+
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.sparse import Truncation
+from specdec_t5x.core.tree import chain
+from specdec_t5x.link.server import Answers
+from tests.exactness.test_loop import (
+  DRAFT,
+  SMALL_DRAFT,
+  SMALL_TARGET,
+  TARGET,
+  assert_the_loop_is_exact,
+)
+from tests.hash_model import SparseHash
+from tests.link.local import Liar, Local, honest
+
+CUTS = [Truncation(1), Truncation(2), Truncation(3), Truncation(0), Truncation(4, 0.7)]
+SAMPLINGS = [Sampling(0.6), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.7), GREEDY]
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_a_truncated_draft_keeps_the_law(cut):
+  setting = (TARGET, SparseHash(DRAFT, cut), "token", chain(2), 4)
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_it_keeps_it_however_it_is_sampled(sampling):
+  setting = (TARGET, SparseHash(DRAFT, Truncation(3)), "token", chain(2), 4)
+  assert_the_loop_is_exact(setting, sampling)
+
+
+def test_it_keeps_it_under_block_verification():
+  setting = (SMALL_TARGET, SparseHash(SMALL_DRAFT, Truncation(2)), "block", chain(2), 4)
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+def linked(answer, cut=CUTS[1]):
+  draft = SparseHash(SMALL_DRAFT, cut, Local.of(answer))
+  return (SMALL_TARGET, draft, "token", chain(2), 4)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), *SAMPLINGS[1:]], ids=str)
+@pytest.mark.parametrize("cut", [Truncation(2), Truncation(0)], ids=str)
+def test_a_link_keeps_the_law(cut, sampling):
+  setting = linked(honest(SMALL_DRAFT), cut)
+  assert_the_loop_is_exact(setting, sampling)
+  counts = setting[1].remote.counts()
+  assert counts["requests"] >= 2
+  assert counts["lost"] == 0
+
+
+def test_it_keeps_it_where_the_other_side_drew_from_another_law():
+  """What counts is drawn on this side, from what was sent."""
+  target, draft, rule, *_ = linked(Answers(Liar(SMALL_DRAFT)).draft)
+  assert_the_loop_is_exact((target, draft, rule, chain(1), 3), Sampling())
+  assert draft.remote.counts()["lost"] == 0

@@ -1,0 +1,61 @@
+"""A link without a socket: the real messages, and both sides' real programs."""
+
+import dataclasses
+
+import numpy as np
+
+from specdec_t5x.link.client import Asker, Lost, Remote
+from specdec_t5x.link.drafting import Draft, Drafting
+from specdec_t5x.link.server import Answers
+from tests.hash_model import HashModel
+
+
+def drafting_of(model: HashModel) -> Drafting:
+  """A table model as a draft."""
+  start = lambda params, source, slots: model.start(source.shape[0], slots)
+  return Drafting(Draft(start, lambda params: model.extend, None, model.vocab_size))
+
+
+@dataclasses.dataclass(eq=False, frozen=True)
+class Local:
+  """Answers as `link.client.Remote` does; `answer` takes the place of gRPC."""
+
+  asker: Asker
+
+  @classmethod
+  def of(cls, answer, timeout_ms=2000.0):
+    """A link whose requests are answered by a function of the request's bytes."""
+    call = lambda method, request, seconds: answer(request)
+    return cls(Asker(Remote("nowhere", timeout_ms=timeout_ms), call))
+
+  def check(self, vocab_size):
+    assert vocab_size
+
+  def ask(self, terms, *arrays):
+    return self.asker.ask(terms, *map(np.asarray, arrays))
+
+  def counts(self):
+    return dataclasses.asdict(self.asker.counts)
+
+
+def honest(model: HashModel):
+  """What a server of this model answers."""
+  return Answers(drafting_of(model)).draft
+
+
+class Liar:
+  """Sends other tokens than it has drawn from the laws that it sends."""
+
+  def __init__(self, model: HashModel):
+    self._honest, self.vocab_size = drafting_of(model), model.vocab_size
+    self.open = self._honest.open
+
+  def draft(self, setup, rows, ask):
+    drafts, rows = self._honest.draft(setup, rows, ask)
+    tokens = (drafts.tokens + 1) % self.vocab_size
+    return dataclasses.replace(drafts, tokens=tokens), rows
+
+
+def never(request):
+  """Nothing answers."""
+  raise Lost("nothing is there")

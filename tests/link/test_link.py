@@ -1,0 +1,181 @@
+"""A draft that is lost, late, started anew or talks nonsense costs no token."""
+
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.link import Link
+from specdec_t5x.drafters.sparse import SparseDraft
+from specdec_t5x.link import client, wire
+from specdec_t5x.link.client import Lost, Remote
+from tests.hash_model import HashModel, speculation
+from tests.link.local import Local, honest, never
+
+TARGET, DRAFT = (HashModel(seed, vocab_size=7, eos_bias=-2.0) for seed in (3, 4))
+ROWS, LENGTH = 4, 30
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+  monkeypatch.setattr(client, "_FIRST_WAIT", 0.0)
+
+
+def decoded(drafter, sampling):
+  keys = row_keys(jax.random.key(1), ROWS)
+  given = TARGET, drafter, RULES["token"], sampling, keys, LENGTH
+  return jax.jit(lambda: generate(*speculation(*given)))()
+
+
+def linked(answer, sampling=GREEDY, top_k=4):
+  remote = Local.of(answer)
+  return decoded(Link(remote, 3, top_k), sampling), remote.counts()
+
+
+@pytest.fixture(scope="module")
+def here():
+  """What the same draft gives in this process."""
+  draft = SparseDraft(DRAFT, 3, 4)
+  return {at: decoded(draft, at) for at in (GREEDY, Sampling(), Sampling(0.7, 3))}
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(0.7, 3)], ids=str)
+def test_a_link_gives_what_the_draft_gives_in_this_process(sampling, here):
+  found, counts = linked(honest(DRAFT), sampling)
+  np.testing.assert_array_equal(found.tokens, here[sampling].tokens)
+  np.testing.assert_array_equal(
+    found.statistics.accepted, here[sampling].statistics.accepted
+  )
+  assert counts["lost"] == counts["skipped"] == 0
+  assert counts["tokens"] == 3 * found.statistics.target_calls.sum()
+
+
+def failing(answer, fails):
+  """Fails at the requests whose numbers these are."""
+  number = -1
+
+  def call(request):
+    nonlocal number
+    number += 1
+    return fails(number, lambda: answer(request))
+
+  return call
+
+
+def dies(number, answer):
+  if number >= 2:
+    raise Lost("killed")
+  return answer()
+
+
+def comes_and_goes(number, answer):
+  reply = answer()  # It has drafted, but nobody hears of it.
+  if number % 2:
+    raise Lost("too late")
+  return reply
+
+
+def garbage(number, answer):
+  return b"\x80\x04pickle" if number % 2 else answer()
+
+
+def bad_bits(number, answer):
+  return wire.head(0, 12345) + b"\xff" * 100 if number == 1 else answer()[:-1]
+
+
+@pytest.mark.parametrize("fails", [dies, comes_and_goes, garbage, bad_bits])
+def test_whatever_fails_outputs_are_the_same(fails, here):
+  found, counts = linked(failing(honest(DRAFT), fails))
+  np.testing.assert_array_equal(found.tokens, here[GREEDY].tokens)
+  assert counts["lost"] > 0
+  assert (found.statistics.target_calls >= here[GREEDY].statistics.target_calls).all()
+
+
+def test_without_any_answer_the_target_decodes_by_itself(here):
+  found, counts = linked(never)
+  np.testing.assert_array_equal(found.tokens, here[GREEDY].tokens)
+  assert found.statistics.drafted.sum() == counts["requests"] == 0
+
+
+def test_a_draft_that_was_started_anew_is_told_everything_again(here):
+  answers = [honest(DRAFT), honest(DRAFT)]
+
+  def fails(number, answer):
+    del answer
+    return answers[number >= 3](last[0])
+
+  last = [b""]
+
+  def remember(request):
+    last[0] = request
+    return call(request)
+
+  call = failing(lambda request: b"", fails)
+  for sampling in (GREEDY, Sampling()):
+    answers[:] = honest(DRAFT), honest(DRAFT)
+    call = failing(lambda request: b"", fails)
+    found, counts = linked(remember, sampling)
+    np.testing.assert_array_equal(found.tokens, here[sampling].tokens)
+    assert counts["lost"] == 0
+
+
+def test_a_lost_draft_is_asked_again_after_a_while(monkeypatch):
+  monkeypatch.setattr(client, "_FIRST_WAIT", 60.0)
+  _, counts = linked(never)
+  assert counts["lost"] == 1
+  assert counts["skipped"] > 5
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=str)
+def test_messages_of_as_many_rows_are_of_one_size(sampling):
+  """So no draft is lost, or late, for what was drawn."""
+  sizes, answer = {}, honest(DRAFT)
+
+  def measure(request):
+    reply = answer(request)
+    rows = bin(request[7] >> 4 if request[2] == wire.Kind.DRAFT else 0).count("1")
+    if rows:
+      sizes.setdefault(rows, set()).add(len(reply))
+    return reply
+
+  linked(measure, sampling)
+  assert sizes
+  assert all(len(found) == 1 for found in sizes.values())
+
+
+def test_the_emulated_link_takes_its_time(monkeypatch):
+  slept = []
+  monkeypatch.setattr(client.time, "sleep", slept.append)
+  reply = wire.head(0, 0)
+  call = lambda method, request, seconds: reply
+  asker = client.Asker(Remote("nowhere", mbits=2.0, delay_ms=30.0), call)
+  asker._sent(b"\0" * 1000, 1.0)
+  np.testing.assert_allclose(slept, [0.03 + 8000 / 2e6, 0.03 + 8 * len(reply) / 2e6])
+  assert asker.counts.bits_sent == 8000
+  assert asker.counts.bits_received == 8 * len(reply)
+
+
+@pytest.mark.parametrize(
+  ("knobs", "says"),
+  [
+    ({"address": ""}, "needs an address"),
+    ({"mbits": -1}, "mbits of a link must be a number of at least 0, got -1"),
+    ({"delay_ms": float("nan")}, "delay_ms of a link"),
+    ({"timeout_ms": 0}, "timeout_ms of a link must be above 0"),
+  ],
+)
+def test_settings_out_of_range_are_refused(knobs, says):
+  with pytest.raises(ValueError, match=says):
+    Remote(**{"address": "localhost:1", **knobs})
+
+
+def test_where_nothing_answers_the_run_does_not_begin():
+  start = time.monotonic()
+  with pytest.raises(ValueError, match=r"No draft answers at localhost:1 .*-m specdec"):
+    Remote("localhost:1").check(7)
+  assert time.monotonic() - start < 15

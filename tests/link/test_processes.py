@@ -1,0 +1,115 @@
+"""Two real processes: the same law on both sides, and a draft that is killed."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from specdec_t5x import api
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.sparse import Truncation
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.link import Link, Terms
+from specdec_t5x.drafters.sparse import SparseDraft
+from specdec_t5x.link import client, process, wire
+from specdec_t5x.link.client import Remote
+from specdec_t5x.link.drafting import Draft, Drafting
+from specdec_t5x.link.wire import Setup
+from tests.t5x_bridge import tiny
+
+INPUTS = np.array([[5, 6, 7, 8, 1], [9, 3, 1, 0, 0], [12, 30, 2, 1, 0]])
+LENGTH = 20
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+  root = tmp_path_factory.mktemp("pair")
+  paths = [
+    tiny.save_t5x(root / name, config, seed=seed)
+    for name, config, seed in (("t", tiny.TARGET, 1), ("d", tiny.DRAFT, 2))
+  ]
+  return paths[1], *map(api.load_model, paths)
+
+
+@pytest.fixture(scope="module")
+def address(models):
+  with process.drafting(models[0]) as address:
+    yield address
+
+
+def decoded(target, draft, drafter, sampling):
+  decoder, params = api.together(target, draft, drafter)
+  run = api.compiled(decoder, sampling, LENGTH, 1)
+  return run(params, INPUTS, row_keys(jax.random.key(0), len(INPUTS)))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(0.8, 5)], ids=str)
+def test_two_processes_give_what_one_gives(sampling, models, address):
+  _, target, draft = models
+  here = decoded(target, draft, SparseDraft(draft.network, 3, 8), sampling)
+  remote = Remote(address)
+  there = decoded(target, None, Link(remote, 3, 8), sampling)
+  np.testing.assert_array_equal(there.tokens, here.tokens)
+  np.testing.assert_array_equal(there.statistics.accepted, here.statistics.accepted)
+  assert remote.counts()["lost"] == 0
+
+
+@pytest.mark.parametrize("kept", [4, 0])
+def test_the_law_is_the_same_bits_on_both_sides(kept, models, address):
+  terms = Terms(3, Truncation(kept), Sampling(), tiny.DRAFT.vocab_size)
+  sequences = np.zeros((3, 12), np.int32)
+  uniforms = np.random.default_rng(0).integers(0, 2**24, (3, 3, terms.draws)) / 2**24
+  given = INPUTS, sequences, np.ones(3, int), np.zeros(3, bool), uniforms
+  arrays = Remote(address).ask(terms, *given)
+  drafting = Drafting(Draft.of(models[2]))
+  setup = Setup(terms, 3, 5, 12)
+  ask = wire.Ask(np.ones(3, bool), np.zeros(3, int), np.ones(3, int), *_of(given))
+  mine, _ = drafting.draft(setup, drafting.open(setup), ask)
+  for sent, own in zip(arrays, (mine.tokens, mine.kept, mine.weights), strict=False):
+    np.testing.assert_array_equal(sent, own)
+  assert arrays[3].all()
+
+
+def _of(given):
+  source, sequences, _, _, uniforms = given
+  return source, sequences, uniforms.astype(np.float32)
+
+
+def test_a_draft_that_is_killed_costs_no_token(models, monkeypatch):
+  path, target, draft = models
+  command = [sys.executable, "-m", "specdec_t5x.link", "--draft", path]
+  killed = subprocess.Popen(
+    [*command, "--address", "localhost:0"], stdout=subprocess.PIPE, text=True
+  )
+  remote = Remote(process.address_of(killed))
+  ask, asked = client.Asker.ask, []
+
+  def kills(self, *args):
+    asked.append(1)
+    if len(asked) == 4:
+      killed.kill()
+      killed.wait()
+    return ask(self, *args)
+
+  monkeypatch.setattr(client.Asker, "ask", kills)
+  there = decoded(target, None, Link(remote, 3, 8), GREEDY)
+  here = decoded(target, draft, SparseDraft(draft.network, 3, 8), GREEDY)
+  np.testing.assert_array_equal(there.tokens, here.tokens)
+  counts = remote.counts()
+  assert counts["requests"] == 3
+  assert counts["lost"] >= 1
+
+
+def test_a_draft_of_another_vocabulary_is_refused(models, address):
+  other = "the target's vocab_size is 5, that of the draft"
+  with pytest.raises(ValueError, match=other):
+    Remote(address).check(5)
+
+
+def test_an_address_that_is_taken_is_refused(models, address, capfd):
+  taken = [sys.executable, "-m", "specdec_t5x.link", "--draft", models[0]]
+  run = subprocess.run([*taken, "--address", address], check=False)
+  assert run.returncode == 1
+  assert "can't be listened at" in capfd.readouterr().err
