@@ -1,0 +1,123 @@
+"""`python -m t5x.infer` with configs/runs/online.gin: exact, saved, and resumed."""
+
+import pytest
+import t5x
+
+from specdec_t5x.t5x_bridge import checkpoint
+from specdec_t5x.training import online_run
+from tests.e2e import runs
+
+ONLINE = "configs/runs/online.gin"
+FAST = {"GAMMA": 3, "BATCH_SIZE": 4, "ONLINE_PERIOD": 2, "INTERVAL": 3, "KEPT": 5}
+STEPS = 7  # Of 20 examples: chunks of 8, 8 and 4.
+
+
+@pytest.fixture
+def online(pair):
+  """Runs the pair while its draft learns; returns the outputs."""
+
+  def run(output, **bindings):
+    runs.completed(
+      *("configs/spec_ende.gin", pair[0], ONLINE),
+      INFER_OUTPUT_DIR=str(output),
+      DRAFT_CHECKPOINT_PATH=pair[1],
+      **{**FAST, "LEARNING_RATE": 0.02, **bindings},
+    )
+    return runs.tokens(output)
+
+  return run
+
+
+def parameters(directory, step=STEPS):
+  """The parameters of a checkpoint, and those of its optimizer, as files."""
+  shapes = checkpoint.parameter_shapes(str(directory / f"checkpoint_{step}"))
+  assert shapes
+  files = sorted((directory / f"checkpoint_{step}").rglob("*"))
+  return {f.name: f.read_bytes() for f in files if f.is_file() and f.name[0].isdigit()}
+
+
+def test_outputs_are_the_target_s_own_and_the_draft_is_saved(
+  online, speculative, tmp_path, pair
+):
+  assert online(tmp_path / "out") == runs.tokens(speculative)
+  saved = tmp_path / "out" / "draft"
+  steps = {int(p.name.split("_")[1]) for p in saved.glob("checkpoint_*")}
+  assert steps == {6, STEPS}
+  record = runs.records(tmp_path / "out")[0]
+  assert not set(record["aux"]) & {"law_tokens", "law_probs", "encoder_inputs"}
+  summary = runs.summary(tmp_path / "out")
+  assert summary["decoder"]["kept"] == 5
+  assert summary["guarantee"] == "EXACT"
+  # What was saved drafts elsewhere, as any checkpoint does.
+  runs.completed(
+    *("configs/spec_ende.gin", pair[0]),
+    INFER_OUTPUT_DIR=str(tmp_path / "later"),
+    DRAFT_CHECKPOINT_PATH=str(saved / f"checkpoint_{STEPS}"),
+    GAMMA=3,
+    GAMMA_POLICY="fixed",
+  )
+  assert runs.tokens(tmp_path / "later") == runs.tokens(speculative)
+  learned, first = (
+    runs.summary(path)["statistics"]["alpha_by_counts"]["value"]
+    for path in (tmp_path / "later", speculative)
+  )
+  assert learned > first
+
+
+@pytest.mark.skipif(not hasattr(t5x, "PROVIDER"), reason="kills within the process")
+@pytest.mark.parametrize("when", ["before it learned", "before T5X knew"])
+def test_a_killed_run_goes_on_to_the_same_bits(online, tmp_path, monkeypatch, when):
+  expected = online(tmp_path / "whole", TEMPERATURE=1.0)
+  learn, calls = online_run.Course.learn, []
+
+  def killed(self, *args):
+    calls.append(args)
+    if len(calls) == 2 and when == "before it learned":
+      raise KeyboardInterrupt
+    learn(self, *args)
+    if len(calls) == 2:
+      raise KeyboardInterrupt
+
+  with monkeypatch.context() as patched:
+    patched.setattr(online_run.Course, "learn", killed)
+    with pytest.raises(KeyboardInterrupt):
+      online(tmp_path / "killed", TEMPERATURE=1.0)
+  assert online(tmp_path / "killed", TEMPERATURE=1.0) == expected
+  whole, resumed = (
+    parameters(tmp_path / name / "draft") for name in ("whole", "killed")
+  )
+  assert whole == resumed
+
+
+def test_another_run_goes_on_with_what_was_learned(online, tmp_path, capsys):
+  shared = {"ONLINE_DIR": str(tmp_path / "draft")}
+  tokens = online(tmp_path / "one", **shared)
+  assert online(tmp_path / "two", **shared) == tokens
+  assert (tmp_path / "draft" / f"checkpoint_{2 * STEPS}").exists()
+  one, two = (
+    runs.summary(tmp_path / name)["statistics"]["alpha_by_counts"]["value"]
+    for name in ("one", "two")
+  )
+  assert two > one
+
+
+@pytest.mark.parametrize(
+  ("gin_file", "bindings", "message"),
+  [
+    (None, {"NUM_DECODES": 2}, "NUM_DECODES must be 1 where a draft learns"),
+    ("configs/drafters/copy.gin", {}, "needs a draft model with an encoder"),
+    ("configs/runs/beam.gin", {"BEAM_SIZE": 2}, "must be a SpeculativeDecoder whose"),
+    (None, {"ONLINE_LOSS": "kl"}, "Unknown distillation loss 'kl'"),
+  ],
+)
+def test_what_does_not_learn(pair, tmp_path, gin_file, bindings, message):
+  files = [pair[0], ONLINE, *([gin_file] if gin_file else [])]
+  process = runs.infer(
+    "configs/spec_ende.gin",
+    *files,
+    DRAFT_CHECKPOINT_PATH=pair[1],
+    INFER_OUTPUT_DIR=str(tmp_path / "out"),
+    **{**FAST, **bindings},
+  )
+  assert process.returncode != 0
+  assert message in process.stderr
