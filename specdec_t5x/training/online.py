@@ -132,7 +132,7 @@ class Online:
     optimizer: of the draft.
   """
 
-  interval: int = 8
+  interval: int = 16
   kept: int = 32
   loss: str = "forward_kl"
   optimizer: Optimizer = _OPTIMIZER
@@ -163,7 +163,9 @@ class Learner:
     self.network, self.online = network, online
     self._like = params
     masters = unfreeze(jax.tree.map(lambda x: x.astype(jnp.float32), params))
-    self.state = state_lib.initial_state(masters, online.optimizer.make())
+    state = state_lib.initial_state(masters, online.optimizer.make())
+    # On one device, however the draft serves: it is small, and steps are few.
+    self.state = jax.device_put(state, jax.local_devices()[0])
     self.step_fn = state_lib.make_train_step(
       network, RejectionDistillation(online.loss), online.optimizer, 0
     )
@@ -197,17 +199,18 @@ class Learner:
       Each step's loss: the mean over its rejected positions, before the step.
 
     Raises:
-      ValueError: where a loss is not finite.
+      ValueError: where a loss or a gradient is not finite.
     """
     found = []
     for batch in served.batches(self.online.interval):
       self.state, info = self.step_fn(self.state, batch, None)
       found.append(float(info.loss))
-    if not np.isfinite(found).all():
-      raise ValueError(
-        f"The draft's loss is {found[-1]} at step {self.steps}: it learns too fast. "
-        "Lower LEARNING_RATE; the last checkpoint is from before."
-      )
+      if not np.isfinite([found[-1], float(info.grad_norm)]).all():
+        raise ValueError(
+          f"The draft's loss is {found[-1]} at step {self.steps}, its gradient's norm "
+          f"{float(info.grad_norm)}: it learns too fast. Lower LEARNING_RATE; the last "
+          "checkpoint is from before."
+        )
     return found
 
   def save(self, directory: str) -> None:

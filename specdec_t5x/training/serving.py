@@ -32,7 +32,7 @@ def serve(
   sampling: Sampling = GREEDY,
   input_length: int = 128,
   max_length: int = 128,
-  batch_size: int = 8,
+  batch_size: int = 16,
   seed: int = 0,
 ) -> Iterator[Generation]:
   """Decodes requests as they come, and has the draft learn from them on the way.

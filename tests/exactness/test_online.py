@@ -36,7 +36,7 @@ from tests.hash_model import HashModel, place_weights, speculation
 
 TARGET, DRAFT = HashModel(3, vocab_size=3), HashModel(4, vocab_size=3)
 SHAPE, LENGTH, KEPT, RATE = chain(2), 3, 2, 2.0
-SAMPLINGS = [Sampling(1.0), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.7)]
+SAMPLINGS = [Sampling(1.0), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.9)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -95,9 +95,9 @@ def test_samples_follow_from_the_seed_and_the_requests_before(setup):
 
 
 def test_what_it_can_t_serve(setup):
-  with pytest.raises(ValueError, match=r"Request 1 has .* more than input_length=4"):
-    served(setup, ["the", "the old man"], input_length=4)
+  with pytest.raises(ValueError, match=r"Request 1 has .* more than input_length=2"):
+    served(setup, ["the", "the old man"], input_length=2)
   with pytest.raises(ValueError, match="The drafter Copy needs the networks"):
-    served(setup, drafter=Copy())
+    served(setup, drafter=Copy(), gamma=None)
   with pytest.raises(ValueError, match="batch_size must be a whole number"):
     served(setup, batch_size=0)
