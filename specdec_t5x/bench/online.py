@@ -178,6 +178,10 @@ class _Clocked:
   def params(self):
     return self.learner.params
 
+  @property
+  def steps(self):
+    return self.learner.steps
+
   def learn(self, served):
     if self.is_control:
       return

@@ -18,13 +18,12 @@ import jax
 import numpy as np
 from etils import epath
 
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.t5x_bridge import pairing, writer
-from specdec_t5x.t5x_bridge.model import LEARNED_FROM
+from specdec_t5x.t5x_bridge.model import LEARNED_FROM, Decodes
 from specdec_t5x.training.online import Learner, Online, Requests, check_learns
 
 _DRAFT = "draft"
-_CHUNKS = "chunks.json"
+_RECORD = "online.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Course:
   """What a run's draft learns, chunk by chunk, and where it is kept.
 
   Args:
-    decoder: of the run.
+    model: of the run, one of this project's.
     output_dir: of the run.
     online: how the draft learns.
     directory: of the draft's checkpoints, its folder 'draft' where None; a directory
@@ -73,11 +72,12 @@ class Course:
 
   def __init__(
     self,
-    decoder: SpeculativeDecoder,
+    model: Decodes,
     output_dir: str,
     online: Online,
     directory: str | None = None,
   ):
+    decoder = model.decoder
     if getattr(decoder, "kept", 0) != online.kept:
       raise ValueError(
         f"DECODER must be a SpeculativeDecoder whose `kept` is KEPT={online.kept}, got "
@@ -94,13 +94,27 @@ class Course:
     self._online = online
     self._directory = epath.Path(directory or os.path.join(output_dir, _DRAFT))
     self._learner: Learner | None = None
+    # Whose draws the draft has learned from; a greedy run has none.
+    self._run = epath.Path(output_dir).absolute().as_posix()
+    self._seed = None if model.sampling.greedy else model.seed
 
   def begun(self, params: Any) -> Learner:
     """Returns the draft as it begins, or goes on where the run stopped.
 
     Args:
       params: of the draft, as restored.
+
+    Raises:
+      ValueError: where another run's draft, or a damaged one, is there; or one that has
+        learned from the very draws that this run would make.
     """
+    drawn_by = self._recorded()["seeds"].get(str(self._seed), self._run)
+    if drawn_by != self._run:
+      raise ValueError(
+        f"SEED={self._seed} was that of {drawn_by}, from which the draft in "
+        f"{self._directory} has learned: it would know this run's draws, and outputs "
+        "would not have the target's law. Set another SEED, or another ONLINE_DIR."
+      )
     self._learner = Learner(self._network, params, self._online)
     where = str(self._directory)
     if self._learner.restore(where, self._is_written):
@@ -117,18 +131,27 @@ class Course:
     """
     learner, before = self._learner, str(self._learner.steps)
     learner.learn(served)
-    # As of the step before, which is the last one until this is saved.
-    known = {before: self._chunks()[before]} if before in self._chunks() else {}
+    recorded = self._recorded()
     chunk = str(epath.Path(path).parent.absolute()), re.findall(r"chunk\d+", path)[-1]
+    # The step before is the last one until this is saved.
+    kept = {step: x for step, x in recorded["chunks"].items() if step == before}
+    recorded["chunks"] = {**kept, str(learner.steps): chunk}
+    if self._seed is not None:
+      recorded["seeds"][str(self._seed)] = self._run
     self._directory.mkdir(parents=True, exist_ok=True)
-    chunks = json.dumps({**known, str(learner.steps): chunk})
-    writer.write_atomically(self._directory / _CHUNKS, chunks, "online")
+    text = json.dumps(recorded)
+    writer.write_atomically(self._directory / _RECORD, text, "online")
     learner.save(str(self._directory))
 
-  def _chunks(self) -> dict[str, tuple[str, str]]:
-    """Returns the folder and the name of the chunk that each saved step ended with."""
-    path = self._directory / _CHUNKS
-    return json.loads(path.read_text()) if path.exists() else {}
+  def _recorded(self) -> dict[str, dict[str, Any]]:
+    """Returns what was learned from: the last chunks by step, runs by their seeds.
+
+    A chunk is its folder and its name.
+    """
+    path = self._directory / _RECORD
+    return (
+      json.loads(path.read_text()) if path.exists() else {"chunks": {}, "seeds": {}}
+    )
 
   def _is_written(self, step: int) -> bool:
     """Returns whether T5X has put a marker to the chunk that a step ended with.
@@ -136,7 +159,7 @@ class Course:
     It has not where the run was killed before: then the chunk is served again, by the
     draft as it was.
     """
-    chunk = self._chunks().get(str(step))
+    chunk = self._recorded()["chunks"].get(str(step))
     if chunk is None or not epath.Path(chunk[0]).exists():
       return True  # Not of T5X, or of a task that is done, whose chunks it removes.
     return any(epath.Path(chunk[0]).glob(f"*{chunk[1]}.COMPLETED"))

@@ -55,8 +55,8 @@ def serve(
     input_length: room for a request, in tokens.
     max_length: room for an output, in tokens.
     batch_size: requests decoded at once, of those that are served by one draft.
-    seed: of the sampling; a request's sample depends on it, on the request's place and,
-      since the draft is another after other requests, on those before it.
+    seed: of the sampling; a request's sample depends on it, on the request's place, on
+      how many steps were taken and, through the draft, on the requests before.
 
   Yields:
     The outputs, in order.
@@ -131,7 +131,10 @@ def decodes(
     for i, row in enumerate(inputs):
       tokens = batch[i if i < served else 0]
       row[: len(tokens)] = tokens
-    keys = row_keys(jax.random.key(seed), count, first)
+    # No draft may know draws that it proposes by: after a step they are all new, from
+    # call to call as well (docs/math.md, "A draft that learns while it serves").
+    key = jax.random.fold_in(jax.random.key(seed), learner.steps)
+    keys = row_keys(key, count, first)
     decoded = run({**params, "draft": learner.params}, inputs, keys)
     decoded = jax.tree.map(lambda x, served=served: x[:served], decoded)
     mass = decoded.statistics.acceptance_mass

@@ -86,7 +86,15 @@ def test_a_killed_run_goes_on_to_the_same_bits(online, tmp_path, monkeypatch, wh
   assert all(jax.tree.leaves(same))
 
 
-def test_another_run_goes_on_with_what_was_learned(online, tmp_path, capsys):
+def test_no_draft_knows_the_draws_of_the_run_it_serves(online, tmp_path):
+  shared = {"ONLINE_DIR": str(tmp_path / "draft"), "TEMPERATURE": 1.0}
+  online(tmp_path / "one", **shared)
+  with pytest.raises((SystemExit, AssertionError), match=r"SEED=0 was that of .*/one"):
+    online(tmp_path / "two", **shared)
+  online(tmp_path / "two", SEED=1, **shared)
+
+
+def test_another_run_goes_on_with_what_was_learned(online, tmp_path):
   shared = {"ONLINE_DIR": str(tmp_path / "draft")}
   tokens = online(tmp_path / "one", **shared)
   assert online(tmp_path / "two", **shared) == tokens

@@ -15,6 +15,7 @@ from tests.t5x_bridge import tiny
 
 TEXTS = tiny.sentences(11, seed=4)
 FAST = Online(3, 4, optimizer=Optimizer(Schedule("constant", 0.02, 0), "adamw"))
+STILL = Online(3, 4, optimizer=Optimizer(Schedule("constant", 1e-20, 0), "adamw"))
 ROOM = {"input_length": 32, "max_length": 10}
 
 
@@ -92,6 +93,16 @@ def test_samples_follow_from_the_seed_and_the_requests_before(setup):
     o.tokens for o in served(setup, texts, sampling=Sampling(1.0), seed=seed)[0]
   ]
   assert sample(TEXTS, 1) == sample(TEXTS, 1) != sample(TEXTS, 2)
+
+
+def test_draws_are_new_from_call_to_call(setup):
+  """Else the draft would have learned from the very draws that it is to serve by."""
+  sampled = {"texts": TEXTS[:3], "sampling": Sampling(1.0)}
+  first, learner = served(setup, **sampled, online=STILL)
+  second, _ = served(setup, **sampled, learner=learner)
+  again, _ = served(setup, **sampled, online=STILL)
+  assert first == again
+  assert [o.tokens for o in first] != [o.tokens for o in second]
 
 
 def test_what_it_can_t_serve(setup):
