@@ -11,6 +11,7 @@ from specdec_t5x import Learner, Online, Sampling, api
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.training import serving
 from specdec_t5x.training.optimizers import Optimizer, Schedule
+from specdec_t5x.training.state import make_train_step
 from tests.t5x_bridge import tiny
 
 TEXTS = tiny.sentences(11, seed=4)
@@ -56,6 +57,7 @@ def test_it_learns_to_draft_what_is_asked_again(setup):
 
 def test_one_program_serves_whatever_the_draft_has_become(setup):
   api.compiled.cache_clear()
+  make_train_step.cache_clear()
   _, learner = served(setup)
   served(setup, TEXTS[:4], learner=learner)
   assert api.compiled.cache_info().currsize == 1
