@@ -15,6 +15,8 @@ _API = (
   *("Drafter", "Rule", "Guarantee", "Proposal", "Verdict", "Tree"),
   *("Speculation", "step"),
 )
+# A draft that learns while it serves; these need optax (the extra `train`).
+_ONLINE = {"serve": "serving", "Learner": "online", "Online": "online"}
 
 
 def __getattr__(name: str):
@@ -23,4 +25,9 @@ def __getattr__(name: str):
     from specdec_t5x import api
 
     return getattr(api, name)
+  if name in _ONLINE:
+    import importlib
+
+    module = importlib.import_module(f"specdec_t5x.training.{_ONLINE[name]}")
+    return getattr(module, name)
   raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -146,21 +146,19 @@ def generate(
     ValueError: where a setting is bad, target and draft differ in vocabulary, or the
       logits of an input are NaN.
   """
-  _check_request(inputs, vocabulary, batch_size=batch_size, max_length=max_length)
+  check_request(inputs, vocabulary, batch_size=batch_size, max_length=max_length)
   processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
   ids = _encoded(inputs, target.network, processor)
   words = {"gamma": gamma, "num_candidates": num_candidates, "policy": policy}
   decoder, params = together(target, draft, drafter, rule, **words)
   decoder.check(sampling, max_length, 1)
-  _warn_where_lossy(decoder.guarantee)
+  warn_where_lossy(decoder.guarantee)
   decoder, rows = _queued(decoder, len(ids), batch_size)
   run = compiled(decoder, sampling, max_length, processor.eos_id())
   # 32 bits, under jax_enable_x64 too: the same numbers, and so the same outputs.
   with jax.enable_x64(False):
     decodes = _decode_batches(run, params, ids, rows, seed)
-    return [
-      output for decoded in decodes for output in _generations(decoded, processor)
-    ]
+    return [output for decoded in decodes for output in generations(decoded, processor)]
 
 
 def _encoded(inputs, network, processor) -> list[list[int]]:
@@ -169,7 +167,7 @@ def _encoded(inputs, network, processor) -> list[list[int]]:
   return [[*processor.encode(text), *end] for text in inputs]
 
 
-def _warn_where_lossy(guarantee: Guarantee) -> None:
+def warn_where_lossy(guarantee: Guarantee) -> None:
   """Warns whoever called `generate` where outputs are not the target's own."""
   if not guarantee.keeps_the_law:
     message = f"{guarantee.name}: the outputs keep {guarantee.value}."
@@ -200,7 +198,7 @@ def _decode_batches(
     yield decoded
 
 
-def _check_request(inputs, vocabulary: str, **counts) -> None:
+def check_request(inputs, vocabulary: str, **counts) -> None:
   """Raises a ValueError where `generate` can't begin."""
   if not os.path.isfile(vocabulary):
     raise ValueError(
@@ -301,7 +299,8 @@ def compiled(
   )
 
 
-def _generations(decoded, processor):
+def generations(decoded: Decoded, processor) -> Iterator[Generation]:
+  """Yields the outputs of a decode, a row each."""
   info = decoded.statistics
   columns = (
     decoded.tokens,

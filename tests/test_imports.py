@@ -11,7 +11,7 @@ LOOP = {"core", "decoding", "drafters", "network"}
 LIBRARY = LOOP | {"analysis", "data", "t5x_bridge", "api", "training"}
 # What each package, and each module beside them, may import of the others.
 ALLOWED = {
-  "__init__": {"api"},
+  "__init__": {"api", "training"},
   "core": set(),
   "network": {"core"},
   "decoding": {"core", "network"},

@@ -22,6 +22,7 @@ COMMANDS = {
   "layers": "layers:COMMAND",
   "methods": "methods:COMMAND",
   "link": "link:COMMAND",
+  "online": "online:COMMAND",
   "peers": "peers.command:COMMAND",
   **{f"table{number}": f"paper.table{number}:COMMAND" for number in range(1, 6)},
   **{f"figure{number}": f"paper.curves:FIGURE_{number}" for number in (2, 3, 4)},

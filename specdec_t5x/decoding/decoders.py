@@ -19,6 +19,7 @@ from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
 from specdec_t5x.decoding import baseline, generate, state, timing
 from specdec_t5x.decoding.drafter import Context, Drafter
 from specdec_t5x.decoding.queue import queued
+from specdec_t5x.decoding.rejections import Rejections, no_rejections
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.network import functional
@@ -76,15 +77,19 @@ class SpeculativeDecoder:
     rule: which of them stand.
     slots: rows that decode at once, of all of a batch; 0 is all. A row that ends takes
       the next input.
+    kept: how many tokens of the target's law to hand out, the likeliest, for each place
+      where a draft was rejected (`training.online` learns from them); 0 is none.
   """
 
   target: Network
   drafter: Drafter
   rule: Rule = RULES["token"]
   slots: int = 0
+  kept: int = 0
 
   def __post_init__(self):
     check_slots(self.slots)
+    _check_kept(self.kept, self.target)
     self.drafter.check(self.target)
     tree, name = self.drafter.tree, type(self.rule).__name__
     if not self.rule.takes_trees and not tree.is_chain:
@@ -119,7 +124,11 @@ class SpeculativeDecoder:
 
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
     """Raises a ValueError where rule, draft, sampling and room do not go together."""
-    del num_decodes
+    if self.kept and num_decodes != 1:
+      raise ValueError(
+        f"NUM_DECODES must be 1 where a draft learns (KEPT={self.kept}), got "
+        f"{num_decodes!r}: laws are kept of one output an input."
+      )
     rule_at(self.rule, sampling)
     depth = self.drafter.depth
     if depth >= max_length:
@@ -144,7 +153,8 @@ class SpeculativeDecoder:
     )
     if drafter is None:
       plain = PlainDecoder(self.target, slots=self.slots)
-      return plain.decode(params, inputs, keys, sampling, max_length, eos_id)
+      decoded = plain.decode(params, inputs, keys, sampling, max_length, eos_id)
+      return decoded.replace(rejections=self._none_kept(keys.shape[0], max_length))
     prepare = lambda inputs, keys, chunk=None: self._with(drafter).prepare(
       params, inputs, keys, sampling, max_length, eos_id, chunk
     )
@@ -153,6 +163,9 @@ class SpeculativeDecoder:
 
   def _with(self, drafter: Drafter) -> "SpeculativeDecoder":
     return dataclasses.replace(self, drafter=drafter)
+
+  def _none_kept(self, rows: int, max_length: int) -> Rejections | None:
+    return no_rejections(rows, max_length, self.kept) if self.kept else None
 
   def prepare(
     self, params, inputs, keys, sampling, max_length, eos_id, chunk=None
@@ -189,9 +202,10 @@ class SpeculativeDecoder:
       without=functional.without_fn(self.target, params["target"]),
     )
     rule, target_sampling = rule_at(self.rule, sampling)
-    spec = Speculation(self.drafter, rule, target_sampling, context)
+    spec = Speculation(self.drafter, rule, target_sampling, context, self.kept > 0)
     start = self.drafter.start(context)
-    return spec, state.initial_state(cache, start, keys, max_length, size, prompts)
+    start = state.initial_state(cache, start, keys, max_length, size, prompts)
+    return spec, start.replace(rejections=self._none_kept(keys.shape[0], max_length))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,6 +264,16 @@ class PlainDecoder:
       self.target, params["target"], inputs, slots, per_input, prompts, chunk
     )
     return extend, state.initial_state(cache, None, keys, max_length, over, prompts)
+
+
+def _check_kept(kept: Any, target: Network) -> None:
+  """Raises a ValueError where `kept` is no number of a law's tokens."""
+  size = target.config.vocab_size
+  if not is_whole(kept, 0) or kept >= size:
+    raise ValueError(
+      f"KEPT must be a whole number from 0 to {size - 1}, got {kept!r}. It is how many "
+      "tokens of the target's law are kept where a draft was rejected; 0 is none."
+    )
 
 
 def check_slots(slots: Any) -> None:

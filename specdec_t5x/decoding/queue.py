@@ -72,7 +72,8 @@ class Carry:
     if self.queue is not None:
       return self.queue.done
     state = self.state
-    return Decoded(state.outputs(max_length), state.scores, self.statistics)
+    outputs = state.outputs(max_length)
+    return Decoded(outputs, state.scores, self.statistics, state.rejections)
 
 
 def queued(
@@ -90,7 +91,8 @@ def queued(
   grown = [_grown(x[:rows], shape) for x, shape in zip(arrays, shapes, strict=True)]
   state, total = jax.tree.unflatten(tree, grown), starts.lengths.shape[0]
   tokens = jnp.zeros((total, max_length), jnp.int32)
-  done = Decoded(tokens, jnp.zeros(total), no_info(total))
+  # What was kept of none is what there is before the first iteration.
+  done = Decoded(tokens, jnp.zeros(total), no_info(total), starts.rejections)
   return state, Queue(starts, jnp.arange(rows), jnp.int32(rows), done)
 
 
@@ -105,7 +107,8 @@ def _refilled(carry: Carry) -> Carry:
   row = jnp.argmax(_over(carry))
   place = queue.holds[row]
   max_length = queue.done.tokens.shape[1]
-  ended = Decoded(state.outputs(max_length), state.scores, carry.statistics)
+  outputs = state.outputs(max_length)
+  ended = Decoded(outputs, state.scores, carry.statistics, state.rejections)
   done = jax.tree.map(lambda all, x: all.at[place].set(x[row]), queue.done, ended)
   is_left = queue.next < queue.size
   state = _put(state, row, queue.starts, jnp.minimum(queue.next, queue.size - 1))

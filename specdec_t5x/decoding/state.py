@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from specdec_t5x.core.distributions import LEVELS
 from specdec_t5x.core.types import Cache
+from specdec_t5x.decoding.rejections import Rejections
 
 START_TOKEN = 0
 LoopFn = Callable  # The signature of jax.lax.while_loop.
@@ -35,6 +36,7 @@ class DecodeState:
     iteration: number of steps that each row was there for.
     target_cache: the target's; entries at and beyond lengths - 1 are stale.
     drafter_state: the drafter's own (None in the plain loop).
+    rejections: the laws that are kept of the output so far; None where none are.
   """
 
   sequences: Int[Array, "B S"]
@@ -46,6 +48,7 @@ class DecodeState:
   iteration: Int[Array, "B"]
   target_cache: Cache
   drafter_state: Any
+  rejections: Rejections | None = None
 
   def uniforms(self, count: int) -> Float[Array, "B count L"]:
     """Returns each row's independent draws from U[0, 1) for `count` decisions."""
@@ -102,11 +105,13 @@ class Decoded:
     tokens: the output, zeros after the end of sequence.
     scores: log-probability of the output under the target's adjusted law.
     statistics: the sum of all iterations' `StepInfo`.
+    rejections: the target's laws where drafts were rejected; None where none are kept.
   """
 
   tokens: Int[Array, "B T"]
   scores: Float[Array, "B"]
   statistics: StepInfo
+  rejections: Rejections | None = None
 
 
 def initial_state(

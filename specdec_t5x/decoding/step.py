@@ -8,7 +8,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import chain
 from specdec_t5x.core.distributions import (
@@ -20,6 +20,7 @@ from specdec_t5x.core.distributions import (
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Rule, Verdict
 from specdec_t5x.decoding import widths
 from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.rejections import Rejections
 from specdec_t5x.decoding.state import DecodeState, StepInfo
 
 
@@ -33,12 +34,14 @@ class Speculation:
     sampling: the adjustment of the target's law that the rule works on (the drafter
       has the same, but for greedy lenience).
     context: the networks, and what the drafter is given.
+    keeps: whether the target's laws at rejected places are kept (`state.rejections`).
   """
 
   drafter: Drafter
   rule: Rule
   sampling: Sampling
   context: Context
+  keeps: bool = False
 
 
 def step(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
@@ -58,6 +61,7 @@ def step(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
   state = state.replace(
     target_cache=_keep_path(cache, state.lengths, proposal, verdict),
     drafter_state=spec.drafter.commit(spec.context, drafter_state, verdict, features),
+    rejections=_kept(state, proposal, logits, verdict) if spec.keeps else None,
   )
   return commit(spec, state, proposal, laws, verdict)
 
@@ -117,6 +121,20 @@ def _keep_path(cache, lengths, proposal, verdict) -> Cache:
   return cache.gathered(lengths[:, None] - 1 + path, lengths)
 
 
+def _kept(state, proposal, logits, verdict) -> Rejections:
+  """Returns the rejections with those of this iteration, of the logits [B, N, V]."""
+  place = state.lengths - state.starts + proposal.tree.depth_of(verdict.last)
+  is_rejected = ~state.ended & _is_cut(proposal, verdict)
+  return state.rejections.put(place, is_rejected, chain.law_at(logits, verdict.last))
+
+
+def _is_cut(proposal, verdict) -> Bool[Array, "B"]:
+  """Returns where a drafted token after the last accepted one counted."""
+  parents = jnp.asarray(proposal.tree.parents)
+  parents = jnp.broadcast_to(parents, proposal.tokens.shape)
+  return ((parents == verdict.last[:, None]) & proposal.is_valid).any(axis=1)
+
+
 def commit(
   spec: Speculation,
   state: DecodeState,
@@ -154,9 +172,7 @@ def commit(
     scores=state.scores + log_prob,
     iteration=state.iteration + 1,
   )
-  parents = jnp.broadcast_to(jnp.asarray(tree.parents), proposal.tokens.shape)
-  has_next = (parents == verdict.last[:, None]) & proposal.is_valid
-  tried = (accepted + has_next.any(axis=1)) * live
+  tried = (accepted + _is_cut(proposal, verdict)) * live
   info = StepInfo(
     target_calls=live.astype(jnp.int32),
     drafted=proposal.num_valid * live,

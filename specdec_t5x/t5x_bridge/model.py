@@ -16,6 +16,10 @@ from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.decoding.state import Decoded, StepInfo, row_keys
 from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, numbered
 
+# What auxiliary values also hold where the decoder keeps laws for a draft to learn
+# from: the inputs [B, E], tokens and probabilities of `decoding.rejections` [B, T, K].
+LEARNED_FROM = ("encoder_inputs", "law_tokens", "law_probs")
+
 
 class Decodes:
   """Mixed into one of T5X's models: it decodes as its decoder does.
@@ -124,7 +128,12 @@ class Decodes:
       max_length,
       self.output_vocabulary.eos_id or 1,
     )
-    return _package(decoded, rows, count, return_all_decodes)
+    predictions, aux = _package(decoded, rows, count, return_all_decodes)
+    if decoded.rejections is None:
+      return predictions, aux
+    laws = decoded.rejections  # Of one decode an input: `decoder.check` saw to it.
+    kept = dict(zip(LEARNED_FROM, (inputs, laws.tokens, laws.probs), strict=True))
+    return predictions, {**aux, **kept}
 
   def _keys(self, batch, rng, rows: int) -> jax.Array:
     """Returns one key an example, which depends on its place, not on the batch's."""

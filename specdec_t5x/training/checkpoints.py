@@ -64,6 +64,10 @@ class Checkpoints:
     for old in self.steps()[: -self._keep] if self._keep else ():
       self._remove(old)
 
+  def drop_last(self) -> None:
+    """Removes the last whole step: what is restored then is the one before."""
+    self._remove(self.steps()[-1])
+
   def restore(self, like: TrainState) -> tuple[TrainState, Position] | None:
     """Returns the state and position of the last whole step; None before the first.
 

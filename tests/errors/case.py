@@ -10,7 +10,7 @@ from collections.abc import Callable
 from tests import commands
 from tests.errors import inputs
 
-BEAM = "--gin_file=configs/runs/beam.gin"
+BEAM, LEARNS = (f"--gin_file=configs/runs/{name}.gin" for name in ("beam", "online"))
 COPY, NGRAM, TREE, HEADS, LAYER_SKIP, LINK = (
   f"--gin_file=configs/drafters/{name}.gin"
   for name in ("copy", "ngram", "tree", "heads", "layer_skip", "link")

@@ -7,6 +7,7 @@ from tests.errors.case import (
   COPY,
   HEADS,
   LAYER_SKIP,
+  LEARNS,
   LINK,
   NGRAM,
   ONLINE,
@@ -284,6 +285,27 @@ DECODING = [
     "a rule with a beam", (BEAM,), "VERIFICATION must be 'beam'", "VERIFICATION='token'"
   ),
   of_files("LENIENCE with a beam", (BEAM,), "and LENIENCE 1, got", "LENIENCE=0.5"),
+  of_files(
+    "a beam whose draft learns",
+    (BEAM, LEARNS),
+    "must be a SpeculativeDecoder whose",
+  ),
+  of_files(
+    "copies that learn", (COPY, LEARNS), "Online learning needs a draft model with"
+  ),
+  of_files(
+    "several decodes where the draft learns",
+    (LEARNS,),
+    "NUM_DECODES must be 1 where a draft learns",
+    "NUM_DECODES=2",
+    "TEMPERATURE=1.0",
+  ),
+  of_files(
+    "an unknown ONLINE_LOSS",
+    (LEARNS,),
+    "Unknown distillation loss 'kl'",
+    "ONLINE_LOSS='kl'",
+  ),
   of_files("SEED with a beam", (BEAM,), "With a beam SEED and SLOTS must be", "SEED=3"),
   of_files("SLOTS with a beam", (BEAM,), "must be 0 and BLOCK 1, got 0, 4", "SLOTS=4"),
   of_files(

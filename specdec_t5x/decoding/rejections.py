@@ -1,0 +1,59 @@
+"""The target's laws where drafts were rejected: what a draft can learn from.
+
+Verification has them, so keeping them costs no call of the target (Liu et al., arXiv
+2310.07177, section 3, run target and draft again instead).
+
+Shapes: B rows, T output length, K kept tokens, V vocabulary.
+"""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from flax.linen.partitioning import with_sharding_constraint
+from jaxtyping import Array, Bool, Float, Int
+
+
+@flax.struct.dataclass
+class Rejections:
+  """The likeliest tokens of the target's law at each place where a draft was cut.
+
+  The law is softmax(logits), that at T = 1, however outputs are sampled. A place is cut
+  once at most, for the token that then stands there is the target's own.
+
+  Attributes:
+    tokens: the K likeliest, by place in the output.
+    probs: theirs, which sum to at most 1; zeros at places without a rejection.
+  """
+
+  tokens: Int[Array, "B T K"]
+  probs: Float[Array, "B T K"]
+
+  def put(
+    self,
+    place: Int[Array, "B"],
+    is_rejected: Bool[Array, "B"],
+    logits: Float[Array, "B V"],
+  ) -> "Rejections":
+    """Returns these, and the law of `logits` where a row was rejected, at its place."""
+    rows, size = self.tokens.shape[:2]
+    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
+    values, tokens = jax.lax.top_k(log_probs, self.tokens.shape[2])
+    # What is beyond the output is dropped.
+    at = jnp.arange(rows), jnp.where(is_rejected, place, size)
+    return Rejections(
+      self.tokens.at[at].set(tokens.astype(jnp.int32), mode="drop"),
+      self.probs.at[at].set(jnp.exp(values), mode="drop"),
+    )
+
+
+def no_rejections(rows: int, max_length: int, kept: int) -> Rejections:
+  """Returns what there is before the first iteration.
+
+  Args:
+    rows: B.
+    max_length: T.
+    kept: K.
+  """
+  shape = rows, max_length, kept
+  by_row = lambda x: with_sharding_constraint(x, ("batch", None, None))
+  return Rejections(by_row(jnp.zeros(shape, jnp.int32)), by_row(jnp.zeros(shape)))

@@ -1,0 +1,272 @@
+"""Online speculative decoding: the draft learns while requests are served.
+
+Source: Liu et al., "Online Speculative Decoding", arXiv 2310.07177: after some
+requests one step of distillation on the positions where the target rejected the draft.
+There both models read these again; here verification hands out the target's laws.
+
+Shapes: R requests, E input length, T output length, K kept tokens, V vocabulary.
+"""
+
+import dataclasses
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.core import unfreeze
+from jaxtyping import Array, Float, Int
+
+from specdec_t5x.core.checks import is_whole
+from specdec_t5x.network.functional import Network
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.t5x_bridge.parameters import T5XParameters
+from specdec_t5x.training import losses
+from specdec_t5x.training import state as state_lib
+from specdec_t5x.training.batches import Position
+from specdec_t5x.training.checkpoints import Checkpoints, claim
+from specdec_t5x.training.objectives import Batch, Judged, Objective, Params, forward
+from specdec_t5x.training.optimizers import Optimizer, Schedule
+
+# What a law has beyond its kept tokens is at least this: float32's rounding at 1.
+_LEAST = 2.0**-24
+_OPTIMIZER = Optimizer(Schedule("constant", 1e-3, 0), "adamw")
+
+
+@dataclasses.dataclass(frozen=True)
+class Requests:
+  """What was served, and the target's laws where drafts were rejected.
+
+  Attributes:
+    inputs: what the encoder read, zero-padded.
+    tokens: the outputs, zeros after the end of sequence.
+    law_tokens: of `decoding.rejections.Rejections`.
+    law_probs: of the same; zeros at places without a rejection.
+  """
+
+  inputs: Int[np.ndarray, "R E"]
+  tokens: Int[np.ndarray, "R T"]
+  law_tokens: Int[np.ndarray, "R T K"]
+  law_probs: Float[np.ndarray, "R T K"]
+
+  def batches(self, size: int) -> Iterator[Batch]:
+    """Yields them in order as batches of one shape, `size` requests each.
+
+    A last one that is not full has rows of zeros, which weigh nothing.
+    """
+    for first in range(0, len(self.inputs), size):
+      of_batch = lambda x, first=first: _filled(x[first : first + size], size)
+      tokens = of_batch(self.tokens)
+      law_probs = of_batch(self.law_probs)
+      yield {
+        "encoder_input_tokens": of_batch(self.inputs),
+        # Behind the start token, as T5X shifts: the law at a place is of its token.
+        "decoder_input_tokens": np.pad(tokens, ((0, 0), (1, 0)))[:, :-1],
+        "decoder_target_tokens": tokens,
+        "decoder_loss_weights": (law_probs.sum(axis=-1) > 0).astype(np.float32),
+        "law_tokens": of_batch(self.law_tokens),
+        "law_probs": law_probs,
+      }
+
+
+def _filled(rows, size):
+  return np.pad(rows, [(0, size - len(rows))] + [(0, 0)] * (rows.ndim - 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class RejectionDistillation(Objective):
+  """A distance between the target's law and the draft's where drafts were rejected.
+
+  Of p its K likeliest tokens are known; all others count as one, for both laws:
+
+    forward_kl = sum_{x in K} p(x) log p(x) / q(x) + p(rest) log p(rest) / q(rest),
+
+  at most the distance of the whole laws, and 0 only where q agrees with what is known.
+
+  Attributes:
+    loss: a name in `losses.DISTILLATION_LOSSES`.
+  """
+
+  loss: str = "forward_kl"
+
+  def __post_init__(self):
+    losses.get_distillation_loss(self.loss)
+
+  def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
+    """Judges the logits of every place; those that count are the batch's weights."""
+    del frozen, dropout_key
+    logits = forward(network, params, batch)
+    p = known_law(batch["law_probs"])
+    q = lumped(logits, batch["law_tokens"])
+    values = losses.get_distillation_loss(self.loss)(p, q)
+    return Judged(values, logits.argmax(-1) == batch["law_tokens"][..., 0])
+
+
+def known_law(probs: Float[Array, "*B K"]) -> Float[Array, "*B K+1"]:
+  """Returns log p of the kept tokens, and of all others together."""
+  rest = 1 - probs.sum(axis=-1, keepdims=True)
+  return jnp.log(jnp.maximum(jnp.concatenate([probs, rest], axis=-1), _LEAST))
+
+
+def lumped(
+  logits: Float[Array, "*B V"], tokens: Int[Array, "*B K"]
+) -> Float[Array, "*B K+1"]:
+  """Returns log q of some tokens, and of all others together."""
+  log_q = jax.nn.log_softmax(logits.astype(jnp.float32))
+  kept = jnp.take_along_axis(log_q, tokens, axis=-1)
+  is_kept = jnp.zeros(log_q.shape, bool)
+  is_kept = jnp.put_along_axis(is_kept, tokens, True, axis=-1, inplace=False)
+  rest = jax.nn.logsumexp(jnp.where(is_kept, -jnp.inf, log_q), axis=-1, keepdims=True)
+  return jnp.concatenate([kept, rest], axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Online:
+  """How a draft learns from what it serves.
+
+  Attributes:
+    interval: requests an optimizer's step.
+    kept: tokens of the target's law that are kept of each rejected position.
+    loss: a name in `losses.DISTILLATION_LOSSES`; the paper has forward_kl.
+    optimizer: of the draft.
+  """
+
+  interval: int = 16
+  kept: int = 32
+  loss: str = "forward_kl"
+  optimizer: Optimizer = _OPTIMIZER
+
+  def __post_init__(self):
+    losses.get_distillation_loss(self.loss)
+    for name in ("interval", "kept"):
+      if not is_whole(getattr(self, name), 1):
+        raise ValueError(
+          f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}."
+        )
+
+
+class Learner:
+  """A draft that learns: a network and its parameters, which change as it does.
+
+  It stands for the draft's `Model` where that is asked for. What it hands out as
+  `params` is a copy (the paper's shadow copy), so a decode under way is not disturbed.
+
+  Args:
+    network: the draft, an encoder-decoder.
+    params: its parameters, in the type and on the devices that it serves with.
+    online: how it learns.
+  """
+
+  def __init__(self, network: Network, params: Params, online: Online):
+    check_learns(network)
+    self.network, self.online = network, online
+    self._like = params
+    masters = unfreeze(jax.tree.map(lambda x: x.astype(jnp.float32), params))
+    state = state_lib.initial_state(masters, online.optimizer.make())
+    # On one device, however the draft serves: it is small, and steps are few.
+    self.state = jax.device_put(state, jax.local_devices()[0])
+    self.step_fn = state_lib.make_train_step(
+      network, RejectionDistillation(online.loss), online.optimizer, 0
+    )
+    # What the draft is then follows from these, and from the requests.
+    self._origin = {
+      "network": dataclasses.asdict(network.config),
+      "online": dataclasses.asdict(online),
+      "checksum_of_the_first_parameters": _crc(masters),
+    }
+
+  @property
+  def steps(self) -> int:
+    """Optimizer steps so far."""
+    return int(self.state.step)
+
+  @property
+  def params(self) -> Params:
+    """A copy of what the draft is now, as it serves."""
+    leaves = [
+      jax.device_put(jnp.array(new, old.dtype, copy=True), old.sharding)
+      for new, old in zip(
+        jax.tree.leaves(self.state.params), jax.tree.leaves(self._like), strict=True
+      )
+    ]
+    return jax.tree.unflatten(jax.tree.structure(self._like), leaves)
+
+  def learn(self, served: Requests) -> list[float]:
+    """Takes a step for each `interval` requests, and for what is left of them.
+
+    Returns:
+      Each step's loss: the mean over its rejected positions, before the step.
+
+    Raises:
+      ValueError: where a loss or a gradient is not finite.
+    """
+    found = []
+    for batch in served.batches(self.online.interval):
+      self.state, info = self.step_fn(self.state, batch, None)
+      found.append(float(info.loss))
+      if not np.isfinite([found[-1], float(info.grad_norm)]).all():
+        raise ValueError(
+          f"The draft's loss is {found[-1]} at step {self.steps}, its gradient's norm "
+          f"{float(info.grad_norm)}: it learns too fast. Lower LEARNING_RATE; the last "
+          "checkpoint is from before."
+        )
+    return found
+
+  def save(self, directory: str) -> None:
+    """Writes the draft, as a T5X checkpoint, and its optimizer's state.
+
+    Args:
+      directory: gets checkpoint_<step> and optimizer_<step>, of the last two savings.
+
+    Raises:
+      ValueError: where it holds another draft's, or can't be written to.
+    """
+    claim(directory, self._origin)
+    self._checkpoints(directory).save(self.state, Position())
+
+  def restore(
+    self, directory: str, counts: Callable[[int], bool] = lambda step: True
+  ) -> bool:
+    """Goes on from what was last saved; returns whether there was anything.
+
+    Args:
+      directory: as for `save`.
+      counts: whether the last saved step does; else it is removed, for the one before.
+
+    Raises:
+      ValueError: where the directory holds another draft's, or is damaged.
+    """
+    checkpoints = self._checkpoints(directory)
+    if not checkpoints.steps():
+      return False
+    claim(directory, self._origin)
+    if not counts(checkpoints.steps()[-1]):
+      checkpoints.drop_last()
+    found = checkpoints.restore(self.state)
+    if found is not None:
+      self.state, _ = found
+    return found is not None
+
+  def _checkpoints(self, directory: str) -> Checkpoints:
+    # Two: a run that is killed while it writes one, or before T5X knows, has the other.
+    return Checkpoints(directory, T5XParameters(self.network, directory), keep=2)
+
+
+def _crc(params: Params) -> int:
+  """Returns a checksum of all parameters."""
+  total = 0
+  for leaf in jax.tree.leaves(params):
+    total = zlib.crc32(np.ascontiguousarray(np.asarray(leaf, np.float32)), total)
+  return total
+
+
+def check_learns(network: Any) -> None:
+  """Raises a ValueError where a draft can't learn from the target's laws."""
+  if not isinstance(network, Transformer):
+    raise ValueError(
+      "Online learning needs a draft model with an encoder and a decoder, got "
+      f"{type(network).__name__}: heads, tables and copies are not trained on laws at "
+      "single places, and prompts are not read. Use DRAFTER='draft_model', or leave "
+      "online learning out."
+    )

@@ -1,0 +1,106 @@
+"""`python -m t5x.infer` with configs/runs/online.gin: exact, saved, and resumed."""
+
+import jax
+import pytest
+import t5x
+
+import specdec_t5x
+from specdec_t5x.training import online_run
+from tests.e2e import runs
+
+ONLINE = "configs/runs/online.gin"
+FAST = {"GAMMA": 3, "BATCH_SIZE": 4, "ONLINE_PERIOD": 2, "INTERVAL": 3, "KEPT": 5}
+STEPS = 8  # Of 20 examples: chunks of 8, 8 and 4.
+
+
+@pytest.fixture
+def online(pair):
+  """Runs the pair while its draft learns; returns the outputs."""
+
+  def run(output, **bindings):
+    runs.completed(
+      *("configs/spec_ende.gin", pair[0], ONLINE),
+      INFER_OUTPUT_DIR=str(output),
+      DRAFT_CHECKPOINT_PATH=pair[1],
+      **{**FAST, "LEARNING_RATE": 0.02, **bindings},
+    )
+    return runs.tokens(output)
+
+  return run
+
+
+def draft_of(output):
+  """The draft as a run's last step left it."""
+  return specdec_t5x.load_model(str(output / "draft" / f"checkpoint_{STEPS}")).params
+
+
+def test_outputs_are_the_target_s_own_and_the_draft_is_saved(
+  online, speculative, tmp_path, pair
+):
+  assert online(tmp_path / "out") == runs.tokens(speculative)
+  saved = tmp_path / "out" / "draft"
+  steps = {int(p.name.split("_")[1]) for p in saved.glob("checkpoint_*")}
+  assert steps == {6, STEPS}
+  record = runs.records(tmp_path / "out")[0]
+  assert not set(record["aux"]) & {"law_tokens", "law_probs", "encoder_inputs"}
+  summary = runs.summary(tmp_path / "out")
+  assert summary["decoder"]["kept"] == 5
+  assert summary["guarantee"] == "EXACT"
+  # What was saved drafts elsewhere, as any checkpoint does.
+  runs.completed(
+    *("configs/spec_ende.gin", pair[0]),
+    INFER_OUTPUT_DIR=str(tmp_path / "later"),
+    DRAFT_CHECKPOINT_PATH=str(saved / f"checkpoint_{STEPS}"),
+    GAMMA=3,
+    GAMMA_POLICY="fixed",
+  )
+  assert runs.tokens(tmp_path / "later") == runs.tokens(speculative)
+  learned, first = (
+    runs.summary(tmp_path / name)["statistics"]["alpha_by_counts"]["value"]
+    for name in ("later", "out")
+  )
+  assert learned > first
+
+
+@pytest.mark.skipif(not hasattr(t5x, "PROVIDER"), reason="kills within the process")
+@pytest.mark.parametrize("when", ["before it learned", "before T5X knew"])
+def test_a_killed_run_goes_on_to_the_same_bits(online, tmp_path, monkeypatch, when):
+  expected = online(tmp_path / "whole", TEMPERATURE=1.0)
+  learn, calls = online_run.Course.learn, []
+
+  def killed(self, *args):
+    calls.append(args)
+    if len(calls) == 2 and when == "before it learned":
+      raise KeyboardInterrupt
+    learn(self, *args)
+    if len(calls) == 2:
+      raise KeyboardInterrupt
+
+  with monkeypatch.context() as patched:
+    patched.setattr(online_run.Course, "learn", killed)
+    with pytest.raises(KeyboardInterrupt):
+      online(tmp_path / "killed", TEMPERATURE=1.0)
+  assert online(tmp_path / "killed", TEMPERATURE=1.0) == expected
+  whole, resumed = (draft_of(tmp_path / name) for name in ("whole", "killed"))
+  same = jax.tree.map(lambda a, b: bool((a == b).all()), whole, resumed)
+  assert all(jax.tree.leaves(same))
+
+
+def test_no_draft_knows_the_draws_of_the_run_it_serves(online, tmp_path):
+  shared = {"ONLINE_DIR": str(tmp_path / "draft"), "TEMPERATURE": 1.0}
+  online(tmp_path / "one", **shared)
+  with pytest.raises((SystemExit, AssertionError), match=r"SEED=0 was that of .*/one"):
+    online(tmp_path / "two", **shared)
+  online(tmp_path / "two", SEED=1, **shared)
+
+
+def test_another_run_goes_on_with_what_was_learned(online, tmp_path):
+  shared = {"ONLINE_DIR": str(tmp_path / "draft")}
+  tokens = online(tmp_path / "one", **shared)
+  assert online(tmp_path / "two", **shared) == tokens
+  assert (tmp_path / "draft" / f"checkpoint_{2 * STEPS}").exists()
+  one, two = (
+    runs.summary(tmp_path / name)["statistics"]["alpha_by_counts"]["value"]
+    for name in ("one", "two")
+  )
+  assert two > one

@@ -1,0 +1,116 @@
+"""A draft that learned from a request, and the law of the next: still the target's.
+
+The first request is driven along every path of a decode; from what each path leaves, a
+draft learns, as it does while serving; and with each draft that comes of it the second
+request is driven along every path. So the joint law of both outputs is enumerated.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core.distributions import LEVELS, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.tree import chain
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.rejections import no_rejections
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.training.losses import forward_kl
+from specdec_t5x.training.online import known_law, lumped
+from tests.exactness.driving import (
+  PLACES,
+  Driven,
+  difference,
+  loop_laws,
+  loop_paths,
+  padded,
+  uniforms_of,
+)
+from tests.exactness.enumeration import target_law
+from tests.hash_model import HashModel, place_weights, speculation
+
+TARGET, DRAFT = HashModel(3, vocab_size=3), HashModel(4, vocab_size=3)
+SHAPE, LENGTH, KEPT, RATE = chain(2), 3, 2, 2.0
+SAMPLINGS = [Sampling(1.0), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.9)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned(HashModel):
+  """A table after steps of learning: changes of its rows' entries."""
+
+  changes: tuple[tuple[int, tuple[float, ...]], ...] = ()
+
+  @functools.cached_property
+  def table(self):
+    table = HashModel(self.seed, self.vocab_size).table
+    for row, change in self.changes:
+      table[row] += np.float32(change)
+    return table
+
+
+def first_request(sampling, rule):
+  """Every path of the first request, and what its decode leaves."""
+  _, paths = loop_paths(TARGET, DRAFT, sampling, rule, SHAPE, LENGTH)
+  shape = len(paths), LENGTH, 2 * SHAPE.size + 1, LEVELS
+  prescribed = np.full(shape, 0.5, np.float32)
+  for row, path in zip(prescribed, paths, strict=True):
+    for at, cells in path.cells.items():
+      row[at] = uniforms_of(cells, PLACES[1])
+  keys = row_keys(jax.random.key(0), len(paths))
+  drafter = DraftModel(DRAFT, SHAPE.size)
+  spec, state = speculation(TARGET, drafter, RULES[rule], sampling, keys, LENGTH)
+  spec = dataclasses.replace(spec, keeps=True)
+  kept = no_rejections(len(paths), LENGTH, KEPT)
+  state = Driven(**{**vars(state), "rejections": kept}, prescribed=prescribed)
+  found = jax.jit(lambda: generate(spec, state))()
+  kept = found.rejections.tokens, found.rejections.probs
+  return paths, [np.asarray(x) for x in (found.tokens, *kept)]
+
+
+def learned(output, tokens, probs):
+  """The draft after a step on the laws [T, K] that a path kept."""
+  changes = []
+  for place in np.flatnonzero(probs.sum(-1) > 0):
+    known = 0, *output[:place].tolist()
+    terms = [(x + 1) * place_weights(64)[i] for i, x in enumerate(known)]
+    row = sum(terms) % 97
+    law = known_law(jnp.asarray(probs[place]))
+    loss = lambda logits, law=law, place=place: forward_kl(
+      law, lumped(logits, jnp.asarray(tokens[place]))
+    )
+    gradient = jax.grad(loss)(jnp.asarray(DRAFT.table[row]))
+    changes.append((int(row), tuple((-RATE * gradient).tolist())))
+  return Learned(4, 3, changes=tuple(changes))
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_the_joint_law_of_two_requests_is_the_target_s(sampling, rule):
+  paths, found = first_request(sampling, rule)
+  laws = {}  # From a draft to the law of the first output, on its paths.
+  for i, path in enumerate(paths):
+    output = tuple(found[0][i].tolist())
+    draft = learned(*(x[i] for x in found))
+    law = laws.setdefault(draft, {})
+    law[output] = law.get(output, 0.0) + path.probability
+  assert len(laws) > 3, "the draft that serves depends on what was served"
+  setting, _ = loop_paths(TARGET, DRAFT, sampling, rule, SHAPE, LENGTH)
+  alone = padded(target_law(setting), LENGTH)
+  for at in range(len(PLACES)):
+    joint = {}
+    for draft, firsts in laws.items():
+      seconds = second_law(draft, sampling, rule)[at]
+      for one, mass in firsts.items():
+        for two, chance in seconds.items():
+          joint[one, two] = joint.get((one, two), 0.0) + mass * chance
+    expected = {(a, b): p * q for a, p in alone.items() for b, q in alone.items()}
+    assert difference(joint, expected) < 1e-6
+
+
+def second_law(draft, sampling, rule):
+  return loop_laws(TARGET, draft, sampling, rule, SHAPE, LENGTH)

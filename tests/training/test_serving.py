@@ -1,0 +1,116 @@
+"""`specdec_t5x.serve`: the target's own outputs from a draft that learns on the way."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+import specdec_t5x
+from specdec_t5x import Learner, Online, Sampling, api
+from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.training import serving
+from specdec_t5x.training.optimizers import Optimizer, Schedule
+from specdec_t5x.training.state import make_train_step
+from tests.t5x_bridge import tiny
+
+TEXTS = tiny.sentences(11, seed=4)
+FAST = Online(3, 4, optimizer=Optimizer(Schedule("constant", 0.02, 0), "adamw"))
+STILL = Online(3, 4, optimizer=Optimizer(Schedule("constant", 1e-20, 0), "adamw"))
+ROOM = {"input_length": 32, "max_length": 10}
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory):
+  root = tmp_path_factory.mktemp("serving")
+  target = specdec_t5x.load_model(tiny.save_t5x(root / "t", tiny.TARGET, seed=1))
+  draft = specdec_t5x.load_model(tiny.save_orbax(root / "d", tiny.DRAFT, seed=2))
+  return target, draft, tiny.train_vocabulary(root)
+
+
+def served(setup, texts=TEXTS, online=FAST, learner=None, **settings):
+  target, draft, vocabulary = setup
+  learner = learner or Learner(draft.network, draft.params, online)
+  settings = {**ROOM, "gamma": 3, **settings}
+  return list(
+    specdec_t5x.serve(texts, target, learner, vocabulary, **settings)
+  ), learner
+
+
+@pytest.mark.parametrize("batch_size", [2, 8])
+def test_greedy_outputs_are_the_target_s_own_while_the_draft_learns(setup, batch_size):
+  target, draft, vocabulary = setup
+  outputs, learner = served(setup, batch_size=batch_size)
+  expected = specdec_t5x.generate(TEXTS, target, None, vocabulary, max_length=10)
+  assert [o.tokens for o in outputs] == [o.tokens for o in expected]
+  assert learner.steps == 4
+  changed = jax.tree.map(lambda a, b: (a != b).any(), learner.params, draft.params)
+  assert all(jax.tree.leaves(changed))
+
+
+def test_it_learns_to_draft_what_is_asked_again(setup):
+  texts = TEXTS[:3] * 30
+  outputs, _ = served(setup, texts)
+  calls = np.array([o.target_calls for o in outputs]).reshape(-1, 3).sum(axis=1)
+  assert calls[-1] < 0.7 * calls[0]
+
+
+def test_one_program_serves_whatever_the_draft_has_become(setup):
+  api.compiled.cache_clear()
+  make_train_step.cache_clear()
+  _, learner = served(setup)
+  served(setup, TEXTS[:4], learner=learner)
+  assert api.compiled.cache_info().currsize == 1
+  decoder, _ = serving.together(setup[0], learner, None, "token", 3, 8)
+  run = api.compiled(decoder, Sampling(0.0), 10, 1)
+  assert api.compiled.cache_info().currsize == 1
+  assert run._cache_size() == 1
+  assert learner.step_fn._cache_size() == 1
+
+
+def test_it_goes_on_from_call_to_call(setup):
+  once, one = served(setup, TEXTS[:6])
+  first, two = served(setup, TEXTS[:3])
+  second, _ = served(setup, TEXTS[3:6], learner=two)
+  assert first + second == once
+  same = jax.tree.map(lambda a, b: (a == b).all(), one.state, two.state)
+  assert all(jax.tree.leaves(same))
+
+
+def test_requests_are_read_as_they_are_served(setup):
+  target, draft, vocabulary = setup
+  learner = Learner(draft.network, draft.params, FAST)
+  endless, read = itertools.cycle(TEXTS), []
+  requests = (read.append(text) or text for text in endless)
+  stream = specdec_t5x.serve(requests, target, learner, vocabulary, **ROOM)
+  next(stream)
+  assert (len(read), learner.steps) == (3, 0)
+  for _ in range(3):
+    next(stream)
+  assert (len(read), learner.steps) == (6, 1)
+
+
+def test_samples_follow_from_the_seed_and_the_requests_before(setup):
+  sample = lambda texts, seed: [
+    o.tokens for o in served(setup, texts, sampling=Sampling(1.0), seed=seed)[0]
+  ]
+  assert sample(TEXTS, 1) == sample(TEXTS, 1) != sample(TEXTS, 2)
+
+
+def test_draws_are_new_from_call_to_call(setup):
+  """Else the draft would have learned from the very draws that it is to serve by."""
+  sampled = {"texts": TEXTS[:3], "sampling": Sampling(1.0)}
+  first, learner = served(setup, **sampled, online=STILL)
+  second, _ = served(setup, **sampled, learner=learner)
+  again, _ = served(setup, **sampled, online=STILL)
+  assert first == again
+  assert [o.tokens for o in first] != [o.tokens for o in second]
+
+
+def test_what_it_can_t_serve(setup):
+  with pytest.raises(ValueError, match=r"Request 1 has .* more than input_length=2"):
+    served(setup, ["the", "the old man"], input_length=2)
+  with pytest.raises(ValueError, match="The drafter Copy needs the networks"):
+    served(setup, drafter=Copy(), gamma=None)
+  with pytest.raises(ValueError, match="batch_size must be a whole number"):
+    served(setup, batch_size=0)
