@@ -14,6 +14,7 @@ from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import DecodeState, row_keys
+from specdec_t5x.decoding.step import decisions
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.heads import HeadDraft
@@ -156,15 +157,19 @@ def loop_laws(
   _, paths = loop_paths(
     target, draft, sampling, name, tree, max_length, siblings, policy
   )
-  count = 2 * tree.size + 1
-  shape = len(PLACES), len(paths), max_length, count, LEVELS
+  drafter = drafter_of(draft, tree, siblings, policy)
+  return driven_laws(paths, target, drafter, sampling, name, max_length)
+
+
+def driven_laws(paths, target, drafter, sampling, name, max_length):
+  """As `loop_laws`, of a drafter and its paths."""
+  shape = len(PLACES), len(paths), max_length, decisions(drafter), LEVELS
   prescribed = np.full(shape, 0.5, np.float32)
   for rows, place in zip(prescribed, PLACES, strict=True):
     for row, path in zip(rows, paths, strict=True):
       for at, cells in path.cells.items():
         row[at] = uniforms_of(cells, place)
   # A function of its own: a loop with a planted fault must be traced anew.
-  drafter = drafter_of(draft, tree, siblings, policy)
   run = jax.jit(lambda uniforms: drive(uniforms, target, drafter, sampling, name))
   if drafter.may_rest:
     # When a batch rests depends on all its rows, so each path is a batch of its own.

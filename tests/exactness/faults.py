@@ -37,7 +37,8 @@ def ignore_top_p(logits, sampling, uniform):
   return distributions.draw(logits, sampling, uniform)
 
 
-def draft_reads_the_last_token_alone(extend, cache, sequences, lengths):
+def draft_reads_the_last_token_alone(extend, cache, sequences, lengths, count):
+  del count
   last = jnp.take_along_axis(sequences, lengths[:, None] - 1, axis=1)
   logits, _, cache = extend(cache.at(lengths - 1), last)
   return logits[:, 0], cache
@@ -226,7 +227,7 @@ def plain_turn_leaves_its_draws(*args, step=baseline.step, **kwargs):
 
 
 def draft_reads_the_last_two_alone(context, cache, sequences, lengths):
-  return draft_model.read_last_two(context.extend["draft"], cache, sequences, lengths)
+  return draft_model.read_last(context.extend["draft"], cache, sequences, lengths)
 
 
 def plain_turn_is_not_counted(self, drafter_state):

@@ -102,7 +102,7 @@ TRAPS = [
   (
     "draft cache without the last drafted token",
     draft_model,
-    "read_last_two",
+    "read_last",
     faults.draft_reads_the_last_token_alone,
     perfect_draft,
   ),
