@@ -16,7 +16,7 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
-from tests.exactness import laws, test_adaptive, tree_steps, trees
+from tests.exactness import laws, test_adaptive, test_cascade, tree_steps, trees
 from tests.exactness.test_adaptive import SURE, TURNS
 from tests.exactness.test_heads import APART, PATH
 from tests.exactness.test_loop import (
@@ -88,6 +88,16 @@ def turns_loop():
   """Drafts, plain turns and drafts again."""
   setting = (SMALL_TARGET, SMALL_DRAFT, "token", chain(3), 6, "independent", TURNS)
   assert_the_loop_is_exact(setting, Sampling())
+
+
+def windows_fixed():
+  """Windows of a fixed length, some of which are accepted whole."""
+  test_cascade.assert_exact(test_cascade.LONG[0], Sampling(1.0, top_k=2))
+
+
+def windows_flushed():
+  """Windows that a correction ends."""
+  test_cascade.assert_exact(test_cascade.LONG[1], Sampling(1.0, top_k=2))
 
 
 def shared_length():
@@ -203,6 +213,8 @@ CHECKS = [
   adaptive_loop,
   turns_loop,
   shared_length,
+  windows_fixed,
+  windows_flushed,
   TOKEN_RULE,
   BLOCK_RULE,
   KSEQ_RULE,

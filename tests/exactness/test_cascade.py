@@ -15,7 +15,9 @@ from tests.exactness.driving import difference, driven_laws, padded
 from tests.exactness.enumeration import Setting, target_law
 from tests.hash_model import HashModel
 
-TARGET, MIDDLE, LOWER, LOWEST = (HashModel(seed, vocab_size=3) for seed in (3, 4, 5, 6))
+TARGET, MIDDLE, LOWER, LOWEST = (
+  HashModel(seed, vocab_size=3, eos_bias=-1.5) for seed in (3, 4, 5, 6)
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,20 +52,25 @@ class Hierarchy:
 
 
 TWO, THREE = (LOWER, MIDDLE), (LOWEST, LOWER, MIDDLE)
-HIERARCHIES = [
-  Hierarchy(TWO, (1, 2), "fixed", 4),
-  Hierarchy(TWO, (1, 3), "flush", 4),
+WAYS = [
+  Hierarchy(TWO, (1, 2), "fixed", 5),
   Hierarchy(TWO, (2, 3), "fixed", 4),
   Hierarchy(TWO, (2, 3), "flush", 4),
   Hierarchy(TWO, (2, 3), "flush", 4, rule="block"),
-  Hierarchy(TWO, (2, 3), "fixed", 4, rule="block", inner="block"),
+  Hierarchy(TWO, (1, 2), "fixed", 4, rule="block", inner="block"),
   Hierarchy(TWO, (2, 3), "flush", 4, inner="block"),
-]
-DEEP = [
   Hierarchy(THREE, (1, 2, 3), "fixed", 4),
   Hierarchy(THREE, (1, 2, 3), "flush", 4),
 ]
-FEW = Sampling(1.0, top_k=2)
+# Longer outputs, of fewer tokens: windows accepted whole, and others after them.
+LONG = [
+  Hierarchy(TWO, (1, 2), "fixed", 6),
+  Hierarchy(TWO, (2, 3), "flush", 7),
+  Hierarchy(TWO, (1, 2), "fixed", 6, rule="block", inner="block"),
+  Hierarchy(THREE, (1, 2, 3), "fixed", 5),
+  Hierarchy(THREE, (1, 2, 3), "flush", 6),
+]
+SAMPLINGS = [Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.7), GREEDY]
 
 
 def assert_exact(hierarchy, sampling):
@@ -79,6 +86,21 @@ def assert_exact(hierarchy, sampling):
     assert difference(found, expected) < 1e-6
 
 
-@pytest.mark.parametrize("hierarchy", HIERARCHIES, ids=str)
-def test_two_levels_keep_the_target_s_law(hierarchy):
-  assert_exact(hierarchy, FEW)
+@pytest.mark.parametrize("hierarchy", WAYS, ids=str)
+def test_hierarchies_keep_the_target_s_law(hierarchy):
+  assert_exact(hierarchy, Sampling())
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("hierarchy", LONG, ids=str)
+def test_they_keep_it_however_it_is_sampled(hierarchy, sampling):
+  assert_exact(hierarchy, sampling)
+
+
+@pytest.mark.parametrize("hierarchy", LONG, ids=str)
+def test_the_settings_have_windows_accepted_whole_and_in_part(hierarchy):
+  """Else caches that lack tokens, or hold too many, would not show."""
+  paths = hierarchy.paths(SAMPLINGS[0])
+  np.testing.assert_allclose(sum(path.probability for path in paths), 1)
+  turns = {1 + max(turn for turn, _ in path.cells) for path in paths}
+  assert turns >= {2, 3, 4}
