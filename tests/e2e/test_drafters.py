@@ -24,6 +24,13 @@ WAYS = {
     {"NODES": 6, "PENALTY": 0.5},
     "ParallelDraft",
   ),
+  "cascade": (["drafters/cascade"], {"LOWER_GAMMA": 1}, "Cascade"),
+  "cascade flush": (["drafters/cascade"], {"WINDOW": "flush"}, "Cascade"),
+  "cascade copy": (
+    ["drafters/cascade_copy"],
+    {"COPY_MATCH": 1, "LOWER_GAMMA": 2},
+    "Cascade",
+  ),
   "ngram": (["drafters/ngram"], {"NGRAM_ORDER": 2}, "AdaptiveDraft"),
   "ngram by name": ([], {"DRAFTER": "ngram"}, "AdaptiveDraft"),
   "ngram in a tree": (["drafters/ngram", "drafters/tree"], {}, "TreeDraft"),
@@ -90,6 +97,8 @@ def test_each_way_to_draft_gives_the_target_s_own_outputs(
   files, bindings, kind = WAYS[way]
   draft = {"ngram": table, "copy": None, **heads}.get(way.split()[0], pair[1])
   files = [f"configs/{name}.gin" for name in files]
+  if "drafters/cascade" in WAYS[way][0]:  # Under the draft model.
+    bindings = {**bindings, "DRAFT_2_CHECKPOINT_PATH": table}
   tokens, summary, _ = drafted(*files, draft=draft, **bindings)
   assert tokens == runs.tokens(speculative)
   drafter = summary["decoder"]["drafter"]

@@ -11,9 +11,9 @@ from tests import commands
 from tests.errors import inputs
 
 BEAM = "--gin_file=configs/runs/beam.gin"
-COPY, NGRAM, TREE, HEADS = (
+COPY, NGRAM, TREE, HEADS, CASCADE = (
   f"--gin_file=configs/drafters/{name}.gin"
-  for name in ("copy", "ngram", "tree", "heads")
+  for name in ("copy", "ngram", "tree", "heads", "cascade")
 )
 CONFIDENCE, ONLINE = (
   f"--gin_file=configs/policies/{name}.gin" for name in ("confidence", "online")
