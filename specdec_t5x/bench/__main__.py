@@ -19,6 +19,7 @@ COMMANDS = {
   "choose-gamma": "choice:COMMAND",
   "rules": "rules:COMMAND",
   "tree": "tree:COMMAND",
+  "hierarchy": "hierarchy:COMMAND",
   "methods": "methods:COMMAND",
   "peers": "peers.command:COMMAND",
   **{f"table{number}": f"paper.table{number}:COMMAND" for number in range(1, 6)},
