@@ -1,7 +1,7 @@
 r"""The best hierarchy of drafts by measured costs, and what it takes in fact.
 
-  python -m specdec_t5x.bench hierarchy --target DIR --draft small=DIR --draft tiny=DIR \
-    --draft copy --vocabulary FILE --inputs FILE --prefix "translate English to German: " \
+  python -m specdec_t5x.bench hierarchy --target DIR --draft small=DIR tiny=DIR copy \
+    --vocabulary FILE --inputs FILE --prefix "translate English to German: " \
     --output DIR
 
 Times a call of each network on blocks of each width, and counts how drafts of each pair
@@ -30,7 +30,7 @@ from specdec_t5x.bench.environment import environment
 from specdec_t5x.bench.parts import NEVER
 from specdec_t5x.bench.study import Study
 from specdec_t5x.bench.table import Column, Table, listed
-from specdec_t5x.bench.walltime import alternate
+from specdec_t5x.bench.walltime import Timed, alternate
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.decoders import PlainDecoder
@@ -76,12 +76,11 @@ def make(args: argparse.Namespace) -> Table:
   plans = hierarchy.best_plans(measured, args.levels, args.gamma)
   rows = _rows(study, plans, sampling)
   best = min(plans, key=lambda plan: plan.seconds)
-  alpha = {f"{judge} / {d}": s[0] for (judge, d), s in measured.survival.items()}
+  stand = {f"{j} / {d}": list(map(float, s)) for (j, d), s in measured.survival.items()}
+  first = {pair: round(chances[0], 3) for pair, chances in stand.items()}
   facts = {
     "calls": {name: list(map(float, s)) for name, s in measured.calls.items()},
-    "survival": {
-      f"{j} / {d}": list(map(float, s)) for (j, d), s in measured.survival.items()
-    },
+    "survival": stand,
     "turn": measured.turn,
     "best": _text(best),
   }
@@ -92,8 +91,7 @@ def make(args: argparse.Namespace) -> Table:
     rows,
     (
       _verdict(best),
-      "First drafted token stands: "
-      + listed({k: round(a, 3) for k, a in alpha.items()}),
+      f"Chance that a draft's first token stands: {listed(first)}",
       "Windows are fixed; copies are taken to cost nothing.",
       listed({"inputs": len(study.inputs), "batch": 1, "gamma": args.gamma}),
       listed(environment()),
@@ -222,34 +220,38 @@ def _rows(study, plans: Sequence[Plan], sampling) -> list[dict[str, Any]]:
         jnp.int32(n), params, text, keys
       )
   timed = alternate(runs, study.inputs)
-  plain = timed[0, whole].results
-  rows = []
-  for i, plan in enumerate(plans):
-    results = timed[i, whole].results
-    total = lambda name, of=results: sum(
-      int(getattr(decoded.statistics, name)[0]) for decoded, _ in of
-    )
-    loops = timed[i, whole].seconds - timed[i, 0].seconds
-    ms, expected = 1e3 * loops.sum() / total("emitted"), 1e3 * plan.seconds
-    same = sum(
-      bool((a[0].tokens == b[0].tokens).all())
-      for a, b in zip(results, plain, strict=True)
-    )
-    calls = [sum(int(c[0]) for c in each) for each in zip(*(r[1] for r in results))]
-    rows.append(
-      {
-        "levels": len(plan.levels),
-        "plan": _text(plan),
-        "tokens_predicted": plan.tokens_per_call,
-        "tokens_per_call": total("emitted") / total("target_calls"),
-        "middle_calls": ", ".join(f"{c / total('target_calls'):.2f}" for c in calls),
-        "ms_predicted": expected,
-        "ms": ms,
-        "ratio": ms / expected,
-        "identical": f"{same}/{len(plain)}" if sampling.greedy else "sampled",
-      }
-    )
-  return rows
+  same = timed[0, whole].results if sampling.greedy else ()
+  return [
+    _row(plan, timed[i, 0].seconds, timed[i, whole], same)
+    for i, plan in enumerate(plans)
+  ]
+
+
+def _row(plan: Plan, starts, timed: Timed, plain: Sequence[Any]) -> dict[str, Any]:
+  """Returns the row of a plan: what it was expected to take, and what it took."""
+  decodes, calls = zip(*timed.results, strict=True)
+  total = lambda name: sum(int(getattr(each.statistics, name)[0]) for each in decodes)
+  target_calls = total("target_calls")
+  ms = 1e3 * (timed.seconds - starts).sum() / total("emitted")
+  expected = 1e3 * plan.seconds
+  same = [
+    bool((one.tokens == other.tokens).all())
+    for one, (other, _) in zip(decodes, plain, strict=False)
+  ]
+  by_level = [
+    sum(int(count[0]) for count in level) for level in zip(*calls, strict=True)
+  ]
+  return {
+    "levels": len(plan.levels),
+    "plan": _text(plan),
+    "tokens_predicted": plan.tokens_per_call,
+    "tokens_per_call": total("emitted") / target_calls,
+    "middle_calls": ", ".join(f"{count / target_calls:.2f}" for count in by_level),
+    "ms_predicted": expected,
+    "ms": ms,
+    "ratio": ms / expected,
+    "identical": f"{sum(same)}/{len(same)}" if same else "sampled",
+  }
 
 
 def _program(study, models, plan, sampling):

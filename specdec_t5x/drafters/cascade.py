@@ -19,8 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.rules import rule_at
-from specdec_t5x.core.token import Token
+from specdec_t5x.core.rules import RULES, rule_at
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Cache, ExtendFn, Guarantee, Proposal, Rule
 from specdec_t5x.decoding import step
@@ -87,7 +86,7 @@ class Cascade(Drafter):
   drafter: Drafter
   gamma: int = DEFAULT_WINDOW
   window: str = "fixed"
-  rule: Rule = Token()
+  rule: Rule = RULES["token"]
 
   def __post_init__(self):
     check_gamma(self.gamma)

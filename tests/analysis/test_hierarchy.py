@@ -16,7 +16,8 @@ GAMMA = 4
 def measured(seed, names=("a", "b", "c")):
   """Random costs that rise with the block, and random acceptance."""
   rng = np.random.default_rng(seed)
-  sizes = dict(zip(("target", *names), [1.0, *rng.uniform(0, 0.5, len(names))]))
+  drafts = dict(zip(names, rng.uniform(0, 0.5, len(names)), strict=True))
+  sizes = {"target": 1.0, **drafts}
   calls = {n: c * (1 + 0.05 * np.arange(GAMMA + 2)) for n, c in sizes.items()}
   pairs = itertools.permutations(sizes, 2)
   survival = {

@@ -52,7 +52,7 @@ def iteration(levels: Levels) -> int:
 
 
 def window(world: World, levels: Levels, prefix: Tokens, room: int, names: Callable):
-  """Tokens that follow `prefix`, at most `room`; decision i of turn t is names(t, i)."""
+  """At most `room` tokens after `prefix`; decision i of turn t is names(t, i)."""
   *below, top = levels
   tokens, turn, goes_on = (), 0, True
   setting = Setting(top.law, top.law, None, (), min(room, top.size))
