@@ -16,6 +16,7 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
+from tests.drafters.test_cascade import test_all_agree
 from tests.exactness import laws, test_adaptive, test_cascade, tree_steps, trees
 from tests.exactness.test_adaptive import SURE, TURNS
 from tests.exactness.test_heads import APART, PATH
@@ -98,6 +99,11 @@ def windows_fixed():
 def windows_flushed():
   """Windows that a correction ends."""
   test_cascade.assert_exact(test_cascade.LONG[1], Sampling(1.0, top_k=2))
+
+
+def perfect_hierarchy():
+  """The target as both of its drafts: whole windows, a call of each level a time."""
+  test_all_agree(Sampling(), "fixed")
 
 
 def shared_length():
@@ -215,6 +221,7 @@ CHECKS = [
   shared_length,
   windows_fixed,
   windows_flushed,
+  perfect_hierarchy,
   TOKEN_RULE,
   BLOCK_RULE,
   KSEQ_RULE,

@@ -43,6 +43,7 @@ from tests.exactness.checks import (
   laws_apart_by_rounding,
   moved_entries,
   perfect_draft,
+  perfect_hierarchy,
   shared_length,
   siblings_loop,
   small_trees,
@@ -368,7 +369,7 @@ TRAPS = [
     draft_model,
     "read_last",
     faults.draft_reads_two_whatever_is_above,
-    windows_fixed,
+    perfect_hierarchy,
   ),
   (
     "block too narrow for the bonus token",
