@@ -103,7 +103,7 @@ def windows_flushed():
 
 def perfect_hierarchy():
   """The target as both of its drafts: whole windows, a call of each level a time."""
-  test_all_agree(Sampling(), "fixed")
+  test_all_agree(Sampling(0.0), "fixed")
 
 
 def shared_length():
