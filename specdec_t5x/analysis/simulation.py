@@ -123,6 +123,60 @@ def kseq_tokens(
   return _mean(1 + accepted)
 
 
+def hierarchy_tokens(
+  p: ArrayLike,
+  q: ArrayLike,
+  lower: ArrayLike,
+  gamma: int,
+  samples: int,
+  rng: np.random.Generator,
+  flush: bool = False,
+) -> tuple[Simulated, Simulated]:
+  """Simulates an iteration of a two-level hierarchy with windows of G tokens.
+
+  Which of a window's tokens were drafted below and which corrected matters for whether
+  the target accepts them, and is drawn here; a closed form that takes the levels for
+  independent leaves it out. (Globerson et al., arXiv 2510.19705.)
+
+  Args:
+    p: the target's law at each place of the window, [G, V].
+    q: the middle network's, [G, V].
+    lower: the lowest draft's, [G, V].
+    gamma: tokens of a lower draft, at least 1.
+    samples: windows, at least 2.
+    rng: draws them.
+    flush: whether a window ends with the first corrected token.
+
+  Returns:
+    Tokens a call of the target, and calls of the middle network for it.
+
+  Raises:
+    ValueError: where the laws are not of the same places, or a number is too small.
+  """
+  p, q = _positions(p, q)
+  q, lower = _positions(q, lower)
+  _check_samples(samples)
+  left, tokens = np.zeros(samples, int), np.ones(samples)
+  starts, open_, stands = (np.ones(samples, bool) for _ in range(3))
+  calls = np.zeros(samples)
+  for i, (target, middle, law) in enumerate(zip(p, q, lower, strict=True)):
+    calls += starts & open_
+    left = np.where(starts, min(gamma, len(p) - i - 1), left)
+    x = _draw(law, samples, rng)
+    drafted = left > 0
+    passes = drafted & (rng.random(samples) < middle[x] / law[x])
+    excess = np.maximum(middle - law, 0.0)
+    spare = excess if excess.sum() > 0 else middle
+    x = np.where(passes, x, _draw(spare, samples, rng))
+    x = np.where(drafted, x, _draw(middle, samples, rng))
+    stands &= open_ & (rng.random(samples) < target[x] / middle[x])
+    tokens += stands
+    starts, left = ~passes, left - 1
+    if flush:
+      open_ = open_ & (passes | ~drafted)
+  return _mean(tokens), _mean(calls)
+
+
 def least_rho(
   p: Float[np.ndarray, "V"], q: Float[np.ndarray, "V"], count: int
 ) -> float:

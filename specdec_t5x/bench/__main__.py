@@ -20,6 +20,7 @@ COMMANDS = {
   "rules": "rules:COMMAND",
   "tree": "tree:COMMAND",
   "layers": "layers:COMMAND",
+  "hierarchy": "hierarchy:COMMAND",
   "methods": "methods:COMMAND",
   "link": "link:COMMAND",
   "online": "online:COMMAND",

@@ -20,7 +20,7 @@ from specdec_t5x.core.types import ExtendFn, Proposal
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.decoding.step import Speculation, commit, score
+from specdec_t5x.decoding.step import Speculation, commit, decisions, score
 
 NEVER = -1  # No token is the end of sequence.
 
@@ -74,6 +74,27 @@ def plain_program(
   return run
 
 
+def call_program(prepare: PreparePlain, width: int) -> Callable[..., Any]:
+  """Returns a compiled program that repeats a network's call on so many tokens.
+
+  Args:
+    prepare: from a program's arguments to the network and a loop's first state.
+    width: tokens a call.
+
+  Returns:
+    A function of (count, *arguments).
+  """
+
+  @jax.jit
+  def run(count, *arguments):
+    extend, state = prepare(*arguments)
+    step = _score(state, extend, tree.chain(width - 1))
+    carry = state, jnp.zeros((), jnp.int32)
+    return jax.lax.fori_loop(0, count, lambda _, carry: step(*carry), carry)[1]
+
+  return run
+
+
 def costs(seconds: Mapping[tuple[str, int], Any]) -> dict[str, Any]:
   """Returns seconds a repetition of each part.
 
@@ -113,7 +134,7 @@ def _repeated(part, prepare):
 
 
 def _draft(spec, state):
-  uniforms = state.uniforms(spec.drafter.tree.size)
+  uniforms = state.uniforms(spec.drafter.decisions)
 
   def step(state, zero):
     longer = state.replace(lengths=state.lengths + zero)
@@ -144,16 +165,16 @@ def _score(state, extend, shape):
 
 
 def _verification(spec, state):
-  size = spec.drafter.tree.size
-  uniforms = state.uniforms(2 * size + 1)
-  proposal, _ = spec.drafter.propose(spec.context, state, uniforms[:, :size])
+  drawn = spec.drafter.decisions
+  uniforms = state.uniforms(decisions(spec.drafter))
+  proposal, _ = spec.drafter.propose(spec.context, state, uniforms[:, :drawn])
   cache = state.target_cache.at(state.lengths - 1)
   logits, _, _ = score(spec.context.target, cache, state.last_tokens(), proposal)
 
   def step(state, zero):
     laws = logits + zero
     laws = adjusted_probs(laws, spec.sampling) if spec.rule.reads_laws else laws
-    verdict = spec.rule.verify(laws, proposal, uniforms[:, size:])
+    verdict = spec.rule.verify(laws, proposal, uniforms[:, drawn:])
     new, info = commit(spec, state, proposal, laws, verdict)
     # Not the caches: what is judged does not look at them.
     found = new.sequences, new.lengths, new.ended, new.scores, info

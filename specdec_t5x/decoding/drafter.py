@@ -1,6 +1,7 @@
 """What a way to draft is: the base class of `specdec_t5x.drafters`, and of your own.
 
-Shapes: B rows, G drafted nodes, N = G + 1, E input length, L uniforms a decision.
+Shapes: B rows, G drafted nodes, N = G + 1, E input length, C decisions, L uniforms a
+decision.
 """
 
 import abc
@@ -42,6 +43,8 @@ class Context:
     logits: the target's own projection of features.
     embed: the target's own embedding of tokens.
     without: from the names of sublayers to the target without them, on its own caches.
+    behind: how many of the last known tokens a draft's cache may lack: the last drafted
+      one and the one after it; and one more for each speculation above that judges.
   """
 
   sampling: Sampling
@@ -56,6 +59,7 @@ class Context:
   logits: LogitsFn | None = None
   embed: EmbedFn | None = None
   without: WithoutFn | None = None
+  behind: int = 2
 
 
 # From the drafter that drafts as many tokens as it is told, and what to tell it, to the
@@ -91,6 +95,11 @@ class Drafter(abc.ABC):
     return self.tree.depth
 
   @property
+  def decisions(self) -> int:
+    """How many decisions a draft takes uniforms for: by default one a node."""
+    return self.tree.size
+
+  @property
   def networks(self) -> Mapping[str, Any]:
     """The networks that it needs beside the target, by name: {"draft": network}.
 
@@ -109,14 +118,14 @@ class Drafter(abc.ABC):
 
   @abc.abstractmethod
   def propose(
-    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B C L"]
   ) -> tuple[Proposal, Any]:
     """Drafts what follows the known tokens of each row.
 
     Args:
       context: of the decode.
       state: where it stands: tokens, lengths, the target's cache, this drafter's state.
-      uniforms: independent draws from U[0, 1), L a drafted token.
+      uniforms: independent draws from U[0, 1), L for each of C = `decisions`.
 
     Returns:
       The proposal, whose q is exactly what its tokens were drawn from, and this

@@ -6,7 +6,7 @@ from jaxtyping import Array, Int
 from specdec_t5x.decoding import baseline
 from specdec_t5x.decoding.queue import Carry, Queue
 from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, StepInfo
-from specdec_t5x.decoding.step import Speculation, step
+from specdec_t5x.decoding.step import Speculation, decisions, step
 
 
 def generate(
@@ -61,7 +61,7 @@ def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]
     state,
     context.max_length,
     context.eos_id,
-    decision=2 * spec.drafter.tree.size,
+    decision=decisions(spec.drafter) - 1,
   )
   rested = spec.drafter.rested(state.drafter_state)
   return state.replace(drafter_state=rested), info

@@ -1,7 +1,8 @@
 """One iteration of speculative decoding: draft, score, verify, commit.
 
 Source: Leviathan et al., ICML 2023, algorithm 1.
-Shapes: B rows, G drafted nodes, N = G + 1, D the tree's depth, K = D + 1, V vocabulary.
+Shapes: B rows, G drafted nodes, N = G + 1, D the tree's depth, K = D + 1, V vocabulary,
+C decisions, L uniforms a decision.
 """
 
 import dataclasses
@@ -49,21 +50,42 @@ def step(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
 
   One call of the target scores the last known token and the whole draft.
   """
-  size = spec.drafter.tree.size
-  uniforms = state.uniforms(2 * size + 1)
+  return commit(spec, *judge(spec, state, state.uniforms(decisions(spec.drafter))))
+
+
+def decisions(drafter: Drafter) -> int:
+  """Returns how many decisions an iteration takes: draws, tests, and the next token."""
+  return drafter.decisions + drafter.tree.size + 1
+
+
+def judge(
+  spec: Speculation, state: DecodeState, uniforms: Float[Array, "B C L"]
+) -> tuple[DecodeState, Proposal, Array, Verdict]:
+  """Drafts, scores and verifies: all of an iteration but for `commit`.
+
+  Args:
+    spec: how to decode.
+    state: where it stands.
+    uniforms: independent draws from U[0, 1), L for each of C = `decisions`.
+
+  Returns:
+    The state with its caches moved on; the draft, cut to what can count; the target's
+    law after each node, or its logits where the rule reads no laws; the verdict.
+  """
+  drawn = spec.drafter.decisions
   proposal, drafter_state = spec.drafter.propose(
-    spec.context, state, uniforms[:, :size]
+    spec.context, state, uniforms[:, :drawn]
   )
   proposal = limit(proposal, state.room(spec.context.max_length), spec.context.eos_id)
   logits, features, cache = _score(spec, state, proposal)
   laws = adjusted_probs(logits, spec.sampling) if spec.rule.reads_laws else logits
-  verdict = spec.rule.verify(laws, proposal, uniforms[:, size:])
+  verdict = spec.rule.verify(laws, proposal, uniforms[:, drawn:])
   state = state.replace(
     target_cache=_keep_path(cache, state.lengths, proposal, verdict),
     drafter_state=spec.drafter.commit(spec.context, drafter_state, verdict, features),
     rejections=_kept(state, proposal, logits, verdict) if spec.keeps else None,
   )
-  return commit(spec, state, proposal, laws, verdict)
+  return state, proposal, laws, verdict
 
 
 def limit(proposal: Proposal, room: Int[Array, "B"], eos_id: int) -> Proposal:

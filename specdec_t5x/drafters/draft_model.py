@@ -60,6 +60,7 @@ class DraftModel(Drafter):
       state,
       uniforms,
       lambda logits, uniforms: drawn(logits, sampling, uniforms),
+      context.behind,
     )
     return Proposal.chain(tokens, probs, self.gamma), cache
 
@@ -69,6 +70,7 @@ def drafted_chain(
   state: DecodeState,
   uniforms: Float[Array, "B G L"],
   draw_fn: Callable[[Float[Array, "B V"], Float[Array, "B L"]], tuple[Array, Any]],
+  behind: int = 2,
 ) -> tuple[Int[Array, "B G"], Any, Cache]:
   """Drafts a token after the other, each by a call of the network.
 
@@ -77,12 +79,13 @@ def drafted_chain(
     state: where the decode stands; the drafter's state is the network's cache.
     uniforms: of each token.
     draw_fn: from logits and uniforms to a token and its law, of any kind.
+    behind: how many known tokens the cache may lack (`Context.behind`).
 
   Returns:
     The tokens, their laws, and the cache, which lacks the last token.
   """
-  logits, cache = read_last_two(
-    extend, state.drafter_state, state.sequences, state.lengths
+  logits, cache = read_last(
+    extend, state.drafter_state, state.sequences, state.lengths, behind
   )
   first = draw_fn(logits, uniforms[:, 0])
 
@@ -124,18 +127,28 @@ def likeliest(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
   return jnp.where(jnp.isnan(certain_log_prob(logits)), -1, token)
 
 
-def read_last_two(
+def read_last(
   extend: ExtendFn,
   cache: Cache,
   sequences: Int[Array, "B S"],
   lengths: Int[Array, "B"],
+  count: int = 2,
 ) -> tuple[Float[Array, "B V"], Cache]:
-  """Returns the draft's logits after the known tokens, and its cache up to there."""
+  """Returns the draft's logits after the known tokens, and its cache up to there.
+
+  Args:
+    extend: the draft.
+    cache: the draft's.
+    sequences: the known tokens.
+    lengths: how many there are.
+    count: how many of the last of them the cache may lack (`Context.behind`).
+  """
   # The last drafted token of a fully accepted block was never fed back, so the cache
-  # may lack the last two known tokens, never more: feed both. With one token known,
-  # the second slot holds garbage until the first drafted token overwrites it.
-  start = jnp.maximum(lengths - 2, 0)
-  window = start[:, None] + jnp.arange(2)
+  # may lack the last two known tokens, never more, but for what speculations above
+  # added: feed all that may be lacking. With fewer tokens known, the other slots hold
+  # garbage until drafted tokens overwrite it.
+  start = jnp.maximum(lengths - count, 0)
+  window = start[:, None] + jnp.arange(count)
   tokens = jnp.take_along_axis(sequences, window, axis=1)
   logits, _, cache = extend(cache.at(start), tokens)
   last = (lengths - 1 - start)[:, None, None]

@@ -70,6 +70,7 @@ class SparseDraft(Drafter):
       uniforms,
       context.sampling,
       Truncation(self.top_k, self.top_p),
+      context.behind,
     )
     probs = None if law is None else law.dense(context.vocab_size)
     return Proposal.chain(tokens, probs, self.gamma), cache
@@ -81,6 +82,7 @@ def drafted_sparsely(
   uniforms: Float[Array, "B G L"],
   sampling: Sampling,
   truncation: Truncation,
+  behind: int = 2,
 ) -> tuple[Int[Array, "B G"], SparseLaw | None, Cache]:
   """Returns drafted tokens, what they were drawn from, and the network's cache.
 
@@ -90,6 +92,7 @@ def drafted_sparsely(
     uniforms: of each token.
     sampling: the adjustment of the law, before it is truncated.
     truncation: what of it is kept.
+    behind: as `drafted_chain`'s.
 
   Returns:
     Tokens, laws [B, G, K] (None where the tokens are certain), the cache.
@@ -101,4 +104,4 @@ def drafted_sparsely(
     law = truncation.of(adjusted_probs(logits, sampling))
     return law.draw(uniforms).astype(jnp.int32), law
 
-  return drafted_chain(extend, state, uniforms, drawn)
+  return drafted_chain(extend, state, uniforms, drawn, behind)

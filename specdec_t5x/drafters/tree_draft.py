@@ -18,7 +18,7 @@ from specdec_t5x.core.types import Cache, Proposal, Verdict
 from specdec_t5x.decoding.drafter import Context, Drafter
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import siblings
-from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, read_last_two
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, read_last
 from specdec_t5x.drafters.siblings import Growing
 
 
@@ -64,7 +64,7 @@ class TreeDraft(Drafter):
     def read(level, tokens):
       nonlocal cache
       if tokens is None:
-        logits, cache = read_last_two(extend, cache, state.sequences, lengths)
+        logits, cache = read_last(extend, cache, state.sequences, lengths)
         return logits[:, None]
       known = slice(1, level.above[-1] + 1)
       positions = lengths[:, None] + self.tree.depths[known] - 1

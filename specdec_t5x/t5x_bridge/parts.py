@@ -103,6 +103,19 @@ def heads(path: str | None, dtype: str = "float32") -> HEADS:
   return network
 
 
+def network_at(path: str, dtype: str = "float32") -> Network:
+  """Returns the network of a checkpoint, whose kind and sizes are read off it.
+
+  Args:
+    path: the checkpoint: of a draft model, or of a table of n-grams.
+    dtype: of the activations.
+
+  Raises:
+    ValueError: where there is no checkpoint at `path`.
+  """
+  return network_for(network_config(parameter_shapes(path), dtype))
+
+
 def new_heads(target_path: str, kind: str, count: int, **knobs: Any) -> HEADS:
   """Returns the network of heads for a target, whose sizes are read off its checkpoint.
 

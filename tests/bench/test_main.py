@@ -27,7 +27,7 @@ def test_an_unknown_command_is_refused_with_the_known_ones(capsys):
 
 
 def test_every_command_has_a_script():
-  kinds = ("bench", "choose", "reproduce")
+  kinds = ("bench", "choose", "plan", "reproduce")
   paths = [path for kind in kinds for path in SCRIPTS.glob(f"{kind}_*.py")]
   called = [re.search(r'main\(\["(.+?)"', path.read_text()).group(1) for path in paths]
   assert sorted(called) == sorted(COMMANDS)

@@ -41,6 +41,13 @@ WAYS = {
   ),
   "sparse": (["drafters/sparse"], {"DRAFT_TOPK": 4}, "SparseDraft"),
   "sparse by name": ([], {"DRAFTER": "sparse"}, "SparseDraft"),
+  "cascade": (["drafters/cascade"], {"LOWER_GAMMA": 1}, "Cascade"),
+  "cascade flush": (["drafters/cascade"], {"WINDOW": "flush"}, "Cascade"),
+  "cascade copy": (
+    ["drafters/cascade_copy"],
+    {"COPY_MATCH": 1, "LOWER_GAMMA": 2},
+    "Cascade",
+  ),
   "ngram": (["drafters/ngram"], {"NGRAM_ORDER": 2}, "AdaptiveDraft"),
   "ngram by name": ([], {"DRAFTER": "ngram"}, "AdaptiveDraft"),
   "ngram in a tree": (["drafters/ngram", "drafters/tree"], {}, "TreeDraft"),
@@ -111,6 +118,8 @@ def test_each_way_to_draft_gives_the_target_s_own_outputs(
   if "drafters/pruned_by_ngrams" in files:
     bindings = {**bindings, "NGRAMS_CHECKPOINT_PATH": table}
   files = [f"configs/{name}.gin" for name in files]
+  if "drafters/cascade" in WAYS[way][0]:  # Under the draft model.
+    bindings = {**bindings, "DRAFT_2_CHECKPOINT_PATH": table}
   tokens, summary, _ = drafted(*files, draft=draft, **bindings)
   assert tokens == runs.tokens(speculative)
   drafter = summary["decoder"]["drafter"]

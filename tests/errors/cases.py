@@ -3,6 +3,7 @@
 from tests.errors import inputs
 from tests.errors.case import (
   BEAM,
+  CASCADE,
   CONFIDENCE,
   COPY,
   HEADS,
@@ -130,6 +131,27 @@ DECODING = [
     "DRAFTER='heads'",
     "Heads need DRAFT_CHECKPOINT_PATH",
     "DRAFT_CHECKPOINT_PATH=None",
+  ),
+  of_files(
+    "a window no longer than the lower draft",
+    (CASCADE,),
+    "takes at most 2 of a lower draft",
+    "GAMMA=3",
+    "LOWER_GAMMA=3",
+    "DRAFT_2_CHECKPOINT_PATH=%DRAFT_CHECKPOINT_PATH",
+  ),
+  of_files(
+    "an unknown WINDOW",
+    (CASCADE,),
+    "WINDOW must be one of",
+    "WINDOW='thresh'",
+    "DRAFT_2_CHECKPOINT_PATH=%DRAFT_CHECKPOINT_PATH",
+  ),
+  of_files(
+    "no checkpoint of the lowest draft",
+    (CASCADE,),
+    "Expected the path of a checkpoint's folder, got None",
+    "DRAFT_2_CHECKPOINT_PATH=None",
   ),
   setting("an unknown DRAFTER", "DRAFTER='copying'", "Unknown DRAFTER 'copying'"),
   setting(

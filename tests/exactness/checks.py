@@ -17,7 +17,15 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
-from tests.exactness import laws, test_adaptive, test_layer_skip, tree_steps, trees
+from tests.drafters.test_cascade import test_all_agree
+from tests.exactness import (
+  laws,
+  test_adaptive,
+  test_cascade,
+  test_layer_skip,
+  tree_steps,
+  trees,
+)
 from tests.exactness.test_adaptive import EXIT, SURE, TURNS
 from tests.exactness.test_heads import APART, PATH
 from tests.exactness.test_loop import (
@@ -107,6 +115,21 @@ def exit_loop():
 def skipping_loop():
   """A real network that drafts for itself, on its own cache."""
   test_layer_skip.assert_the_loop_is_exact(Sampling())
+
+
+def windows_fixed():
+  """Windows of a fixed length, some of which are accepted whole."""
+  test_cascade.assert_exact(test_cascade.LONG[0], Sampling(1.0, top_k=2))
+
+
+def windows_flushed():
+  """Windows that a correction ends."""
+  test_cascade.assert_exact(test_cascade.LONG[1], Sampling(1.0, top_k=2))
+
+
+def perfect_hierarchy():
+  """The target as both of its drafts: whole windows, a call of each level a time."""
+  test_all_agree(Sampling(0.0), "fixed")
 
 
 def shared_length():
@@ -225,6 +248,9 @@ CHECKS = [
   exit_loop,
   skipping_loop,
   shared_length,
+  windows_fixed,
+  windows_flushed,
+  perfect_hierarchy,
   TOKEN_RULE,
   BLOCK_RULE,
   KSEQ_RULE,

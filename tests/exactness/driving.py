@@ -14,6 +14,7 @@ from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import DecodeState, row_keys
+from specdec_t5x.decoding.step import decisions
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.exit_threshold import ExitThreshold
@@ -162,26 +163,31 @@ def loop_laws(
   _, paths = loop_paths(
     target, draft, sampling, name, tree, max_length, siblings, policy
   )
-  # A function of its own: a loop with a planted fault must be traced anew.
   drafter = drafter_of(draft, tree, siblings, policy)
+  return driven_laws(paths, target, drafter, sampling, name, max_length)
+
+
+def driven_laws(paths, target, drafter, sampling, name, max_length):
+  """As `loop_laws`, of a drafter and its paths."""
+  # A function of its own: a loop with a planted fault must be traced anew.
   run = jax.jit(lambda uniforms: drive(uniforms, target, drafter, sampling, name))
   if drafter.may_rest:
     # When a batch rests depends on all its rows, so each path is a batch of its own.
     alone = run
     run = jax.jit(jax.vmap(lambda uniforms: alone(uniforms[None])[0]))
-  return laws_along(paths, run, tree.size, max_length)
+  return laws_along(paths, run, decisions(drafter), max_length)
 
 
-def laws_along(paths, run, size, max_length):
+def laws_along(paths, run, count, max_length):
   """The law of outputs at each place of the cells, by what decodes with uniforms.
 
   Args:
     paths: of whole decodes, by the oracle.
     run: from uniforms [B, iterations, count, L] to outputs [B, T].
-    size: drafted nodes.
+    count: decisions an iteration.
     max_length: room for the output.
   """
-  shape = len(PLACES), len(paths), max_length, 2 * size + 1, LEVELS
+  shape = len(PLACES), len(paths), max_length, count, LEVELS
   prescribed = np.full(shape, 0.5, np.float32)
   for rows, place in zip(prescribed, PLACES, strict=True):
     for row, path in zip(rows, paths, strict=True):

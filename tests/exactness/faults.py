@@ -20,6 +20,7 @@ from specdec_t5x.decoding import baseline, step, widths
 from specdec_t5x.decoding.state import unit_uniforms
 from specdec_t5x.drafters import draft_model
 from specdec_t5x.drafters.adaptive import Adaptive, AdaptiveDraft
+from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
@@ -56,7 +57,8 @@ def ignore_top_p(logits, sampling, uniform):
   return distributions.draw(logits, sampling, uniform)
 
 
-def draft_reads_the_last_token_alone(extend, cache, sequences, lengths):
+def draft_reads_the_last_token_alone(extend, cache, sequences, lengths, count):
+  del count
   last = jnp.take_along_axis(sequences, lengths[:, None] - 1, axis=1)
   logits, _, cache = extend(cache.at(lengths - 1), last)
   return logits[:, 0], cache
@@ -265,7 +267,7 @@ def plain_turn_leaves_its_draws(*args, step=baseline.step, **kwargs):
 
 
 def draft_reads_the_last_two_alone(context, cache, sequences, lengths):
-  return draft_model.read_last_two(context.extend["draft"], cache, sequences, lengths)
+  return draft_model.read_last(context.extend["draft"], cache, sequences, lengths)
 
 
 def plain_turn_is_not_counted(self, drafter_state):
@@ -276,6 +278,31 @@ def no_place_for_the_last_token(blocks, num_valid, narrowest=widths.narrowest):
   return narrowest(blocks, num_valid - 1)
 
 
+def window_without_its_correction(self, window, lengths, proposal=Cascade._proposal):
+  found = proposal(self, window, lengths)
+  return Proposal.chain(found.tokens, found.draft_probs, found.num_valid - 1)
+
+
+def window_s_laws_one_place_off(self, window, lengths, proposal=Cascade._proposal):
+  found = proposal(self, window, lengths)
+  return found.replace(draft_probs=jnp.roll(found.draft_probs, 1, axis=1))
+
+
+def correction_by_its_residual(spec, state, uniforms, judge=step.judge):
+  """The law that the token was drawn from at last, not the one of the whole test."""
+  state, proposal, laws, verdict = judge(spec, state, uniforms)
+  law = token.next_token_probs(laws, proposal, verdict.last)
+  at = jnp.arange(verdict.last.size), verdict.last
+  return state, proposal, laws.at[at].set(law), verdict
+
+
+def draft_reads_two_whatever_is_above(extend, cache, sequences, lengths, count):
+  del count
+  return _read_last(extend, cache, sequences, lengths, 2)
+
+
+_read_last = draft_model.read_last
+block_alone = lambda extend, sequences, more: extend
 unmoved = lambda self, *args: self
 uncommitted = lambda self, context, drafter_state, *args: drafter_state
 identity = lambda self, index: self.replace(index=self.index)

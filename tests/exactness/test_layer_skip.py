@@ -113,7 +113,7 @@ def assert_the_loop_is_exact(sampling, rule="token", policy=WHOLE):
     return generate(spec, Driven(**vars(state), prescribed=uniforms)).tokens
 
   expected = padded(target_law(setting), ROOM)
-  for law in laws_along(paths, jax.jit(drive), GAMMA, ROOM):
+  for law in laws_along(paths, jax.jit(drive), 2 * GAMMA + 1, ROOM):
     assert sum(law.values()) == pytest.approx(1, abs=1e-9)
     assert difference(law, expected) < 1e-6
 

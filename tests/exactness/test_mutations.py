@@ -18,8 +18,9 @@ from specdec_t5x.core.block import Block
 from specdec_t5x.core.token import Token
 from specdec_t5x.decoding import baseline, step, widths
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters import adaptive, draft_model, siblings, sparse
+from specdec_t5x.drafters import adaptive, cascade, draft_model, siblings, sparse
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
@@ -43,6 +44,7 @@ from tests.exactness.checks import (
   laws_apart_by_rounding,
   moved_entries,
   perfect_draft,
+  perfect_hierarchy,
   shared_length,
   siblings_loop,
   skipping_loop,
@@ -52,6 +54,8 @@ from tests.exactness.checks import (
   transformers,
   turns_loop,
   wide_loop,
+  windows_fixed,
+  windows_flushed,
 )
 from tests.hash_model import TokenCache
 
@@ -105,7 +109,7 @@ TRAPS = [
   (
     "draft cache without the last drafted token",
     draft_model,
-    "read_last_two",
+    "read_last",
     faults.draft_reads_the_last_token_alone,
     perfect_draft,
   ),
@@ -341,6 +345,48 @@ TRAPS = [
     "rested",
     faults.plain_turn_is_not_counted,
     turns_loop,
+  ),
+  (
+    "a window without its correction",
+    Cascade,
+    "_proposal",
+    faults.window_without_its_correction,
+    windows_flushed,
+  ),
+  (
+    "a window's laws one place off",
+    Cascade,
+    "_proposal",
+    faults.window_s_laws_one_place_off,
+    windows_fixed,
+  ),
+  (
+    "a correction judged by its residual",
+    step,
+    "judge",
+    faults.correction_by_its_residual,
+    windows_fixed,
+  ),
+  (
+    "a correction that ends a window judged by its residual",
+    step,
+    "judge",
+    faults.correction_by_its_residual,
+    windows_flushed,
+  ),
+  (
+    "a middle network that does not read what it missed",
+    cascade,
+    "_reading_before",
+    faults.block_alone,
+    windows_fixed,
+  ),
+  (
+    "a lowest draft that does not read what two verdicts added",
+    draft_model,
+    "read_last",
+    faults.draft_reads_two_whatever_is_above,
+    perfect_hierarchy,
   ),
   (
     "block too narrow for the bonus token",

@@ -1,0 +1,120 @@
+"""Plans against brute force, closed forms against simulation."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from specdec_t5x.analysis import hierarchy
+from specdec_t5x.analysis.hierarchy import Measured
+from specdec_t5x.analysis.simulation import hierarchy_tokens
+from specdec_t5x.analysis.theory import acceptance, expected_tokens, optimal_gamma
+
+GAMMA = 4
+
+
+def measured(seed, names=("a", "b", "c")):
+  """Random costs that rise with the block, and random acceptance."""
+  rng = np.random.default_rng(seed)
+  drafts = dict(zip(names, rng.uniform(0, 0.5, len(names)), strict=True))
+  sizes = {"target": 1.0, **drafts}
+  calls = {n: c * (1 + 0.05 * np.arange(GAMMA + 2)) for n, c in sizes.items()}
+  pairs = itertools.permutations(sizes, 2)
+  survival = {
+    pair: hierarchy.survival(rng.uniform(0.3, 0.95), GAMMA)
+    for pair in pairs
+    if pair[1] != "target"
+  }
+  return Measured("target", calls, survival, turn=0.02)
+
+
+def every_plan(names, depth):
+  """All chains of at most `depth` drafts whose windows shrink downwards."""
+  for levels in range(depth + 1):
+    for chosen in itertools.product(names, repeat=levels):
+      if any(a == b for a, b in itertools.pairwise(chosen)):
+        continue
+      for sizes in itertools.combinations(range(1, GAMMA + 1), levels):
+        yield tuple(zip(chosen, sizes, strict=True))
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_best_plan_is_that_of_brute_force(seed, depth):
+  known = measured(seed)
+  plans = [hierarchy.plan_of(known, x) for x in every_plan("abc", depth)]
+  least = min(plan.seconds for plan in plans)
+  found = hierarchy.best_plan(known, depth, GAMMA)
+  assert found.seconds == pytest.approx(least, rel=1e-12)
+  levels = [len(plan.levels) for plan in hierarchy.best_plans(known, depth, GAMMA)]
+  assert levels == list(range(depth + 1))
+
+
+def test_deeper_plans_are_sometimes_best_and_sometimes_not():
+  depths = {
+    len(hierarchy.best_plan(measured(seed), 3, GAMMA).levels) for seed in range(40)
+  }
+  assert depths >= {1, 2}
+
+
+def test_one_level_is_the_paper_s_formula():
+  alpha, c = 0.7, 0.1
+  calls = {"t": [1.0] * 20, "d": [c] * 20}
+  known = Measured("t", calls, {("t", "d"): hierarchy.survival(alpha, 18)})
+  plan = hierarchy.best_plan(known, 1, 18)
+  gamma = int(optimal_gamma(alpha, c))
+  assert plan.levels == (("d", gamma),)
+  seconds = (1 + c * gamma) / expected_tokens(alpha, gamma)
+  assert plan.seconds == pytest.approx(seconds)
+
+
+def test_calls_by_hand():
+  """Of a window of 2, one drafted: one call where it stands, else two."""
+  assert hierarchy.calls_per_window([0.75], 1, 2) == pytest.approx(1.25)
+  assert hierarchy.calls_per_window([0.0] * 3, 3, 4) == pytest.approx(4)
+  assert hierarchy.calls_per_window([1.0] * 3, 3, 8) == pytest.approx(2)
+
+
+def laws(seed, size=5, places=6):
+  """One law at all places for each of three models, each nearer to the one above."""
+  rng = np.random.default_rng(seed)
+  p = rng.dirichlet(np.ones(size))
+  q = 0.7 * p + 0.3 * rng.dirichlet(np.ones(size))
+  lower = 0.6 * q + 0.4 * rng.dirichlet(np.ones(size))
+  return [np.tile(law, (places, 1)) for law in (p, q, lower)]
+
+
+@pytest.mark.parametrize("gamma", [1, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_fixed_windows_follow_the_closed_form(seed, gamma):
+  p, q, lower = laws(seed)
+  rng = np.random.default_rng(0)
+  tokens, calls = hierarchy_tokens(p, q, lower, gamma, 100_000, rng)
+  stand = hierarchy.survival(acceptance(p, q)[0], len(p))
+  below = hierarchy.survival(acceptance(q, lower)[0], gamma)
+  assert tokens.mean == pytest.approx(
+    hierarchy.tokens_per_call(stand, len(p)), abs=4 * tokens.standard_error
+  )
+  assert calls.mean == pytest.approx(
+    hierarchy.calls_per_window(below, gamma, len(p)), abs=4 * calls.standard_error
+  )
+
+
+def test_levels_are_not_independent_where_a_correction_ends_the_window():
+  """Whether the lowest draft said a token says something of whether it stands."""
+  p, q, lower = laws(1)
+  tokens, _ = hierarchy_tokens(
+    p, q, lower, 2, 100_000, np.random.default_rng(0), flush=True
+  )
+  alpha, below = acceptance(p, q)[0], acceptance(q, lower)[0]
+  # Of places 0, 3, 6, .. the token is the middle network's own, and ends nothing.
+  opens = np.cumprod([1.0, *(below if i % 3 != 2 else 1.0 for i in range(len(p) - 1))])
+  independent = 1 + (opens * alpha ** np.arange(1, len(p) + 1)).sum()
+  assert abs(tokens.mean - independent) > 4 * tokens.standard_error
+
+
+def test_too_few_costs_are_refused():
+  with pytest.raises(ValueError, match="Expected seconds of calls of 1 to 3 tokens"):
+    Measured("t", {"t": [1.0, 1.0], "d": [0.1] * 3}, {("t", "d"): [0.5]})
+  with pytest.raises(ValueError, match="Expected a depth of at least 0"):
+    hierarchy.best_plan(measured(0), -1, GAMMA)

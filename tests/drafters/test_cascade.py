@@ -1,0 +1,189 @@
+"""What a hierarchy costs in calls, by hand; its greedy outputs; what is refused."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.token import Token
+from specdec_t5x.core.tree import chain
+from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.state import initial_state, row_keys
+from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.drafters.cascade import WINDOWS, Cascade
+from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.policies import Auto, Confidence
+from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.network.heads import HeadsConfig
+from tests.hash_model import HashHeads, HashModel, speculation
+
+TARGET, MIDDLE, LOWER = (HashModel(s, vocab_size=5, eos_bias=-30.0) for s in (4, 5, 6))
+
+
+def decode(drafter, length, sampling=GREEDY, rows=1, target=TARGET, **known):
+  """A decode, and the calls that each level below the target had."""
+  keys, kept = row_keys(jax.random.key(0), rows), []
+
+  def loop(*arguments):
+    carry = jax.lax.while_loop(*arguments)
+    kept.append(carry.state.drafter_state)
+    return carry
+
+  @jax.jit
+  def run():
+    of_decode = (target, drafter, Token(), sampling, keys, length)
+    decoded = generate(*speculation(*of_decode, **known), loop)
+    return decoded, kept[-1]
+
+  decoded, state = run()
+  calls = []
+  while hasattr(state, "calls"):
+    calls.append(state.calls)
+    state = state.lower
+  return decoded, calls
+
+
+def plain(length, target=TARGET):
+  keys = row_keys(jax.random.key(0), 1)
+  state = initial_state(target.start(1, length + 1), None, keys, length, 0)
+  return generate_plain(target.extend, GREEDY, state, length, 1).tokens
+
+
+# ---- Calls, by hand. ----
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["greedy", "T=1"])
+def test_all_agree(sampling, window):
+  """A window of 4 is one call of the middle network, 5 tokens one of the target."""
+  drafter = Cascade(TARGET, DraftModel(TARGET, 3), 4, window)
+  decoded, (calls,) = decode(drafter, 15, sampling)
+  assert (decoded.statistics.target_calls, calls) == (3, 3)
+  assert decoded.statistics.accepted == decoded.statistics.drafted == 12
+
+
+def test_three_levels_agree():
+  """8 tokens above are two windows of 4, each a call of the lower one."""
+  lower = Cascade(TARGET, DraftModel(TARGET, 3), 4)
+  decoded, calls = decode(Cascade(TARGET, lower, 9), 20)
+  # The upper network adds one to each window of 4: 5 tokens, then 3 and its own.
+  assert decoded.statistics.target_calls == 2
+  assert [int(count[0]) for count in calls] == [4, 4]
+
+
+class Contrary(HashModel):
+  """Says at each place what the model it disagrees with finds the least likely."""
+
+  def extend(self, *args):
+    logits, *rest = super().extend(*args)
+    return -logits.at[..., 1].set(-logits[..., 1]), *rest
+
+
+@pytest.mark.parametrize(
+  ("window", "target_calls", "middle_calls"), [("fixed", 4, 12), ("flush", 6, 6)]
+)
+def test_the_lowest_is_never_right(window, target_calls, middle_calls):
+  """Each call of the middle network gives one token: its correction."""
+  drafter = Cascade(TARGET, DraftModel(Contrary(4, 5, eos_bias=-30.0), 2), 3, window)
+  decoded, (calls,) = decode(drafter, {"fixed": 16, "flush": 12}[window])
+  assert (decoded.statistics.target_calls, calls) == (target_calls, middle_calls)
+
+
+def test_what_the_target_rejects_is_drafted_again():
+  """The middle network is never right: a token a call, though windows are whole."""
+  middle = Contrary(4, 5, eos_bias=-30.0)
+  decoded, (calls,) = decode(Cascade(middle, DraftModel(middle, 2), 3), 6)
+  # With room for r tokens a window has min(3, r - 1), which is a call, or none.
+  assert (decoded.statistics.target_calls, calls) == (6, 5)
+  assert decoded.statistics.accepted == 0
+
+
+# ---- Outputs. ----
+
+LOWERS = {
+  "draft model": DraftModel(LOWER, 2),
+  "confidence": AdaptiveDraft(LOWER, 3, Confidence(0.5)),
+  "copy": Copy(2, match=1),
+  "cascade": Cascade(LOWER, Copy(2, match=1), 3, "flush"),
+}
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("lower", LOWERS)
+def test_greedy_outputs_are_the_target_s(lower, window):
+  drafter = Cascade(MIDDLE, LOWERS[lower], 4, window)
+  source = jnp.array([[3, 2, 4, 3, 4, 2, 1]])
+  decoded, _ = decode(drafter, 20, source=source)
+  np.testing.assert_array_equal(decoded.tokens, plain(20))
+  assert decoded.statistics.accepted > 0
+
+
+def test_a_row_does_not_depend_on_its_neighbours():
+  drafter = Cascade(MIDDLE, DraftModel(LOWER, 2), 4)
+  together, (calls,) = decode(drafter, 12, Sampling(), rows=5)
+  alone, (first,) = decode(drafter, 12, Sampling(), rows=1)
+  np.testing.assert_array_equal(together.tokens[:1], alone.tokens)
+  assert calls[0] == first[0]
+
+
+def test_a_prompt_stands_before_it():
+  models = [dataclasses.replace(m, prompt=(3, 4, 2)) for m in (TARGET, MIDDLE, LOWER)]
+  drafter = Cascade(models[1], DraftModel(models[2], 2), 4)
+  decoded, _ = decode(drafter, 9, target=models[0])
+  law, output = models[0].law(GREEDY), ()
+  for _ in range(9):
+    output += (int(np.argmax(law(output))),)
+  assert tuple(decoded.tokens[0].tolist()) == output
+
+
+def test_a_law_that_is_no_number_is_told():
+  class Broken(HashModel):
+    def extend(self, *args):
+      logits, *rest = super().extend(*args)
+      return logits * jnp.nan, *rest
+
+  for middle, lower in [(Broken(5, 5), LOWER), (MIDDLE, Broken(6, 5))]:
+    for sampling in (GREEDY, Sampling()):
+      decoded, _ = decode(Cascade(middle, DraftModel(lower, 2), 3), 6, sampling)
+      assert jnp.isnan(decoded.statistics.acceptance_mass).all()
+
+
+# ---- What is refused. ----
+
+
+def test_networks_have_names_by_level():
+  lower = Cascade(LOWER, DraftModel(TARGET, 2), 3)
+  networks = Cascade(MIDDLE, lower, 4).networks
+  assert networks == {"draft": MIDDLE, "draft_2": LOWER, "draft_3": TARGET}
+
+
+@pytest.mark.parametrize(
+  "lower",
+  [
+    HeadDraft(HashHeads(4, 5, HeadsConfig("medusa", 2, 1), False)),
+    TreeDraft(LOWER, chain(2).__class__((0, 0))),
+    AdaptiveDraft(LOWER, 2, Auto((1.0, 1.1, 1.2))),
+  ],
+  ids=lambda drafter: type(drafter).__name__,
+)
+def test_a_lower_drafter_of_another_kind_is_refused(lower):
+  with pytest.raises(ValueError, match="needs a lower drafter of chains that never"):
+    Cascade(MIDDLE, lower, 4)
+
+
+def test_settings_out_of_range_are_refused():
+  lower = DraftModel(LOWER, 3)
+  with pytest.raises(ValueError, match="WINDOW must be one of"):
+    Cascade(MIDDLE, lower, 4, "thresh")
+  with pytest.raises(ValueError, match="takes at most 2 of a lower draft"):
+    Cascade(MIDDLE, lower, 3)
+  for name in ("lenient", "typical", "kseq", "greedy"):
+    with pytest.raises(ValueError, match="must keep the middle network's law"):
+      Cascade(MIDDLE, lower, 4, rule=RULES[name])
