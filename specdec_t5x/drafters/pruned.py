@@ -53,7 +53,7 @@ class Pruned:
   ranks: int = 6
   penalty: float = 0.0
   table: Any = None
-  weight: float = 0.5
+  weight: float = 0.25
 
   def __post_init__(self):
     for name in ("nodes", "width", "ranks"):
