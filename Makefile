@@ -18,7 +18,7 @@ export BUILD_KERNELS
 # Test processes: each takes 3 to 5 GiB.
 WORKERS ?= 2
 
-.PHONY: demo demo-all demo-lm test lint format install clean
+.PHONY: demo demo-all demo-lm test test-slow lint format install clean
 
 demo: install
 	$(BIN)/python -m specdec_t5x.demo
@@ -30,7 +30,11 @@ demo-lm: install
 	$(BIN)/python -m specdec_t5x.demo --pairs lm
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
+
+# What takes long and seldom breaks alone.
+test-slow: install
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
 
 lint: install
 	$(BIN)/ruff check .

@@ -28,9 +28,9 @@ from specdec_t5x.network import native
 _REPETITIONS, _ITERATIONS = 4, 5
 _NEVER = -1  # No token ends a sequence that is timed.
 
-# What was asked for in this process, and of how many rows and which amounts it is.
+# What was measured or read in this process, and what decodes went by, for the record.
 _measured: dict[str, tuple[float, ...]] = {}
-_asked: dict[str, tuple[int, list[int]]] = {}
+_asked: dict[str, dict[str, Any]] = {}
 
 
 def seconds(
@@ -70,16 +70,15 @@ def seconds(
     _measured[name] = _read(path, len(amounts)) or _measure_and_keep(
       path, decoder_told, amounts, shapes, sampling, max_length
     )
-  _asked[name] = arguments[2].shape[0], list(amounts)
-  return _measured[name]
+  found = _measured[name]
+  about = {"rows": arguments[2].shape[0], "drafted": list(amounts)}
+  _asked[name] = {**about, "seconds": list(found)}
+  return found
 
 
 def asked_for() -> list[dict[str, Any]]:
   """Returns the times that decodes of this process went by, for the record."""
-  return [
-    {"rows": rows, "drafted": amounts, "seconds": list(_measured[name])}
-    for name, (rows, amounts) in _asked.items()
-  ]
+  return list(_asked.values())
 
 
 def say(message: str) -> None:

@@ -173,7 +173,8 @@ def _check_known(
 def _beside(name: str, gin_files: Sequence[str]) -> str:
   """Says which gin files, in folders beside those given, set a macro."""
   folders = {pathlib.Path(file).parent for file in gin_files}
-  found = sorted(file for folder in folders for file in folder.glob("*/*.gin"))
+  found = [file for folder in folders for file in folder.glob("*/*.gin")]
+  found.sort(key=lambda file: (len(file.name), file))  # The plainest first.
   sets = re.compile(rf"^{name} *=", re.MULTILINE)
   is_setter = lambda file: (
     os.access(file, os.R_OK) and sets.search(file.read_text(errors="replace"))

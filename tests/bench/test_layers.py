@@ -114,12 +114,13 @@ def test_costs_from_a_steady_clock(monkeypatch):
   np.testing.assert_allclose(found.blocks, [1.1, 1.2, 1.3])
 
 
+@pytest.mark.usefixtures("processor_clock")
 def test_costs_are_timed():
   """On a network that is large enough for its parts to be told from noise."""
   config = tiny.config(2, 128)
   network = network_for(config)
   target = api.Model(network, tiny.state(network).params)
-  given = jnp.ones((1, 4), int), GREEDY, 12, 2, 3
+  given = jnp.ones((1, 4), int), GREEDY, 12, 2, 9
   found = layer_costs.measured(target, *given)
   assert len(found.blocks) == 2
   assert found.rest > 0

@@ -255,7 +255,8 @@ def pruned_by_table(vocab_size):
 def test_a_table_of_n_grams_prunes_what_is_drafted_and_no_output():
   speculative, params, table = pruned_by_table(tiny.TARGET.vocab_size)
   plain = run(PlainDecoder(speculative.target), params, GREEDY)
-  nothing = jax.tree.map(jnp.zeros_like, noisy(table, 0))
+  params_of = lambda: initial_variables(table, jax.random.key(0))["params"]
+  nothing = jax.tree.map(jnp.zeros_like, jax.jit(params_of)())
   found = {}
   for name, law in [("even", 1.0), ("sure", jnp.arange(table.config.vocab_size) == 7)]:
     of_table = {**nothing, "unigram": nothing["unigram"] + law}

@@ -33,15 +33,15 @@ def argmax_draft_with_soft_q(logits, sampling, uniform):
   return token, distributions.adjusted_probs(logits, sampling)
 
 
-def draws_from_the_whole_law(extend, state, uniforms, sampling, truncation):
+def draws_from_the_whole_law(extend, state, uniforms, sampling, truncation, behind):
   def drawn(logits, uniforms):
     token, probs = distributions.draw(logits, sampling, uniforms)
     return token, truncation.of(probs)
 
-  return draft_model.drafted_chain(extend, state, uniforms, drawn)
+  return draft_model.drafted_chain(extend, state, uniforms, drawn, behind)
 
 
-def rounds_after_the_draw(extend, state, uniforms, sampling, truncation):
+def rounds_after_the_draw(extend, state, uniforms, sampling, truncation, behind):
   def drawn(logits, uniforms):
     probs = distributions.adjusted_probs(logits, sampling)
     law = truncation.of(probs)
@@ -49,7 +49,7 @@ def rounds_after_the_draw(extend, state, uniforms, sampling, truncation):
     token = distributions.sample(jnp.where(is_kept, probs, 0.0), uniforms)
     return token.astype(jnp.int32), law
 
-  return draft_model.drafted_chain(extend, state, uniforms, drawn)
+  return draft_model.drafted_chain(extend, state, uniforms, drawn, behind)
 
 
 def ignore_top_p(logits, sampling, uniform):

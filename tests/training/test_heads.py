@@ -119,6 +119,7 @@ def test_heads_learn_and_draft_for_the_target_as_it_was(
   path = copy_files[0].sentencepiece_model_file
   inputs, settings = tiny.sentences(3, seed=9), {"max_length": 12, "batch_size": 3}
   plain = specdec_t5x.generate(inputs, models[0], None, path, **settings)
+  settings["policy"] = "fixed"
   tree = HeadDraft(models[1].network, Tree((0, 0, 1)))
   for drafter, rule in ((None, "token"), (tree, "traversal")):
     drafted = specdec_t5x.generate(
