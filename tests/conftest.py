@@ -23,6 +23,16 @@ os.environ.setdefault(
 KEPT = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "specdec_t5x"
 os.environ["SPECDEC_T5X_CACHE"] = str(KEPT)
 
+# What takes long and seldom breaks alone: `make test-slow` runs it, not `make test`.
+SLOW = (
+  *("bench/", "demo/", "diagnose/", "stress/", "contract/test_infer_safety.py"),
+  *("e2e/test_compile_ahead", "e2e/test_decoder_only", "e2e/test_drafters"),
+  *("e2e/test_m30k", "e2e/test_online", "e2e/test_tfds", "link/test_processes"),
+  *("exactness/test_layer_skip", "exactness/test_mutations", "exactness/test_online"),
+  *("exactness/test_real_", "t5x_bridge/test_devices", "training/test_train"),
+  "test_api.py::test_64_bits_change_nothing",
+)
+
 CHECKED = ("core", "decoding", "drafters", "network")
 jaxtyping.install_import_hook(
   [f"specdec_t5x.{part}" for part in CHECKED], "beartype.beartype"
@@ -34,6 +44,15 @@ def pytest_configure(config):
   if not hasattr(config, "workerinput"):
     for times in KEPT.glob("seconds-*.json"):
       times.unlink(missing_ok=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+  """Marks what is slow, before it is chosen or left out."""
+  names = tuple(f"tests/{name}" for name in SLOW)
+  for item in items:
+    if item.nodeid.startswith(names):
+      item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish():

@@ -117,7 +117,7 @@ def test_costs_from_a_steady_clock(monkeypatch):
 @pytest.mark.usefixtures("processor_clock")
 def test_costs_are_timed():
   """On a network that is large enough for its parts to be told from noise."""
-  config = tiny.config(2, 128)
+  config = tiny.config(2, 128, vocab_size=4096)
   network = network_for(config)
   target = api.Model(network, tiny.state(network).params)
   given = jnp.ones((1, 4), int), GREEDY, 12, 2, 9
