@@ -6,7 +6,7 @@ from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def pair(tmp_path_factory):
   """The gin file of a tiny pair and the draft's checkpoint."""
   root = tmp_path_factory.mktemp("e2e")
@@ -14,7 +14,7 @@ def pair(tmp_path_factory):
   return gin_file, tiny.save_orbax(root / "draft", tiny.DRAFT, seed=2)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def speculative(pair, tmp_path_factory):
   """A finished speculative run: its directory."""
   gin_file, draft = pair

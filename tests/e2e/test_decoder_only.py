@@ -41,7 +41,7 @@ BATCH_SIZE = 8
 EXAMPLES = 20
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pair(tmp_path_factory):
   """The gin file of a tiny pair and the draft's checkpoint."""
   root = tmp_path_factory.mktemp("decoder_only")

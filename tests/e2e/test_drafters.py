@@ -59,7 +59,7 @@ WAYS = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def table(pair, tmp_path_factory):
   """The checkpoint of a table of n-grams."""
   root, output = pair[0].parent, tmp_path_factory.mktemp("table")
@@ -74,7 +74,7 @@ def table(pair, tmp_path_factory):
   return str(output / "checkpoint_0")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def heads(tmp_path_factory):
   """The checkpoints of heads, by the way to draft with them."""
   networks = {
