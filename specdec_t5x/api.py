@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import sentencepiece
 from jaxtyping import Array, Int
 
 from specdec_t5x.core.checks import check_decoded, is_whole
@@ -147,6 +146,8 @@ def generate(
       logits of an input are NaN.
   """
   check_request(inputs, vocabulary, batch_size=batch_size, max_length=max_length)
+  import sentencepiece  # Here alone, so that what reads no text does without.
+
   processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
   ids = _encoded(inputs, target.network, processor)
   words = {"gamma": gamma, "num_candidates": num_candidates, "policy": policy}

@@ -23,7 +23,6 @@ _CALLED = re.compile(
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r"known_trip_count[^\d]*(\d+)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_WIDTHS = {"pred": 1, "bf16": 2, "f16": 2, "s4": 1, "u4": 1, "c64": 8, "c128": 16}
 # Names for what other operations made, and what ends an asynchronous one.
 _FREE = {
   *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all"),
@@ -270,13 +269,20 @@ def _arrays(shape: str) -> tuple[_Array, ...]:
   return tuple(
     _Array(
       tuple(int(n) for n in dims.split(",") if n),
-      _WIDTHS.get(kind) or max(1, int(re.sub(r"\D", "", kind)[:2] or 8) // 8),
+      _width(kind),
       layout,
     )
     for kind, dims, layout in _SHAPE.findall(shape)
   )
 
 
+def _width(kind: str) -> int:
+  """Returns the bytes of a number; of one of less than eight bits, 1."""
+  bits = re.match(r"[a-z]+(\d+)", kind)
+  return max(1, int(bits.group(1)) // 8) if bits else 1
+
+
 def _bytes(shape: str, anywhere: bool = False) -> int:
-  """Returns the bytes of a shape's arrays in the large memory, or anywhere."""
-  return sum(a.padded for a in _arrays(shape) if anywhere or not a.on_chip)
+  """Returns the bytes of arrays in the large memory, or anywhere; scalars' are none."""
+  arrays = (a for a in _arrays(shape) if a.dims)
+  return sum(a.padded for a in arrays if anywhere or not a.on_chip)

@@ -121,7 +121,7 @@ def _device(topology, cells):
     return devices.TPUS[topology.partition(":")[0]]
   key = {"device": machine()}
   if (known := cells.find(key)) is None:
-    known = dataclasses.asdict(devices.measured_cpu())
+    known = dataclasses.asdict(devices.measured("float32"))
     cells.add(key, known)
   return devices.Device(**known)
 

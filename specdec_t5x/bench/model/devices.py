@@ -48,7 +48,7 @@ _ALONE = {
   "TPU_WORKER_HOSTNAMES": "localhost",
   "TPU_WORKER_ID": "0",
 }
-_READ, _SIDE, _RUNS = 2**28, 2048, 7
+_READ, _SIDE, _RUNS = 2**30, 4096, 7
 
 
 def described(topology: str) -> np.ndarray:
@@ -84,17 +84,21 @@ def described(topology: str) -> np.ndarray:
   return np.array(found.devices)
 
 
-def measured_cpu() -> Device:
-  """Returns this machine's CPU: what it reads and multiplies, in float32, measured.
+def measured(dtype: str) -> Device:
+  """Returns the device that programs run on: what it reads and multiplies, measured.
 
-  The best of a few runs of a sum over a gigabyte, and of a product of 2048 squared.
+  The best of a few runs of a sum over a gigabyte, and of a product of 4096 squared.
+
+  Args:
+    dtype: of the numbers.
   """
-  numbers = jnp.ones(_READ, jnp.float32)
-  square = jnp.ones((_SIDE, _SIDE), jnp.float32)
-  read = _least(jax.jit(jnp.sum), numbers)
+  kind = jnp.dtype(dtype)
+  numbers = jnp.ones(_READ // kind.itemsize, kind)
+  square = jnp.ones((_SIDE, _SIDE), kind)
+  read = _least(jax.jit(lambda x: x.sum(dtype=jnp.float32)), numbers)
   multiply = _least(jax.jit(jnp.dot), square, square)
-  name = jax.devices("cpu")[0].device_kind
-  return Device(f"this {name}", 4 * _READ / read, 2 * _SIDE**3 / multiply)
+  name = f"{jax.devices()[0].device_kind}, measured"
+  return Device(name, _READ / read, 2 * _SIDE**3 / multiply)
 
 
 def _least(run, *args) -> float:

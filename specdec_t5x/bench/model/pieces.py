@@ -108,9 +108,27 @@ def compiled(piece: Piece, device: Any) -> Cost:
   )
 
 
-def program(piece: Piece) -> tuple[Callable[..., Any], Callable[[], tuple]]:
-  """Returns a piece's program, and what makes its arguments: real, or for shapes."""
-  return _PROGRAMS[piece.kind](piece)
+def program(
+  piece: Piece, params: Any = None
+) -> tuple[Callable[..., Any], Callable[[], tuple]]:
+  """Returns a piece's program, and what makes its arguments: real, or for shapes.
+
+  Args:
+    piece: what is to run.
+    params: of the network of a call or an encoder; random ones are made where None.
+  """
+  make = (lambda network: random_params(network, 0)) if params is None else None
+  return _PROGRAMS[piece.kind](piece, make or (lambda network: params))
+
+
+def words(piece: Piece) -> str:
+  """Returns what a piece is, but for its batch."""
+  if piece.kind == "encoder":
+    return f"{piece.size}, encoder"
+  if piece.kind == "iteration":
+    return f"{piece.size} with {piece.draft}, iteration of gamma {piece.width}"
+  tokens = "a token" if piece.width == 1 else f"{piece.width} tokens"
+  return f"{piece.size}, {tokens}"
 
 
 def _network(piece, size):
@@ -121,7 +139,7 @@ def _inputs(piece):
   return jnp.ones((piece.batch, piece.input_length), jnp.int32)
 
 
-def _encoder(piece):
+def _encoder(piece, weights):
   network = _network(piece, piece.size)
 
   @jax.jit
@@ -130,35 +148,43 @@ def _encoder(piece):
     encoded = apply(inputs, enable_dropout=False, method=network.encode)
     return apply(encoded, inputs, piece.room, method=network.start)
 
-  return run, lambda: (random_params(network, 0), _inputs(piece))
+  return run, lambda: (weights(network), _inputs(piece))
 
 
-def _call(piece):
+def _call(piece, weights):
   decoder = PlainDecoder(_network(piece, piece.size), block=piece.width)
   prepare = lambda *args: decoder.prepare(*args, piece.room)
   run = parts.call_program(_from_state(prepare), piece.width)
-  return run, _arguments(piece, decoder, prepare)
+  return run, _arguments(piece, decoder, prepare, weights)
 
 
-def _iteration(piece):
+def _iteration(piece, weights):
   draft = DraftModel(_network(piece, piece.draft), piece.width)
   decoder = SpeculativeDecoder(_network(piece, piece.size), draft)
   prepare = lambda *args: decoder.prepare(*args, GREEDY, piece.room, parts.NEVER)
-  return parts.iterated(_from_state(prepare)), _arguments(piece, decoder, prepare)
+  arguments = _arguments(piece, decoder, prepare, weights)
+  return parts.iterated(_from_state(prepare)), arguments
 
 
 def _from_state(prepare):
-  """Returns `prepare` for a state that is given; nothing is encoded then."""
-  return lambda state, *args: (prepare(*args)[0], state)
+  """Returns `prepare` for a state whose arrays are given; nothing is encoded then."""
+
+  def start(arrays, *args):
+    how, state = prepare(*args)
+    return how, jax.tree.unflatten(jax.tree.structure(state), arrays)
+
+  return start
 
 
-def _arguments(piece, decoder, prepare):
+def _arguments(piece, decoder, prepare, weights):
   def make():
     networks = decoder.networks.items()
-    params = {name: random_params(network, 0) for name, network in networks}
+    params = {name: weights(network) for name, network in networks}
     keys = row_keys(jax.random.key(0), piece.batch)
     given = params, _inputs(piece), keys
-    return jnp.int32(1), jax.jit(lambda *args: prepare(*args)[1])(*given), *given
+    # As a list: shapes alone are no state.
+    state = jax.jit(lambda *args: jax.tree.leaves(prepare(*args)[1]))(*given)
+    return jnp.int32(1), state, *given
 
   return make
 

@@ -8,7 +8,7 @@ import numpy as np
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench.environment import environment
 from specdec_t5x.bench.model.devices import Device
-from specdec_t5x.bench.model.pieces import Cost, Piece
+from specdec_t5x.bench.model.pieces import Cost, Piece, words
 from specdec_t5x.bench.paper import published
 from specdec_t5x.bench.table import Column, Table, listed
 
@@ -164,7 +164,7 @@ def _piece_rows(model: Model, seconds) -> list[dict]:
     token = model.call(piece.size, 1, piece.batch)
     over = modelled / token if piece.kind == "call" and token else None
     row = {
-      "piece": _words(piece),
+      "piece": words(piece),
       "batch": piece.batch,
       "moved": cost.moved / 1e6,
       "operations": cost.operations,
@@ -180,16 +180,6 @@ def _piece_rows(model: Model, seconds) -> list[dict]:
       row["ratio"] = modelled / seconds[piece]
     rows.append(row)
   return rows
-
-
-def _words(piece: Piece) -> str:
-  if piece.kind == "encoder":
-    return f"{piece.size}, encoder"
-  if piece.kind == "iteration":
-    return f"{piece.size} with {piece.draft}, iteration of gamma {piece.width}"
-  return f"{piece.size}, " + (
-    "a token" if piece.width == 1 else f"{piece.width} tokens"
-  )
 
 
 def _printed() -> Sequence[Mapping]:

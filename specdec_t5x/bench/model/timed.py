@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,18 +27,25 @@ def measure(pieces: Iterable[Piece], runs: int, cells: Cells) -> dict[Piece, flo
     runs: of each.
     cells: where they are kept.
   """
-  seconds = {}
+  found = {}
   for piece in pieces:
     key = {"timed": dataclasses.asdict(piece), "runs": runs, **machine()}
     if (known := cells.find(key)) is None:
-      known = {"seconds": _measured(piece, runs)}
+      known = {"seconds": seconds(piece, runs)}
       cells.add(key, known)
-    seconds[piece] = known["seconds"]
-  return seconds
+    found[piece] = known["seconds"]
+  return found
 
 
-def _measured(piece, runs):
-  run, arguments = program(piece)
+def seconds(piece: Piece, runs: int, params: Any = None) -> float:
+  """Returns the median seconds of a turn of a piece.
+
+  Args:
+    piece: what is run.
+    runs: of it.
+    params: of the network of a call or an encoder; random ones where None.
+  """
+  run, arguments = program(piece, params)
   given = jax.block_until_ready(arguments())
   if piece.kind == "encoder":
     timed = alternate({"it": lambda _: run(*given)}, range(runs))
