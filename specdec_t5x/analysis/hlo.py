@@ -128,12 +128,16 @@ class Program:
     """Returns the work of the whole program; loops of unknown length turn once."""
     return self._work(self.entry)
 
-  def turn(self) -> Work:
+  def turn(self, inner: int = 1) -> Work:
     """Returns the work of a turn of the longest loop whose turns nobody knows.
 
     That is the decoding loop, or the one that repeats a part; loops in it unrolled.
+
+    Args:
+      inner: turns of loops within it, where the text does not say: a TPU's does not.
     """
-    return max(map(self._work, self.open_loops()), key=lambda work: work.moved)
+    bodies = (self._work(body, inner) for body in self.open_loops())
+    return max(bodies, key=lambda work: work.moved)
 
   def open_loops(self) -> list[str]:
     """Returns the bodies of the loops whose number of turns nobody knows beforehand.
@@ -147,19 +151,20 @@ class Program:
       raise ValueError("Expected a program with a decoding loop, got none: no `while`.")
     return loops
 
-  def _work(self, name: str) -> Work:
+  def _work(self, name: str, inner: int = 1) -> Work:
     operations = self.computations[name]
     shapes = {each.name: each.shape for each in operations}
-    return sum((self._of(each, shapes) for each in operations), Work())
+    return sum((self._of(each, shapes, inner) for each in operations), Work())
 
-  def _of(self, each: Operation, shapes: Mapping[str, str]) -> Work:
+  def _of(self, each: Operation, shapes: Mapping[str, str], inner: int) -> Work:
     if each.opcode in _FREE or each.opcode.endswith("-done"):
       return Work()
     if each.opcode in ("while", "call"):
-      return self._work(each.body).times(each.turns or 1)
+      turns = inner if each.turns is None else each.turns
+      return self._work(each.body, inner).times(turns)
     if each.opcode == "conditional":
-      # The dearest branch.
-      return max(map(self._work, each.callees), key=lambda work: work.moved)
+      branches = (self._work(name, inner) for name in each.callees)
+      return max(branches, key=lambda work: work.moved)  # The dearest.
     found = _CYCLES.search(each.rest)
     return Work(
       moved=self._moved(each, shapes),

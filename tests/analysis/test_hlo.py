@@ -86,3 +86,10 @@ def test_a_program_without_an_open_loop_has_no_turn():
     Program.read(
       "ENTRY %main (x: f32[8]) -> f32[8] {\n  ROOT %y = f32[8] neg(%x)\n}"
     ).turn()
+
+
+def test_a_loop_within_whose_length_the_text_does_not_say_turns_as_told():
+  known = 'backend_config={"known_trip_count":{"n":"7"}}'
+  unsaid = Program.read(PROGRAM.replace(f", \\\n{known}", "").replace(known, ""))
+  assert unsaid.turn(inner=7) == Program.read(PROGRAM).turn()
+  assert unsaid.turn().operations == 4 + 1

@@ -98,7 +98,9 @@ def compiled(piece: Piece, device: Any) -> Cost:
   made = traced.lower(lowering_platforms=(device.platform,)).compile()
   seconds = time.perf_counter() - begin
   read = Program.read(made.as_text())
-  work = read.total() if piece.kind == "encoder" else read.turn()
+  # Of an iteration the draft's loop: its first step stands before it.
+  inner = max(piece.width - 1, 1) if piece.kind == "iteration" else 1
+  work = read.total() if piece.kind == "encoder" else read.turn(inner)
   memory = made.memory_analysis()
   return Cost(
     **dataclasses.asdict(work),
