@@ -10,11 +10,14 @@ units of 256 in turn, 4. (For the v4 that gives the 1.05 GHz of Jouppi et al. 20
 
 import dataclasses
 import os
-import time
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from specdec_t5x.bench.walltime import alternate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +51,8 @@ _ALONE = {
   "TPU_WORKER_HOSTNAMES": "localhost",
   "TPU_WORKER_ID": "0",
 }
-_READ, _SIDE, _RUNS = 2**30, 4096, 7
+READ = 2**30  # Bytes.
+_SIDE, _RUNS = 4096, 7
 
 
 def described(topology: str) -> np.ndarray:
@@ -92,20 +96,20 @@ def measured(dtype: str) -> Device:
   Args:
     dtype: of the numbers.
   """
-  kind = jnp.dtype(dtype)
-  numbers = jnp.ones(_READ // kind.itemsize, kind)
-  square = jnp.ones((_SIDE, _SIDE), kind)
-  read = _least(jax.jit(lambda x: x.sum(dtype=jnp.float32)), numbers)
-  multiply = _least(jax.jit(jnp.dot), square, square)
+  square = jnp.ones((_SIDE, _SIDE), dtype)
+  product = jax.jit(jnp.dot)
+  multiply = _least(lambda _: product(square, square))
   name = f"{jax.devices()[0].device_kind}, measured"
-  return Device(name, _READ / read, 2 * _SIDE**3 / multiply)
+  return Device(name, READ / _least(reading(dtype)), 2 * _SIDE**3 / multiply)
 
 
-def _least(run, *args) -> float:
-  jax.block_until_ready(run(*args))
-  seconds = []
-  for _ in range(_RUNS):
-    begin = time.perf_counter()
-    jax.block_until_ready(run(*args))
-    seconds.append(time.perf_counter() - begin)
-  return min(seconds)
+def reading(dtype: str) -> Callable[[Any], Any]:
+  """Returns a program that sums a gigabyte of numbers, whatever its argument is."""
+  kind = jnp.dtype(dtype)
+  numbers = jnp.ones(READ // kind.itemsize, kind)
+  total = jax.jit(lambda x: x.sum(dtype=jnp.float32))
+  return lambda _: total(numbers)
+
+
+def _least(run) -> float:
+  return float(alternate({"it": run}, range(_RUNS))["it"].seconds.min())

@@ -24,7 +24,10 @@ _PIECES = (
   *(Column("modelled", "modelled, ms", 3), Column("over", "over one token", 2, "-")),
   Column("held", "held, GB", 2),
 )
-_TIMED = (Column("measured", "measured, ms", 3), Column("ratio", "modelled / measured"))
+_TIMED = (
+  *(Column("measured", "measured, ms", 3), Column("bandwidth", "GB/s beside it", 1)),
+  *(Column("now", "modelled with these, ms", 3), Column("ratio", "over measured")),
+)
 _C = (
   *(Column("draft", "draft"), Column("paper", "paper: c", 2, published.NOT_IN_PAPER)),
   *(Column("roofline", "c by roofline", 3), Column("cycles", "c by cycles", 3, "-")),
@@ -176,8 +179,12 @@ def _piece_rows(model: Model, seconds) -> list[dict]:
       "held": cost.held / 1e9,
     }
     if piece in seconds:
-      row["measured"] = 1e3 * seconds[piece]
-      row["ratio"] = modelled / seconds[piece]
+      found = seconds[piece]
+      now = dataclasses.replace(model.device, bandwidth=found.bandwidth)
+      row["measured"] = 1e3 * found.seconds
+      row["bandwidth"] = found.bandwidth / 1e9
+      row["now"] = 1e3 * cost.seconds(now)
+      row["ratio"] = cost.seconds(now) / found.seconds
     rows.append(row)
   return rows
 

@@ -12,6 +12,7 @@ import numpy as np
 from specdec_t5x.bench import parts
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.environment import machine
+from specdec_t5x.bench.model import devices
 from specdec_t5x.bench.model.pieces import Piece, program
 from specdec_t5x.bench.walltime import alternate
 
@@ -19,8 +20,22 @@ from specdec_t5x.bench.walltime import alternate
 _COUNTS = 2, 10
 
 
-def measure(pieces: Iterable[Piece], runs: int, cells: Cells) -> dict[Piece, float]:
-  """Returns the median seconds of a turn of each piece, on this machine.
+@dataclasses.dataclass(frozen=True)
+class Measured:
+  """A piece that was run.
+
+  Attributes:
+    seconds: of a turn, the median.
+    bandwidth: bytes a second of a sum over a gigabyte that ran in turn with it, the
+      median: what else the machine did, it did to both.
+  """
+
+  seconds: float
+  bandwidth: float
+
+
+def measure(pieces: Iterable[Piece], runs: int, cells: Cells) -> dict[Piece, Measured]:
+  """Returns what a turn of each piece takes on this machine.
 
   Args:
     pieces: what is run, one after the other, with random parameters.
@@ -31,14 +46,14 @@ def measure(pieces: Iterable[Piece], runs: int, cells: Cells) -> dict[Piece, flo
   for piece in pieces:
     key = {"timed": dataclasses.asdict(piece), "runs": runs, **machine()}
     if (known := cells.find(key)) is None:
-      known = {"seconds": seconds(piece, runs)}
+      known = dataclasses.asdict(measured(piece, runs))
       cells.add(key, known)
-    found[piece] = known["seconds"]
+    found[piece] = Measured(**known)
   return found
 
 
-def seconds(piece: Piece, runs: int, params: Any = None) -> float:
-  """Returns the median seconds of a turn of a piece.
+def measured(piece: Piece, runs: int, params: Any = None) -> Measured:
+  """Returns what a turn of a piece takes.
 
   Args:
     piece: what is run.
@@ -47,15 +62,18 @@ def seconds(piece: Piece, runs: int, params: Any = None) -> float:
   """
   run, arguments = program(piece, params)
   given = jax.block_until_ready(arguments())
+  read = {"read": devices.reading(piece.dtype)}
   if piece.kind == "encoder":
-    timed = alternate({"it": lambda _: run(*given)}, range(runs))
-    return float(np.median(timed["it"].seconds))
-  repeated = {
-    ("it", count): functools.partial(_turns, run, count, given) for count in _COUNTS
-  }
-  timed = alternate(repeated, range(runs))
-  slopes = parts.costs({key: each.seconds for key, each in timed.items()})
-  return float(np.median(slopes["it"]))
+    timed = alternate({"it": lambda _: run(*given), **read}, range(runs))
+    turn = timed["it"].seconds
+  else:
+    repeated = {
+      ("it", count): functools.partial(_turns, run, count, given) for count in _COUNTS
+    }
+    timed = alternate({**repeated, **read}, range(runs))
+    turn = parts.costs({key: timed[key].seconds for key in repeated})["it"]
+  bandwidth = devices.READ / np.median(timed["read"].seconds)
+  return Measured(float(np.median(turn)), float(bandwidth))
 
 
 def _turns(run, count, given, _):
