@@ -33,6 +33,7 @@ setup(
     "tensorflow>=2.21",
     "tensorflow-datasets>=4.9.9,<5",
     "sentencepiece>=0.2",
+    "safetensors>=0.8,<1",
     "orbax-checkpoint>=0.12,<0.13",
     "etils[epath]>=1.12",
     "sacrebleu>=2.4,<3",

@@ -3,10 +3,10 @@
 import argparse
 from collections.abc import Callable
 
-import sentencepiece
 from etils import epath
 
 from specdec_t5x.demo.recipe import DemoPair
+from specdec_t5x.hugging_face import vocabulary as vocabularies
 
 # The tokens of each input, end of sequence included, and the end of sequence.
 Tokens = tuple[list[list[int]], int]
@@ -81,13 +81,7 @@ def published(
 
 
 def _encoded(vocabulary, texts, are_prompts, max_input=None):
-  try:
-    processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
-  except (RuntimeError, OSError) as error:
-    raise ValueError(
-      f"{vocabulary!r} is not a SentencePiece model: {error}. Give the one that the "
-      "models were trained with."
-    ) from error
+  processor = vocabularies.processor(vocabulary)
   # A prompt goes on; an encoder's input has its end of sequence.
   end = [] if are_prompts else [processor.eos_id()]
   cut = None if max_input is None else max_input - len(end)
