@@ -1,7 +1,7 @@
 """Inputs as tokens: of a file, of the demo pairs, of the published test sets."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from etils import epath
 
@@ -24,7 +24,7 @@ def lines(args: argparse.Namespace) -> Callable[[], Tokens]:
     if not found:
       raise ValueError(f"--inputs: {args.inputs!r} has no line. Give an input a line.")
     texts = [args.prefix + line for line in found]
-    return _encoded(args.vocabulary, texts, args.prompts)
+    return encoded(args.vocabulary, texts, args.prompts)
 
   return read
 
@@ -36,7 +36,7 @@ def demo(pair: DemoPair, count: int) -> Callable[[], Tokens]:
     from specdec_t5x.demo import held_out
 
     texts = [text for text, _ in held_out.held_out_texts(pair.name, count)]
-    return _encoded(pair.vocabulary, texts, pair.are_prompts, pair.max_input)
+    return encoded(pair.vocabulary, texts, pair.are_prompts, pair.max_input)
 
   return read
 
@@ -80,7 +80,20 @@ def published(
   return read
 
 
-def _encoded(vocabulary, texts, are_prompts, max_input=None):
+def encoded(
+  vocabulary: str,
+  texts: Sequence[str],
+  are_prompts: bool,
+  max_input: int | None = None,
+) -> Tokens:
+  """Returns the tokens of texts, each cut to `max_input` of them.
+
+  Args:
+    vocabulary: a SentencePiece model, or a Hugging Face folder.
+    texts: with whatever prefix they need.
+    are_prompts: whether outputs go on from them, without an end of sequence.
+    max_input: end of sequence included.
+  """
   processor = vocabularies.processor(vocabulary)
   # A prompt goes on; an encoder's input has its end of sequence.
   end = [] if are_prompts else [processor.eos_id()]

@@ -54,6 +54,8 @@ def write(
     _write_json(path / SETTINGS, tokenizer)
   dtype = jax.tree.leaves(params)[0].dtype.name
   _write_json(path / CONFIG, theirs | {"dtype": dtype, "torch_dtype": dtype})
+  for file in path.glob("*.safetensors"):
+    shutil.copymode(path / CONFIG, file)  # safetensors lets nobody else read them.
 
 
 def _shards(params, shard_bytes) -> Iterator[dict[str, tuple[bool, Any]]]:
