@@ -57,7 +57,7 @@ setup(
     "train": ["optax>=0.2.5,<0.3", "tqdm>=4.66"],
     "reproduce": ["matplotlib>=3.9"],
     "search": ["optuna>=4.2,<6"],
-    "peers": ["torch>=2.6", "transformers>=5.23,<6"],
+    "peers": ["torch>=2.6", "transformers>=5.23,<6", "ctranslate2>=4.8,<5"],
     # Any of the 1.x; TensorFlow brings one as well.
     "link": ["grpcio>=1.70,<2"],
     "tpu": ["jax[tpu]>=0.10,<0.13"],

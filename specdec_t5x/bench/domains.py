@@ -57,7 +57,11 @@ def _further(study, args) -> Iterator[tuple[str, list[str], int | None]]:
       groups.setdefault(group, []).append(text)
     yield from ((name, texts, _MAX_INPUT) for name, texts in groups.items())
   if not (args.also or args.spec_bench or args.target) and study.job.task == "ende":
-    yield "news (out of domain)", news_sentences(args.num_inputs), PAIRS["ende"].max_input
+    yield (
+      "news (out of domain)",
+      news_sentences(args.num_inputs),
+      PAIRS["ende"].max_input,
+    )
 
 
 def news_sentences(count: int) -> list[str]:
