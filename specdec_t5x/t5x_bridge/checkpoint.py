@@ -149,12 +149,13 @@ def _from_folder(path, state, partitioner, restore_dtype) -> InferenceState:
   folder = Folder.open(path)
   axes = flax.core.unfreeze(partitioner.get_mesh_axes(state).params)
   axes = flax.traverse_util.flatten_dict(axes, sep="/")
-  flat = {}
-  for name, shape in flat_shapes(state.params).items():
+  flat, shapes = {}, flat_shapes(state.params)
+  # The largest first, whose copies are made when there is least beside them.
+  for name in sorted(shapes, key=lambda name: -math.prod(shapes[name])):
     array = np.asarray(folder.read(name), restore_dtype and jnp.dtype(restore_dtype))
     layout = jax.sharding.NamedSharding(partitioner.mesh, axes[name])
     some = lambda index, array=array: array[index]
-    flat[name] = jax.make_array_from_callback(shape, layout, some)
+    flat[name] = jax.make_array_from_callback(shapes[name], layout, some)
   params = flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
   check_finite(path, params)
   return state.replace_params(params).replace_step(jnp.zeros((), jnp.int32))

@@ -36,9 +36,9 @@ def pair(tmp_path_factory):
   task = runs.translation("theirs", *given, BATCH_SIZE=COUNT, **paths)
   # The vocabulary is the folder's.
   lines = [x for x in task.splitlines() if not x.startswith("VOCABULARY_")]
+  lines = ["from __gin__ import dynamic_registration", *lines]
   (root / "theirs.gin").write_text("\n".join(lines) + "\n")
   ours = [x for x in lines if "_CHECKPOINT_PATH" not in x]
-  ours = ["from __gin__ import dynamic_registration", *ours]
   (root / "ours.gin").write_text("\n".join(ours).replace("'theirs'", "'ours'") + "\n")
   return root, texts
 
