@@ -54,6 +54,7 @@ def _write(model: Model, eos_id: int, kind: str, folder: str) -> None:
   config = model.network.config
   network = export.to_torch(config, model.params)
   network.config.tie_word_embeddings = config.logits_via_embedding
+  network.config.num_layers = config.num_encoder_layers  # `export` says the decoder's.
   loader = converters.T5Loader()
   with torch.no_grad():
     spec = loader.get_model_spec(network)
