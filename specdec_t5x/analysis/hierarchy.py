@@ -12,7 +12,10 @@ The best hierarchy is a shortest path over (network, tokens of its window): wind
 shrink from level to level, so there is no cycle. (Globerson et al., arXiv 2510.19705,
 reduce theirs to a generalised shortest path, too.)
 
-Shapes: G most tokens of a draft, W = G + 2 widest block.
+Times are those of whole iterations of one network above one draft: an iteration takes
+more than the calls in it.
+
+Shapes: G most tokens of a draft.
 """
 
 import dataclasses
@@ -42,30 +45,32 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-  """What plans follow from.
+  """What plans follow from; G is the most tokens of a draft.
 
   Attributes:
     target: its name.
-    calls: by name, seconds of a call that reads 1, 2, .. W tokens; for what drafts
-      without a network, seconds a token.
-    survival: by (judge, drafter), the chance that at least 1, 2, .. G tokens stand.
-    turn: seconds of an iteration beside the calls.
+    plain: seconds of a token that the target decodes by itself.
+    drafts: by name, seconds of a draft of 1, 2, .. G tokens, nothing below it.
+    iterations: by (judge, name), seconds of a whole iteration with such a draft.
+    survival: by (judge, name), the chance that at least 1, 2, .. G tokens stand.
   """
 
   target: str
-  calls: Mapping[str, Sequence[float]]
+  plain: float
+  drafts: Mapping[str, Sequence[float]]
+  iterations: Mapping[tuple[str, str], Sequence[float]]
   survival: Mapping[tuple[str, str], Sequence[float]]
-  turn: float = 0.0
 
   def __post_init__(self):
-    widest = 2 + max((len(s) for s in self.survival.values()), default=0)
-    short = [n for n, seconds in self.calls.items() if len(seconds) < widest]
-    judges = {name for pair in self.survival for name in pair} | {self.target}
-    unknown = sorted(judges - self.calls.keys())
-    if short or unknown:
+    names = {name for _, name in self.survival}
+    given = (self.iterations, self.survival, self.drafts)
+    lengths = {len(seconds) for each in given for seconds in each.values()}
+    same = self.iterations.keys() == self.survival.keys() and names == set(self.drafts)
+    if len(lengths) > 1 or not same:
       raise ValueError(
-        f"Expected seconds of calls of 1 to {widest} tokens for each of "
-        f"{sorted(judges)}, got too few for {short or unknown}."
+        "Expected drafts of 1 to G tokens of every name and pair, got "
+        f"{sorted(self.drafts)} with {sorted(self.iterations)} and "
+        f"{sorted(self.survival)}, of lengths {sorted(lengths)}."
       )
 
 
@@ -103,25 +108,35 @@ def calls_per_window(stand: Sequence[float], gamma: int, window: int) -> float:
 def window_seconds(measured: Measured, levels: tuple[tuple[str, int], ...]) -> float:
   """Returns how long the highest of some levels takes to fill its window."""
   name, window = levels[-1]
-  calls = measured.calls[name]
   if len(levels) == 1:
-    return window * calls[0]
+    return measured.drafts[name][window - 1]
   below, gamma = levels[-2]
-  stand = measured.survival[name, below]
-  # A middle network reads the token before its block again (`Context.behind`).
-  once = window_seconds(measured, levels[:-1]) + calls[gamma + 1] + measured.turn
-  return calls_per_window(stand, gamma, window) * once
+  calls = calls_per_window(measured.survival[name, below], gamma, window)
+  return calls * iteration_seconds(measured, name, levels[:-1])
+
+
+def iteration_seconds(
+  measured: Measured, judge: str, levels: tuple[tuple[str, int], ...]
+) -> float:
+  """Returns what an iteration of `judge` takes with the window of these levels.
+
+  It was measured with the highest level alone; what is below changes its draft.
+  (A middle network reads a token more, `Context.behind`, which is not counted.)
+  """
+  name, window = levels[-1]
+  alone = measured.drafts[name][window - 1]
+  beside = measured.iterations[judge, name][window - 1] - alone
+  return beside + window_seconds(measured, levels)
 
 
 def plan_of(measured: Measured, levels: tuple[tuple[str, int], ...]) -> Plan:
   """Returns what a hierarchy of these levels is expected to take."""
-  plain = measured.calls[measured.target]
   if not levels:
-    return Plan((), plain[0] + measured.turn, 1.0)
+    return Plan((), measured.plain, 1.0)
   name, gamma = levels[-1]
   tokens = tokens_per_call(measured.survival[measured.target, name], gamma)
-  iteration = window_seconds(measured, levels) + plain[gamma] + measured.turn
-  return Plan(levels, iteration / tokens, tokens)
+  seconds = iteration_seconds(measured, measured.target, levels)
+  return Plan(levels, seconds / tokens, tokens)
 
 
 def best_plans(measured: Measured, depth: int, gamma: int) -> list[Plan]:
@@ -142,7 +157,7 @@ def best_plans(measured: Measured, depth: int, gamma: int) -> list[Plan]:
     )
   below = lambda judge: [drafter for j, drafter in measured.survival if j == judge]
   seconds = lambda levels: window_seconds(measured, levels)
-  names = {name for pair in measured.survival for name in pair} - {measured.target}
+  names = measured.drafts
   sizes = range(1, gamma + 1)
   plans = [plan_of(measured, ())]
   # The fastest way to each (network, window) with so many levels.

@@ -4,8 +4,9 @@ r"""The best hierarchy of drafts by measured costs, and what it takes in fact.
     --vocabulary FILE --inputs FILE --prefix "translate English to German: " \
     --output DIR
 
-Times a call of each network on blocks of each width, and counts how drafts of each pair
-stand (judge and drafter, on the same inputs); from these follows the fastest hierarchy
+Times an iteration of each network above each draft (judge and drafter, on the first
+input; at the least, a middle and the greatest length, and those between them by lines),
+and counts how many tokens stand on all inputs; from these follows the fastest hierarchy
 of 1, 2 and 3 drafts (`analysis.hierarchy`). Then decodes every input with each of them
 in turn, at batch 1: seconds a token without the encoders, as predicted and as measured.
 Says so where a single draft, or none, is better. Writes hierarchy.json, hierarchy.csv
@@ -13,6 +14,7 @@ and hierarchy.md. Leave all cores to it.
 """
 
 import argparse
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +26,7 @@ from jaxtyping import Float
 from specdec_t5x.analysis import hierarchy
 from specdec_t5x.analysis.hierarchy import Measured, Plan
 from specdec_t5x.api import Model
-from specdec_t5x.bench import flags, jobs, parts, programs
+from specdec_t5x.bench import costs, flags, jobs, parts, programs
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.environment import environment
 from specdec_t5x.bench.parts import NEVER
@@ -33,7 +35,6 @@ from specdec_t5x.bench.table import Column, Table, listed
 from specdec_t5x.bench.walltime import Timed, alternate
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.baseline import generate_plain
-from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.drafters.cascade import Cascade
@@ -41,7 +42,7 @@ from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 
 TARGET = "target"
-_CALLS, _RUNS = (2, 12), 5
+_DRAFTS, _RUNS = 10, 5
 _COLUMNS = (
   Column("levels", "drafts"),
   Column("plan", "plan, lowest first"),
@@ -79,9 +80,12 @@ def make(args: argparse.Namespace) -> Table:
   stand = {f"{j} / {d}": list(map(float, s)) for (j, d), s in measured.survival.items()}
   first = {pair: round(chances[0], 3) for pair, chances in stand.items()}
   facts = {
-    "calls": {name: list(map(float, s)) for name, s in measured.calls.items()},
+    "plain": measured.plain,
+    "drafts": {name: list(map(float, s)) for name, s in measured.drafts.items()},
+    "iterations": {
+      f"{j} / {d}": list(map(float, s)) for (j, d), s in measured.iterations.items()
+    },
     "survival": stand,
-    "turn": measured.turn,
     "best": _text(best),
   }
   return Table(
@@ -92,7 +96,7 @@ def make(args: argparse.Namespace) -> Table:
     (
       _verdict(best),
       f"Chance that a draft's first token stands: {listed(first)}",
-      "Windows are fixed; copies are taken to cost nothing.",
+      "Windows are fixed.",
       listed({"inputs": len(study.inputs), "batch": 1, "gamma": args.gamma}),
       listed(environment()),
     ),
@@ -102,17 +106,13 @@ def make(args: argparse.Namespace) -> Table:
 
 
 def measure(study: Study, sampling: Sampling, gamma: int) -> Measured:
-  """Returns what plans follow from: calls timed, accepted tokens counted."""
+  """Returns what plans follow from: iterations timed, standing tokens counted."""
   models = {TARGET: study.target, **{d.name: d.model for d in study.drafts}}
   judges = [name for name, model in models.items() if model is not None]
-  survival = {
-    (judge, name): stands(study, models, judge, name, sampling, gamma)
-    for judge in judges
-    for name in models
-    if name not in (judge, TARGET)
-  }
-  calls, turn = _seconds(study, models, sampling, gamma)
-  return Measured(TARGET, calls, survival, turn)
+  names = [name for name in models if name != TARGET]
+  pairs = [(judge, name) for judge in judges for name in names if judge != name]
+  survival = {pair: stands(study, models, *pair, sampling, gamma) for pair in pairs}
+  return Measured(TARGET, *_seconds(study, models, pairs, sampling, gamma), survival)
 
 
 def stands(
@@ -123,7 +123,7 @@ def stands(
   sampling: Sampling,
   gamma: int,
 ) -> Float[np.ndarray, "G"]:
-  """Returns how often at least 1, 2, .. gamma tokens of a draft stand.
+  """Returns how often a call gives more than 1, 2, .. gamma tokens.
 
   Args:
     study: the inputs, and their room.
@@ -145,8 +145,9 @@ def stands(
       def turn(both):
         carry, counts = both
         new = body(carry)
-        accepted = new.statistics.accepted - carry.statistics.accepted
-        return new, counts + jax.nn.one_hot(accepted, gamma + 1).sum(axis=0)
+        # An end among the accepted ones takes no token after it.
+        stood = new.state.lengths - carry.state.lengths - 1
+        return new, counts + jax.nn.one_hot(stood, gamma + 1).sum(axis=0)
 
       start = carry, jnp.zeros(gamma + 1)
       carry, counts = jax.lax.while_loop(lambda both: go_on(both[0]), turn, start)
@@ -177,34 +178,43 @@ def drafter_of(
   return drafter
 
 
-def _seconds(study, models, sampling, gamma):
-  """Returns seconds of calls by name and width, and of a turn beside its calls."""
+def _seconds(study, models, pairs, sampling, gamma):
+  """Returns seconds of the target's token, of drafts by name, of iterations by pair."""
   (keys,) = programs.input_keys(1)
   text, room = study.inputs[0], study.job.max_length
-  widths, runs = range(1, gamma + 3), {}
-  for name, model in models.items():
-    if model is None:
-      continue
-    decoder = PlainDecoder(model.network, block=gamma + 2)
-    params = jax.device_put({"target": model.params})
-    prepare = lambda *given, decoder=decoder: decoder.prepare(*given, room)
-    for width in widths:
-      run = parts.call_program(prepare, width)
-      _add(runs, (name, width), run, (params, text, keys))
-  drafter = drafter_of(((study.drafts[0].name, min(gamma, room - 1)),), models)
-  decoder, params = _together(models, TARGET, drafter)
-  start = lambda *given: decoder.prepare(*given, sampling, room, NEVER)
-  _add(runs, "turn", parts.part_programs(start)["verification"], (params, text, keys))
+  some = sorted({1, (gamma + 1) // 2, gamma})
+  plain, params = programs.together(study.target)
+  start = lambda *given: plain.prepare(*given, room)
+  token = parts.plain_program(start, sampling, room)
+  runs, few = {}, room // (gamma + 1)
+  _add(runs, "plain", token, (params, text, keys), room)
+  for judge, name in pairs:
+    for size in some:
+      drafter = drafter_of(((name, size),), models)
+      decoder, params = _together(models, judge, drafter)
+      start = lambda *given, decoder=decoder: decoder.prepare(
+        *given, sampling, room, NEVER
+      )
+      programs_of = parts.part_programs(start)
+      given = params, text, keys
+      _add(runs, ((judge, name), size), programs_of["iteration"], given, few)
+      _add(runs, (name, size), programs_of["draft"], given, _DRAFTS)
   timed = alternate(runs, range(_RUNS))
-  found = parts.costs({key: each.seconds for key, each in timed.items()})
-  least = {key: max(float(np.median(each)), 0.0) for key, each in found.items()}
-  free = dict.fromkeys(models, np.zeros(len(widths)))
-  calls = {n: [least[n, w] for w in widths] for n, m in models.items() if m is not None}
-  return {**free, **calls}, least["turn"]
+  slopes = parts.costs({key: each.seconds for key, each in timed.items()})
+  found = {}
+  for pair, size in itertools.product(pairs, some):
+    parts_of = {"iteration": slopes[pair, size], "draft": slopes[pair[1], size]}
+    known = costs.medians(parts_of, size)
+    found[pair, size], found[pair[1], size] = known["iteration"], known["draft"]
+  every = np.arange(1, gamma + 1)
+  curve = lambda what: np.interp(every, some, [found[what, size] for size in some])
+  drafts = {name: curve(name) for _, name in pairs}
+  iterations = {pair: curve(pair) for pair in pairs}
+  return float(np.median(slopes["plain"])), drafts, iterations
 
 
-def _add(runs, key, run, given):
-  for count in _CALLS:
+def _add(runs, key, run, given, most):
+  for count in (0, most):
     runs[key, count] = lambda _, count=count: run(jnp.int32(count), *given)
 
 

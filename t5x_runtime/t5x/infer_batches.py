@@ -91,8 +91,10 @@ def _pad(ds, batch_size):
   if count < 0:  # Unknown before it is read.
     count = int(ds.reduce(np.int64(0), lambda total, _: total + 1))
   lacking = -count % batch_size
+  if not lacking:
+    return ds
   filler = ds.take(1).map(lambda number, example: (np.int64(-1), example))
-  return ds.concatenate(filler.repeat(lacking)) if lacking else ds
+  return ds.concatenate(filler.repeat(lacking))
 
 
 def _to_list(column):

@@ -16,16 +16,14 @@ GAMMA = 4
 def measured(seed, names=("a", "b", "c")):
   """Random costs that rise with the block, and random acceptance."""
   rng = np.random.default_rng(seed)
-  drafts = dict(zip(names, rng.uniform(0, 0.5, len(names)), strict=True))
-  sizes = {"target": 1.0, **drafts}
-  calls = {n: c * (1 + 0.05 * np.arange(GAMMA + 2)) for n, c in sizes.items()}
-  pairs = itertools.permutations(sizes, 2)
-  survival = {
-    pair: hierarchy.survival(rng.uniform(0.3, 0.95), GAMMA)
-    for pair in pairs
-    if pair[1] != "target"
-  }
-  return Measured("target", calls, survival, turn=0.02)
+  steps = dict(zip(names, rng.uniform(0, 0.5, len(names)), strict=True))
+  sizes = np.arange(1, GAMMA + 1)
+  drafts = {name: step * sizes for name, step in steps.items()}
+  block = lambda judge: {"target": 1.0, **steps}[judge] * (1 + 0.05 * sizes) + 0.02
+  pairs = [(judge, n) for judge in ("target", *names) for n in names if judge != n]
+  iterations = {(judge, n): block(judge) + drafts[n] for judge, n in pairs}
+  stand = {p: hierarchy.survival(rng.uniform(0.3, 0.95), GAMMA) for p in pairs}
+  return Measured("target", 1.02, drafts, iterations, stand)
 
 
 def every_plan(names, depth):
@@ -59,8 +57,9 @@ def test_deeper_plans_are_sometimes_best_and_sometimes_not():
 
 def test_one_level_is_the_paper_s_formula():
   alpha, c = 0.7, 0.1
-  calls = {"t": [1.0] * 20, "d": [c] * 20}
-  known = Measured("t", calls, {("t", "d"): hierarchy.survival(alpha, 18)})
+  draft, pair = c * np.arange(1, 19), ("t", "d")
+  stand = {pair: hierarchy.survival(alpha, 18)}
+  known = Measured("t", 1.0, {"d": draft}, {pair: 1 + draft}, stand)
   plan = hierarchy.best_plan(known, 1, 18)
   gamma = int(optimal_gamma(alpha, c))
   assert plan.levels == (("d", gamma),)
@@ -113,8 +112,20 @@ def test_levels_are_not_independent_where_a_correction_ends_the_window():
   assert abs(tokens.mean - independent) > 4 * tokens.standard_error
 
 
+def test_two_levels_by_hand():
+  """Windows of 2, one drafted below: 1.25 iterations of .3 where a draft took .4."""
+  pairs = {("t", "d"): [1.3, 1.6], ("d", "c"): [0.3, 0.4], ("t", "c"): [1.1, 1.2]}
+  stand = {("t", "d"): [0.5, 0.25], ("d", "c"): [0.75, 0.5], ("t", "c"): [0.1, 0.0]}
+  known = Measured("t", 1.0, {"d": [0.2, 0.4], "c": [0.05, 0.1]}, pairs, stand)
+  plan = hierarchy.plan_of(known, (("c", 1), ("d", 2)))
+  assert plan.seconds == pytest.approx((1.6 - 0.4 + 1.25 * 0.3) / 1.75)
+
+
 def test_too_few_costs_are_refused():
-  with pytest.raises(ValueError, match="Expected seconds of calls of 1 to 3 tokens"):
-    Measured("t", {"t": [1.0, 1.0], "d": [0.1] * 3}, {("t", "d"): [0.5]})
+  pair = ("t", "d")
+  with pytest.raises(ValueError, match="Expected drafts of 1 to G tokens of every"):
+    Measured("t", 1.0, {"d": [0.1]}, {pair: [1.0]}, {pair: [0.5, 0.2]})
+  with pytest.raises(ValueError, match="Expected drafts of 1 to G tokens of every"):
+    Measured("t", 1.0, {"d": [0.1]}, {}, {pair: [0.5]})
   with pytest.raises(ValueError, match="Expected a depth of at least 0"):
     hierarchy.best_plan(measured(0), -1, GAMMA)

@@ -6,7 +6,7 @@ import numpy as np
 
 from specdec_t5x.bench import hierarchy
 
-SHORT = ("--max-length=10", "--num-inputs=3", "--gamma=3", "--levels=2")
+SHORT = ("--max-length=32", "--num-inputs=3", "--gamma=3", "--levels=2")
 
 
 def test_every_plan_decodes_and_gives_the_same(files, tmp_path, capsys):
