@@ -67,7 +67,8 @@ def _to_hugging_face(args) -> str:
 def _to_t5x(args) -> str:
   """Writes a checkpoint and gin files; what is not valid is said before."""
   from specdec_t5x.api import load_model
-  from specdec_t5x.hugging_face.folder import is_folder
+  from specdec_t5x.hugging_face.folder import Folder, is_folder
+  from specdec_t5x.network.functional import network_for
   from specdec_t5x.t5x_bridge.parameters import T5XParameters
 
   if not is_folder(args.source):
@@ -77,9 +78,11 @@ def _to_t5x(args) -> str:
     )
   if os.path.exists(os.path.join(args.to, "checkpoint_0")):
     raise ValueError(f"{args.to} holds a checkpoint_0 already. Name another folder.")
-  model = load_model(args.source)
-  T5XParameters(model.network, args.to, args.format).save(0, model.params)
-  _write_gin(args, model.network.config)
+  folder = Folder.open(args.source)
+  writer = T5XParameters(network_for(folder.config), args.to, args.format)
+  params = folder.unread() if writer.streams else load_model(args.source).params
+  writer.save(0, params)
+  _write_gin(args, folder.config)
   return args.to
 
 

@@ -58,11 +58,14 @@ _NOTES = (
   "token over ours, input included, median input [quartiles]; and of all inputs "
   "together. Parameters: what a way adds to the target's. Training: what had to be "
   "learned for it. c: seconds of drafting over those of as many calls of the target, "
-  "on one token each, as the draft is deep. Siblings are the likeliest tokens at "
-  "temperature 0, else drawn without replacement; candidates are independent; a pruned "
-  "tree's nodes are certain. At temperature 0 exact rules are greedy verification."
+  "on one token each, as the draft is deep; measured once for each shape. Siblings: "
+  "the likeliest tokens at temperature 0, else drawn without replacement; candidates: "
+  "independent; a pruned tree's nodes are certain. At temperature 0 exact rules are "
+  "greedy verification."
 )
 _PLAIN = "plain"
+Key = tuple[str, str]  # A draft's name, and its shape.
+Costs = dict[Key, float | None]
 _CHARTED = 8  # Inches a panel is wide.
 
 
@@ -91,7 +94,10 @@ def make(args: argparse.Namespace) -> Table:
     plotting.require_matplotlib()
   study = jobs.from_flags(args)[0].load()
   study, labels = domains.with_domains(study, args)
-  rows = [row for t in args.temperatures for row in _rows(study, labels, t, args)]
+  costs: Costs = {}
+  rows = [
+    row for t in args.temperatures for row in _rows(study, labels, t, args, costs)
+  ]
   inputs = {name: labels.count(name) for name in dict.fromkeys(labels)}
   facts = {"inputs": inputs, "batch": 1, "gamma": args.gamma}
   title = f"Ways to speculate, {study.job.task}"
@@ -99,8 +105,10 @@ def make(args: argparse.Namespace) -> Table:
   return Table("methods", title, _COLUMNS, rows, notes, vars(args))
 
 
-def _rows(study: Study, labels: Sequence[str], temperature: float, args):
-  """Yields a row for each way and domain, all timed in turn."""
+def _rows(
+  study: Study, labels: Sequence[str], temperature: float, args, costs: Costs
+) -> Iterator[dict[str, Any]]:
+  """Yields a row for each way and domain, all timed in turn; adds to `costs`."""
   sampling = Sampling(temperature)
   knobs = Knobs(args.gamma, args.sizes, args.skip, not args.no_rules)
   found = ways(study, sampling, knobs)
@@ -111,13 +119,20 @@ def _rows(study: Study, labels: Sequence[str], temperature: float, args):
   others = {} if temperature or args.no_peers else _peers(study, args)
   print(f"T={temperature:g}: {len(found)} ways, {len(others)} peers", file=sys.stderr)
   timed = alternate(runs | others, range(len(study.inputs)))
-  costs = drafting_costs(study, decoders, sampling)
+  # Once for each shape: neither rules nor temperatures draft at another cost.
+  new = {
+    way.key: decoder
+    for way, decoder in zip(found, decoders, strict=True)
+    if way.key not in costs
+  }
+  costs |= drafting_costs(study, new, sampling)
   for domain in dict.fromkeys(labels):
     known = {"temperature": f"{temperature:g}", "domain": domain}
     where = [number for number, label in enumerate(labels) if label == domain]
     part = {name: _of(one, where) for name, one in timed.items()}
-    for number, (way, c) in enumerate(zip(found, costs, strict=True)):
-      yield known | _row(way, part[number], part[_PLAIN], sampling) | {"c": c}
+    for number, way in enumerate(found):
+      row = _row(way, part[number], part[_PLAIN], sampling)
+      yield known | row | {"c": costs[way.key]}
     for name in others:
       yield known | _peer_row(name, part[name], part[_PLAIN], study.eos_id)
 
@@ -145,33 +160,38 @@ def _row(way: Way, ours: Timed, plain: Timed, sampling: Sampling) -> dict[str, A
 
 
 def drafting_costs(
-  study: Study, decoders: Sequence[tuple[Any, Any]], sampling: Sampling, runs: int = 5
-) -> list[float | None]:
+  study: Study,
+  decoders: Mapping[Key, tuple[Any, Any]],
+  sampling: Sampling,
+  runs: int = 5,
+) -> Costs:
   """Returns c of each decoder: a drafted level's seconds over a call of the target's.
 
   None where it is lost in noise.
   """
-  room, timed = study.job.max_length, {}
-  for number, (decoder, params) in enumerate(decoders):
+  room, timed, first = study.job.max_length, {}, next(iter(decoders), None)
+  if first is None:
+    return {}
+  for key, (decoder, params) in decoders.items():
     prepare = lambda *args, decoder=decoder: decoder.prepare(
       *args, sampling, room, NEVER
     )
     found = parts.part_programs(prepare)
     given = params, study.inputs[0], *programs.input_keys(1)
-    for name in ("draft", "token") if number == 0 else ("draft",):
+    for name in ("draft", "token") if key == first else ("draft",):
       for count in (2, 10):
         run = found[name]
-        timed[name, number, count] = lambda _, run=run, count=count, given=given: run(
+        timed[name, key, count] = lambda _, run=run, count=count, given=given: run(
           jnp.int32(count), *given
         )
   seconds = {n: x.seconds for n, x in alternate(timed, range(runs)).items()}
   slope = lambda *key: float(np.median(seconds[*key, 10] - seconds[*key, 2])) / 8
-  token = slope("token", 0)
-  depths = [decoder.drafter.tree.depth for decoder, _ in decoders]
-  return [
-    max(slope("draft", number), 0.0) / depth / token if token > 0 else None
-    for number, depth in enumerate(depths)
-  ]
+  token = slope("token", first)
+  depths = {key: decoder.drafter.tree.depth for key, (decoder, _) in decoders.items()}
+  return {
+    key: max(slope("draft", key), 0.0) / depth / token if token > 0 else None
+    for key, depth in depths.items()
+  }
 
 
 def _peers(study: Study, args) -> dict[str, Program]:

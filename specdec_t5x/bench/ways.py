@@ -59,6 +59,11 @@ class Way:
   training: str
 
   @property
+  def key(self) -> tuple[str, str]:
+    """What tells its drafts from other ways'."""
+    return self.draft, self.shape
+
+  @property
   def parameters(self) -> str:
     """How many parameters it adds, in millions."""
     models = self.models or {}

@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import flax
 import jax
@@ -92,6 +93,23 @@ class Folder:
     array = self.tensors.read(names.their_name(name))
     return array.T if names.is_transposed(name) else array
 
+  def unread(self) -> dict[str, Any]:
+    """Returns the parameters as what is read when NumPy asks for it.
+
+    All are read once before, to see whether they are numbers.
+
+    Raises:
+      ValueError: as `read`, and where one is NaN or infinite.
+    """
+    for name in self.shapes:
+      if not np.isfinite(self.read(name)).all():
+        raise ValueError(
+          f"{self.path}: parameter {name} is not finite: it holds NaN or infinity. "
+          "Take other weights."
+        )
+    flat = {name: Unread(self, name) for name in self.shapes}
+    return flax.traverse_util.unflatten_dict(flat, sep="/")
+
   def _logits(self):
     matrix = self.tensors.read(self.head).T
     if not self.is_scaled:
@@ -107,6 +125,27 @@ class Folder:
           f"{self.path}: {alias} is not {self.embedding}. Expected one embedding for "
           "encoder and decoder, as T5 has it; such a model can't be read."
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Unread:
+  """A parameter in float32 that is read each time that NumPy asks for it."""
+
+  folder: Folder
+  name: str
+  dtype = np.dtype(np.float32)
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return self.folder.shapes[self.name]
+
+  @property
+  def nbytes(self) -> int:
+    return math.prod(self.shape) * self.dtype.itemsize
+
+  def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    array = self.folder.read(self.name)
+    return np.asarray(array, dtype or self.dtype, order="C")
 
 
 def _check_layers(path, config, tensors):

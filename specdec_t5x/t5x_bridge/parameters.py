@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import t5x
 from t5x import checkpoints, partitioning
 
 from specdec_t5x.network.functional import Network
@@ -26,6 +27,11 @@ class T5XParameters:
     self._directory = os.path.abspath(directory)
     self._network = network
     self._state = checkpoint.abstract_state(network)
+
+  @property
+  def streams(self) -> bool:
+    """Whether parameters may be anything that NumPy reads, written one by one."""
+    return self._format == "t5x" and hasattr(t5x, "PROVIDER")
 
   def save(self, step: int, params: Any) -> None:
     """Writes the parameters as float32."""

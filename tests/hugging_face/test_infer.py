@@ -32,8 +32,9 @@ def pair(tmp_path_factory):
     export.write(folder, config, params, vocabulary=str(pieces))
     assert convert.main([f"--from={folder}", f"--to={root}/ours_{name}"]) == 0
     paths[f"{name.upper()}_CHECKPOINT_PATH"] = folder
+  knobs = {"BATCH_SIZE": COUNT, "GAMMA_POLICY": "fixed"}
   given = root / "text.en", pieces, 40, ROOM
-  task = runs.translation("theirs", *given, BATCH_SIZE=COUNT, **paths)
+  task = runs.translation("theirs", *given, **paths, **knobs)
   # The vocabulary is the folder's.
   lines = [x for x in task.splitlines() if not x.startswith("VOCABULARY_")]
   lines = ["from __gin__ import dynamic_registration", *lines]
