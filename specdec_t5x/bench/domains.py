@@ -65,9 +65,10 @@ def _further(study, args) -> Iterator[tuple[str, list[str], int | None]]:
 
 
 def news_sentences(count: int) -> list[str]:
-  """Returns first sentences of the demo's news, to be translated."""
+  """Returns the longest sentences of the demo's news, to be translated."""
   from specdec_t5x.data.tasks import TRANSLATE_ENDE
   from specdec_t5x.demo.corpora import news
 
   articles = [article for article, _ in news.rows("test", count, 0)]
-  return [f"{TRANSLATE_ENDE}{text.split('. ')[0].rstrip('.')}." for text in articles]
+  longest = (max(text.split(". "), key=len) for text in articles)
+  return [f"{TRANSLATE_ENDE}{sentence.rstrip('.')}." for sentence in longest]

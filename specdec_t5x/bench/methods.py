@@ -14,7 +14,7 @@ methods.md, and with --chart a figure. Leave all cores to it.
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
