@@ -65,9 +65,9 @@ def test_a_draft_that_does_not_pay_is_advised_against():
   assert (gamma, speed) == (5, model.speed("small", 5, 0.75))
 
 
-def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path):
+def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path, processor_clock):
   flags = "--topology cpu --target tiny --drafts tiny --widths 1 2 4 --batches 1"
-  more = f"--gamma 3 --input-length 8 --output-length 32 --runs 2 --output {tmp_path}"
+  more = f"--gamma 3 --input-length 8 --output-length 32 --runs 5 --output {tmp_path}"
   assert COMMAND.main([*flags.split(), *more.split()]) == 0
   found = json.loads((tmp_path / "model.json").read_text())
   pieces = {row["piece"]: row for row in found["pieces"]}

@@ -6,6 +6,7 @@ its devices once. `test_devices` says what must hold.
 
 import dataclasses
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.t5x_bridge.ahead import compile_ahead
 from tests.t5x_bridge import tiny
 
-ROWS, ENCODED, ROOM = 16, 24, 32
+ROWS, ENCODED, ROOM, GAMMA = 16, 24, 32, 3
 MESHES = {"data 8": 1, "model 8": 8, "data 2, model 4": 4}
 # Eight heads can be divided by eight; the draft's two can't.
 TARGET = dataclasses.replace(tiny.config(1, 64, 264), num_heads=8)
@@ -62,7 +63,14 @@ def _decode(model, variables, partitioner):
     "tokens": np.asarray(tokens).tolist(),
     "params": sum(map(held, jax.tree.leaves(params))),
     "temporary": program.memory_analysis().temp_size_in_bytes,
+    "vocabularies": _vocabularies(program.as_text()),
   }
+
+
+def _vocabularies(text):
+  """Returns how much of the vocabulary a device holds of a block's laws or logits."""
+  shapes = re.findall(rf"f32\[\d+,{GAMMA + 1},(\d+)\]", text)
+  return sorted({int(size) for size in shapes} & {264 // n for n in (1, 2, 4)})
 
 
 def _on_one_device(model, variables):

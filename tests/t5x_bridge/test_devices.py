@@ -35,6 +35,15 @@ def test_parameters_caches_and_rows_are_divided(results, mesh):
   assert (here["params"] < alone["params"] / 3) == ("model" in mesh)
 
 
+@pytest.mark.parametrize(
+  ("run", "held"),
+  [("data 8, T=0", 264), ("data 2, model 4, T=1", 264 // 4)],
+)
+def test_a_block_s_laws_are_divided_over_model_by_the_vocabulary(results, run, held):
+  # From logits to verdict no device holds a whole law where 'model' divides it.
+  assert results[run]["vocabularies"] == [held]
+
+
 def test_compiling_ahead_says_what_the_run_then_needs(results):
   ahead, run = results["ahead"], results["data 2, model 4, T=0"]
   assert ahead["mesh"] == {"data": 2, "model": 4}
