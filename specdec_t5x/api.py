@@ -28,7 +28,6 @@ from specdec_t5x.decoding.step import Speculation as Speculation
 from specdec_t5x.decoding.step import step as step
 from specdec_t5x.drafters.policies import Policy
 from specdec_t5x.drafters.registry import get_drafter
-from specdec_t5x.hugging_face import vocabulary as vocabularies
 from specdec_t5x.network.functional import (
   HEADS,
   Network,
@@ -145,6 +144,9 @@ def generate(
       logits of an input are NaN.
   """
   check_request(inputs, vocabulary, batch_size=batch_size, max_length=max_length)
+  # Here alone, so that what reads no text does without SentencePiece.
+  from specdec_t5x.hugging_face import vocabulary as vocabularies
+
   processor = vocabularies.processor(vocabulary)
   ids = _encoded(inputs, target.network, processor)
   words = {"gamma": gamma, "num_candidates": num_candidates, "policy": policy}
