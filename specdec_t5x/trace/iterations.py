@@ -9,6 +9,8 @@ from typing import Literal
 
 from specdec_t5x.trace.recording import Turn
 
+_ORDER = {"accepted": 0, "rejected": 1, "discarded": 2}
+
 
 @dataclasses.dataclass(frozen=True)
 class Iteration:
@@ -51,10 +53,11 @@ class Iteration:
 
   @classmethod
   def of_turn(cls, turn: Turn) -> "Iteration":
-    """Returns a recorded chain's iteration."""
-    drafted = [token.piece for token in turn.drafted]
-    stand = sum(token.kind == "accepted" for token in turn.drafted)
-    return cls.of(drafted, turn.output, stand)
+    """Returns a recorded iteration; of a tree, its accepted path before the rest."""
+    stand = sorted(turn.drafted, key=lambda token: _ORDER[token.kind])
+    drafted = [token.piece for token in stand]
+    accepted = sum(token.kind == "accepted" for token in turn.drafted)
+    return cls.of(drafted, turn.output, accepted)
 
   @property
   def kind(self) -> Literal["recovered", "bonus"] | None:

@@ -33,7 +33,8 @@ class Token:
 
   Attributes:
     piece: of the vocabulary.
-    kind: what became of it.
+    kind: what became of it; of a tree's tokens that do not stand, those after the last
+      accepted one are rejected, all others discarded.
     p: what the target's law gave it (at T = 0: its softmax at temperature 1).
     q: what it was drawn from gave it; None where it is certain, no draw.
     parent: the drafted node before it in its iteration, from 1; 0 is the last known

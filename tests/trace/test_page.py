@@ -11,6 +11,7 @@ import pytest
 
 from specdec_t5x import Sampling
 from specdec_t5x.trace import page, recording
+from specdec_t5x.trace.iterations import Iteration
 from specdec_t5x.trace.recording import Token, Trace, Turn
 from tests.trace.test_trace import TEXT, models, recorded, vocabulary  # noqa: F401
 
@@ -81,6 +82,10 @@ def test_a_tree_s_tokens_hang_from_their_parents(models, vocabulary):  # noqa: F
   settings = {"rule": "traversal", "num_candidates": 2, "sampling": Sampling(1.0)}
   trace = recorded(models, vocabulary, **settings)
   first = trace.turns[0]
+  for turn in trace.turns:
+    iteration = Iteration.of_turn(turn)
+    assert iteration.output == turn.output
+    assert (iteration.rejected is None) == (iteration.kind != "recovered")
   assert sum(token.parent == 0 for token in first.drafted) == 2
   stand = {n for n, t in enumerate(first.drafted, 1) if t.kind == "accepted"}
   assert first.own is None or first.own.parent == max(stand, default=0)
