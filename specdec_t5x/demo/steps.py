@@ -62,8 +62,6 @@ class Steps:
     """Returns the seconds from this step to the end; None where it is not known."""
     if not self._weight:
       return None
-    rest = [
-      s.weight for s in self._steps[max(self._number - 1, 0) :] if not s.is_cached
-    ]
+    rest = self._steps[max(self._number - 1, 0) :]
     weight = sum(step.weight for step in rest if not step.is_cached)
     return weight * self._seconds / self._weight
