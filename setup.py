@@ -43,6 +43,7 @@ setup(
     "tensorflow>=2.21",
     "tensorflow-datasets>=4.9.9,<5",
     "sentencepiece>=0.2",
+    "safetensors>=0.8,<1",
     "orbax-checkpoint>=0.12,<0.13",
     "etils[epath]>=1.12",
     "sacrebleu>=2.4,<3",
@@ -68,7 +69,7 @@ setup(
     "train": ["optax>=0.2.5,<0.3", "tqdm>=4.66"],
     "reproduce": ["matplotlib>=3.9"],
     "search": ["optuna>=4.2,<6"],
-    "peers": ["torch>=2.6", "transformers>=5.23,<6"],
+    "peers": ["torch>=2.6", "transformers>=5.23,<6", "ctranslate2>=4.8,<5"],
     # Any of the 1.x; TensorFlow brings one as well.
     "link": ["grpcio>=1.70,<2"],
     "tpu": ["jax[tpu]>=0.10,<0.13"],

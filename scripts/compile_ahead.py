@@ -41,15 +41,9 @@ def _topology(name: str | None):
   """Returns the devices of a described TPU slice; None for the machine's own."""
   if name is None:
     return None
-  import numpy as np
-  from jax.experimental import topologies
+  from specdec_t5x.bench.model.devices import described
 
-  # As JAX runs a v4: its two cores are one device.
-  options = {"chip_config_name": "megacore"} if name.startswith("v4:") else {}
-  if name.endswith(":1x1x1"):
-    options["chips_per_host_bounds"] = (1, 1, 1)
-  slice_ = topologies.get_topology_desc(name, platform="tpu", **options)
-  return np.array(slice_.devices)
+  return described(name)
 
 
 def _main():

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import sentencepiece
 from jaxtyping import Array, Int
 
 from specdec_t5x.core.checks import check_decoded, is_whole
@@ -34,7 +33,6 @@ from specdec_t5x.network.functional import (
   Network,
   Settings,
   is_decoder_only,
-  network_config,
   network_for,
 )
 
@@ -83,23 +81,21 @@ def load_model(
   dtype: str = "float32",
   config: Settings | None = None,
 ) -> Model:
-  """Loads a checkpoint, in T5X's format or Orbax's, on this machine's devices.
+  """Loads a checkpoint, in T5X's format, Orbax's or Hugging Face's, on our devices.
 
   It may be an encoder-decoder's, a decoder-only network's, heads', or hold n-grams.
 
   Args:
     checkpoint: its folder.
     dtype: of parameters and activations.
-    config: the network's; by default read off the parameters' shapes, with T5 1.1's
-      gated GELU where the feed-forward layer is gated and T5 1.0's ReLU where not.
+    config: the network's; by default that of `t5x_bridge.checkpoint.settings`.
 
   Raises:
     ValueError: where there is no checkpoint, it is damaged or does not fit `config`.
   """
   from specdec_t5x.t5x_bridge import checkpoint as checkpoints
 
-  shapes = checkpoints.parameter_shapes(checkpoint)
-  network = network_for(config or network_config(shapes, dtype))
+  network = network_for(config or checkpoints.settings(checkpoint, dtype))
   return Model(network, checkpoints.load(checkpoint, network, dtype))
 
 
@@ -130,7 +126,8 @@ def generate(
     target: the model whose law is kept.
     draft: the model that drafts, or a table of n-grams; None decodes one token a call,
       or copies with drafter="copy".
-    vocabulary: path of the SentencePiece model that both were trained with.
+    vocabulary: path of the SentencePiece model that both were trained with, or of a
+      Hugging Face folder that has it.
     drafter: how tokens are drafted: an object of `specdec_t5x.drafters` or of yours,
       or a name: 'draft_model', 'ngram', 'copy', 'heads'; by default `draft` drafts.
     rule: which drafted tokens stand: an object or a name of `core.rules.RULES`.
@@ -150,7 +147,10 @@ def generate(
       logits of an input are NaN.
   """
   check_request(inputs, vocabulary, batch_size=batch_size, max_length=max_length)
-  processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
+  # Here alone, so that what reads no text does without SentencePiece.
+  from specdec_t5x.hugging_face import vocabulary as vocabularies
+
+  processor = vocabularies.processor(vocabulary)
   ids = encoded(inputs, target.network, processor)
   words = {"gamma": gamma, "num_candidates": num_candidates, "policy": policy}
   decoder, params = together(target, draft, drafter, rule, **words)
@@ -203,10 +203,10 @@ def _decode_batches(
 
 def check_request(inputs, vocabulary: str, **counts) -> None:
   """Raises a ValueError where `generate` can't begin."""
-  if not os.path.isfile(vocabulary):
+  if not os.path.exists(vocabulary):
     raise ValueError(
-      f"vocabulary={vocabulary!r} is not a file. Expected the SentencePiece model that "
-      "target and draft were trained with."
+      f"vocabulary={vocabulary!r} is not a file, or a folder that has one. Expected "
+      "the SentencePiece model that target and draft were trained with."
     )
   if isinstance(inputs, str):
     raise ValueError("inputs must be a list of texts, got one text. Wrap it in [...].")

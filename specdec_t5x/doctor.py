@@ -35,6 +35,7 @@ MIN_PYTHON = (3, 11)  # python_requires of setup.py
 PACKAGES = (
   *("jax", "jaxlib", "flax", "optax", "seqio", "gin-config", "tensorflow"),
   *("tensorflow-datasets", "orbax-checkpoint", "sentencepiece", "packaging"),
+  "safetensors",
 )
 TRAINING = ("optax", "tqdm")  # the extra `train`
 PROVIDERS = ("t5x", "specdec-t5x-runtime")  # distributions of a package t5x

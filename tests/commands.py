@@ -10,7 +10,7 @@ from absl import flags, logging
 from t5x import gin_utils
 from t5x import infer as t5x_infer
 
-from specdec_t5x import train
+from specdec_t5x import convert, train
 from specdec_t5x.diagnose import __main__ as diagnose
 from tests.real_data import ROOT
 
@@ -30,6 +30,11 @@ def training(*arguments: str) -> None:
 def diagnosis(*arguments: str) -> None:
   """`python -m specdec_t5x.diagnose ...`."""
   sys.exit(diagnose.main(arguments))
+
+
+def conversion(*arguments: str) -> None:
+  """`python -m specdec_t5x.convert ...`."""
+  sys.exit(convert.main(arguments))
 
 
 def script(name: str):

@@ -31,6 +31,7 @@ SLOW = (
   *("e2e/test_m30k", "e2e/test_online", "e2e/test_tfds", "link/test_processes"),
   *("exactness/test_layer_skip", "exactness/test_mutations", "exactness/test_online"),
   *("exactness/test_real_", "t5x_bridge/test_devices", "training/test_train"),
+  *("hugging_face/test_infer", "hugging_face/test_parity"),
   "test_api.py::test_64_bits_change_nothing",
 )
 

@@ -8,20 +8,22 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "specdec_t5x"
 LOOP = {"core", "decoding", "drafters", "network"}
-LIBRARY = LOOP | {"analysis", "data", "t5x_bridge", "api", "training"}
+LIBRARY = LOOP | {"hugging_face", "analysis", "data", "t5x_bridge", "api", "training"}
 # What each package, and each module beside them, may import of the others.
 ALLOWED = {
   "__init__": {"api", "training"},
   "core": set(),
+  "hugging_face": {"core", "network"},
   "network": {"core"},
   "decoding": {"core", "network"},
   "drafters": {"core", "decoding"},
   "analysis": {"core", "decoding"},
-  "data": {"core", "network"},
+  "data": {"core", "hugging_face", "network"},
   "t5x_bridge": LIBRARY - {"api", "training"},
   "api": LIBRARY - {"data", "training"},
   "training": LIBRARY,
   "train": {"training", "quiet"},
+  "convert": LIBRARY | {"quiet"},
   "merge_shards": set(),
   "quiet": set(),
   "tables": set(),

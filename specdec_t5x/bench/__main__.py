@@ -25,12 +25,14 @@ COMMANDS = {
   "link": "link:COMMAND",
   "online": "online:COMMAND",
   "peers": "peers.command:COMMAND",
+  "model": "model.command:COMMAND",
+  "accelerator": "accelerator.command:COMMAND",
   **{f"table{number}": f"paper.table{number}:COMMAND" for number in range(1, 6)},
   **{f"figure{number}": f"paper.curves:FIGURE_{number}" for number in (2, 3, 4)},
   "figure5": "paper.timeline:COMMAND",
 }
 # Nothing of theirs loads TensorFlow, which takes seconds.
-_LIGHT = ("decode", "table1", "figure2", "figure3", "figure4")
+_LIGHT = ("decode", "model", "accelerator", "table1", "figure2", "figure3", "figure4")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,8 +7,8 @@ PRESETS = ("demo", "paper")
 
 def add_pairs(parser: argparse.ArgumentParser) -> None:
   """Adds the flags that name models and inputs."""
-  # Of a demo pair; a table of the paper that has n-grams sets it.
-  parser.set_defaults(with_tables=False)
+  # Of a demo pair; a command that has n-grams, or heads, sets it.
+  parser.set_defaults(with_tables=False, with_heads=False)
   group = parser.add_argument_group("what is measured")
   add = group.add_argument
   add(

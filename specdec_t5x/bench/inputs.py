@@ -1,12 +1,12 @@
 """Inputs as tokens: of a file, of the demo pairs, of the published test sets."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-import sentencepiece
 from etils import epath
 
 from specdec_t5x.demo.recipe import DemoPair
+from specdec_t5x.hugging_face import vocabulary as vocabularies
 
 # The tokens of each input, end of sequence included, and the end of sequence.
 Tokens = tuple[list[list[int]], int]
@@ -24,7 +24,7 @@ def lines(args: argparse.Namespace) -> Callable[[], Tokens]:
     if not found:
       raise ValueError(f"--inputs: {args.inputs!r} has no line. Give an input a line.")
     texts = [args.prefix + line for line in found]
-    return _encoded(args.vocabulary, texts, args.prompts)
+    return encoded(args.vocabulary, texts, args.prompts)
 
   return read
 
@@ -36,7 +36,7 @@ def demo(pair: DemoPair, count: int) -> Callable[[], Tokens]:
     from specdec_t5x.demo import held_out
 
     texts = [text for text, _ in held_out.held_out_texts(pair.name, count)]
-    return _encoded(pair.vocabulary, texts, pair.are_prompts, pair.max_input)
+    return encoded(pair.vocabulary, texts, pair.are_prompts, pair.max_input)
 
   return read
 
@@ -80,14 +80,21 @@ def published(
   return read
 
 
-def _encoded(vocabulary, texts, are_prompts, max_input=None):
-  try:
-    processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
-  except (RuntimeError, OSError) as error:
-    raise ValueError(
-      f"{vocabulary!r} is not a SentencePiece model: {error}. Give the one that the "
-      "models were trained with."
-    ) from error
+def encoded(
+  vocabulary: str,
+  texts: Sequence[str],
+  are_prompts: bool,
+  max_input: int | None = None,
+) -> Tokens:
+  """Returns the tokens of texts, each cut to `max_input` of them.
+
+  Args:
+    vocabulary: a SentencePiece model, or a Hugging Face folder.
+    texts: with whatever prefix they need.
+    are_prompts: whether outputs go on from them, without an end of sequence.
+    max_input: end of sequence included.
+  """
+  processor = vocabularies.processor(vocabulary)
   # A prompt goes on; an encoder's input has its end of sequence.
   end = [] if are_prompts else [processor.eos_id()]
   cut = None if max_input is None else max_input - len(end)

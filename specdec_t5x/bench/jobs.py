@@ -81,7 +81,8 @@ def _demo_jobs(args, common):
   jobs = []
   for task in wanted:
     pair = PAIRS[task]
-    job = demo_job(pair, args.num_inputs or _DEMO_INPUTS, **common)
+    count = args.num_inputs or _DEMO_INPUTS
+    job = demo_job(pair, count, args.with_heads, **common)
     tables = _orders(pair) if args.with_tables else {}
     drafts = job.drafts | tables | _drafts(args, task)
     room = args.max_length or job.max_length

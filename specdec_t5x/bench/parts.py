@@ -74,6 +74,27 @@ def plain_program(
   return run
 
 
+def call_program(prepare: PreparePlain, width: int) -> Callable[..., Any]:
+  """Returns a compiled program that repeats a network's call on so many tokens.
+
+  Args:
+    prepare: from a program's arguments to the network and a loop's first state.
+    width: tokens a call.
+
+  Returns:
+    A function of (count, *arguments).
+  """
+
+  @jax.jit
+  def run(count, *arguments):
+    extend, state = prepare(*arguments)
+    step = _score(state, extend, tree.chain(width - 1))
+    carry = state, jnp.zeros((), jnp.int32)
+    return jax.lax.fori_loop(0, count, lambda _, carry: step(*carry), carry)[1]
+
+  return run
+
+
 def costs(seconds: Mapping[tuple[str, int], Any]) -> dict[str, Any]:
   """Returns seconds a repetition of each part.
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec_t5x.core import platforms
 from specdec_t5x.core.checks import is_finite, is_probability, is_whole
 
 # T5X treats lower temperatures as argmax, and so does this project.
@@ -239,12 +240,21 @@ def _invert(masses, uniform, least):
 def argmax(values: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
   """Returns the first index of the largest value, as `jnp.argmax` does.
 
-  In two levels: XLA's argmax compares one number at a time on CPU, its
-  maximum many.
+  In two levels on CPU, where XLA's argmax compares one number at a time, its maximum
+  many.
   """
+  return _argmax(values)
+
+
+def _argmax_in_two_levels(values):
   lanes = _lanes(values, -jnp.inf)
   lane = jnp.argmax(lanes.max(axis=-1), axis=-1)
   return lane * _LANES + jnp.argmax(_lane_at(lanes, lane), axis=-1)
+
+
+_argmax = platforms.choose_on_cpu(
+  _argmax_in_two_levels, lambda values: jnp.argmax(values, axis=-1)
+)
 
 
 def _lanes(values, fill):

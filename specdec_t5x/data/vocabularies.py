@@ -1,11 +1,14 @@
 """Vocabularies: T5's own, and a check that one can be used by a T5 model."""
 
+import os
+
 import seqio
 import tensorflow as tf
 from google.protobuf import message
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.data.hints import how_to_make
+from specdec_t5x.hugging_face import vocabulary
 
 DEFAULT_T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 # What T5 models are trained with; the decoder starts from the padding id.
@@ -28,21 +31,26 @@ def t5_vocabulary(
   return seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
 
 
-def sentencepiece_vocabulary(
-  path: str, extra_ids: int
-) -> seqio.SentencePieceVocabulary:
+def sentencepiece_vocabulary(path: str, extra_ids: int | None) -> seqio.Vocabulary:
   """Returns a SentencePiece vocabulary that was seen to load.
 
   Args:
-    path: the SentencePiece model, on a disk or in a bucket.
-    extra_ids: sentinel tokens added after the pieces.
+    path: the SentencePiece model, on a disk or in a bucket; or a Hugging Face folder
+      that has one, a tokenizer.json that was made of one, or ByT5's bytes.
+    extra_ids: sentinel tokens added after the pieces; None, of a folder: as it says.
 
   Raises:
-    ValueError: as `check_vocabulary`.
+    ValueError: as `check_vocabulary`; or where the folder has no vocabulary.
   """
-  vocabulary = seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
-  check_vocabulary(vocabulary)
-  return vocabulary
+  if isinstance(path, str) and os.path.isdir(path):
+    if extra_ids is None:
+      extra_ids = vocabulary.extra_ids(path)
+    if vocabulary.has_bytes(path):
+      return seqio.ByteVocabulary(extra_ids=extra_ids)
+    path = vocabulary.sentencepiece_file(path)
+  made = seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
+  check_vocabulary(made)
+  return made
 
 
 def check_vocabulary(vocabulary: seqio.SentencePieceVocabulary) -> None:

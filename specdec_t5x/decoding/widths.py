@@ -10,15 +10,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from specdec_t5x.core import platforms
 from specdec_t5x.core.types import ExtendFn, Proposal
 
 
 def block_widths(gamma: int, least: int = 1) -> tuple[int, ...]:
-  """Returns the widths that blocks may have: 1, 2, 4, 8 and so on, and gamma + 1.
+  """Returns the widths that blocks may have, none below `least`.
 
-  None is below `least`.
+  On CPU 1, 2, 4, 8 and so on, and gamma + 1; elsewhere 1 and gamma + 1.
   """
-  powers = [2**i for i in range(gamma + 1) if least <= 2**i < gamma + 1]
+  few = 1 if not platforms.wide_blocks_cost_more() else gamma + 1
+  powers = [2**i for i in range(few) if least <= 2**i < gamma + 1]
   return (*powers, gamma + 1)
 
 

@@ -8,7 +8,9 @@ Decodes every input both ways, finds where each pair of outputs parts, and says 
 the two tokens are a numerical tie there: a block and a single token are products of
 different shapes, which round differently. With --strict the plain run scores in blocks
 of gamma + 1 too, and the outputs should be equal bit for bit. To see what another run
-saw, give its batch size, max_length and dtype: ties turn with them.
+saw, give its batch size, max_length and dtype: ties turn with them. In float32 products
+keep all digits here; to see what a GPU's TF32 or a TPU's bfloat16 passes do, set
+JAX_DEFAULT_MATMUL_PRECISION=default.
 
 Exits with 0 where all differences are ties or there are none, with 1 where there is
 another or logits are NaN, and with 2 where the input is bad. What the verdicts mean,

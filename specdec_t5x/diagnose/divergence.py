@@ -192,7 +192,7 @@ def diagnose(
     plain: the plain run's outputs, without padding.
     speculative: the speculative run's.
     measures: of all of them, as NumPy arrays, a row an example.
-    epsilon: the distance from 1 to the next number in the model's dtype.
+    epsilon: the distance from 1 to the next number that products tell from it.
 
   Returns:
     The report. A difference is a tie where each run took the best token by its own

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.api import Model, padded_batches
+from specdec_t5x.core import platforms
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.decoding.baseline import generate_plain
@@ -175,15 +176,17 @@ def compare(
   params = {"target": target.params, "draft": draft.params}
   run = _program(decoder, settings)
   results = []
-  for _, batch, count in padded_batches(ids, settings.batch_size):
-    found = jax.tree.map(np.asarray, run(params, batch))
-    results.append(jax.tree.map(lambda array, n=count: array[:n], found))
+  dtype = target.network.config.dtype
+  with platforms.full_precision(dtype):
+    for _, batch, count in padded_batches(ids, settings.batch_size):
+      found = jax.tree.map(np.asarray, run(params, batch))
+      results.append(jax.tree.map(lambda array, n=count: array[:n], found))
+    epsilon = platforms.product_epsilon(dtype)
   results = jax.tree.map(lambda *parts: np.concatenate(parts), *results)
   outputs = [
     [tokens[:length].tolist() for tokens, length in zip(*run, strict=True)]
     for run in results[:2]
   ]
-  epsilon = float(jnp.finfo(target.network.config.dtype).eps)
   return divergence.diagnose(*outputs, results[2], epsilon)
 
 

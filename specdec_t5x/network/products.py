@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from specdec_t5x.core import platforms
 from specdec_t5x.network import native
 
 PRODUCTS = ("auto", "native", "xla")
@@ -84,7 +85,7 @@ def _on_cpu(kernel, otherwise):
 
   @jax.custom_jvp
   def run(*args):
-    return jax.lax.platform_dependent(*args, cpu=kernel, default=otherwise)
+    return platforms.choose_on_cpu(kernel, otherwise)(*args)
 
   @run.defjvp
   def derivative(args, tangents):

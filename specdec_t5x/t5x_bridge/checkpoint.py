@@ -1,5 +1,6 @@
 """Checkpoints on disk: which format, which parameters, and restoring one."""
 
+import dataclasses
 import math
 import os
 import re
@@ -9,14 +10,22 @@ from typing import Any
 import flax
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
+from absl import logging
 from etils import epath
 from flax import serialization
 from t5x import checkpoints, partitioning
 from t5x.train_state import InferenceState
 
 from specdec_t5x.data.hints import how_to_make
-from specdec_t5x.network.functional import Network, initial_variables
+from specdec_t5x.hugging_face.folder import Folder, is_folder
+from specdec_t5x.network.functional import (
+  Network,
+  Settings,
+  initial_variables,
+  network_config,
+)
 
 Shapes = Mapping[str, tuple[int, ...]]
 # The index file of T5X's format and the folder of Orbax's.
@@ -60,6 +69,8 @@ def parameter_shapes(path: str) -> Shapes:
   Raises:
     ValueError: where there is no checkpoint, or its index can't be read.
   """
+  if is_folder(path):
+    return Folder.open(path).shapes
   read = _t5x_shapes if is_t5x_format(path) else _orbax_shapes
   try:
     return read(epath.Path(path))
@@ -68,6 +79,25 @@ def parameter_shapes(path: str) -> Shapes:
       f"The index of checkpoint {path} can't be read ({type(error).__name__}: "
       f"{error}). The checkpoint is damaged or incomplete; copy it again."
     ) from error
+
+
+def settings(path: str, dtype: str = "float32") -> Settings:
+  """Returns the configuration of a checkpoint's network.
+
+  Of a Hugging Face folder what its config.json says; else read off the parameters'
+  shapes, with T5 1.1's gated GELU where the feed-forward layer is gated and T5 1.0's
+  ReLU where not.
+
+  Args:
+    path: of the checkpoint.
+    dtype: of the activations.
+
+  Raises:
+    ValueError: as `parameter_shapes`; or where no network of this project is like it.
+  """
+  if is_folder(path):
+    return dataclasses.replace(Folder.open(path).config, dtype=dtype)
+  return network_config(parameter_shapes(path), dtype)
 
 
 def restore(
@@ -85,6 +115,8 @@ def restore(
   Raises:
     ValueError: where it can't be restored.
   """
+  if is_folder(path):
+    return _from_folder(path, state, partitioner, restore_dtype)
   if any(
     not jnp.issubdtype(p.dtype, jnp.floating) for p in jax.tree.leaves(state.params)
   ):
@@ -109,6 +141,24 @@ def restore(
     ) from error
   check_finite(path, restored.params)
   return restored
+
+
+def _from_folder(path, state, partitioner, restore_dtype) -> InferenceState:
+  """As `restore`, of a Hugging Face folder: an array at a time, straight to devices."""
+  logging.info("Restoring the Hugging Face folder %s as T5X's parameters.", path)
+  folder = Folder.open(path)
+  axes = flax.core.unfreeze(partitioner.get_mesh_axes(state).params)
+  axes = flax.traverse_util.flatten_dict(axes, sep="/")
+  flat, shapes = {}, flat_shapes(state.params)
+  # The largest first, whose copies are made when there is least beside them.
+  for name in sorted(shapes, key=lambda name: -math.prod(shapes[name])):
+    array = np.asarray(folder.read(name), restore_dtype and jnp.dtype(restore_dtype))
+    layout = jax.sharding.NamedSharding(partitioner.mesh, axes[name])
+    some = lambda index, array=array: array[index]
+    flat[name] = jax.make_array_from_callback(shapes[name], layout, some)
+  params = flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
+  check_finite(path, params)
+  return state.replace_params(params).replace_step(jnp.zeros((), jnp.int32))
 
 
 def load(path: str, network: Network, dtype: str = "float32") -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import t5x
 from t5x import checkpoints, partitioning
 
 from specdec_t5x.network.functional import Network
@@ -13,29 +14,41 @@ from specdec_t5x.t5x_bridge import checkpoint, preflight
 
 
 class T5XParameters:
-  """Parameters of a run as checkpoints in T5X's format, <directory>/checkpoint_<step>.
+  """Parameters of a run as checkpoints that T5X reads, <directory>/checkpoint_<step>.
 
   Args:
     network: whose parameters they are.
     directory: of the run.
+    format: 't5x' or 'orbax', in which they are written.
   """
 
-  def __init__(self, network: Network, directory: str):
+  def __init__(self, network: Network, directory: str, format: str = "t5x"):
+    self._format = format
     self._directory = os.path.abspath(directory)
     self._network = network
     self._state = checkpoint.abstract_state(network)
+
+  @property
+  def streams(self) -> bool:
+    """Whether parameters may be anything that NumPy reads, written one by one."""
+    return self._format == "t5x" and hasattr(t5x, "PROVIDER")
 
   def save(self, step: int, params: Any) -> None:
     """Writes the parameters as float32."""
     state = self._state.restore_state(
       {"target": params, "state": {"step": jnp.asarray(step, jnp.int32)}}
     )
-    writer = checkpoints.Checkpointer(
-      state,
-      partitioning.PjitPartitioner(num_partitions=1),
-      self._directory,
-      save_dtype=None,  # Upstream T5X would make floats of a table's token ids.
-    )
+    how = {
+      "partitioner": partitioning.PjitPartitioner(num_partitions=1),
+      # Upstream T5X would make floats of a table's token ids.
+      "save_dtype": None,
+    }
+    if self._format == "orbax":
+      kind = checkpoints.OrbaxCheckpointManagerInterface
+      writer = kind(self._directory, state, **how)
+    else:
+      kind = checkpoints.Checkpointer
+      writer = kind(state, checkpoints_dir=self._directory, **how)
     writer.save(state)
 
   def restore(self, step: int) -> Any:

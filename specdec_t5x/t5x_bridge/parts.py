@@ -1,5 +1,6 @@
 """From what gin files set in words to the objects that decode."""
 
+import dataclasses
 from typing import Any
 
 from specdec_t5x.core.checks import is_whole
@@ -15,12 +16,12 @@ from specdec_t5x.network import ngram
 from specdec_t5x.network.functional import (
   HEADS,
   Network,
-  network_config,
+  Settings,
   network_for,
 )
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.parallel import ParallelConfig
-from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
+from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes, settings
 
 
 def drafter(
@@ -94,7 +95,7 @@ def heads(path: str | None, dtype: str = "float32") -> HEADS:
       "Heads need DRAFT_CHECKPOINT_PATH, a checkpoint that python -m specdec_t5x.train "
       "--gin_file=configs/train/heads.gin made; got None."
     )
-  network = network_for(network_config(parameter_shapes(path), dtype))
+  network = network_for(settings(path, dtype))
   if not isinstance(network, HEADS):
     raise ValueError(
       f"DRAFT_CHECKPOINT_PATH={path} must hold heads, got a {type(network).__name__}. "
@@ -113,7 +114,21 @@ def network_at(path: str, dtype: str = "float32") -> Network:
   Raises:
     ValueError: where there is no checkpoint at `path`.
   """
-  return network_for(network_config(parameter_shapes(path), dtype))
+  return network_for(settings(path, dtype))
+
+
+def network_settings(path: str, dtype: str, **knobs: Any) -> Settings:
+  """Returns the configuration of a checkpoint's network, read off it.
+
+  Args:
+    path: the checkpoint, or a Hugging Face folder.
+    dtype: of the activations.
+    **knobs: of the configuration: sharding, products.
+
+  Raises:
+    ValueError: where there is no checkpoint at `path`.
+  """
+  return dataclasses.replace(settings(path, dtype), **knobs)
 
 
 def new_heads(target_path: str, kind: str, count: int, **knobs: Any) -> HEADS:
@@ -128,7 +143,7 @@ def new_heads(target_path: str, kind: str, count: int, **knobs: Any) -> HEADS:
   Raises:
     ValueError: where there is no target at `target_path`, or a knob is out of range.
   """
-  target = network_config(parameter_shapes(target_path))
+  target = settings(target_path)
   if kind != "parallel":
     return network_for(HeadsConfig(kind, count, target.emb_dim, **knobs))
   return network_for(ParallelConfig.of(target, count))

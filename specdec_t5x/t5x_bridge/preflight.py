@@ -17,7 +17,14 @@ from t5x import utils
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.data.pairs import SlicedSource
-from specdec_t5x.t5x_bridge.checkpoint import Shapes, flat_shapes, parameter_shapes
+from specdec_t5x.hugging_face.folder import is_folder
+from specdec_t5x.network.functional import Network
+from specdec_t5x.t5x_bridge.checkpoint import (
+  Shapes,
+  flat_shapes,
+  parameter_shapes,
+  settings,
+)
 from specdec_t5x.t5x_bridge.examples import shard_of_command
 from specdec_t5x.t5x_bridge.layout import check_layout
 from specdec_t5x.t5x_bridge.writer import SUMMARY, configuration
@@ -67,6 +74,7 @@ def check_run(
         f"which {type(model.decoder).__name__} needs. Bind it in your gin file."
       )
     check_checkpoint(macro, paths[name], flat_shapes(network))
+    check_activations(macro, paths[name], model.decoder.networks[name])
 
 
 def check_macros() -> None:
@@ -195,6 +203,21 @@ def abstract_variables(model, lengths: Mapping[str, int]) -> Mapping[str, Any]:
     lambda rng: model.get_initial_variables(rng, input_shapes, input_types),
     jax.random.PRNGKey(0),
   )
+
+
+def check_activations(macro: str, path: str, network: Network) -> None:
+  """Raises a ValueError where a Hugging Face folder has another feed-forward layer.
+
+  Of other checkpoints nobody can tell: GELU and SiLU have parameters of one shape.
+  """
+  if not is_folder(path):
+    return
+  found, wanted = settings(path).mlp_activations, network.config.mlp_activations
+  if found != wanted:
+    raise ValueError(
+      f"{macro}={path} has the feed-forward layer {found}, and the gin file says "
+      f"{wanted}. Set mlp_activations to the folder's."
+    )
 
 
 def check_checkpoint(macro: str, path: str, expected: Shapes) -> None:

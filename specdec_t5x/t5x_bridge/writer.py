@@ -19,6 +19,7 @@ import specdec_t5x
 from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.core.checks import check_decoded
 from specdec_t5x.core.describe import describe
+from specdec_t5x.data.spec_bench import CATEGORY
 from specdec_t5x.decoding import timing
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.network import native
@@ -154,15 +155,24 @@ def summarize(
   Returns:
     alpha by counts (accepted / tried) and by mass (sum of min(p, q) / tried; None under
     rules whose acceptance that is not), tokens per target call, each with a 95%
-    interval, and the totals; None where the files carry no statistics (modes predict
-    and score).
+    interval, and the totals; of a task whose examples have categories, of each one,
+    too; None where the files carry no statistics (modes predict and score).
   """
-  rows = []
+  rows, categories = [], {}
   for file in files:
     with file.open() as lines:
-      rows += [json.loads(line).get("aux", {}) for line in lines]
+      for found in map(json.loads, lines):
+        rows.append(found.get("aux", {}))
+        category = found.get("inputs", {}).get(CATEGORY)
+        categories.setdefault(category, []).append(rows[-1])
   if not rows or any(set(COUNTS) - set(row) for row in rows):
     return None
+  categories.pop(None, None)
+  of_each = {name: _rates(some, alpha_is_mass) for name, some in categories.items()}
+  return _rates(rows, alpha_is_mass) | ({"categories": of_each} if of_each else {})
+
+
+def _rates(rows, alpha_is_mass) -> dict[str, Any]:
   column = {name: np.array([row[name] for row in rows]) for name in COUNTS}
   tried = column["acceptance_positions"]
   rates = {

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import sentencepiece
 
 from specdec_t5x.api import Model, encoded, padded_batches, together
 from specdec_t5x.core.describe import describe
@@ -23,6 +22,8 @@ from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.decoding.step import commit, decisions, judge
+from specdec_t5x.hugging_face import vocabulary as vocabularies
+from specdec_t5x.hugging_face.vocabulary import Processor
 
 Kind = Literal["accepted", "rejected", "discarded", "recovered", "bonus"]
 
@@ -175,23 +176,17 @@ def record(
     raise ValueError(
       "A trace is of speculative decoding: expected a draft or a drafter, got none."
     )
-  try:
-    processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
-  except (RuntimeError, OSError) as error:
-    raise ValueError(
-      f"vocabulary={vocabulary!r} can't be read: {error}. Expected the SentencePiece "
-      "model that target and draft were trained with."
-    ) from error
-  return list(Recorder(decoder, params, processor, sampling, max_length, seed)(texts))
+  settings = vocabularies.processor(vocabulary), sampling, max_length, seed
+  return list(Recorder(decoder, params, *settings)(texts))
 
 
-def pieces(
-  processor: sentencepiece.SentencePieceProcessor, tokens: Sequence[int]
-) -> list[str]:
-  """Returns the tokens' pieces; rows of padding beyond the vocabulary get a number."""
+def pieces(processor: Processor, tokens: Sequence[int]) -> list[str]:
+  """Returns the tokens' pieces; what the vocabulary has no text for gets a number."""
   known = processor.vocab_size()
+  # Bytes are no pieces, but text.
+  piece = getattr(processor, "id_to_piece", lambda token: processor.decode([token]))
   return [
-    processor.id_to_piece(token) if token < known else f"<{token}>"
+    (piece(token) if token < known else "") or f"<{token}>"
     for token in map(int, tokens)
   ]
 
@@ -203,7 +198,7 @@ class Recorder:
   Attributes:
     decoder: what decodes; each iteration drafts (its drafter rests in none).
     params: of its networks.
-    processor: the SentencePiece model of target and draft.
+    processor: the vocabulary of target and draft.
     sampling: temperature, top-k, top-p.
     max_length: room for an output, in tokens.
     seed: of the sampling; text n has the draws of `generate`'s n-th input.
@@ -211,7 +206,7 @@ class Recorder:
 
   decoder: SpeculativeDecoder
   params: Mapping[str, Any]
-  processor: sentencepiece.SentencePieceProcessor
+  processor: Processor
   sampling: Sampling
   max_length: int = 128
   seed: int = 0

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import sentencepiece
 
 from specdec_t5x import api
 from specdec_t5x.api import Generation, Model
@@ -17,6 +16,7 @@ from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import Decoded, row_keys
+from specdec_t5x.hugging_face import vocabulary as vocabularies
 from specdec_t5x.training.online import Learner, Requests
 
 
@@ -66,7 +66,7 @@ def serve(
   """
   counts = {"input_length": input_length, "batch_size": batch_size}
   api.check_request([], vocabulary, max_length=max_length, **counts)
-  processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
+  processor = vocabularies.processor(vocabulary)
   decoder, params = together(target, learner, drafter, rule, gamma, batch_size)
   decoder.check(sampling, max_length, 1)
   api.warn_where_lossy(decoder.guarantee)

@@ -6,6 +6,7 @@ path is relative to the checkpoint's directory.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 from concurrent import futures
@@ -232,11 +233,10 @@ def write_checkpoint(
     stores[name] = ts.open(
       {**index[name], "kvstore": kvstore(directory / folder)}, create=True, open=True
     )
-  writes = []
-  for name, store in stores.items():
-    writes.extend(_write_shards(store.result(), state[name], is_first))
-  for write in writes:
-    write.result()
+  for names in checkpoint_memory.groups({name: state[name].nbytes for name in stores}):
+    writes = [_write_shards(stores[n].result(), state[n], is_first) for n in names]
+    for write in itertools.chain.from_iterable(writes):
+      write.result()
   if is_first:
     nested = traverse_util.unflatten_dict(index, sep="/")
     contents = {"version": VERSION, "optimizer": nested}

@@ -98,6 +98,7 @@ def test_every_way_to_draft_is_measured_and_gives_the_same(files, heads, tmp_pat
   drafts = ["copy", *(f"{name}={path}" for name, path in heads.items())]
   flags = named(files, output=tmp_path)
   flags += ["--drafts", *drafts, "--gamma=2", "--sizes", "3", "--temperatures", "0"]
+  flags += ["--no-rules", "--no-peers"]
   assert methods.COMMAND.main([*flags, *SHORT]) == 0
   rows = json.loads((tmp_path / "methods.json").read_text())["rows"]
   shapes = [(row["draft"], row["shape"]) for row in rows]

@@ -19,6 +19,7 @@ def test_every_plan_decodes_and_gives_the_same(files, tmp_path, capsys):
   assert {row["identical"] for row in found["rows"]} == {"3/3"}
   for row in found["rows"]:
     assert row["ms_predicted"] > 0
+    assert row["speed"] == found["rows"][0]["ms"] / row["ms"]
     assert row["tokens_per_call"] >= 1
   stand = np.array(list(found["survival"].values()))
   assert ((stand >= 0) & (stand <= 1)).all()

@@ -30,6 +30,8 @@ def test_every_command_has_a_script():
   kinds = ("bench", "choose", "plan", "reproduce")
   paths = [path for kind in kinds for path in SCRIPTS.glob(f"{kind}_*.py")]
   called = [re.search(r'main\(\["(.+?)"', path.read_text()).group(1) for path in paths]
+  shell = [path.read_text() for path in SCRIPTS.glob("bench_*.sh")]
+  called += [re.search(r"specdec_t5x.bench (\w+)", text).group(1) for text in shell]
   assert sorted(called) == sorted(COMMANDS)
 
 

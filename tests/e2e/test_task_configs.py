@@ -6,10 +6,13 @@ import re
 import gin
 import pytest
 
+from specdec_t5x.network import sizes
 from specdec_t5x.t5x_bridge import required
 from tests.e2e import runs
 
-CONFIGS = ("configs/spec_xsum.gin", "configs/spec_humaneval.gin")
+CONFIGS = tuple(
+  f"configs/spec_{name}.gin" for name in ("xsum", "humaneval", "instructions")
+)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -40,3 +43,28 @@ def _bound(part, file):
   """Returns what a gin file binds to the parameters of a part."""
   block = re.search(rf"^{part}:\n(  .*\n)+", file.read_text(), re.M)[0]
   return set(re.findall(r"= ([%@].+)", block))
+
+
+_SCOPED = (
+  "emb_dim",
+  "num_heads",
+  "num_encoder_layers",
+  "num_decoder_layers",
+  "mlp_dim",
+)
+_SHARED = ("vocab_size", "head_dim", "mlp_activations", "logits_via_embedding")
+
+
+@pytest.mark.parametrize("pair", sorted(runs.ROOT.glob("configs/pairs/flan_t5_*.gin")))
+def test_flan_pairs_have_the_sizes_of_t5_1_1(pair, monkeypatch):
+  monkeypatch.chdir(runs.ROOT)
+  gin.clear_config()
+  gin.parse_config_file(str(pair))
+  bound = lambda name: gin.query_parameter(f"config.T5Config.{name}")
+  for scope, size in zip(("target", "draft"), pair.stem.split("_")[2:], strict=True):
+    expected = sizes.t5_1_1(size)
+    for name in _SCOPED:
+      found = gin.query_parameter(f"{scope}/config.T5Config.{name}")
+      assert found == getattr(expected, name)
+    assert all(bound(name) == getattr(expected, name) for name in _SHARED)
+  gin.clear_config()

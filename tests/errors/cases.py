@@ -21,6 +21,7 @@ from tests.errors.case import (
   setting,
 )
 from tests.errors.file_cases import CHECKPOINTS, COMMANDS, OUTPUTS, VOCABULARIES
+from tests.errors.folder_cases import FOLDERS
 
 GIN = [
   Case("no --gin_file", "expected --gin_file=<file>, got none", base=()),
@@ -396,4 +397,13 @@ DATA = [
   records("a file that is no gzip", "can't be decompressed", b"en,de\n", "a.csv.gz"),
 ]
 
-CASES = [*GIN, *DECODING, *DATA, *CHECKPOINTS, *VOCABULARIES, *OUTPUTS, *COMMANDS]
+CASES = [
+  *GIN,
+  *DECODING,
+  *DATA,
+  *CHECKPOINTS,
+  *VOCABULARIES,
+  *OUTPUTS,
+  *COMMANDS,
+  *FOLDERS,
+]

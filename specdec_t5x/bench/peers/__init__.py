@@ -6,6 +6,7 @@ Their packages are optional: ask `importable` before importing a module of this 
 import importlib.util
 
 HUGGING_FACE = ("torch", "transformers")
+CTRANSLATE2 = ("ctranslate2", "transformers", "torch")
 UPSTREAM = ("t5x.examples.t5.network",)
 
 

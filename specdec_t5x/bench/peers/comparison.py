@@ -57,7 +57,7 @@ def compare(work: Workload) -> Comparison:
   present, missing = programs(work)
   timed = alternate(present, items(work))
   outputs = {
-    name: [_until_end(result, work.eos_id) for result in found.results]
+    name: [until_end(result, work.eos_id) for result in found.results]
     for name, found in timed.items()
   }
   gap = gap_of(work)
@@ -66,7 +66,8 @@ def compare(work: Workload) -> Comparison:
   return Comparison(tuple(rows), missing, float(emitted / calls))
 
 
-def _until_end(result: Any, eos_id: int) -> list[int]:
+def until_end(result: Any, eos_id: int) -> list[int]:
+  """Returns the tokens of an output, of ours or a peer's, end of sequence included."""
   tokens = result.tokens if isinstance(result, Decoded) else result
   tokens = np.asarray(tokens)[0].tolist()
   return tokens[: tokens.index(eos_id) + 1] if eos_id in tokens else tokens

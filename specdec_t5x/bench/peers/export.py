@@ -10,6 +10,7 @@ import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
 from specdec_t5x.decoding.state import START_TOKEN
+from specdec_t5x.hugging_face.names import is_transposed, their_name
 from specdec_t5x.network.config import T5Config as OurConfig
 from specdec_t5x.network.layers import MAX_DISTANCE, NUM_BUCKETS
 
@@ -18,32 +19,6 @@ FEED_FORWARD = {
   ("relu",): "relu",
   # T5X's tanh approximation; "gated-gelu" is the same formula, one kernel a term.
   ("gelu", "linear"): "gated-gelu_pytorch_tanh",
-}
-_ATTENTION = {"query": "q", "key": "k", "value": "v", "out": "o"}
-_PARTS = {
-  "encoder": {
-    "pre_attention_layer_norm": "layer.0.layer_norm",
-    "attention": "layer.0.SelfAttention",
-    "pre_mlp_layer_norm": "layer.1.layer_norm",
-    "mlp": "layer.1.DenseReluDense",
-  },
-  "decoder": {
-    "pre_self_attention_layer_norm": "layer.0.layer_norm",
-    "self_attention": "layer.0.SelfAttention",
-    "pre_cross_attention_layer_norm": "layer.1.layer_norm",
-    "encoder_decoder_attention": "layer.1.EncDecAttention",
-    "pre_mlp_layer_norm": "layer.2.layer_norm",
-    "mlp": "layer.2.DenseReluDense",
-  },
-}
-_POSITIONS = "block.0.layer.0.SelfAttention.relative_attention_bias"
-_OTHERS = {
-  "token_embedder/embedding": "shared",
-  "encoder/relpos_bias/rel_embedding": f"encoder.{_POSITIONS}",
-  "encoder/encoder_norm/scale": "encoder.final_layer_norm",
-  "decoder/relpos_bias/rel_embedding": f"decoder.{_POSITIONS}",
-  "decoder/decoder_norm/scale": "decoder.final_layer_norm",
-  "decoder/logits_dense/kernel": "lm_head",
 }
 
 
@@ -122,7 +97,7 @@ def _their_config(config):
 
 def _set_parameters(network, params):
   ours = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
-  values = [(_their_name(path), path, np.asarray(x)) for path, x in ours.items()]
+  values = [(their_name(path), path, np.asarray(x)) for path, x in ours.items()]
   theirs = dict(network.named_parameters())  # A shared one is named once.
   if sorted(name for name, *_ in values) != sorted(theirs):
     differing = sorted({name for name, *_ in values} ^ set(theirs))
@@ -132,24 +107,10 @@ def _set_parameters(network, params):
       "configuration that the parameters were made with."
     )
   for name, path, value in values:
-    value = value.T if path.endswith(("kernel", "rel_embedding")) else value
+    value = value.T if is_transposed(path) else value
     if value.shape != tuple(theirs[name].shape):
       raise ValueError(
         f"{path}: expected {tuple(theirs[name].shape)} for {name}, got {value.shape}. "
         "Give the configuration that the parameters were made with."
       )
     theirs[name].data.copy_(torch.tensor(value))
-
-
-def _their_name(path):
-  if path in _OTHERS:
-    return f"{_OTHERS[path]}.weight"
-  try:
-    stack, layer, part, *inner, _ = path.split("/")
-    names = [_PARTS[stack][part], *(_ATTENTION.get(name, name) for name in inner)]
-    return ".".join([stack, "block", layer.removeprefix("layers_"), *names, "weight"])
-  except (KeyError, ValueError) as error:
-    raise ValueError(
-      f"Unknown parameter {path!r}: expected those of a T5 encoder-decoder under T5X's "
-      "names, as `specdec_t5x.load_model` returns them."
-    ) from error

@@ -77,6 +77,20 @@ def assisted(
   return lambda ids: _generate(target, ids, settings, **more)
 
 
+def lookup(network: Any, max_length: int, eos_id: int | None, gamma: int) -> Program:
+  """Returns greedy decoding that copies drafts from the output ("prompt lookup").
+
+  Args:
+    network: from `export.to_torch`.
+    max_length: as for `plain`.
+    eos_id: as for `plain`.
+    gamma: most tokens of a copy.
+  """
+  settings = _settings(max_length, eos_id)
+  settings.prompt_lookup_num_tokens = gamma
+  return lambda ids: _generate(network, ids, settings)
+
+
 def bend(draft: Any, forced: Int[np.ndarray, "T"]) -> None:
   """Makes the draft say `forced`, after the work of saying its own tokens.
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from specdec_t5x.api import Model
-from specdec_t5x.bench.peers import HUGGING_FACE, importable, upstream
+from specdec_t5x.bench.peers import CTRANSLATE2, HUGGING_FACE, importable, upstream
 from specdec_t5x.bench.programs import decoding, input_keys, oracle, together
 from specdec_t5x.bench.walltime import Program
 from specdec_t5x.core.distributions import GREEDY
@@ -23,8 +23,13 @@ HF_PLAIN = "Hugging Face generate"
 HF_GAMMA = "Hugging Face assisted, our gamma"
 HF_DEFAULT = "Hugging Face assisted, its default schedule"
 HF_NO_MASK = "Hugging Face assisted, our gamma, no decoder mask"
+HF_LOOKUP = "Hugging Face prompt lookup, our gamma"
+CT2 = {"float32": "CTranslate2 float32", "int8": "CTranslate2 int8"}
 UPSTREAM = "upstream T5X temperature_sample"
-PROGRAMS = (OURS, BASELINE, HF_PLAIN, HF_GAMMA, HF_DEFAULT, HF_NO_MASK, UPSTREAM)
+PROGRAMS = (
+  *(OURS, BASELINE, HF_PLAIN, HF_GAMMA, HF_DEFAULT, HF_NO_MASK, HF_LOOKUP),
+  *(*CT2.values(), UPSTREAM),
+)
 NOT_IMPORTABLE = "not importable"
 NEEDS_TRAINED = "needs a trained draft"
 
@@ -84,6 +89,8 @@ def programs(work: Workload) -> tuple[dict[str, Program], dict[str, str]]:
   present[BASELINE] = lambda item: baseline(item.array)
   if importable(HUGGING_FACE):
     present |= _hugging_face(work)
+  if importable(CTRANSLATE2) and work.eos_id >= 0:
+    present |= _ctranslate2(work)
   if upstream.available():
     model, room = work.target, (work.max_length, work.eos_id)
     params = jax.device_put(model.params)
@@ -137,7 +144,11 @@ def _hugging_face(work) -> dict[str, Program]:
   )
   target, room = to_torch(work.target), (work.max_length, work.eos_id)
   run = hugging_face.plain(target, *room)
-  programs = {HF_PLAIN: lambda item: run(item.ids)}
+  copies = hugging_face.lookup(target, *room, work.gamma)
+  programs = {
+    HF_PLAIN: lambda item: run(item.ids),
+    HF_LOOKUP: lambda item: copies(item.ids),
+  }
   settings = {HF_GAMMA: (work.gamma, True)}
   if work.alpha is None:
     # A bent draft is not sure of its tokens, so it would end each draft after one; and
@@ -157,3 +168,11 @@ def _hugging_face(work) -> dict[str, Program]:
     return bent
 
   return programs | {name: program(setting) for name, setting in settings.items()}
+
+
+def _ctranslate2(work) -> dict[str, Program]:
+  from specdec_t5x.bench.peers import ctranslate2
+
+  model, room = work.target, (work.max_length, work.eos_id)
+  found = ((CT2[kind], ctranslate2.greedy(model, kind, *room)) for kind in CT2)
+  return {name: lambda item, run=run: run(item.ids) for name, run in found}

@@ -61,7 +61,7 @@ def exported(model):
 
 
 def ours(target, draft, inputs, eos_id):
-  network, params = api.together(target, draft, GAMMA)
+  network, params = api.together(target, draft, gamma=draft and GAMMA)
   run = api.compiled(network, GREEDY, LENGTH, eos_id)
   return run(params, jnp.asarray(inputs, jnp.int32), row_keys(jax.random.key(0), 1))
 

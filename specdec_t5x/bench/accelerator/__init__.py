@@ -1,0 +1,1 @@
+"""What an accelerator does with a pair, in minutes: `scripts/bench_accelerator.sh`."""

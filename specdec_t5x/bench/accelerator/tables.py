@@ -1,0 +1,149 @@
+"""The tables of what an accelerator was measured to do."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from specdec_t5x.bench.environment import environment
+from specdec_t5x.bench.model.devices import Device
+from specdec_t5x.bench.model.pieces import Cost, Piece
+from specdec_t5x.bench.model.pieces import words as piece_words
+from specdec_t5x.bench.table import Column, Table, listed
+from specdec_t5x.bench.walltime import Spread
+
+Found = Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]]
+
+_LOOPS = (
+  *(Column("target", "target"), Column("draft", "draft"), Column("batch", "batch")),
+  *(Column("temperature", "T"), Column("gamma", "gamma")),
+  *(Column("iteration", "iteration, ms", 3), Column("plain", "plain token, ms", 3)),
+  *(Column("alpha", "alpha"), Column("came", "as it came out", 2, "-")),
+  Column("from_loops", "E(alpha, gamma) plain / iteration"),
+  Column("speedup", "speed-up, whole calls", 2, "-"),
+  Column("identical", "as plain", missing="-"),
+)
+_PIECES = (
+  *(
+    Column("piece", "piece"),
+    Column("batch", "batch"),
+    Column("ms", "measured, ms", 3),
+  ),
+  *(Column("roofline", "roofline, ms", 3), Column("over", "roofline / measured")),
+  *(Column("moved", "MB moved", 1), Column("operations", "operations")),
+  *(Column("gbps", "GB a second", 0), Column("share", "of this device's")),
+)
+_BUFFERS = (
+  *(Column("buffers", "command buffers"), Column("iteration", "iteration, ms", 3)),
+  *(
+    Column("plain", "plain token, ms", 3),
+    Column("over", "iteration, as it is / this"),
+  ),
+)
+_TOP = (
+  *(Column("name", "operation"), Column("count", "times"), Column("ms", "ms", 3)),
+  Column("share", "share"),
+)
+_NOTES = (
+  "Random weights. A turn of each loop: the slope between few and many, plain and "
+  "speculative in turn, medians. Speed-up: whole calls, encoder included, the draft an "
+  "oracle that proposes the target's token with probability alpha after running the "
+  "draft network (T = 0); median [quartiles] of the runs.",
+  "E(alpha, gamma) plain / iteration: what these turns give at alpha, no encoder.",
+  "Roofline: the compiled program's bytes over what this device was seen to read a "
+  "second, or its operations over what it was seen to multiply, if longer.",
+)
+
+
+def words(key: Mapping[str, Any]) -> str:
+  """Returns what a cell is of, in a few words."""
+  if "piece" in key:
+    piece = Piece(**key["piece"])
+    return f"{piece_words(piece)}, batch {piece.batch}"
+  if "loop" not in key:
+    return "what this device reads and multiplies"
+  loop = key["loop"]
+  what = ", ".join(f"{n} {key[n]}" for n in ("buffers", "profile") if n in key)
+  pair = f"{loop['target']} with {loop['draft']}, batch {loop['batch']}"
+  how = f"T={loop['temperature']:g}, gamma {loop['gamma']}"
+  return ", ".join(filter(None, (pair, how, what)))
+
+
+def table(args, found: Found) -> Table:
+  """Returns what was found, what was not reached included.
+
+  Args:
+    args: the command's flags.
+    found: of each cell its key and its result, by `words`.
+  """
+  of = lambda name: [pair for pair in found.values() if name in pair[0]]
+  ((_, seen),) = of("device")
+  device = Device(**seen) if seen else None
+  top = next((result for _, result in of("profile") if result), None)
+  loops = [row for key, result in of("alphas") for row in _loop_rows(key, result)]
+  facts = {
+    "device_seen": seen,
+    "pieces": [_piece_row(*pair, device) for pair in of("piece")],
+    "buffers": _buffer_rows(of("buffers")),
+    "profile": top["rows"] if top else [],
+  }
+  first = next(words(key) for key, _ in of("alphas"))
+  before = [Table("pieces", "Pieces", _PIECES, facts["pieces"])]
+  if facts["buffers"]:
+    title = f"Command buffers: {first}"
+    before.append(Table("buffers", title, _BUFFERS, facts["buffers"]))
+  before.append(Table("profile", f"Profile: {first}", _TOP, facts["profile"]))
+  settings = {name: value for name, value in vars(args).items() if name != "recorded"}
+  notes = (*_NOTES, listed(seen or {}), listed(environment()))
+  title = f"Loops on {environment()['device']}"
+  return Table(
+    "accelerator", title, _LOOPS, loops, notes, settings, facts, before=before
+  )
+
+
+def _loop_rows(key, result):
+  names = ("target", "draft", "batch", "gamma")
+  base = {name: key["loop"][name] for name in names}
+  base["temperature"] = f"{key['loop']['temperature']:g}"
+  if result is None:
+    yield base
+    return
+  base |= {name: 1e3 * result[name] for name in ("iteration", "plain")}
+  for alpha, call in result["calls"].items():
+    row = {**base, "alpha": float(alpha), "from_loops": call["from_loops"]}
+    if "speedup" in call:
+      row["speedup"] = Spread(**call["speedup"])
+      row["came"] = call["alpha"]
+      row["identical"] = f"{call['identical']} of {call['runs']}"
+    yield row
+
+
+def _piece_row(key, result, device):
+  piece = Piece(**key["piece"])
+  row = {"piece": piece_words(piece), "batch": piece.batch}
+  if result is None or device is None:
+    return row
+  result = dict(result)
+  seconds = result.pop("seconds")
+  cost = Cost(**result)
+  rate = cost.moved / seconds
+  return {
+    **row,
+    "ms": 1e3 * seconds,
+    "roofline": 1e3 * cost.roofline(device),
+    "over": cost.roofline(device) / seconds,
+    "moved": cost.moved / 1e6,
+    "operations": cost.operations,
+    "gbps": rate / 1e9,
+    "share": rate / device.bandwidth,
+  }
+
+
+def _buffer_rows(pairs):
+  rows, usual = [], None
+  for key, result in pairs:
+    row = {"buffers": key["buffers"]}
+    if result is not None:
+      usual = usual or result["iteration"]
+      row |= {name: 1e3 * result[name] for name in ("iteration", "plain")}
+      row["over"] = usual / result["iteration"]
+    rows.append(row)
+  return rows

@@ -1,0 +1,129 @@
+r"""Models a pair's pieces on a device that is not there, from the compiled programs.
+
+  python -m specdec_t5x.bench model --topology v4:1x1x1 --output runs/model_v4
+  python -m specdec_t5x.bench model --topology cpu --target base --drafts small \
+    --widths 1 2 4 8 --batches 1 --output runs/model_cpu
+
+Nothing runs on the device. A TPU's own compiler (`pip install libtpu`, of the version
+that jax's extra `tpu` names; no TPU is needed) compiles one token, blocks, encoders and
+whole iterations; of the compiled programs are read the bytes that they move, the
+operations that they do and the compiler's estimate of its cycles. With the device's
+published bandwidth, peak and clock these give seconds, hence c, table 2 of the paper
+and the gamma that would pay. `cpu`: this machine's, whose pieces are also timed. Each
+cell is kept in DIR/cells.jsonl as soon as it is compiled: a run that was stopped goes
+on.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+
+import jax
+
+from specdec_t5x.bench import flags
+from specdec_t5x.bench.cells import Cells
+from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.environment import machine
+from specdec_t5x.bench.model import devices, tables, timed
+from specdec_t5x.bench.model.pieces import Cost, Piece, compiled
+from specdec_t5x.bench.table import Table
+from specdec_t5x.network.config import DTYPES
+from specdec_t5x.network.sizes import SIZES
+
+CPU = "cpu"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds the command's flags."""
+  add = parser.add_argument
+  add("--topology", default="v4:1x1x1", help="of one device, or cpu (%(default)s)")
+  add("--target", choices=SIZES, default="xxl", help="(%(default)s)")
+  drafts = ["small", "base", "large"]
+  add("--drafts", nargs="+", choices=SIZES, default=drafts, help="(%(default)s)")
+  widths = [1, 2, 4, 6, 8, 16]
+  add("--widths", nargs="+", type=int, default=widths, help="of blocks (%(default)s)")
+  batches = [1, 4, 16, 64]
+  add("--batches", nargs="+", type=int, default=batches, help="(%(default)s)")
+  add("--gamma", type=int, default=7, help="of whole iterations (%(default)s)")
+  add("--input-length", type=int, default=128, help="tokens (%(default)s)")
+  add("--output-length", type=int, default=128, help="tokens (%(default)s)")
+  add("--dtype", choices=DTYPES, help="(bfloat16; cpu: float32)")
+  add("--runs", type=int, default=9, help="of each piece that is timed (%(default)s)")
+  about = "compile nothing: show what --output has"
+  add("--recorded", action="store_true", help=about)
+  flags.add_output(parser, None)
+
+
+def make(args: argparse.Namespace) -> Table:
+  """Compiles what the flags ask for and returns the tables."""
+  if min(args.widths) != 1 or min(args.batches) != 1:
+    raise ValueError(
+      "Expected width 1, which blocks are compared with, and batch 1, the paper's, got "
+      f"--widths {args.widths} and --batches {args.batches}."
+    )
+  # Compiling for others is no reason to wake this machine's accelerator.
+  jax.config.update("jax_platforms", "cpu")
+  is_cpu = args.topology == CPU
+  target = jax.devices("cpu")[0] if is_cpu else devices.described(args.topology)[0]
+  cells = Cells(args.output)
+  model = _device(args.topology, cells)
+  found = {}
+  for piece in _pieces(args):
+    cost = _cell(
+      cells, {**_compilers(args.topology), **vars(piece)}, args, piece, target
+    )
+    if cost is not None:
+      found[piece] = Cost(**cost)
+  seconds = timed.measure(found, args.runs, cells) if is_cpu else {}
+  return tables.table(args, model, found, seconds)
+
+
+def _pieces(args) -> Iterator[Piece]:
+  """Yields what is compiled: first what c and table 2 need."""
+  lengths = {"input_length": args.input_length, "room": args.output_length}
+  dtype = args.dtype or ("float32" if args.topology == CPU else "bfloat16")
+  piece = lambda *what, **more: Piece(*what, dtype=dtype, **lengths, **more)
+  for batch in sorted(args.batches):
+    for width in sorted({1, 2} & {*args.widths}):
+      for size in args.drafts:
+        yield piece("call", size, width, batch)
+    for width in sorted(args.widths):
+      yield piece("call", args.target, width, batch)
+    if batch == 1:
+      for draft in args.drafts:
+        yield piece("iteration", args.target, args.gamma, batch, draft=draft)
+    for size in (*args.drafts, args.target):
+      yield piece("encoder", size, 0, batch)
+
+
+def _cell(cells, key, args, piece, device):
+  """Returns what was compiled before, or compiles it; None where it is not to be."""
+  cost = cells.find(key)
+  if cost is None and not args.recorded:
+    print(piece, file=sys.stderr, flush=True)
+    cost = dataclasses.asdict(compiled(piece, device))
+    cells.add(key, cost)
+  return cost
+
+
+def _compilers(topology):
+  """Returns what a compiled program depends on, beside the piece."""
+  versions = {name: metadata.version(name) for name in ("jax", "jaxlib")}
+  if topology != CPU:
+    versions["libtpu"] = metadata.version("libtpu")
+  return {"topology": topology, "code": machine()["code"], **versions}
+
+
+def _device(topology, cells):
+  if topology != CPU:
+    return devices.TPUS[topology.partition(":")[0]]
+  key = {"device": machine()}
+  if (known := cells.find(key)) is None:
+    known = dataclasses.asdict(devices.measured("float32"))
+    cells.add(key, known)
+  return devices.Device(**known)
+
+
+COMMAND = Command(__doc__, make, add_flags)

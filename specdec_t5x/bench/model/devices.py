@@ -1,0 +1,115 @@
+"""Devices as a model sees them: what they move and compute in a second.
+
+Of TPUs, what is published of a chip: bandwidth and peak (bfloat16) on Google Cloud's
+pages "TPU v4", "TPU v5e", "TPU v5p" and "TPU v6e" (docs.cloud.google.com/tpu/docs). The
+clock is the peak over what a chip's matrix units do in a cycle, 2 n^2 each: 8 units of
+n = 128 in a v4 and a v5p, 4 of 128 in a v5e; of a v6e, whose page has said 2 and 4
+units of 256 in turn, 4. (For the v4 that gives the 1.05 GHz of Jouppi et al. 2023,
+"TPU v4", table 4.)
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec_t5x.bench.walltime import alternate
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+  """A device of a model.
+
+  Attributes:
+    name: of its kind.
+    bandwidth: of its large memory, bytes a second.
+    peak: operations a second.
+    clock: cycles a second, of the compiler's estimates; 0 where it makes none.
+  """
+
+  name: str
+  bandwidth: float
+  peak: float
+  clock: float = 0.0
+
+
+# By the first part of a topology's name.
+TPUS = {
+  "v4": Device("TPU v4", 1228e9, 275e12, 1.05e9),
+  "v5e": Device("TPU v5e", 819e9, 197e12, 1.5e9),
+  "v5p": Device("TPU v5p", 2765e9, 459e12, 1.75e9),
+  "v6e": Device("TPU v6e", 1640e9, 918e12, 1.75e9),
+}
+# What libtpu asks for where no TPU tells it.
+_TYPES = {"v4": "v4-8", "v5e": "v5litepod-1", "v5p": "v5p-8", "v6e": "v6e-1"}
+_ALONE = {
+  "TPU_SKIP_MDS_QUERY": "1",
+  "TPU_WORKER_HOSTNAMES": "localhost",
+  "TPU_WORKER_ID": "0",
+}
+READ = 2**30  # Bytes.
+_SIDE, _RUNS = 4096, 7
+
+
+def described(topology: str) -> np.ndarray:
+  """Returns the devices of a TPU slice that need not be there, for compiling.
+
+  Args:
+    topology: as v4:2x2x1 or v5e:1x1.
+
+  Raises:
+    ValueError: where there is no such slice, or no compiler for it.
+  """
+  from jax.experimental import topologies
+
+  kind, _, shape = topology.partition(":")
+  if kind not in TPUS or not shape:
+    raise ValueError(
+      f"Expected a topology such as v4:1x1x1 or v5e:1x1, of one of {tuple(TPUS)}, got "
+      f"{topology!r}."
+    )
+  for name, value in {**_ALONE, "TPU_ACCELERATOR_TYPE": _TYPES[kind]}.items():
+    os.environ.setdefault(name, value)
+  # As JAX runs a v4: its two cores are one device.
+  options = {"chip_config_name": "megacore"} if kind == "v4" else {}
+  if set(shape.split("x")) == {"1"}:
+    options["chips_per_host_bounds"] = (1, 1, 1)
+  try:
+    found = topologies.get_topology_desc(topology, platform="tpu", **options)
+  except (RuntimeError, NotImplementedError, FileNotFoundError) as error:
+    raise ValueError(
+      f"No compiler for {topology!r}: {error}. It comes with `pip install libtpu`, of "
+      "the version that this jax's extra `tpu` names."
+    ) from error
+  return np.array(found.devices)
+
+
+def measured(dtype: str) -> Device:
+  """Returns the device that programs run on: what it reads and multiplies, measured.
+
+  The best of a few runs of a sum over a gigabyte, and of a product of 4096 squared.
+
+  Args:
+    dtype: of the numbers.
+  """
+  square = jnp.ones((_SIDE, _SIDE), dtype)
+  product = jax.jit(jnp.dot)
+  multiply = _least(lambda _: product(square, square))
+  name = f"{jax.devices()[0].device_kind}, measured"
+  return Device(name, READ / _least(reading(dtype)), 2 * _SIDE**3 / multiply)
+
+
+def reading(dtype: str) -> Callable[[Any], Any]:
+  """Returns a program that sums a gigabyte of numbers, whatever its argument is."""
+  kind = jnp.dtype(dtype)
+  numbers = jnp.ones(READ // kind.itemsize, kind)
+  total = jax.jit(lambda x: x.sum(dtype=jnp.float32))
+  return lambda _: total(numbers)
+
+
+def _least(run) -> float:
+  return float(alternate({"it": run}, range(_RUNS))["it"].seconds.min())

@@ -1,0 +1,204 @@
+"""The pieces of a decode as programs, compiled for a device from shapes alone.
+
+A piece that is repeated is compiled as the loop that repeats it (`bench.parts`): what a
+compiler does once, such as laying out weights, is then not in a turn.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+
+from specdec_t5x.analysis.hlo import Program
+from specdec_t5x.bench import parts
+from specdec_t5x.bench.model.devices import Device
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.network.sizes import random_params, t5_1_1
+from specdec_t5x.network.transformer import Transformer
+
+KINDS = ("call", "encoder", "iteration")
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+  """What is compiled.
+
+  Attributes:
+    kind: "call": a network on `width` tokens a row; "encoder": reading the inputs;
+      "iteration": a turn of the speculative loop that drafts `width` tokens.
+    size: of the network, or of the target; one of `network.sizes.SIZES`.
+    width: tokens; an encoder has none.
+    batch: rows.
+    draft: size of an iteration's draft.
+    dtype: of parameters and activations.
+    input_length: tokens of an input.
+    room: for the output, in tokens.
+    products: of few rows on CPU, see `network.config`.
+  """
+
+  kind: str
+  size: str
+  width: int = 0
+  batch: int = 1
+  draft: str = ""
+  dtype: str = "bfloat16"
+  input_length: int = 128
+  room: int = 128
+  products: str = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+  """What a turn of a piece does, read off the compiled program.
+
+  Attributes:
+    moved, operations, cycles: see `analysis.hlo.Work`.
+    flops: floating-point operations, as XLA counts them, loops within a turn once; of
+      a CPU before its compiler replaces products.
+    held: bytes of arguments and of what lives besides them.
+    compiling: seconds.
+  """
+
+  moved: int
+  operations: int
+  cycles: int
+  flops: float
+  held: int
+  compiling: float
+
+  def roofline(self, device: Device) -> float:
+    """Returns the seconds that moving the bytes takes, or computing, if longer."""
+    return max(self.moved / device.bandwidth, self.flops / device.peak)
+
+  def by_cycles(self, device: Device) -> float:
+    """Returns the seconds that the compiler expects its operations to take."""
+    return self.cycles / device.clock if device.clock else 0.0
+
+  def seconds(self, device: Device) -> float:
+    """Returns the longer of both: what is fetched ahead hides behind operations."""
+    return max(self.roofline(device), self.by_cycles(device))
+
+
+def compiled(piece: Piece, device: Any) -> Cost:
+  """Compiles a piece for a device, which need not be there.
+
+  Args:
+    piece: what to compile.
+    device: of JAX: one of `devices.described`, or of the machine.
+  """
+  place = SingleDeviceSharding(device)
+  shaped = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
+  run, arguments = program(piece)
+  traced = run.trace(*jax.tree.map(shaped, jax.eval_shape(arguments)))
+  begin = time.perf_counter()
+  made = traced.lower(lowering_platforms=(device.platform,)).compile()
+  seconds = time.perf_counter() - begin
+  read = Program.read(made.as_text())
+  # Of an iteration the draft's loop: its first step stands before it.
+  inner = max(piece.width - 1, 1) if piece.kind == "iteration" else 1
+  work = read.total() if piece.kind == "encoder" else read.turn(inner)
+  memory = made.memory_analysis()
+  flops = made.cost_analysis()["flops"]
+  if device.platform == "cpu":
+    # Its compiler calls kernels whose work it does not count, and so do we.
+    as_xla = dataclasses.replace(piece, products="xla")
+    run, arguments = program(as_xla)
+    flops = run.lower(*jax.eval_shape(arguments)).cost_analysis()["flops"]
+  return Cost(
+    **dataclasses.asdict(work),
+    flops=float(flops),
+    held=memory.argument_size_in_bytes + memory.temp_size_in_bytes,
+    compiling=seconds,
+  )
+
+
+def program(
+  piece: Piece, params: Any = None
+) -> tuple[Callable[..., Any], Callable[[], tuple]]:
+  """Returns a piece's program, and what makes its arguments: real, or for shapes.
+
+  Args:
+    piece: what is to run.
+    params: of the network of a call or an encoder; random ones are made where None.
+  """
+  make = (lambda network: random_params(network, 0)) if params is None else None
+  return _PROGRAMS[piece.kind](piece, make or (lambda network: params))
+
+
+def words(piece: Piece) -> str:
+  """Returns what a piece is, but for its batch."""
+  if piece.kind == "encoder":
+    return f"{piece.size}, encoder"
+  if piece.kind == "iteration":
+    return f"{piece.size} with {piece.draft}, iteration of gamma {piece.width}"
+  tokens = "a token" if piece.width == 1 else f"{piece.width} tokens"
+  return f"{piece.size}, {tokens}"
+
+
+def _network(piece, size):
+  config = dataclasses.replace(t5_1_1(size, piece.dtype), products=piece.products)
+  return Transformer(config)
+
+
+def _inputs(piece):
+  return jnp.ones((piece.batch, piece.input_length), jnp.int32)
+
+
+def _encoder(piece, weights):
+  network = _network(piece, piece.size)
+
+  @jax.jit
+  def run(params, inputs):
+    apply = lambda *args, **how: network.apply({"params": params}, *args, **how)
+    encoded = apply(inputs, enable_dropout=False, method=network.encode)
+    return apply(encoded, inputs, piece.room, method=network.start)
+
+  return run, lambda: (weights(network), _inputs(piece))
+
+
+def _call(piece, weights):
+  decoder = PlainDecoder(_network(piece, piece.size), block=piece.width)
+  prepare = lambda *args: decoder.prepare(*args, piece.room)
+  run = parts.call_program(_from_state(prepare), piece.width)
+  return run, _arguments(piece, decoder, prepare, weights)
+
+
+def _iteration(piece, weights):
+  draft = DraftModel(_network(piece, piece.draft), piece.width)
+  decoder = SpeculativeDecoder(_network(piece, piece.size), draft)
+  prepare = lambda *args: decoder.prepare(*args, GREEDY, piece.room, parts.NEVER)
+  arguments = _arguments(piece, decoder, prepare, weights)
+  return parts.iterated(_from_state(prepare)), arguments
+
+
+def _from_state(prepare):
+  """Returns `prepare` for a state whose arrays are given; nothing is encoded then."""
+
+  def start(arrays, *args):
+    how, state = prepare(*args)
+    return how, jax.tree.unflatten(jax.tree.structure(state), arrays)
+
+  return start
+
+
+def _arguments(piece, decoder, prepare, weights):
+  def make():
+    networks = decoder.networks.items()
+    params = {name: weights(network) for name, network in networks}
+    keys = row_keys(jax.random.key(0), piece.batch)
+    given = params, _inputs(piece), keys
+    # As a list: shapes alone are no state.
+    state = jax.jit(lambda *args: jax.tree.leaves(prepare(*args)[1]))(*given)
+    return jnp.int32(1), state, *given
+
+  return make
+
+
+_PROGRAMS = {"call": _call, "encoder": _encoder, "iteration": _iteration}

@@ -1,0 +1,270 @@
+"""What follows from the pieces' costs: c, the paper's table 2, and what pays."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from specdec_t5x.analysis import theory
+from specdec_t5x.bench.environment import environment
+from specdec_t5x.bench.model.devices import Device
+from specdec_t5x.bench.model.pieces import Cost, Piece, words
+from specdec_t5x.bench.paper import published
+from specdec_t5x.bench.table import Column, Table, listed
+
+# The paper's names of its drafts.
+_NAMES = {"small": "T5-small", "base": "T5-base", "large": "T5-large"}
+_PIECES = (
+  *(Column("piece", "piece"), Column("batch", "batch"), Column("moved", "MB moved", 1)),
+  *(Column("operations", "operations"), Column("flops", "GFLOP", 1)),
+  *(
+    Column("roofline", "roofline, ms", 3),
+    Column("cycles", "compiler's cycles, ms", 3),
+  ),
+  *(Column("modelled", "modelled, ms", 3), Column("over", "over one token", 2, "-")),
+  Column("held", "held, GB", 2),
+)
+_TIMED = (
+  *(Column("measured", "measured, ms", 3), Column("bandwidth", "GB/s beside it", 1)),
+  *(Column("now", "modelled with these, ms", 3), Column("ratio", "over measured")),
+)
+_C = (
+  *(Column("draft", "draft"), Column("paper", "paper: c", 2, published.NOT_IN_PAPER)),
+  *(Column("roofline", "c by roofline", 3), Column("cycles", "c by cycles", 3, "-")),
+  *(Column("c", "c modelled", 3), Column("ratio", "modelled / paper", 2, "-")),
+  Column("as_two", "c, two rows a step", 3),
+)
+_SPEEDS = (
+  *(Column("task", "task"), Column("draft", "draft"), Column("temperature", "T")),
+  *(Column("gamma", "gamma"), Column("alpha", "alpha"), Column("paper_c", "paper: c")),
+  *(Column("expected", "expected", 1), Column("measured", "measured", 1)),
+  *(Column("c", "model: c", 3), Column("theorem", "Theorem 3.8")),
+  *(Column("with_block", "with the block's cost"), Column("as_two", "two rows a step")),
+)
+_ADVICE = (
+  *(Column("draft", "draft"), Column("alpha", "alpha"), Column("batch", "batch")),
+  *(Column("block", "block of 8 / token"), Column("c", "c", 3)),
+  *(Column("gamma", "best gamma"), Column("speed", "speed-up")),
+  *(Column("gamma_two", "best gamma, two rows"), Column("speed_two", "speed-up")),
+)
+_NOTES = (
+  "A MODEL: nothing ran on this device. Programs are compiled for it, random weights.",
+  "MB moved: from and to the large memory, tiles' padding included. Roofline: MB moved "
+  "over the bandwidth or FLOP over the peak, the longer. Compiler's cycles: its own "
+  "estimate, operation by operation, over the clock. Modelled: the longer of both.",
+  "c: a draft's token over the target's, as compiled. Two rows a step: the same where "
+  "a single row is computed as two (docs/results/tpu_model.md).",
+  "With the block's cost: E(alpha, gamma) token / (gamma draft token + block of gamma "
+  "+ 1), blocks between two widths interpolated; judging and encoders left out.",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """Seconds of a pair's pieces on a device.
+
+  Attributes:
+    device: what it is modelled on.
+    costs: by piece.
+    target: size of the target.
+  """
+
+  device: Device
+  costs: Mapping[Piece, Cost]
+  target: str
+
+  def calls(self, size: str, batch: int) -> dict[int, Cost]:
+    """Returns the costs of a network's calls by width."""
+    return {
+      piece.width: cost
+      for piece, cost in sorted(self.costs.items(), key=lambda pair: pair[0].width)
+      if (piece.kind, piece.size, piece.batch) == ("call", size, batch)
+    }
+
+  def call(self, size: str, width: float, batch: int, least: int = 1) -> float | None:
+    """Returns the seconds of a call; None where it can't be said.
+
+    Between two widths that were compiled it is interpolated.
+
+    Args:
+      size: of the network.
+      width: tokens a row.
+      batch: rows.
+      least: a narrower call is taken for one of so many tokens.
+    """
+    known = {
+      w: cost.seconds(self.device)
+      for w, cost in self.calls(size, batch).items()
+      if w >= least
+    }
+    if not known or width > max(known):
+      return None
+    return float(np.interp(width, list(known), list(known.values())))
+
+  def speed(
+    self, draft: str, gamma: int, alpha: float, batch: int = 1, least: int = 1
+  ) -> float | None:
+    """Returns theorem 3.8 with the modelled cost of a block; None: not compiled."""
+    token = self.call(self.target, 1, batch, least)
+    step = self.call(draft, 1, batch, least)
+    block = self.call(self.target, gamma + 1, batch, least)
+    if None in (token, step, block):
+      return None
+    return float(theory.expected_tokens(alpha, gamma) * token / (gamma * step + block))
+
+  def best(
+    self, draft: str, alpha: float, batch: int, least: int = 1
+  ) -> tuple[int, float]:
+    """Returns the gamma of the largest speed-up, 0 where none is above 1, and that."""
+    widest = max(self.calls(self.target, batch), default=1)
+    speeds = {g: self.speed(draft, g, alpha, batch, least) for g in range(1, widest)}
+    known = {gamma: speed for gamma, speed in speeds.items() if speed is not None}
+    return max([(0, 1.0), *known.items()], key=lambda pair: pair[1])
+
+  def c(self, draft: str, of, width: int = 1) -> float | None:
+    """Returns the ratio of two calls by one of `Cost`'s estimates; None where not."""
+    step, token = (self.calls(s, 1).get(width) for s in (draft, self.target))
+    if step is None or token is None or not of(token, self.device):
+      return None
+    return of(step, self.device) / of(token, self.device)
+
+
+def table(args, device: Device, costs: Mapping[Piece, Cost], seconds) -> Table:
+  """Returns what the command prints: pieces, c, advice and table 2.
+
+  Args:
+    args: the command's flags.
+    device: the model's.
+    costs: of each piece that was compiled.
+    seconds: of each piece that was timed.
+  """
+  model = Model(device, costs, args.target)
+  settings = {name: value for name, value in vars(args).items() if name != "recorded"}
+  rows = _piece_rows(model, seconds)
+  columns = (*_PIECES, *(_TIMED if seconds else ()))
+  facts = {"pieces": rows, "c": _c_rows(model, args.drafts), "device": vars(device)}
+  notes = (*_NOTES, listed(vars(device)), listed(environment()))
+  return Table(
+    "model",
+    f"Table 2, modelled: {device.name}",
+    _SPEEDS,
+    _speed_rows(model, args.drafts),
+    notes,
+    settings,
+    facts,
+    before=(
+      Table("pieces", f"Pieces, modelled: {device.name}", columns, rows),
+      Table("c", "c, batch 1", _C, facts["c"]),
+      Table("advice", "What would pay", _ADVICE, _advice(model, args)),
+    ),
+  )
+
+
+def _piece_rows(model: Model, seconds) -> list[dict]:
+  rows = []
+  for piece, cost in model.costs.items():
+    modelled = cost.seconds(model.device)
+    token = model.call(piece.size, 1, piece.batch)
+    over = modelled / token if piece.kind == "call" and token else None
+    row = {
+      "piece": words(piece),
+      "batch": piece.batch,
+      "moved": cost.moved / 1e6,
+      "operations": cost.operations,
+      "flops": cost.flops / 1e9,
+      "roofline": 1e3 * cost.roofline(model.device),
+      "cycles": 1e3 * cost.by_cycles(model.device),
+      "modelled": 1e3 * modelled,
+      "over": over,
+      "held": cost.held / 1e9,
+    }
+    if piece in seconds:
+      found = seconds[piece]
+      now = dataclasses.replace(model.device, bandwidth=found.bandwidth)
+      row["measured"] = 1e3 * found.seconds
+      row["bandwidth"] = found.bandwidth / 1e9
+      row["now"] = 1e3 * cost.seconds(now)
+      row["ratio"] = cost.seconds(now) / found.seconds
+    rows.append(row)
+  return rows
+
+
+def _printed() -> Sequence[Mapping]:
+  return published.numbers()["tables_2_and_4"]
+
+
+def _c_rows(model: Model, drafts) -> list[dict]:
+  rows = []
+  for draft in drafts:
+    name = _NAMES.get(draft)
+    paper = next((row["c"] for row in _printed() if row["draft"] == name), None)
+    paper = paper if model.target == "xxl" else None
+    c = model.c(draft, Cost.seconds)
+    row = {
+      "draft": draft,
+      "paper": paper,
+      "roofline": model.c(draft, Cost.roofline),
+      "cycles": model.c(draft, Cost.by_cycles),
+      "c": c,
+      "ratio": c / paper if c and paper else None,
+      "as_two": model.c(draft, Cost.seconds, 2),
+    }
+    rows.append(row)
+  return rows
+
+
+def _speed_rows(model: Model, drafts) -> list[dict]:
+  sizes = {_NAMES[draft]: draft for draft in drafts if draft in _NAMES}
+  rows = []
+  for printed in _printed():
+    draft = sizes.get(printed["draft"])
+    if draft is None or model.target != "xxl":
+      continue
+    at = draft, printed["gamma"], printed["alpha"]
+    c = model.c(draft, Cost.seconds)
+    theorem = theory.walltime_improvement(at[2], at[1], c) if c else None
+    row = {
+      **{name: printed[name] for name in ("task", "draft", "gamma", "alpha")},
+      "temperature": f"{printed['temperature']:g}",
+      "paper_c": printed["c"],
+      "expected": printed["expected"],
+      "measured": printed["measured"],
+      "c": c,
+      "theorem": None if theorem is None else float(theorem),
+      "with_block": model.speed(*at),
+      "as_two": model.speed(*at, least=2),
+    }
+    rows.append(row)
+  return rows
+
+
+def _advice(model: Model, args) -> list[dict]:
+  """Returns the best gamma by draft, alpha (the paper's of EnDe) and batch."""
+  rows = []
+  for draft in args.drafts:
+    alphas = [
+      row["alpha"]
+      for row in _printed()
+      if row["draft"] == _NAMES.get(draft) and row["task"] == "ende"
+    ]
+    for alpha in alphas:
+      for batch in sorted(args.batches):
+        token = model.call(args.target, 1, batch)
+        if token is None:
+          continue
+        block, step = model.call(args.target, 8, batch), model.call(draft, 1, batch)
+        gamma, speed = model.best(draft, alpha, batch)
+        gamma_two, speed_two = model.best(draft, alpha, batch, least=2)
+        row = {
+          "draft": draft,
+          "alpha": alpha,
+          "batch": batch,
+          "block": None if block is None else block / token,
+          "c": None if step is None else step / token,
+          "gamma": gamma,
+          "speed": speed,
+          "gamma_two": gamma_two,
+          "speed_two": speed_two,
+        }
+        rows.append(row)
+  return rows

@@ -1,0 +1,66 @@
+"""CTranslate2's greedy decoding with our weights, in float32 or in 8 bits.
+
+A token's text is its number here, so no tokenizer is needed. The converter takes a
+network of transformers', which in 5.x calls all embeddings of T5 tied; from that the
+converter concludes that logits are scaled, so it is set here.
+"""
+
+import os
+import tempfile
+
+import ctranslate2
+import numpy as np
+import torch
+from ctranslate2.converters import transformers as converters
+
+from specdec_t5x.api import Model
+from specdec_t5x.bench.peers import export
+from specdec_t5x.bench.peers.hugging_face import Program
+from specdec_t5x.decoding.state import START_TOKEN
+
+UNKNOWN = 2
+
+
+def greedy(model: Model, kind: str, max_length: int, eos_id: int) -> Program:
+  """Returns greedy decoding on all cores.
+
+  Args:
+    model: ours, in float32.
+    kind: 'float32', or 'int8', in which weights and products are then.
+    max_length: room for an output, in tokens.
+    eos_id: the token that ends an output.
+  """
+  with tempfile.TemporaryDirectory() as folder:
+    _write(model, eos_id, kind, folder)
+    threads = {"inter_threads": 1, "intra_threads": os.cpu_count()}
+    translator = ctranslate2.Translator(folder, "cpu", compute_type=kind, **threads)
+
+  def run(ids: np.ndarray) -> np.ndarray:
+    tokens = [str(token) for token in ids[0, : np.count_nonzero(ids)]]
+    found = translator.translate_batch(
+      [tokens],
+      beam_size=1,
+      max_decoding_length=max_length,
+      # Else it leaves the end of sequence out, and refuses outputs without one.
+      return_end_token=True,
+    )
+    return np.array([[int(token) for token in found[0].hypotheses[0]]])
+
+  return run
+
+
+def _write(model: Model, eos_id: int, kind: str, folder: str) -> None:
+  """Writes the network as CTranslate2 has it."""
+  config = model.network.config
+  network = export.to_torch(config, model.params)
+  network.config.tie_word_embeddings = config.logits_via_embedding
+  network.config.num_layers = config.num_encoder_layers  # `export` says the decoder's.
+  loader = converters.T5Loader()
+  with torch.no_grad():
+    spec = loader.get_model_spec(network)
+  loader.set_vocabulary(spec, [str(token) for token in range(config.vocab_size)])
+  spec.config.bos_token = spec.config.decoder_start_token = str(START_TOKEN)
+  spec.config.eos_token, spec.config.unk_token = str(eos_id), str(UNKNOWN)
+  spec.validate()
+  spec.optimize(quantization=kind)
+  spec.save(folder)

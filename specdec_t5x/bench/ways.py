@@ -1,0 +1,169 @@
+"""Every way to speculate for a target: drafters in their shapes, and rules."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+import jax
+
+from specdec_t5x.analysis.trees import best_tree
+from specdec_t5x.api import Model
+from specdec_t5x.bench import tree
+from specdec_t5x.bench.study import COPY, Draft, Study
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.lenient import Lenient
+from specdec_t5x.core.rules import RULES, rule_at
+from specdec_t5x.core.tree import chain, delayed
+from specdec_t5x.core.types import Rule
+from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.drafters.cascade import Cascade
+from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.pruned import Pruned
+from specdec_t5x.drafters.registry import POLICIES, headed, layer_skip
+from specdec_t5x.drafters.sparse import SparseDraft
+from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.network.functional import HEADS
+
+_STEM, _BRANCHES, _CANDIDATES = 2, 2, 4
+_RANKS = 8
+_LENIENCE = 0.5
+_EXACT = RULES["traversal"]  # Of any tree; on a chain it is block verification.
+_TRAINING = {
+  "draft_model": "a draft model",
+  "ngram": "counting",
+  "heads": "heads on the target",
+  COPY: "none",
+}
+TARGET = "target"
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+  """A way to speculate.
+
+  Attributes:
+    draft: the name of what drafts.
+    shape: of its drafts, in words.
+    drafter: what drafts.
+    rule: what judges the drafts.
+    models: the drafter's networks.
+    training: what had to be learned beside the target, in words.
+  """
+
+  draft: str
+  shape: str
+  drafter: Drafter
+  rule: Rule
+  models: Model | Mapping[str, Model] | None
+  training: str
+
+  @property
+  def key(self) -> tuple[str, str]:
+    """What tells its drafts from other ways'."""
+    return self.draft, self.shape
+
+  @property
+  def parameters(self) -> str:
+    """How many parameters it adds, in millions."""
+    models = self.models or {}
+    models = {"draft": models} if isinstance(models, Model) else models
+    leaves = jax.tree.leaves([model.params for model in models.values()])
+    return f"{sum(leaf.size for leaf in leaves) / 1e6:.2f}M"
+
+  def judge(self, sampling: Sampling) -> Rule:
+    """Returns what judges under `sampling`: at temperature 0 exact rules are greedy."""
+    return rule_at(self.rule, sampling)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Knobs:
+  """What ways are made with.
+
+  Attributes:
+    gamma: tokens a draft.
+    sizes: nodes of heads' trees.
+    skip: sublayers that the target leaves out to draft; none where it does not.
+    all_rules: whether the first draft model is judged by every rule.
+  """
+
+  gamma: int
+  sizes: Sequence[int]
+  skip: Sequence[str] = ()
+  all_rules: bool = True
+
+
+def ways(study: Study, sampling: Sampling, knobs: Knobs) -> list[Way]:
+  """Returns all ways that there are with a target and its drafts."""
+  found = [
+    Way(draft.name, shape, drafter, rule, draft.model, _TRAINING[draft.drafter])
+    for draft in study.drafts
+    for shape, drafter, rule in _of_draft(study, draft, sampling, knobs)
+  ]
+  if knobs.skip:
+    drafter = layer_skip(knobs.skip, knobs.gamma)
+    shape = f"without {len(knobs.skip)} sublayers"
+    found.append(Way(TARGET, shape, drafter, _EXACT, None, "none"))
+  return found
+
+
+def _of_draft(study, draft: Draft, sampling, knobs) -> Iterator[tuple]:
+  """Yields shape, drafter and rule of each way with one draft."""
+  if draft.source == COPY:
+    yield "chain", Copy(knobs.gamma), _EXACT
+    return
+  network = draft.model.network
+  if isinstance(network, HEADS):
+    yield from _of_heads(study, draft, sampling, knobs.sizes)
+    return
+  plain = DraftModel(network, knobs.gamma)
+  yield "chain", plain, _EXACT
+  if draft.drafter == "ngram":
+    return
+  stems = delayed(_STEM, _BRANCHES, max(knobs.gamma, _STEM + 1))
+  distinct = TreeDraft(network, stems, "distinct")
+  yield f"stem {_STEM}, {_BRANCHES} branches", distinct, _EXACT
+  if draft is _first_model(study) and knobs.all_rules:
+    yield from _of_first(network, plain, distinct, sampling, knobs.gamma)
+
+
+def _of_first(network, plain, distinct, sampling, gamma) -> Iterator[tuple]:
+  """Yields what is tried with one draft model alone: policies, and every rule."""
+  for name in ("auto", "confidence", "exit"):
+    yield f"policy {name!r}", AdaptiveDraft(network, gamma, POLICIES[name]), _EXACT
+  if gamma > 2:
+    lower = Cascade(network, Copy(gamma - 2, match=2), gamma)
+    yield "chain, sped up by copies", lower, _EXACT
+  if sampling.greedy:
+    for name in ("lenient", "typical", "top_k", "distance"):
+      yield "chain", plain, _knobbed(name)
+    return
+  yield "chain of laws cut to 32", SparseDraft(network, gamma, top_k=32), _EXACT
+  for name in ("token", "lenient", "typical"):
+    yield "chain", plain, _knobbed(name)
+  yield f"stem {_STEM}, {_BRANCHES} branches", distinct, RULES["recursive"]
+  independent = TreeDraft(network, delayed(0, _CANDIDATES, gamma))
+  for name in ("kseq", "recursive", "traversal"):
+    yield f"{_CANDIDATES} candidates", independent, RULES[name]
+
+
+def _knobbed(name) -> Rule:
+  return Lenient(_LENIENCE) if name == "lenient" else RULES[name]
+
+
+def _first_model(study):
+  return next(draft for draft in study.drafts if draft.drafter == "draft_model")
+
+
+def _of_heads(study, draft, sampling, sizes) -> Iterator[tuple]:
+  """Yields heads' chain, their best trees, and trees that rows prune."""
+  network = draft.model.network
+  yield "chain", headed(network, chain(network.config.count)), _EXACT
+  models, ids = (study.target, draft.model), [row[0].tolist() for row in study.inputs]
+  known = sampling, study.eos_id, study.job.max_length
+  acceptance = tree.acceptance(models, ids, *known)
+  for size in sizes:
+    yield f"tree of {size}", headed(network, best_tree(acceptance, size)), _EXACT
+    if not getattr(network, "reads_path", False):
+      pruned = Pruned(size, width=max(size // 2, _RANKS), ranks=_RANKS)
+      yield f"pruned to {size}", headed(network, pruned), _EXACT

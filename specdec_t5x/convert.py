@@ -1,0 +1,130 @@
+"""`python -m specdec_t5x.convert`: Hugging Face's folders to checkpoints, and back.
+
+  python -m specdec_t5x.convert --from flan-t5-base --to runs/flan_base
+  python -m t5x.infer --gin_file=configs/spec_ende.gin \
+    --gin_file=runs/flan_base/target.gin --gin_file=runs/flan_small/draft.gin ...
+
+writes checkpoint_0, the vocabulary (spiece.model), and the network's sizes and paths as
+target.gin and draft.gin, to be added to a run. With --to-hugging-face the other way: a
+folder that transformers' from_pretrained reads.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import sys
+from collections.abc import Sequence
+
+from specdec_t5x.quiet import import_quietly
+
+_FORMATS = ("t5x", "orbax")
+_FIELDS = (
+  *("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations"),
+  *("num_encoder_layers", "num_decoder_layers", "logits_via_embedding"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Converts what the flags name; returns the exit status.
+
+  Args:
+    argv: the flags; the process's own where None.
+  """
+  parser = argparse.ArgumentParser(
+    prog="python -m specdec_t5x.convert",
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  add = parser.add_argument
+  add("--from", dest="source", metavar="DIR", required=True, help="what is read")
+  add("--to", metavar="DIR", required=True, help="a new folder")
+  add("--to-hugging-face", action="store_true", help="of a T5X or Orbax checkpoint")
+  add("--format", choices=_FORMATS, default="t5x", help="that is written (%(default)s)")
+  add("--vocabulary", metavar="FILE", help="SentencePiece, for --to-hugging-face")
+  add("--extra-ids", type=int, default=0, help="sentinels after it (%(default)s)")
+  args = parser.parse_args(argv)
+  import_quietly("tensorflow")
+  try:
+    written = (_to_hugging_face if args.to_hugging_face else _to_t5x)(args)
+  except (ValueError, OSError) as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 1
+  print(f"Written: {written}")
+  return 0
+
+
+def _to_hugging_face(args) -> str:
+  from specdec_t5x.api import load_model
+  from specdec_t5x.hugging_face import export
+
+  model = load_model(args.source)
+  known = args.vocabulary, args.extra_ids
+  export.write(args.to, model.network.config, model.params, *known)
+  return args.to
+
+
+def _to_t5x(args) -> str:
+  """Writes a checkpoint and gin files; what is not valid is said before."""
+  from specdec_t5x.api import load_model
+  from specdec_t5x.hugging_face.folder import Folder, is_folder
+  from specdec_t5x.network.functional import network_for
+  from specdec_t5x.t5x_bridge.parameters import T5XParameters
+
+  if not is_folder(args.source):
+    raise ValueError(
+      f"{args.source} is no Hugging Face folder: there is no config.json. Name one, or "
+      "add --to-hugging-face for the other way."
+    )
+  if os.path.exists(os.path.join(args.to, "checkpoint_0")):
+    raise ValueError(f"{args.to} holds a checkpoint_0 already. Name another folder.")
+  folder = Folder.open(args.source)
+  writer = T5XParameters(network_for(folder.config), args.to, args.format)
+  params = folder.unread() if writer.streams else load_model(args.source).params
+  writer.save(0, params)
+  _write_gin(args, folder.config)
+  return args.to
+
+
+def _write_gin(args, config) -> None:
+  from specdec_t5x.hugging_face import vocabulary
+
+  folder = pathlib.Path(args.to).absolute()
+  macros = {}
+  if vocabulary.has_bytes(args.source):
+    shutil.copyfile(
+      pathlib.Path(args.source) / vocabulary.SETTINGS, folder / vocabulary.SETTINGS
+    )
+    macros["VOCABULARY_PATH"] = str(folder)
+  elif vocabulary.is_in(args.source):
+    file = vocabulary.sentencepiece_file(args.source)
+    shutil.copyfile(file, folder / vocabulary.PIECES)
+    macros["VOCABULARY_PATH"] = str(folder / vocabulary.PIECES)
+  if macros:
+    macros["VOCABULARY_EXTRA_IDS"] = vocabulary.extra_ids(args.source)
+  for name in ("target", "draft"):
+    paths = {f"{name.upper()}_CHECKPOINT_PATH": str(folder / "checkpoint_0")}
+    text = _gin(name, config, paths | (macros if name == "target" else {}))
+    (folder / f"{name}.gin").write_text(text)
+
+
+def _gin(name, config, macros) -> str:
+  lines = [f"{macro} = {value!r}" for macro, value in macros.items()]
+  sizes = [f"  {field} = {getattr(config, field)!r}" for field in _FIELDS]
+  return "\n".join(
+    (
+      "from __gin__ import dynamic_registration",
+      "",
+      "from specdec_t5x.network import config",
+      "",
+      *lines,
+      "",
+      f"{name}/config.T5Config:",
+      *sizes,
+      "",
+    )
+  )
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,91 @@
+"""Our networks as folders that transformers' from_pretrained reads."""
+
+import json
+import pathlib
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import flax
+import jax
+import numpy as np
+import safetensors.numpy
+
+from specdec_t5x.hugging_face import names, settings
+from specdec_t5x.hugging_face.folder import CONFIG
+from specdec_t5x.hugging_face.tensors import INDEX, SINGLE
+from specdec_t5x.hugging_face.vocabulary import PIECES, SETTINGS
+from specdec_t5x.network.config import T5Config
+
+_METADATA = {"format": "pt"}  # Without it transformers refuses the file.
+
+
+def write(
+  folder: str,
+  config: T5Config,
+  params: Any,
+  vocabulary: str | None = None,
+  extra_ids: int = 0,
+  shard_bytes: int = 2**30,
+) -> None:
+  """Writes a network into a new folder.
+
+  Args:
+    folder: which must not be there, or be empty.
+    config: of the network.
+    params: its parameters.
+    vocabulary: path of the SentencePiece model; None where tokens are all there is.
+    extra_ids: sentinel tokens after its pieces.
+    shard_bytes: of a file, which is in memory when it is written.
+
+  Raises:
+    ValueError: where the folder holds files, or transformers has no such network.
+  """
+  path = pathlib.Path(folder)
+  if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    raise ValueError(f"{folder} is there already. Name a folder that is not.")
+  theirs = settings.to_theirs(config)
+  shards = list(_shards(params, shard_bytes))
+  path.mkdir(parents=True, exist_ok=True)
+  _write_arrays(path, shards)
+  if vocabulary:
+    shutil.copyfile(vocabulary, path / PIECES)
+    tokenizer = {"tokenizer_class": "T5Tokenizer", "extra_ids": extra_ids}
+    _write_json(path / SETTINGS, tokenizer)
+  dtype = jax.tree.leaves(params)[0].dtype.name
+  _write_json(path / CONFIG, theirs | {"dtype": dtype, "torch_dtype": dtype})
+  for file in path.glob("*.safetensors"):
+    shutil.copymode(path / CONFIG, file)  # safetensors lets nobody else read them.
+
+
+def _shards(params, shard_bytes) -> Iterator[dict[str, tuple[bool, Any]]]:
+  """Yields what goes into each file: by name, if it is transposed, and an array."""
+  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
+  shard, size = {}, 0
+  for path, array in sorted(flat.items()):
+    if shard and size + array.nbytes > shard_bytes:
+      yield shard
+      shard, size = {}, 0
+    shard[names.their_name(path)] = names.is_transposed(path), array
+    size += array.nbytes
+  yield shard
+
+
+def _write_arrays(path, shards) -> None:
+  count, weight_map = len(shards), {}
+  for number, shard in enumerate(shards, 1):
+    file = SINGLE if count == 1 else f"model-{number:05}-of-{count:05}.safetensors"
+    arrays = {
+      name: np.ascontiguousarray(np.asarray(array).T if transposed else array)
+      for name, (transposed, array) in shard.items()
+    }
+    safetensors.numpy.save_file(arrays, path / file, metadata=_METADATA)
+    weight_map |= dict.fromkeys(arrays, file)
+  if count > 1:
+    total = sum(array.nbytes for shard in shards for _, array in shard.values())
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    _write_json(path / INDEX, index)
+
+
+def _write_json(path, contents) -> None:
+  path.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")

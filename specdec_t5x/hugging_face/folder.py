@@ -1,0 +1,204 @@
+"""A folder of transformers' save_pretrained as a network and T5X's parameters.
+
+Nothing in the folder runs: config.json is data, arrays are safetensors.
+"""
+
+import dataclasses
+import functools
+import math
+import os
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import flax
+import jax
+import numpy as np
+
+from specdec_t5x.hugging_face import names, settings
+from specdec_t5x.hugging_face.tensors import Tensors, read_json
+from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.functional import initial_variables, network_for
+
+CONFIG = "config.json"
+_HEAD = names.their_name(names.LOGITS)
+# Names of the embedding, the usual one first: files hold one of them, or copies.
+_EMBEDDINGS = (names.their_name(names.EMBEDDING), *names.ALIASES, _HEAD)
+
+
+def is_folder(path: str) -> bool:
+  """Returns whether `path` looks like a folder of transformers' save_pretrained."""
+  return isinstance(path, str | os.PathLike) and (pathlib.Path(path) / CONFIG).is_file()
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+  """A T5 of Hugging Face's; `open` makes one.
+
+  Attributes:
+    path: of the folder.
+    config: the network that it is, in float32. Its logits come from the embedding
+      where that is the file's own output projection and features are scaled, as in
+      T5 1.0; else from a matrix, into which any scale is multiplied.
+    is_scaled: whether features are scaled by emb_dim^-0.5 before the logits.
+    tensors: its arrays.
+    embedding: the name of the embedding among them.
+    head: the name of the output projection among them.
+  """
+
+  path: str
+  config: T5Config
+  is_scaled: bool
+  tensors: Tensors
+  embedding: str
+  head: str
+
+  @classmethod
+  def open(cls, path: str) -> "Folder":
+    """Reads what the folder holds, arrays aside, and checks that all of it fits.
+
+    Raises:
+      ValueError: where it is damaged, or no T5 that our network can be.
+    """
+    folder = pathlib.Path(path)
+    found = read_json(folder / CONFIG)
+    config = settings.from_theirs(found, str(folder / CONFIG))
+    tensors = Tensors.open(folder)
+    _check_layers(path, config, tensors)
+    embedding = next((x for x in _EMBEDDINGS if x in tensors.shapes), _EMBEDDINGS[0])
+    head = _HEAD if _HEAD in tensors.shapes else embedding
+    is_scaled = settings.has_scaled_logits(found)
+    tied = is_scaled and (head == embedding or tensors.are_equal(head, embedding))
+    config = dataclasses.replace(config, logits_via_embedding=tied)
+    _check_arrays(path, config, tensors)
+    return cls(str(path), config, is_scaled, tensors, embedding, head)
+
+  @property
+  def shapes(self) -> Mapping[str, tuple[int, ...]]:
+    """The shape of each parameter, by T5X's names."""
+    return _shapes(self.config)
+
+  def read(self, name: str) -> np.ndarray:
+    """Returns a parameter by T5X's name, in the type that the file has.
+
+    Raises:
+      ValueError: where there are two different embeddings.
+    """
+    if name == names.LOGITS:
+      return self._logits()
+    if name == names.EMBEDDING:
+      self._check_one_embedding()
+      return self.tensors.read(self.embedding)
+    array = self.tensors.read(names.their_name(name))
+    return array.T if names.is_transposed(name) else array
+
+  def unread(self) -> dict[str, Any]:
+    """Returns the parameters as what is read when NumPy asks for it.
+
+    All are read once before, to see whether they are numbers.
+
+    Raises:
+      ValueError: as `read`, and where one is NaN or infinite.
+    """
+    for name in self.shapes:
+      if not np.isfinite(self.read(name)).all():
+        raise ValueError(
+          f"{self.path}: parameter {name} is not finite: it holds NaN or infinity. "
+          "Take other weights."
+        )
+    flat = {name: Unread(self, name) for name in self.shapes}
+    return flax.traverse_util.unflatten_dict(flat, sep="/")
+
+  def _logits(self):
+    matrix = self.tensors.read(self.head).T
+    if not self.is_scaled:
+      return matrix
+    # In float32 whatever the file has: once, here, in place of each token.
+    return matrix.astype(np.float32) * np.float32(1 / math.sqrt(self.config.emb_dim))
+
+  def _check_one_embedding(self):
+    for alias in names.ALIASES:
+      known = alias in self.tensors.shapes
+      if known and not self.tensors.are_equal(self.embedding, alias):
+        raise ValueError(
+          f"{self.path}: {alias} is not {self.embedding}. Expected one embedding for "
+          "encoder and decoder, as T5 has it; such a model can't be read."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Unread:
+  """A parameter in float32 that is read each time that NumPy asks for it."""
+
+  folder: Folder
+  name: str
+  dtype = np.dtype(np.float32)
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return self.folder.shapes[self.name]
+
+  @property
+  def nbytes(self) -> int:
+    return math.prod(self.shape) * self.dtype.itemsize
+
+  def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    array = self.folder.read(self.name)
+    return np.asarray(array, dtype or self.dtype, order="C")
+
+
+def _check_layers(path, config, tensors):
+  """Raises a ValueError where config.json tells of more or fewer layers than there are.
+
+  Before a network is built: the number may be any.
+  """
+  for stack in ("encoder", "decoder"):
+    found = (re.match(rf"{stack}\.block\.(\d+)\.", name) for name in tensors.files)
+    count, wanted = (
+      len({match[1] for match in found if match}),
+      getattr(config, f"num_{stack}_layers"),
+    )
+    if count != wanted:
+      raise ValueError(
+        f"{path}: {CONFIG} says {wanted} {stack} layers, the files hold {count}. "
+        "They are not of one model, or files are missing: copy all of them again."
+      )
+
+
+def _check_arrays(path, config, tensors):
+  """Raises a ValueError where an array is missing, misshapen or has no place."""
+  wanted = {}
+  for name, shape in _shapes(config).items():
+    shape = shape[::-1] if names.is_transposed(name) else shape
+    wanted[names.their_name(name)] = shape
+  copies = dict.fromkeys(_EMBEDDINGS, wanted[_EMBEDDINGS[0]])
+  missing = sorted(set(wanted) - set(copies) - set(tensors.shapes))
+  if not set(copies) & set(tensors.shapes):
+    missing.append(_EMBEDDINGS[0])
+  if missing:
+    raise ValueError(
+      f"{path} lacks {len(missing)} of a T5's {len(wanted)} arrays, {missing[0]} "
+      "first. Expected a T5 with encoder, decoder and output projection."
+    )
+  wanted |= copies
+  surplus = sorted(set(tensors.shapes) - set(wanted) - {names.UNUSED})
+  if surplus:
+    raise ValueError(
+      f"{path} holds {len(surplus)} arrays that a T5 has no place for, {surplus[0]} "
+      f"first: the network of {CONFIG} is another one."
+    )
+  for name, shape in tensors.shapes.items():
+    if shape != wanted.get(name, shape):
+      raise ValueError(
+        f"{path}: {name} has shape {shape}, but by {CONFIG} it is {wanted[name]}. "
+        "They are not of one model: copy both again."
+      )
+
+
+@functools.lru_cache(maxsize=8)
+def _shapes(config: T5Config) -> dict[str, tuple[int, ...]]:
+  make = lambda key: initial_variables(network_for(config), key)["params"]
+  params = flax.core.unfreeze(jax.eval_shape(make, jax.random.key(0)))
+  flat = flax.traverse_util.flatten_dict(params, sep="/")
+  return {name: tuple(leaf.shape) for name, leaf in flat.items()}

@@ -1,0 +1,118 @@
+"""A T5's config.json as our configuration, and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from specdec_t5x.core.checks import is_whole
+from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.layers import MAX_DISTANCE, NUM_BUCKETS
+
+_KINDS = ("t5", "mt5")  # UL2, ByT5 and Flan-T5 call themselves t5.
+# By Hugging Face's name of a layer. "gated-gelu" is the tanh approximation; "gelu" by
+# itself is not, and no layer of ours.
+ACTIVATIONS = {
+  "relu": ("relu",),
+  "gelu_new": ("gelu",),
+  "silu": ("silu",),
+  "gated-relu": ("relu", "linear"),
+  "gated-gelu": ("gelu", "linear"),
+  "gated-gelu_new": ("gelu", "linear"),
+  "gated-gelu_pytorch_tanh": ("gelu", "linear"),
+  "gated-silu": ("silu", "linear"),
+}
+_SIZES = {
+  "vocab_size": "vocab_size",
+  "emb_dim": "d_model",
+  "num_heads": "num_heads",
+  "head_dim": "d_kv",
+  "mlp_dim": "d_ff",
+  "num_encoder_layers": "num_layers",
+  "num_decoder_layers": "num_decoder_layers",
+}
+# What our network has built in, and a config.json that leaves it out means, too.
+_BUILT_IN = {
+  "relative_attention_num_buckets": NUM_BUCKETS,
+  "relative_attention_max_distance": MAX_DISTANCE,
+  "layer_norm_epsilon": 1e-6,
+  "pad_token_id": 0,
+  "decoder_start_token_id": 0,
+  "is_encoder_decoder": True,
+}
+
+
+def from_theirs(found: Mapping[str, Any], where: str) -> T5Config:
+  """Returns the network that a config.json describes, logits aside.
+
+  Args:
+    found: its contents.
+    where: its path, for messages.
+
+  Raises:
+    ValueError: where it is not a T5's, or another one than our network can be.
+  """
+  kind = found.get("model_type")
+  if kind not in _KINDS or "auto_map" in found or "quantization_config" in found:
+    surplus = [name for name in ("auto_map", "quantization_config") if name in found]
+    raise ValueError(
+      f"{where}: model_type is {kind!r}{' with ' if surplus else ''}"
+      f"{', '.join(surplus)}, expected one of {_KINDS}, plain: T5, T5 1.1, Flan-T5, "
+      "mT5, UL2, ByT5. Other networks can't be read."
+    )
+  for name, value in _BUILT_IN.items():
+    if found.get(name, value) not in (value, None):
+      raise ValueError(
+        f"{where}: {name} is {found[name]!r}, and this network has {value}. Such a "
+        "model can't be read."
+      )
+  layer = found.get("feed_forward_proj", "relu")
+  if layer not in ACTIVATIONS:
+    raise ValueError(
+      f"{where}: feed_forward_proj is {layer!r}, expected one of {tuple(ACTIVATIONS)}. "
+      "Such a model can't be read."
+    )
+  if found.get("num_decoder_layers") is None:
+    found = {**found, "num_decoder_layers": found.get("num_layers")}
+  sizes = {ours: found.get(theirs) for ours, theirs in _SIZES.items()}
+  for ours, size in sizes.items():
+    if not is_whole(size, 1):
+      raise ValueError(
+        f"{where}: {_SIZES[ours]} must be a whole number of at least 1, got {size!r}. "
+        "Copy the file again."
+      )
+  return T5Config(mlp_activations=ACTIVATIONS[layer], **sizes)
+
+
+def has_scaled_logits(found: Mapping[str, Any]) -> bool:
+  """Returns whether features are multiplied by d_model^-0.5 before the logits.
+
+  T5 1.0's are, T5 1.1's not. transformers 4 knows them by tied embeddings, 5 by a
+  setting of its own for T5, and never does it for mT5.
+  """
+  if found.get("model_type") == "mt5":
+    return False
+  tied = found.get("tie_word_embeddings", True)
+  return bool(found.get("scale_decoder_outputs", tied))
+
+
+def to_theirs(config: T5Config) -> dict[str, Any]:
+  """Returns the config.json of our network.
+
+  Raises:
+    ValueError: where transformers has no such feed-forward layer.
+  """
+  names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+  if config.mlp_activations not in names:
+    raise ValueError(
+      f"mlp_activations are {config.mlp_activations}, and Hugging Face's T5 has one of "
+      f"{tuple(names)}. Such a network can't be written."
+    )
+  return {
+    "architectures": ["T5ForConditionalGeneration"],
+    "model_type": "t5",
+    **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
+    "feed_forward_proj": names[config.mlp_activations],
+    "dropout_rate": config.dropout_rate,
+    "tie_word_embeddings": config.logits_via_embedding,
+    **_BUILT_IN,
+    "eos_token_id": 1,
+  }

@@ -1,0 +1,147 @@
+"""The arrays of a folder's safetensors files, read one at a time."""
+
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes  # noqa: F401, makes 'bfloat16' a type of NumPy's, which safetensors asks.
+import numpy as np
+import safetensors
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_DTYPES = ("F32", "BF16", "F16", "F64")
+_ROWS = 4096  # Compared at once.
+
+
+def read_json(path: pathlib.Path) -> Mapping[str, Any]:
+  """Returns the object that a JSON file holds.
+
+  Raises:
+    ValueError: where it holds none.
+  """
+  try:
+    contents = json.loads(path.read_text(encoding="utf-8"))
+  except (OSError, ValueError, RecursionError) as error:
+    raise ValueError(f"{path} can't be read ({error}). Copy it again.") from error
+  if not isinstance(contents, dict):
+    raise ValueError(f"{path} must hold a JSON object. Copy it again.")
+  return contents
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensors:
+  """Where each array of a folder is; `open` checks the headers of all files.
+
+  Attributes:
+    files: of each array, by its name.
+    shapes: of each array, by its name.
+  """
+
+  files: Mapping[str, pathlib.Path]
+  shapes: Mapping[str, tuple[int, ...]]
+
+  @classmethod
+  def open(cls, folder: pathlib.Path) -> "Tensors":
+    """Reads the headers, and no array.
+
+    Raises:
+      ValueError: where a file is missing, damaged or of another format.
+    """
+    listed = _listed(folder)
+    files, shapes = {}, {}
+    for path in sorted(set(listed.values())):
+      found = _header(path)
+      if folder / SINGLE == path:
+        listed = dict.fromkeys(found, path)
+      for name, shape in found.items():
+        if listed.get(name) == path:
+          files[name], shapes[name] = path, shape
+    lost = sorted(set(listed) - set(files))
+    if lost:
+      raise ValueError(
+        f"{listed[lost[0]]} lacks {lost[0]}, which {folder / INDEX} says it holds. "
+        "The files are not of one model: copy all of them again."
+      )
+    return cls(files, shapes)
+
+  def read(self, name: str) -> np.ndarray:
+    """Returns an array as it is in its file, into memory of its own."""
+    with _opened(self.files[name]) as file:
+      return file.get_tensor(name)
+
+  def are_equal(self, first: str, second: str) -> bool:
+    """Returns whether two matrices are the same; a few rows are read at a time."""
+    shape = self.shapes[first]
+    if shape != self.shapes[second]:
+      return False
+    ends = [min(at + _ROWS, shape[0]) for at in range(0, shape[0], _ROWS)]
+    with _opened(self.files[first]) as a, _opened(self.files[second]) as b:
+      a, b = a.get_slice(first), b.get_slice(second)
+      rows = map(slice, [0, *ends], ends)
+      return all(np.array_equal(a[some], b[some]) for some in rows)
+
+
+# Reads, not a map of the file: its pages would count as this process's memory.
+_opened = functools.partial(safetensors.safe_open, framework="np", backend="pread")
+
+
+def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes of a file's arrays, by their names."""
+  try:
+    with _opened(path) as file:
+      slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+      kinds = {name: found.get_dtype() for name, found in slices.items()}
+      shapes = {name: tuple(found.get_shape()) for name, found in slices.items()}
+  except (safetensors.SafetensorError, OSError) as error:
+    raise ValueError(
+      f"{path} is no whole safetensors file ({error}). Copy it again."
+    ) from error
+  for name, kind in kinds.items():
+    if kind not in _DTYPES:
+      raise ValueError(
+        f"{path}: {name} is {kind}, expected one of {_DTYPES}. Quantised weights are "
+        "not read: take the original ones."
+      )
+  return shapes
+
+
+def _listed(folder: pathlib.Path) -> dict[str, pathlib.Path]:
+  """Returns the file of each array; of a single file, under the file's own name."""
+  if (folder / SINGLE).is_file():
+    return {SINGLE: folder / SINGLE}
+  if not (folder / INDEX).is_file():
+    raise ValueError(_without_weights(folder))
+  files = read_json(folder / INDEX).get("weight_map")
+  if not isinstance(files, dict) or not files:
+    raise ValueError(
+      f"{folder / INDEX} has no 'weight_map' from arrays to files. Copy it again."
+    )
+  for name in files.values():
+    # A link may lead out of the folder, as in Hugging Face's cache; a name may not.
+    plain = isinstance(name, str) and "\\" not in name and "\0" not in name
+    if not plain or pathlib.PurePath(name).name != name:
+      raise ValueError(
+        f"{folder / INDEX} names the file {name!r}: expected one of the same folder. "
+        "Don't use this folder."
+      )
+    if not (folder / name).is_file():
+      raise ValueError(
+        f"{folder} lacks {name}, one of the {len(set(files.values()))} files that its "
+        "index names. Copy it, too."
+      )
+  return {name: folder / file for name, file in files.items()}
+
+
+def _without_weights(folder: pathlib.Path) -> str:
+  kinds = ("*.bin", "*.h5", "*.msgpack", "*.pt", "*.ckpt")
+  others = sorted(path.name for kind in kinds for path in folder.glob(kind))
+  if not others:
+    return f"{folder} has a config.json and neither {SINGLE} nor {INDEX}. Copy them."
+  return (
+    f"{folder} has {others[0]} and no {SINGLE}: pickles run what is in them, and are "
+    "not read. Where you trust it, load it with transformers and write it anew: "
+    "model.save_pretrained(DIR)."
+  )

@@ -1,0 +1,86 @@
+"""Every way to speculate side by side: rules, policies, domains and peers."""
+
+import json
+
+import numpy as np
+import pytest
+
+from specdec_t5x.bench import domains, methods
+from specdec_t5x.bench.peers import CTRANSLATE2, HUGGING_FACE, importable, programs
+from specdec_t5x.core.rules import RULES
+
+SHORT = ("--max-length=10", "--num-inputs=3", "--gamma=3")
+LOSSY = {"typical", "topk", "distance", "lenient"}
+
+
+@pytest.fixture(scope="module")
+def rows(files, tmp_path_factory):
+  root = tmp_path_factory.mktemp("methods")
+  (root / "others.txt").write_text("a red house\nthe old dog sees\n")
+  flags = [f"--{name}={value}" for name, value in {**files, "output": root}.items()]
+  flags += ["--draft", "copy", "--also", f"others={root / 'others.txt'}", "--chart"]
+  assert methods.COMMAND.main([*flags, *SHORT]) == 0
+  assert (root / "methods.svg").is_file()
+  return json.loads((root / "methods.json").read_text())["rows"]
+
+
+def test_each_domain_has_every_way(rows):
+  found = {}
+  for row in rows:
+    way = tuple(row[name] for name in ("temperature", "draft", "shape", "rule"))
+    found.setdefault(row["domain"], []).append(way)
+  assert list(found) == ["yours", "others"]
+  assert found["yours"] == found["others"]
+  assert len(set(found["yours"])) == len(found["yours"])
+
+
+def test_outputs_are_the_target_s_own_where_they_have_to_be(rows):
+  counts = {"yours": 3, "others": 2}
+  for row in rows:
+    all_of_them = f"{counts[row['domain']]}/{counts[row['domain']]}"
+    if row["temperature"] == "1":
+      assert row["identical"] == "sampled"
+    elif row["guarantee"] in ("EXACT", "GREEDY_EXACT"):
+      assert row["identical"] == all_of_them, row
+
+
+def test_every_rule_judges_the_first_draft(rows):
+  rules = {t: {r["rule"] for r in rows if r["temperature"] == t} for t in ("0", "1")}
+  names = {type(rule).__name__.lower() for rule in RULES.values()}
+  assert {*rules["0"]} | {*rules["1"]} >= names - {"block"}  # On a chain 'traversal'.
+  exact = {row["rule"] for row in rows if row["guarantee"] == "EXACT"}
+  assert not exact & LOSSY
+
+
+def test_ways_have_their_price(rows):
+  by = {(row["draft"], row["shape"]): row for row in rows if row["temperature"] == "0"}
+  assert by["copy", "chain"]["parameters"] == "0.00M"
+  assert by["copy", "chain"]["training"] == "none"
+  assert by["small", "chain"]["training"] == "a draft model"
+  costs = [row["c"] for row in rows if row["shape"] != "peer"]
+  assert all(c is None or c >= 0 for c in costs)
+  assert by["small", "chain"]["tokens_per_call"]["value"] >= 1
+
+
+def test_peers_are_there_where_they_are_installed(rows):
+  peers = {row["draft"]: row for row in rows if row["shape"] == "peer"}
+  expected = set()
+  if importable(HUGGING_FACE):
+    expected |= {programs.HF_PLAIN, programs.HF_GAMMA, programs.HF_LOOKUP}
+  if importable(CTRANSLATE2):
+    expected |= {*programs.CT2.values()}
+  assert expected <= peers.keys()
+  assert all(peers[name]["speed"]["median"] > 0 for name in expected)
+
+
+def test_a_domain_needs_a_name(files, tmp_path, capsys):
+  flags = [f"--{name}={value}" for name, value in {**files, "output": tmp_path}.items()]
+  assert methods.COMMAND.main([*flags, *SHORT, "--also", "others.txt"]) == 1
+  assert "--also: expected NAME=FILE, got 'others.txt'" in capsys.readouterr().err
+
+
+def test_the_demo_s_other_domain_is_itsnews_sentences():
+  texts = domains.news_sentences(3)
+  assert len(texts) == 3
+  assert all(text.startswith("translate English to German: ") for text in texts)
+  assert np.array([text.count(".") for text in texts]).min() >= 1

@@ -1,0 +1,107 @@
+"""The model of devices that are not there, on a CPU's programs and by hand."""
+
+import argparse
+import json
+
+import pytest
+
+from specdec_t5x.analysis import theory
+from specdec_t5x.bench.model import tables
+from specdec_t5x.bench.model.command import COMMAND
+from specdec_t5x.bench.model.devices import Device, described
+from specdec_t5x.bench.model.pieces import Cost, Piece
+from specdec_t5x.bench.paper import published
+
+DEVICE = Device("ours", bandwidth=1e9, peak=1e12, clock=1e9)
+
+
+def cost(moved=0, cycles=0, flops=0.0):
+  return Cost(moved, 1, cycles, flops, 0, 0.0)
+
+
+def costs():
+  """XXL: 10 ms a token, 12 on 8; small: 0.2 ms by its bytes, 0.4 by its cycles."""
+  call = lambda size, width: Piece("call", size, width)
+  return {
+    call("xxl", 1): cost(10_000_000),
+    call("xxl", 2): cost(10_000_000),
+    call("xxl", 8): cost(12_000_000),
+    call("small", 1): cost(200_000, cycles=400_000),
+    call("small", 2): cost(200_000, cycles=500_000),
+  }
+
+
+def test_a_cost_is_its_bytes_its_operations_or_its_cycles():
+  assert cost(3_000_000, 2_000_000, 1e9).seconds(DEVICE) == 3e-3
+  assert cost(1_000_000, 2_000_000, 1e9).seconds(DEVICE) == 2e-3
+  assert cost(1_000_000, 2_000_000, 5e9).seconds(DEVICE) == 5e-3
+
+
+def test_table_2_is_what_theory_says_of_the_modelled_times():
+  args = argparse.Namespace(
+    target="xxl", drafts=["small"], batches=[1], widths=[1, 2, 8], recorded=False
+  )
+  table = tables.table(args, DEVICE, costs(), {})
+  ((c,),) = [table.facts["c"]]
+  assert (c["roofline"], c["cycles"]) == (0.02, None)
+  assert (c["c"], c["ratio"], c["as_two"]) == pytest.approx((0.04, 2.0, 0.05))
+  row = next(r for r in table.rows if r["gamma"] == 7)
+  paper = published.numbers()["tables_2_and_4"][0]
+  assert (row["alpha"], row["measured"]) == (paper["alpha"], paper["measured"])
+  assert row["theorem"] == theory.walltime_improvement(row["alpha"], 7, 0.04)
+  expected = theory.expected_tokens(row["alpha"], 7)
+  assert row["with_block"] == pytest.approx(expected * 10 / (7 * 0.4 + 12))
+  # Six tokens lie between the two widths that were compiled.
+  six = next(r for r in table.rows if r["gamma"] == 5)
+  block = 10 + 2 * (6 - 2) / 6
+  expected = theory.expected_tokens(six["alpha"], 5)
+  assert six["with_block"] == pytest.approx(expected * 10 / (5 * 0.4 + block))
+
+
+def test_a_draft_that_does_not_pay_is_advised_against():
+  model = tables.Model(DEVICE, costs(), "xxl")
+  assert model.best("small", 0.01, 1) == (0, 1.0)
+  gamma, speed = model.best("small", 0.75, 1)
+  assert (gamma, speed) == (5, model.speed("small", 5, 0.75))
+
+
+def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path):
+  flags = "--topology cpu --target tiny --drafts tiny --widths 1 2 4 --batches 1"
+  more = f"--gamma 3 --input-length 8 --output-length 32 --runs 2 --output {tmp_path}"
+  assert COMMAND.main([*flags.split(), *more.split()]) == 0
+  found = json.loads((tmp_path / "model.json").read_text())
+  pieces = {row["piece"]: row for row in found["pieces"]}
+  assert set(pieces) == {
+    *("tiny, a token", "tiny, 2 tokens", "tiny, 4 tokens", "tiny, encoder"),
+    "tiny with tiny, iteration of gamma 3",
+  }
+  # Reads at least the projection to logits and its layer's kernels, and not much twice.
+  kernels = 6 * 64 * 64 + 3 * 64 * 128 + 64 * 32_128
+  assert 1 < pieces["tiny, a token"]["moved"] / (4 * kernels / 1e6) < 1.5
+  assert all(row["measured"] > 0 for row in found["pieces"])
+  # What is kept is not compiled again.
+  assert COMMAND.main([*flags.split(), *more.split(), "--recorded"]) == 0
+  assert json.loads((tmp_path / "model.json").read_text())["pieces"] == found["pieces"]
+
+
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    (["--topology", "v9:1x1"], "Expected a topology such as v4:1x1x1"),
+    (["--topology", "v4"], "Expected a topology such as v4:1x1x1"),
+    (["--widths", "2", "4"], "Expected width 1"),
+  ],
+)
+def test_bad_flags_are_refused(flags, message, tmp_path, capsys):
+  assert COMMAND.main([*flags, "--output", str(tmp_path)]) == 1
+  assert message in capsys.readouterr().err
+
+
+def test_without_the_tpu_s_compiler_it_says_what_to_install():
+  try:
+    import libtpu  # noqa: F401
+  except ImportError:
+    with pytest.raises(ValueError, match="pip install libtpu"):
+      described("v4:1x1x1")
+  else:
+    assert described("v4:1x1x1")[0].device_kind == "TPU v4"

@@ -1,0 +1,94 @@
+"""Hugging Face's folders under `python -m t5x.infer`, converted, and in `generate`."""
+
+import jax
+import pytest
+
+import specdec_t5x
+from specdec_t5x import convert
+from specdec_t5x.hugging_face import export
+from specdec_t5x.network.functional import initial_variables, network_for
+from tests.contract.conftest import runtime_only
+from tests.e2e import runs
+from tests.t5x_bridge import tiny
+
+FOLDERS = "configs/pairs/hugging_face.gin"
+SPECULATIVE, PLAIN = "configs/spec_ende.gin", "configs/baseline_ende.gin"
+COUNT, ROOM = 8, 12
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+  """Folders of a target and a draft, the texts, and gin files of both kinds."""
+  root = tmp_path_factory.mktemp("theirs")
+  pieces = tiny.train_vocabulary(root)
+  texts = tiny.sentences(COUNT, seed=5)
+  (root / "text.en").write_text("\n".join(texts) + "\n")
+  paths = {}
+  for seed, (name, config) in enumerate(
+    {"target": tiny.TARGET, "draft": tiny.DRAFT}.items()
+  ):
+    params = initial_variables(network_for(config), jax.random.key(seed))["params"]
+    folder = str(root / name)
+    export.write(folder, config, params, vocabulary=str(pieces))
+    assert convert.main([f"--from={folder}", f"--to={root}/ours_{name}"]) == 0
+    paths[f"{name.upper()}_CHECKPOINT_PATH"] = folder
+  knobs = {"BATCH_SIZE": COUNT, "GAMMA_POLICY": "fixed"}
+  given = root / "text.en", pieces, 40, ROOM
+  task = runs.translation("theirs", *given, **paths, **knobs)
+  # The vocabulary is the folder's.
+  lines = [x for x in task.splitlines() if not x.startswith("VOCABULARY_")]
+  lines = ["from __gin__ import dynamic_registration", *lines]
+  (root / "theirs.gin").write_text("\n".join(lines) + "\n")
+  ours = [x for x in lines if "_CHECKPOINT_PATH" not in x]
+  (root / "ours.gin").write_text("\n".join(ours).replace("'theirs'", "'ours'") + "\n")
+  return root, texts
+
+
+def prefixed(texts):
+  return [f"translate English to German: {text}" for text in texts]
+
+
+def test_all_ways_to_name_a_folder_give_its_tokens(pair, tmp_path):
+  root, texts = pair
+  jobs = {
+    "plain": (PLAIN, FOLDERS, f"{root}/theirs.gin"),
+    "folders": (SPECULATIVE, FOLDERS, f"{root}/theirs.gin"),
+    "converted": (
+      SPECULATIVE,
+      *(f"{root}/ours_{name}/{name}.gin" for name in ("target", "draft")),
+      f"{root}/ours.gin",
+    ),
+  }
+  if not hasattr(runs.t5x, "PROVIDER"):
+    jobs.pop("plain")  # Upstream T5X takes a minute a job.
+  found = {}
+  for name, files in jobs.items():
+    runs.completed(*files, INFER_OUTPUT_DIR=str(tmp_path / name))
+    found[name] = runs.tokens(tmp_path / name)
+  target, draft = (specdec_t5x.load_model(f"{root}/{x}") for x in ("target", "draft"))
+  outputs = specdec_t5x.generate(
+    prefixed(texts), target, draft, f"{root}/target", max_length=ROOM
+  )
+  found["generate"] = [output.tokens for output in outputs]
+  assert len({str(tokens) for tokens in found.values()}) == 1
+  assert len({str(tokens) for tokens in found["generate"]}) > 1
+
+
+@runtime_only
+def test_another_feed_forward_layer_than_the_folder_s_is_refused(pair, tmp_path):
+  root, _ = pair
+  gin = tmp_path / "silu.gin"
+  gin.write_text(
+    "from __gin__ import dynamic_registration\n"
+    "from specdec_t5x.network import config\n"
+    "target/config.T5Config.mlp_activations = ('silu', 'linear')\n"
+  )
+  files = [f"{root}/ours_{name}/{name}.gin" for name in ("target", "draft")]
+  files = (SPECULATIVE, *files, f"{root}/ours.gin", gin)
+  with pytest.raises(SystemExit) as exit_:
+    runs.completed(
+      *files,
+      TARGET_CHECKPOINT_PATH=f"{root}/target",
+      INFER_OUTPUT_DIR=str(tmp_path / "out"),
+    )
+  assert "has the feed-forward layer ('gelu', 'linear')" in exit_.value.code

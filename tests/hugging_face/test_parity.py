@@ -1,0 +1,208 @@
+"""Folders that transformers writes give torch's logits and outputs here, and back."""
+
+import functools
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x import api
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.hugging_face import export, folder, names
+from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.functional import initial_variables, network_for
+
+torch = pytest.importorskip("torch", reason="the extra `peers` is not installed")
+transformers = pytest.importorskip(
+  "transformers", reason="the extra `peers` is not installed"
+)
+
+GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+SHAPE = {
+  **{"vocab_size": 60, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 3},
+  **{"num_layers": 2, "num_decoder_layers": 3, "initializer_factor": 1.0},
+}
+# model_type, settings, and whether the file has an output projection of its own.
+KINDS = {
+  "T5 1.0": ("t5", {}, False),
+  "T5 1.0, lm_head of its own": ("t5", {}, True),
+  "T5 1.1, Flan": ("t5", GATED, True),
+  "T5 1.1, tied": ("t5", GATED, False),
+  "UL2": ("t5", {**GATED, "feed_forward_proj": "gated-silu"}, True),
+  "mT5": ("mt5", GATED, True),
+  "ByT5": ("t5", {**GATED, "vocab_size": 384, "num_layers": 3}, True),
+}
+LENGTH = 20
+TIED = 0.1
+
+
+@functools.cache
+def theirs(kind):
+  """A network of transformers', with random weights that spread the logits."""
+  model_type, settings, own_head = KINDS[kind]
+  torch.manual_seed(0)
+  config = transformers.AutoConfig.for_model(model_type, **{**SHAPE, **settings})
+  config.decoder_start_token_id = 0
+  network = transformers.AutoModelForSeq2SeqLM.from_config(config).eval()
+  for name, weights in network.named_parameters():
+    if "layer_norm" in name or "relative_attention_bias" in name:
+      torch.nn.init.normal_(weights.data, 1.0, 0.3)
+  if own_head:
+    head = torch.randn_like(network.lm_head.weight) / 4
+    network.lm_head.weight = torch.nn.Parameter(head)
+  else:
+    network.shared.weight.data *= TIED  # Or each token would be followed by itself.
+  return network
+
+
+def batch(size):
+  # Longer than 128, beyond which all distances share a bucket.
+  draw = np.random.default_rng(0).integers
+  inputs, fed = draw(2, size, (2, 150)), draw(2, size, (2, 140))
+  inputs[1, 100:], fed[:, 0] = 0, 0
+  return inputs, fed
+
+
+def their_logits(network, inputs, fed):
+  inputs, fed = torch.tensor(inputs), torch.tensor(fed)
+  with torch.inference_mode():
+    mask = (inputs != 0).long()
+    made = network(input_ids=inputs, attention_mask=mask, decoder_input_ids=fed)
+  return made.logits.float().numpy()
+
+
+def our_logits(model, inputs, fed):
+  arrays = (jnp.asarray(x, jnp.int32) for x in (inputs, fed, np.ones_like(fed)))
+  variables = {"params": model.params}
+  return np.asarray(model.network.apply(variables, *arrays, enable_dropout=False))
+
+
+def their_outputs(network, inputs):
+  fed = np.zeros((len(inputs), 1), int)
+  for _ in range(LENGTH):
+    best = their_logits(network, inputs, fed)[:, -1].argmax(-1)
+    fed = np.concatenate([fed, best[:, None]], 1)
+  return fed[:, 1:]
+
+
+def our_outputs(target, draft, inputs):
+  decoder, params = api.together(target, draft)
+  run = api.compiled(decoder, GREEDY, LENGTH, -1)
+  keys = row_keys(jax.random.key(0), len(inputs))
+  return np.asarray(run(params, jnp.asarray(inputs, jnp.int32), keys).tokens)
+
+
+def assert_same(model, network):
+  inputs, fed = batch(network.config.vocab_size)
+  logits = our_logits(model, inputs, fed)
+  np.testing.assert_allclose(logits, their_logits(network, inputs, fed), atol=1e-4)
+  assert logits.std() > 0.02
+  outputs = their_outputs(network, inputs)
+  assert len(np.unique(outputs)) > 2
+  assert our_outputs(model, None, inputs).tolist() == outputs.tolist()
+  assert our_outputs(model, model, inputs).tolist() == outputs.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_transformers_writes_is_read(kind, tmp_path):
+  theirs(kind).save_pretrained(tmp_path)
+  assert_same(api.load_model(str(tmp_path)), theirs(kind))
+
+
+@pytest.mark.parametrize("kind", ["T5 1.0", "T5 1.1, Flan"])
+def test_shards_in_bfloat16_are_read(kind, tmp_path):
+  theirs(kind).bfloat16().save_pretrained(tmp_path, max_shard_size="20KB")
+  theirs.cache_clear()
+  assert len(list(tmp_path.glob("*.safetensors"))) > 2
+  reread = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+    tmp_path, dtype=torch.float32
+  )
+  assert_same(api.load_model(str(tmp_path)), reread.eval())
+
+
+@pytest.mark.parametrize("shard_bytes", [2**30, 4096])
+@pytest.mark.parametrize("layer", [("relu",), ("gelu", "linear"), ("silu", "linear")])
+def test_transformers_reads_what_we_write(layer, shard_bytes, tmp_path):
+  config = T5Config(
+    **{"vocab_size": 60, "emb_dim": 32, "num_heads": 3, "head_dim": 8, "mlp_dim": 48},
+    **{"num_encoder_layers": 2, "num_decoder_layers": 3, "mlp_activations": layer},
+    logits_via_embedding=layer == ("relu",),
+  )
+  network = network_for(config)
+  params = flax.core.unfreeze(initial_variables(network, jax.random.key(1))["params"])
+  params["token_embedder"]["embedding"] *= TIED
+  export.write(str(tmp_path), config, params, shard_bytes=shard_bytes)
+  read = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+  assert_same(api.Model(network, params), read)
+  back = api.load_model(str(tmp_path))
+  assert back.network.config == config
+  same = lambda a, b: (a == b).all()
+  assert jax.tree.all(jax.tree.map(same, flax.core.unfreeze(back.params), params))
+
+
+def unscaled(monkeypatch):
+  monkeypatch.setattr(folder.settings, "has_scaled_logits", lambda found: False)
+
+
+def swapped(monkeypatch):
+  name, swap = names.their_name, {"wi_0": "wi_1", "wi_1": "wi_0"}
+
+  def other(path):
+    parts = path.split("/")
+    return name("/".join(swap.get(part, part) for part in parts))
+
+  monkeypatch.setattr(names, "their_name", other)
+
+
+def untransposed(monkeypatch):
+  square = lambda path: names_transposed(path) and "self_attention/out" not in path
+  names_transposed = names.is_transposed
+  monkeypatch.setattr(names, "is_transposed", square)
+
+
+def others_bias(monkeypatch):
+  swap = {"encoder": "decoder", "decoder": "encoder"}
+  name = names.their_name
+
+  def other(path):
+    stack, _, rest = path.partition("/")
+    is_bias = rest.startswith("relpos_bias")
+    return name(f"{swap[stack]}/{rest}" if is_bias else path)
+
+  monkeypatch.setattr(names, "their_name", other)
+
+
+@pytest.mark.parametrize(
+  ("plant", "kind"),
+  [
+    (unscaled, "T5 1.0"),
+    (swapped, "T5 1.1, Flan"),
+    (untransposed, "square"),
+    (others_bias, "mT5"),
+  ],
+)
+def test_a_planted_fault_is_seen(plant, kind, tmp_path, monkeypatch):
+  if kind == "square":
+    # Heads as wide as the residual stream: no shape tells a matrix from its transpose.
+    monkeypatch.setitem(SHAPE, "d_kv", 16)
+    monkeypatch.setitem(SHAPE, "num_heads", 2)
+    monkeypatch.setitem(KINDS, kind, ("t5", GATED, True))
+  theirs(kind).save_pretrained(tmp_path)
+  assert_same(api.load_model(str(tmp_path)), theirs(kind))
+  plant(monkeypatch)
+  with pytest.raises(AssertionError):
+    assert_same(api.load_model(str(tmp_path)), theirs(kind))
+
+
+def test_a_setting_is_read_as_transformers_reads_it():
+  """5.x has a setting for the scale; 4.x took tied embeddings for it."""
+  scaled = folder.settings.has_scaled_logits
+  for kind in KINDS:
+    made = theirs(kind).config.to_dict()
+    expected = getattr(theirs(kind).config, "scale_decoder_outputs", False)
+    assert scaled(made) == expected
+  assert scaled({"model_type": "t5"})
+  assert not scaled({"model_type": "t5", "tie_word_embeddings": False})
