@@ -18,7 +18,7 @@ export BUILD_KERNELS
 # Test processes: each takes 3 to 5 GiB.
 WORKERS ?= 2
 
-.PHONY: demo demo-all demo-lm test test-slow lint format install clean
+.PHONY: demo demo-all demo-lm test test-slow lint format docs wheel install clean
 
 demo: install
 	$(BIN)/python -m specdec_t5x.demo
@@ -44,6 +44,15 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The site, in docs/_build/html; a warning is an error.
+docs: install
+	$(BIN)/python -m pip install --quiet --requirement requirements/docs.txt
+	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs docs/_build/html
+
+# Sdist and wheel, checked in an empty environment: some minutes.
+wheel:
+	PYTHON=$(PYTHON) .ci/wheel
+
 install: $(STAMP)
 
 # t5x_runtime provides `t5x` from PyPI packages alone; for upstream T5X in its place see
@@ -59,4 +68,4 @@ $(STAMP): setup.py t5x_runtime/setup.py
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist docs/_build *.egg-info

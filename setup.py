@@ -9,6 +9,13 @@ HERE = pathlib.Path(__file__).parent
 INIT = (HERE / "specdec_t5x" / "__init__.py").read_text()
 VERSION = re.search(r'__version__ = "(.+)"', INIT).group(1)
 
+# The gin files, from where they are in the repository to where a wheel has them.
+FOLDERS = [
+  "configs",
+  *(f"configs/{p.name}" for p in (HERE / "configs").glob("[!_.]*/")),
+]
+CONFIGS = {f"specdec_t5x.{folder.replace('/', '.')}": folder for folder in FOLDERS}
+
 setup(
   name="specdec_t5x",
   version=VERSION,
@@ -17,8 +24,11 @@ setup(
   long_description_content_type="text/markdown",
   license="Apache-2.0",
   python_requires=">=3.11",
-  packages=find_packages(include=["specdec_t5x", "specdec_t5x.*"]),
+  packages=[*find_packages(include=["specdec_t5x", "specdec_t5x.*"]), *CONFIGS],
+  package_dir=CONFIGS,
   package_data={
+    **{name: ["*.gin"] for name in CONFIGS},
+    "specdec_t5x.trace": ["page.html"],
     "specdec_t5x.bench.paper": ["paper.json"],
     "specdec_t5x.network": ["few_rows.cc"],
   },
@@ -53,6 +63,8 @@ setup(
       "matplotlib>=3.9",
       "optuna>=4.2,<6",
       "grpcio>=1.70,<2",
+      "nbclient>=0.10",
+      "ipykernel>=6.29",
     ],
     "train": ["optax>=0.2.5,<0.3", "tqdm>=4.66"],
     "reproduce": ["matplotlib>=3.9"],
@@ -64,7 +76,10 @@ setup(
     "cuda": ["jax[cuda13]>=0.10,<0.13"],
   },
   classifiers=[
+    "Programming Language :: Python :: 3",
     "Programming Language :: Python :: 3.11",
+    "Programming Language :: Python :: 3.12",
+    "Programming Language :: Python :: 3.13",
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
   ],
 )

@@ -5,8 +5,9 @@
 
 Each line is an iteration, that is, one call of the target: the drafted tokens that it
 accepted, the one that it rejected, and the token that it put in its place. Where the
-output is no terminal, marks take the place of colours. With --svg=FILE the trace is
-also drawn as an image.
+output is no terminal, marks take the place of colours. --svg=FILE draws the first trace
+as an image, --html=FILE all of them as a page for a browser, with p, q, uniforms and
+times. --record=FILE keeps traces as JSON lines, which --run=FILE shows later.
 """
 
 import argparse
@@ -24,12 +25,18 @@ from etils import epath
 import specdec_t5x
 from specdec_t5x.demo.recipe import ENDE
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
-from specdec_t5x.trace import render
-from specdec_t5x.trace.iterations import Iteration, trace_decode
+from specdec_t5x.trace import page, recording, render
+from specdec_t5x.trace.iterations import Iteration
+from specdec_t5x.trace.recording import Trace
+
+TEXT = (
+  "translate English to German: On 3 January, a poor sister tried to return the shelf "
+  "to the girls because the hungry brother got to know his police officer."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Decodes what the flags say and prints the trace.
+  """Decodes what the flags say and shows the traces.
 
   Args:
     argv: the flags; the process's own where None.
@@ -39,25 +46,40 @@ def main(argv: Sequence[str] | None = None) -> int:
   """
   args = _parser().parse_args(argv)
   try:
-    iterations = _trace(args)
-    show = render.to_ansi if sys.stdout.isatty() else render.to_plain
-    print(show(iterations), end="")
-    if args.svg:
-      title = textwrap.shorten(args.text, 90, placeholder=" ...")
-      epath.Path(args.svg).write_text(render.to_svg(iterations, title))
+    traces = recording.load(args.run) if args.run else _record(args)
+    _write(args, traces)
   except (ValueError, OSError) as error:
     print(f"error: {error}", file=sys.stderr)
     return 1
-  tokens = sum(len(iteration.output) for iteration in iterations)
-  print(f"{tokens} tokens in {len(iterations)} calls of the target")
+  for trace in traces:
+    _print(trace)
   return 0
+
+
+def _print(trace: Trace) -> None:
+  show = render.to_ansi if sys.stdout.isatty() else render.to_plain
+  print(show(tuple(map(Iteration.of_turn, trace.turns))), end="")
+  print(f"{trace.num_tokens} tokens in {len(trace.turns)} calls of the target")
+
+
+def _write(args: argparse.Namespace, traces: Sequence[Trace]) -> None:
+  if args.record:
+    recording.save(traces, args.record)
+  if args.svg:
+    title = textwrap.shorten(traces[0].text, 90, placeholder=" ...")
+    turns = map(Iteration.of_turn, traces[0].turns)
+    epath.Path(args.svg).write_text(render.to_svg(tuple(turns), title))
+  if args.html:
+    epath.Path(args.html).write_text(page.to_html(traces))
 
 
 def _parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("--text", required=True, help="with the models' own prefix")
+  parser.add_argument(
+    "--text", nargs="+", default=[TEXT], help="inputs, with the models' own prefix"
+  )
   parser.add_argument(
     "--target", default=ENDE.target.checkpoint, help="checkpoint (%(default)s)"
   )
@@ -70,11 +92,18 @@ def _parser() -> argparse.ArgumentParser:
   )
   parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
   parser.add_argument("--seed", type=int, default=0, help="of the sampling")
+  parser.add_argument("--rule", default="token", help="of verification (%(default)s)")
+  parser.add_argument(
+    "--num-candidates", type=int, default=1, help="drafts a call, for a rule of trees"
+  )
   parser.add_argument("--svg", metavar="FILE", help="where to write the image")
+  parser.add_argument("--html", metavar="FILE", help="where to write the page")
+  parser.add_argument("--record", metavar="FILE", help="where to keep traces")
+  parser.add_argument("--run", metavar="FILE", help="kept traces to show; decodes none")
   return parser
 
 
-def _trace(args: argparse.Namespace) -> tuple[Iteration, ...]:
+def _record(args: argparse.Namespace) -> list[Trace]:
   sampling = specdec_t5x.Sampling(args.temperature)
   for flag in ("vocabulary", "target", "draft"):
     path = getattr(args, flag)
@@ -83,12 +112,14 @@ def _trace(args: argparse.Namespace) -> tuple[Iteration, ...]:
         f"--{flag}: {path!r} does not exist. `make demo` makes the demo pair, which is "
         "the default; or name files of your own."
       )
-  return trace_decode(
+  return recording.record(
     args.text,
     specdec_t5x.load_model(args.target),
     specdec_t5x.load_model(args.draft),
     args.vocabulary,
     gamma=args.gamma,
+    rule=args.rule,
+    num_candidates=args.num_candidates,
     sampling=sampling,
     seed=args.seed,
   )

@@ -7,7 +7,7 @@ specdec_t5x.generate(["translate English to German: Good morning."],
 target, draft, "vocabulary.model")
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _API = (
   *("generate", "load_model", "Generation", "Model", "Sampling"),
@@ -17,6 +17,17 @@ _API = (
 )
 # A draft that learns while it serves; these need optax (the extra `train`).
 _ONLINE = {"serve": "serving", "Learner": "online", "Online": "online"}
+
+
+def config_path() -> str:
+  """Returns the folder that holds `configs/`: the package's, else the repository's.
+
+  An installed package's gin files are found with `--gin_search_paths=.,FOLDER`.
+  """
+  import pathlib
+
+  here = pathlib.Path(__file__).parent
+  return str(here if (here / "configs").is_dir() else here.parent)
 
 
 def __getattr__(name: str):

@@ -63,6 +63,8 @@ class Generation:
     target_calls: calls of the target.
     drafted: drafted tokens that counted.
     accepted: drafted tokens in the output.
+    tried: those and, of each draft, the first that was rejected: accepted / tried over
+      many outputs estimates alpha.
   """
 
   text: str
@@ -71,6 +73,7 @@ class Generation:
   target_calls: int
   drafted: int
   accepted: int
+  tried: int
 
 
 def load_model(
@@ -148,7 +151,7 @@ def generate(
   from specdec_t5x.hugging_face import vocabulary as vocabularies
 
   processor = vocabularies.processor(vocabulary)
-  ids = _encoded(inputs, target.network, processor)
+  ids = encoded(inputs, target.network, processor)
   words = {"gamma": gamma, "num_candidates": num_candidates, "policy": policy}
   decoder, params = together(target, draft, drafter, rule, **words)
   decoder.check(sampling, max_length, 1)
@@ -161,7 +164,7 @@ def generate(
     return [output for decoded in decodes for output in generations(decoded, processor)]
 
 
-def _encoded(inputs, network, processor) -> list[list[int]]:
+def encoded(inputs: Sequence[str], network: Network, processor) -> list[list[int]]:
   """Returns the tokens of each input; a prompt goes on, what an encoder reads ends."""
   end = [] if is_decoder_only(network) else [processor.eos_id()]
   return [[*processor.encode(text), *end] for text in inputs]
@@ -309,6 +312,7 @@ def generations(decoded: Decoded, processor) -> Iterator[Generation]:
     info.target_calls,
     info.drafted,
     info.accepted,
+    info.acceptance_positions,
   )
   for tokens, length, score, *counts in zip(*map(np.asarray, columns), strict=True):
     tokens = tokens[:length].tolist()

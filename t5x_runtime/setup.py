@@ -51,6 +51,8 @@ setup(
     r'__version__ = "(.+)"', (HERE / "t5x" / "__init__.py").read_text()
   ).group(1),
   description="The inference contract of T5X, from PyPI packages alone",
+  long_description=__doc__,
+  long_description_content_type="text/plain",
   license="Apache-2.0",
   python_requires=">=3.11",
   packages=["t5x", "t5x.configs", "t5x.configs.runs"],

@@ -26,6 +26,7 @@ os.environ["SPECDEC_T5X_CACHE"] = str(KEPT)
 # What takes long and seldom breaks alone: `make test-slow` runs it, not `make test`.
 SLOW = (
   *("bench/", "demo/", "diagnose/", "stress/", "contract/test_infer_safety.py"),
+  *("docs/test_notebook", "docs/test_pages.py::test_what_a_page_says"),
   *("e2e/test_compile_ahead", "e2e/test_decoder_only", "e2e/test_drafters"),
   *("e2e/test_m30k", "e2e/test_online", "e2e/test_tfds", "link/test_processes"),
   *("exactness/test_layer_skip", "exactness/test_mutations", "exactness/test_online"),

@@ -38,7 +38,8 @@ def test_greedy_generation_is_the_targets_own(setup):
   assert len(outputs) == len(INPUTS)
   assert all(1 <= o.target_calls <= len(o.tokens) for o in outputs)
   assert all(o.target_calls == len(o.tokens) for o in expected)
-  assert all(o.accepted <= o.drafted for o in outputs)
+  assert all(o.accepted <= o.tried <= o.drafted for o in outputs)
+  assert all(o.tried <= o.accepted + o.target_calls for o in outputs)
   assert all(isinstance(o.text, str) for o in outputs)
 
 

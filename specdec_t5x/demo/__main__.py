@@ -2,64 +2,66 @@
 
 import argparse
 import concurrent.futures
-import contextlib
 import os
 import sys
-import time
-from collections.abc import Iterator
 
+from specdec_t5x.bench.paper.plotting import require_matplotlib
 from specdec_t5x.demo import recipe
+from specdec_t5x.demo.steps import Step, Steps
 from specdec_t5x.quiet import import_quietly
 
 TEMPERATURES = (0.0, 1.0)
 
 
-class Steps:
-  """Says of each step what it does, how long it will take, and how long it took."""
-
-  def __init__(self, count: int):
-    self._count = count
-    self._number = 0
-
-  @contextlib.contextmanager
-  def step(self, about: str, expected: str) -> Iterator[None]:
-    """Times what happens inside."""
-    self._number += 1
-    print(f"[{self._number}/{self._count}] {about} ({expected})", flush=True)
-    begin = time.monotonic()
-    yield
-    print(f"      {time.monotonic() - begin:.0f} s", flush=True)
+# Of steps other than training, beside `recipe.Part.minutes`.
+_LOAD, _VOCABULARY, _DECODE, _COMPARE = 0.2, 0.1, 1.0, 2.0
 
 
 def run(pair: recipe.DemoPair, inputs: int) -> None:
   """Makes one demo pair, decodes with both commands, and prints the comparison."""
   print(f"\nDemo pair {pair.name!r}: {pair.about}. Nothing here is real data.")
-  steps = Steps(len(pair.parts) + 4)
-  with steps.step("Load TensorFlow, seqio and JAX", "about 10 s"):
+  steps = Steps(_steps(pair, inputs))
+  with steps.step():
     import_quietly("specdec_t5x.demo.making")
   _make(pair, steps)
-  with steps.step("Decode the test set with and without speculation", "about 1 min"):
+  with steps.step():
     same = _run_commands(pair)
-  with steps.step(
-    f"Compare on {inputs} inputs, batch 1, all programs in turn", "about 2 min"
-  ):
-    from specdec_t5x.demo import comparison
+  with steps.step():
+    from specdec_t5x.demo import chart, comparison
 
-    table = comparison.compare(pair, inputs, TEMPERATURES)
-  files = table.write(os.path.join(recipe.DIRECTORY, pair.name))
+    report = lambda line: print(f"      {line}", flush=True)
+    table = comparison.compare(pair, inputs, TEMPERATURES, report)
+  folder = os.path.join(recipe.DIRECTORY, pair.name)
+  files = table.write(folder)
+  pictures = chart.draw(table, folder)
   print(f"\n{table.markdown()}\n{same}\nThe table is in {', '.join(files)}")
+  print(f"The comparison as a picture: {', '.join(pictures)}")
+
+
+def _steps(pair, inputs) -> list[Step]:
+  trained = [
+    Step(
+      f"Train {part.name}: {part.about}", part.minutes, os.path.isdir(part.checkpoint)
+    )
+    for part in pair.parts
+  ]
+  return [
+    Step("Load TensorFlow, seqio and JAX", _LOAD),
+    Step("Vocabulary", _VOCABULARY, os.path.isfile(pair.vocabulary)),
+    *trained,
+    Step("Decode the test set with and without speculation", _DECODE),
+    Step(f"Compare on {inputs} inputs, batch 1, all programs in turn", _COMPARE),
+  ]
 
 
 def _make(pair, steps):
   from specdec_t5x.demo import making
 
-  with steps.step("Vocabulary", "about 10 s"):
+  with steps.step():
     making.make_vocabulary(pair)
   for part in pair.parts:
-    cached = os.path.isdir(part.checkpoint)
-    expected = "cached" if cached else f"about {part.minutes:g} min"
-    with steps.step(f"Train {part.name}: {part.about}", expected):
-      if not cached:
+    with steps.step() as step:
+      if not step.is_cached:
         making.make_part(part)
 
 
@@ -99,6 +101,7 @@ def main() -> None:
   compiled = os.path.abspath(os.path.join(recipe.DIRECTORY, "compiled"))
   os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled)
   try:
+    require_matplotlib()  # Before minutes of work that end with a picture.
     for name in flags.pairs:
       run(recipe.PAIRS[name], flags.inputs)
   except (ValueError, FloatingPointError) as error:

@@ -37,6 +37,7 @@ _COLUMNS = (
   Column("predicted", "whole calls (quartiles)"),
   Column("identical", "identical"),
 )
+_BRIEF = ("temperature", "draft", "alpha", "tokens_per_call", "speed")
 _SCORE_KEYS = ("plain_score", "score", "draft_score")
 _NOTES = (
   "alpha is sum_x min(p, q), the mean over drafted tokens that were tried. The "
@@ -51,13 +52,30 @@ _NOTES = (
 )
 
 
-def compare(pair: DemoPair, inputs: int, temperatures: Sequence[float]) -> Table:
-  """Measures a demo pair's drafts on the first texts of its test split."""
+def compare(
+  pair: DemoPair,
+  inputs: int,
+  temperatures: Sequence[float],
+  report: Callable[[str], None] = lambda line: None,
+) -> Table:
+  """Measures a demo pair's drafts on the first texts of its test split.
+
+  Args:
+    pair: whose drafts.
+    inputs: how many texts.
+    temperatures: of the decodes.
+    report: takes a line a draft and temperature, as soon as it was measured.
+  """
   study = jobs.demo_job(pair, inputs, with_heads=True).load()
   score = _scorer(pair, inputs)
-  found = [
-    row for t in temperatures for row in rows(study, Setting(DEFAULT_GAMMA, t), score)
-  ]
+  found = []
+  for temperature in temperatures:
+    for row in rows(study, Setting(DEFAULT_GAMMA, temperature), score):
+      found.append(row)
+      words = [
+        f"{c.header} {c.show(row.get(c.key))}" for c in _COLUMNS if c.key in _BRIEF
+      ]
+      report(", ".join(words))
   headers = (f"{pair.metric}: plain", "ours", "draft alone") if score else ()
   scores = [Column(*each, 1, "-") for each in zip(_SCORE_KEYS, headers, strict=False)]
   title = f"Demo pair {pair.name!r}, {inputs} inputs"

@@ -43,7 +43,7 @@ from specdec_t5x.diagnose.recording import Settings, compare
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.tables import aligned
-from specdec_t5x.trace.iterations import pieces
+from specdec_t5x.trace.recording import pieces
 
 HEADER = (
   *("line", "position", "plain", "speculative", "gap plain", "gap speculative"),

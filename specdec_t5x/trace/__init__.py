@@ -1,1 +1,1 @@
-"""One decode, iteration by iteration (`iterations`), as text and image (`render`)."""
+"""One decode, recorded (`recording`), told (`iterations`), drawn (`render`, `page`)."""

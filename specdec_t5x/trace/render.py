@@ -34,7 +34,7 @@ class Style:
 STYLES = {
   "accepted": Style("32", ("", ""), "#116329", "#dafbe1"),
   "rejected": Style("31;9", ("[", "]"), "#a40e26", "#ffe5e2", "line-through"),
-  "discarded": Style("2", ("(", ")"), "#6e7781", "#f3f4f6"),
+  "discarded": Style("2", ("(", ")"), "#59636e", "#f3f4f6"),
   "recovered": Style("34", ("{", "}"), "#0a3fa8", "#d6e4ff"),
   "bonus": Style("36", ("+", ""), "#05606b", "#c9f4f4"),
 }
@@ -63,7 +63,7 @@ def to_svg(iterations: Sequence[Iteration], title: str) -> str:
 
   It is drawn on a white sheet, so it reads alike on light and dark pages.
   """
-  title = _visible(title)
+  title = visible(title)
   indent = _BORDER + _NUMBER_COLUMNS * _CHARACTER
   lines = [_legend(), *map(_spans, iterations)]
   starts = [_BORDER] + [indent] * len(iterations)
@@ -96,12 +96,12 @@ def _legend() -> list[Span]:
 
 
 def _to_text(iterations, mark) -> str:
-  show = lambda spans: " ".join(mark(kind, _visible(piece)) for kind, piece in spans)
+  show = lambda spans: " ".join(mark(kind, visible(piece)) for kind, piece in spans)
   lines = [f"{n:>3}  {show(_spans(it))}" for n, it in enumerate(iterations, start=1)]
   return "\n".join([show(_legend()), *lines]) + "\n"
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
   """Returns the text without what would break a line, a terminal or XML."""
   return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
@@ -113,7 +113,7 @@ def _columns(text: str) -> int:
 
 
 def _token_width(piece: str) -> float:
-  return _columns(_visible(piece)) * _CHARACTER + 2 * _GAP
+  return _columns(visible(piece)) * _CHARACTER + 2 * _GAP
 
 
 def _token(kind: str, piece: str, left: float, top: float) -> list[str]:
@@ -121,7 +121,7 @@ def _token(kind: str, piece: str, left: float, top: float) -> list[str]:
     f'<rect x="{left:.1f}" y="{top:.1f}" width="{_token_width(piece):.1f}" '
     f'height="{_LINE - _GAP}" rx="4" fill="{STYLES[kind].paper}"/>'
   )
-  return [box, _text(left + _GAP, top, _visible(piece), f'class="{kind}"')]
+  return [box, _text(left + _GAP, top, visible(piece), f'class="{kind}"')]
 
 
 def _text(left: float, top: float, text: str, attributes: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from tqdm import tqdm
 
 from specdec_t5x.network.functional import Network, is_decoder_only
 from specdec_t5x.training import batches, outputs
@@ -18,6 +17,7 @@ from specdec_t5x.training.metrics_log import MetricsLog
 from specdec_t5x.training.objectives import Objective, Params
 from specdec_t5x.training.optimizers import Optimizer
 from specdec_t5x.training.outputs import DecodeFn
+from specdec_t5x.training.progress import Progress
 from specdec_t5x.training.state import TrainState
 
 
@@ -138,7 +138,7 @@ class Trainer:
     frozen, loop, stream = place.copied(self.frozen), self.loop, _Speed()
     first = int(state.step)
     source = batches.train_batches(self.data, position)
-    with tqdm(total=loop.steps, initial=first, unit="step", disable=None) as bar:
+    with Progress(loop.steps, first) as progress:
       for step in range(first + 1, loop.steps + 1):
         batch, position = next(source)
         state, info = take_step(state, place.batch(batch), frozen)
@@ -148,14 +148,14 @@ class Trainer:
         if due(loop.log_period):
           values = {**_finite(info, step), **stream.since_last(step)}
           log.write(step, values)
-          bar.set_postfix(loss=f"{values['loss']:.4f}", refresh=False)
+          progress.show(values)
         for period, function in measure:
           if due(period):
             log.write(step, function(state.params, frozen))
         if due(loop.checkpoint_period) or step == loop.steps:
           _finite(info, step)
           checkpoints.save(state, position)
-        bar.update()
+        progress.after(step)
     return state
 
   def _measurements(self, place) -> list[tuple[int, Callable[..., dict[str, float]]]]:

@@ -3,5 +3,5 @@
 docs/t5x_contract.md says what is in it. `PROVIDER` tells the two apart.
 """
 
-__version__ = "0.1.0+specdec"
+__version__ = "0.2.0+specdec"
 PROVIDER = "specdec-t5x-runtime"

@@ -12,8 +12,7 @@ import sentencepiece
 import specdec_t5x
 from specdec_t5x import Sampling, api
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.trace import iterations as trace
-from specdec_t5x.trace import render
+from specdec_t5x.trace import iterations, recording, render
 from specdec_t5x.trace.iterations import Iteration
 from tests.t5x_bridge import tiny
 
@@ -41,10 +40,16 @@ def vocabulary(tmp_path_factory):
   return tiny.train_vocabulary(tmp_path_factory.mktemp("vocabulary"))
 
 
-def run(models, vocabulary, **settings):
-  return trace.trace_decode(
-    TEXT, *models, vocabulary, gamma=GAMMA, max_length=LENGTH, **settings
+def recorded(models, vocabulary, **settings):
+  (trace,) = recording.record(
+    [TEXT], *models, vocabulary, gamma=GAMMA, max_length=LENGTH, **settings
   )
+  return trace
+
+
+def run(models, vocabulary, **settings):
+  turns = recorded(models, vocabulary, **settings).turns
+  return tuple(map(Iteration.of_turn, turns))
 
 
 def generated(models, vocabulary, **settings):
@@ -60,7 +65,7 @@ def generated(models, vocabulary, **settings):
     **settings,
   )
   processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
-  return trace.pieces(processor, outputs[0].tokens), outputs[0]
+  return recording.pieces(processor, outputs[0].tokens), outputs[0]
 
 
 @pytest.mark.parametrize(
@@ -104,10 +109,9 @@ def test_a_draft_that_is_the_target_is_never_rejected(models, vocabulary):
 
 
 def test_the_step_is_compiled_once(models, vocabulary, monkeypatch):
-  traced = []
-  step = lambda *args: traced.append(args) or trace_step(*args)
-  trace_step = trace.step
-  monkeypatch.setattr(trace, "step", step)
+  traced, judge = [], recording.judge
+  count = lambda *args: traced.append(args) or judge(*args)
+  monkeypatch.setattr(recording, "judge", count)
   assert len(run(models, vocabulary)) > 1
   assert len(traced) == 1
 
@@ -126,7 +130,7 @@ def test_no_room_for_a_draft_leaves_the_targets_token():
 
 
 def test_examples_in_docstrings():
-  assert doctest.testmod(trace) == (0, 1)
+  assert doctest.testmod(iterations) == (0, 1)
 
 
 def test_plain_text_marks_every_kind():
@@ -211,12 +215,17 @@ def test_the_script_prints_and_draws(vocabulary, tmp_path, capsys):
     f"--draft={tiny.save_t5x(tmp_path / 'd', tiny.DRAFT, seed=2)}",
     f"--vocabulary={vocabulary}",
     f"--svg={tmp_path / 'trace.svg'}",
+    f"--record={tmp_path / 'traces.jsonl'}",
   ]
   assert main(["--text", TEXT, "--gamma=3", *flags]) == 0
   printed = capsys.readouterr().out
   assert printed.startswith("accepted [rejected]")
   assert printed.rstrip().endswith("calls of the target")
   ET.parse(tmp_path / "trace.svg")
+  again = [f"--run={tmp_path / 'traces.jsonl'}", f"--html={tmp_path / 'trace.html'}"]
+  assert main(again) == 0
+  assert capsys.readouterr().out == printed
+  assert TEXT in (tmp_path / "trace.html").read_text()
 
 
 @pytest.mark.parametrize(

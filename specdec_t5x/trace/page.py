@@ -1,0 +1,152 @@
+"""Traces as one HTML file that needs no other: tokens, draws, and the time they took.
+
+Each iteration is a list of buttons, so that a keyboard and a screen reader get to every
+token; what was drawn and tested stands in a token's label and, shown, beside it. The
+time line is figure 5 of Leviathan et al., ICML 2023: draft above target.
+"""
+
+import html
+import json
+import string
+from collections.abc import Iterator, Sequence
+from importlib import resources
+
+from specdec_t5x.trace.recording import Token, Trace, Turn
+from specdec_t5x.trace.render import STYLES, visible
+
+_WIDTH, _BAR = 1000, 16  # Of the time line, in its own units.
+
+
+def to_html(traces: Sequence[Trace], title: str = "Speculative decoding") -> str:
+  """Returns a page that shows the traces.
+
+  Raises:
+    ValueError: where there are none.
+  """
+  if not traces:
+    raise ValueError("Expected a trace at least, got none to show.")
+  page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
+  body = "\n".join(_decode(number, trace) for number, trace in enumerate(traces, 1))
+  legend = " ".join(f'<span class="token {kind}">{kind}</span>' for kind in STYLES)
+  return string.Template(page).substitute(
+    title=_text(title), legend=legend, styles=_styles(), body=body
+  )
+
+
+def _styles() -> str:
+  """Returns the colours of each kind, on light pages and, inverted in tone, on dark."""
+  rule = "{{ color: {ink}; background: {paper}; text-decoration: {line} }}"
+  light = [
+    f".{kind} {rule.format(ink=s.ink, paper=s.paper, line=s.decoration)}"
+    for kind, s in STYLES.items()
+  ]
+  dark = [
+    f':root[data-theme="dark"] .{kind} {{ color: {s.paper}; background: {s.ink} }}'
+    for kind, s in STYLES.items()
+  ]
+  return "\n".join(light + dark)
+
+
+def _decode(number: int, trace: Trace) -> str:
+  turns = "\n".join(_turn(n, turn) for n, turn in enumerate(trace.turns, 1))
+  calls, drafted = len(trace.turns), [t for turn in trace.turns for t in turn.drafted]
+  accepted = sum(token.kind == "accepted" for token in drafted)
+  facts = (
+    f"{trace.num_tokens} tokens in {calls} calls of the target; "
+    f"{accepted} of {len(drafted)} drafted tokens stand."
+  )
+  return f"""<section aria-labelledby="input-{number}">
+<h2 id="input-{number}">{_text(trace.text)}</h2>
+<p class="output">{_text(trace.output)}</p>
+<p>{facts}</p>
+<details><summary>Settings</summary><pre>{_settings(trace)}</pre></details>
+<ol class="turns">
+{turns}
+</ol>
+{_time_line(trace)}
+</section>"""
+
+
+def _settings(trace: Trace) -> str:
+  return _text(json.dumps(trace.settings, indent=1), keep="\n")
+
+
+def _turn(number: int, turn: Turn) -> str:
+  """Returns an iteration: a tree of nodes, each followed by its children."""
+  nodes = dict(enumerate(turn.drafted, 1))
+  return (
+    f'<li aria-label="Iteration {number}"><div class="row">'
+    f"{_children(0, nodes, turn.own)}</div></li>"
+  )
+
+
+def _children(parent: int, nodes: dict[int, Token], own: Token | None) -> str:
+  below = [
+    f'<div class="row">{_button(token)}{_children(node, nodes, own)}</div>'
+    for node, token in nodes.items()
+    if token.parent == parent
+  ]
+  if own is not None and own.parent == parent:
+    below.append(f'<div class="row">{_button(own)}</div>')
+  return f'<div class="column">{"".join(below)}</div>' if below else ""
+
+
+def _button(token: Token) -> str:
+  piece = token.piece.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").strip() or "space"
+  facts = list(_facts(token))
+  label = _text(", ".join([piece, token.kind, *facts]))
+  return (
+    f'<button class="token {token.kind}" aria-label="{label}">{_text(token.piece)}'
+    f'<span class="facts" aria-hidden="true">{_text("; ".join([token.kind, *facts]))}'
+    "</span></button>"
+  )
+
+
+def _facts(token: Token) -> Iterator[str]:
+  yield f"p {token.p:.3g}"
+  if token.q is not None:
+    yield f"q {token.q:.3g}"
+  if token.test is not None:
+    yield f"tested with u {token.test:.3f}"
+  if token.draws:
+    yield "drawn with u " + " ".join(f"{u:.3f}" for u in token.draws)
+
+
+def _time_line(trace: Trace) -> str:
+  """Returns the bars of draft and target, and of plain decoding where it was timed."""
+  total = sum(turn.draft_seconds + turn.target_seconds for turn in trace.turns)
+  plain = (trace.plain_seconds or 0.0) * trace.num_tokens
+  scale = _WIDTH / (max(total, plain) or 1.0)
+  bars, now = [], 0.0
+  for number, turn in enumerate(trace.turns, 1):
+    for row, name in enumerate(("draft", "target")):
+      seconds = getattr(turn, f"{name}_seconds")
+      told = f"Iteration {number}, {name}: {1000 * seconds:.2f} ms"
+      bars.append(_bar(name, now * scale, row, seconds * scale, told))
+      now += seconds
+  told = f"{1000 * total:.1f} ms with speculation"
+  if plain:
+    step = trace.plain_seconds * scale
+    each = f"A token of plain decoding: {1000 * trace.plain_seconds:.2f} ms"
+    bars += [_bar("plain", n * step, 2, step, each) for n in range(trace.num_tokens)]
+    told += f", {1000 * plain:.1f} ms without"
+  names = ("draft", "target", "plain")[: 3 if plain else 2]
+  rows = "".join(
+    f'<text x="-8" y="{(_BAR + 6) * row + 12}" text-anchor="end">{name}</text>'
+    for row, name in enumerate(names)
+  )
+  return f"""<figure><svg class="time" role="img" aria-label="Time line: {told}"
+viewBox="-60 0 {_WIDTH + 61} {(_BAR + 6) * len(names)}">{rows}{"".join(bars)}</svg>
+<figcaption>{told}. Each iteration was started by itself, which the compiled loop need
+not do; reading the input is in the plain tokens' time alone.</figcaption></figure>"""
+
+
+def _bar(name: str, left: float, row: int, width: float, told: str) -> str:
+  return (
+    f'<rect class="{name}" x="{left:.2f}" y="{(_BAR + 6) * row}" '
+    f'width="{max(width - 0.6, 0.2):.2f}" height="{_BAR}"><title>{told}</title></rect>'
+  )
+
+
+def _text(text: str, keep: str = "") -> str:
+  return html.escape("".join(c if c in keep else visible(c) for c in text))

@@ -1,0 +1,77 @@
+"""How far a run is, and how long it still takes by what its steps took."""
+
+import time
+from collections.abc import Callable, Mapping
+
+from tqdm import tqdm
+
+Report = Callable[[str], None]
+_EVERY = 15.0  # Seconds between lines where there is no terminal.
+
+
+class Progress:
+  """A bar on a terminal; elsewhere a line from time to time. A context manager.
+
+  Args:
+    total: the run's steps.
+    first: those that an earlier run took.
+    clock: tells seconds.
+    report: takes a line.
+  """
+
+  def __init__(
+    self,
+    total: int,
+    first: int = 0,
+    clock: Callable[[], float] = time.monotonic,
+    report: Report = lambda line: print(line, flush=True),
+  ):
+    self._bar = tqdm(total=total, initial=first, unit="step", disable=None)
+    self._total, self._clock, self._report = total, clock, report
+    self._values: Mapping[str, float] = {}
+    self._begin: tuple[int, float] | None = None  # Behind the step that compiled.
+    self._told = clock()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *error):
+    self._bar.close()
+
+  def show(self, values: Mapping[str, float]) -> None:
+    """Takes what was measured last."""
+    self._values = values
+    self._bar.set_postfix(loss=f"{values['loss']:.4f}", refresh=False)
+
+  def after(self, step: int) -> None:
+    """Takes note that a step is done."""
+    self._bar.update()
+    now = self._clock()
+    if self._begin is None:
+      self._begin = step, now
+    if self._bar.disable and now - self._told >= _EVERY and step < self._total:
+      self._told = now
+      self._report(self._line(step, now))
+
+  def _line(self, step: int, now: float) -> str:
+    first, begin = self._begin
+    parts = [f"step {step} of {self._total}"]
+    if "loss" in self._values:
+      parts.append(f"loss {self._values['loss']:.3f}")
+    if step > first:
+      left = (now - begin) / (step - first) * (self._total - step)
+      parts.append(f"{duration(left)} left")
+    return f"      {', '.join(parts)}"
+
+
+def duration(seconds: float) -> str:
+  """Returns seconds as people say them.
+
+  >>> duration(49), duration(100), duration(1500)
+  ('50 s', '1 min 40 s', '25 min')
+  """
+  seconds = round(seconds, -1)
+  minutes, rest = divmod(int(seconds), 60)
+  if not minutes:
+    return f"{rest} s"
+  return f"{minutes} min" + (f" {rest} s" if rest and minutes < 10 else "")

@@ -1,0 +1,151 @@
+"""A folder where the documentation's commands run, with tiny networks as the demo's.
+
+Paths are those that the pages name. Networks are random; what
+commands would do for minutes is cut to a few examples or steps by flags at their end.
+"""
+
+import contextlib
+import pathlib
+import re
+import runpy
+import shutil
+import sys
+
+import jax
+
+from specdec_t5x.demo import recipe
+from specdec_t5x.demo.vocabulary import demo_vocabulary
+from specdec_t5x.network.config import GptConfig, T5Config
+from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.t5x_bridge.parameters import T5XParameters
+from tests import commands
+from tests.real_data import ROOT
+
+_SIZES = {
+  "emb_dim": 16,
+  "head_dim": 8,
+  "mlp_dim": 32,
+  "num_heads": 2,
+  "num_encoder_layers": 1,
+  "num_decoder_layers": 3,
+  "num_layers": 2,
+}
+_LINES = [f"The dog {n} sees the old house." for n in range(40)]
+# Flags that come last, and so win.
+_SMALL_BATCHES = ("--gin.BATCH_SIZE=4",)
+_FEW_STEPS = ("--gin.STEPS=2", "--gin.WARMUP_STEPS=1", "--gin.VALIDATION_PERIOD=0")
+
+
+def make(root: pathlib.Path) -> None:
+  """Makes the folder: configurations of tiny sizes, the demo pairs, a user's files."""
+  shutil.copytree(ROOT / "configs", root / "configs")
+  for name in ("examples", "scripts", "specdec_t5x"):
+    (root / name).symlink_to(ROOT / name)
+  for part in ("pairs", "train"):
+    for path in (root / "configs" / part).glob("*.gin"):
+      path.write_text(_tiny(path.read_text()))
+  for task in ("ende", "lm"):
+    with (root / f"configs/pairs/demo_{task}.gin").open("a") as pair:
+      pair.write(f"demo_tasks.demo_{task}.test_size = 3\n")
+  with contextlib.chdir(root):
+    demo_vocabulary(recipe.ENDE.vocabulary, 2_000, "ende")
+    demo_vocabulary(recipe.LM.vocabulary, 880, "lm")
+    _make_demo()
+    _make_own_files()
+
+
+def _tiny(text: str) -> str:
+  for name, value in _SIZES.items():
+    text = re.sub(rf"\b{name} = \d+", f"{name} = {value}", text)
+  return re.sub(r"'targets': (80|128)", "'targets': 12", text)
+
+
+def _make_demo() -> None:
+  target = _t5(2048, ("relu",))
+  ende, lm = recipe.ENDE, recipe.LM
+  _save(ende.target.checkpoint, target)
+  for part in ende.drafts:
+    _save(part.checkpoint, target, seed=1)
+  (heads,) = ende.heads
+  _save(heads.checkpoint, ParallelConfig.of(target, 5))
+  pathlib.Path("targets.de").write_text("\n".join(_LINES))
+  commands.training(
+    *("--job=ngrams", "--gin_file=configs/train/ngrams.gin"),
+    "--gin.TARGETS='targets.de'",
+    "--gin.tasks.translation_from_files.name='demo_targets'",
+    f"--gin.VOCABULARY_PATH={ende.vocabulary!r}",
+    "--gin.VOCAB_SIZE=2048",
+    f"--gin.OUTPUT_DIR={str(pathlib.Path(ende.tables[0].checkpoint).parent)!r}",
+  )
+  sizes = {k: x for k, x in _SIZES.items() if k not in _ENCODER}
+  network = GptConfig(vocab_size=896, mlp_activations=("relu",), **sizes)
+  for seed, part in enumerate((lm.target, *lm.drafts)):
+    _save(part.checkpoint, network, seed)
+
+
+_ENCODER = ("num_encoder_layers", "num_decoder_layers")
+
+
+def _t5(vocab_size, activations):
+  sizes = {name: x for name, x in _SIZES.items() if name != "num_layers"}
+  return T5Config(vocab_size=vocab_size, mlp_activations=activations, **sizes)
+
+
+def _save(checkpoint, config, seed=0):
+  path, network = pathlib.Path(checkpoint), network_for(config)
+  params = jax.jit(lambda key: initial_variables(network, key))(jax.random.key(seed))
+  T5XParameters(network, str(path.parent)).save(
+    int(path.name.removeprefix("checkpoint_")), params["params"]
+  )
+
+
+def _make_own_files() -> None:
+  shutil.copy(recipe.ENDE.vocabulary, "my.model")
+  for name in ("my", "train", "valid"):
+    for language in ("en", "de"):
+      lines = _LINES[:3] if name == "my" else _LINES
+      pathlib.Path(f"{name}.{language}").write_text("\n".join(lines) + "\n")
+  config = _t5(8064, ("gelu", "linear"))
+  _save("my_pair/target/checkpoint_2000", config)
+  _save("my_pair/draft/checkpoint_1800", config, seed=1)
+
+
+def run(arguments: list[str]) -> None:
+  """Runs `python` with these arguments, in this process and the working directory."""
+  if arguments[0] == "-c":
+    exec(arguments[1], {"__name__": "__main__"})
+    return
+  if arguments[0] != "-m":
+    run_script(*arguments)
+    return
+  _, module, *flags = arguments
+  if module == "t5x.infer":
+    commands.infer(*flags, *_SMALL_BATCHES)
+  elif module == "specdec_t5x.train":
+    few = () if "--job=ngrams" in flags else _FEW_STEPS
+    commands.training(*flags, *few)
+  else:
+    with patched_argv(module, *flags):
+      runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def run_script(path: str, *flags: str) -> None:
+  """Runs a script, which may end with exit code 0."""
+  with patched_argv(path, *flags):
+    code = 0
+    try:
+      runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+      code = end.code
+  assert not code, f"{path} {flags} ended with {code}"
+
+
+@contextlib.contextmanager
+def patched_argv(*argv: str):
+  """Makes these the process's own arguments for a while."""
+  before, sys.argv = sys.argv, list(argv)
+  try:
+    yield
+  finally:
+    sys.argv = before

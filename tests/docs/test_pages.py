@@ -1,0 +1,139 @@
+"""What README and the documentation say to run, runs; their links lead somewhere.
+
+A block that is not run says why in a comment above it, `<!-- not run: reason -->`; what
+it names is looked for all the same. `<!-- file: NAME -->` above a block writes it.
+"""
+
+import contextlib
+import itertools
+import re
+import sys
+
+import pytest
+
+from tests.docs import sandbox
+from tests.docs.blocks import Block, blocks
+from tests.real_data import ROOT
+
+sys.path.append(str(ROOT / "docs"))
+import gin_reference
+
+PAGES = sorted(
+  [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+)
+PAGES = [page for page in PAGES if "_build" not in page.parts]
+RUN = ("bash", "python")
+ALL = list(itertools.chain(*map(blocks, PAGES)))
+NAMED = {
+  page: [b for b in ALL if b.page == page and b.language in RUN] for page in PAGES
+}
+TO_RUN = [page for page, own in NAMED.items() if any(not b.why_not for b in own)]
+name = lambda page: str(page.relative_to(ROOT))
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+  root = tmp_path_factory.mktemp("documented")
+  sandbox.make(root)
+  for block in ALL:
+    if block.file:  # For any page: pages run in any order, and apart.
+      (root / block.file).write_text(block.text)
+  return root
+
+
+@pytest.mark.filterwarnings("ignore:.*the outputs keep")
+@pytest.mark.parametrize("page", TO_RUN, ids=name)
+def test_what_a_page_says_to_run_runs(page, folder, unchecked):
+  variables = {"__name__": "documented"}
+  with contextlib.chdir(folder):
+    for block in NAMED[page]:
+      if not block.why_not and not block.file:
+        run(block, variables)
+
+
+def run(block: Block, variables):
+  if block.language == "python":
+    exec(compile(block.text, f"{block.page}:{block.line}", "exec"), variables)
+    return
+  commands = block.commands()
+  assert commands, f"{block.page}:{block.line} runs nothing: say why above it"
+  for command in commands:
+    sandbox.run(command)
+
+
+@pytest.mark.parametrize("block", ALL, ids=lambda b: f"{name(b.page)}:{b.line}")
+def test_what_a_block_names_is_there(block):
+  assert block.language, f"{name(block.page)}:{block.line}: a block without a language"
+  if block.language != "bash":
+    return
+  files = re.findall(r"--gin_file=(configs/\S+|examples/\S+)", block.text)
+  files += re.findall(r"python ((?:scripts|examples)/\S+\.py)", block.text)
+  modules = re.findall(r"python -m ((?:specdec_t5x|tests)[\w.]*)", block.text)
+  for file in files:
+    assert (ROOT / file).is_file(), file
+  for module in modules:
+    path = ROOT / module.replace(".", "/")
+    assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+  unknown = set(re.findall(r"--gin\.([A-Z_0-9]+)=", block.text)) - MACROS
+  assert not unknown, unknown
+
+
+MACROS = {
+  knob.name
+  for path in (ROOT / "configs").rglob("*.gin")
+  for knob in gin_reference.read(path, ROOT / "configs").knobs
+}
+
+
+def test_a_bad_block_is_seen(tmp_path):
+  page = tmp_path / "page.md"
+  page.write_text(
+    "<!-- not run: why -->\n```bash\npython -m x\n```\n\nText\n"
+    "```bash\nfor i in 1 2; do python -m y --n=$i 'a b'; done\n```\n"
+  )
+  marked, plain = blocks(page)
+  assert marked.why_not == "why"
+  assert plain.why_not is None
+  assert plain.commands() == [["-m", "y", f"--n={i}", "a b"] for i in (1, 2)]
+  page.write_text("```bash\nnot_a_command\n```\n")
+  (block,) = blocks(page)
+  with pytest.raises(AssertionError, match="not_a_command"):
+    block.commands()
+
+
+def anchors(page):
+  """The anchors of a page's headings, as GitHub and MyST make them."""
+  text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+  for heading in re.findall(r"^#+ (.+)$", text, re.M):
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+    yield re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_within_the_repository_lead_somewhere(page):
+  gin_reference.write(ROOT)  # A page that is made when the site is.
+  text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.S)
+  for link in re.findall(r"\]\(([^)\s]+)\)", text):
+    if re.match(r"https?:", link):
+      continue
+    file, _, anchor = link.partition("#")
+    target = (page.parent / file).resolve() if file else page
+    assert target.exists(), f"{name(page)} links to {link}"
+    if anchor:
+      assert anchor in set(anchors(target)), f"{name(page)} links to {link}"
+
+
+def test_every_method_has_its_page():
+  from specdec_t5x.core.rules import RULES
+  from specdec_t5x.drafters.registry import DRAFTERS, POLICIES
+
+  folder = ROOT / "docs" / "methods"
+  pages = {page: page.read_text() for page in folder.glob("*.md")}
+  index = pages.pop(folder / "index.md")
+  for page, text in pages.items():
+    assert f"\n{page.stem}\n" in index
+    for part in ("Idea", "Formula", "Guarantee", "When", "Use", "Source"):
+      assert f"\n**{part}.**" in text, f"{page.name} lacks {part}"
+  described = "\n".join(pages.values())
+  for word in (*RULES, *DRAFTERS, *POLICIES):
+    assert f"'{word}'" in described or f"drafters/{word}.gin" in described, word

@@ -1,0 +1,48 @@
+"""What the site makes of gin files and docstrings."""
+
+import doctest
+import sys
+
+from tests.real_data import ROOT
+
+sys.path.append(str(ROOT / "docs"))
+import docstrings
+import gin_reference
+from gin_reference import Knob
+
+
+def test_knobs_are_macros_above_the_wiring_with_their_comments(tmp_path):
+  path = tmp_path / "runs" / "a.gin"
+  path.parent.mkdir()
+  path.write_text(
+    "# What it is.\n#\n#   a command\nfrom x import y\n\n"
+    "GIVEN = %gin.REQUIRED\nONE = 'a # b'   # of two\n                # lines\n"
+    "y.f.g = 3\n# ---- Wiring ----\nHIDDEN = 1\n"
+  )
+  file = gin_reference.read(path, tmp_path)
+  assert file.path == "runs/a.gin"
+  assert file.knobs == (
+    Knob("GIVEN", "REQUIRED", ""),
+    Knob("ONE", "'a # b'", "of two lines"),
+  )
+  page = gin_reference.to_markdown(tmp_path)
+  assert "| `ONE` | `'a # b'` | of two lines |" in page
+  assert "What it is.\n\n```text\n  a command\n```" in page
+
+
+def test_every_file_of_configs_is_on_the_page():
+  page = gin_reference.to_markdown(ROOT / "configs")
+  for path in (ROOT / "configs").rglob("*.gin"):
+    assert f"### configs/{path.relative_to(ROOT / 'configs')}\n" in page
+  assert "| `GAMMA` | `5` | length of a draft" in page
+
+
+def test_examples_in_docstrings():
+  assert doctest.testmod(docstrings).failed == 0
+
+
+def test_sections_and_arguments_stay_as_they_are():
+  lines = ["Text:", "", "  a = b_", "", "Args:", "  **knobs: a * b."]
+  assert docstrings.rewritten(lines) == [
+    *("Text:", "", "::", "", "  a = b_", "", "Args:", "  **knobs: a * b.")
+  ]

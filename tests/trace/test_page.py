@@ -1,0 +1,187 @@
+"""Traces as they are kept, and as a page in a browser."""
+
+import html.parser
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from specdec_t5x import Sampling
+from specdec_t5x.trace import page, recording
+from specdec_t5x.trace.iterations import Iteration
+from specdec_t5x.trace.recording import Token, Trace, Turn
+from tests.trace.test_trace import TEXT, models, recorded, vocabulary  # noqa: F401
+
+DRAWN = Trace(
+  text="<b>input</b>",
+  output="ein Mann",
+  settings={"rule": {"kind": "Token"}},
+  turns=(
+    Turn(
+      (
+        Token("▁ein", "accepted", 0.5, 0.25, 0, 0.125, (0.75,)),
+        Token("▁<Hund>", "rejected", 0.1, 0.4, 1, 0.5, (0.25,)),
+        Token("▁.", "discarded", 0.2, 0.3, 2, 0.9, (0.5,)),
+      ),
+      Token("▁Mann", "recovered", 0.6, None, 1, None, (0.5,)),
+      0.002,
+      0.004,
+    ),
+    Turn(
+      (Token("▁spielt", "accepted", 0.9, None),),
+      Token("▁.", "bonus", 0.8, None, 1),
+      0.0,
+      0.003,
+    ),
+  ),
+  plain_seconds=0.0035,
+)
+
+
+def test_traces_are_kept_as_they_are(tmp_path):
+  path = str(tmp_path / "traces.jsonl")
+  recording.save([DRAWN, DRAWN], path)
+  assert recording.load(path) == [DRAWN, DRAWN]
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"text": "a"}', '{"turns": [{}]}'])
+def test_a_line_that_is_no_trace_is_named(line, tmp_path):
+  path = tmp_path / "traces.jsonl"
+  recording.save([DRAWN], str(path))
+  path.write_text(path.read_text() + line + "\n")
+  with pytest.raises(ValueError, match=r"traces\.jsonl, line 2: expected a trace"):
+    recording.load(str(path))
+
+
+def test_what_is_recorded_decided(models, vocabulary):  # noqa: F811
+  sampling = Sampling(4.0)  # Flat laws, which overlap.
+  traces = recording.record(
+    [TEXT] * 6, *models, vocabulary, gamma=3, max_length=10, sampling=sampling
+  )
+  drafted = [t for trace in traces for turn in trace.turns for t in turn.drafted]
+  tested = [token for token in drafted if token.kind != "discarded"]
+  assert {token.kind for token in tested} == {"accepted", "rejected"}
+  for token in tested:
+    assert (token.test < token.p / token.q) == (token.kind == "accepted")
+    assert token.draws
+  assert all(trace.plain_seconds > 0 for trace in traces)
+  assert all(turn.target_seconds > 0 for trace in traces for turn in trace.turns)
+
+
+def test_at_temperature_0_nothing_is_drawn(models, vocabulary):  # noqa: F811
+  trace = recorded(models, vocabulary)
+  tokens = [t for turn in trace.turns for t in (*turn.drafted, turn.own) if t]
+  assert all(t.q is None and t.test is None and not t.draws for t in tokens)
+  assert all(0 < t.p <= 1 for t in tokens)
+
+
+def test_a_tree_s_tokens_hang_from_their_parents(models, vocabulary):  # noqa: F811
+  settings = {"rule": "traversal", "num_candidates": 2, "sampling": Sampling(1.0)}
+  trace = recorded(models, vocabulary, **settings)
+  first = trace.turns[0]
+  for turn in trace.turns:
+    iteration = Iteration.of_turn(turn)
+    assert iteration.output == turn.output
+    assert (iteration.rejected is None) == (iteration.kind != "recovered")
+  assert sum(token.parent == 0 for token in first.drafted) == 2
+  stand = {n for n, t in enumerate(first.drafted, 1) if t.kind == "accepted"}
+  assert first.own is None or first.own.parent == max(stand, default=0)
+
+
+class Elements(html.parser.HTMLParser):
+  def __init__(self, text):
+    super().__init__()
+    self.tags, self.depth, self.text = [], 0, []
+    self.feed(text)
+
+  def handle_starttag(self, tag, attributes):
+    self.tags.append((tag, dict(attributes)))
+
+
+def test_every_token_is_a_button_that_says_what_it_was():
+  text = page.to_html([DRAWN])
+  tags = Elements(text).tags
+  labels = [a["aria-label"] for tag, a in tags if tag == "button" and "aria-label" in a]
+  assert labels == [
+    "ein, accepted, p 0.5, q 0.25, tested with u 0.125, drawn with u 0.750",
+    "<Hund>, rejected, p 0.1, q 0.4, tested with u 0.500, drawn with u 0.250",
+    "., discarded, p 0.2, q 0.3, tested with u 0.900, drawn with u 0.500",
+    "Mann, recovered, p 0.6, drawn with u 0.500",
+    "spielt, accepted, p 0.9",
+    "., bonus, p 0.8",
+  ]
+  assert "<b>input" not in text
+  assert "6 calls" not in text
+  assert "4 tokens in 2 calls of the target; 2 of 4 drafted tokens stand." in text
+
+
+def test_the_time_line_is_to_scale():
+  bars = [a for tag, a in Elements(page.to_html([DRAWN])).tags if tag == "rect"]
+  widths = {kind: [] for kind in ("draft", "target", "plain")}
+  for bar in bars:
+    widths[bar["class"]].append(float(bar["width"]))
+  assert [round(w + 0.6) for w in widths["plain"]] == [250] * 4  # 14 ms are the width.
+  assert [round(w + 0.6) for w in widths["target"]] == [286, 214]
+  assert round(widths["draft"][0] + 0.6) == 143
+
+
+def test_the_page_needs_no_other_file_and_no_network():
+  text = page.to_html([DRAWN])
+  assert not re.search(r"(src|href)=|url\(|https?:|@import", text)
+  with pytest.raises(ValueError, match="a trace at least"):
+    page.to_html([])
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+PRESS = """
+<script>
+addEventListener("load", () => {
+  const press = key => document.activeElement.dispatchEvent(
+    new KeyboardEvent("keydown", {key, bubbles: true}));
+  const tokens = document.querySelectorAll("button.token"), told = {};
+  tokens[0].focus();
+  press("ArrowRight"); told.right = document.activeElement === tokens[1];
+  told.shown = getComputedStyle(tokens[1].querySelector(".facts")).display;
+  told.hidden = getComputedStyle(tokens[0].querySelector(".facts")).display;
+  press("ArrowDown"); told.down = document.activeElement === tokens[4];
+  press("ArrowUp"); press("ArrowLeft"); press("ArrowLeft");
+  told.start = document.activeElement === tokens[0];
+  const ink = () => getComputedStyle(document.body).backgroundColor;
+  told.light = ink(); document.getElementById("theme").click(); told.dark = ink();
+  document.body.innerHTML = `<pre id="told">${JSON.stringify(told)}</pre>`;
+});
+</script>
+"""
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium: apt-get install chromium")
+def test_keys_move_between_tokens_and_themes_change(tmp_path):
+  path = pathlib.Path(tmp_path) / "trace.html"
+  path.write_text(page.to_html([DRAWN]).replace("</body>", PRESS + "</body>"))
+  flags = "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000"
+  done = subprocess.run(
+    [
+      CHROMIUM,
+      *flags,
+      f"--user-data-dir={tmp_path}",
+      "--dump-dom",
+      f"file://{path}#light",
+    ],
+    capture_output=True,
+    text=True,
+    timeout=60,
+    check=True,
+  )
+  told = json.loads(re.search(r'<pre id="told">(.*?)</pre>', done.stdout)[1])
+  assert told == {
+    "right": True,
+    "shown": "block",
+    "hidden": "none",
+    "down": True,
+    "start": True,
+    "light": "rgb(255, 255, 255)",
+    "dark": "rgb(13, 17, 23)",
+  }
