@@ -10,6 +10,7 @@ import re
 import sys
 
 import pytest
+import seqio
 
 from tests.docs import sandbox
 from tests.docs.blocks import Block, blocks
@@ -41,7 +42,14 @@ def folder(tmp_path_factory):
   return root
 
 
+@pytest.fixture
+def own_tasks(monkeypatch):
+  """A page's tasks are its own, as those of another process."""
+  monkeypatch.setattr(seqio.TaskRegistry, "_REGISTRY", {})
+
+
 @pytest.mark.filterwarnings("ignore:.*the outputs keep")
+@pytest.mark.usefixtures("own_tasks")
 @pytest.mark.parametrize("page", TO_RUN, ids=name)
 def test_what_a_page_says_to_run_runs(page, folder, unchecked):
   variables = {"__name__": "documented"}
