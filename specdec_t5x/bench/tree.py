@@ -25,6 +25,7 @@ from specdec_t5x import api
 from specdec_t5x.analysis.trees import best_tree, tokens_per_call
 from specdec_t5x.bench import flags, inputs, parts, programs
 from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.costs import medians
 from specdec_t5x.bench.environment import environment
 from specdec_t5x.bench.parts import NEVER
 from specdec_t5x.bench.table import Column, Table, listed
@@ -214,7 +215,11 @@ def seconds(
   sampling: Sampling,
   room: int,
 ) -> dict[str, float]:
-  """Returns the seconds of an iteration with each draft, and of a 'plain' token."""
+  """Returns the seconds of an iteration with each draft, and of a 'plain' token.
+
+  Raises:
+    ValueError: where the machine is too busy to tell one of them from noise.
+  """
   arguments = texts, row_keys(jax.random.key(0), texts.shape[0])
   decoder, params = programs.together(models[0])
   prepare = lambda *args, decoder=decoder: decoder.prepare(*args, room)
@@ -239,8 +244,9 @@ def seconds(
     },
     range(_RUNS),
   )
-  taken = parts.costs({key: found.seconds for key, found in timed.items()})
-  return {name: float(np.median(each)) for name, each in taken.items()}
+  slopes = parts.costs({key: found.seconds for key, found in timed.items()})
+  longest = max(tree.depth for tree in drafts.values())
+  return medians(slopes, longest)
 
 
 def write(table: Table, args: argparse.Namespace) -> list[str]:

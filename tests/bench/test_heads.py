@@ -68,15 +68,20 @@ def test_a_head_that_repeats_the_target_s_law_has_its_ranks(files, heads):
     assert ranks[0, row, at] == (law > law[outputs[row, at + 1]]).sum()
 
 
+@pytest.mark.usefixtures("processor_clock")
 def test_the_tree_that_pays_is_a_gin_file(files, heads, tmp_path, capsys):
   flags = named(files, draft=heads["parallel"], output=tmp_path)
-  assert tree.COMMAND.main([*flags, *SHORT, "--sizes", "2", "4", "--ranks=3"]) == 0
+  flags += ["--max-length=40", "--num-inputs=3", "--sizes", "2", "4", "--ranks=3"]
+  assert tree.COMMAND.main(flags) == 0
   found = json.loads((tmp_path / "tree.json").read_text())
   chances = np.array(found["acceptance"])
   for row in found["rows"]:
     if row["draft"].startswith("tree"):
       assert tuple(row["parents"]) == best_tree(chances, row["nodes"]).parents
-    assert row["milliseconds"] > 0
+    plain = 1e3 * found["plain_seconds"]
+    assert row["speed"] == pytest.approx(
+      row["tokens_per_call"] * plain / row["milliseconds"]
+    )
   best = max(found["rows"], key=lambda row: row["speed"])
   with gin.unlock_config():
     gin.clear_config()

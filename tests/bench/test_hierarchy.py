@@ -3,12 +3,14 @@
 import json
 
 import numpy as np
+import pytest
 
 from specdec_t5x.bench import hierarchy
 
-SHORT = ("--max-length=32", "--num-inputs=3", "--gamma=3", "--levels=2")
+SHORT = ("--max-length=96", "--num-inputs=3", "--gamma=3", "--levels=2")
 
 
+@pytest.mark.usefixtures("processor_clock")
 def test_every_plan_decodes_and_gives_the_same(files, tmp_path, capsys):
   flags = [f"--{name}={value}" for name, value in files.items() if name != "draft"]
   flags += ["--drafts", files["draft"], "copy", f"--output={tmp_path}"]
