@@ -91,8 +91,7 @@ def test_what_it_knows_of_others_bends_no_law():
   policy = Auto((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.9)
   decoders = PlainDecoder(T5), token(AdaptiveDraft(T5, 3, policy))
   plain, found = (
-    np.asarray(decode(decoder, 4, per_input=600).tokens)[:, :2]
-    for decoder in decoders
+    np.asarray(decode(decoder, 4, per_input=600).tokens)[:, :2] for decoder in decoders
   )
   seen = np.array([np.bincount(x @ [14, 1], minlength=196) for x in (plain, found)])
   often = seen.sum(axis=0) >= 40
