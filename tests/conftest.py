@@ -28,10 +28,14 @@ SLOW = (
   *("bench/", "demo/", "diagnose/", "stress/", "contract/test_infer_safety.py"),
   *("docs/test_notebook", "docs/test_pages.py::test_what_a_page_says"),
   *("e2e/test_compile_ahead", "e2e/test_decoder_only", "e2e/test_drafters"),
+  *("e2e/test_infer.py::test_samples_depend", "e2e/test_infer.py::test_two_processes"),
   *("e2e/test_m30k", "e2e/test_online", "e2e/test_tfds", "link/test_processes"),
+  *("exactness/test_adaptive.py::test_it_keeps_it", "exactness/test_cascade"),
   *("exactness/test_layer_skip", "exactness/test_mutations", "exactness/test_online"),
-  *("exactness/test_real_", "t5x_bridge/test_devices", "training/test_train"),
+  *("exactness/test_real_", "t5x_bridge/test_devices", "training/test_heads"),
+  *("training/test_train", "contract/test_real_data", "test_own_parts"),
   *("hugging_face/test_infer", "hugging_face/test_parity"),
+  "decoding/test_timing.py::test_the_name_is_the_same_in_other_processes",
   "test_api.py::test_64_bits_change_nothing",
 )
 

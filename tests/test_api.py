@@ -1,5 +1,6 @@
 """`specdec_t5x.generate`, on a tiny pair."""
 
+import functools
 import json
 import warnings
 
@@ -19,6 +20,8 @@ from tests import processes
 from tests.t5x_bridge import tiny, tiny_gpt
 
 INPUTS = tiny.sentences(5, seed=4)
+# Drafts of one length: samples depend on no times.
+SAMPLED = {"policy": "fixed", "sampling": Sampling(1.0), "max_length": 10}
 
 
 @pytest.fixture(scope="module")
@@ -61,36 +64,33 @@ def test_a_decoder_only_target_goes_on_from_prompts(setup, tmp_path):
   )
   prompts = ["the old man", "", "a"]
   settings = {"max_length": 10, "batch_size": 2}
-  outputs = specdec_t5x.generate(prompts, target, draft, vocabulary, **settings)
+  speculate = functools.partial(specdec_t5x.generate, policy="fixed", **settings)
+  outputs = speculate(prompts, target, draft, vocabulary)
   expected = specdec_t5x.generate(prompts, target, None, vocabulary, **settings)
   assert [o.tokens for o in outputs] == [o.tokens for o in expected]
   assert len({tuple(o.tokens) for o in outputs}) > 1
   with pytest.raises(ValueError, match="must both be encoder-decoders or both"):
-    specdec_t5x.generate(prompts, target, t5, vocabulary, **settings)
+    speculate(prompts, target, t5, vocabulary)
 
 
 def test_sampling_is_fixed_by_the_seed(setup):
   sample = lambda seed: [
     o.tokens
-    for o in specdec_t5x.generate(
-      INPUTS, *setup, sampling=Sampling(1.0), max_length=10, batch_size=5, seed=seed
-    )
+    for o in specdec_t5x.generate(INPUTS, *setup, seed=seed, batch_size=5, **SAMPLED)
   ]
   assert sample(1) == sample(1) != sample(2)
 
 
 def test_samples_of_a_fixed_length_do_not_depend_on_batch_size(setup):
-  settings = {"policy": "fixed", "sampling": Sampling(1.0), "max_length": 10}
   sample = lambda **kwargs: [
-    o.tokens for o in specdec_t5x.generate(INPUTS, *setup, **settings, **kwargs)
+    o.tokens for o in specdec_t5x.generate(INPUTS, *setup, **SAMPLED, **kwargs)
   ]
   assert sample(batch_size=5) == sample(batch_size=2)
 
 
 def test_a_rule_that_does_not_keep_the_law_is_warned_of(setup):
-  decode = lambda rule: specdec_t5x.generate(
-    INPUTS[:1], *setup, gamma=3, max_length=4, batch_size=1, rule=rule
-  )
+  settings = {"gamma": 3, "max_length": 4, "batch_size": 1, "policy": "fixed"}
+  decode = lambda rule: specdec_t5x.generate(INPUTS[:1], *setup, rule=rule, **settings)
   with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always", UserWarning)
     decode("token")
@@ -125,7 +125,7 @@ def test_logits_that_are_no_numbers_are_an_error_that_names_the_input(
   setup, rule, temperature
 ):
   target, draft, vocabulary = setup
-  speculation = {} if rule is None else {"rule": rule}
+  speculation = {} if rule is None else {"rule": rule, "policy": "fixed"}
   pair = (of_nan(target, UNKNOWN), draft if rule else None, vocabulary)
   settings = {"sampling": Sampling(temperature), "max_length": 6, "batch_size": 2}
   with pytest.raises(ValueError, match="input 3: expected numbers for logits, got NaN"):
@@ -169,7 +169,8 @@ def test_no_more_rows_are_decoded_than_there_are_inputs(
     )
 
   monkeypatch.setattr(api, "compiled", watched)
-  outputs = specdec_t5x.generate(INPUTS[:count], *setup, max_length=6, batch_size=4)
+  settings = {"max_length": 6, "batch_size": 4, "policy": "fixed"}
+  outputs = specdec_t5x.generate(INPUTS[:count], *setup, **settings)
   assert len(outputs) == count
   assert seen == [[n, n] for n in rows]
 
@@ -233,7 +234,7 @@ def test_the_configuration_is_read_off_the_shapes(config, tmp_path):
 
 def test_a_lossy_rule_at_temperature_0_reads_laws(setup):
   """Typical acceptance lets the target's own token alone pass there."""
-  settings = {"gamma": 3, "max_length": 10}
+  settings = {"gamma": 3, "max_length": 10, "policy": "fixed"}
   greedy = specdec_t5x.generate(INPUTS, *setup, **settings)
   with pytest.warns(UserWarning, match="LOSSY"):
     typical = specdec_t5x.generate(INPUTS, *setup, rule="typical", **settings)
@@ -248,7 +249,8 @@ def test_a_drafter_that_is_there_needs_the_networks_that_are_passed(setup):
     INPUTS, target, draft, vocabulary, rule="traversal", max_length=10, **words
   )
   outputs = decode({"draft": draft}, drafter=drafter)
-  assert [o.tokens for o in outputs] == [o.tokens for o in decode(draft)]
+  expected = decode(draft, policy="fixed")
+  assert [o.tokens for o in outputs] == [o.tokens for o in expected]
   with pytest.raises(ValueError, match=r"needs the networks \['draft'\], got other"):
     decode({"other": draft}, drafter=drafter)
   with pytest.raises(ValueError, match="A drafter owns its knobs"):

@@ -113,10 +113,12 @@ def test_a_target_in_16_bits_or_with_tied_logits_has_heads(kind, changes):
 def test_a_row_is_the_same_alone():
   speculative, params = decoder("parallel", SHAPES["pruned"])
   found = run(speculative, params, Sampling()).tokens
+  decode = jax.jit(
+    lambda *known: speculative.decode(*known, Sampling(), ROOM, 1).tokens
+  )
+  keys = row_keys(jax.random.key(0), len(INPUTS))
   for row in range(len(INPUTS)):
-    keys = row_keys(jax.random.key(0), len(INPUTS))[row : row + 1]
-    known = params, INPUTS[row : row + 1], keys, Sampling(), ROOM, 1
-    alone = jax.jit(lambda known=known: speculative.decode(*known).tokens)()
+    alone = decode(params, INPUTS[row : row + 1], keys[row : row + 1])
     np.testing.assert_array_equal(alone[0], found[row])
 
 
