@@ -32,7 +32,11 @@ SLOW = (
   *("e2e/test_m30k", "e2e/test_online", "e2e/test_tfds", "link/test_processes"),
   *("exactness/test_adaptive.py::test_it_keeps_it", "exactness/test_cascade"),
   *("exactness/test_layer_skip", "exactness/test_mutations", "exactness/test_online"),
-  *("exactness/test_real_", "t5x_bridge/test_devices", "training/test_heads"),
+  *(
+    "exactness/test_real_",
+    "t5x_bridge/test_devices",
+    "training/test_heads.py::test_heads_",
+  ),
   *("training/test_train", "contract/test_real_data", "test_own_parts"),
   *("hugging_face/test_infer", "hugging_face/test_parity"),
   "decoding/test_timing.py::test_the_name_is_the_same_in_other_processes",

@@ -67,6 +67,12 @@ def decode(policy, sampling=GREEDY, loop=jax.lax.while_loop):
 
 
 @functools.cache
+def compiled(policy, sampling=GREEDY):
+  """What the compiled loop decodes; each program is built once for all tests."""
+  return jax.jit(lambda: decode(policy, sampling))()
+
+
+@functools.cache
 def plain():
   spec, state = start(None)
   return jax.jit(
@@ -79,7 +85,7 @@ def plain():
 
 @pytest.mark.parametrize("policy", PATTERNS.values(), ids=PATTERNS)
 def test_greedy_outputs_are_those_of_the_fixed_length_and_of_plain_decoding(policy):
-  decoded, fixed = (jax.jit(lambda p=p: decode(p))() for p in (policy, None))
+  decoded, fixed = compiled(policy), compiled(None)
   np.testing.assert_array_equal(fixed.tokens, plain().tokens)
   np.testing.assert_array_equal(decoded.tokens, plain().tokens)
   np.testing.assert_allclose(decoded.scores, plain().scores, rtol=1e-5)
@@ -90,7 +96,7 @@ def test_greedy_outputs_are_those_of_the_fixed_length_and_of_plain_decoding(poli
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=str)
 @pytest.mark.parametrize("policy", PATTERNS.values(), ids=PATTERNS)
 def test_plain_turns_are_counted(policy, sampling):
-  decoded = jax.jit(lambda: decode(policy, sampling))()
+  decoded = compiled(policy, sampling)
   info = decoded.statistics
   # The first token was known.
   emitted = output_lengths(np.asarray(decoded.tokens)) - 1
@@ -110,10 +116,10 @@ def test_plain_turns_are_counted(policy, sampling):
 
 @pytest.mark.parametrize("policy", [TURNS, Alternating()], ids=["turns", "alternates"])
 def test_compiled_loop_equals_the_python_loop(policy):
-  compiled = jax.jit(lambda: decode(policy, Sampling()))()
+  found = compiled(policy, Sampling())
   watched, kinds = watch(policy, Sampling())
-  np.testing.assert_array_equal(compiled.tokens, watched.tokens)
-  chex.assert_trees_all_close(compiled.statistics, watched.statistics, rtol=1e-5)
+  np.testing.assert_array_equal(found.tokens, watched.tokens)
+  chex.assert_trees_all_close(found.statistics, watched.statistics, rtol=1e-5)
   assert kinds.count("speculate") > 2 < kinds.count("rest")
 
 
