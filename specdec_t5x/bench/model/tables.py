@@ -26,8 +26,8 @@ _PIECES = (
   Column("held", "held, GB", 2),
 )
 _TIMED = (
-  *(Column("bandwidth", "GB/s of products", 1), Column("measured", "measured, ms", 3)),
-  Column("ratio", "modelled / measured"),
+  *(Column("bandwidth", "products: GB/s", 1), Column("peak", "products: GFLOP/s", 1)),
+  *(Column("measured", "measured, ms", 3), Column("ratio", "modelled / measured")),
 )
 _C = (
   *(Column("draft", "draft"), Column("paper", "paper: c", 2, published.NOT_IN_PAPER)),
@@ -51,8 +51,9 @@ _ADVICE = (
 # Of a piece's cost on a device: seconds.
 Estimate = Callable[[Cost, Device], float]
 _TIMED_NOTE = (
-  "Run here: modelled with what products of the network's sizes, of as many rows, read "
-  "and compute in turn with the piece; the roofline is a sum's and a large product's."
+  "Run here: modelled with what products of the network's sizes do in turn with the "
+  "piece: of one row read, of as many rows compute. The roofline is a sum's and a "
+  "large product's."
 )
 _NOTES = (
   "A MODEL: nothing ran on this device. Programs are compiled for it, random weights.",
@@ -215,7 +216,7 @@ def _piece_row(model: Model, piece: Piece) -> dict:
     "held": cost.held / 1e9,
   }
   if found is not None:
-    row["bandwidth"] = found.bandwidth / 1e9
+    row |= {"bandwidth": found.bandwidth / 1e9, "peak": found.peak / 1e9}
     row["measured"] = 1e3 * found.seconds
     row["ratio"] = modelled / found.seconds
   return row

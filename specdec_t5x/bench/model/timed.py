@@ -30,9 +30,10 @@ class Measured:
 
   Attributes:
     seconds: of a turn, the median.
-    bandwidth: bytes of matrices a second that products of as many rows read, of the
-      network's sizes: on a CPU less than a sum reads, and less the more rows.
-    peak: operations a second of theirs.
+    bandwidth: bytes of matrices a second that products of one row read, of the
+      network's sizes: on a CPU less than a sum reads.
+    peak: operations a second of products of as many rows as the piece has: fewer than
+      those of large products.
   """
 
   seconds: float
@@ -56,7 +57,7 @@ def measure(
   """
   found = {}
   for piece, cost in costs.items():
-    key = {"beside products": dataclasses.asdict(piece), "runs": runs, **machine()}
+    key = {"beside its products": dataclasses.asdict(piece), "runs": runs, **machine()}
     if (known := cells.find(key)) is None:
       known = dataclasses.asdict(_beside_products(piece, cost, runs))
       cells.add(key, known)
@@ -76,25 +77,30 @@ def seconds(piece: Piece, runs: int, params: Any = None) -> float:
 
 
 def _beside_products(piece, cost, runs):
-  run, kernels = _products(piece, cost.moved)
-  found = _in_turn(piece, runs, None, products=run)
-  products = np.median(found["products"])
-  numbers = sum(kernel.size for kernel in kernels)
+  row, many = (_products(piece, cost.moved, rows) for rows in (1, _rows(piece)))
+  found = _in_turn(piece, runs, None, row=row.run, many=many.run)
+  seconds = {name: float(np.median(times)) for name, times in found.items()}
   return Measured(
-    float(np.median(found["it"])),
-    float(sum(kernel.nbytes for kernel in kernels) / products),
-    float(2 * _rows(piece) * numbers / products),
+    seconds["it"], row.moved / seconds["row"], many.flops / seconds["many"]
   )
 
 
-def _products(piece, moved) -> tuple[Callable[[Any], Any], list[jax.Array]]:
-  """Returns a program of feed-forward layers' products that read so many bytes."""
+@dataclasses.dataclass(frozen=True)
+class _Products:
+  """A program, the bytes of matrices that it reads, and its operations."""
+
+  run: Callable[[Any], Any]
+  moved: int
+  flops: int
+
+
+def _products(piece, moved, rows):
+  """Returns the products of feed-forward layers that read so many bytes."""
   config = t5_1_1(piece.size, piece.dtype)
   shape = config.emb_dim, config.mlp_dim
   pair = 2 * np.prod(shape) * jnp.dtype(piece.dtype).itemsize
   shapes = [shape, shape[::-1]] * max(1, round(moved / pair))
   kernels = [jnp.full(s, 1 / s[0], piece.dtype) for s in shapes]
-  rows = jnp.ones((_rows(piece), shape[0]), piece.dtype)
 
   @jax.jit
   def run(x, kernels):
@@ -102,7 +108,10 @@ def _products(piece, moved) -> tuple[Callable[[Any], Any], list[jax.Array]]:
       (x,) = multiply(piece.products, x, kernel)
     return x
 
-  return lambda _: run(rows, kernels), kernels
+  first = jnp.ones((rows, shape[0]), piece.dtype)
+  numbers = sum(kernel.size for kernel in kernels)
+  bytes_read = sum(kernel.nbytes for kernel in kernels)
+  return _Products(lambda _: run(first, kernels), bytes_read, 2 * rows * numbers)
 
 
 def _rows(piece):
