@@ -162,6 +162,16 @@ class Drafter(abc.ABC):
     """Returns the state after a token that the target decoded by itself."""
     return drafter_state
 
+  def refilled(self, drafter_state: Any, before: Any) -> Any:
+    """Returns the state once rows that ended have other inputs, and begin anew.
+
+    Args:
+      drafter_state: as `start` gave it in those rows, in the others as it was.
+      before: as it was.
+    """
+    del before
+    return drafter_state
+
   def counted(self) -> Mapping[str, int]:
     """Returns what it counted outside of programs, for a run's record."""
     return {}

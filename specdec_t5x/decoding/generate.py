@@ -36,10 +36,10 @@ def generate(
     return carry.unfinished() & ~drafter.rests(context, carry.state)
 
   def speculate(carry):
-    return carry.then(*step(spec, carry.state))
+    return carry.then(*step(spec, carry.state), drafter.refilled)
 
   def rest(carry):
-    return carry.then(*_rest(spec, carry.state))
+    return carry.then(*_rest(spec, carry.state), drafter.refilled)
 
   def take_turns(carry):
     return loop(rests, rest, loop(drafts, speculate, carry))

@@ -6,7 +6,7 @@ input: outputs are the same, whatever the number of rows.
 Shapes: B rows, R inputs' rows in all, T output length, S sequence buffer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.struct
@@ -56,8 +56,19 @@ class Carry:
     """Returns whether any row goes on."""
     return ~self.state.ended.all()
 
-  def then(self, state: DecodeState, info: StepInfo) -> "Carry":
-    """Returns what one more iteration leaves, rows that ended in it refilled."""
+  def then(
+    self,
+    state: DecodeState,
+    info: StepInfo,
+    refilled: Callable[[Any, Any], Any] = lambda new, old: new,
+  ) -> "Carry":
+    """Returns what one more iteration leaves, rows that ended in it refilled.
+
+    Args:
+      state: after the iteration.
+      info: its counts.
+      refilled: `Drafter.refilled`.
+    """
     add = lambda total, new: total + new
     carry = self.replace(
       state=state, statistics=jax.tree.map(add, self.statistics, info)
@@ -65,7 +76,9 @@ class Carry:
     if self.queue is None:
       return carry
     # A row at a time, so that no more is copied than what is new.
-    return jax.lax.while_loop(lambda carry: _over(carry).any(), _refilled, carry)
+    carry = jax.lax.while_loop(lambda carry: _over(carry).any(), _refilled, carry)
+    own = refilled(carry.state.drafter_state, state.drafter_state)
+    return carry.replace(state=carry.state.replace(drafter_state=own))
 
   def decoded(self, max_length: int) -> Decoded:
     """Returns the outputs and their statistics, of all that was queued."""

@@ -173,6 +173,13 @@ class Adaptive(Drafter):
     counts = self.policy.learned(drafter_state.counts, none, none)
     return drafter_state.replace(counts=counts)
 
+  def refilled(
+    self, drafter_state: AdaptiveState, before: AdaptiveState
+  ) -> AdaptiveState:
+    """Returns the state with what the policy goes on knowing."""
+    counts = self.policy.refilled(drafter_state.counts, before.counts)
+    return drafter_state.replace(counts=counts)
+
   def tuned(self, time: Timer) -> "Adaptive | None":
     """Returns the drafter with a policy that knows what drafts take."""
     told = lambda length: dataclasses.replace(self, policy=Always(length))

@@ -82,6 +82,16 @@ class Policy:
     del accepted, drafted
     return counts
 
+  def refilled(self, counts: Any, before: Any) -> Any:
+    """Returns the counts once rows that ended have other inputs: by default anew.
+
+    Args:
+      counts: those before the first draft in such rows, in the others as they were.
+      before: as they were.
+    """
+    del before
+    return counts
+
   def tuned(self, time: Callable[[], Sequence[float]]) -> "Policy | None":
     """Returns the policy for this device, None where it would never draft.
 
@@ -120,8 +130,8 @@ class Auto(Policy):
 
   All rows draft the number n of tokens that maximises tokens over time,
   (1 + alpha + ... + alpha^n) / seconds[n]; for none the draft does not run.
-  Alpha is estimated over the batch, as (prior_alpha prior_weight + accepted) /
-  (prior_weight + tried).
+  Alpha is estimated over the batch, and over what its rows decoded before, as
+  (prior_alpha prior_weight + accepted) / (prior_weight + tried).
 
   Attributes:
     seconds: of an iteration that drafts 0, 1, .. gamma tokens in every row; none where
@@ -132,8 +142,9 @@ class Auto(Policy):
   """
 
   seconds: Sequence[float] = ()
-  prior_alpha: float = 0.8
-  prior_weight: float = 4.0
+  # Little and light: outputs may end before a better guess would have been unlearned.
+  prior_alpha: float = 0.75
+  prior_weight: float = 2.0
   decay: float = 0.98
 
   may_draft_nothing = True
@@ -178,9 +189,9 @@ class Auto(Policy):
     """Returns what to expect of drafting, in a line.
 
     >>> Auto((1.0, 1.5, 2.0)).outlook()
-    'Drafting pays on this device, at this batch, from alpha 0.51 on: 1.22x at 0.8.'
+    'Drafting pays on this device, at this batch, from alpha 0.51 on: 1.17x at 0.75.'
     >>> Auto((1.0, 1.9, 2.9)).outlook()  # doctest: +ELLIPSIS
-    'Drafting pays ... from alpha 0.91 on: 0.95x at 0.8, so decoding plainly.'
+    'Drafting pays ... from alpha 0.91 on: 0.92x at 0.75, so decoding plainly.'
     >>> Auto((1.0, 2.5, 4.0)).outlook()
     'Drafting does not pay on this device, at this batch: decoding plainly.'
     """
@@ -211,6 +222,11 @@ class Auto(Policy):
   ) -> Counts:
     """The decayed sums."""
     return _decayed(self.decay, counts, accepted, drafted)
+
+  def refilled(self, counts: Counts, before: Counts) -> Counts:
+    """As they were: one text is like the next."""
+    del counts
+    return before
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
@@ -76,6 +77,27 @@ def test_a_policy_for_the_whole_batch_keeps_greedy_outputs():
   np.testing.assert_array_equal(found.tokens, expected.tokens)
   np.testing.assert_array_equal(found.statistics.emitted, expected.statistics.emitted)
   assert found.statistics.drafted.sum() > 0
+
+
+def test_a_policy_for_the_whole_batch_goes_on_knowing_what_it_learned():
+  """Drafts fail: one is tried, and none for the inputs that the row takes later."""
+  policy = Auto((1.0, 1.9, 1.95), prior_weight=0.1, decay=1.0)
+  found = decode(token(AdaptiveDraft(T5, 2, policy)), 1, GREEDY, per_input=1)
+  assert 0 < found.statistics.drafted.sum() <= 4
+
+
+def test_what_it_knows_of_others_bends_no_law():
+  """Samples of one input that rows take one after the other, beside plain ones."""
+  policy = Auto((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.9)
+  decoders = PlainDecoder(T5), token(AdaptiveDraft(T5, 3, policy))
+  plain, found = (
+    np.asarray(decode(decoder, 4, per_input=600).tokens)[:, :2] for decoder in decoders
+  )
+  seen = np.array([np.bincount(x @ [14, 1], minlength=196) for x in (plain, found)])
+  often = seen.sum(axis=0) >= 40
+  table = np.column_stack([seen[:, often], seen[:, ~often].sum(axis=1)])
+  assert table.shape[1] > 20
+  assert scipy.stats.chi2_contingency(table).pvalue > 1e-3
 
 
 def test_rows_are_busy_as_long_as_there_are_inputs(monkeypatch):
