@@ -64,6 +64,7 @@ def test_table_2_is_what_theory_says_of_the_modelled_times():
 def test_a_draft_that_does_not_pay_is_advised_against():
   model = tables.Model(DEVICE, costs(), "xxl")
   assert model.best("small", 0.01, 1) == (0, 1.0)
+  assert model.best("base", 0.75, 1) == (None, None)  # Not compiled: nobody knows.
   gamma, speed = model.best("small", 0.75, 1)
   assert (gamma, speed) == (5, model.speed("small", 5, 0.75))
 

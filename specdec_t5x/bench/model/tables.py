@@ -45,8 +45,14 @@ _SPEEDS = (
 _ADVICE = (
   *(Column("draft", "draft"), Column("alpha", "alpha"), Column("batch", "batch")),
   *(Column("block", "block of 8 / token"), Column("c", "c", 3)),
-  *(Column("gamma", "best gamma"), Column("speed", "speed-up")),
-  *(Column("gamma_two", "best gamma, two rows"), Column("speed_two", "speed-up")),
+  *(
+    Column("gamma", "best gamma", missing="-"),
+    Column("speed", "speed-up", missing="-"),
+  ),
+  *(
+    Column("gamma_two", "best gamma, two rows", missing="-"),
+    Column("speed_two", "speed-up", missing="-"),
+  ),
 )
 # Of a piece's cost on a device: seconds.
 Estimate = Callable[[Cost, Device], float]
@@ -132,11 +138,16 @@ class Model:
 
   def best(
     self, draft: str, alpha: float, batch: int, least: int = 1
-  ) -> tuple[int, float]:
-    """Returns the gamma of the largest speed-up, 0 where none is above 1, and that."""
+  ) -> tuple[int, float] | tuple[None, None]:
+    """Returns the gamma of the largest speed-up, 0 where none is above 1, and that.
+
+    None where what it takes was not compiled.
+    """
     widest = max(self.calls(self.target, batch), default=1)
     speeds = {g: self.speed(draft, g, alpha, batch, least) for g in range(1, widest)}
     known = {gamma: speed for gamma, speed in speeds.items() if speed is not None}
+    if not known:
+      return None, None
     return max([(0, 1.0), *known.items()], key=lambda pair: pair[1])
 
   def c(self, draft: str, of: Estimate, width: int = 1) -> float | None:
