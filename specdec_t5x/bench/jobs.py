@@ -121,9 +121,10 @@ def _paper_jobs(args, common):
 
 
 def _own_jobs(args, common):
-  for flag in ("vocabulary", "inputs"):
+  # A vocabulary may be a Hugging Face folder.
+  for flag, is_there in (("vocabulary", os.path.exists), ("inputs", os.path.isfile)):
     path = getattr(args, flag)
-    if path is None or not os.path.isfile(path):
+    if path is None or not is_there(path):
       raise ValueError(
         f"--{flag}: expected a file, got {path!r}. A pair of your own needs --target, "
         "--draft, --vocabulary and --inputs."

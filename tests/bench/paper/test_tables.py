@@ -188,6 +188,8 @@ def test_a_draft_given_twice_or_without_a_name_is_refused(
     ([], "--preset demo: the demo pair ende, cnndm, lm is not there"),
     (["--tasks", "french"], "--tasks: expected some of ('ende', 'cnndm', 'lm'), got"),
     (["--target=nowhere"], "--vocabulary: expected a file, got None"),
+    # A folder will do, as Hugging Face has them.
+    (["--target=nowhere", "--vocabulary=."], "--inputs: expected a file, got None"),
     (["--num-tokens=0"], "--num-tokens must be at least 1, got 0"),
   ],
 )
