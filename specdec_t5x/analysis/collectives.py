@@ -42,5 +42,5 @@ def _total(program: Program, name: str) -> Counter:
       total[kind] += 1
     for callee in each.callees:
       for kind, count in _total(program, callee).items():
-        total[kind] += (each.turns or 1) * count
+        total[kind] += (program.turns(each) or 1) * count
   return total

@@ -22,6 +22,7 @@ _CALLED = re.compile(
 )
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r"known_trip_count[^\d]*(\d+)")
+_CONDITION = re.compile(r"condition=%?([\w.\-]+)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 # Names for what other operations made, and what ends an asynchronous one.
 _FREE = {
@@ -65,14 +66,6 @@ class Operation:
     """What a loop repeats, or the one computation that it runs."""
     found = re.search(r"body=%?([\w.\-]+)", self.rest)
     return found.group(1) if found else self.callees[0]
-
-  @property
-  def turns(self) -> int | None:
-    """How often it runs what it calls; None of a loop where nobody knows."""
-    if self.opcode != "while":
-      return 1
-    found = _TRIPS.search(self.rest)
-    return int(found.group(1)) if found else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,16 +121,30 @@ class Program:
     """Returns the work of the whole program; loops of unknown length turn once."""
     return self._work(self.entry)
 
-  def turn(self, inner: int = 1) -> Work:
+  def turn(self) -> Work:
     """Returns the work of a turn of the longest loop whose turns nobody knows.
 
     That is the decoding loop, or the one that repeats a part; loops in it unrolled.
-
-    Args:
-      inner: turns of loops within it, where the text does not say: a TPU's does not.
     """
-    bodies = (self._work(body, inner) for body in self.open_loops())
-    return max(bodies, key=lambda work: work.moved)
+    return max(map(self._work, self.open_loops()), key=lambda work: work.moved)
+
+  def turns(self, each: Operation) -> int | None:
+    """Returns how often it runs what it calls; None of a loop where nobody knows.
+
+    A TPU's text has no count; there the condition says it, as JAX writes its scans: a
+    counter from 0, less than a constant.
+    """
+    if each.opcode != "while":
+      return 1
+    if found := _TRIPS.search(each.rest):
+      return int(found.group(1))
+    condition = self.computations.get(_CONDITION.search(each.rest).group(1), ())
+    named = {line.name: line for line in condition}
+    root = next((line for line in condition if line.is_root), None)
+    if root is None or root.opcode != "compare" or "direction=LT" not in root.rest:
+      return None
+    limit = named[root.operands[1]]
+    return int(limit.rest.partition(")")[0]) if limit.opcode == "constant" else None
 
   def open_loops(self) -> list[str]:
     """Returns the bodies of the loops whose number of turns nobody knows beforehand.
@@ -146,24 +153,23 @@ class Program:
       ValueError: where there is no such loop.
     """
     every = (each for lines in self.computations.values() for each in lines)
-    loops = [each.body for each in every if each.turns is None]
+    loops = [each.body for each in every if self.turns(each) is None]
     if not loops:
       raise ValueError("Expected a program with a decoding loop, got none: no `while`.")
     return loops
 
-  def _work(self, name: str, inner: int = 1) -> Work:
+  def _work(self, name: str) -> Work:
     operations = self.computations[name]
     shapes = {each.name: each.shape for each in operations}
-    return sum((self._of(each, shapes, inner) for each in operations), Work())
+    return sum((self._of(each, shapes) for each in operations), Work())
 
-  def _of(self, each: Operation, shapes: Mapping[str, str], inner: int) -> Work:
+  def _of(self, each: Operation, shapes: Mapping[str, str]) -> Work:
     if each.opcode in _FREE or each.opcode.endswith("-done"):
       return Work()
     if each.opcode in ("while", "call"):
-      turns = inner if each.turns is None else each.turns
-      return self._work(each.body, inner).times(turns)
+      return self._work(each.body).times(self.turns(each) or 1)
     if each.opcode == "conditional":
-      branches = (self._work(name, inner) for name in each.callees)
+      branches = map(self._work, each.callees)
       return max(branches, key=lambda work: work.moved)  # The dearest.
     found = _CYCLES.search(each.rest)
     return Work(

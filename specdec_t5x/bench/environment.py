@@ -13,10 +13,11 @@ import jax
 import specdec_t5x
 
 PACKAGES = ("jax", "jaxlib", "flax")
-# Of this package: what decodes, and what times it.
+# Of this package: what decodes, what times it, and what reads compiled programs.
 SOURCES = (
   *(f"{room}/**/*.py" for room in ("core", "network", "decoding", "drafters")),
   *(f"bench/{name}.py" for name in ("walltime", "parts", "costs")),
+  "analysis/hlo.py",
 )
 
 

@@ -48,6 +48,24 @@ def test_an_iteration_is_the_decoding_loop_s_with_inner_loops_unrolled():
   }
 
 
+def test_a_draft_s_scan_is_unrolled_where_only_its_condition_has_the_count():
+  known = (
+    ', backend_config={"known_trip_count":{"n":"7"},"known_init_step":{"init":"0"}}'
+  )
+  assert PROGRAM.count(known) == 1
+  condition = """
+%draft_condition (state: (s32[])) -> pred[] {
+  %limit = s32[] constant(7)
+  %state = (s32[]) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  ROOT %lt = pred[] compare(%i, %limit), direction=LT
+}
+"""
+  unsaid = PROGRAM.replace("known_trip_count", "unknown")
+  assert unsaid != PROGRAM
+  assert count_collectives(unsaid + condition) == count_collectives(PROGRAM)
+
+
 def test_the_rest_is_what_happens_once():
   # A condition is no part of an iteration's body.
   assert count_collectives(PROGRAM)["once"] == {"reduce-scatter": 1, "all-reduce": 1}

@@ -88,8 +88,30 @@ def test_a_program_without_an_open_loop_has_no_turn():
     ).turn()
 
 
-def test_a_loop_within_whose_length_the_text_does_not_say_turns_as_told():
-  known = 'backend_config={"known_trip_count":{"n":"7"}}'
-  unsaid = Program.read(PROGRAM.replace(f", \\\n{known}", "").replace(known, ""))
-  assert unsaid.turn(inner=7) == Program.read(PROGRAM).turn()
-  assert unsaid.turn().operations == 4 + 1
+COUNT = ', backend_config={"known_trip_count":{"n":"7"}}'
+UNTIL = "condition=%until, body=%inner"
+# A TPU's: the counter of a scan against a constant.
+CONDITION = """
+%until (s: (s32[])) -> pred[] {
+  %limit = s32[]{:T(128)} constant(7)
+  %s = (s32[]{:T(128)}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%s), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%i, %limit), direction=LT
+}
+"""
+
+
+@pytest.mark.parametrize(
+  ("change", "turns"),
+  [
+    (("", ""), 7),
+    (("direction=LT", "direction=GT"), 1),
+    # Counted to a number that the program is given, or finds out.
+    (("constant(7)", "get-tuple-element(%s), index=1"), 1),
+  ],
+)
+def test_a_loop_s_turns_are_in_its_condition_where_the_text_has_no_count(change, turns):
+  unsaid = PROGRAM.replace(f"condition=%stop, body=%inner{COUNT}", UNTIL)
+  assert unsaid != PROGRAM
+  program = Program.read(unsaid + CONDITION.replace(*change))
+  assert program.turn().operations == 4 + turns

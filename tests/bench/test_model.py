@@ -1,15 +1,18 @@
 """The model of devices that are not there, on a CPU's programs and by hand."""
 
 import argparse
+import dataclasses
 import json
 
+import jax
 import pytest
 
 from specdec_t5x.analysis import theory
-from specdec_t5x.bench.model import tables
+from specdec_t5x.bench.model import command, tables
 from specdec_t5x.bench.model.command import COMMAND
 from specdec_t5x.bench.model.devices import Device, described
 from specdec_t5x.bench.model.pieces import Cost, Piece
+from specdec_t5x.bench.model.timed import Measured
 from specdec_t5x.bench.paper import published
 
 DEVICE = Device("ours", bandwidth=1e9, peak=1e12, clock=1e9)
@@ -39,9 +42,9 @@ def test_a_cost_is_its_bytes_its_operations_or_its_cycles():
 
 def test_table_2_is_what_theory_says_of_the_modelled_times():
   args = argparse.Namespace(
-    target="xxl", drafts=["small"], batches=[1], widths=[1, 2, 8], recorded=False
+    target="xxl", drafts=["small"], batches=[1], widths=[1, 2, 8], topology="v4:1x1x1"
   )
-  table = tables.table(args, DEVICE, costs(), {})
+  table = tables.table(args, DEVICE, costs(), {}, {})
   ((c,),) = [table.facts["c"]]
   assert (c["roofline"], c["cycles"]) == (0.02, None)
   assert (c["c"], c["ratio"], c["as_two"]) == pytest.approx((0.04, 2.0, 0.05))
@@ -61,8 +64,50 @@ def test_table_2_is_what_theory_says_of_the_modelled_times():
 def test_a_draft_that_does_not_pay_is_advised_against():
   model = tables.Model(DEVICE, costs(), "xxl")
   assert model.best("small", 0.01, 1) == (0, 1.0)
+  assert model.best("base", 0.75, 1) == (None, None)  # Not compiled: nobody knows.
   gamma, speed = model.best("small", 0.75, 1)
   assert (gamma, speed) == (5, model.speed("small", 5, 0.75))
+
+
+def test_a_piece_that_was_run_is_modelled_by_what_products_did_beside_it():
+  token = Piece("call", "xxl", 1)
+  slow = Measured(seconds=25e-3, bandwidth=0.5e9, peak=1e9)
+  args = argparse.Namespace(
+    target="xxl", drafts=["small"], batches=[1], widths=[1, 2, 8], topology="cpu"
+  )
+  rows = tables.table(args, DEVICE, costs(), {token: slow}, {}).facts["pieces"]
+  row = next(r for r in rows if (r["piece"], r["batch"]) == ("xxl, a token", 1))
+  assert (row["roofline"], row["modelled"]) == pytest.approx((10, 20))
+  assert row["ratio"] == pytest.approx(0.8)
+  two = next(r for r in rows if r["piece"] == "xxl, 2 tokens")
+  assert (two["modelled"], two["over"]) == pytest.approx((10, 0.5))
+  # Arithmetic binds where bytes do not.
+  busy = dataclasses.replace(slow, peak=1e6)
+  model = tables.Model(
+    DEVICE, {token: cost(10_000_000, flops=3e4)}, "xxl", {token: busy}
+  )
+  assert model.seconds(token) == pytest.approx(30e-3)
+
+
+def test_what_does_not_fit_is_said_and_the_rest_goes_on(tmp_path, monkeypatch):
+  too_large = "RESOURCE_EXHAUSTED: 17.53G exceeds 15.75G."
+
+  def compiled(piece, device):
+    if piece.width == 2:
+      raise jax.errors.JaxRuntimeError(f"{too_large}\nand how it came about")
+    return cost(1_000_000)
+
+  monkeypatch.setattr(command, "compiled", compiled)
+  monkeypatch.setattr(command.timed, "measure", lambda *args: {})
+  monkeypatch.setattr(command.devices, "measured", lambda dtype: DEVICE)
+  flags = "--topology cpu --target tiny --drafts tiny --widths 1 2 4 --batches 1"
+  assert COMMAND.main([*flags.split(), "--output", str(tmp_path)]) == 0
+  found = json.loads((tmp_path / "model.json").read_text())
+  assert found["refused"] == {"tiny, 2 tokens, batch 1": too_large}
+  names = {row["piece"] for row in found["pieces"]}
+  assert "tiny, 4 tokens" in names
+  assert "tiny, 2 tokens" not in names
+  assert f"Not compiled: tiny, 2 tokens, batch 1: {too_large}" in found["notes"]
 
 
 def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path, processor_clock):
@@ -79,6 +124,7 @@ def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path, processor_clock):
   kernels = 6 * 64 * 64 + 3 * 64 * 128 + 64 * 32_128
   assert 1 < pieces["tiny, a token"]["moved"] / (4 * kernels / 1e6) < 1.5
   assert all(row["measured"] > 0 for row in found["pieces"])
+  assert found["environment"]["device"].endswith(", measured, as cpu")
   # What is kept is not compiled again.
   assert COMMAND.main([*flags.split(), *more.split(), "--recorded"]) == 0
   assert json.loads((tmp_path / "model.json").read_text())["pieces"] == found["pieces"]

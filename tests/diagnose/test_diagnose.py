@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import pytest
 
 from specdec_t5x import api
-from specdec_t5x.core import rules
+from specdec_t5x.core import platforms, rules
 from specdec_t5x.core.greedy import Greedy
 from specdec_t5x.core.types import Verdict
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.diagnose import __main__ as diagnose
+from specdec_t5x.diagnose import divergence
 from specdec_t5x.diagnose.divergence import Difference, Report, Spread
 from tests import near_ties
 from tests.t5x_bridge import tiny
@@ -105,6 +106,28 @@ def test_a_model_of_nan_fails(files, monkeypatch, capsys):
   printed = capsys.readouterr().out
   assert "the logits of 5 examples, line 1 first" in printed
   assert "Nothing to do" not in printed
+
+
+@pytest.mark.parametrize(("setting", "bits"), [(None, 23), ("tensorfloat32", 10)])
+def test_what_counts_as_rounding_are_the_digits_that_products_keep(
+  files, monkeypatch, setting, bits
+):
+  seen = []
+
+  def judged(*args):
+    seen.append(args[-1])
+    return diagnose_outputs(*args)
+
+  def on_gpu(setting, *device):
+    return precision(setting, "gpu", "8.0")
+
+  diagnose_outputs, precision = divergence.diagnose, platforms.product_precision
+  monkeypatch.setattr(divergence, "diagnose", judged)
+  monkeypatch.setattr(platforms, "product_precision", on_gpu)
+  # All digits, unless the setting says otherwise.
+  with jax.default_matmul_precision(setting):
+    assert run(files, "--dtypes=float32") == 0
+  assert seen == [2.0**-bits]
 
 
 class Gullible(Greedy):

@@ -32,7 +32,7 @@ from specdec_t5x.bench.table import Table
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.network.sizes import SIZES
 
-CPU = "cpu"
+CPU, REFUSED = "cpu", "refused"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -69,15 +69,16 @@ def make(args: argparse.Namespace) -> Table:
   target = jax.devices("cpu")[0] if is_cpu else devices.described(args.topology)[0]
   cells = Cells(args.output)
   model = _device(args.topology, cells)
-  found = {}
+  found, refused = {}, {}
   for piece in _pieces(args):
-    cost = _cell(
-      cells, {**_compilers(args.topology), **vars(piece)}, args, piece, target
-    )
-    if cost is not None:
+    key = {**_compilers(args.topology), **vars(piece)}
+    cost = _cell(cells, key, args, piece, target)
+    if REFUSED in (cost or {}):
+      refused[piece] = cost[REFUSED]
+    elif cost is not None:
       found[piece] = Cost(**cost)
   seconds = timed.measure(found, args.runs, cells) if is_cpu else {}
-  return tables.table(args, model, found, seconds)
+  return tables.table(args, model, found, seconds, refused)
 
 
 def _pieces(args) -> Iterator[Piece]:
@@ -103,9 +104,19 @@ def _cell(cells, key, args, piece, device):
   cost = cells.find(key)
   if cost is None and not args.recorded:
     print(piece, file=sys.stderr, flush=True)
-    cost = dataclasses.asdict(compiled(piece, device))
+    cost = _compiled(piece, device)
     cells.add(key, cost)
   return cost
+
+
+def _compiled(piece, device):
+  """Returns a piece's cost, or why the compiler refuses it: too large, in the end."""
+  try:
+    return dataclasses.asdict(compiled(piece, device))
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    return {REFUSED: str(error).splitlines()[0]}
 
 
 def _compilers(topology):

@@ -50,9 +50,10 @@ _ALONE = {
   "TPU_SKIP_MDS_QUERY": "1",
   "TPU_WORKER_HOSTNAMES": "localhost",
   "TPU_WORKER_ID": "0",
+  # Compiling needs no TPU of its own: others may use theirs meanwhile.
+  "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-READ = 2**30  # Bytes.
-_SIDE, _RUNS = 4096, 7
+_READ, _SIDE, _RUNS = 2**30, 4096, 7  # Bytes; a square's side.
 
 
 def described(topology: str) -> np.ndarray:
@@ -100,13 +101,12 @@ def measured(dtype: str) -> Device:
   product = jax.jit(jnp.dot)
   multiply = _least(lambda _: product(square, square))
   name = f"{jax.devices()[0].device_kind}, measured"
-  return Device(name, READ / _least(reading(dtype)), 2 * _SIDE**3 / multiply)
+  return Device(name, _READ / _least(_reading(dtype)), 2 * _SIDE**3 / multiply)
 
 
-def reading(dtype: str) -> Callable[[Any], Any]:
-  """Returns a program that sums a gigabyte of numbers, whatever its argument is."""
+def _reading(dtype) -> Callable[[Any], Any]:
   kind = jnp.dtype(dtype)
-  numbers = jnp.ones(READ // kind.itemsize, kind)
+  numbers = jnp.ones(_READ // kind.itemsize, kind)
   total = jax.jit(lambda x: x.sum(dtype=jnp.float32))
   return lambda _: total(numbers)
 

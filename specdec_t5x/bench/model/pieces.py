@@ -101,9 +101,7 @@ def compiled(piece: Piece, device: Any) -> Cost:
   made = traced.lower(lowering_platforms=(device.platform,)).compile()
   seconds = time.perf_counter() - begin
   read = Program.read(made.as_text())
-  # Of an iteration the draft's loop: its first step stands before it.
-  inner = max(piece.width - 1, 1) if piece.kind == "iteration" else 1
-  work = read.total() if piece.kind == "encoder" else read.turn(inner)
+  work = read.total() if piece.kind == "encoder" else read.turn()
   memory = made.memory_analysis()
   flops = made.cost_analysis()["flops"]
   if device.platform == "cpu":

@@ -1,7 +1,7 @@
 """What follows from the pieces' costs: c, the paper's table 2, and what pays."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from specdec_t5x.analysis import theory
 from specdec_t5x.bench.environment import environment
 from specdec_t5x.bench.model.devices import Device
 from specdec_t5x.bench.model.pieces import Cost, Piece, words
+from specdec_t5x.bench.model.timed import Measured
 from specdec_t5x.bench.paper import published
 from specdec_t5x.bench.table import Column, Table, listed
 
@@ -25,8 +26,8 @@ _PIECES = (
   Column("held", "held, GB", 2),
 )
 _TIMED = (
-  *(Column("measured", "measured, ms", 3), Column("bandwidth", "GB/s beside it", 1)),
-  *(Column("now", "modelled with these, ms", 3), Column("ratio", "over measured")),
+  *(Column("bandwidth", "products: GB/s", 1), Column("peak", "products: GFLOP/s", 1)),
+  *(Column("measured", "measured, ms", 3), Column("ratio", "modelled / measured")),
 )
 _C = (
   *(Column("draft", "draft"), Column("paper", "paper: c", 2, published.NOT_IN_PAPER)),
@@ -44,8 +45,21 @@ _SPEEDS = (
 _ADVICE = (
   *(Column("draft", "draft"), Column("alpha", "alpha"), Column("batch", "batch")),
   *(Column("block", "block of 8 / token"), Column("c", "c", 3)),
-  *(Column("gamma", "best gamma"), Column("speed", "speed-up")),
-  *(Column("gamma_two", "best gamma, two rows"), Column("speed_two", "speed-up")),
+  *(
+    Column("gamma", "best gamma", missing="-"),
+    Column("speed", "speed-up", missing="-"),
+  ),
+  *(
+    Column("gamma_two", "best gamma, two rows", missing="-"),
+    Column("speed_two", "speed-up", missing="-"),
+  ),
+)
+# Of a piece's cost on a device: seconds.
+Estimate = Callable[[Cost, Device], float]
+_TIMED_NOTE = (
+  "Run here: modelled with what products of the network's sizes do in turn with the "
+  "piece: of one row read, of as many rows compute. The roofline is a sum's and a "
+  "large product's."
 )
 _NOTES = (
   "A MODEL: nothing ran on this device. Programs are compiled for it, random weights.",
@@ -67,17 +81,27 @@ class Model:
     device: what it is modelled on.
     costs: by piece.
     target: size of the target.
+    timed: pieces that were run, beside products: theirs is the device then.
   """
 
   device: Device
   costs: Mapping[Piece, Cost]
   target: str
+  timed: Mapping[Piece, Measured] = dataclasses.field(default_factory=dict)
 
-  def calls(self, size: str, batch: int) -> dict[int, Cost]:
-    """Returns the costs of a network's calls by width."""
+  def seconds(self, piece: Piece, of: Estimate = Cost.seconds) -> float:
+    """Returns one of `Cost`'s estimates of a piece."""
+    found = self.timed.get(piece)
+    return of(
+      self.costs[piece], found.device(self.device.name) if found else self.device
+    )
+
+  def calls(self, size: str, batch: int) -> dict[int, Piece]:
+    """Returns a network's calls by width."""
+    calls = sorted(self.costs, key=lambda piece: piece.width)
     return {
-      piece.width: cost
-      for piece, cost in sorted(self.costs.items(), key=lambda pair: pair[0].width)
+      piece.width: piece
+      for piece in calls
       if (piece.kind, piece.size, piece.batch) == ("call", size, batch)
     }
 
@@ -93,8 +117,8 @@ class Model:
       least: a narrower call is taken for one of so many tokens.
     """
     known = {
-      w: cost.seconds(self.device)
-      for w, cost in self.calls(size, batch).items()
+      w: self.seconds(piece)
+      for w, piece in self.calls(size, batch).items()
       if w >= least
     }
     if not known or width > max(known):
@@ -114,36 +138,58 @@ class Model:
 
   def best(
     self, draft: str, alpha: float, batch: int, least: int = 1
-  ) -> tuple[int, float]:
-    """Returns the gamma of the largest speed-up, 0 where none is above 1, and that."""
+  ) -> tuple[int, float] | tuple[None, None]:
+    """Returns the gamma of the largest speed-up, 0 where none is above 1, and that.
+
+    None where what it takes was not compiled.
+    """
     widest = max(self.calls(self.target, batch), default=1)
     speeds = {g: self.speed(draft, g, alpha, batch, least) for g in range(1, widest)}
     known = {gamma: speed for gamma, speed in speeds.items() if speed is not None}
+    if not known:
+      return None, None
     return max([(0, 1.0), *known.items()], key=lambda pair: pair[1])
 
-  def c(self, draft: str, of, width: int = 1) -> float | None:
+  def c(self, draft: str, of: Estimate, width: int = 1) -> float | None:
     """Returns the ratio of two calls by one of `Cost`'s estimates; None where not."""
     step, token = (self.calls(s, 1).get(width) for s in (draft, self.target))
-    if step is None or token is None or not of(token, self.device):
+    if step is None or token is None or not self.seconds(token, of):
       return None
-    return of(step, self.device) / of(token, self.device)
+    return self.seconds(step, of) / self.seconds(token, of)
 
 
-def table(args, device: Device, costs: Mapping[Piece, Cost], seconds) -> Table:
+def table(
+  args,
+  device: Device,
+  costs: Mapping[Piece, Cost],
+  timed: Mapping[Piece, Measured],
+  refused: Mapping[Piece, str],
+) -> Table:
   """Returns what the command prints: pieces, c, advice and table 2.
 
   Args:
     args: the command's flags.
     device: the model's.
     costs: of each piece that was compiled.
-    seconds: of each piece that was timed.
+    timed: the pieces that were run.
+    refused: why others could not be compiled.
   """
-  model = Model(device, costs, args.target)
+  model = Model(device, costs, args.target, timed)
   settings = {name: value for name, value in vars(args).items() if name != "recorded"}
-  rows = _piece_rows(model, seconds)
-  columns = (*_PIECES, *(_TIMED if seconds else ()))
-  facts = {"pieces": rows, "c": _c_rows(model, args.drafts), "device": vars(device)}
-  notes = (*_NOTES, listed(vars(device)), listed(environment()))
+  rows = [_piece_row(model, piece) for piece in costs]
+  columns = (*_PIECES, *(_TIMED if timed else ()))
+  made = {**environment(), "device": f"{device.name}, as {args.topology}"}
+  advice = _advice(model, args)
+  facts = {
+    **{"environment": made, "device": vars(device), "pieces": rows},
+    **{"c": _c_rows(model, args.drafts), "advice": advice},
+    "refused": {_named(piece): why for piece, why in refused.items()},
+  }
+  notes = (
+    *(*_NOTES, *([_TIMED_NOTE] if timed else [])),
+    *(f"Not compiled: {name}: {why}" for name, why in facts["refused"].items()),
+    *(listed(vars(device)), listed(made)),
+  )
   return Table(
     "model",
     f"Table 2, modelled: {device.name}",
@@ -155,38 +201,36 @@ def table(args, device: Device, costs: Mapping[Piece, Cost], seconds) -> Table:
     before=(
       Table("pieces", f"Pieces, modelled: {device.name}", columns, rows),
       Table("c", "c, batch 1", _C, facts["c"]),
-      Table("advice", "What would pay", _ADVICE, _advice(model, args)),
+      Table("advice", "What would pay", _ADVICE, advice),
     ),
   )
 
 
-def _piece_rows(model: Model, seconds) -> list[dict]:
-  rows = []
-  for piece, cost in model.costs.items():
-    modelled = cost.seconds(model.device)
-    token = model.call(piece.size, 1, piece.batch)
-    over = modelled / token if piece.kind == "call" and token else None
-    row = {
-      "piece": words(piece),
-      "batch": piece.batch,
-      "moved": cost.moved / 1e6,
-      "operations": cost.operations,
-      "flops": cost.flops / 1e9,
-      "roofline": 1e3 * cost.roofline(model.device),
-      "cycles": 1e3 * cost.by_cycles(model.device),
-      "modelled": 1e3 * modelled,
-      "over": over,
-      "held": cost.held / 1e9,
-    }
-    if piece in seconds:
-      found = seconds[piece]
-      now = dataclasses.replace(model.device, bandwidth=found.bandwidth)
-      row["measured"] = 1e3 * found.seconds
-      row["bandwidth"] = found.bandwidth / 1e9
-      row["now"] = 1e3 * cost.seconds(now)
-      row["ratio"] = cost.seconds(now) / found.seconds
-    rows.append(row)
-  return rows
+def _named(piece):
+  return f"{words(piece)}, batch {piece.batch}"
+
+
+def _piece_row(model: Model, piece: Piece) -> dict:
+  cost, found = model.costs[piece], model.timed.get(piece)
+  modelled = model.seconds(piece)
+  token = model.call(piece.size, 1, piece.batch)
+  row = {
+    "piece": words(piece),
+    "batch": piece.batch,
+    "moved": cost.moved / 1e6,
+    "operations": cost.operations,
+    "flops": cost.flops / 1e9,
+    "roofline": 1e3 * cost.roofline(model.device),
+    "cycles": 1e3 * cost.by_cycles(model.device),
+    "modelled": 1e3 * modelled,
+    "over": modelled / token if piece.kind == "call" and token else None,
+    "held": cost.held / 1e9,
+  }
+  if found is not None:
+    row |= {"bandwidth": found.bandwidth / 1e9, "peak": found.peak / 1e9}
+    row["measured"] = 1e3 * found.seconds
+    row["ratio"] = modelled / found.seconds
+  return row
 
 
 def _printed() -> Sequence[Mapping]:

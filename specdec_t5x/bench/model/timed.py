@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,9 +12,11 @@ import numpy as np
 from specdec_t5x.bench import parts
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.environment import machine
-from specdec_t5x.bench.model import devices
-from specdec_t5x.bench.model.pieces import Piece, program
+from specdec_t5x.bench.model.devices import Device
+from specdec_t5x.bench.model.pieces import Cost, Piece, program
 from specdec_t5x.bench.walltime import alternate
+from specdec_t5x.network.products import multiply
+from specdec_t5x.network.sizes import t5_1_1
 
 # Repetitions of a piece that are timed beside each other.
 _COUNTS = 2, 10
@@ -22,58 +24,115 @@ _COUNTS = 2, 10
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-  """A piece that was run.
+  """A piece that was run, and what products alone did in turn with it.
+
+  What else the machine did, it did to both.
 
   Attributes:
     seconds: of a turn, the median.
-    bandwidth: bytes a second of a sum over a gigabyte that ran in turn with it, the
-      median: what else the machine did, it did to both.
+    bandwidth: bytes of matrices a second that products of one row read, of the
+      network's sizes: on a CPU less than a sum reads.
+    peak: operations a second of products of as many rows as the piece has: fewer than
+      those of large products.
   """
 
   seconds: float
   bandwidth: float
+  peak: float
+
+  def device(self, name: str) -> Device:
+    """Returns the device as products found it."""
+    return Device(name, self.bandwidth, self.peak)
 
 
-def measure(pieces: Iterable[Piece], runs: int, cells: Cells) -> dict[Piece, Measured]:
+def measure(
+  costs: Mapping[Piece, Cost], runs: int, cells: Cells
+) -> dict[Piece, Measured]:
   """Returns what a turn of each piece takes on this machine.
 
   Args:
-    pieces: what is run, one after the other, with random parameters.
+    costs: what is run, one after the other, with random parameters.
     runs: of each.
     cells: where they are kept.
   """
   found = {}
-  for piece in pieces:
-    key = {"timed": dataclasses.asdict(piece), "runs": runs, **machine()}
+  for piece, cost in costs.items():
+    key = {"beside its products": dataclasses.asdict(piece), "runs": runs, **machine()}
     if (known := cells.find(key)) is None:
-      known = dataclasses.asdict(measured(piece, runs))
+      known = dataclasses.asdict(_beside_products(piece, cost, runs))
       cells.add(key, known)
     found[piece] = Measured(**known)
   return found
 
 
-def measured(piece: Piece, runs: int, params: Any = None) -> Measured:
-  """Returns what a turn of a piece takes.
+def seconds(piece: Piece, runs: int, params: Any = None) -> float:
+  """Returns the seconds of a turn of a piece, the median.
 
   Args:
     piece: what is run.
     runs: of it.
     params: of the network of a call or an encoder; random ones where None.
   """
+  return float(np.median(_in_turn(piece, runs, params)["it"]))
+
+
+def _beside_products(piece, cost, runs):
+  row, many = (_products(piece, cost.moved, rows) for rows in (1, _rows(piece)))
+  found = _in_turn(piece, runs, None, row=row.run, many=many.run)
+  seconds = {name: float(np.median(times)) for name, times in found.items()}
+  return Measured(
+    seconds["it"], row.moved / seconds["row"], many.flops / seconds["many"]
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Products:
+  """A program, the bytes of matrices that it reads, and its operations."""
+
+  run: Callable[[Any], Any]
+  moved: int
+  flops: int
+
+
+def _products(piece, moved, rows):
+  """Returns the products of feed-forward layers that read so many bytes."""
+  config = t5_1_1(piece.size, piece.dtype)
+  shape = config.emb_dim, config.mlp_dim
+  pair = 2 * np.prod(shape) * jnp.dtype(piece.dtype).itemsize
+  shapes = [shape, shape[::-1]] * max(1, round(moved / pair))
+  kernels = [jnp.full(s, 1 / s[0], piece.dtype) for s in shapes]
+
+  @jax.jit
+  def run(x, kernels):
+    for kernel in kernels:
+      (x,) = multiply(piece.products, x, kernel)
+    return x
+
+  first = jnp.ones((rows, shape[0]), piece.dtype)
+  numbers = sum(kernel.size for kernel in kernels)
+  bytes_read = sum(kernel.nbytes for kernel in kernels)
+  return _Products(lambda _: run(first, kernels), bytes_read, 2 * rows * numbers)
+
+
+def _rows(piece):
+  """Returns the rows of a piece's products; of an iteration, of its block's."""
+  width = {"encoder": piece.input_length, "iteration": piece.width + 1}
+  return piece.batch * width.get(piece.kind, piece.width)
+
+
+def _in_turn(piece, runs, params, **others) -> dict[str, np.ndarray]:
+  """Returns seconds of a turn of the piece, "it", and of others that run beside it."""
   run, arguments = program(piece, params)
   given = jax.block_until_ready(arguments())
-  read = {"read": devices.reading(piece.dtype)}
   if piece.kind == "encoder":
-    timed = alternate({"it": lambda _: run(*given), **read}, range(runs))
-    turn = timed["it"].seconds
-  else:
-    repeated = {
-      ("it", count): functools.partial(_turns, run, count, given) for count in _COUNTS
-    }
-    timed = alternate({**repeated, **read}, range(runs))
-    turn = parts.costs({key: timed[key].seconds for key in repeated})["it"]
-  bandwidth = devices.READ / np.median(timed["read"].seconds)
-  return Measured(float(np.median(turn)), float(bandwidth))
+    timed = alternate({"it": lambda _: run(*given), **others}, range(runs))
+    return {name: each.seconds for name, each in timed.items()}
+  repeated = {
+    ("it", count): functools.partial(_turns, run, count, given) for count in _COUNTS
+  }
+  timed = alternate({**repeated, **others}, range(runs))
+  slopes = parts.costs({key: timed[key].seconds for key in repeated})
+  return {**slopes, **{name: timed[name].seconds for name in others}}
 
 
 def _turns(run, count, given, _):
