@@ -180,7 +180,7 @@ def warn_where_lossy(guarantee: Guarantee) -> None:
 def _queued(decoder: Decoder, count: int, batch_size: int) -> tuple[Decoder, int]:
   """Returns the decoder of that batch, and how many inputs it is handed at once."""
   rows = min(batch_size, max(count, 1))
-  if jax.device_count() > 1 or count <= rows:
+  if count <= rows:
     return decoder, rows
   batches = min(_QUEUED, -(-count // rows))
   return dataclasses.replace(decoder, slots=rows), rows * batches

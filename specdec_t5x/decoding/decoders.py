@@ -5,6 +5,7 @@ drafter's networks by their names}.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES, rule_at
 from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
-from specdec_t5x.decoding import baseline, generate, state, timing
+from specdec_t5x.decoding import baseline, generate, shards, state, timing
 from specdec_t5x.decoding.drafter import Context, Drafter
 from specdec_t5x.decoding.queue import queued
 from specdec_t5x.decoding.rejections import Rejections, no_rejections
@@ -304,7 +305,11 @@ def _decode(prepare, run, inputs, keys, slots, max_length) -> Decoded:
   """
   if not slots or slots >= keys.shape[0]:
     return run(*prepare(inputs, keys), None)
-  check_one_device()
+  take_turns = functools.partial(_take_turns, prepare, run, max_length)
+  return shards.by_shard(take_turns, inputs, keys, slots)
+
+
+def _take_turns(prepare, run, max_length, inputs, keys, slots) -> Decoded:
   arrays = lambda *few: jax.tree.leaves(prepare(*few)[1])
   shapes = [x.shape for x in jax.eval_shape(arrays, *_first(inputs, keys, slots))]
   # The longest first: what ends last begins early, and inputs of alike length are read
@@ -314,12 +319,3 @@ def _decode(prepare, run, inputs, keys, slots, max_length) -> Decoded:
   how, starts = prepare(inputs[order], keys[rows], slots)
   decoded = run(how, *queued(starts, shapes, slots, max_length))
   return jax.tree.map(lambda x: x[jnp.argsort(rows)], decoded)
-
-
-def check_one_device() -> None:
-  """Raises a ValueError where rows lie on several devices."""
-  if jax.device_count() > 1:
-    raise ValueError(
-      f"SLOTS needs one device, got {jax.device_count()}: rows of one would take "
-      "inputs of another. Leave it at 0."
-    )

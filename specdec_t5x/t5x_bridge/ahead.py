@@ -65,7 +65,7 @@ def compile_ahead(
   }
   key = place((2,), jnp.uint32, None)
   program = jax.jit(model.predict_batch_with_aux)
-  with mesh, flax_partitioning.axis_rules(partitioner.logical_axis_rules):
+  with jax.set_mesh(mesh), flax_partitioning.axis_rules(partitioner.logical_axis_rules):
     compiled = program.lower(params, batch, key).compile()
   is_alone = mesh.devices.size == 1
   return Needs(

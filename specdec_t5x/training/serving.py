@@ -95,7 +95,7 @@ def together(
   draft = Model(learner.network, learner.params)
   words = {"gamma": gamma, "num_candidates": 1, "policy": "fixed"}
   decoder, params = api.together(target, draft, drafter, rule, **words)
-  slots = 0 if jax.device_count() > 1 else min(batch_size, learner.online.interval)
+  slots = min(batch_size, learner.online.interval)
   kept = learner.online.kept
   return dataclasses.replace(decoder, slots=slots, kept=kept), params
 

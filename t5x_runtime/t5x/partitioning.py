@@ -231,11 +231,11 @@ class PartitionedFn:
     self._rules = rules
 
   def __call__(self, *args, **kwargs):
-    with self._mesh, flax_partitioning.axis_rules(self._rules):
+    with jax.set_mesh(self._mesh), flax_partitioning.axis_rules(self._rules):
       return self._jitted(*args, **kwargs)
 
   def lower(self, *args, **kwargs):
-    with self._mesh, flax_partitioning.axis_rules(self._rules):
+    with jax.set_mesh(self._mesh), flax_partitioning.axis_rules(self._rules):
       return self._jitted.lower(*args, **kwargs)
 
 

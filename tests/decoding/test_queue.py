@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from flax.linen import partitioning as flax_partitioning
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
@@ -126,7 +127,20 @@ def test_slots_are_a_number_of_rows(slots):
       dataclasses.replace(decoder, slots=slots)
 
 
-def test_several_devices_are_refused(monkeypatch):
+def test_rows_that_shards_can_not_share_out_are_refused(monkeypatch):
+  mesh = jax.sharding.AbstractMesh((2, 1), ("data", "model"))
+  monkeypatch.setattr(jax.sharding, "get_abstract_mesh", lambda: mesh)
+  with pytest.raises(ValueError, match=r"SLOTS=5 is no multiple .* 'data' axis of 2"):
+    decode(DECODERS["plain"], 5)
+
+
+def test_a_mesh_that_is_not_to_be_seen_is_refused(monkeypatch):
   monkeypatch.setattr(jax, "device_count", lambda: 2)
-  with pytest.raises(ValueError, match="SLOTS needs one device, got 2"):
+  np.testing.assert_array_equal(
+    decode(DECODERS["plain"], 4).tokens, decode(DECODERS["plain"], 0).tokens
+  )
+  with (
+    flax_partitioning.axis_rules([("batch", "data")]),
+    pytest.raises(ValueError, match="here 2, needs a partitioner that"),
+  ):
     decode(DECODERS["plain"], 4)

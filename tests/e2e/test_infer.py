@@ -95,8 +95,9 @@ def test_a_finished_run_of_other_lengths_is_not_taken_for_done(pair, speculative
 
 
 @runtime_only
+@pytest.mark.parametrize("slots", [0, 2])
 def test_two_processes_of_one_job_write_what_one_process_writes(
-  pair, speculative, tmp_path
+  pair, speculative, tmp_path, slots
 ):
   """They share the batch; each divides the networks over its two devices."""
   gin_file, draft = pair
@@ -113,6 +114,7 @@ def test_two_processes_of_one_job_write_what_one_process_writes(
         DRAFT_CHECKPOINT_PATH=draft,
         INFER_OUTPUT_DIR=str(tmp_path),
         GAMMA=3,
+        SLOTS=slots,
         **{"partitioning.PjitPartitioner.num_partitions": 2},
       ),
       cwd=runs.ROOT,

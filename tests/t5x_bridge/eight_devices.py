@@ -23,16 +23,23 @@ from tests.t5x_bridge import tiny
 
 ROWS, ENCODED, ROOM, GAMMA = 16, 24, 32, 3
 MESHES = {"data 8": 1, "model 8": 8, "data 2, model 4": 4}
+# At a temperature; with SLOTS each shard of the data refills its rows by itself.
+RUNS = {
+  0: (*MESHES, "data 2, model 4, SLOTS=8"),
+  1: ("data 2, model 4", "data 8, SLOTS=8", "data 2, model 4, SLOTS=4"),
+}
 # Eight heads can be divided by eight; the draft's two can't.
 TARGET = dataclasses.replace(tiny.config(1, 64, 264), num_heads=8)
 DRAFT = tiny.config(1, 16, 264)
 
 
-def _model(draft_sharding, temperature):
+def _model(draft_sharding, temperature, slots=0):
   draft = dataclasses.replace(DRAFT, sharding=draft_sharding)
-  return tiny.speculative(
+  model = tiny.speculative(
     seqio.ByteVocabulary(), Sampling(temperature), target=TARGET, draft=draft
   )
+  model.decoder = dataclasses.replace(model.decoder, slots=slots)
+  return model
 
 
 def _batch():
@@ -96,13 +103,15 @@ def _ahead():
 
 def main():
   out = {"ahead": _ahead()}
-  for temperature, meshes in {0: MESHES, 1: ["data 2, model 4"]}.items():
+  for temperature, meshes in RUNS.items():
     alone = _model("full", temperature)
     variables = tiny.variables(alone)
     out[f"one, T={temperature}"] = _on_one_device(alone, variables)
     for name in meshes:
-      model_axis = MESHES[name]
-      model = _model("replicated" if model_axis == 8 else "no_heads", temperature)
+      mesh, _, slots = name.partition(", SLOTS=")
+      model_axis = MESHES[mesh]
+      sharding = "replicated" if model_axis == 8 else "no_heads"
+      model = _model(sharding, temperature, int(slots or 0))
       partitioner = partitioning.PjitPartitioner(
         model_parallel_submesh=(1, 1, 1, model_axis)
       )

@@ -10,8 +10,7 @@ from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.t5x_bridge.layout import check_layout
 from tests.processes import on_devices
 from tests.t5x_bridge import tiny
-
-MESHES = ("data 8", "model 8", "data 2, model 4")
+from tests.t5x_bridge.eight_devices import MESHES, RUNS
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +19,7 @@ def results():
 
 
 @pytest.mark.parametrize(
-  ("mesh", "temperature"), [*((mesh, 0) for mesh in MESHES), (MESHES[-1], 1)]
+  ("mesh", "temperature"), [(mesh, t) for t, meshes in RUNS.items() for mesh in meshes]
 )
 def test_a_mesh_gives_the_tokens_of_one_device(results, mesh, temperature):
   alone = results[f"one, T={temperature}"]["tokens"]
