@@ -24,7 +24,7 @@ demo: install
 	$(BIN)/python -m specdec_t5x.demo
 
 demo-all: install
-	$(BIN)/python -m specdec_t5x.demo --pairs ende cnndm
+	$(BIN)/python -m specdec_t5x.demo --pairs ende cnndm --heads
 
 demo-lm: install
 	$(BIN)/python -m specdec_t5x.demo --pairs lm

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import os
+import sys
 from typing import Any
 
 from specdec_t5x.bench import inputs
@@ -82,12 +83,21 @@ def _demo_jobs(args, common):
   for task in wanted:
     pair = PAIRS[task]
     count = args.num_inputs or _DEMO_INPUTS
-    job = demo_job(pair, count, args.with_heads, **common)
+    job = demo_job(pair, count, args.with_heads and _has_heads(pair), **common)
     tables = _orders(pair) if args.with_tables else {}
     drafts = job.drafts | tables | _drafts(args, task)
     room = args.max_length or job.max_length
     jobs.append(dataclasses.replace(job, drafts=drafts, max_length=room))
   return jobs
+
+
+def _has_heads(pair) -> bool:
+  """Whether heads draft, too; says so where they were not trained."""
+  missing = [part for part in pair.heads if not os.path.isdir(part.checkpoint)]
+  for part in missing:
+    command = f"python -m specdec_t5x.train --gin_file={part.gin_file}"
+    print(f"No heads in {part.checkpoint}: `{command}` trains them.", file=sys.stderr)
+  return not missing
 
 
 def _paper_jobs(args, common):

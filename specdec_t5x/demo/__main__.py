@@ -17,20 +17,21 @@ TEMPERATURES = (0.0, 1.0)
 _LOAD, _VOCABULARY, _DECODE, _COMPARE = 0.2, 0.1, 1.0, 2.0
 
 
-def run(pair: recipe.DemoPair, inputs: int) -> None:
+def run(pair: recipe.DemoPair, inputs: int, with_heads: bool) -> None:
   """Makes one demo pair, decodes with both commands, and prints the comparison."""
   print(f"\nDemo pair {pair.name!r}: {pair.about}. Nothing here is real data.")
-  steps = Steps(_steps(pair, inputs))
+  parts = pair.parts + (pair.heads if with_heads else ())
+  steps = Steps(_steps(pair, parts, inputs))
   with steps.step():
     import_quietly("specdec_t5x.demo.making")
-  _make(pair, steps)
+  _make(pair, parts, steps)
   with steps.step():
     same = _run_commands(pair)
   with steps.step():
     from specdec_t5x.demo import chart, comparison
 
     report = lambda line: print(f"      {line}", flush=True)
-    table = comparison.compare(pair, inputs, TEMPERATURES, report)
+    table = comparison.compare(pair, inputs, TEMPERATURES, with_heads, report)
   folder = os.path.join(recipe.DIRECTORY, pair.name)
   files = table.write(folder)
   pictures = chart.draw(table, folder)
@@ -38,12 +39,12 @@ def run(pair: recipe.DemoPair, inputs: int) -> None:
   print(f"The comparison as a picture: {', '.join(pictures)}")
 
 
-def _steps(pair, inputs) -> list[Step]:
+def _steps(pair, parts, inputs) -> list[Step]:
   trained = [
     Step(
       f"Train {part.name}: {part.about}", part.minutes, os.path.isdir(part.checkpoint)
     )
-    for part in pair.parts
+    for part in parts
   ]
   return [
     Step("Load TensorFlow, seqio and JAX", _LOAD),
@@ -54,12 +55,12 @@ def _steps(pair, inputs) -> list[Step]:
   ]
 
 
-def _make(pair, steps):
+def _make(pair, parts, steps):
   from specdec_t5x.demo import making
 
   with steps.step():
     making.make_vocabulary(pair)
-  for part in pair.parts:
+  for part in parts:
     with steps.step() as step:
       if not step.is_cached:
         making.make_part(part)
@@ -92,6 +93,7 @@ def main() -> None:
     "--pairs", nargs="+", choices=sorted(recipe.PAIRS), default=["ende"]
   )
   parser.add_argument("--inputs", type=int, default=100, help="inputs of the table")
+  parser.add_argument("--heads", action="store_true", help="train heads, too")
   flags = parser.parse_args()
   if flags.inputs < 2:
     parser.error(f"--inputs must be at least 2, got {flags.inputs}.")
@@ -103,7 +105,7 @@ def main() -> None:
   try:
     require_matplotlib()  # Before minutes of work that end with a picture.
     for name in flags.pairs:
-      run(recipe.PAIRS[name], flags.inputs)
+      run(recipe.PAIRS[name], flags.inputs, flags.heads)
   except (ValueError, FloatingPointError) as error:
     sys.exit(f"specdec_t5x.demo: {error}")
 

@@ -56,6 +56,7 @@ def compare(
   pair: DemoPair,
   inputs: int,
   temperatures: Sequence[float],
+  with_heads: bool = False,
   report: Callable[[str], None] = lambda line: None,
 ) -> Table:
   """Measures a demo pair's drafts on the first texts of its test split.
@@ -64,9 +65,10 @@ def compare(
     pair: whose drafts.
     inputs: how many texts.
     temperatures: of the decodes.
+    with_heads: whether its heads draft, too.
     report: takes a line a draft and temperature, as soon as it was measured.
   """
-  study = jobs.demo_job(pair, inputs, with_heads=True).load()
+  study = jobs.demo_job(pair, inputs, with_heads).load()
   score = _scorer(pair, inputs)
   found = []
   for temperature in temperatures:

@@ -39,7 +39,7 @@ class DemoPair:
     max_output: room for an output, in tokens.
     target: the target.
     drafts: its drafts, the better one first.
-    heads: what drafts from the target's own features.
+    heads: what drafts from the target's own features, trained where it is asked for.
     tables: its tables of n-grams.
     are_prompts: whether outputs go on from the inputs, by decoder-only networks.
   """
@@ -62,8 +62,8 @@ class DemoPair:
 
   @property
   def parts(self) -> tuple[Part, ...]:
-    """All networks, in the order in which they are trained."""
-    return (self.target, *self.drafts, *self.heads, *self.tables)
+    """All but heads, in the order in which they are made."""
+    return (self.target, *self.drafts, *self.tables)
 
   @property
   def command(self) -> str:
