@@ -1,5 +1,6 @@
 """Imports what loads TensorFlow, without what that prints."""
 
+import gc
 import importlib
 import os
 import sys
@@ -10,13 +11,16 @@ from types import ModuleType
 def import_quietly(name: str) -> ModuleType:
   """Imports a module with stderr held back, and shown should the import fail.
 
-  TensorFlow's C++ side writes to file descriptor 2 before any log level applies.
+  TensorFlow's C++ side writes to file descriptor 2 before any log level applies. And
+  nothing of it is garbage: looking for some, while it loads and when Python ends, takes
+  as long again.
   """
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   sys.stderr.flush()
   terminal = os.dup(2)
   with tempfile.TemporaryFile() as held:
     os.dup2(held.fileno(), 2)
+    gc.disable()
     try:
       return importlib.import_module(name)
     except BaseException:
@@ -24,5 +28,7 @@ def import_quietly(name: str) -> ModuleType:
       os.write(terminal, held.read())
       raise
     finally:
+      gc.freeze()
+      gc.enable()
       os.dup2(terminal, 2)
       os.close(terminal)

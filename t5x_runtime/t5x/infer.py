@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -294,6 +295,7 @@ def _main(argv: Sequence[str]) -> None:
     if values.shard_id is not None:
       arguments["shard_id"] = values.shard_id
     infer(**arguments)
+    gc.freeze()  # Python ends now, and would look through all that there is.
   except ValueError as error:
     # Bad input, most often: say what is wrong, and the trace to who asks for it.
     if logging.get_verbosity() >= logging.INFO:

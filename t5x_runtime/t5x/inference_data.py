@@ -1,5 +1,6 @@
 """A task's examples in chunks, as texts and as the model's features."""
 
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -19,9 +20,12 @@ class ChunkedExamples:
     shard: seqio.ShardInfo,
   ):
     self._cfg, self._converter, self._shard = cfg, converter, shard
+    # AutoGraph takes a second or more to make a task's pipeline.
+    self._read = functools.cache(self._pipeline)
 
-  def _examples(self, provider) -> tf.data.Dataset:
-    return provider.get_dataset(
+  def _pipeline(self, provider) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+    """Returns the examples, and the model's features of each."""
+    examples = provider.get_dataset(
       sequence_length=self._cfg.task_feature_lengths,
       split=self._cfg.split,
       shuffle=False,
@@ -30,16 +34,15 @@ class ChunkedExamples:
       use_cached=self._cfg.use_cached,
       seed=self._cfg.seed,
     )
-
-  def _features(self, provider, examples: tf.data.Dataset) -> tf.data.Dataset:
     lengths, converter = self._cfg.task_feature_lengths, self._converter
     if hasattr(converter, "of_shard"):  # It wants to know what it converts.
       converter = converter.of_shard(provider.name, self._shard)
-    return converter(examples, task_feature_lengths=lengths)
+    return examples, converter(examples, task_feature_lengths=lengths)
 
   def input_spec(self, provider) -> dict:
     """Shapes and types of a batch of the model's features."""
-    spec = self._features(provider, self._examples(provider)).element_spec
+    _, features = self._read(provider)
+    spec = features.element_spec
     shapes = {k: (self._cfg.batch_size, *v.shape) for k, v in spec.items()}
     types = {k: np.dtype(v.dtype.as_numpy_dtype) for k, v in spec.items()}
     return {"input_shapes": shapes, "input_types": types}
@@ -52,11 +55,11 @@ class ChunkedExamples:
     A chunk is `period` batches; skipped ones are read but not inferred on.
     """
     size = period * self._cfg.batch_size
-    examples = self._examples(task)
+    examples, features = self._read(task)
     spec = examples.element_spec
 
     def read(first: int):
-      both = tf.data.Dataset.zip((examples, self._features(task, examples)))
+      both = tf.data.Dataset.zip((examples, features))
       both = both.skip(first * size).prefetch(size)
       rows = []
       for row in both.as_numpy_iterator():

@@ -1,8 +1,10 @@
 """Imports TensorFlow without what it prints while it loads.
 
-Its C++ side writes to file descriptor 2 before any log level applies.
+Its C++ side writes to file descriptor 2 before any log level applies. And nothing of it
+is garbage: looking for some, while it loads and when Python ends, takes as long again.
 """
 
+import gc
 import os
 import sys
 import tempfile
@@ -16,11 +18,14 @@ def import_tensorflow() -> None:
   with tempfile.TemporaryFile() as held:
     os.dup2(held.fileno(), 2)
     failed = True
+    gc.disable()
     try:
       import tensorflow  # noqa: F401
 
       failed = False
     finally:
+      gc.freeze()
+      gc.enable()
       os.dup2(terminal, 2)
       os.close(terminal)
       if failed:
