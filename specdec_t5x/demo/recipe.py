@@ -93,10 +93,10 @@ ENDE = DemoPair(
   metric="BLEU",
   max_input=80,
   max_output=80,
-  target=_part("ende", "target", "12.2M parameters", "demo_ende_target", 1600, 4),
+  target=_part("ende", "target", "10.4M parameters", "demo_ende_target", 1200, 2.5),
   drafts=(
-    _part("ende", "draft_small", "1.0M, distilled", "demo_ende_draft", 1500, 1.5),
-    _part("ende", "draft_tiny", "0.4M, distilled", "demo_ende_draft_tiny", 1200, 1),
+    _part("ende", "draft_small", "1.0M, distilled", "demo_ende_draft", 1200, 1),
+    _part("ende", "draft_tiny", "0.4M, distilled", "demo_ende_draft_tiny", 900, 0.7),
   ),
   heads=(
     _part(
