@@ -14,7 +14,7 @@ TEMPERATURES = (0.0, 1.0)
 
 
 # Of steps other than training, beside `recipe.Part.minutes`.
-_LOAD, _VOCABULARY, _DECODE, _COMPARE = 0.2, 0.1, 1.0, 2.0
+_LOAD, _VOCABULARY, _DECODE, _COMPARE = 0.05, 0.02, 0.7, 1.7
 
 
 def run(pair: recipe.DemoPair, inputs: int, with_heads: bool) -> None:

@@ -84,7 +84,7 @@ def _part(pair: str, name: str, about: str, gin: str, steps: int, minutes: float
 def _table(pair: str):
   gin_file = f"configs/train/demo_{pair}_ngrams.gin"
   checkpoint = os.path.join(DIRECTORY, pair, "ngrams", "checkpoint_0")
-  return Part("ngrams", "up to trigrams", gin_file, checkpoint, 0.5, job="ngrams")
+  return Part("ngrams", "up to trigrams", gin_file, checkpoint, 0.2, job="ngrams")
 
 
 ENDE = DemoPair(
@@ -95,8 +95,8 @@ ENDE = DemoPair(
   max_output=80,
   target=_part("ende", "target", "10.4M parameters", "demo_ende_target", 1200, 2.5),
   drafts=(
-    _part("ende", "draft_small", "1.0M, distilled", "demo_ende_draft", 1200, 1),
-    _part("ende", "draft_tiny", "0.4M, distilled", "demo_ende_draft_tiny", 900, 0.7),
+    _part("ende", "draft_small", "1.0M, distilled", "demo_ende_draft", 1200, 1.5),
+    _part("ende", "draft_tiny", "0.4M, distilled", "demo_ende_draft_tiny", 600, 0.5),
   ),
   heads=(
     _part(
