@@ -35,8 +35,14 @@ SLOW = (
   *("exactness/test_real_", "t5x_bridge/test_devices", "contract/test_real_data"),
   *("training/test_heads.py::test_heads_", "training/test_train", "test_own_parts"),
   *("hugging_face/test_infer", "hugging_face/test_parity"),
+  *("decoding/test_rejections", "decoding/test_queue.py::test_what_it_knows"),
   "decoding/test_timing.py::test_the_name_is_the_same_in_other_processes",
-  "test_api.py::test_64_bits_change_nothing",
+  *("drafters/test_heads", "drafters/test_layer_skip", "drafters/test_paying"),
+  *("errors/test_fine.py::test_blank_and_enormous", "trace/test_page"),
+  *("t5x_bridge/test_model.py::test_target_as_draft", "training/test_batches"),
+  *("training/test_language_model", "training/test_online", "training/test_serving"),
+  *("test_api.py::test_64_bits_change_nothing", "test_api.py::test_a_draft_of_nan"),
+  *("test_api.py::test_logits_that_are_no_numbers", "test_api.py::test_no_more_rows"),
 )
 
 CHECKED = ("core", "decoding", "drafters", "network")
