@@ -12,6 +12,7 @@ import dataclasses
 import glob
 import importlib
 import os
+import pathlib
 import platform
 import re
 import subprocess
@@ -202,25 +203,28 @@ def check_fusions(version: str | None, platforms: Collection[str]) -> list[Findi
   return [Finding("fusions", value, fix=fix)]
 
 
-def check_products(
-  reason: str | None, library: str | None, folder: str, size: int
-) -> Finding:
+def check_products(reason: str | None, library: str | None) -> Finding:
   """Says whose products of few rows are; it is no problem where they are XLA's.
 
   Args:
     reason: why there are none of our own; None where there are.
     library: the path of ours; None where it could not be built.
-    folder: what is compiled or measured on this machine, and kept.
-    size: of the folder, in bytes.
   """
-  name, kept = "products", f"{folder} holds {size / 2**20:.1f} MiB"
   if reason is None:
-    return Finding(name, f"native: {library}; {kept}")
-  value = f"XLA's, for there are no native ones: {reason}; {kept}"
+    return Finding("products", f"native: {library}")
+  value = f"XLA's, for there are no native ones: {reason}"
   if library is not None:
-    return Finding(name, value)
+    return Finding("products", value)
   fix = "install a C++ compiler, or name one in CXX: decoding on a CPU is faster by it"
-  return Finding(name, value, fix=fix)
+  return Finding("products", value, fix=fix)
+
+
+def check_kept(folders: Mapping[str, int]) -> list[Finding]:
+  """Says what runs leave on this machine to start sooner: bytes by folder."""
+  return [
+    Finding("kept", f"{size / 2**20:.1f} MiB in {folder}, made again where it is gone")
+    for folder, size in folders.items()
+  ]
 
 
 def check_demo(pair: DemoPair, missing: Sequence[str]) -> Finding:
@@ -278,6 +282,7 @@ def examine() -> dict[str, list[Finding]]:
       *check_devices(devices, error, present, requested),
       *check_fusions(_version("jaxlib"), platforms),
       *([check_products(*native_products())] if "cpu" in platforms else []),
+      *check_kept(kept_folders()),
     ],
     f"demo pairs in {root}": [check_demo(x, x.missing(root)) for x in PAIRS.values()],
   }
@@ -328,17 +333,29 @@ def jax_devices() -> tuple[list[Device], str | None]:
   return [Device(d.platform, d.device_kind, limit(d)) for d in devices], None
 
 
-def native_products() -> tuple[str | None, str | None, str, int]:
+def native_products() -> tuple[str | None, str | None]:
   """Returns what `check_products` judges; builds the products if they are not yet."""
   native = importlib.import_module("specdec_t5x.network.native")
   with warnings.catch_warnings(action="ignore"):  # The report says it.
     reason = native.problem()
   try:
-    library = str(native.built())
+    return reason, str(native.built())
   except (OSError, subprocess.SubprocessError):
-    library = None
-  kept = [path.stat().st_size for path in native.folder().glob("*") if path.is_file()]
-  return reason, library, str(native.folder()), sum(kept)
+    return reason, None
+
+
+def kept_folders() -> dict[str, int]:
+  """Returns what `check_kept` judges: where something is measured or compiled once."""
+  folders = [importlib.import_module("specdec_t5x.network.native").folder()]
+  programs = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+  if programs is None:
+    try:
+      programs = importlib.import_module("t5x.kept_programs").folder()
+    except BROKEN:  # `check_t5x` reports it; upstream T5X keeps none.
+      programs = None
+  folders += [pathlib.Path(programs)] if programs else []
+  size = lambda folder: sum(x.stat().st_size for x in folder.glob("*") if x.is_file())
+  return {str(folder): size(folder) for folder in folders}
 
 
 def _version(name):

@@ -159,14 +159,13 @@ def test_another_jaxlib_is_not_mentioned(version):
 
 
 def test_products_are_native_or_the_report_says_why_not_and_what_to_do():
-  native = doctor.check_products(None, "/kept/few_rows-1.so", "/kept", 3 * 2**19)
-  assert native.value == "native: /kept/few_rows-1.so; /kept holds 1.5 MiB"
-  assert native.fix is None
-  without = doctor.check_products("they could not be built: no", None, "/kept", 0)
-  assert "no native ones: they could not be built: no; /kept holds 0.0" in without.value
+  native = doctor.check_products(None, "/kept/few_rows-1.so")
+  assert native == Finding("products", "native: /kept/few_rows-1.so")
+  without = doctor.check_products("they could not be built: no", None)
+  assert "no native ones: they could not be built: no" in without.value
   assert not without.problem
   assert "install a C++ compiler" in without.fix
-  several = doctor.check_products("there are 8 devices", "/kept/a.so", "/kept", 1)
+  several = doctor.check_products("there are 8 devices", "/kept/a.so")
   assert "there are 8 devices" in several.value
   assert several.fix is None
 
@@ -174,12 +173,26 @@ def test_products_are_native_or_the_report_says_why_not_and_what_to_do():
 def test_products_without_a_compiler_are_found_out_quietly(tmp_path, monkeypatch):
   monkeypatch.setenv("CXX", str(tmp_path / "no_compiler"))
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
-  (tmp_path / "seconds-1.json").write_text("12345")
   native.problem.cache_clear()
-  reason, library, folder, size = doctor.native_products()
+  reason, library = doctor.native_products()
   native.problem.cache_clear()
   assert "no_compiler" in reason
-  assert (library, folder, size) == (None, str(tmp_path), 5)
+  assert library is None
+
+
+def test_what_is_kept_is_said_with_its_size(tmp_path, monkeypatch):
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "times"))
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+  programs = pytest.importorskip("t5x.kept_programs").folder()  # Upstream has none.
+  for folder, size in ((tmp_path / "times", 5), (programs, 3 * 2**19)):
+    folder.mkdir(parents=True)
+    (folder / "kept").write_bytes(bytes(size))
+  assert doctor.kept_folders() == {str(tmp_path / "times"): 5, str(programs): 3 * 2**19}
+  _, finding = doctor.check_kept(doctor.kept_folders())
+  assert finding.value.startswith(f"1.5 MiB in {programs}")
+  monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")  # As JAX has it: nothing is kept.
+  assert list(doctor.kept_folders()) == [str(tmp_path / "times")]
 
 
 def test_a_demo_pair_that_lacks_parts_is_a_hint(tmp_path):
