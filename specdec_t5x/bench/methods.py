@@ -6,13 +6,15 @@ r"""Every way to speculate for one target, side by side: its needs and its gains
     --prefix "translate English to German: " --output DIR
 
 Decodes every input at batch 1 by each way, all in turn in one process: each draft in
-each of its shapes, the first draft model under every rule and policy; at temperature 0
-also the peers that are installed (Hugging Face, CTranslate2, upstream T5X), with the
-same weights. Inputs may be of several domains. Writes methods.json, methods.csv and
-methods.md, and with --chart a figure. Leave all cores to it.
+each of its shapes, the first draft model under every rule and policy, and in a process
+of its own; at temperature 0 also the peers that are installed (Hugging Face,
+CTranslate2, upstream T5X), with the same weights. Inputs may be of several domains.
+Writes methods.json, methods.csv and methods.md, and with --chart a figure. Leave all
+cores to it.
 """
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -32,9 +34,10 @@ from specdec_t5x.bench.programs import together
 from specdec_t5x.bench.study import Study
 from specdec_t5x.bench.table import Column, Table, listed
 from specdec_t5x.bench.walltime import Program, Timed, alternate, median_ratio
-from specdec_t5x.bench.ways import Knobs, Way, ways
+from specdec_t5x.bench.ways import Knobs, Way, first_model, ways
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
+from specdec_t5x.link import process
 from specdec_t5x.network.functional import is_decoder_only
 
 _COLUMNS = (
@@ -95,9 +98,13 @@ def make(args: argparse.Namespace) -> Table:
   study = jobs.from_flags(args)[0].load()
   study, labels = domains.with_domains(study, args)
   costs: Costs = {}
-  rows = [
-    row for t in args.temperatures for row in _rows(study, labels, t, args, costs)
-  ]
+  with _elsewhere(study, args) as address:
+    knobs = Knobs(args.gamma, args.sizes, args.skip, not args.no_rules, address)
+    rows = [
+      row
+      for t in args.temperatures
+      for row in _rows(study, labels, Sampling(t), knobs, args, costs)
+    ]
   inputs = {name: labels.count(name) for name in dict.fromkeys(labels)}
   facts = {"inputs": inputs, "batch": 1, "gamma": args.gamma}
   title = f"Ways to speculate, {study.job.task}"
@@ -105,12 +112,19 @@ def make(args: argparse.Namespace) -> Table:
   return Table("methods", title, _COLUMNS, rows, notes, vars(args))
 
 
+def _elsewhere(study: Study, args) -> contextlib.AbstractContextManager[str]:
+  """Has the first draft model answer in another process; its address, or none."""
+  draft = None if args.no_rules else first_model(study)
+  if draft is None:
+    return contextlib.nullcontext("")
+  return process.drafting(draft.source, study.job.dtype)
+
+
 def _rows(
-  study: Study, labels: Sequence[str], temperature: float, args, costs: Costs
+  study: Study, labels: Sequence[str], sampling: Sampling, knobs: Knobs, args, costs
 ) -> Iterator[dict[str, Any]]:
   """Yields a row for each way and domain, all timed in turn; adds to `costs`."""
-  sampling = Sampling(temperature)
-  knobs = Knobs(args.gamma, args.sizes, args.skip, not args.no_rules)
+  temperature = sampling.temperature
   found = ways(study, sampling, knobs)
   decoders = [together(study.target, x.models, x.drafter, x.rule) for x in found]
   runs: dict[Any, Program] = {_PLAIN: study.plain(study.target, temperature)}
@@ -196,7 +210,7 @@ def drafting_costs(
 
 def _peers(study: Study, args) -> dict[str, Program]:
   """Returns what else decodes greedily with these weights, from an input's number."""
-  draft = next((d for d in study.drafts if d.drafter == "draft_model"), None)
+  draft = first_model(study)
   if draft is None or is_decoder_only(study.target.network):
     return {}
   work = peers.Workload(

@@ -19,10 +19,12 @@ from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.link import Link
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.registry import POLICIES, headed, layer_skip
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.link.client import Remote
 from specdec_t5x.network.functional import HEADS
 
 _STEM, _BRANCHES, _CANDIDATES = 2, 2, 4
@@ -84,13 +86,15 @@ class Knobs:
     gamma: tokens a draft.
     sizes: nodes of heads' trees.
     skip: sublayers that the target leaves out to draft; none where it does not.
-    all_rules: whether the first draft model is judged by every rule.
+    all_rules: whether the first draft model has every policy and rule.
+    address: where that draft also answers in another process; empty where it does not.
   """
 
   gamma: int
   sizes: Sequence[int]
   skip: Sequence[str] = ()
   all_rules: bool = True
+  address: str = ""
 
 
 def ways(study: Study, sampling: Sampling, knobs: Knobs) -> list[Way]:
@@ -104,6 +108,10 @@ def ways(study: Study, sampling: Sampling, knobs: Knobs) -> list[Way]:
     drafter = layer_skip(knobs.skip, knobs.gamma)
     shape = f"without {len(knobs.skip)} sublayers"
     found.append(Way(TARGET, shape, drafter, _EXACT, None, "none"))
+  if knobs.address:
+    drafter, name = Link(Remote(knobs.address), knobs.gamma), first_model(study).name
+    training = _TRAINING["draft_model"]
+    found.append(Way(name, "in another process", drafter, _EXACT, None, training))
   return found
 
 
@@ -123,7 +131,7 @@ def _of_draft(study, draft: Draft, sampling, knobs) -> Iterator[tuple]:
   stems = delayed(_STEM, _BRANCHES, max(knobs.gamma, _STEM + 1))
   distinct = TreeDraft(network, stems, "distinct")
   yield f"stem {_STEM}, {_BRANCHES} branches", distinct, _EXACT
-  if draft is _first_model(study) and knobs.all_rules:
+  if draft is first_model(study) and knobs.all_rules:
     yield from _of_first(network, plain, distinct, sampling, knobs.gamma)
 
 
@@ -151,8 +159,9 @@ def _knobbed(name) -> Rule:
   return Lenient(_LENIENCE) if name == "lenient" else RULES[name]
 
 
-def _first_model(study):
-  return next(draft for draft in study.drafts if draft.drafter == "draft_model")
+def first_model(study: Study) -> Draft | None:
+  """Returns the first draft model, if there is any."""
+  return next((each for each in study.drafts if each.drafter == "draft_model"), None)
 
 
 def _of_heads(study, draft, sampling, sizes) -> Iterator[tuple]:

@@ -52,10 +52,19 @@ def test_every_rule_judges_the_first_draft(rows):
   assert not exact & LOSSY
 
 
+def test_a_draft_in_another_process_drafts_the_same(rows):
+  found = [row for row in rows if (row["temperature"], row["draft"]) == ("0", "small")]
+  calls = {(r["domain"], r["shape"], r["rule"]): r["tokens_per_call"] for r in found}
+  for domain in ("yours", "others"):
+    here, there = "chain", "in another process"
+    assert calls[domain, here, "greedy"] == calls[domain, there, "greedy"]
+
+
 def test_ways_have_their_price(rows):
   by = {(row["draft"], row["shape"]): row for row in rows if row["temperature"] == "0"}
   assert by["copy", "chain"]["parameters"] == "0.00M"
   assert by["copy", "chain"]["training"] == "none"
+  assert by["small", "in another process"]["parameters"] == "0.00M"  # Of this process.
   assert by["small", "chain"]["training"] == "a draft model"
   costs = [row["c"] for row in rows if row["shape"] != "peer"]
   assert all(c is None or c >= 0 for c in costs)
