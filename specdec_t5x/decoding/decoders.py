@@ -140,8 +140,20 @@ class SpeculativeDecoder:
         "(TASK_FEATURE_LENGTHS' targets, max_length)."
       )
 
-  def decode(self, params, inputs, keys, sampling, max_length, eos_id) -> Decoded:
-    """Decodes with speculation; see `Decoder`."""
+  def nothing_known(self, rows: int) -> Any:
+    """Returns what a first batch knows of those before it; None where none does.
+
+    Rows that take turns know of each other already.
+    """
+    return None if self.slots else self.drafter.nothing_known(rows)
+
+  def decode(
+    self, params, inputs, keys, sampling, max_length, eos_id, known: Any = None
+  ) -> Decoded:
+    """Decodes with speculation; see `Decoder`.
+
+    With `known`, of the batch before, drafts begin as its drafts left off.
+    """
     few = _first(inputs, keys, self.slots)
     drafter = self.drafter.tuned(
       lambda told, amounts: timing.seconds(
@@ -155,11 +167,18 @@ class SpeculativeDecoder:
     if drafter is None:
       plain = PlainDecoder(self.target, slots=self.slots)
       decoded = plain.decode(params, inputs, keys, sampling, max_length, eos_id)
-      return decoded.replace(rejections=self._none_kept(keys.shape[0], max_length))
+      none = self._none_kept(keys.shape[0], max_length)
+      return decoded.replace(rejections=none, known=known)
     prepare = lambda inputs, keys, chunk=None: self._with(drafter).prepare(
       params, inputs, keys, sampling, max_length, eos_id, chunk
     )
-    run = lambda *start: generate.generate(*start[:2], queue=start[2])
+
+    def run(spec, start, queue):
+      if known is not None:
+        own = drafter.knowing(start.drafter_state, known)
+        start = start.replace(drafter_state=own)
+      return generate.generate(spec, start, queue=queue)
+
     return _decode(prepare, run, inputs, keys, self.slots, max_length)
 
   def _with(self, drafter: Drafter) -> "SpeculativeDecoder":

@@ -162,14 +162,22 @@ class Drafter(abc.ABC):
     """Returns the state after a token that the target decoded by itself."""
     return drafter_state
 
-  def refilled(self, drafter_state: Any, before: Any) -> Any:
-    """Returns the state once rows that ended have other inputs, and begin anew.
+  def known(self, drafter_state: Any) -> Any:
+    """Returns what rows go on knowing with other inputs; by default nothing, None."""
+    del drafter_state
+
+  def nothing_known(self, rows: int) -> Any:
+    """Returns what is `known` before any draft: arrays of a row each, or None."""
+    del rows
+
+  def knowing(self, drafter_state: Any, known: Any) -> Any:
+    """Returns the state once rows have other inputs.
 
     Args:
       drafter_state: as `start` gave it in those rows, in the others as it was.
-      before: as it was.
+      known: of all rows, before.
     """
-    del before
+    del known
     return drafter_state
 
   def counted(self) -> Mapping[str, int]:

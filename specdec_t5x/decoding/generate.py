@@ -29,6 +29,9 @@ def generate(
   """
   drafter, context = spec.drafter, spec.context
 
+  def refilled(new, old):
+    return drafter.knowing(new, drafter.known(old))
+
   def rests(carry):
     return carry.unfinished() & drafter.rests(context, carry.state)
 
@@ -36,17 +39,20 @@ def generate(
     return carry.unfinished() & ~drafter.rests(context, carry.state)
 
   def speculate(carry):
-    return carry.then(*step(spec, carry.state), drafter.refilled)
+    return carry.then(*step(spec, carry.state), refilled)
 
   def rest(carry):
-    return carry.then(*_rest(spec, carry.state), drafter.refilled)
+    return carry.then(*_rest(spec, carry.state), refilled)
 
   def take_turns(carry):
     return loop(rests, rest, loop(drafts, speculate, carry))
 
   body = take_turns if drafter.may_rest else speculate
   carry = loop(Carry.unfinished, body, Carry.first(state, queue))
-  return carry.decoded(context.max_length)
+  decoded = carry.decoded(context.max_length)
+  if queue is not None:
+    return decoded
+  return decoded.replace(known=drafter.known(carry.state.drafter_state))
 
 
 def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:

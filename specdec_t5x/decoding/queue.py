@@ -67,7 +67,7 @@ class Carry:
     Args:
       state: after the iteration.
       info: its counts.
-      refilled: `Drafter.refilled`.
+      refilled: from the drafter's states with rows refilled, and before, to the new.
     """
     add = lambda total, new: total + new
     carry = self.replace(

@@ -106,12 +106,14 @@ class Decoded:
     scores: log-probability of the output under the target's adjusted law.
     statistics: the sum of all iterations' `StepInfo`.
     rejections: the target's laws where drafts were rejected; None where none are kept.
+    known: what the drafter goes on knowing, a row each; None where rows took turns.
   """
 
   tokens: Int[Array, "B T"]
   scores: Float[Array, "B"]
   statistics: StepInfo
   rejections: Rejections | None = None
+  known: Any = None
 
 
 def initial_state(

@@ -169,15 +169,19 @@ class Adaptive(Drafter):
 
   def rested(self, drafter_state: AdaptiveState) -> AdaptiveState:
     """Returns the state with a draft of no token counted; the draft reads it later."""
-    none = jnp.zeros_like(drafter_state.drafted)
-    counts = self.policy.learned(drafter_state.counts, none, none)
-    return drafter_state.replace(counts=counts)
+    return drafter_state.replace(counts=self.policy.rested(drafter_state.counts))
 
-  def refilled(
-    self, drafter_state: AdaptiveState, before: AdaptiveState
-  ) -> AdaptiveState:
+  def known(self, drafter_state: AdaptiveState) -> Any:
+    """Returns what the policy has learned."""
+    return drafter_state.counts
+
+  def nothing_known(self, rows: int) -> Any:
+    """Returns what the policy begins with."""
+    return self.policy.first(rows)
+
+  def knowing(self, drafter_state: AdaptiveState, known: Any) -> AdaptiveState:
     """Returns the state with what the policy goes on knowing."""
-    counts = self.policy.refilled(drafter_state.counts, before.counts)
+    counts = self.policy.refilled(drafter_state.counts, known)
     return drafter_state.replace(counts=counts)
 
   def tuned(self, time: Timer) -> "Adaptive | None":

@@ -12,13 +12,15 @@ from t5x import models
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.decoders import Decoder
+from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
 from specdec_t5x.decoding.state import Decoded, StepInfo, row_keys
 from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, numbered
 
 # What auxiliary values also hold where the decoder keeps laws for a draft to learn
 # from: the inputs [B, E], tokens and probabilities of `decoding.rejections` [B, T, K].
 LEARNED_FROM = ("encoder_inputs", "law_tokens", "law_probs")
+# The feature, and the auxiliary value, of what drafts know of earlier batches.
+KNOWN = "known"
 
 
 class Decodes:
@@ -70,6 +72,16 @@ class Decodes:
     """
     self.FEATURE_CONVERTER_CLS = numbered(self._converter, task, shard)
 
+  def nothing_known(self, examples: int) -> Any:
+    """Returns the feature `KNOWN` of a first batch; None where there is none.
+
+    `t5x_runtime` gives each batch what the one before left; upstream does not.
+    """
+    if not isinstance(self.decoder, SpeculativeDecoder):
+      return None
+    rows = examples * self._default_decoder_params.num_decodes
+    return self.decoder.nothing_known(rows)
+
   def get_initial_variables(self, rng, input_shapes, input_types=None):
     """Returns params and params_axes of all networks, each under its name."""
     networks, initialised = self.decoder.networks, {}
@@ -120,6 +132,7 @@ class Decodes:
       return_all_decodes = defaults.return_all_decodes or sampled
     rows = inputs.shape[0]
     keys = jax.vmap(lambda key: row_keys(key, count))(self._keys(batch, rng, rows))
+    is_known = {KNOWN: batch[KNOWN]} if KNOWN in batch else {}
     decoded = self.decoder.decode(
       params,
       inputs,
@@ -127,8 +140,11 @@ class Decodes:
       self.sampling,
       max_length,
       self.output_vocabulary.eos_id or 1,
+      **is_known,
     )
     predictions, aux = _package(decoded, rows, count, return_all_decodes)
+    if is_known:
+      aux[KNOWN] = decoded.known
     if decoded.rejections is None:
       return predictions, aux
     laws = decoded.rejections  # Of one decode an input: `decoder.check` saw to it.

@@ -147,6 +147,7 @@ def infer(
       train_state_axes=initializer.train_state_axes,
       partitioner=partitioner,
       keep_aux_as_numpy=keep_aux_as_numpy,
+      **_carried(model, mode),
     )
     run = functools.partial(_infer_in_order, infer_fn, train_state)
     merge = functools.partial(_merge, merge_fn, int(train_state.step))
@@ -155,6 +156,12 @@ def infer(
       write = lambda path, *args, vocab=vocabulary: write_fn(path, *args, mode, vocab)
       examples = datasets.chunks(task, checkpoint_period)
       _infer_task(files, examples, run, write, merge if merge_chunked_results else None)
+
+
+def _carried(model, mode: str) -> dict[str, Any]:
+  """What `get_infer_fn` has to know of a model whose batches learn of each other."""
+  is_asked = mode == "predict_with_aux" and hasattr(model, "nothing_known")
+  return {"nothing_known": model.nothing_known} if is_asked else {}
 
 
 def _settings(mode, dataset_cfg, restore_cfg, checkpoint_period) -> dict[str, Any]:

@@ -11,6 +11,9 @@ import numpy as np
 
 from t5x import train_state
 
+# The feature, and the auxiliary value, that goes from each batch to the next.
+KNOWN = "known"
+
 
 def get_infer_fn(
   infer_step: Callable[..., Any],
@@ -18,6 +21,7 @@ def get_infer_fn(
   train_state_axes: train_state.InferenceState,
   partitioner,
   keep_aux_as_numpy: bool = False,
+  nothing_known: Callable[[int], Any] = lambda count: None,
 ) -> Callable[..., Any]:
   """Returns a function that runs `infer_step` over a numbered dataset.
 
@@ -28,6 +32,9 @@ def get_infer_fn(
     train_state_axes: how the parameters lie on them.
     partitioner: compiles the step.
     keep_aux_as_numpy: whether auxiliary values stay arrays.
+    nothing_known: from a number of examples to arrays that the step knows of batches
+      before the first; it is given them as the feature `KNOWN`, and has what it knows
+      then among the auxiliary values, for the next batch of the dataset.
 
   Returns:
     (dataset, train_state, rng, report) -> [(number, prediction)], with auxiliary
@@ -36,16 +43,22 @@ def get_infer_fn(
   """
   takes_rng = "rng" in inspect.signature(infer_step).parameters
 
-  def step(params, batch, rng, numbers):
+  def step(params, batch, rng, numbers, known):
     # The numbers go along, so that they come back in whatever order devices give.
+    batch = batch if known is None else {**batch, KNOWN: known}
     args = (params, batch, rng) if takes_rng else (params, batch)
-    return numbers, infer_step(*args)
+    result = infer_step(*args)
+    if known is None:
+      return numbers, result, None
+    predictions, aux = result
+    rest = {name: value for name, value in aux.items() if name != KNOWN}
+    return numbers, (predictions, rest), aux[KNOWN]
 
   spec = partitioner.data_partition_spec
   run = partitioner.partition(
     step,
-    in_axis_resources=(train_state_axes.params, spec, None, spec),
-    out_axis_resources=(None, None),
+    in_axis_resources=(train_state_axes.params, spec, None, spec, spec),
+    out_axis_resources=(None, None, spec),
   )
   layout = partitioner.get_data_layout(batch_size)
   sharding = jax.sharding.NamedSharding(partitioner.mesh, spec)
@@ -58,12 +71,13 @@ def get_infer_fn(
     batches = _pad(ds, batch_size).shard(layout.num_shards, layout.shard_id)
     placed = map(to_global, batches.batch(per_process).as_numpy_iterator())
     following = next(placed, None)
+    known = to_global(jax.tree.map(np.asarray, nothing_known(per_process)))
     while following is not None:
       step_rng = None
       if rng is not None:
         step_rng, rng = jax.random.split(rng)
       numbers, batch = following
-      running = run(train_state.params, batch, step_rng, numbers)
+      *running, known = run(train_state.params, batch, step_rng, numbers, known)
       # While the devices are busy the next batch is made ready.
       following = next(placed, None)
       numbers, result = jax.device_get(running)

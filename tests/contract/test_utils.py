@@ -184,6 +184,20 @@ def test_infer_fn_splits_the_key_once_a_batch():
   assert not isinstance(aux["u"][0], float)
 
 
+@pytest.mark.skipif(not conftest.IS_RUNTIME, reason="upstream's batches know nothing")
+def test_each_batch_is_told_what_the_one_before_left():
+  def step(params, batch):
+    total = batch["known"] + batch["x"]
+    return total, {"known": total}
+
+  run = infer_fn(step, nothing_known=np.zeros)
+  for _ in range(
+    2
+  ):  # Each dataset begins anew, so that a resumed run goes on as before.
+    totals = [float(total) for _, total in sorted(run(NUMBERS, STATE))]
+    assert totals == [0, 1, 2, 3, 4, 6, 8, 10, 12, 15]
+
+
 def test_gin_arguments():
   args = gin_utils.rewrite_gin_args(["x", "--gin.A=1", '--gin.b.c="q"', "--gin_file=f"])
   assert args[0] == "x"

@@ -53,9 +53,9 @@ def params(network):
   return {"target": drawn(0), "draft": drawn(1)}
 
 
-def decode(decoder, slots, sampling=SAMPLING, per_input=2):
+def decode(decoder, slots, sampling=SAMPLING, per_input=2, **known):
   decoder = dataclasses.replace(decoder, slots=slots)
-  run = jax.jit(lambda *arguments: decoder.decode(*arguments, sampling, LENGTH, EOS))
+  run = jax.jit(lambda *x: decoder.decode(*x, sampling, LENGTH, EOS, **known))
   keys = row_keys(jax.random.key(7), per_input * len(INPUTS))
   own = {name: params(decoder.target)[name] for name in decoder.networks}
   return run(own, jnp.asarray(INPUTS), keys)
@@ -67,6 +67,7 @@ def test_outputs_are_the_same_whatever_the_number_of_rows(name):
   assert len(set(np.asarray(expected.statistics.emitted).tolist())) > 4
   found = decode(DECODERS[name], 5)
   np.testing.assert_array_equal(found.tokens, expected.tokens)
+  expected = expected.replace(known=None)  # Rows that took turns leave nothing.
   chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -87,12 +88,36 @@ def test_a_policy_for_the_whole_batch_goes_on_knowing_what_it_learned():
   assert 0 < found.statistics.drafted.sum() <= 4
 
 
-def test_what_it_knows_of_others_bends_no_law():
-  """Samples of one input that rows take one after the other, beside plain ones."""
+def test_batches_go_on_knowing_what_those_before_learned():
+  """Drafts fail: the first batch tries one a row, and the second none."""
+  policy = Auto((1.0, 1.9, 1.95), prior_weight=0.1, decay=1.0, rest_decay=1.0)
+  decoder = token(AdaptiveDraft(T5, 2, policy))
+  known, drafted = decoder.nothing_known(len(INPUTS)), []
+  for _ in range(2):
+    found = decode(decoder, 0, GREEDY, per_input=1, known=known)
+    known = found.known
+    drafted.append(int(found.statistics.drafted.sum()))
+  assert drafted[0] > 0
+  assert drafted[1] == 0
+  expected = decode(DECODERS["plain"], 0, GREEDY, per_input=1)
+  np.testing.assert_array_equal(found.tokens, expected.tokens)
+
+
+def test_rows_that_take_turns_are_told_nothing():
+  adaptive = token(AdaptiveDraft(T5, 3, Auto((1.0, 1.2, 1.4, 1.6))))
+  for decoder, slots in ((adaptive, 4), (token(DraftModel(T5, 3)), 0)):
+    assert dataclasses.replace(decoder, slots=slots).nothing_known(2) is None
+
+
+@pytest.mark.parametrize("slots", [4, 0])
+def test_what_it_knows_of_others_bends_no_law(slots):
+  """Samples of one input, beside plain ones: after others in a row, or a batch."""
   policy = Auto((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.9)
-  decoders = PlainDecoder(T5), token(AdaptiveDraft(T5, 3, policy))
+  plain, decoder = PlainDecoder(T5), token(AdaptiveDraft(T5, 3, policy))
+  told = {} if slots else {"known": decode(decoder, 0, per_input=600).known}
   plain, found = (
-    np.asarray(decode(decoder, 4, per_input=600).tokens)[:, :2] for decoder in decoders
+    np.asarray(decode(*each, per_input=600, **known).tokens)[:, :2]
+    for each, known in (((plain, 4), {}), ((decoder, slots), told))
   )
   seen = np.array([np.bincount(x @ [14, 1], minlength=196) for x in (plain, found)])
   often = seen.sum(axis=0) >= 40

@@ -1,3 +1,4 @@
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +9,7 @@ from specdec_t5x.core import tree
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import Guarantee
 from specdec_t5x.drafters.copy import Copy
-from specdec_t5x.drafters.policies import Confidence, OnlineAlpha
+from specdec_t5x.drafters.policies import Auto, Confidence, OnlineAlpha
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.transformer import Transformer
 from tests.t5x_bridge import tiny, tiny_gpt
@@ -64,6 +65,19 @@ def test_the_policy_of_gamma_reaches_the_loop(vocabulary, batch, policy):
   np.testing.assert_array_equal(tokens, expected)
   np.testing.assert_array_equal(aux["drafted"], 0)
   np.testing.assert_array_equal(aux["target_calls"], aux["tokens"])
+
+
+def test_what_a_batch_leaves_is_told_where_it_was_told_something(vocabulary, batch):
+  policy = Auto((1.0, 1.2, 1.4, 1.6, 1.8, 2.0))
+  model = tiny.speculative(vocabulary, gamma=5, policy=policy)
+  params = tiny.variables(model)["params"]
+  tokens, aux = predict(model, params, batch)
+  assert "known" not in aux
+  told, left = predict(model, params, {**batch, "known": model.nothing_known(5)})
+  np.testing.assert_array_equal(told, tokens)
+  assert left.pop("known").tried.sum() > 0
+  chex.assert_trees_all_equal(left, aux)
+  assert tiny.plain(vocabulary).nothing_known(5) is None
 
 
 def test_greedy_tokens_are_those_of_t5x_temperature_sample(vocabulary, batch):
