@@ -124,7 +124,10 @@ def run(arguments: list[str]) -> None:
     commands.infer(*flags, *_SMALL_BATCHES)
   elif module == "specdec_t5x.train":
     few = () if "--job=ngrams" in flags else _FEW_STEPS
-    commands.training(*flags, *few)
+    # Where the demo's own would be written lies what stands in for it.
+    is_demo = not any("OUTPUT_DIR" in flag for flag in flags)
+    aside = ("--gin.OUTPUT_DIR='runs/aside'",) if is_demo else ()
+    commands.training(*flags, *few, *aside)
   else:
     with patched_argv(module, *flags):
       runpy.run_module(module, run_name="__main__", alter_sys=True)
