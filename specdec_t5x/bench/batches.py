@@ -5,13 +5,15 @@ r"""Plain decoding, fixed drafts and GAMMA_POLICY='auto' beside each other, by b
     --temperature 1 --top-k 40 --queue 8 --output DIR
 
 Decodes the same inputs with each setting, in turn, in groups of --queue batches: batch
-by batch, and as one call with SLOTS, where a row that ends takes the next input. Writes
+by batch, as `t5x.infer` does, each told what the one before left ('auto'); and as one
+call with SLOTS, where a row that ends takes the next input. Writes
 batches.json, batches.csv and batches.md. The speeds are medians over the groups
 [quartiles], encoder included. Leave all cores to it.
 """
 
 import argparse
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -23,6 +25,7 @@ from specdec_t5x.bench.environment import environment
 from specdec_t5x.bench.table import Column, Table, listed
 from specdec_t5x.bench.walltime import Timed, alternate, median_ratio
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network import native
 
@@ -80,19 +83,33 @@ def _timed(args, models, sampling, batch, ids, eos_id) -> dict[str, Timed]:
   for name, (draft, words) in _settings(args, models[1]).items():
     decoder, params = programs.together(models[0], draft, **words)
     for slots in sorted({0, batch * (args.queue > 1)}):
-      run = programs.decoding(
-        dataclasses.replace(decoder, slots=slots),
-        params,
-        sampling,
-        args.max_length,
-        eos_id,
-      )
+      of_slots = dataclasses.replace(decoder, slots=slots)
+      decode = _decoding(of_slots, params, sampling, args.max_length, eos_id)
       at_once = size if slots else batch
-      runs[f"{name}{', SLOTS' if slots else ''}"] = lambda group, run=run, n=at_once: [
-        run(group[1][i : i + n], row_keys(jax.random.key(0), n, group[0] + i))
-        for i in range(0, size, n)
-      ]
+      runs[f"{name}{', SLOTS' if slots else ''}"] = functools.partial(decode, at_once)
   return alternate(runs, groups)
+
+
+def _decoding(decoder, params, sampling, room, eos_id):
+  """Returns what decodes a group of inputs, so many at once."""
+  run = jax.jit(
+    lambda params, inputs, keys, told: decoder.decode(
+      params, inputs, keys, sampling, room, eos_id, **told
+    )
+  )
+
+  def decode(at_once, group):
+    first, inputs = group
+    told, found = {}, []
+    if isinstance(decoder, SpeculativeDecoder):
+      told = {"known": decoder.nothing_known(at_once)}
+    for i in range(0, len(inputs), at_once):
+      keys = row_keys(jax.random.key(0), at_once, first + i)
+      found.append(run(params, inputs[i : i + at_once], keys, told))
+      told = {"known": found[-1].known} if told else {}
+    return found
+
+  return decode
 
 
 def _settings(args, draft):
