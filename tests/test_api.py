@@ -175,7 +175,7 @@ def test_no_more_rows_are_decoded_than_there_are_inputs(
   assert seen == [[n, n] for n in rows]
 
 
-TURNS = Auto((1.0, 1.35, 1.55, 1.8), 0.5, 1.0, decay=0.5, rest_decay=0.5)
+TURNS = Auto((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.5)
 WITH_64_BITS = """
 import json, sys
 import jax

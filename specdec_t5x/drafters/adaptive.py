@@ -169,7 +169,9 @@ class Adaptive(Drafter):
 
   def rested(self, drafter_state: AdaptiveState) -> AdaptiveState:
     """Returns the state with a draft of no token counted; the draft reads it later."""
-    return drafter_state.replace(counts=self.policy.rested(drafter_state.counts))
+    none = jnp.zeros_like(drafter_state.drafted)
+    counts = self.policy.learned(drafter_state.counts, none, none)
+    return drafter_state.replace(counts=counts)
 
   def known(self, drafter_state: AdaptiveState) -> Any:
     """Returns what the policy has learned."""

@@ -82,11 +82,6 @@ class Policy:
     del accepted, drafted
     return counts
 
-  def rested(self, counts: Any) -> Any:
-    """Returns the counts after a token that the target decoded by itself."""
-    none = jnp.zeros(jax.tree.leaves(counts)[0].shape, jnp.int32)
-    return self.learned(counts, none, none)
-
   def refilled(self, counts: Any, before: Any) -> Any:
     """Returns the counts once rows that ended have other inputs: by default anew.
 
@@ -143,8 +138,7 @@ class Auto(Policy):
       they are to be measured before the decode.
     prior_alpha: the estimate before the first draft.
     prior_weight: how many tried tokens the prior counts for.
-    decay: factor of old counts with each iteration that drafts.
-    rest_decay: with each that does not, so that drafts are tried again.
+    decay: factor of old counts with each iteration, so that drafts are tried again.
   """
 
   seconds: Sequence[float] = ()
@@ -152,7 +146,6 @@ class Auto(Policy):
   prior_alpha: float = 0.75
   prior_weight: float = 2.0
   decay: float = 0.98
-  rest_decay: float = 0.995
 
   may_draft_nothing = True
 
@@ -160,13 +153,11 @@ class Auto(Policy):
     object.__setattr__(self, "seconds", tuple(self.seconds))
     if not all(is_finite(each) and each > 0 for each in self.seconds):
       raise ValueError(f"Auto.seconds must be above 0, got {self.seconds}.")
-    shares = self.prior_alpha, self.decay, self.rest_decay
-    is_weight = is_finite(self.prior_weight) and self.prior_weight > 0
-    if not (all(map(is_probability, shares)) and is_weight):
+    shares = is_probability(self.prior_alpha) and is_probability(self.decay)
+    if not (shares and is_finite(self.prior_weight) and self.prior_weight > 0):
       raise ValueError(
-        "Auto needs a prior_alpha, a decay and a rest_decay from 0 to 1 and a "
-        f"prior_weight above 0, got {', '.join(map(str, shares))} and "
-        f"{self.prior_weight}."
+        "Auto needs a prior_alpha and a decay from 0 to 1 and a prior_weight above 0, "
+        f"got {self.prior_alpha}, {self.decay} and {self.prior_weight}."
       )
 
   def check(self, gamma: int) -> None:
@@ -231,10 +222,6 @@ class Auto(Policy):
   ) -> Counts:
     """The decayed sums."""
     return _decayed(self.decay, counts, accepted, drafted)
-
-  def rested(self, counts: Counts) -> Counts:
-    """The sums, decayed less: a probe costs most where drafts fail."""
-    return jax.tree.map(lambda count: self.rest_decay * count, counts)
 
   def refilled(self, counts: Counts, before: Counts) -> Counts:
     """As they were: one text is like the next."""

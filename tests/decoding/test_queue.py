@@ -90,7 +90,7 @@ def test_a_policy_for_the_whole_batch_goes_on_knowing_what_it_learned():
 
 def test_batches_go_on_knowing_what_those_before_learned():
   """Drafts fail: the first batch tries one a row, and the second none."""
-  policy = Auto((1.0, 1.9, 1.95), prior_weight=0.1, decay=1.0, rest_decay=1.0)
+  policy = Auto((1.0, 1.9, 1.95), prior_weight=0.1, decay=1.0)
   decoder = token(AdaptiveDraft(T5, 2, policy))
   known, drafted = decoder.nothing_known(len(INPUTS)), []
   for _ in range(2):

@@ -31,7 +31,7 @@ SURE = Confidence(0.35)
 # A weak prior: what one draft came to changes the length of the next.
 LEARNING = OnlineAlpha(0.13, (1.0, 1.05, 1.1), 0.5, prior_weight=1.0)
 # Two plain turns after a failed draft, then drafts again; three tokens after a success.
-TURNS = Auto((1.0, 1.35, 1.55, 1.8), 0.5, 1.0, decay=0.5, rest_decay=0.5)
+TURNS = Auto((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.5)
 # A threshold that every draft moves by a good deal.
 EXIT = ExitThreshold(0.45, 0.6, 0.4, 0.5, 0.5)
 POLICIES = SURE, LEARNING, TURNS, EXIT
