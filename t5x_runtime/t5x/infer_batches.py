@@ -71,7 +71,7 @@ def get_infer_fn(
     batches = _pad(ds, batch_size).shard(layout.num_shards, layout.shard_id)
     placed = map(to_global, batches.batch(per_process).as_numpy_iterator())
     following = next(placed, None)
-    known = to_global(jax.tree.map(np.asarray, nothing_known(per_process)))
+    known = to_global(nothing_known(per_process))
     while following is not None:
       step_rng = None
       if rng is not None:
