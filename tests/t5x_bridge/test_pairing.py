@@ -78,8 +78,9 @@ def test_a_truncated_array_is_named_with_its_checkpoint(vocabulary, paths, tmp_p
 def dataset(vocabulary, tmp_path_factory):
   text = tmp_path_factory.mktemp("text") / "in.txt"
   text.write_text("a man\n")
+  # Other modules' tests may come between those of this one, and the text be made anew.
   name = tasks.translation_from_files(
-    "preflight_task", {"test": (str(text), None)}, vocabulary=vocabulary
+    f"preflight_{text.parent.name}", {"test": (str(text), None)}, vocabulary=vocabulary
   )
   return lambda task=name, **lengths: utils.DatasetConfig(
     mixture_or_task_name=task,
@@ -156,7 +157,7 @@ def test_a_draft_of_another_vocabulary_is_refused(vocabulary, dataset, paths, tm
 def test_an_unknown_task_is_refused_with_the_known_ones(
   vocabulary, dataset, paths, tmp_path
 ):
-  with pytest.raises(ValueError, match=r"'wmt15'.*preflight_task"):
+  with pytest.raises(ValueError, match=r"'wmt15'.*preflight_text"):
     check(vocabulary, dataset("wmt15"), paths, tmp_path)
 
 

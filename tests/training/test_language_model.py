@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import pathlib
 
 import gin
 import jax
@@ -43,8 +44,11 @@ def files(tmp_path_factory):
 def task_data(files):
   """Texts with prompts of one word: training joins the two again."""
   vocabulary = seqio.SentencePieceVocabulary(files[0], extra_ids=0)
-  name = language_modeling.language_modeling_from_files(
-    "training_lm", files[1], vocabulary, prompt_words=1
+  name = (
+    f"training_{pathlib.Path(files[0]).parent.name}"  # Files of their own each time.
+  )
+  language_modeling.language_modeling_from_files(
+    name, files[1], vocabulary, prompt_words=1
   )
   return TaskData(name, {"targets": 48}, batch_size=2, seed=3)
 
