@@ -99,6 +99,7 @@ def _decoding(decoder, params, sampling, room, eos_id):
   )
 
   def decode(at_once, group):
+    """Returns the group's decodes, of so many inputs each."""
     first, inputs = group
     told, found = {}, []
     if isinstance(decoder, SpeculativeDecoder):
@@ -157,6 +158,7 @@ class _Counts:
 
   @classmethod
   def of(cls, found: Timed) -> "_Counts":
+    """Returns the counts of what was timed."""
     total = lambda group, name: sum(
       int(getattr(d.statistics, name).sum()) for d in group
     )

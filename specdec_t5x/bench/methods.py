@@ -38,6 +38,7 @@ from specdec_t5x.bench.ways import Knobs, Way, first_model, ways
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.link import process
+from specdec_t5x.link.client import Remote
 from specdec_t5x.network.functional import is_decoder_only
 
 _COLUMNS = (
@@ -105,8 +106,11 @@ def make(args: argparse.Namespace) -> Table:
       for t in args.temperatures
       for row in _rows(study, labels, Sampling(t), knobs, args, costs)
     ]
+    lost = Remote(address).counts()["lost"] if address else 0
   inputs = {name: labels.count(name) for name in dict.fromkeys(labels)}
   facts = {"inputs": inputs, "batch": 1, "gamma": args.gamma}
+  if lost:  # Those rows are of a draft that was away for a while.
+    facts["drafts lost on their way from the other process"] = lost
   title = f"Ways to speculate, {study.job.task}"
   notes = (_NOTES, listed(facts), listed(environment()))
   return Table("methods", title, _COLUMNS, rows, notes, vars(args))

@@ -41,22 +41,9 @@ def get_infer_fn(
     values, if any, as a second element. `report` is called with the number of examples
     of each finished batch.
   """
-  takes_rng = "rng" in inspect.signature(infer_step).parameters
-
-  def step(params, batch, rng, numbers, known):
-    # The numbers go along, so that they come back in whatever order devices give.
-    batch = batch if known is None else {**batch, KNOWN: known}
-    args = (params, batch, rng) if takes_rng else (params, batch)
-    result = infer_step(*args)
-    if known is None:
-      return numbers, result, None
-    predictions, aux = result
-    rest = {name: value for name, value in aux.items() if name != KNOWN}
-    return numbers, (predictions, rest), aux[KNOWN]
-
   spec = partitioner.data_partition_spec
   run = partitioner.partition(
-    step,
+    _step(infer_step),
     in_axis_resources=(train_state_axes.params, spec, None, spec, spec),
     out_axis_resources=(None, None, spec),
   )
@@ -66,6 +53,7 @@ def get_infer_fn(
   to_global = functools.partial(jax.tree.map, place)
 
   def infer_fn(ds, train_state, rng=None, report=lambda count: None):
+    """Runs the step over all batches."""
     numbered, columns = [], []
     per_process = layout.batch_size // layout.num_shards
     batches = _pad(ds, batch_size).shard(layout.num_shards, layout.shard_id)
@@ -89,6 +77,25 @@ def get_infer_fn(
     return _joined(numbered, columns, keep_aux_as_numpy)
 
   return infer_fn
+
+
+def _step(infer_step):
+  """Returns what is compiled: the step, with what goes along with each batch."""
+  takes_rng = "rng" in inspect.signature(infer_step).parameters
+
+  def step(params, batch, rng, numbers, known):
+    """Returns numbers, the step's result, and what it knows then."""
+    # The numbers go along, so that they come back in whatever order devices give.
+    batch = batch if known is None else {**batch, KNOWN: known}
+    args = (params, batch, rng) if takes_rng else (params, batch)
+    result = infer_step(*args)
+    if known is None:
+      return numbers, result, None
+    predictions, aux = result
+    rest = {name: value for name, value in aux.items() if name != KNOWN}
+    return numbers, (predictions, rest), aux[KNOWN]
+
+  return step
 
 
 def _joined(numbered, columns, keep_aux_as_numpy):
