@@ -61,9 +61,7 @@ def get_infer_fn(
     following = next(placed, None)
     known = to_global(nothing_known(per_process))
     while following is not None:
-      step_rng = None
-      if rng is not None:
-        step_rng, rng = jax.random.split(rng)
+      step_rng, rng = (None, None) if rng is None else jax.random.split(rng)
       numbers, batch = following
       *running, known = run(train_state.params, batch, step_rng, numbers, known)
       # While the devices are busy the next batch is made ready.
