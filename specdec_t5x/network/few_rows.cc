@@ -6,10 +6,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -26,52 +31,106 @@ using Floats = ffi::Buffer<ffi::F32>;
 using Array = ffi::Buffer<ffi::F32, 4>;
 
 #if defined(__AVX512F__)
-constexpr int kVectorBytes = 64, kSums = 24;  // 32 registers.
+constexpr int kVectorBytes = 64, kSums = 24, kMost = 8;  // 32 registers.
 #elif defined(__AVX__)
-constexpr int kVectorBytes = 32, kSums = 12;  // 16 registers.
+constexpr int kVectorBytes = 32, kSums = 12, kMost = 6;  // 16 registers.
 #else
-constexpr int kVectorBytes = 16, kSums = 24;
+constexpr int kVectorBytes = 16, kSums = 24, kMost = 8;
 #endif
 constexpr int kLanes = kVectorBytes / sizeof(float);
 typedef float Lanes __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
 
-// A tile is kRows rows of x by kWide vectors of W's columns.
-constexpr int kRows = 4, kWide = kSums / kRows;
+// A tile is some rows of x by Wide(rows) vectors of W's columns: up to kMost rows are one
+// tile's, so W is read once, more are tiles of kMany.
+constexpr int kMany = kSums / 3;
+constexpr int Wide(int rows) { return std::min(6, kSums / rows); }
 // Rows of W that are asked for ahead of their use.
 constexpr int kAhead = 12;
 // Long sums are sums of blocks of so many products: else the rounding of a float32 sum
 // of one sign grows with its length, past 1e-6 of it at 1,024. (Where all products are
 // equal, each addition errs alike, and 3e-6 are left at 10,240.)
 constexpr int64_t kBlock = 128;
+// Matrices of more numbers than kLarge, which no core's cache holds, come from memory, that
+// is fastest in its own order: for up to kFew rows of x, kStep rows of W are read along all
+// columns before the next. Down the columns, widths that are powers of 2, as T5's, also
+// fill few sets of a cache.
+constexpr int64_t kLarge = 1 << 20, kFew = 8, kStep = 16;
 // What is worth a thread's attention, in multiplications.
-constexpr int64_t kPart = 1 << 16;
+constexpr int64_t kPart = 1 << 15;
+// How long a thread that has done its part waits for the next: to wake one takes longer
+// than most products.
+constexpr std::chrono::microseconds kPatience(300);
 
 // ---- Work on all threads. ----
 
-template <typename Work>
-struct Job {
-  Job(int64_t count, Work work) : count(count), work(std::move(work)) {}
+class Job {
+ public:
+  Job(int64_t count, std::function<void(int64_t)> work)
+      : count_(count), work_(std::move(work)) {}
 
   void Run() {
-    for (int64_t i; (i = next.fetch_add(1)) < count; done.fetch_add(1)) work(i);
+    for (int64_t i; (i = next_.fetch_add(1)) < count_; done_.fetch_add(1)) work_(i);
   }
 
-  const int64_t count;
-  const Work work;
-  std::atomic<int64_t> next{0}, done{0};
+  bool done() const { return done_.load() == count_; }
+
+  int64_t number = 0;  // On the board.
+
+ private:
+  const int64_t count_;
+  const std::function<void(int64_t)> work_;
+  std::atomic<int64_t> next_{0}, done_{0};
+};
+
+// Where threads that have done their part find the next.
+class Board {
+ public:
+  static Board& The() {
+    static Board& board = *new Board;  // Threads outlive what is destroyed at the end.
+    return board;
+  }
+
+  // Shows the job to the threads that wait; returns how many do.
+  int64_t Post(std::shared_ptr<Job> job) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    job->number = number_ + 1;
+    last_ = std::move(job);
+    ++number_;
+    return waiting_;
+  }
+
+  // Does its part of the job, and of those that are posted soon after.
+  void Help(std::shared_ptr<Job> job) {
+    for (; job; job = After(job->number)) job->Run();
+  }
+
+ private:
+  std::shared_ptr<Job> After(int64_t number) {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    ++waiting_;
+    while (number_ == number && std::chrono::steady_clock::now() < end)
+      std::this_thread::yield();
+    --waiting_;
+    std::lock_guard<std::mutex> lock(mutex_);
+    return number_ == number ? nullptr : last_;
+  }
+
+  std::mutex mutex_;
+  std::shared_ptr<Job> last_;
+  std::atomic<int64_t> number_{0}, waiting_{0};
 };
 
 // Calls work(0) .. work(count - 1). This thread may do all of it: the pool's may be
 // busy with calls that wait likewise, and to wait for one that never starts would be a
 // deadlock. One that starts late finds nothing left, in a job that it keeps alive.
-template <typename Work>
-void Parallel(ffi::ThreadPool& pool, int64_t count, Work work) {
+void Parallel(ffi::ThreadPool& pool, int64_t count, std::function<void(int64_t)> work) {
   if (count == 1) return work(0);
-  auto job = std::make_shared<Job<Work>>(count, std::move(work));
+  auto job = std::make_shared<Job>(count, std::move(work));
   const int64_t helpers = std::min<int64_t>(pool.num_threads(), count) - 1;
-  for (int64_t i = 0; i < helpers; ++i) pool.Schedule([job] { job->Run(); });
+  for (int64_t i = Board::The().Post(job); i < helpers; ++i)
+    pool.Schedule([job] { Board::The().Help(job); });
   job->Run();
-  while (job->done.load() < count) std::this_thread::yield();
+  while (!job->done()) std::this_thread::yield();
 }
 
 int64_t Parts(ffi::ThreadPool& pool, int64_t multiplications) {
@@ -107,31 +166,45 @@ inline float Added(float sum, float x, float w) {
 #endif
 }
 
+// One pass along columns, over some rows of W.
+struct Pass {
+  int64_t inputs, columns;  // Of x and W: how far apart their rows are.
+  int64_t count;            // Rows of W.
+  int64_t width;            // Columns, as many as a row of sums has.
+  // Whether it begins or ends a block of products, and whether that is the first.
+  bool begins, ends, first;
+};
+
+inline Lanes& At(float* data) { return *reinterpret_cast<Lanes*>(data); }
+
+// On its own, for the compiler to find a register for each sum.
 template <int rows, int vectors>
-void Tile(const float* x, const Matrix& m, int64_t inputs, int64_t column) {
-  Lanes totals[rows][vectors] = {};
-  const float* w = m.weights + column;
-  for (int64_t i = 0; i < inputs;) {
-    Lanes sums[rows][vectors] = {};
-    for (const int64_t end = std::min(i + kBlock, inputs); i < end; ++i) {
-      Lanes tile[vectors];
-      for (int v = 0; v < vectors; ++v) {
-        // Beyond the matrix, a prefetch does nothing.
-        __builtin_prefetch(w + kAhead * m.columns + v * kLanes);
-        tile[v] = *reinterpret_cast<const Lanes*>(w + v * kLanes);
-      }
-      for (int r = 0; r < rows; ++r)
-        for (int v = 0; v < vectors; ++v)
-          sums[r][v] = Added(sums[r][v], x[r * inputs + i], tile[v]);
-      w += m.columns;
+__attribute__((noinline)) void Tile(const float* x, const float* w, float* y,
+                                    float* block, const Pass& pass) {
+  const int64_t inputs = pass.inputs, columns = pass.columns;
+  Lanes sums[rows][vectors] = {};
+  if (!pass.begins)
+    for (int r = 0; r < rows; ++r)
+      for (int v = 0; v < vectors; ++v) sums[r][v] = At(block + r * pass.width + v * kLanes);
+  for (const float* end = x + pass.count; x < end; ++x, w += columns) {
+    Lanes tile[vectors];
+    for (int v = 0; v < vectors; ++v) {
+      // Beyond the matrix, a prefetch does nothing.
+      __builtin_prefetch(w + kAhead * columns + v * kLanes);
+      tile[v] = *reinterpret_cast<const Lanes*>(w + v * kLanes);
     }
     for (int r = 0; r < rows; ++r)
-      for (int v = 0; v < vectors; ++v) totals[r][v] += sums[r][v];
+      for (int v = 0; v < vectors; ++v)
+        sums[r][v] = Added(sums[r][v], x[r * inputs], tile[v]);
   }
   for (int r = 0; r < rows; ++r)
-    for (int v = 0; v < vectors; ++v)
-      *reinterpret_cast<Lanes*>(m.y + r * m.columns + column + v * kLanes) =
-          totals[r][v];
+    for (int v = 0; v < vectors; ++v) {
+      Lanes& total = At(y + r * columns + v * kLanes);
+      if (!pass.ends)
+        At(block + r * pass.width + v * kLanes) = sums[r][v];
+      else
+        total = pass.first ? sums[r][v] : total + sums[r][v];
+    }
 }
 
 // One column, summed in the order, and rounded as, a tile does.
@@ -149,21 +222,47 @@ void Column(const float* x, const Matrix& m, int64_t rows, int64_t inputs,
   }
 }
 
-template <int vectors>
-void Rows(const float* x, Matrix m, int64_t rows, int64_t inputs, int64_t column) {
-  for (; rows >= kRows; rows -= kRows, x += kRows * inputs, m.y += kRows * m.columns)
-    Tile<kRows, vectors>(x, m, inputs, column);
-  if (rows == 3) Tile<3, vectors>(x, m, inputs, column);
-  if (rows == 2) Tile<2, vectors>(x, m, inputs, column);
-  if (rows == 1) Tile<1, vectors>(x, m, inputs, column);
+template <int most, int vectors>
+void Rows(const float* x, const float* w, float* y, float* block, const Pass& pass,
+          int64_t rows) {
+  for (; rows >= most; rows -= most) {
+    Tile<most, vectors>(x, w, y, block, pass);
+    x += most * pass.inputs;
+    y += most * pass.columns;
+    block += most * pass.width;
+  }
+  if constexpr (most > 1) Rows<most - 1, vectors>(x, w, y, block, pass, rows);
 }
 
+// All rows along the columns, in tiles of `tile` rows.
+template <int most = kMost>
+void Along(const float* x, const float* w, float* y, float* block, const Pass& pass,
+           int64_t rows, int tile) {
+  if constexpr (most > 1)
+    if (tile < most) return Along<most - 1>(x, w, y, block, pass, rows, tile);
+  constexpr int wide = Wide(most);
+  int64_t c = 0;
+  for (; pass.width - c >= wide * kLanes; c += wide * kLanes)
+    Rows<most, wide>(x, w + c, y + c, block + c, pass, rows);
+  for (; c < pass.width; c += kLanes)
+    Rows<most, 1>(x, w + c, y + c, block + c, pass, rows);
+}
+
+int TileRows(int64_t rows) { return rows <= kMost ? rows : kMany; }
+
 void Columns(const float* x, const Matrix& m, int64_t rows, int64_t inputs,
-             int64_t column, int64_t end) {
-  for (; end - column >= kWide * kLanes; column += kWide * kLanes)
-    Rows<kWide>(x, m, rows, inputs, column);
-  for (; end - column >= kLanes; column += kLanes) Rows<1>(x, m, rows, inputs, column);
-  for (; column < end; ++column) Column(x, m, rows, inputs, column);
+             int64_t begin, int64_t end) {
+  const int64_t width = (end - begin) / kLanes * kLanes;
+  const int64_t step = rows <= kFew && inputs * m.columns > kLarge ? kStep : kBlock;
+  std::vector<float> block(step < kBlock ? rows * width : 0);
+  for (int64_t i = 0; i < inputs; i += step) {
+    const int64_t next = std::min(i + step, inputs);
+    const bool ends = next % kBlock == 0 || next == inputs;
+    Along(x + i, m.weights + i * m.columns + begin, m.y + begin, block.data(),
+          {inputs, m.columns, next - i, width, i % kBlock == 0, ends, i < kBlock}, rows,
+          TileRows(rows));
+  }
+  for (int64_t c = begin + width; c < end; ++c) Column(x, m, rows, inputs, c);
 }
 
 ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
@@ -181,10 +280,10 @@ ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
     columns += w->dimensions()[1];
   }
   // Reading W is the work of one row, and arithmetic that of many.
-  const int64_t parts = Parts(pool, inputs * columns * (1 + rows / kRows));
+  const int64_t parts = Parts(pool, inputs * columns * (1 + rows / 4));
   struct Part { int64_t matrix, begin, end; };
   std::vector<Part> pieces;
-  const int64_t wide = kWide * kLanes;
+  const int64_t wide = Wide(TileRows(rows)) * kLanes;
   const int64_t size = (columns / parts + wide - 1) / wide * wide;
   for (size_t i = 0; i < matrices.size(); ++i)
     for (int64_t c = 0; c < matrices[i].columns; c += size)
@@ -223,23 +322,30 @@ inline float Exp(float x) {
   return p * power.value;
 }
 
+inline Lanes Load(const float* data) { return *reinterpret_cast<const Lanes*>(data); }
+
+inline float Sum(const Lanes& lanes) {
+  typedef float Four __attribute__((vector_size(16)));
+  Four parts[kLanes / 4];
+  std::memcpy(parts, &lanes, sizeof(parts));
+  for (int p = 1; p < kLanes / 4; ++p) parts[0] += parts[p];
+  return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
+}
+
 inline float Dot(const float* a, const float* b, int64_t size) {
   Lanes sums = {};
   int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes)
-    sums += *reinterpret_cast<const Lanes*>(a + i) *
-            *reinterpret_cast<const Lanes*>(b + i);
-  float sum = 0;
-  for (; i < size; ++i) sum += a[i] * b[i];
-  for (int l = 0; l < kLanes; ++l) sum += sums[l];
-  return sum;
+  for (; i + kLanes <= size; i += kLanes) sums += Load(a + i) * Load(b + i);
+  float rest = 0;
+  for (; i < size; ++i) rest += a[i] * b[i];
+  return Sum(sums) + rest;
 }
 
 // What one head of one query takes from the slots that it sees.
 class Query {
  public:
   Query(int64_t slots, int64_t width)
-      : slots_(slots), width_(width), seen_(slots), weights_(slots), totals_(width) {}
+      : slots_(slots), width_(width), seen_(slots), weights_(slots) {}
 
   // Slots of a bias of `masked` or less have no weight, unless all have such: then none
   // is masked. A bias of NaN is none of those, so it reaches the output.
@@ -260,23 +366,36 @@ class Query {
     double sum = 0;
     for (int64_t i = 0; i < count; ++i) sum += weights_[i];
     const float total = sum;
-    std::fill(totals_.begin(), totals_.end(), 0.0f);
-    for (int64_t i = 0; i < count;) {
-      std::fill(out, out + width_, 0.0f);
-      for (const int64_t end = std::min(i + kBlock, count); i < end; ++i) {
-        const float weight = weights_[i] / total;
-        const float* value = values + seen_[i] * width_;
-        for (int64_t k = 0; k < width_; ++k) out[k] += weight * value[k];
-      }
-      for (int64_t k = 0; k < width_; ++k) totals_[k] += out[k];
-    }
-    std::copy(totals_.begin(), totals_.end(), out);
+    for (int64_t i = 0; i < count; ++i) weights_[i] /= total;
+    int64_t k = 0;
+    for (; width_ - k >= 4 * kLanes; k += 4 * kLanes) Mix<4>(values + k, count, out + k);
+    for (; width_ - k >= kLanes; k += kLanes) Mix<1>(values + k, count, out + k);
+    for (; k < width_; ++k) Mix<0>(values + k, count, out + k);
   }
 
  private:
+  // Some vectors, or one column, of the weighted sum of the values that are seen.
+  template <int vectors>
+  void Mix(const float* values, int64_t count, float* out) const {
+    using Columns = std::conditional_t<vectors == 0, float, Lanes>;
+    constexpr int most = std::max(vectors, 1);
+    Columns totals[most] = {};
+    for (int64_t i = 0; i < count;) {
+      Columns sums[most] = {};
+      for (const int64_t end = std::min(i + kBlock, count); i < end; ++i) {
+        const float* value = values + seen_[i] * width_;
+        for (int v = 0; v < most; ++v)
+          if constexpr (vectors == 0) sums[v] = Added(sums[v], weights_[i], *value);
+          else sums[v] = Added(sums[v], weights_[i], Load(value + v * kLanes));
+      }
+      for (int v = 0; v < most; ++v) totals[v] += sums[v];
+    }
+    std::memcpy(out, totals, sizeof(totals));
+  }
+
   const int64_t slots_, width_;
   std::vector<int64_t> seen_;
-  std::vector<float> weights_, totals_;
+  std::vector<float> weights_;
 };
 
 // query [B, Q, H, K], keys and values [B, H, S, K], bias [#B, #H, #Q, S]; [B, Q, H, K].
