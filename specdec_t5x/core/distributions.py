@@ -128,7 +128,9 @@ def certain_log_prob(logits: Float[Array, "*batch V"]) -> Float[Array, "*batch"]
   NaN where a logit is NaN or infinity. Not read off the maximum: YNNPACK's drops NaN
   (jaxlib 0.10.2 on CPU).
   """
-  return jnp.where((logits < jnp.inf).all(axis=-1), 0.0, jnp.nan)
+  # By the sum, which either makes NaN or infinity: `all` takes XLA on CPU four times as
+  # long.
+  return jnp.where(logits.sum(axis=-1) < jnp.inf, 0.0, jnp.nan)
 
 
 def draw(

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -175,6 +176,16 @@ struct Pass {
   bool begins, ends, first;
 };
 
+inline Lanes Load(const float* data) { return *reinterpret_cast<const Lanes*>(data); }
+
+inline float Sum(const Lanes& lanes) {
+  typedef float Four __attribute__((vector_size(16)));
+  Four parts[kLanes / 4];
+  std::memcpy(parts, &lanes, sizeof(parts));
+  for (int p = 1; p < kLanes / 4; ++p) parts[0] += parts[p];
+  return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
+}
+
 inline Lanes& At(float* data) { return *reinterpret_cast<Lanes*>(data); }
 
 // On its own, for the compiler to find a register for each sum.
@@ -191,7 +202,7 @@ __attribute__((noinline)) void Tile(const float* x, const float* w, float* y,
     for (int v = 0; v < vectors; ++v) {
       // Beyond the matrix, a prefetch does nothing.
       __builtin_prefetch(w + kAhead * columns + v * kLanes);
-      tile[v] = *reinterpret_cast<const Lanes*>(w + v * kLanes);
+      tile[v] = Load(w + v * kLanes);
     }
     for (int r = 0; r < rows; ++r)
       for (int v = 0; v < vectors; ++v)
@@ -234,6 +245,16 @@ void Rows(const float* x, const float* w, float* y, float* block, const Pass& pa
   if constexpr (most > 1) Rows<most - 1, vectors>(x, w, y, block, pass, rows);
 }
 
+// So many columns, or what is left of them.
+template <int most, int vectors>
+void Stripe(const float* x, const float* w, float* y, float* block, const Pass& pass,
+            int64_t rows, int64_t left) {
+  if constexpr (vectors > 1)
+    if (left < vectors)
+      return Stripe<most, vectors - 1>(x, w, y, block, pass, rows, left);
+  Rows<most, vectors>(x, w, y, block, pass, rows);
+}
+
 // All rows along the columns, in tiles of `tile` rows.
 template <int most = kMost>
 void Along(const float* x, const float* w, float* y, float* block, const Pass& pass,
@@ -241,11 +262,8 @@ void Along(const float* x, const float* w, float* y, float* block, const Pass& p
   if constexpr (most > 1)
     if (tile < most) return Along<most - 1>(x, w, y, block, pass, rows, tile);
   constexpr int wide = Wide(most);
-  int64_t c = 0;
-  for (; pass.width - c >= wide * kLanes; c += wide * kLanes)
-    Rows<most, wide>(x, w + c, y + c, block + c, pass, rows);
-  for (; c < pass.width; c += kLanes)
-    Rows<most, 1>(x, w + c, y + c, block + c, pass, rows);
+  for (int64_t c = 0; c < pass.width; c += wide * kLanes)
+    Stripe<most, wide>(x, w + c, y + c, block + c, pass, rows, (pass.width - c) / kLanes);
 }
 
 int TileRows(int64_t rows) { return rows <= kMost ? rows : kMany; }
@@ -302,6 +320,29 @@ ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
   return ffi::Error::Success();
 }
 
+inline float Dot(const float* a, const float* b, int64_t size) {
+  Lanes sums = {};
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) sums += Load(a + i) * Load(b + i);
+  float rest = 0;
+  for (; i < size; ++i) rest += a[i] * b[i];
+  return Sum(sums) + rest;
+}
+
+// ---- y = x / sqrt(mean(x^2) + 1e-6) * scale. ----
+
+ffi::Error Normalize(Floats x, Floats scale, ffi::Result<Floats> y) {
+  const int64_t width = scale.element_count();
+  const float *in = x.typed_data(), *s = scale.typed_data();
+  float* out = y->typed_data();
+  for (const float* end = in + x.element_count(); in < end; in += width, out += width) {
+    const float mean_square = Dot(in, in, width) / width;
+    const float factor = 1.0f / std::sqrt(mean_square + 1e-6f);
+    for (int64_t k = 0; k < width; ++k) out[k] = in[k] * factor * s[k];
+  }
+  return ffi::Error::Success();
+}
+
 // ---- Attention. ----
 
 // e^x for x <= 0, to 2 ulp; without branches, for the compiler to make vectors of.
@@ -320,25 +361,6 @@ inline float Exp(float x) {
   union { float value; uint32_t bits; } power = {shifted};  // Its low bits are n's.
   power.bits = (power.bits + 127) << 23;
   return p * power.value;
-}
-
-inline Lanes Load(const float* data) { return *reinterpret_cast<const Lanes*>(data); }
-
-inline float Sum(const Lanes& lanes) {
-  typedef float Four __attribute__((vector_size(16)));
-  Four parts[kLanes / 4];
-  std::memcpy(parts, &lanes, sizeof(parts));
-  for (int p = 1; p < kLanes / 4; ++p) parts[0] += parts[p];
-  return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
-}
-
-inline float Dot(const float* a, const float* b, int64_t size) {
-  Lanes sums = {};
-  int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) sums += Load(a + i) * Load(b + i);
-  float rest = 0;
-  for (; i < size; ++i) rest += a[i] * b[i];
-  return Sum(sums) + rest;
 }
 
 // What one head of one query takes from the slots that it sees.
@@ -437,6 +459,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_multiply, Multiply,
                                   .Arg<Floats>()
                                   .RemainingArgs()
                                   .RemainingRets());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_normalize, Normalize,
+                              ffi::Ffi::Bind()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Ret<Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_attention, Attention,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()

@@ -184,12 +184,12 @@ def start_decoding(
 
 
 def encoder_widths(length: int) -> tuple[int, ...]:
-  """Returns the widths that inputs are encoded at: a quarter, half, the whole.
+  """Returns the widths that inputs are encoded at: one to four quarters of the whole.
 
   >>> encoder_widths(256), encoder_widths(40), encoder_widths(9)
-  ((64, 128, 256), (20, 40), (9,))
+  ((64, 128, 192, 256), (20, 30, 40), (9,))
   """
-  parts = [length // 4, length // 2]
+  parts = [length * quarters // 4 for quarters in (1, 2, 3)]
   return (*(part for part in parts if part >= _LEAST_WIDTH), length)
 
 

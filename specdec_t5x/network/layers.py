@@ -6,14 +6,13 @@ Shapes: B batch, L length, D width, H heads, F feed-forward width, V vocabulary.
 from collections.abc import Callable
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.linen.partitioning import param_with_axes
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.network.config import NetworkConfig
-from specdec_t5x.network.products import multiply
+from specdec_t5x.network.products import multiply, normalize
 
 NUM_BUCKETS = 32
 MAX_DISTANCE = 128
@@ -74,10 +73,7 @@ class LayerNorm(nn.Module):
       jnp.float32,
       axes=cfg.axes("embed"),
     )
-    x = x.astype(jnp.float32)
-    mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-    normed = (x * jax.lax.rsqrt(mean_square + 1e-6)).astype(cfg.dtype)
-    return normed * jnp.asarray(scale, cfg.dtype)
+    return normalize(cfg.products, x, jnp.asarray(scale, cfg.dtype))
 
 
 class MlpBlock(nn.Module):

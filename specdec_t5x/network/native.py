@@ -17,7 +17,7 @@ import warnings
 import jax
 
 SOURCE = pathlib.Path(__file__).with_name("few_rows.cc")
-TARGETS = ("specdec_multiply", "specdec_attention")
+TARGETS = ("specdec_multiply", "specdec_normalize", "specdec_attention")
 # No -ffast-math: sums keep their order, and NaN stays NaN.
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-w")
 _COMPILERS = ("c++", "g++", "clang++")

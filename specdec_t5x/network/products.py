@@ -56,6 +56,21 @@ def multiply(
   return _xla_multiply(x, kernels)
 
 
+def normalize(
+  choice: str, x: Float[Array, "*batch D"], scale: Float[Array, "D"]
+) -> Float[Array, "*batch D"]:
+  """Returns x / sqrt(mean(x^2) + 1e-6) scale, T5's layer norm.
+
+  Args:
+    choice: one of `PRODUCTS`.
+    x: the rows.
+    scale: of the dtype of the result; the mean is of float32.
+  """
+  if are_native(choice, x.size // x.shape[-1], str(scale.dtype)):
+    return _native_normalize(x.astype(jnp.float32), scale)
+  return _xla_normalize(x, scale)
+
+
 def attend(
   choice: str,
   query: Float[Array, "B Q H K"],
@@ -71,6 +86,12 @@ def attend(
 
 def _xla_multiply(x, kernels):
   return tuple(jnp.dot(x, kernel) for kernel in kernels)
+
+
+def _xla_normalize(x, scale):
+  x = x.astype(jnp.float32)
+  mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+  return (x * jax.lax.rsqrt(mean_square + 1e-6)).astype(scale.dtype) * scale
 
 
 def xla_attend(query, key, value, bias, dtype=None, drop=lambda weights: weights):
@@ -101,6 +122,13 @@ def _native_multiply(x, kernels):
     "specdec_multiply", [shape(w) for w in kernels], vmap_method="sequential"
   )
   return tuple(call(x, *kernels))
+
+
+@functools.partial(_on_cpu, otherwise=_xla_normalize)
+def _native_normalize(x, scale):
+  shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+  call = jax.ffi.ffi_call("specdec_normalize", shape, vmap_method="sequential")
+  return call(x, scale)
 
 
 @functools.partial(_on_cpu, otherwise=xla_attend)

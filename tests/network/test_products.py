@@ -1,11 +1,13 @@
-"""Our own products of few rows and attention are what float64 says, row by row."""
+"""Our own products, norms and attention are what float64 says, row by row."""
+
+import concurrent.futures
 
 import jax
 import numpy as np
 import pytest
 
 from specdec_t5x.network import native, products
-from specdec_t5x.network.products import MASKED, attend, multiply
+from specdec_t5x.network.products import MASKED, attend, multiply, normalize
 
 pytestmark = pytest.mark.skipif(
   native.problem() is not None, reason=f"no kernels: {native.problem()}"
@@ -74,6 +76,71 @@ def test_what_is_no_number_stays_none():
   found, expected = ours(x, kernel)[0], x @ kernel
   np.testing.assert_allclose(found, expected, atol=1e-5)  # NaN and infinities alike.
   assert np.isfinite(found[[0, 4, 5], :129]).all()
+
+
+LARGE = 1030, 1027  # Above a million numbers: read in another order.
+
+
+@pytest.mark.parametrize("rows", [1, 4, 8, 9])
+def test_large_matrices_give_the_numbers_that_their_columns_alone_give(rows):
+  x, kernel = normal(7, rows, LARGE[0]), normal(8, *LARGE)
+  found = ours(x, kernel)[0]
+  for start in (0, 416, 832):
+    alone = ours(x, kernel[:, start : start + 416])[0]
+    np.testing.assert_array_equal(found[:, start : start + 416], alone)
+  scale = np.abs(x).astype(np.float64) @ np.abs(kernel)
+  assert np.max(np.abs(found - x.astype(np.float64) @ kernel) / scale) < 1e-6
+
+
+def test_products_of_several_threads_at_once_are_right():
+  x, kernels = normal(9, 4, 320), matrices(320)
+  expected = ours(x, *kernels)
+
+  def often(_):
+    return all(
+      np.array_equal(found, one)
+      for _ in range(200)
+      for found, one in zip(ours(x, *kernels), expected, strict=True)
+    )
+
+  with concurrent.futures.ThreadPoolExecutor(8) as threads:
+    assert all(threads.map(often, range(8)))
+
+
+# ---- Layer norm. ----
+
+
+def normed(x, scale):
+  return np.asarray(jax.jit(normalize, static_argnums=0)("native", x, scale))
+
+
+@pytest.mark.parametrize("width", [1, 5, 64, 1027])
+def test_layer_norm_is_that_of_float64(width):
+  x, scale = normal(10, 3, 9, width), normal(11, width)
+  exact = x.astype(np.float64)
+  exact /= np.sqrt(np.mean(exact**2, axis=-1, keepdims=True) + 1e-6)
+  found = normed(x, scale)
+  np.testing.assert_allclose(found, exact * scale, rtol=1e-6)
+  np.testing.assert_array_equal(found[1, 2:4], normed(x[1, 2:4], scale))
+
+
+def test_layer_norm_passes_on_what_is_no_number():
+  x = normal(12, 3, 64)
+  x[1, 5], x[2] = np.nan, 0
+  found = normed(x, np.ones(64, np.float32))
+  assert np.isnan(found[1]).all()
+  assert np.isfinite(found[0]).all()
+  np.testing.assert_array_equal(found[2], 0)
+
+
+def test_layer_norm_has_the_derivative_of_xlas():
+  x, scale = normal(13, 2, 5), normal(14, 5)
+  slopes = [
+    jax.grad(lambda *args, kind=kind: normalize(kind, *args).sum(), (0, 1))(x, scale)
+    for kind in ("native", "xla")
+  ]
+  for one, other in zip(*slopes, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 # ---- Attention. ----
