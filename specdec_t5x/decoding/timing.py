@@ -128,9 +128,8 @@ def _measure(decoder_told, amounts, shapes, sampling, max_length) -> tuple[float
 
   with jax.enable_x64(False):
     params, inputs, keys = jax.tree.map(_zeros, shapes)
-    # Content for half of their room, as texts have it: attention skips what is empty.
-    inputs = inputs.at[:, : (inputs.shape[1] + 1) // 2].set(1)
-    arguments = params, inputs, keys
+    # Full of content: attention skips what is empty, which would flatter blocks.
+    arguments = params, jnp.ones_like(inputs), keys
     # Zeros accept all, so each iteration takes as much of the room as it can.
     taken = decoder_told(amounts[0]).drafter.depth + 1
     many = max(1, min(_ITERATIONS, (max_length - 1) // taken))
