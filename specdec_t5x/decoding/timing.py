@@ -164,7 +164,7 @@ def _device() -> tuple[str, ...]:
   """Returns what times depend on beside the program."""
   device = jax.devices()[0]
   flags = os.environ.get("XLA_FLAGS", "")
-  kernels = native.problem() or native.SOURCE.read_text()
+  kernels = native.problem() or native.code().decode()
   return (
     device.device_kind,
     _processor(),

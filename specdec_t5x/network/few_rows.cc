@@ -1,20 +1,14 @@
-// Products of few rows, and attention over a cache, for XLA on CPU.
+// Products of few rows, layer norm, and attention over a cache, for XLA on CPU.
 //
 // Decoding multiplies a few rows by large matrices: reading the matrix is the work.
 // Each tile of it is read once for a few rows, whose sums stay in registers. A row's
 // numbers are the same whatever the other rows, the tiles and the threads are.
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <limits>
-#include <memory>
-#include <mutex>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -23,6 +17,7 @@
 #include <immintrin.h>
 #endif
 
+#include "threads.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace {
@@ -41,8 +36,8 @@ constexpr int kVectorBytes = 16, kSums = 24, kMost = 8;
 constexpr int kLanes = kVectorBytes / sizeof(float);
 typedef float Lanes __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
 
-// A tile is some rows of x by Wide(rows) vectors of W's columns: up to kMost rows are one
-// tile's, so W is read once, more are tiles of kMany.
+// A tile is some rows of x by Wide(rows) vectors of W's columns. Up to kMost rows are one
+// tile's, so that W is read once; more are in tiles of kMany.
 constexpr int kMany = kSums / 3;
 constexpr int Wide(int rows) { return std::min(6, kSums / rows); }
 // Rows of W that are asked for ahead of their use.
@@ -51,88 +46,13 @@ constexpr int kAhead = 12;
 // of one sign grows with its length, past 1e-6 of it at 1,024. (Where all products are
 // equal, each addition errs alike, and 3e-6 are left at 10,240.)
 constexpr int64_t kBlock = 128;
-// Matrices of more numbers than kLarge, which no core's cache holds, come from memory, that
-// is fastest in its own order: for up to kFew rows of x, kStep rows of W are read along all
-// columns before the next. Down the columns, widths that are powers of 2, as T5's, also
-// fill few sets of a cache.
+// Matrices of more numbers than kLarge, which no core's cache holds, come from memory,
+// which is fastest in its own order: for up to kFew rows of x, kStep rows of W are read
+// along all columns before the next. Down the columns, widths that are powers of 2, as
+// T5's, also fill few sets of a cache.
 constexpr int64_t kLarge = 1 << 20, kFew = 8, kStep = 16;
 // What is worth a thread's attention, in multiplications.
 constexpr int64_t kPart = 1 << 15;
-// How long a thread that has done its part waits for the next: to wake one takes longer
-// than most products.
-constexpr std::chrono::microseconds kPatience(300);
-
-// ---- Work on all threads. ----
-
-class Job {
- public:
-  Job(int64_t count, std::function<void(int64_t)> work)
-      : count_(count), work_(std::move(work)) {}
-
-  void Run() {
-    for (int64_t i; (i = next_.fetch_add(1)) < count_; done_.fetch_add(1)) work_(i);
-  }
-
-  bool done() const { return done_.load() == count_; }
-
-  int64_t number = 0;  // On the board.
-
- private:
-  const int64_t count_;
-  const std::function<void(int64_t)> work_;
-  std::atomic<int64_t> next_{0}, done_{0};
-};
-
-// Where threads that have done their part find the next.
-class Board {
- public:
-  static Board& The() {
-    static Board& board = *new Board;  // Threads outlive what is destroyed at the end.
-    return board;
-  }
-
-  // Shows the job to the threads that wait; returns how many do.
-  int64_t Post(std::shared_ptr<Job> job) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    job->number = number_ + 1;
-    last_ = std::move(job);
-    ++number_;
-    return waiting_;
-  }
-
-  // Does its part of the job, and of those that are posted soon after.
-  void Help(std::shared_ptr<Job> job) {
-    for (; job; job = After(job->number)) job->Run();
-  }
-
- private:
-  std::shared_ptr<Job> After(int64_t number) {
-    const auto end = std::chrono::steady_clock::now() + kPatience;
-    ++waiting_;
-    while (number_ == number && std::chrono::steady_clock::now() < end)
-      std::this_thread::yield();
-    --waiting_;
-    std::lock_guard<std::mutex> lock(mutex_);
-    return number_ == number ? nullptr : last_;
-  }
-
-  std::mutex mutex_;
-  std::shared_ptr<Job> last_;
-  std::atomic<int64_t> number_{0}, waiting_{0};
-};
-
-// Calls work(0) .. work(count - 1). This thread may do all of it: the pool's may be
-// busy with calls that wait likewise, and to wait for one that never starts would be a
-// deadlock. One that starts late finds nothing left, in a job that it keeps alive.
-void Parallel(ffi::ThreadPool& pool, int64_t count, std::function<void(int64_t)> work) {
-  if (count == 1) return work(0);
-  auto job = std::make_shared<Job>(count, std::move(work));
-  const int64_t helpers = std::min<int64_t>(pool.num_threads(), count) - 1;
-  for (int64_t i = Board::The().Post(job); i < helpers; ++i)
-    pool.Schedule([job] { Board::The().Help(job); });
-  job->Run();
-  while (!job->done()) std::this_thread::yield();
-}
 
 int64_t Parts(ffi::ThreadPool& pool, int64_t multiplications) {
   const int64_t most = 4 * std::max<int64_t>(pool.num_threads(), 1);
@@ -196,7 +116,8 @@ __attribute__((noinline)) void Tile(const float* x, const float* w, float* y,
   Lanes sums[rows][vectors] = {};
   if (!pass.begins)
     for (int r = 0; r < rows; ++r)
-      for (int v = 0; v < vectors; ++v) sums[r][v] = At(block + r * pass.width + v * kLanes);
+      for (int v = 0; v < vectors; ++v)
+        sums[r][v] = At(block + r * pass.width + v * kLanes);
   for (const float* end = x + pass.count; x < end; ++x, w += columns) {
     Lanes tile[vectors];
     for (int v = 0; v < vectors; ++v) {
@@ -263,7 +184,8 @@ void Along(const float* x, const float* w, float* y, float* block, const Pass& p
     if (tile < most) return Along<most - 1>(x, w, y, block, pass, rows, tile);
   constexpr int wide = Wide(most);
   for (int64_t c = 0; c < pass.width; c += wide * kLanes)
-    Stripe<most, wide>(x, w + c, y + c, block + c, pass, rows, (pass.width - c) / kLanes);
+    Stripe<most, wide>(x, w + c, y + c, block + c, pass, rows,
+                       (pass.width - c) / kLanes);
 }
 
 int TileRows(int64_t rows) { return rows <= kMost ? rows : kMany; }
@@ -390,7 +312,8 @@ class Query {
     const float total = sum;
     for (int64_t i = 0; i < count; ++i) weights_[i] /= total;
     int64_t k = 0;
-    for (; width_ - k >= 4 * kLanes; k += 4 * kLanes) Mix<4>(values + k, count, out + k);
+    for (; width_ - k >= 4 * kLanes; k += 4 * kLanes)
+      Mix<4>(values + k, count, out + k);
     for (; width_ - k >= kLanes; k += kLanes) Mix<1>(values + k, count, out + k);
     for (; k < width_; ++k) Mix<0>(values + k, count, out + k);
   }

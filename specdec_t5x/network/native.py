@@ -16,7 +16,8 @@ import warnings
 
 import jax
 
-SOURCE = pathlib.Path(__file__).with_name("few_rows.cc")
+# The first is compiled, and includes the others.
+SOURCES = [pathlib.Path(__file__).with_name(n) for n in ("few_rows.cc", "threads.h")]
 TARGETS = ("specdec_multiply", "specdec_normalize", "specdec_attention")
 # No -ffast-math: sums keep their order, and NaN stays NaN.
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-w")
@@ -57,16 +58,23 @@ def built() -> pathlib.Path:
   # What the compiler takes this processor for is part of the name, as the source is.
   machine = _run(*compiler, *_FLAGS, "-dM", "-E", "-x", "c++", os.devnull)
   headers = b"".join(p.read_bytes() for p in sorted(pathlib.Path(include).rglob("*.h")))
-  digest = hashlib.sha256(SOURCE.read_bytes() + headers + machine).hexdigest()[:16]
+  digest = hashlib.sha256(code() + headers + machine).hexdigest()[:16]
   library = folder() / f"few_rows-{digest}.so"
   if not library.exists():
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
       # Whole, or not at all, whoever else builds it.
       made = pathlib.Path(scratch) / library.name
-      _run(*compiler, *_FLAGS, "-shared", f"-I{include}", str(SOURCE), "-o", str(made))
+      _run(
+        *compiler, *_FLAGS, "-shared", f"-I{include}", str(SOURCES[0]), "-o", str(made)
+      )
       made.replace(library)
   return library
+
+
+def code() -> bytes:
+  """Returns what is compiled."""
+  return b"".join(source.read_bytes() for source in SOURCES)
 
 
 def folder() -> pathlib.Path:
