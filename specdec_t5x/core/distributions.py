@@ -129,8 +129,8 @@ def certain_log_prob(logits: Float[Array, "*batch V"]) -> Float[Array, "*batch"]
   (jaxlib 0.10.2 on CPU).
   """
   # By the sum, which either makes NaN or infinity: `all` takes XLA on CPU four times as
-  # long.
-  return jnp.where(logits.sum(axis=-1) < jnp.inf, 0.0, jnp.nan)
+  # long. In float32, for half precision would overflow.
+  return jnp.where(logits.sum(axis=-1, dtype=jnp.float32) < jnp.inf, 0.0, jnp.nan)
 
 
 def draw(

@@ -194,11 +194,13 @@ void Columns(const float* x, const Matrix& m, int64_t rows, int64_t inputs,
              int64_t begin, int64_t end) {
   const int64_t width = (end - begin) / kLanes * kLanes;
   const int64_t step = rows <= kFew && inputs * m.columns > kLarge ? kStep : kBlock;
-  std::vector<float> block(step < kBlock ? rows * width : 0);
+  std::vector<float> part(step < kBlock ? rows * width : 0);
+  // Whole blocks leave no sums: any place of their size will do.
+  float* block = step < kBlock ? part.data() : m.y + begin;
   for (int64_t i = 0; i < inputs; i += step) {
     const int64_t next = std::min(i + step, inputs);
     const bool ends = next % kBlock == 0 || next == inputs;
-    Along(x + i, m.weights + i * m.columns + begin, m.y + begin, block.data(),
+    Along(x + i, m.weights + i * m.columns + begin, m.y + begin, block,
           {inputs, m.columns, next - i, width, i % kBlock == 0, ends, i < kBlock}, rows,
           TileRows(rows));
   }

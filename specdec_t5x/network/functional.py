@@ -239,6 +239,7 @@ def start_beams(
   _, cache = start_decoding(module, params, encoder_input_tokens, num_slots)
 
   def extend(cache, tokens, key_positions, visible):
+    """Scores tokens whose slots the caller assigns."""
     logits, _, cache = module.apply(
       {"params": params},
       cache,

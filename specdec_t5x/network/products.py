@@ -1,4 +1,4 @@
-"""Products and attention of a network: XLA's, or for few rows on CPU our own.
+"""A network's products, norms and attention: XLA's, or of few rows on CPU our own.
 
 XLA's products on CPU are made for many rows: two cost it twice one, where reading the
 weights is all the work. `network/few_rows.cc` reads them once for up to `MAX_ROWS`, and

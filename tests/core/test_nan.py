@@ -5,7 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling, draw
+from specdec_t5x.core.distributions import (
+  GREEDY,
+  LEVELS,
+  Sampling,
+  certain_log_prob,
+  draw,
+)
 
 SAMPLINGS = (GREEDY, Sampling(), Sampling(0.5, top_k=2), Sampling(top_p=0.9))
 
@@ -24,3 +30,12 @@ def test_a_law_of_nan_or_infinity_is_nan(size, sampling):
   np.testing.assert_array_equal(np.isnan(probs[:4]), True)
   np.testing.assert_allclose(probs[4:].sum(axis=1), 1.0, rtol=1e-5)
   assert ((token >= 0) & (token < size)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("at", [0, 4_000, 8_063])
+def test_a_certain_token_is_lost_where_a_logit_is_no_number(dtype, at):
+  logits = np.full((4, 8_064), 10.0, dtype=jnp.dtype(dtype))
+  logits[1, at], logits[2, at], logits[3, at] = np.nan, np.inf, -np.inf
+  found = certain_log_prob(jnp.asarray(logits))
+  np.testing.assert_array_equal(found, [0.0, np.nan, np.nan, 0.0])

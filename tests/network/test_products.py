@@ -92,6 +92,19 @@ def test_large_matrices_give_the_numbers_that_their_columns_alone_give(rows):
   assert np.max(np.abs(found - x.astype(np.float64) @ kernel) / scale) < 1e-6
 
 
+def test_a_product_is_whole_before_the_next_begins():
+  x, kernel = normal(15, 4, 1024), normal(16, 1024, 1024) / 32
+  expected = x
+  for _ in range(50):
+    expected = ours(expected, kernel)[0]
+
+  @jax.jit
+  def chain(x, kernel):
+    return jax.lax.fori_loop(0, 50, lambda _, x: multiply("native", x, kernel)[0], x)
+
+  np.testing.assert_array_equal(chain(x, kernel), expected)
+
+
 def test_products_of_several_threads_at_once_are_right():
   x, kernels = normal(9, 4, 320), matrices(320)
   expected = ours(x, *kernels)
