@@ -20,11 +20,21 @@ class ChunkedExamples:
     shard: seqio.ShardInfo,
   ):
     self._cfg, self._converter, self._shard = cfg, converter, shard
-    # AutoGraph takes a second or more to make a task's pipeline.
     self._read = functools.cache(self._pipeline)
 
   def _pipeline(self, provider) -> tuple[tf.data.Dataset, tf.data.Dataset]:
-    """Returns the examples, and the model's features of each."""
+    """Returns the examples, and the model's features of each.
+
+    First without AutoGraph, which takes two seconds to translate functions of seqio
+    that have no need of it. A task's own function that has, one with an `if` of a
+    tensor, raises a TypeError without.
+    """
+    try:
+      return tf.autograph.experimental.do_not_convert(self._datasets)(provider)
+    except TypeError:
+      return self._datasets(provider)
+
+  def _datasets(self, provider) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     examples = provider.get_dataset(
       sequence_length=self._cfg.task_feature_lengths,
       split=self._cfg.split,
