@@ -90,29 +90,52 @@ def adjusted_probs(
 
 
 def _keep_top_k(logits, k):
-  return _keep_fewest(logits, lambda kept: kept.sum(axis=-1) >= k)
+  count = lambda kept: kept.sum(axis=-2, dtype=jnp.uint8).sum(axis=(-2, -1))
+  return _keep_fewest(logits, count, k)
 
 
 def _keep_top_p(logits, p):
-  probs = jax.nn.softmax(logits)
-  return _keep_fewest(logits, lambda kept: jnp.where(kept, probs, 0).sum(axis=-1) >= p)
+  probs = _tiles(jax.lax.stop_gradient(jax.nn.softmax(logits)))
+  return _keep_fewest(
+    logits, lambda kept: jnp.where(kept, probs, 0).sum((-3, -2, -1)), p
+  )
 
 
-def _keep_fewest(logits, are_enough):
+def _keep_fewest(logits, amount, enough):
   """Returns the logits with all but the fewest largest that are enough at -inf.
 
-  Ties stay together. By bisection on the order of the floats' bits: XLA's sort and
-  top_k compare one number at a time on CPU.
+  Ties stay together. By bisection on the order of the floats' bits, until each row has
+  just enough: XLA's sort and top_k compare one number at a time on CPU.
+
+  Args:
+    logits: [.., V].
+    amount: of what is kept, as `_tiles`: XLA counts bytes of them at a time.
+    enough: of it.
   """
   keys = _ordered(logits)
+  tiles = _tiles(keys)
 
-  def with_bit(i, least):
-    raised = least | (jnp.uint32(1) << (31 - i).astype(jnp.uint32))
-    return jnp.where(are_enough(keys >= raised[..., None]), raised, least)
+  def is_open(state):
+    bit, _, found = state
+    return (bit > 0) & (found > enough).any()
 
-  least = jnp.zeros(logits.shape[:-1], jnp.uint32)
-  least = jax.lax.fori_loop(0, 32, with_bit, least)
+  def with_bit(state):
+    bit, least, found = state
+    raised = least | bit
+    kept = amount(tiles >= raised[..., None, None, None])
+    choose = lambda new, old: jnp.where(kept >= enough, new, old)
+    return bit >> 1, choose(raised, least), choose(kept, found)
+
+  nothing = jnp.zeros(logits.shape[:-1])
+  start = jnp.uint32(1 << 31), nothing.astype(jnp.uint32), nothing + jnp.inf
+  _, least, _ = jax.lax.while_loop(is_open, with_bit, start)
   return jnp.where(keys >= least[..., None], logits, -jnp.inf)
+
+
+def _tiles(values):
+  """Returns [.., V] as [.., T, 32, 128], zeros behind."""
+  lanes = _lanes(values, 0, 32)
+  return lanes.reshape(*lanes.shape[:-2], -1, 32, _LANES)
 
 
 def _ordered(values):
@@ -259,8 +282,10 @@ _argmax = platforms.choose_on_cpu(
 )
 
 
-def _lanes(values, fill):
-  padding = [(0, 0)] * (values.ndim - 1) + [(0, -values.shape[-1] % _LANES)]
+def _lanes(values, fill, multiple=1):
+  """Returns [.., V] as [.., L, 128], L a multiple."""
+  surplus = -values.shape[-1] % (multiple * _LANES)
+  padding = [(0, 0)] * (values.ndim - 1) + [(0, surplus)]
   padded = jnp.pad(values, padding, constant_values=fill)
   return padded.reshape(*values.shape[:-1], -1, _LANES)
 

@@ -5,16 +5,16 @@ What the encoder-decoder (`transformer`) and the decoder-only network (`gpt`) sh
 Shapes: B batch, N block, S slots, D width, V vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from flax.linen.partitioning import with_sharding_constraint
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.network import cache as cache_lib
+from specdec_t5x.network import tracing
 from specdec_t5x.network.attention import KeyValues, MultiHeadAttention, mask_bias
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import NetworkConfig
@@ -27,9 +27,8 @@ from specdec_t5x.network.layers import (
 )
 
 # What a sublayer adds is multiplied by its gate, by names as 'self_3', 'cross_0' and
-# 'mlp_5'. A gate that is known when programs are compiled is 1, as are those of
-# sublayers that are not named, or 0: then the sublayer is not computed at all.
-Gates = Mapping[str, int | Float[Array, ""]]
+# 'mlp_5'.
+Gates = Mapping[str, Float[Array, ""]]
 SUBLAYERS = ("self", "cross", "mlp")
 
 
@@ -58,39 +57,43 @@ class DecoderLayer(nn.Module):
     cross=None,
     cross_bias=None,
     deterministic=True,
-    gates=(1, 1, 1),
+    gates=(None, None, None),
+    without=(),
   ):
     """Returns the block's output and the keys and values that it attended to.
 
     `remember` maps the new keys and values to all that the block may attend to: the
-    identity in training, a write into the cache in decoding. Without self-attention
-    there are none, and None is returned. `gates` are those of `SUBLAYERS`.
+    identity in training, a write into the cache in decoding. `gates` are those of
+    `SUBLAYERS`, if any; those in `without` are not computed, and without
+    self-attention there are no keys: None is returned for them.
     """
     key_values, (of_self, of_cross, of_mlp) = None, gates
-    if _runs(of_self):
+    if "self" not in without:
       y = self.pre_self_attention_layer_norm(x)
       query, new = self.self_attention.query_key_values(y)
       key_values = remember(new)
       y = self.self_attention(query, key_values, bias, deterministic)
       x = x + _gated(of_self, self.dropout(y, deterministic=deterministic))
-    if self.cross_attention and _runs(of_cross):
+    if self.cross_attention and "cross" not in without:
       y = self.pre_cross_attention_layer_norm(x)
       query = self.encoder_decoder_attention.queries(y)
       y = self.encoder_decoder_attention(query, cross, cross_bias, deterministic)
       x = x + _gated(of_cross, self.dropout(y, deterministic=deterministic))
-    if _runs(of_mlp):
+    if "mlp" not in without:
       y = self.mlp(self.pre_mlp_layer_norm(x), deterministic)
       x = x + _gated(of_mlp, self.dropout(y, deterministic=deterministic))
     return x, key_values
 
-
-def _runs(gate) -> bool:
-  """Returns whether a sublayer has to be computed."""
-  return isinstance(gate, jax.Array) or gate == 1
+  def extend(self, x, known, index, bias, cross, cross_bias, gates, *, without):
+    """As `__call__`, the new keys and values written to a cache from `index` on."""
+    write = lambda buffer, new: cache_lib.write(buffer, new, index)
+    remember = lambda new: tuple(map(write, known, new))
+    x, key_values = self(x, remember, bias, cross, cross_bias, True, gates, without)
+    return x, key_values or known
 
 
 def _gated(gate, y):
-  return gate.astype(y.dtype) * y if isinstance(gate, jax.Array) else y
+  return y if gate is None else gate.astype(y.dtype) * y
 
 
 class Decoder(nn.Module):
@@ -120,31 +123,38 @@ class Decoder(nn.Module):
     relative = self.relpos_bias(query_positions, key_positions)
     return relative + mask_bias(mask[:, None], self.config.dtype)
 
-  def __call__(
-    self,
-    x,
-    remember,
-    bias,
-    cross=(),
-    cross_mask=None,
-    deterministic=True,
-    gates: Gates | None = None,
-  ):
-    cross_bias = None
-    if self.cross_attention:
-      cross_bias = mask_bias(cross_mask[:, None], self.config.dtype)
+  def __call__(self, x, bias, cross=(), cross_mask=None, deterministic=True):
+    """Returns the features of whole sequences."""
+    cross_bias = self._cross_bias(cross_mask)
     x = self.dropout(x, deterministic=deterministic)
-    all_key_values, gates = [], gates or {}
-    for i, (layer, remember_layer, cross_layer) in enumerate(
-      zip(self.layers, remember, cross or [None] * len(self.layers), strict=True)
-    ):
-      of_layer = [gates.get(f"{kind}_{i}", 1) for kind in SUBLAYERS]
-      x, key_values = layer(
-        x, remember_layer, bias, cross_layer, cross_bias, deterministic, of_layer
-      )
-      all_key_values.append(key_values)
-    features = self.dropout(self.decoder_norm(x), deterministic=deterministic)
-    return features, all_key_values
+    all_of_it = lambda new: new
+    for layer, inputs in zip(self.layers, self._by_layer(cross), strict=True):
+      x, _ = layer(x, all_of_it, bias, inputs, cross_bias, deterministic)
+    return self.dropout(self.decoder_norm(x), deterministic=deterministic)
+
+  def extend(self, x, cache: DecoderCache, bias, gates: Gates, without):
+    """Returns the features of new positions, and each layer's keys and values."""
+    mask = cache.encoder_mask
+    cross_bias = self._cross_bias(None if mask is None else mask[:, None])
+    known = zip(cache.keys, cache.values, strict=True)
+    cross = self._by_layer(zip(cache.cross_keys, cache.cross_values, strict=True))
+    layers, written = zip(self.layers, known, cross, strict=True), []
+    for i, (layer, held, inputs) in enumerate(layers):
+      names = {kind: f"{kind}_{i}" for kind in SUBLAYERS}
+      of_layer = [gates.get(name) for name in names.values()]
+      lacks = tuple(kind for kind, name in names.items() if name in without)
+      args = x, held, cache.index, bias, inputs, cross_bias, of_layer
+      x, key_values = tracing.call(layer, "extend", *args, without=lacks)
+      written.append(key_values)
+    return self.decoder_norm(x), written
+
+  def _cross_bias(self, mask):
+    if not self.cross_attention:
+      return None
+    return mask_bias(mask[:, None], self.config.dtype)
+
+  def _by_layer(self, cross):
+    return list(cross) or [None] * len(self.layers)
 
 
 class CachedNetwork(nn.Module):
@@ -172,6 +182,7 @@ class CachedNetwork(nn.Module):
     positions: Int[Array, "B M"] | None = None,
     tree: Bool[Array, "B N M"] | None = None,
     gates: Gates | None = None,
+    without: Collection[str] = (),
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N D"], DecoderCache]:
     """Scores N tokens a row after the row's committed ones.
 
@@ -182,8 +193,9 @@ class CachedNetwork(nn.Module):
         default their slots.
       tree: which of the last M entries each new one sees, itself included; by default
         a chain, each seeing those before it. With it, `positions` is prefix + depth.
-      gates: of sublayers, by name. A layer whose self-attention is left out reads and
-        writes no cache.
+      gates: of sublayers, by name; of no others.
+      without: names of sublayers that are not computed; a layer without self-attention
+        reads and writes no cache.
 
     Returns:
       float32 logits of the token after each one, the features that they were computed
@@ -200,7 +212,7 @@ class CachedNetwork(nn.Module):
     )
     key_positions = key_positions.at[rows, slots].set(positions)
     visible = cache_lib.block_mask(index, cache.num_slots, tree)
-    return self.extend_slots(cache, tokens, key_positions, visible, gates)
+    return self.extend_slots(cache, tokens, key_positions, visible, gates, without)
 
   def extend_slots(
     self,
@@ -209,6 +221,7 @@ class CachedNetwork(nn.Module):
     key_positions: Int[Array, "B S"],
     visible: Bool[Array, "B N S"],
     gates: Gates | None = None,
+    without: Collection[str] = (),
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N D"], DecoderCache]:
     """As `extend`, for a cache whose slots the caller assigns.
 
@@ -221,26 +234,17 @@ class CachedNetwork(nn.Module):
         tokens, too; of any value where no token looks.
       visible: which slots each token sees; its own must be among them.
       gates: as `extend`'s.
+      without: as `extend`'s.
     """
     rows = jnp.arange(tokens.shape[0])[:, None]
     slots = cache.index[:, None] + jnp.arange(tokens.shape[1])
-
-    def remember(keys, values):
-      return lambda new: (
-        cache_lib.write(keys, new[0], cache.index),
-        cache_lib.write(values, new[1], cache.index),
-      )
-
-    features, written = self.decoder(
+    features, written = self.decoder.extend(
       self.token_embedder(tokens),
-      [remember(k, v) for k, v in zip(cache.keys, cache.values, strict=True)],
+      cache,
       self.decoder.bias(key_positions[rows, slots], key_positions, visible),
-      list(zip(cache.cross_keys, cache.cross_values, strict=True)),
-      None if cache.encoder_mask is None else cache.encoder_mask[:, None, :],
-      gates=gates,
+      gates or {},
+      without,
     )
-    known = zip(cache.keys, cache.values, strict=True)
-    written = [new or old for new, old in zip(written, known, strict=True)]
     cache = cache.replace(
       index=cache.index + tokens.shape[1],
       keys=tuple(key for key, _ in written),

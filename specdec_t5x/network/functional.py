@@ -5,11 +5,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from specdec_t5x.core.beam import BeamExtendFn
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.network import config, heads, ngram, parallel
+from specdec_t5x.network import config, heads, ngram, parallel, tracing
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.decoder import Gates
@@ -64,7 +64,7 @@ def network_config(
   return config.config_from_shapes(shapes, dtype)
 
 
-def initial_variables(module: Network, key: Key[Array, ""]):
+def initial_variables(module: Network, key: PRNGKeyArray):
   """Returns the network's `params` and `params_axes`, the parameters at random."""
   tokens = [jnp.ones((1, 1), jnp.int32)] * (2 if is_decoder_only(module) else 3)
   return module.init(key, *tokens, enable_dropout=False)
@@ -111,20 +111,23 @@ def prompts_of(inputs: Int[Array, "B I"], target: Network) -> Int[Array, "B P"]:
   return inputs if is_decoder_only(target) else inputs[:, :0]
 
 
-def extend_fn(module: Network, params, gates: Gates | None = None) -> ExtendFn:
+def extend_fn(
+  module: Network, params, gates: Gates | None = None, without: Sequence[str] = ()
+) -> ExtendFn:
   """Returns the network as a function of its cache and tokens.
 
   Args:
     module: the network.
     params: its parameters.
-    gates: of its decoder's sublayers, by name; None where nothing is left out.
+    gates: of its decoder's sublayers, by name.
+    without: names of sublayers that are left out.
   """
-  gated = {} if gates is None else {"gates": gates}
+  gated = () if gates is None else (gates,)
+  lacking = {"without": tuple(without)} if without else {}
 
   def extend(cache, tokens, positions=None, tree=None):
-    return module.apply(
-      {"params": params}, cache, tokens, positions, tree, method=module.extend, **gated
-    )
+    args = (cache, tokens, positions, tree, *gated)
+    return tracing.apply(module, "extend", {"params": params}, *args, **lacking)
 
   return extend
 
@@ -134,7 +137,7 @@ def without_fn(module: Network, params) -> WithoutFn:
 
   It reads and writes the network's own caches.
   """
-  return lambda names: extend_fn(module, params, dict.fromkeys(names, 0))
+  return lambda names: extend_fn(module, params, without=names)
 
 
 def logits_fn(module: Network, params) -> LogitsFn:

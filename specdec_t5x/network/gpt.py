@@ -118,13 +118,11 @@ class GptTransformer(CachedNetwork):
     is_target = decoder_target_tokens > 0
     mask = jnp.tri(length, dtype=bool) & is_target[:, :, None] & is_target[:, None, :]
     mask = mask & same_segment(decoder_segment_ids, decoder_segment_ids)
-    features, _ = self.decoder(
+    return self.decoder(
       self.token_embedder(decoder_input_tokens),
-      [lambda new: new] * self.config.num_layers,
       self.decoder.bias(positions, positions, mask),
       deterministic=not enable_dropout,
     )
-    return features
 
   def _extend_collection(self, tokens, lengths):
     cache = self._read_cache(tokens.shape[0])

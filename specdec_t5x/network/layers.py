@@ -18,6 +18,28 @@ NUM_BUCKETS = 32
 MAX_DISTANCE = 128
 
 
+def parameter(
+  module: nn.Module,
+  name: str,
+  init: Callable,
+  shape: tuple[int, ...],
+  axes: tuple[str | None, ...],
+) -> Float[Array, "..."]:
+  """Declares a float32 parameter of a module, and returns it.
+
+  Args:
+    module: whose parameter it is.
+    name: its name there.
+    init: its initialiser.
+    shape: its shape.
+    axes: logical names of its dimensions.
+  """
+  if module.has_variable("params", name):
+    # Flax traces initialisers again and again, to compare shapes: this one is quick.
+    init = nn.initializers.zeros
+  return param_with_axes(name, init, shape, jnp.float32, axes=axes, module=module)
+
+
 class Dense(nn.Module):
   """A linear map without bias.
 
@@ -44,9 +66,7 @@ class Dense(nn.Module):
   def kernel(self, inputs: int) -> Float[Array, "I O"]:
     """Returns the matrix for rows of `inputs` numbers."""
     shape = (inputs, self.features)
-    kernel = param_with_axes(
-      "kernel", self.kernel_init, shape, jnp.float32, axes=self.axes
-    )
+    kernel = parameter(self, "kernel", self.kernel_init, shape, self.axes)
     return jnp.asarray(kernel, self.dtype)
 
 
@@ -66,13 +86,8 @@ class LayerNorm(nn.Module):
   @nn.compact
   def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
     cfg = self.config
-    scale = param_with_axes(
-      "scale",
-      nn.initializers.ones,
-      (x.shape[-1],),
-      jnp.float32,
-      axes=cfg.axes("embed"),
-    )
+    ones, axes = nn.initializers.ones, cfg.axes("embed")
+    scale = parameter(self, "scale", ones, (x.shape[-1],), axes)
     return normalize(cfg.products, x, jnp.asarray(scale, cfg.dtype))
 
 
@@ -107,12 +122,12 @@ class Embed(nn.Module):
   config: NetworkConfig
 
   def setup(self):
-    self.embedding = param_with_axes(
+    self.embedding = parameter(
+      self,
       "embedding",
       nn.initializers.normal(stddev=1.0),
       (self.config.vocab_size, self.config.emb_dim),
-      jnp.float32,
-      axes=self.config.axes("vocab", "embed"),
+      self.config.axes("vocab", "embed"),
     )
 
   def __call__(self, tokens: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
@@ -132,12 +147,12 @@ class RelativePositionBias(nn.Module):
   bidirectional: bool
 
   def setup(self):
-    self.rel_embedding = param_with_axes(
+    self.rel_embedding = parameter(
+      self,
       "rel_embedding",
       nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
       (self.config.num_heads, NUM_BUCKETS),
-      jnp.float32,
-      axes=self.config.axes("heads", "relpos_buckets"),
+      self.config.axes("heads", "relpos_buckets"),
     )
 
   def __call__(

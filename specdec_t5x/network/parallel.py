@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 
 import flax.linen as nn
 import jax.numpy as jnp
-from flax.linen.partitioning import param_with_axes
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.checks import is_whole
@@ -27,7 +26,12 @@ from specdec_t5x.network.attention import KeyValues, mask_bias
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import NetworkConfig, T5Config
 from specdec_t5x.network.decoder import DecoderLayer
-from specdec_t5x.network.layers import Dense, LayerNorm, RelativePositionBias
+from specdec_t5x.network.layers import (
+  Dense,
+  LayerNorm,
+  RelativePositionBias,
+  parameter,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,12 +114,9 @@ class ParallelDrafter(nn.Module):
     kind = {"dtype": cfg.dtype, "products": cfg.products}
     self.feature_norm, self.token_norm = LayerNorm(layer), LayerNorm(layer)
     self.fuse = Dense(cfg.emb_dim, (None, None), **kind)
-    self.masks = param_with_axes(
-      "masks",
-      nn.initializers.normal(1.0),
-      (cfg.count - 1, cfg.emb_dim),
-      jnp.float32,
-      axes=(None, None),
+    shape = cfg.count - 1, cfg.emb_dim
+    self.masks = parameter(
+      self, "masks", nn.initializers.normal(1.0), shape, (None, None)
     )
     self.relpos_bias = RelativePositionBias(layer, bidirectional=False)
     self.layer = DecoderLayer(layer, cfg.cross_attention)

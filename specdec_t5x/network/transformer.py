@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec_t5x.network import tracing
 from specdec_t5x.network.attention import MultiHeadAttention, mask_bias
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import T5Config
@@ -37,7 +38,7 @@ class EncoderLayer(nn.Module):
     self.mlp = MlpBlock(cfg)
     self.dropout = dropout(cfg)
 
-  def __call__(self, x, bias, deterministic):
+  def __call__(self, x, bias, deterministic=True):
     y = self.pre_attention_layer_norm(x)
     y = self.attention(*self.attention.query_key_values(y), bias, deterministic)
     x = x + self.dropout(y, deterministic=deterministic)
@@ -64,7 +65,10 @@ class Encoder(nn.Module):
     bias = bias + mask_bias(mask[:, None], self.config.dtype)
     x = self.input_dropout(x, deterministic=deterministic)
     for layer in self.layers:
-      x = layer(x, bias, deterministic)
+      if deterministic and not self.is_initializing():
+        x = tracing.call(layer, "__call__", x, bias)
+      else:
+        x = layer(x, bias, deterministic)
     return self.output_dropout(self.encoder_norm(x), deterministic=deterministic)
 
 
@@ -166,15 +170,13 @@ class Transformer(CachedNetwork):
     mask = mask & same_segment(decoder_segment_ids, decoder_segment_ids)
     cross_mask = is_target[:, :, None] & (encoder_input_tokens > 0)[:, None, :]
     cross_mask = cross_mask & same_segment(decoder_segment_ids, encoder_segment_ids)
-    features, _ = self.decoder(
+    return self.decoder(
       self.token_embedder(decoder_input_tokens),
-      [lambda new: new] * self.config.num_decoder_layers,
       self.decoder.bias(positions, positions, mask),
       self.decoder.cross_key_values(encoded),
       cross_mask,
       deterministic=not enable_dropout,
     )
-    return features
 
   def last_cross(self, encoder_input_tokens, encoder_segment_ids=None):
     """Returns the last layer's keys and values of the input."""

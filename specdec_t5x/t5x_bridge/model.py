@@ -1,6 +1,5 @@
 """The T5X models of this project: one for each of T5X's, holding a decoder."""
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
 from specdec_t5x.decoding.state import Decoded, StepInfo, row_keys
+from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, numbered
 
 # What auxiliary values also hold where the decoder keeps laws for a draft to learn
@@ -21,6 +21,8 @@ from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, numbered
 LEARNED_FROM = ("encoder_inputs", "law_tokens", "law_probs")
 # The feature, and the auxiliary value, of what drafts know of earlier batches.
 KNOWN = "known"
+# A run asks for their shapes more than once.
+_initialised = jax.jit(initial_variables, static_argnums=0)
 
 
 class Decodes:
@@ -84,15 +86,13 @@ class Decodes:
 
   def get_initial_variables(self, rng, input_shapes, input_types=None):
     """Returns params and params_axes of all networks, each under its name."""
-    networks, initialised = self.decoder.networks, {}
-    for (name, network), key in zip(
-      networks.items(), jax.random.split(rng, len(networks)), strict=True
-    ):
-      alone = copy.copy(self)
-      alone.module = network
-      initialised[name] = super(Decodes, alone).get_initial_variables(
-        key, input_shapes, input_types
-      )
+    del input_shapes, input_types  # No parameter depends on them.
+    networks = self.decoder.networks
+    keys = jax.random.split(rng, len(networks))
+    initialised = {
+      name: _initialised(network, key)
+      for (name, network), key in zip(networks.items(), keys, strict=True)
+    }
     return flax.core.freeze(
       {
         kind: {name: variables[kind] for name, variables in initialised.items()}

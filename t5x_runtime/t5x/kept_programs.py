@@ -11,7 +11,7 @@ import platform
 import jax
 
 _LARGEST = 2**30  # Bytes; the programs that were not used for longest go first.
-_WORTH_KEEPING = 0.1  # Seconds to compile: a run has many small ones.
+_WORTH_KEEPING = 0.02  # Seconds to compile: to read one takes less.
 
 
 def keep_programs() -> None:
