@@ -56,8 +56,11 @@ def tiny_state(model, seed=0, step=7) -> train_state.InferenceState:
   return state.replace_step(jnp.asarray(step, jnp.int32))
 
 
-def register_task(name: str, count: int = EXAMPLES) -> str:
-  """A task of `count` short texts; the same one if called again."""
+def register_task(name: str, count: int = EXAMPLES, first=()) -> str:
+  """A task of `count` short texts; the same one if called again.
+
+  `first` are preprocessors of texts.
+  """
   if name in seqio.TaskRegistry.names():
     return name
 
@@ -71,6 +74,7 @@ def register_task(name: str, count: int = EXAMPLES) -> str:
     name,
     source=seqio.FunctionDataSource(examples, splits=["test"]),
     preprocessors=[
+      *first,
       seqio.preprocessors.tokenize,
       seqio.preprocessors.append_eos_after_trim,
     ],

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import seqio
 import tensorflow as tf
 from t5x import checkpoints, decoding, infer, partitioning, utils
 
@@ -100,6 +101,33 @@ def test_predict_writes_one_line_an_example_in_order(whole):
   assert not list(whole.glob("tmp-*"))
   assert (whole / "config.gin").exists()
   assert "Total number of parameters" in (whole / "model-info.txt").read_text()
+
+
+@seqio.map_over_dataset
+def shout_where_long(example):
+  text = example["inputs"]
+  if tf.strings.length(text) > 8:  # Which AutoGraph alone can translate.
+    text = tf.strings.upper(text)
+  return {**example, "inputs": text}
+
+
+def test_a_task_may_need_autograph(checkpoint, tmp_path):
+  task = register_task(f"{TASK}_autograph", first=[shout_where_long])
+  run(checkpoint, tmp_path, dataset={"mixture_or_task_name": task})
+  rows = records(next(tmp_path.glob("*.jsonl-00000-of-00001")))
+  expected = [x.upper() if len(x) > 8 else x for x in EXPECTED_INPUTS]
+  assert inputs_of(rows) == expected != EXPECTED_INPUTS
+
+
+@seqio.map_over_dataset
+def join_numbers(example):
+  return {**example, "inputs": tf.strings.join([example["inputs"], 1.5])}
+
+
+def test_a_task_s_own_type_error_is_shown(checkpoint, tmp_path):
+  task = register_task(f"{TASK}_type_error", first=[join_numbers])
+  with pytest.raises(TypeError, match=r"1\.5"):
+    run(checkpoint, tmp_path, dataset={"mixture_or_task_name": task})
 
 
 def test_predict_with_aux_adds_the_scores(checkpoint, tmp_path):

@@ -49,6 +49,28 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_p(top_p, kept):
   assert (probs(top_p=top_p) > 0).sum() == kept
 
 
+def kept_of_sorted(logits, top_k=0, top_p=0.0):
+  """Returns which are possible, and at least the least one that a sorted row needs."""
+  descending = -np.sort(-logits.astype(np.float64))
+  mass = np.exp(descending - descending[0])
+  reached = np.cumsum(mass / mass.sum()) >= top_p
+  least = descending[top_k - 1 if top_k else reached.argmax()]
+  return (logits >= least) & (logits > -np.inf)
+
+
+@pytest.mark.parametrize("sampling", [{"top_k": 40}, {"top_k": 5000}, {"top_p": 0.9}])
+@pytest.mark.parametrize("size", [700, 4096, 50_000])
+def test_large_rows_keep_what_sorting_them_keeps(size, sampling):
+  rng = np.random.default_rng(size)
+  rows = rng.normal(size=(4, size)).astype(np.float32) * 3
+  rows[1] = rows[1].round()  # Ties, more than a byte counts.
+  rows[2, : size // 2] = -np.inf
+  rows[3] -= 50  # Of one sign.
+  sampling = {name: min(value, size - 1) for name, value in sampling.items()}
+  found = probs(rows, **sampling) > 0
+  np.testing.assert_array_equal(found, [kept_of_sorted(r, **sampling) for r in rows])
+
+
 def test_top_p_follows_temperature():
   # At T=1 half of the mass is enough for one token; at T=2 the law is flatter.
   assert (probs(top_p=0.49) > 0).sum() == 1

@@ -1,0 +1,70 @@
+"""Equal layers are one trace, and what they are traced under counts."""
+
+import collections
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax.linen.partitioning import axis_rules
+
+from specdec_t5x.network.decoder import DecoderLayer
+from specdec_t5x.network.functional import network_for, start_decoding
+from specdec_t5x.network.transformer import EncoderLayer
+from tests import networks
+from tests.t5x_bridge import tiny
+
+INPUTS = jnp.array([[5, 6, 7, 1]])
+SLOTS = 8
+
+
+@pytest.fixture
+def traced(monkeypatch):
+  """Counts how often layers of each kind are traced."""
+  counts = collections.Counter()
+  for kind in (EncoderLayer, DecoderLayer):
+
+    def counted(self, *args, kind=kind, call=kind.__call__, **kwargs):
+      counts[kind] += not self.is_initializing()
+      return call(self, *args, **kwargs)
+
+    monkeypatch.setattr(kind, "__call__", counted)
+  return counts
+
+
+def traces(traced, config, *widths):
+  """Traces a program that scores blocks of these widths; returns what it took."""
+  module = network_for(config)
+  params = networks.initialize(module, INPUTS)["params"]
+  traced.clear()
+
+  def score(params):
+    extend, cache = start_decoding(module, params, INPUTS, SLOTS)
+    return [extend(cache, jnp.ones((1, width), jnp.int32))[0] for width in widths]
+
+  jax.make_jaxpr(score)(params)
+  return traced[EncoderLayer], traced[DecoderLayer]
+
+
+def of_width(emb_dim):
+  """Returns a configuration of several layers that no other test has traced."""
+  layers = {"num_encoder_layers": 3, "num_decoder_layers": 4}
+  return dataclasses.replace(tiny.TARGET, emb_dim=emb_dim, **layers)
+
+
+def test_a_stack_is_traced_once_for_each_width_of_a_block(traced):
+  assert traces(traced, of_width(20), 2, 2, 3) == (1, 2)
+
+
+def test_what_was_traced_under_other_axis_rules_is_not_taken(traced):
+  config = of_width(24)
+  assert traces(traced, config, 2) == (1, 1)
+  assert traces(traced, config, 2) == (0, 0)
+  with axis_rules((("embed", "model"),)):
+    assert traces(traced, config, 2) == (1, 1)
+
+
+def test_other_settings_are_another_trace(traced):
+  config = of_width(28)
+  assert traces(traced, config, 2) == (1, 1)
+  assert traces(traced, dataclasses.replace(config, products="xla"), 2) == (1, 1)
