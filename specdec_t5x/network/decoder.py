@@ -116,7 +116,8 @@ class Decoder(nn.Module):
 
   def cross_key_values(self, encoded) -> list[KeyValues]:
     """Returns each layer's keys and values of the encoded input."""
-    return [m.encoder_decoder_attention.key_values(encoded) for m in self.layers]
+    attentions = (layer.encoder_decoder_attention for layer in self.layers)
+    return [tracing.call(each, "key_values", encoded) for each in attentions]
 
   def bias(self, query_positions, key_positions, mask):
     """Returns the self-attention bias, positions and mask, that all layers share."""

@@ -16,11 +16,13 @@ def call(part: nn.Module, method: str, *args, **settings):
   """Returns what a method of a part of the network that is being applied gives.
 
   Args:
-    part: has its parameters, and makes no random choices.
+    part: makes no random choices, but for its parameters where these are made.
     method: the method's name.
     *args: arrays, and what holds them.
     **settings: hashable, known when programs are compiled.
   """
+  if part.is_initializing():
+    return getattr(part, method)(*args, **settings)
   alike = part.clone(parent=None, name=None)
   return apply(alike, method, part.variables, *args, **settings)
 

@@ -65,7 +65,7 @@ class Encoder(nn.Module):
     bias = bias + mask_bias(mask[:, None], self.config.dtype)
     x = self.input_dropout(x, deterministic=deterministic)
     for layer in self.layers:
-      if deterministic and not self.is_initializing():
+      if deterministic:
         x = tracing.call(layer, "__call__", x, bias)
       else:
         x = layer(x, bias, deterministic)
