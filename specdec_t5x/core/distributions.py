@@ -90,45 +90,57 @@ def adjusted_probs(
 
 
 def _keep_top_k(logits, k):
-  count = lambda kept: kept.sum(axis=-2, dtype=jnp.uint8).sum(axis=(-2, -1))
-  return _keep_fewest(logits, count, k)
+  return _keep_fewest(logits, _count, k)
 
 
 def _keep_top_p(logits, p):
   probs = _tiles(jax.lax.stop_gradient(jax.nn.softmax(logits)))
-  return _keep_fewest(
-    logits, lambda kept: jnp.where(kept, probs, 0).sum((-3, -2, -1)), p
-  )
+  mass = lambda kept: jnp.where(kept, probs, 0).sum(axis=(-3, -2, -1))
+  return _keep_fewest(logits, mass, p)
+
+
+def _count(kept):
+  # XLA on CPU adds bytes faster than numbers of four; 32 of them don't overflow.
+  return kept.sum(axis=-2, dtype=jnp.uint8).sum(axis=(-2, -1), dtype=jnp.int32)
 
 
 def _keep_fewest(logits, amount, enough):
   """Returns the logits with all but the fewest largest that are enough at -inf.
 
   Ties stay together. By bisection on the order of the floats' bits, until each row has
-  just enough: XLA's sort and top_k compare one number at a time on CPU.
+  just enough, or one logit less is too few: XLA's sort and top_k compare one number at
+  a time on CPU.
 
   Args:
     logits: [.., V].
-    amount: of what is kept, as `_tiles`: XLA counts bytes of them at a time.
+    amount: of what is kept, as `_tiles`.
     enough: of it.
   """
   keys = _ordered(logits)
   tiles = _tiles(keys)
 
   def is_open(state):
-    bit, _, found = state
-    return (bit > 0) & (found > enough).any()
+    bit, _, found, count, too_few = state
+    return (bit > 0) & ((found > enough) & (count > too_few + 1)).any()
 
   def with_bit(state):
-    bit, least, found = state
+    bit, least, found, count, too_few = state
     raised = least | bit
-    kept = amount(tiles >= raised[..., None, None, None])
-    choose = lambda new, old: jnp.where(kept >= enough, new, old)
-    return bit >> 1, choose(raised, least), choose(kept, found)
+    kept = tiles >= raised[..., None, None, None]
+    new, new_count = amount(kept), _count(kept)
+    choose = lambda one, other: jnp.where(new >= enough, one, other)
+    return (
+      bit >> 1,
+      choose(raised, least),
+      choose(new, found),
+      choose(new_count, count),
+      choose(too_few, new_count),
+    )
 
-  nothing = jnp.zeros(logits.shape[:-1])
-  start = jnp.uint32(1 << 31), nothing.astype(jnp.uint32), nothing + jnp.inf
-  _, least, _ = jax.lax.while_loop(is_open, with_bit, start)
+  none = jnp.zeros(logits.shape[:-1], jnp.int32)
+  every = none + logits.shape[-1]
+  start = jnp.uint32(1 << 31), none.astype(jnp.uint32), none + jnp.inf, every, none
+  _, least, *_ = jax.lax.while_loop(is_open, with_bit, start)
   return jnp.where(keys >= least[..., None], logits, -jnp.inf)
 
 
