@@ -19,15 +19,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from specdec_t5x.core.checks import is_finite
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.network import native
 
-# Repetitions of each length of a draft, and the most iterations of one; of none, by
-# which all others are judged and which is quick, more.
-_REPETITIONS, _ITERATIONS, _PLAIN = 7, 5, 20
+# The most iterations of a draft in a round; of none, by which all others are judged and
+# which is quick, more.
+_ITERATIONS, _PLAIN = 5, 20
+# Rounds: so many at least, as many as take these seconds, and no more than the last.
+_LEAST, _SECONDS, _MOST = 7, 3.0, 35
 _NEVER = -1  # No token ends a sequence that is timed.
 
 # What was measured or read in this process, and what decodes went by, for the record.
@@ -136,12 +139,28 @@ def _measure(decoder_told, amounts, shapes, sampling, max_length) -> tuple[float
     counts = [many if n else min(_PLAIN, max_length - 1) for n in amounts]
     jobs = [(amounts[0], 0), *zip(amounts, counts, strict=True)]
     lasts(*jobs[1]), lasts(*jobs[-1])
-    runs = [[lasts(*job) for job in jobs] for _ in range(_REPETITIONS)]
-  # What else runs on the machine only adds to a time.
-  start, *least = np.min(runs, axis=0)
+    rounds, end = [], time.perf_counter() + _SECONDS
+    while len(rounds) < _LEAST or (len(rounds) < _MOST and time.perf_counter() < end):
+      rounds.append([lasts(*job) for job in jobs])
+  return _slopes(np.array(rounds), counts)
+
+
+def _slopes(
+  rounds: Float[np.ndarray, "R K"], counts: Sequence[int]
+) -> tuple[float, ...]:
+  """Returns the seconds of an iteration of each kind, of the first one's by the median.
+
+  Machines are faster at one time than at another, by two: what is compared is of one
+  round. The least times, of different rounds, scatter no less the more there are.
+
+  Args:
+    rounds: seconds of a call without iterations, and of one with iterations of a kind.
+    counts: of these iterations.
+  """
   # Noise may say less than nothing of what is nearly free.
-  slopes = np.maximum((np.array(least) - start) / counts, 1e-7)
-  return tuple(slopes.round(7).tolist())
+  slopes = np.maximum((rounds[:, 1:] - rounds[:, :1]) / counts, 1e-7)
+  ratios = np.median(slopes / slopes[:, :1], axis=0)
+  return tuple((np.median(slopes[:, 0]) * ratios).round(7).tolist())
 
 
 def _zeros(shape):

@@ -9,6 +9,7 @@ import time
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -96,6 +97,21 @@ def test_a_length_each_is_measured(kept, monkeypatch):
   assert len(times) == GAMMA + 1
   assert all(0 < each < 60 for each in times)
   assert json.loads(file_of(kept).read_text()) == {"seconds": list(times)}
+
+
+def test_what_is_compared_is_of_one_round():
+  calls, counts = np.array([1.0, 1 + 20 * 2.0, 1 + 5 * 3.0, 1 + 5 * 5.0]), [20, 5, 5]
+  paces = np.array([1.0, 2.0, 0.5, 2.0, 2.0])[:, None]
+  rounds = paces * calls
+  assert timing._slopes(rounds, counts) == (4.0, 6.0, 10.0)
+  # What disturbs a call, or hurries it, in less than half of the rounds is not seen.
+  rounds[0, 1] /= 2
+  rounds[2, 2] *= 9
+  assert timing._slopes(rounds, counts) == (4.0, 6.0, 10.0)
+
+
+def test_what_noise_makes_negative_is_nearly_nothing():
+  assert timing._slopes(np.array([[1.0, 1.2, 0.9]]), [2, 2]) == (0.1, 1e-7)
 
 
 def test_a_subject_is_measured_once(kept, counted):
