@@ -20,6 +20,7 @@ MIN_TEMPERATURE = 1e-4
 LEVELS = 7
 _BRANCHES = 8
 _LANES = 128
+_TILE_ROWS = 32  # A byte counts them.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ def _keep_top_p(logits, p):
 
 
 def _count(kept):
-  # XLA on CPU adds bytes faster than numbers of four; 32 of them don't overflow.
+  # XLA on CPU adds bytes faster than numbers of four.
   return kept.sum(axis=-2, dtype=jnp.uint8).sum(axis=(-2, -1), dtype=jnp.int32)
 
 
@@ -145,9 +146,10 @@ def _keep_fewest(logits, amount, enough):
 
 
 def _tiles(values):
-  """Returns [.., V] as [.., T, 32, 128], zeros behind."""
-  lanes = _lanes(values, 0, 32)
-  return lanes.reshape(*lanes.shape[:-2], -1, 32, _LANES)
+  """Returns [.., V] as [.., T, R, 128], zeros behind; R is 32 or fewer."""
+  rows = min(_TILE_ROWS, -(-values.shape[-1] // _LANES))
+  lanes = _lanes(values, 0, rows)
+  return lanes.reshape(*lanes.shape[:-2], -1, rows, _LANES)
 
 
 def _ordered(values):
