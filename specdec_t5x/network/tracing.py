@@ -2,7 +2,8 @@
 
 A program's start is mostly Python that traces layers: a stack of equal ones, at several
 widths of a block, is the same few traces. JAX keeps them by the module, which is equal
-where its settings are, and the shapes.
+where its settings are, and the shapes. So a test that patches what a layer calls has to
+clear JAX's caches.
 """
 
 import functools
