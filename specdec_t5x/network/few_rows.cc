@@ -40,8 +40,9 @@ typedef float Lanes __attribute__((vector_size(kVectorBytes), aligned(4), may_al
 // tile's, so that W is read once; more are in tiles of kMany.
 constexpr int kMany = kSums / 3;
 constexpr int Wide(int rows) { return std::min(6, kSums / rows); }
-// Rows of W that are asked for ahead of their use.
-constexpr int kAhead = 12;
+// Rows of W that are asked for ahead of their use: by the second cache. A core waits for
+// few lines of its first at once, so that it would read and compute by turns.
+constexpr int kAhead = 32;
 // Long sums are sums of blocks of so many products: else the rounding of a float32 sum
 // of one sign grows with its length, past 1e-6 of it at 1,024. (Where all products are
 // equal, each addition errs alike, and 3e-6 are left at 10,240.)
@@ -122,7 +123,7 @@ __attribute__((noinline)) void Tile(const float* x, const float* w, float* y,
     Lanes tile[vectors];
     for (int v = 0; v < vectors; ++v) {
       // Beyond the matrix, a prefetch does nothing.
-      __builtin_prefetch(w + kAhead * columns + v * kLanes);
+      __builtin_prefetch(w + kAhead * columns + v * kLanes, 0, 2);
       tile[v] = Load(w + v * kLanes);
     }
     for (int r = 0; r < rows; ++r)
