@@ -9,8 +9,8 @@ define BUILD_KERNELS
 import os, warnings
 os.environ.update(JAX_PLATFORMS="cpu")
 warnings.simplefilter("ignore")
-from specdec_t5x.network import native
-if reason := native.problem():
+from specdec_t5x.native import library
+if reason := library.problem():
   print(f"Decoding on CPU will be slower: {reason}")
 endef
 export BUILD_KERNELS

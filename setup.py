@@ -30,7 +30,7 @@ setup(
     **{name: ["*.gin"] for name in CONFIGS},
     "specdec_t5x.trace": ["page.html"],
     "specdec_t5x.bench.paper": ["paper.json"],
-    "specdec_t5x.network": ["few_rows.cc", "threads.h"],
+    "specdec_t5x.native": ["*.cc", "*.h"],
   },
   # Why each one is here: docs/architecture.md, "Dependencies".
   install_requires=[

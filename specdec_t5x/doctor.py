@@ -335,18 +335,18 @@ def jax_devices() -> tuple[list[Device], str | None]:
 
 def native_products() -> tuple[str | None, str | None]:
   """Returns what `check_products` judges; builds the products if they are not yet."""
-  native = importlib.import_module("specdec_t5x.network.native")
+  library = importlib.import_module("specdec_t5x.native.library")
   with warnings.catch_warnings(action="ignore"):  # The report says it.
-    reason = native.problem()
+    reason = library.problem()
   try:
-    return reason, str(native.built())
+    return reason, str(library.built())
   except (OSError, subprocess.SubprocessError):
     return reason, None
 
 
 def kept_folders() -> dict[str, int]:
   """Returns what `check_kept` judges: where something is measured or compiled once."""
-  folders = [importlib.import_module("specdec_t5x.network.native").folder()]
+  folders = [importlib.import_module("specdec_t5x.native.library").folder()]
   programs = os.environ.get("JAX_COMPILATION_CACHE_DIR")
   if programs is None:
     try:

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from specdec_t5x import doctor
 from specdec_t5x.demo.recipe import PAIRS
 from specdec_t5x.doctor import Device, Finding
-from specdec_t5x.network import native
+from specdec_t5x.native import library
 
 CPU, GPU = Device("cpu", "cpu"), Device("gpu", "NVIDIA H200", 139 * 2**30)
 
@@ -159,8 +159,8 @@ def test_another_jaxlib_is_not_mentioned(version):
 
 
 def test_products_are_native_or_the_report_says_why_not_and_what_to_do():
-  native = doctor.check_products(None, "/kept/few_rows-1.so")
-  assert native == Finding("products", "native: /kept/few_rows-1.so")
+  native = doctor.check_products(None, "/kept/kernels-1.so")
+  assert native == Finding("products", "native: /kept/kernels-1.so")
   without = doctor.check_products("they could not be built: no", None)
   assert "no native ones: they could not be built: no" in without.value
   assert not without.problem
@@ -173,11 +173,11 @@ def test_products_are_native_or_the_report_says_why_not_and_what_to_do():
 def test_products_without_a_compiler_are_found_out_quietly(tmp_path, monkeypatch):
   monkeypatch.setenv("CXX", str(tmp_path / "no_compiler"))
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
-  native.problem.cache_clear()
-  reason, library = doctor.native_products()
-  native.problem.cache_clear()
+  library.problem.cache_clear()
+  reason, path = doctor.native_products()
+  library.problem.cache_clear()
   assert "no_compiler" in reason
-  assert library is None
+  assert path is None
 
 
 def test_what_is_kept_is_said_with_its_size(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from specdec_t5x.bench.walltime import Timed, alternate, median_ratio
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.network import native
+from specdec_t5x.native import library
 
 _COLUMNS = (
   Column("batch", "batch"),
@@ -69,7 +69,7 @@ def make(args: argparse.Namespace) -> Table:
     f"{len(ids)} inputs, {sampling}",
     _COLUMNS,
     rows,
-    (listed(environment() | {"products": native.problem() or "native"}),),
+    (listed(environment() | {"products": library.problem() or "native"}),),
     vars(args),
     {"inputs": len(ids)},
   )

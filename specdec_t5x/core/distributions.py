@@ -6,6 +6,7 @@ applies to target and draft, in T5X's order: temperature, top-k, top-p.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core import platforms
 from specdec_t5x.core.checks import is_finite, is_probability, is_whole
+from specdec_t5x.native import laws, library
 
 # T5X treats lower temperatures as argmax, and so does this project.
 MIN_TEMPERATURE = 1e-4
@@ -82,6 +84,14 @@ def adjusted_probs(
   if sampling.greedy:
     one_hot = jax.nn.one_hot(argmax(logits), logits.shape[-1])
     return one_hot + certain_log_prob(logits)[..., None]
+  by_xla = functools.partial(_xla_law, sampling=sampling)
+  if library.problem() is not None:
+    return by_xla(logits)
+  ours = functools.partial(laws.law, **dataclasses.asdict(sampling))
+  return platforms.choose_kernel_on_cpu(ours, by_xla)(logits)
+
+
+def _xla_law(logits, sampling):
   logits = logits / sampling.temperature
   if sampling.top_k:
     logits = _keep_top_k(logits, min(sampling.top_k, logits.shape[-1]))
@@ -154,7 +164,8 @@ def _tiles(values):
 
 def _ordered(values):
   """Returns whole numbers in the order of these float32 numbers."""
-  bits = jax.lax.bitcast_convert_type(values + 0.0, jnp.uint32)  # -0.0 is 0.0.
+  values = jnp.where(values == 0, 0.0, values)  # -0.0 too; XLA drops "+ 0.0".
+  bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
   sign = jnp.uint32(1) << 31
   return jnp.where(bits >= sign, ~bits, bits | sign)
 

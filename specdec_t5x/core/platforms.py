@@ -1,8 +1,8 @@
 """What is chosen by the kind of device: the one place that knows.
 
-CPU: products of few rows and attention by our own kernels (`network.products`), argmax
-in two levels (`core.distributions`), and blocks of several widths (`decoding.widths`),
-since a wider one costs more. GPU and TPU: XLA's products and argmax, and blocks as wide
+CPU: products of few rows and attention (`network.products`) and laws
+(`core.distributions`) by our own kernels, argmax in two levels, and blocks of several
+widths (`decoding.widths`), since a wider one costs more. GPU and TPU: XLA's products and argmax, and blocks as wide
 as they can be, which cost about what one token costs; there products of float32 numbers
 may keep fewer digits.
 """
@@ -29,6 +29,20 @@ _LEAST_TF32 = 8  # The first of NVIDIA's compute capabilities that has TF32.
 def choose_on_cpu(kernel: Callable, otherwise: Callable) -> Callable:
   """Returns `kernel` where a program for CPUs is compiled, `otherwise` for others."""
   return lambda *args: jax.lax.platform_dependent(*args, cpu=kernel, default=otherwise)
+
+
+def choose_kernel_on_cpu(kernel: Callable, otherwise: Callable) -> Callable:
+  """As `choose_on_cpu`, of a kernel without derivatives: they are of `otherwise`."""
+
+  @jax.custom_jvp
+  def run(*args):
+    return choose_on_cpu(kernel, otherwise)(*args)
+
+  @run.defjvp
+  def derivative(args, tangents):
+    return jax.jvp(otherwise, args, tangents)
+
+  return run
 
 
 def wide_blocks_cost_more() -> bool:

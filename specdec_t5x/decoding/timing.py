@@ -24,7 +24,7 @@ from jaxtyping import Float
 from specdec_t5x.core.checks import is_finite
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.generate import at_most, generate
-from specdec_t5x.network import native
+from specdec_t5x.native import library
 
 # The most iterations of a draft in a round; of none, by which all others are judged and
 # which is quick, more.
@@ -70,7 +70,7 @@ def seconds(
     (decoder_told(0), tuple(amounts), shapes, sampling, max_length, _device())
   )
   name = hashlib.sha256(subject.encode()).hexdigest()[:16]
-  path = native.folder() / f"seconds-{name}.json"
+  path = library.folder() / f"seconds-{name}.json"
   if name not in _measured:
     _measured[name] = _read(path, len(amounts)) or _measure_and_keep(
       path, decoder_told, amounts, shapes, sampling, max_length
@@ -183,7 +183,7 @@ def _device() -> tuple[str, ...]:
   """Returns what times depend on beside the program."""
   device = jax.devices()[0]
   flags = os.environ.get("XLA_FLAGS", "")
-  kernels = native.problem() or native.code().decode()
+  kernels = library.problem() or library.code().decode()
   return (
     device.device_kind,
     _processor(),

@@ -1,7 +1,7 @@
 """A network's products, norms and attention: XLA's, or of few rows on CPU our own.
 
 XLA's products on CPU are made for many rows: two cost it twice one, where reading the
-weights is all the work. `network/few_rows.cc` reads them once for up to `MAX_ROWS`, and
+weights is all the work. `native/few_rows.cc` reads them once for up to `MAX_ROWS`, and
 computes a row alike whatever the others are.
 
 Shapes: B batch, Q queries, S slots, H heads, K head width, I inputs.
@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from specdec_t5x.core import platforms
-from specdec_t5x.network import native
+from specdec_t5x.native import library
 
 PRODUCTS = ("auto", "native", "xla")
 # More rows are bound by arithmetic, at which XLA's products are as good.
@@ -29,15 +29,15 @@ def check(choice: str, dtype: str) -> None:
   """Raises a ValueError where this choice among `PRODUCTS` can't be had."""
   if choice not in PRODUCTS:
     raise ValueError(f"PRODUCTS must be one of {PRODUCTS}, got {choice!r}.")
-  if choice == "native" and (dtype != "float32" or native.problem()):
-    reason = native.problem() or f"ACTIVATION_DTYPE is {dtype!r}; they are of float32"
+  if choice == "native" and (dtype != "float32" or library.problem()):
+    reason = library.problem() or f"ACTIVATION_DTYPE is {dtype!r}; they are of float32"
     raise ValueError(f"PRODUCTS='native' can't be had: {reason}. Use 'auto' or 'xla'.")
 
 
 def are_native(choice: str, rows: int, dtype: Any) -> bool:
   """Returns whether products of so many rows are our own kernels'."""
   few = rows <= MAX_ROWS and dtype == "float32"
-  return few and choice != "xla" and native.problem() is None
+  return few and choice != "xla" and library.problem() is None
 
 
 def multiply(
@@ -101,18 +101,7 @@ def xla_attend(query, key, value, bias, dtype=None, drop=lambda weights: weights
   return jnp.einsum("bhqs,bhsk->bqhk", weights, value)
 
 
-def _on_cpu(kernel, otherwise):
-  """Returns `kernel` where programs for CPUs are compiled; it has no derivatives."""
-
-  @jax.custom_jvp
-  def run(*args):
-    return platforms.choose_on_cpu(kernel, otherwise)(*args)
-
-  @run.defjvp
-  def derivative(args, tangents):
-    return jax.jvp(otherwise, args, tangents)
-
-  return run
+_on_cpu = platforms.choose_kernel_on_cpu
 
 
 @functools.partial(_on_cpu, otherwise=_xla_multiply)

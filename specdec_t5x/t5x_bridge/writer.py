@@ -22,7 +22,7 @@ from specdec_t5x.core.describe import describe
 from specdec_t5x.data.spec_bench import CATEGORY
 from specdec_t5x.decoding import timing
 from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.network import native
+from specdec_t5x.native import library
 
 SUMMARY = "speculation.json"
 WHOLE = "-00000-of-00001"
@@ -212,7 +212,7 @@ def environment() -> dict[str, Any]:
       "kind": device.device_kind,
       "count": jax.device_count(),
     },
-    "products": native.problem() or "native",
+    "products": library.problem() or "native",
   }
 
 

@@ -16,6 +16,7 @@ from specdec_t5x.core.distributions import (
 )
 from tests.core.grid import grid_law
 
+pytestmark = pytest.mark.usefixtures("either_law")
 LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
 
 
@@ -58,7 +59,11 @@ def kept_of_sorted(logits, top_k=0, top_p=0.0):
   return (logits >= least) & (logits > -np.inf)
 
 
-@pytest.mark.parametrize("sampling", [{"top_k": 40}, {"top_k": 5000}, {"top_p": 0.9}])
+@pytest.mark.parametrize(
+  "sampling",
+  [{"top_k": 1}, {"top_k": 40}, {"top_k": 5000}, {"top_p": 0.9}, {"top_p": 0.1}],
+  ids=str,
+)
 @pytest.mark.parametrize("size", [700, 4096, 50_000])
 def test_large_rows_keep_what_sorting_them_keeps(size, sampling):
   rng = np.random.default_rng(size)
@@ -66,6 +71,7 @@ def test_large_rows_keep_what_sorting_them_keeps(size, sampling):
   rows[1] = rows[1].round()  # Ties, more than a byte counts.
   rows[2, : size // 2] = -np.inf
   rows[3] -= 50  # Of one sign.
+  rows[0, :600] *= 0  # Zeros of either sign.
   sampling = {name: min(value, size - 1) for name, value in sampling.items()}
   found = probs(rows, **sampling) > 0
   np.testing.assert_array_equal(found, [kept_of_sorted(r, **sampling) for r in rows])

@@ -13,6 +13,7 @@ from specdec_t5x.core.distributions import (
   draw,
 )
 
+pytestmark = pytest.mark.usefixtures("either_law")
 SAMPLINGS = (GREEDY, Sampling(), Sampling(0.5, top_k=2), Sampling(top_p=0.9))
 
 

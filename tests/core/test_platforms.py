@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import pytest
 
 from specdec_t5x.core import platforms
-from specdec_t5x.core.distributions import argmax
+from specdec_t5x.core.distributions import Sampling, adjusted_probs, argmax
 from specdec_t5x.decoding.widths import block_widths
-from specdec_t5x.network import native, products
+from specdec_t5x.native import library
+from specdec_t5x.network import products
 
 CPU, TPU = ("cpu", None), ("tpu", None)
 A100, V100, AMD = (("gpu", capability) for capability in ("8.0", "7.0", "gfx942"))
@@ -89,7 +90,7 @@ def test_argmax_is_the_platform_s_where_it_is_compiled():
   assert [name for name, text in found.items() if "2x251x128" in text] == ["cpu"]
 
 
-@pytest.mark.skipif(native.problem() is not None, reason="no kernels")
+@pytest.mark.skipif(library.problem() is not None, reason="no kernels")
 def test_our_kernels_are_called_on_a_cpu_alone():
   row, cache, bias = map(jnp.zeros, ((2, 1, 3, 8), (2, 3, 5, 8), (1, 1, 1, 5)))
   multiply, attend = (
@@ -98,6 +99,7 @@ def test_our_kernels_are_called_on_a_cpu_alone():
   calls = {
     "specdec_multiply": lowered(multiply, row, row[0, 0].T),
     "specdec_attention": lowered(attend, row, cache, cache, bias),
+    "specdec_laws": lowered(lambda x: adjusted_probs(x, Sampling()), row),
   }
   for name, found in calls.items():
     assert [platform for platform, text in found.items() if name in text] == ["cpu"]

@@ -18,7 +18,7 @@ from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.policies import Always, Auto
-from specdec_t5x.network import native
+from specdec_t5x.native import library
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
@@ -61,7 +61,7 @@ def measure(sampling=GREEDY, rows=2):
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
   """A folder where nothing is kept yet, and a process that has measured nothing."""
-  native.problem()  # The kernels are looked for once a process, elsewhere.
+  library.problem()  # The kernels are looked for once a process, elsewhere.
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "kept"))
   monkeypatch.setattr(timing, "_measured", {})
   return tmp_path / "kept"

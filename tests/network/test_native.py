@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.network import native, products
+from specdec_t5x.native import library
+from specdec_t5x.network import products
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import network_for
 from tests import networks
@@ -27,7 +28,7 @@ from tests.network.test_products import (
 from tests.network.test_transformer import INPUTS, T5_1_1, random_tokens
 
 has_kernels = pytest.mark.skipif(
-  native.problem() is not None, reason=f"no kernels: {native.problem()}"
+  library.problem() is not None, reason=f"no kernels: {library.problem()}"
 )
 
 
@@ -193,18 +194,18 @@ def test_kernels_of_sixteen_bits_are_refused():
 def no_compiler(monkeypatch, tmp_path):
   monkeypatch.setenv("CXX", str(tmp_path / "no_compiler"))
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "cache"))
-  native.problem.cache_clear()
+  library.problem.cache_clear()
   yield
-  native.problem.cache_clear()
+  library.problem.cache_clear()
 
 
 @pytest.mark.usefixtures("no_compiler")
 def test_without_a_compiler_products_are_xlas_and_say_so_once():
   with pytest.warns(UserWarning, match="without native products: they could not be b"):
-    reason = native.problem()
+    reason = library.problem()
   assert "no_compiler" in reason
-  assert native.problem() == reason  # No second warning, which would be an error.
-  assert not native.folder().exists()
+  assert library.problem() == reason  # No second warning, which would be an error.
+  assert not library.folder().exists()
   run = lambda x: products.multiply("auto", x, jnp.ones((64, 7)))
   assert not uses_kernels(run, ARGUMENTS[0])
   np.testing.assert_allclose(
@@ -226,5 +227,5 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
   monkeypatch.setenv("CXX", str(script))
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "cache"))
   with pytest.raises(subprocess.CalledProcessError) as error:
-    native.built()
-  assert native._first_lines(error.value).endswith("no such flag")
+    library.built()
+  assert library._first_lines(error.value).endswith("no such flag")

@@ -6,11 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from specdec_t5x.network import native, products
+from specdec_t5x.native import library
+from specdec_t5x.network import products
 from specdec_t5x.network.products import MASKED, attend, multiply, normalize
 
 pytestmark = pytest.mark.skipif(
-  native.problem() is not None, reason=f"no kernels: {native.problem()}"
+  library.problem() is not None, reason=f"no kernels: {library.problem()}"
 )
 ROWS = (*range(1, 10), 16, 33, products.MAX_ROWS)
 INPUTS, COLUMNS = (1, 5, 64, 320), (1, 7, 96, 130, 832)

@@ -12,7 +12,7 @@ from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.policies import OnlineAlpha
 from specdec_t5x.merge_shards import merge_shards
-from specdec_t5x.network import native
+from specdec_t5x.native import library
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge import writer
 from tests.t5x_bridge import tiny
@@ -71,7 +71,7 @@ def test_summary_pools_every_finished_shard(tmp_path):
 
 @pytest.mark.parametrize("reason", [None, "there are 2 devices"])
 def test_the_summary_says_whose_products_there_are(monkeypatch, reason):
-  monkeypatch.setattr(native, "problem", lambda: reason)
+  monkeypatch.setattr(library, "problem", lambda: reason)
   assert writer.environment()["products"] == (reason or "native")
 
 

@@ -1,4 +1,4 @@
-"""Our own kernels for CPUs (few_rows.cc): compiled where they run, once, and kept.
+"""Our own kernels for CPUs: compiled where they run, once, and kept.
 
 They are compiled for the very processor, so a package can't bring them along.
 """
@@ -16,9 +16,9 @@ import warnings
 
 import jax
 
-# The first is compiled, and includes the others.
-SOURCES = [pathlib.Path(__file__).with_name(n) for n in ("few_rows.cc", "threads.h")]
-TARGETS = ("specdec_multiply", "specdec_normalize", "specdec_attention")
+SOURCES = sorted(pathlib.Path(__file__).parent.glob("*.cc"))
+_HEADERS = sorted(pathlib.Path(__file__).parent.glob("*.h"))
+TARGETS = ("specdec_multiply", "specdec_normalize", "specdec_attention", "specdec_laws")
 # No -ffast-math: sums keep their order, and NaN stays NaN.
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-w")
 _COMPILERS = ("c++", "g++", "clang++")
@@ -59,22 +59,21 @@ def built() -> pathlib.Path:
   machine = _run(*compiler, *_FLAGS, "-dM", "-E", "-x", "c++", os.devnull)
   headers = b"".join(p.read_bytes() for p in sorted(pathlib.Path(include).rglob("*.h")))
   digest = hashlib.sha256(code() + headers + machine).hexdigest()[:16]
-  library = folder() / f"few_rows-{digest}.so"
+  library = folder() / f"kernels-{digest}.so"
   if not library.exists():
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
       # Whole, or not at all, whoever else builds it.
       made = pathlib.Path(scratch) / library.name
-      _run(
-        *compiler, *_FLAGS, "-shared", f"-I{include}", str(SOURCES[0]), "-o", str(made)
-      )
+      sources = map(str, SOURCES)
+      _run(*compiler, *_FLAGS, "-shared", f"-I{include}", *sources, "-o", str(made))
       made.replace(library)
   return library
 
 
 def code() -> bytes:
   """Returns what is compiled."""
-  return b"".join(source.read_bytes() for source in SOURCES)
+  return b"".join(path.read_bytes() for path in (*SOURCES, *_HEADERS))
 
 
 def folder() -> pathlib.Path:

@@ -13,28 +13,19 @@
 #include <utility>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include "threads.h"
+#include "vectors.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace {
 
+using namespace specdec;
 namespace ffi = xla::ffi;
 using Floats = ffi::Buffer<ffi::F32>;
 using Array = ffi::Buffer<ffi::F32, 4>;
 
-#if defined(__AVX512F__)
-constexpr int kVectorBytes = 64, kSums = 24, kMost = 8;  // 32 registers.
-#elif defined(__AVX__)
-constexpr int kVectorBytes = 32, kSums = 12, kMost = 6;  // 16 registers.
-#else
-constexpr int kVectorBytes = 16, kSums = 24, kMost = 8;
-#endif
-constexpr int kLanes = kVectorBytes / sizeof(float);
-typedef float Lanes __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
+// As registers are: 16 with AVX, else 32.
+constexpr int kSums = kVectorBytes == 32 ? 12 : 24, kMost = kVectorBytes == 32 ? 6 : 8;
 
 // A tile is some rows of x by Wide(rows) vectors of W's columns. Up to kMost rows are one
 // tile's, so that W is read once; more are in tiles of kMany.
@@ -52,14 +43,6 @@ constexpr int64_t kBlock = 128;
 // along all columns before the next. Down the columns, widths that are powers of 2, as
 // T5's, also fill few sets of a cache.
 constexpr int64_t kLarge = 1 << 20, kFew = 8, kStep = 16;
-// What is worth a thread's attention, in multiplications.
-constexpr int64_t kPart = 1 << 15;
-
-int64_t Parts(ffi::ThreadPool& pool, int64_t multiplications) {
-  const int64_t most = 4 * std::max<int64_t>(pool.num_threads(), 1);
-  return std::clamp<int64_t>(multiplications / kPart, 1, most);
-}
-
 // ---- y = x W. ----
 
 struct Matrix {
@@ -269,24 +252,6 @@ ffi::Error Normalize(Floats x, Floats scale, ffi::Result<Floats> y) {
 }
 
 // ---- Attention. ----
-
-// e^x for x <= 0, to 2 ulp; without branches, for the compiler to make vectors of.
-inline float Exp(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  const float shifted = x * 1.44269504f + 12582912.0f;  // Rounds to whole numbers.
-  const float n = shifted - 12582912.0f;
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  union { float value; uint32_t bits; } power = {shifted};  // Its low bits are n's.
-  power.bits = (power.bits + 127) << 23;
-  return p * power.value;
-}
 
 // What one head of one query takes from the slots that it sees.
 class Query {

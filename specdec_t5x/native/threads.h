@@ -1,4 +1,4 @@
-// Work on all threads of XLA's pool, for the kernels of few_rows.cc.
+// Work on all threads of XLA's pool, for the kernels.
 
 #pragma once
 
@@ -14,11 +14,14 @@
 
 #include "xla/ffi/api/ffi.h"
 
-namespace {
+// Not nameless: all kernels share the board.
+namespace specdec {
 
 // How long a thread that has done its part waits for the next: to wake one takes longer
 // than most products.
 constexpr std::chrono::microseconds kPatience(300);
+// What is worth a thread's attention, in multiplications.
+constexpr int64_t kPart = 1 << 15;
 
 class Job {
  public:
@@ -80,8 +83,8 @@ class Board {
 // Calls work(0) .. work(count - 1). This thread may do all of it: the pool's may be
 // busy with calls that wait likewise, and to wait for one that never starts would be a
 // deadlock. One that starts late finds nothing left, in a job that it keeps alive.
-void Parallel(xla::ffi::ThreadPool& pool, int64_t count,
-              std::function<void(int64_t)> work) {
+inline void Parallel(xla::ffi::ThreadPool& pool, int64_t count,
+                     std::function<void(int64_t)> work) {
   if (count == 1) return work(0);
   auto job = std::make_shared<Job>(count, std::move(work));
   const int64_t helpers = std::min<int64_t>(pool.num_threads(), count) - 1;
@@ -91,4 +94,10 @@ void Parallel(xla::ffi::ThreadPool& pool, int64_t count,
   while (!job->done()) std::this_thread::yield();
 }
 
-}  // namespace
+// Returns how many parts so many multiplications are worth.
+inline int64_t Parts(xla::ffi::ThreadPool& pool, int64_t multiplications) {
+  const int64_t most = 4 * std::max<int64_t>(pool.num_threads(), 1);
+  return std::clamp<int64_t>(multiplications / kPart, 1, most);
+}
+
+}  // namespace specdec
