@@ -30,7 +30,7 @@ from specdec_t5x.native import library
 # which is quick, more.
 _ITERATIONS, _PLAIN = 5, 20
 # Rounds: so many at least, as many as take these seconds, and no more than the last.
-_LEAST, _SECONDS, _MOST = 7, 3.0, 35
+_LEAST, _SECONDS, _MOST = 3, 2.0, 35
 _NEVER = -1  # No token ends a sequence that is timed.
 
 # What was measured or read in this process, and what decodes went by, for the record.
