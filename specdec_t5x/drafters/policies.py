@@ -22,6 +22,11 @@ from specdec_t5x.decoding import timing
 from specdec_t5x.decoding.widths import block_widths
 
 
+# What drafts must be expected to gain to be tried: times scatter, and a batch that rests
+# still reads its inputs with the draft.
+_WORTH = 1.1
+
+
 @flax.struct.dataclass
 class Counts:
   """What came of a row's drafts so far; the policy weighs old and new.
@@ -176,7 +181,7 @@ class Auto(Policy):
     if tuned.seconds:
       timing.say(tuned.outlook())
     # What is not tried at first is never tried: there is nothing to learn from.
-    pays = not tuned.seconds or tuned.speedup(self.prior_alpha) > 1
+    pays = not tuned.seconds or tuned.speedup(self.prior_alpha) > _WORTH
     return tuned if pays else None
 
   def speedup(self, alpha: float) -> float:
@@ -204,7 +209,7 @@ class Auto(Policy):
     return (
       f"Drafting pays on this device, at this batch, from alpha {paying[0]:.2f} on: "
       f"{expected:.2f}x at {self.prior_alpha}"
-      f"{'' if expected > 1 else ', so decoding plainly'}."
+      f"{'' if expected > _WORTH else ', so decoding plainly'}."
     )
 
   def most(self, counts: Counts, gamma: int) -> Int[Array, "B"]:
