@@ -2,9 +2,9 @@
 
 CPU: products of few rows and attention (`network.products`) and laws
 (`core.distributions`) by our own kernels, argmax in two levels, and blocks of several
-widths (`decoding.widths`), since a wider one costs more. GPU and TPU: XLA's products and argmax, and blocks as wide
-as they can be, which cost about what one token costs; there products of float32 numbers
-may keep fewer digits.
+widths (`decoding.widths`), since a wider one costs more. GPU and TPU: XLA's products
+and argmax, and blocks as wide as they can be, which cost about what one token costs;
+there products of float32 numbers may keep fewer digits.
 """
 
 from collections.abc import Callable

@@ -185,7 +185,9 @@ def no_info(rows: int) -> StepInfo:
 
 # Compiled, for it is called once a batch: step by step it takes 0.7 ms on a CPU.
 @functools.partial(jax.jit, static_argnums=1)
-def row_keys(key: Key[Array, ""], rows: int, first: int = 0) -> Key[Array, "rows"]:
+def row_keys(
+  key: Key[Array, ""], rows: int, first: int | Int[Array, ""] = 0
+) -> Key[Array, "rows"]:
   """Returns the keys of rows `first`, first + 1, ...: each depends on its number."""
   numbers = first + jnp.arange(rows)
   return jax.vmap(lambda row: jax.random.fold_in(key, row))(numbers)
