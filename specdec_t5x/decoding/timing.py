@@ -119,15 +119,7 @@ def _keep(path, found):
 
 
 def _measure(decoder_told, amounts, shapes, sampling, max_length) -> tuple[float, ...]:
-  @jax.jit
-  def start(arguments, amount):
-    return decoder_told(amount).prepare(*arguments, sampling, max_length, _NEVER)[1]
-
-  @jax.jit
-  def run(arguments, amount, state, count):
-    # How to step alone is used: inputs, which may take longer to read, are not read.
-    spec, _ = decoder_told(amount).prepare(*arguments, sampling, max_length, _NEVER)
-    return generate(spec, state, at_most(count)).scores
+  start, run = _programs(decoder_told, sampling, max_length)
 
   def lasts(amount, count):
     begin = time.perf_counter()
@@ -149,6 +141,22 @@ def _measure(decoder_told, amounts, shapes, sampling, max_length) -> tuple[float
     while len(rounds) < _LEAST or (len(rounds) < _MOST and time.perf_counter() < end):
       rounds.append([lasts(*job) for job in jobs])
   return _slopes(np.array(rounds), counts)
+
+
+def _programs(decoder_told, sampling, max_length):
+  """Returns what makes a decode's first state, and what iterates from it."""
+
+  @jax.jit
+  def start(arguments, amount):
+    return decoder_told(amount).prepare(*arguments, sampling, max_length, _NEVER)[1]
+
+  @jax.jit
+  def run(arguments, amount, state, count):
+    # How to step alone is used: inputs, which may take longer to read, are not read.
+    spec, _ = decoder_told(amount).prepare(*arguments, sampling, max_length, _NEVER)
+    return generate(spec, state, at_most(count)).scores
+
+  return start, run
 
 
 def _slopes(

@@ -45,17 +45,14 @@ def arguments():
   return {"target": params, "draft": params}, INPUTS, row_keys(jax.random.key(0), 2)
 
 
+def told(length):
+  return SpeculativeDecoder(NETWORK, AdaptiveDraft(NETWORK, GAMMA, Always(length)))
+
+
 def measure(sampling=GREEDY, rows=2):
   params, inputs, keys = arguments()
-  return timing.seconds(
-    lambda length: SpeculativeDecoder(
-      NETWORK, AdaptiveDraft(NETWORK, GAMMA, Always(length))
-    ),
-    range(GAMMA + 1),
-    (params, inputs[:rows], keys[:rows]),
-    sampling,
-    ROOM,
-  )
+  few = params, inputs[:rows], keys[:rows]
+  return timing.seconds(told, range(GAMMA + 1), few, sampling, ROOM)
 
 
 @pytest.fixture
@@ -97,6 +94,22 @@ def test_a_length_each_is_measured(kept, monkeypatch):
   assert len(times) == GAMMA + 1
   assert all(0 < each < 60 for each in times)
   assert json.loads(file_of(kept).read_text()) == {"seconds": list(times)}
+
+
+def compiled(program, *arguments):
+  """What a program becomes, as text."""
+  leaves, tree = jax.tree.flatten(arguments)
+  flat = jax.jit(lambda *leaves: program(*jax.tree.unflatten(tree, leaves)))
+  return flat.lower(*leaves).compile().as_text()
+
+
+def test_inputs_are_read_once_and_not_while_iterations_are_timed():
+  start, run = timing._programs(told, GREEDY, ROOM)
+  given = arguments(), jnp.int32(GAMMA)
+  assert "EncoderLayer" in compiled(start, *given)
+  timed = compiled(run, *given, start(*given), jnp.int32(1))
+  assert "DecoderLayer" in timed
+  assert "EncoderLayer" not in timed
 
 
 def test_what_is_compared_is_of_one_round():
