@@ -94,6 +94,7 @@ def _facts(bench, seconds, medians, runs):
   return {
     "ms": {name: spread(1e3 * each) for name, each in timed.items()},
     "iteration_over_parts": ratio("iteration", "draft", "scoring"),
+    "iteration_over_turns": ratio("iteration", "turns"),
     "block_over_token": ratio("scoring", "token"),
     "c": medians["draft"] / bench.job.gamma / token,
     "read_bytes": read,
@@ -114,6 +115,7 @@ def _fact_table(facts):
   held = compilation["weights"] + compilation["caches"]
   found = {
     "iteration / (draft + scoring)": facts["iteration_over_parts"],
+    "iteration / draft and scoring in turn": facts["iteration_over_turns"],
     "block / one token": facts["block_over_token"],
     "c": f"{facts['c']:.3f}",
     "reading a step's weights": (

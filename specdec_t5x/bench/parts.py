@@ -42,8 +42,9 @@ def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
   Returns:
     By name, functions of (count, *arguments): "iteration" runs the loop itself for
     `count` iterations (while rows last), "draft" the drafter's proposal, "scoring" the
-    target's call on the draft's N nodes, "token" its call on one, and "verification"
-    all that follows the logits.
+    target's call on the draft's N nodes, "turns" these two in turn (alone, each finds
+    its weights where the cache keeps them), "token" the target's call on one node, and
+    "verification" all that follows the logits.
   """
   programs = {name: _repeated(part, prepare) for name, part in _PARTS.items()}
   programs["iteration"] = iterated(prepare)
@@ -148,6 +149,11 @@ def _scoring(spec, state):
   return _score(state, spec.context.target, spec.drafter.tree)
 
 
+def _turns(spec, state):
+  draft, scoring = _draft(spec, state), _scoring(spec, state)
+  return lambda state, zero: scoring(*draft(state, zero))
+
+
 def _token(spec, state):
   return _score(state, spec.context.target, tree.chain(0))
 
@@ -193,6 +199,7 @@ def _zero(results):
 _PARTS: dict[str, Part] = {
   "draft": _draft,
   "scoring": _scoring,
+  "turns": _turns,
   "token": _token,
   "verification": _verification,
 }

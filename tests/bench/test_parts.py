@@ -50,6 +50,7 @@ def prepare(calls, drafter=CHAIN, sampling=GREEDY):
   [
     ("draft", {("draft", 2): 1, ("draft", 1): 2}),
     ("scoring", {("target", 4): 1}),
+    ("turns", {("draft", 2): 1, ("draft", 1): 2, ("target", 4): 1}),
     ("token", {("target", 1): 1}),
     ("verification", {}),
     ("iteration", {("draft", 2): 1, ("draft", 1): 2, ("target", 4): 1}),
