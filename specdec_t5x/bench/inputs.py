@@ -55,7 +55,7 @@ def published(
   def read():
     import seqio
 
-    from specdec_t5x.data import tasks, vocabularies
+    from specdec_t5x.data import reading, tasks, vocabularies
 
     if args.tfds_data_dir:
       seqio.set_tfds_data_dir_override(args.tfds_data_dir)
@@ -74,7 +74,7 @@ def published(
         "files of yours."
       ) from error
     dataset = dataset.take(args.num_inputs or -1)
-    ids = [example["inputs"].tolist() for example in dataset.as_numpy_iterator()]
+    ids = [example["inputs"].tolist() for example in reading.rows(dataset)]
     return ids, vocabulary.eos_id
 
   return read

@@ -16,6 +16,8 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from specdec_t5x.data import reading
+
 Row = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
 
@@ -142,7 +144,7 @@ def train_batches(
 
 def validation_batches(data: TaskData, limit: int) -> Iterator[Batch]:
   """Yields at most `limit` packed batches in order, the last one filled with zeros."""
-  dataset = _packed(data, data.validation_split, None).as_numpy_iterator()
+  dataset = reading.rows(_packed(data, data.validation_split, None))
   for _ in range(limit):
     rows = list(itertools.islice(dataset, data.batch_size))
     if not rows:
@@ -153,7 +155,7 @@ def validation_batches(data: TaskData, limit: int) -> Iterator[Batch]:
 
 def _rows(data: TaskData, epoch: int, first: int) -> Iterator[Row]:
   seed = int(np.random.SeedSequence([data.seed, epoch]).generate_state(1)[0] >> 1)
-  return _packed(data, data.split, seed).skip(first).as_numpy_iterator()
+  return reading.rows(_packed(data, data.split, seed).skip(first))
 
 
 def _packed(data: TaskData, split: str, seed: int | None) -> tf.data.Dataset:

@@ -8,6 +8,7 @@ import numpy as np
 
 from specdec_t5x import api
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.data import reading
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.heads import check_width
@@ -201,7 +202,7 @@ def count_ngrams(
   dataset = batches.get_task(task).get_dataset(
     lengths, split, use_cached=False, shuffle=False
   )
-  targets = (example["targets"] for example in dataset.as_numpy_iterator())
+  targets = (example["targets"] for example in reading.rows(dataset))
   table, params = ngrams.estimate(targets, vocab_size, order, width, max_contexts)
   T5XParameters(table, output_dir).save(0, params)
   print(f"{path}: contexts of 1 token, 2, ...: {table.config.contexts}")

@@ -12,6 +12,7 @@ import numpy as np
 import seqio
 from etils import epath
 
+from specdec_t5x.data import reading
 from specdec_t5x.training.batches import get_task
 
 # (params, inputs [R, E], number of the batch) -> tokens [R, T], zero-padded.
@@ -44,7 +45,7 @@ def decode_split(
   dataset = source.get_dataset(
     {"inputs": input_length, "targets": None}, split, use_cached=False, shuffle=False
   )
-  examples = itertools.islice(dataset.as_numpy_iterator(), limit)
+  examples = itertools.islice(reading.rows(dataset), limit)
   for number in itertools.count():
     batch = list(itertools.islice(examples, batch_size))
     if not batch:

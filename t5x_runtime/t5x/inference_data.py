@@ -70,7 +70,7 @@ class ChunkedExamples:
 
     def read(first: int):
       both = tf.data.Dataset.zip((examples, features))
-      both = both.skip(first * size).prefetch(size)
+      both = _untuned(both.skip(first * size).prefetch(size))
       rows = []
       for row in both.as_numpy_iterator():
         rows.append(row)
@@ -87,7 +87,16 @@ def _as_datasets(rows, spec) -> tuple[tf.data.Dataset, tf.data.Dataset]:
   """Texts keep their own lengths; features all have the same."""
   texts = [text for text, _ in rows]
   features = {k: np.stack([row[k] for _, row in rows]) for k in rows[0][1]}
-  return (
-    tf.data.Dataset.from_generator(lambda: iter(texts), output_signature=spec),
-    tf.data.Dataset.from_tensor_slices(features),
-  )
+  of_texts = tf.data.Dataset.from_generator(lambda: iter(texts), output_signature=spec)
+  return _untuned(of_texts), _untuned(tf.data.Dataset.from_tensor_slices(features))
+
+
+def _untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+  """Returns the dataset without autotuning.
+
+  Its thread sleeps for longer and longer, and what lets go of an iterator may have to
+  wait until it wakes: for seconds, in which nothing happens (TensorFlow 2.21).
+  """
+  options = tf.data.Options()
+  options.autotune.enabled = False
+  return dataset.with_options(options)

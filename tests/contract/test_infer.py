@@ -103,6 +103,18 @@ def test_predict_writes_one_line_an_example_in_order(whole):
   assert "Total number of parameters" in (whole / "model-info.txt").read_text()
 
 
+@runtime_only
+def test_nothing_is_read_with_autotuning(checkpoint, tmp_path, monkeypatch):
+  # What lets go of such an iterator may sleep for seconds.
+  found, iterate = [], tf.data.Dataset.__iter__
+  note = lambda dataset: found.append(dataset) or iterate(dataset)
+  monkeypatch.setattr(tf.data.Dataset, "__iter__", note)
+  run(checkpoint, tmp_path)
+  chunks = -(-EXAMPLES // 4)
+  assert len(found) == 1 + 2 * chunks  # The task; a chunk's features and texts.
+  assert {each.options().autotune.enabled for each in found} == {False}
+
+
 @seqio.map_over_dataset
 def shout_where_long(example):
   text = example["inputs"]
