@@ -53,6 +53,7 @@ def published(
   """
 
   def read():
+    """Returns the test set's inputs as tokens, and the end's."""
     import seqio
 
     from specdec_t5x.data import reading, tasks, vocabularies

@@ -21,8 +21,8 @@ from specdec_t5x.core.checks import is_finite, is_probability
 from specdec_t5x.decoding import timing
 from specdec_t5x.decoding.widths import block_widths
 
-# What drafts must be expected to gain to be tried: times scatter, and a batch that
-# rests still reads its inputs with the draft.
+# What drafts must be expected to gain to be tried: times drift with what else uses the
+# memory, and a batch that rests still reads its inputs with the draft.
 _WORTH = 1.1
 
 

@@ -57,9 +57,8 @@ def train(
     optimizer: how.
     loop: for how long, and what happens when.
     output_dir: gets checkpoint_<step>, optimizer_<step>, metrics.jsonl, training.json.
-    mode: 'supervised'; 'distill_tokens' from `target_checkpoint`; 'heads', for heads on
-      that target as it is; or 'heads_and_target', where both learn: the target's new
-      parameters are then in `output_dir`, the heads' in its folder 'heads'.
+    mode: one of `MODES`: 'heads' learn on a target as it is; 'heads_and_target' learn
+      together, the target's new parameters in `output_dir`, theirs in its 'heads'.
     supervised: the loss of mode 'supervised'.
     distill_loss: of mode 'distill_tokens'; one of `losses.DISTILLATION_LOSSES`.
     head_decay: weight of a head beside the one before.
@@ -92,11 +91,7 @@ def train(
     "init_checkpoint": init_checkpoint,
     "seed": seed,
   }
-  params = _first_params(network, init_checkpoint, seed)
-  if mode in HEAD_MODES and init_checkpoint is None:
-    params = begun(network, params, target.params)
-  if mode == "heads_and_target":
-    params = {"target": target.params.unfreeze(), "heads": params}
+  params = _first_params(network, mode, target, init_checkpoint, seed)
   saved = Checkpoints(output_dir, _store(network, mode, target, output_dir), keep)
   claim(output_dir, settings)
   return trainer.run(params, output_dir, saved)
@@ -288,8 +283,15 @@ def _store(network, mode, target, output_dir):
   return JointParameters(T5XParameters(target.network, output_dir), heads)
 
 
-def _first_params(network, init_checkpoint, seed):
-  if init_checkpoint is None:
-    return initial_params(network, seed)
-  store = T5XParameters(network, ".")
-  return store.read(init_checkpoint, "INIT_CHECKPOINT_PATH")
+def _first_params(network, mode, target, init_checkpoint, seed):
+  """Returns what all that learns begins with."""
+  if init_checkpoint is not None:
+    store = T5XParameters(network, ".")
+    params = store.read(init_checkpoint, "INIT_CHECKPOINT_PATH")
+  else:
+    params = initial_params(network, seed)
+    if mode in HEAD_MODES:
+      params = begun(network, params, target.params)
+  if mode == "heads_and_target":
+    params = {"target": target.params.unfreeze(), "heads": params}
+  return params

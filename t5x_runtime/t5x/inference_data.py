@@ -69,6 +69,7 @@ class ChunkedExamples:
     spec = examples.element_spec
 
     def read(first: int):
+      """Yields the chunks from that one on."""
       both = tf.data.Dataset.zip((examples, features))
       both = _untuned(both.skip(first * size).prefetch(size))
       rows = []
