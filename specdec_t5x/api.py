@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from specdec_t5x import tuning
 from specdec_t5x.core.checks import check_decoded, is_whole
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
@@ -23,11 +24,11 @@ from specdec_t5x.core.types import Rule
 from specdec_t5x.core.types import Verdict as Verdict
 from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.decoding.step import Speculation as Speculation
 from specdec_t5x.decoding.step import step as step
-from specdec_t5x.drafters.policies import Policy
-from specdec_t5x.drafters.registry import get_drafter
+from specdec_t5x.drafters.registry import get_drafter, policy_for
 from specdec_t5x.network.functional import (
   HEADS,
   Network,
@@ -109,7 +110,7 @@ def generate(
   rule: Rule | str = "token",
   gamma: int | None = None,
   num_candidates: int = 1,
-  policy: Policy | str = "auto",
+  policy: Policy | str | None = None,
   sampling: Sampling = GREEDY,
   max_length: int = 128,
   batch_size: int = 16,
@@ -131,11 +132,13 @@ def generate(
     drafter: how tokens are drafted: an object of `specdec_t5x.drafters` or of yours,
       or a name: 'draft_model', 'ngram', 'copy', 'heads'; by default `draft` drafts.
     rule: which drafted tokens stand: an object or a name of `core.rules.RULES`.
-    gamma: most tokens of a named drafter's draft; 5 by default.
+    gamma: tokens that a named drafter drafts each iteration; with a policy the most.
+      By default as many as pay, up to 5.
     num_candidates: independent drafts an iteration, of a named drafter.
-    policy: how long a draft model's drafts are: 'auto', as long as pays on this device
-      at this batch, up to gamma; 'confidence', 'fixed', or an object of
-      `drafters.policies`.
+    policy: how long drafts are: 'auto', as long as pays on this device at this batch,
+      up to gamma, or none; 'confidence', 'exit', 'fixed', or an object of `policies`.
+      By default 'fixed' where gamma is given, 'auto' for a named draft model or heads,
+      else the drafter's own (`Drafter.usual_policy`).
     sampling: temperature, top-k, top-p.
     max_length: room for an output, in tokens.
     batch_size: inputs decoded at once, where there are as many.
@@ -243,7 +246,10 @@ def together(
   draft: Model | Mapping[str, Model] | None,
   drafter: Drafter | str | None = None,
   rule: Rule | str = "token",
-  **words: Any,
+  *,
+  gamma: int | None = None,
+  num_candidates: int = 1,
+  policy: Policy | str | None = None,
 ) -> tuple[Decoder, Mapping[str, Any]]:
   """Returns the decoder of some models, and its parameters.
 
@@ -253,7 +259,9 @@ def together(
       for plain decoding, or for a drafter without a network.
     drafter: as `generate`'s.
     rule: as `generate`'s.
-    **words: of a named drafter: gamma, num_candidates, policy.
+    gamma: as `generate`'s.
+    num_candidates: as `generate`'s.
+    policy: as `generate`'s.
 
   Raises:
     ValueError: where settings of speculation are given without a draft, or there are
@@ -261,13 +269,14 @@ def together(
   """
   drafts = {"draft": draft} if isinstance(draft, Model) else dict(draft or {})
   if drafter is None and draft is None:
-    _refuse_words(rule=rule, **words)
+    _refuse_words(rule=rule, gamma=gamma, num_candidates=num_candidates, policy=policy)
     return PlainDecoder(target.network), {"target": target.params}
   network = drafts["draft"].network if "draft" in drafts else None
   if drafter is None:
     drafter = "heads" if isinstance(network, HEADS) else "draft_model"
-  parts = get_drafter(drafter, network, **words)
-  decoder = SpeculativeDecoder(target.network, parts, get_rule(rule))
+  parts = get_drafter(drafter, network, gamma, num_candidates)
+  chosen = policy_for(parts, policy, gamma, is_word=isinstance(drafter, str))
+  decoder = SpeculativeDecoder(target.network, parts, get_rule(rule), chosen)
   given = {"target": target.network, **{n: m.network for n, m in drafts.items()}}
   if given != decoder.networks:
     raise ValueError(
@@ -281,7 +290,7 @@ def together(
 
 def _refuse_words(**words: Any) -> None:
   """Raises a ValueError where plain decoding is given settings of speculation."""
-  defaults = {"rule": "token", "gamma": None, "num_candidates": 1, "policy": "auto"}
+  defaults = {"rule": "token", "gamma": None, "num_candidates": 1, "policy": None}
   surplus = {name: x for name, x in words.items() if x != defaults[name]}
   if surplus:
     raise ValueError(f"{surplus} need a draft, got None. Give one, or leave them out.")
@@ -293,8 +302,23 @@ def compiled(
 ) -> DecodeFn:
   """Returns the decoding program: (params, inputs [B, E], keys [R]) -> Decoded.
 
-  It is compiled once for each combination of settings, whatever the parameters.
+  It is compiled once for each combination of settings, whatever the parameters. What
+  drafts cost, where the policy goes by that, is measured at the first call for a shape.
   """
+
+  def run(params, inputs, keys):
+    job = tuning.Job(decoder, keys.shape[0], inputs.shape[1], sampling, max_length)
+    return _program(tuning.tuned(job, params), sampling, max_length, eos_id)(
+      params, inputs, keys
+    )
+
+  return run
+
+
+@functools.lru_cache(maxsize=32)
+def _program(
+  decoder: Decoder, sampling: Sampling, max_length: int, eos_id: int
+) -> DecodeFn:
   return jax.jit(
     lambda params, inputs, keys: decoder.decode(
       params, inputs, keys, sampling, max_length, eos_id

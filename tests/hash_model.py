@@ -15,6 +15,7 @@ import numpy as np
 from specdec_t5x.core.rules import rule_at
 from specdec_t5x.core.sparse import LARGEST, Truncation
 from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import initial_state, num_slots
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.network.cache import block_mask
@@ -23,6 +24,7 @@ from tests.exactness.enumeration import Setting, target_law
 from tests.exactness.laws import adjusted
 
 MODULUS = 97
+FIXED = Fixed()
 
 
 @flax.struct.dataclass
@@ -186,7 +188,15 @@ def sequence_law(model, sampling, max_length):
 
 
 def speculation(
-  target, drafter, rule, sampling, keys, max_length, eos_id=1, source=None
+  target,
+  drafter,
+  rule,
+  sampling,
+  keys,
+  max_length,
+  eos_id=1,
+  source=None,
+  policy=FIXED,
 ):
   """What the loop needs: how to step, and where to start, of a row a key.
 
@@ -207,6 +217,8 @@ def speculation(
     params=dict.fromkeys(networks),
     logits=lambda h: h,
     embed=lambda tokens: tokens[..., None],
+    policy=policy,
+    lengths=drafter.lengths,
   )
   prompts = jnp.array([target.prompt], jnp.int32)
   start = initial_state(
@@ -216,5 +228,6 @@ def speculation(
     max_length,
     size,
     prompts,
+    policy.start(keys.size),
   )
   return Speculation(drafter, *rule_at(rule, sampling), context), start

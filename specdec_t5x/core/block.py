@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
+from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import residual, sample
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
@@ -35,6 +36,7 @@ class Block(Rule):
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a prefix and samples what follows it; see `core.types.Rule`."""
+    check_uniforms(uniforms, proposal.tree.size + 1)
     weights = prefix_weights(target_probs, proposal)
     draft_probs = chain.padded_draft_probs(proposal, target_probs.shape[-1])
     passes = uniforms[:, :-1, -1] < prefix_probs(target_probs, draft_probs, weights)

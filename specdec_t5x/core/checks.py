@@ -29,6 +29,19 @@ def is_probability(value: Any) -> bool:
   return is_finite(value) and value <= 1
 
 
+def check_uniforms(uniforms: Float[Array, "B C L"], decisions: int) -> None:
+  """Raises a ValueError where there are not as many uniforms as decisions.
+
+  An index beyond an array's end would be clamped, and a draw used twice.
+  """
+  if uniforms.ndim != 3 or uniforms.shape[1] != decisions:
+    raise ValueError(
+      f"Expected uniforms of {decisions} decisions, [B, {decisions}, L], got an array "
+      f"of shape {uniforms.shape}. A drafter says how many it takes (`decisions`), and "
+      "what wraps one hands on that number, too."
+    )
+
+
 def check_decoded(
   scores: Float[Array, "B *N"],
   acceptance_mass: Float[Array, "B"],

@@ -8,7 +8,7 @@ import dataclasses
 from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
-from specdec_t5x.core.checks import is_probability
+from specdec_t5x.core.checks import check_uniforms, is_probability
 from specdec_t5x.core.distributions import Sampling, sample
 from specdec_t5x.core.token import next_token_probs
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
@@ -45,6 +45,7 @@ class Lenient(Rule):
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a prefix and samples what follows it; see `core.types.Rule`."""
+    check_uniforms(uniforms, proposal.tree.size + 1)
     p = chain.drafted_probs(target_probs, proposal)
     q = proposal.drafted_probs()
     accepted = uniforms[:, :-1, -1] < chain.ratio(p, self.lenience * q)

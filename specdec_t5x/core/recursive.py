@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
+from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import residual, sample
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
@@ -36,6 +37,7 @@ class Recursive(Rule):
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a path and samples what follows it; see `core.types.Rule`."""
+    check_uniforms(uniforms, proposal.tree.size + 1)
     shape = proposal.tokens.shape
     parents = jnp.broadcast_to(jnp.asarray(proposal.tree.parents), shape)
     nodes = parents, proposal.tokens, uniforms[:, :-1, -1], proposal.is_valid

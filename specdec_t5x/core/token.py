@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core import chain
+from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import residual, sample
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
@@ -28,6 +29,7 @@ class Token(Rule):
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a prefix and samples what follows it; see `core.types.Rule`."""
+    check_uniforms(uniforms, proposal.tree.size + 1)
     # Strict, where the paper has r <= p/q: a uniform can be exactly 0, and a token
     # that the target gives no mass must not pass then.
     accepted = uniforms[:, :-1, -1] < acceptance_probs(target_probs, proposal)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core import chain
+from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import sample
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
@@ -39,6 +40,7 @@ class Traversal(Rule):
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a path and samples what follows it; see `core.types.Rule`."""
+    check_uniforms(uniforms, proposal.tree.size + 1)
     tree, shape = proposal.tree, proposal.tokens.shape
     parents = jnp.broadcast_to(jnp.asarray(tree.parents), shape)
     order = jnp.broadcast_to(tree.post_order, target_probs.shape[:2])

@@ -10,6 +10,7 @@ from jax.scipy.special import entr
 from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
+from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import sample
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
@@ -37,6 +38,7 @@ class Typical(Rule):
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a prefix and samples the next token from p after it."""
+    check_uniforms(uniforms, proposal.tree.size + 1)
     p = chain.drafted_probs(target_probs, proposal)
     entropy = entr(target_probs[:, :-1]).sum(axis=-1)
     threshold = jnp.minimum(self.epsilon, self.delta * jnp.exp(-entropy))

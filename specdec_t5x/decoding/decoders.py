@@ -17,10 +17,11 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES, rule_at
 from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
-from specdec_t5x.decoding import baseline, generate, shards, state, timing
+from specdec_t5x.decoding import baseline, generate, shards, state
 from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.queue import queued
-from specdec_t5x.decoding.rejections import Rejections, no_rejections
+from specdec_t5x.decoding.rejections import KeepRejections
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.network import functional
@@ -76,6 +77,7 @@ class SpeculativeDecoder:
     target: the network whose law is kept.
     drafter: how tokens are drafted.
     rule: which of them stand.
+    policy: how many each row drafts next.
     slots: rows that decode at once, of all of a batch; 0 is all. A row that ends takes
       the next input.
     kept: how many tokens of the target's law to hand out, the likeliest, for each place
@@ -85,6 +87,7 @@ class SpeculativeDecoder:
   target: Network
   drafter: Drafter
   rule: Rule = RULES["token"]
+  policy: Policy = dataclasses.field(default_factory=Fixed)
   slots: int = 0
   kept: int = 0
 
@@ -104,6 +107,13 @@ class SpeculativeDecoder:
         f"The rule {name} needs independent drafts, got a "
         f"{type(self.drafter).__name__}, whose tokens are certain or drawn without "
         "replacement. Use 'traversal' or 'recursive'."
+      )
+    self.policy.check(self.drafter.lengths)
+    if self.policy.asks and not self.drafter.stops_early:
+      raise ValueError(
+        f"The policy {type(self.policy).__name__} decides token by token, got a "
+        f"{type(self.drafter).__name__}, which drafts all at once. Use GAMMA_POLICY "
+        "'auto' or 'fixed' with it."
       )
     for network in self.drafter.networks.values():
       functional.check_same_kind(self.target, network)
@@ -140,52 +150,39 @@ class SpeculativeDecoder:
         "(TASK_FEATURE_LENGTHS' targets, max_length)."
       )
 
-  def nothing_known(self, rows: int) -> Any:
-    """Returns what a first batch knows of those before it; None where none does.
+  def first_policy_state(self, rows: int) -> Any:
+    """Returns what the policy knows before a first batch, a row each; None of nothing.
 
-    Rows that take turns know of each other already.
+    Rows that are refilled know of each other already.
     """
-    return None if self.slots else self.drafter.nothing_known(rows)
+    return None if self.slots else self.policy.start(rows)
 
   def decode(
-    self, params, inputs, keys, sampling, max_length, eos_id, known: Any = None
+    self, params, inputs, keys, sampling, max_length, eos_id, policy_state: Any = None
   ) -> Decoded:
     """Decodes with speculation; see `Decoder`.
 
-    With `known`, of the batch before, drafts begin as its drafts left off.
+    With the `policy_state` that the batch before ended with, drafts begin as its drafts
+    left off.
     """
-    few = _first(inputs, keys, self.slots)
-    drafter = self.drafter.tuned(
-      lambda told, amounts: timing.seconds(
-        lambda amount: self._with(told(amount)),
-        amounts,
-        (params, *few),
-        sampling,
-        max_length,
-      )
-    )
-    if drafter is None:
+    observe = KeepRejections(self.kept) if self.kept else None
+    if not self.policy.pays(self.drafter.lengths):
+      # Plain decoding's own program: it costs what plain decoding costs.
       plain = PlainDecoder(self.target, slots=self.slots)
       decoded = plain.decode(params, inputs, keys, sampling, max_length, eos_id)
-      none = self._none_kept(keys.shape[0], max_length)
-      return decoded.replace(rejections=none, known=known)
-    prepare = lambda inputs, keys, chunk=None: self._with(drafter).prepare(
+      none = observe and observe.start(keys.shape[0], max_length)
+      return decoded.replace(observed=none, policy_state=policy_state)
+    prepare = lambda inputs, keys, chunk=None: self.prepare(
       params, inputs, keys, sampling, max_length, eos_id, chunk
     )
 
     def run(spec, start, queue):
-      if known is not None:
-        own = drafter.knowing(start.drafter_state, known)
-        start = start.replace(drafter_state=own)
-      return generate.generate(spec, start, queue=queue)
+      if policy_state is not None:
+        known = self.policy.refilled(start.policy_state, policy_state)
+        start = start.replace(policy_state=known)
+      return generate.generate(spec, start, queue=queue, observe=observe)
 
     return _decode(prepare, run, inputs, keys, self.slots, max_length)
-
-  def _with(self, drafter: Drafter) -> "SpeculativeDecoder":
-    return dataclasses.replace(self, drafter=drafter)
-
-  def _none_kept(self, rows: int, max_length: int) -> Rejections | None:
-    return no_rejections(rows, max_length, self.kept) if self.kept else None
 
   def prepare(
     self, params, inputs, keys, sampling, max_length, eos_id, chunk=None
@@ -220,12 +217,19 @@ class SpeculativeDecoder:
       logits=functional.logits_fn(self.target, params["target"]),
       embed=functional.embed_fn(self.target, params["target"]),
       without=functional.without_fn(self.target, params["target"]),
+      policy=self.policy,
+      lengths=self.drafter.lengths,
     )
-    rule, target_sampling = rule_at(self.rule, sampling)
-    spec = Speculation(self.drafter, rule, target_sampling, context, self.kept > 0)
-    start = self.drafter.start(context)
-    start = state.initial_state(cache, start, keys, max_length, size, prompts)
-    return spec, start.replace(rejections=self._none_kept(keys.shape[0], max_length))
+    spec = Speculation(self.drafter, *rule_at(self.rule, sampling), context)
+    return spec, state.initial_state(
+      cache,
+      self.drafter.start(context),
+      keys,
+      max_length,
+      size,
+      prompts,
+      self.policy.start(keys.shape[0]),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,15 +6,16 @@ decision.
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Verdict
+from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.network.functional import (
   EmbedFn,
@@ -43,6 +44,8 @@ class Context:
     logits: the target's own projection of features.
     embed: the target's own embedding of tokens.
     without: from the names of sublayers to the target without them, on its own caches.
+    policy: decides how many tokens each row drafts.
+    lengths: of drafts that differ in what they cost (`Drafter.lengths`).
     behind: how many of the last known tokens a draft's cache may lack: the last drafted
       one and the one after it; and one more for each speculation above that judges.
   """
@@ -59,12 +62,19 @@ class Context:
   logits: LogitsFn | None = None
   embed: EmbedFn | None = None
   without: WithoutFn | None = None
+  policy: Policy = dataclasses.field(default_factory=Fixed)
+  lengths: tuple[int, ...] = ()
   behind: int = 2
 
+  def most(self, state: DecodeState) -> Int[Array, "B"]:
+    """Returns how many drafted tokens of each row may count in the next iteration.
 
-# From the drafter that drafts as many tokens as it is told, and what to tell it, to the
-# seconds of an iteration with each.
-Timer = Callable[[Callable[[Any], "Drafter"], Sequence[int]], Sequence[float]]
+    None in rows that have ended; less than what remains, for the target adds a token.
+    """
+    rows = state.lengths.shape[0]
+    most = self.policy.most(state.policy_state, rows, self.lengths)
+    remaining = jnp.maximum(state.room(self.max_length) - 1, 0)
+    return jnp.where(state.ended, 0, jnp.minimum(most, remaining))
 
 
 class Drafter(abc.ABC):
@@ -73,16 +83,22 @@ class Drafter(abc.ABC):
   Its state is any pytree; the loop only carries it.
 
   Attributes:
-    independent: whether siblings are independent draws from one law. Else they are
-      certain, or drawn without replacement.
-    varies: whether drafts are often shorter than their tree; the target's blocks are
-      then no wider than needed.
-    may_rest: whether `rests` may ever say so.
+    independent: whether siblings are independent draws from one distribution. Else they
+      are certain, or drawn without replacement.
+    varies: whether drafts are often shorter than their tree, whatever the policy; the
+      target's blocks are then no wider than needed.
+    stops_early: whether it asks the policy before and after each token, so that shorter
+      drafts cost less. Else a policy has all of a draft or nothing.
+    resumes: whether it drafts on after tokens that the target decoded by itself. Else
+      a batch that rests goes on so until its rows have ended.
+    usual_policy: which policy it has where none is named.
   """
 
   independent: ClassVar[bool] = True
   varies: ClassVar[bool] = False
-  may_rest: bool = False
+  stops_early: ClassVar[bool] = False
+  resumes: ClassVar[bool] = False
+  usual_policy: ClassVar[Policy] = Fixed()
 
   @property
   @abc.abstractmethod
@@ -93,6 +109,12 @@ class Drafter(abc.ABC):
   def depth(self) -> int:
     """The most drafted tokens that can stand together."""
     return self.tree.depth
+
+  @property
+  def lengths(self) -> tuple[int, ...]:
+    """The lengths of drafts that differ in what they cost, from none to the longest."""
+    every = range(self.depth + 1)
+    return tuple(every) if self.stops_early else (0, self.depth)
 
   @property
   def decisions(self) -> int:
@@ -150,48 +172,6 @@ class Drafter(abc.ABC):
     del context, verdict, features
     return drafter_state
 
-  def rests(self, context: Context, state: DecodeState) -> Bool[Array, ""]:
-    """Returns whether no row shall be drafted for now.
-
-    The target then decodes a token by itself, as without speculation, and asks again.
-    """
-    del context, state
-    return jnp.array(False)
-
-  def rested(self, drafter_state: Any) -> Any:
-    """Returns the state after a token that the target decoded by itself."""
-    return drafter_state
-
-  def known(self, drafter_state: Any) -> Any:
-    """Returns what rows go on knowing with other inputs; by default nothing, None."""
-    del drafter_state
-
-  def nothing_known(self, rows: int) -> Any:
-    """Returns what is `known` before any draft: arrays of a row each, or None."""
-    del rows
-
-  def knowing(self, drafter_state: Any, known: Any) -> Any:
-    """Returns the state once rows have other inputs.
-
-    Args:
-      drafter_state: as `start` gave it in those rows, in the others as it was.
-      known: of all rows, before.
-    """
-    del known
-    return drafter_state
-
   def counted(self) -> Mapping[str, int]:
     """Returns what it counted outside of programs, for a run's record."""
     return {}
-
-  def tuned(self, time: Timer) -> "Drafter | None":
-    """Returns the drafter as it is best on this device, for the decode at hand.
-
-    Args:
-      time: measures what drafts of each length take, if asked.
-
-    Returns:
-      The drafter; None where the target had better decode by itself.
-    """
-    del time
-    return self

@@ -1,12 +1,32 @@
 """The speculative loop: one compiled program from the encoded input to the output."""
 
+from typing import Any, Protocol, runtime_checkable
+
 import jax
-from jaxtyping import Array, Int
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
 
 from specdec_t5x.decoding import baseline
 from specdec_t5x.decoding.queue import Carry, Queue
 from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, StepInfo
-from specdec_t5x.decoding.step import Speculation, decisions, step
+from specdec_t5x.decoding.step import Iteration, Speculation, decisions, iterate
+
+
+@runtime_checkable
+class Observer(Protocol):
+  """Keeps something of each iteration: arrays that have a row each."""
+
+  def start(self, rows: int, max_length: int) -> Any:
+    """Returns what is kept before the first iteration."""
+
+  def observe(self, kept: Any, before: DecodeState, iteration: Iteration) -> Any:
+    """Returns what is kept after one more iteration.
+
+    Args:
+      kept: so far.
+      before: the state that the iteration began with.
+      iteration: the proposal, its verdict, distributions, uniforms and counts.
+    """
 
 
 def generate(
@@ -14,6 +34,7 @@ def generate(
   state: DecodeState,
   loop: LoopFn = jax.lax.while_loop,
   queue: Queue | None = None,
+  observe: Observer | None = None,
 ) -> Decoded:
   """Decodes until every row has ended.
 
@@ -22,37 +43,64 @@ def generate(
     state: where to start.
     loop: `jax.lax.while_loop`, or `python_loop` to watch it work.
     queue: what the rows take when they end; None is nothing.
+    observe: is given each iteration that drafts; what it keeps is `Decoded.observed`.
 
   Returns:
-    The output with its statistics, of all that was queued; its law is the one that
-    `spec.rule` guarantees.
+    The output with its statistics, of all that was queued; its distribution is the one
+    that `spec.rule` guarantees.
   """
-  drafter, context = spec.drafter, spec.context
-
-  def refilled(new, old):
-    return drafter.knowing(new, drafter.known(old))
+  context = spec.context
+  if observe:
+    state, queue = _observed(observe, context.max_length, state, queue)
 
   def rests(carry):
-    return carry.unfinished() & drafter.rests(context, carry.state)
+    return carry.unfinished() & _rests(spec, carry.state)
 
   def drafts(carry):
-    return carry.unfinished() & ~drafter.rests(context, carry.state)
+    return carry.unfinished() & ~_rests(spec, carry.state)
 
   def speculate(carry):
-    return carry.then(*step(spec, carry.state), refilled)
+    state, iteration = iterate(spec, carry.state, _uniforms(spec, carry.state))
+    if observe:
+      kept = observe.observe(carry.state.observed, carry.state, iteration)
+      state = state.replace(observed=kept)
+    return carry.then(state, iteration.info, context.policy.refilled)
 
   def rest(carry):
-    return carry.then(*_rest(spec, carry.state), refilled)
+    return carry.then(*_rest(spec, carry.state), context.policy.refilled)
 
   def take_turns(carry):
     return loop(rests, rest, loop(drafts, speculate, carry))
 
-  body = take_turns if drafter.may_rest else speculate
-  carry = loop(Carry.unfinished, body, Carry.first(state, queue))
-  decoded = carry.decoded(context.max_length)
+  body = take_turns if context.policy.may_rest else speculate
+  return loop(Carry.unfinished, body, Carry.first(state, queue)).decoded(
+    context.max_length
+  )
+
+
+def _observed(observe, max_length, state, queue):
+  """Returns a first state and a queue with what is kept before the first iteration."""
+  start = lambda state: observe.start(state.lengths.shape[0], max_length)
+  watched = lambda state: state.replace(observed=start(state))
   if queue is not None:
-    return decoded
-  return decoded.replace(known=drafter.known(carry.state.drafter_state))
+    done = queue.done.replace(observed=start(queue.starts))
+    queue = queue.replace(starts=watched(queue.starts), done=done)
+  return watched(state), queue
+
+
+def _uniforms(spec: Speculation, state: DecodeState):
+  return state.uniforms(decisions(spec.drafter))
+
+
+def _rests(spec: Speculation, state: DecodeState) -> Bool[Array, ""]:
+  """Returns whether no row drafts in the next iteration.
+
+  What a drafter lacks that does not resume it lacks until its row has ended.
+  """
+  rests = ~(spec.context.most(state) > 0).any()
+  if spec.drafter.resumes:
+    return rests
+  return rests | (state.has_rested & ~state.ended).any()
 
 
 def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
@@ -69,8 +117,10 @@ def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]
     context.eos_id,
     decision=decisions(spec.drafter) - 1,
   )
-  rested = spec.drafter.rested(state.drafter_state)
-  return state.replace(drafter_state=rested), info
+  return state.replace(
+    policy_state=context.policy.learn(state.policy_state, info),
+    has_rested=jnp.ones_like(state.has_rested),
+  ), info
 
 
 def python_loop(condition, body, carry):

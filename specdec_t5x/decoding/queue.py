@@ -67,7 +67,7 @@ class Carry:
     Args:
       state: after the iteration.
       info: its counts.
-      refilled: from the drafter's states with rows refilled, and before, to the new.
+      refilled: from the policy's states with rows refilled, and before, to the new.
     """
     add = lambda total, new: total + new
     carry = self.replace(
@@ -77,8 +77,8 @@ class Carry:
       return carry
     # A row at a time, so that no more is copied than what is new.
     carry = jax.lax.while_loop(lambda carry: _over(carry).any(), _refilled, carry)
-    own = refilled(carry.state.drafter_state, state.drafter_state)
-    return carry.replace(state=carry.state.replace(drafter_state=own))
+    known = refilled(carry.state.policy_state, state.policy_state)
+    return carry.replace(state=carry.state.replace(policy_state=known))
 
   def decoded(self, max_length: int) -> Decoded:
     """Returns the outputs and their statistics, of all that was queued."""
@@ -86,7 +86,9 @@ class Carry:
       return self.queue.done
     state = self.state
     outputs = state.outputs(max_length)
-    return Decoded(outputs, state.scores, self.statistics, state.rejections)
+    return Decoded(
+      outputs, state.scores, self.statistics, state.observed, state.policy_state
+    )
 
 
 def queued(
@@ -104,8 +106,7 @@ def queued(
   grown = [_grown(x[:rows], shape) for x, shape in zip(arrays, shapes, strict=True)]
   state, total = jax.tree.unflatten(tree, grown), starts.lengths.shape[0]
   tokens = jnp.zeros((total, max_length), jnp.int32)
-  # What was kept of none is what there is before the first iteration.
-  done = Decoded(tokens, jnp.zeros(total), no_info(total), starts.rejections)
+  done = Decoded(tokens, jnp.zeros(total), no_info(total))
   return state, Queue(starts, jnp.arange(rows), jnp.int32(rows), done)
 
 
@@ -121,7 +122,7 @@ def _refilled(carry: Carry) -> Carry:
   place = queue.holds[row]
   max_length = queue.done.tokens.shape[1]
   outputs = state.outputs(max_length)
-  ended = Decoded(outputs, state.scores, carry.statistics, state.rejections)
+  ended = Decoded(outputs, state.scores, carry.statistics, state.observed)
   done = jax.tree.map(lambda all, x: all.at[place].set(x[row]), queue.done, ended)
   is_left = queue.next < queue.size
   state = _put(state, row, queue.starts, jnp.minimum(queue.next, queue.size - 1))

@@ -6,11 +6,17 @@ Verification has them, so keeping them costs no call of the target (Liu et al., 
 Shapes: B rows, T output length, K kept tokens, V vocabulary.
 """
 
+import dataclasses
+
 import flax.struct
 import jax
 import jax.numpy as jnp
 from flax.linen.partitioning import with_sharding_constraint
 from jaxtyping import Array, Bool, Float, Int
+
+from specdec_t5x.core import chain
+from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.decoding.step import Iteration, is_cut
 
 
 @flax.struct.dataclass
@@ -46,14 +52,27 @@ class Rejections:
     )
 
 
-def no_rejections(rows: int, max_length: int, kept: int) -> Rejections:
-  """Returns what there is before the first iteration.
+@dataclasses.dataclass(frozen=True)
+class KeepRejections:
+  """An observer (`decoding.generate`) that keeps `Rejections`.
 
-  Args:
-    rows: B.
-    max_length: T.
-    kept: K.
+  Attributes:
+    count: K.
   """
-  shape = rows, max_length, kept
-  by_row = lambda x: with_sharding_constraint(x, ("batch", None, None))
-  return Rejections(by_row(jnp.zeros(shape, jnp.int32)), by_row(jnp.zeros(shape)))
+
+  count: int
+
+  def start(self, rows: int, max_length: int) -> Rejections:
+    """Returns what there is before the first iteration."""
+    shape = rows, max_length, self.count
+    by_row = lambda x: with_sharding_constraint(x, ("batch", None, None))
+    return Rejections(by_row(jnp.zeros(shape, jnp.int32)), by_row(jnp.zeros(shape)))
+
+  def observe(
+    self, kept: Rejections, before: DecodeState, iteration: Iteration
+  ) -> Rejections:
+    """Returns these with the target's distribution where a draft was cut."""
+    proposal, last = iteration.proposal, iteration.verdict.last
+    place = before.lengths - before.starts + proposal.tree.depth_of(last)
+    is_rejected = ~before.ended & is_cut(proposal, iteration.verdict)
+    return kept.put(place, is_rejected, chain.law_at(iteration.logits, last))

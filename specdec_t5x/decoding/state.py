@@ -16,7 +16,6 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from specdec_t5x.core.distributions import LEVELS
 from specdec_t5x.core.types import Cache
-from specdec_t5x.decoding.rejections import Rejections
 
 START_TOKEN = 0
 LoopFn = Callable  # The signature of jax.lax.while_loop.
@@ -37,7 +36,9 @@ class DecodeState:
     iteration: number of steps that each row was there for.
     target_cache: the target's; entries at and beyond lengths - 1 are stale.
     drafter_state: the drafter's own (None in the plain loop).
-    rejections: the laws that are kept of the output so far; None where none are.
+    policy_state: what the policy knows of each row's drafts (None in the plain loop).
+    has_rested: which rows took a token that the target decoded without a draft.
+    observed: what an observer keeps of the output so far; None where there is none.
   """
 
   sequences: Int[Array, "B S"]
@@ -49,7 +50,9 @@ class DecodeState:
   iteration: Int[Array, "B"]
   target_cache: Cache
   drafter_state: Any
-  rejections: Rejections | None = None
+  policy_state: Any
+  has_rested: Bool[Array, "B"]
+  observed: Any = None
 
   def uniforms(self, count: int) -> Float[Array, "B count L"]:
     """Returns each row's independent draws from U[0, 1) for `count` decisions."""
@@ -106,15 +109,15 @@ class Decoded:
     tokens: the output, zeros after the end of sequence.
     scores: log-probability of the output under the target's adjusted law.
     statistics: the sum of all iterations' `StepInfo`.
-    rejections: the target's laws where drafts were rejected; None where none are kept.
-    known: what the drafter goes on knowing, a row each; None where rows took turns.
+    observed: what an observer kept; None where there was none.
+    policy_state: what the policy knows then, a row each; None where rows were refilled.
   """
 
   tokens: Int[Array, "B T"]
   scores: Float[Array, "B"]
   statistics: StepInfo
-  rejections: Rejections | None = None
-  known: Any = None
+  observed: Any = None
+  policy_state: Any = None
 
 
 def initial_state(
@@ -124,6 +127,7 @@ def initial_state(
   max_length: int,
   gamma: int,
   prompts: Int[Array, "I P"] | None = None,
+  policy_state: Any = None,
 ) -> DecodeState:
   """Returns the state of B rows that hold the start token and their prompts.
 
@@ -156,6 +160,8 @@ def initial_state(
     iteration=by_row(jnp.zeros(rows, jnp.int32)),
     target_cache=target_cache,
     drafter_state=drafter_state,
+    policy_state=policy_state,
+    has_rested=by_row(jnp.zeros(rows, bool)),
   )
 
 

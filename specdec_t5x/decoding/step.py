@@ -7,11 +7,13 @@ C decisions, L uniforms a decision.
 
 import dataclasses
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import chain
+from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import (
   Sampling,
   acceptance_mass,
@@ -21,7 +23,6 @@ from specdec_t5x.core.distributions import (
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Rule, Verdict
 from specdec_t5x.decoding import widths
 from specdec_t5x.decoding.drafter import Context, Drafter
-from specdec_t5x.decoding.rejections import Rejections
 from specdec_t5x.decoding.state import DecodeState, StepInfo
 
 
@@ -32,17 +33,36 @@ class Speculation:
   Attributes:
     drafter: proposes tokens.
     rule: decides which of them stand; as `core.rules.rule_at` gives it.
-    sampling: the adjustment of the target's law that the rule works on (the drafter
-      has the same, but for greedy lenience).
-    context: the networks, and what the drafter is given.
-    keeps: whether the target's laws at rejected places are kept (`state.rejections`).
+    sampling: the adjustment of the target's distribution that the rule works on (the
+      drafter has the same, but for greedy lenience).
+    context: the networks and the policy, and what the drafter is given.
   """
 
   drafter: Drafter
   rule: Rule
   sampling: Sampling
   context: Context
-  keeps: bool = False
+
+
+@flax.struct.dataclass
+class Iteration:
+  """What happened in one iteration; what observers are given.
+
+  Attributes:
+    proposal: the draft, cut to what can count.
+    logits: the target's after each node, as it gave them.
+    target_probs: p after each node; the logits where the rule reads no distributions.
+    verdict: what became of the proposal.
+    uniforms: of all decisions: the draft's, then the rule's.
+    info: what is counted of it; None until it is committed.
+  """
+
+  proposal: Proposal
+  logits: Float[Array, "B N V"]
+  target_probs: Float[Array, "B N V"]
+  verdict: Verdict
+  uniforms: Float[Array, "B C L"]
+  info: StepInfo | None = None
 
 
 def step(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
@@ -50,7 +70,9 @@ def step(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
 
   One call of the target scores the last known token and the whole draft.
   """
-  return commit(spec, *judge(spec, state, state.uniforms(decisions(spec.drafter))))
+  uniforms = state.uniforms(decisions(spec.drafter))
+  state, iteration = iterate(spec, state, uniforms)
+  return state, iteration.info
 
 
 def decisions(drafter: Drafter) -> int:
@@ -58,45 +80,53 @@ def decisions(drafter: Drafter) -> int:
   return drafter.decisions + drafter.tree.size + 1
 
 
-def judge(
+def iterate(
   spec: Speculation, state: DecodeState, uniforms: Float[Array, "B C L"]
-) -> tuple[DecodeState, Proposal, Array, Verdict]:
-  """Drafts, scores and verifies: all of an iteration but for `commit`.
+) -> tuple[DecodeState, Iteration]:
+  """Does what `step` does, and tells all of it.
 
   Args:
     spec: how to decode.
     state: where it stands.
     uniforms: independent draws from U[0, 1), L for each of C = `decisions`.
-
-  Returns:
-    The state with its caches moved on; the draft, cut to what can count; the target's
-    law after each node, or its logits where the rule reads no laws; the verdict.
   """
-  drawn = spec.drafter.decisions
-  proposal, drafter_state = spec.drafter.propose(
-    spec.context, state, uniforms[:, :drawn]
-  )
-  proposal = limit(proposal, state.room(spec.context.max_length), spec.context.eos_id)
-  logits, features, cache = _score(spec, state, proposal)
-  laws = adjusted_probs(logits, spec.sampling) if spec.rule.reads_laws else logits
-  verdict = spec.rule.verify(laws, proposal, uniforms[:, drawn:])
-  state = state.replace(
-    target_cache=_keep_path(cache, state.lengths, proposal, verdict),
-    drafter_state=spec.drafter.commit(spec.context, drafter_state, verdict, features),
-    rejections=_kept(state, proposal, logits, verdict) if spec.keeps else None,
-  )
-  return state, proposal, laws, verdict
+  state, proposal = draft(spec, state, uniforms)
+  return judge(spec, state, proposal, uniforms)
 
 
-def limit(proposal: Proposal, room: Int[Array, "B"], eos_id: int) -> Proposal:
-  """Returns the proposal cut to what can count.
+def draft(
+  spec: Speculation, state: DecodeState, uniforms: Float[Array, "B C L"]
+) -> tuple[DecodeState, Proposal]:
+  """Returns the state with the drafter's new one, and a draft cut to what can count."""
+  check_uniforms(uniforms, decisions(spec.drafter))
+  most, draws = spec.context.most(state), uniforms[:, : spec.drafter.decisions]
+  proposal, drafter_state = spec.drafter.propose(spec.context, state, draws)
+  proposal = limit(proposal, most, spec.context.eos_id)
+  return state.replace(drafter_state=drafter_state), proposal
 
-  Nothing follows an end of sequence, and a row with room for n tokens takes at most
-  n - 1 drafted ones, for the target always adds one.
-  """
+
+def judge(
+  spec: Speculation,
+  state: DecodeState,
+  proposal: Proposal,
+  uniforms: Float[Array, "B C L"],
+) -> tuple[DecodeState, Iteration]:
+  """Scores and verifies a draft, and commits what stands of it."""
+  state, logits, features = score(spec, state, proposal)
+  target_probs = logits
+  if spec.rule.reads_laws:
+    target_probs = adjusted_probs(logits, spec.sampling)
+  tests = uniforms[:, spec.drafter.decisions :]
+  verdict = spec.rule.verify(target_probs, proposal, tests)
+  iteration = Iteration(proposal, logits, target_probs, verdict, uniforms)
+  return commit(spec, state, iteration, features)
+
+
+def limit(proposal: Proposal, most: Int[Array, "B"], eos_id: int) -> Proposal:
+  """Returns the proposal cut to `most` tokens a path; nothing follows an end."""
   tree = proposal.tree
-  depths = jnp.broadcast_to(tree.depths, (room.size, tree.size + 1))[:, 1:]
-  may_count = proposal.is_valid & (depths < room[:, None])
+  depths = jnp.broadcast_to(tree.depths, (most.size, tree.size + 1))[:, 1:]
+  may_count = proposal.is_valid & (depths <= most[:, None])
   # A node counts where it may, and so may its ancestors, none of which is an end.
   ends = jnp.pad(proposal.tokens == eos_id, ((0, 0), (1, 0)))
   drops = jnp.pad(~may_count, ((0, 0), (1, 0)))
@@ -105,23 +135,29 @@ def limit(proposal: Proposal, room: Int[Array, "B"], eos_id: int) -> Proposal:
   return proposal.replace(is_valid=~dropped[:, 1:])
 
 
-def _score(spec: Speculation, state: DecodeState, proposal: Proposal):
+def score(spec: Speculation, state: DecodeState, proposal: Proposal):
   """Scores the last known token and the draft in one call of the target.
 
   Returns:
-    Logits [B, N, V], features [B, N, D] and the cache.
+    The state with the target's new cache, logits [B, N, V] and features [B, N, D].
   """
   # The last known token was never fed to the target: it heads the block.
   cache = state.target_cache.at(state.lengths - 1)
-  extend, tree = spec.context.target, proposal.tree
-  if tree.is_chain and spec.drafter.varies:
+  extend, policy = spec.context.target, spec.context.policy
+  scored = extend, cache, state.last_tokens(), proposal
+  varies = spec.drafter.varies or policy.asks or policy.may_rest
+  if proposal.tree.is_chain and varies:
     # Rows that could all do without a draft would rest instead.
-    least = 2 if spec.drafter.may_rest else 1
-    return widths.score(extend, cache, state.last_tokens(), proposal, least)
-  return score(extend, cache, state.last_tokens(), proposal)
+    found = widths.score(*scored, least=2 if policy.may_rest else 1)
+  else:
+    found = score_tree(*scored)
+  logits, features, cache = found
+  return state.replace(target_cache=cache), logits, features
 
 
-def score(extend: ExtendFn, cache: Cache, last: Int[Array, "B"], proposal: Proposal):
+def score_tree(
+  extend: ExtendFn, cache: Cache, last: Int[Array, "B"], proposal: Proposal
+):
   """Scores the tree in one call: `last`, its root, and the drafted tokens.
 
   Returns:
@@ -135,6 +171,32 @@ def score(extend: ExtendFn, cache: Cache, last: Int[Array, "B"], proposal: Propo
   return extend(cache, block, cache.index[:, None] + tree.depths, sees)
 
 
+def commit(
+  spec: Speculation,
+  state: DecodeState,
+  iteration: Iteration,
+  features: Float[Array, "B N D"],
+) -> tuple[DecodeState, Iteration]:
+  """Appends the accepted tokens and the one after them to each live row.
+
+  The caches, the drafter and the policy follow; the iteration is told with its counts.
+  """
+  context, proposal, verdict = spec.context, iteration.proposal, iteration.verdict
+  before, (tokens, info, ends) = state, _emitted(spec, state, iteration)
+  is_full = info.emitted >= state.room(context.max_length)
+  state = state.replace(
+    sequences=_append(state.sequences, tokens, state.lengths),
+    lengths=state.lengths + info.emitted,
+    ended=state.ended | ends | is_full,
+    scores=state.scores + info.log_prob,
+    iteration=state.iteration + 1,
+    target_cache=_keep_path(state.target_cache, before.lengths, proposal, verdict),
+    drafter_state=spec.drafter.commit(context, state.drafter_state, verdict, features),
+    policy_state=context.policy.learn(state.policy_state, info),
+  )
+  return state, iteration.replace(info=info)
+
+
 def _keep_path(cache, lengths, proposal, verdict) -> Cache:
   """Returns the cache with the accepted path's entries where a chain's would be."""
   if proposal.tree.is_chain:
@@ -143,28 +205,17 @@ def _keep_path(cache, lengths, proposal, verdict) -> Cache:
   return cache.gathered(lengths[:, None] - 1 + path, lengths)
 
 
-def _kept(state, proposal, logits, verdict) -> Rejections:
-  """Returns the rejections with those of this iteration, of the logits [B, N, V]."""
-  place = state.lengths - state.starts + proposal.tree.depth_of(verdict.last)
-  is_rejected = ~state.ended & _is_cut(proposal, verdict)
-  return state.rejections.put(place, is_rejected, chain.law_at(logits, verdict.last))
-
-
-def _is_cut(proposal, verdict) -> Bool[Array, "B"]:
+def is_cut(proposal, verdict) -> Bool[Array, "B"]:
   """Returns where a drafted token after the last accepted one counted."""
   parents = jnp.asarray(proposal.tree.parents)
   parents = jnp.broadcast_to(parents, proposal.tokens.shape)
   return ((parents == verdict.last[:, None]) & proposal.is_valid).any(axis=1)
 
 
-def commit(
-  spec: Speculation,
-  state: DecodeState,
-  proposal: Proposal,
-  target_probs: Float[Array, "B N V"],
-  verdict: Verdict,
-) -> tuple[DecodeState, StepInfo]:
-  """Appends the accepted tokens and the one after them to each live row."""
+def _emitted(spec, state, iteration):
+  """Returns the tokens [B, D + 1] of each row, what is counted, and which rows end."""
+  proposal, verdict = iteration.proposal, iteration.verdict
+  target_probs = iteration.target_probs
   live, tree = ~state.ended, proposal.tree
   accepted, path = tree.depth_of(verdict.last), tree.path(verdict.last)
   places = jnp.arange(path.shape[1])
@@ -179,22 +230,12 @@ def commit(
   emitted = jnp.where(ends.any(axis=1), ends.argmax(axis=1) + 1, accepted + 1) * live
   is_emitted = places < emitted[:, None]
   tokens = jnp.where(is_emitted, tokens, 0)
-
   at = jnp.arange(live.size)[:, None], path
   if spec.rule.reads_laws:
     log_probs = jnp.log(target_probs[(*at, tokens)])
   else:
     log_probs = certain_log_prob(target_probs)[at]
-  log_prob = jnp.where(is_emitted, log_probs, 0.0).sum(axis=1)
-  is_full = emitted >= state.room(spec.context.max_length)
-  new_state = state.replace(
-    sequences=_append(state.sequences, tokens, state.lengths),
-    lengths=state.lengths + emitted,
-    ended=state.ended | ends.any(axis=1) | is_full,
-    scores=state.scores + log_prob,
-    iteration=state.iteration + 1,
-  )
-  tried = (accepted + _is_cut(proposal, verdict)) * live
+  tried = (accepted + is_cut(proposal, verdict)) * live
   info = StepInfo(
     target_calls=live.astype(jnp.int32),
     drafted=proposal.num_valid * live,
@@ -202,9 +243,9 @@ def commit(
     acceptance_positions=tried,
     acceptance_mass=_mass(spec, target_probs, proposal, accepted * live, tried),
     emitted=emitted,
-    log_prob=log_prob,
+    log_prob=jnp.where(is_emitted, log_probs, 0.0).sum(axis=1),
   )
-  return new_state, info
+  return tokens, info, ends.any(axis=1)
 
 
 def _mass(spec, target_probs, proposal, accepted, tried) -> Float[Array, "B"]:

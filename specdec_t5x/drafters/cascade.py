@@ -19,16 +19,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.rules import RULES, rule_at
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Cache, ExtendFn, Guarantee, Proposal, Rule
 from specdec_t5x.decoding import step
 from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation
-from specdec_t5x.drafters.draft_model import check_gamma
 from specdec_t5x.drafters.heads import Headed
 from specdec_t5x.drafters.layer_skip import LayerSkip
+from specdec_t5x.drafters.stepwise import check_gamma
 
 WINDOWS = ("fixed", "flush")
 DEFAULT_WINDOW = 8
@@ -137,8 +139,8 @@ class Cascade(Drafter):
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B C L"]
   ) -> tuple[Proposal, CascadeState]:
     """Fills a window in each row; see `decoding.drafter.Drafter`."""
-    own = state.drafter_state
-    most = jnp.minimum(self.gamma, state.room(context.max_length) - 1)
+    check_uniforms(uniforms, self.decisions)
+    own, most = state.drafter_state, context.most(state)
     # The window is an output of its own, with room for `most` tokens after the known.
     inner = state.replace(
       starts=state.lengths - (self.gamma - most),
@@ -146,6 +148,7 @@ class Cascade(Drafter):
       scores=jnp.zeros_like(state.scores),
       target_cache=own.cache,
       drafter_state=own.lower,
+      policy_state=None,
     )
     window = _Window(
       state=inner,
@@ -168,16 +171,14 @@ class Cascade(Drafter):
     spec = self._speculation(context, window.state)
     count = step.decisions(self.drafter)
     draws = jax.lax.dynamic_slice_in_dim(uniforms, window.turn * count, count, axis=1)
-    judged = step.judge(spec, window.state, draws)
-    state, info = step.commit(spec, *judged)
-    _, proposal, laws, verdict = judged
-    probs = window.probs
+    state, iteration = step.iterate(spec, window.state, draws)
+    info, probs = iteration.info, window.probs
     if probs is not None:
       # The middle network's law at each place; of the drafted nodes and what follows.
-      probs = _written(probs, laws, window.state.lengths - lengths)
+      probs = _written(probs, iteration.target_probs, window.state.lengths - lengths)
     if self.window == "flush":
       # Known with the token: it counts, whatever it is, and what would follow does not.
-      corrected = verdict.last < proposal.num_valid
+      corrected = iteration.verdict.last < iteration.proposal.num_valid
       state = state.replace(ended=state.ended | corrected)
     return _Window(
       state=state,
@@ -223,6 +224,8 @@ class Cascade(Drafter):
       logits=None,
       embed=None,
       without=None,
+      policy=Fixed(),
+      lengths=self.drafter.lengths,
       behind=context.behind + 1,
     )
 
@@ -230,11 +233,11 @@ class Cascade(Drafter):
 def _check_lower(drafter: Any, gamma: int) -> None:
   """Raises a ValueError where `drafter` can't draft for the middle network."""
   reads_target = isinstance(drafter, Headed | LayerSkip)
-  if reads_target or not drafter.tree.is_chain or drafter.may_rest:
+  if reads_target or not drafter.tree.is_chain:
     raise ValueError(
-      "A cascade needs a lower drafter of chains that never rests and reads nothing of "
-      f"the network that it drafts for, got a {type(drafter).__name__} of "
-      f"{drafter.tree.size} nodes. Use a DraftModel, Copy or another Cascade."
+      "A cascade needs a lower drafter of chains that reads nothing of the network "
+      f"that it drafts for, got a {type(drafter).__name__} of {drafter.tree.size} "
+      "nodes. Use a DraftModel, Copy or another Cascade."
     )
   if drafter.tree.size >= gamma:
     raise ValueError(

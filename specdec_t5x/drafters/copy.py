@@ -17,7 +17,7 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.drafter import Context, Drafter
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, check_gamma
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, check_gamma
 
 # Of two earlier places the one with the longer match is copied; beyond this many tokens
 # the first one wins.
@@ -40,6 +40,7 @@ class Copy(Drafter):
 
   independent = False
   varies = True
+  resumes = True
 
   def __post_init__(self):
     check_gamma(self.gamma)

@@ -17,26 +17,24 @@ from jaxtyping import Array, Float
 from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.adaptive import Adaptive
-from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
-from specdec_t5x.drafters.exit_threshold import ExitThreshold
-from specdec_t5x.drafters.policies import Policy
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise
+from specdec_t5x.policies import ExitThreshold
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerSkip(Adaptive):
+class LayerSkip(Stepwise):
   """Drafts by the target itself, some of its decoder's sublayers left out.
 
   Attributes:
     skip: which, by names as 'self_3' (self-attention), 'cross_0' (cross-attention) and
       'mlp_5' (feed-forward), counted from 0. `scripts/choose_layers.py` finds them.
     gamma: most tokens a draft.
-    policy: how long a row's draft shall be; `Whole()` is always gamma.
   """
 
   skip: Sequence[str]
   gamma: int = DEFAULT_GAMMA
-  policy: Policy = dataclasses.field(default_factory=ExitThreshold)
+
+  usual_policy = ExitThreshold()
 
   def __post_init__(self):
     super().__post_init__()

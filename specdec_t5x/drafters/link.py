@@ -18,12 +18,13 @@ from jax.experimental import io_callback
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import tree
+from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import Sampling, draws_per_token
 from specdec_t5x.core.sparse import SparseLaw, Truncation
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.drafter import Context, Drafter
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, check_gamma
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, check_gamma
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +102,7 @@ class Link(Drafter):
   top_p: float = 1.0
 
   varies = True
+  resumes = True
 
   def __post_init__(self):
     check_gamma(self.gamma)
@@ -127,6 +129,7 @@ class Link(Drafter):
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Int[Array, "B E"]]:
     """Asks for a draft; see `decoding.drafter.Drafter`."""
+    check_uniforms(uniforms, self.gamma)
     terms = Terms(
       self.gamma,
       Truncation(self.top_k, self.top_p),

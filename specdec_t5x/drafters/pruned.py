@@ -23,7 +23,7 @@ from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.draft_model import likeliest
+from specdec_t5x.drafters.stepwise import likeliest
 
 # From the tokens before nodes, and the place of each one's last, to the laws after.
 LawsAfter = Callable[[Int[Array, "B P M"], Int[Array, "B P"]], Float[Array, "B P V"]]

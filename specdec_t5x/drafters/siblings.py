@@ -16,10 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import Sampling, adjusted_probs, sample
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.drafters.draft_model import likeliest
+from specdec_t5x.drafters.stepwise import likeliest
 
 SIBLINGS = ("independent", "distinct", "likeliest")
 
@@ -97,6 +98,7 @@ class Growing:
         logits after these, or to one row of logits where they are the same after all.
         It is called once a level, in order.
     """
+    check_uniforms(self.uniforms, self.tree.size)
     certain = self.sampling.greedy or self.siblings == "likeliest"
     take = self._likeliest if certain else self._drawn
     tokens, taken = None, []

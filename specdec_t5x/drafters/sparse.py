@@ -6,24 +6,22 @@ Shapes: B rows, G gamma, K kept tokens, V vocabulary, L uniforms a decision.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core import tree
+from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import Sampling, adjusted_probs
 from specdec_t5x.core.sparse import SparseLaw, Truncation
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal
 from specdec_t5x.decoding.drafter import Context, Drafter
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.draft_model import (
-  DEFAULT_GAMMA,
-  check_gamma,
-  drafted_chain,
-  likeliest,
-)
+from specdec_t5x.drafters.draft_model import read_last
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, check_gamma, likeliest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +62,7 @@ class SparseDraft(Drafter):
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Cache]:
     """Drafts gamma tokens; see `decoding.drafter.Drafter`."""
+    check_uniforms(uniforms, self.gamma)
     tokens, law, cache = drafted_sparsely(
       context.extend["draft"],
       state,
@@ -105,3 +104,43 @@ def drafted_sparsely(
     return law.draw(uniforms).astype(jnp.int32), law
 
   return drafted_chain(extend, state, uniforms, drawn, behind)
+
+
+def drafted_chain(
+  extend: ExtendFn,
+  state: DecodeState,
+  uniforms: Float[Array, "B G L"],
+  draw_fn: Callable[[Float[Array, "B V"], Float[Array, "B L"]], tuple[Array, Any]],
+  behind: int = 2,
+) -> tuple[Int[Array, "B G"], Any, Cache]:
+  """Drafts a token after the other, each by a call of the network.
+
+  Args:
+    extend: the network.
+    state: where the decode stands; the drafter's state is the network's cache.
+    uniforms: of each token.
+    draw_fn: from logits and uniforms to a token and its law, of any kind.
+    behind: how many known tokens the cache may lack (`Context.behind`).
+
+  Returns:
+    The tokens, their laws, and the cache, which lacks the last token.
+  """
+  logits, cache = read_last(
+    extend, state.drafter_state, state.sequences, state.lengths, behind
+  )
+  first = draw_fn(logits, uniforms[:, 0])
+
+  def draft_next(carry, uniforms):
+    cache, token = carry
+    logits, _, cache = extend(cache, token[:, None])
+    token, law = draw_fn(logits[:, 0], uniforms)
+    return (cache, token), (token, law)
+
+  later = uniforms[:, 1:].swapaxes(0, 1)
+  (cache, _), rest = jax.lax.scan(
+    draft_next, (cache, first[0]), later, length=uniforms.shape[1] - 1
+  )
+  tokens, laws = jax.tree.map(
+    lambda head, tail: jnp.concatenate([head[None], tail]).swapaxes(0, 1), first, rest
+  )
+  return tokens, laws, cache

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import seqio
 from t5x import models
 
+from specdec_t5x import tuning
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
@@ -82,7 +83,7 @@ class Decodes:
     if not isinstance(self.decoder, SpeculativeDecoder):
       return None
     rows = examples * self._default_decoder_params.num_decodes
-    return self.decoder.nothing_known(rows)
+    return self.decoder.first_policy_state(rows)
 
   def get_initial_variables(self, rng, input_shapes, input_types=None):
     """Returns params and params_axes of all networks, each under its name."""
@@ -132,22 +133,22 @@ class Decodes:
       return_all_decodes = defaults.return_all_decodes or sampled
     rows = inputs.shape[0]
     keys = jax.vmap(lambda key: row_keys(key, count))(self._keys(batch, rng, rows))
-    is_known = {KNOWN: batch[KNOWN]} if KNOWN in batch else {}
-    decoded = self.decoder.decode(
+    known = {"policy_state": batch[KNOWN]} if KNOWN in batch else {}
+    of_run = self.sampling, max_length
+    decoded = tuning.of_rows(self.decoder, rows * count, *of_run).decode(
       params,
       inputs,
       keys.reshape(rows * count),
-      self.sampling,
-      max_length,
+      *of_run,
       self.output_vocabulary.eos_id or 1,
-      **is_known,
+      **known,
     )
     predictions, aux = _package(decoded, rows, count, return_all_decodes)
-    if is_known:
-      aux[KNOWN] = decoded.known
-    if decoded.rejections is None:
+    if known:
+      aux[KNOWN] = decoded.policy_state
+    if decoded.observed is None:
       return predictions, aux
-    laws = decoded.rejections  # Of one decode an input: `decoder.check` saw to it.
+    laws = decoded.observed  # Of one decode an input: `decoder.check` saw to it.
     kept = dict(zip(LEARNED_FROM, (inputs, laws.tokens, laws.probs), strict=True))
     return predictions, {**aux, **kept}
 

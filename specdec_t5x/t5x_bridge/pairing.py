@@ -4,12 +4,15 @@ T5X builds the manager that `utils.RestoreCheckpointConfig.checkpoint_manager_cl
 names and asks it for the checkpoint at the configuration's `path`, the target's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.core
 from t5x.train_state import InferenceState
 
+from specdec_t5x import tuning
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.t5x_bridge import checkpoint
 
 
@@ -27,6 +30,7 @@ class CheckpointManager:
     restore_dtype: str | None = None,
     *,
     paths: Mapping[str, str | None],
+    ready: Callable[[Mapping[str, Any]], None] = lambda params: None,
     **kwargs,
   ):
     """Creates the manager.
@@ -38,6 +42,8 @@ class CheckpointManager:
       restore_dtype: of the restored parameters; None keeps the checkpoint's.
       paths: of the networks' checkpoints, by their names; the target's stands in for
         T5X's own path, which must be the same.
+      ready: is given the parameters once they are on the devices: what is to be done
+        before anything is compiled (`tune`).
       **kwargs: T5X's other arguments, which concern saving.
     """
     del directory, kwargs
@@ -45,6 +51,7 @@ class CheckpointManager:
     self._partitioner = partitioner
     self._restore_dtype = restore_dtype
     self._paths = paths
+    self._ready = ready
 
   def restore(
     self,
@@ -77,4 +84,31 @@ class CheckpointManager:
         paths[name], alone, self._partitioner, self._restore_dtype
       )
     params = flax.core.freeze({name: one.params for name, one in restored.items()})
+    self._ready(params)
     return state.replace_params(params).replace_step(restored["target"].step)
+
+
+def tune(
+  params: Mapping[str, Any],
+  decoder: Decoder,
+  sampling: Sampling,
+  rows: int,
+  num_decodes: int,
+  lengths: Mapping[str, int],
+) -> None:
+  """Measures what drafts cost, for the batches that T5X will decode.
+
+  Args:
+    params: of the decoder's networks.
+    decoder: DECODER.
+    sampling: the adjustment of all distributions.
+    rows: BATCH_SIZE.
+    num_decodes: NUM_DECODES.
+    lengths: TASK_FEATURE_LENGTHS.
+  """
+  tuning.tuned(
+    tuning.Job(
+      decoder, rows * num_decodes, lengths["inputs"], sampling, lengths["targets"]
+    ),
+    params,
+  )

@@ -8,10 +8,10 @@ from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.beam_decoder import BeamDecoder
 from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.policies import Policy
-from specdec_t5x.drafters.registry import POLICIES, get_drafter, needs_network
+from specdec_t5x.drafters.registry import get_drafter, needs_network, policy_for
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 from specdec_t5x.network import ngram
 from specdec_t5x.network.functional import (
   HEADS,
@@ -28,9 +28,8 @@ def drafter(
   choice: Drafter | str,
   network: Network,
   path: str | None,
-  gamma: int,
+  gamma: int | None,
   num_candidates: int,
-  policy: Policy | str,
 ) -> Drafter:
   """Returns the drafter that DRAFTER names, or is.
 
@@ -40,7 +39,6 @@ def drafter(
     path: the draft's checkpoint; the sizes of n-grams and heads are read off it.
     gamma: GAMMA.
     num_candidates: NUM_CANDIDATES.
-    policy: GAMMA_POLICY.
 
   Raises:
     ValueError: where settings do not go together, or `path` does not have what is
@@ -49,12 +47,33 @@ def drafter(
   if choice == "ngram":
     network = ngram_table(path)
   elif choice == "heads":
-    network, gamma = heads(path), None  # All of them.
+    network = heads(path)
   elif not needs_network(choice):
     network = None
-  if isinstance(choice, Drafter) and not hasattr(choice, "gamma"):
-    gamma = None  # gin always has a GAMMA, for drafters that have this knob.
-  return get_drafter(choice, network, gamma, num_candidates, policy)
+  if isinstance(choice, Drafter):
+    gamma = None  # gin files give it to the drafters that have this knob.
+  return get_drafter(choice, network, gamma, num_candidates)
+
+
+def length(gamma: int | None) -> int:
+  """Returns the longest draft, in tokens: GAMMA, or 5 where it is not set."""
+  return DEFAULT_GAMMA if gamma is None else gamma
+
+
+def policy(
+  choice: Policy | str | None,
+  gamma: int | None,
+  drafter: Drafter,
+) -> Policy:
+  """Returns the policy that GAMMA_POLICY names, or is.
+
+  Args:
+    choice: GAMMA_POLICY; None drafts GAMMA tokens where that is set, and as many as pay
+      where it is not.
+    gamma: GAMMA.
+    drafter: what drafts.
+  """
+  return policy_for(drafter, choice, gamma, is_word=True)
 
 
 def ngram_table(path: str | None, order: int = 0) -> ngram.NgramTable:
@@ -175,34 +194,38 @@ def beam(
   verification: str,
   lenience: float,
   seed: int,
+  policy: Policy | str | None = None,
   **knobs: Any,
 ) -> BeamDecoder:
   """Returns a beam search with the draft model of a drafter.
 
   Args:
     target: the network whose hypotheses are searched for.
-    drafter: a plain `DraftModel`, or one with the default policy, for which a beam has
-      no use; the draft searches with a beam of its own.
+    drafter: a plain `DraftModel`; the draft searches with a beam of its own.
     verification: 'beam', for there is no other with a beam.
     lenience: 1.
     seed: 0.
+    policy: None, or 'fixed': each tree has GAMMA levels.
     **knobs: of `BeamDecoder`.
 
   Raises:
     ValueError: where a setting is one that a beam has no use for.
   """
+  if policy not in (None, "fixed"):
+    raise ValueError(
+      f"GAMMA_POLICY must be 'fixed' with a beam, or left out, got {policy!r}: each "
+      "tree has GAMMA levels."
+    )
   if verification != "beam" or lenience != 1.0:
     raise ValueError(
       f"VERIFICATION must be 'beam' with a beam, and LENIENCE 1, got {verification!r} "
       f"and {lenience}: hypotheses are compared, not tokens. Leave them out, or leave "
       "out configs/runs/beam.gin."
     )
-  if type(drafter) is AdaptiveDraft and drafter.policy == POLICIES["auto"]:
-    drafter = DraftModel(drafter.network, drafter.gamma)
   if type(drafter) is not DraftModel or not hasattr(drafter.network, "extend_slots"):
     raise ValueError(
-      "DRAFTER must be 'draft_model' with a beam, GAMMA_POLICY 'fixed' and "
-      f"NUM_CANDIDATES 1, got {type(drafter).__name__} whose network is "
+      "DRAFTER must be 'draft_model' with a beam, and NUM_CANDIDATES 1, got "
+      f"{type(drafter).__name__} whose network is "
       f"{type(getattr(drafter, 'network', None)).__name__}: the draft searches with a "
       "beam of its own."
     )

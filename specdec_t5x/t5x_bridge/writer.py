@@ -4,7 +4,7 @@ import dataclasses
 import importlib.metadata
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -16,11 +16,11 @@ from etils import epath
 from t5x import infer
 
 import specdec_t5x
+from specdec_t5x import tuning
 from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.core.checks import check_decoded
 from specdec_t5x.core.describe import describe
 from specdec_t5x.data.spec_bench import CATEGORY
-from specdec_t5x.decoding import timing
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.native import library
 
@@ -110,7 +110,7 @@ def merge_and_summarize(
       "decoder": describe(model.decoder),
       **_counted(model.decoder),
       "sampling": describe(model.sampling),
-      "iteration_seconds": timing.asked_for(),
+      "iteration_seconds": tuning.asked_for(),
       "configuration": configuration(),
       "mode": mode,
       "checkpoint_step": step,
@@ -120,6 +120,28 @@ def merge_and_summarize(
     path = epath.Path(output_dir) / SUMMARY
     write_atomically(path, json.dumps(summary, indent=2), output_fname)
     found = result_files(output_dir, mode)
+  for line in closing(summary["statistics"], tuning.outlooks()):
+    tuning.say(line)
+
+
+def closing(statistics: Mapping[str, Any] | None, outlooks: Sequence[str]) -> list[str]:
+  """Returns what the command says last, in lines: what speculation came to.
+
+  Args:
+    statistics: of `summarize`.
+    outlooks: what drafting promised (`tuning.outlooks`).
+  """
+  if statistics is None or statistics["tokens_per_target_call"]["value"] is None:
+    return []
+  rate = statistics["tokens_per_target_call"]
+  lines = [
+    f"{statistics['examples']} examples, {statistics['tokens']} tokens: "
+    f"{rate['value']:.2f} tokens a call of the target."
+  ]
+  if not statistics["drafted"] and outlooks:
+    lines += outlooks
+    lines.append("So nothing was drafted. --gin.GAMMA=5 drafts 5 tokens all the same.")
+  return lines
 
 
 def _counted(decoder) -> dict[str, Any]:

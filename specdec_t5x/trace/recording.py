@@ -17,11 +17,11 @@ import numpy as np
 from specdec_t5x.api import Model, encoded, padded_batches, together
 from specdec_t5x.core.describe import describe
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.types import Proposal, Rule
+from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.decoding.step import commit, decisions, judge
+from specdec_t5x.decoding.step import decisions, draft, judge
 from specdec_t5x.hugging_face import vocabulary as vocabularies
 from specdec_t5x.hugging_face.vocabulary import Processor
 
@@ -196,7 +196,7 @@ class Recorder:
   """Decodes texts one by one and records each iteration.
 
   Attributes:
-    decoder: what decodes; each iteration drafts (its drafter rests in none).
+    decoder: what decodes; each iteration drafts (its policy rests in none).
     params: of its networks.
     processor: the vocabulary of target and draft.
     sampling: temperature, top-k, top-p.
@@ -225,12 +225,12 @@ class Recorder:
     start, propose, advance = self._programs
     piece = lambda token: pieces(self.processor, [token])[0]
     state, turns = start(self.params, inputs, keys), []
-    draft = propose(self.params, inputs, state)  # Compiled before they are timed.
-    jax.block_until_ready(advance(self.params, inputs, state, draft))
+    drafted = propose(self.params, inputs, state)  # Compiled before they are timed.
+    jax.block_until_ready(advance(self.params, inputs, state, drafted))
     while not state.ended.all():
-      draft_seconds, draft = _timed(propose, self.params, inputs, state)
+      draft_seconds, drafted = _timed(propose, self.params, inputs, state)
       target_seconds, (state, facts) = _timed(
-        advance, self.params, inputs, state, draft
+        advance, self.params, inputs, state, drafted
       )
       turns.append(_turn(facts, piece, draft_seconds, target_seconds))
     tokens = np.asarray(state.sequences[0])[
@@ -260,14 +260,11 @@ class Recorder:
     def propose(params, inputs, state):
       # A step reads nothing of the new start, so the compiler drops the encoders.
       spec, _ = prepare(params, inputs, state.keys)
-      drafter = spec.drafter
-      uniforms = state.uniforms(decisions(drafter))[:, : drafter.decisions]
-      return drafter.propose(spec.context, state, uniforms)
+      return draft(spec, state, state.uniforms(decisions(spec.drafter)))
 
-    def advance(params, inputs, state, draft):
+    def advance(params, inputs, state, drafted):
       spec, _ = prepare(params, inputs, state.keys)
-      drafted = _Drafted(spec.drafter, *draft)
-      return _advance(dataclasses.replace(spec, drafter=drafted), state)
+      return _advance(spec, *drafted)
 
     return jax.jit(lambda *args: prepare(*args)[1]), jax.jit(propose), jax.jit(advance)
 
@@ -285,42 +282,20 @@ class Recorder:
     return seconds / int(decoded.statistics.emitted[0])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Drafted(Drafter):
-  """A drafter whose draft, and state after it, are there already."""
-
-  drafter: Drafter
-  proposal: Proposal
-  state: Any
-
-  tree = property(lambda self: self.drafter.tree)
-  decisions = property(lambda self: self.drafter.decisions)
-  varies = property(lambda self: self.drafter.varies)
-  may_rest = property(lambda self: self.drafter.may_rest)
-
-  def propose(self, context, state, uniforms):
-    """Returns what is there."""
-    del context, state, uniforms
-    return self.proposal, self.state
-
-  def commit(self, *args):
-    """Returns the drafter's state after the verdict."""
-    return self.drafter.commit(*args)
-
-
 def _timed(program, *arguments):
   begin = time.perf_counter()
   result = jax.block_until_ready(program(*arguments))
   return time.perf_counter() - begin, result
 
 
-def _advance(spec, state):
+def _advance(spec, state, proposal):
   """Returns the next state, and what a `Turn` says of the one row's iteration."""
   uniforms = state.uniforms(decisions(spec.drafter))
-  judged, proposal, laws, verdict = judge(spec, state, uniforms)
-  after, info = commit(spec, judged, proposal, laws, verdict)
+  after, iteration = judge(spec, state, proposal, uniforms)
+  verdict, info = iteration.verdict, iteration.info
   tree, tests = proposal.tree, uniforms[:, spec.drafter.decisions :]
-  probs = laws if spec.rule.reads_laws else jax.nn.softmax(laws)
+  probs = iteration.target_probs
+  probs = probs if spec.rule.reads_laws else jax.nn.softmax(probs)
   parents = jnp.broadcast_to(jnp.asarray(tree.parents), proposal.tokens.shape)[0]
   own = jnp.maximum(after.lengths[0] - 1, 0)
   facts = {

@@ -141,7 +141,7 @@ def decodes(
     name = lambda row, first=first: f"request {first + row}"
     check_decoded(decoded.scores, mass, name)
     yield decoded
-    laws = decoded.rejections
+    laws = decoded.observed
     found = map(np.asarray, (decoded.tokens, laws.tokens, laws.probs))
     learner.learn(Requests(inputs[:served], *found))
 

@@ -15,17 +15,16 @@ from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import DecodeState, row_keys
 from specdec_t5x.decoding.step import decisions
-from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.exit_threshold import ExitThreshold
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.policies import ExitThreshold
 from tests.exactness import enumeration, lengths
 from tests.exactness.enumeration import Cell, Setting, explore, iterate
 from tests.exactness.oracles import JUDGES
-from tests.hash_model import HashHeads, SparseHash, speculation
+from tests.hash_model import FIXED, HashHeads, SparseHash, speculation
 
 # Float32 may misplace so much probability at an edge of a cell; more would show.
 MARGIN = 1e-6
@@ -148,7 +147,8 @@ def loop_paths(
   # An exit reads the law at temperature 1, whatever tokens are drawn from.
   exits = isinstance(policy, ExitThreshold)
   sure = draft.law(Sampling()) if exits else setting.draft
-  decode = lambda world: lengths.decode(world, setting, policy, sure)
+  resumes = not isinstance(draft, HashHeads)
+  decode = lambda world: lengths.decode(world, setting, policy, sure, resumes)
   return setting, list(explore(decode))
 
 
@@ -163,15 +163,17 @@ def loop_laws(
   _, paths = loop_paths(
     target, draft, sampling, name, tree, max_length, siblings, policy
   )
-  drafter = drafter_of(draft, tree, siblings, policy)
-  return driven_laws(paths, target, drafter, sampling, name, max_length)
+  drafter = drafter_of(draft, tree, siblings)
+  policy = policy or FIXED
+  return driven_laws(paths, target, drafter, sampling, name, max_length, policy)
 
 
-def driven_laws(paths, target, drafter, sampling, name, max_length):
+def driven_laws(paths, target, drafter, sampling, name, max_length, policy=FIXED):
   """As `loop_laws`, of a drafter and its paths."""
   # A function of its own: a loop with a planted fault must be traced anew.
-  run = jax.jit(lambda uniforms: drive(uniforms, target, drafter, sampling, name))
-  if drafter.may_rest:
+  setting = target, drafter, sampling, name, policy
+  run = jax.jit(lambda uniforms: drive(uniforms, *setting))
+  if policy.may_rest:
     # When a batch rests depends on all its rows, so each path is a batch of its own.
     alone = run
     run = jax.jit(jax.vmap(lambda uniforms: alone(uniforms[None])[0]))
@@ -208,28 +210,25 @@ def padded(law, length):
   return {output + (0,) * (length - len(output)): mass for output, mass in law.items()}
 
 
-def drafter_of(draft, tree, siblings="independent", policy=None):
+def drafter_of(draft, tree, siblings="independent"):
   """The library's drafter of such drafts."""
   if isinstance(draft, HashHeads):
-    drafter = HeadDraft(draft, tree, siblings)
-    return dataclasses.replace(policy, drafter=drafter) if policy else drafter
+    return HeadDraft(draft, tree, siblings)
   if isinstance(draft, SparseHash):
     cut = draft.truncation.top_k, draft.truncation.top_p
     if draft.remote:
       return Link(draft.remote, tree.size, *cut)
     return SparseDraft(draft.model, tree.size, *cut)
-  if policy:
-    return AdaptiveDraft(draft, tree.size, policy)
   if tree.is_chain:
     return DraftModel(draft, tree.size)
   return TreeDraft(draft, tree, siblings)
 
 
-def drive(prescribed, target, drafter, sampling, name):
+def drive(prescribed, target, drafter, sampling, name, policy=FIXED):
   """Outputs of the loop under prescribed uniforms [B, iterations, count, L]."""
   rows, max_length, *_ = prescribed.shape
   keys = row_keys(jax.random.key(0), rows)
   spec, state = speculation(
-    target, drafter, RULES[name], sampling, keys, max_length, eos_id=1
+    target, drafter, RULES[name], sampling, keys, max_length, policy=policy
   )
   return generate(spec, Driven(**vars(state), prescribed=prescribed)).tokens

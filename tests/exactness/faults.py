@@ -18,13 +18,14 @@ from specdec_t5x.core.token import acceptance_probs
 from specdec_t5x.core.types import Proposal, Verdict
 from specdec_t5x.decoding import baseline, step, widths
 from specdec_t5x.decoding.state import unit_uniforms
-from specdec_t5x.drafters import draft_model
-from specdec_t5x.drafters.adaptive import Adaptive, AdaptiveDraft
+from specdec_t5x.drafters import draft_model, sparse
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.stepwise import Stepwise
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import cache
+from specdec_t5x.policies import CostAware
 from tests.hash_model import TokenCache
 
 
@@ -38,7 +39,7 @@ def draws_from_the_whole_law(extend, state, uniforms, sampling, truncation, behi
     token, probs = distributions.draw(logits, sampling, uniforms)
     return token, truncation.of(probs)
 
-  return draft_model.drafted_chain(extend, state, uniforms, drawn, behind)
+  return sparse.drafted_chain(extend, state, uniforms, drawn, behind)
 
 
 def rounds_after_the_draw(extend, state, uniforms, sampling, truncation, behind):
@@ -49,7 +50,7 @@ def rounds_after_the_draw(extend, state, uniforms, sampling, truncation, behind)
     token = distributions.sample(jnp.where(is_kept, probs, 0.0), uniforms)
     return token.astype(jnp.int32), law
 
-  return draft_model.drafted_chain(extend, state, uniforms, drawn, behind)
+  return sparse.drafted_chain(extend, state, uniforms, drawn, behind)
 
 
 def ignore_top_p(logits, sampling, uniform):
@@ -64,21 +65,21 @@ def draft_reads_the_last_token_alone(extend, cache, sequences, lengths, count):
   return logits[:, 0], cache
 
 
-def no_bonus_token(spec, state, proposal, target_probs, verdict, commit=step.commit):
-  new, info = commit(spec, state, proposal, target_probs, verdict)
-  whole = (verdict.last == spec.drafter.tree.size) & ~new.ended
+def no_bonus_token(spec, state, iteration, features, commit=step.commit):
+  new, told = commit(spec, state, iteration, features)
+  whole = (iteration.verdict.last == spec.drafter.tree.size) & ~new.ended
   lengths = jnp.where(whole, new.lengths - 1, new.lengths)
-  return new.replace(lengths=lengths), info
+  return new.replace(lengths=lengths), told
 
 
 def end_of_sequence_unseen_in_a_draft(
-  spec, state, proposal, target_probs, verdict, commit=step.commit
+  spec, state, iteration, features, commit=step.commit
 ):
   context = dataclasses.replace(spec.context, eos_id=-1)
   blind = dataclasses.replace(spec, context=context)
-  seen = commit(spec, state, proposal, target_probs, verdict)
-  unseen = commit(blind, state, proposal, target_probs, verdict)
-  some = verdict.last > 0
+  seen = commit(spec, state, iteration, features)
+  unseen = commit(blind, state, iteration, features)
+  some = iteration.verdict.last > 0
   pick = lambda a, b: jnp.where(some.reshape(-1, *[1] * (a.ndim - 1)), a, b)
   fields = {
     name: pick(getattr(unseen[0], name), getattr(seen[0], name))
@@ -91,8 +92,8 @@ def rows_that_have_ended_go_on(spec, state, *args, commit=step.commit):
   return commit(spec, state.replace(ended=jnp.zeros_like(state.ended)), *args)
 
 
-def no_limit_by_room(proposal, room, eos_id, limit=step.limit):
-  return limit(proposal, jnp.full_like(room, 99), eos_id)
+def no_limit_by_what_remains(self, state):
+  return self.policy.most(state.policy_state, state.lengths.size, self.lengths)
 
 
 def write_adds(buffer, new, index, write=cache.write):
@@ -221,44 +222,42 @@ def unweighted_block_residual(scaled, draft_probs):
   return distributions.residual(scaled / jnp.where(scale > 0, scale, 1), draft_probs)
 
 
-def drop_the_doubtful_token(self, *args, propose=AdaptiveDraft.propose):
-  proposal, state = propose(self, *args)
+def drop_the_doubtful_token(self, context, state, *args, propose=Stepwise.propose):
+  proposal, own = propose(self, context, state, *args)
   drafted = proposal.drafted_probs()
   last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
-  doubtful = ~self.policy.goes_on(jnp.take_along_axis(drafted, last, axis=1)[:, 0])
+  of_last = jnp.take_along_axis(drafted, last, axis=1)[:, 0]
+  doubtful = ~context.policy.goes_on(state.policy_state, of_last)
   size = jnp.maximum(proposal.num_valid - doubtful, 0)
-  proposal = Proposal.chain(proposal.tokens, proposal.draft_probs, size)
-  return proposal, state.replace(drafted=size)
+  return Proposal.chain(proposal.tokens, proposal.draft_probs, size), own
 
 
-def drop_what_it_drew(self, *args, propose=AdaptiveDraft.propose):
+def drop_what_it_drew(self, *args, propose=Stepwise.propose):
   """As a policy would that asked for the drawn token, not for the law."""
   proposal, state = propose(self, *args)
   last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
   is_two = jnp.take_along_axis(proposal.tokens, last, axis=1)[:, 0] == 2
   size = jnp.maximum(proposal.num_valid - is_two, 0)
-  proposal = Proposal.chain(proposal.tokens, proposal.draft_probs, size)
-  return proposal, state.replace(drafted=size)
+  return Proposal.chain(proposal.tokens, proposal.draft_probs, size), state
 
 
-def drop_the_token_it_stopped_at(self, *args, propose=Adaptive.propose):
+def drop_the_token_it_stopped_at(self, context, state, *args, propose=Stepwise.propose):
   """As an exit would that took the doubtful token back once it was drawn."""
-  proposal, state = propose(self, *args)
+  proposal, own = propose(self, context, state, *args)
   last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
   of_last = jnp.take_along_axis(proposal.drafted_probs(), last, axis=1)[:, 0]
-  stopped = ~self.policy.goes_on_after(state.counts, of_last)
+  stopped = ~context.policy.goes_on_after(state.policy_state, of_last)
   size = jnp.maximum(proposal.num_valid - stopped, 0)
-  proposal = Proposal.chain(proposal.tokens, proposal.draft_probs, size)
-  return proposal, state.replace(drafted=size)
+  return Proposal.chain(proposal.tokens, proposal.draft_probs, size), own
 
 
-def the_draft_s_keys_stay(spec, state, proposal, score=step._score):
+def the_draft_s_keys_stay(spec, state, proposal, score=step.score):
   """As a target would that did not write its own over what the draft wrote."""
-  logits, features, _ = score(spec, state, proposal)
+  scored = score(spec, state, proposal)
   block = jnp.concatenate([state.last_tokens()[:, None], proposal.tokens], axis=1)
   draft = spec.context.without(spec.drafter.skip)
   _, _, cache = draft(state.target_cache.at(state.lengths - 1), block)
-  return logits, features, cache
+  return scored[0].replace(target_cache=cache), *scored[1:]
 
 
 def plain_turn_leaves_its_draws(*args, step=baseline.step, **kwargs):
@@ -266,12 +265,10 @@ def plain_turn_leaves_its_draws(*args, step=baseline.step, **kwargs):
   return state.replace(iteration=state.iteration - 1), log_prob
 
 
-def draft_reads_the_last_two_alone(context, cache, sequences, lengths):
-  return draft_model.read_last(context.extend["draft"], cache, sequences, lengths)
-
-
-def plain_turn_is_not_counted(self, drafter_state):
-  return drafter_state
+def plain_turn_is_not_counted(self, known, info, learn=CostAware.learn):
+  drafted = (info.drafted > 0).any()
+  pick = lambda new, old: jnp.where(drafted, new, old)
+  return jax.tree.map(pick, learn(self, known, info), known)
 
 
 def no_place_for_the_last_token(blocks, num_valid, narrowest=widths.narrowest):
@@ -288,12 +285,13 @@ def window_s_laws_one_place_off(self, window, lengths, proposal=Cascade._proposa
   return found.replace(draft_probs=jnp.roll(found.draft_probs, 1, axis=1))
 
 
-def correction_by_its_residual(spec, state, uniforms, judge=step.judge):
-  """The law that the token was drawn from at last, not the one of the whole test."""
-  state, proposal, laws, verdict = judge(spec, state, uniforms)
-  law = token.next_token_probs(laws, proposal, verdict.last)
-  at = jnp.arange(verdict.last.size), verdict.last
-  return state, proposal, laws.at[at].set(law), verdict
+def correction_by_its_residual(spec, state, uniforms, iterate=step.iterate):
+  """What the token was drawn from at last, not the distribution of the whole test."""
+  state, told = iterate(spec, state, uniforms)
+  last, probs = told.verdict.last, told.target_probs
+  residual = token.next_token_probs(probs, told.proposal, last)
+  probs = probs.at[jnp.arange(last.size), last].set(residual)
+  return state, told.replace(target_probs=probs)
 
 
 def draft_reads_two_whatever_is_above(extend, cache, sequences, lengths, count):
@@ -302,6 +300,7 @@ def draft_reads_two_whatever_is_above(extend, cache, sequences, lengths, count):
 
 
 _read_last = draft_model.read_last
+draft_reads_the_last_two_alone = draft_model.read_last
 block_alone = lambda extend, sequences, more: extend
 unmoved = lambda self, *args: self
 uncommitted = lambda self, context, drafter_state, *args: drafter_state

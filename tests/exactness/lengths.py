@@ -6,84 +6,68 @@ import numpy as np
 
 from specdec_t5x.analysis.theory import expected_tokens
 from specdec_t5x.core.tree import Tree
-from specdec_t5x.decoding.widths import block_widths
-from specdec_t5x.drafters.exit_threshold import ExitThreshold
-from specdec_t5x.drafters.paying import Paying
-from specdec_t5x.drafters.policies import Auto, Confidence
+from specdec_t5x.policies import Confidence, ExitThreshold
 from tests.exactness.enumeration import has_ended, iterate
 
 
-def decode(world, setting, policy, law):
+def decode(world, setting, policy, law, resumes=True):
   """As `enumeration.decode`, each draft's length by the policy.
 
   Args:
     world: decides every outcome.
     setting: what is decoded, with the longest gamma.
-    policy: of `drafters.policies`, or `Paying`; its settings alone are used.
+    policy: of `specdec_t5x.policies`; its settings alone are used.
     law: what confidence is read from, as a function of what the draft's law is one of.
+    resumes: whether drafts are of any length, and go on after rests.
   """
   output, history, may_draft = (), [], setting.stops
+  depth = Tree(setting.tree).depth
 
   def stops(prefix, draft):
-    if isinstance(policy, Paying):
-      return may_draft(prefix, draft) or not pays(policy, setting, history)
+    if may_draft(prefix, draft):
+      return True
     if isinstance(policy, Confidence):
       return law(setting.given(prefix, draft)).max() < policy.threshold
     if isinstance(policy, ExitThreshold):
       *before, last = draft or (None,)
       before = setting.given(prefix, tuple(before))
       return bool(draft) and law(before)[last] < threshold(policy, history)
-    return len(draft) >= best_length(policy, len(setting.tree), history)
+    if resumes:
+      return len(draft) >= best_length(policy, range(depth + 1), history)
+    # All or nothing; and once nothing, always.
+    known = (history[:n] for n in range(len(history) + 1))
+    return not all(best_length(policy, (0, depth), before) for before in known)
 
   setting = dataclasses.replace(setting, stops=stops)
   while not has_ended(output, setting):
     number = len(history)
     named = lambda i, number=number: (number, i)
-    draft, accepted, _, output = iterate(world, setting, output, named)
-    history.append((accepted, len(draft.tokens)))
+    draft, last, _, output = iterate(world, setting, output, named)
+    children = (n for n, parent in enumerate(setting.tree, 1) if parent == last)
+    accepted, is_cut = len(draft.paths[last]), any(n in draft.laws for n in children)
+    history.append((accepted, accepted + is_cut, len(draft.tokens)))
   return output
 
 
-def pays(policy, setting, history):
-  """Whether drafts pay, and did after each of the iterations so far."""
-  depth = Tree(setting.tree).depth
-  prior = expected_tokens(policy.prior_alpha, depth) * policy.prior_weight
-  tokens = np.cumsum([0, *(accepted + 1 for accepted, _ in history[1:])])
-  calls = np.arange(len(tokens))
-  found = (prior + tokens) / (policy.prior_weight + calls)
-  return (found >= policy.seconds[1] / policy.seconds[0]).all()
-
-
 def threshold(policy, history):
-  """Below which probability a token is a draft's last, given (accepted, drafted)."""
+  """Below which probability a token is a draft's last, by what each draft came to."""
   rate, found = 0.0, policy.threshold
-  for accepted, drafted in history:
+  for accepted, _, drafted in history:
     rate += (1 - policy.rate_decay) * (accepted / drafted - rate)
     step = policy.step if rate <= policy.goal else -policy.step
     found += (1 - policy.decay) * step
   return found
 
 
-def best_length(policy, gamma, history):
-  """The length of most tokens over time, given (accepted, drafted) of each draft."""
+def best_length(policy, lengths, history):
+  """The length of most tokens over time, given (accepted, tried, ..) of each draft."""
   weights = policy.decay ** np.arange(len(history))[::-1]
-  accepted, drafted = np.reshape(history, (-1, 2)).T
-  tried = weights @ np.minimum(accepted + 1, drafted)
-  accepted = weights @ accepted
+  accepted, tried = (weights @ [past[i] for past in history] for i in (0, 1))
   alpha = (policy.prior_alpha * policy.prior_weight + accepted) / (
     policy.prior_weight + tried
   )
-  lengths = np.arange(gamma + 1)
-  return np.argmax(expected_tokens(alpha, lengths) / seconds_of(policy, gamma))
-
-
-def seconds_of(policy, gamma):
-  """What an iteration takes that drafts 0, 1, .. gamma tokens."""
-  if isinstance(policy, Auto):
-    return policy.seconds
-  lengths, widths = np.arange(gamma + 1), block_widths(gamma)
-  blocks = [policy.block_costs[sum(w <= g for w in widths)] for g in lengths]
-  return policy.draft_cost * lengths + blocks
+  tokens = expected_tokens(alpha, np.array(lengths))
+  return lengths[np.argmax(tokens / policy.seconds)]
 
 
 def turns(path, gamma):

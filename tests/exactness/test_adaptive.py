@@ -11,9 +11,8 @@ from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.adaptive import AdaptiveDraft
-from specdec_t5x.drafters.exit_threshold import ExitThreshold
-from specdec_t5x.drafters.policies import Auto, Confidence, OnlineAlpha
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.policies import Confidence, CostAware, ExitThreshold
 from tests.decoding.test_generate import assert_follows
 from tests.exactness import lengths
 from tests.exactness.driving import loop_paths
@@ -29,9 +28,9 @@ from tests.hash_model import HashModel, sequence_law, speculation
 
 SURE = Confidence(0.35)
 # A weak prior: what one draft came to changes the length of the next.
-LEARNING = OnlineAlpha(0.13, (1.0, 1.05, 1.1), 0.5, prior_weight=1.0)
+LEARNING = CostAware((1.0, 1.18, 1.36, 1.49), 0.5, 1.0, decay=0.9, by_row=True)
 # Two plain turns after a failed draft, then drafts again; three tokens after a success.
-TURNS = Auto((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.5)
+TURNS = CostAware((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.5)
 # A threshold that every draft moves by a good deal.
 EXIT = ExitThreshold(0.45, 0.6, 0.4, 0.5, 0.5)
 POLICIES = SURE, LEARNING, TURNS, EXIT
@@ -115,7 +114,8 @@ def changes(found):
 
 def test_what_was_accepted_changes_the_next_length():
   histories = [], [(0, 1)], [(1, 2)], [(2, 2)]
-  assert [lengths.best_length(LEARNING, 3, h) for h in histories] == [2, 1, 2, 3]
+  best = [lengths.best_length(LEARNING, range(4), h) for h in histories]
+  assert best == [2, 1, 2, 3]
 
 
 # ---- A batch, whose rows share the length of their drafts. ----
@@ -132,11 +132,11 @@ class EasyAndHard(HashModel):
 
 def two_rows(batches=20_000, room=5):
   """Outputs of many batches of an easy row and a hard one, and their counts."""
-  drafter = AdaptiveDraft(EasyAndHard(4, vocab_size=3), 3, TURNS)
+  drafter = DraftModel(EasyAndHard(4, vocab_size=3), 3)
 
   def decode(key):
     of_setting = (SMALL_TARGET, drafter, RULES["token"], Sampling(), row_keys(key, 2))
-    decoded = generate(*speculation(*of_setting, room))
+    decoded = generate(*speculation(*of_setting, room, policy=TURNS))
     info = decoded.statistics
     return decoded.tokens, info.accepted, info.acceptance_positions
 

@@ -4,9 +4,8 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.tree import Tree, chain, delayed
-from specdec_t5x.drafters.heads import HeadDraft
-from specdec_t5x.drafters.paying import Paying
 from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.policies import CostAware
 from tests.exactness.driving import loop_paths
 from tests.exactness.lengths import turns
 from tests.exactness.test_loop import assert_the_loop_is_exact, name_of
@@ -56,7 +55,7 @@ def test_drafts_are_accepted_and_rejected():
 
 
 # A weak prior: one failed draft, and the target goes on by itself.
-PAYING = Paying(HeadDraft(APART), (1.0, 1.4), 0.5, prior_weight=1.0)
+PAYING = CostAware((1.0, 1.4), 0.5, prior_weight=1.0)
 
 
 @pytest.mark.parametrize("setting", [SETTINGS[1], SETTINGS[4], SETTINGS[11]], ids=name)

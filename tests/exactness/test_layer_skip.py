@@ -15,11 +15,11 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.exit_threshold import ExitThreshold
 from specdec_t5x.drafters.layer_skip import LayerSkip
-from specdec_t5x.drafters.policies import Whole
 from specdec_t5x.network.functional import network_for, start_decoding, without_fn
+from specdec_t5x.policies import ExitThreshold
 from tests import networks
 from tests.exactness import lengths
 from tests.exactness.driving import Driven, difference, laws_along, padded
@@ -32,7 +32,7 @@ SIZE, ROOM, GAMMA = 4, 4, 2
 TARGET = network_for(tiny.config(2, 16, vocab_size=SIZE))
 INPUTS = jnp.array([[2, 3, 3, 1]])
 SKIP = ("self_0", "cross_0", "mlp_0")
-WHOLE, EXIT = Whole(), ExitThreshold(0.3, 0.6, 0.4, 0.5, 0.5)
+WHOLE, EXIT = Fixed(), ExitThreshold(0.3, 0.6, 0.4, 0.5, 0.5)
 
 
 @functools.cache
@@ -102,7 +102,8 @@ def paths_of(sampling, rule, policy):
 
 
 def assert_the_loop_is_exact(sampling, rule="token", policy=WHOLE):
-  decoder = SpeculativeDecoder(TARGET, LayerSkip(SKIP, GAMMA, policy), RULES[rule])
+  drafter = LayerSkip(SKIP, GAMMA)
+  decoder = SpeculativeDecoder(TARGET, drafter, RULES[rule], policy)
   setting, paths = paths_of(sampling, rule, policy)
   target = params()
 

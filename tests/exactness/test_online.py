@@ -17,7 +17,7 @@ from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain
 from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.rejections import no_rejections
+from specdec_t5x.decoding.rejections import KeepRejections
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.training.losses import forward_kl
@@ -64,11 +64,9 @@ def first_request(sampling, rule):
   keys = row_keys(jax.random.key(0), len(paths))
   drafter = DraftModel(DRAFT, SHAPE.size)
   spec, state = speculation(TARGET, drafter, RULES[rule], sampling, keys, LENGTH)
-  spec = dataclasses.replace(spec, keeps=True)
-  kept = no_rejections(len(paths), LENGTH, KEPT)
-  state = Driven(**{**vars(state), "rejections": kept}, prescribed=prescribed)
-  found = jax.jit(lambda: generate(spec, state))()
-  kept = found.rejections.tokens, found.rejections.probs
+  state, observe = Driven(**vars(state), prescribed=prescribed), KeepRejections(KEPT)
+  found = jax.jit(lambda: generate(spec, state, observe=observe))()
+  kept = found.observed.tokens, found.observed.probs
   return paths, [np.asarray(x) for x in (found.tokens, *kept)]
 
 

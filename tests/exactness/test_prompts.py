@@ -6,7 +6,7 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.tree import chain, delayed
-from specdec_t5x.drafters.policies import Confidence, OnlineAlpha
+from specdec_t5x.policies import Confidence, CostAware
 from tests.exactness.driving import difference, loop_laws, loop_paths, padded
 from tests.exactness.enumeration import target_law
 from tests.hash_model import HashModel
@@ -16,7 +16,7 @@ PROMPT = (2, 2, 1)
 TARGET, DRAFT = (
   HashModel(seed, vocab_size=3, eos_bias=-0.5, prompt=PROMPT) for seed in (3, 4)
 )
-POLICIES = (Confidence(0.6), OnlineAlpha(0.3, (1.0, 1.4, 1.8)))
+POLICIES = (Confidence(0.6), CostAware((1.0, 1.7, 2.4), by_row=True))
 
 
 @pytest.mark.parametrize(

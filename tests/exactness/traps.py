@@ -13,14 +13,16 @@ from specdec_t5x.core import (
 from specdec_t5x.core.block import Block
 from specdec_t5x.core.token import Token
 from specdec_t5x.decoding import baseline, step, widths
+from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters import adaptive, cascade, draft_model, siblings, sparse
-from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.drafters import cascade, draft_model, siblings, sparse, stepwise
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.stepwise import Stepwise
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import cache
+from specdec_t5x.policies import CostAware
 from tests.exactness import faults
 from tests.exactness.checks import (
   BLOCK_RULE,
@@ -57,7 +59,7 @@ from tests.hash_model import TokenCache
 TRAPS = [
   (
     "argmax draft with soft q",
-    draft_model,
+    stepwise,
     "draw",
     faults.argmax_draft_with_soft_q,
     token_loop,
@@ -102,7 +104,7 @@ TRAPS = [
   ),
   (
     "top-p applied to p only",
-    draft_model,
+    stepwise,
     "draw",
     faults.ignore_top_p,
     perfect_draft,
@@ -177,7 +179,13 @@ TRAPS = [
     faults.copy_from_the_output_alone,
     copying,
   ),
-  ("gamma larger than the room left", step, "limit", faults.no_limit_by_room, counts),
+  (
+    "gamma larger than what remains",
+    Context,
+    "most",
+    faults.no_limit_by_what_remains,
+    counts,
+  ),
   (
     "rows leak: one draw for all",
     DecodeState,
@@ -252,14 +260,14 @@ TRAPS = [
   (
     "nodes see cousins",
     step,
-    "score",
+    "score_tree",
     faults.nodes_see_cousins,
     small_trees,
   ),
   (
     "positions by slot",
     step,
-    "score",
+    "score_tree",
     faults.positions_by_slot,
     small_trees,
   ),
@@ -293,21 +301,21 @@ TRAPS = [
   ),
   (
     "a token's own value drops it",
-    AdaptiveDraft,
+    Stepwise,
     "propose",
     faults.drop_the_doubtful_token,
     adaptive_loop,
   ),
   (
     "a shared length that the drawn token decides",
-    AdaptiveDraft,
+    Stepwise,
     "propose",
     faults.drop_what_it_drew,
     turns_loop,
   ),
   (
     "a shared length that a row's drawn token decides",
-    AdaptiveDraft,
+    Stepwise,
     "propose",
     faults.drop_what_it_drew,
     shared_length,
@@ -321,15 +329,15 @@ TRAPS = [
   ),
   (
     "a draft that does not read what it missed",
-    adaptive,
-    "_read",
+    draft_model,
+    "_caught_up",
     faults.draft_reads_the_last_two_alone,
     turns_loop,
   ),
   (
     "a plain turn that does not let counts decay",
-    AdaptiveDraft,
-    "rested",
+    CostAware,
+    "learn",
     faults.plain_turn_is_not_counted,
     turns_loop,
   ),
@@ -350,14 +358,14 @@ TRAPS = [
   (
     "a correction judged by its residual",
     step,
-    "judge",
+    "iterate",
     faults.correction_by_its_residual,
     windows_fixed,
   ),
   (
     "a correction that ends a window judged by its residual",
     step,
-    "judge",
+    "iterate",
     faults.correction_by_its_residual,
     windows_flushed,
   ),
@@ -384,7 +392,7 @@ TRAPS = [
   ),
   (
     "the token that an exit stopped at dropped",
-    AdaptiveDraft,
+    Stepwise,
     "propose",
     faults.drop_the_token_it_stopped_at,
     exit_loop,
@@ -392,7 +400,7 @@ TRAPS = [
   (
     "the draft's keys in the target's cache",
     step,
-    "_score",
+    "score",
     faults.the_draft_s_keys_stay,
     skipping_loop,
   ),

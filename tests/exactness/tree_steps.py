@@ -39,6 +39,10 @@ class Given(Drafter):
   def tree(self):
     return Tree((0,) * MOST)
 
+  @property
+  def depth(self):
+    return MOST
+
   def propose(self, context, state, uniforms):
     return state.drafter_state, state.drafter_state
 

@@ -1,0 +1,194 @@
+"""Drafting a token after the other, each by a call of a network, while the policy says.
+
+A row's number of drafted tokens is a stopping time: whether token i counts is settled
+before token i is drawn. So every rule keeps its guarantee (docs/math.md).
+
+Shapes: B rows, G gamma (the longest draft), N = G + 1, V vocabulary, L uniforms a
+decision.
+"""
+
+import abc
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from specdec_t5x.core import tree
+from specdec_t5x.core.checks import check_uniforms, is_whole
+from specdec_t5x.core.distributions import (
+  Sampling,
+  adjusted_probs,
+  argmax,
+  certain_log_prob,
+  draw,
+)
+from specdec_t5x.core.types import Cache, ExtendFn, Proposal
+from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.state import DecodeState
+
+DEFAULT_GAMMA = 5
+
+
+@flax.struct.dataclass
+class StepwiseState:
+  """What the drafter carries.
+
+  Attributes:
+    cache: the draft model's.
+    known: how long the rows were at the last proposal.
+  """
+
+  cache: Cache
+  known: Int[Array, "B"]
+
+
+@flax.struct.dataclass
+class _Draft:
+  """A draft while it grows.
+
+  Attributes:
+    cache: the draft model's; it lacks the last token.
+    tokens: drawn tokens, zeros beyond `drawn`.
+    probs: the distribution of each, zeros beyond `drawn`; None of certain tokens.
+    drawn: how many tokens were drawn, in every row.
+    size: how many of them count.
+    going: which rows may have another one.
+  """
+
+  cache: Cache
+  tokens: Int[Array, "B G"]
+  probs: Float[Array, "B G V"] | None
+  drawn: Int[Array, ""]
+  size: Int[Array, "B"]
+  going: Bool[Array, "B"]
+
+
+class Stepwise(Drafter):
+  """What drafters of chains that go on token by token have in common.
+
+  Attributes:
+    gamma: most tokens a draft.
+  """
+
+  gamma: int
+
+  stops_early = True
+  resumes = True
+
+  def __post_init__(self):
+    check_gamma(self.gamma)
+
+  @abc.abstractmethod
+  def extend(self, context: Context) -> ExtendFn:
+    """Returns what drafts."""
+
+  @abc.abstractmethod
+  def read(
+    self, context: Context, state: DecodeState
+  ) -> tuple[Float[Array, "B V"], Cache]:
+    """Returns the logits after the known tokens, and a cache that holds these."""
+
+  def carried(self, cache: Cache, state: DecodeState) -> Any:
+    """Returns the drafter's state after a draft that left this cache: here none."""
+    del cache, state
+
+  @property
+  def tree(self) -> tree.Tree:
+    """A chain of gamma tokens."""
+    return tree.chain(self.gamma)
+
+  def propose(
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
+  ) -> tuple[Proposal, Any]:
+    """Drafts until every row has stopped; see `decoding.drafter.Drafter`."""
+    check_uniforms(uniforms, self.gamma)
+    most, extend = context.most(state), self.extend(context)
+    logits, cache = self.read(context, state)
+    shape = uniforms.shape[:2]
+    certain = context.sampling.greedy
+    draft = _Draft(
+      cache=cache,
+      tokens=jnp.zeros(shape, jnp.int32),
+      probs=None if certain else jnp.zeros((*shape, logits.shape[-1])),
+      drawn=jnp.zeros((), jnp.int32),
+      size=jnp.zeros_like(most),
+      going=most > 0,
+    )
+
+    def draft_next(draft):
+      last = _column(draft.tokens, draft.drawn - 1)
+      logits, _, cache = extend(draft.cache, last[:, None])
+      draft = draft.replace(cache=cache)
+      return _grown(context, state, draft, logits[:, 0], uniforms, most)
+
+    draft = _grown(context, state, draft, logits, uniforms, most)
+    # A row goes on only while it has fewer than `most` <= G tokens: at most G - 1 more.
+    draft = jax.lax.while_loop(lambda draft: draft.going.any(), draft_next, draft)
+    proposal = Proposal.chain(draft.tokens, draft.probs, draft.size)
+    return proposal, self.carried(draft.cache, state)
+
+
+def _grown(context, state, draft, logits, uniforms, most) -> _Draft:
+  """Returns the draft with one more token a row, counted where the row goes on."""
+  policy, known = context.policy, state.policy_state
+  going = draft.going
+  if policy.asks:
+    going &= policy.goes_on(known, _confidence(logits, context.sampling))
+  draws = jax.lax.dynamic_index_in_dim(uniforms, draft.drawn, 1, keepdims=False)
+  new = drawn(logits, context.sampling, draws)
+  put = lambda buffer, new: jax.lax.dynamic_update_index_in_dim(
+    buffer, new, draft.drawn, axis=1
+  )
+  tokens, probs = jax.tree.map(put, (draft.tokens, draft.probs), new)
+  size = draft.size + going.astype(jnp.int32)
+  if policy.asks:
+    going &= policy.goes_on_after(known, _probability(logits, new[0]))
+  return draft.replace(
+    tokens=tokens,
+    probs=probs,
+    drawn=draft.drawn + 1,
+    size=size,
+    going=going & (new[0] != context.eos_id) & (size < most),
+  )
+
+
+def check_gamma(gamma: Any) -> None:
+  """Raises a ValueError where `gamma` is no length of a draft."""
+  if not is_whole(gamma, 1):
+    raise ValueError(
+      f"GAMMA must be a whole number of at least 1, got {gamma!r}. For decoding "
+      "without speculation use configs/baseline_*.gin, or no draft."
+    )
+
+
+def drawn(logits: Float[Array, "B V"], sampling, uniforms: Float[Array, "B L"]):
+  """Returns a token and what it was drawn from, None of a certain one."""
+  if sampling.greedy:
+    return likeliest(logits), None
+  return draw(logits, sampling, uniforms)
+
+
+def likeliest(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
+  """Returns argmax; -1, which is no token, where the logits are no numbers."""
+  token = argmax(logits).astype(jnp.int32)
+  return jnp.where(jnp.isnan(certain_log_prob(logits)), -1, token)
+
+
+def _confidence(logits, sampling):
+  """Returns the probability of the likeliest token."""
+  # Greedy distributions are one-hot and say nothing: there it is the one at T = 1.
+  sampling = Sampling() if sampling.greedy else sampling
+  return adjusted_probs(logits, sampling).max(axis=-1)
+
+
+def _probability(logits, token):
+  """Returns what each token's probability is at temperature 1."""
+  probs = jax.nn.softmax(logits)
+  return jnp.take_along_axis(probs, token[:, None], axis=1, mode="clip")[:, 0]
+
+
+def _column(rows: Array, at: Int[Array, ""]) -> Array:
+  """Returns one entry of each row."""
+  return jax.lax.dynamic_index_in_dim(rows, at, 1, keepdims=False)

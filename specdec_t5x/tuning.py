@@ -1,0 +1,256 @@
+"""What iterations take on this device: measured before a decode is compiled, and kept.
+
+The numbers decide how many tokens are drafted, never what the outputs' distribution is.
+They are measured with the parameters and the batch's shape that are to be decoded with.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from specdec_t5x.core.checks import is_finite
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
+from specdec_t5x.decoding.generate import at_most, generate
+from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.native import library
+from specdec_t5x.policies import CostAware
+
+# The most iterations of a draft in a round; of none, by which all others are judged and
+# which is quick, more.
+_ITERATIONS, _PLAIN = 5, 20
+# Rounds: so many at least, as many as take these seconds, and no more than the last.
+_LEAST, _SECONDS, _MOST = 5, 2.0, 35
+_NEVER = -1  # No token ends a sequence that is timed.
+
+# What was measured or read in this process, by decode and by the name of its file.
+_tuned: dict[Any, Decoder] = {}
+_measured: dict[str, tuple[float, ...]] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """The decode whose iterations are timed.
+
+  Attributes:
+    decoder: whose policy is to know what drafts cost.
+    rows: outputs of a batch; with SLOTS fewer of them are decoded at once.
+    input_length: of a row's input, in tokens.
+    sampling: the adjustment of all distributions.
+    max_length: of an output, in tokens.
+  """
+
+  decoder: Decoder
+  rows: int
+  input_length: int
+  sampling: Sampling
+  max_length: int
+
+
+def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
+  """Returns the decoder with times for its policy, if that goes by times.
+
+  They come from this process's memory, or the disk's, where the same decode was timed
+  before on such a device; else they are measured, which takes some seconds. With
+  several devices there are none: processes would find others, and compile other
+  programs.
+
+  Args:
+    job: what is to be decoded.
+    params: of the decoder's networks, on the device.
+  """
+  if not _goes_by_times(job.decoder):
+    return job.decoder
+  if job not in _tuned:
+    if jax.device_count() > 1:
+      say("Times are of one device: drafting GAMMA tokens.")
+      _tuned[job] = job.decoder
+      return job.decoder
+    policy = dataclasses.replace(job.decoder.policy, seconds=_seconds(job, params))
+    say(policy.outlook(job.decoder.drafter.lengths))
+    _tuned[job] = dataclasses.replace(job.decoder, policy=policy)
+  return _tuned[job]
+
+
+def of_rows(decoder: Decoder, rows: int, sampling: Sampling, max_length: int):
+  """Returns the decoder as it was `tuned` for so many rows; untuned where it was not.
+
+  For programs that are being traced, in which nothing can be measured.
+  """
+  for job, found in _tuned.items():
+    key = job.decoder, job.rows, job.sampling, job.max_length
+    if key == (decoder, rows, sampling, max_length):
+      return found
+  return decoder
+
+
+def outlooks() -> list[str]:
+  """Returns what drafting promised in decodes of this process that went by times."""
+  timed = [found for found in _tuned.values() if found.policy.seconds]
+  return [found.policy.outlook(found.drafter.lengths) for found in timed]
+
+
+def asked_for() -> list[dict[str, Any]]:
+  """Returns the times that decodes of this process go by, for a run's record."""
+  return [
+    {
+      "rows": job.rows,
+      "drafted": list(found.drafter.lengths),
+      "seconds": list(found.policy.seconds),
+    }
+    for job, found in _tuned.items()
+    if found.policy.seconds
+  ]
+
+
+def say(message: str) -> None:
+  """Tells who runs the program something, a line on stderr."""
+  print(message, file=sys.stderr, flush=True)
+
+
+def _goes_by_times(decoder: Decoder) -> bool:
+  if not isinstance(decoder, SpeculativeDecoder):
+    return False
+  return isinstance(decoder.policy, CostAware) and not decoder.policy.seconds
+
+
+def _seconds(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
+  """Returns the seconds of an iteration with each of the drafter's lengths."""
+  lengths = job.decoder.drafter.lengths
+  shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), params)
+  # Alpha and its prior change no times.
+  subject = dataclasses.replace(job, decoder=_told(job.decoder, None))
+  name = repr((subject, lengths, shapes, _device())).encode()
+  name = hashlib.sha256(name).hexdigest()[:16]
+  path = library.folder() / f"seconds-{name}.json"
+  if name not in _measured:
+    found = _read(path, len(lengths))
+    if found is None:
+      found = _measure(job, params)
+      try:
+        _keep(path, found)
+      except OSError as error:
+        say(f"Measured times are for this process alone: {error}")
+    _measured[name] = found
+  return _measured[name]
+
+
+def _told(decoder: SpeculativeDecoder, length: Any) -> SpeculativeDecoder:
+  """Returns the decoder that drafts so many tokens in each iteration."""
+  return dataclasses.replace(decoder, policy=Fixed(length), slots=0, kept=0)
+
+
+def _keep(path, found):
+  """Writes the file, whole or not at all."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  partial = path.with_suffix(f".{os.getpid()}.tmp")
+  partial.write_text(json.dumps({"seconds": found}))
+  partial.replace(path)
+
+
+def _measure(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
+  lengths = job.decoder.drafter.lengths
+  start, run = _programs(job)
+
+  def lasts(length, count):
+    begin = time.perf_counter()
+    run(arguments, jnp.int32(length), state, jnp.int32(count)).block_until_ready()
+    return time.perf_counter() - begin
+
+  with jax.enable_x64(False):
+    # Full of content: attention skips what is empty, which would flatter blocks.
+    rows = min(job.rows, job.decoder.slots or job.rows)
+    inputs = jnp.ones((rows, job.input_length), jnp.int32)
+    arguments = params, inputs, row_keys(jax.random.key(0), rows)
+    state = start(arguments, jnp.int32(0))
+    # An iteration takes at most a draft and a token of the output.
+    many = max(1, min(_ITERATIONS, (job.max_length - 1) // (lengths[-1] + 1)))
+    counts = [many if n else min(_PLAIN, job.max_length - 1) for n in lengths]
+    jobs = [(0, 0), *zip(lengths, counts, strict=True)]
+    lasts(*jobs[1]), lasts(*jobs[-1])
+    rounds, end = [], time.perf_counter() + _SECONDS
+    while len(rounds) < _LEAST or (len(rounds) < _MOST and time.perf_counter() < end):
+      rounds.append([lasts(*job) for job in jobs])
+  return _slopes(np.array(rounds), counts)
+
+
+def _programs(job: Job):
+  """Returns what makes a decode's first state, and what iterates from it."""
+  told = lambda length: _told(job.decoder, length)
+  rest = job.sampling, job.max_length, _NEVER
+
+  @jax.jit
+  def start(arguments, length):
+    return told(length).prepare(*arguments, *rest)[1]
+
+  @jax.jit
+  def run(arguments, length, state, count):
+    # How to step alone is used: inputs, which may take longer to read, are not read.
+    spec, _ = told(length).prepare(*arguments, *rest)
+    return generate(spec, state, at_most(count)).scores
+
+  return start, run
+
+
+def _slopes(
+  rounds: Float[np.ndarray, "R K"], counts: Sequence[int]
+) -> tuple[float, ...]:
+  """Returns the seconds of an iteration of each kind, of the first one's by the median.
+
+  Machines are faster at one time than at another, by two: what is compared is of one
+  round. The least times, of different rounds, scatter no less the more there are.
+
+  Args:
+    rounds: seconds of a call without iterations, and of one with iterations of a kind.
+    counts: of these iterations.
+  """
+  # Noise may say less than nothing of what is nearly free.
+  slopes = np.maximum((rounds[:, 1:] - rounds[:, :1]) / counts, 1e-7)
+  ratios = np.median(slopes / slopes[:, :1], axis=0)
+  return tuple((np.median(slopes[:, 0]) * ratios).round(7).tolist())
+
+
+def _read(path: pathlib.Path, count: int) -> tuple[float, ...] | None:
+  """Returns what was kept; None where there is nothing, or nothing of use."""
+  try:
+    found = tuple(json.loads(path.read_text())["seconds"])
+  except (OSError, ValueError, KeyError, TypeError):
+    return None
+  are_times = all(is_finite(each) and each > 0 for each in found)
+  return found if are_times and len(found) == count else None
+
+
+def _device() -> tuple[str, ...]:
+  """Returns what times depend on beside the program."""
+  device = jax.devices()[0]
+  flags = os.environ.get("XLA_FLAGS", "")
+  kernels = library.problem() or library.code().decode()
+  return (
+    device.device_kind,
+    _processor(),
+    str(os.cpu_count()),
+    jax.__version__,
+    flags,
+    kernels,
+  )
+
+
+def _processor() -> str:
+  try:
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+  except OSError:
+    return platform.processor()
+  return next((line for line in lines if line.startswith("model name")), "")
