@@ -1,0 +1,63 @@
+"""A two-level hierarchy, simulated in NumPy: the oracle of `analysis.hierarchy`.
+
+Shapes: G places of a window, V vocabulary.
+"""
+
+import numpy as np
+
+
+def hierarchy_tokens(
+  p: np.ndarray,
+  q: np.ndarray,
+  lower: np.ndarray,
+  gamma: int,
+  samples: int,
+  rng: np.random.Generator,
+  flush: bool = False,
+):
+  """Simulates an iteration of a two-level hierarchy with windows of G tokens.
+
+  Which of a window's tokens were drafted below and which corrected matters for whether
+  the target accepts them, and is drawn here; a closed form that takes the levels for
+  independent leaves it out. (Globerson et al., arXiv 2510.19705.)
+
+  Args:
+    p: the target's distribution at each place of the window, [G, V].
+    q: the middle network's, [G, V].
+    lower: the lowest draft's, [G, V].
+    gamma: tokens of a lower draft, at least 1.
+    samples: windows.
+    rng: draws them.
+    flush: whether a window ends with the first corrected token.
+
+  Returns:
+    Tokens a call of the target, and calls of the middle network for it: the mean of
+    each, with its standard error.
+  """
+  left, tokens = np.zeros(samples, int), np.ones(samples)
+  starts, open_, stands = (np.ones(samples, bool) for _ in range(3))
+  calls = np.zeros(samples)
+  for i, (target, middle, law) in enumerate(zip(p, q, lower, strict=True)):
+    calls += starts & open_
+    left = np.where(starts, min(gamma, len(p) - i - 1), left)
+    x = _draw(law, samples, rng)
+    drafted = left > 0
+    passes = drafted & (rng.random(samples) < middle[x] / law[x])
+    excess = np.maximum(middle - law, 0.0)
+    spare = excess if excess.sum() > 0 else middle
+    x = np.where(passes, x, _draw(spare, samples, rng))
+    x = np.where(drafted, x, _draw(middle, samples, rng))
+    stands &= open_ & (rng.random(samples) < target[x] / middle[x])
+    tokens += stands
+    starts, left = ~passes, left - 1
+    if flush:
+      open_ = open_ & (passes | ~drafted)
+  return _mean(tokens), _mean(calls)
+
+
+def _draw(law, shape, rng):
+  return rng.choice(law.size, size=shape, p=law / law.sum())
+
+
+def _mean(values):
+  return values.mean(), values.std(ddof=1) / np.sqrt(values.size)
