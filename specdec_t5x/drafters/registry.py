@@ -13,7 +13,7 @@ from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.parallel import ParallelDraft
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.sparse import SparseDraft
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise, check_gamma
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.policies import get_policy
 
@@ -48,11 +48,11 @@ def get_drafter(
       f"NUM_CANDIDATES must be a whole number of at least 1, got {num_candidates!r}."
     )
   if isinstance(drafter, Drafter):
-    own = getattr(drafter, "gamma", None)
-    if num_candidates > 1 or gamma not in (None, own):
+    if num_candidates > 1 or gamma not in (None, drafter.depth):
       raise ValueError(
-        f"A drafter owns its knobs: set them on your {type(drafter).__name__}, got "
-        f"GAMMA={gamma} and NUM_CANDIDATES={num_candidates}."
+        f"A drafter owns its knobs: set them on your {type(drafter).__name__}, which "
+        f"drafts {drafter.depth} tokens, got GAMMA={gamma} and "
+        f"NUM_CANDIDATES={num_candidates}."
       )
     return drafter
   if needs_network(drafter) != (network is not None):
@@ -80,14 +80,14 @@ def policy_for(
     drafter: whose drafts they are.
     policy: a name in `policies.POLICIES`, or a policy; None where none was asked for.
     gamma: a length that was asked for: without a policy each iteration drafts as much.
-    is_word: whether the drafter was named, and leaves all to us: then one whose drafts
-      cost time drafts as much as pays.
+    is_word: whether the drafter is a gin file's or was named, not built by hand: then a
+      network that drafts, or heads, draft as much as pays.
   """
   if policy is not None:
     return get_policy(policy)
   if gamma is not None:
     return Fixed()
-  costs = is_word and isinstance(drafter, DraftModel | Headed)
+  costs = is_word and isinstance(drafter, Stepwise | Headed)
   return get_policy("auto") if costs else drafter.usual_policy
 
 
@@ -95,13 +95,16 @@ def _named(name, network, gamma) -> Drafter:
   """Returns a drafter of one chain."""
   kind = DRAFTERS[name]
   if kind is Headed:
-    return headed(network, None if gamma is None else chain(gamma))
+    return headed(network, gamma=gamma)
   knobs = {} if network is None else {"network": network}
   return kind(gamma=DEFAULT_GAMMA if gamma is None else gamma, **knobs)
 
 
 def headed(
-  network: Any, shape: Tree | Pruned | None = None, siblings: str = "distinct"
+  network: Any,
+  shape: Tree | Pruned | None = None,
+  siblings: str = "distinct",
+  gamma: int | None = None,
 ) -> Headed:
   """Returns the drafter of heads, whatever their kind.
 
@@ -109,10 +112,14 @@ def headed(
     network: the heads.
     shape: see `heads.Headed`.
     siblings: see `heads.Headed`.
+    gamma: length of a chain, where there is no `shape`; None is that of all heads.
 
   Raises:
     ValueError: where the network is no heads.
   """
+  if shape is None and gamma is not None:
+    check_gamma(gamma)
+    shape = chain(gamma)
   kind = getattr(network.config, "kind", None)
   if kind is None:
     raise ValueError(

@@ -50,8 +50,6 @@ def drafter(
     network = heads(path)
   elif not needs_network(choice):
     network = None
-  if isinstance(choice, Drafter):
-    gamma = None  # gin files give it to the drafters that have this knob.
   return get_drafter(choice, network, gamma, num_candidates)
 
 
