@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from t5x import decoding
 
-from tests.contract.conftest import TableModel, runtime_only
+from tests.contract.conftest import TableModel
 
 EOS = 1
 
@@ -52,15 +52,15 @@ def test_prompts_are_copied_and_not_scored(seed):
   model = TableModel(seed)
   inputs = [[0, 2, 3, 0, 0, 0], [0, 4, 0, 0, 0, 0], [0, 3, 1, 2, 0, 0]]
   prompts = [[2, 3], [4], [3, 1, 2]]  # EOS in a prompt ends nothing
-  decodes, scores = sample(
-    model, inputs=inputs, temperature=0.0, rescale_log_probs=False
-  )
+  decodes, _ = sample(model, inputs=inputs, temperature=0.0)
+  expected = [greedy(model, prompt, 6) for prompt in prompts]
+  assert decodes[:, 0].tolist() == expected
+  sampled, scores = sample(model, inputs=inputs, topk=0)
   law = model.log_probs()
-  for row, prompt, score in zip(decodes[:, 0], prompts, scores[:, 0], strict=True):
-    expected = greedy(model, prompt, 6)
-    assert row.tolist() == expected
-    path = [0, *expected]
-    end = expected.index(EOS, len(prompt)) + 1 if EOS in expected[len(prompt) :] else 6
+  for row, prompt, score in zip(sampled[:, 0], prompts, scores[:, 0], strict=True):
+    row = row.tolist()
+    path = [0, *row]
+    end = row.index(EOS, len(prompt)) + 1 if EOS in row[len(prompt) :] else 6
     chain = [law[path[i], path[i + 1]] for i in range(len(prompt), end)]
     np.testing.assert_allclose(score, sum(chain), atol=1e-4)
 
@@ -75,34 +75,9 @@ def test_prefilled_prompts_give_the_same_decodes():
   assert plain.tolist() == prefilled.tolist()
 
 
-@pytest.mark.parametrize(("limit", "kept"), [(1, 1), (2, 2), (4, 4)])
-def test_max_decode_steps_counts_after_the_prompt(limit, kept):
-  model = TableModel(0)
-  model.logits[:, EOS] = -30.0
-  inputs = [[0, 2, 3, 0, 0, 0, 0, 0], [0, 4, 0, 0, 0, 0, 0, 0]]
-  decodes, _ = sample(model, inputs=inputs, temperature=0.0, max_decode_steps=limit)
-  free, _ = sample(model, inputs=inputs, temperature=0.0)
-  for row, full, prompt in zip(decodes[:, 0], free[:, 0], (2, 1), strict=True):
-    assert row[: prompt + kept].tolist() == full[: prompt + kept].tolist()
-    assert not row[prompt + kept :].any()
-
-
-def test_the_hard_limit_bounds_max_decode_steps():
-  model = TableModel(0)
-  limited = sample(
-    model, temperature=0.0, max_decode_steps=50, max_decode_steps_hard_limit=2
-  )
-  assert (
-    limited[0].tolist()
-    == sample(model, temperature=0.0, max_decode_steps=2)[0].tolist()
-  )
-  with pytest.raises(ValueError, match="length"):
-    sample(model, temperature=0.0, max_decode_steps=50)
-
-
 def first_token_law(model, **kwargs):
   """Frequencies of the first token over many rows, and scores by token."""
-  decodes, scores = sample(model, rows=4000, length=1, rescale_log_probs=True, **kwargs)
+  decodes, scores = sample(model, rows=4000, length=1, **kwargs)
   tokens, scores = decodes[:, 0, 0], scores[:, 0]
   size = len(model.logits)
   frequencies = np.bincount(tokens, minlength=size) / len(tokens)
@@ -147,40 +122,6 @@ def test_num_decodes_are_sorted_by_increasing_score():
   assert decodes.shape == (2, 4, 6)
   assert (np.diff(scores, axis=1) >= 0).all()
   assert len({tuple(d) for d in decodes[0]}) > 1
-
-
-def test_temperature_may_differ_by_row():
-  model = TableModel(2)
-  decodes, scores = sample(model, temperature=jnp.array([0.0, 5.0]), topk=0)
-  assert decodes[0, 0].tolist() == greedy(model, [], 6)
-  assert scores[0, 0] == 0 > scores[1, 0]
-
-
-@runtime_only
-def test_rows_of_a_per_row_temperature_are_independent():
-  # Upstream draws all rows from one key there.
-  decodes, _ = sample(TableModel(2), rows=8, temperature=jnp.ones(8), topk=0)
-  assert len({tuple(row[0]) for row in decodes}) > 1
-
-
-def test_callbacks_see_and_change_the_state_and_the_logits():
-  model = TableModel(0)
-  forced = sample(
-    model,
-    temperature=0.0,
-    logit_callback_fn=lambda logits, state: logits.at[:, 4].add(100.0),
-  )[0]
-  assert (forced == 4).all()
-  stopped = sample(
-    model,
-    temperature=0.0,
-    logit_callback_fn=lambda logits, state: logits.at[:, 4].add(100.0),
-    state_callback_fn=lambda state: state.replace(
-      ended=state.ended | (state.step >= 2)
-    ),
-  )[0]
-  assert stopped[0, 0, :2].tolist() == [4, 4]
-  assert not stopped[0, 0, 3:].any()
 
 
 def test_topk_and_topp_together_are_refused():
