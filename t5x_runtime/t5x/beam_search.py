@@ -51,9 +51,6 @@ def beam_search(
   eos_id: int,
   num_decodes: int = 4,
   alpha: float = 0.6,
-  max_decode_len: int | None = None,
-  max_decode_step: int = -1,
-  min_log_prob: float = NEG_INF_VALUE,
   decode_rng: jax.Array | None = None,
   cache_offset: int = 0,
   initial_index: jax.Array | None = None,
@@ -67,15 +64,12 @@ def beam_search(
     eos_id: token that closes a hypothesis.
     num_decodes: K, the width of the beam.
     alpha: exponent of the brevity penalty.
-    max_decode_len: length of the output; L where None.
-    max_decode_step: stop after that many steps; no bound unless positive.
-    min_log_prob: stop once every row's best open hypothesis is below this.
     decode_rng: ignored, beam search is deterministic.
     cache_offset: dimensions before the batch in cache leaves.
     initial_index: must be None: prefill is not in the contract for beam search.
 
   Returns:
-    Decodes [B, K, max_decode_len] and scores [B, K], by increasing score.
+    Decodes [B, K, L] and scores [B, K], by increasing score.
   """
   del decode_rng
   if initial_index is not None:
@@ -83,23 +77,17 @@ def beam_search(
       "beam_search expected initial_index=None, got an array. Prefilled prompts are "
       "not supported here: pass the prompt in `inputs` or use temperature_sample."
     )
-  length = inputs.shape[1] if max_decode_len is None else max_decode_len
+  length = inputs.shape[1]
   step_fn = functools.partial(
     _beam_step,
-    prompts=_fit_prompts(jnp.asarray(inputs), length),
+    prompts=jnp.pad(jnp.asarray(inputs), ((0, 0), (0, 1))),
     tokens_to_logits=tokens_to_logits,
     eos_id=eos_id,
     alpha=alpha,
     cache_offset=cache_offset,
   )
   final = jax.lax.while_loop(
-    functools.partial(
-      _beam_continues,
-      length=length,
-      alpha=alpha,
-      max_step=max_decode_step,
-      min_log_prob=min_log_prob,
-    ),
+    functools.partial(_beam_continues, length=length, alpha=alpha),
     step_fn,
     _beam_init(inputs.shape[0], num_decodes, length, cache, cache_offset),
   )
@@ -107,13 +95,6 @@ def beam_search(
   seqs = jnp.where(closed[:, None, None], final.finished_seqs, final.live_seqs)
   scores = jnp.where(closed[:, None], final.finished_scores, final.live_logprobs)
   return seqs[:, :, 1:], scores
-
-
-def _fit_prompts(inputs: jax.Array, length: int) -> jax.Array:
-  """[B, length + 1]: the prompts cut or padded with 0."""
-  width = length + 1
-  padded = jnp.pad(inputs, ((0, 0), (0, max(0, width - inputs.shape[1]))))
-  return padded[:, :width]
 
 
 def _beam_init(batch, beam, length, cache, offset) -> BeamState:
@@ -131,20 +112,13 @@ def _beam_init(batch, beam, length, cache, offset) -> BeamState:
   )
 
 
-def _beam_continues(
-  state: BeamState, *, length, alpha, max_step, min_log_prob
-) -> jax.Array:
+def _beam_continues(state: BeamState, *, length, alpha) -> jax.Array:
   """Whether an open hypothesis can still displace a closed one."""
   # Log probabilities only fall and the penalty grows with length, so the best an open
   # hypothesis can reach is its present log probability at the full length.
   best_open = state.live_logprobs[:, -1] / brevity_penalty(alpha, length)
   worst_closed = jnp.min(state.finished_scores, axis=1)
-  open_can_win = jnp.any(worst_closed <= best_open)
-  plausible = jnp.any(state.live_logprobs[:, -1] >= min_log_prob)
-  continues = (state.cur_index < length) & open_can_win & plausible
-  if max_step > 0:
-    continues &= state.cur_index < max_step
-  return continues
+  return (state.cur_index < length) & jnp.any(worst_closed <= best_open)
 
 
 def _beam_step(

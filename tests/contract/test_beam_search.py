@@ -75,15 +75,6 @@ def test_prompts_are_copied_and_not_scored():
   np.testing.assert_allclose(scores[0, -1], sum(chain), atol=1e-4)
 
 
-def test_max_decode_len_and_steps_and_min_log_prob_end_early():
-  model = TableModel(0)
-  assert search(model, max_decode_len=3)[0].shape == (2, 4, 3)
-  one_step = search(model, length=6, max_decode_step=1)[0]
-  assert not one_step[:, :, 1:].any()
-  hopeless = search(model, length=6, min_log_prob=-1e-3)[0]
-  assert not hopeless[:, :, 1:].any()
-
-
 @runtime_only
 def test_prefill_is_refused():
   with pytest.raises(ValueError, match="initial_index"):
