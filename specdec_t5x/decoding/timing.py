@@ -70,10 +70,9 @@ def seconds(
     (decoder_told(0), tuple(amounts), shapes, sampling, max_length, _device())
   )
   name = hashlib.sha256(subject.encode()).hexdigest()[:16]
-  path = library.folder() / f"seconds-{name}.json"
   if name not in _measured:
-    _measured[name] = _read(path, len(amounts)) or _measure_and_keep(
-      path, decoder_told, amounts, shapes, sampling, max_length
+    _measured[name] = _read(name, len(amounts)) or _measure_and_keep(
+      name, decoder_told, amounts, shapes, sampling, max_length
     )
   found = _measured[name]
   about = {"rows": arguments[2].shape[0], "drafted": list(amounts)}
@@ -91,12 +90,12 @@ def say(message: str) -> None:
   print(message, file=sys.stderr, flush=True)
 
 
-def _measure_and_keep(path, *job):
+def _measure_and_keep(name, *job):
   try:
     # In a thread of its own: this one may be tracing the decode.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
       found = thread.submit(_measure, *job).result()
-    _keep(path, found)
+    _keep(name, found)
   except jax.errors.JaxRuntimeError as error:
     # Parameters lie there already, and are made once more for this.
     if "RESOURCE_EXHAUSTED" not in str(error):
@@ -110,8 +109,9 @@ def _measure_and_keep(path, *job):
   return found
 
 
-def _keep(path, found):
+def _keep(name, found):
   """Writes the file, whole or not at all."""
+  path = _path(name)
   path.parent.mkdir(parents=True, exist_ok=True)
   partial = path.with_suffix(f".{os.getpid()}.tmp")
   partial.write_text(json.dumps({"seconds": found}))
@@ -183,10 +183,14 @@ def _zeros(shape):
   return jnp.zeros(shape.shape, shape.dtype)
 
 
-def _read(path: pathlib.Path, count: int) -> tuple[float, ...] | None:
+def _path(name: str) -> pathlib.Path:
+  return library.folder() / f"seconds-{name}.json"
+
+
+def _read(name: str, count: int) -> tuple[float, ...] | None:
   """Returns what was kept; None where there is nothing, or nothing of use."""
   try:
-    found = tuple(json.loads(path.read_text())["seconds"])
+    found = tuple(json.loads(_path(name).read_text())["seconds"])
   except (OSError, ValueError, KeyError, TypeError):
     return None
   are_times = all(is_finite(each) and each > 0 for each in found)
@@ -201,7 +205,7 @@ def _device() -> tuple[str, ...]:
   return (
     device.device_kind,
     _processor(),
-    str(os.cpu_count()),
+    str(library.cpus()),
     jax.__version__,
     flags,
     kernels,
