@@ -8,6 +8,7 @@ The functions `check_*` judge facts; those that gather the facts follow them.
 """
 
 import collections
+import contextlib
 import dataclasses
 import glob
 import importlib
@@ -346,7 +347,9 @@ def native_products() -> tuple[str | None, str | None]:
 
 def kept_folders() -> dict[str, int]:
   """Returns what `check_kept` judges: where something is measured or compiled once."""
-  folders = [importlib.import_module("specdec_t5x.native.library").folder()]
+  folders = []
+  with contextlib.suppress(OSError):  # `check_products` reports that there is no home.
+    folders.append(importlib.import_module("specdec_t5x.native.library").folder())
   programs = os.environ.get("JAX_COMPILATION_CACHE_DIR")
   if programs is None:
     try:

@@ -135,13 +135,12 @@ def _seconds(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
   subject = dataclasses.replace(job, decoder=_told(job.decoder, None))
   name = repr((subject, lengths, shapes, _device())).encode()
   name = hashlib.sha256(name).hexdigest()[:16]
-  path = library.folder() / f"seconds-{name}.json"
   if name not in _measured:
-    found = _read(path, len(lengths))
+    found = _read(name, len(lengths))
     if found is None:
       found = _measure(job, params)
       try:
-        _keep(path, found)
+        _keep(name, found)
       except OSError as error:
         say(f"Measured times are for this process alone: {error}")
     _measured[name] = found
@@ -153,8 +152,9 @@ def _told(decoder: SpeculativeDecoder, length: Any) -> SpeculativeDecoder:
   return dataclasses.replace(decoder, policy=Fixed(length), slots=0, kept=0)
 
 
-def _keep(path, found):
+def _keep(name, found):
   """Writes the file, whole or not at all."""
+  path = _path(name)
   path.parent.mkdir(parents=True, exist_ok=True)
   partial = path.with_suffix(f".{os.getpid()}.tmp")
   partial.write_text(json.dumps({"seconds": found}))
@@ -223,10 +223,14 @@ def _slopes(
   return tuple((np.median(slopes[:, 0]) * ratios).round(7).tolist())
 
 
-def _read(path: pathlib.Path, count: int) -> tuple[float, ...] | None:
+def _path(name: str) -> pathlib.Path:
+  return library.folder() / f"seconds-{name}.json"
+
+
+def _read(name: str, count: int) -> tuple[float, ...] | None:
   """Returns what was kept; None where there is nothing, or nothing of use."""
   try:
-    found = tuple(json.loads(path.read_text())["seconds"])
+    found = tuple(json.loads(_path(name).read_text())["seconds"])
   except (OSError, ValueError, KeyError, TypeError):
     return None
   are_times = all(is_finite(each) and each > 0 for each in found)
@@ -241,7 +245,8 @@ def _device() -> tuple[str, ...]:
   return (
     device.device_kind,
     _processor(),
-    str(os.cpu_count()),
+    str(library.cpus()),
+    *(os.environ.get(name, "") for name in ("PJRT_NPROC", "NPROC")),
     jax.__version__,
     flags,
     kernels,

@@ -180,6 +180,18 @@ def test_products_without_a_compiler_are_found_out_quietly(tmp_path, monkeypatch
   assert path is None
 
 
+def test_without_a_home_the_report_says_which_folder_to_name(monkeypatch):
+  for name in ("SPECDEC_T5X_CACHE", "JAX_COMPILATION_CACHE_DIR"):
+    monkeypatch.delenv(name, raising=False)
+  monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")
+  library.problem.cache_clear()
+  reason, path = doctor.native_products()
+  library.problem.cache_clear()
+  assert "set SPECDEC_T5X_CACHE to a folder" in reason
+  assert path is None
+  assert doctor.kept_folders() == {}
+
+
 def test_what_is_kept_is_said_with_its_size(tmp_path, monkeypatch):
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "times"))
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -203,6 +203,15 @@ def test_where_nothing_can_be_kept_times_are_this_process_s(kept, counted, capsy
   assert len(counted) == 1
 
 
+@pytest.mark.usefixtures("kept")
+def test_without_a_home_times_are_this_process_s(counted, monkeypatch, capsys):
+  monkeypatch.delenv("SPECDEC_T5X_CACHE")
+  monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")
+  assert measure() == measure() == (1.0, 2.0, 4.0)
+  assert "alone: there is no home folder for" in capsys.readouterr().err
+  assert len(counted) == 1
+
+
 def test_a_measurement_that_fails_leaves_no_file(kept, monkeypatch):
   def fails(*job):
     raise RuntimeError("out of memory")

@@ -210,7 +210,9 @@ ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
   struct Part { int64_t matrix, begin, end; };
   std::vector<Part> pieces;
   const int64_t wide = Wide(TileRows(rows)) * kLanes;
-  const int64_t size = (columns / parts + wide - 1) / wide * wide;
+  // Of no columns, pieces would never end: parts may be more than there are columns.
+  const int64_t least = std::max<int64_t>(columns / parts, 1);
+  const int64_t size = (least + wide - 1) / wide * wide;
   for (size_t i = 0; i < matrices.size(); ++i)
     for (int64_t c = 0; c < matrices[i].columns; c += size)
       pieces.push_back({int64_t(i), c, std::min(c + size, matrices[i].columns)});
@@ -325,7 +327,7 @@ ffi::Error Attention(ffi::ThreadPool pool, Array query, Array keys, Array values
   const int64_t by_query = sizes[2] > 1 ? slots : 0;
   const int64_t by_head = sizes[1] > 1 ? sizes[2] * slots : 0;
   const int64_t by_batch = sizes[0] > 1 ? sizes[1] * sizes[2] * slots : 0;
-  const int64_t parts = Parts(pool, pairs * queries * slots * width);
+  const int64_t parts = std::min(pairs, Parts(pool, pairs * queries * slots * width));
   Parallel(pool, parts, [=](int64_t part) {
     Query one(slots, width);
     const int64_t end = pairs * (part + 1) / parts;

@@ -44,31 +44,32 @@ def problem() -> str | None:
 
 
 def built() -> pathlib.Path:
-  """Returns the library for this machine, built where it is not there yet.
+  """Returns the library for this machine, built where it is not there, whole, yet.
 
   Raises:
     OSError: where there is no compiler, or nowhere to keep the library.
     subprocess.SubprocessError: where the compiler fails.
   """
-  found = next(filter(shutil.which, _COMPILERS), "")
-  compiler = shlex.split(os.environ.get("CXX") or found)  # As in "ccache g++".
-  if not compiler:
-    raise OSError(f"no C++ compiler ({', '.join(_COMPILERS)}, or CXX)")
+  compiler = _compiler()
   include = jax.ffi.include_dir()
   # What the compiler takes this processor for is part of the name, as the source is.
   machine = _run(*compiler, *_FLAGS, "-dM", "-E", "-x", "c++", os.devnull)
   headers = b"".join(p.read_bytes() for p in sorted(pathlib.Path(include).rglob("*.h")))
-  digest = hashlib.sha256(code() + headers + machine).hexdigest()[:16]
-  library = folder() / f"kernels-{digest}.so"
-  if not library.exists():
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-      # Whole, or not at all, whoever else builds it.
-      made = pathlib.Path(scratch) / library.name
+  name = f"kernels-{_digest(code() + headers + machine)}"
+  kept = folder()
+  for library in kept.glob(f"{name}-*.so"):
+    # To load a damaged one would end this process.
+    if library.stem == f"{name}-{_digest(library.read_bytes())}":
+      return library
+  try:
+    kept.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=kept) as scratch:
+      made = pathlib.Path(scratch) / "kernels.so"
       sources = map(str, SOURCES)
       _run(*compiler, *_FLAGS, "-shared", f"-I{include}", *sources, "-o", str(made))
-      made.replace(library)
-  return library
+      return _keep(made, name)
+  except OSError as error:
+    raise OSError(f"{error}; SPECDEC_T5X_CACHE names another folder") from error
 
 
 def code() -> bytes:
@@ -77,10 +78,64 @@ def code() -> bytes:
 
 
 def folder() -> pathlib.Path:
-  """Returns where compiled code is kept: SPECDEC_T5X_CACHE, or the user's cache."""
+  """Returns where compiled code is kept: SPECDEC_T5X_CACHE, or the user's cache.
+
+  Raises:
+    OSError: where that is in a home folder, and there is none.
+  """
   default = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
   home = os.environ.get("SPECDEC_T5X_CACHE") or os.path.join(default, "specdec_t5x")
-  return pathlib.Path(home).expanduser()
+  try:
+    return pathlib.Path(home).expanduser()
+  except RuntimeError as error:
+    raise OSError(
+      f"there is no home folder for {home}: set SPECDEC_T5X_CACHE to a folder"
+    ) from error
+
+
+def cpus() -> int:
+  """Returns how many CPUs this process may use; it may be pinned to some of them."""
+  if hasattr(os, "sched_getaffinity"):  # Not on macOS.
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+def _compiler() -> list[str]:
+  command = os.environ.get("CXX") or next(filter(shutil.which, _COMPILERS), "")
+  try:
+    words = shlex.split(command)  # As in "ccache g++".
+  except ValueError as error:
+    raise OSError(
+      f"CXX={command!r} is no command: {error}. Name a compiler, as in CXX=g++"
+    ) from error
+  if not words:
+    raise OSError(f"no C++ compiler ({', '.join(_COMPILERS)}, or CXX)")
+  return words
+
+
+def _keep(made: pathlib.Path, name: str) -> pathlib.Path:
+  """Moves a library, whole or not at all, to a name that has its digest.
+
+  So it does not matter who else builds it at the same time, nor when the machine stops.
+  """
+  library = made.parents[1] / f"{name}-{_digest(made.read_bytes())}.so"
+  _write_out(made)
+  made.replace(library)
+  _write_out(library.parent)
+  return library
+
+
+def _write_out(path: pathlib.Path) -> None:
+  """Waits until a file, or a folder's list of files, is on the disk."""
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+
+
+def _digest(contents: bytes) -> str:
+  return hashlib.sha256(contents).hexdigest()[:16]
 
 
 def _run(*command: str) -> bytes:

@@ -36,7 +36,7 @@ def check(choice: str, dtype: str) -> None:
 
 def are_native(choice: str, rows: int, dtype: Any) -> bool:
   """Returns whether products of so many rows are our own kernels'."""
-  few = rows <= MAX_ROWS and dtype == "float32"
+  few = 0 < rows <= MAX_ROWS and dtype == "float32"
   return few and choice != "xla" and library.problem() is None
 
 
@@ -50,7 +50,7 @@ def multiply(
     x: the rows.
     *kernels: the matrices, of the dtype of `x`.
   """
-  rows = x.size // x.shape[-1]
+  rows = x.size // max(x.shape[-1], 1)  # None, where there is nothing to add.
   if are_native(choice, rows, str(x.dtype)):
     return _native_multiply(x, kernels)
   return _xla_multiply(x, kernels)
@@ -66,7 +66,7 @@ def normalize(
     x: the rows.
     scale: of the dtype of the result; the mean is of float32.
   """
-  if are_native(choice, x.size // x.shape[-1], str(scale.dtype)):
+  if are_native(choice, x.size // max(x.shape[-1], 1), str(scale.dtype)):
     return _native_normalize(x.astype(jnp.float32), scale)
   return _xla_normalize(x, scale)
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import pathlib
 import platform
+import warnings
 
 import jax
 
@@ -16,21 +17,36 @@ _WORTH_KEEPING = 0.02  # Seconds to compile: to read one takes less.
 
 def keep_programs() -> None:
   """Has JAX keep what it compiles, and use it again."""
-  if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    jax.config.update("jax_compilation_cache_dir", str(folder()))
-    jax.config.update("jax_compilation_cache_max_size", _LARGEST)
-    name = "jax_persistent_cache_min_compile_time_secs"
-    jax.config.update(name, _WORTH_KEEPING)
+  if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    return
+  try:
+    kept = folder()
+  except OSError as error:
+    warnings.warn(f"Compiled programs are not kept: {error}", stacklevel=2)
+    return
+  jax.config.update("jax_compilation_cache_dir", str(kept))
+  jax.config.update("jax_compilation_cache_max_size", _LARGEST)
+  name = "jax_persistent_cache_min_compile_time_secs"
+  jax.config.update(name, _WORTH_KEEPING)
 
 
 def folder() -> pathlib.Path:
   """Returns where programs are kept: one folder for each kind of processor.
 
   Programs for CPUs are of the very processor, and homes may be shared.
+
+  Raises:
+    OSError: where that is in a home folder, and there is none.
   """
   cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+  try:
+    home = pathlib.Path(cache).expanduser()
+  except RuntimeError as error:
+    raise OSError(
+      f"there is no home folder for {cache}: set JAX_COMPILATION_CACHE_DIR to a folder"
+    ) from error
   digest = hashlib.sha256(_processor().encode()).hexdigest()[:12]
-  return pathlib.Path(cache).expanduser() / "t5x_runtime" / f"programs-{digest}"
+  return home / "t5x_runtime" / f"programs-{digest}"
 
 
 def _processor() -> str:

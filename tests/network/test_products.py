@@ -93,6 +93,14 @@ def test_large_matrices_give_the_numbers_that_their_columns_alone_give(rows):
   assert np.max(np.abs(found - x.astype(np.float64) @ kernel) / scale) < 1e-6
 
 
+@pytest.mark.parametrize(("rows", "inputs"), [(0, 64), (5, 0), (0, 0)])
+def test_products_of_nothing_are_empty_or_zero(rows, inputs):
+  x = normal(0, rows, inputs)
+  for found, kernel in zip(ours(x, *matrices(inputs)), matrices(inputs), strict=True):
+    np.testing.assert_array_equal(found, x @ kernel)
+  assert normed(x, np.ones(inputs, np.float32)).shape == x.shape
+
+
 def test_a_product_is_whole_before_the_next_begins():
   x, kernel = normal(15, 4, 1024), normal(16, 1024, 1024) / 32
   expected = x

@@ -32,3 +32,11 @@ def test_each_kind_of_processor_has_a_folder(monkeypatch):
   monkeypatch.setattr(kept_programs, "_processor", lambda: "another")
   assert kept_programs.folder() != one
   assert kept_programs.folder().parent == one.parent
+
+
+def test_without_a_home_none_are_kept_and_it_is_said(settings, monkeypatch):
+  monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+  monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")
+  with pytest.warns(UserWarning, match="set JAX_COMPILATION_CACHE_DIR to a folder"):
+    kept_programs.keep_programs()
+  assert not settings

@@ -1,0 +1,162 @@
+"""The kernels' library is whole or built again; what can't be had is said."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from specdec_t5x.decoding import timing
+from specdec_t5x.native import library
+
+has_compiler = pytest.mark.skipif(
+  library.problem() is not None, reason=f"no kernels: {library.problem()}"
+)
+
+
+@pytest.fixture
+def kept(monkeypatch, tmp_path):
+  """A folder where nothing is kept yet."""
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "kept"))
+  library.problem.cache_clear()
+  yield tmp_path / "kept"
+  library.problem.cache_clear()
+
+
+@pytest.fixture
+def small(kept, monkeypatch, tmp_path):
+  """What makes a library that is compiled in no time."""
+  source = tmp_path / "one.cc"
+  source.write_text('extern "C" int specdec_one() { return 1; }\n')
+  monkeypatch.setattr(library, "SOURCES", [source])
+
+
+def halve(path):
+  path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path):
+  path.write_bytes(b"")
+
+
+def flip_a_bit(path):
+  contents = bytearray(path.read_bytes())
+  contents[len(contents) // 2] ^= 1
+  path.write_bytes(contents)
+
+
+def lose_the_digest(path):
+  path.rename(path.with_stem(path.stem.rpartition("-")[0]))
+
+
+@has_compiler
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("damage", [halve, empty, flip_a_bit, lose_the_digest])
+def test_a_damaged_library_is_built_again(damage):
+  path = library.built()
+  whole = path.read_bytes()
+  damage(path)
+  assert library.built().read_bytes() == whole
+  time = path.stat().st_mtime_ns
+  assert library.built() == path
+  assert path.stat().st_mtime_ns == time  # Once.
+
+
+@has_compiler
+@pytest.mark.usefixtures("small")
+def test_a_library_is_on_the_disk_before_it_has_its_name(monkeypatch):
+  calls = []
+
+  def noted(function):
+    def run(subject, *args):
+      is_folder = isinstance(subject, int) and os.path.isdir(f"/dev/fd/{subject}")
+      calls.append((function.__name__, is_folder))
+      return function(subject, *args)
+
+    return run
+
+  monkeypatch.setattr(os, "fsync", noted(os.fsync))
+  monkeypatch.setattr(pathlib.Path, "replace", noted(pathlib.Path.replace))
+  library.built()
+  assert calls == [("fsync", False), ("replace", False), ("fsync", True)]
+
+
+@has_compiler
+def test_commands_at_once_that_find_half_a_library_build_it_and_compute(kept):
+  original = library.built()
+  halve(original)
+  program = """
+import jax, numpy as np
+from specdec_t5x.network import products
+run = jax.jit(lambda x: products.multiply("native", x, np.ones((4, 7), np.float32)))
+print(run(np.ones((2, 4), np.float32))[0].sum())
+"""
+  paths = {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"}
+  commands = [
+    subprocess.Popen(
+      [sys.executable, "-c", program],
+      env=os.environ | paths,
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+    for _ in range(2)
+  ]
+  outputs = [command.communicate(timeout=300)[0] for command in commands]
+  assert [command.returncode for command in commands] == [0, 0]
+  assert outputs == ["56.0\n", "56.0\n"]
+  assert list(kept.iterdir()) == [library.built()]
+
+
+# ---- What is said. ----
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("command", ['g++ "', "g++ \\"])
+def test_a_cxx_that_is_no_command_is_named(command, monkeypatch):
+  monkeypatch.setenv("CXX", command)
+  with pytest.warns(UserWarning, match="could not be built: CXX=.* is no command: No "):
+    reason = library.problem()
+  assert repr(command) in reason
+  assert "as in CXX=g++" in reason
+
+
+def test_without_a_home_the_folder_is_asked_for(kept, monkeypatch):
+  monkeypatch.delenv("SPECDEC_T5X_CACHE")
+  monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")
+  with pytest.raises(OSError, match="no home folder for ~no_such_user/cache/specdec"):
+    library.folder()
+  with pytest.warns(UserWarning, match="set SPECDEC_T5X_CACHE to a folder"):
+    assert library.problem() is not None
+
+
+@has_compiler
+def test_where_nothing_can_be_kept_another_folder_is_asked_for(kept):
+  kept.write_text("a file where the folder should be")
+  with pytest.warns(UserWarning, match=f"{kept}.*SPECDEC_T5X_CACHE names another fold"):
+    assert library.problem() is not None
+
+
+# ---- Of how many CPUs. ----
+
+
+@pytest.mark.skipif(
+  not hasattr(os, "sched_setaffinity") or library.cpus() == 1,
+  reason="no process can be pinned to fewer CPUs here",
+)
+def test_cpus_are_those_that_this_process_may_use():
+  all_of_them = os.sched_getaffinity(0)
+  assert library.cpus() == len(all_of_them)
+  before = timing._device()
+  os.sched_setaffinity(0, {min(all_of_them)})
+  try:
+    assert library.cpus() == 1
+    assert timing._device() != before
+  finally:
+    os.sched_setaffinity(0, all_of_them)
+  assert timing._device() == before
+
+
+def test_cpus_are_all_where_no_process_can_be_pinned(monkeypatch):
+  monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+  assert library.cpus() == os.cpu_count()

@@ -1,0 +1,110 @@
+"""Kernels end, and give the same bits, however many threads XLA has.
+
+Parts are up to four times the threads: there may be more than columns, rows or heads.
+"""
+
+import functools
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core.distributions import Sampling, adjusted_probs
+from specdec_t5x.native import library
+from specdec_t5x.network import products
+
+pytestmark = pytest.mark.skipif(
+  library.problem() is not None or sys.platform != "linux",
+  reason=f"no kernels, or no count of threads: {library.problem()}",
+)
+THREADS = (2, 64, 256)
+# What a process may have: 256 threads reserve 5.5 GiB for stacks, and use 0.2.
+MEMORY, SECONDS = 8 * 2**30, 120
+# Rows, inputs, columns of each matrix; the first three of more parts than columns.
+PRODUCTS = {
+  "T5-small's": (64, 2048, [512]),
+  "96 threads'": (128, 1024, [256]),
+  "one column": (128, 1 << 16, [1]),
+  "several": (33, 1024, [130, 7, 0, 96]),
+  "large": (8, 1030, [1027]),
+  "little": (1, 5, [7]),
+}
+# Batch, queries, heads, slots, width: parts are more than pairs of batch and head.
+ATTENTION = {"one head": (1, 8, 1, 2050, 64), "heads": (2, 3, 8, 600, 64)}
+SAMPLINGS = {"a row": (1, Sampling(0.7)), "rows": (3, Sampling(top_k=40))}
+
+
+def normal(seed, *shape):
+  return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def results(choice):
+  """Returns what each kernel makes of each of these sizes, by its name."""
+  found = {}
+  multiply, attend, normalize = (
+    jax.jit(f, static_argnums=0)
+    for f in (products.multiply, products.attend, products.normalize)
+  )
+  for name, (rows, inputs, widths) in PRODUCTS.items():
+    kernels = [normal(i, inputs, n) / inputs**0.5 for i, n in enumerate(widths)]
+    for i, y in enumerate(multiply(choice, normal(9, rows, inputs), *kernels)):
+      found[f"{name}, {i}"] = y
+  for name, (batch, queries, heads, slots, width) in ATTENTION.items():
+    key, value = (normal(i, batch, heads, slots, width) / 8 for i in range(2))
+    query, bias = normal(2, batch, queries, heads, width), normal(3, 1, heads, 1, slots)
+    found[name] = attend(choice, query, key, value, bias)
+  found["norm"] = normalize(choice, normal(0, 128, 512), normal(1, 512))
+  return {name: np.asarray(value) for name, value in found.items()}
+
+
+def distributions():
+  return {
+    name: np.asarray(adjusted_probs(jnp.asarray(normal(0, rows, 32_128)), sampling))
+    for name, (rows, sampling) in SAMPLINGS.items()
+  }
+
+
+def save(path):
+  resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+  found = results("native") | distributions()
+  np.savez(path, **found, threads=len(os.listdir("/proc/self/task")))
+
+
+@functools.cache
+def saved(threads):
+  """Returns what a process of so many threads saves."""
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "results.npz")
+    settings = {"PJRT_NPROC": str(threads), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "tests.native.test_threads", path]
+    subprocess.run(command, env=os.environ | settings, check=True, timeout=SECONDS)
+    with np.load(path) as arrays:
+      found = dict(arrays)
+  # Else PJRT_NPROC does not tell XLA, and nothing here is seen.
+  assert found.pop("threads") > threads
+  return found
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_results_are_those_of_xla(threads, monkeypatch):
+  monkeypatch.setattr(library, "problem", lambda: "not wanted")
+  for name, expected in (results("xla") | distributions()).items():
+    np.testing.assert_allclose(
+      saved(threads)[name], expected, rtol=1e-5, atol=1e-5, err_msg=name
+    )
+
+
+@pytest.mark.parametrize("threads", THREADS[1:])
+def test_bits_are_the_same_with_any_number_of_threads(threads):
+  for name, few in saved(THREADS[0]).items():
+    np.testing.assert_array_equal(saved(threads)[name], few, err_msg=name)
+
+
+if __name__ == "__main__":
+  save(sys.argv[1])
