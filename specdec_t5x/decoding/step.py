@@ -91,7 +91,9 @@ def iterate(
     uniforms: independent draws from U[0, 1), L for each of C = `decisions`.
   """
   state, proposal = draft(spec, state, uniforms)
-  return judge(spec, state, proposal, uniforms)
+  state, logits, features = score(spec, state, proposal)
+  iteration = verify(spec, proposal, logits, uniforms)
+  return commit(spec, state, iteration, features)
 
 
 def draft(
@@ -103,23 +105,6 @@ def draft(
   proposal, drafter_state = spec.drafter.propose(spec.context, state, draws)
   proposal = limit(proposal, most, spec.context.eos_id)
   return state.replace(drafter_state=drafter_state), proposal
-
-
-def judge(
-  spec: Speculation,
-  state: DecodeState,
-  proposal: Proposal,
-  uniforms: Float[Array, "B C L"],
-) -> tuple[DecodeState, Iteration]:
-  """Scores and verifies a draft, and commits what stands of it."""
-  state, logits, features = score(spec, state, proposal)
-  target_probs = logits
-  if spec.rule.reads_laws:
-    target_probs = adjusted_probs(logits, spec.sampling)
-  tests = uniforms[:, spec.drafter.decisions :]
-  verdict = spec.rule.verify(target_probs, proposal, tests)
-  iteration = Iteration(proposal, logits, target_probs, verdict, uniforms)
-  return commit(spec, state, iteration, features)
 
 
 def limit(proposal: Proposal, most: Int[Array, "B"], eos_id: int) -> Proposal:
@@ -169,6 +154,21 @@ def score_tree(
     return extend(cache, block)
   sees = jnp.broadcast_to(tree.sees, (*block.shape, block.shape[1]))
   return extend(cache, block, cache.index[:, None] + tree.depths, sees)
+
+
+def verify(
+  spec: Speculation,
+  proposal: Proposal,
+  logits: Float[Array, "B N V"],
+  uniforms: Float[Array, "B C L"],
+) -> Iteration:
+  """Returns what the rule makes of a draft that was scored."""
+  target_probs = logits
+  if spec.rule.reads_laws:
+    target_probs = adjusted_probs(logits, spec.sampling)
+  tests = uniforms[:, spec.drafter.decisions :]
+  verdict = spec.rule.verify(target_probs, proposal, tests)
+  return Iteration(proposal, logits, target_probs, verdict, uniforms)
 
 
 def commit(

@@ -21,7 +21,7 @@ from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.decoding.step import decisions, draft, judge
+from specdec_t5x.decoding.step import commit, decisions, draft, score, verify
 from specdec_t5x.hugging_face import vocabulary as vocabularies
 from specdec_t5x.hugging_face.vocabulary import Processor
 
@@ -291,7 +291,9 @@ def _timed(program, *arguments):
 def _advance(spec, state, proposal):
   """Returns the next state, and what a `Turn` says of the one row's iteration."""
   uniforms = state.uniforms(decisions(spec.drafter))
-  after, iteration = judge(spec, state, proposal, uniforms)
+  state, logits, features = score(spec, state, proposal)
+  iteration = verify(spec, proposal, logits, uniforms)
+  after, iteration = commit(spec, state, iteration, features)
   verdict, info = iteration.verdict, iteration.info
   tree, tests = proposal.tree, uniforms[:, spec.drafter.decisions :]
   probs = iteration.target_probs

@@ -109,9 +109,9 @@ def test_a_draft_that_is_the_target_is_never_rejected(models, vocabulary):
 
 
 def test_the_step_is_compiled_once(models, vocabulary, monkeypatch):
-  traced, judge = [], recording.judge
-  count = lambda *args: traced.append(args) or judge(*args)
-  monkeypatch.setattr(recording, "judge", count)
+  traced, verify = [], recording.verify
+  count = lambda *args: traced.append(args) or verify(*args)
+  monkeypatch.setattr(recording, "verify", count)
   assert len(run(models, vocabulary)) > 1
   assert len(traced) == 1
 
