@@ -94,7 +94,7 @@ class CostAware(Policy):
       )
 
   def start(self, rows: int) -> Counts:
-    """No draft was tried."""
+    """Returns counts of 0: no draft was tried."""
     return Counts(jnp.zeros(rows), jnp.zeros(rows))
 
   def most(self, known: Counts, rows: int, lengths: tuple[int, ...]) -> Int[Array, "B"]:
@@ -110,7 +110,7 @@ class CostAware(Policy):
     return jnp.broadcast_to(best, rows)
 
   def learn(self, known: Counts, info: StepInfo) -> Counts:
-    """The decayed sums."""
+    """Adds what the iteration accepted and tried, old counts decayed."""
     return Counts(
       self.decay * known.accepted + info.accepted,
       self.decay * known.tried + info.acceptance_positions,
@@ -257,7 +257,7 @@ class ExitThreshold(Policy):
     return probability >= known.threshold
 
   def learn(self, known: Exits, info: StepInfo) -> Exits:
-    """See the class."""
+    """Moves rate and threshold of the rows that drafted, by the formulas above."""
     share = info.accepted / jnp.maximum(info.drafted, 1)
     rate = self.rate_decay * known.rate + (1 - self.rate_decay) * share
     aim = known.threshold + jnp.where(rate <= self.goal, self.step, -self.step)

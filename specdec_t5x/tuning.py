@@ -131,9 +131,10 @@ def _seconds(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
   """Returns the seconds of an iteration with each of the drafter's lengths."""
   lengths = job.decoder.drafter.lengths
   shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), params)
-  # Alpha and its prior change no times.
-  subject = dataclasses.replace(job, decoder=_told(job.decoder, None))
-  name = repr((subject, lengths, shapes, _device())).encode()
+  # Rows that take turns, alpha and its prior change no times.
+  rows = min(job.rows, job.decoder.slots or job.rows)
+  job = dataclasses.replace(job, decoder=_told(job.decoder, None), rows=rows)
+  name = repr((job, lengths, shapes, _device())).encode()
   name = hashlib.sha256(name).hexdigest()[:16]
   if name not in _measured:
     found = _read(name, len(lengths))
@@ -172,9 +173,8 @@ def _measure(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
 
   with jax.enable_x64(False):
     # Full of content: attention skips what is empty, which would flatter blocks.
-    rows = min(job.rows, job.decoder.slots or job.rows)
-    inputs = jnp.ones((rows, job.input_length), jnp.int32)
-    arguments = params, inputs, row_keys(jax.random.key(0), rows)
+    inputs = jnp.ones((job.rows, job.input_length), jnp.int32)
+    arguments = params, inputs, row_keys(jax.random.key(0), job.rows)
     state = start(arguments, jnp.int32(0))
     # An iteration takes at most a draft and a token of the output.
     many = max(1, min(_ITERATIONS, (job.max_length - 1) // (lengths[-1] + 1)))

@@ -32,7 +32,7 @@ class Approximate(Rule):
     """Returns which drafted tokens are near enough."""
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
-    """Refuses to sample."""
+    """Returns the rule itself at temperature 0; sampling is a ValueError."""
     if not sampling.greedy:
       raise ValueError(
         f"The rule {type(self).__name__} needs TEMPERATURE=0, got "

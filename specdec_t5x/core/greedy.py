@@ -23,7 +23,7 @@ class Greedy(Rule):
   reads_laws = False
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
-    """Refuses to sample."""
+    """Returns the rule itself at temperature 0; sampling is a ValueError."""
     if not sampling.greedy:
       raise ValueError(
         f"VERIFICATION='greedy' needs TEMPERATURE=0, got {sampling.temperature}: it "

@@ -125,7 +125,7 @@ class SpeculativeDecoder:
 
   @property
   def guarantee(self) -> Guarantee:
-    """What the rule promises."""
+    """What the rule promises about the outputs' distribution."""
     return self.rule.guarantee
 
   @property
@@ -260,11 +260,11 @@ class PlainDecoder:
 
   @property
   def networks(self) -> Mapping[str, Network]:
-    """The target."""
+    """The target alone, by its name."""
     return {"target": self.target}
 
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
-    """All settings will do."""
+    """Accepts every setting: plain decoding has no limits of its own."""
     del sampling, max_length, num_decodes
 
   def decode(self, params, inputs, keys, sampling, max_length, eos_id) -> Decoded:

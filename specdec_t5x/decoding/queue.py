@@ -35,7 +35,7 @@ class Queue:
 
   @property
   def size(self) -> int:
-    """R."""
+    """How many rows there are to decode in all."""
     return self.starts.lengths.shape[0]
 
 

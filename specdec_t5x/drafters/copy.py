@@ -56,7 +56,7 @@ class Copy(Drafter):
     return tree.chain(self.gamma)
 
   def start(self, context: Context) -> Int[Array, "B E"]:
-    """Returns the input."""
+    """Returns the encoder's input, which is copied from."""
     return context.source
 
   def propose(

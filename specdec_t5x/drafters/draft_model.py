@@ -31,11 +31,11 @@ class DraftModel(Stepwise):
 
   @property
   def networks(self) -> Mapping[str, Any]:
-    """The draft."""
+    """The network that drafts, by its name."""
     return {"draft": self.network}
 
   def extend(self, context: Context) -> ExtendFn:
-    """Returns the network."""
+    """Returns the draft network, over its own cache."""
     return context.extend["draft"]
 
   def start(self, context: Context) -> StepwiseState:

@@ -138,7 +138,7 @@ class HeadDraft(Headed):
       )
 
   def start(self, context: Context) -> HeadState:
-    """Returns no feature."""
+    """Returns a state without a feature: the target was not called yet."""
     rows, width = context.source.shape[0], self.network.config.emb_dim
     return HeadState(jnp.zeros((rows, width)), jnp.zeros(rows, bool))
 

@@ -50,7 +50,7 @@ class ParallelDraft(Headed):
       )
 
   def start(self, context: Context) -> ParallelState:
-    """Returns an empty cache."""
+    """Returns an empty cache and no features: the target was not called yet."""
     cfg, rows = self.network.config, context.source.shape[0]
     # The masks of the last block may overrun the output.
     slots = num_slots(context.max_length, 2 * cfg.count)

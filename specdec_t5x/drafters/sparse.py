@@ -46,7 +46,7 @@ class SparseDraft(Drafter):
 
   @property
   def networks(self) -> Mapping[str, Any]:
-    """The draft."""
+    """The network that drafts, by its name."""
     return {"draft": self.network}
 
   @property

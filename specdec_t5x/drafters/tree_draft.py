@@ -47,7 +47,7 @@ class TreeDraft(Drafter):
 
   @property
   def networks(self) -> Mapping[str, Any]:
-    """The draft."""
+    """The network that drafts, by its name."""
     return {"draft": self.network}
 
   def start(self, context: Context) -> Cache:

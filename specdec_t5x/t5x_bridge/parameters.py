@@ -52,7 +52,7 @@ class T5XParameters:
     writer.save(state)
 
   def restore(self, step: int) -> Any:
-    """Reads them back."""
+    """Returns the parameters that were written at a step."""
     return self.read(self._path(step))
 
   def remove(self, step: int) -> None:
@@ -93,5 +93,5 @@ class JointParameters:
     self._target.save(step, params["target"])
 
   def restore(self, step: int) -> Any:
-    """Reads them back."""
+    """Returns the parameters of target and heads that were written at a step."""
     return {"target": self._target.restore(step), "heads": self._heads.restore(step)}
