@@ -1,4 +1,4 @@
-"""The automatic length: what it chooses; outputs at T = 0 do not depend on it."""
+"""What policies choose; whatever they do, outputs at T = 0 are plain decoding's."""
 
 import dataclasses
 import functools
@@ -9,52 +9,78 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.analysis.theory import expected_tokens
+from specdec_t5x.analysis.theory import expected_tokens, walltime_improvement
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
+from specdec_t5x.decoding import generate as loop_module
 from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate, python_loop
-from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.adaptive import AdaptiveDraft
+from specdec_t5x.decoding.policy import Fixed, Policy
+from specdec_t5x.decoding.state import no_info, row_keys
+from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.policies import Always, Auto, Counts, Policy
-from specdec_t5x.drafters.registry import get_drafter
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.layer_skip import LayerSkip
+from specdec_t5x.drafters.registry import policy_for
+from specdec_t5x.drafters.sparse import SparseDraft
+from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.network.functional import network_for
+from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.policies import (
+  POLICIES,
+  Confidence,
+  CostAware,
+  Counts,
+  ExitThreshold,
+  get_policy,
+)
 from tests.decoding.test_generate import output_lengths
-from tests.hash_model import HashModel, speculation
+from tests.hash_model import HashHeads, HashModel, speculation
+from tests.t5x_bridge import tiny
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=6, eos_bias=-1.0) for seed in (1, 2))
 GAMMA, ROOM, ROWS = 3, 21, 6
-TURNS = Auto((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.5)
+TURNS = CostAware((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.5)
 
 
 @dataclasses.dataclass(frozen=True)
 class Alternating(Policy):
-  """Drafts in iterations of even number, told by counts of what never was."""
+  """Rests once after so many iterations that draft, again and again."""
 
-  may_draft_nothing = True
+  drafts: int = 1
 
-  def most(self, counts, gamma):
-    return jnp.where(counts.tried % 2 == 0, gamma, 0).astype(jnp.int32)
+  may_rest = True
 
-  def learned(self, counts, accepted, tried):
-    return counts.replace(tried=counts.tried + 1)
+  def start(self, rows):
+    return jnp.zeros(rows, jnp.int32)
+
+  def most(self, known, rows, lengths):
+    del rows
+    rests = known % (self.drafts + 1) == self.drafts
+    return jnp.where(rests, 0, lengths[-1]).astype(jnp.int32)
+
+  def learn(self, known, info):
+    del info
+    return known + 1
 
 
 PATTERNS = {
-  "always rests": Auto((1.0, 9.0, 9.0, 9.0)),
-  "always drafts": Auto((9.0, 9.0, 9.0, 1.0)),
-  "one token": Auto((9.0, 1.0, 9.0, 9.0)),
+  "always rests": CostAware((1.0, 9.0, 9.0, 9.0)),
+  "always drafts": CostAware((9.0, 9.0, 9.0, 1.0)),
+  "one token": CostAware((9.0, 1.0, 9.0, 9.0)),
   "takes turns": TURNS,
+  "rows' own": dataclasses.replace(TURNS, by_row=True),
   "alternates": Alternating(),
-  "told none": Always(0),
-  "told two": Always(2),
+  "told none": Fixed(0),
+  "told two": Fixed(2),
 }
 
 
 def start(policy, sampling=GREEDY):
-  drafter = AdaptiveDraft(DRAFT, GAMMA, policy) if policy else DraftModel(DRAFT, GAMMA)
-  keys = row_keys(jax.random.key(0), ROWS)
-  spec, state = speculation(TARGET, drafter, RULES["token"], sampling, keys, ROOM)
+  keys, drafter = row_keys(jax.random.key(0), ROWS), DraftModel(DRAFT, GAMMA)
+  given = TARGET, drafter, RULES["token"], sampling, keys, ROOM
+  spec, state = speculation(*given, policy=policy)
   # Rows of several beginnings, whose outputs end at several places.
   firsts = 2 + jnp.arange(ROWS) % 4
   return spec, state.replace(
@@ -74,7 +100,7 @@ def compiled(policy, sampling=GREEDY):
 
 @functools.cache
 def plain():
-  spec, state = start(None)
+  spec, state = start(Fixed())
   return jax.jit(
     lambda: generate_plain(spec.context.target, GREEDY, state, ROOM, eos_id=1)
   )()
@@ -85,7 +111,7 @@ def plain():
 
 @pytest.mark.parametrize("policy", PATTERNS.values(), ids=PATTERNS)
 def test_greedy_outputs_are_those_of_the_fixed_length_and_of_plain_decoding(policy):
-  decoded, fixed = compiled(policy), compiled(None)
+  decoded, fixed = compiled(policy), compiled(Fixed())
   np.testing.assert_array_equal(fixed.tokens, plain().tokens)
   np.testing.assert_array_equal(decoded.tokens, plain().tokens)
   np.testing.assert_allclose(decoded.scores, plain().scores, rtol=1e-5)
@@ -117,14 +143,14 @@ def test_plain_turns_are_counted(policy, sampling):
 @pytest.mark.parametrize("policy", [TURNS, Alternating()], ids=["turns", "alternates"])
 def test_compiled_loop_equals_the_python_loop(policy):
   found = compiled(policy, Sampling())
-  watched, kinds = watch(policy, Sampling())
+  watched, kinds = watch(lambda loop: decode(policy, Sampling(), loop))
   np.testing.assert_array_equal(found.tokens, watched.tokens)
   chex.assert_trees_all_close(found.statistics, watched.statistics, rtol=1e-5)
   assert kinds.count("speculate") > 2 < kinds.count("rest")
 
 
-def watch(policy, sampling):
-  """A decode by loops in Python, and what their turns were."""
+def watch(decode):
+  """What is decoded by a loop in Python, and the kind of each of its turns."""
   kinds = []
 
   def loop(condition, body, carry):
@@ -138,117 +164,219 @@ def watch(policy, sampling):
 
     return python_loop(condition, watched, carry)
 
-  return decode(policy, sampling, loop), kinds
+  return decode(loop), kinds
 
 
-# ---- The choice. ----
+# ---- What pays. ----
 
 
 def counts_of(accepted, tried):
   return Counts(*(jnp.asarray(x, jnp.float32) for x in (accepted, tried)))
 
 
-def test_it_chooses_the_length_of_most_tokens_a_second():
-  rng, lengths = np.random.default_rng(0), np.arange(8)
+def chosen(policy, accepted, tried, lengths=None):
+  """What rows of such counts draft next."""
+  lengths = lengths or tuple(range(len(policy.seconds) or GAMMA + 1))
+  return np.asarray(policy.most(counts_of(accepted, tried), len(tried), lengths))
+
+
+@pytest.mark.parametrize("lengths", [tuple(range(8)), (0, 7), (0, 2, 6)], ids=str)
+def test_it_chooses_the_length_of_most_tokens_a_second(lengths):
+  rng = np.random.default_rng(0)
   for _ in range(50):
-    steps = rng.uniform(0.01, 0.6, size=7)
-    seconds = np.cumsum([1.0, *steps])
-    policy = Auto(seconds.tolist())
+    seconds = np.cumsum([1.0, *rng.uniform(0.01, 0.6, size=len(lengths) - 1)])
+    policy = CostAware(seconds.tolist())
     tried = rng.uniform(0, 9, size=4)
     accepted = tried * rng.uniform(size=4)
     alpha = (1.5 + accepted.sum()) / (2 + tried.sum())
-    speeds = expected_tokens(alpha, lengths) / seconds
-    found = np.asarray(policy.most(counts_of(accepted, tried), 7))
+    speeds = expected_tokens(alpha, np.array(lengths)) / seconds
+    found = chosen(policy, accepted, tried, lengths)
     assert (found == found[0]).all(), "one length for the batch"
-    np.testing.assert_allclose(speeds[found[0]], speeds.max(), rtol=1e-5)
+    speed = speeds[lengths.index(found[0])]
+    np.testing.assert_allclose(speed, speeds.max(), rtol=1e-5)
+
+
+def test_rows_have_the_lengths_that_are_best_for_each():
+  tried = np.random.default_rng(0).uniform(0, 9, size=200).astype(np.float32)
+  accepted = tried * np.linspace(0, 1, 200, dtype=np.float32)
+  alpha = (1.5 + accepted) / (2 + tried)
+  for cost in (0.0, 0.07, 0.31, 1.0):
+    speeds = walltime_improvement(alpha[:, None], np.arange(8), cost)
+    policy = CostAware([1 + cost * n for n in range(8)], by_row=True)
+    found = chosen(policy, accepted, tried)
+    np.testing.assert_array_equal(found, speeds.argmax(axis=1))
 
 
 def test_what_costs_nothing_is_drafted_and_what_never_pays_is_not():
-  counts = counts_of([0.0, 9.0], [9.0, 9.0])
-  np.testing.assert_array_equal(Auto((1.0, 1.0, 1.0)).most(counts, 2), 2)
-  np.testing.assert_array_equal(Auto((1.0, 2.1, 3.2)).most(counts, 2), 0)
+  counts = [0.0, 9.0], [9.0, 9.0]
+  np.testing.assert_array_equal(chosen(CostAware((1.0, 1.0, 1.0)), *counts), 2)
+  np.testing.assert_array_equal(chosen(CostAware((1.0, 2.1, 3.2)), *counts), 0)
+  never = CostAware((1.0, 9.0, 9.0), by_row=True)
+  np.testing.assert_array_equal(chosen(never, *counts), 0)
 
 
-def test_where_drafts_fail_it_rests_until_the_counts_have_decayed():
-  counts, none = counts_of([0.0], [30.0]), jnp.zeros(1, jnp.int32)
-  policy, sizes = Auto((1.0, 1.5, 1.9)), []
+def test_the_length_minds_what_a_block_costs():
+  sure = [90.0], [100.0]
+  assert chosen(CostAware([1.0] * 8), *sure) == 7
+  # Length 3 fills the block of 4; the next width costs twice as much.
+  dear = CostAware((1.0, 1.0, 1.1, 1.1, 2.2, 2.2, 2.2, 2.2))
+  assert chosen(dear, *sure) == 3
+
+
+@pytest.mark.parametrize(
+  ("policy", "tried", "sizes"),
+  [
+    (CostAware((1.0, 1.5, 1.9)), 30.0, (0, 2)),
+    (CostAware((1.0, 1.6, 1.7, 2.3), decay=0.9, by_row=True), 20.0, (0, 2)),
+  ],
+  ids=["batch", "row"],
+)
+def test_where_drafts_fail_it_rests_until_the_counts_have_decayed(policy, tried, sizes):
+  counts, found = counts_of([0.0], [tried]), []
+  lengths = tuple(range(len(policy.seconds)))
   for _ in range(300):
-    sizes.append(int(policy.most(counts, 2)[0]))
-    counts = policy.learned(counts, none, none)
-  assert (sizes[0], sizes[-1]) == (0, 2)
-  assert sizes == sorted(sizes)
+    found.append(int(policy.most(counts, 1, lengths)[0]))
+    counts = policy.learn(counts, no_info(1))
+  assert (found[0], found[-1]) == sizes
+  assert found == sorted(found)
 
 
-def test_where_nothing_was_measured_it_drafts_gamma():
+def test_where_nothing_was_measured_it_drafts_all():
   for accepted, tried in [(0.0, 0.0), (0.0, 1e6), (9.0, 9.0)]:
-    counts = counts_of([accepted], [tried])
-    np.testing.assert_array_equal(Auto().most(counts, 5), 5)
+    for policy in (CostAware(), CostAware(by_row=True)):
+      assert chosen(policy, [accepted], [tried], (0, 1, 2, 5)) == 5
+      assert not policy.may_rest
+      assert policy.pays((0, 5))
 
 
-# ---- Tuning. ----
-
-
-def tuned(*seconds, policy=None):
-  drafter = AdaptiveDraft(DRAFT, max(len(seconds) - 1, 2), policy or Auto())
-  told = []
-
-  def time(drafter_told, lengths):
-    told.extend(drafter_told(n).policy for n in (lengths[0], lengths[2]))
-    return seconds
-
-  return drafter.tuned(time), told
-
-
-def test_a_drafter_is_tuned_with_what_was_measured(capsys):
-  drafter, told = tuned(1.0, 1.2, 1.4)
-  assert drafter == AdaptiveDraft(DRAFT, 2, Auto((1.0, 1.2, 1.4)))
-  assert told == [Always(0), Always(2)]
-  assert "Drafting pays on this device" in capsys.readouterr().err
-
-
-def test_there_is_none_where_no_draft_pays_at_the_prior(capsys):
+def test_what_no_draft_gains_at_the_prior_is_never_tried():
   # 1.75 and 2.31 tokens at alpha 0.75, and what is tried should gain a tenth.
-  assert tuned(1.0, 1.58, 2.5)[0] is not None
-  assert tuned(1.0, 1.60, 2.12)[0] is None
-  assert "so decoding plainly" in capsys.readouterr().err
-  lucky = dataclasses.replace(Auto(), prior_alpha=0.9)
-  assert tuned(1.0, 1.60, 2.12, policy=lucky)[0] is not None
+  lengths = 0, 1, 2
+  assert CostAware((1.0, 1.58, 2.5)).pays(lengths)
+  assert not CostAware((1.0, 1.60, 2.12)).pays(lengths)
+  assert "so decoding plainly" in CostAware((1.0, 1.60, 2.12)).outlook(lengths)
+  assert CostAware((1.0, 1.60, 2.12), prior_alpha=0.9).pays(lengths)
+  # Of drafts of all or nothing: 1 + 0.75 + 0.5625 tokens.
+  assert CostAware((1.0, 2.09)).pays((0, 2))
+  assert not CostAware((1.0, 2.11)).pays((0, 2))
 
 
-def test_what_could_not_be_measured_is_drafted(capsys):
-  drafter, _ = tuned()
-  assert drafter == AdaptiveDraft(DRAFT, 2, Auto())
-  assert not capsys.readouterr().err
+# ---- Drafters that can't go on after a rest. ----
+
+APART = HeadDraft(HashHeads(4, 6, HeadsConfig("medusa", 3, 1), False))
+PAYING = CostAware((1.0, 2.0), 0.8, prior_weight=1.0)
 
 
-def test_what_is_known_is_not_measured():
-  drafter, told = tuned(1.0, 1.2, 1.4, policy=Auto((1.0, 9.0, 9.0)))
-  assert drafter.policy.seconds == (1.0, 9.0, 9.0)
-  assert not told
-  fixed = DraftModel(DRAFT, GAMMA)
-  assert fixed.tuned(None) is fixed
-  assert not fixed.may_rest
+def rests(accepted, tried, has_rested=(False, False), ended=(False, False)):
+  """Whether two rows rest of whose drafts so much was tried."""
+  keys = row_keys(jax.random.key(0), 2)
+  given = TARGET, APART, RULES["token"], GREEDY, keys, 40
+  spec, state = speculation(*given, policy=PAYING)
+  state = state.replace(
+    policy_state=counts_of(accepted, tried),
+    has_rested=jnp.array(has_rested),
+    ended=jnp.array(ended),
+  )
+  return bool(loop_module._rests(spec, state))
+
+
+def test_it_rests_where_drafts_bring_less_than_they_cost():
+  # 2 tokens an iteration pay: 1 + a + a^2 + a^3 from a = 0.5437 on. The prior is 0.8.
+  assert not rests((0, 0), (0, 0))
+  assert not rests((2, 0), (3, 1))  # 2.8 / 5 = 0.56
+  assert rests((1, 1), (3, 2))  # 2.8 / 6 = 0.47
+  assert rests((0, 1), (1, 2))  # 1.8 / 4 = 0.45
+
+
+def test_a_batch_that_rests_goes_on_so_until_its_rows_have_ended():
+  known = (9, 9), (9, 9)
+  assert not rests(*known)
+  assert rests(*known, has_rested=(True, False))
+  assert not rests(*known, has_rested=(True, False), ended=(True, False))
+
+
+def test_rows_that_have_ended_draft_nothing():
+  assert rests((9, 9), (9, 9), ended=(True, True))
+
+
+# ---- Which policy there is. ----
+
+NETWORK = network_for(tiny.DRAFT)
+SKIPPING, MODEL = LayerSkip(("mlp_0",)), DraftModel(NETWORK)
+SPARSE, TREE = SparseDraft(NETWORK), TreeDraft(NETWORK)
+
+
+@pytest.mark.parametrize(
+  ("drafter", "named", "own"),
+  [
+    (MODEL, CostAware(), Fixed()),
+    (APART, CostAware(), Fixed()),
+    (Copy(), Fixed(), Fixed()),
+    (SPARSE, Fixed(), Fixed()),
+    (TREE, Fixed(), Fixed()),
+    (SKIPPING, CostAware(), ExitThreshold()),
+  ],
+  ids=lambda part: type(part).__name__,
+)
+def test_the_policy_is_what_was_asked_for_or_what_is_usual(drafter, named, own):
+  assert policy_for(drafter, None, None, is_word=True) == named
+  assert policy_for(drafter, None, None, is_word=False) == own
+  for is_word in (True, False):
+    # A length that is given is drafted in each iteration.
+    assert policy_for(drafter, None, 4, is_word) == Fixed()
+    for gamma in (None, 4):
+      assert policy_for(drafter, "auto", gamma, is_word) == CostAware()
+      assert policy_for(drafter, TURNS, gamma, is_word) is TURNS
+
+
+def test_a_policy_has_a_name():
+  assert {name: get_policy(name) for name in POLICIES} == {
+    "auto": CostAware(),
+    "confidence": Confidence(0.4),
+    "exit": ExitThreshold(),
+    "fixed": Fixed(),
+  }
+  assert get_policy(TURNS) is TURNS
+
+
+def test_settings_that_gin_gives_as_lists_are_hashed():
+  assert hash(CostAware([1.0, 2.0])) == hash(CostAware((1.0, 2.0)))
+
+
+# ---- What can't be. ----
 
 
 def test_there_is_a_time_for_each_length():
-  Auto((1.0, 2.0, 3.0)).check(2)
-  Auto().check(7)
-  with pytest.raises(ValueError, match=r"needs 4 times, .* GAMMA=3 tokens, got 3"):
-    AdaptiveDraft(DRAFT, 3, Auto((1.0, 2.0, 3.0)))
+  times = CostAware((1.0, 2.0, 3.0))
+  times.check((0, 1, 2))
+  CostAware().check((0, 7))
+  target = network_for(tiny.TARGET)
+  with pytest.raises(ValueError, match=r"needs 4 times, .* \(0, 1, 2, 3\) .*, got 3"):
+    SpeculativeDecoder(target, DraftModel(NETWORK, 3), policy=times)
+  with pytest.raises(ValueError, match=r"needs 2 times, .* \(0, 3\) tokens, got 3"):
+    SpeculativeDecoder(target, SparseDraft(NETWORK, 3), policy=times)
   for seconds in [(1.0, 0.0), (1.0, -1.0), (1.0, float("nan"))]:
-    with pytest.raises(ValueError, match=r"Auto.seconds must be above 0"):
-      Auto(seconds)
+    with pytest.raises(ValueError, match=r"CostAware.seconds must be above 0"):
+      CostAware(seconds)
   for prior in ({"prior_alpha": 1.5}, {"prior_weight": 0.0}, {"decay": -0.1}):
-    with pytest.raises(ValueError, match="Auto needs a prior_alpha and a decay"):
-      Auto(**prior)
+    with pytest.raises(ValueError, match="CostAware needs a prior_alpha and a decay"):
+      CostAware(**prior)
 
 
-def test_it_is_the_default_of_single_drafts_of_a_model_alone():
-  by_name = functools.partial(get_drafter, policy="auto")
-  assert by_name("draft_model", DRAFT, 4) == AdaptiveDraft(DRAFT, 4, Auto())
-  assert by_name("ngram", DRAFT, 4) == AdaptiveDraft(DRAFT, 4, Auto())
-  trees = get_drafter("draft_model", DRAFT, 4, 2), get_drafter("copy", gamma=4)
-  found = by_name("draft_model", DRAFT, 4, 2), by_name("copy", gamma=4)
-  assert found == trees
-  own = DraftModel(DRAFT, 4)
-  assert by_name(own) is own
+@pytest.mark.parametrize("length", [-1, 2.5, True, "all"])
+def test_a_fixed_length_is_a_number_of_tokens(length, unchecked):
+  with pytest.raises(ValueError, match=r"Fixed.length must be a whole number of at"):
+    Fixed(length)
+
+
+@pytest.mark.parametrize("policy", [Confidence(), ExitThreshold()], ids=str)
+def test_what_drafts_all_at_once_is_not_asked_token_by_token(policy):
+  target = network_for(tiny.TARGET)
+  for drafter, rule in ((Copy(), "token"), (TREE, "traversal"), (SPARSE, "token")):
+    with pytest.raises(ValueError, match=r"decides token by token, got a .* all at"):
+      SpeculativeDecoder(target, drafter, RULES[rule], policy)
+
+
+def test_unknown_names_are_refused():
+  with pytest.raises(ValueError, match="Unknown GAMMA_POLICY 'online'; expected one"):
+    get_policy("online")

@@ -1,8 +1,11 @@
 """Times of iterations: measured once, kept, whole, and wherever they are asked for."""
 
+import builtins
+import dataclasses
 import functools
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import time
@@ -12,16 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec_t5x import tuning
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding import timing
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.adaptive import AdaptiveDraft
-from specdec_t5x.drafters.policies import Always, Auto
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.native import library
 from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.network.transformer import Transformer
-from tests import networks
+from specdec_t5x.policies import CostAware, get_policy
+from tests import networks, processes
+from tests.stress import memory
 
 NETWORK = Transformer(
   T5Config(
@@ -45,14 +52,25 @@ def arguments():
   return {"target": params, "draft": params}, INPUTS, row_keys(jax.random.key(0), 2)
 
 
-def told(length):
-  return SpeculativeDecoder(NETWORK, AdaptiveDraft(NETWORK, GAMMA, Always(length)))
+AUTO = SpeculativeDecoder(NETWORK, DraftModel(NETWORK, GAMMA), policy=CostAware())
 
 
-def measure(sampling=GREEDY, rows=2):
-  params, inputs, keys = arguments()
-  few = params, inputs[:rows], keys[:rows]
-  return timing.seconds(told, range(GAMMA + 1), few, sampling, ROOM)
+def job(decoder=AUTO, sampling=GREEDY, rows=2):
+  return tuning.Job(decoder, rows, INPUTS.shape[1], sampling, ROOM)
+
+
+def tuned(*settings, **named):
+  return tuning.tuned(job(*settings, **named), arguments()[0])
+
+
+def measure(*settings, **named):
+  return tuned(*settings, **named).policy.seconds
+
+
+def forget(monkeypatch):
+  """As another process that finds what this one has kept."""
+  monkeypatch.setattr(tuning, "_measured", {})
+  monkeypatch.setattr(tuning, "_tuned", {})
 
 
 @pytest.fixture
@@ -60,20 +78,20 @@ def kept(tmp_path, monkeypatch):
   """A folder where nothing is kept yet, and a process that has measured nothing."""
   library.problem()  # The kernels are looked for once a process, elsewhere.
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "kept"))
-  monkeypatch.setattr(timing, "_measured", {})
+  forget(monkeypatch)
   return tmp_path / "kept"
 
 
 @pytest.fixture
 def counted(monkeypatch):
-  """The lengths of drafts that were measured, made up: nothing is timed."""
+  """The jobs that were measured, by made-up times."""
   calls = []
 
-  def made_up(decoder_told, gamma, *job):
-    calls.append(gamma)
+  def made_up(job, params):
+    calls.append(job)
     return (1.0, 2.0, 3.0 + len(calls))
 
-  monkeypatch.setattr(timing, "_measure", made_up)
+  monkeypatch.setattr(tuning, "_measure", made_up)
   return calls
 
 
@@ -104,7 +122,7 @@ def compiled(program, *arguments):
 
 
 def test_inputs_are_read_once_and_not_while_iterations_are_timed():
-  start, run = timing._programs(told, GREEDY, ROOM)
+  start, run = tuning._programs(job())
   given = arguments(), jnp.int32(GAMMA)
   assert "EncoderLayer" in compiled(start, *given)
   timed = compiled(run, *given, start(*given), jnp.int32(1))
@@ -116,21 +134,21 @@ def test_what_is_compared_is_of_one_round():
   calls, counts = np.array([1.0, 1 + 20 * 2.0, 1 + 5 * 3.0, 1 + 5 * 5.0]), [20, 5, 5]
   paces = np.array([1.0, 2.0, 0.5, 2.0, 2.0])[:, None]
   rounds = paces * calls
-  assert timing._slopes(rounds, counts) == (4.0, 6.0, 10.0)
+  assert tuning._slopes(rounds, counts) == (4.0, 6.0, 10.0)
   # What disturbs a call, or hurries it, in less than half of the rounds is not seen.
   rounds[0, 1] /= 2
   rounds[2, 2] *= 9
-  assert timing._slopes(rounds, counts) == (4.0, 6.0, 10.0)
+  assert tuning._slopes(rounds, counts) == (4.0, 6.0, 10.0)
 
 
 def test_what_noise_makes_negative_is_nearly_nothing():
-  assert timing._slopes(np.array([[1.0, 1.2, 0.9]]), [2, 2]) == (0.1, 1e-7)
+  assert tuning._slopes(np.array([[1.0, 1.2, 0.9]]), [2, 2]) == (0.1, 1e-7)
 
 
 def test_a_subject_is_measured_once(kept, counted):
   assert measure() == measure() == (1.0, 2.0, 4.0)
   assert measure(rows=1) == (1.0, 2.0, 5.0)
-  assert measure(Sampling()) == (1.0, 2.0, 6.0)
+  assert measure(sampling=Sampling()) == (1.0, 2.0, 6.0)
   assert len(counted) == len(files_of(kept)) == 3
 
 
@@ -143,7 +161,7 @@ def test_the_file_is_not_read_again(kept, counted):
 
 def test_a_process_reads_what_another_has_measured(kept, counted, monkeypatch):
   first = measure()
-  monkeypatch.setattr(timing, "_measured", {})
+  forget(monkeypatch)
   assert measure() == first
   assert len(counted) == 1
 
@@ -152,7 +170,7 @@ def test_the_name_is_the_same_in_other_processes(kept, counted):
   measure()
   name = file_of(kept).name
   file_of(kept).write_text(json.dumps({"seconds": [7.0, 8.0, 9.0]}))
-  program = "from tests.decoding import test_timing; print(test_timing.measure())"
+  program = "from tests import test_tuning; print(test_tuning.measure())"
   paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
   found = subprocess.run(
     [sys.executable, "-c", program],
@@ -184,7 +202,7 @@ def test_the_name_is_the_same_in_other_processes(kept, counted):
 def test_what_is_damaged_is_measured_again(text, kept, counted, monkeypatch):
   measure()
   file_of(kept).write_text(text)
-  monkeypatch.setattr(timing, "_measured", {})
+  forget(monkeypatch)
   assert measure() == (1.0, 2.0, 5.0)
   assert json.loads(file_of(kept).read_text()) == {"seconds": [1.0, 2.0, 5.0]}
 
@@ -192,7 +210,7 @@ def test_what_is_damaged_is_measured_again(text, kept, counted, monkeypatch):
 def test_bytes_that_are_no_text_are_measured_again(kept, counted, monkeypatch):
   measure()
   file_of(kept).write_bytes(b"\xff\xfe\x00")
-  monkeypatch.setattr(timing, "_measured", {})
+  forget(monkeypatch)
   assert measure() == (1.0, 2.0, 5.0)
 
 
@@ -216,64 +234,169 @@ def test_a_measurement_that_fails_leaves_no_file(kept, monkeypatch):
   def fails(*job):
     raise RuntimeError("out of memory")
 
-  monkeypatch.setattr(timing, "_measure", fails)
+  monkeypatch.setattr(tuning, "_measure", fails)
   with pytest.raises(RuntimeError, match="out of memory"):
     measure()
   assert not kept.exists()
 
 
-@pytest.mark.parametrize("is_wide", [False, True])
-def test_a_decode_that_is_being_traced_is_measured(is_wide, kept):
-  with jax.enable_x64(is_wide):
-    found = []
-
-    @jax.jit
-    def decode(x):
-      found.append(measure())
-      return x + 1
-
-    assert decode(1) == 2
-  assert len(found[0]) == GAMMA + 1
+# ---- What a decoder is told. ----
 
 
-def test_a_decoder_tunes_its_drafter_while_it_is_traced(kept, monkeypatch):
-  decoder = SpeculativeDecoder(NETWORK, AdaptiveDraft(NETWORK, GAMMA, Auto()))
-  decode = lambda: jax.jit(lambda *args: decoder.decode(*args, GREEDY, ROOM, 1))
-  outputs = []
+def decode(decoder):
+  run = jax.jit(lambda *given: decoder.decode(*given, GREEDY, ROOM, 1))
+  return run(*arguments())
+
+
+def test_a_decoder_goes_by_what_was_measured(kept, monkeypatch):
+  outputs = [decode(AUTO)]
   for slow in (0.5, 99.0):
-    told = (1.0, 1.0 + slow, 1.0 + slow)
-    monkeypatch.setattr(timing, "_measured", {})
-    monkeypatch.setattr(timing, "_read", lambda path, gamma, told=told: told)
-    outputs.append(decode()(*arguments()))
-  drafted = [decoded.statistics.drafted.sum() for decoded in outputs]
-  assert drafted[0] > 0 == drafted[1]
-  assert (outputs[0].tokens == outputs[1].tokens).all()
+    times = (1.0, 1.0 + slow, 1.0 + slow)
+    forget(monkeypatch)
+    monkeypatch.setattr(tuning, "_measure", lambda job, params, times=times: times)
+    monkeypatch.setattr(tuning, "_read", lambda name, count: None)
+    found = tuned()
+    assert found == dataclasses.replace(AUTO, policy=CostAware(times))
+    outputs.append(decode(found))
+  drafted = [int(decoded.statistics.drafted.sum()) for decoded in outputs]
+  assert drafted[0] > 0 == drafted[2]
+  assert 0 < drafted[1] <= drafted[0]
+  for decoded in outputs[1:]:
+    np.testing.assert_array_equal(decoded.tokens, outputs[0].tokens)
+
+
+def test_who_decodes_is_told_what_to_expect(kept, counted, capsys):
+  assert tuned() == tuned() == dataclasses.replace(AUTO, policy=CostAware((1, 2, 4)))
+  (said,) = capsys.readouterr().err.splitlines()
+  assert said == CostAware((1, 2, 4)).outlook((0, 1, 2))
+  assert tuning.outlooks() == [said]
+  rows = {"rows": 2, "drafted": [0, 1, 2], "seconds": [1.0, 2.0, 4.0]}
+  assert tuning.asked_for() == [rows]
+
+
+def test_what_the_policy_expects_changes_no_times(kept, counted):
+  sure = dataclasses.replace(AUTO, policy=CostAware(prior_alpha=0.9, by_row=True))
+  assert tuned(sure).policy == CostAware((1, 2, 4), prior_alpha=0.9, by_row=True)
+  assert measure() == (1, 2, 4)
+  assert len(counted) == 1
+
+
+@pytest.mark.parametrize(
+  "decoder",
+  [
+    dataclasses.replace(AUTO, policy=CostAware((1.0, 9.0, 9.0))),
+    dataclasses.replace(AUTO, policy=Fixed()),
+    PlainDecoder(NETWORK),
+  ],
+  ids=["known", "fixed", "plain"],
+)
+def test_what_needs_no_times_is_not_measured(decoder, kept, counted, capsys):
+  assert tuned(decoder) is decoder
+  assert not counted
+  assert not tuning.asked_for()
+  assert not capsys.readouterr().err
+
+
+def test_drafts_of_all_or_nothing_have_two_times(kept):
+  found = measure(dataclasses.replace(AUTO, drafter=SparseDraft(NETWORK, GAMMA)))
+  assert len(found) == 2
+  assert all(0 < each < 60 for each in found)
+
+
+def test_the_rows_that_decode_at_once_are_timed(kept, monkeypatch):
+  """However many take turns."""
+  rows, programs = [], tuning._programs
+
+  def watched(job):
+    start, run = programs(job)
+    return lambda given, length: rows.append(len(given[1])) or start(given, length), run
+
+  monkeypatch.setattr(tuning, "_programs", watched)
+  measure(rows=1)
+  measure(dataclasses.replace(AUTO, slots=1), rows=8)
+  measure(rows=8)
+  assert rows == [1, 8]
+
+
+def test_a_traced_program_finds_the_times_of_its_rows(kept, counted):
+  of_rows = lambda rows, at=GREEDY: tuning.of_rows(AUTO, rows, at, ROOM)
+  assert of_rows(2) is AUTO
+  found = tuned()
+  assert of_rows(2) is found
+  assert of_rows(3) is of_rows(2, Sampling()) is AUTO
 
 
 def test_several_devices_have_no_times(kept, counted, monkeypatch, capsys):
   monkeypatch.setattr(jax, "device_count", lambda: 2)
-  assert measure() == ()
+  assert tuned() is tuned() is AUTO
   assert not counted
   assert not kept.exists()
-  assert "drafting GAMMA tokens" in capsys.readouterr().err
+  assert not tuning.asked_for()
+  (said,) = capsys.readouterr().err.splitlines()
+  assert "drafting GAMMA tokens" in said
 
 
-def test_where_the_device_has_no_room_gamma_tokens_are_drafted(
-  kept, monkeypatch, capsys
-):
-  def full(*job):
-    raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+# ---- What measuring costs. ----
 
-  monkeypatch.setattr(timing, "_measure", full)
-  assert measure() == ()
-  assert "no room to time drafts" in capsys.readouterr().err
+
+@pytest.mark.parametrize("seconds", [(), (1.0, 1.2, 1.4)], ids=["untold", "told"])
+def test_no_tracing_reads_a_clock_writes_a_file_or_prints(seconds, kept, monkeypatch):
+  def refuse(*args, **kwargs):
+    raise AssertionError(f"called while a decode is traced: {args}")
+
+  decoder = dataclasses.replace(AUTO, policy=CostAware(seconds))
+  with monkeypatch.context() as patched:
+    for place, name in [
+      *((time, "perf_counter"), (pathlib.Path, "write_text"), (builtins, "print")),
+      *((tuning, "say"), (tuning, "_measure")),
+    ]:
+      patched.setattr(place, name, refuse)
+    traced = jax.jit(lambda *given: decoder.decode(*given, GREEDY, ROOM, 1))
+    lowered = traced.trace(*arguments()).lower()
+  assert lowered.compile()(*arguments()).statistics.drafted.sum() > 0
   assert not kept.exists()
 
 
-def test_other_errors_of_the_device_are_raised(kept, monkeypatch):
-  def broken(*job):
-    raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+# 300 MB of weights, most of them the vocabulary's: more than what compiling takes.
+WIDE = T5Config(
+  vocab_size=32_000,
+  emb_dim=1024,
+  num_heads=8,
+  head_dim=64,
+  mlp_dim=1024,
+  num_encoder_layers=1,
+  num_decoder_layers=1,
+)
+PEAK = "import sys; from tests import test_tuning; test_tuning.print_peak(sys.argv[1])"
 
-  monkeypatch.setattr(timing, "_measure", broken)
-  with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-    measure()
+
+def print_peak(policy):
+  """Prints the most memory of a decode, and what of it are weights, in bytes."""
+  target = Transformer(WIDE)
+  draft = Transformer(dataclasses.replace(WIDE, emb_dim=16, mlp_dim=16))
+  decoder = SpeculativeDecoder(target, DraftModel(draft, 3), policy=get_policy(policy))
+
+  def filled(network):
+    shapes = jax.eval_shape(
+      lambda: initial_variables(network, jax.random.key(0))["params"]
+    )
+    return jax.tree.map(lambda x: jnp.full(x.shape, 0.01, x.dtype), shapes)
+
+  params = {name: filled(network) for name, network in decoder.networks.items()}
+  of_run = GREEDY, 32
+  decoder = tuning.tuned(tuning.Job(decoder, 2, 16, *of_run), params)
+  given = params, jnp.ones((2, 16), jnp.int32), row_keys(jax.random.key(0), 2)
+  run = jax.jit(lambda *given: decoder.decode(*given, *of_run, 1).tokens)
+  run(*given).block_until_ready()
+  weights = sum(x.nbytes for x in jax.tree.leaves(params))
+  print(json.dumps([memory.peak(), weights, len(tuning.asked_for())]))
+
+
+def test_measuring_takes_no_second_set_of_parameters(kept):
+  (auto, weights, measured), (fixed, *_) = (
+    processes.on_devices(1, "-c", PEAK, policy) for policy in ("auto", "fixed")
+  )
+  assert measured
+  assert weights > 300e6
+  # Two more programs were compiled.
+  assert auto <= fixed + 0.6 * weights

@@ -14,6 +14,7 @@ from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import generate, python_loop
+from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
 from specdec_t5x.decoding.step import limit
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -207,12 +208,24 @@ def test_batches_of_one_shape_compile_once():
 
 
 @pytest.mark.parametrize(
-  ("tokens", "room", "expected"),
-  [([4, 4, 4], 9, 3), ([4, 1, 4], 9, 2), ([1, 1, 1], 9, 1), ([4, 4, 4], 2, 1)],
+  ("tokens", "most", "expected"),
+  [
+    *(([4, 4, 4], 9, 3), ([4, 1, 4], 9, 2), ([1, 1, 1], 9, 1)),
+    *(([4, 4, 4], 1, 1), ([4, 4, 4], 0, 0)),
+  ],
 )
-def test_limit_cuts_after_eos_and_keeps_room_for_the_targets_token(
-  tokens, room, expected
-):
+def test_limit_cuts_after_eos_and_at_most(tokens, most, expected):
   proposal = Proposal.chain(jnp.array([tokens]), jnp.zeros((1, 3, 6)), 3)
-  limited = limit(proposal, jnp.array([room]), eos_id=1)
+  limited = limit(proposal, jnp.array([most]), eos_id=1)
   assert int(limited.num_valid[0]) == expected
+
+
+@pytest.mark.parametrize(("policy", "longest"), [(Fixed(), 5), (Fixed(2), 2)], ids=str)
+def test_drafts_leave_what_remains_to_the_targets_token(policy, longest):
+  drafter, keys = DraftModel(DRAFT, 5), row_keys(jax.random.key(0), 9)
+  given = TARGET, drafter, RULES["token"], Sampling(), keys, 8
+  spec, state = speculation(*given, policy=policy)
+  state = state.replace(lengths=1 + jnp.arange(9), ended=jnp.arange(9) == 3)
+  most = np.minimum(np.maximum(7 - np.arange(9), 0), longest)
+  most[3] = 0
+  np.testing.assert_array_equal(spec.context.most(state), most)

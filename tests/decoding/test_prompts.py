@@ -13,13 +13,13 @@ from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.core.typical import Typical
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.policies import Confidence, OnlineAlpha
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import functional
 from specdec_t5x.network.config import GptConfig
+from specdec_t5x.policies import Confidence, CostAware
 
 SHAPE = {"vocab_size": 12, "num_heads": 2, "head_dim": 8, "mlp_dim": 24}
 TARGET, DRAFT = (
@@ -95,25 +95,29 @@ def test_plain_decoding_goes_on_from_each_prompt(params, greedy, block):
   np.testing.assert_array_equal(decoded.statistics.emitted, lengths)
 
 
+FIXED = Fixed()
+OWN = CostAware((1.0, 1.1, 1.2, 1.3, 1.4), decay=0.9, by_row=True)
+
+
 @pytest.mark.parametrize(
-  ("drafter", "rule"),
+  ("drafter", "rule", "policy"),
   [
-    (DraftModel(DRAFT, 4), "token"),
-    (DraftModel(DRAFT, 12), "token"),
-    (DraftModel(DRAFT, 3), "block"),
-    (DraftModel(DRAFT, 3), "greedy"),
-    (DraftModel(DRAFT, 3), "lenient"),
-    (DraftModel(DRAFT, 3), "typical"),
-    (TreeDraft(DRAFT, delayed(0, 2, 2)), "kseq"),
-    (TreeDraft(DRAFT, delayed(0, 2, 2)), "recursive"),
-    (TreeDraft(DRAFT, delayed(1, 2, 3), "distinct"), "traversal"),
-    (AdaptiveDraft(DRAFT, 4, Confidence(0.5)), "token"),
-    (AdaptiveDraft(DRAFT, 4, OnlineAlpha(0.1)), "token"),
+    (DraftModel(DRAFT, 4), "token", FIXED),
+    (DraftModel(DRAFT, 12), "token", FIXED),
+    (DraftModel(DRAFT, 3), "block", FIXED),
+    (DraftModel(DRAFT, 3), "greedy", FIXED),
+    (DraftModel(DRAFT, 3), "lenient", FIXED),
+    (DraftModel(DRAFT, 3), "typical", FIXED),
+    (TreeDraft(DRAFT, delayed(0, 2, 2)), "kseq", FIXED),
+    (TreeDraft(DRAFT, delayed(0, 2, 2)), "recursive", FIXED),
+    (TreeDraft(DRAFT, delayed(1, 2, 3), "distinct"), "traversal", FIXED),
+    (DraftModel(DRAFT, 4), "token", Confidence(0.5)),
+    (DraftModel(DRAFT, 4), "token", OWN),
   ],
   ids=lambda part: part if isinstance(part, str) else type(part).__name__,
 )
-def test_speculation_changes_no_greedy_token(params, greedy, drafter, rule):
-  decoder = SpeculativeDecoder(TARGET, drafter, RULES[rule])
+def test_speculation_changes_no_greedy_token(params, greedy, drafter, rule, policy):
+  decoder = SpeculativeDecoder(TARGET, drafter, RULES[rule], policy)
   decoded = speculate(decoder, params, PROMPTS, keys())
   np.testing.assert_array_equal(decoded.tokens, greedy)
   np.testing.assert_array_equal(
@@ -157,7 +161,7 @@ def test_the_target_as_draft_is_accepted_whole(params):
   "decoder",
   [
     SpeculativeDecoder(TARGET, TreeDraft(DRAFT, delayed(0, 2, 3)), RULES["kseq"]),
-    SpeculativeDecoder(TARGET, AdaptiveDraft(DRAFT, 3, Confidence(0.4))),
+    SpeculativeDecoder(TARGET, DraftModel(DRAFT, 3), policy=Confidence(0.4)),
   ],
   ids=["candidates", "adaptive"],
 )

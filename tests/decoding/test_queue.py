@@ -17,13 +17,12 @@ from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding import queue
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.policies import Auto, Confidence
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import network_for
+from specdec_t5x.policies import Confidence, CostAware
 from tests import networks
 
 SIZES = {"vocab_size": 14, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 24}
@@ -36,10 +35,13 @@ for number, size in enumerate([3, 40, 1, 7, 70, 2, 19, 5, 30, 1, 12]):
   INPUTS[number, :size] = np.random.default_rng(number).integers(2, 14, size)
 
 token = lambda drafter, network=T5: SpeculativeDecoder(network, drafter)
+of_policy = lambda gamma, policy: SpeculativeDecoder(
+  T5, DraftModel(T5, gamma), policy=policy
+)
 DECODERS = {
   "plain": PlainDecoder(T5),
   "fixed": token(DraftModel(T5, 3)),
-  "confidence": token(AdaptiveDraft(T5, 3, Confidence(0.2))),
+  "confidence": of_policy(3, Confidence(0.2)),
   "copy": token(Copy(3, match=1)),
   "tree": SpeculativeDecoder(T5, TreeDraft(T5, delayed(1, 2, 2)), RULES["traversal"]),
   "decoder-only": token(DraftModel(GPT, 3), GPT),
@@ -67,35 +69,37 @@ def test_outputs_are_the_same_whatever_the_number_of_rows(name):
   assert len(set(np.asarray(expected.statistics.emitted).tolist())) > 4
   found = decode(DECODERS[name], 5)
   np.testing.assert_array_equal(found.tokens, expected.tokens)
-  expected = expected.replace(known=None)  # Rows that took turns leave nothing.
+  # Rows that took turns leave nothing.
+  expected = expected.replace(policy_state=None)
   chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_policy_for_the_whole_batch_keeps_greedy_outputs():
   expected = decode(DECODERS["plain"], 0, GREEDY)
   # Drafts pay at first; the outputs of two networks at random differ.
-  policy = Auto((1.0, 1.2, 1.4, 1.6))
-  found = decode(token(AdaptiveDraft(T5, 3, policy)), 4, GREEDY)
+  found = decode(of_policy(3, CostAware((1.0, 1.2, 1.4, 1.6))), 4, GREEDY)
   np.testing.assert_array_equal(found.tokens, expected.tokens)
   np.testing.assert_array_equal(found.statistics.emitted, expected.statistics.emitted)
   assert found.statistics.drafted.sum() > 0
 
 
+# One failed draft, and there is no other.
+HASTY = CostAware((1.0, 1.9, 1.95), prior_weight=0.1, decay=1.0)
+
+
 def test_a_policy_for_the_whole_batch_goes_on_knowing_what_it_learned():
   """Drafts fail: one is tried, and none for the inputs that the row takes later."""
-  policy = Auto((1.0, 1.9, 1.95), prior_weight=0.1, decay=1.0)
-  found = decode(token(AdaptiveDraft(T5, 2, policy)), 1, GREEDY, per_input=1)
+  found = decode(of_policy(2, HASTY), 1, GREEDY, per_input=1)
   assert 0 < found.statistics.drafted.sum() <= 4
 
 
 def test_batches_go_on_knowing_what_those_before_learned():
   """Drafts fail: the first batch tries one a row, and the second none."""
-  policy = Auto((1.0, 1.9, 1.95), prior_weight=0.1, decay=1.0)
-  decoder = token(AdaptiveDraft(T5, 2, policy))
-  known, drafted = decoder.nothing_known(len(INPUTS)), []
+  decoder = of_policy(2, HASTY)
+  known, drafted = decoder.first_policy_state(len(INPUTS)), []
   for _ in range(2):
-    found = decode(decoder, 0, GREEDY, per_input=1, known=known)
-    known = found.known
+    found = decode(decoder, 0, GREEDY, per_input=1, policy_state=known)
+    known = found.policy_state
     drafted.append(int(found.statistics.drafted.sum()))
   assert drafted[0] > 0
   assert drafted[1] == 0
@@ -104,17 +108,18 @@ def test_batches_go_on_knowing_what_those_before_learned():
 
 
 def test_rows_that_take_turns_are_told_nothing():
-  adaptive = token(AdaptiveDraft(T5, 3, Auto((1.0, 1.2, 1.4, 1.6))))
+  adaptive = of_policy(3, CostAware((1.0, 1.2, 1.4, 1.6)))
   for decoder, slots in ((adaptive, 4), (token(DraftModel(T5, 3)), 0)):
-    assert dataclasses.replace(decoder, slots=slots).nothing_known(2) is None
+    assert dataclasses.replace(decoder, slots=slots).first_policy_state(2) is None
 
 
 @pytest.mark.parametrize("slots", [4, 0])
 def test_what_it_knows_of_others_bends_no_law(slots):
   """Samples of one input, beside plain ones: after others in a row, or a batch."""
-  policy = Auto((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.9)
-  plain, decoder = PlainDecoder(T5), token(AdaptiveDraft(T5, 3, policy))
-  told = {} if slots else {"known": decode(decoder, 0, per_input=600).known}
+  policy = CostAware((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.9)
+  plain, decoder = PlainDecoder(T5), of_policy(3, policy)
+  learned = lambda: decode(decoder, 0, per_input=600).policy_state
+  told = {} if slots else {"policy_state": learned()}
   plain, found = (
     np.asarray(decode(*each, per_input=600, **known).tokens)[:, :2]
     for each, known in (((plain, 4), {}), ((decoder, slots), told))

@@ -1,7 +1,5 @@
 """The laws that are kept of an output: those at the first rejected token, no others."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,14 +8,15 @@ import pytest
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import delayed
-from specdec_t5x.decoding import step
+from specdec_t5x.decoding import rejections
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.rejections import Rejections, no_rejections
+from specdec_t5x.decoding.rejections import KeepRejections, Rejections
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.policies import CostAware
 from specdec_t5x.training.objectives import forward
 from tests import networks
 from tests.hash_model import HashModel, speculation
@@ -37,9 +36,8 @@ def pair(seed):
 def decoded(target, drafter, sampling=GREEDY, rule="token", rows=1):
   keys = row_keys(jax.random.key(0), rows)
   spec, state = speculation(target, drafter, RULES[rule], sampling, keys, LENGTH)
-  spec = dataclasses.replace(spec, keeps=True)
-  state = state.replace(rejections=no_rejections(rows, LENGTH, KEPT))
-  return jax.jit(lambda: generate(spec, state))()
+  observe = KeepRejections(KEPT)
+  return jax.jit(lambda: generate(spec, state, observe=observe))()
 
 
 def expected_places(target, draft):
@@ -65,7 +63,7 @@ def assert_kept_as_expected(seed):
   output, places = expected_places(target, draft)
   found = decoded(target, DraftModel(draft, GAMMA))
   np.testing.assert_array_equal(found.tokens[0, : len(output)], output)
-  kept = found.rejections
+  kept = found.observed
   np.testing.assert_array_equal(np.flatnonzero(kept.probs[0].sum(-1)), places)
   for place in places:
     law = target.law(AT_ONE)(tuple(output[:place]))
@@ -117,8 +115,8 @@ def test_a_planted_fault_fails(fault, monkeypatch):
 
 
 def test_the_law_after_another_node_fails(monkeypatch):
-  law_at = step.chain.law_at
-  monkeypatch.setattr(step.chain, "law_at", lambda laws, at: law_at(laws, 0 * at))
+  law_at = rejections.chain.law_at
+  monkeypatch.setattr(rejections.chain, "law_at", lambda laws, at: law_at(laws, 0 * at))
   with pytest.raises(AssertionError):
     assert_all_kept_as_expected()
 
@@ -143,7 +141,7 @@ def test_what_is_kept_of_a_sample_is_the_law_at_temperature_1(rule, sampling):
 
 
 def _arrays(found):
-  return found.rejections.tokens, found.rejections.probs, found.tokens
+  return found.observed.tokens, found.observed.probs, found.tokens
 
 
 @pytest.mark.parametrize("slots", [0, 2])
@@ -178,6 +176,27 @@ def test_a_row_s_laws_do_not_depend_on_its_neighbours(slots):
   assert is_kept.any(axis=1).all()
   expected = np.take_along_axis(np.asarray(laws), kept_tokens, axis=-1)
   np.testing.assert_allclose(probs[is_kept], expected[is_kept], atol=1e-5)
+
+
+@pytest.mark.parametrize("seconds", [(), (1.0, 9.0, 9.0), (1.0, 1.7, 1.8)], ids=str)
+@pytest.mark.parametrize("slots", [0, 2])
+def test_where_nothing_is_drafted_nothing_is_kept(seconds, slots):
+  """No draft is worth a try; or drafts fail, and the target goes on by itself."""
+  network = Transformer(tiny.DRAFT)
+  inputs, keys = jnp.ones((4, 3), jnp.int32), row_keys(jax.random.key(0), 4)
+  target, draft = (networks.initialize(network, inputs, i)["params"] for i in (0, 1))
+  policy = CostAware(seconds, prior_weight=1.0)
+  decoder = SpeculativeDecoder(
+    network, DraftModel(network, 2), policy=policy, slots=slots, kept=KEPT
+  )
+  given = {"target": target, "draft": draft}, inputs, keys, AT_ONE, LENGTH, 1
+  found = jax.jit(lambda: decoder.decode(*given))()
+  info, probs = found.statistics, np.asarray(found.observed.probs)
+  assert probs.shape == found.observed.tokens.shape == (4, LENGTH, KEPT)
+  rejected = info.acceptance_positions - info.accepted
+  np.testing.assert_array_equal((probs.sum(-1) > 0).sum(axis=1), rejected)
+  assert (rejected.sum() > 0) == (seconds != (1.0, 9.0, 9.0))
+  assert (info.target_calls > rejected).all()
 
 
 @pytest.mark.parametrize("kept", [-1, 64])

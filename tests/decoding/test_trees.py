@@ -63,7 +63,7 @@ def scored(tree):
   cache = extend(cache, prefix)[2].at(jnp.full(ROWS, PREFIX - 1))
   tokens = random_tokens(2, ROWS, tree.size)
   draft = Proposal(tokens, None, jnp.ones(tokens.shape, bool), tree)
-  score = jax.jit(functools.partial(step.score, extend))
+  score = jax.jit(functools.partial(step.score_tree, extend))
   return prefix, draft, score(cache, prefix[:, -1], draft)
 
 

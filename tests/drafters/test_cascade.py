@@ -14,12 +14,11 @@ from specdec_t5x.core.tree import chain
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import initial_state, row_keys
-from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.cascade import WINDOWS, Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.heads import HeadDraft
-from specdec_t5x.drafters.policies import Auto, Confidence
+from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.heads import HeadsConfig
 from tests.hash_model import HashHeads, HashModel, speculation
@@ -109,7 +108,6 @@ def test_what_the_target_rejects_is_drafted_again():
 
 LOWERS = {
   "draft model": DraftModel(LOWER, 2),
-  "confidence": AdaptiveDraft(LOWER, 3, Confidence(0.5)),
   "copy": Copy(2, match=1),
   "cascade": Cascade(LOWER, Copy(2, match=1), 3, "flush"),
 }
@@ -169,12 +167,12 @@ def test_networks_have_names_by_level():
   [
     HeadDraft(HashHeads(4, 5, HeadsConfig("medusa", 2, 1), False)),
     TreeDraft(LOWER, chain(2).__class__((0, 0))),
-    AdaptiveDraft(LOWER, 2, Auto((1.0, 1.1, 1.2))),
+    LayerSkip(("mlp_0",), 2),
   ],
   ids=lambda drafter: type(drafter).__name__,
 )
 def test_a_lower_drafter_of_another_kind_is_refused(lower):
-  with pytest.raises(ValueError, match="needs a lower drafter of chains that never"):
+  with pytest.raises(ValueError, match="needs a lower drafter of chains that reads"):
     Cascade(MIDDLE, lower, 4)
 
 

@@ -22,6 +22,7 @@ from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.policies import CostAware
 from specdec_t5x.training.heads import head_logits
 from specdec_t5x.training.objectives import forward
 from tests.t5x_bridge import tiny, tiny_gpt
@@ -90,6 +91,22 @@ def test_greedy_outputs_are_the_target_s_own(kind, shape, target):
   plain = run(PlainDecoder(speculative.target), params, GREEDY)
   found = run(speculative, params, GREEDY)
   np.testing.assert_array_equal(found.tokens, plain.tokens)
+
+
+@pytest.mark.parametrize("kind", ["parallel", "hydra"])
+@pytest.mark.parametrize("slots", [0, 2])
+def test_outputs_are_the_target_s_own_whenever_it_rests(kind, slots):
+  speculative, params = decoder(kind, SHAPES["tree"])
+  always = dataclasses.replace(speculative, slots=slots)
+  # They are drafted by heads at random: they pay at the prior alone.
+  policy = CostAware((1.0, 1.5), prior_weight=2.0)
+  paying = dataclasses.replace(always, policy=policy)
+  inputs = jnp.concatenate([INPUTS, INPUTS[::-1] + 1])
+  plain = run(PlainDecoder(speculative.target), params, GREEDY, inputs)
+  found = run(paying, params, GREEDY, inputs)
+  np.testing.assert_array_equal(found.tokens, plain.tokens)
+  drafted = found.statistics.drafted.sum()
+  assert 0 < drafted < run(always, params, GREEDY, inputs).statistics.drafted.sum()
 
 
 @pytest.mark.parametrize("kind", ["parallel", "hydra"])
@@ -285,7 +302,7 @@ def test_what_can_t_be_drafted_is_refused():
     (lambda: headed(heads, siblings="twins"), "siblings must be one of"),
     (lambda: headed(heads).check(network_for(tiny.DRAFT)), "is 8, got heads of width"),
     (lambda: headed(parallel).check(gpt), "attends to its target's keys"),
-    (lambda: get_drafter("heads", heads, num_candidates=2), "do not go together"),
+    (lambda: get_drafter("heads", heads, num_candidates=2), "needs a draft model, got"),
   ]:
     with pytest.raises(ValueError, match=message):
       make()

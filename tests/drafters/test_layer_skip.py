@@ -12,12 +12,11 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding import step as step_module
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.exit_threshold import ExitThreshold
+from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.state import no_info, row_keys
 from specdec_t5x.drafters.layer_skip import LayerSkip
-from specdec_t5x.drafters.policies import Always, Auto, Whole
-from specdec_t5x.drafters.registry import layer_skip
 from specdec_t5x.network.functional import extend_fn, network_for, without_fn
+from specdec_t5x.policies import CostAware, ExitThreshold
 from tests.exactness import faults
 from tests.hash_model import HashModel
 from tests.t5x_bridge import tiny, tiny_gpt
@@ -38,8 +37,8 @@ def params(kind):
 
 def decoder(kind, skip=None, policy=None, rule="token"):
   skip = SKIPS[kind] if skip is None else skip
-  drafter = LayerSkip(skip, GAMMA, policy or Whole())
-  return SpeculativeDecoder(network_for(TARGETS[kind]), drafter, RULES[rule])
+  drafter, policy = LayerSkip(skip, GAMMA), policy or Fixed()
+  return SpeculativeDecoder(network_for(TARGETS[kind]), drafter, RULES[rule], policy)
 
 
 def run(decoder, kind, sampling, room=ROOM):
@@ -49,10 +48,10 @@ def run(decoder, kind, sampling, room=ROOM):
 
 
 POLICIES = {
-  "whole": Whole(),
+  "whole": Fixed(),
   "exit": ExitThreshold(),
-  "auto": Auto((1.0, 1.2, 1.4, 1.6)),
-  "none": Always(0),
+  "auto": CostAware((1.0, 1.2, 1.4, 1.6)),
+  "none": Fixed(0),
 }
 
 
@@ -63,7 +62,7 @@ def test_greedy_outputs_are_the_plain_ones(kind, policy):
   found = run(decoder(kind, policy=policy), kind, GREEDY)
   np.testing.assert_array_equal(found.tokens, plain.tokens)
   drafted = int(found.statistics.drafted.sum())
-  assert (drafted == 0) == (policy == Always(0))
+  assert (drafted == 0) == (policy == Fixed(0))
 
 
 @pytest.mark.parametrize("kind", TARGETS)
@@ -76,9 +75,7 @@ def test_without_nothing_every_draft_stands(kind, sampling):
 
 def test_rows_take_turns():
   plain = run(PlainDecoder(network_for(tiny.TARGET)), "t5", GREEDY)
-  sharing = SpeculativeDecoder(
-    network_for(tiny.TARGET), LayerSkip(SKIPS["t5"], GAMMA), slots=2
-  )
+  sharing = dataclasses.replace(decoder("t5", policy=ExitThreshold()), slots=2)
   np.testing.assert_array_equal(run(sharing, "t5", GREEDY).tokens, plain.tokens)
 
 
@@ -121,14 +118,14 @@ def test_the_target_s_cache_is_as_without_drafts(kind):
 
 
 def test_a_cache_with_the_draft_s_keys_is_noticed(monkeypatch):
-  monkeypatch.setattr(step_module, "_score", faults.the_draft_s_keys_stay)
+  monkeypatch.setattr(step_module, "score", faults.the_draft_s_keys_stay)
   with pytest.raises(AssertionError):
     assert_the_cache_is_the_target_s("t5")
 
 
 def test_the_drafter_carries_no_cache():
   _, state = last_state("t5")
-  assert state.drafter_state.cache is None
+  assert state.drafter_state is None
 
 
 # ---- The network without some sublayers. ----
@@ -185,20 +182,21 @@ def test_what_is_left_out_is_not_computed():
 def test_the_threshold_follows_the_published_rule():
   """Two drafts by hand: 1 of 4 stood, then all of 3; a row that drafted none waits."""
   policy = ExitThreshold(0.8, 0.4, 0.1, 0.5, 0.9)
-  counts = policy.first(2)
-  counts = policy.learned(counts, jnp.array([1, 0]), jnp.array([4, 0]))
-  np.testing.assert_allclose(counts.rate, [0.125, 0.0])
-  np.testing.assert_allclose(counts.threshold, [0.81, 0.8], rtol=1e-6)
-  counts = policy.learned(counts, jnp.array([3, 0]), jnp.array([3, 0]))
-  np.testing.assert_allclose(counts.rate, [0.5625, 0.0])
-  np.testing.assert_allclose(counts.threshold, [0.80, 0.8], rtol=1e-6)
+  drafts = lambda accepted, drafted: no_info(2).replace(
+    accepted=jnp.array(accepted), drafted=jnp.array(drafted)
+  )
+  known = policy.learn(policy.start(2), drafts([1, 0], [4, 0]))
+  np.testing.assert_allclose(known.rate, [0.125, 0.0])
+  np.testing.assert_allclose(known.threshold, [0.81, 0.8], rtol=1e-6)
+  known = policy.learn(known, drafts([3, 0], [3, 0]))
+  np.testing.assert_allclose(known.rate, [0.5625, 0.0])
+  np.testing.assert_allclose(known.threshold, [0.80, 0.8], rtol=1e-6)
 
 
 def test_a_draft_ends_after_the_first_doubtful_token():
-  policy = ExitThreshold(0.5)
   keys = row_keys(jax.random.key(0), len(INPUTS))
   own = SpeculativeDecoder(
-    network_for(tiny.TARGET), LayerSkip(SKIPS["t5"], 8, policy), RULES["token"]
+    network_for(tiny.TARGET), LayerSkip(SKIPS["t5"], 8), policy=ExitThreshold(0.5)
   )
   spec, state = own.prepare(params("t5"), INPUTS, keys, Sampling(), 20, -1)
   uniforms = jax.jit(lambda state: state.uniforms(8))(state)
@@ -230,14 +228,12 @@ def test_what_can_t_be_skipped_is_refused(unchecked):
     (lambda: LayerSkip((3,)), "must be names of sublayers"),
     (lambda: LayerSkip((), gamma=0), "GAMMA must be a whole number"),
     (lambda: ExitThreshold(step=2), "ExitThreshold.step must be a number from 0 to 1"),
-    (lambda: layer_skip((), policy="sure"), "Unknown GAMMA_POLICY"),
   ]:
     with pytest.raises(ValueError, match=message):
       make()
 
 
-def test_gin_s_words_make_it():
-  made = layer_skip(["mlp_0"], 4, "exit")
-  assert made == LayerSkip(("mlp_0",), 4, ExitThreshold())
-  assert hash(made) == hash(layer_skip(("mlp_0",), 4))
-  assert layer_skip(["mlp_0"], 4, "fixed").policy == Whole()
+def test_gin_s_lists_make_it():
+  made = LayerSkip(["mlp_0"], 4)
+  assert made == LayerSkip(("mlp_0",), 4)
+  assert hash(made) == hash(LayerSkip(("mlp_0",), 4))

@@ -1,0 +1,62 @@
+"""The block that the target scores is no wider than the drafts, and read no further."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.types import Proposal
+from specdec_t5x.decoding import widths
+
+
+def test_the_narrowest_block_that_holds_all_drafts_is_scored():
+  assert widths.block_widths(1) == (1, 2)
+  assert widths.block_widths(3) == (1, 2, 4)
+  assert widths.block_widths(7) == (1, 2, 4, 8)
+  assert widths.block_widths(9) == (1, 2, 4, 8, 10)
+
+  def extend(cache, tokens):
+    """Says in its logits how wide the block was, and what stood in it."""
+    wide = jnp.full((*tokens.shape, 3), float(tokens.shape[1]))
+    return wide, tokens[..., None] * 1.0, cache
+
+  tokens, draft_probs = jnp.arange(10).reshape(2, 5), jnp.zeros((2, 5, 3))
+  score = jax.jit(
+    lambda sizes: widths.score(
+      extend, None, jnp.array([7, 7]), Proposal.chain(tokens, draft_probs, sizes)
+    )
+  )
+  for sizes, width in [((0, 0), 1), ((1, 0), 2), ((2, 1), 4), ((1, 3), 4), ((4, 5), 6)]:
+    logits, features, _ = score(jnp.array(sizes))
+    assert logits.shape == (2, 6, 3)
+    np.testing.assert_array_equal(logits[:, :width], width)
+    np.testing.assert_array_equal(logits[:, width:], 0)
+    block = [[7, 0, 1, 2, 3, 4], [7, 5, 6, 7, 8, 9]]
+    np.testing.assert_array_equal(features[:, :width, 0], np.array(block)[:, :width])
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_no_rule_reads_beyond_what_counts(name):
+  rng, rows, gamma, size = np.random.default_rng(0), 64, 5, 4
+  p = rng.dirichlet(np.ones(size), (rows, gamma + 1)).astype(np.float32)
+  q = rng.dirichlet(np.ones(size), (rows, gamma)).astype(np.float32)
+  tokens, num_valid = rng.integers(size, size=(rows, gamma)), np.arange(rows) % gamma
+  uniforms = jnp.asarray(rng.uniform(size=(rows, gamma + 1, 1)), jnp.float32)
+  beyond = np.arange(gamma) >= num_valid[:, None]
+  after = np.arange(gamma + 1) > num_valid[:, None]
+
+  def verdict(p_beyond, q_beyond, token_beyond):
+    proposal = Proposal.chain(
+      jnp.asarray(np.where(beyond, token_beyond, tokens), jnp.int32),
+      jnp.asarray(np.where(beyond[..., None], q_beyond, q)),
+      jnp.asarray(num_valid, jnp.int32),
+    )
+    target_probs = jnp.asarray(np.where(after[..., None], p_beyond, p))
+    return RULES[name].verify(target_probs, proposal, uniforms)
+
+  expected = verdict(p, q, tokens)
+  assert (np.asarray(expected.last) <= num_valid).all()
+  for garbage in (0.0, 1.0, np.nan):
+    chex.assert_trees_all_equal(verdict(garbage, garbage, 0), expected)

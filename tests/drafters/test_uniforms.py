@@ -1,0 +1,116 @@
+"""As many draws as there are decisions: of fewer one would be used twice."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from specdec_t5x.core.distributions import LEVELS, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.tree import chain, delayed
+from specdec_t5x.core.types import Proposal
+from specdec_t5x.decoding import step
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.network.functional import initial_variables
+from tests.drafters.test_rests import DRAFTERS, OF_NETWORKS, TARGET, TARGET_NETWORK
+from tests.hash_model import speculation
+
+ROWS, MESSAGE = 2, r"Expected uniforms of {} decisions, .* got an array of shape"
+DRAWING = {n: x for n, x in DRAFTERS.items() if not isinstance(x, Copy)} | OF_NETWORKS
+
+
+def prepared(drafter):
+  """How to step and where to start; of networks, where they are read."""
+  keys = row_keys(jax.random.key(0), ROWS)
+  if drafter not in OF_NETWORKS.values():
+    return speculation(TARGET, drafter, RULES["traversal"], Sampling(), keys, 12)
+  decoder = SpeculativeDecoder(TARGET_NETWORK, drafter, RULES["traversal"])
+  params = {
+    name: initial_variables(network, jax.random.key(0))["params"]
+    for name, network in decoder.networks.items()
+  }
+  inputs = jnp.ones((ROWS, 4), jnp.int32)
+  return decoder.prepare(params, inputs, keys, Sampling(), 12, 1)
+
+
+def shape_of(drafter, count):
+  """The shape of what is drafted from so many uniforms."""
+
+  def propose():
+    spec, state = prepared(drafter)
+    uniforms = jnp.full((ROWS, count, LEVELS), 0.5)
+    return drafter.propose(spec.context, state, uniforms)[0].tokens
+
+  return jax.eval_shape(propose).shape
+
+
+@pytest.mark.parametrize("drafter", DRAWING.values(), ids=DRAWING)
+def test_a_drafter_is_given_as_many_as_it_takes(drafter):
+  count = drafter.decisions
+  assert shape_of(drafter, count) == (ROWS, drafter.tree.size)
+  for other in (count - 1, count + 1):
+    with pytest.raises(ValueError, match=MESSAGE.format(count)):
+      shape_of(drafter, other)
+
+
+def test_an_iteration_is_given_those_of_the_draft_and_of_the_rule():
+  drafter = DRAFTERS["cascade"]
+  count = drafter.decisions + drafter.tree.size + 1
+  assert step.decisions(drafter) == count
+
+  def iterate(count):
+    uniforms = jnp.full((ROWS, count, LEVELS), 0.5)
+    return step.iterate(*prepared(drafter), uniforms)[0].lengths
+
+  jax.eval_shape(lambda: iterate(count))
+  with pytest.raises(ValueError, match=MESSAGE.format(count)):
+    jax.eval_shape(lambda: iterate(count - 1))
+
+
+def judged(rule, tree, count):
+  """The shape of a verdict that is reached by so many uniforms."""
+  size, shape = tree.size, (ROWS, tree.size)
+  proposal = Proposal(
+    jnp.zeros(shape, jnp.int32),
+    jnp.full((*shape, 3), 1 / 3),
+    jnp.ones(shape, bool),
+    tree,
+  )
+  probs, uniforms = jnp.full((ROWS, size + 1, 3), 1 / 3), jnp.zeros((ROWS, count, 2))
+  return jax.eval_shape(lambda: rule.verify(probs, proposal, uniforms).last).shape
+
+
+# The others compare tokens, and draw nothing.
+READING = sorted(set(RULES) - {"greedy", "top_k", "distance"})
+
+
+TREES = [(name, delayed(1, 2, 3)) for name in READING if RULES[name].takes_trees]
+
+
+@pytest.mark.parametrize(
+  ("name", "tree"),
+  [*((name, chain(3)) for name in READING), *TREES],
+  ids=lambda part: part if isinstance(part, str) else f"{part.size} nodes",
+)
+def test_a_rule_is_given_one_a_node_and_one_more(name, tree, unchecked):
+  rule = RULES[name]
+  assert judged(rule, tree, tree.size + 1) == (ROWS,)
+  for count in (tree.size, 1, tree.size + 2):
+    with pytest.raises(ValueError, match=MESSAGE.format(tree.size + 1)):
+      judged(rule, tree, count)
+
+
+@pytest.mark.parametrize("name", sorted(set(RULES) - set(READING)))
+def test_what_draws_nothing_reads_none(name):
+  rule = RULES[name]
+  verdicts = [
+    rule.verify(
+      jnp.eye(3)[None, :2],
+      Proposal.chain(jnp.array([[0]]), None, 1),
+      jnp.full((1, 2, LEVELS), fill),
+    )
+    for fill in (0.0, jnp.nan)
+  ]
+  assert verdicts[0].last == verdicts[1].last
+  assert verdicts[0].next_token == verdicts[1].next_token
