@@ -15,7 +15,7 @@ import struct
 import numpy as np
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.sparse import WEIGHT_BITS, Truncation, token_bits
+from specdec_t5x.core.sparse import SUM_BELOW, WEIGHT_BITS, Truncation, token_bits
 from specdec_t5x.drafters.link import Terms
 from specdec_t5x.link.bits import Reader, packed
 
@@ -213,7 +213,7 @@ class Drafts:
 
     Raises:
       ValueError: where they are none, or tokens are none of the vocabulary, or come
-        twice in a law.
+        twice in a law, or weights together are more than float32 sums exactly.
     """
     read, terms, bits = Reader(data), setup.terms, token_bits(setup.terms.vocab_size)
     shape = int(live.sum()), terms.gamma
@@ -227,6 +227,9 @@ class Drafts:
     check_tokens(kept, terms.vocab_size)
     if (np.diff(kept, axis=-1) < 1).any():
       raise ValueError("A law's tokens must be ascending, each once.")
+    largest = weights.sum(axis=-1).max(initial=0)
+    if largest >= SUM_BELOW:
+      raise ValueError(f"Expected weights of a sum below {SUM_BELOW}, got {largest}.")
     return cls(*(_spread(rows, live) for rows in (tokens, kept, weights)))
 
 

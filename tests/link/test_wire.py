@@ -24,6 +24,21 @@ def setup_of(rows=3, inputs=4, slots=9, gamma=2, kept=5, vocab_size=40, at=None)
 SETUPS = [setup_of(), setup_of(kept=0), setup_of(at=GREEDY), setup_of(1, 0, 30, 5, 9)]
 
 
+def test_weights_whose_sum_float32_may_round_are_refused():
+  setup, one = setup_of(1, gamma=1, kept=0, vocab_size=257), np.ones(1, bool)
+  tokens = np.arange(257)[None, None]
+  for last, says in ((255, None), (256, "sum below 16777216, got 16777216")):
+    weights = np.full((1, 1, 257), 2**16 - 1)
+    weights[..., -1] = last
+    drafts = Drafts(tokens[..., 0], tokens, weights)
+    read = lambda drafts=drafts: Drafts.unpacked(drafts.packed(setup, one), setup, one)
+    if says is None:
+      assert_equal(read(), drafts)
+    else:
+      with pytest.raises(ValueError, match=says):
+        read()
+
+
 def drafts_of(setup, rng):
   """Any drafts."""
   shape, terms = (setup.rows, setup.terms.gamma), setup.terms
