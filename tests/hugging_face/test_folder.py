@@ -144,6 +144,8 @@ def test_a_conversion_that_fails_leaves_nothing(how, tmp_path, capsys):
   if how == "hugging face":
     assert convert.main([f"--from={source}", f"--to={tmp_path}/ours"]) == 0
     flags = ["--to-hugging-face", f"--from={tmp_path}/ours/checkpoint_0"]
+  # All programs are compiled by then, and none is kept by halves.
+  assert convert.main([*flags, f"--to={tmp_path}/first"]) == 0
   before = commands.contents(tmp_path)
   with files_of_at_most(500):
     assert convert.main([*flags, f"--to={made}"]) == 1
