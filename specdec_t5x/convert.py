@@ -15,6 +15,7 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from specdec_t5x.quiet import import_quietly
 
@@ -67,6 +68,7 @@ def _to_hugging_face(args) -> str:
 def _to_t5x(args) -> str:
   """Writes a checkpoint and gin files; what is not valid is said before."""
   from specdec_t5x.api import load_model
+  from specdec_t5x.hugging_face.export import all_or_nothing
   from specdec_t5x.hugging_face.folder import Folder, is_folder
   from specdec_t5x.network.functional import network_for
   from specdec_t5x.t5x_bridge.parameters import T5XParameters
@@ -79,33 +81,37 @@ def _to_t5x(args) -> str:
   if os.path.exists(os.path.join(args.to, "checkpoint_0")):
     raise ValueError(f"{args.to} holds a checkpoint_0 already. Name another folder.")
   folder = Folder.open(args.source)
-  writer = T5XParameters(network_for(folder.config), args.to, args.format)
-  params = folder.unread() if writer.streams else load_model(args.source).params
-  writer.save(0, params)
-  _write_gin(args, folder.config)
+  to = pathlib.Path(args.to).absolute()
+  copied, macros = _vocabulary(args.source, to)
+  with all_or_nothing(to) as made:
+    writer = T5XParameters(network_for(folder.config), str(made), args.format)
+    params = folder.unread() if writer.streams else load_model(args.source).params
+    writer.save(0, params)
+    for name, path in copied.items():
+      shutil.copyfile(path, made / name)
+    for name, more in (("target", macros), ("draft", {})):
+      paths = {f"{name.upper()}_CHECKPOINT_PATH": str(to / "checkpoint_0")}
+      (made / f"{name}.gin").write_text(_gin(name, folder.config, paths | more))
   return args.to
 
 
-def _write_gin(args, config) -> None:
+def _vocabulary(source: str, to: pathlib.Path) -> tuple[dict[str, str], dict[str, Any]]:
+  """Returns the files of a folder's vocabulary, and what gin is to say of it."""
   from specdec_t5x.hugging_face import vocabulary
 
-  folder = pathlib.Path(args.to).absolute()
-  macros = {}
-  if vocabulary.has_bytes(args.source):
-    shutil.copyfile(
-      pathlib.Path(args.source) / vocabulary.SETTINGS, folder / vocabulary.SETTINGS
-    )
-    macros["VOCABULARY_PATH"] = str(folder)
-  elif vocabulary.is_in(args.source):
-    file = vocabulary.sentencepiece_file(args.source)
-    shutil.copyfile(file, folder / vocabulary.PIECES)
-    macros["VOCABULARY_PATH"] = str(folder / vocabulary.PIECES)
-  if macros:
-    macros["VOCABULARY_EXTRA_IDS"] = vocabulary.extra_ids(args.source)
-  for name in ("target", "draft"):
-    paths = {f"{name.upper()}_CHECKPOINT_PATH": str(folder / "checkpoint_0")}
-    text = _gin(name, config, paths | (macros if name == "target" else {}))
-    (folder / f"{name}.gin").write_text(text)
+  if vocabulary.has_bytes(source):
+    name, path = vocabulary.SETTINGS, os.path.join(source, vocabulary.SETTINGS)
+    place = to
+  elif vocabulary.is_in(source):
+    name, path = vocabulary.PIECES, vocabulary.sentencepiece_file(source)
+    place = to / name
+  else:
+    return {}, {}
+  extra_ids = vocabulary.extra_ids(source)
+  return {name: path}, {
+    "VOCABULARY_PATH": str(place),
+    "VOCABULARY_EXTRA_IDS": extra_ids,
+  }
 
 
 def _gin(name, config, macros) -> str:

@@ -118,7 +118,8 @@ class SparseHash:
       probs[descending[truncation.size(probs.size) :]] = 0.0
       before = np.cumsum(probs[descending]) - probs[descending]
       probs[descending[before >= truncation.top_p * probs.sum()]] = 0.0
-      weights = np.round(probs / probs.sum() * LARGEST)
+      shares = probs / probs.sum()
+      weights = np.round(shares * min(LARGEST / shares.max(), 2**23))
       return weights / weights.sum()
 
     return law

@@ -18,10 +18,16 @@ from jaxtyping import Array, Float, Int
 from specdec_t5x.core.checks import is_probability, is_whole
 from specdec_t5x.core.distributions import sample
 
-# Weights have 16 bits. In units of the law's total, any sum of them is a whole number
-# below 2^24, so it is the same float32 in whatever order, on whatever device.
+# Weights have 16 bits.
 LARGEST = 2**16 - 1
 WEIGHT_BITS = 16
+# A distribution is rounded in units of 2^-23 of its mass, or in larger ones where its
+# largest weight would not have 16 bits. Rounding adds at most half a unit a token, so
+# any sum of K < 2^23 weights is a whole number below 2^24: the same float32 in whatever
+# order, on whatever device. The likeliest token has 65535 units, or at least 2^23 / K:
+# not all are rounded to none.
+_UNITS = 2**23
+SUM_BELOW = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +69,9 @@ class Truncation:
     total = kept.sum(axis=-1, keepdims=True)
     is_law = jnp.isfinite(total) & (total > 0)
     shares = jnp.where(is_law, kept / jnp.where(is_law, total, 1.0), 0.0)
-    weights = jnp.round(shares * LARGEST).astype(jnp.int32)
+    largest = shares.max(axis=-1, keepdims=True)
+    units = jnp.where(is_law, jnp.minimum(LARGEST / largest, _UNITS), 0.0)
+    weights = jnp.round(shares * units).astype(jnp.int32)
     order = jnp.argsort(tokens, axis=-1)
     pick = lambda x: jnp.take_along_axis(x, order, axis=-1).astype(jnp.int32)
     return SparseLaw(pick(tokens), pick(weights))
@@ -75,7 +83,8 @@ class SparseLaw:
 
   Attributes:
     tokens: that may be drawn, ascending.
-    weights: from 0 to `LARGEST`; all 0 where there is no law.
+    weights: from 0 to `LARGEST`, together below `SUM_BELOW`; all 0 where there is no
+      law.
   """
 
   tokens: Int[Array, "*batch K"]

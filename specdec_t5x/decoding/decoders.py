@@ -150,6 +150,16 @@ class SpeculativeDecoder:
         "(TASK_FEATURE_LENGTHS' targets, max_length)."
       )
 
+  def check_batch(
+    self, sampling: Sampling, rows: int, inputs: int, max_length: int
+  ) -> None:
+    """Raises a ValueError where the drafter can't draft for so many rows at once."""
+    vocab_size = self.target.config.vocab_size
+    slots = 1 + state.num_slots(max_length, self.drafter.tree.size)
+    if functional.is_decoder_only(self.target):
+      inputs, slots = 0, slots + inputs
+    self.drafter.check_batch(sampling, vocab_size, rows, inputs, slots)
+
   def first_policy_state(self, rows: int) -> Any:
     """Returns what the policy knows before a first batch, a row each; None of nothing.
 

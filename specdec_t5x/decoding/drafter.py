@@ -134,6 +134,20 @@ class Drafter(abc.ABC):
     for name, network in self.networks.items():
       check_same_vocabulary(target, network, name)
 
+  def check_batch(
+    self, sampling: Sampling, vocab_size: int, rows: int, inputs: int, slots: int
+  ) -> None:
+    """Raises a ValueError where this drafter can't draft for so large a batch.
+
+    Args:
+      sampling: the adjustment of the target's distributions.
+      vocab_size: of the target.
+      rows: that decode at once.
+      inputs: tokens of a row that the target's encoder reads.
+      slots: places of a row's sequence.
+    """
+    del sampling, vocab_size, rows, inputs, slots
+
   def start(self, context: Context) -> Any:
     """Returns the first state."""
     del context

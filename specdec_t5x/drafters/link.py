@@ -61,6 +61,16 @@ class Remote(Protocol):
   def check(self, vocab_size: int) -> None:
     """Raises a ValueError where nothing answers, or for another vocabulary."""
 
+  def check_batch(self, terms: Terms, rows: int, inputs: int, slots: int) -> None:
+    """Raises a ValueError where a batch is too large for it.
+
+    Args:
+      terms: agreed on.
+      rows: B.
+      inputs: E.
+      slots: S.
+    """
+
   def ask(
     self, terms: Terms, *arrays: Array
   ) -> tuple[Array, Array, Array, Bool[Array, "B"]]:
@@ -117,6 +127,12 @@ class Link(Drafter):
     """Raises a ValueError where no draft of the target's vocabulary answers."""
     self.remote.check(target.config.vocab_size)
 
+  def check_batch(
+    self, sampling: Sampling, vocab_size: int, rows: int, inputs: int, slots: int
+  ) -> None:
+    """Raises a ValueError where a batch is too large for the link or the draft."""
+    self.remote.check_batch(self._terms(sampling, vocab_size), rows, inputs, slots)
+
   def start(self, context: Context) -> Int[Array, "B E"]:
     """Returns the input."""
     return context.source
@@ -130,12 +146,10 @@ class Link(Drafter):
   ) -> tuple[Proposal, Int[Array, "B E"]]:
     """Asks for a draft; see `decoding.drafter.Drafter`."""
     check_uniforms(uniforms, self.gamma)
-    terms = Terms(
-      self.gamma,
-      Truncation(self.top_k, self.top_p),
-      context.sampling,
-      context.vocab_size,
-    )
+    terms = self._terms(context.sampling, context.vocab_size)
+    # Here, where the program is made, and not in the middle of decoding.
+    rows, inputs = state.drafter_state.shape
+    self.remote.check_batch(terms, rows, inputs, state.sequences.shape[1])
     given = uniforms[..., uniforms.shape[-1] - terms.draws :]
     tokens, law, is_there = self._asked(terms, state, given)
     if not terms.kept:
@@ -149,6 +163,10 @@ class Link(Drafter):
     is_valid = is_there[:, None] & ((same * jnp.cumprod(is_law, axis=1)) > 0)
     probs = jnp.where(is_law[..., None], law.dense(context.vocab_size), 0.0)
     return Proposal(own, probs, is_valid, self.tree), state.drafter_state
+
+  def _terms(self, sampling: Sampling, vocab_size: int) -> Terms:
+    cut = Truncation(self.top_k, self.top_p)
+    return Terms(self.gamma, cut, sampling, vocab_size)
 
   def _asked(self, terms, state, uniforms) -> tuple[Array, SparseLaw, Array]:
     rows = state.lengths.shape[0]

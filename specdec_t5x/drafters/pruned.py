@@ -148,7 +148,7 @@ class Pruned:
     taken = jnp.sort(order[:, : self.nodes], axis=1)
     sizes = [level[0].shape[1] for level in levels]
     # Places among all nodes; the root's is the one before the first.
-    firsts = [-1, *itertools.accumulate(sizes[:-2], initial=0)]
+    firsts = [-1, 0, *itertools.accumulate(sizes)][: len(sizes)]
     parents = [first + level[2] for first, level in zip(firsts, levels, strict=True)]
     parents = jnp.concatenate(parents, axis=1)
     pick = lambda x: jnp.take_along_axis(x, taken, axis=1)

@@ -1,6 +1,8 @@
 """Our networks as folders that transformers' from_pretrained reads."""
 
+import contextlib
 import json
+import os
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -39,23 +41,48 @@ def write(
     shard_bytes: of a file, which is in memory when it is written.
 
   Raises:
-    ValueError: where the folder holds files, or transformers has no such network.
+    ValueError: where the folder holds files, transformers has no such network, or
+      there is no such vocabulary. Then, and where a write fails, nothing is written.
   """
   path = pathlib.Path(folder)
   if path.exists() and (not path.is_dir() or any(path.iterdir())):
     raise ValueError(f"{folder} is there already. Name a folder that is not.")
+  if vocabulary and not os.path.isfile(vocabulary):
+    raise ValueError(
+      f"The vocabulary {vocabulary!r} is no file. Give the SentencePiece model that "
+      "the network was trained with."
+    )
   theirs = settings.to_theirs(config)
   shards = list(_shards(params, shard_bytes))
-  path.mkdir(parents=True, exist_ok=True)
-  _write_arrays(path, shards)
-  if vocabulary:
-    shutil.copyfile(vocabulary, path / PIECES)
-    tokenizer = {"tokenizer_class": "T5Tokenizer", "extra_ids": extra_ids}
-    _write_json(path / SETTINGS, tokenizer)
   dtype = jax.tree.leaves(params)[0].dtype.name
-  _write_json(path / CONFIG, theirs | {"dtype": dtype, "torch_dtype": dtype})
-  for file in path.glob("*.safetensors"):
-    shutil.copymode(path / CONFIG, file)  # safetensors lets nobody else read them.
+  with all_or_nothing(path) as made:
+    _write_arrays(made, shards)
+    if vocabulary:
+      shutil.copyfile(vocabulary, made / PIECES)
+      tokenizer = {"tokenizer_class": "T5Tokenizer", "extra_ids": extra_ids}
+      _write_json(made / SETTINGS, tokenizer)
+    _write_json(made / CONFIG, theirs | {"dtype": dtype, "torch_dtype": dtype})
+    for file in made.glob("*.safetensors"):
+      shutil.copymode(made / CONFIG, file)  # safetensors lets nobody else read them.
+
+
+@contextlib.contextmanager
+def all_or_nothing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields where to write what is in the folder once all of it is written.
+
+  Where an error ends this, nothing of it is left.
+  """
+  is_new = not folder.exists()
+  made = folder / f".partial-{os.getpid()}"
+  made.mkdir(parents=True)
+  try:
+    yield made
+    for path in sorted(made.iterdir()):
+      path.replace(folder / path.name)
+    made.rmdir()
+  except BaseException:
+    shutil.rmtree(folder if is_new else made)
+    raise
 
 
 def _shards(params, shard_bytes) -> Iterator[dict[str, tuple[bool, Any]]]:
@@ -79,7 +106,10 @@ def _write_arrays(path, shards) -> None:
       name: np.ascontiguousarray(np.asarray(array).T if transposed else array)
       for name, (transposed, array) in shard.items()
     }
-    safetensors.numpy.save_file(arrays, path / file, metadata=_METADATA)
+    try:
+      safetensors.numpy.save_file(arrays, path / file, metadata=_METADATA)
+    except safetensors.SafetensorError as error:
+      raise OSError(f"{path / file} can't be written ({error}).") from error
     weight_map |= dict.fromkeys(arrays, file)
   if count > 1:
     total = sum(array.nbytes for shard in shards for _, array in shard.values())

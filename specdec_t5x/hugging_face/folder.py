@@ -9,6 +9,7 @@ import math
 import os
 import pathlib
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,12 +67,19 @@ class Folder:
     config = settings.from_theirs(found, str(folder / CONFIG))
     tensors = Tensors.open(folder)
     _check_layers(path, config, tensors)
+    _check_arrays(path, config, tensors)
     embedding = next((x for x in _EMBEDDINGS if x in tensors.shapes), _EMBEDDINGS[0])
     head = _HEAD if _HEAD in tensors.shapes else embedding
     is_scaled = settings.has_scaled_logits(found)
     tied = is_scaled and (head == embedding or tensors.are_equal(head, embedding))
     config = dataclasses.replace(config, logits_via_embedding=tied)
-    _check_arrays(path, config, tensors)
+    if _HEAD not in tensors.shapes and not found.get("tie_word_embeddings", True):
+      warnings.warn(
+        f"{folder / CONFIG} says that embeddings are not tied, and there is no "
+        f"{_HEAD}: logits come from {embedding}, as in transformers 5. (4 would draw a "
+        f"matrix at random.) If a file with {_HEAD} is missing, copy it, too.",
+        stacklevel=2,
+      )
     return cls(str(path), config, is_scaled, tensors, embedding, head)
 
   @property
@@ -102,10 +110,10 @@ class Folder:
       ValueError: as `read`, and where one is NaN or infinite.
     """
     for name in self.shapes:
-      if not np.isfinite(self.read(name)).all():
+      if not np.isfinite(np.asarray(Unread(self, name))).all():
         raise ValueError(
-          f"{self.path}: parameter {name} is not finite: it holds NaN or infinity. "
-          "Take other weights."
+          f"{self.path}: parameter {name} is not finite in float32: it holds NaN or "
+          "infinity, or in float64 what float32 has no room for. Take other weights."
         )
     flat = {name: Unread(self, name) for name in self.shapes}
     return flax.traverse_util.unflatten_dict(flat, sep="/")
@@ -144,8 +152,8 @@ class Unread:
     return math.prod(self.shape) * self.dtype.itemsize
 
   def __array__(self, dtype=None, copy=None) -> np.ndarray:
-    array = self.folder.read(self.name)
-    return np.asarray(array, dtype or self.dtype, order="C")
+    with np.errstate(over="ignore"):  # Infinity, which is said where it is checked.
+      return np.asarray(self.folder.read(self.name), dtype or self.dtype, order="C")
 
 
 def _check_layers(path, config, tensors):

@@ -65,10 +65,15 @@ def from_theirs(found: Mapping[str, Any], where: str) -> T5Config:
         "model can't be read."
       )
   layer = found.get("feed_forward_proj", "relu")
-  if layer not in ACTIVATIONS:
+  if not isinstance(layer, str) or layer not in ACTIVATIONS:
     raise ValueError(
       f"{where}: feed_forward_proj is {layer!r}, expected one of {tuple(ACTIVATIONS)}. "
       "Such a model can't be read."
+    )
+  if not isinstance(found.get("tie_word_embeddings", True), bool):
+    raise ValueError(
+      f"{where}: tie_word_embeddings must be true or false, got "
+      f"{found['tie_word_embeddings']!r}. Copy the file again."
     )
   if found.get("num_decoder_layers") is None:
     found = {**found, "num_decoder_layers": found.get("num_layers")}

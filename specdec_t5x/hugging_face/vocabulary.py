@@ -7,12 +7,13 @@ import os
 import pathlib
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as proto
 
+from specdec_t5x.core.checks import is_whole
 from specdec_t5x.hugging_face.tensors import read_json
 
 PIECES, TOKENIZER, SETTINGS = "spiece.model", "tokenizer.json", "tokenizer_config.json"
@@ -95,7 +96,8 @@ def sentencepiece_file(folder: str) -> str:
   ~/.cache/specdec_t5x).
 
   Raises:
-    ValueError: where there is neither, or the tokenizer is of another kind.
+    ValueError: where there is neither, the tokenizer is of another kind, or nothing
+      can be written there.
   """
   path = pathlib.Path(folder)
   if (path / PIECES).is_file():
@@ -109,11 +111,17 @@ def sentencepiece_file(folder: str) -> str:
   name = f"vocabulary-{hashlib.sha256(contents).hexdigest()[:16]}.model"
   home = os.environ.get("SPECDEC_T5X_CACHE") or "~/.cache/specdec_t5x"
   kept = pathlib.Path(home).expanduser() / name
-  if not kept.is_file():
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
-      file.write(contents)
-    os.replace(file.name, kept)  # Whole, or not there.
+  try:
+    if not kept.is_file():
+      kept.parent.mkdir(parents=True, exist_ok=True)
+      with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
+        file.write(contents)
+      os.replace(file.name, kept)  # Whole, or not there.
+  except OSError as error:
+    raise ValueError(
+      f"The vocabulary of {folder} can't be written to {kept.parent} ({error}). Set "
+      "SPECDEC_T5X_CACHE to a folder that you may create files in."
+    ) from error
   return str(kept)
 
 
@@ -177,18 +185,44 @@ def extra_ids(folder: str) -> int:
   As many as the tokenizer's files say, where the network has rows for them.
 
   Raises:
-    ValueError: as `sentencepiece_file`.
+    ValueError: as `sentencepiece_file`; or where the files hold what they may not.
   """
   path = pathlib.Path(folder)
   found = read_json(path / SETTINGS) if (path / SETTINGS).is_file() else {}
-  named = {token.get("content", "") for token in _added(found, path)}
-  count = sum(bool(_EXTRA_ID.fullmatch(token)) for token in named) or _T5_EXTRA_IDS
-  rows = read_json(path / "config.json").get("vocab_size", 0)
-  room = rows - processor(folder).vocab_size()
-  return max(0, min(found.get("extra_ids", count), room))
-
-
-def _added(settings, path):
-  yield from settings.get("added_tokens_decoder", {}).values()
+  named = _texts(path / SETTINGS, found, "added_tokens_decoder", dict)
   if (path / TOKENIZER).is_file():
-    yield from read_json(path / TOKENIZER).get("added_tokens", [])
+    tokenizer = read_json(path / TOKENIZER)
+    named |= _texts(path / TOKENIZER, tokenizer, "added_tokens", list)
+  known = sum(bool(_EXTRA_ID.fullmatch(token)) for token in named) or _T5_EXTRA_IDS
+  count = _number(path / SETTINGS, found, "extra_ids", known)
+  rows = _number(path / "config.json", read_json(path / "config.json"), "vocab_size", 0)
+  return max(0, min(count, rows - processor(folder).vocab_size()))
+
+
+def _number(path: pathlib.Path, found: Mapping[str, Any], name: str, default: int):
+  """Returns a number of a file."""
+  value = found.get(name, default)
+  if not is_whole(value, 0):
+    raise ValueError(
+      f"{path}: {name} must be a whole number of at least 0, got {value!r}. Copy the "
+      "file again."
+    )
+  return value
+
+
+def _texts(path: pathlib.Path, found: Mapping[str, Any], name: str, kind: type):
+  """Returns the texts of the tokens that a file adds to the pieces."""
+  added = found.get(name, kind())
+  if not isinstance(added, kind):
+    wanted = "object" if kind is dict else "list"
+    raise ValueError(
+      f"{path}: {name} must be a JSON {wanted}, got {added!r}. Copy the file again."
+    )
+  tokens = list(added.values() if kind is dict else added)
+  contents = [token.get("content") for token in tokens if isinstance(token, dict)]
+  if len(contents) < len(tokens) or not all(isinstance(x, str) for x in contents):
+    raise ValueError(
+      f"{path}: {name} must hold objects with text as 'content', got {tokens!r:.80}. "
+      "Copy the file again."
+    )
+  return set(contents)

@@ -4,17 +4,21 @@ r"""`python -m specdec_t5x.link`: drafts for a target in another process.
 
 DIR is a draft model's checkpoint, in T5X's format or Orbax's, or a table of n-grams.
 Whoever reaches the address can have drafts, so listen at localhost, and reach other
-machines through a tunnel. The target's side is configs/drafters/link.gin, or
+machines through a tunnel. Rows take no more than --cache-gib of caches, all clients'
+together, and twice the largest batch's while it drafts; a batch that is too large by
+itself is refused. The target's side is configs/drafters/link.gin, or
 `drafters.link.Link(link.client.Remote(address))`. It ends with Ctrl+C.
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 
 from specdec_t5x.quiet import import_quietly
 
 DEFAULT_ADDRESS = "localhost:50051"
+DEFAULT_CACHE_GIB = 4.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   about = "host:port, or unix:path (%(default)s); port 0 is a free one"
   add("--address", default=DEFAULT_ADDRESS, help=about)
   add("--dtype", default="float32", help="of the draft (%(default)s)")
+  about = "of caches that are held, in GiB (%(default)g)"
+  add("--cache-gib", type=float, default=DEFAULT_CACHE_GIB, help=about)
   args = parser.parse_args(argv)
   import_quietly("tensorflow")
   from specdec_t5x.api import load_model
@@ -43,8 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   from specdec_t5x.link.server import serve
 
   try:
+    most_bytes = _bytes(args.cache_gib)
     drafting = Drafting(Draft.of(load_model(args.draft, args.dtype)))
-    server, port = serve(drafting, args.address)
+    server, port = serve(drafting, args.address, most_bytes)
   except ValueError as error:
     print(f"error: {error}", file=sys.stderr)
     return 1
@@ -57,6 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   except KeyboardInterrupt:
     server.stop(grace=1)
   return 0
+
+
+def _bytes(gib: float) -> int:
+  if not 0 < gib < math.inf:
+    raise ValueError(f"--cache-gib must be a number above 0, got {gib}.")
+  return int(gib * 2**30)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,10 @@ class Remote:
         "`python -m specdec_t5x.link` with a draft of the target's vocabulary."
       )
 
+  def check_batch(self, terms: Terms, rows: int, inputs: int, slots: int) -> None:
+    """Raises a ValueError where no message, or not the draft, holds such a batch."""
+    _asker(self).check(Setup(terms, rows, inputs, slots))
+
   def ask(self, terms: Terms, *arrays: Any) -> tuple[np.ndarray, ...]:
     """Returns a draft of every row; see `drafters.link.Remote`."""
     return _asker(self).ask(terms, *map(np.asarray, arrays))
@@ -167,6 +171,25 @@ class Asker:
       raise ValueError(f"What answers at {self._remote.address} is no draft of a link.")
     self._vocab_size = size
     return size
+
+  def check(self, setup: Setup) -> None:
+    """Raises a ValueError where the draft's process refuses so large a session.
+
+    Whether it answers at all is no question here: a draft may come back.
+    """
+    try:
+      reply = self._call("about", setup.packed(), _ABOUT_SECONDS)
+      status, _, body = wire.beheaded(reply)
+      size, most = wire.refused(body) if status == Status.TOO_LARGE else (0, 0)
+    except (Lost, ValueError) as error:
+      return self._lose(error)
+    if size > most:
+      raise ValueError(
+        f"The draft at {self._remote.address} holds at most {most} bytes of caches, "
+        f"and {setup.rows} rows of {setup.inputs} input tokens and {setup.slots} "
+        f"places take {size}. Lower BATCH_SIZE or set SLOTS, or start `python -m "
+        "specdec_t5x.link` with a larger --cache-gib."
+      )
 
   def ask(
     self, terms: Terms, source, sequences, lengths, ended, uniforms

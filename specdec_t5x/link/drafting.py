@@ -88,6 +88,12 @@ class Drafting:
     self._start = jax.jit(self._started, static_argnums=2)
     self._step = jax.jit(self._stepped, static_argnums=2)
 
+  def size(self, setup: Setup) -> int:
+    """Returns the bytes that a session's cache takes; nothing is made."""
+    source = jax.ShapeDtypeStruct((setup.rows, setup.inputs), np.int32)
+    cache = self._start.eval_shape(self._draft.params, source, setup.slots)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
+
   def open(self, setup: Setup) -> Rows:
     """Returns the rows of a session that nothing is known of.
 

@@ -21,10 +21,11 @@ OPTIONS = (
 
 @dataclasses.dataclass
 class Session:
-  """Rows of one client, and how they are drafted."""
+  """Rows of one client, how they are drafted, and the bytes that they take."""
 
   setup: Setup
   rows: Rows
+  size: int
 
 
 class Answers:
@@ -32,15 +33,25 @@ class Answers:
 
   Args:
     drafting: drafts.
+    most_bytes: that the caches of all sessions may take.
   """
 
-  def __init__(self, drafting: Drafting):
-    self._drafting = drafting
+  def __init__(self, drafting: Drafting, most_bytes: int):
+    self._drafting, self._most = drafting, most_bytes
     self._sessions: collections.OrderedDict[int, Session] = collections.OrderedDict()
 
   def about(self, request: bytes) -> bytes:
-    """Returns what the draft is: its vocabulary's size."""
-    del request
+    """Returns the draft's vocabulary's size, or that a session would be too large.
+
+    Args:
+      request: the session's setup, or nothing.
+    """
+    try:
+      size = self._drafting.size(Setup.unpacked(request)) if request else 0
+    except ValueError:
+      return wire.head(Status.BAD_REQUEST, 0)
+    if size > self._most:
+      return wire.refusal(0, size, self._most)
     return wire.head(Status.OK, self._drafting.vocab_size)
 
   def draft(self, request: bytes) -> bytes:
@@ -52,31 +63,37 @@ class Answers:
         setup, body = wire.opened(body)
         if setup.terms.vocab_size != self._drafting.vocab_size:
           return wire.head(Status.OTHER_VOCABULARY, number)
-        self._keep(number, Session(setup, self._drafting.open(setup)))
+        if (size := self._drafting.size(setup)) > self._most:
+          return wire.refusal(number, size, self._most)
+        self._open(number, setup, size)
       if number not in self._sessions:
         return wire.head(Status.NO_SESSION, number)
       session = self._sessions[number]
       ask = Ask.unpacked(body, session.setup)
       given = session.setup, session.rows, ask
-      drafts, rows = self._drafting.draft(*given)
+      drafts, session.rows = self._drafting.draft(*given)
     except ValueError:
       return wire.head(Status.BAD_REQUEST, number)
-    self._keep(number, Session(session.setup, rows))
+    self._sessions.move_to_end(number)
     return wire.head(Status.OK, number) + drafts.packed(session.setup, ask.live)
 
-  def _keep(self, number, session):
-    self._sessions[number] = session
-    self._sessions.move_to_end(number)
-    while len(self._sessions) > _SESSIONS:
-      self._sessions.popitem(last=False)
+  def _open(self, number, setup, size):
+    """Opens a session in place of as many as have to go for it."""
+    self._sessions.pop(number, None)
+    kept = self._sessions
+    sizes = lambda: sum(session.size for session in kept.values()) + size
+    while kept and (len(kept) >= _SESSIONS or sizes() > self._most):
+      kept.popitem(last=False)
+    self._sessions[number] = Session(setup, self._drafting.open(setup), size)
 
 
-def serve(drafting: Drafting, address: str) -> tuple[grpc.Server, int]:
+def serve(drafting: Drafting, address: str, most_bytes: int) -> tuple[grpc.Server, int]:
   """Starts to answer, in threads of this process.
 
   Args:
     drafting: drafts.
     address: host:port, or unix:path; port 0 is a free one.
+    most_bytes: as for `Answers`.
 
   Returns:
     The server, and its port.
@@ -84,7 +101,7 @@ def serve(drafting: Drafting, address: str) -> tuple[grpc.Server, int]:
   Raises:
     ValueError: where the address can't be had.
   """
-  answers = Answers(drafting)
+  answers = Answers(drafting, most_bytes)
   # One at a time, in the order they came: a session's questions follow one another.
   # And one process an address: else gRPC lets several share it, and each other's rows.
   server = grpc.server(

@@ -15,7 +15,7 @@ import struct
 import numpy as np
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.sparse import WEIGHT_BITS, Truncation, token_bits
+from specdec_t5x.core.sparse import SUM_BELOW, WEIGHT_BITS, Truncation, token_bits
 from specdec_t5x.drafters.link import Terms
 from specdec_t5x.link.bits import Reader, packed
 
@@ -24,6 +24,8 @@ MAGIC = b"SL"
 _HEAD = struct.Struct("<2sBI")
 # Rows, E, S, gamma, V, top_k and top_p of the truncation, the sampling.
 _SETUP = struct.Struct("<HHHHIIddId")
+# Bytes of a session, and those that a draft's process holds.
+_REFUSAL = struct.Struct("<QQ")
 _UNIFORM_BITS = 24
 MOST_NUMBERS = 2**24  # of one array of a message
 
@@ -42,6 +44,7 @@ class Status(enum.IntEnum):
   NO_SESSION = 1
   BAD_REQUEST = 2
   OTHER_VOCABULARY = 3
+  TOO_LARGE = 4  # What a session would take, and what there is, follow the head.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,14 +64,33 @@ class Setup:
   slots: int
 
   def __post_init__(self):
-    sizes = self.rows, self.slots, self.terms.gamma
+    terms = self.terms
+    sizes = self.rows, self.slots, terms.gamma
     if not all(sizes) or max(*sizes, self.inputs) >= 2**16:
       raise ValueError(f"A link takes from 1 to 65535 rows, tokens and drafts: {self}.")
-    numbers = max(self.terms.kept, 1) * self.rows * self.terms.gamma
-    if max(numbers, self.rows * (self.slots + self.inputs)) > MOST_NUMBERS:
+    counts = {
+      "top_k of the draft (LINK_TOPK)": terms.truncation.top_k,
+      "top_k of the sampling (TOPK)": terms.sampling.top_k,
+    }
+    for name, count in counts.items():
+      if count >= 2**32:
+        raise ValueError(
+          f"A link takes numbers below 2^32, got {count} as {name}. Lower it: the "
+          f"vocabulary has {terms.vocab_size} tokens, and 0 keeps all."
+        )
+    probs = max(terms.kept, 1) * self.rows * terms.gamma
+    if probs > MOST_NUMBERS:
       raise ValueError(
-        f"A message has at most {MOST_NUMBERS} numbers, got {numbers} of laws: decode "
-        "fewer rows at once, or keep fewer tokens of a law."
+        f"A link's message has at most {MOST_NUMBERS} probabilities, got {probs}: "
+        f"{self.rows} rows, {terms.gamma} drafted tokens, {max(terms.kept, 1)} kept of "
+        "each one's distribution. Lower BATCH_SIZE, GAMMA or LINK_TOPK (0 is all)."
+      )
+    tokens = self.rows * (self.slots + self.inputs)
+    if tokens > MOST_NUMBERS:
+      raise ValueError(
+        f"A link's message has at most {MOST_NUMBERS} tokens, got {tokens}: "
+        f"{self.rows} rows of {self.inputs} input tokens and {self.slots} places. "
+        "Lower BATCH_SIZE, or inputs and targets of TASK_FEATURE_LENGTHS."
       )
 
   def packed(self) -> bytes:
@@ -191,7 +213,7 @@ class Drafts:
 
     Raises:
       ValueError: where they are none, or tokens are none of the vocabulary, or come
-        twice in a law.
+        twice in a law, or weights together are more than float32 sums exactly.
     """
     read, terms, bits = Reader(data), setup.terms, token_bits(setup.terms.vocab_size)
     shape = int(live.sum()), terms.gamma
@@ -205,6 +227,9 @@ class Drafts:
     check_tokens(kept, terms.vocab_size)
     if (np.diff(kept, axis=-1) < 1).any():
       raise ValueError("A law's tokens must be ascending, each once.")
+    largest = weights.sum(axis=-1).max(initial=0)
+    if largest >= SUM_BELOW:
+      raise ValueError(f"Expected weights of a sum below {SUM_BELOW}, got {largest}.")
     return cls(*(_spread(rows, live) for rows in (tokens, kept, weights)))
 
 
@@ -223,6 +248,22 @@ def beheaded(message: bytes) -> tuple[int, int, bytes]:
     raise ValueError(f"Expected a message of a link, got {len(message)} other bytes.")
   _, kind, number = _HEAD.unpack_from(message)
   return kind, number, message[_HEAD.size :]
+
+
+def refusal(number: int, size: int, most: int) -> bytes:
+  """Returns the reply to a session of more bytes than the draft's process holds."""
+  return head(Status.TOO_LARGE, number) + _REFUSAL.pack(size, most)
+
+
+def refused(body: bytes) -> tuple[int, int]:
+  """Returns the bytes that a refused session would take, and how many there are.
+
+  Raises:
+    ValueError: where the body is no refusal's.
+  """
+  if len(body) != _REFUSAL.size:
+    raise ValueError(f"Expected {_REFUSAL.size} bytes of a refusal, got {len(body)}.")
+  return _REFUSAL.unpack(body)
 
 
 def opened(data: bytes) -> tuple[Setup, bytes]:

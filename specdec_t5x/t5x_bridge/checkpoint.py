@@ -152,7 +152,8 @@ def _from_folder(path, state, partitioner, restore_dtype) -> InferenceState:
   flat, shapes = {}, flat_shapes(state.params)
   # The largest first, whose copies are made when there is least beside them.
   for name in sorted(shapes, key=lambda name: -math.prod(shapes[name])):
-    array = np.asarray(folder.read(name), restore_dtype and jnp.dtype(restore_dtype))
+    with np.errstate(over="ignore"):  # Infinity, which `check_finite` says.
+      array = np.asarray(folder.read(name), restore_dtype and jnp.dtype(restore_dtype))
     layout = jax.sharding.NamedSharding(partitioner.mesh, axes[name])
     some = lambda index, array=array: array[index]
     flat[name] = jax.make_array_from_callback(shapes[name], layout, some)

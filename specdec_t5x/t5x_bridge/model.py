@@ -66,6 +66,24 @@ class Decodes:
     count = self._default_decoder_params.num_decodes
     self.decoder.check(self.sampling, max_length, count)
 
+  def check_batch(
+    self, examples: int, lengths: Mapping[str, int], shards: int = 1
+  ) -> None:
+    """Raises a ValueError where the drafter can't draft for batches of this size.
+
+    Args:
+      examples: of a batch, over all devices.
+      lengths: of inputs and targets.
+      shards: of the rows that take turns.
+    """
+    if isinstance(self.decoder, SpeculativeDecoder):
+      rows = examples * self._default_decoder_params.num_decodes
+      if 0 < self.decoder.slots < rows:
+        rows = self.decoder.slots // shards
+      self.decoder.check_batch(
+        self.sampling, rows, lengths["inputs"], lengths["targets"]
+      )
+
   def number_examples(self, task: str = "", shard: seqio.ShardInfo = ALONE) -> None:
     """Says which examples it will be given; `t5x_runtime` says so itself.
 

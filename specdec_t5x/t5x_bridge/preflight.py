@@ -59,11 +59,14 @@ def check_run(
   check_task(dataset_cfg)
   provider = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name)
   model.number_examples(provider.name, shard_of_command())
-  model.check_room(dataset_cfg.task_feature_lengths["targets"])
+  lengths = dataset_cfg.task_feature_lengths
+  model.check_room(lengths["targets"])
+  shards = 1 if partitioner is None else partitioner.mesh.shape["data"]
+  model.check_batch(dataset_cfg.batch_size, lengths, shards)
   utils.verify_matching_vocabs(dataset_cfg, model)
   check_writable(output_dir)
   check_same_run(output_dir)
-  variables = abstract_variables(model, dataset_cfg.task_feature_lengths)
+  variables = abstract_variables(model, lengths)
   if partitioner is not None:
     check_layout(variables, partitioner, dataset_cfg.batch_size)
   for name, network in variables["params"].items():

@@ -6,9 +6,8 @@ path is relative to the checkpoint's directory.
 """
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent import futures
 from typing import Any
 
@@ -206,6 +205,8 @@ def write_checkpoint(
 ) -> None:
   """Writes a checkpoint; every process writes the shards that it holds.
 
+  Where it fails, too, nothing is written once it has ended.
+
   Args:
     directory: the checkpoint, which must not exist or be empty.
     state: arrays by path (target/..., state/...).
@@ -233,14 +234,27 @@ def write_checkpoint(
     stores[name] = ts.open(
       {**index[name], "kvstore": kvstore(directory / folder)}, create=True, open=True
     )
+  stores = dict(zip(stores, _ended(stores.values()), strict=True))
   for names in checkpoint_memory.groups({name: state[name].nbytes for name in stores}):
-    writes = [_write_shards(stores[n].result(), state[n], is_first) for n in names]
-    for write in itertools.chain.from_iterable(writes):
-      write.result()
+    writes = []
+    try:
+      for name in names:
+        writes += _write_shards(stores[name], state[name], is_first)
+    finally:
+      _ended(writes)
   if is_first:
     nested = traverse_util.unflatten_dict(index, sep="/")
     contents = {"version": VERSION, "optimizer": nested}
     (directory / INDEX_FILE).write_bytes(serialization.msgpack_serialize(contents))
+
+
+def _ended(pending: Iterable[ts.Future]) -> list:
+  """Returns the results of all, or raises an error of one, once all have ended."""
+  pending = list(pending)
+  for error in [future.exception() for future in pending]:
+    if error is not None:
+      raise error
+  return [future.result() for future in pending]
 
 
 def _write_shards(store, array, is_first: bool) -> list:

@@ -12,13 +12,13 @@ from specdec_t5x.core.sparse import LARGEST, SparseLaw, Truncation, law_bits
 
 
 def test_by_hand():
-  probs = jnp.array([0.1, 0.4, 0.05, 0.2, 0.25])
+  probs = jnp.array([0.1, 0.4, 0.06, 0.19, 0.25])
   law = Truncation(3).of(probs)
   assert law.tokens.tolist() == [1, 3, 4]
-  kept = np.array([0.4, 0.2, 0.25]) / 0.85
-  assert law.weights.tolist() == np.round(kept * LARGEST).tolist()
+  kept = np.array([0.4, 0.19, 0.25]) / 0.84
+  assert law.weights.tolist() == np.round(kept / kept[0] * LARGEST).tolist()
   np.testing.assert_allclose(law.dense(5), [0, kept[0], 0, *kept[1:]], atol=1e-5)
-  # 0.4 and 0.25 reach 0.7 of the kept 0.85; 0.4 alone does not.
+  # 0.4 and 0.25 reach 0.7 of the kept 0.84; 0.4 alone does not.
   law = Truncation(3, top_p=0.7).of(probs)
   assert (law.weights > 0).tolist() == [True, False, True]
 
@@ -55,6 +55,39 @@ def test_draws_depend_on_no_order_of_sums_and_q_is_what_is_drawn_from(
   uniforms = rng.integers(0, 2**24, (8, draws_per_token(size))) * np.float32(2**-24)
   token = np.asarray(law.draw(jnp.asarray(uniforms)))
   assert (np.take_along_axis(np.asarray(law.dense(50)), token[:, None], 1) > 0).all()
+
+
+def rounded_up(peaks, unit, size=250_112):
+  """Likely tokens, and all others at just above half a unit, which rounds to one."""
+  probs = np.full(size, 0.502 * unit)
+  probs[:peaks] = (1 - 0.502 * unit * (size - peaks)) / peaks
+  return probs
+
+
+FLAT = {
+  "of 140,000": np.full(140_000, 1 / 140_000),
+  "of mT5's": np.full(250_112, 1 / 250_112),
+  "sloping": np.linspace(1, 2, 250_112) / 250_112 / 1.5,
+}
+STEEP = {
+  "many units": rounded_up(128, 2.0**-23),
+  "few units": rounded_up(1, 2.0**-17),
+  "certain": np.eye(1, 250_112)[0],
+}
+
+
+@pytest.mark.parametrize("name", [*FLAT, *STEEP])
+def test_of_large_vocabularies_something_has_mass_and_sums_are_exact(name):
+  probs = {**FLAT, **STEEP}[name]
+  law = Truncation(0).of(jnp.asarray(probs, jnp.float32)[None])
+  weights = np.asarray(law.weights[0], np.int64)
+  assert 1 <= weights.max() <= LARGEST
+  assert weights.sum() < 2**24
+  token = law.draw(jnp.full((1, draws_per_token(probs.size)), 0.5))
+  assert weights[int(token[0])] > 0
+  if name in FLAT:
+    # Each to half a unit, of which the least likely token has 16 or more.
+    assert np.abs(law.dense(probs.size)[0] / probs - 1).max() < 1 / 32
 
 
 def test_bits_of_a_token_and_its_law():

@@ -212,10 +212,11 @@ def test_sure_heads_need_no_more_calls_than_m_over_k_and_one():
 # ---- Trees that rows prune. ----
 
 
-def test_a_pruned_tree_is_the_best_of_all_nodes():
+@pytest.mark.parametrize(("positions", "nodes"), [(3, 9), (2, 7), (1, 3), (1, 1)])
+def test_a_pruned_tree_is_the_best_of_all_nodes(positions, nodes):
   """Against every path of every length: heads, the text's pairs, a table of 3-grams."""
   rng = np.random.default_rng(0)
-  rows, size, positions, nodes = 5, 4, 3, 9
+  rows, size = 5, 4
   logits = jnp.asarray(rng.normal(size=(rows, positions, size)) * 2, jnp.float32)
   known = jnp.asarray(rng.integers(1, size, (rows, 2)))
   text = jnp.asarray(rng.integers(0, size, (rows, 6)))

@@ -54,6 +54,16 @@ FOLDERS = [
     folders.configured(feed_forward_proj="gelu"),
   ),
   folder(
+    "a feed-forward layer that is a list",
+    "feed_forward_proj is ['gated-gelu'], expected one of",
+    folders.configured(feed_forward_proj=["gated-gelu"]),
+  ),
+  folder(
+    "a tie_word_embeddings in quotes",
+    "tie_word_embeddings must be true or false, got 'false'",
+    folders.configured(tie_word_embeddings="false"),
+  ),
+  folder(
     "a width that is none",
     "d_model must be a whole number of at least 1, got -16",
     folders.configured(d_model=-16),
@@ -138,6 +148,11 @@ FOLDERS = [
     folders.arrays(lambda x: x.update({HEAD: np.ascontiguousarray(x[HEAD].T)})),
   ),
   folder(
+    "an embedding of no dimension",
+    "shape (), but by config.json it is (64, 16)",
+    folders.scalars,
+  ),
+  folder(
     "two embeddings",
     "encoder.embed_tokens.weight is not shared.weight",
     folders.arrays(lambda x: x.update({"encoder.embed_tokens.weight": x[HEAD]})),
@@ -146,5 +161,30 @@ FOLDERS = [
     "weights of a folder with NaN",
     "decoder/decoder_norm/scale is not finite",
     folders.arrays(lambda x: x[NORM].fill(np.nan)),
+  ),
+  folder(
+    "weights in float64 that float32 has no room for",
+    "decoder/decoder_norm/scale is not finite in float32",
+    folders.arrays(lambda x: x.update({NORM: x[NORM].astype(float) * 1e300})),
+  ),
+  folder(
+    "extra_ids in quotes",
+    "tokenizer_config.json: extra_ids must be a whole number of at least 0, got '100'",
+    folders.tokenized(lambda found: found | {"extra_ids": "100"}),
+  ),
+  folder(
+    "an added_tokens_decoder that is a list",
+    "tokenizer_config.json: added_tokens_decoder must be a JSON object, got [1]",
+    folders.tokenized(lambda found: {"added_tokens_decoder": [1]}),
+  ),
+  folder(
+    "an added token that is none",
+    "tokenizer_config.json: added_tokens_decoder must hold objects with text as 'conte",
+    folders.tokenized(lambda found: {"added_tokens_decoder": {"1": "<extra_id_0>"}}),
+  ),
+  folder(
+    "added_tokens of tokenizer.json that are no list",
+    "tokenizer.json: added_tokens must be a JSON list, got 5",
+    folders.tokenized(lambda found: {"added_tokens": 5}, "tokenizer.json"),
   ),
 ]

@@ -17,6 +17,7 @@ from tests.t5x_bridge import tiny
 NAME = "theirs"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 INDEX = f"{WEIGHTS}.index.json"
+TOKENIZER = "tokenizer_config.json"
 
 
 def write(folder: pathlib.Path, **how) -> pathlib.Path:
@@ -55,6 +56,26 @@ def arrays(edit):
     safetensors.numpy.save_file(found, folder / WEIGHTS, metadata={"format": "pt"})
 
   return bad(change)
+
+
+def tokenized(edit, name=TOKENIZER):
+  """Returns what makes a folder with a vocabulary, one of whose JSON files changed."""
+
+  def make(pair, here):
+    folder = write(here / NAME, vocabulary=str(pair.root / "tiny.model"))
+    found = json.loads((folder / name).read_text()) if name == TOKENIZER else {}
+    (folder / name).write_text(json.dumps(edit(found)))
+
+  return make
+
+
+def scalars(pair, here):
+  """Embeddings of no dimension, in a folder of tied ones."""
+  configured(tie_word_embeddings=True)(pair, here)
+  found = safetensors.numpy.load_file(here / NAME / WEIGHTS)
+  names = "shared.weight", "lm_head.weight"
+  found |= {name: np.zeros((), np.float32) for name in names}
+  safetensors.numpy.save_file(found, here / NAME / WEIGHTS, metadata={"format": "pt"})
 
 
 def of_bytes(edit):

@@ -4,9 +4,12 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.tree import Tree, chain, delayed
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.policies import CostAware
-from tests.exactness.driving import loop_paths
+from tests.exactness.driving import difference, driven_laws, loop_paths, padded
+from tests.exactness.enumeration import target_law
 from tests.exactness.lengths import turns
 from tests.exactness.test_loop import assert_the_loop_is_exact, name_of
 from tests.hash_model import HashHeads, HashModel
@@ -52,6 +55,19 @@ def test_drafts_are_accepted_and_rejected():
   _, paths = loop_paths(TARGET, PATH, Sampling(), "token", chain(2), 4)
   iterations = {1 + max(at[0] for at in path.cells) for path in paths}
   assert iterations == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("rule", ["recursive", "traversal"])
+@pytest.mark.parametrize("sampling", [Sampling(), GREEDY], ids=str)
+def test_one_head_s_pruned_tree_is_its_likeliest_tokens(rule, sampling):
+  one = HashHeads(4, 3, HeadsConfig("medusa", 1, 1), reads_path=False)
+  given, nodes = (TARGET, one, sampling, rule), 2
+  decoding, paths = loop_paths(*given, Tree((0,) * nodes), 4, "likeliest")
+  expected = padded(target_law(decoding), decoding.max_length)
+  drafter = HeadDraft(one, Pruned(nodes, width=3, ranks=3))
+  for law in driven_laws(paths, TARGET, drafter, sampling, rule, 4):
+    assert sum(law.values()) == pytest.approx(1, abs=1e-9)
+    assert difference(law, expected) < 1e-6
 
 
 # A weak prior: one failed draft, and the target goes on by itself.

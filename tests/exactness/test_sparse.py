@@ -5,7 +5,6 @@ import pytest
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.sparse import Truncation
 from specdec_t5x.core.tree import chain
-from specdec_t5x.link.server import Answers
 from tests.exactness.test_loop import (
   DRAFT,
   SMALL_DRAFT,
@@ -14,7 +13,7 @@ from tests.exactness.test_loop import (
   assert_the_loop_is_exact,
 )
 from tests.hash_model import SparseHash
-from tests.link.local import Liar, Local, honest
+from tests.link.local import Liar, Local, answers_of, honest
 
 CUTS = [Truncation(1), Truncation(2), Truncation(3), Truncation(0), Truncation(4, 0.7)]
 SAMPLINGS = [Sampling(0.6), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.7), GREEDY]
@@ -54,6 +53,6 @@ def test_a_link_keeps_the_law(cut, sampling):
 
 def test_it_keeps_it_where_the_other_side_drew_from_another_law():
   """What counts is drawn on this side, from what was sent."""
-  target, draft, rule, *_ = linked(Answers(Liar(SMALL_DRAFT)).draft)
+  target, draft, rule, *_ = linked(answers_of(Liar(SMALL_DRAFT)).draft)
   assert_the_loop_is_exact((target, draft, rule, chain(1), 3), Sampling())
   assert draft.remote.counts()["lost"] == 0

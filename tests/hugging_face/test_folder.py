@@ -1,7 +1,10 @@
 """Hugging Face's folders as this library reads and writes them, without torch."""
 
+import contextlib
 import json
+import resource
 import shutil
+import warnings
 
 import flax
 import jax
@@ -15,7 +18,7 @@ from specdec_t5x import convert
 from specdec_t5x.data import vocabularies
 from specdec_t5x.hugging_face import folder, names, vocabulary
 from specdec_t5x.t5x_bridge import checkpoint
-from tests import real_data
+from tests import commands, real_data
 from tests.errors import folders
 from tests.t5x_bridge import tiny
 
@@ -102,6 +105,87 @@ def test_logits_go_by_what_is_in_the_file(tmp_path):
     assert (names.LOGITS in found.shapes) == (not embeds)
     if not embeds:
       np.testing.assert_allclose(found.read(names.LOGITS), expected, rtol=1e-6)
+
+
+def test_an_untied_folder_without_a_projection_says_what_is_used(tmp_path):
+  """transformers 5 takes the embedding, too; 4 would have drawn one at random."""
+  made = folders.write(tmp_path / "theirs")
+  arrays = safetensors.numpy.load_file(made / folders.WEIGHTS)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    folder.Folder.open(str(made))
+    arrays.pop("lm_head.weight")
+    safetensors.numpy.save_file(arrays, made / folders.WEIGHTS, {"format": "pt"})
+    says = "no lm_head.weight.* logits come from shared.weight, as in tr"
+    with pytest.raises(UserWarning, match=says):
+      folder.Folder.open(str(made))
+    config = json.loads((made / folders.CONFIG).read_text())
+    (made / folders.CONFIG).write_text(
+      json.dumps(config | {"tie_word_embeddings": True})
+    )
+    folder.Folder.open(str(made))
+
+
+@contextlib.contextmanager
+def files_of_at_most(size):
+  """No file of this process grows beyond so many bytes, as on a full disk."""
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("how", ["t5x", "hugging face"])
+def test_a_conversion_that_fails_leaves_nothing(how, tmp_path, capsys):
+  source, made = str(folders.write(tmp_path / "theirs")), str(tmp_path / "made")
+  flags = [f"--from={source}"]
+  if how == "hugging face":
+    assert convert.main([f"--from={source}", f"--to={tmp_path}/ours"]) == 0
+    flags = ["--to-hugging-face", f"--from={tmp_path}/ours/checkpoint_0"]
+  # All programs are compiled by then, and none is kept by halves.
+  assert convert.main([*flags, f"--to={tmp_path}/first"]) == 0
+  before = commands.contents(tmp_path)
+  with files_of_at_most(500):
+    assert convert.main([*flags, f"--to={made}"]) == 1
+  assert commands.contents(tmp_path) == before
+  assert "error: " in capsys.readouterr().err.splitlines()[-1]
+  assert convert.main([*flags, f"--to={made}"]) == 0
+
+
+def test_a_vocabulary_that_is_not_there_is_said_before_anything_is_written(
+  tmp_path, capsys
+):
+  source = str(folders.write(tmp_path / "theirs"))
+  assert convert.main([f"--from={source}", f"--to={tmp_path}/ours"]) == 0
+  before = commands.contents(tmp_path)
+  flags = ["--to-hugging-face", f"--from={tmp_path}/ours/checkpoint_0"]
+  flags += [f"--to={tmp_path}/made", "--vocabulary=no.model"]
+  assert convert.main(flags) == 1
+  assert "'no.model' is no file" in capsys.readouterr().err
+  assert commands.contents(tmp_path) == before
+
+
+UNIGRAM = {
+  "model": {
+    "type": "Unigram",
+    "vocab": [[piece, 0.0] for piece in ("<pad>", "</s>", "<unk>", "▁", "a", "b")],
+  }
+}
+
+
+def test_a_cache_that_can_t_be_written_is_what_is_wrong(tmp_path, monkeypatch):
+  theirs = tmp_path / "theirs"
+  theirs.mkdir()
+  (theirs / vocabulary.TOKENIZER).write_text(json.dumps(UNIGRAM))
+  (tmp_path / "file").write_text("")
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "file" / "cache"))
+  says = "SPECDEC_T5X_CACHE.* folder that you may create files in"
+  with pytest.raises(ValueError, match=says):
+    vocabulary.processor(str(theirs))
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "cache"))
+  assert vocabulary.processor(str(theirs)).encode("ab") == [3, 4, 5]
 
 
 def test_a_network_keeps_its_activation(tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 from specdec_t5x.link.client import Asker, Lost, Remote
 from specdec_t5x.link.drafting import Draft, Drafting
 from specdec_t5x.link.server import Answers
+from specdec_t5x.link.wire import Setup
 from tests.hash_model import HashModel
 
 
@@ -31,6 +32,9 @@ class Local:
   def check(self, vocab_size):
     assert vocab_size
 
+  def check_batch(self, terms, rows, inputs, slots):
+    Setup(terms, rows, inputs, slots)
+
   def ask(self, terms, *arrays):
     return self.asker.ask(terms, *map(np.asarray, arrays))
 
@@ -38,9 +42,14 @@ class Local:
     return dataclasses.asdict(self.asker.counts)
 
 
+def answers_of(drafting, most_bytes=2**30) -> Answers:
+  """A server's answers."""
+  return Answers(drafting, most_bytes)
+
+
 def honest(model: HashModel):
   """What a server of this model answers."""
-  return Answers(drafting_of(model)).draft
+  return answers_of(drafting_of(model)).draft
 
 
 class Liar:
@@ -48,7 +57,7 @@ class Liar:
 
   def __init__(self, model: HashModel):
     self._honest, self.vocab_size = drafting_of(model), model.vocab_size
-    self.open = self._honest.open
+    self.size, self.open = self._honest.size, self._honest.open
 
   def draft(self, setup, rows, ask):
     drafts, rows = self._honest.draft(setup, rows, ask)

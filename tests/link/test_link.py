@@ -8,14 +8,16 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.sparse import Truncation
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.link import Link
+from specdec_t5x.drafters.link import Link, Terms
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.link import client, wire
 from specdec_t5x.link.client import Lost, Remote
+from specdec_t5x.link.wire import Kind, Setup, Status
 from tests.hash_model import HashModel, speculation
-from tests.link.local import Local, honest, never
+from tests.link.local import Local, answers_of, drafting_of, honest, never
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=7, eos_bias=-2.0) for seed in (3, 4))
 ROWS, LENGTH = 4, 30
@@ -172,6 +174,75 @@ def test_the_emulated_link_takes_its_time(monkeypatch):
 def test_settings_out_of_range_are_refused(knobs, says):
   with pytest.raises(ValueError, match=says):
     Remote(**{"address": "localhost:1", **knobs})
+
+
+# ---- What is too large. ----
+
+
+def test_a_batch_that_no_message_holds_is_refused_where_the_program_is_made():
+  """Not in the middle of decoding, where an error is many lines of XLA's."""
+  for top_k, says in ((2**32, "top_k of the draft"), (0, "got 21000000: 60000 rows")):
+    remote = Local.of(never)
+    keys = row_keys(jax.random.key(1), 60000)
+    given = TARGET, Link(remote, 50, top_k), RULES["token"], Sampling(), keys, 60
+    run = lambda given=given: generate(*speculation(*given))
+    with pytest.raises(ValueError, match=says):
+      jax.eval_shape(run)
+    assert remote.counts()["lost"] == 0
+
+
+def setup_of(rows, slots=40):
+  return Setup(Terms(3, Truncation(4), GREEDY, DRAFT.vocab_size), rows, 0, slots)
+
+
+def opening(number, setup):
+  """A request that opens a session, whose rows are not drafted yet."""
+  nothing = np.zeros((setup.rows, 3, 0)), np.zeros((setup.rows, setup.slots), int)
+  none = np.zeros(setup.rows, int)
+  ask = wire.Ask(none > 0, none, none, nothing[1][:, :0], nothing[1], nothing[0])
+  return wire.head(Kind.OPEN, number) + setup.packed() + ask.packed(setup)
+
+
+def test_a_draft_refuses_a_session_of_more_bytes_than_it_holds():
+  drafting = drafting_of(DRAFT)
+  small, large = setup_of(2), setup_of(3)
+  # Of a slot a token of 4 bytes, and of a row the index.
+  assert drafting.size(small) * 3 == drafting.size(large) * 2
+  answers = answers_of(drafting, drafting.size(small))
+  for reply in (answers.draft(opening(1, large)), answers.about(large.packed())):
+    status, _, body = wire.beheaded(reply)
+    assert status == Status.TOO_LARGE
+    assert wire.refused(body) == (drafting.size(large), drafting.size(small))
+  for reply in (answers.draft(opening(1, small)), answers.about(small.packed())):
+    assert wire.beheaded(reply)[0] == Status.OK
+  assert wire.beheaded(answers.about(b"\0"))[0] == Status.BAD_REQUEST
+
+
+def test_sessions_go_where_all_of_them_would_take_more_bytes():
+  drafting, setup = drafting_of(DRAFT), setup_of(2)
+  answers = answers_of(drafting, 2 * drafting.size(setup))
+  ask = opening(0, setup)[len(wire.head(0, 0)) + len(setup.packed()) :]
+  drafted = lambda number: answers.draft(wire.head(Kind.DRAFT, number) + ask)
+  status = lambda reply: wire.beheaded(reply)[0]
+  # Opened again it takes no more.
+  for number in (1, 2, 2, 1, 3):
+    assert status(answers.draft(opening(number, setup))) == Status.OK
+  assert [status(drafted(x)) for x in (1, 2, 3)] == [0, Status.NO_SESSION, 0]
+
+
+def test_a_batch_that_the_draft_would_refuse_is_an_error_before_decoding():
+  drafting, setup = drafting_of(DRAFT), setup_of(2)
+  answers = answers_of(drafting, drafting.size(setup))
+  call = lambda method, request, seconds: getattr(answers, method)(request)
+  asker = client.Asker(Remote("there"), call)
+  asker.check(setup)
+  says = r"there holds at most 456 bytes .* 3 rows of 0 .* 40 places take 684\. Lower"
+  with pytest.raises(ValueError, match=says):
+    asker.check(setup_of(3))
+  assert asker.counts.lost == 0
+  lost = client.Asker(Remote("there"), lambda *request: never(request))
+  lost.check(setup)  # It may come back.
+  assert lost.counts.lost == 1
 
 
 def test_where_nothing_answers_the_run_does_not_begin():

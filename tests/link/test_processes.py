@@ -6,6 +6,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+import t5x
 
 from specdec_t5x import api
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -17,6 +18,8 @@ from specdec_t5x.link import client, process, wire
 from specdec_t5x.link.client import Remote
 from specdec_t5x.link.drafting import Draft, Drafting
 from specdec_t5x.link.wire import Setup
+from tests import commands
+from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
 INPUTS = np.array([[5, 6, 7, 8, 1], [9, 3, 1, 0, 0], [12, 30, 2, 1, 0]])
@@ -106,6 +109,64 @@ def test_a_draft_of_another_vocabulary_is_refused(models, address):
   other = "the target's vocab_size is 5, that of the draft"
   with pytest.raises(ValueError, match=other):
     Remote(address).check(5)
+
+
+@pytest.fixture(scope="module")
+def narrow(models):
+  """Where a draft answers that holds a kilobyte of caches."""
+  command = [sys.executable, "-m", "specdec_t5x.link", "--draft", models[0]]
+  flags = ["--address", "localhost:0", f"--cache-gib={2**-20}"]
+  draft = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True)
+  yield process.address_of(draft)
+  draft.kill()
+  draft.wait()
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+  return runs.tiny_pair(tmp_path_factory.mktemp("job"), examples=4)
+
+
+TOO_LARGE = [
+  ({"LINK_TOPK": 2**32}, "got 4294967296 as top_k of the draft (LINK_TOPK)"),
+  ({"BATCH_SIZE": 2**16}, "takes from 1 to 65535 rows, tokens and drafts"),
+  ({"BATCH_SIZE": 2**15, "GAMMA": 9, "LINK_TOPK": 0}, "got 18874368: 32768 rows, 9"),
+  ({}, "holds at most 1024 bytes of caches, and 8 rows of 40 input tokens and 19"),
+]
+
+
+@pytest.mark.skipif(not hasattr(t5x, "PROVIDER"), reason="of t5x_runtime's command")
+@pytest.mark.parametrize(("macros", "says"), TOO_LARGE, ids=lambda x: str(x)[:40])
+def test_a_job_whose_batch_is_too_large_does_not_begin(
+  macros, says, address, narrow, job, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(runs.ROOT)
+  files = "configs/spec_ende.gin", "configs/drafters/link.gin"
+  given = {"TEMPERATURE": 1.0, "LINK_ADDRESS": address if macros else narrow, **macros}
+  _, _, _, *arguments = runs.command(
+    *(*files, job), INFER_OUTPUT_DIR=f"{tmp_path}/out", **given
+  )
+  with pytest.raises(SystemExit) as exit_:
+    commands.infer(*arguments)
+  message, hint = exit_.value.code.split("\n")
+  assert says in message
+  assert hint.startswith("(--verbosity=1")
+  assert not (tmp_path / "out" / "config.gin").exists()
+
+
+def test_generate_refuses_it_before_it_decodes(models, narrow):
+  drafter, says = Link(Remote(narrow), 3, 8), "at most 1024 bytes of caches, and 3 rows"
+  with pytest.raises(ValueError, match=says):
+    decoded(models[1], None, drafter, Sampling())
+  assert drafter.counted()["requests"] == drafter.counted()["lost"] == 0
+
+
+def test_a_bound_that_is_none_is_refused(models, capfd):
+  command = [sys.executable, "-m", "specdec_t5x.link", "--draft", models[0]]
+  run = subprocess.run([*command, "--cache-gib=0"], check=False)
+  assert run.returncode == 1
+  says = "error: --cache-gib must be a number above 0, got 0.0."
+  assert capfd.readouterr().err.strip() == says
 
 
 def test_an_address_that_is_taken_is_refused(models, address, capfd):

@@ -24,6 +24,21 @@ def setup_of(rows=3, inputs=4, slots=9, gamma=2, kept=5, vocab_size=40, at=None)
 SETUPS = [setup_of(), setup_of(kept=0), setup_of(at=GREEDY), setup_of(1, 0, 30, 5, 9)]
 
 
+def test_weights_whose_sum_float32_may_round_are_refused():
+  setup, one = setup_of(1, gamma=1, kept=0, vocab_size=257), np.ones(1, bool)
+  tokens = np.arange(257)[None, None]
+  for last, says in ((255, None), (256, "sum below 16777216, got 16777216")):
+    weights = np.full((1, 1, 257), 2**16 - 1)
+    weights[..., -1] = last
+    drafts = Drafts(tokens[..., 0], tokens, weights)
+    read = lambda drafts=drafts: Drafts.unpacked(drafts.packed(setup, one), setup, one)
+    if says is None:
+      assert_equal(read(), drafts)
+    else:
+      with pytest.raises(ValueError, match=says):
+        read()
+
+
 def drafts_of(setup, rng):
   """Any drafts."""
   shape, terms = (setup.rows, setup.terms.gamma), setup.terms
@@ -141,8 +156,33 @@ def test_numbers_of_any_width():
 
 
 @pytest.mark.parametrize(
-  "sizes", [{"rows": 0}, {"rows": 2**16}, {"rows": 60000, "slots": 60000}]
+  ("sizes", "says"),
+  [
+    ({"rows": 0}, "takes from 1 to 65535 rows"),
+    ({"rows": 2**16}, "takes from 1 to 65535 rows"),
+    ({"rows": 60000, "slots": 60000}, "at most 16777216 tokens, got 3600240000: 60000"),
+    (
+      {"rows": 128, "gamma": 17, "kept": 0, "vocab_size": 8064},
+      "at most 16777216 probabilities, got 17547264: 128 rows, 17 drafted tokens, 8064",
+    ),
+    ({"kept": 2**32}, r"below 2\^32, got 4294967296 as top_k of the draft \(LINK_TOPK"),
+    ({"at": Sampling(top_k=2**32)}, r"below 2\^32, got 4294967296 as .* \(TOPK"),
+  ],
 )
-def test_a_session_that_is_too_large_is_refused(sizes):
-  with pytest.raises(ValueError, match=r"from 1 to 65535|at most 16777216"):
+def test_a_session_that_is_too_large_is_refused(sizes, says):
+  with pytest.raises(ValueError, match=says):
     setup_of(**sizes)
+
+
+def test_the_largest_numbers_are_packed():
+  setup = setup_of(kept=2**32 - 1, at=Sampling(top_k=2**32 - 1))
+  assert Setup.unpacked(setup.packed()) == setup
+
+
+def test_a_refusal_is_two_numbers():
+  status, number, body = wire.beheaded(wire.refusal(5, 2**40, 2**30))
+  assert (status, number) == (wire.Status.TOO_LARGE, 5)
+  assert wire.refused(body) == (2**40, 2**30)
+  for other in (body[:-1], body + b"\0"):
+    with pytest.raises(ValueError, match="Expected 16 bytes of a refusal"):
+      wire.refused(other)

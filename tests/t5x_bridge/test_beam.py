@@ -10,13 +10,14 @@ from t5x import decoding, models
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.beam_decoder import BeamDecoder
-from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.policies import CostAware
 from specdec_t5x.t5x_bridge import parts
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -162,7 +163,7 @@ def test_a_beam_takes_gamma_and_network_of_the_draft_model():
 @pytest.mark.parametrize(
   "drafter",
   [
-    AdaptiveDraft(Transformer(tiny.DRAFT)),
+    LayerSkip(("mlp_0",)),
     TreeDraft(Transformer(tiny.DRAFT)),
     Copy(),
     DraftModel(NgramTable(NgramConfig(64, (), 1, order=1))),
@@ -183,6 +184,13 @@ def test_a_beam_refuses_words_that_it_has_no_use_for():
   for rule, lenience in (("token", 1.0), ("beam", 0.5)):
     with pytest.raises(ValueError, match="VERIFICATION must be 'beam'"):
       parts.beam(TARGET, draft, rule, lenience, seed=0)
+
+
+@pytest.mark.parametrize("policy", ["auto", "confidence", CostAware()], ids=str)
+def test_a_beam_s_trees_have_gamma_levels(policy):
+  assert of_words(policy="fixed") == of_words(policy=None)
+  with pytest.raises(ValueError, match="GAMMA_POLICY must be 'fixed' with a beam"):
+    of_words(policy=policy)
 
 
 def test_a_decoder_only_network_is_refused():

@@ -9,9 +9,9 @@ from specdec_t5x.core import tree
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import Guarantee
 from specdec_t5x.drafters.copy import Copy
-from specdec_t5x.drafters.policies import Auto, Confidence, OnlineAlpha
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.policies import Confidence, CostAware
 from tests.t5x_bridge import tiny, tiny_gpt
 
 LENGTH = 12
@@ -52,10 +52,11 @@ def test_greedy_tokens_are_the_plain_models(vocabulary, batch, gamma):
   "policy",
   [
     Confidence(1.0),
-    # Blocks this dear pay for no alpha.
-    OnlineAlpha(draft_cost=0.5, block_costs=[1.0, 2.5, 3.5, 4.5]),
+    # Iterations this dear pay for no alpha: none is tried.
+    CostAware([1.0, 3.0, 4.5, 5.0, 6.5, 7.0]),
+    CostAware([1.0, 3.0, 4.5, 5.0, 6.5, 7.0], by_row=True),
   ],
-  ids=lambda policy: type(policy).__name__,
+  ids=["confidence", "batch", "row"],
 )
 def test_the_policy_of_gamma_reaches_the_loop(vocabulary, batch, policy):
   model = tiny.speculative(vocabulary, gamma=5, policy=policy)
@@ -68,7 +69,7 @@ def test_the_policy_of_gamma_reaches_the_loop(vocabulary, batch, policy):
 
 
 def test_what_a_batch_leaves_is_told_where_it_was_told_something(vocabulary, batch):
-  policy = Auto((1.0, 1.2, 1.4, 1.6, 1.8, 2.0))
+  policy = CostAware((1.0, 1.2, 1.4, 1.6, 1.8, 2.0))
   model = tiny.speculative(vocabulary, gamma=5, policy=policy)
   params = tiny.variables(model)["params"]
   tokens, aux = predict(model, params, batch)
@@ -192,14 +193,10 @@ def test_guarantee(vocabulary):
     ({"num_candidates": 0}, "NUM_CANDIDATES must be"),
     ({"num_candidates": 2}, "The rule Token judges a single draft, got a TreeDraft"),
     ({"policy": "hope"}, "Unknown GAMMA_POLICY"),
-    ({"policy": "online"}, "add --gin_file=configs/policies/online.gin"),
-    (
-      {"policy": OnlineAlpha(0.1, [1.0])},
-      "BLOCK_COSTS needs one number for each width of block",
-    ),
+    ({"policy": CostAware([1.0, 1.1])}, "CostAware.seconds needs 4 times, of drafts"),
     (
       {"policy": "confidence", "rule": "kseq", "num_candidates": 2},
-      "either several candidates or a policy",
+      "decides token by token, got a TreeDraft",
     ),
     ({"draft": tiny.config(1, 8, vocab_size=72)}, "must share a vocabulary"),
     ({"draft": tiny_gpt.DRAFT}, "both be encoder-decoders or both decoder-only"),
@@ -207,7 +204,8 @@ def test_guarantee(vocabulary):
     ({"draft": None}, "DRAFTER='draft_model' needs a draft network, got NoneType"),
     ({"drafter": "ngram", "draft": None}, "DRAFTER='ngram' needs a draft network"),
     ({"drafter": "copy", "draft": None, "rule": "kseq"}, "needs independent drafts"),
-    ({"drafter": Copy(), "draft": None, "policy": "confidence"}, "owns its knobs"),
+    ({"drafter": Copy(), "draft": None}, "owns its knobs: .* drafts 5 .* got GAMMA=3"),
+    ({"drafter": Copy(3), "draft": None, "policy": "exit"}, "drafts all at once"),
     (
       {"target": tiny.config(1, 8, 24), "draft": tiny.config(1, 8, 24)},
       "The vocabulary has 30 tokens",

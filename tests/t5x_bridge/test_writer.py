@@ -8,12 +8,11 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.beam_decoder import BeamDecoder
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.drafters.adaptive import AdaptiveDraft
-from specdec_t5x.drafters.policies import OnlineAlpha
+from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.merge_shards import merge_shards
 from specdec_t5x.native import library
 from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.policies import CostAware
 from specdec_t5x.t5x_bridge import writer
 from tests.t5x_bridge import tiny
 
@@ -109,8 +108,7 @@ def test_alpha_by_mass_is_that_of_token_and_greedy_verification_alone(tmp_path, 
 
 
 def test_what_decoded_is_read_off_the_objects(tmp_path):
-  drafter = AdaptiveDraft(Transformer(tiny.DRAFT), 3, OnlineAlpha(0.2, (1.0, 2.0, 3.0)))
-  decoder = SpeculativeDecoder(Transformer(tiny.TARGET), drafter, Lenient(0.5))
+  decoder = tiny.decoder(rule=Lenient(0.5), policy=CostAware((1.0, 1.5, 2.0, 3.0)))
   summary = merge(
     tmp_path, 0, [aux(3, 4)], model=Model(decoder, Sampling(0.5, top_p=0.9))
   )
@@ -123,9 +121,10 @@ def test_what_decoded_is_read_off_the_objects(tmp_path):
     "SpeculativeDecoder",
     {"kind": "Lenient", "lenience": 0.5},
   )
-  assert found["drafter"]["kind"] == "AdaptiveDraft"
+  assert found["drafter"]["kind"] == "DraftModel"
   assert found["drafter"]["gamma"] == 3
-  assert found["drafter"]["policy"]["block_costs"] == [1.0, 2.0, 3.0]
+  assert found["policy"]["kind"] == "CostAware"
+  assert found["policy"]["seconds"] == [1.0, 1.5, 2.0, 3.0]
   assert found["drafter"]["network"]["config"]["emb_dim"] == tiny.DRAFT.emb_dim
 
 

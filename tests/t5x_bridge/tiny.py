@@ -12,7 +12,7 @@ from t5x import checkpoints, models, partitioning, train_state
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.drafters.registry import get_drafter
+from specdec_t5x.drafters.registry import get_drafter, policy_for
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import is_decoder_only, network_for
 from specdec_t5x.network.transformer import Transformer
@@ -72,12 +72,19 @@ def train_vocabulary(directory: pathlib.Path) -> str:
 
 
 def decoder(
-  target=TARGET, draft=DRAFT, drafter="draft_model", rule="token", gamma=3, **words
+  target=TARGET,
+  draft=DRAFT,
+  drafter="draft_model",
+  rule="token",
+  gamma=3,
+  policy=None,
+  **words,
 ):
   """Returns the decoder of networks and of parts, by name or as they are."""
-  network = draft and network_for(draft)
+  network, is_word = draft and network_for(draft), isinstance(drafter, str)
   drafter = get_drafter(drafter, network, gamma, **words)
-  return SpeculativeDecoder(network_for(target), drafter, get_rule(rule))
+  policy = policy_for(drafter, policy, gamma, is_word)
+  return SpeculativeDecoder(network_for(target), drafter, get_rule(rule), policy)
 
 
 def model(decoder, vocabulary, sampling=GREEDY, **kwargs):
