@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import pytest
 
 import specdec_t5x
-from specdec_t5x import Sampling, api
+from specdec_t5x import Sampling, api, tuning
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.tree import delayed
-from specdec_t5x.drafters.policies import Auto, Confidence
+from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.config import config_from_shapes
+from specdec_t5x.policies import Confidence, CostAware
 from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
 from tests import processes
 from tests.t5x_bridge import tiny, tiny_gpt
@@ -54,6 +55,56 @@ def test_drafts_may_stop_early(setup):
   )
   assert [o.tokens for o in outputs] == [o.tokens for o in fixed]
   assert sum(o.drafted for o in outputs) < sum(o.drafted for o in fixed)
+
+
+def timed_as(monkeypatch, cost):
+  """As on a device where an iteration with a draft costs so much; what is timed."""
+  jobs = []
+
+  def seconds(job, params):
+    jobs.append(job)
+    return (1.0, *(cost for _ in job.decoder.drafter.lengths[1:]))
+
+  monkeypatch.setattr(tuning, "_tuned", {})
+  monkeypatch.setattr(tuning, "_seconds", seconds)
+  return jobs
+
+
+def test_a_gamma_that_is_given_is_drafted_whatever_it_costs(setup, monkeypatch):
+  jobs = timed_as(monkeypatch, 9.0)
+  settings = {"max_length": 10, "batch_size": 5}
+  generate = functools.partial(specdec_t5x.generate, INPUTS, *setup, **settings)
+  given, fixed = generate(gamma=3), generate(gamma=3, policy="fixed")
+  assert not jobs
+  assert given == fixed
+  assert all(o.drafted > 0 for o in given)
+  unset, auto = generate(), generate(gamma=3, policy="auto")
+  assert [job.decoder.drafter.gamma for job in jobs] == [5, 3]
+  for plain in (unset, auto):
+    assert [o.tokens for o in plain] == [o.tokens for o in given]
+    assert all(o.drafted == 0 and o.target_calls == len(o.tokens) for o in plain)
+
+
+def test_a_decode_is_timed_once_for_a_shape_and_drafts_what_pays(setup, monkeypatch):
+  jobs = timed_as(monkeypatch, 1.0)
+  generate = functools.partial(specdec_t5x.generate, target=setup[0], draft=setup[1])
+  settings = {"vocabulary": setup[2], "max_length": 10, "batch_size": 5}
+  outputs = generate(INPUTS, **settings)
+  assert outputs == generate(INPUTS, gamma=5, **settings)
+  generate(INPUTS[:3], **settings), generate(INPUTS, **settings)
+  assert [job.rows for job in jobs] == [5, 3]
+  assert {job.max_length for job in jobs} == {10}
+
+
+def test_a_drafter_of_one_s_own_has_the_policy_that_it_is_given(setup):
+  drafter = DraftModel(setup[1].network, 4)
+  settings = {"max_length": 10, "batch_size": 5}
+  generate = functools.partial(specdec_t5x.generate, INPUTS, *setup, **settings)
+  assert generate(drafter=drafter) == generate(gamma=4)
+  sure = Confidence(0.9)
+  assert generate(drafter=drafter, policy=sure) == generate(gamma=4, policy=sure)
+  with pytest.raises(ValueError, match=r"needs 5 times, .*, got 2"):
+    generate(drafter=drafter, policy=CostAware((1.0, 1.1)))
 
 
 def test_a_decoder_only_target_goes_on_from_prompts(setup, tmp_path):
@@ -175,7 +226,7 @@ def test_no_more_rows_are_decoded_than_there_are_inputs(
   assert seen == [[n, n] for n in rows]
 
 
-TURNS = Auto((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.5)
+TURNS = CostAware((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.5)
 WITH_64_BITS = """
 import json, sys
 import jax
@@ -273,7 +324,10 @@ def test_bad_input_is_refused(setup, unchecked):
     specdec_t5x.generate(INPUTS, target, draft, vocabulary, gamma=10, max_length=10)
   with pytest.raises(ValueError, match="need a draft"):
     specdec_t5x.generate(INPUTS, target, None, vocabulary, rule="block")
-  with pytest.raises(ValueError, match="DRAFT_COST"):
+  for words in ({"gamma": 3}, {"policy": "fixed"}):
+    with pytest.raises(ValueError, match="need a draft"):
+      specdec_t5x.generate(INPUTS, target, None, vocabulary, **words)
+  with pytest.raises(ValueError, match="Unknown GAMMA_POLICY 'online'"):
     specdec_t5x.generate(INPUTS, target, draft, vocabulary, policy="online")
   with pytest.raises(ValueError, match="not a T5"):
     config_from_shapes({"kernel": (2, 3)})

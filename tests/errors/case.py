@@ -15,8 +15,8 @@ COPY, NGRAM, TREE, HEADS, LAYER_SKIP, LINK, CASCADE = (
   f"--gin_file=configs/drafters/{name}.gin"
   for name in ("copy", "ngram", "tree", "heads", "layer_skip", "link", "cascade")
 )
-CONFIDENCE, ONLINE = (
-  f"--gin_file=configs/policies/{name}.gin" for name in ("confidence", "online")
+CONFIDENCE, AUTO = (
+  f"--gin_file=configs/policies/{name}.gin" for name in ("confidence", "auto")
 )
 SPECULATIVE = ("--gin_file=configs/spec_ende.gin", "--gin_file=HERE/pair.gin")
 OUTPUT = "--gin.INFER_OUTPUT_DIR='HERE/out'"

@@ -2,6 +2,7 @@
 
 from tests.errors import inputs
 from tests.errors.case import (
+  AUTO,
   BEAM,
   CASCADE,
   CONFIDENCE,
@@ -11,7 +12,6 @@ from tests.errors.case import (
   LEARNS,
   LINK,
   NGRAM,
-  ONLINE,
   OUTPUT,
   TREE,
   Case,
@@ -164,14 +164,14 @@ DECODING = [
   setting(
     "'copy' with a GAMMA_POLICY",
     "DRAFTER='copy'",
-    "GAMMA_POLICY=Confidence(threshold=0.4) do not go together",
+    "The policy Confidence decides token by token, got a Copy",
     "GAMMA_POLICY='confidence'",
   ),
   setting("an unknown GAMMA_POLICY", "GAMMA_POLICY='best'", "Unknown GAMMA_POLICY"),
   setting(
     "a GAMMA_POLICY with several candidates",
     "GAMMA_POLICY='confidence'",
-    "either several candidates or a policy",
+    "decides token by token, got a TreeDraft",
     *("NUM_CANDIDATES=2", "VERIFICATION='kseq'"),
   ),
   of_files(
@@ -180,17 +180,22 @@ DECODING = [
     "CONFIDENCE must be between 0 and 1",
     "CONFIDENCE=2.0",
   ),
-  setting(
-    "'online' without its gin file",
-    "GAMMA_POLICY='online'",
-    "add --gin_file=configs/policies/online.gin with the DRAFT_COST",
-  ),
-  of_files("'online' without DRAFT_COST", (ONLINE,), "DRAFT_COST must be given"),
   of_files(
-    "BLOCK_COSTS of another GAMMA",
-    (ONLINE,),
-    "BLOCK_COSTS needs one number for each width of block",
-    *("DRAFT_COST=0.1", "BLOCK_COSTS=(1.0, 2.0)"),
+    "SECONDS of another GAMMA",
+    (AUTO,),
+    "CostAware.seconds needs 6 times, of drafts of (0, 1, 2, 3, 4, 5) tokens, got 2",
+    "SECONDS=(1.0, 2.0)",
+  ),
+  of_files(
+    "SECONDS of 0", (AUTO,), "CostAware.seconds must be above 0", "SECONDS=(1.0, 0.0)"
+  ),
+  of_files(
+    "PRIOR_ALPHA = 2", (AUTO,), "prior_alpha and a decay from 0 to 1", "PRIOR_ALPHA=2.0"
+  ),
+  setting(
+    "BY_ROW without its gin file",
+    "BY_ROW=True",
+    "sets or reads. Add --gin_file=configs/policies/auto.gin",
   ),
   setting(
     "COPY_MATCH without its gin file",
@@ -292,7 +297,7 @@ DECODING = [
     "ACTIVATION_DTYPE='bfloat16'",
   ),
   of_files("copies with a beam", (COPY, BEAM), "DRAFTER must be 'draft_model' with a"),
-  of_files("a tree with a beam", (TREE, BEAM), "with a beam, GAMMA_POLICY 'fixed' and"),
+  of_files("a tree with a beam", (TREE, BEAM), "NUM_CANDIDATES 1, got TreeDraft"),
   of_files(
     "NUM_CANDIDATES with a beam",
     (BEAM,),
@@ -302,7 +307,7 @@ DECODING = [
   of_files(
     "a GAMMA_POLICY with a beam",
     (CONFIDENCE, BEAM),
-    "NUM_CANDIDATES 1, got AdaptiveDraft",
+    "GAMMA_POLICY must be 'fixed' with a beam, or left out",
   ),
   of_files(
     "a rule with a beam", (BEAM,), "VERIFICATION must be 'beam'", "VERIFICATION='token'"
