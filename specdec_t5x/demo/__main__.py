@@ -64,6 +64,7 @@ def _make(pair, parts, steps):
     with steps.step() as step:
       if not step.is_cached:
         making.make_part(part)
+  making.describe(pair)
 
 
 def _run_commands(pair) -> str:

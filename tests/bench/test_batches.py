@@ -2,7 +2,7 @@
 
 import json
 
-from specdec_t5x.bench.batches import COMMAND
+from specdec_t5x.bench.compare import BATCHES as COMMAND
 from tests.t5x_bridge import tiny
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specdec_t5x.bench.copying import COMMAND
+from specdec_t5x.bench.compare import COPY as COMMAND
 from tests.t5x_bridge import tiny
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from specdec_t5x.bench import costs
-from specdec_t5x.bench.gamma import COMMAND
+from specdec_t5x.bench import timed
+from specdec_t5x.bench.compare import GAMMA as COMMAND
 from tests.t5x_bridge import tiny
 
 
@@ -31,7 +31,7 @@ def run(files):
 @pytest.mark.usefixtures("processor_clock")
 def test_every_setting_gives_the_same_outputs(files, tmp_path, capsys, monkeypatch):
   # Parts of so small a pair are short: more repetitions, or noise hides them.
-  monkeypatch.setattr(costs, "_PART", (2, 400))
+  monkeypatch.setattr(timed, "_PART", (2, 400))
   assert run(files) == 0
   found = json.loads((tmp_path / "out" / "gamma.json").read_text())
   rows = {row["setting"]: row for row in found["rows"]}

@@ -11,21 +11,18 @@ import numpy as np
 
 from specdec_t5x.analysis import theory
 from specdec_t5x.api import Model
-from specdec_t5x.bench import parts, programs
-from specdec_t5x.bench.measured import Measured, Setting
-from specdec_t5x.bench.parts import NEVER
-from specdec_t5x.bench.walltime import Timed, alternate
+from specdec_t5x.bench import programs
+from specdec_t5x.bench.cells import Measured, Setting
+from specdec_t5x.bench.iteration import iterated, plain_program
+from specdec_t5x.bench.timed import alternate, slopes
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.oracle import forced_tokens
 from specdec_t5x.network.sizes import VOCAB_SIZE
 
 _FEW = 2  # Turns that are timed beside many.
-# Runs before the clock starts, beside `alternate`'s own: a GPU records its command
-# buffers in a program's second run.
-_WARM = 2
+# Runs before the clock starts: a GPU records its command buffers in a program's second.
+_WARM = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,23 +78,21 @@ class Pair:
     shape = loop.batch, loop.input_length
     given = jax.random.randint(key, shape, 2, 32_000), row_keys(key, loop.batch)
     sampling = Sampling(temperature=loop.temperature)
-    target = networks["target"].network
-    decoder = SpeculativeDecoder(
-      target, DraftModel(networks["draft"].network, loop.gamma)
-    )
-    prepare = lambda _, *args: decoder.prepare(*args, sampling, loop.room, NEVER)
+    target, room = networks["target"].network, loop.room
+    decoder = programs.paired(target, networks["draft"].network, loop.gamma)
+    start = programs.start(decoder, sampling, room)
+    prepare = lambda _, *args: start(*args)
     if sampling.greedy:
-      prepare = programs.prepare_oracle(decoder, loop.room)
-    plain = parts.plain_program(
-      lambda *args: PlainDecoder(target).prepare(*args, loop.room), sampling, loop.room
-    )
+      prepare = programs.oracle_start(decoder, room)
+    begin = programs.plain_start(programs.paired(target, None), room)
+    plain = plain_program(begin, sampling, room)
     made = functools.partial(_compiled, options=options)
     args = {"target": self.params["target"]}, *given
     run = made(plain, jnp.int32(1), *args)
     self.plain = lambda count: run(jnp.int32(count), *args)
-    self.outputs = self.plain(loop.room).tokens
+    self.outputs = self.plain(room).tokens
     ours = made(
-      parts.iterated(prepare), jnp.int32(1), self.forced(0.5, 0), self.params, *given
+      iterated(prepare), jnp.int32(1), self.forced(0.5, 0), self.params, *given
     )
     self.ours = lambda count, alpha=0.5, seed=0: ours(
       jnp.int32(count), self.forced(alpha, seed), self.params, *given
@@ -135,11 +130,10 @@ def measured(loop: Loop, alphas: list[float], runs: int) -> dict[str, Any]:
     name: functools.partial(lambda alpha, run: pair.ours(loop.room, alpha, run), alpha)
     for name, alpha in whole.items()
   }
-  timed = _alternate({**pair.turns(), **calls}, runs)
+  timed = alternate({**pair.turns(), **calls}, range(runs), _WARM)
   plain = timed["plain", loop.room]
   found = {name: timed.pop(name) for name in whole}
-  slopes = parts.costs({name: each.seconds for name, each in timed.items()})
-  turn = {name: float(np.median(seconds)) for name, seconds in slopes.items()}
+  turn = {name: float(np.median(each)) for name, each in slopes(timed).items()}
   rows = {}
   for alpha in alphas:
     expected = float(theory.expected_tokens(alpha, loop.gamma))
@@ -157,17 +151,9 @@ def measured(loop: Loop, alphas: list[float], runs: int) -> dict[str, Any]:
 
 def turns(loop: Loop, options: Mapping[str, Any], runs: int) -> dict[str, float]:
   """Returns seconds of a turn of both loops, compiled with options."""
-  timed = _alternate(Pair(loop, options).turns(), runs)
-  slopes = parts.costs({name: each.seconds for name, each in timed.items()})
+  timed = alternate(Pair(loop, options).turns(), range(runs), _WARM)
   names = {"ours": "iteration", "plain": "plain"}
-  return {names[name]: float(np.median(each)) for name, each in slopes.items()}
-
-
-def _alternate(run: Mapping[Any, Any], runs: int) -> dict[Any, Timed]:
-  for each in run.values():
-    for _ in range(_WARM):
-      jax.block_until_ready(each(0))
-  return alternate(run, range(runs))
+  return {names[name]: float(np.median(each)) for name, each in slopes(timed).items()}
 
 
 def _compiled(run, *args, options):

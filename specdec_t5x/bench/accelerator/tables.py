@@ -7,41 +7,27 @@ from specdec_t5x.bench.environment import environment
 from specdec_t5x.bench.model.devices import Device
 from specdec_t5x.bench.model.pieces import Cost, Piece
 from specdec_t5x.bench.model.pieces import words as piece_words
-from specdec_t5x.bench.table import Column, Table, listed
-from specdec_t5x.bench.walltime import Spread
+from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.timed import Spread
 
 Found = Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]]
 
-_LOOPS = (
-  *(Column("target", "target"), Column("draft", "draft"), Column("batch", "batch")),
-  *(Column("temperature", "T"), Column("gamma", "gamma")),
-  *(Column("iteration", "iteration, ms", 3), Column("plain", "plain token, ms", 3)),
-  *(Column("alpha", "alpha"), Column("came", "as it came out", 2, "-")),
-  Column("from_loops", "E(alpha, gamma) plain / iteration"),
-  Column("speedup", "speed-up, whole calls", 2, "-"),
-  Column("identical", "as plain", missing="-"),
+_LOOPS = columns(
+  "target | draft | batch | temperature T | gamma | iteration:3 iteration, ms | "
+  "plain:3 plain token, ms | alpha | came?- as it came out | "
+  "from_loops E(alpha, gamma) plain / iteration | speedup?- speed-up, whole calls | "
+  "identical?- as plain"
 )
-_PIECES = (
-  *(
-    Column("piece", "piece"),
-    Column("batch", "batch"),
-    Column("ms", "measured, ms", 3),
-  ),
-  *(Column("roofline", "roofline, ms", 3), Column("over", "roofline / measured")),
-  *(Column("moved", "MB moved", 1), Column("operations", "operations")),
-  *(Column("gbps", "GB a second", 0), Column("share", "of this device's")),
+_PIECES = columns(
+  "piece | batch | ms:3 measured, ms | roofline:3 roofline, ms | "
+  "over roofline / measured | moved:1 MB moved | operations | "
+  "gbps:0 GB a second | share of this device's"
 )
-_BUFFERS = (
-  *(Column("buffers", "command buffers"), Column("iteration", "iteration, ms", 3)),
-  *(
-    Column("plain", "plain token, ms", 3),
-    Column("over", "iteration, as it is / this"),
-  ),
+_BUFFERS = columns(
+  "buffers command buffers | iteration:3 iteration, ms | plain:3 plain token, ms | "
+  "over iteration, as it is / this"
 )
-_TOP = (
-  *(Column("name", "operation"), Column("count", "times"), Column("ms", "ms", 3)),
-  Column("share", "share"),
-)
+_TOP = columns("name operation | count times | ms:3 | share")
 _NOTES = (
   "Random weights. A turn of each loop: the slope between few and many, plain and "
   "speculative in turn, medians. Speed-up: whole calls, encoder included, the draft an "
@@ -92,7 +78,7 @@ def table(args, found: Found) -> Table:
     before.append(Table("buffers", title, _BUFFERS, facts["buffers"]))
   before.append(Table("profile", f"Profile: {first}", _TOP, facts["profile"]))
   settings = {name: value for name, value in vars(args).items() if name != "recorded"}
-  notes = (*_NOTES, listed(seen or {}), listed(environment()))
+  notes = (*_NOTES, listed(seen or {}))
   title = f"Loops on {environment()['device']}"
   return Table(
     "accelerator", title, _LOOPS, loops, notes, settings, facts, before=before

@@ -22,7 +22,6 @@ from importlib import metadata
 
 import jax
 
-from specdec_t5x.bench import flags
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.environment import machine
@@ -33,27 +32,6 @@ from specdec_t5x.network.config import DTYPES
 from specdec_t5x.network.sizes import SIZES
 
 CPU, REFUSED = "cpu", "refused"
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the command's flags."""
-  add = parser.add_argument
-  add("--topology", default="v4:1x1x1", help="of one device, or cpu (%(default)s)")
-  add("--target", choices=SIZES, default="xxl", help="(%(default)s)")
-  drafts = ["small", "base", "large"]
-  add("--drafts", nargs="+", choices=SIZES, default=drafts, help="(%(default)s)")
-  widths = [1, 2, 4, 6, 8, 16]
-  add("--widths", nargs="+", type=int, default=widths, help="of blocks (%(default)s)")
-  batches = [1, 4, 16, 64]
-  add("--batches", nargs="+", type=int, default=batches, help="(%(default)s)")
-  add("--gamma", type=int, default=7, help="of whole iterations (%(default)s)")
-  add("--input-length", type=int, default=128, help="tokens (%(default)s)")
-  add("--output-length", type=int, default=128, help="tokens (%(default)s)")
-  add("--dtype", choices=DTYPES, help="(bfloat16; cpu: float32)")
-  add("--runs", type=int, default=9, help="of each piece that is timed (%(default)s)")
-  about = "compile nothing: show what --output has"
-  add("--recorded", action="store_true", help=about)
-  flags.add_output(parser, None)
 
 
 def make(args: argparse.Namespace) -> Table:
@@ -130,11 +108,24 @@ def _compilers(topology):
 def _device(topology, cells):
   if topology != CPU:
     return devices.TPUS[topology.partition(":")[0]]
-  key = {"device": machine()}
-  if (known := cells.find(key)) is None:
-    known = dataclasses.asdict(devices.measured("float32"))
-    cells.add(key, known)
-  return devices.Device(**known)
+  measured = lambda: vars(devices.measured("float32"))
+  return devices.Device(**cells.get({"device": machine()}, measured))
 
 
-COMMAND = Command(__doc__, make, add_flags)
+COMMAND = Command(
+  __doc__,
+  make,
+  {
+    "topology": ("v4:1x1x1", "of one device, or cpu"),
+    "target": ("xxl", "", SIZES),
+    "drafts": (["small", "base", "large"], "", SIZES),
+    "widths": ([1, 2, 4, 6, 8, 16], "of blocks"),
+    "batches": [1, 4, 16, 64],
+    "gamma": (7, "of whole iterations"),
+    "input_length": (128, "tokens"),
+    "output_length": (128, "tokens"),
+    "dtype": (str, "(bfloat16; cpu: float32)", DTYPES),
+    "runs": (9, "of each piece that is timed"),
+    "recorded": False,
+  },
+)

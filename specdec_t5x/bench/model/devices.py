@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.bench.walltime import alternate
+from specdec_t5x.bench.timed import alternate
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,48 +11,31 @@ from specdec_t5x.bench.model.devices import Device
 from specdec_t5x.bench.model.pieces import Cost, Piece, words
 from specdec_t5x.bench.model.timed import Measured
 from specdec_t5x.bench.paper import published
-from specdec_t5x.bench.table import Column, Table, listed
+from specdec_t5x.bench.table import Table, columns, listed
 
 # The paper's names of its drafts.
 _NAMES = {"small": "T5-small", "base": "T5-base", "large": "T5-large"}
 _PIECES = (
-  *(Column("piece", "piece"), Column("batch", "batch"), Column("moved", "MB moved", 1)),
-  *(Column("operations", "operations"), Column("flops", "GFLOP", 1)),
-  *(
-    Column("roofline", "roofline, ms", 3),
-    Column("cycles", "compiler's cycles, ms", 3),
-  ),
-  *(Column("modelled", "modelled, ms", 3), Column("over", "over one token", 2, "-")),
-  Column("held", "held, GB", 2),
+  "piece | batch | moved:1 MB moved | operations | flops:1 GFLOP | "
+  "roofline:3 roofline, ms | cycles:3 compiler's cycles, ms | "
+  "modelled:3 modelled, ms | over?- over one token | held held, GB"
 )
 _TIMED = (
-  *(Column("bandwidth", "products: GB/s", 1), Column("peak", "products: GFLOP/s", 1)),
-  *(Column("measured", "measured, ms", 3), Column("ratio", "modelled / measured")),
+  " | bandwidth:1 products: GB/s | peak:1 products: GFLOP/s | "
+  "measured:3 measured, ms | ratio modelled / measured"
 )
-_C = (
-  *(Column("draft", "draft"), Column("paper", "paper: c", 2, published.NOT_IN_PAPER)),
-  *(Column("roofline", "c by roofline", 3), Column("cycles", "c by cycles", 3, "-")),
-  *(Column("c", "c modelled", 3), Column("ratio", "modelled / paper", 2, "-")),
-  Column("as_two", "c, two rows a step", 3),
+_C = columns(
+  "draft | paper?- paper: c | roofline:3 c by roofline | cycles:3?- c by cycles | "
+  "c:3 c modelled | ratio?- modelled / paper | as_two:3 c, two rows a step"
 )
-_SPEEDS = (
-  *(Column("task", "task"), Column("draft", "draft"), Column("temperature", "T")),
-  *(Column("gamma", "gamma"), Column("alpha", "alpha"), Column("paper_c", "paper: c")),
-  *(Column("expected", "expected", 1), Column("measured", "measured", 1)),
-  *(Column("c", "model: c", 3), Column("theorem", "Theorem 3.8")),
-  *(Column("with_block", "with the block's cost"), Column("as_two", "two rows a step")),
+_SPEEDS = columns(
+  "task | draft | temperature T | gamma | alpha | paper_c paper: c | expected:1 | "
+  "measured:1 | c:3 model: c | theorem Theorem 3.8 | "
+  "with_block with the block's cost | as_two two rows a step"
 )
-_ADVICE = (
-  *(Column("draft", "draft"), Column("alpha", "alpha"), Column("batch", "batch")),
-  *(Column("block", "block of 8 / token"), Column("c", "c", 3)),
-  *(
-    Column("gamma", "best gamma", missing="-"),
-    Column("speed", "speed-up", missing="-"),
-  ),
-  *(
-    Column("gamma_two", "best gamma, two rows", missing="-"),
-    Column("speed_two", "speed-up", missing="-"),
-  ),
+_ADVICE = columns(
+  "draft | alpha | batch | block block of 8 / token | c:3 | gamma?- best gamma | "
+  "speed?- speed-up | gamma_two?- best gamma, two rows | speed_two?- speed-up"
 )
 # Of a piece's cost on a device: seconds.
 Estimate = Callable[[Cost, Device], float]
@@ -177,18 +160,20 @@ def table(
   model = Model(device, costs, args.target, timed)
   settings = {name: value for name, value in vars(args).items() if name != "recorded"}
   rows = [_piece_row(model, piece) for piece in costs]
-  columns = (*_PIECES, *(_TIMED if timed else ()))
+  shown = columns(_PIECES + (_TIMED if timed else ""))
   made = {**environment(), "device": f"{device.name}, as {args.topology}"}
   advice = _advice(model, args)
   facts = {
-    **{"environment": made, "device": vars(device), "pieces": rows},
-    **{"c": _c_rows(model, args.drafts), "advice": advice},
+    "device": vars(device),
+    "pieces": rows,
+    "c": _c_rows(model, args.drafts),
+    "advice": advice,
     "refused": {_named(piece): why for piece, why in refused.items()},
   }
   notes = (
     *(*_NOTES, *([_TIMED_NOTE] if timed else [])),
     *(f"Not compiled: {name}: {why}" for name, why in facts["refused"].items()),
-    *(listed(vars(device)), listed(made)),
+    listed(vars(device)),
   )
   return Table(
     "model",
@@ -199,10 +184,11 @@ def table(
     settings,
     facts,
     before=(
-      Table("pieces", f"Pieces, modelled: {device.name}", columns, rows),
+      Table("pieces", f"Pieces, modelled: {device.name}", shown, rows),
       Table("c", "c, batch 1", _C, facts["c"]),
       Table("advice", "What would pay", _ADVICE, advice),
     ),
+    made=made,
   )
 
 

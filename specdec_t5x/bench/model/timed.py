@@ -1,7 +1,6 @@
 """The same pieces, run: how good a model is where there is a device to ask."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.bench import parts
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.model.devices import Device
 from specdec_t5x.bench.model.pieces import Cost, Piece, program
-from specdec_t5x.bench.walltime import alternate
+from specdec_t5x.bench.timed import alternate, repeated, slopes
 from specdec_t5x.network.products import multiply
 from specdec_t5x.network.sizes import t5_1_1
 
@@ -58,10 +56,8 @@ def measure(
   found = {}
   for piece, cost in costs.items():
     key = {"beside its products": dataclasses.asdict(piece), "runs": runs, **machine()}
-    if (known := cells.find(key)) is None:
-      known = dataclasses.asdict(_beside_products(piece, cost, runs))
-      cells.add(key, known)
-    found[piece] = Measured(**known)
+    run = lambda piece=piece, cost=cost: _beside_products(piece, cost, runs)
+    found[piece] = Measured(**cells.get(key, lambda run=run: vars(run())))
   return found
 
 
@@ -127,14 +123,8 @@ def _in_turn(piece, runs, params, **others) -> dict[str, np.ndarray]:
   if piece.kind == "encoder":
     timed = alternate({"it": lambda _: run(*given), **others}, range(runs))
     return {name: each.seconds for name, each in timed.items()}
-  repeated = {
-    ("it", count): functools.partial(_turns, run, count, given) for count in _COUNTS
-  }
-  timed = alternate({**repeated, **others}, range(runs))
-  slopes = parts.costs({key: timed[key].seconds for key in repeated})
-  return {**slopes, **{name: timed[name].seconds for name in others}}
-
-
-def _turns(run, count, given, _):
-  """Runs so many turns; the first argument is what `pieces` leaves for their number."""
-  return run(jnp.int32(count), *given[1:])
+  # The first argument is what `pieces` leaves for the number of repetitions.
+  loops = repeated({"it": (run, given[1:], _COUNTS)})
+  timed = alternate({**loops, **others}, range(runs))
+  found = slopes({key: timed[key] for key in loops})
+  return {**found, **{name: timed[name].seconds for name in others}}

@@ -7,15 +7,14 @@ Drawn from the measured times of the parts; the paper's is schematic: gamma = 7,
 paper's as for table2. Leave all cores to it.
 """
 
-import argparse
 from collections.abc import Iterator
 
-from specdec_t5x.bench import flags, jobs
+from specdec_t5x.bench import jobs
+from specdec_t5x.bench.cells import Setting, measure_all
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.measured import Setting
-from specdec_t5x.bench.measuring import measure_all
-from specdec_t5x.bench.paper import plotting, published
-from specdec_t5x.bench.table import Column, Table
+from specdec_t5x.bench.paper import plotting
+from specdec_t5x.bench.paper.published import OUTPUT
+from specdec_t5x.bench.table import Table, columns
 
 _COLORS = {
   "target encoder": "#e0b400",
@@ -24,30 +23,15 @@ _COLORS = {
   "target": "#7b4ab8",
 }
 
-_COLUMNS = (
-  Column("decoding", "decoding"),
-  Column("tokens", "tokens"),
-  Column("calls", "calls of the target"),
-  Column("draft_steps", "of the draft"),
-  Column("encoder_ms", "target encoder, ms", 3),
-  Column("draft_encoder_ms", "draft encoder, ms", 3),
-  Column("draft_ms", "a draft step, ms", 3),
-  Column("target_ms", "a target call, ms", 3),
-  Column("total_ms", "all of these, ms", 1),
-  Column("measured_ms", "measured, whole call, ms", 1),
+_COLUMNS = columns(
+  "decoding | tokens | calls calls of the target | draft_steps of the draft | "
+  "encoder_ms:3 target encoder, ms | draft_encoder_ms:3 draft encoder, ms | "
+  "draft_ms:3 a draft step, ms | target_ms:3 a target call, ms | "
+  "total_ms:1 all of these, ms | measured_ms:1 measured, whole call, ms"
 )
 
 # When something starts, how long it lasts, and what it is.
 Box = tuple[float, float, str]
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the figure's flags."""
-  flags.add_cells(parser)
-  add = parser.add_argument
-  add("--gammas", type=int, nargs=2, default=[7, 3], help="(%(default)s)")
-  add("--temperature", type=float, default=0.0, help="(%(default)s)")
-  add("--input", type=int, default=0, help="number of the input shown (%(default)s)")
 
 
 def make(args) -> Table:
@@ -66,7 +50,7 @@ def make(args) -> Table:
   ]
   title = "Figure 5: calls over time"
   settings = {**jobs.known(args), "gammas": args.gammas, "input": args.input}
-  return published.table("figure5", title, _COLUMNS, rows, notes, settings)
+  return Table("figure5", title, _COLUMNS, rows, notes, settings)
 
 
 def _speculative(gamma, cell, number):
@@ -160,4 +144,16 @@ def draw(table: Table, folder: str) -> list[str]:
   return plotting.save(figure, folder, table.name)
 
 
-COMMAND = Command(__doc__, make, add_flags, plotting.drawing(draw))
+COMMAND = Command(
+  __doc__,
+  make,
+  {
+    "gammas": [7, 3],
+    "temperature": 0.0,
+    "input": (0, "number of the input shown"),
+    **jobs.CELLS,
+  },
+  jobs.flags(),
+  OUTPUT,
+  plotting.drawing(draw),
+)
