@@ -35,9 +35,6 @@ REPORT = "report"  # Measures nothing.
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command that the first argument names.
 
-  Args:
-    argv: the command and its flags; the process's own where None.
-
   Returns:
     The exit status: 0, or 1 after printing what is wrong with the input.
   """

@@ -82,14 +82,7 @@ class Measured:
     plain: Timed | None = None,
     costs: Costs | None = None,
   ) -> "Measured":
-    """Returns the cell of what a program decoded, beside the plain loop if that ran.
-
-    Args:
-      setting: how it decoded.
-      ours: its results, `Decoded`, or lists of them.
-      plain: the plain loop's, on the same inputs in turn.
-      costs: of the parts.
-    """
+    """Returns the cell of what a program decoded, beside the plain loop if that ran."""
     columns = {name: _counts(ours, name) for name in COUNTED}
     if plain is not None:
       columns |= {
@@ -122,11 +115,6 @@ class Measured:
   def tokens(self) -> int:
     """How many tokens came out."""
     return int(self.columns["emitted"].sum())
-
-  @property
-  def drafted(self) -> int:
-    """How many tokens were drafted."""
-    return int(self.columns["drafted"].sum())
 
   @property
   def alpha(self) -> Estimate:
@@ -178,20 +166,19 @@ class Measured:
       costs.seconds(column["target_calls"]) / column["emitted"],
     )
 
-  @property
-  def theorem(self) -> float | None:
-    """Theorem 3.8 at our alpha and c: a block costs a token, and nothing is encoded."""
-    if self.best_alpha is None:
-      return None
-    at = self.best_alpha, self.costs.gamma, self.costs.c
-    return float(theory.walltime_improvement(*at))
+  def by_theory(self) -> dict[str, float | None]:
+    """Returns theorem 3.8 at our alpha and c, and with the measured time of a block.
 
-  @property
-  def with_block(self) -> float | None:
-    """Theorem 3.8 with the measured time of a block."""
+    In the theorem itself a block costs a token, and nothing is encoded.
+    """
     if self.best_alpha is None:
-      return None
-    return float(self.costs.loop_improvement(self.best_alpha))
+      return {"theorem": None, "with_block": None}
+    at = self.best_alpha, self.costs.gamma, self.costs.c
+    block = self.costs.loop_improvement(self.best_alpha)
+    return {
+      "theorem": float(theory.walltime_improvement(*at)),
+      "with_block": float(block),
+    }
 
   @property
   def identical(self) -> int | None:
@@ -208,26 +195,30 @@ class Measured:
 
   def row(self) -> dict[str, Any]:
     """Returns what tables show of the cell, by column."""
-    counted = {
-      "gamma": self.setting.gamma,
+    row = {
       "alpha": self.alpha_by_mass,
       "alpha_by_counts": self.alpha,
       "tokens_per_call": self.tokens_per_call,
       "tokens": self.tokens,
+      "drafted": int(self.columns["drafted"].sum()),
+      "runs": self.inputs,
     }
-    if self.costs is None:
-      return {**counted, "speed": "not timed"}
-    return {
-      **counted,
-      "c": self.costs.c,
-      "block": self.costs.block / self.costs.plain,
-      "theorem": self.theorem,
-      "with_block": self.with_block,
-      "predicted": self.predicted,
+    if "seconds" not in self.columns:
+      return {**row, "speed": "not timed"}
+    row |= {
       "speed": self.speedup,
       "in_all": self.speedup_in_all,
-      "ratio": self.speedup.median / self.predicted.median,
       "identical": self.equal,
+    }
+    if self.costs is None:
+      return row
+    return {
+      **row,
+      **self.by_theory(),
+      "c": self.costs.c,
+      "block": self.costs.block / self.costs.plain,
+      "predicted": self.predicted,
+      "ratio": self.speedup.median / self.predicted.median,
     }
 
 
@@ -254,12 +245,7 @@ def joined(columns: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]
 
 
 class Cells:
-  """The cells of one folder.
-
-  Args:
-    folder: where `cells.jsonl` is, or will be.
-    report: is told about lines that can't be read.
-  """
+  """The cells of one folder."""
 
   def __init__(
     self,
@@ -344,8 +330,8 @@ class Found:
   @property
   def row(self) -> dict[str, Any]:
     """A table's row; without numbers where nothing was measured."""
-    numbers = {"gamma": self.setting.gamma}
-    return {**self.name, **(self.measured.row() if self.measured else numbers)}
+    numbers = self.measured.row() if self.measured else {}
+    return {**self.name, "gamma": self.setting.gamma, **numbers}
 
 
 def measure_all(
@@ -354,11 +340,6 @@ def measure_all(
   settings: Callable[[Draft], Sequence[Setting]],
 ) -> list[Found]:
   """Returns the cells asked for; each is kept as soon as it is measured.
-
-  Args:
-    args: flags `output`, for the cells, and `recorded`, to measure nothing.
-    jobs: what is decoded.
-    settings: of each draft.
 
   Raises:
     ValueError: where what a job names can't be read.

@@ -21,7 +21,6 @@ import jax
 import numpy as np
 
 from specdec_t5x import api
-from specdec_t5x.analysis.acceptance import Estimate
 from specdec_t5x.bench import jobs, programs
 from specdec_t5x.bench.cells import Setting, measure
 from specdec_t5x.bench.command import Command
@@ -45,7 +44,7 @@ class Choice:
     widths: of blocks, for drafts of up to the largest gamma.
   """
 
-  alpha: Estimate
+  alpha: float
   tokens: float
   costs: Mapping[int, Costs]
   predicted: Mapping[int, float]
@@ -87,7 +86,7 @@ def choose(
     gamma: float(costs[gamma].call_improvement(alpha.value, tokens))
     for gamma in sorted(set(gammas))
   }
-  return Choice(alpha, tokens, costs, predicted, widths)
+  return Choice(alpha.value, tokens, costs, predicted, widths)
 
 
 def online_costs(
@@ -147,7 +146,7 @@ def _row(choice: Choice, gamma: int):
     "gamma": f"{gamma} (best)" if gamma == choice.gamma else gamma,
     "c": costs.c,
     "block": costs.block / costs.plain,
-    "loop": float(costs.loop_improvement(choice.alpha.value)),
+    "loop": float(costs.loop_improvement(choice.alpha)),
     "calls": choice.predicted[gamma],
   }
 
@@ -155,15 +154,7 @@ def _row(choice: Choice, gamma: int):
 def gin_lines(
   choice: Choice, study: Study, draft: Draft, temperature: float, online: bool
 ) -> str:
-  """Returns a gin file for after configs/spec_*.gin.
-
-  Args:
-    choice: what was found.
-    study: what was decoded.
-    draft: the way to draft.
-    temperature: it was measured at.
-    online: whether the online policy is active, and not the best fixed gamma.
-  """
+  """Returns a gin file for after configs/spec_*.gin."""
   costs = online_settings(choice.costs, choice.widths)
   blocks = tuple(float(f"{cost:.4g}") for cost in costs["block_costs"])
   policy = [
@@ -180,7 +171,7 @@ def gin_lines(
     f"Draft length for {study.job.task}, draft {draft.name}, at T = {temperature:g}.",
     "For after configs/spec_*.gin: --gin_file=configs/spec_ende.gin --gin_file=THIS",
     f"Measured at batch 1 on {found['device']}, {found['cores']} cores, jax "
-    f"{found['jax']}: alpha {choice.alpha.value:.3f}.",
+    f"{found['jax']}: alpha {choice.alpha:.3f}.",
     f"Predicted speed-up of whole calls by gamma: {speeds}.",
   ]
   if choice.predicted[choice.gamma] < 1:
@@ -198,7 +189,7 @@ def make(args: argparse.Namespace) -> Table:
   text = gin_lines(found, study, draft, args.temperature, args.online)
   return Table(
     "gamma",
-    f"alpha {found.alpha.value:.3f}, {found.tokens:.1f} tokens an output",
+    f"alpha {found.alpha:.3f}, {found.tokens:.1f} tokens an output",
     columns("gamma | c:3 | block block / token | loop loop alone | calls whole calls"),
     [_row(found, gamma) for gamma in found.predicted],
     facts={"gin": text},

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from specdec_t5x.bench import report
+from specdec_t5x.bench import plotting, report
 from specdec_t5x.bench.table import Table, put
 
 # From a table and the flags to the paths of what was written.
 WriteFn = Callable[[Table, argparse.Namespace], Sequence[str]]
 # Flags by name, as attributes have it: a default, whose type and whether it is a list
-# are the flag's; or the type, where there is none. With it, what --help says, and the
-# values that there are.
+# are the flag's; or the type, or a list of it, where there is none. With it, what
+# --help says, and the values that there are.
 Flags = Mapping[str, Any]
 # What --help says of flags that several commands have.
 _ABOUT = {
@@ -36,11 +36,11 @@ def add_flags(parser: argparse._ActionsContainer, flags: Flags) -> None:
     how = {"help": f"{about or _ABOUT.get(name, '')} (%(default)s)".strip()}
     if default is False:
       how = {"action": "store_true", "help": about or _ABOUT[name]}
-    elif isinstance(default, type):
-      how = {"type": default, "help": about}
     else:
-      some = default if isinstance(default, list) else [default]
-      how |= {"default": default, "type": type(some[0])}
+      one = default[0] if isinstance(default, list) else default
+      is_type = isinstance(one, type)
+      how["type"] = one if is_type else type(one)
+      how |= {"help": about or _ABOUT.get(name)} if is_type else {"default": default}
       how |= {"nargs": "+"} if isinstance(default, list) else {}
     how |= {"choices": choices[0]} if choices else {}
     parser.add_argument(f"--{name.replace('_', '-')}", **how)
@@ -71,6 +71,8 @@ class Command:
     add: adds those of what it is measured on, such as `pairs.add_flags`.
     output: where files go; None where it has to be said.
     write: writes what was found.
+    draw: draws it, where --chart asks for it: the figure, None where there is none.
+    is_figure: whether it is always drawn.
   """
 
   about: str
@@ -79,6 +81,8 @@ class Command:
   add: Callable[[argparse.ArgumentParser], None] = lambda parser: None
   output: str | None = None
   write: WriteFn = write_table
+  draw: Callable[[Table], Any] | None = None
+  is_figure: bool = False
 
   def parser(self, name: str | None = None) -> argparse.ArgumentParser:
     """Returns what reads the flags; `name` is the command's."""
@@ -88,7 +92,8 @@ class Command:
       formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     self.add(parser)
-    add_flags(parser, self.flags)
+    charted = {"chart": False} if self.draw and not self.is_figure else {}
+    add_flags(parser, {**self.flags, **charted})
     about = "for JSON, CSV and Markdown, and for cells.jsonl where cells are kept"
     parser.add_argument(
       "--output",
@@ -104,22 +109,23 @@ class Command:
   def main(self, argv: Sequence[str], name: str | None = None) -> int:
     """Makes the table, prints it and writes it.
 
-    Args:
-      argv: the flags.
-      name: of the command, for --help.
-
     Returns:
       The exit status: 0, or 1 after printing what is wrong with the input.
     """
     parser = self.parser(name)
     args = parser.parse_args(argv)
+    draws = self.is_figure or getattr(args, "chart", False)
     try:
+      if draws:
+        plotting.require_matplotlib()
       table = self.make(args)
       settings = table.settings or vars(args)
       settings = {n: x for n, x in settings.items() if n not in ("output", "keep")}
       command = f"{parser.prog} {shlex.join(argv)}"
       table = dataclasses.replace(table, settings=settings, command=command)
       files = [*self.write(table, args)]
+      if draws and (figure := self.draw(table)):
+        files += plotting.save(figure, args.output, table.name)
       if args.keep:
         files += _keep(table, args.keep)
     except (ValueError, OSError) as error:

@@ -67,13 +67,7 @@ copy.json, copy.csv and copy.md. Leave all cores to it.
 def beside(
   timed: Mapping[Any, Timed], setting: Setting, baseline: Any = PLAIN
 ) -> dict[Any, Measured]:
-  """Returns what each of several programs came to, compared with one of them.
-
-  Args:
-    timed: what they did with the same inputs in turn: `Decoded`, or lists of them.
-    setting: the temperature, and the gamma where there is one.
-    baseline: the one that all are compared with, itself included.
-  """
+  """Returns what each of several programs came to, compared with one of them."""
   plain = timed[baseline]
   return {name: Measured.timed(setting, each, plain) for name, each in timed.items()}
 
@@ -115,16 +109,9 @@ def _lengths(args: argparse.Namespace) -> Table:
   }
   timed = alternate(runs, range(len(study.inputs)))
   best = fastest(timed, "fixed .*")
+  pace = lambda name, cell: float(cell.tokens / timed[name].seconds.sum())
   rows = [
-    {
-      "setting": name,
-      "tokens_per_second": float(cell.tokens / timed[name].seconds.sum()),
-      "over_best_in_all": cell.speedup_in_all,
-      "over_best": cell.speedup,
-      "tokens_per_call": cell.tokens_per_call.value,
-      "drafted": cell.drafted,
-      "identical": cell.identical,
-    }
+    {"setting": name, "tokens_per_second": pace(name, cell), **cell.row()}
     for name, cell in beside(timed, Setting(0, 0.0), best).items()
   ]
   blocks = tuple(round(cost, 3) for cost in costs["block_costs"])
@@ -135,8 +122,8 @@ def _lengths(args: argparse.Namespace) -> Table:
     "gamma",
     f"{len(study.inputs)} inputs; best: {best}",
     columns(
-      "setting | tokens_per_second:0 tokens/s | over_best_in_all:3 speed, all inputs | "
-      "over_best:3 speed, median input | tokens_per_call tokens a call | drafted | "
+      "setting | tokens_per_second:0 tokens/s | in_all:3 speed, all inputs | "
+      "speed:3 speed, median input | tokens_per_call tokens a call | drafted | "
       "identical equal outputs"
     ),
     rows,
@@ -158,7 +145,7 @@ def _batches(args: argparse.Namespace) -> Table:
     "batches",
     f"{len(study.inputs)} inputs, {sampling}",
     columns(
-      "batch | setting | milliseconds ms a token | over_plain speed over plain | "
+      "batch | setting | milliseconds ms a token | speed speed over plain | "
       "over_best over the best fixed | tokens_per_call tokens a call | drafted | "
       "identical outputs as plain"
     ),
@@ -197,10 +184,8 @@ def _batch_rows(batch: int, timed: Mapping[str, Timed]) -> Iterator[dict[str, An
       "batch": batch,
       "setting": name,
       "milliseconds": 1e3 * float(timed[name].seconds.sum() / cell.tokens),
-      "over_plain": cell.speedup,
+      **cell.row(),
       "over_best": over_best[name].speedup,
-      "tokens_per_call": cell.tokens_per_call.value,
-      "drafted": cell.drafted,
       "identical": int((tokens(name) == tokens(PLAIN)).all(axis=1).sum()),
     }
 
@@ -226,17 +211,14 @@ def _copies(args: argparse.Namespace) -> Table:
       same = int(np.logical_and(given(PLAIN), given(match)).sum())
       row = {
         "copy_match": match,
-        "speedup": cell.speedup,
-        "in_all": cell.speedup_in_all,
-        "tokens_per_call": cell.tokens_per_call.value,
-        "alpha": cell.alpha.value or 0.0,
+        **cell.row(),
         "identical": same,
         "texts": len(texts),
         "equal": f"{same} of {len(texts)}",
       }
       rows.append(row)
   shown = columns(
-    "copy_match COPY_MATCH | speedup speed-up, median text | in_all all | "
+    "copy_match COPY_MATCH | speed speed-up, median text | in_all all | "
     "tokens_per_call tokens a call | alpha:3 | equal"
   )
   return Table("copy", f"Copying, T5 1.1 {args.size}", shown, rows)

@@ -11,7 +11,6 @@ TensorFlow nor seqio nor T5X. Leave all cores to it.
 """
 
 import argparse
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +22,7 @@ from jaxtyping import Float
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench import programs
 from specdec_t5x.bench.cells import PLAIN, Measured, Setting
-from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.command import Command, at_least
 from specdec_t5x.bench.iteration import NEVER, part_programs
 from specdec_t5x.bench.table import Table, columns, listed
 from specdec_t5x.bench.timed import Spread, alternate, each_turn, medians, spread
@@ -38,57 +37,22 @@ _FEW = 4  # Repetitions of a part that are timed beside more of them.
 _PARTS = ("draft", "scoring", "verification")
 _COLUMNS = columns(
   "wanted alpha | alpha:3 as it came out | tokens_per_call tokens a call | "
-  "speedup speed-up | theorem Theorem 3.8 | with_block with the block's cost | "
-  "identical | runs of"
+  "speed speed-up | theorem Theorem 3.8 | with_block with the block's cost | "
+  "identical"
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
-  """What is decoded.
-
-  Attributes:
-    target: size of the target; one of `network.sizes.SIZES`.
-    draft: size of the draft.
-    gamma: length of a draft, in tokens.
-    batch: rows.
-    input_length: tokens of each input.
-    output_length: tokens of each output.
-    dtype: of parameters and activations.
-  """
-
-  target: str = "base"
-  draft: str = "tiny"
-  gamma: int = DEFAULT_GAMMA
-  batch: int = 1
-  input_length: int = 64
-  output_length: int = 128
-  dtype: str = "float32"
-
-  def __post_init__(self):
-    bounds = {"output_length": 2 * _FEW * (self.gamma + 1)}
-    for name, least in (bounds | {"batch": 1, "input_length": 1}).items():
-      if getattr(self, name) < least:
-        few = f" with gamma {self.gamma}, or there are too few iterations to time"
-        raise ValueError(
-          f"{name} must be at least {least}{few if name in bounds else ''}, got "
-          f"{getattr(self, name)}."
-        )
-
-
 class Bench:
-  """A job with its random parameters and inputs, ready to be timed."""
+  """A pair with its random parameters and inputs, as flags say, ready to be timed."""
 
-  def __init__(self, job: Job, seed: int = 0):
-    self.job, room = job, job.output_length
-    target, draft = (
-      programs.random_model(size, seed + i, job.dtype)
-      for i, size in enumerate((job.target, job.draft))
-    )
-    decoder, self.params = programs.together(target, draft, gamma=job.gamma)
-    key = jax.random.key(seed)
-    shape = (job.batch, job.input_length)
-    self.given = jax.random.randint(key, shape, 2, 32_000), row_keys(key, job.batch)
+  def __init__(self, args: argparse.Namespace):
+    self.gamma, self._length = args.gamma, args.output_length
+    room = args.output_length
+    sizes = enumerate((args.target, args.draft))
+    target, draft = (programs.random_model(x, seed, args.dtype) for seed, x in sizes)
+    decoder, self.params = programs.together(target, draft, gamma=args.gamma)
+    key, shape = jax.random.key(0), (args.batch, args.input_length)
+    self.given = jax.random.randint(key, shape, 2, 32_000), row_keys(key, args.batch)
     self._start = programs.oracle_start(decoder, room)
     self._run = programs.oracle(decoder, room)
     plain = programs.paired(target.network, None)
@@ -99,7 +63,7 @@ class Bench:
     """Returns seconds a repetition of each part, and of the loop ("iteration")."""
     given = self._forced(0.75, 7), self.params, *self.given
     # So many iterations always fit: none emits more than gamma + 1 tokens.
-    counts = _FEW, self.job.output_length // (self.job.gamma + 1)
+    counts = _FEW, self._length // (self.gamma + 1)
     found = part_programs(self._start)
     return each_turn({name: (run, given, counts) for name, run in found.items()}, runs)
 
@@ -116,7 +80,7 @@ class Bench:
     Returns:
       A row an alpha: the alpha "wanted" of the oracle and "alpha" as it came out,
       "theorem" (3.8 at this alpha with the measured c) and "with_block" (the same with
-      the measured cost of scoring a block) beside the measured "speedup".
+      the measured cost of scoring a block) beside what was measured.
     """
     decodings = {PLAIN: lambda _: self._plain(*self.given)}
     for alpha in alphas:
@@ -125,24 +89,20 @@ class Bench:
         forced[run], self.params, *self.given
       )
     timed = alternate(decodings, range(runs))
-    setting = Setting(self.job.gamma, 0.0)
+    setting = Setting(self.gamma, 0.0)
     cells = {a: Measured.timed(setting, timed[a], timed[PLAIN]) for a in alphas}
     return [self._speedup(alpha, cell, seconds) for alpha, cell in cells.items()]
 
   def _speedup(self, wanted, cell, seconds):
-    gamma, alpha = self.job.gamma, cell.alpha.value
+    gamma, alpha = self.gamma, cell.alpha.value
     token, draft, block = (seconds[name] for name in ("token", "draft", "scoring"))
     theorem = theory.walltime_improvement(alpha, gamma, draft / gamma / token)
     expected = theory.expected_tokens(alpha, gamma)
     return {
+      **cell.row(),
       "wanted": wanted,
-      "alpha": alpha,
-      "tokens_per_call": cell.tokens_per_call.value,
-      "speedup": cell.speedup,
       "theorem": float(theorem),
       "with_block": float(expected * token / (draft + block)),
-      "identical": cell.identical,
-      "runs": cell.inputs,
     }
 
   def compilation(self) -> dict[str, float]:
@@ -190,12 +150,14 @@ def make(args: argparse.Namespace) -> Table:
       "Expected alphas from 0 to 1 and at least one run, got "
       f"{args.alphas} and {args.runs}."
     )
-  job = Job(**{f.name: getattr(args, f.name) for f in dataclasses.fields(Job)})
-  bench = Bench(job)
+  # Fewer iterations are too few to time.
+  least = 2 * _FEW * (args.gamma + 1)
+  at_least(args, batch=1, input_length=1, output_length=least)
+  bench = Bench(args)
   seconds = bench.part_seconds(args.runs)
-  each = medians(seconds, job.gamma)
+  each = medians(seconds, args.gamma)
   facts = _facts(bench, seconds, each, args.runs)
-  settings = {**dataclasses.asdict(job), "runs": args.runs}
+  settings = {name: getattr(args, name) for name in COMMAND.flags}
   parts = [{"part": name, "ms": ms} for name, ms in facts["ms"].items()]
   shown = columns("part | ms"), columns("fact of an iteration | value:2 value")
   return Table(
@@ -233,7 +195,7 @@ def _facts(bench, seconds, medians, runs):
     "iteration_over_parts": ratio("iteration", "draft", "scoring"),
     "iteration_over_turns": ratio("iteration", "turns"),
     "block_over_token": ratio("scoring", "token"),
-    "c": medians["draft"] / bench.job.gamma / token,
+    "c": medians["draft"] / bench.gamma / token,
     "read_bytes": read,
     "floor_ms": 1e3 * floor.median,
     "floor_over_token": floor.median / token,
@@ -273,19 +235,18 @@ def _bytes(tree):
   return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-_DEFAULT = Job()
 COMMAND = Command(
   __doc__,
   make,
   {
-    "target": (_DEFAULT.target, "size", SIZES),
-    "draft": (_DEFAULT.draft, "size", SIZES),
-    "gamma": _DEFAULT.gamma,
+    "target": ("base", "size", SIZES),
+    "draft": ("tiny", "size", SIZES),
+    "gamma": DEFAULT_GAMMA,
     "alphas": [0.75, 0.9],
-    "batch": (_DEFAULT.batch, "rows"),
-    "input_length": (_DEFAULT.input_length, "tokens"),
-    "output_length": (_DEFAULT.output_length, "tokens"),
-    "dtype": (_DEFAULT.dtype, "", DTYPES),
+    "batch": (1, "rows"),
+    "input_length": (64, "tokens"),
+    "output_length": (128, "tokens"),
+    "dtype": ("float32", "", DTYPES),
     "runs": (9, "of each program"),
   },
 )

@@ -100,16 +100,7 @@ def stands(
   sampling: Sampling,
   gamma: int,
 ) -> Float[np.ndarray, "G"]:
-  """Returns how often a call gives more than 1, 2, .. gamma tokens.
-
-  Args:
-    study: the inputs, and how long outputs may be.
-    models: by name; None copies.
-    judge: whose distribution is kept.
-    name: of what drafts.
-    sampling: the adjustment of both distributions.
-    gamma: tokens of a draft.
-  """
+  """Returns how often a call gives more than 1, 2, .. gamma tokens."""
   drafter = drafter_of(((name, gamma),), models)
   decoder, params = _together(models, judge, drafter)
   known = sampling, study.job.max_length, study.eos_id

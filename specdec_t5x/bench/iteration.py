@@ -33,9 +33,6 @@ Step = Callable[[DecodeState, jax.Array], tuple[DecodeState, jax.Array]]
 def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
   """Returns compiled programs that repeat one part of an iteration each.
 
-  Args:
-    prepare: from a program's arguments to the speculation and its first state.
-
   Returns:
     By name, functions of (count, *arguments): "iteration" runs the loop itself for
     `count` iterations (while rows last), "draft" the drafter's proposal, "scoring" the
@@ -52,13 +49,7 @@ def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
 def plain_program(
   prepare: PreparePlain, sampling: Sampling, max_length: int
 ) -> Callable[..., Any]:
-  """Returns a compiled program (count, *arguments) of so many tokens, while they fit.
-
-  Args:
-    prepare: from a program's arguments to the target and the loop's first state.
-    sampling: the adjustment of the target's distribution.
-    max_length: of the output, in tokens; none of them ends it.
-  """
+  """Returns a compiled program (count, *arguments) of so many plain tokens."""
 
   @jax.jit
   def run(count, *arguments):

@@ -29,6 +29,24 @@ CELLS = {
   "runs": (15, "of each part's clock"),
   "recorded": False,
 }
+# Of what pairs are measured, beside those that need more words.
+_OF_PAIRS = {
+  "preset": (
+    str,
+    "demo: the pairs of `make demo`, the default without --target; paper: T5 1.1 XXL "
+    "in bfloat16 on WMT14 EnDe and CNN/DailyMail",
+    (DEMO, PAPER),
+  ),
+  "tasks": ([str], "of a preset: ende, cnndm; demo: lm"),
+  "task": ("yours", "name of the task of --inputs"),
+  "prompts": (
+    False,
+    "--inputs are prompts of decoder-only networks: no end of sequence",
+  ),
+  "max_length": int,
+  "dtype": (str, "of parameters and activations (paper: bfloat16, else float32)"),
+  "tfds_data_dir": (str, "where TFDS datasets are prepared"),
+}
 
 
 def flags(**defaults: Any) -> Callable[[argparse.ArgumentParser], None]:
@@ -41,34 +59,17 @@ def flags(**defaults: Any) -> Callable[[argparse.ArgumentParser], None]:
   def add_to(parser):
     none = dict.fromkeys(("tables", "heads", "num_tokens", "runs"))
     parser.set_defaults(**none | defaults)
-    group = parser.add_argument_group("what is measured")
-    add = group.add_argument
-    about = (
-      "demo: the pairs of `make demo`, the default without --target; paper: T5 1.1 XXL "
-      "in bfloat16 on WMT14 EnDe and CNN/DailyMail"
-    )
-    add("--preset", choices=(DEMO, PAPER), help=about)
-    about = "of a preset: ende, cnndm; demo: lm"
-    add("--tasks", nargs="+", metavar="TASK", help=about)
+    add, some = parser.add_argument, {"nargs": "+", "action": "extend"}
     about = "checkpoint; with TASK: of one task of a preset"
     add("--target", "--targets", nargs="+", metavar="[TASK:]DIR", help=about)
     about = (
       "checkpoint or n-gram table (DIR@2: its bigrams), several allowed; `copy` copies "
       "from the input. With --preset demo, beside the demo's own"
     )
-    how = {"nargs": "+", "action": "extend", "metavar": "[TASK:]NAME=DIR"}
-    add("--draft", "--drafts", **how, help=about)
-    _add_texts(group, required=False)
-    about = "--inputs are prompts of decoder-only networks: no end of sequence"
-    add("--prompts", action="store_true", help=about)
-    own = {
-      "task": ("yours", "name of the task of --inputs"),
-      "max_length": int,
-      "dtype": (str, "of parameters and activations (paper: bfloat16, else float32)"),
-      "tfds_data_dir": (str, "where TFDS datasets are prepared"),
-      "num_inputs": (defaults.get("num_inputs", int), "at most the first so many"),
-    }
-    add_flags(group, own)
+    add("--draft", "--drafts", **some, metavar="[TASK:]NAME=DIR", help=about)
+    _add_texts(parser, required=False)
+    count = defaults.get("num_inputs", int)
+    add_flags(parser, {**_OF_PAIRS, "num_inputs": (count, "at most the first so many")})
 
   return add_to
 
@@ -283,14 +284,7 @@ def _existing(path, flag):
 def encoded(
   vocabulary: str, texts: Sequence[str], prompts: bool, cut: int | None = None
 ) -> Tokens:
-  """Returns the tokens of texts.
-
-  Args:
-    vocabulary: a SentencePiece model, or a Hugging Face folder.
-    texts: with whatever prefix they need.
-    prompts: whether outputs go on from them, without an end of sequence.
-    cut: most tokens of each, end of sequence included.
-  """
+  """Returns the tokens of texts."""
   processor = vocabularies.processor(vocabulary)
   # A prompt goes on; an encoder's input has its end of sequence.
   end = [] if prompts else [processor.eos_id()]

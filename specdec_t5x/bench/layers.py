@@ -147,10 +147,6 @@ def by_weights(config: NetworkConfig, longest: int) -> LayerCosts:
 
   So it nearly is where one row is decoded on a device that memory bounds. The
   keys and values of the input are computed once and not counted.
-
-  Args:
-    config: of the target.
-    longest: gamma.
   """
   attention = config.emb_dim * config.num_heads * config.head_dim
   feed_forward = (len(config.mlp_activations) + 1) * config.emb_dim * config.mlp_dim
@@ -175,14 +171,6 @@ def measured(
 
   A kind's is what drafting saves without it; a block's that of an iteration whose
   draft has no sublayer, less the draft.
-
-  Args:
-    target: the model.
-    texts: inputs that are decoded at once.
-    sampling: the adjustment of both distributions.
-    room: most tokens of the outputs.
-    longest: gamma.
-    runs: of each program.
 
   Raises:
     ValueError: where a draft does not fit, or times are lost in noise.

@@ -22,17 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from specdec_t5x.bench import jobs, programs
+from specdec_t5x.bench import jobs, plotting, programs
 from specdec_t5x.bench.cells import PLAIN, Measured, Setting
-from specdec_t5x.bench.command import Command, write_table
+from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.iteration import part_programs
 from specdec_t5x.bench.pairs import Study, pad_inputs
-from specdec_t5x.bench.paper import plotting
 from specdec_t5x.bench.peers import comparison
 from specdec_t5x.bench.peers import programs as peers
 from specdec_t5x.bench.table import Table, columns, listed
 from specdec_t5x.bench.timed import Program, Timed, alternate, each_turn
-from specdec_t5x.bench.ways import Knobs, Way, ways
+from specdec_t5x.bench.ways import Way, ways
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.data import spec_bench, text_files
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
@@ -63,14 +62,11 @@ _CHARTED = 8  # Inches a panel is wide.
 
 def make(args: argparse.Namespace) -> Table:
   """Decodes every input by every way."""
-  if args.chart:
-    plotting.require_matplotlib()
   study, labels = with_domains(jobs.from_flags(args)[0].load(), args)
   costs, rows = {}, []
   with _elsewhere(study, args) as address:
-    knobs = Knobs(args.gamma, args.sizes, args.skip, not args.no_rules, address)
     for temperature in args.temperatures:
-      rows += _rows(study, labels, Sampling(temperature), knobs, args, costs)
+      rows += _rows(study, labels, Sampling(temperature), address, args, costs)
     lost = Remote(address).counts()["lost"] if address else 0
   inputs = {name: labels.count(name) for name in dict.fromkeys(labels)}
   facts = {"inputs": inputs, "batch": 1, "gamma": args.gamma}
@@ -123,11 +119,11 @@ def _elsewhere(study: Study, args) -> contextlib.AbstractContextManager[str]:
 
 
 def _rows(
-  study: Study, labels: Sequence[str], sampling: Sampling, knobs: Knobs, args, costs
+  study: Study, labels: Sequence[str], sampling: Sampling, address: str, args, costs
 ) -> Iterator[dict[str, Any]]:
   """Yields a row for each way and domain, all timed in turn; adds to `costs`."""
   temperature = sampling.temperature
-  found = ways(study, sampling, knobs)
+  found = ways(study, sampling, args, address)
   made = [
     programs.together(study.target, x.models, x.drafter, x.rule, **x.words)
     for x in found
@@ -157,7 +153,6 @@ def _of(timed: Timed, where: Sequence[int]) -> Timed:
 
 
 def _row(way: Way, drafter, ours: Timed, plain: Timed, sampling) -> dict[str, Any]:
-  cell = Measured.timed(Setting(1, sampling.temperature), ours, plain)
   rule = way.judge(sampling)
   return {
     "draft": way.draft,
@@ -167,10 +162,7 @@ def _row(way: Way, drafter, ours: Timed, plain: Timed, sampling) -> dict[str, An
     "nodes": drafter.tree.size,
     "parameters": way.parameters,
     "training": way.training,
-    "tokens_per_call": cell.tokens_per_call,
-    "speed": cell.speedup,
-    "in_all": cell.speedup_in_all,
-    "identical": cell.equal,
+    **Measured.timed(Setting(1, sampling.temperature), ours, plain).row(),
   }
 
 
@@ -180,11 +172,6 @@ def drafting_costs(
   """Returns c of each decoder: a drafted level's seconds over a call of the target's.
 
   None where it is lost in noise.
-
-  Args:
-    study: the inputs.
-    made: decoders with their parameters.
-    sampling: the adjustment of both distributions.
   """
   loops = {}
   for key, (decoder, params) in made.items():
@@ -243,18 +230,15 @@ def _peer_row(name: str, theirs: Timed, plain: Timed, eos_id: int) -> dict[str, 
   }
 
 
-def write(table: Table, args: argparse.Namespace) -> list[str]:
-  """Writes the table and, if asked, the figure: speed-ups, a panel a temperature."""
-  paths = write_table(table, args)
-  if not args.chart:
-    return paths
+def draw(table: Table) -> Any:
+  """Returns the figure: speed-ups, a panel a temperature."""
   panels = dict.fromkeys(row["temperature"] for row in table.rows)
   bars = {t: _bars(r for r in table.rows if r["temperature"] == t) for t in panels}
   height = 1 + 0.24 * max(map(len, bars.values()))
   figure, axes = plotting.new_figure(_CHARTED * len(bars), height, len(bars))
   for axis, (temperature, found) in zip(axes, bars.items(), strict=True):
     _draw(axis, found, f"T = {temperature}")
-  return [*paths, *plotting.save(figure, args.output, table.name)]
+  return figure
 
 
 def _bars(rows) -> dict[tuple[str, ...], list[Mapping[str, Any]]]:
@@ -301,8 +285,7 @@ COMMAND = Command(
     "sizes": ([8, 24], "of trees"),
     "no_peers": (False, "our own programs alone"),
     "no_rules": (False, "each shape under one exact rule"),
-    "chart": False,
   },
   _add,
-  write=write,
+  draw=draw,
 )

@@ -17,7 +17,8 @@ import dataclasses
 import pathlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -25,11 +26,11 @@ from tqdm import tqdm
 
 from specdec_t5x import api
 from specdec_t5x.analysis.acceptance import ratio
+from specdec_t5x.bench import plotting
 from specdec_t5x.bench.cells import Cells
-from specdec_t5x.bench.command import Command, write_table
+from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.pairs import fingerprint
-from specdec_t5x.bench.paper import plotting
 from specdec_t5x.bench.table import Table, columns, listed
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
@@ -50,8 +51,6 @@ _COLUMNS = columns(
 
 def make(args: argparse.Namespace) -> Table:
   """Serves all domains with each way to learn, and with none."""
-  if args.chart:
-    plotting.require_matplotlib()
   domains = dict(_read(args))
   models = [api.load_model(path) for path in (args.target, args.draft)]
   cells, found = Cells(args.output), {}
@@ -214,26 +213,22 @@ def _rows(args, way: str, found, control) -> Iterator[dict]:
       }
 
 
-def write(table: Table, args: argparse.Namespace) -> Sequence[str]:
-  """Writes the table and, if asked, the figure: alpha over requests, a curve a way."""
-  paths = write_table(table, args)
-  if not args.chart:
-    return paths
+def draw(table: Table) -> Any:
+  """Returns the figure: alpha over requests, a curve a way."""
   figure, (axis,) = plotting.new_figure(7, 4)
+  requests = table.settings["requests"]
   domains = list(dict.fromkeys(row["domain"] for row in table.rows))
   for way in dict.fromkeys(row["learns"] for row in table.rows):
     rows = [row for row in table.rows if row["learns"] == way]
-    at = [domains.index(r["domain"]) * args.requests + r["last"] for r in rows]
+    at = [domains.index(r["domain"]) * requests + r["last"] for r in rows]
     axis.plot(at, [r["alpha"].value for r in rows], marker=".", label=way)
   for i, domain in enumerate(domains):
-    axis.axvline(i * args.requests, color="0.6", linewidth=0.8)
+    axis.axvline(i * requests, color="0.6", linewidth=0.8)
     at = (i + 0.5) / len(domains)
     axis.text(at, 1.01, domain, ha="center", transform=axis.transAxes)
-  axis.set(
-    xlabel="requests served", ylabel="alpha", xlim=(0, len(domains) * args.requests)
-  )
+  axis.set(xlabel="requests served", ylabel="alpha", xlim=(0, len(domains) * requests))
   axis.legend(title="the draft learns by", fontsize=8)
-  return [*paths, *plotting.save(figure, args.output, table.name)]
+  return figure
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -262,8 +257,7 @@ COMMAND = Command(
     "input_length": (64, "longer lines are left out"),
     "max_length": 64,
     "window": (500, "requests a row"),
-    "chart": False,
   },
   _add,
-  write=write,
+  draw=draw,
 )

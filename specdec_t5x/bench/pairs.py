@@ -178,12 +178,6 @@ class Study:
 def load_draft(name: str, source: str, dtype: str) -> Draft:
   """Loads a draft.
 
-  Args:
-    name: in the tables.
-    source: the folder of a checkpoint or of an n-gram table, or "copy"; DIR@2 is a
-      table's bigrams, and so on.
-    dtype: of parameters and activations.
-
   Raises:
     ValueError: where there is nothing to load.
   """

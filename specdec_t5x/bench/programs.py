@@ -50,9 +50,9 @@ def paired(target: Network, draft: Network | None, gamma: int = 0) -> Decoder:
   return SpeculativeDecoder(target, DraftModel(draft, gamma))
 
 
-def skipping(skip: Sequence[str], gamma: int) -> Drafter:
-  """Returns what has the target draft without some sublayers, gamma tokens always."""
-  return layer_skip(skip, gamma, "fixed")
+def skipping(skip: Sequence[str], gamma: int, policy: str = "fixed") -> Drafter:
+  """Returns what has the target draft for itself without some sublayers."""
+  return layer_skip(skip, gamma, policy)
 
 
 def lengths(
@@ -68,15 +68,7 @@ def lengths(
 def decoding(
   decoder: Decoder, params, sampling: Sampling, room: int, eos_id: int
 ) -> Decoding:
-  """Returns the program that decodes, plainly or with speculation.
-
-  Args:
-    decoder: from `together`.
-    params: from `together`.
-    sampling: the adjustment of both distributions.
-    room: most tokens of an output.
-    eos_id: the token that ends it; a negative one never comes.
-  """
+  """Returns the program that decodes, plainly or with speculation."""
   run = api.compiled(decoder, sampling, room, eos_id)
   return lambda inputs, keys: run(params, inputs, keys)
 
@@ -248,14 +240,6 @@ def pair_costs(
   runs: int = 15,
 ) -> dict[int, timed.Costs]:
   """Times the parts of a real pair's decoding, plain and with speculation, in turn.
-
-  Args:
-    decoders: of the same networks, each with a chain of another gamma.
-    params: of all, as `together` gives them.
-    inputs: encoder tokens [B, E], zero-padded.
-    sampling: the adjustment of both distributions.
-    room: most tokens of the output.
-    runs: of every program.
 
   Returns:
     By gamma.

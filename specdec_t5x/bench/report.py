@@ -25,10 +25,6 @@ _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 def rendered(page: str, root: pathlib.Path) -> str:
   """Returns a page with its tables as the kept JSON has them.
 
-  Args:
-    page: its text.
-    root: of the repository.
-
   Raises:
     ValueError: where a marker names a table that was not kept.
   """
@@ -45,10 +41,6 @@ def differing(root: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
 
 def main(argv: Sequence[str], root: pathlib.Path = pathlib.Path()) -> int:
   """Writes the pages, or compares them.
-
-  Args:
-    argv: the flags.
-    root: of the repository.
 
   Returns:
     The exit status: 1 where --check finds pages that differ, or a table is missing.

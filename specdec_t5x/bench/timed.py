@@ -119,11 +119,7 @@ def at_counts(
 def repeated(
   loops: Mapping[Any, tuple[Callable[..., Any], Sequence[Any], Sequence[int]]],
 ) -> dict[tuple[Any, int], Program]:
-  """Returns by (name, count) what `alternate` times.
-
-  Args:
-    loops: by name a program, its arguments after the count, and two counts.
-  """
+  """Returns by (name, count) what `alternate` times."""
   return {
     (name, count): program
     for name, (run, given, counts) in loops.items()
@@ -153,10 +149,6 @@ def medians(
   slopes: Mapping[Any, Float[np.ndarray, "R"]], gamma: int
 ) -> dict[Any, float]:
   """Returns the median over the runs of what a repetition of each part takes.
-
-  Args:
-    slopes: seconds a repetition, by part.
-    gamma: tokens drafted an iteration, for the error.
 
   Raises:
     ValueError: where the machine is too busy to tell a part's time from noise.

@@ -141,14 +141,7 @@ def acceptance_of(
 def acceptance(
   study: Study, heads: api.Model, temperature: float, most: int = 10
 ) -> Float[np.ndarray, "D R"]:
-  """Returns how often each rank of each head is the target's token.
-
-  Args:
-    study: the target and its inputs.
-    heads: of the target.
-    temperature: of the target.
-    most: ranks that are told apart (R).
-  """
+  """Returns how often each rank of each head is the target's token."""
   if is_decoder_only(study.target.network):
     raise ValueError(
       "Ranks are counted for encoder-decoders, got a decoder-only target. Choose the "

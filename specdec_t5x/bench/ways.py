@@ -1,7 +1,8 @@
 """Every way to speculate for a target: drafters in their shapes, and rules."""
 
+import argparse
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -78,61 +79,51 @@ class Way:
     return rule_at(self.rule, sampling)[0]
 
 
-@dataclasses.dataclass(frozen=True)
-class Knobs:
-  """What ways are made with.
+def ways(
+  study: Study, sampling: Sampling, args: argparse.Namespace, address: str
+) -> list[Way]:
+  """Returns all ways that there are with a target and its drafts.
 
-  Attributes:
-    gamma: tokens a draft.
-    sizes: nodes of heads' trees.
-    skip: sublayers that the target leaves out to draft; none where it does not.
-    all_rules: whether the first draft model has every policy and rule.
-    address: where that draft also answers in another process; empty where it does not.
+  Args:
+    study: the target, its drafts and the inputs.
+    sampling: the adjustment of all distributions.
+    args: flags `gamma`, `sizes` of heads' trees, `skip` and `no_rules`.
+    address: where the first draft model also answers; empty where it does not.
   """
-
-  gamma: int
-  sizes: Sequence[int]
-  skip: Sequence[str] = ()
-  all_rules: bool = True
-  address: str = ""
-
-
-def ways(study: Study, sampling: Sampling, knobs: Knobs) -> list[Way]:
-  """Returns all ways that there are with a target and its drafts."""
   found = [
     Way(draft.name, shape, drafter, rule, draft.model, _TRAINING[draft.drafter], *words)
     for draft in study.drafts
-    for shape, drafter, rule, *words in _of_draft(study, draft, sampling, knobs)
+    for shape, drafter, rule, *words in _of_draft(study, draft, sampling, args)
   ]
-  if knobs.skip:
-    drafter = programs.skipping(knobs.skip, knobs.gamma)
-    shape = f"without {len(knobs.skip)} sublayers"
+  if args.skip:
+    drafter = programs.skipping(args.skip, args.gamma, "exit")
+    shape = f"without {len(args.skip)} sublayers"
     found.append(Way(TARGET, shape, drafter, _EXACT, None, "none"))
-  if knobs.address:
-    drafter, name = Link(Remote(knobs.address), knobs.gamma), study.first_model.name
+  if address:
+    drafter, name = Link(Remote(address), args.gamma), study.first_model.name
     training = _TRAINING["draft_model"]
     found.append(Way(name, "in another process", drafter, _EXACT, None, training))
   return found
 
 
-def _of_draft(study, draft: Draft, sampling, knobs) -> Iterator[tuple]:
+def _of_draft(study, draft: Draft, sampling, args) -> Iterator[tuple]:
   """Yields shape, drafter, rule and words of each way with one draft."""
   if draft.source == COPY:
-    yield "chain", Copy(knobs.gamma), _EXACT
+    yield "chain", Copy(args.gamma), _EXACT
     return
   network = draft.model.network
   if isinstance(network, HEADS):
-    yield from _of_heads(study, draft, sampling, knobs.sizes)
+    yield from _of_heads(study, draft, sampling, args.sizes)
     return
-  plain = DraftModel(network, knobs.gamma)
+  plain = DraftModel(network, args.gamma)
   yield "chain", plain, _EXACT
   if draft.drafter == "ngram":
     return
-  stems = delayed(_STEM, _BRANCHES, max(knobs.gamma, _STEM + 1))
+  stems = delayed(_STEM, _BRANCHES, max(args.gamma, _STEM + 1))
   distinct = TreeDraft(network, stems, "distinct")
   yield f"stem {_STEM}, {_BRANCHES} branches", distinct, _EXACT
-  if draft is study.first_model and knobs.all_rules:
-    yield from _of_first(network, plain, distinct, sampling, knobs.gamma)
+  if draft is study.first_model and not args.no_rules:
+    yield from _of_first(network, plain, distinct, sampling, args.gamma)
 
 
 def _of_first(network, plain, distinct, sampling, gamma) -> Iterator[tuple]:

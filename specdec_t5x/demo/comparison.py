@@ -107,7 +107,7 @@ def rows(study: Study, setting: Setting, score: ScoreFn | None) -> list[dict[str
     costs = study.costs([decoder], params, temperature)[setting.gamma]
     cell = Measured.timed(setting, timed[draft.name], timed[PLAIN], costs)
     name = {"task": study.job.task, "temperature": f"{temperature:g}"}
-    row = {**name, "draft": draft.name, **cell.row()}
+    row = {**name, "draft": draft.name, "gamma": setting.gamma, **cell.row()}
     if score:
       results = [timed[PLAIN].results, timed[draft.name].results]
       if not isinstance(draft.model.network, HEADS):  # Which say nothing alone.

@@ -24,7 +24,7 @@ def test_every_setting_gives_the_plain_outputs(tmp_path, capsys):
   assert [row["setting"] for row in rows] == names
   # Two groups of two batches of two; the last input stands in for three more.
   assert {row["identical"] for row in rows} == {8}
-  assert rows[0]["over_plain"]["median"] == 1
+  assert rows[0]["speed"]["median"] == 1
   assert rows[0]["drafted"] == 0 < rows[2]["drafted"] == rows[3]["drafted"]
   assert "5 inputs" in capsys.readouterr().out
 

@@ -44,7 +44,7 @@ def test_the_file_has_the_gamma_that_is_predicted_best(
   gin.parse_config_file(str(path))
   assert macro("GAMMA") == chosen.gamma == best
   assert macro("GAMMA_POLICY") == "fixed"
-  costs, alpha = chosen.costs[best], chosen.alpha.value
+  costs, alpha = chosen.costs[best], chosen.alpha
   predicted = costs.call_improvement(alpha, chosen.tokens)
   assert chosen.predicted[best] == pytest.approx(predicted)
   assert "# DRAFT_COST = " in path.read_text()
@@ -71,8 +71,7 @@ def test_the_best_is_the_argmax():
 def test_a_pair_that_does_not_pay_is_said(files, pair_flags):
   study = _study(pair_flags)
   by_gamma = {1: COSTS, 3: COSTS}
-  estimate = choose.Estimate(0.1, 0.0, 0.2)
-  chosen = choose.Choice(estimate, 9.0, by_gamma, {1: 0.8, 3: 0.6}, (2, 4))
+  chosen = choose.Choice(0.1, 9.0, by_gamma, {1: 0.8, 3: 0.6}, (2, 4))
   text = choose.gin_lines(chosen, study, study.drafts[0], 0.0, online=False)
   assert "No gamma is predicted to pay" in text
   gin.parse_config(text)

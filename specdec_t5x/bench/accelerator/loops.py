@@ -14,6 +14,7 @@ from specdec_t5x.api import Model
 from specdec_t5x.bench import programs
 from specdec_t5x.bench.cells import Measured, Setting
 from specdec_t5x.bench.iteration import iterated, plain_program
+from specdec_t5x.bench.table import plain as plain_row
 from specdec_t5x.bench.timed import alternate, slopes
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.state import row_keys
@@ -140,12 +141,7 @@ def measured(loop: Loop, alphas: list[float], runs: int) -> dict[str, Any]:
     rows[f"{alpha:g}"] = {"from_loops": expected * turn["plain"] / turn["ours"]}
     if ("call", alpha) in found:
       cell = Measured.timed(Setting(loop.gamma, 0.0), found["call", alpha], plain)
-      rows[f"{alpha:g}"] |= {
-        "alpha": cell.alpha.value,
-        "speedup": dataclasses.asdict(cell.speedup),
-        "identical": cell.identical,
-        "runs": cell.inputs,
-      }
+      rows[f"{alpha:g}"] |= plain_row(cell.row())
   return {"iteration": turn["ours"], "plain": turn["plain"], "calls": rows}
 
 

@@ -8,14 +8,13 @@ from specdec_t5x.bench.model.devices import Device
 from specdec_t5x.bench.model.pieces import Cost, Piece
 from specdec_t5x.bench.model.pieces import words as piece_words
 from specdec_t5x.bench.table import Table, columns, listed
-from specdec_t5x.bench.timed import Spread
 
 Found = Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]]
 
 _LOOPS = columns(
   "target | draft | batch | temperature T | gamma | iteration:3 iteration, ms | "
   "plain:3 plain token, ms | alpha | came?- as it came out | "
-  "from_loops E(alpha, gamma) plain / iteration | speedup?- speed-up, whole calls | "
+  "from_loops E(alpha, gamma) plain / iteration | speed?- speed-up, whole calls | "
   "identical?- as plain"
 )
 _PIECES = columns(
@@ -54,12 +53,7 @@ def words(key: Mapping[str, Any]) -> str:
 
 
 def table(args, found: Found) -> Table:
-  """Returns what was found, what was not reached included.
-
-  Args:
-    args: the command's flags.
-    found: of each cell its key and its result, by `words`.
-  """
+  """Returns what was found, what was not reached included."""
   of = lambda name: [pair for pair in found.values() if name in pair[0]]
   ((_, seen),) = of("device")
   device = Device(**seen) if seen else None
@@ -94,12 +88,8 @@ def _loop_rows(key, result):
     return
   base |= {name: 1e3 * result[name] for name in ("iteration", "plain")}
   for alpha, call in result["calls"].items():
-    row = {**base, "alpha": float(alpha), "from_loops": call["from_loops"]}
-    if "speedup" in call:
-      row["speedup"] = Spread(**call["speedup"])
-      row["came"] = call["alpha"]
-      row["identical"] = f"{call['identical']} of {call['runs']}"
-    yield row
+    came = {"came": call["alpha"]} if "alpha" in call else {}
+    yield {**base, **call, **came, "alpha": float(alpha)}
 
 
 def _piece_row(key, result, device):

@@ -93,9 +93,6 @@ def measured(dtype: str) -> Device:
   """Returns the device that programs run on: what it reads and multiplies, measured.
 
   The best of a few runs of a sum over a gigabyte, and of a product of 4096 squared.
-
-  Args:
-    dtype: of the numbers.
   """
   square = jnp.ones((_SIDE, _SIDE), dtype)
   product = jax.jit(jnp.dot)

@@ -86,12 +86,7 @@ class Cost:
 
 
 def compiled(piece: Piece, device: Any) -> Cost:
-  """Compiles a piece for a device, which need not be there.
-
-  Args:
-    piece: what to compile.
-    device: of JAX: one of `devices.described`, or of the machine.
-  """
+  """Compiles a piece for a device, which need not be there."""
   place = SingleDeviceSharding(device)
   shaped = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
   run, arguments = program(piece)
@@ -119,12 +114,7 @@ def compiled(piece: Piece, device: Any) -> Cost:
 def program(
   piece: Piece, params: Any = None
 ) -> tuple[Callable[..., Any], Callable[[], tuple]]:
-  """Returns a piece's program, and what makes its arguments: real, or for shapes.
-
-  Args:
-    piece: what is to run.
-    params: of the network of a call or an encoder; random ones are made where None.
-  """
+  """Returns a piece's program, and what makes its arguments: real, or for shapes."""
   make = (lambda network: random_params(network, 0)) if params is None else None
   return _PROGRAMS[piece.kind](piece, make or (lambda network: params))
 

@@ -1,7 +1,7 @@
 """What follows from the pieces' costs: c, the paper's table 2, and what pays."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -92,12 +92,6 @@ class Model:
     """Returns the seconds of a call; None where it can't be said.
 
     Between two widths that were compiled it is interpolated.
-
-    Args:
-      size: of the network.
-      width: tokens a row.
-      batch: rows.
-      least: a narrower call is taken for one of so many tokens.
     """
     known = {
       w: self.seconds(piece)
@@ -148,21 +142,13 @@ def table(
   timed: Mapping[Piece, Measured],
   refused: Mapping[Piece, str],
 ) -> Table:
-  """Returns what the command prints: pieces, c, advice and table 2.
-
-  Args:
-    args: the command's flags.
-    device: the model's.
-    costs: of each piece that was compiled.
-    timed: the pieces that were run.
-    refused: why others could not be compiled.
-  """
+  """Returns what the command prints: pieces, c, advice and table 2."""
   model = Model(device, costs, args.target, timed)
   settings = {name: value for name, value in vars(args).items() if name != "recorded"}
   rows = [_piece_row(model, piece) for piece in costs]
   shown = columns(_PIECES + (_TIMED if timed else ""))
   made = {**environment(), "device": f"{device.name}, as {args.topology}"}
-  advice = _advice(model, args)
+  advice = list(_advice(model, args))
   facts = {
     "device": vars(device),
     "pieces": rows,
@@ -246,55 +232,46 @@ def _c_rows(model: Model, drafts) -> list[dict]:
 def _speed_rows(model: Model, drafts) -> list[dict]:
   sizes = {_NAMES[draft]: draft for draft in drafts if draft in _NAMES}
   rows = []
-  for printed in _printed():
-    draft = sizes.get(printed["draft"])
-    if draft is None or model.target != "xxl":
-      continue
-    at = draft, printed["gamma"], printed["alpha"]
-    c = model.c(draft, Cost.seconds)
-    theorem = theory.walltime_improvement(at[2], at[1], c) if c else None
-    row = {
-      **{name: printed[name] for name in ("task", "draft", "gamma", "alpha")},
-      "temperature": f"{printed['temperature']:g}",
-      "paper_c": printed["c"],
-      "expected": printed["expected"],
-      "measured": printed["measured"],
-      "c": c,
-      "theorem": None if theorem is None else float(theorem),
-      "with_block": model.speed(*at),
-      "as_two": model.speed(*at, least=2),
-    }
-    rows.append(row)
+  for printed in _printed() if model.target == "xxl" else ():
+    if (draft := sizes.get(printed["draft"])) is not None:
+      at = draft, printed["gamma"], printed["alpha"]
+      c = model.c(draft, Cost.seconds)
+      row = {
+        **printed,
+        "temperature": f"{printed['temperature']:g}",
+        "paper_c": printed["c"],
+        "c": c,
+        "theorem": float(theory.walltime_improvement(at[2], at[1], c)) if c else None,
+        "with_block": model.speed(*at),
+        "as_two": model.speed(*at, least=2),
+      }
+      rows.append(row)
   return rows
 
 
-def _advice(model: Model, args) -> list[dict]:
-  """Returns the best gamma by draft, alpha (the paper's of EnDe) and batch."""
-  rows = []
-  for draft in args.drafts:
-    alphas = [
-      row["alpha"]
-      for row in _printed()
-      if row["draft"] == _NAMES.get(draft) and row["task"] == "ende"
-    ]
-    for alpha in alphas:
-      for batch in sorted(args.batches):
-        token = model.call(args.target, 1, batch)
-        if token is None:
-          continue
-        block, step = model.call(args.target, 8, batch), model.call(draft, 1, batch)
-        gamma, speed = model.best(draft, alpha, batch)
-        gamma_two, speed_two = model.best(draft, alpha, batch, least=2)
-        row = {
-          "draft": draft,
-          "alpha": alpha,
-          "batch": batch,
-          "block": None if block is None else block / token,
-          "c": None if step is None else step / token,
-          "gamma": gamma,
-          "speed": speed,
-          "gamma_two": gamma_two,
-          "speed_two": speed_two,
-        }
-        rows.append(row)
-  return rows
+def _advice(model: Model, args) -> Iterator[dict]:
+  """Yields the best gamma by draft, alpha (the paper's of EnDe) and batch."""
+  known = [
+    (draft, row["alpha"], batch)
+    for draft in args.drafts
+    for row in _printed()
+    if row["draft"] == _NAMES.get(draft) and row["task"] == "ende"
+    for batch in sorted(args.batches)
+  ]
+  for draft, alpha, batch in known:
+    token = model.call(args.target, 1, batch)
+    if token is not None:
+      over = lambda seconds, token=token: None if seconds is None else seconds / token
+      gamma, speed = model.best(draft, alpha, batch)
+      gamma_two, speed_two = model.best(draft, alpha, batch, least=2)
+      yield {
+        "draft": draft,
+        "alpha": alpha,
+        "batch": batch,
+        "block": over(model.call(args.target, 8, batch)),
+        "c": over(model.call(draft, 1, batch)),
+        "gamma": gamma,
+        "speed": speed,
+        "gamma_two": gamma_two,
+        "speed_two": speed_two,
+      }

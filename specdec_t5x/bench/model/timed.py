@@ -46,13 +46,7 @@ class Measured:
 def measure(
   costs: Mapping[Piece, Cost], runs: int, cells: Cells
 ) -> dict[Piece, Measured]:
-  """Returns what a turn of each piece takes on this machine.
-
-  Args:
-    costs: what is run, one after the other, with random parameters.
-    runs: of each.
-    cells: where they are kept.
-  """
+  """Returns what a turn of each piece takes on this machine."""
   found = {}
   for piece, cost in costs.items():
     key = {"beside its products": dataclasses.asdict(piece), "runs": runs, **machine()}
@@ -62,13 +56,7 @@ def measure(
 
 
 def seconds(piece: Piece, runs: int, params: Any = None) -> float:
-  """Returns the seconds of a turn of a piece, the median.
-
-  Args:
-    piece: what is run.
-    runs: of it.
-    params: of the network of a call or an encoder; random ones where None.
-  """
+  """Returns the seconds of a turn of a piece, the median."""
   return float(np.median(_in_turn(piece, runs, params)["it"]))
 
 

@@ -15,8 +15,9 @@ import numpy as np
 from etils import epath
 
 from specdec_t5x.analysis import theory
+from specdec_t5x.bench import plotting
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.paper import plotting, published
+from specdec_t5x.bench.paper import published
 from specdec_t5x.bench.paper.published import NOT_IN_PAPER
 from specdec_t5x.bench.table import Table, columns
 
@@ -31,7 +32,7 @@ def _tokens(args) -> Table:
   printed = [{**row, "tokens": row["speed"]} for row in _printed("table1")]
   title = "Figure 2: expected tokens an iteration (equation 1)"
   rows = [*_curves("gamma", args.gammas, curve), *printed, *read_points(args.points)]
-  return _table(args, "figure2", title, "gamma | tokens:3 tokens an iteration", rows)
+  return _table("figure2", title, "gamma | tokens:3 tokens an iteration", rows)
 
 
 def _best_gammas(args) -> Table:
@@ -43,7 +44,7 @@ def _best_gammas(args) -> Table:
   fastest = {point["of"]: point for point in found}
   rows = [*curves, *_printed("tables_2_and_4", "table 2"), *fastest.values()]
   title = f"Figure 3: best gamma (theorem 3.8), at most {_MOST}"
-  return _table(args, "figure3", title, "c:3 | gamma", rows)
+  return _table("figure3", title, "c:3 | gamma", rows)
 
 
 def _speeds(args) -> Table:
@@ -55,7 +56,7 @@ def _speeds(args) -> Table:
   printed = _printed("table1", "table 1 (c = c_hat = 0)")
   rows = [*_curves("gamma", args.gammas, curve), *printed, *read_points(args.points)]
   title = f"Figure 4: speed-up (c = {args.c:g}) and operations (c_hat = {args.c_hat:g})"
-  return _table(args, "figure4", title, "gamma | speed:3 speed-up | operations:3", rows)
+  return _table("figure4", title, "gamma | speed:3 speed-up | operations:3", rows)
 
 
 def _curves(name: str, values: Sequence, curve: Callable) -> list[dict]:
@@ -73,13 +74,12 @@ def _printed(name, called="table 1"):
   return [{**row, "of": f"paper, {called}"} for row in published.numbers()[name]]
 
 
-def _table(args, name, title, shown, rows):
-  settings = {k: v for k, v in vars(args).items() if k not in ("output", "points")}
+def _table(name, title, shown, rows):
   known = columns(f"of | alpha | {shown}")
   known = [dataclasses.replace(column, missing=NOT_IN_PAPER) for column in known]
   notes = ["Theory at every tenth of alpha; the CSV has every hundredth."]
   facts = {"paper": published.numbers()["source"]}
-  return Table(name, title, known, rows, notes, settings, facts)
+  return Table(name, title, known, rows, notes, facts=facts)
 
 
 def read_points(path: str | None) -> list[dict[str, Any]]:
@@ -127,20 +127,9 @@ def _point(row: Mapping[str, Any], device: str) -> dict[str, Any]:
 
 
 def _figure(make, flags, by, panels) -> Command:
-  """Returns a figure's command.
+  """Returns a figure's command."""
 
-  Args:
-    make: makes the table from the flags.
-    flags: its flags.
-    by: the column with a curve a value.
-    panels: what each shows, and the label of that axis.
-  """
-
-  def checked(args):
-    plotting.require_matplotlib()
-    return make(args)
-
-  def draw(table, folder):
+  def draw(table):
     figure, axes = plotting.new_figure(5.2 * len(panels), 4.2, len(panels))
     theory_rows = [row for row in table.rows if row["of"] == "theory"]
     values = list(dict.fromkeys(row[by] for row in theory_rows))
@@ -154,36 +143,27 @@ def _figure(make, flags, by, panels) -> Command:
       axis.set(xlabel="alpha", ylabel=label)
     axes[0].legend(fontsize=7)
     figure.suptitle(table.title, fontsize=10)
-    return plotting.save(figure, folder, table.name)
+    return figure
 
-  return Command(
-    __doc__,
-    checked,
-    flags | _POINTS,
-    output=published.OUTPUT,
-    write=plotting.drawing(draw),
-  )
+  how = {"output": published.OUTPUT, "draw": draw, "is_figure": True}
+  return Command(__doc__, make, flags | _POINTS, **how)
 
 
 def _draw_marks(axis, rows, column, by, colors):
-  seen = set()
-  for row in rows:
-    if row["of"] == "theory":
-      continue
+  for row in (row for row in rows if row["of"] != "theory"):
     ours = row["of"].startswith("measured")
     kind = "measured" if ours else row["of"]
+    known = axis.get_legend_handles_labels()[1]
     # The colour of its curve; black where no curve is drawn for its gamma or c.
     axis.plot(
-      [row["alpha"]],
-      [row[column]],
-      marker="*" if ours else "o",
+      row["alpha"],
+      row[column],
+      "*" if ours else "o",
       markersize=10 if ours else 5,
-      linestyle="",
       markerfacecolor=colors.get(row[by], "white"),
       markeredgecolor="black",
-      label=None if kind in seen else kind,
+      label=None if kind in known else kind,
     )
-    seen.add(kind)
 
 
 _POINTS = {

@@ -65,13 +65,7 @@ def exceptions() -> Iterator[str]:
 def beside(
   ours: Sequence[Row], table: Row, *, same_models: bool
 ) -> list[dict[str, Any]]:
-  """Returns our rows, each with the paper's of the same models, then its others.
-
-  Args:
-    ours: our rows.
-    table: one of `tables`.
-    same_models: whether names are the paper's; the demo's models are others.
-  """
+  """Returns our rows, each with the paper's of the same models, then its others."""
   name = lambda row: tuple(row[column] for column in table["by"])
   printed = [row for each in table["printed"] for row in numbers()[each]]
   others, rows = {name(row): row for row in printed}, []

@@ -93,7 +93,7 @@ def _fastest(found: Sequence[Found]) -> list[dict[str, Any]]:
     if measured:
       best = max(measured, key=lambda cell: cell.speedup.median)
       gammas = " ".join(str(cell.setting.gamma) for cell in measured)
-      row |= {**best.row(), "gammas": gammas}
+      row |= {"gamma": best.setting.gamma, **best.row(), "gammas": gammas}
     rows.append(row)
   return rows
 

@@ -58,13 +58,7 @@ def make(args: argparse.Namespace) -> Table:
 
 
 def table(work: Workload, found: Comparison, settings: dict[str, Any]) -> Table:
-  """Returns the comparison as a table.
-
-  Args:
-    work: what was decoded.
-    found: what it took.
-    settings: that say where models and inputs came from.
-  """
+  """Returns the comparison as a table."""
   rows = {row["program"]: row for row in found.rows}
   for name, why in found.missing.items():
     rows[name] = {"program": name, "ms_a_token": why}
