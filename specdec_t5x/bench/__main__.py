@@ -1,6 +1,6 @@
 """`python -m specdec_t5x.bench COMMAND`: measures, prints a table and writes it.
 
-Each command says with --help what it does. Leave all cores to it.
+Each command says with --help what it does.
 """
 
 import argparse

@@ -181,17 +181,11 @@ class Measured:
     }
 
   @property
-  def identical(self) -> int | None:
-    """Outputs equal to the plain ones; None where they need not be."""
-    if self.setting.temperature or self.setting.lenience != 1.0:
-      return None
-    return int(self.columns["identical"].sum())
-
-  @property
   def equal(self) -> str:
-    """The same, in words."""
-    same = self.identical
-    return "sampled" if same is None else f"{same}/{self.inputs}"
+    """How many outputs equal the plain ones; where they need not, "sampled"."""
+    if self.setting.temperature or self.setting.lenience != 1.0:
+      return "sampled"
+    return f"{int(self.columns['identical'].sum())}/{self.inputs}"
 
   def row(self) -> dict[str, Any]:
     """Returns what tables show of the cell, by column."""

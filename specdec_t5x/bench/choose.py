@@ -9,7 +9,7 @@ r"""Measures a pair on this device and writes the best GAMMA to a gin file.
 
 Prints the speed-up that is predicted for each gamma, from alpha and the measured cost
 of a draft step, of each block and of the encoders. With --online the file includes
-configs/policies/online.gin, with the costs that it needs. Leave all cores to it.
+configs/policies/online.gin, with the costs that it needs.
 """
 
 import argparse

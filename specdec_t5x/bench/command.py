@@ -14,8 +14,9 @@ from specdec_t5x.bench.table import Table, put
 WriteFn = Callable[[Table, argparse.Namespace], Sequence[str]]
 # Flags by name, as attributes have it: a default, whose type and whether it is a list
 # are the flag's; or the type, or a list of it, where there is none. With it, what
-# --help says, and the values that there are.
+# --help says, and the values that there are, or that it has to be given.
 Flags = Mapping[str, Any]
+REQUIRED = object()
 # What --help says of flags that several commands have.
 _ABOUT = {
   "temperature": "of the sampling; 0 is greedy",
@@ -42,7 +43,8 @@ def add_flags(parser: argparse._ActionsContainer, flags: Flags) -> None:
       how["type"] = one if is_type else type(one)
       how |= {"help": about or _ABOUT.get(name)} if is_type else {"default": default}
       how |= {"nargs": "+"} if isinstance(default, list) else {}
-    how |= {"choices": choices[0]} if choices else {}
+    for values in choices:
+      how |= {"required": True} if values is REQUIRED else {"choices": values}
     parser.add_argument(f"--{name.replace('_', '-')}", **how)
 
 
@@ -89,21 +91,16 @@ class Command:
     parser = argparse.ArgumentParser(
       prog=name and f"python -m specdec_t5x.bench {name}",
       description=self.about,
+      epilog="Writes JSON, CSV and Markdown. Leave all cores to what is timed.",
       formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     self.add(parser)
     charted = {"chart": False} if self.draw and not self.is_figure else {}
     add_flags(parser, {**self.flags, **charted})
     about = "for JSON, CSV and Markdown, and for cells.jsonl where cells are kept"
-    parser.add_argument(
-      "--output",
-      metavar="DIR",
-      default=self.output,
-      required=self.output is None,
-      help=f"{about} (%(default)s)" if self.output else about,
-    )
-    about = f"its JSON becomes {report.DATA}/NAME.json, of which pages are rendered"
-    parser.add_argument("--keep", metavar="NAME", help=about)
+    kept = f"its JSON becomes {report.DATA}/NAME.json, of which pages are rendered"
+    output = (self.output, about) if self.output else (str, about, REQUIRED)
+    add_flags(parser, {"output": output, "keep": (str, kept)})
     return parser
 
   def main(self, argv: Sequence[str], name: str | None = None) -> int:

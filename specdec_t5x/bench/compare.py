@@ -18,7 +18,7 @@ from specdec_t5x import api
 from specdec_t5x.bench import jobs, programs
 from specdec_t5x.bench.cells import COUNTED, PLAIN, Measured, Setting, joined
 from specdec_t5x.bench.choose import online_costs
-from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.command import REQUIRED, Command
 from specdec_t5x.bench.pairs import Study
 from specdec_t5x.bench.table import Table, columns
 from specdec_t5x.bench.timed import Program, Timed, alternate
@@ -34,10 +34,9 @@ _GAMMA = r"""Fixed draft lengths beside adaptive ones, on a pair and texts of yo
     --inputs FILE --prefix "translate English to German: " --output DIR
 
 First measures what drafting and scoring cost here, for configs/policies/online.gin;
-then decodes every input greedily at batch 1 with each setting, in turn. Writes
-gamma.json, gamma.csv and gamma.md. The speeds are medians over the inputs [quartiles]
-of seconds a token, encoder included, against the fixed length that took the least time
-in all. Leave all cores to it.
+then decodes every input greedily at batch 1 with each setting, in turn. The speeds are
+medians over the inputs [quartiles] of seconds a token, encoder included, against the
+fixed length that took the least time in all.
 """
 _BATCHES = r"""Plain decoding, fixed drafts and GAMMA_POLICY='auto', by batch.
 
@@ -47,9 +46,8 @@ _BATCHES = r"""Plain decoding, fixed drafts and GAMMA_POLICY='auto', by batch.
 
 Decodes the same inputs with each setting, in turn, in groups of --queue batches: batch
 by batch, as `t5x.infer` does, each told what the one before left ('auto'); and as one
-call with SLOTS, where a row that ends takes the next input. Writes
-batches.json, batches.csv and batches.md. The speeds are medians over the groups
-[quartiles], encoder included. Leave all cores to it.
+call with SLOTS, where a row that ends takes the next input. The speeds are medians over
+the groups [quartiles], encoder included.
 """
 _COPY = r"""Times the copy draft on texts with known outputs, without a draft model.
 
@@ -59,8 +57,7 @@ _COPY = r"""Times the copy draft on texts with known outputs, without a draft mo
 How much can be copied is a matter of the texts, and how long a call takes one of the
 network's size. So the target, of a T5 1.1 size, runs in full with random weights, and
 its argmax is bent to a given output, such as the highlights that people wrote for an
-article. What a trained model of that size would write may copy more or less. Writes
-copy.json, copy.csv and copy.md. Leave all cores to it.
+article. What a trained model of that size would write may copy more or less.
 """
 
 
@@ -258,13 +255,17 @@ def _padded(tokens: Sequence[int], length: int, eos_id: int) -> Int[Array, "1 le
 GAMMA = Command(
   _GAMMA,
   _lengths,
-  {"gammas": [1, 2, 3, 4, 5, 7, 10], "confidences": [0.2, 0.4, 0.6]},
-  jobs.one_flags,
+  {
+    **jobs.ONE,
+    "gammas": [1, 2, 3, 4, 5, 7, 10],
+    "confidences": [0.2, 0.4, 0.6],
+  },
 )
 BATCHES = Command(
   _BATCHES,
   _batches,
   {
+    **jobs.ONE,
     "batches": [1, 4, 16],
     "gamma": (5, "the longest draft"),
     "gammas": ([1, 3, 5], "fixed"),
@@ -273,20 +274,15 @@ BATCHES = Command(
     "top_k": 0,
     "top_p": 0.0,
   },
-  jobs.one_flags,
 )
-
-
-def _add_files(parser):
-  add = parser.add_argument
-  add("--texts", metavar="FILE", required=True, help="JSONL or CSV")
-  add("--vocabulary", metavar="FILE", required=True, help="a SentencePiece model")
 
 
 COPY = Command(
   _COPY,
   _copies,
   {
+    "texts": (str, "JSONL or CSV", REQUIRED),
+    "vocabulary": (str, "a SentencePiece model", REQUIRED),
     "source": ("article", "the input's field"),
     "output_field": ("highlights", "the output's"),
     "lead": (0, "the output is instead the input's first so many sentences"),
@@ -298,5 +294,4 @@ COPY = Command(
     "input_length": (512, "in tokens"),
     "max_length": (128, "of an output"),
   },
-  _add_files,
 )

@@ -4,10 +4,9 @@ r"""Times speculation at set acceptance rates on random weights of any T5 size.
     --alphas 0.75 0.9 --output runs/bench
 
 Prints what an iteration is made of, speed-ups over plain decoding, measured and
-predicted, and memory; writes bench.json, bench.csv and bench.md. The draft is an oracle
-(`drafters.oracle`): the real draft network runs, and its argmax is bent to the target's
-own token with probability alpha; greedy decoding that never ends early. Imports neither
-TensorFlow nor seqio nor T5X. Leave all cores to it.
+predicted, and memory; The draft is an oracle (`drafters.oracle`): the real draft
+network runs, and its argmax is bent to the target's own token with probability alpha;
+greedy decoding that never ends early. Imports neither TensorFlow nor seqio nor T5X.
 """
 
 import argparse
@@ -88,22 +87,17 @@ class Bench:
       decodings[alpha] = lambda run, forced=forced: self._run(
         forced[run], self.params, *self.given
       )
-    timed = alternate(decodings, range(runs))
-    setting = Setting(self.gamma, 0.0)
-    cells = {a: Measured.timed(setting, timed[a], timed[PLAIN]) for a in alphas}
-    return [self._speedup(alpha, cell, seconds) for alpha, cell in cells.items()]
-
-  def _speedup(self, wanted, cell, seconds):
-    gamma, alpha = self.gamma, cell.alpha.value
+    timed, gamma = alternate(decodings, range(runs)), self.gamma
     token, draft, block = (seconds[name] for name in ("token", "draft", "scoring"))
-    theorem = theory.walltime_improvement(alpha, gamma, draft / gamma / token)
-    expected = theory.expected_tokens(alpha, gamma)
-    return {
-      **cell.row(),
-      "wanted": wanted,
-      "theorem": float(theorem),
-      "with_block": float(expected * token / (draft + block)),
-    }
+    rows = []
+    for alpha in alphas:
+      cell = Measured.timed(Setting(gamma, 0.0), timed[alpha], timed[PLAIN])
+      came = cell.alpha.value
+      theorem = theory.walltime_improvement(came, gamma, draft / gamma / token)
+      with_block = theory.expected_tokens(came, gamma) * token / (draft + block)
+      found = {"theorem": float(theorem), "with_block": float(with_block)}
+      rows.append({"wanted": alpha, **cell.row(), **found})
+    return rows
 
   def compilation(self) -> dict[str, float]:
     """Returns what compiling the speculative program takes, and what it then holds.
@@ -116,7 +110,8 @@ class Bench:
     begin = time.perf_counter()
     needs = lowered.compile().memory_analysis()
     seconds = time.perf_counter() - begin
-    caches = jax.eval_shape(self._caches, *given)
+    kept = lambda state: jax.tree.leaves((state.target_cache, state.drafter_state))
+    caches = jax.eval_shape(lambda *given: kept(self._start(*given)[1]), *given)
     return {
       "seconds": seconds,
       "weights": _bytes(self.params),
@@ -134,10 +129,6 @@ class Bench:
     timed = alternate({"read": lambda _: total(weights)}, range(runs))["read"]
     read = _bytes(_of_a_step(weights))
     return spread(timed.seconds * read / _bytes(weights)), read
-
-  def _caches(self, *given):
-    _, state = self._start(*given)
-    return jax.tree.leaves((state.target_cache, state.drafter_state))
 
   def _forced(self, alpha, seed):
     return forced_tokens(self.outputs, alpha, VOCAB_SIZE, jax.random.key(seed))

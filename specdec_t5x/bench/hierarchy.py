@@ -10,7 +10,7 @@ and counts how many tokens stand on all inputs; from these follows the fastest h
 of 1, 2 and 3 drafts (`analysis.hierarchy`). Then decodes every input with each of them
 in turn, at batch 1: seconds a token without the encoders, and speeds over plain
 decoding, as predicted and as measured. Says so where a single draft, or none, is
-better. Writes hierarchy.json, hierarchy.csv and hierarchy.md. Leave all cores to it.
+better.
 """
 
 import argparse
@@ -22,9 +22,10 @@ import numpy as np
 from jaxtyping import Float
 
 from specdec_t5x.analysis import hierarchy
-from specdec_t5x.analysis.hierarchy import Measured, Plan
+from specdec_t5x.analysis.hierarchy import Plan
 from specdec_t5x.api import Model
 from specdec_t5x.bench import jobs, programs
+from specdec_t5x.bench.cells import Measured, Setting
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.iteration import part_programs, plain_program
 from specdec_t5x.bench.pairs import Study
@@ -82,14 +83,15 @@ def make(args: argparse.Namespace) -> Table:
   )
 
 
-def measure(study: Study, sampling: Sampling, gamma: int) -> Measured:
+def measure(study: Study, sampling: Sampling, gamma: int) -> hierarchy.Measured:
   """Returns what plans follow from: iterations timed, standing tokens counted."""
   models = _models(study)
   judges = [name for name, model in models.items() if model is not None]
   names = [name for name in models if name != TARGET]
   pairs = [(judge, name) for judge in judges for name in names if judge != name]
   survival = {pair: stands(study, models, *pair, sampling, gamma) for pair in pairs}
-  return Measured(TARGET, *_seconds(study, models, pairs, sampling, gamma), survival)
+  seconds = _seconds(study, models, pairs, sampling, gamma)
+  return hierarchy.Measured(TARGET, *seconds, survival)
 
 
 def stands(
@@ -172,41 +174,27 @@ def _rows(study, plans: Sequence[Plan], sampling) -> list[dict[str, Any]]:
         n, params, text, keys
       )
   timed = alternate(runs, study.inputs)
-  same = timed[0, whole].results if sampling.greedy else ()
-  rows = [
-    _row(plan, timed[i, 0].seconds, timed[i, whole], same)
-    for i, plan in enumerate(plans)
-  ]
-  # Machines drift: what was timed in turn is compared, plans as decodes.
-  for row in rows:
-    for name, ms in (("speed_predicted", "ms_predicted"), ("speed", "ms")):
-      row[name] = rows[0][ms] / row[ms]
+  setting, decodes, rows = Setting(0, sampling.temperature), {}, []
+  for i, plan in enumerate(plans):
+    found, calls = zip(*timed[i, whole].results, strict=True)
+    decodes[i] = Timed(timed[i, whole].seconds - timed[i, 0].seconds, found)
+    # Machines drift: what was timed in turn is compared, plans as decodes.
+    cell = Measured.timed(setting, decodes[i], decodes[0])
+    by_level = [sum(int(n[0]) for n in level) for level in zip(*calls, strict=True)]
+    target_calls = cell.columns["target_calls"].sum()
+    row = {
+      **cell.row(),
+      "levels": len(plan.levels),
+      "plan": _text(plan),
+      "tokens_predicted": plan.tokens_per_call,
+      "middle_calls": ", ".join(f"{count / target_calls:.2f}" for count in by_level),
+      "ms_predicted": 1e3 * plan.seconds,
+      "ms": 1e3 * float(decodes[i].seconds.sum()) / cell.tokens,
+      "speed_predicted": plans[0].seconds / plan.seconds,
+      "speed": cell.speedup_in_all,
+    }
+    rows.append(row)
   return rows
-
-
-def _row(plan: Plan, starts, timed: Timed, plain: Sequence[Any]) -> dict[str, Any]:
-  """Returns the row of a plan: what it was expected to take, and what it took."""
-  decodes, calls = zip(*timed.results, strict=True)
-  total = lambda name: sum(int(getattr(each.statistics, name)[0]) for each in decodes)
-  target_calls = total("target_calls")
-  ms = 1e3 * (timed.seconds - starts).sum() / total("emitted")
-  same = [
-    bool((one.tokens == other.tokens).all())
-    for one, (other, _) in zip(decodes, plain, strict=False)
-  ]
-  by_level = [
-    sum(int(count[0]) for count in level) for level in zip(*calls, strict=True)
-  ]
-  return {
-    "levels": len(plan.levels),
-    "plan": _text(plan),
-    "tokens_predicted": plan.tokens_per_call,
-    "tokens_per_call": total("emitted") / target_calls,
-    "middle_calls": ", ".join(f"{count / target_calls:.2f}" for count in by_level),
-    "ms_predicted": 1e3 * plan.seconds,
-    "ms": ms,
-    "identical": f"{sum(same)}/{len(same)}" if same else "sampled",
-  }
 
 
 def _together(models, judge: str, drafter: Drafter | None):

@@ -9,7 +9,7 @@ from typing import Any
 
 from etils import epath
 
-from specdec_t5x.bench.command import add_flags, at_least
+from specdec_t5x.bench.command import REQUIRED, add_flags, at_least
 from specdec_t5x.bench.pairs import COPY, Job, Study, Tokens
 from specdec_t5x.data.hints import COMMANDS, DIRECTORY
 from specdec_t5x.hugging_face import vocabulary as vocabularies
@@ -29,6 +29,20 @@ CELLS = {
   "runs": (15, "of each part's clock"),
   "recorded": False,
 }
+# Of a target and a file of inputs; with a draft, of `one`.
+_TEXTS = {
+  "vocabulary": (str, "a SentencePiece model"),
+  "inputs": (str, "an input a line"),
+  "prefix": ("", "before each line of --inputs"),
+}
+TARGET = {
+  "target": (str, "checkpoint", REQUIRED),
+  **{name: (str, _TEXTS[name][1], REQUIRED) for name in ("vocabulary", "inputs")},
+  "prefix": _TEXTS["prefix"],
+  "num_inputs": (100, "at most the first so many"),
+  "max_length": 64,
+}
+ONE = {**TARGET, "draft": (str, "checkpoint", REQUIRED)}
 # Of what pairs are measured, beside those that need more words.
 _OF_PAIRS = {
   "preset": (
@@ -67,38 +81,14 @@ def flags(**defaults: Any) -> Callable[[argparse.ArgumentParser], None]:
       "from the input. With --preset demo, beside the demo's own"
     )
     add("--draft", "--drafts", **some, metavar="[TASK:]NAME=DIR", help=about)
-    _add_texts(parser, required=False)
-    count = defaults.get("num_inputs", int)
-    add_flags(parser, {**_OF_PAIRS, "num_inputs": (count, "at most the first so many")})
+    count = defaults.get("num_inputs", int), "at most the first so many"
+    add_flags(parser, {**_TEXTS, **_OF_PAIRS, "num_inputs": count})
 
   return add_to
 
 
-def one_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the flags of `one`: a target, a draft and a file of inputs."""
-  target_flags(parser)
-  parser.add_argument("--draft", metavar="DIR", required=True, help="checkpoint")
-
-
-def target_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the same without a draft."""
-  parser.add_argument("--target", metavar="DIR", required=True, help="checkpoint")
-  _add_texts(parser, required=True)
-  add_flags(
-    parser, {"max_length": 64, "num_inputs": (100, "at most the first so many")}
-  )
-
-
-def _add_texts(parser, required):
-  add = parser.add_argument
-  about = "a SentencePiece model"
-  add("--vocabulary", metavar="FILE", required=required, help=about)
-  add("--inputs", metavar="FILE", required=required, help="an input a line")
-  add("--prefix", default="", help="before each line of --inputs")
-
-
 def one(args: argparse.Namespace) -> Study:
-  """Loads what `one_flags`, or `target_flags`, name."""
+  """Loads what flags `ONE`, or `TARGET`, name."""
   drafts = {"draft": args.draft} if "draft" in args else {}
   read = reading(args.inputs, args.vocabulary, args.num_inputs, prefix=args.prefix)
   return Job("yours", args.target, drafts, read, args.max_length).load()

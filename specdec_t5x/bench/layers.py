@@ -5,12 +5,11 @@ r"""The sublayers that a target had best leave out to draft for itself, as a gin
 
 Acceptance is measured on the target's own outputs for the inputs, without a draw, and
 what each kind of sublayer takes is timed once; from both follows the speed at the best
-GAMMA. Sublayers are first left out one by one, then together, in the order of what
-they lose for what they save (the knapsack); Optuna goes on from there. Every trial is
-kept in layers.log as it is measured: the same command goes on where it was stopped,
-and --trials may be raised. Writes layers.gin, to be added after
-configs/drafters/layer_skip.gin, and layers.json, layers.csv and layers.md. Needs the
-extra `search` (optuna). Leave all cores to it.
+GAMMA. Sublayers are first left out one by one, then together, in the order of what they
+lose for what they save (the knapsack); Optuna goes on from there. Every trial is kept
+in layers.log as it is measured: the same command goes on where it was stopped, and
+--trials may be raised. Writes layers.gin, to be added after
+configs/drafters/layer_skip.gin. Needs the extra `search` (optuna).
 """
 
 import argparse
@@ -31,7 +30,7 @@ from specdec_t5x.bench.command import Command, at_least
 from specdec_t5x.bench.compare import compare
 from specdec_t5x.bench.iteration import iterated, part_programs, plain_program
 from specdec_t5x.bench.layer_search import Search, open_study, require_optuna
-from specdec_t5x.bench.pairs import Study, fingerprint
+from specdec_t5x.bench.pairs import Study, fingerprint, pad_inputs
 from specdec_t5x.bench.table import Table, columns, listed, put
 from specdec_t5x.bench.timed import ITERATIONS, each_turn, medians
 from specdec_t5x.core.distributions import Sampling
@@ -100,13 +99,13 @@ def _rows(search: Search, trials: int, seed: int) -> Iterator[dict[str, Any]]:
 
 def _timed(study: Study, rows: Sequence[Mapping[str, Any]], args) -> list[dict]:
   """Returns the rows with what each set comes to in decoding, all in turn."""
+  study = dataclasses.replace(study, inputs=pad_inputs(study.ids[: args.timed]))
   runs = {PLAIN: study.plain(args.temperature)}
   for row in rows:
     drafter = programs.skipping(row["skip"], row["gamma"])
     made = programs.together(study.target, None, drafter)
     runs[row["found"]] = study.program(*made, args.temperature)
-  items = range(len(study.inputs))[: args.timed]
-  cells = compare(runs, items, Setting(0, args.temperature))
+  cells = compare(runs, range(len(study.inputs)), Setting(0, args.temperature))
   found = []
   for row in rows:
     cell = cells[row["found"]]
@@ -232,6 +231,7 @@ COMMAND = Command(
   __doc__,
   make,
   {
+    **jobs.TARGET,
     "temperature": 0.0,
     "gamma": (8, "longest draft"),
     "trials": (200, "of Optuna, in all"),
@@ -245,6 +245,5 @@ COMMAND = Command(
     ),
     "timed": (0, "inputs to decode with what is found, beside plain decoding"),
   },
-  jobs.target_flags,
   write=write,
 )

@@ -4,11 +4,11 @@ r"""A draft in another process: kept tokens K against bits, alpha and time.
     --inputs FILE --prefix "translate English to German: " --output DIR
 
 Alpha and tokens a call are of every input, drafted in this process from the law cut to
-K tokens and rounded to 16 bits, which the link sends. Then the first --num-timed
-inputs are decoded at batch 1 over a link of each bandwidth (the draft in a process of
-its own, bandwidth and delay emulated), and plainly, in turn; their bits are counted.
-At temperature 0 tokens are certain, and no law is sent. Writes link.json, link.csv and
-link.md. Leave all cores to it, or give --num-timed 0.
+K tokens and rounded to 16 bits, which the link sends. Then the first --num-timed inputs
+are decoded at batch 1 over a link of each bandwidth (the draft in a process of its own,
+bandwidth and delay emulated), and plainly, in turn; their bits are counted. At
+temperature 0 tokens are certain, and no law is sent. Leave all cores to it, or give
+--num-timed 0.
 """
 
 import argparse

@@ -9,8 +9,6 @@ Decodes every input at batch 1 by each way, all in turn in one process: each dra
 each of its shapes, the first draft model under every rule and policy, and in a process
 of its own; at temperature 0 also the peers that are installed (Hugging Face,
 CTranslate2, upstream T5X), with the same weights. Inputs may be of several domains.
-Writes methods.json, methods.csv and methods.md, and with --chart a figure. Leave all
-cores to it.
 """
 
 import argparse
@@ -84,7 +82,7 @@ def with_domains(study: Study, args: argparse.Namespace) -> tuple[Study, list[st
   Raises:
     ValueError: where a flag is malformed, or a file can't be read.
   """
-  tokens = [[x for x in row if x] for row in study.ids]
+  tokens = study.ids
   labels = [study.job.task] * len(tokens)
   for name, texts, cut in _further(study.job, args):
     given = study.job.vocabulary, texts[: args.num_inputs], args.prompts, cut

@@ -9,7 +9,7 @@ with a draft that learns by each loss, and with one that does not, the control. 
 accepted tokens over tried ones, is that of requests as they are served, before anything
 was learned from them. Each way's numbers are kept as soon as it has served all. Seconds
 are of all of a domain, on this machine as it then is; leave all cores to it where they
-matter. Writes online.json, online.csv and online.md, and with --chart a figure.
+matter.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from specdec_t5x import api
 from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.bench import plotting
 from specdec_t5x.bench.cells import Cells
-from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.command import REQUIRED, Command
 from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.pairs import fingerprint
 from specdec_t5x.bench.table import Table, columns, listed
@@ -232,12 +232,9 @@ def draw(table: Table) -> Any:
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-  add = parser.add_argument
-  add("--target", metavar="DIR", required=True, help="checkpoint")
-  add("--draft", metavar="DIR", required=True, help="checkpoint")
-  add("--vocabulary", metavar="FILE", required=True, help="a SentencePiece model")
   about = "texts in the order that they are served, an input a line; several"
-  add("--domain", metavar="NAME=FILE", action="append", required=True, help=about)
+  how = {"action": "append", "required": True, "metavar": "NAME=FILE"}
+  parser.add_argument("--domain", **how, help=about)
 
 
 _LOSSES = [*losses.DISTILLATION_LOSSES]
@@ -245,6 +242,9 @@ COMMAND = Command(
   __doc__,
   make,
   {
+    "target": (str, "checkpoint", REQUIRED),
+    "draft": (str, "checkpoint", REQUIRED),
+    "vocabulary": (str, "a SentencePiece model", REQUIRED),
     "prefix": ("", "before each line"),
     "requests": (2000, "of each domain"),
     "losses": (_LOSSES[:2], "by which the draft learns", _LOSSES),

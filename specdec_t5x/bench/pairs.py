@@ -77,11 +77,6 @@ class Job:
   also: Mapping[str, str] = dataclasses.field(default_factory=dict)
   cut: int | None = None
 
-  def of_first_draft(self) -> "Job":
-    """Returns the job without its other drafts."""
-    name, source = next(iter(self.drafts.items()))
-    return dataclasses.replace(self, drafts={name: source})
-
   def load(self) -> "Study":
     """Loads everything.
 
@@ -116,8 +111,8 @@ class Study:
 
   @property
   def ids(self) -> list[list[int]]:
-    """The inputs' tokens, padded."""
-    return [row[0].tolist() for row in self.inputs]
+    """The inputs' tokens, without padding."""
+    return [[token for token in row[0].tolist() if token] for row in self.inputs]
 
   @property
   def first_model(self) -> Draft | None:
@@ -187,20 +182,18 @@ def load_draft(name: str, source: str, dtype: str) -> Draft:
   path, _, order = source.partition("@")
   model = api.load_model(path, dtype)
   if order:
-    model = dataclasses.replace(model, network=_of_order(model.network, order))
+    network = model.network
+    if not isinstance(network, NgramTable) or not order.isdigit():
+      raise ValueError(
+        f"--draft: expected a table of n-grams and a number after @, got a "
+        f"{type(network).__name__} and {order!r}."
+      )
+    config = dataclasses.replace(network.config, order=int(order))
+    model = dataclasses.replace(model, network=NgramTable(config))
   kinds = {NgramTable: "ngram", HEADS: "heads"}
   found = (name for kind, name in kinds.items() if isinstance(model.network, kind))
   drafter = next(found, "draft_model")
   return Draft(name, source, model, drafter, fingerprint(model.params))
-
-
-def _of_order(network, order):
-  if not isinstance(network, NgramTable) or not order.isdigit():
-    raise ValueError(
-      f"--draft: expected a table of n-grams and a number after @, got a "
-      f"{type(network).__name__} and {order!r}."
-    )
-  return NgramTable(dataclasses.replace(network.config, order=int(order)))
 
 
 def pad_inputs(ids: Sequence[Sequence[int]]) -> tuple[Int[Array, "1 E"], ...]:

@@ -6,7 +6,7 @@ r"""Tokens a call of the target: each shape of draft under each rule that can ju
 Chains, separate candidates and delayed trees (a stem, then branches), as deep as one
 another and with as many nodes. At temperature 0 all exact rules are greedy
 verification, and siblings the likeliest tokens. Nothing is timed, so other work may run
-beside it. Writes rules.json, rules.csv and rules.md.
+beside it.
 """
 
 import argparse

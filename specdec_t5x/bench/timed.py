@@ -108,22 +108,14 @@ def spread(values: Float[np.ndarray, "N"]) -> Spread:
   return Spread(float(median), float(low), float(high))
 
 
-def at_counts(
-  run: Callable[..., Any], given: Sequence[Any], *counts: int
-) -> dict[int, Program]:
-  """Returns a program (count, *given) as ones that repeat so often each."""
-  bound = lambda count: lambda _: run(jnp.int32(count), *given)
-  return {count: bound(count) for count in counts}
-
-
 def repeated(
   loops: Mapping[Any, tuple[Callable[..., Any], Sequence[Any], Sequence[int]]],
 ) -> dict[tuple[Any, int], Program]:
   """Returns by (name, count) what `alternate` times."""
   return {
-    (name, count): program
+    (name, count): lambda _, x=(run, count, given): x[0](jnp.int32(x[1]), *x[2])
     for name, (run, given, counts) in loops.items()
-    for count, program in at_counts(run, given, *counts).items()
+    for count in counts
   }
 
 

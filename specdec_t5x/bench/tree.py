@@ -6,14 +6,12 @@ r"""The tree that heads had best draft on this device, as a gin file.
 Decodes the inputs with the target alone, counts at which rank each head has the token
 that came, and times an iteration on trees of several sizes. Chains of each length and
 the best tree of each size are then compared by tokens a second. Writes the best one to
-tree.gin, to be added after configs/drafters/heads.gin, and tree.json, tree.csv and
-tree.md. With a temperature the counts are of samples and siblings the likeliest tokens,
-which are certain. Leave all cores to it.
+tree.gin, to be added after configs/drafters/heads.gin. With a temperature the counts
+are of samples and siblings the likeliest tokens, which are certain.
 """
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -191,24 +189,20 @@ def _seconds(study: Study, drafts: Mapping[str, Tree], args) -> dict[str, float]
 def write(table: Table, args: argparse.Namespace) -> list[str]:
   """Writes the table, and the best draft's gin file."""
   best = max(table.rows, key=lambda row: row["speed"])
-  return [put(args.output, "tree.gin", gin_of(best, args)), *table.write(args.output)]
-
-
-def gin_of(best: Mapping[str, Any], args: argparse.Namespace) -> str:
-  """Returns the gin file of a row."""
   parents = "".join(f"{parent}, " for parent in best["parents"]).strip()
-  return _GIN.format(**{**vars(args), **best, "parents": parents, "heads": args.draft})
+  text = _GIN.format(**{**vars(args), **best, "parents": parents, "heads": args.draft})
+  return [put(args.output, "tree.gin", text), *table.write(args.output)]
 
 
 COMMAND = Command(
   __doc__,
   make,
   {
+    **jobs.ONE,
     "sizes": ([2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64], "of trees"),
     "ranks": (10, "most siblings"),
     "batch": (1, "rows at once"),
     "temperature": 0.0,
   },
-  jobs.one_flags,
   write=write,
 )

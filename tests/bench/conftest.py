@@ -55,6 +55,13 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def one_pair(files):
+  """Flags of the commands that take one draft, without a name."""
+  given = {**files, "draft": files["draft"].partition("=")[2]}
+  return [f"--{name}={path}" for name, path in given.items()]
+
+
+@pytest.fixture(scope="session")
 def pair_flags(files):
   return [f"--{name}={path}" for name, path in files.items()] + [*SHORT]
 

@@ -99,29 +99,20 @@ def _cells(args) -> Iterator[Cell]:
 
 
 def _looked_into(loop, args):
+  known = {"loop": dataclasses.asdict(loop)}
   for name, options in BUFFERS.get(jax.default_backend(), {}).items():
-    key = {"buffers": name, "loop": dataclasses.asdict(loop)}
-    yield key, lambda options=options: loops.turns(loop, options, args.runs)
-  yield (
-    {"profile": "ours", "loop": dataclasses.asdict(loop)},
-    lambda: {"rows": _profiled(loop)},
-  )
-
-
-def _profiled(loop):
-  pair = loops.Pair(loop)
-  return top_costs(lambda: pair.ours(_PROFILED))
+    run = lambda options=options: loops.turns(loop, options, args.runs)
+    yield {"buffers": name, **known}, run
+  profiled = lambda pair: {"rows": top_costs(lambda: pair.ours(_PROFILED))}
+  yield {"profile": "ours", **known}, lambda: profiled(loops.Pair(loop))
 
 
 def _loops(args) -> list[Loop]:
   """Returns all loops: those that differ least from the first come first."""
   axes = (args.targets, args.drafts, args.batches, args.temperatures, args.gammas)
-  order = sorted(itertools.product(*map(enumerate, axes)), key=_distance)
+  distance = lambda each: sum(place for place, _ in each)
+  order = sorted(itertools.product(*map(enumerate, axes)), key=distance)
   return [_loop(args, *(value for _, value in each)) for each in order]
-
-
-def _distance(each):
-  return sum(place for place, _ in each)
 
 
 def _loop(args, *what) -> Loop:

@@ -50,7 +50,10 @@ def make(args: argparse.Namespace) -> Table:
   found, refused = {}, {}
   for piece in _pieces(args):
     key = {**_compilers(args.topology), **vars(piece)}
-    cost = _cell(cells, key, args, piece, target)
+    cost = cells.find(key)
+    if cost is None and not args.recorded:
+      print(piece, file=sys.stderr, flush=True)
+      cost = cells.get(key, lambda piece=piece: _compiled(piece, target))
     if REFUSED in (cost or {}):
       refused[piece] = cost[REFUSED]
     elif cost is not None:
@@ -75,16 +78,6 @@ def _pieces(args) -> Iterator[Piece]:
         yield piece("iteration", args.target, args.gamma, batch, draft=draft)
     for size in (*args.drafts, args.target):
       yield piece("encoder", size, 0, batch)
-
-
-def _cell(cells, key, args, piece, device):
-  """Returns what was compiled before, or compiles it; None where it is not to be."""
-  cost = cells.find(key)
-  if cost is None and not args.recorded:
-    print(piece, file=sys.stderr, flush=True)
-    cost = _compiled(piece, device)
-    cells.add(key, cost)
-  return cost
 
 
 def _compiled(piece, device):

@@ -1,7 +1,7 @@
 """The same pieces, run: how good a model is where there is a device to ask."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.model.devices import Device
 from specdec_t5x.bench.model.pieces import Cost, Piece, program
-from specdec_t5x.bench.timed import alternate, repeated, slopes
+from specdec_t5x.bench.timed import Program, alternate, repeated, slopes
 from specdec_t5x.network.products import multiply
 from specdec_t5x.network.sizes import t5_1_1
 
@@ -62,24 +62,18 @@ def seconds(piece: Piece, runs: int, params: Any = None) -> float:
 
 def _beside_products(piece, cost, runs):
   row, many = (_products(piece, cost.moved, rows) for rows in (1, _rows(piece)))
-  found = _in_turn(piece, runs, None, row=row.run, many=many.run)
+  found = _in_turn(piece, runs, None, row=row[0], many=many[0])
   seconds = {name: float(np.median(times)) for name, times in found.items()}
-  return Measured(
-    seconds["it"], row.moved / seconds["row"], many.flops / seconds["many"]
-  )
+  moved, flops = row[1], many[2]
+  return Measured(seconds["it"], moved / seconds["row"], flops / seconds["many"])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Products:
-  """A program, the bytes of matrices that it reads, and its operations."""
+def _products(piece, moved, rows) -> tuple[Program, int, int]:
+  """Returns products of feed-forward layers that read so many bytes.
 
-  run: Callable[[Any], Any]
-  moved: int
-  flops: int
-
-
-def _products(piece, moved, rows):
-  """Returns the products of feed-forward layers that read so many bytes."""
+  Returns:
+    The program, the bytes of matrices that it reads, and its operations.
+  """
   config = t5_1_1(piece.size, piece.dtype)
   shape = config.emb_dim, config.mlp_dim
   pair = 2 * np.prod(shape) * jnp.dtype(piece.dtype).itemsize
@@ -93,9 +87,8 @@ def _products(piece, moved, rows):
     return x
 
   first = jnp.ones((rows, shape[0]), piece.dtype)
-  numbers = sum(kernel.size for kernel in kernels)
-  bytes_read = sum(kernel.nbytes for kernel in kernels)
-  return _Products(lambda _: run(first, kernels), bytes_read, 2 * rows * numbers)
+  flops = 2 * rows * sum(kernel.size for kernel in kernels)
+  return lambda _: run(first, kernels), sum(k.nbytes for k in kernels), flops
 
 
 def _rows(piece):

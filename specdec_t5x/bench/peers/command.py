@@ -8,8 +8,9 @@ r"""Our speculation beside Hugging Face's and upstream T5X's decoding, in one pr
 The first way takes real checkpoints. The second takes random weights of T5 1.1's sizes
 and a draft that does its work and then says the target's token with probability alpha.
 All programs have the same weights, inputs and gamma, and decode greedily in float32.
-Writes peers.json, peers.csv and peers.md. Leave all cores to it: torch's threads wait
-for each other, so one busy core slows it down far more than it slows XLA down.
+Leave all cores to it: torch's threads wait for each other, so one busy core slows it
+down far more than it slows XLA down.
+
 
 Hugging Face needs the extra `peers`; upstream T5X, in place of t5x_runtime,
 requirements/t5x-upstream.txt.
