@@ -1,6 +1,6 @@
 """`python -m specdec_t5x.bench COMMAND`: measures, prints a table and writes it.
 
-Each command says with --help what it does. Leave all cores to it.
+Each command says with --help what it does.
 """
 
 import argparse
@@ -8,38 +8,32 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from specdec_t5x.bench import report
 from specdec_t5x.quiet import import_quietly
 
 # Where each command is, in this package.
 COMMANDS = {
   "decode": "decode:COMMAND",
-  "copy": "copying:COMMAND",
-  "batches": "batches:COMMAND",
-  "gamma": "gamma:COMMAND",
-  "choose-gamma": "choice:COMMAND",
-  "rules": "rules:COMMAND",
-  "tree": "tree:COMMAND",
-  "layers": "layers:COMMAND",
-  "hierarchy": "hierarchy:COMMAND",
-  "methods": "methods:COMMAND",
-  "link": "link:COMMAND",
-  "online": "online:COMMAND",
-  "peers": "peers.command:COMMAND",
-  "model": "model.command:COMMAND",
-  "accelerator": "accelerator.command:COMMAND",
-  **{f"table{number}": f"paper.table{number}:COMMAND" for number in range(1, 6)},
+  "copy": "compare:COPY",
+  "batches": "compare:BATCHES",
+  "gamma": "compare:GAMMA",
+  "choose-gamma": "choose:COMMAND",
+  **{
+    name: f"{name}:COMMAND"
+    for name in ("rules", "tree", "layers", "hierarchy", "methods", "link", "online")
+  },
+  **{name: f"{name}.command:COMMAND" for name in ("peers", "model", "accelerator")},
+  **{f"table{number}": f"paper.tables:TABLE_{number}" for number in range(1, 6)},
   **{f"figure{number}": f"paper.curves:FIGURE_{number}" for number in (2, 3, 4)},
   "figure5": "paper.timeline:COMMAND",
 }
 # Nothing of theirs loads TensorFlow, which takes seconds.
-_LIGHT = ("decode", "model", "accelerator", "table1", "figure2", "figure3", "figure4")
+_LIGHT = ("decode", "model", "accelerator", "figure2", "figure3", "figure4")
+REPORT = "report"  # Measures nothing.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command that the first argument names.
-
-  Args:
-    argv: the command and its flags; the process's own where None.
 
   Returns:
     The exit status: 0, or 1 after printing what is wrong with the input.
@@ -50,8 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  parser.add_argument("command", choices=COMMANDS)
+  parser.add_argument("command", choices=(*COMMANDS, REPORT))
   name = parser.parse_args(argv[:1]).command
+  if name == REPORT:
+    return report.main(argv[1:])
   if name not in _LIGHT:
     import_quietly("tensorflow")
   module, _, attribute = COMMANDS[name].partition(":")

@@ -1,60 +1,44 @@
 """How often a target without some of its sublayers agrees with itself: alpha.
 
 Measured on the target's own outputs, without a draw: at each place of an output the sum
-of min(p, q), where q is the law of a draft that began up to `block` tokens before. All
-it read until then has the whole target's keys and values, as in decoding. Which
-sublayers run is an argument of the compiled program.
+of min(p, q), where q is the distribution of a draft that began up to `block` tokens
+before. All it read until then has the whole target's keys and values, as in decoding.
+Which sublayers run is an argument of the compiled program.
 
 Shapes: B rows, E input length, T output length, N sublayers, K block.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x import api
 from specdec_t5x.bench import programs
+from specdec_t5x.bench.pairs import Study
 from specdec_t5x.core.distributions import Sampling, acceptance_mass, adjusted_probs
-from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.functional import extend_fn, logits_fn
-
-_BATCH = 16
 
 
 class Agreement:
   """Measures alpha of any set of sublayers left out.
 
   Args:
-    target: the model.
-    ids: the inputs' tokens.
-    sampling: the adjustment of both laws.
-    eos_id: the token that ends an output.
-    room: for an output, in tokens.
+    study: the target and its inputs.
+    temperature: of both distributions.
     block: tokens of the drafts that are measured.
   """
 
-  def __init__(
-    self,
-    target: api.Model,
-    ids: Sequence[Sequence[int]],
-    sampling: Sampling,
-    eos_id: int,
-    room: int,
-    block: int,
-  ):
+  def __init__(self, study: Study, temperature: float, block: int):
+    target = study.target
     self.names = target.network.sublayers
-    self._target, self._sampling, self._block = target, sampling, block
+    self._target, self._sampling, self._block = target, Sampling(temperature), block
     self._params = jax.device_put(target.params)
-    decoder, params = programs.together(target)
-    run = programs.decoding(decoder, params, sampling, room, eos_id)
+    run = study.decoding(*programs.together(target), temperature)
     read, self._batches = jax.jit(self._read), []
-    for first, texts, count in api.padded_batches(ids, _BATCH):
-      keys = row_keys(jax.random.key(0), _BATCH, first)
-      outputs = run(texts, keys).tokens
-      outputs = outputs * (jnp.arange(_BATCH) < count)[:, None]
+    for texts, decoded, count in programs.batches(run, study.ids):
+      outputs = decoded.tokens * (jnp.arange(len(texts)) < count)[:, None]
       self._batches.append((outputs, *read(self._params, texts, outputs)))
     self._agreed = jax.jit(self._agreed_of)
 
@@ -70,7 +54,7 @@ class Agreement:
   def _read(self, params, texts: Int[Array, "B E"], outputs: Int[Array, "B T"]):
     """Returns what the target read, its features and cache, and where that begins."""
     length = outputs.shape[1]
-    decoder = PlainDecoder(self._target.network, block=self._block)
+    decoder = programs.paired(self._target.network, None, self._block)
     keys = row_keys(jax.random.key(0), outputs.shape[0])
     extend, state = decoder.prepare({"target": params}, texts, keys, length)
     tokens = jnp.concatenate([state.last_tokens()[:, None], outputs[:, :-1]], axis=1)
@@ -92,10 +76,10 @@ class Agreement:
 
     def agreed_from(at):
       drafted, _, _ = extend(cache.at(begin + at), cut(tokens, at))
-      laws = (
+      probs = (
         adjusted_probs(x, sampling) for x in (project(cut(features, at)), drafted)
       )
-      return (acceptance_mass(*laws) * (cut(outputs, at) > 0)).sum()
+      return (acceptance_mass(*probs) * (cut(outputs, at) > 0)).sum()
 
     sums = jax.lax.map(agreed_from, jnp.arange(0, width, block))
     return sums.sum(), (outputs > 0).sum()

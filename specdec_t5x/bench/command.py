@@ -2,13 +2,59 @@
 
 import argparse
 import dataclasses
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from specdec_t5x.bench.table import Table
+from specdec_t5x.bench import plotting, report
+from specdec_t5x.bench.table import Table, put
 
 # From a table and the flags to the paths of what was written.
 WriteFn = Callable[[Table, argparse.Namespace], Sequence[str]]
+# Flags by name, as attributes have it: a default, whose type and whether it is a list
+# are the flag's; or the type, or a list of it, where there is none. With it, what
+# --help says, and the values that there are, or that it has to be given.
+Flags = Mapping[str, Any]
+REQUIRED = object()
+# What --help says of flags that several commands have.
+_ABOUT = {
+  "temperature": "of the sampling; 0 is greedy",
+  "temperatures": "of the sampling; 0 is greedy",
+  "gamma": "tokens drafted a call",
+  "batch": "inputs at once",
+  "seed": "of the sampling",
+  "max_length": "most tokens of an output",
+  "recorded": "measure nothing: show what --output has, the rest as not measured",
+  "chart": "draw a figure, too; needs matplotlib",
+}
+
+
+def add_flags(parser: argparse._ActionsContainer, flags: Flags) -> None:
+  """Adds flags to what reads them."""
+  for name, given in flags.items():
+    default, about, *choices = given if isinstance(given, tuple) else (given, "")
+    how = {"help": f"{about or _ABOUT.get(name, '')} (%(default)s)".strip()}
+    if default is False:
+      how = {"action": "store_true", "help": about or _ABOUT[name]}
+    else:
+      one = default[0] if isinstance(default, list) else default
+      is_type = isinstance(one, type)
+      how["type"] = one if is_type else type(one)
+      how |= {"help": about or _ABOUT.get(name)} if is_type else {"default": default}
+      how |= {"nargs": "+"} if isinstance(default, list) else {}
+    for values in choices:
+      how |= {"required": True} if values is REQUIRED else {"choices": values}
+    parser.add_argument(f"--{name.replace('_', '-')}", **how)
+
+
+def at_least(args: argparse.Namespace, **least: int) -> None:
+  """Raises a ValueError where a flag is below what it must be at least."""
+  for name, bound in least.items():
+    value = getattr(args, name)
+    if value is not None and value < bound:
+      flag = name.replace("_", "-")
+      raise ValueError(f"--{flag} must be at least {bound}, got {value}.")
 
 
 def write_table(table: Table, args: argparse.Namespace) -> list[str]:
@@ -23,42 +69,75 @@ class Command:
   Attributes:
     about: its documentation, for --help.
     make: makes the table from the flags.
-    add_flags: adds the command's flags, --output among them.
+    flags: its own.
+    add: adds those of what it is measured on, such as `pairs.add_flags`.
+    output: where files go; None where it has to be said.
     write: writes what was found.
+    draw: draws it, where --chart asks for it: the figure, None where there is none.
+    is_figure: whether it is always drawn.
   """
 
   about: str
   make: Callable[[argparse.Namespace], Table]
-  add_flags: Callable[[argparse.ArgumentParser], None]
+  flags: Flags = dataclasses.field(default_factory=dict)
+  add: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+  output: str | None = None
   write: WriteFn = write_table
+  draw: Callable[[Table], Any] | None = None
+  is_figure: bool = False
 
   def parser(self, name: str | None = None) -> argparse.ArgumentParser:
     """Returns what reads the flags; `name` is the command's."""
     parser = argparse.ArgumentParser(
       prog=name and f"python -m specdec_t5x.bench {name}",
       description=self.about,
+      epilog="Writes JSON, CSV and Markdown. Leave all cores to what is timed.",
       formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    self.add_flags(parser)
+    self.add(parser)
+    charted = {"chart": False} if self.draw and not self.is_figure else {}
+    add_flags(parser, {**self.flags, **charted})
+    about = "for JSON, CSV and Markdown, and for cells.jsonl where cells are kept"
+    kept = f"its JSON becomes {report.DATA}/NAME.json, of which pages are rendered"
+    output = (self.output, about) if self.output else (str, about, REQUIRED)
+    add_flags(parser, {"output": output, "keep": (str, kept)})
     return parser
 
   def main(self, argv: Sequence[str], name: str | None = None) -> int:
     """Makes the table, prints it and writes it.
 
-    Args:
-      argv: the flags.
-      name: of the command, for --help.
-
     Returns:
       The exit status: 0, or 1 after printing what is wrong with the input.
     """
-    args = self.parser(name).parse_args(argv)
+    parser = self.parser(name)
+    args = parser.parse_args(argv)
+    draws = self.is_figure or getattr(args, "chart", False)
     try:
+      if draws:
+        plotting.require_matplotlib()
       table = self.make(args)
-      files = self.write(table, args)
+      settings = table.settings or vars(args)
+      settings = {n: x for n, x in settings.items() if n not in ("output", "keep")}
+      command = f"{parser.prog} {shlex.join(argv)}"
+      table = dataclasses.replace(table, settings=settings, command=command)
+      files = [*self.write(table, args)]
+      if draws and (figure := self.draw(table)):
+        files += plotting.save(figure, args.output, table.name)
+      if args.keep:
+        files += _keep(table, args.keep)
     except (ValueError, OSError) as error:
       print(f"error: {error}", file=sys.stderr)
       return 1
     print(table.markdown(), end="")
     print(f"Written: {', '.join(files)}", file=sys.stderr)
     return 0
+
+
+def _keep(table, name):
+  """Puts a table, and those before it, where `report` finds them."""
+  named = {name: table, **{f"{name}_{each.name}": each for each in table.before}}
+  texts = {
+    name: dataclasses.replace(each, made=table.made, command=table.command).json()
+    for name, each in named.items()
+  }
+  return [put(report.DATA, f"{name}.json", text) for name, text in texts.items()]

@@ -4,50 +4,134 @@ r"""Times speculation at set acceptance rates on random weights of any T5 size.
     --alphas 0.75 0.9 --output runs/bench
 
 Prints what an iteration is made of, speed-ups over plain decoding, measured and
-predicted, and memory; writes bench.json, bench.csv and bench.md. Imports neither
-TensorFlow nor seqio nor T5X. Leave all cores to it.
+predicted, and memory; The draft is an oracle (`drafters.oracle`): the real draft
+network runs, and its argmax is bent to the target's own token with probability alpha;
+greedy decoding that never ends early. Imports neither TensorFlow nor seqio nor T5X.
 """
 
 import argparse
-import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from specdec_t5x.bench import costs, flags
-from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.environment import environment
-from specdec_t5x.bench.oracle import Bench, Job
-from specdec_t5x.bench.table import Column, Table, listed
-from specdec_t5x.bench.walltime import spread
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from specdec_t5x.analysis import theory
+from specdec_t5x.bench import programs
+from specdec_t5x.bench.cells import PLAIN, Measured, Setting
+from specdec_t5x.bench.command import Command, at_least
+from specdec_t5x.bench.iteration import NEVER, part_programs
+from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.timed import Spread, alternate, each_turn, medians, spread
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
+from specdec_t5x.drafters.oracle import forced_tokens
 from specdec_t5x.network.config import DTYPES
-from specdec_t5x.network.sizes import SIZES
+from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
 
+_FEW = 4  # Repetitions of a part that are timed beside more of them.
 _PARTS = ("draft", "scoring", "verification")
-_PART_COLUMNS = Column("part", "part"), Column("ms", "ms")
-_FACT_COLUMNS = Column("fact", "of an iteration"), Column("value", "")
-_COLUMNS = (
-  Column("wanted", "alpha"),
-  Column("alpha", "as it came out", 3),
-  Column("tokens_per_call", "tokens a call"),
-  Column("speedup", "speed-up"),
-  Column("theorem", "Theorem 3.8"),
-  Column("with_block", "with the block's cost"),
-  Column("identical", "identical"),
-  Column("runs", "of"),
+_COLUMNS = columns(
+  "wanted alpha | alpha:3 as it came out | tokens_per_call tokens a call | "
+  "speed speed-up | theorem Theorem 3.8 | with_block with the block's cost | "
+  "identical"
 )
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the command's flags."""
-  add, default = parser.add_argument, Job()
-  add("--target", choices=SIZES, default=default.target, help="(%(default)s)")
-  add("--draft", choices=SIZES, default=default.draft, help="(%(default)s)")
-  add("--gamma", type=int, default=default.gamma, help="drafted tokens (%(default)s)")
-  add("--alphas", type=float, nargs="+", default=[0.75, 0.9], help="(%(default)s)")
-  add("--batch", type=int, default=default.batch, help="rows (%(default)s)")
-  add("--input-length", type=int, default=default.input_length, help="(%(default)s)")
-  add("--output-length", type=int, default=default.output_length, help="(%(default)s)")
-  add("--dtype", choices=DTYPES, default=default.dtype, help="(%(default)s)")
-  add("--runs", type=int, default=9, help="of each program (%(default)s)")
-  flags.add_output(parser, None)
+class Bench:
+  """A pair with its random parameters and inputs, as flags say, ready to be timed."""
+
+  def __init__(self, args: argparse.Namespace):
+    self.gamma, self._length = args.gamma, args.output_length
+    room = args.output_length
+    sizes = enumerate((args.target, args.draft))
+    target, draft = (programs.random_model(x, seed, args.dtype) for seed, x in sizes)
+    decoder, self.params = programs.together(target, draft, gamma=args.gamma)
+    key, shape = jax.random.key(0), (args.batch, args.input_length)
+    self.given = jax.random.randint(key, shape, 2, 32_000), row_keys(key, args.batch)
+    self._start = programs.oracle_start(decoder, room)
+    self._run = programs.oracle(decoder, room)
+    plain = programs.paired(target.network, None)
+    self._plain = programs.decoding(plain, self.params, GREEDY, room, NEVER)
+    self.outputs = self._plain(*self.given).tokens
+
+  def part_seconds(self, runs: int) -> dict[str, Float[np.ndarray, "runs"]]:
+    """Returns seconds a repetition of each part, and of the loop ("iteration")."""
+    given = self._forced(0.75, 7), self.params, *self.given
+    # So many iterations always fit: none emits more than gamma + 1 tokens.
+    counts = _FEW, self._length // (self.gamma + 1)
+    found = part_programs(self._start)
+    return each_turn({name: (run, given, counts) for name, run in found.items()}, runs)
+
+  def speedups(
+    self, alphas: Sequence[float], runs: int, seconds: Mapping[str, float]
+  ) -> list[dict[str, Any]]:
+    """Times whole calls, plain and with speculation at each alpha, in turn.
+
+    Args:
+      alphas: acceptance rates.
+      runs: of each program; each draws new accepted positions.
+      seconds: of each part, for the predictions: `medians` of `part_seconds`.
+
+    Returns:
+      A row an alpha: the alpha "wanted" of the oracle and "alpha" as it came out,
+      "theorem" (3.8 at this alpha with the measured c) and "with_block" (the same with
+      the measured cost of scoring a block) beside what was measured.
+    """
+    decodings = {PLAIN: lambda _: self._plain(*self.given)}
+    for alpha in alphas:
+      forced = [self._forced(alpha, run) for run in range(runs)]
+      decodings[alpha] = lambda run, forced=forced: self._run(
+        forced[run], self.params, *self.given
+      )
+    timed, gamma = alternate(decodings, range(runs)), self.gamma
+    token, draft, block = (seconds[name] for name in ("token", "draft", "scoring"))
+    rows = []
+    for alpha in alphas:
+      cell = Measured.timed(Setting(gamma, 0.0), timed[alpha], timed[PLAIN])
+      came = cell.alpha.value
+      theorem = theory.walltime_improvement(came, gamma, draft / gamma / token)
+      with_block = theory.expected_tokens(came, gamma) * token / (draft + block)
+      found = {"theorem": float(theorem), "with_block": float(with_block)}
+      rows.append({"wanted": alpha, **cell.row(), **found})
+    return rows
+
+  def compilation(self) -> dict[str, float]:
+    """Returns what compiling the speculative program takes, and what it then holds.
+
+    Returns:
+      "seconds" to compile; bytes of "weights", of "caches" and of the "peak".
+    """
+    given = self.outputs, self.params, *self.given
+    lowered = self._run.lower(*given)
+    begin = time.perf_counter()
+    needs = lowered.compile().memory_analysis()
+    seconds = time.perf_counter() - begin
+    kept = lambda state: jax.tree.leaves((state.target_cache, state.drafter_state))
+    caches = jax.eval_shape(lambda *given: kept(self._start(*given)[1]), *given)
+    return {
+      "seconds": seconds,
+      "weights": _bytes(self.params),
+      "caches": _bytes(caches),
+      "peak": needs.argument_size_in_bytes + needs.temp_size_in_bytes,
+    }
+
+  def floor_seconds(self, runs: int) -> tuple[Spread, int]:
+    """Returns the time to read the weights of a decoding step, and their bytes.
+
+    Reading is timed on all of the target's weights, summed where they lie.
+    """
+    total = jax.jit(lambda tree: sum(x.sum() for x in jax.tree.leaves(tree)))
+    weights = self.params["target"]
+    timed = alternate({"read": lambda _: total(weights)}, range(runs))["read"]
+    read = _bytes(_of_a_step(weights))
+    return spread(timed.seconds * read / _bytes(weights)), read
+
+  def _forced(self, alpha, seed):
+    return forced_tokens(self.outputs, alpha, VOCAB_SIZE, jax.random.key(seed))
 
 
 def make(args: argparse.Namespace) -> Table:
@@ -57,46 +141,52 @@ def make(args: argparse.Namespace) -> Table:
       "Expected alphas from 0 to 1 and at least one run, got "
       f"{args.alphas} and {args.runs}."
     )
-  job = Job(**{f.name: getattr(args, f.name) for f in dataclasses.fields(Job)})
-  bench = Bench(job)
+  # Fewer iterations are too few to time.
+  least = 2 * _FEW * (args.gamma + 1)
+  at_least(args, batch=1, input_length=1, output_length=least)
+  bench = Bench(args)
   seconds = bench.part_seconds(args.runs)
-  medians = costs.medians(seconds, job.gamma)
-  facts = _facts(bench, seconds, medians, args.runs)
-  settings = {**dataclasses.asdict(job), "runs": args.runs}
+  each = medians(seconds, args.gamma)
+  facts = _facts(bench, seconds, each, args.runs)
+  settings = {name: getattr(args, name) for name in COMMAND.flags}
+  parts = [{"part": name, "ms": ms} for name, ms in facts["ms"].items()]
+  shown = columns("part | ms"), columns("fact of an iteration | value:2 value")
   return Table(
     "bench",
     "Whole calls, plain and with speculation",
     _COLUMNS,
-    bench.speedups(args.alphas, args.runs, medians),
+    bench.speedups(args.alphas, args.runs, each),
     (
       "Random weights, draft by an oracle that proposes the target's own token with "
       "probability alpha after running the draft network; greedy, nothing ends early.",
       "Parts: median [quartiles] of the runs, a repetition, from two loop lengths.",
       "Speed-up: whole calls, encoder included, plain and speculative in turn.",
       listed(settings),
-      listed(environment()),
     ),
     settings,
     facts,
-    before=(_part_table(facts), _fact_table(facts)),
+    before=(
+      Table("parts", "Parts of an iteration", shown[0], parts),
+      Table("facts", "Ratios and memory", shown[1], list(_fact_rows(facts))),
+    ),
   )
 
 
 def _facts(bench, seconds, medians, runs):
   """Returns what is found beside whole calls: times in ms, sizes in bytes."""
   rest = seconds["iteration"] - sum(seconds[name] for name in _PARTS)
-  timed = {**seconds, "rest": rest}
   ratio = lambda name, *others: spread(
     seconds[name] / sum(seconds[other] for other in others)
   )
   floor, read = bench.floor_seconds(runs)
   token = medians["token"]
+  times = {**seconds, "rest": rest}
   return {
-    "ms": {name: spread(1e3 * each) for name, each in timed.items()},
+    "ms": {name: spread(1e3 * each) for name, each in times.items()},
     "iteration_over_parts": ratio("iteration", "draft", "scoring"),
     "iteration_over_turns": ratio("iteration", "turns"),
     "block_over_token": ratio("scoring", "token"),
-    "c": medians["draft"] / bench.job.gamma / token,
+    "c": medians["draft"] / bench.gamma / token,
     "read_bytes": read,
     "floor_ms": 1e3 * floor.median,
     "floor_over_token": floor.median / token,
@@ -105,12 +195,7 @@ def _facts(bench, seconds, medians, runs):
   }
 
 
-def _part_table(facts):
-  rows = [{"part": name, "ms": ms} for name, ms in facts["ms"].items()]
-  return Table("parts", "Parts of an iteration", _PART_COLUMNS, rows)
-
-
-def _fact_table(facts):
+def _fact_rows(facts):
   compilation = facts["compilation"]
   held = compilation["weights"] + compilation["caches"]
   found = {
@@ -126,8 +211,33 @@ def _fact_table(facts):
     "peak memory / (weights + caches)": f"{compilation['peak'] / held:.3f}",
     "compiling": f"{compilation['seconds']:.1f} s",
   }
-  rows = [{"fact": name, "value": value} for name, value in found.items()]
-  return Table("facts", "Ratios and memory", _FACT_COLUMNS, rows)
+  return ({"fact": name, "value": value} for name, value in found.items())
 
 
-COMMAND = Command(__doc__, make, add_flags)
+def _of_a_step(weights):
+  """The weights that scoring a block reads: cross keys and values are computed once."""
+  once = ("encoder_decoder_attention/key", "encoder_decoder_attention/value")
+  leaves = jax.tree_util.tree_leaves_with_path(weights["decoder"])
+  name = lambda path: jax.tree_util.keystr(path, simple=True, separator="/")
+  return [leaf for path, leaf in leaves if not any(part in name(path) for part in once)]
+
+
+def _bytes(tree):
+  return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+COMMAND = Command(
+  __doc__,
+  make,
+  {
+    "target": ("base", "size", SIZES),
+    "draft": ("tiny", "size", SIZES),
+    "gamma": DEFAULT_GAMMA,
+    "alphas": [0.75, 0.9],
+    "batch": (1, "rows"),
+    "input_length": (64, "tokens"),
+    "output_length": (128, "tokens"),
+    "dtype": ("float32", "", DTYPES),
+    "runs": (9, "of each program"),
+  },
+)

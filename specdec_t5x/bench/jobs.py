@@ -1,26 +1,102 @@
-"""From flags to what is to be loaded, checked before anything is."""
+"""From flags to what is measured: your own pair, the demo's, or the paper's."""
 
 import argparse
-import dataclasses
+import json
 import os
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from specdec_t5x.bench import inputs
-from specdec_t5x.bench.study import COPY, Job
-from specdec_t5x.demo.recipe import PAIRS, DemoPair
+from etils import epath
 
+from specdec_t5x.bench.command import REQUIRED, add_flags, at_least
+from specdec_t5x.bench.pairs import COPY, Job, Study, Tokens
+from specdec_t5x.data.hints import COMMANDS, DIRECTORY
+from specdec_t5x.hugging_face import vocabulary as vocabularies
+
+DEMO, PAPER = "demo", "paper"
 # Of inputs and outputs.
 _PAPER_LENGTHS = {"ende": (256, 256), "cnndm": (512, 128)}
-_TASKS = {"demo": tuple(PAIRS), "paper": tuple(_PAPER_LENGTHS), None: ()}
-# Texts of the demo's test split: more than 10,000 tokens of outputs.
-_DEMO_INPUTS = 1000
 _PAPER = {"num_tokens": 10_000, "dtype": "bfloat16"}
+_TASKS = {DEMO: tuple(COMMANDS), PAPER: tuple(_PAPER_LENGTHS), None: ()}
+_ORDERS = {"unigram": 1, "bigram": 2, "trigram": 3}
+# Of what measures cells.
+CELLS = {
+  "num_tokens": (
+    int,
+    "output tokens a cell is measured over (paper: 10000, else 2000)",
+  ),
+  "runs": (15, "of each part's clock"),
+  "recorded": False,
+}
+# Of a target and a file of inputs; with a draft, of `one`.
+_TEXTS = {
+  "vocabulary": (str, "a SentencePiece model"),
+  "inputs": (str, "an input a line"),
+  "prefix": ("", "before each line of --inputs"),
+}
+TARGET = {
+  "target": (str, "checkpoint", REQUIRED),
+  **{name: (str, _TEXTS[name][1], REQUIRED) for name in ("vocabulary", "inputs")},
+  "prefix": _TEXTS["prefix"],
+  "num_inputs": (100, "at most the first so many"),
+  "max_length": 64,
+}
+ONE = {**TARGET, "draft": (str, "checkpoint", REQUIRED)}
+# Of what pairs are measured, beside those that need more words.
+_OF_PAIRS = {
+  "preset": (
+    str,
+    "demo: the pairs of `make demo`, the default without --target; paper: T5 1.1 XXL "
+    "in bfloat16 on WMT14 EnDe and CNN/DailyMail",
+    (DEMO, PAPER),
+  ),
+  "tasks": ([str], "of a preset: ende, cnndm; demo: lm"),
+  "task": ("yours", "name of the task of --inputs"),
+  "prompts": (
+    False,
+    "--inputs are prompts of decoder-only networks: no end of sequence",
+  ),
+  "max_length": int,
+  "dtype": (str, "of parameters and activations (paper: bfloat16, else float32)"),
+  "tfds_data_dir": (str, "where TFDS datasets are prepared"),
+}
+
+
+def flags(**defaults: Any) -> Callable[[argparse.ArgumentParser], None]:
+  """Returns what adds the flags that name models and inputs.
+
+  Args:
+    **defaults: of flags; `tables` and `heads` say whether those of a demo pair draft.
+  """
+
+  def add_to(parser):
+    none = dict.fromkeys(("tables", "heads", "num_tokens", "runs"))
+    parser.set_defaults(**none | defaults)
+    add, some = parser.add_argument, {"nargs": "+", "action": "extend"}
+    about = "checkpoint; with TASK: of one task of a preset"
+    add("--target", "--targets", nargs="+", metavar="[TASK:]DIR", help=about)
+    about = (
+      "checkpoint or n-gram table (DIR@2: its bigrams), several allowed; `copy` copies "
+      "from the input. With --preset demo, beside the demo's own"
+    )
+    add("--draft", "--drafts", **some, metavar="[TASK:]NAME=DIR", help=about)
+    count = defaults.get("num_inputs", int), "at most the first so many"
+    add_flags(parser, {**_TEXTS, **_OF_PAIRS, "num_inputs": count})
+
+  return add_to
+
+
+def one(args: argparse.Namespace) -> Study:
+  """Loads what flags `ONE`, or `TARGET`, name."""
+  drafts = {"draft": args.draft} if "draft" in args else {}
+  read = reading(args.inputs, args.vocabulary, args.num_inputs, prefix=args.prefix)
+  return Job("yours", args.target, drafts, read, args.max_length).load()
 
 
 def preset(args: argparse.Namespace) -> str | None:
   """Returns the preset that holds; None for a pair given by flags."""
-  return args.preset or (None if args.target else "demo")
+  return args.preset or (None if args.target else DEMO)
 
 
 def from_flags(args: argparse.Namespace) -> list[Job]:
@@ -29,15 +105,11 @@ def from_flags(args: argparse.Namespace) -> list[Job]:
   Raises:
     ValueError: where what is needed is not there, all of it named at once.
   """
-  for flag in ("num_inputs", "max_length", "num_tokens", "runs"):
-    value = getattr(args, flag)
-    if value is not None and value < 1:
-      name = flag.replace("_", "-")
-      raise ValueError(f"--{name} must be at least 1, got {value}.")
+  at_least(args, num_inputs=1, max_length=1, num_tokens=1, runs=1)
   chosen = preset(args)
   given = {name: getattr(args, name) for name in ("num_tokens", "dtype", "runs")}
   common = {name: value for name, value in given.items() if value is not None}
-  return _MAKERS[chosen](args, _PAPER | common if chosen == "paper" else common)
+  return _MAKERS[chosen](args, _PAPER | common if chosen == PAPER else common)
 
 
 def known(args: argparse.Namespace) -> dict[str, Any]:
@@ -46,58 +118,51 @@ def known(args: argparse.Namespace) -> dict[str, Any]:
   return {"preset": preset(args), "models": models}
 
 
-def demo_job(pair: DemoPair, count: int, with_heads: bool = False, **how) -> Job:
-  """Returns a demo pair with its own drafts.
-
-  Args:
-    pair: which.
-    count: of the first texts of its test split.
-    with_heads: whether its heads are drafts, too.
-    **how: further fields of the job.
-  """
-  drafts = pair.drafts + (pair.heads if with_heads else ())
-  return Job(
-    task=pair.name,
-    target=pair.target.checkpoint,
-    drafts={part.name: part.checkpoint for part in drafts},
-    read=inputs.demo(pair, count),
-    max_length=pair.max_output,
-    **how,
-  )
-
-
 def _demo_jobs(args, common):
   tasks = _tasks(args)
-  missing = {task: PAIRS[task].missing() for task in tasks}
-  wanted = [task for task in tasks if not missing[task]]
-  if not wanted or (args.tasks and wanted != tasks):
-    lacking = [task for task in tasks if missing[task]]
-    commands = sorted({PAIRS[task].command for task in lacking})
+  paths = {task: os.path.join(DIRECTORY, task, "pair.json") for task in tasks}
+  lacking = [task for task in tasks if not os.path.isfile(paths[task])]
+  if lacking and (args.tasks or lacking == tasks):
+    commands = sorted({COMMANDS[task] for task in lacking})
     raise ValueError(
       f"--preset demo: the demo pair {', '.join(lacking)} is not there: "
-      f"{missing[lacking[0]][0]} is missing. Run `{'` or `'.join(commands)}` in the "
+      f"{paths[lacking[0]]} is missing. Run `{'` or `'.join(commands)}` in the "
       "repository's root first, or give a pair of your own with --target, --draft, "
       "--vocabulary and --inputs."
     )
-  jobs = []
-  for task in wanted:
-    pair = PAIRS[task]
-    count = args.num_inputs or _DEMO_INPUTS
-    job = demo_job(pair, count, args.with_heads and _has_heads(pair), **common)
-    tables = _orders(pair) if args.with_tables else {}
-    drafts = job.drafts | tables | _drafts(args, task)
-    room = args.max_length or job.max_length
-    jobs.append(dataclasses.replace(job, drafts=drafts, max_length=room))
-  return jobs
+  return [
+    _demo_job(args, task, paths[task], common) for task in tasks if task not in lacking
+  ]
 
 
-def _has_heads(pair) -> bool:
-  """Whether heads draft, too; says so where they were not trained."""
-  missing = [part for part in pair.heads if not os.path.isdir(part.checkpoint)]
-  for part in missing:
-    command = f"python -m specdec_t5x.train --gin_file={part.gin_file}"
-    print(f"No heads in {part.checkpoint}: `{command}` trains them.", file=sys.stderr)
-  return not missing
+def _demo_job(args, task, path, common):
+  """Returns the job of a demo pair, as `demo.making.describe` wrote it down."""
+  with open(path, encoding="utf-8") as file:
+    pair = json.load(file)
+  drafts = dict(pair["drafts"])
+  for name, folder in pair["heads"].items() if args.heads else ():
+    if os.path.isdir(folder):
+      drafts[name] = folder
+    else:
+      command = f"python -m specdec_t5x.train --gin_file={pair['trains'][name]}"
+      print(f"No heads in {folder}: `{command}` trains them.", file=sys.stderr)
+  if args.tables:
+    for folder in pair["tables"].values():
+      drafts |= {name: f"{folder}@{order}" for name, order in _ORDERS.items()}
+    drafts[COPY] = COPY
+  cut, vocabulary = pair["max_input"], pair["vocabulary"]
+  how = args.num_inputs, pair["prompts"]
+  return Job(
+    task=task,
+    target=pair["target"],
+    drafts=drafts | _drafts(args, task),
+    read=reading(pair["inputs"], vocabulary, *how, cut=cut),
+    max_length=args.max_length or pair["max_output"],
+    vocabulary=vocabulary,
+    also=pair["also"],
+    cut=cut,
+    **common,
+  )
 
 
 def _paper_jobs(args, common):
@@ -113,8 +178,9 @@ def _paper_jobs(args, common):
         task=task,
         target=_existing(target[-1], "--target"),
         drafts=drafts,
-        read=inputs.published(task, args, max_input),
+        read=_published(task, args, max_input),
         max_length=args.max_length or max_output,
+        vocabulary=args.vocabulary,
         **common,
       )
     )
@@ -146,19 +212,21 @@ def _own_jobs(args, common):
     raise ValueError(
       "--draft: expected NAME=DIR or `copy`, got none. Give at least one."
     )
+  how = args.num_inputs, args.prompts, args.prefix
   return [
     Job(
       task=args.task,
       target=_existing(args.target[0], "--target"),
       drafts=drafts,
-      read=inputs.lines(args),
+      read=reading(args.inputs, args.vocabulary, *how),
       max_length=args.max_length or 128,
+      vocabulary=args.vocabulary,
       **common,
     )
   ]
 
 
-_MAKERS = {"demo": _demo_jobs, "paper": _paper_jobs, None: _own_jobs}
+_MAKERS = {DEMO: _demo_jobs, PAPER: _paper_jobs, None: _own_jobs}
 
 
 def _tasks(args):
@@ -169,23 +237,12 @@ def _tasks(args):
   return list(args.tasks or known)
 
 
-def _orders(pair):
-  """Returns a demo pair's table of n-grams as drafts of each order, and copying."""
-  orders = {"unigram": 1, "bigram": 2, "trigram": 3}
-  drafts = {
-    name: f"{table.checkpoint}@{order}"
-    for table in pair.tables
-    for name, order in orders.items()
-  }
-  return drafts | {COPY: COPY}
-
-
 def _of_task(values, task):
   """Returns the values for a task: its own, and those for every task."""
   found = []
   for value in values:
     head, colon, rest = value.partition(":")
-    if not colon or head not in PAIRS:  # As in gs://...
+    if not colon or head not in COMMANDS:  # As in gs://...
       found.append(value)
     elif head == task:
       found.append(rest)
@@ -212,3 +269,58 @@ def _existing(path, flag):
   if "://" not in path and not os.path.isdir(path.split("@")[0]):
     raise ValueError(f"{flag}: {path!r} is no folder. Give the folder of a checkpoint.")
   return path
+
+
+def encoded(
+  vocabulary: str, texts: Sequence[str], prompts: bool, cut: int | None = None
+) -> Tokens:
+  """Returns the tokens of texts."""
+  processor = vocabularies.processor(vocabulary)
+  # A prompt goes on; an encoder's input has its end of sequence.
+  end = [] if prompts else [processor.eos_id()]
+  cut = None if cut is None else cut - len(end)
+  ids = [[*processor.encode(text)[:cut], *end] for text in texts]
+  return ids, processor.eos_id()
+
+
+def reading(path, vocabulary, count, prompts=False, prefix="", cut=None):
+  """Returns what reads a file with an input a line."""
+
+  def read():
+    lines = epath.Path(path).read_text().splitlines()[:count]
+    if not lines:
+      raise ValueError(f"--inputs: {path!r} has no line. Give an input a line.")
+    return encoded(vocabulary, [prefix + line for line in lines], prompts, cut)
+
+  return read
+
+
+def _published(task, args, cut):
+  """Returns what reads a test set through its seqio task and TFDS."""
+
+  def read():
+    import seqio
+
+    from specdec_t5x.data import reading, tasks, vocabularies
+
+    if args.tfds_data_dir:
+      seqio.set_tfds_data_dir_override(args.tfds_data_dir)
+    register = {"ende": tasks.wmt14_ende, "cnndm": tasks.cnn_dailymail}[task]
+    path = args.vocabulary or vocabularies.DEFAULT_T5_VOCABULARY
+    vocabulary = vocabularies.sentencepiece_vocabulary(path, extra_ids=100)
+    name = register(vocabulary=vocabulary)
+    try:
+      dataset = seqio.get_mixture_or_task(name).get_dataset(
+        {"inputs": cut, "targets": cut}, split="test", shuffle=False
+      )
+    except Exception as error:  # TFDS and its readers raise types of their own.
+      raise ValueError(
+        f"The test set of {task!r} can't be read ({type(error).__name__}: {error}). "
+        "Give --tfds-data-dir with the dataset; scripts/prepare_tfds.py makes it from "
+        "files of yours."
+      ) from error
+    dataset = dataset.take(args.num_inputs or -1)
+    ids = [example["inputs"].tolist() for example in reading.rows(dataset)]
+    return ids, vocabulary.eos_id
+
+  return read

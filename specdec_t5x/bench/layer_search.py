@@ -25,10 +25,6 @@ def require_optuna() -> None:
 def open_study(folder: str, key: Mapping[str, Any]):
   """Returns the study of a folder, new or as it was left.
 
-  Args:
-    folder: where `FILE` is, or will be.
-    key: everything that determines what a trial comes to.
-
   Raises:
     ValueError: where the study that is there has another key.
   """

@@ -5,37 +5,37 @@ r"""The sublayers that a target had best leave out to draft for itself, as a gin
 
 Acceptance is measured on the target's own outputs for the inputs, without a draw, and
 what each kind of sublayer takes is timed once; from both follows the speed at the best
-GAMMA. Sublayers are first left out one by one, then together, in the order of what
-they lose for what they save (the knapsack); Optuna goes on from there. Every trial is
-kept in layers.log as it is measured: the same command goes on where it was stopped,
-and --trials may be raised. Writes layers.gin, to be added after
-configs/drafters/layer_skip.gin, and layers.json, layers.csv and layers.md. Needs the
-extra `search` (optuna). Leave all cores to it.
+GAMMA. Sublayers are first left out one by one, then together, in the order of what they
+lose for what they save (the knapsack); Optuna goes on from there. Every trial is kept
+in layers.log as it is measured: the same command goes on where it was stopped, and
+--trials may be raised. Writes layers.gin, to be added after
+configs/drafters/layer_skip.gin. Needs the extra `search` (optuna).
 """
 
 import argparse
 import dataclasses
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jaxtyping import Array, Int
 
 from specdec_t5x import api
 from specdec_t5x.analysis.layers import LayerCosts
-from specdec_t5x.bench import flags, inputs, layer_costs, programs
+from specdec_t5x.bench import jobs, programs
 from specdec_t5x.bench.agreement import Agreement
-from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.environment import environment
+from specdec_t5x.bench.cells import PLAIN, Setting
+from specdec_t5x.bench.command import Command, at_least
+from specdec_t5x.bench.compare import compare
+from specdec_t5x.bench.iteration import iterated, part_programs, plain_program
 from specdec_t5x.bench.layer_search import Search, open_study, require_optuna
-from specdec_t5x.bench.measured import Measured, Setting
-from specdec_t5x.bench.study import fingerprint, pad_inputs
-from specdec_t5x.bench.table import Column, Table, listed
-from specdec_t5x.bench.walltime import alternate
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.bench.pairs import Study, fingerprint, pad_inputs
+from specdec_t5x.bench.table import Table, columns, listed, put
+from specdec_t5x.bench.timed import ITERATIONS, each_turn, medians
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.drafters.layer_skip import LayerSkip
-from specdec_t5x.drafters.policies import Whole
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.network.config import NetworkConfig
 
 _GIN = """# {count} of {whole} sublayers left out. Alpha {alpha:.3f}, a drafted token at
 # {c:.2f} of a plain one: {speed:.2f} times plain decoding is predicted. Temperature
@@ -46,87 +46,43 @@ _GIN = """# {count} of {whole} sublayers left out. Alpha {alpha:.3f}, a drafted 
 SKIP = ({names})
 GAMMA = {gamma}
 """
-_COLUMNS = (
-  Column("found", "left out"),
-  Column("count", "sublayers"),
-  Column("alpha", "alpha", 3),
-  Column("c", "c"),
-  Column("gamma", "gamma"),
-  Column("speed", "predicted speed-up", 3),
-  Column("trials", "sets measured"),
-  Column("tokens_per_call", "tokens a call"),
-  Column("measured", "speed-up"),
-  Column("identical", "equal outputs"),
-)
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the command's flags."""
-  add = parser.add_argument
-  add("--target", metavar="DIR", required=True, help="checkpoint")
-  flags.add_texts(parser, required=True)
-  add("--max-length", type=int, default=64, help="room for an output (%(default)s)")
-  add("--temperature", type=float, default=0.0, help="(%(default)s)")
-  add("--gamma", type=int, default=8, help="longest draft (%(default)s)")
-  add("--trials", type=int, default=200, help="of Optuna, in all (%(default)s)")
-  add("--seed", type=int, default=0, help="of Optuna (%(default)s)")
-  add("--batch", type=int, default=1, help="rows that are timed (%(default)s)")
-  add("--runs", type=int, default=15, help="of each clock (%(default)s)")
-  add(
-    "--costs",
-    choices=("measured", "weights"),
-    default="measured",
-    help="of sublayers: timed here, or as their weights' number (%(default)s)",
-  )
-  add(
-    "--timed",
-    type=int,
-    default=0,
-    help="inputs to decode with what is found, beside "
-    "plain decoding, one at a time (%(default)s)",
-  )
-  flags.add_output(parser, None)
+_KEYED = ("temperature", "max_length", "gamma", "costs", "batch", "seed")
 
 
 def make(args: argparse.Namespace) -> Table:
   """Measures, searches and compares."""
   require_optuna()
-  for name, least in (
-    ("trials", 0),
-    ("timed", 0),
-    ("gamma", 1),
-    ("batch", 1),
-    ("runs", 1),
-  ):
-    if not is_whole(getattr(args, name), least):
-      raise ValueError(f"--{name} must be at least {least}, got {getattr(args, name)}.")
-  target = api.load_model(args.target)
-  if not getattr(target.network, "sublayers", ()):
+  at_least(args, trials=0, timed=0, gamma=1, batch=1, runs=1)
+  study = jobs.one(args)
+  if not getattr(study.target.network, "sublayers", ()):
     raise ValueError(
       "--target: expected a T5 or a decoder-only network, got a "
-      f"{type(target.network).__name__}, which has no sublayers to leave out."
+      f"{type(study.target.network).__name__}, which has no sublayers to leave out."
     )
-  ids, eos_id = inputs.lines(args)()
-  sampling = Sampling(args.temperature)
-  study = open_study(args.output, _key(target, ids, args))
-  costs = _kept_costs(study, target, ids, sampling, args)
-  known = sampling, eos_id, args.max_length, args.gamma
-  agreement = Agreement(target, ids, *known)
-  search = Search(study, agreement.names, agreement, costs)
+  kept = open_study(args.output, _key(study, args))
+  costs = _kept_costs(kept, study, args)
+  agreement = Agreement(study, args.temperature, args.gamma)
+  search = Search(kept, agreement.names, agreement, costs)
   rows = list(_rows(search, args.trials, args.seed))
   if args.timed:
-    rows = _timed(target, ids[: args.timed], eos_id, sampling, rows, args.max_length)
+    rows = _timed(study, rows, args)
   notes = (
     "Alpha: the share of the target's tokens that what is left has too (at T = 1 the "
     "mean of sum min(p, q)); c: a drafted token over a plain one; the speed-up follows "
     "from these and from what blocks take. The knapsack leaves out what loses least "
     "for what it saves; Optuna begins with all that it measured.",
     listed({"costs": args.costs, **costs.kinds, "rest": costs.rest}),
-    listed(environment()),
   )
-  title = f"Sublayers left out, {len(ids)} inputs, {sampling}"
+  shown = columns(
+    "found left out | count sublayers | alpha:3 | c | gamma | "
+    "speed:3 predicted speed-up | trials sets measured | "
+    "tokens_per_call tokens a call | measured speed-up | identical equal outputs"
+  )
+  title = (
+    f"Sublayers left out, {len(study.inputs)} inputs, {Sampling(args.temperature)}"
+  )
   facts = {"costs": dataclasses.asdict(costs)}
-  return Table("layers", title, _COLUMNS, rows, notes, vars(args), facts)
+  return Table("layers", title, shown, rows, notes, facts=facts)
 
 
 def _rows(search: Search, trials: int, seed: int) -> Iterator[dict[str, Any]]:
@@ -141,84 +97,153 @@ def _rows(search: Search, trials: int, seed: int) -> Iterator[dict[str, Any]]:
     yield {"found": name, **row, "trials": search.measured}
 
 
-def _timed(
-  target: api.Model,
-  ids: Sequence[Sequence[int]],
-  eos_id: int,
-  sampling: Sampling,
-  rows: Sequence[Mapping[str, Any]],
-  room: int,
-) -> list[dict[str, Any]]:
+def _timed(study: Study, rows: Sequence[Mapping[str, Any]], args) -> list[dict]:
   """Returns the rows with what each set comes to in decoding, all in turn."""
-  texts, keys = pad_inputs(ids), programs.input_keys(len(ids))
-
-  def program(*drafter):
-    parts = programs.together(target, None, *drafter)
-    run = programs.decoding(*parts, sampling, room, eos_id)
-    return lambda number: run(texts[number], keys[number])
-
-  runs = {"plain": program()}
+  study = dataclasses.replace(study, inputs=pad_inputs(study.ids[: args.timed]))
+  runs = {PLAIN: study.plain(args.temperature)}
   for row in rows:
-    drafter = LayerSkip(row["skip"], row["gamma"], Whole())
-    runs[row["found"]] = program(drafter)
-  timed = alternate(runs, range(len(texts)))
+    drafter = programs.skipping(row["skip"], row["gamma"])
+    made = programs.together(study.target, None, drafter)
+    runs[row["found"]] = study.program(*made, args.temperature)
+  cells = compare(runs, range(len(study.inputs)), Setting(0, args.temperature))
   found = []
   for row in rows:
-    setting = Setting(row["gamma"], sampling.temperature)
-    cell = Measured.timed(setting, timed[row["found"]], timed["plain"])
-    same = cell.identical
-    cells = {
-      "tokens_per_call": cell.tokens_per_call,
-      "measured": cell.speedup,
-      "identical": "sampled" if same is None else f"{same}/{cell.inputs}",
-    }
-    found.append({**row, **cells})
+    cell = cells[row["found"]]
+    came = {"tokens_per_call": cell.tokens_per_call, "measured": cell.speedup}
+    found.append({**row, **came, "identical": cell.equal})
   return found
 
 
-def _key(target, ids, args) -> dict[str, Any]:
+def _key(study, args) -> dict[str, Any]:
   """Returns everything that determines what a trial comes to."""
   return {
-    "target": fingerprint(target.params),
-    "inputs": fingerprint(list(pad_inputs(ids))),
-    "temperature": args.temperature,
-    "max_length": args.max_length,
-    "gamma": args.gamma,
-    "costs": args.costs,
-    "batch": args.batch,
-    "seed": args.seed,
+    "target": fingerprint(study.target.params),
+    "inputs": fingerprint(list(study.inputs)),
+    **{name: getattr(args, name) for name in _KEYED},
     "device": jax.devices()[0].device_kind if args.costs == "measured" else None,
   }
 
 
-def _kept_costs(study, target, ids, sampling, args) -> LayerCosts:
-  """Returns the study's costs; measures them where it has none yet."""
-  kept = study.user_attrs.get("costs")
-  if kept is None:
+def _kept_costs(kept, study, args) -> LayerCosts:
+  """Returns the costs that Optuna's study has; measures them where it has none yet."""
+  found = kept.user_attrs.get("costs")
+  if found is None:
+    target = study.target
     if args.costs == "weights":
-      costs = layer_costs.by_weights(target.network.config, args.gamma)
+      costs = by_weights(target.network.config, args.gamma)
     else:
-      texts = next(iter(api.padded_batches(ids[: args.batch], args.batch)))[1]
-      known = sampling, args.max_length, args.gamma, args.runs
-      costs = layer_costs.measured(target, texts, *known)
-    kept = dataclasses.asdict(costs)
-    study.set_user_attr("costs", kept)
-  return LayerCosts(**{**kept, "blocks": tuple(kept["blocks"])})
+      ids = study.ids[: args.batch]
+      texts = next(iter(api.padded_batches(ids, args.batch)))[1]
+      known = Sampling(args.temperature), args.max_length, args.gamma, args.runs
+      costs = measured(target, texts, *known)
+    found = dataclasses.asdict(costs)
+    kept.set_user_attr("costs", found)
+  return LayerCosts(**{**found, "blocks": tuple(found["blocks"])})
+
+
+def by_weights(config: NetworkConfig, longest: int) -> LayerCosts:
+  """Returns costs as if reading each weight took the same time, and nothing else any.
+
+  So it nearly is where one row is decoded on a device that memory bounds. The
+  keys and values of the input are computed once and not counted.
+  """
+  attention = config.emb_dim * config.num_heads * config.head_dim
+  feed_forward = (len(config.mlp_activations) + 1) * config.emb_dim * config.mlp_dim
+  weights = {"self": 4 * attention, "cross": 2 * attention, "mlp": feed_forward}
+  if not hasattr(config, "num_encoder_layers"):
+    del weights["cross"]
+  rest = config.emb_dim * config.vocab_size
+  whole = rest + config.num_decoder_layers * sum(weights.values())
+  kinds = {kind: count / whole for kind, count in weights.items()}
+  return LayerCosts(kinds, rest / whole, (1.0,) * longest)
+
+
+def measured(
+  target: api.Model,
+  texts: Int[Array, "B E"],
+  sampling: Sampling,
+  room: int,
+  longest: int,
+  runs: int,
+) -> LayerCosts:
+  """Returns costs as timed on this device, all programs in turn.
+
+  A kind's is what drafting saves without it; a block's that of an iteration whose
+  draft has no sublayer, less the draft.
+
+  Raises:
+    ValueError: where a draft does not fit, or times are lost in noise.
+  """
+  names = target.network.sublayers
+  kinds = list(dict.fromkeys(name.partition("_")[0] for name in names))
+  skips = {kind: [n for n in names if n.startswith(f"{kind}_")] for kind in kinds}
+  skips |= {"whole": [], "rest": names}
+  if room <= longest + 1:
+    raise ValueError(
+      f"Expected room for a draft of {longest} tokens and one more, got {room}. Raise "
+      "--max-length or lower --gamma."
+    )
+  decoder, params = programs.together(target)
+  given = params, texts, row_keys(jax.random.key(0), texts.shape[0])
+  plain = plain_program(programs.plain_start(decoder, room), sampling, room)
+  loops = {"plain": (plain, given, (0, min(ITERATIONS, room)))}
+  start = lambda skip, gamma: _start(target, skip, gamma, sampling, room)
+  for name, skip in skips.items():
+    draft = part_programs(start(skip, longest))["draft"]
+    loops[name] = draft, given, (0, ITERATIONS)
+  for gamma in range(1, longest + 1):
+    most = max(1, min(ITERATIONS, (room - 1) // (gamma + 1)))
+    loops[gamma] = iterated(start(names, gamma)), given, (0, most)
+  return _costs(medians(each_turn(loops, runs), longest), skips, names, longest)
+
+
+def _start(target, skip: Collection[str], gamma, sampling, room):
+  made = programs.together(target, None, programs.skipping(skip, gamma))
+  return programs.start(made[0], sampling, room)
+
+
+def _costs(seconds, skips, names: Sequence[str], longest: int) -> LayerCosts:
+  plain, rest = seconds["plain"], seconds["rest"] / longest
+  count = len(names) // (len(skips) - 2)
+  saved = {kind: seconds["whole"] - seconds[kind] for kind in skips}
+  kinds = {
+    kind: float(np.maximum(saved[kind], 0.0)) / longest / count / plain
+    for kind in skips
+    if kind not in ("whole", "rest")
+  }
+  # What is drafted in no time at all still takes an iteration.
+  blocks = [
+    max(seconds[gamma] - gamma * rest, 1e-3 * plain) / plain
+    for gamma in range(1, longest + 1)
+  ]
+  return LayerCosts(kinds, rest / plain, tuple(blocks))
 
 
 def write(table: Table, args: argparse.Namespace) -> list[str]:
   """Writes the table, and the best set's gin file."""
-  path = os.path.join(args.output, "layers.gin")
   best = max(table.rows, key=lambda row: row["speed"])
-  with open(path, "w", encoding="utf-8") as file:
-    file.write(gin_of(best, args))
-  return [path, *table.write(args.output)]
-
-
-def gin_of(best: Mapping[str, Any], args: argparse.Namespace) -> str:
-  """Returns the gin file of a row."""
   names = "".join(f"{name!r}, " for name in best["skip"]).rstrip()
-  return _GIN.format(**{**vars(args), **best, "names": names})
+  text = _GIN.format(**{**vars(args), **best, "names": names})
+  return [put(args.output, "layers.gin", text), *table.write(args.output)]
 
 
-COMMAND = Command(__doc__, make, add_flags, write)
+COMMAND = Command(
+  __doc__,
+  make,
+  {
+    **jobs.TARGET,
+    "temperature": 0.0,
+    "gamma": (8, "longest draft"),
+    "trials": (200, "of Optuna, in all"),
+    "seed": (0, "of Optuna"),
+    "batch": (1, "rows that are timed"),
+    "runs": (15, "of each clock"),
+    "costs": (
+      "measured",
+      "of sublayers: timed here, or as their weights' number",
+      ("measured", "weights"),
+    ),
+    "timed": (0, "inputs to decode with what is found, beside plain decoding"),
+  },
+  write=write,
+)

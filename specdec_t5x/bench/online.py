@@ -9,7 +9,7 @@ with a draft that learns by each loss, and with one that does not, the control. 
 accepted tokens over tried ones, is that of requests as they are served, before anything
 was learned from them. Each way's numbers are kept as soon as it has served all. Seconds
 are of all of a domain, on this machine as it then is; leave all cores to it where they
-matter. Writes online.json, online.csv and online.md, and with --chart a figure.
+matter.
 """
 
 import argparse
@@ -17,7 +17,8 @@ import dataclasses
 import pathlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -25,13 +26,12 @@ from tqdm import tqdm
 
 from specdec_t5x import api
 from specdec_t5x.analysis.acceptance import ratio
-from specdec_t5x.bench import flags
+from specdec_t5x.bench import plotting
 from specdec_t5x.bench.cells import Cells
-from specdec_t5x.bench.command import Command, write_table
-from specdec_t5x.bench.environment import environment, machine
-from specdec_t5x.bench.paper import plotting
-from specdec_t5x.bench.study import fingerprint
-from specdec_t5x.bench.table import Column, Table, listed
+from specdec_t5x.bench.command import REQUIRED, Command
+from specdec_t5x.bench.environment import machine
+from specdec_t5x.bench.pairs import fingerprint
+from specdec_t5x.bench.table import Table, columns, listed
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.training import losses, serving
@@ -39,84 +39,46 @@ from specdec_t5x.training.online import Learner, Online
 from specdec_t5x.training.optimizers import OPTIMIZERS, Optimizer, Schedule
 
 CONTROL = "none: the control"
-_COLUMNS = (
-  Column("domain", "domain"),
-  Column("learns", "learns"),
-  Column("first", "requests from"),
-  Column("last", "to"),
-  Column("alpha", "alpha", 3),
-  Column("over_control", "over the control", 3, missing="-"),
-  Column("tokens_per_call", "tokens a call"),
-  Column("equal", "equal outputs", missing="-"),
+_TIMES = columns(
+  "domain | learns | requests | serving:0 serving, s | learning:0 learning, s"
 )
-_TIMES = (
-  Column("domain", "domain"),
-  Column("learns", "learns"),
-  Column("requests", "requests"),
-  Column("serving", "serving, s", 0),
-  Column("learning", "learning, s", 0),
+_COLUMNS = columns(
+  "domain | learns | first requests from | last to | alpha:3 | "
+  "over_control:3?- over the control | tokens_per_call tokens a call | "
+  "equal?- equal outputs"
 )
-
-Counts = dict[str, list[int]]
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the command's flags."""
-  add = parser.add_argument
-  add("--target", metavar="DIR", required=True, help="checkpoint")
-  add("--draft", metavar="DIR", required=True, help="checkpoint")
-  add("--vocabulary", metavar="FILE", required=True, help="a SentencePiece model")
-  about = "texts in the order that they are served, an input a line; several"
-  add("--domain", metavar="NAME=FILE", action="append", required=True, help=about)
-  add("--prefix", default="", help="before each line")
-  add("--requests", type=int, default=2000, help="of each domain (%(default)s)")
-  about = "by which the draft learns (%(default)s)"
-  names = [*losses.DISTILLATION_LOSSES]
-  add("--losses", nargs="+", choices=names, default=names[:2], help=about)
-  add("--interval", type=int, default=Online.interval, help="requests a step")
-  add("--kept", type=int, default=Online.kept, help="tokens of a law (%(default)s)")
-  add("--optimizer", choices=OPTIMIZERS, default="adamw", help="(%(default)s)")
-  add("--learning-rate", type=float, default=1e-3, help="constant (%(default)s)")
-  add("--gamma", type=int, default=DEFAULT_GAMMA, help="(%(default)s)")
-  add("--temperature", type=float, default=0.0, help="(%(default)s)")
-  add("--input-length", type=int, default=64, help="longer lines are left out")
-  add("--max-length", type=int, default=64, help="room for an output (%(default)s)")
-  add("--window", type=int, default=500, help="requests a row (%(default)s)")
-  add("--chart", action="store_true", help="draw alpha too; needs matplotlib")
-  flags.add_output(parser, None)
 
 
 def make(args: argparse.Namespace) -> Table:
   """Serves all domains with each way to learn, and with none."""
-  if args.chart:
-    plotting.require_matplotlib()
   domains = dict(_read(args))
   models = [api.load_model(path) for path in (args.target, args.draft)]
   cells, found = Cells(args.output), {}
   for loss in (None, *args.losses):
-    key = _key(args, models, domains, loss)
-    result = cells.find(key)
-    if result is None:
-      result = _serve(args, models, domains, loss)
-      cells.add(key, result)
-    found[loss or CONTROL] = result
-  control = found[CONTROL]
-  rows = [
-    row for name, ways in found.items() for row in _rows(args, name, ways, control)
+    serve = lambda loss=loss: _serve(args, models, domains, loss)
+    found[loss or CONTROL] = cells.get(_key(args, models, domains, loss), serve)
+  rows = [row for way in found for row in _rows(args, way, found[way], found[CONTROL])]
+  times = [
+    {
+      "domain": domain,
+      "learns": way,
+      "requests": len(counts["tried"]),
+      **{name: counts[name] for name in ("serving", "learning")},
+    }
+    for way, of_domains in found.items()
+    for domain, counts in of_domains.items()
   ]
-  times = [row for name, ways in found.items() for row in _times(name, ways)]
-  settings = vars(args)
+  of = lambda *names: listed({name: getattr(args, name) for name in names})
   notes = (
     "alpha: accepted over tried tokens, [95% interval], requests as the unit, before "
     "the draft learned from them. Domains are served in this order by one draft.",
-    listed({n: settings[n] for n in ("gamma", "temperature", "interval", "kept")}),
-    listed({n: settings[n] for n in ("optimizer", "learning_rate")}),
-    listed(environment()),
+    of("gamma", "temperature", "interval", "kept"),
+    of("optimizer", "learning_rate"),
   )
   before = [Table("times", "Seconds", _TIMES, times)]
   title = "Alpha while the draft learns"
   facts = {"times": times}
-  return Table("online", title, _COLUMNS, rows, notes, settings, facts, before)
+  return Table("online", title, _COLUMNS, rows, notes, facts=facts, before=before)
 
 
 def _read(args) -> Iterator[tuple[str, list[list[int]]]]:
@@ -146,18 +108,15 @@ def _online(args, loss: str | None) -> Online:
 
 
 def _key(args, models, domains, loss):
+  # A control serves as many at once: the interval counts for it, too.
+  names = "interval", "gamma", "temperature", "input_length", "max_length"
   return {
     "models": [fingerprint(model.params) for model in models],
     "domains": {
       name: fingerprint([np.array(x) for x in ids]) for name, ids in domains.items()
     },
     "online": loss and dataclasses.asdict(_online(args, loss)),
-    # What a control serves at once.
-    "interval": args.interval,
-    **{
-      n: getattr(args, n)
-      for n in ("gamma", "temperature", "input_length", "max_length")
-    },
+    **{name: getattr(args, name) for name in names},
     **machine(),
   }
 
@@ -216,7 +175,7 @@ def _serve(args, models, domains, loss) -> dict[str, dict]:
   return found
 
 
-def _counts(decoded) -> Counts:
+def _counts(decoded) -> dict[str, list]:
   info = decoded.statistics
   columns = {
     "accepted": info.accepted,
@@ -254,37 +213,51 @@ def _rows(args, way: str, found, control) -> Iterator[dict]:
       }
 
 
-def _times(way: str, found) -> Iterator[dict]:
-  for domain, counts in found.items():
-    seconds = {name: counts[name] for name in ("serving", "learning")}
-    yield {
-      "domain": domain,
-      "learns": way,
-      "requests": len(counts["tried"]),
-      **seconds,
-    }
-
-
-def write(table: Table, args: argparse.Namespace) -> Sequence[str]:
-  """Writes the table and, if asked, the figure: alpha over requests, a curve a way."""
-  paths = write_table(table, args)
-  if not args.chart:
-    return paths
+def draw(table: Table) -> Any:
+  """Returns the figure: alpha over requests, a curve a way."""
   figure, (axis,) = plotting.new_figure(7, 4)
+  requests = table.settings["requests"]
   domains = list(dict.fromkeys(row["domain"] for row in table.rows))
   for way in dict.fromkeys(row["learns"] for row in table.rows):
     rows = [row for row in table.rows if row["learns"] == way]
-    at = [domains.index(r["domain"]) * args.requests + r["last"] for r in rows]
+    at = [domains.index(r["domain"]) * requests + r["last"] for r in rows]
     axis.plot(at, [r["alpha"].value for r in rows], marker=".", label=way)
   for i, domain in enumerate(domains):
-    axis.axvline(i * args.requests, color="0.6", linewidth=0.8)
+    axis.axvline(i * requests, color="0.6", linewidth=0.8)
     at = (i + 0.5) / len(domains)
     axis.text(at, 1.01, domain, ha="center", transform=axis.transAxes)
-  axis.set(
-    xlabel="requests served", ylabel="alpha", xlim=(0, len(domains) * args.requests)
-  )
+  axis.set(xlabel="requests served", ylabel="alpha", xlim=(0, len(domains) * requests))
   axis.legend(title="the draft learns by", fontsize=8)
-  return [*paths, *plotting.save(figure, args.output, table.name)]
+  return figure
 
 
-COMMAND = Command(__doc__, make, add_flags, write)
+def _add(parser: argparse.ArgumentParser) -> None:
+  about = "texts in the order that they are served, an input a line; several"
+  how = {"action": "append", "required": True, "metavar": "NAME=FILE"}
+  parser.add_argument("--domain", **how, help=about)
+
+
+_LOSSES = [*losses.DISTILLATION_LOSSES]
+COMMAND = Command(
+  __doc__,
+  make,
+  {
+    "target": (str, "checkpoint", REQUIRED),
+    "draft": (str, "checkpoint", REQUIRED),
+    "vocabulary": (str, "a SentencePiece model", REQUIRED),
+    "prefix": ("", "before each line"),
+    "requests": (2000, "of each domain"),
+    "losses": (_LOSSES[:2], "by which the draft learns", _LOSSES),
+    "interval": (Online.interval, "requests a step"),
+    "kept": (Online.kept, "tokens of a distribution"),
+    "optimizer": ("adamw", "", OPTIMIZERS),
+    "learning_rate": (1e-3, "constant"),
+    "gamma": DEFAULT_GAMMA,
+    "temperature": 0.0,
+    "input_length": (64, "longer lines are left out"),
+    "max_length": 64,
+    "window": (500, "requests a row"),
+  },
+  _add,
+  draw=draw,
+)

@@ -6,57 +6,29 @@ r"""Tokens a call of the target: each shape of draft under each rule that can ju
 Chains, separate candidates and delayed trees (a stem, then branches), as deep as one
 another and with as many nodes. At temperature 0 all exact rules are greedy
 verification, and siblings the likeliest tokens. Nothing is timed, so other work may run
-beside it. Writes rules.json, rules.csv and rules.md.
+beside it.
 """
 
 import argparse
 import sys
 from collections.abc import Iterator
 
-import jax
-import numpy as np
 from tqdm import tqdm
 
-from specdec_t5x import api
-from specdec_t5x.analysis.acceptance import Estimate, ratio
-from specdec_t5x.bench import flags, jobs, programs
+from specdec_t5x.bench import jobs, programs
+from specdec_t5x.bench.cells import Setting
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.environment import environment
-from specdec_t5x.bench.study import Study
-from specdec_t5x.bench.table import Column, Table, listed
+from specdec_t5x.bench.compare import counted
+from specdec_t5x.bench.pairs import Study
+from specdec_t5x.bench.table import Table, columns, listed
 from specdec_t5x.core.checks import is_whole
-from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 
 _OF_CHAINS, _OF_TREES = ("token", "block"), ("recursive", "kseq", "traversal")
-_COLUMNS = (
-  Column("temperature", "T"),
-  Column("shape", "draft"),
-  Column("nodes", "nodes"),
-  Column("depth", "depth"),
-  Column("siblings", "siblings", missing="-"),
-  *(Column(name, name, missing="-") for name in ("greedy", *_OF_CHAINS, *_OF_TREES)),
-)
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the command's flags."""
-  flags.add_pairs(parser)
-  # Of jobs that are timed.
-  parser.set_defaults(num_tokens=None, runs=None)
-  add = parser.add_argument
-  flags.add_temperatures(parser)
-  add("--gamma", type=int, default=DEFAULT_GAMMA, help="depth (%(default)s)")
-  add("--branches", type=int, default=2, help="or candidates (%(default)s)")
-  add("--stem", type=int, default=2, help="tokens before the branches (%(default)s)")
-  add("--batch", type=int, default=16, help="inputs at once (%(default)s)")
-  add("--seed", type=int, default=0, help="of the sampling (%(default)s)")
-  flags.add_output(parser, None)
 
 
 def make(args: argparse.Namespace) -> Table:
@@ -76,10 +48,11 @@ def make(args: argparse.Namespace) -> Table:
     "interval], inputs as the unit. Depth: calls of the draft model. On a chain "
     "'recursive' and 'kseq' are 'token', and 'traversal' is 'block'.",
     listed({"inputs": len(study.inputs), "gamma": args.gamma, "batch": args.batch}),
-    listed(environment()),
   )
+  names = " | ".join(f"{name}?-" for name in ("greedy", *_OF_CHAINS, *_OF_TREES))
+  shown = columns(f"temperature T | shape draft | nodes | depth | siblings?- | {names}")
   title = f"Tokens a call of the target, {study.job.task}, draft {study.drafts[0].name}"
-  return Table("rules", title, _COLUMNS, rows, notes, vars(args))
+  return Table("rules", title, shown, rows, notes)
 
 
 def shapes(gamma: int, branches: int, stem: int) -> list[tuple[str, Tree]]:
@@ -105,24 +78,22 @@ def shapes(gamma: int, branches: int, stem: int) -> list[tuple[str, Tree]]:
 
 def _rows(study: Study, tree: Tree, temperature: float, args) -> Iterator[dict]:
   """Yields a row for each way to draw siblings."""
-  network = study.drafts[0].model.network
-  drafters = {None: DraftModel(network, tree.size)}
+  model = study.drafts[0].model
+  drafters = {None: DraftModel(model.network, tree.size)}
   if not tree.is_chain:
     ways = ("independent", "distinct") if temperature else ("likeliest",)
-    drafters = {way: TreeDraft(network, tree, way) for way in ways}
+    drafters = {way: TreeDraft(model.network, tree, way) for way in ways}
+  setting = Setting(tree.depth, temperature)
   for way, drafter in drafters.items():
-    yield {
-      "nodes": tree.size,
-      "depth": tree.depth,
-      "siblings": way,
-      **{
-        name: _tokens_per_call(study, drafter, name, temperature, args)
-        for name in _rules(drafter, temperature)
-      },
-    }
+    row = {"nodes": tree.size, "depth": tree.depth, "siblings": way}
+    for rule in _rules_of(drafter, temperature):
+      made = programs.together(study.target, model, drafter, rule)
+      run = study.decoding(*made, temperature)
+      row[rule] = counted(run, study, setting, args).tokens_per_call
+    yield row
 
 
-def _rules(drafter: Drafter, temperature: float) -> list[str]:
+def _rules_of(drafter: Drafter, temperature: float) -> list[str]:
   """Returns the rules that differ from one another on these drafts."""
   if not temperature:
     return ["greedy"]
@@ -132,19 +103,16 @@ def _rules(drafter: Drafter, temperature: float) -> list[str]:
   return [name for name in names if drafter.independent or not names[name]]
 
 
-def _tokens_per_call(
-  study: Study, drafter: Drafter, rule: str, temperature: float, args
-) -> Estimate:
-  models = study.target, study.drafts[0].model
-  decoder, params = programs.together(*models, drafter, rule)
-  sampling, room = Sampling(temperature=temperature), study.job.max_length
-  run = programs.decoding(decoder, params, sampling, room, study.eos_id)
-  key, ids = jax.random.key(args.seed), [row[0].tolist() for row in study.inputs]
-  columns = []
-  for first, inputs, count in api.padded_batches(ids, args.batch):
-    info = run(inputs, row_keys(key, args.batch, first)).statistics
-    columns.append(np.stack([info.emitted, info.target_calls])[:, :count])
-  return ratio(*np.concatenate(columns, axis=1))
-
-
-COMMAND = Command(__doc__, make, add_flags)
+COMMAND = Command(
+  __doc__,
+  make,
+  {
+    "temperatures": [0.0, 1.0],
+    "gamma": (DEFAULT_GAMMA, "depth"),
+    "branches": (2, "or candidates"),
+    "stem": (2, "tokens before the branches"),
+    "batch": 16,
+    "seed": 0,
+  },
+  jobs.flags(),
+)

@@ -4,17 +4,19 @@ import csv
 import dataclasses
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etils import epath
 
 from specdec_t5x.analysis.acceptance import Estimate
 from specdec_t5x.bench.environment import environment
-from specdec_t5x.bench.walltime import Spread
+from specdec_t5x.bench.timed import Spread
 from specdec_t5x.tables import padded
 
 NOT_MEASURED = "not measured"
+_COLUMN = re.compile(r"(\w+)(?::(\d))?(\?\S*)?(?: (.+))?")
 
 # A number, one with an interval or quartiles, a word; None is what `Column.missing`
 # says.
@@ -37,20 +39,43 @@ class Column:
   digits: int = 2
   missing: str = NOT_MEASURED
 
-  def show(self, value: Value) -> str:
-    """Returns a value as text."""
+  def show(self, value: Value | Mapping[str, float | None]) -> str:
+    """Returns a value, or what JSON has of it, as text."""
     number = lambda x: f"{x:.{self.digits}f}"
-    if isinstance(value, Estimate):
-      if value.value is None:
+    value = plain(value)
+    if isinstance(value, Mapping):
+      middle, low, high = value.values()
+      if middle is None:
         return "no data"
-      if value.low is None:
-        return number(value.value)
-      return f"{number(value.value)} [{number(value.low)}, {number(value.high)}]"
-    if isinstance(value, Spread):
-      return f"{number(value.median)} [{number(value.low)}, {number(value.high)}]"
+      ends = "" if low is None else f" [{number(low)}, {number(high)}]"
+      return f"{number(middle)}{ends}"
     if value is None:
       return self.missing
     return number(value) if isinstance(value, float) else str(value)
+
+
+def columns(text: str) -> tuple[Column, ...]:
+  """Returns the columns that a text names, `|` between them.
+
+  Each is a key, and as needed `:` with the digits, `?` with what is shown where there
+  is no value, and the header: "gamma | speed:1 speed-up | siblings?- | c:3?- c, ms".
+  """
+  found = []
+  for column in text.split("|"):
+    key, digits, missing, header = _COLUMN.fullmatch(column.strip()).groups()
+    missing = NOT_MEASURED if missing is None else missing[1:]
+    found.append(Column(key, header or key, int(digits or 2), missing))
+  return tuple(found)
+
+
+def grid(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
+  """Returns a table in Markdown, without the rows that say that they are "hidden"."""
+  cells = [[column.header for column in columns]]
+  shown = (row for row in rows if not row.get("hidden"))
+  cells += [[c.show(row.get(c.key)) for c in columns] for row in shown]
+  head, *body = padded(cells)
+  rule = ["-" * len(cell) for cell in head]
+  return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *body)) + "\n"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +91,8 @@ class Table:
     settings: what it was made with, for JSON.
     facts: what else was found, for JSON.
     before: tables that Markdown shows above this one.
-    brief: which rows Markdown has; JSON and CSV have all.
+    made: versions, code, device and date, for JSON and below the notes.
+    command: that made it, for JSON.
   """
 
   name: str
@@ -77,19 +103,17 @@ class Table:
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   before: Sequence["Table"] = ()
-  brief: Callable[[Mapping[str, Value]], bool] = lambda row: True
+  made: Mapping[str, Any] = dataclasses.field(default_factory=environment)
+  command: str = ""
 
   def markdown(self) -> str:
     """Returns the table with its title and notes, below those `before` it."""
-    cells = [[column.header for column in self.columns]]
-    rows = filter(self.brief, self.rows)
-    cells += [[c.show(row.get(c.key)) for c in self.columns] for row in rows]
-    head, *body = padded(cells)
-    rule = ["-" * len(cell) for cell in head]
-    lines = [f"| {' | '.join(row)} |" for row in (head, rule, *body)]
-    notes = [f"- {note}" for note in self.notes]
-    text = "\n".join([f"## {self.title}", "", *lines, "", *notes]).rstrip() + "\n"
-    return "\n".join([*(table.markdown() for table in self.before), text])
+    parts = [
+      f"## {each.title}\n\n{grid(each.columns, each.rows)}"
+      for each in (*self.before, self)
+    ]
+    notes = "\n".join(f"- {note}" for note in (*self.notes, listed(self.made)))
+    return "\n".join([*parts, f"{notes}\n"])
 
   def csv(self) -> str:
     """Returns the rows; a value with an interval has columns for its ends."""
@@ -104,29 +128,32 @@ class Table:
     writer.writerows(rows)
     return text.getvalue()
 
-  def document(self) -> dict[str, Any]:
-    """Returns everything, for JSON."""
-    return {
+  def json(self) -> str:
+    """Returns everything but the tables before it."""
+    document = {
       "title": self.title,
-      "settings": dict(self.settings),
-      "environment": environment(),
-      **_plain(self.facts),
-      "rows": [_plain(row) for row in self.rows],
-      "notes": list(self.notes),
+      "command": self.command,
+      "settings": self.settings,
+      "environment": self.made,
+      **self.facts,
+      "columns": [dataclasses.astuple(column) for column in self.columns],
+      "rows": self.rows,
+      "notes": self.notes,
     }
+    return json.dumps(plain(document), indent=1) + "\n"
 
   def write(self, folder: str) -> list[str]:
     """Writes NAME.json, NAME.csv and NAME.md, and returns their paths."""
-    directory = epath.Path(folder)
-    directory.mkdir(parents=True, exist_ok=True)
-    texts = {
-      "json": json.dumps(self.document(), indent=1) + "\n",
-      "csv": self.csv(),
-      "md": self.markdown(),
-    }
-    for kind, text in texts.items():
-      (directory / f"{self.name}.{kind}").write_text(text)
-    return [str(directory / f"{self.name}.{kind}") for kind in texts]
+    texts = {"json": self.json(), "csv": self.csv(), "md": self.markdown()}
+    return [put(folder, f"{self.name}.{kind}", text) for kind, text in texts.items()]
+
+
+def put(folder: str, name: str, text: str) -> str:
+  """Writes a text into a folder, which is made where it is missing; its path."""
+  directory = epath.Path(folder)
+  directory.mkdir(parents=True, exist_ok=True)
+  (directory / name).write_text(text)
+  return str(directory / name)
 
 
 def listed(facts: Mapping[str, Any]) -> str:
@@ -134,16 +161,19 @@ def listed(facts: Mapping[str, Any]) -> str:
   return ", ".join(f"{k} {v}" for k, v in facts.items() if v is not None)
 
 
-def _flat(key, value):
-  if not isinstance(value, Estimate | Spread):
-    yield key, value
-    return
-  for name, number in dataclasses.asdict(value).items():
-    yield (key if name in ("value", "median") else f"{key}_{name}"), number
-
-
-def _plain(value):
+def plain(value: Any) -> Any:
+  """Returns a value as JSON has it."""
+  if isinstance(value, Estimate | Spread):
+    return dataclasses.asdict(value)
   if isinstance(value, Mapping):
-    return {key: _plain(each) for key, each in value.items()}
-  known = isinstance(value, Estimate | Spread)
-  return dataclasses.asdict(value) if known else value
+    return {key: plain(each) for key, each in value.items()}
+  return list(map(plain, value)) if isinstance(value, list | tuple) else value
+
+
+def _flat(key, value):
+  found = plain(value)
+  if not isinstance(found, Mapping):
+    yield key, found
+    return
+  for name, number in found.items():
+    yield (key if name in ("value", "median") else f"{key}_{name}"), number

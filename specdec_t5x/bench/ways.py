@@ -1,27 +1,28 @@
 """Every way to speculate for a target: drafters in their shapes, and rules."""
 
+import argparse
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
 
 from specdec_t5x.analysis.trees import best_tree
 from specdec_t5x.api import Model
-from specdec_t5x.bench import tree
-from specdec_t5x.bench.study import COPY, Draft, Study
+from specdec_t5x.bench import programs, tree
+from specdec_t5x.bench.pairs import COPY, Draft, Study
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES, rule_at
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.drafters.adaptive import AdaptiveDraft
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.drafters.pruned import Pruned
-from specdec_t5x.drafters.registry import POLICIES, headed, layer_skip
+from specdec_t5x.drafters.registry import headed
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.link.client import Remote
@@ -47,18 +48,20 @@ class Way:
   Attributes:
     draft: the name of what drafts.
     shape: of its drafts, in words.
-    drafter: what drafts.
+    drafter: what drafts; a name with `words`.
     rule: what judges the drafts.
     models: the drafter's networks.
     training: what had to be learned beside the target, in words.
+    words: gamma and policy of a named drafter.
   """
 
   draft: str
   shape: str
-  drafter: Drafter
+  drafter: Drafter | str
   rule: Rule
-  models: Model | Mapping[str, Model] | None
+  models: Model | None
   training: str
+  words: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def key(self) -> tuple[str, str]:
@@ -68,9 +71,7 @@ class Way:
   @property
   def parameters(self) -> str:
     """How many parameters it adds, in millions."""
-    models = self.models or {}
-    models = {"draft": models} if isinstance(models, Model) else models
-    leaves = jax.tree.leaves([model.params for model in models.values()])
+    leaves = jax.tree.leaves(self.models and self.models.params)
     return f"{sum(leaf.size for leaf in leaves) / 1e6:.2f}M"
 
   def judge(self, sampling: Sampling) -> Rule:
@@ -78,67 +79,58 @@ class Way:
     return rule_at(self.rule, sampling)[0]
 
 
-@dataclasses.dataclass(frozen=True)
-class Knobs:
-  """What ways are made with.
+def ways(
+  study: Study, sampling: Sampling, args: argparse.Namespace, address: str
+) -> list[Way]:
+  """Returns all ways that there are with a target and its drafts.
 
-  Attributes:
-    gamma: tokens a draft.
-    sizes: nodes of heads' trees.
-    skip: sublayers that the target leaves out to draft; none where it does not.
-    all_rules: whether the first draft model has every policy and rule.
-    address: where that draft also answers in another process; empty where it does not.
+  Args:
+    study: the target, its drafts and the inputs.
+    sampling: the adjustment of all distributions.
+    args: flags `gamma`, `sizes` of heads' trees, `skip` and `no_rules`.
+    address: where the first draft model also answers; empty where it does not.
   """
-
-  gamma: int
-  sizes: Sequence[int]
-  skip: Sequence[str] = ()
-  all_rules: bool = True
-  address: str = ""
-
-
-def ways(study: Study, sampling: Sampling, knobs: Knobs) -> list[Way]:
-  """Returns all ways that there are with a target and its drafts."""
   found = [
-    Way(draft.name, shape, drafter, rule, draft.model, _TRAINING[draft.drafter])
+    Way(draft.name, shape, drafter, rule, draft.model, _TRAINING[draft.drafter], *words)
     for draft in study.drafts
-    for shape, drafter, rule in _of_draft(study, draft, sampling, knobs)
+    for shape, drafter, rule, *words in _of_draft(study, draft, sampling, args)
   ]
-  if knobs.skip:
-    drafter = layer_skip(knobs.skip, knobs.gamma)
-    shape = f"without {len(knobs.skip)} sublayers"
+  if args.skip:
+    drafter = programs.skipping(args.skip, args.gamma, "exit")
+    shape = f"without {len(args.skip)} sublayers"
     found.append(Way(TARGET, shape, drafter, _EXACT, None, "none"))
-  if knobs.address:
-    drafter, name = Link(Remote(knobs.address), knobs.gamma), first_model(study).name
+  if address:
+    drafter, name = Link(Remote(address), args.gamma), study.first_model.name
     training = _TRAINING["draft_model"]
     found.append(Way(name, "in another process", drafter, _EXACT, None, training))
   return found
 
 
-def _of_draft(study, draft: Draft, sampling, knobs) -> Iterator[tuple]:
-  """Yields shape, drafter and rule of each way with one draft."""
+def _of_draft(study, draft: Draft, sampling, args) -> Iterator[tuple]:
+  """Yields shape, drafter, rule and words of each way with one draft."""
   if draft.source == COPY:
-    yield "chain", Copy(knobs.gamma), _EXACT
+    yield "chain", Copy(args.gamma), _EXACT
     return
   network = draft.model.network
   if isinstance(network, HEADS):
-    yield from _of_heads(study, draft, sampling, knobs.sizes)
+    yield from _of_heads(study, draft, sampling, args.sizes)
     return
-  plain = DraftModel(network, knobs.gamma)
+  plain = DraftModel(network, args.gamma)
   yield "chain", plain, _EXACT
   if draft.drafter == "ngram":
     return
-  stems = delayed(_STEM, _BRANCHES, max(knobs.gamma, _STEM + 1))
+  stems = delayed(_STEM, _BRANCHES, max(args.gamma, _STEM + 1))
   distinct = TreeDraft(network, stems, "distinct")
   yield f"stem {_STEM}, {_BRANCHES} branches", distinct, _EXACT
-  if draft is first_model(study) and knobs.all_rules:
-    yield from _of_first(network, plain, distinct, sampling, knobs.gamma)
+  if draft is study.first_model and not args.no_rules:
+    yield from _of_first(network, plain, distinct, sampling, args.gamma)
 
 
 def _of_first(network, plain, distinct, sampling, gamma) -> Iterator[tuple]:
   """Yields what is tried with one draft model alone: policies, and every rule."""
   for name in ("auto", "confidence", "exit"):
-    yield f"policy {name!r}", AdaptiveDraft(network, gamma, POLICIES[name]), _EXACT
+    words = {"gamma": gamma, "policy": name}
+    yield f"policy {name!r}", "draft_model", _EXACT, words
   if gamma > 2:
     lower = Cascade(network, Copy(gamma - 2, match=2), gamma)
     yield "chain, sped up by copies", lower, _EXACT
@@ -159,18 +151,11 @@ def _knobbed(name) -> Rule:
   return Lenient(_LENIENCE) if name == "lenient" else RULES[name]
 
 
-def first_model(study: Study) -> Draft | None:
-  """Returns the first draft model, if there is any."""
-  return next((each for each in study.drafts if each.drafter == "draft_model"), None)
-
-
 def _of_heads(study, draft, sampling, sizes) -> Iterator[tuple]:
   """Yields heads' chain, their best trees, and trees that rows prune."""
   network = draft.model.network
   yield "chain", headed(network, chain(network.config.count)), _EXACT
-  models, ids = (study.target, draft.model), [row[0].tolist() for row in study.inputs]
-  known = sampling, study.eos_id, study.job.max_length
-  acceptance = tree.acceptance(models, ids, *known)
+  acceptance = tree.acceptance(study, draft.model, sampling.temperature)
   for size in sizes:
     yield f"tree of {size}", headed(network, best_tree(acceptance, size)), _EXACT
     if not getattr(network, "reads_path", False):

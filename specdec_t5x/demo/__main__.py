@@ -5,7 +5,7 @@ import concurrent.futures
 import os
 import sys
 
-from specdec_t5x.bench.paper.plotting import require_matplotlib
+from specdec_t5x.bench.plotting import require_matplotlib
 from specdec_t5x.demo import recipe
 from specdec_t5x.demo.steps import Step, Steps
 from specdec_t5x.quiet import import_quietly
@@ -64,6 +64,7 @@ def _make(pair, parts, steps):
     with steps.step() as step:
       if not step.is_cached:
         making.make_part(part)
+  making.describe(pair)
 
 
 def _run_commands(pair) -> str:

@@ -1,6 +1,6 @@
 """The comparison as a picture: speed-ups beside what Theorem 3.8 says."""
 
-from specdec_t5x.bench.paper import plotting
+from specdec_t5x.bench import plotting
 from specdec_t5x.bench.table import Table
 
 

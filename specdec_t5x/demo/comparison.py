@@ -12,10 +12,10 @@ import sentencepiece
 from jaxtyping import Array, Int
 
 from specdec_t5x.bench import jobs
-from specdec_t5x.bench.measured import Measured, Setting
-from specdec_t5x.bench.study import Study
-from specdec_t5x.bench.table import Column, Table
-from specdec_t5x.bench.walltime import alternate
+from specdec_t5x.bench.cells import PLAIN, Measured, Setting
+from specdec_t5x.bench.pairs import Job, Study
+from specdec_t5x.bench.table import Column, Table, columns
+from specdec_t5x.bench.timed import alternate
 from specdec_t5x.demo import held_out
 from specdec_t5x.demo.recipe import DemoPair
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
@@ -24,18 +24,10 @@ from specdec_t5x.network.functional import HEADS
 # From outputs to what a metric says of them.
 ScoreFn = Callable[[Sequence[Int[Array, "T"]]], float]
 
-_COLUMNS = (
-  Column("task", "task"),
-  Column("temperature", "T"),
-  Column("gamma", "gamma"),
-  Column("draft", "draft"),
-  Column("alpha", "alpha (95%)", 3),
-  Column("tokens_per_call", "tokens/call"),
-  Column("speed", "speed-up (quartiles)"),
-  Column("theorem", "Thm 3.8"),
-  Column("c", "c"),
-  Column("predicted", "whole calls (quartiles)"),
-  Column("identical", "identical"),
+_COLUMNS = columns(
+  "task | temperature T | gamma | draft | alpha:3 alpha (95%) | "
+  "tokens_per_call tokens/call | speed speed-up (quartiles) | theorem Thm 3.8 | c | "
+  "predicted whole calls (quartiles) | identical"
 )
 _BRIEF = ("temperature", "draft", "alpha", "tokens_per_call", "speed")
 _SCORE_KEYS = ("plain_score", "score", "draft_score")
@@ -68,7 +60,7 @@ def compare(
     with_heads: whether its heads draft, too.
     report: takes a line a draft and temperature, as soon as it was measured.
   """
-  study = jobs.demo_job(pair, inputs, with_heads).load()
+  study = job_of(pair, inputs, with_heads).load()
   score = _scorer(pair, inputs)
   found = []
   for temperature in temperatures:
@@ -84,6 +76,18 @@ def compare(
   return Table("comparison", title, (*_COLUMNS, *scores), found, _NOTES)
 
 
+def job_of(pair: DemoPair, inputs: int, with_heads: bool) -> Job:
+  """Returns a pair's own drafts, and its heads, on so many texts of its test split."""
+
+  def read():
+    texts = [text for text, _ in held_out.held_out_texts(pair.name, inputs)]
+    return jobs.encoded(pair.vocabulary, texts, pair.are_prompts, pair.max_input)
+
+  parts = pair.drafts + (pair.heads if with_heads else ())
+  drafts = {part.name: part.checkpoint for part in parts}
+  return Job(pair.name, pair.target.checkpoint, drafts, read, pair.max_output)
+
+
 def rows(study: Study, setting: Setting, score: ScoreFn | None) -> list[dict[str, Any]]:
   """Measures every draft beside the target alone.
 
@@ -94,21 +98,20 @@ def rows(study: Study, setting: Setting, score: ScoreFn | None) -> list[dict[str
   """
   temperature = setting.temperature
   decoders = {draft.name: study.together(draft, setting) for draft in study.drafts}
-  plain = study.plain(study.target, temperature)
   programs = {name: study.program(*d, temperature) for name, d in decoders.items()}
   numbers = range(len(study.inputs))
-  timed = alternate({"plain": plain, **programs}, numbers)
+  timed = alternate({PLAIN: study.plain(temperature), **programs}, numbers)
   found = []
   for draft in study.drafts:
     decoder, params = decoders[draft.name]
     costs = study.costs([decoder], params, temperature)[setting.gamma]
-    cell = Measured.timed(setting, timed[draft.name], timed["plain"], costs)
+    cell = Measured.timed(setting, timed[draft.name], timed[PLAIN], costs)
     name = {"task": study.job.task, "temperature": f"{temperature:g}"}
-    row = {**name, "draft": draft.name, **cell.row()}
+    row = {**name, "draft": draft.name, "gamma": setting.gamma, **cell.row()}
     if score:
-      results = [timed["plain"].results, timed[draft.name].results]
+      results = [timed[PLAIN].results, timed[draft.name].results]
       if not isinstance(draft.model.network, HEADS):  # Which say nothing alone.
-        results.append(map(study.plain(draft.model, temperature), numbers))
+        results.append(map(study.plain(temperature, draft.model), numbers))
       outputs = [[result.tokens[0] for result in each] for each in results]
       row |= dict(zip(_SCORE_KEYS, map(score, outputs), strict=False))
     found.append(row)

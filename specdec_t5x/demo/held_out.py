@@ -24,3 +24,10 @@ def held_out_texts(pair: str, count: int) -> list[tuple[str, str]]:
     return [(" ".join(text[:words]), " ".join(text[words:])) for text in texts]
   rows, prefix = _SOURCES[pair]
   return [(prefix + source, target) for source, target in rows("test", count, 0)]
+
+
+def news_sentences(count: int) -> list[str]:
+  """Returns the longest sentence of each news article, to be translated."""
+  articles = [article for article, _ in news.rows("test", count, 0)]
+  longest = (max(text.split(". "), key=len) for text in articles)
+  return [f"{tasks.TRANSLATE_ENDE}{sentence.rstrip('.')}." for sentence in longest]

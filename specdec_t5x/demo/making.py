@@ -1,15 +1,20 @@
 """Makes what is missing of a demo pair: the vocabulary, the target, the drafts."""
 
+import json
 import os
 
 from absl import logging
 
 from specdec_t5x import train
+from specdec_t5x.data.hints import DIRECTORY
+from specdec_t5x.demo import held_out
 from specdec_t5x.demo.recipe import DemoPair, Part
 from specdec_t5x.demo.vocabulary import demo_vocabulary
 
 # The news corpus has no more unigram pieces than about 1,070, the English one than 950.
 VOCABULARY_SIZES = {"ende": 2_000, "cnndm": 1_000, "lm": 880}
+# Texts of the test split that are written down: over 10,000 tokens of outputs.
+_TEXTS = 1000
 
 
 def make_vocabulary(pair: DemoPair) -> None:
@@ -32,3 +37,39 @@ def make_part(part: Part) -> None:
       f"{part.gin_file} was run, but {part.checkpoint} is not there. The steps in that "
       "file and in specdec_t5x/demo/recipe.py must agree."
     )
+
+
+def describe(pair: DemoPair, directory: str = DIRECTORY) -> None:
+  """Writes down what is measured of a pair, for `bench`: pair.json, and its texts.
+
+  Args:
+    pair: a pair that is made, but for its heads, which may be trained later.
+    directory: where pairs are.
+  """
+  folder = os.path.join(directory, pair.name)
+  os.makedirs(folder, exist_ok=True)
+  texts = [text for text, _ in held_out.held_out_texts(pair.name, _TEXTS)]
+  found = {
+    "target": pair.target.checkpoint,
+    "drafts": {part.name: part.checkpoint for part in pair.drafts},
+    "heads": {part.name: part.checkpoint for part in pair.heads},
+    "trains": {part.name: part.gin_file for part in pair.heads},
+    "tables": {part.name: part.checkpoint for part in pair.tables},
+    "vocabulary": pair.vocabulary,
+    "inputs": _write(folder, "inputs.txt", texts),
+    "also": {},
+    "max_input": pair.max_input,
+    "max_output": pair.max_output,
+    "prompts": pair.are_prompts,
+  }
+  if pair.name == "ende":
+    news = held_out.news_sentences(_TEXTS)
+    found["also"] = {"news (out of domain)": _write(folder, "news.txt", news)}
+  _write(folder, "pair.json", [json.dumps(found, indent=1)])
+
+
+def _write(folder, name, lines) -> str:
+  path = os.path.join(folder, name)
+  with open(path, "w", encoding="utf-8") as file:
+    file.write("\n".join(lines) + "\n")
+  return path

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from specdec_t5x.bench import costs
-from specdec_t5x.bench.paper import table4
-from specdec_t5x.bench.walltime import Timed
+from specdec_t5x.bench import timed
+from specdec_t5x.bench.paper import tables
+from specdec_t5x.bench.timed import Timed
 from tests.t5x_bridge import tiny
 
 SHORT = ("--num-tokens=6", "--runs=3", "--max-length=12", "--num-inputs=3")
@@ -23,12 +23,12 @@ STEADY = {
 }
 
 
-def steady(programs, inputs):
+def steady(programs, inputs, warm=1):
   """Stands in for `alternate` where parts are timed: programs of so small a pair are
   lost in noise. tests/bench/test_costs.py times a larger pair's."""
   seconds = {}
   for key in programs:
-    name, count = key[-2:]  # Before them the gamma, but for the plain loop.
+    (_, name), count = key
     each, once = STEADY[name]
     seconds[key] = Timed(np.full(len(inputs), once + each * count), ())
   return seconds
@@ -37,7 +37,7 @@ def steady(programs, inputs):
 @pytest.fixture(scope="module")
 def steady_parts():
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(costs, "alternate", steady)
+    patch.setattr(timed, "alternate", steady)
     yield
 
 
@@ -55,6 +55,13 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def one_pair(files):
+  """Flags of the commands that take one draft, without a name."""
+  given = {**files, "draft": files["draft"].partition("=")[2]}
+  return [f"--{name}={path}" for name, path in given.items()]
+
+
+@pytest.fixture(scope="session")
 def pair_flags(files):
   return [f"--{name}={path}" for name, path in files.items()] + [*SHORT]
 
@@ -65,6 +72,6 @@ def recorded(pair_flags, tmp_path_factory):
   folder = tmp_path_factory.mktemp("recorded")
   flags = ["--gammas", "1", "3", "--temperatures=0", f"--output={folder}"]
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(costs, "alternate", steady)
-    assert table4.COMMAND.main([*pair_flags, *flags]) == 0
+    patch.setattr(timed, "alternate", steady)
+    assert tables.TABLE_4.main([*pair_flags, *flags]) == 0
   return folder

@@ -56,8 +56,8 @@ def test_everything_is_measured_with_jax_and_flax_alone(ran):
     # So small a pair's times may be lost in noise: below nothing, even.
     assert {"iteration", "plain", "from_loops"} <= set(row)
     # An oracle's acceptance is set; samples have a law of their own.
-    assert ("speedup" in row) == (row["temperature"] == "0")
-    assert row.get("identical", "2 of 2") == "2 of 2"
+    assert ("speed" in row) == (row["temperature"] == "0")
+    assert row.get("identical", "2/2") == "2/2"
   assert all(row["roofline"] > 0 and "ms" in row for row in found["pieces"])
   assert found["profile"][0]["ms"] > 0
   assert "not measured" not in (output / "accelerator.md").read_text()

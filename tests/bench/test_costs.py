@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.analysis import theory
-from specdec_t5x.bench import costs
+from specdec_t5x.bench import choose, timed
 from specdec_t5x.bench.programs import pair_costs
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
@@ -17,7 +17,7 @@ from specdec_t5x.network.transformer import Transformer
 from tests.t5x_bridge import tiny
 
 # An iteration drafts 4 tokens in 2 s and scores the block in 10, a token takes 5.
-COSTS = costs.Costs(
+COSTS = timed.Costs(
   gamma=4,
   plain=5.0,
   plain_start=20.0,
@@ -56,12 +56,12 @@ def test_online_settings_are_in_units_of_one_token():
     )
     for gamma in (1, 3, 4)
   }
-  found = costs.online_settings(by_gamma, (1, 2, 4, 5))
+  found = choose.online_settings(by_gamma, (1, 2, 4, 5))
   assert found["draft_cost"] == pytest.approx(0.1)
   # Blocks take 6, 8, 9; alone the token takes 5 and what gamma 1 adds to its scoring.
   np.testing.assert_allclose(found["block_costs"], [1.1, 1.2, 1.6, 1.8])
   with pytest.raises(ValueError, match=r"so \[2\] are missing"):
-    costs.online_settings(by_gamma, (1, 2, 3))
+    choose.online_settings(by_gamma, (1, 2, 3))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def pair():
 
 
 def test_every_part_of_a_pair_is_timed(pair, processor_clock, monkeypatch):
-  monkeypatch.setattr(costs, "_PART", (2, 80))
+  monkeypatch.setattr(timed, "_PART", (2, 80))
   decoder, params = pair
   pairs = [decoder(gamma) for gamma in (1, 2)]
   inputs = jax.numpy.ones((1, 8), jax.numpy.int32)
@@ -90,12 +90,14 @@ def test_every_part_of_a_pair_is_timed(pair, processor_clock, monkeypatch):
 
 
 def test_a_time_lost_in_noise_is_said_and_a_free_draft_is_free():
-  keys = [(name, n) for name in ("plain", *costs._PARTS) for n in (0, 10)]
-  seconds = {key: np.array([1.0 + key[1], 1.0 + key[1]]) for key in keys}
-  seconds |= {(name, 1): np.ones(2) for name in costs._STARTS}
-  seconds["draft", 10] = np.array([0.9, 0.9])
-  found = costs._costs(3, dict(seconds))
+  each = lambda seconds: timed.Timed(np.array([seconds, seconds]), ())
+  keys = [((3, name), n) for name in timed._PARTS for n in (0, 10)]
+  keys += [((0, "plain"), n) for n in (0, 10)]
+  seconds = {key: each(1.0 + key[1]) for key in keys}
+  seconds |= {((3, name), 1): each(1.0) for name in timed._STARTS}
+  seconds[(3, "draft"), 10] = each(0.9)
+  found = timed.costs_of(3, seconds)
   assert (found.draft, found.token, found.start) == (0, 1, 1)
-  seconds["token", 10] = np.array([0.9, 0.9])
+  seconds[(3, "token"), 10] = each(0.9)
   with pytest.raises(ValueError, match=r"time of \['token'\] is lost in noise"):
-    costs._costs(3, seconds)
+    timed.costs_of(3, seconds)

@@ -20,9 +20,9 @@ def found(tmp_path_factory, processor_clock):
 
 def test_the_oracle_sets_alpha_and_outputs_are_the_plain_ones(found):
   none, every = found["rows"]
-  assert (none["alpha"], none["tokens_per_call"]) == (0, 1)
-  assert (every["alpha"], every["tokens_per_call"]) == (1, 3)
-  assert none["identical"] == every["identical"] == 5
+  came = lambda row: [row[name]["value"] for name in ("alpha", "tokens_per_call")]
+  assert (came(none), came(every)) == ([0, 1], [1, 3])
+  assert none["identical"] == every["identical"] == "5/5"
 
 
 def test_memory_is_the_weights_the_caches_and_little_more(found):
@@ -40,8 +40,8 @@ def test_a_steps_weights_are_the_decoders_without_cross_keys_and_values(found):
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
-    (["--output-length", "47"], "output_length must be at least 48 with gamma 5"),
-    (["--batch", "0"], "batch must be at least 1, got 0"),
+    (["--output-length", "47"], "--output-length must be at least 48, got 47"),
+    (["--batch", "0"], "--batch must be at least 1, got 0"),
     (["--alphas", "1.5"], "Expected alphas from 0 to 1"),
     (["--gamma", "0"], "GAMMA must be a whole number of at least 1"),
   ],

@@ -10,9 +10,10 @@ import pytest
 
 from specdec_t5x import api
 from specdec_t5x.analysis.layers import LayerCosts
-from specdec_t5x.bench import layer_costs, layer_search, layers
+from specdec_t5x.bench import layer_search, layers, timed
 from specdec_t5x.bench.agreement import Agreement
-from specdec_t5x.bench.walltime import Timed
+from specdec_t5x.bench.pairs import Job, Study, pad_inputs
+from specdec_t5x.bench.timed import Timed
 from specdec_t5x.core.distributions import GREEDY, Sampling, adjusted_probs
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
@@ -64,7 +65,8 @@ def test_alpha_is_that_of_drafts_on_the_target_s_cache(kind, sampling, block):
   if params is None:
     params = tiny_gpt_params(network)
   target = api.Model(network, params)
-  agreement = Agreement(target, IDS, sampling, 1, ROOM, block)
+  study = Study(Job("", "", {}, None, ROOM), target, (), pad_inputs(IDS), 1)
+  agreement = Agreement(study, sampling.temperature, block)
   assert agreement(()) == pytest.approx(1, abs=1e-5)
   skip = ("self_0", "mlp_1")
   found = agreement(skip)
@@ -82,14 +84,14 @@ def tiny_gpt_params(network):
 
 
 def test_costs_by_weights():
-  found = layer_costs.by_weights(tiny.TARGET, 2)
+  found = layers.by_weights(tiny.TARGET, 2)
   counts = {"self": 4 * 16 * 16, "cross": 2 * 16 * 16, "mlp": 3 * 16 * 32}
   whole = 64 * 16 + 2 * sum(counts.values())
   assert found.kinds == {kind: count / whole for kind, count in counts.items()}
   names = network_for(tiny.TARGET).sublayers
   assert found.c(names) == pytest.approx(1)
   assert found.blocks == (1.0, 1.0)
-  assert set(layer_costs.by_weights(tiny_gpt.TARGET, 1).kinds) == {"self", "mlp"}
+  assert set(layers.by_weights(tiny_gpt.TARGET, 1).kinds) == {"self", "mlp"}
 
 
 def test_costs_from_a_steady_clock(monkeypatch):
@@ -106,9 +108,9 @@ def test_costs_from_a_steady_clock(monkeypatch):
       for name, count in programs
     }
 
-  monkeypatch.setattr(layer_costs, "alternate", clock)
+  monkeypatch.setattr(timed, "alternate", clock)
   target = api.Model(network_for(tiny.TARGET), None)
-  found = layer_costs.measured(target, jnp.ones((1, 4), int), GREEDY, 12, longest, 3)
+  found = layers.measured(target, jnp.ones((1, 4), int), GREEDY, 12, longest, 3)
   assert found.kinds == pytest.approx({k: x / 10 for k, x in each.items()})
   assert found.rest == pytest.approx(0.1)
   np.testing.assert_allclose(found.blocks, [1.1, 1.2, 1.3])
@@ -121,7 +123,7 @@ def test_costs_are_timed():
   network = network_for(config)
   target = api.Model(network, tiny.state(network).params)
   given = jnp.ones((1, 4), int), GREEDY, 12, 2, 9
-  found = layer_costs.measured(target, *given)
+  found = layers.measured(target, *given)
   assert len(found.blocks) == 2
   assert found.rest > 0
 

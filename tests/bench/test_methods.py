@@ -2,10 +2,9 @@
 
 import json
 
-import numpy as np
 import pytest
 
-from specdec_t5x.bench import domains, methods
+from specdec_t5x.bench import methods
 from specdec_t5x.bench.peers import CTRANSLATE2, HUGGING_FACE, importable, programs
 from specdec_t5x.core.rules import RULES
 
@@ -86,10 +85,3 @@ def test_a_domain_needs_a_name(files, tmp_path, capsys):
   flags = [f"--{name}={value}" for name, value in {**files, "output": tmp_path}.items()]
   assert methods.COMMAND.main([*flags, *SHORT, "--also", "others.txt"]) == 1
   assert "--also: expected NAME=FILE, got 'others.txt'" in capsys.readouterr().err
-
-
-def test_the_demo_s_other_domain_is_itsnews_sentences():
-  texts = domains.news_sentences(3)
-  assert len(texts) == 3
-  assert all(text.startswith("translate English to German: ") for text in texts)
-  assert np.array([text.count(".") for text in texts]).min() >= 1

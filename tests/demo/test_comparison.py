@@ -8,8 +8,8 @@ import sentencepiece
 
 from specdec_t5x import api
 from specdec_t5x.analysis import theory
-from specdec_t5x.bench.measured import Setting
-from specdec_t5x.bench.study import Draft, Job, Study, pad_inputs
+from specdec_t5x.bench.cells import Setting
+from specdec_t5x.bench.pairs import Draft, Job, Study, pad_inputs
 from specdec_t5x.demo import comparison, recipe
 from tests.bench.conftest import STEADY
 from tests.bench.conftest import steady_parts as steady_parts
@@ -70,7 +70,7 @@ def test_the_table_has_scores_where_there_is_a_metric(
   pair, scored, study, greedy, monkeypatch
 ):
   job = type("Job", (), {"load": lambda self: study})()
-  monkeypatch.setattr(comparison.jobs, "demo_job", lambda *args, **how: job)
+  monkeypatch.setattr(comparison, "job_of", lambda *args: job)
   monkeypatch.setattr(comparison, "rows", lambda *args: greedy)
   monkeypatch.setattr(comparison, "_scorer", lambda *args: len if scored else None)
   table = comparison.compare(pair, 4, (0.0,))

@@ -1,5 +1,7 @@
 """Making the demo's networks, with runs of two steps."""
 
+import pathlib
+
 import pytest
 
 from specdec_t5x.demo import commands, making, recipe
@@ -49,3 +51,26 @@ def test_a_failing_command_shows_the_end_of_its_log(tmp_path):
   with pytest.raises(ValueError, match=r"nowhere\.gin"):
     commands.infer("nowhere.gin", str(tmp_path / "out"), str(log))
   assert "nowhere.gin" in log.read_text()
+
+
+def test_what_is_measured_of_a_pair_is_written_down(tmp_path, monkeypatch):
+  from specdec_t5x.bench import jobs
+  from specdec_t5x.demo import held_out
+
+  monkeypatch.setattr(jobs, "DIRECTORY", str(tmp_path))
+  for pair in recipe.PAIRS.values():
+    making.describe(pair, str(tmp_path))
+    texts = (tmp_path / pair.name / "inputs.txt").read_text().splitlines()
+    assert texts == [text for text, _ in held_out.held_out_texts(pair.name, 1000)]
+  parser = jobs.argparse.ArgumentParser()
+  jobs.flags(tables=True)(parser)
+  (job,) = jobs.from_flags(parser.parse_args(["--tasks", "ende"]))
+  assert job.target == recipe.ENDE.target.checkpoint
+  tables = [f"{recipe.ENDE.tables[0].checkpoint}@{order}" for order in (1, 2, 3)]
+  drafts = [part.checkpoint for part in recipe.ENDE.drafts]
+  assert list(job.drafts.values()) == [*drafts, *tables, "copy"]
+  assert job.vocabulary == recipe.ENDE.vocabulary
+  ((name, path),) = job.also.items()
+  news = pathlib.Path(path).read_text().splitlines()
+  assert name == "news (out of domain)"
+  assert all(text.startswith("translate English to German: ") for text in news)

@@ -3,7 +3,7 @@
 import xml.etree.ElementTree as ET
 
 from specdec_t5x.bench.table import Column, Table
-from specdec_t5x.bench.walltime import Spread
+from specdec_t5x.bench.timed import Spread
 from specdec_t5x.demo import chart
 from specdec_t5x.demo.steps import Step, Steps
 

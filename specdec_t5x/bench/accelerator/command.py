@@ -22,7 +22,6 @@ from typing import Any
 
 import jax
 
-from specdec_t5x.bench import flags
 from specdec_t5x.bench.accelerator import loops, tables
 from specdec_t5x.bench.accelerator.loops import Loop
 from specdec_t5x.bench.accelerator.profile import top_costs
@@ -54,27 +53,6 @@ _PROFILED = 4
 
 # A cell: its key, and what measures it.
 Cell = tuple[dict[str, Any], Callable[[], Any]]
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the command's flags."""
-  add = parser.add_argument
-  some = lambda name, default, about, **how: add(
-    name, nargs="+", default=default, help=f"{about} (%(default)s)", **how
-  )
-  some("--targets", ["xxl", "xl"], "the first is looked into", choices=SIZES)
-  some("--drafts", ["small", "base"], "sizes", choices=SIZES)
-  gammas = [7, 5, 3, 1, 10, 2, 4, 6, 8, 9]
-  some("--gammas", gammas, "the first is looked into", type=int)
-  some("--batches", [1, 4, 16], "rows", type=int)
-  some("--temperatures", [0.0, 1.0], "of both laws", type=float)
-  add("--input-length", type=int, default=128, help="tokens (%(default)s)")
-  add("--output-length", type=int, default=128, help="tokens (%(default)s)")
-  add("--dtype", choices=DTYPES, default="bfloat16", help="(%(default)s)")
-  add("--runs", type=int, default=5, help="of each program (%(default)s)")
-  add("--minutes", type=float, default=25, help="no cell starts later (%(default)s)")
-  add("--recorded", action="store_true", help="measure nothing: show what there is")
-  flags.add_output(parser, None)
 
 
 def make(args: argparse.Namespace) -> Table:
@@ -121,29 +99,20 @@ def _cells(args) -> Iterator[Cell]:
 
 
 def _looked_into(loop, args):
+  known = {"loop": dataclasses.asdict(loop)}
   for name, options in BUFFERS.get(jax.default_backend(), {}).items():
-    key = {"buffers": name, "loop": dataclasses.asdict(loop)}
-    yield key, lambda options=options: loops.turns(loop, options, args.runs)
-  yield (
-    {"profile": "ours", "loop": dataclasses.asdict(loop)},
-    lambda: {"rows": _profiled(loop)},
-  )
-
-
-def _profiled(loop):
-  pair = loops.Pair(loop)
-  return top_costs(lambda: pair.ours(_PROFILED))
+    run = lambda options=options: loops.turns(loop, options, args.runs)
+    yield {"buffers": name, **known}, run
+  profiled = lambda pair: {"rows": top_costs(lambda: pair.ours(_PROFILED))}
+  yield {"profile": "ours", **known}, lambda: profiled(loops.Pair(loop))
 
 
 def _loops(args) -> list[Loop]:
   """Returns all loops: those that differ least from the first come first."""
   axes = (args.targets, args.drafts, args.batches, args.temperatures, args.gammas)
-  order = sorted(itertools.product(*map(enumerate, axes)), key=_distance)
+  distance = lambda each: sum(place for place, _ in each)
+  order = sorted(itertools.product(*map(enumerate, axes)), key=distance)
   return [_loop(args, *(value for _, value in each)) for each in order]
-
-
-def _distance(each):
-  return sum(place for place, _ in each)
 
 
 def _loop(args, *what) -> Loop:
@@ -183,4 +152,20 @@ def _tried(measure) -> Any:
     return None
 
 
-COMMAND = Command(__doc__, make, add_flags)
+COMMAND = Command(
+  __doc__,
+  make,
+  {
+    "targets": (["xxl", "xl"], "the first is looked into", SIZES),
+    "drafts": (["small", "base"], "sizes", SIZES),
+    "gammas": ([7, 5, 3, 1, 10, 2, 4, 6, 8, 9], "the first is looked into"),
+    "batches": ([1, 4, 16], "rows"),
+    "temperatures": [0.0, 1.0],
+    "input_length": (128, "tokens"),
+    "output_length": (128, "tokens"),
+    "dtype": ("bfloat16", "", DTYPES),
+    "runs": (5, "of each program"),
+    "minutes": (25.0, "no cell starts later"),
+    "recorded": False,
+  },
+)

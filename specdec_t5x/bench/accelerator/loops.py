@@ -11,21 +11,19 @@ import numpy as np
 
 from specdec_t5x.analysis import theory
 from specdec_t5x.api import Model
-from specdec_t5x.bench import parts, programs
-from specdec_t5x.bench.measured import Measured, Setting
-from specdec_t5x.bench.parts import NEVER
-from specdec_t5x.bench.walltime import Timed, alternate
+from specdec_t5x.bench import programs
+from specdec_t5x.bench.cells import Measured, Setting
+from specdec_t5x.bench.iteration import iterated, plain_program
+from specdec_t5x.bench.table import plain as plain_row
+from specdec_t5x.bench.timed import alternate, slopes
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.oracle import forced_tokens
 from specdec_t5x.network.sizes import VOCAB_SIZE
 
 _FEW = 2  # Turns that are timed beside many.
-# Runs before the clock starts, beside `alternate`'s own: a GPU records its command
-# buffers in a program's second run.
-_WARM = 2
+# Runs before the clock starts: a GPU records its command buffers in a program's second.
+_WARM = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,51 +69,40 @@ class Pair:
   """The programs of a `Loop`, compiled with options of the compiler's own."""
 
   def __init__(self, loop: Loop, options: Mapping[str, Any] | None = None):
-    self.loop = loop
-    networks = {
-      name: model(size, loop.dtype)
-      for name, size in (("target", loop.target), ("draft", loop.draft))
-    }
-    self.params = {name: each.params for name, each in networks.items()}
-    key = jax.random.key(0)
-    shape = loop.batch, loop.input_length
+    self.loop, room = loop, loop.room
+    target, draft = (model(size, loop.dtype) for size in (loop.target, loop.draft))
+    key, shape = jax.random.key(0), (loop.batch, loop.input_length)
     given = jax.random.randint(key, shape, 2, 32_000), row_keys(key, loop.batch)
     sampling = Sampling(temperature=loop.temperature)
-    target = networks["target"].network
-    decoder = SpeculativeDecoder(
-      target, DraftModel(networks["draft"].network, loop.gamma)
-    )
-    prepare = lambda _, *args: decoder.prepare(*args, sampling, loop.room, NEVER)
+    decoder = programs.paired(target.network, draft.network, loop.gamma)
+    start = programs.start(decoder, sampling, room)
+    prepare = lambda _, *given: start(*given)
     if sampling.greedy:
-      prepare = programs.prepare_oracle(decoder, loop.room)
-    plain = parts.plain_program(
-      lambda *args: PlainDecoder(target).prepare(*args, loop.room), sampling, loop.room
-    )
-    made = functools.partial(_compiled, options=options)
-    args = {"target": self.params["target"]}, *given
-    run = made(plain, jnp.int32(1), *args)
-    self.plain = lambda count: run(jnp.int32(count), *args)
-    self.outputs = self.plain(loop.room).tokens
-    ours = made(
-      parts.iterated(prepare), jnp.int32(1), self.forced(0.5, 0), self.params, *given
-    )
+      prepare = programs.oracle_start(decoder, room)
+    begin = programs.plain_start(programs.paired(target.network, None), room)
+    run = plain_program(begin, sampling, room)
+    given = {"target": target.params, "draft": draft.params}, *given
+    plain = _compiled(run, jnp.int32(1), *given, options=options)
+    self.plain = lambda count: plain(jnp.int32(count), *given)
+    self.outputs = self.plain(room).tokens
+    forced = self._forced(0.5, 0)
+    ours = _compiled(iterated(prepare), jnp.int32(1), forced, *given, options=options)
     self.ours = lambda count, alpha=0.5, seed=0: ours(
-      jnp.int32(count), self.forced(alpha, seed), self.params, *given
+      jnp.int32(count), self._forced(alpha, seed), *given
     )
 
-  def forced(self, alpha: float, seed: int) -> jax.Array:
-    """Returns what the oracle drafts."""
+  def _forced(self, alpha, seed):
     return forced_tokens(self.outputs, alpha, VOCAB_SIZE, jax.random.key(seed))
 
   def turns(self) -> dict[tuple[str, int], Any]:
-    """Returns programs of few and of many turns of both loops, by name and count."""
-    loop = self.loop
-    many = {"ours": loop.room // (loop.gamma + 1), "plain": loop.room}
-    run = {"ours": self.ours, "plain": self.plain}
+    """Returns programs of few and of many iterations of both, by name and count."""
+    many = {
+      "iteration": self.loop.room // (self.loop.gamma + 1),
+      "plain": self.loop.room,
+    }
+    run = {"iteration": self.ours, "plain": self.plain}
     return {
-      (name, count): functools.partial(
-        lambda run, count, _: run(count), run[name], count
-      )
+      (name, count): lambda _, run=run[name], count=count: run(count)
       for name in many
       for count in (_FEW, many[name])
     }
@@ -130,44 +117,32 @@ def measured(loop: Loop, alphas: list[float], runs: int) -> dict[str, Any]:
     "from_loops", which is E(alpha, gamma) plain / iteration.
   """
   pair = Pair(loop)
-  whole = {} if loop.temperature else {("call", alpha): alpha for alpha in alphas}
   calls = {
-    name: functools.partial(lambda alpha, run: pair.ours(loop.room, alpha, run), alpha)
-    for name, alpha in whole.items()
+    ("call", alpha): lambda run, alpha=alpha: pair.ours(loop.room, alpha, run)
+    for alpha in (() if loop.temperature else alphas)
   }
-  timed = _alternate({**pair.turns(), **calls}, runs)
+  timed = alternate({**pair.turns(), **calls}, range(runs), _WARM)
   plain = timed["plain", loop.room]
-  found = {name: timed.pop(name) for name in whole}
-  slopes = parts.costs({name: each.seconds for name, each in timed.items()})
-  turn = {name: float(np.median(seconds)) for name, seconds in slopes.items()}
+  found = {name: timed.pop(name) for name in calls}
+  turn = _medians(timed)
   rows = {}
   for alpha in alphas:
     expected = float(theory.expected_tokens(alpha, loop.gamma))
-    rows[f"{alpha:g}"] = {"from_loops": expected * turn["plain"] / turn["ours"]}
+    row = {"from_loops": expected * turn["plain"] / turn["iteration"]}
     if ("call", alpha) in found:
       cell = Measured.timed(Setting(loop.gamma, 0.0), found["call", alpha], plain)
-      rows[f"{alpha:g}"] |= {
-        "alpha": cell.alpha.value,
-        "speedup": dataclasses.asdict(cell.speedup),
-        "identical": cell.identical,
-        "runs": cell.inputs,
-      }
-  return {"iteration": turn["ours"], "plain": turn["plain"], "calls": rows}
+      row |= plain_row(cell.row())
+    rows[f"{alpha:g}"] = row
+  return {**turn, "calls": rows}
 
 
 def turns(loop: Loop, options: Mapping[str, Any], runs: int) -> dict[str, float]:
-  """Returns seconds of a turn of both loops, compiled with options."""
-  timed = _alternate(Pair(loop, options).turns(), runs)
-  slopes = parts.costs({name: each.seconds for name, each in timed.items()})
-  names = {"ours": "iteration", "plain": "plain"}
-  return {names[name]: float(np.median(each)) for name, each in slopes.items()}
+  """Returns seconds of an iteration of both loops, compiled with options."""
+  return _medians(alternate(Pair(loop, options).turns(), range(runs), _WARM))
 
 
-def _alternate(run: Mapping[Any, Any], runs: int) -> dict[Any, Timed]:
-  for each in run.values():
-    for _ in range(_WARM):
-      jax.block_until_ready(each(0))
-  return alternate(run, range(runs))
+def _medians(timed):
+  return {name: float(np.median(each)) for name, each in slopes(timed).items()}
 
 
 def _compiled(run, *args, options):

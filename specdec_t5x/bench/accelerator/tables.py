@@ -7,41 +7,26 @@ from specdec_t5x.bench.environment import environment
 from specdec_t5x.bench.model.devices import Device
 from specdec_t5x.bench.model.pieces import Cost, Piece
 from specdec_t5x.bench.model.pieces import words as piece_words
-from specdec_t5x.bench.table import Column, Table, listed
-from specdec_t5x.bench.walltime import Spread
+from specdec_t5x.bench.table import Table, columns, listed
 
 Found = Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]]
 
-_LOOPS = (
-  *(Column("target", "target"), Column("draft", "draft"), Column("batch", "batch")),
-  *(Column("temperature", "T"), Column("gamma", "gamma")),
-  *(Column("iteration", "iteration, ms", 3), Column("plain", "plain token, ms", 3)),
-  *(Column("alpha", "alpha"), Column("came", "as it came out", 2, "-")),
-  Column("from_loops", "E(alpha, gamma) plain / iteration"),
-  Column("speedup", "speed-up, whole calls", 2, "-"),
-  Column("identical", "as plain", missing="-"),
+_LOOPS = columns(
+  "target | draft | batch | temperature T | gamma | iteration:3 iteration, ms | "
+  "plain:3 plain token, ms | alpha | came?- as it came out | "
+  "from_loops E(alpha, gamma) plain / iteration | speed?- speed-up, whole calls | "
+  "identical?- as plain"
 )
-_PIECES = (
-  *(
-    Column("piece", "piece"),
-    Column("batch", "batch"),
-    Column("ms", "measured, ms", 3),
-  ),
-  *(Column("roofline", "roofline, ms", 3), Column("over", "roofline / measured")),
-  *(Column("moved", "MB moved", 1), Column("operations", "operations")),
-  *(Column("gbps", "GB a second", 0), Column("share", "of this device's")),
+_PIECES = columns(
+  "piece | batch | ms:3 measured, ms | roofline:3 roofline, ms | "
+  "over roofline / measured | moved:1 MB moved | operations | "
+  "gbps:0 GB a second | share of this device's"
 )
-_BUFFERS = (
-  *(Column("buffers", "command buffers"), Column("iteration", "iteration, ms", 3)),
-  *(
-    Column("plain", "plain token, ms", 3),
-    Column("over", "iteration, as it is / this"),
-  ),
+_BUFFERS = columns(
+  "buffers command buffers | iteration:3 iteration, ms | plain:3 plain token, ms | "
+  "over iteration, as it is / this"
 )
-_TOP = (
-  *(Column("name", "operation"), Column("count", "times"), Column("ms", "ms", 3)),
-  Column("share", "share"),
-)
+_TOP = columns("name operation | count times | ms:3 | share")
 _NOTES = (
   "Random weights. A turn of each loop: the slope between few and many, plain and "
   "speculative in turn, medians. Speed-up: whole calls, encoder included, the draft an "
@@ -68,12 +53,7 @@ def words(key: Mapping[str, Any]) -> str:
 
 
 def table(args, found: Found) -> Table:
-  """Returns what was found, what was not reached included.
-
-  Args:
-    args: the command's flags.
-    found: of each cell its key and its result, by `words`.
-  """
+  """Returns what was found, what was not reached included."""
   of = lambda name: [pair for pair in found.values() if name in pair[0]]
   ((_, seen),) = of("device")
   device = Device(**seen) if seen else None
@@ -92,7 +72,7 @@ def table(args, found: Found) -> Table:
     before.append(Table("buffers", title, _BUFFERS, facts["buffers"]))
   before.append(Table("profile", f"Profile: {first}", _TOP, facts["profile"]))
   settings = {name: value for name, value in vars(args).items() if name != "recorded"}
-  notes = (*_NOTES, listed(seen or {}), listed(environment()))
+  notes = (*_NOTES, listed(seen or {}))
   title = f"Loops on {environment()['device']}"
   return Table(
     "accelerator", title, _LOOPS, loops, notes, settings, facts, before=before
@@ -108,12 +88,8 @@ def _loop_rows(key, result):
     return
   base |= {name: 1e3 * result[name] for name in ("iteration", "plain")}
   for alpha, call in result["calls"].items():
-    row = {**base, "alpha": float(alpha), "from_loops": call["from_loops"]}
-    if "speedup" in call:
-      row["speedup"] = Spread(**call["speedup"])
-      row["came"] = call["alpha"]
-      row["identical"] = f"{call['identical']} of {call['runs']}"
-    yield row
+    came = {"came": call["alpha"]} if "alpha" in call else {}
+    yield {**base, **call, **came, "alpha": float(alpha)}
 
 
 def _piece_row(key, result, device):

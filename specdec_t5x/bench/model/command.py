@@ -22,7 +22,6 @@ from importlib import metadata
 
 import jax
 
-from specdec_t5x.bench import flags
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.environment import machine
@@ -33,27 +32,6 @@ from specdec_t5x.network.config import DTYPES
 from specdec_t5x.network.sizes import SIZES
 
 CPU, REFUSED = "cpu", "refused"
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the command's flags."""
-  add = parser.add_argument
-  add("--topology", default="v4:1x1x1", help="of one device, or cpu (%(default)s)")
-  add("--target", choices=SIZES, default="xxl", help="(%(default)s)")
-  drafts = ["small", "base", "large"]
-  add("--drafts", nargs="+", choices=SIZES, default=drafts, help="(%(default)s)")
-  widths = [1, 2, 4, 6, 8, 16]
-  add("--widths", nargs="+", type=int, default=widths, help="of blocks (%(default)s)")
-  batches = [1, 4, 16, 64]
-  add("--batches", nargs="+", type=int, default=batches, help="(%(default)s)")
-  add("--gamma", type=int, default=7, help="of whole iterations (%(default)s)")
-  add("--input-length", type=int, default=128, help="tokens (%(default)s)")
-  add("--output-length", type=int, default=128, help="tokens (%(default)s)")
-  add("--dtype", choices=DTYPES, help="(bfloat16; cpu: float32)")
-  add("--runs", type=int, default=9, help="of each piece that is timed (%(default)s)")
-  about = "compile nothing: show what --output has"
-  add("--recorded", action="store_true", help=about)
-  flags.add_output(parser, None)
 
 
 def make(args: argparse.Namespace) -> Table:
@@ -72,7 +50,10 @@ def make(args: argparse.Namespace) -> Table:
   found, refused = {}, {}
   for piece in _pieces(args):
     key = {**_compilers(args.topology), **vars(piece)}
-    cost = _cell(cells, key, args, piece, target)
+    cost = cells.find(key)
+    if cost is None and not args.recorded:
+      print(piece, file=sys.stderr, flush=True)
+      cost = cells.get(key, lambda piece=piece: _compiled(piece, target))
     if REFUSED in (cost or {}):
       refused[piece] = cost[REFUSED]
     elif cost is not None:
@@ -99,16 +80,6 @@ def _pieces(args) -> Iterator[Piece]:
       yield piece("encoder", size, 0, batch)
 
 
-def _cell(cells, key, args, piece, device):
-  """Returns what was compiled before, or compiles it; None where it is not to be."""
-  cost = cells.find(key)
-  if cost is None and not args.recorded:
-    print(piece, file=sys.stderr, flush=True)
-    cost = _compiled(piece, device)
-    cells.add(key, cost)
-  return cost
-
-
 def _compiled(piece, device):
   """Returns a piece's cost, or why the compiler refuses it: too large, in the end."""
   try:
@@ -130,11 +101,24 @@ def _compilers(topology):
 def _device(topology, cells):
   if topology != CPU:
     return devices.TPUS[topology.partition(":")[0]]
-  key = {"device": machine()}
-  if (known := cells.find(key)) is None:
-    known = dataclasses.asdict(devices.measured("float32"))
-    cells.add(key, known)
-  return devices.Device(**known)
+  measured = lambda: vars(devices.measured("float32"))
+  return devices.Device(**cells.get({"device": machine()}, measured))
 
 
-COMMAND = Command(__doc__, make, add_flags)
+COMMAND = Command(
+  __doc__,
+  make,
+  {
+    "topology": ("v4:1x1x1", "of one device, or cpu"),
+    "target": ("xxl", "", SIZES),
+    "drafts": (["small", "base", "large"], "", SIZES),
+    "widths": ([1, 2, 4, 6, 8, 16], "of blocks"),
+    "batches": [1, 4, 16, 64],
+    "gamma": (7, "of whole iterations"),
+    "input_length": (128, "tokens"),
+    "output_length": (128, "tokens"),
+    "dtype": (str, "(bfloat16; cpu: float32)", DTYPES),
+    "runs": (9, "of each piece that is timed"),
+    "recorded": False,
+  },
+)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.bench.walltime import alternate
+from specdec_t5x.bench.timed import alternate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,9 +93,6 @@ def measured(dtype: str) -> Device:
   """Returns the device that programs run on: what it reads and multiplies, measured.
 
   The best of a few runs of a sum over a gigabyte, and of a product of 4096 squared.
-
-  Args:
-    dtype: of the numbers.
   """
   square = jnp.ones((_SIDE, _SIDE), dtype)
   product = jax.jit(jnp.dot)

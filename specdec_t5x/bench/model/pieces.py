@@ -1,7 +1,7 @@
 """The pieces of a decode as programs, compiled for a device from shapes alone.
 
-A piece that is repeated is compiled as the loop that repeats it (`bench.parts`): what a
-compiler does once, such as laying out weights, is then not in a turn.
+A piece that is repeated is compiled as the loop that repeats it (`bench.iteration`):
+what a compiler does once, such as laying out weights, is then not in a repetition.
 """
 
 import dataclasses
@@ -14,12 +14,11 @@ import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
 from specdec_t5x.analysis.hlo import Program
-from specdec_t5x.bench import parts
+from specdec_t5x.bench import programs
+from specdec_t5x.bench.iteration import call_program, iterated
 from specdec_t5x.bench.model.devices import Device
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.sizes import random_params, t5_1_1
 from specdec_t5x.network.transformer import Transformer
 
@@ -87,12 +86,7 @@ class Cost:
 
 
 def compiled(piece: Piece, device: Any) -> Cost:
-  """Compiles a piece for a device, which need not be there.
-
-  Args:
-    piece: what to compile.
-    device: of JAX: one of `devices.described`, or of the machine.
-  """
+  """Compiles a piece for a device, which need not be there."""
   place = SingleDeviceSharding(device)
   shaped = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
   run, arguments = program(piece)
@@ -120,12 +114,7 @@ def compiled(piece: Piece, device: Any) -> Cost:
 def program(
   piece: Piece, params: Any = None
 ) -> tuple[Callable[..., Any], Callable[[], tuple]]:
-  """Returns a piece's program, and what makes its arguments: real, or for shapes.
-
-  Args:
-    piece: what is to run.
-    params: of the network of a call or an encoder; random ones are made where None.
-  """
+  """Returns a piece's program, and what makes its arguments: real, or for shapes."""
   make = (lambda network: random_params(network, 0)) if params is None else None
   return _PROGRAMS[piece.kind](piece, make or (lambda network: params))
 
@@ -162,18 +151,17 @@ def _encoder(piece, weights):
 
 
 def _call(piece, weights):
-  decoder = PlainDecoder(_network(piece, piece.size), block=piece.width)
-  prepare = lambda *args: decoder.prepare(*args, piece.room)
-  run = parts.call_program(_from_state(prepare), piece.width)
+  decoder = programs.paired(_network(piece, piece.size), None, piece.width)
+  prepare = programs.plain_start(decoder, piece.room)
+  run = call_program(_from_state(prepare), piece.width)
   return run, _arguments(piece, decoder, prepare, weights)
 
 
 def _iteration(piece, weights):
-  draft = DraftModel(_network(piece, piece.draft), piece.width)
-  decoder = SpeculativeDecoder(_network(piece, piece.size), draft)
-  prepare = lambda *args: decoder.prepare(*args, GREEDY, piece.room, parts.NEVER)
-  arguments = _arguments(piece, decoder, prepare, weights)
-  return parts.iterated(_from_state(prepare)), arguments
+  networks = _network(piece, piece.size), _network(piece, piece.draft)
+  decoder = programs.paired(*networks, piece.width)
+  prepare = programs.start(decoder, GREEDY, piece.room)
+  return iterated(_from_state(prepare)), _arguments(piece, decoder, prepare, weights)
 
 
 def _from_state(prepare):

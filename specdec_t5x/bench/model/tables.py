@@ -1,7 +1,7 @@
 """What follows from the pieces' costs: c, the paper's table 2, and what pays."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,48 +11,31 @@ from specdec_t5x.bench.model.devices import Device
 from specdec_t5x.bench.model.pieces import Cost, Piece, words
 from specdec_t5x.bench.model.timed import Measured
 from specdec_t5x.bench.paper import published
-from specdec_t5x.bench.table import Column, Table, listed
+from specdec_t5x.bench.table import Table, columns, listed
 
 # The paper's names of its drafts.
 _NAMES = {"small": "T5-small", "base": "T5-base", "large": "T5-large"}
 _PIECES = (
-  *(Column("piece", "piece"), Column("batch", "batch"), Column("moved", "MB moved", 1)),
-  *(Column("operations", "operations"), Column("flops", "GFLOP", 1)),
-  *(
-    Column("roofline", "roofline, ms", 3),
-    Column("cycles", "compiler's cycles, ms", 3),
-  ),
-  *(Column("modelled", "modelled, ms", 3), Column("over", "over one token", 2, "-")),
-  Column("held", "held, GB", 2),
+  "piece | batch | moved:1 MB moved | operations | flops:1 GFLOP | "
+  "roofline:3 roofline, ms | cycles:3 compiler's cycles, ms | "
+  "modelled:3 modelled, ms | over?- over one token | held held, GB"
 )
 _TIMED = (
-  *(Column("bandwidth", "products: GB/s", 1), Column("peak", "products: GFLOP/s", 1)),
-  *(Column("measured", "measured, ms", 3), Column("ratio", "modelled / measured")),
+  " | bandwidth:1 products: GB/s | peak:1 products: GFLOP/s | "
+  "measured:3 measured, ms | ratio modelled / measured"
 )
-_C = (
-  *(Column("draft", "draft"), Column("paper", "paper: c", 2, published.NOT_IN_PAPER)),
-  *(Column("roofline", "c by roofline", 3), Column("cycles", "c by cycles", 3, "-")),
-  *(Column("c", "c modelled", 3), Column("ratio", "modelled / paper", 2, "-")),
-  Column("as_two", "c, two rows a step", 3),
+_C = columns(
+  "draft | paper?- paper: c | roofline:3 c by roofline | cycles:3?- c by cycles | "
+  "c:3 c modelled | ratio?- modelled / paper | as_two:3 c, two rows a step"
 )
-_SPEEDS = (
-  *(Column("task", "task"), Column("draft", "draft"), Column("temperature", "T")),
-  *(Column("gamma", "gamma"), Column("alpha", "alpha"), Column("paper_c", "paper: c")),
-  *(Column("expected", "expected", 1), Column("measured", "measured", 1)),
-  *(Column("c", "model: c", 3), Column("theorem", "Theorem 3.8")),
-  *(Column("with_block", "with the block's cost"), Column("as_two", "two rows a step")),
+_SPEEDS = columns(
+  "task | draft | temperature T | gamma | alpha | paper_c paper: c | expected:1 | "
+  "measured:1 | c:3 model: c | theorem Theorem 3.8 | "
+  "with_block with the block's cost | as_two two rows a step"
 )
-_ADVICE = (
-  *(Column("draft", "draft"), Column("alpha", "alpha"), Column("batch", "batch")),
-  *(Column("block", "block of 8 / token"), Column("c", "c", 3)),
-  *(
-    Column("gamma", "best gamma", missing="-"),
-    Column("speed", "speed-up", missing="-"),
-  ),
-  *(
-    Column("gamma_two", "best gamma, two rows", missing="-"),
-    Column("speed_two", "speed-up", missing="-"),
-  ),
+_ADVICE = columns(
+  "draft | alpha | batch | block block of 8 / token | c:3 | gamma?- best gamma | "
+  "speed?- speed-up | gamma_two?- best gamma, two rows | speed_two?- speed-up"
 )
 # Of a piece's cost on a device: seconds.
 Estimate = Callable[[Cost, Device], float]
@@ -109,12 +92,6 @@ class Model:
     """Returns the seconds of a call; None where it can't be said.
 
     Between two widths that were compiled it is interpolated.
-
-    Args:
-      size: of the network.
-      width: tokens a row.
-      batch: rows.
-      least: a narrower call is taken for one of so many tokens.
     """
     known = {
       w: self.seconds(piece)
@@ -165,30 +142,24 @@ def table(
   timed: Mapping[Piece, Measured],
   refused: Mapping[Piece, str],
 ) -> Table:
-  """Returns what the command prints: pieces, c, advice and table 2.
-
-  Args:
-    args: the command's flags.
-    device: the model's.
-    costs: of each piece that was compiled.
-    timed: the pieces that were run.
-    refused: why others could not be compiled.
-  """
+  """Returns what the command prints: pieces, c, advice and table 2."""
   model = Model(device, costs, args.target, timed)
   settings = {name: value for name, value in vars(args).items() if name != "recorded"}
   rows = [_piece_row(model, piece) for piece in costs]
-  columns = (*_PIECES, *(_TIMED if timed else ()))
+  shown = columns(_PIECES + (_TIMED if timed else ""))
   made = {**environment(), "device": f"{device.name}, as {args.topology}"}
-  advice = _advice(model, args)
+  advice = list(_advice(model, args))
   facts = {
-    **{"environment": made, "device": vars(device), "pieces": rows},
-    **{"c": _c_rows(model, args.drafts), "advice": advice},
+    "device": vars(device),
+    "pieces": rows,
+    "c": _c_rows(model, args.drafts),
+    "advice": advice,
     "refused": {_named(piece): why for piece, why in refused.items()},
   }
   notes = (
     *(*_NOTES, *([_TIMED_NOTE] if timed else [])),
     *(f"Not compiled: {name}: {why}" for name, why in facts["refused"].items()),
-    *(listed(vars(device)), listed(made)),
+    listed(vars(device)),
   )
   return Table(
     "model",
@@ -199,10 +170,11 @@ def table(
     settings,
     facts,
     before=(
-      Table("pieces", f"Pieces, modelled: {device.name}", columns, rows),
+      Table("pieces", f"Pieces, modelled: {device.name}", shown, rows),
       Table("c", "c, batch 1", _C, facts["c"]),
       Table("advice", "What would pay", _ADVICE, advice),
     ),
+    made=made,
   )
 
 
@@ -260,55 +232,46 @@ def _c_rows(model: Model, drafts) -> list[dict]:
 def _speed_rows(model: Model, drafts) -> list[dict]:
   sizes = {_NAMES[draft]: draft for draft in drafts if draft in _NAMES}
   rows = []
-  for printed in _printed():
-    draft = sizes.get(printed["draft"])
-    if draft is None or model.target != "xxl":
-      continue
-    at = draft, printed["gamma"], printed["alpha"]
-    c = model.c(draft, Cost.seconds)
-    theorem = theory.walltime_improvement(at[2], at[1], c) if c else None
-    row = {
-      **{name: printed[name] for name in ("task", "draft", "gamma", "alpha")},
-      "temperature": f"{printed['temperature']:g}",
-      "paper_c": printed["c"],
-      "expected": printed["expected"],
-      "measured": printed["measured"],
-      "c": c,
-      "theorem": None if theorem is None else float(theorem),
-      "with_block": model.speed(*at),
-      "as_two": model.speed(*at, least=2),
-    }
-    rows.append(row)
+  for printed in _printed() if model.target == "xxl" else ():
+    if (draft := sizes.get(printed["draft"])) is not None:
+      at = draft, printed["gamma"], printed["alpha"]
+      c = model.c(draft, Cost.seconds)
+      row = {
+        **printed,
+        "temperature": f"{printed['temperature']:g}",
+        "paper_c": printed["c"],
+        "c": c,
+        "theorem": float(theory.walltime_improvement(at[2], at[1], c)) if c else None,
+        "with_block": model.speed(*at),
+        "as_two": model.speed(*at, least=2),
+      }
+      rows.append(row)
   return rows
 
 
-def _advice(model: Model, args) -> list[dict]:
-  """Returns the best gamma by draft, alpha (the paper's of EnDe) and batch."""
-  rows = []
-  for draft in args.drafts:
-    alphas = [
-      row["alpha"]
-      for row in _printed()
-      if row["draft"] == _NAMES.get(draft) and row["task"] == "ende"
-    ]
-    for alpha in alphas:
-      for batch in sorted(args.batches):
-        token = model.call(args.target, 1, batch)
-        if token is None:
-          continue
-        block, step = model.call(args.target, 8, batch), model.call(draft, 1, batch)
-        gamma, speed = model.best(draft, alpha, batch)
-        gamma_two, speed_two = model.best(draft, alpha, batch, least=2)
-        row = {
-          "draft": draft,
-          "alpha": alpha,
-          "batch": batch,
-          "block": None if block is None else block / token,
-          "c": None if step is None else step / token,
-          "gamma": gamma,
-          "speed": speed,
-          "gamma_two": gamma_two,
-          "speed_two": speed_two,
-        }
-        rows.append(row)
-  return rows
+def _advice(model: Model, args) -> Iterator[dict]:
+  """Yields the best gamma by draft, alpha (the paper's of EnDe) and batch."""
+  known = [
+    (draft, row["alpha"], batch)
+    for draft in args.drafts
+    for row in _printed()
+    if row["draft"] == _NAMES.get(draft) and row["task"] == "ende"
+    for batch in sorted(args.batches)
+  ]
+  for draft, alpha, batch in known:
+    token = model.call(args.target, 1, batch)
+    if token is not None:
+      over = lambda seconds, token=token: None if seconds is None else seconds / token
+      gamma, speed = model.best(draft, alpha, batch)
+      gamma_two, speed_two = model.best(draft, alpha, batch, least=2)
+      yield {
+        "draft": draft,
+        "alpha": alpha,
+        "batch": batch,
+        "block": over(model.call(args.target, 8, batch)),
+        "c": over(model.call(draft, 1, batch)),
+        "gamma": gamma,
+        "speed": speed,
+        "gamma_two": gamma_two,
+        "speed_two": speed_two,
+      }

@@ -1,20 +1,18 @@
 """The same pieces, run: how good a model is where there is a device to ask."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.bench import parts
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.model.devices import Device
 from specdec_t5x.bench.model.pieces import Cost, Piece, program
-from specdec_t5x.bench.walltime import alternate
+from specdec_t5x.bench.timed import Program, alternate, repeated, slopes
 from specdec_t5x.network.products import multiply
 from specdec_t5x.network.sizes import t5_1_1
 
@@ -48,54 +46,34 @@ class Measured:
 def measure(
   costs: Mapping[Piece, Cost], runs: int, cells: Cells
 ) -> dict[Piece, Measured]:
-  """Returns what a turn of each piece takes on this machine.
-
-  Args:
-    costs: what is run, one after the other, with random parameters.
-    runs: of each.
-    cells: where they are kept.
-  """
+  """Returns what a turn of each piece takes on this machine."""
   found = {}
   for piece, cost in costs.items():
     key = {"beside its products": dataclasses.asdict(piece), "runs": runs, **machine()}
-    if (known := cells.find(key)) is None:
-      known = dataclasses.asdict(_beside_products(piece, cost, runs))
-      cells.add(key, known)
-    found[piece] = Measured(**known)
+    run = lambda piece=piece, cost=cost: _beside_products(piece, cost, runs)
+    found[piece] = Measured(**cells.get(key, lambda run=run: vars(run())))
   return found
 
 
 def seconds(piece: Piece, runs: int, params: Any = None) -> float:
-  """Returns the seconds of a turn of a piece, the median.
-
-  Args:
-    piece: what is run.
-    runs: of it.
-    params: of the network of a call or an encoder; random ones where None.
-  """
+  """Returns the seconds of a turn of a piece, the median."""
   return float(np.median(_in_turn(piece, runs, params)["it"]))
 
 
 def _beside_products(piece, cost, runs):
   row, many = (_products(piece, cost.moved, rows) for rows in (1, _rows(piece)))
-  found = _in_turn(piece, runs, None, row=row.run, many=many.run)
+  found = _in_turn(piece, runs, None, row=row[0], many=many[0])
   seconds = {name: float(np.median(times)) for name, times in found.items()}
-  return Measured(
-    seconds["it"], row.moved / seconds["row"], many.flops / seconds["many"]
-  )
+  moved, flops = row[1], many[2]
+  return Measured(seconds["it"], moved / seconds["row"], flops / seconds["many"])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Products:
-  """A program, the bytes of matrices that it reads, and its operations."""
+def _products(piece, moved, rows) -> tuple[Program, int, int]:
+  """Returns products of feed-forward layers that read so many bytes.
 
-  run: Callable[[Any], Any]
-  moved: int
-  flops: int
-
-
-def _products(piece, moved, rows):
-  """Returns the products of feed-forward layers that read so many bytes."""
+  Returns:
+    The program, the bytes of matrices that it reads, and its operations.
+  """
   config = t5_1_1(piece.size, piece.dtype)
   shape = config.emb_dim, config.mlp_dim
   pair = 2 * np.prod(shape) * jnp.dtype(piece.dtype).itemsize
@@ -109,9 +87,8 @@ def _products(piece, moved, rows):
     return x
 
   first = jnp.ones((rows, shape[0]), piece.dtype)
-  numbers = sum(kernel.size for kernel in kernels)
-  bytes_read = sum(kernel.nbytes for kernel in kernels)
-  return _Products(lambda _: run(first, kernels), bytes_read, 2 * rows * numbers)
+  flops = 2 * rows * sum(kernel.size for kernel in kernels)
+  return lambda _: run(first, kernels), sum(k.nbytes for k in kernels), flops
 
 
 def _rows(piece):
@@ -127,14 +104,8 @@ def _in_turn(piece, runs, params, **others) -> dict[str, np.ndarray]:
   if piece.kind == "encoder":
     timed = alternate({"it": lambda _: run(*given), **others}, range(runs))
     return {name: each.seconds for name, each in timed.items()}
-  repeated = {
-    ("it", count): functools.partial(_turns, run, count, given) for count in _COUNTS
-  }
-  timed = alternate({**repeated, **others}, range(runs))
-  slopes = parts.costs({key: timed[key].seconds for key in repeated})
-  return {**slopes, **{name: timed[name].seconds for name in others}}
-
-
-def _turns(run, count, given, _):
-  """Runs so many turns; the first argument is what `pieces` leaves for their number."""
-  return run(jnp.int32(count), *given[1:])
+  # The first argument is what `pieces` leaves for the number of repetitions.
+  loops = repeated({"it": (run, given[1:], _COUNTS)})
+  timed = alternate({**loops, **others}, range(runs))
+  found = slopes({key: timed[key] for key in loops})
+  return {**found, **{name: timed[name].seconds for name in others}}

@@ -1,15 +1,15 @@
-"""The paper's own numbers, as printed (paper.json)."""
+"""The paper's own numbers, as printed (paper.json), and its tables (tables.json)."""
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 from specdec_t5x.analysis import theory
-from specdec_t5x.bench.table import Column, Table
 
 NOT_IN_PAPER = "-"
+OUTPUT = "runs/reproduce"  # Of tables and figures: they share cells.
 # Half a unit of the last digit that table 4 prints.
 _HALF_A_TENTH = 0.05
 
@@ -17,10 +17,24 @@ Row = Mapping[str, Any]
 
 
 @functools.cache
+def _data(name):
+  file = resources.files("specdec_t5x.bench.paper") / f"{name}.json"
+  return json.loads(file.read_text(encoding="utf-8"))
+
+
 def numbers() -> Mapping[str, Any]:
   """Returns the tables by name, each a list of rows, and their "source"."""
-  file = resources.files("specdec_t5x.bench.paper") / "paper.json"
-  return json.loads(file.read_text(encoding="utf-8"))
+  return _data("paper")
+
+
+def tables() -> Mapping[str, Any]:
+  """Returns what each table of ours shows, by name, and the "notes" of several.
+
+  Of each what it is "about", its "title", "columns" (`table.columns`) and "notes"; the
+  numbers "printed" that stand beside ours where the columns "by" are the same, and by
+  column what "paper" shows of them.
+  """
+  return _data("tables")
 
 
 def theorem(row: Row) -> float:
@@ -37,43 +51,37 @@ def follows(row: Row) -> bool:
   return abs(theorem(row) - row["expected"]) <= _HALF_A_TENTH
 
 
-def beside(
-  ours: Sequence[Row],
-  printed: Sequence[Row],
-  names: Sequence[str],
-  show: Callable[[Row], Row],
-  *,
-  preset: str | None,
-) -> list[dict[str, Any]]:
-  """Returns our rows, each with the paper's of the same models, then its others.
+def exceptions() -> Iterator[str]:
+  """Yields which of the paper's expected values its own alpha and c don't give."""
+  for row in numbers()["tables_2_and_4"]:
+    if not follows(row):
+      yield (
+        f"The paper's {row['task']}, {row['draft']}, T={row['temperature']}: expected "
+        f"{row['expected']} does not follow from the printed alpha {row['alpha']} and "
+        f"c {row['c']}, which give {theorem(row):.3f} (docs/math.md)."
+      )
 
-  Args:
-    ours: our rows.
-    printed: the paper's.
-    names: columns that tell a row's models and setting from others'.
-    show: the columns made of one of the paper's rows; ours have precedence.
-    preset: the demo's models are others than the paper's, whatever their names.
-  """
-  name = lambda row: tuple(row[column] for column in names)
-  others = {name(row): row for row in printed}
-  rows = []
+
+def beside(
+  ours: Sequence[Row], table: Row, *, same_models: bool
+) -> list[dict[str, Any]]:
+  """Returns our rows, each with the paper's of the same models, then its others."""
+  name = lambda row: tuple(row[column] for column in table["by"])
+  printed = [row for each in table["printed"] for row in numbers()[each]]
+  others, rows = {name(row): row for row in printed}, []
   for row in ours:
-    same = None if preset == "demo" else others.pop(name(row), None)
-    rows.append({**(show(same) if same else {}), **row})
-  rows += [{**{n: row[n] for n in names}, **show(row)} for row in others.values()]
+    same = others.pop(name(row), None) if same_models else None
+    rows.append({**(_shown(same, table) if same else {}), **row})
+  rows += [
+    {**{n: row[n] for n in table["by"]}, **_shown(row, table)}
+    for row in others.values()
+  ]
   text = lambda row: {n: f"{row[n]:g}" for n in ("temperature", "lenience") if n in row}
   return [{**row, **text(row)} for row in rows]
 
 
-def table(
-  name: str,
-  title: str,
-  columns: Sequence[Column],
-  rows: Sequence[Row],
-  notes: Sequence[str] = (),
-  settings: Row | None = None,
-  **kwargs,
-) -> Table:
-  """Returns a table that says where the paper's numbers are from; `Table`'s fields."""
-  facts = {"paper": numbers()["source"]}
-  return Table(name, title, columns, rows, notes, settings or {}, facts, **kwargs)
+def _shown(row, table):
+  more = {}
+  if "expected" in row:
+    more = {"theorem": theorem(row), "follows": "yes" if follows(row) else "NO"}
+  return {key: {**row, **more}.get(of) for key, of in table["paper"].items()}

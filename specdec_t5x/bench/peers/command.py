@@ -8,8 +8,9 @@ r"""Our speculation beside Hugging Face's and upstream T5X's decoding, in one pr
 The first way takes real checkpoints. The second takes random weights of T5 1.1's sizes
 and a draft that does its work and then says the target's token with probability alpha.
 All programs have the same weights, inputs and gamma, and decode greedily in float32.
-Writes peers.json, peers.csv and peers.md. Leave all cores to it: torch's threads wait
-for each other, so one busy core slows it down far more than it slows XLA down.
+Leave all cores to it: torch's threads wait for each other, so one busy core slows it
+down far more than it slows XLA down.
+
 
 Hugging Face needs the extra `peers`; upstream T5X, in place of t5x_runtime,
 requirements/t5x-upstream.txt.
@@ -24,29 +25,20 @@ from etils import epath
 
 from specdec_t5x import api
 from specdec_t5x.bench import environment as environments
-from specdec_t5x.bench import flags, inputs
-from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.parts import NEVER
+from specdec_t5x.bench import jobs
+from specdec_t5x.bench.command import Command, at_least
+from specdec_t5x.bench.iteration import NEVER
+from specdec_t5x.bench.pairs import pad_inputs
 from specdec_t5x.bench.peers.comparison import Comparison, compare
 from specdec_t5x.bench.peers.programs import PROGRAMS, Workload
 from specdec_t5x.bench.programs import random_model
-from specdec_t5x.bench.study import pad_inputs
-from specdec_t5x.bench.table import Column, Table, listed
+from specdec_t5x.bench.table import Table, columns, listed
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network import sizes
 
 # The last one decides whether Hugging Face adapts its threshold in its own schedule.
 PACKAGES = (*environments.PACKAGES, "torch", "transformers", "scikit-learn")
 FILES = ("target", "draft", "vocabulary", "inputs")
-
-_COLUMNS = (
-  Column("program", "program"),
-  Column("ms_a_token", "ms a token"),
-  Column("tokens_a_second", "tokens/s", 1, missing=""),
-  Column("over_baseline", "times our baseline's speed", missing=""),
-  Column("ours_over_it", "our speculation's speed over its", missing=""),
-  Column("same", "outputs equal to our baseline's", missing=""),
-)
 
 NOTES = (
   "All programs decode greedily in float32 at batch 1, in turn in one process. ms a "
@@ -59,41 +51,15 @@ NOTES = (
 )
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the command's flags."""
-  add = parser.add_argument
-  add("--target", metavar="DIR", help="checkpoint, in T5X's format or Orbax's")
-  add("--draft", metavar="DIR", help="checkpoint")
-  flags.add_texts(parser)
-  add("--size", choices=sizes.SIZES, help="of a target with random weights")
-  add("--draft-size", choices=sizes.SIZES, default="small", help="(%(default)s)")
-  add("--alpha", type=float, default=0.8, help="with --size (%(default)s)")
-  add("--input-length", type=int, default=64, help="with --size (%(default)s)")
-  about = "tokens drafted a call (%(default)s)"
-  add("--gamma", type=int, default=DEFAULT_GAMMA, help=about)
-  add("--max-length", type=int, default=128, help="room for an output (%(default)s)")
-  add("--seed", type=int, default=0, help="with --size: of weights, inputs and oracle")
-  flags.add_output(parser, None)
-
-
 def make(args: argparse.Namespace) -> Table:
   """Runs every program that there is on every input."""
-  for flag in ("num_inputs", "max_length", "input_length"):
-    if getattr(args, flag) < 1:
-      name = flag.replace("_", "-")
-      raise ValueError(f"--{name}: expected at least 1, got {getattr(args, flag)}.")
+  at_least(args, num_inputs=1, max_length=1, input_length=1)
   work = _random_workload(args) if args.size else _checkpoint_workload(args)
   return table(work, compare(work), _settings(args))
 
 
 def table(work: Workload, found: Comparison, settings: dict[str, Any]) -> Table:
-  """Returns the comparison as a table.
-
-  Args:
-    work: what was decoded.
-    found: what it took.
-    settings: that say where models and inputs came from.
-  """
+  """Returns the comparison as a table."""
   rows = {row["program"]: row for row in found.rows}
   for name, why in found.missing.items():
     rows[name] = {"program": name, "ms_a_token": why}
@@ -103,15 +69,20 @@ def table(work: Workload, found: Comparison, settings: dict[str, Any]) -> Table:
     **{name: getattr(work, name) for name in ("gamma", "max_length", "alpha")},
     "tokens_a_call": found.tokens_a_call,
   }
-  versions = environment()
   return Table(
     "peers",
     "Decoders with the same weights",
-    _COLUMNS,
+    columns(
+      "program | ms_a_token ms a token | tokens_a_second:1? tokens/s | "
+      "over_baseline? times our baseline's speed | "
+      "ours_over_it? our speculation's speed over its | "
+      "same? outputs equal to our baseline's"
+    ),
     [rows[name] for name in PROGRAMS],
-    (NOTES, listed(facts | settings), listed(versions)),
+    (NOTES, listed(facts | settings)),
     settings,
-    {**facts, "environment": versions, "missing": found.missing},
+    {**facts, "missing": found.missing},
+    made=environment(),
   )
 
 
@@ -131,7 +102,8 @@ def _checkpoint_workload(args: argparse.Namespace) -> Workload:
         f"--{flag}: expected what exists, got {path!r}. Give "
         f"{', '.join(f'--{name}' for name in FILES)}, or --size for random weights."
       )
-  ids, eos_id = inputs.lines(args)()
+  how = args.inputs, args.vocabulary, args.num_inputs
+  ids, eos_id = jobs.reading(*how, prefix=args.prefix)()
   return Workload(
     target=api.load_model(args.target),
     draft=api.load_model(args.draft),
@@ -168,4 +140,22 @@ def _settings(args: argparse.Namespace) -> dict[str, str | int]:
   return {**names, "prefix": args.prefix}
 
 
-COMMAND = Command(__doc__, make, add_flags)
+COMMAND = Command(
+  __doc__,
+  make,
+  {
+    "target": (str, "checkpoint, in T5X's format or Orbax's"),
+    "draft": (str, "checkpoint"),
+    "vocabulary": (str, "a SentencePiece model"),
+    "inputs": (str, "an input a line"),
+    "prefix": ("", "before each line of --inputs"),
+    "num_inputs": (100, "at most the first so many"),
+    "size": (str, "of a target with random weights", sizes.SIZES),
+    "draft_size": ("small", "", sizes.SIZES),
+    "alpha": (0.8, "with --size"),
+    "input_length": (64, "with --size"),
+    "gamma": DEFAULT_GAMMA,
+    "max_length": 128,
+    "seed": (0, "with --size: of weights, inputs and oracle"),
+  },
+)

@@ -1,4 +1,4 @@
-"""What the programs of this room take on the same inputs, and where outputs differ.
+"""What the programs of this folder take on the same inputs, and where outputs differ.
 
 The unit of time is seconds a token of one input at batch 1, encoder included.
 """
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.bench.measured import counts
+from specdec_t5x.bench.cells import Measured, Setting
 from specdec_t5x.bench.peers.programs import (
   BASELINE,
   OURS,
@@ -20,11 +20,13 @@ from specdec_t5x.bench.peers.programs import (
   items,
   programs,
 )
-from specdec_t5x.bench.walltime import Timed, alternate, median_ratio
+from specdec_t5x.bench.timed import Spread, Timed, alternate, median_ratio
 from specdec_t5x.decoding.state import Decoded
 from specdec_t5x.diagnose.divergence import first_difference
 
 GapFn = Callable[[int, Sequence[int], int, Sequence[int]], tuple[float, float]]
+# What a program did, and its outputs.
+Came = tuple[Timed, list[list[int]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,21 +58,28 @@ def compare(work: Workload) -> Comparison:
   """
   present, missing = programs(work)
   timed = alternate(present, items(work))
-  outputs = {
-    name: [until_end(result, work.eos_id) for result in found.results]
-    for name, found in timed.items()
-  }
+  came = {name: (each, outputs(each, work.eos_id)) for name, each in timed.items()}
   gap = gap_of(work)
-  rows = [_row(name, timed, outputs, gap) for name in PROGRAMS if name in timed]
-  emitted, calls = (counts(timed[OURS], n).sum() for n in ("emitted", "target_calls"))
-  return Comparison(tuple(rows), missing, float(emitted / calls))
+  rows = [_row(name, came, gap) for name in PROGRAMS if name in timed]
+  calls = Measured.timed(Setting(work.gamma, 0.0), timed[OURS]).tokens_per_call
+  return Comparison(tuple(rows), missing, calls.value)
 
 
-def until_end(result: Any, eos_id: int) -> list[int]:
-  """Returns the tokens of an output, of ours or a peer's, end of sequence included."""
-  tokens = result.tokens if isinstance(result, Decoded) else result
-  tokens = np.asarray(tokens)[0].tolist()
-  return tokens[: tokens.index(eos_id) + 1] if eos_id in tokens else tokens
+def outputs(timed: Timed, eos_id: int) -> list[list[int]]:
+  """Returns the tokens of outputs, ours or a peer's, end of sequence included."""
+
+  def until_end(result):
+    tokens = result.tokens if isinstance(result, Decoded) else result
+    tokens = np.asarray(tokens)[0].tolist()
+    return tokens[: tokens.index(eos_id) + 1] if eos_id in tokens else tokens
+
+  return [until_end(result) for result in timed.results]
+
+
+def ratio(one: Came, other: Came) -> Spread:
+  """Returns one program's seconds a token over another's, the median input's."""
+  pace = ((timed.seconds / [len(x) for x in found]) for timed, found in (one, other))
+  return median_ratio(*pace)
 
 
 def gap_of(work: Workload) -> GapFn:
@@ -99,28 +108,28 @@ def gap_of(work: Workload) -> GapFn:
   return gap
 
 
-def _row(name, timed: dict[str, Timed], outputs, gap):
+def _row(name, came: dict[str, Came], gap):
+  timed, found = came[name]
   gaps, ties = {}, 0
-  for number, pair in enumerate(zip(outputs[BASELINE], outputs[name], strict=True)):
+  for number, pair in enumerate(zip(came[BASELINE][1], found, strict=True)):
     position = first_difference(*pair)
     if position is not None:
       tokens = [output[position] for output in pair]
       gaps[number], limit = gap(number, pair[0], position, tokens)
       ties += gaps[number] <= limit
-  lengths = [len(output) for output in outputs[name]]
-  pace = lambda name: timed[name].seconds / [len(output) for output in outputs[name]]
-  seconds, equal = timed[name].seconds, len(lengths) - len(gaps)
+  lengths = [len(output) for output in found]
+  equal = len(lengths) - len(gaps)
   same = f"{equal} of {len(lengths)}"
   return {
     "program": name,
-    "ms_a_token": median_ratio(1e3 * seconds, lengths),
-    "tokens_a_second": float(sum(lengths) / seconds.sum()),
-    "over_baseline": median_ratio(pace(BASELINE), pace(name)),
-    "ours_over_it": median_ratio(pace(name), pace(OURS)),
+    "ms_a_token": median_ratio(1e3 * timed.seconds, lengths),
+    "tokens_a_second": float(sum(lengths) / timed.seconds.sum()),
+    "over_baseline": ratio(came[BASELINE], came[name]),
+    "ours_over_it": ratio(came[name], came[OURS]),
     "same": f"{same}, {ties} of {len(gaps)} others ties" if gaps else same,
     "equal": equal,
-    "ties": ties,
+    "ties": int(ties),
     "gaps": gaps,
-    "seconds": seconds.tolist(),
+    "seconds": timed.seconds.tolist(),
     "tokens": lengths,
   }

@@ -22,14 +22,7 @@ UNKNOWN = 2
 
 
 def greedy(model: Model, kind: str, max_length: int, eos_id: int) -> Program:
-  """Returns greedy decoding on all cores.
-
-  Args:
-    model: ours, in float32.
-    kind: 'float32', or 'int8', in which weights and products are then.
-    max_length: room for an output, in tokens.
-    eos_id: the token that ends an output.
-  """
+  """Returns greedy decoding on all cores."""
   with tempfile.TemporaryDirectory() as folder:
     _write(model, eos_id, kind, folder)
     threads = {"inter_threads": 1, "intra_threads": os.cpu_count()}

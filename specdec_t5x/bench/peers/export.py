@@ -27,11 +27,6 @@ def to_torch(config: OurConfig, params: Any, device: str = "cpu") -> Any:
 
   Torch is told to use all cores, here and in all that follows.
 
-  Args:
-    config: of our network.
-    params: its parameters, under T5X's names.
-    device: torch's name of where to run.
-
   Raises:
     ValueError: where the network has no counterpart, or the parameters don't set each
       of the counterpart's exactly once.

@@ -30,15 +30,19 @@ from specdec_t5x.decoding.state import START_TOKEN
 Program = Callable[[np.ndarray], np.ndarray]
 
 
-def plain(network: Any, max_length: int, eos_id: int | None) -> Program:
+def plain(
+  network: Any, max_length: int, eos_id: int | None, copied: int | None = None
+) -> Program:
   """Returns greedy decoding, one token a call.
 
   Args:
     network: from `export.to_torch`.
-    max_length: room for an output, in tokens; all of it is used where nothing ends one.
+    max_length: most tokens of an output; all of them where nothing ends one.
     eos_id: the token that ends an output; None or a negative one: nothing does.
+    copied: most tokens that are copied as a draft from the output ("prompt lookup").
   """
   settings = _settings(max_length, eos_id)
+  settings.prompt_lookup_num_tokens = copied
   return lambda ids: _generate(network, ids, settings)
 
 
@@ -75,20 +79,6 @@ def assisted(
     more["decoder_attention_mask"] = ones
   settings = _settings(max_length, eos_id)
   return lambda ids: _generate(target, ids, settings, **more)
-
-
-def lookup(network: Any, max_length: int, eos_id: int | None, gamma: int) -> Program:
-  """Returns greedy decoding that copies drafts from the output ("prompt lookup").
-
-  Args:
-    network: from `export.to_torch`.
-    max_length: as for `plain`.
-    eos_id: as for `plain`.
-    gamma: most tokens of a copy.
-  """
-  settings = _settings(max_length, eos_id)
-  settings.prompt_lookup_num_tokens = gamma
-  return lambda ids: _generate(network, ids, settings)
 
 
 def bend(draft: Any, forced: Int[np.ndarray, "T"]) -> None:

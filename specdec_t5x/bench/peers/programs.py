@@ -14,7 +14,7 @@ from jaxtyping import Array, Int
 from specdec_t5x.api import Model
 from specdec_t5x.bench.peers import CTRANSLATE2, HUGGING_FACE, importable, upstream
 from specdec_t5x.bench.programs import decoding, input_keys, oracle, together
-from specdec_t5x.bench.walltime import Program
+from specdec_t5x.bench.timed import Program
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.drafters.oracle import forced_tokens
 
@@ -105,18 +105,15 @@ def programs(work: Workload) -> tuple[dict[str, Program], dict[str, str]]:
 
 def items(work: Workload) -> list[Item]:
   """Returns what the programs take, one an input."""
-  baseline = _baseline(work)
-  return [_item(work, baseline, number) for number in range(len(work.inputs))]
-
-
-def _item(work, baseline, number) -> Item:
-  ids, forced = work.inputs[number], None
-  array = jnp.asarray(ids, jnp.int32)
-  if work.alpha is not None:
-    key = jax.random.fold_in(jax.random.key(work.seed), number)
-    answer, size = baseline(array).tokens, work.target.network.config.vocab_size
-    forced = forced_tokens(answer, work.alpha, size, key)
-  return Item(ids, array, forced)
+  baseline, found = _baseline(work), []
+  for number, ids in enumerate(work.inputs):
+    array, forced = jnp.asarray(ids, jnp.int32), None
+    if work.alpha is not None:
+      key = jax.random.fold_in(jax.random.key(work.seed), number)
+      answer, size = baseline(array).tokens, work.target.network.config.vocab_size
+      forced = forced_tokens(answer, work.alpha, size, key)
+    found.append(Item(ids, array, forced))
+  return found
 
 
 def _baseline(work):
@@ -144,7 +141,7 @@ def _hugging_face(work) -> dict[str, Program]:
   )
   target, room = to_torch(work.target), (work.max_length, work.eos_id)
   run = hugging_face.plain(target, *room)
-  copies = hugging_face.lookup(target, *room, work.gamma)
+  copies = hugging_face.plain(target, *room, work.gamma)
   programs = {
     HF_PLAIN: lambda item: run(item.ids),
     HF_LOOKUP: lambda item: copies(item.ids),

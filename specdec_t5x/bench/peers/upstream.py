@@ -23,12 +23,6 @@ def available() -> bool:
 def greedy(config: T5Config, params: Any, max_length: int, eos_id: int):
   """Returns upstream's greedy decoding: (inputs [B, E]) -> outputs [B, T], zero-padded.
 
-  Args:
-    config: of our network; upstream's has the same fields.
-    params: our parameters; upstream's have the same names and shapes.
-    max_length: room for an output, in tokens.
-    eos_id: the token that ends an output; a negative one never comes.
-
   Raises:
     ValueError: where upstream T5X is not installed.
   """

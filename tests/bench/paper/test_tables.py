@@ -1,6 +1,5 @@
 """The measured tables, on a tiny random pair: numbers, resuming, what is missing."""
 
-import argparse
 import csv
 import json
 import re
@@ -10,10 +9,10 @@ import pytest
 
 from specdec_t5x import api
 from specdec_t5x.analysis import theory
-from specdec_t5x.bench import flags, jobs, measuring
-from specdec_t5x.bench.measured import Setting
-from specdec_t5x.bench.paper import table2, table3, table4, table5
-from specdec_t5x.bench.study import Draft, load_draft
+from specdec_t5x.bench import cells, jobs
+from specdec_t5x.bench.cells import Setting
+from specdec_t5x.bench.pairs import Draft, load_draft
+from specdec_t5x.bench.paper.tables import TABLE_2, TABLE_3, TABLE_4, TABLE_5
 from specdec_t5x.t5x_bridge.parameters import T5XParameters
 from specdec_t5x.training import ngrams
 
@@ -69,8 +68,8 @@ def test_table_2_takes_the_cells_of_table_4(measured, pair_flags, monkeypatch):
   def refuse(*args):
     raise AssertionError(f"measured again: {args}")
 
-  monkeypatch.setattr(measuring, "measure", refuse)
-  run(table2.COMMAND, measured, *pair_flags, *SPEEDS)
+  monkeypatch.setattr(cells, "measure", refuse)
+  run(TABLE_2, measured, *pair_flags, *SPEEDS)
   (row,) = ours(measured, "table2")
   assert row["gammas"] == "1 3"
   best = max(ours(measured, "table4"), key=lambda r: r["speed"]["median"])
@@ -87,7 +86,7 @@ def test_a_killed_run_goes_on_where_it_was(measured, pair_flags, tmp_path, capsy
   lines = (measured / "cells.jsonl").read_text().splitlines()
   # The second cell was being written.
   (tmp_path / "cells.jsonl").write_text(f"{lines[0]}\n{lines[1][:200]}")
-  run(table4.COMMAND, tmp_path, *pair_flags, *SPEEDS)
+  run(TABLE_4, tmp_path, *pair_flags, *SPEEDS)
   assert "cells.jsonl, line 2: not a whole cell" in capsys.readouterr().err
   first, second = ours(tmp_path, "table4")
   old_first, old_second = ours(measured, "table4")
@@ -106,7 +105,7 @@ def test_other_devices_and_code_are_not_mixed_in(
   moved = re.sub(f'"{name}": "[^"]*"', f'"{name}": "{other}"', text)
   assert moved != text
   (tmp_path / "cells.jsonl").write_text(moved)
-  run(table2.COMMAND, tmp_path, *pair_flags, *SPEEDS, "--recorded")
+  run(TABLE_2, tmp_path, *pair_flags, *SPEEDS, "--recorded")
   (row,) = ours(tmp_path, "table2")
   assert "speed" not in row
   assert "has 2 more cells, of other settings, code or machines" in (
@@ -125,12 +124,12 @@ def test_another_training_of_the_draft_is_another_cell(
   text = (measured / "cells.jsonl").read_text().replace(old, other)
   (tmp_path / "cells.jsonl").write_text(text)
   flags = [flag.replace(old, other) for flag in pair_flags]
-  run(table2.COMMAND, tmp_path, *flags, *SPEEDS, "--recorded")
+  run(TABLE_2, tmp_path, *flags, *SPEEDS, "--recorded")
   assert "speed" not in ours(tmp_path, "table2")[0]
 
 
 def test_table_3_counts_without_a_clock(pair_flags, tmp_path):
-  run(table3.COMMAND, tmp_path, *pair_flags, "--gamma=2", "--temperatures", "0", "1")
+  run(TABLE_3, tmp_path, *pair_flags, "--gamma=2", "--temperatures", "0", "1")
   greedy, sampled = ours(tmp_path, "table3")
   assert (greedy["temperature"], sampled["temperature"]) == ("0", "1")
   # One-hot laws: the mass is the count.
@@ -146,14 +145,14 @@ def test_table_3_counts_without_a_clock(pair_flags, tmp_path):
 
 
 def test_table_3_uses_a_cell_that_was_timed(measured, pair_flags, monkeypatch):
-  monkeypatch.setattr(measuring, "measure", None)
-  run(table3.COMMAND, measured, *pair_flags, "--gamma=3", "--temperatures", "0")
+  monkeypatch.setattr(cells, "measure", None)
+  run(TABLE_3, measured, *pair_flags, "--gamma=3", "--temperatures", "0")
   assert ours(measured, "table3")[0]["alpha"] == ours(measured, "table4")[1]["alpha"]
 
 
 def test_table_5_accepts_more_with_less_lenience(pair_flags, tmp_path):
   flags = ["--leniences", "1", "0.1", "--gamma", "3", "--greedy-gamma", "2"]
-  run(table5.COMMAND, tmp_path, *pair_flags, *flags)
+  run(TABLE_5, tmp_path, *pair_flags, *flags)
   sampled, lenient, greedy, lenient_greedy = ours(tmp_path, "table5")
   assert (sampled["temperature"], sampled["lenience"]) == ("1", "1")
   assert lenient["alpha_by_counts"]["value"] > sampled["alpha_by_counts"]["value"]
@@ -171,7 +170,7 @@ def test_a_draft_given_twice_or_without_a_name_is_refused(
 ):
   extra = {"draft": files["draft"], "pair": files["target"]}[draft]
   flags = [*pair_flags, f"--draft={extra}", "--output", str(tmp_path)]
-  assert table2.COMMAND.main(flags) == 1
+  assert TABLE_2.main(flags) == 1
   said = {"draft": "'small' is given twice", "pair": "expected NAME=DIR or `copy`"}
   assert said[draft] in capsys.readouterr().err
 
@@ -195,7 +194,7 @@ def test_a_draft_given_twice_or_without_a_name_is_refused(
 )
 def test_what_is_missing_is_said_once(flags, message, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)  # No demo pairs here.
-  assert table2.COMMAND.main(flags) == 1
+  assert TABLE_2.main(flags) == 1
   said = capsys.readouterr()
   assert message in said.err
   assert said.err.count("error:") == 1
@@ -206,7 +205,7 @@ def test_what_is_missing_is_said_once(flags, message, tmp_path, monkeypatch, cap
 def test_checkpoints_of_one_task_go_to_that_task(files, tmp_path, capsys):
   target, draft = files["target"], files["draft"].partition("=")[2]
   flags = ["--preset=paper", f"--target=ende:{target}", f"--draft=ende:a={draft}"]
-  assert table2.COMMAND.main([*flags, "--output", str(tmp_path)]) == 1
+  assert TABLE_2.main([*flags, "--output", str(tmp_path)]) == 1
   assert "--preset paper needs checkpoints for cnndm" in capsys.readouterr().err
 
 
@@ -216,7 +215,7 @@ def test_drafts_without_a_network_are_measured_too(pair_flags):
   table, params = ngrams.estimate([[5, 6, 7, 1], [5, 6, 1]], vocab_size, order=2)
   bigram = Draft("bigram", "DIR", api.Model(table, params), "ngram", "of a test")
   for draft in (bigram, load_draft("copy", "copy", "float32")):
-    cell = measuring.measure(study, draft, Setting(2, 1.0))
+    cell = cells.measure(study, draft, Setting(2, 1.0))
     assert cell.inputs >= 1
     assert 1 <= cell.tokens_per_call.value <= 3
     assert cell.costs.gamma == 2
@@ -225,16 +224,14 @@ def test_drafts_without_a_network_are_measured_too(pair_flags):
 
 
 def _parsed(pair_flags):
-  parser = argparse.ArgumentParser()
-  flags.add_cells(parser)
-  return parser.parse_args(pair_flags)
+  return TABLE_4.parser().parse_args(pair_flags)
 
 
 def test_copy_is_a_draft_without_a_folder(files, tmp_path):
   names = ("target", "vocabulary", "inputs")
   given = [f"--{name}={files[name]}" for name in names]
   short = ["--gamma=2", "--temperatures=0", "--max-length=8", "--num-tokens=6"]
-  run(table3.COMMAND, tmp_path, *given, *short, "--draft=copy")
+  run(TABLE_3, tmp_path, *given, *short, "--draft=copy")
   (row,) = ours(tmp_path, "table3")
   assert row["draft"] == "copy"
   assert row["alpha"]["value"] is not None

@@ -67,7 +67,7 @@ def test_what_is_missing_says_why(found):
 
 def test_a_document_and_a_table_are_made(work, found):
   table = command.table(work, found, {"size": "tiny"})
-  assert json.loads(json.dumps(table.document()))["gamma"] == 3
+  assert json.loads(json.dumps(json.loads(table.json())))["gamma"] == 3
   lines = table.markdown().splitlines()
   named = [line.split("|")[1].strip() for line in lines[4 : 4 + len(programs.PROGRAMS)]]
   assert tuple(named) == programs.PROGRAMS

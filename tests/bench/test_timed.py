@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specdec_t5x.bench.walltime import alternate, median_ratio
+from specdec_t5x.bench.timed import alternate, median_ratio
 
 
 def test_programs_take_turns_and_the_first_round_is_not_timed():

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.bench import parts
+from specdec_t5x.bench import iteration, timed
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES, rule_at
 from specdec_t5x.core.tree import delayed
@@ -35,7 +35,7 @@ def prepare(calls, drafter=CHAIN, sampling=GREEDY):
     target = counted("target", TARGET.extend)
     drafts = {"draft": counted("draft", DRAFT.extend)}
     begin = lambda name: DRAFT.start(2, 40)
-    context = Context(sampling, 30, parts.NEVER, 5, target, drafts, begin)
+    context = Context(sampling, 30, iteration.NEVER, 5, target, drafts, begin)
     spec = Speculation(drafter, *rule_at(RULES["traversal"], sampling), context)
     caches = TARGET.start(2, 40), drafter.start(context)
     keys = row_keys(jax.random.key(0), 2)
@@ -70,7 +70,7 @@ def test_a_tree_is_scored_in_one_call_and_drafted_in_one_a_level():
 def calls_of_three(name, *how, **more):
   """Returns how often models run, by tokens a row, in three repetitions of a part."""
   calls = []
-  program = parts.part_programs(prepare(calls, *how, **more))[name]
+  program = iteration.part_programs(prepare(calls, *how, **more))[name]
   counts = {}
   for count in (2, 5):
     calls.clear()
@@ -83,10 +83,11 @@ def calls_of_three(name, *how, **more):
 
 def test_programs_are_compiled_once_for_all_counts():
   start = chex.assert_max_traces(n=1)(prepare([]))
-  program = parts.part_programs(start)["scoring"]
+  program = iteration.part_programs(start)["scoring"]
   program(jnp.int32(1)), program(jnp.int32(4))
 
 
 def test_a_cost_leaves_out_what_happens_once_a_call():
-  seconds = {("a", 2): np.array([7.0, 9.0]), ("a", 6): np.array([15.0, 21.0])}
-  np.testing.assert_allclose(parts.costs(seconds)["a"], [2.0, 3.0])
+  each = lambda *seconds: timed.Timed(np.array(seconds), ())
+  found = timed.slopes({("a", 2): each(7.0, 9.0), ("a", 6): each(15.0, 21.0)})
+  np.testing.assert_allclose(found["a"], [2.0, 3.0])

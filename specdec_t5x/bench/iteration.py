@@ -1,14 +1,12 @@
 """What an iteration is made of: each part repeated in a compiled loop of its own.
 
-A part runs on the arrays that the loop carries, as often as told; the difference
-between two counts leaves out what happens once a call (encoding, dispatch). XLA may
-not skip or hoist a repetition: each reads a zero that the one before made of all that
-it computed.
+A part runs on the arrays that the loop carries, as often as told. XLA may not skip or
+hoist a repetition: each reads a zero that the one before made of all that it computed.
 
-Shapes: B rows, E encoder length, G drafted nodes, N = G + 1, V vocabulary.
+Shapes: B rows, G drafted nodes, N = G + 1, V vocabulary.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -30,14 +28,10 @@ Prepare = Callable[..., tuple[Speculation, DecodeState]]
 PreparePlain = Callable[..., tuple[ExtendFn, DecodeState]]
 # (state, 0) -> (state, 0): one repetition, on what `(spec, state)` says.
 Step = Callable[[DecodeState, jax.Array], tuple[DecodeState, jax.Array]]
-Part = Callable[[Speculation, DecodeState], Step]
 
 
 def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
   """Returns compiled programs that repeat one part of an iteration each.
-
-  Args:
-    prepare: from a program's arguments to the speculation and its first state.
 
   Returns:
     By name, functions of (count, *arguments): "iteration" runs the loop itself for
@@ -46,25 +40,16 @@ def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
     its weights where the cache keeps them), "token" the target's call on one node, and
     "verification" all that follows the logits.
   """
-  programs = {name: _repeated(part, prepare) for name, part in _PARTS.items()}
-  programs["iteration"] = iterated(prepare)
-  return programs
+  return {
+    **{name: _repeating(part, prepare) for name, part in _STEPS.items()},
+    "iteration": iterated(prepare),
+  }
 
 
 def plain_program(
   prepare: PreparePlain, sampling: Sampling, max_length: int
 ) -> Callable[..., Any]:
-  """Returns a compiled program that runs the plain loop for so many tokens.
-
-  Args:
-    prepare: from a program's arguments to the target and the loop's first state.
-    sampling: the adjustment of the target's law.
-    max_length: room for the output, in tokens.
-
-  Returns:
-    A function of (count, *arguments) that decodes `count` tokens (while there is room);
-    none of them ends the output.
-  """
+  """Returns a compiled program (count, *arguments) of so many plain tokens."""
 
   @jax.jit
   def run(count, *arguments):
@@ -76,40 +61,9 @@ def plain_program(
 
 
 def call_program(prepare: PreparePlain, width: int) -> Callable[..., Any]:
-  """Returns a compiled program that repeats a network's call on so many tokens.
-
-  Args:
-    prepare: from a program's arguments to the network and a loop's first state.
-    width: tokens a call.
-
-  Returns:
-    A function of (count, *arguments).
-  """
-
-  @jax.jit
-  def run(count, *arguments):
-    extend, state = prepare(*arguments)
-    step = _score(state, extend, tree.chain(width - 1))
-    carry = state, jnp.zeros((), jnp.int32)
-    return jax.lax.fori_loop(0, count, lambda _, carry: step(*carry), carry)[1]
-
-  return run
-
-
-def costs(seconds: Mapping[tuple[str, int], Any]) -> dict[str, Any]:
-  """Returns seconds a repetition of each part.
-
-  Args:
-    seconds: [R] times of each (part, count), two counts a part, R runs in turn.
-  """
-  parts = {}
-  for name, count in seconds:
-    parts.setdefault(name, []).append(count)
-  slopes = {}
-  for name, counts in parts.items():
-    few, many = sorted(counts)
-    slopes[name] = (seconds[name, many] - seconds[name, few]) / (many - few)
-  return slopes
+  """Returns a compiled program (count, *arguments) of a network's calls on so many."""
+  step = lambda extend, state: _score(state, extend, tree.chain(width - 1))
+  return _repeating(step, prepare)
 
 
 def iterated(prepare: Prepare) -> Callable[..., Any]:
@@ -123,18 +77,18 @@ def iterated(prepare: Prepare) -> Callable[..., Any]:
   return run
 
 
-def _repeated(part, prepare):
+def _repeating(part, prepare):
   @jax.jit
   def run(count, *arguments):
-    spec, state = prepare(*arguments)
-    step = part(spec, state)
+    how, state = prepare(*arguments)
+    step = part(how, state)
     carry = state, jnp.zeros((), jnp.int32)
     return jax.lax.fori_loop(0, count, lambda _, carry: step(*carry), carry)[1]
 
   return run
 
 
-def _draft(spec, state):
+def _draft(spec, state) -> Step:
   uniforms = state.uniforms(spec.drafter.decisions)
 
   def step(state, zero):
@@ -145,20 +99,20 @@ def _draft(spec, state):
   return step
 
 
-def _scoring(spec, state):
+def _scoring(spec, state) -> Step:
   return _score(state, spec.context.target, spec.drafter.tree)
 
 
-def _turns(spec, state):
+def _turns(spec, state) -> Step:
   draft, scoring = _draft(spec, state), _scoring(spec, state)
   return lambda state, zero: scoring(*draft(state, zero))
 
 
-def _token(spec, state):
+def _token(spec, state) -> Step:
   return _score(state, spec.context.target, tree.chain(0))
 
 
-def _score(state, extend, shape):
+def _score(state, extend, shape) -> Step:
   tokens = jnp.zeros((state.lengths.size, shape.size), jnp.int32)
 
   def step(state, zero):
@@ -170,7 +124,7 @@ def _score(state, extend, shape):
   return step
 
 
-def _verification(spec, state):
+def _verification(spec, state) -> Step:
   drawn = spec.drafter.decisions
   uniforms = state.uniforms(decisions(spec.drafter))
   proposal, _ = spec.drafter.propose(spec.context, state, uniforms[:, :drawn])
@@ -178,10 +132,10 @@ def _verification(spec, state):
   logits, _, _ = score(spec.context.target, cache, state.last_tokens(), proposal)
 
   def step(state, zero):
-    laws = logits + zero
-    laws = adjusted_probs(laws, spec.sampling) if spec.rule.reads_laws else laws
-    verdict = spec.rule.verify(laws, proposal, uniforms[:, drawn:])
-    new, info = commit(spec, state, proposal, laws, verdict)
+    probs = logits + zero
+    probs = adjusted_probs(probs, spec.sampling) if spec.rule.reads_laws else probs
+    verdict = spec.rule.verify(probs, proposal, uniforms[:, drawn:])
+    new, info = commit(spec, state, proposal, probs, verdict)
     # Not the caches: what is judged does not look at them.
     found = new.sequences, new.lengths, new.ended, new.scores, info
     return state, _zero(found)
@@ -196,7 +150,7 @@ def _zero(results):
   return jnp.stack(odd).any().astype(jnp.int32)
 
 
-_PARTS: dict[str, Part] = {
+_STEPS = {
   "draft": _draft,
   "scoring": _scoring,
   "turns": _turns,

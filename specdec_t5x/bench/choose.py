@@ -9,34 +9,27 @@ r"""Measures a pair on this device and writes the best GAMMA to a gin file.
 
 Prints the speed-up that is predicted for each gamma, from alpha and the measured cost
 of a draft step, of each block and of the encoders. With --online the file includes
-configs/policies/online.gin, with the costs that it needs. Leave all cores to it.
+configs/policies/online.gin, with the costs that it needs.
 """
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 
+import jax
 import numpy as np
-from etils import epath
 
-from specdec_t5x.analysis.acceptance import Estimate
-from specdec_t5x.bench import flags, jobs
+from specdec_t5x import api
+from specdec_t5x.bench import jobs, programs
+from specdec_t5x.bench.cells import Setting, measure
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.costs import Costs, gammas_of, online_settings
 from specdec_t5x.bench.environment import machine
-from specdec_t5x.bench.measured import Setting
-from specdec_t5x.bench.measuring import measure
-from specdec_t5x.bench.study import Draft, Study
-from specdec_t5x.bench.table import Column, Table
+from specdec_t5x.bench.pairs import Draft, Study
+from specdec_t5x.bench.table import Table, columns, put
+from specdec_t5x.bench.timed import Costs
+from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.widths import block_widths
-
-_COLUMNS = (
-  Column("gamma", "gamma"),
-  Column("c", "c", 3),
-  Column("block", "block / token"),
-  Column("loop", "loop alone"),
-  Column("calls", "whole calls"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +44,7 @@ class Choice:
     widths: of blocks, for drafts of up to the largest gamma.
   """
 
-  alpha: Estimate
+  alpha: float
   tokens: float
   costs: Mapping[int, Costs]
   predicted: Mapping[int, float]
@@ -71,12 +64,6 @@ def choose(
   Whole calls: encoder + tokens * token over encoders + calls * (gamma draft step +
   block), with calls = tokens / E(alpha, gamma).
 
-  Args:
-    study: what is decoded.
-    draft: the way to draft.
-    gammas: to choose from.
-    temperature: of both laws.
-
   Raises:
     ValueError: where a gamma is below 1, or no drafted token was tried.
   """
@@ -90,54 +77,89 @@ def choose(
       "give other --inputs."
     )
   widths = block_widths(max(gammas))
-  needed = {*gammas, *gammas_of(widths)}
-  settings = [Setting(gamma, temperature) for gamma in sorted(needed)]
-  decoders, params = zip(*(study.together(draft, s) for s in settings), strict=True)
+  needed = sorted({*gammas, *_gammas_of(widths)})
+  made = (study.together(draft, Setting(gamma, temperature)) for gamma in needed)
+  decoders, params = zip(*made, strict=True)
   costs = study.costs(decoders, params[0], temperature)
   tokens = float(np.mean(counted.columns["emitted"]))
   predicted = {
     gamma: float(costs[gamma].call_improvement(alpha.value, tokens))
     for gamma in sorted(set(gammas))
   }
-  return Choice(alpha, tokens, costs, predicted, widths)
+  return Choice(alpha.value, tokens, costs, predicted, widths)
 
 
-def table(choice: Choice) -> Table:
-  """Returns the prediction for each gamma."""
-  alpha, rows = choice.alpha.value, []
-  for gamma, speed in choice.predicted.items():
-    costs = choice.costs[gamma]
-    rows.append(
-      {
-        "gamma": f"{gamma} (best)" if gamma == choice.gamma else gamma,
-        "c": costs.c,
-        "block": costs.block / costs.plain,
-        "loop": float(costs.loop_improvement(alpha)),
-        "calls": speed,
-      }
+def online_costs(
+  models: Sequence[api.Model], text: jax.Array, gamma: int
+) -> dict[str, float | tuple[float, ...]]:
+  """Measures what `online_settings` returns, on one input, greedily."""
+  widths = block_widths(gamma)
+  found = [programs.together(*models, gamma=each) for each in _gammas_of(widths)]
+  decoders, params = zip(*found, strict=True)
+  # Ten iterations fit, whatever is accepted.
+  costs = programs.pair_costs(decoders, params[0], text, GREEDY, 10 * (gamma + 1))
+  return online_settings(costs, widths)
+
+
+def online_settings(by_gamma: Mapping[int, Costs], widths: Sequence[int]):
+  """Returns what `OnlineAlpha` needs, in units of the target's one token.
+
+  A block's cost is here all of an iteration but the drafting: what verification and
+  bookkeeping take is as much a cost of another iteration as the target's call. The
+  block of one token, after no draft, is the target's call and what gamma 1 adds to its.
+
+  Args:
+    by_gamma: costs measured at each gamma that is needed, width - 1.
+    widths: of blocks, `decoding.widths.block_widths` of the longest draft.
+
+  Returns:
+    `draft_cost` and `block_costs`.
+
+  Raises:
+    ValueError: where a gamma was not measured.
+  """
+  needed = _gammas_of(widths)
+  missing = [gamma for gamma in needed if gamma not in by_gamma]
+  if missing:
+    raise ValueError(
+      f"Block widths {tuple(widths)} need costs at gammas {needed}; measured "
+      f"{sorted(by_gamma)}, so {missing} are missing. Measure them."
     )
-  title = f"alpha {alpha:.3f}, {choice.tokens:.1f} tokens an output"
-  return Table("gamma", title, _COLUMNS, rows)
+  token = float(np.median([by_gamma[gamma].token for gamma in needed]))
+  longest, least = by_gamma[needed[-1]], by_gamma[needed[0]]
+  alone = token + least.block - least.scoring
+  blocks = [alone if width == 1 else by_gamma[width - 1].block for width in widths]
+  return {
+    "draft_cost": longest.draft / longest.gamma / token,
+    "block_costs": tuple(block / token for block in blocks),
+  }
+
+
+def _gammas_of(widths: Sequence[int]) -> list[int]:
+  """Returns the gammas whose blocks have these widths; gamma 1 for a width of 1."""
+  return sorted({max(width - 1, 1) for width in widths})
+
+
+def _row(choice: Choice, gamma: int):
+  costs = choice.costs[gamma]
+  return {
+    "gamma": f"{gamma} (best)" if gamma == choice.gamma else gamma,
+    "c": costs.c,
+    "block": costs.block / costs.plain,
+    "loop": float(costs.loop_improvement(choice.alpha)),
+    "calls": choice.predicted[gamma],
+  }
 
 
 def gin_lines(
   choice: Choice, study: Study, draft: Draft, temperature: float, online: bool
 ) -> str:
-  """Returns a gin file for after configs/spec_*.gin.
-
-  Args:
-    choice: what was found.
-    study: what was decoded.
-    draft: the way to draft.
-    temperature: it was measured at.
-    online: whether the online policy is active, and not the best fixed gamma.
-  """
+  """Returns a gin file for after configs/spec_*.gin."""
   costs = online_settings(choice.costs, choice.widths)
-  longest = choice.widths[-1] - 1
   blocks = tuple(float(f"{cost:.4g}") for cost in costs["block_costs"])
   policy = [
     "include 'configs/policies/online.gin'",
-    f"GAMMA = {longest}",
+    f"GAMMA = {choice.widths[-1] - 1}",
     f"DRAFT_COST = {costs['draft_cost']:.4g}",
     f"BLOCK_COSTS = {blocks}",
   ]
@@ -149,7 +171,7 @@ def gin_lines(
     f"Draft length for {study.job.task}, draft {draft.name}, at T = {temperature:g}.",
     "For after configs/spec_*.gin: --gin_file=configs/spec_ende.gin --gin_file=THIS",
     f"Measured at batch 1 on {found['device']}, {found['cores']} cores, jax "
-    f"{found['jax']}: alpha {choice.alpha.value:.3f}.",
+    f"{found['jax']}: alpha {choice.alpha:.3f}.",
     f"Predicted speed-up of whole calls by gamma: {speeds}.",
   ]
   if choice.predicted[choice.gamma] < 1:
@@ -159,32 +181,34 @@ def gin_lines(
   return "\n".join([*lines, *(f"# {line}" for line in other)]) + "\n"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the command's flags."""
-  flags.add_pairs(parser)
-  add = parser.add_argument
-  add("--gammas", type=int, nargs="+", default=[*range(1, 11)], help="(%(default)s)")
-  add("--temperature", type=float, default=0.0, help="(%(default)s)")
-  add("--num-tokens", type=int, help="output tokens for alpha (2000; paper: 10000)")
-  add("--runs", type=int, default=15, help="of each part's clock (%(default)s)")
-  add("--online", action="store_true", help="activate the online policy")
-  add("--output", metavar="FILE", required=True, help="the gin file")
-
-
 def make(args: argparse.Namespace) -> Table:
   """Measures what the flags say and returns the prediction, and the file's text."""
   study = jobs.from_flags(args)[0].load()
   draft = study.drafts[0]
   found = choose(study, draft, args.gammas, args.temperature)
   text = gin_lines(found, study, draft, args.temperature, args.online)
-  return dataclasses.replace(table(found), facts={"gin": text})
+  return Table(
+    "gamma",
+    f"alpha {found.alpha:.3f}, {found.tokens:.1f} tokens an output",
+    columns("gamma | c:3 | block block / token | loop loop alone | calls whole calls"),
+    [_row(found, gamma) for gamma in found.predicted],
+    facts={"gin": text},
+  )
 
 
 def _write(table, args):
-  path = epath.Path(args.output)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  path.write_text(table.facts["gin"])
-  return [args.output]
+  return [put(*os.path.split(args.output), table.facts["gin"])]
 
 
-COMMAND = Command(__doc__, make, add_flags, _write)
+COMMAND = Command(
+  __doc__,
+  make,
+  {
+    "gammas": [*range(1, 11)],
+    "temperature": 0.0,
+    **{name: jobs.CELLS[name] for name in ("num_tokens", "runs")},
+    "online": (False, "activate the online policy"),
+  },
+  jobs.flags(),
+  write=_write,
+)

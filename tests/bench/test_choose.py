@@ -5,7 +5,7 @@ import copy
 import gin
 import pytest
 
-from specdec_t5x.bench import choice, jobs
+from specdec_t5x.bench import choose, jobs
 from specdec_t5x.decoding.widths import block_widths
 from specdec_t5x.drafters.policies import OnlineAlpha
 from tests.bench.test_costs import COSTS
@@ -26,16 +26,16 @@ def macro(name):
 
 def write(pair_flags, path, *flags):
   settings = ["--gammas", "1", "3", f"--output={path}", *flags]
-  return choice.COMMAND.main([*pair_flags, *settings])
+  return choose.COMMAND.main([*pair_flags, *settings])
 
 
 def test_the_file_has_the_gamma_that_is_predicted_best(
   pair_flags, tmp_path, monkeypatch, capsys
 ):
   found = []
-  choose = choice.choose
+  found_by = choose.choose
   monkeypatch.setattr(
-    choice, "choose", lambda *args: found.append(choose(*args)) or found[0]
+    choose, "choose", lambda *args: found.append(found_by(*args)) or found[0]
   )
   path = tmp_path / "new" / "gamma.gin"
   assert write(pair_flags, path) == 0
@@ -44,7 +44,7 @@ def test_the_file_has_the_gamma_that_is_predicted_best(
   gin.parse_config_file(str(path))
   assert macro("GAMMA") == chosen.gamma == best
   assert macro("GAMMA_POLICY") == "fixed"
-  costs, alpha = chosen.costs[best], chosen.alpha.value
+  costs, alpha = chosen.costs[best], chosen.alpha
   predicted = costs.call_improvement(alpha, chosen.tokens)
   assert chosen.predicted[best] == pytest.approx(predicted)
   assert "# DRAFT_COST = " in path.read_text()
@@ -64,28 +64,27 @@ def test_online_costs_fit_the_model(pair_flags, tmp_path):
 
 
 def test_the_best_is_the_argmax():
-  chosen = choice.Choice(None, 20.0, {}, {1: 1.2, 4: 1.7, 7: 1.5}, (1, 2, 4, 8))
+  chosen = choose.Choice(None, 20.0, {}, {1: 1.2, 4: 1.7, 7: 1.5}, (1, 2, 4, 8))
   assert chosen.gamma == 4
 
 
 def test_a_pair_that_does_not_pay_is_said(files, pair_flags):
   study = _study(pair_flags)
   by_gamma = {1: COSTS, 3: COSTS}
-  estimate = choice.Estimate(0.1, 0.0, 0.2)
-  chosen = choice.Choice(estimate, 9.0, by_gamma, {1: 0.8, 3: 0.6}, (2, 4))
-  text = choice.gin_lines(chosen, study, study.drafts[0], 0.0, online=False)
+  chosen = choose.Choice(0.1, 9.0, by_gamma, {1: 0.8, 3: 0.6}, (2, 4))
+  text = choose.gin_lines(chosen, study, study.drafts[0], 0.0, online=False)
   assert "No gamma is predicted to pay" in text
   gin.parse_config(text)
   assert macro("GAMMA") == 1
 
 
 def _study(pair_flags):
-  args = choice.COMMAND.parser().parse_args([*pair_flags, "--output=x"])
+  args = choose.COMMAND.parser().parse_args([*pair_flags, "--output=x"])
   return jobs.from_flags(args)[0].load()
 
 
 def test_bad_gammas_are_refused(pair_flags, tmp_path, capsys):
   flags = [*pair_flags, f"--output={tmp_path / 'x.gin'}", "--gammas", "0", "2"]
-  assert choice.COMMAND.main(flags) == 1
+  assert choose.COMMAND.main(flags) == 1
   assert "--gammas: expected numbers of at least 1" in capsys.readouterr().err
   assert not (tmp_path / "x.gin").exists()

@@ -1,9 +1,9 @@
-"""What is measured: a target, its drafts and the inputs, loaded and told apart."""
+"""What is measured: a target, its drafts and inputs, loaded and told apart."""
 
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,10 +12,8 @@ from jaxtyping import Array, Int
 
 from specdec_t5x import api
 from specdec_t5x.bench import programs
-from specdec_t5x.bench.costs import Costs
 from specdec_t5x.bench.environment import machine
-from specdec_t5x.bench.measured import Setting
-from specdec_t5x.bench.walltime import Program
+from specdec_t5x.bench.timed import Costs, Program
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
 from specdec_t5x.drafters.copy import Copy
@@ -26,52 +24,8 @@ COPY = "copy"  # The drafter that has no model.
 # Numbers of each parameter that its fingerprint reads.
 _SAMPLE = 1024
 
-
-# Of a job, when it is needed: the tokens of each input, and the end of sequence.
-ReadFn = Callable[[], tuple[Sequence[Sequence[int]], int]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-  """A target, drafts and inputs that are not loaded yet.
-
-  Attributes:
-    task: in the tables.
-    target: the target's folder.
-    drafts: folders by name; "copy" for the drafter without one.
-    read: reads the inputs.
-    max_length: room for an output, in tokens.
-    num_tokens: output tokens a cell is measured over.
-    dtype: of parameters and activations.
-    runs: of each part's clock.
-  """
-
-  task: str
-  target: str
-  drafts: dict[str, str]
-  read: ReadFn
-  max_length: int
-  num_tokens: int = 2000
-  dtype: str = "float32"
-  runs: int = 15
-
-  def of_first_draft(self) -> "Job":
-    """Returns the job without its other drafts."""
-    name, source = next(iter(self.drafts.items()))
-    return dataclasses.replace(self, drafts={name: source})
-
-  def load(self) -> "Study":
-    """Loads everything.
-
-    Raises:
-      ValueError: where something can't be read, or there are no inputs.
-    """
-    ids, eos_id = self.read()
-    if not ids:
-      raise ValueError(f"{self.task}: there is no input. Give at least one.")
-    drafts = [load_draft(*draft, self.dtype) for draft in self.drafts.items()]
-    target = api.load_model(self.target, self.dtype)
-    return Study(self, target, tuple(drafts), pad_inputs(ids), eos_id)
+# The tokens of each input, end of sequence included, and the end of sequence.
+Tokens = tuple[list[list[int]], int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +48,50 @@ class Draft:
 
 
 @dataclasses.dataclass(frozen=True)
+class Job:
+  """A target, drafts and inputs that are not loaded yet.
+
+  Attributes:
+    task: in the tables.
+    target: the target's folder.
+    drafts: folders by name; "copy" for the drafter without one.
+    read: reads the inputs.
+    max_length: most tokens of an output.
+    num_tokens: output tokens a cell is measured over.
+    dtype: of parameters and activations.
+    runs: of each part's clock.
+    vocabulary: a SentencePiece model, or a Hugging Face folder.
+    also: files of inputs of other domains, by name.
+    cut: most tokens of their inputs.
+  """
+
+  task: str
+  target: str
+  drafts: Mapping[str, str]
+  read: Callable[[], Tokens]
+  max_length: int
+  num_tokens: int = 2000
+  dtype: str = "float32"
+  runs: int = 15
+  vocabulary: str = ""
+  also: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  cut: int | None = None
+
+  def load(self) -> "Study":
+    """Loads everything.
+
+    Raises:
+      ValueError: where something can't be read, or there are no inputs.
+    """
+    ids, eos_id = self.read()
+    if not ids:
+      raise ValueError(f"{self.task}: there is no input. Give at least one.")
+    drafts = [load_draft(*draft, self.dtype) for draft in self.drafts.items()]
+    target = api.load_model(self.target, self.dtype)
+    return Study(self, target, tuple(drafts), pad_inputs(ids), eos_id)
+
+
+@dataclasses.dataclass(frozen=True)
 class Study:
   """A target, its drafts and inputs.
 
@@ -111,54 +109,61 @@ class Study:
   inputs: tuple[Int[Array, "1 E"], ...]
   eos_id: int
 
-  def together(self, draft: Draft, setting: Setting) -> tuple[SpeculativeDecoder, Any]:
+  @property
+  def ids(self) -> list[list[int]]:
+    """The inputs' tokens, without padding."""
+    return [[token for token in row[0].tolist() if token] for row in self.inputs]
+
+  @property
+  def first_model(self) -> Draft | None:
+    """The first draft model, if there is any."""
+    return next((each for each in self.drafts if each.drafter == "draft_model"), None)
+
+  def together(self, draft: Draft, setting) -> tuple[SpeculativeDecoder, Any]:
     """Returns what decodes a cell, and its parameters."""
     parts = draft.drafter, setting.rule
     return programs.together(self.target, draft.model, *parts, gamma=setting.gamma)
 
+  def decoding(self, decoder: Decoder, params, temperature: float) -> programs.Decoding:
+    """Returns what decodes batches of inputs."""
+    known = Sampling(temperature), self.job.max_length, self.eos_id
+    return programs.decoding(decoder, params, *known)
+
   def program(self, decoder: Decoder, params: Any, temperature: float) -> Program:
     """Returns what decodes the input of a given number."""
-    sampling = Sampling(temperature=temperature)
-    room = self.job.max_length
-    run = programs.decoding(decoder, params, sampling, room, self.eos_id)
+    run = self.decoding(decoder, params, temperature)
     return lambda number: run(self.inputs[number], self._keys[number])
 
-  def plain(self, model: api.Model, temperature: float) -> Program:
-    """Returns what decodes the input of a given number with one model alone."""
-    return self.program(*programs.together(model), temperature)
+  def plain(self, temperature: float, model: api.Model | None = None) -> Program:
+    """Returns the same with the target, or another model, alone."""
+    return self.program(*programs.together(model or self.target), temperature)
 
   def costs(
     self, decoders: Sequence[SpeculativeDecoder], params: Any, temperature: float
   ) -> dict[int, Costs]:
     """Returns by gamma what the parts of each one's decoding take, on one input."""
-    sampling, job = Sampling(temperature=temperature), self.job
-    given = self.inputs[0], sampling, job.max_length, job.runs
+    given = self.inputs[0], Sampling(temperature), self.job.max_length, self.job.runs
     return programs.pair_costs(decoders, params, *given)
 
-  def key(self, draft: Draft, setting: Setting) -> dict[str, Any]:
+  def key(self, draft: Draft, setting) -> dict[str, Any]:
     """Returns everything that determines a cell."""
+    job = {n: getattr(self.job, n) for n in ("max_length", "num_tokens", "dtype")}
     return {
       "task": self.job.task,
-      "target": [self.job.target, self._target_fingerprint],
+      "target": [self.job.target, self._fingerprints[0]],
       "draft": [draft.name, draft.source, draft.fingerprint, draft.drafter],
-      "inputs": self._inputs_fingerprint,
+      "inputs": self._fingerprints[1],
       "eos_id": self.eos_id,
-      "max_length": self.job.max_length,
-      "num_tokens": self.job.num_tokens,
-      "dtype": self.job.dtype,
+      **job,
       "runs": self.job.runs if setting.timed else None,
       **dataclasses.asdict(setting),
       **machine(),
     }
 
-  # Each once: a large target takes a while to read, and there are many cells.
+  # Once: a large target takes a while to read, and there are many cells.
   @functools.cached_property
-  def _target_fingerprint(self):
-    return fingerprint(self.target.params)
-
-  @functools.cached_property
-  def _inputs_fingerprint(self):
-    return fingerprint(list(self.inputs))
+  def _fingerprints(self):
+    return fingerprint(self.target.params), fingerprint(list(self.inputs))
 
   @functools.cached_property
   def _keys(self):
@@ -167,12 +172,6 @@ class Study:
 
 def load_draft(name: str, source: str, dtype: str) -> Draft:
   """Loads a draft.
-
-  Args:
-    name: in the tables.
-    source: the folder of a checkpoint or of an n-gram table, or "copy"; DIR@2 is a
-      table's bigrams, and so on.
-    dtype: of parameters and activations.
 
   Raises:
     ValueError: where there is nothing to load.
@@ -183,20 +182,18 @@ def load_draft(name: str, source: str, dtype: str) -> Draft:
   path, _, order = source.partition("@")
   model = api.load_model(path, dtype)
   if order:
-    model = dataclasses.replace(model, network=_of_order(model.network, order))
+    network = model.network
+    if not isinstance(network, NgramTable) or not order.isdigit():
+      raise ValueError(
+        f"--draft: expected a table of n-grams and a number after @, got a "
+        f"{type(network).__name__} and {order!r}."
+      )
+    config = dataclasses.replace(network.config, order=int(order))
+    model = dataclasses.replace(model, network=NgramTable(config))
   kinds = {NgramTable: "ngram", HEADS: "heads"}
   found = (name for kind, name in kinds.items() if isinstance(model.network, kind))
   drafter = next(found, "draft_model")
   return Draft(name, source, model, drafter, fingerprint(model.params))
-
-
-def _of_order(network, order):
-  if not isinstance(network, NgramTable) or not order.isdigit():
-    raise ValueError(
-      f"--draft: expected a table of n-grams and a number after @, got a "
-      f"{type(network).__name__} and {order!r}."
-    )
-  return NgramTable(dataclasses.replace(network.config, order=int(order)))
 
 
 def pad_inputs(ids: Sequence[Sequence[int]]) -> tuple[Int[Array, "1 E"], ...]:

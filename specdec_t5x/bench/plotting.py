@@ -2,10 +2,6 @@
 
 import importlib.util
 import pathlib
-from collections.abc import Callable
-
-from specdec_t5x.bench.command import WriteFn, write_table
-from specdec_t5x.bench.table import Table
 
 _DPI = 150
 
@@ -19,19 +15,8 @@ def require_matplotlib() -> None:
     )
 
 
-def drawing(draw: Callable[[Table, str], list[str]]) -> WriteFn:
-  """Returns what writes a figure's table and draws it into the same folder."""
-  return lambda table, args: [*write_table(table, args), *draw(table, args.output)]
-
-
 def new_figure(width: float, height: float, panels: int = 1):
-  """Returns a figure and its axes side by side, a list.
-
-  Args:
-    width: in inches.
-    height: in inches.
-    panels: how many.
-  """
+  """Returns a figure and its axes side by side, a list."""
   # Without pyplot: no window system, no state.
   from matplotlib.figure import Figure
 

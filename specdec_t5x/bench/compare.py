@@ -1,0 +1,297 @@
+"""Ways to decode beside each other: lengths of drafts, batches, copies.
+
+All that are compared run over the same inputs, in turn in one process.
+"""
+
+import argparse
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import sentencepiece
+from jaxtyping import Array, Int
+
+from specdec_t5x import api
+from specdec_t5x.bench import jobs, programs
+from specdec_t5x.bench.cells import COUNTED, PLAIN, Measured, Setting, joined
+from specdec_t5x.bench.choose import online_costs
+from specdec_t5x.bench.command import REQUIRED, Command
+from specdec_t5x.bench.pairs import Study
+from specdec_t5x.bench.table import Table, columns
+from specdec_t5x.bench.timed import Program, Timed, alternate
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
+from specdec_t5x.native import library
+from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
+
+_GAMMA = r"""Fixed draft lengths beside adaptive ones, on a pair and texts of yours.
+
+  python -m specdec_t5x.bench gamma --target DIR --draft DIR --vocabulary FILE \
+    --inputs FILE --prefix "translate English to German: " --output DIR
+
+First measures what drafting and scoring cost here, for configs/policies/online.gin;
+then decodes every input greedily at batch 1 with each setting, in turn. The speeds are
+medians over the inputs [quartiles] of seconds a token, encoder included, against the
+fixed length that took the least time in all.
+"""
+_BATCHES = r"""Plain decoding, fixed drafts and GAMMA_POLICY='auto', by batch.
+
+  python -m specdec_t5x.bench batches --target DIR --draft DIR --vocabulary FILE \
+    --inputs FILE --prefix "translate English to German: " --batches 1 4 16 \
+    --temperature 1 --top-k 40 --queue 8 --output DIR
+
+Decodes the same inputs with each setting, in turn, in groups of --queue batches: batch
+by batch, as `t5x.infer` does, each told what the one before left ('auto'); and as one
+call with SLOTS, where a row that ends takes the next input. The speeds are medians over
+the groups [quartiles], encoder included.
+"""
+_COPY = r"""Times the copy draft on texts with known outputs, without a draft model.
+
+  python -m specdec_t5x.bench copy --texts FILE.csv --source article \
+    --output-field highlights --prefix "summarize: " --vocabulary FILE --output DIR
+
+How much can be copied is a matter of the texts, and how long a call takes one of the
+network's size. So the target, of a T5 1.1 size, runs in full with random weights, and
+its argmax is bent to a given output, such as the highlights that people wrote for an
+article. What a trained model of that size would write may copy more or less.
+"""
+
+
+def beside(
+  timed: Mapping[Any, Timed], setting: Setting, baseline: Any = PLAIN
+) -> dict[Any, Measured]:
+  """Returns what each of several programs came to, compared with one of them."""
+  plain = timed[baseline]
+  return {name: Measured.timed(setting, each, plain) for name, each in timed.items()}
+
+
+def compare(
+  runs: Mapping[Any, Program], items: Sequence[Any], setting: Setting
+) -> dict[Any, Measured]:
+  """Runs programs over inputs, in turn, the plain one among them: see `beside`."""
+  return beside(alternate(runs, items), setting)
+
+
+def fastest(timed: Mapping[str, Timed], names: str) -> str:
+  """Returns the one that took the least time in all, of those whose names match."""
+  some = [name for name in timed if re.fullmatch(names, name)]
+  return min(some, key=lambda name: timed[name].seconds.sum())
+
+
+def counted(
+  run: programs.Decoding, study: Study, setting: Setting, args: argparse.Namespace
+) -> Measured:
+  """Decodes all inputs, `batch` at once with `seed`, and returns what was counted."""
+  found = programs.batches(run, study.ids, args.batch, args.seed)
+  columns = [
+    {name: np.asarray(getattr(each.statistics, name))[:rows] for name in COUNTED}
+    for _, each, rows in found
+  ]
+  return Measured(setting, joined(columns))
+
+
+def _lengths(args: argparse.Namespace) -> Table:
+  """Measures costs, then decodes every input with every setting."""
+  study, gamma = jobs.one(args), max(args.gammas)
+  models = study.target, study.drafts[0].model
+  costs = online_costs(models, study.inputs[0], gamma)
+  settings = programs.lengths(args.gammas, gamma, args.confidences, costs)
+  runs = {
+    name: study.program(*programs.together(*models, **words), 0.0)
+    for name, words in settings.items()
+  }
+  timed = alternate(runs, range(len(study.inputs)))
+  best = fastest(timed, "fixed .*")
+  pace = lambda name, cell: float(cell.tokens / timed[name].seconds.sum())
+  rows = [
+    {"setting": name, "tokens_per_second": pace(name, cell), **cell.row()}
+    for name, cell in beside(timed, Setting(0, 0.0), best).items()
+  ]
+  blocks = tuple(round(cost, 3) for cost in costs["block_costs"])
+  online = (
+    f"DRAFT_COST = {costs['draft_cost']:.3f}, BLOCK_COSTS = {blocks} at GAMMA = {gamma}"
+  )
+  return Table(
+    "gamma",
+    f"{len(study.inputs)} inputs; best: {best}",
+    columns(
+      "setting | tokens_per_second:0 tokens/s | in_all:3 speed, all inputs | "
+      "speed:3 speed, median input | tokens_per_call tokens a call | drafted | "
+      "identical equal outputs"
+    ),
+    rows,
+    (online,),
+    facts={"costs": costs, "gamma": gamma, "best": best, "inputs": len(study.inputs)},
+  )
+
+
+def _batches(args: argparse.Namespace) -> Table:
+  """Decodes every input with every setting, at each batch."""
+  study, rows = jobs.one(args), []
+  sampling = Sampling(args.temperature, args.top_k, args.top_p)
+  for batch in args.batches:
+    size = batch * args.queue
+    groups = [(first, texts) for first, texts, _ in api.padded_batches(study.ids, size)]
+    timed = alternate(_of_batch(args, study, sampling, batch), groups)
+    rows += _batch_rows(batch, timed)
+  return Table(
+    "batches",
+    f"{len(study.inputs)} inputs, {sampling}",
+    columns(
+      "batch | setting | milliseconds ms a token | speed speed over plain | "
+      "over_best over the best fixed | tokens_per_call tokens a call | drafted | "
+      "identical outputs as plain"
+    ),
+    rows,
+    (f"Products: {library.problem() or 'native'}",),
+    facts={"inputs": len(study.inputs)},
+  )
+
+
+def _of_batch(args, study, sampling, batch) -> dict[str, Program]:
+  """Returns by name what decodes a group of inputs."""
+  draft = study.drafts[0].model
+  settings = {PLAIN: (None, {})}
+  settings |= {f"gamma {gamma}": (draft, {"gamma": gamma}) for gamma in args.gammas}
+  settings["auto"] = draft, {"gamma": args.gamma, "policy": "auto"}
+  runs, known = {}, (sampling, args.max_length, study.eos_id)
+  for name, (draft, words) in settings.items():
+    decoder, params = programs.together(study.target, draft, **words)
+    runs[name] = programs.decoding_groups(decoder, params, *known, batch)
+    if args.queue > 1:
+      slots = dataclasses.replace(decoder, slots=batch)
+      size = batch * args.queue
+      run = programs.decoding_groups(slots, params, *known, size)
+      runs[f"{name}, SLOTS"] = run
+  return runs
+
+
+def _batch_rows(batch: int, timed: Mapping[str, Timed]) -> Iterator[dict[str, Any]]:
+  setting = Setting(0, 0.0)
+  over_best = beside(timed, setting, fastest(timed, r"gamma \d+"))
+  tokens = lambda name: np.concatenate(
+    [decoded.tokens for group in timed[name].results for decoded in group]
+  )
+  for name, cell in beside(timed, setting).items():
+    yield {
+      "batch": batch,
+      "setting": name,
+      "milliseconds": 1e3 * float(timed[name].seconds.sum() / cell.tokens),
+      **cell.row(),
+      "over_best": over_best[name].speedup,
+      "identical": int((tokens(name) == tokens(PLAIN)).all(axis=1).sum()),
+    }
+
+
+def _copies(args: argparse.Namespace) -> Table:
+  """Decodes every text plainly and with each least match, in turn."""
+  processor = sentencepiece.SentencePieceProcessor(model_file=args.vocabulary)
+  texts = list(_texts(args, processor))
+  target = programs.random_model(args.size, 0)
+  known = target, args.max_length, processor.eos_id()
+  drafters = {match: Copy(args.gamma, match) for match in args.matches}
+  runs = {
+    way: programs.replay(*known, x) for way, x in {PLAIN: None, **drafters}.items()
+  }
+  timed = alternate(runs, texts)
+  given = lambda way: [
+    (result.tokens == text[1]).all()
+    for result, text in zip(timed[way].results, texts, strict=True)
+  ]
+  rows = []
+  for match, cell in beside(timed, Setting(args.gamma, 0.0)).items():
+    if match != PLAIN:
+      same = int(np.logical_and(given(PLAIN), given(match)).sum())
+      row = {
+        "copy_match": match,
+        **cell.row(),
+        "identical": same,
+        "texts": len(texts),
+        "equal": f"{same} of {len(texts)}",
+      }
+      rows.append(row)
+  shown = columns(
+    "copy_match COPY_MATCH | speed speed-up, median text | in_all all | "
+    "tokens_per_call tokens a call | alpha:3 | equal"
+  )
+  return Table("copy", f"Copying, T5 1.1 {args.size}", shown, rows)
+
+
+def _texts(args, processor) -> Iterator[tuple[jnp.ndarray, jnp.ndarray]]:
+  """Yields inputs and the outputs that are to be said, as tokens."""
+  from specdec_t5x.data import text_files
+
+  fields = [args.source] if args.lead else [args.source, args.output_field]
+  if processor.vocab_size() > VOCAB_SIZE:
+    raise ValueError(
+      f"--vocabulary {args.vocabulary} has {processor.vocab_size()} pieces, more than "
+      f"the network's {VOCAB_SIZE}. Use T5's, or a smaller one."
+    )
+  eos_id = processor.eos_id()
+  for row in text_files.read_fields(args.texts, fields)[: args.num_texts]:
+    output = row.get(args.output_field)
+    if args.lead:
+      sentences = re.split(r"(?<=[.!?]) +", row[args.source])
+      output = " ".join(sentences[: args.lead])
+    source = processor.encode(args.prefix + row[args.source])
+    yield (
+      _padded(source, args.input_length, eos_id),
+      _padded(processor.encode(output), args.max_length, eos_id),
+    )
+
+
+def _padded(tokens: Sequence[int], length: int, eos_id: int) -> Int[Array, "1 length"]:
+  """Returns tokens cut to what fits with the end of sequence, ended and padded."""
+  row = np.zeros((1, length), np.int32)
+  kept = [*tokens[: length - 1], eos_id]
+  row[0, : len(kept)] = kept
+  return jnp.asarray(row)
+
+
+GAMMA = Command(
+  _GAMMA,
+  _lengths,
+  {
+    **jobs.ONE,
+    "gammas": [1, 2, 3, 4, 5, 7, 10],
+    "confidences": [0.2, 0.4, 0.6],
+  },
+)
+BATCHES = Command(
+  _BATCHES,
+  _batches,
+  {
+    **jobs.ONE,
+    "batches": [1, 4, 16],
+    "gamma": (5, "the longest draft"),
+    "gammas": ([1, 3, 5], "fixed"),
+    "queue": (1, "batches a group"),
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 0.0,
+  },
+)
+
+
+COPY = Command(
+  _COPY,
+  _copies,
+  {
+    "texts": (str, "JSONL or CSV", REQUIRED),
+    "vocabulary": (str, "a SentencePiece model", REQUIRED),
+    "source": ("article", "the input's field"),
+    "output_field": ("highlights", "the output's"),
+    "lead": (0, "the output is instead the input's first so many sentences"),
+    "prefix": ("", "before each input"),
+    "size": ("small", "of the target", SIZES),
+    "gamma": (DEFAULT_GAMMA, "the longest draft"),
+    "matches": ([1, 2, 3, 4], "COPY_MATCH"),
+    "num_texts": (40, "the first so many"),
+    "input_length": (512, "in tokens"),
+    "max_length": (128, "of an output"),
+  },
+)

@@ -1,0 +1,153 @@
+"""Tables 1 to 5 of the paper, ours beside theirs; what each shows is in tables.json."""
+
+import argparse
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from specdec_t5x.analysis import theory
+from specdec_t5x.bench import jobs
+from specdec_t5x.bench.cells import Found, Setting, measure_all
+from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.pairs import Draft
+from specdec_t5x.bench.paper import published
+from specdec_t5x.bench.table import Table, columns
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
+
+# Below what each is.
+_USAGE = """
+
+  %(prog)s --preset demo --output DIR
+  %(prog)s --preset paper --tasks ende --target DIR \\
+    --draft T5-small=DIR T5-base=DIR T5-large=DIR --tfds-data-dir DIR --output DIR
+  %(prog)s --target DIR --draft NAME=DIR --vocabulary FILE \\
+    --inputs FILE --prefix "translate English to German: " --output DIR
+
+Each cell is kept in DIR/cells.jsonl as soon as it is measured: a run that was stopped
+goes on where it was, and tables share their cells. Leave all cores to it.
+"""
+# Half a unit of the last digit that table 1 prints.
+_HALF_A_HUNDREDTH = 0.005
+_TEMPERATURES, _GAMMAS = [0.0, 1.0], [1, 3, 5, 7, 10]
+
+SettingsFn = Callable[[argparse.Namespace, Draft], Sequence[Setting]]
+
+
+def _table(name: str, rows, settings=None) -> Table:
+  spec, shared = published.tables()[name], published.tables()["notes"]
+  notes = [shared.get(note, note) for note in spec["notes"]]
+  if "paper_follows" in spec["columns"]:
+    notes += published.exceptions()
+  facts, shown = {"paper": published.numbers()["source"]}, columns(spec["columns"])
+  return Table(name, spec["title"], shown, rows, notes, settings or {}, facts)
+
+
+def _theory(args: argparse.Namespace) -> Table:
+  """Returns table 1, which follows from theory alone."""
+  del args
+  return _table("table1", [_theory_row(row) for row in published.numbers()["table1"]])
+
+
+def _theory_row(row):
+  operations = float(theory.operations_factor(row["alpha"], row["gamma"], 0))
+  speed = float(theory.walltime_improvement(row["alpha"], row["gamma"], 0))
+  off = max(abs(operations - row["operations"]), abs(speed - row["speed"]))
+  return {
+    "alpha": row["alpha"],
+    "gamma": row["gamma"],
+    "paper_operations": row["operations"],
+    "operations": operations,
+    "paper_speed": row["speed"],
+    "speed": speed,
+    "agrees": "yes" if off <= _HALF_A_HUNDREDTH else "no",
+  }
+
+
+def _measured(name: str, settings: SettingsFn, args: argparse.Namespace) -> Table:
+  """Measures every cell of a table that the flags ask for.
+
+  Raises:
+    ValueError: where a flag is bad, or what it names is not there.
+  """
+  found = measure_all(args, jobs.from_flags(args), functools.partial(settings, args))
+  if name == "table2":
+    ours = _fastest(found)
+  else:
+    more = lambda each: {"lenience": each.setting.lenience, "folder": each.target}
+    ours = [{**each.row, **more(each)} for each in found]
+  same_models = jobs.preset(args) != jobs.DEMO
+  rows = published.beside(ours, published.tables()[name], same_models=same_models)
+  rows = [{"target": row.get("folder"), **row} for row in rows]
+  sizes = {each.task: each.measured.inputs for each in found if each.measured}
+  return _table(name, rows, {**vars(args), **jobs.known(args), "inputs": sizes})
+
+
+def _fastest(found: Sequence[Found]) -> list[dict[str, Any]]:
+  """Returns a row a task, draft and temperature: that of its fastest gamma."""
+  groups = {}
+  for each in found:
+    groups.setdefault(tuple(each.name.items()), []).append(each.measured)
+  rows = []
+  for name, cells in groups.items():
+    row, measured = dict(name), [cell for cell in cells if cell]
+    if measured:
+      best = max(measured, key=lambda cell: cell.speedup.median)
+      gammas = " ".join(str(cell.setting.gamma) for cell in measured)
+      row |= {"gamma": best.setting.gamma, **best.row(), "gammas": gammas}
+    rows.append(row)
+  return rows
+
+
+def _speeds(args, draft: Draft) -> list[Setting]:
+  del draft
+  return [Setting(g, t) for t in args.temperatures for g in args.gammas]
+
+
+def _alphas(args, draft: Draft) -> list[Setting]:
+  del draft
+  return [Setting(args.gamma, t, timed=False) for t in args.temperatures]
+
+
+def _leniences(args, draft: Draft) -> list[Setting]:
+  found = [Setting(args.gamma, 1.0, each, timed=False) for each in args.leniences]
+  if draft.drafter == "draft_model":
+    # The paper's greedy row is of a model; n-grams are no faster for it.
+    found += [Setting(args.greedy_gamma, 0.0, each) for each in args.leniences]
+  return found
+
+
+def _command(name, settings, flags, tables=False) -> Command:
+  return Command(
+    published.tables()[name]["about"] + _USAGE,
+    functools.partial(_measured, name, settings),
+    {**flags, **jobs.CELLS},
+    jobs.flags(tables=tables),
+    published.OUTPUT,
+  )
+
+
+_OF_SPEEDS = {"temperatures": _TEMPERATURES, "gammas": _GAMMAS}
+TABLE_1 = Command(
+  published.tables()["table1"]["about"]
+  + "\n\n  %(prog)s --output DIR\n\nMeasures nothing: c = c_hat = 0.",
+  _theory,
+  output=published.OUTPUT,
+)
+TABLE_2 = _command("table2", _speeds, _OF_SPEEDS)
+TABLE_3 = _command(
+  "table3",
+  _alphas,
+  {"temperatures": _TEMPERATURES, "gamma": DEFAULT_GAMMA},
+  tables=True,
+)
+TABLE_4 = _command("table4", _speeds, _OF_SPEEDS)
+TABLE_5 = _command(
+  "table5",
+  _leniences,
+  {
+    "leniences": [1.0, 0.5, 0.3, 0.1],
+    "gamma": (DEFAULT_GAMMA, "at T=1"),
+    "greedy_gamma": (8, "at T=0, timed"),
+  },
+  tables=True,
+)

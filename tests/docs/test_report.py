@@ -1,0 +1,63 @@
+"""Pages' tables are those of the kept JSON."""
+
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from specdec_t5x.bench import report
+from specdec_t5x.bench.__main__ import main
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture
+def copy(tmp_path):
+  """The repository's pages, and the JSON that they are rendered from."""
+  shutil.copytree(ROOT / "docs/results", tmp_path / "docs/results")
+  shutil.copytree(ROOT / "docs/methods", tmp_path / "docs/methods")
+  shutil.copy(ROOT / "README.md", tmp_path)
+  return tmp_path
+
+
+def test_every_page_is_as_its_tables_are_kept():
+  assert not [str(path) for path, _ in report.differing(ROOT)]
+
+
+def test_a_page_has_a_table():
+  assert "<!-- table table1 -->" in (ROOT / "docs/results/paper.md").read_text()
+
+
+def test_another_number_is_another_page_until_it_is_rendered(copy, capsys):
+  path = copy / report.DATA / "table1.json"
+  kept = json.loads(path.read_text())
+  kept["rows"][0]["paper_speed"] = 7.77
+  path.write_text(json.dumps(kept))
+  assert report.main(["--check"], copy) == 1
+  page = copy / "docs/results/paper.md"
+  assert capsys.readouterr().out == f"{page}: not as its tables are kept\n"
+  assert "7.77" not in page.read_text()
+  assert report.main([], copy) == 0
+  assert "| 7.77 " in page.read_text()
+  assert report.main(["--check"], copy) == 0
+
+
+def test_a_table_that_was_not_kept_is_named(copy, capsys):
+  (copy / "README.md").write_text("<!-- table speeds -->\n<!-- end -->\n")
+  assert report.main(["--check"], copy) == 1
+  assert "speeds.json is not there" in capsys.readouterr().err
+
+
+def test_a_command_keeps_what_it_found(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert main(["table1", "--output=out", "--keep=theory"]) == 0
+  kept = json.loads((tmp_path / report.DATA / "theory.json").read_text())
+  assert kept["command"].startswith("python -m specdec_t5x.bench table1 --output=out")
+  assert {"code", "device", "date"} <= kept["environment"].keys()
+  (tmp_path / "README.md").write_text("<!-- table theory -->\n<!-- end -->\n")
+  assert main(["report"]) == 0
+  page = (tmp_path / "README.md").read_text()
+  table = (tmp_path / "out" / "table1.md").read_text().split("\n\n")[1]
+  assert table in page
+  assert kept["environment"]["date"] in page
