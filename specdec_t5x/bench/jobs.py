@@ -180,7 +180,7 @@ def _paper_jobs(args, common):
         drafts=drafts,
         read=_published(task, args, max_input),
         max_length=args.max_length or max_output,
-        vocabulary=args.vocabulary,
+        vocabulary=args.vocabulary or "",
         **common,
       )
     )

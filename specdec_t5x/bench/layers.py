@@ -14,7 +14,7 @@ configs/drafters/layer_skip.gin. Needs the extra `search` (optuna).
 
 import argparse
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -187,7 +187,10 @@ def measured(
   given = params, texts, row_keys(jax.random.key(0), texts.shape[0])
   plain = plain_program(programs.plain_start(decoder, room), sampling, room)
   loops = {"plain": (plain, given, (0, min(ITERATIONS, room)))}
-  start = lambda skip, gamma: _start(target, skip, gamma, sampling, room)
+  of = lambda skip, gamma: programs.together(
+    target, None, programs.skipping(skip, gamma)
+  )[0]
+  start = lambda skip, gamma: programs.start(of(skip, gamma), sampling, room)
   for name, skip in skips.items():
     draft = part_programs(start(skip, longest))["draft"]
     loops[name] = draft, given, (0, ITERATIONS)
@@ -195,11 +198,6 @@ def measured(
     most = max(1, min(ITERATIONS, (room - 1) // (gamma + 1)))
     loops[gamma] = iterated(start(names, gamma)), given, (0, most)
   return _costs(medians(each_turn(loops, runs), longest), skips, names, longest)
-
-
-def _start(target, skip: Collection[str], gamma, sampling, room):
-  made = programs.together(target, None, programs.skipping(skip, gamma))
-  return programs.start(made[0], sampling, room)
 
 
 def _costs(seconds, skips, names: Sequence[str], longest: int) -> LayerCosts:

@@ -13,7 +13,7 @@ from specdec_t5x.bench import programs, tree
 from specdec_t5x.bench.pairs import COPY, Draft, Study
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.lenient import Lenient
-from specdec_t5x.core.rules import RULES, rule_at
+from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.drafter import Drafter
@@ -73,10 +73,6 @@ class Way:
     """How many parameters it adds, in millions."""
     leaves = jax.tree.leaves(self.models and self.models.params)
     return f"{sum(leaf.size for leaf in leaves) / 1e6:.2f}M"
-
-  def judge(self, sampling: Sampling) -> Rule:
-    """Returns what judges under `sampling`: at temperature 0 exact rules are greedy."""
-    return rule_at(self.rule, sampling)[0]
 
 
 def ways(

@@ -98,16 +98,6 @@ def _fastest(found: Sequence[Found]) -> list[dict[str, Any]]:
   return rows
 
 
-def _speeds(args, draft: Draft) -> list[Setting]:
-  del draft
-  return [Setting(g, t) for t in args.temperatures for g in args.gammas]
-
-
-def _alphas(args, draft: Draft) -> list[Setting]:
-  del draft
-  return [Setting(args.gamma, t, timed=False) for t in args.temperatures]
-
-
 def _leniences(args, draft: Draft) -> list[Setting]:
   found = [Setting(args.gamma, 1.0, each, timed=False) for each in args.leniences]
   if draft.drafter == "draft_model":
@@ -126,6 +116,12 @@ def _command(name, settings, flags, tables=False) -> Command:
   )
 
 
+_speeds = lambda args, draft: [
+  Setting(gamma, t) for t in args.temperatures for gamma in args.gammas
+]
+_alphas = lambda args, draft: [
+  Setting(args.gamma, t, timed=False) for t in args.temperatures
+]
 _OF_SPEEDS = {"temperatures": _TEMPERATURES, "gammas": _GAMMAS}
 TABLE_1 = Command(
   published.tables()["table1"]["about"]
