@@ -9,7 +9,7 @@ r"""Measures a pair on this device and writes the best GAMMA to a gin file.
 
 Prints the speed-up that is predicted for each gamma, from alpha and the measured cost
 of a draft step, of each block and of the encoders. With --online the file includes
-configs/policies/online.gin, with the costs that it needs.
+configs/policies/auto.gin, with the times that it goes by.
 """
 
 import argparse
@@ -89,20 +89,22 @@ def choose(
   return Choice(alpha.value, tokens, costs, predicted, widths)
 
 
-def online_costs(
+def policy_costs(
   models: Sequence[api.Model], text: jax.Array, gamma: int
 ) -> dict[str, float | tuple[float, ...]]:
-  """Measures what `online_settings` returns, on one input, greedily."""
+  """Measures what `policy_seconds` returns, on one input, greedily."""
   widths = block_widths(gamma)
   found = [programs.together(*models, gamma=each) for each in _gammas_of(widths)]
   decoders, params = zip(*found, strict=True)
   # Ten iterations fit, whatever is accepted.
   costs = programs.pair_costs(decoders, params[0], text, GREEDY, 10 * (gamma + 1))
-  return online_settings(costs, widths)
+  return policy_seconds(costs, widths)
 
 
-def online_settings(by_gamma: Mapping[int, Costs], widths: Sequence[int]):
-  """Returns what `OnlineAlpha` needs, in units of the target's one token.
+def policy_seconds(
+  by_gamma: Mapping[int, Costs], widths: Sequence[int]
+) -> tuple[float, ...]:
+  """Returns what iterations take that draft 0, 1, .. tokens, in plain tokens.
 
   A block's cost is here all of an iteration but the drafting: what verification and
   bookkeeping take is as much a cost of another iteration as the target's call. The
@@ -111,9 +113,6 @@ def online_settings(by_gamma: Mapping[int, Costs], widths: Sequence[int]):
   Args:
     by_gamma: costs measured at each gamma that is needed, width - 1.
     widths: of blocks, `decoding.widths.block_widths` of the longest draft.
-
-  Returns:
-    `draft_cost` and `block_costs`.
 
   Raises:
     ValueError: where a gamma was not measured.
@@ -128,11 +127,13 @@ def online_settings(by_gamma: Mapping[int, Costs], widths: Sequence[int]):
   token = float(np.median([by_gamma[gamma].token for gamma in needed]))
   longest, least = by_gamma[needed[-1]], by_gamma[needed[0]]
   alone = token + least.block - least.scoring
-  blocks = [alone if width == 1 else by_gamma[width - 1].block for width in widths]
-  return {
-    "draft_cost": longest.draft / longest.gamma / token,
-    "block_costs": tuple(block / token for block in blocks),
+  blocks = {
+    width: alone if width == 1 else by_gamma[width - 1].block for width in widths
   }
+  narrowest = lambda drafted: min(width for width in widths if width > drafted)
+  step = longest.draft / longest.gamma
+  drafted = range(widths[-1])
+  return tuple((n * step + blocks[narrowest(n)]) / token for n in drafted)
 
 
 def _gammas_of(widths: Sequence[int]) -> list[int]:
@@ -155,13 +156,11 @@ def gin_lines(
   choice: Choice, study: Study, draft: Draft, temperature: float, online: bool
 ) -> str:
   """Returns a gin file for after configs/spec_*.gin."""
-  costs = online_settings(choice.costs, choice.widths)
-  blocks = tuple(float(f"{cost:.4g}") for cost in costs["block_costs"])
+  seconds = policy_seconds(choice.costs, choice.widths)
   policy = [
-    "include 'configs/policies/online.gin'",
+    "include 'configs/policies/auto.gin'",
     f"GAMMA = {choice.widths[-1] - 1}",
-    f"DRAFT_COST = {costs['draft_cost']:.4g}",
-    f"BLOCK_COSTS = {blocks}",
+    f"SECONDS = {tuple(float(f'{each:.4g}') for each in seconds)}",
   ]
   best = [f"GAMMA = {choice.gamma}", "GAMMA_POLICY = 'fixed'"]
   active, other = (policy, best) if online else (best, policy)
@@ -207,7 +206,7 @@ COMMAND = Command(
     "gammas": [*range(1, 11)],
     "temperature": 0.0,
     **{name: jobs.CELLS[name] for name in ("num_tokens", "runs")},
-    "online": (False, "activate the online policy"),
+    "online": (False, "activate policy 'auto' with these times"),
   },
   jobs.flags(),
   write=_write,

@@ -17,7 +17,7 @@ from jaxtyping import Array, Int
 from specdec_t5x import api
 from specdec_t5x.bench import jobs, programs
 from specdec_t5x.bench.cells import COUNTED, PLAIN, Measured, Setting, joined
-from specdec_t5x.bench.choose import online_costs
+from specdec_t5x.bench.choose import policy_costs
 from specdec_t5x.bench.command import REQUIRED, Command
 from specdec_t5x.bench.pairs import Study
 from specdec_t5x.bench.table import Table, columns
@@ -98,8 +98,8 @@ def _lengths(args: argparse.Namespace) -> Table:
   """Measures costs, then decodes every input with every setting."""
   study, gamma = jobs.one(args), max(args.gammas)
   models = study.target, study.drafts[0].model
-  costs = online_costs(models, study.inputs[0], gamma)
-  settings = programs.lengths(args.gammas, gamma, args.confidences, costs)
+  seconds = policy_costs(models, study.inputs[0], gamma)
+  settings = programs.lengths(args.gammas, gamma, args.confidences, seconds)
   runs = {
     name: study.program(*programs.together(*models, **words), 0.0)
     for name, words in settings.items()
@@ -111,10 +111,8 @@ def _lengths(args: argparse.Namespace) -> Table:
     {"setting": name, "tokens_per_second": pace(name, cell), **cell.row()}
     for name, cell in beside(timed, Setting(0, 0.0), best).items()
   ]
-  blocks = tuple(round(cost, 3) for cost in costs["block_costs"])
-  online = (
-    f"DRAFT_COST = {costs['draft_cost']:.3f}, BLOCK_COSTS = {blocks} at GAMMA = {gamma}"
-  )
+  rounded = tuple(round(each, 3) for each in seconds)
+  auto = f"SECONDS = {rounded} at GAMMA = {gamma}, in plain tokens"
   return Table(
     "gamma",
     f"{len(study.inputs)} inputs; best: {best}",
@@ -124,8 +122,13 @@ def _lengths(args: argparse.Namespace) -> Table:
       "identical equal outputs"
     ),
     rows,
-    (online,),
-    facts={"costs": costs, "gamma": gamma, "best": best, "inputs": len(study.inputs)},
+    (auto,),
+    facts={
+      "seconds": seconds,
+      "gamma": gamma,
+      "best": best,
+      "inputs": len(study.inputs),
+    },
   )
 
 

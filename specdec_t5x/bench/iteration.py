@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 
 from specdec_t5x.core import tree
-from specdec_t5x.core.distributions import Sampling, adjusted_probs
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import ExtendFn, Proposal
+from specdec_t5x.decoding import step as verbs
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.decoding.step import Speculation, commit, decisions, score
+from specdec_t5x.decoding.step import Speculation, decisions, score_tree
 
 NEVER = -1  # No token is the end of sequence.
 
@@ -118,26 +119,22 @@ def _score(state, extend, shape) -> Step:
   def step(state, zero):
     cache = state.target_cache.at(state.lengths - 1)
     proposal = Proposal(tokens + zero, None, tokens == 0, shape)
-    logits, _, cache = score(extend, cache, state.last_tokens() + zero, proposal)
+    logits, _, cache = score_tree(extend, cache, state.last_tokens() + zero, proposal)
     return state.replace(target_cache=cache), _zero(logits)
 
   return step
 
 
 def _verification(spec, state) -> Step:
-  drawn = spec.drafter.decisions
   uniforms = state.uniforms(decisions(spec.drafter))
-  proposal, _ = spec.drafter.propose(spec.context, state, uniforms[:, :drawn])
-  cache = state.target_cache.at(state.lengths - 1)
-  logits, _, _ = score(spec.context.target, cache, state.last_tokens(), proposal)
+  _, proposal = verbs.draft(spec, state, uniforms)
+  _, logits, features = verbs.score(spec, state, proposal)
 
   def step(state, zero):
-    probs = logits + zero
-    probs = adjusted_probs(probs, spec.sampling) if spec.rule.reads_laws else probs
-    verdict = spec.rule.verify(probs, proposal, uniforms[:, drawn:])
-    new, info = commit(spec, state, proposal, probs, verdict)
-    # Not the caches: what is judged does not look at them.
-    found = new.sequences, new.lengths, new.ended, new.scores, info
+    iteration = verbs.verify(spec, proposal, logits + zero, uniforms)
+    new, told = verbs.commit(spec, state, iteration, features)
+    # Not the caches: what is verified does not look at them.
+    found = new.sequences, new.lengths, new.ended, new.scores, told.info
     return state, _zero(found)
 
   return step

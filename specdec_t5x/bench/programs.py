@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
-from specdec_t5x import api
+from specdec_t5x import api, tuning
 from specdec_t5x.api import Model
 from specdec_t5x.bench import timed
 from specdec_t5x.bench.iteration import NEVER, Prepare, PreparePlain
@@ -18,12 +18,12 @@ from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDeco
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.oracle import oracle_extend
-from specdec_t5x.drafters.policies import Confidence, OnlineAlpha
-from specdec_t5x.drafters.registry import layer_skip
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.sizes import random_params, t5_1_1
 from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.policies import Confidence, CostAware
 
 Decoding = Callable[[Int[Array, "B E"], Key[Array, "B"]], Decoded]
 _BATCH = 16  # Inputs at once, where nothing is timed.
@@ -50,17 +50,20 @@ def paired(target: Network, draft: Network | None, gamma: int = 0) -> Decoder:
   return SpeculativeDecoder(target, DraftModel(draft, gamma))
 
 
-def skipping(skip: Sequence[str], gamma: int, policy: str = "fixed") -> Drafter:
+def skipping(skip: Sequence[str], gamma: int) -> Drafter:
   """Returns what has the target draft for itself without some sublayers."""
-  return layer_skip(skip, gamma, policy)
+  return LayerSkip(skip, gamma)
 
 
 def lengths(
-  gammas: Sequence[int], longest: int, confidences: Sequence[float], costs: Any
+  gammas: Sequence[int],
+  longest: int,
+  confidences: Sequence[float],
+  seconds: Sequence[float],
 ) -> dict[str, dict[str, Any]]:
   """Returns by name what `together` takes for each way to choose drafts' lengths."""
   policies = {f"confidence {each}": Confidence(each) for each in confidences}
-  policies["online"] = OnlineAlpha(**costs)
+  policies["auto"] = CostAware(seconds)
   fixed = {f"fixed {gamma}": {"gamma": gamma} for gamma in gammas}
   return fixed | {n: {"gamma": longest, "policy": p} for n, p in policies.items()}
 
@@ -80,21 +83,23 @@ def decoding_groups(
 
   Each batch is told what the one before left.
   """
-  run = jax.jit(
-    lambda params, inputs, keys, told: decoder.decode(
-      params, inputs, keys, sampling, room, eos_id, **told
-    )
-  )
+
+  def decode_batch(decoder, params, inputs, keys, told):
+    return decoder.decode(params, inputs, keys, sampling, room, eos_id, **told)
+
+  run = jax.jit(decode_batch, static_argnums=0)
 
   def decode(group):
     first, inputs = group
     told, found = {}, []
+    job = tuning.Job(decoder, at_once, inputs.shape[1], sampling, room)
+    tuned = tuning.tuned(job, params)
     if isinstance(decoder, SpeculativeDecoder):
-      told = {"known": decoder.nothing_known(at_once)}
+      told = {"policy_state": decoder.first_policy_state(at_once)}
     for i in range(0, len(inputs), at_once):
       keys = row_keys(jax.random.key(0), at_once, first + i)
-      found.append(run(params, inputs[i : i + at_once], keys, told))
-      told = {"known": found[-1].known} if told else {}
+      found.append(run(tuned, params, inputs[i : i + at_once], keys, told))
+      told = {"policy_state": found[-1].policy_state} if told else {}
     return found
 
   return decode

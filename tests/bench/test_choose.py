@@ -6,8 +6,7 @@ import gin
 import pytest
 
 from specdec_t5x.bench import choose, jobs
-from specdec_t5x.decoding.widths import block_widths
-from specdec_t5x.drafters.policies import OnlineAlpha
+from specdec_t5x.policies import CostAware
 from tests.bench.test_costs import COSTS
 
 pytestmark = pytest.mark.usefixtures("steady_parts")
@@ -47,19 +46,19 @@ def test_the_file_has_the_gamma_that_is_predicted_best(
   costs, alpha = chosen.costs[best], chosen.alpha
   predicted = costs.call_improvement(alpha, chosen.tokens)
   assert chosen.predicted[best] == pytest.approx(predicted)
-  assert "# DRAFT_COST = " in path.read_text()
+  assert "# SECONDS = " in path.read_text()
   assert f"| {best} (best) |" in capsys.readouterr().out
 
 
-def test_online_costs_fit_the_model(pair_flags, tmp_path):
+def test_times_fit_the_longest_draft(pair_flags, tmp_path):
   path = tmp_path / "gamma.gin"
   assert write(pair_flags, path, "--online", "--temperature=1") == 0
   gin.parse_config_file(str(path))
   assert macro("GAMMA") == 3
   # What gin makes of the reference, as of a run's.
   policy = copy.deepcopy(macro("GAMMA_POLICY"))
-  assert policy == OnlineAlpha(macro("DRAFT_COST"), macro("BLOCK_COSTS"))
-  assert len(policy.block_costs) == len(block_widths(3))
+  assert policy == CostAware(macro("SECONDS"))
+  assert len(policy.seconds) == 4
   assert "# GAMMA_POLICY = 'fixed'" in path.read_text()
 
 

@@ -25,12 +25,11 @@ def test_every_length_gives_the_same_outputs(one_pair, tmp_path, capsys, monkeyp
   assert run(GAMMA, tmp_path, one_pair, flags) == 0
   found = json.loads((tmp_path / "gamma.json").read_text())
   by_name = {row["setting"]: row for row in found["rows"]}
-  assert list(by_name) == ["fixed 1", "confidence 0.5", "online"]
+  assert list(by_name) == ["fixed 1", "confidence 0.5", "auto"]
   assert {row["identical"] for row in found["rows"]} == {"3/3"}
   assert found["best"] == "fixed 1"
   assert by_name["fixed 1"]["in_all"] == 1
-  # Blocks at gamma 1 have one or two tokens.
-  assert len(found["costs"]["block_costs"]) == 2
+  assert len(found["seconds"]) == 2
   assert "3 inputs; best: fixed 1" in capsys.readouterr().out
 
 

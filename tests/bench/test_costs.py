@@ -49,19 +49,19 @@ def test_theorem_3_8_is_the_case_of_free_encoders_and_blocks_of_one_token():
   assert 1 < COSTS.call_improvement(0.9, 25) < COSTS.loop_improvement(0.9)
 
 
-def test_online_settings_are_in_units_of_one_token():
+def test_a_policy_s_times_are_in_units_of_one_token():
   by_gamma = {
     gamma: dataclasses.replace(
       COSTS, gamma=gamma, draft=0.5 * gamma, iteration=5.0 + 1.5 * gamma, scoring=5.5
     )
     for gamma in (1, 3, 4)
   }
-  found = choose.online_settings(by_gamma, (1, 2, 4, 5))
-  assert found["draft_cost"] == pytest.approx(0.1)
-  # Blocks take 6, 8, 9; alone the token takes 5 and what gamma 1 adds to its scoring.
-  np.testing.assert_allclose(found["block_costs"], [1.1, 1.2, 1.6, 1.8])
+  found = choose.policy_seconds(by_gamma, (1, 2, 4, 5))
+  # A draft step takes 0.1 tokens, blocks of 2, 4, 5 tokens 1.2, 1.6 and 1.8; alone the
+  # token takes 1 and what gamma 1 adds to its scoring.
+  np.testing.assert_allclose(found, [1.1, 1.3, 1.8, 1.9, 2.2])
   with pytest.raises(ValueError, match=r"so \[2\] are missing"):
-    choose.online_settings(by_gamma, (1, 2, 3))
+    choose.policy_seconds(by_gamma, (1, 2, 3))
 
 
 @pytest.fixture(scope="module")

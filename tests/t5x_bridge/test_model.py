@@ -1,3 +1,5 @@
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -5,6 +7,7 @@ import numpy as np
 import pytest
 from t5x import models
 
+from specdec_t5x import tuning
 from specdec_t5x.core import tree
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import Guarantee
@@ -12,6 +15,7 @@ from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import Confidence, CostAware
+from specdec_t5x.t5x_bridge import pairing
 from tests.t5x_bridge import tiny, tiny_gpt
 
 LENGTH = 12
@@ -79,6 +83,27 @@ def test_what_a_batch_leaves_is_told_where_it_was_told_something(vocabulary, bat
   assert left.pop("known").tried.sum() > 0
   chex.assert_trees_all_equal(left, aux)
   assert tiny.plain(vocabulary).nothing_known(5) is None
+
+
+def test_a_model_decodes_by_the_times_that_were_measured(
+  vocabulary, batch, monkeypatch
+):
+  """Before it was traced: of its rows, sampling and lengths, and of no others."""
+  monkeypatch.setattr(tuning, "_tuned", {})
+  monkeypatch.setattr(tuning, "_seconds", lambda job, params: (1.0, 9.0, 9.0, 9.0))
+  count = models.DecoderParams(num_decodes=2)
+  model = tiny.speculative(vocabulary, policy="auto", default_decoder_params=count)
+  params = tiny.variables(model)["params"]
+  drafted = lambda: predict(model, params, batch)[1]["drafted"].sum()
+  tune = functools.partial(
+    pairing.tune, params, model.decoder, model.sampling, num_decodes=2
+  )
+  assert drafted() > 0
+  tune(rows=4, lengths={"inputs": 9, "targets": LENGTH})
+  assert drafted() > 0
+  tune(rows=5, lengths={"inputs": 9, "targets": LENGTH})
+  assert drafted() == 0
+  assert [job.rows for job in tuning._tuned] == [8, 10]
 
 
 def test_greedy_tokens_are_those_of_t5x_temperature_sample(vocabulary, batch):

@@ -27,7 +27,7 @@ def paths(tmp_path_factory):
   }
 
 
-def restore(vocabulary, target, draft, dtype="float32"):
+def restore(vocabulary, target, draft, dtype="float32", **settings):
   model = tiny.speculative(vocabulary)
   state = train_state.InferenceState.create(tiny.variables(model, seed=3))
   manager = CheckpointManager(
@@ -36,6 +36,7 @@ def restore(vocabulary, target, draft, dtype="float32"):
     partitioner=partitioning.PjitPartitioner(num_partitions=1),
     paths={"target": target, "draft": draft},
     restore_dtype=dtype,
+    **settings,
   )
   return manager.restore(path=target)
 
@@ -55,6 +56,13 @@ def test_both_models_get_their_own_parameters(vocabulary, paths, target, draft):
     jax.tree.leaves(restored.params),
     jax.tree.leaves(dict(sorted(expected.items()))),
   )
+
+
+def test_what_is_to_be_done_before_compiling_is_given_the_parameters(vocabulary, paths):
+  given = []
+  restored = restore(vocabulary, paths["target"], paths["draft"], ready=given.append)
+  (params,) = given
+  jax.tree.map(np.testing.assert_array_equal, params, restored.params)
 
 
 @pytest.mark.parametrize("suffix", ["", "_orbax"])
