@@ -35,7 +35,10 @@ def prepare(calls, drafter=CHAIN, sampling=GREEDY):
     target = counted("target", TARGET.extend)
     drafts = {"draft": counted("draft", DRAFT.extend)}
     begin = lambda name: DRAFT.start(2, 40)
-    context = Context(sampling, 30, iteration.NEVER, 5, target, drafts, begin)
+    context = Context(
+      *(sampling, 30, iteration.NEVER, 5, target, drafts, begin),
+      lengths=drafter.lengths,
+    )
     spec = Speculation(drafter, *rule_at(RULES["traversal"], sampling), context)
     caches = TARGET.start(2, 40), drafter.start(context)
     keys = row_keys(jax.random.key(0), 2)
