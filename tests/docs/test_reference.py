@@ -34,7 +34,7 @@ def test_every_file_of_configs_is_on_the_page():
   page = gin_reference.to_markdown(ROOT / "configs")
   for path in (ROOT / "configs").rglob("*.gin"):
     assert f"### configs/{path.relative_to(ROOT / 'configs')}\n" in page
-  assert "| `GAMMA` | `5` | length of a draft" in page
+  assert "| `GAMMA` | `None` | tokens drafted each iteration" in page
 
 
 def test_examples_in_docstrings():

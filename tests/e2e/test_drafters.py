@@ -13,48 +13,72 @@ from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
 EXAMPLE = "examples/write_a_drafter.gin"
-# Gin files, bindings, and the kind of drafter that then runs.
+# Gin files, bindings, the kind of drafter that then runs, and its policy's.
 WAYS = {
-  "copy": (["drafters/copy"], {"COPY_MATCH": 1}, "Copy"),
-  "tree": (["drafters/tree"], {"STEM": 1, "SIBLINGS": "likeliest"}, "TreeDraft"),
-  "candidates": ([], {"NUM_CANDIDATES": 2, "VERIFICATION": "kseq"}, "TreeDraft"),
-  "confidence": (["policies/confidence"], {"CONFIDENCE": 0.3}, "AdaptiveDraft"),
-  "heads": (
-    ["drafters/heads"],
-    {"SIBLINGS": "likeliest", "GAMMA_POLICY": "fixed"},
-    "HeadDraft",
+  "copy": (["drafters/copy"], {"COPY_MATCH": 1}, "Copy", "Fixed"),
+  "tree": (
+    ["drafters/tree"],
+    {"STEM": 1, "SIBLINGS": "likeliest"},
+    *("TreeDraft", "Fixed"),
   ),
+  "candidates": (
+    [],
+    {"NUM_CANDIDATES": 2, "VERIFICATION": "kseq"},
+    *("TreeDraft", "Fixed"),
+  ),
+  "no GAMMA": ([], {"GAMMA": None}, "DraftModel", "CostAware"),
+  "auto": (["policies/auto"], {"BY_ROW": True}, "DraftModel", "CostAware"),
+  "confidence": (
+    ["policies/confidence"],
+    {"CONFIDENCE": 0.3},
+    *("DraftModel", "Confidence"),
+  ),
+  "heads": (["drafters/heads"], {"SIBLINGS": "likeliest"}, "HeadDraft", "Fixed"),
   "parallel": (
     ["drafters/heads", "drafters/pruned"],
-    {"NODES": 6, "PENALTY": 0.5},
-    "Paying",
+    {"NODES": 6, "PENALTY": 0.5, "GAMMA": None},
+    *("ParallelDraft", "CostAware"),
   ),
   "parallel by ngrams": (
     ["drafters/heads", "drafters/pruned", "drafters/pruned_by_ngrams"],
-    {"NODES": 6},
-    "Paying",
+    {"NODES": 6, "GAMMA_POLICY": "auto"},
+    *("ParallelDraft", "CostAware"),
   ),
   "layers": (
     ["drafters/layer_skip"],
     {"SKIP": ("self_0", "mlp_1"), "GAMMA_POLICY": "exit"},
-    "LayerSkip",
+    *("LayerSkip", "ExitThreshold"),
   ),
-  "sparse": (["drafters/sparse"], {"DRAFT_TOPK": 4}, "SparseDraft"),
-  "sparse by name": ([], {"DRAFTER": "sparse"}, "SparseDraft"),
-  "cascade": (["drafters/cascade"], {"LOWER_GAMMA": 1}, "Cascade"),
-  "cascade flush": (["drafters/cascade"], {"WINDOW": "flush"}, "Cascade"),
+  "layers that pay": (
+    ["drafters/layer_skip"],
+    {"SKIP": ("self_0", "mlp_1"), "GAMMA": None},
+    *("LayerSkip", "CostAware"),
+  ),
+  "sparse": (["drafters/sparse"], {"DRAFT_TOPK": 4}, "SparseDraft", "Fixed"),
+  "sparse by name": ([], {"DRAFTER": "sparse"}, "SparseDraft", "Fixed"),
+  "cascade": (["drafters/cascade"], {"LOWER_GAMMA": 1}, "Cascade", "Fixed"),
+  "cascade that pays": (
+    ["drafters/cascade"],
+    {"LOWER_GAMMA": 1, "GAMMA_POLICY": "auto"},
+    *("Cascade", "CostAware"),
+  ),
+  "cascade flush": (["drafters/cascade"], {"WINDOW": "flush"}, "Cascade", "Fixed"),
   "cascade copy": (
     ["drafters/cascade_copy"],
     {"COPY_MATCH": 1, "LOWER_GAMMA": 2},
-    "Cascade",
+    *("Cascade", "Fixed"),
   ),
-  "ngram": (["drafters/ngram"], {"NGRAM_ORDER": 2}, "AdaptiveDraft"),
-  "ngram by name": ([], {"DRAFTER": "ngram"}, "AdaptiveDraft"),
-  "ngram in a tree": (["drafters/ngram", "drafters/tree"], {}, "TreeDraft"),
+  "ngram": (["drafters/ngram"], {"NGRAM_ORDER": 2}, "DraftModel", "Fixed"),
+  "ngram by name": (
+    [],
+    {"DRAFTER": "ngram", "GAMMA": None},
+    *("DraftModel", "CostAware"),
+  ),
+  "ngram in a tree": (["drafters/ngram", "drafters/tree"], {}, "TreeDraft", "Fixed"),
   "ngram candidates": (
     ["drafters/ngram"],
     {"NUM_CANDIDATES": 2, "VERIFICATION": "recursive"},
-    "TreeDraft",
+    *("TreeDraft", "Fixed"),
   ),
 }
 
@@ -98,9 +122,8 @@ def drafted(pair, tmp_path):
     printed = runs.completed(
       *("configs/spec_ende.gin", pair[0], *gin_files),
       INFER_OUTPUT_DIR=str(tmp_path / "out"),
-      GAMMA=3,
       **{"DRAFT_CHECKPOINT_PATH": draft} if draft else {},
-      **bindings,
+      **{"GAMMA": 3, **bindings},
     )
     return runs.tokens(tmp_path / "out"), runs.summary(tmp_path / "out"), printed
 
@@ -111,7 +134,7 @@ def drafted(pair, tmp_path):
 def test_each_way_to_draft_gives_the_target_s_own_outputs(
   way, drafted, table, heads, pair, speculative
 ):
-  files, bindings, kind = WAYS[way]
+  files, bindings, *kinds = WAYS[way]
   draft = {"ngram": table, "copy": None, "layers": None, **heads}.get(
     way.split()[0], pair[1]
   )
@@ -122,8 +145,14 @@ def test_each_way_to_draft_gives_the_target_s_own_outputs(
     bindings = {**bindings, "DRAFT_2_CHECKPOINT_PATH": table}
   tokens, summary, _ = drafted(*files, draft=draft, **bindings)
   assert tokens == runs.tokens(speculative)
-  drafter = summary["decoder"]["drafter"]
-  assert drafter["kind"] == kind
+  drafter, policy = (summary["decoder"][part] for part in ("drafter", "policy"))
+  assert [drafter["kind"], policy["kind"]] == kinds
+  # What a GAMMA asks for is drafted; what is timed may be drafted.
+  assert summary["statistics"]["drafted"] > 0 or kinds[1] == "CostAware"
+  if kinds[1] == "CostAware":
+    times = [x for x in summary["iteration_seconds"] if x["rows"] == 8]
+    assert all(len(x["seconds"]) == len(x["drafted"]) for x in times)
+    assert times
   network = drafter.get("network", {"kind": None})["kind"]
   assert (network == "NgramTable") == (draft == table)
   assert summary["guarantee"] == "EXACT"
@@ -132,17 +161,15 @@ def test_each_way_to_draft_gives_the_target_s_own_outputs(
 def test_a_table_of_n_grams_drafts_and_gin_sets_the_policy_of_gamma(
   drafted, table, speculative
 ):
-  costs = {"DRAFT_COST": 0.01, "BLOCK_COSTS": [1.0, 1.4, 2.2]}
+  knobs = {"SECONDS": [1.0, 1.41, 1.42, 2.23], "PRIOR_ALPHA": 0.9, "BY_ROW": True}
   tokens, summary, _ = drafted(
-    "configs/policies/online.gin", draft=table, DRAFTER="ngram", **costs
+    "configs/policies/auto.gin", draft=table, DRAFTER="ngram", **knobs
   )
   assert tokens == runs.tokens(speculative)
-  drafter = summary["decoder"]["drafter"]
-  assert (drafter["kind"], drafter["policy"]["kind"]) == (
-    "AdaptiveDraft",
-    "OnlineAlpha",
-  )
-  assert {n: drafter["policy"][n.lower()] for n in costs} == costs
+  assert summary["decoder"]["drafter"]["kind"] == "DraftModel"
+  policy = summary["decoder"]["policy"]
+  assert policy["kind"] == "CostAware"
+  assert {n: policy[n.lower()] for n in knobs} == knobs
 
 
 def test_a_draft_in_another_process_gives_them_too(drafted, pair, speculative):

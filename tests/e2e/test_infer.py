@@ -141,8 +141,10 @@ def test_each_example_and_the_run_have_statistics(speculative):
   decoder = summary["decoder"]
   assert (decoder["kind"], decoder["rule"]) == ("SpeculativeDecoder", {"kind": "Token"})
   drafter = decoder["drafter"]
-  assert (drafter["kind"], drafter["gamma"]) == ("AdaptiveDraft", 3)
-  assert drafter["policy"]["kind"] == "Auto"
+  assert (drafter["kind"], drafter["gamma"]) == ("DraftModel", 3)
+  assert decoder["policy"]["kind"] == "Fixed"
+  # A GAMMA that is given is drafted, whatever it costs.
+  assert summary["statistics"]["drafted"] > 2 * summary["statistics"]["target_calls"]
   assert decoder["target"]["config"]["num_decoder_layers"] == 2
   assert decoder["drafter"]["network"]["config"]["num_decoder_layers"] == 1
   assert summary["sampling"]["temperature"] == 0.0

@@ -56,14 +56,14 @@ def test_it_learns_to_draft_what_is_asked_again(setup):
 
 
 def test_one_program_serves_whatever_the_draft_has_become(setup):
-  api.compiled.cache_clear()
+  api._program.cache_clear()
   make_train_step.cache_clear()
   _, learner = served(setup)
   served(setup, TEXTS[:4], learner=learner)
-  assert api.compiled.cache_info().currsize == 1
+  assert api._program.cache_info().currsize == 1
   decoder, _ = serving.together(setup[0], learner, None, "token", 3, 8)
-  run = api.compiled(decoder, Sampling(0.0), 10, 1)
-  assert api.compiled.cache_info().currsize == 1
+  run = api._program(decoder, Sampling(0.0), 10, 1)
+  assert api._program.cache_info().currsize == 1
   assert run._cache_size() == 1
   assert learner.step_fn._cache_size() == 1
 
