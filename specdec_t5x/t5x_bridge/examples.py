@@ -11,6 +11,7 @@ import zlib
 
 import gin
 import seqio
+import t5x
 import tensorflow as tf
 from absl import flags
 
@@ -51,9 +52,21 @@ def numbered(
 
 
 def _number(task, shard, i, features):
-  digest = zlib.crc32(task.encode()) >> 1  # An int32, the same in every process.
   place = shard.index + shard.num_shards * tf.cast(i, tf.int32)
-  return {**features, EXAMPLE: tf.stack([digest, place])}
+  return {**features, EXAMPLE: tf.stack([number_of(task), place])}
+
+
+def number_of(task: str) -> int:
+  """Returns what stands for a task in `EXAMPLE`: the same in every process."""
+  return zlib.crc32(task.encode()) >> 1  # An int32.
+
+
+def drawn_names(provider: seqio.Task | seqio.Mixture) -> list[str]:
+  """Returns the names by which each task of a run is numbered: upstream, all by one."""
+  is_told = hasattr(t5x, "PROVIDER")
+  return [
+    task.name if is_told else provider.name for task in seqio.get_subtasks(provider)
+  ]
 
 
 def shard_of_command() -> seqio.ShardInfo:

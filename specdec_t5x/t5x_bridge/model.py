@@ -18,7 +18,8 @@ from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, numbered
 
 # What auxiliary values also hold where the decoder keeps laws for a draft to learn
-# from: the inputs [B, E], tokens and probabilities of `decoding.rejections` [B, T, K].
+# from: the inputs [B, E], tokens and probabilities of `decoding.rejections` [B, T, K];
+# and `EXAMPLE`, from T5X's `infer`.
 LEARNED_FROM = ("encoder_inputs", "law_tokens", "law_probs")
 # The feature, and the auxiliary value, of what drafts know of earlier batches.
 KNOWN = "known"
@@ -168,6 +169,7 @@ class Decodes:
       return predictions, aux
     laws = decoded.observed  # Of one decode an input: `decoder.check` saw to it.
     kept = dict(zip(LEARNED_FROM, (inputs, laws.tokens, laws.probs), strict=True))
+    kept |= {EXAMPLE: batch[EXAMPLE]} if EXAMPLE in batch else {}
     return predictions, {**aux, **kept}
 
   def _keys(self, batch, rng, rows: int) -> jax.Array:

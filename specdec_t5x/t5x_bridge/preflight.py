@@ -19,6 +19,7 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.data.pairs import SlicedSource
 from specdec_t5x.hugging_face.folder import is_folder
 from specdec_t5x.network.functional import Network
+from specdec_t5x.t5x_bridge import learned
 from specdec_t5x.t5x_bridge.checkpoint import (
   Shapes,
   flat_shapes,
@@ -78,6 +79,7 @@ def check_run(
       )
     check_checkpoint(macro, paths[name], flat_shapes(network))
     check_activations(macro, paths[name], model.decoder.networks[name])
+    check_new_draws(macro, paths[name], learned.Draws.of_run(model, provider))
 
 
 def check_macros() -> None:
@@ -192,6 +194,16 @@ def check_same_run(output_dir: str) -> None:
     raise ValueError(
       f"INFER_OUTPUT_DIR={output_dir} holds a finished run with other settings "
       f"({changes}). Choose another directory, or remove this one to run again."
+    )
+
+
+def check_new_draws(macro: str, path: str, draws: learned.Draws) -> None:
+  """Raises a ValueError where a network has learned from what this run would draw."""
+  if known := draws.among(learned.read(path) or ()):
+    raise ValueError(
+      f"{macro}={path} has learned from {known[0].name}, drawn with SEED={draws.seed}: "
+      "this run would draw by the same random numbers, and outputs would not have the "
+      "target's distribution. Set another SEED."
     )
 
 

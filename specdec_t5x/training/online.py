@@ -9,18 +9,20 @@ Shapes: R requests, E input length, T output length, K kept tokens, V vocabulary
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils import epath
 from flax.core import unfreeze
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.t5x_bridge import learned
 from specdec_t5x.t5x_bridge.parameters import T5XParameters
 from specdec_t5x.training import losses
 from specdec_t5x.training import state as state_lib
@@ -156,11 +158,19 @@ class Learner:
     network: the draft, an encoder-decoder.
     params: its parameters, in the type and on the devices that it serves with.
     online: how it learns.
+    learned_from: what it has learned from so far, where that is on record.
   """
 
-  def __init__(self, network: Network, params: Params, online: Online):
+  def __init__(
+    self,
+    network: Network,
+    params: Params,
+    online: Online,
+    learned_from: Sequence[learned.Chunk] = (),
+  ):
     check_learns(network)
     self.network, self.online = network, online
+    self.learned_from = tuple(learned_from)
     self._like = params
     masters = unfreeze(jax.tree.map(lambda x: x.astype(jnp.float32), params))
     state = state_lib.initial_state(masters, online.optimizer.make())
@@ -169,11 +179,13 @@ class Learner:
     self.step_fn = state_lib.make_train_step(
       network, RejectionDistillation(online.loss), online.optimizer, 0
     )
+    # Of the parameters that it began with.
+    self.checksum = _crc(masters)
     # What the draft is then follows from these, and from the requests.
     self._origin = {
       "network": dataclasses.asdict(network.config),
       "online": dataclasses.asdict(online),
-      "checksum_of_the_first_parameters": _crc(masters),
+      "checksum_of_the_first_parameters": self.checksum,
     }
 
   @property
@@ -192,8 +204,12 @@ class Learner:
     ]
     return jax.tree.unflatten(jax.tree.structure(self._like), leaves)
 
-  def learn(self, served: Requests) -> list[float]:
+  def learn(self, served: Requests, chunk: learned.Chunk | None = None) -> list[float]:
     """Takes a step for each `interval` requests, and for what is left of them.
+
+    Args:
+      served: the requests.
+      chunk: goes on record, as what they are under T5X.
 
     Returns:
       Each step's loss: the mean over its rejected positions, before the step.
@@ -211,6 +227,7 @@ class Learner:
           f"{float(info.grad_norm)}: it learns too fast. Lower LEARNING_RATE; the last "
           "checkpoint is from before."
         )
+    self.learned_from += () if chunk is None else (chunk,)
     return found
 
   def save(self, directory: str) -> None:
@@ -223,7 +240,8 @@ class Learner:
       ValueError: where it holds another draft's, or can't be written to.
     """
     claim(directory, self._origin)
-    self._checkpoints(directory).save(self.state, Position())
+    saved = saved_in(directory, self.network, self.learned_from)
+    saved.save(self.state, Position())
 
   def restore(
     self, directory: str, counts: Callable[[int], bool] = lambda step: True
@@ -237,20 +255,78 @@ class Learner:
     Raises:
       ValueError: where the directory holds another draft's, or is damaged.
     """
-    checkpoints = self._checkpoints(directory)
-    if not checkpoints.steps():
+    saved = saved_in(directory, self.network)
+    if not saved.steps():
       return False
     claim(directory, self._origin)
-    if not counts(checkpoints.steps()[-1]):
-      checkpoints.drop_last()
-    found = checkpoints.restore(self.state)
+    if not counts(saved.steps()[-1]):
+      saved.drop_last()
+    found = saved.restore(self.state)
     if found is not None:
+      self.learned_from = recorded(directory, saved.steps()[-1])
       self.state, _ = found
     return found is not None
 
-  def _checkpoints(self, directory: str) -> Checkpoints:
-    # Two: a run that is killed while it writes one, or before T5X knows, has the other.
-    return Checkpoints(directory, T5XParameters(self.network, directory), keep=2)
+
+@dataclasses.dataclass(frozen=True)
+class _Parameters:
+  """A learning draft's, with what it has learned from in each step's checkpoint.
+
+  Attributes:
+    network: the draft.
+    directory: of the checkpoints.
+    learned_from: so far.
+  """
+
+  network: Network
+  directory: str
+  learned_from: Sequence[learned.Chunk]
+
+  def save(self, step: int, params: Params) -> None:
+    """Writes both; a kill leaves both or nothing that counts."""
+    partial = epath.Path(self.directory) / "partial"
+    if partial.exists():  # A killed run's.
+      partial.rmtree()
+    T5XParameters(self.network, str(partial)).save(step, params)
+    written = partial / f"checkpoint_{step}"
+    learned.write(written, self.learned_from)
+    written.rename(epath.Path(self.directory) / written.name)
+    partial.rmtree()
+
+  def restore(self, step: int) -> Params:
+    """Reads the parameters back."""
+    return T5XParameters(self.network, self.directory).restore(step)
+
+
+def saved_in(
+  directory: str, network: Network, learned_from: Sequence[learned.Chunk] = ()
+) -> Checkpoints:
+  """Returns a learning draft's checkpoints, of the last two savings.
+
+  Args:
+    directory: as for `Learner.save`.
+    network: the draft.
+    learned_from: what a checkpoint that is saved has learned from.
+  """
+  # Two: a run that is killed while it writes one, or before T5X knows, has the other.
+  return Checkpoints(directory, _Parameters(network, directory, learned_from), keep=2)
+
+
+def recorded(directory: str, step: int) -> tuple[learned.Chunk, ...]:
+  """Returns what a learning draft's checkpoint has learned from.
+
+  Raises:
+    ValueError: where it does not say, or that is damaged.
+  """
+  checkpoint = epath.Path(directory) / f"checkpoint_{step}"
+  found = learned.read(checkpoint)
+  if found is None:
+    raise ValueError(
+      f"{checkpoint} does not say what it has learned from ({learned.RECORD}), so it "
+      "can't go on. Set another ONLINE_DIR; to begin with what this draft is, set "
+      "DRAFT_CHECKPOINT_PATH to it, and another SEED than it has learned from."
+    )
+  return found
 
 
 def _crc(params: Params) -> int:

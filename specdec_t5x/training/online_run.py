@@ -6,24 +6,31 @@ is when a batch asks for it: two arguments of T5X's own, under both providers.
 """
 
 import dataclasses
-import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.core
 import jax
 import numpy as np
+import seqio
 from etils import epath
+from jaxtyping import Int
 
-from specdec_t5x.t5x_bridge import pairing, writer
+from specdec_t5x.t5x_bridge import examples, learned, pairing, writer
 from specdec_t5x.t5x_bridge.model import LEARNED_FROM, Decodes
-from specdec_t5x.training.online import Learner, Online, Requests, check_learns
+from specdec_t5x.training.online import (
+  Learner,
+  Online,
+  Requests,
+  check_learns,
+  recorded,
+  saved_in,
+)
 
 _DRAFT = "draft"
-_RECORD = "online.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +69,9 @@ class Course:
     model: of the run, one of this project's.
     output_dir: of the run.
     online: how the draft learns.
-    directory: of the draft's checkpoints, its folder 'draft' where None; a directory
-      that holds some goes on from the last.
+    directory: of the draft's checkpoints, its folder 'draft' where None; one of several
+      shards has its own, as 'draft-00000-of-00002'. A directory that holds some goes on
+      from the last.
 
   Raises:
     ValueError: where the decoder has no draft that learns, or keeps no laws, or there
@@ -90,93 +98,163 @@ class Course:
         f"Online learning runs in one process, got {jax.process_count()}: another "
         "would serve with another draft. Start it on one host."
       )
+    self._model = model
     self._network = decoder.networks[_DRAFT]
     self._online = online
-    self._directory = epath.Path(directory or os.path.join(output_dir, _DRAFT))
+    self._output = epath.Path(output_dir)
+    place = epath.Path(directory or self._output / _DRAFT)
+    shard = examples.shard_of_command()
+    if shard.num_shards > 1:
+      suffix = f"{shard.index:05}-of-{shard.num_shards:05}"
+      place = place.with_name(f"{place.name}-{suffix}")
+    self._directory = str(place)
+    # The same where both have been moved together.
+    self._results = os.path.relpath(output_dir, self._directory)
     self._learner: Learner | None = None
-    # Whose draws the draft has learned from; a greedy run has none.
-    self._run = epath.Path(output_dir).absolute().as_posix()
-    self._seed = None if model.sampling.greedy else model.seed
 
-  def begun(self, params: Any) -> Learner:
+  def check(self, provider: seqio.Task | seqio.Mixture) -> None:
+    """Checks, before any work, that the draft knows nothing of what will be drawn.
+
+    Args:
+      provider: the task or mixture of the run.
+
+    Raises:
+      ValueError: where it has learned from what is not among the results here.
+    """
+    draws = learned.Draws.of_run(self._model, provider)
+    if draws.seed is not None and len(set(draws.tasks)) < len(draws.tasks):
+      raise ValueError(
+        f"Upstream T5X draws the {len(draws.tasks)} tasks of {provider.name} by the "
+        "same random numbers, and a draft that has learned from one must not serve the "
+        "next. Run its tasks one by one, each with a SEED of its own."
+      )
+    steps = saved_in(self._directory, self._network).steps()
+    if steps and not self._counts(steps[-1]):
+      steps.pop()
+    known = recorded(self._directory, steps[-1]) if steps else ()
+    self._refuse([x for x in draws.among(known) if not self._is_written(x)])
+
+  def begun(self, params: Any, learned_from: Sequence[learned.Chunk]) -> Learner:
     """Returns the draft as it begins, or goes on where the run stopped.
 
     Args:
       params: of the draft, as restored.
+      learned_from: what it had learned from before.
 
     Raises:
-      ValueError: where another run's draft, or a damaged one, is there; or one that has
-        learned from the very draws that this run would make.
+      ValueError: where another draft, or a damaged one, is there.
     """
-    drawn_by = self._recorded()["seeds"].get(str(self._seed), self._run)
-    if drawn_by != self._run:
-      raise ValueError(
-        f"SEED={self._seed} was that of {drawn_by}, from which the draft in "
-        f"{self._directory} has learned: it would know this run's draws, and outputs "
-        "would not have the target's law. Set another SEED, or another ONLINE_DIR."
-      )
-    self._learner = Learner(self._network, params, self._online)
-    where = str(self._directory)
-    if self._learner.restore(where, self._is_written):
-      step = self._learner.steps
-      print(f"The draft goes on from {where}, step {step}.", file=sys.stderr)
-    return self._learner
+    learner = Learner(self._network, params, self._online, learned_from)
+    if learner.restore(self._directory, self._counts):
+      step = learner.steps
+      print(f"The draft goes on from {self._directory}, step {step}.", file=sys.stderr)
+    self._learner = learner
+    return learner
 
-  def learn(self, path: str, served: Requests) -> None:
+  def learn(self, path: str, served: Requests, numbers: Int[np.ndarray, "R 2"]) -> None:
     """Learns from a chunk, and saves the draft.
 
     Args:
       path: of the chunk.
       served: its requests.
-    """
-    learner, before = self._learner, str(self._learner.steps)
-    learner.learn(served)
-    recorded = self._recorded()
-    chunk = str(epath.Path(path).parent.absolute()), re.findall(r"chunk\d+", path)[-1]
-    # The step before is the last one until this is saved.
-    kept = {step: x for step, x in recorded["chunks"].items() if step == before}
-    recorded["chunks"] = {**kept, str(learner.steps): chunk}
-    if self._seed is not None:
-      recorded["seeds"][str(self._seed)] = self._run
-    self._directory.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(recorded)
-    writer.write_atomically(self._directory / _RECORD, text, "online")
-    learner.save(str(self._directory))
+      numbers: which examples they are, `examples.EXAMPLE` of each.
 
-  def _recorded(self) -> dict[str, dict[str, Any]]:
-    """Returns what was learned from: the last chunks by step, runs by their seeds.
-
-    A chunk is its folder and its name.
+    Raises:
+      ValueError: where the draft has learned from these very draws before, or another
+        job saves its own in the directory.
     """
-    path = self._directory / _RECORD
-    return (
-      json.loads(path.read_text()) if path.exists() else {"chunks": {}, "seeds": {}}
+    learner, before = self._learner, self._learner.steps
+    chunk = self._chunk(path, numbers)
+    self._refuse([x for x in learner.learned_from if chunk.shares_draws_with(x)])
+    learner.learn(served, chunk)
+    last = max(saved_in(self._directory, self._network).steps(), default=0)
+    if last != before:
+      raise ValueError(
+        f"Another job has saved its draft in {self._directory} (step {last}, where this "
+        f"one left step {before}). Give each an ONLINE_DIR of its own, and run this "
+        "command again."
+      )
+    learner.save(self._directory)
+
+  def _chunk(self, path: str, numbers: np.ndarray) -> learned.Chunk:
+    # T5X may write to another name first: .partial-<name>-<process>-chunk<number>.
+    partial = r"^\.partial-|(?<=-of-\d{5})-\d+(?=-chunk\d+$)"
+    (task, first), (_, last) = numbers[0].tolist(), numbers[-1].tolist()
+    step = numbers[1, 1].item() - first if len(numbers) > 1 else 1
+    return learned.Chunk(
+      seed=None if self._model.sampling.greedy else self._model.seed,
+      task=task,
+      places=(first, last, step),
+      name=re.sub(partial, "", os.path.basename(path)),
+      results=self._results,
     )
 
-  def _is_written(self, step: int) -> bool:
-    """Returns whether T5X has put a marker to the chunk that a step ended with.
+  def _refuse(self, known: Sequence[learned.Chunk]) -> None:
+    if known:
+      raise ValueError(
+        f"The draft in {self._directory} has learned from {known[0].name}, drawn with "
+        f"SEED={known[0].seed}, which this run would draw again: by random numbers that "
+        "the draft knows, so outputs would not have the target's distribution. Set "
+        "another SEED, or another ONLINE_DIR; or bring back the results that it belongs "
+        f"to, in {self._output}."
+      )
 
-    It has not where the run was killed before: then the chunk is served again, by the
-    draft as it was.
+  def _counts(self, step: int) -> bool:
+    """Returns whether a saved step does: T5X knows of the chunk that it ended with.
+
+    It does not where this run was killed before: then the chunk is served again, by the
+    draft as it was. Whether another run's chunk was written is not asked.
     """
-    chunk = self._recorded()["chunks"].get(str(step))
-    if chunk is None or not epath.Path(chunk[0]).exists():
-      return True  # Not of T5X, or of a task that is done, whose chunks it removes.
-    return any(epath.Path(chunk[0]).glob(f"*{chunk[1]}.COMPLETED"))
+    known = recorded(self._directory, step)
+    is_ours = known and known[-1].results == self._results
+    return not is_ours or self._is_written(known[-1])
+
+  def _is_written(self, chunk: learned.Chunk) -> bool:
+    """Returns whether T5X has put a marker to a chunk here, or to its whole task."""
+    task = chunk.name.rpartition("-chunk")[0]
+    is_done = (self._output / f"{task}.COMPLETED").exists()
+    return is_done or any(self._output.glob(f"tmp-*/{chunk.name}.COMPLETED"))
+
+
+def check_run(
+  dataset_cfg, model: Decodes, *, check_fn: Callable[..., None], course: Course
+) -> None:
+  """Checks a run as `check_fn` does, and its draft.
+
+  T5X calls it through `infer.verify_matching_vocabs_fn`.
+
+  Args:
+    dataset_cfg: names the task.
+    model: of the run.
+    check_fn: `preflight.check_run`.
+    course: the run's.
+
+  Raises:
+    ValueError: naming what was expected, what came, and what to do.
+  """
+  check_fn(dataset_cfg, model)
+  course.check(seqio.get_mixture_or_task(dataset_cfg.mixture_or_task_name))
 
 
 class CheckpointManager(pairing.CheckpointManager):
   """Restores each network's checkpoint, and the draft as it has learned."""
 
-  def __init__(self, *args: Any, course: Course, **kwargs: Any):
+  def __init__(
+    self,
+    *args: Any,
+    paths: Mapping[str, str | None],
+    course: Course,
+    **kwargs: Any,
+  ):
     """Creates the manager; `course` is the run's, the others are the parent's."""
-    super().__init__(*args, **kwargs)
-    self._course = course
+    super().__init__(*args, paths=paths, **kwargs)
+    self._course, self._first = course, paths[_DRAFT]
 
   def restore(self, *args: Any, **kwargs: Any) -> Served:
     """Returns the restored state, whose draft learns."""
     restored = super().restore(*args, **kwargs)
-    return Served(restored, self._course.begun(restored.params[_DRAFT]))
+    learned_from = learned.read(self._first) or ()
+    return Served(restored, self._course.begun(restored.params[_DRAFT], learned_from))
 
 
 def write_and_learn(
@@ -200,18 +278,20 @@ def write_and_learn(
     course: the run's.
 
   Raises:
-    ValueError: where there are no laws to learn from, or logits were NaN.
+    ValueError: where there are no laws to learn from, or logits were NaN, or the draft
+      has learned from these very draws.
   """
   predictions, aux = inferences
-  if missing := [name for name in LEARNED_FROM if name not in aux]:
+  names = (*LEARNED_FROM, examples.EXAMPLE)
+  if missing := [name for name in names if name not in aux]:
     raise ValueError(
       f"Online learning needs mode predict_with_aux, got {mode!r}, whose outputs lack "
       f"{missing[0]!r}. Leave infer.mode as it is, or leave out online.gin."
     )
-  inputs, law_tokens, law_probs = (aux[name] for name in LEARNED_FROM)
-  aux = {name: x for name, x in aux.items() if name not in LEARNED_FROM}
+  inputs, law_tokens, law_probs, numbers = (np.asarray(aux[name]) for name in names)
+  aux = {name: x for name, x in aux.items() if name not in names}
   writer.write_decoded(
     path, (predictions, aux), task_ds, mode, *args, write_fn=write_fn
   )
   ids = (np.asarray(x, np.int32) for x in (inputs, predictions, law_tokens))
-  course.learn(path, Requests(*ids, np.asarray(law_probs, np.float32)))
+  course.learn(path, Requests(*ids, law_probs.astype(np.float32)), numbers)

@@ -1,0 +1,114 @@
+"""A run whose draft learns, of two tasks, killed anywhere: it ends as if it had not been.
+
+What a kill leaves is what is on the disk. So one run, which is not killed, is copied
+wherever it might have been, and each copy, now in another place, is gone on with.
+"""
+
+import itertools
+import shutil
+
+import jax
+import orbax.checkpoint as ocp
+import pytest
+import t5x
+
+import specdec_t5x
+from specdec_t5x.t5x_bridge.parameters import T5XParameters
+from specdec_t5x.training import online, online_run
+from tests.e2e import mixtures, runs
+from tests.e2e.test_online import FAST, ONLINE
+
+pytestmark = pytest.mark.skipif(
+  not hasattr(t5x, "PROVIDER"), reason="copied within the process"
+)
+
+if hasattr(t5x, "PROVIDER"):
+  from t5x.inference_chunks import ChunkFiles
+else:
+  ChunkFiles = None
+
+CHUNKS, STEPS = 6, 16  # Three of each task; 3, 3 and 2 steps.
+# What was done last, and how often before it ended: the function, and its end.
+MOMENTS = {
+  "restored": (online_run.Course, "begun", True, 1),
+  "decoded": (online_run.Course, "learn", False, CHUNKS),
+  "learned": (online.Learner, "save", False, CHUNKS),
+  "half a step saved": (T5XParameters, "save", False, CHUNKS),
+  "parameters written": (T5XParameters, "save", True, CHUNKS),
+  "step kept": (online_run.Course, "learn", True, CHUNKS),
+  "chunk written": (ChunkFiles, "write", True, CHUNKS),
+  "task merged": (ChunkFiles, "remove", False, 2),
+  "task done": (ChunkFiles, "finish", True, 2),
+}
+KILLS = [f"{name} {i}" for name, (*_, count) in MOMENTS.items() for i in range(count)]
+
+
+def infer(pair, output):
+  runs.completed(
+    *("configs/spec_ende.gin", pair[0], ONLINE, mixtures.gin_file(pair)),
+    INFER_OUTPUT_DIR=str(output),
+    DRAFT_CHECKPOINT_PATH=pair[1],
+    TEMPERATURE=1.0,
+    LEARNING_RATE=0.02,
+    **FAST,
+  )
+
+
+@pytest.fixture(scope="module")
+def whole(pair, tmp_path_factory):
+  """The run that was not killed, beside what kills would have left of it."""
+  root = tmp_path_factory.mktemp("kills")
+  copy = lambda name: shutil.copytree(root / "whole", root / name)
+  with pytest.MonkeyPatch.context() as patch:
+    for name, (owner, function, ended, _) in MOMENTS.items():
+      before = getattr(owner, function)
+      patch.setattr(owner, function, copied(before, ended, name, copy))
+    infer(pair, root / "whole")
+  left = {path.name for path in root.iterdir()}
+  assert left == {"whole", *KILLS}
+  return root / "whole"
+
+
+def copied(function, ended, name, copy):
+  """Returns the function, which copies the run before it begins or when it has ended."""
+  calls = itertools.count()
+
+  def call(*args, **kwargs):
+    if not ended:
+      copy(f"{name} {next(calls)}")
+    result = function(*args, **kwargs)
+    if ended:
+      copy(f"{name} {next(calls)}")
+    return result
+
+  return call
+
+
+@pytest.mark.parametrize("kill", KILLS)
+def test_it_ends_as_if_it_had_not_been_killed(whole, pair, kill):
+  killed = whole.parent / kill
+  infer(pair, killed)
+  for result in whole.glob("*.jsonl-*"):
+    assert (killed / result.name).read_bytes() == result.read_bytes()
+  statistics = [runs.summary(folder)["statistics"] for folder in (killed, whole)]
+  assert statistics[0] == statistics[1]
+  assert left_in(killed) == left_in(whole)
+  assert f"draft/checkpoint_{STEPS}" in left_in(whole)
+  same = jax.tree.map(
+    lambda a, b: bool((a == b).all()), learned_in(killed), learned_in(whole)
+  )
+  assert all(jax.tree.leaves(same))
+
+
+def left_in(output):
+  """Returns the names of results, chunks, checkpoints and their files."""
+  paths = {str(path.relative_to(output)) for path in output.rglob("*")}
+  return {path for path in paths if "/optimizer_" not in path}
+
+
+def learned_in(output):
+  """Returns the draft's parameters and its optimizer's state."""
+  draft = output / "draft"
+  params = specdec_t5x.load_model(str(draft / f"checkpoint_{STEPS}")).params
+  with ocp.StandardCheckpointer() as reader:
+    return params, reader.restore(draft / f"optimizer_{STEPS}")
