@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 VENV := .venv
+PEERS := .venv-peers
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Compiles what multiplies on CPU, and says where that can't be done.
@@ -18,7 +19,7 @@ export BUILD_KERNELS
 # Test processes: each takes 3 to 5 GiB.
 WORKERS ?= 2
 
-.PHONY: demo demo-all demo-lm test test-slow lint format docs wheel install clean
+.PHONY: demo demo-all demo-lm test test-slow test-peers lint format docs wheel install clean
 
 demo: install
 	$(BIN)/python -m specdec_t5x.demo
@@ -35,6 +36,20 @@ test: lint
 # What takes long and seldom breaks alone.
 test-slow: install
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
+
+# What needs PyTorch, transformers and CTranslate2 (the extra `peers`), in an environment
+# of its own: some GB, four minutes.
+test-peers: $(PEERS)/.installed
+	$(PEERS)/bin/python -m pytest tests/hugging_face/test_triton.py \
+	  tests/hugging_face/test_parity.py tests/bench/peers
+
+$(PEERS)/.installed: setup.py t5x_runtime/setup.py
+	@echo "Installing into $(PEERS): about four minutes the first time."
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --upgrade pip
+	$(PEERS)/bin/python -m pip install --quiet \
+	  --editable ".[test,train,peers]" --editable ./t5x_runtime
+	@touch $@
 
 lint: install
 	$(BIN)/ruff check .
@@ -68,4 +83,4 @@ $(STAMP): setup.py t5x_runtime/setup.py
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist docs/_build *.egg-info
+	rm -rf $(VENV) $(PEERS) build dist docs/_build *.egg-info

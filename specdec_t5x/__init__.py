@@ -7,7 +7,11 @@ specdec_t5x.generate(["translate English to German: Good morning."],
 target, draft, "vocabulary.model")
 """
 
+from specdec_t5x.quiet import load_triton
+
 __version__ = "0.2.0"
+
+load_triton()
 
 _API = (
   *("generate", "load_model", "Generation", "Model", "Sampling"),

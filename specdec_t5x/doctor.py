@@ -118,6 +118,17 @@ def check_package(name: str, version: str | None, wanted: Any = "") -> Finding:
   return Finding(name, value)
 
 
+def check_triton(version: str | None) -> list[Finding]:
+  """Says, where triton is beside TensorFlow, in which order they can be imported."""
+  if version is None:
+    return []
+  order = (
+    "before TensorFlow, which specdec_t5x and t5x see to; in the other order a process "
+    "that uses PyTorch aborts, so import one of them first"
+  )
+  return [Finding("triton", f"{version}, to be imported {order}")]
+
+
 def check_t5x(
   provider: str | None, error: str | None, installed: Sequence[str]
 ) -> list[Finding]:
@@ -277,6 +288,7 @@ def examine() -> dict[str, list[Finding]]:
     "packages": [
       project,
       *(check_package(name, _version(name), ranges.get(name, "")) for name in names),
+      *check_triton(_version("triton")),
     ],
     "t5x": check_t5x(*active_t5x(), installed_t5x(sys.path)),
     "devices": [

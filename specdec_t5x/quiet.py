@@ -1,7 +1,10 @@
-"""Imports what loads TensorFlow, without what that prints."""
+"""Imports what loads TensorFlow: without what that prints, and triton before it."""
 
+import contextlib
+import ctypes
 import gc
 import importlib
+import importlib.util
 import os
 import sys
 import tempfile
@@ -32,3 +35,18 @@ def import_quietly(name: str) -> ModuleType:
       gc.enable()
       os.dup2(terminal, 2)
       os.close(terminal)
+
+
+def load_triton() -> None:
+  """Loads triton's library where it is installed and TensorFlow is not loaded yet.
+
+  Both hold an LLVM, and a process that loads triton's second aborts; PyTorch brings it,
+  and transformers' T5 imports it. Loaded first it does no harm.
+  """
+  found = importlib.util.find_spec("triton")
+  if "tensorflow" in sys.modules or found is None or found.origin is None:
+    return
+  library = os.path.join(os.path.dirname(found.origin), "_C", "libtriton.so")
+  # One that is missing or broken can't be loaded later either.
+  with contextlib.suppress(OSError):
+    ctypes.CDLL(library)

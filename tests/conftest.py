@@ -47,6 +47,9 @@ SLOW = (
   *("test_api.py::test_logits_that_are_no_numbers", "test_api.py::test_no_more_rows"),
 )
 
+# Before any test imports TensorFlow: see there, of triton.
+import specdec_t5x  # noqa: E402, F401
+
 CHECKED = ("core", "decoding", "drafters", "network")
 jaxtyping.install_import_hook(
   [f"specdec_t5x.{part}" for part in CHECKED], "beartype.beartype"

@@ -21,6 +21,13 @@ def problems(findings):
   return [finding for finding in findings if finding.problem]
 
 
+def test_triton_beside_tensorflow_has_an_order_of_imports():
+  assert not doctor.check_triton(None)
+  (finding,) = doctor.check_triton("3.9.0")
+  assert finding.problem is None
+  assert "3.9.0, to be imported before TensorFlow" in finding.value
+
+
 def test_an_old_python_is_a_problem():
   assert "expected 3.11 or newer" in doctor.check_python((3, 10, 2)).problem
   assert not doctor.check_python((3, 11, 0)).problem

@@ -170,9 +170,9 @@ class Course:
     last = max(saved_in(self._directory, self._network).steps(), default=0)
     if last != before:
       raise ValueError(
-        f"Another job has saved its draft in {self._directory} (step {last}, where this "
-        f"one left step {before}). Give each an ONLINE_DIR of its own, and run this "
-        "command again."
+        f"Another job has saved its draft in {self._directory} (step {last}, where "
+        f"this one left step {before}). Give each an ONLINE_DIR of its own, and run "
+        "this command again."
       )
     learner.save(self._directory)
 
@@ -193,10 +193,10 @@ class Course:
     if known:
       raise ValueError(
         f"The draft in {self._directory} has learned from {known[0].name}, drawn with "
-        f"SEED={known[0].seed}, which this run would draw again: by random numbers that "
-        "the draft knows, so outputs would not have the target's distribution. Set "
-        "another SEED, or another ONLINE_DIR; or bring back the results that it belongs "
-        f"to, in {self._output}."
+        f"SEED={known[0].seed}, which this run would draw again: by random numbers "
+        "that the draft knows, so outputs would not have the target's distribution. "
+        "Set another SEED, or another ONLINE_DIR; or bring back the results that it "
+        f"belongs to, in {self._output}."
       )
 
   def _counts(self, step: int) -> bool:

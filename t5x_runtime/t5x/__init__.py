@@ -3,5 +3,9 @@
 docs/t5x_contract.md says what is in it. `PROVIDER` tells the two apart.
 """
 
+from t5x.quiet_start import load_triton
+
 __version__ = "0.2.0+specdec"
 PROVIDER = "specdec-t5x-runtime"
+
+load_triton()

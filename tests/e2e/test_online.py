@@ -10,6 +10,7 @@ from tests.e2e import runs
 
 ONLINE = "configs/runs/online.gin"
 FAST = {"GAMMA": 3, "BATCH_SIZE": 4, "ONLINE_PERIOD": 2, "INTERVAL": 3, "KEPT": 5}
+KNOWN = r"has learned from .*, drawn with SEED=0"
 STEPS = 8  # Of 20 examples: chunks of 8, 8 and 4.
 
 
@@ -89,9 +90,51 @@ def test_a_killed_run_goes_on_to_the_same_bits(online, tmp_path, monkeypatch, wh
 def test_no_draft_knows_the_draws_of_the_run_it_serves(online, tmp_path):
   shared = {"ONLINE_DIR": str(tmp_path / "draft"), "TEMPERATURE": 1.0}
   online(tmp_path / "one", **shared)
-  with pytest.raises((SystemExit, AssertionError), match=r"SEED=0 was that of .*/one"):
+  with pytest.raises((SystemExit, AssertionError), match=KNOWN):
     online(tmp_path / "two", **shared)
   online(tmp_path / "two", SEED=1, **shared)
+
+
+def test_results_that_are_gone_are_not_drawn_again(online, tmp_path):
+  """The draft that learned from them is there still, and knows their draws."""
+  online(tmp_path / "out", TEMPERATURE=1.0)
+  for result in tmp_path.glob("out/*.jsonl-*"):
+    result.unlink()
+  with pytest.raises((SystemExit, AssertionError), match=KNOWN):
+    online(tmp_path / "out", TEMPERATURE=1.0)
+
+
+def test_a_learned_draft_does_not_serve_the_draws_that_it_knows(online, pair, tmp_path):
+  online(tmp_path / "out", TEMPERATURE=1.0)
+  learned = str(tmp_path / "out" / "draft" / f"checkpoint_{STEPS}")
+
+  def serve(seed):
+    runs.completed(
+      *("configs/spec_ende.gin", pair[0]),
+      INFER_OUTPUT_DIR=str(tmp_path / f"later{seed}"),
+      DRAFT_CHECKPOINT_PATH=learned,
+      TEMPERATURE=1.0,
+      SEED=seed,
+    )
+
+  with pytest.raises((SystemExit, AssertionError), match="has learned from .*SEED=0"):
+    serve(0)
+  serve(1)
+
+
+def test_each_of_several_shards_has_a_draft_of_its_own(pair, tmp_path):
+  for shard in (0, 1):
+    runs.completed(
+      *("configs/spec_ende.gin", pair[0], ONLINE),
+      INFER_OUTPUT_DIR=str(tmp_path / "out"),
+      DRAFT_CHECKPOINT_PATH=pair[1],
+      TEMPERATURE=1.0,
+      **{**FAST, "infer.num_shards": 2, "infer.shard_id": shard},
+    )
+  folders = sorted(path.name for path in tmp_path.glob("out/draft*"))
+  assert folders == ["draft-00000-of-00002", "draft-00001-of-00002"]
+  for folder in folders:
+    assert list((tmp_path / "out" / folder).glob("checkpoint_*"))
 
 
 def test_another_run_goes_on_with_what_was_learned(online, tmp_path):

@@ -1,4 +1,4 @@
-"""A run whose draft learns, of two tasks, killed anywhere: it ends as if it had not been.
+"""A run of two tasks whose draft learns, killed anywhere: it ends as if it had not.
 
 What a kill leaves is what is on the disk. So one run, which is not killed, is copied
 wherever it might have been, and each copy, now in another place, is gone on with.
@@ -70,7 +70,7 @@ def whole(pair, tmp_path_factory):
 
 
 def copied(function, ended, name, copy):
-  """Returns the function, which copies the run before it begins or when it has ended."""
+  """Returns the function, which copies the run before or after it did its work."""
   calls = itertools.count()
 
   def call(*args, **kwargs):

@@ -1,0 +1,75 @@
+"""triton, which transformers import with torch, is loaded before TensorFlow."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import tensorflow
+
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGES = ("specdec_t5x", "t5x")
+TINY = {"vocab_size": 8, "d_model": 4, "d_kv": 2, "d_ff": 4, "num_layers": 1}
+T5 = f"""
+import tensorflow
+from transformers import T5Config, T5ForConditionalGeneration
+print(T5ForConditionalGeneration(T5Config(**{TINY})).config.d_model)
+"""
+
+
+def python(code, *paths):
+  paths = map(str, [*paths, ROOT, ROOT / "t5x_runtime"])
+  run = subprocess.run(
+    [sys.executable, "-c", code],
+    env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert run.returncode == 0, run.stderr
+  return run.stdout
+
+
+@pytest.fixture(params=PACKAGES)
+def package(request):
+  """Upstream T5X is not ours to change."""
+  if request.param == "t5x":
+    pytest.importorskip("t5x.quiet_start", reason="upstream T5X is active")
+  return request.param
+
+
+# Whether a process has mapped triton's library.
+LOADED = "; print('libtriton' in open('/proc/self/maps').read())"
+
+
+def test_triton_is_loaded_with_the_package_and_before_tensorflow_alone(package):
+  pytest.importorskip("triton", reason="the extra `peers` is not installed")
+  assert python(f"import {package}{LOADED}") == "True\n"
+  late = f"import sys; sys.modules['tensorflow'] = sys; import {package}{LOADED}"
+  assert python(late) == "False\n"
+
+
+def test_a_triton_that_can_not_be_loaded_is_no_obstacle(package, tmp_path):
+  folder = tmp_path / "triton" / "_C"
+  folder.mkdir(parents=True)
+  (tmp_path / "triton" / "__init__.py").touch()
+  assert python(f"import {package}; print('alive')", tmp_path) == "alive\n"
+  (folder / "libtriton.so").write_text("no library")
+  assert python(f"import {package}; print('alive')", tmp_path) == "alive\n"
+
+
+def test_transformers_t5_is_imported_after_tensorflow(package):
+  """Where triton is imported by neither package, this aborts the process."""
+  pytest.importorskip("transformers", reason="the extra `peers` is not installed")
+  assert python(f"import {package}{T5}") == "4\n"
+
+
+def test_transformers_t5_is_imported_in_this_process():
+  """As all tests that need both are in one process."""
+  transformers = pytest.importorskip(
+    "transformers", reason="the extra `peers` is not installed"
+  )
+  assert tensorflow.__version__
+  config = transformers.T5Config(**TINY)
+  assert transformers.T5ForConditionalGeneration(config).config.d_model == 4
