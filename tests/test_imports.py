@@ -12,7 +12,7 @@ BESIDE = {"hugging_face", "analysis", "data", "t5x_bridge", "api", "training", "
 LIBRARY = LOOP | BESIDE
 # What each package, and each module beside them, may import of the others.
 ALLOWED = {
-  "__init__": {"api", "training"},
+  "__init__": {"api", "quiet", "training"},
   "native": set(),
   "core": {"native"},
   "hugging_face": {"core", "network"},

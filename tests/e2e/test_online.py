@@ -117,7 +117,7 @@ def test_a_learned_draft_does_not_serve_the_draws_that_it_knows(online, pair, tm
       SEED=seed,
     )
 
-  with pytest.raises((SystemExit, AssertionError), match="has learned from .*SEED=0"):
+  with pytest.raises((SystemExit, AssertionError), match=r"has learned from .*SEED=0"):
     serve(0)
   serve(1)
 
