@@ -70,7 +70,7 @@ def tiny_pair(root, examples):
   text.write_text("\n".join(tiny.sentences(examples, seed=5)) + "\n")
   gin_file = root / "pair.gin"
   settings = translation(
-    "tiny",
+    f"tiny_{root.name}",  # Registered once a process, which may make several pairs.
     text,
     tiny.train_vocabulary(root),
     TARGET_CHECKPOINT_PATH=tiny.save_t5x(root / "target", tiny.TARGET, seed=1),
