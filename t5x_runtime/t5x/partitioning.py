@@ -83,145 +83,6 @@ def standard_logical_axis_rules(
   return [*rules, *(additional_rules or ())]
 
 
-def default_mesh(
-  num_partitions: int | None,
-  model_parallel_submesh: Sequence[int] | None = None,
-  backend: str | None = None,
-  ici_mesh_shape: Sequence[int] | None = None,
-  dcn_mesh_shape: Sequence[int] | None = None,
-) -> Mesh:
-  """The ('data', 'model') mesh over all devices; see `PjitPartitioner`."""
-  devices = jax.devices(backend)
-  if ici_mesh_shape is not None:
-    ici = tuple(ici_mesh_shape)
-    if dcn_mesh_shape is not None:
-      grid = mesh_utils.create_hybrid_device_mesh(ici, tuple(dcn_mesh_shape), devices)
-    else:
-      grid = mesh_utils.create_device_mesh(ici, devices)
-    return Mesh(grid, _MESH_AXES[: grid.ndim])
-  model = num_partitions
-  if model_parallel_submesh is not None:
-    model = int(np.prod(model_parallel_submesh))
-  if not model or model < 1 or len(devices) % model:
-    raise ValueError(
-      f"Expected num_partitions (or the size of model_parallel_submesh) to divide "
-      f"the {len(devices)} devices, got {model}."
-    )
-  shape = (len(devices) // model, model)
-  return Mesh(mesh_utils.create_device_mesh(shape, devices), _MESH_AXES)
-
-
-class BasePartitioner:
-  """The part of the partitioner that does not depend on how a function is compiled."""
-
-  def __init__(
-    self,
-    num_partitions: int | None = None,
-    model_parallel_submesh: Sequence[int] | None = None,
-    params_on_devices: bool = True,
-    backend: str | None = None,
-    ici_mesh_shape: Sequence[int] | None = None,
-    dcn_mesh_shape: Sequence[int] | None = None,
-  ):
-    if not (num_partitions or model_parallel_submesh or ici_mesh_shape):
-      raise ValueError(
-        "Expected num_partitions, model_parallel_submesh or ici_mesh_shape, got none. "
-        "Set PjitPartitioner.num_partitions = 1 for data parallelism alone."
-      )
-    self._num_partitions = num_partitions
-    self._model_parallel_submesh = model_parallel_submesh
-    self.params_on_devices = params_on_devices
-    self._backend = backend
-    self._ici_mesh_shape = ici_mesh_shape
-    self._dcn_mesh_shape = dcn_mesh_shape
-
-  @functools.cached_property
-  def mesh(self) -> Mesh:
-    return default_mesh(
-      self._num_partitions,
-      self._model_parallel_submesh,
-      self._backend,
-      self._ici_mesh_shape,
-      self._dcn_mesh_shape,
-    )
-
-  @property
-  def data_partition_spec(self) -> PartitionSpec:
-    return PartitionSpec("data")
-
-  @property
-  def data_mesh_size(self) -> int:
-    return self.mesh.shape["data"]
-
-  @property
-  def data_shards(self) -> int:
-    return len(self._shard_owners())
-
-  @property
-  def data_shard_id(self) -> int:
-    return self.get_data_layout().shard_id
-
-  def get_data_layout(
-    self, batch_size: int | None = None, host_index: int | None = None
-  ) -> DataLayout:
-    """Which rows of a batch the process `host_index` (default: this one) feeds."""
-    batch_size = self.data_mesh_size if batch_size is None else batch_size
-    if batch_size % self.data_mesh_size:
-      raise ValueError(
-        f"Expected a batch size divisible by the 'data' axis of the mesh "
-        f"({self.data_mesh_size}), got {batch_size}. Change DatasetConfig.batch_size "
-        "or PjitPartitioner.num_partitions."
-      )
-    host = jax.process_index() if host_index is None else host_index
-    owners = self._shard_owners()
-    for shard_id, processes in enumerate(owners):
-      if host in processes:
-        return DataLayout(batch_size, shard_id, len(owners), host == min(processes))
-    raise ValueError(
-      f"Expected a process that has devices in the mesh, got process {host}; the mesh "
-      f"holds {[sorted(p) for p in owners]}."
-    )
-
-  def _shard_owners(self) -> list[frozenset[int]]:
-    """Processes per data shard, in the order of the rows that they hold.
-
-    Processes whose devices cover the same 'data' rows read the same data.
-    """
-    grid = self.mesh.devices.reshape(self.data_mesh_size, -1)
-    rows: dict[int, list[int]] = {}
-    for row, devices in enumerate(grid):
-      for process in {d.process_index for d in devices}:
-        rows.setdefault(process, []).append(row)
-    groups: dict[tuple[int, ...], set[int]] = {}
-    for process, held in rows.items():
-      groups.setdefault(tuple(held), set()).add(process)
-    covered = [row for held in groups for row in held]
-    if len(covered) != len(set(covered)):
-      raise ValueError(
-        "Expected processes to hold equal or disjoint parts of the 'data' axis, got "
-        f"{sorted(groups)}. Choose num_partitions so that it divides, or is a multiple "
-        "of, the devices of one process."
-      )
-    return [frozenset(groups[held]) for held in sorted(groups)]
-
-  def get_logical_axes(self, train_state: TrainState) -> TrainState:
-    """The state with PartitionSpecs of logical axis names as leaves."""
-    return train_state.as_logical_axes()
-
-  def get_mesh_axes(self, train_state: TrainState) -> TrainState:
-    raise NotImplementedError("Use PjitPartitioner, which knows the axis rules.")
-
-  def move_params_to_devices(
-    self, train_state: TrainState, train_state_axes: TrainState
-  ) -> TrainState:
-    """Places every leaf with the sharding that its mesh axes say."""
-    return jax.tree.map(
-      lambda leaf, spec: jax.device_put(leaf, NamedSharding(self.mesh, spec)),
-      train_state.params,
-      train_state_axes.params,
-    )
-
-
 class PartitionedFn:
   """A jitted function that runs inside the mesh and the logical axis rules."""
 
@@ -230,19 +91,20 @@ class PartitionedFn:
     self._mesh = mesh
     self._rules = rules
 
-  def __call__(self, *args, **kwargs):
+  def __call__(self, *args):
     with jax.set_mesh(self._mesh), flax_partitioning.axis_rules(self._rules):
-      return self._jitted(*args, **kwargs)
+      return self._jitted(*args)
 
-  def lower(self, *args, **kwargs):
+  def lower(self, *args):
     with jax.set_mesh(self._mesh), flax_partitioning.axis_rules(self._rules):
-      return self._jitted.lower(*args, **kwargs)
+      return self._jitted.lower(*args)
 
 
-class PjitPartitioner(BasePartitioner):
+@dataclasses.dataclass(eq=False)
+class PjitPartitioner:
   """Shards over 'data' and 'model' by rules on logical axis names.
 
-  Args:
+  Attributes:
     num_partitions: size of the 'model' axis; the other devices form 'data'.
     model_parallel_submesh: its size as a product, instead of num_partitions.
     params_on_devices: kept for callers; parameters always live on the devices here.
@@ -252,36 +114,89 @@ class PjitPartitioner(BasePartitioner):
     logical_axis_rules: `standard_logical_axis_rules()` where None.
   """
 
-  def __init__(
-    self,
-    num_partitions: int | None = None,
-    model_parallel_submesh: Sequence[int] | None = None,
-    params_on_devices: bool = True,
-    backend: str | None = None,
-    ici_mesh_shape: Sequence[int] | None = None,
-    dcn_mesh_shape: Sequence[int] | None = None,
-    logical_axis_rules: LogicalAxisRules | None = None,
-  ):
-    super().__init__(
-      num_partitions,
-      model_parallel_submesh,
-      params_on_devices,
-      backend,
-      ici_mesh_shape,
-      dcn_mesh_shape,
-    )
-    if logical_axis_rules is None:
-      logical_axis_rules = standard_logical_axis_rules()
-    self._rules = tuple((k, v) for k, v in logical_axis_rules)
-    unknown = {v for _, v in self._rules if v not in (*_MESH_AXES, None)}
+  num_partitions: int | None = None
+  model_parallel_submesh: Sequence[int] | None = None
+  params_on_devices: bool = True
+  backend: str | None = None
+  ici_mesh_shape: Sequence[int] | None = None
+  dcn_mesh_shape: Sequence[int] | None = None
+  logical_axis_rules: LogicalAxisRules | None = None
+
+  def __post_init__(self):
+    if not (self.num_partitions or self.model_parallel_submesh or self.ici_mesh_shape):
+      raise ValueError(
+        "Expected num_partitions, model_parallel_submesh or ici_mesh_shape, got none. "
+        "Set PjitPartitioner.num_partitions = 1 for data parallelism alone."
+      )
+    if self.logical_axis_rules is None:
+      self.logical_axis_rules = standard_logical_axis_rules()
+    self.logical_axis_rules = tuple((k, v) for k, v in self.logical_axis_rules)
+    unknown = {v for _, v in self.logical_axis_rules} - {*_MESH_AXES, None}
     if unknown:
       raise ValueError(
         f"Expected logical axes mapped to 'data', 'model' or None, got {unknown}."
       )
 
+  @functools.cached_property
+  def mesh(self) -> Mesh:
+    """The ('data', 'model') mesh over all devices."""
+    devices = jax.devices(self.backend)
+    if self.ici_mesh_shape is not None:
+      ici = tuple(self.ici_mesh_shape)
+      if self.dcn_mesh_shape is not None:
+        dcn = tuple(self.dcn_mesh_shape)
+        grid = mesh_utils.create_hybrid_device_mesh(ici, dcn, devices)
+      else:
+        grid = mesh_utils.create_device_mesh(ici, devices)
+      return Mesh(grid, _MESH_AXES[: grid.ndim])
+    model = self.num_partitions
+    if self.model_parallel_submesh is not None:
+      model = int(np.prod(self.model_parallel_submesh))
+    if not model or model < 1 or len(devices) % model:
+      raise ValueError(
+        f"Expected num_partitions (or the size of model_parallel_submesh) to divide "
+        f"the {len(devices)} devices, got {model}."
+      )
+    shape = (len(devices) // model, model)
+    return Mesh(mesh_utils.create_device_mesh(shape, devices), _MESH_AXES)
+
   @property
-  def logical_axis_rules(self) -> LogicalAxisRules:
-    return self._rules
+  def data_partition_spec(self) -> PartitionSpec:
+    return PartitionSpec("data")
+
+  def get_data_layout(self, batch_size: int | None = None) -> DataLayout:
+    """Which rows of a batch this process feeds.
+
+    Processes whose devices cover the same 'data' rows feed the same ones.
+    """
+    size = self.mesh.shape["data"]
+    batch_size = size if batch_size is None else batch_size
+    if batch_size % size:
+      raise ValueError(
+        f"Expected a batch size divisible by the 'data' axis of the mesh ({size}), got "
+        f"{batch_size}. Change DatasetConfig.batch_size or "
+        "PjitPartitioner.num_partitions."
+      )
+    rows: dict[int, list[int]] = {}
+    for row, devices in enumerate(self.mesh.devices.reshape(size, -1)):
+      for process in {device.process_index for device in devices}:
+        rows.setdefault(process, []).append(row)
+    parts = sorted({tuple(held) for held in rows.values()})
+    if sum(map(len, parts)) != size:
+      raise ValueError(
+        "Expected processes to hold equal or disjoint parts of the 'data' axis, got "
+        f"{parts}. Choose num_partitions so that it divides, or is a multiple of, the "
+        "devices of one process."
+      )
+    own = jax.process_index()
+    first = min(process for process in rows if rows[process] == rows[own])
+    return DataLayout(
+      batch_size, parts.index(tuple(rows[own])), len(parts), own == first
+    )
+
+  def get_logical_axes(self, train_state: TrainState) -> TrainState:
+    """The state with PartitionSpecs of logical axis names as leaves."""
+    return train_state.as_logical_axes()
 
   def get_mesh_axes(self, train_state: TrainState) -> TrainState:
     """The state with PartitionSpecs of mesh axes as leaves; None means replicated."""
@@ -297,14 +212,14 @@ class PjitPartitioner(BasePartitioner):
   def _to_mesh(self, spec, path) -> PartitionSpec:
     if not isinstance(spec, PartitionSpec):
       return spec
-    names = {name for name, _ in self._rules}
+    names = {name for name, _ in self.logical_axis_rules}
     unknown = [a for a in spec if a is not None and a not in names]
     if unknown:
       raise ValueError(
         f"Parameter {'/'.join(path)} has logical axes {tuple(spec)}; the rules name no "
         f"{unknown}. Add them to standard_logical_axis_rules.additional_rules."
       )
-    return flax_partitioning.logical_to_mesh_axes(tuple(spec), self._rules)
+    return flax_partitioning.logical_to_mesh_axes(tuple(spec), self.logical_axis_rules)
 
   def partition(
     self,
@@ -325,7 +240,7 @@ class PjitPartitioner(BasePartitioner):
       static_argnums=static_argnums,
       donate_argnums=donate_argnums,
     )
-    return PartitionedFn(jitted, self.mesh, self._rules)
+    return PartitionedFn(jitted, self.mesh, self.logical_axis_rules)
 
   def compile(self, partitioned_fn: PartitionedFn, *args):
     """Compiles ahead of time for these arguments."""
@@ -338,3 +253,7 @@ class PjitPartitioner(BasePartitioner):
       axis_resources,
       is_leaf=is_leaf,
     )
+
+
+# Upstream's base class; here there is one kind of partitioner.
+BasePartitioner = PjitPartitioner
