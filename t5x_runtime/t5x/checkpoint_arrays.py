@@ -27,7 +27,7 @@ VERSION = 3
 _CHUNK_BYTES = 64 * 1024 * 1024
 _CONCURRENT_READS = 8
 # Parameters are float32 or narrower.
-_ITEM_BYTES = 4
+ITEM_BYTES = 4
 _ALIGNMENT = 64
 
 FlatState = dict[str, Any]
@@ -56,7 +56,7 @@ class StoredArray:
   @property
   def nbytes(self) -> int:
     """What reading it takes at most, whatever the stored type is."""
-    return _ITEM_BYTES * math.prod(self.shape)
+    return ITEM_BYTES * math.prod(self.shape)
 
   def read(self, sharding: Sharding | None, dtype=None) -> jax.Array | np.ndarray:
     """The array in its sharding, shard by shard, or on the host where None.
@@ -81,7 +81,7 @@ class StoredArray:
       raise ValueError(
         f"Checkpoint {self.directory}: parameter {self.name} could not be read. "
         f"Expected an array of shape {self.shape} in {self.folder or INDEX_FILE}; got "
-        f"{type(error).__name__}: {_first_line(error)}. The file is missing, cut off, "
+        f"{type(error).__name__}: {first_line(error)}. The file is missing, cut off, "
         "altered or not readable: copy the checkpoint again."
       ) from error
 
@@ -111,9 +111,8 @@ def _check_layout(store, name: str) -> None:
 
 def kvstore(path: epath.Path) -> dict[str, Any]:
   """Tensorstore's address of a local or gs:// folder."""
-  text = str(path)
-  if text.startswith("gs://"):
-    bucket, _, rest = text[len("gs://") :].partition("/")
+  if str(path).startswith("gs://"):
+    bucket, _, rest = str(path).removeprefix("gs://").partition("/")
     return {"driver": "gcs", "bucket": bucket, "path": f"{rest}/"}
   return {"driver": "file", "path": f"{path.absolute()}/"}
 
@@ -134,7 +133,7 @@ def _unpack(directory: epath.Path) -> Mapping[str, Any]:
   except Exception as error:
     raise ValueError(
       f"Checkpoint {directory}: the index {index} could not be read. Expected a "
-      f"msgpack file written by T5X; got {type(error).__name__}: {_first_line(error)}. "
+      f"msgpack file written by T5X; got {type(error).__name__}: {first_line(error)}. "
       "Copy the checkpoint again."
     ) from error
   found = sorted(map(str, contents)) if isinstance(contents, Mapping) else contents
@@ -183,21 +182,14 @@ def read_arrays(
   Raises:
     ValueError: naming the first array that can't be read.
   """
-  sizes = {name: entry.nbytes for name, entry in entries.items()}
-  budget = checkpoint_memory.Budget(checkpoint_memory.at_once(sizes))
-
-  def read(name):
-    entry = entries[name]
-    with budget.hold(entry.nbytes):
-      return jax.block_until_ready(entry.read(shardings.get(name), dtypes.get(name)))
-
-  names = checkpoint_memory.largest_first(sizes)
-  pool = futures.ThreadPoolExecutor(_CONCURRENT_READS)
-  try:
-    values = dict(zip(names, pool.map(read, names), strict=True))
-  finally:
-    pool.shutdown(cancel_futures=True)
-  return {name: values[name] for name in entries}
+  read = lambda name: jax.block_until_ready(
+    entries[name].read(shardings.get(name), dtypes.get(name))
+  )
+  values = {}
+  with futures.ThreadPoolExecutor(_CONCURRENT_READS) as pool:
+    for group in checkpoint_memory.groups({n: x.nbytes for n, x in entries.items()}):
+      values |= zip(group, pool.map(read, group), strict=True)
+  return values
 
 
 def write_checkpoint(
@@ -323,5 +315,6 @@ def _place_inline(value: np.ndarray, sharding, dtype):
   return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+  """What tensorstore says, without the specification that it appends."""
   return str(error).split(" [tensorstore_spec")[0].strip().split("\n")[0][:300]

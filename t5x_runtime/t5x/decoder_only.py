@@ -4,14 +4,19 @@ import functools
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
-import flax.core
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import seqio
 
 from t5x import decoding
-from t5x.model_base import BaseTransformerModel, Batch, DecodeFnCallable, PyTree
+from t5x.model_base import (
+  BaseTransformerModel,
+  Batch,
+  DecodeFnCallable,
+  PyTree,
+  best_of,
+)
 
 _PROMPT_MASK = "decoder_causal_attention"
 
@@ -21,10 +26,11 @@ class DecoderOnlyModel(BaseTransformerModel):
 
   The feature converter joins inputs and targets to one sequence; the inputs are the
   prompt. The training arguments (optimizer_def, label_smoothing, z_loss,
-  loss_normalizing_factor) are stored and nothing more.
+  loss_normalizing_factor) have no effect.
   """
 
   FEATURE_CONVERTER_CLS = seqio.DecoderFeatureConverter
+  _INPUTS = ("decoder_input_tokens",)
 
   def __init__(
     self,
@@ -38,52 +44,13 @@ class DecoderOnlyModel(BaseTransformerModel):
     z_loss: float = 0.0,
     loss_normalizing_factor: Any = None,
   ):
-    if feature_converter_cls is not None:
-      self.FEATURE_CONVERTER_CLS = feature_converter_cls
+    del optimizer_def, label_smoothing, z_loss, loss_normalizing_factor
+    super().__init__(module, vocabulary, vocabulary, decode_fn, feature_converter_cls)
     self._inputs_bidirectional_attention = inputs_bidirectional_attention
-    super().__init__(
-      module,
-      vocabulary,
-      vocabulary,
-      optimizer_def,
-      decode_fn,
-      label_smoothing,
-      z_loss,
-      loss_normalizing_factor,
-    )
 
-  def get_initial_variables(
-    self,
-    rng: jax.Array,
-    input_shapes: Mapping[str, tuple[int, ...]],
-    input_types: Mapping[str, jnp.dtype] | None = None,
-  ) -> flax.core.FrozenDict:
-    """Randomly initialised variables, with 'params' and 'params_axes'."""
-    name = "decoder_input_tokens"
-    ones = jnp.ones(input_shapes[name], (input_types or {}).get(name, jnp.float32))
-    return flax.core.freeze(self.module.init(rng, ones, ones, enable_dropout=False))
-
-  def _compute_logits(
-    self,
-    params: PyTree,
-    batch: Batch,
-    dropout_rng: jax.Array | None = None,
-    mutable=False,
-    other_variables: PyTree | None = None,
-  ):
-    """Logits [B, L, V], with the mutated variables where `mutable` is set."""
-    return self.module.apply(
-      {"params": params, **(other_variables or {})},
-      batch["decoder_input_tokens"],
-      batch["decoder_target_tokens"],
-      decoder_segment_ids=batch.get("decoder_segment_ids"),
-      decoder_positions=batch.get("decoder_positions"),
-      decoder_causal_attention=self._bidirectional(batch.get(_PROMPT_MASK)),
-      decode=False,
-      enable_dropout=dropout_rng is not None,
-      rngs={} if dropout_rng is None else {"dropout": dropout_rng},
-      mutable=mutable,
-    )
+  def _optional_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+    mask = self._bidirectional(batch.get(_PROMPT_MASK))
+    return {**super()._optional_inputs(batch), _PROMPT_MASK: mask}
 
   def _bidirectional(self, prompt_mask: jax.Array | None) -> jax.Array | None:
     """Where the module attends both ways; None for a causal prompt."""
@@ -103,16 +70,7 @@ class DecoderOnlyModel(BaseTransformerModel):
     max_decode_length: int,
   ) -> tuple[jax.Array, PyTree]:
     """One decoder step: the logits [rows, V] after `cur_token`, and the cache."""
-    logits, variables = self.module.apply(
-      {"params": params, "cache": decoding_state.cache},
-      decoding_state.cur_token,
-      decoding_state.cur_token,
-      enable_dropout=False,
-      decode=True,
-      max_decode_length=max_decode_length,
-      mutable=["cache"],
-    )
-    return jnp.squeeze(logits, axis=1), variables["cache"]
+    return self._one_token(decoding_state, params, max_decode_length)
 
   def _compute_kv_cache(
     self, params: PyTree, inputs: jax.Array, prompt_mask: jax.Array
@@ -173,7 +131,9 @@ class DecoderOnlyModel(BaseTransformerModel):
       )
     inputs = batch["decoder_input_tokens"] * batch[_PROMPT_MASK]
     cache, lengths = self._compute_kv_cache(params, inputs, batch[_PROMPT_MASK])
-    decodes, scores = self._decode_fn(
+    decodes, scores = self._decode(
+      rng,
+      decoder_params,
       inputs=inputs,
       cache=cache,
       tokens_to_logits=functools.partial(
@@ -183,12 +143,8 @@ class DecoderOnlyModel(BaseTransformerModel):
       ),
       num_decodes=num_decodes,
       initial_index=lengths,
-      cache_offset=1 if getattr(self.module, "scan_layers", False) else 0,
-      **self._decode_arguments(rng, decoder_params),
     )
-    if return_all_decodes:
-      return remove_prefix(decodes, lengths), {"scores": scores}
-    return remove_prefix(decodes[:, -1], lengths), {"scores": scores[:, -1]}
+    return best_of(remove_prefix(decodes, lengths), scores, return_all_decodes)
 
 
 def remove_prefix(sequences: jax.Array, lengths: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 import jax
 from absl import flags
+from jax.experimental import multihost_utils
 
 
 def define_flags() -> None:
@@ -54,6 +55,10 @@ def from_first(value: int) -> int:
   """Returns the first process's value, so that all do the same."""
   if jax.process_count() == 1:
     return value
-  from jax.experimental import multihost_utils
-
   return int(multihost_utils.broadcast_one_to_all(value))
+
+
+def sync(name: str) -> None:
+  """Waits for all processes; nothing to do where there is one."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(name)

@@ -214,7 +214,7 @@ def _infer_task(files: ChunkFiles, examples, infer_fn, write_fn, merge) -> None:
   count = _write_chunks(examples, files, infer_fn, write_fn)
   if jax.process_index() == 0:
     files.finish(count, merge)
-  utils.sync_global_devices(f"{files.result.name}:complete")
+  hosts.sync(f"{files.result.name}:complete")
   _say(f"Results: {files.result if merge else files.directory}")
 
 
@@ -249,7 +249,7 @@ def _write_chunks(examples, files: ChunkFiles, infer_fn, write_fn) -> int:
         files.write(chunk, write_fn, inferences, texts)
         if not on_terminal:
           _say(f"chunk {chunk}: {len(inferences[0])} examples")
-      utils.sync_global_devices(f"chunk {chunk}")
+      hosts.sync(f"chunk {chunk}")
   return count
 
 

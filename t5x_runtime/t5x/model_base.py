@@ -1,4 +1,4 @@
-"""What models have in common: vocabularies, a decode function, and scoring."""
+"""What models have in common: a module, vocabularies, a decode function, scoring."""
 
 import abc
 import dataclasses
@@ -15,17 +15,51 @@ PyTree = Any
 Batch = Mapping[str, jax.Array]
 DecodeFnCallable = Callable[..., tuple[jax.Array, jax.Array]]
 
+_OPTIONAL = tuple(
+  f"{side}_{what}"
+  for side in ("encoder", "decoder")
+  for what in ("segment_ids", "positions")
+)
 
-class BaseModel(abc.ABC):
-  """What `t5x.infer` asks of a model."""
+
+class BaseTransformerModel(abc.ABC):
+  """What `t5x.infer` asks of a model.
+
+  Args:
+    module: with T5X's network interface.
+    input_vocabulary: of the task's inputs.
+    output_vocabulary: of its targets.
+    decode_fn: finds the outputs.
+    feature_converter_cls: another one than the class's own.
+  """
 
   FEATURE_CONVERTER_CLS: Callable[..., seqio.FeatureConverter]
+  # What the module is called with, before the decoder's targets.
+  _INPUTS: tuple[str, ...]
 
-  def __init__(self, optimizer_def: Any = None):
-    # Training is not in the contract: stored for callers that look at it.
-    self.optimizer_def = optimizer_def
+  def __init__(
+    self,
+    module: nn.Module,
+    input_vocabulary: seqio.Vocabulary,
+    output_vocabulary: seqio.Vocabulary,
+    decode_fn: DecodeFnCallable | None = None,
+    feature_converter_cls: Callable[..., seqio.FeatureConverter] | None = None,
+  ):
+    self.module = module
+    self._input_vocabulary = input_vocabulary
+    self._output_vocabulary = output_vocabulary
+    self.decode_fn = decode_fn
+    if feature_converter_cls is not None:
+      self.FEATURE_CONVERTER_CLS = feature_converter_cls
 
-  @abc.abstractmethod
+  @property
+  def input_vocabulary(self) -> seqio.Vocabulary:
+    return self._input_vocabulary
+
+  @property
+  def output_vocabulary(self) -> seqio.Vocabulary:
+    return self._output_vocabulary
+
   def get_initial_variables(
     self,
     rng: jax.Array,
@@ -33,6 +67,14 @@ class BaseModel(abc.ABC):
     input_types: Mapping[str, jnp.dtype] | None = None,
   ) -> flax.core.FrozenDict:
     """Randomly initialised variables, with 'params' and 'params_axes'."""
+    types = input_types or {}
+    ones = lambda name: jnp.ones(input_shapes[name], types.get(name, jnp.float32))
+    tokens = [ones(name) for name in self._INPUTS]
+    # Targets are shaped as the decoder's inputs are.
+    variables = self.module.init(
+      rng, *tokens, tokens[-1], decode=False, enable_dropout=False
+    )
+    return flax.core.freeze(variables)
 
   def predict_batch(
     self, params: PyTree, batch: Batch, rng: jax.Array | None = None
@@ -46,49 +88,6 @@ class BaseModel(abc.ABC):
   ) -> tuple[jax.Array, Mapping[str, jax.Array]]:
     """Hypotheses and a mapping of per-row values."""
 
-  @abc.abstractmethod
-  def score_batch(
-    self, params: PyTree, batch: Batch, return_intermediates: bool = False
-  ):
-    """Log-likelihood of every row's target."""
-
-
-class BaseTransformerModel(BaseModel):
-  """A model with vocabularies and a decode function."""
-
-  def __init__(
-    self,
-    module: nn.Module,
-    input_vocabulary: seqio.Vocabulary,
-    output_vocabulary: seqio.Vocabulary,
-    optimizer_def: Any = None,
-    decode_fn: DecodeFnCallable | None = None,
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
-    loss_normalizing_factor: Any = None,
-  ):
-    super().__init__(optimizer_def)
-    self.module = module
-    self._input_vocabulary = input_vocabulary
-    self._output_vocabulary = output_vocabulary
-    self._decode_fn = decode_fn
-    self._label_smoothing = label_smoothing
-    self._z_loss = z_loss
-    self._loss_normalizing_factor = loss_normalizing_factor
-
-  @property
-  def input_vocabulary(self) -> seqio.Vocabulary:
-    return self._input_vocabulary
-
-  @property
-  def output_vocabulary(self) -> seqio.Vocabulary:
-    return self._output_vocabulary
-
-  @property
-  def decode_fn(self) -> DecodeFnCallable | None:
-    return self._decode_fn
-
-  @abc.abstractmethod
   def _compute_logits(
     self,
     params: PyTree,
@@ -98,16 +97,47 @@ class BaseTransformerModel(BaseModel):
     other_variables: PyTree | None = None,
   ):
     """Logits [B, L, V], with the mutated variables where `mutable` is set."""
+    return self.module.apply(
+      {"params": params, **(other_variables or {})},
+      *(batch[name] for name in self._INPUTS),
+      batch["decoder_target_tokens"],
+      **self._optional_inputs(batch),
+      decode=False,
+      enable_dropout=dropout_rng is not None,
+      rngs={} if dropout_rng is None else {"dropout": dropout_rng},
+      mutable=mutable,
+    )
 
-  def _decode_arguments(self, rng, decoder_params) -> dict[str, Any]:
-    arguments = {"eos_id": self.output_vocabulary.eos_id, **(decoder_params or {})}
+  def _optional_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+    """What the module is given besides, of packed batches."""
+    return {name: batch[name] for name in _OPTIONAL if name in batch}
+
+  def _one_token(self, state, params, max_decode_length, *inputs, **kwargs):
+    """The logits [rows, V] after the state's `cur_token`, and the cache then."""
+    logits, variables = self.module.apply(
+      {"params": params, "cache": state.cache},
+      *inputs,
+      state.cur_token,
+      state.cur_token,
+      enable_dropout=False,
+      decode=True,
+      max_decode_length=max_decode_length,
+      mutable=["cache"],
+      **kwargs,
+    )
+    return jnp.squeeze(logits, axis=1), variables["cache"]
+
+  def _decode(self, rng, decoder_params, **arguments) -> tuple[jax.Array, jax.Array]:
+    """What the decode function finds: decodes [B, N, L] and scores [B, N]."""
+    arguments |= {"eos_id": self.output_vocabulary.eos_id, **(decoder_params or {})}
     if rng is not None:
       if arguments.get("decode_rng") is not None:
         raise ValueError(
           "Expected one key, got `rng` and decoder_params['decode_rng']. Drop one."
         )
       arguments["decode_rng"] = rng
-    return arguments
+    is_scanned = getattr(self.module, "scan_layers", False)
+    return self.decode_fn(cache_offset=1 if is_scanned else 0, **arguments)
 
   def score_batch(
     self, params: PyTree, batch: Batch, return_intermediates: bool = False
@@ -137,6 +167,19 @@ class BaseTransformerModel(BaseModel):
       "token_scores": (token_scores,),
     }
     return scores, {**sown, "decoder": decoder}
+
+
+# Upstream's base class; here there is one kind of model.
+BaseModel = BaseTransformerModel
+
+
+def best_of(
+  decodes: jax.Array, scores: jax.Array, return_all_decodes: bool
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+  """A prediction and its auxiliary values: all decodes, or each row's last one."""
+  if return_all_decodes:
+    return decodes, {"scores": scores}
+  return decodes[:, -1], {"scores": scores[:, -1]}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,6 @@ import functools
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
-import flax.core
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -23,6 +22,7 @@ from t5x.model_base import (
   DecodeFnCallable,
   DecoderParams,
   PyTree,
+  best_of,
 )
 
 
@@ -30,10 +30,11 @@ class EncoderDecoderModel(BaseTransformerModel):
   """An encoder-decoder module with T5X's network interface.
 
   The training arguments (optimizer_def, label_smoothing, z_loss,
-  loss_normalizing_factor) are stored and nothing more.
+  loss_normalizing_factor) have no effect.
   """
 
   FEATURE_CONVERTER_CLS = seqio.EncDecFeatureConverter
+  _INPUTS = ("encoder_input_tokens", "decoder_input_tokens")
 
   def __init__(
     self,
@@ -48,61 +49,11 @@ class EncoderDecoderModel(BaseTransformerModel):
     loss_normalizing_factor: Any = None,
     default_decoder_params: DecoderParams | None = None,
   ):
-    if feature_converter_cls is not None:
-      self.FEATURE_CONVERTER_CLS = feature_converter_cls
-    self._default_decoder_params = default_decoder_params or DecoderParams()
+    del optimizer_def, label_smoothing, z_loss, loss_normalizing_factor
     super().__init__(
-      module,
-      input_vocabulary,
-      output_vocabulary,
-      optimizer_def,
-      decode_fn,
-      label_smoothing,
-      z_loss,
-      loss_normalizing_factor,
+      module, input_vocabulary, output_vocabulary, decode_fn, feature_converter_cls
     )
-
-  def get_initial_variables(
-    self,
-    rng: jax.Array,
-    input_shapes: Mapping[str, tuple[int, ...]],
-    input_types: Mapping[str, jnp.dtype] | None = None,
-  ) -> flax.core.FrozenDict:
-    types = input_types or {}
-    ones = lambda name: jnp.ones(input_shapes[name], types.get(name, jnp.float32))
-    encoder = ones("encoder_input_tokens")
-    decoder = ones("decoder_input_tokens")
-    variables = self.module.init(
-      rng, encoder, decoder, decoder, decode=False, enable_dropout=False
-    )
-    return flax.core.freeze(variables)
-
-  def _compute_logits(
-    self,
-    params: PyTree,
-    batch: Batch,
-    dropout_rng: jax.Array | None = None,
-    mutable=False,
-    other_variables: PyTree | None = None,
-  ):
-    """Logits [B, L, V], with the mutated variables where `mutable` is set."""
-    packing = {
-      key: batch[key]
-      for side in ("encoder", "decoder")
-      for key in (f"{side}_segment_ids", f"{side}_positions")
-      if key in batch
-    }
-    return self.module.apply(
-      {"params": params, **(other_variables or {})},
-      batch["encoder_input_tokens"],
-      batch["decoder_input_tokens"],
-      batch["decoder_target_tokens"],
-      **packing,
-      decode=False,
-      enable_dropout=dropout_rng is not None,
-      rngs={} if dropout_rng is None else {"dropout": dropout_rng},
-      mutable=mutable,
-    )
+    self._default_decoder_params = default_decoder_params or DecoderParams()
 
   def _compute_logits_from_slice(
     self,
@@ -113,19 +64,14 @@ class EncoderDecoderModel(BaseTransformerModel):
     max_decode_length: int,
   ) -> tuple[jax.Array, PyTree]:
     """One decoder step: the logits [rows, V] after `cur_token`, and the cache."""
-    logits, variables = self.module.apply(
-      {"params": params, "cache": decoding_state.cache},
+    return self._one_token(
+      decoding_state,
+      params,
+      max_decode_length,
       encoded_inputs,
       raw_inputs,
-      decoding_state.cur_token,
-      decoding_state.cur_token,
-      enable_dropout=False,
-      decode=True,
-      max_decode_length=max_decode_length,
-      mutable=["cache"],
       method=self.module.decode,
     )
-    return jnp.squeeze(logits, axis=1), variables["cache"]
 
   def _compute_kv_cache(
     self,
@@ -196,20 +142,16 @@ class EncoderDecoderModel(BaseTransformerModel):
       raw_inputs=expand(encoder_tokens),
       max_decode_length=decoder_tokens.shape[1],
     )
+    prompts = jnp.zeros_like(decoder_tokens)
     if prompt_with_targets:
-      prompts = jnp.where(
-        decoder_tokens == self.output_vocabulary.eos_id, 0, decoder_tokens
-      )
-    else:
-      prompts = jnp.zeros_like(decoder_tokens)
-    decodes, scores = self._decode_fn(
+      is_eos = decoder_tokens == self.output_vocabulary.eos_id
+      prompts = jnp.where(is_eos, 0, decoder_tokens)
+    found = self._decode(
+      rng,
+      decoder_params,
       inputs=prompts,
       cache=cache,
       tokens_to_logits=tokens_to_logits,
       num_decodes=num_decodes,
-      cache_offset=1 if getattr(self.module, "scan_layers", False) else 0,
-      **self._decode_arguments(rng, decoder_params),
     )
-    if return_all_decodes:
-      return decodes, {"scores": scores}
-    return decodes[:, -1, :], {"scores": scores[:, -1]}
+    return best_of(*found, return_all_decodes)

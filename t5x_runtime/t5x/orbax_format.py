@@ -11,10 +11,9 @@ from etils import epath
 from flax import traverse_util
 
 from t5x import checkpoint_memory
+from t5x.checkpoint_arrays import ITEM_BYTES, first_line
 
 STATE = "state"
-# Parameters are float32 or narrower.
-_ITEM_BYTES = 4
 _METADATA = "_METADATA"
 
 
@@ -41,13 +40,12 @@ def save(
     manager.save(step, args=args, force=True)
 
 
-def read_shapes(directory: epath.Path) -> dict[str, tuple[int, ...]]:
-  """Shapes of the arrays by path, from the metadata alone."""
+def read_index(directory: epath.Path) -> dict[str, Any]:
+  """What has the `shape` of each array, by path, from the metadata alone."""
   try:
     with ocp.PyTreeCheckpointer() as checkpointer:
       metadata = checkpointer.metadata((directory / STATE).absolute())
-    tree = traverse_util.flatten_dict(dict(metadata.item_metadata.tree), sep="/")
-    return {name: tuple(leaf.shape) for name, leaf in tree.items()}
+    return traverse_util.flatten_dict(dict(metadata.item_metadata.tree), sep="/")
   # Orbax, tensorstore and json each raise their own types on damaged metadata.
   except Exception as error:
     index = "its index (_METADATA, manifest.ocdbt and d in state)"
@@ -56,7 +54,7 @@ def read_shapes(directory: epath.Path) -> dict[str, tuple[int, ...]]:
 
 def read_arrays(
   directory: epath.Path,
-  shapes: Mapping[str, tuple[int, ...]],
+  entries: Mapping[str, Any],
   shardings: Mapping[str, jax.sharding.Sharding],
   dtypes: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -67,7 +65,7 @@ def read_arrays(
 
   Args:
     directory: the checkpoint.
-    shapes: of what to read, by path.
+    entries: of its index, what to read.
     shardings: where each goes.
     dtypes: of each; as stored where there is none.
 
@@ -82,9 +80,9 @@ def read_arrays(
       sharding=shardings[name],
       dtype=None if dtypes.get(name) is None else jnp.dtype(dtypes[name]),
     )
-    for name in shapes
+    for name in entries
   }
-  sizes = {name: _ITEM_BYTES * math.prod(shape) for name, shape in shapes.items()}
+  sizes = {name: ITEM_BYTES * math.prod(x.shape) for name, x in entries.items()}
   values = {}
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
     for group in checkpoint_memory.groups(sizes):
@@ -122,9 +120,8 @@ def _damaged(directory: epath.Path, what: str, error: Exception) -> ValueError:
   # Orbax wraps what tensorstore says, which names the file, in errors of its own.
   while error.__cause__ is not None:
     error = error.__cause__
-  message = str(error).split(" [tensorstore_spec")[0].strip().split("\n")[0][:300]
   return ValueError(
     f"Checkpoint {directory} (Orbax format): {what} could not be read; got "
-    f"{type(error).__name__}: {message}. Files are missing or damaged: copy the "
-    "checkpoint again."
+    f"{type(error).__name__}: {first_line(error)}. Files are missing or damaged: copy "
+    "the checkpoint again."
   )

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import seqio
 from absl import logging
 from etils import epath
-from jax.experimental import multihost_utils
 
 from t5x import checkpoints, train_state
 from t5x.infer_batches import get_infer_fn as get_infer_fn
@@ -192,12 +191,6 @@ def round_vocab_size_to_multiple(
 ) -> int:
   """Returns the vocabulary's size, rounded up to a multiple of `divisor`."""
   return -(-vocabulary.vocab_size // divisor) * divisor
-
-
-def sync_global_devices(name: str) -> None:
-  """Waits for all processes; nothing to do where there is one."""
-  if jax.process_count() > 1:
-    multihost_utils.sync_global_devices(name)
 
 
 # ---- The train state. ----
