@@ -16,7 +16,12 @@ def refuse_beside_upstream() -> None:
   """Stops where another `t5x` is installed: one would shadow the other."""
   # pip builds in an isolated environment, but `sysconfig` still names the interpreter's
   # own site-packages through its base or virtual environment.
-  folders = {sysconfig.get_paths(vars=v)[key] for v in _prefixes() for key in _KEYS}
+  prefixes = {sys.prefix, sys.exec_prefix, str(pathlib.Path(sys.executable).parents[1])}
+  folders = {
+    sysconfig.get_path(kind, vars={"base": prefix, "platbase": prefix})
+    for prefix in prefixes
+    for kind in ("purelib", "platlib")
+  }
   for folder in sorted(folders):
     for found in importlib.metadata.distributions(path=[folder]):
       if found.metadata["Name"] == "t5x":
@@ -24,15 +29,6 @@ def refuse_beside_upstream() -> None:
     package = pathlib.Path(folder) / "t5x" / "__init__.py"
     if package.is_file() and "specdec" not in package.read_text():
       _refuse(str(package.parent))
-
-
-_KEYS = ("purelib", "platlib")
-
-
-def _prefixes():
-  """The environments that may be the target: this interpreter's, and its caller's."""
-  prefixes = {sys.prefix, sys.exec_prefix, str(pathlib.Path(sys.executable).parents[1])}
-  return [{"base": p, "platbase": p} for p in prefixes]
 
 
 def _refuse(where: str) -> None:

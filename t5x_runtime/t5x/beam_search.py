@@ -9,8 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from t5x import beams
-from t5x.beams import add_beam_dim, cache_map, flatten_beam_dim, unflatten_beam_dim
-from t5x.decode_types import NEG_INF_VALUE, DecodingState, TokensToLogits
+from t5x.beams import (
+  NEG_INF_VALUE,
+  DecodingState,
+  TokensToLogits,
+  add_beam_dim,
+  cache_map,
+  flatten_beam_dim,
+  unflatten_beam_dim,
+)
 
 
 def brevity_penalty(alpha: float, length: int | jax.Array) -> jax.Array:

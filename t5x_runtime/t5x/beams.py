@@ -1,14 +1,44 @@
-"""Reshaping arrays and caches between [batch, ...] and [batch * beam, ...]."""
+"""What both decode functions share: a step's state, and the shapes of beams.
+
+Arrays and caches go between [batch, ...] and [batch * beam, ...].
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 PyTree = Any
 
 _INDEX_LEAF = "cache_index"
+# A log probability that stands for "impossible", yet survives float32 sums.
+NEG_INF_VALUE = -1.0e7
+NEG_INF = np.array(NEG_INF_VALUE)
+# Temperatures below this mean greedy decoding.
+MIN_TEMPERATURE = np.array(1e-4)
+
+
+@flax.struct.dataclass
+class DecodingState:
+  """What the model sees at one decoding step.
+
+  Attributes:
+    cur_index: index of the token that is fed now, per row.
+    sequences: [rows, length] tokens so far.
+    cur_token: [rows, 1] the token that is fed now.
+    cache: the model's cache.
+  """
+
+  cur_index: jax.Array
+  sequences: jax.Array
+  cur_token: jax.Array
+  cache: Mapping[str, Any]
+
+
+TokensToLogits = Callable[[DecodingState], tuple[jax.Array, Mapping[str, Any]]]
 
 
 def cache_map(

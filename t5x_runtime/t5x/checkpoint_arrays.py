@@ -30,8 +30,6 @@ _CONCURRENT_READS = 8
 ITEM_BYTES = 4
 _ALIGNMENT = 64
 
-FlatState = dict[str, Any]
-
 
 @dataclasses.dataclass(frozen=True)
 class StoredArray:
@@ -166,7 +164,7 @@ def read_arrays(
   entries: Mapping[str, StoredArray],
   shardings: Mapping[str, Sharding | None],
   dtypes: Mapping[str, Any],
-) -> FlatState:
+) -> dict[str, Any]:
   """Reads several entries at once, each into its sharding and dtype.
 
   Host memory holds little besides them meanwhile: see `checkpoint_memory`.
@@ -193,7 +191,7 @@ def read_arrays(
 
 
 def write_checkpoint(
-  directory: epath.Path, state: FlatState, inline: frozenset[str], is_first: bool
+  directory: epath.Path, state: Mapping[str, Any], is_first: bool
 ) -> None:
   """Writes a checkpoint; every process writes the shards that it holds.
 
@@ -201,13 +199,12 @@ def write_checkpoint(
 
   Args:
     directory: the checkpoint, which must not exist or be empty.
-    state: arrays by path (target/..., state/...).
-    inline: paths whose arrays go into the index.
+    state: arrays by path (target/..., and state/..., which go into the index).
     is_first: whether this process writes the index and creates the arrays.
   """
   index, stores = {}, {}
   for name, array in state.items():
-    if name in inline:
+    if name.startswith("state/"):
       index[name] = np.asarray(array)
       continue
     folder = name.replace("/", ".")
@@ -268,11 +265,10 @@ def _chunks(array) -> list[int]:
     chunks = list(array.shape)
   itemsize = jnp.dtype(array.dtype).itemsize
   while math.prod(chunks) * itemsize > _CHUNK_BYTES:
-    halves = [c if c % 2 == 0 else 0 for c in chunks]
-    largest = int(np.argmax(halves))
-    if not halves[largest]:
+    even = [i for i, size in enumerate(chunks) if size % 2 == 0]
+    if not even:
       break
-    chunks[largest] //= 2
+    chunks[max(even, key=chunks.__getitem__)] //= 2
   return chunks
 
 

@@ -39,16 +39,6 @@ def step_dir(checkpoints_dir: epath.PathLike, step: int) -> epath.Path:
   return epath.Path(checkpoints_dir) / f"{_PREFIX}_{step}"
 
 
-def get_checkpoint_dir(checkpoints_dir: str, step: int | None) -> str:
-  """`step_dir` as text; a ValueError where there is no step."""
-  if step is None:
-    raise ValueError(
-      f"No checkpoints in {checkpoints_dir}: expected folders {_PREFIX}_<step>. Check "
-      "RestoreCheckpointConfig.path, or set mode='specific' for one checkpoint."
-    )
-  return str(step_dir(checkpoints_dir, step))
-
-
 def find_checkpoint(path: epath.PathLike, step: int | None = None) -> epath.Path:
   """The index file of a T5X checkpoint.
 

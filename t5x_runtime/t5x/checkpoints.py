@@ -4,6 +4,7 @@
 and restores either. Arrays go straight into their sharding and dtype.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,6 @@ from t5x.checkpoint_paths import (
   resolve_checkpoint,
   step_dir,
 )
-from t5x.checkpoint_paths import get_checkpoint_dir as get_checkpoint_dir
 from t5x.checkpoint_restore import flatten, restore
 from t5x.hosts import sync
 
@@ -45,38 +45,20 @@ def load_t5x_checkpoint(
 
 
 class _Manager:
-  """Checkpoints `checkpoint_<step>` of a directory; the formats differ in a subclass.
+  """Checkpoints `checkpoint_<step>` of a directory; subclasses have the fields."""
 
-  Args: see the subclasses.
-  """
-
-  def __init__(
-    self,
-    directory: epath.PathLike,
-    train_state: Any,
-    partitioner: Any,
-    dataset_iterator: Any,
-    save_dtype: Any,
-    restore_dtype: Any,
-    keep: int | None,
-  ):
-    if dataset_iterator is not None:
+  def __post_init__(self):
+    if self.dataset_iterator is not None:
       raise ValueError(
         "Expected dataset_iterator=None: checkpoints of datasets belong to training, "
         "which is not in the contract. Use upstream T5X."
       )
-    self._directory = epath.Path(directory)
-    self._train_state = train_state
-    self._partitioner = partitioner
-    self._save_dtype = save_dtype
-    self._restore_dtype = restore_dtype
-    self._keep = keep
 
   def all_steps(self) -> list[int]:
-    return all_steps(self._directory)
+    return all_steps(self.directory)
 
   def latest_step(self) -> int | None:
-    return latest_step(self._directory)
+    return latest_step(self.directory)
 
   def restore(
     self,
@@ -103,9 +85,9 @@ class _Manager:
       )
     return restore(
       self._find(step, path),
-      self._train_state,
-      self._partitioner,
-      self._restore_dtype,
+      self.train_state,
+      self.partitioner,
+      self.restore_dtype,
       fallback_state,
     )
 
@@ -115,19 +97,20 @@ class _Manager:
   def _flat(self, train_state) -> dict[str, Any]:
     """The arrays to save by path, floating-point parameters in their dtype on disk."""
     flat = flatten(train_state.state_dict())
-    if self._save_dtype is None:
+    if self.save_dtype is None:
       return flat
     is_cast = lambda name, leaf: (
       name.startswith("target/") and jnp.issubdtype(leaf.dtype, jnp.floating)
     )
-    dtype = jnp.dtype(self._save_dtype)
+    dtype = jnp.dtype(self.save_dtype)
     return {n: x.astype(dtype) if is_cast(n, x) else x for n, x in flat.items()}
 
 
+@dataclasses.dataclass(eq=False)
 class Checkpointer(_Manager):
   """Reads and writes T5X's own format.
 
-  Args:
+  Attributes:
     train_state: names, shapes and logical axes of the parameters.
     partitioner: says where each parameter lives.
     checkpoints_dir: where `checkpoint_<step>` directories are.
@@ -137,30 +120,22 @@ class Checkpointer(_Manager):
     restore_dtype: their dtype after restoring; as stored where None.
   """
 
-  def __init__(
-    self,
-    train_state: Any,
-    partitioner: Any,
-    checkpoints_dir: epath.PathLike,
-    dataset_iterator: Any = None,
-    *,
-    keep: int | None = None,
-    save_dtype: Any = np.float32,
-    restore_dtype: Any = None,
-  ):
-    super().__init__(
-      checkpoints_dir,
-      train_state,
-      partitioner,
-      dataset_iterator,
-      save_dtype,
-      restore_dtype,
-      keep,
-    )
+  train_state: Any
+  partitioner: Any
+  checkpoints_dir: epath.PathLike
+  dataset_iterator: Any = None
+  _: dataclasses.KW_ONLY
+  keep: int | None = None
+  save_dtype: Any = np.float32
+  restore_dtype: Any = None
+
+  @property
+  def directory(self) -> epath.PathLike:
+    return self.checkpoints_dir
 
   def save(self, train_state: Any) -> None:
     """Writes `checkpoint_<step>`; an existing one of that step is left as it is."""
-    final = step_dir(self._directory, int(train_state.step))
+    final = step_dir(self.directory, int(train_state.step))
     if final.exists():
       return
     partial = final.with_name(f"{final.name}.tmp-partial")
@@ -170,26 +145,25 @@ class Checkpointer(_Manager):
         partial.rmtree()
       partial.mkdir(parents=True)
     sync(f"{final.name}.begin")
-    flat = self._flat(train_state)
-    inline = frozenset(name for name in flat if name.startswith("state/"))
-    checkpoint_arrays.write_checkpoint(partial, flat, inline, first)
+    checkpoint_arrays.write_checkpoint(partial, self._flat(train_state), first)
     sync(f"{final.name}.written")
     if first:
       partial.rename(final)
-      for step in self.all_steps()[: -self._keep] if self._keep else ():
-        step_dir(self._directory, step).rmtree()
+      for step in self.all_steps()[: -self.keep] if self.keep else ():
+        step_dir(self.directory, step).rmtree()
     sync(f"{final.name}.end")
 
   def _find(self, step: int | None, path: str | None) -> epath.Path:
     if path is not None:
       return find_checkpoint(path).parent
-    return find_checkpoint(self._directory, step).parent
+    return find_checkpoint(self.directory, step).parent
 
 
+@dataclasses.dataclass(eq=False)
 class OrbaxCheckpointManagerInterface(_Manager):
   """Writes Orbax's format as T5X lays it out and restores either format.
 
-  Args:
+  Attributes:
     directory: where `checkpoint_<step>` directories are.
     train_state: names, shapes and logical axes of the parameters.
     partitioner: says where each parameter lives.
@@ -200,32 +174,21 @@ class OrbaxCheckpointManagerInterface(_Manager):
     period: of training's own saving; `save` writes whatever the step is.
   """
 
-  def __init__(
-    self,
-    directory: str,
-    train_state: Any,
-    partitioner: Any,
-    dataset_iterator: Any = None,
-    save_dtype: Any = None,
-    restore_dtype: Any = None,
-    keep: int | None = None,
-    period: int | None = 1,
-  ):
-    del period
-    super().__init__(
-      directory,
-      train_state,
-      partitioner,
-      dataset_iterator,
-      save_dtype,
-      restore_dtype,
-      keep,
-    )
+  directory: str
+  train_state: Any
+  partitioner: Any
+  dataset_iterator: Any = None
+  save_dtype: Any = None
+  restore_dtype: Any = None
+  keep: int | None = None
+  period: int | None = 1
 
   def save(self, train_state: Any) -> bool:
     """Writes `checkpoint_<step>`; returns that it did."""
     state = traverse_util.unflatten_dict(self._flat(train_state), sep="/")
-    orbax_format.save(self._directory, int(train_state.step), state, self._keep)
+    orbax_format.save(
+      epath.Path(self.directory), int(train_state.step), state, self.keep
+    )
     return True
 
   def wait_until_finished(self) -> None:
@@ -237,4 +200,4 @@ class OrbaxCheckpointManagerInterface(_Manager):
   def _find(self, step: int | None, path: str | None) -> epath.Path:
     if path is not None:
       return resolve_checkpoint(path, latest=False)
-    return resolve_checkpoint(self._directory, step)
+    return resolve_checkpoint(self.directory, step)

@@ -16,19 +16,14 @@ import jax.numpy as jnp
 
 from t5x.beam_search import beam_search as beam_search
 from t5x.beam_search import brevity_penalty as brevity_penalty
+from t5x.beams import MIN_TEMPERATURE, NEG_INF_VALUE, DecodingState, TokensToLogits
+from t5x.beams import NEG_INF as NEG_INF
 from t5x.beams import add_beam_dim as add_beam_dim
 from t5x.beams import cache_gather_beams as cache_gather_beams
 from t5x.beams import cache_map as cache_map
 from t5x.beams import flat_batch_beam_expand as flat_batch_beam_expand
 from t5x.beams import flatten_beam_dim as flatten_beam_dim
 from t5x.beams import unflatten_beam_dim as unflatten_beam_dim
-from t5x.decode_types import (
-  MIN_TEMPERATURE,
-  NEG_INF_VALUE,
-  DecodingState,
-  TokensToLogits,
-)
-from t5x.decode_types import NEG_INF as NEG_INF
 
 
 @flax.struct.dataclass
@@ -40,7 +35,7 @@ class SamplingLoopState:
     sequences: [R, L + 2] tokens; column 0 is the start token, the last is spill.
     cache: the model's cache.
     cur_token: [R, 1] the current token.
-    ended: [R, 1] whether the row has finished.
+    ended: [R] whether the row has finished.
     rng: key that the next step splits.
     log_prob: [R] log probability of what was sampled.
   """
@@ -69,9 +64,6 @@ def temperature_sample(
 ) -> tuple[jax.Array, jax.Array]:
   """Samples `num_decodes` continuations per row, sorted by log probability.
 
-  Upstream's further arguments (max_decode_steps, rescale_log_probs, callbacks) serve
-  nothing that this package has.
-
   Args:
     inputs: [B, L] prescribed tokens, 0 where free; column 0 is the start token.
     cache: the model's cache for B rows.
@@ -89,26 +81,28 @@ def temperature_sample(
     Decodes [B, num_decodes, L] and log probabilities [B, num_decodes], of the
     distribution that was sampled from.
   """
-  _check_truncation(topk, topp)
   expand = functools.partial(flat_batch_beam_expand, beam_size=num_decodes)
-  rows = expand(jnp.asarray(inputs))
+  prompts = jnp.pad(expand(jnp.asarray(inputs)), ((0, 0), (0, 2)))
+  expand_leaf = lambda x: expand(x, offset=cache_offset) if x.ndim > cache_offset else x
   step_fn = functools.partial(
     _sample_step,
-    prompts=jnp.pad(rows, ((0, 0), (0, 2))),
+    prompts=prompts,
     tokens_to_logits=tokens_to_logits,
     eos_id=eos_id,
     pick=functools.partial(sample_token, temperature=temperature, topk=topk, topp=topp),
-    last_index=rows.shape[1],
+    last_index=inputs.shape[1],
   )
   state = _sampling_init(
-    rows,
-    _expand_cache(cache, num_decodes, cache_offset, initial_index is not None),
+    prompts,
+    # A prefilled cache has an index a row, any other one for all.
+    cache_map(expand_leaf, cache, apply_to_index=initial_index is not None),
     jax.random.PRNGKey(0) if decode_rng is None else decode_rng,
     None if initial_index is None else expand(jnp.asarray(initial_index)),
   )
   final = jax.lax.while_loop(lambda state: ~jnp.all(state.ended), step_fn, state)
-  decodes = unflatten_beam_dim(final.sequences[:, 1:-1], inputs.shape[0], num_decodes)
-  scores = unflatten_beam_dim(final.log_prob, inputs.shape[0], num_decodes)
+  shape = inputs.shape[0], num_decodes
+  decodes = unflatten_beam_dim(final.sequences[:, 1:-1], *shape)
+  scores = unflatten_beam_dim(final.log_prob, *shape)
   order = jnp.argsort(scores, axis=-1)
   return (
     jnp.take_along_axis(decodes, order[..., None], axis=1),
@@ -116,42 +110,18 @@ def temperature_sample(
   )
 
 
-def _expand_cache(cache, num_decodes, cache_offset, is_prefilled):
-  """A prefilled cache has an index a row, any other one index for all."""
-  expand = lambda leaf: (
-    flat_batch_beam_expand(leaf, num_decodes, offset=cache_offset)
-    if leaf.ndim > cache_offset
-    else leaf
-  )
-  return cache_map(expand, cache, apply_to_index=is_prefilled)
-
-
-def _check_truncation(topk, topp) -> None:
-  """At most one of top-k and top-p."""
-  if topk and topp:
-    raise ValueError(
-      f"Expected at most one of topk and topp to be non-zero, got topk={topk} and "
-      f"topp={topp}. Set topk=0 to sample with topp."
-    )
-
-
-def _sampling_init(rows, cache, rng, initial_index) -> SamplingLoopState:
-  count = rows.shape[0]
+def _sampling_init(prompts, cache, rng, initial_index) -> SamplingLoopState:
+  count = prompts.shape[0]
   if initial_index is None:
-    cur_index = jnp.zeros((count,), jnp.int32)
     # A decoder starts from token 0 whatever the caller put in column 0.
-    sequences = jnp.zeros((count, rows.shape[1] + 2), jnp.int32)
-    cur_token = jnp.zeros((count, 1), jnp.int32)
-  else:
-    cur_index = initial_index.astype(jnp.int32)
-    sequences = jnp.pad(rows.astype(jnp.int32), ((0, 0), (0, 2)))
-    cur_token = jnp.take_along_axis(sequences, cur_index[:, None], axis=1)
+    prompts, initial_index = jnp.zeros_like(prompts), jnp.zeros(count)
+  sequences, cur_index = prompts.astype(jnp.int32), initial_index.astype(jnp.int32)
   return SamplingLoopState(
     cur_index=cur_index,
     sequences=sequences,
     cache=cache,
-    cur_token=cur_token,
-    ended=jnp.zeros((count, 1), jnp.bool_),
+    cur_token=jnp.take_along_axis(sequences, cur_index[:, None], axis=1),
+    ended=jnp.zeros((count,), jnp.bool_),
     rng=rng,
     log_prob=jnp.zeros((count,), jnp.float32),
   )
@@ -177,13 +147,14 @@ def _sample_step(
   )
   sample_rng, rng = jax.random.split(state.rng)
   sampled, log_prob = pick(logits, sample_rng)
-  ended = state.ended[:, 0]
   # Ended rows keep counting while others finish; clamping keeps their writes in the
   # spill column.
   index = jnp.minimum(state.cur_index + 1, prompts.shape[1] - 1)
   prompt = jnp.take_along_axis(prompts, index[:, None], axis=1)[:, 0]
   forced = prompt != 0
-  token = jnp.where(ended, 0, jnp.where(forced, prompt, sampled)).astype(jnp.int32)
+  token = jnp.where(state.ended, 0, jnp.where(forced, prompt, sampled)).astype(
+    jnp.int32
+  )
   # A prompt may hold EOS (as separator); only a sampled one ends the row.
   closes = (token == eos_id) & ~forced
   rows = jnp.arange(token.shape[0])
@@ -192,9 +163,9 @@ def _sample_step(
     sequences=state.sequences.at[rows, index].set(token),
     cache=cache,
     cur_token=token[:, None],
-    ended=(ended | closes | (index >= last_index))[:, None],
+    ended=state.ended | closes | (index >= last_index),
     rng=rng,
-    log_prob=state.log_prob + jnp.where(ended | forced, 0.0, log_prob),
+    log_prob=state.log_prob + jnp.where(state.ended | forced, 0.0, log_prob),
   )
 
 
@@ -202,6 +173,11 @@ def sample_token(
   logits: jax.Array, rng: jax.Array, *, temperature: float, topk: int, topp: float
 ) -> tuple[jax.Array, jax.Array]:
   """One token per row of `logits` [R, V], and its log probability."""
+  if topk and topp:
+    raise ValueError(
+      f"Expected at most one of topk and topp to be non-zero, got topk={topk} and "
+      f"topp={topp}. Set topk=0 to sample with topp."
+    )
   if temperature < MIN_TEMPERATURE:
     return jnp.argmax(logits, axis=-1), jnp.zeros(logits.shape[0])
   scaled = logits / temperature

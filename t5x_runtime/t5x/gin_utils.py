@@ -35,17 +35,13 @@ def parse_gin_flags(
   gin_search_paths: Sequence[str],
   gin_files: Sequence[str],
   gin_bindings: Sequence[str],
-  skip_unknown: bool | Sequence[str] = False,
-  finalize_config: bool = True,
 ) -> None:
-  """Parses gin files in order, then bindings; later ones win.
+  """Parses gin files in order, then bindings; later ones win. Then all is locked.
 
   Args:
     gin_search_paths: prefixes that relative file names are tried under, in order.
     gin_files: files.
     gin_bindings: single bindings, `NAME = value`.
-    skip_unknown: whether unknown names are skipped, or which.
-    finalize_config: whether the configuration is locked afterwards.
 
   Raises:
     ValueError: in one line, where a file or binding can't be parsed, a macro has no
@@ -57,15 +53,14 @@ def parse_gin_flags(
   try:
     for file in gin_files:
       where = f"--gin_file={file}: "
-      gin.parse_config_file(file, skip_unknown=skip_unknown)
+      gin.parse_config_file(file)
     of_files = {*_macros(), *_macros_read()}
     where = "--gin.NAME=VALUE: "
-    gin.parse_config(gin_bindings, skip_unknown=skip_unknown)
+    gin.parse_config(gin_bindings)
     _check_known(gin_bindings, of_files, gin_files)
-    if finalize_config:
-      where = ""
-      _check_set()
-      gin.finalize()
+    where = ""
+    _check_set()
+    gin.finalize()
     logging.info("gin configuration:\n%s", gin.config_str())
   # gin files import modules and bind whatever these hold: anything may be raised.
   except Exception as error:
@@ -212,16 +207,14 @@ def rewrite_gin_args(args: Sequence[str]) -> list[str]:
   Raises:
     ValueError: where such an argument has no value.
   """
-  return [_rewrite(arg) for arg in args]
-
-
-def _rewrite(arg):
-  if not arg.startswith("--gin."):
-    return arg
-  name, equals, value = arg.removeprefix("--gin.").partition("=")
-  if not equals:
-    raise ValueError(f"Expected --gin.<name>=<value>, got {arg}")
-  return f"--gin_bindings={name} = {value}"
+  rewritten = []
+  for arg in args:
+    name, equals, value = arg.removeprefix("--gin.").partition("=")
+    is_binding = arg.startswith("--gin.")
+    if is_binding and not equals:
+      raise ValueError(f"Expected --gin.<name>=<value>, got {arg}")
+    rewritten.append(f"--gin_bindings={name} = {value}" if is_binding else arg)
+  return rewritten
 
 
 def summarize_gin_config(model_dir: str, summary_writer, step: int) -> None:

@@ -5,7 +5,7 @@ import functools
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 if __name__ == "__main__":
@@ -14,7 +14,6 @@ if __name__ == "__main__":
   quiet_start.import_tensorflow()
 
 import jax
-import numpy as np
 import seqio
 from absl import flags, logging
 from tqdm import tqdm
@@ -39,9 +38,6 @@ _STEPS = {
   "score": "score_batch",
 }
 
-WriteFn = Callable[..., None]
-MergeFn = Callable[[str, str, str, int | None], None]
-
 
 def infer(
   *,
@@ -55,11 +51,11 @@ def infer(
   shard_id: int = 0,
   num_shards: int = 1,
   merge_chunked_results: bool = True,
-  write_fn: WriteFn = write_inferences_to_file,
+  write_fn: Callable[..., None] = write_inferences_to_file,
   checkpoint_ds_iter: bool = True,
   train_state_initializer_cls: type = utils.TrainStateInitializer,
   fallback_init_rng: int | None = None,
-  merge_fn: MergeFn = merge_chunks_to_file,
+  merge_fn: Callable[[str, str, str, int | None], None] = merge_chunks_to_file,
   summarize_config_fn: Callable[..., None] = gin_utils.summarize_gin_config,
   verify_matching_vocabs_fn: Callable | None = utils.verify_matching_vocabs,
   output_vocab_feature_name: str = "targets",
@@ -116,7 +112,10 @@ def infer(
     for task in seqio.get_subtasks(source)
   }
   # Held from before anything is written: a job that is refused has changed nothing.
-  with _locked(output_dir, outputs.values()):
+  with contextlib.ExitStack() as locks:
+    with writing("the lock", output_dir):
+      for files in outputs.values():
+        locks.enter_context(files.lock())
     if verify_matching_vocabs_fn is not None:
       verify_matching_vocabs_fn(dataset_cfg, model)
     outputs = {
@@ -141,27 +140,23 @@ def infer(
     # Nothing in the directory changes before all is there to run.
     if shard_id == 0:
       _record(output_dir, summarize_config_fn, initializer, partitioner)
+    has_aux = mode == "predict_with_aux"
     infer_fn = utils.get_infer_fn(
       infer_step=getattr(model, _STEPS[mode]),
       batch_size=dataset_cfg.batch_size,
       train_state_axes=initializer.train_state_axes,
       partitioner=partitioner,
       keep_aux_as_numpy=keep_aux_as_numpy,
-      **_carried(model, mode),
+      # Batches learn of each other through auxiliary values.
+      nothing_known=getattr(model, "nothing_known", None) if has_aux else None,
     )
-    run = functools.partial(_infer_in_order, infer_fn, train_state)
-    merge = functools.partial(_merge, merge_fn, int(train_state.step))
+    run = functools.partial(_inferences, infer_fn, train_state)
+    merge = lambda *names: merge_fn(*names, int(train_state.step))
     for task, files in outputs.items():
       vocabulary = task.output_features[output_vocab_feature_name].vocabulary
       write = lambda path, *args, vocab=vocabulary: write_fn(path, *args, mode, vocab)
-      examples = datasets.chunks(task, checkpoint_period)
+      examples = functools.partial(datasets.chunks, task, checkpoint_period)
       _infer_task(files, examples, run, write, merge if merge_chunked_results else None)
-
-
-def _carried(model, mode: str) -> dict[str, Any]:
-  """What `get_infer_fn` has to know of a model whose batches learn of each other."""
-  is_asked = mode == "predict_with_aux" and hasattr(model, "nothing_known")
-  return {"nothing_known": model.nothing_known} if is_asked else {}
 
 
 def _settings(mode, dataset_cfg, restore_cfg, checkpoint_period) -> dict[str, Any]:
@@ -187,16 +182,6 @@ def _record(output_dir: str, summarize_config_fn, initializer, partitioner) -> N
     utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
 
 
-@contextlib.contextmanager
-def _locked(output_dir: str, outputs) -> Iterator[None]:
-  """Keeps other jobs from these results, or raises a ValueError that names the job."""
-  with contextlib.ExitStack() as locks:
-    with writing("the lock", output_dir):
-      for files in outputs:
-        locks.enter_context(files.lock())
-    yield
-
-
 def _is_open(files: ChunkFiles) -> bool:
   """Whether there is something to do, which is said where there is not."""
   if not files.is_finished():
@@ -209,8 +194,6 @@ def _is_open(files: ChunkFiles) -> bool:
 
 def _infer_task(files: ChunkFiles, examples, infer_fn, write_fn, merge) -> None:
   """Runs one task of this shard, from its first chunk that is not done."""
-  if jax.process_index() == 0:
-    files.record_settings()
   count = _write_chunks(examples, files, infer_fn, write_fn)
   if jax.process_index() == 0:
     files.finish(count, merge)
@@ -218,13 +201,8 @@ def _infer_task(files: ChunkFiles, examples, infer_fn, write_fn, merge) -> None:
   _say(f"Results: {files.result if merge else files.directory}")
 
 
-def _merge(merge_fn, step, output_dir, fname, tmp_dir) -> None:
-  merge_fn(output_dir, fname, tmp_dir, step)
-
-
 def _restore(initializer, partitioner, cfg, fallback_init_rng, use_orbax):
   """The train state of the configured checkpoint."""
-  cfg.strict = False  # There is no optimizer to restore.
   rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
   train_state, _ = utils.create_checkpoint_manager_and_restore(
     initializer, partitioner, cfg, cfg.path, rng, use_orbax=use_orbax
@@ -253,15 +231,11 @@ def _write_chunks(examples, files: ChunkFiles, infer_fn, write_fn) -> int:
   return count
 
 
-def _infer_in_order(infer_fn, train_state, features, rng, report) -> Inferences:
-  """Predictions and auxiliary values by the examples' numbers."""
+def _inferences(infer_fn, train_state, features, rng, report) -> Inferences:
+  """Predictions and auxiliary values, in the examples' order."""
   result = infer_fn(features, train_state, rng=rng, report=report)
   numbered, aux = result if isinstance(result, tuple) else (result, {})
-  order = np.argsort([number for number, _ in numbered])
-  is_column = lambda value: isinstance(value, np.ndarray | list)
-  sort = lambda column: [column[i] for i in order]
-  predictions = sort([prediction for _, prediction in numbered])
-  return predictions, jax.tree.map(sort, aux, is_leaf=is_column)
+  return [prediction for _, prediction in numbered], aux
 
 
 def _say(message: str) -> None:

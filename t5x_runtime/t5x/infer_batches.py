@@ -2,14 +2,15 @@
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from t5x import train_state
+from t5x.inference_files import plain
 
 # The feature, and the auxiliary value, that goes from each batch to the next.
 KNOWN = "known"
@@ -21,7 +22,7 @@ def get_infer_fn(
   train_state_axes: train_state.InferenceState,
   partitioner,
   keep_aux_as_numpy: bool = False,
-  nothing_known: Callable[[int], Any] = lambda count: None,
+  nothing_known: Callable[[int], Any] | None = None,
 ) -> Callable[..., Any]:
   """Returns a function that runs `infer_step` over a numbered dataset.
 
@@ -37,9 +38,9 @@ def get_infer_fn(
       then among the auxiliary values, for the next batch of the dataset.
 
   Returns:
-    (dataset, train_state, rng, report) -> [(number, prediction)], with auxiliary
-    values, if any, as a second element. `report` is called with the number of examples
-    of each finished batch.
+    (dataset, train_state, rng, report) -> [(number, prediction)] by increasing number,
+    with auxiliary values, if any, as a second element. `report` is called with the
+    number of examples of each finished batch.
   """
   spec = partitioner.data_partition_spec
   run = partitioner.partition(
@@ -55,11 +56,10 @@ def get_infer_fn(
   def infer_fn(ds, train_state, rng=None, report=lambda count: None):
     """Runs the step over all batches."""
     numbered, columns = [], []
-    per_process = layout.batch_size // layout.num_shards
-    batches = _pad(ds, batch_size).shard(layout.num_shards, layout.shard_id)
-    placed = map(to_global, batches.batch(per_process).as_numpy_iterator())
+    placed = map(to_global, _batches(ds, layout))
     following = next(placed, None)
-    known = to_global(nothing_known(per_process))
+    count = layout.batch_size // layout.num_shards
+    known = to_global(nothing_known(count)) if nothing_known else None
     while following is not None:
       step_rng, rng = (None, None) if rng is None else jax.random.split(rng)
       numbers, batch = following
@@ -85,39 +85,34 @@ def _step(infer_step):
     """Returns numbers, the step's result, and what it knows then."""
     # The numbers go along, so that they come back in whatever order devices give.
     batch = batch if known is None else {**batch, KNOWN: known}
-    args = (params, batch, rng) if takes_rng else (params, batch)
-    result = infer_step(*args)
-    if known is None:
-      return numbers, result, None
-    predictions, aux = result
-    rest = {name: value for name, value in aux.items() if name != KNOWN}
-    return numbers, (predictions, rest), aux[KNOWN]
+    result = infer_step(params, batch, *([rng] if takes_rng else []))
+    if known is not None:
+      predictions, aux = result
+      aux = dict(aux)
+      known, result = aux.pop(KNOWN), (predictions, aux)
+    return numbers, result, known
 
   return step
 
 
 def _joined(numbered, columns, keep_aux_as_numpy):
-  """Returns the predictions, and the auxiliary values of all batches if any."""
+  """Returns the predictions, and auxiliary values if any, in the examples' order."""
+  order = np.argsort([number for number, _ in numbered])
+  numbered = [numbered[place] for place in order]
   if not (columns and jax.tree.leaves(columns[0])):
     return numbered
-  aux = jax.tree.map(lambda *parts: np.concatenate(parts), *columns)
-  return numbered, aux if keep_aux_as_numpy else jax.tree.map(_to_list, aux)
+  aux = jax.tree.map(lambda *parts: np.concatenate(parts)[order], *columns)
+  return numbered, aux if keep_aux_as_numpy else jax.tree.map(plain, aux)
 
 
-def _pad(ds, batch_size):
-  """Fills the last batch with copies of the first example, numbered -1."""
-  count = int(ds.cardinality())
-  if count < 0:  # Unknown before it is read.
-    count = int(ds.reduce(np.int64(0), lambda total, _: total + 1))
-  lacking = -count % batch_size
-  if not lacking:
-    return ds
-  filler = ds.take(1).map(lambda number, example: (np.int64(-1), example))
-  return ds.concatenate(filler.repeat(lacking))
+def _batches(ds, layout):
+  """Yields this process's rows of each batch.
 
-
-def _to_list(column):
-  # ml_dtypes' scalars are no Python numbers.
-  if column.dtype == jnp.bfloat16:
-    column = column.astype(np.float32)
-  return column.tolist()
+  The last batch is filled with copies of the first example, numbered -1.
+  """
+  rows, filler = ds.as_numpy_iterator(), None
+  while batch := list(itertools.islice(rows, layout.batch_size)):
+    filler = filler or (np.int64(-1), batch[0][1])
+    batch += [filler] * (layout.batch_size - len(batch))
+    own = batch[layout.shard_id :: layout.num_shards]
+    yield jax.tree.map(lambda *values: np.stack(values), *own)

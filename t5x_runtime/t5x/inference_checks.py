@@ -37,11 +37,10 @@ def check_inference(
       f"shard_id must be between 0 and num_shards - 1 = {num_shards - 1}, got "
       f"{shard_id!r}. Give each job its own, as --shard_id=0 and infer.num_shards = 2."
     )
-  counts = {
-    "checkpoint_period": checkpoint_period,
-    "BATCH_SIZE": dataset_cfg.batch_size,
-  }
-  for name, count in counts.items():
+  for name, count in (
+    ("checkpoint_period", checkpoint_period),
+    ("BATCH_SIZE", dataset_cfg.batch_size),
+  ):
     if not isinstance(count, int) or count < 1:
       raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}.")
   _check_dataset(dataset_cfg)

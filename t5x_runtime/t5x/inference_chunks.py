@@ -17,19 +17,18 @@ _FREE = ("INFER_OUTPUT_DIR", "infer.output_dir")
 
 
 class ChunkFiles:
-  """The files of one task's run: a chunk counts once its marker says what it holds."""
+  """The files of one task's run: a chunk counts once its marker says what it holds.
+
+  Args:
+    output_dir: of the results.
+    task: its name.
+    suffix: `<mode>.<extension>-<shard>-of-<shards>`.
+    settings: what must stay the same when a run is called again.
+  """
 
   def __init__(
     self, output_dir: str, task: str, suffix: str, settings: Mapping[str, Any]
   ):
-    """Creates it; nothing is written yet.
-
-    Args:
-      output_dir: of the results.
-      task: its name.
-      suffix: `<mode>.<extension>-<shard>-of-<shards>`.
-      settings: what must stay the same when a run is called again.
-    """
     self._fname = f"{task}-{suffix}"
     self.output_dir = epath.Path(output_dir)
     # Other modes of the task share it.
@@ -44,10 +43,6 @@ class ChunkFiles:
     if jax.process_index() != 0:
       return contextlib.nullcontext()
     return only_job(self.directory / f".{self._fname}.lock", self._fname)
-
-  def path(self, chunk: int) -> epath.Path:
-    """Returns where the chunk goes."""
-    return self.directory / f"{self._fname}-chunk{chunk:05}"
 
   def is_done(self, chunk: int) -> bool:
     """Whether the chunk was whole when `find_done` looked, or was written since."""
@@ -66,7 +61,7 @@ class ChunkFiles:
     """
     if not self.marker.exists():
       return False
-    recorded = _recorded(self.marker) or {}
+    recorded = _recorded(self.marker)
     if "sha256" in recorded:
       _check(self.result, self.marker, "to run again")
       # A run killed after its marker may have left them.
@@ -82,31 +77,15 @@ class ChunkFiles:
 
   def has_settings(self) -> bool:
     """Whether the marker of the finished task says under which settings it was made."""
-    return "settings" in (_recorded(self.marker) or {})
+    return "settings" in _recorded(self.marker)
 
   def find_done(self) -> None:
     """Finds the chunks that are done.
 
     Raises:
-      ValueError: where one is damaged, or they were made under other settings.
+      ValueError: where one is damaged, or was made under other settings.
     """
     self._done = self._completed()
-    if self._done:
-      self._check_settings()
-
-  def record_settings(self) -> None:
-    """Writes the settings, for the runs that go on from these chunks.
-
-    Raises:
-      ValueError: where the file system refuses.
-    """
-    if self._done:
-      return  # They are those on record.
-    record = self._record()
-    with self._writing("the chunks' settings"):
-      self.directory.mkdir(parents=True, exist_ok=True)
-      with whole_file(record, self._partial(record)) as partial:
-        partial.write_text(json.dumps(self._settings))
 
   def write(self, chunk: int, write_fn: Callable[..., None], *args) -> None:
     """Writes a chunk by `write_fn(path, *args)`; a kill leaves all of it or nothing.
@@ -114,8 +93,9 @@ class ChunkFiles:
     Raises:
       ValueError: where the file system refuses.
     """
-    path = self.path(chunk)
+    path = self.directory / f"{self._fname}-chunk{chunk:05}"
     with self._writing(f"chunk {chunk}"):
+      self.directory.mkdir(parents=True, exist_ok=True)
       with whole_file(path, self._partial(path)) as partial:
         write_fn(str(partial), *args)
         written = digest(partial)
@@ -142,11 +122,10 @@ class ChunkFiles:
       )
     with self._writing("the merged result"):
       if merge_fn is None:
-        self._mark(self.marker, {"settings": self._settings})
+        self._mark(self.marker, {})
         return
       merge_fn(str(self.output_dir), self._fname, str(self.directory))
-      written = digest(self.result) if self.result.exists() else {}
-      self._mark(self.marker, {**written, "settings": self._settings})
+      self._mark(self.marker, digest(self.result) if self.result.exists() else {})
     # After the marker: a run killed between the two has its results.
     self.remove()
 
@@ -163,43 +142,24 @@ class ChunkFiles:
     """Returns the chunks that are whole, as their markers say.
 
     Raises:
-      ValueError: where a chunk is not what its marker says.
+      ValueError: where a chunk is not what its marker says, or has other settings.
     """
-    if not self.directory.exists():
-      return set()
-    prefix, done = f"{self._fname}-chunk", set()
-    names = {file.name for file in self.directory.iterdir()}
-    for name in names:
-      chunk = name.removeprefix(prefix)
-      if not (name.startswith(prefix) and chunk.isdigit()):
-        continue
-      path = self.directory / name
-      # Upstream T5X and early versions left empty markers. What such a chunk should
+    done = set()
+    for marker in self.directory.glob(f"{self._fname}-chunk*.COMPLETED"):
+      path = marker.with_name(marker.name.removesuffix(".COMPLETED"))
+      recorded = _recorded(marker) if path.exists() else {}
+      # Upstream T5X and early versions left markers without. What such a chunk should
       # hold is not known, so it is decoded again, to the same lines.
-      if _marker(path).name in names and _recorded(_marker(path)) is not None:
-        _check(path, _marker(path), "to decode that chunk again")
-        done.add(int(chunk))
+      if "settings" not in recorded:
+        continue
+      _check(path, marker, "to decode that chunk again")
+      if changes := self._changes(recorded["settings"]):
+        raise ValueError(
+          f"{self.directory} holds chunks of an unfinished run with other settings: "
+          f"{changes}. Delete the directory to start over, or set them back to resume."
+        )
+      done.add(int(path.name.rpartition("-chunk")[2]))
     return done
-
-  def _record(self) -> epath.Path:
-    return self.directory / f"{self._fname}-settings.json"
-
-  def _check_settings(self) -> None:
-    record = self._record()
-    try:
-      before = json.loads(record.read_text()) if record.exists() else {}
-    except (ValueError, RecursionError):
-      before = None
-    if not isinstance(before, dict):
-      raise ValueError(
-        f"{record} is damaged: expected the settings of an unfinished run. Delete "
-        f"{self.directory} to start over."
-      )
-    if changes := self._changes(before):
-      raise ValueError(
-        f"{self.directory} holds chunks of an unfinished run with other settings: "
-        f"{changes}. Delete the directory to start over, or set them back to resume."
-      )
 
   def _changes(self, before: Mapping[str, Any]) -> str:
     """Returns what is set otherwise than `before`, in words; '' where nothing is."""
@@ -220,7 +180,7 @@ class ChunkFiles:
 
   def _mark(self, marker: epath.Path, written: Mapping[str, Any]) -> None:
     with whole_file(marker, self._partial(marker)) as partial:
-      partial.write_text(json.dumps(written))
+      partial.write_text(json.dumps({**written, "settings": self._settings}))
 
 
 def configuration() -> dict[str, str]:
@@ -235,11 +195,11 @@ def _marker(path: epath.Path) -> epath.Path:
   return path.with_name(f"{path.name}.COMPLETED")
 
 
-def _recorded(marker: epath.Path) -> dict[str, Any] | None:
-  """Returns what a marker records; None where it is empty."""
+def _recorded(marker: epath.Path) -> dict[str, Any]:
+  """Returns what a marker records, which may be nothing."""
   text = marker.read_bytes()
   if not text:
-    return None
+    return {}
   try:
     recorded = json.loads(text)
     if isinstance(recorded, dict) and isinstance(recorded.get("settings", {}), dict):

@@ -1,7 +1,8 @@
 """A task's examples in chunks, as texts and as the model's features."""
 
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import seqio
@@ -58,30 +59,18 @@ class ChunkedExamples:
     return {"input_shapes": shapes, "input_types": types}
 
   def chunks(
-    self, task: seqio.Task, period: int
-  ) -> Callable[[int], Iterator[tuple[tf.data.Dataset, tf.data.Dataset]]]:
-    """A function of the first chunk wanted, giving (texts, features) of each chunk.
+    self, task: seqio.Task, period: int, first: int = 0
+  ) -> Iterator[tuple[tf.data.Dataset, tf.data.Dataset]]:
+    """Yields (texts, features) of each chunk of `period` batches, from `first` on.
 
-    A chunk is `period` batches; skipped ones are read but not inferred on.
+    The chunks before it are read, too, but not inferred on.
     """
     size = period * self._cfg.batch_size
     examples, features = self._read(task)
-    spec = examples.element_spec
-
-    def read(first: int):
-      """Yields the chunks from that one on."""
-      both = tf.data.Dataset.zip((examples, features))
-      both = _untuned(both.skip(first * size).prefetch(size))
-      rows = []
-      for row in both.as_numpy_iterator():
-        rows.append(row)
-        if len(rows) == size:
-          yield _as_datasets(rows, spec)
-          rows = []
-      if rows:
-        yield _as_datasets(rows, spec)
-
-    return read
+    both = tf.data.Dataset.zip((examples, features))
+    both = _untuned(both.skip(first * size).prefetch(size)).as_numpy_iterator()
+    while rows := list(itertools.islice(both, size)):
+      yield _as_datasets(rows, examples.element_spec)
 
 
 def _as_datasets(rows, spec) -> tuple[tf.data.Dataset, tf.data.Dataset]:

@@ -60,16 +60,16 @@ def write_inferences_to_file(
   with epath.Path(path).open("w") as file:
     for i, example in enumerate(task_ds.as_numpy_iterator()):
       fields = _chosen(example, include_all_inputs, input_fields_to_include)
-      record = {"inputs": {name: _plain(value) for name, value in fields.items()}}
+      record = {"inputs": {name: plain(value) for name, value in fields.items()}}
       if mode == "score":
-        record["score"] = _plain(predictions[i])
+        record["score"] = plain(predictions[i])
       else:
         record["prediction"] = texts[i]
         if output_ids:
-          record["prediction_tokens"] = _until_padding(_plain(predictions[i]))
+          record["prediction_tokens"] = _until_padding(plain(predictions[i]))
       if mode == "predict_with_aux" or (mode == "score" and aux):
         row = jax.tree.map(lambda column, i=i: column[i], aux, is_leaf=is_column)
-        record["aux"] = jax.tree.map(_plain, row)
+        record["aux"] = jax.tree.map(plain, row)
       file.write(json.dumps(record, cls=json_encoder_cls) + "\n")
 
 
@@ -82,7 +82,7 @@ def _chosen(example, all_of_them, names):
   return {k: v for k, v in example.items() if k in wanted}
 
 
-def _plain(value):
+def plain(value):
   """Returns what json can write; arrays become lists, bytes text."""
   if isinstance(value, bytes):
     return value.decode("utf-8")
@@ -107,7 +107,7 @@ def _decode(vocabulary, predictions):
     rows = texts.reshape(tokens.shape[:-1])
   else:
     rows = [vocabulary.decode_tf(row).numpy() for row in rows]
-  return [_plain(row) for row in rows]
+  return [plain(row) for row in rows]
 
 
 def _until_padding(tokens):

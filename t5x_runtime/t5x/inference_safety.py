@@ -74,12 +74,9 @@ def whole_file(path: epath.Path, partial: epath.Path) -> Iterator[epath.Path]:
 
 def digest(path: epath.Path) -> dict[str, int | str]:
   """Returns the size in bytes and the SHA-256 of a file."""
-  size, sha256 = 0, hashlib.sha256()
   with path.open("rb") as file:
-    while block := file.read(1 << 20):
-      size += len(block)
-      sha256.update(block)
-  return {"bytes": size, "sha256": sha256.hexdigest()}
+    sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": file.tell(), "sha256": sha256}
 
 
 def is_local(path: epath.Path) -> bool:

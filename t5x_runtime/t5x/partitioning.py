@@ -204,9 +204,7 @@ class PjitPartitioner:
     flat = traverse_util.flatten_dict(logical.params, keep_empty_nodes=True)
     specs = {path: self._to_mesh(spec, path) for path, spec in flat.items()}
     return train_state_lib.InferenceState(
-      step=None,
-      params=flax.core.freeze(traverse_util.unflatten_dict(specs)),
-      flax_mutables=logical.flax_mutables,
+      step=None, params=flax.core.freeze(traverse_util.unflatten_dict(specs))
     )
 
   def _to_mesh(self, spec, path) -> PartitionSpec:

@@ -20,20 +20,18 @@ def import_tensorflow() -> None:
   terminal = os.dup(2)
   with tempfile.TemporaryFile() as held:
     os.dup2(held.fileno(), 2)
-    failed = True
     gc.disable()
     try:
       import tensorflow  # noqa: F401
-
-      failed = False
+    except BaseException:
+      held.seek(0)
+      os.write(terminal, held.read())
+      raise
     finally:
       gc.freeze()
       gc.enable()
       os.dup2(terminal, 2)
       os.close(terminal)
-      if failed:
-        held.seek(0)
-        sys.stderr.write(held.read().decode(errors="replace"))
 
 
 def load_triton() -> None:

@@ -11,9 +11,6 @@ from flax import traverse_util
 from flax.core import FrozenDict
 from flax.linen import partitioning as flax_partitioning
 
-EMPTY_DICT = flax.core.freeze({})
-_AXES_SUFFIX = "_axes"
-
 
 class InferenceState(flax.struct.PyTreeNode):
   """Parameters without an optimizer.
@@ -22,63 +19,39 @@ class InferenceState(flax.struct.PyTreeNode):
     step: the training step they come from; None in trees of axes.
     params: nested parameters.
     params_axes: logical axis names, `name_axes` beside every parameter `name`.
-    flax_mutables: other variable collections.
-    flax_mutables_axes: their logical axis names.
+    flax_mutables: of upstream's; steps of inference read the parameters alone.
+    flax_mutables_axes: likewise.
   """
 
   step: jax.Array | None
   params: FrozenDict
   params_axes: FrozenDict | None = None
-  flax_mutables: FrozenDict = EMPTY_DICT
+  flax_mutables: FrozenDict = flax.core.freeze({})
   flax_mutables_axes: FrozenDict | None = None
 
   @classmethod
   def create(cls, model_variables: Mapping[str, Any]) -> "InferenceState":
-    """Splits a model's variables into parameters, mutables and axes, at step 0."""
-    others, params = flax.core.pop(flax.core.freeze(model_variables), "params")
-    params_axes = others.get("params_axes")
+    """The parameters of a model's variables and their axes, at step 0."""
+    variables = flax.core.freeze(model_variables)
+    params, params_axes = variables["params"], variables.get("params_axes")
     if params_axes is not None:
       _check_axes(params_axes, params)
-    mutables = {k: v for k, v in others.items() if not k.endswith(_AXES_SUFFIX)}
-    axes = {k: others[f"{k}_axes"] for k in mutables if f"{k}_axes" in others}
-    return cls(
-      step=jnp.zeros((), jnp.int32),
-      params=params,
-      params_axes=params_axes,
-      flax_mutables=flax.core.freeze(mutables),
-      flax_mutables_axes=flax.core.freeze(axes) if axes else None,
-    )
-
-  @property
-  def param_states(self) -> FrozenDict:
-    raise NotImplementedError("InferenceState has no optimizer states.")
+    return cls(jnp.zeros((), jnp.int32), params, params_axes)
 
   def state_dict(self) -> dict[str, Any]:
-    """The layout that checkpoints have: target, state/step, flax_mutables."""
-    state = {
-      "target": flax.core.unfreeze(self.params),
-      "state": {"step": self.step},
-    }
-    if self.flax_mutables:
-      state["flax_mutables"] = flax.core.unfreeze(self.flax_mutables)
-    return state
+    """The layout that checkpoints have: target, state/step."""
+    return {"target": flax.core.unfreeze(self.params), "state": {"step": self.step}}
 
   def restore_state(self, state_dict: Mapping[str, Any]) -> "InferenceState":
     """This state with the values of `state_dict`."""
-    return self.replace(
-      params=flax.core.freeze(state_dict["target"]),
-      step=state_dict["state"]["step"],
-      flax_mutables=flax.core.freeze(state_dict.get("flax_mutables", EMPTY_DICT)),
-    )
+    params = flax.core.freeze(state_dict["target"])
+    return self.replace(params=params, step=state_dict["state"]["step"])
 
   def replace_params(self, params: Mapping[str, Any]) -> "InferenceState":
     return self.replace(params=params)
 
   def replace_step(self, step: jax.Array) -> "InferenceState":
     return self.replace(step=step)
-
-  def replace_flax_mutables(self, flax_mutables: FrozenDict) -> "InferenceState":
-    return self.replace(flax_mutables=flax_mutables)
 
   def as_logical_axes(self) -> "InferenceState":
     """A state whose leaves are PartitionSpecs of logical axis names."""
@@ -88,13 +61,8 @@ class InferenceState(flax.struct.PyTreeNode):
         "with flax.linen.partitioning.param_with_axes, or name their axes in "
         "Model.get_initial_variables."
       )
-    mutables = EMPTY_DICT
-    if self.flax_mutables_axes is not None:
-      mutables = flax_partitioning.get_axis_names(self.flax_mutables_axes)
     return InferenceState(
-      step=None,
-      params=flax_partitioning.get_axis_names(self.params_axes),
-      flax_mutables=mutables,
+      step=None, params=flax_partitioning.get_axis_names(self.params_axes)
     )
 
 

@@ -1,8 +1,8 @@
 """Datasets, checkpoints and batches of an inference run."""
 
 import dataclasses
-import importlib
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module as import_module
 from typing import Any
 
 import flax
@@ -12,7 +12,7 @@ import seqio
 from absl import logging
 from etils import epath
 
-from t5x import checkpoints, train_state
+from t5x import checkpoint_paths, checkpoints, train_state
 from t5x.infer_batches import get_infer_fn as get_infer_fn
 
 MODES = ("specific", "latest", "all")
@@ -83,14 +83,11 @@ class RestoreCheckpointConfig:
   )
 
   def __post_init__(self):
-    if self.mode not in MODES:
-      raise ValueError(
-        f"RestoreCheckpointConfig.mode must be one of {MODES}, got {self.mode!r}."
-      )
-    if self.dtype not in DTYPES:
-      raise ValueError(
-        f"RestoreCheckpointConfig.dtype must be one of {DTYPES}, got {self.dtype!r}."
-      )
+    for name, known in (("mode", MODES), ("dtype", DTYPES)):
+      if (value := getattr(self, name)) not in known:
+        raise ValueError(
+          f"RestoreCheckpointConfig.{name} must be one of {known}, got {value!r}."
+        )
     unsupported = {
       "mode='all'": self.mode == "all",
       "assignment_map": self.assignment_map is not None,
@@ -105,11 +102,6 @@ class RestoreCheckpointConfig:
 
 
 # ---- Datasets. ----
-
-
-def import_module(module: str) -> None:
-  """Imports a module for what it registers."""
-  importlib.import_module(module)
 
 
 def get_vocabulary(cfg: DatasetConfig) -> tuple[seqio.Vocabulary, seqio.Vocabulary]:
@@ -199,6 +191,13 @@ def round_vocab_size_to_multiple(
 class TrainStateInitializer:
   """Knows the shapes of a model's state, and can make it from scratch.
 
+  Args:
+    optimizer_def: must be None.
+    init_fn: the model's get_initial_variables.
+    input_shapes: of a batch.
+    partitioner: maps logical axes to the mesh.
+    input_types: of a batch.
+
   Attributes:
     global_train_state_shape: the state with shapes in place of arrays.
     train_state_axes: the state with each array's PartitionSpec in its place.
@@ -212,15 +211,6 @@ class TrainStateInitializer:
     partitioner,
     input_types: Mapping[str, Any] | None = None,
   ):
-    """Creates the initialiser.
-
-    Args:
-      optimizer_def: must be None.
-      init_fn: the model's get_initial_variables.
-      input_shapes: of a batch.
-      partitioner: maps logical axes to the mesh.
-      input_types: of a batch.
-    """
     if optimizer_def is not None:
       raise ValueError("optimizer_def must be None: this t5x only runs inference.")
 
@@ -246,9 +236,7 @@ def create_checkpoint_manager_and_restore(
   restore_checkpoint_cfg: RestoreCheckpointConfig,
   restore_path: str | None,
   fallback_init_rng: jax.Array | None,
-  save_checkpoint_cfg: None = None,
-  model_dir: str | None = None,
-  ds_iter: None = None,
+  *,
   use_orbax: bool = True,
 ) -> tuple[train_state.InferenceState, Any]:
   """Returns the restored state and the manager that restored it.
@@ -259,23 +247,18 @@ def create_checkpoint_manager_and_restore(
     restore_checkpoint_cfg: what to restore; its checkpoint_manager_cls does it.
     restore_path: of the checkpoint.
     fallback_init_rng: for parameters that the checkpoint lacks.
-    save_checkpoint_cfg: must be None.
-    model_dir: given to the manager as its directory; by default the path.
-    ds_iter: must be None.
     use_orbax: False restores by restore_checkpoint_cfg.checkpointer_cls instead.
 
   Raises:
     ValueError: where there is nothing to restore or it does not fit.
   """
-  if save_checkpoint_cfg is not None or ds_iter is not None:
-    raise ValueError("This t5x restores to infer; it saves no training run.")
   cfg, path = restore_checkpoint_cfg, restore_path
   if cfg.mode == "latest":
-    path = checkpoints.get_checkpoint_dir(path, checkpoints.latest_step(path))
+    path = str(checkpoint_paths.resolve_checkpoint(path))
   shape = train_state_initializer.global_train_state_shape
   if use_orbax:
     manager = cfg.checkpoint_manager_cls(
-      directory=model_dir or path,
+      directory=path,
       train_state=shape,
       partitioner=partitioner,
       dataset_iterator=None,

@@ -141,7 +141,6 @@ def unfinished(pair, here):
   files = inference_chunks.ChunkFiles(
     str(here / "out"), name, suffix, {"split": "another"}
   )
-  files.record_settings()
   files.write(0, lambda path: pathlib.Path(path).write_text("{}\n"))
 
 

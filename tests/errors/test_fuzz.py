@@ -242,9 +242,8 @@ def test_any_settings_of_chunks_are_compared_or_refused(tmp_path, text):
   from t5x import inference_chunks  # Upstream T5X has none.
 
   files = inference_chunks.ChunkFiles(str(tmp_path), "task", "jsonl", {"split": "test"})
-  files.record_settings()
   files.write(0, lambda path: pathlib.Path(path).write_text("{}\n"))
-  (record,) = tmp_path.rglob("*-settings.json")
+  (record,) = tmp_path.rglob("*-chunk00000.COMPLETED")
   record.write_text(text, encoding="utf-8")
   assert_read_or_refused(files.find_done, tmp_path)
 

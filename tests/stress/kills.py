@@ -96,7 +96,7 @@ def is_merging(name: str) -> bool:
   """Whether a file is the merged one, the summary, or either before it is whole."""
   if name.startswith(SUMMARY):
     return True
-  others = (".COMPLETED", ".lock", "-settings.json")
+  others = (".COMPLETED", ".lock")
   return ".jsonl-" in name and not is_chunk(name) and not name.endswith(others)
 
 

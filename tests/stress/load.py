@@ -297,11 +297,8 @@ def _run(infer, state, features: Features, number: int):
   examples = tf.data.Dataset.from_tensor_slices(dict(features))
   key = jax.random.fold_in(jax.random.PRNGKey(0), number)
   numbered, aux = infer(examples.enumerate(), state, rng=key)
-  order = np.argsort([number for number, _ in numbered])
   tokens = np.stack([tokens for _, tokens in numbered])
-  return tokens[order], {
-    name: np.asarray(column)[order] for name, column in aux.items()
-  }
+  return tokens, {name: np.asarray(column) for name, column in aux.items()}
 
 
 def _sample(seconds: float) -> Sample:
@@ -334,10 +331,9 @@ def demo_service(folder: pathlib.Path) -> Service:
   name = tasks.demo_ende(vocabulary)
   cfg = utils.DatasetConfig(name, _LENGTHS, "test", 1, shuffle=False, seed=0)
   converter = seqio.EncDecFeatureConverter(pack=False)
-  chunks = ChunkedExamples(cfg, converter, seqio.ShardInfo(0, 1)).chunks(
+  ((_, features),) = ChunkedExamples(cfg, converter, seqio.ShardInfo(0, 1)).chunks(
     seqio.get_mixture_or_task(name), tasks.ENDE_SIZES["test"]
   )
-  ((_, features),) = chunks(0)
   rows = list(features.as_numpy_iterator())
   columns = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
   return Service(
@@ -346,8 +342,7 @@ def demo_service(folder: pathlib.Path) -> Service:
 
 
 def _latest(folder: pathlib.Path) -> str:
-  path = str(folder)
-  return checkpoints.get_checkpoint_dir(path, checkpoints.latest_step(path))
+  return str(checkpoints.find_checkpoint(str(folder)).parent)
 
 
 def main() -> None:

@@ -108,7 +108,7 @@ def write_t5x(folder: pathlib.Path, config: T5Config) -> str:
   index = {"state/step": np.asarray(STEP, np.int32)}
   for name, shape in shapes_of(config).items():
     array = {f"target/{name}": values(name, shape)}
-    checkpoint_arrays.write_checkpoint(path, array, frozenset(), is_first=True)
+    checkpoint_arrays.write_checkpoint(path, array, is_first=True)
     written = serialization.msgpack_restore((path / "checkpoint").read_bytes())
     is_spec = lambda _, leaf: "driver" in leaf
     index |= traverse_util.flatten_dict(written["optimizer"], is_leaf=is_spec, sep="/")
