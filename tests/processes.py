@@ -8,18 +8,22 @@ import sys
 from tests.real_data import ROOT
 
 
+def environment(devices=1):
+  """Returns the environment of a command that has so many virtual CPU devices."""
+  count = f"--xla_force_host_platform_device_count={devices}"
+  return {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+    "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {count}",
+  }
+
+
 def on_devices(count, *arguments):
   """Runs Python on so many virtual CPU devices; returns the JSON that it prints."""
-  flags = f"--xla_force_host_platform_device_count={count}"
-  environment = {
-    **os.environ,
-    "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}",
-    "JAX_PLATFORMS": "cpu",
-    "PYTHONPATH": os.pathsep.join(sys.path),
-  }
   process = subprocess.run(
     [sys.executable, *arguments],
-    env=environment,
+    env={**environment(count), "JAX_PLATFORMS": "cpu"},
     cwd=ROOT,
     capture_output=True,
     text=True,

@@ -1,5 +1,8 @@
 """What the contract's tests share. They run on whichever `t5x` is importable."""
 
+import functools
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +10,15 @@ import pytest
 import seqio
 import t5x
 import tensorflow as tf
-from t5x import models, train_state
+from t5x import (
+  checkpoints,
+  decoding,
+  infer,
+  models,
+  partitioning,
+  train_state,
+  utils,
+)
 
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
@@ -15,7 +26,8 @@ from specdec_t5x.network.transformer import Transformer
 IS_RUNTIME = hasattr(t5x, "PROVIDER")
 LENGTHS = {"inputs": 24, "targets": 12}
 VOCABULARY = seqio.ByteVocabulary()
-EXAMPLES = 11
+TASK, EXAMPLES = "contract_infer", 11
+EXPECTED_INPUTS = [f"text {i} {'x' * (i % 5)}" for i in range(EXAMPLES)]
 
 
 runtime_only = pytest.mark.skipif(
@@ -83,6 +95,18 @@ def register_task(name: str, count: int = EXAMPLES, first=()) -> str:
   return name
 
 
+def initializer(model, partitioner) -> utils.TrainStateInitializer:
+  """Of an encoder-decoder's parameters, which no length changes."""
+  names = ("encoder_input_tokens", "decoder_input_tokens")
+  return utils.TrainStateInitializer(
+    optimizer_def=None,
+    init_fn=model.get_initial_variables,
+    input_shapes=dict.fromkeys(names, (1, 8)),
+    partitioner=partitioner,
+    input_types=dict.fromkeys(names, jnp.int32),
+  )
+
+
 class TableModel:
   """A Markov chain as a decoder; its cache counts steps and sums tokens."""
 
@@ -103,3 +127,99 @@ class TableModel:
 
   def log_probs(self, temperature=1.0):
     return np.asarray(jax.nn.log_softmax(jnp.asarray(self.logits) / temperature))
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+  """A saved tiny model: the checkpoint's path."""
+  return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+def save_checkpoint(directory, state=None):
+  state = tiny_state(tiny_model()) if state is None else state
+  part = partitioning.PjitPartitioner(num_partitions=1)
+  checkpoints.Checkpointer(state, part, str(directory)).save(state)
+  return directory / "checkpoint_7"
+
+
+def sampler(temperature):
+  return functools.partial(decoding.temperature_sample, temperature=temperature, topk=0)
+
+
+def run(
+  checkpoint,
+  output,
+  mode="predict",
+  *,
+  model=None,
+  period=2,
+  batch=2,
+  temperature=1.0,
+  **kwargs,
+):
+  settings = {
+    "mixture_or_task_name": register_task(TASK),
+    "task_feature_lengths": LENGTHS,
+    "split": "test",
+    "batch_size": batch,
+    "shuffle": False,
+    "seed": 0,
+  }
+  infer.infer(
+    mode=mode,
+    model=model or tiny_model(decode_fn=sampler(temperature)),
+    dataset_cfg=utils.DatasetConfig(**{**settings, **kwargs.pop("dataset", {})}),
+    restore_checkpoint_cfg=utils.RestoreCheckpointConfig(
+      path=str(checkpoint), mode="specific", dtype="float32"
+    ),
+    partitioner=partitioning.PjitPartitioner(num_partitions=1),
+    output_dir=str(output),
+    checkpoint_period=period,
+    **kwargs,
+  )
+
+
+def result_path(output, mode="predict", shard=0, shards=1):
+  return output / f"{TASK}-{mode}.jsonl-{shard:05}-of-{shards:05}"
+
+
+def records(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def inputs_of(rows):
+  return [row["inputs"]["inputs_pretokenized"] for row in rows]
+
+
+@pytest.fixture(scope="session")
+def whole(checkpoint, tmp_path_factory):
+  """The directory of a run that was not disturbed."""
+  output = tmp_path_factory.mktemp("whole")
+  run(checkpoint, output)
+  return output
+
+
+def writer(before=lambda path: None, after=lambda path: None):
+  """T5X's writer of chunks, with something done before or after each."""
+
+  def write(path, *args, **kwargs):
+    before(path)
+    infer.write_inferences_to_file(path, *args, **kwargs)
+    after(path)
+
+  return write
+
+
+class Killed(Exception):
+  pass
+
+
+def _die(path):
+  text = tf.io.gfile.GFile(path).read()
+  if EXPECTED_INPUTS[4] in text:
+    with open(path, "w") as file:
+      file.write(text[: len(text) // 2])
+    raise Killed
+
+
+dying_writer = writer(after=_die)  # In the middle of the second chunk's file.

@@ -193,50 +193,18 @@ def test_a_wrong_shape_is_named(layout, tmp_path):
     restore(path, state.replace_params(freeze(params)))
 
 
-def damage_index(path):
-  file = path / "checkpoint"
-  file.write_bytes(file.read_bytes()[:40])
+def cut(file):
+  file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-def damage_truncate(path):
-  file = path / BIG / "0.0"
-  file.write_bytes(file.read_bytes()[:100])
-
-
-def damage_flip(path):
-  file = path / BIG / "0.0"
+def flip(file):
   contents = bytearray(file.read_bytes())
   contents[len(contents) // 2] ^= 1
   file.write_bytes(contents)
 
 
-def damage_remove_chunk(path):
-  (path / BIG / "0.0").unlink()
-
-
-def damage_remove_array(path):
-  shutil.rmtree(path / BIG)
-
-
-@runtime_only
-@pytest.mark.parametrize(
-  ("damage", "named"),
-  [
-    (damage_index, "index"),
-    (damage_truncate, f"{NAME}.*{BIG}"),
-    (damage_flip, f"{NAME}.*{BIG}"),
-    (damage_remove_chunk, f"{NAME}.*{BIG}"),
-    (damage_remove_array, f"{NAME}.*{BIG}"),
-  ],
-)
-def test_damage_to_the_t5x_format_is_named(damage, named, tmp_path):
-  state = make_state()
-  path = save("t5x", tmp_path, state)
-  damage(path)
-  with pytest.raises(ValueError, match=named) as error:
-    restore(path, state)
-  assert str(path) in str(error.value)
-  assert "copy the checkpoint again" in str(error.value).lower()
+def break_first_frame(file):
+  file.write_bytes(b"\0\0\0\0" + file.read_bytes()[4:])
 
 
 def arrays_of_orbax(path):
@@ -245,38 +213,36 @@ def arrays_of_orbax(path):
   return max(files, key=lambda file: file.stat().st_size)
 
 
-def cut(file):
-  file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+CHUNK = lambda path: path / BIG / "0.0"
+ARRAY = f"{NAME}.*{BIG}"
 
 
-def break_first_frame(file):
-  contents = file.read_bytes()
-  file.write_bytes(b"\0\0\0\0" + contents[4:])
-
-
-# Orbax drops the other reads of the group, which Python remarks.
+# Orbax drops the other reads of a group, which Python remarks.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @runtime_only
-@pytest.mark.parametrize("damage", [cut, break_first_frame, pathlib.Path.unlink])
-def test_damage_to_an_array_of_the_orbax_format_is_named(damage, tmp_path):
+@pytest.mark.parametrize(
+  ("layout", "file", "damage", "named"),
+  [
+    ("t5x", lambda path: path / "checkpoint", cut, "index"),
+    ("t5x", CHUNK, cut, ARRAY),
+    ("t5x", CHUNK, flip, ARRAY),
+    ("t5x", CHUNK, pathlib.Path.unlink, ARRAY),
+    ("t5x", lambda path: path / BIG, shutil.rmtree, ARRAY),
+    ("orbax", arrays_of_orbax, cut, ARRAY),
+    ("orbax", arrays_of_orbax, break_first_frame, ARRAY),
+    ("orbax", arrays_of_orbax, pathlib.Path.unlink, ARRAY),
+    ("orbax", lambda path: path / "state/_METADATA", cut, "index.*_METADATA"),
+    ("orbax", lambda path: path / "state/manifest.ocdbt", cut, "index.*manifest.ocdbt"),
+  ],
+)
+def test_damage_is_named(layout, file, damage, named, tmp_path):
   state = make_state()
-  path = save("orbax", tmp_path, state)
-  damage(arrays_of_orbax(path))
-  with pytest.raises(ValueError, match=f"{NAME}.*{BIG}") as error:
+  path = save(layout, tmp_path, state)
+  damage(file(path))
+  with pytest.raises(ValueError, match=named) as error:
     restore(path, state)
   assert str(path) in str(error.value)
   assert "copy the checkpoint again" in str(error.value).lower()
-
-
-@runtime_only
-@pytest.mark.parametrize("file", ["_METADATA", "manifest.ocdbt"])
-def test_damage_to_the_index_of_the_orbax_format_is_named(file, tmp_path):
-  state = make_state()
-  path = save("orbax", tmp_path, state)
-  cut(path / "state" / file)
-  with pytest.raises(ValueError, match=rf"index.*{file}") as error:
-    restore(path, state)
-  assert str(path) in str(error.value)
 
 
 @runtime_only

@@ -1,19 +1,26 @@
 """models.DecoderOnlyModel on a tiny random network, and infer() with it."""
 
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import seqio
 import tensorflow as tf
-from t5x import checkpoints, decoding, infer, models, partitioning, train_state, utils
+from t5x import infer, models, train_state
 
 from specdec_t5x.network.config import GptConfig
 from specdec_t5x.network.gpt import GptTransformer
-from tests.contract.conftest import VOCABULARY
+from tests.contract.conftest import (
+  EXPECTED_INPUTS,
+  VOCABULARY,
+  inputs_of,
+  records,
+  result_path,
+  run,
+  sampler,
+  save_checkpoint,
+)
 
 LENGTHS = {"inputs": 6, "targets": 4}
 # Prompts of four, one and no tokens; the converter's own output, checked below.
@@ -63,10 +70,6 @@ def params(variables):
   return jax.tree.map(lambda x: 3.0 * x, variables["params"])
 
 
-def sampler(**kwargs):
-  return functools.partial(decoding.temperature_sample, **kwargs)
-
-
 def predict(params, batch, decode_fn, **kwargs):
   model = tiny(decode_fn=decode_fn)
   run = functools.partial(model.predict_batch_with_aux, **kwargs)
@@ -86,7 +89,7 @@ def test_params_and_axes(variables):
 
 
 def test_greedy_outputs_are_the_networks_own_without_the_prompt(params, batch):
-  tokens, aux = predict(params, batch, sampler(temperature=0.0, topk=0))
+  tokens, aux = predict(params, batch, sampler(0.0))
   assert tokens.shape == (3, 10)
   np.testing.assert_array_equal(aux["scores"], 0.0)
   for row, (prompt, _) in zip(np.asarray(tokens), EXAMPLES, strict=True):
@@ -103,7 +106,7 @@ def test_greedy_outputs_are_the_networks_own_without_the_prompt(params, batch):
 
 
 def test_targets_in_the_batch_are_not_read(params, batch):
-  decode_fn = sampler(temperature=0.0, topk=0)
+  decode_fn = sampler(0.0)
   changed = {**batch, "decoder_target_tokens": batch["decoder_target_tokens"] * 0 + 7}
   mask = batch["decoder_causal_attention"]
   inputs = batch["decoder_input_tokens"]
@@ -115,7 +118,7 @@ def test_targets_in_the_batch_are_not_read(params, batch):
 def test_several_decodes_are_sorted_by_score(params, batch):
   key = jax.random.PRNGKey(3)
   settings = {"rng": key, "num_decodes": 3}
-  decode_fn = sampler(topk=0)
+  decode_fn = sampler(1.0)
   every, aux = predict(params, batch, decode_fn, return_all_decodes=True, **settings)
   assert every.shape == (3, 3, 10)
   assert (np.diff(aux["scores"], axis=1) >= 0).all()
@@ -144,57 +147,17 @@ def test_a_batch_without_prompts_is_refused(params):
     tiny().predict_batch_with_aux(params, converted({"targets": 4}))
 
 
-def test_two_keys_are_refused(params, batch):
-  key = jax.random.PRNGKey(0)
-  with pytest.raises(ValueError, match="decode_rng"):
-    predict(params, batch, sampler(), rng=key, decoder_params={"decode_rng": key})
-
-
 def test_infer_writes_what_follows_the_prompts(params, variables, tmp_path):
   state = train_state.InferenceState.create(variables.copy({"params": params}))
   state = state.replace_step(jnp.asarray(7, jnp.int32))
-  part = partitioning.PjitPartitioner(num_partitions=1)
-  checkpoints.Checkpointer(state, part, str(tmp_path / "model")).save(state)
-  infer.infer(
-    mode="predict_with_aux",
-    model=tiny(decode_fn=sampler(temperature=0.0, topk=0)),
-    dataset_cfg=utils.DatasetConfig(
-      mixture_or_task_name=register_task(),
-      task_feature_lengths={"inputs": 8, "targets": 8},
-      split="test",
-      batch_size=2,
-      shuffle=False,
-      seed=0,
-    ),
-    restore_checkpoint_cfg=utils.RestoreCheckpointConfig(
-      path=str(tmp_path / "model" / "checkpoint_7"), mode="specific", dtype="float32"
-    ),
-    partitioner=part,
-    output_dir=str(tmp_path / "out"),
-    checkpoint_period=1,
+  run(
+    save_checkpoint(tmp_path / "model", state),
+    tmp_path / "out",
+    "predict_with_aux",
+    model=tiny(decode_fn=sampler(0.0)),
     write_fn=functools.partial(infer.write_inferences_to_file, output_ids=True),
   )
-  (file,) = (tmp_path / "out").glob("*-predict_with_aux.jsonl-00000-of-00001")
-  rows = [json.loads(line) for line in file.read_text().splitlines()]
-  assert [row["inputs"]["inputs_pretokenized"] for row in rows] == ["a", "bcd", "ef"]
-  assert all(len(row["prediction_tokens"]) <= 16 for row in rows)
+  rows = records(result_path(tmp_path / "out", "predict_with_aux"))
+  assert inputs_of(rows) == EXPECTED_INPUTS
+  assert all(len(row["prediction_tokens"]) <= 24 + 12 for row in rows)
   assert all("scores" in row["aux"] for row in rows)
-
-
-def register_task(name="contract_decoder_only"):
-  def examples(split, shuffle_files=False, seed=None):
-    del split, shuffle_files, seed
-    texts = {"inputs": ["a", "bcd", "ef"], "targets": ["x", "y", "z"]}
-    return tf.data.Dataset.from_tensor_slices(texts)
-
-  if name not in seqio.TaskRegistry.names():
-    seqio.TaskRegistry.add(
-      name,
-      source=seqio.FunctionDataSource(examples, splits=["test"]),
-      preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
-      output_features={
-        "inputs": seqio.Feature(VOCABULARY, add_eos=False),
-        "targets": seqio.Feature(VOCABULARY),
-      },
-    )
-  return name

@@ -20,13 +20,13 @@ import pytest
 from etils import epath
 from t5x import infer
 
-from tests.contract.conftest import IS_RUNTIME
-from tests.contract.test_infer import (
+from tests.contract.conftest import (
+  IS_RUNTIME,
   Killed,
   dying_writer,
   result_path,
   run,
-  save_checkpoint,
+  writer,
 )
 
 if not IS_RUNTIME:
@@ -36,17 +36,10 @@ from t5x import inference_chunks
 from t5x.inference_safety import only_job
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-  return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
-
-
-@pytest.fixture(scope="module")
-def expected(checkpoint, tmp_path_factory):
+@pytest.fixture
+def expected(whole):
   """The result of a run that was not disturbed."""
-  output = tmp_path_factory.mktemp("whole")
-  run(checkpoint, output)
-  return result_path(output).read_bytes()
+  return result_path(whole).read_bytes()
 
 
 @pytest.fixture
@@ -114,13 +107,12 @@ def test_a_damaged_chunk_is_named_and_decoded_again_once_it_is_deleted(
 
 
 def test_a_chunk_that_is_damaged_during_the_run_is_not_merged(checkpoint, tmp_path):
-  def writer(path, *args, **kwargs):
-    infer.write_inferences_to_file(path, *args, **kwargs)
+  def damage(path):
     if "chunk00002" in path:
       truncate(*chunk_files(tmp_path))
 
   with pytest.raises(ValueError, match="chunk00000 is damaged"):
-    run(checkpoint, tmp_path, write_fn=writer)
+    run(checkpoint, tmp_path, write_fn=writer(after=damage))
   assert not result_path(tmp_path).exists()
 
 
@@ -131,12 +123,7 @@ def test_only_what_is_missing_is_decoded_again(checkpoint, expected, tmp_path):
   chunk_files(tmp_path)[1].write_text("")
   chunk_files(tmp_path, 2)[0].unlink()
   written = []
-
-  def writer(path, *args, **kwargs):
-    written.append(path[-10:])
-    infer.write_inferences_to_file(path, *args, **kwargs)
-
-  run(checkpoint, tmp_path, write_fn=writer)
+  run(checkpoint, tmp_path, write_fn=writer(lambda path: written.append(path[-10:])))
   assert written == ["chunk00000", "chunk00002"]
   assert result_path(tmp_path).read_bytes() == expected
 
@@ -165,13 +152,7 @@ def test_what_a_run_killed_after_its_end_left_is_removed(checkpoint, tmp_path):
 def meanwhile(job):
   """A writer of chunks that runs another job before it writes its first."""
   jobs = [job]
-
-  def writer(path, *args, **kwargs):
-    if jobs:
-      jobs.pop()()
-    infer.write_inferences_to_file(path, *args, **kwargs)
-
-  return writer
+  return writer(lambda path: jobs and jobs.pop()())
 
 
 def test_a_second_job_is_refused_and_changes_nothing(checkpoint, expected, tmp_path):
@@ -250,8 +231,9 @@ def test_chunks_of_another_configuration_are_not_continued(
   config = "SEED = 1\nINFER_OUTPUT_DIR = 'elsewhere'\n"
   monkeypatch.setattr(inference_chunks.gin, "config_str", lambda **_: config)
   before = files_of(killed)
-  with pytest.raises(ValueError, match=r"SEED was None, is 1\. Delete"):
-    run(checkpoint, killed, summarize_config_fn=None)
+  says = r"examples per chunk was 4, is 6; SEED was None, is 1\. Delete"
+  with pytest.raises(ValueError, match=says):
+    run(checkpoint, killed, period=3, summarize_config_fn=None)
   assert files_of(killed) == before
 
 
@@ -311,10 +293,10 @@ def without_rights(path, *args, **kwargs):
 def test_a_chunk_that_can_t_be_written_costs_that_chunk_alone(
   refusing, reason, advice, checkpoint, expected, tmp_path
 ):
-  def writer(path, *args, **kwargs):
+  def write(path, *args, **kwargs):
     first = "chunk00000" in path
-    write = infer.write_inferences_to_file if first else refusing
-    write(path, *args, **kwargs)
+    chosen = infer.write_inferences_to_file if first else refusing
+    chosen(path, *args, **kwargs)
 
   message = (
     rf"INFER_OUTPUT_DIR={tmp_path}: chunk 1 could not be written "
@@ -322,7 +304,7 @@ def test_a_chunk_that_can_t_be_written_costs_that_chunk_alone(
     "the same command again"
   )
   with pytest.raises(ValueError, match=message):
-    run(checkpoint, tmp_path, write_fn=writer)
+    run(checkpoint, tmp_path, write_fn=write)
   assert not [path for path in tmp_path.rglob("*") if "partial" in path.name]
   run(checkpoint, tmp_path)
   assert result_path(tmp_path).read_bytes() == expected

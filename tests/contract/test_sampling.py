@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from t5x import decoding
 
+from specdec_t5x.core.distributions import Sampling
 from tests.contract.conftest import TableModel
+from tests.exactness.laws import adjusted
 
 EOS = 1
 
@@ -84,32 +86,16 @@ def first_token_law(model, **kwargs):
   return frequencies, {int(t): scores[tokens == t] for t in set(tokens.tolist())}
 
 
-def reference_law(logits, temperature, topk, topp):
-  logits = logits / temperature
-  probs = np.exp(logits - logits.max())
-  probs /= probs.sum()
-  order = np.argsort(-probs)
-  keep = np.zeros(len(probs), bool)
-  if topk:
-    keep[order[:topk]] = True
-  elif topp:
-    needed = int((np.cumsum(probs[order]) < topp).sum()) + 1
-    keep[order[:needed]] = True
-  else:
-    keep[:] = True
-  probs = np.where(keep, probs, 0)
-  return probs / probs.sum()
-
-
 @pytest.mark.parametrize(
   ("temperature", "topk", "topp"),
   [(1.0, 0, 0.0), (0.5, 0, 0.0), (2.0, 3, 0.0), (1.0, 2, 0.0), (1.5, 0, 0.8)],
 )
 def test_samples_follow_the_truncated_law(temperature, topk, topp):
   model = TableModel(1, vocab_size=8, scale=1.0)
-  settings = {"temperature": temperature, "topk": topk, "topp": topp}
-  frequencies, scores = first_token_law(model, **settings)
-  law = reference_law(model.logits[0].astype(np.float64), **settings)
+  frequencies, scores = first_token_law(
+    model, temperature=temperature, topk=topk, topp=topp
+  )
+  law = adjusted(model.logits[0], Sampling(temperature, topk, topp))
   assert set(np.flatnonzero(frequencies)) <= set(np.flatnonzero(law))
   np.testing.assert_allclose(frequencies, law, atol=4 * np.sqrt(0.25 / 4000))
   for token, values in scores.items():

@@ -119,14 +119,7 @@ def test_the_checkpoint_manager_hook(tmp_path):
 
   model = tiny_model()
   part = partitioning.PjitPartitioner(num_partitions=1)
-  shapes = {"encoder_input_tokens": (2, 24), "decoder_input_tokens": (2, 12)}
-  initializer = utils.TrainStateInitializer(
-    optimizer_def=None,
-    init_fn=model.get_initial_variables,
-    input_shapes=shapes,
-    input_types=dict.fromkeys(shapes, jnp.int32),
-    partitioner=part,
-  )
+  initializer = conftest.initializer(model, part)
   path = str(tmp_path / "checkpoint_3")
   config = utils.RestoreCheckpointConfig(
     path=path, mode="specific", dtype="bfloat16", checkpoint_manager_cls=Manager

@@ -1,10 +1,10 @@
 """docs/tutorial.ipynb runs from its first cell to its last."""
 
 import contextlib
-import os
 
 import pytest
 
+from tests import processes
 from tests.docs import sandbox
 from tests.real_data import ROOT
 
@@ -16,8 +16,7 @@ NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
 
 def test_the_tutorial_runs(tmp_path, monkeypatch):
   sandbox.make(tmp_path)
-  path = os.pathsep.join([str(ROOT), str(ROOT / "t5x_runtime")])
-  monkeypatch.setenv("PYTHONPATH", f"{path}{os.pathsep}{os.environ.get('PYTHONPATH')}")
+  monkeypatch.setenv("PYTHONPATH", processes.environment()["PYTHONPATH"])
   notebook = nbformat.read(NOTEBOOK, as_version=4)
   resources = {"metadata": {"path": str(tmp_path)}}
   with contextlib.chdir(tmp_path):

@@ -3,13 +3,12 @@
 import contextlib
 import io
 import json
-import os
 import subprocess
 import sys
 
 import t5x
 
-from tests import commands
+from tests import commands, processes
 from tests.real_data import ROOT
 from tests.t5x_bridge import tiny
 
@@ -85,7 +84,7 @@ def infer(*gin_files, cwd=ROOT, **settings):
   return subprocess.run(
     command(*gin_files, **settings),
     cwd=cwd,
-    env=environment(),
+    env=processes.environment(),
     capture_output=True,
     text=True,
     check=False,
@@ -99,18 +98,6 @@ def command(*gin_files, module="t5x.infer", flags=(), **bindings):
     *(f"--gin_file={file}" for file in gin_files),
     *(f"--gin.{name}={value!r}" for name, value in bindings.items()),
   ]
-
-
-def environment(devices=1):
-  """Returns the environment of a command that has so many virtual CPU devices."""
-  paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-  count = f"--xla_force_host_platform_device_count={devices}"
-  return {
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {count}",
-  }
 
 
 def completed(*gin_files, **settings):

@@ -58,34 +58,45 @@ def pair(tmp_path_factory):
   return gin_file, tiny.save_t5x(root / "draft", tiny_gpt.DRAFT, seed=2)
 
 
-def test_speculation_writes_the_plain_models_tokens(pair, tmp_path):
-  gin_file, draft = pair
-  runs.completed(
-    *("configs/spec_lm.gin", gin_file),
-    DRAFT_CHECKPOINT_PATH=draft,
-    INFER_OUTPUT_DIR=str(tmp_path / "spec"),
-    GAMMA=3,
-    PROMPT_WORDS=1,
-  )
-  tokens = runs.tokens(tmp_path / "spec")
-  checkpoint = str(gin_file.parent / "target" / "checkpoint_7")
-  prompts = [text.split()[0] for text in tiny.sentences(EXAMPLES, seed=5)]
+@pytest.fixture(scope="session")
+def run(pair, tmp_path_factory):
+  """Runs the pair with a configuration and more gin files; returns the directory."""
+
+  def run(config, *more, drafts=True, **settings):
+    output = tmp_path_factory.mktemp("run")
+    draft = {"DRAFT_CHECKPOINT_PATH": pair[1]} if drafts else {}
+    runs.completed(
+      *(config, pair[0], *more),
+      **{"INFER_OUTPUT_DIR": str(output), "PROMPT_WORDS": 1, **draft, **settings},
+    )
+    return output
+
+  return run
+
+
+@pytest.fixture(scope="session")
+def speculative(run):
+  return run("configs/spec_lm.gin", GAMMA=3)
+
+
+def test_speculation_writes_the_plain_models_tokens(pair, speculative):
+  tokens, folder = runs.tokens(speculative), pair[0].parent
   plain = api.generate(
-    prompts,
-    api.load_model(checkpoint),
+    [text.split()[0] for text in tiny.sentences(EXAMPLES, seed=5)],
+    api.load_model(str(folder / "target" / "checkpoint_7")),
     None,
-    str(gin_file.parent / "tiny.model"),
+    str(folder / "tiny.model"),
     max_length=12,
     batch_size=8,
   )
   assert tokens == [output.tokens for output in plain]
   assert len(tokens) == EXAMPLES
   assert len({tuple(row) for row in tokens}) > 1
-  summary = runs.summary(tmp_path / "spec")
+  summary = runs.summary(speculative)
   assert summary["guarantee"] == "EXACT"
   assert summary["statistics"]["examples"] == EXAMPLES
   assert summary["decoder"]["drafter"]["network"]["kind"] == "GptTransformer"
-  for record in runs.records(tmp_path / "spec"):
+  for record in runs.records(speculative):
     assert record["aux"]["tokens"] == len(record["prediction_tokens"]) <= 12
     assert len(record["inputs"]["inputs_pretokenized"].split()) == 1
 
@@ -94,19 +105,11 @@ def test_speculation_writes_the_plain_models_tokens(pair, tmp_path):
   ("gin_files", "drafts"),
   [
     (["configs/baseline_lm.gin"], False),
+    (["configs/spec_lm.gin"], True),  # As many tokens as pay.
     (["configs/spec_lm.gin", "configs/drafters/tree.gin"], True),
     (["configs/spec_lm.gin", "configs/drafters/copy.gin"], False),
   ],
 )
-def test_other_ways_write_them_too(pair, tmp_path, gin_files, drafts):
-  (config, *more), (gin_file, draft) = gin_files, pair
-  settings = {"DRAFT_CHECKPOINT_PATH": draft} if drafts else {}
-  run = lambda folder, config, *more, **settings: runs.completed(
-    *(config, gin_file, *more),
-    INFER_OUTPUT_DIR=str(tmp_path / folder),
-    PROMPT_WORDS=1,
-    **settings,
-  )
-  run("spec", "configs/spec_lm.gin", DRAFT_CHECKPOINT_PATH=draft)
-  run("other", config, *more, **settings)
-  assert runs.tokens(tmp_path / "other") == runs.tokens(tmp_path / "spec")
+def test_other_ways_write_them_too(run, speculative, gin_files, drafts):
+  output = run(*gin_files, drafts=drafts)
+  assert runs.tokens(output) == runs.tokens(speculative)

@@ -13,72 +13,55 @@ from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
 EXAMPLE = "examples/write_a_drafter.gin"
-# Gin files, bindings, the kind of drafter that then runs, and its policy's.
+
+
+def drafts(drafter, *files, policy="Fixed", **bindings):
+  """Returns gin files, bindings, and the kinds of drafter and policy that then run."""
+  return files, bindings, [drafter, policy]
+
+
+PAYS = {"policy": "CostAware"}
+PRUNED = ("drafters/heads", "drafters/pruned")
+SKIP = ("self_0", "mlp_1")
 WAYS = {
-  "copy": (["drafters/copy"], {"COPY_MATCH": 1}, "Copy", "Fixed"),
-  "tree": (
-    ["drafters/tree"],
-    {"STEM": 1, "SIBLINGS": "likeliest"},
-    *("TreeDraft", "Fixed"),
+  "copy": drafts("Copy", "drafters/copy", COPY_MATCH=1),
+  "tree": drafts("TreeDraft", "drafters/tree", STEM=1, SIBLINGS="likeliest"),
+  "candidates": drafts("TreeDraft", NUM_CANDIDATES=2, VERIFICATION="kseq"),
+  "no GAMMA": drafts("DraftModel", GAMMA=None, **PAYS),
+  "auto": drafts("DraftModel", "policies/auto", BY_ROW=True, **PAYS),
+  "confidence": drafts(
+    "DraftModel", "policies/confidence", policy="Confidence", CONFIDENCE=0.3
   ),
-  "candidates": (
-    [],
-    {"NUM_CANDIDATES": 2, "VERIFICATION": "kseq"},
-    *("TreeDraft", "Fixed"),
+  "heads": drafts("HeadDraft", "drafters/heads", SIBLINGS="likeliest"),
+  "parallel": drafts(
+    "ParallelDraft", *PRUNED, NODES=6, PENALTY=0.5, GAMMA=None, **PAYS
   ),
-  "no GAMMA": ([], {"GAMMA": None}, "DraftModel", "CostAware"),
-  "auto": (["policies/auto"], {"BY_ROW": True}, "DraftModel", "CostAware"),
-  "confidence": (
-    ["policies/confidence"],
-    {"CONFIDENCE": 0.3},
-    *("DraftModel", "Confidence"),
+  "parallel by ngrams": drafts(
+    *("ParallelDraft", *PRUNED, "drafters/pruned_by_ngrams"),
+    **{"NODES": 6, "GAMMA_POLICY": "auto", **PAYS},
   ),
-  "heads": (["drafters/heads"], {"SIBLINGS": "likeliest"}, "HeadDraft", "Fixed"),
-  "parallel": (
-    ["drafters/heads", "drafters/pruned"],
-    {"NODES": 6, "PENALTY": 0.5, "GAMMA": None},
-    *("ParallelDraft", "CostAware"),
+  "layers": drafts(
+    *("LayerSkip", "drafters/layer_skip"),
+    **{"SKIP": SKIP, "GAMMA_POLICY": "exit", "policy": "ExitThreshold"},
   ),
-  "parallel by ngrams": (
-    ["drafters/heads", "drafters/pruned", "drafters/pruned_by_ngrams"],
-    {"NODES": 6, "GAMMA_POLICY": "auto"},
-    *("ParallelDraft", "CostAware"),
+  "layers that pay": drafts(
+    "LayerSkip", "drafters/layer_skip", SKIP=SKIP, GAMMA=None, **PAYS
   ),
-  "layers": (
-    ["drafters/layer_skip"],
-    {"SKIP": ("self_0", "mlp_1"), "GAMMA_POLICY": "exit"},
-    *("LayerSkip", "ExitThreshold"),
+  "sparse": drafts("SparseDraft", "drafters/sparse", DRAFT_TOPK=4),
+  "sparse by name": drafts("SparseDraft", DRAFTER="sparse"),
+  "cascade": drafts("Cascade", "drafters/cascade", LOWER_GAMMA=1),
+  "cascade that pays": drafts(
+    "Cascade", "drafters/cascade", LOWER_GAMMA=1, GAMMA_POLICY="auto", **PAYS
   ),
-  "layers that pay": (
-    ["drafters/layer_skip"],
-    {"SKIP": ("self_0", "mlp_1"), "GAMMA": None},
-    *("LayerSkip", "CostAware"),
+  "cascade flush": drafts("Cascade", "drafters/cascade", WINDOW="flush"),
+  "cascade copy": drafts(
+    "Cascade", "drafters/cascade_copy", COPY_MATCH=1, LOWER_GAMMA=2
   ),
-  "sparse": (["drafters/sparse"], {"DRAFT_TOPK": 4}, "SparseDraft", "Fixed"),
-  "sparse by name": ([], {"DRAFTER": "sparse"}, "SparseDraft", "Fixed"),
-  "cascade": (["drafters/cascade"], {"LOWER_GAMMA": 1}, "Cascade", "Fixed"),
-  "cascade that pays": (
-    ["drafters/cascade"],
-    {"LOWER_GAMMA": 1, "GAMMA_POLICY": "auto"},
-    *("Cascade", "CostAware"),
-  ),
-  "cascade flush": (["drafters/cascade"], {"WINDOW": "flush"}, "Cascade", "Fixed"),
-  "cascade copy": (
-    ["drafters/cascade_copy"],
-    {"COPY_MATCH": 1, "LOWER_GAMMA": 2},
-    *("Cascade", "Fixed"),
-  ),
-  "ngram": (["drafters/ngram"], {"NGRAM_ORDER": 2}, "DraftModel", "Fixed"),
-  "ngram by name": (
-    [],
-    {"DRAFTER": "ngram", "GAMMA": None},
-    *("DraftModel", "CostAware"),
-  ),
-  "ngram in a tree": (["drafters/ngram", "drafters/tree"], {}, "TreeDraft", "Fixed"),
-  "ngram candidates": (
-    ["drafters/ngram"],
-    {"NUM_CANDIDATES": 2, "VERIFICATION": "recursive"},
-    *("TreeDraft", "Fixed"),
+  "ngram": drafts("DraftModel", "drafters/ngram", NGRAM_ORDER=2),
+  "ngram by name": drafts("DraftModel", DRAFTER="ngram", GAMMA=None, **PAYS),
+  "ngram in a tree": drafts("TreeDraft", "drafters/ngram", "drafters/tree"),
+  "ngram candidates": drafts(
+    "TreeDraft", "drafters/ngram", NUM_CANDIDATES=2, VERIFICATION="recursive"
   ),
 }
 
@@ -134,7 +117,7 @@ def drafted(pair, tmp_path):
 def test_each_way_to_draft_gives_the_target_s_own_outputs(
   way, drafted, table, heads, pair, speculative
 ):
-  files, bindings, *kinds = WAYS[way]
+  files, bindings, kinds = WAYS[way]
   draft = {"ngram": table, "copy": None, "layers": None, **heads}.get(
     way.split()[0], pair[1]
   )

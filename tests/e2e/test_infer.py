@@ -10,6 +10,7 @@ import pytest
 
 from specdec_t5x.merge_shards import merge_shards
 from specdec_t5x.network.transformer import Transformer
+from tests import processes
 from tests.contract.conftest import runtime_only
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
@@ -118,7 +119,7 @@ def test_two_processes_of_one_job_write_what_one_process_writes(
         **{"partitioning.PjitPartitioner.num_partitions": 2},
       ),
       cwd=runs.ROOT,
-      env=runs.environment(devices=2),
+      env=processes.environment(devices=2),
       stderr=subprocess.PIPE,
       text=True,
     )

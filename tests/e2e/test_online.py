@@ -1,11 +1,7 @@
 """`python -m t5x.infer` with configs/runs/online.gin: exact, saved, and resumed."""
 
-import jax
 import pytest
-import t5x
 
-import specdec_t5x
-from specdec_t5x.training import online_run
 from tests.e2e import runs
 
 ONLINE = "configs/runs/online.gin"
@@ -30,9 +26,8 @@ def online(pair):
   return run
 
 
-def draft_of(output):
-  """The draft as a run's last step left it."""
-  return specdec_t5x.load_model(str(output / "draft" / f"checkpoint_{STEPS}")).params
+def alpha(output):
+  return runs.summary(output)["statistics"]["alpha_by_counts"]["value"]
 
 
 def test_outputs_are_the_target_s_own_and_the_draft_is_saved(
@@ -56,35 +51,7 @@ def test_outputs_are_the_target_s_own_and_the_draft_is_saved(
     GAMMA_POLICY="fixed",
   )
   assert runs.tokens(tmp_path / "later") == runs.tokens(speculative)
-  learned, first = (
-    runs.summary(tmp_path / name)["statistics"]["alpha_by_counts"]["value"]
-    for name in ("later", "out")
-  )
-  assert learned > first
-
-
-@pytest.mark.skipif(not hasattr(t5x, "PROVIDER"), reason="kills within the process")
-@pytest.mark.parametrize("when", ["before it learned", "before T5X knew"])
-def test_a_killed_run_goes_on_to_the_same_bits(online, tmp_path, monkeypatch, when):
-  expected = online(tmp_path / "whole", TEMPERATURE=1.0)
-  learn, calls = online_run.Course.learn, []
-
-  def killed(self, *args):
-    calls.append(args)
-    if len(calls) == 2 and when == "before it learned":
-      raise KeyboardInterrupt
-    learn(self, *args)
-    if len(calls) == 2:
-      raise KeyboardInterrupt
-
-  with monkeypatch.context() as patched:
-    patched.setattr(online_run.Course, "learn", killed)
-    with pytest.raises(KeyboardInterrupt):
-      online(tmp_path / "killed", TEMPERATURE=1.0)
-  assert online(tmp_path / "killed", TEMPERATURE=1.0) == expected
-  whole, resumed = (draft_of(tmp_path / name) for name in ("whole", "killed"))
-  same = jax.tree.map(lambda a, b: bool((a == b).all()), whole, resumed)
-  assert all(jax.tree.leaves(same))
+  assert alpha(tmp_path / "later") > alpha(tmp_path / "out")
 
 
 def test_no_draft_knows_the_draws_of_the_run_it_serves(online, tmp_path):
@@ -142,8 +109,4 @@ def test_another_run_goes_on_with_what_was_learned(online, tmp_path):
   tokens = online(tmp_path / "one", **shared)
   assert online(tmp_path / "two", **shared) == tokens
   assert (tmp_path / "draft" / f"checkpoint_{2 * STEPS}").exists()
-  one, two = (
-    runs.summary(tmp_path / name)["statistics"]["alpha_by_counts"]["value"]
-    for name in ("one", "two")
-  )
-  assert two > one
+  assert alpha(tmp_path / "two") > alpha(tmp_path / "one")

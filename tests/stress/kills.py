@@ -31,7 +31,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests import processes
+from tests.e2e import runs
+
 SUMMARY = "speculation.json"
 WINDOW = (1e-5, 5e-3)  # seconds; a kill comes so long after the file it waits for
 PHASES = ("start-up", "decoding", "writing", "merging", "cleaning up")
@@ -198,7 +200,6 @@ class Killer:
       # Not of the suite's: a kill must not leave half a program for other tests.
       "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
       "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-      "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     self._whole: Whole | None = None
 
@@ -250,18 +251,12 @@ class Killer:
     return _compared(outcome, output, whole.output)
 
   def _start(self, output: pathlib.Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "t5x.infer", *self._flags]
     output.mkdir(parents=True, exist_ok=True)
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     with _log(output).open("w") as log:
       return subprocess.Popen(
-        [*command, f"--gin.INFER_OUTPUT_DIR={str(output)!r}"],
-        cwd=ROOT,
-        env={
-          **os.environ,
-          **self._environment,
-          "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        },
+        runs.command(flags=self._flags, INFER_OUTPUT_DIR=str(output)),
+        cwd=runs.ROOT,
+        env={**processes.environment(), **self._environment},
         stdout=log,
         stderr=log,
         start_new_session=True,

@@ -11,6 +11,7 @@ Results: docs/results/reliability.md. It is no timing.
 """
 
 import argparse
+import collections
 import dataclasses
 import itertools
 import json
@@ -35,6 +36,7 @@ from specdec_t5x.network.functional import network_config, network_for
 from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
+from tests.contract import conftest
 from tests.stress import memory
 from tests.stress.promises import Setting, broken_promises
 
@@ -147,14 +149,7 @@ class Service:
     }
     self.vocab_size = network.config.vocab_size
     partitioner = partitioning.PjitPartitioner(num_partitions=1)
-    first = models[self.settings[0]]
-    initializer = utils.TrainStateInitializer(
-      optimizer_def=None,
-      init_fn=first.get_initial_variables,
-      input_shapes={name: (1, *x.shape[1:]) for name, x in features.items()},
-      partitioner=partitioner,
-      input_types={name: x.dtype for name, x in features.items()},
-    )
+    initializer = conftest.initializer(models[self.settings[0]], partitioner)
     manager = CheckpointManager(
       *("", initializer.global_train_state_shape, partitioner),
       paths={"target": target, "draft": draft},
@@ -225,7 +220,7 @@ class Load:
       every: seconds between two looks at memory, printed.
     """
     report = Report()
-    counts = _Compilations()
+    before = _compiled()
     begin = time.monotonic()
     report.samples.append(_sample(0.0))
     while (passed := time.monotonic() - begin) < seconds or (
@@ -233,10 +228,10 @@ class Load:
     ):
       if passed - report.samples[-1].seconds >= every:
         report.samples.append(_sample(passed))
-        _say(report, counts)
+        _say(report)
       self._serve_one(report)
+      report.compilations, report.traces = (_compiled() - before).tolist()
     report.samples.append(_sample(time.monotonic() - begin))
-    report.compilations, report.traces = counts.stop()
     return report
 
   def _serve_one(self, report: Report) -> None:
@@ -270,26 +265,15 @@ class Load:
     return Request(setting, tuple(examples.tolist()), self._number)
 
 
-class _Compilations:
-  """Counts what JAX compiles and traces from its making until `stop`."""
+_seen = collections.Counter()  # Events of JAX's, by their names.
+jax.monitoring.register_event_duration_secs_listener(
+  lambda event, *_, **kwargs: _seen.update([event])
+)
 
-  def __init__(self):
-    self._counts = dict.fromkeys((_COMPILED, _TRACED), 0)
-    self._is_on = True
-    jax.monitoring.register_event_duration_secs_listener(self._count)
 
-  def _count(self, event: str, _: float, **kwargs) -> None:
-    del kwargs
-    if self._is_on and event in self._counts:
-      self._counts[event] += 1
-
-  def so_far(self) -> tuple[int, int]:
-    return self._counts[_COMPILED], self._counts[_TRACED]
-
-  def stop(self) -> tuple[int, int]:
-    """Returns (compilations, traces)."""
-    self._is_on = False  # Listeners can't be taken back by public means.
-    return self.so_far()
+def _compiled() -> np.ndarray:
+  """Returns how often JAX has compiled and traced so far."""
+  return np.array([_seen[_COMPILED], _seen[_TRACED]])
 
 
 def _run(infer, state, features: Features, number: int):
@@ -306,12 +290,13 @@ def _sample(seconds: float) -> Sample:
   return Sample(seconds, memory.resident(), len(jax.live_arrays()), files)
 
 
-def _say(report: Report, counts: _Compilations) -> None:
+def _say(report: Report) -> None:
   last = report.samples[-1]
   print(
-    f"{last.seconds / 60:6.1f} min: {report.requests} requests, "
-    f"{report.greedy} greedy and {report.sampled} sampled outputs, "
-    f"{len(report.mistakes)} mistakes, (compiled, traced) {counts.so_far()}, "
+    f"{last.seconds / 60:6.1f} min: {report.requests} requests ({report.replays} "
+    f"replays), {report.greedy} greedy and {report.sampled} sampled outputs, "
+    f"{len(report.mistakes)} mistakes, {report.compilations} compilations, "
+    f"{report.traces} traces, "
     f"{last.resident / memory.MIB:.1f} MiB, {last.arrays} arrays, {last.files} files",
     flush=True,
   )
@@ -359,13 +344,9 @@ def main() -> None:
   load.warm_up()
   print(f"warm: {memory.resident() / memory.MIB:.1f} MiB", flush=True)
   report = load.run(60 * args.minutes, every=args.minutes)
-  quarters = [f"{held / memory.MIB:.1f}" for held in report.quarters()]
-  print(
-    f"{report.requests} requests ({report.replays} replays): {report.greedy} greedy "
-    f"and {report.sampled} sampled outputs, {len(report.mistakes)} mistakes; "
-    f"{report.compilations} compilations, {report.traces} traces; resident MiB, median "
-    f"of each quarter: {', '.join(quarters)}: {'flat' if report.is_flat else 'GROWS'}"
-  )
+  _say(report)
+  quarters = ", ".join(f"{held / memory.MIB:.1f}" for held in report.quarters())
+  print(f"MiB, median of each quarter: {quarters}: {report.is_flat=}")
   print("\n".join(report.mistakes[:20]))
   result = {**dataclasses.asdict(report), "is_flat": report.is_flat}
   args.output.write_text(json.dumps(result, indent=1))

@@ -22,20 +22,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import seqio
-from flax import serialization, traverse_util
+from flax import traverse_util
 from flax.core import unfreeze
-from t5x import checkpoints, partitioning, train_state, utils
+from t5x import partitioning
 
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.functional import initial_variables, network_config
+from specdec_t5x.network.functional import network_config
 from specdec_t5x.network.sizes import t5_1_1
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.t5x_bridge.checkpoint import flat_shapes, parameter_shapes
+from specdec_t5x.t5x_bridge.checkpoint import (
+  abstract_state,
+  flat_shapes,
+  parameter_shapes,
+)
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
+from specdec_t5x.t5x_bridge.parameters import T5XParameters
+from tests.contract import conftest
 from tests.processes import on_devices
 from tests.stress import memory
 
@@ -99,44 +105,14 @@ def values(name: str, shape: tuple[int, ...]) -> np.ndarray:
   return rng.random(shape, np.float32) - np.float32(0.5)
 
 
-def write_t5x(folder: pathlib.Path, config: T5Config) -> str:
-  """Writes a checkpoint in T5X's format array by array; returns its path."""
-  from t5x import checkpoint_arrays  # Of t5x_runtime alone; the rest runs on upstream.
-
-  path = folder / f"checkpoint_{STEP}"
-  path.mkdir(parents=True)
-  index = {"state/step": np.asarray(STEP, np.int32)}
-  for name, shape in shapes_of(config).items():
-    array = {f"target/{name}": values(name, shape)}
-    checkpoint_arrays.write_checkpoint(path, array, is_first=True)
-    written = serialization.msgpack_restore((path / "checkpoint").read_bytes())
-    is_spec = lambda _, leaf: "driver" in leaf
-    index |= traverse_util.flatten_dict(written["optimizer"], is_leaf=is_spec, sep="/")
-  nested = traverse_util.unflatten_dict(index, sep="/")
-  contents = {"version": checkpoint_arrays.VERSION, "optimizer": nested}
-  (path / "checkpoint").write_bytes(serialization.msgpack_serialize(contents))
-  return str(path)
-
-
-def shapes_of(config: T5Config) -> dict[str, tuple[int, ...]]:
-  """Returns the shapes of a network's parameters by their path."""
-  module = Transformer(config)
-  variables = jax.eval_shape(lambda k: initial_variables(module, k), jax.random.key(0))
-  return dict(flat_shapes(variables["params"]))
-
-
-def to_orbax(path: str, folder: pathlib.Path) -> str:
-  """Writes a checkpoint in T5X's format again in Orbax's; returns its path."""
-  module = Transformer(network_config(parameter_shapes(path)))
-  make = lambda key: train_state.InferenceState.create(initial_variables(module, key))
-  shapes = jax.eval_shape(make, jax.random.key(0))
-  one = partitioning.PjitPartitioner(num_partitions=1)
-  state = checkpoints.Checkpointer(shapes, one, "").restore(path=path)
-  folder.mkdir(parents=True)
-  manager = checkpoints.OrbaxCheckpointManagerInterface(str(folder), shapes, one)
-  manager.save(state)
-  manager.close()
-  return str(folder / pathlib.Path(path).name)
+def write(folder: pathlib.Path, config: T5Config, layout: str) -> str:
+  """Writes the checkpoint of a network in a format; returns its path."""
+  network = Transformer(config)
+  shapes = flat_shapes(abstract_state(network).params)
+  flat = {name: jnp.asarray(values(name, shape)) for name, shape in shapes.items()}
+  writer = T5XParameters(network, str(folder), layout)
+  writer.save(STEP, traverse_util.unflatten_dict(flat, sep="/"))
+  return str(folder / f"checkpoint_{STEP}")
 
 
 def measure(job: Job) -> Outcome:
@@ -183,14 +159,7 @@ def _state_of(job, partitioner):
   vocabulary = seqio.PassThroughVocabulary(size=target.vocab_size)
   decoder = SpeculativeDecoder(Transformer(target), DraftModel(Transformer(draft)))
   model = EncoderDecoderModel(decoder, vocabulary, vocabulary, GREEDY)
-  names = ("encoder_input_tokens", "decoder_input_tokens")
-  initializer = utils.TrainStateInitializer(
-    optimizer_def=None,
-    init_fn=model.get_initial_variables,
-    input_shapes=dict.fromkeys(names, (1, 8)),
-    partitioner=partitioner,
-    input_types=dict.fromkeys(names, jnp.int32),
-  )
+  initializer = conftest.initializer(model, partitioner)
   return initializer.global_train_state_shape, initializer.train_state_axes
 
 
@@ -215,15 +184,13 @@ def make_pair(
   folder: pathlib.Path, target: T5Config, draft: T5Config
 ) -> dict[str, tuple[str, str]]:
   """Writes both in both formats; returns (target, draft) by format."""
-  t5x = [
-    write_t5x(folder / "t5x" / name, config)
-    for name, config in (("target", target), ("draft", draft))
-  ]
-  orbax = [
-    to_orbax(path, folder / "orbax" / name)
-    for name, path in zip(("target", "draft"), t5x, strict=True)
-  ]
-  return {"t5x": tuple(t5x), "orbax": tuple(orbax)}
+  networks = {"target": target, "draft": draft}
+  return {
+    layout: tuple(
+      write(folder / layout / name, config, layout) for name, config in networks.items()
+    )
+    for layout in FORMATS
+  }
 
 
 def table_row(layout: str, job: Job, outcome: Outcome) -> str:
