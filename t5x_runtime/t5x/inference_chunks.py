@@ -198,20 +198,15 @@ def _marker(path: epath.Path) -> epath.Path:
 def _recorded(marker: epath.Path) -> dict[str, Any]:
   """Returns what a marker records, which may be nothing."""
   text = marker.read_bytes()
-  if not text:
-    return {}
-  try:
-    recorded = json.loads(text)
+  with contextlib.suppress(ValueError, RecursionError):
+    recorded = json.loads(text or "{}")
     if isinstance(recorded, dict) and isinstance(recorded.get("settings", {}), dict):
       return recorded
-    error = None
-  except (ValueError, RecursionError) as raised:
-    error = raised
   raise ValueError(
     f"{marker} is damaged: expected a size and a SHA-256 as JSON, got {text[:80]!r}. "
     f"Delete {marker} and {str(marker).removesuffix('.COMPLETED')}, and run the same "
     "command again."
-  ) from error
+  )
 
 
 def _check(path: epath.Path, marker: epath.Path, purpose: str) -> None:

@@ -146,8 +146,9 @@ def _locked(path, name):
         file=sys.stderr,
       )
       return file
-    if _is_at(file, path):
-      return file
+    with contextlib.suppress(FileNotFoundError):
+      if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+        return file
     file.close()  # Its holder ended and removed it between our two calls: once more.
 
 
@@ -160,10 +161,3 @@ def _opened(path):
     except (FileNotFoundError, FileExistsError):
       if last:
         raise
-
-
-def _is_at(file, path) -> bool:
-  try:
-    return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-  except FileNotFoundError:
-    return False

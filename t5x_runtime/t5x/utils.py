@@ -101,9 +101,6 @@ class RestoreCheckpointConfig:
         )
 
 
-# ---- Datasets. ----
-
-
 def get_vocabulary(cfg: DatasetConfig) -> tuple[seqio.Vocabulary, seqio.Vocabulary]:
   """Returns the vocabularies of a dataset's inputs and targets.
 
@@ -183,9 +180,6 @@ def round_vocab_size_to_multiple(
 ) -> int:
   """Returns the vocabulary's size, rounded up to a multiple of `divisor`."""
   return -(-vocabulary.vocab_size // divisor) * divisor
-
-
-# ---- The train state. ----
 
 
 class TrainStateInitializer:
