@@ -20,6 +20,7 @@ import pytest
 from etils import epath
 from t5x import infer
 
+from tests.commands import contents
 from tests.contract.conftest import (
   IS_RUNTIME,
   Killed,
@@ -48,10 +49,6 @@ def killed(checkpoint, tmp_path):
   with pytest.raises(Killed):
     run(checkpoint, tmp_path, write_fn=dying_writer)
   return tmp_path
-
-
-def files_of(directory):
-  return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def chunk_files(output, chunk=0):
@@ -94,12 +91,12 @@ def test_a_damaged_chunk_is_named_and_decoded_again_once_it_is_deleted(
 ):
   chunk, marker = chunk_files(killed)
   damage(chunk, marker)
-  before = files_of(killed)
+  before = contents(killed)
   with pytest.raises(ValueError, match=r"is damaged.*Delete") as error:
     run(checkpoint, killed)
   assert str(chunk) in str(error.value).replace(str(marker), "")
   assert str(marker) in str(error.value)
-  assert files_of(killed) == before
+  assert contents(killed) == before
   chunk.unlink()
   marker.unlink()
   run(checkpoint, killed)
@@ -137,12 +134,12 @@ def test_a_finished_result_that_changed_is_not_taken_for_done(checkpoint, tmp_pa
 
 def test_what_a_run_killed_after_its_end_left_is_removed(checkpoint, tmp_path):
   run(checkpoint, tmp_path)
-  before = files_of(tmp_path)
+  before = contents(tmp_path)
   directory = tmp_path / "tmp-contract_infer-00000-of-00001"
   directory.mkdir()
   (directory / f"{result_path(tmp_path).name}-chunk00002").write_text("")
   run(checkpoint, tmp_path, summarize_config_fn=None)
-  assert files_of(tmp_path) == before
+  assert contents(tmp_path) == before
   assert not directory.exists()
 
 
@@ -157,11 +154,11 @@ def meanwhile(job):
 
 def test_a_second_job_is_refused_and_changes_nothing(checkpoint, expected, tmp_path):
   def second():
-    before = files_of(tmp_path)
+    before = contents(tmp_path)
     message = f"another job.*pid {os.getpid()} on {socket.gethostname()}.*Wait until"
     with pytest.raises(ValueError, match=message):
       run(checkpoint, tmp_path, period=1, summarize_config_fn=None)
-    assert files_of(tmp_path) == before
+    assert contents(tmp_path) == before
 
   run(checkpoint, tmp_path, write_fn=meanwhile(second))
   assert result_path(tmp_path).read_bytes() == expected
@@ -230,11 +227,11 @@ def test_chunks_of_another_configuration_are_not_continued(
 ):
   config = "SEED = 1\nINFER_OUTPUT_DIR = 'elsewhere'\n"
   monkeypatch.setattr(inference_chunks.gin, "config_str", lambda **_: config)
-  before = files_of(killed)
+  before = contents(killed)
   says = r"examples per chunk was 4, is 6; SEED was None, is 1\. Delete"
   with pytest.raises(ValueError, match=says):
     run(checkpoint, killed, period=3, summarize_config_fn=None)
-  assert files_of(killed) == before
+  assert contents(killed) == before
 
 
 def test_the_configuration_is_gin_s_bindings():
