@@ -14,12 +14,12 @@ Every function returns the name of the task it registered, so that gin can use i
     vocabulary = %VOCABULARY
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import seqio
 import tensorflow as tf
 
-from specdec_t5x.data import pairs, registry, text_files, vocabularies
+from specdec_t5x.data import from_texts, registry, text_files, vocabularies
 
 # tensorflow-datasets 4.9.10 knows exactly these versions, and of XSum 1.0.0 too, whose
 # articles still hold what the web pages had around them.
@@ -30,6 +30,8 @@ XSUM_TFDS = "xsum:1.1.0"
 
 TRANSLATE_ENDE = "translate English to German: "
 SUMMARIZE = "summarize: "
+
+_Pairs = tuple[Sequence[str], Sequence[str]]  # sources and targets
 
 
 def wmt14_ende(
@@ -102,14 +104,13 @@ def translation_from_files(
     ValueError: a file is missing, empty or not UTF-8, two files differ in their
       number of lines, or the name is taken by another task.
   """
-  pairs.check_files(files)
   for split, paths in files.items():
     if isinstance(paths, str) or len(paths) != 2 or not paths[0]:
       raise ValueError(
         f"files[{split!r}] is {paths!r}, expected (source path, target path); the "
         "target path may be None."
       )
-  return pairs.register_pairs(
+  return _from_pairs(
     name,
     {split: ("lines", source, target) for split, (source, target) in files.items()},
     lambda origin: text_files.read_parallel(*origin[1:]),
@@ -145,11 +146,10 @@ def from_records(
   Raises:
     ValueError: as `text_files.read_fields`; an unknown metric; or the name is taken.
   """
-  pairs.check_files(files)
   if metric not in registry.METRICS:
     raise ValueError(f"metric is {metric!r}, expected one of {set(registry.METRICS)}.")
 
-  def read(origin: tuple[str, str]) -> pairs.Pairs:
+  def read(origin: tuple[str, str]) -> _Pairs:
     fields = [f for f in (source_field, target_field) if f is not None]
     rows = text_files.read_fields(origin[1], fields)
     return (
@@ -157,7 +157,7 @@ def from_records(
       ["" if target_field is None else row[target_field] for row in rows],
     )
 
-  return pairs.register_pairs(
+  return _from_pairs(
     name,
     {s: ("records", path, source_field, target_field) for s, path in files.items()},
     read,
@@ -224,12 +224,11 @@ def humaneval_from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> s
     )
   fields = ("prompt", "canonical_solution")
 
-  def read(origin: tuple[str, str]) -> pairs.Pairs:
+  def read(origin: tuple[str, str]) -> _Pairs:
     rows = text_files.read_fields(origin[1], fields, keep_line_ends=True)
-    prompts, solutions = ([row[field] for row in rows] for field in fields)
-    return prompts, solutions
+    return tuple([row[field] for row in rows] for field in fields)
 
-  return pairs.register_pairs(
+  return _from_pairs(
     name,
     {"test": ("humaneval", file)},
     read,
@@ -237,6 +236,20 @@ def humaneval_from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> s
     metric=None,
     vocabulary=vocabulary,
   )
+
+
+def _from_pairs(
+  name: str,
+  origins: Mapping[str, tuple],
+  read: Callable[[tuple], _Pairs],
+  prefix: str,
+  metric: str | None,
+  vocabulary: seqio.Vocabulary | None,
+) -> str:
+  fields = ("source", "target")
+  columns = lambda origin: dict(zip(fields, read(origin), strict=True))
+  steps = (registry.AddPrefix(fields, prefix), *registry.TOKENS)
+  return from_texts.register(name, origins, columns, steps, vocabulary, metric)
 
 
 def _from_tfds(
@@ -251,7 +264,8 @@ def _from_tfds(
   if vocabulary is None:
     vocabulary = vocabularies.t5_vocabulary()
   name = name or registry.name_with_vocabulary(base, vocabulary)
-  spec = registry.TaskSpec(("tfds", dataset), fields, prefix, vocabulary, metric)
+  steps = (registry.AddPrefix(fields, prefix), *registry.TOKENS)
+  spec = registry.TaskSpec(("tfds", dataset), steps, vocabulary, metric)
   return registry.register(name, spec, lambda: seqio.TfdsDataSource(dataset))
 
 

@@ -157,7 +157,7 @@ def test_same_arguments_same_task(files):
   task = seqio.get_mixture_or_task(name)
   register(files, 2)
   assert seqio.get_mixture_or_task(name) is task
-  with pytest.raises(ValueError, match=r"prompts of 2 words(.|\n)*prompts of 1 words"):
+  with pytest.raises(ValueError, match=r"prompt_words=2(.|\n)*prompt_words=1"):
     register(files, 1)
 
 
