@@ -28,6 +28,7 @@ from specdec_t5x.core.distributions import Sampling, argmax, certain_log_prob, d
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.queue import Carry, Queue
 from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, StepInfo, no_info
+from specdec_t5x.decoding.step import Iteration
 
 
 def generate_plain(
@@ -39,6 +40,7 @@ def generate_plain(
   block: int = 1,
   loop: LoopFn = jax.lax.while_loop,
   queue: Queue | None = None,
+  observe=None,
 ) -> Decoded:
   """Decodes one token a call of the target until every row has ended.
 
@@ -52,13 +54,24 @@ def generate_plain(
       baseline of a speculation with that gamma.
     loop: as for `decoding.generate.generate`.
     queue: likewise.
+    observe: likewise; its iterations have logits [B, block, V] and counts alone.
 
   Returns:
     The output; its statistics count calls and tokens, and no drafts.
   """
+  if observe:
+    rows = state.lengths.shape[0]
+    state = state.replace(observed=observe.start(rows, max_length))
 
   def iterate(carry):
-    return carry.then(*step(extend, sampling, carry.state, max_length, eos_id, block))
+    before = carry.state
+    state, info, logits = _step(extend, sampling, before, max_length, eos_id, block)
+    if observe:
+      iteration = Iteration(None, logits, None, None, None, info)
+      state = state.replace(
+        observed=observe.observe(before.observed, before, iteration)
+      )
+    return carry.then(state, info)
 
   return loop(Carry.unfinished, iterate, Carry.first(state, queue)).decoded(max_length)
 
@@ -77,6 +90,11 @@ def step(
   `decision` says which of the iteration's draws the token is drawn by, where there are
   others: the last one.
   """
+  return _step(extend, sampling, state, max_length, eos_id, block, decision)[:2]
+
+
+def _step(extend, sampling, state, max_length, eos_id, block=1, decision=0):
+  """Does what `step` does, and returns the block's logits [B, K, V], too."""
   rows = jnp.arange(state.lengths.shape[0])
   fillers = jnp.zeros((rows.size, block - 1), jnp.int32)
   tokens = jnp.concatenate([state.last_tokens()[:, None], fillers], axis=1)
@@ -100,7 +118,7 @@ def step(
   )
   one = live.astype(jnp.int32)
   info = no_info(rows.size).replace(target_calls=one, emitted=one, log_prob=log_prob)
-  return state, info
+  return state, info, logits
 
 
 def _next(logits, sampling, state, decision):

@@ -165,7 +165,7 @@ class Course:
     """
     learner, before = self._learner, self._learner.steps
     chunk = self._chunk(path, numbers)
-    self._refuse([x for x in learner.learned_from if chunk.shares_draws_with(x)])
+    self._refuse(chunk.draws.among(learner.learned_from))
     learner.learn(served, chunk)
     last = max(saved_in(self._directory, self._network).steps(), default=0)
     if last != before:
