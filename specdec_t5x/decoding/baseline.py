@@ -21,14 +21,23 @@ by XLA. Both were observed on CPU with jax 0.10, in float32 and bfloat16
 padding and `max_length` have to be the same, too: they are part of the shapes.
 """
 
+import flax.struct
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from specdec_t5x.core.distributions import Sampling, argmax, certain_log_prob, draw
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.queue import Carry, Queue
 from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, StepInfo, no_info
-from specdec_t5x.decoding.step import Iteration
+
+
+@flax.struct.dataclass
+class PlainIteration:
+  """What observers are given: the logits of a block's K tokens, and what is counted."""
+
+  logits: Float[Array, "B K V"]
+  info: StepInfo
 
 
 def generate_plain(
@@ -54,7 +63,7 @@ def generate_plain(
       baseline of a speculation with that gamma.
     loop: as for `decoding.generate.generate`.
     queue: likewise.
-    observe: likewise; its iterations have logits [B, block, V] and counts alone.
+    observe: likewise; it is given a `PlainIteration` each.
 
   Returns:
     The output; its statistics count calls and tokens, and no drafts.
@@ -65,13 +74,11 @@ def generate_plain(
 
   def iterate(carry):
     before = carry.state
-    state, info, logits = _step(extend, sampling, before, max_length, eos_id, block)
+    state, found = _step(extend, sampling, before, max_length, eos_id, block)
     if observe:
-      iteration = Iteration(None, logits, None, None, None, info)
-      state = state.replace(
-        observed=observe.observe(before.observed, before, iteration)
-      )
-    return carry.then(state, info)
+      kept = observe.observe(before.observed, before, found)
+      state = state.replace(observed=kept)
+    return carry.then(state, found.info)
 
   return loop(Carry.unfinished, iterate, Carry.first(state, queue)).decoded(max_length)
 
@@ -90,11 +97,12 @@ def step(
   `decision` says which of the iteration's draws the token is drawn by, where there are
   others: the last one.
   """
-  return _step(extend, sampling, state, max_length, eos_id, block, decision)[:2]
+  state, found = _step(extend, sampling, state, max_length, eos_id, block, decision)
+  return state, found.info
 
 
 def _step(extend, sampling, state, max_length, eos_id, block=1, decision=0):
-  """Does what `step` does, and returns the block's logits [B, K, V], too."""
+  """Does what `step` does, and tells all of it."""
   rows = jnp.arange(state.lengths.shape[0])
   fillers = jnp.zeros((rows.size, block - 1), jnp.int32)
   tokens = jnp.concatenate([state.last_tokens()[:, None], fillers], axis=1)
@@ -118,7 +126,7 @@ def _step(extend, sampling, state, max_length, eos_id, block=1, decision=0):
   )
   one = live.astype(jnp.int32)
   info = no_info(rows.size).replace(target_calls=one, emitted=one, log_prob=log_prob)
-  return state, info, logits
+  return state, PlainIteration(logits, info)
 
 
 def _next(logits, sampling, state, decision):

@@ -18,7 +18,7 @@ from specdec_t5x.api import Model, padded_batches
 from specdec_t5x.core import platforms
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.baseline import PlainIteration, generate_plain
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import Decoded, DecodeState, row_keys
@@ -71,7 +71,10 @@ class KeepLogits:
     return jnp.zeros((rows, max_length, self.vocab_size))
 
   def observe(
-    self, kept: Float[Array, "B T V"], before: DecodeState, iteration: Iteration
+    self,
+    kept: Float[Array, "B T V"],
+    before: DecodeState,
+    iteration: Iteration | PlainIteration,
   ) -> Float[Array, "B T V"]:
     """Returns these with a chain's logits, the first one's at the next place."""
     logits = iteration.logits

@@ -238,7 +238,7 @@ class Recorder:
       target_seconds, (state, iteration) = _timed(
         advance, self.params, inputs, *drafted
       )
-      turn = self._turn(state, jax.tree.map(np.asarray, iteration))
+      turn = self._turn(state, iteration)
       turns.append(Turn(*turn, draft_seconds, target_seconds))
     begin, end = int(state.starts[0]), int(state.lengths[0])
     tokens = np.asarray(state.sequences[0])[begin:end].tolist()
@@ -266,9 +266,10 @@ class Recorder:
     piece = lambda token: pieces(self.processor, [token])[0]
     # At T = 0 nothing is drawn or tested.
     samples = not rule_at(self.decoder.rule, self.sampling)[1].greedy
-    tree, probs = proposal.tree, iteration.target_probs[0]
+    tree, probs = proposal.tree, np.asarray(iteration.target_probs)[0]
+    tokens, q = np.asarray(proposal.tokens)[0], proposal.drafted_probs()[0].tolist()
     parents = np.broadcast_to(tree.parents, proposal.tokens.shape)[0].tolist()
-    draws, tests = np.split(iteration.uniforms[0], [drafter.decisions])
+    draws, tests = np.split(np.asarray(iteration.uniforms)[0], [drafter.decisions])
     has_q = proposal.draft_probs is not None
     # A decision a node, in their order.
     has_draws = has_q and drafter.decisions == tree.size
@@ -276,14 +277,14 @@ class Recorder:
     stand = np.broadcast_to(tree.sees, (1, *tests.shape[:1] * 2))[0, last, 1:]
     drafted = []
     for at in np.flatnonzero(proposal.is_valid[0]):
-      token, parent = int(proposal.tokens[0, at]), parents[at]
+      token, parent = int(tokens[at]), parents[at]
       missed = "rejected" if parent == last else "discarded"
       drafted.append(
         Token(
           piece=piece(token),
           kind="accepted" if stand[at] else missed,
           p=float(probs[parent, token]),
-          q=float(proposal.draft_probs[0, at, token]) if has_q else None,
+          q=q[at] if has_q else None,
           parent=parent,
           test=float(tests[at, -1]) if samples else None,
           draws=tuple(draws[at].tolist()) if has_draws else (),

@@ -236,6 +236,6 @@ def test_a_vocabulary_that_is_none(models, tmp_path):
   path = tmp_path / "text.model"
   path.write_text("text")
   with pytest.raises(ValueError, match="SentencePiece"):
-    run(models, str(path))
+    recorded(models, str(path))
   with pytest.raises(ValueError, match="SentencePiece"):
-    run(models, str(tmp_path / "nowhere"))
+    recorded(models, str(tmp_path / "nowhere"))

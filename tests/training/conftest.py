@@ -2,11 +2,15 @@
 
 import json
 
+import flax.traverse_util
+import gin
+import numpy as np
 import pytest
 import seqio
 
 from specdec_t5x.data import tasks
 from specdec_t5x.network.config import T5Config
+from specdec_t5x.training import jobs, trainer
 from specdec_t5x.training.batches import TaskData
 from tests.t5x_bridge import tiny
 
@@ -20,6 +24,49 @@ NETWORK = T5Config(
   num_decoder_layers=1,
   mlp_activations=("gelu", "linear"),
 )
+
+
+def lines(directory):
+  """What a run has measured."""
+  return [json.loads(x) for x in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same(one, other):
+  """Equal to the bit, leaf for leaf."""
+  one, other = (flax.traverse_util.flatten_dict(dict(t), sep="/") for t in (one, other))
+  assert one.keys() == other.keys()
+  for name in one:
+    assert np.array_equal(np.asarray(one[name]), np.asarray(other[name])), name
+
+
+@pytest.fixture
+def bound(monkeypatch):
+  """A function: what a configuration and bindings would train; nothing is trained."""
+  monkeypatch.setattr(trainer.Trainer, "run", lambda self, *_: self)
+
+  def trainer_of(config, **bindings):
+    given = [f"{name} = {value!r}" for name, value in bindings.items()]
+    try:
+      gin.parse_config_files_and_bindings([f"configs/train/{config}.gin"], given)
+      return gin.get_configurable(jobs.train)()
+    finally:
+      gin.clear_config()
+
+  return trainer_of
+
+
+@pytest.fixture
+def translations(tmp_path, copy_files):
+  """Bindings of a user's own files."""
+  for language in ("en", "de"):
+    (tmp_path / language).write_text("\n".join(tiny.sentences(30)) + "\n")
+  files = (str(tmp_path / "en"), str(tmp_path / "de"))
+  return {
+    "TRAIN_FILES": files,
+    "VALIDATION_FILES": files,
+    "VOCABULARY_PATH": copy_files[0].sentencepiece_model_file,
+    "OUTPUT_DIR": str(tmp_path / "run"),
+  }
 
 
 @pytest.fixture(scope="session")
