@@ -31,6 +31,14 @@ XSUM_TFDS = "xsum:1.1.0"
 TRANSLATE_ENDE = "translate English to German: "
 SUMMARIZE = "summarize: "
 
+# By task: TFDS's dataset, its fields of source and target, the prefix, the metric.
+_OF_TFDS = {
+  "wmt14_ende": (WMT14_TFDS, ("en", "de"), TRANSLATE_ENDE, "bleu"),
+  "wmt_t2t_ende": (WMT_T2T_TFDS, ("en", "de"), TRANSLATE_ENDE, "bleu"),
+  "cnn_dailymail": (CNN_DAILYMAIL_TFDS, ("article", "highlights"), SUMMARIZE, "rouge"),
+  "xsum": (XSUM_TFDS, ("document", "summary"), SUMMARIZE, "rouge"),
+}
+
 _Pairs = tuple[Sequence[str], Sequence[str]]  # sources and targets
 
 
@@ -50,34 +58,26 @@ def wmt14_ende(
   Raises:
     ValueError: the name is taken by another task.
   """
-  return _from_tfds(
-    "wmt14_ende", WMT14_TFDS, ("en", "de"), TRANSLATE_ENDE, "bleu", vocabulary, name
-  )
+  return _from_tfds("wmt14_ende", vocabulary, name)
 
 
 def wmt_t2t_ende(
   vocabulary: seqio.Vocabulary | None = None, name: str | None = None
 ) -> str:
   """As `wmt14_ende`, for the training set of Tensor2Tensor (T5's own choice)."""
-  return _from_tfds(
-    "wmt_t2t_ende", WMT_T2T_TFDS, ("en", "de"), TRANSLATE_ENDE, "bleu", vocabulary, name
-  )
+  return _from_tfds("wmt_t2t_ende", vocabulary, name)
 
 
 def cnn_dailymail(
   vocabulary: seqio.Vocabulary | None = None, name: str | None = None
 ) -> str:
   """As `wmt14_ende`, for the summarisation of CNN/DailyMail articles."""
-  fields = ("article", "highlights")
-  return _from_tfds(
-    "cnn_dailymail", CNN_DAILYMAIL_TFDS, fields, SUMMARIZE, "rouge", vocabulary, name
-  )
+  return _from_tfds("cnn_dailymail", vocabulary, name)
 
 
 def xsum(vocabulary: seqio.Vocabulary | None = None, name: str | None = None) -> str:
   """As `wmt14_ende`, for the one-sentence summaries of XSum's BBC articles."""
-  fields = ("document", "summary")
-  return _from_tfds("xsum", XSUM_TFDS, fields, SUMMARIZE, "rouge", vocabulary, name)
+  return _from_tfds("xsum", vocabulary, name)
 
 
 def translation_from_files(
@@ -253,14 +253,9 @@ def _from_pairs(
 
 
 def _from_tfds(
-  base: str,
-  dataset: str,
-  fields: tuple[str, str],
-  prefix: str,
-  metric: str,
-  vocabulary: seqio.Vocabulary | None,
-  name: str | None,
+  base: str, vocabulary: seqio.Vocabulary | None = None, name: str | None = None
 ) -> str:
+  dataset, fields, prefix, metric = _OF_TFDS[base]
   if vocabulary is None:
     vocabulary = vocabularies.t5_vocabulary()
   name = name or registry.name_with_vocabulary(base, vocabulary)
@@ -269,7 +264,5 @@ def _from_tfds(
   return registry.register(name, spec, lambda: seqio.TfdsDataSource(dataset))
 
 
-wmt14_ende()
-wmt_t2t_ende()
-cnn_dailymail()
-xsum()
+for _task in _OF_TFDS:
+  _from_tfds(_task)
