@@ -179,6 +179,7 @@ class Learner:
     self.step_fn = state_lib.make_train_step(
       network, RejectionDistillation(online.loss), online.optimizer, 0
     )
+    self._saved = 0  # Its step in the directory that it is kept in.
     # Of the parameters that it began with.
     self.checksum = _crc(masters)
     # What the draft is then follows from these, and from the requests.
@@ -237,11 +238,20 @@ class Learner:
       directory: gets checkpoint_<step> and optimizer_<step>, of the last two savings.
 
     Raises:
-      ValueError: where it holds another draft's, or can't be written to.
+      ValueError: where it holds another draft's, another job has saved its own there,
+        or it can't be written to.
     """
     claim(directory, self._origin)
     saved = saved_in(directory, self.network, self.learned_from)
+    last = max(saved.steps(), default=0)
+    if last != self._saved:
+      raise ValueError(
+        f"Another job has saved its draft in {directory} (step {last}, where this one "
+        f"left step {self._saved}). Give each a directory of its own (ONLINE_DIR), or "
+        "go on from what is there: run this command again (`Learner.restore`)."
+      )
     saved.save(self.state, Position())
+    self._saved = self.steps
 
   def restore(
     self, directory: str, counts: Callable[[int], bool] = lambda step: True
@@ -265,6 +275,7 @@ class Learner:
     if found is not None:
       self.learned_from = recorded(directory, saved.steps()[-1])
       self.state, _ = found
+      self._saved = self.steps
     return found is not None
 
 

@@ -244,6 +244,10 @@ def test_the_directory_is_one_draft_s(tmp_path):
   draft.learn(requests(2))
   draft.save(str(tmp_path))
   assert not learner().restore(str(tmp_path / "none"))
+  other = learner()
+  other.learn(requests(2))
+  with pytest.raises(ValueError, match=r"Another job .* \(step 1, .* left step 0\)"):
+    other.save(str(tmp_path))
   with pytest.raises(ValueError, match="holds a run with other settings"):
     learner(seed=3).restore(str(tmp_path))
   with pytest.raises(ValueError, match="holds a run with other settings"):
