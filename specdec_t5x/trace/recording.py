@@ -13,7 +13,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from specdec_t5x.api import Model, encoded, padded_batches, together
+from specdec_t5x.api import Model, compiled, encoded, padded_batches, together
 from specdec_t5x.core.describe import describe
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import rule_at
@@ -327,17 +327,12 @@ class Recorder:
 
     return jax.jit(lambda *args: prepare(*args)[1]), jax.jit(propose), jax.jit(advance)
 
-  @functools.cached_property
-  def _plain(self):
-    decoder = PlainDecoder(self.decoder.target)
-    rest = self.sampling, self.max_length, self.processor.eos_id()
-    decode = lambda params, inputs, keys: decoder.decode(params, inputs, keys, *rest)
-    return jax.jit(decode)
-
   def _plain_seconds(self, inputs, keys) -> float:
     """Returns a token's seconds of plain decoding, reading the input included."""
-    jax.block_until_ready(self._plain(self.params, inputs, keys))
-    seconds, decoded = _timed(self._plain, self.params, inputs, keys)
+    plain, eos_id = PlainDecoder(self.decoder.target), self.processor.eos_id()
+    run = compiled(plain, self.sampling, self.max_length, eos_id)
+    jax.block_until_ready(run(self.params, inputs, keys))
+    seconds, decoded = _timed(run, self.params, inputs, keys)
     return seconds / int(decoded.statistics.emitted[0])
 
 

@@ -2,8 +2,8 @@
 
 import json
 
-import flax.traverse_util
 import gin
+import jax
 import numpy as np
 import pytest
 import seqio
@@ -33,10 +33,8 @@ def lines(directory):
 
 def assert_same(one, other):
   """Equal to the bit, leaf for leaf."""
-  one, other = (flax.traverse_util.flatten_dict(dict(t), sep="/") for t in (one, other))
-  assert one.keys() == other.keys()
-  for name in one:
-    assert np.array_equal(np.asarray(one[name]), np.asarray(other[name])), name
+  assert jax.tree.structure(one) == jax.tree.structure(other)
+  jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 @pytest.fixture

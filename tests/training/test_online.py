@@ -22,6 +22,7 @@ from specdec_t5x.training.online import (
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.state import initial_params
 from tests.t5x_bridge import tiny
+from tests.training.conftest import assert_same
 
 NETWORK = Transformer(tiny.DRAFT)
 FAST = Optimizer(Schedule("constant", 0.01, 0), "adamw")
@@ -47,11 +48,6 @@ def requests(count, kept=3, seed=0):
 
 def learner(online=ONLINE, seed=2, network=NETWORK):
   return Learner(network, initial_params(network, seed), online)
-
-
-def assert_same(one, other):
-  same = jax.tree.map(lambda a, b: bool((a == b).all()), one, other)
-  assert all(jax.tree.leaves(same))
 
 
 def law_of(draft, served, place):
