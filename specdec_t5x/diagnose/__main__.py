@@ -44,7 +44,7 @@ from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.hugging_face import vocabulary as vocabularies
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.tables import aligned
-from specdec_t5x.trace.recording import pieces
+from specdec_t5x.trace.recording import piece_of
 
 HEADER = (
   *("line", "position", "plain", "speculative", "gap plain", "gap speculative"),
@@ -225,7 +225,7 @@ def _cells(difference, processor) -> tuple[str, ...]:
 
 
 def _token(token, processor) -> str:
-  return "(none)" if token is None else f"{pieces(processor, [token])[0]} ({token})"
+  return "(none)" if token is None else f"{piece_of(processor, token)} ({token})"
 
 
 def _document(args, texts, processor, reports) -> dict:
@@ -245,7 +245,7 @@ def _document(args, texts, processor, reports) -> dict:
             **dataclasses.asdict(difference),
             "text": texts[difference.example],
             "pieces": [
-              None if token is None else pieces(processor, [token])[0]
+              None if token is None else piece_of(processor, token)
               for token in difference.tokens
             ],
           }

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -183,23 +183,26 @@ def record(
     raise ValueError(
       "A trace is of speculative decoding: expected a draft or a drafter, got none."
     )
-  settings = vocabularies.processor(vocabulary), sampling, max_length, seed
-  return list(Recorder(decoder, params, *settings)(texts))
-
-
-def pieces(processor: Processor, tokens: Sequence[int]) -> list[str]:
-  """Returns the tokens' pieces; what the vocabulary has no text for gets a number."""
-  known = processor.vocab_size()
-  # Bytes are no pieces, but text.
-  piece = getattr(processor, "id_to_piece", lambda token: processor.decode([token]))
+  decoder.check(sampling, max_length, 1)
+  processor = vocabularies.processor(vocabulary)
+  recorder = _Recorder(decoder, params, processor, sampling, max_length)
+  batches = padded_batches(encoded(texts, decoder.target, processor), 1)
+  keys = lambda number: row_keys(jax.random.key(seed), 1, number)
   return [
-    (piece(token) if token < known else "") or f"<{token}>"
-    for token in map(int, tokens)
+    recorder.trace(text, inputs, keys(number))
+    for text, (number, inputs, _) in zip(texts, batches, strict=True)
   ]
 
 
+def piece_of(processor: Processor, token: int) -> str:
+  """Returns a token's piece; what the vocabulary has no text for gets a number."""
+  # Bytes are no pieces, but text.
+  piece = getattr(processor, "id_to_piece", lambda token: processor.decode([token]))
+  return (piece(token) if token < processor.vocab_size() else "") or f"<{token}>"
+
+
 @dataclasses.dataclass(frozen=True)
-class Recorder:
+class _Recorder:
   """Decodes texts one by one and records each iteration.
 
   Attributes:
@@ -208,27 +211,16 @@ class Recorder:
     processor: the vocabulary of target and draft.
     sampling: temperature, top-k, top-p.
     max_length: room for an output, in tokens.
-    seed: of the sampling; text n has the draws of `generate`'s n-th input.
   """
 
   decoder: SpeculativeDecoder
   params: Mapping[str, Any]
   processor: Processor
   sampling: Sampling
-  max_length: int = 128
-  seed: int = 0
+  max_length: int
 
-  def __post_init__(self):
-    self.decoder.check(self.sampling, self.max_length, 1)
-
-  def __call__(self, texts: Sequence[str]) -> Iterator[Trace]:
-    """Yields the trace of each text."""
-    ids = encoded(texts, self.decoder.target, self.processor)
-    for text, (number, inputs, _) in zip(texts, padded_batches(ids, 1), strict=True):
-      key = row_keys(jax.random.key(self.seed), 1, number)
-      yield self._trace(text, inputs, key)
-
-  def _trace(self, text, inputs, keys) -> Trace:
+  def trace(self, text, inputs, keys) -> Trace:
+    """Returns the trace of one text, of tokens `inputs`."""
     start, propose, advance = self._programs
     state, turns = start(self.params, inputs, keys), []
     drafted = propose(self.params, inputs, state)  # Compiled before they are timed.
@@ -263,7 +255,6 @@ class Recorder:
       iteration: all of it, its probabilities no logits.
     """
     drafter, proposal = self.decoder.drafter, iteration.proposal
-    piece = lambda token: pieces(self.processor, [token])[0]
     # At T = 0 nothing is drawn or tested.
     samples = not rule_at(self.decoder.rule, self.sampling)[1].greedy
     tree, probs = proposal.tree, np.asarray(iteration.target_probs)[0]
@@ -281,7 +272,7 @@ class Recorder:
       missed = "rejected" if parent == last else "discarded"
       drafted.append(
         Token(
-          piece=piece(token),
+          piece=piece_of(self.processor, token),
           kind="accepted" if stand[at] else missed,
           p=float(probs[parent, token]),
           q=q[at] if has_q else None,
@@ -294,7 +285,7 @@ class Recorder:
       return tuple(drafted), None
     own = int(after.sequences[0, after.lengths[0] - 1])
     own = Token(
-      piece=piece(own),
+      piece=piece_of(self.processor, own),
       kind="recovered" if any(x.kind == "rejected" for x in drafted) else "bonus",
       p=float(probs[last, own]),
       parent=last,

@@ -71,7 +71,8 @@ def generated(models, vocabulary, **settings):
     **settings,
   )
   processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
-  return recording.pieces(processor, outputs[0].tokens), outputs[0]
+  known = [recording.piece_of(processor, token) for token in outputs[0].tokens]
+  return known, outputs[0]
 
 
 @pytest.mark.parametrize(
