@@ -4,13 +4,14 @@ import json
 
 import gin
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import seqio
 
 from specdec_t5x.data import tasks
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.training import jobs, trainer
+from specdec_t5x.training import jobs, losses, objectives, state, trainer
 from specdec_t5x.training.batches import TaskData
 from tests.t5x_bridge import tiny
 
@@ -35,6 +36,19 @@ def assert_same(one, other):
   """Equal to the bit, leaf for leaf."""
   assert jax.tree.structure(one) == jax.tree.structure(other)
   jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def losses_of(network):
+  """A function of a batch: each token's loss by a network at random."""
+  params = state.initial_params(network, seed=0)
+
+  @jax.jit
+  def per_token(batch):
+    logits = objectives.forward(network, params, batch)
+    values = losses.cross_entropy(logits, batch["decoder_target_tokens"])
+    return jnp.where(batch["decoder_loss_weights"] > 0, values, 0.0)
+
+  return per_token
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ import dataclasses
 import itertools
 import pathlib
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import seqio
@@ -14,12 +12,12 @@ from specdec_t5x.data import language_modeling
 from specdec_t5x.network.config import GptConfig
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.training import batches, jobs, losses, objectives, state
+from specdec_t5x.training import batches, jobs
 from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
 from tests.t5x_bridge import tiny
-from tests.training.conftest import NETWORK, lines
+from tests.training.conftest import NETWORK, lines, losses_of
 
 GPT = GptConfig(
   vocab_size=32, emb_dim=32, num_heads=2, head_dim=16, mlp_dim=64, num_layers=1
@@ -78,15 +76,7 @@ def test_whole_texts_are_packed_and_all_tokens_learned(files, task_data):
 
 
 def test_packing_keeps_texts_apart(task_data):
-  network = network_for(GPT)
-  params = state.initial_params(network, seed=0)
-
-  @jax.jit
-  def per_token(batch):
-    logits = objectives.forward(network, params, batch)
-    values = losses.cross_entropy(logits, batch["decoder_target_tokens"])
-    return jnp.where(batch["decoder_loss_weights"] > 0, values, 0.0)
-
+  per_token = losses_of(network_for(GPT))
   packed = list(batches.validation_batches(task_data, limit=100))
   together = sum(float(per_token(batch).sum()) for batch in packed)
   alone = 0.0
