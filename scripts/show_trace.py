@@ -23,10 +23,10 @@ if __name__ == "__main__":
 from etils import epath
 
 import specdec_t5x
+from specdec_t5x.data import hints
 from specdec_t5x.demo.recipe import ENDE
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.trace import page, recording, render
-from specdec_t5x.trace.iterations import Iteration
 from specdec_t5x.trace.recording import Trace
 
 TEXT = (
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print(trace: Trace) -> None:
   show = render.to_ansi if sys.stdout.isatty() else render.to_plain
-  print(show(tuple(map(Iteration.of_turn, trace.turns))), end="")
+  print(show(trace.turns), end="")
   print(f"{trace.num_tokens} tokens in {len(trace.turns)} calls of the target")
 
 
@@ -67,8 +67,7 @@ def _write(args: argparse.Namespace, traces: Sequence[Trace]) -> None:
     recording.save(traces, args.record)
   if args.svg:
     title = textwrap.shorten(traces[0].text, 90, placeholder=" ...")
-    turns = map(Iteration.of_turn, traces[0].turns)
-    epath.Path(args.svg).write_text(render.to_svg(tuple(turns), title))
+    epath.Path(args.svg).write_text(render.to_svg(traces[0].turns, title))
   if args.html:
     epath.Path(args.html).write_text(page.to_html(traces))
 
@@ -105,13 +104,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _record(args: argparse.Namespace) -> list[Trace]:
   sampling = specdec_t5x.Sampling(args.temperature)
-  for flag in ("vocabulary", "target", "draft"):
-    path = getattr(args, flag)
-    if not epath.Path(path).exists():
-      raise ValueError(
-        f"--{flag}: {path!r} does not exist. `make demo` makes the demo pair, which is "
-        "the default; or name files of your own."
-      )
+  names = ("vocabulary", "target", "draft")
+  hints.check_exist({name: getattr(args, name) for name in names})
   return recording.record(
     args.text,
     specdec_t5x.load_model(args.target),

@@ -96,13 +96,13 @@ def check_python(version: tuple[int, ...]) -> Finding:
 def check_project(running: str, installed: str | None, folder: str) -> Finding:
   """Judges the version of specdec_t5x that runs and the one that is installed."""
   name, value, install = "specdec_t5x", f"{running} in {folder}", "pip install -e ."
+  if installed == running:
+    return Finding(name, value)
   if installed is None:
     fix = f"{install} {HERE}, so that versions are compared with setup.py's"
     return Finding(name, f"{value}, not installed", fix=fix)
-  if installed != running:
-    problem = f"specdec_t5x {running} runs, but {installed} is installed"
-    return Finding(name, value, problem, f"{install} {HERE}")
-  return Finding(name, value)
+  problem = f"specdec_t5x {running} runs, but {installed} is installed"
+  return Finding(name, value, problem, f"{install} {HERE}")
 
 
 def check_package(name: str, version: str | None, wanted: Any = "") -> Finding:
@@ -172,18 +172,16 @@ def check_devices(
     fix = f"set JAX_PLATFORMS, now {requested!r}, to '' or install the extra it needs"
     return [Finding("devices", "none", f"JAX finds no device: {error}", fix)]
   counts = collections.Counter(devices)
-  found = [Finding(d.platform, _device(d, count)) for d, count in counts.items()]
+  memory = lambda d: f", {_gigabytes(d.memory)} each" if d.memory else ""
+  found = [
+    Finding(d.platform, f"{count} x {d.kind}{memory(d)}") for d, count in counts.items()
+  ]
   if any(device.platform != "cpu" for device in devices):
     flags = [f"--gin.{x}=\"'bfloat16'\"" for x in ("PARAM_DTYPE", "ACTIVATION_DTYPE")]
     fix = f"decode with {' '.join(flags)}; docs/tpu.md"
     return [*found, Finding("dtype", "float32 by default", fix=fix)]
   found.append(Finding("dtype", "float32 by default, which is right on a CPU"))
   return found + [_unused(extra, requested) for extra in present]
-
-
-def _device(device, count):
-  memory = f", {_gigabytes(device.memory)} each" if device.memory else ""
-  return f"{count} x {device.kind}{memory}"
 
 
 def _unused(extra, requested):
@@ -201,11 +199,9 @@ def check_fusions(version: str | None, platforms: Collection[str]) -> list[Findi
     version: of jaxlib; None where it is not installed.
     platforms: of JAX's devices.
   """
-  numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version or "")
+  numbers = tuple(map(int, re.findall(r"\d+", version or "")[:3]))
   first, last = MISCOMPILES
-  if "cpu" not in platforms or not (
-    numbers and first <= tuple(map(int, numbers.groups())) <= last
-  ):
+  if "cpu" not in platforms or not first <= numbers <= last:
     return []
   value = (
     f"jaxlib {version} is reported to miscompile fusions of products and reductions "
@@ -225,10 +221,8 @@ def check_products(reason: str | None, library: str | None) -> Finding:
   if reason is None:
     return Finding("products", f"native: {library}")
   value = f"XLA's, for there are no native ones: {reason}"
-  if library is not None:
-    return Finding("products", value)
   fix = "install a C++ compiler, or name one in CXX: decoding on a CPU is faster by it"
-  return Finding("products", value, fix=fix)
+  return Finding("products", value, fix=None if library else fix)
 
 
 def check_kept(folders: Mapping[str, int]) -> list[Finding]:
@@ -261,18 +255,14 @@ def render(sections: Mapping[str, Sequence[Finding]]) -> list[str]:
 
 def _columns(finding, column):
   first, rest = f"  {finding.name}".ljust(column), " " * column
-  # Paths stay whole.
-  whole = {"break_long_words": False, "break_on_hyphens": False}
-  return textwrap.wrap(
-    finding.value, 88, initial_indent=first, subsequent_indent=rest, **whole
-  )
+  whole = {"break_long_words": False, "break_on_hyphens": False}  # As paths are.
+  return textwrap.TextWrapper(88, first, rest, **whole).wrap(finding.value)
 
 
 def examine() -> dict[str, list[Finding]]:
   """Returns what there is to say about this machine, by section."""
   ranges, root = stated_ranges(), os.getcwd()
   code = os.path.dirname(os.path.dirname(os.path.abspath(specdec_t5x.__file__)))
-  project = check_project(specdec_t5x.__version__, _version("specdec_t5x"), code)
   names = dict.fromkeys([*PACKAGES, *ranges])
   present = [extra for extra, files in ACCELERATORS.items() if glob.glob(files)]
   requested = os.environ.get("JAX_PLATFORMS", "")
@@ -286,7 +276,7 @@ def examine() -> dict[str, list[Finding]]:
       Finding("memory", _gigabytes(_memory())),
     ],
     "packages": [
-      project,
+      check_project(specdec_t5x.__version__, _version("specdec_t5x"), code),
       *(check_package(name, _version(name), ranges.get(name, "")) for name in names),
       *check_triton(_version("triton")),
     ],
@@ -364,10 +354,9 @@ def kept_folders() -> dict[str, int]:
     folders.append(importlib.import_module("specdec_t5x.native.library").folder())
   programs = os.environ.get("JAX_COMPILATION_CACHE_DIR")
   if programs is None:
-    try:
+    # `check_t5x` reports it; upstream T5X keeps none.
+    with contextlib.suppress(*BROKEN):
       programs = importlib.import_module("t5x.kept_programs").folder()
-    except BROKEN:  # `check_t5x` reports it; upstream T5X keeps none.
-      programs = None
   folders += [pathlib.Path(programs)] if programs else []
   size = lambda folder: sum(x.stat().st_size for x in folder.glob("*") if x.is_file())
   return {str(folder): size(folder) for folder in folders}

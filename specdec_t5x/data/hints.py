@@ -1,6 +1,9 @@
 """Where `make demo` puts what it makes, and what to say where that is missing."""
 
 import os
+from collections.abc import Mapping
+
+from etils import epath
 
 DIRECTORY = os.path.join("runs", "demo")
 COMMANDS = {"ende": "make demo", "cnndm": "make demo-all", "lm": "make demo-lm"}
@@ -19,3 +22,17 @@ def how_to_make(path: str) -> str:
         "own set TARGET_CHECKPOINT_PATH, DRAFT_CHECKPOINT_PATH and VOCABULARY_PATH."
       )
   return ""
+
+
+def check_exist(paths: Mapping[str, str]) -> None:
+  """Raises a ValueError where a flag names a file that is not there.
+
+  Args:
+    paths: flag -> path, by default a demo pair's.
+  """
+  for flag, path in paths.items():
+    if not epath.Path(path).exists():
+      raise ValueError(
+        f"--{flag}: {path!r} does not exist. `make demo` makes the demo pair, which is "
+        "the default; or name files of your own."
+      )

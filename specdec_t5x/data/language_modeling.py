@@ -10,14 +10,13 @@ can't be continued, so it is left out: with prompt_words = 0 those are the empty
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import seqio
 import tensorflow as tf
 from absl import logging
 
-from specdec_t5x.data import pairs, registry, text_files, vocabularies
+from specdec_t5x.data import from_texts, registry, text_files, vocabularies
 
 # tensorflow-datasets 4.9.10 knows exactly this version.
 LM1B_TFDS = "lm1b:1.1.0"
@@ -25,48 +24,6 @@ LM1B_TFDS = "lm1b:1.1.0"
 PROMPT_WORDS = 5
 # The regular expression that finds a prompt is not compiled for many more.
 MAX_PROMPT_WORDS = 200
-
-
-@dataclasses.dataclass(frozen=True)
-class LanguageModelingSpec:
-  """A task of texts that are continued.
-
-  Attributes:
-    origin: where the texts come from, in a form that compares and prints.
-    prompt_words: words of a prompt.
-    vocabulary: encodes the texts.
-  """
-
-  origin: tuple
-  prompt_words: int
-  vocabulary: seqio.Vocabulary
-
-  def preprocessors(self) -> Sequence[Callable]:
-    """Prompt and continuation, tokens, EOS after the continuation."""
-    return [
-      functools.partial(split_texts, prompt_words=self.prompt_words),
-      tokenize_as_one,
-      seqio.CacheDatasetPlaceholder(),
-      keep_end_of_prompt,
-      # Not after trimming: a text that is cut does not end there.
-      seqio.preprocessors.append_eos,
-    ]
-
-  def output_features(self) -> Mapping[str, seqio.Feature]:
-    """Inputs without and targets with EOS, of one vocabulary; a prompt may be empty."""
-    return {
-      "inputs": seqio.Feature(self.vocabulary, add_eos=False),
-      "targets": seqio.Feature(self.vocabulary, add_eos=True),
-    }
-
-  def metric_fns(self) -> Sequence[Callable]:
-    """None: a text goes on in many ways."""
-    return []
-
-  def describe(self) -> str:
-    """Prints the spec without loading its vocabulary."""
-    vocabulary = registry.describe_vocabulary(self.vocabulary)
-    return f"{self.origin}, prompts of {self.prompt_words} words, {vocabulary}"
 
 
 def lm1b(
@@ -95,7 +52,8 @@ def lm1b(
   if name is None:
     base = "lm1b" if prompt_words == PROMPT_WORDS else f"lm1b_p{prompt_words}"
     name = registry.name_with_vocabulary(base, vocabulary)
-  spec = LanguageModelingSpec(("tfds", LM1B_TFDS), prompt_words, vocabulary)
+  steps = (SplitTexts(prompt_words), *TOKENS)
+  spec = registry.TaskSpec(("tfds", LM1B_TFDS), steps, vocabulary, inputs_end=False)
   return registry.register(name, spec, lambda: seqio.TfdsDataSource(LM1B_TFDS))
 
 
@@ -122,7 +80,6 @@ def language_modeling_from_files(
     ValueError: a bad number of words; a file is missing, empty or not UTF-8, or none of
       its lines is long enough; or the name is taken by another task.
   """
-  pairs.check_files(files)
   for split, path in files.items():
     if not isinstance(path, str) or not path:
       raise ValueError(f"files[{split!r}] is {path!r}, expected the path of a text.")
@@ -158,12 +115,10 @@ def register_texts(
     ValueError: from `read`; no text of a split is long enough; the name is taken.
   """
   _check_prompt_words(prompt_words)
-  if vocabulary is None:
-    vocabulary = vocabularies.t5_vocabulary()
   # gin registers a task again and again; the user reads it once.
   warned = set(origins.values()) if name in seqio.TaskRegistry.names() else set()
 
-  def columns(origin: tuple) -> pairs.Columns:
+  def columns(origin: tuple) -> from_texts.Columns:
     texts = list(read(origin))
     whole = tf.strings.regex_full_match(
       tf.strings.strip(tf.constant(texts, tf.string)), _pattern(prompt_words)
@@ -173,36 +128,39 @@ def register_texts(
     warned.add(origin)
     return {"text": kept}
 
-  origin, make_source = pairs.read_when_used(name, origins, columns)
-  spec = LanguageModelingSpec(origin, prompt_words, vocabulary)
-  return registry.register(name, spec, make_source)
+  steps = (SplitTexts(prompt_words), *TOKENS)
+  return from_texts.register(
+    name, origins, columns, steps, vocabulary, inputs_end=False
+  )
 
 
-def split_texts(dataset: tf.data.Dataset, prompt_words: int) -> tf.data.Dataset:
+@dataclasses.dataclass(frozen=True)
+class SplitTexts:
   """Makes prompt and continuation of `text`; leaves out texts without a continuation.
 
-  Args:
-    dataset: of {'text': ...}; white space at a text's ends is dropped.
+  From a dataset of {'text'} it makes one of {'text', 'inputs', 'targets'}, of which the
+  last two, joined, are the first; white space at a text's ends is dropped.
+
+  Attributes:
     prompt_words: words of a prompt.
-
-  Returns:
-    {'text', 'inputs', 'targets'}; the last two, joined, are the first.
   """
-  pattern = _pattern(prompt_words)
 
-  def split(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    text = tf.strings.strip(example["text"])
-    return {
-      "text": text,
-      "inputs": tf.strings.regex_replace(text, pattern, r"\1"),
-      "targets": tf.strings.regex_replace(text, pattern, r"\2"),
-    }
+  prompt_words: int
 
-  def can_go_on(example: dict[str, tf.Tensor]) -> tf.Tensor:
-    return tf.strings.regex_full_match(tf.strings.strip(example["text"]), pattern)
+  def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the dataset of texts that are split."""
+    pattern = _pattern(self.prompt_words)
 
-  parallel = tf.data.AUTOTUNE
-  return dataset.filter(can_go_on).map(split, num_parallel_calls=parallel)
+    def split(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+      text = tf.strings.strip(example["text"])
+      part = lambda group: tf.strings.regex_replace(text, pattern, group)
+      return {"text": text, "inputs": part(r"\1"), "targets": part(r"\2")}
+
+    def can_go_on(example: dict[str, tf.Tensor]) -> tf.Tensor:
+      return tf.strings.regex_full_match(tf.strings.strip(example["text"]), pattern)
+
+    parallel = tf.data.AUTOTUNE
+    return dataset.filter(can_go_on).map(split, num_parallel_calls=parallel)
 
 
 def tokenize_as_one(
@@ -244,6 +202,16 @@ def keep_end_of_prompt(
     return dataset
   cut = lambda example: {**example, "inputs": example["inputs"][-length:]}
   return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+# Tokens of prompt and continuation, and EOS after the continuation.
+TOKENS = (
+  tokenize_as_one,
+  seqio.CacheDatasetPlaceholder(),
+  keep_end_of_prompt,
+  # Not after trimming: a text that is cut does not end there.
+  seqio.preprocessors.append_eos,
+)
 
 
 def _pattern(prompt_words: int) -> str:

@@ -5,10 +5,8 @@ seqio refuses a second task of one name, so registering has to be idempotent.
 """
 
 import dataclasses
-import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import seqio
 import tensorflow as tf
@@ -16,68 +14,72 @@ import tensorflow as tf
 from specdec_t5x.data import metrics, vocabularies
 
 METRICS = {"bleu": metrics.bleu, "rouge": metrics.rouge}
-
-
-class Spec(Protocol):
-  """All that tells one task from another: equal specs are the same task."""
-
-  def preprocessors(self) -> Sequence[Callable]: ...
-
-  def output_features(self) -> Mapping[str, seqio.Feature]: ...
-
-  def metric_fns(self) -> Sequence[Callable]: ...
-
-  def describe(self) -> str: ...
+# Tokens of inputs and targets, and EOS after both.
+TOKENS = (
+  seqio.preprocessors.tokenize,
+  seqio.CacheDatasetPlaceholder(),
+  seqio.preprocessors.append_eos_after_trim,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
-  """A text-to-text task.
+  """All that tells one task from another: equal specs are the same task.
 
   Attributes:
     origin: where the examples come from, in a form that compares and prints.
-    fields: the names of the source and the target text in the raw examples.
-    prefix: text put before every source, its separating space included.
+    preprocessors: from raw examples to tokens: functions of modules, and dataclasses,
+      which compare and print.
     vocabulary: encodes inputs and targets.
     metric: a key of METRICS, or None where there are no references.
+    inputs_end: whether inputs have an EOS, as targets do.
   """
 
   origin: tuple
-  fields: tuple[str, str]
-  prefix: str
+  preprocessors: tuple[Callable, ...]
   vocabulary: seqio.Vocabulary
-  metric: str | None
-
-  def preprocessors(self) -> Sequence[Callable]:
-    """Prefix, tokens, EOS after both texts."""
-    return [
-      functools.partial(add_prefix, fields=self.fields, prefix=self.prefix),
-      seqio.preprocessors.tokenize,
-      seqio.CacheDatasetPlaceholder(),
-      seqio.preprocessors.append_eos_after_trim,
-    ]
-
-  def output_features(self) -> Mapping[str, seqio.Feature]:
-    """Inputs and targets, with one vocabulary."""
-    feature = seqio.Feature(self.vocabulary, add_eos=True)
-    return {"inputs": feature, "targets": feature}
-
-  def metric_fns(self) -> Sequence[Callable]:
-    """The metric, if there is one."""
-    return [METRICS[self.metric]] if self.metric else []
+  metric: str | None = None
+  inputs_end: bool = True
 
   def describe(self) -> str:
-    """Prints the spec without loading its vocabulary."""
-    return (
-      f"{self.origin}, fields {self.fields}, prefix {self.prefix!r}, "
-      f"{describe_vocabulary(self.vocabulary)}, metric {self.metric}"
+    """Prints the spec without loading its vocabulary, which str(vocabulary) would."""
+    file = getattr(self.vocabulary, "sentencepiece_model_file", "")
+    vocabulary = (
+      f"{type(self.vocabulary).__name__}({file}, {self.vocabulary.extra_ids})"
     )
+    texts = [repr(x) for x in self.preprocessors if dataclasses.is_dataclass(x)]
+    return ", ".join([f"{self.origin}", *texts, vocabulary, f"metric {self.metric}"])
 
 
-_specs: dict[str, tuple[Spec, seqio.Task]] = {}
+@dataclasses.dataclass(frozen=True)
+class AddPrefix:
+  """Makes T5's text-to-text form: inputs are prefix + source, targets as they are.
+
+  Attributes:
+    fields: the names of the source and the target text in the raw examples.
+    prefix: text put before every source, its separating space included.
+  """
+
+  fields: tuple[str, str]
+  prefix: str
+
+  def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the dataset of inputs and targets."""
+    source, target = self.fields
+
+    def to_text(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+      inputs = tf.strings.join([self.prefix, example[source]])
+      return {"inputs": inputs, "targets": example[target]}
+
+    return dataset.map(to_text, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def register(name: str, spec: Spec, make_source: Callable[[], seqio.DataSource]) -> str:
+_specs: dict[str, tuple[TaskSpec, seqio.Task]] = {}
+
+
+def register(
+  name: str, spec: TaskSpec, make_source: Callable[[], seqio.DataSource]
+) -> str:
   """Registers the task, or finds that it is registered already.
 
   Args:
@@ -99,34 +101,25 @@ def register(name: str, spec: Spec, make_source: Callable[[], seqio.DataSource])
     if task is not seqio.TaskRegistry.get(name):
       known = None  # registered by someone else
     if known != spec:
+      found = known.describe() if known else "a task that this package did not register"
       raise ValueError(
         f"A task named {name!r} is registered already, with other arguments.\n"
-        f"Registered: {_describe(known)}\nAsked for:  {spec.describe()}\n"
+        f"Registered: {found}\nAsked for:  {spec.describe()}\n"
         "Choose another name."
       )
     return name
   task = seqio.TaskRegistry.add(
     name,
     source=make_source(),
-    preprocessors=spec.preprocessors(),
-    output_features=spec.output_features(),
-    metric_fns=spec.metric_fns(),
+    preprocessors=spec.preprocessors,
+    output_features={
+      "inputs": seqio.Feature(spec.vocabulary, add_eos=spec.inputs_end),
+      "targets": seqio.Feature(spec.vocabulary, add_eos=True),
+    },
+    metric_fns=[METRICS[spec.metric]] if spec.metric else [],
   )
   _specs[name] = (spec, task)
   return name
-
-
-def add_prefix(
-  dataset: tf.data.Dataset, fields: tuple[str, str], prefix: str
-) -> tf.data.Dataset:
-  """Makes T5's text-to-text form: inputs are prefix + source, targets as they are."""
-  source, target = fields
-
-  def to_text(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    inputs = tf.strings.join([prefix, example[source]])
-    return {"inputs": inputs, "targets": example[target]}
-
-  return dataset.map(to_text, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def name_with_vocabulary(base: str, vocabulary: seqio.Vocabulary) -> str:
@@ -155,13 +148,3 @@ def name_with_vocabulary(base: str, vocabulary: seqio.Vocabulary) -> str:
   file = getattr(vocabulary, "sentencepiece_model_file", "")
   identity = f"{type(vocabulary).__name__}|{file}|{vocabulary.extra_ids}"
   return f"{base}_v{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
-
-
-def describe_vocabulary(vocabulary: seqio.Vocabulary) -> str:
-  """Prints a vocabulary without loading it, which str(vocabulary) would."""
-  file = getattr(vocabulary, "sentencepiece_model_file", "")
-  return f"{type(vocabulary).__name__}({file}, {vocabulary.extra_ids})"
-
-
-def _describe(spec: Spec | None) -> str:
-  return spec.describe() if spec else "a task that this package did not register"

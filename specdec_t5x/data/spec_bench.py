@@ -6,53 +6,17 @@ Xia et al., "Unlocking Efficiency in Large Language Model Inference" (arXiv 2401
 section 6; github.com/hemingkx/Spec-Bench, data/spec_bench/question.jsonl.
 """
 
-import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
 
 import seqio
 import tensorflow as tf
 
-from specdec_t5x.data import pairs, registry, text_files
+from specdec_t5x.data import from_texts, registry, text_files
 
 GROUPS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 MT_BENCH = "mt_bench"
 # T5X writes features of such names into its results.
 CATEGORY = "category_pretokenized"
-
-
-@dataclasses.dataclass(frozen=True)
-class SpecBenchSpec:
-  """The task.
-
-  Attributes:
-    origin: where the prompts come from, in a form that compares and prints.
-    vocabulary: encodes them.
-  """
-
-  origin: tuple
-  vocabulary: seqio.Vocabulary
-
-  def preprocessors(self) -> Sequence[Callable]:
-    """Tokens, and EOS after the prompt."""
-    return [
-      seqio.preprocessors.tokenize,
-      seqio.CacheDatasetPlaceholder(),
-      seqio.preprocessors.append_eos_after_trim,
-    ]
-
-  def output_features(self) -> Mapping[str, seqio.Feature]:
-    """Inputs, and empty targets."""
-    feature = seqio.Feature(self.vocabulary, add_eos=True)
-    return {"inputs": feature, "targets": feature}
-
-  def metric_fns(self) -> Sequence[Callable]:
-    """None: instructions can be followed in many ways."""
-    return []
-
-  def describe(self) -> str:
-    """Prints the spec without loading its vocabulary."""
-    return f"{self.origin}, {registry.describe_vocabulary(self.vocabulary)}"
 
 
 def from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> str:
@@ -81,9 +45,7 @@ def from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> str:
   found = {group for _, group, _ in _read(file)}
   origins = {"test": ("spec_bench", file, None)}
   origins |= {group: ("spec_bench", file, group) for group in sorted(found)}
-  origin, make_source = pairs.read_when_used(name, origins, _columns)
-  spec = SpecBenchSpec(origin, vocabulary)
-  return registry.register(name, spec, make_source)
+  return from_texts.register(name, origins, _columns, registry.TOKENS, vocabulary)
 
 
 def prompts(file: str) -> list[tuple[str, str]]:
@@ -95,7 +57,7 @@ def prompts(file: str) -> list[tuple[str, str]]:
   return [(text, group) for text, group, _ in _read(file)]
 
 
-def _columns(origin: tuple) -> pairs.Columns:
+def _columns(origin: tuple) -> from_texts.Columns:
   _, file, wanted = origin
   rows = [row for row in _read(file) if wanted in (None, row[1])]
   texts, _, categories = (list(column) for column in zip(*rows, strict=True))

@@ -14,12 +14,12 @@ Every function returns the name of the task it registered, so that gin can use i
     vocabulary = %VOCABULARY
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import seqio
 import tensorflow as tf
 
-from specdec_t5x.data import pairs, registry, text_files, vocabularies
+from specdec_t5x.data import from_texts, registry, text_files, vocabularies
 
 # tensorflow-datasets 4.9.10 knows exactly these versions, and of XSum 1.0.0 too, whose
 # articles still hold what the web pages had around them.
@@ -30,6 +30,16 @@ XSUM_TFDS = "xsum:1.1.0"
 
 TRANSLATE_ENDE = "translate English to German: "
 SUMMARIZE = "summarize: "
+
+# By task: TFDS's dataset, its fields of source and target, the prefix, the metric.
+_OF_TFDS = {
+  "wmt14_ende": (WMT14_TFDS, ("en", "de"), TRANSLATE_ENDE, "bleu"),
+  "wmt_t2t_ende": (WMT_T2T_TFDS, ("en", "de"), TRANSLATE_ENDE, "bleu"),
+  "cnn_dailymail": (CNN_DAILYMAIL_TFDS, ("article", "highlights"), SUMMARIZE, "rouge"),
+  "xsum": (XSUM_TFDS, ("document", "summary"), SUMMARIZE, "rouge"),
+}
+
+_Pairs = tuple[Sequence[str], Sequence[str]]  # sources and targets
 
 
 def wmt14_ende(
@@ -48,34 +58,26 @@ def wmt14_ende(
   Raises:
     ValueError: the name is taken by another task.
   """
-  return _from_tfds(
-    "wmt14_ende", WMT14_TFDS, ("en", "de"), TRANSLATE_ENDE, "bleu", vocabulary, name
-  )
+  return _from_tfds("wmt14_ende", vocabulary, name)
 
 
 def wmt_t2t_ende(
   vocabulary: seqio.Vocabulary | None = None, name: str | None = None
 ) -> str:
   """As `wmt14_ende`, for the training set of Tensor2Tensor (T5's own choice)."""
-  return _from_tfds(
-    "wmt_t2t_ende", WMT_T2T_TFDS, ("en", "de"), TRANSLATE_ENDE, "bleu", vocabulary, name
-  )
+  return _from_tfds("wmt_t2t_ende", vocabulary, name)
 
 
 def cnn_dailymail(
   vocabulary: seqio.Vocabulary | None = None, name: str | None = None
 ) -> str:
   """As `wmt14_ende`, for the summarisation of CNN/DailyMail articles."""
-  fields = ("article", "highlights")
-  return _from_tfds(
-    "cnn_dailymail", CNN_DAILYMAIL_TFDS, fields, SUMMARIZE, "rouge", vocabulary, name
-  )
+  return _from_tfds("cnn_dailymail", vocabulary, name)
 
 
 def xsum(vocabulary: seqio.Vocabulary | None = None, name: str | None = None) -> str:
   """As `wmt14_ende`, for the one-sentence summaries of XSum's BBC articles."""
-  fields = ("document", "summary")
-  return _from_tfds("xsum", XSUM_TFDS, fields, SUMMARIZE, "rouge", vocabulary, name)
+  return _from_tfds("xsum", vocabulary, name)
 
 
 def translation_from_files(
@@ -102,14 +104,13 @@ def translation_from_files(
     ValueError: a file is missing, empty or not UTF-8, two files differ in their
       number of lines, or the name is taken by another task.
   """
-  pairs.check_files(files)
   for split, paths in files.items():
     if isinstance(paths, str) or len(paths) != 2 or not paths[0]:
       raise ValueError(
         f"files[{split!r}] is {paths!r}, expected (source path, target path); the "
         "target path may be None."
       )
-  return pairs.register_pairs(
+  return _from_pairs(
     name,
     {split: ("lines", source, target) for split, (source, target) in files.items()},
     lambda origin: text_files.read_parallel(*origin[1:]),
@@ -145,11 +146,10 @@ def from_records(
   Raises:
     ValueError: as `text_files.read_fields`; an unknown metric; or the name is taken.
   """
-  pairs.check_files(files)
   if metric not in registry.METRICS:
     raise ValueError(f"metric is {metric!r}, expected one of {set(registry.METRICS)}.")
 
-  def read(origin: tuple[str, str]) -> pairs.Pairs:
+  def read(origin: tuple[str, str]) -> _Pairs:
     fields = [f for f in (source_field, target_field) if f is not None]
     rows = text_files.read_fields(origin[1], fields)
     return (
@@ -157,7 +157,7 @@ def from_records(
       ["" if target_field is None else row[target_field] for row in rows],
     )
 
-  return pairs.register_pairs(
+  return _from_pairs(
     name,
     {s: ("records", path, source_field, target_field) for s, path in files.items()},
     read,
@@ -224,12 +224,11 @@ def humaneval_from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> s
     )
   fields = ("prompt", "canonical_solution")
 
-  def read(origin: tuple[str, str]) -> pairs.Pairs:
+  def read(origin: tuple[str, str]) -> _Pairs:
     rows = text_files.read_fields(origin[1], fields, keep_line_ends=True)
-    prompts, solutions = ([row[field] for row in rows] for field in fields)
-    return prompts, solutions
+    return tuple([row[field] for row in rows] for field in fields)
 
-  return pairs.register_pairs(
+  return _from_pairs(
     name,
     {"test": ("humaneval", file)},
     read,
@@ -239,23 +238,31 @@ def humaneval_from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> s
   )
 
 
-def _from_tfds(
-  base: str,
-  dataset: str,
-  fields: tuple[str, str],
+def _from_pairs(
+  name: str,
+  origins: Mapping[str, tuple],
+  read: Callable[[tuple], _Pairs],
   prefix: str,
-  metric: str,
+  metric: str | None,
   vocabulary: seqio.Vocabulary | None,
-  name: str | None,
 ) -> str:
+  fields = ("source", "target")
+  columns = lambda origin: dict(zip(fields, read(origin), strict=True))
+  steps = (registry.AddPrefix(fields, prefix), *registry.TOKENS)
+  return from_texts.register(name, origins, columns, steps, vocabulary, metric)
+
+
+def _from_tfds(
+  base: str, vocabulary: seqio.Vocabulary | None = None, name: str | None = None
+) -> str:
+  dataset, fields, prefix, metric = _OF_TFDS[base]
   if vocabulary is None:
     vocabulary = vocabularies.t5_vocabulary()
   name = name or registry.name_with_vocabulary(base, vocabulary)
-  spec = registry.TaskSpec(("tfds", dataset), fields, prefix, vocabulary, metric)
+  steps = (registry.AddPrefix(fields, prefix), *registry.TOKENS)
+  spec = registry.TaskSpec(("tfds", dataset), steps, vocabulary, metric)
   return registry.register(name, spec, lambda: seqio.TfdsDataSource(dataset))
 
 
-wmt14_ende()
-wmt_t2t_ende()
-cnn_dailymail()
-xsum()
+for _task in _OF_TFDS:
+  _from_tfds(_task)

@@ -21,13 +21,23 @@ by XLA. Both were observed on CPU with jax 0.10, in float32 and bfloat16
 padding and `max_length` have to be the same, too: they are part of the shapes.
 """
 
+import flax.struct
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from specdec_t5x.core.distributions import Sampling, argmax, certain_log_prob, draw
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.queue import Carry, Queue
 from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, StepInfo, no_info
+
+
+@flax.struct.dataclass
+class PlainIteration:
+  """What observers are given: the logits of a block's K tokens, and what is counted."""
+
+  logits: Float[Array, "B K V"]
+  info: StepInfo
 
 
 def generate_plain(
@@ -39,6 +49,7 @@ def generate_plain(
   block: int = 1,
   loop: LoopFn = jax.lax.while_loop,
   queue: Queue | None = None,
+  observe=None,
 ) -> Decoded:
   """Decodes one token a call of the target until every row has ended.
 
@@ -52,13 +63,22 @@ def generate_plain(
       baseline of a speculation with that gamma.
     loop: as for `decoding.generate.generate`.
     queue: likewise.
+    observe: likewise; it is given a `PlainIteration` each.
 
   Returns:
     The output; its statistics count calls and tokens, and no drafts.
   """
+  if observe:
+    rows = state.lengths.shape[0]
+    state = state.replace(observed=observe.start(rows, max_length))
 
   def iterate(carry):
-    return carry.then(*step(extend, sampling, carry.state, max_length, eos_id, block))
+    before = carry.state
+    state, found = _step(extend, sampling, before, max_length, eos_id, block)
+    if observe:
+      kept = observe.observe(before.observed, before, found)
+      state = state.replace(observed=kept)
+    return carry.then(state, found.info)
 
   return loop(Carry.unfinished, iterate, Carry.first(state, queue)).decoded(max_length)
 
@@ -77,6 +97,12 @@ def step(
   `decision` says which of the iteration's draws the token is drawn by, where there are
   others: the last one.
   """
+  state, found = _step(extend, sampling, state, max_length, eos_id, block, decision)
+  return state, found.info
+
+
+def _step(extend, sampling, state, max_length, eos_id, block=1, decision=0):
+  """Does what `step` does, and tells all of it."""
   rows = jnp.arange(state.lengths.shape[0])
   fillers = jnp.zeros((rows.size, block - 1), jnp.int32)
   tokens = jnp.concatenate([state.last_tokens()[:, None], fillers], axis=1)
@@ -100,7 +126,7 @@ def step(
   )
   one = live.astype(jnp.int32)
   info = no_info(rows.size).replace(target_calls=one, emitted=one, log_prob=log_prob)
-  return state, info
+  return state, PlainIteration(logits, info)
 
 
 def _next(logits, sampling, state, decision):

@@ -132,14 +132,15 @@ def _register(
   origin = ("synthetic", base, *sizes.items(), seed)
   if name is None:
     name = _name(base, vocabulary, origin, is_default)
-  spec = registry.TaskSpec(origin, ("source", "target"), prefix, vocabulary, metric)
+  steps = (registry.AddPrefix(("source", "target"), prefix), *registry.TOKENS)
+  spec = registry.TaskSpec(origin, steps, vocabulary, metric)
 
   def dataset_fn(
     split: str, shuffle_files: bool = False, seed: int | None = None
   ) -> tf.data.Dataset:
     sources, targets = zip(*rows(split, sizes[split], origin[-1]), strict=True)
     # Tensors, so that the iterator's position can be saved in a checkpoint, as in
-    # `pairs.register_pairs`.
+    # `data.from_texts`.
     dataset = tf.data.Dataset.from_tensor_slices(
       {"source": list(sources), "target": list(targets)}
     )

@@ -30,10 +30,10 @@ if __name__ == "__main__":
   import_quietly("tensorflow")
 
 import jax
-import sentencepiece
 from etils import epath
 
 from specdec_t5x import api
+from specdec_t5x.data import hints, text_files
 from specdec_t5x.data.tasks import TRANSLATE_ENDE
 from specdec_t5x.demo.corpora import translation
 from specdec_t5x.demo.recipe import ENDE
@@ -41,9 +41,10 @@ from specdec_t5x.demo.tasks import ENDE_SIZES
 from specdec_t5x.diagnose.divergence import DIFFERENT, Report
 from specdec_t5x.diagnose.recording import Settings, compare
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
+from specdec_t5x.hugging_face import vocabulary as vocabularies
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.tables import aligned
-from specdec_t5x.trace.recording import pieces
+from specdec_t5x.trace.recording import piece_of
 
 HEADER = (
   *("line", "position", "plain", "speculative", "gap plain", "gap speculative"),
@@ -134,42 +135,24 @@ def _texts(args) -> list[str]:
     lines = [english for english, _ in rows]
     prefix = TRANSLATE_ENDE if prefix is None else prefix
   else:
-    path = epath.Path(args.input)
-    if not path.is_file():
-      raise ValueError(
-        f"--input: {args.input!r} is no file. Name one of lines of text."
-      )
     try:
-      lines = path.read_text().splitlines()[: args.examples]
-    except UnicodeDecodeError as error:
-      raise ValueError(
-        f"--input: {args.input!r} is not UTF-8 text: {error}."
-      ) from error
+      lines = text_files.read_lines(args.input)[: args.examples]
+    except ValueError as error:
+      raise ValueError(f"--input: {error}") from error
   if not any(line.strip() for line in lines):
     raise ValueError(f"--input: {args.input!r} has no text. Give an example a line.")
   return [(prefix or "") + line for line in lines]
 
 
-def _processor(args) -> sentencepiece.SentencePieceProcessor:
+def _processor(args) -> vocabularies.Processor:
   """Returns the vocabulary, once it is clear that all files are there."""
-  for flag in ("vocabulary", "target", "draft"):
-    path = getattr(args, flag)
-    if not epath.Path(path).exists():
-      raise ValueError(
-        f"--{flag}: {path!r} does not exist. `make demo` makes the demo pair, which is "
-        "the default; or name files of your own."
-      )
+  names = ("vocabulary", "target", "draft")
+  hints.check_exist({name: getattr(args, name) for name in names})
   if args.json and not epath.Path(args.json).parent.is_dir():
     raise ValueError(
       f"--json: {args.json!r} lies in no folder. Make that folder first."
     )
-  try:
-    return sentencepiece.SentencePieceProcessor(model_file=args.vocabulary)
-  except (RuntimeError, OSError) as error:
-    raise ValueError(
-      f"--vocabulary: {args.vocabulary!r} is no SentencePiece model ({error}). Name "
-      "the one that target and draft were trained with."
-    ) from error
+  return vocabularies.processor(args.vocabulary)
 
 
 def _compare(args, texts, processor, dtype) -> Report:
@@ -183,7 +166,7 @@ def _compare(args, texts, processor, dtype) -> Report:
       f"--vocabulary: {args.vocabulary!r} has {processor.vocab_size()} tokens, the "
       f"target's vocab_size is {size}. Name the one that it was trained with."
     )
-  ids = [[*processor.encode(text), processor.eos_id()] for text in texts]
+  ids = api.encoded(texts, target.network, processor)
   return compare(target, draft, ids, settings)
 
 
@@ -242,7 +225,7 @@ def _cells(difference, processor) -> tuple[str, ...]:
 
 
 def _token(token, processor) -> str:
-  return "(none)" if token is None else f"{pieces(processor, [token])[0]} ({token})"
+  return "(none)" if token is None else f"{piece_of(processor, token)} ({token})"
 
 
 def _document(args, texts, processor, reports) -> dict:
@@ -262,7 +245,7 @@ def _document(args, texts, processor, reports) -> dict:
             **dataclasses.asdict(difference),
             "text": texts[difference.example],
             "pieces": [
-              None if token is None else pieces(processor, [token])[0]
+              None if token is None else piece_of(processor, token)
               for token in difference.tokens
             ],
           }

@@ -1,16 +1,14 @@
 """Decodes both ways and keeps the logits that each token was chosen by.
 
-A loop sees its model as a function and a cache. Here the cache holds a buffer besides,
-to which each call writes its logits, at the slots that it scores. Tokens that are taken
-back are scored again by the next call, over the old ones, so in the end each slot holds
-the logits that decided.
-Shapes: B rows, T output length, S slots, E input length, N block, V vocabulary.
+An observer is given each iteration's logits. Tokens that are taken back are scored
+again by the next call, whose logits replace the old ones, so in the end each place of
+the output holds the logits that decided.
+Shapes: B rows, T output length, E input length, N block, V vocabulary.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,11 +17,12 @@ from jaxtyping import Array, Float, Int
 from specdec_t5x.api import Model, padded_batches
 from specdec_t5x.core import platforms
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.core.types import Cache, ExtendFn
-from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.core.types import ExtendFn
+from specdec_t5x.decoding.baseline import PlainIteration, generate_plain
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.state import Decoded, row_keys
+from specdec_t5x.decoding.state import Decoded, DecodeState, row_keys
+from specdec_t5x.decoding.step import Iteration
 from specdec_t5x.diagnose import divergence
 from specdec_t5x.drafters.draft_model import DraftModel
 
@@ -57,91 +56,72 @@ class Settings:
     return self.gamma + 1 if self.strict else 1
 
 
-@flax.struct.dataclass
-class RecordedCache:
-  """A cache, and the logits of the last call that scored each slot."""
+@dataclasses.dataclass(frozen=True)
+class KeepLogits:
+  """An observer, of plain decoding as well: the logits of each place of the output.
 
-  cache: Cache
-  logits: Float[Array, "B S V"]
+  Attributes:
+    vocab_size: V.
+  """
 
-  @property
-  def index(self) -> Int[Array, "B"]:
-    """The number of committed entries of each row."""
-    return self.cache.index
+  vocab_size: int
 
-  def at(self, index: Int[Array, "B"]) -> "RecordedCache":
-    """Returns the cache with `index` committed entries a row."""
-    return self.replace(cache=self.cache.at(index))
+  def start(self, rows: int, max_length: int) -> Float[Array, "B T V"]:
+    """Returns zeros."""
+    return jnp.zeros((rows, max_length, self.vocab_size))
 
-  def gathered(
-    self, sources: Int[Array, "B M"], destination: Int[Array, "B"]
-  ) -> "RecordedCache":
-    """Returns the cache with entries of each row copied from anywhere in it."""
-    copies = jnp.take_along_axis(self.logits, sources[..., None], axis=1)
-    logits = _write(self.logits, copies, destination)
-    return RecordedCache(self.cache.gathered(sources, destination), logits)
-
-
-def recorded(extend: ExtendFn) -> ExtendFn:
-  """Returns the model over a `RecordedCache`."""
-
-  def extend_and_record(cache, *args):
-    logits, features, inner = extend(cache.cache, *args)
-    # The numbers that are kept are the ones that decide, not computed anew for either.
-    logits = jax.lax.optimization_barrier(logits)
-    buffer = _write(cache.logits, logits, cache.index)
-    return logits, features, RecordedCache(inner, buffer)
-
-  return extend_and_record
-
-
-def _write(buffer, new, index):
-  write_row = jax.vmap(
-    lambda row, block, start: jax.lax.dynamic_update_slice_in_dim(row, block, start, 0)
-  )
-  return write_row(buffer, new, index)
-
-
-class _Keeping:
-  """A while loop that keeps its last value, for what a decode's result leaves out."""
-
-  def __call__(self, condition, body, carry):
-    self.last = jax.lax.while_loop(condition, body, carry)
-    return self.last
+  def observe(
+    self,
+    kept: Float[Array, "B T V"],
+    before: DecodeState,
+    iteration: Iteration | PlainIteration,
+  ) -> Float[Array, "B T V"]:
+    """Returns these with a chain's logits, the first one's at the next place."""
+    logits = iteration.logits
+    rows, size = logits.shape[:2]
+    places = (before.lengths - before.starts)[:, None] + jnp.arange(size)
+    # What is beyond the output is dropped.
+    return kept.at[jnp.arange(rows)[:, None], places].set(logits, mode="drop")
 
 
 def record_plain(
   decoder: SpeculativeDecoder, params, inputs: Int[Array, "B E"], settings: Settings
-) -> tuple[Decoded, Float[Array, "B T V"]]:
-  """Decodes without speculation; returns the outputs and each token's logits."""
-  keys, loop = row_keys(jax.random.key(0), inputs.shape[0]), _Keeping()
+) -> Decoded:
+  """Decodes without speculation; `observed` are each token's logits [B, T, V]."""
+  keys = row_keys(jax.random.key(0), inputs.shape[0])
   plain = PlainDecoder(decoder.target, settings.block)
   extend, start = plain.prepare(params, inputs, keys, settings.max_length)
-  room = (settings.max_length, settings.eos_id, settings.block)
-  decoded = generate_plain(
-    recorded(extend), GREEDY, _with_record(start, decoder), *room, loop
-  )
-  return decoded, loop.last.state.target_cache.logits[:, : settings.max_length]
+  given = settings.max_length, settings.eos_id, settings.block
+  return generate_plain(extend, GREEDY, start, *given, observe=_observer(decoder))
 
 
 def record_speculative(
   decoder: SpeculativeDecoder, params, inputs: Int[Array, "B E"], settings: Settings
-) -> tuple[Decoded, Float[Array, "B T V"]]:
-  """Decodes with speculation; returns the outputs and each token's logits."""
-  keys, loop = row_keys(jax.random.key(0), inputs.shape[0]), _Keeping()
-  spec, start = decoder.prepare(
-    params, inputs, keys, GREEDY, settings.max_length, settings.eos_id
-  )
-  context = dataclasses.replace(spec.context, target=recorded(spec.context.target))
+) -> Decoded:
+  """Decodes with speculation; `observed` are each token's logits [B, T, V]."""
+  keys = row_keys(jax.random.key(0), inputs.shape[0])
+  given = GREEDY, settings.max_length, settings.eos_id
+  spec, start = decoder.prepare(params, inputs, keys, *given)
+  context = dataclasses.replace(spec.context, target=_apart(spec.context.target))
   spec = dataclasses.replace(spec, context=context)
-  decoded = generate(spec, _with_record(start, decoder), loop)
-  return decoded, loop.last.state.target_cache.logits[:, : settings.max_length]
+  return generate(spec, start, observe=_observer(decoder))
 
 
-def _with_record(state, decoder):
-  cache = state.target_cache
-  shape = (cache.index.size, cache.num_slots, decoder.target.config.vocab_size)
-  return state.replace(target_cache=RecordedCache(cache, jnp.zeros(shape)))
+def _observer(decoder) -> KeepLogits:
+  return KeepLogits(decoder.target.config.vocab_size)
+
+
+def _apart(extend: ExtendFn) -> ExtendFn:
+  """Returns the model with a barrier, as `decoding.baseline` has.
+
+  The numbers that are kept are the ones that decide, not computed anew for either.
+  """
+
+  def extend_apart(*args):
+    logits, features, cache = extend(*args)
+    return jax.lax.optimization_barrier(logits), features, cache
+
+  return extend_apart
 
 
 def score_whole(
@@ -203,11 +183,9 @@ def _program(decoder, settings) -> Callable:
   measure = jax.jit(divergence.measure)
 
   def run(params, inputs):
-    (one, logits), (other, other_logits) = (
-      f(params, inputs) for f in (plain, speculative)
-    )
+    one, other = (f(params, inputs) for f in (plain, speculative))
     passed = whole(params, inputs, one.tokens)
-    measures = measure(logits, other_logits, passed, one.tokens, other.tokens)
+    measures = measure(one.observed, other.observed, passed, one.tokens, other.tokens)
     output = lambda decoded: (decoded.tokens, decoded.statistics.emitted)
     return output(one), output(other), measures
 

@@ -103,10 +103,6 @@ class Lost(Exception):
   """There is no draft this time; says why."""
 
 
-class NoSession(Exception):
-  """The draft's process does not know this session."""
-
-
 class Mirror:
   """What the draft's process is taken to know: all that it has answered to.
 
@@ -214,23 +210,11 @@ class Asker:
 
   def _asked(self, setup, *arrays) -> Drafts:
     mirror = self._mirrors.setdefault(setup, Mirror(setup))
-    try:
-      return self._of(mirror, *arrays)
-    except NoSession:
+    ask, (status, number, body) = self._exchanged(mirror, arrays)
+    if status == Status.NO_SESSION and mirror.is_open:
       # The draft's process was started anew.
       mirror = self._mirrors[setup] = Mirror(setup)
-      return self._of(mirror, *arrays)
-
-  def _of(self, mirror: Mirror, *arrays) -> Drafts:
-    setup, ask = mirror.setup, mirror.ask(*arrays)
-    kind = Kind.DRAFT if mirror.is_open else Kind.OPEN
-    opening = b"" if mirror.is_open else setup.packed()
-    seconds = self._remote.timeout_ms / 1e3 if mirror.is_open else _OPENING_SECONDS
-    request = wire.head(kind, mirror.number) + opening + ask.packed(setup)
-    reply = self._sent(request, seconds)
-    status, number, body = wire.beheaded(reply)
-    if status == Status.NO_SESSION and mirror.is_open:
-      raise NoSession
+      ask, (status, number, body) = self._exchanged(mirror, arrays)
     if (status, number) != (Status.OK, mirror.number):
       raise Lost(f"it answered {_name(status)}")
     drafts = Drafts.unpacked(body, setup, ask.live)
@@ -238,6 +222,15 @@ class Asker:
     self.counts.requests += 1
     self.counts.tokens += int(ask.live.sum()) * setup.terms.gamma
     return drafts
+
+  def _exchanged(self, mirror: Mirror, arrays) -> tuple[Ask, tuple[int, int, bytes]]:
+    """Returns the question that was sent, and its reply, taken apart."""
+    setup, ask = mirror.setup, mirror.ask(*arrays)
+    kind = Kind.DRAFT if mirror.is_open else Kind.OPEN
+    opening = b"" if mirror.is_open else setup.packed()
+    seconds = self._remote.timeout_ms / 1e3 if mirror.is_open else _OPENING_SECONDS
+    request = wire.head(kind, mirror.number) + opening + ask.packed(setup)
+    return ask, wire.beheaded(self._sent(request, seconds))
 
   def _sent(self, request: bytes, seconds: float) -> bytes:
     self.counts.bits_sent += 8 * len(request)

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def drafting(draft: str, dtype: str = "float32") -> Iterator[str]:
+def drafting(draft: str, dtype: str = "float32", *more: str) -> Iterator[str]:
   """Starts `python -m specdec_t5x.link`, and ends it.
 
   Args:
     draft: the draft's checkpoint.
     dtype: of the draft.
+    *more: further flags.
 
   Yields:
     Its address.
@@ -23,7 +24,9 @@ def drafting(draft: str, dtype: str = "float32") -> Iterator[str]:
   """
   command = [sys.executable, "-m", "specdec_t5x.link", "--address", "localhost:0"]
   flags = ["--draft", draft, "--dtype", dtype]
-  process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True)
+  process = subprocess.Popen(
+    [*command, *flags, *more], stdout=subprocess.PIPE, text=True
+  )
   try:
     yield address_of(process)
   finally:

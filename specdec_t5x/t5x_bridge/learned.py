@@ -8,9 +8,9 @@ while it serves").
 
 import dataclasses
 import json
+import sys
 from collections.abc import Iterable, Sequence
 
-import seqio
 from etils import epath
 
 from specdec_t5x.t5x_bridge import examples
@@ -37,54 +37,44 @@ class Chunk:
   results: str
 
   @property
-  def all_places(self) -> range:
-    """The examples' places in the task."""
+  def draws(self) -> "Draws":
+    """The random numbers of their samples."""
     first, last, step = self.places
-    return range(first, last + 1, step)
-
-  def shares_draws_with(self, other: "Chunk") -> bool:
-    """Whether an example of both was drawn by the same random numbers."""
-    drawn_by = lambda chunk: (chunk.seed, chunk.task)
-    return (
-      self.seed is not None
-      and drawn_by(self) == drawn_by(other)
-      and not set(self.all_places).isdisjoint(other.all_places)
-    )
+    return Draws(self.seed, (self.task,), range(first, last + 1, step))
 
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-  """The random numbers of a run under T5X.
+  """The random numbers that some examples' samples are drawn by.
 
   Attributes:
-    seed: SEED; None of a greedy run, which draws nothing.
+    seed: SEED; None where they are greedy, which draws nothing.
     tasks: their numbers in `examples.EXAMPLE`.
-    shard: which examples of each.
+    places: of the examples in each task.
   """
 
   seed: int | None
   tasks: tuple[int, ...]
-  shard: seqio.ShardInfo
+  places: range
 
   @classmethod
   def of_run(cls, model, provider) -> "Draws":
-    """Returns those of the command's model on a task or mixture."""
+    """Returns those of the command's model on a task or mixture, however long."""
+    shard = examples.shard_of_command()
     return cls(
       None if model.sampling.greedy else model.seed,
       tuple(map(examples.number_of, examples.drawn_names(provider))),
-      examples.shard_of_command(),
+      range(shard.index, sys.maxsize, shard.num_shards),
     )
 
   def among(self, chunks: Iterable[Chunk]) -> list[Chunk]:
     """Returns the chunks that were drawn by random numbers of these."""
-    index, count = self.shard.index, self.shard.num_shards
-    is_ours = lambda places: any(place % count == index for place in places)
     return [
       chunk
       for chunk in chunks
       if self.seed is not None
       and (chunk.seed == self.seed and chunk.task in self.tasks)
-      and is_ours(chunk.all_places)
+      and any(place in self.places for place in chunk.draws.places)
     ]
 
 

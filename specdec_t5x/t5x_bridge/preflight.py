@@ -16,7 +16,7 @@ from etils import epath
 from t5x import utils
 
 from specdec_t5x.core.checks import is_whole
-from specdec_t5x.data.pairs import SlicedSource
+from specdec_t5x.data.from_texts import SlicedSource
 from specdec_t5x.hugging_face.folder import is_folder
 from specdec_t5x.network.functional import Network
 from specdec_t5x.t5x_bridge import learned

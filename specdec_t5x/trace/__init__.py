@@ -1,1 +1,1 @@
-"""One decode, recorded (`recording`), told (`iterations`), drawn (`render`, `page`)."""
+"""One decode, recorded (`recording`), drawn in a terminal (`render`), or as a page."""

@@ -1,27 +1,34 @@
 """Traces of decodes, kept as JSON lines: what was drafted, by which draws, how long.
 
-A line an input. `trace.page` shows them in a browser; `trace.iterations` in a terminal.
+A line an input. `trace.page` shows them in a browser, `trace.render` in a terminal.
 """
 
 import dataclasses
 import functools
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.api import Model, encoded, padded_batches, together
+from specdec_t5x.api import Model, compiled, encoded, padded_batches, together
 from specdec_t5x.core.describe import describe
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import rule_at
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.decoding.step import commit, decisions, draft, score, verify
+from specdec_t5x.decoding.state import DecodeState, row_keys
+from specdec_t5x.decoding.step import (
+  Iteration,
+  commit,
+  decisions,
+  draft,
+  score,
+  verify,
+)
 from specdec_t5x.hugging_face import vocabulary as vocabularies
 from specdec_t5x.hugging_face.vocabulary import Processor
 
@@ -176,23 +183,26 @@ def record(
     raise ValueError(
       "A trace is of speculative decoding: expected a draft or a drafter, got none."
     )
-  settings = vocabularies.processor(vocabulary), sampling, max_length, seed
-  return list(Recorder(decoder, params, *settings)(texts))
-
-
-def pieces(processor: Processor, tokens: Sequence[int]) -> list[str]:
-  """Returns the tokens' pieces; what the vocabulary has no text for gets a number."""
-  known = processor.vocab_size()
-  # Bytes are no pieces, but text.
-  piece = getattr(processor, "id_to_piece", lambda token: processor.decode([token]))
+  decoder.check(sampling, max_length, 1)
+  processor = vocabularies.processor(vocabulary)
+  recorder = _Recorder(decoder, params, processor, sampling, max_length)
+  batches = padded_batches(encoded(texts, decoder.target, processor), 1)
+  keys = lambda number: row_keys(jax.random.key(seed), 1, number)
   return [
-    (piece(token) if token < known else "") or f"<{token}>"
-    for token in map(int, tokens)
+    recorder.trace(text, inputs, keys(number))
+    for text, (number, inputs, _) in zip(texts, batches, strict=True)
   ]
 
 
+def piece_of(processor: Processor, token: int) -> str:
+  """Returns a token's piece; what the vocabulary has no text for gets a number."""
+  # Bytes are no pieces, but text.
+  piece = getattr(processor, "id_to_piece", lambda token: processor.decode([token]))
+  return (piece(token) if token < processor.vocab_size() else "") or f"<{token}>"
+
+
 @dataclasses.dataclass(frozen=True)
-class Recorder:
+class _Recorder:
   """Decodes texts one by one and records each iteration.
 
   Attributes:
@@ -201,42 +211,30 @@ class Recorder:
     processor: the vocabulary of target and draft.
     sampling: temperature, top-k, top-p.
     max_length: room for an output, in tokens.
-    seed: of the sampling; text n has the draws of `generate`'s n-th input.
   """
 
   decoder: SpeculativeDecoder
   params: Mapping[str, Any]
   processor: Processor
   sampling: Sampling
-  max_length: int = 128
-  seed: int = 0
+  max_length: int
 
-  def __post_init__(self):
-    self.decoder.check(self.sampling, self.max_length, 1)
-
-  def __call__(self, texts: Sequence[str]) -> Iterator[Trace]:
-    """Yields the trace of each text."""
-    ids = encoded(texts, self.decoder.target, self.processor)
-    for text, (number, inputs, _) in zip(texts, padded_batches(ids, 1), strict=True):
-      key = row_keys(jax.random.key(self.seed), 1, number)
-      yield self._trace(text, inputs, key)
-
-  def _trace(self, text, inputs, keys) -> Trace:
+  def trace(self, text, inputs, keys) -> Trace:
+    """Returns the trace of one text, of tokens `inputs`."""
     start, propose, advance = self._programs
-    piece = lambda token: pieces(self.processor, [token])[0]
     state, turns = start(self.params, inputs, keys), []
     drafted = propose(self.params, inputs, state)  # Compiled before they are timed.
-    jax.block_until_ready(advance(self.params, inputs, state, drafted))
+    jax.block_until_ready(advance(self.params, inputs, *drafted))
     while not state.ended.all():
       draft_seconds, drafted = _timed(propose, self.params, inputs, state)
-      target_seconds, (state, facts) = _timed(
-        advance, self.params, inputs, state, drafted
+      target_seconds, (state, iteration) = _timed(
+        advance, self.params, inputs, *drafted
       )
-      turns.append(_turn(facts, piece, draft_seconds, target_seconds))
-    tokens = np.asarray(state.sequences[0])[
-      int(state.starts[0]) : int(state.lengths[0])
-    ]
-    known = [token for token in tokens.tolist() if token < self.processor.vocab_size()]
+      turn = self._turn(state, iteration)
+      turns.append(Turn(*turn, draft_seconds, target_seconds))
+    begin, end = int(state.starts[0]), int(state.lengths[0])
+    tokens = np.asarray(state.sequences[0])[begin:end].tolist()
+    known = [token for token in tokens if token < self.processor.vocab_size()]
     return Trace(
       text=text,
       output=self.processor.decode(known),
@@ -248,6 +246,52 @@ class Recorder:
       turns=tuple(turns),
       plain_seconds=self._plain_seconds(inputs, keys),
     )
+
+  def _turn(self, after: DecodeState, iteration: Iteration):
+    """Returns the drafted tokens that counted in the one row's iteration, and its own.
+
+    Args:
+      after: the state that the iteration led to.
+      iteration: all of it, its probabilities no logits.
+    """
+    drafter, proposal = self.decoder.drafter, iteration.proposal
+    # At T = 0 nothing is drawn or tested.
+    samples = not rule_at(self.decoder.rule, self.sampling)[1].greedy
+    tree, probs = proposal.tree, np.asarray(iteration.target_probs)[0]
+    tokens, q = np.asarray(proposal.tokens)[0], proposal.drafted_probs()[0].tolist()
+    parents = np.broadcast_to(tree.parents, proposal.tokens.shape)[0].tolist()
+    draws, tests = np.split(np.asarray(iteration.uniforms)[0], [drafter.decisions])
+    has_q = proposal.draft_probs is not None
+    # A decision a node, in their order.
+    has_draws = has_q and drafter.decisions == tree.size
+    last = int(iteration.verdict.last[0])
+    stand = np.broadcast_to(tree.sees, (1, *tests.shape[:1] * 2))[0, last, 1:]
+    drafted = []
+    for at in np.flatnonzero(proposal.is_valid[0]):
+      token, parent = int(tokens[at]), parents[at]
+      missed = "rejected" if parent == last else "discarded"
+      drafted.append(
+        Token(
+          piece=piece_of(self.processor, token),
+          kind="accepted" if stand[at] else missed,
+          p=float(probs[parent, token]),
+          q=q[at] if has_q else None,
+          parent=parent,
+          test=float(tests[at, -1]) if samples else None,
+          draws=tuple(draws[at].tolist()) if has_draws else (),
+        )
+      )
+    if iteration.info.emitted[0] == iteration.info.accepted[0]:
+      return tuple(drafted), None
+    own = int(after.sequences[0, after.lengths[0] - 1])
+    own = Token(
+      piece=piece_of(self.processor, own),
+      kind="recovered" if any(x.kind == "rejected" for x in drafted) else "bonus",
+      p=float(probs[last, own]),
+      parent=last,
+      draws=tuple(tests[-1].tolist()) if samples else (),
+    )
+    return tuple(drafted), own
 
   @functools.cached_property
   def _programs(self):
@@ -262,23 +306,24 @@ class Recorder:
       spec, _ = prepare(params, inputs, state.keys)
       return draft(spec, state, state.uniforms(decisions(spec.drafter)))
 
-    def advance(params, inputs, state, drafted):
+    def advance(params, inputs, state, proposal):
       spec, _ = prepare(params, inputs, state.keys)
-      return _advance(spec, *drafted)
+      uniforms = state.uniforms(decisions(spec.drafter))
+      state, logits, features = score(spec, state, proposal)
+      iteration = verify(spec, proposal, logits, uniforms)
+      after, iteration = commit(spec, state, iteration, features)
+      if not spec.rule.reads_laws:
+        iteration = iteration.replace(target_probs=jax.nn.softmax(logits))
+      return after, iteration
 
     return jax.jit(lambda *args: prepare(*args)[1]), jax.jit(propose), jax.jit(advance)
 
-  @functools.cached_property
-  def _plain(self):
-    decoder = PlainDecoder(self.decoder.target)
-    rest = self.sampling, self.max_length, self.processor.eos_id()
-    decode = lambda params, inputs, keys: decoder.decode(params, inputs, keys, *rest)
-    return jax.jit(decode)
-
   def _plain_seconds(self, inputs, keys) -> float:
     """Returns a token's seconds of plain decoding, reading the input included."""
-    jax.block_until_ready(self._plain(self.params, inputs, keys))
-    seconds, decoded = _timed(self._plain, self.params, inputs, keys)
+    plain, eos_id = PlainDecoder(self.decoder.target), self.processor.eos_id()
+    run = compiled(plain, self.sampling, self.max_length, eos_id)
+    jax.block_until_ready(run(self.params, inputs, keys))
+    seconds, decoded = _timed(run, self.params, inputs, keys)
     return seconds / int(decoded.statistics.emitted[0])
 
 
@@ -286,78 +331,3 @@ def _timed(program, *arguments):
   begin = time.perf_counter()
   result = jax.block_until_ready(program(*arguments))
   return time.perf_counter() - begin, result
-
-
-def _advance(spec, state, proposal):
-  """Returns the next state, and what a `Turn` says of the one row's iteration."""
-  uniforms = state.uniforms(decisions(spec.drafter))
-  state, logits, features = score(spec, state, proposal)
-  iteration = verify(spec, proposal, logits, uniforms)
-  after, iteration = commit(spec, state, iteration, features)
-  verdict, info = iteration.verdict, iteration.info
-  tree, tests = proposal.tree, uniforms[:, spec.drafter.decisions :]
-  probs = iteration.target_probs
-  probs = probs if spec.rule.reads_laws else jax.nn.softmax(probs)
-  parents = jnp.broadcast_to(jnp.asarray(tree.parents), proposal.tokens.shape)[0]
-  own = jnp.maximum(after.lengths[0] - 1, 0)
-  facts = {
-    "tokens": proposal.tokens[0],
-    "counts": proposal.is_valid[0],
-    "parents": parents,
-    "path": tree.path(verdict.last)[0],
-    "last": verdict.last[0],
-    "accepted": info.accepted[0],
-    "emitted": info.emitted[0],
-    "p": probs[0, parents, proposal.tokens[0]],
-    "tests": tests[0, :-1, -1],
-    "own": after.sequences[0, own],
-    "own_p": probs[0, verdict.last[0], after.sequences[0, own]],
-    "own_draws": tests[0, -1],
-    "samples": jnp.array(not spec.sampling.greedy),
-  }
-  if proposal.draft_probs is not None:
-    facts["q"] = proposal.drafted_probs()[0]
-    if spec.drafter.decisions == tree.size:  # A decision a node, in their order.
-      facts["draws"] = uniforms[0, : tree.size]
-  return after, facts
-
-
-def _turn(facts, piece, draft_seconds, target_seconds) -> Turn:
-  """Returns the iteration that the compiled program tells of in numbers."""
-  facts = {name: np.asarray(value).tolist() for name, value in facts.items()}
-  stand = facts["path"][1 : facts["accepted"] + 1]
-  nodes = range(1, len(facts["tokens"]) + 1)
-  drafted = [_drafted(facts, node, stand, piece) for node in nodes]
-  drafted = tuple(token for token in drafted if token is not None)
-  own = None
-  if facts["emitted"] > facts["accepted"]:
-    cut = any(token.kind == "rejected" for token in drafted)
-    kind = "recovered" if cut else "bonus"
-    own = Token(
-      piece=piece(facts["own"]),
-      kind=kind,
-      p=facts["own_p"],
-      parent=facts["last"],
-      draws=tuple(facts["own_draws"]) if facts["samples"] else (),
-    )
-  return Turn(drafted, own, draft_seconds, target_seconds)
-
-
-def _drafted(facts, node, stand, piece) -> Token | None:
-  """Returns a drafted node's token; None where it did not count."""
-  at, parent = node - 1, facts["parents"][node - 1]
-  if not facts["counts"][at]:
-    return None
-  kind = "rejected" if parent == facts["last"] else "discarded"
-  if node in stand:
-    kind = "accepted"
-  return Token(
-    piece=piece(facts["tokens"][at]),
-    kind=kind,
-    p=facts["p"][at],
-    q=facts["q"][at] if "q" in facts else None,
-    parent=parent,
-    # At T = 0 nothing is drawn or tested.
-    test=facts["tests"][at] if facts["samples"] else None,
-    draws=tuple(facts["draws"][at]) if "draws" in facts else (),
-  )

@@ -6,10 +6,10 @@ and two more: tokens after the rejected one are dim, the bonus token is cyan.
 
 import dataclasses
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from xml.sax.saxutils import escape, quoteattr
 
-from specdec_t5x.trace.iterations import Iteration
+from specdec_t5x.trace.recording import Turn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,27 +46,25 @@ _NUMBER_COLUMNS = 4
 Span = tuple[str, str]  # A kind of token, and its piece.
 
 
-def to_ansi(iterations: Sequence[Iteration]) -> str:
+def to_ansi(turns: Sequence[Turn]) -> str:
   """Returns the trace with a terminal's colours, the legend first."""
-  return _to_text(
-    iterations, lambda kind, piece: f"\033[{STYLES[kind].ansi}m{piece}\033[0m"
-  )
+  return _to_text(turns, lambda kind, piece: f"\033[{STYLES[kind].ansi}m{piece}\033[0m")
 
 
-def to_plain(iterations: Sequence[Iteration]) -> str:
+def to_plain(turns: Sequence[Turn]) -> str:
   """Returns the trace with marks for colours, the legend first."""
-  return _to_text(iterations, lambda kind, piece: piece.join(STYLES[kind].marks))
+  return _to_text(turns, lambda kind, piece: piece.join(STYLES[kind].marks))
 
 
-def to_svg(iterations: Sequence[Iteration], title: str) -> str:
+def to_svg(turns: Sequence[Turn], title: str) -> str:
   """Returns the trace as an SVG image that needs no other file.
 
   It is drawn on a white sheet, so it reads alike on light and dark pages.
   """
   title = visible(title)
   indent = _BORDER + _NUMBER_COLUMNS * _CHARACTER
-  lines = [_legend(), *map(_spans, iterations)]
-  starts = [_BORDER] + [indent] * len(iterations)
+  lines = [_legend(), *map(_spans, turns)]
+  starts = [_BORDER] + [indent] * len(turns)
   tops = [_BORDER + _LINE * (1.25 + number) for number in range(len(lines))]
   # The lines of tokens stand a little apart from the legend.
   tops[1:] = [top + _LINE / 4 for top in tops[1:]]
@@ -82,22 +80,21 @@ def to_svg(iterations: Sequence[Iteration], title: str) -> str:
   return _sheet(body, title, width + _BORDER, tops[-1] + _LINE + _BORDER - _GAP)
 
 
-def _spans(iteration: Iteration) -> Iterator[Span]:
-  yield from (("accepted", piece) for piece in iteration.accepted)
-  if iteration.rejected is not None:
-    yield "rejected", iteration.rejected
-  yield from (("discarded", piece) for piece in iteration.discarded)
-  if iteration.kind is not None:
-    yield iteration.kind, iteration.emitted
+def _spans(turn: Turn) -> list[Span]:
+  # Of a tree, the accepted path before the rest.
+  order = list(STYLES).index
+  drafted = sorted(turn.drafted, key=lambda token: order(token.kind))
+  own = [turn.own] if turn.own else []
+  return [(token.kind, token.piece) for token in (*drafted, *own)]
 
 
 def _legend() -> list[Span]:
   return [(kind, kind) for kind in STYLES]
 
 
-def _to_text(iterations, mark) -> str:
+def _to_text(turns, mark) -> str:
   show = lambda spans: " ".join(mark(kind, visible(piece)) for kind, piece in spans)
-  lines = [f"{n:>3}  {show(_spans(it))}" for n, it in enumerate(iterations, start=1)]
+  lines = [f"{n:>3}  {show(_spans(turn))}" for n, turn in enumerate(turns, start=1)]
   return "\n".join([show(_legend()), *lines]) + "\n"
 
 

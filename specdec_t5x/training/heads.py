@@ -20,7 +20,26 @@ from specdec_t5x.training.objectives import Batch, Judged, Objective, Params, fo
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadDistillation(Objective):
+class _OfHeads(Objective):
+  """What a loss of heads has: the target that they draft for, and a weight."""
+
+  target: Network
+  decay: float
+
+  def __post_init__(self):
+    if not 0 < self.decay <= 1:
+      raise ValueError(
+        f"HEAD_DECAY must be above 0 and at most 1, got {self.decay}. It is how much a "
+        "head counts beside the one before."
+      )
+
+  def reader(self, network: Network) -> Network:
+    """Returns the target."""
+    return self.target
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadDistillation(_OfHeads):
   """sum_i decay^i KL(p_{t+i} || q_i), over the heads i = 1 .. H of each position t.
 
   p_{t+i} is the frozen target's law i tokens on, under teacher forcing. A head has no
@@ -32,15 +51,7 @@ class HeadDistillation(Objective):
     decay: weight of a head beside the one before.
   """
 
-  target: Network
   decay: float = 0.8
-
-  def __post_init__(self):
-    check_decay(self.decay)
-
-  def reader(self, network: Network) -> Network:
-    """Returns the target."""
-    return self.target
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
     """Judges the heads; `hits` is the first one's, where it has the target's token."""
@@ -58,7 +69,7 @@ class HeadDistillation(Objective):
 
 
 @dataclasses.dataclass(frozen=True)
-class JointTraining(Objective):
+class JointTraining(_OfHeads):
   """Cross-entropy of the target and of each head, that both learn (Stern et al.).
 
   The target is another one afterwards: decoding is exact for what it then is. `params`
@@ -69,15 +80,7 @@ class JointTraining(Objective):
     decay: as for `HeadDistillation`; the paper has 1.
   """
 
-  target: Network
   decay: float = 1.0
-
-  def __post_init__(self):
-    check_decay(self.decay)
-
-  def reader(self, network: Network) -> Network:
-    """Returns the target."""
-    return self.target
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
     """Judges target and heads; `hits` is the target's own."""
@@ -91,15 +94,6 @@ class JointTraining(Objective):
       value = losses.cross_entropy(drafted, ahead(tokens, i))
       total += self.decay**i * jnp.where(has_token(batch, i), value, 0.0)
     return Judged(total, logits.argmax(-1) == tokens)
-
-
-def check_decay(decay: float) -> None:
-  """Raises a ValueError where `decay` is no weight."""
-  if not 0 < decay <= 1:
-    raise ValueError(
-      f"HEAD_DECAY must be above 0 and at most 1, got {decay}. It is how much a head "
-      "counts beside the one before."
-    )
 
 
 def head_logits(

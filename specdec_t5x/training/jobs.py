@@ -212,18 +212,14 @@ def plain_decoder(
   seed: int = 0,
 ) -> outputs.DecodeFn:
   """Returns compiled plain decoding; each batch samples with a key of its own."""
+  run = api.compiled(PlainDecoder(network), sampling, max_length, eos_id)
 
-  @jax.jit
   def decode(params, inputs, number):
     key = jax.random.fold_in(jax.random.key(seed), number)
     keys = row_keys(key, inputs.shape[0])
-    return (
-      PlainDecoder(network)
-      .decode({"target": params}, inputs, keys, sampling, max_length, eos_id)
-      .tokens
-    )
+    return np.asarray(run({"target": params}, inputs, keys).tokens)
 
-  return lambda params, inputs, number: np.asarray(decode(params, inputs, number))
+  return decode
 
 
 def _target(mode, target_checkpoint) -> api.Model | None:

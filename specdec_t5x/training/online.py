@@ -179,6 +179,7 @@ class Learner:
     self.step_fn = state_lib.make_train_step(
       network, RejectionDistillation(online.loss), online.optimizer, 0
     )
+    self._saved = 0  # Its step in the directory that it is kept in.
     # Of the parameters that it began with.
     self.checksum = _crc(masters)
     # What the draft is then follows from these, and from the requests.
@@ -237,11 +238,20 @@ class Learner:
       directory: gets checkpoint_<step> and optimizer_<step>, of the last two savings.
 
     Raises:
-      ValueError: where it holds another draft's, or can't be written to.
+      ValueError: where it holds another draft's, another job has saved its own there,
+        or it can't be written to.
     """
     claim(directory, self._origin)
-    saved = saved_in(directory, self.network, self.learned_from)
+    saved = Saved(directory, self.network, self.learned_from).checkpoints
+    last = max(saved.steps(), default=0)
+    if last != self._saved:
+      raise ValueError(
+        f"Another job has saved its draft in {directory} (step {last}, where this one "
+        f"left step {self._saved}). Give each a directory of its own (ONLINE_DIR), or "
+        "go on from what is there: run this command again (`Learner.restore`)."
+      )
     saved.save(self.state, Position())
+    self._saved = self.steps
 
   def restore(
     self, directory: str, counts: Callable[[int], bool] = lambda step: True
@@ -255,7 +265,8 @@ class Learner:
     Raises:
       ValueError: where the directory holds another draft's, or is damaged.
     """
-    saved = saved_in(directory, self.network)
+    kept = Saved(directory, self.network)
+    saved = kept.checkpoints
     if not saved.steps():
       return False
     claim(directory, self._origin)
@@ -263,70 +274,61 @@ class Learner:
       saved.drop_last()
     found = saved.restore(self.state)
     if found is not None:
-      self.learned_from = recorded(directory, saved.steps()[-1])
+      self.learned_from = kept.learned_from(saved.steps()[-1])
       self.state, _ = found
+      self._saved = self.steps
     return found is not None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Parameters:
-  """A learning draft's, with what it has learned from in each step's checkpoint.
+class Saved:
+  """A learning draft's checkpoints, each with what it has learned from: the last two.
 
-  Attributes:
-    network: the draft.
-    directory: of the checkpoints.
-    learned_from: so far.
-  """
-
-  network: Network
-  directory: str
-  learned_from: Sequence[learned.Chunk]
-
-  def save(self, step: int, params: Params) -> None:
-    """Writes both; a kill leaves both or nothing that counts."""
-    partial = epath.Path(self.directory) / "partial"
-    if partial.exists():  # A killed run's.
-      partial.rmtree()
-    T5XParameters(self.network, str(partial)).save(step, params)
-    written = partial / f"checkpoint_{step}"
-    learned.write(written, self.learned_from)
-    written.rename(epath.Path(self.directory) / written.name)
-    partial.rmtree()
-
-  def restore(self, step: int) -> Params:
-    """Reads the parameters back."""
-    return T5XParameters(self.network, self.directory).restore(step)
-
-
-def saved_in(
-  directory: str, network: Network, learned_from: Sequence[learned.Chunk] = ()
-) -> Checkpoints:
-  """Returns a learning draft's checkpoints, of the last two savings.
+  Two, because a run that is killed while it writes one, or before T5X knows of its
+  chunk, has the other.
 
   Args:
     directory: as for `Learner.save`.
     network: the draft.
     learned_from: what a checkpoint that is saved has learned from.
   """
-  # Two: a run that is killed while it writes one, or before T5X knows, has the other.
-  return Checkpoints(directory, _Parameters(network, directory, learned_from), keep=2)
 
+  def __init__(
+    self, directory: str, network: Network, learned_from: Sequence[learned.Chunk] = ()
+  ):
+    self.checkpoints = Checkpoints(directory, self, keep=2)
+    self._directory = epath.Path(directory)
+    self._network, self._learned_from = network, learned_from
 
-def recorded(directory: str, step: int) -> tuple[learned.Chunk, ...]:
-  """Returns what a learning draft's checkpoint has learned from.
+  def save(self, step: int, params: Params) -> None:
+    """Writes parameters and record; a kill leaves both or nothing that counts."""
+    partial = self._directory / "partial"
+    if partial.exists():  # A killed run's.
+      partial.rmtree()
+    T5XParameters(self._network, str(partial)).save(step, params)
+    written = partial / f"checkpoint_{step}"
+    learned.write(written, self._learned_from)
+    written.rename(self._directory / written.name)
+    partial.rmtree()
 
-  Raises:
-    ValueError: where it does not say, or that is damaged.
-  """
-  checkpoint = epath.Path(directory) / f"checkpoint_{step}"
-  found = learned.read(checkpoint)
-  if found is None:
-    raise ValueError(
-      f"{checkpoint} does not say what it has learned from ({learned.RECORD}), so it "
-      "can't go on. Set another ONLINE_DIR; to begin with what this draft is, set "
-      "DRAFT_CHECKPOINT_PATH to it, and another SEED than it has learned from."
-    )
-  return found
+  def restore(self, step: int) -> Params:
+    """Reads the parameters back."""
+    return T5XParameters(self._network, str(self._directory)).restore(step)
+
+  def learned_from(self, step: int) -> tuple[learned.Chunk, ...]:
+    """Returns what a checkpoint has learned from.
+
+    Raises:
+      ValueError: where it does not say, or that is damaged.
+    """
+    checkpoint = self._directory / f"checkpoint_{step}"
+    found = learned.read(checkpoint)
+    if found is None:
+      raise ValueError(
+        f"{checkpoint} does not say what it has learned from ({learned.RECORD}), so it "
+        "can't go on. Set another ONLINE_DIR; to begin with what this draft is, set "
+        "DRAFT_CHECKPOINT_PATH to it, and another SEED than it has learned from."
+      )
+    return found
 
 
 def _crc(params: Params) -> int:

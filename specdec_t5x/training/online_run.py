@@ -25,9 +25,8 @@ from specdec_t5x.training.online import (
   Learner,
   Online,
   Requests,
+  Saved,
   check_learns,
-  recorded,
-  saved_in,
 )
 
 _DRAFT = "draft"
@@ -128,10 +127,11 @@ class Course:
         "same random numbers, and a draft that has learned from one must not serve the "
         "next. Run its tasks one by one, each with a SEED of its own."
       )
-    steps = saved_in(self._directory, self._network).steps()
+    saved = Saved(self._directory, self._network)
+    steps = saved.checkpoints.steps()
     if steps and not self._counts(steps[-1]):
       steps.pop()
-    known = recorded(self._directory, steps[-1]) if steps else ()
+    known = saved.learned_from(steps[-1]) if steps else ()
     self._refuse([x for x in draws.among(known) if not self._is_written(x)])
 
   def begun(self, params: Any, learned_from: Sequence[learned.Chunk]) -> Learner:
@@ -163,18 +163,10 @@ class Course:
       ValueError: where the draft has learned from these very draws before, or another
         job saves its own in the directory.
     """
-    learner, before = self._learner, self._learner.steps
     chunk = self._chunk(path, numbers)
-    self._refuse([x for x in learner.learned_from if chunk.shares_draws_with(x)])
-    learner.learn(served, chunk)
-    last = max(saved_in(self._directory, self._network).steps(), default=0)
-    if last != before:
-      raise ValueError(
-        f"Another job has saved its draft in {self._directory} (step {last}, where "
-        f"this one left step {before}). Give each an ONLINE_DIR of its own, and run "
-        "this command again."
-      )
-    learner.save(self._directory)
+    self._refuse(chunk.draws.among(self._learner.learned_from))
+    self._learner.learn(served, chunk)
+    self._learner.save(self._directory)
 
   def _chunk(self, path: str, numbers: np.ndarray) -> learned.Chunk:
     # T5X may write to another name first: .partial-<name>-<process>-chunk<number>.
@@ -205,7 +197,7 @@ class Course:
     It does not where this run was killed before: then the chunk is served again, by the
     draft as it was. Whether another run's chunk was written is not asked.
     """
-    known = recorded(self._directory, step)
+    known = Saved(self._directory, self._network).learned_from(step)
     is_ours = known and known[-1].results == self._results
     return not is_ours or self._is_written(known[-1])
 

@@ -31,3 +31,19 @@ def write(tmp_path):
     return str(tmp_path / name)
 
   return to_file
+
+
+@pytest.fixture(autouse=True)
+def _restore_registry():
+  """Takes the tasks of a test out again, so that names may repeat."""
+  before = set(seqio.TaskRegistry.names())
+  yield
+  for name in set(seqio.TaskRegistry.names()) - before:
+    seqio.TaskRegistry.remove(name)
+
+
+def examples(name, split="test", sequence_length=None, shuffle=False, **kwargs):
+  """The examples of a task."""
+  task = seqio.get_mixture_or_task(name)
+  dataset = task.get_dataset(sequence_length, split, shuffle=shuffle, **kwargs)
+  return list(dataset.as_numpy_iterator())

@@ -9,6 +9,7 @@ import seqio
 import tensorflow_datasets as tfds
 
 from specdec_t5x.data import offline_tfds, tasks, text_files, vocabularies
+from tests.data.conftest import examples
 
 WMT = "wmt14_translate/de-en"
 SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "prepare_tfds.py"
@@ -134,11 +135,11 @@ def test_wrong_dataset(tfds_dir, pair, dataset, message):
 def test_xsum_through_the_ordinary_task(tfds_dir, write):
   path = write("x.csv", "document,summary\nlong text,short\n")
   assert offline_tfds.prepare("xsum", tfds_dir, {"test": path}) == {"test": 1}
-  task = seqio.get_mixture_or_task(tasks.xsum(seqio.ByteVocabulary()))
-  (row,) = task.get_dataset(None, "test", shuffle=False).as_numpy_iterator()
+  name = tasks.xsum(seqio.ByteVocabulary())
+  (row,) = examples(name)
   assert row["inputs_pretokenized"] == b"summarize: long text"
   assert row["targets_pretokenized"] == b"short"
-  assert [f.__name__ for f in task.metric_fns] == ["rouge"]
+  assert [f.__name__ for f in seqio.get_mixture_or_task(name).metric_fns] == ["rouge"]
 
 
 def test_lines_of_text_are_for_lm1b(tfds_dir, write, run_script, capsys):
@@ -193,9 +194,10 @@ def test_real_wmt14_through_the_ordinary_task(real_data, tfds_dir, write, run_sc
   assert run_script([*flags, "--source", english, "--target", german]) == 0
 
   vocabulary = vocabularies.t5_vocabulary(real_data("t5_spiece/spiece.model"))
-  task = seqio.get_mixture_or_task(tasks.wmt14_ende(vocabulary))
-  rows = list(task.get_dataset(None, "test", shuffle=False).as_numpy_iterator())
-  assert task.num_input_examples("test") == len(rows) == 500
+  name = tasks.wmt14_ende(vocabulary)
+  rows = examples(name)
+  size = seqio.get_mixture_or_task(name).num_input_examples("test")
+  assert size == len(rows) == 500
   prefix = "translate English to German: "
   for example, source, target in zip(rows, *by_kind.values(), strict=True):
     assert example["inputs_pretokenized"].decode() == prefix + source
@@ -207,10 +209,8 @@ def test_real_cnn_dailymail_through_the_ordinary_task(real_data, tfds_dir):
   path = real_data("cnndm_manuj/cnn_dailymail_validation.csv")
   offline_tfds.prepare("cnn_dailymail", tfds_dir, {"validation": path})
   vocabulary = vocabularies.t5_vocabulary(real_data("t5_spiece/spiece.model"))
-  task = seqio.get_mixture_or_task(tasks.cnn_dailymail(vocabulary))
   lengths = {"inputs": 512, "targets": 128}
-  dataset = task.get_dataset(lengths, "validation", shuffle=False)
-  rows = list(dataset.as_numpy_iterator())
+  rows = examples(tasks.cnn_dailymail(vocabulary), "validation", lengths)
   expected = text_files.read_fields(path, ("article", "highlights", "id"))
   assert len(rows) == len(expected) == 500
   for example, record in zip(rows, expected, strict=True):

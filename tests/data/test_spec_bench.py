@@ -3,10 +3,12 @@
 import json
 
 import pytest
+import seqio
 
 from specdec_t5x.data import spec_bench
 from specdec_t5x.t5x_bridge import writer
 from tests import real_data
+from tests.data.conftest import examples
 from tests.t5x_bridge import tiny
 
 ROWS = [
@@ -18,23 +20,12 @@ ROWS = [
 
 @pytest.fixture
 def vocabulary(tmp_path):
-  import seqio
-
   return seqio.SentencePieceVocabulary(str(tiny.train_vocabulary(tmp_path)), 0)
 
 
 def write(path, rows):
   path.write_text("".join(json.dumps(row) + "\n" for row in rows))
   return str(path)
-
-
-def examples(name, split):
-  import seqio
-
-  task = seqio.get_mixture_or_task(name)
-  lengths = {"inputs": 16, "targets": 4}
-  dataset = task.get_dataset(lengths, split=split, shuffle=False)
-  return list(dataset.as_numpy_iterator())
 
 
 def test_splits_are_groups_and_examples_have_categories(vocabulary, tmp_path):

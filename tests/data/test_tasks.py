@@ -11,17 +11,9 @@ import seqio
 import tensorflow as tf
 
 from specdec_t5x.data import registry, tasks, vocabularies
+from tests.data.conftest import examples
 
 BYTES = seqio.ByteVocabulary()
-
-
-@pytest.fixture(autouse=True)
-def _restore_registry():
-  """Takes the tasks of a test out again, so that names may repeat."""
-  before = set(seqio.TaskRegistry.names())
-  yield
-  for name in set(seqio.TaskRegistry.names()) - before:
-    seqio.TaskRegistry.remove(name)
 
 
 @pytest.fixture
@@ -29,13 +21,6 @@ def files(write):
   source = write("x.en", "".join(f"line {n}\n" for n in range(7)))
   target = write("x.de", "".join(f"Zeile {n}\r\n" for n in range(7)))
   return {"test": (source, target), "predict": (source, None)}
-
-
-def examples(name, split="test", **kwargs):
-  task = seqio.get_mixture_or_task(name)
-  lengths = kwargs.pop("sequence_length", None)
-  kwargs = {"shuffle": False, **kwargs}
-  return list(task.get_dataset(lengths, split, **kwargs).as_numpy_iterator())
 
 
 def texts(rows, key="targets_pretokenized"):

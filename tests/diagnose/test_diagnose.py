@@ -204,7 +204,7 @@ def test_near_ties_are_ties(files, monkeypatch, capsys):
   ("flags", "message"),
   [
     (["--target=nowhere"], "--target: 'nowhere' does not exist. `make demo`"),
-    (["--input=nowhere"], "--input: 'nowhere' is no file"),
+    (["--input=nowhere"], "--input: nowhere can't be read"),
     (["--json=nowhere/a.json"], "--json: 'nowhere/a.json' lies in no folder"),
     (["--gamma=0"], "gamma must be at least 1"),
     (["--examples=0"], "--examples must be at least 1"),
@@ -227,8 +227,8 @@ def test_files_of_the_wrong_kind(files, tmp_path, capsys):
   (tmp_path / "empty").write_text("\n\n")
   for flag, name, message in [
     ("input", "latin", "is not UTF-8"),
-    ("input", "empty", "has no text"),
-    ("vocabulary", "empty", "is no SentencePiece model"),
+    ("input", "empty", "is empty"),
+    ("vocabulary", "empty", "is not a SentencePiece model"),
   ]:
     with pytest.raises(SystemExit) as stopped:
       run(files, f"--{flag}={tmp_path / name}")

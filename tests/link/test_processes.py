@@ -114,12 +114,8 @@ def test_a_draft_of_another_vocabulary_is_refused(models, address):
 @pytest.fixture(scope="module")
 def narrow(models):
   """Where a draft answers that holds a kilobyte of caches."""
-  command = [sys.executable, "-m", "specdec_t5x.link", "--draft", models[0]]
-  flags = ["--address", "localhost:0", f"--cache-gib={2**-20}"]
-  draft = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True)
-  yield process.address_of(draft)
-  draft.kill()
-  draft.wait()
+  with process.drafting(models[0], "float32", f"--cache-gib={2**-20}") as address:
+    yield address
 
 
 @pytest.fixture(scope="module")
@@ -161,16 +157,15 @@ def test_generate_refuses_it_before_it_decodes(models, narrow):
   assert drafter.counted()["requests"] == drafter.counted()["lost"] == 0
 
 
-def test_a_bound_that_is_none_is_refused(models, capfd):
+@pytest.mark.parametrize(
+  ("flag", "says"),
+  [
+    ("--cache-gib=0", "error: --cache-gib must be a number above 0, got 0.0."),
+    ("--address=%s", "can't be listened at"),  # Taken.
+  ],
+)
+def test_a_process_that_can_t_draft_says_why(flag, says, models, address, capfd):
   command = [sys.executable, "-m", "specdec_t5x.link", "--draft", models[0]]
-  run = subprocess.run([*command, "--cache-gib=0"], check=False)
+  run = subprocess.run([*command, flag.replace("%s", address)], check=False)
   assert run.returncode == 1
-  says = "error: --cache-gib must be a number above 0, got 0.0."
-  assert capfd.readouterr().err.strip() == says
-
-
-def test_an_address_that_is_taken_is_refused(models, address, capfd):
-  taken = [sys.executable, "-m", "specdec_t5x.link", "--draft", models[0]]
-  run = subprocess.run([*taken, "--address", address], check=False)
-  assert run.returncode == 1
-  assert "can't be listened at" in capfd.readouterr().err
+  assert says in capfd.readouterr().err.strip()

@@ -1,6 +1,5 @@
 """The trace of a decode, on a tiny random pair, and how it is drawn."""
 
-import doctest
 import itertools
 import pathlib
 import runpy
@@ -12,18 +11,30 @@ import sentencepiece
 import specdec_t5x
 from specdec_t5x import Sampling, api
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.trace import iterations, recording, render
-from specdec_t5x.trace.iterations import Iteration
+from specdec_t5x.trace import recording, render
+from specdec_t5x.trace.recording import Token, Turn
 from tests.t5x_bridge import tiny
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "show_trace.py"
 TEXT = tiny.sentences(1, seed=4)[0]
 GAMMA, LENGTH = 3, 10
 
+
+def drawn(own=None, **drafted):
+  """An iteration of pieces, which are given by what became of them."""
+  own = (
+    Token(own, "recovered" if "rejected" in drafted else "bonus", 0.5) if own else own
+  )
+  tokens = (Token(x, kind, 0.5) for kind, pieces in drafted.items() for x in pieces)
+  return Turn(tuple(tokens), own, 0.0, 0.0)
+
+
 DRAWN = (
-  Iteration(("▁ein", "<&>"), "▁Hund", ("▁bellt", "."), "▁Mann"),
-  Iteration(("▁spielt",), None, (), "."),
-  Iteration(("</s>",), None, (), None),
+  drawn(
+    "▁Mann", accepted=["▁ein", "<&>"], rejected=["▁Hund"], discarded=["▁bellt", "."]
+  ),
+  drawn(".", accepted=["▁spielt"]),
+  drawn(accepted=["</s>"]),
 )
 
 
@@ -47,11 +58,6 @@ def recorded(models, vocabulary, **settings):
   return trace
 
 
-def run(models, vocabulary, **settings):
-  turns = recorded(models, vocabulary, **settings).turns
-  return tuple(map(Iteration.of_turn, turns))
-
-
 def generated(models, vocabulary, **settings):
   """What `generate` says, among other inputs in its batch: its tokens' pieces."""
   outputs = specdec_t5x.generate(
@@ -65,7 +71,8 @@ def generated(models, vocabulary, **settings):
     **settings,
   )
   processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
-  return recording.pieces(processor, outputs[0].tokens), outputs[0]
+  known = [recording.piece_of(processor, token) for token in outputs[0].tokens]
+  return known, outputs[0]
 
 
 @pytest.mark.parametrize(
@@ -76,61 +83,44 @@ def generated(models, vocabulary, **settings):
   ],
 )
 def test_the_iterations_sum_to_what_generate_gives(models, vocabulary, settings):
-  iterations = run(models, vocabulary, **settings)
+  turns = recorded(models, vocabulary, **settings).turns
   expected, generation = generated(models, vocabulary, **settings)
-  assert list(itertools.chain(*(i.output for i in iterations))) == expected
-  assert len(iterations) == generation.target_calls
-  assert sum(len(i.accepted) for i in iterations) == generation.accepted
-  assert sum(_drafted(i) for i in iterations) == generation.drafted
+  assert list(itertools.chain(*(turn.output for turn in turns))) == expected
+  assert len(turns) == generation.target_calls
+  assert sum(len(of_kind(turn, "accepted")) for turn in turns) == generation.accepted
+  assert sum(len(turn.drafted) for turn in turns) == generation.drafted
 
 
-def _drafted(iteration):
-  rejected = iteration.rejected is not None
-  return len(iteration.accepted) + rejected + len(iteration.discarded)
+def of_kind(turn, kind):
+  return [token.piece for token in turn.drafted if token.kind == kind]
 
 
 def test_tokens_are_rejected_for_others(models, vocabulary):
-  rejecting = [
-    i for i in run(models, vocabulary, sampling=Sampling(1.0)) if i.rejected is not None
-  ]
+  turns = recorded(models, vocabulary, sampling=Sampling(1.0)).turns
+  rejecting = [turn for turn in turns if of_kind(turn, "rejected")]
   assert rejecting
-  assert all(i.rejected != i.emitted and i.kind == "recovered" for i in rejecting)
+  for turn in rejecting:
+    assert of_kind(turn, "rejected") != [turn.own.piece]
+    assert turn.own.kind == "recovered"
 
 
 def test_a_draft_that_is_the_target_is_never_rejected(models, vocabulary):
   twins, sampling = (models[0], models[0]), Sampling(1.0)
-  iterations = run(twins, vocabulary, sampling=sampling)
+  turns = recorded(twins, vocabulary, sampling=sampling).turns
   expected, generation = generated(twins, vocabulary, sampling=sampling)
-  assert list(itertools.chain(*(i.output for i in iterations))) == expected
-  assert len(iterations) == generation.target_calls
-  assert any(i.accepted for i in iterations)
-  assert all(i.rejected is None and not i.discarded for i in iterations)
-  assert all(i.kind == "bonus" for i in iterations[:-1])
+  assert list(itertools.chain(*(turn.output for turn in turns))) == expected
+  assert len(turns) == generation.target_calls
+  kinds = {token.kind for turn in turns for token in turn.drafted}
+  assert kinds == {"accepted"}
+  assert all(turn.own.kind == "bonus" for turn in turns[:-1])
 
 
 def test_the_step_is_compiled_once(models, vocabulary, monkeypatch):
   traced, verify = [], recording.verify
   count = lambda *args: traced.append(args) or verify(*args)
   monkeypatch.setattr(recording, "verify", count)
-  assert len(run(models, vocabulary)) > 1
+  assert len(recorded(models, vocabulary).turns) > 1
   assert len(traced) == 1
-
-
-def test_a_draft_that_ends_the_sequence_takes_no_other_token():
-  ended = Iteration.of(["a", "</s>"], ["a", "</s>"], 2)
-  assert ended == Iteration(("a", "</s>"), None, (), None)
-  assert ended.kind is None
-  assert ended.output == ("a", "</s>")
-
-
-def test_no_room_for_a_draft_leaves_the_targets_token():
-  last = Iteration.of([], ["a"], 0)
-  assert last == Iteration((), None, (), "a")
-  assert last.kind == "bonus"
-
-
-def test_examples_in_docstrings():
-  assert doctest.testmod(iterations) == (0, 1)
 
 
 def test_plain_text_marks_every_kind():
@@ -152,10 +142,10 @@ def test_a_terminal_shows_colours_and_ends_them():
 
 
 def test_control_characters_reach_no_terminal_and_no_image():
-  iterations = (Iteration(("\033[2J", "a\nb"), None, (), "\0"),)
-  assert render.to_plain(iterations).splitlines()[1:] == ["  1  �[2J a�b +�"]
-  assert "\033" not in render.to_svg(iterations, "\033")
-  ET.fromstring(render.to_svg(iterations, "\0"))
+  turns = (drawn("\0", accepted=["\033[2J", "a\nb"]),)
+  assert render.to_plain(turns).splitlines()[1:] == ["  1  �[2J a�b +�"]
+  assert "\033" not in render.to_svg(turns, "\033")
+  ET.fromstring(render.to_svg(turns, "\0"))
 
 
 def parse(svg):
@@ -247,6 +237,6 @@ def test_a_vocabulary_that_is_none(models, tmp_path):
   path = tmp_path / "text.model"
   path.write_text("text")
   with pytest.raises(ValueError, match="SentencePiece"):
-    run(models, str(path))
+    recorded(models, str(path))
   with pytest.raises(ValueError, match="SentencePiece"):
-    run(models, str(tmp_path / "nowhere"))
+    recorded(models, str(tmp_path / "nowhere"))

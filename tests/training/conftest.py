@@ -2,11 +2,16 @@
 
 import json
 
+import gin
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import seqio
 
 from specdec_t5x.data import tasks
 from specdec_t5x.network.config import T5Config
+from specdec_t5x.training import jobs, losses, objectives, state, trainer
 from specdec_t5x.training.batches import TaskData
 from tests.t5x_bridge import tiny
 
@@ -20,6 +25,60 @@ NETWORK = T5Config(
   num_decoder_layers=1,
   mlp_activations=("gelu", "linear"),
 )
+
+
+def lines(directory):
+  """What a run has measured."""
+  return [json.loads(x) for x in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same(one, other):
+  """Equal to the bit, leaf for leaf."""
+  assert jax.tree.structure(one) == jax.tree.structure(other)
+  jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def losses_of(network):
+  """A function of a batch: each token's loss by a network at random."""
+  params = state.initial_params(network, seed=0)
+
+  @jax.jit
+  def per_token(batch):
+    logits = objectives.forward(network, params, batch)
+    values = losses.cross_entropy(logits, batch["decoder_target_tokens"])
+    return jnp.where(batch["decoder_loss_weights"] > 0, values, 0.0)
+
+  return per_token
+
+
+@pytest.fixture
+def bound(monkeypatch):
+  """A function: what a configuration and bindings would train; nothing is trained."""
+  monkeypatch.setattr(trainer.Trainer, "run", lambda self, *_: self)
+
+  def trainer_of(config, **bindings):
+    given = [f"{name} = {value!r}" for name, value in bindings.items()]
+    try:
+      gin.parse_config_files_and_bindings([f"configs/train/{config}.gin"], given)
+      return gin.get_configurable(jobs.train)()
+    finally:
+      gin.clear_config()
+
+  return trainer_of
+
+
+@pytest.fixture
+def translations(tmp_path, copy_files):
+  """Bindings of a user's own files."""
+  for language in ("en", "de"):
+    (tmp_path / language).write_text("\n".join(tiny.sentences(30)) + "\n")
+  files = (str(tmp_path / "en"), str(tmp_path / "de"))
+  return {
+    "TRAIN_FILES": files,
+    "VALIDATION_FILES": files,
+    "VOCABULARY_PATH": copy_files[0].sentencepiece_model_file,
+    "OUTPUT_DIR": str(tmp_path / "run"),
+  }
 
 
 @pytest.fixture(scope="session")

@@ -4,15 +4,14 @@ import dataclasses
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import seqio
 
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.training import batches, losses, objectives, state
+from specdec_t5x.training import batches
 from specdec_t5x.training.batches import Position
-from tests.training.conftest import NETWORK
+from tests.training.conftest import NETWORK, losses_of
 
 
 @pytest.fixture
@@ -71,15 +70,7 @@ def test_the_seed_fixes_the_order(few):
 
 def test_packing_keeps_examples_apart(data):
   """The summed loss of packed rows is that of the examples one by one."""
-  network = Transformer(NETWORK)
-  params = state.initial_params(network, seed=0)
-
-  @jax.jit
-  def per_token(batch):
-    logits = objectives.forward(network, params, batch)
-    values = losses.cross_entropy(logits, batch["decoder_target_tokens"])
-    return jnp.where(batch["decoder_loss_weights"] > 0, values, 0.0)
-
+  per_token = losses_of(Transformer(NETWORK))
   task = batches.get_task(data.task)
   single = seqio.EncDecFeatureConverter(pack=False)(
     task.get_dataset(data.feature_lengths, "validation", shuffle=False),

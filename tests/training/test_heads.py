@@ -1,8 +1,5 @@
 """Training of heads: what they learn from, and what they are worth then."""
 
-import json
-
-import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,12 +12,11 @@ from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.t5x_bridge.parameters import T5XParameters
 from specdec_t5x.training import heads as training
-from specdec_t5x.training import jobs, trainer
+from specdec_t5x.training import jobs
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
 from tests.t5x_bridge import tiny
-from tests.training.conftest import NETWORK
-from tests.training.test_train import assert_same
+from tests.training.conftest import NETWORK, assert_same, lines
 
 FAST = Optimizer(Schedule("constant", 0.01, 5), "adamw")
 TARGET = network_for(NETWORK)
@@ -47,10 +43,6 @@ def run(data, target, directory, steps=40, network=None, mode="heads", **loop):
   loop = Loop(steps, log_period=0, **{"validation_period": 20, **loop})
   known = network or heads(), data, FAST, loop, str(directory)
   return jobs.train(*known, mode=mode, target_checkpoint=target)
-
-
-def lines(directory):
-  return [json.loads(x) for x in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
 # ---- What is learned. ----
@@ -161,31 +153,15 @@ def test_what_does_not_go_together_is_refused(data, target, tmp_path):
 
 @pytest.mark.parametrize("kind", ["parallel", "medusa"])
 def test_the_configuration_trains_heads_from_the_users_files(
-  kind, target, copy_files, tmp_path, monkeypatch
+  kind, target, bound, translations
 ):
-  for language in ("en", "de"):
-    (tmp_path / language).write_text("\n".join(tiny.sentences(30)) + "\n")
-  files = (str(tmp_path / "en"), str(tmp_path / "de"))
-  bindings = {
-    "TRAIN_FILES": files,
-    "VALIDATION_FILES": files,
-    "VOCABULARY_PATH": copy_files[0].sentencepiece_model_file,
-    "TARGET_CHECKPOINT_PATH": target,
-    "OUTPUT_DIR": str(tmp_path / "run"),
-    "tasks.translation_from_files.name": f"of_{kind}",
-    "HEADS": kind,
-    "NUM_HEADS": 3,
-    "HEAD_DECAY": 0.6,
-  }
-  try:
-    gin.parse_config_files_and_bindings(
-      ["configs/train/heads.gin"], [f"{k} = {v!r}" for k, v in bindings.items()]
-    )
-    # Other tests train; this one checks what the files bind.
-    monkeypatch.setattr(trainer.Trainer, "run", lambda self, *_: self)
-    bound = gin.get_configurable(jobs.train)()
-  finally:
-    gin.clear_config()
+  bound = bound(
+    "heads",
+    **translations,
+    **{"HEADS": kind, "NUM_HEADS": 3, "HEAD_DECAY": 0.6},
+    TARGET_CHECKPOINT_PATH=target,
+    **{"tasks.translation_from_files.name": f"of_{kind}"},
+  )
   shape = bound.network.config
   assert (shape.kind, shape.count, shape.emb_dim) == (kind, 3, NETWORK.emb_dim)
   assert bound.objective == training.HeadDistillation(TARGET, 0.6)

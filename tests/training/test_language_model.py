@@ -2,12 +2,8 @@
 
 import dataclasses
 import itertools
-import json
 import pathlib
 
-import gin
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import seqio
@@ -16,12 +12,12 @@ from specdec_t5x.data import language_modeling
 from specdec_t5x.network.config import GptConfig
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.training import batches, jobs, losses, objectives, state, trainer
+from specdec_t5x.training import batches, jobs
 from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
 from tests.t5x_bridge import tiny
-from tests.training.conftest import NETWORK
+from tests.training.conftest import NETWORK, lines, losses_of
 
 GPT = GptConfig(
   vocab_size=32, emb_dim=32, num_heads=2, head_dim=16, mlp_dim=64, num_layers=1
@@ -58,10 +54,6 @@ def run(data, directory, steps, network=GPT, loop=None, **kwargs):
   return jobs.train(network_for(network), data, FAST, loop, str(directory), **kwargs)
 
 
-def lines(directory):
-  return [json.loads(x) for x in (directory / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_whole_texts_are_packed_and_all_tokens_learned(files, task_data):
   packed = list(batches.validation_batches(task_data, limit=100))
   assert set(packed[0]) == set(batches.DECODER_FEATURES)
@@ -84,15 +76,7 @@ def test_whole_texts_are_packed_and_all_tokens_learned(files, task_data):
 
 
 def test_packing_keeps_texts_apart(task_data):
-  network = network_for(GPT)
-  params = state.initial_params(network, seed=0)
-
-  @jax.jit
-  def per_token(batch):
-    logits = objectives.forward(network, params, batch)
-    values = losses.cross_entropy(logits, batch["decoder_target_tokens"])
-    return jnp.where(batch["decoder_loss_weights"] > 0, values, 0.0)
-
+  per_token = losses_of(network_for(GPT))
   packed = list(batches.validation_batches(task_data, limit=100))
   together = sum(float(per_token(batch).sum()) for batch in packed)
   alone = 0.0
@@ -147,25 +131,17 @@ def test_what_does_not_fit_is_refused(task_data, data, tmp_path):
     jobs.decode_task(task_data, target, str(tmp_path / "x.jsonl"))
 
 
-def test_the_configuration_trains_on_the_users_text(files, tmp_path, monkeypatch):
+def test_the_configuration_trains_on_the_users_text(files, tmp_path, bound):
   vocabulary, texts = files
-  bindings = {
-    "TRAIN_FILES": texts["train"],
-    "VALIDATION_FILES": texts["validation"],
-    "VOCABULARY_PATH": vocabulary,
-    "VOCAB_SIZE": 32,
-    "OUTPUT_DIR": str(tmp_path / "run"),
-    "config.GptConfig.emb_dim": 16,
-  }
-  try:
-    gin.parse_config_files_and_bindings(
-      ["configs/train/small_lm.gin"], [f"{k} = {v!r}" for k, v in bindings.items()]
-    )
-    # Other tests train; this one checks what the files bind.
-    monkeypatch.setattr(trainer.Trainer, "run", lambda self, *_: self)
-    bound = gin.get_configurable(jobs.train)()
-  finally:
-    gin.clear_config()
+  bound = bound(
+    "small_lm",
+    TRAIN_FILES=texts["train"],
+    VALIDATION_FILES=texts["validation"],
+    VOCABULARY_PATH=vocabulary,
+    VOCAB_SIZE=32,
+    OUTPUT_DIR=str(tmp_path / "run"),
+    **{"config.GptConfig.emb_dim": 16},
+  )
   config = {"emb_dim": 16, "num_layers": 4, "vocab_size": 32, "dropout_rate": 0.1}
   assert {name: getattr(bound.network.config, name) for name in config} == config
   assert bound.data.feature_lengths == {"targets": 256}

@@ -22,6 +22,7 @@ from specdec_t5x.training.online import (
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.state import initial_params
 from tests.t5x_bridge import tiny
+from tests.training.conftest import assert_same
 
 NETWORK = Transformer(tiny.DRAFT)
 FAST = Optimizer(Schedule("constant", 0.01, 0), "adamw")
@@ -47,11 +48,6 @@ def requests(count, kept=3, seed=0):
 
 def learner(online=ONLINE, seed=2, network=NETWORK):
   return Learner(network, initial_params(network, seed), online)
-
-
-def assert_same(one, other):
-  same = jax.tree.map(lambda a, b: bool((a == b).all()), one, other)
-  assert all(jax.tree.leaves(same))
 
 
 def law_of(draft, served, place):
@@ -244,6 +240,10 @@ def test_the_directory_is_one_draft_s(tmp_path):
   draft.learn(requests(2))
   draft.save(str(tmp_path))
   assert not learner().restore(str(tmp_path / "none"))
+  other = learner()
+  other.learn(requests(2))
+  with pytest.raises(ValueError, match=r"Another job .* \(step 1, .* left step 0\)"):
+    other.save(str(tmp_path))
   with pytest.raises(ValueError, match="holds a run with other settings"):
     learner(seed=3).restore(str(tmp_path))
   with pytest.raises(ValueError, match="holds a run with other settings"):

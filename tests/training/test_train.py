@@ -4,7 +4,6 @@ import dataclasses
 import json
 import pathlib
 
-import flax.traverse_util
 import jax
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from specdec_t5x.training import checkpoints, jobs, trainer
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
 from tests.t5x_bridge import tiny
-from tests.training.conftest import NETWORK
+from tests.training.conftest import NETWORK, assert_same, lines
 
 FAST = Optimizer(Schedule("constant", 0.003, 5), "adamw")
 SILENT = {"log_period": 0, "validation_period": 0}
@@ -28,18 +27,6 @@ def run(data, directory, steps, optimizer=FAST, network=NETWORK, loop=None, **kw
   return jobs.train(
     Transformer(network), data, optimizer, loop, str(directory), **kwargs
   )
-
-
-def lines(directory):
-  return [json.loads(x) for x in (directory / "metrics.jsonl").read_text().splitlines()]
-
-
-def assert_same(one, other):
-  """Equal to the bit, leaf for leaf."""
-  one, other = (flax.traverse_util.flatten_dict(dict(t), sep="/") for t in (one, other))
-  assert one.keys() == other.keys()
-  for name in one:
-    assert np.array_equal(np.asarray(one[name]), np.asarray(other[name])), name
 
 
 @pytest.fixture(scope="module")
@@ -212,37 +199,15 @@ def test_an_output_directory_belongs_to_one_run(data, tmp_path):
     run(data, tmp_path / "alone", 1)
 
 
-def test_the_configuration_trains_from_the_users_files(
-  copy_files, tmp_path, monkeypatch
-):
-  import gin
-
-  for language in ("en", "de"):
-    (tmp_path / language).write_text("\n".join(tiny.sentences(30)) + "\n")
-  files = (str(tmp_path / "en"), str(tmp_path / "de"))
-  bindings = {
-    "TRAIN_FILES": files,
-    "VALIDATION_FILES": files,
-    "VOCABULARY_PATH": copy_files[0].sentencepiece_model_file,
-    "VOCAB_SIZE": 32,
-    "OUTPUT_DIR": str(tmp_path / "run"),
-    "STEPS": 1,
-    "BATCH_SIZE": 1,
-    "TASK_FEATURE_LENGTHS": {"inputs": 32, "targets": 32},
-    "METRIC_PERIOD": 0,
-    "VALIDATION_PERIOD": 0,
-    "config.T5Config.emb_dim": 16,
-    "config.T5Config.num_encoder_layers": 1,
-  }
-  try:
-    gin.parse_config_files_and_bindings(
-      ["configs/train/small_draft.gin"], [f"{k} = {v!r}" for k, v in bindings.items()]
-    )
-    # Other tests train; this one checks what the files bind.
-    monkeypatch.setattr(trainer.Trainer, "run", lambda self, *_: self)
-    bound = gin.get_configurable(jobs.train)()
-  finally:
-    gin.clear_config()
+def test_the_configuration_trains_from_the_users_files(bound, translations):
+  bound = bound(
+    "small_draft",
+    **translations,
+    **{"VOCAB_SIZE": 32, "STEPS": 1, "BATCH_SIZE": 1},
+    **{"METRIC_PERIOD": 0, "VALIDATION_PERIOD": 0},
+    TASK_FEATURE_LENGTHS={"inputs": 32, "targets": 32},
+    **{"config.T5Config.emb_dim": 16, "config.T5Config.num_encoder_layers": 1},
+  )
   assert bound.network.config.emb_dim == 16
   assert bound.network.config.num_decoder_layers == 2
   assert bound.optimizer == Optimizer(Schedule("inverse_sqrt", 0.01, 1000))

@@ -1,4 +1,4 @@
-"""Tasks over texts that a function reads from files, most of them in pairs."""
+"""Tasks over texts that a function reads, as from files."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,66 +8,43 @@ import tensorflow_datasets as tfds
 
 from specdec_t5x.data import registry, vocabularies
 
-Pairs = tuple[list[str], list[str]]
 Columns = Mapping[str, list[str]]
 
 
-def register_pairs(
+def register(
   name: str,
   origins: Mapping[str, tuple],
-  read: Callable[[tuple], Pairs],
-  prefix: str,
-  metric: str | None,
+  read: Callable[[tuple], Columns],
+  preprocessors: tuple[Callable, ...],
   vocabulary: seqio.Vocabulary | None,
+  metric: str | None = None,
+  inputs_end: bool = True,
 ) -> str:
   """Reads every split once to check and count it, then registers the task.
 
   Args:
     name: the task's name.
     origins: split -> what `read` needs, in a form that compares and prints.
-    read: gives the source and target texts of a split; called again whenever a
+    read: gives the columns of a split, all of one length; called again whenever a
       dataset is built, so that the texts are not held for the life of the process.
-    prefix: put before every source.
-    metric: a key of `registry.METRICS`, or None.
+    preprocessors: of `registry.TaskSpec`, as are the two last arguments.
     vocabulary: T5's where None.
+    metric: a key of `registry.METRICS`, or None.
+    inputs_end: whether inputs have an EOS.
 
   Returns:
     `name`.
 
   Raises:
-    ValueError: from `read`, or the name is taken by another task.
+    ValueError: there is no split, or from `read`; or the name is taken by another task.
   """
+  if not origins:
+    raise ValueError(
+      "files is empty, expected one entry for each split, such as {'test': ...}."
+    )
   if vocabulary is None:
     vocabulary = vocabularies.t5_vocabulary()
-  columns = lambda origin: dict(zip(("source", "target"), read(origin), strict=True))
-  origin, make_source = read_when_used(name, origins, columns)
-  spec = registry.TaskSpec(
-    origin,
-    ("source", "target"),
-    prefix,
-    vocabulary,
-    metric,
-  )
-  return registry.register(name, spec, make_source)
-
-
-def read_when_used(
-  name: str, origins: Mapping[str, tuple], read: Callable[[tuple], Columns]
-) -> tuple[tuple, Callable[[], seqio.DataSource]]:
-  """Reads every split once to check and count it, and makes a source of them.
-
-  Args:
-    name: the task's name.
-    origins: as in `register_pairs`.
-    read: gives the columns of a split, all of one length; called again whenever a
-      dataset is built.
-
-  Returns:
-    The origin for the task's spec, and what makes the source.
-  """
   sizes = {split: _height(read(origin)) for split, origin in origins.items()}
-  # The sizes belong to the spec: a file that grew is another task.
-  origin = tuple((split, *origins[split], sizes[split]) for split in sorted(origins))
 
   def rows(split: str, part: slice) -> Columns:
     columns = read(origins[split])
@@ -89,7 +66,11 @@ def read_when_used(
     dataset = tf.data.Dataset.from_tensor_slices(columns)
     return dataset.shuffle(_height(columns), seed=seed) if shuffle_files else dataset
 
-  return origin, lambda: SlicedSource(dataset_fn, tuple(origins), sizes)
+  # The sizes belong to the spec: a file that grew is another task.
+  origin = tuple((split, *origins[split], sizes[split]) for split in sorted(origins))
+  spec = registry.TaskSpec(origin, preprocessors, vocabulary, metric, inputs_end)
+  source = lambda: SlicedSource(dataset_fn, tuple(origins), sizes)
+  return registry.register(name, spec, source)
 
 
 class SlicedSource(seqio.FunctionDataSource):
@@ -132,11 +113,3 @@ def parts_of(split: str, sizes: Mapping[str, int]) -> list[tuple[str, slice]]:
 def _height(columns: Columns) -> int:
   (size,) = {len(column) for column in columns.values()}
   return size
-
-
-def check_files(files: Mapping) -> None:
-  """Raises a ValueError where no split is given."""
-  if not files:
-    raise ValueError(
-      "files is empty, expected one entry for each split, such as {'test': ...}."
-    )
