@@ -66,7 +66,7 @@ def _filled(rng: random.Random, said: Clause, wanted: Set[str]) -> Clause:
     said.predicate = _predicate(rng, said.subject)
   # "Did she not" has two answers, and "must not" is "darf nicht".
   can_negate = said.tense.name not in ("must", "since", "infinitive")
-  if can_negate and not wanted & {"asked", "event"} and rng.random() < 0.09:
+  if can_negate and not wanted & {"asked", "event"} and rng.random() < 0.07:
     _negate(said)
   else:
     _add_adverbials(rng, said, wanted)

@@ -3,7 +3,7 @@
 A German clause is: subject or what else opens it, finite verb, middle field, rest of
 the verb. In a subordinate clause the finite verb is the last of the verb. The middle
 field orders pronouns, definite objects, time, manner, place, indefinite objects, and
-what belongs to the verb.
+what belongs to the verb. A relative clause at its end goes behind the verb.
 """
 
 import re
@@ -31,17 +31,19 @@ def clause(said: Clause, form: str) -> str:
     return " ".join([*middle, zu + verb.infinitive])
   actor = said.accusative if "swapped" in verb.marks else said.subject
   finite, rest = (said.form(x, actor) for x in (said.tense.finite, said.tense.rest))
+  last, comma, late = middle.pop().partition(" ,") if middle else ("", "", "")
+  middle, late = [*middle, last], comma.strip() + late
   if form == "last" and rest == verb.prefix:
-    parts = [who, *middle, rest + finite]
+    parts = [who, *middle, rest + finite, late]
   elif form == "last":
-    parts = [who, *middle, rest, finite]
+    parts = [who, *middle, rest, finite, late]
   elif form == "second" and not said.is_first:
-    parts = [who, finite, *middle, rest]
+    parts = [who, finite, *middle, rest, late]
   else:
     # A reflexive goes before a subject's noun.
     is_late = "reflexive" in verb.marks and subject and not subject.is_pronoun
     middle = [*middle[:1], who, *middle[1:]] if is_late else [who, *middle]
-    parts = [said.time.de if said.is_first else "", finite, *middle, rest]
+    parts = [said.time.de if said.is_first else "", finite, *middle, rest, late]
   return " ".join(filter(None, parts))
 
 

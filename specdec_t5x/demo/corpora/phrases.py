@@ -56,7 +56,7 @@ def common(
   return phrase
 
 
-def adjectives(rng: random.Random, noun: Row, often: float = 0.4) -> tuple[Row, ...]:
+def adjectives(rng: random.Random, noun: Row, often: float = 0.36) -> tuple[Row, ...]:
   """Returns no, one or two different adjectives that suit a noun."""
   if rng.random() >= often:
     return ()
@@ -102,5 +102,5 @@ def adverbial(rng: random.Random, kind: str) -> Adjunct:
   for slot in re.findall(r"{(\w+)}", chosen.en):
     rows = words.SLOTS[slot]
     # The first of a slot's words are the likelier ones: small numbers.
-    _, en[slot], de[slot] = rows[int(len(rows) * rng.random() ** 2)]
+    _, en[slot], de[slot] = rows[int(len(rows) * rng.random() ** 3)]
   return Adjunct(chosen.en.format(**en), chosen.de.format(**de))

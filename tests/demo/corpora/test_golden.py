@@ -168,7 +168,7 @@ def relatives():
   yield (
     say("kaufen", ANNA, accusative=expensive, time=YESTERDAY, is_first=True),
     "Yesterday, Anna bought the book that was expensive.",
-    "Gestern hat Anna das Buch, das teuer war, gekauft.",
+    "Gestern hat Anna das Buch gekauft, das teuer war.",
   )
   helped = lambda gap: say("helfen", I, dative=gap)
   yield (
@@ -186,7 +186,7 @@ def relatives():
   yield (
     say("sehen", I, accusative=about("film", liked, "accusative")),
     "I saw the film that Peter likes.",
-    "Ich habe den Film, der Peter gefällt, gesehen.",
+    "Ich habe den Film gesehen, der Peter gefällt.",
   )
 
 
