@@ -25,7 +25,8 @@ def clause(
   """
   marks = wanted & words.MARKED.keys()
   marks = marks if marks & _TAKING else marks | {"plain"}
-  verbs = [v for v in VERBS if marks <= v.marks and v.subject & subject.classes]
+  classes = subject.classes
+  verbs = [v for v in VERBS if marks <= v.marks and classes & v.subject]
   verbs = [verb for verb in verbs if verb is not other]
   if not verbs or (marks == {"plain"} and rng.random() < 0.1):
     verbs = words.MARKED["be"]
