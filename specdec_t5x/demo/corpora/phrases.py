@@ -34,7 +34,8 @@ def common(
   """
   noun = pick(rng, NOUNS[pick(rng, sorted(classes))])
   phrase = Phrase(noun=noun, adjectives=adjectives(rng, noun))
-  has = noun.classes | ({"owner"} if owner and _can_own(owner) else set())
+  can_own = owner and can_refer(owner) and {"human", "animal"} & owner.classes
+  has = noun.classes | {"owner"} if can_own else noun.classes
   options = [row for row in words.DETERMINERS.values() if row.needs <= has]
   determiner = words.weighted(rng, options)
   phrase.determiner = determiner.name
@@ -65,11 +66,6 @@ def adjectives(rng: random.Random, noun: Row, often: float = 0.36) -> tuple[Row,
   # A colour after another adjective: "the big red car", never "the old new car".
   both = second.colour and not first.colour and rng.random() < 0.6
   return (first, second) if both else (first,)
-
-
-def _can_own(phrase: Phrase) -> bool:
-  """Whether a possessive pronoun may stand for the phrase."""
-  return can_refer(phrase) and bool({"human", "animal"} & phrase.classes)
 
 
 def can_refer(phrase: Phrase) -> bool:

@@ -50,8 +50,8 @@ class Phrase:
   @property
   def classes(self) -> frozenset[str]:
     """The noun's classes; "I" and "we" are people."""
-    people = frozenset(("human", "person"))
-    return self.head.noun.classes if self.head.noun else people
+    noun = self.head.noun
+    return noun.classes if noun else frozenset(("human", "person"))
 
   @property
   def is_pronoun(self) -> bool:

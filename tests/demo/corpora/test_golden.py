@@ -47,7 +47,7 @@ def about(noun, clause, gap):
 
 
 ANNA, PETER, WEBER = name("Anna"), name("Peter"), name("Mr Weber")
-JAN, OSKAR = name("Jan"), name("Oskar")
+JAN, OSKAR, PRESENT = name("Jan"), name("Oskar"), np("present")
 I, WE = Phrase(person="1"), Phrase(person="1p", plural=True)  # noqa: E741
 RAIN = say("regnen", Phrase(person="n"))
 MAN, WOMAN = np("man", "the", "old"), np("teacher", is_woman=True)
@@ -62,10 +62,8 @@ PRICE = Adjunct("for 4.50 euros", "für 4,50 Euro")
 QUICKLY = Adjunct("quickly", "schnell")
 VIENNA = Adjunct("in Vienna", "in Wien")
 YEARS = Adjunct("for three years", "seit drei Jahren")
-PARK, CUPBOARD = (
-  Adjunct("in", "in", np(noun), case)
-  for noun, case in (("park", "D"), ("cupboard", "A"))
-)
+PARK = Adjunct("in", "in", np("park"), "D")
+CUPBOARD = Adjunct("in", "in", np("cupboard"), "A")
 STATION = Adjunct("to", "zu", np("station"), "D")
 CHEAPER = Adjunct("cheaper than", "billiger als", np("bicycle", "the", "new"), "N")
 HALF = {"time": Adjunct("at half past seven", "um halb acht")}
@@ -177,10 +175,7 @@ PAIRS = [
   (be(WOMAN, "tired"), say("aufstehen", it(WOMAN), **HALF)),
   (be(TEACHER, "tired"), say("schlafen", it(TEACHER), tense="pluperfect")),
   (say("reparieren", PETER, MACHINE), be(it(MACHINE), "old")),
-  (
-    say("sagen", JAN, **NOW),
-    say("zurückgeben", it(JAN), np("present"), dative=OSKAR),
-  ),
+  (say("sagen", JAN, **NOW), say("zurückgeben", it(JAN), PRESENT, dative=OSKAR)),
   (say("sagen", ANNA), say("abholen", it(ANNA), PETER, tense="wanted")),
   (say("fragen", I), say("gefallen", ANNA, SONGS)),
   (say("gehen", PETER, goal=STATION), say("abholen", PETER, GUESTS)),
