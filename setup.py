@@ -31,6 +31,7 @@ setup(
     "specdec_t5x.trace": ["page.html"],
     "specdec_t5x.bench.paper": ["paper.json", "tables.json"],
     "specdec_t5x.native": ["*.cc", "*.h"],
+    "specdec_t5x.demo.corpora": ["tables/*"],
   },
   # Why each one is here: docs/architecture.md, "Dependencies".
   install_requires=[

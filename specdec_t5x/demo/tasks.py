@@ -10,7 +10,7 @@ The names say that the data are synthetic: their scores are no results on real d
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import seqio
 import tensorflow as tf
@@ -103,7 +103,7 @@ def demo_lm(
   `specdec_t5x.data.language_modeling`.
   """
   sizes = {"train": train_size, "validation": validation_size, "test": test_size}
-  splits.check_sizes(sizes, seed)
+  _check_sizes(sizes, seed)
   if name is None:
     settings = (sizes, seed, prompt_words)
     is_default = settings == (LM_SIZES, 0, language_modeling.PROMPT_WORDS)
@@ -128,7 +128,7 @@ def _register(
   name: str | None,
   is_default: bool,
 ) -> str:
-  splits.check_sizes(sizes, seed)
+  _check_sizes(sizes, seed)
   origin = ("synthetic", base, *sizes.items(), seed)
   if name is None:
     name = _name(base, vocabulary, origin, is_default)
@@ -149,6 +149,16 @@ def _register(
   return registry.register(
     name, spec, lambda: seqio.FunctionDataSource(dataset_fn, tuple(sizes), sizes)
   )
+
+
+def _check_sizes(sizes: Mapping[str, int], seed: int) -> None:
+  for split, size in sizes.items():
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+      raise ValueError(
+        f"The number of {split} examples is {size!r}, expected an integer from 1 up."
+      )
+  if not isinstance(seed, int) or isinstance(seed, bool):
+    raise ValueError(f"seed is {seed!r}, expected an integer.")
 
 
 def _name(

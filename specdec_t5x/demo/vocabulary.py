@@ -1,6 +1,5 @@
 """A small SentencePiece vocabulary for the demo corpora, trained where it is absent."""
 
-import contextlib
 import io
 import json
 import os
@@ -15,7 +14,7 @@ from specdec_t5x.data import tasks
 from specdec_t5x.demo.corpora import news, translation
 
 # Raise it when the corpora or the training change, so that old files are refused.
-_VERSION = 1
+_VERSION = 2
 _CORPORA = ("ende", "cnndm", "lm")
 # Characters that the sample of texts may lack are encodable all the same.
 _REQUIRED = f"{string.ascii_letters}{string.digits}äöüÄÖÜß.,?'-:\""
@@ -93,47 +92,47 @@ def texts(corpora: list[str], seed: int) -> Iterator[str]:
       yield from target.split("\n")
 
 
+def _trained(settings: dict) -> bytes:
+  # Written through memory: a file's name would become a part of the model.
+  model = io.BytesIO()
+  try:
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=texts(settings["corpora"], settings["seed"]),
+      model_writer=model,
+      model_type="unigram",
+      vocab_size=settings["size"],
+      pad_id=0,
+      eos_id=1,
+      unk_id=2,
+      bos_id=-1,
+      character_coverage=1.0,
+      required_chars=_REQUIRED,
+      split_digits=True,
+      input_sentence_size=2 * _SENTENCES + 5 * _ARTICLES,
+      shuffle_input_sentence=False,
+      num_threads=1,
+      minloglevel=2,
+    )
+  except RuntimeError as error:
+    raise ValueError(
+      f"SentencePiece can't train {settings['size']} pieces: {error} Choose another "
+      "size."
+    ) from error
+  return model.getvalue()
+
+
 def _train(path: str, settings: dict) -> None:
   """Trains in a temporary directory beside the path and moves the files there."""
   directory = os.path.dirname(os.path.abspath(path))
   os.makedirs(directory, exist_ok=True)
   with tempfile.TemporaryDirectory(prefix=".incomplete-", dir=directory) as staging:
-    # Written through memory: a file's name would become a part of the model.
-    model = io.BytesIO()
-    with _explained(settings["size"]):
-      sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=texts(settings["corpora"], settings["seed"]),
-        model_writer=model,
-        model_type="unigram",
-        vocab_size=settings["size"],
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        character_coverage=1.0,
-        required_chars=_REQUIRED,
-        split_digits=True,
-        input_sentence_size=2 * _SENTENCES + 5 * _ARTICLES,
-        shuffle_input_sentence=False,
-        num_threads=1,
-        minloglevel=2,
-      )
+    model = _trained(settings)
     trained = os.path.join(staging, "trained.model")
     with open(trained, "wb") as file:
-      file.write(model.getvalue())
+      file.write(model)
     record = os.path.join(staging, "settings.json")
     with open(record, "w", encoding="utf-8") as file:
       json.dump(settings, file, indent=2)
     # The settings first: a model without them would be refused.
     os.replace(record, f"{path}.settings.json")
     os.replace(trained, path)
-
-
-@contextlib.contextmanager
-def _explained(size: int) -> Iterator[None]:
-  try:
-    yield
-  except RuntimeError as error:
-    raise ValueError(
-      f"SentencePiece can't train {size} pieces: {error} Choose another size."
-    ) from error

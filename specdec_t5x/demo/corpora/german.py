@@ -1,143 +1,119 @@
-"""German noun phrases: articles, adjective endings, noun cases, pronouns."""
+"""Writes trees in German: the verb's two places, and the order between them.
 
-from specdec_t5x.demo.corpora import lexicon
-from specdec_t5x.demo.corpora.tree import Phrase
+A German clause is: subject or what else opens it, finite verb, middle field, rest of
+the verb. In a subordinate clause the finite verb is the last of the verb. The middle
+field orders pronouns, definite objects, time, manner, place, indefinite objects, and
+what belongs to the verb. A relative clause at its end goes behind the verb.
+"""
 
+import re
 
-def _table(rows: str) -> dict[tuple[str, str], str]:
-  """Reads endings: a line for each case, columns masculine feminine neuter plural."""
-  table = {}
-  for line in rows.strip().splitlines():
-    case, *endings = line.split()
-    for gender, ending in zip("mfnp", endings, strict=True):
-      table[case, gender] = ending.replace("-", "")
-  return table
+from specdec_t5x.demo.corpora import words
+from specdec_t5x.demo.corpora.tree import Adjunct, Clause, Phrase
 
 
-_DER = _table(
-  "N der die das die\nA den die das die\nD dem der dem den\nG des der des der"
-)
-_DIESER = _table("N er e es e\nA en e es e\nD em er em en\nG es er es er")
-_EIN = _table("N - e - e\nA en e - e\nD em er em en\nG es er es er")
-_WEAK = _table("N e e e en\nA en e e en\nD en en en en\nG en en en en")
-_MIXED = _table("N er e es en\nA en e es en\nD en en en en\nG en en en en")
-_STRONG = _table("N er e es e\nA en e es e\nD em er em en\nG en er en er")
-_RELATIVE = {
-  **_DER,
-  ("D", "p"): "denen",
-  ("G", "m"): "dessen",
-  ("G", "n"): "dessen",
-  ("G", "f"): "deren",
-  ("G", "p"): "deren",
-}
-_PRONOUNS = _table("N er sie es sie\nA ihn sie es sie\nD ihm ihr ihm ihnen")
-_FIRST = {"N": ("ich", "wir"), "A": ("mich", "uns"), "D": ("mir", "uns")}
-_REFLEXIVE = {"A": "sich"}
-_DIESER_WORDS = {"this": "dies", "every": "jed", "all": "all"}
-_FIXED = {"some": "einige", "many": "viele"}
-_CONTRACTED = {
-  "in dem": "im",
-  "in das": "ins",
-  "an dem": "am",
-  "an das": "ans",
-  "zu dem": "zum",
-  "zu der": "zur",
-  "von dem": "vom",
-  "bei dem": "beim",
-}
+def sentence(pattern: str, clauses: dict[str, Clause]) -> str:
+  """Fills the slots of a pattern, such as "{a:second}, weil {b:last}"."""
+  text = re.sub(
+    r"{(\w):(\w+)}", lambda slot: clause(clauses[slot[1]], slot[2]), pattern
+  )
+  # A relative clause writes both its commas: another, or the end, may follow.
+  text = re.sub(r"(?: ?,)+([.?])?", lambda commas: commas[1] or ",", text)
+  return text[0].upper() + text[1:]
 
 
-def agreement(phrase: Phrase) -> str:
-  """Returns the column of the tables: m, f, n, or p for plural."""
-  return "p" if phrase.plural else phrase.gender
+def clause(said: Clause, form: str) -> str:
+  """Returns a clause with its verb second, first (inverted) or last, or with "zu"."""
+  verb, subject, middle = said.verb, said.said("subject"), _middle(said)
+  who = noun_phrase(subject, "D" if "swapped" in verb.marks else "N") if subject else ""
+  if form == "zu":
+    zu = f"{verb.prefix}zu" if verb.prefix else "zu "
+    return " ".join([*middle, zu + verb.infinitive])
+  actor = said.accusative if "swapped" in verb.marks else said.subject
+  finite, rest = (said.form(x, actor) for x in (said.tense.finite, said.tense.rest))
+  last, comma, late = middle.pop().partition(" ,") if middle else ("", "", "")
+  middle, late = [*middle, last], comma.strip() + late
+  if form == "last" and rest == verb.prefix:
+    parts = [who, *middle, rest + finite, late]
+  elif form == "last":
+    parts = [who, *middle, rest, finite, late]
+  elif form == "second" and not said.is_first:
+    parts = [who, finite, *middle, rest, late]
+  else:
+    # A reflexive goes before a subject's noun.
+    is_late = "reflexive" in verb.marks and subject and not subject.is_pronoun
+    middle = [*middle[:1], who, *middle[1:]] if is_late else [who, *middle]
+    parts = [said.time.de if said.is_first else "", finite, *middle, rest, late]
+  return " ".join(filter(None, parts))
 
 
-def noun_form(noun: lexicon.Noun, case: str, plural: bool) -> str:
-  """Declines a noun."""
-  if plural:
-    if case == "D" and not noun.de_plural.endswith(("n", "s")):
-      return f"{noun.de_plural}n"
-    return noun.de_plural
-  if case == "N":
-    return noun.de
-  return noun.genitive if case == "G" else noun.oblique
+def _middle(said: Clause) -> list[str]:
+  """Returns the middle field in its order."""
+  found = []
+  if "reflexive" in said.verb.marks:
+    found.append((0, said.subject.pronoun.reflexive))
+  case = "N" if "swapped" in said.verb.marks else "A"
+  for role, case_, ranks in (
+    ("dative", "D", (2, 3, 8)),
+    ("accusative", case, (1, 4, 9 if case == "A" else 4)),
+  ):
+    if phrase := said.said(role):
+      rank = ranks[0 if phrase.is_pronoun else 1 if phrase.is_definite else 2]
+      found.append((rank, noun_phrase(phrase, case_)))
+  if said.is_negated and not (said.accusative and said.accusative.determiner == "no"):
+    found.append((10, "nicht"))
+  time = None if said.is_first else said.time
+  adjuncts = (time, said.often, said.manner, said.place)
+  found += [(rank, adjunct(part)) for rank, part in enumerate(adjuncts, 5) if part]
+  adjuncts = (said.said("prepositional"), said.goal, said.predicate)
+  found += [(rank, adjunct(part)) for rank, part in enumerate(adjuncts, 11) if part]
+  return [text for _, text in sorted(found)]
 
 
-def pronoun(phrase: Phrase, case: str) -> str:
-  """Returns the personal pronoun for a phrase, case N, A or D."""
-  if phrase.head.first_person:
-    return _FIRST[case][phrase.head.plural]
-  return _PRONOUNS[case, agreement(phrase.head)]
-
-
-def reflexive(subject: Phrase | None) -> str:
-  """Returns the accusative reflexive pronoun for a subject."""
-  if subject is not None and subject.head.first_person:
-    return _FIRST["A"][subject.head.plural]
-  return _REFLEXIVE["A"]
-
-
-def relative_pronoun(phrase: Phrase, case: str) -> str:
-  """Returns the relative pronoun; the genitive is "whose"."""
-  return _RELATIVE[case, agreement(phrase)]
+def adjunct(part: Adjunct) -> str:
+  """Returns the words and the phrase after them, contracted as in "im", "zur"."""
+  if part.phrase is None:
+    return part.de
+  text = f"{part.de} {noun_phrase(part.phrase, part.case)}"
+  if part.phrase.is_pronoun or part.phrase.determiner != "the":
+    return text
+  preposition, article, rest = text.split(" ", 2)
+  first = f"{preposition} {article}"
+  return f"{words.CONTRACTIONS.get(first, first)} {rest}"
 
 
 def noun_phrase(phrase: Phrase, case: str) -> str:
-  """Returns the phrase in a case, without its relative clause."""
+  """Returns a phrase in the case N, A, D or G, with its relative clause."""
   if phrase.is_pronoun:
-    return pronoun(phrase, case)
-  if phrase.members:
-    return " und ".join(noun_phrase(member, case) for member in phrase.members)
-  if phrase.name:
-    return phrase.name.de if case == "N" else phrase.name.oblique
-  column = agreement(phrase)
-  noun = phrase.noun.feminine if phrase.female else phrase.noun
-  article, endings = _determiner(phrase, case, column)
-  words = [article] if article else []
-  words += [adjective.stem + endings[case, column] for adjective in phrase.adjectives]
-  words.append(noun_form(noun, case, phrase.plural))
-  if phrase.of is not None:
-    words.append(noun_phrase(phrase.of, "G"))
-  if phrase.origin is not None:
-    words.append(phrase.origin.of)
-  return " ".join(words)
+    return getattr(phrase.pronoun, case)
+  determiner = words.DETERMINERS[phrase.determiner]
+  stem = (determiner.de_plural if phrase.plural else determiner.de).format(x=phrase)
+  ending = lambda table: getattr(words.ENDINGS[table, case], phrase.gender)
+  adjectives = [a.stem + ending(determiner.adjectives) for a in phrase.adjectives]
+  parts = [stem + ending(determiner.endings), *adjectives, _noun(phrase, case)]
+  if phrase.of:
+    parts.append(noun_phrase(phrase.of, "G"))
+  if phrase.relative:
+    parts.append(f", {_relative(phrase)},")
+  return " ".join(parts).strip()
 
 
-def _determiner(phrase: Phrase, case: str, column: str) -> tuple[str, dict]:
-  """Returns the word before the adjectives, and the adjectives' table of endings."""
-  kind = phrase.determiner
-  if kind == "the":
-    return _DER[case, column], _WEAK
-  if kind in _DIESER_WORDS:
-    return _DIESER_WORDS[kind] + _DIESER[case, column], _WEAK
-  if kind == "a" and not phrase.plural:
-    return f"ein{_EIN[case, column]}", _MIXED
-  if kind == "no":
-    return f"kein{_EIN[case, column]}", _MIXED
-  if kind == "my":
-    return _possessive(phrase.possessor.head) + _EIN[case, column], _MIXED
-  if kind == "number":
-    return phrase.number.de, _STRONG
-  if kind == "'s":
-    name = phrase.possessor.name.de
-    return (f"{name}'" if name.endswith(("s", "x", "z")) else f"{name}s"), _STRONG
-  if kind in _FIXED:
-    ending = {"D": "n", "G": "r"}.get(case, "")
-    return _FIXED[kind] + ending, _STRONG
-  return "", _STRONG
+def _noun(phrase: Phrase, case: str) -> str:
+  noun = phrase.noun
+  if phrase.is_woman:
+    return noun.feminine
+  if phrase.plural:
+    is_dative = case == "D" and not noun.de_plural.endswith(("n", "s"))
+    return f"{noun.de_plural}n" if is_dative else noun.de_plural
+  return {"N": noun.de, "G": noun.genitive}.get(case, noun.oblique)
 
 
-def _possessive(owner: Phrase) -> str:
-  """Returns the possessive without ending, after the owner's person and gender."""
-  if owner.first_person:
-    return "unser" if owner.plural else "mein"
-  return "ihr" if owner.plural or owner.gender == "f" else "sein"
-
-
-def prepositional(preposition: str, phrase: Phrase, case: str) -> str:
-  """Returns preposition and phrase, contracted where German does ("im", "zur")."""
-  text = f"{preposition} {noun_phrase(phrase, case)}"
-  if phrase.determiner != "the" or phrase.noun is None or phrase.is_pronoun:
-    return text
-  first = " ".join(text.split(" ", 2)[:2])
-  return text.replace(first, _CONTRACTED.get(first, first), 1)
+def _relative(phrase: Phrase) -> str:
+  said, before = phrase.relative, ""
+  case = {"subject": "N", "accusative": "A", "dative": "D"}.get(said.gap)
+  if "swapped" in said.verb.marks:
+    case = {"subject": "D", "accusative": "N"}[said.gap]
+  elif said.gap == "prepositional":
+    before, case = f"{said.prepositional.de} ", said.prepositional.case
+  pronoun = getattr(words.ENDINGS["relative", case], phrase.gender)
+  return f"{before}{pronoun} {clause(said, 'last')}"

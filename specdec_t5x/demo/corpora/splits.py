@@ -2,7 +2,7 @@
 
 import random
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 SPLITS = ("train", "validation", "test")
 # Of twenty residues, one is validation's and one is test's.
@@ -52,14 +52,3 @@ def generate(
         "for fewer."
       )
   return list(rows.items())
-
-
-def check_sizes(sizes: Mapping[str, int], seed: int) -> None:
-  """Raises a ValueError where a size or the seed is not usable."""
-  for split, size in sizes.items():
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-      raise ValueError(
-        f"The number of {split} examples is {size!r}, expected an integer from 1 up."
-      )
-  if not isinstance(seed, int) or isinstance(seed, bool):
-    raise ValueError(f"seed is {seed!r}, expected an integer.")

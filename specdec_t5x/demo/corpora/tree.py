@@ -1,21 +1,15 @@
 """The trees that both languages are written from: phrases and clauses.
 
 A phrase says what is talked about, not how: gender, case and order belong to
-`english` and `german`.
+`english` and `german`. Rows are those of tables/*.tsv.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from specdec_t5x.demo.corpora import lexicon
-from specdec_t5x.demo.corpora.verbs import Verb
+from specdec_t5x.demo.corpora import words
 
-
-class Pair(NamedTuple):
-  """An adverbial, the same in every sentence."""
-
-  en: str
-  de: str
+Row = Any
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -23,39 +17,30 @@ class Phrase:
   """A noun phrase, a name, or a pronoun.
 
   Attributes:
-    noun: the head, or None.
-    name: the person, where there is no noun.
+    noun: the head, a name perhaps; or None.
     pronoun_of: the phrase that a pronoun stands for.
-    members: the two phrases of a coordination.
-    first_person: "I", or "we" where plural.
+    person: "1" (I), "1p" (we), or "n" (the "it" of the weather).
     plural: whether the phrase is plural.
-    determiner: the, a, this, every, all, some, many, my (a possessive), no, number,
-      or "" (bare).
-    possessor: whose it is, for the determiners my and 's.
-    number: the number's words, for the determiner number.
+    determiner: a name of determiners.tsv.
+    owner: whose it is, for the determiners my and 's.
+    count: the number, for the determiner number.
     adjectives: before the noun, in order.
     of: a genitive ("of the teacher").
-    origin: where a person is from.
-    relative: a relative clause.
-    female: whether a role noun means a woman; told by a pronoun only.
-    referenced: whether a pronoun or possessive stands for it.
+    relative: a relative clause, whose gap the phrase fills.
+    is_woman: whether a role means a woman; None where no pronoun tells.
   """
 
-  noun: lexicon.Noun | None = None
-  name: lexicon.Name | None = None
+  noun: Row = None
   pronoun_of: "Phrase | None" = None
-  members: "tuple[Phrase, Phrase] | None" = None
-  first_person: bool = False
+  person: str = ""
   plural: bool = False
   determiner: str = "the"
-  possessor: "Phrase | None" = None
-  number: Pair | None = None
-  adjectives: tuple[lexicon.Adjective, ...] = ()
+  owner: "Phrase | None" = None
+  count: "Adjunct | None" = None
+  adjectives: tuple[Row, ...] = ()
   of: "Phrase | None" = None
-  origin: lexicon.Region | None = None
-  relative: "Relative | None" = None
-  female: bool = False
-  referenced: bool = False
+  relative: "Clause | None" = None
+  is_woman: bool | None = None
 
   @property
   def head(self) -> "Phrase":
@@ -63,28 +48,55 @@ class Phrase:
     return self.pronoun_of.head if self.pronoun_of else self
 
   @property
-  def gender(self) -> str:
-    """Grammatical gender in German, m, f or n."""
-    head = self.head
-    if head.noun is None:
-      return head.name.gender if head.name else "m"
-    return "f" if head.female else head.noun.gender
-
-  @property
-  def human(self) -> bool:
-    """Whether English says "he", "she", "who"."""
-    head = self.head
-    return head.noun is None or "h" in head.noun.classes
+  def classes(self) -> frozenset[str]:
+    """The noun's classes; "I" and "we" are people."""
+    noun = self.head.noun
+    return noun.classes if noun else frozenset(("human", "person"))
 
   @property
   def is_pronoun(self) -> bool:
-    """Whether it is realised as a pronoun."""
-    return self.pronoun_of is not None or self.first_person
+    """Whether it is said as a pronoun."""
+    return self.pronoun_of is not None or bool(self.person)
 
   @property
-  def definite(self) -> bool:
+  def is_definite(self) -> bool:
     """Whether a German object stands before the adverbials."""
-    return self.determiner not in ("a", "number", "some", "many", "", "no")
+    return self.is_pronoun or bool(words.DETERMINERS[self.determiner].definite)
+
+  @property
+  def gender(self) -> str:
+    """The column of German endings: m, f, n, or p for plural."""
+    head = self.head
+    if head.plural:
+      return "p"
+    return "f" if head.is_woman else head.noun.gender
+
+  @property
+  def pronoun(self) -> Row:
+    """The pronoun; the English one may be another."""
+    return words.PRONOUNS[self.head.person or self.gender]
+
+  @property
+  def en_pronoun(self) -> Row:
+    """The English pronoun: "it" for what is not human, nor several."""
+    is_it = not self.head.plural and "human" not in self.classes
+    return words.PRONOUNS["n"] if is_it else self.pronoun
+
+
+class Adjunct(NamedTuple):
+  """Words of a clause; before a phrase they are its prepositions.
+
+  Attributes:
+    en: the English words.
+    de: the German words.
+    phrase: what follows them, or None.
+    case: the German case of that phrase.
+  """
+
+  en: str
+  de: str
+  phrase: Phrase | None = None
+  case: str = ""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -92,74 +104,45 @@ class Clause:
   """A clause.
 
   Attributes:
-    verb: None for "to be" with a predicate.
-    subject: the subject; None in infinitive clauses, and for "it rains".
+    verb: with "be", `predicate` is what the subject is.
+    subject: the subject; not said in infinitive clauses.
+    tense: a tense, perhaps with a modal verb.
     accusative: the direct object.
     dative: the indirect object.
     prepositional: the object of the verb's preposition.
-    time: when, or how often.
-    time_first: whether the time opens the sentence.
-    often: whether `time` is an adverb of frequency (before the English verb).
+    predicate: an adjective, or its comparative with "than".
+    goal: the place that the verb needs.
     manner: how.
     place: where.
-    direction: where to.
-    tense: present, progressive, past, pluperfect or since.
-    modal: can, must, want, should, may, will, or "".
-    negated: whether the clause is negated.
-    predicate: an adjective, where `verb` is None.
-    than: what the comparative is compared to.
-    links: clauses that follow, each with its conjunction.
-    opening: a subordinate clause that opens the sentence.
+    time: when.
+    often: how often, before the English verb.
+    is_first: whether the time opens the clause.
+    is_negated: whether the clause is negated.
+    gap: the part that is not said: in a relative clause what it is about, in a
+      question what is asked for.
   """
 
-  verb: Verb | None = None
-  subject: Phrase | None = None
+  verb: Row
+  subject: Phrase
+  tense: Row
   accusative: Phrase | None = None
   dative: Phrase | None = None
-  prepositional: Phrase | None = None
-  time: Pair | None = None
-  time_first: bool = False
-  often: bool = False
-  manner: Pair | None = None
-  place: Pair | None = None
-  direction: Pair | None = None
-  tense: str = "present"
-  modal: str = ""
-  negated: bool = False
-  predicate: lexicon.Adjective | None = None
-  than: Phrase | None = None
-  links: "tuple[Link, ...]" = ()
-  opening: "Link | None" = None
+  prepositional: Adjunct | None = None
+  predicate: Adjunct | None = None
+  goal: Adjunct | None = None
+  manner: Adjunct | None = None
+  place: Adjunct | None = None
+  time: Adjunct | None = None
+  often: Adjunct | None = None
+  is_first: bool = False
+  is_negated: bool = False
+  gap: str = ""
 
+  def said(self, role: str) -> "Phrase | Adjunct | None":
+    """Returns a part, or None where it is the gap."""
+    return None if role == self.gap else getattr(self, role)
 
-class Link(NamedTuple):
-  """A clause joined to another by a conjunction.
-
-  Attributes:
-    kind: sub (German verb last), main (verb second), inverted (verb first after the
-      conjunction), purpose ("in order to"), infinitive ("to").
-    en: the English conjunction, with its comma where it has one.
-    de: the German conjunction, without comma.
-    clause: the clause.
-    comma: whether German sets a comma before the conjunction.
-  """
-
-  kind: str
-  en: str
-  de: str
-  clause: Clause
-  comma: bool = True
-
-
-class Relative(NamedTuple):
-  """A relative clause; `gap` is the phrase inside it that the pronoun replaces.
-
-  Attributes:
-    role: subject, accusative, dative, prepositional or whose (the subject's owner).
-    clause: the clause.
-    gap: the phrase of the clause that is not said, or is said with "whose".
-  """
-
-  role: str
-  clause: Clause
-  gap: Phrase
+  def form(self, forms: str, actor: Phrase) -> str:
+    """Returns a tense's form for this verb; one of three by who acts."""
+    options = forms.format(v=self.verb).split("/")
+    return options[actor.pronoun.person % len(options)]
