@@ -16,10 +16,9 @@ from jaxtyping import Array, Int
 
 from specdec_t5x import api
 from specdec_t5x.bench import jobs, programs
-from specdec_t5x.bench.cells import COUNTED, PLAIN, Measured, Setting, joined
-from specdec_t5x.bench.choose import policy_costs
+from specdec_t5x.bench.choose import plain_tokens
 from specdec_t5x.bench.command import REQUIRED, Command
-from specdec_t5x.bench.pairs import Study
+from specdec_t5x.bench.measured import PLAIN, Setting, beside
 from specdec_t5x.bench.table import Table, columns
 from specdec_t5x.bench.timed import Program, Timed, alternate
 from specdec_t5x.core.distributions import Sampling
@@ -27,6 +26,7 @@ from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.native import library
 from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
+from specdec_t5x.policies import Confidence, CostAware
 
 _GAMMA = r"""Fixed draft lengths beside adaptive ones, on a pair and texts of yours.
 
@@ -61,58 +61,27 @@ article. What a trained model of that size would write may copy more or less.
 """
 
 
-def beside(
-  timed: Mapping[Any, Timed], setting: Setting, baseline: Any = PLAIN
-) -> dict[Any, Measured]:
-  """Returns what each of several programs came to, compared with one of them."""
-  plain = timed[baseline]
-  return {name: Measured.timed(setting, each, plain) for name, each in timed.items()}
-
-
-def compare(
-  runs: Mapping[Any, Program], items: Sequence[Any], setting: Setting
-) -> dict[Any, Measured]:
-  """Runs programs over inputs, in turn, the plain one among them: see `beside`."""
-  return beside(alternate(runs, items), setting)
-
-
-def fastest(timed: Mapping[str, Timed], names: str) -> str:
-  """Returns the one that took the least time in all, of those whose names match."""
-  some = [name for name in timed if re.fullmatch(names, name)]
-  return min(some, key=lambda name: timed[name].seconds.sum())
-
-
-def counted(
-  run: programs.Decoding, study: Study, setting: Setting, args: argparse.Namespace
-) -> Measured:
-  """Decodes all inputs, `batch` at once with `seed`, and returns what was counted."""
-  found = programs.batches(run, study.ids, args.batch, args.seed)
-  columns = [
-    {name: np.asarray(getattr(each.statistics, name))[:rows] for name in COUNTED}
-    for _, each, rows in found
-  ]
-  return Measured(setting, joined(columns))
-
-
 def _lengths(args: argparse.Namespace) -> Table:
   """Measures costs, then decodes every input with every setting."""
-  study, gamma = jobs.one(args), max(args.gammas)
-  models = study.target, study.drafts[0].model
-  seconds = policy_costs(models, study.inputs[0], gamma)
-  settings = programs.lengths(args.gammas, gamma, args.confidences, seconds)
+  study, longest = jobs.one(args), max(args.gammas)
+  draft = study.drafts[0].model
+  auto = study.decode(0.0, draft, gamma=longest, policy="auto")
+  seconds = plain_tokens(auto, study.inputs[0])
+  policies = {f"confidence {each}": Confidence(each) for each in args.confidences}
+  policies["auto"] = CostAware(seconds)
+  words = {f"fixed {gamma}": {"gamma": gamma} for gamma in args.gammas}
+  words |= {n: {"gamma": longest, "policy": each} for n, each in policies.items()}
   runs = {
-    name: study.program(*programs.together(*models, **words), 0.0)
-    for name, words in settings.items()
+    name: study.program(study.decode(0.0, draft, **each))
+    for name, each in words.items()
   }
   timed = alternate(runs, range(len(study.inputs)))
-  best = fastest(timed, "fixed .*")
-  pace = lambda name, cell: float(cell.tokens / timed[name].seconds.sum())
+  best = _fastest(timed, "fixed")
   rows = [
-    {"setting": name, "tokens_per_second": pace(name, cell), **cell.row()}
+    {"setting": name, "tokens_per_second": 1 / cell.pace, **cell.row()}
     for name, cell in beside(timed, Setting(0, 0.0), best).items()
   ]
-  rounded = tuple(round(each, 3) for each in seconds)
-  auto = f"SECONDS = {rounded} at GAMMA = {gamma}, in plain tokens"
+  auto = f"SECONDS = {seconds} at GAMMA = {longest}, in plain tokens"
   return Table(
     "gamma",
     f"{len(study.inputs)} inputs; best: {best}",
@@ -125,7 +94,7 @@ def _lengths(args: argparse.Namespace) -> Table:
     (auto,),
     facts={
       "seconds": seconds,
-      "gamma": gamma,
+      "gamma": longest,
       "best": best,
       "inputs": len(study.inputs),
     },
@@ -161,33 +130,35 @@ def _of_batch(args, study, sampling, batch) -> dict[str, Program]:
   settings = {PLAIN: (None, {})}
   settings |= {f"gamma {gamma}": (draft, {"gamma": gamma}) for gamma in args.gammas}
   settings["auto"] = draft, {"gamma": args.gamma, "policy": "auto"}
-  runs, known = {}, (sampling, args.max_length, study.eos_id)
+  runs = {}
   for name, (draft, words) in settings.items():
-    decoder, params = programs.together(study.target, draft, **words)
-    runs[name] = programs.decoding_groups(decoder, params, *known, batch)
+    decode = study.decode(0.0, draft, **words)
+    decode = dataclasses.replace(decode, sampling=sampling)
+    runs[name] = programs.decoding_groups(decode, batch)
     if args.queue > 1:
-      slots = dataclasses.replace(decoder, slots=batch)
-      size = batch * args.queue
-      run = programs.decoding_groups(slots, params, *known, size)
-      runs[f"{name}, SLOTS"] = run
+      slots = dataclasses.replace(decode.decoder, slots=batch)
+      queued = dataclasses.replace(decode, decoder=slots)
+      runs[f"{name}, SLOTS"] = programs.decoding_groups(queued, batch * args.queue)
   return runs
 
 
 def _batch_rows(batch: int, timed: Mapping[str, Timed]) -> Iterator[dict[str, Any]]:
-  setting = Setting(0, 0.0)
-  over_best = beside(timed, setting, fastest(timed, r"gamma \d+"))
-  tokens = lambda name: np.concatenate(
-    [decoded.tokens for group in timed[name].results for decoded in group]
-  )
-  for name, cell in beside(timed, setting).items():
+  cells, best = beside(timed, Setting(0, 0.0)), _fastest(timed, "gamma")
+  for name, cell in cells.items():
     yield {
       "batch": batch,
       "setting": name,
-      "milliseconds": 1e3 * float(timed[name].seconds.sum() / cell.tokens),
+      "milliseconds": 1e3 * cell.pace,
       **cell.row(),
-      "over_best": over_best[name].speedup,
-      "identical": int((tokens(name) == tokens(PLAIN)).all(axis=1).sum()),
+      "over_best": cell.over(cells[best]),
+      "identical": int(cell.columns["identical"].sum()),
     }
+
+
+def _fastest(timed: Mapping[str, Timed], kind: str) -> str:
+  """Returns what took the least time in all, of those of a kind that decode in turn."""
+  some = [name for name in timed if name.startswith(kind) and "SLOTS" not in name]
+  return min(some, key=lambda name: timed[name].seconds.sum())
 
 
 def _copies(args: argparse.Namespace) -> Table:
@@ -205,18 +176,12 @@ def _copies(args: argparse.Namespace) -> Table:
     (result.tokens == text[1]).all()
     for result, text in zip(timed[way].results, texts, strict=True)
   ]
-  rows = []
+  rows, count = [], len(texts)
   for match, cell in beside(timed, Setting(args.gamma, 0.0)).items():
     if match != PLAIN:
       same = int(np.logical_and(given(PLAIN), given(match)).sum())
-      row = {
-        "copy_match": match,
-        **cell.row(),
-        "identical": same,
-        "texts": len(texts),
-        "equal": f"{same} of {len(texts)}",
-      }
-      rows.append(row)
+      row = {"identical": same, "texts": count, "equal": f"{same} of {count}"}
+      rows.append({"copy_match": match, **cell.row(), **row})
   shown = columns(
     "copy_match COPY_MATCH | speed speed-up, median text | in_all all | "
     "tokens_per_call tokens a call | alpha:3 | equal"

@@ -16,7 +16,7 @@ PACKAGES = ("jax", "jaxlib", "flax")
 # Of this package: what decodes, what times it, and what reads compiled programs.
 SOURCES = (
   *(f"{room}/**/*.py" for room in ("core", "network", "decoding", "drafters")),
-  *(f"bench/{name}.py" for name in ("timed", "iteration", "programs")),
+  *(f"bench/{name}.py" for name in ("timed", "iteration", "programs", "costs")),
   "analysis/hlo.py",
 )
 

@@ -20,10 +20,9 @@ from collections.abc import Iterator
 import jax
 from tqdm import tqdm
 
-from specdec_t5x.bench import jobs, programs
-from specdec_t5x.bench.cells import PLAIN, Setting
+from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.compare import compare, counted
+from specdec_t5x.bench.measured import PLAIN, Setting, compare, counted
 from specdec_t5x.bench.pairs import Study
 from specdec_t5x.bench.table import Table, columns, listed
 from specdec_t5x.bench.timed import Program
@@ -81,8 +80,7 @@ def _rows(
     drafts = {_UNROUNDED: DraftModel(model.network, args.gamma), **drafts}
   for k, drafter in tqdm(drafts.items(), desc=f"T={temperature:g}", file=sys.stderr):
     bits = None if k == _UNROUNDED else law_bits(k or size, size)
-    made = programs.together(study.target, model, drafter, "token")
-    cell = counted(study.decoding(*made, temperature), study, setting, args)
+    cell = counted(study.decode(temperature, model, drafter), study, setting, args)
     yield {
       "temperature": f"{temperature:g}",
       "kept": (k or f"all, {size}") if temperature else "-",
@@ -96,12 +94,12 @@ def _rows(
 def _timed(study: Study, kept, setting: Setting, address: str, args) -> dict:
   """Returns by K the speed-up over each link, and the bits that were counted."""
   remotes = {speed: Remote(address, speed, args.delay_ms) for speed in args.mbits}
-  runs = {PLAIN: study.plain(setting.temperature)}
+  runs = {PLAIN: study.program(study.decode(setting.temperature))}
   for k in kept:
     for speed, remote in remotes.items():
       link = Link(remote, args.gamma, k)
-      made = programs.together(study.target, None, link, "token")
-      runs[k, speed] = _Counted(study.program(*made, setting.temperature), remote)
+      decode = study.decode(setting.temperature, None, link)
+      runs[k, speed] = _Counted(study.program(decode), remote)
   cells = compare(runs, range(len(study.inputs))[: args.num_timed], setting)
   found = {k: {} for k in kept}
   for (k, speed), run in list(runs.items())[1:]:

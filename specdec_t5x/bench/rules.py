@@ -15,10 +15,9 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
-from specdec_t5x.bench import jobs, programs
-from specdec_t5x.bench.cells import Setting
+from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.compare import counted
+from specdec_t5x.bench.measured import Setting, counted
 from specdec_t5x.bench.pairs import Study
 from specdec_t5x.bench.table import Table, columns, listed
 from specdec_t5x.core.checks import is_whole
@@ -87,9 +86,8 @@ def _rows(study: Study, tree: Tree, temperature: float, args) -> Iterator[dict]:
   for way, drafter in drafters.items():
     row = {"nodes": tree.size, "depth": tree.depth, "siblings": way}
     for rule in _rules_of(drafter, temperature):
-      made = programs.together(study.target, model, drafter, rule)
-      run = study.decoding(*made, temperature)
-      row[rule] = counted(run, study, setting, args).tokens_per_call
+      decode = study.decode(temperature, model, drafter, rule)
+      row[rule] = counted(decode, study, setting, args).tokens_per_call
     yield row
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench import jobs
-from specdec_t5x.bench.cells import Found, Setting, measure_all
+from specdec_t5x.bench.cells import Found, measure_all
 from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.pairs import Draft
 from specdec_t5x.bench.paper import published
 from specdec_t5x.bench.table import Table, columns

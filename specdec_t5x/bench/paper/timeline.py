@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from specdec_t5x.bench import jobs, plotting
-from specdec_t5x.bench.cells import Measured, Setting, measure_all
+from specdec_t5x.bench.cells import measure_all
 from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.measured import Measured, Setting
 from specdec_t5x.bench.paper.published import OUTPUT
 from specdec_t5x.bench.table import Table, columns
 

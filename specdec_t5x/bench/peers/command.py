@@ -23,12 +23,10 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from specdec_t5x import api
 from specdec_t5x.bench import environment as environments
 from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command, at_least
 from specdec_t5x.bench.iteration import NEVER
-from specdec_t5x.bench.pairs import pad_inputs
 from specdec_t5x.bench.peers.comparison import Comparison, compare
 from specdec_t5x.bench.peers.programs import PROGRAMS, Workload
 from specdec_t5x.bench.programs import random_model
@@ -102,16 +100,8 @@ def _checkpoint_workload(args: argparse.Namespace) -> Workload:
         f"--{flag}: expected what exists, got {path!r}. Give "
         f"{', '.join(f'--{name}' for name in FILES)}, or --size for random weights."
       )
-  how = args.inputs, args.vocabulary, args.num_inputs
-  ids, eos_id = jobs.reading(*how, prefix=args.prefix)()
-  return Workload(
-    target=api.load_model(args.target),
-    draft=api.load_model(args.draft),
-    inputs=[np.asarray(row) for row in pad_inputs(ids)],
-    gamma=args.gamma,
-    max_length=args.max_length,
-    eos_id=eos_id,
-  )
+  study = jobs.one(args)
+  return Workload.of(study, study.drafts[0].model, args.gamma)
 
 
 def _random_workload(args: argparse.Namespace) -> Workload:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.bench.cells import Measured, Setting
+from specdec_t5x.bench.measured import Measured, Setting, beside
 from specdec_t5x.bench.peers.programs import (
   BASELINE,
   OURS,
@@ -20,13 +20,10 @@ from specdec_t5x.bench.peers.programs import (
   items,
   programs,
 )
-from specdec_t5x.bench.timed import Spread, Timed, alternate, median_ratio
-from specdec_t5x.decoding.state import Decoded
+from specdec_t5x.bench.timed import Timed, alternate, median_ratio
 from specdec_t5x.diagnose.divergence import first_difference
 
 GapFn = Callable[[int, Sequence[int], int, Sequence[int]], tuple[float, float]]
-# What a program did, and its outputs.
-Came = tuple[Timed, list[list[int]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,29 +54,10 @@ def compare(work: Workload) -> Comparison:
     ValueError: as for `programs`.
   """
   present, missing = programs(work)
-  timed = alternate(present, items(work))
-  came = {name: (each, outputs(each, work.eos_id)) for name, each in timed.items()}
-  gap = gap_of(work)
-  rows = [_row(name, came, gap) for name in PROGRAMS if name in timed]
-  calls = Measured.timed(Setting(work.gamma, 0.0), timed[OURS]).tokens_per_call
-  return Comparison(tuple(rows), missing, calls.value)
-
-
-def outputs(timed: Timed, eos_id: int) -> list[list[int]]:
-  """Returns the tokens of outputs, ours or a peer's, end of sequence included."""
-
-  def until_end(result):
-    tokens = result.tokens if isinstance(result, Decoded) else result
-    tokens = np.asarray(tokens)[0].tolist()
-    return tokens[: tokens.index(eos_id) + 1] if eos_id in tokens else tokens
-
-  return [until_end(result) for result in timed.results]
-
-
-def ratio(one: Came, other: Came) -> Spread:
-  """Returns one program's seconds a token over another's, the median input's."""
-  pace = ((timed.seconds / [len(x) for x in found]) for timed, found in (one, other))
-  return median_ratio(*pace)
+  timed, gap = alternate(present, items(work)), gap_of(work)
+  cells = beside(timed, Setting(work.gamma, 0.0), BASELINE)
+  rows = [_row(name, timed, cells, gap) for name in PROGRAMS if name in timed]
+  return Comparison(tuple(rows), missing, cells[OURS].tokens_per_call.value)
 
 
 def gap_of(work: Workload) -> GapFn:
@@ -108,28 +86,36 @@ def gap_of(work: Workload) -> GapFn:
   return gap
 
 
-def _row(name, came: dict[str, Came], gap):
-  timed, found = came[name]
+def _row(name, timed: dict[str, Timed], cells: dict[str, Measured], gap):
+  cell, lengths = cells[name], cells[name].columns["emitted"]
   gaps, ties = {}, 0
-  for number, pair in enumerate(zip(came[BASELINE][1], found, strict=True)):
+  outputs = map(_outputs, (timed[BASELINE], timed[name]))
+  for number, pair in enumerate(zip(*outputs, strict=True)):
     position = first_difference(*pair)
     if position is not None:
       tokens = [output[position] for output in pair]
       gaps[number], limit = gap(number, pair[0], position, tokens)
       ties += gaps[number] <= limit
-  lengths = [len(output) for output in found]
-  equal = len(lengths) - len(gaps)
-  same = f"{equal} of {len(lengths)}"
+  equal, seconds = cell.inputs - len(gaps), timed[name].seconds
+  same = f"{equal} of {cell.inputs}"
   return {
     "program": name,
-    "ms_a_token": median_ratio(1e3 * timed.seconds, lengths),
-    "tokens_a_second": float(sum(lengths) / timed.seconds.sum()),
-    "over_baseline": ratio(came[BASELINE], came[name]),
-    "ours_over_it": ratio(came[name], came[OURS]),
+    "ms_a_token": median_ratio(1e3 * seconds, lengths),
+    "tokens_a_second": float(cell.tokens / seconds.sum()),
+    "over_baseline": cell.speedup,
+    "ours_over_it": cells[OURS].over(cell),
     "same": f"{same}, {ties} of {len(gaps)} others ties" if gaps else same,
     "equal": equal,
     "ties": int(ties),
     "gaps": gaps,
-    "seconds": timed.seconds.tolist(),
-    "tokens": lengths,
+    "seconds": seconds.tolist(),
+    "tokens": lengths.tolist(),
   }
+
+
+def _outputs(timed: Timed) -> list[list[int]]:
+  """Returns the tokens of outputs, end of sequence included."""
+  return [
+    np.asarray(each.tokens)[0, : int(each.statistics.emitted[0])].tolist()
+    for each in timed.results
+  ]
