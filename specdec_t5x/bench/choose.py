@@ -147,7 +147,7 @@ def gin_lines(
 
 def make(args: argparse.Namespace) -> Table:
   """Measures what the flags say and returns the prediction, and the file's text."""
-  study = jobs.from_flags(args)[0].load()
+  study = jobs.load(args)
   draft = study.drafts[0]
   found = choose(study, draft, args.gammas, args.temperature)
   text = gin_lines(found, study, draft, args.temperature, args.online)
@@ -168,11 +168,11 @@ COMMAND = Command(
   __doc__,
   make,
   {
+    **jobs.PAIRS,
     "gammas": [*range(1, 11)],
     "temperature": 0.0,
     **{name: jobs.CELLS[name] for name in ("num_tokens", "runs")},
     "online": (False, "activate policy 'auto' with these times"),
   },
-  jobs.flags(),
   write=_write,
 )

@@ -63,7 +63,7 @@ article. What a trained model of that size would write may copy more or less.
 
 def _lengths(args: argparse.Namespace) -> Table:
   """Measures costs, then decodes every input with every setting."""
-  study, longest = jobs.one(args), max(args.gammas)
+  study, longest = jobs.load(args), max(args.gammas)
   draft = study.drafts[0].model
   auto = study.decode(0.0, draft, gamma=longest, policy="auto")
   seconds = plain_tokens(auto, study.inputs[0])
@@ -103,7 +103,7 @@ def _lengths(args: argparse.Namespace) -> Table:
 
 def _batches(args: argparse.Namespace) -> Table:
   """Decodes every input with every setting, at each batch."""
-  study, rows = jobs.one(args), []
+  study, rows = jobs.load(args), []
   sampling = Sampling(args.temperature, args.top_k, args.top_p)
   for batch in args.batches:
     size = batch * args.queue
@@ -224,7 +224,8 @@ GAMMA = Command(
   _GAMMA,
   _lengths,
   {
-    **jobs.ONE,
+    **jobs.PAIRS,
+    **jobs.FEW,
     "gammas": [1, 2, 3, 4, 5, 7, 10],
     "confidences": [0.2, 0.4, 0.6],
   },
@@ -233,7 +234,8 @@ BATCHES = Command(
   _BATCHES,
   _batches,
   {
-    **jobs.ONE,
+    **jobs.PAIRS,
+    **jobs.FEW,
     "batches": [1, 4, 16],
     "gamma": (5, "the longest draft"),
     "gammas": ([1, 3, 5], "fixed"),

@@ -45,7 +45,7 @@ Levels = Sequence[tuple[str, int]]
 
 def make(args: argparse.Namespace) -> Table:
   """Measures, plans, and decodes with each plan."""
-  study = jobs.from_flags(args)[0].load()
+  study = jobs.load(args)
   sampling = Sampling(args.temperature)
   measured = measure(study, sampling, args.gamma)
   plans = hierarchy.best_plans(measured, args.levels, args.gamma)
@@ -195,9 +195,9 @@ COMMAND = Command(
   __doc__,
   make,
   {
+    **jobs.PAIRS,
     "gamma": (8, "most tokens of a window"),
     "levels": (3, "most drafts of a plan"),
     "temperature": 0.0,
   },
-  jobs.flags(),
 )

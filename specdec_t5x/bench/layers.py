@@ -37,7 +37,7 @@ from specdec_t5x.network.config import NetworkConfig
 _GIN = """# {count} of {whole} sublayers left out. Alpha {alpha:.3f}, a drafted token at
 # {c:.2f} of a plain one: {speed:.2f} times plain decoding is predicted. Temperature
 # {temperature:g}, costs {costs}, by python -m specdec_t5x.bench layers. Target:
-# {target}
+# {folder}
 #
 # To be added after configs/drafters/layer_skip.gin.
 SKIP = ({names})
@@ -50,7 +50,7 @@ def make(args: argparse.Namespace) -> Table:
   """Measures, searches and compares."""
   require_optuna()
   at_least(args, trials=0, timed=0, gamma=1, batch=1, runs=1)
-  study = jobs.one(args)
+  study = jobs.load(args)
   if not getattr(study.target.network, "sublayers", ()):
     raise ValueError(
       "--target: expected a T5 or a decoder-only network, got a "
@@ -83,7 +83,7 @@ def make(args: argparse.Namespace) -> Table:
   title = (
     f"Sublayers left out, {len(study.inputs)} inputs, {Sampling(args.temperature)}"
   )
-  facts = {"costs": dataclasses.asdict(costs)}
+  facts = {"costs": dataclasses.asdict(costs), "folder": study.job.target}
   return Table("layers", title, shown, rows, notes, facts=facts)
 
 
@@ -204,7 +204,9 @@ def write(table: Table, args: argparse.Namespace) -> list[str]:
   """Writes the table, and the best set's gin file."""
   best = max(table.rows, key=lambda row: row["speed"])
   names = "".join(f"{name!r}, " for name in best["skip"]).rstrip()
-  text = _GIN.format(**{**vars(args), **best, "names": names})
+  text = _GIN.format(
+    **{**vars(args), "folder": table.facts["folder"], **best, "names": names}
+  )
   return [put(args.output, "layers.gin", text), *table.write(args.output)]
 
 
@@ -213,6 +215,7 @@ COMMAND = Command(
   make,
   {
     **jobs.TARGET,
+    **jobs.FEW,
     "temperature": 0.0,
     "gamma": (8, "longest draft"),
     "trials": (200, "of Optuna, in all"),

@@ -38,7 +38,7 @@ _UNROUNDED = "all, float32"  # As a draft in one process with its target has it.
 
 def make(args: argparse.Namespace) -> Table:
   """Decodes every input with each K, then some of them over each link."""
-  study = jobs.from_flags(args)[0].load()
+  study = jobs.load(args)
   if study.drafts[0].drafter not in ("draft_model", "ngram"):
     raise ValueError("--draft: a link needs a draft model or a table of n-grams.")
   over = process.drafting(study.drafts[0].source, study.job.dtype)
@@ -138,6 +138,7 @@ COMMAND = Command(
   __doc__,
   make,
   {
+    **jobs.PAIRS,
     "temperatures": [0.0, 1.0],
     "gamma": DEFAULT_GAMMA,
     "top_k": ([1, 4, 8, 16, 32, 64, 0], "K; 0 is all"),
@@ -147,5 +148,4 @@ COMMAND = Command(
     "batch": (16, "of what is not timed"),
     "seed": 0,
   },
-  jobs.flags(),
 )

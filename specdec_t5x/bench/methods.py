@@ -59,7 +59,7 @@ _CHARTED = 8  # Inches a panel is wide.
 
 def make(args: argparse.Namespace) -> Table:
   """Decodes every input by every way."""
-  study, labels = with_domains(jobs.from_flags(args)[0].load(), args)
+  study, labels = with_domains(jobs.load(args), args)
   costs, rows = {}, []
   with _elsewhere(study, args) as address:
     for temperature in args.temperatures:
@@ -244,27 +244,29 @@ def _draw(axis, bars, title) -> None:
     axis.legend(fontsize=7, loc="lower right")
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
-  jobs.flags(tables=True, heads=True, num_inputs=25)(parser)
-  add, some = parser.add_argument, {"nargs": "+", "default": []}
-  about = "further inputs, an input a line, with the same --prefix; several allowed"
-  add("--also", **some, action="extend", metavar="NAME=FILE", help=about)
-  about = "Spec-Bench's question.jsonl: a domain for each of its groups"
-  add("--spec-bench", metavar="FILE", help=about)
-  about = "sublayers, as self_2, that the target leaves out to draft for itself"
-  add("--skip", **some, metavar="NAME", help=about)
-
-
 COMMAND = Command(
   __doc__,
   make,
   {
+    **jobs.PAIRS,
+    "num_inputs": (25, jobs.PAIRS["num_inputs"][1]),
+    "also": (
+      [str],
+      "further inputs, an input a line, with the same --prefix; several allowed",
+      {"action": "extend", "metavar": "NAME=FILE", "default": []},
+    ),
+    "spec_bench": (str, "Spec-Bench's question.jsonl: a domain for each group"),
+    "skip": (
+      [str],
+      "sublayers, as self_2, that the target leaves out to draft for itself",
+      {"metavar": "NAME", "default": []},
+    ),
     "temperatures": [0.0, 1.0],
     "gamma": (DEFAULT_GAMMA, "of draft models"),
     "sizes": ([8, 24], "of trees"),
     "no_peers": (False, "our own programs alone"),
     "no_rules": (False, "each shape under one exact rule"),
   },
-  _add,
+  {"tables": True, "heads": True},
   draw=draw,
 )

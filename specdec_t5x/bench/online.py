@@ -231,12 +231,6 @@ def draw(table: Table) -> Any:
   return figure
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
-  about = "texts in the order that they are served, an input a line; several"
-  how = {"action": "append", "required": True, "metavar": "NAME=FILE"}
-  parser.add_argument("--domain", **how, help=about)
-
-
 _LOSSES = [*losses.DISTILLATION_LOSSES]
 COMMAND = Command(
   __doc__,
@@ -246,6 +240,12 @@ COMMAND = Command(
     "draft": (str, "checkpoint", REQUIRED),
     "vocabulary": (str, "a SentencePiece model", REQUIRED),
     "prefix": ("", "before each line"),
+    "domain": (
+      [str],
+      "texts in the order that they are served, an input a line; several",
+      REQUIRED,
+      {"action": "extend", "metavar": "NAME=FILE"},
+    ),
     "requests": (2000, "of each domain"),
     "losses": (_LOSSES[:2], "by which the draft learns", _LOSSES),
     "interval": (Online.interval, "requests a step"),
@@ -258,6 +258,5 @@ COMMAND = Command(
     "max_length": 64,
     "window": (500, "requests a row"),
   },
-  _add,
   draw=draw,
 )

@@ -33,7 +33,7 @@ _OF_CHAINS, _OF_TREES = ("token", "block"), ("recursive", "kseq", "traversal")
 def make(args: argparse.Namespace) -> Table:
   """Decodes every input with each shape under each rule."""
   drafts = shapes(args.gamma, args.branches, args.stem)
-  study = jobs.from_flags(args)[0].load()
+  study = jobs.load(args)
   if study.drafts[0].model is None:
     raise ValueError("--draft: trees need a network or a table, got `copy`.")
   rows = [
@@ -105,6 +105,7 @@ COMMAND = Command(
   __doc__,
   make,
   {
+    **jobs.PAIRS,
     "temperatures": [0.0, 1.0],
     "gamma": (DEFAULT_GAMMA, "depth"),
     "branches": (2, "or candidates"),
@@ -112,5 +113,4 @@ COMMAND = Command(
     "batch": 16,
     "seed": 0,
   },
-  jobs.flags(),
 )

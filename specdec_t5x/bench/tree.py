@@ -51,7 +51,7 @@ tree.Tree.parents = ({parents})
 
 def make(args: argparse.Namespace) -> Table:
   """Counts, times and compares."""
-  study = jobs.one(args)
+  study = jobs.load(args)
   heads = study.drafts[0].model
   if not isinstance(heads.network, HEADS):
     raise ValueError(
@@ -88,7 +88,11 @@ def make(args: argparse.Namespace) -> Table:
       f"Plain decoding: {1e3 * plain:.2f} ms a token, batch {args.batch}. Tokens a "
       "call follow from the counted ranks, speed-ups from them and the times.",
     ),
-    facts={"acceptance": chances.tolist(), "plain_seconds": plain},
+    facts={
+      "acceptance": chances.tolist(),
+      "plain_seconds": plain,
+      "heads": study.drafts[0].source,
+    },
   )
 
 
@@ -179,7 +183,8 @@ def write(table: Table, args: argparse.Namespace) -> list[str]:
   """Writes the table, and the best draft's gin file."""
   best = max(table.rows, key=lambda row: row["speed"])
   parents = "".join(f"{parent}, " for parent in best["parents"]).strip()
-  text = _GIN.format(**{**vars(args), **best, "parents": parents, "heads": args.draft})
+  found = {**vars(args), **table.facts, **best, "parents": parents}
+  text = _GIN.format(**found)
   return [put(args.output, "tree.gin", text), *table.write(args.output)]
 
 
@@ -187,7 +192,8 @@ COMMAND = Command(
   __doc__,
   make,
   {
-    **jobs.ONE,
+    **jobs.PAIRS,
+    **jobs.FEW,
     "sizes": ([2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64], "of trees"),
     "ranks": (10, "most siblings"),
     "batch": (1, "rows at once"),

@@ -111,8 +111,8 @@ def _command(name, settings, flags, tables=False) -> Command:
   return Command(
     published.tables()[name]["about"] + _USAGE,
     functools.partial(_measured, name, settings),
-    {**flags, **jobs.CELLS},
-    jobs.flags(tables=tables),
+    {**jobs.PAIRS, **flags, **jobs.CELLS},
+    {"tables": tables},
     published.OUTPUT,
   )
 

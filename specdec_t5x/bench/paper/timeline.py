@@ -127,13 +127,13 @@ COMMAND = Command(
   __doc__,
   make,
   {
+    **jobs.PAIRS,
     "gammas": [7, 3],
     "temperature": 0.0,
     "input": (0, "number of the input shown"),
     **jobs.CELLS,
   },
-  jobs.flags(),
-  OUTPUT,
+  output=OUTPUT,
   draw=draw,
   is_figure=True,
 )

@@ -36,7 +36,12 @@ from specdec_t5x.network import sizes
 
 # The last one decides whether Hugging Face adapts its threshold in its own schedule.
 PACKAGES = (*environments.PACKAGES, "torch", "transformers", "scikit-learn")
-FILES = ("target", "draft", "vocabulary", "inputs")
+_COLUMNS = columns(
+  "program | ms_a_token ms a token | tokens_a_second:1? tokens/s | "
+  "over_baseline? times our baseline's speed | "
+  "ours_over_it? our speculation's speed over its | "
+  "same? outputs equal to our baseline's"
+)
 
 NOTES = (
   "All programs decode greedily in float32 at batch 1, in turn in one process. ms a "
@@ -52,8 +57,16 @@ NOTES = (
 def make(args: argparse.Namespace) -> Table:
   """Runs every program that there is on every input."""
   at_least(args, num_inputs=1, max_length=1, input_length=1)
-  work = _random_workload(args) if args.size else _checkpoint_workload(args)
-  return table(work, compare(work), _settings(args))
+  if args.size:
+    work = _random_workload(args)
+    settings = {name: getattr(args, name) for name in ("size", "draft_size", "seed")}
+  else:
+    study = jobs.load(args)
+    work = Workload.of(study, study.drafts[0].model, args.gamma)
+    names = {"target": study.job.target, "draft": study.drafts[0].source}
+    settings = {name: epath.Path(path).name for name, path in names.items()}
+    settings |= {"task": study.job.task, "prefix": args.prefix}
+  return table(work, compare(work), settings)
 
 
 def table(work: Workload, found: Comparison, settings: dict[str, Any]) -> Table:
@@ -70,12 +83,7 @@ def table(work: Workload, found: Comparison, settings: dict[str, Any]) -> Table:
   return Table(
     "peers",
     "Decoders with the same weights",
-    columns(
-      "program | ms_a_token ms a token | tokens_a_second:1? tokens/s | "
-      "over_baseline? times our baseline's speed | "
-      "ours_over_it? our speculation's speed over its | "
-      "same? outputs equal to our baseline's"
-    ),
+    _COLUMNS,
     [rows[name] for name in PROGRAMS],
     (NOTES, listed(facts | settings)),
     settings,
@@ -90,18 +98,6 @@ def environment() -> dict[str, str | None]:
   provider = getattr(t5x, "PROVIDER", "upstream T5X")
   found = environments.environment(PACKAGES)
   return found | {"t5x": f"{provider} {t5x.__version__}"}
-
-
-def _checkpoint_workload(args: argparse.Namespace) -> Workload:
-  for flag in FILES:
-    path = getattr(args, flag)
-    if path is None or not epath.Path(path).exists():
-      raise ValueError(
-        f"--{flag}: expected what exists, got {path!r}. Give "
-        f"{', '.join(f'--{name}' for name in FILES)}, or --size for random weights."
-      )
-  study = jobs.one(args)
-  return Workload.of(study, study.drafts[0].model, args.gamma)
 
 
 def _random_workload(args: argparse.Namespace) -> Workload:
@@ -122,30 +118,18 @@ def _random_workload(args: argparse.Namespace) -> Workload:
   )
 
 
-def _settings(args: argparse.Namespace) -> dict[str, str | int]:
-  """Returns what says where models and inputs came from, without folders."""
-  if args.size:
-    return {name: getattr(args, name) for name in ("size", "draft_size", "seed")}
-  names = {name: epath.Path(getattr(args, name)).name for name in FILES}
-  return {**names, "prefix": args.prefix}
-
-
 COMMAND = Command(
   __doc__,
   make,
   {
-    "target": (str, "checkpoint, in T5X's format or Orbax's"),
-    "draft": (str, "checkpoint"),
-    "vocabulary": (str, "a SentencePiece model"),
-    "inputs": (str, "an input a line"),
-    "prefix": ("", "before each line of --inputs"),
-    "num_inputs": (100, "at most the first so many"),
+    **jobs.PAIRS,
+    **jobs.FEW,
+    "max_length": 128,
     "size": (str, "of a target with random weights", sizes.SIZES),
     "draft_size": ("small", "", sizes.SIZES),
     "alpha": (0.8, "with --size"),
     "input_length": (64, "with --size"),
     "gamma": DEFAULT_GAMMA,
-    "max_length": 128,
     "seed": (0, "with --size: of weights, inputs and oracle"),
   },
 )
