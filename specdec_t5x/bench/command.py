@@ -59,7 +59,7 @@ def add_flags(parser: argparse._ActionsContainer, flags: Flags) -> None:
 def at_least(args: argparse.Namespace, **least: int) -> None:
   """Raises a ValueError where a flag is below what it must be at least."""
   for name, bound in least.items():
-    value = getattr(args, name)
+    value = vars(args).get(name)
     if value is not None and value < bound:
       flag = name.replace("_", "-")
       raise ValueError(f"--{flag} must be at least {bound}, got {value}.")

@@ -18,7 +18,7 @@ from specdec_t5x import api
 from specdec_t5x.bench import jobs, programs
 from specdec_t5x.bench.choose import plain_tokens
 from specdec_t5x.bench.command import REQUIRED, Command
-from specdec_t5x.bench.measured import PLAIN, Setting, beside
+from specdec_t5x.bench.measured import PLAIN, Setting, beside, tokens
 from specdec_t5x.bench.table import Table, columns
 from specdec_t5x.bench.timed import Program, Timed, alternate
 from specdec_t5x.core.distributions import Sampling
@@ -144,6 +144,7 @@ def _of_batch(args, study, sampling, batch) -> dict[str, Program]:
 
 def _batch_rows(batch: int, timed: Mapping[str, Timed]) -> Iterator[dict[str, Any]]:
   cells, best = beside(timed, Setting(0, 0.0)), _fastest(timed, "gamma")
+  outputs = {n: np.concatenate([*map(tokens, x.results)]) for n, x in timed.items()}
   for name, cell in cells.items():
     yield {
       "batch": batch,
@@ -151,7 +152,7 @@ def _batch_rows(batch: int, timed: Mapping[str, Timed]) -> Iterator[dict[str, An
       "milliseconds": 1e3 * cell.pace,
       **cell.row(),
       "over_best": cell.over(cells[best]),
-      "identical": int(cell.columns["identical"].sum()),
+      "identical": int((outputs[name] == outputs[PLAIN]).all(axis=1).sum()),
     }
 
 

@@ -56,8 +56,7 @@ class Measured:
     setting: how it was decoded.
     columns: numbers of each input, by name: emitted, target_calls, drafted, accepted,
       acceptance_positions, acceptance_mass; where it was timed also seconds,
-      plain_seconds, plain_emitted and identical, how many rows' outputs are the plain
-      ones.
+      plain_seconds, plain_emitted and identical.
     costs: of the parts; None where it was not timed.
   """
 
@@ -229,10 +228,14 @@ def _counts(timed: Timed, name: str) -> np.ndarray:
 
 
 def _same_outputs(one: Timed, other: Timed) -> np.ndarray:
-  """Returns of each input how many rows of two programs' outputs are equal."""
-  tokens = lambda result: np.concatenate([d.tokens for d in _decodes(result)])
+  """Returns of each input whether two programs' outputs are equal, token for token."""
   pairs = zip(one.results, other.results, strict=True)
-  return np.array([int((tokens(a) == tokens(b)).all(axis=1).sum()) for a, b in pairs])
+  return np.array([bool((tokens(a) == tokens(b)).all()) for a, b in pairs])
+
+
+def tokens(result: Any) -> np.ndarray:
+  """Returns the output tokens of a decode, or of several, a row each."""
+  return np.concatenate([decoded.tokens for decoded in _decodes(result)])
 
 
 def joined(columns: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:

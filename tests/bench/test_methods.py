@@ -1,26 +1,23 @@
 """Every way to speculate side by side: rules, policies, domains and peers."""
 
-import json
-
 import pytest
 
-from specdec_t5x.bench import methods
 from specdec_t5x.bench.peers import CTRANSLATE2, HUGGING_FACE, importable, programs
 from specdec_t5x.core.rules import RULES
+from tests.bench.conftest import ran
 
 SHORT = ("--max-length=10", "--num-inputs=3", "--gamma=3")
 LOSSY = {"typical", "topk", "distance", "lenient"}
 
 
 @pytest.fixture(scope="module")
-def rows(files, tmp_path_factory):
+def rows(pair, tmp_path_factory):
   root = tmp_path_factory.mktemp("methods")
   (root / "others.txt").write_text("a red house\nthe old dog sees\n")
-  flags = [f"--{name}={value}" for name, value in {**files, "output": root}.items()]
-  flags += ["--draft", "copy", "--also", f"others={root / 'others.txt'}", "--chart"]
-  assert methods.COMMAND.main([*flags, *SHORT]) == 0
+  also = f"--also=others={root / 'others.txt'}"
+  found = ran("methods", root, *pair, "--draft=copy", also, "--chart", *SHORT)
   assert (root / "methods.svg").is_file()
-  return json.loads((root / "methods.json").read_text())["rows"]
+  return found["rows"]
 
 
 def test_each_domain_has_every_way(rows):
@@ -79,9 +76,3 @@ def test_peers_are_there_where_they_are_installed(rows):
     expected |= {*programs.CT2.values()}
   assert expected <= peers.keys()
   assert all(peers[name]["speed"]["median"] > 0 for name in expected)
-
-
-def test_a_domain_needs_a_name(files, tmp_path, capsys):
-  flags = [f"--{name}={value}" for name, value in {**files, "output": tmp_path}.items()]
-  assert methods.COMMAND.main([*flags, *SHORT, "--also", "others.txt"]) == 1
-  assert "--also: expected NAME=FILE, got 'others.txt'" in capsys.readouterr().err

@@ -2,18 +2,17 @@
 
 import argparse
 import dataclasses
-import json
 
 import jax
 import pytest
 
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench.model import command, tables
-from specdec_t5x.bench.model.command import COMMAND
 from specdec_t5x.bench.model.devices import Device, described
 from specdec_t5x.bench.model.pieces import Cost, Piece
 from specdec_t5x.bench.model.timed import Measured
 from specdec_t5x.bench.paper import published
+from tests.bench.conftest import ran
 
 DEVICE = Device("ours", bandwidth=1e9, peak=1e12, clock=1e9)
 
@@ -101,8 +100,7 @@ def test_what_does_not_fit_is_said_and_the_rest_goes_on(tmp_path, monkeypatch):
   monkeypatch.setattr(command.timed, "measure", lambda *args: {})
   monkeypatch.setattr(command.devices, "measured", lambda dtype: DEVICE)
   flags = "--topology cpu --target tiny --drafts tiny --widths 1 2 4 --batches 1"
-  assert COMMAND.main([*flags.split(), "--output", str(tmp_path)]) == 0
-  found = json.loads((tmp_path / "model.json").read_text())
+  found = ran("model", tmp_path, *flags.split())
   assert found["refused"] == {"tiny, 2 tokens, batch 1": too_large}
   names = {row["piece"] for row in found["pieces"]}
   assert "tiny, 4 tokens" in names
@@ -112,9 +110,8 @@ def test_what_does_not_fit_is_said_and_the_rest_goes_on(tmp_path, monkeypatch):
 
 def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path, processor_clock):
   flags = "--topology cpu --target tiny --drafts tiny --widths 1 2 4 --batches 1"
-  more = f"--gamma 3 --input-length 8 --output-length 32 --runs 5 --output {tmp_path}"
-  assert COMMAND.main([*flags.split(), *more.split()]) == 0
-  found = json.loads((tmp_path / "model.json").read_text())
+  flags += " --gamma 3 --input-length 8 --output-length 32 --runs 5"
+  found = ran("model", tmp_path, *flags.split())
   pieces = {row["piece"]: row for row in found["pieces"]}
   assert set(pieces) == {
     *("tiny, a token", "tiny, 2 tokens", "tiny, 4 tokens", "tiny, encoder"),
@@ -126,21 +123,8 @@ def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path, processor_clock):
   assert all(row["measured"] > 0 for row in found["pieces"])
   assert found["environment"]["device"].endswith(", measured, as cpu")
   # What is kept is not compiled again.
-  assert COMMAND.main([*flags.split(), *more.split(), "--recorded"]) == 0
-  assert json.loads((tmp_path / "model.json").read_text())["pieces"] == found["pieces"]
-
-
-@pytest.mark.parametrize(
-  ("flags", "message"),
-  [
-    (["--topology", "v9:1x1"], "Expected a topology such as v4:1x1x1"),
-    (["--topology", "v4"], "Expected a topology such as v4:1x1x1"),
-    (["--widths", "2", "4"], "Expected width 1"),
-  ],
-)
-def test_bad_flags_are_refused(flags, message, tmp_path, capsys):
-  assert COMMAND.main([*flags, "--output", str(tmp_path)]) == 1
-  assert message in capsys.readouterr().err
+  again = ran("model", tmp_path, *flags.split(), "--recorded")
+  assert again["pieces"] == found["pieces"]
 
 
 def test_without_the_tpu_s_compiler_it_says_what_to_install():

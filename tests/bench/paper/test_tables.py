@@ -10,7 +10,7 @@ import pytest
 from specdec_t5x import api
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench import cells, jobs
-from specdec_t5x.bench.cells import Setting
+from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.pairs import Draft, load_draft
 from specdec_t5x.bench.paper.tables import TABLE_2, TABLE_3, TABLE_4, TABLE_5
 from specdec_t5x.t5x_bridge.parameters import T5XParameters
@@ -164,15 +164,13 @@ def test_table_5_accepts_more_with_less_lenience(pair_flags, tmp_path):
   assert len(rows(tmp_path, "table5")) == 4 + 16 + 4
 
 
-@pytest.mark.parametrize("draft", ["draft", "pair"])
-def test_a_draft_given_twice_or_without_a_name_is_refused(
-  draft, files, pair_flags, tmp_path, capsys
-):
-  extra = {"draft": files["draft"], "pair": files["target"]}[draft]
-  flags = [*pair_flags, f"--draft={extra}", "--output", str(tmp_path)]
+@pytest.mark.parametrize("name", ["small", "draft"])
+def test_drafts_have_names_of_their_own(name, files, pair_flags, tmp_path, capsys):
+  # One without a name is called draft.
+  extra = {"small": [files["draft"]], "draft": [files["target"], files["target"]]}
+  flags = [*pair_flags, "--draft", *extra[name], "--output", str(tmp_path)]
   assert TABLE_2.main(flags) == 1
-  said = {"draft": "'small' is given twice", "pair": "expected NAME=DIR or `copy`"}
-  assert said[draft] in capsys.readouterr().err
+  assert f"'{name}' is given twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
