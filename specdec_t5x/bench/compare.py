@@ -19,6 +19,7 @@ from specdec_t5x.bench import jobs, programs
 from specdec_t5x.bench.choose import plain_tokens
 from specdec_t5x.bench.command import REQUIRED, Command
 from specdec_t5x.bench.measured import PLAIN, Setting, beside, tokens
+from specdec_t5x.bench.oracle import replay
 from specdec_t5x.bench.table import Table, columns
 from specdec_t5x.bench.timed import Program, Timed, alternate
 from specdec_t5x.core.distributions import Sampling
@@ -169,9 +170,7 @@ def _copies(args: argparse.Namespace) -> Table:
   target = programs.random_model(args.size, 0)
   known = target, args.max_length, processor.eos_id()
   drafters = {match: Copy(args.gamma, match) for match in args.matches}
-  runs = {
-    way: programs.replay(*known, x) for way, x in {PLAIN: None, **drafters}.items()
-  }
+  runs = {way: replay(*known, x) for way, x in {PLAIN: None, **drafters}.items()}
   timed = alternate(runs, texts)
   given = lambda way: [
     (result.tokens == text[1]).all()

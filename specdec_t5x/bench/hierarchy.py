@@ -19,13 +19,15 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from specdec_t5x.analysis import hierarchy
 from specdec_t5x.analysis.hierarchy import Plan
 from specdec_t5x.api import Model
-from specdec_t5x.bench import jobs, programs
+from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.measured import PLAIN, Measured, Setting
 from specdec_t5x.bench.pairs import Study
@@ -33,6 +35,8 @@ from specdec_t5x.bench.programs import Decode
 from specdec_t5x.bench.table import Table, columns, listed
 from specdec_t5x.bench.timed import Timed, alternate, each_turn, medians
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.decoding import baseline, generate
+from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -99,7 +103,7 @@ def measure(study: Study, sampling: Sampling, gamma: int) -> hierarchy.Measured:
 
 def stands(study: Study, decode: Decode, gamma: int) -> Float[np.ndarray, "G"]:
   """Returns how often a call gives more than 1, 2, .. gamma tokens."""
-  run = programs.standing(decode, gamma)
+  run = standing(decode, gamma)
   counts = sum(np.asarray(run(*decode.given(text))) for text in study.inputs)
   return (counts[::-1].cumsum()[::-1] / counts.sum())[1:]
 
@@ -151,7 +155,7 @@ def _rows(study, plans: Sequence[Plan], sampling) -> list[dict[str, Any]]:
   whole, runs = study.job.max_length, {}
   for i, plan in enumerate(plans):
     decode = _decode(study, TARGET, plan.levels, sampling)
-    run = programs.counting_calls(decode)
+    run = counting_calls(decode)
     for count in (0, whole):
       runs[i, count] = lambda text, run=run, decode=decode, n=count: run(
         n, *decode.given(text)
@@ -189,6 +193,74 @@ def _verdict(best: Plan) -> str:
   said = ("No draft pays here", "A single draft is best")
   text = said[len(best.levels)] if len(best.levels) < 2 else "A hierarchy is best"
   return f"{text}: {_text(best)}, {1e3 * best.seconds:.3f} ms a token predicted."
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+  """An observer that counts iterations by how many tokens of their draft stood.
+
+  Attributes:
+    gamma: most tokens of a draft.
+  """
+
+  gamma: int
+
+  def start(self, rows: int, max_length: int) -> Float[Array, "B N"]:
+    """Returns no counts, for 0 to gamma tokens."""
+    del max_length
+    return jnp.zeros((rows, self.gamma + 1))
+
+  def observe(self, kept: Float[Array, "B N"], before: Any, iteration: Any):
+    """Returns the counts with one more iteration's."""
+    del before
+    # An end among the accepted ones takes no token after it.
+    return kept + jax.nn.one_hot(iteration.info.emitted - 1, self.gamma + 1)
+
+
+def standing(decode: Decode, gamma: int):
+  """Returns a compiled function of (params, inputs, keys): how many drafts stood.
+
+  Of a chain of gamma tokens, by how many of it stood [gamma + 1].
+  """
+
+  @jax.jit
+  def run(*given):
+    decoded = generate.generate(*decode.start(*given), observe=Standing(gamma))
+    return decoded.observed.sum(axis=0)
+
+  return run
+
+
+def counting_calls(decode: Decode):
+  """Returns a compiled function of (count, params, inputs, keys).
+
+  It decodes for at most so many iterations, and also returns the calls of the networks
+  between the target and the lowest draft, from above.
+  """
+
+  @jax.jit
+  def run(count, *given):
+    how, state = decode.start(*given)
+    loop, kept = generate.at_most(count), []
+
+    def keeping(*how):
+      kept.append(loop(*how))
+      return kept[-1]
+
+    if isinstance(decode.decoder, PlainDecoder):
+      known = decode.sampling, state, decode.max_length, decode.eos_id
+      decoded = baseline.generate_plain(how, *known, loop=keeping)
+    else:
+      decoded = generate.generate(how, state, keeping)
+    return decoded, _calls(kept[-1].state.drafter_state)
+
+  return run
+
+
+def _calls(drafter_state) -> tuple[jax.Array, ...]:
+  if not hasattr(drafter_state, "calls"):
+    return ()
+  return (drafter_state.calls, *_calls(drafter_state.lower))
 
 
 COMMAND = Command(

@@ -1,6 +1,7 @@
-"""A pair of random weights whose draft is right as often as it is told, to be timed.
+"""Networks that run in full and then say what they are told (`drafters.oracle`).
 
-The draft network runs in full, and its argmax is bent (`drafters.oracle`).
+So a draft is right as often as is wanted, and a target says a text that is known: what
+decoding takes can be timed with random weights.
 """
 
 import dataclasses
@@ -15,13 +16,66 @@ import jax.numpy as jnp
 from specdec_t5x.api import Model
 from specdec_t5x.bench import programs
 from specdec_t5x.bench.iteration import iterated
-from specdec_t5x.bench.programs import Decode
+from specdec_t5x.bench.programs import Decode, together
 from specdec_t5x.bench.timed import Loop, Program
-from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.drafters.oracle import forced_tokens
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.decoding import baseline, generate
+from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.drafters.oracle import forced_tokens, oracle_extend
 from specdec_t5x.network.sizes import VOCAB_SIZE
 
 FEW = 2  # Iterations that are timed beside many.
+
+
+def oracle_start(decode: Decode):
+  """Returns the start of greedy decoding with a draft that says what it is told.
+
+  A function of (forced [B, T], params, inputs, keys): see `drafters.oracle`.
+  """
+
+  def start(forced, *given):
+    spec, state = decode.start(*given)
+    extend = oracle_extend(spec.context.extend["draft"], forced)
+    return _of_context(spec, extend={"draft": extend}), state
+
+  return start
+
+
+def oracle(decode: Decode):
+  """Returns a compiled function of (forced, params, inputs, keys) that decodes."""
+  start = oracle_start(decode)
+  return jax.jit(lambda *given: generate.generate(*start(*given)))
+
+
+def replay(target: Model, max_length: int, eos_id: int, drafter: Drafter | None):
+  """Returns greedy decoding of a target that is made to say a given output.
+
+  Args:
+    target: runs in full; its argmax is bent.
+    max_length: most tokens of the output.
+    eos_id: the token that ends it.
+    drafter: one without a network; None decodes plainly.
+
+  Returns:
+    A function of a pair: inputs [1, E], outputs [1, T].
+  """
+  decode = Decode(*together(target, None, drafter), GREEDY, max_length, eos_id)
+
+  @jax.jit
+  def run(params, inputs, keys, outputs):
+    how, state = decode.start(params, inputs, keys)
+    if drafter is None:
+      extend = oracle_extend(how, outputs)
+      return baseline.generate_plain(extend, GREEDY, state, max_length, eos_id)
+    extend = oracle_extend(how.context.target, outputs)
+    return generate.generate(_of_context(how, target=extend), state)
+
+  return lambda text: run(*decode.given(text[0]), text[1])
+
+
+def _of_context(spec, **fields):
+  context = dataclasses.replace(spec.context, **fields)
+  return dataclasses.replace(spec, context=context)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +148,7 @@ class Pair:
     self.given = ours.given(inputs)
     self.start = lambda forced, *given: ours.start(*given)
     if sampling.greedy:
-      self.start = programs.oracle_start(ours)
+      self.start = oracle_start(ours)
     # An option that this compiler does not know is an error of its own.
     options = dict(options or {}) or None
     one, compiled = jnp.int32(1), lambda run: run.compile(compiler_options=options)

@@ -5,20 +5,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Int, Key
 
 from specdec_t5x import api, tuning
 from specdec_t5x.api import Model
 from specdec_t5x.bench.iteration import NEVER, part_programs, plain_program
 from specdec_t5x.bench.timed import Loop
-from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding import baseline, generate
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.oracle import oracle_extend
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.sizes import random_params, t5_1_1
 from specdec_t5x.network.transformer import Transformer
@@ -148,122 +144,3 @@ def decoding_groups(
     return found
 
   return decode_group
-
-
-def oracle_start(decode: Decode):
-  """Returns the start of greedy decoding with a draft that says what it is told.
-
-  A function of (forced [B, T], params, inputs, keys): see `drafters.oracle`.
-  """
-
-  def start(forced, *given):
-    spec, state = decode.start(*given)
-    extend = oracle_extend(spec.context.extend["draft"], forced)
-    return _of_context(spec, extend={"draft": extend}), state
-
-  return start
-
-
-def oracle(decode: Decode):
-  """Returns a compiled function of (forced, params, inputs, keys) that decodes."""
-  start = oracle_start(decode)
-  return jax.jit(lambda *given: generate.generate(*start(*given)))
-
-
-def replay(target: Model, max_length: int, eos_id: int, drafter: Drafter | None):
-  """Returns greedy decoding of a target that is made to say a given output.
-
-  Args:
-    target: runs in full; its argmax is bent.
-    max_length: most tokens of the output.
-    eos_id: the token that ends it.
-    drafter: one without a network; None decodes plainly.
-
-  Returns:
-    A function of a pair: inputs [1, E], outputs [1, T].
-  """
-  decode = Decode(*together(target, None, drafter), GREEDY, max_length, eos_id)
-
-  @jax.jit
-  def run(params, inputs, keys, outputs):
-    how, state = decode.start(params, inputs, keys)
-    if drafter is None:
-      extend = oracle_extend(how, outputs)
-      return baseline.generate_plain(extend, GREEDY, state, max_length, eos_id)
-    extend = oracle_extend(how.context.target, outputs)
-    return generate.generate(_of_context(how, target=extend), state)
-
-  return lambda text: run(*decode.given(text[0]), text[1])
-
-
-@dataclasses.dataclass(frozen=True)
-class Standing:
-  """An observer that counts iterations by how many tokens of their draft stood.
-
-  Attributes:
-    gamma: most tokens of a draft.
-  """
-
-  gamma: int
-
-  def start(self, rows: int, max_length: int) -> Float[Array, "B N"]:
-    """Returns no counts, for 0 to gamma tokens."""
-    del max_length
-    return jnp.zeros((rows, self.gamma + 1))
-
-  def observe(self, kept: Float[Array, "B N"], before: Any, iteration: Any):
-    """Returns the counts with one more iteration's."""
-    del before
-    # An end among the accepted ones takes no token after it.
-    return kept + jax.nn.one_hot(iteration.info.emitted - 1, self.gamma + 1)
-
-
-def standing(decode: Decode, gamma: int):
-  """Returns a compiled function of (params, inputs, keys): how many drafts stood.
-
-  Of a chain of gamma tokens, by how many of it stood [gamma + 1].
-  """
-
-  @jax.jit
-  def run(*given):
-    decoded = generate.generate(*decode.start(*given), observe=Standing(gamma))
-    return decoded.observed.sum(axis=0)
-
-  return run
-
-
-def counting_calls(decode: Decode):
-  """Returns a compiled function of (count, params, inputs, keys).
-
-  It decodes for at most so many iterations, and also returns the calls of the networks
-  between the target and the lowest draft, from above.
-  """
-
-  @jax.jit
-  def run(count, *given):
-    how, state = decode.start(*given)
-    loop, kept = generate.at_most(count), []
-
-    def keeping(*how):
-      kept.append(loop(*how))
-      return kept[-1]
-
-    if isinstance(decode.decoder, PlainDecoder):
-      known = decode.sampling, state, decode.max_length, decode.eos_id
-      decoded = baseline.generate_plain(how, *known, loop=keeping)
-    else:
-      decoded = generate.generate(how, state, keeping)
-    return decoded, _calls(kept[-1].state.drafter_state)
-
-  return run
-
-
-def _of_context(spec, **fields):
-  context = dataclasses.replace(spec.context, **fields)
-  return dataclasses.replace(spec, context=context)
-
-
-def _calls(drafter_state) -> tuple[jax.Array, ...]:
-  if not hasattr(drafter_state, "calls"):
-    return ()
-  return (drafter_state.calls, *_calls(drafter_state.lower))
