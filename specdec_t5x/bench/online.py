@@ -77,8 +77,7 @@ def make(args: argparse.Namespace) -> Table:
   )
   before = [Table("times", "Seconds", _TIMES, times)]
   title = "Alpha while the draft learns"
-  facts = {"times": times}
-  return Table("online", title, _COLUMNS, rows, notes, facts=facts, before=before)
+  return Table("online", title, _COLUMNS, rows, notes, before=before)
 
 
 def _read(args) -> Iterator[tuple[str, list[list[int]]]]:

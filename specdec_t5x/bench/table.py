@@ -129,12 +129,13 @@ class Table:
     return text.getvalue()
 
   def json(self) -> str:
-    """Returns everything but the tables before it."""
+    """Returns everything; of the tables before it the rows, by their names."""
     document = {
       "title": self.title,
       "command": self.command,
       "settings": self.settings,
       "environment": self.made,
+      **{table.name: table.rows for table in self.before},
       **self.facts,
       "columns": [dataclasses.astuple(column) for column in self.columns],
       "rows": self.rows,

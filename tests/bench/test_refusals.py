@@ -32,21 +32,35 @@ REFUSED = [
     "shorter than gamma, got --branches 2, --stem 2 and --gamma 2",
   ),
   ("rules", "--branches=1", "at least two branches"),
+  # Without a pair of one's own it is the demo's, which is not there.
+  ("table2", "", "--preset demo: the demo pair ende, cnndm, lm is not there"),
+  ("table2", "--preset=demo", "Run `make demo` or `make demo-all`"),
+  ("table2", "--preset=paper", "needs checkpoints for ende and cnndm: --target"),
+  ("table2", "--preset=paper --tasks ende", "needs checkpoints for ende: --target"),
+  ("table2", "--tasks french", "expected some of ('ende', 'cnndm', 'lm'), got"),
+  ("table2", "--target=nowhere", "--vocabulary: expected a file, got None"),
+  # A folder will do, as Hugging Face has them.
+  ("table2", "--target=nowhere --vocabulary=.", "--inputs: expected a file, got None"),
+  ("table2", "--num-tokens=0", "--num-tokens must be at least 1, got 0"),
   ("tree", "", "expected heads, got a Transformer"),
 ]
 
 
 @pytest.mark.parametrize(("name", "flags", "message"), REFUSED)
 def test_bad_flags_are_refused(
-  name, flags, message, pair, files, domains, tmp_path, capsys
+  name, flags, message, pair, files, domains, tmp_path, capsys, monkeypatch
 ):
+  monkeypatch.chdir(tmp_path)  # No demo pairs here.
   (tmp_path / "empty").write_text("")
   own = {"layers": named({n: files[n] for n in ("target", "vocabulary", "inputs")})}
   given = own | {"online": domains} | dict.fromkeys(PAIR, pair)
   flags = flags.format(empty=tmp_path / "empty").split()
   output = tmp_path / "output"
   assert main([name, *given.get(name, []), *flags, f"--output={output}"]) == 1
-  assert message in capsys.readouterr().err
+  said = capsys.readouterr()
+  assert message in said.err
+  assert said.err.count("error:") == 1
+  assert said.out == ""
   assert not output.exists()
 
 

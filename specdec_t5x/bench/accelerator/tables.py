@@ -59,18 +59,14 @@ def table(args, found: Found) -> Table:
   device = Device(**seen) if seen else None
   top = next((result for _, result in of("profile") if result), None)
   loops = [row for key, result in of("alphas") for row in _loop_rows(key, result)]
-  facts = {
-    "device_seen": seen,
-    "pieces": [_piece_row(*pair, device) for pair in of("piece")],
-    "buffers": _buffer_rows(of("buffers")),
-    "profile": top["rows"] if top else [],
-  }
   first = next(words(key) for key, _ in of("alphas"))
-  before = [Table("pieces", "Pieces", _PIECES, facts["pieces"])]
-  if facts["buffers"]:
-    title = f"Command buffers: {first}"
-    before.append(Table("buffers", title, _BUFFERS, facts["buffers"]))
-  before.append(Table("profile", f"Profile: {first}", _TOP, facts["profile"]))
+  pieces = [_piece_row(*pair, device) for pair in of("piece")]
+  before = [Table("pieces", "Pieces", _PIECES, pieces)]
+  if buffers := _buffer_rows(of("buffers")):
+    before.append(Table("buffers", f"Command buffers: {first}", _BUFFERS, buffers))
+  profile = top["rows"] if top else []
+  before.append(Table("profile", f"Profile: {first}", _TOP, profile))
+  facts = {"device_seen": seen}
   settings = {name: value for name, value in vars(args).items() if name != "recorded"}
   notes = (*_NOTES, listed(seen or {}))
   title = f"Loops on {environment()['device']}"

@@ -148,12 +148,8 @@ def table(
   rows = [_piece_row(model, piece) for piece in costs]
   shown = columns(_PIECES + (_TIMED if timed else ""))
   made = {**environment(), "device": f"{device.name}, as {args.topology}"}
-  advice = list(_advice(model, args))
   facts = {
     "device": vars(device),
-    "pieces": rows,
-    "c": _c_rows(model, args.drafts),
-    "advice": advice,
     "refused": {_named(piece): why for piece, why in refused.items()},
   }
   notes = (
@@ -171,8 +167,8 @@ def table(
     facts,
     before=(
       Table("pieces", f"Pieces, modelled: {device.name}", shown, rows),
-      Table("c", "c, batch 1", _C, facts["c"]),
-      Table("advice", "What would pay", _ADVICE, advice),
+      Table("c", "c, batch 1", _C, _c_rows(model, args.drafts)),
+      Table("advice", "What would pay", _ADVICE, list(_advice(model, args))),
     ),
     made=made,
   )

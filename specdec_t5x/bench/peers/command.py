@@ -17,41 +17,19 @@ requirements/t5x-upstream.txt.
 """
 
 import argparse
-import importlib
-from typing import Any
 
 import numpy as np
 from etils import epath
 
-from specdec_t5x.bench import environment as environments
 from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command, at_least
 from specdec_t5x.bench.iteration import NEVER
-from specdec_t5x.bench.peers.comparison import Comparison, compare
-from specdec_t5x.bench.peers.programs import PROGRAMS, Workload
+from specdec_t5x.bench.peers.comparison import compare
+from specdec_t5x.bench.peers.programs import Workload
 from specdec_t5x.bench.programs import random_model
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.table import Table
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network import sizes
-
-# The last one decides whether Hugging Face adapts its threshold in its own schedule.
-PACKAGES = (*environments.PACKAGES, "torch", "transformers", "scikit-learn")
-_COLUMNS = columns(
-  "program | ms_a_token ms a token | tokens_a_second:1? tokens/s | "
-  "over_baseline? times our baseline's speed | "
-  "ours_over_it? our speculation's speed over its | "
-  "same? outputs equal to our baseline's"
-)
-
-NOTES = (
-  "All programs decode greedily in float32 at batch 1, in turn in one process. ms a "
-  "token and ratios: median of the inputs [quartiles]; ratios are of seconds a token "
-  "of the same input, encoder included. tokens/s: all tokens over all seconds. A tie: "
-  "the outputs part where the target's logits of the two tokens are equal up to "
-  "rounding. Hugging Face gets unpadded inputs, ours and T5X's padded ones. Without a "
-  "decoder mask, transformers feeds an encoder-decoder draft the whole output again at "
-  "each call: see `specdec_t5x/bench/peers/hugging_face.py`."
-)
 
 
 def make(args: argparse.Namespace) -> Table:
@@ -64,40 +42,10 @@ def make(args: argparse.Namespace) -> Table:
     study = jobs.load(args)
     work = Workload.of(study, study.drafts[0].model, args.gamma)
     names = {"target": study.job.target, "draft": study.drafts[0].source}
+    names |= {"vocabulary": args.vocabulary or "", "inputs": args.inputs or ""}
     settings = {name: epath.Path(path).name for name, path in names.items()}
     settings |= {"task": study.job.task, "prefix": args.prefix}
-  return table(work, compare(work), settings)
-
-
-def table(work: Workload, found: Comparison, settings: dict[str, Any]) -> Table:
-  """Returns the comparison as a table."""
-  rows = {row["program"]: row for row in found.rows}
-  for name, why in found.missing.items():
-    rows[name] = {"program": name, "ms_a_token": why}
-  facts = {
-    "inputs": len(work.inputs),
-    "input_length": work.inputs[0].shape[1],
-    **{name: getattr(work, name) for name in ("gamma", "max_length", "alpha")},
-    "tokens_a_call": found.tokens_a_call,
-  }
-  return Table(
-    "peers",
-    "Decoders with the same weights",
-    _COLUMNS,
-    [rows[name] for name in PROGRAMS],
-    (NOTES, listed(facts | settings)),
-    settings,
-    {**facts, "missing": found.missing},
-    made=environment(),
-  )
-
-
-def environment() -> dict[str, str | None]:
-  """Returns versions, the provider of `t5x`, the device and the date."""
-  t5x = importlib.import_module("t5x")
-  provider = getattr(t5x, "PROVIDER", "upstream T5X")
-  found = environments.environment(PACKAGES)
-  return found | {"t5x": f"{provider} {t5x.__version__}"}
+  return compare(work, settings)
 
 
 def _random_workload(args: argparse.Namespace) -> Workload:

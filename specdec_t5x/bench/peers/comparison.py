@@ -3,14 +3,15 @@
 The unit of time is seconds a token of one input at batch 1, encoder included.
 """
 
-import dataclasses
-from collections.abc import Callable, Sequence
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec_t5x.bench import environment as environments
 from specdec_t5x.bench.measured import Measured, Setting, beside
 from specdec_t5x.bench.peers.programs import (
   BASELINE,
@@ -20,35 +21,44 @@ from specdec_t5x.bench.peers.programs import (
   items,
   programs,
 )
+from specdec_t5x.bench.table import Table, columns, listed
 from specdec_t5x.bench.timed import Timed, alternate, median_ratio
 from specdec_t5x.diagnose.divergence import first_difference
 
 GapFn = Callable[[int, Sequence[int], int, Sequence[int]], tuple[float, float]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-  """All rows, and what is missing and why.
-
-  Attributes:
-    rows: of the programs that ran: "ms_a_token", median of the inputs;
-      "tokens_a_second", all tokens over all seconds; "over_baseline", our baseline's
-      seconds a token over this program's, of each input, and "ours_over_it", this
-      program's over our speculation's; "equal", how many outputs are our baseline's,
-      token for token; "ties", how many of the others part from it where the two tokens'
-      logits are equal up to rounding, and "gaps", the difference of those logits by
-      input; "seconds" of each input and "tokens" of each output.
-    missing: why each other program did not.
-    tokens_a_call: output tokens a call of the target, of our speculation.
-  """
-
-  rows: tuple[dict[str, Any], ...]
-  missing: dict[str, str]
-  tokens_a_call: float
+# The last one decides whether Hugging Face adapts its threshold in its own schedule.
+PACKAGES = (*environments.PACKAGES, "torch", "transformers", "scikit-learn")
+_COLUMNS = columns(
+  "program | ms_a_token ms a token | tokens_a_second:1? tokens/s | "
+  "over_baseline? times our baseline's speed | "
+  "ours_over_it? our speculation's speed over its | "
+  "same? outputs equal to our baseline's"
+)
+_NOTES = (
+  "All programs decode greedily in float32 at batch 1, in turn in one process. ms a "
+  "token and ratios: median of the inputs [quartiles]; ratios are of seconds a token "
+  "of the same input, encoder included. tokens/s: all tokens over all seconds. A tie: "
+  "the outputs part where the target's logits of the two tokens are equal up to "
+  "rounding. Hugging Face gets unpadded inputs, ours and T5X's padded ones. Without a "
+  "decoder mask, transformers feeds an encoder-decoder draft the whole output again at "
+  "each call: see `specdec_t5x/bench/peers/hugging_face.py`."
+)
 
 
-def compare(work: Workload) -> Comparison:
+def compare(work: Workload, settings: Mapping[str, Any]) -> Table:
   """Runs every program that there is on every input, in turn.
+
+  Args:
+    work: what is decoded, and how.
+    settings: where models and inputs came from, without folders.
+
+  Returns:
+    A row a program, with "equal", how many outputs are our baseline's, token for token;
+    "ties", how many of the others part from it where the two tokens' logits are equal
+    up to rounding, and "gaps", the difference of those logits by input; "seconds" of
+    each input and "tokens" of each output. Of programs that did not run, why.
 
   Raises:
     ValueError: as for `programs`.
@@ -56,8 +66,32 @@ def compare(work: Workload) -> Comparison:
   present, missing = programs(work)
   timed, gap = alternate(present, items(work)), gap_of(work)
   cells = beside(timed, Setting(work.gamma, 0.0), BASELINE)
-  rows = [_row(name, timed, cells, gap) for name in PROGRAMS if name in timed]
-  return Comparison(tuple(rows), missing, cells[OURS].tokens_per_call.value)
+  rows = {name: _row(name, timed, cells, gap) for name in timed}
+  rows |= {name: {"program": name, "ms_a_token": why} for name, why in missing.items()}
+  facts = {
+    "inputs": len(work.inputs),
+    "input_length": work.inputs[0].shape[1],
+    **{name: getattr(work, name) for name in ("gamma", "max_length", "alpha")},
+    "tokens_a_call": cells[OURS].tokens_per_call.value,
+  }
+  return Table(
+    "peers",
+    "Decoders with the same weights",
+    _COLUMNS,
+    [rows[name] for name in PROGRAMS],
+    (_NOTES, listed(facts | settings)),
+    settings,
+    {**facts, "missing": missing},
+    made=environment(),
+  )
+
+
+def environment() -> dict[str, str | None]:
+  """Returns versions, the provider of `t5x`, the device and the date."""
+  t5x = importlib.import_module("t5x")
+  provider = getattr(t5x, "PROVIDER", "upstream T5X")
+  found = environments.environment(PACKAGES)
+  return found | {"t5x": f"{provider} {t5x.__version__}"}
 
 
 def gap_of(work: Workload) -> GapFn:
