@@ -34,7 +34,7 @@ _GAMMA = r"""Fixed draft lengths beside adaptive ones, on a pair and texts of yo
   python -m specdec_t5x.bench gamma --target DIR --draft DIR --vocabulary FILE \
     --inputs FILE --prefix "translate English to German: " --output DIR
 
-First measures what drafting and scoring cost here, for configs/policies/online.gin;
+First measures what drafting and scoring cost here, for configs/policies/auto.gin;
 then decodes every input greedily at batch 1 with each setting, in turn. The speeds are
 medians over the inputs [quartiles] of seconds a token, encoder included, against the
 fixed length that took the least time in all.

@@ -17,7 +17,8 @@ PACKAGES = ("jax", "jaxlib", "flax")
 SOURCES = (
   *(f"{room}/**/*.py" for room in ("core", "network", "decoding", "drafters")),
   *(f"bench/{name}.py" for name in ("timed", "iteration", "programs", "costs")),
-  "analysis/hlo.py",
+  *(f"native/*.{kind}" for kind in ("py", "cc", "h")),
+  *("policies.py", "tuning.py", "analysis/hlo.py"),
 )
 
 
