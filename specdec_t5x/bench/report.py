@@ -31,8 +31,8 @@ def rendered(page: str, root: pathlib.Path) -> str:
   begun, whole = page.count("<!-- table "), len(_MARKED.findall(page))
   if begun != whole:
     raise ValueError(
-      f"A page begins {begun} tables and ends {whole} of them. Write <!-- end --> below "
-      "each <!-- table NAME -->, a line each."
+      f"A page begins {begun} tables and ends {whole} of them. Write <!-- end --> "
+      "below each <!-- table NAME -->, a line each."
     )
   return _MARKED.sub(lambda found: _table(root, *found.groups()), page)
 
