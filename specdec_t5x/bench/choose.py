@@ -29,7 +29,7 @@ from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.pairs import Draft, Study
 from specdec_t5x.bench.programs import Decode
-from specdec_t5x.bench.table import Table, columns, put
+from specdec_t5x.bench.table import Table, put
 from specdec_t5x.policies import CostAware
 
 
@@ -151,13 +151,8 @@ def make(args: argparse.Namespace) -> Table:
   draft = study.drafts[0]
   found = choose(study, draft, args.gammas, args.temperature)
   text = gin_lines(found, study, draft, args.temperature, args.online)
-  return Table(
-    "gamma",
-    f"alpha {found.alpha:.3f}, {found.tokens:.1f} tokens an output",
-    columns("gamma | c:3 | block block / token | loop loop alone | calls whole calls"),
-    [_row(found, gamma) for gamma in found.predicted],
-    facts={"gin": text},
-  )
+  rows = [_row(found, gamma) for gamma in found.predicted]
+  return Table.of("choose", rows, vars(found), facts={"gin": text})
 
 
 def _write(table, args):

@@ -20,7 +20,7 @@ from specdec_t5x.bench.choose import plain_tokens
 from specdec_t5x.bench.command import REQUIRED, Command
 from specdec_t5x.bench.measured import PLAIN, Setting, beside, tokens
 from specdec_t5x.bench.oracle import replay
-from specdec_t5x.bench.table import Table, columns
+from specdec_t5x.bench.table import Table
 from specdec_t5x.bench.timed import Program, Timed, alternate
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.copy import Copy
@@ -82,24 +82,13 @@ def _lengths(args: argparse.Namespace) -> Table:
     {"setting": name, "tokens_per_second": 1 / cell.pace, **cell.row()}
     for name, cell in beside(timed, Setting(0, 0.0), best).items()
   ]
-  auto = f"SECONDS = {seconds} at GAMMA = {longest}, in plain tokens"
-  return Table(
-    "gamma",
-    f"{len(study.inputs)} inputs; best: {best}",
-    columns(
-      "setting | tokens_per_second:0 tokens/s | in_all:3 speed, all inputs | "
-      "speed:3 speed, median input | tokens_per_call tokens a call | drafted | "
-      "identical equal outputs"
-    ),
-    rows,
-    (auto,),
-    facts={
-      "seconds": seconds,
-      "gamma": longest,
-      "best": best,
-      "inputs": len(study.inputs),
-    },
-  )
+  facts = {
+    "seconds": seconds,
+    "gamma": longest,
+    "best": best,
+    "inputs": len(study.inputs),
+  }
+  return Table.of("gamma", rows, facts, facts=facts)
 
 
 def _batches(args: argparse.Namespace) -> Table:
@@ -111,18 +100,9 @@ def _batches(args: argparse.Namespace) -> Table:
     groups = [(first, texts) for first, texts, _ in api.padded_batches(study.ids, size)]
     timed = alternate(_of_batch(args, study, sampling, batch), groups)
     rows += _batch_rows(batch, timed)
-  return Table(
-    "batches",
-    f"{len(study.inputs)} inputs, {sampling}",
-    columns(
-      "batch | setting | milliseconds ms a token | speed speed over plain | "
-      "over_best over the best fixed | tokens_per_call tokens a call | drafted | "
-      "identical outputs as plain"
-    ),
-    rows,
-    (f"Products: {library.problem() or 'native'}",),
-    facts={"inputs": len(study.inputs)},
-  )
+  facts = {"inputs": len(study.inputs)}
+  words = {"sampling": sampling, "products": library.problem() or "native"}
+  return Table.of("batches", rows, facts | words, facts=facts)
 
 
 def _of_batch(args, study, sampling, batch) -> dict[str, Program]:
@@ -182,11 +162,7 @@ def _copies(args: argparse.Namespace) -> Table:
       same = int(np.logical_and(given(PLAIN), given(match)).sum())
       row = {"identical": same, "texts": count, "equal": f"{same} of {count}"}
       rows.append({"copy_match": match, **cell.row(), **row})
-  shown = columns(
-    "copy_match COPY_MATCH | speed speed-up, median text | in_all all | "
-    "tokens_per_call tokens a call | alpha:3 | equal"
-  )
-  return Table("copy", f"Copying, T5 1.1 {args.size}", shown, rows)
+  return Table.of("copy", rows, {"size": args.size})
 
 
 def _texts(args, processor) -> Iterator[tuple[jnp.ndarray, jnp.ndarray]]:

@@ -20,7 +20,7 @@ from specdec_t5x.bench.command import Command, at_least
 from specdec_t5x.bench.iteration import part_programs
 from specdec_t5x.bench.measured import PLAIN, Setting, compare
 from specdec_t5x.bench.oracle import Pair, Setup
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Spread, alternate, each_turn, medians, spread
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network.config import DTYPES
@@ -28,11 +28,6 @@ from specdec_t5x.network.sizes import SIZES
 
 _FEW = 4  # Repetitions of a part that are timed beside more of them.
 _PARTS = ("draft", "scoring", "verification")
-_COLUMNS = columns(
-  "wanted alpha | alpha:3 as it came out | tokens_per_call tokens a call | "
-  "speed speed-up | theorem Theorem 3.8 | with_block with the block's cost | "
-  "identical"
-)
 
 
 def speedups(
@@ -115,25 +110,16 @@ def make(args: argparse.Namespace) -> Table:
   facts = _facts(pair, seconds, each, args.runs)
   settings = {name: getattr(args, name) for name in COMMAND.flags}
   parts = [{"part": name, "ms": ms} for name, ms in facts["ms"].items()]
-  shown = columns("part | ms"), columns("fact of an iteration | value:2 value")
-  return Table(
+  return Table.of(
     "bench",
-    "Whole calls, plain and with speculation",
-    _COLUMNS,
     speedups(pair, args.alphas, args.runs, each),
-    (
-      "Random weights, draft by an oracle that proposes the target's own token with "
-      "probability alpha after running the draft network; greedy, nothing ends early.",
-      "Parts: median [quartiles] of the runs, a repetition, from two loop lengths.",
-      "Speed-up: whole calls, encoder included, plain and speculative in turn.",
-      listed(settings),
-    ),
-    settings,
-    facts,
-    before=(
-      Table("parts", "Parts of an iteration", shown[0], parts),
-      Table("facts", "Ratios and memory", shown[1], list(_fact_rows(facts))),
-    ),
+    notes=[listed(settings)],
+    settings=settings,
+    facts=facts,
+    before=[
+      Table.of("bench.parts", parts),
+      Table.of("bench.facts", list(_fact_rows(facts))),
+    ],
   )
 
 

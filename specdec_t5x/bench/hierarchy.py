@@ -32,7 +32,7 @@ from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.measured import PLAIN, Measured, Setting
 from specdec_t5x.bench.pairs import Study
 from specdec_t5x.bench.programs import Decode
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Timed, alternate, each_turn, medians
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding import baseline, generate
@@ -67,26 +67,10 @@ def make(args: argparse.Namespace) -> Table:
     "survival": stand,
     "best": _text(best),
   }
-  return Table(
-    "hierarchy",
-    f"Hierarchies of drafts, {study.job.task}, temperature {args.temperature:g}",
-    columns(
-      "levels drafts | plan plan, lowest first | "
-      "tokens_predicted tokens a call, predicted | tokens_per_call measured | "
-      "middle_calls calls a level, of the target's | "
-      "ms_predicted:3 ms a token, predicted | ms:3 measured | "
-      "speed_predicted speed over plain, predicted | speed measured | "
-      "identical equal outputs"
-    ),
-    rows,
-    (
-      _verdict(best),
-      f"Chance that a draft's first token stands: {listed(first)}",
-      "Windows are fixed.",
-      listed({"inputs": len(study.inputs), "batch": 1, "gamma": args.gamma}),
-    ),
-    facts=facts,
-  )
+  words = {"task": study.job.task, "temperature": args.temperature}
+  words |= {"verdict": _verdict(best), "first": listed(first)}
+  notes = [listed({"inputs": len(study.inputs), "batch": 1, "gamma": args.gamma})]
+  return Table.of("hierarchy", rows, words, notes=notes, facts=facts)
 
 
 def measure(study: Study, sampling: Sampling, gamma: int) -> hierarchy.Measured:

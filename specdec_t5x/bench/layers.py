@@ -28,7 +28,7 @@ from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.layer_search import Search, require_optuna
 from specdec_t5x.bench.measured import PLAIN, Setting, compare
 from specdec_t5x.bench.pairs import Study, fingerprint, pad_inputs
-from specdec_t5x.bench.table import Table, columns, listed, put
+from specdec_t5x.bench.table import Table, listed, put
 from specdec_t5x.bench.timed import each_turn, medians
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.layer_skip import LayerSkip
@@ -68,23 +68,10 @@ def make(args: argparse.Namespace) -> Table:
   rows = list(_rows(search, args.trials, args.seed))
   if args.timed:
     rows = _timed(study, rows, args)
-  notes = (
-    "Alpha: the share of the target's tokens that what is left has too (at T = 1 the "
-    "mean of sum min(p, q)); c: a drafted token over a plain one; the speed-up follows "
-    "from these and from what blocks take. The knapsack leaves out what loses least "
-    "for what it saves; Optuna begins with all that it measured.",
-    listed({"costs": args.costs, **costs.kinds, "rest": costs.rest}),
-  )
-  shown = columns(
-    "found left out | count sublayers | alpha:3 | c | gamma | "
-    "speed:3 predicted speed-up | trials sets measured | "
-    "tokens_per_call tokens a call | measured speed-up | identical equal outputs"
-  )
-  title = (
-    f"Sublayers left out, {len(study.inputs)} inputs, {Sampling(args.temperature)}"
-  )
+  notes = [listed({"costs": args.costs, **costs.kinds, "rest": costs.rest})]
+  words = {"inputs": len(study.inputs), "sampling": Sampling(args.temperature)}
   facts = {"costs": dataclasses.asdict(costs), "folder": study.job.target}
-  return Table("layers", title, shown, rows, notes, facts=facts)
+  return Table.of("layers", rows, words, notes=notes, facts=facts)
 
 
 def _rows(search: Search, trials: int, seed: int) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,7 @@ from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.measured import PLAIN, Setting, compare, counted
 from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Program
 from specdec_t5x.core.sparse import law_bits, token_bits
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
@@ -44,22 +44,14 @@ def make(args: argparse.Namespace) -> Table:
   over = process.drafting(study.drafts[0].source, study.job.dtype)
   with over if args.num_timed else contextlib.nullcontext() as address:
     rows = [row for t in args.temperatures for row in _rows(study, t, address, args)]
-  notes = (
-    "Alpha: mean of sum min(p, q) over the tried tokens; tokens a call of the target; "
-    "[95% interval]. Bits: of a drafted token and its law, K (16 + ceil(log2 V)) + "
-    "ceil(log2 V); counted: all bits of messages over drafted tokens, to the target "
-    "and from it, heads included, gRPC's own and TCP's not. Speed-up: plain decoding's "
-    "seconds a token over ours, median input [quartiles], the draft in another process "
-    f"of this machine behind an emulated link with {args.delay_ms:g} ms each way.",
-    listed({"inputs": len(study.inputs), "gamma": args.gamma}),
-  )
-  title = f"A draft in another process, {study.job.task}, draft {study.drafts[0].name}"
-  shown = "temperature T | kept K | bits?- | alpha:3 | tokens_per_call tokens a call"
+  words = {"task": study.job.task, "draft": study.drafts[0].name}
+  more = ""
   if args.num_timed:
-    shown += " | received:0?- counted, to the target | sent:0?- and from it"
+    more = " | received:0?- counted, to the target | sent:0?- and from it"
     for speed in args.mbits:
-      shown += f" | {_named(speed)} speed-up at {speed:g} Mbit/s"
-  return Table("link", title, columns(shown), rows, notes)
+      more += f" | {_named(speed)} speed-up at {speed:g} Mbit/s"
+  notes = [listed({"inputs": len(study.inputs), "gamma": args.gamma})]
+  return Table.of("link", rows, words | {"delay": args.delay_ms}, more, notes)
 
 
 def _named(speed: float) -> str:

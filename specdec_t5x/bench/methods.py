@@ -26,7 +26,7 @@ from specdec_t5x.bench.measured import PLAIN, Measured, Setting, beside
 from specdec_t5x.bench.pairs import Study, pad_inputs
 from specdec_t5x.bench.peers import programs as peers
 from specdec_t5x.bench.programs import Decode
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Program, Timed, alternate, each_turn
 from specdec_t5x.bench.ways import Way, ways
 from specdec_t5x.core.rules import rule_at
@@ -36,21 +36,6 @@ from specdec_t5x.link import process
 from specdec_t5x.link.client import Remote
 from specdec_t5x.network.functional import is_decoder_only
 
-_COLUMNS = columns(
-  "temperature T | domain inputs | draft | shape | rule | guarantee | nodes?- | "
-  "parameters | training | tokens_per_call?- tokens a call | c:3?- | speed speed-up | "
-  "in_all all inputs | identical equal outputs"
-)
-_NOTES = (
-  "Tokens a call of the target [95% interval]; speed-up: plain decoding's seconds a "
-  "token over ours, input included, median input [quartiles]; and of all inputs "
-  "together. Parameters: what a way adds to the target's. Training: what had to be "
-  "learned for it. c: seconds of drafting over those of as many calls of the target, "
-  "on one token each, as the draft is deep; measured once for each shape. Siblings: "
-  "the likeliest tokens at temperature 0, else drawn without replacement; candidates: "
-  "independent; a pruned tree's nodes are certain. At temperature 0 exact rules are "
-  "greedy verification."
-)
 # Of Spec-Bench's tokens: articles are long.
 _MAX_INPUT = 512
 _COSTS_RUNS = 5
@@ -69,8 +54,7 @@ def make(args: argparse.Namespace) -> Table:
   facts = {"inputs": inputs, "batch": 1, "gamma": args.gamma}
   if lost:  # Those rows are of a draft that was away for a while.
     facts["drafts lost on their way from the other process"] = lost
-  title = f"Ways to speculate, {study.job.task}"
-  return Table("methods", title, _COLUMNS, rows, (_NOTES, listed(facts)))
+  return Table.of("methods", rows, {"task": study.job.task}, notes=[listed(facts)])
 
 
 def with_domains(study: Study, args: argparse.Namespace) -> tuple[Study, list[str]]:

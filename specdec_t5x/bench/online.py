@@ -31,7 +31,7 @@ from specdec_t5x.bench.command import REQUIRED, Command
 from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.measured import COUNTED, Measured, Setting
 from specdec_t5x.bench.pairs import fingerprint
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.training import losses, serving
@@ -39,14 +39,6 @@ from specdec_t5x.training.online import Learner, Online
 from specdec_t5x.training.optimizers import OPTIMIZERS, Optimizer, Schedule
 
 CONTROL = "none: the control"
-_TIMES = columns(
-  "domain | learns | requests | serving:0 serving, s | learning:0 learning, s"
-)
-_COLUMNS = columns(
-  "domain | learns | first requests from | last to | alpha:3 | "
-  "over_control:3?- over the control | tokens_per_call tokens a call | "
-  "equal?- equal outputs"
-)
 
 
 def make(args: argparse.Namespace) -> Table:
@@ -70,14 +62,11 @@ def make(args: argparse.Namespace) -> Table:
   ]
   of = lambda *names: listed({name: getattr(args, name) for name in names})
   notes = (
-    "alpha: accepted over tried tokens, [95% interval], requests as the unit, before "
-    "the draft learned from them. Domains are served in this order by one draft.",
     of("gamma", "temperature", "interval", "kept"),
     of("optimizer", "learning_rate"),
   )
-  before = [Table("times", "Seconds", _TIMES, times)]
-  title = "Alpha while the draft learns"
-  return Table("online", title, _COLUMNS, rows, notes, before=before)
+  before = [Table.of("online.times", times)]
+  return Table.of("online", rows, notes=notes, before=before)
 
 
 def _read(args) -> Iterator[tuple[str, list[list[int]]]]:

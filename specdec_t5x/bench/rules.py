@@ -19,7 +19,7 @@ from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.measured import Setting, counted
 from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain, delayed
@@ -42,16 +42,9 @@ def make(args: argparse.Namespace) -> Table:
     for shape, tree in tqdm(drafts, desc=f"T={temperature:g}", file=sys.stderr)
     for row in _rows(study, tree, temperature, args)
   ]
-  notes = (
-    "Output tokens over calls of the target, all of which score the whole draft; [95% "
-    "interval], inputs as the unit. Depth: calls of the draft model. On a chain "
-    "'recursive' and 'kseq' are 'token', and 'traversal' is 'block'.",
-    listed({"inputs": len(study.inputs), "gamma": args.gamma, "batch": args.batch}),
-  )
-  names = " | ".join(f"{name}?-" for name in ("greedy", *_OF_CHAINS, *_OF_TREES))
-  shown = columns(f"temperature T | shape draft | nodes | depth | siblings?- | {names}")
-  title = f"Tokens a call of the target, {study.job.task}, draft {study.drafts[0].name}"
-  return Table("rules", title, shown, rows, notes)
+  facts = {"inputs": len(study.inputs), "gamma": args.gamma, "batch": args.batch}
+  words = {"task": study.job.task, "draft": study.drafts[0].name}
+  return Table.of("rules", rows, words, notes=[listed(facts)])
 
 
 def shapes(gamma: int, branches: int, stem: int) -> list[tuple[str, Tree]]:

@@ -24,7 +24,7 @@ from specdec_t5x.bench import jobs, programs
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.measured import PLAIN
 from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.table import Table, columns, put
+from specdec_t5x.bench.table import Table, put
 from specdec_t5x.bench.timed import each_turn, medians
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree, chain
@@ -75,25 +75,19 @@ def make(args: argparse.Namespace) -> Table:
       "parents": list(tree.parents),
     }
     rows.append(row)
-  sampling, kind = Sampling(args.temperature), heads.network.config.kind
-  return Table(
-    "tree",
-    f"Drafts by {kind} heads, {len(study.inputs)} inputs, {sampling}",
-    columns(
-      "draft | nodes | depth | tokens_per_call tokens a call | "
-      "milliseconds ms an iteration | speed speed-up"
-    ),
-    rows,
-    (
-      f"Plain decoding: {1e3 * plain:.2f} ms a token, batch {args.batch}. Tokens a "
-      "call follow from the counted ranks, speed-ups from them and the times.",
-    ),
-    facts={
-      "acceptance": chances.tolist(),
-      "plain_seconds": plain,
-      "heads": study.drafts[0].source,
-    },
-  )
+  words = {
+    "kind": heads.network.config.kind,
+    "inputs": len(study.inputs),
+    "sampling": Sampling(args.temperature),
+    "plain": 1e3 * plain,
+    "batch": args.batch,
+  }
+  facts = {
+    "acceptance": chances.tolist(),
+    "plain_seconds": plain,
+    "heads": study.drafts[0].source,
+  }
+  return Table.of("tree", rows, words, facts=facts)
 
 
 def ranks_of(

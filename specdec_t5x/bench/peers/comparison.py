@@ -21,7 +21,7 @@ from specdec_t5x.bench.peers.programs import (
   items,
   programs,
 )
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Timed, alternate, median_ratio
 from specdec_t5x.diagnose.divergence import first_difference
 
@@ -30,21 +30,6 @@ GapFn = Callable[[int, Sequence[int], int, Sequence[int]], tuple[float, float]]
 
 # The last one decides whether Hugging Face adapts its threshold in its own schedule.
 PACKAGES = (*environments.PACKAGES, "torch", "transformers", "scikit-learn")
-_COLUMNS = columns(
-  "program | ms_a_token ms a token | tokens_a_second:1? tokens/s | "
-  "over_baseline? times our baseline's speed | "
-  "ours_over_it? our speculation's speed over its | "
-  "same? outputs equal to our baseline's"
-)
-_NOTES = (
-  "All programs decode greedily in float32 at batch 1, in turn in one process. ms a "
-  "token and ratios: median of the inputs [quartiles]; ratios are of seconds a token "
-  "of the same input, encoder included. tokens/s: all tokens over all seconds. A tie: "
-  "the outputs part where the target's logits of the two tokens are equal up to "
-  "rounding. Hugging Face gets unpadded inputs, ours and T5X's padded ones. Without a "
-  "decoder mask, transformers feeds an encoder-decoder draft the whole output again at "
-  "each call: see `specdec_t5x/bench/peers/hugging_face.py`."
-)
 
 
 def compare(work: Workload, settings: Mapping[str, Any]) -> Table:
@@ -74,14 +59,12 @@ def compare(work: Workload, settings: Mapping[str, Any]) -> Table:
     **{name: getattr(work, name) for name in ("gamma", "max_length", "alpha")},
     "tokens_a_call": cells[OURS].tokens_per_call.value,
   }
-  return Table(
+  return Table.of(
     "peers",
-    "Decoders with the same weights",
-    _COLUMNS,
     [rows[name] for name in PROGRAMS],
-    (_NOTES, listed(facts | settings)),
-    settings,
-    {**facts, "missing": missing},
+    notes=[listed(facts | settings)],
+    settings=settings,
+    facts={**facts, "missing": missing},
     made=environment(),
   )
 
