@@ -20,7 +20,7 @@ REFUSED = [
   ("model", "--topology v9:1x1", "Expected a topology such as v4:1x1x1"),
   ("model", "--topology v4", "Expected a topology such as v4:1x1x1"),
   ("model", "--widths 2 4", "Expected width 1"),
-  ("online", "--domain=three", "expected NAME=FILE, of a file that is there"),
+  ("online", "--requests=6 --domain=three", "expected NAME=FILE, of a file that"),
   (
     "online",
     "--requests=7 --input-length=32",

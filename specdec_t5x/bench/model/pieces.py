@@ -22,8 +22,6 @@ from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.sizes import random_params, t5_1_1
 from specdec_t5x.network.transformer import Transformer
 
-KINDS = ("call", "encoder", "iteration")
-
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
