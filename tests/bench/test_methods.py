@@ -15,7 +15,8 @@ def rows(pair, tmp_path_factory):
   root = tmp_path_factory.mktemp("methods")
   (root / "others.txt").write_text("a red house\nthe old dog sees\n")
   also = f"--also=others={root / 'others.txt'}"
-  found = ran("methods", root, *pair, "--draft=copy", also, "--chart", *SHORT)
+  more = "--draft=copy", "--skip=self_1", "--chart", also
+  found = ran("methods", root, *pair, *more, *SHORT)
   assert (root / "methods.svg").is_file()
   return found["rows"]
 
@@ -62,6 +63,7 @@ def test_ways_have_their_price(rows):
   assert by["copy", "chain"]["training"] == "none"
   assert by["small", "in another process"]["parameters"] == "0.00M"  # Of this process.
   assert by["small", "chain"]["training"] == "a draft model"
+  assert by["target", "without 1 sublayers"]["training"] == "none"
   costs = [row["c"] for row in rows if row["shape"] != "peer"]
   assert all(c is None or c >= 0 for c in costs)
   assert by["small", "chain"]["tokens_per_call"]["value"] >= 1
