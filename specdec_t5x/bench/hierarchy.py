@@ -87,7 +87,12 @@ def measure(study: Study, sampling: Sampling, gamma: int) -> hierarchy.Measured:
 
 def stands(study: Study, decode: Decode, gamma: int) -> Float[np.ndarray, "G"]:
   """Returns how often a call gives more than 1, 2, .. gamma tokens."""
-  run = standing(decode, gamma)
+
+  @jax.jit
+  def run(*given):
+    decoded = generate.generate(*decode.start(*given), observe=Standing(gamma))
+    return decoded.observed.sum(axis=0)
+
   counts = sum(np.asarray(run(*decode.given(text))) for text in study.inputs)
   return (counts[::-1].cumsum()[::-1] / counts.sum())[1:]
 
@@ -199,20 +204,6 @@ class Standing:
     del before
     # An end among the accepted ones takes no token after it.
     return kept + jax.nn.one_hot(iteration.info.emitted - 1, self.gamma + 1)
-
-
-def standing(decode: Decode, gamma: int):
-  """Returns a compiled function of (params, inputs, keys): how many drafts stood.
-
-  Of a chain of gamma tokens, by how many of it stood [gamma + 1].
-  """
-
-  @jax.jit
-  def run(*given):
-    decoded = generate.generate(*decode.start(*given), observe=Standing(gamma))
-    return decoded.observed.sum(axis=0)
-
-  return run
 
 
 def counting_calls(decode: Decode):
