@@ -35,9 +35,9 @@ class Agreement:
     self.names = target.network.sublayers
     self._target, self._sampling, self._block = target, Sampling(temperature), block
     self._params = jax.device_put(target.params)
-    run = study.decoding(*programs.together(target), temperature)
+    decode = study.decode(temperature)
     read, self._batches = jax.jit(self._read), []
-    for texts, decoded, count in programs.batches(run, study.ids):
+    for texts, decoded, count in programs.batches(decode, study.ids):
       outputs = decoded.tokens * (jnp.arange(len(texts)) < count)[:, None]
       self._batches.append((outputs, *read(self._params, texts, outputs)))
     self._agreed = jax.jit(self._agreed_of)

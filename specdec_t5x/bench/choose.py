@@ -17,19 +17,20 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 
-import jax
 import numpy as np
+from jaxtyping import Array, Int
 
-from specdec_t5x import api
-from specdec_t5x.bench import jobs, programs
-from specdec_t5x.bench.cells import Setting, measure
+from specdec_t5x import tuning
+from specdec_t5x.bench import jobs
+from specdec_t5x.bench.cells import measure
 from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.costs import Costs, measure_costs
 from specdec_t5x.bench.environment import machine
+from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.pairs import Draft, Study
-from specdec_t5x.bench.table import Table, columns, put
-from specdec_t5x.bench.timed import Costs
-from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding.widths import block_widths
+from specdec_t5x.bench.programs import Decode
+from specdec_t5x.bench.table import Table, put
+from specdec_t5x.policies import CostAware
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,14 +42,14 @@ class Choice:
     tokens: mean length of an output.
     costs: of the parts, by gamma.
     predicted: speed-up of whole calls, by gamma.
-    widths: of blocks, for drafts of up to the largest gamma.
+    seconds: of iterations that draft 0, 1, .. tokens, in plain tokens.
   """
 
   alpha: float
   tokens: float
   costs: Mapping[int, Costs]
   predicted: Mapping[int, float]
-  widths: tuple[int, ...]
+  seconds: tuple[float, ...]
 
   @property
   def gamma(self) -> int:
@@ -76,69 +77,34 @@ def choose(
       "No drafted token was tried: the outputs are too short. Raise --max-length, or "
       "give other --inputs."
     )
-  widths = block_widths(max(gammas))
-  needed = sorted({*gammas, *_gammas_of(widths)})
-  made = (study.together(draft, Setting(gamma, temperature)) for gamma in needed)
-  decoders, params = zip(*made, strict=True)
-  costs = study.costs(decoders, params[0], temperature)
+  decodes = {
+    gamma: study.cell(draft, Setting(gamma, temperature)) for gamma in {*gammas}
+  }
+  costs = measure_costs(decodes, study.inputs[0], study.job.runs)
   tokens = float(np.mean(counted.columns["emitted"]))
   predicted = {
     gamma: float(costs[gamma].call_improvement(alpha.value, tokens))
-    for gamma in sorted(set(gammas))
+    for gamma in sorted(decodes)
   }
-  return Choice(alpha.value, tokens, costs, predicted, widths)
+  longest = decodes[max(gammas)]
+  auto = dataclasses.replace(longest.decoder, policy=CostAware())
+  auto = dataclasses.replace(longest, decoder=auto)
+  seconds = plain_tokens(auto, study.inputs[0])
+  return Choice(alpha.value, tokens, costs, predicted, seconds)
 
 
-def policy_costs(
-  models: Sequence[api.Model], text: jax.Array, gamma: int
-) -> dict[str, float | tuple[float, ...]]:
-  """Measures what `policy_seconds` returns, on one input, greedily."""
-  widths = block_widths(gamma)
-  found = [programs.together(*models, gamma=each) for each in _gammas_of(widths)]
-  decoders, params = zip(*found, strict=True)
-  # Ten iterations fit, whatever is accepted.
-  costs = programs.pair_costs(decoders, params[0], text, GREEDY, 10 * (gamma + 1))
-  return policy_seconds(costs, widths)
-
-
-def policy_seconds(
-  by_gamma: Mapping[int, Costs], widths: Sequence[int]
-) -> tuple[float, ...]:
+def plain_tokens(decode: Decode, inputs: Int[Array, "B E"]) -> tuple[float, ...]:
   """Returns what iterations take that draft 0, 1, .. tokens, in plain tokens.
 
-  A block's cost is here all of an iteration but the drafting: what verification and
-  bookkeeping take is as much a cost of another iteration as the target's call. The
-  block of one token, after no draft, is the target's call and what gamma 1 adds to its.
+  By these times policy 'auto' decides (`specdec_t5x.tuning`); none on several devices.
 
   Args:
-    by_gamma: costs measured at each gamma that is needed, width - 1.
-    widths: of blocks, `decoding.widths.block_widths` of the longest draft.
-
-  Raises:
-    ValueError: where a gamma was not measured.
+    decode: with that policy.
+    inputs: of the shape that is timed.
   """
-  needed = _gammas_of(widths)
-  missing = [gamma for gamma in needed if gamma not in by_gamma]
-  if missing:
-    raise ValueError(
-      f"Block widths {tuple(widths)} need costs at gammas {needed}; measured "
-      f"{sorted(by_gamma)}, so {missing} are missing. Measure them."
-    )
-  token = float(np.median([by_gamma[gamma].token for gamma in needed]))
-  longest, least = by_gamma[needed[-1]], by_gamma[needed[0]]
-  alone = token + least.block - least.scoring
-  blocks = {
-    width: alone if width == 1 else by_gamma[width - 1].block for width in widths
-  }
-  narrowest = lambda drafted: min(width for width in widths if width > drafted)
-  step = longest.draft / longest.gamma
-  drafted = range(widths[-1])
-  return tuple((n * step + blocks[narrowest(n)]) / token for n in drafted)
-
-
-def _gammas_of(widths: Sequence[int]) -> list[int]:
-  """Returns the gammas whose blocks have these widths; gamma 1 for a width of 1."""
-  return sorted({max(width - 1, 1) for width in widths})
+  job = tuning.Job(decode.decoder, *inputs.shape, decode.sampling, decode.max_length)
+  seconds = tuning.tuned(job, decode.params).policy.seconds
+  return tuple(float(f"{each / seconds[0]:.4g}") for each in seconds)
 
 
 def _row(choice: Choice, gamma: int):
@@ -156,11 +122,10 @@ def gin_lines(
   choice: Choice, study: Study, draft: Draft, temperature: float, online: bool
 ) -> str:
   """Returns a gin file for after configs/spec_*.gin."""
-  seconds = policy_seconds(choice.costs, choice.widths)
   policy = [
     "include 'configs/policies/auto.gin'",
-    f"GAMMA = {choice.widths[-1] - 1}",
-    f"SECONDS = {tuple(float(f'{each:.4g}') for each in seconds)}",
+    f"GAMMA = {max(choice.costs)}",
+    f"SECONDS = {choice.seconds}",
   ]
   best = [f"GAMMA = {choice.gamma}", "GAMMA_POLICY = 'fixed'"]
   active, other = (policy, best) if online else (best, policy)
@@ -182,17 +147,12 @@ def gin_lines(
 
 def make(args: argparse.Namespace) -> Table:
   """Measures what the flags say and returns the prediction, and the file's text."""
-  study = jobs.from_flags(args)[0].load()
+  study = jobs.load(args)
   draft = study.drafts[0]
   found = choose(study, draft, args.gammas, args.temperature)
   text = gin_lines(found, study, draft, args.temperature, args.online)
-  return Table(
-    "gamma",
-    f"alpha {found.alpha:.3f}, {found.tokens:.1f} tokens an output",
-    columns("gamma | c:3 | block block / token | loop loop alone | calls whole calls"),
-    [_row(found, gamma) for gamma in found.predicted],
-    facts={"gin": text},
-  )
+  rows = [_row(found, gamma) for gamma in found.predicted]
+  return Table.of("choose", rows, vars(found), facts={"gin": text})
 
 
 def _write(table, args):
@@ -203,11 +163,11 @@ COMMAND = Command(
   __doc__,
   make,
   {
+    **jobs.PAIRS,
     "gammas": [*range(1, 11)],
     "temperature": 0.0,
     **{name: jobs.CELLS[name] for name in ("num_tokens", "runs")},
     "online": (False, "activate policy 'auto' with these times"),
   },
-  jobs.flags(),
   write=_write,
 )

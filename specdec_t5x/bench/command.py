@@ -14,7 +14,8 @@ from specdec_t5x.bench.table import Table, put
 WriteFn = Callable[[Table, argparse.Namespace], Sequence[str]]
 # Flags by name, as attributes have it: a default, whose type and whether it is a list
 # are the flag's; or the type, or a list of it, where there is none. With it, what
-# --help says, and the values that there are, or that it has to be given.
+# --help says, and as needed the values that there are, that it has to be given, or more
+# that argparse takes, and an "alias".
 Flags = Mapping[str, Any]
 REQUIRED = object()
 # What --help says of flags that several commands have.
@@ -43,15 +44,22 @@ def add_flags(parser: argparse._ActionsContainer, flags: Flags) -> None:
       how["type"] = one if is_type else type(one)
       how |= {"help": about or _ABOUT.get(name)} if is_type else {"default": default}
       how |= {"nargs": "+"} if isinstance(default, list) else {}
-    for values in choices:
-      how |= {"required": True} if values is REQUIRED else {"choices": values}
-    parser.add_argument(f"--{name.replace('_', '-')}", **how)
+    names = [f"--{name.replace('_', '-')}"]
+    for more in choices:
+      if more is REQUIRED:
+        how["required"] = True
+      elif isinstance(more, Mapping):
+        how |= more
+        names += [how.pop("alias")] if "alias" in how else []
+      else:
+        how["choices"] = more
+    parser.add_argument(*names, **how)
 
 
 def at_least(args: argparse.Namespace, **least: int) -> None:
   """Raises a ValueError where a flag is below what it must be at least."""
   for name, bound in least.items():
-    value = getattr(args, name)
+    value = vars(args).get(name)
     if value is not None and value < bound:
       flag = name.replace("_", "-")
       raise ValueError(f"--{flag} must be at least {bound}, got {value}.")
@@ -70,7 +78,7 @@ class Command:
     about: its documentation, for --help.
     make: makes the table from the flags.
     flags: its own.
-    add: adds those of what it is measured on, such as `pairs.add_flags`.
+    fixed: flags that nobody gives.
     output: where files go; None where it has to be said.
     write: writes what was found.
     draw: draws it, where --chart asks for it: the figure, None where there is none.
@@ -80,7 +88,7 @@ class Command:
   about: str
   make: Callable[[argparse.Namespace], Table]
   flags: Flags = dataclasses.field(default_factory=dict)
-  add: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+  fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   output: str | None = None
   write: WriteFn = write_table
   draw: Callable[[Table], Any] | None = None
@@ -94,7 +102,7 @@ class Command:
       epilog="Writes JSON, CSV and Markdown. Leave all cores to what is timed.",
       formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    self.add(parser)
+    parser.set_defaults(**self.fixed)
     charted = {"chart": False} if self.draw and not self.is_figure else {}
     add_flags(parser, {**self.flags, **charted})
     about = "for JSON, CSV and Markdown, and for cells.jsonl where cells are kept"

@@ -16,24 +16,25 @@ from jaxtyping import Array, Int
 
 from specdec_t5x import api
 from specdec_t5x.bench import jobs, programs
-from specdec_t5x.bench.cells import COUNTED, PLAIN, Measured, Setting, joined
-from specdec_t5x.bench.choose import policy_costs
+from specdec_t5x.bench.choose import plain_tokens
 from specdec_t5x.bench.command import REQUIRED, Command
-from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.table import Table, columns
+from specdec_t5x.bench.measured import PLAIN, Setting, beside, tokens
+from specdec_t5x.bench.oracle import replay
+from specdec_t5x.bench.table import Table
 from specdec_t5x.bench.timed import Program, Timed, alternate
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.native import library
 from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
+from specdec_t5x.policies import Confidence, CostAware
 
 _GAMMA = r"""Fixed draft lengths beside adaptive ones, on a pair and texts of yours.
 
   python -m specdec_t5x.bench gamma --target DIR --draft DIR --vocabulary FILE \
     --inputs FILE --prefix "translate English to German: " --output DIR
 
-First measures what drafting and scoring cost here, for configs/policies/online.gin;
+First measures what drafting and scoring cost here, for configs/policies/auto.gin;
 then decodes every input greedily at batch 1 with each setting, in turn. The speeds are
 medians over the inputs [quartiles] of seconds a token, encoder included, against the
 fixed length that took the least time in all.
@@ -61,98 +62,47 @@ article. What a trained model of that size would write may copy more or less.
 """
 
 
-def beside(
-  timed: Mapping[Any, Timed], setting: Setting, baseline: Any = PLAIN
-) -> dict[Any, Measured]:
-  """Returns what each of several programs came to, compared with one of them."""
-  plain = timed[baseline]
-  return {name: Measured.timed(setting, each, plain) for name, each in timed.items()}
-
-
-def compare(
-  runs: Mapping[Any, Program], items: Sequence[Any], setting: Setting
-) -> dict[Any, Measured]:
-  """Runs programs over inputs, in turn, the plain one among them: see `beside`."""
-  return beside(alternate(runs, items), setting)
-
-
-def fastest(timed: Mapping[str, Timed], names: str) -> str:
-  """Returns the one that took the least time in all, of those whose names match."""
-  some = [name for name in timed if re.fullmatch(names, name)]
-  return min(some, key=lambda name: timed[name].seconds.sum())
-
-
-def counted(
-  run: programs.Decoding, study: Study, setting: Setting, args: argparse.Namespace
-) -> Measured:
-  """Decodes all inputs, `batch` at once with `seed`, and returns what was counted."""
-  found = programs.batches(run, study.ids, args.batch, args.seed)
-  columns = [
-    {name: np.asarray(getattr(each.statistics, name))[:rows] for name in COUNTED}
-    for _, each, rows in found
-  ]
-  return Measured(setting, joined(columns))
-
-
 def _lengths(args: argparse.Namespace) -> Table:
   """Measures costs, then decodes every input with every setting."""
-  study, gamma = jobs.one(args), max(args.gammas)
-  models = study.target, study.drafts[0].model
-  seconds = policy_costs(models, study.inputs[0], gamma)
-  settings = programs.lengths(args.gammas, gamma, args.confidences, seconds)
+  study, longest = jobs.load(args), max(args.gammas)
+  draft = study.drafts[0].model
+  auto = study.decode(0.0, draft, gamma=longest, policy="auto")
+  seconds = plain_tokens(auto, study.inputs[0])
+  policies = {f"confidence {each}": Confidence(each) for each in args.confidences}
+  policies["auto"] = CostAware(seconds)
+  words = {f"fixed {gamma}": {"gamma": gamma} for gamma in args.gammas}
+  words |= {n: {"gamma": longest, "policy": each} for n, each in policies.items()}
   runs = {
-    name: study.program(*programs.together(*models, **words), 0.0)
-    for name, words in settings.items()
+    name: study.program(study.decode(0.0, draft, **each))
+    for name, each in words.items()
   }
   timed = alternate(runs, range(len(study.inputs)))
-  best = fastest(timed, "fixed .*")
-  pace = lambda name, cell: float(cell.tokens / timed[name].seconds.sum())
+  best = _fastest(timed, "fixed")
   rows = [
-    {"setting": name, "tokens_per_second": pace(name, cell), **cell.row()}
+    {"setting": name, "tokens_per_second": 1 / cell.pace, **cell.row()}
     for name, cell in beside(timed, Setting(0, 0.0), best).items()
   ]
-  rounded = tuple(round(each, 3) for each in seconds)
-  auto = f"SECONDS = {rounded} at GAMMA = {gamma}, in plain tokens"
-  return Table(
-    "gamma",
-    f"{len(study.inputs)} inputs; best: {best}",
-    columns(
-      "setting | tokens_per_second:0 tokens/s | in_all:3 speed, all inputs | "
-      "speed:3 speed, median input | tokens_per_call tokens a call | drafted | "
-      "identical equal outputs"
-    ),
-    rows,
-    (auto,),
-    facts={
-      "seconds": seconds,
-      "gamma": gamma,
-      "best": best,
-      "inputs": len(study.inputs),
-    },
-  )
+  facts = {
+    "seconds": seconds,
+    "gamma": longest,
+    "best": best,
+    "inputs": len(study.inputs),
+  }
+  return Table.of("gamma", rows, facts, facts=facts)
 
 
 def _batches(args: argparse.Namespace) -> Table:
   """Decodes every input with every setting, at each batch."""
-  study, rows = jobs.one(args), []
+  study, rows = jobs.load(args), []
   sampling = Sampling(args.temperature, args.top_k, args.top_p)
   for batch in args.batches:
     size = batch * args.queue
     groups = [(first, texts) for first, texts, _ in api.padded_batches(study.ids, size)]
     timed = alternate(_of_batch(args, study, sampling, batch), groups)
     rows += _batch_rows(batch, timed)
-  return Table(
-    "batches",
-    f"{len(study.inputs)} inputs, {sampling}",
-    columns(
-      "batch | setting | milliseconds ms a token | speed speed over plain | "
-      "over_best over the best fixed | tokens_per_call tokens a call | drafted | "
-      "identical outputs as plain"
-    ),
-    rows,
-    (f"Products: {library.problem() or 'native'}",),
-    facts={"inputs": len(study.inputs)},
-  )
+  facts = {"inputs": len(study.inputs)}
+  words = {"sampling": sampling, "products": library.problem() or "native"}
+  return Table.of("batches", rows, facts | words, facts=facts)
 
 
 def _of_batch(args, study, sampling, batch) -> dict[str, Program]:
@@ -161,33 +111,36 @@ def _of_batch(args, study, sampling, batch) -> dict[str, Program]:
   settings = {PLAIN: (None, {})}
   settings |= {f"gamma {gamma}": (draft, {"gamma": gamma}) for gamma in args.gammas}
   settings["auto"] = draft, {"gamma": args.gamma, "policy": "auto"}
-  runs, known = {}, (sampling, args.max_length, study.eos_id)
+  runs = {}
   for name, (draft, words) in settings.items():
-    decoder, params = programs.together(study.target, draft, **words)
-    runs[name] = programs.decoding_groups(decoder, params, *known, batch)
+    decode = study.decode(0.0, draft, **words)
+    decode = dataclasses.replace(decode, sampling=sampling)
+    runs[name] = programs.decoding_groups(decode, batch)
     if args.queue > 1:
-      slots = dataclasses.replace(decoder, slots=batch)
-      size = batch * args.queue
-      run = programs.decoding_groups(slots, params, *known, size)
-      runs[f"{name}, SLOTS"] = run
+      slots = dataclasses.replace(decode.decoder, slots=batch)
+      queued = dataclasses.replace(decode, decoder=slots)
+      runs[f"{name}, SLOTS"] = programs.decoding_groups(queued, batch * args.queue)
   return runs
 
 
 def _batch_rows(batch: int, timed: Mapping[str, Timed]) -> Iterator[dict[str, Any]]:
-  setting = Setting(0, 0.0)
-  over_best = beside(timed, setting, fastest(timed, r"gamma \d+"))
-  tokens = lambda name: np.concatenate(
-    [decoded.tokens for group in timed[name].results for decoded in group]
-  )
-  for name, cell in beside(timed, setting).items():
+  cells, best = beside(timed, Setting(0, 0.0)), _fastest(timed, "gamma")
+  outputs = {n: np.concatenate([*map(tokens, x.results)]) for n, x in timed.items()}
+  for name, cell in cells.items():
     yield {
       "batch": batch,
       "setting": name,
-      "milliseconds": 1e3 * float(timed[name].seconds.sum() / cell.tokens),
+      "milliseconds": 1e3 * cell.pace,
       **cell.row(),
-      "over_best": over_best[name].speedup,
-      "identical": int((tokens(name) == tokens(PLAIN)).all(axis=1).sum()),
+      "over_best": cell.over(cells[best]),
+      "identical": int((outputs[name] == outputs[PLAIN]).all(axis=1).sum()),
     }
+
+
+def _fastest(timed: Mapping[str, Timed], kind: str) -> str:
+  """Returns what took the least time in all, of those of a kind that decode in turn."""
+  some = [name for name in timed if name.startswith(kind) and "SLOTS" not in name]
+  return min(some, key=lambda name: timed[name].seconds.sum())
 
 
 def _copies(args: argparse.Namespace) -> Table:
@@ -197,31 +150,19 @@ def _copies(args: argparse.Namespace) -> Table:
   target = programs.random_model(args.size, 0)
   known = target, args.max_length, processor.eos_id()
   drafters = {match: Copy(args.gamma, match) for match in args.matches}
-  runs = {
-    way: programs.replay(*known, x) for way, x in {PLAIN: None, **drafters}.items()
-  }
+  runs = {way: replay(*known, x) for way, x in {PLAIN: None, **drafters}.items()}
   timed = alternate(runs, texts)
   given = lambda way: [
     (result.tokens == text[1]).all()
     for result, text in zip(timed[way].results, texts, strict=True)
   ]
-  rows = []
+  rows, count = [], len(texts)
   for match, cell in beside(timed, Setting(args.gamma, 0.0)).items():
     if match != PLAIN:
       same = int(np.logical_and(given(PLAIN), given(match)).sum())
-      row = {
-        "copy_match": match,
-        **cell.row(),
-        "identical": same,
-        "texts": len(texts),
-        "equal": f"{same} of {len(texts)}",
-      }
-      rows.append(row)
-  shown = columns(
-    "copy_match COPY_MATCH | speed speed-up, median text | in_all all | "
-    "tokens_per_call tokens a call | alpha:3 | equal"
-  )
-  return Table("copy", f"Copying, T5 1.1 {args.size}", shown, rows)
+      row = {"identical": same, "texts": count, "equal": f"{same} of {count}"}
+      rows.append({"copy_match": match, **cell.row(), **row})
+  return Table.of("copy", rows, {"size": args.size})
 
 
 def _texts(args, processor) -> Iterator[tuple[jnp.ndarray, jnp.ndarray]]:
@@ -259,7 +200,8 @@ GAMMA = Command(
   _GAMMA,
   _lengths,
   {
-    **jobs.ONE,
+    **jobs.PAIRS,
+    **jobs.FEW,
     "gammas": [1, 2, 3, 4, 5, 7, 10],
     "confidences": [0.2, 0.4, 0.6],
   },
@@ -268,7 +210,8 @@ BATCHES = Command(
   _BATCHES,
   _batches,
   {
-    **jobs.ONE,
+    **jobs.PAIRS,
+    **jobs.FEW,
     "batches": [1, 4, 16],
     "gamma": (5, "the longest draft"),
     "gammas": ([1, 3, 5], "fixed"),

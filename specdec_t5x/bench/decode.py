@@ -10,128 +10,83 @@ greedy decoding that never ends early. Imports neither TensorFlow nor seqio nor 
 """
 
 import argparse
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
-from jaxtyping import Float
 
 from specdec_t5x.analysis import theory
-from specdec_t5x.bench import programs
-from specdec_t5x.bench.cells import PLAIN, Measured, Setting
 from specdec_t5x.bench.command import Command, at_least
-from specdec_t5x.bench.iteration import NEVER, part_programs
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.iteration import part_programs
+from specdec_t5x.bench.measured import PLAIN, Setting, compare
+from specdec_t5x.bench.oracle import Pair, Setup
+from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Spread, alternate, each_turn, medians, spread
-from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
-from specdec_t5x.drafters.oracle import forced_tokens
 from specdec_t5x.network.config import DTYPES
-from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
+from specdec_t5x.network.sizes import SIZES
 
 _FEW = 4  # Repetitions of a part that are timed beside more of them.
 _PARTS = ("draft", "scoring", "verification")
-_COLUMNS = columns(
-  "wanted alpha | alpha:3 as it came out | tokens_per_call tokens a call | "
-  "speed speed-up | theorem Theorem 3.8 | with_block with the block's cost | "
-  "identical"
-)
 
 
-class Bench:
-  """A pair with its random parameters and inputs, as flags say, ready to be timed."""
+def speedups(
+  pair: Pair, alphas: Sequence[float], runs: int, seconds: Mapping[str, float]
+) -> list[dict[str, Any]]:
+  """Times whole calls, plain and with speculation at each alpha, in turn.
 
-  def __init__(self, args: argparse.Namespace):
-    self.gamma, self._length = args.gamma, args.output_length
-    room = args.output_length
-    sizes = enumerate((args.target, args.draft))
-    target, draft = (programs.random_model(x, seed, args.dtype) for seed, x in sizes)
-    decoder, self.params = programs.together(target, draft, gamma=args.gamma)
-    key, shape = jax.random.key(0), (args.batch, args.input_length)
-    self.given = jax.random.randint(key, shape, 2, 32_000), row_keys(key, args.batch)
-    self._start = programs.oracle_start(decoder, room)
-    self._run = programs.oracle(decoder, room)
-    plain = programs.paired(target.network, None)
-    self._plain = programs.decoding(plain, self.params, GREEDY, room, NEVER)
-    self.outputs = self._plain(*self.given).tokens
+  Args:
+    pair: what decodes.
+    alphas: acceptance rates.
+    runs: of each program; each draws new accepted positions.
+    seconds: of each part, for the predictions.
 
-  def part_seconds(self, runs: int) -> dict[str, Float[np.ndarray, "runs"]]:
-    """Returns seconds a repetition of each part, and of the loop ("iteration")."""
-    given = self._forced(0.75, 7), self.params, *self.given
-    # So many iterations always fit: none emits more than gamma + 1 tokens.
-    counts = _FEW, self._length // (self.gamma + 1)
-    found = part_programs(self._start)
-    return each_turn({name: (run, given, counts) for name, run in found.items()}, runs)
+  Returns:
+    A row an alpha: the alpha "wanted" of the oracle and "alpha" as it came out,
+    "theorem" (3.8 at this alpha with the measured c) and "with_block" (the same with
+    the measured cost of scoring a block) beside what was measured.
+  """
+  gamma, plain = pair.setup.gamma, lambda _: pair.plain(pair.setup.room)
+  calls = {PLAIN: plain, **{alpha: pair.calls(alpha, runs) for alpha in alphas}}
+  cells = compare(calls, range(runs), Setting(gamma, 0.0))
+  token, draft, block = (seconds[name] for name in ("token", "draft", "scoring"))
+  rows = []
+  for alpha in alphas:
+    came = cells[alpha].alpha.value
+    theorem = theory.walltime_improvement(came, gamma, draft / gamma / token)
+    with_block = theory.expected_tokens(came, gamma) * token / (draft + block)
+    found = {"theorem": float(theorem), "with_block": float(with_block)}
+    rows.append({"wanted": alpha, **cells[alpha].row(), **found})
+  return rows
 
-  def speedups(
-    self, alphas: Sequence[float], runs: int, seconds: Mapping[str, float]
-  ) -> list[dict[str, Any]]:
-    """Times whole calls, plain and with speculation at each alpha, in turn.
 
-    Args:
-      alphas: acceptance rates.
-      runs: of each program; each draws new accepted positions.
-      seconds: of each part, for the predictions: `medians` of `part_seconds`.
+def compilation(pair: Pair) -> dict[str, float]:
+  """Returns what compiling the speculative program takes, and what it then holds.
 
-    Returns:
-      A row an alpha: the alpha "wanted" of the oracle and "alpha" as it came out,
-      "theorem" (3.8 at this alpha with the measured c) and "with_block" (the same with
-      the measured cost of scoring a block) beside what was measured.
-    """
-    decodings = {PLAIN: lambda _: self._plain(*self.given)}
-    for alpha in alphas:
-      forced = [self._forced(alpha, run) for run in range(runs)]
-      decodings[alpha] = lambda run, forced=forced: self._run(
-        forced[run], self.params, *self.given
-      )
-    timed, gamma = alternate(decodings, range(runs)), self.gamma
-    token, draft, block = (seconds[name] for name in ("token", "draft", "scoring"))
-    rows = []
-    for alpha in alphas:
-      cell = Measured.timed(Setting(gamma, 0.0), timed[alpha], timed[PLAIN])
-      came = cell.alpha.value
-      theorem = theory.walltime_improvement(came, gamma, draft / gamma / token)
-      with_block = theory.expected_tokens(came, gamma) * token / (draft + block)
-      found = {"theorem": float(theorem), "with_block": float(with_block)}
-      rows.append({"wanted": alpha, **cell.row(), **found})
-    return rows
+  Returns:
+    "seconds" to compile; bytes of "weights", of "caches" and of the "peak".
+  """
+  needs = pair.program.memory_analysis()
+  kept = lambda state: jax.tree.leaves((state.target_cache, state.drafter_state))
+  start = lambda *given: kept(pair.start(*given)[1])
+  return {
+    "seconds": pair.compiling,
+    "weights": _bytes(pair.params),
+    "caches": _bytes(jax.eval_shape(start, pair.forced, *pair.given)),
+    "peak": needs.argument_size_in_bytes + needs.temp_size_in_bytes,
+  }
 
-  def compilation(self) -> dict[str, float]:
-    """Returns what compiling the speculative program takes, and what it then holds.
 
-    Returns:
-      "seconds" to compile; bytes of "weights", of "caches" and of the "peak".
-    """
-    given = self.outputs, self.params, *self.given
-    lowered = self._run.lower(*given)
-    begin = time.perf_counter()
-    needs = lowered.compile().memory_analysis()
-    seconds = time.perf_counter() - begin
-    kept = lambda state: jax.tree.leaves((state.target_cache, state.drafter_state))
-    caches = jax.eval_shape(lambda *given: kept(self._start(*given)[1]), *given)
-    return {
-      "seconds": seconds,
-      "weights": _bytes(self.params),
-      "caches": _bytes(caches),
-      "peak": needs.argument_size_in_bytes + needs.temp_size_in_bytes,
-    }
+def floor_seconds(pair: Pair, runs: int) -> tuple[Spread, int]:
+  """Returns the time to read the weights of a decoding step, and their bytes.
 
-  def floor_seconds(self, runs: int) -> tuple[Spread, int]:
-    """Returns the time to read the weights of a decoding step, and their bytes.
-
-    Reading is timed on all of the target's weights, summed where they lie.
-    """
-    total = jax.jit(lambda tree: sum(x.sum() for x in jax.tree.leaves(tree)))
-    weights = self.params["target"]
-    timed = alternate({"read": lambda _: total(weights)}, range(runs))["read"]
-    read = _bytes(_of_a_step(weights))
-    return spread(timed.seconds * read / _bytes(weights)), read
-
-  def _forced(self, alpha, seed):
-    return forced_tokens(self.outputs, alpha, VOCAB_SIZE, jax.random.key(seed))
+  Reading is timed on all of the target's weights, summed where they lie.
+  """
+  total = jax.jit(lambda tree: sum(x.sum() for x in jax.tree.leaves(tree)))
+  weights = pair.params["target"]
+  timed = alternate({"read": lambda _: total(weights)}, range(runs))["read"]
+  read = _bytes(_of_a_step(weights))
+  return spread(timed.seconds * read / _bytes(weights)), read
 
 
 def make(args: argparse.Namespace) -> Table:
@@ -144,41 +99,37 @@ def make(args: argparse.Namespace) -> Table:
   # Fewer iterations are too few to time.
   least = 2 * _FEW * (args.gamma + 1)
   at_least(args, batch=1, input_length=1, output_length=least)
-  bench = Bench(args)
-  seconds = bench.part_seconds(args.runs)
+  lengths = args.dtype, args.input_length, args.output_length
+  pair = Pair(Setup(args.target, args.draft, args.batch, 0.0, args.gamma, *lengths))
+  # So many iterations always fit: none emits more than gamma + 1 tokens.
+  most, given = args.output_length // (args.gamma + 1), (pair.forced, *pair.given)
+  programs = part_programs(pair.start)
+  loops = {name: (run, given, (_FEW, most)) for name, run in programs.items()}
+  seconds = each_turn(loops, args.runs)
   each = medians(seconds, args.gamma)
-  facts = _facts(bench, seconds, each, args.runs)
+  facts = _facts(pair, seconds, each, args.runs)
   settings = {name: getattr(args, name) for name in COMMAND.flags}
   parts = [{"part": name, "ms": ms} for name, ms in facts["ms"].items()]
-  shown = columns("part | ms"), columns("fact of an iteration | value:2 value")
-  return Table(
+  return Table.of(
     "bench",
-    "Whole calls, plain and with speculation",
-    _COLUMNS,
-    bench.speedups(args.alphas, args.runs, each),
-    (
-      "Random weights, draft by an oracle that proposes the target's own token with "
-      "probability alpha after running the draft network; greedy, nothing ends early.",
-      "Parts: median [quartiles] of the runs, a repetition, from two loop lengths.",
-      "Speed-up: whole calls, encoder included, plain and speculative in turn.",
-      listed(settings),
-    ),
-    settings,
-    facts,
-    before=(
-      Table("parts", "Parts of an iteration", shown[0], parts),
-      Table("facts", "Ratios and memory", shown[1], list(_fact_rows(facts))),
-    ),
+    speedups(pair, args.alphas, args.runs, each),
+    notes=[listed(settings)],
+    settings=settings,
+    facts=facts,
+    before=[
+      Table.of("bench.parts", parts),
+      Table.of("bench.facts", list(_fact_rows(facts))),
+    ],
   )
 
 
-def _facts(bench, seconds, medians, runs):
+def _facts(pair, seconds, medians, runs):
   """Returns what is found beside whole calls: times in ms, sizes in bytes."""
   rest = seconds["iteration"] - sum(seconds[name] for name in _PARTS)
   ratio = lambda name, *others: spread(
     seconds[name] / sum(seconds[other] for other in others)
   )
-  floor, read = bench.floor_seconds(runs)
+  floor, read = floor_seconds(pair, runs)
   token = medians["token"]
   times = {**seconds, "rest": rest}
   return {
@@ -186,12 +137,12 @@ def _facts(bench, seconds, medians, runs):
     "iteration_over_parts": ratio("iteration", "draft", "scoring"),
     "iteration_over_turns": ratio("iteration", "turns"),
     "block_over_token": ratio("scoring", "token"),
-    "c": medians["draft"] / bench.gamma / token,
+    "c": medians["draft"] / pair.setup.gamma / token,
     "read_bytes": read,
     "floor_ms": 1e3 * floor.median,
     "floor_over_token": floor.median / token,
     "floor_over_block": floor.median / medians["scoring"],
-    "compilation": bench.compilation(),
+    "compilation": compilation(pair),
   }
 
 

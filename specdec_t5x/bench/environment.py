@@ -16,8 +16,9 @@ PACKAGES = ("jax", "jaxlib", "flax")
 # Of this package: what decodes, what times it, and what reads compiled programs.
 SOURCES = (
   *(f"{room}/**/*.py" for room in ("core", "network", "decoding", "drafters")),
-  *(f"bench/{name}.py" for name in ("timed", "iteration", "programs")),
-  "analysis/hlo.py",
+  *(f"bench/{name}.py" for name in ("timed", "iteration", "programs", "costs")),
+  *(f"native/*.{kind}" for kind in ("py", "cc", "h")),
+  *("policies.py", "tuning.py", "analysis/hlo.py"),
 )
 
 

@@ -14,36 +14,42 @@ better.
 """
 
 import argparse
+import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from specdec_t5x.analysis import hierarchy
 from specdec_t5x.analysis.hierarchy import Plan
 from specdec_t5x.api import Model
-from specdec_t5x.bench import jobs, programs
-from specdec_t5x.bench.cells import Measured, Setting
+from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.iteration import part_programs, plain_program
+from specdec_t5x.bench.measured import PLAIN, Measured, Setting
 from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.programs import Decode
+from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Timed, alternate, each_turn, medians
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding import baseline, generate
+from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 
 TARGET = "target"
-_DRAFTS, _RUNS = 20, 9
+_RUNS = 9
+# Names and lengths of drafts, the lowest first.
+Levels = Sequence[tuple[str, int]]
 
 
 def make(args: argparse.Namespace) -> Table:
   """Measures, plans, and decodes with each plan."""
-  study = jobs.from_flags(args)[0].load()
+  study = jobs.load(args)
   sampling = Sampling(args.temperature)
   measured = measure(study, sampling, args.gamma)
   plans = hierarchy.best_plans(measured, args.levels, args.gamma)
@@ -61,93 +67,65 @@ def make(args: argparse.Namespace) -> Table:
     "survival": stand,
     "best": _text(best),
   }
-  return Table(
-    "hierarchy",
-    f"Hierarchies of drafts, {study.job.task}, temperature {args.temperature:g}",
-    columns(
-      "levels drafts | plan plan, lowest first | "
-      "tokens_predicted tokens a call, predicted | tokens_per_call measured | "
-      "middle_calls calls a level, of the target's | "
-      "ms_predicted:3 ms a token, predicted | ms:3 measured | "
-      "speed_predicted speed over plain, predicted | speed measured | "
-      "identical equal outputs"
-    ),
-    rows,
-    (
-      _verdict(best),
-      f"Chance that a draft's first token stands: {listed(first)}",
-      "Windows are fixed.",
-      listed({"inputs": len(study.inputs), "batch": 1, "gamma": args.gamma}),
-    ),
-    facts=facts,
-  )
+  words = {"task": study.job.task, "temperature": args.temperature}
+  words |= {"verdict": _verdict(best), "first": listed(first)}
+  notes = [listed({"inputs": len(study.inputs), "batch": 1, "gamma": args.gamma})]
+  return Table.of("hierarchy", rows, words, notes=notes, facts=facts)
 
 
 def measure(study: Study, sampling: Sampling, gamma: int) -> hierarchy.Measured:
   """Returns what plans follow from: iterations timed, standing tokens counted."""
-  models = _models(study)
+  models = models_of(study)
   judges = [name for name, model in models.items() if model is not None]
   names = [name for name in models if name != TARGET]
   pairs = [(judge, name) for judge in judges for name in names if judge != name]
-  survival = {pair: stands(study, models, *pair, sampling, gamma) for pair in pairs}
-  seconds = _seconds(study, models, pairs, sampling, gamma)
+  decode = lambda judge, name, size: _decode(study, judge, ((name, size),), sampling)
+  survival = {pair: stands(study, decode(*pair, gamma), gamma) for pair in pairs}
+  seconds = _seconds(study, decode, pairs, sampling, gamma)
   return hierarchy.Measured(TARGET, *seconds, survival)
 
 
-def stands(
-  study: Study,
-  models: Mapping[str, Model | None],
-  judge: str,
-  name: str,
-  sampling: Sampling,
-  gamma: int,
-) -> Float[np.ndarray, "G"]:
+def stands(study: Study, decode: Decode, gamma: int) -> Float[np.ndarray, "G"]:
   """Returns how often a call gives more than 1, 2, .. gamma tokens."""
-  drafter = drafter_of(((name, gamma),), models)
-  decoder, params = _together(models, judge, drafter)
-  known = sampling, study.job.max_length, study.eos_id
-  run = programs.standing(decoder, *known, gamma)
-  (keys,) = programs.input_keys(1)
-  counts = sum(np.asarray(run(params, text, keys)) for text in study.inputs)
+
+  @jax.jit
+  def run(*given):
+    decoded = generate.generate(*decode.start(*given), observe=Standing(gamma))
+    return decoded.observed.sum(axis=0)
+
+  counts = sum(np.asarray(run(*decode.given(text))) for text in study.inputs)
   return (counts[::-1].cumsum()[::-1] / counts.sum())[1:]
 
 
-def drafter_of(
-  levels: Sequence[tuple[str, int]], models: Mapping[str, Model | None]
-) -> Drafter | None:
-  """Returns the drafter of a plan's levels; None of no level."""
-  drafter = None
+def models_of(study: Study) -> dict[str, Model | None]:
+  """Returns the target and the drafts by name; None of what has no model."""
+  return {TARGET: study.target, **{d.name: d.model for d in study.drafts}}
+
+
+def _decode(study: Study, judge: str, levels: Levels, sampling: Sampling) -> Decode:
+  """Returns how a network decodes with drafts above one another; plainly with none."""
+  models, drafter = models_of(study), None
   for name, size in levels:
     model = models[name]
     if drafter is not None:
       drafter = Cascade(model.network, drafter, size)
-    elif model is None:
-      drafter = Copy(size)
     else:
-      drafter = DraftModel(model.network, size)
-  return drafter
+      drafter = DraftModel(model.network, size) if model else Copy(size)
+  needed = drafter.networks if drafter else {}
+  by_network = {id(model.network): model for model in models.values() if model}
+  drafts = {name: by_network[id(network)] for name, network in needed.items()}
+  study = dataclasses.replace(study, target=models[judge])
+  return study.decode(sampling.temperature, drafts or None, drafter)
 
 
-def _models(study) -> dict[str, Model | None]:
-  return {TARGET: study.target, **{d.name: d.model for d in study.drafts}}
-
-
-def _seconds(study, models, pairs, sampling, gamma):
+def _seconds(study, decode, pairs, sampling, gamma):
   """Returns seconds of the target's token, of drafts by name, of iterations by pair."""
-  given, room = (study.inputs[0], *programs.input_keys(1)), study.job.max_length
-  some = sorted({1, (gamma + 1) // 2, gamma})
-  plain, params = programs.together(study.target)
-  token = plain_program(programs.plain_start(plain, room), sampling, room)
-  loops = {"plain": (token, (params, *given), (0, room))}
+  text, some = study.inputs[0], sorted({1, (gamma + 1) // 2, gamma})
+  loops = {PLAIN: study.decode(sampling.temperature).loop(text)}
   for pair, size in itertools.product(pairs, some):
-    drafter = drafter_of(((pair[1], size),), models)
-    decoder, params = _together(models, pair[0], drafter)
-    found = part_programs(programs.start(decoder, sampling, room))
-    for name, run, most in (
-      (pair, found["iteration"], room // (size + 1)),
-      (pair[1], found["draft"], _DRAFTS),
-    ):
-      loops[name, size] = run, (params, *given), (0, most)
+    each = decode(*pair, size)
+    loops[pair, size] = each.loop(text)
+    loops[pair[1], size] = each.loop(text, "draft")
   slopes = each_turn(loops, _RUNS)
   found = {}
   for pair, size in itertools.product(pairs, some):
@@ -158,20 +136,18 @@ def _seconds(study, models, pairs, sampling, gamma):
   curve = lambda what: np.interp(every, some, [found[what, size] for size in some])
   drafts = {name: curve(name) for _, name in pairs}
   iterations = {pair: curve(pair) for pair in pairs}
-  return float(np.median(slopes["plain"])), drafts, iterations
+  return float(np.median(slopes[PLAIN])), drafts, iterations
 
 
 def _rows(study, plans: Sequence[Plan], sampling) -> list[dict[str, Any]]:
   """Returns a row a plan; all decode every input, in turn."""
-  models, whole = _models(study), study.job.max_length
-  (keys,) = programs.input_keys(1)
-  runs = {}
+  whole, runs = study.job.max_length, {}
   for i, plan in enumerate(plans):
-    decoder, params = _together(models, TARGET, drafter_of(plan.levels, models))
-    run = programs.counting_calls(decoder, sampling, whole, study.eos_id)
+    decode = _decode(study, TARGET, plan.levels, sampling)
+    run = counting_calls(decode)
     for count in (0, whole):
-      runs[i, count] = lambda text, run=run, params=params, n=count: run(
-        n, params, text, keys
+      runs[i, count] = lambda text, run=run, decode=decode, n=count: run(
+        n, *decode.given(text)
       )
   timed = alternate(runs, study.inputs)
   setting, decodes, rows = Setting(0, sampling.temperature), {}, []
@@ -197,14 +173,6 @@ def _rows(study, plans: Sequence[Plan], sampling) -> list[dict[str, Any]]:
   return rows
 
 
-def _together(models, judge: str, drafter: Drafter | None):
-  """Returns a decoder and its parameters, networks found by what they are."""
-  needed = {} if drafter is None else drafter.networks
-  by_network = {id(m.network): m for m in models.values() if m is not None}
-  drafts = {name: by_network[id(network)] for name, network in needed.items()}
-  return programs.together(models[judge], drafts or None, drafter)
-
-
 def _text(plan: Plan) -> str:
   return " < ".join(f"{name} {size}" for name, size in plan.levels) or "plain"
 
@@ -216,13 +184,67 @@ def _verdict(best: Plan) -> str:
   return f"{text}: {_text(best)}, {1e3 * best.seconds:.3f} ms a token predicted."
 
 
+@dataclasses.dataclass(frozen=True)
+class Standing:
+  """An observer that counts iterations by how many tokens of their draft stood.
+
+  Attributes:
+    gamma: most tokens of a draft.
+  """
+
+  gamma: int
+
+  def start(self, rows: int, max_length: int) -> Float[Array, "B N"]:
+    """Returns no counts, for 0 to gamma tokens."""
+    del max_length
+    return jnp.zeros((rows, self.gamma + 1))
+
+  def observe(self, kept: Float[Array, "B N"], before: Any, iteration: Any):
+    """Returns the counts with one more iteration's."""
+    del before
+    # An end among the accepted ones takes no token after it.
+    return kept + jax.nn.one_hot(iteration.info.emitted - 1, self.gamma + 1)
+
+
+def counting_calls(decode: Decode):
+  """Returns a compiled function of (count, params, inputs, keys).
+
+  It decodes for at most so many iterations, and also returns the calls of the networks
+  between the target and the lowest draft, from above.
+  """
+
+  @jax.jit
+  def run(count, *given):
+    how, state = decode.start(*given)
+    loop, kept = generate.at_most(count), []
+
+    def keeping(*how):
+      kept.append(loop(*how))
+      return kept[-1]
+
+    if isinstance(decode.decoder, PlainDecoder):
+      known = decode.sampling, state, decode.max_length, decode.eos_id
+      decoded = baseline.generate_plain(how, *known, loop=keeping)
+    else:
+      decoded = generate.generate(how, state, keeping)
+    return decoded, _calls(kept[-1].state.drafter_state)
+
+  return run
+
+
+def _calls(drafter_state) -> tuple[jax.Array, ...]:
+  if not hasattr(drafter_state, "calls"):
+    return ()
+  return (drafter_state.calls, *_calls(drafter_state.lower))
+
+
 COMMAND = Command(
   __doc__,
   make,
   {
+    **jobs.PAIRS,
     "gamma": (8, "most tokens of a window"),
     "levels": (3, "most drafts of a plan"),
     "temperature": 0.0,
   },
-  jobs.flags(),
 )

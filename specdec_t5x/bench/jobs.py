@@ -4,12 +4,12 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from etils import epath
 
-from specdec_t5x.bench.command import REQUIRED, add_flags, at_least
+from specdec_t5x.bench.command import at_least
 from specdec_t5x.bench.pairs import COPY, Job, Study, Tokens
 from specdec_t5x.data.hints import COMMANDS, DIRECTORY
 from specdec_t5x.hugging_face import vocabulary as vocabularies
@@ -29,22 +29,18 @@ CELLS = {
   "runs": (15, "of each part's clock"),
   "recorded": False,
 }
-# Of a target and a file of inputs; with a draft, of `one`.
-_TEXTS = {
+# Of a target and inputs, and of its drafts.
+TARGET = {
+  "target": (
+    [str],
+    "checkpoint; with TASK: of one task of a preset",
+    {"metavar": "[TASK:]DIR", "alias": "--targets"},
+  ),
   "vocabulary": (str, "a SentencePiece model"),
   "inputs": (str, "an input a line"),
   "prefix": ("", "before each line of --inputs"),
-}
-TARGET = {
-  "target": (str, "checkpoint", REQUIRED),
-  **{name: (str, _TEXTS[name][1], REQUIRED) for name in ("vocabulary", "inputs")},
-  "prefix": _TEXTS["prefix"],
-  "num_inputs": (100, "at most the first so many"),
-  "max_length": 64,
-}
-ONE = {**TARGET, "draft": (str, "checkpoint", REQUIRED)}
-# Of what pairs are measured, beside those that need more words.
-_OF_PAIRS = {
+  "num_inputs": (int, "at most the first so many"),
+  "max_length": int,
   "preset": (
     str,
     "demo: the pairs of `make demo`, the default without --target; paper: T5 1.1 XXL "
@@ -57,41 +53,25 @@ _OF_PAIRS = {
     False,
     "--inputs are prompts of decoder-only networks: no end of sequence",
   ),
-  "max_length": int,
   "dtype": (str, "of parameters and activations (paper: bfloat16, else float32)"),
   "tfds_data_dir": (str, "where TFDS datasets are prepared"),
 }
+PAIRS = {
+  **TARGET,
+  "draft": (
+    [str],
+    "checkpoint or n-gram table (DIR@2: its bigrams), several allowed, named apart; "
+    "`copy` copies from the input. With --preset demo, beside the demo's own",
+    {"metavar": "[TASK:][NAME=]DIR", "alias": "--drafts", "action": "extend"},
+  ),
+}
+# Of outputs and inputs that are few and short.
+FEW = {"num_inputs": (100, PAIRS["num_inputs"][1]), "max_length": 64}
 
 
-def flags(**defaults: Any) -> Callable[[argparse.ArgumentParser], None]:
-  """Returns what adds the flags that name models and inputs.
-
-  Args:
-    **defaults: of flags; `tables` and `heads` say whether those of a demo pair draft.
-  """
-
-  def add_to(parser):
-    none = dict.fromkeys(("tables", "heads", "num_tokens", "runs"))
-    parser.set_defaults(**none | defaults)
-    add, some = parser.add_argument, {"nargs": "+", "action": "extend"}
-    about = "checkpoint; with TASK: of one task of a preset"
-    add("--target", "--targets", nargs="+", metavar="[TASK:]DIR", help=about)
-    about = (
-      "checkpoint or n-gram table (DIR@2: its bigrams), several allowed; `copy` copies "
-      "from the input. With --preset demo, beside the demo's own"
-    )
-    add("--draft", "--drafts", **some, metavar="[TASK:]NAME=DIR", help=about)
-    count = defaults.get("num_inputs", int), "at most the first so many"
-    add_flags(parser, {**_TEXTS, **_OF_PAIRS, "num_inputs": count})
-
-  return add_to
-
-
-def one(args: argparse.Namespace) -> Study:
-  """Loads what flags `ONE`, or `TARGET`, name."""
-  drafts = {"draft": args.draft} if "draft" in args else {}
-  read = reading(args.inputs, args.vocabulary, args.num_inputs, prefix=args.prefix)
-  return Job("yours", args.target, drafts, read, args.max_length).load()
+def load(args: argparse.Namespace) -> Study:
+  """Loads what the flags name: of a preset's tasks the first."""
+  return from_flags(args)[0].load()
 
 
 def preset(args: argparse.Namespace) -> str | None:
@@ -105,10 +85,10 @@ def from_flags(args: argparse.Namespace) -> list[Job]:
   Raises:
     ValueError: where what is needed is not there, all of it named at once.
   """
+  chosen, given = preset(args), vars(args)
   at_least(args, num_inputs=1, max_length=1, num_tokens=1, runs=1)
-  chosen = preset(args)
-  given = {name: getattr(args, name) for name in ("num_tokens", "dtype", "runs")}
-  common = {name: value for name, value in given.items() if value is not None}
+  common = {name: given.get(name) for name in ("num_tokens", "dtype", "runs")}
+  common = {name: value for name, value in common.items() if value is not None}
   return _MAKERS[chosen](args, _PAPER | common if chosen == PAPER else common)
 
 
@@ -140,13 +120,13 @@ def _demo_job(args, task, path, common):
   with open(path, encoding="utf-8") as file:
     pair = json.load(file)
   drafts = dict(pair["drafts"])
-  for name, folder in pair["heads"].items() if args.heads else ():
+  for name, folder in pair["heads"].items() if vars(args).get("heads") else ():
     if os.path.isdir(folder):
       drafts[name] = folder
     else:
       command = f"python -m specdec_t5x.train --gin_file={pair['trains'][name]}"
       print(f"No heads in {folder}: `{command}` trains them.", file=sys.stderr)
-  if args.tables:
+  if vars(args).get("tables"):
     for folder in pair["tables"].values():
       drafts |= {name: f"{folder}@{order}" for name, order in _ORDERS.items()}
     drafts[COPY] = COPY
@@ -208,7 +188,7 @@ def _own_jobs(args, common):
   if len(args.target) != 1:
     raise ValueError(f"--target: expected one folder, got {args.target}.")
   drafts = _drafts(args, args.task)
-  if not drafts:
+  if not drafts and "draft" in args:
     raise ValueError(
       "--draft: expected NAME=DIR or `copy`, got none. Give at least one."
     )
@@ -251,14 +231,10 @@ def _of_task(values, task):
 
 def _drafts(args, task):
   drafts = {}
-  for value in _of_task(args.draft or [], task):
+  for value in _of_task(vars(args).get("draft") or [], task):
     name, equals, source = value.partition("=")
-    if not equals and value != COPY:
-      raise ValueError(
-        f"--draft: expected NAME=DIR or `{COPY}`, got {value!r}. The name is for the "
-        "tables."
-      )
-    source = source or name
+    if not equals:
+      name, source = COPY if value == COPY else "draft", value
     if name in drafts:
       raise ValueError(f"--draft: {name!r} is given twice. Name drafts apart.")
     drafts[name] = source if source == COPY else _existing(source, "--draft")

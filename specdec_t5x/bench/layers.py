@@ -6,9 +6,9 @@ r"""The sublayers that a target had best leave out to draft for itself, as a gin
 Acceptance is measured on the target's own outputs for the inputs, without a draw, and
 what each kind of sublayer takes is timed once; from both follows the speed at the best
 GAMMA. Sublayers are first left out one by one, then together, in the order of what they
-lose for what they save (the knapsack); Optuna goes on from there. Every trial is kept
-in layers.log as it is measured: the same command goes on where it was stopped, and
---trials may be raised. Writes layers.gin, to be added after
+lose for what they save (the knapsack); Optuna goes on from there. What is measured is
+kept in cells.jsonl at once: the same command goes on where it was stopped, and --trials
+may be raised. Writes layers.gin, to be added after
 configs/drafters/layer_skip.gin. Needs the extra `search` (optuna).
 """
 
@@ -17,72 +17,61 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
-from jaxtyping import Array, Int
 
-from specdec_t5x import api
 from specdec_t5x.analysis.layers import LayerCosts
-from specdec_t5x.bench import jobs, programs
+from specdec_t5x.bench import jobs
 from specdec_t5x.bench.agreement import Agreement
-from specdec_t5x.bench.cells import PLAIN, Setting
+from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.command import Command, at_least
-from specdec_t5x.bench.compare import compare
-from specdec_t5x.bench.iteration import iterated, part_programs, plain_program
-from specdec_t5x.bench.layer_search import Search, open_study, require_optuna
+from specdec_t5x.bench.environment import machine
+from specdec_t5x.bench.layer_search import Search, require_optuna
+from specdec_t5x.bench.measured import PLAIN, Setting, compare
 from specdec_t5x.bench.pairs import Study, fingerprint, pad_inputs
-from specdec_t5x.bench.table import Table, columns, listed, put
-from specdec_t5x.bench.timed import ITERATIONS, each_turn, medians
+from specdec_t5x.bench.table import Table, listed, put
+from specdec_t5x.bench.timed import each_turn, medians
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.network.config import NetworkConfig
 
 _GIN = """# {count} of {whole} sublayers left out. Alpha {alpha:.3f}, a drafted token at
 # {c:.2f} of a plain one: {speed:.2f} times plain decoding is predicted. Temperature
 # {temperature:g}, costs {costs}, by python -m specdec_t5x.bench layers. Target:
-# {target}
+# {folder}
 #
 # To be added after configs/drafters/layer_skip.gin.
 SKIP = ({names})
 GAMMA = {gamma}
 """
-_KEYED = ("temperature", "max_length", "gamma", "costs", "batch", "seed")
+_KEYED = ("temperature", "max_length", "gamma", "batch")
 
 
 def make(args: argparse.Namespace) -> Table:
   """Measures, searches and compares."""
   require_optuna()
   at_least(args, trials=0, timed=0, gamma=1, batch=1, runs=1)
-  study = jobs.one(args)
+  study = jobs.load(args)
   if not getattr(study.target.network, "sublayers", ()):
     raise ValueError(
       "--target: expected a T5 or a decoder-only network, got a "
       f"{type(study.target.network).__name__}, which has no sublayers to leave out."
     )
-  kept = open_study(args.output, _key(study, args))
-  costs = _kept_costs(kept, study, args)
+  cells, key = Cells(args.output), _key(study, args)
+  costs = _costs_of(study, args, cells, key)
   agreement = Agreement(study, args.temperature, args.gamma)
-  search = Search(kept, agreement.names, agreement, costs)
+
+  def alpha(skip):
+    measured = lambda: {"alpha": agreement(skip)}
+    return cells.get({**key, "skip": sorted(skip)}, measured)["alpha"]
+
+  search = Search(agreement.names, alpha, costs)
   rows = list(_rows(search, args.trials, args.seed))
   if args.timed:
     rows = _timed(study, rows, args)
-  notes = (
-    "Alpha: the share of the target's tokens that what is left has too (at T = 1 the "
-    "mean of sum min(p, q)); c: a drafted token over a plain one; the speed-up follows "
-    "from these and from what blocks take. The knapsack leaves out what loses least "
-    "for what it saves; Optuna begins with all that it measured.",
-    listed({"costs": args.costs, **costs.kinds, "rest": costs.rest}),
-  )
-  shown = columns(
-    "found left out | count sublayers | alpha:3 | c | gamma | "
-    "speed:3 predicted speed-up | trials sets measured | "
-    "tokens_per_call tokens a call | measured speed-up | identical equal outputs"
-  )
-  title = (
-    f"Sublayers left out, {len(study.inputs)} inputs, {Sampling(args.temperature)}"
-  )
-  facts = {"costs": dataclasses.asdict(costs)}
-  return Table("layers", title, shown, rows, notes, facts=facts)
+  notes = [listed({"costs": args.costs, **costs.kinds, "rest": costs.rest})]
+  words = {"inputs": len(study.inputs), "sampling": Sampling(args.temperature)}
+  facts = {"costs": dataclasses.asdict(costs), "folder": study.job.target}
+  return Table.of("layers", rows, words, notes=notes, facts=facts)
 
 
 def _rows(search: Search, trials: int, seed: int) -> Iterator[dict[str, Any]]:
@@ -100,11 +89,11 @@ def _rows(search: Search, trials: int, seed: int) -> Iterator[dict[str, Any]]:
 def _timed(study: Study, rows: Sequence[Mapping[str, Any]], args) -> list[dict]:
   """Returns the rows with what each set comes to in decoding, all in turn."""
   study = dataclasses.replace(study, inputs=pad_inputs(study.ids[: args.timed]))
-  runs = {PLAIN: study.plain(args.temperature)}
+  runs = {PLAIN: study.program(study.decode(args.temperature))}
   for row in rows:
-    drafter = programs.skipping(row["skip"], row["gamma"])
-    made = programs.together(study.target, None, drafter)
-    runs[row["found"]] = study.program(*made, args.temperature)
+    drafter = LayerSkip(row["skip"], row["gamma"])
+    decode = study.decode(args.temperature, None, drafter)
+    runs[row["found"]] = study.program(decode)
   cells = compare(runs, range(len(study.inputs)), Setting(0, args.temperature))
   found = []
   for row in rows:
@@ -120,24 +109,18 @@ def _key(study, args) -> dict[str, Any]:
     "target": fingerprint(study.target.params),
     "inputs": fingerprint(list(study.inputs)),
     **{name: getattr(args, name) for name in _KEYED},
-    "device": jax.devices()[0].device_kind if args.costs == "measured" else None,
+    **machine(),
   }
 
 
-def _kept_costs(kept, study, args) -> LayerCosts:
-  """Returns the costs that Optuna's study has; measures them where it has none yet."""
-  found = kept.user_attrs.get("costs")
-  if found is None:
-    target = study.target
-    if args.costs == "weights":
-      costs = by_weights(target.network.config, args.gamma)
-    else:
-      ids = study.ids[: args.batch]
-      texts = next(iter(api.padded_batches(ids, args.batch)))[1]
-      known = Sampling(args.temperature), args.max_length, args.gamma, args.runs
-      costs = measured(target, texts, *known)
-    found = dataclasses.asdict(costs)
-    kept.set_user_attr("costs", found)
+def _costs_of(study, args, cells: Cells, key) -> LayerCosts:
+  """Returns the costs, measured where they are not kept."""
+  if args.costs == "weights":
+    return by_weights(study.target.network.config, args.gamma)
+  run = lambda: dataclasses.asdict(
+    measured(study, args.temperature, args.batch, args.gamma, args.runs)
+  )
+  found = cells.get({**key, "costs": args.runs}, run)
   return LayerCosts(**{**found, "blocks": tuple(found["blocks"])})
 
 
@@ -159,12 +142,7 @@ def by_weights(config: NetworkConfig, longest: int) -> LayerCosts:
 
 
 def measured(
-  target: api.Model,
-  texts: Int[Array, "B E"],
-  sampling: Sampling,
-  room: int,
-  longest: int,
-  runs: int,
+  study: Study, temperature: float, batch: int, longest: int, runs: int
 ) -> LayerCosts:
   """Returns costs as timed on this device, all programs in turn.
 
@@ -174,34 +152,26 @@ def measured(
   Raises:
     ValueError: where a draft does not fit, or times are lost in noise.
   """
-  names = target.network.sublayers
+  if study.job.max_length <= longest + 1:
+    raise ValueError(
+      f"Expected room for a draft of {longest} tokens and one more, got "
+      f"{study.job.max_length}. Raise --max-length or lower --gamma."
+    )
+  names, texts = study.target.network.sublayers, study.batch(batch)
   kinds = list(dict.fromkeys(name.partition("_")[0] for name in names))
   skips = {kind: [n for n in names if n.startswith(f"{kind}_")] for kind in kinds}
   skips |= {"whole": [], "rest": names}
-  if room <= longest + 1:
-    raise ValueError(
-      f"Expected room for a draft of {longest} tokens and one more, got {room}. Raise "
-      "--max-length or lower --gamma."
-    )
-  decoder, params = programs.together(target)
-  given = params, texts, row_keys(jax.random.key(0), texts.shape[0])
-  plain = plain_program(programs.plain_start(decoder, room), sampling, room)
-  loops = {"plain": (plain, given, (0, min(ITERATIONS, room)))}
-  of = lambda skip, gamma: programs.together(
-    target, None, programs.skipping(skip, gamma)
-  )[0]
-  start = lambda skip, gamma: programs.start(of(skip, gamma), sampling, room)
+  of = lambda skip, gamma: study.decode(temperature, None, LayerSkip(skip, gamma))
+  loops = {PLAIN: study.decode(temperature).loop(texts)}
   for name, skip in skips.items():
-    draft = part_programs(start(skip, longest))["draft"]
-    loops[name] = draft, given, (0, ITERATIONS)
+    loops[name] = of(skip, longest).loop(texts, "draft")
   for gamma in range(1, longest + 1):
-    most = max(1, min(ITERATIONS, (room - 1) // (gamma + 1)))
-    loops[gamma] = iterated(start(names, gamma)), given, (0, most)
+    loops[gamma] = of(names, gamma).loop(texts)
   return _costs(medians(each_turn(loops, runs), longest), skips, names, longest)
 
 
 def _costs(seconds, skips, names: Sequence[str], longest: int) -> LayerCosts:
-  plain, rest = seconds["plain"], seconds["rest"] / longest
+  plain, rest = seconds[PLAIN], seconds["rest"] / longest
   count = len(names) // (len(skips) - 2)
   saved = {kind: seconds["whole"] - seconds[kind] for kind in skips}
   kinds = {
@@ -221,7 +191,9 @@ def write(table: Table, args: argparse.Namespace) -> list[str]:
   """Writes the table, and the best set's gin file."""
   best = max(table.rows, key=lambda row: row["speed"])
   names = "".join(f"{name!r}, " for name in best["skip"]).rstrip()
-  text = _GIN.format(**{**vars(args), **best, "names": names})
+  text = _GIN.format(
+    **{**vars(args), "folder": table.facts["folder"], **best, "names": names}
+  )
   return [put(args.output, "layers.gin", text), *table.write(args.output)]
 
 
@@ -230,6 +202,7 @@ COMMAND = Command(
   make,
   {
     **jobs.TARGET,
+    **jobs.FEW,
     "temperature": 0.0,
     "gamma": (8, "longest draft"),
     "trials": (200, "of Optuna, in all"),

@@ -20,12 +20,11 @@ from collections.abc import Iterator
 import jax
 from tqdm import tqdm
 
-from specdec_t5x.bench import jobs, programs
-from specdec_t5x.bench.cells import PLAIN, Setting
+from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.compare import compare, counted
+from specdec_t5x.bench.measured import PLAIN, Setting, compare, counted
 from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Program
 from specdec_t5x.core.sparse import law_bits, token_bits
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
@@ -39,28 +38,20 @@ _UNROUNDED = "all, float32"  # As a draft in one process with its target has it.
 
 def make(args: argparse.Namespace) -> Table:
   """Decodes every input with each K, then some of them over each link."""
-  study = jobs.from_flags(args)[0].load()
+  study = jobs.load(args)
   if study.drafts[0].drafter not in ("draft_model", "ngram"):
     raise ValueError("--draft: a link needs a draft model or a table of n-grams.")
   over = process.drafting(study.drafts[0].source, study.job.dtype)
   with over if args.num_timed else contextlib.nullcontext() as address:
     rows = [row for t in args.temperatures for row in _rows(study, t, address, args)]
-  notes = (
-    "Alpha: mean of sum min(p, q) over the tried tokens; tokens a call of the target; "
-    "[95% interval]. Bits: of a drafted token and its law, K (16 + ceil(log2 V)) + "
-    "ceil(log2 V); counted: all bits of messages over drafted tokens, to the target "
-    "and from it, heads included, gRPC's own and TCP's not. Speed-up: plain decoding's "
-    "seconds a token over ours, median input [quartiles], the draft in another process "
-    f"of this machine behind an emulated link with {args.delay_ms:g} ms each way.",
-    listed({"inputs": len(study.inputs), "gamma": args.gamma}),
-  )
-  title = f"A draft in another process, {study.job.task}, draft {study.drafts[0].name}"
-  shown = "temperature T | kept K | bits?- | alpha:3 | tokens_per_call tokens a call"
+  words = {"task": study.job.task, "draft": study.drafts[0].name}
+  more = ""
   if args.num_timed:
-    shown += " | received:0?- counted, to the target | sent:0?- and from it"
+    more = " | received:0?- counted, to the target | sent:0?- and from it"
     for speed in args.mbits:
-      shown += f" | {_named(speed)} speed-up at {speed:g} Mbit/s"
-  return Table("link", title, columns(shown), rows, notes)
+      more += f" | {_named(speed)} speed-up at {speed:g} Mbit/s"
+  notes = [listed({"inputs": len(study.inputs), "gamma": args.gamma})]
+  return Table.of("link", rows, words | {"delay": args.delay_ms}, more, notes)
 
 
 def _named(speed: float) -> str:
@@ -81,8 +72,7 @@ def _rows(
     drafts = {_UNROUNDED: DraftModel(model.network, args.gamma), **drafts}
   for k, drafter in tqdm(drafts.items(), desc=f"T={temperature:g}", file=sys.stderr):
     bits = None if k == _UNROUNDED else law_bits(k or size, size)
-    made = programs.together(study.target, model, drafter, "token")
-    cell = counted(study.decoding(*made, temperature), study, setting, args)
+    cell = counted(study.decode(temperature, model, drafter), study, setting, args)
     yield {
       "temperature": f"{temperature:g}",
       "kept": (k or f"all, {size}") if temperature else "-",
@@ -96,12 +86,12 @@ def _rows(
 def _timed(study: Study, kept, setting: Setting, address: str, args) -> dict:
   """Returns by K the speed-up over each link, and the bits that were counted."""
   remotes = {speed: Remote(address, speed, args.delay_ms) for speed in args.mbits}
-  runs = {PLAIN: study.plain(setting.temperature)}
+  runs = {PLAIN: study.program(study.decode(setting.temperature))}
   for k in kept:
     for speed, remote in remotes.items():
       link = Link(remote, args.gamma, k)
-      made = programs.together(study.target, None, link, "token")
-      runs[k, speed] = _Counted(study.program(*made, setting.temperature), remote)
+      decode = study.decode(setting.temperature, None, link)
+      runs[k, speed] = _Counted(study.program(decode), remote)
   cells = compare(runs, range(len(study.inputs))[: args.num_timed], setting)
   found = {k: {} for k in kept}
   for (k, speed), run in list(runs.items())[1:]:
@@ -140,6 +130,7 @@ COMMAND = Command(
   __doc__,
   make,
   {
+    **jobs.PAIRS,
     "temperatures": [0.0, 1.0],
     "gamma": DEFAULT_GAMMA,
     "top_k": ([1, 4, 8, 16, 32, 64, 0], "K; 0 is all"),
@@ -149,5 +140,4 @@ COMMAND = Command(
     "batch": (16, "of what is not timed"),
     "seed": 0,
   },
-  jobs.flags(),
 )

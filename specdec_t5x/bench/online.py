@@ -25,13 +25,13 @@ import sentencepiece
 from tqdm import tqdm
 
 from specdec_t5x import api
-from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.bench import plotting
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.command import REQUIRED, Command
 from specdec_t5x.bench.environment import machine
+from specdec_t5x.bench.measured import COUNTED, Measured, Setting
 from specdec_t5x.bench.pairs import fingerprint
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.training import losses, serving
@@ -39,14 +39,6 @@ from specdec_t5x.training.online import Learner, Online
 from specdec_t5x.training.optimizers import OPTIMIZERS, Optimizer, Schedule
 
 CONTROL = "none: the control"
-_TIMES = columns(
-  "domain | learns | requests | serving:0 serving, s | learning:0 learning, s"
-)
-_COLUMNS = columns(
-  "domain | learns | first requests from | last to | alpha:3 | "
-  "over_control:3?- over the control | tokens_per_call tokens a call | "
-  "equal?- equal outputs"
-)
 
 
 def make(args: argparse.Namespace) -> Table:
@@ -62,7 +54,7 @@ def make(args: argparse.Namespace) -> Table:
     {
       "domain": domain,
       "learns": way,
-      "requests": len(counts["tried"]),
+      "requests": len(counts["outputs"]),
       **{name: counts[name] for name in ("serving", "learning")},
     }
     for way, of_domains in found.items()
@@ -70,15 +62,11 @@ def make(args: argparse.Namespace) -> Table:
   ]
   of = lambda *names: listed({name: getattr(args, name) for name in names})
   notes = (
-    "alpha: accepted over tried tokens, [95% interval], requests as the unit, before "
-    "the draft learned from them. Domains are served in this order by one draft.",
     of("gamma", "temperature", "interval", "kept"),
     of("optimizer", "learning_rate"),
   )
-  before = [Table("times", "Seconds", _TIMES, times)]
-  title = "Alpha while the draft learns"
-  facts = {"times": times}
-  return Table("online", title, _COLUMNS, rows, notes, facts=facts, before=before)
+  before = [Table.of("online.times", times)]
+  return Table.of("online", rows, notes=notes, before=before)
 
 
 def _read(args) -> Iterator[tuple[str, list[list[int]]]]:
@@ -121,95 +109,71 @@ def _key(args, models, domains, loss):
   }
 
 
-@dataclasses.dataclass
-class _Clocked:
+class _Clocked(Learner):
   """A learner whose seconds are counted; the control's learns nothing."""
 
-  learner: Learner
-  is_control: bool
-  seconds: float = 0.0
-
-  @property
-  def online(self):
-    return self.learner.online
-
-  @property
-  def params(self):
-    return self.learner.params
-
-  @property
-  def steps(self):
-    return self.learner.steps
+  learns, seconds = True, 0.0
 
   def learn(self, served):
-    if self.is_control:
-      return
     start = time.perf_counter()
-    self.learner.learn(served)
+    if self.learns:
+      super().learn(served)
     self.seconds += time.perf_counter() - start
 
 
 def _serve(args, models, domains, loss) -> dict[str, dict]:
   """Returns each domain's counts, a number a request, and its seconds."""
   target, draft = models
-  learner = Learner(draft.network, draft.params, _online(args, loss))
+  learner = _Clocked(draft.network, draft.params, _online(args, loss))
+  learner.learns = loss is not None
   decoder, params = serving.together(
     target, learner, None, "token", args.gamma, args.interval
   )
   processor = sentencepiece.SentencePieceProcessor(model_file=args.vocabulary)
-  sampling, room = Sampling(args.temperature), args.max_length
-  decoder.check(sampling, room, 1)
-  run = api.compiled(decoder, sampling, room, processor.eos_id())
-  clocked, found = _Clocked(learner, loss is None), {}
+  sampling = Sampling(args.temperature)
+  decoder.check(sampling, args.max_length, 1)
+  run = api.compiled(decoder, sampling, args.max_length, processor.eos_id())
+  found = {}
   for name, ids in domains.items():
-    clocked.seconds, start = 0.0, time.perf_counter()
-    decodes = serving.decodes(run, params, clocked, ids, args.input_length, 0)
-    columns = [_counts(decoded) for decoded in tqdm(decodes, name, file=sys.stderr)]
-    counts = {n: [x for c in columns for x in c[n]] for n in columns[0]}
+    learner.seconds, start = 0.0, time.perf_counter()
+    decodes = serving.decodes(run, params, learner, ids, args.input_length, 0)
+    decodes = tqdm(decodes, name, file=sys.stderr)
+    served = [(each.statistics, np.asarray(each.tokens)) for each in decodes]
     seconds = time.perf_counter() - start
+    column = lambda n, served=served: [
+      x for info, _ in served for x in getattr(info, n)
+    ]
     found[name] = {
-      **counts,
-      "serving": seconds - clocked.seconds,
-      "learning": clocked.seconds,
+      **{n: np.array(column(n)).tolist() for n in COUNTED},
+      # Whether two ways have the same outputs is told by these.
+      "outputs": [fingerprint([row])[:16] for _, rows in served for row in rows],
+      "serving": seconds - learner.seconds,
+      "learning": learner.seconds,
     }
   return found
 
 
-def _counts(decoded) -> dict[str, list]:
-  info = decoded.statistics
-  columns = {
-    "accepted": info.accepted,
-    "tried": info.acceptance_positions,
-    "tokens": info.emitted,
-    "calls": info.target_calls,
-  }
-  columns = {name: np.asarray(x).tolist() for name, x in columns.items()}
-  outputs = np.asarray(decoded.tokens)
-  # Whether two ways have the same outputs is told by these.
-  digests = [fingerprint([row])[:16] for row in outputs]
-  return {**columns, "outputs": digests}
-
-
 def _rows(args, way: str, found, control) -> Iterator[dict]:
   """Yields a row for each window of each domain."""
+  setting, is_control = Setting(args.gamma, args.temperature), way == CONTROL
   for domain, counts in found.items():
-    plain, count = control[domain], len(counts["tried"])
-    for first in range(0, count, args.window):
-      of = lambda column, first=first: column[first : first + args.window]
-      alpha, unlearned = (
-        ratio(of(x["accepted"]), of(x["tried"])) for x in (counts, plain)
+    for first in range(0, len(counts["outputs"]), args.window):
+      of = lambda column, first=first: np.array(column[first : first + args.window])
+      ours, unlearned = (
+        Measured(setting, {name: of(x[name]) for name in COUNTED})
+        for x in (counts, control[domain])
       )
-      same = sum(map(str.__eq__, of(counts["outputs"]), of(plain["outputs"])))
-      is_control, last = way == CONTROL, min(first + args.window, count)
+      same = of(counts["outputs"]) == of(control[domain]["outputs"])
+      over = ours.alpha.value - unlearned.alpha.value
       yield {
         "domain": domain,
         "learns": way,
         "first": first,
-        "last": last,
-        "alpha": alpha,
-        "over_control": None if is_control else alpha.value - unlearned.value,
-        "tokens_per_call": ratio(of(counts["tokens"]), of(counts["calls"])),
-        "equal": None if is_control else f"{same} of {last - first}",
+        "last": first + ours.inputs,
+        "alpha": ours.alpha,
+        "over_control": None if is_control else over,
+        "tokens_per_call": ours.tokens_per_call,
+        "equal": None if is_control else f"{same.sum()} of {ours.inputs}",
       }
 
 
@@ -231,12 +195,6 @@ def draw(table: Table) -> Any:
   return figure
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
-  about = "texts in the order that they are served, an input a line; several"
-  how = {"action": "append", "required": True, "metavar": "NAME=FILE"}
-  parser.add_argument("--domain", **how, help=about)
-
-
 _LOSSES = [*losses.DISTILLATION_LOSSES]
 COMMAND = Command(
   __doc__,
@@ -246,6 +204,12 @@ COMMAND = Command(
     "draft": (str, "checkpoint", REQUIRED),
     "vocabulary": (str, "a SentencePiece model", REQUIRED),
     "prefix": ("", "before each line"),
+    "domain": (
+      [str],
+      "texts in the order that they are served, an input a line; several",
+      REQUIRED,
+      {"action": "extend", "metavar": "NAME=FILE"},
+    ),
     "requests": (2000, "of each domain"),
     "losses": (_LOSSES[:2], "by which the draft learns", _LOSSES),
     "interval": (Online.interval, "requests a step"),
@@ -258,6 +222,5 @@ COMMAND = Command(
     "max_length": 64,
     "window": (500, "requests a row"),
   },
-  _add,
   draw=draw,
 )

@@ -13,9 +13,9 @@ from jaxtyping import Array, Int
 from specdec_t5x import api
 from specdec_t5x.bench import programs
 from specdec_t5x.bench.environment import machine
-from specdec_t5x.bench.timed import Costs, Program
+from specdec_t5x.bench.programs import Decode
+from specdec_t5x.bench.timed import Program
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.network.functional import HEADS
 from specdec_t5x.network.ngram import NgramTable
@@ -114,36 +114,28 @@ class Study:
     """The inputs' tokens, without padding."""
     return [[token for token in row[0].tolist() if token] for row in self.inputs]
 
+  def batch(self, size: int) -> Int[Array, "B E"]:
+    """Returns the first inputs as one batch."""
+    return next(iter(api.padded_batches(self.ids[:size], size)))[1]
+
   @property
   def first_model(self) -> Draft | None:
     """The first draft model, if there is any."""
     return next((each for each in self.drafts if each.drafter == "draft_model"), None)
 
-  def together(self, draft: Draft, setting) -> tuple[SpeculativeDecoder, Any]:
-    """Returns what decodes a cell, and its parameters."""
-    parts = draft.drafter, setting.rule
-    return programs.together(self.target, draft.model, *parts, gamma=setting.gamma)
+  def decode(self, temperature: float, draft: Any = None, *parts, **words) -> Decode:
+    """Returns a way to decode: `api.together`'s, or the target alone."""
+    made = programs.together(self.target, draft, *parts, **words)
+    return Decode(*made, Sampling(temperature), self.job.max_length, self.eos_id)
 
-  def decoding(self, decoder: Decoder, params, temperature: float) -> programs.Decoding:
-    """Returns what decodes batches of inputs."""
-    known = Sampling(temperature), self.job.max_length, self.eos_id
-    return programs.decoding(decoder, params, *known)
+  def cell(self, draft: Draft, setting) -> Decode:
+    """Returns the way to decode of a cell."""
+    parts = draft.model, draft.drafter, setting.rule
+    return self.decode(setting.temperature, *parts, gamma=setting.gamma)
 
-  def program(self, decoder: Decoder, params: Any, temperature: float) -> Program:
+  def program(self, decode: Decode) -> Program:
     """Returns what decodes the input of a given number."""
-    run = self.decoding(decoder, params, temperature)
-    return lambda number: run(self.inputs[number], self._keys[number])
-
-  def plain(self, temperature: float, model: api.Model | None = None) -> Program:
-    """Returns the same with the target, or another model, alone."""
-    return self.program(*programs.together(model or self.target), temperature)
-
-  def costs(
-    self, decoders: Sequence[SpeculativeDecoder], params: Any, temperature: float
-  ) -> dict[int, Costs]:
-    """Returns by gamma what the parts of each one's decoding take, on one input."""
-    given = self.inputs[0], Sampling(temperature), self.job.max_length, self.job.runs
-    return programs.pair_costs(decoders, params, *given)
+    return lambda number: decode(self.inputs[number], self._keys[number])
 
   def key(self, draft: Draft, setting) -> dict[str, Any]:
     """Returns everything that determines a cell."""

@@ -26,8 +26,14 @@ def rendered(page: str, root: pathlib.Path) -> str:
   """Returns a page with its tables as the kept JSON has them.
 
   Raises:
-    ValueError: where a marker names a table that was not kept.
+    ValueError: where a marker has no end, or names a table that was not kept.
   """
+  begun, whole = page.count("<!-- table "), len(_MARKED.findall(page))
+  if begun != whole:
+    raise ValueError(
+      f"A page begins {begun} tables and ends {whole} of them. Write <!-- end --> "
+      "below each <!-- table NAME -->, a line each."
+    )
   return _MARKED.sub(lambda found: _table(root, *found.groups()), page)
 
 

@@ -15,12 +15,11 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
-from specdec_t5x.bench import jobs, programs
-from specdec_t5x.bench.cells import Setting
+from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.compare import counted
+from specdec_t5x.bench.measured import Setting, counted
 from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain, delayed
@@ -34,7 +33,7 @@ _OF_CHAINS, _OF_TREES = ("token", "block"), ("recursive", "kseq", "traversal")
 def make(args: argparse.Namespace) -> Table:
   """Decodes every input with each shape under each rule."""
   drafts = shapes(args.gamma, args.branches, args.stem)
-  study = jobs.from_flags(args)[0].load()
+  study = jobs.load(args)
   if study.drafts[0].model is None:
     raise ValueError("--draft: trees need a network or a table, got `copy`.")
   rows = [
@@ -43,16 +42,9 @@ def make(args: argparse.Namespace) -> Table:
     for shape, tree in tqdm(drafts, desc=f"T={temperature:g}", file=sys.stderr)
     for row in _rows(study, tree, temperature, args)
   ]
-  notes = (
-    "Output tokens over calls of the target, all of which score the whole draft; [95% "
-    "interval], inputs as the unit. Depth: calls of the draft model. On a chain "
-    "'recursive' and 'kseq' are 'token', and 'traversal' is 'block'.",
-    listed({"inputs": len(study.inputs), "gamma": args.gamma, "batch": args.batch}),
-  )
-  names = " | ".join(f"{name}?-" for name in ("greedy", *_OF_CHAINS, *_OF_TREES))
-  shown = columns(f"temperature T | shape draft | nodes | depth | siblings?- | {names}")
-  title = f"Tokens a call of the target, {study.job.task}, draft {study.drafts[0].name}"
-  return Table("rules", title, shown, rows, notes)
+  facts = {"inputs": len(study.inputs), "gamma": args.gamma, "batch": args.batch}
+  words = {"task": study.job.task, "draft": study.drafts[0].name}
+  return Table.of("rules", rows, words, notes=[listed(facts)])
 
 
 def shapes(gamma: int, branches: int, stem: int) -> list[tuple[str, Tree]]:
@@ -87,9 +79,8 @@ def _rows(study: Study, tree: Tree, temperature: float, args) -> Iterator[dict]:
   for way, drafter in drafters.items():
     row = {"nodes": tree.size, "depth": tree.depth, "siblings": way}
     for rule in _rules_of(drafter, temperature):
-      made = programs.together(study.target, model, drafter, rule)
-      run = study.decoding(*made, temperature)
-      row[rule] = counted(run, study, setting, args).tokens_per_call
+      decode = study.decode(temperature, model, drafter, rule)
+      row[rule] = counted(decode, study, setting, args).tokens_per_call
     yield row
 
 
@@ -107,6 +98,7 @@ COMMAND = Command(
   __doc__,
   make,
   {
+    **jobs.PAIRS,
     "temperatures": [0.0, 1.0],
     "gamma": (DEFAULT_GAMMA, "depth"),
     "branches": (2, "or candidates"),
@@ -114,5 +106,4 @@ COMMAND = Command(
     "batch": 16,
     "seed": 0,
   },
-  jobs.flags(),
 )

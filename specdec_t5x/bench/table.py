@@ -2,10 +2,13 @@
 
 import csv
 import dataclasses
+import functools
 import io
 import json
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from typing import Any
 
 from etils import epath
@@ -68,6 +71,17 @@ def columns(text: str) -> tuple[Column, ...]:
   return tuple(found)
 
 
+@functools.cache
+def declared(name: str) -> Mapping[str, Any]:
+  """Returns what tables.toml says of a table; shared notes in place of their names."""
+  file = resources.files("specdec_t5x.bench") / "tables.toml"
+  found = known = tomllib.loads(file.read_text(encoding="utf-8"))
+  for part in name.split("."):
+    found = found[part]
+  shared = known["notes"]
+  return {**found, "notes": [shared.get(n, n) for n in found.get("notes", ())]}
+
+
 def grid(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
   """Returns a table in Markdown, without the rows that say that they are "hidden"."""
   cells = [[column.header for column in columns]]
@@ -106,6 +120,32 @@ class Table:
   made: Mapping[str, Any] = dataclasses.field(default_factory=environment)
   command: str = ""
 
+  @classmethod
+  def of(
+    cls,
+    name: str,
+    rows: Sequence[Mapping[str, Value]],
+    words: Mapping[str, Any] | None = None,
+    more: str = "",
+    notes: Sequence[str] = (),
+    **rest: Any,
+  ) -> "Table":
+    """Returns a table whose title, columns and notes are in tables.toml.
+
+    Args:
+      name: there, its last part here.
+      rows: as above.
+      words: what is filled in there.
+      more: columns beside those there.
+      notes: below those there.
+      **rest: as above.
+    """
+    spec, words = declared(name), words or {}
+    said = [note.format(**words) for note in spec["notes"]]
+    title, shown = spec["title"].format(**words), columns(spec["columns"] + more)
+    own = name.rpartition(".")[2]
+    return cls(own, title, shown, rows, (*said, *notes), **rest)
+
   def markdown(self) -> str:
     """Returns the table with its title and notes, below those `before` it."""
     parts = [
@@ -129,12 +169,13 @@ class Table:
     return text.getvalue()
 
   def json(self) -> str:
-    """Returns everything but the tables before it."""
+    """Returns everything; of the tables before it the rows, by their names."""
     document = {
       "title": self.title,
       "command": self.command,
       "settings": self.settings,
       "environment": self.made,
+      **{table.name: table.rows for table in self.before},
       **self.facts,
       "columns": [dataclasses.astuple(column) for column in self.columns],
       "rows": self.rows,

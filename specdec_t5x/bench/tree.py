@@ -22,13 +22,12 @@ from specdec_t5x import api
 from specdec_t5x.analysis.trees import best_tree, tokens_per_call
 from specdec_t5x.bench import jobs, programs
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.iteration import iterated, plain_program
+from specdec_t5x.bench.measured import PLAIN
 from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.table import Table, columns, put
-from specdec_t5x.bench.timed import ITERATIONS, each_turn, medians
+from specdec_t5x.bench.table import Table, put
+from specdec_t5x.bench.timed import each_turn, medians
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree, chain
-from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.registry import headed
 from specdec_t5x.network.functional import HEADS, is_decoder_only
 from specdec_t5x.training.heads import ahead, has_token, head_logits
@@ -52,7 +51,7 @@ tree.Tree.parents = ({parents})
 
 def make(args: argparse.Namespace) -> Table:
   """Counts, times and compares."""
-  study = jobs.one(args)
+  study = jobs.load(args)
   heads = study.drafts[0].model
   if not isinstance(heads.network, HEADS):
     raise ValueError(
@@ -62,7 +61,7 @@ def make(args: argparse.Namespace) -> Table:
   chances = acceptance(study, heads, args.temperature, args.ranks)
   drafts = _drafts(chances, args.sizes)
   found = _seconds(study, drafts, args)
-  plain = found.pop("plain")
+  plain = found.pop(PLAIN)
   rows = []
   for name, tree in drafts.items():
     tokens = tokens_per_call(tree, chances)
@@ -76,21 +75,19 @@ def make(args: argparse.Namespace) -> Table:
       "parents": list(tree.parents),
     }
     rows.append(row)
-  sampling, kind = Sampling(args.temperature), heads.network.config.kind
-  return Table(
-    "tree",
-    f"Drafts by {kind} heads, {len(study.inputs)} inputs, {sampling}",
-    columns(
-      "draft | nodes | depth | tokens_per_call tokens a call | "
-      "milliseconds ms an iteration | speed speed-up"
-    ),
-    rows,
-    (
-      f"Plain decoding: {1e3 * plain:.2f} ms a token, batch {args.batch}. Tokens a "
-      "call follow from the counted ranks, speed-ups from them and the times.",
-    ),
-    facts={"acceptance": chances.tolist(), "plain_seconds": plain},
-  )
+  words = {
+    "kind": heads.network.config.kind,
+    "inputs": len(study.inputs),
+    "sampling": Sampling(args.temperature),
+    "plain": 1e3 * plain,
+    "batch": args.batch,
+  }
+  facts = {
+    "acceptance": chances.tolist(),
+    "plain_seconds": plain,
+    "heads": study.drafts[0].source,
+  }
+  return Table.of("tree", rows, words, facts=facts)
 
 
 def ranks_of(
@@ -145,10 +142,10 @@ def acceptance(
       "Ranks are counted for encoder-decoders, got a decoder-only target. Choose the "
       "tree of its heads by hand (SHAPE in configs/drafters/heads.gin)."
     )
-  run = study.decoding(*programs.together(study.target), temperature)
+  decode = study.decode(temperature)
   count = jax.jit(lambda *given: ranks_of((study.target, heads), *given))
   found = []
-  for texts, decoded, rows in programs.batches(run, study.ids):
+  for texts, decoded, rows in programs.batches(decode, study.ids):
     ranks = np.asarray(count(texts, decoded.tokens))[:, :rows]
     found.append(ranks.reshape(len(ranks), -1))
   return acceptance_of(np.concatenate(found, axis=1), most)
@@ -167,22 +164,12 @@ def _seconds(study: Study, drafts: Mapping[str, Tree], args) -> dict[str, float]
   Raises:
     ValueError: where the machine is too busy to tell one of them from noise.
   """
-  texts = next(iter(api.padded_batches(study.ids[: args.batch], args.batch)))[1]
-  given = texts, row_keys(jax.random.key(0), texts.shape[0])
-  heads, room, sampling = (
-    study.drafts[0].model,
-    args.max_length,
-    Sampling(args.temperature),
-  )
-  decoder, params = programs.together(study.target)
-  run = plain_program(programs.plain_start(decoder, room), sampling, room)
-  loops = {"plain": (run, (params, *given), (0, min(ITERATIONS, room)))}
+  texts, heads = study.batch(args.batch), study.drafts[0].model
+  loops = {PLAIN: study.decode(args.temperature).loop(texts)}
   for name, tree in drafts.items():
     drafter = headed(heads.network, tree, "likeliest")
-    decoder, params = programs.together(study.target, heads, drafter, "traversal")
-    run = iterated(programs.start(decoder, sampling, room))
-    most = max(1, min(ITERATIONS, (room - 1) // (tree.depth + 1)))
-    loops[name] = run, (params, *given), (0, most)
+    decode = study.decode(args.temperature, heads, drafter, "traversal")
+    loops[name] = decode.loop(texts)
   return medians(each_turn(loops, _RUNS), max(tree.depth for tree in drafts.values()))
 
 
@@ -190,7 +177,8 @@ def write(table: Table, args: argparse.Namespace) -> list[str]:
   """Writes the table, and the best draft's gin file."""
   best = max(table.rows, key=lambda row: row["speed"])
   parents = "".join(f"{parent}, " for parent in best["parents"]).strip()
-  text = _GIN.format(**{**vars(args), **best, "parents": parents, "heads": args.draft})
+  found = {**vars(args), **table.facts, **best, "parents": parents}
+  text = _GIN.format(**found)
   return [put(args.output, "tree.gin", text), *table.write(args.output)]
 
 
@@ -198,7 +186,8 @@ COMMAND = Command(
   __doc__,
   make,
   {
-    **jobs.ONE,
+    **jobs.PAIRS,
+    **jobs.FEW,
     "sizes": ([2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64], "of trees"),
     "ranks": (10, "most siblings"),
     "batch": (1, "rows at once"),

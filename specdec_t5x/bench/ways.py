@@ -9,9 +9,9 @@ import jax
 
 from specdec_t5x.analysis.trees import best_tree
 from specdec_t5x.api import Model
-from specdec_t5x.bench import programs, tree
+from specdec_t5x.bench import tree
 from specdec_t5x.bench.pairs import COPY, Draft, Study
-from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.bench.programs import Decode
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain, delayed
@@ -20,6 +20,7 @@ from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.registry import headed
@@ -74,25 +75,29 @@ class Way:
     leaves = jax.tree.leaves(self.models and self.models.params)
     return f"{sum(leaf.size for leaf in leaves) / 1e6:.2f}M"
 
+  def decode(self, study: Study, temperature: float) -> Decode:
+    """Returns this way for a study's target."""
+    return study.decode(temperature, self.models, self.drafter, self.rule, **self.words)
+
 
 def ways(
-  study: Study, sampling: Sampling, args: argparse.Namespace, address: str
+  study: Study, temperature: float, args: argparse.Namespace, address: str
 ) -> list[Way]:
   """Returns all ways that there are with a target and its drafts.
 
   Args:
     study: the target, its drafts and the inputs.
-    sampling: the adjustment of all distributions.
+    temperature: of the sampling.
     args: flags `gamma`, `sizes` of heads' trees, `skip` and `no_rules`.
     address: where the first draft model also answers; empty where it does not.
   """
   found = [
     Way(draft.name, shape, drafter, rule, draft.model, _TRAINING[draft.drafter], *words)
     for draft in study.drafts
-    for shape, drafter, rule, *words in _of_draft(study, draft, sampling, args)
+    for shape, drafter, rule, *words in _of_draft(study, draft, temperature, args)
   ]
   if args.skip:
-    drafter = programs.skipping(args.skip, args.gamma, "exit")
+    drafter = LayerSkip(args.skip, args.gamma)
     shape = f"without {len(args.skip)} sublayers"
     found.append(Way(TARGET, shape, drafter, _EXACT, None, "none"))
   if address:
@@ -102,14 +107,14 @@ def ways(
   return found
 
 
-def _of_draft(study, draft: Draft, sampling, args) -> Iterator[tuple]:
+def _of_draft(study, draft: Draft, temperature, args) -> Iterator[tuple]:
   """Yields shape, drafter, rule and words of each way with one draft."""
   if draft.source == COPY:
     yield "chain", Copy(args.gamma), _EXACT
     return
   network = draft.model.network
   if isinstance(network, HEADS):
-    yield from _of_heads(study, draft, sampling, args.sizes)
+    yield from _of_heads(study, draft, temperature, args.sizes)
     return
   plain = DraftModel(network, args.gamma)
   yield "chain", plain, _EXACT
@@ -119,10 +124,10 @@ def _of_draft(study, draft: Draft, sampling, args) -> Iterator[tuple]:
   distinct = TreeDraft(network, stems, "distinct")
   yield f"stem {_STEM}, {_BRANCHES} branches", distinct, _EXACT
   if draft is study.first_model and not args.no_rules:
-    yield from _of_first(network, plain, distinct, sampling, args.gamma)
+    yield from _of_first(network, plain, distinct, temperature, args.gamma)
 
 
-def _of_first(network, plain, distinct, sampling, gamma) -> Iterator[tuple]:
+def _of_first(network, plain, distinct, temperature, gamma) -> Iterator[tuple]:
   """Yields what is tried with one draft model alone: policies, and every rule."""
   for name in ("auto", "confidence", "exit"):
     words = {"gamma": gamma, "policy": name}
@@ -130,7 +135,7 @@ def _of_first(network, plain, distinct, sampling, gamma) -> Iterator[tuple]:
   if gamma > 2:
     lower = Cascade(network, Copy(gamma - 2, match=2), gamma)
     yield "chain, sped up by copies", lower, _EXACT
-  if sampling.greedy:
+  if not temperature:
     for name in ("lenient", "typical", "top_k", "distance"):
       yield "chain", plain, _knobbed(name)
     return
@@ -147,11 +152,11 @@ def _knobbed(name) -> Rule:
   return Lenient(_LENIENCE) if name == "lenient" else RULES[name]
 
 
-def _of_heads(study, draft, sampling, sizes) -> Iterator[tuple]:
+def _of_heads(study, draft, temperature, sizes) -> Iterator[tuple]:
   """Yields heads' chain, their best trees, and trees that rows prune."""
   network = draft.model.network
   yield "chain", headed(network, chain(network.config.count)), _EXACT
-  acceptance = tree.acceptance(study, draft.model, sampling.temperature)
+  acceptance = tree.acceptance(study, draft.model, temperature)
   for size in sizes:
     yield f"tree of {size}", headed(network, best_tree(acceptance, size)), _EXACT
     if not getattr(network, "reads_path", False):

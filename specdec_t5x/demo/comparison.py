@@ -4,6 +4,7 @@ The unit of time is seconds a token of one input at batch 1, reading it included
 sampled outputs differ in length, so whole outputs do not compare.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ import sentencepiece
 from jaxtyping import Array, Int
 
 from specdec_t5x.bench import jobs
-from specdec_t5x.bench.cells import PLAIN, Measured, Setting
+from specdec_t5x.bench.costs import measure_costs
+from specdec_t5x.bench.measured import PLAIN, Measured, Setting
 from specdec_t5x.bench.pairs import Job, Study
 from specdec_t5x.bench.table import Column, Table, columns
 from specdec_t5x.bench.timed import alternate
@@ -97,21 +99,22 @@ def rows(study: Study, setting: Setting, score: ScoreFn | None) -> list[dict[str
     score: of outputs; None where they have no score.
   """
   temperature = setting.temperature
-  decoders = {draft.name: study.together(draft, setting) for draft in study.drafts}
-  programs = {name: study.program(*d, temperature) for name, d in decoders.items()}
-  numbers = range(len(study.inputs))
-  timed = alternate({PLAIN: study.plain(temperature), **programs}, numbers)
+  decodes = {draft.name: study.cell(draft, setting) for draft in study.drafts}
+  programs = {name: study.program(decode) for name, decode in decodes.items()}
+  numbers, plain = range(len(study.inputs)), study.program(study.decode(temperature))
+  timed = alternate({PLAIN: plain, **programs}, numbers)
   found = []
   for draft in study.drafts:
-    decoder, params = decoders[draft.name]
-    costs = study.costs([decoder], params, temperature)[setting.gamma]
+    decode = {setting.gamma: decodes[draft.name]}
+    costs = measure_costs(decode, study.inputs[0], study.job.runs)[setting.gamma]
     cell = Measured.timed(setting, timed[draft.name], timed[PLAIN], costs)
     name = {"task": study.job.task, "temperature": f"{temperature:g}"}
     row = {**name, "draft": draft.name, "gamma": setting.gamma, **cell.row()}
     if score:
       results = [timed[PLAIN].results, timed[draft.name].results]
       if not isinstance(draft.model.network, HEADS):  # Which say nothing alone.
-        results.append(map(study.plain(temperature, draft.model), numbers))
+        alone = dataclasses.replace(study, target=draft.model).decode(temperature)
+        results.append(map(study.program(alone), numbers))
       outputs = [[result.tokens[0] for result in each] for each in results]
       row |= dict(zip(_SCORE_KEYS, map(score, outputs), strict=False))
     found.append(row)

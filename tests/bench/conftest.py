@@ -1,14 +1,18 @@
-"""A tiny pair with its files, made once, and flags that name them."""
+"""A tiny pair with its files, made once, flags that name them, and commands run."""
+
+import json
 
 import numpy as np
 import pytest
 
-from specdec_t5x.bench import timed
-from specdec_t5x.bench.paper import tables
+from specdec_t5x.bench import costs
+from specdec_t5x.bench.__main__ import main
 from specdec_t5x.bench.timed import Timed
 from tests.t5x_bridge import tiny
 
 SHORT = ("--num-tokens=6", "--runs=3", "--max-length=12", "--num-inputs=3")
+# Tables that are not called as their commands are.
+FILES = {"decode": "bench"}
 
 
 # Seconds of a repetition, and of what happens once a call, as a steady clock says.
@@ -21,6 +25,17 @@ STEADY = {
   "encoder": (0.0, 19.0),
   "draft_encoder": (0.0, 3.0),
 }
+
+
+def named(files, **more):
+  """Returns flags by their names."""
+  return [f"--{name}={value}" for name, value in {**files, **more}.items()]
+
+
+def ran(command, folder, *flags):
+  """Runs a command and returns the JSON of its table."""
+  assert main([command, *flags, f"--output={folder}"]) == 0
+  return json.loads((folder / f"{FILES.get(command, command)}.json").read_text())
 
 
 def steady(programs, inputs, warm=1):
@@ -37,7 +52,7 @@ def steady(programs, inputs, warm=1):
 @pytest.fixture(scope="module")
 def steady_parts():
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(timed, "alternate", steady)
+    patch.setattr(costs, "alternate", steady)
     yield
 
 
@@ -55,23 +70,33 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def one_pair(files):
-  """Flags of the commands that take one draft, without a name."""
-  given = {**files, "draft": files["draft"].partition("=")[2]}
-  return [f"--{name}={path}" for name, path in given.items()]
+def pair(files):
+  """Flags of a target, a draft and inputs."""
+  return named(files)
 
 
 @pytest.fixture(scope="session")
-def pair_flags(files):
-  return [f"--{name}={path}" for name, path in files.items()] + [*SHORT]
+def domains(files, tmp_path_factory):
+  """Flags of a pair that serves two domains."""
+  root = tmp_path_factory.mktemp("domains")
+  for name, seed in (("one", 1), ("two", 2)):
+    (root / name).write_text("\n".join(tiny.sentences(6, seed)))
+  flags = [f"--domain={name}={root / name}" for name in ("one", "two")]
+  models = {name: files[name] for name in ("target", "vocabulary")}
+  return [*named(models, draft=files["draft"].partition("=")[2]), *flags]
+
+
+@pytest.fixture(scope="session")
+def pair_flags(pair):
+  return [*pair, *SHORT]
 
 
 @pytest.fixture(scope="session")
 def recorded(pair_flags, tmp_path_factory):
   """A folder with table 4 at gammas 1 and 3 and temperature 0; copy before writing."""
   folder = tmp_path_factory.mktemp("recorded")
-  flags = ["--gammas", "1", "3", "--temperatures=0", f"--output={folder}"]
+  flags = ["--gammas", "1", "3", "--temperatures=0"]
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(timed, "alternate", steady)
-    assert tables.TABLE_4.main([*pair_flags, *flags]) == 0
+    patch.setattr(costs, "alternate", steady)
+    ran("table4", folder, *pair_flags, *flags)
   return folder

@@ -4,26 +4,14 @@ import json
 
 import pytest
 
-from specdec_t5x.bench import timed
-from specdec_t5x.bench.compare import BATCHES, COPY, GAMMA
+from specdec_t5x.bench.__main__ import main
+from tests.bench.conftest import ran
 from tests.t5x_bridge import tiny
 
 
-def run(command, folder, pair, flags):
-  return command.main([*pair, *flags.split(), f"--output={folder}"])
-
-
-def rows(folder, name):
-  return json.loads((folder / f"{name}.json").read_text())["rows"]
-
-
-@pytest.mark.usefixtures("processor_clock")
-def test_every_length_gives_the_same_outputs(one_pair, tmp_path, capsys, monkeypatch):
-  # Parts of so small a pair are short: more repetitions, or noise hides them.
-  monkeypatch.setattr(timed, "_PART", (2, 400))
-  flags = "--gammas 1 --confidences 0.5 --max-length 8"
-  assert run(GAMMA, tmp_path, one_pair, flags) == 0
-  found = json.loads((tmp_path / "gamma.json").read_text())
+def test_every_length_gives_the_same_outputs(pair, tmp_path, capsys):
+  flags = ["--gammas", "1", "--confidences", "0.5", "--max-length", "8"]
+  found = ran("gamma", tmp_path, *pair, *flags)
   by_name = {row["setting"]: row for row in found["rows"]}
   assert list(by_name) == ["fixed 1", "confidence 0.5", "auto"]
   assert {row["identical"] for row in found["rows"]} == {"3/3"}
@@ -33,19 +21,23 @@ def test_every_length_gives_the_same_outputs(one_pair, tmp_path, capsys, monkeyp
   assert "3 inputs; best: fixed 1" in capsys.readouterr().out
 
 
-def test_no_inputs_are_refused(one_pair, tmp_path, capsys):
-  (tmp_path / "lines.txt").write_text("")
-  pair = [*one_pair, f"--inputs={tmp_path / 'lines.txt'}"]
-  assert run(GAMMA, tmp_path, pair, "--max-length 8") == 1
-  assert "has no line. Give an input a line." in capsys.readouterr().err
-
-
-def test_every_batch_gives_the_plain_outputs(one_pair, tmp_path, capsys):
+def test_every_batch_gives_the_plain_outputs(pair, tmp_path, capsys):
   (tmp_path / "lines.txt").write_text("\n".join(tiny.sentences(5, seed=4)))
-  pair = [*one_pair, f"--inputs={tmp_path / 'lines.txt'}"]
-  flags = "--gamma 2 --gammas 2 --max-length 8 --batches 2 --queue 2"
-  assert run(BATCHES, tmp_path, pair, flags) == 0
-  found, names = rows(tmp_path, "batches"), ("plain", "gamma 2", "auto")
+  inputs = f"--inputs={tmp_path / 'lines.txt'}"
+  flags = [
+    "--gamma",
+    "2",
+    "--gammas",
+    "2",
+    "--max-length",
+    "8",
+    "--batches",
+    "2",
+    "--queue",
+    "2",
+  ]
+  found = ran("batches", tmp_path, *pair, inputs, *flags)["rows"]
+  names = ("plain", "gamma 2", "auto")
   settings = [f"{name}{more}" for name in names for more in ("", ", SLOTS")]
   assert [row["setting"] for row in found] == settings
   # Two groups of two batches of two; the last input stands in for three more.
@@ -68,8 +60,7 @@ COPIED = "--size=tiny --gamma=3 --matches 1 --input-length=48 --max-length=48"
 
 
 def test_an_output_that_repeats_its_input_is_copied(texts, tmp_path, capsys):
-  assert run(COPY, tmp_path, texts, COPIED) == 0
-  (row,) = rows(tmp_path, "copy")
+  (row,) = ran("copy", tmp_path, *texts, *COPIED.split())["rows"]
   assert row["identical"] == row["texts"] == 3
   assert row["tokens_per_call"]["value"] > 2
   assert row["alpha"]["value"] > 0.7
@@ -78,13 +69,13 @@ def test_an_output_that_repeats_its_input_is_copied(texts, tmp_path, capsys):
 
 def test_the_first_sentences_of_the_input_may_be_the_output(texts, tmp_path):
   (tmp_path / "texts.jsonl").write_text('{"article": "the old dog. a cat. the man"}\n')
-  assert run(COPY, tmp_path, texts, f"{COPIED} --lead=1") == 0
-  (row,) = rows(tmp_path, "copy")
+  (row,) = ran("copy", tmp_path, *texts, *COPIED.split(), "--lead=1")["rows"]
   assert row["identical"] == row["texts"] == 1
   assert row["alpha"]["value"] > 0.5
 
 
 def test_a_field_that_is_not_there_is_named(texts, tmp_path, capsys):
-  assert run(COPY, tmp_path, texts, f"{COPIED} --source=story") == 1
+  flags = *texts, *COPIED.split(), "--source=story", f"--output={tmp_path}"
+  assert main(["copy", *flags]) == 1
   assert "story" in capsys.readouterr().err
   assert not (tmp_path / "copy.json").exists()

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.analysis import theory
-from specdec_t5x.bench import choose, timed
-from specdec_t5x.bench.programs import pair_costs
+from specdec_t5x.bench import costs, programs, timed
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -17,7 +16,7 @@ from specdec_t5x.network.transformer import Transformer
 from tests.t5x_bridge import tiny
 
 # An iteration drafts 4 tokens in 2 s and scores the block in 10, a token takes 5.
-COSTS = timed.Costs(
+COSTS = costs.Costs(
   gamma=4,
   plain=5.0,
   plain_start=20.0,
@@ -49,36 +48,21 @@ def test_theorem_3_8_is_the_case_of_free_encoders_and_blocks_of_one_token():
   assert 1 < COSTS.call_improvement(0.9, 25) < COSTS.loop_improvement(0.9)
 
 
-def test_a_policy_s_times_are_in_units_of_one_token():
-  by_gamma = {
-    gamma: dataclasses.replace(
-      COSTS, gamma=gamma, draft=0.5 * gamma, iteration=5.0 + 1.5 * gamma, scoring=5.5
-    )
-    for gamma in (1, 3, 4)
-  }
-  found = choose.policy_seconds(by_gamma, (1, 2, 4, 5))
-  # A draft step takes 0.1 tokens, blocks of 2, 4, 5 tokens 1.2, 1.6 and 1.8; alone the
-  # token takes 1 and what gamma 1 adds to its scoring.
-  np.testing.assert_allclose(found, [1.1, 1.3, 1.8, 1.9, 2.2])
-  with pytest.raises(ValueError, match=r"so \[2\] are missing"):
-    choose.policy_seconds(by_gamma, (1, 2, 3))
-
-
 @pytest.fixture(scope="module")
 def pair():
   # Wide enough for the clock, narrow enough to compile quickly.
   target, draft = Transformer(tiny.config(1, 256)), Transformer(tiny.config(1, 128))
   params = {"target": random_params(target, 1), "draft": random_params(draft, 2)}
-  decoder = lambda gamma: SpeculativeDecoder(target, DraftModel(draft, gamma))
-  return decoder, params
+  decode = lambda gamma, room: programs.Decode(
+    SpeculativeDecoder(target, DraftModel(draft, gamma)), params, GREEDY, room
+  )
+  return lambda room: {gamma: decode(gamma, room) for gamma in (1, 2)}
 
 
 def test_every_part_of_a_pair_is_timed(pair, processor_clock, monkeypatch):
-  monkeypatch.setattr(timed, "_PART", (2, 80))
-  decoder, params = pair
-  pairs = [decoder(gamma) for gamma in (1, 2)]
+  monkeypatch.setattr(programs, "_PART", (2, 80))
   inputs = jax.numpy.ones((1, 8), jax.numpy.int32)
-  found = pair_costs(pairs, params, inputs, GREEDY, room=60, runs=3)
+  found = costs.measure_costs(pair(60), inputs, runs=3)
   assert list(found) == [1, 2]
   for gamma, times in found.items():
     assert times.gamma == gamma
@@ -86,18 +70,18 @@ def test_every_part_of_a_pair_is_timed(pair, processor_clock, monkeypatch):
     assert all(seconds > 0 for seconds in positive.values()), times
   assert found[1].plain == found[2].plain
   with pytest.raises(ValueError, match=r"room for an iteration .* 3 tokens"):
-    pair_costs(pairs, params, inputs, GREEDY, room=2, runs=3)
+    costs.measure_costs(pair(2), inputs, runs=3)
 
 
 def test_a_time_lost_in_noise_is_said_and_a_free_draft_is_free():
   each = lambda seconds: timed.Timed(np.array([seconds, seconds]), ())
-  keys = [((3, name), n) for name in timed._PARTS for n in (0, 10)]
+  keys = [((3, name), n) for name in costs._PARTS for n in (0, 10)]
   keys += [((0, "plain"), n) for n in (0, 10)]
   seconds = {key: each(1.0 + key[1]) for key in keys}
-  seconds |= {((3, name), 1): each(1.0) for name in timed._STARTS}
+  seconds |= {((3, name), 1): each(1.0) for name in costs._STARTS}
   seconds[(3, "draft"), 10] = each(0.9)
-  found = timed.costs_of(3, seconds)
+  found = costs.costs_of(3, seconds)
   assert (found.draft, found.token, found.start) == (0, 1, 1)
   seconds[(3, "token"), 10] = each(0.9)
   with pytest.raises(ValueError, match=r"time of \['token'\] is lost in noise"):
-    timed.costs_of(3, seconds)
+    costs.costs_of(3, seconds)

@@ -1,21 +1,18 @@
 """The benchmark of decoding at a set acceptance rate."""
 
-import json
 import subprocess
 import sys
 
 import pytest
 
-from specdec_t5x.bench.decode import COMMAND
+from tests.bench.conftest import ran
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, processor_clock):
   folder = tmp_path_factory.mktemp("bench")
   flags = "--target tiny --gamma 2 --output-length 60 --input-length 8 --runs 5"
-  alphas = ["--alphas", "0", "1", "--output", str(folder)]
-  assert COMMAND.main([*flags.split(), *alphas]) == 0
-  return json.loads((folder / "bench.json").read_text())
+  return ran("decode", folder, *flags.split(), "--alphas", "0", "1")
 
 
 def test_the_oracle_sets_alpha_and_outputs_are_the_plain_ones(found):
@@ -35,20 +32,6 @@ def test_a_steps_weights_are_the_decoders_without_cross_keys_and_values(found):
   # Query, key, value, out; query, out; wi_0, wi_1, wo; logits; norms; position bias.
   kernels = 6 * 64 * 64 + 3 * 64 * 128 + 64 * 32_128
   assert found["read_bytes"] == 4 * (kernels + 4 * 64 + 2 * 32)
-
-
-@pytest.mark.parametrize(
-  ("flags", "message"),
-  [
-    (["--output-length", "47"], "--output-length must be at least 48, got 47"),
-    (["--batch", "0"], "--batch must be at least 1, got 0"),
-    (["--alphas", "1.5"], "Expected alphas from 0 to 1"),
-    (["--gamma", "0"], "GAMMA must be a whole number of at least 1"),
-  ],
-)
-def test_bad_flags_are_refused(flags, message, tmp_path, capsys):
-  assert COMMAND.main([*flags, "--target", "tiny", "--output", str(tmp_path)]) == 1
-  assert message in capsys.readouterr().err
 
 
 def test_it_needs_neither_tensorflow_nor_seqio_nor_t5x():

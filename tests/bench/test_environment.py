@@ -15,7 +15,9 @@ def test_a_cell_is_of_the_code_that_runs():
   assert environment.machine()["code"] == environment.code(PACKAGE)
 
 
-@pytest.mark.parametrize("module", ["core/token", "decoding/step", "bench/timed"])
+@pytest.mark.parametrize(
+  "module", ["core/token", "decoding/step", "policies", "native/laws", "bench/timed"]
+)
 def test_other_code_that_decodes_or_times_has_another_digest(module, tmp_path):
   before = environment.code(PACKAGE)
   copy = shutil.copytree(PACKAGE, tmp_path / "a", ignore=shutil.ignore_patterns("data"))

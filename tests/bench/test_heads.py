@@ -1,7 +1,5 @@
 """Heads measured: their tokens' ranks, the tree that pays, and all ways to draft."""
 
-import json
-
 import gin
 import jax
 import jax.numpy as jnp
@@ -10,12 +8,13 @@ import pytest
 
 from specdec_t5x import api
 from specdec_t5x.analysis.trees import best_tree
-from specdec_t5x.bench import methods, tree
+from specdec_t5x.bench import tree
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.parallel import ParallelConfig
 from specdec_t5x.t5x_bridge.parameters import T5XParameters
+from tests.bench.conftest import named, ran
 from tests.t5x_bridge import tiny
 
 SHORT = ("--max-length=10", "--num-inputs=3")
@@ -35,10 +34,6 @@ def heads(tmp_path_factory):
     T5XParameters(network, str(root)).save(1, params)
     folders[name] = str(root / "checkpoint_1")
   return folders
-
-
-def named(files, **flags):
-  return [f"--{name}={value}" for name, value in {**files, **flags}.items()]
 
 
 def test_chances_are_of_tokens_that_a_tree_can_reach():
@@ -70,10 +65,8 @@ def test_a_head_that_repeats_the_target_s_law_has_its_ranks(files, heads):
 
 @pytest.mark.usefixtures("processor_clock")
 def test_the_tree_that_pays_is_a_gin_file(files, heads, tmp_path, capsys):
-  flags = named(files, draft=heads["parallel"], output=tmp_path)
-  flags += ["--max-length=40", "--num-inputs=3", "--sizes", "2", "4", "--ranks=3"]
-  assert tree.COMMAND.main(flags) == 0
-  found = json.loads((tmp_path / "tree.json").read_text())
+  flags = ["--max-length=40", "--num-inputs=3", "--sizes", "2", "4", "--ranks=3"]
+  found = ran("tree", tmp_path, *named(files, draft=heads["parallel"]), *flags)
   chances = np.array(found["acceptance"])
   for row in found["rows"]:
     if row["draft"].startswith("tree"):
@@ -92,20 +85,11 @@ def test_the_tree_that_pays_is_a_gin_file(files, heads, tmp_path, capsys):
   assert "Plain decoding" in capsys.readouterr().out
 
 
-def test_a_draft_model_is_no_heads(files, tmp_path, capsys):
-  draft = files["draft"].partition("=")[2]
-  flags = named(files, draft=draft, output=tmp_path)
-  assert tree.COMMAND.main([*flags, *SHORT]) == 1
-  assert "expected heads, got a Transformer" in capsys.readouterr().err
-
-
-def test_every_way_to_draft_is_measured_and_gives_the_same(files, heads, tmp_path):
+def test_every_way_to_draft_is_measured_and_gives_the_same(pair, heads, tmp_path):
   drafts = ["copy", *(f"{name}={path}" for name, path in heads.items())]
-  flags = named(files, output=tmp_path)
-  flags += ["--drafts", *drafts, "--gamma=2", "--sizes", "3", "--temperatures", "0"]
-  flags += ["--no-rules", "--no-peers"]
-  assert methods.COMMAND.main([*flags, *SHORT]) == 0
-  rows = json.loads((tmp_path / "methods.json").read_text())["rows"]
+  flags = ["--drafts", *drafts, "--gamma=2", "--sizes=3", "--temperatures=0"]
+  flags += ["--no-rules", "--no-peers", *SHORT]
+  rows = ran("methods", tmp_path, *pair, *flags)["rows"]
   shapes = [(row["draft"], row["shape"]) for row in rows]
   assert shapes == [
     ("small", "chain"),

@@ -1,7 +1,5 @@
 """The search for sublayers to leave out: what it measures, and where it goes on."""
 
-import json
-
 import gin
 import jax
 import jax.numpy as jnp
@@ -19,6 +17,7 @@ from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.network.functional import network_for, without_fn
+from tests.bench.conftest import named, ran
 from tests.t5x_bridge import tiny, tiny_gpt
 
 IDS, ROOM = [[5, 6, 7, 1], [9, 3, 1], [4, 4, 8, 12, 1]], 10
@@ -30,6 +29,11 @@ def alpha_of(skip):
   """A law with a trap: 'mlp_1' costs much, unless 'mlp_2' is left out as well."""
   alpha = 0.99 - 0.02 * len(skip) - 0.2 * ("self_0" in skip)
   return alpha - (0.3 if "mlp_1" in skip and "mlp_2" not in skip else 0.0)
+
+
+def study_of(config, params):
+  target = api.Model(network_for(config), params)
+  return Study(Job("", "", {}, None, ROOM), target, (), pad_inputs(IDS), 1)
 
 
 # ---- What is measured. ----
@@ -60,17 +64,15 @@ def brute_force(target, skip, sampling, block):
 @pytest.mark.parametrize("kind", ["t5", "gpt"])
 @pytest.mark.parametrize(("sampling", "block"), [(GREEDY, 4), (Sampling(0.9), 3)])
 def test_alpha_is_that_of_drafts_on_the_target_s_cache(kind, sampling, block):
-  network = network_for({"t5": tiny.TARGET, "gpt": tiny_gpt.TARGET}[kind])
-  params = tiny.state(network, seed=3).params if kind == "t5" else None
-  if params is None:
-    params = tiny_gpt_params(network)
-  target = api.Model(network, params)
-  study = Study(Job("", "", {}, None, ROOM), target, (), pad_inputs(IDS), 1)
+  config = {"t5": tiny.TARGET, "gpt": tiny_gpt.TARGET}[kind]
+  params_of = tiny_gpt_params if kind == "gpt" else lambda x: tiny.state(x, 3).params
+  study = study_of(config, params_of(network_for(config)))
   agreement = Agreement(study, sampling.temperature, block)
   assert agreement(()) == pytest.approx(1, abs=1e-5)
   skip = ("self_0", "mlp_1")
   found = agreement(skip)
-  assert found == pytest.approx(brute_force(target, skip, sampling, block), abs=1e-5)
+  expected = brute_force(study.target, skip, sampling, block)
+  assert found == pytest.approx(expected, abs=1e-5)
   assert found == agreement(skip)
   assert 0 < found < 1
 
@@ -109,8 +111,7 @@ def test_costs_from_a_steady_clock(monkeypatch):
     }
 
   monkeypatch.setattr(timed, "alternate", clock)
-  target = api.Model(network_for(tiny.TARGET), None)
-  found = layers.measured(target, jnp.ones((1, 4), int), GREEDY, 12, longest, 3)
+  found = layers.measured(study_of(tiny.TARGET, None), 0.0, 1, longest, 3)
   assert found.kinds == pytest.approx({k: x / 10 for k, x in each.items()})
   assert found.rest == pytest.approx(0.1)
   np.testing.assert_allclose(found.blocks, [1.1, 1.2, 1.3])
@@ -120,10 +121,8 @@ def test_costs_from_a_steady_clock(monkeypatch):
 def test_costs_are_timed():
   """On a network that is large enough for its parts to be told from noise."""
   config = tiny.config(2, 128, vocab_size=4096)
-  network = network_for(config)
-  target = api.Model(network, tiny.state(network).params)
-  given = jnp.ones((1, 4), int), GREEDY, 12, 2, 9
-  found = layers.measured(target, *given)
+  params = tiny.state(network_for(config)).params
+  found = layers.measured(study_of(config, params), 0.0, 1, 2, 9)
   assert len(found.blocks) == 2
   assert found.rest > 0
 
@@ -131,18 +130,12 @@ def test_costs_are_timed():
 # ---- The search. ----
 
 
-def search(folder, alpha=alpha_of, **key):
-  study = layer_search.open_study(str(folder), {"target": "a", **key})
-  return layer_search.Search(study, NAMES, alpha, COSTS)
+def search(alpha=alpha_of):
+  return layer_search.Search(NAMES, alpha, COSTS)
 
 
-def trials(folder):
-  study = layer_search.open_study(str(folder), {"target": "a"})
-  return [trial.params for trial in study.trials if trial.value is not None]
-
-
-def test_optuna_is_no_worse_than_the_knapsack_and_finds_what_goes_together(tmp_path):
-  found = search(tmp_path)
+def test_optuna_is_no_worse_than_the_knapsack_and_finds_what_goes_together():
+  found = search()
   knapsack = found.by_knapsack()
   best = found.by_optuna(40, seed=0)
   speeds = [found.row(skip)["speed"] for skip in (knapsack, best)]
@@ -158,36 +151,15 @@ def test_optuna_is_no_worse_than_the_knapsack_and_finds_what_goes_together(tmp_p
   assert found.measured < 80
 
 
-def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
-  whole = search(tmp_path / "whole")
-  whole.by_knapsack()
-  expected = whole.by_optuna(12, seed=3)
-  calls = []
-
-  def failing(skip):
-    calls.append(skip)
-    if len(calls) in (5, 26):
-      raise KeyboardInterrupt
-    return alpha_of(skip)
-
-  def go_on():
-    going_on = search(tmp_path / "parts", failing)
-    going_on.by_knapsack()
-    return going_on.by_optuna(12, seed=3)
-
-  for _ in range(2):
-    with pytest.raises(KeyboardInterrupt):
-      go_on()
-  assert go_on() == expected
-  assert trials(tmp_path / "parts") == trials(tmp_path / "whole")
-  # Nothing was measured twice, but for what was being measured when it stopped.
-  assert len(calls) == len(set(calls)) + 2
-
-
-def test_another_search_in_the_same_folder_is_refused(tmp_path):
-  search(tmp_path)
-  with pytest.raises(ValueError, match="another search: target differ"):
-    layer_search.open_study(str(tmp_path), {"target": "b"})
+def test_a_search_is_the_same_each_time():
+  """So what was measured before a search was stopped is not measured again."""
+  calls = [], []
+  for each in calls:
+    found = search(lambda skip, each=each: each.append(skip) or alpha_of(skip))
+    found.by_knapsack()
+    found.by_optuna(12, seed=3)
+    assert len(each) == len(set(each)) == found.measured
+  assert calls[0] == calls[1]
 
 
 def test_what_is_missing_is_named(monkeypatch):
@@ -199,21 +171,13 @@ def test_what_is_missing_is_named(monkeypatch):
 # ---- The command. ----
 
 
-def flags(files, folder, *more):
-  named = [f"--{name}={files[name]}" for name in ("target", "vocabulary", "inputs")]
-  return [*named, f"--output={folder}", "--max-length=10", "--gamma=3", *more]
-
-
-def run(files, folder, trials):
-  more = "--costs=weights", f"--trials={trials}", "--timed=2"
-  return layers.COMMAND.main(flags(files, folder, *more))
-
-
 def test_the_best_set_is_a_gin_file_and_nothing_is_measured_twice(
   files, tmp_path, capsys, monkeypatch
 ):
-  assert run(files, tmp_path, 6) == 0
-  first = json.loads((tmp_path / "layers.json").read_text())["rows"]
+  flags = named({name: files[name] for name in ("target", "vocabulary", "inputs")})
+  flags += ["--max-length=10", "--gamma=3", "--trials=6", "--timed=2"]
+  flags.append("--costs=weights")
+  first = ran("layers", tmp_path, *flags)["rows"]
   by_name = {row["found"]: row for row in first}
   assert by_name["nothing"]["alpha"] == pytest.approx(1)
   assert {row["identical"] for row in first} == {"2/2"}
@@ -230,21 +194,8 @@ def test_the_best_set_is_a_gin_file_and_nothing_is_measured_twice(
   drafter.check(network_for(tiny.TARGET))
   assert list(drafter.skip) == by_name["Optuna"]["skip"]
   monkeypatch.setattr(Agreement, "__call__", lambda *args: pytest.fail("measured"))
-  assert run(files, tmp_path, 6) == 0
-  again = json.loads((tmp_path / "layers.json").read_text())["rows"][-1]
+  again = ran("layers", tmp_path, *flags)["rows"][-1]
   assert {n: again[n] for n in ("skip", "speed")} == {
     n: first[-1][n] for n in ("skip", "speed")
   }
   assert "| Optuna" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-  ("more", "message"),
-  [
-    (["--trials=-1"], "--trials must be at least 0"),
-    (["--gamma=0"], "--gamma must be at least 1"),
-  ],
-)
-def test_bad_flags_are_refused(files, tmp_path, capsys, more, message):
-  assert layers.COMMAND.main([*flags(files, tmp_path), *more]) == 1
-  assert message in capsys.readouterr().err

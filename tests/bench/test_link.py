@@ -1,19 +1,14 @@
 """Kept tokens against bits, alpha and time, on a tiny random pair and a real link."""
 
-import json
-
-from specdec_t5x.bench.link import COMMAND
 from specdec_t5x.core.sparse import law_bits
+from tests.bench.conftest import ran
 
 SHORT = ("--gamma=2", "--batch=2", "--max-length=12", "--num-inputs=2")
 KEPT = ("--top-k", "2", "0", "--mbits", "100")
 
 
-def test_every_k_has_its_bits_alpha_and_speed(files, tmp_path):
-  named = [f"--{name}={path}" for name, path in files.items()]
-  flags = (*SHORT, *KEPT, "--num-timed=2", f"--output={tmp_path}")
-  assert COMMAND.main([*named, *flags]) == 0
-  rows = json.loads((tmp_path / "link.json").read_text())["rows"]
+def test_every_k_has_its_bits_alpha_and_speed(pair, tmp_path):
+  rows = ran("link", tmp_path, *pair, *SHORT, *KEPT, "--num-timed=2")["rows"]
   kept = [row["kept"] for row in rows]
   assert kept == ["-", "all, float32", 2, "all, 64"]
   for row, bits in zip(rows, (6, None, law_bits(2, 64), law_bits(64, 64)), strict=True):

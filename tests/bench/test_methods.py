@@ -1,26 +1,24 @@
 """Every way to speculate side by side: rules, policies, domains and peers."""
 
-import json
-
 import pytest
 
-from specdec_t5x.bench import methods
 from specdec_t5x.bench.peers import CTRANSLATE2, HUGGING_FACE, importable, programs
 from specdec_t5x.core.rules import RULES
+from tests.bench.conftest import ran
 
 SHORT = ("--max-length=10", "--num-inputs=3", "--gamma=3")
 LOSSY = {"typical", "topk", "distance", "lenient"}
 
 
 @pytest.fixture(scope="module")
-def rows(files, tmp_path_factory):
+def rows(pair, tmp_path_factory):
   root = tmp_path_factory.mktemp("methods")
   (root / "others.txt").write_text("a red house\nthe old dog sees\n")
-  flags = [f"--{name}={value}" for name, value in {**files, "output": root}.items()]
-  flags += ["--draft", "copy", "--also", f"others={root / 'others.txt'}", "--chart"]
-  assert methods.COMMAND.main([*flags, *SHORT]) == 0
+  also = f"--also=others={root / 'others.txt'}"
+  more = "--draft=copy", "--skip=self_1", "--chart", also
+  found = ran("methods", root, *pair, *more, *SHORT)
   assert (root / "methods.svg").is_file()
-  return json.loads((root / "methods.json").read_text())["rows"]
+  return found["rows"]
 
 
 def test_each_domain_has_every_way(rows):
@@ -65,6 +63,7 @@ def test_ways_have_their_price(rows):
   assert by["copy", "chain"]["training"] == "none"
   assert by["small", "in another process"]["parameters"] == "0.00M"  # Of this process.
   assert by["small", "chain"]["training"] == "a draft model"
+  assert by["target", "without 1 sublayers"]["training"] == "none"
   costs = [row["c"] for row in rows if row["shape"] != "peer"]
   assert all(c is None or c >= 0 for c in costs)
   assert by["small", "chain"]["tokens_per_call"]["value"] >= 1
@@ -79,9 +78,3 @@ def test_peers_are_there_where_they_are_installed(rows):
     expected |= {*programs.CT2.values()}
   assert expected <= peers.keys()
   assert all(peers[name]["speed"]["median"] > 0 for name in expected)
-
-
-def test_a_domain_needs_a_name(files, tmp_path, capsys):
-  flags = [f"--{name}={value}" for name, value in {**files, "output": tmp_path}.items()]
-  assert methods.COMMAND.main([*flags, *SHORT, "--also", "others.txt"]) == 1
-  assert "--also: expected NAME=FILE, got 'others.txt'" in capsys.readouterr().err

@@ -9,11 +9,11 @@ import pytest
 
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench.model import command, tables
-from specdec_t5x.bench.model.command import COMMAND
 from specdec_t5x.bench.model.devices import Device, described
 from specdec_t5x.bench.model.pieces import Cost, Piece
 from specdec_t5x.bench.model.timed import Measured
 from specdec_t5x.bench.paper import published
+from tests.bench.conftest import ran
 
 DEVICE = Device("ours", bandwidth=1e9, peak=1e12, clock=1e9)
 
@@ -45,7 +45,7 @@ def test_table_2_is_what_theory_says_of_the_modelled_times():
     target="xxl", drafts=["small"], batches=[1], widths=[1, 2, 8], topology="v4:1x1x1"
   )
   table = tables.table(args, DEVICE, costs(), {}, {})
-  ((c,),) = [table.facts["c"]]
+  (c,) = json.loads(table.json())["c"]
   assert (c["roofline"], c["cycles"]) == (0.02, None)
   assert (c["c"], c["ratio"], c["as_two"]) == pytest.approx((0.04, 2.0, 0.05))
   row = next(r for r in table.rows if r["gamma"] == 7)
@@ -75,7 +75,8 @@ def test_a_piece_that_was_run_is_modelled_by_what_products_did_beside_it():
   args = argparse.Namespace(
     target="xxl", drafts=["small"], batches=[1], widths=[1, 2, 8], topology="cpu"
   )
-  rows = tables.table(args, DEVICE, costs(), {token: slow}, {}).facts["pieces"]
+  table = tables.table(args, DEVICE, costs(), {token: slow}, {})
+  rows = json.loads(table.json())["pieces"]
   row = next(r for r in rows if (r["piece"], r["batch"]) == ("xxl, a token", 1))
   assert (row["roofline"], row["modelled"]) == pytest.approx((10, 20))
   assert row["ratio"] == pytest.approx(0.8)
@@ -101,8 +102,7 @@ def test_what_does_not_fit_is_said_and_the_rest_goes_on(tmp_path, monkeypatch):
   monkeypatch.setattr(command.timed, "measure", lambda *args: {})
   monkeypatch.setattr(command.devices, "measured", lambda dtype: DEVICE)
   flags = "--topology cpu --target tiny --drafts tiny --widths 1 2 4 --batches 1"
-  assert COMMAND.main([*flags.split(), "--output", str(tmp_path)]) == 0
-  found = json.loads((tmp_path / "model.json").read_text())
+  found = ran("model", tmp_path, *flags.split())
   assert found["refused"] == {"tiny, 2 tokens, batch 1": too_large}
   names = {row["piece"] for row in found["pieces"]}
   assert "tiny, 4 tokens" in names
@@ -112,9 +112,8 @@ def test_what_does_not_fit_is_said_and_the_rest_goes_on(tmp_path, monkeypatch):
 
 def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path, processor_clock):
   flags = "--topology cpu --target tiny --drafts tiny --widths 1 2 4 --batches 1"
-  more = f"--gamma 3 --input-length 8 --output-length 32 --runs 5 --output {tmp_path}"
-  assert COMMAND.main([*flags.split(), *more.split()]) == 0
-  found = json.loads((tmp_path / "model.json").read_text())
+  flags += " --gamma 3 --input-length 8 --output-length 32 --runs 5"
+  found = ran("model", tmp_path, *flags.split())
   pieces = {row["piece"]: row for row in found["pieces"]}
   assert set(pieces) == {
     *("tiny, a token", "tiny, 2 tokens", "tiny, 4 tokens", "tiny, encoder"),
@@ -126,21 +125,8 @@ def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path, processor_clock):
   assert all(row["measured"] > 0 for row in found["pieces"])
   assert found["environment"]["device"].endswith(", measured, as cpu")
   # What is kept is not compiled again.
-  assert COMMAND.main([*flags.split(), *more.split(), "--recorded"]) == 0
-  assert json.loads((tmp_path / "model.json").read_text())["pieces"] == found["pieces"]
-
-
-@pytest.mark.parametrize(
-  ("flags", "message"),
-  [
-    (["--topology", "v9:1x1"], "Expected a topology such as v4:1x1x1"),
-    (["--topology", "v4"], "Expected a topology such as v4:1x1x1"),
-    (["--widths", "2", "4"], "Expected width 1"),
-  ],
-)
-def test_bad_flags_are_refused(flags, message, tmp_path, capsys):
-  assert COMMAND.main([*flags, "--output", str(tmp_path)]) == 1
-  assert message in capsys.readouterr().err
+  again = ran("model", tmp_path, *flags.split(), "--recorded")
+  assert again["pieces"] == found["pieces"]
 
 
 def test_without_the_tpu_s_compiler_it_says_what_to_install():

@@ -1,36 +1,20 @@
 """Alpha over requests while a draft learns, on a tiny random pair."""
 
-import json
-
 import pytest
 
 from specdec_t5x.bench import online
-from specdec_t5x.bench.online import COMMAND, CONTROL
-from tests.t5x_bridge import tiny
+from specdec_t5x.bench.online import CONTROL
+from tests.bench.conftest import ran
 
-SHORT = ("--requests=6", "--window=3", "--interval=3", "--kept=4", "--gamma=2")
-ROOM = ("--max-length=10", "--input-length=32", "--learning-rate=0.02")
-
-
-@pytest.fixture(scope="module")
-def named(files, tmp_path_factory):
-  root = tmp_path_factory.mktemp("domains")
-  for name, seed in (("one", 1), ("two", 2)):
-    (root / name).write_text("\n".join(tiny.sentences(6, seed)))
-  flags = [f"--domain={name}={root / name}" for name in ("one", "two")]
-  draft = files["draft"].partition("=")[2]
-  models = [f"--target={files['target']}", f"--draft={draft}"]
-  return [*models, f"--vocabulary={files['vocabulary']}", *flags, *SHORT, *ROOM]
+SHORT = (
+  *("--requests=6", "--window=3", "--interval=3", "--kept=4", "--gamma=2"),
+  *("--max-length=10", "--input-length=32", "--learning-rate=0.02"),
+)
 
 
-def run(named, folder, *more):
-  assert COMMAND.main([*named, *more, f"--output={folder}"]) == 0
-  return json.loads((folder / "online.json").read_text())["rows"]
-
-
-def test_each_way_has_its_alpha_beside_the_control_s(named, tmp_path, monkeypatch):
+def test_each_way_has_its_alpha_beside_the_control_s(domains, tmp_path, monkeypatch):
   pytest.importorskip("matplotlib")
-  rows = run(named, tmp_path, "--chart")
+  rows = ran("online", tmp_path, *domains, *SHORT, "--chart")["rows"]
   assert (tmp_path / "online.svg").exists()
   ways = [(r["learns"], r["domain"], r["first"], r["last"]) for r in rows]
   assert ways == [
@@ -48,16 +32,4 @@ def test_each_way_has_its_alpha_beside_the_control_s(named, tmp_path, monkeypatc
   assert any(row["over_control"] for row in rows)
   # What was measured is not measured again.
   monkeypatch.setattr(online, "_serve", None)
-  assert run(named, tmp_path) == rows
-
-
-@pytest.mark.parametrize(
-  ("flag", "message"),
-  [
-    ("--domain=three", "expected NAME=FILE, of a file that is there"),
-    ("--requests=7", "expected --requests=7 lines of at most --input-length=32"),
-  ],
-)
-def test_domains_that_can_t_be_served(flag, message, named, tmp_path, capsys):
-  assert COMMAND.main([*named, flag, f"--output={tmp_path}"]) == 1
-  assert message in capsys.readouterr().err
+  assert ran("online", tmp_path, *domains, *SHORT)["rows"] == rows

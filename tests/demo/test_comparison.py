@@ -8,7 +8,7 @@ import sentencepiece
 
 from specdec_t5x import api
 from specdec_t5x.analysis import theory
-from specdec_t5x.bench.cells import Setting
+from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.pairs import Draft, Job, Study, pad_inputs
 from specdec_t5x.demo import comparison, recipe
 from tests.bench.conftest import STEADY

@@ -55,6 +55,7 @@ def test_a_failing_command_shows_the_end_of_its_log(tmp_path):
 
 def test_what_is_measured_of_a_pair_is_written_down(tmp_path, monkeypatch):
   from specdec_t5x.bench import jobs
+  from specdec_t5x.bench.command import Command
   from specdec_t5x.demo import held_out
 
   monkeypatch.setattr(jobs, "DIRECTORY", str(tmp_path))
@@ -62,8 +63,7 @@ def test_what_is_measured_of_a_pair_is_written_down(tmp_path, monkeypatch):
     making.describe(pair, str(tmp_path))
     texts = (tmp_path / pair.name / "inputs.txt").read_text().splitlines()
     assert texts == [text for text, _ in held_out.held_out_texts(pair.name, 1000)]
-  parser = jobs.argparse.ArgumentParser()
-  jobs.flags(tables=True)(parser)
+  parser = Command("", None, jobs.PAIRS, {"tables": True}, "out").parser()
   (job,) = jobs.from_flags(parser.parse_args(["--tasks", "ende"]))
   assert job.target == recipe.ENDE.target.checkpoint
   tables = [f"{recipe.ENDE.tables[0].checkpoint}@{order}" for order in (1, 2, 3)]

@@ -49,6 +49,13 @@ def test_a_table_that_was_not_kept_is_named(copy, capsys):
   assert "speeds.json is not there" in capsys.readouterr().err
 
 
+def test_a_table_without_an_end_is_refused(copy, capsys):
+  page = copy / "docs/results/paper.md"
+  page.write_text(page.read_text().replace("<!-- end -->", ""))
+  assert report.main(["--check"], copy) == 1
+  assert "begins 1 tables and ends 0" in capsys.readouterr().err
+
+
 def test_a_command_keeps_what_it_found(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert main(["table1", "--output=out", "--keep=theory"]) == 0

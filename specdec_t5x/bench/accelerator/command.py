@@ -17,21 +17,27 @@ import dataclasses
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from specdec_t5x.bench.accelerator import loops, tables
-from specdec_t5x.bench.accelerator.loops import Loop
+from specdec_t5x.analysis import theory
+from specdec_t5x.bench.accelerator import tables
 from specdec_t5x.bench.accelerator.profile import top_costs
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.environment import machine
+from specdec_t5x.bench.measured import Measured, Setting
 from specdec_t5x.bench.model import devices, timed
 from specdec_t5x.bench.model.pieces import Piece, compiled
+from specdec_t5x.bench.oracle import Pair, Setup, model
 from specdec_t5x.bench.paper import published
 from specdec_t5x.bench.table import Table
+from specdec_t5x.bench.table import plain as plain_row
+from specdec_t5x.bench.timed import Timed, alternate, repeated, slopes
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.network.sizes import SIZES
 
@@ -48,8 +54,9 @@ BUFFERS = {
     "while, conditional": {_NAME: f"{_DEFAULT},WHILE,CONDITIONAL", _LEAST: 2},
   }
 }
-# Turns that are profiled.
-_PROFILED = 4
+_PROFILED = 4  # Iterations.
+# Runs before the clock starts: a GPU records its command buffers in a program's second.
+_WARM = 3
 
 # A cell: its key, and what measures it.
 Cell = tuple[dict[str, Any], Callable[[], Any]]
@@ -61,12 +68,8 @@ def make(args: argparse.Namespace) -> Table:
   cells, found = Cells(args.output), {}
   for key, measure in _cells(args):
     full = {**key, "runs": args.runs, **machine()}
-    result = cells.find(full)
-    if result is None and not args.recorded and time.monotonic() < end:
-      print(tables.words(key), file=sys.stderr, flush=True)
-      result = _tried(measure)
-      if result is not None:
-        cells.add(full, result)
+    is_late = args.recorded or time.monotonic() >= end
+    result = cells.get(full, lambda key=key, run=measure: _tried(key, run), is_late)
     found[tables.words(key)] = key, result
   return tables.table(args, found)
 
@@ -83,46 +86,73 @@ def alphas(draft: str, temperature: float) -> list[float]:
 def _cells(args) -> Iterator[Cell]:
   """Yields all cells, the most telling first."""
   yield {"device": "this one"}, lambda: vars(devices.measured(args.dtype))
-  first = _loop(args, args.targets[0], args.drafts[0], 1, 0.0, args.gammas[0])
-  yield _loop_cell(first, args)
+  first, *others = _setups(args)
+  yield _loops(first, args.runs)
   for batch in args.batches:
     for piece in _pieces(args, batch):
-      yield (
-        {"piece": dataclasses.asdict(piece)},
-        lambda piece=piece: _piece(piece, args),
-      )
+      key = {"piece": dataclasses.asdict(piece)}
+      yield key, lambda piece=piece: _piece(piece, args)
     if batch == args.batches[0]:
       yield from _looked_into(first, args)
-  for loop in _loops(args):
-    if loop != first:
-      yield _loop_cell(loop, args)
+  yield from (_loops(setup, args.runs) for setup in others)
 
 
-def _looked_into(loop, args):
-  known = {"loop": dataclasses.asdict(loop)}
+def _looked_into(first: Setup, args) -> Iterator[Cell]:
+  known = {"loop": dataclasses.asdict(first)}
   for name, options in BUFFERS.get(jax.default_backend(), {}).items():
-    run = lambda options=options: loops.turns(loop, options, args.runs)
-    yield {"buffers": name, **known}, run
-  profiled = lambda pair: {"rows": top_costs(lambda: pair.ours(_PROFILED))}
-  yield {"profile": "ours", **known}, lambda: profiled(loops.Pair(loop))
+    loops = lambda options=options: repeated(Pair(first, options).loops())
+    measure = lambda loops=loops: medians(alternate(loops(), range(args.runs), _WARM))
+    yield {"buffers": name, **known}, measure
+
+  def profile():
+    pair = Pair(first)
+    run = lambda: pair.program(jnp.int32(_PROFILED), pair.forced, *pair.given)
+    return {"rows": top_costs(run)}
+
+  yield {"profile": "ours", **known}, profile
 
 
-def _loops(args) -> list[Loop]:
-  """Returns all loops: those that differ least from the first come first."""
+def _setups(args) -> list[Setup]:
+  """Returns all pairs: those that differ least from the first come first."""
   axes = (args.targets, args.drafts, args.batches, args.temperatures, args.gammas)
   distance = lambda each: sum(place for place, _ in each)
   order = sorted(itertools.product(*map(enumerate, axes)), key=distance)
-  return [_loop(args, *(value for _, value in each)) for each in order]
+  rest = args.dtype, args.input_length, args.output_length
+  return [Setup(*(value for _, value in each), *rest) for each in order]
 
 
-def _loop(args, *what) -> Loop:
-  return Loop(*what, args.dtype, args.input_length, args.output_length)
+def _loops(setup: Setup, runs: int) -> Cell:
+  wanted = alphas(setup.draft, setup.temperature)
+  key = {"loop": dataclasses.asdict(setup), "alphas": wanted}
+  return key, lambda: measured(setup, wanted, runs)
 
 
-def _loop_cell(loop, args) -> Cell:
-  wanted = alphas(loop.draft, loop.temperature)
-  key = {"loop": dataclasses.asdict(loop), "alphas": wanted}
-  return key, lambda: loops.measured(loop, wanted, args.runs)
+def measured(setup: Setup, alphas: Sequence[float], runs: int) -> dict[str, Any]:
+  """Returns what a pair's loops take.
+
+  Returns:
+    Seconds of an "iteration" and of a "plain" token, and by alpha under "calls" the
+    speed-up of whole calls: measured at temperature 0, where the oracle sets alpha, and
+    "from_loops", which is E(alpha, gamma) plain / iteration.
+  """
+  pair = Pair(setup)
+  calls = {} if setup.temperature else {a: pair.calls(a, runs) for a in alphas}
+  timed = alternate({**repeated(pair.loops()), **calls}, range(runs), _WARM)
+  plain, timed_calls = timed["plain", setup.room], {a: timed.pop(a) for a in calls}
+  each, rows = medians(timed), {}
+  for alpha in alphas:
+    expected = float(theory.expected_tokens(alpha, setup.gamma))
+    row = {"from_loops": expected * each["plain"] / each["iteration"]}
+    if alpha in calls:
+      cell = Measured.timed(Setting(setup.gamma, 0.0), timed_calls[alpha], plain)
+      row |= plain_row(cell.row())
+    rows[f"{alpha:g}"] = row
+  return {**each, "calls": rows}
+
+
+def medians(timed: Mapping[tuple[str, int], Timed]) -> dict[str, float]:
+  """Returns the median seconds of a repetition of each loop."""
+  return {name: float(np.median(each)) for name, each in slopes(timed).items()}
 
 
 def _pieces(args, batch) -> Iterator[Piece]:
@@ -138,13 +168,14 @@ def _pieces(args, batch) -> Iterator[Piece]:
 
 def _piece(piece, args) -> Mapping[str, Any]:
   cost = compiled(piece, jax.devices()[0])
-  params = loops.model(piece.size, piece.dtype).params
+  params = model(piece.size, piece.dtype).params
   seconds = timed.seconds(piece, args.runs, params)
   return {**dataclasses.asdict(cost), "seconds": seconds}
 
 
-def _tried(measure) -> Any:
+def _tried(key, measure: Callable[[], Any]) -> Any:
   """Returns what was measured; None, and says why, where the device can't do it."""
+  print(tables.words(key), file=sys.stderr, flush=True)
   try:
     return measure()
   except jax.errors.JaxRuntimeError as error:

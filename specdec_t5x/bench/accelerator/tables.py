@@ -7,35 +7,9 @@ from specdec_t5x.bench.environment import environment
 from specdec_t5x.bench.model.devices import Device
 from specdec_t5x.bench.model.pieces import Cost, Piece
 from specdec_t5x.bench.model.pieces import words as piece_words
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.table import Table, listed
 
 Found = Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]]
-
-_LOOPS = columns(
-  "target | draft | batch | temperature T | gamma | iteration:3 iteration, ms | "
-  "plain:3 plain token, ms | alpha | came?- as it came out | "
-  "from_loops E(alpha, gamma) plain / iteration | speed?- speed-up, whole calls | "
-  "identical?- as plain"
-)
-_PIECES = columns(
-  "piece | batch | ms:3 measured, ms | roofline:3 roofline, ms | "
-  "over roofline / measured | moved:1 MB moved | operations | "
-  "gbps:0 GB a second | share of this device's"
-)
-_BUFFERS = columns(
-  "buffers command buffers | iteration:3 iteration, ms | plain:3 plain token, ms | "
-  "over iteration, as it is / this"
-)
-_TOP = columns("name operation | count times | ms:3 | share")
-_NOTES = (
-  "Random weights. A turn of each loop: the slope between few and many, plain and "
-  "speculative in turn, medians. Speed-up: whole calls, encoder included, the draft an "
-  "oracle that proposes the target's token with probability alpha after running the "
-  "draft network (T = 0); median [quartiles] of the runs.",
-  "E(alpha, gamma) plain / iteration: what these turns give at alpha, no encoder.",
-  "Roofline: the compiled program's bytes over what this device was seen to read a "
-  "second, or its operations over what it was seen to multiply, if longer.",
-)
 
 
 def words(key: Mapping[str, Any]) -> str:
@@ -59,23 +33,21 @@ def table(args, found: Found) -> Table:
   device = Device(**seen) if seen else None
   top = next((result for _, result in of("profile") if result), None)
   loops = [row for key, result in of("alphas") for row in _loop_rows(key, result)]
-  facts = {
-    "device_seen": seen,
-    "pieces": [_piece_row(*pair, device) for pair in of("piece")],
-    "buffers": _buffer_rows(of("buffers")),
-    "profile": top["rows"] if top else [],
-  }
   first = next(words(key) for key, _ in of("alphas"))
-  before = [Table("pieces", "Pieces", _PIECES, facts["pieces"])]
-  if facts["buffers"]:
-    title = f"Command buffers: {first}"
-    before.append(Table("buffers", title, _BUFFERS, facts["buffers"]))
-  before.append(Table("profile", f"Profile: {first}", _TOP, facts["profile"]))
-  settings = {name: value for name, value in vars(args).items() if name != "recorded"}
-  notes = (*_NOTES, listed(seen or {}))
-  title = f"Loops on {environment()['device']}"
-  return Table(
-    "accelerator", title, _LOOPS, loops, notes, settings, facts, before=before
+  pieces = [_piece_row(*pair, device) for pair in of("piece")]
+  before = [Table.of("accelerator.pieces", pieces)]
+  if buffers := _buffer_rows(of("buffers")):
+    before.append(Table.of("accelerator.buffers", buffers, {"first": first}))
+  profile = top["rows"] if top else []
+  before.append(Table.of("accelerator.profile", profile, {"first": first}))
+  return Table.of(
+    "accelerator",
+    loops,
+    {"device": environment()["device"]},
+    notes=[listed(seen or {})],
+    settings={name: value for name, value in vars(args).items() if name != "recorded"},
+    facts={"device_seen": seen},
+    before=before,
   )
 
 

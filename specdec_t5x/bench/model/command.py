@@ -50,10 +50,8 @@ def make(args: argparse.Namespace) -> Table:
   found, refused = {}, {}
   for piece in _pieces(args):
     key = {**_compilers(args.topology), **vars(piece)}
-    cost = cells.find(key)
-    if cost is None and not args.recorded:
-      print(piece, file=sys.stderr, flush=True)
-      cost = cells.get(key, lambda piece=piece: _compiled(piece, target))
+    run = lambda piece=piece: _compiled(piece, target)
+    cost = cells.get(key, run, args.recorded)
     if REFUSED in (cost or {}):
       refused[piece] = cost[REFUSED]
     elif cost is not None:
@@ -82,6 +80,7 @@ def _pieces(args) -> Iterator[Piece]:
 
 def _compiled(piece, device):
   """Returns a piece's cost, or why the compiler refuses it: too large, in the end."""
+  print(piece, file=sys.stderr, flush=True)
   try:
     return dataclasses.asdict(compiled(piece, device))
   except jax.errors.JaxRuntimeError as error:

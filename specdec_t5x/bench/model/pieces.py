@@ -22,8 +22,6 @@ from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.sizes import random_params, t5_1_1
 from specdec_t5x.network.transformer import Transformer
 
-KINDS = ("call", "encoder", "iteration")
-
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
@@ -152,16 +150,19 @@ def _encoder(piece, weights):
 
 def _call(piece, weights):
   decoder = programs.paired(_network(piece, piece.size), None, piece.width)
-  prepare = programs.plain_start(decoder, piece.room)
-  run = call_program(_from_state(prepare), piece.width)
-  return run, _arguments(piece, decoder, prepare, weights)
+  run = call_program(_from_state(_start(piece, decoder)), piece.width)
+  return run, _arguments(piece, decoder, weights)
 
 
 def _iteration(piece, weights):
   networks = _network(piece, piece.size), _network(piece, piece.draft)
   decoder = programs.paired(*networks, piece.width)
-  prepare = programs.start(decoder, GREEDY, piece.room)
-  return iterated(_from_state(prepare)), _arguments(piece, decoder, prepare, weights)
+  run = iterated(_from_state(_start(piece, decoder)))
+  return run, _arguments(piece, decoder, weights)
+
+
+def _start(piece, decoder):
+  return programs.Decode(decoder, None, GREEDY, piece.room).start
 
 
 def _from_state(prepare):
@@ -174,7 +175,9 @@ def _from_state(prepare):
   return start
 
 
-def _arguments(piece, decoder, prepare, weights):
+def _arguments(piece, decoder, weights):
+  prepare = _start(piece, decoder)
+
   def make():
     networks = decoder.networks.items()
     params = {name: weights(network) for name, network in networks}

@@ -11,49 +11,12 @@ from specdec_t5x.bench.model.devices import Device
 from specdec_t5x.bench.model.pieces import Cost, Piece, words
 from specdec_t5x.bench.model.timed import Measured
 from specdec_t5x.bench.paper import published
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.table import Table, declared, listed
 
 # The paper's names of its drafts.
 _NAMES = {"small": "T5-small", "base": "T5-base", "large": "T5-large"}
-_PIECES = (
-  "piece | batch | moved:1 MB moved | operations | flops:1 GFLOP | "
-  "roofline:3 roofline, ms | cycles:3 compiler's cycles, ms | "
-  "modelled:3 modelled, ms | over?- over one token | held held, GB"
-)
-_TIMED = (
-  " | bandwidth:1 products: GB/s | peak:1 products: GFLOP/s | "
-  "measured:3 measured, ms | ratio modelled / measured"
-)
-_C = columns(
-  "draft | paper?- paper: c | roofline:3 c by roofline | cycles:3?- c by cycles | "
-  "c:3 c modelled | ratio?- modelled / paper | as_two:3 c, two rows a step"
-)
-_SPEEDS = columns(
-  "task | draft | temperature T | gamma | alpha | paper_c paper: c | expected:1 | "
-  "measured:1 | c:3 model: c | theorem Theorem 3.8 | "
-  "with_block with the block's cost | as_two two rows a step"
-)
-_ADVICE = columns(
-  "draft | alpha | batch | block block of 8 / token | c:3 | gamma?- best gamma | "
-  "speed?- speed-up | gamma_two?- best gamma, two rows | speed_two?- speed-up"
-)
 # Of a piece's cost on a device: seconds.
 Estimate = Callable[[Cost, Device], float]
-_TIMED_NOTE = (
-  "Run here: modelled with what products of the network's sizes do in turn with the "
-  "piece: of one row read, of as many rows compute. The roofline is a sum's and a "
-  "large product's."
-)
-_NOTES = (
-  "A MODEL: nothing ran on this device. Programs are compiled for it, random weights.",
-  "MB moved: from and to the large memory, tiles' padding included. Roofline: MB moved "
-  "over the bandwidth or FLOP over the peak, the longer. Compiler's cycles: its own "
-  "estimate, operation by operation, over the clock. Modelled: the longer of both.",
-  "c: a draft's token over the target's, as compiled. Two rows a step: the same where "
-  "a single row is computed as two (docs/results/tpu_model.md).",
-  "With the block's cost: E(alpha, gamma) token / (gamma draft token + block of gamma "
-  "+ 1), blocks between two widths interpolated; judging and encoders left out.",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,37 +107,28 @@ def table(
 ) -> Table:
   """Returns what the command prints: pieces, c, advice and table 2."""
   model = Model(device, costs, args.target, timed)
-  settings = {name: value for name, value in vars(args).items() if name != "recorded"}
-  rows = [_piece_row(model, piece) for piece in costs]
-  shown = columns(_PIECES + (_TIMED if timed else ""))
-  made = {**environment(), "device": f"{device.name}, as {args.topology}"}
-  advice = list(_advice(model, args))
-  facts = {
-    "device": vars(device),
-    "pieces": rows,
-    "c": _c_rows(model, args.drafts),
-    "advice": advice,
-    "refused": {_named(piece): why for piece, why in refused.items()},
-  }
-  notes = (
-    *(*_NOTES, *([_TIMED_NOTE] if timed else [])),
-    *(f"Not compiled: {name}: {why}" for name, why in facts["refused"].items()),
-    listed(vars(device)),
-  )
-  return Table(
+  refusals = {_named(piece): why for piece, why in refused.items()}
+  more, said = declared("model.timed") if timed else {}, vars(device)
+  notes = [
+    *more.get("notes", ()),
+    *(f"Not compiled: {name}: {why}" for name, why in refusals.items()),
+    listed(said),
+  ]
+  pieces = [_piece_row(model, piece) for piece in costs]
+  words = {"device": device.name}
+  return Table.of(
     "model",
-    f"Table 2, modelled: {device.name}",
-    _SPEEDS,
     _speed_rows(model, args.drafts),
-    notes,
-    settings,
-    facts,
+    words,
+    notes=notes,
+    settings={name: value for name, value in vars(args).items() if name != "recorded"},
+    facts={"device": said, "refused": refusals},
     before=(
-      Table("pieces", f"Pieces, modelled: {device.name}", shown, rows),
-      Table("c", "c, batch 1", _C, facts["c"]),
-      Table("advice", "What would pay", _ADVICE, advice),
+      Table.of("model.pieces", pieces, words, f" | {more['columns']}" if more else ""),
+      Table.of("model.c", _c_rows(model, args.drafts)),
+      Table.of("model.advice", list(_advice(model, args))),
     ),
-    made=made,
+    made={**environment(), "device": f"{device.name}, as {args.topology}"},
   )
 
 

@@ -6,7 +6,6 @@
 extra `reproduce` (matplotlib).
 """
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,8 +17,7 @@ from specdec_t5x.analysis import theory
 from specdec_t5x.bench import plotting
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.paper import published
-from specdec_t5x.bench.paper.published import NOT_IN_PAPER
-from specdec_t5x.bench.table import Table, columns
+from specdec_t5x.bench.table import Table
 
 _ALPHAS = np.linspace(0.0, 0.99, 100)
 _MOST = 30  # Figure 3: the longest draft that is tried.
@@ -30,9 +28,8 @@ def _tokens(args) -> Table:
   curve = lambda gamma: {"tokens": theory.expected_tokens(_ALPHAS, gamma)}
   # With c = 0 the speed is equation 1.
   printed = [{**row, "tokens": row["speed"]} for row in _printed("table1")]
-  title = "Figure 2: expected tokens an iteration (equation 1)"
   rows = [*_curves("gamma", args.gammas, curve), *printed, *read_points(args.points)]
-  return _table("figure2", title, "gamma | tokens:3 tokens an iteration", rows)
+  return _table("figure2", rows)
 
 
 def _best_gammas(args) -> Table:
@@ -43,8 +40,7 @@ def _best_gammas(args) -> Table:
   found = sorted(read_points(args.points), key=lambda point: point["speed"])
   fastest = {point["of"]: point for point in found}
   rows = [*curves, *_printed("tables_2_and_4", "table 2"), *fastest.values()]
-  title = f"Figure 3: best gamma (theorem 3.8), at most {_MOST}"
-  return _table("figure3", title, "c:3 | gamma", rows)
+  return _table("figure3", rows, {"most": _MOST})
 
 
 def _speeds(args) -> Table:
@@ -55,8 +51,7 @@ def _speeds(args) -> Table:
   }
   printed = _printed("table1", "table 1 (c = c_hat = 0)")
   rows = [*_curves("gamma", args.gammas, curve), *printed, *read_points(args.points)]
-  title = f"Figure 4: speed-up (c = {args.c:g}) and operations (c_hat = {args.c_hat:g})"
-  return _table("figure4", title, "gamma | speed:3 speed-up | operations:3", rows)
+  return _table("figure4", rows, vars(args))
 
 
 def _curves(name: str, values: Sequence, curve: Callable) -> list[dict]:
@@ -74,12 +69,8 @@ def _printed(name, called="table 1"):
   return [{**row, "of": f"paper, {called}"} for row in published.numbers()[name]]
 
 
-def _table(name, title, shown, rows):
-  known = columns(f"of | alpha | {shown}")
-  known = [dataclasses.replace(column, missing=NOT_IN_PAPER) for column in known]
-  notes = ["Theory at every tenth of alpha; the CSV has every hundredth."]
-  facts = {"paper": published.numbers()["source"]}
-  return Table(name, title, known, rows, notes, facts=facts)
+def _table(name, rows, words=None):
+  return Table.of(name, rows, words, facts={"paper": published.numbers()["source"]})
 
 
 def read_points(path: str | None) -> list[dict[str, Any]]:

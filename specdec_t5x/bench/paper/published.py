@@ -1,4 +1,4 @@
-"""The paper's own numbers, as printed (paper.json), and its tables (tables.json)."""
+"""The paper's own numbers, as printed (paper.json)."""
 
 import functools
 import json
@@ -8,7 +8,6 @@ from typing import Any
 
 from specdec_t5x.analysis import theory
 
-NOT_IN_PAPER = "-"
 OUTPUT = "runs/reproduce"  # Of tables and figures: they share cells.
 # Half a unit of the last digit that table 4 prints.
 _HALF_A_TENTH = 0.05
@@ -17,24 +16,10 @@ Row = Mapping[str, Any]
 
 
 @functools.cache
-def _data(name):
-  file = resources.files("specdec_t5x.bench.paper") / f"{name}.json"
-  return json.loads(file.read_text(encoding="utf-8"))
-
-
 def numbers() -> Mapping[str, Any]:
   """Returns the tables by name, each a list of rows, and their "source"."""
-  return _data("paper")
-
-
-def tables() -> Mapping[str, Any]:
-  """Returns what each table of ours shows, by name, and the "notes" of several.
-
-  Of each what it is "about", its "title", "columns" (`table.columns`) and "notes"; the
-  numbers "printed" that stand beside ours where the columns "by" are the same, and by
-  column what "paper" shows of them.
-  """
-  return _data("tables")
+  file = resources.files("specdec_t5x.bench.paper") / "paper.json"
+  return json.loads(file.read_text(encoding="utf-8"))
 
 
 def theorem(row: Row) -> float:

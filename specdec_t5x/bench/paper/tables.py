@@ -7,11 +7,12 @@ from typing import Any
 
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench import jobs
-from specdec_t5x.bench.cells import Found, Setting, measure_all
+from specdec_t5x.bench.cells import Found, measure_all
 from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.pairs import Draft
 from specdec_t5x.bench.paper import published
-from specdec_t5x.bench.table import Table, columns
+from specdec_t5x.bench.table import Table, declared
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 
 # Below what each is.
@@ -34,12 +35,10 @@ SettingsFn = Callable[[argparse.Namespace, Draft], Sequence[Setting]]
 
 
 def _table(name: str, rows, settings=None) -> Table:
-  spec, shared = published.tables()[name], published.tables()["notes"]
-  notes = [shared.get(note, note) for note in spec["notes"]]
-  if "paper_follows" in spec["columns"]:
-    notes += published.exceptions()
-  facts, shown = {"paper": published.numbers()["source"]}, columns(spec["columns"])
-  return Table(name, spec["title"], shown, rows, notes, settings or {}, facts)
+  notes = published.exceptions() if name == "table4" else ()
+  facts = {"paper": published.numbers()["source"]}
+  rest = {"settings": settings or {}, "facts": facts}
+  return Table.of(name, rows, notes=tuple(notes), **rest)
 
 
 def _theory(args: argparse.Namespace) -> Table:
@@ -76,7 +75,7 @@ def _measured(name: str, settings: SettingsFn, args: argparse.Namespace) -> Tabl
     more = lambda each: {"lenience": each.setting.lenience, "folder": each.target}
     ours = [{**each.row, **more(each)} for each in found]
   same_models = jobs.preset(args) != jobs.DEMO
-  rows = published.beside(ours, published.tables()[name], same_models=same_models)
+  rows = published.beside(ours, declared(name), same_models=same_models)
   rows = [{"target": row.get("folder"), **row} for row in rows]
   sizes = {each.task: each.measured.inputs for each in found if each.measured}
   return _table(name, rows, {**vars(args), **jobs.known(args), "inputs": sizes})
@@ -108,10 +107,10 @@ def _leniences(args, draft: Draft) -> list[Setting]:
 
 def _command(name, settings, flags, tables=False) -> Command:
   return Command(
-    published.tables()[name]["about"] + _USAGE,
+    declared(name)["about"] + _USAGE,
     functools.partial(_measured, name, settings),
-    {**flags, **jobs.CELLS},
-    jobs.flags(tables=tables),
+    {**jobs.PAIRS, **flags, **jobs.CELLS},
+    {"tables": tables},
     published.OUTPUT,
   )
 
@@ -124,7 +123,7 @@ _alphas = lambda args, draft: [
 ]
 _OF_SPEEDS = {"temperatures": _TEMPERATURES, "gammas": _GAMMAS}
 TABLE_1 = Command(
-  published.tables()["table1"]["about"]
+  declared("table1")["about"]
   + "\n\n  %(prog)s --output DIR\n\nMeasures nothing: c = c_hat = 0.",
   _theory,
   output=published.OUTPUT,

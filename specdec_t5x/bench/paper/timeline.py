@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from specdec_t5x.bench import jobs, plotting
-from specdec_t5x.bench.cells import Measured, Setting, measure_all
+from specdec_t5x.bench.cells import measure_all
 from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.measured import Measured, Setting
 from specdec_t5x.bench.paper.published import OUTPUT
-from specdec_t5x.bench.table import Table, columns
+from specdec_t5x.bench.table import Table
 
 _COLORS = {
   "target encoder": "#e0b400",
@@ -23,13 +24,6 @@ _COLORS = {
   "draft": "#4a90d9",
   "target": "#7b4ab8",
 }
-
-_COLUMNS = columns(
-  "decoding | tokens | calls calls of the target | draft_steps of the draft | "
-  "encoder_ms:3 target encoder, ms | draft_encoder_ms:3 draft encoder, ms | "
-  "draft_ms:3 a draft step, ms | target_ms:3 a target call, ms | "
-  "total_ms:1 all of these, ms | measured_ms:1 measured, whole call, ms"
-)
 
 # When something starts, how long it lasts, and what it is.
 Box = tuple[float, float, str]
@@ -46,15 +40,9 @@ def make(args) -> Table:
     for each in found
   ]
   rows.append(_row("plain", found[-1].measured, args.input, True))
-  notes = [
-    f"{job.task}, draft {found[0].draft}, T={args.temperature:g}, input {args.input}. "
-    "A target call is scoring, judging and bookkeeping; parts are timed in loops of "
-    "their own, the whole call beside plain decoding.",
-    "The paper's figure is schematic: it has no times.",
-  ]
-  title = "Figure 5: calls over time"
+  words = {**vars(args), "task": job.task, "draft": found[0].draft}
   settings = {**jobs.known(args), "gammas": args.gammas, "input": args.input}
-  return Table("figure5", title, _COLUMNS, rows, notes, settings)
+  return Table.of("figure5", rows, words, settings=settings)
 
 
 def _row(name: str, cell: Measured | None, number: int, is_plain: bool):
@@ -126,13 +114,13 @@ COMMAND = Command(
   __doc__,
   make,
   {
+    **jobs.PAIRS,
     "gammas": [7, 3],
     "temperature": 0.0,
     "input": (0, "number of the input shown"),
     **jobs.CELLS,
   },
-  jobs.flags(),
-  OUTPUT,
+  output=OUTPUT,
   draw=draw,
   is_figure=True,
 )

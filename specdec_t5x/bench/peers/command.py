@@ -17,101 +17,35 @@ requirements/t5x-upstream.txt.
 """
 
 import argparse
-import importlib
-from typing import Any
 
 import numpy as np
 from etils import epath
 
-from specdec_t5x import api
-from specdec_t5x.bench import environment as environments
 from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command, at_least
 from specdec_t5x.bench.iteration import NEVER
-from specdec_t5x.bench.pairs import pad_inputs
-from specdec_t5x.bench.peers.comparison import Comparison, compare
-from specdec_t5x.bench.peers.programs import PROGRAMS, Workload
+from specdec_t5x.bench.peers.comparison import compare
+from specdec_t5x.bench.peers.programs import Workload
 from specdec_t5x.bench.programs import random_model
-from specdec_t5x.bench.table import Table, columns, listed
+from specdec_t5x.bench.table import Table
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network import sizes
-
-# The last one decides whether Hugging Face adapts its threshold in its own schedule.
-PACKAGES = (*environments.PACKAGES, "torch", "transformers", "scikit-learn")
-FILES = ("target", "draft", "vocabulary", "inputs")
-
-NOTES = (
-  "All programs decode greedily in float32 at batch 1, in turn in one process. ms a "
-  "token and ratios: median of the inputs [quartiles]; ratios are of seconds a token "
-  "of the same input, encoder included. tokens/s: all tokens over all seconds. A tie: "
-  "the outputs part where the target's logits of the two tokens are equal up to "
-  "rounding. Hugging Face gets unpadded inputs, ours and T5X's padded ones. Without a "
-  "decoder mask, transformers feeds an encoder-decoder draft the whole output again at "
-  "each call: see `specdec_t5x/bench/peers/hugging_face.py`."
-)
 
 
 def make(args: argparse.Namespace) -> Table:
   """Runs every program that there is on every input."""
   at_least(args, num_inputs=1, max_length=1, input_length=1)
-  work = _random_workload(args) if args.size else _checkpoint_workload(args)
-  return table(work, compare(work), _settings(args))
-
-
-def table(work: Workload, found: Comparison, settings: dict[str, Any]) -> Table:
-  """Returns the comparison as a table."""
-  rows = {row["program"]: row for row in found.rows}
-  for name, why in found.missing.items():
-    rows[name] = {"program": name, "ms_a_token": why}
-  facts = {
-    "inputs": len(work.inputs),
-    "input_length": work.inputs[0].shape[1],
-    **{name: getattr(work, name) for name in ("gamma", "max_length", "alpha")},
-    "tokens_a_call": found.tokens_a_call,
-  }
-  return Table(
-    "peers",
-    "Decoders with the same weights",
-    columns(
-      "program | ms_a_token ms a token | tokens_a_second:1? tokens/s | "
-      "over_baseline? times our baseline's speed | "
-      "ours_over_it? our speculation's speed over its | "
-      "same? outputs equal to our baseline's"
-    ),
-    [rows[name] for name in PROGRAMS],
-    (NOTES, listed(facts | settings)),
-    settings,
-    {**facts, "missing": found.missing},
-    made=environment(),
-  )
-
-
-def environment() -> dict[str, str | None]:
-  """Returns versions, the provider of `t5x`, the device and the date."""
-  t5x = importlib.import_module("t5x")
-  provider = getattr(t5x, "PROVIDER", "upstream T5X")
-  found = environments.environment(PACKAGES)
-  return found | {"t5x": f"{provider} {t5x.__version__}"}
-
-
-def _checkpoint_workload(args: argparse.Namespace) -> Workload:
-  for flag in FILES:
-    path = getattr(args, flag)
-    if path is None or not epath.Path(path).exists():
-      raise ValueError(
-        f"--{flag}: expected what exists, got {path!r}. Give "
-        f"{', '.join(f'--{name}' for name in FILES)}, or --size for random weights."
-      )
-  how = args.inputs, args.vocabulary, args.num_inputs
-  ids, eos_id = jobs.reading(*how, prefix=args.prefix)()
-  return Workload(
-    target=api.load_model(args.target),
-    draft=api.load_model(args.draft),
-    inputs=[np.asarray(row) for row in pad_inputs(ids)],
-    gamma=args.gamma,
-    max_length=args.max_length,
-    eos_id=eos_id,
-  )
+  if args.size:
+    work = _random_workload(args)
+    settings = {name: getattr(args, name) for name in ("size", "draft_size", "seed")}
+  else:
+    study = jobs.load(args)
+    work = Workload.of(study, study.drafts[0].model, args.gamma)
+    names = {"target": study.job.target, "draft": study.drafts[0].source}
+    names |= {"vocabulary": args.vocabulary or "", "inputs": args.inputs or ""}
+    settings = {name: epath.Path(path).name for name, path in names.items()}
+    settings |= {"task": study.job.task, "prefix": args.prefix}
+  return compare(work, settings)
 
 
 def _random_workload(args: argparse.Namespace) -> Workload:
@@ -132,30 +66,18 @@ def _random_workload(args: argparse.Namespace) -> Workload:
   )
 
 
-def _settings(args: argparse.Namespace) -> dict[str, str | int]:
-  """Returns what says where models and inputs came from, without folders."""
-  if args.size:
-    return {name: getattr(args, name) for name in ("size", "draft_size", "seed")}
-  names = {name: epath.Path(getattr(args, name)).name for name in FILES}
-  return {**names, "prefix": args.prefix}
-
-
 COMMAND = Command(
   __doc__,
   make,
   {
-    "target": (str, "checkpoint, in T5X's format or Orbax's"),
-    "draft": (str, "checkpoint"),
-    "vocabulary": (str, "a SentencePiece model"),
-    "inputs": (str, "an input a line"),
-    "prefix": ("", "before each line of --inputs"),
-    "num_inputs": (100, "at most the first so many"),
+    **jobs.PAIRS,
+    **jobs.FEW,
+    "max_length": 128,
     "size": (str, "of a target with random weights", sizes.SIZES),
     "draft_size": ("small", "", sizes.SIZES),
     "alpha": (0.8, "with --size"),
     "input_length": (64, "with --size"),
     "gamma": DEFAULT_GAMMA,
-    "max_length": 128,
     "seed": (0, "with --size: of weights, inputs and oracle"),
   },
 )

@@ -3,15 +3,16 @@
 The unit of time is seconds a token of one input at batch 1, encoder included.
 """
 
-import dataclasses
-from collections.abc import Callable, Sequence
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.bench.cells import Measured, Setting
+from specdec_t5x.bench import environment as environments
+from specdec_t5x.bench.measured import Measured, Setting, beside
 from specdec_t5x.bench.peers.programs import (
   BASELINE,
   OURS,
@@ -20,66 +21,60 @@ from specdec_t5x.bench.peers.programs import (
   items,
   programs,
 )
-from specdec_t5x.bench.timed import Spread, Timed, alternate, median_ratio
-from specdec_t5x.decoding.state import Decoded
+from specdec_t5x.bench.table import Table, listed
+from specdec_t5x.bench.timed import Timed, alternate, median_ratio
 from specdec_t5x.diagnose.divergence import first_difference
 
 GapFn = Callable[[int, Sequence[int], int, Sequence[int]], tuple[float, float]]
-# What a program did, and its outputs.
-Came = tuple[Timed, list[list[int]]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-  """All rows, and what is missing and why.
-
-  Attributes:
-    rows: of the programs that ran: "ms_a_token", median of the inputs;
-      "tokens_a_second", all tokens over all seconds; "over_baseline", our baseline's
-      seconds a token over this program's, of each input, and "ours_over_it", this
-      program's over our speculation's; "equal", how many outputs are our baseline's,
-      token for token; "ties", how many of the others part from it where the two tokens'
-      logits are equal up to rounding, and "gaps", the difference of those logits by
-      input; "seconds" of each input and "tokens" of each output.
-    missing: why each other program did not.
-    tokens_a_call: output tokens a call of the target, of our speculation.
-  """
-
-  rows: tuple[dict[str, Any], ...]
-  missing: dict[str, str]
-  tokens_a_call: float
+# The last one decides whether Hugging Face adapts its threshold in its own schedule.
+PACKAGES = (*environments.PACKAGES, "torch", "transformers", "scikit-learn")
 
 
-def compare(work: Workload) -> Comparison:
+def compare(work: Workload, settings: Mapping[str, Any]) -> Table:
   """Runs every program that there is on every input, in turn.
+
+  Args:
+    work: what is decoded, and how.
+    settings: where models and inputs came from, without folders.
+
+  Returns:
+    A row a program, with "equal", how many outputs are our baseline's, token for token;
+    "ties", how many of the others part from it where the two tokens' logits are equal
+    up to rounding, and "gaps", the difference of those logits by input; "seconds" of
+    each input and "tokens" of each output. Of programs that did not run, why.
 
   Raises:
     ValueError: as for `programs`.
   """
   present, missing = programs(work)
-  timed = alternate(present, items(work))
-  came = {name: (each, outputs(each, work.eos_id)) for name, each in timed.items()}
-  gap = gap_of(work)
-  rows = [_row(name, came, gap) for name in PROGRAMS if name in timed]
-  calls = Measured.timed(Setting(work.gamma, 0.0), timed[OURS]).tokens_per_call
-  return Comparison(tuple(rows), missing, calls.value)
+  timed, gap = alternate(present, items(work)), gap_of(work)
+  cells = beside(timed, Setting(work.gamma, 0.0), BASELINE)
+  rows = {name: _row(name, timed, cells, gap) for name in timed}
+  rows |= {name: {"program": name, "ms_a_token": why} for name, why in missing.items()}
+  facts = {
+    "inputs": len(work.inputs),
+    "input_length": work.inputs[0].shape[1],
+    **{name: getattr(work, name) for name in ("gamma", "max_length", "alpha")},
+    "tokens_a_call": cells[OURS].tokens_per_call.value,
+  }
+  return Table.of(
+    "peers",
+    [rows[name] for name in PROGRAMS],
+    notes=[listed(facts | settings)],
+    settings=settings,
+    facts={**facts, "missing": missing},
+    made=environment(),
+  )
 
 
-def outputs(timed: Timed, eos_id: int) -> list[list[int]]:
-  """Returns the tokens of outputs, ours or a peer's, end of sequence included."""
-
-  def until_end(result):
-    tokens = result.tokens if isinstance(result, Decoded) else result
-    tokens = np.asarray(tokens)[0].tolist()
-    return tokens[: tokens.index(eos_id) + 1] if eos_id in tokens else tokens
-
-  return [until_end(result) for result in timed.results]
-
-
-def ratio(one: Came, other: Came) -> Spread:
-  """Returns one program's seconds a token over another's, the median input's."""
-  pace = ((timed.seconds / [len(x) for x in found]) for timed, found in (one, other))
-  return median_ratio(*pace)
+def environment() -> dict[str, str | None]:
+  """Returns versions, the provider of `t5x`, the device and the date."""
+  t5x = importlib.import_module("t5x")
+  provider = getattr(t5x, "PROVIDER", "upstream T5X")
+  found = environments.environment(PACKAGES)
+  return found | {"t5x": f"{provider} {t5x.__version__}"}
 
 
 def gap_of(work: Workload) -> GapFn:
@@ -108,28 +103,36 @@ def gap_of(work: Workload) -> GapFn:
   return gap
 
 
-def _row(name, came: dict[str, Came], gap):
-  timed, found = came[name]
+def _row(name, timed: dict[str, Timed], cells: dict[str, Measured], gap):
+  cell, lengths = cells[name], cells[name].columns["emitted"]
   gaps, ties = {}, 0
-  for number, pair in enumerate(zip(came[BASELINE][1], found, strict=True)):
+  outputs = map(_outputs, (timed[BASELINE], timed[name]))
+  for number, pair in enumerate(zip(*outputs, strict=True)):
     position = first_difference(*pair)
     if position is not None:
       tokens = [output[position] for output in pair]
       gaps[number], limit = gap(number, pair[0], position, tokens)
       ties += gaps[number] <= limit
-  lengths = [len(output) for output in found]
-  equal = len(lengths) - len(gaps)
-  same = f"{equal} of {len(lengths)}"
+  equal, seconds = cell.inputs - len(gaps), timed[name].seconds
+  same = f"{equal} of {cell.inputs}"
   return {
     "program": name,
-    "ms_a_token": median_ratio(1e3 * timed.seconds, lengths),
-    "tokens_a_second": float(sum(lengths) / timed.seconds.sum()),
-    "over_baseline": ratio(came[BASELINE], came[name]),
-    "ours_over_it": ratio(came[name], came[OURS]),
+    "ms_a_token": median_ratio(1e3 * seconds, lengths),
+    "tokens_a_second": float(cell.tokens / seconds.sum()),
+    "over_baseline": cell.speedup,
+    "ours_over_it": cells[OURS].over(cell),
     "same": f"{same}, {ties} of {len(gaps)} others ties" if gaps else same,
     "equal": equal,
     "ties": int(ties),
     "gaps": gaps,
-    "seconds": timed.seconds.tolist(),
-    "tokens": lengths,
+    "seconds": seconds.tolist(),
+    "tokens": lengths.tolist(),
   }
+
+
+def _outputs(timed: Timed) -> list[list[int]]:
+  """Returns the tokens of outputs, end of sequence included."""
+  return [
+    np.asarray(each.tokens)[0, : int(each.statistics.emitted[0])].tolist()
+    for each in timed.results
+  ]

@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import types
 from collections.abc import Sequence
 
 import jax
@@ -12,8 +13,11 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from specdec_t5x.api import Model
+from specdec_t5x.bench.measured import COUNTED
+from specdec_t5x.bench.oracle import oracle
+from specdec_t5x.bench.pairs import Study
 from specdec_t5x.bench.peers import CTRANSLATE2, HUGGING_FACE, importable, upstream
-from specdec_t5x.bench.programs import decoding, input_keys, oracle, together
+from specdec_t5x.bench.programs import Decode, input_keys, together
 from specdec_t5x.bench.timed import Program
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.drafters.oracle import forced_tokens
@@ -59,6 +63,13 @@ class Workload:
   alpha: float | None = None
   seed: int = 0
 
+  @classmethod
+  def of(cls, study: Study, draft: Model, gamma: int) -> "Workload":
+    """Returns a study's inputs, to be decoded with one of its drafts."""
+    inputs = [np.asarray(row) for row in study.inputs]
+    rest = gamma, study.job.max_length, study.eos_id
+    return cls(study.target, draft, inputs, *rest)
+
 
 @dataclasses.dataclass(frozen=True)
 class Item:
@@ -78,29 +89,45 @@ class Item:
 def programs(work: Workload) -> tuple[dict[str, Program], dict[str, str]]:
   """Returns programs by name, each from an `Item`, and why others are missing.
 
-  Ours return `Decoded`, peers the output's tokens.
-
   Raises:
     ValueError: where the weights have no counterpart in a peer, or torch can't use the
       device that JAX uses.
   """
-  present = {OURS: _speculation(work)}
-  baseline, missing = _baseline(work), {}
-  present[BASELINE] = lambda item: baseline(item.array)
+  baseline, theirs, missing = _baseline(work), {}, {}
   if importable(HUGGING_FACE):
-    present |= _hugging_face(work)
+    theirs |= _hugging_face(work)
   if importable(CTRANSLATE2) and work.eos_id >= 0:
-    present |= _ctranslate2(work)
+    theirs |= _ctranslate2(work)
   if upstream.available():
     model, room = work.target, (work.max_length, work.eos_id)
     params = jax.device_put(model.params)
     run = upstream.greedy(model.network.config, params, *room)
-    present[UPSTREAM] = lambda item: run(item.array)
+    theirs[UPSTREAM] = lambda item: run(item.array)
+  present = {OURS: _speculation(work), BASELINE: lambda item: baseline(item.array)}
+  present |= {name: _decoding(run, work) for name, run in theirs.items()}
   for name in PROGRAMS:
     if name not in present:
       untrained = name != UPSTREAM and importable(HUGGING_FACE)
       missing[name] = NEEDS_TRAINED if untrained else NOT_IMPORTABLE
   return present, missing
+
+
+def _decoding(run: Program, work: Workload) -> Program:
+  """Returns what gives a peer's tokens as ours are; of its calls nothing is known."""
+
+  def decode(item):
+    row = np.asarray(run(item))[0].tolist()
+    row = row[: row.index(work.eos_id) + 1] if work.eos_id in row else row
+    tokens = np.zeros((1, work.max_length), np.int32)
+    tokens[0, : len(row)] = row
+    counts = dict.fromkeys(COUNTED, np.zeros(1, int)) | {
+      "emitted": np.array([len(row)])
+    }
+    return types.SimpleNamespace(
+      tokens=tokens, statistics=types.SimpleNamespace(**counts)
+    )
+
+  return decode
 
 
 def items(work: Workload) -> list[Item]:
@@ -116,21 +143,23 @@ def items(work: Workload) -> list[Item]:
   return found
 
 
+def _decode(work, draft=None, **words) -> Decode:
+  made = together(work.target, draft, **words)
+  return Decode(*made, GREEDY, work.max_length, work.eos_id)
+
+
 def _baseline(work):
-  run = decoding(*together(work.target), GREEDY, work.max_length, work.eos_id)
-  (keys,) = input_keys(1)
-  return lambda array: run(array, keys)
+  decode, (keys,) = _decode(work), input_keys(1)
+  return lambda array: decode(array, keys)
 
 
 def _speculation(work) -> Program:
   """Returns ours; with an oracle, the draft says what the item has."""
-  decoder, params = together(work.target, work.draft, gamma=work.gamma)
-  (keys,) = input_keys(1)
+  decode, (keys,) = _decode(work, work.draft, gamma=work.gamma), input_keys(1)
   if work.alpha is None:
-    run = decoding(decoder, params, GREEDY, work.max_length, work.eos_id)
-    return lambda item: run(item.array, keys)
-  run = oracle(decoder, work.max_length, work.eos_id)
-  return lambda item: run(item.forced, params, item.array, keys)
+    return lambda item: decode(item.array, keys)
+  run = oracle(decode)
+  return lambda item: run(item.forced, decode.params, item.array, keys)
 
 
 def _hugging_face(work) -> dict[str, Program]:

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from specdec_t5x.analysis.theory import operations_factor, walltime_improvement
 from specdec_t5x.bench.paper import published, tables
 
 NUMBERS = published.numbers()
@@ -16,14 +15,6 @@ EXCEPTIONS = {
   ("ende", "T5-large", 1),
   ("cnndm", "T5-large", 1),
 }
-
-
-@pytest.mark.parametrize("row", NUMBERS["table1"], ids=str)
-def test_table_1_follows(row):
-  found = operations_factor(row["alpha"], row["gamma"], 0)
-  assert found == pytest.approx(row["operations"], abs=0.005)
-  found = walltime_improvement(row["alpha"], row["gamma"], 0)
-  assert found == pytest.approx(row["speed"], abs=0.005)
 
 
 @pytest.mark.parametrize("row", NUMBERS["tables_2_and_4"], ids=str)

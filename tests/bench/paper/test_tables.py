@@ -10,27 +10,22 @@ import pytest
 from specdec_t5x import api
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench import cells, jobs
-from specdec_t5x.bench.cells import Setting
+from specdec_t5x.bench.__main__ import main
+from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.pairs import Draft, load_draft
-from specdec_t5x.bench.paper.tables import TABLE_2, TABLE_3, TABLE_4, TABLE_5
+from specdec_t5x.bench.paper.tables import TABLE_4
 from specdec_t5x.t5x_bridge.parameters import T5XParameters
 from specdec_t5x.training import ngrams
+from tests.bench.conftest import named, ran
 
 pytestmark = pytest.mark.usefixtures("steady_parts")
 
 SPEEDS = ["--gammas", "1", "3", "--temperatures", "0"]
 
 
-def run(command, folder, *flags):
-  assert command.main([*flags, "--output", str(folder)]) == 0
-
-
-def rows(folder, name):
-  return json.loads((folder / f"{name}.json").read_text())["rows"]
-
-
 def ours(folder, name):
-  return [row for row in rows(folder, name) if row["task"] == "yours"]
+  rows = json.loads((folder / f"{name}.json").read_text())["rows"]
+  return [row for row in rows if row["task"] == "yours"]
 
 
 @pytest.fixture
@@ -69,7 +64,7 @@ def test_table_2_takes_the_cells_of_table_4(measured, pair_flags, monkeypatch):
     raise AssertionError(f"measured again: {args}")
 
   monkeypatch.setattr(cells, "measure", refuse)
-  run(TABLE_2, measured, *pair_flags, *SPEEDS)
+  ran("table2", measured, *pair_flags, *SPEEDS)
   (row,) = ours(measured, "table2")
   assert row["gammas"] == "1 3"
   best = max(ours(measured, "table4"), key=lambda r: r["speed"]["median"])
@@ -86,7 +81,7 @@ def test_a_killed_run_goes_on_where_it_was(measured, pair_flags, tmp_path, capsy
   lines = (measured / "cells.jsonl").read_text().splitlines()
   # The second cell was being written.
   (tmp_path / "cells.jsonl").write_text(f"{lines[0]}\n{lines[1][:200]}")
-  run(TABLE_4, tmp_path, *pair_flags, *SPEEDS)
+  ran("table4", tmp_path, *pair_flags, *SPEEDS)
   assert "cells.jsonl, line 2: not a whole cell" in capsys.readouterr().err
   first, second = ours(tmp_path, "table4")
   old_first, old_second = ours(measured, "table4")
@@ -105,7 +100,7 @@ def test_other_devices_and_code_are_not_mixed_in(
   moved = re.sub(f'"{name}": "[^"]*"', f'"{name}": "{other}"', text)
   assert moved != text
   (tmp_path / "cells.jsonl").write_text(moved)
-  run(TABLE_2, tmp_path, *pair_flags, *SPEEDS, "--recorded")
+  ran("table2", tmp_path, *pair_flags, *SPEEDS, "--recorded")
   (row,) = ours(tmp_path, "table2")
   assert "speed" not in row
   assert "has 2 more cells, of other settings, code or machines" in (
@@ -124,12 +119,13 @@ def test_another_training_of_the_draft_is_another_cell(
   text = (measured / "cells.jsonl").read_text().replace(old, other)
   (tmp_path / "cells.jsonl").write_text(text)
   flags = [flag.replace(old, other) for flag in pair_flags]
-  run(TABLE_2, tmp_path, *flags, *SPEEDS, "--recorded")
+  ran("table2", tmp_path, *flags, *SPEEDS, "--recorded")
   assert "speed" not in ours(tmp_path, "table2")[0]
 
 
 def test_table_3_counts_without_a_clock(pair_flags, tmp_path):
-  run(TABLE_3, tmp_path, *pair_flags, "--gamma=2", "--temperatures", "0", "1")
+  flags = "--gamma=2", "--temperatures", "0", "1"
+  found = ran("table3", tmp_path, *pair_flags, *flags)["rows"]
   greedy, sampled = ours(tmp_path, "table3")
   assert (greedy["temperature"], sampled["temperature"]) == ("0", "1")
   # One-hot laws: the mass is the count.
@@ -139,20 +135,20 @@ def test_table_3_counts_without_a_clock(pair_flags, tmp_path):
     result = json.loads(line)["result"]
     assert result["costs"] is None
     assert "seconds" not in result["columns"]
-  dialog = [row for row in rows(tmp_path, "table3") if row["task"] == "dialog"]
+  dialog = [row for row in found if row["task"] == "dialog"]
   assert len(dialog) == 6
   assert all("alpha" not in row for row in dialog)
 
 
 def test_table_3_uses_a_cell_that_was_timed(measured, pair_flags, monkeypatch):
   monkeypatch.setattr(cells, "measure", None)
-  run(TABLE_3, measured, *pair_flags, "--gamma=3", "--temperatures", "0")
+  ran("table3", measured, *pair_flags, "--gamma=3", "--temperatures", "0")
   assert ours(measured, "table3")[0]["alpha"] == ours(measured, "table4")[1]["alpha"]
 
 
 def test_table_5_accepts_more_with_less_lenience(pair_flags, tmp_path):
   flags = ["--leniences", "1", "0.1", "--gamma", "3", "--greedy-gamma", "2"]
-  run(TABLE_5, tmp_path, *pair_flags, *flags)
+  found = ran("table5", tmp_path, *pair_flags, *flags)["rows"]
   sampled, lenient, greedy, lenient_greedy = ours(tmp_path, "table5")
   assert (sampled["temperature"], sampled["lenience"]) == ("1", "1")
   assert lenient["alpha_by_counts"]["value"] > sampled["alpha_by_counts"]["value"]
@@ -161,51 +157,22 @@ def test_table_5_accepts_more_with_less_lenience(pair_flags, tmp_path):
   )
   assert sampled["speed"] == "not timed"
   assert lenient_greedy["speed"]["median"] > 0
-  assert len(rows(tmp_path, "table5")) == 4 + 16 + 4
+  assert len(found) == 4 + 16 + 4
 
 
-@pytest.mark.parametrize("draft", ["draft", "pair"])
-def test_a_draft_given_twice_or_without_a_name_is_refused(
-  draft, files, pair_flags, tmp_path, capsys
-):
-  extra = {"draft": files["draft"], "pair": files["target"]}[draft]
-  flags = [*pair_flags, f"--draft={extra}", "--output", str(tmp_path)]
-  assert TABLE_2.main(flags) == 1
-  said = {"draft": "'small' is given twice", "pair": "expected NAME=DIR or `copy`"}
-  assert said[draft] in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-  ("flags", "message"),
-  [
-    (
-      ["--preset=paper"],
-      "--preset paper needs checkpoints for ende and cnndm: --target",
-    ),
-    (["--preset=paper", "--tasks", "ende"], "needs checkpoints for ende: --target"),
-    (["--preset=demo"], "Run `make demo` or `make demo-all`"),
-    ([], "--preset demo: the demo pair ende, cnndm, lm is not there"),
-    (["--tasks", "french"], "--tasks: expected some of ('ende', 'cnndm', 'lm'), got"),
-    (["--target=nowhere"], "--vocabulary: expected a file, got None"),
-    # A folder will do, as Hugging Face has them.
-    (["--target=nowhere", "--vocabulary=."], "--inputs: expected a file, got None"),
-    (["--num-tokens=0"], "--num-tokens must be at least 1, got 0"),
-  ],
-)
-def test_what_is_missing_is_said_once(flags, message, tmp_path, monkeypatch, capsys):
-  monkeypatch.chdir(tmp_path)  # No demo pairs here.
-  assert TABLE_2.main(flags) == 1
-  said = capsys.readouterr()
-  assert message in said.err
-  assert said.err.count("error:") == 1
-  assert said.out == ""
-  assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("name", ["small", "draft"])
+def test_drafts_have_names_of_their_own(name, files, pair_flags, tmp_path, capsys):
+  # One without a name is called draft.
+  extra = {"small": [files["draft"]], "draft": [files["target"], files["target"]]}
+  flags = [*pair_flags, "--draft", *extra[name], "--output", str(tmp_path)]
+  assert main(["table2", *flags]) == 1
+  assert f"'{name}' is given twice" in capsys.readouterr().err
 
 
 def test_checkpoints_of_one_task_go_to_that_task(files, tmp_path, capsys):
   target, draft = files["target"], files["draft"].partition("=")[2]
   flags = ["--preset=paper", f"--target=ende:{target}", f"--draft=ende:a={draft}"]
-  assert TABLE_2.main([*flags, "--output", str(tmp_path)]) == 1
+  assert main(["table2", *flags, f"--output={tmp_path}"]) == 1
   assert "--preset paper needs checkpoints for cnndm" in capsys.readouterr().err
 
 
@@ -228,10 +195,9 @@ def _parsed(pair_flags):
 
 
 def test_copy_is_a_draft_without_a_folder(files, tmp_path):
-  names = ("target", "vocabulary", "inputs")
-  given = [f"--{name}={files[name]}" for name in names]
+  given = named({name: files[name] for name in ("target", "vocabulary", "inputs")})
   short = ["--gamma=2", "--temperatures=0", "--max-length=8", "--num-tokens=6"]
-  run(TABLE_3, tmp_path, *given, *short, "--draft=copy")
+  ran("table3", tmp_path, *given, *short, "--draft=copy")
   (row,) = ours(tmp_path, "table3")
   assert row["draft"] == "copy"
   assert row["alpha"]["value"] is not None
