@@ -25,6 +25,7 @@ from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.registry import policy_for
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.native.laws import adjusted_probs
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.policies import (
@@ -100,9 +101,9 @@ def compiled(policy, sampling=GREEDY):
 
 @functools.cache
 def plain():
-  spec, state = start(Fixed())
+  _, state = start(Fixed())
   return jax.jit(
-    lambda: generate_plain(spec.context.target, GREEDY, state, ROOM, eos_id=1)
+    lambda: generate_plain(TARGET.extend, GREEDY, state, ROOM, 1, adjusted_probs)
   )()
 
 

@@ -20,6 +20,7 @@ from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.oracle import oracle_extend
+from specdec_t5x.native.laws import adjusted_probs
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.sizes import random_params, t5_1_1
 from specdec_t5x.network.transformer import Transformer
@@ -138,8 +139,10 @@ def oracle_start(decoder: SpeculativeDecoder, room: int, eos_id: int = NEVER):
 
   def prepare(forced, *given):
     spec, state = start(decoder, GREEDY, room, eos_id)(*given)
-    extend = oracle_extend(spec.context.extend["draft"], forced)
-    return _of_context(spec, extend={"draft": extend}), state
+    draft = spec.context.networks["draft"]
+    extend = oracle_extend(draft.extend, forced)
+    draft = dataclasses.replace(draft, extend=extend)
+    return _of_context(spec, networks={"draft": draft}), state
 
   return prepare
 
@@ -170,10 +173,13 @@ def replay(target: Model, room: int, eos_id: int, drafter: Drafter | None):
     if drafter is None:
       extend, state = decoder.prepare(params, inputs, keys, room)
       extend = oracle_extend(extend, outputs)
-      return baseline.generate_plain(extend, GREEDY, state, room, eos_id)
+      return baseline.generate_plain(
+        extend, GREEDY, state, room, eos_id, adjusted_probs
+      )
     spec, state = start(decoder, GREEDY, room, eos_id)(params, inputs, keys)
-    extend = oracle_extend(spec.context.target, outputs)
-    return generate.generate(_of_context(spec, target=extend), state)
+    extend = oracle_extend(spec.context.target.extend, outputs)
+    bent = dataclasses.replace(spec.context.target, extend=extend)
+    return generate.generate(_of_context(spec, target=bent), state)
 
   return lambda text: run(params, *text)
 
@@ -222,7 +228,8 @@ def counting_calls(decoder: Decoder, sampling: Sampling, room: int, eos_id: int)
     if isinstance(decoder, PlainDecoder):
       extend, state = plain_start(decoder, room)(*given)
       plain = baseline.generate_plain
-      return plain(extend, sampling, state, room, eos_id, loop=loop), ()
+      rest = room, eos_id, adjusted_probs
+      return plain(extend, sampling, state, *rest, loop=loop), ()
     kept = []
 
     def keeping(*how):

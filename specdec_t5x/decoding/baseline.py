@@ -24,7 +24,13 @@ padding and `max_length` have to be the same, too: they are part of the shapes.
 import jax
 import jax.numpy as jnp
 
-from specdec_t5x.core.distributions import Sampling, argmax, certain_log_prob, draw
+from specdec_t5x.core.distributions import (
+  AdjustFn,
+  Sampling,
+  argmax,
+  certain_log_prob,
+  draw,
+)
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.queue import Carry, Queue
 from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, StepInfo, no_info
@@ -36,6 +42,7 @@ def generate_plain(
   state: DecodeState,
   max_length: int,
   eos_id: int,
+  adjust: AdjustFn,
   block: int = 1,
   loop: LoopFn = jax.lax.while_loop,
   queue: Queue | None = None,
@@ -48,6 +55,7 @@ def generate_plain(
     state: where to start, made for a gamma of `block` - 1.
     max_length: room for the output, in tokens.
     eos_id: the token that ends it.
+    adjust: computes the adjusted law.
     block: tokens a call, of which only the first counts; gamma + 1 is the strict
       baseline of a speculation with that gamma.
     loop: as for `decoding.generate.generate`.
@@ -56,9 +64,10 @@ def generate_plain(
   Returns:
     The output; its statistics count calls and tokens, and no drafts.
   """
+  rest = max_length, eos_id, adjust, block
 
   def iterate(carry):
-    return carry.then(*step(extend, sampling, carry.state, max_length, eos_id, block))
+    return carry.then(*step(extend, sampling, carry.state, *rest))
 
   return loop(Carry.unfinished, iterate, Carry.first(state, queue)).decoded(max_length)
 
@@ -69,6 +78,7 @@ def step(
   state: DecodeState,
   max_length: int,
   eos_id: int,
+  adjust: AdjustFn,
   block: int = 1,
   decision: int = 0,
 ) -> tuple[DecodeState, StepInfo]:
@@ -83,7 +93,7 @@ def step(
   logits, _, cache = extend(state.target_cache.at(state.lengths - 1), tokens)
   # Behind a barrier, or the compiler may drop the fillers' rows from the products.
   logits = jax.lax.optimization_barrier(logits)
-  token, log_prob = _next(logits[:, 0], sampling, state, decision)
+  token, log_prob = _next(logits[:, 0], sampling, adjust, state, decision)
   live = ~state.ended
   lengths = state.lengths + live
   is_full = live >= state.room(max_length)
@@ -103,9 +113,10 @@ def step(
   return state, info
 
 
-def _next(logits, sampling, state, decision):
+def _next(logits, sampling, adjust, state, decision):
   """Returns the next token of each row, and its log-probability."""
   if sampling.greedy:
     return argmax(logits).astype(jnp.int32), certain_log_prob(logits)
-  token, probs = draw(logits, sampling, state.uniforms(decision + 1)[:, decision])
+  uniforms = state.uniforms(decision + 1)[:, decision]
+  token, probs = draw(logits, sampling, uniforms, adjust)
   return token, jnp.log(jnp.take_along_axis(probs, token[:, None], axis=1)[:, 0])

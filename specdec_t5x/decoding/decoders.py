@@ -18,12 +18,14 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES, rule_at
 from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
 from specdec_t5x.decoding import baseline, generate, shards, state
-from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.context import Context, Loaded, Target
+from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.queue import queued
 from specdec_t5x.decoding.rejections import KeepRejections
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.decoding.step import Speculation
+from specdec_t5x.native import laws
 from specdec_t5x.network import functional
 from specdec_t5x.network.functional import Network, start_decoding
 
@@ -210,25 +212,30 @@ class SpeculativeDecoder:
     )
     target, cache = begin("target")
     is_prompt = functional.is_decoder_only(self.target)
+    of_target = self.target, params["target"]
     context = Context(
       sampling=sampling,
+      adjust=laws.adjusted_probs,
       max_length=max_length,
       eos_id=eos_id,
-      vocab_size=self.target.config.vocab_size,
-      target=target,
-      extend={
-        name: functional.extend_fn(network, params[name])
+      target=Target(
+        target,
+        self.target.config.vocab_size,
+        functional.logits_fn(*of_target),
+        functional.embed_fn(*of_target),
+        functional.without_fn(*of_target),
+      ),
+      networks={
+        name: Loaded(
+          functional.extend_fn(network, params[name]),
+          lambda name=name: begin(name)[1],
+          params[name],
+        )
         for name, network in self.drafter.networks.items()
       },
-      start=lambda name: begin(name)[1],
-      params={name: params[name] for name in self.drafter.networks},
       # Prompts are in the sequences already.
       source=jnp.repeat(inputs[:, :0] if is_prompt else inputs, per_input, axis=0),
-      logits=functional.logits_fn(self.target, params["target"]),
-      embed=functional.embed_fn(self.target, params["target"]),
-      without=functional.without_fn(self.target, params["target"]),
       policy=self.policy,
-      lengths=self.drafter.lengths,
     )
     spec = Speculation(self.drafter, *rule_at(self.rule, sampling), context)
     return spec, state.initial_state(
@@ -281,7 +288,8 @@ class PlainDecoder:
     """Decodes one token a call; see `Decoder`."""
     prepare = lambda *args: self.prepare(params, *args[:2], max_length, *args[2:])
     run = lambda extend, state, queue: baseline.generate_plain(
-      extend, sampling, state, max_length, eos_id, self.block, queue=queue
+      *(extend, sampling, state, max_length, eos_id, laws.adjusted_probs, self.block),
+      queue=queue,
     )
     return _decode(prepare, run, inputs, keys, self.slots, max_length)
 

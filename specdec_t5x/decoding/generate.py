@@ -97,7 +97,7 @@ def _rests(spec: Speculation, state: DecodeState) -> Bool[Array, ""]:
 
   What a drafter lacks that does not resume it lacks until its row has ended.
   """
-  rests = ~(spec.context.most(state) > 0).any()
+  rests = ~(spec.context.most(state, spec.drafter.lengths) > 0).any()
   if spec.drafter.resumes:
     return rests
   return rests | (state.has_rested & ~state.ended).any()
@@ -110,11 +110,12 @@ def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]
   """
   context = spec.context
   state, info = baseline.step(
-    context.target,
+    context.target.extend,
     context.sampling,
     state,
     context.max_length,
     context.eos_id,
+    context.adjust,
     decision=decisions(spec.drafter) - 1,
   )
   return state.replace(

@@ -17,15 +17,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.api import Model, padded_batches
-from specdec_t5x.core import platforms
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import Decoded, row_keys
-from specdec_t5x.diagnose import divergence
+from specdec_t5x.diagnose import divergence, precision
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.native.laws import adjusted_probs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ def record_plain(
   keys, loop = row_keys(jax.random.key(0), inputs.shape[0]), _Keeping()
   plain = PlainDecoder(decoder.target, settings.block)
   extend, start = plain.prepare(params, inputs, keys, settings.max_length)
-  room = (settings.max_length, settings.eos_id, settings.block)
+  room = settings.max_length, settings.eos_id, adjusted_probs, settings.block
   decoded = generate_plain(
     recorded(extend), GREEDY, _with_record(start, decoder), *room, loop
   )
@@ -132,7 +132,9 @@ def record_speculative(
   spec, start = decoder.prepare(
     params, inputs, keys, GREEDY, settings.max_length, settings.eos_id
   )
-  context = dataclasses.replace(spec.context, target=recorded(spec.context.target))
+  extend = recorded(spec.context.target.extend)
+  target = dataclasses.replace(spec.context.target, extend=extend)
+  context = dataclasses.replace(spec.context, target=target)
   spec = dataclasses.replace(spec, context=context)
   decoded = generate(spec, _with_record(start, decoder), loop)
   return decoded, loop.last.state.target_cache.logits[:, : settings.max_length]
@@ -177,11 +179,11 @@ def compare(
   run = _program(decoder, settings)
   results = []
   dtype = target.network.config.dtype
-  with platforms.full_precision(dtype):
+  with precision.full_precision(dtype):
     for _, batch, count in padded_batches(ids, settings.batch_size):
       found = jax.tree.map(np.asarray, run(params, batch))
       results.append(jax.tree.map(lambda array, n=count: array[:n], found))
-    epsilon = platforms.product_epsilon(dtype)
+    epsilon = precision.product_epsilon(dtype)
   results = jax.tree.map(lambda *parts: np.concatenate(parts), *results)
   outputs = [
     [tokens[:length].tolist() for tokens, length in zip(*run, strict=True)]

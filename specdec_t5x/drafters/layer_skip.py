@@ -15,7 +15,7 @@ from typing import Any
 from jaxtyping import Array, Float
 
 from specdec_t5x.core.types import Cache, ExtendFn
-from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise
 from specdec_t5x.policies import ExitThreshold
@@ -58,7 +58,7 @@ class LayerSkip(Stepwise):
 
   def extend(self, context: Context) -> ExtendFn:
     """Returns the target without what is left out."""
-    return context.without(self.skip)
+    return context.target.without(self.skip)
 
   def read(
     self, context: Context, state: DecodeState

@@ -18,6 +18,7 @@ from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
 from specdec_t5x.decoding.step import limit
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.native.laws import adjusted_probs
 from tests.hash_model import HashModel, sequence_law, speculation
 
 TARGET = HashModel(seed=1, vocab_size=6, eos_bias=-0.5)
@@ -50,7 +51,7 @@ def speculate(
 def plain(key, *, target, sampling, length, rows):
   cache = target.start(rows, num_slots(length, 0))
   state = initial_state(cache, None, row_keys(key, rows), length, 0)
-  return generate_plain(target.extend, sampling, state, length, eos_id=1)
+  return generate_plain(target.extend, sampling, state, length, 1, adjusted_probs)
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 4, 7, 20])
@@ -228,4 +229,4 @@ def test_drafts_leave_what_remains_to_the_targets_token(policy, longest):
   state = state.replace(lengths=1 + jnp.arange(9), ended=jnp.arange(9) == 3)
   most = np.minimum(np.maximum(7 - np.arange(9), 0), longest)
   most[3] = 0
-  np.testing.assert_array_equal(spec.context.most(state), most)
+  np.testing.assert_array_equal(spec.context.most(state, drafter.lengths), most)

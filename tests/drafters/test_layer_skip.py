@@ -102,7 +102,7 @@ def assert_the_cache_is_the_target_s(kind):
   )
   known = int(state.lengths.min()) - 1
   first = jnp.zeros_like(state.starts)
-  whole = jax.jit(spec.context.target)
+  whole = jax.jit(spec.context.target.extend)
   _, _, expected = whole(start.at(first), state.sequences[:, :known])
   for found, right in zip(
     jax.tree.leaves((state.target_cache.keys, state.target_cache.values)),

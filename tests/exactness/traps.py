@@ -13,7 +13,7 @@ from specdec_t5x.core import (
 from specdec_t5x.core.block import Block
 from specdec_t5x.core.token import Token
 from specdec_t5x.decoding import baseline, step, widths
-from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import cascade, draft_model, siblings, sparse, stepwise
 from specdec_t5x.drafters.cascade import Cascade
