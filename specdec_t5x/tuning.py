@@ -150,7 +150,7 @@ def _seconds(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
 
 def _told(decoder: SpeculativeDecoder, length: Any) -> SpeculativeDecoder:
   """Returns the decoder that drafts so many tokens in each iteration."""
-  return dataclasses.replace(decoder, policy=Fixed(length), slots=0, kept=0)
+  return dataclasses.replace(decoder, policy=Fixed(length), slots=0, observer=None)
 
 
 def _keep(name, found):

@@ -12,7 +12,7 @@ import flax.struct
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.core.rules import rule_at
+from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.sparse import LARGEST, Truncation
 from specdec_t5x.decoding.context import Context, Loaded, Target
 from specdec_t5x.decoding.policy import Fixed

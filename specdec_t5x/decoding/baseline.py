@@ -21,6 +21,8 @@ by XLA. Both were observed on CPU with jax 0.10, in float32 and bfloat16
 padding and `max_length` have to be the same, too: they are part of the shapes.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -32,8 +34,14 @@ from specdec_t5x.core.distributions import (
   draw,
 )
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.decoding.queue import Carry, Queue
-from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, StepInfo, no_info
+from specdec_t5x.decoding.state import (
+  Carry,
+  Decoded,
+  DecodeState,
+  LoopFn,
+  StepInfo,
+  no_info,
+)
 
 
 def generate_plain(
@@ -45,7 +53,7 @@ def generate_plain(
   adjust: AdjustFn,
   block: int = 1,
   loop: LoopFn = jax.lax.while_loop,
-  queue: Queue | None = None,
+  queue: Any = None,
 ) -> Decoded:
   """Decodes one token a call of the target until every row has ended.
 

@@ -5,24 +5,22 @@ drafter's networks by their names}.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.rules import RULES, rule_at
+from specdec_t5x.core.greedy import rule_at
+from specdec_t5x.core.token import Token
 from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
-from specdec_t5x.decoding import baseline, generate, shards, state
+from specdec_t5x.decoding import baseline, generate, state
 from specdec_t5x.decoding.context import Context, Loaded, Target
 from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.generate import Observer
 from specdec_t5x.decoding.policy import Fixed, Policy
-from specdec_t5x.decoding.queue import queued
-from specdec_t5x.decoding.rejections import KeepRejections
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.native import laws
@@ -82,20 +80,21 @@ class SpeculativeDecoder:
     policy: how many each row drafts next.
     slots: rows that decode at once, of all of a batch; 0 is all. A row that ends takes
       the next input.
-    kept: how many tokens of the target's law to hand out, the likeliest, for each place
-      where a draft was rejected (`training.online` learns from them); 0 is none.
+    observer: keeps something of the iterations, which is handed out (`training.online`
+      learns from it).
   """
 
   target: Network
   drafter: Drafter
-  rule: Rule = RULES["token"]
+  rule: Rule = dataclasses.field(default_factory=Token)
   policy: Policy = dataclasses.field(default_factory=Fixed)
   slots: int = 0
-  kept: int = 0
+  observer: Observer | None = None
 
   def __post_init__(self):
     check_slots(self.slots)
-    _check_kept(self.kept, self.target)
+    if self.observer:
+      self.observer.check(self.target)
     self.drafter.check(self.target)
     tree, name = self.drafter.tree, type(self.rule).__name__
     if not self.rule.takes_trees and not tree.is_chain:
@@ -137,11 +136,8 @@ class SpeculativeDecoder:
 
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
     """Raises a ValueError where rule, draft, sampling and room do not go together."""
-    if self.kept and num_decodes != 1:
-      raise ValueError(
-        f"NUM_DECODES must be 1 where a draft learns (KEPT={self.kept}), got "
-        f"{num_decodes!r}: laws are kept of one output an input."
-      )
+    if self.observer:
+      self.observer.check(self.target, num_decodes)
     rule_at(self.rule, sampling)
     depth = self.drafter.depth
     if depth >= max_length:
@@ -177,13 +173,12 @@ class SpeculativeDecoder:
     With the `policy_state` that the batch before ended with, drafts begin as its drafts
     left off.
     """
-    observe = KeepRejections(self.kept) if self.kept else None
     if not self.policy.pays(self.drafter.lengths):
       # Plain decoding's own program: it costs what plain decoding costs.
       plain = PlainDecoder(self.target, slots=self.slots)
       decoded = plain.decode(params, inputs, keys, sampling, max_length, eos_id)
-      none = observe and observe.start(keys.shape[0], max_length)
-      return decoded.replace(observed=none, policy_state=policy_state)
+      observed = self._nothing_observed(keys.shape[0], max_length)
+      return decoded.replace(observed=observed, policy_state=policy_state)
     prepare = lambda inputs, keys, chunk=None: self.prepare(
       params, inputs, keys, sampling, max_length, eos_id, chunk
     )
@@ -192,7 +187,7 @@ class SpeculativeDecoder:
       if policy_state is not None:
         known = self.policy.refilled(start.policy_state, policy_state)
         start = start.replace(policy_state=known)
-      return generate.generate(spec, start, queue=queue, observe=observe)
+      return generate.generate(spec, start, queue=queue, observe=self.observer)
 
     return _decode(prepare, run, inputs, keys, self.slots, max_length)
 
@@ -246,7 +241,11 @@ class SpeculativeDecoder:
       size,
       prompts,
       self.policy.start(keys.shape[0]),
+      self._nothing_observed(keys.shape[0], max_length),
     )
+
+  def _nothing_observed(self, rows, max_length) -> Any:
+    return self.observer and self.observer.start(rows, max_length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,16 +307,6 @@ class PlainDecoder:
     return extend, state.initial_state(cache, None, keys, max_length, over, prompts)
 
 
-def _check_kept(kept: Any, target: Network) -> None:
-  """Raises a ValueError where `kept` is no number of a law's tokens."""
-  size = target.config.vocab_size
-  if not is_whole(kept, 0) or kept >= size:
-    raise ValueError(
-      f"KEPT must be a whole number from 0 to {size - 1}, got {kept!r}. It is how many "
-      "tokens of the target's law are kept where a draft was rejected; 0 is none."
-    )
-
-
 def check_slots(slots: Any) -> None:
   """Raises a ValueError where `slots` is no number of rows."""
   if not is_whole(slots, 0):
@@ -325,12 +314,6 @@ def check_slots(slots: Any) -> None:
       f"SLOTS must be a whole number of at least 0, got {slots!r}. It is how many rows "
       "of a batch decode at once; 0 is all."
     )
-
-
-def _first(inputs, keys, slots):
-  """Returns the inputs and keys of the rows that decode at once, an input a row."""
-  inputs = jnp.repeat(inputs, keys.shape[0] // inputs.shape[0], axis=0)
-  return inputs[: slots or None], keys[: slots or None]
 
 
 def _decode(prepare, run, inputs, keys, slots, max_length) -> Decoded:
@@ -346,17 +329,7 @@ def _decode(prepare, run, inputs, keys, slots, max_length) -> Decoded:
   """
   if not slots or slots >= keys.shape[0]:
     return run(*prepare(inputs, keys), None)
-  take_turns = functools.partial(_take_turns, prepare, run, max_length)
-  return shards.by_shard(take_turns, inputs, keys, slots)
+  # Here alone: what decodes all rows at once does without it.
+  from specdec_t5x.decoding import batching
 
-
-def _take_turns(prepare, run, max_length, inputs, keys, slots) -> Decoded:
-  arrays = lambda *few: jax.tree.leaves(prepare(*few)[1])
-  shapes = [x.shape for x in jax.eval_shape(arrays, *_first(inputs, keys, slots))]
-  # The longest first: what ends last begins early, and inputs of alike length are read
-  # together.
-  order = jnp.argsort(-(inputs > 0).sum(axis=1))
-  rows = jnp.arange(keys.shape[0]).reshape(inputs.shape[0], -1)[order].ravel()
-  how, starts = prepare(inputs[order], keys[rows], slots)
-  decoded = run(how, *queued(starts, shapes, slots, max_length))
-  return jax.tree.map(lambda x: x[jnp.argsort(rows)], decoded)
+  return batching.decode(prepare, run, inputs, keys, slots, max_length)

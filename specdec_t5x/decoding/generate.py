@@ -7,14 +7,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from specdec_t5x.decoding import baseline
-from specdec_t5x.decoding.queue import Carry, Queue
-from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, StepInfo
+from specdec_t5x.decoding.state import Carry, Decoded, DecodeState, LoopFn, StepInfo
 from specdec_t5x.decoding.step import Iteration, Speculation, decisions, iterate
 
 
 @runtime_checkable
 class Observer(Protocol):
   """Keeps something of each iteration: arrays that have a row each."""
+
+  def check(self, target: Any, num_decodes: int = 1) -> None:
+    """Raises a ValueError where it can't watch this target, or so many decodes."""
 
   def start(self, rows: int, max_length: int) -> Any:
     """Returns what is kept before the first iteration."""
@@ -33,7 +35,7 @@ def generate(
   spec: Speculation,
   state: DecodeState,
   loop: LoopFn = jax.lax.while_loop,
-  queue: Queue | None = None,
+  queue: Any = None,
   observe: Observer | None = None,
 ) -> Decoded:
   """Decodes until every row has ended.
@@ -42,16 +44,14 @@ def generate(
     spec: how to decode; static.
     state: where to start.
     loop: `jax.lax.while_loop`, or `python_loop` to watch it work.
-    queue: what the rows take when they end; None is nothing.
-    observe: is given each iteration that drafts; what it keeps is `Decoded.observed`.
+    queue: what rows take when they end (`decoding.batching`); None is nothing.
+    observe: is given each iteration that drafts, and keeps on from `state.observed`.
 
   Returns:
     The output with its statistics, of all that was queued; its distribution is the one
     that `spec.rule` guarantees.
   """
   context = spec.context
-  if observe:
-    state, queue = _observed(observe, context.max_length, state, queue)
 
   def rests(carry):
     return carry.unfinished() & _rests(spec, carry.state)
@@ -76,16 +76,6 @@ def generate(
   return loop(Carry.unfinished, body, Carry.first(state, queue)).decoded(
     context.max_length
   )
-
-
-def _observed(observe, max_length, state, queue):
-  """Returns a first state and a queue with what is kept before the first iteration."""
-  start = lambda state: observe.start(state.lengths.shape[0], max_length)
-  watched = lambda state: state.replace(observed=start(state))
-  if queue is not None:
-    done = queue.done.replace(observed=start(queue.starts))
-    queue = queue.replace(starts=watched(queue.starts), done=done)
-  return watched(state), queue
 
 
 def _uniforms(spec: Speculation, state: DecodeState):

@@ -32,7 +32,7 @@ class Speculation:
 
   Attributes:
     drafter: proposes tokens.
-    rule: decides which of them stand; as `core.rules.rule_at` gives it.
+    rule: decides which of them stand; as `core.greedy.rule_at` gives it.
     sampling: the adjustment of the target's distribution that the rule works on (the
       drafter has the same, but for greedy lenience).
     context: the networks and the policy, and what the drafter is given.

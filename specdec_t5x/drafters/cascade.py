@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.checks import check_uniforms
-from specdec_t5x.core.rules import RULES, rule_at
+from specdec_t5x.core.greedy import rule_at
+from specdec_t5x.core.token import Token
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Cache, ExtendFn, Guarantee, Proposal, Rule
 from specdec_t5x.decoding import step
@@ -90,7 +91,7 @@ class Cascade(Drafter):
   drafter: Drafter
   gamma: int = DEFAULT_WINDOW
   window: str = "fixed"
-  rule: Rule = RULES["token"]
+  rule: Rule = dataclasses.field(default_factory=Token)
 
   def __post_init__(self):
     check_gamma(self.gamma)

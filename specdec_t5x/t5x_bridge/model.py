@@ -18,7 +18,7 @@ from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, numbered
 
 # What auxiliary values also hold where the decoder keeps laws for a draft to learn
-# from: the inputs [B, E], tokens and probabilities of `decoding.rejections` [B, T, K];
+# from: the inputs [B, E], tokens and probabilities of `training.rejections` [B, T, K];
 # and `EXAMPLE`, from T5X's `infer`.
 LEARNED_FROM = ("encoder_inputs", "law_tokens", "law_probs")
 # The feature, and the auxiliary value, of what drafts know of earlier batches.

@@ -18,6 +18,7 @@ from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.hugging_face import vocabulary as vocabularies
 from specdec_t5x.training.online import Learner, Requests
+from specdec_t5x.training.rejections import KeepRejections
 
 
 def serve(
@@ -96,8 +97,8 @@ def together(
   words = {"gamma": gamma, "num_candidates": 1, "policy": "fixed"}
   decoder, params = api.together(target, draft, drafter, rule, **words)
   slots = min(batch_size, learner.online.interval)
-  kept = learner.online.kept
-  return dataclasses.replace(decoder, slots=slots, kept=kept), params
+  observer = KeepRejections(learner.online.kept)
+  return dataclasses.replace(decoder, slots=slots, observer=observer), params
 
 
 def decodes(

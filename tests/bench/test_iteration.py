@@ -8,7 +8,8 @@ import pytest
 
 from specdec_t5x.bench import iteration, timed
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.rules import RULES, rule_at
+from specdec_t5x.core.greedy import rule_at
+from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.context import Context, Loaded, Target
 from specdec_t5x.decoding.state import initial_state, row_keys

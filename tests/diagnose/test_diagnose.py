@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from specdec_t5x import api
-from specdec_t5x.core import rules
+from specdec_t5x.core import greedy
 from specdec_t5x.core.greedy import Greedy
 from specdec_t5x.core.types import Verdict
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
@@ -141,7 +141,7 @@ class Gullible(Greedy):
 def test_a_rule_that_accepts_everything_is_different(
   files, tmp_path, monkeypatch, capsys
 ):
-  monkeypatch.setattr(rules, "Greedy", Gullible)
+  monkeypatch.setattr(greedy, "Greedy", Gullible)
   path = tmp_path / "report.json"
   assert run(files, f"--json={path}") == 1
   printed = capsys.readouterr().out
