@@ -138,7 +138,7 @@ def generate(
     policy: how long drafts are: 'auto', as long as pays on this device at this batch,
       up to gamma, or none; 'confidence', 'exit', 'fixed', or an object of `policies`.
       By default 'fixed' where gamma is given, 'auto' for a named draft model or heads,
-      else the drafter's own (`Drafter.usual_policy`).
+      else 'exit' for a `LayerSkip`, 'fixed' for other drafters.
     sampling: temperature, top-k, top-p.
     max_length: room for an output, in tokens.
     batch_size: inputs decoded at once, where there are as many.

@@ -18,7 +18,7 @@ from specdec_t5x.core.token import Token
 from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
 from specdec_t5x.decoding import baseline, generate, state
 from specdec_t5x.decoding.context import Context, Loaded, Target
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.generate import Observer
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import Decoded, DecodeState
@@ -110,7 +110,7 @@ class SpeculativeDecoder:
         "replacement. Use 'traversal' or 'recursive'."
       )
     self.policy.check(self.drafter.lengths)
-    if self.policy.asks and not self.drafter.stops_early:
+    if self.policy.asks and self.drafter.stops is not Stops.ASKED:
       raise ValueError(
         f"The policy {type(self.policy).__name__} decides token by token, got a "
         f"{type(self.drafter).__name__}, which drafts all at once. Use GAMMA_POLICY "
@@ -147,16 +147,6 @@ class SpeculativeDecoder:
         "target adds one of its own. Lower GAMMA, or give outputs more room "
         "(TASK_FEATURE_LENGTHS' targets, max_length)."
       )
-
-  def check_batch(
-    self, sampling: Sampling, rows: int, inputs: int, max_length: int
-  ) -> None:
-    """Raises a ValueError where the drafter can't draft for so many rows at once."""
-    vocab_size = self.target.config.vocab_size
-    slots = 1 + state.num_slots(max_length, self.drafter.tree.size)
-    if functional.is_decoder_only(self.target):
-      inputs, slots = 0, slots + inputs
-    self.drafter.check_batch(sampling, vocab_size, rows, inputs, slots)
 
   def first_policy_state(self, rows: int) -> Any:
     """Returns what the policy knows before a first batch, a row each; None of nothing.

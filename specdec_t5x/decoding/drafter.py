@@ -5,18 +5,25 @@ decision.
 """
 
 import abc
+import enum
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from jaxtyping import Array, Float
 
-from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal, Verdict
 from specdec_t5x.decoding.context import Context
-from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.network.functional import check_same_vocabulary
+
+
+class Stops(enum.Enum):
+  """When a drafter's drafts end before their trees do."""
+
+  NEVER = "a policy has all of a draft or nothing"
+  BY_ITSELF = "often, whatever the policy: the target's blocks are no wider than needed"
+  ASKED = "it asks the policy before and after each token: shorter drafts cost less"
 
 
 class Drafter(abc.ABC):
@@ -27,20 +34,14 @@ class Drafter(abc.ABC):
   Attributes:
     independent: whether siblings are independent draws from one distribution. Else they
       are certain, or drawn without replacement.
-    varies: whether drafts are often shorter than their tree, whatever the policy; the
-      target's blocks are then no wider than needed.
-    stops_early: whether it asks the policy before and after each token, so that shorter
-      drafts cost less. Else a policy has all of a draft or nothing.
+    stops: when a draft ends before its tree does.
     resumes: whether it drafts on after tokens that the target decoded by itself. Else
       a batch that rests goes on so until its rows have ended.
-    usual_policy: which policy it has where none is named.
   """
 
   independent: ClassVar[bool] = True
-  varies: ClassVar[bool] = False
-  stops_early: ClassVar[bool] = False
+  stops: ClassVar[Stops] = Stops.NEVER
   resumes: ClassVar[bool] = False
-  usual_policy: ClassVar[Policy] = Fixed()
 
   @property
   @abc.abstractmethod
@@ -56,7 +57,7 @@ class Drafter(abc.ABC):
   def lengths(self) -> tuple[int, ...]:
     """The lengths of drafts that differ in what they cost, from none to the longest."""
     every = range(self.depth + 1)
-    return tuple(every) if self.stops_early else (0, self.depth)
+    return tuple(every) if self.stops is Stops.ASKED else (0, self.depth)
 
   @property
   def decisions(self) -> int:
@@ -75,20 +76,6 @@ class Drafter(abc.ABC):
     """Raises a ValueError where this drafter can't draft for a target network."""
     for name, network in self.networks.items():
       check_same_vocabulary(target, network, name)
-
-  def check_batch(
-    self, sampling: Sampling, vocab_size: int, rows: int, inputs: int, slots: int
-  ) -> None:
-    """Raises a ValueError where this drafter can't draft for so large a batch.
-
-    Args:
-      sampling: the adjustment of the target's distributions.
-      vocab_size: of the target.
-      rows: that decode at once.
-      inputs: tokens of a row that the target's encoder reads.
-      slots: places of a row's sequence.
-    """
-    del sampling, vocab_size, rows, inputs, slots
 
   def start(self, context: Context) -> Any:
     """Returns the first state."""
@@ -127,7 +114,3 @@ class Drafter(abc.ABC):
     """
     del context, verdict, features
     return drafter_state
-
-  def counted(self) -> Mapping[str, int]:
-    """Returns what it counted outside of programs, for a run's record."""
-    return {}

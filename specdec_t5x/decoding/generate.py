@@ -45,13 +45,16 @@ def generate(
     state: where to start.
     loop: `jax.lax.while_loop`, or `python_loop` to watch it work.
     queue: what rows take when they end (`decoding.batching`); None is nothing.
-    observe: is given each iteration that drafts, and keeps on from `state.observed`.
+    observe: is given each iteration that drafts; what it keeps is `Decoded.observed`.
 
   Returns:
     The output with its statistics, of all that was queued; its distribution is the one
     that `spec.rule` guarantees.
   """
   context = spec.context
+  if observe and state.observed is None:
+    kept = observe.start(state.lengths.shape[0], context.max_length)
+    state = state.replace(observed=kept)
 
   def rests(carry):
     return carry.unfinished() & _rests(spec, carry.state)

@@ -22,7 +22,7 @@ from specdec_t5x.core.distributions import (
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Rule, Verdict
 from specdec_t5x.decoding import widths
 from specdec_t5x.decoding.context import Context
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState, StepInfo
 
 
@@ -133,7 +133,7 @@ def score(spec: Speculation, state: DecodeState, proposal: Proposal):
   cache = state.target_cache.at(state.lengths - 1)
   extend, policy = spec.context.target.extend, spec.context.policy
   scored = extend, cache, state.last_tokens(), proposal
-  varies = spec.drafter.varies or policy.asks or policy.may_rest
+  varies = spec.drafter.stops is Stops.BY_ITSELF or policy.asks or policy.may_rest
   if proposal.tree.is_chain and varies:
     # Rows that could all do without a draft would rest instead.
     found = widths.score(*scored, least=2 if policy.may_rest else 1)

@@ -26,7 +26,7 @@ from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Cache, ExtendFn, Guarantee, Proposal, Rule
 from specdec_t5x.decoding import step
 from specdec_t5x.decoding.context import Context, Target
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation
@@ -106,9 +106,9 @@ class Cascade(Drafter):
     _check_lower(self.drafter, self.gamma)
 
   @property
-  def varies(self) -> bool:
-    """Whether windows are often shorter than gamma."""
-    return self.window == "flush"
+  def stops(self) -> Stops:
+    """Windows that are flushed are often shorter than gamma."""
+    return Stops.BY_ITSELF if self.window == "flush" else Stops.NEVER
 
   @property
   def tree(self) -> Tree:

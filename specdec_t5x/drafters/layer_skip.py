@@ -18,7 +18,6 @@ from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise
-from specdec_t5x.policies import ExitThreshold
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +32,6 @@ class LayerSkip(Stepwise):
 
   skip: Sequence[str]
   gamma: int = DEFAULT_GAMMA
-
-  usual_policy = ExitThreshold()
 
   def __post_init__(self):
     super().__post_init__()

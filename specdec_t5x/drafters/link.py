@@ -23,7 +23,7 @@ from specdec_t5x.core.distributions import Sampling, draws_per_token
 from specdec_t5x.core.sparse import SparseLaw, Truncation
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.context import Context
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, check_gamma
 
@@ -112,7 +112,7 @@ class Link(Drafter):
   top_k: int = 32
   top_p: float = 1.0
 
-  varies = True
+  stops = Stops.BY_ITSELF
   resumes = True
 
   def __post_init__(self):
@@ -131,7 +131,15 @@ class Link(Drafter):
   def check_batch(
     self, sampling: Sampling, vocab_size: int, rows: int, inputs: int, slots: int
   ) -> None:
-    """Raises a ValueError where a batch is too large for the link or the draft."""
+    """Raises a ValueError where a batch is too large for the link or the draft.
+
+    Args:
+      sampling: the adjustment of the target's laws.
+      vocab_size: of the target.
+      rows: that decode at once.
+      inputs: tokens of a row that the target's encoder reads.
+      slots: places of a row's sequence.
+    """
     self.remote.check_batch(self._terms(sampling, vocab_size), rows, inputs, slots)
 
   def start(self, context: Context) -> Int[Array, "B E"]:
@@ -139,7 +147,7 @@ class Link(Drafter):
     return context.source
 
   def counted(self) -> Mapping[str, int]:
-    """Returns what went over the link so far."""
+    """Returns what went over the link so far, for a run's record."""
     return self.remote.counts()
 
   def propose(

@@ -25,7 +25,7 @@ from specdec_t5x.core.distributions import (
 )
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal
 from specdec_t5x.decoding.context import Context
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
 
 DEFAULT_GAMMA = 5
@@ -74,7 +74,7 @@ class Stepwise(Drafter):
 
   gamma: int
 
-  stops_early = True
+  stops = Stops.ASKED
   resumes = True
 
   def __post_init__(self):

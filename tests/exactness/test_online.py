@@ -65,7 +65,6 @@ def first_request(sampling, rule):
   drafter = DraftModel(DRAFT, SHAPE.size)
   spec, state = speculation(TARGET, drafter, RULES[rule], sampling, keys, LENGTH)
   state, observe = Driven(**vars(state), prescribed=prescribed), KeepRejections(KEPT)
-  state = state.replace(observed=observe.start(len(paths), LENGTH))
   found = jax.jit(lambda: generate(spec, state, observe=observe))()
   kept = found.observed.tokens, found.observed.probs
   return paths, [np.asarray(x) for x in (found.tokens, *kept)]

@@ -37,7 +37,6 @@ def decoded(target, drafter, sampling=GREEDY, rule="token", rows=1):
   keys = row_keys(jax.random.key(0), rows)
   spec, state = speculation(target, drafter, RULES[rule], sampling, keys, LENGTH)
   observe = KeepRejections(KEPT)
-  state = state.replace(observed=observe.start(rows, LENGTH))
   return jax.jit(lambda: generate(spec, state, observe=observe))()
 
 
