@@ -303,9 +303,28 @@ def draft_reads_two_whatever_is_above(extend, cache, sequences, lengths, count):
   return _read_last(extend, cache, sequences, lengths, 2)
 
 
+def middle_network_reads_the_block_alone(extend, sequences, more):
+  return extend
+
+
+def entries_are_not_moved(self, *args):
+  return self
+
+
+def draft_s_cache_is_not_moved(self, context, drafter_state, *args):
+  return drafter_state
+
+
+def stale_cache_after_rollback(self, index):
+  return self
+
+
+def draft_reads_the_last_two_alone(*args):
+  return _read_last(*args)
+
+
+def rho_is_one(p, q, count):
+  return jnp.array(1.0)
+
+
 _read_last = draft_model.read_last
-draft_reads_the_last_two_alone = draft_model.read_last
-block_alone = lambda extend, sequences, more: extend
-unmoved = lambda self, *args: self
-uncommitted = lambda self, context, drafter_state, *args: drafter_state
-identity = lambda self, index: self.replace(index=self.index)
