@@ -1,24 +1,9 @@
 """Plain decoding with the same network: what speculation is compared with.
 
-The strict baseline. A product of another shape sums in another order, so scoring one
-token a call and scoring K give logits that differ by rounding, and where two tokens
-are that close, other outputs. With `block` K = gamma + 1 every call of the target has
-the shape that speculation's calls have: the last known token and K - 1 fillers, whose
-own scores are dropped. Then both runs do the same arithmetic on the same numbers,
-provided that
-
-1. a token's logits depend on the tokens before it and on it alone, bit for bit: not on
-   its place in the block, on what follows it there or on stale entries of the cache.
-   Masked entries get weights of exactly 0, so this asks one thing of the machine: that
-   it computes each row of a product alike, wherever the row stands; and
-2. the compiler gives both programs the same kernels for the same shapes.
-
-From 1 and 2 equality follows by induction over the tokens, in any dtype: equal caches
-give equal logits, those give equal tokens, and those equal entries. Neither is promised
-by XLA. Both were observed on CPU with jax 0.10, in float32 and bfloat16
-(tests/decoding/test_baseline.py checks them on a tiny pair); `specdec_t5x.diagnose
---strict` says whether they hold for a model and a machine. The batch, the inputs'
-padding and `max_length` have to be the same, too: they are part of the shapes.
+The strict baseline: with `block` K = gamma + 1 every call of the target has the shape
+that speculation's calls have, the last known token and K - 1 fillers, whose own scores
+are dropped. Then both runs do the same arithmetic on the same numbers, as far as the
+machine and the compiler let them (docs/math.md, "The strict baseline").
 """
 
 from typing import Any

@@ -18,9 +18,9 @@ from t5x import infer
 import specdec_t5x
 from specdec_t5x import tuning
 from specdec_t5x.analysis.acceptance import ratio
-from specdec_t5x.core.checks import check_decoded
 from specdec_t5x.core.describe import describe
 from specdec_t5x.data.spec_bench import CATEGORY
+from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.native import library
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from specdec_t5x import api
 from specdec_t5x.api import Generation, Model
-from specdec_t5x.core.checks import check_decoded
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.types import Rule
+from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import Decoded, row_keys
