@@ -208,6 +208,7 @@ def speculation(
   slots = num_slots(max_length, size)
   networks = drafter.networks
   begin = lambda network: network.start(keys.size, slots)
+  no_such = lambda *args: None  # Heads have neither.
   context = Context(
     sampling=sampling,
     adjust=adjusted_probs,
@@ -220,9 +221,9 @@ def speculation(
       embed=lambda tokens: tokens[..., None],
     ),
     networks={
-      name: Loaded(None, None)
-      if isinstance(network, HashHeads)
-      else Loaded(network.extend, lambda network=network: begin(network))
+      name: Loaded(
+        getattr(network, "extend", no_such), lambda network=network: begin(network)
+      )
       for name, network in networks.items()
     },
     source=jnp.zeros((keys.size, 0), jnp.int32) if source is None else source,
