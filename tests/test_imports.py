@@ -109,6 +109,40 @@ def test_a_planted_import_is_found(module, planted, found):
   assert forbidden(module, f"{source}\n{planted}\n") == {found}
 
 
+# What a default decode stands on, networks and kernels apart: a draft model, the token
+# rule (at temperature 0 the greedy one), and as many tokens as pay on the device.
+BEGINNINGS = ("decoding.decoders", "drafters.draft_model", "decoding.cost_aware")
+DEFAULT = {
+  "core": "chain checks distributions greedy token tree types",
+  "decoding": "baseline context cost_aware decoders drafter generate policy "
+  "state step widths",
+  "drafters": "draft_model stepwise",
+  "tuning": "",
+}
+
+
+def test_a_default_decode_stands_on_no_other_module():
+  found, pending = set(), [*BEGINNINGS, "core.token", "tuning"]
+  while pending:
+    path = PACKAGE / f"{pending.pop().replace('.', '/')}.py"
+    if path in found or not path.exists() or path.parts[-2] in ("native", "network"):
+      continue
+    found |= {path}
+    # What is imported within a function is not needed by all.
+    at_once = [
+      node for node in ast.parse(path.read_text()).body if not hasattr(node, "body")
+    ]
+    source = ast.unparse(ast.Module(at_once, []))
+    pending += [name.removeprefix("specdec_t5x.") for name in imported(source)]
+  names = {path.relative_to(PACKAGE).as_posix() for path in found}
+  expected = {
+    f"{part}/{name}.py" if name else f"{part}.py"
+    for part, modules in DEFAULT.items()
+    for name in modules.split() or [""]
+  }
+  assert names == expected
+
+
 def test_each_part_has_its_rule():
   assert set(ALLOWED) == PARTS
 
