@@ -14,6 +14,7 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding import generate as loop_module
 from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.cost_aware import Counts
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate, python_loop
 from specdec_t5x.decoding.policy import Fixed, Policy
@@ -32,7 +33,6 @@ from specdec_t5x.policies import (
   POLICIES,
   Confidence,
   CostAware,
-  Counts,
   ExitThreshold,
   get_policy,
 )
