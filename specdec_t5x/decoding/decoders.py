@@ -19,7 +19,7 @@ from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
 from specdec_t5x.decoding import baseline, generate, state
 from specdec_t5x.decoding.context import Context, Loaded, Target
 from specdec_t5x.decoding.drafter import Drafter, Stops
-from specdec_t5x.decoding.generate import Observer
+from specdec_t5x.decoding.generate import Keeper
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.decoding.step import Speculation
@@ -89,7 +89,7 @@ class SpeculativeDecoder:
   rule: Rule = dataclasses.field(default_factory=Token)
   policy: Policy = dataclasses.field(default_factory=Fixed)
   slots: int = 0
-  observer: Observer | None = None
+  observer: Keeper | None = None
 
   def __post_init__(self):
     check_slots(self.slots)

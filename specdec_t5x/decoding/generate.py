@@ -15,9 +15,6 @@ from specdec_t5x.decoding.step import Iteration, Speculation, decisions, iterate
 class Observer(Protocol):
   """Keeps something of each iteration: arrays that have a row each."""
 
-  def check(self, target: Any, num_decodes: int = 1) -> None:
-    """Raises a ValueError where it can't watch this target, or so many decodes."""
-
   def start(self, rows: int, max_length: int) -> Any:
     """Returns what is kept before the first iteration."""
 
@@ -29,6 +26,14 @@ class Observer(Protocol):
       before: the state that the iteration began with.
       iteration: the proposal, its verdict, distributions, uniforms and counts.
     """
+
+
+@runtime_checkable
+class Keeper(Observer, Protocol):
+  """An observer that a decoder holds (`SpeculativeDecoder.observer`)."""
+
+  def check(self, target: Any, num_decodes: int = 1) -> None:
+    """Raises a ValueError where it can't watch this target, or so many decodes."""
 
 
 def generate(

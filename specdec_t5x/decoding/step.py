@@ -101,10 +101,8 @@ def draft(
 ) -> tuple[DecodeState, Proposal]:
   """Returns the state with the drafter's new one, and a draft cut to what can count."""
   check_uniforms(uniforms, decisions(spec.drafter))
-  most, draws = (
-    spec.context.most(state, spec.drafter.lengths),
-    uniforms[:, : spec.drafter.decisions],
-  )
+  most = spec.context.most(state, spec.drafter.lengths)
+  draws = uniforms[:, : spec.drafter.decisions]
   proposal, drafter_state = spec.drafter.propose(spec.context, state, draws)
   proposal = limit(proposal, most, spec.context.eos_id)
   return state.replace(drafter_state=drafter_state), proposal
