@@ -240,3 +240,10 @@ def speculation(
     policy.start(keys.size),
   )
   return Speculation(drafter, *rule_at(rule, sampling), context), start
+
+
+def python_loop(condition, body, carry):
+  """Runs a loop like `jax.lax.while_loop`, but in Python: the compiled one's oracle."""
+  while condition(carry):
+    carry = body(carry)
+  return carry

@@ -16,7 +16,7 @@ from specdec_t5x.decoding import generate as loop_module
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.cost_aware import Counts
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.generate import generate, python_loop
+from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import no_info, row_keys
 from specdec_t5x.drafters.copy import Copy
@@ -37,7 +37,7 @@ from specdec_t5x.policies import (
   get_policy,
 )
 from tests.decoding.test_generate import output_lengths
-from tests.hash_model import HashHeads, HashModel, speculation
+from tests.hash_model import HashHeads, HashModel, python_loop, speculation
 from tests.t5x_bridge import tiny
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=6, eos_bias=-1.0) for seed in (1, 2))

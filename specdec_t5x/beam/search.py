@@ -130,7 +130,7 @@ def search(
     target_cache: the target's, empty, with `spec.layout.num_slots` slots.
     draft_cache: the draft's, alike; None where gamma is 0.
     rows: how many inputs.
-    loop: `jax.lax.while_loop`, or `python_loop` to watch it work.
+    loop: `jax.lax.while_loop`, or what does the same and can be watched.
 
   Returns:
     What plain beam search with the target returns, whatever the draft.

@@ -48,7 +48,7 @@ def generate(
   Args:
     spec: how to decode; static.
     state: where to start.
-    loop: `jax.lax.while_loop`, or `python_loop` to watch it work.
+    loop: `jax.lax.while_loop`, or what does the same and can be watched.
     queue: what rows take when they end (`decoding.batching`); None is nothing.
     observe: is given each iteration that drafts; what it keeps is `Decoded.observed`.
 
@@ -120,13 +120,6 @@ def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]
     policy_state=context.policy.learn(state.policy_state, info),
     has_rested=jnp.ones_like(state.has_rested),
   ), info
-
-
-def python_loop(condition, body, carry):
-  """Runs a loop like `jax.lax.while_loop`, but in Python: the oracle for tests."""
-  while condition(carry):
-    carry = body(carry)
-  return carry
 
 
 def at_most(count: Int[Array, ""]) -> LoopFn:

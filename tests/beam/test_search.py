@@ -12,8 +12,8 @@ import pytest
 from specdec_t5x.beam.hypotheses import BeamSettings
 from specdec_t5x.beam.search import BeamSearch, search
 from specdec_t5x.beam.tree import Layout
-from specdec_t5x.decoding.generate import python_loop
 from tests.beam.table_beams import MODULUS, WEIGHTS, TableModel, extend
+from tests.hash_model import python_loop
 
 TARGET = TableModel(seed=1)
 DRAFTS = {

@@ -10,13 +10,13 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.generate import generate, python_loop
+from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.decoding.step import limit, step
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.policies import Confidence, CostAware
-from tests.hash_model import HashModel, speculation
+from tests.hash_model import HashModel, python_loop, speculation
 
 TARGET = HashModel(seed=1, vocab_size=6, eos_bias=-1.0)
 DRAFT = HashModel(seed=2, vocab_size=6, eos_bias=-1.0)

@@ -212,7 +212,7 @@ def copy_from_the_output_alone(self, context, state, *args, propose=Copy.propose
 
 def first_failure_ends_the_block(self, target_probs, proposal, uniforms):
   weights = block.prefix_weights(target_probs, proposal)
-  q = chain.padded_draft_probs(proposal, target_probs.shape[-1])
+  q = block.padded_draft_probs(proposal, target_probs.shape[-1])
   passes = uniforms[:, :-1, -1] < block.prefix_probs(target_probs, q, weights)
   count = chain.leading(passes & proposal.is_valid)
   p = chain.law_at(target_probs, count)
