@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from specdec_t5x import tuning
-from specdec_t5x.core.checks import check_decoded, is_whole
+from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
 from specdec_t5x.core.rules import get_rule
@@ -22,6 +22,7 @@ from specdec_t5x.core.types import Guarantee as Guarantee
 from specdec_t5x.core.types import Proposal as Proposal
 from specdec_t5x.core.types import Rule
 from specdec_t5x.core.types import Verdict as Verdict
+from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Policy
@@ -138,7 +139,7 @@ def generate(
     policy: how long drafts are: 'auto', as long as pays on this device at this batch,
       up to gamma, or none; 'confidence', 'exit', 'fixed', or an object of `policies`.
       By default 'fixed' where gamma is given, 'auto' for a named draft model or heads,
-      else the drafter's own (`Drafter.usual_policy`).
+      else 'exit' for a `LayerSkip`, 'fixed' for other drafters.
     sampling: temperature, top-k, top-p.
     max_length: room for an output, in tokens.
     batch_size: inputs decoded at once, where there are as many.

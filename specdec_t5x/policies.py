@@ -3,165 +3,20 @@
 Each knows a row's past and how sure the draft is before a draw, and keeps the guarantee
 of every rule (`decoding.policy`, docs/math.md).
 
-Shapes: B rows, N lengths.
+Shapes: B rows.
 """
 
 import dataclasses
-import itertools
-from collections.abc import Sequence
 
 import flax.struct
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
-from specdec_t5x.core.checks import is_finite, is_probability
+from specdec_t5x.core.checks import is_probability
+from specdec_t5x.decoding.cost_aware import CostAware
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import StepInfo
-
-# What drafts must be expected to gain to be tried: times drift with what else uses the
-# memory, and a batch that rests still reads its inputs with the draft.
-_WORTH = 1.1
-
-
-@flax.struct.dataclass
-class Counts:
-  """What came of a row's drafts so far; old ones count for less.
-
-  Attributes:
-    accepted: drafted tokens that stood.
-    tried: those and, of each draft, the first that did not stand.
-  """
-
-  accepted: Float[Array, "B"]
-  tried: Float[Array, "B"]
-
-
-@dataclasses.dataclass(frozen=True)
-class CostAware(Policy):
-  """Drafts as many tokens as pay, by what iterations take on this device; often none.
-
-  The length n maximises tokens over time,
-
-    (1 + alpha + ... + alpha^n) / seconds[n],
-
-  over the lengths that the drafter has: Theorem 3.8 of Leviathan et al. with measured
-  times, n = 0 included. Alpha is estimated over the batch, and over what its rows
-  decoded before, as (prior_alpha prior_weight + accepted) / (prior_weight + tried).
-  Where no length is expected to gain a tenth at `prior_alpha`, nothing is ever drafted.
-
-  Attributes:
-    seconds: of an iteration that drafts each of the drafter's lengths in every row;
-      none where they are to be measured before the decode (`specdec_t5x.tuning`).
-    prior_alpha: the estimate before the first draft.
-    prior_weight: how many tried tokens the prior counts for.
-    decay: factor of old counts with each iteration, so that drafts are tried again.
-    by_row: whether each row has a length of its own, by its own drafts alone; else all
-      rows have the one that is best for the batch.
-  """
-
-  seconds: Sequence[float] = ()
-  # Little and light: outputs may end before a better guess would have been unlearned.
-  prior_alpha: float = 0.75
-  prior_weight: float = 2.0
-  decay: float = 0.98
-  by_row: bool = False
-
-  def __post_init__(self):
-    # A list, as gin gives, would make the policy unhashable.
-    object.__setattr__(self, "seconds", tuple(self.seconds))
-    if not all(is_finite(each) and each > 0 for each in self.seconds):
-      raise ValueError(f"CostAware.seconds must be above 0, got {self.seconds}.")
-    shares = is_probability(self.prior_alpha) and is_probability(self.decay)
-    if not (shares and is_finite(self.prior_weight) and self.prior_weight > 0):
-      raise ValueError(
-        "CostAware needs a prior_alpha and a decay from 0 to 1 and a prior_weight "
-        f"above 0, got {self.prior_alpha}, {self.decay} and {self.prior_weight}."
-      )
-
-  @property
-  def may_rest(self) -> bool:
-    """Where times are known: without any the longest draft is made."""
-    return bool(self.seconds)
-
-  def check(self, lengths: tuple[int, ...]) -> None:
-    """Raises a ValueError where there is not one time for each length of a draft."""
-    if self.seconds and len(self.seconds) != len(lengths):
-      raise ValueError(
-        f"CostAware.seconds needs {len(lengths)} times, of drafts of {lengths} tokens, "
-        f"got {len(self.seconds)}. Leave them out, and they are measured."
-      )
-
-  def start(self, rows: int) -> Counts:
-    """Returns counts of 0: no draft was tried."""
-    return Counts(jnp.zeros(rows), jnp.zeros(rows))
-
-  def most(self, known: Counts, rows: int, lengths: tuple[int, ...]) -> Int[Array, "B"]:
-    """The best length; the longest where nothing was measured."""
-    if not self.seconds:
-      return super().most(known, rows, lengths)
-    accepted, tried = known.accepted, known.tried
-    if not self.by_row:
-      accepted, tried = accepted.sum(keepdims=True), tried.sum(keepdims=True)
-    accepted = self.prior_alpha * self.prior_weight + accepted
-    alpha = accepted / (self.prior_weight + tried)
-    best = best_length(alpha, jnp.array(self.seconds), lengths)
-    return jnp.broadcast_to(best, rows)
-
-  def learn(self, known: Counts, info: StepInfo) -> Counts:
-    """Adds what the iteration accepted and tried, old counts decayed."""
-    return Counts(
-      self.decay * known.accepted + info.accepted,
-      self.decay * known.tried + info.acceptance_positions,
-    )
-
-  def refilled(self, fresh: Counts, known: Counts) -> Counts:
-    """As they were, for one text is like the next; but of rows by themselves anew."""
-    return fresh if self.by_row else known
-
-  def pays(self, lengths: tuple[int, ...]) -> bool:
-    """Returns whether drafts are worth a try; what is never tried teaches nothing."""
-    return not self.seconds or self.speedup(self.prior_alpha, lengths) > _WORTH
-
-  def speedup(self, alpha: float, lengths: tuple[int, ...]) -> float:
-    """Returns how much faster than plain decoding the best draft of some tokens is."""
-    tokens = list(itertools.accumulate(alpha**n for n in range(lengths[-1] + 1)))
-    return max(
-      (tokens[n] * self.seconds[0] / seconds)
-      for n, seconds in zip(lengths[1:], self.seconds[1:], strict=True)
-    )
-
-  def outlook(self, lengths: tuple[int, ...]) -> str:
-    """Returns what to expect of drafting, in a line.
-
-    >>> CostAware((1.0, 1.5, 2.0)).outlook((0, 1, 2))
-    'Drafting pays on this device, at this batch, from alpha 0.51 on: 1.17x at 0.75.'
-    >>> CostAware((1.0, 1.9, 2.9)).outlook((0, 1, 2))  # doctest: +ELLIPSIS
-    'Drafting pays ... from alpha 0.91 on: 0.92x at 0.75, so decoding plainly.'
-    >>> CostAware((1.0, 2.5, 4.0)).outlook((0, 1, 2))
-    'Drafting does not pay on this device, at this batch: decoding plainly.'
-    """
-    alphas = [i / 100 for i in range(1, 100)]
-    paying = [alpha for alpha in alphas if self.speedup(alpha, lengths) > 1]
-    if not paying:
-      return "Drafting does not pay on this device, at this batch: decoding plainly."
-    expected = self.speedup(self.prior_alpha, lengths)
-    return (
-      f"Drafting pays on this device, at this batch, from alpha {paying[0]:.2f} on: "
-      f"{expected:.2f}x at {self.prior_alpha}"
-      f"{'' if self.pays(lengths) else ', so decoding plainly'}."
-    )
-
-
-def best_length(
-  alpha: Float[Array, "*B"], seconds: Float[Array, "N"], lengths: tuple[int, ...]
-) -> Int[Array, "*B"]:
-  """Returns the length of most tokens over time; see `CostAware`."""
-  powers = alpha[..., None] ** jnp.arange(lengths[-1] + 1)
-  tokens = jnp.cumsum(powers, axis=-1)[..., np.array(lengths)]
-  best = jnp.argmax(tokens / seconds, axis=-1)
-  return jnp.array(lengths, jnp.int32)[best]
 
 
 @dataclasses.dataclass(frozen=True)

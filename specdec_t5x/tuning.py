@@ -22,12 +22,12 @@ from jaxtyping import Float
 
 from specdec_t5x.core.checks import is_finite
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.decoding.cost_aware import CostAware
 from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.native import library
-from specdec_t5x.policies import CostAware
 
 # The most iterations of a draft in a round; of none, by which all others are judged and
 # which is quick, more.
@@ -150,7 +150,7 @@ def _seconds(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
 
 def _told(decoder: SpeculativeDecoder, length: Any) -> SpeculativeDecoder:
   """Returns the decoder that drafts so many tokens in each iteration."""
-  return dataclasses.replace(decoder, policy=Fixed(length), slots=0, kept=0)
+  return dataclasses.replace(decoder, policy=Fixed(length), slots=0, observer=None)
 
 
 def _keep(name, found):

@@ -12,12 +12,13 @@ import flax.struct
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.core.rules import rule_at
+from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.sparse import LARGEST, Truncation
-from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.context import Context, Loaded, Target
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import initial_state, num_slots
 from specdec_t5x.decoding.step import Speculation
+from specdec_t5x.native.laws import adjusted_probs
 from specdec_t5x.network.cache import block_mask
 from specdec_t5x.network.heads import HeadsConfig
 from tests.exactness.enumeration import Setting, target_law
@@ -206,20 +207,27 @@ def speculation(
   size = drafter.tree.size
   slots = num_slots(max_length, size)
   networks = drafter.networks
+  begin = lambda network: network.start(keys.size, slots)
+  no_such = lambda *args: None  # Heads have neither.
   context = Context(
     sampling=sampling,
+    adjust=adjusted_probs,
     max_length=max_length,
     eos_id=eos_id,
-    vocab_size=target.vocab_size,
-    target=target.extend,
-    extend={n: x.extend for n, x in networks.items() if not isinstance(x, HashHeads)},
-    start=lambda name: networks[name].start(keys.size, slots),
+    target=Target(
+      target.extend,
+      target.vocab_size,
+      logits=lambda h: h,
+      embed=lambda tokens: tokens[..., None],
+    ),
+    networks={
+      name: Loaded(
+        getattr(network, "extend", no_such), lambda network=network: begin(network)
+      )
+      for name, network in networks.items()
+    },
     source=jnp.zeros((keys.size, 0), jnp.int32) if source is None else source,
-    params=dict.fromkeys(networks),
-    logits=lambda h: h,
-    embed=lambda tokens: tokens[..., None],
     policy=policy,
-    lengths=drafter.lengths,
   )
   prompts = jnp.array([target.prompt], jnp.int32)
   start = initial_state(
@@ -232,3 +240,10 @@ def speculation(
     policy.start(keys.size),
   )
   return Speculation(drafter, *rule_at(rule, sampling), context), start
+
+
+def python_loop(condition, body, carry):
+  """Runs a loop like `jax.lax.while_loop`, but in Python: the compiled one's oracle."""
+  while condition(carry):
+    carry = body(carry)
+  return carry

@@ -7,20 +7,21 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "specdec_t5x"
-LOOP = {"core", "decoding", "drafters", "native", "network", "policies"}
+LOOP = {"beam", "core", "decoding", "drafters", "native", "network", "policies"}
 BESIDE = {"hugging_face", "analysis", "data", "t5x_bridge", "api", "training", "tuning"}
 LIBRARY = LOOP | BESIDE
 # What each package, and each module beside them, may import of the others.
 ALLOWED = {
   "__init__": {"api", "quiet", "training"},
-  "native": set(),
-  "core": {"native"},
+  "core": set(),
+  "native": {"core"},
   "hugging_face": {"core", "network"},
   "network": {"core", "native"},
   "decoding": {"core", "native", "network"},
   "drafters": {"core", "decoding", "policies"},
+  "beam": {"core", "decoding", "network"},
   "policies": {"core", "decoding"},
-  "tuning": {"core", "decoding", "native", "policies"},
+  "tuning": {"core", "decoding", "native"},
   "analysis": {"core", "decoding"},
   "data": {"core", "hugging_face", "network"},
   "t5x_bridge": LIBRARY - {"api", "training"},
@@ -39,13 +40,13 @@ ALLOWED = {
   "demo": LIBRARY | {"quiet", "tables", "bench", "train"},
 }
 USE_T5X = ("t5x_bridge/", "bench/peers/", "train.py")
-USE_JAX_ALONE = ("core/", "decoding/", "drafters/", "policies.py")
+USE_JAX_ALONE = ("beam/", "core/", "decoding/", "drafters/", "policies.py")
 JAX_ALONE = {"jax", "jaxtyping", "flax", "specdec_t5x"} | {
   *("abc", "collections", "dataclasses", "enum", "functools", "itertools", "math"),
   *("numbers", "typing"),
 }
 # Static trees and lengths are NumPy's: known when programs are compiled.
-STATIC = ("core/tree.py", "drafters/siblings.py", "policies.py")
+STATIC = ("core/tree.py", "decoding/cost_aware.py", "drafters/siblings.py")
 
 
 def imported(source):
@@ -106,6 +107,40 @@ def test_a_planted_import_is_found(module, planted, found):
   assert module in MODULES
   source = (PACKAGE / module).read_text()
   assert forbidden(module, f"{source}\n{planted}\n") == {found}
+
+
+# What a default decode stands on, networks and kernels apart: a draft model, the token
+# rule (at temperature 0 the greedy one), and as many tokens as pay on the device.
+BEGINNINGS = ("decoding.decoders", "drafters.draft_model", "decoding.cost_aware")
+DEFAULT = {
+  "core": "chain checks distributions greedy token tree types",
+  "decoding": "baseline context cost_aware decoders drafter generate policy "
+  "state step widths",
+  "drafters": "draft_model stepwise",
+  "tuning": "",
+}
+
+
+def test_a_default_decode_stands_on_no_other_module():
+  found, pending = set(), [*BEGINNINGS, "core.token", "tuning"]
+  while pending:
+    path = PACKAGE / f"{pending.pop().replace('.', '/')}.py"
+    if path in found or not path.exists() or path.parts[-2] in ("native", "network"):
+      continue
+    found |= {path}
+    # What is imported within a function is not needed by all.
+    at_once = [
+      node for node in ast.parse(path.read_text()).body if not hasattr(node, "body")
+    ]
+    source = ast.unparse(ast.Module(at_once, []))
+    pending += [name.removeprefix("specdec_t5x.") for name in imported(source)]
+  names = {path.relative_to(PACKAGE).as_posix() for path in found}
+  expected = {
+    f"{part}/{name}.py" if name else f"{part}.py"
+    for part, modules in DEFAULT.items()
+    for name in modules.split() or [""]
+  }
+  assert names == expected
 
 
 def test_each_part_has_its_rule():

@@ -14,8 +14,9 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding import generate as loop_module
 from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.cost_aware import Counts
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.generate import generate, python_loop
+from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import no_info, row_keys
 from specdec_t5x.drafters.copy import Copy
@@ -25,18 +26,18 @@ from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.registry import policy_for
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.native.laws import adjusted_probs
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.policies import (
   POLICIES,
   Confidence,
   CostAware,
-  Counts,
   ExitThreshold,
   get_policy,
 )
 from tests.decoding.test_generate import output_lengths
-from tests.hash_model import HashHeads, HashModel, speculation
+from tests.hash_model import HashHeads, HashModel, python_loop, speculation
 from tests.t5x_bridge import tiny
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=6, eos_bias=-1.0) for seed in (1, 2))
@@ -100,9 +101,9 @@ def compiled(policy, sampling=GREEDY):
 
 @functools.cache
 def plain():
-  spec, state = start(Fixed())
+  _, state = start(Fixed())
   return jax.jit(
-    lambda: generate_plain(spec.context.target, GREEDY, state, ROOM, eos_id=1)
+    lambda: generate_plain(TARGET.extend, GREEDY, state, ROOM, 1, adjusted_probs)
   )()
 
 

@@ -176,8 +176,3 @@ def best_plans(measured: Measured, depth: int, gamma: int) -> list[Plan]:
           deeper[name, size] = min(longer, key=seconds)
     ways = deeper
   return plans
-
-
-def best_plan(measured: Measured, depth: int, gamma: int) -> Plan:
-  """Returns the fastest hierarchy of at most `depth` drafts; see `best_plans`."""
-  return min(best_plans(measured, depth, gamma), key=lambda plan: plan.seconds)

@@ -85,50 +85,6 @@ def operations_factor(alpha: ArrayLike, gamma: ArrayLike, c_hat: ArrayLike) -> N
   return (gamma * c_hat + gamma + 1) / expected_tokens(alpha, gamma)
 
 
-def memory_improvement(
-  alpha: ArrayLike, gamma: ArrayLike, m_hat: ArrayLike = 0.0
-) -> Numbers:
-  """Returns how many times fewer bytes of weights and cache are read a token.
-
-  (1 - alpha^(gamma+1)) / ((1 - alpha) (gamma m_hat + 1)): an iteration reads the
-  target's once, whatever it emits, and the draft's gamma times. The paper leaves the
-  draft's out, m_hat = 0. (Section 3.4, last paragraph.)
-
-  Args:
-    alpha: the chance that a drafted token is accepted, in [0, 1].
-    gamma: drafted tokens per iteration, a whole number.
-    m_hat: bytes that a step of the draft reads / of the target, at least 0.
-
-  Returns:
-    Bytes read without speculation / with it.
-
-  Raises:
-    ValueError: an argument is outside its range.
-  """
-  gamma, m_hat = _gamma(gamma), _cost("m_hat", m_hat, "bytes read a step")
-  return expected_tokens(alpha, gamma) / (gamma * m_hat + 1)
-
-
-def least_improvement(alpha: ArrayLike, c: ArrayLike) -> Numbers:
-  """Returns what the best gamma improves the walltime by at least.
-
-  (1 + alpha) / (1 + c), the factor of gamma = 1, where alpha > c; else 1, as nothing is
-  gained and speculation is better left. (Section 3.3, corollary 3.9.)
-
-  Args:
-    alpha: the chance that a drafted token is accepted, in [0, 1].
-    c: draft step time / target step time, at least 0.
-
-  Returns:
-    A lower bound of the best gamma's walltime improvement.
-
-  Raises:
-    ValueError: an argument is outside its range.
-  """
-  alpha, c = _alpha(alpha), _cost("c", c, "step time")
-  return np.where(alpha > c, (1 + alpha) / (1 + c), 1.0)[()]
-
-
 def optimal_gamma(
   alpha: ArrayLike, c: ArrayLike, *, max_gamma: int = 64
 ) -> Int[np.ndarray, "..."] | np.int64:
@@ -160,29 +116,6 @@ def optimal_gamma(
   # The corollary, and not a comparison with 1, decides whether it pays: at alpha = c
   # the factor of gamma = 1 is 1 only up to rounding.
   return np.where(alpha > c, gammas[np.argmax(factors, axis=-1)], 0)[()]
-
-
-def oracle_improvement(alpha: ArrayLike, c: ArrayLike) -> Numbers:
-  """Returns the walltime improvement of a gamma chosen by an oracle each time.
-
-  1 / (1 - alpha + alpha c): the oracle drafts just the tokens that will be accepted,
-  alpha / (1 - alpha) on average, so an iteration emits 1 / (1 - alpha). It is at most
-  e / (e - 1) = 1.58 times the best fixed gamma's, the paper's "up to 60%". (Section
-  3.5 names the oracle and its tokens; time and bound are derived in docs/math.md.)
-
-  Args:
-    alpha: the chance that a drafted token is accepted, in [0, 1].
-    c: draft step time / target step time, at least 0.
-
-  Returns:
-    Time of plain decoding / time with the oracle; inf for alpha = 1 and c = 0.
-
-  Raises:
-    ValueError: an argument is outside its range.
-  """
-  alpha, c = _alpha(alpha), _cost("c", c, "step time")
-  with np.errstate(divide="ignore"):
-    return 1 / (1 - alpha + alpha * c)
 
 
 def acceptance(p: ArrayLike, q: ArrayLike) -> Numbers:

@@ -40,6 +40,7 @@ from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.native.laws import adjusted_probs
 
 TARGET = "target"
 _RUNS = 9
@@ -223,7 +224,7 @@ def counting_calls(decode: Decode):
       return kept[-1]
 
     if isinstance(decode.decoder, PlainDecoder):
-      known = decode.sampling, state, decode.max_length, decode.eos_id
+      known = decode.sampling, state, decode.max_length, decode.eos_id, adjusted_probs
       decoded = baseline.generate_plain(how, *known, loop=keeping)
     else:
       decoded = generate.generate(how, state, keeping)

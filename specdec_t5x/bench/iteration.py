@@ -20,6 +20,7 @@ from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation, decisions, score_tree
+from specdec_t5x.native.laws import adjusted_probs
 
 NEVER = -1  # No token is the end of sequence.
 
@@ -56,7 +57,8 @@ def plain_program(
   def run(count, *arguments):
     extend, state = prepare(*arguments)
     loop = at_most(count)
-    return generate_plain(extend, sampling, state, max_length, NEVER, loop=loop)
+    rest = max_length, NEVER, adjusted_probs
+    return generate_plain(extend, sampling, state, *rest, loop=loop)
 
   return run
 
@@ -101,7 +103,7 @@ def _draft(spec, state) -> Step:
 
 
 def _scoring(spec, state) -> Step:
-  return _score(state, spec.context.target, spec.drafter.tree)
+  return _score(state, spec.context.target.extend, spec.drafter.tree)
 
 
 def _turns(spec, state) -> Step:
@@ -110,7 +112,7 @@ def _turns(spec, state) -> Step:
 
 
 def _token(spec, state) -> Step:
-  return _score(state, spec.context.target, tree.chain(0))
+  return _score(state, spec.context.target.extend, tree.chain(0))
 
 
 def _score(state, extend, shape) -> Step:

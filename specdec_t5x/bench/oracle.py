@@ -22,6 +22,7 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding import baseline, generate
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.drafters.oracle import forced_tokens, oracle_extend
+from specdec_t5x.native.laws import adjusted_probs
 from specdec_t5x.network.sizes import VOCAB_SIZE
 
 FEW = 2  # Iterations that are timed beside many.
@@ -35,8 +36,8 @@ def oracle_start(decode: Decode):
 
   def start(forced, *given):
     spec, state = decode.start(*given)
-    extend = oracle_extend(spec.context.extend["draft"], forced)
-    return _of_context(spec, extend={"draft": extend}), state
+    draft = _bent(spec.context.networks["draft"], forced)
+    return _of_context(spec, networks={"draft": draft}), state
 
   return start
 
@@ -65,12 +66,17 @@ def replay(target: Model, max_length: int, eos_id: int, drafter: Drafter | None)
   def run(params, inputs, keys, outputs):
     how, state = decode.start(params, inputs, keys)
     if drafter is None:
-      extend = oracle_extend(how, outputs)
-      return baseline.generate_plain(extend, GREEDY, state, max_length, eos_id)
-    extend = oracle_extend(how.context.target, outputs)
-    return generate.generate(_of_context(how, target=extend), state)
+      known = GREEDY, state, max_length, eos_id, adjusted_probs
+      return baseline.generate_plain(oracle_extend(how, outputs), *known)
+    bent = _of_context(how, target=_bent(how.context.target, outputs))
+    return generate.generate(bent, state)
 
   return lambda text: run(*decode.given(text[0]), text[1])
+
+
+def _bent(network, forced):
+  extend = oracle_extend(network.extend, forced)
+  return dataclasses.replace(network, extend=extend)
 
 
 def _of_context(spec, **fields):

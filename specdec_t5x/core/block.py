@@ -38,7 +38,7 @@ class Block(Rule):
     """Accepts a prefix and samples what follows it; see `core.types.Rule`."""
     check_uniforms(uniforms, proposal.tree.size + 1)
     weights = prefix_weights(target_probs, proposal)
-    draft_probs = chain.padded_draft_probs(proposal, target_probs.shape[-1])
+    draft_probs = padded_draft_probs(proposal, target_probs.shape[-1])
     passes = uniforms[:, :-1, -1] < prefix_probs(target_probs, draft_probs, weights)
     passes &= proposal.is_valid
     lengths = jnp.arange(1, passes.shape[1] + 1)
@@ -47,6 +47,12 @@ class Block(Rule):
     weight = jnp.take_along_axis(weights, num_accepted[:, None], axis=1)
     next_probs = residual(weight * p, chain.law_at(draft_probs, num_accepted))
     return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))
+
+
+def padded_draft_probs(proposal: Proposal, vocab_size: int) -> Float[Array, "B N V"]:
+  """Returns q, and zeros where no drafted token counts, as `chain.draft_law_at`."""
+  q = jnp.where(proposal.is_valid[..., None], proposal.laws(vocab_size), 0.0)
+  return jnp.pad(q, ((0, 0), (0, 1), (0, 0)))
 
 
 def prefix_weights(

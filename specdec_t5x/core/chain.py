@@ -45,20 +45,14 @@ def law_at(
   return jnp.take_along_axis(probs, position[:, None, None], axis=1)[:, 0]
 
 
-def padded_draft_probs(proposal: Proposal, vocab_size: int) -> Float[Array, "B N V"]:
-  """Returns q, and zeros where no drafted token counts: beyond `num_valid`.
-
-  With q = 0 there, the residual at the position after the draft is p itself, and the
-  bonus token needs no case of its own.
-  """
-  q = jnp.where(proposal.is_valid[..., None], proposal.laws(vocab_size), 0.0)
-  return jnp.pad(q, ((0, 0), (0, 1), (0, 0)))
-
-
 def draft_law_at(
   proposal: Proposal, position: Int[Array, "B"], vocab_size: int
 ) -> Float[Array, "B V"]:
-  """Returns each row's `padded_draft_probs` at its own position, without the rest."""
+  """Returns each row's q at its own position; zeros where no drafted token counts.
+
+  With q = 0 beyond `num_valid`, the residual at the position after the draft is p
+  itself, and the bonus token needs no case of its own.
+  """
   place = jnp.minimum(position, proposal.tokens.shape[1] - 1)
   if proposal.draft_probs is None:
     token = jnp.take_along_axis(proposal.tokens, place[:, None], axis=1)[:, 0]

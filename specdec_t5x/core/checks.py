@@ -1,11 +1,9 @@
-"""Whether a setting, or a result, is the number that it should be."""
+"""Whether a setting is the number that it should be."""
 
 import math
 import numbers
-from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
@@ -40,28 +38,3 @@ def check_uniforms(uniforms: Float[Array, "B C L"], decisions: int) -> None:
       f"of shape {uniforms.shape}. A drafter says how many it takes (`decisions`), and "
       "what wraps one hands on that number, too."
     )
-
-
-def check_decoded(
-  scores: Float[Array, "B *N"],
-  acceptance_mass: Float[Array, "B"],
-  name: Callable[[int], str],
-) -> None:
-  """Raises a ValueError where the logits behind a decode were not numbers.
-
-  Args:
-    scores: NaN where a law of the target's was.
-    acceptance_mass: NaN where a law of the draft's was.
-    name: of the example in a row.
-  """
-  lost = {
-    "target": jnp.isnan(scores).reshape(len(scores), -1).any(axis=1),
-    "draft": jnp.isnan(acceptance_mass),
-  }
-  for network, rows in lost.items():
-    if rows.any():
-      raise ValueError(
-        f"{name(int(rows.argmax()))}: expected numbers for logits, got NaN from the "
-        f"{network}, in {rows.sum()} of {rows.size} examples. Decode in another dtype "
-        "(float32), or train or copy the checkpoint again."
-      )

@@ -6,23 +6,20 @@ applies to target and draft, in T5X's order: temperature, top-k, top-p.
 """
 
 import dataclasses
-import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core import platforms
 from specdec_t5x.core.checks import is_finite, is_probability, is_whole
-from specdec_t5x.native import laws, library
 
 # T5X treats lower temperatures as argmax, and so does this project.
 MIN_TEMPERATURE = 1e-4
 # Uniforms that the loop keeps for each token: enough for 8^7 = 2,097,152 of them.
 LEVELS = 7
 _BRANCHES = 8
-_LANES = 128
-_TILE_ROWS = 32  # A byte counts them.
+LANES = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,108 +63,9 @@ class Sampling:
 
 
 GREEDY = Sampling(temperature=0.0)
-
-
-def adjusted_probs(
-  logits: Float[Array, "*batch V"], sampling: Sampling
-) -> Float[Array, "*batch V"]:
-  """Returns the law that `sampling` draws from, given a model's logits.
-
-  Args:
-    logits: of any float dtype.
-    sampling: the adjustment.
-
-  Returns:
-    float32 probabilities; NaN, all of them, where a logit is NaN or infinity.
-  """
-  logits = logits.astype(jnp.float32)
-  if sampling.greedy:
-    one_hot = jax.nn.one_hot(argmax(logits), logits.shape[-1])
-    return one_hot + certain_log_prob(logits)[..., None]
-  by_xla = functools.partial(_xla_law, sampling=sampling)
-  if library.problem() is not None:
-    return by_xla(logits)
-  ours = functools.partial(laws.law, **dataclasses.asdict(sampling))
-  return platforms.choose_kernel_on_cpu(ours, by_xla)(logits)
-
-
-def _xla_law(logits, sampling):
-  logits = logits / sampling.temperature
-  if sampling.top_k:
-    logits = _keep_top_k(logits, min(sampling.top_k, logits.shape[-1]))
-  if sampling.top_p:
-    logits = _keep_top_p(logits, sampling.top_p)
-  return jax.nn.softmax(logits)
-
-
-def _keep_top_k(logits, k):
-  return _keep_fewest(logits, _count, k)
-
-
-def _keep_top_p(logits, p):
-  probs = _tiles(jax.lax.stop_gradient(jax.nn.softmax(logits)))
-  mass = lambda kept: jnp.where(kept, probs, 0).sum(axis=(-3, -2, -1))
-  return _keep_fewest(logits, mass, p)
-
-
-def _count(kept):
-  # XLA on CPU adds bytes faster than numbers of four.
-  return kept.sum(axis=-2, dtype=jnp.uint8).sum(axis=(-2, -1), dtype=jnp.int32)
-
-
-def _keep_fewest(logits, amount, enough):
-  """Returns the logits with all but the fewest largest that are enough at -inf.
-
-  Ties stay together. By bisection on the order of the floats' bits, until each row has
-  just enough, or one logit less is too few: XLA's sort and top_k compare one number at
-  a time on CPU.
-
-  Args:
-    logits: [.., V].
-    amount: of what is kept, as `_tiles`.
-    enough: of it.
-  """
-  keys = _ordered(logits)
-  tiles = _tiles(keys)
-
-  def is_open(state):
-    bit, _, found, count, too_few = state
-    return (bit > 0) & ((found > enough) & (count > too_few + 1)).any()
-
-  def with_bit(state):
-    bit, least, found, count, too_few = state
-    raised = least | bit
-    kept = tiles >= raised[..., None, None, None]
-    new, new_count = amount(kept), _count(kept)
-    choose = lambda one, other: jnp.where(new >= enough, one, other)
-    return (
-      bit >> 1,
-      choose(raised, least),
-      choose(new, found),
-      choose(new_count, count),
-      choose(too_few, new_count),
-    )
-
-  none = jnp.zeros(logits.shape[:-1], jnp.int32)
-  every = none + logits.shape[-1]
-  start = jnp.uint32(1 << 31), none.astype(jnp.uint32), none + jnp.inf, every, none
-  _, least, *_ = jax.lax.while_loop(is_open, with_bit, start)
-  return jnp.where(keys >= least[..., None], logits, -jnp.inf)
-
-
-def _tiles(values):
-  """Returns [.., V] as [.., T, R, 128], zeros behind; R is 32 or fewer."""
-  rows = min(_TILE_ROWS, -(-values.shape[-1] // _LANES))
-  lanes = _lanes(values, 0, rows)
-  return lanes.reshape(*lanes.shape[:-2], -1, rows, _LANES)
-
-
-def _ordered(values):
-  """Returns whole numbers in the order of these float32 numbers."""
-  values = jnp.where(values == 0, 0.0, values)  # -0.0 too; XLA drops "+ 0.0".
-  bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
-  sign = jnp.uint32(1) << 31
-  return jnp.where(bits >= sign, ~bits, bits | sign)
+# From logits [.., V] to the law that such a `Sampling` draws from. How the loop and
+# drafters reach the implementation that the decoder chose (`core.adjust` says more).
+AdjustFn = Callable[[Float[Array, "*batch V"], Sampling], Float[Array, "*batch V"]]
 
 
 def certain_log_prob(logits: Float[Array, "*batch V"]) -> Float[Array, "*batch"]:
@@ -185,15 +83,17 @@ def draw(
   logits: Float[Array, "*batch V"],
   sampling: Sampling,
   uniforms: Float[Array, "*batch L"],
+  adjust: AdjustFn,
 ) -> tuple[Int[Array, "*batch"], Float[Array, "*batch V"]]:
-  """Returns a token and `adjusted_probs`, the law that it is drawn from.
+  """Returns a token and the law that it is drawn from.
 
   Args:
     logits: of any float dtype.
     sampling: the adjustment.
     uniforms: in [0, 1), as for `sample`; not read where the law is argmax's.
+    adjust: computes the law.
   """
-  probs = adjusted_probs(logits, sampling)
+  probs = adjust(logits, sampling)
   token = argmax(logits) if sampling.greedy else sample(probs, uniforms)
   return token.astype(jnp.int32), probs
 
@@ -293,27 +193,20 @@ def argmax(values: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
   In two levels on CPU, where XLA's argmax compares one number at a time, its maximum
   many.
   """
-  return _argmax(values)
+  at_once = lambda values: jnp.argmax(values, axis=-1)
+  return jax.lax.platform_dependent(values, cpu=_argmax_in_two_levels, default=at_once)
 
 
 def _argmax_in_two_levels(values):
-  lanes = _lanes(values, -jnp.inf)
+  lanes = in_lanes(values, -jnp.inf)
   lane = jnp.argmax(lanes.max(axis=-1), axis=-1)
-  return lane * _LANES + jnp.argmax(_lane_at(lanes, lane), axis=-1)
+  of_lane = jnp.take_along_axis(lanes, lane[..., None, None], axis=-2)[..., 0, :]
+  return lane * LANES + jnp.argmax(of_lane, axis=-1)
 
 
-_argmax = platforms.choose_on_cpu(
-  _argmax_in_two_levels, lambda values: jnp.argmax(values, axis=-1)
-)
-
-
-def _lanes(values, fill, multiple=1):
-  """Returns [.., V] as [.., L, 128], L a multiple."""
-  surplus = -values.shape[-1] % (multiple * _LANES)
+def in_lanes(values: Array, fill: float | int, multiple: int = 1) -> Array:
+  """Returns [.., V] as [.., L, 128], L a multiple, with `fill` behind."""
+  surplus = -values.shape[-1] % (multiple * LANES)
   padding = [(0, 0)] * (values.ndim - 1) + [(0, surplus)]
   padded = jnp.pad(values, padding, constant_values=fill)
-  return padded.reshape(*values.shape[:-1], -1, _LANES)
-
-
-def _lane_at(lanes, lane):
-  return jnp.take_along_axis(lanes, lane[..., None, None], axis=-2)[..., 0, :]
+  return padded.reshape(*values.shape[:-1], -1, LANES)

@@ -47,3 +47,17 @@ class Greedy(Rule):
     last = jnp.argmax(jnp.where(accepted, tree.depths, -1), axis=1)
     next_token = jnp.take_along_axis(best, last[:, None], axis=1)[:, 0]
     return Verdict(last, next_token)
+
+
+def rule_at(rule: Rule, sampling: Sampling) -> tuple[Rule, Sampling]:
+  """Returns what decides under `sampling`, and the adjustment of p that it reads.
+
+  At temperature 0 all that give the target's distribution are greedy verification,
+  which needs no laws.
+
+  Raises:
+    ValueError: where the rule does not go with this way of sampling.
+  """
+  if sampling.greedy and rule.guarantee is Guarantee.EXACT:
+    return Greedy(), sampling
+  return rule.at(sampling)

@@ -5,14 +5,13 @@ from typing import Any
 
 from specdec_t5x.core.approximate import Distance, TopK
 from specdec_t5x.core.block import Block
-from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.greedy import Greedy
 from specdec_t5x.core.kseq import KSeq
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.recursive import Recursive
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.traversal import Traversal
-from specdec_t5x.core.types import Guarantee, Rule
+from specdec_t5x.core.types import Rule
 from specdec_t5x.core.typical import Typical
 
 RULES: dict[str, Rule] = {
@@ -56,17 +55,3 @@ def get_rule(rule: Rule | str, **knobs: Any) -> Rule:
   if knobs:
     raise ValueError(f"{knobs} are knobs of named rules; set them on {rule!r}.")
   return rule
-
-
-def rule_at(rule: Rule, sampling: Sampling) -> tuple[Rule, Sampling]:
-  """Returns what decides under `sampling`, and the adjustment of p that it reads.
-
-  At temperature 0 all that give the target's distribution are greedy verification,
-  which needs no laws.
-
-  Raises:
-    ValueError: where the rule does not go with this way of sampling.
-  """
-  if sampling.greedy and rule.guarantee is Guarantee.EXACT:
-    return Greedy(), sampling
-  return rule.at(sampling)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from specdec_t5x.core import chain
 from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import sample
+from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 
@@ -43,13 +44,27 @@ class Traversal(Rule):
     check_uniforms(uniforms, proposal.tree.size + 1)
     tree, shape = proposal.tree, proposal.tokens.shape
     parents = jnp.broadcast_to(jnp.asarray(tree.parents), shape)
-    order = jnp.broadcast_to(tree.post_order, target_probs.shape[:2])
+    order = jnp.broadcast_to(post_order(tree), target_probs.shape[:2])
     nodes = parents, proposal.tokens, uniforms[:, :-1, -1], proposal.is_valid
     judge = lambda *row: _traverse(tree.depth, *row)
     last, next_probs = jax.vmap(judge)(
       target_probs, proposal.draft_probs, order, *nodes
     )
     return Verdict(last, sample(next_probs, uniforms[:, -1]))
+
+
+def post_order(tree: Tree) -> Int[Array, "*B N"]:
+  """Returns the nodes, each after its children, siblings in order; the root last."""
+  nodes = jnp.arange(tree.size + 1)
+  parents, sees = jnp.asarray(tree.parents), jnp.asarray(tree.sees)
+  parent = jnp.pad(parents, [(0, 0)] * (parents.ndim - 1) + [(1, 0)])
+  siblings = (parent[..., None] == parent[..., None, :]) & (nodes[:, None] < nodes)
+  siblings = siblings & (nodes[:, None] > 0)
+  meet = lambda a, b: (a.astype(jnp.float32) @ b.astype(jnp.float32)) > 0
+  # A node comes before its ancestors, and before what is below a later sibling.
+  apart = meet(meet(sees, siblings), jnp.swapaxes(sees, -1, -2))
+  before = apart | (sees & ~jnp.eye(nodes.size, dtype=bool))
+  return jnp.argsort(before.sum(axis=-2), axis=-1)
 
 
 class _Nodes(NamedTuple):

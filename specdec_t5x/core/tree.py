@@ -17,7 +17,6 @@ from jaxtyping import Array, Bool, Int
 from specdec_t5x.core.checks import is_whole
 
 
-@jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True)
 class Tree:
   """The parents of G drafted nodes: a tuple, or an array with a tree for each row.
@@ -44,17 +43,6 @@ class Tree:
         f"that never falls, got {self.parents}. A chain of three is (0, 1, 2)."
       )
 
-  def tree_flatten(self):
-    """Returns the arrays, none in a tree that is the same for all rows."""
-    return ((), self.parents) if self.is_static else ((self.parents,), None)
-
-  @classmethod
-  def tree_unflatten(cls, parents, arrays):
-    """Returns the tree again; JAX may stand anything in for the arrays."""
-    tree = object.__new__(cls)
-    object.__setattr__(tree, "parents", arrays[0] if arrays else parents)
-    return tree
-
   @property
   def is_static(self) -> bool:
     """Whether the tree is known when programs are compiled."""
@@ -78,17 +66,12 @@ class Tree:
   @property
   def sees(self) -> Bool[Array | np.ndarray, "*B N N"]:
     """Which nodes each one sees: its ancestors and itself."""
-    return _static(self.parents)[0] if self.is_static else _relations(self.parents)[0]
+    return _static_sees(self.parents) if self.is_static else _sees(self.parents)
 
   @property
   def depths(self) -> Int[Array | np.ndarray, "*B N"]:
     """How far each node is from the root."""
     return self.sees.sum(axis=-1) - 1
-
-  @property
-  def post_order(self) -> Int[Array | np.ndarray, "*B N"]:
-    """The nodes, each one after its children, siblings in order; the root last."""
-    return _static(self.parents)[1] if self.is_static else _relations(self.parents)[1]
 
   def of_parents(self, array: Array) -> Array:
     """Returns what [B, N, ...] holds at each drafted node's parent, [B, G, ...]."""
@@ -115,6 +98,21 @@ class Tree:
     """Returns how far a node of each row is from the root."""
     depths = jnp.broadcast_to(self.depths, (node.size, self.size + 1))
     return jnp.take_along_axis(depths, node[:, None], axis=1)[:, 0]
+
+
+def _flatten(tree):
+  """Returns the arrays, none in a tree that is the same for all rows."""
+  return ((), tree.parents) if tree.is_static else ((tree.parents,), None)
+
+
+def _unflatten(parents, arrays):
+  """Returns the tree again; JAX may stand anything in for the arrays."""
+  tree = object.__new__(Tree)
+  object.__setattr__(tree, "parents", arrays[0] if arrays else parents)
+  return tree
+
+
+jax.tree_util.register_pytree_node(Tree, _flatten, _unflatten)
 
 
 def chain(size: int) -> Tree:
@@ -150,24 +148,17 @@ def delayed(stem: int, branches: int, length: int) -> Tree:
 
 
 @functools.cache
-def _static(parents):
-  return _relations(np.array(parents, int))
+def _static_sees(parents):
+  return _sees(np.array(parents, int))
 
 
-def _relations(parents):
-  """Returns `Tree.sees` and `Tree.post_order`, of NumPy's arrays or JAX's alike."""
+def _sees(parents):
+  """Returns `Tree.sees`, of NumPy's arrays or JAX's alike."""
   xp = np if isinstance(parents, np.ndarray) else jnp
   size = parents.shape[-1] + 1
-  nodes = xp.arange(size)
   root = xp.zeros((*parents.shape[:-1], 1), parents.dtype)
   parent = xp.concatenate([root, parents], axis=-1)
-  sees = (parent[..., None] == nodes) | xp.eye(size, dtype=bool)
-  meet = lambda a, b: (a.astype(np.float32) @ b.astype(np.float32)) > 0
+  sees = (parent[..., None] == xp.arange(size)) | xp.eye(size, dtype=bool)
   for _ in range(max(size - 1, 1).bit_length()):
-    sees = meet(sees, sees)
-  siblings = (parent[..., None] == parent[..., None, :]) & (nodes[:, None] < nodes)
-  siblings = siblings & (nodes[:, None] > 0)
-  # A node comes before its ancestors, and before what is below a later sibling.
-  apart = meet(meet(sees, siblings), xp.swapaxes(sees, -1, -2))
-  before = apart | (sees & ~xp.eye(size, dtype=bool))
-  return sees, xp.argsort(before.sum(axis=-2), axis=-1)
+    sees = (sees.astype(np.float32) @ sees.astype(np.float32)) > 0
+  return sees

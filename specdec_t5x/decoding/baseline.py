@@ -1,35 +1,34 @@
 """Plain decoding with the same network: what speculation is compared with.
 
-The strict baseline. A product of another shape sums in another order, so scoring one
-token a call and scoring K give logits that differ by rounding, and where two tokens
-are that close, other outputs. With `block` K = gamma + 1 every call of the target has
-the shape that speculation's calls have: the last known token and K - 1 fillers, whose
-own scores are dropped. Then both runs do the same arithmetic on the same numbers,
-provided that
-
-1. a token's logits depend on the tokens before it and on it alone, bit for bit: not on
-   its place in the block, on what follows it there or on stale entries of the cache.
-   Masked entries get weights of exactly 0, so this asks one thing of the machine: that
-   it computes each row of a product alike, wherever the row stands; and
-2. the compiler gives both programs the same kernels for the same shapes.
-
-From 1 and 2 equality follows by induction over the tokens, in any dtype: equal caches
-give equal logits, those give equal tokens, and those equal entries. Neither is promised
-by XLA. Both were observed on CPU with jax 0.10, in float32 and bfloat16
-(tests/decoding/test_baseline.py checks them on a tiny pair); `specdec_t5x.diagnose
---strict` says whether they hold for a model and a machine. The batch, the inputs'
-padding and `max_length` have to be the same, too: they are part of the shapes.
+The strict baseline: with `block` K = gamma + 1 every call of the target has the shape
+that speculation's calls have, the last known token and K - 1 fillers, whose own scores
+are dropped. Then both runs do the same arithmetic on the same numbers, as far as the
+machine and the compiler let them (docs/math.md, "The strict baseline").
 """
+
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec_t5x.core.distributions import Sampling, argmax, certain_log_prob, draw
+from specdec_t5x.core.distributions import (
+  AdjustFn,
+  Sampling,
+  argmax,
+  certain_log_prob,
+  draw,
+)
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.decoding.queue import Carry, Queue
-from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, StepInfo, no_info
+from specdec_t5x.decoding.state import (
+  Carry,
+  Decoded,
+  DecodeState,
+  LoopFn,
+  StepInfo,
+  no_info,
+)
 
 
 @flax.struct.dataclass
@@ -46,9 +45,10 @@ def generate_plain(
   state: DecodeState,
   max_length: int,
   eos_id: int,
+  adjust: AdjustFn,
   block: int = 1,
   loop: LoopFn = jax.lax.while_loop,
-  queue: Queue | None = None,
+  queue: Any = None,
   observe=None,
 ) -> Decoded:
   """Decodes one token a call of the target until every row has ended.
@@ -59,6 +59,7 @@ def generate_plain(
     state: where to start, made for a gamma of `block` - 1.
     max_length: room for the output, in tokens.
     eos_id: the token that ends it.
+    adjust: computes the adjusted law.
     block: tokens a call, of which only the first counts; gamma + 1 is the strict
       baseline of a speculation with that gamma.
     loop: as for `decoding.generate.generate`.
@@ -72,9 +73,11 @@ def generate_plain(
     rows = state.lengths.shape[0]
     state = state.replace(observed=observe.start(rows, max_length))
 
+  rest = max_length, eos_id, adjust, block
+
   def iterate(carry):
     before = carry.state
-    state, found = _step(extend, sampling, before, max_length, eos_id, block)
+    state, found = _step(extend, sampling, before, *rest)
     if observe:
       kept = observe.observe(before.observed, before, found)
       state = state.replace(observed=kept)
@@ -89,6 +92,7 @@ def step(
   state: DecodeState,
   max_length: int,
   eos_id: int,
+  adjust: AdjustFn,
   block: int = 1,
   decision: int = 0,
 ) -> tuple[DecodeState, StepInfo]:
@@ -97,11 +101,12 @@ def step(
   `decision` says which of the iteration's draws the token is drawn by, where there are
   others: the last one.
   """
-  state, found = _step(extend, sampling, state, max_length, eos_id, block, decision)
+  rest = max_length, eos_id, adjust, block, decision
+  state, found = _step(extend, sampling, state, *rest)
   return state, found.info
 
 
-def _step(extend, sampling, state, max_length, eos_id, block=1, decision=0):
+def _step(extend, sampling, state, max_length, eos_id, adjust, block=1, decision=0):
   """Does what `step` does, and tells all of it."""
   rows = jnp.arange(state.lengths.shape[0])
   fillers = jnp.zeros((rows.size, block - 1), jnp.int32)
@@ -109,7 +114,7 @@ def _step(extend, sampling, state, max_length, eos_id, block=1, decision=0):
   logits, _, cache = extend(state.target_cache.at(state.lengths - 1), tokens)
   # Behind a barrier, or the compiler may drop the fillers' rows from the products.
   logits = jax.lax.optimization_barrier(logits)
-  token, log_prob = _next(logits[:, 0], sampling, state, decision)
+  token, log_prob = _next(logits[:, 0], sampling, adjust, state, decision)
   live = ~state.ended
   lengths = state.lengths + live
   is_full = live >= state.room(max_length)
@@ -129,9 +134,10 @@ def _step(extend, sampling, state, max_length, eos_id, block=1, decision=0):
   return state, PlainIteration(logits, info)
 
 
-def _next(logits, sampling, state, decision):
+def _next(logits, sampling, adjust, state, decision):
   """Returns the next token of each row, and its log-probability."""
   if sampling.greedy:
     return argmax(logits).astype(jnp.int32), certain_log_prob(logits)
-  token, probs = draw(logits, sampling, state.uniforms(decision + 1)[:, decision])
+  uniforms = state.uniforms(decision + 1)[:, decision]
+  token, probs = draw(logits, sampling, uniforms, adjust)
   return token, jnp.log(jnp.take_along_axis(probs, token[:, None], axis=1)[:, 0])

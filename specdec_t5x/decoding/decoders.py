@@ -5,25 +5,25 @@ drafter's networks by their names}.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.rules import RULES, rule_at
+from specdec_t5x.core.greedy import rule_at
+from specdec_t5x.core.token import Token
 from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
-from specdec_t5x.decoding import baseline, generate, shards, state
-from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding import baseline, generate, state
+from specdec_t5x.decoding.context import Context, Loaded, Target
+from specdec_t5x.decoding.drafter import Drafter, Stops
+from specdec_t5x.decoding.generate import Keeper
 from specdec_t5x.decoding.policy import Fixed, Policy
-from specdec_t5x.decoding.queue import queued
-from specdec_t5x.decoding.rejections import KeepRejections
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.decoding.step import Speculation
+from specdec_t5x.native import laws
 from specdec_t5x.network import functional
 from specdec_t5x.network.functional import Network, start_decoding
 
@@ -80,20 +80,21 @@ class SpeculativeDecoder:
     policy: how many each row drafts next.
     slots: rows that decode at once, of all of a batch; 0 is all. A row that ends takes
       the next input.
-    kept: how many tokens of the target's law to hand out, the likeliest, for each place
-      where a draft was rejected (`training.online` learns from them); 0 is none.
+    observer: keeps something of the iterations, which is handed out (`training.online`
+      learns from it).
   """
 
   target: Network
   drafter: Drafter
-  rule: Rule = RULES["token"]
+  rule: Rule = dataclasses.field(default_factory=Token)
   policy: Policy = dataclasses.field(default_factory=Fixed)
   slots: int = 0
-  kept: int = 0
+  observer: Keeper | None = None
 
   def __post_init__(self):
     check_slots(self.slots)
-    _check_kept(self.kept, self.target)
+    if self.observer:
+      self.observer.check(self.target)
     self.drafter.check(self.target)
     tree, name = self.drafter.tree, type(self.rule).__name__
     if not self.rule.takes_trees and not tree.is_chain:
@@ -109,7 +110,7 @@ class SpeculativeDecoder:
         "replacement. Use 'traversal' or 'recursive'."
       )
     self.policy.check(self.drafter.lengths)
-    if self.policy.asks and not self.drafter.stops_early:
+    if self.policy.asks and self.drafter.stops is not Stops.ASKED:
       raise ValueError(
         f"The policy {type(self.policy).__name__} decides token by token, got a "
         f"{type(self.drafter).__name__}, which drafts all at once. Use GAMMA_POLICY "
@@ -135,11 +136,8 @@ class SpeculativeDecoder:
 
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
     """Raises a ValueError where rule, draft, sampling and room do not go together."""
-    if self.kept and num_decodes != 1:
-      raise ValueError(
-        f"NUM_DECODES must be 1 where a draft learns (KEPT={self.kept}), got "
-        f"{num_decodes!r}: laws are kept of one output an input."
-      )
+    if self.observer:
+      self.observer.check(self.target, num_decodes)
     rule_at(self.rule, sampling)
     depth = self.drafter.depth
     if depth >= max_length:
@@ -149,16 +147,6 @@ class SpeculativeDecoder:
         "target adds one of its own. Lower GAMMA, or give outputs more room "
         "(TASK_FEATURE_LENGTHS' targets, max_length)."
       )
-
-  def check_batch(
-    self, sampling: Sampling, rows: int, inputs: int, max_length: int
-  ) -> None:
-    """Raises a ValueError where the drafter can't draft for so many rows at once."""
-    vocab_size = self.target.config.vocab_size
-    slots = 1 + state.num_slots(max_length, self.drafter.tree.size)
-    if functional.is_decoder_only(self.target):
-      inputs, slots = 0, slots + inputs
-    self.drafter.check_batch(sampling, vocab_size, rows, inputs, slots)
 
   def first_policy_state(self, rows: int) -> Any:
     """Returns what the policy knows before a first batch, a row each; None of nothing.
@@ -175,13 +163,12 @@ class SpeculativeDecoder:
     With the `policy_state` that the batch before ended with, drafts begin as its drafts
     left off.
     """
-    observe = KeepRejections(self.kept) if self.kept else None
     if not self.policy.pays(self.drafter.lengths):
       # Plain decoding's own program: it costs what plain decoding costs.
       plain = PlainDecoder(self.target, slots=self.slots)
       decoded = plain.decode(params, inputs, keys, sampling, max_length, eos_id)
-      none = observe and observe.start(keys.shape[0], max_length)
-      return decoded.replace(observed=none, policy_state=policy_state)
+      observed = self._nothing_observed(keys.shape[0], max_length)
+      return decoded.replace(observed=observed, policy_state=policy_state)
     prepare = lambda inputs, keys, chunk=None: self.prepare(
       params, inputs, keys, sampling, max_length, eos_id, chunk
     )
@@ -190,7 +177,7 @@ class SpeculativeDecoder:
       if policy_state is not None:
         known = self.policy.refilled(start.policy_state, policy_state)
         start = start.replace(policy_state=known)
-      return generate.generate(spec, start, queue=queue, observe=observe)
+      return generate.generate(spec, start, queue=queue, observe=self.observer)
 
     return _decode(prepare, run, inputs, keys, self.slots, max_length)
 
@@ -210,25 +197,30 @@ class SpeculativeDecoder:
     )
     target, cache = begin("target")
     is_prompt = functional.is_decoder_only(self.target)
+    of_target = self.target, params["target"]
     context = Context(
       sampling=sampling,
+      adjust=laws.adjusted_probs,
       max_length=max_length,
       eos_id=eos_id,
-      vocab_size=self.target.config.vocab_size,
-      target=target,
-      extend={
-        name: functional.extend_fn(network, params[name])
+      target=Target(
+        target,
+        self.target.config.vocab_size,
+        functional.logits_fn(*of_target),
+        functional.embed_fn(*of_target),
+        functional.without_fn(*of_target),
+      ),
+      networks={
+        name: Loaded(
+          functional.extend_fn(network, params[name]),
+          lambda name=name: begin(name)[1],
+          params[name],
+        )
         for name, network in self.drafter.networks.items()
       },
-      start=lambda name: begin(name)[1],
-      params={name: params[name] for name in self.drafter.networks},
       # Prompts are in the sequences already.
       source=jnp.repeat(inputs[:, :0] if is_prompt else inputs, per_input, axis=0),
-      logits=functional.logits_fn(self.target, params["target"]),
-      embed=functional.embed_fn(self.target, params["target"]),
-      without=functional.without_fn(self.target, params["target"]),
       policy=self.policy,
-      lengths=self.drafter.lengths,
     )
     spec = Speculation(self.drafter, *rule_at(self.rule, sampling), context)
     return spec, state.initial_state(
@@ -239,7 +231,11 @@ class SpeculativeDecoder:
       size,
       prompts,
       self.policy.start(keys.shape[0]),
+      self._nothing_observed(keys.shape[0], max_length),
     )
+
+  def _nothing_observed(self, rows, max_length) -> Any:
+    return self.observer and self.observer.start(rows, max_length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,7 +277,8 @@ class PlainDecoder:
     """Decodes one token a call; see `Decoder`."""
     prepare = lambda *args: self.prepare(params, *args[:2], max_length, *args[2:])
     run = lambda extend, state, queue: baseline.generate_plain(
-      extend, sampling, state, max_length, eos_id, self.block, queue=queue
+      *(extend, sampling, state, max_length, eos_id, laws.adjusted_probs, self.block),
+      queue=queue,
     )
     return _decode(prepare, run, inputs, keys, self.slots, max_length)
 
@@ -300,16 +297,6 @@ class PlainDecoder:
     return extend, state.initial_state(cache, None, keys, max_length, over, prompts)
 
 
-def _check_kept(kept: Any, target: Network) -> None:
-  """Raises a ValueError where `kept` is no number of a law's tokens."""
-  size = target.config.vocab_size
-  if not is_whole(kept, 0) or kept >= size:
-    raise ValueError(
-      f"KEPT must be a whole number from 0 to {size - 1}, got {kept!r}. It is how many "
-      "tokens of the target's law are kept where a draft was rejected; 0 is none."
-    )
-
-
 def check_slots(slots: Any) -> None:
   """Raises a ValueError where `slots` is no number of rows."""
   if not is_whole(slots, 0):
@@ -317,12 +304,6 @@ def check_slots(slots: Any) -> None:
       f"SLOTS must be a whole number of at least 0, got {slots!r}. It is how many rows "
       "of a batch decode at once; 0 is all."
     )
-
-
-def _first(inputs, keys, slots):
-  """Returns the inputs and keys of the rows that decode at once, an input a row."""
-  inputs = jnp.repeat(inputs, keys.shape[0] // inputs.shape[0], axis=0)
-  return inputs[: slots or None], keys[: slots or None]
 
 
 def _decode(prepare, run, inputs, keys, slots, max_length) -> Decoded:
@@ -338,17 +319,7 @@ def _decode(prepare, run, inputs, keys, slots, max_length) -> Decoded:
   """
   if not slots or slots >= keys.shape[0]:
     return run(*prepare(inputs, keys), None)
-  take_turns = functools.partial(_take_turns, prepare, run, max_length)
-  return shards.by_shard(take_turns, inputs, keys, slots)
+  # Here alone: what decodes all rows at once does without it.
+  from specdec_t5x.decoding import batching
 
-
-def _take_turns(prepare, run, max_length, inputs, keys, slots) -> Decoded:
-  arrays = lambda *few: jax.tree.leaves(prepare(*few)[1])
-  shapes = [x.shape for x in jax.eval_shape(arrays, *_first(inputs, keys, slots))]
-  # The longest first: what ends last begins early, and inputs of alike length are read
-  # together.
-  order = jnp.argsort(-(inputs > 0).sum(axis=1))
-  rows = jnp.arange(keys.shape[0]).reshape(inputs.shape[0], -1)[order].ravel()
-  how, starts = prepare(inputs[order], keys[rows], slots)
-  decoded = run(how, *queued(starts, shapes, slots, max_length))
-  return jax.tree.map(lambda x: x[jnp.argsort(rows)], decoded)
+  return batching.decode(prepare, run, inputs, keys, slots, max_length)

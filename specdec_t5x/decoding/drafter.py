@@ -5,76 +5,25 @@ decision.
 """
 
 import abc
-import dataclasses
-from collections.abc import Callable, Mapping
+import enum
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree
-from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Verdict
-from specdec_t5x.decoding.policy import Fixed, Policy
+from specdec_t5x.core.types import Proposal, Verdict
+from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.network.functional import (
-  EmbedFn,
-  LogitsFn,
-  WithoutFn,
-  check_same_vocabulary,
-)
+from specdec_t5x.network.functional import check_same_vocabulary
 
 
-@dataclasses.dataclass(frozen=True)
-class Context:
-  """What a drafter is given for one decode.
+class Stops(enum.Enum):
+  """When a drafter's drafts end before their trees do."""
 
-  Attributes:
-    sampling: the adjustment that the target's law gets, and so the draft's.
-    max_length: room for the output, in tokens.
-    eos_id: the token that ends a sequence.
-    vocab_size: of the target.
-    target: scores tokens; its cache is the state's `target_cache`.
-    extend: the drafter's own networks, by name.
-    start: from a network's name to its first cache, which holds what comes before an
-      output but for the last token: for the inputs, a row each, of the state.
-    params: the parameters of the drafter's networks, by name.
-    source: what the target's encoder reads, zero-padded, a row each; without content
-      where there is no encoder.
-    logits: the target's own projection of features.
-    embed: the target's own embedding of tokens.
-    without: from the names of sublayers to the target without them, on its own caches.
-    policy: decides how many tokens each row drafts.
-    lengths: of drafts that differ in what they cost (`Drafter.lengths`).
-    behind: how many of the last known tokens a draft's cache may lack: the last drafted
-      one and the one after it; and one more for each speculation above that judges.
-  """
-
-  sampling: Sampling
-  max_length: int
-  eos_id: int
-  vocab_size: int
-  target: ExtendFn
-  extend: Mapping[str, ExtendFn] = dataclasses.field(default_factory=dict)
-  start: Callable[[str], Cache] | None = None
-  params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  source: Int[Array, "B E"] | None = None
-  logits: LogitsFn | None = None
-  embed: EmbedFn | None = None
-  without: WithoutFn | None = None
-  policy: Policy = dataclasses.field(default_factory=Fixed)
-  lengths: tuple[int, ...] = ()
-  behind: int = 2
-
-  def most(self, state: DecodeState) -> Int[Array, "B"]:
-    """Returns how many drafted tokens of each row may count in the next iteration.
-
-    None in rows that have ended; less than what remains, for the target adds a token.
-    """
-    rows = state.lengths.shape[0]
-    most = self.policy.most(state.policy_state, rows, self.lengths)
-    remaining = jnp.maximum(state.room(self.max_length) - 1, 0)
-    return jnp.where(state.ended, 0, jnp.minimum(most, remaining))
+  NEVER = "a policy has all of a draft or nothing"
+  BY_ITSELF = "often, whatever the policy: the target's blocks are no wider than needed"
+  ASKED = "it asks the policy before and after each token: shorter drafts cost less"
 
 
 class Drafter(abc.ABC):
@@ -85,20 +34,14 @@ class Drafter(abc.ABC):
   Attributes:
     independent: whether siblings are independent draws from one distribution. Else they
       are certain, or drawn without replacement.
-    varies: whether drafts are often shorter than their tree, whatever the policy; the
-      target's blocks are then no wider than needed.
-    stops_early: whether it asks the policy before and after each token, so that shorter
-      drafts cost less. Else a policy has all of a draft or nothing.
+    stops: when a draft ends before its tree does.
     resumes: whether it drafts on after tokens that the target decoded by itself. Else
       a batch that rests goes on so until its rows have ended.
-    usual_policy: which policy it has where none is named.
   """
 
   independent: ClassVar[bool] = True
-  varies: ClassVar[bool] = False
-  stops_early: ClassVar[bool] = False
+  stops: ClassVar[Stops] = Stops.NEVER
   resumes: ClassVar[bool] = False
-  usual_policy: ClassVar[Policy] = Fixed()
 
   @property
   @abc.abstractmethod
@@ -114,7 +57,7 @@ class Drafter(abc.ABC):
   def lengths(self) -> tuple[int, ...]:
     """The lengths of drafts that differ in what they cost, from none to the longest."""
     every = range(self.depth + 1)
-    return tuple(every) if self.stops_early else (0, self.depth)
+    return tuple(every) if self.stops is Stops.ASKED else (0, self.depth)
 
   @property
   def decisions(self) -> int:
@@ -133,20 +76,6 @@ class Drafter(abc.ABC):
     """Raises a ValueError where this drafter can't draft for a target network."""
     for name, network in self.networks.items():
       check_same_vocabulary(target, network, name)
-
-  def check_batch(
-    self, sampling: Sampling, vocab_size: int, rows: int, inputs: int, slots: int
-  ) -> None:
-    """Raises a ValueError where this drafter can't draft for so large a batch.
-
-    Args:
-      sampling: the adjustment of the target's distributions.
-      vocab_size: of the target.
-      rows: that decode at once.
-      inputs: tokens of a row that the target's encoder reads.
-      slots: places of a row's sequence.
-    """
-    del sampling, vocab_size, rows, inputs, slots
 
   def start(self, context: Context) -> Any:
     """Returns the first state."""
@@ -185,7 +114,3 @@ class Drafter(abc.ABC):
     """
     del context, verdict, features
     return drafter_state
-
-  def counted(self) -> Mapping[str, int]:
-    """Returns what it counted outside of programs, for a run's record."""
-    return {}

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from specdec_t5x.decoding import baseline
-from specdec_t5x.decoding.queue import Carry, Queue
-from specdec_t5x.decoding.state import Decoded, DecodeState, LoopFn, StepInfo
+from specdec_t5x.decoding.state import Carry, Decoded, DecodeState, LoopFn, StepInfo
 from specdec_t5x.decoding.step import Iteration, Speculation, decisions, iterate
 
 
@@ -29,11 +28,19 @@ class Observer(Protocol):
     """
 
 
+@runtime_checkable
+class Keeper(Observer, Protocol):
+  """An observer that a decoder holds (`SpeculativeDecoder.observer`)."""
+
+  def check(self, target: Any, num_decodes: int = 1) -> None:
+    """Raises a ValueError where it can't watch this target, or so many decodes."""
+
+
 def generate(
   spec: Speculation,
   state: DecodeState,
   loop: LoopFn = jax.lax.while_loop,
-  queue: Queue | None = None,
+  queue: Any = None,
   observe: Observer | None = None,
 ) -> Decoded:
   """Decodes until every row has ended.
@@ -41,8 +48,8 @@ def generate(
   Args:
     spec: how to decode; static.
     state: where to start.
-    loop: `jax.lax.while_loop`, or `python_loop` to watch it work.
-    queue: what the rows take when they end; None is nothing.
+    loop: `jax.lax.while_loop`, or what does the same and can be watched.
+    queue: what rows take when they end (`decoding.batching`); None is nothing.
     observe: is given each iteration that drafts; what it keeps is `Decoded.observed`.
 
   Returns:
@@ -50,8 +57,9 @@ def generate(
     that `spec.rule` guarantees.
   """
   context = spec.context
-  if observe:
-    state, queue = _observed(observe, context.max_length, state, queue)
+  if observe and state.observed is None:
+    kept = observe.start(state.lengths.shape[0], context.max_length)
+    state = state.replace(observed=kept)
 
   def rests(carry):
     return carry.unfinished() & _rests(spec, carry.state)
@@ -78,16 +86,6 @@ def generate(
   )
 
 
-def _observed(observe, max_length, state, queue):
-  """Returns a first state and a queue with what is kept before the first iteration."""
-  start = lambda state: observe.start(state.lengths.shape[0], max_length)
-  watched = lambda state: state.replace(observed=start(state))
-  if queue is not None:
-    done = queue.done.replace(observed=start(queue.starts))
-    queue = queue.replace(starts=watched(queue.starts), done=done)
-  return watched(state), queue
-
-
 def _uniforms(spec: Speculation, state: DecodeState):
   return state.uniforms(decisions(spec.drafter))
 
@@ -97,7 +95,7 @@ def _rests(spec: Speculation, state: DecodeState) -> Bool[Array, ""]:
 
   What a drafter lacks that does not resume it lacks until its row has ended.
   """
-  rests = ~(spec.context.most(state) > 0).any()
+  rests = ~(spec.context.most(state, spec.drafter.lengths) > 0).any()
   if spec.drafter.resumes:
     return rests
   return rests | (state.has_rested & ~state.ended).any()
@@ -110,24 +108,18 @@ def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]
   """
   context = spec.context
   state, info = baseline.step(
-    context.target,
+    context.target.extend,
     context.sampling,
     state,
     context.max_length,
     context.eos_id,
+    context.adjust,
     decision=decisions(spec.drafter) - 1,
   )
   return state.replace(
     policy_state=context.policy.learn(state.policy_state, info),
     has_rested=jnp.ones_like(state.has_rested),
   ), info
-
-
-def python_loop(condition, body, carry):
-  """Runs a loop like `jax.lax.while_loop`, but in Python: the oracle for tests."""
-  while condition(carry):
-    carry = body(carry)
-  return carry
 
 
 def at_most(count: Int[Array, ""]) -> LoopFn:

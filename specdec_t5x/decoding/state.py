@@ -120,6 +120,59 @@ class Decoded:
   policy_state: Any = None
 
 
+@flax.struct.dataclass
+class Carry:
+  """What a loop carries from iteration to iteration.
+
+  Attributes:
+    state: of the rows.
+    statistics: the sum of their iterations' counts.
+    queue: what rows take when they end (`decoding.batching`); None is nothing.
+  """
+
+  state: DecodeState
+  statistics: StepInfo
+  queue: Any = None
+
+  @classmethod
+  def first(cls, state: DecodeState, queue: Any = None) -> "Carry":
+    """Returns what the loop starts with."""
+    return cls(state, no_info(state.lengths.shape[0]), queue)
+
+  def unfinished(self) -> Bool[Array, ""]:
+    """Returns whether any row goes on."""
+    return ~self.state.ended.all()
+
+  def then(
+    self,
+    state: DecodeState,
+    info: StepInfo,
+    refilled: Callable[[Any, Any], Any] = lambda new, old: new,
+  ) -> "Carry":
+    """Returns what one more iteration leaves, rows that ended in it refilled.
+
+    Args:
+      state: after the iteration.
+      info: its counts.
+      refilled: from the policy's states with rows refilled, and before, to the new.
+    """
+    add = lambda total, new: total + new
+    carry = self.replace(
+      state=state, statistics=jax.tree.map(add, self.statistics, info)
+    )
+    return carry if self.queue is None else self.queue.refilled(carry, refilled)
+
+  def decoded(self, max_length: int) -> Decoded:
+    """Returns the outputs and their statistics, of all that was queued."""
+    if self.queue is not None:
+      return self.queue.done
+    state = self.state
+    outputs = state.outputs(max_length)
+    return Decoded(
+      outputs, state.scores, self.statistics, state.observed, state.policy_state
+    )
+
+
 def initial_state(
   target_cache: Cache,
   drafter_state: Any,
@@ -128,6 +181,7 @@ def initial_state(
   gamma: int,
   prompts: Int[Array, "I P"] | None = None,
   policy_state: Any = None,
+  observed: Any = None,
 ) -> DecodeState:
   """Returns the state of B rows that hold the start token and their prompts.
 
@@ -162,6 +216,7 @@ def initial_state(
     drafter_state=drafter_state,
     policy_state=policy_state,
     has_rested=by_row(jnp.zeros(rows, bool)),
+    observed=observed,
   )
 
 

@@ -17,12 +17,12 @@ from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import (
   Sampling,
   acceptance_mass,
-  adjusted_probs,
   certain_log_prob,
 )
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Rule, Verdict
 from specdec_t5x.decoding import widths
-from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState, StepInfo
 
 
@@ -32,7 +32,7 @@ class Speculation:
 
   Attributes:
     drafter: proposes tokens.
-    rule: decides which of them stand; as `core.rules.rule_at` gives it.
+    rule: decides which of them stand; as `core.greedy.rule_at` gives it.
     sampling: the adjustment of the target's distribution that the rule works on (the
       drafter has the same, but for greedy lenience).
     context: the networks and the policy, and what the drafter is given.
@@ -101,7 +101,8 @@ def draft(
 ) -> tuple[DecodeState, Proposal]:
   """Returns the state with the drafter's new one, and a draft cut to what can count."""
   check_uniforms(uniforms, decisions(spec.drafter))
-  most, draws = spec.context.most(state), uniforms[:, : spec.drafter.decisions]
+  most = spec.context.most(state, spec.drafter.lengths)
+  draws = uniforms[:, : spec.drafter.decisions]
   proposal, drafter_state = spec.drafter.propose(spec.context, state, draws)
   proposal = limit(proposal, most, spec.context.eos_id)
   return state.replace(drafter_state=drafter_state), proposal
@@ -128,9 +129,9 @@ def score(spec: Speculation, state: DecodeState, proposal: Proposal):
   """
   # The last known token was never fed to the target: it heads the block.
   cache = state.target_cache.at(state.lengths - 1)
-  extend, policy = spec.context.target, spec.context.policy
+  extend, policy = spec.context.target.extend, spec.context.policy
   scored = extend, cache, state.last_tokens(), proposal
-  varies = spec.drafter.varies or policy.asks or policy.may_rest
+  varies = spec.drafter.stops is Stops.BY_ITSELF or policy.asks or policy.may_rest
   if proposal.tree.is_chain and varies:
     # Rows that could all do without a draft would rest instead.
     found = widths.score(*scored, least=2 if policy.may_rest else 1)
@@ -165,7 +166,7 @@ def verify(
   """Returns what the rule makes of a draft that was scored."""
   target_probs = logits
   if spec.rule.reads_laws:
-    target_probs = adjusted_probs(logits, spec.sampling)
+    target_probs = spec.context.adjust(logits, spec.sampling)
   tests = uniforms[:, spec.drafter.decisions :]
   verdict = spec.rule.verify(target_probs, proposal, tests)
   return Iteration(proposal, logits, target_probs, verdict, uniforms)

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from specdec_t5x.core import platforms
 from specdec_t5x.core.types import ExtendFn, Proposal
+from specdec_t5x.native import platforms
 
 
 def block_widths(gamma: int, least: int = 1) -> tuple[int, ...]:

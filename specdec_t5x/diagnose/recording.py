@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.api import Model, padded_batches
-from specdec_t5x.core import platforms
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.baseline import PlainIteration, generate_plain
@@ -23,8 +22,9 @@ from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import Decoded, DecodeState, row_keys
 from specdec_t5x.decoding.step import Iteration
-from specdec_t5x.diagnose import divergence
+from specdec_t5x.diagnose import divergence, precision
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.native.laws import adjusted_probs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def record_plain(
   keys = row_keys(jax.random.key(0), inputs.shape[0])
   plain = PlainDecoder(decoder.target, settings.block)
   extend, start = plain.prepare(params, inputs, keys, settings.max_length)
-  given = settings.max_length, settings.eos_id, settings.block
+  given = settings.max_length, settings.eos_id, adjusted_probs, settings.block
   return generate_plain(extend, GREEDY, start, *given, observe=_observer(decoder))
 
 
@@ -102,7 +102,9 @@ def record_speculative(
   keys = row_keys(jax.random.key(0), inputs.shape[0])
   given = GREEDY, settings.max_length, settings.eos_id
   spec, start = decoder.prepare(params, inputs, keys, *given)
-  context = dataclasses.replace(spec.context, target=_apart(spec.context.target))
+  extend = _apart(spec.context.target.extend)
+  target = dataclasses.replace(spec.context.target, extend=extend)
+  context = dataclasses.replace(spec.context, target=target)
   spec = dataclasses.replace(spec, context=context)
   return generate(spec, start, observe=_observer(decoder))
 
@@ -157,11 +159,11 @@ def compare(
   run = _program(decoder, settings)
   results = []
   dtype = target.network.config.dtype
-  with platforms.full_precision(dtype):
+  with precision.full_precision(dtype):
     for _, batch, count in padded_batches(ids, settings.batch_size):
       found = jax.tree.map(np.asarray, run(params, batch))
       results.append(jax.tree.map(lambda array, n=count: array[:n], found))
-    epsilon = platforms.product_epsilon(dtype)
+    epsilon = precision.product_epsilon(dtype)
   results = jax.tree.map(lambda *parts: np.concatenate(parts), *results)
   outputs = [
     [tokens[:length].tolist() for tokens, length in zip(*run, strict=True)]

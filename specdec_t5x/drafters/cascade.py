@@ -20,11 +20,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.checks import check_uniforms
-from specdec_t5x.core.rules import RULES, rule_at
+from specdec_t5x.core.greedy import rule_at
+from specdec_t5x.core.token import Token
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Cache, ExtendFn, Guarantee, Proposal, Rule
 from specdec_t5x.decoding import step
-from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.context import Context, Target
+from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation
@@ -89,7 +91,7 @@ class Cascade(Drafter):
   drafter: Drafter
   gamma: int = DEFAULT_WINDOW
   window: str = "fixed"
-  rule: Rule = RULES["token"]
+  rule: Rule = dataclasses.field(default_factory=Token)
 
   def __post_init__(self):
     check_gamma(self.gamma)
@@ -104,9 +106,9 @@ class Cascade(Drafter):
     _check_lower(self.drafter, self.gamma)
 
   @property
-  def varies(self) -> bool:
-    """Whether windows are often shorter than gamma."""
-    return self.window == "flush"
+  def stops(self) -> Stops:
+    """Windows that are flushed are often shorter than gamma."""
+    return Stops.BY_ITSELF if self.window == "flush" else Stops.NEVER
 
   @property
   def tree(self) -> Tree:
@@ -131,7 +133,7 @@ class Cascade(Drafter):
 
   def start(self, context: Context) -> CascadeState:
     """Returns the middle network's first cache, and the lower drafter's state."""
-    cache = context.start("draft")
+    cache = context.networks["draft"].start()
     lower = self.drafter.start(self._lower_context(context))
     return CascadeState(cache, lower, jnp.zeros_like(cache.index))
 
@@ -140,7 +142,7 @@ class Cascade(Drafter):
   ) -> tuple[Proposal, CascadeState]:
     """Fills a window in each row; see `decoding.drafter.Drafter`."""
     check_uniforms(uniforms, self.decisions)
-    own, most = state.drafter_state, context.most(state)
+    own, most = state.drafter_state, context.most(state, self.lengths)
     # The window is an output of its own, with room for `most` tokens after the known.
     inner = state.replace(
       starts=state.lengths - (self.gamma - most),
@@ -200,32 +202,26 @@ class Cascade(Drafter):
     if context.sampling.greedy:
       return None
     size = self.gamma + self.drafter.tree.size + 1
-    return jnp.zeros((rows, size, context.vocab_size))
+    return jnp.zeros((rows, size, context.target.vocab_size))
 
   def _speculation(self, context, state) -> Speculation:
     """Returns how the middle network decodes with the lower draft's help."""
     lower = self._lower_context(context)
     # The root of a block is the last known token; the cache may lack more than that.
-    read = _reading_before(lower.target, state.sequences, context.behind - 1)
-    lower = dataclasses.replace(lower, target=read)
+    read = _reading_before(lower.target.extend, state.sequences, context.behind - 1)
+    target = dataclasses.replace(lower.target, extend=read)
+    lower = dataclasses.replace(lower, target=target)
     return Speculation(self.drafter, *rule_at(self.rule, context.sampling), lower)
 
   def _lower_context(self, context) -> Context:
     """Returns what the lower drafter is given: the middle network is its target."""
-    names = {name: _below(name) for name in self.drafter.networks}
-    renamed = lambda given: {n: given[b] for n, b in names.items() if b in given}
+    below = {name: context.networks[_below(name)] for name in self.drafter.networks}
     return dataclasses.replace(
       context,
       max_length=self.gamma,
-      target=context.extend["draft"],
-      extend=renamed(context.extend),
-      start=lambda name: context.start(names[name]),
-      params=renamed(context.params),
-      logits=None,
-      embed=None,
-      without=None,
+      target=Target(context.networks["draft"].extend, context.target.vocab_size),
+      networks=below,
       policy=Fixed(),
-      lengths=self.drafter.lengths,
       behind=context.behind + 1,
     )
 

@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec_t5x.core import tree
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, check_gamma
 
@@ -39,7 +40,7 @@ class Copy(Drafter):
   match: int = 3
 
   independent = False
-  varies = True
+  stops = Stops.BY_ITSELF
   resumes = True
 
   def __post_init__(self):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.types import Cache, ExtendFn, Verdict
-from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise, StepwiseState
 
@@ -36,11 +36,11 @@ class DraftModel(Stepwise):
 
   def extend(self, context: Context) -> ExtendFn:
     """Returns the draft network, over its own cache."""
-    return context.extend["draft"]
+    return context.networks["draft"].extend
 
   def start(self, context: Context) -> StepwiseState:
     """Returns the draft's first cache."""
-    cache = context.start("draft")
+    cache = context.networks["draft"].start()
     return StepwiseState(cache, jnp.zeros_like(cache.index))
 
   def read(

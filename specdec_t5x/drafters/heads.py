@@ -19,7 +19,8 @@ from jaxtyping import Array, Bool, Float
 
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Proposal, Verdict
-from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import siblings
 from specdec_t5x.drafters.pruned import Pruned
@@ -122,7 +123,7 @@ class Headed(Drafter):
 
   def growing(self, context: Context, uniforms: Float[Array, "B G L"]) -> Growing:
     """Returns what draws the nodes of a tree."""
-    return Growing(self.shape, self.siblings, context.sampling, uniforms)
+    return Growing(self.shape, self.siblings, context, uniforms)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +152,7 @@ class HeadDraft(Headed):
       read = self._path_reader(context, own.feature, state.last_tokens())
       proposal = self.growing(context, uniforms).grow(read)
     else:
-      logits = context.logits(self._apply(context, "features", own.feature))
+      logits = context.target.logits(self._apply(context, "features", own.feature))
       proposal = self.proposal(context, state, uniforms, logits)
     is_valid = proposal.is_valid & own.is_known[:, None]
     return proposal.replace(is_valid=is_valid), own
@@ -179,13 +180,15 @@ class HeadDraft(Headed):
       before = level
       shape = (*paths.shape[:2], feature.shape[-1])
       h = jnp.broadcast_to(feature[:, None], shape)
-      path = context.embed(paths).astype(h.dtype)
-      return context.logits(self._apply(context, "after", h, path))
+      path = context.target.embed(paths).astype(h.dtype)
+      return context.target.logits(self._apply(context, "after", h, path))
 
     return read
 
   def _apply(self, context, method, *args):
-    return self.network.apply({"params": context.params["draft"]}, *args, method=method)
+    return self.network.apply(
+      {"params": context.networks["draft"].params}, *args, method=method
+    )
 
 
 def check_width(target: Any, heads: Any) -> None:

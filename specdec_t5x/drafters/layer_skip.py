@@ -15,10 +15,9 @@ from typing import Any
 from jaxtyping import Array, Float
 
 from specdec_t5x.core.types import Cache, ExtendFn
-from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise
-from specdec_t5x.policies import ExitThreshold
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +32,6 @@ class LayerSkip(Stepwise):
 
   skip: Sequence[str]
   gamma: int = DEFAULT_GAMMA
-
-  usual_policy = ExitThreshold()
 
   def __post_init__(self):
     super().__post_init__()
@@ -58,7 +55,7 @@ class LayerSkip(Stepwise):
 
   def extend(self, context: Context) -> ExtendFn:
     """Returns the target without what is left out."""
-    return context.without(self.skip)
+    return context.target.without(self.skip)
 
   def read(
     self, context: Context, state: DecodeState

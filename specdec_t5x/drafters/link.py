@@ -22,7 +22,8 @@ from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import Sampling, draws_per_token
 from specdec_t5x.core.sparse import SparseLaw, Truncation
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, check_gamma
 
@@ -111,7 +112,7 @@ class Link(Drafter):
   top_k: int = 32
   top_p: float = 1.0
 
-  varies = True
+  stops = Stops.BY_ITSELF
   resumes = True
 
   def __post_init__(self):
@@ -130,7 +131,15 @@ class Link(Drafter):
   def check_batch(
     self, sampling: Sampling, vocab_size: int, rows: int, inputs: int, slots: int
   ) -> None:
-    """Raises a ValueError where a batch is too large for the link or the draft."""
+    """Raises a ValueError where a batch is too large for the link or the draft.
+
+    Args:
+      sampling: the adjustment of the target's laws.
+      vocab_size: of the target.
+      rows: that decode at once.
+      inputs: tokens of a row that the target's encoder reads.
+      slots: places of a row's sequence.
+    """
     self.remote.check_batch(self._terms(sampling, vocab_size), rows, inputs, slots)
 
   def start(self, context: Context) -> Int[Array, "B E"]:
@@ -138,7 +147,7 @@ class Link(Drafter):
     return context.source
 
   def counted(self) -> Mapping[str, int]:
-    """Returns what went over the link so far."""
+    """Returns what went over the link so far, for a run's record."""
     return self.remote.counts()
 
   def propose(
@@ -146,7 +155,7 @@ class Link(Drafter):
   ) -> tuple[Proposal, Int[Array, "B E"]]:
     """Asks for a draft; see `decoding.drafter.Drafter`."""
     check_uniforms(uniforms, self.gamma)
-    terms = self._terms(context.sampling, context.vocab_size)
+    terms = self._terms(context.sampling, context.target.vocab_size)
     # Here, where the program is made, and not in the middle of decoding.
     rows, inputs = state.drafter_state.shape
     self.remote.check_batch(terms, rows, inputs, state.sequences.shape[1])
@@ -161,7 +170,7 @@ class Link(Drafter):
     same = jnp.cumprod(own == tokens, axis=1)
     same = jnp.pad(same, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
     is_valid = is_there[:, None] & ((same * jnp.cumprod(is_law, axis=1)) > 0)
-    probs = jnp.where(is_law[..., None], law.dense(context.vocab_size), 0.0)
+    probs = jnp.where(is_law[..., None], law.dense(context.target.vocab_size), 0.0)
     return Proposal(own, probs, is_valid, self.tree), state.drafter_state
 
   def _terms(self, sampling: Sampling, vocab_size: int) -> Terms:

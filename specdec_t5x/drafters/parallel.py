@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, Proposal, Verdict
-from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState, num_slots
 from specdec_t5x.drafters.heads import Headed
 
@@ -92,12 +92,12 @@ class ParallelDraft(Headed):
     at = (state.starts + first)[:, None] + jnp.arange(width)
     tokens = jnp.take_along_axis(state.sequences, at, axis=1, mode="clip")
     features, cache = self.network.apply(
-      {"params": context.params["draft"]},
+      {"params": context.networks["draft"].params},
       own.cache,
       own.features,
-      context.embed(tokens),
+      context.target.embed(tokens),
       state.lengths - state.starts - first,
       state.target_cache,
       method="extend",
     )
-    return context.logits(features), cache
+    return context.target.logits(features), cache

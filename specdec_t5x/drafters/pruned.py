@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec_t5x.core.checks import is_finite, is_whole
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import likeliest
 
@@ -93,7 +93,7 @@ class Pruned:
     count = max(1, self.table.config.order - 1)
     at = state.lengths[:, None] + jnp.arange(-count, 0)
     known = jnp.take_along_axis(state.sequences, jnp.maximum(at, 0), axis=1)
-    params = {"params": context.params["ngrams"]}
+    params = {"params": context.networks["ngrams"].params}
     laws_after = lambda *before: self.table.apply(params, *before, method="laws_after")
     return self.grow(logits, known, state.lengths, text, laws_after)
 

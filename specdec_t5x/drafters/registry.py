@@ -10,12 +10,13 @@ from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.heads import HeadDraft, Headed
+from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.parallel import ParallelDraft
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise, check_gamma
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.policies import get_policy
+from specdec_t5x.policies import ExitThreshold, get_policy
 
 DRAFTERS: dict[str, type[Drafter]] = {
   "draft_model": DraftModel,
@@ -88,7 +89,12 @@ def policy_for(
   if gamma is not None:
     return Fixed()
   costs = is_word and isinstance(drafter, Stepwise | Headed)
-  return get_policy("auto") if costs else drafter.usual_policy
+  return get_policy("auto") if costs else _usual_policy(drafter)
+
+
+def _usual_policy(drafter: Drafter) -> Policy:
+  """Returns the policy of a drafter that was built by hand."""
+  return ExitThreshold() if isinstance(drafter, LayerSkip) else Fixed()
 
 
 def _named(name, network, gamma) -> Drafter:

@@ -17,9 +17,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.checks import check_uniforms
-from specdec_t5x.core.distributions import Sampling, adjusted_probs, sample
+from specdec_t5x.core.distributions import sample
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
+from specdec_t5x.decoding.context import Context
 from specdec_t5x.drafters.stepwise import likeliest
 
 SIBLINGS = ("independent", "distinct", "likeliest")
@@ -79,13 +80,13 @@ class Growing:
   Attributes:
     tree: which nodes to draft.
     siblings: one of `SIBLINGS`.
-    sampling: the adjustment of the laws.
+    context: of the decode: how laws are adjusted.
     uniforms: of each node.
   """
 
   tree: Tree
   siblings: str
-  sampling: Sampling
+  context: Context
   uniforms: Float[Array, "B G L"]
 
   def grow(
@@ -99,7 +100,7 @@ class Growing:
         It is called once a level, in order.
     """
     check_uniforms(self.uniforms, self.tree.size)
-    certain = self.sampling.greedy or self.siblings == "likeliest"
+    certain = self.context.sampling.greedy or self.siblings == "likeliest"
     take = self._likeliest if certain else self._drawn
     tokens, taken = None, []
     for level in levels(self.tree):
@@ -127,7 +128,7 @@ class Growing:
 
   def _drawn(self, logits: Float[Array, "B #P V"], level: Level):
     """Returns a level's drawn tokens, the law of each, and which count."""
-    laws = adjusted_probs(logits, self.sampling)
+    laws = self.context.adjust(logits, self.context.sampling)
     shape = laws.shape[0], level.above.size, laws.shape[-1]
     laws = jnp.broadcast_to(laws, shape)
     ranks = level.ranks * (self.siblings == "distinct")

@@ -15,10 +15,11 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core import tree
 from specdec_t5x.core.checks import check_uniforms
-from specdec_t5x.core.distributions import Sampling, adjusted_probs
+from specdec_t5x.core.distributions import AdjustFn, Sampling
 from specdec_t5x.core.sparse import SparseLaw, Truncation
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal
-from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import read_last
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, check_gamma, likeliest
@@ -56,7 +57,7 @@ class SparseDraft(Drafter):
 
   def start(self, context: Context) -> Cache:
     """Returns the draft's first cache."""
-    return context.start("draft")
+    return context.networks["draft"].start()
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
@@ -64,14 +65,15 @@ class SparseDraft(Drafter):
     """Drafts gamma tokens; see `decoding.drafter.Drafter`."""
     check_uniforms(uniforms, self.gamma)
     tokens, law, cache = drafted_sparsely(
-      context.extend["draft"],
+      context.networks["draft"].extend,
       state,
       uniforms,
       context.sampling,
       Truncation(self.top_k, self.top_p),
+      context.adjust,
       context.behind,
     )
-    probs = None if law is None else law.dense(context.vocab_size)
+    probs = None if law is None else law.dense(context.target.vocab_size)
     return Proposal.chain(tokens, probs, self.gamma), cache
 
 
@@ -81,6 +83,7 @@ def drafted_sparsely(
   uniforms: Float[Array, "B G L"],
   sampling: Sampling,
   truncation: Truncation,
+  adjust: AdjustFn,
   behind: int = 2,
 ) -> tuple[Int[Array, "B G"], SparseLaw | None, Cache]:
   """Returns drafted tokens, what they were drawn from, and the network's cache.
@@ -91,6 +94,7 @@ def drafted_sparsely(
     uniforms: of each token.
     sampling: the adjustment of the law, before it is truncated.
     truncation: what of it is kept.
+    adjust: computes the law.
     behind: as `drafted_chain`'s.
 
   Returns:
@@ -100,7 +104,7 @@ def drafted_sparsely(
   def drawn(logits, uniforms):
     if sampling.greedy:
       return likeliest(logits), None
-    law = truncation.of(adjusted_probs(logits, sampling))
+    law = truncation.of(adjust(logits, sampling))
     return law.draw(uniforms).astype(jnp.int32), law
 
   return drafted_chain(extend, state, uniforms, drawn, behind)

@@ -19,13 +19,13 @@ from specdec_t5x.core import tree
 from specdec_t5x.core.checks import check_uniforms, is_whole
 from specdec_t5x.core.distributions import (
   Sampling,
-  adjusted_probs,
   argmax,
   certain_log_prob,
   draw,
 )
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal
-from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
 
 DEFAULT_GAMMA = 5
@@ -74,7 +74,7 @@ class Stepwise(Drafter):
 
   gamma: int
 
-  stops_early = True
+  stops = Stops.ASKED
   resumes = True
 
   def __post_init__(self):
@@ -104,7 +104,8 @@ class Stepwise(Drafter):
   ) -> tuple[Proposal, Any]:
     """Drafts until every row has stopped; see `decoding.drafter.Drafter`."""
     check_uniforms(uniforms, self.gamma)
-    most, extend = context.most(state), self.extend(context)
+    most = context.most(state, self.lengths)
+    extend = self.extend(context)
     logits, cache = self.read(context, state)
     shape = uniforms.shape[:2]
     certain = context.sampling.greedy
@@ -135,9 +136,9 @@ def _grown(context, state, draft, logits, uniforms, most) -> _Draft:
   policy, known = context.policy, state.policy_state
   going = draft.going
   if policy.asks:
-    going &= policy.goes_on(known, _confidence(logits, context.sampling))
+    going &= policy.goes_on(known, _confidence(logits, context))
   draws = jax.lax.dynamic_index_in_dim(uniforms, draft.drawn, 1, keepdims=False)
-  new = drawn(logits, context.sampling, draws)
+  new = drawn(logits, context, draws)
   put = lambda buffer, new: jax.lax.dynamic_update_index_in_dim(
     buffer, new, draft.drawn, axis=1
   )
@@ -163,11 +164,11 @@ def check_gamma(gamma: Any) -> None:
     )
 
 
-def drawn(logits: Float[Array, "B V"], sampling, uniforms: Float[Array, "B L"]):
+def drawn(logits: Float[Array, "B V"], context, uniforms: Float[Array, "B L"]):
   """Returns a token and what it was drawn from, None of a certain one."""
-  if sampling.greedy:
+  if context.sampling.greedy:
     return likeliest(logits), None
-  return draw(logits, sampling, uniforms)
+  return draw(logits, context.sampling, uniforms, context.adjust)
 
 
 def likeliest(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
@@ -176,11 +177,11 @@ def likeliest(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
   return jnp.where(jnp.isnan(certain_log_prob(logits)), -1, token)
 
 
-def _confidence(logits, sampling):
+def _confidence(logits, context):
   """Returns the probability of the likeliest token."""
   # Greedy distributions are one-hot and say nothing: there it is the one at T = 1.
-  sampling = Sampling() if sampling.greedy else sampling
-  return adjusted_probs(logits, sampling).max(axis=-1)
+  sampling = Sampling() if context.sampling.greedy else context.sampling
+  return context.adjust(logits, sampling).max(axis=-1)
 
 
 def _probability(logits, token):

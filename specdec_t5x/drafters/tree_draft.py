@@ -15,7 +15,8 @@ from jaxtyping import Array, Float
 
 from specdec_t5x.core.tree import Tree, delayed
 from specdec_t5x.core.types import Cache, Proposal, Verdict
-from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import siblings
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, read_last
@@ -52,13 +53,13 @@ class TreeDraft(Drafter):
 
   def start(self, context: Context) -> Cache:
     """Returns the draft's first cache."""
-    return context.start("draft")
+    return context.networks["draft"].start()
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Cache]:
     """Drafts all nodes; see `decoding.drafter.Drafter`."""
-    extend, lengths = context.extend["draft"], state.lengths
+    extend, lengths = context.networks["draft"].extend, state.lengths
     cache = state.drafter_state
 
     def read(level, tokens):
@@ -73,7 +74,7 @@ class TreeDraft(Drafter):
       logits, _, cache = extend(cache, tokens, positions, sees)
       return logits
 
-    growing = Growing(self.tree, self.siblings, context.sampling, uniforms)
+    growing = Growing(self.tree, self.siblings, context, uniforms)
     return growing.grow(read), cache.at(lengths)
 
   def commit(

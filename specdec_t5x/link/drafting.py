@@ -20,6 +20,7 @@ from specdec_t5x.decoding.state import initial_state
 from specdec_t5x.drafters.link import Terms
 from specdec_t5x.drafters.sparse import drafted_sparsely
 from specdec_t5x.link.wire import Ask, Drafts, Setup
+from specdec_t5x.native import laws
 from specdec_t5x.network.functional import extend_fn, start_decoding
 
 # Tokens that are read at once where the draft has missed some.
@@ -156,7 +157,7 @@ class Drafting:
     cache = rows.cache.at(jnp.minimum(rows.cache.index, same))
     cache = _caught_up(extend, cache, rows.sequences, lengths)
     state = _state(rows, lengths, cache)
-    given = terms.sampling, terms.truncation
+    given = terms.sampling, terms.truncation, laws.adjusted_probs
     tokens, law, cache = drafted_sparsely(extend, state, uniforms, *given)
     read = _written(rows.sequences, tokens, lengths)
     return tokens, law, cache, read

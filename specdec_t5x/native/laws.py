@@ -1,11 +1,31 @@
-"""Laws by our kernel (laws.cc), in programs for CPUs.
+"""Laws by our kernel (laws.cc) in programs for CPUs, by XLA in others.
 
 Shapes: V vocabulary.
 """
 
+import dataclasses
+import functools
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+
+from specdec_t5x.core import adjust
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.native import library, platforms
+
+
+def adjusted_probs(
+  logits: Float[Array, "*batch V"], sampling: Sampling
+) -> Float[Array, "*batch V"]:
+  """As `core.adjust.adjusted_probs`, by our kernel where there is one."""
+  by_xla = functools.partial(adjust.adjusted_probs, sampling=sampling)
+  if sampling.greedy or library.problem() is not None:
+    return by_xla(logits)
+  ours = functools.partial(law, **dataclasses.asdict(sampling))
+  choose = platforms.choose_kernel_on_cpu(ours, by_xla)
+  return choose(logits.astype(jnp.float32))
 
 
 def law(

@@ -7,10 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from specdec_t5x.core.beam import BeamExtendFn
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.network import config, heads, ngram, parallel, tracing
-from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.decoder import Gates
 from specdec_t5x.network.gpt import GptTransformer
@@ -233,24 +231,3 @@ def _read(module, variables, inputs, num_slots):
   longest = jnp.where(inputs > 0, 1 + jnp.arange(length), 0).max()
   starts = [lambda x, width=width: start(width, x).widened(length) for width in widths]
   return jax.lax.switch((jnp.array(widths) < longest).sum(), starts, inputs)
-
-
-def start_beams(
-  module: Transformer, params, encoder_input_tokens: Int[Array, "B E"], num_slots: int
-) -> tuple[BeamExtendFn, DecoderCache]:
-  """As `start_decoding`, with all hypotheses of an input in one row of the cache."""
-  _, cache = start_decoding(module, params, encoder_input_tokens, num_slots)
-
-  def extend(cache, tokens, key_positions, visible):
-    """Scores tokens whose slots the caller assigns."""
-    logits, _, cache = module.apply(
-      {"params": params},
-      cache,
-      tokens,
-      key_positions,
-      visible,
-      method=module.extend_slots,
-    )
-    return logits, cache
-
-  return extend, cache

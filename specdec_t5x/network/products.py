@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from specdec_t5x.core import platforms
-from specdec_t5x.native import library
+from specdec_t5x.native import library, platforms
 
 PRODUCTS = ("auto", "native", "xla")
 # More rows are bound by arithmetic, at which XLA's products are as good.

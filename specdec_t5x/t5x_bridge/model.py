@@ -13,12 +13,13 @@ from specdec_t5x import tuning
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
-from specdec_t5x.decoding.state import Decoded, StepInfo, row_keys
-from specdec_t5x.network.functional import initial_variables
+from specdec_t5x.decoding.state import Decoded, StepInfo, num_slots, row_keys
+from specdec_t5x.drafters.link import Link
+from specdec_t5x.network.functional import initial_variables, is_decoder_only
 from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, numbered
 
 # What auxiliary values also hold where the decoder keeps laws for a draft to learn
-# from: the inputs [B, E], tokens and probabilities of `decoding.rejections` [B, T, K];
+# from: the inputs [B, E], tokens and probabilities of `training.rejections` [B, T, K];
 # and `EXAMPLE`, from T5X's `infer`.
 LEARNED_FROM = ("encoder_inputs", "law_tokens", "law_probs")
 # The feature, and the auxiliary value, of what drafts know of earlier batches.
@@ -77,13 +78,18 @@ class Decodes:
       lengths: of inputs and targets.
       shards: of the rows that take turns.
     """
-    if isinstance(self.decoder, SpeculativeDecoder):
-      rows = examples * self._default_decoder_params.num_decodes
-      if 0 < self.decoder.slots < rows:
-        rows = self.decoder.slots // shards
-      self.decoder.check_batch(
-        self.sampling, rows, lengths["inputs"], lengths["targets"]
-      )
+    drafter = getattr(self.decoder, "drafter", None)
+    if not isinstance(drafter, Link):  # No other has a limit.
+      return
+    rows = examples * self._default_decoder_params.num_decodes
+    if 0 < self.decoder.slots < rows:
+      rows = self.decoder.slots // shards
+    target, inputs = self.decoder.target, lengths["inputs"]
+    slots = 1 + num_slots(lengths["targets"], drafter.tree.size)
+    if is_decoder_only(target):
+      inputs, slots = 0, slots + inputs
+    vocab_size = target.config.vocab_size
+    drafter.check_batch(self.sampling, vocab_size, rows, inputs, slots)
 
   def number_examples(self, task: str = "", shard: seqio.ShardInfo = ALONE) -> None:
     """Says which examples it will be given; `t5x_runtime` says so itself.

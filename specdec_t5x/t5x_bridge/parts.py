@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
+from specdec_t5x.beam.decoder import BeamDecoder
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.types import Rule
-from specdec_t5x.decoding.beam_decoder import BeamDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.drafters.draft_model import DraftModel

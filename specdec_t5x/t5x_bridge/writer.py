@@ -18,10 +18,10 @@ from t5x import infer
 import specdec_t5x
 from specdec_t5x import tuning
 from specdec_t5x.analysis.acceptance import ratio
-from specdec_t5x.core.checks import check_decoded
 from specdec_t5x.core.describe import describe
 from specdec_t5x.data.spec_bench import CATEGORY
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.checked import check_decoded
+from specdec_t5x.drafters.link import Link
 from specdec_t5x.native import library
 
 SUMMARY = "speculation.json"
@@ -147,7 +147,7 @@ def closing(statistics: Mapping[str, Any] | None, outlooks: Sequence[str]) -> li
 def _counted(decoder) -> dict[str, Any]:
   """Returns what a drafter counted outside of programs, in this process."""
   drafter = getattr(decoder, "drafter", None)
-  counted = drafter.counted() if isinstance(drafter, Drafter) else {}
+  counted = drafter.counted() if isinstance(drafter, Link) else {}
   return {"counted": dict(counted)} if counted else {}
 
 

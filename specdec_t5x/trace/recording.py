@@ -16,7 +16,7 @@ import numpy as np
 from specdec_t5x.api import Model, compiled, encoded, padded_batches, together
 from specdec_t5x.core.describe import describe
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.rules import rule_at
+from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter

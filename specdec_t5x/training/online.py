@@ -43,7 +43,7 @@ class Requests:
   Attributes:
     inputs: what the encoder read, zero-padded.
     tokens: the outputs, zeros after the end of sequence.
-    law_tokens: of `decoding.rejections.Rejections`.
+    law_tokens: of `training.rejections.Rejections`.
     law_probs: of the same; zeros at places without a rejection.
   """
 

@@ -28,6 +28,7 @@ from specdec_t5x.training.online import (
   Saved,
   check_learns,
 )
+from specdec_t5x.training.rejections import KeepRejections
 
 _DRAFT = "draft"
 
@@ -85,11 +86,11 @@ class Course:
     directory: str | None = None,
   ):
     decoder = model.decoder
-    if getattr(decoder, "kept", 0) != online.kept:
+    if getattr(decoder, "observer", None) != KeepRejections(online.kept):
       raise ValueError(
-        f"DECODER must be a SpeculativeDecoder whose `kept` is KEPT={online.kept}, got "
-        f"a {type(decoder).__name__}. Add configs/runs/online.gin to a run of "
-        "configs/spec_*.gin, and no beam."
+        f"DECODER must be a SpeculativeDecoder whose `observer` keeps "
+        f"KEPT={online.kept} tokens, got a {type(decoder).__name__}. Add "
+        "configs/runs/online.gin to a run of configs/spec_*.gin, and no beam."
       )
     check_learns(decoder.networks.get(_DRAFT))
     if jax.process_count() > 1:

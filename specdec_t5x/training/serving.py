@@ -10,14 +10,15 @@ import numpy as np
 
 from specdec_t5x import api
 from specdec_t5x.api import Generation, Model
-from specdec_t5x.core.checks import check_decoded
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.types import Rule
+from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.hugging_face import vocabulary as vocabularies
 from specdec_t5x.training.online import Learner, Requests
+from specdec_t5x.training.rejections import KeepRejections
 
 
 def serve(
@@ -96,8 +97,8 @@ def together(
   words = {"gamma": gamma, "num_candidates": 1, "policy": "fixed"}
   decoder, params = api.together(target, draft, drafter, rule, **words)
   slots = min(batch_size, learner.online.interval)
-  kept = learner.online.kept
-  return dataclasses.replace(decoder, slots=slots, kept=kept), params
+  observer = KeepRejections(learner.online.kept)
+  return dataclasses.replace(decoder, slots=slots, observer=observer), params
 
 
 def decodes(

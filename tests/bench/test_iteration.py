@@ -8,13 +8,15 @@ import pytest
 
 from specdec_t5x.bench import iteration, timed
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.rules import RULES, rule_at
+from specdec_t5x.core.greedy import rule_at
+from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import delayed
-from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.context import Context, Loaded, Target
 from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.native.laws import adjusted_probs
 from tests.hash_model import HashModel
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=5) for seed in (1, 2))
@@ -33,12 +35,9 @@ def prepare(calls, drafter=CHAIN, sampling=GREEDY):
 
   def start():
     target = counted("target", TARGET.extend)
-    drafts = {"draft": counted("draft", DRAFT.extend)}
-    begin = lambda name: DRAFT.start(2, 40)
-    context = Context(
-      *(sampling, 30, iteration.NEVER, 5, target, drafts, begin),
-      lengths=drafter.lengths,
-    )
+    draft = Loaded(counted("draft", DRAFT.extend), lambda: DRAFT.start(2, 40))
+    given = sampling, adjusted_probs, 30, iteration.NEVER
+    context = Context(*given, Target(target, 5), {"draft": draft})
     spec = Speculation(drafter, *rule_at(RULES["traversal"], sampling), context)
     caches = TARGET.start(2, 40), drafter.start(context)
     keys = row_keys(jax.random.key(0), 2)

@@ -12,10 +12,11 @@ from specdec_t5x.bench import layer_search, layers, timed
 from specdec_t5x.bench.agreement import Agreement
 from specdec_t5x.bench.pairs import Job, Study, pad_inputs
 from specdec_t5x.bench.timed import Timed
-from specdec_t5x.core.distributions import GREEDY, Sampling, adjusted_probs
+from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.layer_skip import LayerSkip
+from specdec_t5x.native.laws import adjusted_probs
 from specdec_t5x.network.functional import network_for, without_fn
 from tests.bench.conftest import named, ran
 from tests.t5x_bridge import tiny, tiny_gpt

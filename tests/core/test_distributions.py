@@ -8,12 +8,12 @@ from specdec_t5x.core.distributions import (
   LEVELS,
   Sampling,
   acceptance_mass,
-  adjusted_probs,
   argmax,
   draw,
   residual,
   sample,
 )
+from specdec_t5x.native.laws import adjusted_probs
 from tests.core.grid import grid_law
 
 pytestmark = pytest.mark.usefixtures("either_law")
@@ -219,6 +219,6 @@ def test_argmax_points_to_a_nan_as_jax_does():
 def test_draw_returns_a_token_and_the_very_law_it_is_drawn_from(sampling):
   logits = jnp.broadcast_to(LOGITS, (9, 4))
   uniforms = jnp.linspace(0, 0.99, 9)[:, None]
-  tokens, law = draw(logits, sampling, uniforms)
+  tokens, law = draw(logits, sampling, uniforms, adjusted_probs)
   np.testing.assert_array_equal(law, adjusted_probs(logits, sampling))
   np.testing.assert_array_equal(tokens, sample(law, uniforms))

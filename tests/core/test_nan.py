@@ -12,6 +12,7 @@ from specdec_t5x.core.distributions import (
   certain_log_prob,
   draw,
 )
+from specdec_t5x.native.laws import adjusted_probs
 
 pytestmark = pytest.mark.usefixtures("either_law")
 SAMPLINGS = (GREEDY, Sampling(), Sampling(0.5, top_k=2), Sampling(top_p=0.9))
@@ -26,7 +27,9 @@ def test_a_law_of_nan_or_infinity_is_nan(size, sampling):
   logits[0, 0] = logits[1, -1] = logits[2] = np.nan
   logits[3, size // 2] = np.inf
   logits[4, : size // 2] = -np.inf
-  run = jax.jit(lambda logits, uniforms: draw(logits, sampling, uniforms))
+  run = jax.jit(
+    lambda logits, uniforms: draw(logits, sampling, uniforms, adjusted_probs)
+  )
   token, probs = run(logits, jnp.full((6, LEVELS), 0.3))
   np.testing.assert_array_equal(np.isnan(probs[:4]), True)
   np.testing.assert_allclose(probs[4:].sum(axis=1), 1.0, rtol=1e-5)

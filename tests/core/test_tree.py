@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec_t5x.core.traversal import post_order
 from specdec_t5x.core.tree import Tree, chain, delayed
 from tests.exactness.trees import canonical
 
@@ -28,7 +29,7 @@ def test_relations_are_those_of_the_parents(tree):
   np.testing.assert_array_equal(tree.sees, sees)
   np.testing.assert_array_equal(tree.depths, [len(line(tree, n)) - 1 for n in nodes])
   assert tree.depth == max(tree.depths)
-  assert tree.post_order.tolist() == leaves_first(tree)
+  assert post_order(tree).tolist() == leaves_first(tree)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_a_tree_for_each_row_has_each_tree_s_relations(size):
   nodes = jnp.arange(len(trees)) % (size + 1)
   relations = jax.jit(
     lambda rows: (
-      *(rows.sees, rows.depths, rows.post_order),
+      *(rows.sees, rows.depths, post_order(rows)),
       *(rows.path(nodes), rows.depth_of(nodes), rows.of_parents(rows.depths)),
     )
   )
@@ -63,7 +64,7 @@ def test_a_tree_for_each_row_has_each_tree_s_relations(size):
     sees, depths, order, path, depth, above = (x[row] for x in found)
     np.testing.assert_array_equal(sees, tree.sees)
     np.testing.assert_array_equal(depths, tree.depths)
-    np.testing.assert_array_equal(order, tree.post_order)
+    np.testing.assert_array_equal(order, post_order(tree))
     assert path[: depth + 1].tolist() == line(tree, node)
     assert depth == tree.depths[node]
     np.testing.assert_array_equal(above, tree.depths[list(tree.parents)])

@@ -12,6 +12,7 @@ from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
 from specdec_t5x.diagnose import recording
+from specdec_t5x.native.laws import adjusted_probs
 from specdec_t5x.network.transformer import Transformer
 from tests import near_ties, networks
 from tests.hash_model import HashModel
@@ -26,7 +27,7 @@ def decode(block, sampling, extend=MODEL.extend, rows=8):
   cache = MODEL.start(rows, num_slots(LENGTH, block - 1))
   keys = row_keys(jax.random.key(0), rows)
   state = initial_state(cache, None, keys, LENGTH, block - 1)
-  return generate_plain(extend, sampling, state, LENGTH, 1, block)
+  return generate_plain(extend, sampling, state, LENGTH, 1, adjusted_probs, block)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.8)])

@@ -15,21 +15,11 @@ from specdec_t5x.decoding import step
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
+from tests.t5x_bridge import tiny
 
-NETWORK = Transformer(
-  T5Config(
-    vocab_size=30,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=24,
-    num_encoder_layers=1,
-    num_decoder_layers=2,
-  )
-)
+NETWORK = Transformer(tiny.config(2, 16, 30))
 INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
 ROWS, PREFIX = 2, 3
 # Three candidates; a stem that branches; nodes of any number of children.

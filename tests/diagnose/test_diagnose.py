@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import pytest
 
 from specdec_t5x import api
-from specdec_t5x.core import platforms, rules
+from specdec_t5x.core import greedy
 from specdec_t5x.core.greedy import Greedy
 from specdec_t5x.core.types import Verdict
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.diagnose import __main__ as diagnose
-from specdec_t5x.diagnose import divergence
+from specdec_t5x.diagnose import divergence, precision
 from specdec_t5x.diagnose.divergence import Difference, Report, Spread
 from tests import near_ties
 from tests.t5x_bridge import tiny
@@ -119,11 +119,11 @@ def test_what_counts_as_rounding_are_the_digits_that_products_keep(
     return diagnose_outputs(*args)
 
   def on_gpu(setting, *device):
-    return precision(setting, "gpu", "8.0")
+    return of_products(setting, "gpu", "8.0")
 
-  diagnose_outputs, precision = divergence.diagnose, platforms.product_precision
+  diagnose_outputs, of_products = divergence.diagnose, precision.product_precision
   monkeypatch.setattr(divergence, "diagnose", judged)
-  monkeypatch.setattr(platforms, "product_precision", on_gpu)
+  monkeypatch.setattr(precision, "product_precision", on_gpu)
   # All digits, unless the setting says otherwise.
   with jax.default_matmul_precision(setting):
     assert run(files, "--dtypes=float32") == 0
@@ -141,7 +141,7 @@ class Gullible(Greedy):
 def test_a_rule_that_accepts_everything_is_different(
   files, tmp_path, monkeypatch, capsys
 ):
-  monkeypatch.setattr(rules, "Greedy", Gullible)
+  monkeypatch.setattr(greedy, "Greedy", Gullible)
   path = tmp_path / "report.json"
   assert run(files, f"--json={path}") == 1
   printed = capsys.readouterr().out
@@ -160,15 +160,17 @@ def corrupted(prepare):
 
   def prepare_corrupted(*args):
     spec, state = prepare(*args)
+    target = spec.context.target
 
     def extend(cache, tokens, *tree):
       forget = lambda buffer: buffer.at[:, :, 0].multiply(jnp.float32(-1.0))
       is_later = (cache.index > 0)[:, None, None, None]
       values = jnp.where(is_later, forget(cache.values[0]), cache.values[0])
       cache = cache.replace(values=(values, *cache.values[1:]))
-      return spec.context.target(cache, tokens, *tree)
+      return target.extend(cache, tokens, *tree)
 
-    context = dataclasses.replace(spec.context, target=extend)
+    bent = dataclasses.replace(target, extend=extend)
+    context = dataclasses.replace(spec.context, target=bent)
     return dataclasses.replace(spec, context=context), state
 
   return prepare_corrupted

@@ -20,6 +20,7 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.native.laws import adjusted_probs
 from specdec_t5x.network.heads import HeadsConfig
 from tests.hash_model import HashHeads, HashModel, speculation
 
@@ -52,7 +53,7 @@ def decode(drafter, length, sampling=GREEDY, rows=1, target=TARGET, **known):
 def plain(length, target=TARGET):
   keys = row_keys(jax.random.key(0), 1)
   state = initial_state(target.start(1, length + 1), None, keys, length, 0)
-  return generate_plain(target.extend, GREEDY, state, length, 1).tokens
+  return generate_plain(target.extend, GREEDY, state, length, 1, adjusted_probs).tokens
 
 
 # ---- Calls, by hand. ----

@@ -151,7 +151,9 @@ def test_drafts_come_from_the_laws_that_were_trained(kind, target):
     if kind == "parallel":
       return spec.drafter._read(spec.context, state)[0]
     given = {"params": params["draft"]}, state.drafter_state.feature
-    return spec.context.logits(spec.drafter.network.apply(*given, method="features"))
+    return spec.context.target.logits(
+      spec.drafter.network.apply(*given, method="features")
+    )
 
   start = jax.jit(lambda: speculative.prepare(*known)[1])
   one = jax.jit(lambda state: step(speculative.prepare(*known)[0], state)[0])

@@ -82,11 +82,15 @@ def test_rows_take_turns():
 # ---- The target's cache. ----
 
 
+def prepared(kind):
+  """How to decode a sequence that never ends, and where to start."""
+  keys = row_keys(jax.random.key(0), len(INPUTS))
+  return decoder(kind).prepare(params(kind), INPUTS, keys, GREEDY, ROOM, -1)
+
+
 def last_state(kind):
   """A decode's state when all rows have ended, by an endless sequence's end."""
-  keys = row_keys(jax.random.key(0), len(INPUTS))
-  given = params(kind), INPUTS, keys, GREEDY, ROOM, -1
-  spec, state = decoder(kind).prepare(*given)
+  spec, state = prepared(kind)
   one = jax.jit(lambda state: step_module.step(spec, state)[0])
   while not state.ended.all():
     state = one(state)
@@ -95,14 +99,10 @@ def last_state(kind):
 
 def assert_the_cache_is_the_target_s(kind):
   spec, state = last_state(kind)
-  start = (
-    decoder(kind)
-    .prepare(params(kind), INPUTS, row_keys(jax.random.key(0), 3), GREEDY, ROOM, -1)[1]
-    .target_cache
-  )
+  start = prepared(kind)[1].target_cache
   known = int(state.lengths.min()) - 1
   first = jnp.zeros_like(state.starts)
-  whole = jax.jit(spec.context.target)
+  whole = jax.jit(spec.context.target.extend)
   _, _, expected = whole(start.at(first), state.sequences[:, :known])
   for found, right in zip(
     jax.tree.leaves((state.target_cache.keys, state.target_cache.values)),
@@ -134,11 +134,7 @@ def test_the_drafter_carries_no_cache():
 @pytest.mark.parametrize("kind", TARGETS)
 def test_a_gate_of_zero_at_run_time_is_as_leaving_out(kind):
   network, _ = network_for(TARGETS[kind]), params(kind)
-  cache = (
-    decoder(kind)
-    .prepare(params(kind), INPUTS, row_keys(jax.random.key(0), 3), GREEDY, ROOM, -1)[1]
-    .target_cache
-  )
+  cache = prepared(kind)[1].target_cache
   block = jnp.array([[0, 5, 9, 3], [0, 7, 7, 2], [0, 2, 4, 6]])
 
   @jax.jit
@@ -157,11 +153,7 @@ def test_a_gate_of_zero_at_run_time_is_as_leaving_out(kind):
 
 def test_what_is_left_out_is_not_computed():
   network = network_for(dataclasses.replace(tiny.TARGET, products="xla"))
-  cache = (
-    decoder("t5")
-    .prepare(params("t5"), INPUTS, row_keys(jax.random.key(0), 3), GREEDY, ROOM, -1)[1]
-    .target_cache
-  )
+  cache = prepared("t5")[1].target_cache
 
   def work(*skip):
     extend = without_fn(network, params("t5")["target"])(skip)

@@ -14,6 +14,7 @@ from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.oracle import forced_tokens, oracle_extend
+from specdec_t5x.native.laws import adjusted_probs
 from tests.hash_model import HashModel, speculation
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=5) for seed in (1, 2))
@@ -23,7 +24,9 @@ ROWS, LENGTH, GAMMA, NEVER = 64, 24, 3, -1
 @pytest.fixture(scope="module")
 def outputs():
   state = initial_state(TARGET.start(ROWS, 40), None, keys(), LENGTH, 0)
-  return generate_plain(TARGET.extend, GREEDY, state, LENGTH, NEVER).tokens
+  return generate_plain(
+    TARGET.extend, GREEDY, state, LENGTH, NEVER, adjusted_probs
+  ).tokens
 
 
 def keys():
@@ -34,8 +37,9 @@ def keys():
 def decode(forced):
   drafter, known = DraftModel(DRAFT, GAMMA), (Token(), GREEDY, keys(), LENGTH, NEVER)
   spec, state = speculation(TARGET, drafter, *known)
-  extend = {"draft": oracle_extend(DRAFT.extend, forced)}
-  context = dataclasses.replace(spec.context, extend=extend)
+  draft = spec.context.networks["draft"]
+  draft = dataclasses.replace(draft, extend=oracle_extend(DRAFT.extend, forced))
+  context = dataclasses.replace(spec.context, networks={"draft": draft})
   return generate(dataclasses.replace(spec, context=context), state)
 
 

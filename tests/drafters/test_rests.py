@@ -26,6 +26,7 @@ from specdec_t5x.drafters.link import Link
 from specdec_t5x.drafters.parallel import ParallelDraft
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.native.laws import adjusted_probs
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.parallel import ParallelConfig
@@ -71,7 +72,9 @@ def decode(drafter, sampling, rows, length, loop=jax.lax.while_loop):
 def plain(rows, length):
   keys, cache = row_keys(jax.random.key(0), rows), TARGET.start(rows, length + 1)
   state = initial_state(cache, None, keys, length, 0)
-  return jax.jit(lambda: generate_plain(TARGET.extend, GREEDY, state, length, 1))()
+  return jax.jit(
+    lambda: generate_plain(TARGET.extend, GREEDY, state, length, 1, adjusted_probs)
+  )()
 
 
 @pytest.mark.parametrize("name", DRAFTERS)

@@ -10,13 +10,13 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.generate import generate, python_loop
+from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.decoding.step import limit, step
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.policies import Confidence, CostAware
-from tests.hash_model import HashModel, speculation
+from tests.hash_model import HashModel, python_loop, speculation
 
 TARGET = HashModel(seed=1, vocab_size=6, eos_bias=-1.0)
 DRAFT = HashModel(seed=2, vocab_size=6, eos_bias=-1.0)
@@ -36,6 +36,9 @@ def dearer(gamma, cost=0.1):
 ROWS_OWN = by_row(1.0, 1.12, 1.26, 1.36, 1.54, 1.64)
 POLICIES = pytest.mark.parametrize(
   "policy", [SURE, ROWS_OWN], ids=lambda policy: type(policy).__name__
+)
+EACH = pytest.mark.parametrize(
+  "policy", [FIXED, SURE, ROWS_OWN], ids=lambda policy: type(policy).__name__
 )
 SETTINGS = {"gamma": 5, "length": 13, "sampling": Sampling()}
 
@@ -90,7 +93,7 @@ SELDOM = by_row(1.0, 1.7, 2.1, 2.4, 2.8, 3.1)
 
 
 @pytest.mark.parametrize(
-  "policy", [SURE, ROWS_OWN, SELDOM], ids=["sure", "by row", "seldom"]
+  "policy", [FIXED, SURE, ROWS_OWN, SELDOM], ids=["fixed", "sure", "by row", "seldom"]
 )
 def test_a_row_does_not_depend_on_its_neighbours(policy):
   many = speculate(jax.random.key(5), policy=policy, rows=16, **SETTINGS)
@@ -106,7 +109,7 @@ def one_by_one(condition, body, carry):
   return python_loop(condition, body, carry)
 
 
-@POLICIES
+@EACH
 def test_compiled_loop_equals_the_python_loop(policy):
   settings = {**SETTINGS, "policy": policy, "rows": 3, "length": 5}
   compiled = speculate(jax.random.key(6), **settings)
@@ -116,7 +119,7 @@ def test_compiled_loop_equals_the_python_loop(policy):
   chex.assert_trees_all_close(compiled.statistics, watched.statistics, rtol=1e-5)
 
 
-@POLICIES
+@EACH
 def test_batches_of_one_shape_compile_once(policy):
   chex.clear_trace_counter()
 

@@ -40,7 +40,7 @@ def test_outputs_are_the_target_s_own_and_the_draft_is_saved(
   record = runs.records(tmp_path / "out")[0]
   assert not set(record["aux"]) & {"law_tokens", "law_probs", "encoder_inputs"}
   summary = runs.summary(tmp_path / "out")
-  assert summary["decoder"]["kept"] == 5
+  assert summary["decoder"]["observer"] == {"kind": "KeepRejections", "count": 5}
   assert summary["guarantee"] == "EXACT"
   # What was saved drafts elsewhere, as any checkpoint does.
   runs.completed(

@@ -14,7 +14,6 @@ from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
 from tests.drafters.test_cascade import test_all_agree
@@ -38,6 +37,7 @@ from tests.exactness.test_loop import (
 )
 from tests.exactness.test_rules import assert_exact, setting_of
 from tests.hash_model import HashModel, SparseHash, speculation
+from tests.t5x_bridge import tiny
 
 
 def token_loop():
@@ -197,16 +197,10 @@ def copying():
 
 def transformers():
   """Greedy speculation with real caches gives the plain loop's tokens."""
-  config = T5Config(
-    vocab_size=17,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=24,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
+  module, inputs = (
+    Transformer(tiny.config(1, 16, 17)),
+    jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]]),
   )
-  module, inputs = Transformer(config), jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
   params = {
     name: jax.tree.map(
       lambda x: 3 * x, networks.initialize(module, inputs, seed)["params"]

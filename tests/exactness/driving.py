@@ -7,6 +7,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
@@ -50,6 +51,13 @@ def uniforms_of(cells, place):
 def difference(law, other):
   """The largest difference between two laws of outputs."""
   return max(abs(law.get(o, 0.0) - other.get(o, 0.0)) for o in {*law, *other})
+
+
+def assert_all_are(laws, expected):
+  """Each of these laws is the expected one, and lacks no mass."""
+  for law in laws:
+    assert sum(law.values()) == pytest.approx(1, abs=1e-9)
+    assert difference(law, expected) < 1e-6
 
 
 # ---- One rule. ----

@@ -29,22 +29,26 @@ from specdec_t5x.policies import CostAware
 from tests.hash_model import TokenCache
 
 
-def argmax_draft_with_soft_q(logits, sampling, uniform):
-  token, _ = distributions.draw(logits, distributions.GREEDY, uniform)
-  return token, distributions.adjusted_probs(logits, sampling)
+def argmax_draft_with_soft_q(logits, sampling, uniform, adjust):
+  token, _ = distributions.draw(logits, distributions.GREEDY, uniform, adjust)
+  return token, adjust(logits, sampling)
 
 
-def draws_from_the_whole_law(extend, state, uniforms, sampling, truncation, behind):
+def draws_from_the_whole_law(
+  extend, state, uniforms, sampling, truncation, adjust, behind
+):
   def drawn(logits, uniforms):
-    token, probs = distributions.draw(logits, sampling, uniforms)
+    token, probs = distributions.draw(logits, sampling, uniforms, adjust)
     return token, truncation.of(probs)
 
   return sparse.drafted_chain(extend, state, uniforms, drawn, behind)
 
 
-def rounds_after_the_draw(extend, state, uniforms, sampling, truncation, behind):
+def rounds_after_the_draw(
+  extend, state, uniforms, sampling, truncation, adjust, behind
+):
   def drawn(logits, uniforms):
-    probs = distributions.adjusted_probs(logits, sampling)
+    probs = adjust(logits, sampling)
     law = truncation.of(probs)
     is_kept = law.dense(probs.shape[-1]) > 0
     token = distributions.sample(jnp.where(is_kept, probs, 0.0), uniforms)
@@ -53,9 +57,9 @@ def rounds_after_the_draw(extend, state, uniforms, sampling, truncation, behind)
   return sparse.drafted_chain(extend, state, uniforms, drawn, behind)
 
 
-def ignore_top_p(logits, sampling, uniform):
+def ignore_top_p(logits, sampling, uniform, adjust):
   sampling = dataclasses.replace(sampling, top_p=0.0)
-  return distributions.draw(logits, sampling, uniform)
+  return distributions.draw(logits, sampling, uniform, adjust)
 
 
 def draft_reads_the_last_token_alone(extend, cache, sequences, lengths, count):
@@ -92,8 +96,8 @@ def rows_that_have_ended_go_on(spec, state, *args, commit=step.commit):
   return commit(spec, state.replace(ended=jnp.zeros_like(state.ended)), *args)
 
 
-def no_limit_by_what_remains(self, state):
-  return self.policy.most(state.policy_state, state.lengths.size, self.lengths)
+def no_limit_by_what_remains(self, state, lengths):
+  return self.policy.most(state.policy_state, state.lengths.size, lengths)
 
 
 def write_adds(buffer, new, index, write=cache.write):
@@ -208,7 +212,7 @@ def copy_from_the_output_alone(self, context, state, *args, propose=Copy.propose
 
 def first_failure_ends_the_block(self, target_probs, proposal, uniforms):
   weights = block.prefix_weights(target_probs, proposal)
-  q = chain.padded_draft_probs(proposal, target_probs.shape[-1])
+  q = block.padded_draft_probs(proposal, target_probs.shape[-1])
   passes = uniforms[:, :-1, -1] < block.prefix_probs(target_probs, q, weights)
   count = chain.leading(passes & proposal.is_valid)
   p = chain.law_at(target_probs, count)
@@ -255,7 +259,7 @@ def the_draft_s_keys_stay(spec, state, proposal, score=step.score):
   """As a target would that did not write its own over what the draft wrote."""
   scored = score(spec, state, proposal)
   block = jnp.concatenate([state.last_tokens()[:, None], proposal.tokens], axis=1)
-  draft = spec.context.without(spec.drafter.skip)
+  draft = spec.context.target.without(spec.drafter.skip)
   _, _, cache = draft(state.target_cache.at(state.lengths - 1), block)
   return scored[0].replace(target_cache=cache), *scored[1:]
 
@@ -299,9 +303,28 @@ def draft_reads_two_whatever_is_above(extend, cache, sequences, lengths, count):
   return _read_last(extend, cache, sequences, lengths, 2)
 
 
+def middle_network_reads_the_block_alone(extend, sequences, more):
+  return extend
+
+
+def entries_are_not_moved(self, *args):
+  return self
+
+
+def draft_s_cache_is_not_moved(self, context, drafter_state, *args):
+  return drafter_state
+
+
+def stale_cache_after_rollback(self, index):
+  return self
+
+
+def draft_reads_the_last_two_alone(*args):
+  return _read_last(*args)
+
+
+def rho_is_one(p, q, count):
+  return jnp.array(1.0)
+
+
 _read_last = draft_model.read_last
-draft_reads_the_last_two_alone = draft_model.read_last
-block_alone = lambda extend, sequences, more: extend
-unmoved = lambda self, *args: self
-uncommitted = lambda self, context, drafter_state, *args: drafter_state
-identity = lambda self, index: self.replace(index=self.index)

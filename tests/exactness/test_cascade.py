@@ -11,7 +11,7 @@ from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
 from tests.exactness import cascades
 from tests.exactness.cascades import Level
-from tests.exactness.driving import difference, driven_laws, padded
+from tests.exactness.driving import assert_all_are, driven_laws, padded
 from tests.exactness.enumeration import Setting, target_law
 from tests.hash_model import HashModel
 
@@ -78,12 +78,8 @@ def assert_exact(hierarchy, sampling):
   expected = padded(
     target_law(Setting(law, law, None, (), hierarchy.room)), hierarchy.room
   )
-  drafter, paths = hierarchy.drafter, hierarchy.paths(sampling)
-  for found in driven_laws(
-    paths, TARGET, drafter, sampling, hierarchy.rule, hierarchy.room
-  ):
-    assert sum(found.values()) == pytest.approx(1, abs=1e-9)
-    assert difference(found, expected) < 1e-6
+  of_loop = TARGET, hierarchy.drafter, sampling, hierarchy.rule, hierarchy.room
+  assert_all_are(driven_laws(hierarchy.paths(sampling), *of_loop), expected)
 
 
 @pytest.mark.parametrize("hierarchy", WAYS, ids=str)

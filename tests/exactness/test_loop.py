@@ -5,7 +5,7 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.tree import chain, delayed
-from tests.exactness.driving import difference, loop_laws, loop_paths, padded
+from tests.exactness.driving import assert_all_are, loop_laws, loop_paths, padded
 from tests.exactness.enumeration import target_law
 from tests.hash_model import HashModel
 
@@ -40,9 +40,7 @@ def assert_the_loop_is_exact(setting, sampling):
   target, draft, *rest = setting
   decoding, _ = loop_paths(target, draft, sampling, *rest)
   expected = padded(target_law(decoding), decoding.max_length)
-  for law in loop_laws(target, draft, sampling, *rest):
-    assert sum(law.values()) == pytest.approx(1, abs=1e-9)
-    assert difference(law, expected) < 1e-6
+  assert_all_are(loop_laws(target, draft, sampling, *rest), expected)
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=name_of)

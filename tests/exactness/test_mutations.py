@@ -16,9 +16,11 @@ def test_without_a_trap_the_check_passes(check):
   check()
 
 
-@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap[0].replace(" ", "-"))
+@pytest.mark.parametrize(
+  "trap", TRAPS, ids=lambda trap: f"{trap[2].__name__}-{trap[3].__name__}"
+)
 def test_the_trap_is_noticed(trap, monkeypatch, request):
-  _, place, name, fault, check = trap
+  place, name, fault, check = trap
   monkeypatch.setattr(place, name, fault)
   if place is cache:  # Layers are traced once: this fault is for no other test.
     jax.clear_caches()

@@ -17,11 +17,11 @@ from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain
 from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.rejections import KeepRejections
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.training.losses import forward_kl
 from specdec_t5x.training.online import known_law, lumped
+from specdec_t5x.training.rejections import KeepRejections
 from tests.exactness.driving import (
   PLACES,
   Driven,

@@ -7,8 +7,9 @@ import pytest
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.policies import Confidence, CostAware
-from tests.exactness.driving import difference, loop_laws, loop_paths, padded
+from tests.exactness.driving import difference, loop_paths
 from tests.exactness.enumeration import target_law
+from tests.exactness.test_loop import assert_the_loop_is_exact
 from tests.hash_model import HashModel
 
 # An end of sequence in a prompt, even at its end, ends nothing.
@@ -31,12 +32,8 @@ POLICIES = (Confidence(0.6), CostAware((1.0, 1.7, 2.4), by_row=True))
   ],
 )
 def test_the_loop_keeps_the_target_s_law(sampling, rule, tree, room, siblings, policy):
-  settings = (TARGET, DRAFT, sampling, rule, tree, room, siblings, policy)
-  decoding, _ = loop_paths(*settings)
-  expected = padded(target_law(decoding), room)
-  for law in loop_laws(*settings):
-    assert sum(law.values()) == pytest.approx(1, abs=1e-9)
-    assert difference(law, expected) < 1e-6
+  setting = (TARGET, DRAFT, rule, tree, room, siblings, policy)
+  assert_the_loop_is_exact(setting, sampling)
 
 
 def test_the_prompt_matters():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from specdec_t5x.core.distributions import GREEDY, Sampling, adjusted_probs
+from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Proposal
@@ -18,6 +18,7 @@ from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.native.laws import adjusted_probs
 from tests.hash_model import MODULUS, HashModel, speculation
 
 # One shape each, so that one program serves all examples.
@@ -130,7 +131,9 @@ def outputs(target, draft, keys, sampling, gamma):
   if not gamma:
     cache = target.start(keys.size, LENGTH + 1)
     state = initial_state(cache, None, keys, LENGTH, 0)
-    return generate_plain(target.extend, sampling, state, LENGTH, 1).tokens
+    return generate_plain(
+      target.extend, sampling, state, LENGTH, 1, adjusted_probs
+    ).tokens
   drafter, rule = DraftModel(draft, gamma), RULES["token"]
   return generate(*speculation(target, drafter, rule, sampling, keys, LENGTH)).tokens
 

@@ -9,8 +9,8 @@ import pytest
 import seqio
 from t5x import checkpoints, models
 
+from specdec_t5x.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding.beam_decoder import BeamDecoder
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from tests import real_data

@@ -12,13 +12,14 @@ import pytest
 import sentencepiece
 from t5x import checkpoints
 
-from specdec_t5x.core.distributions import Sampling, adjusted_probs
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.native.laws import adjusted_probs
 from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.transformer import Transformer
 from tests import real_data

@@ -13,8 +13,9 @@ import pytest
 from specdec_t5x.analysis import theory
 from specdec_t5x.core.approximate import Distance, TopK
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.lenient import Lenient, LenientGreedy
-from specdec_t5x.core.rules import RULES, get_rule, rule_at
+from specdec_t5x.core.rules import RULES, get_rule
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Guarantee
 from tests.exactness import laws, oracles

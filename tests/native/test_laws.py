@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core.distributions import Sampling, adjusted_probs
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.native import library
+from specdec_t5x.native.laws import adjusted_probs
 
 pytestmark = pytest.mark.skipif(
   library.problem() is not None, reason=f"no kernels: {library.problem()}"

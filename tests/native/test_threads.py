@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core.distributions import Sampling, adjusted_probs
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.native import library
+from specdec_t5x.native.laws import adjusted_probs
 from specdec_t5x.network import products
 
 pytestmark = pytest.mark.skipif(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from t5x import decoding, models
 
+from specdec_t5x.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding.beam_decoder import BeamDecoder
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.layer_skip import LayerSkip

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from specdec_t5x.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.beam_decoder import BeamDecoder
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.merge_shards import merge_shards
 from specdec_t5x.native import library

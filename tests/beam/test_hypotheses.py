@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core import beam as beam_lib
-from specdec_t5x.core.beam import BeamSettings
+from specdec_t5x.beam import hypotheses
+from specdec_t5x.beam.hypotheses import BeamSettings
 
 # 2 * WIDTH <= VOCAB: the first candidates all extend the one hypothesis that there is.
 EOS, WIDTH, VOCAB, LENGTH = 1, 3, 7, 6
 SETTINGS = BeamSettings(max_length=LENGTH, eos_id=EOS, alpha=0.6)
-step = jax.jit(lambda beam, laws: beam_lib.step(SETTINGS, beam, laws))
+step = jax.jit(lambda beam, laws: hypotheses.step(SETTINGS, beam, laws))
 
 
 def random_laws(rng, rows=4):
@@ -35,8 +35,8 @@ def python_step(live, finished, law, steps):
 
 def test_steps_equal_those_in_python():
   rng, rows = np.random.default_rng(0), 4
-  beam = beam_lib.start(rows, WIDTH, LENGTH)
-  live = [[(beam_lib.NOTHING, ())] * (WIDTH - 1) + [(0.0, ())] for _ in range(rows)]
+  beam = hypotheses.start(rows, WIDTH, LENGTH)
+  live = [[(hypotheses.NOTHING, ())] * (WIDTH - 1) + [(0.0, ())] for _ in range(rows)]
   finished = [[] for _ in range(rows)]
   for steps in range(1, LENGTH + 1):
     laws = random_laws(rng)
@@ -60,7 +60,7 @@ def assert_row(beam, row, live, finished, steps):
   assert taken.sum() == len(finished)
   # Free slots come first, for they have the lowest score.
   scores = np.asarray(beam.finished_scores[row])
-  assert (scores[~taken] == beam_lib.NOTHING).all()
+  assert (scores[~taken] == hypotheses.NOTHING).all()
   np.testing.assert_allclose(scores[taken], [s for s, _ in finished], rtol=1e-5)
   for found, (_, expected) in zip(
     np.asarray(beam.finished_tokens[row])[taken], finished, strict=True
@@ -71,7 +71,7 @@ def assert_row(beam, row, live, finished, steps):
 
 def test_rows_may_be_at_different_steps():
   laws = random_laws(np.random.default_rng(1))
-  start = beam_lib.start(4, WIDTH, LENGTH)
+  start = hypotheses.start(4, WIDTH, LENGTH)
   first, _ = step(start, laws)
   # Row 1 stays behind; then both take the step that row 0 would have taken alone.
   mixed = jax.tree.map(lambda ahead, behind: ahead.at[1].set(behind[1]), first, start)
@@ -93,29 +93,29 @@ def test_rows_may_be_at_different_steps():
     # The bound is -3 over the penalty of length 6, about -2.1.
     (-3.0, -2.0, 2, False),
     (-3.0, -2.2, 2, True),
-    (-50.0, beam_lib.NOTHING, 2, True),
+    (-50.0, hypotheses.NOTHING, 2, True),
     (-1.0, -2.0, LENGTH, False),
   ],
 )
 def test_a_search_ends_when_nothing_can_enter_the_pool(
   live, worst_finished, num_steps, expected
 ):
-  beam = beam_lib.start(1, WIDTH, LENGTH).replace(
+  beam = hypotheses.start(1, WIDTH, LENGTH).replace(
     num_steps=jnp.array([num_steps]),
     live_scores=jnp.array([[-90.0, live - 1.0, live]]),
     finished_scores=jnp.array([[worst_finished, -0.2, -0.1]]),
   )
-  assert bool(beam_lib.searching(SETTINGS, beam)[0]) is expected
+  assert bool(hypotheses.searching(SETTINGS, beam)[0]) is expected
 
 
 def test_a_row_without_an_end_returns_its_live_hypotheses():
-  beam = beam_lib.start(2, WIDTH, LENGTH)
+  beam = hypotheses.start(2, WIDTH, LENGTH)
   beam = beam.replace(
     is_finished=beam.is_finished.at[1, 2].set(True),
     finished_scores=beam.finished_scores.at[1, 2].set(-0.5),
     live_tokens=beam.live_tokens.at[:, :, 1].set(4),
   )
-  tokens, scores = beam_lib.result(beam)
+  tokens, scores = hypotheses.result(beam)
   assert tokens.shape == (2, WIDTH, LENGTH)
   assert scores[:, -1].tolist() == [0.0, -0.5]
   assert tokens[:, -1, 0].tolist() == [4, 0]

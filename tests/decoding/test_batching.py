@@ -14,9 +14,8 @@ from flax.linen import partitioning as flax_partitioning
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import delayed
-from specdec_t5x.decoding import queue
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.decoding.state import Carry, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
@@ -134,14 +133,14 @@ def test_what_it_knows_of_others_bends_no_law(slots):
 def test_rows_are_busy_as_long_as_there_are_inputs(monkeypatch):
   turns = []
 
-  def counting(carry, then=queue.Carry.then):
+  def counting(carry, then=Carry.then):
     def counted(self, *args):
       jax.debug.callback(lambda: turns.append(1))
       return then(self, *args)
 
     return counted
 
-  monkeypatch.setattr(queue.Carry, "then", counting(None))
+  monkeypatch.setattr(Carry, "then", counting(None))
   lengths = np.sort(decode(PlainDecoder(T5), 4, per_input=1).statistics.emitted)
   jax.effects_barrier()
   # No schedule of so many rows takes less than the work shared out, and one that leaves

@@ -1,13 +1,4 @@
-"""What is chosen by the kind of device: the one place that knows.
-
-CPU: products of few rows and attention (`network.products`) and laws
-(`core.distributions`) by our own kernels, argmax in two levels, and blocks of several
-widths (`decoding.widths`), since a wider one costs more. GPU and TPU: XLA's products
-and argmax, and blocks as wide as they can be, which cost about what one token costs;
-there products of float32 numbers may keep fewer digits.
-"""
-
-from collections.abc import Callable
+"""How many digits products of float32 numbers keep on a device."""
 
 import jax
 import jax.numpy as jnp
@@ -24,30 +15,6 @@ _EPSILONS = {
 _HIGHEST = ("highest", "float32", "F32_F32_F32")
 _HIGH = ("high", "tensorfloat32")
 _LEAST_TF32 = 8  # The first of NVIDIA's compute capabilities that has TF32.
-
-
-def choose_on_cpu(kernel: Callable, otherwise: Callable) -> Callable:
-  """Returns `kernel` where a program for CPUs is compiled, `otherwise` for others."""
-  return lambda *args: jax.lax.platform_dependent(*args, cpu=kernel, default=otherwise)
-
-
-def choose_kernel_on_cpu(kernel: Callable, otherwise: Callable) -> Callable:
-  """As `choose_on_cpu`, of a kernel without derivatives: they are of `otherwise`."""
-
-  @jax.custom_jvp
-  def run(*args):
-    return choose_on_cpu(kernel, otherwise)(*args)
-
-  @run.defjvp
-  def derivative(args, tangents):
-    return jax.jvp(otherwise, args, tangents)
-
-  return run
-
-
-def wide_blocks_cost_more() -> bool:
-  """Returns whether scoring more tokens takes the target longer here."""
-  return jax.default_backend() == "cpu"
 
 
 def product_epsilon(dtype: str) -> float:

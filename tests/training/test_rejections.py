@@ -8,16 +8,16 @@ import pytest
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import delayed
-from specdec_t5x.decoding import rejections
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.rejections import KeepRejections, Rejections
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import CostAware
+from specdec_t5x.training import rejections
 from specdec_t5x.training.objectives import forward
+from specdec_t5x.training.rejections import KeepRejections, Rejections
 from tests import networks
 from tests.hash_model import HashModel, speculation
 from tests.t5x_bridge import tiny
@@ -155,7 +155,9 @@ def test_a_row_s_laws_do_not_depend_on_its_neighbours(slots):
     )
     for seed, (name, network) in enumerate([("target", target), ("draft", draft)])
   }
-  decoder = SpeculativeDecoder(target, DraftModel(draft, 3), slots=slots, kept=KEPT)
+  decoder = SpeculativeDecoder(
+    target, DraftModel(draft, 3), slots=slots, observer=KeepRejections(KEPT)
+  )
   keys = row_keys(jax.random.key(0), 4)
   run = jax.jit(lambda: decoder.decode(params, inputs, keys, GREEDY, LENGTH, 1))
   found = run()
@@ -187,7 +189,11 @@ def test_where_nothing_is_drafted_nothing_is_kept(seconds, slots):
   target, draft = (networks.initialize(network, inputs, i)["params"] for i in (0, 1))
   policy = CostAware(seconds, prior_weight=1.0)
   decoder = SpeculativeDecoder(
-    network, DraftModel(network, 2), policy=policy, slots=slots, kept=KEPT
+    network,
+    DraftModel(network, 2),
+    policy=policy,
+    slots=slots,
+    observer=KeepRejections(KEPT),
   )
   given = {"target": target, "draft": draft}, inputs, keys, AT_ONE, LENGTH, 1
   found = jax.jit(lambda: decoder.decode(*given))()
@@ -199,16 +205,18 @@ def test_where_nothing_is_drafted_nothing_is_kept(seconds, slots):
   assert (info.target_calls > rejected).all()
 
 
-@pytest.mark.parametrize("kept", [-1, 64])
+@pytest.mark.parametrize("kept", [-1, 0, 64])
 def test_no_such_number_of_tokens_is_kept(kept):
   networks_ = Transformer(tiny.TARGET), DraftModel(Transformer(tiny.DRAFT))
-  with pytest.raises(ValueError, match="KEPT must be a whole number from 0 to 63"):
-    SpeculativeDecoder(*networks_, kept=kept)
+  with pytest.raises(ValueError, match="KEPT must be a whole number from 1 to 63"):
+    SpeculativeDecoder(*networks_, observer=KeepRejections(kept))
 
 
 def test_laws_are_kept_of_one_decode_an_input():
   decoder = SpeculativeDecoder(
-    Transformer(tiny.TARGET), DraftModel(Transformer(tiny.DRAFT)), kept=3
+    Transformer(tiny.TARGET),
+    DraftModel(Transformer(tiny.DRAFT)),
+    observer=KeepRejections(3),
   )
   with pytest.raises(ValueError, match="NUM_DECODES must be 1 where a draft learns"):
     decoder.check(AT_ONE, 20, 2)

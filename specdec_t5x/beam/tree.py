@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.beam import Beam, BeamExtendFn
+from specdec_t5x.beam.hypotheses import Beam, BeamExtendFn
 from specdec_t5x.core.types import Cache
 
 

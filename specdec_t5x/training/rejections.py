@@ -7,6 +7,7 @@ Shapes: B rows, T output length, K kept tokens, V vocabulary.
 """
 
 import dataclasses
+from typing import Any
 
 import flax.struct
 import jax
@@ -15,6 +16,7 @@ from flax.linen.partitioning import with_sharding_constraint
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import chain
+from specdec_t5x.core.checks import is_whole
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Iteration, is_cut
 
@@ -61,6 +63,20 @@ class KeepRejections:
   """
 
   count: int
+
+  def check(self, target: Any, num_decodes: int = 1) -> None:
+    """Raises a ValueError where the target's law has no K tokens to leave some out."""
+    size = target.config.vocab_size
+    if not is_whole(self.count, 1) or self.count >= size:
+      raise ValueError(
+        f"KEPT must be a whole number from 1 to {size - 1}, got {self.count!r}. It is "
+        "how many tokens of the target's law are kept where a draft was rejected."
+      )
+    if num_decodes != 1:
+      raise ValueError(
+        f"NUM_DECODES must be 1 where a draft learns (KEPT={self.count}), got "
+        f"{num_decodes!r}: laws are kept of one output an input."
+      )
 
   def start(self, rows: int, max_length: int) -> Rejections:
     """Returns what there is before the first iteration."""

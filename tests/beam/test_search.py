@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core.beam import BeamSettings
-from specdec_t5x.decoding.beam import BeamSearch, search
-from specdec_t5x.decoding.beam_tree import Layout
-from specdec_t5x.decoding.generate import python_loop
-from tests.decoding.table_beams import MODULUS, WEIGHTS, TableModel, extend
+from specdec_t5x.beam.hypotheses import BeamSettings
+from specdec_t5x.beam.search import BeamSearch, search
+from specdec_t5x.beam.tree import Layout
+from tests.beam.table_beams import MODULUS, WEIGHTS, TableModel, extend
+from tests.hash_model import python_loop
 
 TARGET = TableModel(seed=1)
 DRAFTS = {

@@ -20,18 +20,18 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 
-from specdec_t5x.core.beam import BeamSettings
+from specdec_t5x.beam.hypotheses import BeamExtendFn, BeamSettings
+from specdec_t5x.beam.search import BeamDecoded, BeamSearch, search
+from specdec_t5x.beam.tree import Layout
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import Guarantee
-from specdec_t5x.decoding.beam import BeamDecoded, BeamSearch, search
-from specdec_t5x.decoding.beam_tree import Layout
 from specdec_t5x.decoding.state import Decoded, no_info
 from specdec_t5x.network.functional import (
   Network,
   check_same_vocabulary,
   is_decoder_only,
-  start_beams,
+  start_decoding,
 )
 
 
@@ -114,15 +114,27 @@ class BeamDecoder:
     if self.draft is not None:
       size, gamma = self.draft_beam_size, self.gamma
     layout = Layout(width, size, gamma, max_length)
-    begin = lambda name, network: start_beams(
-      network, params[name], inputs, layout.num_slots
-    )
-    begun = [begin(*item) for item in self.networks.items()]
-    extends, caches = zip(*begun, strict=True)
+    caches = [
+      # All hypotheses of an input are in one row of the cache.
+      start_decoding(network, params[name], inputs, layout.num_slots)[1]
+      for name, network in self.networks.items()
+    ]
+    extends = [_extend(network, params[n]) for n, network in self.networks.items()]
     settings = BeamSettings(max_length, eos_id, self.alpha)
     spec = BeamSearch(settings, layout, *extends)
     cache, draft_cache = (*caches, None)[:2]
     return _as_decoded(search(spec, cache, draft_cache, rows))
+
+
+def _extend(network: Network, params) -> BeamExtendFn:
+  """Returns what scores tokens whose slots the caller assigns."""
+
+  def extend(cache, tokens, key_positions, visible):
+    args = cache, tokens, key_positions, visible
+    logits, _, cache = network.apply({"params": params}, *args, method="extend_slots")
+    return logits, cache
+
+  return extend
 
 
 def _as_decoded(found: BeamDecoded) -> Decoded:

@@ -18,11 +18,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core import beam as beam_lib
-from specdec_t5x.core.beam import Beam, BeamExtendFn, BeamSettings
+from specdec_t5x.beam import hypotheses, tree
+from specdec_t5x.beam.hypotheses import Beam, BeamExtendFn, BeamSettings
+from specdec_t5x.beam.tree import Layout, Level
 from specdec_t5x.core.types import Cache
-from specdec_t5x.decoding import beam_tree
-from specdec_t5x.decoding.beam_tree import Layout, Level
 from specdec_t5x.decoding.state import LoopFn
 
 
@@ -131,14 +130,14 @@ def search(
     target_cache: the target's, empty, with `spec.layout.num_slots` slots.
     draft_cache: the draft's, alike; None where gamma is 0.
     rows: how many inputs.
-    loop: `jax.lax.while_loop`, or `python_loop` to watch it work.
+    loop: `jax.lax.while_loop`, or what does the same and can be watched.
 
   Returns:
     What plain beam search with the target returns, whatever the draft.
   """
   layout = spec.layout
   state = SearchState(
-    beam=beam_lib.start(rows, layout.width, layout.max_length),
+    beam=hypotheses.start(rows, layout.width, layout.max_length),
     paths=layout.start_paths(rows),
     target_cache=target_cache,
     draft_cache=draft_cache,
@@ -146,10 +145,10 @@ def search(
   )
 
   def unfinished(state):
-    return beam_lib.searching(spec.settings, state.beam).any()
+    return hypotheses.searching(spec.settings, state.beam).any()
 
   state = loop(unfinished, lambda state: iterate(spec, state), state)
-  tokens, scores = beam_lib.result(state.beam)
+  tokens, scores = hypotheses.result(state.beam)
   return BeamDecoded(tokens, scores, state.info)
 
 
@@ -158,7 +157,7 @@ def iterate(spec: BeamSearch, state: SearchState) -> SearchState:
   layout, beam = spec.layout, state.beam
   levels, draft_cache = None, state.draft_cache
   if layout.gamma:
-    levels, draft_cache = beam_tree.draft(
+    levels, draft_cache = tree.draft(
       layout, spec.draft_extend, draft_cache, beam, state.paths, spec.settings.eos_id
     )
   log_probs, target_cache = _score(spec, state, levels)
@@ -185,7 +184,7 @@ def _score(
 ) -> tuple[Float[Array, "B N V"], Cache]:
   """Scores the roots and the tree in one call of the target."""
   layout, steps = spec.layout, state.beam.num_steps
-  start = beam_tree.roots(layout, state.beam, state.paths)
+  start = tree.roots(layout, state.beam, state.paths)
   tokens, visible = start.tokens, start.visible
   if levels is not None:
     flat = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:])
@@ -208,7 +207,7 @@ def _advance(
 ) -> tuple[_Advance, Int[Array, "G B W"]]:
   """Takes the steps that the scores allow; also returns the nodes of each level."""
   layout, beam = spec.layout, state.beam
-  active = beam_lib.searching(spec.settings, beam)
+  active = hypotheses.searching(spec.settings, beam)
   room = layout.max_length - beam.num_steps
   info = _no_info(active.size).replace(
     target_calls=active.astype(jnp.int32),
@@ -235,7 +234,7 @@ def _step(spec: BeamSearch, advance: _Advance, log_probs, depth, tokens, parents
   """Takes a step in the active rows, and looks for its outcome in the next level."""
   layout, nodes = spec.layout, advance.nodes
   here = jax.vmap(lambda array, i: array[i])(log_probs, nodes)
-  beam, extension = beam_lib.step(spec.settings, advance.beam, here)
+  beam, extension = hypotheses.step(spec.settings, advance.beam, here)
   paths = _follow(advance.paths, extension.parents, beam.num_steps)
   beam, paths = jax.tree.map(
     lambda new, old: jax.vmap(jnp.where)(advance.active, new, old),
@@ -249,7 +248,7 @@ def _step(spec: BeamSearch, advance: _Advance, log_probs, depth, tokens, parents
   same = (extended[..., None] == parents[:, None]) & (
     extension.tokens[..., None] == tokens[:, None]
   )
-  reached = advance.active & beam_lib.searching(spec.settings, beam)
+  reached = advance.active & hypotheses.searching(spec.settings, beam)
   reached = reached & (depth < layout.gamma)
   accepted = reached & same.any(axis=2).all(axis=1)
   info = advance.info.replace(

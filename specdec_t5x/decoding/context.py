@@ -1,0 +1,94 @@
+"""What drafters and the loop are given for one decode.
+
+Shapes: B rows, E input length, V vocabulary, D width of the features.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec_t5x.core.distributions import AdjustFn, Sampling
+from specdec_t5x.core.types import Cache, ExtendFn
+from specdec_t5x.decoding.policy import Fixed, Policy
+from specdec_t5x.decoding.state import DecodeState
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+  """The target network as functions.
+
+  Attributes:
+    extend: scores tokens; its cache is the state's `target_cache`.
+    vocab_size: how many tokens there are.
+    logits: its projection of features.
+    embed: its embedding of tokens.
+    without: from the names of sublayers to the target without them, on its own caches.
+  """
+
+  extend: ExtendFn
+  vocab_size: int
+  logits: Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]] | None = None
+  embed: Callable[[Int[Array, "*B"]], Float[Array, "*B D"]] | None = None
+  without: Callable[[Sequence[str]], ExtendFn] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+  """A network of the drafter's as functions.
+
+  Attributes:
+    extend: scores tokens.
+    start: its first cache, which holds what comes before an output but for the last
+      token: for the inputs, a row each, of the state.
+    params: its parameters.
+  """
+
+  extend: ExtendFn
+  start: Callable[[], Cache]
+  params: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+  """What a drafter is given for one decode.
+
+  Attributes:
+    sampling: the adjustment that the target's law gets, and so the draft's.
+    adjust: computes it, of target and draft alike.
+    max_length: room for the output, in tokens.
+    eos_id: the token that ends a sequence.
+    target: the network that judges drafts.
+    networks: the drafter's own, by name.
+    source: what the target's encoder reads, zero-padded, a row each; without content
+      where there is no encoder.
+    policy: decides how many tokens each row drafts.
+    behind: how many of the last known tokens a draft's cache may lack: the last drafted
+      one and the one after it; and one more for each speculation above that judges.
+  """
+
+  sampling: Sampling
+  adjust: AdjustFn
+  max_length: int
+  eos_id: int
+  target: Target
+  networks: Mapping[str, Loaded] = dataclasses.field(default_factory=dict)
+  source: Int[Array, "B E"] | None = None
+  policy: Policy = dataclasses.field(default_factory=Fixed)
+  behind: int = 2
+
+  def most(self, state: DecodeState, lengths: tuple[int, ...]) -> Int[Array, "B"]:
+    """Returns how many drafted tokens of each row may count in the next iteration.
+
+    None in rows that have ended; less than what remains, for the target adds a token.
+
+    Args:
+      state: where the decode stands.
+      lengths: of drafts that differ in what they cost (`Drafter.lengths`).
+    """
+    rows = state.lengths.shape[0]
+    most = self.policy.most(state.policy_state, rows, lengths)
+    remaining = jnp.maximum(state.room(self.max_length) - 1, 0)
+    return jnp.where(state.ended, 0, jnp.minimum(most, remaining))

@@ -1,0 +1,71 @@
+"""How many digits products keep: by the setting, and what the device makes of it."""
+
+from types import SimpleNamespace as Of
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from specdec_t5x.diagnose import precision
+
+CPU, TPU = ("cpu", None), ("tpu", None)
+A100, V100, AMD = (("gpu", capability) for capability in ("8.0", "7.0", "gfx942"))
+
+
+@pytest.mark.parametrize(
+  ("setting", "device", "kept"),
+  [
+    (None, CPU, "float32"),
+    ("bfloat16", CPU, "float32"),
+    ("BF16_BF16_F32", CPU, "float32"),
+    (None, TPU, "bfloat16"),
+    ("default", TPU, "bfloat16"),
+    ("high", TPU, "bfloat16_3x"),
+    ("tensorfloat32", TPU, "bfloat16_3x"),
+    ("BF16_BF16_F32_X3", TPU, "bfloat16_3x"),
+    ("BF16_BF16_F32_X9", TPU, "bfloat16_3x"),
+    ("highest", TPU, "float32"),
+    ("F32_F32_F32", TPU, "float32"),
+    (None, A100, "tensorfloat32"),
+    ("tensorfloat32", A100, "tensorfloat32"),
+    ("BF16_BF16_F32", A100, "bfloat16"),
+    ("float32", A100, "float32"),
+    (None, V100, "float32"),
+    (None, AMD, "float32"),
+  ],
+)
+def test_products_keep_what_the_device_makes_of_the_setting(setting, device, kept):
+  assert precision.product_precision(setting, *device) == kept
+
+
+def test_a_product_s_epsilon_is_the_coarser_of_numbers_and_device():
+  assert precision.product_epsilon("float32") == jnp.finfo("float32").eps
+  assert precision.product_epsilon("bfloat16") == 2.0**-7
+
+
+@pytest.mark.parametrize(
+  ("setting", "device", "bits"),
+  [(None, TPU, 7), ("high", TPU, 15), (None, A100, 10), ("float32", A100, 23)],
+)
+def test_a_product_s_epsilon_is_that_of_the_bits_kept(
+  monkeypatch, setting, device, bits
+):
+  found = Of(platform=device[0], compute_capability=device[1])
+  monkeypatch.setattr(jax, "devices", lambda: [found])
+  with jax.default_matmul_precision(setting):
+    assert precision.product_epsilon("float32") == 2.0**-bits
+    assert precision.product_epsilon("bfloat16") == 2.0**-7
+
+
+def test_float32_comparisons_ask_for_all_digits_unless_told_otherwise():
+  def lowered():
+    return str(jax.jit(jnp.dot).lower(jnp.ones((2, 2)), jnp.ones((2, 2))).as_text())
+
+  with jax.default_matmul_precision(None):
+    assert "HIGHEST" not in lowered()
+    with precision.full_precision("float32"):
+      assert "HIGHEST" in lowered()
+    with precision.full_precision("bfloat16"):
+      assert "HIGHEST" not in lowered()
+  with jax.default_matmul_precision("default"), precision.full_precision("float32"):
+    assert "HIGHEST" not in lowered()
