@@ -8,12 +8,15 @@ from specdec_t5x.demo.corpora import words
 from specdec_t5x.demo.corpora.tree import Adjunct, Phrase, Row
 from specdec_t5x.demo.corpora.words import NOUNS, pick
 
+# Some words are more frequent than others: the first ones of a table.
+_SKEW = 2
+
 
 def person(rng: random.Random, plain: bool = False) -> Phrase:
   """Returns a human phrase; a plain one is a name or has the definite article."""
   roll = rng.random()
   if roll < 0.4:
-    return Phrase(noun=pick(rng, NOUNS["name"]), determiner="name")
+    return Phrase(noun=pick(rng, NOUNS["name"], _SKEW), determiner="name")
   if roll < 0.5 and not plain:
     return Phrase(person="1") if roll < 0.46 else Phrase(person="1p", plural=True)
   phrase = common(rng, ["person"])
@@ -32,7 +35,7 @@ def common(
     classes: of nouns.
     owner: whose it may be ("her"), usually the clause's subject; or None.
   """
-  noun = pick(rng, NOUNS[pick(rng, sorted(classes))])
+  noun = pick(rng, NOUNS[pick(rng, sorted(classes))], _SKEW)
   phrase = Phrase(noun=noun, adjectives=adjectives(rng, noun))
   can_own = owner and can_refer(owner) and {"human", "animal"} & owner.classes
   has = noun.classes | {"owner"} if can_own else noun.classes
@@ -43,7 +46,7 @@ def common(
     phrase.owner = owner
     refer(rng, owner)
   elif determiner.name == "'s":
-    phrase.owner = Phrase(noun=pick(rng, NOUNS["first_name"]))
+    phrase.owner = Phrase(noun=pick(rng, NOUNS["first_name"], _SKEW))
   elif determiner.name == "number":
     phrase.count = adverbial(rng, "count")
   # Nobody has several mothers.
@@ -52,7 +55,7 @@ def common(
   if phrase.plural and determiner.name == "a":
     phrase.determiner = "bare"
   if determiner.name == "the" and "human" not in has and rng.random() < 0.08:
-    of = pick(rng, NOUNS["person"])
+    of = pick(rng, NOUNS["person"], _SKEW)
     phrase.of = Phrase(noun=of, adjectives=adjectives(rng, of))
   return phrase
 
@@ -96,7 +99,5 @@ def adverbial(rng: random.Random, kind: str) -> Adjunct:
     return Adjunct(chosen.en, chosen.de, phrase, chosen.case)
   en, de = {}, {}
   for slot in re.findall(r"{(\w+)}", chosen.en):
-    rows = words.SLOTS[slot]
-    # The first of a slot's words are the likelier ones: small numbers.
-    _, en[slot], de[slot] = rows[int(len(rows) * rng.random() ** 3)]
+    _, en[slot], de[slot] = pick(rng, words.SLOTS[slot], skew=3)  # small numbers
   return Adjunct(chosen.en.format(**en), chosen.de.format(**de))
