@@ -104,7 +104,10 @@ def test_restore_config_is_checked():
       utils.RestoreCheckpointConfig(path="x", **kwargs)
 
 
-def test_the_checkpoint_manager_hook(tmp_path):
+@pytest.mark.parametrize(
+  "mode", ["specific", pytest.param("latest", marks=conftest.runtime_only)]
+)
+def test_the_checkpoint_manager_hook(mode, tmp_path):
   seen = {}
 
   class Manager:
@@ -120,19 +123,22 @@ def test_the_checkpoint_manager_hook(tmp_path):
   model = tiny_model()
   part = partitioning.PjitPartitioner(num_partitions=1)
   initializer = conftest.initializer(model, part)
-  path = str(tmp_path / "checkpoint_3")
+  path = tmp_path / "checkpoint_3"
+  path.mkdir()
+  (path / "checkpoint").touch()
+  given = str(path if mode == "specific" else tmp_path)
   config = utils.RestoreCheckpointConfig(
-    path=path, mode="specific", dtype="bfloat16", checkpoint_manager_cls=Manager
+    path=given, mode=mode, dtype="bfloat16", checkpoint_manager_cls=Manager
   )
   state, _ = utils.create_checkpoint_manager_and_restore(
-    initializer, part, config, path, None, use_orbax=True
+    initializer, part, config, given, None, use_orbax=True
   )
   assert int(state.step) == 3
   assert {"directory", "train_state", "partitioner", "restore_dtype"} <= set(
     seen["init"]
   )
   assert jnp.dtype(seen["init"]["restore_dtype"]) == jnp.bfloat16
-  assert seen["restore"]["path"] == path
+  assert seen["restore"]["path"] == str(path)
   assert seen["restore"]["fallback_state"] is None
   assert not seen["restore"]["state_transformation_fns"]
   info = tmp_path / "model-info.txt"
