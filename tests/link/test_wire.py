@@ -54,8 +54,7 @@ def ask_of(setup, rng):
   live = rng.random(setup.rows) < 0.7
   lengths = rng.integers(1, setup.slots + 1, setup.rows)
   known = rng.integers(0, lengths + 1)
-  places = np.arange(setup.slots)
-  is_new = (places >= known[:, None]) & (places < lengths[:, None])
+  is_new = wire.between(known, lengths, setup.slots)
   tokens = lambda size: rng.integers(0, setup.terms.vocab_size, (setup.rows, size))
   shape = setup.rows, setup.terms.gamma, setup.terms.draws
   uniforms = rng.integers(0, 2**24, shape) * np.float32(2.0**-24)
