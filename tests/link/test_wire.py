@@ -54,7 +54,8 @@ def ask_of(setup, rng):
   live = rng.random(setup.rows) < 0.7
   lengths = rng.integers(1, setup.slots + 1, setup.rows)
   known = rng.integers(0, lengths + 1)
-  is_new = wire.between(known, lengths, setup.slots)
+  places = np.arange(setup.slots)
+  is_new = (places >= known[:, None]) & (places < lengths[:, None])
   tokens = lambda size: rng.integers(0, setup.terms.vocab_size, (setup.rows, size))
   shape = setup.rows, setup.terms.gamma, setup.terms.draws
   uniforms = rng.integers(0, 2**24, shape) * np.float32(2.0**-24)
