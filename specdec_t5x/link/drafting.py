@@ -19,7 +19,7 @@ from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.decoding.state import initial_state
 from specdec_t5x.drafters.link import Terms
 from specdec_t5x.drafters.sparse import drafted_sparsely
-from specdec_t5x.link.wire import Ask, Drafts, Setup
+from specdec_t5x.link.wire import Ask, Drafts, Setup, between
 from specdec_t5x.native import laws
 from specdec_t5x.network.functional import extend_fn, start_decoding
 
@@ -135,8 +135,7 @@ class Drafting:
     """Returns the rows with what the question says."""
     is_new = ask.live & (ask.known == 0)
     source = np.where(is_new[:, None], ask.source, rows.source).astype(np.int32)
-    places = np.arange(setup.slots)
-    is_told = (places >= ask.known[:, None]) & (places < ask.lengths[:, None])
+    is_told = between(ask.known, ask.lengths, setup.slots)
     sequences = np.where(is_told, ask.sequences, rows.sequences).astype(np.int32)
     lengths = np.where(ask.live, ask.lengths, rows.lengths).astype(np.int32)
     cache = rows.cache

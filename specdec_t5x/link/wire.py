@@ -145,7 +145,7 @@ class Ask:
     """Returns the live rows as bytes."""
     live, bits = self.live, token_bits(setup.terms.vocab_size)
     known, lengths = self.known[live], self.lengths[live]
-    count, is_new = setup.slots.bit_length(), _between(known, lengths, setup.slots)
+    count, is_new = setup.slots.bit_length(), between(known, lengths, setup.slots)
     uniforms = np.floor(self.uniforms[live] * 2.0**_UNIFORM_BITS)
     return packed(
       [
@@ -171,7 +171,7 @@ class Ask:
     known, lengths = read.take((rows,), count), read.take((rows,), count)
     if (known > lengths).any() or (lengths < 1).any() or (lengths > setup.slots).any():
       raise ValueError(f"Lengths from 1 to {setup.slots} expected, got {lengths}.")
-    new, is_new = known == 0, _between(known, lengths, setup.slots)
+    new, is_new = known == 0, between(known, lengths, setup.slots)
     source = np.zeros((rows, setup.inputs), np.int64)
     source[new] = read.take((int(new.sum()), setup.inputs), bits)
     sequences = np.zeros((rows, setup.slots), np.int64)
@@ -277,8 +277,8 @@ def check_tokens(tokens: np.ndarray, vocab_size: int) -> None:
     raise ValueError(f"Expected tokens below {vocab_size}, got {tokens.max()}.")
 
 
-def _between(known, lengths, slots):
-  """Returns which places of each row are new, [R, S]."""
+def between(known, lengths, slots):
+  """Returns which places of each row are new, [R, S], where so many are known."""
   places = np.arange(slots)
   return (places >= known[:, None]) & (places < lengths[:, None])
 
