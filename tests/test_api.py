@@ -16,7 +16,6 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.policies import Confidence, CostAware
-from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
 from tests import processes
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -280,7 +279,7 @@ def test_64_bits_change_nothing(tmp_path):
 
 @pytest.mark.parametrize("config", [tiny.TARGET, tiny.DRAFT, tiny_gpt.TARGET])
 def test_the_configuration_is_read_off_the_shapes(config, tmp_path):
-  assert config_from_shapes(parameter_shapes(tiny.save_t5x(tmp_path, config))) == config
+  assert Checkpoint.open(tiny.save_t5x(tmp_path, config)).settings() == config
 
 
 def test_a_lossy_rule_at_temperature_0_reads_laws(setup):

@@ -36,7 +36,7 @@ class Draft:
     name: in the tables.
     source: the folder it came from, or "copy".
     model: the network or table; None where nothing is learned.
-    drafter: one of `drafters.registry.DRAFTERS`.
+    drafter: one of `build.DRAFTERS`.
     fingerprint: of its parameters.
   """
 

@@ -12,6 +12,7 @@ from specdec_t5x import api, tuning
 from specdec_t5x.api import Model
 from specdec_t5x.bench import timed
 from specdec_t5x.bench.iteration import NEVER, Prepare, PreparePlain
+from specdec_t5x.build import together
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding import baseline, generate
 from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
@@ -33,14 +34,6 @@ def random_model(size: str, seed: int, dtype: str = "float32") -> Model:
   """Returns a network of one of `network.sizes.SIZES` with random weights."""
   network = Transformer(t5_1_1(size, dtype))
   return Model(network, random_params(network, seed))
-
-
-def together(
-  target: Model, draft: Any = None, *parts: Any, **words: Any
-) -> tuple[Decoder, Any]:
-  """Returns what decodes, and its parameters on the device: see `api.together`."""
-  decoder, params = api.together(target, draft, *parts, **words)
-  return decoder, jax.device_put(params)
 
 
 def paired(target: Network, draft: Network | None, gamma: int = 0) -> Decoder:

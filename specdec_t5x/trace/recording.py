@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.api import Model, encoded, padded_batches, together
+from specdec_t5x.api import encoded, padded_batches
+from specdec_t5x.build import Model, together
 from specdec_t5x.core.describe import describe
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.types import Rule

@@ -15,9 +15,9 @@ import seqio
 
 import specdec_t5x
 from specdec_t5x import convert
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.data import vocabularies
 from specdec_t5x.hugging_face import folder, names, vocabulary
-from specdec_t5x.t5x_bridge import checkpoint
 from tests import commands, real_data
 from tests.errors import folders
 from tests.t5x_bridge import tiny
@@ -194,7 +194,7 @@ def test_a_network_keeps_its_activation(tmp_path):
   config = json.loads((made / folders.CONFIG).read_text())
   changed = config | {"feed_forward_proj": "gated-silu"}
   (made / folders.CONFIG).write_text(json.dumps(changed))
-  assert checkpoint.settings(str(made)).mlp_activations == ("silu", "linear")
+  assert Checkpoint.open(str(made)).settings().mlp_activations == ("silu", "linear")
 
 
 def test_bytes_are_seqios(tmp_path):

@@ -26,14 +26,14 @@ from flax import serialization, traverse_util
 from flax.core import unfreeze
 from t5x import checkpoints, partitioning, train_state, utils
 
+from specdec_t5x.checkpoints.checkpoint import flat_shapes
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.functional import initial_variables, network_config
+from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.network.sizes import t5_1_1
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.t5x_bridge.checkpoint import flat_shapes, parameter_shapes
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 from tests.processes import on_devices
@@ -127,7 +127,7 @@ def shapes_of(config: T5Config) -> dict[str, tuple[int, ...]]:
 
 def to_orbax(path: str, folder: pathlib.Path) -> str:
   """Writes a checkpoint in T5X's format again in Orbax's; returns its path."""
-  module = Transformer(network_config(parameter_shapes(path)))
+  module = Transformer(Checkpoint.open(path).settings())
   make = lambda key: train_state.InferenceState.create(initial_variables(module, key))
   shapes = jax.eval_shape(make, jax.random.key(0))
   one = partitioning.PjitPartitioner(num_partitions=1)
@@ -176,9 +176,7 @@ def measure(job: Job) -> Outcome:
 
 def _state_of(job, partitioner):
   """Returns the pair's state as shapes, and its axes on the mesh."""
-  target, draft = (
-    network_config(parameter_shapes(path)) for path in (job.target, job.draft)
-  )
+  target, draft = (Checkpoint.open(path).settings() for path in (job.target, job.draft))
   draft = dataclasses.replace(draft, sharding=job.draft_sharding)
   vocabulary = seqio.PassThroughVocabulary(size=target.vocab_size)
   decoder = SpeculativeDecoder(Transformer(target), DraftModel(Transformer(draft)))

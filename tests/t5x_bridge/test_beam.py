@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from t5x import decoding, models
 
+from specdec_t5x import build
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.beam_decoder import BeamDecoder
 from specdec_t5x.drafters.copy import Copy
@@ -18,7 +19,6 @@ from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import CostAware
-from specdec_t5x.t5x_bridge import parts
 from tests.t5x_bridge import tiny, tiny_gpt
 
 LENGTH = 12
@@ -151,7 +151,7 @@ def test_bad_settings_of_the_baseline_are_refused(vocabulary):
 def of_words(**words):
   """A beam with a draft, as gin files build it."""
   settings = {"drafter": DraftModel(Transformer(tiny.DRAFT)), "seed": 0, **words}
-  return parts.beam(TARGET, verification="beam", lenience=1.0, **settings)
+  return build.beam(TARGET, **settings)
 
 
 def test_a_beam_takes_gamma_and_network_of_the_draft_model():
@@ -179,11 +179,10 @@ def test_a_beam_refuses_words_that_it_has_no_use_for():
   with pytest.raises(ValueError, match="must be 0 and BLOCK 1, got 3, 0 and 1"):
     of_words(seed=3)
   with pytest.raises(ValueError, match="must be 0 and BLOCK 1, got 0, 0 and 3"):
-    parts.plain_beam(TARGET, 0, block=3)
-  draft = DraftModel(Transformer(tiny.DRAFT))
+    build.beam(TARGET, 0, block=3)
   for rule, lenience in (("token", 1.0), ("beam", 0.5)):
     with pytest.raises(ValueError, match="VERIFICATION must be 'beam'"):
-      parts.beam(TARGET, draft, rule, lenience, seed=0)
+      of_words(verification=rule, lenience=lenience)
 
 
 @pytest.mark.parametrize("policy", ["auto", "confidence", CostAware()], ids=str)

@@ -9,10 +9,10 @@ import sentencepiece
 import seqio
 from t5x import checkpoints, models, partitioning, train_state
 
+from specdec_t5x.build import get_drafter, policy_for
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.drafters.registry import get_drafter, policy_for
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import is_decoder_only, network_for
 from specdec_t5x.network.transformer import Transformer

@@ -13,7 +13,7 @@ from specdec_t5x.bench import cells, jobs
 from specdec_t5x.bench.cells import Setting
 from specdec_t5x.bench.pairs import Draft, load_draft
 from specdec_t5x.bench.paper.tables import TABLE_2, TABLE_3, TABLE_4, TABLE_5
-from specdec_t5x.t5x_bridge.parameters import T5XParameters
+from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.training import ngrams
 
 pytestmark = pytest.mark.usefixtures("steady_parts")
