@@ -10,6 +10,7 @@ import pytest
 
 import specdec_t5x
 from specdec_t5x import Sampling, api, tuning
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.drafters.draft_model import DraftModel

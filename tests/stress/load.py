@@ -26,6 +26,7 @@ import seqio
 import tensorflow as tf
 from t5x import checkpoints, partitioning, utils
 
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.data import vocabularies
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder

@@ -26,7 +26,7 @@ from flax import serialization, traverse_util
 from flax.core import unfreeze
 from t5x import checkpoints, partitioning, train_state, utils
 
-from specdec_t5x.checkpoints.checkpoint import flat_shapes
+from specdec_t5x.checkpoints.checkpoint import Checkpoint, flat_shapes
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel

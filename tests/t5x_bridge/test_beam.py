@@ -11,10 +11,8 @@ from t5x import decoding, models
 from specdec_t5x import build
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.beam_decoder import BeamDecoder
-from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.layer_skip import LayerSkip
-from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.transformer import Transformer
@@ -35,12 +33,8 @@ def batch():
   }
 
 
-def width(num_decodes):
-  return models.DecoderParams(num_decodes=num_decodes, return_all_decodes=True)
-
-
 def model(decoder, vocabulary, num_decodes=4, sampling=GREEDY):
-  params = width(num_decodes)
+  params = models.DecoderParams(num_decodes=num_decodes, return_all_decodes=True)
   return tiny.model(decoder, vocabulary, sampling, default_decoder_params=params)
 
 
@@ -159,8 +153,6 @@ def test_a_beam_takes_gamma_and_network_of_the_draft_model():
   "drafter",
   [
     LayerSkip(("mlp_0",)),
-    TreeDraft(Transformer(tiny.DRAFT)),
-    Copy(),
     DraftModel(NgramTable(NgramConfig(64, (), 1, order=1))),
   ],
   ids=lambda drafter: type(drafter).__name__,

@@ -113,8 +113,6 @@ def test_the_pair_is_checked_and_restored(vocabulary, tmp_path):
     ({"inputs_bidirectional_attention": True}, "causal in the prompt"),
     ({"task_feature_lengths": {"targets": 8}}, "must give 'inputs'"),
     ({"draft": tiny_gpt.config(1, 8, vocab_size=72)}, "must share a vocabulary"),
-    ({"default_decoder_params": models.DecoderParams(num_decodes=0)}, "NUM_DECODES"),
-    ({"gamma": 0}, "GAMMA must be"),
   ],
 )
 def test_bad_settings_are_refused(vocabulary, bad, message):

@@ -202,36 +202,17 @@ def test_guarantee(vocabulary):
 @pytest.mark.parametrize(
   ("bad", "message"),
   [
-    ({"gamma": 0}, "GAMMA must be"),
-    ({"gamma": 2.5}, "GAMMA must be"),
-    ({"gamma": LENGTH}, "at most 11 drafted tokens can count"),
     ({"drafter": "oracle"}, "Unknown DRAFTER"),
-    ({"rule": "hope"}, "Unknown verification rule"),
-    ({"rule": "greedy", "sampling": Sampling(1.0)}, "needs TEMPERATURE=0"),
-    ({"num_candidates": 0}, "NUM_CANDIDATES must be"),
-    ({"num_candidates": 2}, "The rule Token judges a single draft, got a TreeDraft"),
-    ({"policy": "hope"}, "Unknown GAMMA_POLICY"),
-    ({"policy": CostAware([1.0, 1.1])}, "CostAware.seconds needs 4 times, of drafts"),
-    (
-      {"policy": "confidence", "rule": "kseq", "num_candidates": 2},
-      "decides token by token, got a TreeDraft",
-    ),
-    ({"draft": tiny.config(1, 8, vocab_size=72)}, "must share a vocabulary"),
     ({"draft": tiny_gpt.DRAFT}, "both be encoder-decoders or both decoder-only"),
     ({"drafter": "copy"}, "DRAFTER='copy' needs no draft network, got Transformer"),
     ({"draft": None}, "DRAFTER='draft_model' needs a draft network, got NoneType"),
     ({"drafter": "ngram", "draft": None}, "DRAFTER='ngram' needs a draft network"),
-    ({"drafter": "copy", "draft": None, "rule": "kseq"}, "needs independent drafts"),
     ({"drafter": Copy(), "draft": None}, "owns its knobs: .* drafts 5 .* got GAMMA=3"),
     ({"drafter": Copy(3), "draft": None, "policy": "exit"}, "drafts all at once"),
-    (
-      {"target": tiny.config(1, 8, 24), "draft": tiny.config(1, 8, 24)},
-      "The vocabulary has 30 tokens",
-    ),
-    ({"default_decoder_params": models.DecoderParams(num_decodes=0)}, "NUM_DECODES"),
   ],
 )
 def test_bad_settings_are_refused(vocabulary, unchecked, bad, message):
+  """Of others, as commands say them, see tests/errors/cases.py."""
   with pytest.raises(ValueError, match=message) as error:
     tiny.speculative(vocabulary, **bad).check_room(LENGTH)
   assert "\n" not in str(error.value)
