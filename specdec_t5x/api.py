@@ -13,25 +13,25 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from specdec_t5x import tuning
+from specdec_t5x.build import Model as Model
+from specdec_t5x.build import together
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
-from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.tree import Tree as Tree
 from specdec_t5x.core.types import Guarantee as Guarantee
 from specdec_t5x.core.types import Proposal as Proposal
 from specdec_t5x.core.types import Rule
 from specdec_t5x.core.types import Verdict as Verdict
 from specdec_t5x.decoding.checked import check_decoded
-from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.decoding.step import Speculation as Speculation
 from specdec_t5x.decoding.step import step as step
-from specdec_t5x.drafters.registry import get_drafter, policy_for
 from specdec_t5x.network.functional import (
-  HEADS,
   Network,
   Settings,
   is_decoder_only,
@@ -44,14 +44,6 @@ DecodeFn = Callable[[Any, jax.Array, jax.Array], Decoded]
 _LENGTH_STEP = 16
 # Batches that are handed over together: a row that ends takes the next input of them.
 _QUEUED = 8
-
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-  """A network with its parameters; `load_model` makes one."""
-
-  network: Network
-  params: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,15 +82,14 @@ def load_model(
   Args:
     checkpoint: its folder.
     dtype: of parameters and activations.
-    config: the network's; by default that of `t5x_bridge.checkpoint.settings`.
+    config: the network's; by default what the checkpoint says (`Checkpoint.settings`).
 
   Raises:
     ValueError: where there is no checkpoint, it is damaged or does not fit `config`.
   """
-  from specdec_t5x.t5x_bridge import checkpoint as checkpoints
-
-  network = network_for(config or checkpoints.settings(checkpoint, dtype))
-  return Model(network, checkpoints.load(checkpoint, network, dtype))
+  found = Checkpoint.open(checkpoint)
+  network = network_for(config or found.settings(dtype))
+  return Model(network, found.load(network, dtype))
 
 
 def generate(
@@ -240,61 +231,6 @@ def padded_batches(
       row[: len(tokens)] = tokens
     rows[len(batch) :] = rows[0]
     yield first, jnp.asarray(rows), len(batch)
-
-
-def together(
-  target: Model,
-  draft: Model | Mapping[str, Model] | None,
-  drafter: Drafter | str | None = None,
-  rule: Rule | str = "token",
-  *,
-  gamma: int | None = None,
-  num_candidates: int = 1,
-  policy: Policy | str | None = None,
-) -> tuple[Decoder, Mapping[str, Any]]:
-  """Returns the decoder of some models, and its parameters.
-
-  Args:
-    target: the model whose law is kept.
-    draft: the model that drafts, or those of a drafter's networks by their names; None
-      for plain decoding, or for a drafter without a network.
-    drafter: as `generate`'s.
-    rule: as `generate`'s.
-    gamma: as `generate`'s.
-    num_candidates: as `generate`'s.
-    policy: as `generate`'s.
-
-  Raises:
-    ValueError: where settings of speculation are given without a draft, or there are
-      other networks than the drafter needs.
-  """
-  drafts = {"draft": draft} if isinstance(draft, Model) else dict(draft or {})
-  if drafter is None and draft is None:
-    _refuse_words(rule=rule, gamma=gamma, num_candidates=num_candidates, policy=policy)
-    return PlainDecoder(target.network), {"target": target.params}
-  network = drafts["draft"].network if "draft" in drafts else None
-  if drafter is None:
-    drafter = "heads" if isinstance(network, HEADS) else "draft_model"
-  parts = get_drafter(drafter, network, gamma, num_candidates)
-  chosen = policy_for(parts, policy, gamma, is_word=isinstance(drafter, str))
-  decoder = SpeculativeDecoder(target.network, parts, get_rule(rule), chosen)
-  given = {"target": target.network, **{n: m.network for n, m in drafts.items()}}
-  if given != decoder.networks:
-    raise ValueError(
-      f"The drafter {type(parts).__name__} needs the networks "
-      f"{sorted(parts.networks)}, got other ones as draft, called {sorted(drafts)}. "
-      "Build it with the networks of the models that you pass."
-    )
-  params = {name: model.params for name, model in drafts.items()}
-  return decoder, {"target": target.params, **params}
-
-
-def _refuse_words(**words: Any) -> None:
-  """Raises a ValueError where plain decoding is given settings of speculation."""
-  defaults = {"rule": "token", "gamma": None, "num_candidates": 1, "policy": None}
-  surplus = {name: x for name, x in words.items() if x != defaults[name]}
-  if surplus:
-    raise ValueError(f"{surplus} need a draft, got None. Give one, or leave them out.")
 
 
 @functools.lru_cache(maxsize=16)

@@ -56,22 +56,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _to_hugging_face(args) -> str:
-  from specdec_t5x.api import load_model
+  from specdec_t5x.checkpoints.checkpoint import Checkpoint
   from specdec_t5x.hugging_face import export
 
-  model = load_model(args.source)
+  found = Checkpoint.open(args.source)
+  network = found.network()
   known = args.vocabulary, args.extra_ids
-  export.write(args.to, model.network.config, model.params, *known)
+  export.write(args.to, network.config, found.load(network), *known)
   return args.to
 
 
 def _to_t5x(args) -> str:
   """Writes a checkpoint and gin files; what is not valid is said before."""
-  from specdec_t5x.api import load_model
+  from specdec_t5x.checkpoints.checkpoint import HuggingFace
+  from specdec_t5x.checkpoints.parameters import T5XParameters
   from specdec_t5x.hugging_face.export import all_or_nothing
-  from specdec_t5x.hugging_face.folder import Folder, is_folder
-  from specdec_t5x.network.functional import network_for
-  from specdec_t5x.t5x_bridge.parameters import T5XParameters
+  from specdec_t5x.hugging_face.folder import is_folder
 
   if not is_folder(args.source):
     raise ValueError(
@@ -80,18 +80,19 @@ def _to_t5x(args) -> str:
     )
   if os.path.exists(os.path.join(args.to, "checkpoint_0")):
     raise ValueError(f"{args.to} holds a checkpoint_0 already. Name another folder.")
-  folder = Folder.open(args.source)
+  found = HuggingFace(args.source)
+  network = found.network()
   to = pathlib.Path(args.to).absolute()
   copied, macros = _vocabulary(args.source, to)
   with all_or_nothing(to) as made:
-    writer = T5XParameters(network_for(folder.config), str(made), args.format)
-    params = folder.unread() if writer.streams else load_model(args.source).params
+    writer = T5XParameters(network, str(made), args.format)
+    params = found.folder.unread() if writer.streams else found.load(network)
     writer.save(0, params)
     for name, path in copied.items():
       shutil.copyfile(path, made / name)
     for name, more in (("target", macros), ("draft", {})):
       paths = {f"{name.upper()}_CHECKPOINT_PATH": str(to / "checkpoint_0")}
-      (made / f"{name}.gin").write_text(_gin(name, folder.config, paths | more))
+      (made / f"{name}.gin").write_text(_gin(name, network.config, paths | more))
   return args.to
 
 

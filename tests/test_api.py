@@ -10,19 +10,23 @@ import pytest
 
 import specdec_t5x
 from specdec_t5x import Sampling, api, tuning
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.policies import Confidence, CostAware
-from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
 from tests import processes
 from tests.t5x_bridge import tiny, tiny_gpt
 
 INPUTS = tiny.sentences(5, seed=4)
 # Drafts of one length: samples depend on no times.
 SAMPLED = {"policy": "fixed", "sampling": Sampling(1.0), "max_length": 10}
+
+
+def tokens(outputs):
+  return [output.tokens for output in outputs]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,7 @@ def test_greedy_generation_is_the_targets_own(setup):
   settings = {"max_length": 10, "batch_size": 2}
   outputs = specdec_t5x.generate(INPUTS, target, draft, vocabulary, gamma=3, **settings)
   expected = specdec_t5x.generate(INPUTS, target, None, vocabulary, **settings)
-  assert [o.tokens for o in outputs] == [o.tokens for o in expected]
+  assert tokens(outputs) == tokens(expected)
   assert len(outputs) == len(INPUTS)
   assert all(1 <= o.target_calls <= len(o.tokens) for o in outputs)
   assert all(o.target_calls == len(o.tokens) for o in expected)
@@ -53,7 +57,7 @@ def test_drafts_may_stop_early(setup):
     specdec_t5x.generate(INPUTS, *setup, gamma=4, policy=policy, **settings)
     for policy in ("fixed", Confidence(0.9))
   )
-  assert [o.tokens for o in outputs] == [o.tokens for o in fixed]
+  assert tokens(outputs) == tokens(fixed)
   assert sum(o.drafted for o in outputs) < sum(o.drafted for o in fixed)
 
 
@@ -81,7 +85,7 @@ def test_a_gamma_that_is_given_is_drafted_whatever_it_costs(setup, monkeypatch):
   unset, auto = generate(), generate(gamma=3, policy="auto")
   assert [job.decoder.drafter.gamma for job in jobs] == [5, 3]
   for plain in (unset, auto):
-    assert [o.tokens for o in plain] == [o.tokens for o in given]
+    assert tokens(plain) == tokens(given)
     assert all(o.drafted == 0 and o.target_calls == len(o.tokens) for o in plain)
 
 
@@ -118,25 +122,19 @@ def test_a_decoder_only_target_goes_on_from_prompts(setup, tmp_path):
   speculate = functools.partial(specdec_t5x.generate, policy="fixed", **settings)
   outputs = speculate(prompts, target, draft, vocabulary)
   expected = specdec_t5x.generate(prompts, target, None, vocabulary, **settings)
-  assert [o.tokens for o in outputs] == [o.tokens for o in expected]
+  assert tokens(outputs) == tokens(expected)
   assert len({tuple(o.tokens) for o in outputs}) > 1
   with pytest.raises(ValueError, match="must both be encoder-decoders or both"):
     speculate(prompts, target, t5, vocabulary)
 
 
-def test_sampling_is_fixed_by_the_seed(setup):
-  sample = lambda seed: [
-    o.tokens
-    for o in specdec_t5x.generate(INPUTS, *setup, seed=seed, batch_size=5, **SAMPLED)
-  ]
-  assert sample(1) == sample(1) != sample(2)
-
-
-def test_samples_of_a_fixed_length_do_not_depend_on_batch_size(setup):
-  sample = lambda **kwargs: [
-    o.tokens for o in specdec_t5x.generate(INPUTS, *setup, **SAMPLED, **kwargs)
-  ]
-  assert sample(batch_size=5) == sample(batch_size=2)
+def test_samples_of_a_fixed_length_go_by_the_seed_and_not_by_batch_size(setup):
+  sample = lambda **words: tokens(
+    specdec_t5x.generate(INPUTS, *setup, **SAMPLED, **words)
+  )
+  whole = sample(seed=1, batch_size=5)
+  assert whole == sample(seed=1, batch_size=5) == sample(seed=1, batch_size=2)
+  assert whole != sample(seed=2, batch_size=5)
 
 
 def test_a_rule_that_does_not_keep_the_law_is_warned_of(setup):
@@ -244,26 +242,21 @@ def in_all_ways(inputs, target, draft, vocabulary):
 
   Lengths that are measured are of greedy decoding alone: samples depend on times.
   """
+  fixed_costs = {"policy": TURNS, "gamma": 3}
   ways = [
-    (helper, {"sampling": Sampling(t), **policy})
-    for helper, t, policy in [
-      (None, 0.0, {}),
-      (None, 1.0, {}),
-      (draft, 0.0, {}),
-      (draft, 0.0, {"policy": TURNS, "gamma": 3}),
-      (draft, 1.0, {"policy": TURNS, "gamma": 3}),
-      (draft, 1.0, {"policy": "fixed"}),
-    ]
+    (None, 0.0, {}),
+    (None, 1.0, {}),
+    (draft, 0.0, {}),
+    (draft, 0.0, fixed_costs),
+    (draft, 1.0, fixed_costs),
+    (draft, 1.0, {"policy": "fixed"}),
   ]
-  return [
-    [
-      (o.tokens, o.score)
-      for o in specdec_t5x.generate(
-        inputs, target, helper, vocabulary, max_length=6, **words
-      )
-    ]
-    for helper, words in ways
-  ]
+  found = []
+  for helper, temperature, words in ways:
+    words = {"sampling": Sampling(temperature), "max_length": 6, **words}
+    outputs = specdec_t5x.generate(inputs, target, helper, vocabulary, **words)
+    found.append([(output.tokens, output.score) for output in outputs])
+  return found
 
 
 def test_64_bits_change_nothing(tmp_path):
@@ -280,7 +273,7 @@ def test_64_bits_change_nothing(tmp_path):
 
 @pytest.mark.parametrize("config", [tiny.TARGET, tiny.DRAFT, tiny_gpt.TARGET])
 def test_the_configuration_is_read_off_the_shapes(config, tmp_path):
-  assert config_from_shapes(parameter_shapes(tiny.save_t5x(tmp_path, config))) == config
+  assert Checkpoint.open(tiny.save_t5x(tmp_path, config)).settings() == config
 
 
 def test_a_lossy_rule_at_temperature_0_reads_laws(setup):
@@ -289,7 +282,7 @@ def test_a_lossy_rule_at_temperature_0_reads_laws(setup):
   greedy = specdec_t5x.generate(INPUTS, *setup, **settings)
   with pytest.warns(UserWarning, match="LOSSY"):
     typical = specdec_t5x.generate(INPUTS, *setup, rule="typical", **settings)
-  assert [o.tokens for o in typical] == [o.tokens for o in greedy]
+  assert tokens(typical) == tokens(greedy)
   assert sum(o.accepted for o in typical) == sum(o.accepted for o in greedy)
 
 
@@ -301,7 +294,7 @@ def test_a_drafter_that_is_there_needs_the_networks_that_are_passed(setup):
   )
   outputs = decode({"draft": draft}, drafter=drafter)
   expected = decode(draft, policy="fixed")
-  assert [o.tokens for o in outputs] == [o.tokens for o in expected]
+  assert tokens(outputs) == tokens(expected)
   with pytest.raises(ValueError, match=r"needs the networks \['draft'\], got other"):
     decode({"other": draft}, drafter=drafter)
   with pytest.raises(ValueError, match="A drafter owns its knobs"):

@@ -8,8 +8,8 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "specdec_t5x"
 LOOP = {"beam", "core", "decoding", "drafters", "native", "network", "policies"}
-BESIDE = {"hugging_face", "analysis", "data", "t5x_bridge", "api", "training", "tuning"}
-LIBRARY = LOOP | BESIDE
+BESIDE = {"hugging_face", "checkpoints", "build", "tuning", "analysis", "data"}
+LIBRARY = LOOP | BESIDE | {"t5x_bridge", "api", "training"}
 # What each package, and each module beside them, may import of the others.
 ALLOWED = {
   "__init__": {"api", "quiet", "training"},
@@ -24,8 +24,10 @@ ALLOWED = {
   "tuning": {"core", "decoding", "native"},
   "analysis": {"core", "decoding"},
   "data": {"core", "hugging_face", "network"},
-  "t5x_bridge": LIBRARY - {"api", "training"},
-  "api": LIBRARY - {"data", "training"},
+  "checkpoints": {"data", "hugging_face", "network"},
+  "build": LOOP | {"checkpoints"},
+  "t5x_bridge": (LOOP | BESIDE) - {"build"},
+  "api": (LOOP | BESIDE) - {"data"},
   "training": LIBRARY,
   "train": {"training", "quiet"},
   "convert": LIBRARY | {"quiet"},
@@ -39,7 +41,7 @@ ALLOWED = {
   "bench": LIBRARY | {"quiet", "tables", "diagnose", "link"},
   "demo": LIBRARY | {"quiet", "tables", "bench", "train"},
 }
-USE_T5X = ("t5x_bridge/", "bench/peers/", "train.py")
+USE_T5X = ("checkpoints/", "t5x_bridge/", "bench/peers/", "train.py")
 USE_JAX_ALONE = ("beam/", "core/", "decoding/", "drafters/", "policies.py")
 JAX_ALONE = {"jax", "jaxtyping", "flax", "specdec_t5x"} | {
   *("abc", "collections", "dataclasses", "enum", "functools", "itertools", "math"),
@@ -98,6 +100,8 @@ def test_a_module_imports_only_what_it_may(module):
     ("drafters/cascade.py", "from specdec_t5x import tuning", "tuning"),
     ("data/tasks.py", "from specdec_t5x.demo.tasks import demo_ende", "demo"),
     ("api.py", "from t5x import partitioning", "t5x"),
+    ("api.py", "from specdec_t5x.t5x_bridge import model", "t5x_bridge"),
+    ("drafters/copy.py", "from specdec_t5x.build import DRAFTERS", "build"),
     ("decoding/decoders.py", "from specdec_t5x import t5x_bridge", "t5x_bridge"),
     ("bench/jobs.py", "from specdec_t5x.demo import recipe", "demo"),
     ("demo/corpora/news.py", "import specdec_t5x.doctor", "doctor"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.analysis.theory import expected_tokens, walltime_improvement
+from specdec_t5x.build import policy_for
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding import generate as loop_module
@@ -23,7 +24,6 @@ from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.layer_skip import LayerSkip
-from specdec_t5x.drafters.registry import policy_for
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.native.laws import adjusted_probs

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from specdec_t5x.api import Model
 from specdec_t5x.bench import programs
 from specdec_t5x.bench.iteration import iterated
-from specdec_t5x.bench.programs import Decode, together
+from specdec_t5x.bench.programs import Decode
 from specdec_t5x.bench.timed import Loop, Program
+from specdec_t5x.build import together
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding import baseline, generate
 from specdec_t5x.decoding.drafter import Drafter

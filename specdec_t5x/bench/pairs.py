@@ -15,6 +15,7 @@ from specdec_t5x.bench import programs
 from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.programs import Decode
 from specdec_t5x.bench.timed import Program
+from specdec_t5x.build import together
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.network.functional import HEADS
@@ -36,7 +37,7 @@ class Draft:
     name: in the tables.
     source: the folder it came from, or "copy".
     model: the network or table; None where nothing is learned.
-    drafter: one of `drafters.registry.DRAFTERS`.
+    drafter: one of `build.DRAFTERS`.
     fingerprint: of its parameters.
   """
 
@@ -124,8 +125,8 @@ class Study:
     return next((each for each in self.drafts if each.drafter == "draft_model"), None)
 
   def decode(self, temperature: float, draft: Any = None, *parts, **words) -> Decode:
-    """Returns a way to decode: `api.together`'s, or the target alone."""
-    made = programs.together(self.target, draft, *parts, **words)
+    """Returns a way to decode: `build.together`'s, or the target alone."""
+    made = together(self.target, draft, *parts, **words)
     return Decode(*made, Sampling(temperature), self.job.max_length, self.eos_id)
 
   def cell(self, draft: Draft, setting) -> Decode:

@@ -82,14 +82,6 @@ class Decode:
     return self.part(name), self.given(inputs), counts
 
 
-def together(
-  target: Model, draft: Any = None, *parts: Any, **words: Any
-) -> tuple[Decoder, Any]:
-  """Returns what decodes, and its parameters on the device: see `api.together`."""
-  decoder, params = api.together(target, draft, *parts, **words)
-  return decoder, jax.device_put(params)
-
-
 def random_model(size: str, seed: int, dtype: str = "float32") -> Model:
   """Returns a network of one of `network.sizes.SIZES` with random weights."""
   network = Transformer(t5_1_1(size, dtype))

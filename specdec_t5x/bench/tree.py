@@ -26,9 +26,9 @@ from specdec_t5x.bench.measured import PLAIN
 from specdec_t5x.bench.pairs import Study
 from specdec_t5x.bench.table import Table, put
 from specdec_t5x.bench.timed import each_turn, medians
+from specdec_t5x.build import headed
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree, chain
-from specdec_t5x.drafters.registry import headed
 from specdec_t5x.network.functional import HEADS, is_decoder_only
 from specdec_t5x.training.heads import ahead, has_token, head_logits
 from specdec_t5x.training.objectives import forward

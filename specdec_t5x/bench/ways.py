@@ -12,6 +12,7 @@ from specdec_t5x.api import Model
 from specdec_t5x.bench import tree
 from specdec_t5x.bench.pairs import COPY, Draft, Study
 from specdec_t5x.bench.programs import Decode
+from specdec_t5x.build import headed
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain, delayed
@@ -23,7 +24,6 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.drafters.pruned import Pruned
-from specdec_t5x.drafters.registry import headed
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.link.client import Remote

@@ -5,9 +5,7 @@ comes before a prompt, which may be empty.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
-import jax
 import seqio
 from t5x import models
 
@@ -63,44 +61,20 @@ class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):
         f"got {dict(task_feature_lengths)}. Prompts may be empty at any length."
       )
     super().__init__(
-      module=decoder.target,
+      decoder,
+      sampling,
+      seed,
+      default_decoder_params,
       vocabulary=vocabulary,
-      optimizer_def=None,
-      decode_fn=None,
       feature_converter_cls=feature_converter_cls,
     )
-    self.set_up(decoder, sampling, seed, default_decoder_params)
     self._prompt_length = task_feature_lengths["inputs"]
     self._max_length = task_feature_lengths["targets"]
 
-  def predict_batch_with_aux(
-    self,
-    params,
-    batch: Mapping[str, jax.Array],
-    rng: jax.Array | None = None,
-    *,
-    return_all_decodes: bool | None = None,
-    num_decodes: int | None = None,
-    decoder_params: Mapping[str, Any] | None = None,
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Decodes a batch; T5X's signature and result.
+  def read(self, batch):
+    """Returns the prompts [B, P], without the start token, and the targets' length.
 
-    Args:
-      params: as `get_initial_variables` lays them out.
-      batch: decoder_input_tokens [B, L], of which decoder_causal_attention [B, L] marks
-        the start token and the prompt; example [B, 2], as the encoder-decoder's.
-      rng: as the encoder-decoder's.
-      return_all_decodes: as the encoder-decoder's.
-      num_decodes: overrides the model's own.
-      decoder_params: must be empty: sampling is fixed when the model is built.
-
-    Returns:
-      Tokens [B, T] without the prompt and, per prompt, the statistics that the
-      encoder-decoder's `predict_batch_with_aux` gives.
-
-    Raises:
-      ValueError: where a setting is asked for that these loops do not have, or the
-        batch has no prompts.
+    decoder_causal_attention [B, L] marks both in decoder_input_tokens [B, L].
     """
     if "decoder_causal_attention" not in batch:
       raise ValueError(
@@ -109,13 +83,4 @@ class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):
         "converter to seqio.DecoderFeatureConverter."
       )
     known = batch["decoder_input_tokens"] * batch["decoder_causal_attention"]
-    return self._predict(
-      params,
-      batch,
-      known[:, 1 : self._prompt_length + 1],
-      self._max_length,
-      rng,
-      decoder_params,
-      return_all_decodes,
-      num_decodes,
-    )
+    return known[:, 1 : self._prompt_length + 1], self._max_length

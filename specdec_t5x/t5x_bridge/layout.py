@@ -5,7 +5,7 @@ import jax
 import numpy as np
 from t5x.train_state import InferenceState
 
-from specdec_t5x.t5x_bridge.checkpoint import flat_shapes
+from specdec_t5x.checkpoints.checkpoint import flat_shapes
 
 
 def check_layout(variables, partitioner, batch_size: int) -> None:

@@ -1,5 +1,6 @@
 """The T5X models of this project: one for each of T5X's, holding a decoder."""
 
+import abc
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,14 +36,18 @@ class Decodes:
   the decoder's networks, each under its name.
   """
 
-  def set_up(
+  def __init__(
     self,
     decoder: Decoder,
     sampling: Sampling,
     seed: int,
     default_decoder_params: models.DecoderParams | None,
-  ) -> None:
-    """Checks and keeps what decoding needs; called once T5X's model is there."""
+    **of_t5x: Any,
+  ):
+    """Creates T5X's model, then checks and keeps what decoding needs."""
+    super().__init__(
+      module=decoder.target, optimizer_def=None, decode_fn=None, **of_t5x
+    )
     self._default_decoder_params = default_decoder_params or models.DecoderParams()
     count = self._default_decoder_params.num_decodes
     if not is_whole(count, 1):
@@ -62,6 +67,10 @@ class Decodes:
     self.decoder, self.sampling, self.seed = decoder, sampling, seed
     self._converter = self.FEATURE_CONVERTER_CLS
     self.number_examples()
+
+  @abc.abstractmethod
+  def read(self, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, int]:
+    """Returns the inputs [B, E] of a batch, and the most tokens of an output."""
 
   def check_room(self, max_length: int) -> None:
     """Raises a ValueError where decoder, sampling and room do not go together."""
@@ -129,22 +138,43 @@ class Decodes:
   def _compute_logits(self, params, *args, **kwargs):
     return super()._compute_logits(params["target"], *args, **kwargs)
 
-  def _predict(
+  def predict_batch_with_aux(
     self,
     params,
     batch: Mapping[str, jax.Array],
-    inputs: jax.Array,
-    max_length: int,
-    rng: jax.Array | None,
-    decoder_params: Mapping[str, Any] | None,
-    return_all_decodes: bool | None,
-    num_decodes: int | None,
+    rng: jax.Array | None = None,
+    decoder_params: Mapping[str, Any] | None = None,
+    return_all_decodes: bool | None = None,
+    num_decodes: int | None = None,
+    prompt_with_targets: bool = False,
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Returns T5X's result of `predict_batch_with_aux` for these inputs.
+    """Decodes a batch; T5X's signature and result.
+
+    Args:
+      params: as `get_initial_variables` lays them out.
+      batch: what `read` takes; example [B, 2], if there, tells whose samples they are
+        (`t5x_bridge.examples`).
+      rng: key of this batch: with `seed` it fixes the samples of a batch without
+        `example`, and is not used elsewhere.
+      decoder_params: must be empty: sampling is fixed when the model is built.
+      return_all_decodes: whether to return all decodes of an input or the best alone;
+        where None, all if they are sampled, else as `default_decoder_params` says.
+      num_decodes: overrides the model's own.
+      prompt_with_targets: not supported.
+
+    Returns:
+      Tokens [B, T] and, per input, scores, tokens, target_calls, drafted, accepted,
+      acceptance_mass and acceptance_positions (counts are sums over its decodes); with
+      `return_all_decodes` tokens [B, N, T] and scores [B, N], by increasing score.
 
     Raises:
-      ValueError: where there are `decoder_params`.
+      ValueError: where a setting is asked for that these loops do not have, or the
+        batch lacks a feature.
     """
+    if prompt_with_targets:
+      raise ValueError(
+        "prompt_with_targets=True is not supported: decoding starts at the start token."
+      )
     if decoder_params:
       raise ValueError(
         f"decoder_params must be empty, got {sorted(decoder_params)}. Set TEMPERATURE, "
@@ -156,10 +186,10 @@ class Decodes:
       # The best of several samples is no sample of the target's law.
       sampled = count > 1 and not self.sampling.greedy
       return_all_decodes = defaults.return_all_decodes or sampled
-    rows = inputs.shape[0]
+    inputs, max_length = self.read(batch)
+    rows, of_run = inputs.shape[0], (self.sampling, max_length)
     keys = jax.vmap(lambda key: row_keys(key, count))(self._keys(batch, rng, rows))
     known = {"policy_state": batch[KNOWN]} if KNOWN in batch else {}
-    of_run = self.sampling, max_length
     decoded = tuning.of_rows(self.decoder, rows * count, *of_run).decode(
       params,
       inputs,
@@ -217,61 +247,18 @@ class EncoderDecoderModel(Decodes, models.EncoderDecoderModel):
       ValueError: where a setting is out of its range, or settings do not go together.
     """
     super().__init__(
-      module=decoder.target,
+      decoder,
+      sampling,
+      seed,
+      default_decoder_params,
       input_vocabulary=input_vocabulary,
       output_vocabulary=output_vocabulary,
-      optimizer_def=None,
-      decode_fn=None,
       feature_converter_cls=feature_converter_cls,
     )
-    self.set_up(decoder, sampling, seed, default_decoder_params)
 
-  def predict_batch_with_aux(
-    self,
-    params,
-    batch: Mapping[str, jax.Array],
-    rng: jax.Array | None = None,
-    decoder_params: Mapping[str, Any] | None = None,
-    return_all_decodes: bool | None = None,
-    num_decodes: int | None = None,
-    prompt_with_targets: bool = False,
-  ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Decodes a batch; T5X's signature and result.
-
-    Args:
-      params: as `get_initial_variables` lays them out.
-      batch: encoder_input_tokens [B, E]; decoder_input_tokens [B, T] gives the room;
-        example [B, 2], if there, tells whose samples they are (`t5x_bridge.examples`).
-      rng: key of this batch: with `seed` it fixes the samples of a batch without
-        `example`, and is not used elsewhere.
-      decoder_params: must be empty: sampling is fixed when the model is built.
-      return_all_decodes: whether to return all decodes of an input or the best alone;
-        where None, all if they are sampled, else as `default_decoder_params` says.
-      num_decodes: overrides the model's own.
-      prompt_with_targets: not supported.
-
-    Returns:
-      Tokens [B, T] and, per input, scores, tokens, target_calls, drafted, accepted,
-      acceptance_mass and acceptance_positions (counts are sums over its decodes); with
-      `return_all_decodes` tokens [B, N, T] and scores [B, N], by increasing score.
-
-    Raises:
-      ValueError: where a setting is asked for that these loops do not have.
-    """
-    if prompt_with_targets:
-      raise ValueError(
-        "prompt_with_targets=True is not supported: decoding starts at the start token."
-      )
-    return self._predict(
-      params,
-      batch,
-      batch["encoder_input_tokens"],
-      batch["decoder_input_tokens"].shape[1],
-      rng,
-      decoder_params,
-      return_all_decodes,
-      num_decodes,
-    )
+  def read(self, batch):
+    """Returns encoder_input_tokens [B, E], and the length of decoder_input_tokens."""
+    return batch["encoder_input_tokens"], batch["decoder_input_tokens"].shape[1]
 
 
 def _typed_key(rng: jax.Array) -> jax.Array:

@@ -11,9 +11,9 @@ import flax.core
 from t5x.train_state import InferenceState
 
 from specdec_t5x import tuning
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import Decoder
-from specdec_t5x.t5x_bridge import checkpoint
 
 
 class CheckpointManager:
@@ -80,8 +80,8 @@ class CheckpointManager:
       alone = state.replace(
         params=state.params[name], params_axes=state.params_axes[name]
       )
-      restored[name] = checkpoint.restore(
-        paths[name], alone, self._partitioner, self._restore_dtype
+      restored[name] = Checkpoint.open(paths[name]).restore(
+        alone, self._partitioner, self._restore_dtype
       )
     params = flax.core.freeze({name: one.params for name, one in restored.items()})
     self._ready(params)

@@ -15,17 +15,11 @@ from absl import flags
 from etils import epath
 from t5x import utils
 
+from specdec_t5x.checkpoints.checkpoint import Checkpoint, HuggingFace, flat_shapes
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.data.from_texts import SlicedSource
-from specdec_t5x.hugging_face.folder import is_folder
 from specdec_t5x.network.functional import Network
 from specdec_t5x.t5x_bridge import learned
-from specdec_t5x.t5x_bridge.checkpoint import (
-  Shapes,
-  flat_shapes,
-  parameter_shapes,
-  settings,
-)
 from specdec_t5x.t5x_bridge.examples import shard_of_command
 from specdec_t5x.t5x_bridge.layout import check_layout
 from specdec_t5x.t5x_bridge.writer import SUMMARY, configuration
@@ -77,8 +71,8 @@ def check_run(
         f"CHECKPOINT_PATHS has {sorted(paths)}, and no path of the network {name!r}, "
         f"which {type(model.decoder).__name__} needs. Bind it in your gin file."
       )
-    check_checkpoint(macro, paths[name], flat_shapes(network))
-    check_activations(macro, paths[name], model.decoder.networks[name])
+    found = Checkpoint.of_network(paths[name], macro, flat_shapes(network))
+    check_activations(macro, found, model.decoder.networks[name])
     check_new_draws(macro, paths[name], learned.Draws.of_run(model, provider))
 
 
@@ -220,51 +214,16 @@ def abstract_variables(model, lengths: Mapping[str, int]) -> Mapping[str, Any]:
   )
 
 
-def check_activations(macro: str, path: str, network: Network) -> None:
+def check_activations(macro: str, checkpoint: Checkpoint, network: Network) -> None:
   """Raises a ValueError where a Hugging Face folder has another feed-forward layer.
 
   Of other checkpoints nobody can tell: GELU and SiLU have parameters of one shape.
   """
-  if not is_folder(path):
+  if not isinstance(checkpoint, HuggingFace):
     return
-  found, wanted = settings(path).mlp_activations, network.config.mlp_activations
+  found, wanted = checkpoint.settings().mlp_activations, network.config.mlp_activations
   if found != wanted:
     raise ValueError(
-      f"{macro}={path} has the feed-forward layer {found}, and the gin file says "
-      f"{wanted}. Set mlp_activations to the folder's."
-    )
-
-
-def check_checkpoint(macro: str, path: str, expected: Shapes) -> None:
-  """Raises a ValueError where the checkpoint at `path` has other parameters."""
-  try:
-    found = parameter_shapes(path)
-  except ValueError as error:
-    raise ValueError(f"{macro}: {error}") from error
-  missing, surplus = (
-    sorted(a) for a in (set(expected) - set(found), set(found) - set(expected))
-  )
-  if missing:
-    raise ValueError(
-      f"{macro}={path} lacks {len(missing)} of the network's {len(expected)} "
-      f"parameters, {missing[0]} first. Check the number of layers, mlp_activations "
-      "and logits_via_embedding in the gin file; bind sizes under target/ and draft/, "
-      "as the files of configs/pairs/ do."
-    )
-  wrong = [name for name in sorted(expected) if found[name] != expected[name]]
-  if wrong:
-    name = next((n for n in wrong if "token_embedder" in n), wrong[0])
-    raise ValueError(
-      f"{macro}={path}: {name} has shape {found[name]} there, but the network's "
-      f"configuration expects {expected[name]} ({len(wrong)} parameters differ). Check "
-      "vocab_size, emb_dim, num_heads, head_dim and mlp_dim in the gin file, bound "
-      "under target/ and draft/ as in configs/pairs/, and that target and draft have "
-      "the same vocabulary."
-    )
-  if surplus:
-    raise ValueError(
-      f"{macro}={path} holds {len(surplus)} parameters that the network has no place "
-      f"for, {surplus[0]} first: it is another network's. Check the number of layers, "
-      "mlp_activations and logits_via_embedding in the gin file; bind sizes under "
-      "target/ and draft/, as the files of configs/pairs/ do."
+      f"{macro}={checkpoint.path} has the feed-forward layer {found}, and the gin file "
+      f"says {wanted}. Set mlp_activations to the folder's."
     )

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from specdec_t5x.api import Model, compiled, encoded, padded_batches, together
+from specdec_t5x.api import compiled, encoded, padded_batches
+from specdec_t5x.build import Model, together
 from specdec_t5x.core.describe import describe
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.greedy import rule_at

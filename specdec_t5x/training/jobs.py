@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from specdec_t5x import api
+from specdec_t5x.checkpoints.parameters import JointParameters, T5XParameters
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.data import reading
 from specdec_t5x.decoding.decoders import PlainDecoder
@@ -14,7 +15,6 @@ from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.heads import check_width
 from specdec_t5x.network.functional import HEADS, Network
 from specdec_t5x.t5x_bridge import preflight
-from specdec_t5x.t5x_bridge.parameters import JointParameters, T5XParameters
 from specdec_t5x.training import batches, ngrams, outputs
 from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.checkpoints import Checkpoints, claim

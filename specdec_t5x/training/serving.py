@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from specdec_t5x import api
-from specdec_t5x.api import Generation, Model
+from specdec_t5x import api, build
+from specdec_t5x.api import Generation
+from specdec_t5x.build import Model
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.checked import check_decoded
@@ -95,7 +96,7 @@ def together(
   """
   draft = Model(learner.network, learner.params)
   words = {"gamma": gamma, "num_candidates": 1, "policy": "fixed"}
-  decoder, params = api.together(target, draft, drafter, rule, **words)
+  decoder, params = build.together(target, draft, drafter, rule, **words)
   slots = min(batch_size, learner.online.interval)
   observer = KeepRejections(learner.online.kept)
   return dataclasses.replace(decoder, slots=slots, observer=observer), params

@@ -9,11 +9,11 @@ import pytest
 from specdec_t5x import api
 from specdec_t5x.analysis.trees import best_tree
 from specdec_t5x.bench import tree
+from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.parallel import ParallelConfig
-from specdec_t5x.t5x_bridge.parameters import T5XParameters
 from tests.bench.conftest import named, ran
 from tests.t5x_bridge import tiny
 

@@ -13,12 +13,12 @@ import sys
 
 import jax
 
+from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.demo import recipe
 from specdec_t5x.demo.vocabulary import demo_vocabulary
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.parallel import ParallelConfig
-from specdec_t5x.t5x_bridge.parameters import T5XParameters
 from tests import commands
 from tests.real_data import ROOT
 

@@ -132,8 +132,8 @@ def test_links_within_the_repository_lead_somewhere(page):
 
 
 def test_every_method_has_its_page():
+  from specdec_t5x.build import DRAFTERS
   from specdec_t5x.core.rules import RULES
-  from specdec_t5x.drafters.registry import DRAFTERS
   from specdec_t5x.policies import POLICIES
 
   folder = ROOT / "docs" / "methods"

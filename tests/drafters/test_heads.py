@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec_t5x.build import get_drafter, headed
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
@@ -17,7 +18,6 @@ from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.decoding.step import step
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.pruned import Pruned
-from specdec_t5x.drafters.registry import get_drafter, headed
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig, NgramTable

@@ -4,11 +4,11 @@ import jax
 import pytest
 
 from specdec_t5x import train
+from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.link import process
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.parallel import ParallelConfig
-from specdec_t5x.t5x_bridge.parameters import T5XParameters
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
 

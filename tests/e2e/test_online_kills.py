@@ -13,7 +13,7 @@ import pytest
 import t5x
 
 import specdec_t5x
-from specdec_t5x.t5x_bridge.parameters import T5XParameters
+from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.training import online, online_run
 from tests.e2e import mixtures, runs
 from tests.e2e.test_online import FAST, ONLINE

@@ -33,13 +33,13 @@ def test_a_beam_reads_every_knob_of_the_decoder_that_it_stands_in_for():
     lambda part, file=file: _bound(part, runs.ROOT / "configs" / "runs" / file)
     for file in ("speculative.gin", "beam.gin")
   )
-  assert "%LENIENCE" in knobs("parts.rule")
-  assert "@parts.drafter()" in beam("parts.beam")
-  parts = {"@parts.rule()", "@parts.policy()"}
-  of_parts = knobs("parts.rule") | knobs("parts.policy")
+  assert "%LENIENCE" in knobs("build.rule_for")
+  assert "@build.drafter_for()" in beam("build.beam")
+  parts = {"@build.rule_for()", "@build.policy_for()"}
+  of_parts = knobs("build.rule_for") | knobs("build.policy_for")
   # The drafter has GAMMA.
   expected = of_parts | knobs("decoders.SpeculativeDecoder") - parts
-  assert expected - {"%GAMMA"} <= beam("parts.beam")
+  assert expected - {"%GAMMA"} <= beam("build.beam")
 
 
 def _bound(part, file):

@@ -28,8 +28,7 @@ class Case:
   """One bad input.
 
   Attributes:
-    did: what the user did, as in docs/errors.md.
-    says: the essential part of the message, as in docs/errors.md.
+    did: what the user did, as in docs/errors.md, which has what the message says.
     arguments: of the command, after those of `base`.
     gin: the text of a last gin file.
     make: makes files in the test's folder.
@@ -40,7 +39,6 @@ class Case:
   """
 
   did: str
-  says: str
   arguments: tuple[str, ...] = ()
   gin: str = ""
   make: Callable | None = None
@@ -50,20 +48,18 @@ class Case:
   alone: bool = False
 
 
-def setting(did: str, binding: str, says: str, *more: str) -> Case:
+def setting(did: str, *bindings: str) -> Case:
   """A bad --gin.NAME=VALUE."""
-  return Case(did, says, tuple(f"--gin.{x}" for x in (binding, *more)))
+  return of_files(did, (), *bindings)
 
 
-def of_files(did: str, files: tuple[str, ...], says: str, *bindings: str) -> Case:
+def of_files(did: str, files: tuple[str, ...], *bindings: str) -> Case:
   """Bindings that do not go with gin files added to a run's."""
   flags = tuple(f"--gin.{binding}" for binding in bindings)
-  return Case(did, says, flags, base=(*SPECULATIVE, *files, OUTPUT))
+  return Case(did, flags, base=(*SPECULATIVE, *files, OUTPUT))
 
 
-def lines(
-  did: str, says: str, data: bytes | None, name: str, files: str, task=""
-) -> Case:
+def lines(did: str, data: bytes | None, name: str, files: str, task="") -> Case:
   """A bad file of a task over parallel text, or of another task."""
   task = task or "translation_from_files"
   gin = f"""
@@ -76,14 +72,14 @@ tasks.{task}:
   vocabulary = %VOCABULARY
 """
   make = None if data is None else inputs.text_file(name, data)
-  return Case(did, says, gin=gin, make=make)
+  return Case(did, gin=gin, make=make)
 
 
-def records(did: str, says: str, data: bytes, name: str) -> Case:
+def records(did: str, data: bytes, name: str) -> Case:
   """A bad file of records."""
-  return lines(did, says, data, name, f"'HERE/{name}'", "translation_from_records")
+  return lines(did, data, name, f"'HERE/{name}'", "translation_from_records")
 
 
-def other(did: str, says: str, run: Callable, *arguments: str, **kwargs) -> Case:
+def other(did: str, run: Callable, *arguments: str, **kwargs) -> Case:
   """A bad argument of another command."""
-  return Case(did, says, arguments, base=(), run=run, **kwargs)
+  return Case(did, arguments, base=(), run=run, **kwargs)

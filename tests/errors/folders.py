@@ -1,17 +1,14 @@
 """A Hugging Face folder of a tiny T5, and what can be wrong with it."""
 
-import functools
 import json
 import pathlib
 import pickle
 import struct
 
-import jax
 import numpy as np
 import safetensors.numpy
 
 from specdec_t5x.hugging_face import export
-from specdec_t5x.network.functional import initial_variables, network_for
 from tests.t5x_bridge import tiny
 
 NAME = "theirs"
@@ -22,11 +19,7 @@ TOKENIZER = "tokenizer_config.json"
 
 def write(folder: pathlib.Path, **how) -> pathlib.Path:
   """Writes a folder that is right."""
-  make = functools.partial(initial_variables, network_for(tiny.TARGET))
-  shapes = jax.eval_shape(make, jax.random.key(0))["params"]
-  draw = np.random.default_rng(0).normal
-  params = jax.tree.map(lambda x: draw(size=x.shape).astype(x.dtype), shapes)
-  export.write(str(folder), tiny.TARGET, params, **how)
+  export.write(str(folder), tiny.TARGET, tiny.drawn(tiny.TARGET), **how)
   return folder
 
 
@@ -35,12 +28,24 @@ def bad(change, **how):
   return lambda pair, here: change(write(here / NAME, **how))
 
 
-def configured(**settings):
-  def change(folder):
-    found = json.loads((folder / CONFIG).read_text())
-    (folder / CONFIG).write_text(json.dumps(found | settings))
+def set_config(folder, **settings):
+  found = json.loads((folder / CONFIG).read_text())
+  (folder / CONFIG).write_text(json.dumps(found | settings))
 
-  return bad(change)
+
+def set_arrays(folder, edit):
+  """Writes a folder's arrays anew, as `edit` changes them."""
+  found = safetensors.numpy.load_file(folder / WEIGHTS)
+  edit(found)
+  replace_arrays(folder, found)
+
+
+def replace_arrays(folder, arrays):
+  safetensors.numpy.save_file(arrays, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def configured(**settings):
+  return bad(lambda folder: set_config(folder, **settings))
 
 
 def with_text(name, text):
@@ -49,13 +54,7 @@ def with_text(name, text):
 
 def arrays(edit):
   """Returns what makes a folder whose arrays `edit` changed."""
-
-  def change(folder):
-    found = safetensors.numpy.load_file(folder / WEIGHTS)
-    edit(found)
-    safetensors.numpy.save_file(found, folder / WEIGHTS, metadata={"format": "pt"})
-
-  return bad(change)
+  return bad(lambda folder: set_arrays(folder, edit))
 
 
 def tokenized(edit, name=TOKENIZER):
@@ -72,10 +71,9 @@ def tokenized(edit, name=TOKENIZER):
 def scalars(pair, here):
   """Embeddings of no dimension, in a folder of tied ones."""
   configured(tie_word_embeddings=True)(pair, here)
-  found = safetensors.numpy.load_file(here / NAME / WEIGHTS)
-  names = "shared.weight", "lm_head.weight"
-  found |= {name: np.zeros((), np.float32) for name in names}
-  safetensors.numpy.save_file(found, here / NAME / WEIGHTS, metadata={"format": "pt"})
+  scalar = np.zeros((), np.float32)
+  changed = dict.fromkeys(("shared.weight", "lm_head.weight"), scalar)
+  set_arrays(here / NAME, lambda found: found.update(changed))
 
 
 def of_bytes(edit):

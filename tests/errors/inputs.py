@@ -4,14 +4,10 @@ import dataclasses
 import pathlib
 import shutil
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import sentencepiece
 import tensorstore
-from t5x import checkpoints, partitioning
 
-from specdec_t5x.network.functional import network_for
 from tests.e2e import runs
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -49,26 +45,13 @@ class Pair:
 def make_pair(root: pathlib.Path) -> Pair:
   tiny.train_vocabulary(root)
   (root / "text.en").write_text("\n".join(tiny.sentences(4)) + "\n")
-  save(root / "target", tiny.TARGET, checkpoints.Checkpointer)
-  save(root / "draft", tiny.DRAFT, checkpoints.OrbaxCheckpointManagerInterface)
-  save(root / "gpt", tiny_gpt.DRAFT, checkpoints.Checkpointer)
+  for name, config, format in (
+    ("target", tiny.TARGET, "t5x"),
+    ("draft", tiny.DRAFT, "orbax"),
+    ("gpt", tiny_gpt.DRAFT, "t5x"),
+  ):
+    tiny.save(root / name, config, tiny.drawn(config), format)
   return Pair(root)
-
-
-def save(root: pathlib.Path, config, format) -> None:
-  """Writes a checkpoint of a network, whose weights nothing here runs."""
-  root.mkdir()
-  shapes = jax.eval_shape(lambda: tiny.state(network_for(config)))
-  draw = np.random.default_rng(0).normal
-  params = jax.tree.map(
-    lambda x: jnp.asarray(draw(size=x.shape), x.dtype), shapes.params
-  )
-  state = shapes.replace_params(params).replace_step(jnp.array(7))
-  partitioner = partitioning.PjitPartitioner(num_partitions=1)
-  if format is checkpoints.Checkpointer:
-    format(state, partitioner, str(root)).save(state)
-  else:
-    format(str(root), state, partitioner).save(state)
 
 
 def copied_target(pair: Pair, here: pathlib.Path) -> pathlib.Path:
@@ -110,10 +93,6 @@ def text_file(name: str, data: bytes):
   return lambda pair, here: (here / name).write_bytes(data)
 
 
-def vocabulary_text(pair, here):
-  (here / "text.model").write_text("the\na\n")
-
-
 def unusual_vocabulary(pair, here):
   sentencepiece.SentencePieceTrainer.train(
     input=str(pair.root / "text.txt"),
@@ -121,15 +100,6 @@ def unusual_vocabulary(pair, here):
     vocab_size=30,
     minloglevel=2,
   )
-
-
-def finished(pair, here):
-  found = '{"configuration": {"GAMMA": "4"}}'
-  (here / "out" / "speculation.json").write_text(found)
-
-
-def damaged_summary(pair, here):
-  (here / "out").joinpath("speculation.json").write_text('{"configuration": [')
 
 
 def unfinished(pair, here):
@@ -146,7 +116,3 @@ def unfinished(pair, here):
 
 def counted(pair, here):
   (here / "out" / "checkpoint_0").mkdir()
-
-
-def file_in_the_way(pair, here):
-  (here / "file").write_text("kept")

@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from t5x import checkpoints, partitioning, train_state
 
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.data import text_files, vocabularies
 from specdec_t5x.network import ngram
-from specdec_t5x.t5x_bridge import checkpoint, preflight
+from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.t5x_bridge.writer import SUMMARY
 from tests import commands
 from tests.e2e import runs
@@ -99,7 +100,9 @@ def saved(tmp_path_factory):
   state = train_state.InferenceState(jnp.array(7), params)
   layout = partitioning.PjitPartitioner(num_partitions=1)
   checkpoints.Checkpointer(state, layout, str(root)).save(state)
-  restore = lambda path: checkpoint.restore(str(path), state, layout, "float32").params
+  restore = lambda path: (
+    Checkpoint.open(str(path)).restore(state, layout, "float32").params
+  )
   path = shutil.copytree(root / "checkpoint_7", root / "changed" / "checkpoint_7")
   return root / "checkpoint_7", path, restore
 
@@ -143,7 +146,7 @@ def assert_same_or_refused(saved, file, change):
   before = (whole / file).read_bytes()
   (path / file).write_bytes(change(before))
   try:
-    assert_read_or_refused(lambda: checkpoint.parameter_shapes(str(path)), path)
+    assert_read_or_refused(lambda: Checkpoint.open(str(path)).shapes, path)
     found = assert_read_or_refused(lambda: restore(path), path)
   finally:
     (path / file).write_bytes(before)

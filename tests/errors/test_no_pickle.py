@@ -7,7 +7,8 @@ import msgpack
 import numpy as np
 import pytest
 
-from specdec_t5x.t5x_bridge import checkpoint
+from specdec_t5x.checkpoints import t5x_index
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from tests.e2e.runs import ROOT
 
 FOLDERS = ("specdec_t5x", "t5x_runtime", "scripts")
@@ -85,7 +86,7 @@ def test_an_index_of_python_objects_is_refused(tmp_path, code):
   folder.mkdir()
   leaf = msgpack.ExtType(code, objects(trace))
   index = {"version": 3, "optimizer": {"target": {"kernel": leaf}, "state": {}}}
-  (folder / checkpoint.INDEX).write_bytes(msgpack.packb(index))
+  (folder / t5x_index.INDEX).write_bytes(msgpack.packb(index))
   with pytest.raises(ValueError, match="checkpoint_1"):
-    checkpoint.parameter_shapes(str(folder))
+    Checkpoint.open(str(folder)).settings()
   assert not trace.exists()

@@ -15,9 +15,9 @@ import seqio
 
 import specdec_t5x
 from specdec_t5x import convert
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.data import vocabularies
 from specdec_t5x.hugging_face import folder, names, vocabulary
-from specdec_t5x.t5x_bridge import checkpoint
 from tests import commands, real_data
 from tests.errors import folders
 from tests.t5x_bridge import tiny
@@ -35,52 +35,58 @@ def equal(a, b):
   return jax.tree.all(jax.tree.map(lambda x, y: (x == y).all(), a, b))
 
 
+def to_t5x(source, made, *flags):
+  return convert.main([f"--from={source}", f"--to={made}", *flags])
+
+
+def to_theirs(made, back, *flags):
+  """The other way, of what `to_t5x` made."""
+  return to_t5x(f"{made}/checkpoint_0", back, "--to-hugging-face", *flags)
+
+
+@pytest.fixture
+def theirs(tmp_path):
+  return folders.write(tmp_path / "theirs")
+
+
+def arrays_of(path):
+  return safetensors.numpy.load_file(path / folders.WEIGHTS)
+
+
 @pytest.mark.parametrize("how", ["t5x", "orbax"])
-def test_a_folder_becomes_a_checkpoint_and_a_folder_again(how, tmp_path):
-  source, made = str(folders.write(tmp_path / "theirs")), str(tmp_path / "ours")
-  assert convert.main([f"--from={source}", f"--to={made}", f"--format={how}"]) == 0
-  read, kept = (specdec_t5x.load_model(x) for x in (source, f"{made}/checkpoint_0"))
+def test_a_folder_becomes_a_checkpoint_and_a_folder_again(how, theirs, tmp_path):
+  made, back = tmp_path / "ours", tmp_path / "back"
+  assert to_t5x(theirs, made, f"--format={how}") == 0
+  paths = str(theirs), f"{made}/checkpoint_0"
+  read, kept = map(specdec_t5x.load_model, paths)
   assert read.network.config == kept.network.config == tiny.TARGET
   assert equal(read.params, kept.params)
-  back = str(tmp_path / "back")
-  flags = ["--to-hugging-face", f"--from={made}/checkpoint_0", f"--to={back}"]
-  assert convert.main(flags) == 0
-  one, other = (
-    safetensors.numpy.load_file(f"{x}/{folders.WEIGHTS}") for x in (source, back)
-  )
-  assert one.keys() == other.keys()
-  assert equal(one, other)
+  assert to_theirs(made, back) == 0
+  assert equal(arrays_of(theirs), arrays_of(back))
 
 
-def test_an_output_folder_is_never_overwritten(tmp_path, capsys):
-  source, made = folders.write(tmp_path / "theirs"), tmp_path / "ours"
-  for _ in range(2):
-    code = convert.main([f"--from={source}", f"--to={made}"])
-  assert code == 1
+def test_an_output_folder_is_never_overwritten(theirs, tmp_path, capsys):
+  made = tmp_path / "ours"
+  assert [to_t5x(theirs, made) for _ in range(2)] == [0, 1]
   assert "holds a checkpoint_0 already" in capsys.readouterr().err
-  flags = ["--to-hugging-face", f"--from={made}/checkpoint_0", f"--to={source}"]
-  assert convert.main(flags) == 1
+  assert to_theirs(made, theirs) == 1
   assert "is there already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", [*names.ALIASES, "lm_head.weight"])
-def test_the_embedding_may_have_another_name(name, tmp_path):
-  made = folders.write(tmp_path / "theirs")
-  arrays = safetensors.numpy.load_file(made / folders.WEIGHTS)
-  expected = arrays["shared.weight"] if name in names.ALIASES else arrays[name]
-  arrays[name] = arrays.pop("shared.weight") if name in names.ALIASES else expected
-  arrays.pop("shared.weight", None)
-  arrays[names.UNUSED] = np.zeros((32, 2), np.float32)
-  safetensors.numpy.save_file(arrays, made / folders.WEIGHTS, {"format": "pt"})
-  found = folder.Folder.open(str(made)).read(names.EMBEDDING)
+def test_the_embedding_may_have_another_name(name, theirs):
+  found = arrays_of(theirs)
+  embedding = found.pop("shared.weight")
+  expected = found.setdefault(name, embedding)
+  unused = np.zeros((32, 2), np.float32)
+  folders.replace_arrays(theirs, found | {names.UNUSED: unused})
+  found = folder.Folder.open(str(theirs)).read(names.EMBEDDING)
   np.testing.assert_array_equal(found, expected)
 
 
-def test_logits_go_by_what_is_in_the_file(tmp_path):
-  made = folders.write(tmp_path / "theirs")
-  config = json.loads((made / folders.CONFIG).read_text())
-  arrays = safetensors.numpy.load_file(made / folders.WEIGHTS)
-  head, shared = arrays["lm_head.weight"], arrays["shared.weight"]
+def test_logits_go_by_what_is_in_the_file(theirs):
+  arrays = arrays_of(theirs)
+  head, shared = arrays.pop("lm_head.weight"), arrays["shared.weight"]
   root = np.float32(tiny.TARGET.emb_dim**-0.5)
   # Tied in config.json, head in the file -> tied here, and the projection.
   cases = [
@@ -92,38 +98,27 @@ def test_logits_go_by_what_is_in_the_file(tmp_path):
     (True, None, True, None),
   ]
   for tied, in_file, embeds, expected in cases:
-    (made / folders.CONFIG).write_text(
-      json.dumps(config | {"tie_word_embeddings": tied})
-    )
+    folders.set_config(theirs, tie_word_embeddings=tied)
     known = {} if in_file is None else {"lm_head.weight": in_file}
-    others = {name: x for name, x in arrays.items() if name != "lm_head.weight"}
-    safetensors.numpy.save_file(
-      others | known, made / folders.WEIGHTS, {"format": "pt"}
-    )
-    found = folder.Folder.open(str(made))
+    folders.replace_arrays(theirs, arrays | known)
+    found = folder.Folder.open(str(theirs))
     assert found.config.logits_via_embedding == embeds
     assert (names.LOGITS in found.shapes) == (not embeds)
     if not embeds:
       np.testing.assert_allclose(found.read(names.LOGITS), expected, rtol=1e-6)
 
 
-def test_an_untied_folder_without_a_projection_says_what_is_used(tmp_path):
+def test_an_untied_folder_without_a_projection_says_what_is_used(theirs):
   """transformers 5 takes the embedding, too; 4 would have drawn one at random."""
-  made = folders.write(tmp_path / "theirs")
-  arrays = safetensors.numpy.load_file(made / folders.WEIGHTS)
   with warnings.catch_warnings():
     warnings.simplefilter("error")
-    folder.Folder.open(str(made))
-    arrays.pop("lm_head.weight")
-    safetensors.numpy.save_file(arrays, made / folders.WEIGHTS, {"format": "pt"})
+    folder.Folder.open(str(theirs))
+    folders.set_arrays(theirs, lambda arrays: arrays.pop("lm_head.weight"))
     says = "no lm_head.weight.* logits come from shared.weight, as in tr"
     with pytest.raises(UserWarning, match=says):
-      folder.Folder.open(str(made))
-    config = json.loads((made / folders.CONFIG).read_text())
-    (made / folders.CONFIG).write_text(
-      json.dumps(config | {"tie_word_embeddings": True})
-    )
-    folder.Folder.open(str(made))
+      folder.Folder.open(str(theirs))
+    folders.set_config(theirs, tie_word_embeddings=True)
+    folder.Folder.open(str(theirs))
 
 
 @contextlib.contextmanager
@@ -137,32 +132,29 @@ def files_of_at_most(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("how", ["t5x", "hugging face"])
-def test_a_conversion_that_fails_leaves_nothing(how, tmp_path, capsys):
-  source, made = str(folders.write(tmp_path / "theirs")), str(tmp_path / "made")
-  flags = [f"--from={source}"]
-  if how == "hugging face":
-    assert convert.main([f"--from={source}", f"--to={tmp_path}/ours"]) == 0
-    flags = ["--to-hugging-face", f"--from={tmp_path}/ours/checkpoint_0"]
+@pytest.mark.parametrize("convert_to", [to_t5x, to_theirs])
+def test_a_conversion_that_fails_leaves_nothing(convert_to, theirs, tmp_path, capsys):
+  source, made = theirs, tmp_path / "made"
+  if convert_to is to_theirs:
+    source = tmp_path / "ours"
+    assert to_t5x(theirs, source) == 0
   # All programs are compiled by then, and none is kept by halves.
-  assert convert.main([*flags, f"--to={tmp_path}/first"]) == 0
+  assert convert_to(source, tmp_path / "first") == 0
   before = commands.contents(tmp_path)
   with files_of_at_most(500):
-    assert convert.main([*flags, f"--to={made}"]) == 1
+    assert convert_to(source, made) == 1
   assert commands.contents(tmp_path) == before
   assert "error: " in capsys.readouterr().err.splitlines()[-1]
-  assert convert.main([*flags, f"--to={made}"]) == 0
+  assert convert_to(source, made) == 0
 
 
 def test_a_vocabulary_that_is_not_there_is_said_before_anything_is_written(
-  tmp_path, capsys
+  theirs, tmp_path, capsys
 ):
-  source = str(folders.write(tmp_path / "theirs"))
-  assert convert.main([f"--from={source}", f"--to={tmp_path}/ours"]) == 0
+  made = tmp_path / "ours"
+  assert to_t5x(theirs, made) == 0
   before = commands.contents(tmp_path)
-  flags = ["--to-hugging-face", f"--from={tmp_path}/ours/checkpoint_0"]
-  flags += [f"--to={tmp_path}/made", "--vocabulary=no.model"]
-  assert convert.main(flags) == 1
+  assert to_theirs(made, tmp_path / "back", "--vocabulary=no.model") == 1
   assert "'no.model' is no file" in capsys.readouterr().err
   assert commands.contents(tmp_path) == before
 
@@ -176,25 +168,23 @@ UNIGRAM = {
 
 
 def test_a_cache_that_can_t_be_written_is_what_is_wrong(tmp_path, monkeypatch):
-  theirs = tmp_path / "theirs"
-  theirs.mkdir()
-  (theirs / vocabulary.TOKENIZER).write_text(json.dumps(UNIGRAM))
+  folder = tmp_path / "theirs"
+  folder.mkdir()
+  (folder / vocabulary.TOKENIZER).write_text(json.dumps(UNIGRAM))
   (tmp_path / "file").write_text("")
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "file" / "cache"))
   says = "SPECDEC_T5X_CACHE.* folder that you may create files in"
   with pytest.raises(ValueError, match=says):
-    vocabulary.processor(str(theirs))
+    vocabulary.processor(str(folder))
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "cache"))
-  assert vocabulary.processor(str(theirs)).encode("ab") == [3, 4, 5]
+  assert vocabulary.processor(str(folder)).encode("ab") == [3, 4, 5]
 
 
-def test_a_network_keeps_its_activation(tmp_path):
+def test_a_network_keeps_its_activation(theirs):
   """Parameters of GELU and SiLU have one shape; config.json tells them apart."""
-  made = folders.write(tmp_path / "theirs")
-  config = json.loads((made / folders.CONFIG).read_text())
-  changed = config | {"feed_forward_proj": "gated-silu"}
-  (made / folders.CONFIG).write_text(json.dumps(changed))
-  assert checkpoint.settings(str(made)).mlp_activations == ("silu", "linear")
+  folders.set_config(theirs, feed_forward_proj="gated-silu")
+  settings = Checkpoint.open(str(theirs)).settings()
+  assert settings.mlp_activations == ("silu", "linear")
 
 
 def test_bytes_are_seqios(tmp_path):

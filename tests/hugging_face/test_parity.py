@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import api
+from specdec_t5x import api, build
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.hugging_face import export, folder, names
@@ -89,7 +89,7 @@ def their_outputs(network, inputs):
 
 
 def our_outputs(target, draft, inputs):
-  decoder, params = api.together(target, draft)
+  decoder, params = build.together(target, draft)
   run = api.compiled(decoder, GREEDY, LENGTH, -1)
   keys = row_keys(jax.random.key(0), len(inputs))
   return np.asarray(run(params, jnp.asarray(inputs, jnp.int32), keys).tokens)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import t5x
 
-from specdec_t5x import api
+from specdec_t5x import api, build
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.sparse import Truncation
 from specdec_t5x.decoding.state import row_keys
@@ -43,7 +43,7 @@ def address(models):
 
 
 def decoded(target, draft, drafter, sampling):
-  decoder, params = api.together(target, draft, drafter)
+  decoder, params = build.together(target, draft, drafter)
   run = api.compiled(decoder, sampling, LENGTH, 1)
   return run(params, INPUTS, row_keys(jax.random.key(0), len(INPUTS)))
 

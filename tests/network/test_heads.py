@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec_t5x.checkpoints.checkpoint import flat_shapes
 from specdec_t5x.network.functional import initial_variables, network_config
 from specdec_t5x.network.heads import KINDS, HeadsConfig
-from specdec_t5x.t5x_bridge.checkpoint import flat_shapes
 
 WIDTH, COUNT = 6, 3
 CONFIGS = [

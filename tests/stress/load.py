@@ -27,13 +27,12 @@ import seqio
 import tensorflow as tf
 from t5x import checkpoints, partitioning, utils
 
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.data import vocabularies
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.demo import tasks
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.network.functional import network_config, network_for
-from specdec_t5x.t5x_bridge.checkpoint import parameter_shapes
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 from tests.contract import conftest
@@ -133,9 +132,7 @@ class Service:
       settings: what may be asked for.
     """
     self.features, self.settings = features, tuple(settings)
-    networks = [
-      network_for(network_config(parameter_shapes(path))) for path in (target, draft)
-    ]
+    networks = [Checkpoint.open(path).network() for path in (target, draft)]
     network, draft_network = networks
     build = lambda decoder, temperature=0.0: EncoderDecoderModel(
       decoder, vocabulary, vocabulary, Sampling(temperature)

@@ -26,21 +26,16 @@ from flax import traverse_util
 from flax.core import unfreeze
 from t5x import partitioning
 
+from specdec_t5x.checkpoints.checkpoint import Checkpoint, abstract_state, flat_shapes
+from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.functional import network_config
 from specdec_t5x.network.sizes import t5_1_1
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.t5x_bridge.checkpoint import (
-  abstract_state,
-  flat_shapes,
-  parameter_shapes,
-)
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
-from specdec_t5x.t5x_bridge.parameters import T5XParameters
 from tests.contract import conftest
 from tests.processes import on_devices
 from tests.stress import memory
@@ -152,9 +147,7 @@ def measure(job: Job) -> Outcome:
 
 def _state_of(job, partitioner):
   """Returns the pair's state as shapes, and its axes on the mesh."""
-  target, draft = (
-    network_config(parameter_shapes(path)) for path in (job.target, job.draft)
-  )
+  target, draft = (Checkpoint.open(path).settings() for path in (job.target, job.draft))
   draft = dataclasses.replace(draft, sharding=job.draft_sharding)
   vocabulary = seqio.PassThroughVocabulary(size=target.vocab_size)
   decoder = SpeculativeDecoder(Transformer(target), DraftModel(Transformer(draft)))

@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 from t5x import decoding, models
 
+from specdec_t5x import build
 from specdec_t5x.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.layer_skip import LayerSkip
-from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import CostAware
-from specdec_t5x.t5x_bridge import parts
 from tests.t5x_bridge import tiny, tiny_gpt
 
 LENGTH = 12
@@ -35,17 +33,8 @@ def batch():
   }
 
 
-def predict(model, params, batch, **kwargs):
-  run = lambda params, batch: model.predict_batch_with_aux(params, batch, **kwargs)
-  return jax.jit(run)(params, batch)
-
-
-def width(num_decodes):
-  return models.DecoderParams(num_decodes=num_decodes, return_all_decodes=True)
-
-
 def model(decoder, vocabulary, num_decodes=4, sampling=GREEDY):
-  params = width(num_decodes)
+  params = models.DecoderParams(num_decodes=num_decodes, return_all_decodes=True)
   return tiny.model(decoder, vocabulary, sampling, default_decoder_params=params)
 
 
@@ -72,7 +61,7 @@ def params(vocabulary):
 
 @pytest.fixture(scope="module")
 def baseline(vocabulary, params, batch):
-  return predict(plain(vocabulary), params, batch)
+  return tiny.predict(plain(vocabulary), params, batch)
 
 
 def t5x_beams(vocabulary, params, batch, num_decodes, alpha):
@@ -81,7 +70,7 @@ def t5x_beams(vocabulary, params, batch, num_decodes, alpha):
     TARGET, vocabulary, vocabulary, None, decode_fn=search
   )
   settings = {"num_decodes": num_decodes, "return_all_decodes": True}
-  return predict(model, params["target"], batch, **settings)
+  return tiny.predict(model, params["target"], batch, **settings)
 
 
 def assert_same(found, expected):
@@ -96,13 +85,13 @@ def test_hypotheses_are_those_of_t5x_beam_search(vocabulary, params, batch, base
   ends = (np.asarray(expected[0]) == 1).any(axis=2)
   assert ends.any()
   assert_same(baseline, expected)
-  assert_same(predict(speculative(vocabulary), params, batch), expected)
+  assert_same(tiny.predict(speculative(vocabulary), params, batch), expected)
 
 
 def test_without_a_penalty_too(vocabulary, params, batch):
   expected = t5x_beams(vocabulary, params, batch, num_decodes=3, alpha=0.0)
   model = speculative(vocabulary, num_decodes=3, alpha=0.0)
-  assert_same(predict(model, params, batch), expected)
+  assert_same(tiny.predict(model, params, batch), expected)
 
 
 def test_the_target_as_draft_advances_by_whole_trees(
@@ -110,7 +99,7 @@ def test_the_target_as_draft_advances_by_whole_trees(
 ):
   twice = {"target": params["target"], "draft": params["target"]}
   model = speculative(vocabulary, draft=tiny.TARGET, gamma=3)
-  tokens, aux = predict(model, twice, batch)
+  tokens, aux = tiny.predict(model, twice, batch)
   assert_same((tokens, aux), baseline)
   np.testing.assert_array_equal(aux["accepted"], aux["acceptance_positions"])
   np.testing.assert_array_equal(aux["acceptance_mass"], aux["accepted"])
@@ -151,7 +140,7 @@ def test_bad_settings_of_the_baseline_are_refused(vocabulary):
 def of_words(**words):
   """A beam with a draft, as gin files build it."""
   settings = {"drafter": DraftModel(Transformer(tiny.DRAFT)), "seed": 0, **words}
-  return parts.beam(TARGET, verification="beam", lenience=1.0, **settings)
+  return build.beam(TARGET, **settings)
 
 
 def test_a_beam_takes_gamma_and_network_of_the_draft_model():
@@ -164,8 +153,6 @@ def test_a_beam_takes_gamma_and_network_of_the_draft_model():
   "drafter",
   [
     LayerSkip(("mlp_0",)),
-    TreeDraft(Transformer(tiny.DRAFT)),
-    Copy(),
     DraftModel(NgramTable(NgramConfig(64, (), 1, order=1))),
   ],
   ids=lambda drafter: type(drafter).__name__,
@@ -175,15 +162,10 @@ def test_a_beam_refuses_other_drafters(drafter):
     of_words(drafter=drafter)
 
 
-def test_a_beam_refuses_words_that_it_has_no_use_for():
-  with pytest.raises(ValueError, match="must be 0 and BLOCK 1, got 3, 0 and 1"):
-    of_words(seed=3)
+def test_a_beam_refuses_a_block():
+  """Of other words that it has no use for: tests/errors/cases.py."""
   with pytest.raises(ValueError, match="must be 0 and BLOCK 1, got 0, 0 and 3"):
-    parts.plain_beam(TARGET, 0, block=3)
-  draft = DraftModel(Transformer(tiny.DRAFT))
-  for rule, lenience in (("token", 1.0), ("beam", 0.5)):
-    with pytest.raises(ValueError, match="VERIFICATION must be 'beam'"):
-      parts.beam(TARGET, draft, rule, lenience, seed=0)
+    build.beam(TARGET, 0, block=3)
 
 
 @pytest.mark.parametrize("policy", ["auto", "confidence", CostAware()], ids=str)
@@ -202,4 +184,4 @@ def test_a_wider_beam_than_the_draft_s_is_refused_at_the_call(
   vocabulary, params, batch
 ):
   with pytest.raises(ValueError, match="DRAFT_BEAM_SIZE must be"):
-    predict(speculative(vocabulary), params, batch, num_decodes=7)
+    tiny.predict(speculative(vocabulary), params, batch, num_decodes=7)

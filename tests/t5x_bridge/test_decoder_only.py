@@ -1,17 +1,17 @@
 """The decoder-only T5X models: predictions, statistics, restoring, refusals."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
-from t5x import decoding, models, partitioning, train_state, utils
+from t5x import decoding, models, utils
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.data import language_modeling
 from specdec_t5x.t5x_bridge import preflight, writer
-from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 from tests.t5x_bridge import tiny, tiny_gpt
 
 PROMPTS = [[5, 6, 7, 8, 9, 10], [5, 6], [], [12, 1]]
@@ -35,20 +35,13 @@ def params(vocabulary):
   return tiny.variables(tiny_gpt.speculative(vocabulary))["params"]
 
 
-def predict(model, params, batch, **kwargs):
-  run = lambda params, batch: model.predict_batch_with_aux(
-    params, batch, jax.random.PRNGKey(0), **kwargs
-  )
-  return jax.jit(run)(params, batch)
-
-
 @pytest.fixture(scope="module")
 def expected(vocabulary, params, batch):
   """T5X's own greedy outputs, cut to the room of the targets."""
   greedy = lambda **kwargs: decoding.temperature_sample(temperature=0.0, **kwargs)
   target = tiny_gpt.GptTransformer(tiny_gpt.TARGET)
   t5x_model = models.DecoderOnlyModel(target, vocabulary, None, greedy)
-  return predict(t5x_model, params["target"], batch)[0][:, :ROOM]
+  return tiny.predict(t5x_model, params["target"], batch)[0][:, :ROOM]
 
 
 @pytest.mark.parametrize(
@@ -64,14 +57,14 @@ def test_greedy_tokens_are_those_of_t5x_temperature_sample(
   vocabulary, params, batch, expected, settings
 ):
   model = tiny_gpt.speculative(vocabulary, **settings)
-  tokens, aux = predict(model, params, batch)
+  tokens, aux = tiny.predict(model, params, batch)
   np.testing.assert_array_equal(tokens, expected)
   np.testing.assert_array_equal(aux["scores"], 0.0)
   assert (aux["tokens"] <= ROOM).all()
 
 
 def test_plain_decoding_and_statistics(vocabulary, params, batch, expected):
-  tokens, aux = predict(tiny_gpt.plain(vocabulary), params, batch)
+  tokens, aux = tiny.predict(tiny_gpt.plain(vocabulary), params, batch)
   np.testing.assert_array_equal(tokens, expected)
   np.testing.assert_array_equal(aux["tokens"], aux["target_calls"])
   assert set(aux) == {"scores", *writer.COUNTS}
@@ -80,7 +73,7 @@ def test_plain_decoding_and_statistics(vocabulary, params, batch, expected):
 def test_several_decodes_are_sorted_by_score(vocabulary, params, batch):
   count = models.DecoderParams(num_decodes=3, return_all_decodes=True)
   model = tiny_gpt.speculative(vocabulary, Sampling(1.0), default_decoder_params=count)
-  tokens, aux = predict(model, params, batch)
+  tokens, aux = tiny.predict(model, params, batch)
   assert tokens.shape == (len(PROMPTS), 3, ROOM)
   assert (np.diff(aux["scores"], axis=1) >= 0).all()
 
@@ -107,24 +100,11 @@ def test_the_pair_is_checked_and_restored(vocabulary, tmp_path):
   check(paths)
   with pytest.raises(ValueError, match=r"DRAFT_.*decoder/token_embedder.* has shape"):
     check(dict.fromkeys(paths, paths["target"]))
-  state = train_state.InferenceState.create(tiny.variables(model, seed=3))
-  restored = CheckpointManager(
-    directory="",
-    train_state=jax.eval_shape(lambda: state),
-    partitioner=partitioning.PjitPartitioner(num_partitions=1),
-    paths=paths,
-    restore_dtype="float32",
-  ).restore(path=paths["target"])
-  for name, seed, config in (
-    ("target", 1, tiny_gpt.TARGET),
-    ("draft", 2, tiny_gpt.DRAFT),
-  ):
+  restored = tiny.restored(model, paths)
+  for name, config in (("target", tiny_gpt.TARGET), ("draft", tiny_gpt.DRAFT)):
+    seed = 1 if name == "target" else 2
     saved = tiny.state(tiny_gpt.GptTransformer(config), seed).params
-    jax.tree.map(
-      np.testing.assert_array_equal,
-      jax.tree.leaves(restored.params[name]),
-      jax.tree.leaves(saved),
-    )
+    chex.assert_trees_all_equal(restored.params[name], saved)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +113,6 @@ def test_the_pair_is_checked_and_restored(vocabulary, tmp_path):
     ({"inputs_bidirectional_attention": True}, "causal in the prompt"),
     ({"task_feature_lengths": {"targets": 8}}, "must give 'inputs'"),
     ({"draft": tiny_gpt.config(1, 8, vocab_size=72)}, "must share a vocabulary"),
-    ({"default_decoder_params": models.DecoderParams(num_decodes=0)}, "NUM_DECODES"),
-    ({"gamma": 0}, "GAMMA must be"),
   ],
 )
 def test_bad_settings_are_refused(vocabulary, bad, message):

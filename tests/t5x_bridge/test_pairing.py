@@ -3,16 +3,15 @@
 import pathlib
 import shutil
 
+import chex
 import jax
-import numpy as np
 import pytest
 import seqio
-from t5x import partitioning, train_state, utils
+from t5x import utils
 
 from specdec_t5x.data import tasks
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge import preflight
-from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 from tests.t5x_bridge import tiny
 
 
@@ -27,18 +26,9 @@ def paths(tmp_path_factory):
   }
 
 
-def restore(vocabulary, target, draft, dtype="float32", **settings):
-  model = tiny.speculative(vocabulary)
-  state = train_state.InferenceState.create(tiny.variables(model, seed=3))
-  manager = CheckpointManager(
-    directory="",
-    train_state=jax.eval_shape(lambda: state),
-    partitioner=partitioning.PjitPartitioner(num_partitions=1),
-    paths={"target": target, "draft": draft},
-    restore_dtype=dtype,
-    **settings,
-  )
-  return manager.restore(path=target)
+def restore(vocabulary, target, draft, *dtype, **settings):
+  paths = {"target": target, "draft": draft}
+  return tiny.restored(tiny.speculative(vocabulary), paths, *dtype, **settings)
 
 
 @pytest.mark.parametrize(
@@ -51,10 +41,9 @@ def test_both_models_get_their_own_parameters(vocabulary, paths, target, draft):
     "draft": tiny.state(Transformer(tiny.DRAFT), seed=2).params,
   }
   assert int(restored.step) == 7
-  jax.tree.map(
-    np.testing.assert_array_equal,
-    jax.tree.leaves(restored.params),
-    jax.tree.leaves(dict(sorted(expected.items()))),
+  chex.assert_trees_all_equal(
+    restored.params.unfreeze(),
+    {name: params.unfreeze() for name, params in expected.items()},
   )
 
 
@@ -62,7 +51,7 @@ def test_what_is_to_be_done_before_compiling_is_given_the_parameters(vocabulary,
   given = []
   restored = restore(vocabulary, paths["target"], paths["draft"], ready=given.append)
   (params,) = given
-  jax.tree.map(np.testing.assert_array_equal, params, restored.params)
+  chex.assert_trees_all_equal(params, restored.params)
 
 
 @pytest.mark.parametrize("suffix", ["", "_orbax"])
@@ -149,24 +138,10 @@ def test_a_network_without_a_path_is_named(vocabulary, dataset, paths, tmp_path)
     check(vocabulary, dataset(), alone, tmp_path)
 
 
-def test_an_output_directory_below_a_file_is_refused(
-  vocabulary, dataset, paths, tmp_path
-):
-  with pytest.raises(ValueError, match="can't be written"):
-    check(vocabulary, dataset(), paths, tmp_path, output_dir=__file__ + "/out")
-
-
 def test_a_draft_of_another_vocabulary_is_refused(vocabulary, dataset, paths, tmp_path):
   other = tiny.save_t5x(tmp_path / "other", tiny.config(1, 8, vocab_size=72))
   with pytest.raises(ValueError, match=r"token_embedder.*vocabulary"):
     check(vocabulary, dataset(), {**paths, "draft": other}, tmp_path)
-
-
-def test_an_unknown_task_is_refused_with_the_known_ones(
-  vocabulary, dataset, paths, tmp_path
-):
-  with pytest.raises(ValueError, match=r"'wmt15'.*preflight_text"):
-    check(vocabulary, dataset("wmt15"), paths, tmp_path)
 
 
 def test_a_task_of_another_vocabulary_is_refused(
@@ -175,8 +150,3 @@ def test_a_task_of_another_vocabulary_is_refused(
   other = seqio.SentencePieceVocabulary(vocabulary_path, extra_ids=9)
   with pytest.raises(ValueError, match="ocabular"):
     check(other, dataset(), paths, tmp_path)
-
-
-def test_feature_lengths_are_checked(vocabulary, dataset, paths, tmp_path):
-  with pytest.raises(ValueError, match="TASK_FEATURE_LENGTHS"):
-    check(vocabulary, dataset(targets=0), paths, tmp_path)

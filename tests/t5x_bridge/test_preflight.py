@@ -6,7 +6,6 @@ import seqio
 from t5x import infer
 
 from specdec_t5x.t5x_bridge import preflight, writer
-from specdec_t5x.t5x_bridge.checkpoint import flat_shapes
 from tests import commands
 from tests.real_data import ROOT
 from tests.t5x_bridge import tiny
@@ -69,17 +68,3 @@ def test_an_output_directory_that_can_t_be_written_is_refused(tmp_path):
   with pytest.raises(ValueError, match=f"INFER_OUTPUT_DIR={blocked}"):
     preflight.check_writable(str(blocked / "out"))
   assert blocked.read_text() == "in the way"
-
-
-def test_a_checkpoint_that_is_not_there_or_another_network_s_is_refused(
-  vocabulary, tmp_path
-):
-  model = tiny.speculative(vocabulary)
-  variables = preflight.abstract_variables(model, {"inputs": 8, "targets": 8})
-  expected = {name: flat_shapes(one) for name, one in variables["params"].items()}
-  with pytest.raises(ValueError, match="DRAFT_CHECKPOINT_PATH: missing is not"):
-    preflight.check_checkpoint("DRAFT_CHECKPOINT_PATH", "missing", expected["draft"])
-  path = tiny.save_t5x(tmp_path / "target", tiny.TARGET, seed=1)
-  preflight.check_checkpoint("TARGET_CHECKPOINT_PATH", path, expected["target"])
-  with pytest.raises(ValueError, match="token_embedder/embedding has shape"):
-    preflight.check_checkpoint("DRAFT_CHECKPOINT_PATH", path, expected["draft"])

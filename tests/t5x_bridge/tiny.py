@@ -7,18 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import sentencepiece
 import seqio
-from t5x import checkpoints, models, partitioning, train_state
+from t5x import models, partitioning, train_state
 
+from specdec_t5x.build import get_drafter, policy_for
+from specdec_t5x.checkpoints.checkpoint import abstract_state
+from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.drafters.registry import get_drafter, policy_for
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import is_decoder_only, network_for
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
+from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 
-WORDS = (
+WORDS = [
   "the",
   "a",
   "old",
@@ -30,7 +33,7 @@ WORDS = (
   "sees",
   "red",
   "house",
-)
+]
 VOCAB_SIZE = 64
 
 
@@ -142,6 +145,27 @@ def _make_variables(model, seed):
   return make(jax.random.PRNGKey(seed))
 
 
+def predict(model, params, batch, **kwargs):
+  """What a model says of a batch, by a compiled program."""
+  key = jax.random.PRNGKey(0)
+  run = lambda params, batch: model.predict_batch_with_aux(params, batch, key, **kwargs)
+  return jax.jit(run)(params, batch)
+
+
+def restored(model, paths, dtype="float32", **settings):
+  """The state of a model as T5X restores it from a checkpoint a network."""
+  state = train_state.InferenceState.create(variables(model, seed=3))
+  manager = CheckpointManager(
+    directory="",
+    train_state=jax.eval_shape(lambda: state),
+    partitioner=partitioning.PjitPartitioner(num_partitions=1),
+    paths=paths,
+    restore_dtype=dtype,
+    **settings,
+  )
+  return manager.restore(path=paths["target"])
+
+
 def state(module, seed=0):
   """An inference state of one network, and its model."""
   vocabulary = seqio.ByteVocabulary()
@@ -152,29 +176,23 @@ def state(module, seed=0):
   return train_state.InferenceState.create(variables(model, seed))
 
 
-def save_t5x(directory, config, seed=0, step=7, dtype=None) -> str:
-  alone = state(network_for(config), seed).replace_step(jnp.array(step))
-  return save(directory, alone, dtype)
+def drawn(config):
+  """Parameters that nothing is to run: no program is compiled for them."""
+  draw = np.random.default_rng(0).normal
+  shapes = abstract_state(network_for(config)).params
+  return jax.tree.map(lambda x: draw(size=x.shape).astype(x.dtype), shapes)
 
 
-def save(directory, alone, dtype=None) -> str:
-  """Writes a state in T5X's format."""
-  writer = checkpoints.Checkpointer(
-    alone,
-    partitioning.PjitPartitioner(num_partitions=1),
-    str(directory),
-    save_dtype=dtype,
-  )
-  writer.save(alone)
-  return str(directory / f"checkpoint_{int(alone.step)}")
-
-
-def save_orbax(directory, config, seed=0, step=7) -> str:
-  alone = state(network_for(config), seed).replace_step(jnp.array(step))
+def save(directory, config, params, format="t5x", step=7) -> str:
+  """Writes a checkpoint, and returns its path."""
   directory.mkdir(parents=True, exist_ok=True)
-  manager = checkpoints.OrbaxCheckpointManagerInterface(
-    str(directory), alone, partitioning.PjitPartitioner(num_partitions=1)
-  )
-  manager.save(alone)
-  manager.wait_until_finished()
+  T5XParameters(network_for(config), str(directory), format).save(step, params)
   return str(directory / f"checkpoint_{step}")
+
+
+def save_t5x(directory, config, seed=0, **how) -> str:
+  return save(directory, config, state(network_for(config), seed).params, **how)
+
+
+def save_orbax(directory, config, seed=0) -> str:
+  return save_t5x(directory, config, seed, format="orbax")

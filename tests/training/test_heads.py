@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import specdec_t5x
+from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.t5x_bridge.parameters import T5XParameters
 from specdec_t5x.training import heads as training
 from specdec_t5x.training import jobs
 from specdec_t5x.training.optimizers import Optimizer, Schedule

@@ -17,8 +17,9 @@ from specdec_t5x.bench.measured import COUNTED
 from specdec_t5x.bench.oracle import oracle
 from specdec_t5x.bench.pairs import Study
 from specdec_t5x.bench.peers import CTRANSLATE2, HUGGING_FACE, importable, upstream
-from specdec_t5x.bench.programs import Decode, input_keys, together
+from specdec_t5x.bench.programs import Decode, input_keys
 from specdec_t5x.bench.timed import Program
+from specdec_t5x.build import together
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.drafters.oracle import forced_tokens
 

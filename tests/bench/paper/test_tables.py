@@ -14,7 +14,7 @@ from specdec_t5x.bench.__main__ import main
 from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.pairs import Draft, load_draft
 from specdec_t5x.bench.paper.tables import TABLE_4
-from specdec_t5x.t5x_bridge.parameters import T5XParameters
+from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.training import ngrams
 from tests.bench.conftest import named, ran
 

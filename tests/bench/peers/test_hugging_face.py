@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import api
+from specdec_t5x import api, build
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.config import T5Config
@@ -61,7 +61,7 @@ def exported(model):
 
 
 def ours(target, draft, inputs, eos_id):
-  network, params = api.together(target, draft, gamma=draft and GAMMA)
+  network, params = build.together(target, draft, gamma=draft and GAMMA)
   run = api.compiled(network, GREEDY, LENGTH, eos_id)
   return run(params, jnp.asarray(inputs, jnp.int32), row_keys(jax.random.key(0), 1))
 

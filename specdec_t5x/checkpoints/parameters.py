@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import t5x
 from t5x import checkpoints, partitioning
 
+from specdec_t5x.checkpoints.checkpoint import Checkpoint, abstract_state, flat_shapes
 from specdec_t5x.network.functional import Network
-from specdec_t5x.t5x_bridge import checkpoint, preflight
 
 
 class T5XParameters:
@@ -26,7 +26,7 @@ class T5XParameters:
     self._format = format
     self._directory = os.path.abspath(directory)
     self._network = network
-    self._state = checkpoint.abstract_state(network)
+    self._state = abstract_state(network)
 
   @property
   def streams(self) -> bool:
@@ -66,9 +66,8 @@ class T5XParameters:
     Raises:
       ValueError: naming `macro`, where there is none or it is another network's.
     """
-    shapes = checkpoint.flat_shapes(self._state.params)
-    preflight.check_checkpoint(macro, path, shapes)
-    params = checkpoint.load(path, self._network)
+    shapes = flat_shapes(self._state.params)
+    params = Checkpoint.of_network(path, macro, shapes).load(self._network)
     return jax.tree.map(jnp.asarray, dict(params.unfreeze()))
 
   def _path(self, step: int) -> str:

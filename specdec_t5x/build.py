@@ -1,0 +1,412 @@
+"""From words, gin's or Python's, to the objects that decode."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from specdec_t5x.beam.decoder import BeamDecoder
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.rules import get_rule
+from specdec_t5x.core.tree import Tree, chain, delayed
+from specdec_t5x.core.types import Rule
+from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.policy import Fixed, Policy
+from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.heads import HeadDraft, Headed
+from specdec_t5x.drafters.layer_skip import LayerSkip
+from specdec_t5x.drafters.parallel import ParallelDraft
+from specdec_t5x.drafters.pruned import Pruned
+from specdec_t5x.drafters.sparse import SparseDraft
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise, check_gamma
+from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.network import ngram
+from specdec_t5x.network.functional import HEADS, Network, Settings, network_for
+from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.policies import ExitThreshold, get_policy
+
+DRAFTERS: dict[str, type[Drafter]] = {
+  "draft_model": DraftModel,
+  "ngram": DraftModel,
+  "copy": Copy,
+  "heads": Headed,
+  "sparse": SparseDraft,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """A network with its parameters; `specdec_t5x.load_model` makes one."""
+
+  network: Network
+  params: Any
+
+
+def together(
+  target: Model,
+  draft: Model | Mapping[str, Model] | None = None,
+  drafter: Drafter | str | None = None,
+  rule: Rule | str = "token",
+  *,
+  gamma: int | None = None,
+  num_candidates: int = 1,
+  policy: Policy | str | None = None,
+) -> tuple[Decoder, Mapping[str, Any]]:
+  """Returns the decoder of some models, and its parameters on the device.
+
+  Args:
+    target: the model whose law is kept.
+    draft: the model that drafts, or those of a drafter's networks by their names; None
+      for plain decoding, or for a drafter without a network.
+    drafter: as `specdec_t5x.generate`'s, like all that follow.
+    rule: which drafted tokens stand.
+    gamma: tokens that a named drafter drafts.
+    num_candidates: independent drafts an iteration, of a named drafter.
+    policy: how long drafts are.
+
+  Raises:
+    ValueError: where settings of speculation are given without a draft, or there are
+      other networks than the drafter needs.
+  """
+  drafts = {"draft": draft} if isinstance(draft, Model) else dict(draft or {})
+  models = {"target": target, **drafts}
+  networks = {name: model.network for name, model in models.items()}
+  params = jax.device_put({name: model.params for name, model in models.items()})
+  if drafter is None and draft is None:
+    _refuse_words(rule=rule, gamma=gamma, num_candidates=num_candidates, policy=policy)
+    return PlainDecoder(target.network), params
+  network = networks.get("draft")
+  if drafter is None:
+    drafter = "heads" if isinstance(network, HEADS) else "draft_model"
+  parts = get_drafter(drafter, network, gamma, num_candidates)
+  chosen = policy_for(parts, policy, gamma, is_word=isinstance(drafter, str))
+  decoder = SpeculativeDecoder(target.network, parts, get_rule(rule), chosen)
+  if networks != decoder.networks:
+    raise ValueError(
+      f"The drafter {type(parts).__name__} needs the networks "
+      f"{sorted(parts.networks)}, got other ones as draft, called {sorted(drafts)}. "
+      "Build it with the networks of the models that you pass."
+    )
+  return decoder, params
+
+
+def _refuse_words(**words: Any) -> None:
+  """Raises a ValueError where plain decoding is given settings of speculation."""
+  defaults = {"rule": "token", "gamma": None, "num_candidates": 1, "policy": None}
+  surplus = {name: x for name, x in words.items() if x != defaults[name]}
+  if surplus:
+    raise ValueError(f"{surplus} need a draft, got None. Give one, or leave them out.")
+
+
+def get_drafter(
+  drafter: Drafter | str,
+  network: Network | None = None,
+  gamma: int | None = None,
+  num_candidates: int = 1,
+) -> Drafter:
+  """Returns a drafter: as it is, or the one of that name with what is set in words.
+
+  Args:
+    drafter: a drafter of yours, or a name in `DRAFTERS`.
+    network: of a named drafter that needs one.
+    gamma: length of a draft, in tokens.
+    num_candidates: independent drafts an iteration, of a draft model.
+
+  Raises:
+    ValueError: where the name is unknown, or these settings do not go together.
+  """
+  if not is_whole(num_candidates, 1):
+    raise ValueError(
+      f"NUM_CANDIDATES must be a whole number of at least 1, got {num_candidates!r}."
+    )
+  if isinstance(drafter, Drafter):
+    if num_candidates > 1 or gamma not in (None, drafter.depth):
+      raise ValueError(
+        f"A drafter owns its knobs: set them on your {type(drafter).__name__}, which "
+        f"drafts {drafter.depth} tokens, got GAMMA={gamma} and "
+        f"NUM_CANDIDATES={num_candidates}."
+      )
+    return drafter
+  if _needs_network(drafter) != (network is not None):
+    raise ValueError(
+      f"DRAFTER={drafter!r} needs {'a' if network is None else 'no'} draft network, "
+      f"got {type(network).__name__}."
+    )
+  plain = _chain_of(drafter, network, gamma)
+  if num_candidates == 1:
+    return plain
+  if not isinstance(plain, DraftModel):
+    raise ValueError(
+      f"NUM_CANDIDATES={num_candidates} needs a draft model, got DRAFTER={drafter!r}, "
+      "which drafts once an iteration."
+    )
+  return TreeDraft(network, delayed(0, num_candidates, plain.gamma))
+
+
+def _needs_network(name: str) -> bool:
+  """Returns whether the drafter of that name needs a network to be handed to it."""
+  if not isinstance(name, str) or name not in DRAFTERS:
+    raise ValueError(
+      f"Unknown DRAFTER {name!r}; expected one of {sorted(DRAFTERS)} or a Drafter."
+    )
+  return "network" in {field.name for field in dataclasses.fields(DRAFTERS[name])}
+
+
+def _chain_of(name: str, network: Network | None, gamma: int | None) -> Drafter:
+  """Returns the drafter of that name, of one chain."""
+  if DRAFTERS[name] is Headed:
+    return headed(network, gamma=gamma)
+  knobs = {} if network is None else {"network": network}
+  return DRAFTERS[name](gamma=longest(gamma), **knobs)
+
+
+def headed(
+  network: HEADS,
+  shape: Tree | Pruned | None = None,
+  siblings: str = "distinct",
+  gamma: int | None = None,
+) -> Headed:
+  """Returns the drafter of heads, whatever their kind.
+
+  Args:
+    network: the heads.
+    shape: see `heads.Headed`.
+    siblings: see `heads.Headed`.
+    gamma: length of a chain, where there is no `shape`; None is that of all heads.
+
+  Raises:
+    ValueError: where the network is no heads.
+  """
+  if shape is None and gamma is not None:
+    check_gamma(gamma)
+    shape = chain(gamma)
+  if not isinstance(network, HEADS):
+    raise ValueError(
+      f"Expected heads as draft, got a {type(network).__name__}. Load a checkpoint "
+      "that configs/train/heads.gin made, or leave DRAFTER at 'draft_model'."
+    )
+  kind = ParallelDraft if network.config.kind == "parallel" else HeadDraft
+  return kind(network, shape, siblings)
+
+
+def longest(gamma: int | None) -> int:
+  """Returns the length of the longest draft: GAMMA, or 5 where it is not set."""
+  return DEFAULT_GAMMA if gamma is None else gamma
+
+
+def drafter_for(
+  choice: Drafter | str,
+  network: Network,
+  path: str | None,
+  gamma: int | None,
+  num_candidates: int,
+) -> Drafter:
+  """Returns the drafter that DRAFTER names, or is.
+
+  Args:
+    choice: DRAFTER.
+    network: what gin configures, for 'draft_model'.
+    path: the draft's checkpoint; the sizes of n-grams and heads are read off it.
+    gamma: GAMMA.
+    num_candidates: NUM_CANDIDATES.
+
+  Raises:
+    ValueError: where settings do not go together, or `path` does not have what is
+      needed.
+  """
+  if isinstance(choice, Drafter) or not _needs_network(choice):
+    network = None
+  elif choice in ("ngram", "heads"):
+    network = (ngram_table if choice == "ngram" else heads)(path)
+  return get_drafter(choice, network, gamma, num_candidates)
+
+
+def policy_for(
+  drafter: Drafter,
+  policy: Policy | str | None,
+  gamma: int | None,
+  is_word: bool = True,
+) -> Policy:
+  """Returns how many tokens a drafter drafts: what was asked for, or what is usual.
+
+  Args:
+    drafter: whose drafts they are.
+    policy: a name in `policies.POLICIES`, or a policy; None where none was asked for.
+    gamma: a length that was asked for: without a policy each iteration drafts as much.
+    is_word: whether the drafter is a gin file's or was named, not built by hand: then a
+      network that drafts, or heads, draft as much as pays.
+  """
+  if policy is not None:
+    return get_policy(policy)
+  if gamma is not None:
+    return Fixed()
+  costs = is_word and isinstance(drafter, Stepwise | Headed)
+  if costs:
+    return get_policy("auto")
+  return ExitThreshold() if isinstance(drafter, LayerSkip) else Fixed()
+
+
+def rule_for(choice: Rule | str, lenience: float) -> Rule:
+  """Returns the rule that VERIFICATION names, or is.
+
+  Args:
+    choice: VERIFICATION.
+    lenience: LENIENCE, of 'lenient' alone.
+
+  Raises:
+    ValueError: where the name is unknown, or there is another lenience than 1 for
+      another rule.
+  """
+  if choice == "lenient":
+    return get_rule(choice, lenience=lenience)
+  if lenience != 1.0:
+    raise ValueError(
+      f"LENIENCE={lenience} needs VERIFICATION='lenient', got {choice!r}."
+    )
+  return get_rule(choice)
+
+
+def network_settings(path: str, dtype: str, **knobs: Any) -> Settings:
+  """Returns the configuration of a checkpoint's network, read off it.
+
+  Args:
+    path: the checkpoint, or a Hugging Face folder.
+    dtype: of the activations.
+    **knobs: of the configuration: sharding, products.
+
+  Raises:
+    ValueError: where there is no checkpoint at `path`.
+  """
+  return dataclasses.replace(Checkpoint.open(path).settings(dtype), **knobs)
+
+
+def network_at(path: str, dtype: str = "float32") -> Network:
+  """As `network_settings`, the network: a draft model, or a table of n-grams."""
+  return Checkpoint.open(path).network(dtype)
+
+
+def ngram_table(path: str | None, order: int = 0) -> ngram.NgramTable:
+  """Returns the network of a table of n-grams.
+
+  Args:
+    path: its checkpoint, off which its size is read.
+    order: look up no longer n-grams than these; 0 for all.
+
+  Raises:
+    ValueError: where there is no table at `path`, or `order` is none.
+  """
+  if not is_whole(order, 0):
+    raise ValueError(
+      f"NGRAM_ORDER must be a whole number of at least 0, got {order!r}. 0 is the "
+      "table's."
+    )
+  if path is None:
+    raise ValueError(
+      "DRAFTER='ngram' needs DRAFT_CHECKPOINT_PATH, a table that python -m "
+      "specdec_t5x.train --job=ngrams made; got None."
+    )
+  shapes = Checkpoint.open(path).shapes
+  return ngram.NgramTable(ngram.config_from_shapes(shapes, order))
+
+
+def heads(path: str | None, dtype: str = "float32") -> HEADS:
+  """Returns the network of heads, whose kind and size are read off their checkpoint.
+
+  Args:
+    path: the checkpoint.
+    dtype: of the activations.
+
+  Raises:
+    ValueError: where there are no heads at `path`.
+  """
+  if path is None:
+    raise ValueError(
+      "Heads need DRAFT_CHECKPOINT_PATH, a checkpoint that python -m specdec_t5x.train "
+      "--gin_file=configs/train/heads.gin made; got None."
+    )
+  network = network_at(path, dtype)
+  if not isinstance(network, HEADS):
+    raise ValueError(
+      f"DRAFT_CHECKPOINT_PATH={path} must hold heads, got a {type(network).__name__}. "
+      "Leave out configs/drafters/heads.gin, or give heads' checkpoint."
+    )
+  return network
+
+
+def new_heads(target_path: str, kind: str, count: int, **knobs: Any) -> HEADS:
+  """Returns the network of heads for a target, whose sizes are read off its checkpoint.
+
+  Args:
+    target_path: of the target.
+    kind: 'parallel', or one of `network.heads.KINDS`.
+    count: heads, or positions that are drafted.
+    **knobs: of `network.heads.HeadsConfig`; a parallel drafter has none.
+
+  Raises:
+    ValueError: where there is no target at `target_path`, or a knob is out of range.
+  """
+  target = Checkpoint.open(target_path).settings()
+  if kind != "parallel":
+    return network_for(HeadsConfig(kind, count, target.emb_dim, **knobs))
+  return network_for(ParallelConfig.of(target, count))
+
+
+def beam(
+  target: Network,
+  seed: int,
+  slots: int = 0,
+  block: int = 1,
+  drafter: Drafter | None = None,
+  verification: str = "beam",
+  lenience: float = 1.0,
+  policy: Policy | str | None = None,
+  **knobs: Any,
+) -> BeamDecoder:
+  """Returns a beam search, with the draft model of a drafter where there is one.
+
+  Args:
+    target: the network whose hypotheses are searched for.
+    seed: 0.
+    slots: 0.
+    block: 1.
+    drafter: a plain `DraftModel`; the draft searches with a beam of its own.
+    verification: 'beam', for there is no other with a beam.
+    lenience: 1.
+    policy: None, or 'fixed': each tree has GAMMA levels.
+    **knobs: of `BeamDecoder`.
+
+  Raises:
+    ValueError: where a setting is one that a beam has no use for.
+  """
+  if policy not in (None, "fixed"):
+    raise ValueError(
+      f"GAMMA_POLICY must be 'fixed' with a beam, or left out, got {policy!r}: each "
+      "tree has GAMMA levels."
+    )
+  if verification != "beam" or lenience != 1.0:
+    raise ValueError(
+      f"VERIFICATION must be 'beam' with a beam, and LENIENCE 1, got {verification!r} "
+      f"and {lenience}: hypotheses are compared, not tokens. Leave them out, or leave "
+      "out configs/runs/beam.gin."
+    )
+  network = getattr(drafter, "network", None)
+  if drafter is not None:
+    if type(drafter) is not DraftModel or not hasattr(network, "extend_slots"):
+      raise ValueError(
+        "DRAFTER must be 'draft_model' with a beam, and NUM_CANDIDATES 1, got "
+        f"{type(drafter).__name__} whose network is {type(network).__name__}: the "
+        "draft searches with a beam of its own."
+      )
+    knobs |= {"draft": network, "gamma": drafter.gamma}
+  if (seed, slots, block) != (0, 0, 1):
+    raise ValueError(
+      f"With a beam SEED and SLOTS must be 0 and BLOCK 1, got {seed}, {slots} and "
+      f"{block}: it draws nothing, hypotheses end together, and the strict baseline is "
+      "one of single tokens. Leave them out."
+    )
+  return BeamDecoder(target, **knobs)

@@ -1,0 +1,1 @@
+"""Checkpoints of T5X's format, Orbax's and Hugging Face's, opened once."""

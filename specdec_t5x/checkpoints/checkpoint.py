@@ -1,0 +1,263 @@
+"""A checkpoint on disk: its kind, shapes and configuration, and restoring it."""
+
+import abc
+import dataclasses
+import functools
+import math
+import os
+import re
+from typing import Any
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+from etils import epath
+from t5x import checkpoints, partitioning
+from t5x.train_state import InferenceState
+
+from specdec_t5x.checkpoints import t5x_index
+from specdec_t5x.checkpoints.checks import Shapes, check_finite, check_shapes
+from specdec_t5x.checkpoints.t5x_index import INDEX
+from specdec_t5x.data.hints import how_to_make
+from specdec_t5x.hugging_face.folder import Folder, is_folder
+from specdec_t5x.network.functional import (
+  Network,
+  Settings,
+  initial_variables,
+  network_config,
+  network_for,
+)
+
+# The folder of Orbax's format.
+STATE = "state"
+
+
+class Checkpoint(abc.ABC):
+  """A network's parameters on disk; `open` finds out their format.
+
+  Attributes:
+    path: of the folder.
+  """
+
+  def __init__(self, path: str):
+    self.path = str(path)
+
+  @staticmethod
+  def open(path: str) -> "Checkpoint":
+    """Returns the checkpoint of a folder; of parameters nothing is read yet.
+
+    Raises:
+      ValueError: where there is none, or a Hugging Face folder is no T5's.
+    """
+    if is_folder(path):
+      return HuggingFace(path)
+    if not isinstance(path, str | os.PathLike) or not str(path):
+      raise ValueError(
+        f"Expected the path of a checkpoint's folder, got {path!r}. Give one, in "
+        "quotes."
+      )
+    directory = epath.Path(path)
+    if not directory.is_dir():
+      raise ValueError(
+        f"{path} is not a directory. Expected a T5X checkpoint (a folder with an index "
+        f"file {INDEX!r}) or an Orbax one (with a folder {STATE!r}).{how_to_make(path)}"
+      )
+    if (directory / INDEX).is_file():
+      return T5X(path)
+    if not (directory / STATE).is_dir():
+      raise ValueError(
+        f"{path} holds no checkpoint: neither a file {INDEX!r} (T5X) nor a folder "
+        f"{STATE!r} (Orbax). Give the folder of one step, as .../checkpoint_1000."
+      )
+    if not re.fullmatch(r"checkpoint_\d+", directory.name):
+      raise ValueError(
+        f"{path} is an Orbax checkpoint, whose folder must be called "
+        f"checkpoint_<step> as T5X writes it, not {directory.name!r}. Rename it."
+      )
+    return Orbax(path)
+
+  @classmethod
+  def of_network(cls, path: str, macro: str, expected: Shapes) -> "Checkpoint":
+    """Returns the checkpoint of a folder, whose parameters have these shapes.
+
+    Args:
+      path: of the folder.
+      macro: the setting that it is the value of, for messages.
+      expected: of the network's parameters.
+
+    Raises:
+      ValueError: naming `macro`, where there is none, or it is another network's.
+    """
+    try:
+      found = cls.open(path)
+      shapes = found.shapes
+    except ValueError as error:
+      raise ValueError(f"{macro}: {error}") from error
+    check_shapes(shapes, expected, f"{macro}={path}")
+    return found
+
+  @functools.cached_property
+  def shapes(self) -> Shapes:
+    """The shape of each parameter, read from the index alone.
+
+    Raises:
+      ValueError: where the index can't be read.
+    """
+    try:
+      return self._read_shapes(epath.Path(self.path))
+    except Exception as error:  # msgpack, Orbax and tensorstore each raise their own.
+      raise ValueError(
+        f"The index of checkpoint {self.path} can't be read ({type(error).__name__}: "
+        f"{error}). The checkpoint is damaged or incomplete; copy it again."
+      ) from error
+
+  def settings(self, dtype: str = "float32") -> Settings:
+    """Returns the configuration of the network.
+
+    Of a Hugging Face folder what its config.json says; else read off the shapes, with
+    T5 1.1's gated GELU where the feed-forward layer is gated and T5 1.0's ReLU where
+    not.
+
+    Args:
+      dtype: of the activations.
+
+    Raises:
+      ValueError: as `shapes`; or where no network of this project is like it.
+    """
+    return network_config(self.shapes, dtype)
+
+  def network(self, dtype: str = "float32") -> Network:
+    """Returns the network of these `settings`."""
+    return network_for(self.settings(dtype))
+
+  def restore(
+    self, state: InferenceState, partitioner, dtype: str | None
+  ) -> InferenceState:
+    """Returns `state` with these parameters, in the partitioner's layout.
+
+    Args:
+      state: shapes of the parameters, and their logical axes.
+      partitioner: says where each parameter lives.
+      dtype: 'float32', 'bfloat16' or 'float16'; None keeps the checkpoint's, and so
+        does a table of n-grams, part of which are token ids.
+
+    Raises:
+      ValueError: where it can't be restored.
+    """
+    is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
+    if not all(map(is_float, jax.tree.leaves(state.params))):
+      dtype = None
+    try:
+      restored = self._restore(state, partitioner, dtype)
+    except (
+      Exception
+    ) as error:  # Readers raise many types; none says which model it was.
+      raise ValueError(
+        f"Checkpoint {self.path} could not be restored ({type(error).__name__}: "
+        f"{error}). If its files are damaged, copy it again from where it was written."
+      ) from error
+    check_finite(self.path, restored.params)
+    return restored
+
+  def load(self, network: Network, dtype: str = "float32") -> Any:
+    """Returns the parameters of the network that it is, whole on one device.
+
+    Raises:
+      ValueError: as `restore`.
+    """
+    partitioner = partitioning.PjitPartitioner(num_partitions=1)
+    return self.restore(abstract_state(network), partitioner, dtype).params
+
+  @abc.abstractmethod
+  def _read_shapes(self, directory: epath.Path) -> Shapes:
+    """Returns the shapes, from the index."""
+
+  @abc.abstractmethod
+  def _restore(self, state, partitioner, dtype) -> InferenceState:
+    """Returns the state with the parameters as the format's own reader gives them."""
+
+
+class T5X(Checkpoint):
+  """In T5X's format: an index, and a folder of compressed chunks for each array."""
+
+  @functools.cached_property
+  def _leaves(self):
+    return t5x_index.read(epath.Path(self.path))
+
+  def _read_shapes(self, directory):
+    return {
+      name: tuple(leaf["metadata"]["shape"] if isinstance(leaf, dict) else leaf.shape)
+      for name, leaf in self._leaves.items()
+    }
+
+  def _restore(self, state, partitioner, dtype):
+    t5x_index.check_whole(epath.Path(self.path), self._leaves)
+    reader = checkpoints.Checkpointer(
+      state, partitioner, "", restore_dtype=jnp.dtype(dtype) if dtype else None
+    )
+    return reader.restore(path=self.path)
+
+
+class Orbax(Checkpoint):
+  """In Orbax's format, as T5X writes it."""
+
+  def _read_shapes(self, directory):
+    with ocp.PyTreeCheckpointer() as checkpointer:
+      metadata = checkpointer.metadata((directory / STATE).resolve())
+    return flat_shapes(metadata.item_metadata.tree["target"])
+
+  def _restore(self, state, partitioner, dtype):
+    reader = checkpoints.OrbaxCheckpointManagerInterface(
+      directory=str(epath.Path(self.path).parent),
+      train_state=state,
+      partitioner=partitioner,
+      restore_dtype=dtype,
+    )
+    return reader.restore(path=self.path)
+
+
+class HuggingFace(Checkpoint):
+  """A folder of transformers', read as T5X's parameters."""
+
+  def __init__(self, path: str):
+    super().__init__(path)
+    self.folder = Folder.open(path)
+
+  def settings(self, dtype="float32"):
+    return dataclasses.replace(self.folder.config, dtype=dtype)
+
+  def _read_shapes(self, directory):
+    return self.folder.shapes
+
+  def _restore(self, state, partitioner, dtype):
+    """An array at a time, straight to the devices."""
+    logging.info("Restoring the Hugging Face folder %s as T5X's parameters.", self.path)
+    axes = flax.core.unfreeze(partitioner.get_mesh_axes(state).params)
+    axes = flax.traverse_util.flatten_dict(axes, sep="/")
+    flat, shapes = {}, flat_shapes(state.params)
+    # The largest first, whose copies are made when there is least beside them.
+    for name in sorted(shapes, key=lambda name: -math.prod(shapes[name])):
+      with np.errstate(over="ignore"):  # Infinity, which `check_finite` says.
+        array = np.asarray(self.folder.read(name), dtype and jnp.dtype(dtype))
+      layout = jax.sharding.NamedSharding(partitioner.mesh, axes[name])
+      some = lambda index, array=array: array[index]
+      flat[name] = jax.make_array_from_callback(shapes[name], layout, some)
+    params = flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
+    return state.replace_params(params).replace_step(jnp.zeros((), jnp.int32))
+
+
+def abstract_state(network: Network) -> InferenceState:
+  """Returns the shapes of a network's parameters, and their logical axes."""
+  make = lambda key: InferenceState.create(
+    flax.core.freeze(initial_variables(network, key))
+  )
+  return jax.eval_shape(make, jax.random.key(0))
+
+
+def flat_shapes(tree) -> Shapes:
+  """Returns the shapes of nested parameters by their path, as decoder/.../kernel."""
+  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(tree), sep="/")
+  return {name: tuple(leaf.shape) for name, leaf in flat.items()}

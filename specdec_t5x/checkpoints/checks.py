@@ -1,0 +1,74 @@
+"""Whether a checkpoint's parameters are the network's, and numbers."""
+
+from collections.abc import Mapping
+
+import flax
+import jax
+import jax.numpy as jnp
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def check_shapes(found: Shapes, expected: Shapes, what: str) -> None:
+  """Raises a ValueError where a checkpoint is another network's.
+
+  Args:
+    found: the shapes of its parameters.
+    expected: those of the network's.
+    what: the setting and its value, for messages.
+  """
+  missing, surplus = (
+    sorted(a) for a in (set(expected) - set(found), set(found) - set(expected))
+  )
+  layers = (
+    "Check the number of layers, mlp_activations and logits_via_embedding in the gin "
+    "file; bind sizes under target/ and draft/, as the files of configs/pairs/ do."
+  )
+  if missing:
+    raise ValueError(
+      f"{what} lacks {len(missing)} of the network's {len(expected)} "
+      f"parameters, {missing[0]} first. {layers}"
+    )
+  wrong = [name for name in sorted(expected) if found[name] != expected[name]]
+  if wrong:
+    name = next((n for n in wrong if "token_embedder" in n), wrong[0])
+    raise ValueError(
+      f"{what}: {name} has shape {found[name]} there, but the network's "
+      f"configuration expects {expected[name]} ({len(wrong)} parameters differ). Check "
+      "vocab_size, emb_dim, num_heads, head_dim and mlp_dim in the gin file, bound "
+      "under target/ and draft/ as in configs/pairs/, and that target and draft have "
+      "the same vocabulary."
+    )
+  if surplus:
+    raise ValueError(
+      f"{what} holds {len(surplus)} parameters that the network has no place "
+      f"for, {surplus[0]} first: it is another network's. {layers}"
+    )
+
+
+def check_finite(path: str, params) -> None:
+  """Raises a ValueError where a parameter that `path` gave is NaN or infinite.
+
+  One reduction a parameter, where it lies: no copy is made.
+  """
+  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
+  is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
+  finite = {name: _all_finite(leaf) for name, leaf in flat.items() if is_float(leaf)}
+  bad = [name for name in sorted(finite) if not finite[name]]
+  if bad:
+    raise ValueError(
+      f"Checkpoint {path}: parameter {bad[0]} is not finite as {flat[bad[0]].dtype}: "
+      f"it holds NaN or infinity, as do {len(bad)} of {len(flat)} parameters. Take an "
+      "earlier checkpoint of the training, or copy it again; of float16 it may be the "
+      "range: set PARAM_DTYPE = 'bfloat16' or 'float32'."
+    )
+
+
+def _all_finite(x: jax.Array) -> bool:
+  # Shard by shard: over a mesh each of these would be a program that communicates.
+  return all(bool(_is_finite(shard.data)) for shard in x.addressable_shards)
+
+
+@jax.jit
+def _is_finite(x):
+  return jnp.isfinite(x).all()
