@@ -30,7 +30,7 @@ def clause(
   verbs = [verb for verb in verbs if verb is not other]
   if not verbs or (marks == {"plain"} and rng.random() < 0.1):
     verbs = words.MARKED["be"]
-  verb = pick(rng, verbs, skew=2)
+  verb = pick(rng, verbs)
   said = Clause(verb, subject, _tense(rng, verb, subject, wanted))
   return _filled(rng, said, wanted)
 
@@ -113,7 +113,7 @@ def _add_adverbials(rng: random.Random, said: Clause, wanted: Set[str]) -> None:
   verb, times = said.verb, said.tense.adverbials.split()
   is_since = said.tense.name == "since"
   may_have_time = times and not (wanted & {"no_time"} or "timeless" in verb.marks)
-  if is_since or (may_have_time and rng.random() < 0.55):
+  if is_since or (may_have_time and rng.random() < 0.5):
     kind = pick(rng, times)
     setattr(said, "often" if kind == "often" else "time", phrases.adverbial(rng, kind))
   if verb.manners and not is_since and rng.random() < 0.35:
