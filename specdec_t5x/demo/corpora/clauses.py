@@ -113,7 +113,7 @@ def _add_adverbials(rng: random.Random, said: Clause, wanted: Set[str]) -> None:
   verb, times = said.verb, said.tense.adverbials.split()
   is_since = said.tense.name == "since"
   may_have_time = times and not (wanted & {"no_time"} or "timeless" in verb.marks)
-  if is_since or (may_have_time and rng.random() < 0.5):
+  if is_since or (may_have_time and rng.random() < 0.55):
     kind = pick(rng, times)
     setattr(said, "often" if kind == "often" else "time", phrases.adverbial(rng, kind))
   if verb.manners and not is_since and rng.random() < 0.35:

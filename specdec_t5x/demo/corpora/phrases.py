@@ -57,7 +57,7 @@ def common(
   return phrase
 
 
-def adjectives(rng: random.Random, noun: Row, often: float = 0.3) -> tuple[Row, ...]:
+def adjectives(rng: random.Random, noun: Row, often: float = 0.36) -> tuple[Row, ...]:
   """Returns no, one or two different adjectives that suit a noun."""
   if rng.random() >= often:
     return ()
@@ -96,5 +96,7 @@ def adverbial(rng: random.Random, kind: str) -> Adjunct:
     return Adjunct(chosen.en, chosen.de, phrase, chosen.case)
   en, de = {}, {}
   for slot in re.findall(r"{(\w+)}", chosen.en):
-    _, en[slot], de[slot] = pick(rng, words.SLOTS[slot], skew=3)  # small numbers
+    rows = words.SLOTS[slot]
+    # The first of a slot's words are the likelier ones: small numbers.
+    _, en[slot], de[slot] = rows[int(len(rows) * rng.random() ** 3)]
   return Adjunct(chosen.en.format(**en), chosen.de.format(**de))
