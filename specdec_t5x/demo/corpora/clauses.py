@@ -30,7 +30,7 @@ def clause(
   verbs = [verb for verb in verbs if verb is not other]
   if not verbs or (marks == {"plain"} and rng.random() < 0.1):
     verbs = words.MARKED["be"]
-  verb = pick(rng, verbs, skew=2)
+  verb = pick(rng, verbs)
   said = Clause(verb, subject, _tense(rng, verb, subject, wanted))
   return _filled(rng, said, wanted)
 

@@ -8,15 +8,12 @@ from specdec_t5x.demo.corpora import words
 from specdec_t5x.demo.corpora.tree import Adjunct, Phrase, Row
 from specdec_t5x.demo.corpora.words import NOUNS, pick
 
-# Some words are more frequent than others: the first ones of a table.
-_SKEW = 2
-
 
 def person(rng: random.Random, plain: bool = False) -> Phrase:
   """Returns a human phrase; a plain one is a name or has the definite article."""
   roll = rng.random()
   if roll < 0.4:
-    return Phrase(noun=pick(rng, NOUNS["name"], _SKEW), determiner="name")
+    return Phrase(noun=pick(rng, NOUNS["name"]), determiner="name")
   if roll < 0.5 and not plain:
     return Phrase(person="1") if roll < 0.46 else Phrase(person="1p", plural=True)
   phrase = common(rng, ["person"])
@@ -35,7 +32,7 @@ def common(
     classes: of nouns.
     owner: whose it may be ("her"), usually the clause's subject; or None.
   """
-  noun = pick(rng, NOUNS[pick(rng, sorted(classes))], _SKEW)
+  noun = pick(rng, NOUNS[pick(rng, sorted(classes))])
   phrase = Phrase(noun=noun, adjectives=adjectives(rng, noun))
   can_own = owner and can_refer(owner) and {"human", "animal"} & owner.classes
   has = noun.classes | {"owner"} if can_own else noun.classes
@@ -46,7 +43,7 @@ def common(
     phrase.owner = owner
     refer(rng, owner)
   elif determiner.name == "'s":
-    phrase.owner = Phrase(noun=pick(rng, NOUNS["first_name"], _SKEW))
+    phrase.owner = Phrase(noun=pick(rng, NOUNS["first_name"]))
   elif determiner.name == "number":
     phrase.count = adverbial(rng, "count")
   # Nobody has several mothers.
@@ -55,7 +52,7 @@ def common(
   if phrase.plural and determiner.name == "a":
     phrase.determiner = "bare"
   if determiner.name == "the" and "human" not in has and rng.random() < 0.08:
-    of = pick(rng, NOUNS["person"], _SKEW)
+    of = pick(rng, NOUNS["person"])
     phrase.of = Phrase(noun=of, adjectives=adjectives(rng, of))
   return phrase
 
@@ -99,5 +96,7 @@ def adverbial(rng: random.Random, kind: str) -> Adjunct:
     return Adjunct(chosen.en, chosen.de, phrase, chosen.case)
   en, de = {}, {}
   for slot in re.findall(r"{(\w+)}", chosen.en):
-    _, en[slot], de[slot] = pick(rng, words.SLOTS[slot], skew=3)  # small numbers
+    rows = words.SLOTS[slot]
+    # The first of a slot's words are the likelier ones: small numbers.
+    _, en[slot], de[slot] = rows[int(len(rows) * rng.random() ** 3)]
   return Adjunct(chosen.en.format(**en), chosen.de.format(**de))

@@ -47,7 +47,7 @@ def _clause(rng: random.Random, wanted: Set[str], last: Clause | None) -> Clause
   said.gap = "subject" if "who" in wanted else "accusative" if "what" in wanted else ""
   said.is_first = bool(said.time) and "first" in wanted and rng.random() < 0.4
   if "infinitive" not in wanted and not said.gap:
-    _add_relatives(rng, said, 0.6 if "relative" in wanted else 0.16)
+    _add_relatives(rng, said, 0.6 if "relative" in wanted else 0.18)
   return said
 
 
