@@ -137,14 +137,18 @@ def get_drafter(
       f"DRAFTER={drafter!r} needs {'a' if network is None else 'no'} draft network, "
       f"got {type(network).__name__}."
     )
-  plain = _chain_of(drafter, network, gamma)
-  if num_candidates == 1:
-    return plain
-  if not isinstance(plain, DraftModel):
+  kind = DRAFTERS[drafter]
+  if num_candidates > 1 and kind is not DraftModel:
     raise ValueError(
       f"NUM_CANDIDATES={num_candidates} needs a draft model, got DRAFTER={drafter!r}, "
       "which drafts once an iteration."
     )
+  if kind is Headed:
+    return headed(network, gamma=gamma)
+  knobs = {} if network is None else {"network": network}
+  plain = kind(gamma=longest(gamma), **knobs)
+  if num_candidates == 1:
+    return plain
   return TreeDraft(network, delayed(0, num_candidates, plain.gamma))
 
 
@@ -155,14 +159,6 @@ def _needs_network(name: str) -> bool:
       f"Unknown DRAFTER {name!r}; expected one of {sorted(DRAFTERS)} or a Drafter."
     )
   return "network" in {field.name for field in dataclasses.fields(DRAFTERS[name])}
-
-
-def _chain_of(name: str, network: Network | None, gamma: int | None) -> Drafter:
-  """Returns the drafter of that name, of one chain."""
-  if DRAFTERS[name] is Headed:
-    return headed(network, gamma=gamma)
-  knobs = {} if network is None else {"network": network}
-  return DRAFTERS[name](gamma=longest(gamma), **knobs)
 
 
 def headed(
@@ -216,8 +212,7 @@ def drafter_for(
     num_candidates: NUM_CANDIDATES.
 
   Raises:
-    ValueError: where settings do not go together, or `path` does not have what is
-      needed.
+    ValueError: where settings do not go together, or `path` lacks what is needed.
   """
   if isinstance(choice, Drafter) or not _needs_network(choice):
     network = None
@@ -227,10 +222,7 @@ def drafter_for(
 
 
 def policy_for(
-  drafter: Drafter,
-  policy: Policy | str | None,
-  gamma: int | None,
-  is_word: bool = True,
+  drafter: Drafter, policy: Policy | str | None, gamma: int | None, is_word: bool = True
 ) -> Policy:
   """Returns how many tokens a drafter drafts: what was asked for, or what is usual.
 
@@ -262,13 +254,12 @@ def rule_for(choice: Rule | str, lenience: float) -> Rule:
     ValueError: where the name is unknown, or there is another lenience than 1 for
       another rule.
   """
-  if choice == "lenient":
-    return get_rule(choice, lenience=lenience)
-  if lenience != 1.0:
+  knobs = {"lenience": lenience} if choice == "lenient" else {}
+  if lenience != 1.0 and not knobs:
     raise ValueError(
       f"LENIENCE={lenience} needs VERIFICATION='lenient', got {choice!r}."
     )
-  return get_rule(choice)
+  return get_rule(choice, **knobs)
 
 
 def network_settings(path: str, dtype: str, **knobs: Any) -> Settings:
