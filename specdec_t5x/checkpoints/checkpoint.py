@@ -1,4 +1,8 @@
-"""A checkpoint on disk: its kind, shapes and configuration, and restoring it."""
+"""A checkpoint on disk: its kind, shapes and configuration, and restoring it.
+
+T5X's readers are imported where parameters are asked for (`readers`): what restores
+nothing needs no t5x.
+"""
 
 import abc
 import dataclasses
@@ -15,8 +19,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
-from t5x import checkpoints, partitioning
-from t5x.train_state import InferenceState
 
 from specdec_t5x.checkpoints import t5x_index
 from specdec_t5x.checkpoints.checks import Shapes, check_finite, check_shapes
@@ -26,7 +28,6 @@ from specdec_t5x.hugging_face.folder import Folder, is_folder
 from specdec_t5x.network.functional import (
   Network,
   Settings,
-  initial_variables,
   network_config,
   network_for,
 )
@@ -133,13 +134,11 @@ class Checkpoint(abc.ABC):
     """Returns the network of these `settings`."""
     return network_for(self.settings(dtype))
 
-  def restore(
-    self, state: InferenceState, partitioner, dtype: str | None
-  ) -> InferenceState:
+  def restore(self, state: Any, partitioner: Any, dtype: str | None) -> Any:
     """Returns `state` with these parameters, in the partitioner's layout.
 
     Args:
-      state: shapes of the parameters, and their logical axes.
+      state: T5X's `InferenceState`: shapes of the parameters, and their logical axes.
       partitioner: says where each parameter lives.
       dtype: 'float32', 'bfloat16' or 'float16'; None keeps the checkpoint's, and so
         does a table of n-grams, part of which are token ids.
@@ -168,15 +167,17 @@ class Checkpoint(abc.ABC):
     Raises:
       ValueError: as `restore`.
     """
-    partitioner = partitioning.PjitPartitioner(num_partitions=1)
-    return self.restore(abstract_state(network), partitioner, dtype).params
+    from specdec_t5x.checkpoints import readers
+
+    state, partitioner = readers.abstract_state(network), readers.one_device()
+    return self.restore(state, partitioner, dtype).params
 
   @abc.abstractmethod
   def _read_shapes(self, directory: epath.Path) -> Shapes:
     """Returns the shapes, from the index."""
 
   @abc.abstractmethod
-  def _restore(self, state, partitioner, dtype) -> InferenceState:
+  def _restore(self, state, partitioner, dtype):
     """Returns the state with the parameters as the format's own reader gives them."""
 
 
@@ -195,10 +196,9 @@ class T5X(Checkpoint):
 
   def _restore(self, state, partitioner, dtype):
     t5x_index.check_whole(epath.Path(self.path), self._leaves)
-    reader = checkpoints.Checkpointer(
-      state, partitioner, "", restore_dtype=jnp.dtype(dtype) if dtype else None
-    )
-    return reader.restore(path=self.path)
+    from specdec_t5x.checkpoints import readers
+
+    return readers.t5x(self.path, state, partitioner, dtype)
 
 
 class Orbax(Checkpoint):
@@ -210,13 +210,9 @@ class Orbax(Checkpoint):
     return flat_shapes(metadata.item_metadata.tree["target"])
 
   def _restore(self, state, partitioner, dtype):
-    reader = checkpoints.OrbaxCheckpointManagerInterface(
-      directory=str(epath.Path(self.path).parent),
-      train_state=state,
-      partitioner=partitioner,
-      restore_dtype=dtype,
-    )
-    return reader.restore(path=self.path)
+    from specdec_t5x.checkpoints import readers
+
+    return readers.orbax(self.path, state, partitioner, dtype)
 
 
 class HuggingFace(Checkpoint):
@@ -247,14 +243,6 @@ class HuggingFace(Checkpoint):
       flat[name] = jax.make_array_from_callback(shapes[name], layout, some)
     params = flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
     return state.replace_params(params).replace_step(jnp.zeros((), jnp.int32))
-
-
-def abstract_state(network: Network) -> InferenceState:
-  """Returns the shapes of a network's parameters, and their logical axes."""
-  make = lambda key: InferenceState.create(
-    flax.core.freeze(initial_variables(network, key))
-  )
-  return jax.eval_shape(make, jax.random.key(0))
 
 
 def flat_shapes(tree) -> Shapes:

@@ -7,9 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import t5x
-from t5x import checkpoints, partitioning
+from t5x import checkpoints
 
-from specdec_t5x.checkpoints.checkpoint import Checkpoint, abstract_state, flat_shapes
+from specdec_t5x.checkpoints.checkpoint import Checkpoint, flat_shapes
+from specdec_t5x.checkpoints.readers import abstract_state, one_device
 from specdec_t5x.network.functional import Network
 
 
@@ -39,7 +40,7 @@ class T5XParameters:
       {"target": params, "state": {"step": jnp.asarray(step, jnp.int32)}}
     )
     how = {
-      "partitioner": partitioning.PjitPartitioner(num_partitions=1),
+      "partitioner": one_device(),
       # Upstream T5X would make floats of a table's token ids.
       "save_dtype": None,
     }

@@ -10,8 +10,8 @@ import seqio
 from t5x import models, partitioning, train_state
 
 from specdec_t5x.build import get_drafter, policy_for
-from specdec_t5x.checkpoints.checkpoint import abstract_state
 from specdec_t5x.checkpoints.parameters import T5XParameters
+from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
