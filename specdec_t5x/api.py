@@ -51,6 +51,15 @@ class Model:
 
   network: Network
   params: Any
+  _derived: dict = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+  def derived(self, drafter: Drafter) -> dict[str, Any]:
+    """Returns what a drafter makes of the parameters, which is made once and kept."""
+    wanted = drafter.derived(self.network)
+    for name, make in wanted.items():
+      if make not in self._derived:
+        self._derived[make] = tuning.made(name, make, self.params)
+    return {name: self._derived[make] for name, make in wanted.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +112,7 @@ def load_model(
 def generate(
   inputs: Sequence[str],
   target: Model,
-  draft: Model | Mapping[str, Model] | None,
+  draft: Model | Mapping[str, Model] | str | None,
   vocabulary: str,
   *,
   drafter: Drafter | str | None = None,
@@ -125,12 +134,14 @@ def generate(
     inputs: texts, with whatever prefix the models were trained with; the prompts that
       a decoder-only target goes on from, which may be empty.
     target: the model whose law is kept.
-    draft: the model that drafts, or a table of n-grams; None decodes one token a call,
-      or copies with drafter="copy".
+    draft: the model that drafts, or a table of n-grams; the name of a drafter without
+      either: 'quantized' (the target itself, its weights rounded) or 'copy'; None
+      decodes one token a call.
     vocabulary: path of the SentencePiece model that both were trained with, or of a
       Hugging Face folder that has it.
     drafter: how tokens are drafted: an object of `specdec_t5x.drafters` or of yours,
-      or a name: 'draft_model', 'ngram', 'copy', 'heads'; by default `draft` drafts.
+      or a name: 'draft_model', 'ngram', 'heads', 'quantized', 'copy'; by default
+      `draft` drafts.
     rule: which drafted tokens stand: an object or a name of `core.rules.RULES`.
     gamma: tokens that a named drafter drafts each iteration; with a policy the most.
       By default as many as pay, up to 5.
@@ -243,7 +254,7 @@ def padded_batches(
 
 def together(
   target: Model,
-  draft: Model | Mapping[str, Model] | None,
+  draft: Model | Mapping[str, Model] | str | None,
   drafter: Drafter | str | None = None,
   rule: Rule | str = "token",
   *,
@@ -255,8 +266,9 @@ def together(
 
   Args:
     target: the model whose law is kept.
-    draft: the model that drafts, or those of a drafter's networks by their names; None
-      for plain decoding, or for a drafter without a network.
+    draft: the model that drafts, or those of a drafter's networks by their names; the
+      name of a drafter without a network; None for plain decoding, or for a `drafter`
+      without a network.
     drafter: as `generate`'s.
     rule: as `generate`'s.
     gamma: as `generate`'s.
@@ -267,6 +279,12 @@ def together(
     ValueError: where settings of speculation are given without a draft, or there are
       other networks than the drafter needs.
   """
+  if isinstance(draft, str):
+    if drafter is not None:
+      raise ValueError(
+        f"draft={draft!r} names a drafter, got drafter={drafter!r}, too. Give one."
+      )
+    draft, drafter = None, draft
   drafts = {"draft": draft} if isinstance(draft, Model) else dict(draft or {})
   if drafter is None and draft is None:
     _refuse_words(rule=rule, gamma=gamma, num_candidates=num_candidates, policy=policy)
@@ -285,7 +303,7 @@ def together(
       "Build it with the networks of the models that you pass."
     )
   params = {name: model.params for name, model in drafts.items()}
-  return decoder, {"target": target.params, **params}
+  return decoder, {"target": target.params, **params, **target.derived(parts)}
 
 
 def _refuse_words(**words: Any) -> None:

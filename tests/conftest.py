@@ -37,7 +37,7 @@ SLOW = (
   *("hugging_face/test_infer", "hugging_face/test_parity"),
   *("decoding/test_rejections", "decoding/test_queue.py::test_what_it_knows"),
   *("test_tuning.py::test_the_name_is_the_same", "test_tuning_memory"),
-  *("drafters/test_heads", "drafters/test_layer_skip"),
+  *("drafters/test_heads", "drafters/test_layer_skip", "drafters/test_quantized"),
   *("drafters/test_rests.py::test_samples_follow", "drafters/test_rests.py::test_a_t"),
   "drafters/test_rests.py::test_draws_that_are_used_twice",
   *("errors/test_fine.py::test_blank_and_enormous", "trace/test_page"),

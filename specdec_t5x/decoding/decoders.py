@@ -1,12 +1,12 @@
 """Decoders: networks, drafter, rule and loop put together, from inputs to outputs.
 
 What the T5X models and `specdec_t5x.generate` share. Parameters are {target, **the
-drafter's networks by their names}.
+drafter's networks by their names, and what it derives of the target's}.
 """
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -221,7 +221,7 @@ class SpeculativeDecoder:
         for name, network in self.drafter.networks.items()
       },
       start=lambda name: begin(name)[1],
-      params={name: params[name] for name in self.drafter.networks},
+      params={name: one for name, one in params.items() if name != "target"},
       # Prompts are in the sequences already.
       source=jnp.repeat(inputs[:, :0] if is_prompt else inputs, per_input, axis=0),
       logits=functional.logits_fn(self.target, params["target"]),
@@ -308,6 +308,13 @@ def _check_kept(kept: Any, target: Network) -> None:
       f"KEPT must be a whole number from 0 to {size - 1}, got {kept!r}. It is how many "
       "tokens of the target's law are kept where a draft was rejected; 0 is none."
     )
+
+
+def derived_of(decoder: Any) -> Mapping[str, Callable[[Any], Any]]:
+  """Returns what a decoder's drafter makes of the target's parameters, if anything."""
+  if not isinstance(decoder, SpeculativeDecoder):
+    return {}
+  return decoder.drafter.derived(decoder.target)
 
 
 def check_slots(slots: Any) -> None:

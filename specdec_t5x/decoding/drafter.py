@@ -38,12 +38,14 @@ class Context:
     extend: the drafter's own networks, by name.
     start: from a network's name to its first cache, which holds what comes before an
       output but for the last token: for the inputs, a row each, of the state.
-    params: the parameters of the drafter's networks, by name.
+    params: the parameters of the drafter's networks, and what it made of the target's,
+      by name.
     source: what the target's encoder reads, zero-padded, a row each; without content
       where there is no encoder.
     logits: the target's own projection of features.
     embed: the target's own embedding of tokens.
-    without: from the names of sublayers to the target without them, on its own caches.
+    without: from the names of sublayers to the target without them, on its own caches;
+      in `rounded` weights where it is given such.
     policy: decides how many tokens each row drafts.
     lengths: of drafts that differ in what they cost (`Drafter.lengths`).
     behind: how many of the last known tokens a draft's cache may lack: the last drafted
@@ -127,6 +129,15 @@ class Drafter(abc.ABC):
 
     Parameters, checkpoints and shardings go by these names.
     """
+    return {}
+
+  def derived(self, target: Any) -> Mapping[str, Callable[[Any], Any]]:
+    """Returns what it makes of a target's parameters: hashable functions, by name.
+
+    That is made once, before anything is compiled, and goes by its name as the
+    parameters of a network do (`Context.params`).
+    """
+    del target
     return {}
 
   def check(self, target: Any) -> None:

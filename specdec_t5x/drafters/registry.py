@@ -12,8 +12,9 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.parallel import ParallelDraft
 from specdec_t5x.drafters.pruned import Pruned
+from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.sparse import SparseDraft
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise, check_gamma
+from specdec_t5x.drafters.stepwise import Stepwise, check_gamma
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.policies import get_policy
 
@@ -23,6 +24,7 @@ DRAFTERS: dict[str, type[Drafter]] = {
   "copy": Copy,
   "heads": Headed,
   "sparse": SparseDraft,
+  "quantized": Quantized,
 }
 
 
@@ -97,7 +99,7 @@ def _named(name, network, gamma) -> Drafter:
   if kind is Headed:
     return headed(network, gamma=gamma)
   knobs = {} if network is None else {"network": network}
-  return kind(gamma=DEFAULT_GAMMA if gamma is None else gamma, **knobs)
+  return kind(**knobs) if gamma is None else kind(gamma=gamma, **knobs)
 
 
 def headed(

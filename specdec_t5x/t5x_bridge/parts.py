@@ -53,9 +53,9 @@ def drafter(
   return get_drafter(choice, network, gamma, num_candidates)
 
 
-def length(gamma: int | None) -> int:
-  """Returns the longest draft, in tokens: GAMMA, or 5 where it is not set."""
-  return DEFAULT_GAMMA if gamma is None else gamma
+def length(gamma: int | None, longest: int = DEFAULT_GAMMA) -> int:
+  """Returns the longest draft, in tokens: GAMMA, or `longest` where it is not set."""
+  return longest if gamma is None else gamma
 
 
 def policy(

@@ -70,14 +70,14 @@ def check_run(
   variables = abstract_variables(model, lengths)
   if partitioner is not None:
     check_layout(variables, partitioner, dataset_cfg.batch_size)
-  for name, network in variables["params"].items():
+  for name in model.decoder.networks:
     macro = f"{name.upper()}_CHECKPOINT_PATH"
     if name not in paths:
       raise ValueError(
         f"CHECKPOINT_PATHS has {sorted(paths)}, and no path of the network {name!r}, "
         f"which {type(model.decoder).__name__} needs. Bind it in your gin file."
       )
-    check_checkpoint(macro, paths[name], flat_shapes(network))
+    check_checkpoint(macro, paths[name], flat_shapes(variables["params"][name]))
     check_activations(macro, paths[name], model.decoder.networks[name])
     check_new_draws(macro, paths[name], learned.Draws.of_run(model, provider))
 

@@ -54,6 +54,16 @@ WAYS = {
     {"SKIP": ("self_0", "mlp_1"), "GAMMA": None},
     *("LayerSkip", "CostAware"),
   ),
+  "quantized": (
+    ["drafters/quantized"],
+    {"BITS": 4, "GROUP": 8, "WHOLE": ("logits",), "SKIP": ("mlp_1",)},
+    *("Quantized", "Fixed"),
+  ),
+  "quantized by name": (
+    [],
+    {"DRAFTER": "quantized", "GAMMA": None},
+    *("Quantized", "CostAware"),
+  ),
   "sparse": (["drafters/sparse"], {"DRAFT_TOPK": 4}, "SparseDraft", "Fixed"),
   "sparse by name": ([], {"DRAFTER": "sparse"}, "SparseDraft", "Fixed"),
   "cascade": (["drafters/cascade"], {"LOWER_GAMMA": 1}, "Cascade", "Fixed"),
@@ -135,9 +145,8 @@ def test_each_way_to_draft_gives_the_target_s_own_outputs(
   way, drafted, table, heads, pair, speculative
 ):
   files, bindings, *kinds = WAYS[way]
-  draft = {"ngram": table, "copy": None, "layers": None, **heads}.get(
-    way.split()[0], pair[1]
-  )
+  none = dict.fromkeys(("copy", "layers", "quantized"))
+  draft = {"ngram": table, **none, **heads}.get(way.split()[0], pair[1])
   if "drafters/pruned_by_ngrams" in files:
     bindings = {**bindings, "NGRAMS_CHECKPOINT_PATH": table}
   files = [f"configs/{name}.gin" for name in files]
