@@ -13,6 +13,7 @@ from tests.errors.case import (
   LINK,
   NGRAM,
   OUTPUT,
+  QUANTIZED,
   TREE,
   Case,
   of_files,
@@ -251,10 +252,18 @@ DECODING = [
     "SKIP must be names of sublayers",
     "SKIP='mlp_1'",
   ),
+  of_files("BITS = 5", (QUANTIZED,), "BITS must be one of [4, 8], got 5", "BITS=5"),
+  of_files("GROUP = 12", (QUANTIZED,), "GROUP must be a multiple of 8", "GROUP=12"),
+  of_files(
+    "WHOLE of a sublayer that is not there",
+    (QUANTIZED,),
+    "WHOLE: the target has no ['mlp_9']; it has self_0",
+    "WHOLE=('mlp_9',)",
+  ),
   setting(
     "SKIP without its gin file",
     "SKIP=('mlp_1',)",
-    "sets or reads. Add --gin_file=configs/drafters/layer_skip.gin",
+    "quantized.gin or --gin_file=configs/drafters/layer_skip.gin, which sets it",
   ),
   of_files(
     "a tree whose STEM is longer than GAMMA",
