@@ -35,6 +35,7 @@ SLOW = (
   *("exactness/test_real_", "t5x_bridge/test_devices", "contract/test_real_data"),
   *("training/test_heads.py::test_heads_", "training/test_train", "test_own_parts"),
   *("hugging_face/test_infer", "hugging_face/test_parity"),
+  "native/test_rounded_builds",
   *("decoding/test_rejections", "decoding/test_queue.py::test_what_it_knows"),
   *("test_tuning.py::test_the_name_is_the_same", "test_tuning_memory"),
   *("drafters/test_heads", "drafters/test_layer_skip", "drafters/test_quantized"),
