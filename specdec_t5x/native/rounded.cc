@@ -28,6 +28,9 @@ using Floats = ffi::Buffer<ffi::F32>;
 constexpr int64_t kColumns = 16, kVector = 64;
 // A part of a product is worth a thread's attention when it reads so many bytes.
 constexpr int64_t kBytes = 1 << 15;
+// Bytes of codes that are asked for ahead of their use, by the second cache: what the
+// processor itself reads ahead ends with a page.
+constexpr int64_t kAhead = 4096;
 // Rows that a panel is read for at once, whose sums stay in registers.
 constexpr int kTile = kVectorBytes == 64 ? 8 : 2;
 
@@ -154,6 +157,7 @@ __attribute__((noinline)) void Panel(const Rounded& x, const Matrix& m, int64_t 
   for (int64_t g = 0; g < x.groups; ++g) {
     Ints sums[rows][chains] = {};
     auto add = [&](int chain) {
+      __builtin_prefetch(w + kAhead, 0, 2);
       const Words all = Load(w);
       const Words low = bits == 8 ? all : all & 0x0F0F0F0Fu, high = all >> 4 & 0x0F0F0F0Fu;
       for (int r = 0; r < rows; ++r) {
