@@ -95,7 +95,7 @@ def load_model(
 def generate(
   inputs: Sequence[str],
   target: Model,
-  draft: Model | Mapping[str, Model] | None,
+  draft: Model | Mapping[str, Model] | str | None,
   vocabulary: str,
   *,
   drafter: Drafter | str | None = None,
@@ -117,12 +117,14 @@ def generate(
     inputs: texts, with whatever prefix the models were trained with; the prompts that
       a decoder-only target goes on from, which may be empty.
     target: the model whose law is kept.
-    draft: the model that drafts, or a table of n-grams; None decodes one token a call,
-      or copies with drafter="copy".
+    draft: the model that drafts, or a table of n-grams; the name of a drafter without
+      either: 'quantized' (the target itself, its weights rounded) or 'copy'; None
+      decodes one token a call.
     vocabulary: path of the SentencePiece model that both were trained with, or of a
       Hugging Face folder that has it.
     drafter: how tokens are drafted: an object of `specdec_t5x.drafters` or of yours,
-      or a name: 'draft_model', 'ngram', 'copy', 'heads'; by default `draft` drafts.
+      or a name: 'draft_model', 'ngram', 'heads', 'quantized', 'copy'; by default
+      `draft` drafts.
     rule: which drafted tokens stand: an object or a name of `core.rules.RULES`.
     gamma: tokens that a named drafter drafts each iteration; with a policy the most.
       By default as many as pay, up to 5.

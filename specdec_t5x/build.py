@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from specdec_t5x import tuning
 from specdec_t5x.beam.decoder import BeamDecoder
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.checks import is_whole
@@ -21,6 +22,7 @@ from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.parallel import ParallelDraft
 from specdec_t5x.drafters.pruned import Pruned
+from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise, check_gamma
 from specdec_t5x.drafters.tree_draft import TreeDraft
@@ -36,6 +38,7 @@ DRAFTERS: dict[str, type[Drafter]] = {
   "copy": Copy,
   "heads": Headed,
   "sparse": SparseDraft,
+  "quantized": Quantized,
 }
 
 
@@ -45,11 +48,20 @@ class Model:
 
   network: Network
   params: Any
+  _derived: dict = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+  def derived(self, drafter: Drafter) -> dict[str, Any]:
+    """Returns what a drafter makes of the parameters, which is made once and kept."""
+    wanted = drafter.derived(self.network)
+    for name, make in wanted.items():
+      if make not in self._derived:
+        self._derived[make] = tuning.made(name, make, self.params)
+    return {name: self._derived[make] for name, make in wanted.items()}
 
 
 def together(
   target: Model,
-  draft: Model | Mapping[str, Model] | None = None,
+  draft: Model | Mapping[str, Model] | str | None = None,
   drafter: Drafter | str | None = None,
   rule: Rule | str = "token",
   *,
@@ -61,8 +73,9 @@ def together(
 
   Args:
     target: the model whose law is kept.
-    draft: the model that drafts, or those of a drafter's networks by their names; None
-      for plain decoding, or for a drafter without a network.
+    draft: the model that drafts, or those of a drafter's networks by their names; the
+      name of a drafter without a network; None for plain decoding, or for a `drafter`
+      without a network.
     drafter: as `specdec_t5x.generate`'s, like all that follow.
     rule: which drafted tokens stand.
     gamma: tokens that a named drafter drafts.
@@ -73,6 +86,12 @@ def together(
     ValueError: where settings of speculation are given without a draft, or there are
       other networks than the drafter needs.
   """
+  if isinstance(draft, str):
+    if drafter is not None:
+      raise ValueError(
+        f"draft={draft!r} names a drafter, got drafter={drafter!r}, too. Give one."
+      )
+    draft, drafter = None, draft
   drafts = {"draft": draft} if isinstance(draft, Model) else dict(draft or {})
   models = {"target": target, **drafts}
   networks = {name: model.network for name, model in models.items()}
@@ -92,7 +111,7 @@ def together(
       f"{sorted(parts.networks)}, got other ones as draft, called {sorted(drafts)}. "
       "Build it with the networks of the models that you pass."
     )
-  return decoder, params
+  return decoder, {**params, **target.derived(parts)}
 
 
 def _refuse_words(**words: Any) -> None:
@@ -146,7 +165,7 @@ def get_drafter(
   if kind is Headed:
     return headed(network, gamma=gamma)
   knobs = {} if network is None else {"network": network}
-  plain = kind(gamma=longest(gamma), **knobs)
+  plain = kind(**knobs) if gamma is None else kind(gamma=gamma, **knobs)
   if num_candidates == 1:
     return plain
   return TreeDraft(network, delayed(0, num_candidates, plain.gamma))
@@ -190,9 +209,9 @@ def headed(
   return kind(network, shape, siblings)
 
 
-def longest(gamma: int | None) -> int:
-  """Returns the length of the longest draft: GAMMA, or 5 where it is not set."""
-  return DEFAULT_GAMMA if gamma is None else gamma
+def longest(gamma: int | None, usual: int = DEFAULT_GAMMA) -> int:
+  """Returns the length of the longest draft: GAMMA, or `usual` where it is not set."""
+  return usual if gamma is None else gamma
 
 
 def drafter_for(

@@ -12,7 +12,7 @@ import pathlib
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +28,7 @@ from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.native import library
+from specdec_t5x.network import rounded
 
 # The most iterations of a draft in a round; of none, by which all others are judged and
 # which is quick, more.
@@ -83,6 +84,20 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
     say(policy.outlook(job.decoder.drafter.lengths))
     _tuned[job] = dataclasses.replace(job.decoder, policy=policy)
   return _tuned[job]
+
+
+def made(name: str, make: Callable[[Any], Any], params: Any) -> Any:
+  """Returns what a drafter makes of the target's parameters; says how large it is.
+
+  Args:
+    name: of what is made.
+    make: one of `Drafter.derived`.
+    params: the target's.
+  """
+  found = jax.block_until_ready(make(params))
+  copy, whole = (rounded.size(tree) / 1e6 for tree in (found, params))
+  say(f"{name.capitalize()}: {copy:.1f} MB beside the target's {whole:.1f} MB.")
+  return found
 
 
 def of_rows(decoder: Decoder, rows: int, sampling: Sampling, max_length: int):

@@ -4,7 +4,7 @@ Shapes: B rows, E input length, V vocabulary, D width of the features.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -25,14 +25,17 @@ class Target:
     vocab_size: how many tokens there are.
     logits: its projection of features.
     embed: its embedding of tokens.
-    without: from the names of sublayers to the target without them, on its own caches.
+    without: from the names of sublayers to the target without them, on its own caches;
+      in `rounded` weights where it is given such.
+    derived: what the drafter made of its parameters, by name (`Drafter.derived`).
   """
 
   extend: ExtendFn
   vocab_size: int
   logits: Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]] | None = None
   embed: Callable[[Int[Array, "*B"]], Float[Array, "*B D"]] | None = None
-  without: Callable[[Sequence[str]], ExtendFn] | None = None
+  without: Callable[..., ExtendFn] | None = None
+  derived: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """Decoders: networks, drafter, rule and loop put together, from inputs to outputs.
 
 What the T5X models and `specdec_t5x.generate` share. Parameters are {target, **the
-drafter's networks by their names}.
+drafter's networks by their names, and what it derives of the target's}.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import jax.numpy as jnp
@@ -209,6 +209,7 @@ class SpeculativeDecoder:
         functional.logits_fn(*of_target),
         functional.embed_fn(*of_target),
         functional.without_fn(*of_target),
+        {name: x for name, x in params.items() if name not in self.networks},
       ),
       networks={
         name: Loaded(
@@ -295,6 +296,13 @@ class PlainDecoder:
       self.target, params["target"], inputs, slots, per_input, prompts, chunk
     )
     return extend, state.initial_state(cache, None, keys, max_length, over, prompts)
+
+
+def derived_of(decoder: Any) -> Mapping[str, Callable[[Any], Any]]:
+  """Returns what a decoder's drafter makes of the target's parameters, if anything."""
+  if not isinstance(decoder, SpeculativeDecoder):
+    return {}
+  return decoder.drafter.derived(decoder.target)
 
 
 def check_slots(slots: Any) -> None:

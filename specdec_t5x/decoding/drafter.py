@@ -6,7 +6,7 @@ decision.
 
 import abc
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from jaxtyping import Array, Float
@@ -70,6 +70,15 @@ class Drafter(abc.ABC):
 
     Parameters, checkpoints and shardings go by these names.
     """
+    return {}
+
+  def derived(self, target: Any) -> Mapping[str, Callable[[Any], Any]]:
+    """Returns what it makes of a target's parameters: hashable functions, by name.
+
+    That is made once, before anything is compiled, and goes by its name as the
+    parameters of a network do (`Target.derived`).
+    """
+    del target
     return {}
 
   def check(self, target: Any) -> None:

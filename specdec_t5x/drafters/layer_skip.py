@@ -20,18 +20,14 @@ from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise
 
 
-@dataclasses.dataclass(frozen=True)
-class LayerSkip(Stepwise):
-  """Drafts by the target itself, some of its decoder's sublayers left out.
+class OfTarget(Stepwise):
+  """What drafters that are the target itself have in common: they go on from its cache.
 
   Attributes:
-    skip: which, by names as 'self_3' (self-attention), 'cross_0' (cross-attention) and
-      'mlp_5' (feed-forward), counted from 0. `scripts/choose_layers.py` finds them.
-    gamma: most tokens a draft.
+    skip: the sublayers of its decoder that are left out.
   """
 
   skip: Sequence[str]
-  gamma: int = DEFAULT_GAMMA
 
   def __post_init__(self):
     super().__post_init__()
@@ -53,10 +49,6 @@ class LayerSkip(Stepwise):
         "scripts/choose_layers.py chooses among them for a target."
       )
 
-  def extend(self, context: Context) -> ExtendFn:
-    """Returns the target without what is left out."""
-    return context.target.without(self.skip)
-
   def read(
     self, context: Context, state: DecodeState
   ) -> tuple[Float[Array, "B V"], Cache]:
@@ -64,3 +56,21 @@ class LayerSkip(Stepwise):
     cache = state.target_cache.at(state.lengths - 1)
     logits, _, cache = self.extend(context)(cache, state.last_tokens()[:, None])
     return logits[:, 0], cache
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerSkip(OfTarget):
+  """Drafts by the target itself, some of its decoder's sublayers left out.
+
+  Attributes:
+    skip: which, by names as 'self_3' (self-attention), 'cross_0' (cross-attention) and
+      'mlp_5' (feed-forward), counted from 0. `scripts/choose_layers.py` finds them.
+    gamma: most tokens a draft.
+  """
+
+  skip: Sequence[str]
+  gamma: int = DEFAULT_GAMMA
+
+  def extend(self, context: Context) -> ExtendFn:
+    """Returns the target without what is left out."""
+    return context.target.without(self.skip)

@@ -1,15 +1,12 @@
-// Products of few rows, layer norm, and attention over a cache, for XLA on CPU.
+// Products of few rows, for XLA on CPU.
 //
 // Decoding multiplies a few rows by large matrices: reading the matrix is the work.
 // Each tile of it is read once for a few rows, whose sums stay in registers. A row's
 // numbers are the same whatever the other rows, the tiles and the threads are.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <limits>
-#include <type_traits>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -22,7 +19,6 @@ namespace {
 using namespace specdec;
 namespace ffi = xla::ffi;
 using Floats = ffi::Buffer<ffi::F32>;
-using Array = ffi::Buffer<ffi::F32, 4>;
 
 // As registers are: 16 with AVX, else 32.
 constexpr int kSums = kVectorBytes == 32 ? 12 : 24, kMost = kVectorBytes == 32 ? 6 : 8;
@@ -33,43 +29,19 @@ constexpr int kMany = kSums / 3;
 constexpr int Wide(int rows) { return std::min(6, kSums / rows); }
 // Rows of W that are asked for ahead of their use: by the second cache. A core waits for
 // few lines of its first at once, so that it would read and compute by turns.
-constexpr int kAhead = 32;
-// Long sums are sums of blocks of so many products: else the rounding of a float32 sum
-// of one sign grows with its length, past 1e-6 of it at 1,024. (Where all products are
-// equal, each addition errs alike, and 3e-6 are left at 10,240.)
-constexpr int64_t kBlock = 128;
-// Matrices of more numbers than kLarge, which no core's cache holds, come from memory,
-// which is fastest in its own order: for up to kFew rows of x, kStep rows of W are read
-// along all columns before the next. Down the columns, widths that are powers of 2, as
-// T5's, also fill few sets of a cache.
-constexpr int64_t kLarge = 1 << 20, kFew = 8, kStep = 16;
-// ---- y = x W. ----
+constexpr int kAhead = 16;
+// Matrices of more numbers than kLarge, which no core's first cache holds, come from
+// memory, which is fastest in its own order: for up to kFew rows of x, kStep rows of W
+// are read along all columns before the next. Down the columns, widths that are powers
+// of 2, as T5's, also fill few sets of a cache. And where there are blocks of W's rows
+// for all threads, each takes whole ones, along up to kRun columns.
+constexpr int64_t kLarge = 1 << 16, kFew = 8, kStep = 16, kRun = 3072;
 
 struct Matrix {
   const float* weights;  // [inputs, columns]
   float* y;              // [rows, columns]
   int64_t columns;
 };
-
-// sum + x * w. Where the processor can round that once, all tiles do: left to itself,
-// GCC fuses or not by the tile's shape and the processor's make.
-inline Lanes Added(Lanes sum, float x, Lanes w) {
-#if defined(__AVX512F__)
-  return _mm512_fmadd_ps(_mm512_set1_ps(x), w, sum);
-#elif defined(__FMA__)
-  return _mm256_fmadd_ps(_mm256_set1_ps(x), w, sum);
-#else
-  return sum + x * w;
-#endif
-}
-
-inline float Added(float sum, float x, float w) {
-#if defined(__FMA__)
-  return __builtin_fmaf(x, w, sum);
-#else
-  return sum + x * w;
-#endif
-}
 
 // One pass along columns, over some rows of W.
 struct Pass {
@@ -79,16 +51,6 @@ struct Pass {
   // Whether it begins or ends a block of products, and whether that is the first.
   bool begins, ends, first;
 };
-
-inline Lanes Load(const float* data) { return *reinterpret_cast<const Lanes*>(data); }
-
-inline float Sum(const Lanes& lanes) {
-  typedef float Four __attribute__((vector_size(16)));
-  Four parts[kLanes / 4];
-  std::memcpy(parts, &lanes, sizeof(parts));
-  for (int p = 1; p < kLanes / 4; ++p) parts[0] += parts[p];
-  return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
-}
 
 inline Lanes& At(float* data) { return *reinterpret_cast<Lanes*>(data); }
 
@@ -123,14 +85,20 @@ __attribute__((noinline)) void Tile(const float* x, const float* w, float* y,
     }
 }
 
+// Part of a product: some columns, over some rows of W, which begin with a block.
+struct Range {
+  int64_t begin, end;  // Columns.
+  int64_t first, last;
+};
+
 // One column, summed in the order, and rounded as, a tile does.
 void Column(const float* x, const Matrix& m, int64_t rows, int64_t inputs,
-            int64_t column) {
+            const Range& range, int64_t column) {
   for (int64_t r = 0; r < rows; ++r) {
     float total = 0;
-    for (int64_t i = 0; i < inputs;) {
+    for (int64_t i = range.first; i < range.last;) {
       float sum = 0;
-      for (const int64_t end = std::min(i + kBlock, inputs); i < end; ++i)
+      for (const int64_t end = std::min(i + kBlock, range.last); i < end; ++i)
         sum = Added(sum, x[r * inputs + i], m.weights[i * m.columns + column]);
       total += sum;
     }
@@ -175,21 +143,49 @@ void Along(const float* x, const float* w, float* y, float* block, const Pass& p
 int TileRows(int64_t rows) { return rows <= kMost ? rows : kMany; }
 
 void Columns(const float* x, const Matrix& m, int64_t rows, int64_t inputs,
-             int64_t begin, int64_t end) {
+             const Range& range) {
+  const int64_t begin = range.begin, end = range.end;
   const int64_t width = (end - begin) / kLanes * kLanes;
   const int64_t step = rows <= kFew && inputs * m.columns > kLarge ? kStep : kBlock;
   std::vector<float> part(step < kBlock ? rows * width : 0);
   // Whole blocks leave no sums: any place of their size will do.
   float* block = step < kBlock ? part.data() : m.y + begin;
-  for (int64_t i = 0; i < inputs; i += step) {
-    const int64_t next = std::min(i + step, inputs);
-    const bool ends = next % kBlock == 0 || next == inputs;
+  for (int64_t i = range.first; i < range.last; i += step) {
+    const int64_t next = std::min(i + step, range.last);
+    const bool ends = next % kBlock == 0 || next == range.last;
+    const bool first = i < range.first + kBlock;
     Along(x + i, m.weights + i * m.columns + begin, m.y + begin, block,
-          {inputs, m.columns, next - i, width, i % kBlock == 0, ends, i < kBlock}, rows,
+          {inputs, m.columns, next - i, width, i % kBlock == 0, ends, first}, rows,
           TileRows(rows));
   }
-  for (int64_t c = begin + width; c < end; ++c) Column(x, m, rows, inputs, c);
+  for (int64_t c = begin + width; c < end; ++c) Column(x, m, rows, inputs, range, c);
 }
+
+// A product whose blocks' sums are computed apart, and added in their order at last.
+struct Apart {
+  Apart(const Matrix& whole, int64_t rows, int64_t inputs)
+      : whole(whole), size(rows * whole.columns), blocks((inputs + kBlock - 1) / kBlock),
+        sums(new float[blocks * size]) {}
+
+  // Where the sums of a block go.
+  Matrix Block(int64_t block) const {
+    return {whole.weights, sums.get() + block * size, whole.columns};
+  }
+
+  void Add(ffi::ThreadPool& pool) const {
+    const int64_t parts = Parts(pool, blocks * size);
+    Parallel(pool, parts, [&, parts](int64_t part) {
+      const int64_t begin = size * part / parts, end = size * (part + 1) / parts;
+      std::copy(sums.get() + begin, sums.get() + end, whole.y + begin);
+      for (int64_t b = 1; b < blocks; ++b)
+        for (int64_t i = begin; i < end; ++i) whole.y[i] += sums[b * size + i];
+    });
+  }
+
+  const Matrix whole;
+  const int64_t size, blocks;
+  const std::unique_ptr<float[]> sums;  // [blocks, rows, columns]
+};
 
 ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
                     ffi::RemainingRets ys) {
@@ -207,140 +203,38 @@ ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
   }
   // Reading W is the work of one row, and arithmetic that of many.
   const int64_t parts = Parts(pool, inputs * columns * (1 + rows / 4));
-  struct Part { int64_t matrix, begin, end; };
+  const int64_t blocks = (inputs + kBlock - 1) / kBlock;
+  const bool by_blocks = rows <= kFew && blocks >= 2 * pool.num_threads();
+  struct Part { Matrix matrix; Range range; };
   std::vector<Part> pieces;
+  std::vector<std::unique_ptr<Apart>> apart;
   const int64_t wide = Wide(TileRows(rows)) * kLanes;
   // Of no columns, pieces would never end: parts may be more than there are columns.
   const int64_t least = std::max<int64_t>(columns / parts, 1);
   const int64_t size = (least + wide - 1) / wide * wide;
-  for (size_t i = 0; i < matrices.size(); ++i)
-    for (int64_t c = 0; c < matrices[i].columns; c += size)
-      pieces.push_back({int64_t(i), c, std::min(c + size, matrices[i].columns)});
+  for (const Matrix& m : matrices) {
+    if (by_blocks && parts > 1 && inputs * m.columns > kLarge) {
+      apart.push_back(std::make_unique<Apart>(m, rows, inputs));
+      for (int64_t b = 0; b < blocks; ++b)
+        for (int64_t c = 0; c < m.columns; c += kRun)
+          pieces.push_back({apart.back()->Block(b),
+                            {c, std::min(c + kRun, m.columns), b * kBlock,
+                             std::min((b + 1) * kBlock, inputs)}});
+    } else {
+      for (int64_t c = 0; c < m.columns; c += size)
+        pieces.push_back({m, {c, std::min(c + size, m.columns), 0, inputs}});
+    }
+  }
   const float* data = x.typed_data();
   const int64_t count = parts == 1 ? 1 : pieces.size();
   const int64_t step = (pieces.size() + count - 1) / count;
-  auto work = [=, matrices = std::move(matrices),
-               pieces = std::move(pieces)](int64_t at) {
+  auto work = [=, pieces = std::move(pieces)](int64_t at) {
     const int64_t end = std::min<int64_t>((at + 1) * step, pieces.size());
     for (int64_t i = at * step; i < end; ++i)
-      Columns(data, matrices[pieces[i].matrix], rows, inputs, pieces[i].begin,
-              pieces[i].end);
+      Columns(data, pieces[i].matrix, rows, inputs, pieces[i].range);
   };
   Parallel(pool, count, std::move(work));
-  return ffi::Error::Success();
-}
-
-inline float Dot(const float* a, const float* b, int64_t size) {
-  Lanes sums = {};
-  int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) sums += Load(a + i) * Load(b + i);
-  float rest = 0;
-  for (; i < size; ++i) rest += a[i] * b[i];
-  return Sum(sums) + rest;
-}
-
-// ---- y = x / sqrt(mean(x^2) + 1e-6) * scale. ----
-
-ffi::Error Normalize(Floats x, Floats scale, ffi::Result<Floats> y) {
-  const int64_t width = scale.element_count();
-  const float *in = x.typed_data(), *s = scale.typed_data();
-  float* out = y->typed_data();
-  for (const float* end = in + x.element_count(); in < end; in += width, out += width) {
-    const float mean_square = Dot(in, in, width) / width;
-    const float factor = 1.0f / std::sqrt(mean_square + 1e-6f);
-    for (int64_t k = 0; k < width; ++k) out[k] = in[k] * factor * s[k];
-  }
-  return ffi::Error::Success();
-}
-
-// ---- Attention. ----
-
-// What one head of one query takes from the slots that it sees.
-class Query {
- public:
-  Query(int64_t slots, int64_t width)
-      : slots_(slots), width_(width), seen_(slots), weights_(slots) {}
-
-  // Slots of a bias of `masked` or less have no weight, unless all have such: then none
-  // is masked. A bias of NaN is none of those, so it reaches the output.
-  void Attend(const float* query, const float* keys, const float* values,
-              const float* bias, float masked, float* out) {
-    auto is_masked = [=](float b) { return b <= masked; };
-    const bool all = std::all_of(bias, bias + slots_, is_masked);
-    int64_t count = 0;
-    float highest = -std::numeric_limits<float>::infinity();
-    for (int64_t s = 0; s < slots_; ++s) {
-      if (is_masked(bias[s]) && !all) continue;
-      const float score = Dot(query, keys + s * width_, width_) + bias[s];
-      highest = std::max(highest, score);
-      seen_[count] = s;
-      weights_[count++] = score;
-    }
-    for (int64_t i = 0; i < count; ++i) weights_[i] = Exp(weights_[i] - highest);
-    double sum = 0;
-    for (int64_t i = 0; i < count; ++i) sum += weights_[i];
-    const float total = sum;
-    for (int64_t i = 0; i < count; ++i) weights_[i] /= total;
-    int64_t k = 0;
-    for (; width_ - k >= 4 * kLanes; k += 4 * kLanes)
-      Mix<4>(values + k, count, out + k);
-    for (; width_ - k >= kLanes; k += kLanes) Mix<1>(values + k, count, out + k);
-    for (; k < width_; ++k) Mix<0>(values + k, count, out + k);
-  }
-
- private:
-  // Some vectors, or one column, of the weighted sum of the values that are seen.
-  template <int vectors>
-  void Mix(const float* values, int64_t count, float* out) const {
-    using Columns = std::conditional_t<vectors == 0, float, Lanes>;
-    constexpr int most = std::max(vectors, 1);
-    Columns totals[most] = {};
-    for (int64_t i = 0; i < count;) {
-      Columns sums[most] = {};
-      for (const int64_t end = std::min(i + kBlock, count); i < end; ++i) {
-        const float* value = values + seen_[i] * width_;
-        for (int v = 0; v < most; ++v)
-          if constexpr (vectors == 0) sums[v] = Added(sums[v], weights_[i], *value);
-          else sums[v] = Added(sums[v], weights_[i], Load(value + v * kLanes));
-      }
-      for (int v = 0; v < most; ++v) totals[v] += sums[v];
-    }
-    std::memcpy(out, totals, sizeof(totals));
-  }
-
-  const int64_t slots_, width_;
-  std::vector<int64_t> seen_;
-  std::vector<float> weights_;
-};
-
-// query [B, Q, H, K], keys and values [B, H, S, K], bias [#B, #H, #Q, S]; [B, Q, H, K].
-ffi::Error Attention(ffi::ThreadPool pool, Array query, Array keys, Array values,
-                     Array bias, ffi::Result<Array> mixed, float masked) {
-  const int64_t queries = query.dimensions()[1], heads = query.dimensions()[2];
-  const int64_t slots = keys.dimensions()[2], width = keys.dimensions()[3];
-  const int64_t pairs = query.dimensions()[0] * heads;
-  const auto sizes = bias.dimensions();
-  const float *q = query.typed_data(), *k = keys.typed_data(), *v = values.typed_data();
-  const float* b = bias.typed_data();
-  float* out = mixed->typed_data();
-  // How far apart a bias's rows are; it may be one for all batches, heads or queries.
-  const int64_t by_query = sizes[2] > 1 ? slots : 0;
-  const int64_t by_head = sizes[1] > 1 ? sizes[2] * slots : 0;
-  const int64_t by_batch = sizes[0] > 1 ? sizes[1] * sizes[2] * slots : 0;
-  const int64_t parts = std::min(pairs, Parts(pool, pairs * queries * slots * width));
-  Parallel(pool, parts, [=](int64_t part) {
-    Query one(slots, width);
-    const int64_t end = pairs * (part + 1) / parts;
-    for (int64_t pair = pairs * part / parts; pair < end; ++pair) {
-      const int64_t batch = pair / heads, head = pair % heads;
-      for (int64_t i = 0; i < queries; ++i) {
-        const int64_t at = ((batch * queries + i) * heads + head) * width;
-        one.Attend(q + at, k + pair * slots * width, v + pair * slots * width,
-                   b + batch * by_batch + head * by_head + i * by_query, masked,
-                   out + at);
-      }
-    }
-  });
+  for (const auto& product : apart) product->Add(pool);
   return ffi::Error::Success();
 }
 
@@ -352,17 +246,3 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_multiply, Multiply,
                                   .Arg<Floats>()
                                   .RemainingArgs()
                                   .RemainingRets());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_normalize, Normalize,
-                              ffi::Ffi::Bind()
-                                  .Arg<Floats>()
-                                  .Arg<Floats>()
-                                  .Ret<Floats>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_attention, Attention,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<Array>()
-                                  .Arg<Array>()
-                                  .Arg<Array>()
-                                  .Arg<Array>()
-                                  .Ret<Array>()
-                                  .Attr<float>("masked"));

@@ -18,7 +18,10 @@ import jax
 
 SOURCES = sorted(pathlib.Path(__file__).parent.glob("*.cc"))
 _HEADERS = sorted(pathlib.Path(__file__).parent.glob("*.h"))
-TARGETS = ("specdec_multiply", "specdec_normalize", "specdec_attention", "specdec_laws")
+TARGETS = (
+  *("specdec_multiply", "specdec_rounded", "specdec_normalize"),
+  *("specdec_attention", "specdec_laws"),
+)
 # No -ffast-math: sums keep their order, and NaN stays NaN.
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-w")
 _COMPILERS = ("c++", "g++", "clang++")

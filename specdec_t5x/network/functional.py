@@ -15,6 +15,7 @@ from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.heads import Heads, HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.parallel import ParallelConfig, ParallelDrafter
+from specdec_t5x.network.rounded import ROUNDED
 from specdec_t5x.network.transformer import Transformer
 
 Network = Transformer | GptTransformer | NgramTable | Heads | ParallelDrafter
@@ -23,7 +24,7 @@ Settings = T5Config | GptConfig | NgramConfig | HeadsConfig | ParallelConfig
 HEADS = Heads | ParallelDrafter
 LogitsFn = Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]]
 EmbedFn = Callable[[Int[Array, "*B"]], Float[Array, "*B D"]]
-WithoutFn = Callable[[Sequence[str]], ExtendFn]
+WithoutFn = Callable[..., ExtendFn]
 # Inputs are not encoded at less than this: narrower gains next to nothing.
 _LEAST_WIDTH = 16
 
@@ -110,7 +111,11 @@ def prompts_of(inputs: Int[Array, "B I"], target: Network) -> Int[Array, "B P"]:
 
 
 def extend_fn(
-  module: Network, params, gates: Gates | None = None, without: Sequence[str] = ()
+  module: Network,
+  params,
+  gates: Gates | None = None,
+  without: Sequence[str] = (),
+  rounded: Mapping[str, Any] | None = None,
 ) -> ExtendFn:
   """Returns the network as a function of its cache and tokens.
 
@@ -119,13 +124,15 @@ def extend_fn(
     params: its parameters.
     gates: of its decoder's sublayers, by name.
     without: names of sublayers that are left out.
+    rounded: its decoder's weights in fewer bits, which it multiplies by instead.
   """
+  variables = {"params": params} | ({ROUNDED: rounded} if rounded else {})
   gated = () if gates is None else (gates,)
   lacking = {"without": tuple(without)} if without else {}
 
   def extend(cache, tokens, positions=None, tree=None):
     args = (cache, tokens, positions, tree, *gated)
-    return tracing.apply(module, "extend", {"params": params}, *args, **lacking)
+    return tracing.apply(module, "extend", variables, *args, **lacking)
 
   return extend
 
@@ -133,9 +140,12 @@ def extend_fn(
 def without_fn(module: Network, params) -> WithoutFn:
   """Returns what makes, of sublayers' names, the network without these.
 
-  It reads and writes the network's own caches.
+  Given `rounded` weights, too, it multiplies by these (`extend_fn`). It reads and
+  writes the network's own caches.
   """
-  return lambda names: extend_fn(module, params, without=names)
+  return lambda names, rounded=None: extend_fn(
+    module, params, without=names, rounded=rounded
+  )
 
 
 def logits_fn(module: Network, params) -> LogitsFn:

@@ -3,7 +3,7 @@
 Shapes: B batch, L length, D width, H heads, F feed-forward width, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ import numpy as np
 from flax.linen.partitioning import param_with_axes
 from jaxtyping import Array, Float, Int
 
+from specdec_t5x.network import rounded
 from specdec_t5x.network.config import NetworkConfig
 from specdec_t5x.network.products import multiply, normalize
 
@@ -63,8 +64,10 @@ class Dense(nn.Module):
     return project(x, self)[0]
 
   @nn.compact
-  def kernel(self, inputs: int) -> Float[Array, "I O"]:
-    """Returns the matrix for rows of `inputs` numbers."""
+  def kernel(self, inputs: int) -> Float[Array, "I O"] | rounded.Matrix:
+    """Returns the matrix for rows of `inputs` numbers, rounded where that is there."""
+    if self.has_variable(rounded.ROUNDED, "kernel"):
+      return self.get_variable(rounded.ROUNDED, "kernel")
     shape = (inputs, self.features)
     kernel = parameter(self, "kernel", self.kernel_init, shape, self.axes)
     return jnp.asarray(kernel, self.dtype)
@@ -75,7 +78,8 @@ def project(
 ) -> tuple[Float[Array, "*batch _"], ...]:
   """Applies linear maps of one dtype to the same rows, together where that pays."""
   kernels = [layer.kernel(x.shape[-1]) for layer in layers]
-  return multiply(layers[0].products, x.astype(layers[0].dtype), *kernels)
+  product = rounded.multiply if isinstance(kernels[0], Mapping) else multiply
+  return product(layers[0].products, x.astype(layers[0].dtype), *kernels)
 
 
 class LayerNorm(nn.Module):
@@ -136,7 +140,12 @@ class Embed(nn.Module):
 
   def attend(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
     """Returns the tied output projection x E^T / sqrt(D), in float32."""
-    logits = jnp.dot(x.astype(jnp.float32), jnp.asarray(self.embedding, jnp.float32).T)
+    x = x.astype(jnp.float32)
+    if self.has_variable(rounded.ROUNDED, "embedding"):
+      table = self.get_variable(rounded.ROUNDED, "embedding")
+      logits = rounded.multiply(self.config.products, x, table)[0]
+    else:
+      logits = jnp.dot(x, jnp.asarray(self.embedding, jnp.float32).T)
     return logits / jnp.sqrt(x.shape[-1])
 
 

@@ -13,9 +13,10 @@ from t5x import models
 from specdec_t5x import tuning
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder, derived_of
 from specdec_t5x.decoding.state import Decoded, StepInfo, num_slots, row_keys
 from specdec_t5x.drafters.link import Link
+from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import initial_variables, is_decoder_only
 from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, numbered
 
@@ -120,7 +121,10 @@ class Decodes:
     return self.decoder.first_policy_state(rows)
 
   def get_initial_variables(self, rng, input_shapes, input_types=None):
-    """Returns params and params_axes of all networks, each under its name."""
+    """Returns params and params_axes of all networks, each under its name.
+
+    And of what the drafter derives of the target's.
+    """
     del input_shapes, input_types  # No parameter depends on them.
     networks = self.decoder.networks
     keys = jax.random.split(rng, len(networks))
@@ -128,6 +132,11 @@ class Decodes:
       name: _initialised(network, key)
       for (name, network), key in zip(networks.items(), keys, strict=True)
     }
+    target = initialised["target"]
+    for name, make in derived_of(self.decoder).items():
+      made = make(target["params"])
+      axes = rounded.axes_of(made, target["params_axes"])
+      initialised[name] = {"params": made, "params_axes": axes}
     return flax.core.freeze(
       {
         kind: {name: variables[kind] for name, variables in initialised.items()}

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.core
+import jax
 from t5x.train_state import InferenceState
 
 from specdec_t5x import tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.decoders import Decoder
+from specdec_t5x.decoding.decoders import Decoder, derived_of
 
 
 class CheckpointManager:
@@ -30,7 +31,7 @@ class CheckpointManager:
     restore_dtype: str | None = None,
     *,
     paths: Mapping[str, str | None],
-    ready: Callable[[Mapping[str, Any]], None] = lambda params: None,
+    ready: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda params: {},
     **kwargs,
   ):
     """Creates the manager.
@@ -42,8 +43,9 @@ class CheckpointManager:
       restore_dtype: of the restored parameters; None keeps the checkpoint's.
       paths: of the networks' checkpoints, by their names; the target's stands in for
         T5X's own path, which must be the same.
-      ready: is given the parameters once they are on the devices: what is to be done
-        before anything is compiled (`tune`).
+      ready: is given the parameters once they are on the devices, and returns by name
+        what is derived of them: what is to be done before anything is compiled
+        (`tune`).
       **kwargs: T5X's other arguments, which concern saving.
     """
     del directory, kwargs
@@ -76,7 +78,7 @@ class CheckpointManager:
       )
     state, restored = self._train_state, {}
     paths = {**self._paths, "target": path}
-    for name in state.params:
+    for name in sorted(set(state.params) & set(paths)):  # Others are derived.
       alone = state.replace(
         params=state.params[name], params_axes=state.params_axes[name]
       )
@@ -84,8 +86,17 @@ class CheckpointManager:
         alone, self._partitioner, self._restore_dtype
       )
     params = flax.core.freeze({name: one.params for name, one in restored.items()})
-    self._ready(params)
+    params = params.copy(self._laid_out(self._ready(params)))
     return state.replace_params(params).replace_step(restored["target"].step)
+
+  def _laid_out(self, derived: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns what was derived, each array where the partitioner has it."""
+    if not derived:
+      return derived
+    mesh, derived = self._partitioner.mesh, flax.core.freeze(derived)
+    axes = self._partitioner.get_mesh_axes(self._train_state).params
+    place = lambda x, spec: jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))
+    return {name: jax.tree.map(place, derived[name], axes[name]) for name in derived}
 
 
 def tune(
@@ -95,8 +106,10 @@ def tune(
   rows: int,
   num_decodes: int,
   lengths: Mapping[str, int],
-) -> None:
-  """Measures what drafts cost, for the batches that T5X will decode.
+) -> Mapping[str, Any]:
+  """Returns what the drafter derives of the target; measures what drafts cost.
+
+  They are measured for the batches that T5X will decode.
 
   Args:
     params: of the decoder's networks.
@@ -106,9 +119,11 @@ def tune(
     num_decodes: NUM_DECODES.
     lengths: TASK_FEATURE_LENGTHS.
   """
-  tuning.tuned(
-    tuning.Job(
-      decoder, rows * num_decodes, lengths["inputs"], sampling, lengths["targets"]
-    ),
-    params,
-  )
+  derived = {
+    name: tuning.made(name, make, params["target"])
+    for name, make in derived_of(decoder).items()
+  }
+  of_run = lengths["inputs"], sampling, lengths["targets"]
+  job = tuning.Job(decoder, rows * num_decodes, *of_run)
+  tuning.tuned(job, {**params, **derived})
+  return derived

@@ -64,14 +64,15 @@ def check_run(
   variables = abstract_variables(model, lengths)
   if partitioner is not None:
     check_layout(variables, partitioner, dataset_cfg.batch_size)
-  for name, network in variables["params"].items():
+  for name in model.decoder.networks:
     macro = f"{name.upper()}_CHECKPOINT_PATH"
     if name not in paths:
       raise ValueError(
         f"CHECKPOINT_PATHS has {sorted(paths)}, and no path of the network {name!r}, "
         f"which {type(model.decoder).__name__} needs. Bind it in your gin file."
       )
-    found = Checkpoint.of_network(paths[name], macro, flat_shapes(network))
+    shapes = flat_shapes(variables["params"][name])
+    found = Checkpoint.of_network(paths[name], macro, shapes)
     check_activations(macro, found, model.decoder.networks[name])
     check_new_draws(macro, paths[name], learned.Draws.of_run(model, provider))
 

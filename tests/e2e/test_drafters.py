@@ -63,6 +63,11 @@ WAYS = {
   "ngram candidates": drafts(
     "TreeDraft", "drafters/ngram", NUM_CANDIDATES=2, VERIFICATION="recursive"
   ),
+  "quantized": drafts(
+    *("Quantized", "drafters/quantized"),
+    **{"BITS": 4, "GROUP": 8, "WHOLE": ("logits",), "SKIP": ("mlp_1",)},
+  ),
+  "quantized by name": drafts("Quantized", DRAFTER="quantized", GAMMA=None, **PAYS),
 }
 
 
@@ -118,9 +123,8 @@ def test_each_way_to_draft_gives_the_target_s_own_outputs(
   way, drafted, table, heads, pair, speculative
 ):
   files, bindings, kinds = WAYS[way]
-  draft = {"ngram": table, "copy": None, "layers": None, **heads}.get(
-    way.split()[0], pair[1]
-  )
+  none = dict.fromkeys(("copy", "layers", "quantized"))
+  draft = {"ngram": table, **none, **heads}.get(way.split()[0], pair[1])
   if "drafters/pruned_by_ngrams" in files:
     bindings = {**bindings, "NGRAMS_CHECKPOINT_PATH": table}
   files = [f"configs/{name}.gin" for name in files]

@@ -11,9 +11,11 @@ from tests import commands
 from tests.errors import inputs
 
 BEAM, LEARNS = (f"--gin_file=configs/runs/{name}.gin" for name in ("beam", "online"))
-COPY, NGRAM, TREE, HEADS, LAYER_SKIP, LINK, CASCADE = (
+COPY, NGRAM, TREE, HEADS, LAYER_SKIP, QUANTIZED, LINK, CASCADE = (
   f"--gin_file=configs/drafters/{name}.gin"
-  for name in ("copy", "ngram", "tree", "heads", "layer_skip", "link", "cascade")
+  for name in (
+    *("copy", "ngram", "tree", "heads", "layer_skip", "quantized", "link", "cascade"),
+  )
 )
 CONFIDENCE, AUTO = (
   f"--gin_file=configs/policies/{name}.gin" for name in ("confidence", "auto")

@@ -259,7 +259,7 @@ def the_draft_s_keys_stay(spec, state, proposal, score=step.score):
   """As a target would that did not write its own over what the draft wrote."""
   scored = score(spec, state, proposal)
   block = jnp.concatenate([state.last_tokens()[:, None], proposal.tokens], axis=1)
-  draft = spec.context.target.without(spec.drafter.skip)
+  draft = spec.drafter.extend(spec.context)
   _, _, cache = draft(state.target_cache.at(state.lengths - 1), block)
   return scored[0].replace(target_cache=cache), *scored[1:]
 

@@ -1,0 +1,248 @@
+// Products with weights of 8 or 4 bits, for XLA on CPU.
+//
+// Rows of x are rounded to 8 bits, too, a scale for each group of inputs, so that sums of
+// a group are of whole numbers: exact in any order. Codes lie in the order in which they
+// are read: panels of 16 columns, in each the groups, in each vectors of 4 inputs by 16
+// columns. A vector of 4-bit codes has 8 inputs: the low halves of its bytes are those of
+// the first 4. A row's numbers are the same whatever the other rows and the threads are.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "threads.h"
+#include "vectors.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace {
+
+using namespace specdec;
+namespace ffi = xla::ffi;
+using Floats = ffi::Buffer<ffi::F32>;
+
+constexpr int64_t kColumns = 16, kVector = 64;
+// A part of a product is worth a thread's attention when it reads so many bytes.
+constexpr int64_t kBytes = 1 << 15;
+// Bytes of codes that are asked for ahead of their use, by the second cache: what the
+// processor itself reads ahead ends with a page.
+constexpr int64_t kAhead = 4096;
+// Rows that a panel is read for at once, whose sums stay in registers.
+constexpr int kTile = kVectorBytes == 64 ? 8 : 2;
+
+typedef int32_t Ints __attribute__((vector_size(64), aligned(4), may_alias));
+typedef float Sixteen __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t Words __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
+
+// What codes of 8 and 4 bits are more than the numbers that Dot multiplies by are less.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+constexpr int kZero8 = 128;
+#else
+constexpr int kZero8 = 0;
+#endif
+constexpr int kZero4 = 8;
+
+// sums[c] + the sum over 4 inputs of w[c, i] a[i]; `a` holds four signed bytes, and w
+// bytes of 0 to 15, or of codes of 8 bits.
+template <int bits>
+inline Ints Dot(Ints sums, Words w, int32_t a) {
+#if defined(__AVX512VNNI__)
+  if (bits == 8) w ^= 0x80808080u;
+  return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)w, _mm512_set1_epi32(a));
+#elif defined(__AVX2__)
+  const __m256i inputs = _mm256_set1_epi32(a);
+#if defined(__AVXVNNI__)
+  if (bits == 8) w ^= 0x80808080u;
+#endif
+  __m256i parts[2], bytes[2];
+  std::memcpy(parts, &sums, sizeof(parts));
+  std::memcpy(bytes, &w, sizeof(bytes));
+  for (int i = 0; i < 2; ++i) {
+#if defined(__AVXVNNI__)
+    parts[i] = _mm256_dpbusd_avx_epi32(parts[i], bytes[i], inputs);
+#else
+    // Pairs of bytes are added in 16 bits: 2 * 127 * 127 fits in, for no code is -128.
+    const __m256i pairs =
+        bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(inputs),
+                                         _mm256_sign_epi8(bytes[i], inputs))
+                  : _mm256_maddubs_epi16(bytes[i], inputs);
+    const __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    parts[i] = _mm256_add_epi32(parts[i], fours);
+#endif
+  }
+  std::memcpy(&sums, parts, sizeof(sums));
+  return sums;
+#else
+  int8_t bytes[kVector], inputs[4];
+  std::memcpy(bytes, &w, sizeof(bytes));
+  std::memcpy(inputs, &a, sizeof(inputs));
+  for (int c = 0; c < kColumns; ++c)
+    for (int i = 0; i < 4; ++i) sums[c] += bytes[4 * c + i] * inputs[i];
+  return sums;
+#endif
+}
+
+inline Words Load(const uint8_t* data) { return *reinterpret_cast<const Words*>(data); }
+
+// Scales are bfloat16, the upper half of a float32.
+inline Sixteen Scales(const uint16_t* data, int64_t count) {
+  Halves halves = {};
+  if (count == kColumns) halves = *reinterpret_cast<const Halves*>(data);
+  else std::memcpy(&halves, data, count * sizeof(uint16_t));
+  return (Sixteen)(__builtin_convertvector(halves, Words) << 16);
+}
+
+// Rows of x in 8 bits.
+struct Rounded {
+  Rounded(const float* x, int64_t rows, int64_t inputs, int64_t groups, int64_t size)
+      : groups(groups), width(groups * size), codes(rows * width),
+        scales(rows * groups), sums(rows * groups) {
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t g = 0; g < groups; ++g)
+        Group(x + r * inputs + g * size, std::min(size, inputs - g * size),
+              r * width + g * size, r * groups + g);
+  }
+
+  // Inputs beyond the last stay 0.
+  void Group(const float* x, int64_t size, int64_t at, int64_t group) {
+    float most = 0;
+    int good = 1;
+    for (int64_t i = 0; i < size; ++i) {
+      const float one = std::fabs(x[i]);
+      good &= one <= std::numeric_limits<float>::max();
+      most = one > most ? one : most;
+    }
+    // What is no number, or infinite, makes all that it is part of NaN.
+    scales[group] = good ? most / 127 : std::numeric_limits<float>::quiet_NaN();
+    const float inverse = good && most / 127 > 0 ? 127 / most : 0;
+    if (inverse == 0 || inverse > std::numeric_limits<float>::max()) return;
+    int32_t sum = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      union { float value; int32_t bits; } shifted = {x[i] * inverse + 12582912.0f};
+      const int32_t code = shifted.bits - 0x4B400000;  // The nearest whole number.
+      codes[at + i] = code;
+      sum += code;
+    }
+    sums[group] = sum;
+  }
+
+  const int64_t groups, width;  // Width: of a row, in codes.
+  std::vector<int8_t> codes;
+  std::vector<float> scales;  // [rows, groups]
+  std::vector<int32_t> sums;  // Of the codes of each group.
+};
+
+struct Matrix {
+  const uint8_t* codes;    // [panels, groups, vectors, kVector]
+  const uint16_t* scales;  // [groups, columns]
+  float* y;                // [rows, columns]
+  int64_t columns, vectors;
+};
+
+// A panel's columns of some rows of y.
+template <int bits, int rows>
+__attribute__((noinline)) void Panel(const Rounded& x, const Matrix& m, int64_t panel,
+                                     int64_t row) {
+  // Sums of their own, where rows are few: an addition takes longer than a load.
+  constexpr int chains = rows >= 4 ? 1 : 4 / rows, inputs = bits == 8 ? 4 : 8;
+  const uint8_t* w = m.codes + panel * x.groups * m.vectors * kVector;
+  const int64_t first = panel * kColumns, count = std::min(kColumns, m.columns - first);
+  const int8_t* codes = x.codes.data() + row * x.width;
+  Sixteen totals[rows] = {};
+  for (int64_t g = 0; g < x.groups; ++g) {
+    Ints sums[rows][chains] = {};
+    auto add = [&](int chain) {
+      __builtin_prefetch(w + kAhead, 0, 2);
+      const Words all = Load(w);
+      const Words low = bits == 8 ? all : all & 0x0F0F0F0Fu, high = all >> 4 & 0x0F0F0F0Fu;
+      for (int r = 0; r < rows; ++r) {
+        int32_t a[2];
+        std::memcpy(a, codes + r * x.width, inputs);
+        sums[r][chain] = Dot<bits>(sums[r][chain], low, a[0]);
+        if (bits == 4) sums[r][chain] = Dot<bits>(sums[r][chain], high, a[1]);
+      }
+      w += kVector;
+      codes += inputs;
+    };
+    int64_t v = 0;
+    for (; v + chains <= m.vectors; v += chains)
+      for (int chain = 0; chain < chains; ++chain) add(chain);
+    for (; v < m.vectors; ++v) add(0);
+    const Sixteen scale = Scales(m.scales + g * m.columns + first, count);
+    for (int r = 0; r < rows; ++r) {
+      for (int chain = 1; chain < chains; ++chain) sums[r][0] += sums[r][chain];
+      const int64_t group = (row + r) * x.groups + g;
+      sums[r][0] -= (bits == 8 ? kZero8 : kZero4) * x.sums[group];
+      totals[r] += __builtin_convertvector(sums[r][0], Sixteen) * (scale * x.scales[group]);
+    }
+  }
+  for (int r = 0; r < rows; ++r)
+    std::memcpy(m.y + (row + r) * m.columns + first, &totals[r], count * sizeof(float));
+}
+
+template <int bits, int most = kTile>
+void Rows(const Rounded& x, const Matrix& m, int64_t panel, int64_t row, int64_t rows) {
+  for (; rows >= most; rows -= most, row += most) Panel<bits, most>(x, m, panel, row);
+  if constexpr (most > 1) Rows<bits, most - 1>(x, m, panel, row, rows);
+}
+
+// x [rows, inputs], and of each matrix its codes and its scales.
+ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
+                    ffi::RemainingRets ys) {
+  const int64_t inputs = x.dimensions().back();
+  const int64_t rows = x.element_count() / std::max<int64_t>(inputs, 1);
+  std::vector<Matrix> matrices;
+  int64_t bytes = 0, groups = 0, size = 0;
+  bool is_4 = false;
+  for (size_t i = 0; i < ys.size(); ++i) {
+    auto codes = weights.get<ffi::AnyBuffer>(2 * i);
+    auto scales = weights.get<ffi::Buffer<ffi::BF16>>(2 * i + 1);
+    auto y = ys.get<Floats>(i);
+    if (!codes.has_value() || !scales.has_value() || !y.has_value())
+      return ffi::Error::InvalidArgument("expected codes, and scales of bfloat16");
+    const auto sizes = codes->dimensions();
+    is_4 = codes->element_type() == ffi::U8;
+    groups = sizes[1];
+    size = sizes[2] * (is_4 ? 8 : 4);
+    bytes += codes->element_count();
+    matrices.push_back({reinterpret_cast<const uint8_t*>(codes->untyped_data()),
+                        reinterpret_cast<const uint16_t*>(scales->untyped_data()),
+                        (*y)->typed_data(), (*y)->dimensions().back(), sizes[2]});
+  }
+  struct Part { int64_t matrix, begin, end; };  // Of panels.
+  std::vector<Part> pieces;
+  const int64_t threads = std::max<int64_t>(pool.num_threads(), 1);
+  const int64_t parts = std::clamp<int64_t>(bytes / kBytes, 1, 4 * threads);
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const int64_t panels = (matrices[i].columns + kColumns - 1) / kColumns;
+    const int64_t own = std::clamp<int64_t>(parts, 1, std::max<int64_t>(panels, 1));
+    for (int64_t p = 0; p < own; ++p)
+      pieces.push_back({int64_t(i), panels * p / own, panels * (p + 1) / own});
+  }
+  auto rounded = std::make_shared<Rounded>(x.typed_data(), rows, inputs, groups, size);
+  auto work = [=, matrices = std::move(matrices), pieces](int64_t at) {
+    const Part& part = pieces[at];
+    for (int64_t p = part.begin; p < part.end; ++p)
+      if (is_4) Rows<4>(*rounded, matrices[part.matrix], p, 0, rows);
+      else Rows<8>(*rounded, matrices[part.matrix], p, 0, rows);
+  };
+  if (parts == 1)
+    for (size_t i = 0; i < pieces.size(); ++i) work(i);
+  else
+    Parallel(pool, pieces.size(), std::move(work));
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_rounded, Multiply,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<Floats>()
+                                  .RemainingArgs()
+                                  .RemainingRets());

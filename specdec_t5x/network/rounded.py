@@ -1,0 +1,233 @@
+"""A decoder's weights in 8 or 4 bits: rounded once, multiplied as they are.
+
+A matrix W [I, O] becomes whole numbers, symmetric about 0, and a scale for each column,
+or for each group of inputs of a column: scale[i // group, o] code[i, o], off by half a
+scale at most. A network finds them in a collection of variables of its own, beside its
+parameters: where a matrix is in it, the network multiplies by that.
+
+Shapes: I inputs, O outputs, G groups.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import flax
+import jax
+import jax.numpy as jnp
+from flax.linen.partitioning import AxisMetadata
+from jaxtyping import Array, Float, Int8
+
+from specdec_t5x.core.checks import is_whole
+from specdec_t5x.native import platforms
+from specdec_t5x.network import products
+from specdec_t5x.network.config import NetworkConfig
+
+# A rounded matrix: `codes` and `scales`.
+Matrix = Mapping[str, Array]
+# The collection of variables.
+ROUNDED = "rounded"
+DTYPES = {8: jnp.int8, 4: jnp.int4}
+# What is not rounded with a sublayer: the projection to the vocabulary.
+LOGITS = "logits"
+_PROJECTION = ("decoder", "logits_dense", "kernel")
+# The sublayers' modules. Cross-attention's keys and values are of the input, read once.
+_MODULES = {
+  "self_attention": "self",
+  "encoder_decoder_attention": "cross",
+  "mlp": "mlp",
+}
+_OF_THE_INPUT = ("key", "value")
+# Our own kernels read codes of so many columns together, and so many inputs at least.
+_PANEL, _STEP = 16, 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounding:
+  """How weights are rounded.
+
+  Attributes:
+    bits: 8 or 4.
+    group: inputs that share a scale in each column; 0 is all.
+    whole: what is left as it is: names of sublayers, as 'mlp_5', and 'logits'.
+    packed: whether codes lie as our own kernels read them; else as XLA does.
+  """
+
+  bits: int = 8
+  group: int = 0
+  whole: Sequence[str] = ()
+  packed: bool = False
+
+  def __post_init__(self):
+    if self.bits not in DTYPES:
+      raise ValueError(f"BITS must be one of {sorted(DTYPES)}, got {self.bits!r}.")
+    if not is_whole(self.group, 0) or self.group % 8:
+      raise ValueError(
+        "GROUP must be a multiple of 8, the inputs that share a scale, or 0 for a "
+        f"scale a column, got {self.group!r}."
+      )
+    if isinstance(self.whole, str) or not all(isinstance(n, str) for n in self.whole):
+      raise ValueError(
+        "WHOLE must be names of sublayers, or 'logits', as ('mlp_5', 'logits'), got "
+        f"{self.whole!r}."
+      )
+    # A list, as gin gives, would make it unhashable.
+    object.__setattr__(self, "whole", tuple(self.whole))
+
+  def check(self, sublayers: Collection[str]) -> None:
+    """Raises a ValueError where `whole` names what no network with these has."""
+    known = (*sublayers, LOGITS)
+    unknown = [name for name in self.whole if name not in known]
+    if unknown:
+      raise ValueError(
+        f"WHOLE: the target has no {unknown}; it has {', '.join(known)}."
+      )
+
+  def __call__(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the collection for a network of these parameters."""
+    flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
+    found = {}
+    for path in flat:
+      if _name(path, flat) not in (None, *self.whole):
+        matrix = flat[path].T if path[-1] == "embedding" else flat[path]
+        found[path] = _rounded(matrix, self.bits, self.group, self.packed)
+    return flax.traverse_util.unflatten_dict(found)
+
+
+def axes_of(made: Mapping[str, Any], params_axes: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the logical axes of a collection, as of the network's parameters.
+
+  Args:
+    made: the collection.
+    params_axes: of the network.
+  """
+  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params_axes))
+  found = {}
+  for path in flax.traverse_util.flatten_dict(made):
+    *place, part = path
+    names = flat[*place[:-1], f"{place[-1]}_axes"].names
+    inputs, outputs = reversed(names) if place[-1] == "embedding" else names
+    of_part = {"codes": (inputs, outputs), "scales": (None, outputs)}[part]
+    found[*place, f"{part}_axes"] = AxisMetadata(names=of_part)
+  return flax.traverse_util.unflatten_dict(found)
+
+
+def size(tree: Any) -> int:
+  """Returns the bytes of arrays; one of 4 bits takes half a byte where it is packed."""
+  bits = lambda x: 4 if x.dtype == jnp.int4 else 8 * x.dtype.itemsize
+  return sum(x.size * bits(x) for x in jax.tree.leaves(tree)) // 8
+
+
+def are_packed(config: NetworkConfig) -> bool:
+  """Returns whether a network's products are our own kernels', which codes are for."""
+  return products.are_native(config.products, 1, config.dtype)
+
+
+def multiply(
+  choice: str, x: Float[Array, "*batch I"], *kernels: Matrix
+) -> tuple[Float[Array, "*batch _"], ...]:
+  """Returns x W for each rounded W.
+
+  Args:
+    choice: whose products, one of `products.PRODUCTS`.
+    x: the rows.
+    *kernels: the matrices.
+  """
+  # Of any number of rows: XLA's would first have to put the codes in another order.
+  native = x.size > 0 and products.are_native(choice, 1, str(x.dtype))
+  arrays = [kernel[part] for kernel in kernels for part in ("codes", "scales")]
+  if native and arrays[0].ndim > 2:
+    return _native_multiply(x, *arrays)
+  return _xla_multiply(x, *arrays)
+
+
+def _name(path: Sequence[str], params: Collection[Sequence[str]]) -> str | None:
+  """Returns what `Rounding.whole` calls a parameter; None where it is not rounded.
+
+  >>> _name(("decoder", "layers_3", "mlp", "wo", "kernel"), ())
+  'mlp_3'
+  """
+  if path[-1] == "embedding":
+    return None if _PROJECTION in params else LOGITS
+  if path[0] != "decoder" or path[-1] != "kernel":
+    return None
+  if path == _PROJECTION:
+    return LOGITS
+  kind = _MODULES[path[2]]
+  if kind == "cross" and path[3] in _OF_THE_INPUT:
+    return None
+  return f"{kind}_{path[1].removeprefix('layers_')}"
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _rounded(
+  matrix: Float[Array, "I O"], bits: int, group: int, packed: bool
+) -> dict[str, Array]:
+  """Returns codes [G * group, O] and scales [G, O]: inputs beyond I have codes of 0."""
+  inputs, columns = matrix.shape
+  group = group or inputs + -inputs % _STEP
+  matrix = jnp.pad(matrix.astype(jnp.float32), ((0, -inputs % group), (0, 0)))
+  grouped = matrix.reshape(-1, group, columns)
+  most = 2 ** (bits - 1) - 1
+  scales = (jnp.abs(grouped).max(axis=1) / most).astype(jnp.bfloat16)
+  steps = scales.astype(jnp.float32)[:, None]
+  codes = jnp.round(grouped / jnp.where(steps > 0, steps, 1.0)).clip(-most, most)
+  if packed:
+    codes = _packed(codes.astype(jnp.int8), bits)
+  else:
+    codes = codes.reshape(matrix.shape).astype(DTYPES[bits])
+  return {"codes": codes, "scales": scales}
+
+
+def _packed(codes: Int8[Array, "G group O"], bits: int) -> Array:
+  """Returns codes [P, G, vectors, 64] as `native/rounded.cc` reads them.
+
+  Of 4 bits those are the numbers from 1 to 15 that codes are 8 less than, two a byte.
+  """
+  codes = jnp.pad(codes, ((0, 0), (0, 0), (0, -codes.shape[-1] % _PANEL)))
+  groups, group, _ = codes.shape
+  # [G, vectors, inputs, P, 16] to [P, G, vectors, 16, inputs].
+  codes = codes.reshape(groups, group // 4, 4, -1, _PANEL).transpose(3, 0, 1, 4, 2)
+  codes = codes.reshape(-1, groups, group // 4, 4 * _PANEL)
+  if bits == 8:
+    return codes
+  halves = (codes + 8).astype(jnp.uint8)
+  return halves[:, :, ::2] | halves[:, :, 1::2] << 4
+
+
+def _unpacked(codes: Array, columns: int) -> Int8[Array, "_ O"]:
+  """Returns packed codes as they lie for XLA."""
+  panels, groups = codes.shape[:2]
+  if codes.dtype == jnp.uint8:
+    halves = jnp.stack([codes & 15, codes >> 4], axis=3).astype(jnp.int8) - 8
+    codes = halves.reshape(panels, groups, -1, 4 * _PANEL)
+  codes = codes.reshape(panels, groups, -1, _PANEL, 4).transpose(1, 2, 4, 0, 3)
+  return codes.reshape(-1, panels * _PANEL)[:, :columns]
+
+
+def _xla_multiply(x, *arrays):
+  return tuple(map(functools.partial(_xla_product, x), arrays[::2], arrays[1::2]))
+
+
+def _xla_product(x, codes, scales):
+  groups, columns = scales.shape
+  if codes.ndim > 2:
+    codes = _unpacked(codes, columns)
+  scales = scales.astype(x.dtype)
+  if groups == 1:
+    return jnp.dot(x, codes.astype(x.dtype)[: x.shape[-1]]) * scales[0]
+  batch = x.shape[:-1]
+  x = jnp.pad(x, (*[(0, 0)] * len(batch), (0, codes.shape[0] - x.shape[-1])))
+  group = codes.shape[0] // groups
+  x, codes = x.reshape(*batch, groups, group), codes.reshape(groups, group, columns)
+  sums = jnp.einsum("...gi,gio->...go", x, codes.astype(x.dtype))
+  return (sums * scales).sum(axis=-2)
+
+
+@functools.partial(platforms.choose_kernel_on_cpu, otherwise=_xla_multiply)
+def _native_multiply(x, *arrays):
+  shape = lambda scales: (*x.shape[:-1], scales.shape[1])
+  results = [jax.ShapeDtypeStruct(shape(each), x.dtype) for each in arrays[1::2]]
+  call = jax.ffi.ffi_call("specdec_rounded", results, vmap_method="sequential")
+  return tuple(call(x, *arrays))

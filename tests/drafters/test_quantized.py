@@ -1,0 +1,158 @@
+"""The target drafts for itself in few bits: plain outputs, and the target's cache."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from specdec_t5x import api, build, tuning
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.decoding import step as step_module
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.quantized import NAME, Quantized
+from specdec_t5x.network.functional import network_for
+from specdec_t5x.policies import CostAware
+from tests.drafters import test_layer_skip as of_target
+from tests.exactness import faults
+from tests.network.test_transformer import T5_1_0
+from tests.t5x_bridge import tiny, tiny_gpt
+
+INPUTS, ROOM, GAMMA = of_target.INPUTS, of_target.ROOM, 3
+TARGETS = {"t5": tiny.TARGET, "tied": T5_1_0, "gpt": tiny_gpt.TARGET}
+WAYS = {
+  "8": Quantized(gamma=GAMMA),
+  "4": Quantized(4, 8, gamma=GAMMA),
+  "4 and less": Quantized(4, 0, ("logits",), ("self_0",), GAMMA),
+}
+
+
+@functools.cache
+def model(kind):
+  network = network_for(TARGETS[kind])
+  tokens = [INPUTS] * (2 if kind == "gpt" else 3)
+  init = jax.jit(lambda key: network.init(key, *tokens, enable_dropout=False))
+  params = jax.tree.map(lambda x: 2 * x, init(jax.random.key(1))["params"])
+  return api.Model(network, params)
+
+
+def run(kind, drafter=None, sampling=GREEDY, policy=None):
+  decoder, params = build.together(model(kind), None, drafter, policy=policy)
+  keys = row_keys(jax.random.key(0), len(INPUTS))
+  decode = lambda params: decoder.decode(params, INPUTS, keys, sampling, ROOM, 1)
+  return jax.jit(decode)(params)
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("way", WAYS)
+def test_greedy_outputs_are_the_plain_ones(kind, way):
+  found = run(kind, WAYS[way], policy=Fixed())
+  np.testing.assert_array_equal(found.tokens, run(kind).tokens)
+  info = found.statistics
+  assert info.drafted.sum() > 0
+  if way == "8":
+    assert info.accepted.sum() > 0.8 * info.drafted.sum()
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_more_bits_draft_better(kind):
+  info = [run(kind, WAYS[way], Sampling(), Fixed()).statistics for way in ("8", "4")]
+  alphas = [x.acceptance_mass.sum() / x.acceptance_positions.sum() for x in info]
+  assert 1 > alphas[0] > alphas[1] > 0.3
+
+
+def test_a_policy_may_draft_none():
+  resting = run("t5", WAYS["8"], policy=CostAware((1.0, 9.0, 9.9, 10.8)))
+  np.testing.assert_array_equal(resting.tokens, run("t5").tokens)
+
+
+# ---- The target's cache. ----
+
+
+def assert_the_cache_is_the_target_s():
+  spec, state = last_state()
+  known = int(state.lengths.min()) - 1
+  whole = jax.jit(spec.context.target)
+  start = first_state()[1].target_cache
+  _, _, expected = whole(start, state.sequences[:, :known])
+  for found, right in zip(
+    jax.tree.leaves((state.target_cache.keys, state.target_cache.values)),
+    jax.tree.leaves((expected.keys, expected.values)),
+    strict=True,
+  ):
+    np.testing.assert_allclose(found[:, :, :known], right[:, :, :known], atol=1e-4)
+
+
+def first_state():
+  decoder, params = build.together(model("t5"), None, WAYS["4"], policy=Fixed())
+  keys = row_keys(jax.random.key(0), len(INPUTS))
+  return decoder.prepare(params, INPUTS, keys, GREEDY, ROOM, -1)
+
+
+def last_state():
+  """A decode's state when all rows have ended, none by an end of sequence."""
+  spec, state = first_state()
+  one = jax.jit(lambda state: step_module.step(spec, state)[0])
+  while not state.ended.all():
+    state = one(state)
+  return spec, state
+
+
+def test_the_target_s_cache_is_as_without_drafts():
+  assert_the_cache_is_the_target_s()
+
+
+def test_a_cache_with_the_draft_s_keys_is_noticed(monkeypatch):
+  monkeypatch.setattr(step_module, "score", faults.the_draft_s_keys_stay)
+  with pytest.raises(AssertionError):
+    assert_the_cache_is_the_target_s()
+
+
+# ---- Once, and what can't be. ----
+
+
+def test_weights_are_rounded_once_and_it_is_said(monkeypatch):
+  said = []
+  monkeypatch.setattr(tuning, "say", said.append)
+  target = dataclasses.replace(model("t5"), _derived={})
+  first, again = (
+    build.together(target, "quantized", gamma=gamma)[1][NAME] for gamma in (2, 3)
+  )
+  assert first is again
+  assert len(said) == 1
+  assert said[0].startswith("Quantized: 0.0 MB beside the target's 0.0 MB")
+
+
+def test_a_name_is_enough():
+  decoder, _ = build.together(model("t5"), "quantized")
+  assert decoder.drafter == Quantized()
+  assert isinstance(decoder.policy, CostAware)
+  with pytest.raises(ValueError, match="names a drafter"):
+    build.together(model("t5"), "quantized", "copy")
+
+
+def test_weights_that_were_not_rounded_are_missed():
+  decoder = SpeculativeDecoder(network_for(tiny.TARGET), WAYS["8"], RULES["token"])
+  keys = row_keys(jax.random.key(0), len(INPUTS))
+  given = {"target": model("t5").params}, INPUTS, keys, GREEDY, ROOM, 1
+  with pytest.raises(ValueError, match="'quantized' is not among the parameters"):
+    decoder.decode(*given)
+
+
+def test_what_can_t_be_is_refused(unchecked):
+  target = network_for(tiny.TARGET)
+  for make, message in [
+    (lambda: Quantized(5), "BITS must be one of"),
+    (lambda: Quantized(8, 3), "GROUP must be"),
+    (lambda: Quantized(skip="mlp_0"), "SKIP must be names"),
+    (lambda: Quantized(whole=("mlp_9",)).check(target), r"no \['mlp_9'\]"),
+    (lambda: Quantized(skip=("mlp_9",)).check(target), r"no sublayers \['mlp_9'\]"),
+    (lambda: Quantized(gamma=0), "GAMMA must be a whole number"),
+  ]:
+    with pytest.raises(ValueError, match=message):
+      make()
+  assert hash(Quantized(whole=["logits"], skip=["mlp_0"]))

@@ -1,0 +1,137 @@
+"""Weights in few bits: how they are rounded, and what is multiplied by them."""
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.network import rounded
+from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.rounded import Rounding
+from tests.network.test_products import normal
+from tests.network.test_transformer import T5_1_0
+from tests.t5x_bridge import tiny, tiny_gpt
+
+
+def matrix(kernel, bits=8, group=0, **settings):
+  """Returns a matrix rounded as a decoder's projection to the vocabulary is."""
+  params = {"decoder": {"logits_dense": {"kernel": jnp.asarray(kernel)}}}
+  return Rounding(bits, group, **settings)(params)["decoder"]["logits_dense"]["kernel"]
+
+
+def product(x, *kernels, choice="xla"):
+  return jax.jit(rounded.multiply, static_argnums=0)(choice, x, *kernels)
+
+
+def unrounded(matrix, inputs, choice="xla"):
+  """Returns the matrix that a rounded one multiplies by."""
+  return np.asarray(product(np.eye(inputs, dtype=np.float32), matrix, choice=choice)[0])
+
+
+def assert_off_by_half_a_step(bits, group, inputs=70, columns=37):
+  kernel = normal(0, inputs, columns) * np.geomspace(0.01, 100, columns, dtype="f")
+  found = unrounded(matrix(kernel, bits, group), inputs)
+  for first in range(0, inputs, group or inputs):
+    part = slice(first, first + (group or inputs))
+    step = np.abs(kernel[part]).max(axis=0) / (2 ** (bits - 1) - 1)
+    # A scale has 8 bits of its own.
+    assert (
+      np.abs(found - kernel)[part] <= step * (0.5 + 2.0**-8 * 2 ** (bits - 1))
+    ).all()
+
+
+@pytest.mark.parametrize("group", [0, 8, 32])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_weights_are_off_by_half_a_step(bits, group):
+  assert_off_by_half_a_step(bits, group)
+
+
+def test_a_scale_of_the_wrong_column_is_noticed(monkeypatch):
+  right = rounded._rounded
+
+  def wrong(*args):
+    found = right(*args)
+    return found | {"scales": jnp.roll(found["scales"], 1, axis=-1)}
+
+  monkeypatch.setattr(rounded, "_rounded", wrong)
+  with pytest.raises(AssertionError):
+    assert_off_by_half_a_step(8, 32)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_columns_of_zeros_stay_zero(bits):
+  kernel = normal(0, 16, 5)
+  kernel[:, 2] = 0
+  found = unrounded(matrix(kernel, bits), 16)
+  np.testing.assert_array_equal(found[:, 2], 0)
+  assert np.isfinite(found).all()
+
+
+def names(config, rounding):
+  """Returns the paths of a network's rounded matrices, and its parameters."""
+  params = initial_variables(network_for(config), jax.random.key(0))["params"]
+  flat = flax.traverse_util.flatten_dict(rounding(params), sep="/")
+  return {name.rpartition("/")[0] for name in flat}, params
+
+
+def test_a_decoder_s_matrices_are_rounded_and_nothing_else():
+  found, params = names(tiny.TARGET, Rounding())
+  every = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
+  of_the_input = ("encoder_decoder_attention/key", "encoder_decoder_attention/value")
+  expected = {
+    name
+    for name in every
+    if name.startswith("decoder/")
+    and name.endswith("kernel")
+    and not any(part in name for part in of_the_input)
+  }
+  assert found == expected
+
+
+def test_tied_embeddings_and_decoder_only_networks_are_rounded():
+  assert "token_embedder/embedding" in names(T5_1_0, Rounding())[0]
+  found, _ = names(tiny_gpt.TARGET, Rounding(whole=("self_0",)))
+  assert "decoder/layers_0/mlp/wo/kernel" in found
+  assert "decoder/layers_0/self_attention/query/kernel" not in found
+  assert ("decoder/token_embedder/embedding" in found) != (
+    "decoder/logits_dense/kernel" in found
+  )
+  assert not names(T5_1_0, Rounding(whole=("logits",)))[0] & {
+    "token_embedder/embedding"
+  }
+
+
+def test_axes_are_those_of_what_was_rounded():
+  variables = initial_variables(network_for(tiny.TARGET), jax.random.key(0))
+  made = Rounding(4, 8)(variables["params"])
+  axes = rounded.axes_of(made, variables["params_axes"])
+  kernel = axes["decoder"]["layers_0"]["mlp"]["wo"]["kernel"]
+  assert kernel["codes_axes"].names == ("mlp", "embed")
+  assert kernel["scales_axes"].names == (None, "embed")
+  assert len(jax.tree.leaves(made)) == len(flax.traverse_util.flatten_dict(axes))
+
+
+def test_bytes_are_counted():
+  kernel = normal(0, 64, 10)
+  assert rounded.size(matrix(kernel)) == 640 + 20
+  assert rounded.size(matrix(kernel, 4, 32)) == 320 + 40
+
+
+@pytest.mark.parametrize(
+  ("settings", "message"),
+  [
+    ((3,), "BITS must be one of"),
+    ((8, 12), "GROUP must be a multiple of 8"),
+    ((8, -8), "GROUP must be a multiple of 8"),
+    ((8, 0, "logits"), "WHOLE must be names"),
+  ],
+)
+def test_what_can_t_be_is_refused(settings, message):
+  with pytest.raises(ValueError, match=message):
+    Rounding(*settings)
+
+
+def test_names_that_a_network_lacks_are_refused():
+  with pytest.raises(ValueError, match=r"no \['cross_0'\]; it has self_0, logits"):
+    Rounding(whole=("logits", "cross_0")).check(["self_0"])
