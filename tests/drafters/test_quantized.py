@@ -76,7 +76,7 @@ def test_a_policy_may_draft_none():
 def assert_the_cache_is_the_target_s():
   spec, state = last_state()
   known = int(state.lengths.min()) - 1
-  whole = jax.jit(spec.context.target)
+  whole = jax.jit(spec.context.target.extend)
   start = first_state()[1].target_cache
   _, _, expected = whole(start, state.sequences[:, :known])
   for found, right in zip(

@@ -26,8 +26,9 @@ from flax import traverse_util
 from flax.core import unfreeze
 from t5x import partitioning
 
-from specdec_t5x.checkpoints.checkpoint import Checkpoint, abstract_state, flat_shapes
+from specdec_t5x.checkpoints.checkpoint import Checkpoint, flat_shapes
 from specdec_t5x.checkpoints.parameters import T5XParameters
+from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
