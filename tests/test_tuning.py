@@ -248,9 +248,9 @@ def test_a_decoder_goes_by_what_was_measured(kept, monkeypatch):
 
 
 def test_who_decodes_is_told_what_to_expect(kept, counted, capsys):
-  assert tuned() == tuned() == dataclasses.replace(AUTO, policy=CostAware((1, 2, 4)))
+  assert tuned() == tuned() == dataclasses.replace(AUTO, policy=CostAware((1.0, 2.0, 4.0)))
   (said,) = capsys.readouterr().err.splitlines()
-  assert said == CostAware((1, 2, 4)).outlook((0, 1, 2))
+  assert said == CostAware((1.0, 2.0, 4.0)).outlook((0, 1, 2))
   assert tuning.outlooks() == [said]
   rows = {"rows": 2, "drafted": [0, 1, 2], "seconds": [1.0, 2.0, 4.0]}
   assert tuning.asked_for() == [rows]
@@ -258,8 +258,8 @@ def test_who_decodes_is_told_what_to_expect(kept, counted, capsys):
 
 def test_what_the_policy_expects_changes_no_times(kept, counted):
   sure = dataclasses.replace(AUTO, policy=CostAware(prior_alpha=0.9, by_row=True))
-  assert tuned(sure).policy == CostAware((1, 2, 4), prior_alpha=0.9, by_row=True)
-  assert measure() == (1, 2, 4)
+  assert tuned(sure).policy == CostAware((1.0, 2.0, 4.0), prior_alpha=0.9, by_row=True)
+  assert measure() == (1.0, 2.0, 4.0)
   assert len(counted) == 1
 
 

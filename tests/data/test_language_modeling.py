@@ -56,7 +56,8 @@ def test_what_is_left_out_is_said_once(files, caplog):
 
 
 def test_a_cut_text_does_not_end_and_its_prompt_keeps_its_end(files):
-  found = examples(register(files, 2), {"inputs": 3, "targets": 2})
+  lengths = {"inputs": 3, "targets": 2}
+  found = examples(register(files, 2), sequence_length=lengths)
   assert found[0]["inputs"].tolist() == BYTES.encode(" bc")
   assert found[0]["targets"].tolist() == BYTES.encode("  ")
   assert found[1]["targets"].tolist() == BYTES.encode(" z")
