@@ -16,8 +16,8 @@ def process(app, what, name, obj, options, lines):
 def rewritten(lines):
   r"""Returns a docstring's lines with its markup made explicit.
 
-  >>> rewritten(["The law is", "", "    q(x) = 1,", "", "see w_."])
-  ['The law is', '', '::', '', '    q(x) = 1,', '', 'see w\\_.']
+  >>> rewritten(["The distribution is", "", "    q(x) = 1,", "", "see w_."])
+  ['The distribution is', '', '::', '', '    q(x) = 1,', '', 'see w\\_.']
   """
   out, inside = [], False
   for number, line in enumerate(lines):

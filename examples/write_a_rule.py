@@ -26,7 +26,7 @@ class Plausible(Rule):
     p = chain.drafted_probs(target_probs, proposal)
     passes = p >= self.share * target_probs[:, :-1].max(axis=-1)
     num_accepted = chain.leading(passes & proposal.is_valid)
-    next_probs = chain.law_at(target_probs, num_accepted)
+    next_probs = chain.probs_at(target_probs, num_accepted)
     return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))
 
 

@@ -53,7 +53,7 @@ class Generation:
   Attributes:
     text: the decoded output.
     tokens: its ids, end of sequence included.
-    score: its log-probability under the target's adjusted law.
+    score: its log-probability under the target's adjusted distribution.
     target_calls: calls of the target.
     drafted: drafted tokens that counted.
     accepted: drafted tokens in the output.
@@ -110,13 +110,13 @@ def generate(
 ) -> list[Generation]:
   """Decodes texts from a target with the help of a draft.
 
-  The outputs are the target's own, token for token when greedy, in law when sampled,
-  unless `rule` is 'lenient' or 'typical', of which a warning reminds.
+  The outputs are the target's own, token for token when greedy, in distribution when
+  sampled, unless `rule` is 'lenient' or 'typical', of which a warning reminds.
 
   Args:
     inputs: texts, with whatever prefix the models were trained with; the prompts that
       a decoder-only target goes on from, which may be empty.
-    target: the model whose law is kept.
+    target: the model whose distribution is kept.
     draft: the model that drafts, or a table of n-grams; the name of a drafter without
       either: 'quantized' (the target itself, its weights rounded) or 'copy'; None
       decodes one token a call.
@@ -169,7 +169,7 @@ def encoded(inputs: Sequence[str], network: Network, processor) -> list[list[int
 
 def warn_where_lossy(guarantee: Guarantee) -> None:
   """Warns whoever called `generate` where outputs are not the target's own."""
-  if not guarantee.keeps_the_law:
+  if not guarantee.keeps_distribution:
     message = f"{guarantee.name}: the outputs keep {guarantee.value}."
     warnings.warn(message, stacklevel=3)
 

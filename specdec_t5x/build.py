@@ -72,7 +72,7 @@ def together(
   """Returns the decoder of some models, and its parameters on the device.
 
   Args:
-    target: the model whose law is kept.
+    target: the model whose distribution is kept.
     draft: the model that drafts, or those of a drafter's networks by their names; the
       name of a drafter without a network; None for plain decoding, or for a `drafter`
       without a network.

@@ -1,7 +1,7 @@
-"""A language model that is a table, whose law depends on every token before.
+"""A language model that is a table, whose distribution depends on every token before.
 
 It keeps its tokens in a cache like a network's, so a stale or missing entry changes
-what it predicts; and its law can be enumerated.
+what it predicts; and its distribution can be enumerated.
 """
 
 import dataclasses
@@ -18,11 +18,11 @@ from specdec_t5x.decoding.context import Context, Loaded, Target
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import initial_state, num_slots
 from specdec_t5x.decoding.step import Speculation
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.cache import block_mask
 from specdec_t5x.network.heads import HeadsConfig
-from tests.exactness.enumeration import Setting, target_law
-from tests.exactness.laws import adjusted
+from tests.exactness.distributions import adjusted
+from tests.exactness.enumeration import Setting, target_probs
 
 MODULUS = 97
 FIXED = Fixed()
@@ -88,32 +88,32 @@ class HashModel:
     logits = jnp.asarray(self.table)[sums]
     return logits, features, TokenCache(cache.index + size, written)
 
-  def law(self, sampling):
-    """The adjusted law as a function of the output so far, in float64."""
+  def distribution(self, sampling):
+    """The adjusted distribution as a function of the output so far, in float64."""
     table, weights = self.table, place_weights(64)
 
     @functools.cache
-    def law(output):
+    def distribution(output):
       terms = [(x + 1) * weights[i] for i, x in enumerate((0, *self.prompt, *output))]
       return adjusted(table[sum(terms) % MODULUS], sampling)
 
-    return law
+    return distribution
 
 
 @dataclasses.dataclass(frozen=True)
 class SparseHash:
-  """A HashModel that drafts from its truncated and rounded law, here or elsewhere."""
+  """A HashModel that drafts from its truncated and rounded probs, here or elsewhere."""
 
   model: HashModel
   truncation: Truncation
   remote: Any = None
 
-  def law(self, sampling):
+  def distribution(self, sampling):
     """What it draws from, as a function of the output so far, in float64."""
-    whole, truncation = self.model.law(sampling), self.truncation
+    whole, truncation = self.model.distribution(sampling), self.truncation
 
     @functools.cache
-    def law(output):
+    def distribution(output):
       probs = whole(output).copy()
       descending = np.argsort(-probs, kind="stable")
       probs[descending[truncation.size(probs.size) :]] = 0.0
@@ -123,7 +123,7 @@ class SparseHash:
       weights = np.round(shares * min(LARGEST / shares.max(), 2**23))
       return weights / weights.sum()
 
-    return law
+    return distribution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,12 +151,13 @@ class HashHeads:
       return jnp.moveaxis(jnp.asarray(self.tables)[:, _rows(h)], 0, -2)
     return jnp.asarray(self.tables)[path.shape[-2] - 1][_rows(h, path)]
 
-  def law(self, sampling):
-    """The adjusted law as a function of the output and the path from it, in float64."""
+  def distribution(self, sampling):
+    """The adjusted distribution as a function of the output and the path from it, in
+    float64."""
     weights, tables = place_weights(64), self.tables
 
     @functools.cache
-    def law(given):
+    def distribution(given):
       output, path = given
       read = (0, *output)[:-1]
       row = sum((x + 1) * weights[i] for i, x in enumerate(read)) % MODULUS
@@ -164,7 +165,7 @@ class HashHeads:
         row = int(_rows(np.array([row]), np.array([*output[-1:], *path])[:, None]))
       return adjusted(tables[len(path), row], sampling)
 
-    return law
+    return distribution
 
 
 def _rows(h, path=None):
@@ -182,10 +183,10 @@ def place_weights(size):
   return np.array([pow(5, i, MODULUS) for i in range(size)])
 
 
-def sequence_law(model, sampling, max_length):
+def sequence_probs(model, sampling, max_length):
   """Returns the probability of each padded output, by enumeration in float64."""
-  law = model.law(sampling)
-  outputs = target_law(Setting(law, law, None, (), max_length))
+  distribution = model.distribution(sampling)
+  outputs = target_probs(Setting(distribution, distribution, None, (), max_length))
   return {o + (0,) * (max_length - len(o)): mass for o, mass in outputs.items()}
 
 

@@ -137,7 +137,7 @@ def test_samples_of_a_fixed_length_go_by_the_seed_and_not_by_batch_size(setup):
   assert whole != sample(seed=2, batch_size=5)
 
 
-def test_a_rule_that_does_not_keep_the_law_is_warned_of(setup):
+def test_a_rule_that_does_not_keep_the_distribution_is_warned_of(setup):
   settings = {"gamma": 3, "max_length": 4, "batch_size": 1, "policy": "fixed"}
   decode = lambda rule: specdec_t5x.generate(INPUTS[:1], *setup, rule=rule, **settings)
   with warnings.catch_warnings(record=True) as seen:
@@ -276,7 +276,7 @@ def test_the_configuration_is_read_off_the_shapes(config, tmp_path):
   assert Checkpoint.open(tiny.save_t5x(tmp_path, config)).settings() == config
 
 
-def test_a_lossy_rule_at_temperature_0_reads_laws(setup):
+def test_a_lossy_rule_at_temperature_0_reads_distributions(setup):
   """Typical acceptance lets the target's own token alone pass there."""
   settings = {"gamma": 3, "max_length": 10, "policy": "fixed"}
   greedy = specdec_t5x.generate(INPUTS, *setup, **settings)

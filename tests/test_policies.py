@@ -26,7 +26,7 @@ from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.policies import (

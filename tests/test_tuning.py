@@ -248,7 +248,9 @@ def test_a_decoder_goes_by_what_was_measured(kept, monkeypatch):
 
 
 def test_who_decodes_is_told_what_to_expect(kept, counted, capsys):
-  assert tuned() == tuned() == dataclasses.replace(AUTO, policy=CostAware((1.0, 2.0, 4.0)))
+  assert (
+    tuned() == tuned() == dataclasses.replace(AUTO, policy=CostAware((1.0, 2.0, 4.0)))
+  )
   (said,) = capsys.readouterr().err.splitlines()
   assert said == CostAware((1.0, 2.0, 4.0)).outlook((0, 1, 2))
   assert tuning.outlooks() == [said]

@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float, Int
 
-# The two-sided 95% quantile of the normal law.
+# The two-sided 95% quantile of the normal distribution.
 _Z95 = 1.959964
 
 

@@ -1,10 +1,10 @@
 """Which hierarchy of drafts is fastest: its seconds a token, and the best one.
 
-A window's tokens have the law of the network that judged them last, whatever is below.
-So the tokens a call of the target are those of that network's own draft, and what is
-below changes the time of a window alone (docs/math.md, "Hierarchies"). With s(k) the
-chance that at least k tokens of a draft stand, a call gives 1 + s(1) + .. + s(g)
-tokens, and a window of T tokens takes h(T) calls of the network that fills it,
+A window's tokens have the distribution of the network that judged them last, whatever
+is below. So the tokens a call of the target are those of that network's own draft, and
+what is below changes the time of a window alone (docs/math.md, "Hierarchies"). With
+s(k) the chance that at least k tokens of a draft stand, a call gives 1 + s(1) + .. +
+s(g) tokens, and a window of T tokens takes h(T) calls of the network that fills it,
 
   h(T) = 1 + sum_n P(n tokens in the first call) h(T - n),  h(0) = 0.
 

@@ -19,7 +19,7 @@ class LayerCosts:
 
   Attributes:
     kinds: of a drafted token in one sublayer, by kind: 'self', 'cross', 'mlp'.
-    rest: of a drafted token beside its sublayers: its law and its draw.
+    rest: of a drafted token beside its sublayers: its distribution and its draw.
     blocks: s, of an iteration beside its drafts, at gamma = 1, 2, ..
   """
 

@@ -2,8 +2,8 @@
 
 Source: Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative
 Decoding", ICML 2023 (arXiv 2211.17192); docs/math.md derives each. p is the target's
-law, q the draft's. All take numbers or arrays, broadcast them, and work in float64.
-The forms in alpha assume acceptances that are independent and equally likely.
+distribution, q the draft's. All take numbers or arrays, broadcast them, and work in
+float64. The forms in alpha assume acceptances that are independent and equally likely.
 """
 
 import numpy as np
@@ -128,12 +128,13 @@ def acceptance(p: ArrayLike, q: ArrayLike) -> Numbers:
     q: probabilities of the draft, [..., V].
 
   Returns:
-    A probability for each pair of laws, [...].
+    A probability for each pair of distributions, [...].
 
   Raises:
-    ValueError: p or q is not a law, or they differ in the size of the vocabulary.
+    ValueError: p or q is not a distribution, or they differ in the size of the
+      vocabulary.
   """
-  p, q = _laws(p, q)
+  p, q = _distributions(p, q)
   return np.minimum(p, q).sum(axis=-1)
 
 
@@ -148,12 +149,13 @@ def divergence(p: ArrayLike, q: ArrayLike) -> Numbers:
     q: probabilities of the draft, [..., V].
 
   Returns:
-    A number for each pair of laws, from 0 (p = q) to 1 (no token in common).
+    A number for each pair of distributions, from 0 (p = q) to 1 (no token in common).
 
   Raises:
-    ValueError: p or q is not a law, or they differ in the size of the vocabulary.
+    ValueError: p or q is not a distribution, or they differ in the size of the
+      vocabulary.
   """
-  p, q = _laws(p, q)
+  p, q = _distributions(p, q)
   return np.abs(p - (p + q) / 2).sum(axis=-1)
 
 
@@ -172,12 +174,12 @@ def lenient_acceptance(
     lenience: l, above 0 and at most 1; broadcast against the batch. 1 is exact.
 
   Returns:
-    A probability for each pair of laws, [...]; at least `acceptance(p, q)`.
+    A probability for each pair of distributions, [...]; at least `acceptance(p, q)`.
 
   Raises:
     ValueError: as `acceptance`, or lenience is outside its range.
   """
-  p, q = _laws(p, q)
+  p, q = _distributions(p, q)
   lenience = np.asarray(lenience, np.float64)
   valid = (lenience > 0) & (lenience <= 1)
   fix = "1 is exact; smaller accepts more."
@@ -214,17 +216,17 @@ def _cost(name, value, unit):
   return value
 
 
-def _laws(p, q):
+def _distributions(p, q):
   p, q = np.asarray(p, np.float64), np.asarray(q, np.float64)
   if not p.ndim or not q.ndim or p.shape[-1] != q.shape[-1]:
     raise ValueError(
-      "p and q must be laws of the same tokens along their last axis, got shapes "
-      f"{p.shape} and {q.shape}. Give both the same vocabulary."
+      "p and q must be distributions of the same tokens along their last axis, got "
+      f"shapes {p.shape} and {q.shape}. Give both the same vocabulary."
     )
-  for name, law in (("p", p), ("q", q)):
+  for name, distribution in (("p", p), ("q", q)):
     fix = "Pass probabilities: softmax the logits, or divide counts by their sum."
-    _require(name, law, law >= 0, "probabilities of at least 0", fix)
-    total = np.asarray(law.sum(axis=-1))
+    _require(name, distribution, distribution >= 0, "probabilities of at least 0", fix)
+    total = np.asarray(distribution.sum(axis=-1))
     summing = np.abs(total - 1) <= _SUM_TOLERANCE
     _require(f"{name}'s sum over the last axis", total, summing, "1", fix)
   return p, q

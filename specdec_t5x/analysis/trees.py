@@ -7,8 +7,8 @@ the drafter's. If the chance of that, a(d, r), depends on depth and rank alone, 
 
 and the best N nodes are those of the largest products, for no node's is above its
 parent's: what Sequoia's dynamic programme (arXiv 2402.12374, section 3.1) finds where
-a(d, r) is the same at all depths, and DDTree's heap (arXiv 2604.12989) for laws that do
-not depend on the path.
+a(d, r) is the same at all depths, and DDTree's heap (arXiv 2604.12989) for
+distributions that do not depend on the path.
 
 Shapes: D depths, R ranks.
 """

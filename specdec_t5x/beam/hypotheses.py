@@ -62,7 +62,7 @@ class Beam:
     num_steps: steps taken, which is the length of every live hypothesis.
     live_tokens: the start token and the tokens of the hypotheses that have not ended.
     live_scores: their log-probabilities; about NOTHING where there is no hypothesis,
-      NaN, all of them, once a log-law was.
+      NaN, all of them, once a log-distribution was.
     finished_tokens: the best of those that ended, EOS included, then zeros.
     finished_scores: their log-probabilities over the brevity penalty.
     is_finished: which slots of the finished pool are taken.
@@ -119,13 +119,13 @@ def step(
   Args:
     settings: what is searched for.
     beam: each row with room for another token.
-    log_probs: log-law of the token after each live hypothesis.
+    log_probs: log-distribution of the token after each live hypothesis.
 
   Returns:
     The beam after the step, and where its live hypotheses come from.
   """
   rows, width, vocab = log_probs.shape
-  # Of a law that is not a number no probability is one, so any tells.
+  # Of a distribution that is not a number no probability is one, so any tells.
   is_lost = jnp.isnan(log_probs[..., :1]).any(axis=1)
   # A hypothesis has one extension by EOS, so 2 W candidates hold W that go on.
   totals = (beam.live_scores[..., None] + log_probs).reshape(rows, -1)
@@ -174,7 +174,8 @@ def result(beam: Beam) -> tuple[Int[Array, "B W T"], Float[Array, "B W"]]:
   """Returns hypotheses without the start token, and scores, by increasing score.
 
   Those that finished; in a row where none did, the live ones with their plain
-  log-probabilities, as T5X does. All scores of a row are NaN where a log-law was.
+  log-probabilities, as T5X does. All scores of a row are NaN where a log-distribution
+  was.
   """
   any_finished = beam.is_finished.any(axis=1)[:, None]
   tokens = jnp.where(any_finished[..., None], beam.finished_tokens, beam.live_tokens)

@@ -18,7 +18,7 @@ from specdec_t5x.bench import programs
 from specdec_t5x.bench.pairs import Study
 from specdec_t5x.core.distributions import Sampling, acceptance_mass
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import extend_fn, logits_fn
 
 

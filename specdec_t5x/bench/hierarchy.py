@@ -40,7 +40,7 @@ from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 
 TARGET = "target"
 _RUNS = 9

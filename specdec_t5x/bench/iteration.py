@@ -20,7 +20,7 @@ from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation, decisions, score_tree
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 
 NEVER = -1  # No token is the end of sequence.
 

@@ -3,12 +3,12 @@ r"""A draft in another process: kept tokens K against bits, alpha and time.
   python -m specdec_t5x.bench link --target DIR --draft small=DIR --vocabulary FILE \
     --inputs FILE --prefix "translate English to German: " --output DIR
 
-Alpha and tokens a call are of every input, drafted in this process from the law cut to
-K tokens and rounded to 16 bits, which the link sends. Then the first --num-timed inputs
-are decoded at batch 1 over a link of each bandwidth (the draft in a process of its own,
-bandwidth and delay emulated), and plainly, in turn; their bits are counted. At
-temperature 0 tokens are certain, and no law is sent. Leave all cores to it, or give
---num-timed 0.
+Alpha and tokens a call are of every input, drafted in this process from the
+distribution cut to K tokens and rounded to 16 bits, which the link sends. Then the
+first --num-timed inputs are decoded at batch 1 over a link of each bandwidth (the draft
+in a process of its own, bandwidth and delay emulated), and plainly, in turn; their bits
+are counted. At temperature 0 tokens are certain, and no distribution is sent. Leave all
+cores to it, or give --num-timed 0.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from specdec_t5x.bench.measured import PLAIN, Setting, compare, counted
 from specdec_t5x.bench.pairs import Study
 from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Program
-from specdec_t5x.core.sparse import law_bits, token_bits
+from specdec_t5x.core.sparse import probs_bits, token_bits
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.drafters.sparse import SparseDraft
@@ -64,14 +64,14 @@ def _rows(
   """Yields a row for each K."""
   model, size = study.drafts[0].model, study.target.network.config.vocab_size
   setting = Setting(args.gamma, temperature)
-  # Greedily nothing of a law is sent.
+  # Greedily nothing of a distribution is sent.
   kept = args.top_k if temperature else args.top_k[:1]
   timed = _timed(study, kept, setting, address, args) if address else {}
   drafts = {k: SparseDraft(model.network, args.gamma, k) for k in kept}
   if temperature:
     drafts = {_UNROUNDED: DraftModel(model.network, args.gamma), **drafts}
   for k, drafter in tqdm(drafts.items(), desc=f"T={temperature:g}", file=sys.stderr):
-    bits = None if k == _UNROUNDED else law_bits(k or size, size)
+    bits = None if k == _UNROUNDED else probs_bits(k or size, size)
     cell = counted(study.decode(temperature, model, drafter), study, setting, args)
     yield {
       "temperature": f"{temperature:g}",

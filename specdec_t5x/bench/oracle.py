@@ -23,7 +23,7 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding import baseline, generate
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.drafters.oracle import forced_tokens, oracle_extend
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.sizes import VOCAB_SIZE
 
 FEW = 2  # Iterations that are timed beside many.

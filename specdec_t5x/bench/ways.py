@@ -139,7 +139,11 @@ def _of_first(network, plain, distinct, temperature, gamma) -> Iterator[tuple]:
     for name in ("lenient", "typical", "top_k", "distance"):
       yield "chain", plain, _knobbed(name)
     return
-  yield "chain of laws cut to 32", SparseDraft(network, gamma, top_k=32), _EXACT
+  yield (
+    "chain of distributions cut to 32",
+    SparseDraft(network, gamma, top_k=32),
+    _EXACT,
+  )
   for name in ("token", "lenient", "typical"):
     yield "chain", plain, _knobbed(name)
   yield f"stem {_STEM}, {_BRANCHES} branches", distinct, RULES["recursive"]

@@ -1,7 +1,7 @@
-"""The law that is sampled from, given logits: by XLA, on any device.
+"""The distribution that is sampled from, given logits: by XLA, on any device.
 
-`native.laws` has the same by our own kernel. Which of them computes is chosen where a
-decoder is built, and reaches the loop and the drafters as an `AdjustFn`.
+`native.distributions` has the same by our own kernel. Which of them computes is chosen
+where a decoder is built, and reaches the loop and the drafters as an `AdjustFn`.
 """
 
 import jax
@@ -22,7 +22,7 @@ _TILE_ROWS = 32  # A byte counts them.
 def adjusted_probs(
   logits: Float[Array, "*batch V"], sampling: Sampling
 ) -> Float[Array, "*batch V"]:
-  """Returns the law that `sampling` draws from, given a model's logits.
+  """Returns the distribution that `sampling` draws from, given a model's logits.
 
   Args:
     logits: of any float dtype.

@@ -20,7 +20,7 @@ from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 class Approximate(Rule):
   """Accepts the first drafted tokens that pass, none without mass; then argmax p.
 
-  p is the target's law at temperature 1: argmax's own has no second token.
+  p is the target's distribution at temperature 1: argmax's own has no second token.
   """
 
   guarantee = Guarantee.LOSSY

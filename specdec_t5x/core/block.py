@@ -43,15 +43,15 @@ class Block(Rule):
     passes &= proposal.is_valid
     lengths = jnp.arange(1, passes.shape[1] + 1)
     num_accepted = jnp.where(passes, lengths, 0).max(axis=1)
-    p = chain.law_at(target_probs, num_accepted)
+    p = chain.probs_at(target_probs, num_accepted)
     weight = jnp.take_along_axis(weights, num_accepted[:, None], axis=1)
-    next_probs = residual(weight * p, chain.law_at(draft_probs, num_accepted))
+    next_probs = residual(weight * p, chain.probs_at(draft_probs, num_accepted))
     return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))
 
 
 def padded_draft_probs(proposal: Proposal, vocab_size: int) -> Float[Array, "B N V"]:
-  """Returns q, and zeros where no drafted token counts, as `chain.draft_law_at`."""
-  q = jnp.where(proposal.is_valid[..., None], proposal.laws(vocab_size), 0.0)
+  """Returns q, and zeros where no drafted token counts, as `chain.draft_probs_at`."""
+  q = jnp.where(proposal.is_valid[..., None], proposal.distributions(vocab_size), 0.0)
   return jnp.pad(q, ((0, 0), (0, 1), (0, 0)))
 
 

@@ -1,4 +1,4 @@
-"""What rules share: reading laws along a draft.
+"""What rules share: reading distributions along a draft.
 
 Shapes: B batch, G drafted tokens, N = G + 1 nodes, V vocabulary.
 """
@@ -16,8 +16,8 @@ def drafted_probs(
 ) -> Float[Array, "B G"]:
   """Returns what p after each drafted token's parent gives to the token."""
   tokens = proposal.tokens[..., None]
-  laws = proposal.tree.of_parents(target_probs)
-  return jnp.take_along_axis(laws, tokens, axis=-1)[..., 0]
+  distributions = proposal.tree.of_parents(target_probs)
+  return jnp.take_along_axis(distributions, tokens, axis=-1)[..., 0]
 
 
 def ratio(p: Float[Array, "*shape"], q: Float[Array, "*shape"]):
@@ -35,17 +35,17 @@ def greedy_prefix(
 ) -> Verdict:
   """Accepts the first tokens, as long as they pass; the next one is argmax p."""
   num_accepted = leading(passes & proposal.is_valid)
-  return Verdict(num_accepted, argmax(law_at(target_probs, num_accepted)))
+  return Verdict(num_accepted, argmax(probs_at(target_probs, num_accepted)))
 
 
-def law_at(
+def probs_at(
   probs: Float[Array, "B N V"], position: Int[Array, "B"]
 ) -> Float[Array, "B V"]:
-  """Returns each row's law at its own position."""
+  """Returns each row's distribution at its own position."""
   return jnp.take_along_axis(probs, position[:, None, None], axis=1)[:, 0]
 
 
-def draft_law_at(
+def draft_probs_at(
   proposal: Proposal, position: Int[Array, "B"], vocab_size: int
 ) -> Float[Array, "B V"]:
   """Returns each row's q at its own position; zeros where no drafted token counts.
@@ -58,5 +58,5 @@ def draft_law_at(
     token = jnp.take_along_axis(proposal.tokens, place[:, None], axis=1)[:, 0]
     q = jax.nn.one_hot(token, vocab_size)
   else:
-    q = law_at(proposal.draft_probs, place)
+    q = probs_at(proposal.draft_probs, place)
   return jnp.where((position < proposal.num_valid)[:, None], q, 0.0)

@@ -1,8 +1,8 @@
-"""From logits to the law that is sampled from, and from a law to a token.
+"""From logits to the probs that is sampled from, and from a distribution to a token.
 
 Standardised sampling (Leviathan et al., section 2.2): argmax, temperature, top-k and
-nucleus sampling are all plain sampling from an adjusted law. The same adjustment
-applies to target and draft, in T5X's order: temperature, top-k, top-p.
+nucleus sampling are all plain sampling from an adjusted distribution. The same
+adjustment applies to target and draft, in T5X's order: temperature, top-k, top-p.
 """
 
 import dataclasses
@@ -58,18 +58,19 @@ class Sampling:
 
   @property
   def greedy(self) -> bool:
-    """Whether the law is argmax's."""
+    """Whether the distribution is argmax's."""
     return self.temperature <= MIN_TEMPERATURE
 
 
 GREEDY = Sampling(temperature=0.0)
-# From logits [.., V] to the law that such a `Sampling` draws from. How the loop and
-# drafters reach the implementation that the decoder chose (`core.adjust` says more).
+# From logits [.., V] to the distribution that such a `Sampling` draws from. How the
+# loop and drafters reach the implementation that the decoder chose (`core.adjust` says
+# more).
 AdjustFn = Callable[[Float[Array, "*batch V"], Sampling], Float[Array, "*batch V"]]
 
 
 def certain_log_prob(logits: Float[Array, "*batch V"]) -> Float[Array, "*batch"]:
-  """Returns the log-probability that argmax's law gives its token: 0.
+  """Returns the log-probability that argmax's distribution gives its token: 0.
 
   NaN where a logit is NaN or infinity. Not read off the maximum: YNNPACK's drops NaN
   (jaxlib 0.10.2 on CPU).
@@ -85,13 +86,13 @@ def draw(
   uniforms: Float[Array, "*batch L"],
   adjust: AdjustFn,
 ) -> tuple[Int[Array, "*batch"], Float[Array, "*batch V"]]:
-  """Returns a token and the law that it is drawn from.
+  """Returns a token and the distribution that it is drawn from.
 
   Args:
     logits: of any float dtype.
     sampling: the adjustment.
-    uniforms: in [0, 1), as for `sample`; not read where the law is argmax's.
-    adjust: computes the law.
+    uniforms: in [0, 1), as for `sample`; not read where the distribution is argmax's.
+    adjust: computes the distribution.
   """
   probs = adjust(logits, sampling)
   token = argmax(logits) if sampling.greedy else sample(probs, uniforms)
@@ -101,7 +102,7 @@ def draw(
 def residual(
   target_probs: Float[Array, "*batch V"], draft_probs: Float[Array, "*batch V"]
 ) -> Float[Array, "*batch V"]:
-  """Returns norm(max(0, p - q)), the law of the recovered token.
+  """Returns norm(max(0, p - q)), the distribution of the recovered token.
 
   Where p = q the residual has no mass and no draft is ever rejected there; up to
   rounding it is then defined as p. (Leviathan et al., section 2.3.)

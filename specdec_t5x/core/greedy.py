@@ -1,4 +1,4 @@
-"""Greedy verification: the target's argmax, whatever the draft's law.
+"""Greedy verification: the target's argmax, whatever the draft's distribution.
 
 Source: Stern et al., arXiv 1811.03115, section 3 (exact match); at temperature 0 it is
 algorithm 1 of Leviathan et al.
@@ -20,7 +20,7 @@ class Greedy(Rule):
   guarantee = Guarantee.GREEDY_EXACT
   takes_trees = True
   alpha_is_mass = True
-  reads_laws = False
+  reads_probs = False
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
     """Returns the rule itself at temperature 0; sampling is a ValueError."""
@@ -53,7 +53,7 @@ def rule_at(rule: Rule, sampling: Sampling) -> tuple[Rule, Sampling]:
   """Returns what decides under `sampling`, and the adjustment of p that it reads.
 
   At temperature 0 all that give the target's distribution are greedy verification,
-  which needs no laws.
+  which needs no distributions.
 
   Raises:
     ValueError: where the rule does not go with this way of sampling.

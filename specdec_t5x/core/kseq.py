@@ -44,8 +44,8 @@ class KSeq(Rule):
     shape, vocab_size = proposal.tokens.shape, target_probs.shape[-1]
     parents = jnp.broadcast_to(jnp.asarray(proposal.tree.parents), shape)
     nodes = parents, proposal.tokens, uniforms[:, :-1, -1], proposal.is_valid
-    laws = proposal.laws(vocab_size)
-    last, next_probs = jax.vmap(_walk)(target_probs, laws, *nodes)
+    distributions = proposal.distributions(vocab_size)
+    last, next_probs = jax.vmap(_walk)(target_probs, distributions, *nodes)
     return Verdict(last, sample(next_probs, uniforms[:, -1]))
 
 
@@ -80,15 +80,16 @@ def choose(
   """Judges the tokens of those present, independent draws from q.
 
   Returns:
-    Which ones pass (the first of them is accepted), and the law of the token that is
-    recovered where none does; p where nobody is present.
+    Which ones pass (the first of them is accepted), and the distribution of the token
+    that is recovered where none does; p where nobody is present.
   """
   count = present.sum()
   rho = least_rho(p, q, count)
   one = jnp.minimum(q, p / rho)
   passes = present & (uniforms < chain.ratio(p[tokens], rho * q[tokens]))
   beta = one.sum()
-  # Of the accepted tokens' law, any_passes / beta * one; no mass where beta is 0.
+  # Of the accepted tokens' distribution, any_passes / beta * one; no mass where beta is
+  # 0.
   share = any_passes(beta, count) / jnp.where(beta > 0, beta, 1.0)
   return passes, residual(p, share * one)
 

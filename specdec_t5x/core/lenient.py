@@ -33,7 +33,7 @@ class Lenient(Rule):
     _check(self.lenience)
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
-    """At temperature 0 the comparison is with the target's law at temperature 1."""
+    """At temperature 0 the comparison is with the target's probs at temperature 1."""
     if sampling.greedy:
       return LenientGreedy(self.lenience), Sampling(temperature=1.0)
     return self, sampling
@@ -60,8 +60,9 @@ class Lenient(Rule):
 class LenientGreedy(Rule):
   """Lenience at temperature 0: accepts each drafted x with p(x) >= l max p.
 
-  p is the target's law at temperature 1, as argmax's one-hot law leaves no room for
-  lenience. The paper prints p(x) <= l max p, which contradicts its own measurements.
+  p is the target's distribution at temperature 1, as argmax's one-hot distribution
+  leaves no room for lenience. The paper prints p(x) <= l max p, which contradicts its
+  own measurements.
 
   Attributes:
     lenience: l, above 0 and at most 1; 1 accepts the likeliest token alone.

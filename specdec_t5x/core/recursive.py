@@ -23,8 +23,8 @@ class Recursive(Rule):
 
   The first child is judged against p, with probability min(1, p(x) / q(x)); each one
   after a rejection against the residual norm(max(0, p - q)) that the rejection left in
-  place of p, with q the law that this very sibling was drawn from. On a chain it is
-  token verification.
+  place of p, with q the distribution that this very sibling was drawn from. On a chain
+  it is token verification.
   """
 
   guarantee = Guarantee.EXACT

@@ -1,9 +1,9 @@
-"""A law on a few tokens, in whole numbers: what a draft in another process sends.
+"""A probs on a few tokens, in whole numbers: what a draft in another process sends.
 
-A law of V numbers is 16 V bits. Truncated to the K likeliest tokens and rounded to 16
-bits before anything is drawn, it is K (16 + ceil(log2 V)), and still exactly what the
-token was drawn from: so nothing of the rules changes. (TK-SLT, arXiv 2509.04576; TSLT,
-arXiv 2512.16273.)
+A distribution of V numbers is 16 V bits. Truncated to the K likeliest tokens and
+rounded to 16 bits before anything is drawn, it is K (16 + ceil(log2 V)), and still
+exactly what the token was drawn from: so nothing of the rules changes. (TK-SLT, arXiv
+2509.04576; TSLT, arXiv 2512.16273.)
 
 Shapes: V vocabulary, K kept tokens, L uniforms a decision.
 """
@@ -32,7 +32,7 @@ SUM_BELOW = 2**24
 
 @dataclasses.dataclass(frozen=True)
 class Truncation:
-  """How much of a draft's law is kept.
+  """How much of a draft's distribution is kept.
 
   Attributes:
     top_k: the likeliest tokens that are kept, of equal ones those of lower number; 0
@@ -47,7 +47,7 @@ class Truncation:
     if not is_whole(self.top_k, 0):
       raise ValueError(
         "The draft's top_k must be a whole number of at least 0, got "
-        f"{self.top_k!r}. It is how many tokens of its law are kept; 0 keeps all."
+        f"{self.top_k!r}. It is how many tokens of its probs are kept; 0 keeps all."
       )
     if not is_probability(self.top_p) or not self.top_p:
       raise ValueError(
@@ -59,32 +59,34 @@ class Truncation:
     """Returns K."""
     return min(self.top_k or vocab_size, vocab_size)
 
-  def of(self, probs: Float[Array, "*batch V"]) -> "SparseLaw":
-    """Returns a law's largest numbers, rounded; nothing where one is not a number."""
+  def of(self, probs: Float[Array, "*batch V"]) -> "SparseProbs":
+    """Returns a probs's largest numbers, rounded; nothing where one is not a number."""
     kept, tokens = jax.lax.top_k(probs, self.size(probs.shape[-1]))
     if self.top_p < 1:
       before = jnp.cumsum(kept, axis=-1) - kept
       enough = self.top_p * kept.sum(axis=-1, keepdims=True)
       kept = jnp.where(before < enough, kept, 0.0)
     total = kept.sum(axis=-1, keepdims=True)
-    is_law = jnp.isfinite(total) & (total > 0)
-    shares = jnp.where(is_law, kept / jnp.where(is_law, total, 1.0), 0.0)
+    is_distribution = jnp.isfinite(total) & (total > 0)
+    shares = jnp.where(
+      is_distribution, kept / jnp.where(is_distribution, total, 1.0), 0.0
+    )
     largest = shares.max(axis=-1, keepdims=True)
-    units = jnp.where(is_law, jnp.minimum(LARGEST / largest, _UNITS), 0.0)
+    units = jnp.where(is_distribution, jnp.minimum(LARGEST / largest, _UNITS), 0.0)
     weights = jnp.round(shares * units).astype(jnp.int32)
     order = jnp.argsort(tokens, axis=-1)
     pick = lambda x: jnp.take_along_axis(x, order, axis=-1).astype(jnp.int32)
-    return SparseLaw(pick(tokens), pick(weights))
+    return SparseProbs(pick(tokens), pick(weights))
 
 
 @flax.struct.dataclass
-class SparseLaw:
+class SparseProbs:
   """q(x) = weight of x / sum of weights.
 
   Attributes:
     tokens: that may be drawn, ascending.
     weights: from 0 to `LARGEST`, together below `SUM_BELOW`; all 0 where there is no
-      law.
+      distribution.
   """
 
   tokens: Int[Array, "*batch K"]
@@ -92,11 +94,11 @@ class SparseLaw:
 
   @property
   def total(self) -> Int[Array, "*batch"]:
-    """The sum of weights; 0 where there is no law."""
+    """The sum of weights; 0 where there is no distribution."""
     return self.weights.sum(axis=-1)
 
   def draw(self, uniforms: Float[Array, "*batch L"]) -> Int[Array, "*batch"]:
-    """Returns a token of the law, the same one on every device.
+    """Returns a token of the distribution, the same one on every device.
 
     Sums of weights are exact, and what else `sample` does is one product.
 
@@ -107,21 +109,21 @@ class SparseLaw:
     return jnp.take_along_axis(self.tokens, at[..., None], axis=-1)[..., 0]
 
   def dense(self, vocab_size: int) -> Float[Array, "*batch V"]:
-    """Returns q of all tokens; NaN at its tokens where there is no law."""
+    """Returns q of all tokens; NaN at its tokens where there is no distribution."""
     shares = self.weights / self.total.astype(jnp.float32)[..., None]
     *batch, size = self.tokens.shape
     tokens, shares = (x.reshape(-1, size) for x in (self.tokens, shares))
     rows = jnp.arange(tokens.shape[0])[:, None]
-    law = jnp.zeros((tokens.shape[0], vocab_size)).at[rows, tokens].set(shares)
-    return law.reshape(*batch, vocab_size)
+    distribution = jnp.zeros((tokens.shape[0], vocab_size)).at[rows, tokens].set(shares)
+    return distribution.reshape(*batch, vocab_size)
 
 
-def law_bits(top_k: int, vocab_size: int) -> int:
-  """Returns the bits of a drafted token and its law, as `link.wire` packs them.
+def probs_bits(top_k: int, vocab_size: int) -> int:
+  """Returns the bits of a drafted token and its probs, as `link.wire` packs them.
 
-  K (16 + ceil(log2 V)) + ceil(log2 V); a whole law goes without its tokens.
+  K (16 + ceil(log2 V)) + ceil(log2 V); a whole distribution goes without its tokens.
 
-  >>> law_bits(32, 32128), law_bits(32128, 32128)
+  >>> probs_bits(32, 32128), probs_bits(32128, 32128)
   (1007, 514063)
   """
   number = token_bits(vocab_size)

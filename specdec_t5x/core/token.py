@@ -51,11 +51,11 @@ def next_token_probs(
   proposal: Proposal,
   num_accepted: Int[Array, "B"],
 ) -> Float[Array, "B V"]:
-  """Returns the law of the token after the accepted prefix.
+  """Returns the distribution of the token after the accepted prefix.
 
   norm(max(0, p - q)) at the first rejected position; p itself after a draft that was
   accepted whole (the bonus token).
   """
-  p = chain.law_at(target_probs, num_accepted)
-  q = chain.draft_law_at(proposal, num_accepted, p.shape[-1])
+  p = chain.probs_at(target_probs, num_accepted)
+  q = chain.draft_probs_at(proposal, num_accepted, p.shape[-1])
   return residual(p, q)

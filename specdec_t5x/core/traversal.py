@@ -74,8 +74,9 @@ class _Nodes(NamedTuple):
     depth: of the deepest.
     parents: of each.
     tokens: of each.
-    draft_probs: the laws that these were drawn from; None where they are certain.
-    q: what these laws give to the tokens.
+    draft_probs: the distributions that these were drawn from; None where they are
+      certain.
+    q: what these distributions give to the tokens.
   """
 
   depth: int
@@ -91,7 +92,7 @@ def _traverse(
   """Judges one row; the arguments but for `depth` are its own.
 
   Returns:
-    The accepted node, and the law of what follows it.
+    The accepted node, and the distribution of what follows it.
   """
   q = jnp.ones(tokens.shape)
   q = q if draft_probs is None else draft_probs[jnp.arange(tokens.size), tokens]
@@ -111,14 +112,16 @@ def _traverse(
   is_root = jnp.arange(tokens.size + 1) == 0
   weights = _weigh(nodes, target_probs, is_root.astype(jnp.float32), is_root)
   start = jnp.array(0), jnp.array(True), (target_probs, weights, is_root)
-  place, _, (laws, _, _) = jax.lax.while_loop(lambda carry: carry[1], test, start)
+  place, _, (distributions, _, _) = jax.lax.while_loop(
+    lambda carry: carry[1], test, start
+  )
   last = order[place - 1]
-  return last, laws[last]
+  return last, distributions[last]
 
 
-def _weigh(nodes, laws, weights, is_set):
+def _weigh(nodes, distributions, weights, is_set):
   """Returns the weights by those that are set: the root's, or after a rejection."""
-  p = laws[nodes.parents, nodes.tokens]
+  p = distributions[nodes.parents, nodes.tokens]
 
   def next_level(_, weights):
     below = chain.ratio(weights[nodes.parents] * p, nodes.q)
@@ -128,20 +131,31 @@ def _weigh(nodes, laws, weights, is_set):
 
 
 def _without(nodes, node, left):
-  """Returns laws, weights, and which are set, once a drafted node has left the tree."""
-  (laws, weights, is_set), number = left, node - 1
+  """Returns distributions, weights, and which are set, once a drafted node has left the
+  tree.
+  """
+  (distributions, weights, is_set), number = left, node - 1
   parent = nodes.parents[number]
   if nodes.draft_probs is None:
-    q = jax.nn.one_hot(nodes.tokens[number], laws.shape[-1])
+    q = jax.nn.one_hot(nodes.tokens[number], distributions.shape[-1])
   else:
     q = nodes.draft_probs[number]
   weight = weights[parent]
-  excess = jnp.maximum(weight * laws[parent] - q, 0.0)
+  excess = jnp.maximum(weight * distributions[parent] - q, 0.0)
   mass = excess.sum()
-  law = jnp.where(mass > 0, excess / jnp.where(mass > 0, mass, 1.0), laws[parent])
+  distribution = jnp.where(
+    mass > 0, excess / jnp.where(mass > 0, mass, 1.0), distributions[parent]
+  )
   # 0 / 0 where the weight is 1 and p = q: no mass is lost from there on, so a longer
   # path is bound to pass, and this one may.
   lost = mass + 1 - weight
   weight = jnp.where(lost > 0, mass / jnp.where(lost > 0, lost, 1.0), 1.0)
-  laws, is_set = laws.at[parent].set(law), is_set.at[parent].set(True)
-  return laws, _weigh(nodes, laws, weights.at[parent].set(weight), is_set), is_set
+  distributions, is_set = (
+    distributions.at[parent].set(distribution),
+    is_set.at[parent].set(True),
+  )
+  return (
+    distributions,
+    _weigh(nodes, distributions, weights.at[parent].set(weight), is_set),
+    is_set,
+  )

@@ -1,9 +1,9 @@
 """The vocabulary of speculative decoding: proposals, verdicts, guarantees, rules.
 
 Letters, everywhere in this project (Leviathan et al., ICML 2023): p is the target's
-law (`target_probs`), q the draft's (`draft_probs`). Accepted tokens are drafted tokens
-that the target let pass; the recovered token replaces the first rejected one; the bonus
-token follows a draft that was accepted whole.
+distribution (`target_probs`), q the draft's (`draft_probs`). Accepted tokens are
+drafted tokens that the target let pass; the recovered token replaces the first rejected
+one; the bonus token follows a draft that was accepted whole.
 
 Randomness comes as uniforms in [0, 1), L of them a decision. To draw a token takes the
 last ones, as many as `distributions.sample` has levels; an accept test reads the last.
@@ -28,7 +28,7 @@ from specdec_t5x.core.tree import Tree, chain
 
 
 class Guarantee(enum.Enum):
-  """What a verification rule promises about the output's law."""
+  """What a verification rule promises about the output's distribution."""
 
   EXACT = "the target's distribution"
   GREEDY_EXACT = "the target's own greedy output, or beam"
@@ -36,22 +36,22 @@ class Guarantee(enum.Enum):
   LOSSY = "nothing of the target's distribution"
 
   @property
-  def keeps_the_law(self) -> bool:
-    """Whether the output is the target's own, in law or token for token."""
+  def keeps_distribution(self) -> bool:
+    """Whether the output is the target's own, in distribution or token for token."""
     return self in (Guarantee.EXACT, Guarantee.GREEDY_EXACT)
 
 
 @flax.struct.dataclass
 class Proposal:
-  """Drafted tokens on a tree, with exactly the law that each was drawn from.
+  """Drafted tokens on a tree, with exactly the distribution that each was drawn from.
 
-  Siblings may be independent draws from one law; or drawn without replacement, the law
-  of each then being what the ones before it left; or certain.
+  Siblings may be independent draws from one distribution; or drawn without replacement,
+  the distribution of each then being what the ones before it left; or certain.
 
   Attributes:
     tokens: of the drafted nodes.
-    draft_probs: q, the law of each node's token given the tokens before it on its path
-      and its earlier siblings; None where the tokens are certain, no draws.
+    draft_probs: q, the distribution of each node's token given the tokens before it on
+      its path and its earlier siblings; None where the tokens are certain, no draws.
     is_valid: which nodes count; the parent of one that does counts, too.
     tree: of the nodes.
   """
@@ -78,7 +78,7 @@ class Proposal:
     """How many nodes of each row count: of a chain, the first ones."""
     return self.is_valid.sum(axis=1)
 
-  def laws(self, vocab_size: int) -> Float[Array, "B G V"]:
+  def distributions(self, vocab_size: int) -> Float[Array, "B G V"]:
     """Returns q, written out where the tokens are certain."""
     if self.draft_probs is None:
       return jax.nn.one_hot(self.tokens, vocab_size)
@@ -110,20 +110,20 @@ class Rule(abc.ABC):
   """A verification rule: a frozen dataclass of its knobs, and a pure function.
 
   Attributes:
-    guarantee: what it promises about the output's law.
+    guarantee: what it promises about the output's distribution.
     takes_trees: whether it judges any tree, or chains alone.
-    needs_independent: whether siblings must be independent draws from one law; else
-      they may be certain, too, or drawn without replacement.
+    needs_independent: whether siblings must be independent draws from one distribution;
+      else they may be certain, too, or drawn without replacement.
     alpha_is_mass: whether a tried token is accepted with probability sum min(p, q).
-    reads_laws: whether it reads more of p than argmaxes; else logits will do for p, and
-      no law of the draft is read.
+    reads_probs: whether it reads more of p than argmaxes; else logits will do for p,
+      and no distribution of the draft is read.
   """
 
   guarantee: ClassVar[Guarantee]
   takes_trees: ClassVar[bool] = False
   needs_independent: ClassVar[bool] = False
   alpha_is_mass: ClassVar[bool] = False
-  reads_laws: ClassVar[bool] = True
+  reads_probs: ClassVar[bool] = True
 
   @abc.abstractmethod
   def verify(

@@ -43,5 +43,5 @@ class Typical(Rule):
     entropy = entr(target_probs[:, :-1]).sum(axis=-1)
     threshold = jnp.minimum(self.epsilon, self.delta * jnp.exp(-entropy))
     num_accepted = chain.leading((p > threshold) & proposal.is_valid)
-    next_probs = chain.law_at(target_probs, num_accepted)
+    next_probs = chain.probs_at(target_probs, num_accepted)
     return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))

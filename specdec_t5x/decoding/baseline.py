@@ -55,11 +55,11 @@ def generate_plain(
 
   Args:
     extend: the target model.
-    sampling: the adjustment of its law.
+    sampling: the adjustment of its distribution.
     state: where to start, made for a gamma of `block` - 1.
     max_length: room for the output, in tokens.
     eos_id: the token that ends it.
-    adjust: computes the adjusted law.
+    adjust: computes the adjusted distribution.
     block: tokens a call, of which only the first counts; gamma + 1 is the strict
       baseline of a speculation with that gamma.
     loop: as for `decoding.generate.generate`.

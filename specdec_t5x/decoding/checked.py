@@ -14,8 +14,8 @@ def check_decoded(
   """Raises a ValueError where the logits behind a decode were not numbers.
 
   Args:
-    scores: NaN where a law of the target's was.
-    acceptance_mass: NaN where a law of the draft's was.
+    scores: NaN where a distribution of the target's was.
+    acceptance_mass: NaN where a distribution of the draft's was.
     name: of the example in a row.
   """
   lost = {

@@ -59,7 +59,7 @@ class Context:
   """What a drafter is given for one decode.
 
   Attributes:
-    sampling: the adjustment that the target's law gets, and so the draft's.
+    sampling: the adjustment that the target's distribution gets, and so the draft's.
     adjust: computes it, of target and draft alike.
     max_length: room for the output, in tokens.
     eos_id: the token that ends a sequence.

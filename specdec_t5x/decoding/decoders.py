@@ -23,7 +23,7 @@ from specdec_t5x.decoding.generate import Keeper
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.decoding.step import Speculation
-from specdec_t5x.native import laws
+from specdec_t5x.native import distributions
 from specdec_t5x.network import functional
 from specdec_t5x.network.functional import Network, start_decoding
 
@@ -32,7 +32,7 @@ class Decoder(Protocol):
   """A way to decode: a frozen dataclass of networks and settings.
 
   Attributes:
-    target: the network whose law, or whose hypotheses, the outputs have.
+    target: the network whose distribution, or whose hypotheses, the outputs have.
     networks: all that have parameters, by name, the target first.
     guarantee: what it promises about the outputs.
     alpha_is_mass: whether sum min(p, q) over the tried tokens estimates alpha.
@@ -61,7 +61,7 @@ class Decoder(Protocol):
       params: of each network, by its name.
       inputs: encoder tokens, or the prompts of decoder-only networks; zero-padded.
       keys: one a row; the rows of one input stand next to each other.
-      sampling: the adjustment of all laws.
+      sampling: the adjustment of all distributions.
       max_length: room for an output, in tokens.
       eos_id: the token that ends a sequence.
     """
@@ -71,10 +71,10 @@ class Decoder(Protocol):
 class SpeculativeDecoder:
   """A target that decodes with the help of a draft; a `Decoder`.
 
-  The output has the law that the rule guarantees, whatever the draft.
+  The output has the distribution that the rule guarantees, whatever the draft.
 
   Attributes:
-    target: the network whose law is kept.
+    target: the network whose distribution is kept.
     drafter: how tokens are drafted.
     rule: which of them stand.
     policy: how many each row drafts next.
@@ -200,7 +200,7 @@ class SpeculativeDecoder:
     of_target = self.target, params["target"]
     context = Context(
       sampling=sampling,
-      adjust=laws.adjusted_probs,
+      adjust=distributions.adjusted_probs,
       max_length=max_length,
       eos_id=eos_id,
       target=Target(
@@ -278,7 +278,15 @@ class PlainDecoder:
     """Decodes one token a call; see `Decoder`."""
     prepare = lambda *args: self.prepare(params, *args[:2], max_length, *args[2:])
     run = lambda extend, state, queue: baseline.generate_plain(
-      *(extend, sampling, state, max_length, eos_id, laws.adjusted_probs, self.block),
+      *(
+        extend,
+        sampling,
+        state,
+        max_length,
+        eos_id,
+        distributions.adjusted_probs,
+        self.block,
+      ),
       queue=queue,
     )
     return _decode(prepare, run, inputs, keys, self.slots, max_length)

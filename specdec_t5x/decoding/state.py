@@ -31,7 +31,8 @@ class DecodeState:
     starts: where the output begins in each row's sequence.
     lengths: how many tokens of each row are known, the start token included.
     ended: which rows are done: end of sequence produced, or no room left.
-    scores: log-probability of each row's output under the target's adjusted law.
+    scores: log-probability of each row's output under the target's adjusted
+      distribution.
     keys: one random key a row, so that no row's draws depend on its neighbours.
     iteration: number of steps that each row was there for.
     target_cache: the target's; entries at and beyond lengths - 1 are stale.
@@ -89,7 +90,8 @@ class StepInfo:
     acceptance_mass: sum of beta = sum_x min(p(x), q(x)) over the tried positions of a
       chain; of other trees 0.
     emitted: tokens that the row gained.
-    log_prob: log-probability of the gained tokens under the target's adjusted law.
+    log_prob: log-probability of the gained tokens under the target's adjusted
+      distribution.
   """
 
   target_calls: Int[Array, "B"]
@@ -107,7 +109,7 @@ class Decoded:
 
   Attributes:
     tokens: the output, zeros after the end of sequence.
-    scores: log-probability of the output under the target's adjusted law.
+    scores: log-probability of the output under the target's adjusted distribution.
     statistics: the sum of all iterations' `StepInfo`.
     observed: what an observer kept; None where there was none.
     policy_state: what the policy knows then, a row each; None where rows were refilled.

@@ -165,7 +165,7 @@ def verify(
 ) -> Iteration:
   """Returns what the rule makes of a draft that was scored."""
   target_probs = logits
-  if spec.rule.reads_laws:
+  if spec.rule.reads_probs:
     target_probs = spec.context.adjust(logits, spec.sampling)
   tests = uniforms[:, spec.drafter.decisions :]
   verdict = spec.rule.verify(target_probs, proposal, tests)
@@ -232,7 +232,7 @@ def _emitted(spec, state, iteration):
   is_emitted = places < emitted[:, None]
   tokens = jnp.where(is_emitted, tokens, 0)
   at = jnp.arange(live.size)[:, None], path
-  if spec.rule.reads_laws:
+  if spec.rule.reads_probs:
     log_probs = jnp.log(target_probs[(*at, tokens)])
   else:
     log_probs = certain_log_prob(target_probs)[at]
@@ -252,17 +252,17 @@ def _emitted(spec, state, iteration):
 def _mass(spec, target_probs, proposal, accepted, tried) -> Float[Array, "B"]:
   """Returns the sum of min(p, q) over the tried tokens; of trees, which have none, 0.
 
-  It is NaN where a law of the draft's was.
+  It is NaN where a distribution of the draft's was.
   """
   # A certain token is -1 where there was none to take.
-  no_law = proposal.tokens < 0
-  if not spec.rule.reads_laws:
+  no_probs = proposal.tokens < 0
+  if not spec.rule.reads_probs:
     mass = accepted.astype(jnp.float32)
   elif proposal.tree.is_chain:
     mass = _mass_of_chain(target_probs, proposal, tried)
   else:
-    mass, no_law = 0.0, no_law | jnp.isnan(proposal.drafted_probs())
-  is_lost = (no_law & proposal.is_valid).any(axis=1) & (tried > 0)
+    mass, no_probs = 0.0, no_probs | jnp.isnan(proposal.drafted_probs())
+  is_lost = (no_probs & proposal.is_valid).any(axis=1) & (tried > 0)
   return jnp.where(is_lost, jnp.nan, mass)
 
 

@@ -41,7 +41,8 @@ _NOTES = (
   "timed in a loop of its own; it takes a block to cost what one token costs, and "
   "knows no input. Whole calls: what follows with the measured times of block and "
   "input, and the counted calls.",
-  "Sampled outputs have the target's law, not its draws, so scores differ by chance, "
+  "Sampled outputs have the target's distribution, not its draws, so scores differ "
+  "by chance, "
   "by some points here.",
 )
 

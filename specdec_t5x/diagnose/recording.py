@@ -24,7 +24,7 @@ from specdec_t5x.decoding.state import Decoded, DecodeState, row_keys
 from specdec_t5x.decoding.step import Iteration
 from specdec_t5x.diagnose import divergence, precision
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 Source: Globerson et al., arXiv 2510.19705 (M_0 drafts for M_1, .., for the target); the
 windows that a correction ends are the flush policy. What a lower level proposes, an
-exact rule judges by the middle network's law; so the window that goes up has the middle
-network's law at every place, and the target judges it as it would the network's own
-draft (docs/math.md, "Hierarchies").
+exact rule judges by the middle network's distribution; so the window that goes up has
+the middle network's distribution at every place, and the target judges it as it would
+the network's own draft (docs/math.md, "Hierarchies").
 
 Shapes: B rows, G gamma (the window), H the lower draft's tokens, K = H + 1, M = G + K,
 C decisions, L uniforms a decision, V vocabulary, D width of the features.
@@ -59,8 +59,9 @@ class _Window:
 
   Attributes:
     state: of the inner speculation; a row has ended where its window has.
-    probs: the law of each gathered token, garbage beyond; None of certain ones.
-    lost: rows where a law was no number.
+    probs: the distribution of each gathered token, garbage beyond; None of certain
+      ones.
+    lost: rows where a distribution was no number.
     turn: inner iterations so far.
     calls: of the middle network, a row.
   """
@@ -76,7 +77,7 @@ class _Window:
 class Cascade(Drafter):
   """Drafts windows of a network's tokens, which another drafter speeds up.
 
-  The law of a window's token is the network's own, given what comes before.
+  The distribution of a window's token is the network's own, given what comes before.
 
   Attributes:
     network: the middle one, over the target's vocabulary.
@@ -99,9 +100,11 @@ class Cascade(Drafter):
       raise ValueError(f"WINDOW must be one of {WINDOWS}, got {self.window!r}.")
     if self.rule.guarantee is not Guarantee.EXACT or self.rule.needs_independent:
       raise ValueError(
-        "The rule between two levels of a cascade must keep the middle network's law "
+        "The rule between two levels of a cascade must keep the middle network's "
+        "distribution "
         f"of a chain, got {type(self.rule).__name__}. Use 'token', 'block' or "
-        "'recursive': else the target would judge by a law that nothing was drawn from."
+        "'recursive': else the target would judge by a distribution that nothing was "
+        "drawn from."
       )
     _check_lower(self.drafter, self.gamma)
 
@@ -176,7 +179,8 @@ class Cascade(Drafter):
     state, iteration = step.iterate(spec, window.state, draws)
     info, probs = iteration.info, window.probs
     if probs is not None:
-      # The middle network's law at each place; of the drafted nodes and what follows.
+      # The middle network's distribution at each place; of the drafted nodes and what
+      # follows.
       probs = _written(probs, iteration.target_probs, window.state.lengths - lengths)
     if self.window == "flush":
       # Known with the token: it counts, whatever it is, and what would follow does not.

@@ -83,7 +83,7 @@ class Headed(Drafter):
 
   @property
   def independent(self) -> bool:
-    """Whether siblings are independent draws from one law."""
+    """Whether siblings are independent draws from one distribution."""
     return isinstance(self.shape, Tree) and self.siblings == "independent"
 
   @property
@@ -128,13 +128,13 @@ class Headed(Drafter):
 
 @dataclasses.dataclass(frozen=True)
 class HeadDraft(Headed):
-  """Drafts from one feature, by heads: the law at depth i is that of head i."""
+  """Drafts from one feature, by heads: the probs at depth i is that of head i."""
 
   def __post_init__(self):
     super().__post_init__()
     if isinstance(self.shape, Pruned) and self.network.reads_path:
       raise ValueError(
-        f"Pruned trees need laws that depend on no drafted token, got "
+        f"Pruned trees need distributions that depend on no drafted token, got "
         f"{self.network.config.kind} heads. Give them a tree."
       )
 
@@ -170,7 +170,7 @@ class HeadDraft(Headed):
     return HeadState(feature.astype(jnp.float32), jnp.ones(len(feature), bool))
 
   def _path_reader(self, context, feature, last):
-    """Returns how to read heads whose laws depend on the tokens before."""
+    """Returns how to read heads whose distributions depend on the tokens before."""
     paths, before = last[:, None, None], None  # [B, P, I], tokens after the feature's.
 
     def read(level, tokens):

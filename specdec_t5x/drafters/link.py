@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec_t5x.core import tree
 from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import Sampling, draws_per_token
-from specdec_t5x.core.sparse import SparseLaw, Truncation
+from specdec_t5x.core.sparse import SparseProbs, Truncation
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.drafter import Drafter, Stops
@@ -34,7 +34,7 @@ class Terms:
 
   Attributes:
     gamma: tokens a draft.
-    truncation: what is kept of the draft's laws.
+    truncation: what is kept of the draft's distributions.
     sampling: their adjustment before that.
     vocab_size: of target and draft.
   """
@@ -46,7 +46,7 @@ class Terms:
 
   @property
   def kept(self) -> int:
-    """K; 0 where tokens are certain, and no law is sent."""
+    """K; 0 where tokens are certain, and no distribution is sent."""
     return 0 if self.sampling.greedy else self.truncation.size(self.vocab_size)
 
   @property
@@ -83,8 +83,8 @@ class Remote(Protocol):
         rows have ended [B], uniforms [B, G, L].
 
     Returns:
-      Tokens [B, G], the tokens and weights of their laws [B, G, K], and which rows have
-      a draft.
+      Tokens [B, G], the tokens and weights of their distributions [B, G, K], and which
+      rows have a draft.
     """
 
   def counts(self) -> Mapping[str, int]:
@@ -95,15 +95,16 @@ class Remote(Protocol):
 class Link(Drafter):
   """Up to gamma tokens from a draft elsewhere; its state is the encoder's input.
 
-  The tokens are drawn here again, from the laws that came, with the same uniforms: the
-  draft counts as far as they are the same. So what counts is drawn from what was sent,
+  The tokens are drawn here again, from the distributions that came, with the same
+  uniforms: the draft counts as far as they are the same. So what counts is drawn from
+    what was sent,
   whatever the other side's arithmetic, and a token's place in the draft depends on the
   tokens before it alone.
 
   Attributes:
     remote: answers for the draft.
     gamma: most tokens a draft.
-    top_k: tokens of a law that are sent; 0 is all.
+    top_k: tokens of a distribution that are sent; 0 is all.
     top_p: how much of their mass; the message is none the shorter.
   """
 
@@ -134,7 +135,7 @@ class Link(Drafter):
     """Raises a ValueError where a batch is too large for the link or the draft.
 
     Args:
-      sampling: the adjustment of the target's laws.
+      sampling: the adjustment of the target's distributions.
       vocab_size: of the target.
       rows: that decode at once.
       inputs: tokens of a row that the target's encoder reads.
@@ -160,28 +161,39 @@ class Link(Drafter):
     rows, inputs = state.drafter_state.shape
     self.remote.check_batch(terms, rows, inputs, state.sequences.shape[1])
     given = uniforms[..., uniforms.shape[-1] - terms.draws :]
-    tokens, law, is_there = self._asked(terms, state, given)
+    tokens, distribution, is_there = self._asked(terms, state, given)
     if not terms.kept:
       is_valid = jnp.broadcast_to(is_there[:, None], tokens.shape)
       return Proposal(tokens, None, is_valid, self.tree), state.drafter_state
-    own, is_law = law.draw(given).astype(jnp.int32), law.total > 0
-    # The first token counts, whatever the other side drew there: it is of a law of the
-    # known tokens. Each later law is of the other side's draft.
+    own, is_distribution = (
+      distribution.draw(given).astype(jnp.int32),
+      distribution.total > 0,
+    )
+    # The first token counts, whatever the other side drew there: it is of a
+    # distribution of the known tokens. Each later distribution is of the other side's
+    # draft.
     same = jnp.cumprod(own == tokens, axis=1)
     same = jnp.pad(same, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
-    is_valid = is_there[:, None] & ((same * jnp.cumprod(is_law, axis=1)) > 0)
-    probs = jnp.where(is_law[..., None], law.dense(context.target.vocab_size), 0.0)
+    is_valid = is_there[:, None] & ((same * jnp.cumprod(is_distribution, axis=1)) > 0)
+    probs = jnp.where(
+      is_distribution[..., None], distribution.dense(context.target.vocab_size), 0.0
+    )
     return Proposal(own, probs, is_valid, self.tree), state.drafter_state
 
   def _terms(self, sampling: Sampling, vocab_size: int) -> Terms:
     cut = Truncation(self.top_k, self.top_p)
     return Terms(self.gamma, cut, sampling, vocab_size)
 
-  def _asked(self, terms, state, uniforms) -> tuple[Array, SparseLaw, Array]:
+  def _asked(self, terms, state, uniforms) -> tuple[Array, SparseProbs, Array]:
     rows = state.lengths.shape[0]
     ids = lambda *shape: jax.ShapeDtypeStruct((rows, *shape), jnp.int32)
-    law = ids(self.gamma, terms.kept)
-    shapes = ids(self.gamma), law, law, jax.ShapeDtypeStruct((rows,), bool)
+    distribution = ids(self.gamma, terms.kept)
+    shapes = (
+      ids(self.gamma),
+      distribution,
+      distribution,
+      jax.ShapeDtypeStruct((rows,), bool),
+    )
     # Unordered: each draft goes into the next iteration's state, so none is asked for
     # before the last one came.
     tokens, kept, weights, is_there = io_callback(
@@ -189,4 +201,4 @@ class Link(Drafter):
       shapes,
       *(state.drafter_state, state.sequences, state.lengths, state.ended, uniforms),
     )
-    return tokens, SparseLaw(kept, weights), is_there
+    return tokens, SparseProbs(kept, weights), is_there

@@ -36,7 +36,7 @@ def forced_tokens(
 def oracle_extend(extend: ExtendFn, forced: Int[Array, "B T"]) -> ExtendFn:
   """Returns the draft network `extend`, its argmax at output position i forced[:, i].
 
-  A one-hot law follows at temperature 0 alone: use it for greedy decoding.
+  A one-hot distribution follows at temperature 0 alone: use it for greedy decoding.
 
   Args:
     extend: the real network.

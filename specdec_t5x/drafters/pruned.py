@@ -1,9 +1,9 @@
-"""Trees that each row chooses for itself, from laws that depend on no drafted token.
+"""Trees that each row chooses for itself, from probs that depend on no drafted token.
 
-The laws of all positions come before any token is drafted, so they say nothing of which
-tokens go together; the request's own text does, where pairs of tokens stand side by
-side, and so does a table of n-grams of a corpus (DART, arXiv 2601.19278, section 3.3,
-whose score adds half the logarithm of the table's probability).
+The distributions of all positions come before any token is drafted, so they say nothing
+of which tokens go together; the request's own text does, where pairs of tokens stand
+side by side, and so does a table of n-grams of a corpus (DART, arXiv 2601.19278,
+section 3.3, whose score adds half the logarithm of the table's probability).
 
 Shapes: B rows, G drafted nodes, d drafted positions, V vocabulary, T text, P nodes of a
 level, R ranks, M known tokens.
@@ -25,8 +25,9 @@ from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import likeliest
 
-# From the tokens before nodes, and the place of each one's last, to the laws after.
-LawsAfter = Callable[[Int[Array, "B P M"], Int[Array, "B P"]], Float[Array, "B P V"]]
+# From the tokens before nodes, and the place of each one's last, to the distributions
+# after.
+ProbsAfter = Callable[[Int[Array, "B P M"], Int[Array, "B P"]], Float[Array, "B P V"]]
 # What a table has never seen costs a path no more than this.
 _RAREST = 1e-6
 
@@ -66,7 +67,7 @@ class Pruned:
         raise ValueError(
           f"Pruned.{name} must be a finite number of at least 0, got {value!r}."
         )
-    if self.table is not None and not hasattr(self.table, "laws_after"):
+    if self.table is not None and not hasattr(self.table, "probs_after"):
       raise ValueError(
         f"Pruned.table must be a table of n-grams, got a {type(self.table).__name__}. "
         "Count one with python -m specdec_t5x.train --job=ngrams."
@@ -94,8 +95,10 @@ class Pruned:
     at = state.lengths[:, None] + jnp.arange(-count, 0)
     known = jnp.take_along_axis(state.sequences, jnp.maximum(at, 0), axis=1)
     params = {"params": context.networks["ngrams"].params}
-    laws_after = lambda *before: self.table.apply(params, *before, method="laws_after")
-    return self.grow(logits, known, state.lengths, text, laws_after)
+    probs_after = lambda *before: self.table.apply(
+      params, *before, method="probs_after"
+    )
+    return self.grow(logits, known, state.lengths, text, probs_after)
 
   def grow(
     self,
@@ -103,7 +106,7 @@ class Pruned:
     known: Int[Array, "B M"],
     lengths: Int[Array, "B"],
     text: Int[Array, "B T"],
-    laws_after: LawsAfter | None = None,
+    probs_after: ProbsAfter | None = None,
   ) -> Proposal:
     """Returns each row's best tree.
 
@@ -112,7 +115,7 @@ class Pruned:
       known: the tokens before, the last of which the tree hangs from.
       lengths: how many there are in all.
       text: of the request; 0 is none.
-      laws_after: the table.
+      probs_after: the table.
     """
     tokens, log_probs = _top(jax.nn.log_softmax(logits), self.ranks)
     rows = known.shape[0]
@@ -121,10 +124,10 @@ class Pruned:
     for depth in range(logits.shape[1]):
       in_text = stand_together(text, before[..., -1], tokens[:, depth])
       of_depth = log_probs[:, depth, None] - self.penalty * ~in_text
-      if laws_after:
+      if probs_after:
         places = jnp.broadcast_to(lengths[:, None] - 1 + depth, before.shape[:2])
-        laws = laws_after(before, places)
-        of_token = jnp.take_along_axis(laws, tokens[:, depth, None], axis=2)
+        distributions = probs_after(before, places)
+        of_token = jnp.take_along_axis(distributions, tokens[:, depth, None], axis=2)
         # At most 1, whatever sums are rounded to: no score may rise from its parent's.
         of_depth += self.weight * jnp.log(jnp.clip(of_token, _RAREST, 1.0))
       # What is no number is drafted, and then an error, rather than left out.

@@ -1,4 +1,4 @@
-"""Drawing a tree's nodes, level by level, from a law at each parent.
+"""Drawing a tree's nodes, level by level, from a distribution at each parent.
 
 What drafters of trees have in common: a draft model's, heads'.
 
@@ -80,7 +80,7 @@ class Growing:
   Attributes:
     tree: which nodes to draft.
     siblings: one of `SIBLINGS`.
-    context: of the decode: how laws are adjusted.
+    context: of the decode: how distributions are adjusted.
     uniforms: of each node.
   """
 
@@ -114,11 +114,11 @@ class Growing:
     return Proposal(tokens, probs, is_valid, self.tree)
 
   def _likeliest(self, logits: Float[Array, "B #P V"], level: Level):
-    """Returns a level's certain tokens, None for their laws, and which count."""
+    """Returns a level's certain tokens, None for their probs, and which count."""
     best, left = [], logits
     for _ in range(level.ranks.max() + 1):
       token = likeliest(left)
-      # A law that is no number has a token, which is then an error.
+      # A distribution that is no number has a token, which is then an error.
       best.append((token, left.max(axis=-1) != -jnp.inf))
       left = jnp.where(_is_token(left, token), -jnp.inf, left)
     tokens, counts = (jnp.stack(column, axis=-1) for column in zip(*best, strict=True))
@@ -127,30 +127,30 @@ class Growing:
     return tokens[:, parents, level.ranks], None, counts[:, parents, level.ranks]
 
   def _drawn(self, logits: Float[Array, "B #P V"], level: Level):
-    """Returns a level's drawn tokens, the law of each, and which count."""
-    laws = self.context.adjust(logits, self.context.sampling)
-    shape = laws.shape[0], level.above.size, laws.shape[-1]
-    laws = jnp.broadcast_to(laws, shape)
+    """Returns a level's drawn tokens, the distribution of each, and which count."""
+    distributions = self.context.adjust(logits, self.context.sampling)
+    shape = distributions.shape[0], level.above.size, distributions.shape[-1]
+    distributions = jnp.broadcast_to(distributions, shape)
     ranks = level.ranks * (self.siblings == "distinct")
     drawn = []
     for rank in range(ranks.max() + 1):
       nodes, at = level.nodes[ranks == rank], level.parents[ranks == rank]
-      law = laws[:, at]
-      token = sample(law, self.uniforms[:, nodes - 1]).astype(jnp.int32)
-      drawn.append((token, law, law.max(axis=-1) != 0))
+      distribution = distributions[:, at]
+      token = sample(distribution, self.uniforms[:, nodes - 1]).astype(jnp.int32)
+      drawn.append((token, distribution, distribution.max(axis=-1) != 0))
       if rank < ranks.max():
-        laws = laws.at[:, at].set(_without(law, token))
+        distributions = distributions.at[:, at].set(_without(distribution, token))
     order = np.argsort(np.argsort(ranks, kind="stable"), kind="stable")
     together = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *drawn)
     return jax.tree.map(lambda x: x[:, order], together)
 
 
-def _without(law: Float[Array, "B W V"], token: Int[Array, "B W"]):
-  """Returns what is left for the next sibling: the law without this token."""
-  rest = jnp.where(_is_token(law, token), 0.0, law)
+def _without(distribution: Float[Array, "B W V"], token: Int[Array, "B W"]):
+  """Returns what is left for the next sibling: the distribution without this token."""
+  rest = jnp.where(_is_token(distribution, token), 0.0, distribution)
   mass = rest.sum(axis=-1, keepdims=True)
   return rest / jnp.where(mass > 0, mass, 1.0)
 
 
-def _is_token(law, token):
-  return jnp.arange(law.shape[-1]) == token[..., None]
+def _is_token(distribution, token):
+  return jnp.arange(distribution.shape[-1]) == token[..., None]

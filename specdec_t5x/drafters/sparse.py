@@ -1,4 +1,4 @@
-"""Drafting from a truncated law: what a draft in another process does, in this one.
+"""Drafting from a truncated probs: what a draft in another process does, in this one.
 
 (TK-SLT, arXiv 2509.04576; TSLT, arXiv 2512.16273: truncate first, then draw.)
 
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from specdec_t5x.core import tree
 from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import AdjustFn, Sampling
-from specdec_t5x.core.sparse import SparseLaw, Truncation
+from specdec_t5x.core.sparse import SparseProbs, Truncation
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.drafter import Drafter
@@ -27,12 +27,12 @@ from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, check_gamma, likeliest
 
 @dataclasses.dataclass(frozen=True)
 class SparseDraft(Drafter):
-  """Samples gamma tokens one by one from a network's truncated and rounded laws.
+  """Samples gamma tokens one by one from a network's truncated and rounded probs.
 
   Attributes:
     network: drafts over the target's vocabulary.
     gamma: tokens a draft.
-    top_k: tokens of a law that are kept; 0 is all.
+    top_k: tokens of a distribution that are kept; 0 is all.
     top_p: how much of their mass.
   """
 
@@ -64,7 +64,7 @@ class SparseDraft(Drafter):
   ) -> tuple[Proposal, Cache]:
     """Drafts gamma tokens; see `decoding.drafter.Drafter`."""
     check_uniforms(uniforms, self.gamma)
-    tokens, law, cache = drafted_sparsely(
+    tokens, distribution, cache = drafted_sparsely(
       context.networks["draft"].extend,
       state,
       uniforms,
@@ -73,7 +73,9 @@ class SparseDraft(Drafter):
       context.adjust,
       context.behind,
     )
-    probs = None if law is None else law.dense(context.target.vocab_size)
+    probs = (
+      None if distribution is None else distribution.dense(context.target.vocab_size)
+    )
     return Proposal.chain(tokens, probs, self.gamma), cache
 
 
@@ -85,27 +87,27 @@ def drafted_sparsely(
   truncation: Truncation,
   adjust: AdjustFn,
   behind: int = 2,
-) -> tuple[Int[Array, "B G"], SparseLaw | None, Cache]:
+) -> tuple[Int[Array, "B G"], SparseProbs | None, Cache]:
   """Returns drafted tokens, what they were drawn from, and the network's cache.
 
   Args:
     extend: the network.
     state: where the decode stands; the drafter's state is the network's cache.
     uniforms: of each token.
-    sampling: the adjustment of the law, before it is truncated.
+    sampling: the adjustment of the distribution, before it is truncated.
     truncation: what of it is kept.
-    adjust: computes the law.
+    adjust: computes the distribution.
     behind: as `drafted_chain`'s.
 
   Returns:
-    Tokens, laws [B, G, K] (None where the tokens are certain), the cache.
+    Tokens, distributions [B, G, K] (None where the tokens are certain), the cache.
   """
 
   def drawn(logits, uniforms):
     if sampling.greedy:
       return likeliest(logits), None
-    law = truncation.of(adjust(logits, sampling))
-    return law.draw(uniforms).astype(jnp.int32), law
+    distribution = truncation.of(adjust(logits, sampling))
+    return distribution.draw(uniforms).astype(jnp.int32), distribution
 
   return drafted_chain(extend, state, uniforms, drawn, behind)
 
@@ -123,11 +125,11 @@ def drafted_chain(
     extend: the network.
     state: where the decode stands; the drafter's state is the network's cache.
     uniforms: of each token.
-    draw_fn: from logits and uniforms to a token and its law, of any kind.
+    draw_fn: from logits and uniforms to a token and its distribution, of any kind.
     behind: how many known tokens the cache may lack (`Context.behind`).
 
   Returns:
-    The tokens, their laws, and the cache, which lacks the last token.
+    The tokens, their distributions, and the cache, which lacks the last token.
   """
   logits, cache = read_last(
     extend, state.drafter_state, state.sequences, state.lengths, behind
@@ -137,14 +139,14 @@ def drafted_chain(
   def draft_next(carry, uniforms):
     cache, token = carry
     logits, _, cache = extend(cache, token[:, None])
-    token, law = draw_fn(logits[:, 0], uniforms)
-    return (cache, token), (token, law)
+    token, distribution = draw_fn(logits[:, 0], uniforms)
+    return (cache, token), (token, distribution)
 
   later = uniforms[:, 1:].swapaxes(0, 1)
   (cache, _), rest = jax.lax.scan(
     draft_next, (cache, first[0]), later, length=uniforms.shape[1] - 1
   )
-  tokens, laws = jax.tree.map(
+  tokens, distributions = jax.tree.map(
     lambda head, tail: jnp.concatenate([head[None], tail]).swapaxes(0, 1), first, rest
   )
-  return tokens, laws, cache
+  return tokens, distributions, cache

@@ -30,8 +30,8 @@ class TreeDraft(Drafter):
   Attributes:
     network: drafts over the target's vocabulary.
     tree: which nodes to draft.
-    siblings: 'independent' draws from one law; 'distinct', drawn without replacement;
-      or the 'likeliest' tokens, which are certain.
+    siblings: 'independent' draws from one distribution; 'distinct', drawn without
+      replacement; or the 'likeliest' tokens, which are certain.
   """
 
   network: Any
@@ -43,7 +43,7 @@ class TreeDraft(Drafter):
 
   @property
   def independent(self) -> bool:
-    """Whether siblings are independent draws from one law."""
+    """Whether siblings are independent draws from one distribution."""
     return self.siblings == "independent"
 
   @property

@@ -190,7 +190,7 @@ class Asker:
   def ask(
     self, terms: Terms, source, sequences, lengths, ended, uniforms
   ) -> tuple[np.ndarray, ...]:
-    """Returns tokens, their laws' tokens and weights, and which rows have a draft."""
+    """Returns tokens, their probs' tokens and weights, and which rows have a draft."""
     setup = Setup(terms, *source.shape, sequences.shape[1])
     drafts = None
     if time.monotonic() < self._not_before:
@@ -203,8 +203,13 @@ class Asker:
         self._lose(error)
     if drafts is None:
       shape = setup.rows, terms.gamma
-      law = np.zeros((*shape, terms.kept), np.int32)
-      return np.zeros(shape, np.int32), law, law, np.zeros(setup.rows, bool)
+      distribution = np.zeros((*shape, terms.kept), np.int32)
+      return (
+        np.zeros(shape, np.int32),
+        distribution,
+        distribution,
+        np.zeros(setup.rows, bool),
+      )
     arrays = drafts.tokens, drafts.kept, drafts.weights
     return (*(x.astype(np.int32) for x in arrays), ~ended)
 

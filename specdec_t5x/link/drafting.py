@@ -20,7 +20,7 @@ from specdec_t5x.decoding.state import initial_state
 from specdec_t5x.drafters.link import Terms
 from specdec_t5x.drafters.sparse import drafted_sparsely
 from specdec_t5x.link.wire import Ask, Drafts, Setup, between
-from specdec_t5x.native import laws
+from specdec_t5x.native import distributions
 from specdec_t5x.network.functional import extend_fn, start_decoding
 
 # Tokens that are read at once where the draft has missed some.
@@ -123,12 +123,17 @@ class Drafting:
       raise ValueError("The rows are taken to know more than they were told.")
     rows = self._told(setup, rows, ask)
     params, uniforms = self._draft.params, ask.uniforms.astype(np.float32)
-    tokens, law, cache, read = self._step(params, rows, setup.terms, uniforms)
-    # A law that is no number has no weights, which says so; greedily it is no token.
+    tokens, distribution, cache, read = self._step(params, rows, setup.terms, uniforms)
+    # A distribution that is no number has no weights, which says so; greedily it is no
+    # token.
     tokens = np.maximum(np.asarray(tokens), 0)
-    laws = () if law is None else (law.tokens, law.weights)
+    distributions = (
+      () if distribution is None else (distribution.tokens, distribution.weights)
+    )
     none = np.zeros((*tokens.shape, 0), np.int64)
-    drafts = Drafts(tokens, *(map(np.asarray, laws) if laws else (none, none)))
+    drafts = Drafts(
+      tokens, *(map(np.asarray, distributions) if distributions else (none, none))
+    )
     return drafts, rows.replace(cache=cache, read=read)
 
   def _told(self, setup, rows, ask):
@@ -156,10 +161,10 @@ class Drafting:
     cache = rows.cache.at(jnp.minimum(rows.cache.index, same))
     cache = _caught_up(extend, cache, rows.sequences, lengths)
     state = _state(rows, lengths, cache)
-    given = terms.sampling, terms.truncation, laws.adjusted_probs
-    tokens, law, cache = drafted_sparsely(extend, state, uniforms, *given)
+    given = terms.sampling, terms.truncation, distributions.adjusted_probs
+    tokens, distribution, cache = drafted_sparsely(extend, state, uniforms, *given)
     read = _written(rows.sequences, tokens, lengths)
-    return tokens, law, cache, read
+    return tokens, distribution, cache, read
 
 
 def _caught_up(

@@ -1,8 +1,9 @@
 """The messages: a fixed head, then whole numbers as bits, and nothing else.
 
 What comes is checked before it is used: lengths against the head's, tokens against the
-vocabulary, laws for being laws. All messages of a session that draft so many rows are
-of one size, so neither the time that one takes nor its loss depends on what was drawn.
+vocabulary, distributions for being distributions. All messages of a session that draft
+so many rows are of one size, so neither the time that one takes nor its loss depends on
+what was drawn.
 
 Shapes: B rows, R of them that have not ended, G gamma, K kept tokens, E input length, S
 sequence buffer, L uniforms a token.
@@ -115,7 +116,7 @@ class Setup:
 
   @property
   def reply_bits(self) -> int:
-    """Bits of a drafted token in a reply, as `core.sparse.law_bits` says."""
+    """Bits of a drafted token in a reply, as `core.sparse.probs_bits` says."""
     number, kept = token_bits(self.terms.vocab_size), self.terms.kept
     is_whole = kept == self.terms.vocab_size
     return number + kept * (WEIGHT_BITS + (0 if is_whole else number))
@@ -191,7 +192,7 @@ class Drafts:
 
   Attributes:
     tokens: that it drew.
-    kept: the tokens of each one's law.
+    kept: the tokens of each one's distribution.
     weights: theirs.
   """
 
@@ -213,7 +214,7 @@ class Drafts:
 
     Raises:
       ValueError: where they are none, or tokens are none of the vocabulary, or come
-        twice in a law, or weights together are more than float32 sums exactly.
+        twice in a distribution, or weights together are more than float32 sums exactly.
     """
     read, terms, bits = Reader(data), setup.terms, token_bits(setup.terms.vocab_size)
     shape = int(live.sum()), terms.gamma
@@ -226,7 +227,7 @@ class Drafts:
     check_tokens(tokens, terms.vocab_size)
     check_tokens(kept, terms.vocab_size)
     if (np.diff(kept, axis=-1) < 1).any():
-      raise ValueError("A law's tokens must be ascending, each once.")
+      raise ValueError("A distribution's tokens must be ascending, each once.")
     largest = weights.sum(axis=-1).max(initial=0)
     if largest >= SUM_BELOW:
       raise ValueError(f"Expected weights of a sum below {SUM_BELOW}, got {largest}.")

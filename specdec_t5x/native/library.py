@@ -20,7 +20,7 @@ SOURCES = sorted(pathlib.Path(__file__).parent.glob("*.cc"))
 _HEADERS = sorted(pathlib.Path(__file__).parent.glob("*.h"))
 TARGETS = (
   *("specdec_multiply", "specdec_rounded", "specdec_normalize"),
-  *("specdec_attention", "specdec_laws"),
+  *("specdec_attention", "specdec_adjust"),
 )
 # No -ffast-math: sums keep their order, and NaN stays NaN.
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-w")

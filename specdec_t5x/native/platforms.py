@@ -1,9 +1,9 @@
 """What is chosen by the kind of device: the one place that knows.
 
 CPU: products of few rows and attention (`network.products`) and distributions
-(`native.laws`) by our own kernels, and blocks of several widths (`decoding.widths`),
-since a wider one costs more. GPU and TPU: XLA's, and blocks as wide as they can be,
-which cost about what one token costs.
+(`native.distributions`) by our own kernels, and blocks of several widths
+(`decoding.widths`), since a wider one costs more. GPU and TPU: XLA's, and blocks as
+wide as they can be, which cost about what one token costs.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,10 @@
 """Heads: small networks that draft from the target's own features.
 
-h is the target's feature of the last token that it has read: what its law of the next
-token comes from. That next token x_1 is known when heads draft; head i drafts x_{i+1}.
-A head gives a feature in h's place, and the target's own projection makes logits of it,
-so a head has no vocabulary of its own, and a target with heads no second encoder.
+h is the target's feature of the last token that it has read: what its distribution of
+the next token comes from. That next token x_1 is known when heads draft; head i drafts
+x_{i+1}. A head gives a feature in h's place, and the target's own projection makes
+logits of it, so a head has no vocabulary of its own, and a target with heads no second
+encoder.
 
 Sources: Stern et al., arXiv 1811.03115 (blockwise); Cai et al., arXiv 2401.10774
 (Medusa); Ankner et al., arXiv 2402.05109 (Hydra).
@@ -72,7 +73,7 @@ class Heads(nn.Module):
   Attributes:
     config: their shape.
     reads_path: whether a head reads the tokens between h and the one that it drafts.
-      Else its law is the same after all of them.
+      Else its distribution is the same after all of them.
   """
 
   config: HeadsConfig
@@ -105,8 +106,8 @@ class Heads(nn.Module):
 class _Residual(nn.Module):
   """h + silu(W x), then y + silu(W y) for each further layer; W is 0 at first.
 
-  So a head begins as the target's own law of the next token. Medusa's and Hydra's own
-  blocks have biases; T5 has none.
+  So a head begins as the target's own distribution of the next token. Medusa's and
+  Hydra's own blocks have biases; T5 has none.
   """
 
   config: HeadsConfig
@@ -142,8 +143,8 @@ class Medusa(Heads):
 class Hydra(Heads):
   """Head i also reads the tokens before its own: f_i = h + silu(W_i [h, x_1 .. x_i]).
 
-  So its law is conditional on the path. Hydra's own blocks have a learned map in h's
-  place; with the target's projection h itself is where to begin.
+  So its distribution is conditional on the path. Hydra's own blocks have a learned map
+  in h's place; with the target's projection h itself is where to begin.
   """
 
   reads_path = True

@@ -1,17 +1,19 @@
 """A table of n-grams as a network: a draft that costs a lookup a token.
 
-The law after a context h = w_1 .. w_m interpolates orders by absolute discounting (Ney,
-Essen and Kneser, 1994), the longest known context first:
+The distribution after a context h = w_1 .. w_m interpolates orders by absolute
+discounting (Ney, Essen and Kneser, 1994), the longest known context first:
 
   q(x | h) = max(c(h, x) - d, 0) / c(h) + leftover(h) q(x | w_2 .. w_m),
 
 where only the `width` likeliest x of a context are kept and leftover(h) is the mass
 that those lack. For a context that the table lacks it is 1; after the shortest one
-stands the unigram law. Leviathan et al., section 3.6, propose drafts of this kind.
+stands the unigram distribution. Leviathan et al., section 3.6, propose drafts of this
+kind.
 
 The parameters are the table, in T5X's checkpoint format like any draft's;
 `training.ngrams` counts it. Contexts are found by a 32-bit hash: where two collide, one
-gets the other's law, which is still the law that its tokens are sampled from.
+gets the other's distribution, which is still the distribution that its tokens are
+sampled from.
 
 Shapes: B batch, N block, S slots, C contexts, W successors a context, V vocabulary.
 """
@@ -113,21 +115,21 @@ class Contexts(nn.Module):
     is_whole: Bool[Array, "B N"],
     shorter: Float[Array, "B N V"],
   ) -> Float[Array, "B N V"]:
-    """Returns the laws after contexts, given those after one token less.
+    """Returns the distributions after contexts, given those after one token less.
 
     Where a context is not whole or not in the table, that is the shorter one's.
     """
     hashed = context_hash(context)
     at = jnp.minimum(jnp.searchsorted(self.hashes, hashed), self.count - 1)
     is_known = is_whole & (self.hashes[at] == hashed)
-    laws = jnp.where(is_known, self.leftover[at], 1.0)[..., None] * shorter
+    distributions = jnp.where(is_known, self.leftover[at], 1.0)[..., None] * shorter
     probs = jnp.where(is_known[..., None], self.probs[at], 0.0)
     i, j = jnp.ogrid[: at.shape[0], : at.shape[1]]
-    return laws.at[i[..., None], j[..., None], self.successors[at]].add(probs)
+    return distributions.at[i[..., None], j[..., None], self.successors[at]].add(probs)
 
 
 class NgramTable(nn.Module):
-  """Looks laws up; started and extended like any network of this project."""
+  """Looks distributions up; started and extended like any network of this project."""
 
   config: NgramConfig
 
@@ -158,7 +160,7 @@ class NgramTable(nn.Module):
   def extend(
     self, cache: TokenCache, tokens: Int[Array, "B N"], positions=None, tree=None
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N 0"], TokenCache]:
-    """Returns the logarithms of the laws after each token, no features, the cache.
+    """Returns the logarithms of the probs after each token, no features, the cache.
 
     `positions` [B, M] and `tree` [B, N, M] are as `CachedNetwork.extend`'s.
     """
@@ -175,25 +177,29 @@ class NgramTable(nn.Module):
       first = cache.index[:, None] + size - tree.shape[2]
       slot = first[..., None] + seen.argmax(axis=-1)
       context = jnp.where(seen.any(axis=-1), written[rows, slot], context)
-    logits = jnp.log(self.laws_after(context, places))
+    logits = jnp.log(self.probs_after(context, places))
     cache = TokenCache(cache.index + size, written)
     return logits, jnp.zeros((*tokens.shape, 0)), cache
 
-  def laws_after(
+  def probs_after(
     self, context: Int[Array, "B N L"], places: Int[Array, "B N"]
   ) -> Float[Array, "B N V"]:
-    """Returns the laws after contexts of L tokens, the last of which has its place.
+    """Returns the probs after contexts of L tokens, the last of which has its place.
 
     No token stands before place 0.
     """
-    laws = jnp.broadcast_to(self.unigram, (*places.shape, self.config.vocab_size))
+    distributions = jnp.broadcast_to(
+      self.unigram, (*places.shape, self.config.vocab_size)
+    )
     for length in range(1, self.config.order):
       shorter = context[..., context.shape[-1] - length :]
-      laws = self.contexts[length - 1](shorter, places >= length - 1, laws)
-    return laws
+      distributions = self.contexts[length - 1](
+        shorter, places >= length - 1, distributions
+      )
+    return distributions
 
   def __call__(self, *tokens: Int[Array, "B _"], **settings) -> Float[Array, "B L V"]:
-    """Returns log-laws of the targets; as T5X calls a network to initialise it.
+    """Returns log-probs of the targets; as T5X calls a network to initialise it.
 
     Args:
       *tokens: those of the encoder, if there is one, of the decoder's input and of its

@@ -1,10 +1,10 @@
-"""A parallel drafter: one decoder layer gives the laws of many positions in one pass.
+"""A parallel drafter: one decoder layer gives the probs of many positions in one pass.
 
 Each known position t is read as the target's feature h_t beside the token x_{t+1} after
 it; behind the last one stand d - 1 times the same learned vector, the masks. The layer
 attends to these positions and, with the target's own keys and values, to the input. Its
 output at the last known position drafts the next token, the i-th mask's the one i
-tokens on: laws that depend on no drafted token.
+tokens on: distributions that depend on no drafted token.
 
 Source: DART, arXiv 2601.19278. There all masks are one vector, features of three depths
 are read, here the last one's, and the layer has a vocabulary of its own, here the

@@ -20,10 +20,11 @@ from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import initial_variables, is_decoder_only
 from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, numbered
 
-# What auxiliary values also hold where the decoder keeps laws for a draft to learn
+# What auxiliary values also hold where the decoder keeps distributions for a draft to
+# learn
 # from: the inputs [B, E], tokens and probabilities of `training.rejections` [B, T, K];
 # and `EXAMPLE`, from T5X's `infer`.
-LEARNED_FROM = ("encoder_inputs", "law_tokens", "law_probs")
+LEARNED_FROM = ("encoder_inputs", "kept_tokens", "kept_probs")
 # The feature, and the auxiliary value, of what drafts know of earlier batches.
 KNOWN = "known"
 # A run asks for their shapes more than once.
@@ -192,7 +193,7 @@ class Decodes:
     defaults = self._default_decoder_params
     count = defaults.num_decodes if num_decodes is None else num_decodes
     if return_all_decodes is None:
-      # The best of several samples is no sample of the target's law.
+      # The best of several samples is no sample of the target's distribution.
       sampled = count > 1 and not self.sampling.greedy
       return_all_decodes = defaults.return_all_decodes or sampled
     inputs, max_length = self.read(batch)
@@ -212,8 +213,14 @@ class Decodes:
       aux[KNOWN] = decoded.policy_state
     if decoded.observed is None:
       return predictions, aux
-    laws = decoded.observed  # Of one decode an input: `decoder.check` saw to it.
-    kept = dict(zip(LEARNED_FROM, (inputs, laws.tokens, laws.probs), strict=True))
+    distributions = (
+      decoded.observed
+    )  # Of one decode an input: `decoder.check` saw to it.
+    kept = dict(
+      zip(
+        LEARNED_FROM, (inputs, distributions.tokens, distributions.probs), strict=True
+      )
+    )
     kept |= {EXAMPLE: batch[EXAMPLE]} if EXAMPLE in batch else {}
     return predictions, {**aux, **kept}
 

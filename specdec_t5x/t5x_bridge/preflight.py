@@ -49,7 +49,7 @@ def check_run(
   """
   check_macros()
   guarantee = model.decoder.guarantee
-  if not guarantee.keeps_the_law:
+  if not guarantee.keeps_distribution:
     print(f"{guarantee.name}: this run keeps {guarantee.value}.", flush=True)
   check_task(dataset_cfg)
   provider = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name)

@@ -44,7 +44,7 @@ class Token:
     piece: of the vocabulary.
     kind: what became of it; of a tree's tokens that do not stand, those after the last
       accepted one are rejected, all others discarded.
-    p: what the target's law gave it (at T = 0: its softmax at temperature 1).
+    p: what the target's distribution gave it (at T = 0: its softmax at temperature 1).
     q: what it was drawn from gave it; None where it is certain, no draw.
     parent: the drafted node before it in its iteration, from 1; 0 is the last known
       token.
@@ -313,7 +313,7 @@ class _Recorder:
       state, logits, features = score(spec, state, proposal)
       iteration = verify(spec, proposal, logits, uniforms)
       after, iteration = commit(spec, state, iteration, features)
-      if not spec.rule.reads_laws:
+      if not spec.rule.reads_probs:
         iteration = iteration.replace(target_probs=jax.nn.softmax(logits))
       return after, iteration
 

@@ -1,4 +1,4 @@
-"""What heads learn: the target's laws some tokens ahead, from its own features.
+"""What heads learn: the target's probs some tokens ahead, from its own features.
 
 Shapes: B batch, L length, D width, V vocabulary, H heads.
 """
@@ -42,9 +42,9 @@ class _OfHeads(Objective):
 class HeadDistillation(_OfHeads):
   """sum_i decay^i KL(p_{t+i} || q_i), over the heads i = 1 .. H of each position t.
 
-  p_{t+i} is the frozen target's law i tokens on, under teacher forcing. A head has no
-  loss where its token is not of the same example. (Medusa weights heads so, Hydra
-  learns laws instead of tokens.)
+  p_{t+i} is the frozen target's distribution i tokens on, under teacher forcing. A head
+  has no loss where its token is not of the same example. (Medusa weights heads so,
+  Hydra learns distributions instead of tokens.)
 
   Attributes:
     target: its parameters are `frozen`.
@@ -59,12 +59,12 @@ class HeadDistillation(_OfHeads):
     features = forward(self.target, frozen, batch, method="features")
     teacher = logits_fn(self.target, frozen)(features)
     total, hits = 0.0, []
-    laws = head_logits(network, params, self.target, frozen, features, batch)
-    for i, logits in enumerate(laws, 1):
-      law, counts = ahead(teacher, i), has_token(batch, i)
-      value = jnp.where(counts, losses.forward_kl(law, logits), 0.0)
+    distributions = head_logits(network, params, self.target, frozen, features, batch)
+    for i, logits in enumerate(distributions, 1):
+      distribution, counts = ahead(teacher, i), has_token(batch, i)
+      value = jnp.where(counts, losses.forward_kl(distribution, logits), 0.0)
       total += self.decay**i * value
-      hits.append(counts & (logits.argmax(-1) == law.argmax(-1)))
+      hits.append(counts & (logits.argmax(-1) == distribution.argmax(-1)))
     return Judged(total, hits[0])
 
 
@@ -89,8 +89,10 @@ class JointTraining(_OfHeads):
     features = forward(self.target, own, batch, dropout_key, method="features")
     logits = logits_fn(self.target, own)(features)
     total = losses.cross_entropy(logits, tokens)
-    laws = head_logits(network, params["heads"], self.target, own, features, batch)
-    for i, drafted in enumerate(laws, 1):
+    distributions = head_logits(
+      network, params["heads"], self.target, own, features, batch
+    )
+    for i, drafted in enumerate(distributions, 1):
       value = losses.cross_entropy(drafted, ahead(tokens, i))
       total += self.decay**i * jnp.where(has_token(batch, i), value, 0.0)
     return Judged(total, logits.argmax(-1) == tokens)

@@ -236,7 +236,8 @@ def _target(mode, target_checkpoint) -> api.Model | None:
     return None
   if not target_checkpoint:
     raise ValueError(
-      f"MODE = {mode!r} needs TARGET_CHECKPOINT_PATH, the checkpoint whose laws are "
+      f"MODE = {mode!r} needs TARGET_CHECKPOINT_PATH, the checkpoint whose "
+      "distributions are "
       "learned; got none."
     )
   return api.load_model(target_checkpoint)

@@ -1,8 +1,8 @@
 """Losses of single tokens, and their weighted mean.
 
-p is the target's law and q the draft's, both softmax of float32 logits. A draft is
-accepted with probability alpha = sum_x min(p(x), q(x)) (Leviathan et al., 2023,
-Corollary 3.6), so total variation, 1 - alpha, is what speculation pays for.
+p is the target's distribution and q the draft's, both softmax of float32 logits. A
+draft is accepted with probability alpha = sum_x min(p(x), q(x)) (Leviathan et al.,
+2023, Corollary 3.6), so total variation, 1 - alpha, is what speculation pays for.
 
 Shapes: B batch, L length, V vocabulary.
 """
@@ -55,19 +55,19 @@ def cross_entropy(
 
 def forward_kl(target_logits: Logits, draft_logits: Logits) -> PerToken:
   """Returns KL(p || q) = sum_x p(x) (log p(x) - log q(x)): q covers all of p."""
-  log_p, log_q = _log_laws(target_logits, draft_logits)
+  log_p, log_q = _log_probs(target_logits, draft_logits)
   return _expected(log_p, log_p - log_q)
 
 
 def reverse_kl(target_logits: Logits, draft_logits: Logits) -> PerToken:
   """Returns KL(q || p) = sum_x q(x) (log q(x) - log p(x)): q avoids what p avoids."""
-  log_p, log_q = _log_laws(target_logits, draft_logits)
+  log_p, log_q = _log_probs(target_logits, draft_logits)
   return _expected(log_q, log_q - log_p)
 
 
 def total_variation(target_logits: Logits, draft_logits: Logits) -> PerToken:
   """Returns 1/2 sum_x |p(x) - q(x)| = 1 - sum_x min(p(x), q(x)) = 1 - alpha."""
-  log_p, log_q = _log_laws(target_logits, draft_logits)
+  log_p, log_q = _log_probs(target_logits, draft_logits)
   return 0.5 * jnp.abs(jnp.exp(log_p) - jnp.exp(log_q)).sum(-1)
 
 
@@ -102,15 +102,15 @@ def weighted_mean(
   return total / jnp.maximum(weights.sum(), 1)
 
 
-def _log_laws(target_logits, draft_logits):
+def _log_probs(target_logits, draft_logits):
   """Returns log p, through which no gradient flows, and log q."""
   target_logits = jax.lax.stop_gradient(target_logits)
-  as_log_law = lambda logits: jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
-  return as_log_law(target_logits), as_log_law(draft_logits)
+  as_log_probs = lambda logits: jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+  return as_log_probs(target_logits), as_log_probs(draft_logits)
 
 
-def _expected(log_law, values):
+def _expected(log_probs, values):
   # exp(-inf) * (-inf - ...) is NaN; a token without mass adds nothing.
-  has_mass = log_law > -jnp.inf
+  has_mass = log_probs > -jnp.inf
   values = jnp.where(has_mass, values, 0.0)
-  return (jnp.exp(log_law) * values).sum(-1)
+  return (jnp.exp(log_probs) * values).sum(-1)

@@ -1,4 +1,4 @@
-"""What a training step minimises: the right tokens, or a target's laws.
+"""What a training step minimises: the right tokens, or a target's distributions.
 
 Shapes: B batch, L length, V vocabulary.
 """
@@ -87,10 +87,10 @@ class Supervised(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class TokenDistillation(Objective):
-  """A distance to a frozen target's law at every token, under teacher forcing.
+  """A distance to a frozen target's distribution at every token, under teacher forcing.
 
   Attributes:
-    target: the network whose law is learned; its parameters are `frozen`.
+    target: the network whose distribution is learned; its parameters are `frozen`.
     loss: a name in `losses.DISTILLATION_LOSSES`.
   """
 
@@ -109,7 +109,7 @@ class TokenDistillation(Objective):
 
 
 def check_same_vocabulary(target: Network, student: Network) -> None:
-  """Raises a ValueError where the laws of two networks can't be compared."""
+  """Raises a ValueError where the distributions of two networks can't be compared."""
   if is_decoder_only(target) != is_decoder_only(student):
     kinds = [type(network).__name__ for network in (target, student)]
     raise ValueError(

@@ -2,7 +2,8 @@
 
 Source: Liu et al., "Online Speculative Decoding", arXiv 2310.07177: after some
 requests one step of distillation on the positions where the target rejected the draft.
-There both models read these again; here verification hands out the target's laws.
+There both models read these again; here verification hands out the target's
+distributions.
 
 Shapes: R requests, E input length, T output length, K kept tokens, V vocabulary.
 """
@@ -31,26 +32,27 @@ from specdec_t5x.training.checkpoints import Checkpoints, claim
 from specdec_t5x.training.objectives import Batch, Judged, Objective, Params, forward
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 
-# What a law has beyond its kept tokens is at least this: float32's rounding at 1.
+# What a distribution has beyond its kept tokens is at least this: float32's rounding at
+# 1.
 _LEAST = 2.0**-24
 _OPTIMIZER = Optimizer(Schedule("constant", 1e-3, 0), "adamw")
 
 
 @dataclasses.dataclass(frozen=True)
 class Requests:
-  """What was served, and the target's laws where drafts were rejected.
+  """What was served, and the target's distributions where drafts were rejected.
 
   Attributes:
     inputs: what the encoder read, zero-padded.
     tokens: the outputs, zeros after the end of sequence.
-    law_tokens: of `training.rejections.Rejections`.
-    law_probs: of the same; zeros at places without a rejection.
+    kept_tokens: of `training.rejections.Rejections`.
+    kept_probs: of the same; zeros at places without a rejection.
   """
 
   inputs: Int[np.ndarray, "R E"]
   tokens: Int[np.ndarray, "R T"]
-  law_tokens: Int[np.ndarray, "R T K"]
-  law_probs: Float[np.ndarray, "R T K"]
+  kept_tokens: Int[np.ndarray, "R T K"]
+  kept_probs: Float[np.ndarray, "R T K"]
 
   def batches(self, size: int) -> Iterator[Batch]:
     """Yields them in order as batches of one shape, `size` requests each.
@@ -60,15 +62,16 @@ class Requests:
     for first in range(0, len(self.inputs), size):
       of_batch = lambda x, first=first: _filled(x[first : first + size], size)
       tokens = of_batch(self.tokens)
-      law_probs = of_batch(self.law_probs)
+      kept_probs = of_batch(self.kept_probs)
       yield {
         "encoder_input_tokens": of_batch(self.inputs),
-        # Behind the start token, as T5X shifts: the law at a place is of its token.
+        # Behind the start token, as T5X shifts: the distribution at a place is of its
+        # token.
         "decoder_input_tokens": np.pad(tokens, ((0, 0), (1, 0)))[:, :-1],
         "decoder_target_tokens": tokens,
-        "decoder_loss_weights": (law_probs.sum(axis=-1) > 0).astype(np.float32),
-        "law_tokens": of_batch(self.law_tokens),
-        "law_probs": law_probs,
+        "decoder_loss_weights": (kept_probs.sum(axis=-1) > 0).astype(np.float32),
+        "kept_tokens": of_batch(self.kept_tokens),
+        "kept_probs": kept_probs,
       }
 
 
@@ -78,13 +81,15 @@ def _filled(rows, size):
 
 @dataclasses.dataclass(frozen=True)
 class RejectionDistillation(Objective):
-  """A distance between the target's law and the draft's where drafts were rejected.
+  """A distance between the target's probs and the draft's where drafts were rejected.
 
-  Of p its K likeliest tokens are known; all others count as one, for both laws:
+  Of p its K likeliest tokens are known; all others count as one, for both
+  distributions:
 
     forward_kl = sum_{x in K} p(x) log p(x) / q(x) + p(rest) log p(rest) / q(rest),
 
-  at most the distance of the whole laws, and 0 only where q agrees with what is known.
+  at most the distance of the whole distributions, and 0 only where q agrees with what
+  is known.
 
   Attributes:
     loss: a name in `losses.DISTILLATION_LOSSES`.
@@ -99,13 +104,13 @@ class RejectionDistillation(Objective):
     """Judges the logits of every place; those that count are the batch's weights."""
     del frozen, dropout_key
     logits = forward(network, params, batch)
-    p = known_law(batch["law_probs"])
-    q = lumped(logits, batch["law_tokens"])
+    p = known_probs(batch["kept_probs"])
+    q = lumped(logits, batch["kept_tokens"])
     values = losses.get_distillation_loss(self.loss)(p, q)
-    return Judged(values, logits.argmax(-1) == batch["law_tokens"][..., 0])
+    return Judged(values, logits.argmax(-1) == batch["kept_tokens"][..., 0])
 
 
-def known_law(probs: Float[Array, "*B K"]) -> Float[Array, "*B K+1"]:
+def known_probs(probs: Float[Array, "*B K"]) -> Float[Array, "*B K+1"]:
   """Returns log p of the kept tokens, and of all others together."""
   rest = 1 - probs.sum(axis=-1, keepdims=True)
   return jnp.log(jnp.maximum(jnp.concatenate([probs, rest], axis=-1), _LEAST))
@@ -129,7 +134,7 @@ class Online:
 
   Attributes:
     interval: requests an optimizer's step.
-    kept: tokens of the target's law that are kept of each rejected position.
+    kept: tokens of the target's distribution that are kept of each rejected position.
     loss: a name in `losses.DISTILLATION_LOSSES`; the paper has forward_kl.
     optimizer: of the draft.
   """
@@ -340,11 +345,12 @@ def _crc(params: Params) -> int:
 
 
 def check_learns(network: Any) -> None:
-  """Raises a ValueError where a draft can't learn from the target's laws."""
+  """Raises a ValueError where a draft can't learn from the target's distributions."""
   if not isinstance(network, Transformer):
     raise ValueError(
       "Online learning needs a draft model with an encoder and a decoder, got "
-      f"{type(network).__name__}: heads, tables and copies are not trained on laws at "
+      f"{type(network).__name__}: heads, tables and copies are not trained on "
+      "distributions at "
       "single places, and prompts are not read. Use DRAFTER='draft_model', or leave "
       "online learning out."
     )

@@ -74,8 +74,8 @@ class Course:
       from the last.
 
   Raises:
-    ValueError: where the decoder has no draft that learns, or keeps no laws, or there
-      are several processes.
+    ValueError: where the decoder has no draft that learns, or keeps no distributions,
+      or there are several processes.
   """
 
   def __init__(
@@ -271,8 +271,8 @@ def write_and_learn(
     course: the run's.
 
   Raises:
-    ValueError: where there are no laws to learn from, or logits were NaN, or the draft
-      has learned from these very draws.
+    ValueError: where there are no distributions to learn from, or logits were NaN, or
+      the draft has learned from these very draws.
   """
   predictions, aux = inferences
   names = (*LEARNED_FROM, examples.EXAMPLE)
@@ -281,10 +281,10 @@ def write_and_learn(
       f"Online learning needs mode predict_with_aux, got {mode!r}, whose outputs lack "
       f"{missing[0]!r}. Leave infer.mode as it is, or leave out online.gin."
     )
-  inputs, law_tokens, law_probs, numbers = (np.asarray(aux[name]) for name in names)
+  inputs, kept_tokens, kept_probs, numbers = (np.asarray(aux[name]) for name in names)
   aux = {name: x for name, x in aux.items() if name not in names}
   writer.write_decoded(
     path, (predictions, aux), task_ds, mode, *args, write_fn=write_fn
   )
-  ids = (np.asarray(x, np.int32) for x in (inputs, predictions, law_tokens))
-  course.learn(path, Requests(*ids, law_probs.astype(np.float32)), numbers)
+  ids = (np.asarray(x, np.int32) for x in (inputs, predictions, kept_tokens))
+  course.learn(path, Requests(*ids, kept_probs.astype(np.float32)), numbers)

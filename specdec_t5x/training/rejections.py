@@ -1,4 +1,4 @@
-"""The target's laws where drafts were rejected: what a draft can learn from.
+"""The target's distributions where drafts were rejected: what a draft can learn from.
 
 Verification has them, so keeping them costs no call of the target (Liu et al., arXiv
 2310.07177, section 3, run target and draft again instead).
@@ -23,10 +23,10 @@ from specdec_t5x.decoding.step import Iteration, is_cut
 
 @flax.struct.dataclass
 class Rejections:
-  """The likeliest tokens of the target's law at each place where a draft was cut.
+  """The likeliest tokens of the target's probs at each place where a draft was cut.
 
-  The law is softmax(logits), that at T = 1, however outputs are sampled. A place is cut
-  once at most, for the token that then stands there is the target's own.
+  The distribution is softmax(logits), that at T = 1, however outputs are sampled. A
+  place is cut once at most, for the token that then stands there is the target's own.
 
   Attributes:
     tokens: the K likeliest, by place in the output.
@@ -42,7 +42,9 @@ class Rejections:
     is_rejected: Bool[Array, "B"],
     logits: Float[Array, "B V"],
   ) -> "Rejections":
-    """Returns these, and the law of `logits` where a row was rejected, at its place."""
+    """Returns these, and the distribution of `logits` where a row was rejected, at its
+    place.
+    """
     rows, size = self.tokens.shape[:2]
     log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
     values, tokens = jax.lax.top_k(log_probs, self.tokens.shape[2])
@@ -65,17 +67,20 @@ class KeepRejections:
   count: int
 
   def check(self, target: Any, num_decodes: int = 1) -> None:
-    """Raises a ValueError where the target's law has no K tokens to leave some out."""
+    """Raises a ValueError where the target's distribution has no K tokens to leave some
+    out.
+    """
     size = target.config.vocab_size
     if not is_whole(self.count, 1) or self.count >= size:
       raise ValueError(
         f"KEPT must be a whole number from 1 to {size - 1}, got {self.count!r}. It is "
-        "how many tokens of the target's law are kept where a draft was rejected."
+        "how many tokens of the target's distribution are kept where a draft was "
+        "rejected."
       )
     if num_decodes != 1:
       raise ValueError(
         f"NUM_DECODES must be 1 where a draft learns (KEPT={self.count}), got "
-        f"{num_decodes!r}: laws are kept of one output an input."
+        f"{num_decodes!r}: distributions are kept of one output an input."
       )
 
   def start(self, rows: int, max_length: int) -> Rejections:
@@ -91,4 +96,4 @@ class KeepRejections:
     proposal, last = iteration.proposal, iteration.verdict.last
     place = before.lengths - before.starts + proposal.tree.depth_of(last)
     is_rejected = ~before.ended & is_cut(proposal, iteration.verdict)
-    return kept.put(place, is_rejected, chain.law_at(iteration.logits, last))
+    return kept.put(place, is_rejected, chain.probs_at(iteration.logits, last))

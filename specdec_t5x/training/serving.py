@@ -46,7 +46,7 @@ def serve(
   Args:
     requests: texts, with whatever prefix the models were trained with; read a step's
       worth at a time.
-    target: the model whose law is kept.
+    target: the model whose distribution is kept.
     learner: the draft; it goes on learning from call to call.
     vocabulary: path of the SentencePiece model that both were trained with.
     drafter: how tokens are drafted: an object with the learner's network as 'draft',
@@ -143,8 +143,8 @@ def decodes(
     name = lambda row, first=first: f"request {first + row}"
     check_decoded(decoded.scores, mass, name)
     yield decoded
-    laws = decoded.observed
-    found = map(np.asarray, (decoded.tokens, laws.tokens, laws.probs))
+    distributions = decoded.observed
+    found = map(np.asarray, (decoded.tokens, distributions.tokens, distributions.probs))
     learner.learn(Requests(inputs[:served], *found))
 
 

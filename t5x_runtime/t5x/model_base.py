@@ -153,8 +153,10 @@ class BaseTransformerModel(abc.ABC):
       logits, modified = self._compute_logits(params, batch, mutable=["intermediates"])
     else:
       logits = self._compute_logits(params, batch)
-    law = jax.nn.log_softmax(logits.astype(jnp.float32))
-    token_scores = jnp.take_along_axis(law, targets[..., None], axis=-1)[..., 0]
+    distribution = jax.nn.log_softmax(logits.astype(jnp.float32))
+    token_scores = jnp.take_along_axis(distribution, targets[..., None], axis=-1)[
+      ..., 0
+    ]
     token_scores = token_scores * weights
     scores = jnp.sum(token_scores, axis=-1)
     if not return_intermediates:

@@ -37,13 +37,13 @@ def hierarchy_tokens(
   left, tokens = np.zeros(samples, int), np.ones(samples)
   starts, open_, stands = (np.ones(samples, bool) for _ in range(3))
   calls = np.zeros(samples)
-  for i, (target, middle, law) in enumerate(zip(p, q, lower, strict=True)):
+  for i, (target, middle, distribution) in enumerate(zip(p, q, lower, strict=True)):
     calls += starts & open_
     left = np.where(starts, min(gamma, len(p) - i - 1), left)
-    x = _draw(law, samples, rng)
+    x = _draw(distribution, samples, rng)
     drafted = left > 0
-    passes = drafted & (rng.random(samples) < middle[x] / law[x])
-    excess = np.maximum(middle - law, 0.0)
+    passes = drafted & (rng.random(samples) < middle[x] / distribution[x])
+    excess = np.maximum(middle - distribution, 0.0)
     spare = excess if excess.sum() > 0 else middle
     x = np.where(passes, x, _draw(spare, samples, rng))
     x = np.where(drafted, x, _draw(middle, samples, rng))
@@ -55,8 +55,8 @@ def hierarchy_tokens(
   return _mean(tokens), _mean(calls)
 
 
-def _draw(law, shape, rng):
-  return rng.choice(law.size, size=shape, p=law / law.sum())
+def _draw(distribution, shape, rng):
+  return rng.choice(distribution.size, size=shape, p=distribution / distribution.sum())
 
 
 def _mean(values):

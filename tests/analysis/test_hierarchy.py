@@ -76,19 +76,19 @@ def test_calls_by_hand():
   assert hierarchy.calls_per_window([1.0] * 3, 3, 8) == pytest.approx(2)
 
 
-def laws(seed, size=5, places=6):
-  """One law at all places for each of three models, each nearer to the one above."""
+def distributions(seed, size=5, places=6):
+  """One probs at all places for each of three models, each nearer to the one above."""
   rng = np.random.default_rng(seed)
   p = rng.dirichlet(np.ones(size))
   q = 0.7 * p + 0.3 * rng.dirichlet(np.ones(size))
   lower = 0.6 * q + 0.4 * rng.dirichlet(np.ones(size))
-  return [np.tile(law, (places, 1)) for law in (p, q, lower)]
+  return [np.tile(distribution, (places, 1)) for distribution in (p, q, lower)]
 
 
 @pytest.mark.parametrize("gamma", [1, 3])
 @pytest.mark.parametrize("seed", range(3))
 def test_fixed_windows_follow_the_closed_form(seed, gamma):
-  p, q, lower = laws(seed)
+  p, q, lower = distributions(seed)
   rng = np.random.default_rng(0)
   (tokens, of_tokens), (calls, of_calls) = hierarchy_tokens(
     p, q, lower, gamma, 100_000, rng
@@ -105,7 +105,7 @@ def test_fixed_windows_follow_the_closed_form(seed, gamma):
 
 def test_levels_are_not_independent_where_a_correction_ends_the_window():
   """Whether the lowest draft said a token says something of whether it stands."""
-  p, q, lower = laws(1)
+  p, q, lower = distributions(1)
   (tokens, error), _ = hierarchy_tokens(
     p, q, lower, 2, 100_000, np.random.default_rng(0), flush=True
   )

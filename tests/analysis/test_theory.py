@@ -80,16 +80,18 @@ def enumerated_acceptance(p, q, lenience):
   return sum(b * min(Fraction(1), a / (lenience * b)) for a, b in drafts)
 
 
-def random_laws(count, size=5, seed=0):
-  """Pairs of laws in fractions, some tokens without mass."""
+def random_probs(count, size=5, seed=0):
+  """Pairs of distributions in fractions, some tokens without mass."""
   weights = np.random.default_rng(seed).integers(0, 6, size=(count, 2, size))
   weights[..., 0] += 1
   for pair in weights.tolist():
-    yield tuple([Fraction(w, sum(law)) for w in law] for law in pair)
+    yield tuple(
+      [Fraction(w, sum(distribution)) for w in distribution] for distribution in pair
+    )
 
 
-def floats(law):
-  return np.array([float(x) for x in law])
+def floats(distribution):
+  return np.array([float(x) for x in distribution])
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
@@ -226,7 +228,7 @@ def test_oracle_gains_at_most_the_paper_s_60_percent():
 
 
 def test_acceptance_and_divergence_over_all_drafts():
-  for p, q in random_laws(50):
+  for p, q in random_probs(50):
     beta = float(enumerated_acceptance(p, q, Fraction(1)))
     p, q = floats(p), floats(q)
     assert acceptance(p, q) == pytest.approx(beta, abs=1e-14)
@@ -239,7 +241,7 @@ def test_acceptance_by_hand():
   p, q = [0.5, 0.5, 0.0], [0.5, 0.25, 0.25]
   assert acceptance(p, q) == 0.75
   assert divergence(p, q) == 0.25
-  # Greedy laws are one-hot: the drafts agree or they don't.
+  # Greedy distributions are one-hot: the drafts agree or they don't.
   np.testing.assert_array_equal(acceptance(np.eye(3), np.eye(3)[[0, 2, 1]]), [1, 0, 0])
   np.testing.assert_array_equal(divergence(np.eye(3), np.eye(3)[[0, 2, 1]]), [0, 1, 1])
 
@@ -252,7 +254,7 @@ def test_acceptance_is_what_the_core_computes():
 
 @pytest.mark.parametrize("lenience", [Fraction(1), Fraction(1, 2), Fraction(1, 10)])
 def test_lenient_acceptance_over_all_drafts(lenience):
-  for p, q in random_laws(50, seed=2):
+  for p, q in random_probs(50, seed=2):
     alpha = float(enumerated_acceptance(p, q, lenience))
     found = lenient_acceptance(floats(p), floats(q), float(lenience))
     assert found == pytest.approx(alpha, abs=1e-14)

@@ -11,18 +11,20 @@ from specdec_t5x.beam.hypotheses import BeamSettings
 # 2 * WIDTH <= VOCAB: the first candidates all extend the one hypothesis that there is.
 EOS, WIDTH, VOCAB, LENGTH = 1, 3, 7, 6
 SETTINGS = BeamSettings(max_length=LENGTH, eos_id=EOS, alpha=0.6)
-step = jax.jit(lambda beam, laws: hypotheses.step(SETTINGS, beam, laws))
+step = jax.jit(
+  lambda beam, distributions: hypotheses.step(SETTINGS, beam, distributions)
+)
 
 
-def random_laws(rng, rows=4):
+def random_probs(rng, rows=4):
   logits = 2 * rng.normal(size=(rows, WIDTH, VOCAB))
   return jnp.asarray(jax.nn.log_softmax(logits), jnp.float32)
 
 
-def python_step(live, finished, law, steps):
+def python_step(live, finished, distribution, steps):
   """`live` holds (log-probability, tokens), `finished` (score, tokens)."""
   extended = [
-    (total + float(law[i, x]), (*tokens, x))
+    (total + float(distribution[i, x]), (*tokens, x))
     for i, (total, tokens) in enumerate(live)
     for x in range(VOCAB)
   ]
@@ -39,11 +41,13 @@ def test_steps_equal_those_in_python():
   live = [[(hypotheses.NOTHING, ())] * (WIDTH - 1) + [(0.0, ())] for _ in range(rows)]
   finished = [[] for _ in range(rows)]
   for steps in range(1, LENGTH + 1):
-    laws = random_laws(rng)
+    distributions = random_probs(rng)
     before = beam
-    beam, extension = step(beam, laws)
+    beam, extension = step(beam, distributions)
     for row in range(rows):
-      live[row], finished[row] = python_step(live[row], finished[row], laws[row], steps)
+      live[row], finished[row] = python_step(
+        live[row], finished[row], distributions[row], steps
+      )
       assert_row(beam, row, live[row], finished[row], steps)
       # What the loop learns of the step: which hypothesis each one extends, by what.
       parents = before.live_tokens[row][extension.parents[row]]
@@ -70,13 +74,13 @@ def assert_row(beam, row, live, finished, steps):
 
 
 def test_rows_may_be_at_different_steps():
-  laws = random_laws(np.random.default_rng(1))
+  distributions = random_probs(np.random.default_rng(1))
   start = hypotheses.start(4, WIDTH, LENGTH)
-  first, _ = step(start, laws)
+  first, _ = step(start, distributions)
   # Row 1 stays behind; then both take the step that row 0 would have taken alone.
   mixed = jax.tree.map(lambda ahead, behind: ahead.at[1].set(behind[1]), first, start)
-  mixed, _ = step(mixed, laws)
-  alone, _ = step(first, laws)
+  mixed, _ = step(mixed, distributions)
+  alone, _ = step(first, distributions)
   assert mixed.num_steps.tolist() == [2, 1, 2, 2]
   for found, expected in ((mixed, alone), (mixed, first)):
     row = 0 if expected is alone else 1

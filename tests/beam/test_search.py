@@ -1,4 +1,4 @@
-"""Beam search with speculation, on models whose law is a table."""
+"""Beam search with speculation, on models whose distribution is a table."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ DRAFTS = {
   "good": dataclasses.replace(TARGET, noise=0.3),
   "perfect": TARGET,
 }
-INPUTS = (0, 5, 11, 40, 63)  # Each its own law: rows end at different times.
+INPUTS = (0, 5, 11, 40, 63)  # Each its own distribution: rows end at different times.
 LENGTH = 9
 
 
@@ -59,7 +59,7 @@ def assert_same(found, expected):
 
 
 # A gamma of 12 exceeds the room of 9 from the start. A beam of 7 is wider than what
-# the start token's law offers, so that some hypotheses are none at first.
+# the start token's distribution offers, so that some hypotheses are none at first.
 @pytest.mark.parametrize(
   ("width", "draft_width", "gamma"),
   [(1, 3, 4), (3, 3, 1), (3, 5, 3), (7, 9, 12)],

@@ -55,7 +55,7 @@ def test_everything_is_measured_with_jax_and_flax_alone(ran):
   for row in found["rows"]:
     # So small a pair's times may be lost in noise: below nothing, even.
     assert {"iteration", "plain", "from_loops"} <= set(row)
-    # An oracle's acceptance is set; samples have a law of their own.
+    # An oracle's acceptance is set; samples have a distribution of their own.
     assert ("speed" in row) == (row["temperature"] == "0")
     assert row.get("identical", "2/2") == "2/2"
   assert all(row["roofline"] > 0 and "ms" in row for row in found["pieces"])

@@ -16,7 +16,8 @@ def test_a_cell_is_of_the_code_that_runs():
 
 
 @pytest.mark.parametrize(
-  "module", ["core/token", "decoding/step", "policies", "native/laws", "bench/timed"]
+  "module",
+  ["core/token", "decoding/step", "policies", "native/distributions", "bench/timed"],
 )
 def test_other_code_that_decodes_or_times_has_another_digest(module, tmp_path):
   before = environment.code(PACKAGE)

@@ -44,8 +44,8 @@ def test_chances_are_of_tokens_that_a_tree_can_reach():
   np.testing.assert_allclose(tree.acceptance_of(ranks, 2), expected)
 
 
-def test_a_head_that_repeats_the_target_s_law_has_its_ranks(files, heads):
-  """Hydra's heads begin so: rank 0 where the next law's best token is this one's."""
+def test_a_head_that_repeats_the_target_s_distribution_has_its_ranks(files, heads):
+  """Hydra's heads begin so: rank 0 where the next probs's best token is this one's."""
   target, hydra = api.load_model(files["target"]), api.load_model(heads["hydra"])
   texts = jnp.array([[5, 6, 1], [7, 8, 1]])
   outputs = jnp.array([[4, 9, 9, 1], [3, 1, 0, 0]])
@@ -59,8 +59,10 @@ def test_a_head_that_repeats_the_target_s_law_has_its_ranks(files, heads):
     enable_dropout=False,
   )
   for row, at in zip(*np.nonzero(~np.isnan(ranks[0])), strict=True):
-    law = np.asarray(logits[row, at])
-    assert ranks[0, row, at] == (law > law[outputs[row, at + 1]]).sum()
+    distribution = np.asarray(logits[row, at])
+    assert (
+      ranks[0, row, at] == (distribution > distribution[outputs[row, at + 1]]).sum()
+    )
 
 
 @pytest.mark.usefixtures("processor_clock")

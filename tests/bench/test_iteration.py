@@ -16,7 +16,7 @@ from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 from tests.hash_model import HashModel
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=5) for seed in (1, 2))

@@ -16,7 +16,7 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.layer_skip import LayerSkip
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import network_for, without_fn
 from tests.bench.conftest import named, ran
 from tests.t5x_bridge import tiny, tiny_gpt
@@ -27,7 +27,7 @@ COSTS = LayerCosts({"self": 0.08, "cross": 0.06, "mlp": 0.12}, 0.2, (1.1, 1.2, 1
 
 
 def alpha_of(skip):
-  """A law with a trap: 'mlp_1' costs much, unless 'mlp_2' is left out as well."""
+  """A probs with a trap: 'mlp_1' costs much, unless 'mlp_2' is left out as well."""
   alpha = 0.99 - 0.02 * len(skip) - 0.2 * ("self_0" in skip)
   return alpha - (0.3 if "mlp_1" in skip and "mlp_2" not in skip else 0.0)
 

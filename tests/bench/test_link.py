@@ -1,6 +1,6 @@
 """Kept tokens against bits, alpha and time, on a tiny random pair and a real link."""
 
-from specdec_t5x.core.sparse import law_bits
+from specdec_t5x.core.sparse import probs_bits
 from tests.bench.conftest import ran
 
 SHORT = ("--gamma=2", "--batch=2", "--max-length=12", "--num-inputs=2")
@@ -11,7 +11,9 @@ def test_every_k_has_its_bits_alpha_and_speed(pair, tmp_path):
   rows = ran("link", tmp_path, *pair, *SHORT, *KEPT, "--num-timed=2")["rows"]
   kept = [row["kept"] for row in rows]
   assert kept == ["-", "all, float32", 2, "all, 64"]
-  for row, bits in zip(rows, (6, None, law_bits(2, 64), law_bits(64, 64)), strict=True):
+  for row, bits in zip(
+    rows, (6, None, probs_bits(2, 64), probs_bits(64, 64)), strict=True
+  ):
     assert row["bits"] == bits
     assert 0 <= row["alpha"]["value"] <= 1
     if bits:

@@ -26,12 +26,12 @@ def search(model, rows=2, length=4, inputs=None, **kwargs):
 
 def enumerate_hypotheses(model, length, alpha):
   """All hypotheses that end in EOS within `length`, by increasing score."""
-  law, found = model.log_probs(), []
-  others = [t for t in range(len(law)) if t != EOS]
+  distribution, found = model.log_probs(), []
+  others = [t for t in range(len(distribution)) if t != EOS]
   for size in range(1, length + 1):
     for body in itertools.product(others, repeat=size - 1):
       path = [0, *body, EOS]
-      log_prob = sum(law[a, b] for a, b in itertools.pairwise(path))
+      log_prob = sum(distribution[a, b] for a, b in itertools.pairwise(path))
       score = log_prob / ((5 + size) / 6) ** alpha
       found.append((score, [*path[1:], *[0] * (length - size)]))
   return sorted(found)
@@ -52,10 +52,10 @@ def test_a_narrow_beam_keeps_the_locally_best():
   model = TableModel(0)
   model.logits[:, EOS] = -30.0
   decodes, scores = search(model, num_decodes=1, length=5)
-  law, token, path, total = model.log_probs(), 0, [], 0.0
+  distribution, token, path, total = model.log_probs(), 0, [], 0.0
   for _ in range(5):
-    best = int(law[token].argmax())
-    total += law[token, best]
+    best = int(distribution[token].argmax())
+    total += distribution[token, best]
     token = best
     path.append(best)
   assert decodes[0, 0].tolist() == path
@@ -68,10 +68,10 @@ def test_prompts_are_copied_and_not_scored():
   inputs = [[0, 2, 3, 0, 0, 0], [0, 0, 0, 0, 0, 0]]
   decodes, scores = search(model, inputs=inputs, num_decodes=2, alpha=0.0)
   assert (decodes[0, :, :2] == [2, 3]).all()
-  law = model.log_probs()
+  distribution = model.log_probs()
   path = [0, *decodes[0, -1]]
   end = path.index(EOS, 3)
-  chain = [law[path[i], path[i + 1]] for i in range(2, end)]
+  chain = [distribution[path[i], path[i + 1]] for i in range(2, end)]
   np.testing.assert_allclose(scores[0, -1], sum(chain), atol=1e-4)
 
 

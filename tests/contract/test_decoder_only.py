@@ -130,9 +130,9 @@ def test_several_decodes_are_sorted_by_score(params, batch):
 
 def test_scores_are_of_the_targets_alone(params, batch):
   model = tiny()
-  law = jax.nn.log_softmax(jax.jit(model._compute_logits)(params, batch))
+  distribution = jax.nn.log_softmax(jax.jit(model._compute_logits)(params, batch))
   expected = []
-  for row, (prompt, target) in zip(law, EXAMPLES, strict=True):
+  for row, (prompt, target) in zip(distribution, EXAMPLES, strict=True):
     places = len(prompt) + np.arange(len(target))
     expected.append(row[places, np.array(target)].sum())
   score = functools.partial(model.score_batch, return_intermediates=True)

@@ -112,8 +112,8 @@ def test_score_is_the_likelihood_of_the_targets(checkpoint, tmp_path):
   }
   batch = jax.tree.map(jnp.asarray, batch)
   logits = jax.jit(model._compute_logits)(state.params, batch)
-  law = np.asarray(jax.nn.log_softmax(logits))[0]
-  expected = sum(law[i, token] for i, token in enumerate(target))
+  distribution = np.asarray(jax.nn.log_softmax(logits))[0]
+  expected = sum(distribution[i, token] for i, token in enumerate(target))
   np.testing.assert_allclose(row["score"], expected, rtol=1e-4)
 
 

@@ -8,7 +8,7 @@ from t5x import decoding
 
 from specdec_t5x.core.distributions import Sampling
 from tests.contract.conftest import TableModel
-from tests.exactness.laws import adjusted
+from tests.exactness.distributions import adjusted
 
 EOS = 1
 
@@ -58,12 +58,12 @@ def test_prompts_are_copied_and_not_scored(seed):
   expected = [greedy(model, prompt, 6) for prompt in prompts]
   assert decodes[:, 0].tolist() == expected
   sampled, scores = sample(model, inputs=inputs, topk=0)
-  law = model.log_probs()
+  distribution = model.log_probs()
   for row, prompt, score in zip(sampled[:, 0], prompts, scores[:, 0], strict=True):
     row = row.tolist()
     path = [0, *row]
     end = row.index(EOS, len(prompt)) + 1 if EOS in row[len(prompt) :] else 6
-    chain = [law[path[i], path[i + 1]] for i in range(len(prompt), end)]
+    chain = [distribution[path[i], path[i + 1]] for i in range(len(prompt), end)]
     np.testing.assert_allclose(score, sum(chain), atol=1e-4)
 
 
@@ -77,7 +77,7 @@ def test_prefilled_prompts_give_the_same_decodes():
   assert plain.tolist() == prefilled.tolist()
 
 
-def first_token_law(model, **kwargs):
+def first_token_probs(model, **kwargs):
   """Frequencies of the first token over many rows, and scores by token."""
   decodes, scores = sample(model, rows=4000, length=1, **kwargs)
   tokens, scores = decodes[:, 0, 0], scores[:, 0]
@@ -90,16 +90,16 @@ def first_token_law(model, **kwargs):
   ("temperature", "topk", "topp"),
   [(1.0, 0, 0.0), (0.5, 0, 0.0), (2.0, 3, 0.0), (1.0, 2, 0.0), (1.5, 0, 0.8)],
 )
-def test_samples_follow_the_truncated_law(temperature, topk, topp):
+def test_samples_follow_the_truncated_distribution(temperature, topk, topp):
   model = TableModel(1, vocab_size=8, scale=1.0)
-  frequencies, scores = first_token_law(
+  frequencies, scores = first_token_probs(
     model, temperature=temperature, topk=topk, topp=topp
   )
-  law = adjusted(model.logits[0], Sampling(temperature, topk, topp))
-  assert set(np.flatnonzero(frequencies)) <= set(np.flatnonzero(law))
-  np.testing.assert_allclose(frequencies, law, atol=4 * np.sqrt(0.25 / 4000))
+  distribution = adjusted(model.logits[0], Sampling(temperature, topk, topp))
+  assert set(np.flatnonzero(frequencies)) <= set(np.flatnonzero(distribution))
+  np.testing.assert_allclose(frequencies, distribution, atol=4 * np.sqrt(0.25 / 4000))
   for token, values in scores.items():
-    np.testing.assert_allclose(values, np.log(law[token]), atol=1e-4)
+    np.testing.assert_allclose(values, np.log(distribution[token]), atol=1e-4)
 
 
 def test_num_decodes_are_sorted_by_increasing_score():
@@ -121,12 +121,12 @@ def test_the_same_key_gives_the_known_samples():
   decodes, scores = sample(model, topk=0, seed=3)
   again, _ = sample(model, topk=0, seed=3)
   assert decodes.tolist() == again.tolist()
-  law = model.log_probs()
+  distribution = model.log_probs()
   key, subkey = jax.random.PRNGKey(3), None
   subkey, key = jax.random.split(key)
   first = jax.random.categorical(subkey, jnp.asarray(model.logits)[jnp.array([0, 0])])
   assert decodes[:, 0, 0].tolist() == first.tolist()
   path = [0, *decodes[0, 0]]
   end = path.index(EOS) if EOS in path else len(path) - 1
-  chain = [law[path[i], path[i + 1]] for i in range(end)]
+  chain = [distribution[path[i], path[i + 1]] for i in range(end)]
   np.testing.assert_allclose(scores[0, 0], sum(chain), atol=1e-4)

@@ -4,8 +4,8 @@ from specdec_t5x.native import library
 
 
 @pytest.fixture(params=["native", "xla"])
-def either_law(request, monkeypatch):
-  """Laws by our kernel, where there is one, and by XLA."""
+def either_probs(request, monkeypatch):
+  """Distributions by our kernel, where there is one, and by XLA."""
   if request.param == "xla":
     monkeypatch.setattr(library, "problem", lambda: "not wanted")
   elif reason := library.problem():

@@ -1,4 +1,4 @@
-"""The law that `distributions.sample` draws from on the grid of uniforms, exactly.
+"""The probs that `distributions.sample` draws from on the grid of uniforms, exactly.
 
 Within a node of the tree the index drawn never falls as the uniform grows, so where it
 changes is found by bisection, on the compiled inversion itself. A uniform has 2^24
@@ -15,8 +15,8 @@ VALUES = 2**24
 _TINY = float(np.finfo(np.float32).tiny)
 
 
-def grid_law(probs):
-  """The law drawn, [V] in float64, and each token's first and last uniforms, [V, L].
+def grid_probs(probs):
+  """The probs drawn, [V] in float64, and each token's first and last uniforms, [V, L].
 
   Uniforms are counted in multiples of 2^-24; where last < first, there is none.
   """
@@ -29,14 +29,14 @@ def _descend(masses, least):
     first, last = (edges.T for edges in _edges(masses[None], least))
     return (last - first + 1)[:, 0] / VALUES, first, last
   groups = jnp.pad(masses, (0, -size % 8)).reshape(8, -1)
-  law, *above = _descend(groups.sum(axis=0), 16 * least)
+  distribution, *above = _descend(groups.sum(axis=0), 16 * least)
   first, last = (edges.T.reshape(-1) for edges in _edges(groups.T, least))
-  law = np.tile(law, 8) * (last - first + 1) / VALUES
+  distribution = np.tile(distribution, 8) * (last - first + 1) / VALUES
   joined = [
     np.column_stack([np.tile(outer, (8, 1)), inner])[:size]
     for outer, inner in zip(above, (first, last), strict=True)
   ]
-  return law[:size], *joined
+  return distribution[:size], *joined
 
 
 def _edges(masses, least):

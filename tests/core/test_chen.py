@@ -1,7 +1,7 @@
 """Speculative sampling (Chen et al., arXiv 2302.01318, algorithm 2) is our token rule.
 
-Their letters: q is the target's law and p the draft's, K the draft's length, r a
-uniform an accept test; (f)+ is max(0, f) over its sum.
+Their letters: q is the target's distribution and p the draft's, K the draft's length, r
+a uniform an accept test; (f)+ is max(0, f) over its sum.
 """
 
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from specdec_t5x.core.types import Proposal
 
 
 def algorithm_2(q, p, drafted, r, draw):
-  """One pass of its loop, line by line; `draw` samples from a law.
+  """One pass of its loop, line by line; `draw` samples from a distribution.
 
   Returns:
     The tokens that the pass adds.
@@ -34,8 +34,8 @@ def algorithm_2(q, p, drafted, r, draw):
 @pytest.mark.parametrize("K", [1, 3, 4])
 def test_each_decision_is_the_same(K):
   rng, rows, vocab = np.random.default_rng(K), 400, 5
-  law = lambda *shape: rng.dirichlet(np.full(vocab, 0.7), shape)
-  q, p = law(rows, K + 1), law(rows, K)
+  distribution = lambda *shape: rng.dirichlet(np.full(vocab, 0.7), shape)
+  q, p = distribution(rows, K + 1), distribution(rows, K)
   drafted = np.array([[rng.choice(vocab, p=each) for each in row] for row in p])
   r = rng.random((rows, K + 1))
   verdict = RULES["token"].verify(
@@ -45,7 +45,7 @@ def test_each_decision_is_the_same(K):
   )
   lengths = set()
   for row in range(rows):
-    invert = lambda law, u=r[row, K]: int((np.cumsum(law) <= u).sum())
+    invert = lambda distribution, u=r[row, K]: int((np.cumsum(distribution) <= u).sum())
     theirs = algorithm_2(q[row], p[row], drafted[row], r[row], invert)
     accepted = int(verdict.last[row])
     ours = [*drafted[row, :accepted].tolist(), int(verdict.next_token[row])]

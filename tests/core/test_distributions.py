@@ -13,10 +13,10 @@ from specdec_t5x.core.distributions import (
   residual,
   sample,
 )
-from specdec_t5x.native.laws import adjusted_probs
-from tests.core.grid import grid_law
+from specdec_t5x.native.distributions import adjusted_probs
+from tests.core.grid import grid_probs
 
-pytestmark = pytest.mark.usefixtures("either_law")
+pytestmark = pytest.mark.usefixtures("either_probs")
 LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
 
 
@@ -78,7 +78,7 @@ def test_large_rows_keep_what_sorting_them_keeps(size, sampling):
 
 
 def test_top_p_follows_temperature():
-  # At T=1 half of the mass is enough for one token; at T=2 the law is flatter.
+  # At T=1 half of the mass is enough for one token; at T=2 the distribution is flatter.
   assert (probs(top_p=0.49) > 0).sum() == 1
   assert (probs(top_p=0.49, temperature=2.0) > 0).sum() == 2
 
@@ -123,7 +123,7 @@ def test_acceptance_mass_is_one_minus_half_the_l1_distance():
   np.testing.assert_allclose(beta, expected, rtol=1e-6)
 
 
-def test_sample_inverts_the_cumulative_law():
+def test_sample_inverts_the_cumulative_distribution():
   counts = [100, 0, 250, 650]
   # The midpoints of 1,000 equal intervals hit token x exactly 1000 p(x) times.
   uniforms = (jnp.arange(1000)[:, None] + 0.5) / 1000
@@ -131,18 +131,18 @@ def test_sample_inverts_the_cumulative_law():
   np.testing.assert_array_equal(np.bincount(drawn, minlength=4), counts)
 
 
-def random_law(kind, size):
+def random_probs(kind, size):
   rng = np.random.default_rng(size)
-  law = {
+  distribution = {
     "flat": lambda: rng.dirichlet(np.ones(size)),
     "heavy-tailed": lambda: 1 / (1.0 + rng.permutation(size)),
     "peaked": lambda: np.exp(4 * rng.normal(size=size)),
     "some of 40": lambda: rng.multinomial(1000, rng.dirichlet(np.ones(40))),
   }[kind]()
-  if law.size < size:
-    law, few = np.zeros(size), law
-    law[rng.choice(size, few.size, replace=False)] = few
-  return np.float32(law / law.sum())
+  if distribution.size < size:
+    distribution, few = np.zeros(size), distribution
+    distribution[rng.choice(size, few.size, replace=False)] = few
+  return np.float32(distribution / distribution.sum())
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,9 @@ def random_law(kind, size):
     ("peaked", 250_112),
   ],
 )
-def test_the_law_that_is_drawn_is_p_to_a_millionth(kind, size):
-  probs = random_law(kind, size)
-  drawn, _, _ = grid_law(probs)
+def test_the_distribution_that_is_drawn_is_p_to_a_millionth(kind, size):
+  probs = random_probs(kind, size)
+  drawn, _, _ = grid_probs(probs)
   assert drawn.sum() == pytest.approx(1, abs=1e-12)
   exact = probs / probs.sum(dtype=np.float64)
   assert np.abs(drawn - exact).sum() / 2 < 1e-6
@@ -165,13 +165,13 @@ def test_the_law_that_is_drawn_is_p_to_a_millionth(kind, size):
 
 @pytest.mark.parametrize("size", [5, 200, 33_000, 250_112])
 def test_sample_goes_by_the_grid_s_cells(size):
-  """So the law of the test before is the one drawn."""
+  """So the distribution of the test before is the one drawn."""
   probs = (
-    random_law("some of 40", size) if size > 40 else np.float32([0, 0.1, 0, 0.9, 0])
+    random_probs("some of 40", size) if size > 40 else np.float32([0, 0.1, 0, 0.9, 0])
   )
-  law, first, last = grid_law(probs)
-  assert (law[probs == 0] == 0).all()
-  tokens = np.flatnonzero(law)
+  distribution, first, last = grid_probs(probs)
+  assert (distribution[probs == 0] == 0).all()
+  tokens = np.flatnonzero(distribution)
   first, last = first[tokens], last[tokens]
   # Sums that two programs round apart move an edge by a step or two.
   first, last = np.minimum(first + 4, last), np.maximum(last - 4, first)
@@ -216,9 +216,9 @@ def test_argmax_points_to_a_nan_as_jax_does():
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(top_k=2), Sampling(2.0)])
-def test_draw_returns_a_token_and_the_very_law_it_is_drawn_from(sampling):
+def test_draw_returns_a_token_and_the_very_distribution_it_is_drawn_from(sampling):
   logits = jnp.broadcast_to(LOGITS, (9, 4))
   uniforms = jnp.linspace(0, 0.99, 9)[:, None]
-  tokens, law = draw(logits, sampling, uniforms, adjusted_probs)
-  np.testing.assert_array_equal(law, adjusted_probs(logits, sampling))
-  np.testing.assert_array_equal(tokens, sample(law, uniforms))
+  tokens, distribution = draw(logits, sampling, uniforms, adjusted_probs)
+  np.testing.assert_array_equal(distribution, adjusted_probs(logits, sampling))
+  np.testing.assert_array_equal(tokens, sample(distribution, uniforms))

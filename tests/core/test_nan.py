@@ -1,4 +1,4 @@
-"""Logits that are no numbers give laws that are none, wherever they stand."""
+"""Logits that are no numbers give distributions that are none, wherever they stand."""
 
 import jax
 import jax.numpy as jnp
@@ -12,16 +12,16 @@ from specdec_t5x.core.distributions import (
   certain_log_prob,
   draw,
 )
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 
-pytestmark = pytest.mark.usefixtures("either_law")
+pytestmark = pytest.mark.usefixtures("either_probs")
 SAMPLINGS = (GREEDY, Sampling(), Sampling(0.5, top_k=2), Sampling(top_p=0.9))
 
 
 # YNNPACK's maximum drops NaN; XLA on CPU uses it on 32,128 logits, and not on 300.
 @pytest.mark.parametrize("size", [3, 300, 32_128])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_a_law_of_nan_or_infinity_is_nan(size, sampling):
+def test_a_distribution_of_nan_or_infinity_is_nan(size, sampling):
   rng = np.random.default_rng(0)
   logits = rng.normal(size=(6, size)).astype(np.float32)
   logits[0, 0] = logits[1, -1] = logits[2] = np.nan

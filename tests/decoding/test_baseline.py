@@ -12,7 +12,7 @@ from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
 from specdec_t5x.diagnose import recording
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.transformer import Transformer
 from tests import near_ties, networks
 from tests.hash_model import HashModel

@@ -113,7 +113,7 @@ def test_rows_that_take_turns_are_told_nothing():
 
 
 @pytest.mark.parametrize("slots", [4, 0])
-def test_what_it_knows_of_others_bends_no_law(slots):
+def test_what_it_knows_of_others_bends_no_distribution(slots):
   """Samples of one input, beside plain ones: after others in a row, or a batch."""
   policy = CostAware((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.9)
   plain, decoder = PlainDecoder(T5), of_policy(3, policy)

@@ -17,7 +17,7 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import extend_fn, start_decoding
 from specdec_t5x.training.ngrams import estimate
 from tests.decoding.test_generate import assert_follows, plain
-from tests.hash_model import HashModel, sequence_law, speculation
+from tests.hash_model import HashModel, sequence_probs, speculation
 
 INPUT = [2, 3, 4, 5, 3, 2, 5, 4, 2, 2, 1, 0]
 TEXTS = [[2, 3, 2, 5, 1], [4, 3, 2, 1], [5, 4, 5, 2, 3, 1]]
@@ -69,7 +69,7 @@ def test_greedy_output_is_the_plain_one(kind, gamma):
 @pytest.mark.parametrize(
   ("rule", "sampling"), [("token", Sampling(1.3, top_k=5)), ("block", Sampling())]
 )
-def test_sampled_outputs_follow_the_enumerated_law(kind, rule, sampling):
+def test_sampled_outputs_follow_the_enumerated_distribution(kind, rule, sampling):
   target = HashModel(seed=3, vocab_size=6, eos_bias=0.0)
   decoded = speculate(
     jax.random.key(7),
@@ -81,12 +81,12 @@ def test_sampled_outputs_follow_the_enumerated_law(kind, rule, sampling):
     length=3,
     rows=20_000,
   )
-  assert_follows(decoded.tokens, sequence_law(target, sampling, 3))
+  assert_follows(decoded.tokens, sequence_probs(target, sampling, 3))
   info = decoded.statistics
   assert 0 < info.accepted.sum() < info.drafted.sum()
   if rule == "block":
     return
-  # Alpha by counts is alpha by mass: q is the law that was drafted from.
+  # Alpha by counts is alpha by mass: q is the distribution that was drafted from.
   accepted, mass = (np.asarray(x, float) for x in (info.accepted, info.acceptance_mass))
   error = np.std(accepted - mass) / np.sqrt(accepted.size)
   assert abs(np.mean(accepted - mass)) < 4 * error

@@ -1,4 +1,4 @@
-"""The compiled loop, on models whose law is a table."""
+"""The compiled loop, on models whose distribution is a table."""
 
 import functools
 
@@ -17,8 +17,8 @@ from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
 from specdec_t5x.decoding.step import limit
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.native.laws import adjusted_probs
-from tests.hash_model import HashModel, sequence_law, speculation
+from specdec_t5x.native.distributions import adjusted_probs
+from tests.hash_model import HashModel, sequence_probs, speculation
 
 TARGET = HashModel(seed=1, vocab_size=6, eos_bias=-0.5)
 DRAFT = HashModel(seed=2, vocab_size=6)
@@ -66,7 +66,7 @@ def test_greedy_output_is_the_plain_one_for_any_draft_and_gamma(gamma, draft):
   ("sampling", "gamma"),
   [(Sampling(), 2), (Sampling(1.0, top_k=2), 5), (Sampling(0.8, top_p=0.7), 1)],
 )
-def test_sampled_outputs_follow_the_enumerated_law(sampling, gamma):
+def test_sampled_outputs_follow_the_enumerated_distribution(sampling, gamma):
   rows, target = 20_000, HashModel(seed=3, vocab_size=4, eos_bias=0.3)
   decoded = speculate(
     jax.random.key(gamma),
@@ -77,17 +77,17 @@ def test_sampled_outputs_follow_the_enumerated_law(sampling, gamma):
     length=4,
     rows=rows,
   )
-  law = sequence_law(target, sampling, max_length=4)
-  assert_follows(np.asarray(decoded.tokens), law)
+  distribution = sequence_probs(target, sampling, max_length=4)
+  assert_follows(np.asarray(decoded.tokens), distribution)
 
 
-def assert_follows(outputs, law, level=1e-3):
+def assert_follows(outputs, distribution, level=1e-3):
   """Chi-squared at level 0.001, rare outcomes pooled."""
   seen, counts = np.unique(outputs, axis=0, return_counts=True)
   observed = {tuple(o): c for o, c in zip(seen.tolist(), counts, strict=True)}
-  assert set(observed) <= {o for o, p in law.items() if p > 0}
-  expected = np.array(list(law.values())) * len(outputs)
-  found = np.array([observed.get(o, 0) for o in law])
+  assert set(observed) <= {o for o, p in distribution.items() if p > 0}
+  expected = np.array(list(distribution.values())) * len(outputs)
+  found = np.array([observed.get(o, 0) for o in distribution])
   rare = expected < 10
   expected = np.append(expected[~rare], expected[rare].sum())
   found = np.append(found[~rare], found[rare].sum())
@@ -97,13 +97,14 @@ def assert_follows(outputs, law, level=1e-3):
 
 
 def test_chi_squared_test_can_fail():
-  law = {(2,): 0.5, (3,): 0.5}
+  distribution = {(2,): 0.5, (3,): 0.5}
   outputs = np.where(np.arange(20_000)[:, None] < 10_400, 2, 3)
   with pytest.raises(AssertionError):
-    assert_follows(outputs, law)
+    assert_follows(outputs, distribution)
 
 
-# With a truncation that reached only one of the two laws, alpha would fall below 1.
+# With a truncation that reached only one of the two distributions, alpha would fall
+# below 1.
 @pytest.mark.parametrize(
   "sampling", [Sampling(), Sampling(1.0, top_k=2), Sampling(0.8, top_p=0.7)]
 )
@@ -152,8 +153,10 @@ def test_scores_are_the_log_probability_of_the_output():
     length=6,
     rows=32,
   )
-  law = sequence_law(TARGET, Sampling(0.8), max_length=6)
-  expected = [np.log(law[tuple(row)]) for row in np.asarray(decoded.tokens).tolist()]
+  distribution = sequence_probs(TARGET, Sampling(0.8), max_length=6)
+  expected = [
+    np.log(distribution[tuple(row)]) for row in np.asarray(decoded.tokens).tolist()
+  ]
   np.testing.assert_allclose(decoded.scores, expected, rtol=1e-4)
 
 

@@ -140,7 +140,7 @@ def log_likelihoods(params, outputs, lengths):
 
 
 @pytest.mark.parametrize("rule", [Lenient(0.5), Typical()], ids=str)
-def test_rules_that_bend_the_law_go_on_from_prompts_too(params, rule):
+def test_rules_that_bend_the_distribution_go_on_from_prompts_too(params, rule):
   decoder = SpeculativeDecoder(TARGET, DraftModel(DRAFT, 3), rule)
   decoded = speculate(decoder, params, PROMPTS, keys(), Sampling())
   emitted = decoded.statistics.emitted

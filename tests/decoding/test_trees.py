@@ -117,7 +117,7 @@ def test_all_drafts_go_on_from_the_one_that_was_kept(tree):
     sequences=sequences, lengths=jnp.full(ROWS, known), drafter_state=own
   )
   second, _ = propose(state, uniforms(1))
-  # The laws of a fresh start: of the root's children, and of all below.
+  # The distributions of a fresh start: of the root's children, and of all below.
   extend, empty = start()
   for node in range(1, tree.size + 1):
     above = np.array(line(tree, tree.parents[node - 1]), int)

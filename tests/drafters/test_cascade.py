@@ -20,7 +20,7 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.heads import HeadsConfig
 from tests.hash_model import HashHeads, HashModel, speculation
 
@@ -136,13 +136,13 @@ def test_a_prompt_stands_before_it():
   models = [dataclasses.replace(m, prompt=(3, 4, 2)) for m in (TARGET, MIDDLE, LOWER)]
   drafter = Cascade(models[1], DraftModel(models[2], 2), 4)
   decoded, _ = decode(drafter, 9, target=models[0])
-  law, output = models[0].law(GREEDY), ()
+  distribution, output = models[0].distribution(GREEDY), ()
   for _ in range(9):
-    output += (int(np.argmax(law(output))),)
+    output += (int(np.argmax(distribution(output))),)
   assert tuple(decoded.tokens[0].tolist()) == output
 
 
-def test_a_law_that_is_no_number_is_told():
+def test_a_distribution_that_is_no_number_is_told():
   class Broken(HashModel):
     def extend(self, *args):
       logits, *rest = super().extend(*args)
@@ -184,5 +184,5 @@ def test_settings_out_of_range_are_refused():
   with pytest.raises(ValueError, match="takes at most 2 of a lower draft"):
     Cascade(MIDDLE, lower, 3)
   for name in ("lenient", "typical", "kseq", "greedy"):
-    with pytest.raises(ValueError, match="must keep the middle network's law"):
+    with pytest.raises(ValueError, match="must keep the middle network's distribution"):
       Cascade(MIDDLE, lower, 4, rule=RULES[name])

@@ -78,10 +78,10 @@ def test_it_finds_what_a_search_in_python_finds(match):
   assert {len(draft) for draft in drafts} >= {0, 1, 4}
 
 
-def test_the_law_is_one_at_each_token():
+def test_the_distribution_is_one_at_each_token():
   _, proposal = propose([[5, 6, 7, 8, 5, 9, 1]], [[5]])
-  assert proposal.draft_probs is None  # Certain, and so no law is written out.
-  np.testing.assert_array_equal(proposal.laws(16)[0], np.eye(16)[[6, 7, 8]])
+  assert proposal.draft_probs is None  # Certain, and so no distribution is written out.
+  np.testing.assert_array_equal(proposal.distributions(16)[0], np.eye(16)[[6, 7, 8]])
 
 
 def test_a_row_does_not_depend_on_its_neighbours():

@@ -42,7 +42,7 @@ def heads_of(kind, config):
 
 
 def noisy(network, seed):
-  """Parameters that draw anything, rather than nearly the target's own law."""
+  """Parameters that draw anything, rather than nearly the target's own distribution."""
   make = lambda key: initial_variables(network, key)["params"]
   params = jax.jit(make)(jax.random.key(seed))
   noise = lambda x: 1.5 * x + 0.2 * jax.random.normal(jax.random.key(seed), x.shape)
@@ -141,13 +141,13 @@ def test_a_row_is_the_same_alone():
 
 @pytest.mark.parametrize("kind", ["parallel", "medusa"])
 @pytest.mark.parametrize("target", TARGETS)
-def test_drafts_come_from_the_laws_that_were_trained(kind, target):
+def test_drafts_come_from_the_distributions_that_were_trained(kind, target):
   """Iteration by iteration, whatever was accepted before, against teacher forcing."""
   speculative, params = decoder(kind, chain(COUNT), target)
   keys = row_keys(jax.random.key(0), len(INPUTS))
   known = params, INPUTS, keys, Sampling(), ROOM, -1
 
-  def laws(spec, state):
+  def distributions(spec, state):
     if kind == "parallel":
       return spec.drafter._read(spec.context, state)[0]
     given = {"params": params["draft"]}, state.drafter_state.feature
@@ -157,7 +157,7 @@ def test_drafts_come_from_the_laws_that_were_trained(kind, target):
 
   start = jax.jit(lambda: speculative.prepare(*known)[1])
   one = jax.jit(lambda state: step(speculative.prepare(*known)[0], state)[0])
-  read = jax.jit(lambda state: laws(speculative.prepare(*known)[0], state))
+  read = jax.jit(lambda state: distributions(speculative.prepare(*known)[0], state))
   state, found = start(), []
   while not state.ended.all():
     counts = np.asarray(state.lengths - state.starts)
@@ -190,12 +190,14 @@ def test_drafts_come_from_the_laws_that_were_trained(kind, target):
 def test_sure_heads_need_no_more_calls_than_m_over_k_and_one():
   """m / k + 1 calls of k tokens (Stern et al., section 4): heads that are always right.
 
-  A target that goes on with the same law whatever comes is drafted by its own feature.
+  A target that goes on with the same distribution whatever comes is drafted by its own
+  feature.
   """
   network, heads, params = pair("blockwise")
   same = jax.tree.map(jnp.zeros_like, params["draft"])
   target = jax.tree.map(jnp.copy, params["target"])
-  # No attention and no feed-forward, and an embedding that is one vector: one law.
+  # No attention and no feed-forward, and an embedding that is one vector: one
+  # distribution.
   target["token_embedder"]["embedding"] = jnp.ones_like(
     target["token_embedder"]["embedding"]
   )
@@ -225,21 +227,21 @@ def test_a_pruned_tree_is_the_best_of_all_nodes(positions, nodes):
   table = rng.dirichlet(np.full(size, 0.1), (size, size)).astype(np.float32)
   lengths = jnp.full(rows, 5)
 
-  def laws_after(before, places):
+  def probs_after(before, places):
     # The root is token 4, counted from 0; its children and theirs follow.
     assert (places == {1: 4, size: 5, size**2: 6}[places.shape[1]]).all()
     return jnp.asarray(table)[before[..., 0], before[..., 1]]
 
   pruned = Pruned(nodes, width=99, ranks=size, penalty=1.5, weight=0.7)
-  found = pruned.grow(logits, known, lengths, text, laws_after)
-  laws = np.asarray(jax.nn.log_softmax(logits), float)
+  found = pruned.grow(logits, known, lengths, text, probs_after)
+  distributions = np.asarray(jax.nn.log_softmax(logits), float)
   for row in range(rows):
     pairs = set(itertools.pairwise(text[row].tolist()))
     scores = {(): 0.0}
     for path in scores_paths(size, positions):
       *before, token = (*known[row].tolist(), *path)[-3:]
       stood = (before[-1], token) in pairs and token > 0
-      own = laws[row, len(path) - 1, token] - 1.5 * (not stood)
+      own = distributions[row, len(path) - 1, token] - 1.5 * (not stood)
       own += 0.7 * np.log(max(table[*before, token], 1e-6))
       scores[path] = scores[path[:-1]] + own
     best = sorted((s for path, s in scores.items() if path), reverse=True)[:nodes]
@@ -280,8 +282,11 @@ def test_a_table_of_n_grams_prunes_what_is_drafted_and_no_output():
   params_of = lambda: initial_variables(table, jax.random.key(0))["params"]
   nothing = jax.tree.map(jnp.zeros_like, jax.jit(params_of)())
   found = {}
-  for name, law in [("even", 1.0), ("sure", jnp.arange(table.config.vocab_size) == 7)]:
-    of_table = {**nothing, "unigram": nothing["unigram"] + law}
+  for name, distribution in [
+    ("even", 1.0),
+    ("sure", jnp.arange(table.config.vocab_size) == 7),
+  ]:
+    of_table = {**nothing, "unigram": nothing["unigram"] + distribution}
     decoded = run(speculative, {**params, "ngrams": of_table}, GREEDY)
     np.testing.assert_array_equal(decoded.tokens, plain.tokens)
     found[name] = decoded.statistics.accepted.sum()

@@ -26,12 +26,12 @@ from specdec_t5x.drafters.link import Link
 from specdec_t5x.drafters.parallel import ParallelDraft
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.parallel import ParallelConfig
 from tests.decoding.test_generate import assert_follows, similar
-from tests.hash_model import HashHeads, HashModel, sequence_law, speculation
+from tests.hash_model import HashHeads, HashModel, sequence_probs, speculation
 from tests.link.local import Local, honest
 from tests.t5x_bridge import tiny
 from tests.test_policies import Alternating, watch
@@ -95,13 +95,13 @@ def test_greedy_outputs_are_plain_decoding_s(name):
 def assert_samples_follow(drafter):
   sampling, length = Sampling(), 5
   decoded = jax.jit(lambda: decode(drafter, sampling, 20_000, length))()
-  assert_follows(np.asarray(decoded.tokens), sequence_law(TARGET, sampling, length))
+  assert_follows(np.asarray(decoded.tokens), sequence_probs(TARGET, sampling, length))
   info = decoded.statistics
   assert 0 < info.accepted.sum() < info.drafted.sum()
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_samples_follow_the_enumerated_law(name):
+def test_samples_follow_the_enumerated_distribution(name):
   """Chi-squared at level 0.001."""
   assert_samples_follow(DRAFTERS[name])
 
@@ -176,7 +176,7 @@ def test_a_target_that_is_read_goes_on_by_itself(name):
 
 
 def assert_alike(outputs, others, level=1e-3):
-  """Chi-squared of two samples of one law, rare outputs pooled."""
+  """Chi-squared of two samples of one distribution, rare outputs pooled."""
   both = np.concatenate([outputs, others])
   _, kinds = np.unique(both, axis=0, return_inverse=True)
   counts = [np.bincount(x, minlength=kinds.max() + 1) for x in np.split(kinds, 2)]

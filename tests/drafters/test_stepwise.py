@@ -153,15 +153,16 @@ def drafted(spec, state, uniforms):
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.7, top_k=3)], ids=str)
 def test_a_draft_ends_where_no_token_is_likely(sampling):
   known, proposal, _ = propose(Confidence(0.45), sampling, 64)
-  # Greedy laws are one-hot: there confidence is the probability at temperature 1.
-  law = DRAFT.law(Sampling() if sampling.greedy else sampling)
+  # Greedy distributions are one-hot: there confidence is the probability at temperature
+  # 1.
+  distribution = DRAFT.distribution(Sampling() if sampling.greedy else sampling)
   for first, tokens, size in zip(
     known, proposal.tokens.tolist(), proposal.num_valid.tolist(), strict=True
   ):
-    assert all(law((first, *tokens[:i])).max() >= 0.45 for i in range(size))
+    assert all(distribution((first, *tokens[:i])).max() >= 0.45 for i in range(size))
     has_ended = size > 0 and tokens[size - 1] == 1
-    next_law = law((first, *tokens[:size]))
-    assert size == 5 or has_ended or next_law.max() < 0.45
+    next_probs = distribution((first, *tokens[:size]))
+    assert size == 5 or has_ended or next_probs.max() < 0.45
     assert 1 not in tokens[: size - 1]
   assert len(set(proposal.num_valid.tolist())) > 1
 

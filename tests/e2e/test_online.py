@@ -38,7 +38,7 @@ def test_outputs_are_the_target_s_own_and_the_draft_is_saved(
   steps = {int(p.name.split("_")[1]) for p in saved.glob("checkpoint_*")}
   assert steps == {6, STEPS}
   record = runs.records(tmp_path / "out")[0]
-  assert not set(record["aux"]) & {"law_tokens", "law_probs", "encoder_inputs"}
+  assert not set(record["aux"]) & {"kept_tokens", "kept_probs", "encoder_inputs"}
   summary = runs.summary(tmp_path / "out")
   assert summary["decoder"]["observer"] == {"kind": "KeepRejections", "count": 5}
   assert summary["guarantee"] == "EXACT"

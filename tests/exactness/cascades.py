@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tests.exactness.enumeration import (
   Draft,
-  LawFn,
+  ProbsFn,
   Setting,
   Tokens,
   World,
@@ -25,13 +25,13 @@ class Level:
   """One model of a hierarchy.
 
   Attributes:
-    law: of its next token, given the output before.
+    distribution: of its next token, given the output before.
     size: most tokens of a window.
     flush: whether a window ends with the first token that this level corrected.
     rule: how it judges what comes from below.
   """
 
-  law: LawFn
+  distribution: ProbsFn
   size: int
   flush: bool = False
   rule: str = "token"
@@ -55,7 +55,7 @@ def window(world: World, levels: Levels, prefix: Tokens, room: int, names: Calla
   """At most `room` tokens after `prefix`; decision i of turn t is names(t, i)."""
   *below, top = levels
   tokens, turn, goes_on = (), 0, True
-  setting = Setting(top.law, top.law, None, (), min(room, top.size))
+  setting = Setting(top.distribution, top.distribution, None, (), min(room, top.size))
   while goes_on and len(tokens) < setting.max_length and setting.eos_id not in tokens:
     known, called = (*prefix, *tokens), lambda i, t=turn: names(t, i)
     if below:
@@ -63,7 +63,7 @@ def window(world: World, levels: Levels, prefix: Tokens, room: int, names: Calla
       new, is_whole = _judged(world, setting, top, tuple(below), known, left, called)
       goes_on = is_whole or not top.flush
     else:
-      new = (world.draw(called(0), top.law(known)),)
+      new = (world.draw(called(0), top.distribution(known)),)
     tokens, turn = cut((*tokens, *new), setting), turn + 1
   return tokens
 
@@ -75,11 +75,13 @@ def _judged(world, setting, top, below, known, room, names):
   draft = Draft({0: ()}, {})
   for node in range(1, len(drafted) + 1):
     draft.paths[node] = drafted[:node]
-    draft.laws[node] = below[-1].law((*known, *drafted[: node - 1]))
+    draft.distributions[node] = below[-1].distribution((*known, *drafted[: node - 1]))
   first = draws(below) - 1
   judge = JUDGES[top.rule]
-  last, law = judge(world, setting, known, draft, lambda node: names(first + node))
-  token = world.draw(names(first + below[-1].size + 1), law)
+  last, distribution = judge(
+    world, setting, known, draft, lambda node: names(first + node)
+  )
+  token = world.draw(names(first + below[-1].size + 1), distribution)
   return (*drafted[:last], token), last == len(drafted)
 
 

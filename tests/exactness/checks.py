@@ -18,7 +18,7 @@ from specdec_t5x.network.transformer import Transformer
 from tests import networks
 from tests.drafters.test_cascade import test_all_agree
 from tests.exactness import (
-  laws,
+  distributions,
   test_adaptive,
   test_cascade,
   test_layer_skip,
@@ -134,12 +134,12 @@ def perfect_hierarchy():
 
 def shared_length():
   """Two rows that share the length of their drafts."""
-  test_adaptive.assert_rows_keep_their_laws(*test_adaptive.two_rows())
+  test_adaptive.assert_rows_keep_their_probs(*test_adaptive.two_rows())
 
 
 def exact_rule(name, tree):
   def check():
-    target, draft = (laws.sampled(seed, 3, Sampling()) for seed in (1, 2))
+    target, draft = (distributions.sampled(seed, 3, Sampling()) for seed in (1, 2))
     assert_exact(setting_of((name, tree, 3), target, draft), name)
 
   check.__name__ = f"{name}_rule"
@@ -172,8 +172,9 @@ def draws():
   assert np.unique([state.uniforms(5), later.uniforms(5)]).size == 30 * LEVELS
 
 
-def laws_apart_by_rounding():
-  """Where p - q has no mass and a draft is rejected, p is the recovered token's law."""
+def probs_apart_by_rounding():
+  """Where p - q has no mass and a draft is rejected, p is the recovered token's
+  distribution."""
   p = jnp.broadcast_to(jnp.array([0.5, 0.3, 0.2]), (3, 2, 3))
   tokens = jnp.zeros((3, 1), jnp.int32)
   proposal = Proposal.chain(tokens, p[:, :1] * (1 + 1e-5), 1)
@@ -253,7 +254,7 @@ CHECKS = [
   perfect_draft,
   counts,
   draws,
-  laws_apart_by_rounding,
+  probs_apart_by_rounding,
   copying,
   transformers,
 ]

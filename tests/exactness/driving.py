@@ -48,23 +48,25 @@ def uniforms_of(cells, place):
   return [*unread, *(within(cell, place) for cell in cells)]
 
 
-def difference(law, other):
-  """The largest difference between two laws of outputs."""
-  return max(abs(law.get(o, 0.0) - other.get(o, 0.0)) for o in {*law, *other})
+def difference(distribution, other):
+  """The largest difference between two distributions of outputs."""
+  return max(
+    abs(distribution.get(o, 0.0) - other.get(o, 0.0)) for o in {*distribution, *other}
+  )
 
 
-def assert_all_are(laws, expected):
-  """Each of these laws is the expected one, and lacks no mass."""
-  for law in laws:
-    assert sum(law.values()) == pytest.approx(1, abs=1e-9)
-    assert difference(law, expected) < 1e-6
+def assert_all_are(distributions, expected):
+  """Each of these distributions is the expected one, and lacks no mass."""
+  for distribution in distributions:
+    assert sum(distribution.values()) == pytest.approx(1, abs=1e-9)
+    assert difference(distribution, expected) < 1e-6
 
 
 # ---- One rule. ----
 
 
-def rule_laws(rule, setting):
-  """The law of outputs at each place of the cells, verdicts by the compiled rule.
+def rule_probs(rule, setting):
+  """The probs of outputs at each place of the cells, verdicts by the compiled rule.
 
   Iterations, drafts and what probability each cell of uniforms has come from the
   oracle; what happens in it from `rule.verify`.
@@ -87,10 +89,10 @@ def rule_laws(rule, setting):
   verdict = verify(target_probs, Proposal(*draft, Tree(setting.tree)), uniforms)
   columns = [np.asarray(column) for column in (verdict.last, verdict.next_token)]
   verdicts = np.split(np.stack(columns, axis=1)[: len(rows)], len(PLACES))
-  return [_law_of_verdicts(setting, paths, rows.tolist()) for rows in verdicts]
+  return [_probs_of_verdicts(setting, paths, rows.tolist()) for rows in verdicts]
 
 
-def _law_of_verdicts(setting, paths, verdicts):
+def _probs_of_verdicts(setting, paths, verdicts):
   after = {}
   for (last, next_token), (prefix, path) in zip(verdicts, paths, strict=True):
     # A node that does not count must not be accepted: its mass is missed.
@@ -112,8 +114,8 @@ def _rule_inputs(setting, prefix, path, place):
   target_probs = np.full((count + 1, size), 0.7, np.float32)
   for node, drafted in draft.paths.items():
     target_probs[node] = setting.target((*prefix, *drafted))
-  for node, law in draft.laws.items():
-    tokens[node - 1], draft_probs[node - 1] = draft.paths[node][-1], law
+  for node, distribution in draft.distributions.items():
+    tokens[node - 1], draft_probs[node - 1] = draft.paths[node][-1], distribution
     is_valid[node - 1] = True
   uniforms = [
     uniforms_of(path.cells.get(i, ANYWHERE), place) for i in range(count, 2 * count + 1)
@@ -142,42 +144,45 @@ def loop_paths(
   """Every path of whole decodes of two table models, by the oracle."""
   # Where tokens are certain, the likeliest are those at temperature 1.
   certain = sampling.greedy or siblings == "likeliest"
-  laws = target.law(sampling), draft.law(Sampling() if certain else sampling)
+  distributions = (
+    target.distribution(sampling),
+    draft.distribution(Sampling() if certain else sampling),
+  )
   siblings = "likeliest" if certain else siblings
   judge = JUDGES["greedy" if sampling.greedy else name]
-  setting = Setting(*laws, judge, tree.parents, max_length, siblings=siblings)
+  setting = Setting(*distributions, judge, tree.parents, max_length, siblings=siblings)
   if isinstance(draft, HashHeads):
     # There is nothing to draft from before the target's first call.
     known = {"given": lambda *known: known, "stops": lambda prefix, _: not prefix}
     setting = dataclasses.replace(setting, **known)
   if policy is None:
     return setting, list(explore(lambda world: enumeration.decode(world, setting)))
-  # An exit reads the law at temperature 1, whatever tokens are drawn from.
+  # An exit reads the distribution at temperature 1, whatever tokens are drawn from.
   exits = isinstance(policy, ExitThreshold)
-  sure = draft.law(Sampling()) if exits else setting.draft
+  sure = draft.distribution(Sampling()) if exits else setting.draft
   resumes = not isinstance(draft, HashHeads)
   decode = lambda world: lengths.decode(world, setting, policy, sure, resumes)
   return setting, list(explore(decode))
 
 
-def loop_laws(
+def loop_probs(
   target, draft, sampling, name, tree, max_length, siblings="independent", policy=None
 ):
-  """The law of outputs at each place of the cells, by the compiled loop.
+  """The distribution of outputs at each place of the cells, by the compiled loop.
 
   Returns:
-    Laws of whole padded outputs, what stands after the end included.
+    Distributions of whole padded outputs, what stands after the end included.
   """
   _, paths = loop_paths(
     target, draft, sampling, name, tree, max_length, siblings, policy
   )
   drafter = drafter_of(draft, tree, siblings)
   policy = policy or FIXED
-  return driven_laws(paths, target, drafter, sampling, name, max_length, policy)
+  return driven_probs(paths, target, drafter, sampling, name, max_length, policy)
 
 
-def driven_laws(paths, target, drafter, sampling, name, max_length, policy=FIXED):
-  """As `loop_laws`, of a drafter and its paths."""
+def driven_probs(paths, target, drafter, sampling, name, max_length, policy=FIXED):
+  """As `loop_probs`, of a drafter and its paths."""
   # A function of its own: a loop with a planted fault must be traced anew.
   setting = target, drafter, sampling, name, policy
   run = jax.jit(lambda uniforms: drive(uniforms, *setting))
@@ -185,11 +190,11 @@ def driven_laws(paths, target, drafter, sampling, name, max_length, policy=FIXED
     # When a batch rests depends on all its rows, so each path is a batch of its own.
     alone = run
     run = jax.jit(jax.vmap(lambda uniforms: alone(uniforms[None])[0]))
-  return laws_along(paths, run, decisions(drafter), max_length)
+  return probs_along(paths, run, decisions(drafter), max_length)
 
 
-def laws_along(paths, run, count, max_length):
-  """The law of outputs at each place of the cells, by what decodes with uniforms.
+def probs_along(paths, run, count, max_length):
+  """The probs of outputs at each place of the cells, by what decodes with uniforms.
 
   Args:
     paths: of whole decodes, by the oracle.
@@ -204,18 +209,21 @@ def laws_along(paths, run, count, max_length):
       for at, cells in path.cells.items():
         row[at] = uniforms_of(cells, place)
   tokens = run(jnp.asarray(prescribed.reshape(-1, *shape[2:])))
-  laws = []
+  distributions = []
   for outputs in np.split(np.asarray(tokens), len(PLACES)):
-    law = {}
+    distribution = {}
     for output, path in zip(map(tuple, outputs.tolist()), paths, strict=True):
-      law[output] = law.get(output, 0.0) + path.probability
-    laws.append(law)
-  return laws
+      distribution[output] = distribution.get(output, 0.0) + path.probability
+    distributions.append(distribution)
+  return distributions
 
 
-def padded(law, length):
-  """A law of outputs, the outputs padded with zeros as the loop's are."""
-  return {output + (0,) * (length - len(output)): mass for output, mass in law.items()}
+def padded(distribution, length):
+  """A distribution of outputs, the outputs padded with zeros as the loop's are."""
+  return {
+    output + (0,) * (length - len(output)): mass
+    for output, mass in distribution.items()
+  }
 
 
 def drafter_of(draft, tree, siblings="independent"):

@@ -1,15 +1,15 @@
-"""The exact law of what speculative decoding puts out, by enumeration in float64.
+"""The exact probs of what speculative decoding puts out, by enumeration in float64.
 
 A random algorithm is written as a plain function of a `World`, which it asks for every
 random outcome; `explore` runs it once for each combination of outcomes that can happen.
-`iterate` is one iteration of speculative decoding written that way, on laws that are
-functions of the prefix, and `output_law` the law of whole outputs. Nothing here shares
-code with the decoding that it judges: NumPy and Python alone.
+`iterate` is one iteration of speculative decoding written that way, on distributions
+that are functions of the prefix, and `output_probs` the distribution of whole outputs.
+Nothing here shares code with the decoding that it judges: NumPy and Python alone.
 
 Each path also says in which cell every uniform lies: one for an accept test, one a
 level of the tree for a token that is drawn. Driven with uniforms from there, the
-compiled rules and the compiled loop must take the same path; then their law is the
-enumerated one (tests/exactness/).
+compiled rules and the compiled loop must take the same path; then their distribution is
+the enumerated one (tests/exactness/).
 
 Shapes: V vocabulary.
 """
@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float
 
 Tokens = tuple[int, ...]
-LawFn = Callable[[Tokens], Float[np.ndarray, "V"]]
+ProbsFn = Callable[[Tokens], Float[np.ndarray, "V"]]
 
 BRANCHES = 8  # Of the tree that a token is drawn from.
 
@@ -54,12 +54,12 @@ class World:
     self._prescribed, self._taken = choices, ()
     self.probability, self.cells, self.untaken = 1.0, {}, []
 
-  def draw(self, name: Any, law: Float[np.ndarray, "V"]) -> int:
-    """Returns a token drawn from `law`, by the uniforms called `name`."""
+  def draw(self, name: Any, distribution: Float[np.ndarray, "V"]) -> int:
+    """Returns a token drawn from `distribution`, by the uniforms called `name`."""
     # Less than this would leave its cell without width.
-    possible = np.flatnonzero(law > np.finfo(float).eps * law.sum())
+    possible = np.flatnonzero(distribution > np.finfo(float).eps * distribution.sum())
     token = int(possible[self._choose(len(possible))])
-    self._note(name, *edges_of(token, law))
+    self._note(name, *edges_of(token, distribution))
     return token
 
   def flip(self, name: Any, chance: float) -> bool:
@@ -87,21 +87,23 @@ class World:
       self.probability *= high - low
 
 
-def edges_of(token: int, law: Float[np.ndarray, "V"]) -> list[tuple[float, float]]:
+def edges_of(
+  token: int, distribution: Float[np.ndarray, "V"]
+) -> list[tuple[float, float]]:
   """Returns between which numbers each level's uniform leads to `token`, top first.
 
-  A law of more than `BRANCHES` tokens is cut into n groups, i, i + n, i + 2 n, ..; the
-  group is drawn by the levels above, the token within it by the last.
+  A distribution of more than `BRANCHES` tokens is cut into n groups, i, i + n, i + 2 n,
+  ..; the group is drawn by the levels above, the token within it by the last.
   """
-  if law.size <= BRANCHES:
-    return [_cell_edges(token, law)]
-  table = np.pad(law, (0, -law.size % BRANCHES)).reshape(BRANCHES, -1)
+  if distribution.size <= BRANCHES:
+    return [_cell_edges(token, distribution)]
+  table = np.pad(distribution, (0, -distribution.size % BRANCHES)).reshape(BRANCHES, -1)
   place, group = divmod(token, table.shape[1])
   return [*edges_of(group, table.sum(axis=0)), _cell_edges(place, table[:, group])]
 
 
-def _cell_edges(token, law):
-  edges = np.concatenate([[0.0], np.cumsum(law)]) / law.sum()
+def _cell_edges(token, distribution):
+  edges = np.concatenate([[0.0], np.cumsum(distribution)]) / distribution.sum()
   return edges[token], edges[token + 1]
 
 
@@ -133,7 +135,7 @@ def explore(program: Callable[[World], Any]) -> Iterator[Path]:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """Speculative decoding with laws that are functions of the prefix.
+  """Speculative decoding with distributions that are functions of the prefix.
 
   Attributes:
     target: p.
@@ -149,8 +151,8 @@ class Setting:
     given: from these two to what `draft` is a function of.
   """
 
-  target: LawFn
-  draft: LawFn
+  target: ProbsFn
+  draft: ProbsFn
   judge: Callable
   tree: tuple[int, ...]
   max_length: int
@@ -166,11 +168,11 @@ class Draft:
 
   Attributes:
     paths: of each one, the tokens from the root, node 0, which has none, to it.
-    laws: q of each one's token, given its path and its earlier siblings.
+    distributions: q of each one's token, given its path and its earlier siblings.
   """
 
   paths: dict[int, Tokens]
-  laws: dict[int, Float[np.ndarray, "V"]]
+  distributions: dict[int, Float[np.ndarray, "V"]]
 
   @property
   def tokens(self) -> Tokens:
@@ -193,8 +195,8 @@ def iterate(world: World, setting: Setting, prefix: Tokens, names=lambda i: i):
   """
   draft, size = _draft(world, setting, prefix, names), len(setting.tree)
   of_node = lambda node: names(size + node - 1)
-  last, law = setting.judge(world, setting, prefix, draft, of_node)
-  next_token = world.draw(names(2 * size), law)
+  last, distribution = setting.judge(world, setting, prefix, draft, of_node)
+  next_token = world.draw(names(2 * size), distribution)
   output = cut((*prefix, *draft.paths[last], next_token), setting)
   return draft, last, next_token, output
 
@@ -214,24 +216,24 @@ def _draft(world, setting, prefix, names):
     path = draft.paths.get(parent)
     if path is None or len(path) >= room or setting.eos_id in path:
       continue
-    law = _law_of_sibling(setting, prefix, path, draft, parent)
-    if setting.stops(prefix, path) or not law.any():
+    distribution = _probs_of_sibling(setting, prefix, path, draft, parent)
+    if setting.stops(prefix, path) or not distribution.any():
       continue
-    draft.paths[node] = (*path, world.draw(names(node - 1), law))
-    draft.laws[node] = law
+    draft.paths[node] = (*path, world.draw(names(node - 1), distribution))
+    draft.distributions[node] = distribution
   return draft
 
 
-def _law_of_sibling(setting, prefix, path, draft, parent):
+def _probs_of_sibling(setting, prefix, path, draft, parent):
   """Returns q of the next child of a node; nothing where no token is left."""
-  law = setting.draft(setting.given(prefix, path))
+  distribution = setting.draft(setting.given(prefix, path))
   if setting.siblings == "independent":
-    return law
-  before = [n for n in draft.laws if setting.tree[n - 1] == parent]
-  left = law.copy()
+    return distribution
+  before = [n for n in draft.distributions if setting.tree[n - 1] == parent]
+  left = distribution.copy()
   left[[draft.paths[n][-1] for n in before]] = 0.0
   if setting.siblings == "likeliest":
-    left = np.eye(law.size)[np.argmax(left)] * left.any()
+    left = np.eye(distribution.size)[np.argmax(left)] * left.any()
   return left / left.sum() if left.any() else left
 
 
@@ -250,7 +252,7 @@ def has_ended(output: Tokens, setting: Setting) -> bool:
   return setting.eos_id in output or len(output) == setting.max_length
 
 
-def output_law(setting: Setting) -> dict[Tokens, float]:
+def output_probs(setting: Setting) -> dict[Tokens, float]:
   """Returns the probability of each output of speculative decoding.
 
   An iteration depends on the prefix alone, so the prefixes are taken shortest first,
@@ -263,12 +265,15 @@ def output_law(setting: Setting) -> dict[Tokens, float]:
   return absorb(setting, step)
 
 
-def target_law(setting: Setting) -> dict[Tokens, float]:
+def target_probs(setting: Setting) -> dict[Tokens, float]:
   """Returns the probability of each output of the target alone."""
 
   def step(prefix):
-    law = setting.target(prefix)
-    return (((*prefix, int(token)), law[token]) for token in np.flatnonzero(law))
+    distribution = setting.target(prefix)
+    return (
+      ((*prefix, int(token)), distribution[token])
+      for token in np.flatnonzero(distribution)
+    )
 
   return absorb(setting, step)
 
@@ -289,7 +294,7 @@ def prefixes(setting: Setting) -> list[Tokens]:
 def absorb(
   setting: Setting, step: Callable[[Tokens], Iterable[tuple[Tokens, float]]]
 ) -> dict[Tokens, float]:
-  """Returns the law of the ended outputs that a Markov chain of prefixes comes to.
+  """Returns the probs of the ended outputs that a Markov chain of prefixes comes to.
 
   Args:
     setting: when an output has ended.

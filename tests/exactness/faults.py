@@ -34,7 +34,7 @@ def argmax_draft_with_soft_q(logits, sampling, uniform, adjust):
   return token, adjust(logits, sampling)
 
 
-def draws_from_the_whole_law(
+def draws_from_the_whole_probs(
   extend, state, uniforms, sampling, truncation, adjust, behind
 ):
   def drawn(logits, uniforms):
@@ -49,10 +49,10 @@ def rounds_after_the_draw(
 ):
   def drawn(logits, uniforms):
     probs = adjust(logits, sampling)
-    law = truncation.of(probs)
-    is_kept = law.dense(probs.shape[-1]) > 0
+    distribution = truncation.of(probs)
+    is_kept = distribution.dense(probs.shape[-1]) > 0
     token = distributions.sample(jnp.where(is_kept, probs, 0.0), uniforms)
-    return token.astype(jnp.int32), law
+    return token.astype(jnp.int32), distribution
 
   return sparse.drafted_chain(extend, state, uniforms, drawn, behind)
 
@@ -136,8 +136,10 @@ def positions_by_slot(extend, cache, last, proposal):
   return extend(cache, block, cache.index[:, None] + jnp.arange(block.shape[1]), sees)
 
 
-def sibling_s_law_not_renormalised(law, token):
-  return jnp.where(jnp.arange(law.shape[-1]) == token[..., None], 0.0, law)
+def sibling_s_probs_not_renormalised(distribution, token):
+  return jnp.where(
+    jnp.arange(distribution.shape[-1]) == token[..., None], 0.0, distribution
+  )
 
 
 def heads_on_the_root_s_feature(self, context, own, verdict, features):
@@ -151,23 +153,23 @@ def heads_read_the_first_sibling(self, *args, path_reader=HeadDraft._path_reader
   return lambda level, tokens: read(level, tokens if tokens is None else first(tokens))
 
 
-def first_sibling_s_law_for_all(self, *args, propose=TreeDraft.propose):
+def first_sibling_s_probs_for_all(self, *args, propose=TreeDraft.propose):
   proposal, state = propose(self, *args)
   first = np.searchsorted(self.tree.parents, self.tree.parents)
   return proposal.replace(draft_probs=proposal.draft_probs[:, first]), state
 
 
 def weights_as_they_were(nodes, node, left, without=traversal._without):
-  laws, weights, is_set = without(nodes, node, left)
+  distributions, weights, is_set = without(nodes, node, left)
   parent = nodes.parents[node - 1]
-  return laws, left[1].at[parent].set(weights[parent]), is_set
+  return distributions, left[1].at[parent].set(weights[parent]), is_set
 
 
 def verify_with_one_uniform_twice(self, target_probs, proposal, uniforms):
   accepted = uniforms[:, :-1, -1] < acceptance_probs(target_probs, proposal)
   count = chain.leading(accepted)
-  law = token.next_token_probs(target_probs, proposal, count)
-  return Verdict(count, sample(law, uniforms[:, 0]))
+  distribution = token.next_token_probs(target_probs, proposal, count)
+  return Verdict(count, sample(distribution, uniforms[:, 0]))
 
 
 def one_uniform_for_all_levels(probs, uniforms):
@@ -184,15 +186,15 @@ def two_places_swapped(self, sources, destination, gathered=TokenCache.gathered)
 def verify_all_the_tokens_apart(self, target_probs, proposal, uniforms):
   accepted = uniforms[:, :-1, -1] < acceptance_probs(target_probs, proposal)
   count = accepted.sum(axis=1)
-  law = token.next_token_probs(target_probs, proposal, count)
-  return Verdict(count, sample(law, uniforms[:, -1]))
+  distribution = token.next_token_probs(target_probs, proposal, count)
+  return Verdict(count, sample(distribution, uniforms[:, -1]))
 
 
-def q_of_the_position_before(proposal, position, size, law_at=chain.draft_law_at):
-  return law_at(proposal, jnp.maximum(position - 1, 0), size)
+def q_of_the_position_before(proposal, position, size, probs_at=chain.draft_probs_at):
+  return probs_at(proposal, jnp.maximum(position - 1, 0), size)
 
 
-def target_law_as_residual(target_probs, draft_probs):
+def target_probs_as_residual(target_probs, draft_probs):
   return target_probs
 
 
@@ -215,10 +217,10 @@ def first_failure_ends_the_block(self, target_probs, proposal, uniforms):
   q = block.padded_draft_probs(proposal, target_probs.shape[-1])
   passes = uniforms[:, :-1, -1] < block.prefix_probs(target_probs, q, weights)
   count = chain.leading(passes & proposal.is_valid)
-  p = chain.law_at(target_probs, count)
+  p = chain.probs_at(target_probs, count)
   weight = jnp.take_along_axis(weights, count[:, None], axis=1)
-  law = distributions.residual(weight * p, chain.law_at(q, count))
-  return Verdict(count, sample(law, uniforms[:, -1]))
+  distribution = distributions.residual(weight * p, chain.probs_at(q, count))
+  return Verdict(count, sample(distribution, uniforms[:, -1]))
 
 
 def unweighted_block_residual(scaled, draft_probs):
@@ -237,7 +239,7 @@ def drop_the_doubtful_token(self, context, state, *args, propose=Stepwise.propos
 
 
 def drop_what_it_drew(self, *args, propose=Stepwise.propose):
-  """As a policy would that asked for the drawn token, not for the law."""
+  """As a policy would that asked for the drawn token, not for the distribution."""
   proposal, state = propose(self, *args)
   last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
   is_two = jnp.take_along_axis(proposal.tokens, last, axis=1)[:, 0] == 2
@@ -284,7 +286,7 @@ def window_without_its_correction(self, window, lengths, proposal=Cascade._propo
   return Proposal.chain(found.tokens, found.draft_probs, found.num_valid - 1)
 
 
-def window_s_laws_one_place_off(self, window, lengths, proposal=Cascade._proposal):
+def window_s_probs_one_place_off(self, window, lengths, proposal=Cascade._proposal):
   found = proposal(self, window, lengths)
   return found.replace(draft_probs=jnp.roll(found.draft_probs, 1, axis=1))
 

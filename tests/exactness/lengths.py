@@ -10,14 +10,15 @@ from specdec_t5x.policies import Confidence, ExitThreshold
 from tests.exactness.enumeration import has_ended, iterate
 
 
-def decode(world, setting, policy, law, resumes=True):
+def decode(world, setting, policy, distribution, resumes=True):
   """As `enumeration.decode`, each draft's length by the policy.
 
   Args:
     world: decides every outcome.
     setting: what is decoded, with the longest gamma.
     policy: of `specdec_t5x.policies`; its settings alone are used.
-    law: what confidence is read from, as a function of what the draft's law is one of.
+    distribution: what confidence is read from, as a function of what the draft's
+      distribution is one of.
     resumes: whether drafts are of any length, and go on after rests.
   """
   output, history, may_draft = (), [], setting.stops
@@ -27,11 +28,11 @@ def decode(world, setting, policy, law, resumes=True):
     if may_draft(prefix, draft):
       return True
     if isinstance(policy, Confidence):
-      return law(setting.given(prefix, draft)).max() < policy.threshold
+      return distribution(setting.given(prefix, draft)).max() < policy.threshold
     if isinstance(policy, ExitThreshold):
       *before, last = draft or (None,)
       before = setting.given(prefix, tuple(before))
-      return bool(draft) and law(before)[last] < threshold(policy, history)
+      return bool(draft) and distribution(before)[last] < threshold(policy, history)
     if resumes:
       return len(draft) >= best_length(policy, range(depth + 1), history)
     # All or nothing; and once nothing, always.
@@ -44,7 +45,10 @@ def decode(world, setting, policy, law, resumes=True):
     named = lambda i, number=number: (number, i)
     draft, last, _, output = iterate(world, setting, output, named)
     children = (n for n, parent in enumerate(setting.tree, 1) if parent == last)
-    accepted, is_cut = len(draft.paths[last]), any(n in draft.laws for n in children)
+    accepted, is_cut = (
+      len(draft.paths[last]),
+      any(n in draft.distributions for n in children),
+    )
     history.append((accepted, accepted + is_cut, len(draft.tokens)))
   return output
 

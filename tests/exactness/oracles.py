@@ -1,9 +1,9 @@
 """The verification rules as their papers write them, for `enumeration`.
 
 A judge takes (world, setting, prefix, draft, names) and returns the last accepted node
-(of a chain, how many tokens are accepted), and the law of the next token. `names(n)`
-names the decision on node n. Float64, one draft at a time: slow, and short enough to be
-checked against the papers by eye.
+(of a chain, how many tokens are accepted), and the distribution of the next token.
+`names(n)` names the decision on node n. Float64, one draft at a time: slow, and short
+enough to be checked against the papers by eye.
 """
 
 import functools
@@ -25,7 +25,7 @@ def lenient(lenience: float):
 
   def judge(world, setting, prefix, draft, names):
     for i, x in enumerate(draft.tokens):
-      p, q = _target(setting, prefix, draft, i), draft.laws[i + 1]
+      p, q = _target(setting, prefix, draft, i), draft.distributions[i + 1]
       if not world.flip(names(i + 1), min(1.0, p[x] / (lenience * q[x]))):
         return i, _residual(p, q)
     return len(draft.tokens), _target(setting, prefix, draft, len(draft.tokens))
@@ -54,10 +54,12 @@ def greedy_while(passes: Callable[[Float[np.ndarray, "V"], int], bool]):
 
   def judge(world, setting, prefix, draft, names):
     del world, names
-    laws = [_target(setting, prefix, draft, i) for i in sorted(draft.paths)]
-    passed = [passes(p, x) for p, x in zip(laws, draft.tokens, strict=False)]
+    distributions = [_target(setting, prefix, draft, i) for i in sorted(draft.paths)]
+    passed = [passes(p, x) for p, x in zip(distributions, draft.tokens, strict=False)]
     accepted = [*passed, False].index(False)
-    return accepted, np.eye(laws[0].size)[int(np.argmax(laws[accepted]))]
+    return accepted, np.eye(distributions[0].size)[
+      int(np.argmax(distributions[accepted]))
+    ]
 
   return judge
 
@@ -80,28 +82,28 @@ def typical(epsilon: float = 0.09, delta: float = 0.3):
 def block(world, setting, prefix, draft, names):
   """Block verification (Sun et al., arXiv 2403.10444, algorithm 2)."""
   weight, accepted = 1.0, 0
-  law = _residual(*_block_laws(setting, prefix, draft, 0, 1.0))
+  distribution = _residual(*_block_probs(setting, prefix, draft, 0, 1.0))
   for i, x in enumerate(draft.tokens):
-    p, q = _target(setting, prefix, draft, i), draft.laws[i + 1]
+    p, q = _target(setting, prefix, draft, i), draft.distributions[i + 1]
     weight = min(1.0, weight * p[x] / q[x])
-    p, q = _block_laws(setting, prefix, draft, i + 1, weight)
+    p, q = _block_probs(setting, prefix, draft, i + 1, weight)
     mass = np.maximum(p - q, 0).sum()
     certain = mass + 1 - weight <= 0
     if world.flip(names(i + 1), 1.0 if certain else mass / (mass + 1 - weight)):
-      accepted, law = i + 1, _residual(p, q)
-  return accepted, law
+      accepted, distribution = i + 1, _residual(p, q)
+  return accepted, distribution
 
 
-def _block_laws(setting, prefix, draft, size, weight):
+def _block_probs(setting, prefix, draft, size, weight):
   p = _target(setting, prefix, draft, size)
-  return weight * p, draft.laws.get(size + 1, np.zeros_like(p))
+  return weight * p, draft.distributions.get(size + 1, np.zeros_like(p))
 
 
 def kseq(world, setting, prefix, draft, names):
   """k-SEQ (Sun et al., arXiv 2310.15141, algorithm 2, p and q as everywhere here)."""
 
-  def judge(p, laws, tokens, flip):
-    q = laws[0]
+  def judge(p, distributions, tokens, flip):
+    q = distributions[0]
     rho = _least_rho(tuple(p), tuple(q), len(tokens))
     one = np.minimum(q, p / rho)
     for i, x in enumerate(tokens):
@@ -117,8 +119,8 @@ def kseq(world, setting, prefix, draft, names):
 def recursive(world, setting, prefix, draft, names):
   """Recursive rejection (Miao et al., arXiv 2305.09781, algorithm 2)."""
 
-  def judge(p, laws, tokens, flip):
-    for i, (x, q) in enumerate(zip(tokens, laws, strict=True)):
+  def judge(p, distributions, tokens, flip):
+    for i, (x, q) in enumerate(zip(tokens, distributions, strict=True)):
       if flip(i, min(1.0, p[x] / q[x])):
         return i, None
       p = _residual(p, q)
@@ -132,13 +134,13 @@ def _walk(world, setting, prefix, draft, names, judge):
   last = 0
   while True:
     accepted = draft.paths[last]
-    present = [n for n in draft.laws if draft.paths[n][:-1] == accepted]
+    present = [n for n in draft.distributions if draft.paths[n][:-1] == accepted]
     p = _target(setting, prefix, draft, last)
     if not present:
       return last, p
     tokens = [draft.paths[n][-1] for n in present]
     flip = lambda i, chance, nodes=present: world.flip(names(nodes[i]), chance)
-    passed, left = judge(p, [draft.laws[n] for n in present], tokens, flip)
+    passed, left = judge(p, [draft.distributions[n] for n in present], tokens, flip)
     if passed is None:
       return last, left
     last = present[passed]
@@ -146,24 +148,26 @@ def _walk(world, setting, prefix, draft, names, judge):
 
 def traversal(world, setting, prefix, draft, names):
   """Traversal verification (Weng et al., arXiv 2505.12398, algorithm 2)."""
-  laws = {node: _target(setting, prefix, draft, node) for node in draft.paths}
+  distributions = {node: _target(setting, prefix, draft, node) for node in draft.paths}
   rejected = {0: 1.0}  # Weights that are set: the root's, and after rejections.
 
   def weight(node):
     if node in rejected:
       return rejected[node]
     parent, x = setting.tree[node - 1], draft.paths[node][-1]
-    return min(1.0, weight(parent) * laws[parent][x] / draft.laws[node][x])
+    return min(
+      1.0, weight(parent) * distributions[parent][x] / draft.distributions[node][x]
+    )
 
   for node in _leaves_first(setting.tree, draft.paths):
     if node == 0 or world.flip(names(node), weight(node)):
-      return node, laws[node]
+      return node, distributions[node]
     parent = setting.tree[node - 1]
     w = weight(parent)
-    excess = np.maximum(w * laws[parent] - draft.laws[node], 0.0)
+    excess = np.maximum(w * distributions[parent] - draft.distributions[node], 0.0)
     mass = excess.sum()
     rejected[parent] = mass / (mass + 1 - w) if mass + 1 - w > 0 else 1.0
-    laws[parent] = excess / mass if mass > 0 else laws[parent]
+    distributions[parent] = excess / mass if mass > 0 else distributions[parent]
   raise AssertionError("The root always passes.")
 
 

@@ -1,4 +1,5 @@
-"""Drafts of a length that each row decides: the law of the compiled loop, as before."""
+"""Drafts of a length that each row decides: the distribution of the compiled loop, as
+before."""
 
 import re
 
@@ -24,7 +25,7 @@ from tests.exactness.test_loop import (
   TARGET,
   assert_the_loop_is_exact,
 )
-from tests.hash_model import HashModel, sequence_law, speculation
+from tests.hash_model import HashModel, sequence_probs, speculation
 
 SURE = Confidence(0.35)
 # A weak prior: what one draft came to changes the length of the next.
@@ -59,7 +60,7 @@ def name_of(setting):
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
-def test_the_loop_keeps_the_target_s_law(setting):
+def test_the_loop_keeps_the_target_s_distribution(setting):
   assert_the_loop_is_exact(setting, Sampling())
 
 
@@ -97,7 +98,7 @@ GREEDY_MODELS = tuple(HashModel(seed, 4, eos_bias=-30.0) for seed in (1, 2))
   ],
   ids=["T=1", "T=0.6", "top-p", "greedy"],
 )
-def test_turns_change_on_a_path_and_the_law_is_kept(models, sampling, room):
+def test_turns_change_on_a_path_and_the_distribution_is_kept(models, sampling, room):
   """Drafts fail, plain turns follow, and the draft reads all that it has missed."""
   setting = (*models, "token", chain(3), room, "independent", TURNS)
   assert_the_loop_is_exact(setting, sampling)
@@ -144,14 +145,14 @@ def two_rows(batches=20_000, room=5):
   return map(np.asarray, jax.jit(jax.vmap(decode))(keys))
 
 
-def assert_rows_keep_their_laws(outputs, accepted, tried):
+def assert_rows_keep_their_probs(outputs, accepted, tried):
   """By chi-squared at level 0.001; the draws are the same in each run."""
-  law = sequence_law(SMALL_TARGET, Sampling(), outputs.shape[-1])
+  distribution = sequence_probs(SMALL_TARGET, Sampling(), outputs.shape[-1])
   for row in (0, 1):
-    assert_follows(outputs[:, row], law)
+    assert_follows(outputs[:, row], distribution)
   np.testing.assert_array_equal(accepted[:, 0], tried[:, 0])
   assert (accepted[:, 1] < tried[:, 1]).mean() > 0.3
 
 
-def test_rows_that_share_a_length_keep_their_laws():
-  assert_rows_keep_their_laws(*two_rows())
+def test_rows_that_share_a_length_keep_their_distributions():
+  assert_rows_keep_their_probs(*two_rows())

@@ -1,4 +1,4 @@
-"""Exactness of hierarchies: the law of whole outputs through the compiled loop."""
+"""Exactness of hierarchies: the probs of whole outputs through the compiled loop."""
 
 import dataclasses
 
@@ -11,8 +11,8 @@ from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
 from tests.exactness import cascades
 from tests.exactness.cascades import Level
-from tests.exactness.driving import assert_all_are, driven_laws, padded
-from tests.exactness.enumeration import Setting, target_law
+from tests.exactness.driving import assert_all_are, driven_probs, padded
+from tests.exactness.enumeration import Setting, target_probs
 from tests.hash_model import HashModel
 
 TARGET, MIDDLE, LOWER, LOWEST = (
@@ -40,10 +40,10 @@ class Hierarchy:
 
   def paths(self, sampling):
     drafts = [
-      Level(model.law(sampling), size, self.window == "flush", self.inner)
+      Level(model.distribution(sampling), size, self.window == "flush", self.inner)
       for model, size in zip(self.models, self.sizes, strict=True)
     ]
-    target = Level(TARGET.law(sampling), self.room, rule=self.rule)
+    target = Level(TARGET.distribution(sampling), self.room, rule=self.rule)
     return cascades.paths((*drafts, target), self.room)
 
   def __str__(self):
@@ -74,16 +74,17 @@ SAMPLINGS = [Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.7), GREEDY]
 
 
 def assert_exact(hierarchy, sampling):
-  law = TARGET.law(sampling)
+  distribution = TARGET.distribution(sampling)
   expected = padded(
-    target_law(Setting(law, law, None, (), hierarchy.room)), hierarchy.room
+    target_probs(Setting(distribution, distribution, None, (), hierarchy.room)),
+    hierarchy.room,
   )
   of_loop = TARGET, hierarchy.drafter, sampling, hierarchy.rule, hierarchy.room
-  assert_all_are(driven_laws(hierarchy.paths(sampling), *of_loop), expected)
+  assert_all_are(driven_probs(hierarchy.paths(sampling), *of_loop), expected)
 
 
 @pytest.mark.parametrize("hierarchy", WAYS, ids=str)
-def test_hierarchies_keep_the_target_s_law(hierarchy):
+def test_hierarchies_keep_the_target_s_distribution(hierarchy):
   assert_exact(hierarchy, Sampling())
 
 

@@ -1,4 +1,4 @@
-"""Exactness of heads: laws that are functions of the target's feature, and a path."""
+"""Exactness of heads: probs that are functions of the target's feature, and a path."""
 
 import pytest
 
@@ -8,14 +8,14 @@ from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.policies import CostAware
-from tests.exactness.driving import assert_all_are, driven_laws, loop_paths, padded
-from tests.exactness.enumeration import target_law
+from tests.exactness.driving import assert_all_are, driven_probs, loop_paths, padded
+from tests.exactness.enumeration import target_probs
 from tests.exactness.lengths import turns
 from tests.exactness.test_loop import assert_the_loop_is_exact, name_of
 from tests.hash_model import HashHeads, HashModel
 
 TARGET = HashModel(3, vocab_size=3)
-# Their laws do, or do not, depend on the tokens between feature and head.
+# Their distributions do, or do not, depend on the tokens between feature and head.
 PATH = HashHeads(4, 3, HeadsConfig("hydra", 2, 1), reads_path=True)
 APART = HashHeads(4, 3, HeadsConfig("medusa", 2, 1), reads_path=False)
 
@@ -41,7 +41,7 @@ def name(setting):
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=name)
-def test_the_loop_keeps_the_target_s_law(setting):
+def test_the_loop_keeps_the_target_s_distribution(setting):
   assert_the_loop_is_exact(setting, Sampling())
 
 
@@ -63,9 +63,9 @@ def test_one_head_s_pruned_tree_is_its_likeliest_tokens(rule, sampling):
   one = HashHeads(4, 3, HeadsConfig("medusa", 1, 1), reads_path=False)
   given, nodes = (TARGET, one, sampling, rule), 2
   decoding, paths = loop_paths(*given, Tree((0,) * nodes), 4, "likeliest")
-  expected = padded(target_law(decoding), decoding.max_length)
+  expected = padded(target_probs(decoding), decoding.max_length)
   drafter = HeadDraft(one, Pruned(nodes, width=3, ranks=3))
-  found = driven_laws(paths, TARGET, drafter, sampling, rule, 4)
+  found = driven_probs(paths, TARGET, drafter, sampling, rule, 4)
   assert_all_are(found, expected)
 
 
@@ -75,7 +75,7 @@ PAYING = CostAware((1.0, 1.4), 0.5, prior_weight=1.0)
 
 @pytest.mark.parametrize("setting", [SETTINGS[1], SETTINGS[4], SETTINGS[11]], ids=name)
 @pytest.mark.parametrize("sampling", [Sampling(), GREEDY], ids=str)
-def test_drafts_that_no_longer_pay_keep_the_law(setting, sampling):
+def test_drafts_that_no_longer_pay_keep_the_distribution(setting, sampling):
   room = 5
   setting = (*setting[:4], room, setting[5], PAYING)
   assert_the_loop_is_exact(setting, sampling)

@@ -1,8 +1,8 @@
 """Exactness of self-speculation: a real network, and itself less some of what it is.
 
-Without some sublayers, or with weights of few bits. The draft's law depends on where
-the draft began: what was known by then has the keys and values of the whole network,
-what was drafted those of the lesser one.
+Without some sublayers, or with weights of few bits. The draft's distribution depends on
+where the draft began: what was known by then has the keys and values of the whole
+network, what was drafted those of the lesser one.
 """
 
 import functools
@@ -24,9 +24,9 @@ from specdec_t5x.network.functional import network_for, start_decoding, without_
 from specdec_t5x.policies import ExitThreshold
 from tests import networks
 from tests.exactness import lengths
-from tests.exactness.driving import Driven, assert_all_are, laws_along, padded
-from tests.exactness.enumeration import Setting, decode, explore, target_law
-from tests.exactness.laws import adjusted
+from tests.exactness.distributions import adjusted
+from tests.exactness.driving import Driven, assert_all_are, padded, probs_along
+from tests.exactness.enumeration import Setting, decode, explore, target_probs
 from tests.exactness.oracles import JUDGES
 from tests.t5x_bridge import tiny
 
@@ -44,7 +44,7 @@ WHOLE, EXIT = Fixed(), ExitThreshold(0.3, 0.6, 0.4, 0.5, 0.5)
 
 @functools.cache
 def params():
-  """Parameters whose laws are neither flat nor certain."""
+  """Parameters whose distributions are neither flat nor certain."""
   found = networks.initialize(TARGET, INPUTS, seed=3)["params"]
   return jax.tree.map(lambda x: 1.7 * x, found)
 
@@ -87,8 +87,8 @@ def logits(drafter):
   }
 
 
-def laws(drafter, sampling):
-  """The laws of target and draft, as functions of what each depends on."""
+def distributions(drafter, sampling):
+  """The distributions of target and draft, as functions of what each depends on."""
   found = logits(drafter)
   target = lambda output: adjusted(found[ROOM, output], sampling)
   # The last known token is the draft's to read.
@@ -98,10 +98,10 @@ def laws(drafter, sampling):
 
 def paths_of(drafter, sampling, rule, policy):
   """The setting, and every path of whole decodes, by the oracle."""
-  target, draft = laws(drafter, sampling)
+  target, draft = distributions(drafter, sampling)
   judge = JUDGES["greedy" if sampling.greedy else rule]
   siblings = "likeliest" if sampling.greedy else "independent"
-  _, sure = laws(drafter, Sampling())
+  _, sure = distributions(drafter, Sampling())
   setting = Setting(
     target,
     sure if sampling.greedy else draft,
@@ -129,8 +129,8 @@ def assert_the_loop_is_exact(sampling, rule="token", policy=WHOLE, drafter=SKIPP
     spec, state = decoder.prepare(*given)
     return generate(spec, Driven(**vars(state), prescribed=uniforms)).tokens
 
-  expected = padded(target_law(setting), ROOM)
-  assert_all_are(laws_along(paths, jax.jit(drive), 2 * GAMMA + 1, ROOM), expected)
+  expected = padded(target_probs(setting), ROOM)
+  assert_all_are(probs_along(paths, jax.jit(drive), 2 * GAMMA + 1, ROOM), expected)
 
 
 @pytest.mark.parametrize("rule", ["token", "block"])
@@ -141,7 +141,7 @@ def assert_the_loop_is_exact(sampling, rule="token", policy=WHOLE, drafter=SKIPP
 )
 @pytest.mark.parametrize("policy", [WHOLE, EXIT], ids=lambda p: type(p).__name__)
 @pytest.mark.parametrize("name", ["skipping", "4 bits"])
-def test_the_loop_keeps_the_target_s_law(name, sampling, rule, policy):
+def test_the_loop_keeps_the_target_s_distribution(name, sampling, rule, policy):
   assert_the_loop_is_exact(sampling, rule, policy, DRAFTERS[name])
 
 
@@ -162,13 +162,13 @@ def test_drafts_are_accepted_rejected_and_of_several_lengths():
 
 
 @pytest.mark.parametrize("name", ["skipping", "4 bits"])
-def test_the_draft_s_law_depends_on_where_it_began(name):
+def test_the_draft_s_distribution_depends_on_where_it_began(name):
   """Else the whole network's keys would not have been read."""
   found = logits(DRAFTERS[name])
   assert abs(found[1, (2, 3)] - found[0, (2, 3)]).max() > 0.01
 
 
-def test_few_bits_draft_other_laws_than_the_target_s():
+def test_few_bits_draft_other_distributions_than_the_target_s():
   """Else nothing would be rejected, and the test above would say little."""
-  (target, draft), known = laws(DRAFTERS["4 bits"], Sampling()), (2, 3)
+  (target, draft), known = distributions(DRAFTERS["4 bits"], Sampling()), (2, 3)
   assert abs(target(known) - draft((known, ()))).sum() > 0.02

@@ -1,12 +1,12 @@
-"""The law of the compiled loop, by driving it along every path of whole decodes."""
+"""The probs of the compiled loop, by driving it along every path of whole decodes."""
 
 import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.tree import chain, delayed
-from tests.exactness.driving import assert_all_are, loop_laws, loop_paths, padded
-from tests.exactness.enumeration import target_law
+from tests.exactness.driving import assert_all_are, loop_paths, loop_probs, padded
+from tests.exactness.enumeration import target_probs
 from tests.hash_model import HashModel
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=4, eos_bias=-0.5) for seed in (1, 2))
@@ -39,12 +39,12 @@ def name_of(setting):
 def assert_the_loop_is_exact(setting, sampling):
   target, draft, *rest = setting
   decoding, _ = loop_paths(target, draft, sampling, *rest)
-  expected = padded(target_law(decoding), decoding.max_length)
-  assert_all_are(loop_laws(target, draft, sampling, *rest), expected)
+  expected = padded(target_probs(decoding), decoding.max_length)
+  assert_all_are(loop_probs(target, draft, sampling, *rest), expected)
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
-def test_the_loop_keeps_the_target_s_law(setting):
+def test_the_loop_keeps_the_target_s_distribution(setting):
   assert_the_loop_is_exact(setting, Sampling(1.0))
 
 
@@ -68,6 +68,6 @@ def test_the_settings_have_several_iterations_rejections_and_ends():
   assert max(at[0] for path in paths for at in path.cells) == 3
   assert any(1 in output and len(output) < 4 for output in outputs)
   assert any(1 not in output for output in outputs)
-  assert len(set(outputs)) == len(target_law(setting))
+  assert len(set(outputs)) == len(target_probs(setting))
   assert len(outputs) > 5 * len(set(outputs))
   np.testing.assert_allclose(sum(path.probability for path in paths), 1)

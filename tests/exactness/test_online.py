@@ -1,8 +1,9 @@
-"""A draft that learned from a request, and the law of the next: still the target's.
+"""A draft that learned from a request, and the probs of the next: still the target's.
 
 The first request is driven along every path of a decode; from what each path leaves, a
 draft learns, as it does while serving; and with each draft that comes of it the second
-request is driven along every path. So the joint law of both outputs is enumerated.
+request is driven along every path. So the joint distribution of both outputs is
+enumerated.
 """
 
 import dataclasses
@@ -20,18 +21,18 @@ from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.training.losses import forward_kl
-from specdec_t5x.training.online import known_law, lumped
+from specdec_t5x.training.online import known_probs, lumped
 from specdec_t5x.training.rejections import KeepRejections
 from tests.exactness.driving import (
   PLACES,
   Driven,
   difference,
-  loop_laws,
   loop_paths,
+  loop_probs,
   padded,
   uniforms_of,
 )
-from tests.exactness.enumeration import target_law
+from tests.exactness.enumeration import target_probs
 from tests.hash_model import HashModel, place_weights, speculation
 
 TARGET, DRAFT = HashModel(3, vocab_size=3), HashModel(4, vocab_size=3)
@@ -71,15 +72,15 @@ def first_request(sampling, rule):
 
 
 def learned(output, tokens, probs):
-  """The draft after a step on the laws [T, K] that a path kept."""
+  """The draft after a step on the distributions [T, K] that a path kept."""
   changes = []
   for place in np.flatnonzero(probs.sum(-1) > 0):
     known = 0, *output[:place].tolist()
     terms = [(x + 1) * place_weights(64)[i] for i, x in enumerate(known)]
     row = sum(terms) % 97
-    law = known_law(jnp.asarray(probs[place]))
-    loss = lambda logits, law=law, place=place: forward_kl(
-      law, lumped(logits, jnp.asarray(tokens[place]))
+    distribution = known_probs(jnp.asarray(probs[place]))
+    loss = lambda logits, distribution=distribution, place=place: forward_kl(
+      distribution, lumped(logits, jnp.asarray(tokens[place]))
     )
     gradient = jax.grad(loss)(jnp.asarray(DRAFT.table[row]))
     changes.append((int(row), tuple((-RATE * gradient).tolist())))
@@ -88,21 +89,21 @@ def learned(output, tokens, probs):
 
 @pytest.mark.parametrize("rule", ["token", "block"])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_the_joint_law_of_two_requests_is_the_target_s(sampling, rule):
+def test_the_joint_distribution_of_two_requests_is_the_target_s(sampling, rule):
   paths, found = first_request(sampling, rule)
-  laws = {}  # From a draft to the law of the first output, on its paths.
+  distributions = {}  # Of the first output, by draft, on its paths.
   for i, path in enumerate(paths):
     output = tuple(found[0][i].tolist())
     draft = learned(*(x[i] for x in found))
-    law = laws.setdefault(draft, {})
-    law[output] = law.get(output, 0.0) + path.probability
-  assert len(laws) > 3, "the draft that serves depends on what was served"
+    distribution = distributions.setdefault(draft, {})
+    distribution[output] = distribution.get(output, 0.0) + path.probability
+  assert len(distributions) > 3, "the draft that serves depends on what was served"
   setting, _ = loop_paths(TARGET, DRAFT, sampling, rule, SHAPE, LENGTH)
-  alone = padded(target_law(setting), LENGTH)
+  alone = padded(target_probs(setting), LENGTH)
   for at in range(len(PLACES)):
     joint = {}
-    for draft, firsts in laws.items():
-      seconds = second_law(draft, sampling, rule)[at]
+    for draft, firsts in distributions.items():
+      seconds = second_probs(draft, sampling, rule)[at]
       for one, mass in firsts.items():
         for two, chance in seconds.items():
           joint[one, two] = joint.get((one, two), 0.0) + mass * chance
@@ -110,5 +111,5 @@ def test_the_joint_law_of_two_requests_is_the_target_s(sampling, rule):
     assert difference(joint, expected) < 1e-6
 
 
-def second_law(draft, sampling, rule):
-  return loop_laws(TARGET, draft, sampling, rule, SHAPE, LENGTH)
+def second_probs(draft, sampling, rule):
+  return loop_probs(TARGET, draft, sampling, rule, SHAPE, LENGTH)

@@ -1,4 +1,4 @@
-"""The law of outputs that go on from a prompt, along every path of whole decodes."""
+"""The probs of outputs that go on from a prompt, along every path of whole decodes."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.policies import Confidence, CostAware
 from tests.exactness.driving import difference, loop_paths
-from tests.exactness.enumeration import target_law
+from tests.exactness.enumeration import target_probs
 from tests.exactness.test_loop import assert_the_loop_is_exact
 from tests.hash_model import HashModel
 
@@ -31,15 +31,17 @@ POLICIES = (Confidence(0.6), CostAware((1.0, 1.7, 2.4), by_row=True))
     *((Sampling(), "token", chain(2), 4, "independent", p) for p in POLICIES),
   ],
 )
-def test_the_loop_keeps_the_target_s_law(sampling, rule, tree, room, siblings, policy):
+def test_the_loop_keeps_the_target_s_distribution(
+  sampling, rule, tree, room, siblings, policy
+):
   setting = (TARGET, DRAFT, rule, tree, room, siblings, policy)
   assert_the_loop_is_exact(setting, sampling)
 
 
 def test_the_prompt_matters():
   plain = [dataclasses.replace(model, prompt=()) for model in (TARGET, DRAFT)]
-  laws = [
-    target_law(loop_paths(*models, Sampling(), "token", chain(3), 4)[0])
+  distributions = [
+    target_probs(loop_paths(*models, Sampling(), "token", chain(3), 4)[0])
     for models in ((TARGET, DRAFT), plain)
   ]
-  assert difference(*laws) > 0.05
+  assert difference(*distributions) > 0.05

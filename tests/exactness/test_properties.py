@@ -1,4 +1,4 @@
-"""What holds for any laws, drafts, uniforms, neighbours and seeds (hypothesis)."""
+"""What holds for any probs, drafts, uniforms, neighbours and seeds (hypothesis)."""
 
 import functools
 
@@ -18,12 +18,12 @@ from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 from tests.hash_model import MODULUS, HashModel, speculation
 
 # One shape each, so that one program serves all examples.
 ROWS, GAMMA, SIZE, LENGTH = 4, 3, 5, 9
-CONTEXTS = 11  # Laws of a row, for all that a draft may spell.
+CONTEXTS = 11  # Distributions of a row, for all that a draft may spell.
 CHAIN, TREE = chain(GAMMA), delayed(0, 2, GAMMA)
 EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31 - 1)
@@ -41,7 +41,7 @@ def logits(*shape):
 
 @EXAMPLES
 @given(logits(ROWS, SIZE), st.sampled_from([*SAMPLING, GREEDY]))
-def test_adjusted_laws_are_laws(values, sampling):
+def test_adjusted_distributions_are_distributions(values, sampling):
   probs = np.asarray(adjusted_probs(jnp.asarray(values, jnp.float32), sampling))
   assert np.isfinite(probs).all()
   np.testing.assert_allclose(probs.sum(-1), 1, rtol=1e-5)
@@ -50,14 +50,14 @@ def test_adjusted_laws_are_laws(values, sampling):
 
 @st.composite
 def judged(draw, tree):
-  """Laws, drafts that these laws can draw, nodes that count and uniforms."""
-  law = lambda: np.array(jax.nn.softmax(draw(logits(ROWS, CONTEXTS, SIZE))))
+  """Distributions, drafts that these probs can draw, nodes that count and uniforms."""
+  distribution = lambda: np.array(jax.nn.softmax(draw(logits(ROWS, CONTEXTS, SIZE))))
   rng, rows, (p, q) = (
     np.random.default_rng(draw(seeds)),
     np.arange(ROWS),
-    (law(), law()),
+    (distribution(), distribution()),
   )
-  # Nodes share what they have in common: the laws after what they spell.
+  # Nodes share what they have in common: the distributions after what they spell.
   spelt = np.zeros((ROWS, tree.size + 1), int)
   tokens = np.zeros((ROWS, tree.size), int)
   is_valid = np.ones((ROWS, tree.size + 1), bool)
@@ -98,13 +98,13 @@ def test_verdicts_are_possible_and_of_their_row_alone(name, data):
   for i in range(ROWS):
     last, next_token = int(verdict.last[i]), int(verdict.next_token[i])
     assert 0 <= next_token < SIZE
-    laws, tokens = target_probs[i], np.asarray(proposal.tokens[i])
+    distributions, tokens = target_probs[i], np.asarray(proposal.tokens[i])
     # Whatever comes out is something that the target might say.
-    assert laws[last, next_token] > 0
+    assert distributions[last, next_token] > 0
     while last:
       parent = tree.parents[last - 1]
       assert proposal.is_valid[i, last - 1]
-      assert laws[parent, tokens[last - 1]] > 0
+      assert distributions[parent, tokens[last - 1]] > 0
       last = parent
   chosen = data.draw(st.integers(0, ROWS - 1))
   alone = compiled(name)(*(row(part, chosen) for part in inputs))

@@ -1,4 +1,4 @@
-"""Sampling from the Multi30k pair follows the target's law, enumerated.
+"""Sampling from the Multi30k pair follows the target's distribution, enumerated.
 
 The same test with 20,000 samples, run once: docs/results/correctness.md.
 """
@@ -19,7 +19,7 @@ from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.transformer import Transformer
 from tests import real_data
@@ -59,26 +59,28 @@ def sample(decoder, params, inputs, seed, sampling, length):
 
 
 @functools.partial(jax.jit, static_argnames="sampling")
-def next_laws(params, inputs, prefixes, sampling):
-  """The adjusted law after each prefix, [N, V]."""
+def next_probs(params, inputs, prefixes, sampling):
+  """The adjusted distribution after each prefix, [N, V]."""
   rows, length = prefixes.shape
   extend, cache = start_decoding(TARGET, params, inputs, length, rows)
   return adjusted_probs(extend(cache, prefixes)[0][:, -1], sampling)
 
 
 @pytest.fixture(scope="module")
-def law(params, inputs):
-  """Probability of each output that the adjusted law allows, in float64."""
-  law = {(): 1.0}
+def distribution(params, inputs):
+  """Probability of each output that the adjusted distribution allows, in float64."""
+  distribution = {(): 1.0}
   for _ in range(LENGTH):
-    live = [prefix for prefix in law if prefix[-1:] != (EOS,)]
+    live = [prefix for prefix in distribution if prefix[-1:] != (EOS,)]
     prefixes = jnp.asarray([[0, *prefix] for prefix in live], jnp.int32)
-    probs = next_laws(params["target"], inputs, prefixes, SAMPLING)
+    probs = next_probs(params["target"], inputs, prefixes, SAMPLING)
     for prefix, row in zip(live, np.asarray(probs, np.float64), strict=True):
-      mass = law.pop(prefix)
-      law |= {(*prefix, int(x)): mass * row[x] for x in np.flatnonzero(row)}
-  assert sum(law.values()) == pytest.approx(1, abs=1e-5)
-  return {output + (0,) * (LENGTH - len(output)): p for output, p in law.items()}
+      mass = distribution.pop(prefix)
+      distribution |= {(*prefix, int(x)): mass * row[x] for x in np.flatnonzero(row)}
+  assert sum(distribution.values()) == pytest.approx(1, abs=1e-5)
+  return {
+    output + (0,) * (LENGTH - len(output)): p for output, p in distribution.items()
+  }
 
 
 @pytest.mark.parametrize(
@@ -90,9 +92,13 @@ def law(params, inputs):
   ],
   ids=["token", "kseq", "traversal"],
 )
-def test_samples_follow_the_enumerated_law(params, inputs, law, rule, drafter):
+def test_samples_follow_the_enumerated_distribution(
+  params, inputs, distribution, rule, drafter
+):
   decoder = SpeculativeDecoder(TARGET, drafter, RULES[rule])
-  assert_follows(sample(decoder, params, inputs, 0, SAMPLING, LENGTH).tokens, law)
+  assert_follows(
+    sample(decoder, params, inputs, 0, SAMPLING, LENGTH).tokens, distribution
+  )
 
 
 def test_the_target_as_its_own_draft_is_accepted_whole(params, inputs):

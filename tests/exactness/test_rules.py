@@ -1,8 +1,8 @@
-"""The law of each rule: every draft, every accept event, whole outputs.
+"""The distribution of each rule: every draft, every accept event, whole outputs.
 
 For each setting the float64 oracle enumerates all paths of speculative decoding; the
 compiled rule is driven along each of them, at both edges and in the middle of its cell
-of uniforms, and the law of the outputs that it gives is compared.
+of uniforms, and the distribution of the outputs that it gives is compared.
 """
 
 import dataclasses
@@ -18,14 +18,14 @@ from specdec_t5x.core.lenient import Lenient, LenientGreedy
 from specdec_t5x.core.rules import RULES, get_rule
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Guarantee
-from tests.exactness import laws, oracles
-from tests.exactness.driving import difference, rule_laws
+from tests.exactness import distributions, oracles
+from tests.exactness.driving import difference, rule_probs
 from tests.exactness.enumeration import (
   Setting,
   explore,
   iterate,
-  output_law,
-  target_law,
+  output_probs,
+  target_probs,
 )
 
 EXACT = ("token", "block", "kseq", "recursive", "traversal")
@@ -64,27 +64,27 @@ KINDS = [
 ]
 
 
-def pair_of_laws(kind, size):
-  sampled = laws.sampled(1, size, Sampling(1.0))
+def pair_of_probs(kind, size):
+  sampled = distributions.sampled(1, size, Sampling(1.0))
   if kind == "equal":
     return sampled, sampled
   if kind == "equal up to rounding":
     rounded = lambda prefix: np.float32(sampled(prefix)).astype(np.float64)
     return sampled, lambda prefix: rounded(prefix) / rounded(prefix).sum()
   if kind == "disjoint":
-    return laws.on([0, 1], size), laws.on([2], size)
+    return distributions.on([0, 1], size), distributions.on([2], size)
   if kind == "one-hot draft":
-    return sampled, laws.one_hot(2, size)
+    return sampled, distributions.one_hot(2, size)
   if kind == "one-hot target":
-    return laws.one_hot(3, size), sampled
-  return laws.on([0, 1], size), laws.on([0, 2], size)
+    return distributions.one_hot(3, size), sampled
+  return distributions.on([0, 1], size), distributions.on([0, 2], size)
 
 
 def assert_exact(setting, name):
-  expected = target_law(setting)
-  assert difference(output_law(setting), expected) < 1e-9
-  for law in rule_laws(RULES[name], setting):
-    assert difference(law, expected) < 1e-6
+  expected = target_probs(setting)
+  assert difference(output_probs(setting), expected) < 1e-9
+  for distribution in rule_probs(RULES[name], setting):
+    assert difference(distribution, expected) < 1e-6
 
 
 def setting_of(rule, target, draft, room=4):
@@ -102,20 +102,20 @@ def id_of(part):
 
 @pytest.mark.parametrize("sampling", SAMPLING, ids=str)
 @pytest.mark.parametrize("rule", SINGLE + SEVERAL, ids=id_of)
-def test_exact_rules_keep_the_target_s_law(rule, sampling):
-  target, draft = (laws.sampled(seed, rule[2], sampling) for seed in (1, 2))
+def test_exact_rules_keep_the_target_s_distribution(rule, sampling):
+  target, draft = (distributions.sampled(seed, rule[2], sampling) for seed in (1, 2))
   assert_exact(setting_of(rule, target, draft), rule[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rule", SINGLE + SEVERAL, ids=id_of)
 def test_exact_rules_keep_it_at_the_edges(rule, kind):
-  assert_exact(setting_of(rule, *pair_of_laws(kind, rule[2])), rule[0])
+  assert_exact(setting_of(rule, *pair_of_probs(kind, rule[2])), rule[0])
 
 
 @pytest.mark.parametrize("rule", LARGER, ids=id_of)
 def test_exact_rules_keep_it_in_larger_settings(rule):
-  target, draft = (laws.sampled(seed, rule[2], Sampling()) for seed in (4, 5))
+  target, draft = (distributions.sampled(seed, rule[2], Sampling()) for seed in (4, 5))
   assert_exact(setting_of(rule, target, draft), rule[0])
 
 
@@ -124,32 +124,34 @@ def test_exact_rules_keep_it_with_many_tokens(rule):
   """Tokens apart, in one group of the tree, and at the ends; p and q share some."""
   size = rule[2]
   groups = -(-size // 8)
-  target = laws.few_of_many(4, [1, 2 + groups, size - 1], size)
-  draft = laws.few_of_many(5, [1, 2, 2 + groups], size)
+  target = distributions.few_of_many(4, [1, 2 + groups, size - 1], size)
+  draft = distributions.few_of_many(5, [1, 2, 2 + groups], size)
   assert_exact(setting_of(rule, target, draft, room=2), rule[0])
 
 
-@pytest.mark.parametrize("draft", [laws.sampled(2, 4, GREEDY), laws.on([0, 2, 3], 4)])
+@pytest.mark.parametrize(
+  "draft", [distributions.sampled(2, 4, GREEDY), distributions.on([0, 2, 3], 4)]
+)
 def test_the_greedy_rule_gives_the_greedy_output_for_any_draft(draft):
-  target = laws.sampled(1, 4, Sampling())
+  target = distributions.sampled(1, 4, Sampling())
   setting = Setting(target, draft, oracles.greedy, (0, 1, 2), max_length=4)
-  greedy = Setting(laws.one_hot(1, 4), draft, None, (0, 1, 2), max_length=4)
-  for law in rule_laws(RULES["greedy"], setting):
-    assert difference(law, target_law(greedy)) < 1e-6
+  greedy = Setting(distributions.one_hot(1, 4), draft, None, (0, 1, 2), max_length=4)
+  for distribution in rule_probs(RULES["greedy"], setting):
+    assert difference(distribution, target_probs(greedy)) < 1e-6
 
 
 @pytest.mark.parametrize("lenience", [0.3, 0.8, 1.0])
 def test_lenience_is_bounded_and_has_the_paper_s_alpha(lenience):
-  target, draft = (laws.sampled(seed, 4, Sampling()) for seed in (1, 2))
+  target, draft = (distributions.sampled(seed, 4, Sampling()) for seed in (1, 2))
   judge = oracles.lenient(lenience)
   setting = Setting(target, draft, judge, (0, 1), max_length=4)
-  expected = output_law(setting)
-  for law in rule_laws(Lenient(lenience), setting):
-    assert difference(law, expected) < 1e-6
+  expected = output_probs(setting)
+  for distribution in rule_probs(Lenient(lenience), setting):
+    assert difference(distribution, expected) < 1e-6
   # One token: what is drafted, accepted, and recovered, next to the bound.
   one = Setting(target, draft, judge, (0,), max_length=2, eos_id=-1)
   first = np.zeros(4)
-  for output, mass in output_law(one).items():
+  for output, mass in output_probs(one).items():
     first[output[0]] += mass
   p, q = target(()), draft(())
   assert (first <= p / lenience + 1e-12).all()
@@ -163,12 +165,12 @@ def test_lenience_is_bounded_and_has_the_paper_s_alpha(lenience):
 
 @pytest.mark.parametrize("lenience", [0.2, 0.6, 1.0])
 def test_greedy_lenience_takes_what_is_likely_enough(lenience):
-  target, draft = laws.sampled(1, 4, Sampling()), laws.one_hot(2, 4)
+  target, draft = distributions.sampled(1, 4, Sampling()), distributions.one_hot(2, 4)
   judge = oracles.lenient_greedy(lenience)
   setting = Setting(target, draft, judge, (0, 1), max_length=4)
-  for law in rule_laws(LenientGreedy(lenience), setting):
-    assert difference(law, output_law(setting)) < 1e-6
-  (output,) = output_law(setting)
+  for distribution in rule_probs(LenientGreedy(lenience), setting):
+    assert difference(distribution, output_probs(setting)) < 1e-6
+  (output,) = output_probs(setting)
   for i, token in enumerate(output):
     p = target(output[:i])
     assert p[token] >= lenience * p.max()
@@ -188,15 +190,18 @@ def test_approximate_acceptance_is_as_published_and_lossy(rule, passes):
   """Over many drafts: what passes stands, and argmax p follows."""
   differs = 0
   for seed in range(8):
-    target, draft = laws.sampled(seed, 4, Sampling()), laws.one_hot(seed + 20, 4)
+    target, draft = (
+      distributions.sampled(seed, 4, Sampling()),
+      distributions.one_hot(seed + 20, 4),
+    )
     judge = oracles.greedy_while(passes)
     setting = Setting(target, draft, judge, (0, 1), max_length=4)
-    for law in rule_laws(rule, setting):
-      assert difference(law, output_law(setting)) < 1e-6
+    for distribution in rule_probs(rule, setting):
+      assert difference(distribution, output_probs(setting)) < 1e-6
     greedy = dataclasses.replace(
       setting, judge=oracles.greedy_while(lambda p, x: x == p.argmax())
     )
-    differs += output_law(greedy).keys() != output_law(setting).keys()
+    differs += output_probs(greedy).keys() != output_probs(setting).keys()
   assert (differs > 0) == (rule not in (TopK(1), Distance(0)))
   assert rule.guarantee is Guarantee.LOSSY
   assert rule_at(rule, GREEDY) == (rule, Sampling(1.0))
@@ -204,17 +209,17 @@ def test_approximate_acceptance_is_as_published_and_lossy(rule, passes):
 
 @pytest.mark.parametrize("sampling", [Sampling(), GREEDY], ids=str)
 def test_typical_acceptance_is_as_published_and_lossy_unless_greedy(sampling):
-  target, draft = (laws.sampled(seed, 4, sampling) for seed in (1, 2))
+  target, draft = (distributions.sampled(seed, 4, sampling) for seed in (1, 2))
   setting = Setting(target, draft, oracles.JUDGES["typical"], (0, 1), max_length=4)
-  expected = output_law(setting)
-  for law in rule_laws(RULES["typical"], setting):
-    assert difference(law, expected) < 1e-6
-  assert (difference(expected, target_law(setting)) > 0.01) == (not sampling.greedy)
+  expected = output_probs(setting)
+  for distribution in rule_probs(RULES["typical"], setting):
+    assert difference(distribution, expected) < 1e-6
+  assert (difference(expected, target_probs(setting)) > 0.01) == (not sampling.greedy)
 
 
 def test_block_verification_accepts_at_least_as_much():
   def accepted_by(name, seed):
-    draws = (laws.sampled(seed + i, 4, Sampling()) for i in range(2))
+    draws = (distributions.sampled(seed + i, 4, Sampling()) for i in range(2))
     judge = oracles.JUDGES[name]
     setting = Setting(*draws, judge, (0, 1, 2), max_length=9, eos_id=-1)
     paths = explore(lambda world: iterate(world, setting, ()))
@@ -231,7 +236,7 @@ def test_rules_state_their_guarantee():
   assert RULES["lenient"].guarantee is Guarantee.BOUNDED
   assert RULES["typical"].guarantee is Guarantee.LOSSY
   assert rule_at(Lenient(0.5), GREEDY)[0].guarantee is Guarantee.BOUNDED
-  kept = {g for g in Guarantee if g.keeps_the_law}
+  kept = {g for g in Guarantee if g.keeps_distribution}
   assert kept == {Guarantee.EXACT, Guarantee.GREEDY_EXACT}
 
 
@@ -254,7 +259,7 @@ def test_what_does_not_go_together_is_refused(name, sampling, knobs, message):
     rule_at(get_rule(name, **knobs), sampling)
 
 
-def test_greedy_lenience_compares_with_the_law_at_temperature_one():
+def test_greedy_lenience_compares_with_the_distribution_at_temperature_one():
   assert rule_at(Lenient(0.5), GREEDY)[1] == Sampling(temperature=1.0)
   assert rule_at(Lenient(0.5), Sampling(0.5))[1] == Sampling(0.5)
 

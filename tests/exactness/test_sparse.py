@@ -1,4 +1,4 @@
-"""Truncated drafts, in this process and over a link, keep the target's law."""
+"""Truncated drafts, in this process and over a link, keep the target's distribution."""
 
 import pytest
 
@@ -20,7 +20,7 @@ SAMPLINGS = [Sampling(0.6), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.7), GR
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_a_truncated_draft_keeps_the_law(cut):
+def test_a_truncated_draft_keeps_the_distribution(cut):
   setting = (TARGET, SparseHash(DRAFT, cut), "token", chain(2), 4)
   assert_the_loop_is_exact(setting, Sampling())
 
@@ -43,7 +43,7 @@ def linked(answer, cut=CUTS[1]):
 
 @pytest.mark.parametrize("sampling", [Sampling(), *SAMPLINGS[1:]], ids=str)
 @pytest.mark.parametrize("cut", [Truncation(2), Truncation(0)], ids=str)
-def test_a_link_keeps_the_law(cut, sampling):
+def test_a_link_keeps_the_distribution(cut, sampling):
   setting = linked(honest(SMALL_DRAFT), cut)
   assert_the_loop_is_exact(setting, sampling)
   counts = setting[1].remote.counts()
@@ -51,7 +51,7 @@ def test_a_link_keeps_the_law(cut, sampling):
   assert counts["lost"] == 0
 
 
-def test_it_keeps_it_where_the_other_side_drew_from_another_law():
+def test_it_keeps_it_where_the_other_side_drew_from_another_distribution():
   """What counts is drawn on this side, from what was sent."""
   target, draft, rule, *_ = linked(answers_of(Liar(SMALL_DRAFT)).draft)
   assert_the_loop_is_exact((target, draft, rule, chain(1), 3), Sampling())

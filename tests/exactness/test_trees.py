@@ -42,7 +42,7 @@ def test_there_are_as_many_trees_as_catalan_says():
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind[0]}-{kind[1]}")
-def test_the_law_of_outputs_is_the_target_s_on_every_tree(kind):
+def test_the_distribution_of_outputs_is_the_target_s_on_every_tree(kind):
   tree_steps.assert_exact_on(EVERY_TREE, *kind)
 
 
@@ -59,7 +59,7 @@ DRAFTED = [
 
 
 @pytest.mark.parametrize("setting", DRAFTED, ids=name_of)
-def test_drafted_trees_keep_the_target_s_law(setting):
+def test_drafted_trees_keep_the_target_s_distribution(setting):
   assert_the_loop_is_exact(setting, Sampling())
 
 
@@ -101,16 +101,16 @@ def test_on_a_chain_it_is_the_rule_of_chains_draw_for_draw(
   of_trees, of_chains, is_certain
 ):
   rng, rows, gamma, size = np.random.default_rng(0), 4000, 5, 4
-  # Some tokens have no mass, some laws are equal.
+  # Some tokens have no mass, some distributions are equal.
   p, q = rng.dirichlet(np.full(size, 0.4), (2, rows, gamma + 1)).astype(np.float32)
   p, q = (np.where(x > 0.02, x, 0) for x in (p, q))
   p, q = (x / x.sum(-1, keepdims=True) for x in (p, q))
   q = np.where(rng.random((rows, gamma + 1, 1)) < 0.2, p, q)[:, :-1]
   draws = rng.random((rows, gamma, 1))
   tokens = jnp.asarray((np.cumsum(q, -1) <= draws).sum(-1).clip(0, size - 1))
-  laws = None if is_certain else jnp.asarray(q)
+  distributions = None if is_certain else jnp.asarray(q)
   num_valid = jnp.asarray(rng.integers(0, gamma + 1, rows))
-  proposal = Proposal.chain(tokens, laws, num_valid)
+  proposal = Proposal.chain(tokens, distributions, num_valid)
   uniforms = jnp.asarray(rng.random((rows, gamma + 1, 1)), jnp.float32)
   one, other = (
     jax.jit(RULES[name].verify)(jnp.asarray(p), proposal, uniforms)

@@ -2,8 +2,8 @@
 
 A drafter whose proposals are data gives each row of one program a path of its own: a
 tree, tokens on it, and uniforms that lead to one outcome of every decision. One step
-follows each prefix that there is; the laws of whole outputs are those of the Markov
-chain of prefixes.
+follows each prefix that there is; the distributions of whole outputs are those of the
+Markov chain of prefixes.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import DecodeState, row_keys
 from tests.exactness import trees
 from tests.exactness.driving import LARGEST, MARGIN, difference
-from tests.exactness.enumeration import Setting, absorb, target_law
+from tests.exactness.enumeration import Setting, absorb, target_probs
 from tests.hash_model import HashModel, TokenCache, speculation
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=3) for seed in (3, 4))
@@ -104,7 +104,9 @@ def rows_of(paths, parents, rng):
     "rooms": paths.room,
     "parents": np.tile(pad(np.array([parents]), mode="edge"), (len(draws), 1)),
     "tokens": pad(paths.tokens[:, 1:], constant_values=trees.GARBAGE),
-    "laws": pad(paths.laws[:, 1:].astype(np.float32), constant_values=0.7),
+    "distributions": pad(
+      paths.distributions[:, 1:].astype(np.float32), constant_values=0.7
+    ),
     # The loop itself drops what has no room, or follows an end.
     "is_valid": pad(paths.has_token[:, 1:]),
     "draws": np.float32(np.concatenate([pad(draws[:, :-1]), draws[:, -1:]], 1)),
@@ -119,7 +121,10 @@ def program(rule, siblings, sampling):
 
   def run(rows):
     spec, start = speculation(*known)
-    tree, laws = Tree(rows["parents"]), None if certain else rows["laws"]
+    tree, distributions = (
+      Tree(rows["parents"]),
+      None if certain else rows["distributions"],
+    )
     slots = start.target_cache.tokens.shape[1]
     is_committed = jnp.arange(ROOM) < rows["lengths"][:, None] - 1
     committed = jnp.where(is_committed, rows["known"], 3)
@@ -129,7 +134,7 @@ def program(rule, siblings, sampling):
       "sequences": start.sequences.at[:, :ROOM].set(rows["known"]),
       "lengths": rows["lengths"],
       "target_cache": TokenCache(rows["lengths"] - 1, committed),
-      "drafter_state": Proposal(rows["tokens"], laws, rows["is_valid"], tree),
+      "drafter_state": Proposal(rows["tokens"], distributions, rows["is_valid"], tree),
     }
     draws = {"rooms": rows["rooms"], "prescribed": rows["draws"]}
     state, _ = step.step(spec, OneStep(**state, **draws))
@@ -154,10 +159,10 @@ def run_all(run, rows):
   return {n: np.concatenate([f[n] for f in found])[:count] for n in found[0]}
 
 
-def law_of(parents, paths, after):
-  """The law of whole outputs, each step's by its paths' probabilities."""
+def probs_of(parents, paths, after):
+  """The distribution of whole outputs, each step's by its paths' probabilities."""
   room = room_of(parents)
-  setting = Setting(TARGET.law(Sampling()), None, None, parents, room)
+  setting = Setting(TARGET.distribution(Sampling()), None, None, parents, room)
   prefixes, steps = prefixes_of(room), {}
   keys = np.concatenate([paths.prefix[:, None], after], axis=1)
   found, of = np.unique(keys, axis=0, return_inverse=True)
@@ -191,9 +196,11 @@ def assert_exact_on(every_tree, rule, siblings, sampling):
   rng, parts, expected = np.random.default_rng(0), [], {}
   for parents in every_tree:
     paths = paths_of(rule, siblings, sampling, parents)
-    setting = Setting(TARGET.law(sampling), None, None, parents, room_of(parents))
-    expected[parents] = target_law(setting)
-    own = law_of(parents, paths, expected_after(paths, parents))
+    setting = Setting(
+      TARGET.distribution(sampling), None, None, parents, room_of(parents)
+    )
+    expected[parents] = target_probs(setting)
+    own = probs_of(parents, paths, expected_after(paths, parents))
     assert difference(own, expected[parents]) < 1e-9
     parts.append(rows_of(paths, parents, rng))
   rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -205,6 +212,8 @@ def assert_exact_on(every_tree, rule, siblings, sampling):
   np.testing.assert_array_equal(found["ended"], is_full | (last == trees.EOS))
   ends = np.cumsum([len(part["lengths"]) for part in parts])
   for parents, after_tree in zip(every_tree, np.split(after, ends[:-1]), strict=True):
-    law = law_of(parents, paths_of(rule, siblings, sampling, parents), after_tree)
-    assert sum(law.values()) == pytest.approx(1, abs=1e-9)
-    assert difference(law, expected[parents]) < 1e-6
+    distribution = probs_of(
+      parents, paths_of(rule, siblings, sampling, parents), after_tree
+    )
+    assert sum(distribution.values()) == pytest.approx(1, abs=1e-9)
+    assert difference(distribution, expected[parents]) < 1e-6

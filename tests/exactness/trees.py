@@ -2,7 +2,7 @@
 
 `oracles` follows one path at a time, slow where trees have thousands. Here each row of
 an array is a path, and a decision splits the rows by its outcomes. Float64 NumPy, on
-the laws of table models; nothing is shared with the library.
+the distributions of table models; nothing is shared with the library.
 
 Shapes: R paths, G drafted nodes, N = G + 1 nodes, V vocabulary.
 """
@@ -12,8 +12,8 @@ import itertools
 import numpy as np
 
 from specdec_t5x.core.distributions import Sampling
+from tests.exactness.distributions import adjusted
 from tests.exactness.enumeration import BRANCHES
-from tests.exactness.laws import adjusted
 from tests.hash_model import MODULUS, place_weights
 
 EOS, GARBAGE, LEAST = 1, 2, 1e-13
@@ -46,7 +46,7 @@ class Paths:
     tokens: [R, N], the root's is none of the draft's.
     counts: [R, N], which nodes count.
     has_token: [R, N], which nodes have a token, were there room for it.
-    laws: q of each node, [R, N, V].
+    distributions: q of each node, [R, N, V].
     sums: [R, N], of each node's path, as the table models hash it.
     spelt: [R, N], each node's path as a number.
     probability: of the path.
@@ -58,11 +58,11 @@ class Paths:
   def __init__(self, target, draft, sampling, parents, prefixes, max_length):
     assert target.vocab_size <= BRANCHES
     self._parents, self._depths = parents, depths_of(parents)
-    laws = lambda model, sampling: np.stack(
+    distributions = lambda model, sampling: np.stack(
       [adjusted(logits, sampling) for logits in model.table]
     )
     # Where tokens are certain, the likeliest are those at temperature 1.
-    self._p, self._q = laws(target, sampling), laws(draft, Sampling())
+    self._p, self._q = distributions(target, sampling), distributions(draft, Sampling())
     rows, nodes, size = len(prefixes), len(parents) + 1, target.vocab_size
     self.prefix = np.arange(rows)
     self.room = max_length - np.array([len(prefix) for prefix in prefixes])
@@ -70,7 +70,7 @@ class Paths:
     self.counts = np.zeros((rows, nodes), bool)
     self.counts[:, 0] = True
     self.has_token = np.ones((rows, nodes), bool)
-    self.laws = np.full((rows, nodes, size), 0.7)
+    self.distributions = np.full((rows, nodes, size), 0.7)
     self.sums, self.spelt = np.zeros((2, rows, nodes), int)
     self._weights = place_weights(64)
     for row, prefix in enumerate(prefixes):
@@ -86,7 +86,7 @@ class Paths:
     return enumerate(self._parents, 1)
 
   def p(self, node):
-    """Returns the target's law after a node, or after one of each path, [R, V]."""
+    """Returns the target's probs after a node, or after one of each path, [R, V]."""
     return self._p[_at(self.sums, node) % MODULUS]
 
   def split(self, chances, counts, decision=None):
@@ -119,33 +119,42 @@ class Paths:
   def draft(self, siblings):
     """Draws every node."""
     for node, parent in self.nodes():
-      law = self._q[self.sums[:, parent] % MODULUS].copy()
+      distribution = self._q[self.sums[:, parent] % MODULUS].copy()
       for before in range(1, node) if siblings != "independent" else ():
         if self._parents[before - 1] == parent:
-          law[self.counts[:, before], self.tokens[self.counts[:, before], before]] = 0
+          distribution[
+            self.counts[:, before], self.tokens[self.counts[:, before], before]
+          ] = 0
       if siblings == "likeliest":
-        law = np.eye(law.shape[1])[law.argmax(axis=1)] * law.any(axis=1)[:, None]
-      mass = law.sum(axis=1)
+        distribution = (
+          np.eye(distribution.shape[1])[distribution.argmax(axis=1)]
+          * distribution.any(axis=1)[:, None]
+        )
+      mass = distribution.sum(axis=1)
       self.has_token[:, node] = (mass > 0) & self.has_token[:, parent]
       counts = self.counts[:, parent] & (mass > 0)
       counts &= (self._depths[node] < self.room) & (
         (parent == 0) | (self.tokens[:, parent] != EOS)
       )
-      law = law / np.where(mass > 0, mass, 1)[:, None]
-      self.laws[:, node] = np.where(counts[:, None], law, self.laws[:, node])
-      token, counts = self.split(law, counts)
+      distribution = distribution / np.where(mass > 0, mass, 1)[:, None]
+      self.distributions[:, node] = np.where(
+        counts[:, None], distribution, self.distributions[:, node]
+      )
+      token, counts = self.split(distribution, counts)
       self.counts[:, node] = counts
       self.tokens[:, node] = np.where(counts, token, GARBAGE)
       weight = self._weights[self.place + self._depths[node]]
       self.sums[:, node] = self.sums[:, parent] + (token + 1) * weight
-      self.spelt[:, node] = self.spelt[:, parent] * (law.shape[1] + 1) + token + 1
+      self.spelt[:, node] = (
+        self.spelt[:, parent] * (distribution.shape[1] + 1) + token + 1
+      )
     return self
 
   def judged(self, judge):
-    """Lets a rule decide, and draws the next token from the law that it leaves."""
-    law = judge(self)
-    everywhere = np.ones(len(law), bool)
-    self.next_token, _ = self.split(law, everywhere, len(self._parents))
+    """Lets a rule decide, and draws the next token from the probs that it leaves."""
+    distribution = judge(self)
+    everywhere = np.ones(len(distribution), bool)
+    self.next_token, _ = self.split(distribution, everywhere, len(self._parents))
     return self
 
   def accepted(self):
@@ -164,10 +173,10 @@ def recursive(paths):
   """Recursive rejection (Miao et al., arXiv 2305.09781, algorithm 2)."""
   paths.last, paths.left = np.zeros_like(paths.prefix), paths.p(0)
   for node, parent in paths.nodes():
-    x, q = paths.tokens[:, node], paths.laws[:, node]
+    x, q = paths.tokens[:, node], paths.distributions[:, node]
     chance = np.minimum(1, _at(paths.left, x) / _positive(_at(q, x)))
     passes, fails = paths.flip(node, chance, _present(paths, node, parent))
-    rest = _residual(paths.left, paths.laws[:, node])
+    rest = _residual(paths.left, paths.distributions[:, node])
     paths.left = np.where(fails[:, None], rest, paths.left)
     paths.left = np.where(passes[:, None], paths.p(node), paths.left)
     paths.last = np.where(passes, node, paths.last)
@@ -203,7 +212,7 @@ def traversal(paths):
     if node == 0:
       return paths.weight[:, 0]
     x, parent = paths.tokens[:, node], parents[node]
-    p, q = _at(paths.after[:, parent], x), _at(paths.laws[:, node], x)
+    p, q = _at(paths.after[:, parent], x), _at(paths.distributions[:, node], x)
     follows = np.minimum(1, weight(parent) * p / _positive(q))
     return np.where(np.isnan(paths.weight[:, node]), follows, paths.weight[:, node])
 
@@ -211,13 +220,17 @@ def traversal(paths):
     live, parent = paths.counts[:, node] & (paths.last < 0), parents[node]
     passes, fails = paths.flip(node, weight(node), live)
     paths.last = np.where(passes, node, paths.last)
-    w, law = weight(parent), paths.after[:, parent]
-    excess = np.maximum(w[:, None] * law - paths.laws[:, node], 0)
+    w, distribution = weight(parent), paths.after[:, parent]
+    excess = np.maximum(w[:, None] * distribution - paths.distributions[:, node], 0)
     mass = excess.sum(axis=1)
     new = np.where(mass + 1 - w > 0, mass / _positive(mass + 1 - w), 1)
     paths.weight[:, parent] = np.where(fails, new, paths.weight[:, parent])
-    law = np.where((mass > 0)[:, None], excess / _positive(mass)[:, None], law)
-    paths.after[:, parent] = np.where(fails[:, None], law, paths.after[:, parent])
+    distribution = np.where(
+      (mass > 0)[:, None], excess / _positive(mass)[:, None], distribution
+    )
+    paths.after[:, parent] = np.where(
+      fails[:, None], distribution, paths.after[:, parent]
+    )
   paths.last = np.maximum(paths.last, 0)
   return _at(paths.after, paths.last)
 
@@ -250,7 +263,7 @@ def _present(paths, node, parent):
 def _stage(paths):
   """What goes on from what was accepted: how many tokens, p, q and k-SEQ's rho."""
   present = [_present(paths, node, parent) for node, parent in paths.nodes()]
-  p, q = paths.p(paths.last), _at(paths.laws, 1 + np.argmax(present, axis=0))
+  p, q = paths.p(paths.last), _at(paths.distributions, 1 + np.argmax(present, axis=0))
   count = np.sum(present, axis=0)
   low, high = np.ones(len(p)), np.maximum(count, 1.0)
   for _ in range(60):

@@ -53,7 +53,7 @@ def honest(model: HashModel):
 
 
 class Liar:
-  """Sends other tokens than it has drawn from the laws that it sends."""
+  """Sends other tokens than it has drawn from the distributions that it sends."""
 
   def __init__(self, model: HashModel):
     self._honest, self.vocab_size = drafting_of(model), model.vocab_size

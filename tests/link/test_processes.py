@@ -1,4 +1,4 @@
-"""Two real processes: the same law on both sides, and a draft that is killed."""
+"""Two real processes: the same probs on both sides, and a draft that is killed."""
 
 import subprocess
 import sys
@@ -60,7 +60,7 @@ def test_two_processes_give_what_one_gives(sampling, models, address):
 
 
 @pytest.mark.parametrize("kept", [4, 0])
-def test_the_law_is_the_same_bits_on_both_sides(kept, models, address):
+def test_the_distribution_is_the_same_bits_on_both_sides(kept, models, address):
   terms = Terms(3, Truncation(kept), Sampling(), tiny.DRAFT.vocab_size)
   sequences = np.zeros((3, 12), np.int32)
   uniforms = np.random.default_rng(0).integers(0, 2**24, (3, 3, terms.draws)) / 2**24

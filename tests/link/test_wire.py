@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.sparse import Truncation, law_bits
+from specdec_t5x.core.sparse import Truncation, probs_bits
 from specdec_t5x.drafters.link import Terms
 from specdec_t5x.link import wire
 from specdec_t5x.link.bits import Reader, packed
@@ -122,7 +122,7 @@ def test_garbage_is_drafts_or_a_value_error(data, setup):
     ({"kept": 3}, "ascending, each once"),
   ],
 )
-def test_what_is_no_law_is_refused(change, says):
+def test_what_is_no_distribution_is_refused(change, says):
   setup, every = setup_of(), np.ones(3, bool)
   drafts = drafts_of(setup, np.random.default_rng(0))
   for name, value in change.items():
@@ -135,7 +135,7 @@ def test_what_is_no_law_is_refused(change, says):
 def test_a_reply_is_as_long_as_the_formula_says(kept):
   setup, every = setup_of(16, gamma=5, kept=kept, vocab_size=8064), np.ones(16, bool)
   reply = drafts_of(setup, np.random.default_rng(0)).packed(setup, every)
-  each = law_bits(kept or 8064, 8064)
+  each = probs_bits(kept or 8064, 8064)
   assert setup.reply_bits == each
   assert len(reply) == -(-16 * 5 * each // 8)
 

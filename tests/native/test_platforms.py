@@ -9,7 +9,7 @@ import pytest
 from specdec_t5x.core.distributions import Sampling, argmax
 from specdec_t5x.decoding.widths import block_widths
 from specdec_t5x.native import library
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network import products
 
 
@@ -36,7 +36,7 @@ def test_our_kernels_are_called_on_a_cpu_alone():
   calls = {
     "specdec_multiply": lowered(multiply, row, row[0, 0].T),
     "specdec_attention": lowered(attend, row, cache, cache, bias),
-    "specdec_laws": lowered(lambda x: adjusted_probs(x, Sampling()), row),
+    "specdec_adjust": lowered(lambda x: adjusted_probs(x, Sampling()), row),
   }
   for name, found in calls.items():
     assert [platform for platform, text in found.items() if name in text] == ["cpu"]

@@ -17,7 +17,7 @@ import pytest
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.native import library
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network import products
 
 pytestmark = pytest.mark.skipif(

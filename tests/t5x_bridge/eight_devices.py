@@ -75,7 +75,7 @@ def _decode(model, variables, partitioner):
 
 
 def _vocabularies(text):
-  """Returns how much of the vocabulary a device holds of a block's laws or logits."""
+  """Returns how much of the vocabulary a device holds of a block's probs or logits."""
   shapes = re.findall(rf"f32\[\d+,{GAMMA + 1},(\d+)\]", text)
   return sorted({int(size) for size in shapes} & {264 // n for n in (1, 2, 4)})
 

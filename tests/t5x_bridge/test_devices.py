@@ -38,8 +38,11 @@ def test_parameters_caches_and_rows_are_divided(results, mesh):
   ("run", "held"),
   [("data 8, T=0", 264), ("data 2, model 4, T=1", 264 // 4)],
 )
-def test_a_block_s_laws_are_divided_over_model_by_the_vocabulary(results, run, held):
-  # From logits to verdict no device holds a whole law where 'model' divides it.
+def test_a_block_s_distributions_are_divided_over_model_by_the_vocabulary(
+  results, run, held
+):
+  # From logits to verdict no device holds a whole distribution where 'model' divides
+  # it.
   assert results[run]["vocabularies"] == [held]
 
 

@@ -56,7 +56,7 @@ def test_a_line_that_is_no_trace_is_named(line, tmp_path):
 
 
 def test_what_is_recorded_decided(models, vocabulary):  # noqa: F811
-  sampling = Sampling(4.0)  # Flat laws, which overlap.
+  sampling = Sampling(4.0)  # Flat distributions, which overlap.
   traces = recording.record(
     [TEXT] * 6, *models, vocabulary, gamma=3, max_length=10, sampling=sampling
   )

@@ -67,10 +67,11 @@ def test_a_head_learns_only_from_tokens_of_its_own_example():
 
 
 @pytest.mark.parametrize("kind", ["hydra", "medusa", "blockwise"])
-def test_the_loss_is_the_distance_to_the_target_s_laws_ahead(kind):
-  """Against a loop over positions, with heads that are the target's own law so far."""
+def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
+  """Against a loop over positions, with heads that are the target's own distribution so
+  far."""
   network, known = heads(kind), params_of(TARGET, 0)
-  # Of zeros each head repeats the target's law of the next token.
+  # Of zeros each head repeats the target's distribution of the next token.
   params = jax.tree.map(jnp.zeros_like, params_of(network, 1))
   objective = training.HeadDistillation(TARGET, decay=0.5)
   judged = jax.jit(lambda b: objective(network, params, b, known))(batch())

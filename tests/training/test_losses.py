@@ -14,12 +14,12 @@ TARGET_LOGITS, DRAFT_LOGITS = 2 * RNG.normal(size=(2, 3, 5, 7))
 TOKENS = RNG.integers(0, 7, (3, 5))
 
 
-def law(logits):
+def distribution(logits):
   exp = np.exp(logits - logits.max(-1, keepdims=True))
   return exp / exp.sum(-1, keepdims=True)
 
 
-P, Q = law(TARGET_LOGITS), law(DRAFT_LOGITS)
+P, Q = distribution(TARGET_LOGITS), distribution(DRAFT_LOGITS)
 EXPECTED = {
   "forward_kl": (P * np.log(P / Q)).sum(-1),
   "reverse_kl": (Q * np.log(Q / P)).sum(-1),
@@ -43,7 +43,7 @@ def test_distillation_losses_are_the_formulas(name):
 @pytest.mark.parametrize("name", EXPECTED)
 def test_distillation_losses_and_the_gradients_of_kl_vanish_at_equality(name):
   loss = losses.get_distillation_loss(name)
-  # A law does not change where a constant is added to all of its logits.
+  # A distribution does not change where a constant is added to all of its logits.
   moved = lambda logits: loss(jnp.asarray(TARGET_LOGITS), logits).sum()
   value, gradient = jax.value_and_grad(moved)(jnp.asarray(TARGET_LOGITS) + 3.0)
   np.testing.assert_allclose(value, 0, atol=1e-5)
@@ -67,7 +67,7 @@ def test_pinsker_bounds_total_variation():
 
 def test_a_token_without_mass_makes_no_nan():
   target, draft = jnp.asarray([0.0, -jnp.inf, 1.0]), jnp.asarray([0.0, 2.0, 1.0])
-  p, q = law(np.asarray(target)), law(np.asarray(draft))
+  p, q = distribution(np.asarray(target)), distribution(np.asarray(draft))
   expected = sum(p[x] * np.log(p[x] / q[x]) for x in (0, 2))
   np.testing.assert_allclose(losses.forward_kl(target, draft), expected, atol=1e-5)
   assert np.isinf(losses.reverse_kl(target, draft))

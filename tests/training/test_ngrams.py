@@ -1,4 +1,4 @@
-"""Counting n-grams, and the law that the table then has."""
+"""Counting n-grams, and the distribution that the table then has."""
 
 import collections
 
@@ -20,7 +20,7 @@ SIZE = 7
 def oracle(texts, order, width, context):
   """q(x | context) by counting in dictionaries: the formula of network/ngram.py."""
   counts = collections.Counter(token for text in texts for token in text)
-  law = np.array([counts[x] / counts.total() for x in range(SIZE)])
+  distribution = np.array([counts[x] / counts.total() for x in range(SIZE)])
   for length in range(1, min(order - 1, len(context)) + 1):
     after = collections.Counter()
     for text in texts:
@@ -32,24 +32,24 @@ def oracle(texts, order, width, context):
       continue
     kept = sorted(after.items(), key=lambda item: (-item[1], item[0]))[:width]
     probs = {x: (count - 0.5) / after.total() for x, count in kept}
-    law *= 1 - sum(probs.values())
+    distribution *= 1 - sum(probs.values())
     for x, mass in probs.items():
-      law[x] += mass
-  return law
+      distribution[x] += mass
+  return distribution
 
 
-def laws(table, params, tokens):
-  """The law after each of the tokens, by the network."""
-  law = jax.jit(lambda params: table.apply({"params": params}, *[tokens] * 3))
-  return np.exp(law(params))
+def distributions(table, params, tokens):
+  """The distribution after each of the tokens, by the network."""
+  distribution = jax.jit(lambda params: table.apply({"params": params}, *[tokens] * 3))
+  return np.exp(distribution(params))
 
 
 @pytest.mark.parametrize(("order", "width"), [(1, 1), (2, 2), (3, 6), (5, 2)])
-def test_the_table_has_the_interpolated_law(order, width):
+def test_the_table_has_the_interpolated_distribution(order, width):
   table, params = estimate(TEXTS, SIZE, order, width)
   # Contexts that were counted, parts of which were, and that never were.
   contexts = [(0, 2, 3, 2, 4), (0, 3, 2, 3, 2), (0, 6, 2, 6, 6), (0, 2, 3, 5, 5)]
-  found = laws(table, params, jnp.array(contexts))
+  found = distributions(table, params, jnp.array(contexts))
   expected = [
     [oracle(TEXTS, order, width, context[: i + 1]) for i in range(len(context))]
     for context in contexts
@@ -64,7 +64,9 @@ def test_a_lower_order_of_the_same_table_is_the_table_of_that_order():
   bigrams = NgramTable(NgramConfig(SIZE, sizes, 6, order=2))
   alone, its = estimate(TEXTS, SIZE, 2, 6)
   tokens = jnp.array([[0, 2, 3, 2, 5]])
-  np.testing.assert_array_equal(laws(bigrams, params, tokens), laws(alone, its, tokens))
+  np.testing.assert_array_equal(
+    distributions(bigrams, params, tokens), distributions(alone, its, tokens)
+  )
 
 
 def test_only_the_commonest_contexts_are_kept():
@@ -80,10 +82,10 @@ def test_chunks_do_not_change_the_counts(monkeypatch):
   jax.tree.map(np.testing.assert_array_equal, parts, whole)
 
 
-def test_blocks_after_rollbacks_and_ragged_rows_give_the_law_of_the_whole():
+def test_blocks_after_rollbacks_and_ragged_rows_give_the_distribution_of_the_whole():
   table, params = estimate(TEXTS, SIZE, 3, 4)
   rows = jnp.array([[0, 2, 3, 2, 4], [0, 3, 2, 3, 5]])
-  expected = laws(table, params, rows)
+  expected = distributions(table, params, rows)
   extend, cache = networks.start(table, params, jnp.ones((2, 3), jnp.int32), 8)
   _, _, cache = extend(cache, jnp.array([[0, 2, 6], [0, 6, 6]]))
   cache = cache.at(jnp.array([2, 1]))
@@ -93,7 +95,7 @@ def test_blocks_after_rollbacks_and_ragged_rows_give_the_law_of_the_whole():
   np.testing.assert_array_equal(cache.index, [4, 3])
 
 
-def test_nodes_of_a_tree_have_the_laws_of_their_paths():
+def test_nodes_of_a_tree_have_the_distributions_of_their_paths():
   """The tree is drafted level by level, from two rows that know 2 and 1 tokens."""
   table, params = estimate(TEXTS, SIZE, 4, 4)
   known = jnp.array([[0, 2], [0, 6]])
@@ -131,7 +133,7 @@ def test_prompts_are_part_of_the_context():
   extend, cache = networks.start(table, params, prompts, 4, prompts=prompts)
   np.testing.assert_array_equal(cache.index, [2, 1])
   logits, _, _ = extend(cache, jnp.array([[3], [3]]))
-  expected = laws(table, params, jnp.array([[0, 2, 3], [0, 3, 0]]))
+  expected = distributions(table, params, jnp.array([[0, 2, 3], [0, 3, 0]]))
   np.testing.assert_allclose(np.exp(logits[0, 0]), expected[0, 2], rtol=1e-6)
   np.testing.assert_allclose(np.exp(logits[1, 0]), expected[1, 1], rtol=1e-6)
 

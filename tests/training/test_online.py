@@ -1,4 +1,4 @@
-"""A draft that learns from the target's laws at its rejected positions."""
+"""A draft that learns from the target's distributions at its rejected positions."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from specdec_t5x.training.online import (
   Learner,
   Online,
   Requests,
-  known_law,
+  known_probs,
   lumped,
 )
 from specdec_t5x.training.optimizers import Optimizer, Schedule
@@ -34,9 +34,9 @@ ROOM, LENGTH = 6, 8
 def requests(count, kept=3, seed=0):
   """Requests at random, with a rejection at about every other place."""
   rng = np.random.default_rng(seed)
-  laws = rng.dirichlet(np.ones(64), (count, LENGTH)).astype(np.float32)
-  order = np.argsort(-laws, axis=-1)[..., :kept]
-  probs = np.take_along_axis(laws, order, axis=-1)
+  distributions = rng.dirichlet(np.ones(64), (count, LENGTH)).astype(np.float32)
+  order = np.argsort(-distributions, axis=-1)[..., :kept]
+  probs = np.take_along_axis(distributions, order, axis=-1)
   is_kept = rng.random((count, LENGTH, 1)) < 0.5
   return Requests(
     rng.integers(3, 30, (count, ROOM)).astype(np.int32),
@@ -50,8 +50,8 @@ def learner(online=ONLINE, seed=2, network=NETWORK):
   return Learner(network, initial_params(network, seed), online)
 
 
-def law_of(draft, served, place):
-  """The draft's law at a place of the first request, read token by token."""
+def probs_of(draft, served, place):
+  """The draft's distribution at a place of the first request, read token by token."""
   tokens = np.zeros((1, LENGTH), np.int32)
   tokens[0, 1 : place + 1] = served.tokens[0, :place]
   batch = {
@@ -77,30 +77,30 @@ def law_of(draft, served, place):
 )
 def test_the_loss_by_hand(loss, expected):
   q = np.array([1 / 8, 1 / 2, 1 / 8, 1 / 4])
-  p = known_law(jnp.array([0.5, 0.25]))
+  p = known_probs(jnp.array([0.5, 0.25]))
   found = losses.get_distillation_loss(loss)(p, lumped(jnp.log(q), jnp.array([3, 1])))
   np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("loss", losses.DISTILLATION_LOSSES)
-def test_the_more_is_kept_the_closer_to_the_whole_laws_distance(loss):
+def test_the_more_is_kept_the_closer_to_the_whole_distributions_distance(loss):
   distance = losses.get_distillation_loss(loss)
   target, draft = jnp.asarray(2 * RNG.normal(size=(2, 5, 9)))
-  law, order = jax.nn.softmax(target), jnp.argsort(-target)
+  distribution, order = jax.nn.softmax(target), jnp.argsort(-target)
   found = []
   for kept in range(1, 9):
     tokens = order[:, :kept]
-    known = known_law(jnp.take_along_axis(law, tokens, axis=1))
+    known = known_probs(jnp.take_along_axis(distribution, tokens, axis=1))
     found.append(distance(known, lumped(draft, tokens)))
   assert (np.diff(found, axis=0) > -1e-5).all()
   np.testing.assert_allclose(found[-1], distance(target, draft), atol=1e-4)
 
 
 @pytest.mark.parametrize("loss", losses.DISTILLATION_LOSSES)
-def test_a_law_without_a_rest_has_a_finite_loss(loss):
+def test_a_distribution_without_a_rest_has_a_finite_loss(loss):
   distance = losses.get_distillation_loss(loss)
   of = lambda logits: distance(
-    known_law(jnp.array([1.0])), lumped(logits, jnp.array([0]))
+    known_probs(jnp.array([1.0])), lumped(logits, jnp.array([0]))
   )
   value, gradient = jax.value_and_grad(of)(jnp.array([-50.0, 50.0, 0.0]))
   assert np.isfinite(value)
@@ -111,28 +111,30 @@ def test_a_law_without_a_rest_has_a_finite_loss(loss):
 
 
 @pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl"])
-def test_the_draft_comes_to_have_the_target_s_law_where_it_was_rejected(loss):
+def test_the_draft_comes_to_have_the_target_s_distribution_where_it_was_rejected(loss):
   assert_learns(loss)
 
 
 def assert_learns(loss):
   served = requests(1)
   place = 4
-  probs = np.zeros_like(served.law_probs)
+  probs = np.zeros_like(served.kept_probs)
   probs[0, place] = [0.6, 0.3, 0.05]
   tokens = np.tile(np.array([9, 20, 31], np.int32), (1, LENGTH, 1))
-  served = dataclasses.replace(served, law_tokens=tokens, law_probs=probs)
+  served = dataclasses.replace(served, kept_tokens=tokens, kept_probs=probs)
   draft = learner(Online(interval=1, kept=3, loss=loss, optimizer=FAST))
-  before = law_of(draft, served, place - 1)
+  before = probs_of(draft, served, place - 1)
   values = [draft.learn(served)[0] for _ in range(150)]
   assert values[-1] < 0.01 < values[0]
-  law = law_of(draft, served, place)
-  np.testing.assert_allclose(law[jnp.array([9, 20, 31])], probs[0, place], atol=0.03)
+  distribution = probs_of(draft, served, place)
+  np.testing.assert_allclose(
+    distribution[jnp.array([9, 20, 31])], probs[0, place], atol=0.03
+  )
   # The place before is no example: of these tokens it knows nothing but the likeness.
-  assert np.abs(law_of(draft, served, place - 1) - before).max() > 0
+  assert np.abs(probs_of(draft, served, place - 1) - before).max() > 0
 
 
-def test_laws_that_are_a_place_off_fail(monkeypatch):
+def test_distributions_that_are_a_place_off_fail(monkeypatch):
   batches = Requests.batches
 
   def shifted(self, size):
@@ -146,10 +148,10 @@ def test_laws_that_are_a_place_off_fail(monkeypatch):
 
 def test_nothing_is_learned_from_places_that_were_not_rejected():
   served = requests(2)
-  is_kept = served.law_probs.sum(-1, keepdims=True) > 0
-  garbage = RNG.integers(0, 64, served.law_tokens.shape).astype(np.int32)
+  is_kept = served.kept_probs.sum(-1, keepdims=True) > 0
+  garbage = RNG.integers(0, 64, served.kept_tokens.shape).astype(np.int32)
   other = dataclasses.replace(
-    served, law_tokens=np.where(is_kept, served.law_tokens, garbage)
+    served, kept_tokens=np.where(is_kept, served.kept_tokens, garbage)
   )
   one, two = learner(), learner()
   assert one.learn(served) == two.learn(other)
@@ -169,7 +171,7 @@ def test_a_step_a_number_of_requests_and_none_without_a_rejection():
   assert len(draft.learn(requests(5))) == draft.steps == 3
   before = draft.params
   served = requests(2)
-  nothing = dataclasses.replace(served, law_probs=0 * served.law_probs)
+  nothing = dataclasses.replace(served, kept_probs=0 * served.kept_probs)
   fresh = learner()
   start = fresh.params
   assert fresh.learn(nothing) == [0.0]
@@ -182,8 +184,8 @@ def test_a_step_a_number_of_requests_and_none_without_a_rejection():
 
 def test_a_loss_that_is_no_number_is_an_error():
   served = requests(2)
-  lost = np.where(served.law_probs > 0, np.float32(np.inf), 0)
-  bad = dataclasses.replace(served, law_probs=lost)
+  lost = np.where(served.kept_probs > 0, np.float32(np.inf), 0)
+  bad = dataclasses.replace(served, kept_probs=lost)
   with pytest.raises(ValueError, match=r"learns too fast\. Lower LEARNING_RATE"):
     learner().learn(bad)
 

@@ -1,4 +1,5 @@
-"""The laws that are kept of an output: those at the first rejected token, no others."""
+"""The distributions that are kept of an output: those at the first rejected token, no
+others."""
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +43,7 @@ def decoded(target, drafter, sampling=GREEDY, rule="token", rows=1):
 
 def expected_places(target, draft):
   """Places of a greedy decode where the draft's likeliest token is not the target's."""
-  p, q = target.law(AT_ONE), draft.law(AT_ONE)
+  p, q = target.distribution(AT_ONE), draft.distribution(AT_ONE)
   output, places = [], []
   while len(output) < LENGTH and 1 not in output:
     for i in range(GAMMA + 1):
@@ -66,15 +67,15 @@ def assert_kept_as_expected(seed):
   kept = found.observed
   np.testing.assert_array_equal(np.flatnonzero(kept.probs[0].sum(-1)), places)
   for place in places:
-    law = target.law(AT_ONE)(tuple(output[:place]))
-    best = np.argsort(-law)[:KEPT]
+    distribution = target.distribution(AT_ONE)(tuple(output[:place]))
+    best = np.argsort(-distribution)[:KEPT]
     np.testing.assert_array_equal(kept.tokens[0, place], best)
-    np.testing.assert_allclose(kept.probs[0, place], law[best], atol=1e-6)
+    np.testing.assert_allclose(kept.probs[0, place], distribution[best], atol=1e-6)
   return len(places), found.statistics.accepted.sum()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_they_are_the_target_s_laws_at_the_first_rejected_tokens(seed):
+def test_they_are_the_target_s_distributions_at_the_first_rejected_tokens(seed):
   assert_kept_as_expected(seed)
 
 
@@ -114,16 +115,20 @@ def test_a_planted_fault_fails(fault, monkeypatch):
     assert_all_kept_as_expected()
 
 
-def test_the_law_after_another_node_fails(monkeypatch):
-  law_at = rejections.chain.law_at
-  monkeypatch.setattr(rejections.chain, "law_at", lambda laws, at: law_at(laws, 0 * at))
+def test_the_distribution_after_another_node_fails(monkeypatch):
+  probs_at = rejections.chain.probs_at
+  monkeypatch.setattr(
+    rejections.chain,
+    "probs_at",
+    lambda distributions, at: probs_at(distributions, 0 * at),
+  )
   with pytest.raises(AssertionError):
     assert_all_kept_as_expected()
 
 
 @pytest.mark.parametrize("rule", ["token", "block", "recursive", "traversal"])
 @pytest.mark.parametrize("sampling", [Sampling(0.7), Sampling(1.0, top_k=3)], ids=str)
-def test_what_is_kept_of_a_sample_is_the_law_at_temperature_1(rule, sampling):
+def test_what_is_kept_of_a_sample_is_the_distribution_at_temperature_1(rule, sampling):
   target, draft = pair(3)
   is_chain = not RULES[rule].takes_trees
   shape = delayed(1, 2, GAMMA)
@@ -134,10 +139,10 @@ def test_what_is_kept_of_a_sample_is_the_law_at_temperature_1(rule, sampling):
   info = found.statistics
   assert len(places) == (info.acceptance_positions - info.accepted).sum() > 16
   for row, place in places:
-    law = target.law(AT_ONE)(tuple(outputs[row, :place].tolist()))
-    best = np.argsort(-law)[:KEPT]
+    distribution = target.distribution(AT_ONE)(tuple(outputs[row, :place].tolist()))
+    best = np.argsort(-distribution)[:KEPT]
     np.testing.assert_array_equal(kept_tokens[row, place], best)
-    np.testing.assert_allclose(probs[row, place], law[best], atol=1e-6)
+    np.testing.assert_allclose(probs[row, place], distribution[best], atol=1e-6)
 
 
 def _arrays(found):
@@ -145,7 +150,7 @@ def _arrays(found):
 
 
 @pytest.mark.parametrize("slots", [0, 2])
-def test_a_row_s_laws_do_not_depend_on_its_neighbours(slots):
+def test_a_row_s_distributions_do_not_depend_on_its_neighbours(slots):
   """Of networks, against a teacher that reads the whole output at once."""
   target, draft = Transformer(tiny.TARGET), Transformer(tiny.DRAFT)
   inputs = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [8, 8, 1, 0], [11, 12, 13, 1]])
@@ -169,14 +174,14 @@ def test_a_row_s_laws_do_not_depend_on_its_neighbours(slots):
     "decoder_target_tokens": tokens,
   }
   teacher = jax.jit(lambda read: forward(target, params["target"], read))
-  laws = jax.nn.softmax(teacher(read))
+  distributions = jax.nn.softmax(teacher(read))
   is_kept = probs.sum(-1) > 0
   info = found.statistics
   np.testing.assert_array_equal(
     is_kept.sum(axis=1), info.acceptance_positions - info.accepted
   )
   assert is_kept.any(axis=1).all()
-  expected = np.take_along_axis(np.asarray(laws), kept_tokens, axis=-1)
+  expected = np.take_along_axis(np.asarray(distributions), kept_tokens, axis=-1)
   np.testing.assert_allclose(probs[is_kept], expected[is_kept], atol=1e-5)
 
 
@@ -212,7 +217,7 @@ def test_no_such_number_of_tokens_is_kept(kept):
     SpeculativeDecoder(*networks_, observer=KeepRejections(kept))
 
 
-def test_laws_are_kept_of_one_decode_an_input():
+def test_distributions_are_kept_of_one_decode_an_input():
   decoder = SpeculativeDecoder(
     Transformer(tiny.TARGET),
     DraftModel(Transformer(tiny.DRAFT)),

@@ -128,7 +128,7 @@ def test_table_3_counts_without_a_clock(pair_flags, tmp_path):
   found = ran("table3", tmp_path, *pair_flags, *flags)["rows"]
   greedy, sampled = ours(tmp_path, "table3")
   assert (greedy["temperature"], sampled["temperature"]) == ("0", "1")
-  # One-hot laws: the mass is the count.
+  # One-hot distributions: the mass is the count.
   assert greedy["alpha"]["value"] == greedy["alpha_by_counts"]["value"]
   assert 0 < sampled["alpha"]["value"] < 1
   for line in (tmp_path / "cells.jsonl").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Laws of the next token that depend on the whole prefix, in float64."""
+"""Distributions of the next token that depend on the whole prefix, in float64."""
 
 import functools
 
@@ -37,25 +37,27 @@ def sampled(seed, size, sampling):
 
 
 def one_hot(seed, size):
-  """A law that is certain of one token."""
+  """A distribution that is certain of one token."""
   logits = random_logits(seed, size)
   return functools.cache(lambda prefix: np.eye(size)[np.argmax(logits(prefix))])
 
 
 def few_of_many(seed, tokens, size):
-  """Random laws on some tokens of a large vocabulary."""
+  """Random distributions on some tokens of a large vocabulary."""
 
   @functools.cache
-  def law(prefix):
-    law = np.zeros(size)
-    law[list(tokens)] = adjusted(random_logits(seed, len(tokens))(prefix), Sampling())
-    return law
+  def distribution(prefix):
+    distribution = np.zeros(size)
+    distribution[list(tokens)] = adjusted(
+      random_logits(seed, len(tokens))(prefix), Sampling()
+    )
+    return distribution
 
-  return law
+  return distribution
 
 
 def on(tokens, size):
-  """The uniform law on some tokens."""
-  law = np.zeros(size)
-  law[list(tokens)] = 1 / len(tokens)
-  return lambda prefix: law
+  """The uniform distribution on some tokens."""
+  distribution = np.zeros(size)
+  distribution[list(tokens)] = 1 / len(tokens)
+  return lambda prefix: distribution

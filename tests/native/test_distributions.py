@@ -1,4 +1,4 @@
-"""Our own laws are what float64 says, row by row."""
+"""Our own distributions are what float64 says, row by row."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.native import library
-from specdec_t5x.native.laws import adjusted_probs
+from specdec_t5x.native.distributions import adjusted_probs
 
 pytestmark = pytest.mark.skipif(
   library.problem() is not None, reason=f"no kernels: {library.problem()}"
@@ -25,12 +25,12 @@ def normal(*shape):
   return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32) * 4
 
 
-def laws(logits, sampling):
+def distributions(logits, sampling):
   return np.asarray(jax.jit(adjusted_probs, static_argnums=1)(logits, sampling))
 
 
 def exactly(row, sampling):
-  """Returns the law in float64, by sorting."""
+  """Returns the distribution in float64, by sorting."""
   row = (row / np.float32(sampling.temperature)).astype(np.float64)
   mass = np.exp(row - row.max())
   order = np.argsort(-row)
@@ -44,37 +44,43 @@ def exactly(row, sampling):
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("size", [1, 7, 16, 255, 257, 8_064, 32_128])
-def test_a_law_is_that_of_float64(size, sampling):
+def test_a_distribution_is_that_of_float64(size, sampling):
   logits = normal(3, size)
   exact = [exactly(row, sampling) for row in logits]
-  distances = np.abs(laws(logits, sampling) - exact).sum(axis=1) / 2
+  distances = np.abs(distributions(logits, sampling) - exact).sum(axis=1) / 2
   np.testing.assert_array_less(distances, 1e-6)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_a_row_is_the_same_whatever_stands_beside_it(sampling):
   logits = normal(19, 3_000)
-  whole = laws(logits, sampling)
-  np.testing.assert_array_equal(laws(logits[::-1].copy(), sampling)[::-1], whole)
-  np.testing.assert_array_equal(laws(logits.reshape(19, 1, -1), sampling)[:, 0], whole)
-  for row, law in zip(logits, whole, strict=True):
-    np.testing.assert_array_equal(laws(row, sampling), law)
+  whole = distributions(logits, sampling)
+  np.testing.assert_array_equal(
+    distributions(logits[::-1].copy(), sampling)[::-1], whole
+  )
+  np.testing.assert_array_equal(
+    distributions(logits.reshape(19, 1, -1), sampling)[:, 0], whole
+  )
+  for row, distribution in zip(logits, whole, strict=True):
+    np.testing.assert_array_equal(distributions(row, sampling), distribution)
 
 
 def test_what_is_far_below_has_no_mass_at_all():
-  law = laws(np.array([0, -86, -88, -1e30], np.float32), Sampling())
-  assert law[1] > 0
-  np.testing.assert_array_equal(law[2:], 0)
+  distribution = distributions(np.array([0, -86, -88, -1e30], np.float32), Sampling())
+  assert distribution[1] > 0
+  np.testing.assert_array_equal(distribution[2:], 0)
 
 
 def test_vmap_goes_over_rows():
   logits = normal(5, 2, 300)
   run = jax.vmap(lambda x: adjusted_probs(x, Sampling(top_k=9)), in_axes=1, out_axes=1)
-  np.testing.assert_array_equal(jax.jit(run)(logits), laws(logits, Sampling(top_k=9)))
+  np.testing.assert_array_equal(
+    jax.jit(run)(logits), distributions(logits, Sampling(top_k=9))
+  )
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_a_law_has_the_derivative_of_xlas(sampling, monkeypatch):
+def test_a_distribution_has_the_derivative_of_xlas(sampling, monkeypatch):
   logits = jnp.asarray(normal(2, 300))
   found = lambda: jax.grad(lambda x: (adjusted_probs(x, sampling) ** 2).sum())(logits)
   ours = found()

@@ -1,4 +1,4 @@
-"""Laws by our kernel (laws.cc) in programs for CPUs, by XLA in others.
+"""Distributions by our kernel (probs.cc) in programs for CPUs, by XLA in others.
 
 Shapes: V vocabulary.
 """
@@ -23,12 +23,12 @@ def adjusted_probs(
   by_xla = functools.partial(adjust.adjusted_probs, sampling=sampling)
   if sampling.greedy or library.problem() is not None:
     return by_xla(logits)
-  ours = functools.partial(law, **dataclasses.asdict(sampling))
+  ours = functools.partial(distribution, **dataclasses.asdict(sampling))
   choose = platforms.choose_kernel_on_cpu(ours, by_xla)
   return choose(logits.astype(jnp.float32))
 
 
-def law(
+def distribution(
   logits: Float[Array, "*batch V"], temperature: float, top_k: int, top_p: float
 ) -> Float[Array, "*batch V"]:
   """Returns softmax(logits / temperature) of the tokens that are kept; no derivatives.
@@ -44,7 +44,7 @@ def law(
     float32 probabilities; NaN, all of a row's, where a logit is NaN or infinity.
   """
   call = jax.ffi.ffi_call(
-    "specdec_laws",
+    "specdec_adjust",
     jax.ShapeDtypeStruct(logits.shape, logits.dtype),
     vmap_method="broadcast_all",
   )

@@ -1,4 +1,4 @@
-// The laws that tokens are drawn from, for XLA on CPU: softmax of logits over a
+// The distributions that tokens are drawn from, for XLA on CPU: softmax of logits over a
 // temperature, of the k largest or of the fewest that reach a mass.
 //
 // XLA makes passes over all rows for each of these steps. Here a row, which a core's
@@ -22,7 +22,7 @@ namespace ffi = xla::ffi;
 using Floats = ffi::Buffer<ffi::F32>;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// A number of a law takes about as long as so many multiplications.
+// A number of a distribution takes about as long as so many multiplications.
 constexpr int64_t kEach = 16;
 
 struct Token {
@@ -98,7 +98,7 @@ class Row {
       : size_(size), temperature_(temperature), top_k_(top_k), top_p_(top_p),
         values_(size), tokens_(size + 1) {}
 
-  void Law(const float* logits, float* probs) {
+  void Distribution(const float* logits, float* probs) {
     int lost = 0;  // NaN, or infinity.
     for (int64_t i = 0; i < size_; ++i) {
       values_[i] = logits[i] / temperature_;
@@ -151,7 +151,7 @@ class Row {
 };
 
 // logits [.., V] -> probabilities [.., V].
-ffi::Error Laws(ffi::ThreadPool pool, Floats logits, ffi::Result<Floats> probs,
+ffi::Error Distributions(ffi::ThreadPool pool, Floats logits, ffi::Result<Floats> probs,
                 float temperature, int64_t top_k, float top_p) {
   const int64_t size = logits.dimensions().back();
   const int64_t rows = logits.element_count() / std::max<int64_t>(size, 1);
@@ -162,14 +162,14 @@ ffi::Error Laws(ffi::ThreadPool pool, Floats logits, ffi::Result<Floats> probs,
     Row row(size, temperature, top_k, top_p);
     const int64_t end = rows * (part + 1) / parts;
     for (int64_t r = rows * part / parts; r < end; ++r)
-      row.Law(in + r * size, out + r * size);
+      row.Distribution(in + r * size, out + r * size);
   });
   return ffi::Error::Success();
 }
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_laws, Laws,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_adjust, Distributions,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<Floats>()
