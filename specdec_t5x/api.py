@@ -134,7 +134,7 @@ def generate(
       By default 'fixed' where gamma is given, 'auto' for a named draft model or heads,
       else 'exit' for a `LayerSkip`, 'fixed' for other drafters.
     sampling: temperature, top-k, top-p.
-    max_length: room for an output, in tokens.
+    max_length: the most tokens of an output.
     batch_size: inputs decoded at once, where there are as many.
     seed: of the sampling; an input's samples depend on it and the input's place in
       `inputs`, not on batch_size.

@@ -7,7 +7,7 @@ mean for a beam, where a hypothesis gains a token at each step of the search:
 - tokens: steps of the search, so that tokens / target_calls are steps per call. The
   search may go on past the end of the hypothesis that wins: at least its length.
 - target_calls: calls that the input took part in.
-- drafted: levels of the draft's trees that counted: gamma a call, or what room is left.
+- drafted: levels of the draft's trees that counted: gamma a call, or what remains.
 - accepted: levels that held all live hypotheses of the target, so that the step after
   them needed no call of its own.
 - acceptance_positions: levels that the search reached, the accepted ones and the first

@@ -36,7 +36,7 @@ class BeamSettings:
   """What a beam search looks for.
 
   Attributes:
-    max_length: room for the output, in tokens.
+    max_length: the most tokens of the output.
     eos_id: the token that ends a hypothesis.
     alpha: exponent of the brevity penalty; 0 ranks by plain log-probability.
   """
@@ -118,7 +118,7 @@ def step(
 
   Args:
     settings: what is searched for.
-    beam: each row with room for another token.
+    beam: each row that may take another token.
     log_probs: log-distribution of the token after each live hypothesis.
 
   Returns:

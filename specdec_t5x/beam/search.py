@@ -49,7 +49,7 @@ class BeamInfo:
   Attributes:
     target_calls: calls of the target that the row took part in.
     steps: steps of beam search; each adds a token to every live hypothesis.
-    drafted: levels that counted: gamma, or fewer where there is less room.
+    drafted: levels that counted: gamma, or fewer where fewer remain.
     tried: levels that the search reached: the accepted ones and the first that lacked
       a live hypothesis.
     accepted: levels that held all W live hypotheses, so that a step was taken there.
@@ -208,10 +208,10 @@ def _advance(
   """Takes the steps that the scores allow; also returns the nodes of each level."""
   layout, beam = spec.layout, state.beam
   active = hypotheses.searching(spec.settings, beam)
-  room = layout.max_length - beam.num_steps
+  remaining = layout.max_length - beam.num_steps
   info = _no_info(active.size).replace(
     target_calls=active.astype(jnp.int32),
-    drafted=active * jnp.clip(room - 1, 0, layout.gamma),
+    drafted=active * jnp.clip(remaining - 1, 0, layout.gamma),
   )
   nodes = jnp.broadcast_to(jnp.arange(layout.width), beam.live_scores.shape)
   start = _Advance(beam, state.paths, nodes, active, info)

@@ -31,7 +31,7 @@ class Layout:
     width: W, of the target's beam.
     draft_width: U, of the draft's; at least W.
     gamma: levels drafted an iteration; 0 without a draft.
-    max_length: room for the output, in tokens.
+    max_length: the most tokens of the output.
   """
 
   width: int

@@ -46,7 +46,7 @@ def speedups(
     "theorem" (3.8 at this alpha with the measured c) and "with_block" (the same with
     the measured cost of scoring a block) beside what was measured.
   """
-  gamma, plain = pair.setup.gamma, lambda _: pair.plain(pair.setup.room)
+  gamma, plain = pair.setup.gamma, lambda _: pair.plain(pair.setup.max_length)
   calls = {PLAIN: plain, **{alpha: pair.calls(alpha, runs) for alpha in alphas}}
   cells = compare(calls, range(runs), Setting(gamma, 0.0))
   token, draft, block = (seconds[name] for name in ("token", "draft", "scoring"))

@@ -97,7 +97,7 @@ class Setup:
     gamma: drafted tokens.
     dtype: of parameters and activations.
     input_length: tokens of an input.
-    room: for the output, in tokens.
+    max_length: the most tokens of an output.
   """
 
   target: str
@@ -107,14 +107,14 @@ class Setup:
   gamma: int
   dtype: str
   input_length: int
-  room: int
+  max_length: int
 
   def __post_init__(self):
     least = (self.gamma + 1) * (FEW + 1)
-    if self.room < least:
+    if self.max_length < least:
       raise ValueError(
         f"--output-length must be at least {least} with gamma {self.gamma}, or there "
-        f"are too few iterations to time, got {self.room}."
+        f"are too few iterations to time, got {self.max_length}."
       )
 
 
@@ -146,7 +146,7 @@ class Pair:
     target, draft = (model(size, setup.dtype) for size in (setup.target, setup.draft))
     self.params = {"target": target.params, "draft": draft.params}
     decode = lambda *pair: Decode(
-      programs.paired(*pair), self.params, sampling, setup.room
+      programs.paired(*pair), self.params, sampling, setup.max_length
     )
     ours = decode(target.network, draft.network, setup.gamma)
     plain = decode(target.network, None)
@@ -160,7 +160,7 @@ class Pair:
     options = dict(options or {}) or None
     one, compiled = jnp.int32(1), lambda run: run.compile(compiler_options=options)
     self._plain = compiled(plain.part().lower(one, *self.given))
-    self._outputs = self.plain(setup.room).tokens
+    self._outputs = self.plain(setup.max_length).tokens
     self.forced = self.forced_at(0.5, 7)
     lowered = iterated(self.start).lower(one, self.forced, *self.given)
     begin = time.perf_counter()
@@ -174,7 +174,7 @@ class Pair:
   def calls(self, alpha: float, runs: int) -> Program:
     """Returns whole calls by number; each draws new positions that are accepted."""
     forced = [self.forced_at(alpha, run) for run in range(runs)]
-    whole = jnp.int32(self.setup.room)
+    whole = jnp.int32(self.setup.max_length)
     return lambda run: self.program(whole, forced[run], *self.given)
 
   def forced_at(self, alpha: float, seed: int):
@@ -183,8 +183,8 @@ class Pair:
 
   def loops(self) -> dict[str, Loop]:
     """Returns few and many iterations of both loops."""
-    many = self.setup.room // (self.setup.gamma + 1)
+    many = self.setup.max_length // (self.setup.gamma + 1)
     return {
       "iteration": (self.program, (self.forced, *self.given), (FEW, many)),
-      "plain": (self._plain, self.given, (FEW, self.setup.room)),
+      "plain": (self._plain, self.given, (FEW, self.setup.max_length)),
     }

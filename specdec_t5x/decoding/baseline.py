@@ -57,7 +57,7 @@ def generate_plain(
     extend: the target model.
     sampling: the adjustment of its distribution.
     state: where to start, made for a gamma of `block` - 1.
-    max_length: room for the output, in tokens.
+    max_length: the most tokens of the output.
     eos_id: the token that ends it.
     adjust: computes the adjusted distribution.
     block: tokens a call, of which only the first counts; gamma + 1 is the strict
@@ -117,7 +117,7 @@ def _step(extend, sampling, state, max_length, eos_id, adjust, block=1, decision
   token, log_prob = _next(logits[:, 0], sampling, adjust, state, decision)
   live = ~state.ended
   lengths = state.lengths + live
-  is_full = live >= state.room(max_length)
+  is_full = live >= state.remaining(max_length)
   # An ended row writes its own last token again.
   token = jnp.where(live, token, state.last_tokens())
   log_prob = jnp.where(live, log_prob, 0.0)

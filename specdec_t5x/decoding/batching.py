@@ -78,7 +78,7 @@ def decode(
     inputs: all.
     keys: of all rows.
     slots: rows at once, over all devices.
-    max_length: room for an output, in tokens.
+    max_length: the most tokens of an output.
 
   Raises:
     ValueError: where devices can't have as many rows each, or which they are is not to
@@ -115,7 +115,7 @@ def _queued(
     starts: of all R rows; in their caches there need be no room for an output.
     shapes: of the arrays of a state of B rows, with room.
     rows: how many decode at once.
-    max_length: room for the output, in tokens.
+    max_length: the most tokens of the output.
   """
   arrays, tree = jax.tree.flatten(starts)
   grown = [_grown(x[:rows], shape) for x, shape in zip(arrays, shapes, strict=True)]

@@ -61,7 +61,7 @@ class Context:
   Attributes:
     sampling: the adjustment that the target's distribution gets, and so the draft's.
     adjust: computes it, of target and draft alike.
-    max_length: room for the output, in tokens.
+    max_length: the most tokens of the output.
     eos_id: the token that ends a sequence.
     target: the network that judges drafts.
     networks: the drafter's own, by name.
@@ -93,5 +93,5 @@ class Context:
     """
     rows = state.lengths.shape[0]
     most = self.policy.most(state.policy_state, rows, lengths)
-    remaining = jnp.maximum(state.room(self.max_length) - 1, 0)
+    remaining = jnp.maximum(state.remaining(self.max_length) - 1, 0)
     return jnp.where(state.ended, 0, jnp.minimum(most, remaining))

@@ -62,7 +62,7 @@ class Decoder(Protocol):
       inputs: encoder tokens, or the prompts of decoder-only networks; zero-padded.
       keys: one a row; the rows of one input stand next to each other.
       sampling: the adjustment of all distributions.
-      max_length: room for an output, in tokens.
+      max_length: the most tokens of an output.
       eos_id: the token that ends a sequence.
     """
 
@@ -135,7 +135,7 @@ class SpeculativeDecoder:
     return self.rule.alpha_is_mass
 
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
-    """Raises a ValueError where rule, draft, sampling and room do not go together."""
+    """Raises a ValueError where these settings do not go together."""
     if self.observer:
       self.observer.check(self.target, num_decodes)
     rule_at(self.rule, sampling)
@@ -144,7 +144,7 @@ class SpeculativeDecoder:
       raise ValueError(
         f"GAMMA={depth} is too long a draft for outputs of {max_length} tokens: at "
         f"most {max_length - 1} drafted tokens can count, since each call of the "
-        "target adds one of its own. Lower GAMMA, or give outputs more room "
+        "target adds one of its own. Lower GAMMA, or let outputs be longer "
         "(TASK_FEATURE_LENGTHS' targets, max_length)."
       )
 
@@ -331,7 +331,7 @@ def _decode(prepare, run, inputs, keys, slots, max_length) -> Decoded:
     inputs: all.
     keys: of all rows.
     slots: rows at once; 0 is all.
-    max_length: room for an output, in tokens.
+    max_length: the most tokens of an output.
   """
   if not slots or slots >= keys.shape[0]:
     return run(*prepare(inputs, keys), None)

@@ -30,7 +30,7 @@ class DecodeState:
       beyond each row's length.
     starts: where the output begins in each row's sequence.
     lengths: how many tokens of each row are known, the start token included.
-    ended: which rows are done: end of sequence produced, or no room left.
+    ended: which rows are done: end of sequence produced, or max_length reached.
     scores: log-probability of each row's output under the target's adjusted
       distribution.
     keys: one random key a row, so that no row's draws depend on its neighbours.
@@ -67,7 +67,7 @@ class DecodeState:
     last = self.lengths[:, None] - 1
     return jnp.take_along_axis(self.sequences, last, axis=1)[:, 0]
 
-  def room(self, max_length: int) -> Int[Array, "B"]:
+  def remaining(self, max_length: int) -> Int[Array, "B"]:
     """Returns how many more tokens each row's output may take."""
     return self.starts + max_length - self.lengths
 
@@ -191,7 +191,7 @@ def initial_state(
     target_cache: the target's; it holds these tokens but for the last of each row.
     drafter_state: the drafter's first state; None in the plain loop.
     keys: one a row.
-    max_length: room for the output, in tokens.
+    max_length: the most tokens of the output.
     gamma: drafted tokens an iteration, of all candidates together.
     prompts: what stands before the outputs, zero-padded; those of B / I rows each, side
       by side. None is nothing.

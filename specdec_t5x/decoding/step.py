@@ -184,7 +184,7 @@ def commit(
   """
   context, proposal, verdict = spec.context, iteration.proposal, iteration.verdict
   before, (tokens, info, ends) = state, _emitted(spec, state, iteration)
-  is_full = info.emitted >= state.room(context.max_length)
+  is_full = info.emitted >= state.remaining(context.max_length)
   state = state.replace(
     sequences=_append(state.sequences, tokens, state.lengths),
     lengths=state.lengths + info.emitted,

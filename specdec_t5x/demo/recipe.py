@@ -36,7 +36,7 @@ class DemoPair:
     about: what the task is.
     metric: 'BLEU' or 'ROUGE-Lsum'; None where texts go on in many ways.
     max_input: tokens of an input.
-    max_output: room for an output, in tokens.
+    max_output: the most tokens of an output.
     target: the target.
     drafts: its drafts, the better one first.
     heads: what drafts from the target's own features, trained where it is asked for.

@@ -111,7 +111,9 @@ def _parser() -> argparse.ArgumentParser:
   add("--examples", type=int, help="the first so many (100 of the demo's, or all)")
   add("--prefix", help="before each line ('' with --input, else the demo task's)")
   add("--gamma", type=int, default=DEFAULT_GAMMA, help="tokens drafted (%(default)s)")
-  add("--max_length", type=int, default=128, help="room for an output (%(default)s)")
+  add(
+    "--max_length", type=int, default=128, help="most tokens of an output (%(default)s)"
+  )
   add("--batch_size", type=int, default=16, help="decoded at once (%(default)s)")
   add("--dtypes", nargs="+", choices=DTYPES, default=["float32"], help="(float32)")
   add("--strict", action="store_true", help="the plain run scores in blocks, too")

@@ -33,7 +33,7 @@ class Settings:
 
   Attributes:
     gamma: length of a draft, in tokens.
-    max_length: room for an output, in tokens.
+    max_length: the most tokens of an output.
     batch_size: inputs decoded at once.
     eos_id: the token that ends a sequence.
     strict: whether the plain run scores in speculation's shapes (`decoding.baseline`).

@@ -62,14 +62,14 @@ class _Window:
     probs: the distribution of each gathered token, garbage beyond; None of certain
       ones.
     lost: rows where a distribution was no number.
-    turn: inner iterations so far.
+    iterations: inner iterations so far.
     calls: of the middle network, a row.
   """
 
   state: DecodeState
   probs: Float[Array, "B M V"] | None
   lost: Bool[Array, "B"]
-  turn: Int[Array, ""]
+  iterations: Int[Array, ""]
   calls: Int[Array, "B"]
 
 
@@ -146,7 +146,7 @@ class Cascade(Drafter):
     """Fills a window in each row; see `decoding.drafter.Drafter`."""
     check_uniforms(uniforms, self.decisions)
     own, most = state.drafter_state, context.most(state, self.lengths)
-    # The window is an output of its own, with room for `most` tokens after the known.
+    # The window is an output of its own, of at most `most` tokens after the known.
     inner = state.replace(
       starts=state.lengths - (self.gamma - most),
       ended=state.ended | (most <= 0),
@@ -159,7 +159,7 @@ class Cascade(Drafter):
       state=inner,
       probs=self._no_probs(context, most.size),
       lost=jnp.zeros_like(state.ended),
-      turn=jnp.zeros((), jnp.int32),
+      iterations=jnp.zeros((), jnp.int32),
       calls=own.calls,
     )
     window = jax.lax.while_loop(
@@ -175,7 +175,9 @@ class Cascade(Drafter):
     """Returns the window after one iteration of the inner speculation."""
     spec = self._speculation(context, window.state)
     count = step.decisions(self.drafter)
-    draws = jax.lax.dynamic_slice_in_dim(uniforms, window.turn * count, count, axis=1)
+    draws = jax.lax.dynamic_slice_in_dim(
+      uniforms, window.iterations * count, count, axis=1
+    )
     state, iteration = step.iterate(spec, window.state, draws)
     info, probs = iteration.info, window.probs
     if probs is not None:
@@ -190,7 +192,7 @@ class Cascade(Drafter):
       state=state,
       probs=probs,
       lost=window.lost | jnp.isnan(info.acceptance_mass) | jnp.isnan(info.log_prob),
-      turn=window.turn + 1,
+      iterations=window.iterations + 1,
       calls=window.calls + info.target_calls,
     )
 

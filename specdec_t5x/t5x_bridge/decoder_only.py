@@ -38,7 +38,7 @@ class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):
       decoder: how it decodes; its networks are decoder-only.
       vocabulary: of prompts and outputs; its eos_id ends a sequence.
       sampling: temperature, top-k, top-p.
-      task_feature_lengths: the dataset's: most tokens of a prompt, room for an output.
+      task_feature_lengths: the dataset's: most tokens of a prompt and of an output.
       seed: of the sampling.
       default_decoder_params: as the encoder-decoder's.
       feature_converter_cls: another converter than `seqio.DecoderFeatureConverter`.

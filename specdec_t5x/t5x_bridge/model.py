@@ -74,8 +74,8 @@ class Decodes:
   def read(self, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, int]:
     """Returns the inputs [B, E] of a batch, and the most tokens of an output."""
 
-  def check_room(self, max_length: int) -> None:
-    """Raises a ValueError where decoder, sampling and room do not go together."""
+  def check_max_length(self, max_length: int) -> None:
+    """Raises a ValueError where decoder, sampling and max_length do not go together."""
     count = self._default_decoder_params.num_decodes
     self.decoder.check(self.sampling, max_length, count)
 

@@ -55,7 +55,7 @@ def check_run(
   provider = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name)
   model.number_examples(provider.name, shard_of_command())
   lengths = dataset_cfg.task_feature_lengths
-  model.check_room(lengths["targets"])
+  model.check_max_length(lengths["targets"])
   shards = 1 if partitioner is None else partitioner.mesh.shape["data"]
   model.check_batch(dataset_cfg.batch_size, lengths, shards)
   utils.verify_matching_vocabs(dataset_cfg, model)

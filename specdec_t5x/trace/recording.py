@@ -211,7 +211,7 @@ class _Recorder:
     params: of its networks.
     processor: the vocabulary of target and draft.
     sampling: temperature, top-k, top-p.
-    max_length: room for an output, in tokens.
+    max_length: the most tokens of an output.
   """
 
   decoder: SpeculativeDecoder

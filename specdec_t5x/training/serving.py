@@ -54,8 +54,8 @@ def serve(
     rule: as `generate`'s.
     gamma: most tokens of a named drafter's draft; 5 by default.
     sampling: temperature, top-k, top-p.
-    input_length: room for a request, in tokens.
-    max_length: room for an output, in tokens.
+    input_length: the most tokens of a request.
+    max_length: the most tokens of an output.
     batch_size: requests decoded at once, of those that are served by one draft.
     seed: of the sampling; a request's sample depends on it, on the request's place, on
       how many steps were taken and, through the draft, on the requests before.
@@ -117,7 +117,7 @@ def decodes(
     params: its parameters.
     learner: the draft.
     ids: the requests' tokens, at most `input_length`.
-    input_length: room for a request.
+    input_length: the most tokens of a request.
     seed: as `serve`'s.
 
   Raises:

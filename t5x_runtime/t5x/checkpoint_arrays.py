@@ -298,9 +298,9 @@ def _start_reading(store) -> tuple[np.ndarray, ts.Future]:
   """
   dtype = store.dtype.numpy_dtype
   size = store.size * dtype.itemsize
-  room = np.empty(size + _ALIGNMENT, np.uint8)
-  start = -room.ctypes.data % _ALIGNMENT
-  value = room[start : start + size].view(dtype).reshape(store.shape)
+  buffer = np.empty(size + _ALIGNMENT, np.uint8)
+  start = -buffer.ctypes.data % _ALIGNMENT
+  value = buffer[start : start + size].view(dtype).reshape(store.shape)
   return value, ts.array(value).write(store)
 
 

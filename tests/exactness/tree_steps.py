@@ -58,7 +58,7 @@ class OneStep(DecodeState):
     draws = jnp.pad(self.prescribed, ((0, 0), (count - MOST - 1, 0)))
     return jnp.broadcast_to(draws[..., None], (*draws.shape, LEVELS))
 
-  def room(self, max_length):
+  def remaining(self, max_length):
     return self.rooms
 
 

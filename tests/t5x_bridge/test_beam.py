@@ -127,12 +127,12 @@ def test_the_target_as_draft_advances_by_whole_trees(
 )
 def test_bad_settings_are_refused(vocabulary, unchecked, bad, message):
   with pytest.raises(ValueError, match=message):
-    speculative(vocabulary, **bad).check_room(LENGTH)
+    speculative(vocabulary, **bad).check_max_length(LENGTH)
 
 
 def test_bad_settings_of_the_baseline_are_refused(vocabulary):
   with pytest.raises(ValueError, match="TEMPERATURE, TOPK and TOPP must be 0"):
-    plain(vocabulary, sampling=Sampling(0.5)).check_room(LENGTH)
+    plain(vocabulary, sampling=Sampling(0.5)).check_max_length(LENGTH)
   with pytest.raises(ValueError, match="BEAM_ALPHA must be"):
     plain(vocabulary, alpha=float("inf"))
 

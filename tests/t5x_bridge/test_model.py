@@ -214,7 +214,7 @@ def test_guarantee(vocabulary):
 def test_bad_settings_are_refused(vocabulary, unchecked, bad, message):
   """Of others, as commands say them, see tests/errors/cases.py."""
   with pytest.raises(ValueError, match=message) as error:
-    tiny.speculative(vocabulary, **bad).check_room(LENGTH)
+    tiny.speculative(vocabulary, **bad).check_max_length(LENGTH)
   assert "\n" not in str(error.value)
 
 

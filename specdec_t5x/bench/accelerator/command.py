@@ -138,7 +138,10 @@ def measured(setup: Setup, alphas: Sequence[float], runs: int) -> dict[str, Any]
   pair = Pair(setup)
   calls = {} if setup.temperature else {a: pair.calls(a, runs) for a in alphas}
   timed = alternate({**repeated(pair.loops()), **calls}, range(runs), _WARM)
-  plain, timed_calls = timed["plain", setup.room], {a: timed.pop(a) for a in calls}
+  plain, timed_calls = (
+    timed["plain", setup.max_length],
+    {a: timed.pop(a) for a in calls},
+  )
   each, rows = medians(timed), {}
   for alpha in alphas:
     expected = float(theory.expected_tokens(alpha, setup.gamma))
@@ -156,7 +159,7 @@ def medians(timed: Mapping[tuple[str, int], Timed]) -> dict[str, float]:
 
 
 def _pieces(args, batch) -> Iterator[Piece]:
-  lengths = {"input_length": args.input_length, "room": args.output_length}
+  lengths = {"input_length": args.input_length, "max_length": args.output_length}
   piece = lambda kind, size, width: Piece(
     kind, size, width, batch, dtype=args.dtype, **lengths
   )

@@ -62,7 +62,7 @@ def make(args: argparse.Namespace) -> Table:
 
 def _pieces(args) -> Iterator[Piece]:
   """Yields what is compiled: first what c and table 2 need."""
-  lengths = {"input_length": args.input_length, "room": args.output_length}
+  lengths = {"input_length": args.input_length, "max_length": args.output_length}
   dtype = args.dtype or ("float32" if args.topology == CPU else "bfloat16")
   piece = lambda *what, **more: Piece(*what, dtype=dtype, **lengths, **more)
   for batch in sorted(args.batches):

@@ -36,7 +36,7 @@ class Piece:
     draft: size of an iteration's draft.
     dtype: of parameters and activations.
     input_length: tokens of an input.
-    room: for the output, in tokens.
+    max_length: the most tokens of an output.
     products: of few rows on CPU, see `network.config`.
   """
 
@@ -47,7 +47,7 @@ class Piece:
   draft: str = ""
   dtype: str = "bfloat16"
   input_length: int = 128
-  room: int = 128
+  max_length: int = 128
   products: str = "auto"
 
 
@@ -143,7 +143,7 @@ def _encoder(piece, weights):
   def run(params, inputs):
     apply = lambda *args, **how: network.apply({"params": params}, *args, **how)
     encoded = apply(inputs, enable_dropout=False, method=network.encode)
-    return apply(encoded, inputs, piece.room, method=network.start)
+    return apply(encoded, inputs, piece.max_length, method=network.start)
 
   return run, lambda: (weights(network), _inputs(piece))
 
@@ -162,7 +162,7 @@ def _iteration(piece, weights):
 
 
 def _start(piece, decoder):
-  return programs.Decode(decoder, None, GREEDY, piece.room).start
+  return programs.Decode(decoder, None, GREEDY, piece.max_length).start
 
 
 def _from_state(prepare):

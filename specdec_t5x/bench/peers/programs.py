@@ -48,7 +48,7 @@ class Workload:
     draft: the model that drafts.
     inputs: each [1, E], zero-padded to one length.
     gamma: tokens drafted a call of the target.
-    max_length: room for an output, in tokens.
+    max_length: the most tokens of an output.
     eos_id: the token that ends an output; a negative one never comes.
     alpha: where given, the draft does its work and then says the target's token with
       this probability (`drafters.oracle`): for weights that were not trained.
@@ -100,9 +100,9 @@ def programs(work: Workload) -> tuple[dict[str, Program], dict[str, str]]:
   if importable(CTRANSLATE2) and work.eos_id >= 0:
     theirs |= _ctranslate2(work)
   if upstream.available():
-    model, room = work.target, (work.max_length, work.eos_id)
+    model, limits = work.target, (work.max_length, work.eos_id)
     params = jax.device_put(model.params)
-    run = upstream.greedy(model.network.config, params, *room)
+    run = upstream.greedy(model.network.config, params, *limits)
     theirs[UPSTREAM] = lambda item: run(item.array)
   present = {OURS: _speculation(work), BASELINE: lambda item: baseline(item.array)}
   present |= {name: _decoding(run, work) for name, run in theirs.items()}
@@ -169,9 +169,9 @@ def _hugging_face(work) -> dict[str, Program]:
   to_torch = lambda model: export.to_torch(
     model.network.config, model.params, export.torch_device()
   )
-  target, room = to_torch(work.target), (work.max_length, work.eos_id)
-  run = hugging_face.plain(target, *room)
-  copies = hugging_face.plain(target, *room, work.gamma)
+  target, limits = to_torch(work.target), (work.max_length, work.eos_id)
+  run = hugging_face.plain(target, *limits)
+  copies = hugging_face.plain(target, *limits, work.gamma)
   programs = {
     HF_PLAIN: lambda item: run(item.ids),
     HF_LOOKUP: lambda item: copies(item.ids),
@@ -185,7 +185,7 @@ def _hugging_face(work) -> dict[str, Program]:
   def program(setting):
     """One call of the library; the draft holds its settings, so each has its own."""
     draft = to_torch(work.draft)
-    run = hugging_face.assisted(target, draft, *room, *setting)
+    run = hugging_face.assisted(target, draft, *limits, *setting)
 
     def bent(item):
       if item.forced is not None:
@@ -200,6 +200,6 @@ def _hugging_face(work) -> dict[str, Program]:
 def _ctranslate2(work) -> dict[str, Program]:
   from specdec_t5x.bench.peers import ctranslate2
 
-  model, room = work.target, (work.max_length, work.eos_id)
-  found = ((CT2[kind], ctranslate2.greedy(model, kind, *room)) for kind in CT2)
+  model, limits = work.target, (work.max_length, work.eos_id)
+  found = ((CT2[kind], ctranslate2.greedy(model, kind, *limits)) for kind in CT2)
   return {name: lambda item, run=run: run(item.ids) for name, run in found}

@@ -45,8 +45,8 @@ def greedy(config: T5Config, params: Any, max_length: int, eos_id: int):
 
   @jax.jit
   def run(params, inputs: Int[Array, "B E"]) -> Int[Array, "B T"]:
-    room = jax.numpy.zeros((inputs.shape[0], max_length), inputs.dtype)
-    batch = {"encoder_input_tokens": inputs, "decoder_input_tokens": room}
+    outputs = jax.numpy.zeros((inputs.shape[0], max_length), inputs.dtype)
+    batch = {"encoder_input_tokens": inputs, "decoder_input_tokens": outputs}
     settings = {"temperature": 0.0, "topk": 0, "eos_id": eos_id}
     outputs, _ = model.predict_batch_with_aux(params, batch, decoder_params=settings)
     return outputs
