@@ -31,7 +31,7 @@ from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.drafters.heads import Headed
-from specdec_t5x.drafters.layer_skip import LayerSkip
+from specdec_t5x.drafters.layer_skip import OfTarget
 from specdec_t5x.drafters.stepwise import check_gamma
 
 WINDOWS = ("fixed", "flush")
@@ -234,7 +234,7 @@ class Cascade(Drafter):
 
 def _check_lower(drafter: Any, gamma: int) -> None:
   """Raises a ValueError where `drafter` can't draft for the middle network."""
-  reads_target = isinstance(drafter, Headed | LayerSkip)
+  reads_target = isinstance(drafter, Headed | OfTarget)
   if reads_target or not drafter.tree.is_chain:
     raise ValueError(
       "A cascade needs a lower drafter of chains that reads nothing of the network "

@@ -19,6 +19,7 @@ from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.layer_skip import LayerSkip
+from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.heads import HeadsConfig
@@ -169,6 +170,7 @@ def test_networks_have_names_by_level():
     HeadDraft(HashHeads(4, 5, HeadsConfig("medusa", 2, 1), False)),
     TreeDraft(LOWER, chain(2).__class__((0, 0))),
     LayerSkip(("mlp_0",), 2),
+    Quantized(gamma=2),
   ],
   ids=lambda drafter: type(drafter).__name__,
 )

@@ -146,9 +146,12 @@ def test_the_loop_keeps_the_target_s_distribution(name, sampling, rule, policy):
 
 
 def test_the_loop_keeps_it_with_a_draft_that_is_nearly_the_target():
-  """By the token rule: the block rule's chances are ratios of small differences here.
+  """By the token rule.
 
-  They matter as seldom as a longer prefix fails, which the enumeration does not see.
+  The block rule's h_i is a ratio of differences of p and q, so where q is nearly p an
+  error of 1e-7 in either moves it by 1e-4. It decides only where all longer prefixes
+  fail, with a probability of these differences' size, so outputs are off by 1e-7. The
+  enumeration weighs an edge of h_i as if it always decided.
   """
   assert_the_loop_is_exact(Sampling(), drafter=DRAFTERS["8 bits"])
 
