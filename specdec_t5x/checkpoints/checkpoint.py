@@ -16,7 +16,6 @@ import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 
@@ -205,6 +204,9 @@ class Orbax(Checkpoint):
   """In Orbax's format, as T5X writes it."""
 
   def _read_shapes(self, directory):
+    # Here alone: who decodes without checkpoints needs no Orbax.
+    import orbax.checkpoint as ocp
+
     with ocp.PyTreeCheckpointer() as checkpointer:
       metadata = checkpointer.metadata((directory / STATE).resolve())
     return flat_shapes(metadata.item_metadata.tree["target"])

@@ -289,7 +289,7 @@ def log_model_info(log_file: str | None, full_train_state, partitioner) -> None:
   def describe(name):
     array, axes, spec = arrays[name], logical.get(name), mesh.get(name)
     sizes = [str(size) for size in array.shape]
-    if axes:
+    if axes and len(axes) == array.ndim:
       sizes = [f"{axis}={size}" for axis, size in zip(axes, sizes, strict=True)]
     spec = None if spec is None else tuple(spec)
     return (
