@@ -122,7 +122,7 @@ def test_a_planted_import_is_found(module, planted, found):
 BEGINNINGS = ("decoding.decoders", "drafters.draft_model", "decoding.cost_aware")
 DEFAULT = {
   "core": "chain checks distributions greedy token tree types",
-  "decoding": "baseline context cost_aware decoders drafter generate policy "
+  "decoding": "baseline batching context cost_aware decoders drafter generate policy "
   "state step widths",
   "drafters": "draft_model stepwise",
   "tuning": "",

@@ -16,7 +16,7 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
-from specdec_t5x.decoding import baseline, generate, state
+from specdec_t5x.decoding import baseline, batching, generate, state
 from specdec_t5x.decoding.context import Context, Loaded, Target
 from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.generate import Keeper
@@ -335,7 +335,4 @@ def _decode(prepare, run, inputs, keys, slots, max_length) -> Decoded:
   """
   if not slots or slots >= keys.shape[0]:
     return run(*prepare(inputs, keys), None)
-  # Here alone: what decodes all rows at once does without it.
-  from specdec_t5x.decoding import batching
-
   return batching.decode(prepare, run, inputs, keys, slots, max_length)
