@@ -60,9 +60,9 @@ def pair():
 
 
 def test_every_part_of_a_pair_is_timed(pair, processor_clock, monkeypatch):
-  monkeypatch.setattr(programs, "_PART", (2, 80))
+  monkeypatch.setattr(programs, "_PART", (2, 240))
   inputs = jax.numpy.ones((1, 8), jax.numpy.int32)
-  found = costs.measure_costs(pair(60), inputs, runs=3)
+  found = costs.measure_costs(pair(60), inputs, runs=9)
   assert list(found) == [1, 2]
   for gamma, times in found.items():
     assert times.gamma == gamma
