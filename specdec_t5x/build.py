@@ -30,7 +30,7 @@ from specdec_t5x.network import ngram
 from specdec_t5x.network.functional import HEADS, Network, Settings, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.parallel import ParallelConfig
-from specdec_t5x.policies import ExitThreshold, get_policy
+from specdec_t5x.policies import CostAware, ExitThreshold, get_policy
 
 DRAFTERS: dict[str, type[Drafter]] = {
   "draft_model": DraftModel,
@@ -256,8 +256,10 @@ def policy_for(
     return get_policy(policy)
   if gamma is not None:
     return Fixed()
-  costs = is_word and isinstance(drafter, Stepwise | Headed)
-  if costs:
+  if isinstance(drafter, Quantized):
+    # Nearly the target, of whatever text: more of it is accepted than of others.
+    return CostAware(prior_alpha=0.9)
+  if is_word and isinstance(drafter, Stepwise | Headed):
     return get_policy("auto")
   return ExitThreshold() if isinstance(drafter, LayerSkip) else Fixed()
 

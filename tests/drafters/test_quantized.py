@@ -130,7 +130,7 @@ def test_weights_are_rounded_once_and_it_is_said(monkeypatch):
 def test_a_name_is_enough():
   decoder, _ = build.together(model("t5"), "quantized")
   assert decoder.drafter == Quantized()
-  assert isinstance(decoder.policy, CostAware)
+  assert decoder.policy == CostAware(prior_alpha=0.9)
   with pytest.raises(ValueError, match="names a drafter"):
     build.together(model("t5"), "quantized", "copy")
 
