@@ -97,9 +97,8 @@ class Link(Drafter):
 
   The tokens are drawn here again, from the distributions that came, with the same
   uniforms: the draft counts as far as they are the same. So what counts is drawn from
-    what was sent,
-  whatever the other side's arithmetic, and a token's place in the draft depends on the
-  tokens before it alone.
+  what was sent, whatever the other side's arithmetic, and a token's place in the draft
+  depends on the tokens before it alone.
 
   Attributes:
     remote: answers for the draft.
