@@ -148,11 +148,10 @@ class Checkpoint(abc.ABC):
     is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
     if not all(map(is_float, jax.tree.leaves(state.params))):
       dtype = None
+    # Readers raise many types; none says which model it was.
     try:
       restored = self._restore(state, partitioner, dtype)
-    except (
-      Exception
-    ) as error:  # Readers raise many types; none says which model it was.
+    except Exception as error:
       raise ValueError(
         f"Checkpoint {self.path} could not be restored ({type(error).__name__}: "
         f"{error}). If its files are damaged, copy it again from where it was written."

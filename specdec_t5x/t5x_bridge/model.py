@@ -213,14 +213,9 @@ class Decodes:
       aux[KNOWN] = decoded.policy_state
     if decoded.observed is None:
       return predictions, aux
-    distributions = (
-      decoded.observed
-    )  # Of one decode an input: `decoder.check` saw to it.
-    kept = dict(
-      zip(
-        LEARNED_FROM, (inputs, distributions.tokens, distributions.probs), strict=True
-      )
-    )
+    # Of one decode an input: `decoder.check` saw to it.
+    found = decoded.observed
+    kept = dict(zip(LEARNED_FROM, (inputs, found.tokens, found.probs), strict=True))
     kept |= {EXAMPLE: batch[EXAMPLE]} if EXAMPLE in batch else {}
     return predictions, {**aux, **kept}
 
