@@ -2,6 +2,7 @@
 
 The width of the beam is the number of decodes an input, as in T5X. What the statistics
 mean for a beam, where a hypothesis gains a token at each step of the search:
+
 - scores: log-probability over the brevity penalty, of the best hypothesis (all, where
   all are returned); plain log-probability in the rare case that none ended.
 - tokens: steps of the search, so that tokens / target_calls are steps per call. The
