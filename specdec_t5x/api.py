@@ -5,7 +5,6 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +37,7 @@ from specdec_t5x.network.functional import (
   network_for,
 )
 
-DecodeFn = Callable[[Any, jax.Array, jax.Array], Decoded]
+DecodeFn = Callable[..., Decoded]
 
 # Inputs are padded to multiples of this, so that few shapes are compiled.
 _LENGTH_STEP = 16
@@ -188,7 +187,11 @@ def _decode_batches(
 ) -> Iterator[Decoded]:
   """Yields the decodes of each batch's inputs; raises where their logits were NaN."""
   for first, inputs, count in padded_batches(ids, rows):
-    decoded = run(params, inputs, row_keys(jax.random.key(seed), rows, first))
+    keys, is_wanted = (
+      row_keys(jax.random.key(seed), rows, first),
+      np.arange(rows) < count,
+    )
+    decoded = run(params, inputs, keys, is_wanted)
     decoded = jax.tree.map(lambda array, count=count: array[:count], decoded)
     check_decoded(
       decoded.scores,
@@ -241,14 +244,15 @@ def compiled(
 ) -> DecodeFn:
   """Returns the decoding program: (params, inputs [B, E], keys [R]) -> Decoded.
 
+  A fourth argument, [B], may say which inputs are wanted; others fill the batch.
   It is compiled once for each combination of settings, whatever the parameters. What
   drafts cost, where the policy goes by that, is measured at the first call for a shape.
   """
 
-  def run(params, inputs, keys):
+  def run(params, inputs, keys, is_wanted=None):
     job = tuning.Job(decoder, keys.shape[0], inputs.shape[1], sampling, max_length)
     return _program(tuning.tuned(job, params), sampling, max_length, eos_id)(
-      params, inputs, keys
+      params, inputs, keys, is_wanted
     )
 
   return run
@@ -259,8 +263,8 @@ def _program(
   decoder: Decoder, sampling: Sampling, max_length: int, eos_id: int
 ) -> DecodeFn:
   return jax.jit(
-    lambda params, inputs, keys: decoder.decode(
-      params, inputs, keys, sampling, max_length, eos_id
+    lambda params, inputs, keys, is_wanted: decoder.decode(
+      params, inputs, keys, sampling, max_length, eos_id, is_wanted
     )
   )
 

@@ -156,7 +156,7 @@ def watch(decode):
 
   def loop(condition, body, carry):
     # Both inner loops are of the outer one's turns, which can't be compiled then.
-    is_outer = body.__name__ == "take_turns"
+    is_outer = body.__name__ == "alternate"
     compiled = body if is_outer else jax.jit(body)
 
     def watched(carry):

@@ -106,8 +106,14 @@ class BeamDecoder:
         "for all hypotheses of the target. Try twice BEAM_SIZE."
       )
 
-  def decode(self, params, inputs, keys, sampling, max_length, eos_id) -> Decoded:
-    """Searches with a beam of R / B; see `decoding.decoders.Decoder`."""
+  def decode(
+    self, params, inputs, keys, sampling, max_length, eos_id, is_wanted=None
+  ) -> Decoded:
+    """Searches with a beam of R / B; see `decoding.decoders.Decoder`.
+
+    Hypotheses end together, so what is not wanted takes no time of its own.
+    """
+    del is_wanted
     rows = inputs.shape[0]
     width = keys.shape[0] // rows
     self.check(sampling, max_length, width)

@@ -83,7 +83,8 @@ def generate_plain(
       state = state.replace(observed=kept)
     return carry.then(state, found.info)
 
-  return loop(Carry.unfinished, iterate, Carry.first(state, queue)).decoded(max_length)
+  run = lambda carry: loop(Carry.unfinished, iterate, carry)
+  return Carry.first(state, queue).finished(run, loop).decoded(max_length)
 
 
 def step(

@@ -1,14 +1,14 @@
-"""Continuous batching: more inputs than rows; a row that ends takes the next one.
+"""Continuous batching: more inputs than rows; a row that ends takes the next input.
 
 A batch lasts as long as its slowest row. With a queue, a row that ends takes the next
-input: outputs are the same, whatever the number of rows. On several devices each shard
-of the mesh's 'data' axis decodes by itself.
+input: outputs are the same, whatever the number of rows. Inputs are read when a row
+wants one, as many at once as there are rows, so a long queue takes no memory. On
+several devices each shard of the mesh's 'data' axis decodes by itself.
 
-Shapes: B rows, R inputs' rows in all, T output length, S sequence buffer.
+Shapes: B rows, I inputs, R their outputs, T output length, E input length.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
@@ -23,30 +23,62 @@ from specdec_t5x.decoding.state import Carry, Decoded, DecodeState, no_info
 
 _AXIS = "data"
 
-# From inputs, keys of their rows and how many of these decode at once to the outputs.
-DecodeFn = Callable[[Int[Array, "I E"], Key[Array, "R"], int], Decoded]
+# From inputs and keys of their rows to how to decode, and the first states; these with
+# room for outputs or without.
+PrepareFn = Callable[
+  [Int[Array, "I E"], Key[Array, "R"], bool], tuple[Any, DecodeState]
+]
+
+
+@flax.struct.dataclass
+class Request:
+  """What is to be decoded.
+
+  Attributes:
+    inputs: all.
+    keys: of their rows; those of one input stand next to each other.
+    is_wanted: which inputs are decoded: others fill a batch.
+    policy_state: what the policy knows already, a row each.
+  """
+
+  inputs: Int[Array, "I E"]
+  keys: Key[Array, "R"]
+  is_wanted: Bool[Array, "I"]
+  policy_state: Any = None
 
 
 @flax.struct.dataclass
 class Queue:
-  """The first states of all that is to be decoded, and what became of them.
+  """What is still to be decoded, and what was.
 
   Attributes:
-    starts: a row each; caches hold what comes before the output, and no more.
-    holds: which of them each row of the loop has; R where it has none.
-    next: the first that no row took yet.
+    request: with inputs in the order that rows take them.
+    count: how many rows are to be decoded.
+    next: the first row that was not taken yet.
+    read: how many have been read.
+    starts: first states of the rows read last; their caches have no room for outputs.
+    holds: which row each row of the loop decodes; R where it has none.
     done: what was decoded; zeros where it is not yet.
+    prepare: makes first states.
   """
 
+  request: Request
+  count: Int[Array, ""]
+  next: Int[Array, ""]
+  read: Int[Array, ""]
   starts: DecodeState
   holds: Int[Array, "B"]
-  next: Int[Array, ""]
   done: Decoded
+  prepare: PrepareFn = flax.struct.field(pytree_node=False)
 
   @property
   def size(self) -> int:
-    """How many rows there are to decode in all."""
-    return self.starts.lengths.shape[0]
+    """R."""
+    return self.request.keys.shape[0]
+
+  def waiting(self, carry: Carry) -> Bool[Array, "B"]:
+    """Returns which rows have an output to put away, or an input to take."""
+    return carry.state.ended & ((self.holds < self.size) | (self.next < self.count))
 
   def refilled(self, carry: Carry, known: Callable[[Any, Any], Any]) -> Carry:
     """Returns the carry with an input in each row that has ended, if any is left.
@@ -57,26 +89,30 @@ class Queue:
     """
     before = carry.state.policy_state
     # A row at a time, so that no more is copied than what is new.
-    carry = jax.lax.while_loop(lambda carry: _over(carry).any(), _refilled, carry)
+    waits = lambda carry: carry.queue.waiting(carry).any()
+    carry = jax.lax.while_loop(waits, _refilled, carry)
     state = carry.state.replace(policy_state=known(carry.state.policy_state, before))
     return carry.replace(state=state)
 
+  def decoded(self, policy_state: Any) -> Decoded:
+    """Returns all outputs in the request's order, and what the policy knows then."""
+    to_all = lambda x: jnp.pad(x, [(0, self.size - len(x))] + [(0, 0)] * (x.ndim - 1))
+    return self.done.replace(policy_state=jax.tree.map(to_all, policy_state))
+
 
 def decode(
-  prepare: Callable[..., tuple[Any, DecodeState]],
+  prepare: PrepareFn,
   run: Callable[[Any, DecodeState, Queue], Decoded],
-  inputs: Int[Array, "I E"],
-  keys: Key[Array, "R"],
+  request: Request,
   slots: int,
   max_length: int,
 ) -> Decoded:
   """Decodes all inputs, `slots` rows at once; on several devices each by itself.
 
   Args:
-    prepare: from inputs, keys and perhaps a chunk to how to decode, and the start.
+    prepare: makes first states.
     run: from how to decode, where to start and a queue to what was decoded.
-    inputs: all.
-    keys: of all rows.
+    request: what is to be decoded.
     slots: rows at once, over all devices.
     max_length: the most tokens of an output.
 
@@ -84,74 +120,121 @@ def decode(
     ValueError: where devices can't have as many rows each, or which they are is not to
       be seen.
   """
-  take_turns = functools.partial(_take_turns, prepare, run, max_length)
-  return _by_shard(take_turns, inputs, keys, slots)
+
+  def decode_part(request, slots):
+    order = _order(request)
+    how, state, queue = _queued(prepare, _taken(request, order), slots, max_length)
+    decoded = run(how, state, queue)
+    back = jnp.argsort(_rows_of(order, queue.size))
+    known = decoded.policy_state
+    decoded = jax.tree.map(lambda x: x[back], decoded.replace(policy_state=None))
+    return decoded.replace(policy_state=known)
+
+  return _by_shard(decode_part, request, slots)
 
 
-def _take_turns(prepare, run, max_length, inputs, keys, slots) -> Decoded:
-  arrays = lambda *few: jax.tree.leaves(prepare(*few)[1])
-  shapes = [x.shape for x in jax.eval_shape(arrays, *_first(inputs, keys, slots))]
-  # The longest first: what ends last begins early, and inputs of alike length are read
-  # together.
-  order = jnp.argsort(-(inputs > 0).sum(axis=1))
-  rows = jnp.arange(keys.shape[0]).reshape(inputs.shape[0], -1)[order].ravel()
-  how, starts = prepare(inputs[order], keys[rows], slots)
-  decoded = run(how, *_queued(starts, shapes, slots, max_length))
-  return jax.tree.map(lambda x: x[jnp.argsort(rows)], decoded)
+def _order(request: Request) -> Int[Array, "I"]:
+  """Returns the inputs' places: the longest first, those that are not wanted last.
+
+  What ends last begins early, and inputs of alike length are read together.
+  """
+  lengths = (request.inputs > 0).sum(axis=1)
+  return jnp.argsort(jnp.where(request.is_wanted, -lengths, 1))
 
 
-def _first(inputs, keys, slots):
-  """Returns the inputs and keys of the rows that decode at once, an input a row."""
-  inputs = jnp.repeat(inputs, keys.shape[0] // inputs.shape[0], axis=0)
-  return inputs[:slots], keys[:slots]
+def _rows_of(inputs: Int[Array, "I"], rows: int) -> Int[Array, "R"]:
+  """Returns the places of these inputs' rows, of so many in all."""
+  return jnp.arange(rows).reshape(inputs.shape[0], -1)[inputs].ravel()
+
+
+def _taken(request: Request, order: Int[Array, "I"]) -> Request:
+  rows = _rows_of(order, request.keys.shape[0])
+  return request.replace(
+    inputs=request.inputs[order],
+    keys=request.keys[rows],
+    is_wanted=request.is_wanted[order],
+  )
 
 
 def _queued(
-  starts: DecodeState, shapes: Sequence[tuple[int, ...]], rows: int, max_length: int
-) -> tuple[DecodeState, Queue]:
-  """Returns a loop's start on the first of many rows, with all of them queued.
+  prepare: PrepareFn, request: Request, slots: int, max_length: int
+) -> tuple[Any, DecodeState, Queue]:
+  """Returns how to decode, rows that have nothing to decode, and a queue of all."""
+  rows = request.keys.shape[0]
+  per_input = rows // request.inputs.shape[0]
+  chunk = -(-slots // per_input)
+  first = request.inputs[:chunk], request.keys[: chunk * per_input]
+  how, _ = prepare(*first, False)
+  state = jax.tree.map(lambda x: x[:slots], _blank(prepare, first, True))
+  tokens = jnp.zeros((rows, max_length), jnp.int32)
+  observed = jax.tree.map(
+    lambda x: jnp.zeros((rows, *x.shape[1:]), x.dtype), state.observed
+  )
+  queue = Queue(
+    request=request,
+    count=request.is_wanted.sum() * per_input,
+    next=jnp.int32(0),
+    read=jnp.int32(0),
+    starts=_blank(prepare, first, False),
+    holds=jnp.full(slots, rows),
+    done=Decoded(tokens, jnp.zeros(rows), no_info(rows), observed),
+    prepare=prepare,
+  )
+  return how, state.replace(ended=jnp.ones(slots, bool)), queue
 
-  Args:
-    starts: of all R rows; in their caches there need be no room for an output.
-    shapes: of the arrays of a state of B rows, with room.
-    rows: how many decode at once.
-    max_length: the most tokens of the output.
-  """
-  arrays, tree = jax.tree.flatten(starts)
-  grown = [_grown(x[:rows], shape) for x, shape in zip(arrays, shapes, strict=True)]
-  state, total = jax.tree.unflatten(tree, grown), starts.lengths.shape[0]
-  tokens = jnp.zeros((total, max_length), jnp.int32)
-  observed = jax.tree.map(jnp.zeros_like, starts.observed)
-  done = Decoded(tokens, jnp.zeros(total), no_info(total), observed)
-  return state, Queue(starts, jnp.arange(rows), jnp.int32(rows), done)
 
+def _blank(prepare: PrepareFn, first: tuple[Array, Array], has_room: bool):
+  """Returns what has the shape of first states."""
+  trees = []
 
-def _over(carry: Carry) -> Bool[Array, "B"]:
-  """Returns which rows have ended with an output that was not put away yet."""
-  return carry.state.ended & (carry.queue.holds < carry.queue.size)
+  def arrays(*given):
+    # As a list: of shapes alone a state can't be made.
+    found, tree = jax.tree.flatten(prepare(*given, has_room)[1])
+    trees.append(tree)
+    return found
+
+  found = [jnp.zeros(x.shape, x.dtype) for x in jax.eval_shape(arrays, *first)]
+  return jax.tree.unflatten(trees[0], found)
 
 
 def _refilled(carry: Carry) -> Carry:
   """Puts one row's output away, and gives the row the next input, if any is left."""
-  state, queue = carry.state, carry.queue
-  row = jnp.argmax(_over(carry))
-  place = queue.holds[row]
-  max_length = queue.done.tokens.shape[1]
-  outputs = state.outputs(max_length)
-  ended = Decoded(outputs, state.scores, carry.statistics, state.observed)
-  done = jax.tree.map(lambda all, x: all.at[place].set(x[row]), queue.done, ended)
-  is_left = queue.next < queue.size
-  state = _put(state, row, queue.starts, jnp.minimum(queue.next, queue.size - 1))
+  lacks = lambda queue: (queue.next == queue.read) & (queue.next < queue.count)
+  # A loop of at most one turn: a branch would copy what it returns.
+  queue = jax.lax.while_loop(lacks, _read, carry.queue)
+  state, row = carry.state, jnp.argmax(queue.waiting(carry))
+  ended = Decoded(
+    state.outputs(queue.done.tokens.shape[1]),
+    state.scores,
+    carry.statistics,
+    state.observed,
+  )
+  # A row that held nothing has its place behind the last.
+  put = lambda all, x: all.at[queue.holds[row]].set(x[row], mode="drop")
+  is_left = queue.next < queue.count
+  place = queue.next % queue.starts.lengths.shape[0]
+  state = _put(state, row, queue.starts, place)
   state = state.replace(ended=state.ended.at[row].set(~is_left))
   return Carry(
     state,
     jax.tree.map(lambda total: total.at[row].set(0), carry.statistics),
     queue.replace(
-      done=done,
+      done=jax.tree.map(put, queue.done, ended),
       holds=queue.holds.at[row].set(jnp.where(is_left, queue.next, queue.size)),
       next=queue.next + is_left,
     ),
   )
+
+
+def _read(queue: Queue) -> Queue:
+  """Reads the next inputs."""
+  inputs, keys = queue.request.inputs, queue.request.keys
+  per_input, count = keys.shape[0] // inputs.shape[0], queue.starts.lengths.shape[0]
+  # Behind the last input it is read again; nothing is made of that.
+  some = lambda x, first, count: jnp.take(x, first + jnp.arange(count), 0, mode="clip")
+  part = some(inputs, queue.read // per_input, count // per_input)
+  _, starts = queue.prepare(part, some(keys, queue.read, count), False)
+  return queue.replace(starts=starts, read=queue.read + count)
 
 
 def _put(state: Any, row, starts: Any, place) -> Any:
@@ -164,55 +247,39 @@ def _put(state: Any, row, starts: Any, place) -> Any:
   return jax.tree.map(put, state, starts)
 
 
-def _grown(x, shape):
-  if x.shape == shape:
-    return x
-  return jnp.pad(x, [(0, size - had) for size, had in zip(shape, x.shape, strict=True)])
-
-
 def _by_shard(
-  decode: DecodeFn, inputs: Int[Array, "I E"], keys: Key[Array, "R"], slots: int
+  decode_part: Callable[[Request, int], Decoded], request: Request, slots: int
 ) -> Decoded:
-  """Decodes where rows take turns, so that no shard takes the inputs of another.
+  """Decodes so that no shard takes the inputs of another; see `decode`.
 
   Shards wait for one another at the end alone. What divides parameters over 'model'
   holds within a shard.
-
-  Args:
-    decode: what each shard does with its part.
-    inputs: all.
-    keys: of all rows.
-    slots: rows at once, over all shards.
-
-  Raises:
-    ValueError: where the shards can't have as many rows each, or which they are is not
-      to be seen.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty:
     _check_whole()
-    return decode(inputs, keys, slots)
+    return decode_part(request, slots)
   shards = mesh.shape.get(_AXIS, 1)
   if shards == 1:
-    return decode(inputs, keys, slots)
+    return decode_part(request, slots)
   if slots % shards:
     raise ValueError(
       f"SLOTS={slots} is no multiple of the mesh's {_AXIS!r} axis of {shards} devices: "
       "each decodes as many rows. Change it, or PjitPartitioner.num_partitions."
     )
-  return _mapped(decode, mesh, slots // shards)(inputs, keys)
+  return _mapped(decode_part, mesh, slots // shards)(request)
 
 
-def _mapped(decode, mesh: AbstractMesh, slots: int):
+def _mapped(decode_part, mesh: AbstractMesh, slots: int):
   # Within a shard rows lie on no axis any more.
   rules = [(name, None if axis == _AXIS else axis) for name, axis in get_axis_rules()]
 
-  def decode_part(inputs, keys):
+  def decode_shard(request):
     with axis_rules(rules):
-      return decode(inputs, keys, slots)
+      return decode_part(request, slots)
 
   return jax.shard_map(
-    decode_part,
+    decode_shard,
     mesh=mesh,
     in_specs=P(_AXIS),
     out_specs=P(_AXIS),

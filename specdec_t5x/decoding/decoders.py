@@ -8,8 +8,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Bool, Int, Key
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
@@ -54,6 +55,7 @@ class Decoder(Protocol):
     sampling: Sampling,
     max_length: int,
     eos_id: int,
+    is_wanted: Bool[Array, "B"] | None = None,
   ) -> Decoded:
     """Decodes R / B outputs an input.
 
@@ -64,6 +66,7 @@ class Decoder(Protocol):
       sampling: the adjustment of all distributions.
       max_length: the most tokens of an output.
       eos_id: the token that ends a sequence.
+      is_wanted: which inputs' outputs are of use; None is all.
     """
 
 
@@ -149,14 +152,19 @@ class SpeculativeDecoder:
       )
 
   def first_policy_state(self, rows: int) -> Any:
-    """Returns what the policy knows before a first batch, a row each; None of nothing.
-
-    Rows that are refilled know of each other already.
-    """
-    return None if self.slots else self.policy.start(rows)
+    """Returns what the policy knows before a first batch, a row each, if anything."""
+    return self.policy.start(rows)
 
   def decode(
-    self, params, inputs, keys, sampling, max_length, eos_id, policy_state: Any = None
+    self,
+    params,
+    inputs,
+    keys,
+    sampling,
+    max_length,
+    eos_id,
+    is_wanted=None,
+    policy_state: Any = None,
   ) -> Decoded:
     """Decodes with speculation; see `Decoder`.
 
@@ -165,35 +173,39 @@ class SpeculativeDecoder:
     """
     if not self.policy.pays(self.drafter.lengths):
       # Plain decoding's own program: it costs what plain decoding costs.
-      plain = PlainDecoder(self.target, slots=self.slots)
-      decoded = plain.decode(params, inputs, keys, sampling, max_length, eos_id)
+      plain, of_run = PlainDecoder(self.target, slots=self.slots), (max_length, eos_id)
+      decoded = plain.decode(params, inputs, keys, sampling, *of_run, is_wanted)
       observed = self._nothing_observed(keys.shape[0], max_length)
       return decoded.replace(observed=observed, policy_state=policy_state)
-    prepare = lambda inputs, keys, chunk=None: self.prepare(
-      params, inputs, keys, sampling, max_length, eos_id, chunk
+    prepare = lambda inputs, keys, has_room=True: self.prepare(
+      params, inputs, keys, sampling, max_length, eos_id, has_room
     )
+    request = _request(inputs, keys, is_wanted, policy_state)
 
-    def run(spec, start, queue):
-      if policy_state is not None:
-        known = self.policy.refilled(start.policy_state, policy_state)
-        start = start.replace(policy_state=known)
+    def run(spec, start, queue=None):
+      fresh = self.policy.start(start.lengths.shape[0])
+      known = queue.request.policy_state if queue else policy_state
+      if known is not None:
+        known = jax.tree.map(lambda x: x[: start.lengths.shape[0]], known)
+        fresh = self.policy.refilled(fresh, known)
+      start = start.replace(policy_state=fresh)
       return generate.generate(spec, start, queue=queue, observe=self.observer)
 
-    return _decode(prepare, run, inputs, keys, self.slots, max_length)
+    return _decode(prepare, run, request, self.slots, max_length)
 
   def prepare(
-    self, params, inputs, keys, sampling, max_length, eos_id, chunk=None
+    self, params, inputs, keys, sampling, max_length, eos_id, has_room=True
   ) -> tuple[Speculation, DecodeState]:
     """Returns what the loop needs: how to step and where to start; as for `decode`.
 
-    With a `chunk`, so many inputs are read at once, and caches have no room to decode.
+    Caches that are to be copied into others need no room for outputs.
     """
     per_input = keys.shape[0] // inputs.shape[0]
     size = self.drafter.tree.size
-    slots = 0 if chunk else state.num_slots(max_length, size)
+    slots = state.num_slots(max_length, size) if has_room else 0
     prompts = functional.prompts_of(inputs, self.target)
     begin = lambda name: start_decoding(
-      self.networks[name], params[name], inputs, slots, per_input, prompts, chunk
+      self.networks[name], params[name], inputs, slots, per_input, prompts
     )
     target, cache = begin("target")
     is_prompt = functional.is_decoder_only(self.target)
@@ -274,10 +286,14 @@ class PlainDecoder:
     """Accepts every setting: plain decoding has no limits of its own."""
     del sampling, max_length, num_decodes
 
-  def decode(self, params, inputs, keys, sampling, max_length, eos_id) -> Decoded:
+  def decode(
+    self, params, inputs, keys, sampling, max_length, eos_id, is_wanted=None
+  ) -> Decoded:
     """Decodes one token a call; see `Decoder`."""
-    prepare = lambda *args: self.prepare(params, *args[:2], max_length, *args[2:])
-    run = lambda extend, state, queue: baseline.generate_plain(
+    prepare = lambda inputs, keys, has_room=True: self.prepare(
+      params, inputs, keys, max_length, has_room
+    )
+    run = lambda extend, state, queue=None: baseline.generate_plain(
       *(
         extend,
         sampling,
@@ -289,19 +305,20 @@ class PlainDecoder:
       ),
       queue=queue,
     )
-    return _decode(prepare, run, inputs, keys, self.slots, max_length)
+    request = _request(inputs, keys, is_wanted)
+    return _decode(prepare, run, request, self.slots, max_length)
 
   def prepare(
-    self, params, inputs, keys, max_length, chunk=None
+    self, params, inputs, keys, max_length, has_room=True
   ) -> tuple[ExtendFn, DecodeState]:
     """Returns what the plain loop needs; as `SpeculativeDecoder.prepare`."""
     # A block overruns the output as a draft of block - 1 tokens does.
     over = self.block - 1
-    slots = 0 if chunk else state.num_slots(max_length, over)
+    slots = state.num_slots(max_length, over) if has_room else 0
     per_input = keys.shape[0] // inputs.shape[0]
     prompts = functional.prompts_of(inputs, self.target)
     extend, cache = start_decoding(
-      self.target, params["target"], inputs, slots, per_input, prompts, chunk
+      self.target, params["target"], inputs, slots, per_input, prompts
     )
     return extend, state.initial_state(cache, None, keys, max_length, over, prompts)
 
@@ -322,17 +339,13 @@ def check_slots(slots: Any) -> None:
     )
 
 
-def _decode(prepare, run, inputs, keys, slots, max_length) -> Decoded:
-  """Decodes all inputs, `slots` rows at once.
+def _request(inputs, keys, is_wanted, policy_state=None) -> batching.Request:
+  is_wanted = jnp.ones(len(inputs), bool) if is_wanted is None else is_wanted
+  return batching.Request(inputs, keys, is_wanted, policy_state)
 
-  Args:
-    prepare: from inputs, keys and perhaps a chunk to how to decode, and the start.
-    run: from how to decode, where to start and a queue to what was decoded.
-    inputs: all.
-    keys: of all rows.
-    slots: rows at once; 0 is all.
-    max_length: the most tokens of an output.
-  """
-  if not slots or slots >= keys.shape[0]:
-    return run(*prepare(inputs, keys), None)
-  return batching.decode(prepare, run, inputs, keys, slots, max_length)
+
+def _decode(prepare, run, request, slots, max_length) -> Decoded:
+  """Decodes all that is requested, `slots` rows at once; 0 is all."""
+  if not slots or slots >= request.keys.shape[0]:
+    return run(*prepare(request.inputs, request.keys))
+  return batching.decode(prepare, run, request, slots, max_length)

@@ -72,18 +72,18 @@ def generate(
     if observe:
       kept = observe.observe(carry.state.observed, carry.state, iteration)
       state = state.replace(observed=kept)
-    return carry.then(state, iteration.info, context.policy.refilled)
+    return carry.then(state, iteration.info)
 
   def rest(carry):
-    return carry.then(*_rest(spec, carry.state), context.policy.refilled)
+    return carry.then(*_rest(spec, carry.state))
 
-  def take_turns(carry):
+  def alternate(carry):
     return loop(rests, rest, loop(drafts, speculate, carry))
 
-  body = take_turns if context.policy.may_rest else speculate
-  return loop(Carry.unfinished, body, Carry.first(state, queue)).decoded(
-    context.max_length
-  )
+  body = alternate if context.policy.may_rest else speculate
+  run = lambda carry: loop(Carry.unfinished, body, carry)
+  carry = Carry.first(state, queue).finished(run, loop, context.policy.refilled)
+  return carry.decoded(context.max_length)
 
 
 def _uniforms(spec: Speculation, state: DecodeState):

@@ -112,7 +112,7 @@ class Decoded:
     scores: log-probability of the output under the target's adjusted distribution.
     statistics: the sum of all iterations' `StepInfo`.
     observed: what an observer kept; None where there was none.
-    policy_state: what the policy knows then, a row each; None where rows were refilled.
+    policy_state: what the policy knows then, a row each.
   """
 
   tokens: Int[Array, "B T"]
@@ -142,33 +142,41 @@ class Carry:
     return cls(state, no_info(state.lengths.shape[0]), queue)
 
   def unfinished(self) -> Bool[Array, ""]:
-    """Returns whether any row goes on."""
-    return ~self.state.ended.all()
+    """Returns whether any row goes on, and none waits for another input."""
+    goes_on = ~self.state.ended.all()
+    return goes_on if self.queue is None else goes_on & ~self.queue.waiting(self).any()
 
-  def then(
-    self,
-    state: DecodeState,
-    info: StepInfo,
-    refilled: Callable[[Any, Any], Any] = lambda new, old: new,
-  ) -> "Carry":
-    """Returns what one more iteration leaves, rows that ended in it refilled.
-
-    Args:
-      state: after the iteration.
-      info: its counts.
-      refilled: from the policy's states with rows refilled, and before, to the new.
-    """
+  def then(self, state: DecodeState, info: StepInfo) -> "Carry":
+    """Returns what one more iteration leaves, given its counts."""
     add = lambda total, new: total + new
-    carry = self.replace(
+    return self.replace(
       state=state, statistics=jax.tree.map(add, self.statistics, info)
     )
-    return carry if self.queue is None else self.queue.refilled(carry, refilled)
+
+  def finished(
+    self,
+    run: Callable[["Carry"], "Carry"],
+    loop: LoopFn,
+    known: Callable[[Any, Any], Any] = lambda fresh, old: fresh,
+  ) -> "Carry":
+    """Returns what is left when all is decoded.
+
+    Args:
+      run: iterates while `unfinished`.
+      loop: as `jax.lax.while_loop`.
+      known: from the policy's states with rows refilled, and before, to the new.
+    """
+    if self.queue is None:
+      return run(self)
+    # Inputs are read in one place of the program, which is long enough.
+    waits = lambda carry: carry.queue.waiting(carry).any()
+    return loop(waits, lambda carry: run(carry.queue.refilled(carry, known)), self)
 
   def decoded(self, max_length: int) -> Decoded:
     """Returns the outputs and their statistics, of all that was queued."""
-    if self.queue is not None:
-      return self.queue.done
     state = self.state
+    if self.queue is not None:
+      return self.queue.decoded(state.policy_state)
     outputs = state.outputs(max_length)
     return Decoded(
       outputs, state.scores, self.statistics, state.observed, state.policy_state

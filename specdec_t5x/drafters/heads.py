@@ -15,7 +15,7 @@ from typing import Any
 
 import flax.struct
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Proposal, Verdict
@@ -34,10 +34,12 @@ class HeadState:
   Attributes:
     feature: the target's, of the last token that it read and that stands.
     is_known: whether there is one: not before the target's first call.
+    source: the row's input, which `Pruned` trees look at.
   """
 
   feature: Float[Array, "B D"]
   is_known: Bool[Array, "B"]
+  source: Int[Array, "B E"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +143,7 @@ class HeadDraft(Headed):
   def start(self, context: Context) -> HeadState:
     """Returns a state without a feature: the target was not called yet."""
     rows, width = context.source.shape[0], self.network.config.emb_dim
-    return HeadState(jnp.zeros((rows, width)), jnp.zeros(rows, bool))
+    return HeadState(jnp.zeros((rows, width)), jnp.zeros(rows, bool), context.source)
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
@@ -165,9 +167,11 @@ class HeadDraft(Headed):
     features: Float[Array, "B N D"],
   ) -> HeadState:
     """Returns the feature of the last accepted node."""
-    del context, drafter_state
+    del context
     feature = jnp.take_along_axis(features, verdict.last[:, None, None], axis=1)[:, 0]
-    return HeadState(feature.astype(jnp.float32), jnp.ones(len(feature), bool))
+    return drafter_state.replace(
+      feature=feature.astype(jnp.float32), is_known=jnp.ones(len(feature), bool)
+    )
 
   def _path_reader(self, context, feature, last):
     """Returns how to read heads whose distributions depend on the tokens before."""

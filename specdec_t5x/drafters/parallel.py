@@ -11,7 +11,7 @@ from typing import Any
 
 import flax.struct
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, Proposal, Verdict
@@ -28,11 +28,13 @@ class ParallelState:
     cache: of its layer; entry i is of the output's i-th position.
     features: the target's, along the path that was accepted last.
     tree: of the last proposal.
+    source: the row's input, which `Pruned` trees look at.
   """
 
   cache: Cache
   features: Float[Array, "B K D"]
   tree: Tree
+  source: Int[Array, "B E"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +58,7 @@ class ParallelDraft(Headed):
     slots = num_slots(context.max_length, 2 * cfg.count)
     cache = self.network.empty_cache(rows, slots)
     features = jnp.zeros((rows, cfg.count + 1, cfg.emb_dim))
-    return ParallelState(cache, features, self.first_tree(rows))
+    return ParallelState(cache, features, self.first_tree(rows), context.source)
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]

@@ -88,7 +88,7 @@ class Pruned:
     self, context: Context, state: DecodeState, logits: Float[Array, "B d V"]
   ) -> Proposal:
     """Returns each row's best tree, given the logits of each drafted position."""
-    text = text_of(context, state)
+    text = text_of(state)
     if self.table is None:
       return self.grow(logits, state.last_tokens()[:, None], state.lengths, text)
     count = max(1, self.table.config.order - 1)
@@ -161,11 +161,12 @@ class Pruned:
     return Proposal(pick(tokens), None, is_valid, Tree(number))
 
 
-def text_of(context: Context, state: DecodeState) -> Int[Array, "B T"]:
+def text_of(state: DecodeState) -> Int[Array, "B T"]:
   """Returns the input and the output so far, 0 where nothing is known."""
   is_known = jnp.arange(state.sequences.shape[1]) < state.lengths[:, None]
   # The start token, which is 0, too, keeps input and output apart.
-  return jnp.concatenate([context.source, jnp.where(is_known, state.sequences, 0)], 1)
+  output = jnp.where(is_known, state.sequences, 0)
+  return jnp.concatenate([state.drafter_state.source, output], axis=1)
 
 
 def stand_together(

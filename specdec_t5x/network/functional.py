@@ -165,7 +165,6 @@ def start_decoding(
   num_slots: int,
   num_decodes: int = 1,
   prompts: Int[Array, "B P"] | None = None,
-  chunk: int | None = None,
 ) -> tuple[ExtendFn, Any]:
   """Reads each input once, its prompt too, and makes room to decode from them.
 
@@ -176,7 +175,6 @@ def start_decoding(
     num_slots: cache slots of a row, besides those of its prompt.
     num_decodes: rows an input; they stand next to each other.
     prompts: what stands before the output, zero-padded; None is nothing.
-    chunk: inputs that are read at once; None is all.
 
   Returns:
     The network as an `ExtendFn`, and a cache that holds the start token and the prompt
@@ -184,8 +182,7 @@ def start_decoding(
   """
   extend = extend_fn(module, params)
   size = 0 if prompts is None else prompts.shape[1]
-  read = lambda inputs: _read(module, {"params": params}, inputs, num_slots + size)
-  cache = in_chunks(read, inputs, chunk or inputs.shape[0])
+  cache = _read(module, {"params": params}, inputs, num_slots + size)
   if size:
     # The start token is 0, as T5X's shift to the right makes it.
     _, _, cache = extend(cache, jnp.pad(prompts, ((0, 0), (1, 0)))[:, :size])
@@ -202,26 +199,6 @@ def encoder_widths(length: int) -> tuple[int, ...]:
   """
   parts = [length * quarters // 4 for quarters in (1, 2, 3)]
   return (*(part for part in parts if part >= _LEAST_WIDTH), length)
-
-
-def in_chunks(function: Callable, rows: Array, chunk: int) -> Any:
-  """Returns `function` of all rows, called with so many at a time."""
-  count = rows.shape[0]
-  if chunk >= count:
-    return function(rows)
-  padding = [(0, -count % chunk)] + [(0, 0)] * (rows.ndim - 1)
-  chunks = jnp.pad(rows, padding).reshape(-1, chunk, *rows.shape[1:])
-  trees = []
-
-  def arrays_of(chunk):
-    # As a list: with one axis more they are no cache.
-    arrays, tree = jax.tree.flatten(function(chunk))
-    trees.append(tree)
-    return arrays
-
-  join = lambda x: x.reshape(x.shape[0] * chunk, *x.shape[2:])[:count]
-  arrays = [join(x) for x in jax.lax.map(arrays_of, chunks)]
-  return jax.tree.unflatten(trees[-1], arrays)
 
 
 def _read(module, variables, inputs, num_slots):

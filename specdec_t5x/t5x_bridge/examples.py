@@ -10,10 +10,12 @@ import functools
 import zlib
 
 import gin
+import jax.numpy as jnp
 import seqio
 import t5x
 import tensorflow as tf
 from absl import flags
+from jaxtyping import Array, Bool, Int
 
 EXAMPLE = "example"  # The feature: [task, place in its dataset], int32 [2].
 ALONE = seqio.ShardInfo(index=0, num_shards=1)
@@ -54,6 +56,12 @@ def numbered(
 def _number(task, shard, i, features):
   place = shard.index + shard.num_shards * tf.cast(i, tf.int32)
   return {**features, EXAMPLE: tf.stack([number_of(task), place])}
+
+
+def is_first(examples: Int[Array, "B 2"]) -> Bool[Array, "B"]:
+  """Returns which rows are no copy of one before: T5X fills batches with copies."""
+  is_same = (examples[:, None] == examples).all(axis=-1)
+  return ~jnp.tril(is_same, -1).any(axis=1)
 
 
 def number_of(task: str) -> int:

@@ -3,23 +3,58 @@
 import flax
 import jax
 import numpy as np
+import t5x
 from t5x.train_state import InferenceState
 
+from specdec_t5x import tuning
 from specdec_t5x.checkpoints.checkpoint import flat_shapes
+from specdec_t5x.core.checks import is_whole
 
 
-def check_layout(variables, partitioner, batch_size: int) -> None:
+def rows_at_once(batch_size: int) -> int:
+  """Returns how many rows decode at once: BATCH_SIZE, which is checked."""
+  _check_count("BATCH_SIZE", batch_size)
+  return batch_size
+
+
+def inputs_a_call(batch_size: int, read_ahead: int, slots: int) -> int:
+  """Returns how many inputs T5X hands over together; a row that ends takes one of them.
+
+  Args:
+    batch_size: BATCH_SIZE.
+    read_ahead: how many such batches.
+    slots: SLOTS; 0 where rows take no other input.
+  """
+  _check_count("BATCH_SIZE", batch_size)
+  _check_count("READ_AHEAD", read_ahead)
+  if not slots or read_ahead == 1:
+    return batch_size
+  if jax.device_count() > 1 and not hasattr(t5x, "PROVIDER"):
+    tuning.say(
+      "Upstream T5X's partitioner does not say which device a row is on: a row that "
+      "ends waits for its batch (READ_AHEAD=1)."
+    )
+    return batch_size
+  return batch_size * read_ahead
+
+
+def _check_count(name: str, count: int) -> None:
+  if not is_whole(count, 1):
+    raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}.")
+
+
+def check_layout(variables, partitioner, rows: int) -> None:
   """Raises a ValueError where the mesh does not divide the batch or a parameter.
 
   Args:
     variables: shapes of a model's parameters, and their logical axes.
     partitioner: maps logical axes to the mesh.
-    batch_size: examples a batch, over all devices.
+    rows: that decode at once, over all devices.
   """
   mesh = dict(partitioner.mesh.shape)
-  if batch_size % mesh["data"]:
+  if rows % mesh["data"]:
     raise ValueError(
-      f"BATCH_SIZE={batch_size} is no multiple of the mesh's 'data' axis of "
+      f"BATCH_SIZE={rows} is no multiple of the mesh's 'data' axis of "
       f"{mesh['data']} devices. Change it, or PjitPartitioner.num_partitions: their "
       f"product is the {jax.device_count()} devices."
     )

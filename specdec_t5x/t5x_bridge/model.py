@@ -18,7 +18,7 @@ from specdec_t5x.decoding.state import Decoded, StepInfo, num_slots, row_keys
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import initial_variables, is_decoder_only
-from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, numbered
+from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, is_first, numbered
 
 # What auxiliary values also hold where the decoder keeps distributions for a draft to
 # learn
@@ -200,12 +200,14 @@ class Decodes:
     rows, of_run = inputs.shape[0], (self.sampling, max_length)
     keys = jax.vmap(lambda key: row_keys(key, count))(self._keys(batch, rng, rows))
     known = {"policy_state": batch[KNOWN]} if KNOWN in batch else {}
+    is_wanted = is_first(batch[EXAMPLE]) if EXAMPLE in batch else None
     decoded = tuning.of_rows(self.decoder, rows * count, *of_run).decode(
       params,
       inputs,
       keys.reshape(rows * count),
       *of_run,
       self.output_vocabulary.eos_id or 1,
+      is_wanted,
       **known,
     )
     predictions, aux = _package(decoded, rows, count, return_all_decodes)

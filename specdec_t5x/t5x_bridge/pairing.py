@@ -115,7 +115,7 @@ def tune(
     params: of the decoder's networks.
     decoder: DECODER.
     sampling: the adjustment of all distributions.
-    rows: BATCH_SIZE.
+    rows: inputs a call.
     num_decodes: NUM_DECODES.
     lengths: TASK_FEATURE_LENGTHS.
   """

@@ -63,7 +63,8 @@ def check_run(
   check_same_run(output_dir)
   variables = abstract_variables(model, lengths)
   if partitioner is not None:
-    check_layout(variables, partitioner, dataset_cfg.batch_size)
+    slots = getattr(model.decoder, "slots", 0)
+    check_layout(variables, partitioner, slots or dataset_cfg.batch_size)
   for name in model.decoder.networks:
     macro = f"{name.upper()}_CHECKPOINT_PATH"
     if name not in paths:

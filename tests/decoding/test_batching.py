@@ -68,8 +68,7 @@ def test_outputs_are_the_same_whatever_the_number_of_rows(name):
   assert len(set(np.asarray(expected.statistics.emitted).tolist())) > 4
   found = decode(DECODERS[name], 5)
   np.testing.assert_array_equal(found.tokens, expected.tokens)
-  # Rows that took turns leave nothing.
-  expected = expected.replace(policy_state=None)
+  expected = expected.replace(policy_state=found.policy_state)
   chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -92,12 +91,13 @@ def test_a_policy_for_the_whole_batch_goes_on_knowing_what_it_learned():
   assert 0 < found.statistics.drafted.sum() <= 4
 
 
-def test_batches_go_on_knowing_what_those_before_learned():
+@pytest.mark.parametrize("slots", [0, 3])
+def test_batches_go_on_knowing_what_those_before_learned(slots):
   """Drafts fail: the first batch tries one a row, and the second none."""
   decoder = of_policy(2, HASTY)
   known, drafted = decoder.first_policy_state(len(INPUTS)), []
   for _ in range(2):
-    found = decode(decoder, 0, GREEDY, per_input=1, policy_state=known)
+    found = decode(decoder, slots, GREEDY, per_input=1, policy_state=known)
     known = found.policy_state
     drafted.append(int(found.statistics.drafted.sum()))
   assert drafted[0] > 0
@@ -106,10 +106,32 @@ def test_batches_go_on_knowing_what_those_before_learned():
   np.testing.assert_array_equal(found.tokens, expected.tokens)
 
 
-def test_rows_that_take_turns_are_told_nothing():
-  adaptive = of_policy(3, CostAware((1.0, 1.2, 1.4, 1.6)))
-  for decoder, slots in ((adaptive, 4), (token(DraftModel(T5, 3)), 0)):
-    assert dataclasses.replace(decoder, slots=slots).first_policy_state(2) is None
+@pytest.mark.parametrize("name", ["plain", "fixed"])
+def test_what_fills_a_batch_is_not_decoded(name, monkeypatch):
+  expected = decode(DECODERS[name], 0)
+  is_wanted = np.arange(len(INPUTS)) % 3 == 1
+  iterations = iterations_of(monkeypatch)
+  found = decode(DECODERS[name], 2, is_wanted=jnp.asarray(is_wanted))
+  rows = np.repeat(is_wanted, 2)
+  np.testing.assert_array_equal(found.tokens, expected.tokens * rows[:, None])
+  assert not np.asarray(found.statistics.target_calls)[~rows].any()
+  assert iterations() <= np.asarray(expected.statistics.emitted)[rows].sum()
+
+
+def test_inputs_are_read_when_rows_want_them(monkeypatch):
+  """As many at once as there are rows, and none that is not wanted."""
+  read, prepare = [], PlainDecoder.prepare
+
+  def counting(self, params, inputs, keys, *rest):
+    jax.debug.callback(lambda rows: read.append(rows.tolist()), (inputs > 0).sum(1))
+    return prepare(self, params, inputs, keys, *rest)
+
+  monkeypatch.setattr(PlainDecoder, "prepare", counting)
+  is_wanted = jnp.arange(len(INPUTS)) < 7
+  decode(DECODERS["plain"], 3, per_input=1, is_wanted=is_wanted)
+  jax.effects_barrier()
+  # The first once more, for how to decode, which compiled programs leave out.
+  assert sorted(read) == [[1, 5, 30], [7, 3, 2], [70, 40, 19], [70, 40, 19]]
 
 
 @pytest.mark.parametrize("slots", [4, 0])
@@ -130,23 +152,29 @@ def test_what_it_knows_of_others_bends_no_distribution(slots):
   assert scipy.stats.chi2_contingency(table).pvalue > 1e-3
 
 
+def iterations_of(monkeypatch):
+  """Returns what says how many iterations there were."""
+  count, then = [], Carry.then
+
+  def counted(self, *args):
+    jax.debug.callback(lambda: count.append(1))
+    return then(self, *args)
+
+  def found():
+    jax.effects_barrier()
+    return len(count)
+
+  monkeypatch.setattr(Carry, "then", counted)
+  return found
+
+
 def test_rows_are_busy_as_long_as_there_are_inputs(monkeypatch):
-  turns = []
-
-  def counting(carry, then=Carry.then):
-    def counted(self, *args):
-      jax.debug.callback(lambda: turns.append(1))
-      return then(self, *args)
-
-    return counted
-
-  monkeypatch.setattr(Carry, "then", counting(None))
+  iterations = iterations_of(monkeypatch)
   lengths = np.sort(decode(PlainDecoder(T5), 4, per_input=1).statistics.emitted)
-  jax.effects_barrier()
   # No schedule of so many rows takes less than the work shared out, and one that leaves
   # no row idle at most that and one more output.
-  assert lengths.sum() / 4 <= len(turns) <= lengths.sum() / 4 + lengths.max()
-  assert len(turns) < sum(lengths[::-1][::4])  # What batches of four would take.
+  assert lengths.sum() / 4 <= iterations() <= lengths.sum() / 4 + lengths.max()
+  assert iterations() < sum(lengths[::-1][::4])  # What batches of four would take.
 
 
 @pytest.mark.parametrize("slots", [-1, True])

@@ -93,10 +93,12 @@ def test_greedy_outputs_are_the_target_s_own(kind, shape, target):
   np.testing.assert_array_equal(found.tokens, plain.tokens)
 
 
-@pytest.mark.parametrize("kind", ["parallel", "hydra"])
+@pytest.mark.parametrize(
+  ("kind", "shape"), [("parallel", "tree"), ("hydra", "tree"), ("blockwise", "pruned")]
+)
 @pytest.mark.parametrize("slots", [0, 2])
-def test_outputs_are_the_target_s_own_whenever_it_rests(kind, slots):
-  speculative, params = decoder(kind, SHAPES["tree"])
+def test_outputs_are_the_target_s_own_whenever_it_rests(kind, shape, slots):
+  speculative, params = decoder(kind, SHAPES[shape])
   always = dataclasses.replace(speculative, slots=slots)
   # They are drafted by heads at random: they pay at the prior alone.
   policy = CostAware((1.0, 1.5), prior_weight=2.0)

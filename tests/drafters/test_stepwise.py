@@ -105,7 +105,7 @@ def test_a_row_does_not_depend_on_its_neighbours(policy):
 
 def one_by_one(condition, body, carry):
   """The Python loop, of compiled bodies, but for those that are loops themselves."""
-  body = body if body.__name__ == "take_turns" else jax.jit(body)
+  body = body if body.__name__ == "alternate" else jax.jit(body)
   return python_loop(condition, body, carry)
 
 

@@ -55,11 +55,11 @@ def test_compiling_ahead_says_what_the_run_then_needs(results):
   assert ahead["collectives"]["iteration"]["all-reduce"] >= 3
 
 
-def check(vocabulary, batch_size=8, **draft):
+def check(vocabulary, rows=8, **draft):
   """Checks a pair whose target has 2 heads, on a mesh of 2 x 2."""
   model = tiny.speculative(vocabulary, draft=dataclasses.replace(tiny.DRAFT, **draft))
   variables = preflight.abstract_variables(model, {"inputs": 8, "targets": 8})
-  check_layout(variables, FourDevices(num_partitions=2), batch_size)
+  check_layout(variables, FourDevices(num_partitions=2), rows)
 
 
 class FourDevices(partitioning.PjitPartitioner):
@@ -80,7 +80,7 @@ def test_heads_that_the_mesh_does_not_divide_are_refused_before_any_work(vocabul
 
 def test_a_batch_that_the_mesh_does_not_divide_is_refused(vocabulary):
   with pytest.raises(ValueError, match=r"BATCH_SIZE=7 is no multiple .* 2 devices"):
-    check(vocabulary, batch_size=7)
+    check(vocabulary, rows=7)
 
 
 def test_an_unknown_way_to_divide_a_network_is_refused():
