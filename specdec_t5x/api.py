@@ -5,6 +5,7 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ from specdec_t5x.core.types import Proposal as Proposal
 from specdec_t5x.core.types import Rule
 from specdec_t5x.core.types import Verdict as Verdict
 from specdec_t5x.decoding.checked import check_decoded
-from specdec_t5x.decoding.decoders import Decoder
+from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.decoding.state import Decoded, row_keys
@@ -156,7 +157,10 @@ def generate(
   run = compiled(decoder, sampling, max_length, processor.eos_id())
   # 32 bits, under jax_enable_x64 too: the same numbers, and so the same outputs.
   with jax.enable_x64(False):
-    decodes = _decode_batches(run, params, ids, rows, seed)
+    known = {}
+    if isinstance(decoder, SpeculativeDecoder):
+      known = {"policy_state": decoder.first_policy_state(rows)}
+    decodes = _decode_batches(run, params, ids, rows, seed, known)
     return [output for decoded in decodes for output in generations(decoded, processor)]
 
 
@@ -183,15 +187,16 @@ def _queued(decoder: Decoder, count: int, batch_size: int) -> tuple[Decoder, int
 
 
 def _decode_batches(
-  run: DecodeFn, params, ids: Sequence[Sequence[int]], rows: int, seed: int
+  run: DecodeFn, params, ids, rows: int, seed: int, known: Mapping[str, Any]
 ) -> Iterator[Decoded]:
-  """Yields the decodes of each batch's inputs; raises where their logits were NaN."""
+  """Yields the decodes of each batch's inputs; raises where their logits were NaN.
+
+  What the policy knows, if anything, goes from each batch to the next.
+  """
   for first, inputs, count in padded_batches(ids, rows):
-    keys, is_wanted = (
-      row_keys(jax.random.key(seed), rows, first),
-      np.arange(rows) < count,
-    )
-    decoded = run(params, inputs, keys, is_wanted)
+    keys = row_keys(jax.random.key(seed), rows, first)
+    decoded = run(params, inputs, keys, np.arange(rows) < count, **known)
+    known = dict.fromkeys(known, decoded.policy_state)
     decoded = jax.tree.map(lambda array, count=count: array[:count], decoded)
     check_decoded(
       decoded.scores,
@@ -244,15 +249,16 @@ def compiled(
 ) -> DecodeFn:
   """Returns the decoding program: (params, inputs [B, E], keys [R]) -> Decoded.
 
-  A fourth argument, [B], may say which inputs are wanted; others fill the batch.
+  A fourth argument, [B], may say which inputs are wanted; others fill the batch. More
+  are those of `Decoder.decode`.
   It is compiled once for each combination of settings, whatever the parameters. What
   drafts cost, where the policy goes by that, is measured at the first call for a shape.
   """
 
-  def run(params, inputs, keys, is_wanted=None):
+  def run(params, inputs, keys, is_wanted=None, **known):
     job = tuning.Job(decoder, keys.shape[0], inputs.shape[1], sampling, max_length)
     return _program(tuning.tuned(job, params), sampling, max_length, eos_id)(
-      params, inputs, keys, is_wanted
+      params, inputs, keys, is_wanted, **known
     )
 
   return run
@@ -263,8 +269,8 @@ def _program(
   decoder: Decoder, sampling: Sampling, max_length: int, eos_id: int
 ) -> DecodeFn:
   return jax.jit(
-    lambda params, inputs, keys, is_wanted: decoder.decode(
-      params, inputs, keys, sampling, max_length, eos_id, is_wanted
+    lambda params, inputs, keys, is_wanted, **known: decoder.decode(
+      params, inputs, keys, sampling, max_length, eos_id, is_wanted, **known
     )
   )
 

@@ -100,6 +100,16 @@ def test_a_decode_is_timed_once_for_a_shape_and_drafts_what_pays(setup, monkeypa
   assert {job.max_length for job in jobs} == {10}
 
 
+def test_batches_go_on_knowing_what_those_before_taught(setup):
+  """Drafts of a network at random fail: they are tried in the first batches alone."""
+  policy = CostAware((1.0, 1.9, 1.95), prior_weight=0.1, decay=1.0)
+  settings = {"max_length": 10, "batch_size": 1, "gamma": 2, "policy": policy}
+  outputs = specdec_t5x.generate(tiny.sentences(20, seed=5), *setup, **settings)
+  drafted = [sum(o.drafted for o in outputs[i : i + 8]) for i in (0, 8, 16)]
+  assert drafted[0] > 0
+  assert drafted[1:] == [0, 0]
+
+
 def test_a_drafter_of_one_s_own_has_the_policy_that_it_is_given(setup):
   drafter = DraftModel(setup[1].network, 4)
   settings = {"max_length": 10, "batch_size": 5}
@@ -213,15 +223,15 @@ def test_no_more_rows_are_decoded_than_there_are_inputs(
 
   def watched(*settings):
     run = compiled(*settings)
-    return lambda params, *args: (
-      seen.append([len(x) for x in args]) or run(params, *args)
+    return lambda params, *args, **known: (
+      seen.append([len(x) for x in args]) or run(params, *args, **known)
     )
 
   monkeypatch.setattr(api, "compiled", watched)
   settings = {"max_length": 6, "batch_size": 4, "policy": "fixed"}
   outputs = specdec_t5x.generate(INPUTS[:count], *setup, **settings)
   assert len(outputs) == count
-  assert seen == [[n, n] for n in rows]
+  assert seen == [[n, n, n] for n in rows]
 
 
 TURNS = CostAware((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.5)

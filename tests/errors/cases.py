@@ -145,6 +145,7 @@ DECODING = [
   setting("SEED = -1", "SEED=-1"),
   setting("BATCH_SIZE = 0", "BATCH_SIZE=0"),
   setting("BATCH_SIZE = '8'", "BATCH_SIZE='8'"),
+  setting("READ_AHEAD = 0", "READ_AHEAD=0"),
   setting("an unknown PARAM_DTYPE", "PARAM_DTYPE='float8'"),
   setting("an unknown ACTIVATION_DTYPE", "ACTIVATION_DTYPE='float8'"),
   setting("PRODUCTS = 'fast'", "PRODUCTS='fast'"),
