@@ -52,7 +52,10 @@ class Queue:
   """What is still to be decoded, and what was.
 
   Attributes:
-    request: with inputs in the order that rows take them.
+    inputs: in the order that rows take them.
+    keys: of their rows.
+    places: of their rows in the request; behind the last one that it does not have.
+    policy_state: what the policy knew before.
     count: how many rows are to be decoded.
     next: the first row that was not taken yet.
     read: how many have been read.
@@ -62,7 +65,10 @@ class Queue:
     prepare: makes first states.
   """
 
-  request: Request
+  inputs: Int[Array, "I E"]
+  keys: Key[Array, "R"]
+  places: Int[Array, "_"]
+  policy_state: Any
   count: Int[Array, ""]
   next: Int[Array, ""]
   read: Int[Array, ""]
@@ -74,7 +80,7 @@ class Queue:
   @property
   def size(self) -> int:
     """R."""
-    return self.request.keys.shape[0]
+    return self.keys.shape[0]
 
   def waiting(self, carry: Carry) -> Bool[Array, "B"]:
     """Returns which rows have an output to put away, or an input to take."""
@@ -95,7 +101,7 @@ class Queue:
     return carry.replace(state=state)
 
   def decoded(self, policy_state: Any) -> Decoded:
-    """Returns all outputs in the request's order, and what the policy knows then."""
+    """Returns all outputs, as the request had them, and what the policy knows then."""
     to_all = lambda x: jnp.pad(x, [(0, self.size - len(x))] + [(0, 0)] * (x.ndim - 1))
     return self.done.replace(policy_state=jax.tree.map(to_all, policy_state))
 
@@ -122,38 +128,9 @@ def decode(
   """
 
   def decode_part(request, slots):
-    order = _order(request)
-    how, state, queue = _queued(prepare, _taken(request, order), slots, max_length)
-    decoded = run(how, state, queue)
-    back = jnp.argsort(_rows_of(order, queue.size))
-    known = decoded.policy_state
-    decoded = jax.tree.map(lambda x: x[back], decoded.replace(policy_state=None))
-    return decoded.replace(policy_state=known)
+    return run(*_queued(prepare, request, slots, max_length))
 
   return _by_shard(decode_part, request, slots)
-
-
-def _order(request: Request) -> Int[Array, "I"]:
-  """Returns the inputs' places: the longest first, those that are not wanted last.
-
-  What ends last begins early, and inputs of alike length are read together.
-  """
-  lengths = (request.inputs > 0).sum(axis=1)
-  return jnp.argsort(jnp.where(request.is_wanted, -lengths, 1))
-
-
-def _rows_of(inputs: Int[Array, "I"], rows: int) -> Int[Array, "R"]:
-  """Returns the places of these inputs' rows, of so many in all."""
-  return jnp.arange(rows).reshape(inputs.shape[0], -1)[inputs].ravel()
-
-
-def _taken(request: Request, order: Int[Array, "I"]) -> Request:
-  rows = _rows_of(order, request.keys.shape[0])
-  return request.replace(
-    inputs=request.inputs[order],
-    keys=request.keys[rows],
-    is_wanted=request.is_wanted[order],
-  )
 
 
 def _queued(
@@ -162,8 +139,14 @@ def _queued(
   """Returns how to decode, rows that have nothing to decode, and a queue of all."""
   rows = request.keys.shape[0]
   per_input = rows // request.inputs.shape[0]
+  # The longest first, those that are not wanted last: what ends last begins early, and
+  # inputs of alike length are read together.
+  lengths = (request.inputs > 0).sum(axis=1)
+  order = jnp.argsort(jnp.where(request.is_wanted, -lengths, 1))
+  places = jnp.arange(rows).reshape(-1, per_input)[order].ravel()
+  inputs, keys = request.inputs[order], request.keys[places]
   chunk = -(-slots // per_input)
-  first = request.inputs[:chunk], request.keys[: chunk * per_input]
+  first = inputs[:chunk], keys[: chunk * per_input]
   how, _ = prepare(*first, False)
   state = jax.tree.map(lambda x: x[:slots], _blank(prepare, first, True))
   tokens = jnp.zeros((rows, max_length), jnp.int32)
@@ -171,7 +154,10 @@ def _queued(
     lambda x: jnp.zeros((rows, *x.shape[1:]), x.dtype), state.observed
   )
   queue = Queue(
-    request=request,
+    inputs=inputs,
+    keys=keys,
+    places=jnp.append(places, rows),
+    policy_state=request.policy_state,
     count=request.is_wanted.sum() * per_input,
     next=jnp.int32(0),
     read=jnp.int32(0),
@@ -180,7 +166,8 @@ def _queued(
     done=Decoded(tokens, jnp.zeros(rows), no_info(rows), observed),
     prepare=prepare,
   )
-  return how, state.replace(ended=jnp.ones(slots, bool)), queue
+  # Such rows have a length all the same, which some are left with.
+  return how, state.replace(ended=queue.holds == rows, lengths=state.lengths + 1), queue
 
 
 def _blank(prepare: PrepareFn, first: tuple[Array, Array], has_room: bool):
@@ -209,8 +196,9 @@ def _refilled(carry: Carry) -> Carry:
     carry.statistics,
     state.observed,
   )
-  # A row that held nothing has its place behind the last.
-  put = lambda all, x: all.at[queue.holds[row]].set(x[row], mode="drop")
+  # The place of a row that held nothing is behind the last.
+  done_at = queue.places[queue.holds[row]]
+  put = lambda all, x: all.at[done_at].set(x[row], mode="drop")
   is_left = queue.next < queue.count
   place = queue.next % queue.starts.lengths.shape[0]
   state = _put(state, row, queue.starts, place)
@@ -228,7 +216,7 @@ def _refilled(carry: Carry) -> Carry:
 
 def _read(queue: Queue) -> Queue:
   """Reads the next inputs."""
-  inputs, keys = queue.request.inputs, queue.request.keys
+  inputs, keys = queue.inputs, queue.keys
   per_input, count = keys.shape[0] // inputs.shape[0], queue.starts.lengths.shape[0]
   # Behind the last input it is read again; nothing is made of that.
   some = lambda x, first, count: jnp.take(x, first + jnp.arange(count), 0, mode="clip")

@@ -184,7 +184,7 @@ class SpeculativeDecoder:
 
     def run(spec, start, queue=None):
       fresh = self.policy.start(start.lengths.shape[0])
-      known = queue.request.policy_state if queue else policy_state
+      known = queue.policy_state if queue else policy_state
       if known is not None:
         known = jax.tree.map(lambda x: x[: start.lengths.shape[0]], known)
         fresh = self.policy.refilled(fresh, known)

@@ -106,12 +106,13 @@ def test_batches_go_on_knowing_what_those_before_learned(slots):
   np.testing.assert_array_equal(found.tokens, expected.tokens)
 
 
-@pytest.mark.parametrize("name", ["plain", "fixed"])
-def test_what_fills_a_batch_is_not_decoded(name, monkeypatch):
+# Eight rows are wanted.
+@pytest.mark.parametrize(("name", "slots"), [("plain", 2), ("fixed", 3), ("fixed", 11)])
+def test_what_fills_a_batch_is_not_decoded(name, slots, monkeypatch):
   expected = decode(DECODERS[name], 0)
   is_wanted = np.arange(len(INPUTS)) % 3 == 1
   iterations = iterations_of(monkeypatch)
-  found = decode(DECODERS[name], 2, is_wanted=jnp.asarray(is_wanted))
+  found = decode(DECODERS[name], slots, is_wanted=jnp.asarray(is_wanted))
   rows = np.repeat(is_wanted, 2)
   np.testing.assert_array_equal(found.tokens, expected.tokens * rows[:, None])
   assert not np.asarray(found.statistics.target_calls)[~rows].any()
