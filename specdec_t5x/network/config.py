@@ -12,6 +12,8 @@ from specdec_t5x.network import products
 ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "tanh")
 # float16 has no room for T5's activations, nor for the mask: both overflow.
 DTYPES = ("float32", "bfloat16")
+# Bits of a rounded network's weights; 0: they are as they were restored.
+WEIGHTS = {"float32": 0, "int8": 8}
 # How a network lies on the devices of the mesh's 'model' axis, by the logical axes that
 # stay whole: relative position biases and caches alone are divided by heads.
 SHARDINGS = {
@@ -39,6 +41,8 @@ class NetworkConfig:
     sharding: one of `SHARDINGS`: which of the partitioner's rules this network obeys.
     products: of few rows on CPU: 'native' is our own, 'xla' XLA's, 'auto' our own where
       they can be had.
+    weights: one of `WEIGHTS`: 'int8' is the network of rounded ones (`rounded`), which
+      is another one than its checkpoint's.
   """
 
   vocab_size: int
@@ -53,6 +57,7 @@ class NetworkConfig:
   float32_attention_logits: bool = False
   sharding: str = "full"
   products: str = "auto"
+  weights: str = "float32"
 
   def __post_init__(self):
     kind = type(self).__name__
@@ -75,6 +80,11 @@ class NetworkConfig:
       raise ValueError(
         f"{kind}.sharding must be one of {tuple(SHARDINGS)}, got {self.sharding!r}. "
         "Set TARGET_SHARDING and DRAFT_SHARDING."
+      )
+    if self.weights not in WEIGHTS:
+      raise ValueError(
+        f"WEIGHTS must be one of {tuple(WEIGHTS)}, got {self.weights!r}: 'float32' is "
+        "the checkpoint's network, in PARAM_DTYPE, 'int8' one of rounded weights."
       )
     products.check(self.products, self.dtype)
     for field in dataclasses.fields(self):
