@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
@@ -93,6 +94,15 @@ class NetworkConfig:
         raise ValueError(
           f"{kind}.{field.name} must be a whole number of at least 1, got {value!r}."
         )
+
+  @property
+  def most_rows(self) -> int:
+    """The most rows whose norms and attention are our own kernels', where these run.
+
+    Of rounded weights any: by XLA's a row's last digits depend on the other rows, and
+    activations that are rounded make steps of them.
+    """
+    return sys.maxsize if WEIGHTS[self.weights] else products.MAX_ROWS
 
   def axes(self, *names: str) -> tuple[str | None, ...]:
     """Returns logical axes, None where `sharding` keeps the network whole."""

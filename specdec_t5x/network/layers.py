@@ -92,7 +92,8 @@ class LayerNorm(nn.Module):
     cfg = self.config
     ones, axes = nn.initializers.ones, cfg.axes("embed")
     scale = parameter(self, "scale", ones, (x.shape[-1],), axes)
-    return normalize(cfg.products, x, jnp.asarray(scale, cfg.dtype))
+    scale = jnp.asarray(scale, cfg.dtype)
+    return normalize(cfg.products, x, scale, cfg.most_rows)
 
 
 class MlpBlock(nn.Module):
