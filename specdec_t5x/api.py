@@ -31,6 +31,8 @@ from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.decoding.step import Speculation as Speculation
 from specdec_t5x.decoding.step import step as step
+from specdec_t5x.network import rounded
+from specdec_t5x.network.config import NetworkConfig
 from specdec_t5x.network.functional import (
   Network,
   Settings,
@@ -74,6 +76,7 @@ def load_model(
   checkpoint: str,
   dtype: str = "float32",
   config: Settings | None = None,
+  weights: str = "float32",
 ) -> Model:
   """Loads a checkpoint, in T5X's format, Orbax's or Hugging Face's, on our devices.
 
@@ -83,13 +86,28 @@ def load_model(
     checkpoint: its folder.
     dtype: of parameters and activations.
     config: the network's; by default what the checkpoint says (`Checkpoint.settings`).
+    weights: 'int8' rounds all matrices to 8 bits, which makes another model of it: what
+      keeps a target's outputs then keeps the rounded one's.
 
   Raises:
-    ValueError: where there is no checkpoint, it is damaged or does not fit `config`.
+    ValueError: where there is no checkpoint, it is damaged or does not fit `config`, or
+      has no such weights.
   """
   found = Checkpoint.open(checkpoint)
-  network = network_for(config or found.settings(dtype))
-  return Model(network, found.load(network, dtype))
+  settings = config or found.settings(dtype)
+  if weights != "float32":
+    if not isinstance(settings, NetworkConfig):
+      raise ValueError(
+        f"weights={weights!r} need a T5 or a decoder-only network, got a "
+        f"{type(settings).__name__}: {checkpoint}. Leave them out."
+      )
+    settings = dataclasses.replace(settings, weights=weights)
+  network = network_for(settings)
+  restore = lambda: found.load(network, dtype)
+  params = restore()
+  if rounded.of_weights(settings):
+    return Model(network, tuning.in_weights(network, params), restore)
+  return Model(network, params)
 
 
 def generate(

@@ -1,7 +1,7 @@
 """From words, gin's or Python's, to the objects that decode."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -44,10 +44,19 @@ DRAFTERS: dict[str, type[Drafter]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """A network with its parameters; `specdec_t5x.load_model` makes one."""
+  """A network with its parameters; `specdec_t5x.load_model` makes one.
+
+  Attributes:
+    network: the network.
+    params: its parameters, in its weights.
+    restore: reads those of the checkpoint again, where its weights are rounded.
+  """
 
   network: Network
   params: Any
+  restore: Callable[[], Any] | None = dataclasses.field(
+    default=None, compare=False, repr=False
+  )
   _derived: dict = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
   def derived(self, drafter: Drafter) -> dict[str, Any]:
@@ -55,7 +64,8 @@ class Model:
     wanted = drafter.derived(self.network)
     for name, make in wanted.items():
       if make not in self._derived:
-        self._derived[make] = tuning.made(name, make, self.params)
+        params = self.restore() if self.restore else self.params
+        self._derived[make] = tuning.made(name, make, params)
     return {name: self._derived[make] for name, make in wanted.items()}
 
 
@@ -289,7 +299,7 @@ def network_settings(path: str, dtype: str, **knobs: Any) -> Settings:
   Args:
     path: the checkpoint, or a Hugging Face folder.
     dtype: of the activations.
-    **knobs: of the configuration: sharding, products.
+    **knobs: of the configuration: sharding, products, weights.
 
   Raises:
     ValueError: where there is no checkpoint at `path`.

@@ -100,6 +100,23 @@ def made(name: str, make: Callable[[Any], Any], params: Any) -> Any:
   return found
 
 
+def in_weights(network: Any, params: Any) -> Any:
+  """Returns a network's parameters in its weights, which are rounded; and says so.
+
+  Args:
+    network: whose they are.
+    params: as they were restored.
+  """
+  rounding = rounded.of_weights(network.config)
+  found = jax.block_until_ready(rounded.within(params, rounding(params)))
+  few, whole = (rounded.size(tree) / 1e6 for tree in (found, params))
+  say(
+    f"WEIGHTS={network.config.weights!r}: another model than the checkpoint's, of "
+    f"{few:.1f} MB in place of {whole:.1f} MB."
+  )
+  return found
+
+
 def of_rows(decoder: Decoder, rows: int, sampling: Sampling, max_length: int):
   """Returns the decoder as it was `tuned` for so many rows; untuned where it was not.
 

@@ -26,7 +26,7 @@ class Target:
     logits: its projection of features.
     embed: its embedding of tokens.
     without: from the names of sublayers to the target without them, on its own caches;
-      in `rounded` weights where it is given such.
+      with rounded matrices where it is given such.
     derived: what the drafter made of its parameters, by name (`Drafter.derived`).
   """
 

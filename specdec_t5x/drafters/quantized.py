@@ -2,7 +2,7 @@
 
 Nothing is trained, and nothing else loaded: the decoder's weights are rounded once, of
 whatever was restored. Drafting goes on from the target's own cache, as in `layer_skip`;
-the target itself is not rounded, so every rule keeps its guarantee. Sources: ML-SpecQD
+the target itself stays as it is, so every rule keeps its guarantee. Sources: ML-SpecQD
 (arXiv 2503.13565), QuantSpec (arXiv 2502.10424).
 """
 
@@ -13,7 +13,8 @@ from typing import Any
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.drafters.layer_skip import OfTarget
-from specdec_t5x.network.rounded import Rounding, are_packed
+from specdec_t5x.network import rounded
+from specdec_t5x.network.rounded import INPUT, Rounding
 
 NAME = "quantized"
 # With the token before them a block of 8, the most that `native/few_rows.cc` calls few.
@@ -48,14 +49,22 @@ class Quantized(OfTarget):
     return Rounding(self.bits, self.group, self.whole)
 
   def check(self, target: Any) -> None:
-    """Raises a ValueError where the target has no such sublayers."""
+    """Raises a ValueError where the target has no such sublayers, or no more bits."""
     super().check(target)
     self.rounding.check(getattr(target, "sublayers", ()))
+    own = rounded.of_weights(target.config)
+    if own and own.bits <= self.bits:
+      raise ValueError(
+        f"BITS={self.bits} must be fewer than the target's, whose WEIGHTS are "
+        f"{target.config.weights!r}: the draft would be the target. Take "
+        "configs/drafters/quantized.gin with BITS=4 and GROUP=32, or Quantized(4, 32)."
+      )
 
   def derived(self, target: Any) -> Mapping[str, Rounding]:
     """Returns the target's decoder in fewer bits, by its name."""
-    # What is left out need not be there.
-    whole, packed = (*self.rounding.whole, *self.skip), are_packed(target.config)
+    # What is left out need not be there, and what is of the input has been read.
+    whole = (*self.rounding.whole, *self.skip, INPUT)
+    packed = rounded.are_packed(target.config)
     return {NAME: Rounding(self.bits, self.group, whole, packed)}
 
   def extend(self, context: Context) -> ExtendFn:

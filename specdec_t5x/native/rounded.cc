@@ -7,7 +7,6 @@
 // the first 4. A row's numbers are the same whatever the other rows and the threads are.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -97,6 +96,18 @@ inline Sixteen Scales(const uint16_t* data, int64_t count) {
   return (Sixteen)(__builtin_convertvector(halves, Words) << 16);
 }
 
+inline int32_t Bits(float number) {
+  int32_t bits;
+  std::memcpy(&bits, &number, sizeof(bits));
+  return bits;
+}
+
+inline float Float(int32_t bits) {
+  float number;
+  std::memcpy(&number, &bits, sizeof(number));
+  return number;
+}
+
 // Rows of x in 8 bits.
 struct Rounded {
   Rounded(const float* x, int64_t rows, int64_t inputs, int64_t groups, int64_t size)
@@ -110,22 +121,23 @@ struct Rounded {
 
   // Inputs beyond the last stay 0.
   void Group(const float* x, int64_t size, int64_t at, int64_t group) {
-    float most = 0;
-    int good = 1;
-    for (int64_t i = 0; i < size; ++i) {
-      const float one = std::fabs(x[i]);
-      good &= one <= std::numeric_limits<float>::max();
-      most = one > most ? one : most;
-    }
+    // Bits of numbers without a sign are in their order: infinity is above them, what is
+    // no number above that.
+    int32_t bits = 0;
+    for (int64_t i = 0; i < size; ++i)
+      bits = std::max(bits, Bits(x[i]) & std::numeric_limits<int32_t>::max());
+    const bool good = bits < Bits(std::numeric_limits<float>::infinity());
+    const float most = good ? Float(bits) : 0;
     // What is no number, or infinite, makes all that it is part of NaN.
     scales[group] = good ? most / 127 : std::numeric_limits<float>::quiet_NaN();
     const float inverse = good && most / 127 > 0 ? 127 / most : 0;
     if (inverse == 0 || inverse > std::numeric_limits<float>::max()) return;
+    int8_t* __restrict rounded = codes.data() + at;  // Else each store may move `x`.
     int32_t sum = 0;
     for (int64_t i = 0; i < size; ++i) {
-      union { float value; int32_t bits; } shifted = {x[i] * inverse + 12582912.0f};
-      const int32_t code = shifted.bits - 0x4B400000;  // The nearest whole number.
-      codes[at + i] = code;
+      // The nearest whole number.
+      const int32_t code = Bits(x[i] * inverse + 12582912.0f) - 0x4B400000;
+      rounded[i] = code;
       sum += code;
     }
     sums[group] = sum;

@@ -63,7 +63,7 @@ class MultiHeadAttention(nn.Module):
     if cfg.float32_attention_logits:
       query, key = query.astype(jnp.float32), key.astype(jnp.float32)
     if deterministic and cfg.dtype == "float32":
-      mixed = products.attend(cfg.products, query, key, value, bias)
+      mixed = products.attend(cfg.products, query, key, value, bias, cfg.most_rows)
     else:
       drop = lambda weights: self.dropout(weights, deterministic=deterministic)
       mixed = products.xla_attend(query, key, value, bias, cfg.dtype, drop)

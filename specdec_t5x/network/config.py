@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
@@ -12,6 +13,8 @@ from specdec_t5x.network import products
 ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "tanh")
 # float16 has no room for T5's activations, nor for the mask: both overflow.
 DTYPES = ("float32", "bfloat16")
+# Bits of a rounded network's weights; 0: they are as they were restored.
+WEIGHTS = {"float32": 0, "int8": 8}
 # How a network lies on the devices of the mesh's 'model' axis, by the logical axes that
 # stay whole: relative position biases and caches alone are divided by heads.
 SHARDINGS = {
@@ -39,6 +42,8 @@ class NetworkConfig:
     sharding: one of `SHARDINGS`: which of the partitioner's rules this network obeys.
     products: of few rows on CPU: 'native' is our own, 'xla' XLA's, 'auto' our own where
       they can be had.
+    weights: one of `WEIGHTS`: 'int8' is the network of rounded ones (`rounded`), which
+      is another one than its checkpoint's.
   """
 
   vocab_size: int
@@ -53,6 +58,7 @@ class NetworkConfig:
   float32_attention_logits: bool = False
   sharding: str = "full"
   products: str = "auto"
+  weights: str = "float32"
 
   def __post_init__(self):
     kind = type(self).__name__
@@ -76,6 +82,11 @@ class NetworkConfig:
         f"{kind}.sharding must be one of {tuple(SHARDINGS)}, got {self.sharding!r}. "
         "Set TARGET_SHARDING and DRAFT_SHARDING."
       )
+    if self.weights not in WEIGHTS:
+      raise ValueError(
+        f"WEIGHTS must be one of {tuple(WEIGHTS)}, got {self.weights!r}: 'float32' is "
+        "the checkpoint's network, in PARAM_DTYPE, 'int8' one of rounded weights."
+      )
     products.check(self.products, self.dtype)
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
@@ -83,6 +94,15 @@ class NetworkConfig:
         raise ValueError(
           f"{kind}.{field.name} must be a whole number of at least 1, got {value!r}."
         )
+
+  @property
+  def most_rows(self) -> int:
+    """The most rows whose norms and attention are our own kernels', where these run.
+
+    Of rounded weights any: by XLA's a row's last digits depend on the other rows, and
+    activations that are rounded make steps of them.
+    """
+    return sys.maxsize if WEIGHTS[self.weights] else products.MAX_ROWS
 
   def axes(self, *names: str) -> tuple[str | None, ...]:
     """Returns logical axes, None where `sharding` keeps the network whole."""

@@ -1,5 +1,6 @@
 """A network and its parameters as the functions that drafters and loops call."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,14 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.network import config, heads, ngram, parallel, tracing
+from specdec_t5x.network import config, heads, ngram, parallel, rounded, tracing
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.decoder import Gates
 from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.heads import Heads, HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.parallel import ParallelConfig, ParallelDrafter
-from specdec_t5x.network.rounded import ROUNDED
 from specdec_t5x.network.transformer import Transformer
 
 Network = Transformer | GptTransformer | NgramTable | Heads | ParallelDrafter
@@ -63,8 +63,12 @@ def network_config(
   return config.config_from_shapes(shapes, dtype)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def initial_variables(module: Network, key: PRNGKeyArray):
-  """Returns the network's `params` and `params_axes`, the parameters at random."""
+  """Returns the network's `params` and `params_axes`, the parameters at random.
+
+  As a checkpoint has them, whatever the network's weights.
+  """
   tokens = [jnp.ones((1, 1), jnp.int32)] * (2 if is_decoder_only(module) else 3)
   return module.init(key, *tokens, enable_dropout=False)
 
@@ -115,7 +119,6 @@ def extend_fn(
   params,
   gates: Gates | None = None,
   without: Sequence[str] = (),
-  rounded: Mapping[str, Any] | None = None,
 ) -> ExtendFn:
   """Returns the network as a function of its cache and tokens.
 
@@ -124,9 +127,8 @@ def extend_fn(
     params: its parameters.
     gates: of its decoder's sublayers, by name.
     without: names of sublayers that are left out.
-    rounded: its decoder's weights in fewer bits, which it multiplies by instead.
   """
-  variables = {"params": params} | ({ROUNDED: rounded} if rounded else {})
+  variables = {"params": params}
   gated = () if gates is None else (gates,)
   lacking = {"without": tuple(without)} if without else {}
 
@@ -140,11 +142,11 @@ def extend_fn(
 def without_fn(module: Network, params) -> WithoutFn:
   """Returns what makes, of sublayers' names, the network without these.
 
-  Given `rounded` weights, too, it multiplies by these (`extend_fn`). It reads and
-  writes the network's own caches.
+  Given rounded matrices, too, it multiplies by these. It reads and writes the network's
+  own caches.
   """
-  return lambda names, rounded=None: extend_fn(
-    module, params, without=names, rounded=rounded
+  return lambda names, made=None: extend_fn(
+    module, rounded.within(params, made) if made else params, without=names
   )
 
 
@@ -180,6 +182,7 @@ def start_decoding(
     The network as an `ExtendFn`, and a cache that holds the start token and the prompt
     but for the last of these tokens, which the loop feeds: an empty one without prompt.
   """
+  rounded.check(module.config, params)
   extend = extend_fn(module, params)
   size = 0 if prompts is None else prompts.shape[1]
   cache = _read(module, {"params": params}, inputs, num_slots + size)

@@ -65,9 +65,9 @@ class Dense(nn.Module):
 
   @nn.compact
   def kernel(self, inputs: int) -> Float[Array, "I O"] | rounded.Matrix:
-    """Returns the matrix for rows of `inputs` numbers, rounded where that is there."""
-    if self.has_variable(rounded.ROUNDED, "kernel"):
-      return self.get_variable(rounded.ROUNDED, "kernel")
+    """Returns the matrix for rows of `inputs` numbers, perhaps a rounded one."""
+    if isinstance(known := self.get_variable("params", "kernel"), Mapping):
+      return known
     shape = (inputs, self.features)
     kernel = parameter(self, "kernel", self.kernel_init, shape, self.axes)
     return jnp.asarray(kernel, self.dtype)
@@ -92,7 +92,8 @@ class LayerNorm(nn.Module):
     cfg = self.config
     ones, axes = nn.initializers.ones, cfg.axes("embed")
     scale = parameter(self, "scale", ones, (x.shape[-1],), axes)
-    return normalize(cfg.products, x, jnp.asarray(scale, cfg.dtype))
+    scale = jnp.asarray(scale, cfg.dtype)
+    return normalize(cfg.products, x, scale, cfg.most_rows)
 
 
 class MlpBlock(nn.Module):
@@ -141,8 +142,8 @@ class Embed(nn.Module):
   def attend(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
     """Returns the tied output projection x E^T / sqrt(D), in float32."""
     x = x.astype(jnp.float32)
-    if self.has_variable(rounded.ROUNDED, "embedding"):
-      table = self.get_variable(rounded.ROUNDED, "embedding")
+    if self.has_variable("params", rounded.LOGITS):
+      table = self.get_variable("params", rounded.LOGITS)
       logits = rounded.multiply(self.config.products, x, table)[0]
     else:
       logits = jnp.dot(x, jnp.asarray(self.embedding, jnp.float32).T)

@@ -33,9 +33,9 @@ def check(choice: str, dtype: str) -> None:
     raise ValueError(f"PRODUCTS='native' can't be had: {reason}. Use 'auto' or 'xla'.")
 
 
-def are_native(choice: str, rows: int, dtype: Any) -> bool:
-  """Returns whether products of so many rows are our own kernels'."""
-  few = 0 < rows <= MAX_ROWS and dtype == "float32"
+def are_native(choice: str, rows: int, dtype: Any, most: int = MAX_ROWS) -> bool:
+  """Returns whether products of so many rows, `most` at most, are our own kernels'."""
+  few = 0 < rows <= most and dtype == "float32"
   return few and choice != "xla" and library.problem() is None
 
 
@@ -56,7 +56,10 @@ def multiply(
 
 
 def normalize(
-  choice: str, x: Float[Array, "*batch D"], scale: Float[Array, "D"]
+  choice: str,
+  x: Float[Array, "*batch D"],
+  scale: Float[Array, "D"],
+  most: int = MAX_ROWS,
 ) -> Float[Array, "*batch D"]:
   """Returns x / sqrt(mean(x^2) + 1e-6) scale, T5's layer norm.
 
@@ -64,8 +67,9 @@ def normalize(
     choice: one of `PRODUCTS`.
     x: the rows.
     scale: of the dtype of the result; the mean is of float32.
+    most: rows that our own kernel takes.
   """
-  if are_native(choice, x.size // max(x.shape[-1], 1), str(scale.dtype)):
+  if are_native(choice, x.size // max(x.shape[-1], 1), str(scale.dtype), most):
     return _native_normalize(x.astype(jnp.float32), scale)
   return _xla_normalize(x, scale)
 
@@ -76,9 +80,10 @@ def attend(
   key: Float[Array, "B H S K"],
   value: Float[Array, "B H S K"],
   bias: Float[Array, "#B #H #Q S"],
+  most: int = MAX_ROWS,
 ) -> Float[Array, "B Q H K"]:
   """Returns softmax(query key + bias) value; what is `MASKED` has no weight."""
-  if are_native(choice, query.shape[0] * query.shape[1], str(query.dtype)):
+  if are_native(choice, query.shape[0] * query.shape[1], str(query.dtype), most):
     return _native_attend(query, key, value, bias)
   return xla_attend(query, key, value, bias)
 

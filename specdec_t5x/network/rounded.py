@@ -1,9 +1,10 @@
-"""A decoder's weights in 8 or 4 bits: rounded once, multiplied as they are.
+"""A network's weights in 8 or 4 bits: rounded once, multiplied as they are.
 
 A matrix W [I, O] becomes whole numbers, symmetric about 0, and a scale for each column,
 or for each group of inputs of a column: scale[i // group, o] code[i, o], off by half a
-scale at most. A network finds them in a collection of variables of its own, beside its
-parameters: where a matrix is in it, the network multiplies by that.
+scale at most. Both stand where the matrix does among the parameters (`within`), and the
+network multiplies by what is there. An embedding stays, for its rows are looked up;
+where logits come from it, too, they come from a rounded copy beside it.
 
 Shapes: I inputs, O outputs, G groups.
 """
@@ -22,17 +23,16 @@ from jaxtyping import Array, Float, Int8
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.native import platforms
 from specdec_t5x.network import products
-from specdec_t5x.network.config import NetworkConfig
+from specdec_t5x.network.config import WEIGHTS, NetworkConfig
 
 # A rounded matrix: `codes` and `scales`.
 Matrix = Mapping[str, Array]
-# The collection of variables.
-ROUNDED = "rounded"
 DTYPES = {8: jnp.int8, 4: jnp.int4}
-# What is not rounded with a sublayer: the projection to the vocabulary.
-LOGITS = "logits"
+# What is rounded beside sublayers: the projection to the vocabulary, and what is
+# multiplied once an input, the encoder and cross-attention's keys and values.
+LOGITS, INPUT = "logits", "input"
 _PROJECTION = ("decoder", "logits_dense", "kernel")
-# The sublayers' modules. Cross-attention's keys and values are of the input, read once.
+# The sublayers' modules.
 _MODULES = {
   "self_attention": "self",
   "encoder_decoder_attention": "cross",
@@ -50,7 +50,7 @@ class Rounding:
   Attributes:
     bits: 8 or 4.
     group: inputs that share a scale in each column; 0 is all.
-    whole: what is left as it is: names of sublayers, as 'mlp_5', and 'logits'.
+    whole: what is left as it is: names of sublayers, as 'mlp_5', 'logits' and 'input'.
     packed: whether codes lie as our own kernels read them; else as XLA does.
   """
 
@@ -85,29 +85,69 @@ class Rounding:
       )
 
   def __call__(self, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the collection for a network of these parameters."""
+    """Returns the rounded matrices of a network's parameters, where they stand."""
     flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
+    if _are_rounded(flat):
+      raise ValueError(
+        "Expected the parameters of a checkpoint, got some that are rounded already. "
+        "Round what was restored (`load_model`)."
+      )
     found = {}
     for path in flat:
       if _name(path, flat) not in (None, *self.whole):
-        matrix = flat[path].T if path[-1] == "embedding" else flat[path]
-        found[path] = _rounded(matrix, self.bits, self.group, self.packed)
+        matrix, place = flat[path], path
+        if path[-1] == "embedding":
+          matrix, place = matrix.T, (*path[:-1], LOGITS)
+        found[place] = _rounded(matrix, self.bits, self.group, self.packed)
     return flax.traverse_util.unflatten_dict(found)
 
 
+def of_weights(config: Any) -> Rounding | None:
+  """Returns how all of a network's weights are rounded; None where they are not."""
+  bits = WEIGHTS[getattr(config, "weights", "float32")]
+  return Rounding(bits, packed=are_packed(config)) if bits else None
+
+
+def within(params: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns parameters, or their axes, with rounded matrices in place of what was."""
+  flat, found = (
+    flax.traverse_util.flatten_dict(flax.core.unfreeze(tree)) for tree in (params, made)
+  )
+  places = {path[:-1] for path in found}
+  name = lambda path: (*path[:-1], path[-1].removesuffix("_axes"))
+  kept = {p: x for p, x in flat.items() if not places & {name(p), p[:-1]}}
+  return flax.traverse_util.unflatten_dict(kept | found)
+
+
+def check(config: Any, params: Mapping[str, Any]) -> None:
+  """Raises a ValueError where parameters are not in the weights of their network."""
+  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
+  if _are_rounded(flat) != (of_weights(config) is not None):
+    raise ValueError(
+      f"Expected parameters in weights={config.weights!r}, got others: rounded ones "
+      "are another network's. Let `load_model(.., weights=..)`, or WEIGHTS, make both."
+    )
+
+
+def _are_rounded(flat: Collection[Sequence[str]]) -> bool:
+  return any(path[-1] == "codes" for path in flat)
+
+
 def axes_of(made: Mapping[str, Any], params_axes: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the logical axes of a collection, as of the network's parameters.
+  """Returns the logical axes of rounded matrices, as of the network's parameters.
 
   Args:
-    made: the collection.
+    made: the matrices.
     params_axes: of the network.
   """
   flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params_axes))
   found = {}
   for path in flax.traverse_util.flatten_dict(made):
     *place, part = path
-    names = flat[*place[:-1], f"{place[-1]}_axes"].names
-    inputs, outputs = reversed(names) if place[-1] == "embedding" else names
+    if place[-1] == LOGITS:
+      outputs, inputs = flat[*place[:-1], "embedding_axes"].names
+    else:
+      inputs, outputs = flat[*place[:-1], f"{place[-1]}_axes"].names
     of_part = {"codes": (inputs, outputs), "scales": (None, outputs)}[part]
     found[*place, f"{part}_axes"] = AxisMetadata(names=of_part)
   return flax.traverse_util.unflatten_dict(found)
@@ -150,13 +190,15 @@ def _name(path: Sequence[str], params: Collection[Sequence[str]]) -> str | None:
   """
   if path[-1] == "embedding":
     return None if _PROJECTION in params else LOGITS
-  if path[0] != "decoder" or path[-1] != "kernel":
+  if path[-1] != "kernel":
     return None
   if path == _PROJECTION:
     return LOGITS
+  if path[0] == "encoder":
+    return INPUT
   kind = _MODULES[path[2]]
   if kind == "cross" and path[3] in _OF_THE_INPUT:
-    return None
+    return INPUT
   return f"{kind}_{path[1].removeprefix('layers_')}"
 
 

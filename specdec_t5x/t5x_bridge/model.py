@@ -27,8 +27,6 @@ from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, is_first, numbered
 LEARNED_FROM = ("encoder_inputs", "kept_tokens", "kept_probs")
 # The feature, and the auxiliary value, of what drafts know of earlier batches.
 KNOWN = "known"
-# A run asks for their shapes more than once.
-_initialised = jax.jit(initial_variables, static_argnums=0)
 
 
 class Decodes:
@@ -124,20 +122,24 @@ class Decodes:
   def get_initial_variables(self, rng, input_shapes, input_types=None):
     """Returns params and params_axes of all networks, each under its name.
 
-    And of what the drafter derives of the target's.
+    In the networks' weights; and of what the drafter derives of the target's.
     """
     del input_shapes, input_types  # No parameter depends on them.
     networks = self.decoder.networks
     keys = jax.random.split(rng, len(networks))
     initialised = {
-      name: _initialised(network, key)
+      name: initial_variables(network, key)
       for (name, network), key in zip(networks.items(), keys, strict=True)
     }
     target = initialised["target"]
     for name, make in derived_of(self.decoder).items():
-      made = make(target["params"])
-      axes = rounded.axes_of(made, target["params_axes"])
-      initialised[name] = {"params": made, "params_axes": axes}
+      initialised[name] = _made(make, target)
+    for name, network in networks.items():
+      if rounding := rounded.of_weights(network.config):
+        made, whole = _made(rounding, initialised[name]), initialised[name]
+        initialised[name] = {
+          kind: rounded.within(whole[kind], made[kind]) for kind in made
+        }
     return flax.core.freeze(
       {
         kind: {name: variables[kind] for name, variables in initialised.items()}
@@ -272,6 +274,13 @@ class EncoderDecoderModel(Decodes, models.EncoderDecoderModel):
   def read(self, batch):
     """Returns encoder_input_tokens [B, E], and the length of decoder_input_tokens."""
     return batch["encoder_input_tokens"], batch["decoder_input_tokens"].shape[1]
+
+
+def _made(make, variables) -> dict[str, Any]:
+  """Returns what is made of a network's parameters, and its logical axes."""
+  made = make(variables["params"])
+  axes = rounded.axes_of(made, variables["params_axes"])
+  return {"params": made, "params_axes": axes}
 
 
 def _typed_key(rng: jax.Array) -> jax.Array:

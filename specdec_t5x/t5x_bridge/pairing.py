@@ -13,8 +13,10 @@ from t5x.train_state import InferenceState
 
 from specdec_t5x import tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import Decoder, derived_of
+from specdec_t5x.network import rounded
 
 
 class CheckpointManager:
@@ -31,6 +33,7 @@ class CheckpointManager:
     restore_dtype: str | None = None,
     *,
     paths: Mapping[str, str | None],
+    decoder: Decoder | None = None,
     ready: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda params: {},
     **kwargs,
   ):
@@ -43,9 +46,9 @@ class CheckpointManager:
       restore_dtype: of the restored parameters; None keeps the checkpoint's.
       paths: of the networks' checkpoints, by their names; the target's stands in for
         T5X's own path, which must be the same.
+      decoder: DECODER, where one of its networks has rounded weights.
       ready: is given the parameters once they are on the devices, and returns by name
-        what is derived of them: what is to be done before anything is compiled
-        (`tune`).
+        what is made of them: what is to be done before anything is compiled (`tune`).
       **kwargs: T5X's other arguments, which concern saving.
     """
     del directory, kwargs
@@ -53,6 +56,7 @@ class CheckpointManager:
     self._partitioner = partitioner
     self._restore_dtype = restore_dtype
     self._paths = paths
+    self._networks = decoder.networks if decoder else {}
     self._ready = ready
 
   def restore(
@@ -79,15 +83,19 @@ class CheckpointManager:
     state, restored = self._train_state, {}
     paths = {**self._paths, "target": path}
     for name in sorted(set(state.params) & set(paths)):  # Others are derived.
-      alone = state.replace(
-        params=state.params[name], params_axes=state.params_axes[name]
-      )
       restored[name] = Checkpoint.open(paths[name]).restore(
-        alone, self._partitioner, self._restore_dtype
+        self._stored(name), self._partitioner, self._restore_dtype
       )
     params = flax.core.freeze({name: one.params for name, one in restored.items()})
     params = params.copy(self._laid_out(self._ready(params)))
     return state.replace_params(params).replace_step(restored["target"].step)
+
+  def _stored(self, name: str) -> InferenceState:
+    """Returns the shapes of a network's parameters as its checkpoint has them."""
+    network, state = self._networks.get(name), self._train_state
+    if network and rounded.of_weights(network.config):
+      return abstract_state(network)
+    return state.replace(params=state.params[name], params_axes=state.params_axes[name])
 
   def _laid_out(self, derived: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns what was derived, each array where the partitioner has it."""
@@ -107,9 +115,10 @@ def tune(
   num_decodes: int,
   lengths: Mapping[str, int],
 ) -> Mapping[str, Any]:
-  """Returns what the drafter derives of the target; measures what drafts cost.
+  """Returns what is made of restored parameters; measures what drafts cost.
 
-  They are measured for the batches that T5X will decode.
+  What is made: rounded networks, and what the drafter derives of the target as it was
+  restored. Drafts are measured for the batches that T5X will decode.
 
   Args:
     params: of the decoder's networks.
@@ -123,6 +132,9 @@ def tune(
     name: tuning.made(name, make, params["target"])
     for name, make in derived_of(decoder).items()
   }
+  for name, network in decoder.networks.items():
+    if rounded.of_weights(network.config):
+      derived[name] = tuning.in_weights(network, params[name])
   of_run = lengths["inputs"], sampling, lengths["targets"]
   job = tuning.Job(decoder, rows * num_decodes, *of_run)
   tuning.tuned(job, {**params, **derived})

@@ -16,13 +16,15 @@ from etils import epath
 from t5x import utils
 
 from specdec_t5x.checkpoints.checkpoint import Checkpoint, HuggingFace, flat_shapes
+from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.data.from_texts import SlicedSource
+from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network
 from specdec_t5x.t5x_bridge import learned
 from specdec_t5x.t5x_bridge.examples import shard_of_command
 from specdec_t5x.t5x_bridge.layout import check_layout
-from specdec_t5x.t5x_bridge.writer import SUMMARY, configuration
+from specdec_t5x.t5x_bridge.writer import SUMMARY, configuration, what_decodes
 
 
 def check_run(
@@ -51,6 +53,8 @@ def check_run(
   guarantee = model.decoder.guarantee
   if not guarantee.keeps_distribution:
     print(f"{guarantee.name}: this run keeps {guarantee.value}.", flush=True)
+  if rounded.of_weights(model.decoder.target.config):
+    print(f"The target is {what_decodes(model.decoder.target)}.", flush=True)
   check_task(dataset_cfg)
   provider = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name)
   model.number_examples(provider.name, shard_of_command())
@@ -72,7 +76,7 @@ def check_run(
         f"CHECKPOINT_PATHS has {sorted(paths)}, and no path of the network {name!r}, "
         f"which {type(model.decoder).__name__} needs. Bind it in your gin file."
       )
-    shapes = flat_shapes(variables["params"][name])
+    shapes = flat_shapes(abstract_state(model.decoder.networks[name]).params)
     found = Checkpoint.of_network(paths[name], macro, shapes)
     check_activations(macro, found, model.decoder.networks[name])
     check_new_draws(macro, paths[name], learned.Draws.of_run(model, provider))

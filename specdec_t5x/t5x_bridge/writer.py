@@ -23,6 +23,8 @@ from specdec_t5x.data.spec_bench import CATEGORY
 from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.native import library
+from specdec_t5x.network import rounded
+from specdec_t5x.network.functional import Network
 
 SUMMARY = "speculation.json"
 WHOLE = "-00000-of-00001"
@@ -106,6 +108,7 @@ def merge_and_summarize(
     summary = {
       "guarantee": guarantee.name,
       "guarantee_means": guarantee.value,
+      "target": what_decodes(model.decoder.target),
       "statistics": summarize(files, model.decoder.alpha_is_mass),
       "decoder": describe(model.decoder),
       **_counted(model.decoder),
@@ -122,6 +125,16 @@ def merge_and_summarize(
     found = result_files(output_dir, mode)
   for line in closing(summary["statistics"], tuning.outlooks()):
     tuning.say(line)
+
+
+def what_decodes(target: Network) -> str:
+  """Returns which model a target is, whose outputs a guarantee is about."""
+  if rounding := rounded.of_weights(target.config):
+    return (
+      f"the checkpoint's network rounded to {rounding.bits} bits "
+      f"(WEIGHTS={target.config.weights!r}), another model than the checkpoint's"
+    )
+  return "the checkpoint's network"
 
 
 def closing(statistics: Mapping[str, Any] | None, outlooks: Sequence[str]) -> list[str]:

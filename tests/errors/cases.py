@@ -134,6 +134,8 @@ DECODING = [
   of_files("SKIP = 'mlp_1', no tuple", (LAYER_SKIP,), "SKIP='mlp_1'"),
   of_files("BITS = 5", (QUANTIZED,), "BITS=5"),
   of_files("GROUP = 12", (QUANTIZED,), "GROUP=12"),
+  of_files("BITS = 8 with WEIGHTS = 'int8'", (QUANTIZED,), "WEIGHTS='int8'"),
+  setting("WEIGHTS = 'int4'", "WEIGHTS='int4'"),
   of_files("WHOLE of a sublayer that is not there", (QUANTIZED,), "WHOLE=('mlp_9',)"),
   setting("SKIP without its gin file", "SKIP=('mlp_1',)"),
   of_files("a tree whose STEM is longer than GAMMA", (TREE,), "STEM=6"),

@@ -1,10 +1,12 @@
 """Exactness of self-speculation: a real network, and itself less some of what it is.
 
-Without some sublayers, or with weights of few bits. The draft's distribution depends on
+Without some sublayers, or with weights of few bits; the network may have rounded ones
+itself. The draft's distribution depends on
 where the draft began: what was known by then has the keys and values of the whole
 network, what was drafted those of the lesser one.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -12,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec_t5x import tuning
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
@@ -31,7 +34,8 @@ from tests.exactness.oracles import JUDGES
 from tests.t5x_bridge import tiny
 
 SIZE, ROOM, GAMMA = 4, 4, 2
-TARGET = network_for(tiny.config(2, 16, vocab_size=SIZE))
+CONFIG = tiny.config(2, 16, vocab_size=SIZE)
+TARGET = network_for(CONFIG)
 INPUTS = jnp.array([[2, 3, 3, 1]])
 SKIPPING = LayerSkip(("self_0", "cross_0", "mlp_0"), GAMMA)
 DRAFTERS = {
@@ -39,6 +43,9 @@ DRAFTERS = {
   "8 bits": Quantized(8, gamma=GAMMA),
   "4 bits": Quantized(4, 8, ("self_1",), ("mlp_0",), GAMMA),
 }
+# The target of this one has 8 bits itself.
+UNDER_8 = Quantized(4, 8, ("mlp_1",), gamma=GAMMA)
+ROUNDED = network_for(dataclasses.replace(CONFIG, weights="int8"))
 WHOLE, EXIT = Fixed(), ExitThreshold(0.3, 0.6, 0.4, 0.5, 0.5)
 
 
@@ -49,11 +56,17 @@ def params():
   return jax.tree.map(lambda x: 1.7 * x, found)
 
 
+def target_of(drafter):
+  return ROUNDED if drafter is UNDER_8 else TARGET
+
+
 @functools.cache
 def all_params(drafter):
-  """Those, and what the drafter makes of them."""
-  made = {name: make(params()) for name, make in drafter.derived(TARGET).items()}
-  return {"target": params(), **made}
+  """The target's, and what the drafter makes of those that were not rounded."""
+  network, whole = target_of(drafter), params()
+  made = {name: make(whole) for name, make in drafter.derived(network).items()}
+  target = tuning.in_weights(network, whole) if network is ROUNDED else whole
+  return {"target": target, **made}
 
 
 @functools.cache
@@ -67,9 +80,9 @@ def logits(drafter):
   read = jnp.pad(jnp.asarray(tokens), ((0, 0), (1, 0)))
 
   def split(given, at):
-    whole = given["target"]
-    target, cache = start_decoding(TARGET, whole, INPUTS, ROOM, len(tokens))
-    lesser = without_fn(TARGET, whole)(drafter.skip, given.get(NAME))
+    network, whole = target_of(drafter), given["target"]
+    target, cache = start_decoding(network, whole, INPUTS, ROOM, len(tokens))
+    lesser = without_fn(network, whole)(drafter.skip, given.get(NAME))
     parts = []
     for extend, part in [(target, read[:, :at]), (lesser, read[:, at:])]:
       if part.shape[1]:
@@ -119,7 +132,7 @@ def paths_of(drafter, sampling, rule, policy):
 
 
 def assert_the_loop_is_exact(sampling, rule="token", policy=WHOLE, drafter=SKIPPING):
-  decoder = SpeculativeDecoder(TARGET, drafter, RULES[rule], policy)
+  decoder = SpeculativeDecoder(target_of(drafter), drafter, RULES[rule], policy)
   setting, paths = paths_of(drafter, sampling, rule, policy)
   given_params = all_params(drafter)
 
@@ -154,6 +167,23 @@ def test_the_loop_keeps_it_with_a_draft_that_is_nearly_the_target():
   enumeration weighs an edge of h_i as if it always decided.
   """
   assert_the_loop_is_exact(Sampling(), drafter=DRAFTERS["8 bits"])
+
+
+@pytest.mark.parametrize(
+  ("sampling", "rule"),
+  [(Sampling(), "token"), (Sampling(), "block"), (GREEDY, "token")],
+)
+def test_the_loop_keeps_a_rounded_target_s_distribution(sampling, rule):
+  assert_the_loop_is_exact(sampling, rule, WHOLE, UNDER_8)
+
+
+def test_a_rounded_target_has_another_distribution():
+  """Else the test above would be one of the target that is not rounded."""
+  (target, _), (small, draft) = (
+    distributions(drafter, Sampling()) for drafter in (SKIPPING, UNDER_8)
+  )
+  assert abs(target((2, 3)) - small((2, 3))).sum() > 1e-3
+  assert abs(small((2, 3)) - draft(((2, 3), ()))).sum() > 0.01
 
 
 def test_drafts_are_accepted_rejected_and_of_several_lengths():

@@ -75,6 +75,18 @@ def test_all_ways_to_name_a_folder_give_its_tokens(pair, tmp_path):
 
 
 @runtime_only
+def test_a_folder_s_network_may_have_rounded_weights(pair, tmp_path):
+  root, texts = pair
+  files = PLAIN, FOLDERS, f"{root}/theirs.gin"
+  runs.completed(*files, WEIGHTS="int8", INFER_OUTPUT_DIR=str(tmp_path))
+  target = specdec_t5x.load_model(f"{root}/target", weights="int8")
+  outputs = specdec_t5x.generate(
+    prefixed(texts), target, None, f"{root}/target", max_length=ROOM
+  )
+  assert [output.tokens for output in outputs] == runs.tokens(tmp_path)
+
+
+@runtime_only
 def test_another_feed_forward_layer_than_the_folder_s_is_refused(pair, tmp_path):
   root, _ = pair
   gin = tmp_path / "silu.gin"

@@ -1,4 +1,4 @@
-"""PRODUCTS reaches every network of a run, and no other knob is needed for it."""
+"""PRODUCTS reaches every network of a run, WEIGHTS the target, each by itself."""
 
 import gin
 import pytest
@@ -32,4 +32,12 @@ def test_products_are_set_for_target_and_draft(file, kind, networks, monkeypatch
       for network in networks:
         with gin.config_scope(network):
           assert make().products == expected
+          assert make().weights == "float32"
       gin.clear_config()
+    bindings = ["WEIGHTS = 'int8'"]
+    gin.parse_config_files_and_bindings(files, bindings, skip_unknown=False)
+    for network in networks:
+      with gin.config_scope(network):
+        expected = "int8" if network == "target" else "float32"
+        assert gin.get_configurable(kind)().weights == expected
+    gin.clear_config()

@@ -1,0 +1,70 @@
+"""A rounded target under the command: WEIGHTS, on which everything works as ever."""
+
+import pytest
+
+from tests.e2e import runs
+
+ROUNDED = {"WEIGHTS": "int8"}
+WAYS = {
+  "draft model": ((), {}),
+  "copy": (("drafters/copy",), {"DRAFT_CHECKPOINT_PATH": None}),
+  "4 bits": (("drafters/quantized",), {"BITS": 4, "GROUP": 8}),
+}
+BEAM = {"BEAM_SIZE": 2, **ROUNDED}
+
+
+@pytest.fixture(scope="module")
+def decoded(pair, tmp_path_factory):
+  """Runs the command with gin files and bindings: a directory, and what it printed."""
+
+  def run(kind, *files, **bindings):
+    output = tmp_path_factory.mktemp("out")
+    names = f"configs/{kind}_ende.gin", pair[0], *(f"configs/{f}.gin" for f in files)
+    printed = runs.completed(*names, INFER_OUTPUT_DIR=str(output), **bindings)
+    return output, printed
+
+  return run
+
+
+@pytest.fixture(scope="module")
+def plain(decoded):
+  return decoded("baseline", **ROUNDED)
+
+
+def test_the_record_says_which_model_it_is(plain, speculative):
+  output, printed = plain
+  rounded, whole = runs.summary(output), runs.summary(speculative)
+  assert rounded["target"].endswith(
+    "rounded to 8 bits (WEIGHTS='int8'), another model than the checkpoint's"
+  )
+  assert f"The target is {rounded['target']}." in printed
+  assert whole["target"] == "the checkpoint's network"
+  assert rounded["decoder"]["target"]["config"]["weights"] == "int8"
+  assert whole["decoder"]["target"]["config"]["weights"] == "float32"
+  assert runs.tokens(output) != runs.tokens(speculative)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_speculation_gives_the_rounded_target_s_own_outputs(way, decoded, pair, plain):
+  files, bindings = WAYS[way]
+  draft = {} if files else {"DRAFT_CHECKPOINT_PATH": pair[1]}
+  output, _ = decoded("spec", *files, GAMMA=3, **ROUNDED, **draft, **bindings)
+  assert runs.tokens(output) == runs.tokens(plain[0])
+  assert runs.summary(output)["statistics"]["drafted"] > 0
+  assert runs.summary(output)["decoder"]["target"]["config"]["weights"] == "int8"
+
+
+def test_beams_are_the_rounded_target_s(decoded, pair, plain):
+  found, _ = decoded(
+    "spec", "runs/beam", DRAFT_CHECKPOINT_PATH=pair[1], DRAFT_BEAM_SIZE=4, **BEAM
+  )
+  expected, _ = decoded("baseline", "runs/beam_baseline", **BEAM)
+  assert runs.tokens(found) == runs.tokens(expected)
+  whole, _ = decoded("baseline", "runs/beam_baseline", BEAM_SIZE=2)
+  assert runs.tokens(whole) != runs.tokens(expected)
+
+
+def test_the_same_number_of_bits_is_refused(decoded):
+  with pytest.raises(SystemExit) as exit_:
+    decoded("spec", "drafters/quantized", **ROUNDED)
+  assert "BITS=8 must be fewer than the target's" in exit_.value.code

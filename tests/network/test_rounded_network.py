@@ -1,0 +1,120 @@
+"""A network of rounded weights: another model, whole, whatever decodes with it."""
+
+import dataclasses
+import functools
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x import api, build, tuning
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.quantized import NAME, Quantized
+from specdec_t5x.hugging_face import export
+from specdec_t5x.native import library
+from specdec_t5x.network import rounded
+from specdec_t5x.network.functional import (
+  initial_variables,
+  is_decoder_only,
+  network_for,
+)
+from tests.drafters.test_quantized import GAMMA, INPUTS, ROOM, TARGETS, WAYS, model
+from tests.t5x_bridge import tiny
+
+
+@functools.cache
+def rounded_model(kind):
+  """The model of 8 bits that a network and its parameters make."""
+  whole = model(kind)
+  network = network_for(dataclasses.replace(TARGETS[kind], weights="int8"))
+  params = tuning.in_weights(network, whole.params)
+  return api.Model(network, params, lambda: whole.params)
+
+
+def decode(target, drafter=None, sampling=GREEDY, inputs=INPUTS, **words):
+  decoder, params = build.together(target, None, drafter, **words)
+  keys = row_keys(jax.random.key(0), len(inputs))
+  run = lambda params: decoder.decode(params, inputs, keys, sampling, ROOM, 1)
+  return jax.jit(run)(params)
+
+
+def logits(target, tokens):
+  inputs = [] if is_decoder_only(target.network) else [INPUTS]
+  args = *inputs, tokens, jnp.ones_like(tokens)
+  apply = jax.jit(functools.partial(target.network.apply, enable_dropout=False))
+  return np.asarray(apply({"params": target.params}, *args))
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_no_matrix_is_left_and_its_logits_are_nearly_the_whole_one_s(kind):
+  small, whole = rounded_model(kind), model(kind)
+  flat = flax.traverse_util.flatten_dict(small.params)
+  left = {path[-1] for path in flat} - {"codes", "scales"}
+  assert left <= {"scale", "rel_embedding", "embedding"}
+  tokens = jnp.arange(len(INPUTS) * 5).reshape(-1, 5) % 7 + 1
+  off = np.abs(logits(small, tokens) - logits(whole, tokens))
+  assert 0 < off.mean() < 0.2 * np.abs(logits(whole, tokens)).mean()
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_drafts_of_4_bits_give_its_own_outputs(kind):
+  found = decode(rounded_model(kind), WAYS["4"], policy=Fixed())
+  np.testing.assert_array_equal(found.tokens, decode(rounded_model(kind)).tokens)
+  assert found.statistics.accepted.sum() > 0
+
+
+def test_drafts_round_the_checkpoint_s_weights():
+  """The parameters are rounded ones by then, which nobody could round again."""
+  drafter, target = WAYS["4"], rounded_model("t5")
+  found = target.derived(drafter)[NAME]
+  expected = drafter.derived(target.network)[NAME](model("t5").params)
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+  with pytest.raises(ValueError, match="some that are rounded already"):
+    dataclasses.replace(target, restore=None, _derived={}).derived(drafter)
+
+
+@pytest.mark.skipif(bool(library.problem()), reason="needs the kernels")
+def test_a_row_s_numbers_depend_on_no_other_row():
+  """However many: XLA's attention and norms, of many rows, would make steps of it."""
+  config = dataclasses.replace(tiny.config(2, 96), weights="int8")
+  network = network_for(config)
+  params = initial_variables(network, jax.random.key(0))["params"]
+  params = tuning.in_weights(network, params)
+  draw = np.random.default_rng(0).integers(2, tiny.VOCAB_SIZE, (40, 21))
+  apply = jax.jit(functools.partial(network.apply, enable_dropout=False))
+  many, alone = (apply({"params": params}, x, x, x) for x in (draw, draw[:1]))
+  np.testing.assert_array_equal(many[:1], alone)
+
+
+def test_what_can_t_be_is_refused(tmp_path, unchecked):
+  small = network_for(dataclasses.replace(TARGETS["t5"], weights="int8"))
+  checkpoint = tiny.save_t5x(tmp_path / "t", tiny.TARGET)
+  with pytest.raises(ValueError, match="WEIGHTS must be one of"):
+    api.load_model(checkpoint, weights="int4")
+  with pytest.raises(ValueError, match=r"BITS=8 must be fewer than the target's"):
+    build.together(rounded_model("t5"), "quantized")
+  for network, params in [
+    (small, model("t5").params),
+    (model("t5").network, rounded_model("t5").params),
+  ]:
+    with pytest.raises(ValueError, match="Expected parameters in weights="):
+      decode(api.Model(network, params))
+  assert Quantized(4, gamma=GAMMA).check(small) is None
+
+
+def test_any_checkpoint_may_be_loaded_so(tmp_path, monkeypatch):
+  said = []
+  monkeypatch.setattr(tuning, "say", said.append)
+  path = tiny.save_t5x(tmp_path / "t", tiny.TARGET, seed=1)
+  whole = api.load_model(path)
+  folder = tmp_path / "theirs"
+  export.write(str(folder), whole.network.config, whole.params)
+  found, theirs = (api.load_model(str(x), weights="int8") for x in (path, folder))
+  jax.tree.map(np.testing.assert_array_equal, found.params, theirs.params)
+  assert found.network.config.weights == theirs.network.config.weights == "int8"
+  assert all("WEIGHTS='int8': another model than the checkpoint's" in x for x in said)
+  assert rounded.size(found.params) < 0.6 * rounded.size(whole.params)
