@@ -57,6 +57,7 @@ WAYS = {
   "cascade copy": drafts(
     "Cascade", "drafters/cascade_copy", COPY_MATCH=1, LOWER_GAMMA=2
   ),
+  "cascade quantized": drafts("Cascade", "drafters/cascade_quantized", BITS=4, GROUP=8),
   "ngram": drafts("DraftModel", "drafters/ngram", NGRAM_ORDER=2),
   "ngram by name": drafts("DraftModel", DRAFTER="ngram", GAMMA=None, **PAYS),
   "ngram in a tree": drafts("TreeDraft", "drafters/ngram", "drafters/tree"),
