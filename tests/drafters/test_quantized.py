@@ -17,6 +17,7 @@ from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.quantized import NAME, Quantized
+from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
 from tests import networks
@@ -140,6 +141,9 @@ def test_weights_are_rounded_once_and_it_is_said(monkeypatch):
   assert first is again
   assert len(said) == 1
   assert said[0].startswith("Quantized: 0.0 MB beside the target's 0.0 MB")
+  # A run's record has the bytes.
+  sizes = {"bytes": rounded.size(first), "bytes_of_target": rounded.size(target.params)}
+  assert tuning.sizes([NAME, "other"]) == {NAME: sizes}
 
 
 def test_a_name_is_enough():
