@@ -12,7 +12,7 @@ import pathlib
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -40,6 +40,8 @@ _NEVER = -1  # No token ends a sequence that is timed.
 # What was measured or read in this process, by decode and by the name of its file.
 _tuned: dict[Any, Decoder] = {}
 _measured: dict[str, tuple[float, ...]] = {}
+# Bytes of what drafters made of targets' parameters, and of these, by name.
+_sizes: dict[str, dict[str, int]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +97,10 @@ def made(name: str, make: Callable[[Any], Any], params: Any) -> Any:
     params: the target's.
   """
   found = jax.block_until_ready(make(params))
-  copy, whole = (rounded.size(tree) / 1e6 for tree in (found, params))
-  say(f"{name.capitalize()}: {copy:.1f} MB beside the target's {whole:.1f} MB.")
+  copy, whole = rounded.size(found), rounded.size(params)
+  _sizes[name] = {"bytes": copy, "bytes_of_target": whole}
+  megabytes = f"{copy / 1e6:.1f} MB beside the target's {whole / 1e6:.1f} MB"
+  say(f"{name.capitalize()}: {megabytes}.")
   return found
 
 
@@ -115,6 +119,13 @@ def in_weights(network: Any, params: Any) -> Any:
     f"{few:.1f} MB in place of {whole:.1f} MB."
   )
   return found
+
+
+def sizes(names: Iterable[str]) -> dict[str, dict[str, int]]:
+  """Returns the bytes of what was last `made` under these names, and of the target's
+  parameters, for a run's record.
+  """
+  return {name: _sizes[name] for name in names if name in _sizes}
 
 
 def of_rows(decoder: Decoder, rows: int, sampling: Sampling, max_length: int):

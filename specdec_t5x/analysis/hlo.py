@@ -2,7 +2,8 @@
 
 A shape may say where an array lies: `S(n)`, n > 0, is on the chip (a TPU's VMEM, CMEM
 or SMEM), everything else is in the device's large memory. A TPU pads the last two axes,
-in the order of the layout, to whole tiles: `T(8,128)`.
+in the order of the layout, to whole tiles: `T(8,128)`. `E(4)`: a number takes so many
+bits.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ _OPERATION = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$
 _SHAPE = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?")
 _ON_CHIP = re.compile(r"S\([1-9]\d*\)")
 _TILE = re.compile(r":T\(([\d,]+)\)")
+_ELEMENT = re.compile(r"E\((\d+)\)")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(
   r"(?:to_apply|calls|body|condition|true_computation|false_computation)=%?([\w.\-]+)"
@@ -256,7 +258,7 @@ class Program:
 @dataclasses.dataclass(frozen=True)
 class _Array:
   dims: tuple[int, ...]
-  width: int
+  bits: int
   layout: str
 
   @property
@@ -272,7 +274,7 @@ class _Array:
     sizes = [int(n) for n in tile.group(1).split(",")] if tile else []
     for axis, size in zip(minor, reversed(sizes), strict=False):
       dims[axis] = -(-dims[axis] // size) * size
-    return math.prod(dims) * self.width
+    return -(-math.prod(dims) * self.bits // 8)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -280,17 +282,23 @@ def _arrays(shape: str) -> tuple[_Array, ...]:
   return tuple(
     _Array(
       tuple(int(n) for n in dims.split(",") if n),
-      _width(kind),
+      _bits(kind, layout),
       layout,
     )
     for kind, dims, layout in _SHAPE.findall(shape)
   )
 
 
-def _width(kind: str) -> int:
-  """Returns the bytes of a number; of one of less than eight bits, 1."""
+def _bits(kind: str, layout: str) -> int:
+  """Returns the bits of a number: at least 8, but where a layout packs smaller ones.
+
+  >>> _bits("s4", "1,0"), _bits("s4", "1,0:T(64,128)(8,1)E(4)"), _bits("bf16", "0")
+  (8, 4, 16)
+  """
+  if packed := _ELEMENT.search(layout):
+    return int(packed.group(1))
   bits = re.match(r"[a-z]+(\d+)", kind)
-  return max(1, int(bits.group(1)) // 8) if bits else 1
+  return max(8, int(bits.group(1))) if bits else 8
 
 
 def _bytes(shape: str, anywhere: bool = False) -> int:

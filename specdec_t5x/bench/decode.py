@@ -3,6 +3,9 @@ r"""Times speculation at set acceptance rates on random weights of any T5 size.
   python -m specdec_t5x.bench decode --target base --draft tiny --gamma 7 \
     --alphas 0.75 0.9 --output runs/bench
 
+  python -m specdec_t5x.bench decode --draft int8 --gamma 7 --alphas 0.95 \
+    --output runs/rounded
+
 Prints what an iteration is made of, speed-ups over plain decoding, measured and
 predicted, and memory; The draft is an oracle (`drafters.oracle`): the real draft
 network runs, and its argmax is bent to the target's own token with probability alpha;
@@ -20,6 +23,7 @@ from specdec_t5x.bench.command import Command, at_least
 from specdec_t5x.bench.iteration import part_programs
 from specdec_t5x.bench.measured import PLAIN, Setting, compare
 from specdec_t5x.bench.oracle import Pair, Setup
+from specdec_t5x.bench.programs import ROUNDED
 from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Spread, alternate, each_turn, medians, spread
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
@@ -182,7 +186,7 @@ COMMAND = Command(
   make,
   {
     "target": ("base", "size", SIZES),
-    "draft": ("tiny", "size", SIZES),
+    "draft": ("tiny", "size, or the target's own weights rounded", (*SIZES, *ROUNDED)),
     "gamma": DEFAULT_GAMMA,
     "alphas": [0.75, 0.9],
     "batch": (1, "rows"),

@@ -37,8 +37,13 @@ def oracle_start(decode: Decode):
 
   def start(forced, *given):
     spec, state = decode.start(*given)
-    draft = _bent(spec.context.networks["draft"], forced)
-    return _of_context(spec, networks={"draft": draft}), state
+    networks, target = spec.context.networks, spec.context.target
+    if networks:
+      bent = _of_context(spec, networks={"draft": _bent(networks["draft"], forced)})
+    else:  # The target itself drafts.
+      without = lambda *args: oracle_extend(target.without(*args), forced)
+      bent = _of_context(spec, target=dataclasses.replace(target, without=without))
+    return bent, state
 
   return start
 
@@ -91,7 +96,7 @@ class Setup:
 
   Attributes:
     target: size of the target.
-    draft: size of the draft.
+    draft: size of the draft, or one of `programs.ROUNDED`.
     batch: rows.
     temperature: 0, where the draft is an oracle (`drafters.oracle`); or above.
     gamma: drafted tokens.
@@ -143,13 +148,15 @@ class Pair:
 
   def __init__(self, setup: Setup, options: Mapping[str, Any] | None = None):
     self.setup, sampling = setup, Sampling(setup.temperature)
-    target, draft = (model(size, setup.dtype) for size in (setup.target, setup.draft))
-    self.params = {"target": target.params, "draft": draft.params}
-    decode = lambda *pair: Decode(
-      programs.paired(*pair), self.params, sampling, setup.max_length
-    )
-    ours = decode(target.network, draft.network, setup.gamma)
-    plain = decode(target.network, None)
+    target, draft = model(setup.target, setup.dtype), setup.draft
+    self.params = {"target": target.params}
+    if draft not in programs.ROUNDED:
+      loaded = model(draft, setup.dtype)
+      draft, self.params["draft"] = loaded.network, loaded.params
+    pair = programs.paired(target.network, draft, setup.gamma)
+    self.params |= target.derived(pair.drafter)
+    decode = lambda how: Decode(how, self.params, sampling, setup.max_length)
+    ours, plain = decode(pair), decode(programs.paired(target.network, None))
     shape = setup.batch, setup.input_length
     inputs = jax.random.randint(jax.random.key(0), shape, 2, 32_000)
     self.given = ours.given(inputs)

@@ -15,6 +15,7 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.sizes import random_params, t5_1_1
 from specdec_t5x.network.transformer import Transformer
@@ -23,6 +24,8 @@ BATCH = 16  # Inputs at once, where nothing is timed.
 # The most repetitions that are timed: of an iteration, of a plain token. A loop that
 # does not run at all leaves what happens once a call.
 _ITERATIONS, _TOKENS = 10, 32
+# Drafts that are the target itself, rounded: bits, and inputs that share a scale.
+ROUNDED = {"int8": (8, 0), "int4": (4, 0), "int4/32": (4, 32)}
 _PART = (2, 10)  # Repetitions of a part that are timed beside each other.
 
 
@@ -88,10 +91,15 @@ def random_model(size: str, seed: int, dtype: str = "float32") -> Model:
   return Model(network, random_params(network, seed))
 
 
-def paired(target: Network, draft: Network | None, gamma: int = 0) -> Decoder:
-  """Returns what decodes with a draft model, or plainly, in blocks where gamma is."""
+def paired(target: Network, draft: Network | str | None, gamma: int = 0) -> Decoder:
+  """Returns what decodes with a draft: a model, or by name one of `ROUNDED`.
+
+  Without one it decodes plainly, in blocks where gamma is.
+  """
   if draft is None:
     return PlainDecoder(target, block=gamma or 1)
+  if isinstance(draft, str):
+    return SpeculativeDecoder(target, Quantized(*ROUNDED[draft], gamma=gamma))
   return SpeculativeDecoder(target, DraftModel(draft, gamma))
 
 

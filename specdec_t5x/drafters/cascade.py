@@ -4,14 +4,15 @@ Source: Globerson et al., arXiv 2510.19705 (M_0 drafts for M_1, .., for the targ
 windows that a correction ends are the flush policy. What a lower level proposes, an
 exact rule judges by the middle network's distribution; so the window that goes up has
 the middle network's distribution at every place, and the target judges it as it would
-the network's own draft (docs/math.md, "Hierarchies").
+the network's own draft (docs/math.md, "Hierarchies"). The middle one may be the target
+itself, less some of what it is: then a window goes on from the target's cache.
 
 Shapes: B rows, G gamma (the window), H the lower draft's tokens, K = H + 1, M = G + K,
 C decisions, L uniforms a decision, V vocabulary, D width of the features.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.struct
@@ -43,12 +44,12 @@ class CascadeState:
   """What the drafter carries.
 
   Attributes:
-    cache: the middle network's.
+    cache: the middle network's; None where that is the target itself.
     lower: the state of what drafts for it.
     calls: calls of the middle network that each row took part in.
   """
 
-  cache: Cache
+  cache: Cache | None
   lower: Any
   calls: Int[Array, "B"]
 
@@ -80,7 +81,8 @@ class Cascade(Drafter):
   The distribution of a window's token is the network's own, given what comes before.
 
   Attributes:
-    network: the middle one, over the target's vocabulary.
+    network: the middle one, over the target's vocabulary; or the target itself, less
+      what a `Quantized` or `LayerSkip` says (whose gamma is not used).
     drafter: drafts chains for it: a draft model, copying, or another cascade.
     gamma: most tokens of a window.
     window: 'fixed' gathers gamma tokens; 'flush' ends the window with the first token
@@ -124,21 +126,35 @@ class Cascade(Drafter):
     return self.gamma * step.decisions(self.drafter)
 
   @property
+  def of_target(self) -> bool:
+    """Whether the middle network is the target itself, less some of what it is."""
+    return isinstance(self.network, OfTarget)
+
+  @property
   def networks(self) -> Mapping[str, Any]:
-    """The middle network as 'draft'; those below it as 'draft_2', 'draft_3'."""
-    below = {_below(name): x for name, x in self.drafter.networks.items()}
-    return {"draft": self.network, **below}
+    """The middle network as 'draft'; those below it as 'draft_2', 'draft_3'.
+
+    Where the middle one is the target itself, those below it by their own names.
+    """
+    below = {self._above(name): x for name, x in self.drafter.networks.items()}
+    return below if self.of_target else {"draft": self.network, **below}
+
+  def derived(self, target: Any) -> Mapping[str, Callable[[Any], Any]]:
+    """Returns what the middle network makes of the target's parameters."""
+    return self.network.derived(target) if self.of_target else {}
 
   def check(self, target: Any) -> None:
     """Raises a ValueError where a level does not go with the one that judges it."""
     super().check(target)
-    self.drafter.check(self.network)
+    if self.of_target:
+      self.network.check(target)
+    self.drafter.check(target if self.of_target else self.network)
 
   def start(self, context: Context) -> CascadeState:
     """Returns the middle network's first cache, and the lower drafter's state."""
-    cache = context.networks["draft"].start()
+    cache = None if self.of_target else context.networks["draft"].start()
     lower = self.drafter.start(self._lower_context(context))
-    return CascadeState(cache, lower, jnp.zeros_like(cache.index))
+    return CascadeState(cache, lower, jnp.zeros(context.source.shape[:1], jnp.int32))
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B C L"]
@@ -151,7 +167,7 @@ class Cascade(Drafter):
       starts=state.lengths - (self.gamma - most),
       ended=state.ended | (most <= 0),
       scores=jnp.zeros_like(state.scores),
-      target_cache=own.cache,
+      target_cache=state.target_cache if self.of_target else own.cache,
       drafter_state=own.lower,
       policy_state=None,
     )
@@ -169,7 +185,9 @@ class Cascade(Drafter):
     )
     proposal = self._proposal(window, state.lengths)
     found = window.state
-    return proposal, CascadeState(found.target_cache, found.drafter_state, window.calls)
+    # What the target less some of what it is wrote in the target's cache is dropped.
+    cache = None if self.of_target else found.target_cache
+    return proposal, CascadeState(cache, found.drafter_state, window.calls)
 
   def _grown(self, context, window, uniforms, lengths) -> _Window:
     """Returns the window after one iteration of the inner speculation."""
@@ -213,28 +231,37 @@ class Cascade(Drafter):
   def _speculation(self, context, state) -> Speculation:
     """Returns how the middle network decodes with the lower draft's help."""
     lower = self._lower_context(context)
-    # The root of a block is the last known token; the cache may lack more than that.
-    read = _reading_before(lower.target.extend, state.sequences, context.behind - 1)
-    target = dataclasses.replace(lower.target, extend=read)
-    lower = dataclasses.replace(lower, target=target)
+    if not self.of_target:
+      # The root of a block is the last known token; its own cache may lack more.
+      read = _reading_before(lower.target.extend, state.sequences, context.behind - 1)
+      target = dataclasses.replace(lower.target, extend=read)
+      lower = dataclasses.replace(lower, target=target)
     return Speculation(self.drafter, *rule_at(self.rule, context.sampling), lower)
 
   def _lower_context(self, context) -> Context:
     """Returns what the lower drafter is given: the middle network is its target."""
-    below = {name: context.networks[_below(name)] for name in self.drafter.networks}
+    networks = context.networks
+    below = {name: networks[self._above(name)] for name in self.drafter.networks}
+    of_target = self.of_target
+    middle = self.network.extend(context) if of_target else networks["draft"].extend
     return dataclasses.replace(
       context,
       max_length=self.gamma,
-      target=Target(context.networks["draft"].extend, context.target.vocab_size),
+      target=Target(middle, context.target.vocab_size),
       networks=below,
       policy=Fixed(),
       behind=context.behind + 1,
     )
 
+  def _above(self, name: str) -> str:
+    """Returns what a network of the lower drafter is called here."""
+    return name if self.of_target else _below(name)
+
 
 def _check_lower(drafter: Any, gamma: int) -> None:
   """Raises a ValueError where `drafter` can't draft for the middle network."""
   reads_target = isinstance(drafter, Headed | OfTarget)
+  reads_target |= getattr(drafter, "of_target", False)
   if reads_target or not drafter.tree.is_chain:
     raise ValueError(
       "A cascade needs a lower drafter of chains that reads nothing of the network "

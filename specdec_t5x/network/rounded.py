@@ -218,7 +218,9 @@ def _rounded(
   if packed:
     codes = _packed(codes.astype(jnp.int8), bits)
   else:
-    codes = codes.reshape(matrix.shape).astype(DTYPES[bits])
+    # A program that was compiled ahead, as T5X's are, takes no int4 from JAX on CPU.
+    dtype = jnp.int8 if jax.default_backend() == "cpu" else DTYPES[bits]
+    codes = codes.reshape(matrix.shape).astype(dtype)
   return {"codes": codes, "scales": scales}
 
 

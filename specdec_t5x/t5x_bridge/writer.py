@@ -21,6 +21,7 @@ from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.core.describe import describe
 from specdec_t5x.data.spec_bench import CATEGORY
 from specdec_t5x.decoding.checked import check_decoded
+from specdec_t5x.decoding.decoders import derived_of
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.native import library
 from specdec_t5x.network import rounded
@@ -114,6 +115,7 @@ def merge_and_summarize(
       **_counted(model.decoder),
       "sampling": describe(model.sampling),
       "iteration_seconds": tuning.asked_for(),
+      "derived": tuning.sizes(derived_of(model.decoder)),
       "configuration": configuration(),
       "mode": mode,
       "checkpoint_step": step,

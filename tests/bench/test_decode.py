@@ -8,11 +8,14 @@ import pytest
 from tests.bench.conftest import ran
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory, processor_clock):
+@pytest.fixture(scope="module", params=["tiny", "int4/32"])
+def found(request, tmp_path_factory, processor_clock):
   folder = tmp_path_factory.mktemp("bench")
   flags = "--target tiny --gamma 2 --output-length 60 --input-length 8 --runs 5"
-  return ran("decode", folder, *flags.split(), "--alphas", "0", "1")
+  return ran(
+    *("decode", folder, *flags.split()),
+    *("--draft", request.param, "--alphas", "0", "1"),
+  )
 
 
 def test_the_oracle_sets_alpha_and_outputs_are_the_plain_ones(found):

@@ -111,17 +111,23 @@ def test_what_does_not_fit_is_said_and_the_rest_goes_on(tmp_path, monkeypatch):
 
 
 def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path, processor_clock):
-  flags = "--topology cpu --target tiny --drafts tiny --widths 1 2 4 --batches 1"
+  flags = (
+    "--topology cpu --target tiny --drafts tiny int4/32 --widths 1 2 4 --batches 1"
+  )
   flags += " --gamma 3 --input-length 8 --output-length 32 --runs 5"
   found = ran("model", tmp_path, *flags.split())
   pieces = {row["piece"]: row for row in found["pieces"]}
   assert set(pieces) == {
     *("tiny, a token", "tiny, 2 tokens", "tiny, 4 tokens", "tiny, encoder"),
-    "tiny with tiny, iteration of gamma 3",
+    *("tiny in int4/32, a token", "tiny in int4/32, 2 tokens"),
+    *(f"tiny with {draft}, iteration of gamma 3" for draft in ("tiny", "int4/32")),
   }
   # Reads at least the projection to logits and its layer's kernels, and not much twice.
   kernels = 6 * 64 * 64 + 3 * 64 * 128 + 64 * 32_128
   assert 1 < pieces["tiny, a token"]["moved"] / (4 * kernels / 1e6) < 1.5
+  # A byte or half of one, and scales.
+  rounded = pieces["tiny in int4/32, a token"]["moved"] / (kernels / 1e6)
+  assert rounded < 1.5
   assert all(row["measured"] > 0 for row in found["pieces"])
   assert found["environment"]["device"].endswith(", measured, as cpu")
   # What is kept is not compiled again.

@@ -162,6 +162,8 @@ def test_networks_have_names_by_level():
   lower = Cascade(LOWER, DraftModel(TARGET, 2), 3)
   networks = Cascade(MIDDLE, lower, 4).networks
   assert networks == {"draft": MIDDLE, "draft_2": LOWER, "draft_3": TARGET}
+  # The target itself takes no name.
+  assert Cascade(Quantized(), lower, 4).networks == lower.networks
 
 
 @pytest.mark.parametrize(
@@ -171,6 +173,7 @@ def test_networks_have_names_by_level():
     TreeDraft(LOWER, chain(2).__class__((0, 0))),
     LayerSkip(("mlp_0",), 2),
     Quantized(gamma=2),
+    Cascade(Quantized(), DraftModel(LOWER, 2), 3),
   ],
   ids=lambda drafter: type(drafter).__name__,
 )

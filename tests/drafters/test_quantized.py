@@ -14,9 +14,13 @@ from specdec_t5x.decoding import step as step_module
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.cascade import Cascade
+from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.quantized import NAME, Quantized
+from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
+from tests import networks
 from tests.drafters import test_layer_skip as of_target
 from tests.exactness import faults
 from tests.network.test_transformer import T5_1_0
@@ -40,8 +44,9 @@ def model(kind):
   return api.Model(network, params)
 
 
-def run(kind, drafter=None, sampling=GREEDY, policy=None):
-  decoder, params = build.together(model(kind), None, drafter, policy=policy)
+def run(kind, drafter=None, sampling=GREEDY, policy=None, draft=None, slots=0):
+  decoder, params = build.together(model(kind), draft, drafter, policy=policy)
+  decoder = dataclasses.replace(decoder, slots=slots)
   keys = row_keys(jax.random.key(0), len(INPUTS))
   decode = lambda params: decoder.decode(params, INPUTS, keys, sampling, ROOM, 1)
   return jax.jit(decode)(params)
@@ -68,6 +73,17 @@ def test_more_bits_draft_better(kind):
 def test_a_policy_may_draft_none():
   resting = run("t5", WAYS["8"], policy=CostAware((1.0, 9.0, 9.9, 10.8)))
   np.testing.assert_array_equal(resting.tokens, run("t5").tokens)
+
+
+@pytest.mark.parametrize("slots", [0, 1])
+def test_a_trained_draft_may_draft_for_it(slots):
+  network = network_for(tiny.DRAFT)
+  draft = api.Model(network, networks.initialize(network, INPUTS, 2)["params"])
+  drafter = Cascade(WAYS["8"], DraftModel(network, 2), 4)
+  found = run("t5", drafter, draft=draft, slots=slots)
+  np.testing.assert_array_equal(found.tokens, run("t5").tokens)
+  info = found.statistics
+  assert info.accepted.sum() > 0.8 * info.drafted.sum() > 0
 
 
 # ---- The target's cache. ----
@@ -125,6 +141,9 @@ def test_weights_are_rounded_once_and_it_is_said(monkeypatch):
   assert first is again
   assert len(said) == 1
   assert said[0].startswith("Quantized: 0.0 MB beside the target's 0.0 MB")
+  # A run's record has the bytes.
+  sizes = {"bytes": rounded.size(first), "bytes_of_target": rounded.size(target.params)}
+  assert tuning.sizes([NAME, "other"]) == {NAME: sizes}
 
 
 def test_a_name_is_enough():

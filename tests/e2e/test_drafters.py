@@ -57,6 +57,7 @@ WAYS = {
   "cascade copy": drafts(
     "Cascade", "drafters/cascade_copy", COPY_MATCH=1, LOWER_GAMMA=2
   ),
+  "cascade quantized": drafts("Cascade", "drafters/cascade_quantized", BITS=4, GROUP=8),
   "ngram": drafts("DraftModel", "drafters/ngram", NGRAM_ORDER=2),
   "ngram by name": drafts("DraftModel", DRAFTER="ngram", GAMMA=None, **PAYS),
   "ngram in a tree": drafts("TreeDraft", "drafters/ngram", "drafters/tree"),
@@ -140,6 +141,9 @@ def test_each_way_to_draft_gives_the_target_s_own_outputs(
     times = [x for x in summary["iteration_seconds"] if x["rows"] == 8]
     assert all(len(x["seconds"]) == len(x["drafted"]) for x in times)
     assert times
+  derived = summary["derived"]
+  assert list(derived) == ["quantized"] * ("quantized" in way)
+  assert all(0 < x["bytes"] < x["bytes_of_target"] for x in derived.values())
   network = drafter.get("network", {"kind": None})["kind"]
   assert (network == "NgramTable") == (draft == table)
   assert summary["guarantee"] == "EXACT"

@@ -25,16 +25,25 @@ class Level:
   """One model of a hierarchy.
 
   Attributes:
-    distribution: of its next token, given the output before.
+    distribution: of its next token, given the output before; where `begins`, as
+      (what was known when the window began, what is in the window).
     size: most tokens of a window.
     flush: whether a window ends with the first token that this level corrected.
     rule: how it judges what comes from below.
+    begins: whether its distribution depends on where the window began.
   """
 
   distribution: ProbsFn
   size: int
   flush: bool = False
   rule: str = "token"
+  begins: bool = False
+
+  def after(self, known: Tokens) -> ProbsFn:
+    """Its distribution in a window that begins after `known`, given the output."""
+    if not self.begins:
+      return self.distribution
+    return lambda output: self.distribution((known, output[len(known) :]))
 
 
 Levels = tuple[Level, ...]
@@ -55,7 +64,8 @@ def window(world: World, levels: Levels, prefix: Tokens, room: int, names: Calla
   """At most `room` tokens after `prefix`; decision i of turn t is names(t, i)."""
   *below, top = levels
   tokens, turn, goes_on = (), 0, True
-  setting = Setting(top.distribution, top.distribution, None, (), min(room, top.size))
+  own = top.after(prefix)
+  setting = Setting(own, own, None, (), min(room, top.size))
   while goes_on and len(tokens) < setting.max_length and setting.eos_id not in tokens:
     known, called = (*prefix, *tokens), lambda i, t=turn: names(t, i)
     if below:
@@ -63,7 +73,7 @@ def window(world: World, levels: Levels, prefix: Tokens, room: int, names: Calla
       new, is_whole = _judged(world, setting, top, tuple(below), known, left, called)
       goes_on = is_whole or not top.flush
     else:
-      new = (world.draw(called(0), top.distribution(known)),)
+      new = (world.draw(called(0), own(known)),)
     tokens, turn = cut((*tokens, *new), setting), turn + 1
   return tokens
 
@@ -72,10 +82,10 @@ def _judged(world, setting, top, below, known, room, names):
   """What one iteration of `top` adds, and whether it took all that was drafted."""
   each = iteration(below[:-1]) if below[:-1] else 1
   drafted = window(world, below, known, room, lambda t, i: names(t * each + i))
-  draft = Draft({0: ()}, {})
+  draft, own = Draft({0: ()}, {}), below[-1].after(known)
   for node in range(1, len(drafted) + 1):
     draft.paths[node] = drafted[:node]
-    draft.distributions[node] = below[-1].distribution((*known, *drafted[: node - 1]))
+    draft.distributions[node] = own((*known, *drafted[: node - 1]))
   first = draws(below) - 1
   judge = JUDGES[top.rule]
   last, distribution = judge(

@@ -1,19 +1,37 @@
 """Exactness of hierarchies: the probs of whole outputs through the compiled loop."""
 
 import dataclasses
+import functools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
+from specdec_t5x.decoding import step
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.network.functional import network_for, start_decoding
+from tests import networks
 from tests.exactness import cascades
+from tests.exactness import test_layer_skip as of_target
 from tests.exactness.cascades import Level
-from tests.exactness.driving import assert_all_are, driven_probs, padded
+from tests.exactness.distributions import adjusted
+from tests.exactness.driving import (
+  Driven,
+  assert_all_are,
+  driven_probs,
+  padded,
+  probs_along,
+)
 from tests.exactness.enumeration import Setting, target_probs
 from tests.hash_model import HashModel
+from tests.t5x_bridge import tiny
 
 TARGET, MIDDLE, LOWER, LOWEST = (
   HashModel(seed, vocab_size=3, eos_bias=-1.5) for seed in (3, 4, 5, 6)
@@ -101,3 +119,66 @@ def test_the_settings_have_windows_accepted_whole_and_in_part(hierarchy):
   np.testing.assert_allclose(sum(path.probability for path in paths), 1)
   turns = {1 + max(turn for turn, _ in path.cells) for path in paths}
   assert turns >= {2, 3, 4}
+
+
+# ---- The target itself in the middle, less some of what it is: real networks. ----
+
+INPUTS, ROOM = of_target.INPUTS, of_target.ROOM
+DRAFT = network_for(tiny.config(1, 8, vocab_size=of_target.SIZE))
+
+
+@functools.cache
+def draft_params():
+  found = networks.initialize(DRAFT, INPUTS, seed=4)["params"]
+  return jax.tree.map(lambda x: 2 * x, found)
+
+
+@functools.cache
+def draft_logits():
+  tokens = np.array(list(np.ndindex(*[of_target.SIZE] * (ROOM - 1))))
+  extend, cache = start_decoding(DRAFT, draft_params(), INPUTS, ROOM, len(tokens))
+  found = jax.jit(extend)(cache, jnp.pad(jnp.asarray(tokens), ((0, 0), (1, 0))))[0]
+  rows = zip(tokens.tolist(), np.asarray(found), strict=True)
+  return {tuple(row[:n]): x[n] for row, x in rows for n in range(ROOM)}
+
+
+def of_target_paths(drafter, sampling):
+  """The target's distribution, and every path of whole decodes, by the oracle."""
+  target, middle = of_target.distributions(drafter.network, sampling)
+  lower = functools.cache(lambda output: adjusted(draft_logits()[output], sampling))
+  window = drafter.gamma, drafter.window == "flush", "token"
+  levels = (
+    Level(lower, drafter.drafter.gamma),
+    Level(middle, *window, begins=True),
+    Level(target, ROOM),
+  )
+  return target, cascades.paths(levels, ROOM)
+
+
+def assert_of_target_is_exact(name, sampling, window="fixed"):
+  middle = of_target.DRAFTERS[name]
+  drafter = Cascade(middle, DraftModel(DRAFT, 1), 3, window)
+  decoder = SpeculativeDecoder(of_target.TARGET, drafter)
+  params = {**of_target.all_params(middle), "draft": draft_params()}
+  distribution, paths = of_target_paths(drafter, sampling)
+
+  def drive(uniforms):
+    keys = row_keys(jax.random.key(0), uniforms.shape[0])
+    spec, state = decoder.prepare(params, INPUTS, keys, sampling, ROOM, 1)
+    return generate(spec, Driven(**vars(state), prescribed=uniforms)).tokens
+
+  setting = Setting(distribution, distribution, None, (), ROOM)
+  found = probs_along(paths, jax.jit(drive), step.decisions(drafter), ROOM)
+  assert_all_are(found, padded(target_probs(setting), ROOM))
+
+
+@pytest.mark.parametrize("window", ["fixed", "flush"])
+@pytest.mark.parametrize("sampling", [Sampling(1.0, top_k=2), GREEDY], ids=str)
+@pytest.mark.parametrize("name", of_target.DRAFTERS)
+def test_the_target_itself_may_be_a_level(name, sampling, window):
+  assert_of_target_is_exact(name, sampling, window)
+
+
+@pytest.mark.slow
+def test_it_may_be_one_where_nothing_is_cut_off():
+  assert_of_target_is_exact("4 bits", Sampling(), "flush")

@@ -18,6 +18,8 @@ from t5x import partitioning, utils
 from t5x.train_state import InferenceState
 
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.decoding.decoders import derived_of
+from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.t5x_bridge.ahead import compile_ahead
 from tests.t5x_bridge import tiny
 
@@ -42,6 +44,16 @@ def _model(draft_sharding, temperature, slots=0):
   return model
 
 
+def _rounded():
+  """Returns the target drafting for itself, and its variables."""
+  own = {"target": TARGET, "draft": None, "drafter": Quantized(4, 8, gamma=GAMMA)}
+  model = tiny.speculative(seqio.ByteVocabulary(), gamma=GAMMA, **own)
+  variables = tiny.variables(model)
+  target = variables["params"]["target"]
+  derived = {name: make(target) for name, make in derived_of(model.decoder).items()}
+  return model, {**variables, "params": variables["params"].copy(derived)}
+
+
 def _batch():
   rng = np.random.default_rng(0)
   tokens = rng.integers(3, 264, (ROWS, ENCODED)).astype(np.int32)
@@ -64,10 +76,11 @@ def _decode(model, variables, partitioner):
   )
   args = params, _batch(), jax.random.PRNGKey(3)
   program = partitioner.compile(run, *args)
-  tokens, _ = program(*args)
+  tokens, aux = program(*args)
   held = lambda x: x.addressable_shards[0].data.nbytes
   return {
     "tokens": np.asarray(tokens).tolist(),
+    "accepted": np.asarray(aux["accepted"]).tolist(),
     "params": sum(map(held, jax.tree.leaves(params))),
     "temporary": program.memory_analysis().temp_size_in_bytes,
     "vocabularies": _vocabularies(program.as_text()),
@@ -84,9 +97,10 @@ def _on_one_device(model, variables):
   device = jax.devices()[0]
   args = jax.device_put((variables["params"], _batch(), jax.random.PRNGKey(3)), device)
   program = jax.jit(model.predict_batch_with_aux).lower(*args).compile()
-  tokens, _ = program(*args)
+  tokens, aux = program(*args)
   return {
     "tokens": np.asarray(tokens).tolist(),
+    "accepted": np.asarray(aux["accepted"]).tolist(),
     "params": sum(x.nbytes for x in jax.tree.leaves(variables["params"])),
     "temporary": program.memory_analysis().temp_size_in_bytes,
   }
@@ -118,6 +132,9 @@ def main():
       # The axes' names are this model's, the values the same for all.
       named = {**variables, "params_axes": tiny.variables(model)["params_axes"]}
       out[f"{name}, T={temperature}"] = _decode(model, named, partitioner)
+  partitioner = partitioning.PjitPartitioner(model_parallel_submesh=(1, 1, 1, 4))
+  out["one, rounded"] = _on_one_device(*_rounded())
+  out["data 2, model 4, rounded"] = _decode(*_rounded(), partitioner)
   print(json.dumps(out))
 
 

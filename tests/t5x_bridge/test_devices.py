@@ -34,6 +34,14 @@ def test_parameters_caches_and_rows_are_divided(results, mesh):
   assert (here["params"] < alone["params"] / 3) == ("model" in mesh)
 
 
+def test_rounded_weights_are_divided_and_draft_the_same(results):
+  alone, here = (results[f"{name}, rounded"] for name in ("one", "data 2, model 4"))
+  assert here["tokens"] == alone["tokens"] == results["one, T=0"]["tokens"]
+  assert here["accepted"] == alone["accepted"]
+  assert sum(alone["accepted"]) > 0
+  assert here["params"] < alone["params"] / 3
+
+
 @pytest.mark.parametrize(
   ("run", "held"),
   [("data 8, T=0", 264), ("data 2, model 4, T=1", 264 // 4)],

@@ -3,6 +3,8 @@ r"""Models a pair's pieces on a device that is not there, from the compiled prog
   python -m specdec_t5x.bench model --topology v4:1x1x1 --output runs/model_v4
   python -m specdec_t5x.bench model --topology cpu --target base --drafts small \
     --widths 1 2 4 8 --batches 1 --output runs/model_cpu
+  python -m specdec_t5x.bench model --topology v5e:1x1 --target xl \
+    --drafts int8 int4 int4/32 --widths 1 2 8 --batches 1 --output runs/model_xl
 
 Nothing runs on the device. A TPU's own compiler (`pip install libtpu`, of the version
 that jax's extra `tpu` names; no TPU is needed) compiles one token, blocks, encoders and
@@ -27,6 +29,7 @@ from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.model import devices, tables, timed
 from specdec_t5x.bench.model.pieces import Cost, Piece, compiled
+from specdec_t5x.bench.programs import ROUNDED
 from specdec_t5x.bench.table import Table
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.network.sizes import SIZES
@@ -64,18 +67,25 @@ def _pieces(args) -> Iterator[Piece]:
   """Yields what is compiled: first what c and table 2 need."""
   lengths = {"input_length": args.input_length, "max_length": args.output_length}
   dtype = args.dtype or ("float32" if args.topology == CPU else "bfloat16")
-  piece = lambda *what, **more: Piece(*what, dtype=dtype, **lengths, **more)
+  # Elsewhere no product is our own kernels', which codes would be laid out for.
+  products = "auto" if args.topology == CPU else "xla"
+  how = {"dtype": dtype, "products": products, **lengths}
+  piece = lambda *what, **more: Piece(*what, **how, **more)
   for batch in sorted(args.batches):
     for width in sorted({1, 2} & {*args.widths}):
-      for size in args.drafts:
-        yield piece("call", size, width, batch)
+      for draft in args.drafts:
+        if draft in ROUNDED:
+          yield piece("call", args.target, width, batch, draft=draft)
+        else:
+          yield piece("call", draft, width, batch)
     for width in sorted(args.widths):
       yield piece("call", args.target, width, batch)
     if batch == 1:
       for draft in args.drafts:
         yield piece("iteration", args.target, args.gamma, batch, draft=draft)
     for size in (*args.drafts, args.target):
-      yield piece("encoder", size, 0, batch)
+      if size not in ROUNDED:
+        yield piece("encoder", size, 0, batch)
 
 
 def _compiled(piece, device):
@@ -110,7 +120,11 @@ COMMAND = Command(
   {
     "topology": ("v4:1x1x1", "of one device, or cpu"),
     "target": ("xxl", "", SIZES),
-    "drafts": (["small", "base", "large"], "", SIZES),
+    "drafts": (
+      ["small", "base", "large"],
+      "sizes, or the target's own weights rounded",
+      (*SIZES, *ROUNDED),
+    ),
     "widths": ([1, 2, 4, 6, 8, 16], "of blocks"),
     "batches": [1, 4, 16, 64],
     "gamma": (7, "of whole iterations"),

@@ -17,7 +17,9 @@ from specdec_t5x.analysis.hlo import Program
 from specdec_t5x.bench import programs
 from specdec_t5x.bench.iteration import call_program, iterated
 from specdec_t5x.bench.model.devices import Device
+from specdec_t5x.bench.programs import ROUNDED
 from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.decoding.decoders import derived_of
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.sizes import random_params, t5_1_1
 from specdec_t5x.network.transformer import Transformer
@@ -33,7 +35,8 @@ class Piece:
     size: of the network, or of the target; one of `network.sizes.SIZES`.
     width: tokens; an encoder has none.
     batch: rows.
-    draft: size of an iteration's draft.
+    draft: of an iteration, a size or one of `ROUNDED`; of a call, one of these whose
+      call it is, not the network's own.
     dtype: of parameters and activations.
     input_length: tokens of an input.
     max_length: the most tokens of an output.
@@ -49,6 +52,11 @@ class Piece:
   input_length: int = 128
   max_length: int = 128
   products: str = "auto"
+
+  @property
+  def network(self) -> str:
+    """What a call is of: a size, or one of `ROUNDED`."""
+    return self.draft if self.kind == "call" and self.draft else self.size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +94,10 @@ class Cost:
 def compiled(piece: Piece, device: Any) -> Cost:
   """Compiles a piece for a device, which need not be there."""
   place = SingleDeviceSharding(device)
-  shaped = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
+  # As codes are kept there, whatever this machine keeps them in.
+  in_four = device.platform != "cpu" and ROUNDED.get(piece.draft, (0,))[0] == 4
+  kept = lambda dtype: jnp.int4 if in_four and dtype == jnp.int8 else dtype
+  shaped = lambda x: jax.ShapeDtypeStruct(x.shape, kept(x.dtype), sharding=place)
   run, arguments = program(piece)
   traced = run.trace(*jax.tree.map(shaped, jax.eval_shape(arguments)))
   begin = time.perf_counter()
@@ -124,12 +135,20 @@ def words(piece: Piece) -> str:
   if piece.kind == "iteration":
     return f"{piece.size} with {piece.draft}, iteration of gamma {piece.width}"
   tokens = "a token" if piece.width == 1 else f"{piece.width} tokens"
-  return f"{piece.size}, {tokens}"
+  return f"{piece.size}{piece.draft and ' in '}{piece.draft}, {tokens}"
 
 
 def _network(piece, size):
   config = dataclasses.replace(t5_1_1(size, piece.dtype), products=piece.products)
   return Transformer(config)
+
+
+def _decoder(piece):
+  """Returns what drafts; where there is no draft, what decodes in blocks."""
+  draft = piece.draft or None
+  if draft and draft not in ROUNDED:
+    draft = _network(piece, draft)
+  return programs.paired(_network(piece, piece.size), draft, piece.width)
 
 
 def _inputs(piece):
@@ -149,14 +168,19 @@ def _encoder(piece, weights):
 
 
 def _call(piece, weights):
-  decoder = programs.paired(_network(piece, piece.size), None, piece.width)
-  run = call_program(_from_state(_start(piece, decoder)), piece.width)
+  decoder = _decoder(piece)
+  start = _from_state(_start(piece, decoder))
+
+  def prepare(*given):
+    how, state = start(*given)
+    return decoder.drafter.extend(how.context) if piece.draft else how, state
+
+  run = call_program(prepare, piece.width)
   return run, _arguments(piece, decoder, weights)
 
 
 def _iteration(piece, weights):
-  networks = _network(piece, piece.size), _network(piece, piece.draft)
-  decoder = programs.paired(*networks, piece.width)
+  decoder = _decoder(piece)
   run = iterated(_from_state(_start(piece, decoder)))
   return run, _arguments(piece, decoder, weights)
 
@@ -181,6 +205,8 @@ def _arguments(piece, decoder, weights):
   def make():
     networks = decoder.networks.items()
     params = {name: weights(network) for name, network in networks}
+    derived = derived_of(decoder).items()
+    params |= {name: derive(params["target"]) for name, derive in derived}
     keys = row_keys(jax.random.key(0), piece.batch)
     given = params, _inputs(piece), keys
     # As a list: shapes alone are no state.

@@ -48,7 +48,7 @@ class Model:
     return {
       piece.width: piece
       for piece in calls
-      if (piece.kind, piece.size, piece.batch) == ("call", size, batch)
+      if (piece.kind, piece.network, piece.batch) == ("call", size, batch)
     }
 
   def call(self, size: str, width: float, batch: int, least: int = 1) -> float | None:
@@ -139,7 +139,7 @@ def _named(piece):
 def _piece_row(model: Model, piece: Piece) -> dict:
   cost, found = model.costs[piece], model.timed.get(piece)
   modelled = model.seconds(piece)
-  token = model.call(piece.size, 1, piece.batch)
+  token = model.call(piece.network, 1, piece.batch)
   row = {
     "piece": words(piece),
     "batch": piece.batch,
