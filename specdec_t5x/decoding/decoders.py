@@ -13,7 +13,7 @@ from jaxtyping import Array, Int, Key
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.greedy import rule_at
+from specdec_t5x.core.greedy import Coupled, rule_at
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
 from specdec_t5x.decoding import baseline, batching, generate, state
@@ -138,7 +138,7 @@ class SpeculativeDecoder:
     """Raises a ValueError where these settings do not go together."""
     if self.observer:
       self.observer.check(self.target, num_decodes)
-    rule_at(self.rule, sampling)
+    rule_at(self.rule, self.drawn(sampling))
     depth = self.drafter.depth
     if depth >= max_length:
       raise ValueError(
@@ -147,6 +147,11 @@ class SpeculativeDecoder:
         "target adds one of its own. Lower GAMMA, or let outputs be longer "
         "(TASK_FEATURE_LENGTHS' targets, max_length)."
       )
+
+  def drawn(self, sampling: Sampling) -> Sampling:
+    """Returns how tokens are drawn: coupled where `sampling` or the rule says so."""
+    coupled = sampling.coupled or isinstance(self.rule, Coupled)
+    return dataclasses.replace(sampling, coupled=coupled)
 
   def first_policy_state(self, rows: int) -> Any:
     """Returns what the policy knows before a first batch, a row each; None of nothing.
@@ -163,6 +168,7 @@ class SpeculativeDecoder:
     With the `policy_state` that the batch before ended with, drafts begin as its drafts
     left off.
     """
+    sampling = self.drawn(sampling)
     if not self.policy.pays(self.drafter.lengths):
       # Plain decoding's own program: it costs what plain decoding costs.
       plain = PlainDecoder(self.target, slots=self.slots)
@@ -189,7 +195,7 @@ class SpeculativeDecoder:
     With a `chunk`, so many inputs are read at once, and caches have no room to decode.
     """
     per_input = keys.shape[0] // inputs.shape[0]
-    size = self.drafter.tree.size
+    size, sampling = self.drafter.tree.size, self.drawn(sampling)
     slots = 0 if chunk else state.num_slots(max_length, size)
     prompts = functional.prompts_of(inputs, self.target)
     begin = lambda name: start_decoding(
