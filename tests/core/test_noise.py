@@ -70,3 +70,28 @@ def test_it_is_positive_finite_and_fine_about_zero(words, monkeypatch):
   assert 0 < found < jnp.inf
   if words <= 1:
     assert found == 2.0**-64
+
+
+def chance_below(x):
+  """The chance that the noise of a token is at most x, if hashes are uniform.
+
+  Noise rises with the uniform that it is made of: the last float32 whose noise is not
+  above x bounds the hashes, which are rounded to the nearest.
+  """
+  near = np.clip(-np.expm1(-x), 2.0**-64, 1 - 2.0**-23).astype(np.float32)
+  bits = near.view(np.int32)[..., None] + np.arange(-12, 13, dtype=np.int32)
+  uniforms = np.minimum(bits.view(np.float32), np.float32(1 - 2.0**-24))
+  is_below = np.asarray(-jnp.log1p(-uniforms), np.float64) <= x[..., None]
+  assert is_below[..., 0].all()
+  last = np.where(is_below, uniforms, 0).max(axis=-1)
+  bound = (last.astype(float) + np.nextafter(last, np.float32(1))) / 2
+  return np.where(last >= 1 - 2.0**-24, 1.0, bound)
+
+
+@pytest.mark.parametrize("p", [1e-12, 1e-9, 1 / 32128, 0.01, 0.5, 0.999])
+def test_the_grid_of_its_numbers_is_fine_enough(p):
+  """It wins against the rest, exponential with rate 1 - p, with probability p."""
+  quantiles = (np.arange(4096) + 0.5) / 4096
+  reached = -p * np.log1p(-quantiles) / (1 - p)
+  off = (chance_below(reached) + np.expm1(-reached)).mean()
+  assert abs(off) < 5e-8 * p

@@ -171,7 +171,7 @@ def test_settings_reach_the_loop_and_a_bounded_run_says_so_first(pair, tmp_path)
   assert printed.startswith("BOUNDED: this run keeps no token's probability")
   summary = runs.summary(tmp_path)
   assert summary["guarantee"] == "BOUNDED"
-  sampling = {"temperature": 1.0, "top_k": 5, "top_p": 0.0}
+  sampling = {"temperature": 1.0, "top_k": 5, "top_p": 0.0, "coupled": False}
   assert summary["sampling"] == {"kind": "Sampling", **sampling}
   assert summary["decoder"]["rule"] == {"kind": "Lenient", "lenience": 0.5}
   assert summary["configuration"]["SEED"] == "3"
