@@ -63,6 +63,10 @@ class Coupled(Rule):
   guarantee = Guarantee.EXACT
   takes_trees = True
 
+  def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
+    """Returns the rule itself, and that draws are coupled."""
+    return self, dataclasses.replace(sampling, coupled=True)
+
   def verify(
     self,
     target_probs: Float[Array, "B N V"],

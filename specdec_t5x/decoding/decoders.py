@@ -13,7 +13,7 @@ from jaxtyping import Array, Int, Key
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.greedy import Coupled, rule_at
+from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
 from specdec_t5x.decoding import baseline, batching, generate, state
@@ -138,7 +138,7 @@ class SpeculativeDecoder:
     """Raises a ValueError where these settings do not go together."""
     if self.observer:
       self.observer.check(self.target, num_decodes)
-    rule_at(self.rule, self.drawn(sampling))
+    rule_at(self.rule, sampling)
     depth = self.drafter.depth
     if depth >= max_length:
       raise ValueError(
@@ -150,8 +150,8 @@ class SpeculativeDecoder:
 
   def drawn(self, sampling: Sampling) -> Sampling:
     """Returns how tokens are drawn: coupled where `sampling` or the rule says so."""
-    coupled = sampling.coupled or isinstance(self.rule, Coupled)
-    return dataclasses.replace(sampling, coupled=coupled)
+    read = rule_at(self.rule, sampling)[1]
+    return read if read.coupled else sampling
 
   def first_policy_state(self, rows: int) -> Any:
     """Returns what the policy knows before a first batch, a row each; None of nothing.

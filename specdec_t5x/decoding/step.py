@@ -84,7 +84,7 @@ def draws(spec: Speculation, state: DecodeState) -> Float[Array, "B C L"]:
 
   Of coupled draws the i-th of either is that of the i-th place to come.
   """
-  if not spec.context.sampling.coupled:
+  if not spec.sampling.coupled:
     return state.uniforms(decisions(spec.drafter))
   counts = spec.drafter.decisions, spec.drafter.tree.size + 1
   uniforms = state.uniforms_of_places(max(counts))

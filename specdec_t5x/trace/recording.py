@@ -257,8 +257,7 @@ class _Recorder:
     """
     drafter, proposal = self.decoder.drafter, iteration.proposal
     # At T = 0 nothing is drawn or tested; where draws are coupled, nothing by uniforms.
-    sampling = self.decoder.drawn(self.sampling)
-    samples = not rule_at(self.decoder.rule, sampling)[1].certain
+    samples = not rule_at(self.decoder.rule, self.sampling)[1].certain
     tree, probs = proposal.tree, np.asarray(iteration.target_probs)[0]
     tokens, q = np.asarray(proposal.tokens)[0], proposal.drafted_probs()[0].tolist()
     parents = np.broadcast_to(tree.parents, proposal.tokens.shape)[0].tolist()
