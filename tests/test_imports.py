@@ -121,7 +121,7 @@ def test_a_planted_import_is_found(module, planted, found):
 # rule (at temperature 0 the greedy one), and as many tokens as pay on the device.
 BEGINNINGS = ("decoding.decoders", "drafters.draft_model", "decoding.cost_aware")
 DEFAULT = {
-  "core": "chain checks distributions greedy token tree types",
+  "core": "chain checks distributions greedy noise token tree types",
   "decoding": "baseline batching context cost_aware decoders drafter generate policy "
   "state step widths",
   "drafters": "draft_model stepwise",

@@ -19,7 +19,7 @@ from specdec_t5x.decoding import step as verbs
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.decoding.step import Speculation, decisions, score_tree
+from specdec_t5x.decoding.step import Speculation, score_tree
 from specdec_t5x.native.distributions import adjusted_probs
 
 NEVER = -1  # No token is the end of sequence.
@@ -92,7 +92,7 @@ def _repeating(part, prepare):
 
 
 def _draft(spec, state) -> Step:
-  uniforms = state.uniforms(spec.drafter.decisions)
+  uniforms = verbs.draws(spec, state)[:, : spec.drafter.decisions]
 
   def step(state, zero):
     longer = state.replace(lengths=state.lengths + zero)
@@ -128,7 +128,7 @@ def _score(state, extend, shape) -> Step:
 
 
 def _verification(spec, state) -> Step:
-  uniforms = state.uniforms(decisions(spec.drafter))
+  uniforms = verbs.draws(spec, state)
   _, proposal = verbs.draft(spec, state, uniforms)
   _, logits, features = verbs.score(spec, state, proposal)
 

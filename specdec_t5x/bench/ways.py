@@ -144,7 +144,7 @@ def _of_first(network, plain, distinct, temperature, gamma) -> Iterator[tuple]:
     SparseDraft(network, gamma, top_k=32),
     _EXACT,
   )
-  for name in ("token", "lenient", "typical"):
+  for name in ("token", "coupled", "lenient", "typical"):
     yield "chain", plain, _knobbed(name)
   yield f"stem {_STEM}, {_BRANCHES} branches", distinct, RULES["recursive"]
   independent = TreeDraft(network, delayed(0, _CANDIDATES, gamma))

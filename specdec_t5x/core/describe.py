@@ -12,7 +12,7 @@ def describe(part: Any) -> Any:
 
   >>> from specdec_t5x.core.distributions import Sampling
   >>> describe(Sampling(temperature=0.5))
-  {'kind': 'Sampling', 'temperature': 0.5, 'top_k': 0, 'top_p': 0.0}
+  {'kind': 'Sampling', 'temperature': 0.5, 'top_k': 0, 'top_p': 0.0, 'coupled': False}
 
   Args:
     part: a drafter, rule, policy, decoder or network: dataclasses all.

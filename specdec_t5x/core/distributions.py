@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.checks import is_finite, is_probability, is_whole
+from specdec_t5x.core.noise import race
 
 # T5X treats lower temperatures as argmax, and so does this project.
 MIN_TEMPERATURE = 1e-4
@@ -30,11 +31,14 @@ class Sampling:
     temperature: logits are divided by it; 0 is argmax.
     top_k: keep the k most likely tokens (and ties with the last); 0 keeps all.
     top_p: keep the fewest most likely tokens that reach this mass; 0 keeps all.
+    coupled: draw each token by noise that its place alone decides (`core.noise`): with
+      speculation or without, samples are the same.
   """
 
   temperature: float = 1.0
   top_k: int = 0
   top_p: float = 0.0
+  coupled: bool = False
 
   def __post_init__(self):
     if not is_finite(self.temperature):
@@ -55,11 +59,18 @@ class Sampling:
         f"At most one of top_k and top_p may be set, got top_k={self.top_k} and "
         f"top_p={self.top_p}. As in T5X; set one of them to 0."
       )
+    if not isinstance(self.coupled, bool):
+      raise ValueError(f"coupled must be True or False, got {self.coupled!r}.")
 
   @property
   def greedy(self) -> bool:
     """Whether the distribution is argmax's."""
     return self.temperature <= MIN_TEMPERATURE
+
+  @property
+  def certain(self) -> bool:
+    """Whether a token is an argmax, of logits or of what noise makes of them."""
+    return self.greedy or self.coupled
 
 
 GREEDY = Sampling(temperature=0.0)
@@ -92,11 +103,32 @@ def draw(
     logits: of any float dtype.
     sampling: the adjustment.
     uniforms: in [0, 1), as for `sample`; not read where the distribution is argmax's.
+      Of coupled draws those of the token's place, as for `core.noise.race`.
     adjust: computes the distribution.
   """
   probs = adjust(logits, sampling)
-  token = argmax(logits) if sampling.greedy else sample(probs, uniforms)
+  if sampling.greedy:
+    token = argmax(logits)
+  elif sampling.coupled:
+    token = argmax(race(probs, uniforms))
+  else:
+    token = sample(probs, uniforms)
   return token.astype(jnp.int32), probs
+
+
+def perturbed(
+  logits: Float[Array, "*batch V"],
+  sampling: Sampling,
+  uniforms: Float[Array, "*#batch L"],
+  adjust: AdjustFn,
+) -> Float[Array, "*batch V"]:
+  """Returns log p plus noise, of which coupled draws are the argmax; else the logits.
+
+  What a draft whose tokens are certain takes the largest of. Arguments as `draw`'s.
+  """
+  if sampling.greedy or not sampling.coupled:
+    return logits
+  return jnp.log(race(adjust(logits, sampling), uniforms))
 
 
 def residual(

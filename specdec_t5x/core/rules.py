@@ -5,7 +5,7 @@ from typing import Any
 
 from specdec_t5x.core.approximate import Distance, TopK
 from specdec_t5x.core.block import Block
-from specdec_t5x.core.greedy import Greedy
+from specdec_t5x.core.greedy import Coupled, Greedy
 from specdec_t5x.core.kseq import KSeq
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.recursive import Recursive
@@ -21,6 +21,7 @@ RULES: dict[str, Rule] = {
   "kseq": KSeq(),
   "recursive": Recursive(),
   "traversal": Traversal(),
+  "coupled": Coupled(),
   "lenient": Lenient(),
   "typical": Typical(),
   "top_k": TopK(),

@@ -139,6 +139,9 @@ def _next(logits, sampling, adjust, state, decision):
   """Returns the next token of each row, and its log-probability."""
   if sampling.greedy:
     return argmax(logits).astype(jnp.int32), certain_log_prob(logits)
-  uniforms = state.uniforms(decision + 1)[:, decision]
+  if sampling.coupled:
+    uniforms = state.uniforms_of_places(1)[:, 0]
+  else:
+    uniforms = state.uniforms(decision + 1)[:, decision]
   token, probs = draw(logits, sampling, uniforms, adjust)
   return token, jnp.log(jnp.take_along_axis(probs, token[:, None], axis=1)[:, 0])

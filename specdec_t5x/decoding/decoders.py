@@ -151,6 +151,11 @@ class SpeculativeDecoder:
         "(TASK_FEATURE_LENGTHS' targets, max_length)."
       )
 
+  def drawn(self, sampling: Sampling) -> Sampling:
+    """Returns how tokens are drawn: coupled where `sampling` or the rule says so."""
+    read = rule_at(self.rule, sampling)[1]
+    return read if read.coupled else sampling
+
   def first_policy_state(self, rows: int) -> Any:
     """Returns what the policy knows before a first batch, a row each, if anything."""
     return self.policy.start(rows)
@@ -171,6 +176,7 @@ class SpeculativeDecoder:
     With the `policy_state` that the batch before ended with, drafts begin as its drafts
     left off.
     """
+    sampling = self.drawn(sampling)
     if not self.policy.pays(self.drafter.lengths):
       # Plain decoding's own program: it costs what plain decoding costs.
       plain, of_run = PlainDecoder(self.target, slots=self.slots), (max_length, eos_id)
@@ -201,7 +207,7 @@ class SpeculativeDecoder:
     Caches that are to be copied into others need no room for outputs.
     """
     per_input = keys.shape[0] // inputs.shape[0]
-    size = self.drafter.tree.size
+    size, sampling = self.drafter.tree.size, self.drawn(sampling)
     slots = state.num_slots(max_length, size) if has_room else 0
     prompts = functional.prompts_of(inputs, self.target)
     begin = lambda name: start_decoding(

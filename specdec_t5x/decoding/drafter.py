@@ -99,7 +99,9 @@ class Drafter(abc.ABC):
     Args:
       context: of the decode.
       state: where it stands: tokens, lengths, the target's cache, this drafter's state.
-      uniforms: independent draws from U[0, 1), L for each of C = `decisions`.
+      uniforms: independent draws from U[0, 1), L for each of C = `decisions`. Where
+        draws are coupled the i-th is of the i-th place to come, and a token that is the
+        argmax of `core.distributions.perturbed` with it is likely the target's.
 
     Returns:
       The proposal, whose q is exactly what its tokens were drawn from, and this

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Int
 
 from specdec_t5x.decoding import baseline
 from specdec_t5x.decoding.state import Carry, Decoded, DecodeState, LoopFn, StepInfo
-from specdec_t5x.decoding.step import Iteration, Speculation, decisions, iterate
+from specdec_t5x.decoding.step import Iteration, Speculation, decisions, draws, iterate
 
 
 @runtime_checkable
@@ -68,7 +68,7 @@ def generate(
     return carry.unfinished() & ~_rests(spec, carry.state)
 
   def speculate(carry):
-    state, iteration = iterate(spec, carry.state, _uniforms(spec, carry.state))
+    state, iteration = iterate(spec, carry.state, draws(spec, carry.state))
     if observe:
       kept = observe.observe(carry.state.observed, carry.state, iteration)
       state = state.replace(observed=kept)
@@ -84,10 +84,6 @@ def generate(
   run = lambda carry: loop(Carry.unfinished, body, carry)
   carry = Carry.first(state, queue).finished(run, loop, context.policy.refilled)
   return carry.decoded(context.max_length)
-
-
-def _uniforms(spec: Speculation, state: DecodeState):
-  return state.uniforms(decisions(spec.drafter))
 
 
 def _rests(spec: Speculation, state: DecodeState) -> Bool[Array, ""]:

@@ -62,6 +62,12 @@ class DecodeState:
     )
     return jax.vmap(draw)(self.keys, self.iteration)
 
+  def uniforms_of_places(self, count: int) -> Float[Array, "B count L"]:
+    """Returns those of the next `count` places, the same in whatever iteration."""
+    draw = lambda key, place: unit_uniforms(jax.random.fold_in(key, place), (LEVELS,))
+    places = self.lengths[:, None] + jnp.arange(count)
+    return jax.vmap(jax.vmap(draw, (None, 0)))(self.keys, places)
+
   def last_tokens(self) -> Int[Array, "B"]:
     """Returns each row's last known token."""
     last = self.lengths[:, None] - 1

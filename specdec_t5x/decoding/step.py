@@ -70,14 +70,25 @@ def step(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
 
   One call of the target scores the last known token and the whole draft.
   """
-  uniforms = state.uniforms(decisions(spec.drafter))
-  state, iteration = iterate(spec, state, uniforms)
+  state, iteration = iterate(spec, state, draws(spec, state))
   return state, iteration.info
 
 
 def decisions(drafter: Drafter) -> int:
   """Returns how many decisions an iteration takes: draws, tests, and the next token."""
   return drafter.decisions + drafter.tree.size + 1
+
+
+def draws(spec: Speculation, state: DecodeState) -> Float[Array, "B C L"]:
+  """Returns the uniforms of an iteration: the draft's, then the rule's.
+
+  Of coupled draws the i-th of either is that of the i-th place to come.
+  """
+  if not spec.sampling.coupled:
+    return state.uniforms(decisions(spec.drafter))
+  counts = spec.drafter.decisions, spec.drafter.tree.size + 1
+  uniforms = state.uniforms_of_places(max(counts))
+  return jnp.concatenate([uniforms[:, :count] for count in counts], axis=1)
 
 
 def iterate(

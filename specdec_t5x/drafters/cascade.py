@@ -192,10 +192,13 @@ class Cascade(Drafter):
   def _grown(self, context, window, uniforms, lengths) -> _Window:
     """Returns the window after one iteration of the inner speculation."""
     spec = self._speculation(context, window.state)
-    count = step.decisions(self.drafter)
-    draws = jax.lax.dynamic_slice_in_dim(
-      uniforms, window.iterations * count, count, axis=1
-    )
+    if context.sampling.coupled:
+      draws = step.draws(spec, window.state)
+    else:
+      count = step.decisions(self.drafter)
+      draws = jax.lax.dynamic_slice_in_dim(
+        uniforms, window.iterations * count, count, axis=1
+      )
     state, iteration = step.iterate(spec, window.state, draws)
     info, probs = iteration.info, window.probs
     if probs is not None:
@@ -223,7 +226,7 @@ class Cascade(Drafter):
     return Proposal.chain(tokens, probs, window.state.lengths - lengths)
 
   def _no_probs(self, context, rows) -> Float[Array, "B M V"] | None:
-    if context.sampling.greedy:
+    if context.sampling.certain:
       return None
     size = self.gamma + self.drafter.tree.size + 1
     return jnp.zeros((rows, size, context.target.vocab_size))

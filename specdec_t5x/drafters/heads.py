@@ -114,7 +114,7 @@ class Headed(Drafter):
   ) -> Proposal:
     """Returns a draft from the logits of each depth, the same after all tokens."""
     if isinstance(self.shape, Pruned):
-      return self.shape.propose(context, state, logits)
+      return self.shape.propose(context, state, uniforms, logits)
 
     def read(level, tokens):
       del tokens

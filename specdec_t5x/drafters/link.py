@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec_t5x.core import tree
 from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import Sampling, draws_per_token
+from specdec_t5x.core.noise import WORDS
 from specdec_t5x.core.sparse import SparseProbs, Truncation
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.context import Context
@@ -47,12 +48,14 @@ class Terms:
   @property
   def kept(self) -> int:
     """K; 0 where tokens are certain, and no distribution is sent."""
-    return 0 if self.sampling.greedy else self.truncation.size(self.vocab_size)
+    return 0 if self.sampling.certain else self.truncation.size(self.vocab_size)
 
   @property
   def draws(self) -> int:
     """How many uniforms a token takes."""
-    return draws_per_token(self.kept) if self.kept else 0
+    if self.kept:
+      return draws_per_token(self.kept)
+    return WORDS if self.sampling.coupled else 0
 
 
 @runtime_checkable

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.checks import is_finite, is_whole
+from specdec_t5x.core.distributions import perturbed
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.context import Context
@@ -85,10 +86,17 @@ class Pruned:
       )
 
   def propose(
-    self, context: Context, state: DecodeState, logits: Float[Array, "B d V"]
+    self,
+    context: Context,
+    state: DecodeState,
+    uniforms: Float[Array, "B G L"],
+    logits: Float[Array, "B d V"],
   ) -> Proposal:
     """Returns each row's best tree, given the logits of each drafted position."""
     text = text_of(state)
+    logits = logits[:, : self.nodes]  # No path has more positions.
+    draws = uniforms[:, : logits.shape[1]]
+    logits = perturbed(logits, context.sampling, draws, context.adjust)
     if self.table is None:
       return self.grow(logits, state.last_tokens()[:, None], state.lengths, text)
     count = max(1, self.table.config.order - 1)

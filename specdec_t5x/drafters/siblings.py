@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.checks import check_uniforms
-from specdec_t5x.core.distributions import sample
+from specdec_t5x.core.distributions import perturbed, sample
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.context import Context
@@ -75,7 +75,7 @@ class Growing:
   """Grows one proposal.
 
   At temperature 0 siblings are the likeliest tokens, whatever `siblings` says: draws
-  would be all the same.
+  would be all the same. Coupled ones are the likeliest with the noise of their place.
 
   Attributes:
     tree: which nodes to draft.
@@ -100,7 +100,7 @@ class Growing:
         It is called once a level, in order.
     """
     check_uniforms(self.uniforms, self.tree.size)
-    certain = self.context.sampling.greedy or self.siblings == "likeliest"
+    certain = self.context.sampling.certain or self.siblings == "likeliest"
     take = self._likeliest if certain else self._drawn
     tokens, taken = None, []
     for level in levels(self.tree):
@@ -115,7 +115,9 @@ class Growing:
 
   def _likeliest(self, logits: Float[Array, "B #P V"], level: Level):
     """Returns a level's certain tokens, None for their probs, and which count."""
-    best, left = [], logits
+    sampling, adjust = self.context.sampling, self.context.adjust
+    place = self.tree.depths[level.nodes[0]] - 1
+    best, left = [], perturbed(logits, sampling, self.uniforms[:, [place]], adjust)
     for _ in range(level.ranks.max() + 1):
       token = likeliest(left)
       # A distribution that is no number has a token, which is then an error.

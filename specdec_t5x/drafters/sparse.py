@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core import tree
 from specdec_t5x.core.checks import check_uniforms
-from specdec_t5x.core.distributions import AdjustFn, Sampling
+from specdec_t5x.core.distributions import AdjustFn, Sampling, perturbed
 from specdec_t5x.core.sparse import SparseProbs, Truncation
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal
 from specdec_t5x.decoding.context import Context
@@ -104,8 +104,8 @@ def drafted_sparsely(
   """
 
   def drawn(logits, uniforms):
-    if sampling.greedy:
-      return likeliest(logits), None
+    if sampling.certain:
+      return likeliest(perturbed(logits, sampling, uniforms, adjust)), None
     distribution = truncation.of(adjust(logits, sampling))
     return distribution.draw(uniforms).astype(jnp.int32), distribution
 

@@ -22,6 +22,7 @@ from specdec_t5x.core.distributions import (
   argmax,
   certain_log_prob,
   draw,
+  perturbed,
 )
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal
 from specdec_t5x.decoding.context import Context
@@ -108,7 +109,7 @@ class Stepwise(Drafter):
     extend = self.extend(context)
     logits, cache = self.read(context, state)
     shape = uniforms.shape[:2]
-    certain = context.sampling.greedy
+    certain = context.sampling.certain
     draft = _Draft(
       cache=cache,
       tokens=jnp.zeros(shape, jnp.int32),
@@ -166,8 +167,9 @@ def check_gamma(gamma: Any) -> None:
 
 def drawn(logits: Float[Array, "B V"], context, uniforms: Float[Array, "B L"]):
   """Returns a token and what it was drawn from, None of a certain one."""
-  if context.sampling.greedy:
-    return likeliest(logits), None
+  if context.sampling.certain:
+    given = context.sampling, uniforms, context.adjust
+    return likeliest(perturbed(logits, *given)), None
   return draw(logits, context.sampling, uniforms, context.adjust)
 
 

@@ -24,7 +24,7 @@ MAGIC = b"SL"
 # Magic, kind or status, session (or, of an answer to `about`, the vocabulary's size).
 _HEAD = struct.Struct("<2sBI")
 # Rows, E, S, gamma, V, top_k and top_p of the truncation, the sampling.
-_SETUP = struct.Struct("<HHHHIIddId")
+_SETUP = struct.Struct("<HHHHIIddId?")
 # Bytes of a session, and those that a draft's process holds.
 _REFUSAL = struct.Struct("<QQ")
 _UNIFORM_BITS = 24
@@ -100,7 +100,7 @@ class Setup:
     cut, sampling = terms.truncation, terms.sampling
     return _SETUP.pack(
       *(self.rows, self.inputs, self.slots, terms.gamma, terms.vocab_size),
-      *(cut.top_k, cut.top_p, sampling.temperature, sampling.top_k, sampling.top_p),
+      *(cut.top_k, cut.top_p, *dataclasses.astuple(sampling)),
     )
 
   @classmethod

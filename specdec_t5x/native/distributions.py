@@ -3,7 +3,6 @@
 Shapes: V vocabulary.
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -23,7 +22,8 @@ def adjusted_probs(
   by_xla = functools.partial(adjust.adjusted_probs, sampling=sampling)
   if sampling.greedy or library.problem() is not None:
     return by_xla(logits)
-  ours = functools.partial(distribution, **dataclasses.asdict(sampling))
+  knobs = sampling.temperature, sampling.top_k, sampling.top_p
+  ours = lambda logits: distribution(logits, *knobs)
   choose = platforms.choose_kernel_on_cpu(ours, by_xla)
   return choose(logits.astype(jnp.float32))
 

@@ -25,8 +25,8 @@ from specdec_t5x.decoding.state import DecodeState, row_keys
 from specdec_t5x.decoding.step import (
   Iteration,
   commit,
-  decisions,
   draft,
+  draws,
   score,
   verify,
 )
@@ -256,12 +256,12 @@ class _Recorder:
       iteration: all of it, its probabilities no logits.
     """
     drafter, proposal = self.decoder.drafter, iteration.proposal
-    # At T = 0 nothing is drawn or tested.
-    samples = not rule_at(self.decoder.rule, self.sampling)[1].greedy
+    # At T = 0 nothing is drawn or tested; where draws are coupled, nothing by uniforms.
+    samples = not rule_at(self.decoder.rule, self.sampling)[1].certain
     tree, probs = proposal.tree, np.asarray(iteration.target_probs)[0]
     tokens, q = np.asarray(proposal.tokens)[0], proposal.drafted_probs()[0].tolist()
     parents = np.broadcast_to(tree.parents, proposal.tokens.shape)[0].tolist()
-    draws, tests = np.split(np.asarray(iteration.uniforms)[0], [drafter.decisions])
+    drawn, tests = np.split(np.asarray(iteration.uniforms)[0], [drafter.decisions])
     has_q = proposal.draft_probs is not None
     # A decision a node, in their order.
     has_draws = has_q and drafter.decisions == tree.size
@@ -279,7 +279,7 @@ class _Recorder:
           q=q[at] if has_q else None,
           parent=parent,
           test=float(tests[at, -1]) if samples else None,
-          draws=tuple(draws[at].tolist()) if has_draws else (),
+          draws=tuple(drawn[at].tolist()) if has_draws else (),
         )
       )
     if iteration.info.emitted[0] == iteration.info.accepted[0]:
@@ -305,11 +305,11 @@ class _Recorder:
     def propose(params, inputs, state):
       # A step reads nothing of the new start, so the compiler drops the encoders.
       spec, _ = prepare(params, inputs, state.keys)
-      return draft(spec, state, state.uniforms(decisions(spec.drafter)))
+      return draft(spec, state, draws(spec, state))
 
     def advance(params, inputs, state, proposal):
       spec, _ = prepare(params, inputs, state.keys)
-      uniforms = state.uniforms(decisions(spec.drafter))
+      uniforms = draws(spec, state)
       state, logits, features = score(spec, state, proposal)
       iteration = verify(spec, proposal, logits, uniforms)
       after, iteration = commit(spec, state, iteration, features)

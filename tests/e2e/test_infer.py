@@ -79,6 +79,30 @@ def test_samples_depend_on_neither_batches_nor_chunks_nor_shards(pair, tmp_path)
   assert len({str(decode) for decodes in tokens for decode in decodes}) == 22
 
 
+def test_coupled_samples_are_the_baseline_s_whatever_the_batch_and_shard(
+  pair, tmp_path
+):
+  gin_file, draft = pair
+  sample = lambda kind, flags=(), **bindings: runs.completed(
+    *(f"configs/{kind}_ende.gin", gin_file),
+    flags=flags,
+    INFER_OUTPUT_DIR=str(tmp_path / kind),
+    TEMPERATURE=1.0,
+    NUM_DECODES=2,
+    **bindings,
+  )
+  sample("baseline", COUPLED=True)
+  words = {"DRAFT_CHECKPOINT_PATH": draft, "VERIFICATION": "coupled", "GAMMA": 3}
+  pieces = {"infer.num_shards": 2, "BATCH_SIZE": 4, "SLOTS": 3}
+  for shard in range(2):
+    sample("spec", (f"--shard_id={shard}",), **words, **pieces)
+  merge_shards(tmp_path / "spec")
+  tokens = runs.tokens(tmp_path / "baseline")
+  assert runs.tokens(tmp_path / "spec") == tokens
+  assert runs.summary(tmp_path / "spec")["guarantee"] == "EXACT"
+  assert len({str(decodes) for decodes in tokens}) == runs.EXAMPLES
+
+
 def test_a_finished_run_of_other_lengths_is_not_taken_for_done(pair, speculative):
   gin_file, draft = pair
   again = lambda targets: runs.completed(
@@ -171,7 +195,7 @@ def test_settings_reach_the_loop_and_a_bounded_run_says_so_first(pair, tmp_path)
   assert printed.startswith("BOUNDED: this run keeps no token's probability")
   summary = runs.summary(tmp_path)
   assert summary["guarantee"] == "BOUNDED"
-  sampling = {"temperature": 1.0, "top_k": 5, "top_p": 0.0}
+  sampling = {"temperature": 1.0, "top_k": 5, "top_p": 0.0, "coupled": False}
   assert summary["sampling"] == {"kind": "Sampling", **sampling}
   assert summary["decoder"]["rule"] == {"kind": "Lenient", "lenience": 0.5}
   assert summary["configuration"]["SEED"] == "3"

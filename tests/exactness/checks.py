@@ -9,11 +9,13 @@ from specdec_t5x.core.sparse import Truncation
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.core.types import Proposal
+from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
 from tests.drafters.test_cascade import test_all_agree
@@ -137,6 +139,23 @@ def shared_length():
   test_adaptive.assert_rows_keep_their_probs(*test_adaptive.two_rows())
 
 
+def coupled_loop():
+  """Drafts change no output, noise is every place's own, and a perfect draft stands."""
+  sampling, gamma, length, rows = Sampling(coupled=True), 3, 12, 32
+  target = HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
+  keys, cache = row_keys(jax.random.key(0), rows), target.start(rows, length + 1)
+  state = initial_state(cache, None, keys, length, 0)
+  plain = generate_plain(target.extend, sampling, state, length, 1, adjusted_probs)
+  for draft in (target, HashModel(seed=5, vocab_size=5)):
+    decoded = decode(target, draft, sampling, gamma, length, rows)
+    np.testing.assert_array_equal(decoded.tokens, plain.tokens)
+    if draft is target:
+      calls = decoded.statistics.target_calls
+      np.testing.assert_array_equal(calls, length // (gamma + 1))
+  places = state.uniforms_of_places(length).reshape(-1, LEVELS)
+  assert len(np.unique(places, axis=0)) == rows * length
+
+
 def exact_rule(name, tree):
   def check():
     target, draft = (distributions.sampled(seed, 3, Sampling()) for seed in (1, 2))
@@ -256,5 +275,6 @@ CHECKS = [
   draws,
   probs_apart_by_rounding,
   copying,
+  coupled_loop,
   transformers,
 ]

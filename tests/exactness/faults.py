@@ -10,6 +10,7 @@ from specdec_t5x.core import (
   block,
   chain,
   distributions,
+  noise,
   token,
   traversal,
 )
@@ -116,6 +117,31 @@ def rows_share_their_draws(self, count):
 
 def same_draws_each_iteration(self, count):
   return jax.vmap(lambda key: unit_uniforms(key, (count, LEVELS)))(self.keys)
+
+
+def noise_of_the_iteration(self, count):
+  return self.uniforms(count)
+
+
+def same_noise_at_all_places(self, count):
+  return jnp.repeat(self.replace(iteration=self.lengths * 0).uniforms(1), count, axis=1)
+
+
+def rule_has_the_noise_of_the_place_before(spec, state):
+  drafted, uniforms = spec.drafter.decisions, step.draws(spec, state)
+  before = state.replace(lengths=state.lengths - 1)
+  of_rule = step.draws(spec, before)[:, drafted:]
+  return jnp.concatenate([uniforms[:, :drafted], of_rule], axis=1)
+
+
+def draft_has_noise_of_its_own(spec, state):
+  drafted, uniforms = spec.drafter.decisions, step.draws(spec, state)
+  own = state.uniforms(drafted)
+  return jnp.concatenate([own, uniforms[:, drafted:]], axis=1)
+
+
+def nodes_have_the_root_s_noise(probs, uniforms):
+  return noise.race(probs, uniforms[:, :1])
 
 
 def drafts_share_their_draws(self, *args, propose=TreeDraft.propose):

@@ -3,6 +3,7 @@
 from specdec_t5x.core import (
   block,
   distributions,
+  greedy,
   kseq,
   recursive,
   token,
@@ -10,7 +11,7 @@ from specdec_t5x.core import (
 )
 from specdec_t5x.core.block import Block
 from specdec_t5x.core.token import Token
-from specdec_t5x.decoding import baseline, step, widths
+from specdec_t5x.decoding import baseline, generate, step, widths
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import cascade, draft_model, siblings, sparse, stepwise
@@ -32,6 +33,7 @@ from tests.exactness.checks import (
   candidates_loop,
   copying,
   counts,
+  coupled_loop,
   draws,
   exit_loop,
   heads_chain,
@@ -118,4 +120,9 @@ TRAPS = [
   (widths, "narrowest", faults.no_place_for_the_last_token, adaptive_loop),
   (Stepwise, "propose", faults.drop_the_token_it_stopped_at, exit_loop),
   (step, "score", faults.the_draft_s_keys_stay, skipping_loop),
+  (generate, "draws", faults.rule_has_the_noise_of_the_place_before, coupled_loop),
+  (generate, "draws", faults.draft_has_noise_of_its_own, coupled_loop),
+  (DecodeState, "uniforms_of_places", faults.noise_of_the_iteration, coupled_loop),
+  (DecodeState, "uniforms_of_places", faults.same_noise_at_all_places, coupled_loop),
+  (greedy, "race", faults.nodes_have_the_root_s_noise, coupled_loop),
 ]

@@ -114,7 +114,8 @@ def test_what_decoded_is_read_off_the_objects(tmp_path):
   )
   assert summary["guarantee"] == "BOUNDED"
   assert summary["sampling"] == {
-    **{"kind": "Sampling", "temperature": 0.5, "top_k": 0, "top_p": 0.9}
+    **{"kind": "Sampling", "temperature": 0.5, "top_k": 0, "top_p": 0.9},
+    "coupled": False,
   }
   found = summary["decoder"]
   assert (found["kind"], found["rule"]) == (

@@ -1,0 +1,97 @@
+"""Noise that places share: its distribution, and that nothing else decides it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from specdec_t5x.core import noise
+from specdec_t5x.core.distributions import LEVELS
+from specdec_t5x.decoding.state import unit_uniforms
+
+
+def uniforms_of(rows, seed=0):
+  return unit_uniforms(jax.random.key(seed), (rows, LEVELS))
+
+
+def test_equal_uniforms_give_equal_noise_whatever_the_shape():
+  uniforms = uniforms_of(24)
+  whole = noise.exponentials(uniforms, 1000)
+  for row in (0, 7, 23):
+    np.testing.assert_array_equal(noise.exponentials(uniforms[row], 1000), whole[row])
+  blocks = noise.exponentials(uniforms.reshape(4, 6, LEVELS), 77)
+  np.testing.assert_array_equal(blocks.reshape(24, 77), whole[:, :77])
+
+
+@pytest.mark.parametrize("word", range(noise.WORDS))
+def test_each_uniform_that_is_read_decides_it(word):
+  uniforms = jnp.full((1, LEVELS), 0.5)
+  other = uniforms.at[0, LEVELS - 1 - word].add(2.0**-20)
+  same = noise.exponentials(uniforms, 4096) == noise.exponentials(other, 4096)
+  assert same.sum() <= 1
+
+
+def test_it_is_exponential_and_independent():
+  """Chi-squared at level 0.001: of one token, of tokens and places side by side."""
+  uniforms = noise.exponentials(uniforms_of(400), 1000)
+  cells = np.asarray(16 * jnp.exp(-uniforms)).astype(int)
+  neighbours = cells[:, 1:] * 16 + cells[:, :-1]
+  far = cells[:, 512:1000] * 16 + cells[:, :488]
+  places = cells[1:] * 16 + cells[:-1]
+  for found, kinds in ((cells, 16), (neighbours, 256), (far, 256), (places, 256)):
+    assert stats.chisquare(np.bincount(found.ravel(), minlength=kinds)).pvalue > 1e-3
+  # Places whose uniforms differ least are as independent.
+  steps = jnp.full((400, LEVELS), 0.25).at[:, -1].add(jnp.arange(400) * 2.0**-24)
+  cells = np.asarray(16 * jnp.exp(-noise.exponentials(steps, 1000))).astype(int)
+  counts = np.bincount((cells[1:] * 16 + cells[:-1]).ravel(), minlength=256)
+  assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_the_winner_follows_the_distribution():
+  """Chi-squared at level 0.001; a token without mass never wins."""
+  probs = jnp.array([0.5, 0.0, 0.25, 0.125, 0.1, 0.02, 0.005, 0.0])
+  uniforms = uniforms_of(200_000, seed=1)
+  won = jnp.argmax(noise.race(jnp.tile(probs, (200_000, 1)), uniforms), axis=-1)
+  counts = np.bincount(won, minlength=8)
+  assert counts[[1, 7]].sum() == 0
+  mass = np.array(probs)[[0, 2, 3, 4, 5, 6]]
+  expected = 200_000 * mass / mass.sum()
+  assert stats.chisquare(counts[[0, 2, 3, 4, 5, 6]], expected).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("words", [0, 1, 2**31, 2**32 - 1])
+def test_it_is_positive_finite_and_fine_about_zero(words, monkeypatch):
+  """At both ends of what a hash may be; the last bits count where the first are 0."""
+  given = lambda first: jnp.array(words if first else 0, jnp.uint32)
+  hashes = iter((given(True), given(words > 1)))
+  monkeypatch.setattr(noise, "_mixed", lambda x: jnp.full_like(x, next(hashes)))
+  found = float(noise.exponentials(uniforms_of(1), 1)[0, 0])
+  assert 0 < found < jnp.inf
+  if words <= 1:
+    assert found == 2.0**-64
+
+
+def chance_below(x):
+  """The chance that the noise of a token is at most x, if hashes are uniform.
+
+  Noise rises with the uniform that it is made of: the last float32 whose noise is not
+  above x bounds the hashes, which are rounded to the nearest.
+  """
+  near = np.clip(-np.expm1(-x), 2.0**-64, 1 - 2.0**-23).astype(np.float32)
+  bits = near.view(np.int32)[..., None] + np.arange(-12, 13, dtype=np.int32)
+  uniforms = np.minimum(bits.view(np.float32), np.float32(1 - 2.0**-24))
+  is_below = np.asarray(-jnp.log1p(-uniforms), np.float64) <= x[..., None]
+  assert is_below[..., 0].all()
+  last = np.where(is_below, uniforms, 0).max(axis=-1)
+  bound = (last.astype(float) + np.nextafter(last, np.float32(1))) / 2
+  return np.where(last >= 1 - 2.0**-24, 1.0, bound)
+
+
+@pytest.mark.parametrize("p", [1e-12, 1e-9, 1 / 32128, 0.01, 0.5, 0.999])
+def test_the_grid_of_its_numbers_is_fine_enough(p):
+  """It wins against the rest, exponential with rate 1 - p, with probability p."""
+  quantiles = (np.arange(4096) + 0.5) / 4096
+  reached = -p * np.log1p(-quantiles) / (1 - p)
+  off = (chance_below(reached) + np.expm1(-reached)).mean()
+  assert abs(off) < 5e-8 * p

@@ -1,0 +1,232 @@
+"""Coupled draws: with speculation outputs are plain sampling's, token for token.
+
+So what is proved of plain sampling holds of every draft, rest, policy and tree.
+"""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core import noise
+from specdec_t5x.core.distributions import LEVELS, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.tree import Tree, delayed
+from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.state import DecodeState, initial_state, row_keys
+from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.layer_skip import LayerSkip
+from specdec_t5x.drafters.parallel import ParallelDraft
+from specdec_t5x.drafters.pruned import Pruned
+from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.native.distributions import adjusted_probs
+from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.policies import Confidence, ExitThreshold
+from tests.decoding.test_generate import assert_follows, similar
+from tests.drafters.test_rests import (
+  DRAFTERS,
+  HEADS,
+  PARALLEL,
+  SOURCE,
+  TARGET,
+)
+from tests.hash_model import FIXED, HashModel, sequence_probs, speculation
+from tests.t5x_bridge import tiny
+from tests.test_policies import Alternating
+
+COUPLED = RULES["coupled"]
+SAMPLINGS = {
+  "T=1": Sampling(coupled=True),
+  "T=0.7": Sampling(0.7, coupled=True),
+  "top-k": Sampling(top_k=3, coupled=True),
+  "top-p": Sampling(top_p=0.8, coupled=True),
+}
+ROWS, LENGTH = 500, 8
+OTHERS = {
+  "likeliest tree": TreeDraft(similar(TARGET, 0.6), delayed(1, 2, 3), "likeliest"),
+  "pruned heads": HeadDraft(HEADS, Pruned(5, 3, 3)),
+  "pruned heads of few nodes": HeadDraft(HEADS, Pruned(2, 3, 3)),
+}
+
+
+@functools.partial(jax.jit, static_argnames=("target", "sampling", "length", "rows"))
+def plain(sampling, length=LENGTH, rows=ROWS, target=TARGET):
+  cache = target.start(rows, length + 1)
+  state = initial_state(cache, None, row_keys(jax.random.key(0), rows), length, 0)
+  extend = target.extend
+  return generate_plain(extend, sampling, state, length, 1, adjusted_probs)
+
+
+def speculate(drafter, sampling, policy=FIXED, length=LENGTH, rows=ROWS, target=TARGET):
+  keys = row_keys(jax.random.key(0), rows)
+  given = target, drafter, COUPLED, sampling, keys, length
+  source = jnp.tile(SOURCE, (rows, 1))
+  start = lambda: speculation(*given, source=source, policy=policy)
+  return jax.jit(lambda: generate(*start()))()
+
+
+def assert_same(found, expected):
+  np.testing.assert_array_equal(found.tokens, expected.tokens)
+  np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_plain_samples_follow_the_enumerated_distribution(name):
+  """Chi-squared at level 0.001."""
+  decoded = plain(SAMPLINGS[name], 4, 20_000)
+  expected = sequence_probs(TARGET, SAMPLINGS[name], 4)
+  assert_follows(np.asarray(decoded.tokens), expected)
+
+
+@pytest.mark.parametrize("drafter", [*DRAFTERS, *OTHERS])
+def test_every_drafter_gives_plain_sampling_s_outputs(drafter):
+  drafter = {**DRAFTERS, **OTHERS}[drafter]
+  sampling = SAMPLINGS["T=1"]
+  decoded = speculate(drafter, sampling)
+  assert_same(decoded, plain(sampling))
+  assert 0 < decoded.statistics.accepted.sum() < decoded.statistics.drafted.sum()
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize(
+  "policy", [Alternating(), Confidence(0.5), ExitThreshold(0.5)], ids=str
+)
+def test_no_policy_and_no_rest_changes_an_output(sampling, policy):
+  decoded = speculate(DRAFTERS["draft model"], SAMPLINGS[sampling], policy)
+  assert_same(decoded, plain(SAMPLINGS[sampling]))
+
+
+@pytest.mark.parametrize(
+  "tree", [None, Tree((0, 0, 1, 1, 3)), delayed(0, 3, 2)], ids=str
+)
+def test_a_draft_that_is_the_target_is_accepted_whole(tree):
+  """It has the same noise at each place, a tree's in its first branch."""
+  target = HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
+  drafter = DraftModel(target, 3) if tree is None else TreeDraft(target, tree)
+  depth = drafter.depth
+  decoded = speculate(drafter, SAMPLINGS["T=1"], length=4 * (depth + 1), target=target)
+  np.testing.assert_array_equal(decoded.statistics.target_calls, 4)
+
+
+def test_a_tree_accepts_more_than_a_chain():
+  chain, tree = (
+    speculate(TreeDraft(similar(TARGET, 0.6), delayed(0, k, 3)), SAMPLINGS["T=1"])
+    for k in (1, 3)
+  )
+  assert tree.statistics.target_calls.sum() < 0.9 * chain.statistics.target_calls.sum()
+
+
+# ---- Every assignment of a noise of few values. ----
+
+GRID = np.array([0.3, 1.0, 3.5], np.float32)
+FEW, PLACES = 3, 3
+ASSIGNMENTS = np.array([*itertools.product(GRID, repeat=FEW)])  # Of one place.
+
+
+def test_every_noise_gives_the_oracle_s_output_with_and_without_a_draft(monkeypatch):
+  """3 tokens, 3 places, 3 values: all 19,683 noises, one a row."""
+  rows = len(ASSIGNMENTS) ** PLACES
+  digits = np.stack(np.unravel_index(np.arange(rows), (len(ASSIGNMENTS),) * PLACES), 1)
+
+  def uniforms_of_places(state, count):
+    at = state.lengths[:, None] - 1 + jnp.arange(count)
+    digit = jnp.take_along_axis(jnp.asarray(digits), at, axis=1, mode="clip")
+    return jnp.repeat(digit[..., None] * 2.0**-24, LEVELS, axis=-1)
+
+  def exponentials(uniforms, size):
+    assert size == FEW
+    return jnp.asarray(ASSIGNMENTS)[(uniforms[..., -1] * 2.0**24).astype(int)]
+
+  monkeypatch.setattr(DecodeState, "uniforms_of_places", uniforms_of_places)
+  monkeypatch.setattr(noise, "exponentials", exponentials)
+  sampling = SAMPLINGS["T=1"]
+  target, draft = (HashModel(seed, vocab_size=FEW) for seed in (5, 6))
+  distribution = target.distribution(sampling)
+  expected = np.zeros((rows, PLACES), int)
+  for row, places in enumerate(digits):
+    output = ()
+    for place in places:
+      if 1 not in output:
+        output += (int(np.argmax(distribution(output) / ASSIGNMENTS[place])),)
+    expected[row, : len(output)] = output
+  given = sampling, PLACES, rows, target
+  plain_anew = plain.__wrapped__  # Not what was compiled with the real noise.
+  found = jax.jit(lambda: plain_anew(*given).tokens)()
+  np.testing.assert_array_equal(found, expected)
+  for drafter in (DraftModel(draft, 2), TreeDraft(draft, Tree((0, 0, 1)))):
+    decoded = speculate(drafter, sampling, FIXED, *given[1:])
+    np.testing.assert_array_equal(decoded.tokens, expected)
+    assert 0 < decoded.statistics.accepted.sum() < decoded.statistics.drafted.sum()
+
+
+# ---- Decoders of networks. ----
+
+NETWORK = network_for(tiny.config(2, 16, vocab_size=40))
+OF_NETWORKS = {
+  "draft model": DraftModel(NETWORK, 3),
+  "copy": Copy(3, match=1),
+  "layer skip": LayerSkip(("self_0", "cross_0", "mlp_0"), 3),
+  "parallel": ParallelDraft(PARALLEL, Tree((0, 0, 1, 1, 3))),
+}
+
+
+def decoded_by(decoder, sampling, rows=24, first=0):
+  params = {
+    name: initial_variables(network, jax.random.key(i))["params"]
+    for i, (name, network) in enumerate(decoder.networks.items())
+  }
+  keys = row_keys(jax.random.key(3), 24)[first : first + rows]
+  inputs = (2 + jnp.arange(24 * 4) % 38).reshape(24, 4)[first : first + rows]
+  decode = lambda: decoder.decode(params, inputs, keys, sampling, 24, 1)
+  return jax.jit(decode)()
+
+
+@pytest.mark.parametrize("name", OF_NETWORKS)
+def test_a_decoder_s_rule_couples_its_samples_whatever_the_batch(name):
+  expected = decoded_by(PlainDecoder(NETWORK), SAMPLINGS["T=1"])
+  assert len(np.unique(expected.tokens, axis=0)) > 12
+  given = NETWORK, OF_NETWORKS[name], COUPLED
+  for decoder in (
+    SpeculativeDecoder(*given),
+    SpeculativeDecoder(*given, slots=5),
+    SpeculativeDecoder(*given, Alternating()),
+    PlainDecoder(NETWORK, slots=5),
+  ):
+    is_plain = isinstance(decoder, PlainDecoder)
+    sampling = SAMPLINGS["T=1"] if is_plain else Sampling()
+    assert_same(decoded_by(decoder, sampling), expected)
+  alone = decoded_by(SpeculativeDecoder(*given), Sampling(), rows=1, first=7)
+  np.testing.assert_array_equal(alone.tokens[0], expected.tokens[7])
+
+
+class NeverPays(Fixed):
+  def pays(self, lengths):
+    return False
+
+
+def test_a_decode_whose_drafts_never_pay_has_the_same_noise():
+  drafter = OF_NETWORKS["draft model"]
+  decoder = SpeculativeDecoder(NETWORK, drafter, COUPLED, NeverPays())
+  expected = decoded_by(PlainDecoder(NETWORK), SAMPLINGS["T=1"])
+  assert_same(decoded_by(decoder, Sampling()), expected)
+
+
+def test_at_temperature_0_it_is_greedy_verification():
+  decoder = SpeculativeDecoder(NETWORK, OF_NETWORKS["draft model"], COUPLED)
+  expected = decoded_by(PlainDecoder(NETWORK), Sampling(0.0))
+  assert_same(decoded_by(decoder, Sampling(0.0)), expected)
+
+
+@pytest.mark.parametrize("rule", ["lenient", "typical"])
+def test_rules_that_keep_no_distribution_are_refused(rule):
+  decoder = SpeculativeDecoder(NETWORK, OF_NETWORKS["draft model"], RULES[rule])
+  with pytest.raises(ValueError, match="need a rule that keeps the target's"):
+    decoder.check(SAMPLINGS["T=1"], 24, 1)
