@@ -183,7 +183,7 @@ class Asker:
       raise ValueError(
         f"The draft at {self._remote.address} holds at most {most} bytes of caches, "
         f"and {setup.rows} rows of {setup.inputs} input tokens and {setup.slots} "
-        f"places take {size}. Lower BATCH_SIZE or set SLOTS, or start `python -m "
+        f"places take {size}. Lower BATCH_SIZE, or start `python -m "
         "specdec_t5x.link` with a larger --cache-gib."
       )
 
