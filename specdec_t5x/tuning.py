@@ -50,7 +50,7 @@ class Job:
 
   Attributes:
     decoder: whose policy is to know what drafts cost.
-    rows: outputs of a batch; with SLOTS fewer of them are decoded at once.
+    rows: outputs of a call.
     input_length: of a row's input, in tokens.
     sampling: the adjustment of all distributions.
     max_length: of an output, in tokens.
@@ -61,6 +61,11 @@ class Job:
   input_length: int
   sampling: Sampling
   max_length: int
+
+  @property
+  def rows_at_once(self) -> int:
+    """How many of the rows decode at once."""
+    return min(self.rows, self.decoder.slots or self.rows)
 
 
 def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
@@ -150,7 +155,7 @@ def asked_for() -> list[dict[str, Any]]:
   """Returns the times that decodes of this process go by, for a run's record."""
   return [
     {
-      "rows": job.rows,
+      "rows": job.rows_at_once,
       "drafted": list(found.drafter.lengths),
       "seconds": list(found.policy.seconds),
     }
@@ -175,8 +180,8 @@ def _seconds(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
   lengths = job.decoder.drafter.lengths
   shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), params)
   # Rows that take turns, alpha and its prior change no times.
-  rows = min(job.rows, job.decoder.slots or job.rows)
-  job = dataclasses.replace(job, decoder=_told(job.decoder, None), rows=rows)
+  of_loop = {"decoder": _told(job.decoder, None), "rows": job.rows_at_once}
+  job = dataclasses.replace(job, **of_loop)
   name = repr((job, lengths, shapes, _device())).encode()
   name = hashlib.sha256(name).hexdigest()[:16]
   if name not in _measured:
