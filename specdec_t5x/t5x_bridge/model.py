@@ -183,15 +183,7 @@ class Decodes:
       ValueError: where a setting is asked for that these loops do not have, or the
         batch lacks a feature.
     """
-    if prompt_with_targets:
-      raise ValueError(
-        "prompt_with_targets=True is not supported: decoding starts at the start token."
-      )
-    if decoder_params:
-      raise ValueError(
-        f"decoder_params must be empty, got {sorted(decoder_params)}. Set TEMPERATURE, "
-        "TOPK, TOPP and SEED instead; each setting compiles its own program."
-      )
+    _refuse(prompt_with_targets, decoder_params)
     defaults = self._default_decoder_params
     count = defaults.num_decodes if num_decodes is None else num_decodes
     if return_all_decodes is None:
@@ -281,6 +273,19 @@ def _made(make, variables) -> dict[str, Any]:
   made = make(variables["params"])
   axes = rounded.axes_of(made, variables["params_axes"])
   return {"params": made, "params_axes": axes}
+
+
+def _refuse(prompt_with_targets: bool, decoder_params: Any) -> None:
+  """Raises a ValueError where T5X's arguments ask for what these loops do not have."""
+  if prompt_with_targets:
+    raise ValueError(
+      "prompt_with_targets=True is not supported: decoding starts at the start token."
+    )
+  if decoder_params:
+    raise ValueError(
+      f"decoder_params must be empty, got {sorted(decoder_params)}. Set TEMPERATURE, "
+      "TOPK, TOPP and SEED instead; each setting compiles its own program."
+    )
 
 
 def _typed_key(rng: jax.Array) -> jax.Array:
