@@ -30,9 +30,9 @@ from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.native import library
 from specdec_t5x.network import rounded
 
-# The most iterations of a draft in a round; of none, by which all others are judged and
-# which is quick, more.
-_ITERATIONS, _PLAIN = 5, 20
+# The most iterations of a draft in a round, and about how many seconds they take; of
+# none, by which all others are judged and which is quick, there are more.
+_ITERATIONS, _BRIEF, _PLAIN = 5, 0.1, 20
 # Rounds: so many at least, as many as take these seconds, and no more than the last.
 _LEAST, _SECONDS, _MOST = 5, 2.0, 35
 _NEVER = -1  # No token ends a sequence that is timed.
@@ -224,11 +224,12 @@ def _measure(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
     inputs = jnp.ones((job.rows, job.input_length), jnp.int32)
     arguments = params, inputs, row_keys(jax.random.key(0), job.rows)
     state = start(arguments, jnp.int32(0))
+    lasts(0, 1)  # Compiles, for all lengths and counts.
     # An iteration takes at most a draft and a token of the output.
-    many = max(1, min(_ITERATIONS, (job.max_length - 1) // (lengths[-1] + 1)))
+    fit = (job.max_length - 1) // (lengths[-1] + 1), int(_BRIEF / lasts(lengths[-1], 1))
+    many = max(1, min(_ITERATIONS, *fit))
     counts = [many if n else min(_PLAIN, job.max_length - 1) for n in lengths]
     jobs = [(0, 0), *zip(lengths, counts, strict=True)]
-    lasts(*jobs[1]), lasts(*jobs[-1])
     rounds, end = [], time.perf_counter() + _SECONDS
     while len(rounds) < _LEAST or (len(rounds) < _MOST and time.perf_counter() < end):
       rounds.append([lasts(*job) for job in jobs])

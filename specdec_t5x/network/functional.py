@@ -208,11 +208,11 @@ def _read(module, variables, inputs, num_slots):
   """Returns an empty cache that knows the inputs, encoded as wide as they need."""
 
   def start(width, inputs):
+    # Traced once, though a queue asks for first states several times.
+    apply = functools.partial(tracing.apply, module)
     inputs = inputs[:, :width]
-    encoded = module.apply(
-      variables, inputs, enable_dropout=False, method=module.encode
-    )
-    return module.apply(variables, encoded, inputs, num_slots, method=module.start)
+    encoded = apply("encode", variables, inputs, enable_dropout=False)
+    return apply("start", variables, encoded, inputs, num_slots=num_slots)
 
   length = inputs.shape[1]
   if not isinstance(module, Transformer):
