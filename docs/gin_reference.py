@@ -11,7 +11,13 @@ from collections.abc import Iterator, Sequence
 
 # Title of each part and its files; one that has been shown is not shown again.
 PARTS = (
-  ("Every run", ("runs/common.gin", "runs/speculative.gin", "runs/baseline.gin")),
+  (
+    "Every run",
+    tuple(
+      f"runs/{name}.gin"
+      for name in ("common", "infer", "eval", "speculative", "baseline")
+    ),
+  ),
   ("Beams, decoder-only networks, learning while serving", ("runs/*.gin",)),
   ("Ways to draft", ("drafters/*.gin",)),
   ("Policies of a draft's length", ("policies/*.gin",)),

@@ -7,6 +7,7 @@ import sys
 
 import gin
 from absl import flags, logging
+from t5x import eval as t5x_eval
 from t5x import gin_utils
 from t5x import infer as t5x_infer
 
@@ -19,6 +20,14 @@ def infer(*arguments: str) -> None:
   """`python -m t5x.infer ...`."""
   with own_flags(t5x_infer._define_flags), as_main(t5x_infer):
     t5x_infer._main(gin_utils._parse_flags(["t5x.infer", *arguments]))
+
+
+def evaluation(*arguments: str) -> None:
+  """`python -m t5x.eval ...`."""
+  from t5x import command  # The runtime's own.
+
+  with own_flags(command.define_flags), as_main(t5x_eval):
+    t5x_eval._main(gin_utils._parse_flags(["t5x.eval", *arguments]))
 
 
 def training(*arguments: str) -> None:

@@ -24,6 +24,7 @@ LM1B_TFDS = "lm1b:1.1.0"
 PROMPT_WORDS = 5
 # The regular expression that finds a prompt is not compiled for many more.
 MAX_PROMPT_WORDS = 200
+_METRIC = "log_likelihood"  # Texts go on in many ways.
 
 
 def lm1b(
@@ -53,7 +54,8 @@ def lm1b(
     base = "lm1b" if prompt_words == PROMPT_WORDS else f"lm1b_p{prompt_words}"
     name = registry.name_with_vocabulary(base, vocabulary)
   steps = (SplitTexts(prompt_words), *TOKENS)
-  spec = registry.TaskSpec(("tfds", LM1B_TFDS), steps, vocabulary, inputs_end=False)
+  origin = "tfds", LM1B_TFDS
+  spec = registry.TaskSpec(origin, steps, vocabulary, _METRIC, inputs_end=False)
   return registry.register(name, spec, lambda: seqio.TfdsDataSource(LM1B_TFDS))
 
 
@@ -130,7 +132,7 @@ def register_texts(
 
   steps = (SplitTexts(prompt_words), *TOKENS)
   return from_texts.register(
-    name, origins, columns, steps, vocabulary, inputs_end=False
+    name, origins, columns, steps, vocabulary, _METRIC, inputs_end=False
   )
 
 

@@ -1,4 +1,4 @@
-"""BLEU and ROUGE with the settings of T5's evaluation, as seqio metric functions."""
+"""BLEU and ROUGE as T5's evaluation has them, and likelihood: seqio metrics."""
 
 from collections.abc import Sequence
 
@@ -86,6 +86,20 @@ def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float
     key: 100 * float(np.mean([score[key].fmeasure for score in scores]))
     for key in ROUGE_KEYS
   }
+
+
+def log_likelihood(targets: Sequence[str], scores: Sequence[float]) -> dict[str, float]:
+  """Mean log probability of a target given its input, by the model that scores.
+
+  Args:
+    targets: a text for each score.
+    scores: log probabilities, in nats.
+
+  Returns:
+    {"log_likelihood": mean over the examples}.
+  """
+  del targets
+  return {"log_likelihood": float(np.mean(scores))}
 
 
 def _split_sentences(summary: str) -> str:

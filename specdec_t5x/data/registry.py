@@ -13,7 +13,11 @@ import tensorflow as tf
 
 from specdec_t5x.data import metrics, vocabularies
 
-METRICS = {"bleu": metrics.bleu, "rouge": metrics.rouge}
+METRICS = {
+  "bleu": metrics.bleu,
+  "rouge": metrics.rouge,
+  "log_likelihood": metrics.log_likelihood,
+}
 # Tokens of inputs and targets, and EOS after both.
 TOKENS = (
   seqio.preprocessors.tokenize,

@@ -109,6 +109,16 @@ class Decodes:
     """
     self.FEATURE_CONVERTER_CLS = numbered(self._converter, task, shard)
 
+  @property
+  def returns_all(self) -> bool:
+    """Whether it returns all decodes of an input, unless it is told."""
+    return self._returns_all(self._default_decoder_params.num_decodes)
+
+  def _returns_all(self, num_decodes: int) -> bool:
+    # The best of several samples is no sample of the target's distribution.
+    is_sampled = num_decodes > 1 and not self.sampling.greedy
+    return self._default_decoder_params.return_all_decodes or is_sampled
+
   def nothing_known(self, examples: int) -> Any:
     """Returns the feature `KNOWN` of a first batch; None where there is none.
 
@@ -187,9 +197,7 @@ class Decodes:
     defaults = self._default_decoder_params
     count = defaults.num_decodes if num_decodes is None else num_decodes
     if return_all_decodes is None:
-      # The best of several samples is no sample of the target's distribution.
-      sampled = count > 1 and not self.sampling.greedy
-      return_all_decodes = defaults.return_all_decodes or sampled
+      return_all_decodes = self._returns_all(count)
     inputs, max_length = self.read(batch)
     rows, of_run = inputs.shape[0], (self.sampling, max_length)
     keys = jax.vmap(lambda key: row_keys(key, count))(self._keys(batch, rng, rows))

@@ -205,22 +205,24 @@ def summarize(
   if not rows or any(set(COUNTS) - set(row) for row in rows):
     return None
   categories.pop(None, None)
-  of_each = {name: _rates(some, alpha_is_mass) for name, some in categories.items()}
-  return _rates(rows, alpha_is_mass) | ({"categories": of_each} if of_each else {})
+  of_rows = lambda rows: rates({n: [x[n] for x in rows] for n in COUNTS}, alpha_is_mass)
+  of_each = {name: of_rows(some) for name, some in categories.items()}
+  return of_rows(rows) | ({"categories": of_each} if of_each else {})
 
 
-def _rates(rows, alpha_is_mass) -> dict[str, Any]:
-  column = {name: np.array([row[name] for row in rows]) for name in COUNTS}
+def rates(aux: Mapping[str, Sequence[float]], alpha_is_mass: bool) -> dict[str, Any]:
+  """Returns totals and rates as `summarize`, of auxiliary values of examples."""
+  column = {name: np.array(aux[name]) for name in COUNTS}
   tried = column["acceptance_positions"]
-  rates = {
+  found = {
     "alpha_by_counts": ratio(column["accepted"], tried),
     "alpha_by_mass": ratio(column["acceptance_mass"], tried) if alpha_is_mass else None,
     "tokens_per_target_call": ratio(column["tokens"], column["target_calls"]),
   }
   return {
-    "examples": len(rows),
+    "examples": len(tried),
     **{name: values.sum().item() for name, values in column.items()},
-    **{name: rate and dataclasses.asdict(rate) for name, rate in rates.items()},
+    **{name: rate and dataclasses.asdict(rate) for name, rate in found.items()},
   }
 
 

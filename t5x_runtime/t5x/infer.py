@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -15,10 +14,10 @@ if __name__ == "__main__":
 
 import jax
 import seqio
-from absl import flags, logging
+from absl import flags
 from tqdm import tqdm
 
-from t5x import gin_utils, hosts, kept_programs, models, partitioning, utils
+from t5x import command, gin_utils, hosts, models, partitioning, utils
 from t5x.inference_checks import check_inference
 from t5x.inference_chunks import ChunkFiles, configuration
 from t5x.inference_data import ChunkedExamples
@@ -28,9 +27,6 @@ from t5x.inference_files import (
   write_inferences_to_file,
 )
 from t5x.inference_safety import writing
-
-# gin files are found relative to the folder that holds the t5x package, too.
-_PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 _STEPS = {
   "predict": "predict_batch",
@@ -203,6 +199,11 @@ def _infer_task(files: ChunkFiles, examples, infer_fn, write_fn, merge) -> None:
 
 def _restore(initializer, partitioner, cfg, fallback_init_rng, use_orbax):
   """The train state of the configured checkpoint."""
+  if cfg.mode == "all":
+    raise ValueError(
+      "RestoreCheckpointConfig.mode = 'all' is for t5x.eval: a folder of results is of "
+      "one checkpoint. Name it, or set mode = 'latest'."
+    )
   rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
   train_state, _ = utils.create_checkpoint_manager_and_restore(
     initializer, partitioner, cfg, cfg.path, rng, use_orbax=use_orbax
@@ -245,47 +246,13 @@ def _say(message: str) -> None:
 
 def _define_flags() -> None:
   flags.DEFINE_integer("shard_id", None, "This job's shard; wins over infer.shard_id.")
-  flags.DEFINE_multi_string("gin_file", None, "A gin file; later ones win.")
-  flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=VALUE.")
-  flags.DEFINE_list("gin_search_paths", ["."], "Where relative gin files are sought.")
-  flags.DEFINE_string("tfds_data_dir", None, "Where TFDS datasets are prepared.")
-  hosts.define_flags()
+  command.define_flags()
 
 
 def _main(argv: Sequence[str]) -> None:
-  """Parses gin, runs `infer`, and turns a ValueError into a short message."""
-  if len(argv) > 1:
-    sys.exit(
-      f"t5x.infer: expected flags alone, got {argv[1:]}. Settings are --gin.NAME=VALUE."
-    )
-  import gin
-
-  values = flags.FLAGS
-  if not values.gin_file:
-    sys.exit("t5x.infer: expected --gin_file=<file>, got none.")
-  if values.tfds_data_dir:
-    seqio.set_tfds_data_dir_override(values.tfds_data_dir)
-  kept_programs.keep_programs()
-  try:
-    hosts.connect()
-    gin.configurable(infer)
-    gin_utils.parse_gin_flags(
-      [*values.gin_search_paths, _PACKAGE_PARENT], values.gin_file, values.gin_bindings
-    )
-    arguments = gin_utils.bound_arguments(infer)
-    if values.shard_id is not None:
-      arguments["shard_id"] = values.shard_id
-    infer(**arguments)
-    gc.freeze()  # Python ends now, and would look through all that there is.
-  except ValueError as error:
-    # Bad input, most often: say what is wrong, and the trace to who asks for it.
-    if logging.get_verbosity() >= logging.INFO:
-      raise
-    message = gin_utils.one_line(error)
-    sys.exit(f"t5x.infer: {message}\n(--verbosity=1 shows where this was raised.)")
+  command.run("t5x.infer", infer, argv, shard_id=flags.FLAGS.shard_id)
 
 
 if __name__ == "__main__":
   _define_flags()
-  logging.set_verbosity(logging.WARNING)
-  gin_utils.run(_main)
+  command.start(_main)

@@ -43,11 +43,12 @@ def check_inference(
   ):
     if not isinstance(count, int) or count < 1:
       raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}.")
-  _check_dataset(dataset_cfg)
-  _check_writable(output_dir)
+  check_dataset(dataset_cfg)
+  check_writable(output_dir)
 
 
-def _check_dataset(cfg: utils.DatasetConfig) -> None:
+def check_dataset(cfg: utils.DatasetConfig) -> None:
+  """Raises a ValueError where the task is unknown, or what is read of it is not set."""
   if cfg.module:
     try:
       utils.import_module(cfg.module)
@@ -79,7 +80,7 @@ def _check_dataset(cfg: utils.DatasetConfig) -> None:
     )
 
 
-def _check_writable(output_dir: str) -> None:
+def check_writable(output_dir: str, macro: str = "INFER_OUTPUT_DIR") -> None:
   """Raises a ValueError where no file can be made; makes no folder."""
   directory = epath.Path(output_dir)
   if "://" not in output_dir:
@@ -92,6 +93,6 @@ def _check_writable(output_dir: str) -> None:
     probe.unlink()
   except OSError as error:
     raise ValueError(
-      f"INFER_OUTPUT_DIR={output_dir} can't be written to: {error}. Choose a directory "
-      "that you may create files in."
+      f"{macro}={output_dir} can't be written to: {error}. Choose a directory that you "
+      "may create files in."
     ) from error

@@ -57,8 +57,8 @@ class RestoreCheckpointConfig:
   """Which checkpoint to restore, and how.
 
   Attributes:
-    path: a checkpoint (mode specific) or the folder of several (mode latest).
-    mode: specific or latest; all is not supported.
+    path: a checkpoint (mode specific) or the folder of several (latest, all).
+    mode: specific, latest, or all of a folder, one after the other (`t5x.eval`).
     assignment_map: not supported.
     strict: whether optimizer state must be there too.
     fallback_to_scratch: whether lacking parameters are initialised at random.
@@ -89,7 +89,6 @@ class RestoreCheckpointConfig:
           f"RestoreCheckpointConfig.{name} must be one of {known}, got {value!r}."
         )
     unsupported = {
-      "mode='all'": self.mode == "all",
       "assignment_map": self.assignment_map is not None,
       "restore_dataset": self.restore_dataset,
     }

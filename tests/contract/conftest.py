@@ -68,10 +68,10 @@ def tiny_state(model, seed=0, step=7) -> train_state.InferenceState:
   return state.replace_step(jnp.asarray(step, jnp.int32))
 
 
-def register_task(name: str, count: int = EXAMPLES, first=()) -> str:
+def register_task(name: str, count: int = EXAMPLES, first=(), metrics=()) -> str:
   """A task of `count` short texts; the same one if called again.
 
-  `first` are preprocessors of texts.
+  `first` are preprocessors of texts, `metrics` seqio's functions.
   """
   if name in seqio.TaskRegistry.names():
     return name
@@ -91,6 +91,7 @@ def register_task(name: str, count: int = EXAMPLES, first=()) -> str:
       seqio.preprocessors.append_eos_after_trim,
     ],
     output_features={k: seqio.Feature(VOCABULARY) for k in LENGTHS},
+    metric_fns=list(metrics),
   )
   return name
 

@@ -1,4 +1,4 @@
-"""Runs of `python -m t5x.infer`, in a shell or in this process."""
+"""Runs of `python -m t5x.infer` and `t5x.eval`, in a shell or in this process."""
 
 import contextlib
 import io
@@ -110,10 +110,11 @@ def completed(*gin_files, **settings):
     process = infer(*gin_files, **settings)
     assert process.returncode == 0, process.stderr[-4000:]
     return process.stdout
-  _, _, _, *arguments = command(*gin_files, **settings)
+  _, _, module, *arguments = command(*gin_files, **settings)
+  run = {"t5x.infer": commands.infer, "t5x.eval": commands.evaluation}[module]
   printed = io.StringIO()
   with contextlib.chdir(ROOT), contextlib.redirect_stdout(printed):
-    commands.infer(*arguments)
+    run(*arguments)
   return printed.getvalue()
 
 

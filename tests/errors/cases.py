@@ -23,6 +23,8 @@ from tests.errors.data_cases import DATA
 from tests.errors.file_cases import CHECKPOINTS, COMMANDS, OUTPUTS, VOCABULARIES
 from tests.errors.folder_cases import FOLDERS
 
+BARE = [f"--gin_file=configs/runs/{name}.gin" for name in ("infer", "speculative")]
+
 GIN = [
   Case("no --gin_file", base=()),
   Case("a gin file that is not there", ("--gin_file=no.gin",)),
@@ -50,13 +52,13 @@ GIN = [
   ),
   Case(
     "no network's sizes",
-    ("--gin_file=configs/runs/speculative.gin", "--gin_file=HERE/sizeless.gin"),
+    (*BARE, "--gin_file=HERE/sizeless.gin"),
     make=lambda pair, here: (here / "sizeless.gin").write_text(
       pair.settings("sizeless")
     ),
     base=(OUTPUT,),
   ),
-  Case("a REQUIRED macro left out", base=("--gin_file=configs/runs/speculative.gin",)),
+  Case("a REQUIRED macro left out", base=BARE),
   Case("a macro that reads one that nobody sets", ("--gin.GAMMA=%MY_GAMMA",)),
   Case("`--gin.GAMMA` without a value", ("--gin.GAMMA",)),
   Case("an argument that is no flag", ("GAMMA=3",)),

@@ -1,0 +1,70 @@
+"""What `python -m t5x.infer` and `python -m t5x.eval` share: flags, gin, messages."""
+
+import gc
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import seqio
+from absl import flags, logging
+
+from t5x import gin_utils, hosts, kept_programs
+
+# gin files are found relative to the folder that holds the t5x package, too.
+_PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def define_flags() -> None:
+  """Defines the flags that both commands have."""
+  flags.DEFINE_multi_string("gin_file", None, "A gin file; later ones win.")
+  flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=VALUE.")
+  flags.DEFINE_list("gin_search_paths", ["."], "Where relative gin files are sought.")
+  flags.DEFINE_string("tfds_data_dir", None, "Where TFDS datasets are prepared.")
+  hosts.define_flags()
+
+
+def start(main: Callable[[Sequence[str]], None]) -> None:
+  """Runs `main` as a command, which says no more than it has to."""
+  logging.set_verbosity(logging.WARNING)
+  gin_utils.run(main)
+
+
+def run(
+  name: str, work: Callable[..., None], argv: Sequence[str], **given: Any
+) -> None:
+  """Parses gin and runs `work` with what it binds; a ValueError is a short message.
+
+  Args:
+    name: of the command.
+    work: a gin configurable of the program.
+    argv: what is left of the command line.
+    **given: arguments of `work` that flags set; None leaves gin's.
+  """
+  if len(argv) > 1:
+    sys.exit(
+      f"{name}: expected flags alone, got {argv[1:]}. Settings are --gin.NAME=VALUE."
+    )
+  import gin
+
+  values = flags.FLAGS
+  if not values.gin_file:
+    sys.exit(f"{name}: expected --gin_file=<file>, got none.")
+  if values.tfds_data_dir:
+    seqio.set_tfds_data_dir_override(values.tfds_data_dir)
+  kept_programs.keep_programs()
+  try:
+    hosts.connect()
+    gin.configurable(work)
+    gin_utils.parse_gin_flags(
+      [*values.gin_search_paths, _PACKAGE_PARENT], values.gin_file, values.gin_bindings
+    )
+    set_by_flags = {key: value for key, value in given.items() if value is not None}
+    work(**{**gin_utils.bound_arguments(work), **set_by_flags})
+    gc.freeze()  # Python ends now, and would look through all that there is.
+  except ValueError as error:
+    # Bad input, most often: say what is wrong, and the trace to who asks for it.
+    if logging.get_verbosity() >= logging.INFO:
+      raise
+    message = gin_utils.one_line(error)
+    sys.exit(f"{name}: {message}\n(--verbosity=1 shows where this was raised.)")

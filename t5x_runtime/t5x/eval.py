@@ -1,0 +1,184 @@
+"""Evaluation of a seqio task: `python -m t5x.eval --gin_file=...`."""
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import Any
+
+if __name__ == "__main__":
+  from t5x import quiet_start
+
+  quiet_start.import_tensorflow()
+
+import jax
+import seqio
+from etils import epath
+
+from t5x import (
+  checkpoint_paths,
+  command,
+  gin_utils,
+  hosts,
+  models,
+  partitioning,
+  utils,
+)
+from t5x.inference_checks import check_dataset, check_writable
+
+# What seqio asks of a model, and the step that answers.
+_STEPS = {
+  "predict_fn": "predict_batch",
+  "predict_with_aux_fn": "predict_batch_with_aux",
+  "score_fn": "score_batch",
+}
+
+
+def evaluate(
+  *,
+  model: models.BaseTransformerModel,
+  dataset_cfg: utils.DatasetConfig,
+  restore_checkpoint_cfg: utils.RestoreCheckpointConfig,
+  partitioner: partitioning.BasePartitioner,
+  output_dir: str,
+  inference_evaluator_cls: Callable[..., seqio.Evaluator] = seqio.Evaluator,
+  summarize_config_fn: Callable[..., None] = gin_utils.summarize_gin_config,
+  train_state_initializer_cls: type = utils.TrainStateInitializer,
+  fallback_init_rng: int | None = None,
+  use_orbax: bool = True,
+) -> None:
+  """Computes the metrics of a task, or of each task of a mixture.
+
+  They are appended to `output_dir`/inference_eval by the evaluator's loggers, and said.
+
+  Args:
+    model: what to evaluate.
+    dataset_cfg: what to evaluate it on.
+    restore_checkpoint_cfg: its parameters; in mode all those of each checkpoint of the
+      folder `path` that no run in `output_dir` has evaluated yet.
+    partitioner: how parameters and batches lie on the devices.
+    output_dir: where results go.
+    inference_evaluator_cls: makes the evaluator.
+    summarize_config_fn: records the configuration in `output_dir`.
+    train_state_initializer_cls: gives the shapes to restore into.
+    fallback_init_rng: as for `infer.infer`.
+    use_orbax: as for `infer.infer`.
+
+  Raises:
+    ValueError: where the configuration can't be run, or the task has no metrics.
+  """
+  check_dataset(dataset_cfg)
+  check_writable(output_dir, "EVAL_OUTPUT_DIR")
+  utils.verify_matching_vocabs(dataset_cfg, model)
+  log_dir = epath.Path(output_dir) / "inference_eval"
+  evaluator = inference_evaluator_cls(
+    mixture_or_task_name=dataset_cfg.mixture_or_task_name,
+    feature_converter=model.FEATURE_CONVERTER_CLS(pack=False),
+    eval_split=dataset_cfg.split,
+    use_cached=dataset_cfg.use_cached,
+    seed=dataset_cfg.seed,
+    sequence_length=dataset_cfg.task_feature_lengths,
+    use_memory_cache=dataset_cfg.use_memory_cache,
+    log_dir=str(log_dir),
+  )
+  if not evaluator.eval_tasks:
+    raise ValueError(
+      f"Task {dataset_cfg.mixture_or_task_name!r} has no metrics, or no split "
+      f"{dataset_cfg.split!r}: there is nothing to evaluate. Use t5x.infer, or a task "
+      "with metrics."
+    )
+  shapes = evaluator.model_feature_shapes
+  initializer = train_state_initializer_cls(
+    optimizer_def=None,
+    init_fn=model.get_initial_variables,
+    input_shapes={k: (dataset_cfg.batch_size, *v) for k, v in shapes.items()},
+    partitioner=partitioner,
+  )
+  log_dir.mkdir(parents=True, exist_ok=True)  # seqio's JSONLogger makes none.
+  summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
+  log_file = os.path.join(output_dir, "model-info.txt")
+  utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
+  answers = _answers(model, dataset_cfg.batch_size, initializer, partitioner)
+  done = _Evaluated(output_dir, dataset_cfg.mixture_or_task_name)
+  rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
+  for path in _checkpoints(restore_checkpoint_cfg, done.paths()):
+    state, _ = utils.create_checkpoint_manager_and_restore(
+      initializer, partitioner, restore_checkpoint_cfg, path, rng, use_orbax=use_orbax
+    )
+    found, _ = evaluator.evaluate(
+      compute_metrics=jax.process_index() == 0,
+      step=int(state.step),
+      **{name: functools.partial(run, train_state=state) for name, run in answers},
+    )
+    _say(int(state.step), found.result())
+    hosts.sync(f"step_{int(state.step)}:complete")
+    done.add(path)
+
+
+def _answers(model, batch_size, initializer, partitioner):
+  """Returns, by seqio's name, what runs each of the model's steps over a dataset."""
+  answers = []
+  for name, method in _STEPS.items():
+    has_aux = name == "predict_with_aux_fn"
+    run = utils.get_infer_fn(
+      infer_step=getattr(model, method),
+      batch_size=batch_size,
+      train_state_axes=initializer.train_state_axes,
+      partitioner=partitioner,
+      nothing_known=getattr(model, "nothing_known", None) if has_aux else None,
+    )
+    key = {} if name == "score_fn" else {"rng": jax.random.PRNGKey(0)}
+    answers.append((name, functools.partial(run, **key)))
+  return answers
+
+
+def _checkpoints(cfg: utils.RestoreCheckpointConfig, done: set[str]) -> Sequence[str]:
+  """Returns the checkpoints to evaluate, by increasing step.
+
+  Raises:
+    ValueError: where a folder of checkpoints was asked for and has none.
+  """
+  if cfg.mode != "all":
+    return [cfg.path]
+  steps = checkpoint_paths.all_steps(cfg.path)
+  if not steps:
+    raise ValueError(
+      f"RestoreCheckpointConfig.mode = 'all' needs a folder of checkpoints, got "
+      f"{cfg.path}, which has none. Give the folder that holds checkpoint_<step>."
+    )
+  paths = [str(checkpoint_paths.step_dir(cfg.path, step)) for step in steps]
+  return [path for path in paths if path not in done]
+
+
+class _Evaluated:
+  """The file that lists the checkpoints that were evaluated."""
+
+  def __init__(self, output_dir: str, task: str):
+    self._file = epath.Path(output_dir) / f"eval.{task}.ckpt"
+
+  def paths(self) -> set[str]:
+    """Returns what it lists."""
+    return set(self._file.read_text().split("\n")) if self._file.exists() else set()
+
+  def add(self, path: str) -> None:
+    """Adds a checkpoint, from the first process."""
+    if jax.process_index() == 0:
+      self._file.write_text("\n".join(sorted(self.paths() | {path})))
+
+
+def _say(step: int, metrics: Any) -> None:
+  """Prints the metrics that are numbers; loggers write all."""
+  for task, values in (metrics or {}).items():
+    numbers = {k: v for k, v in values.items() if isinstance(v, Real)}
+    found = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
+    print(f"{task}, step {step}: {found}", file=sys.stderr, flush=True)
+
+
+def _main(argv: Sequence[str]) -> None:
+  command.run("t5x.eval", evaluate, argv)
+
+
+if __name__ == "__main__":
+  command.define_flags()
+  command.start(_main)

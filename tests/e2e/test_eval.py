@@ -1,0 +1,97 @@
+"""`python -m t5x.eval` with our gin files, on checkpoints that the test makes."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from specdec_t5x.data.metrics import bleu
+from tests.contract.conftest import runtime_only
+from tests.e2e import runs
+
+
+@pytest.fixture(scope="module")
+def evaluate(pair, tmp_path_factory):
+  """Returns what evaluates the tiny pair's task, with references, into a folder."""
+  gin_file, draft = pair
+  root = tmp_path_factory.mktemp("eval")
+  text = str(gin_file.parent / "text.en")
+  task = runs.translation("tiny_eval", text, gin_file.parent / "tiny.model")
+  (root / "task.gin").write_text(task.replace("None", repr(text)))
+
+  def run(output, config="eval_ende", **bindings):
+    drafts = (
+      {"DRAFT_CHECKPOINT_PATH": draft, "GAMMA": 3} if config == "eval_ende" else {}
+    )
+    bindings = {**drafts, "EVAL_OUTPUT_DIR": str(output), **bindings}
+    files = f"configs/{config}.gin", gin_file, root / "task.gin"
+    runs.completed(*files, module="t5x.eval", **bindings)
+    return [json.loads(line) for line in found(output, "metrics").splitlines()]
+
+  return run
+
+
+def found(output, name):
+  (file,) = (output / "inference_eval").glob(f"*-{name}.jsonl")
+  return file.read_text()
+
+
+def test_metrics_are_those_of_the_outputs_of_infer(
+  pair, evaluate, speculative, tmp_path
+):
+  (metrics,) = evaluate(tmp_path)
+  outputs = [json.loads(line)["output"] for line in found(tmp_path, "0*").splitlines()]
+  assert outputs == [record["prediction"] for record in runs.records(speculative)]
+  references = (pair[0].parent / "text.en").read_text().splitlines()
+  statistics = runs.summary(speculative)["statistics"]
+  rates = ("tokens_per_target_call", "alpha_by_counts", "alpha_by_mass")
+  expected = {name: pytest.approx(statistics[name]["value"]) for name in rates}
+  assert metrics == {"step": 7, **bleu(references, outputs), **expected}
+
+
+def test_without_speculation_the_metrics_are_the_same(evaluate, tmp_path):
+  (plain,) = evaluate(tmp_path / "plain", "eval_baseline_ende")
+  (ours,) = evaluate(tmp_path / "ours")
+  assert plain == {"step": 7, "bleu": ours["bleu"], "tokens_per_target_call": 1}
+
+
+def test_all_of_a_folders_checkpoints_are_evaluated_once(pair, evaluate, tmp_path):
+  target = re.search("TARGET_CHECKPOINT_PATH = '(.*)'", pair[0].read_text())[1]
+  for step in (1, 2):
+    shutil.copytree(target, tmp_path / f"targets/checkpoint_{step}")
+  again = {
+    "utils.RestoreCheckpointConfig.mode": "all",
+    "TARGET_CHECKPOINT_PATH": str(tmp_path / "targets"),
+  }
+  assert len(evaluate(tmp_path / "out", **again)) == 2
+  shutil.copytree(target, tmp_path / "targets/checkpoint_3")
+  assert len(evaluate(tmp_path / "out", **again)) == 3
+
+
+@runtime_only
+@pytest.mark.parametrize(
+  ("bindings", "message"),
+  [
+    ({"NUM_DECODES": 2, "TEMPERATURE": 1.0}, "is of one output an input"),
+    ({"MIXTURE_OR_TASK_NAME": "tiny_eval_no_references"}, "has no metrics"),
+    ({"utils.RestoreCheckpointConfig.mode": "all"}, "evaluates each checkpoint"),
+    ({"DRAFT_CHECKPOINT_PATH": "nowhere"}, "^t5x.eval: DRAFT_CHECKPOINT_PATH: "),
+    ({"EVAL_OUTPUT_DIR": "/proc/out"}, "EVAL_OUTPUT_DIR=/proc/out can't be written to"),
+  ],
+)
+def test_what_cant_be_evaluated_is_said_before_model_work(
+  bindings, message, pair, evaluate, tmp_path
+):
+  from specdec_t5x.data import tasks, vocabularies
+
+  vocabulary = vocabularies.sentencepiece_vocabulary(
+    str(pair[0].parent / "tiny.model"), 0
+  )
+  text = str(pair[0].parent / "text.en")
+  files = {"test": (text, None)}
+  tasks.translation_from_files("tiny_eval_no_references", files, vocabulary=vocabulary)
+  with pytest.raises(SystemExit) as exit_:
+    evaluate(tmp_path, **bindings)
+  assert re.search(message, exit_.value.code)
+  assert not list(tmp_path.iterdir())
