@@ -1,5 +1,7 @@
 """`python -m t5x.infer` with decoder-only networks, on checkpoints the test makes."""
 
+import json
+
 import pytest
 
 from specdec_t5x import api
@@ -64,10 +66,11 @@ def run(pair, tmp_path_factory):
 
   def run(config, *more, drafts=True, **settings):
     output = tmp_path_factory.mktemp("run")
-    draft = {"DRAFT_CHECKPOINT_PATH": pair[1]} if drafts else {}
+    given = {"DRAFT_CHECKPOINT_PATH": pair[1]} if drafts else {}
+    if "EVAL_OUTPUT_DIR" not in settings:
+      given["INFER_OUTPUT_DIR"] = str(output)
     runs.completed(
-      *(config, pair[0], *more),
-      **{"INFER_OUTPUT_DIR": str(output), "PROMPT_WORDS": 1, **draft, **settings},
+      *(config, pair[0], *more), **{"PROMPT_WORDS": 1, **given, **settings}
     )
     return output
 
@@ -99,6 +102,17 @@ def test_speculation_writes_the_plain_models_tokens(pair, speculative):
   for record in runs.records(speculative):
     assert record["aux"]["tokens"] == len(record["prediction_tokens"]) <= 12
     assert len(record["inputs"]["inputs_pretokenized"].split()) == 1
+
+
+@pytest.mark.parametrize("config", ["eval_lm", "eval_baseline_lm"])
+def test_how_texts_go_on_is_evaluated(run, config, tmp_path):
+  drafts = config == "eval_lm"
+  settings = {"EVAL_OUTPUT_DIR": str(tmp_path), **({"GAMMA": 3} if drafts else {})}
+  run(f"configs/{config}.gin", drafts=drafts, module="t5x.eval", **settings)
+  (file,) = (tmp_path / "inference_eval").glob("*-metrics.jsonl")
+  found = json.loads(file.read_text())
+  assert found["log_likelihood"] < 0 < found["tokens_per_target_call"]
+  assert ("alpha_by_counts" in found) == drafts
 
 
 @pytest.mark.parametrize(
