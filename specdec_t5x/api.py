@@ -25,7 +25,7 @@ from specdec_t5x.core.types import Proposal as Proposal
 from specdec_t5x.core.types import Rule
 from specdec_t5x.core.types import Verdict as Verdict
 from specdec_t5x.decoding.checked import check_decoded
-from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder, derived_of
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.decoding.state import Decoded, row_keys
@@ -170,6 +170,7 @@ def generate(
   words = {"gamma": gamma, "num_candidates": num_candidates, "policy": policy}
   decoder, params = together(target, draft, drafter, rule, **words)
   decoder.check(sampling, max_length, 1)
+  params = {**params, **target.derived(derived_of(decoder, sampling))}
   warn_where_lossy(decoder.guarantee)
   decoder, rows = _queued(decoder, len(ids), batch_size)
   run = compiled(decoder, sampling, max_length, processor.eos_id())

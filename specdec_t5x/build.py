@@ -59,9 +59,8 @@ class Model:
   )
   _derived: dict = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
-  def derived(self, drafter: Drafter) -> dict[str, Any]:
-    """Returns what a drafter makes of the parameters, which is made once and kept."""
-    wanted = drafter.derived(self.network)
+  def derived(self, wanted: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """Returns what a decode makes of the parameters, which is made once and kept."""
     for name, make in wanted.items():
       if make not in self._derived:
         params = self.restore() if self.restore else self.params
@@ -121,7 +120,7 @@ def together(
       f"{sorted(parts.networks)}, got other ones as draft, called {sorted(drafts)}. "
       "Build it with the networks of the models that you pass."
     )
-  return decoder, {**params, **target.derived(parts)}
+  return decoder, {**params, **target.derived(parts.derived(target.network))}
 
 
 def _refuse_words(**words: Any) -> None:
@@ -299,7 +298,7 @@ def network_settings(path: str, dtype: str, **knobs: Any) -> Settings:
   Args:
     path: the checkpoint, or a Hugging Face folder.
     dtype: of the activations.
-    **knobs: of the configuration: sharding, products, weights.
+    **knobs: of the configuration: sharding, products, weights, head.
 
   Raises:
     ValueError: where there is no checkpoint at `path`.

@@ -225,6 +225,19 @@ def check_products(reason: str | None, library: str | None) -> Finding:
   return Finding("products", value, fix=None if library else fix)
 
 
+def check_rounded(by: str | None) -> Finding:
+  """Says what multiplies weights of 8 and 4 bits on this CPU.
+
+  Args:
+    by: the instructions of our own products; None where there are none.
+  """
+  name = "8, 4 bits"
+  if by is None:
+    fix = "see products: without native ones rounded weights gain nothing on a CPU"
+    return Finding(name, "XLA's products, which read them as float32", fix=fix)
+  return Finding(name, f"native products, by {by}")
+
+
 def check_kept(folders: Mapping[str, int]) -> list[Finding]:
   """Says what runs leave on this machine to start sooner: bytes by folder."""
   return [
@@ -284,7 +297,7 @@ def examine() -> dict[str, list[Finding]]:
     "devices": [
       *check_devices(devices, error, present, requested),
       *check_fusions(_version("jaxlib"), platforms),
-      *([check_products(*native_products())] if "cpu" in platforms else []),
+      *(_products() if "cpu" in platforms else ()),
       *check_kept(kept_folders()),
     ],
     f"demo pairs in {root}": [check_demo(x, x.missing(root)) for x in PAIRS.values()],
@@ -334,6 +347,13 @@ def jax_devices() -> tuple[list[Device], str | None]:
     return [], _first_line(error)
   limit = lambda device: (device.memory_stats() or {}).get("bytes_limit")
   return [Device(d.platform, d.device_kind, limit(d)) for d in devices], None
+
+
+def _products() -> list[Finding]:
+  reason, path = native_products()
+  library = importlib.import_module("specdec_t5x.native.library")
+  by = library.bytes_by() if reason is None else None
+  return [check_products(reason, path), check_rounded(by)]
 
 
 def native_products() -> tuple[str | None, str | None]:

@@ -177,6 +177,14 @@ def test_products_are_native_or_the_report_says_why_not_and_what_to_do():
   assert several.fix is None
 
 
+def test_what_multiplies_rounded_weights_is_told():
+  found = doctor.check_rounded("AVX2")
+  assert found == Finding("8, 4 bits", "native products, by AVX2")
+  without = doctor.check_rounded(None)
+  assert without.problem is None
+  assert "gain nothing on a CPU" in without.fix
+
+
 def test_products_without_a_compiler_are_found_out_quietly(tmp_path, monkeypatch):
   monkeypatch.setenv("CXX", str(tmp_path / "no_compiler"))
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))

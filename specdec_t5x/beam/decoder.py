@@ -28,6 +28,7 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import Guarantee
 from specdec_t5x.decoding.state import Decoded, no_info
+from specdec_t5x.network import certified
 from specdec_t5x.network.functional import (
   Network,
   check_same_vocabulary,
@@ -90,6 +91,7 @@ class BeamDecoder:
         f"{', '.join(map(str, drawing))}. Leave them out, or sample without "
         "configs/runs/beam*.gin."
       )
+    certified.is_used(self.target.config, reads_argmaxes=False)
     vocab_size = self.target.config.vocab_size
     if num_decodes >= vocab_size:
       raise ValueError(

@@ -20,7 +20,9 @@ COMMANDS = {
   "choose-gamma": "choose:COMMAND",
   **{
     name: f"{name}:COMMAND"
-    for name in ("rules", "tree", "layers", "hierarchy", "methods", "link", "online")
+    for name in (
+      *("rules", "tree", "layers", "hierarchy", "methods", "link", "online", "head"),
+    )
   },
   **{name: f"{name}.command:COMMAND" for name in ("peers", "model", "accelerator")},
   **{f"table{number}": f"paper.tables:TABLE_{number}" for number in range(1, 6)},
@@ -28,7 +30,7 @@ COMMANDS = {
   "figure5": "paper.timeline:COMMAND",
 }
 # Nothing of theirs loads TensorFlow, which takes seconds.
-_LIGHT = ("decode", "model", "accelerator", "figure2", "figure3", "figure4")
+_LIGHT = ("decode", "head", "model", "accelerator", "figure2", "figure3", "figure4")
 REPORT = "report"  # Measures nothing.
 
 

@@ -154,7 +154,7 @@ class Pair:
       loaded = model(draft, setup.dtype)
       draft, self.params["draft"] = loaded.network, loaded.params
     pair = programs.paired(target.network, draft, setup.gamma)
-    self.params |= target.derived(pair.drafter)
+    self.params |= target.derived(pair.drafter.derived(target.network))
     decode = lambda how: Decode(how, self.params, sampling, setup.max_length)
     ours, plain = decode(pair), decode(programs.paired(target.network, None))
     shape = setup.batch, setup.input_length

@@ -25,7 +25,7 @@ from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.native import distributions
-from specdec_t5x.network import functional
+from specdec_t5x.network import certified, functional
 from specdec_t5x.network.functional import Network, start_decoding
 
 
@@ -141,7 +141,7 @@ class SpeculativeDecoder:
     """Raises a ValueError where these settings do not go together."""
     if self.observer:
       self.observer.check(self.target, num_decodes)
-    rule_at(self.rule, sampling)
+    certified.is_used(self.target.config, self.reads_argmaxes(sampling))
     depth = self.drafter.depth
     if depth >= max_length:
       raise ValueError(
@@ -155,6 +155,10 @@ class SpeculativeDecoder:
     """Returns how tokens are drawn: coupled where `sampling` or the rule says so."""
     read = rule_at(self.rule, sampling)[1]
     return read if read.coupled else sampling
+
+  def reads_argmaxes(self, sampling: Sampling) -> bool:
+    """Returns whether of the target's logits nothing but the largest is read."""
+    return not (rule_at(self.rule, sampling)[0].reads_probs or self.observer)
 
   def first_policy_state(self, rows: int) -> Any:
     """Returns what the policy knows before a first batch, a row each, if anything."""
@@ -214,6 +218,7 @@ class SpeculativeDecoder:
       self.networks[name], params[name], inputs, slots, per_input, prompts
     )
     target, cache = begin("target")
+    target = _reading(self, params, sampling, target)
     is_prompt = functional.is_decoder_only(self.target)
     of_target = self.target, params["target"]
     context = Context(
@@ -289,8 +294,13 @@ class PlainDecoder:
     return {"target": self.target}
 
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
-    """Accepts every setting: plain decoding has no limits of its own."""
-    del sampling, max_length, num_decodes
+    """Raises a ValueError where the head can't be what was asked for."""
+    del max_length, num_decodes
+    certified.is_used(self.target.config, self.reads_argmaxes(sampling))
+
+  def reads_argmaxes(self, sampling: Sampling) -> bool:
+    """As `SpeculativeDecoder.reads_argmaxes`."""
+    return sampling.greedy
 
   def decode(
     self, params, inputs, keys, sampling, max_length, eos_id, is_wanted=None
@@ -301,7 +311,7 @@ class PlainDecoder:
     )
     run = lambda extend, state, queue=None: baseline.generate_plain(
       *(
-        extend,
+        _reading(self, params, sampling, extend),
         sampling,
         state,
         max_length,
@@ -329,11 +339,24 @@ class PlainDecoder:
     return extend, state.initial_state(cache, None, keys, max_length, over, prompts)
 
 
-def derived_of(decoder: Any) -> Mapping[str, Callable[[Any], Any]]:
-  """Returns what a decoder's drafter makes of the target's parameters, if anything."""
-  if not isinstance(decoder, SpeculativeDecoder):
-    return {}
-  return decoder.drafter.derived(decoder.target)
+def derived_of(decoder: Any, sampling: Sampling) -> dict[str, Callable[[Any], Any]]:
+  """Returns what a decode makes of the target's parameters beforehand, if anything."""
+  target = decoder.target
+  reads = getattr(decoder, "reads_argmaxes", lambda sampling: False)
+  found = {}
+  if isinstance(decoder, SpeculativeDecoder):
+    found |= decoder.drafter.derived(target)
+  if certified.is_used(target.config, reads(sampling)):
+    found[certified.NAME] = certified.screen
+  return found
+
+
+def _reading(decoder, params, sampling, extend) -> ExtendFn:
+  """Returns the target's `extend`, of no more logits than are read where it may be."""
+  if certified.NAME not in params or not decoder.reads_argmaxes(sampling):
+    return extend
+  screened = certified.within(params["target"], params[certified.NAME])
+  return functional.extend_fn(decoder.target, screened)
 
 
 def check_slots(slots: Any) -> None:

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "few_rows.h"
 #include "threads.h"
 #include "vectors.h"
 #include "xla/ffi/api/ffi.h"
@@ -36,12 +37,6 @@ constexpr int kAhead = 16;
 // of 2, as T5's, also fill few sets of a cache. And where there are blocks of W's rows
 // for all threads, each takes whole ones, along up to kRun columns.
 constexpr int64_t kLarge = 1 << 16, kFew = 8, kStep = 16, kRun = 3072;
-
-struct Matrix {
-  const float* weights;  // [inputs, columns]
-  float* y;              // [rows, columns]
-  int64_t columns;
-};
 
 // One pass along columns, over some rows of W.
 struct Pass {
@@ -91,19 +86,12 @@ struct Range {
   int64_t first, last;
 };
 
-// One column, summed in the order, and rounded as, a tile does.
 void Column(const float* x, const Matrix& m, int64_t rows, int64_t inputs,
             const Range& range, int64_t column) {
-  for (int64_t r = 0; r < rows; ++r) {
-    float total = 0;
-    for (int64_t i = range.first; i < range.last;) {
-      float sum = 0;
-      for (const int64_t end = std::min(i + kBlock, range.last); i < end; ++i)
-        sum = Added(sum, x[r * inputs + i], m.weights[i * m.columns + column]);
-      total += sum;
-    }
-    m.y[r * m.columns + column] = total;
-  }
+  const float* w = m.weights + range.first * m.columns + column;
+  for (int64_t r = 0; r < rows; ++r)
+    m.y[r * m.columns + column] = OfColumn(x + r * inputs + range.first, w,
+                                           range.last - range.first, m.columns);
 }
 
 template <int most, int vectors>
@@ -187,20 +175,12 @@ struct Apart {
   const std::unique_ptr<float[]> sums;  // [blocks, rows, columns]
 };
 
-ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
-                    ffi::RemainingRets ys) {
-  const int64_t inputs = x.dimensions().back();
-  const int64_t rows = x.element_count() / std::max<int64_t>(inputs, 1);
-  std::vector<Matrix> matrices;
+}  // namespace
+
+void specdec::Products(ffi::ThreadPool& pool, const float* x, int64_t rows,
+                       int64_t inputs, const std::vector<Matrix>& matrices) {
   int64_t columns = 0;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    auto w = weights.get<Floats>(i);
-    auto y = ys.get<Floats>(i);
-    if (!w.has_value() || !y.has_value())
-      return ffi::Error::InvalidArgument("products are of float32");
-    matrices.push_back({w->typed_data(), (*y)->typed_data(), w->dimensions()[1]});
-    columns += w->dimensions()[1];
-  }
+  for (const Matrix& m : matrices) columns += m.columns;
   // Reading W is the work of one row, and arithmetic that of many.
   const int64_t parts = Parts(pool, inputs * columns * (1 + rows / 4));
   const int64_t blocks = (inputs + kBlock - 1) / kBlock;
@@ -225,16 +205,32 @@ ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
         pieces.push_back({m, {c, std::min(c + size, m.columns), 0, inputs}});
     }
   }
-  const float* data = x.typed_data();
   const int64_t count = parts == 1 ? 1 : pieces.size();
   const int64_t step = (pieces.size() + count - 1) / count;
   auto work = [=, pieces = std::move(pieces)](int64_t at) {
     const int64_t end = std::min<int64_t>((at + 1) * step, pieces.size());
     for (int64_t i = at * step; i < end; ++i)
-      Columns(data, pieces[i].matrix, rows, inputs, pieces[i].range);
+      Columns(x, pieces[i].matrix, rows, inputs, pieces[i].range);
   };
   Parallel(pool, count, std::move(work));
   for (const auto& product : apart) product->Add(pool);
+}
+
+namespace {
+
+ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
+                    ffi::RemainingRets ys) {
+  const int64_t inputs = x.dimensions().back();
+  const int64_t rows = x.element_count() / std::max<int64_t>(inputs, 1);
+  std::vector<Matrix> matrices;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    auto w = weights.get<Floats>(i);
+    auto y = ys.get<Floats>(i);
+    if (!w.has_value() || !y.has_value())
+      return ffi::Error::InvalidArgument("products are of float32");
+    matrices.push_back({w->typed_data(), (*y)->typed_data(), w->dimensions()[1]});
+  }
+  Products(pool, x.typed_data(), rows, inputs, matrices);
   return ffi::Error::Success();
 }
 

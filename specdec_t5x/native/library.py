@@ -19,8 +19,8 @@ import jax
 SOURCES = sorted(pathlib.Path(__file__).parent.glob("*.cc"))
 _HEADERS = sorted(pathlib.Path(__file__).parent.glob("*.h"))
 TARGETS = (
-  *("specdec_multiply", "specdec_rounded", "specdec_normalize"),
-  *("specdec_attention", "specdec_adjust"),
+  *("specdec_multiply", "specdec_rounded", "specdec_certified"),
+  *("specdec_normalize", "specdec_attention", "specdec_adjust"),
 )
 # No -ffast-math: sums keep their order, and NaN stays NaN.
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-w")
@@ -44,6 +44,14 @@ def problem() -> str | None:
     handler = jax.ffi.pycapsule(getattr(library, name))
     jax.ffi.register_ffi_target(name, handler, platform="cpu")
   return None
+
+
+@functools.cache
+def bytes_by() -> str:
+  """Returns how products of bytes are computed here, where there are kernels."""
+  name = ctypes.CDLL(str(built())).specdec_bytes
+  name.restype = ctypes.c_char_p
+  return name().decode()
 
 
 def built() -> pathlib.Path:

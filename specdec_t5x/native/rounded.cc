@@ -7,6 +7,8 @@
 // the first 4. A row's numbers are the same whatever the other rows and the threads are.
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -14,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "few_rows.h"
 #include "threads.h"
 #include "vectors.h"
 #include "xla/ffi/api/ffi.h"
@@ -250,7 +253,123 @@ ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
   return ffi::Error::Success();
 }
 
+// ---- x W where its largest number is all that is read: screened by codes of W. ----
+
+// What underflows is less, and what is within the other of overflow is left to `Products`.
+constexpr float kTiny = 1e-28f, kHuge = 1e30f;
+constexpr float kLeast = -std::numeric_limits<float>::infinity();
+// A column by itself takes as long as so many that are read together.
+constexpr int64_t kAlone = 64;
+
+// A row's |x|, and what rounding took of it.
+struct Norms { float whole, lost; };
+
+std::vector<Norms> NormsOf(const float* x, const Rounded& rounded, int64_t rows,
+                           int64_t inputs) {
+  std::vector<Norms> norms;
+  for (int64_t r = 0; r < rows; ++r) {
+    double whole = 0, lost = 0;
+    for (int64_t i = 0; i < inputs; ++i) {
+      const double value = x[r * inputs + i], code = rounded.codes[r * rounded.width + i];
+      const double off = value - code * rounded.scales[r];
+      whole += value * value;
+      lost += off * off;
+    }
+    norms.push_back({float(std::sqrt(whole)), float(std::sqrt(lost))});
+  }
+  return norms;
+}
+
+// Where codes can't tell whether a number of x W is its row's largest it is computed as
+// `Products` does, and so the largest is; others are less, by codes alone
+// (docs/math.md, "Certified heads").
+ffi::Error Certified(ffi::ThreadPool pool, Floats x, Floats w, ffi::Buffer<ffi::S8> codes,
+                     ffi::Buffer<ffi::BF16> scales, Floats bounds,
+                     ffi::Result<Floats> result) {
+  const int64_t inputs = x.dimensions().back(), columns = result->dimensions().back();
+  const int64_t rows = x.element_count() / std::max<int64_t>(inputs, 1);
+  const int64_t panels = codes.dimensions()[0], vectors = codes.dimensions()[2];
+  const float *data = x.typed_data(), *of_w = bounds.typed_data(), *of_x = of_w + columns;
+  float* y = result->typed_data();
+  const Rounded rounded(data, rows, inputs, 1, 4 * vectors);
+  const Matrix matrix = {reinterpret_cast<const uint8_t*>(codes.typed_data()),
+                         reinterpret_cast<const uint16_t*>(scales.typed_data()), y,
+                         columns, vectors};
+  const std::vector<Norms> norms = NormsOf(data, rounded, rows, inputs);
+  auto off = [&](int64_t r, int64_t c) {
+    return of_w[c] * norms[r].whole + of_x[c] * norms[r].lost + kTiny;
+  };
+  const int64_t threads = std::max<int64_t>(pool.num_threads(), 1);
+  const int64_t parts = std::clamp<int64_t>(codes.element_count() / kBytes, 1, 4 * threads);
+  std::vector<float> least(parts * rows);  // What a row's largest number is at least.
+  Parallel(pool, parts, [&](int64_t part) {
+    std::vector<float> by_column(rows * kColumns, kLeast);
+    for (int64_t p = panels * part / parts; p < panels * (part + 1) / parts; ++p) {
+      Rows<8>(rounded, matrix, p, 0, rows);
+      const int64_t first = p * kColumns, count = std::min(kColumns, columns - first);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < count; ++c) {
+          const float low = y[r * columns + first + c] - off(r, first + c);
+          float& most = by_column[r * kColumns + c];
+          most = low > most ? low : most;
+        }
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* some = by_column.data() + r * kColumns;
+      least[part * rows + r] = *std::max_element(some, some + kColumns);
+    }
+  });
+  for (int64_t i = rows; i < parts * rows; ++i)
+    least[i % rows] = std::max(least[i % rows], least[i]);
+  std::atomic<int64_t> left(std::max<int64_t>(rows * columns / kAlone, kColumns));
+  for (int64_t r = 0; r < rows; ++r)
+    if (!(std::abs(least[r]) < kHuge)) left = -1;
+  Parallel(pool, parts, [&](int64_t part) {
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t p = panels * part / parts; p < panels * (part + 1) / parts; ++p) {
+        const int64_t first = p * kColumns, end = std::min(first + kColumns, columns);
+        auto is_less = [&](int64_t c) {
+          const float by_codes = y[r * columns + c];
+          return (by_codes + off(r, c) < least[r]) & (by_codes > -kHuge);
+        };
+        int64_t less = 0;
+        for (int64_t c = first; c < end; ++c) less += is_less(c);
+        for (int64_t c = first; c < end && less < end - first; ++c) {
+          if (is_less(c)) continue;
+          if (left.fetch_sub(1) <= 0) return;
+          y[r * columns + c] = OfColumn(data + r * inputs, w.typed_data() + c, inputs,
+                                        columns);
+        }
+      }
+  });
+  if (left < 0) Products(pool, data, rows, inputs, {{w.typed_data(), y, columns}});
+  return ffi::Error::Success();
+}
+
 }  // namespace
+
+// How bytes are multiplied here.
+extern "C" const char* specdec_bytes() {
+#if defined(__AVX512VNNI__)
+  return "AVX-512 VNNI";
+#elif defined(__AVXVNNI__)
+  return "AVX-VNNI";
+#elif defined(__AVX2__)
+  return "AVX2";
+#else
+  return "portable C++";
+#endif
+}
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_certified, Certified,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<ffi::Buffer<ffi::S8>>()
+                                  .Arg<ffi::Buffer<ffi::BF16>>()
+                                  .Arg<Floats>()
+                                  .Ret<Floats>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_rounded, Multiply,
                               ffi::Ffi::Bind()

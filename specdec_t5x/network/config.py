@@ -15,6 +15,7 @@ ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "tanh")
 DTYPES = ("float32", "bfloat16")
 # Bits of a rounded network's weights; 0: they are as they were restored.
 WEIGHTS = {"float32": 0, "int8": 8}
+HEADS = ("auto", "certified", "full")
 # How a network lies on the devices of the mesh's 'model' axis, by the logical axes that
 # stay whole: relative position biases and caches alone are divided by heads.
 SHARDINGS = {
@@ -44,6 +45,9 @@ class NetworkConfig:
       they can be had.
     weights: one of `WEIGHTS`: 'int8' is the network of rounded ones (`rounded`), which
       is another one than its checkpoint's.
+    head: one of `HEADS`: of a target, whether logits that can't be the largest are
+      computed where nothing else is read of them (`certified`); 'auto' leaves them out
+      where that pays.
   """
 
   vocab_size: int
@@ -59,6 +63,7 @@ class NetworkConfig:
   sharding: str = "full"
   products: str = "auto"
   weights: str = "float32"
+  head: str = "auto"
 
   def __post_init__(self):
     kind = type(self).__name__
@@ -87,6 +92,8 @@ class NetworkConfig:
         f"WEIGHTS must be one of {tuple(WEIGHTS)}, got {self.weights!r}: 'float32' is "
         "the checkpoint's network, in PARAM_DTYPE, 'int8' one of rounded weights."
       )
+    if self.head not in HEADS:
+      raise ValueError(f"HEAD must be one of {HEADS}, got {self.head!r}.")
     products.check(self.products, self.dtype)
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)

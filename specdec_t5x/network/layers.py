@@ -11,7 +11,7 @@ import numpy as np
 from flax.linen.partitioning import param_with_axes
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.network import rounded
+from specdec_t5x.network import certified, rounded
 from specdec_t5x.network.config import NetworkConfig
 from specdec_t5x.network.products import multiply, normalize
 
@@ -78,8 +78,12 @@ def project(
 ) -> tuple[Float[Array, "*batch _"], ...]:
   """Applies linear maps of one dtype to the same rows, together where that pays."""
   kernels = [layer.kernel(x.shape[-1]) for layer in layers]
-  product = rounded.multiply if isinstance(kernels[0], Mapping) else multiply
-  return product(layers[0].products, x.astype(layers[0].dtype), *kernels)
+  args = layers[0].products, x.astype(layers[0].dtype), *kernels
+  if not isinstance(kernels[0], Mapping):
+    return multiply(*args)
+  if "bounds" in kernels[0]:
+    return (certified.multiply(*args),)
+  return rounded.multiply(*args)
 
 
 class LayerNorm(nn.Module):

@@ -148,7 +148,7 @@ def axes_of(made: Mapping[str, Any], params_axes: Mapping[str, Any]) -> dict[str
       outputs, inputs = flat[*place[:-1], "embedding_axes"].names
     else:
       inputs, outputs = flat[*place[:-1], f"{place[-1]}_axes"].names
-    of_part = {"codes": (inputs, outputs), "scales": (None, outputs)}[part]
+    of_part = (inputs if part == "codes" else None), outputs
     found[*place, f"{part}_axes"] = AxisMetadata(names=of_part)
   return flax.traverse_util.unflatten_dict(found)
 
@@ -240,7 +240,7 @@ def _packed(codes: Int8[Array, "G group O"], bits: int) -> Array:
   return halves[:, :, ::2] | halves[:, :, 1::2] << 4
 
 
-def _unpacked(codes: Array, columns: int) -> Int8[Array, "_ O"]:
+def unpacked(codes: Array, columns: int) -> Int8[Array, "_ O"]:
   """Returns packed codes as they lie for XLA."""
   panels, groups = codes.shape[:2]
   if codes.dtype == jnp.uint8:
@@ -257,7 +257,7 @@ def _xla_multiply(x, *arrays):
 def _xla_product(x, codes, scales):
   groups, columns = scales.shape
   if codes.ndim > 2:
-    codes = _unpacked(codes, columns)
+    codes = unpacked(codes, columns)
   scales = scales.astype(x.dtype)
   if groups == 1:
     return jnp.dot(x, codes.astype(x.dtype)[: x.shape[-1]]) * scales[0]

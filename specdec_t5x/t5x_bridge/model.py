@@ -132,7 +132,7 @@ class Decodes:
   def get_initial_variables(self, rng, input_shapes, input_types=None):
     """Returns params and params_axes of all networks, each under its name.
 
-    In the networks' weights; and of what the drafter derives of the target's.
+    In the networks' weights; and of what is derived of the target's (`derived_of`).
     """
     del input_shapes, input_types  # No parameter depends on them.
     networks = self.decoder.networks
@@ -142,7 +142,7 @@ class Decodes:
       for (name, network), key in zip(networks.items(), keys, strict=True)
     }
     target = initialised["target"]
-    for name, make in derived_of(self.decoder).items():
+    for name, make in derived_of(self.decoder, self.sampling).items():
       initialised[name] = _made(make, target)
     for name, network in networks.items():
       if rounding := rounded.of_weights(network.config):

@@ -117,7 +117,7 @@ def tune(
 ) -> Mapping[str, Any]:
   """Returns what is made of restored parameters; measures what drafts cost.
 
-  What is made: rounded networks, and what the drafter derives of the target as it was
+  What is made: rounded networks, and what a decode derives of the target as it was
   restored. Drafts are measured for the batches that T5X will decode.
 
   Args:
@@ -130,7 +130,7 @@ def tune(
   """
   derived = {
     name: tuning.made(name, make, params["target"])
-    for name, make in derived_of(decoder).items()
+    for name, make in derived_of(decoder, sampling).items()
   }
   for name, network in decoder.networks.items():
     if rounded.of_weights(network.config):

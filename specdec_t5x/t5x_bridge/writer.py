@@ -115,7 +115,7 @@ def merge_and_summarize(
       **_counted(model.decoder),
       "sampling": describe(model.sampling),
       "iteration_seconds": tuning.asked_for(),
-      "derived": tuning.sizes(derived_of(model.decoder)),
+      "derived": tuning.sizes(derived_of(model.decoder, model.sampling)),
       "configuration": configuration(),
       "mode": mode,
       "checkpoint_step": step,

@@ -64,6 +64,17 @@ def test_beams_are_the_rounded_target_s(decoded, pair, plain):
   assert runs.tokens(whole) != runs.tokens(expected)
 
 
+def test_a_certified_head_changes_no_output(decoded, pair):
+  whole, _ = decoded("baseline")
+  for kind, more in (
+    ("baseline", {}),
+    ("spec", {"GAMMA": 3, "DRAFT_CHECKPOINT_PATH": pair[1]}),
+  ):
+    output, _ = decoded(kind, HEAD="certified", **more)
+    assert runs.tokens(output) == runs.tokens(whole)
+    assert list(runs.summary(output)["derived"]) == ["head"]
+
+
 def test_the_same_number_of_bits_is_refused(decoded):
   with pytest.raises(SystemExit) as exit_:
     decoded("spec", "drafters/quantized", **ROUNDED)

@@ -138,6 +138,11 @@ DECODING = [
   of_files("GROUP = 12", (QUANTIZED,), "GROUP=12"),
   of_files("BITS = 8 with WEIGHTS = 'int8'", (QUANTIZED,), "WEIGHTS='int8'"),
   setting("WEIGHTS = 'int4'", "WEIGHTS='int4'"),
+  setting("HEAD = 'certified' for samples", "HEAD='certified'", "TEMPERATURE=1.0"),
+  setting(
+    "HEAD = 'certified' with PRODUCTS = 'xla'", "HEAD='certified'", "PRODUCTS='xla'"
+  ),
+  setting("HEAD = 'fast'", "HEAD='fast'"),
   of_files("WHOLE of a sublayer that is not there", (QUANTIZED,), "WHOLE=('mlp_9',)"),
   setting("SKIP without its gin file", "SKIP=('mlp_1',)"),
   of_files("a tree whose STEM is longer than GAMMA", (TREE,), "STEM=6"),

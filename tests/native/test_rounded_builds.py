@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.native import library
+from tests.network.test_certified import screened
 from tests.network.test_products import normal
 from tests.network.test_rounded_products import KINDS, matrices, ours
 
@@ -34,22 +35,32 @@ def test_a_build_for_less_gives_the_same(name, tmp_path):
   flags, needed = BUILDS[name]
   if not set(needed) <= set(processor()):
     pytest.skip(f"this processor lacks one of {needed}")
-  (source,) = (path for path in library.SOURCES if path.name == "rounded.cc")
+  sources = [str(path) for path in library.SOURCES]
   made, include = tmp_path / "rounded.so", f"-I{jax.ffi.include_dir()}"
   common = "-std=c++17", "-O2", "-ffp-contract=fast", "-fPIC", "-w", "-shared"
   compiler = library._compiler()
-  library._run(*compiler, *common, *flags, include, str(source), "-o", str(made))
-  handler = jax.ffi.pycapsule(ctypes.CDLL(str(made)).specdec_rounded)
-  target = f"rounded_{name.replace(' ', '_')}"
-  jax.ffi.register_ffi_target(target, handler, platform="cpu")
+  library._run(*compiler, *common, *flags, include, *sources, "-o", str(made))
+  build, call = ctypes.CDLL(str(made)), {}
+  for kernel in ("multiply", "rounded", "certified"):
+    call[kernel] = f"{kernel}_{name.replace(' ', '_')}"
+    handler = jax.ffi.pycapsule(getattr(build, f"specdec_{kernel}"))
+    jax.ffi.register_ffi_target(call[kernel], handler, platform="cpu")
   for bits, group in KINDS:
     x, kernels = normal(3, 9, 330), matrices(330, bits, group, packed=True)
     arrays = [each[part] for each in kernels for part in ("codes", "scales")]
     shapes = [
       jax.ShapeDtypeStruct((9, each["scales"].shape[1]), x.dtype) for each in kernels
     ]
-    found = jax.jit(jax.ffi.ffi_call(target, shapes))(x, *arrays)
+    found = jax.jit(jax.ffi.ffi_call(call["rounded"], shapes))(x, *arrays)
     for one, other in zip(found, ours(x, *kernels), strict=True):
       scale = max(np.abs(other).max(), 1)
       # Sums of whole numbers are exact; their scales are added fused, or not.
       np.testing.assert_allclose(one, other, atol=1e-5 * scale)
+  x, weights = normal(4, 5, 330), normal(5, 330, 2000)
+  parts = screened(weights)
+  shape = jax.ShapeDtypeStruct((5, 2000), x.dtype)
+  (whole,) = jax.jit(jax.ffi.ffi_call(call["multiply"], [shape]))(x, weights)
+  parts = (parts[part] for part in ("codes", "scales", "bounds"))
+  found = jax.jit(jax.ffi.ffi_call(call["certified"], shape))(x, weights, *parts)
+  np.testing.assert_array_equal(found.argmax(axis=1), whole.argmax(axis=1))
+  np.testing.assert_array_equal(found.max(axis=1), whole.max(axis=1))

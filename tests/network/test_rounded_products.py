@@ -106,6 +106,9 @@ _PRODUCTS = """
   for bits, group in KINDS:
     found = ours(normal(0, 3, 330), *matrices(330, bits, group, packed=True))
     print(hashlib.sha256(b"".join(np.asarray(y).tobytes() for y in found)).hexdigest())
+  from tests.network.test_certified import product, screened
+  found = product(normal(0, 3, 330), screened(normal(1, 330, 20000)))
+  print(hashlib.sha256(found.tobytes()).hexdigest())
 """
 
 

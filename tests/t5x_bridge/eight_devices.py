@@ -50,7 +50,8 @@ def _rounded():
   model = tiny.speculative(seqio.ByteVocabulary(), gamma=GAMMA, **own)
   variables = tiny.variables(model)
   target = variables["params"]["target"]
-  derived = {name: make(target) for name, make in derived_of(model.decoder).items()}
+  wanted = derived_of(model.decoder, model.sampling).items()
+  derived = {name: make(target) for name, make in wanted}
   return model, {**variables, "params": variables["params"].copy(derived)}
 
 

@@ -1,4 +1,4 @@
-"""PRODUCTS reaches every network of a run, WEIGHTS the target, each by itself."""
+"""PRODUCTS reaches every network of a run, WEIGHTS and HEAD the target alone."""
 
 import gin
 import pytest
@@ -34,10 +34,12 @@ def test_products_are_set_for_target_and_draft(file, kind, networks, monkeypatch
           assert make().products == expected
           assert make().weights == "float32"
       gin.clear_config()
-    bindings = ["WEIGHTS = 'int8'"]
+    bindings = ["WEIGHTS = 'int8'", "HEAD = 'full'"]
     gin.parse_config_files_and_bindings(files, bindings, skip_unknown=False)
     for network in networks:
       with gin.config_scope(network):
         expected = "int8" if network == "target" else "float32"
-        assert gin.get_configurable(kind)().weights == expected
+        made = gin.get_configurable(kind)()
+        assert made.weights == expected
+        assert made.head == ("full" if network == "target" else "auto")
     gin.clear_config()

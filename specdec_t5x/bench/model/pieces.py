@@ -205,7 +205,7 @@ def _arguments(piece, decoder, weights):
   def make():
     networks = decoder.networks.items()
     params = {name: weights(network) for name, network in networks}
-    derived = derived_of(decoder).items()
+    derived = derived_of(decoder, GREEDY).items()
     params |= {name: derive(params["target"]) for name, derive in derived}
     keys = row_keys(jax.random.key(0), piece.batch)
     given = params, _inputs(piece), keys

@@ -22,6 +22,7 @@ from specdec_t5x.bench.timed import Program
 from specdec_t5x.build import together
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.drafters.oracle import forced_tokens
+from specdec_t5x.drafters.quantized import Quantized
 
 OURS, BASELINE = "our speculation", "our baseline"
 HF_PLAIN = "Hugging Face generate"
@@ -31,8 +32,13 @@ HF_NO_MASK = "Hugging Face assisted, our gamma, no decoder mask"
 HF_LOOKUP = "Hugging Face prompt lookup, our gamma"
 CT2 = {"float32": "CTranslate2 float32", "int8": "CTranslate2 int8"}
 UPSTREAM = "upstream T5X temperature_sample"
+# The target drafts for itself, as much as pays.
+SELF = {
+  "our self-drafting, 8 bits": Quantized(),
+  "our self-drafting, 4 bits": Quantized(4, 32),
+}
 PROGRAMS = (
-  *(OURS, BASELINE, HF_PLAIN, HF_GAMMA, HF_DEFAULT, HF_NO_MASK, HF_LOOKUP),
+  *(OURS, BASELINE, *SELF, HF_PLAIN, HF_GAMMA, HF_DEFAULT, HF_NO_MASK, HF_LOOKUP),
   *(*CT2.values(), UPSTREAM),
 )
 NOT_IMPORTABLE = "not importable"
@@ -105,6 +111,7 @@ def programs(work: Workload) -> tuple[dict[str, Program], dict[str, str]]:
     run = upstream.greedy(model.network.config, params, *limits)
     theirs[UPSTREAM] = lambda item: run(item.array)
   present = {OURS: _speculation(work), BASELINE: lambda item: baseline(item.array)}
+  present |= {name: _drafting(work, drafter) for name, drafter in SELF.items()}
   present |= {name: _decoding(run, work) for name, run in theirs.items()}
   for name in PROGRAMS:
     if name not in present:
@@ -161,6 +168,11 @@ def _speculation(work) -> Program:
     return lambda item: decode(item.array, keys)
   run = oracle(decode)
   return lambda item: run(item.forced, decode.params, item.array, keys)
+
+
+def _drafting(work, drafter) -> Program:
+  decode, (keys,) = _decode(work, drafter=drafter), input_keys(1)
+  return lambda item: decode(item.array, keys)
 
 
 def _hugging_face(work) -> dict[str, Program]:

@@ -1,0 +1,239 @@
+"""A certified head: the largest logits are those of the whole product, bit for bit."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x import build
+from specdec_t5x.api import Model
+from specdec_t5x.core.distributions import GREEDY, Sampling, certain_log_prob
+from specdec_t5x.decoding import decoders
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.native import library
+from specdec_t5x.network import certified, products, rounded
+from specdec_t5x.network.functional import network_for
+from tests.drafters.test_quantized import INPUTS, ROOM, TARGETS, model
+from tests.network.test_products import normal
+
+pytestmark = pytest.mark.skipif(
+  library.problem() is not None, reason=f"no kernels: {library.problem()}"
+)
+
+
+def screened(weights):
+  params = {"decoder": {"logits_dense": {"kernel": jnp.asarray(weights)}}}
+  made = certified.screen(params)
+  return certified.within(params, made)["decoder"]["logits_dense"]["kernel"]
+
+
+def product(h, kernel):
+  """Returns h W by a certified head, or by the whole one of plain weights."""
+  if isinstance(kernel, dict):
+    return np.asarray(
+      jax.jit(certified.multiply, static_argnums=0)("native", h, kernel)
+    )
+  multiply = jax.jit(products.multiply, static_argnums=0)
+  return np.asarray(multiply("native", h, kernel)[0])
+
+
+def exact(h, weights, kernel=None):
+  """Returns which numbers are the whole product's; checks that the largest are."""
+  found, whole = product(h, kernel or screened(weights)), product(h, weights)
+  np.testing.assert_array_equal(found.argmax(axis=1), whole.argmax(axis=1))
+  np.testing.assert_array_equal(found.max(axis=1), whole.max(axis=1))
+  return found == whole
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8, 9, products.MAX_ROWS])
+@pytest.mark.parametrize(
+  ("inputs", "columns"), [(1, 7), (5, 16), (64, 37), (330, 4000)]
+)
+def test_the_largest_logit_of_each_row_is_the_whole_product_s(inputs, columns, rows):
+  for seed in range(3):
+    are_exact = exact(normal(seed, rows, inputs), normal(seed + 9, inputs, columns))
+    if inputs == 330:
+      assert are_exact.sum(axis=1).max() < 0.1 * columns  # Else nothing is gained.
+
+
+def test_of_ties_and_near_ties_it_is_the_same_one():
+  """Columns that differ by an ulp of a weight, or not at all, in any order."""
+  for seed in range(20):
+    draw = np.random.default_rng(seed)
+    h, weights = normal(seed, 4, 64), normal(seed + 50, 64, 600) * np.float32(0.1)
+    weights[:, ::3] = h[:1].T  # The first row's largest.
+    at = draw.integers(0, 64, 200), 3 * np.arange(200)
+    moved = np.nextafter(weights[at], draw.choice([-9, 9], 200).astype(np.float32))
+    weights[at] = np.where(draw.random(200) < 0.7, moved, weights[at])
+    assert exact(h, weights)[0, ::3].all()
+
+
+def misleading_weights():
+  """Two columns whose codes are off by nearly the bound, each the way that misleads.
+
+  By the codes the first is ahead by 56; it is behind by 0.7.
+  """
+  codes = np.random.default_rng(0).integers(20, 40, 64).astype(np.float32)
+  weights = np.zeros((64, 20), np.float32)
+  weights[:, 3], weights[:, 11] = codes - 0.45, codes + 0.45
+  weights[1:57, 11] -= 1
+  weights[0, [3, 11]] = 127  # A scale of 1.
+  return np.ones((1, 64), np.float32), weights
+
+
+def misleading_features():
+  """The same of features that are rounded; weights are as their codes are."""
+  signs = np.where(np.arange(64) % 2, np.float32(-1), np.float32(1))
+  signs[0] = 0
+  h = 30 + np.float32(0.45) * signs
+  h[0], h[2] = 127, h[2] + 2
+  weights = np.zeros((64, 20), np.float32)
+  weights[:, 3], weights[:, 11] = -127 * signs, 127 * signs
+  return h[None], weights
+
+
+PLANTED = pytest.mark.parametrize("plant", [misleading_weights, misleading_features])
+
+
+@PLANTED
+def test_the_first_by_codes_may_be_behind_by_twice_the_bound(plant):
+  h, weights = plant()
+  kernel = screened(weights)
+  codes = {part: kernel[part] for part in ("codes", "scales")}
+  assert rounded.multiply("native", jnp.asarray(h), codes)[0].argmax() == 3
+  assert product(h, weights).argmax() == 11
+  assert exact(h, weights, kernel)[0, [3, 11]].all()
+
+
+@PLANTED
+@pytest.mark.parametrize("part", [0.9, 0.1])
+def test_a_smaller_bound_is_noticed(part, plant):
+  h, weights = plant()
+  kernel = screened(weights)
+  with pytest.raises(AssertionError):
+    exact(h, weights, {**kernel, "bounds": kernel["bounds"] * np.float32(part)})
+
+
+def test_codes_that_overflow_mislead_no_more():
+  h, weights = misleading_weights()
+  most = np.round(weights[:, 3] + 0.01).sum()  # By codes: 10 more would overflow.
+  h *= np.finfo(np.float32).max / (most - 10)
+  assert product(h, weights).argmax() == 11
+  assert np.isfinite(product(h, weights)).all()
+  exact(h, weights)
+
+
+@pytest.mark.parametrize("size", [1e-36, 1e-30, 1e-10, 1e10, 1e30])
+def test_numbers_of_any_size_are_compared(size):
+  h, weights = normal(1, 3, 64), normal(2, 64, 300)
+  exact(h * np.float32(size), weights)
+  exact(h, weights * np.float32(size))
+  weights[:, ::2] *= np.float32(size)
+  exact(h, weights)
+
+
+def test_of_equal_logits_the_first_is_taken():
+  exact(np.zeros((2, 64), np.float32), normal(3, 64, 300))
+  exact(normal(4, 2, 64), np.zeros((64, 300), np.float32))
+  exact(normal(4, 2, 64), np.ones((64, 3000), np.float32))
+
+
+@pytest.mark.parametrize("where", ["h", "weights"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_is_seen(bad, where):
+  """As greedy decoding asks for it: `certain_log_prob` is NaN where a logit is none."""
+  h, weights = normal(5, 3, 64), normal(6, 64, 300)
+  (h if where == "h" else weights)[1, 7] = bad
+  found, whole = product(h, screened(weights)), product(h, weights)
+  scores = [certain_log_prob(jnp.asarray(logits)) for logits in (found, whole)]
+  np.testing.assert_array_equal(*scores)
+  numbers = np.isfinite(whole).all(axis=1)
+  np.testing.assert_array_equal(found.argmax(1)[numbers], whole.argmax(1)[numbers])
+
+
+def test_more_rows_than_few_are_multiplied_as_ever():
+  h, weights = normal(7, products.MAX_ROWS + 1, 64), normal(8, 64, 300)
+  assert exact(h, weights).all()
+
+
+# ---- Decoding. ----
+
+DRAFTER = Quantized(4, 8, gamma=3)
+
+
+def with_head(kind, head):
+  config = dataclasses.replace(TARGETS[kind], head=head)
+  return Model(network_for(config), model(kind).params)
+
+
+def decode(target, sampling, drafter=None, **words):
+  """Returns outputs without what the head is screened by, with it, and the program."""
+  decoder, params = build.together(target, None, drafter, **words)
+  keys = row_keys(jax.random.key(0), len(INPUTS))
+  run = lambda params: decoder.decode(params, INPUTS, keys, sampling, ROOM, 1)
+  more = {**params, certified.NAME: certified.screen(params["target"])}
+  return jax.jit(run)(params), jax.jit(run)(more), str(jax.make_jaxpr(run)(more))
+
+
+def assert_same(one, other):
+  for pair in zip(*map(jax.tree.leaves, (one, other)), strict=True):
+    np.testing.assert_array_equal(*pair)
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt"])
+@pytest.mark.parametrize("drafter", [None, DRAFTER], ids=["plain", "speculative"])
+def test_greedy_decodes_are_the_same_by_it(drafter, kind):
+  whole, screened, program = decode(model(kind), GREEDY, drafter)
+  assert_same(whole, screened)
+  assert "specdec_certified" in program
+
+
+@pytest.mark.parametrize(
+  ("words", "sampling"),
+  [
+    ({}, Sampling()),
+    ({"drafter": DRAFTER}, Sampling()),
+    ({"drafter": DRAFTER, "rule": "typical"}, GREEDY),
+    ({"drafter": DRAFTER, "rule": "coupled"}, Sampling()),
+  ],
+)
+def test_where_more_is_read_all_logits_are_computed(words, sampling):
+  whole, screened, program = decode(model("t5"), sampling, **words)
+  assert_same(whole, screened)
+  assert "specdec_certified" not in program
+  decoder, _ = build.together(with_head("t5", "certified"), None, **words)
+  with pytest.raises(
+    ValueError, match="more of the target's logits than their largest"
+  ):
+    decoder.check(sampling, ROOM, 1)
+
+
+def test_auto_takes_it_where_it_pays(monkeypatch):
+  decoder, _ = build.together(model("t5"))
+  wanted = lambda: decoders.derived_of(decoder, GREEDY)
+  assert wanted() == {}
+  monkeypatch.setattr(certified, "LEAST", 64 * 16)
+  assert wanted() == {certified.NAME: certified.screen}
+  assert decoders.derived_of(decoder, Sampling()) == {}
+  monkeypatch.setattr(library, "bytes_by", lambda: "portable C++")
+  assert wanted() == {}
+  certain, _ = build.together(with_head("t5", "certified"))
+  assert decoders.derived_of(certain, GREEDY) == {certified.NAME: certified.screen}
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"logits_via_embedding": True}, "head is its embedding"),
+    ({"weights": "int8"}, "of 8 bits already"),
+    ({"products": "xla"}, "PRODUCTS='xla' and bfloat16 do without"),
+    ({"dtype": "bfloat16"}, "PRODUCTS='xla' and bfloat16 do without"),
+  ],
+)
+def test_what_can_t_be_is_refused(changes, message):
+  config = dataclasses.replace(TARGETS["t5"], head="certified", **changes)
+  with pytest.raises(ValueError, match=message):
+    certified.is_used(config, reads_argmaxes=True)
