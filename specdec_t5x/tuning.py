@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from specdec_t5x.core.checks import is_finite
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.cost_aware import CostAware
+from specdec_t5x.decoding.cost_aware import ByTimes
 from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.decoding.policy import Fixed
@@ -156,7 +156,7 @@ def asked_for() -> list[dict[str, Any]]:
   return [
     {
       "rows": job.rows_at_once,
-      "drafted": list(found.drafter.lengths),
+      "drafted": [max(x) for x in found.policy.timed(found.drafter.lengths, 1)],
       "seconds": list(found.policy.seconds),
     }
     for job, found in _tuned.items()
@@ -172,22 +172,22 @@ def say(message: str) -> None:
 def _goes_by_times(decoder: Decoder) -> bool:
   if not isinstance(decoder, SpeculativeDecoder):
     return False
-  return isinstance(decoder.policy, CostAware) and not decoder.policy.seconds
+  return isinstance(decoder.policy, ByTimes) and not decoder.policy.seconds
 
 
 def _seconds(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
-  """Returns the seconds of an iteration with each of the drafter's lengths."""
-  lengths = job.decoder.drafter.lengths
+  """Returns the seconds of an iteration with each of the drafts that are timed."""
+  rows, lengths = job.rows_at_once, job.decoder.drafter.lengths
+  drafts = job.decoder.policy.timed(lengths, rows)
   shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), params)
   # Rows that take turns, alpha and its prior change no times.
-  of_loop = {"decoder": _told(job.decoder, None), "rows": job.rows_at_once}
-  job = dataclasses.replace(job, **of_loop)
-  name = repr((job, lengths, shapes, _device())).encode()
+  job = dataclasses.replace(job, decoder=_told(job.decoder, None), rows=rows)
+  name = repr((job, drafts, shapes, _device())).encode()
   name = hashlib.sha256(name).hexdigest()[:16]
   if name not in _measured:
-    found = _read(name, len(lengths))
+    found = _read(name, len(drafts))
     if found is None:
-      found = _measure(job, params)
+      found = _measure(job, drafts, params)
       try:
         _keep(name, found)
       except OSError as error:
@@ -197,8 +197,9 @@ def _seconds(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def _told(decoder: SpeculativeDecoder, length: Any) -> SpeculativeDecoder:
-  """Returns the decoder that drafts so many tokens in each iteration."""
-  return dataclasses.replace(decoder, policy=Fixed(length), slots=0, observer=None)
+  """Returns the decoder that drafts so many tokens in each iteration, packed or not."""
+  policy = Fixed(length, packs=decoder.policy.packs)
+  return dataclasses.replace(decoder, policy=policy, slots=0, observer=None)
 
 
 def _keep(name, found):
@@ -210,24 +211,26 @@ def _keep(name, found):
   partial.replace(path)
 
 
-def _measure(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
-  lengths = job.decoder.drafter.lengths
+def _measure(
+  job: Job, drafts: Sequence[tuple[int, ...]], params: Mapping[str, Any]
+) -> tuple[float, ...]:
   start, run = _programs(job)
 
-  def lasts(length, count):
-    begin = time.perf_counter()
-    run(arguments, jnp.int32(length), state, jnp.int32(count)).block_until_ready()
+  def lasts(draft, count):
+    begin, draft = time.perf_counter(), jnp.array(draft, jnp.int32)
+    run(arguments, draft, state, jnp.int32(count)).block_until_ready()
     return time.perf_counter() - begin
 
   with jax.enable_x64(False):
     # Full of content: attention skips what is empty, which would flatter blocks.
     inputs = jnp.ones((job.rows, job.input_length), jnp.int32)
     arguments = params, inputs, row_keys(jax.random.key(0), job.rows)
-    state = start(arguments, jnp.int32(0))
+    state = start(arguments, jnp.array(drafts[0], jnp.int32))
     # An iteration takes at most a draft and a token of the output.
-    many = max(1, min(_ITERATIONS, (job.max_length - 1) // (lengths[-1] + 1)))
-    counts = [many if n else min(_PLAIN, job.max_length - 1) for n in lengths]
-    jobs = [(0, 0), *zip(lengths, counts, strict=True)]
+    many = max(1, min(_ITERATIONS, (job.max_length - 1) // (max(drafts[-1]) + 1)))
+    plain = min(_PLAIN, job.max_length - 1)
+    counts = [many if any(draft) else plain for draft in drafts]
+    jobs = [(drafts[0], 0), *zip(drafts, counts, strict=True)]
     lasts(*jobs[1]), lasts(*jobs[-1])
     rounds, end = [], time.perf_counter() + _SECONDS
     while len(rounds) < _LEAST or (len(rounds) < _MOST and time.perf_counter() < end):

@@ -29,6 +29,7 @@ WAYS = {
   "candidates": drafts("TreeDraft", NUM_CANDIDATES=2, VERIFICATION="kseq"),
   "no GAMMA": drafts("DraftModel", GAMMA=None, **PAYS),
   "auto": drafts("DraftModel", "policies/auto", BY_ROW=True, **PAYS),
+  "budget": drafts("DraftModel", "policies/budget", policy="Budget", PRIOR_ALPHA=0.9),
   "confidence": drafts(
     "DraftModel", "policies/confidence", policy="Confidence", CONFIDENCE=0.3
   ),
