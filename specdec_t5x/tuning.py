@@ -177,23 +177,28 @@ def _goes_by_times(decoder: Decoder) -> bool:
 
 def _seconds(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
   """Returns the seconds of an iteration with each of the drafts that are timed."""
-  rows, lengths = job.rows_at_once, job.decoder.drafter.lengths
-  drafts = job.decoder.policy.timed(lengths, rows)
+  job = dataclasses.replace(job, rows=job.rows_at_once)
+  drafts, decoder = _drafts(job), _told(job.decoder, None)
   shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), params)
   # Rows that take turns, alpha and its prior change no times.
-  job = dataclasses.replace(job, decoder=_told(job.decoder, None), rows=rows)
-  name = repr((job, drafts, shapes, _device())).encode()
+  of_loop = dataclasses.replace(job, decoder=decoder)
+  name = repr((of_loop, drafts, shapes, _device())).encode()
   name = hashlib.sha256(name).hexdigest()[:16]
   if name not in _measured:
     found = _read(name, len(drafts))
     if found is None:
-      found = _measure(job, drafts, params)
+      found = _measure(job, params)
       try:
         _keep(name, found)
       except OSError as error:
         say(f"Measured times are for this process alone: {error}")
     _measured[name] = found
   return _measured[name]
+
+
+def _drafts(job: Job) -> tuple[tuple[int, ...], ...]:
+  """Returns the drafts that are timed: how many tokens in each row."""
+  return job.decoder.policy.timed(job.decoder.drafter.lengths, job.rows)
 
 
 def _told(decoder: SpeculativeDecoder, length: Any) -> SpeculativeDecoder:
@@ -211,10 +216,8 @@ def _keep(name, found):
   partial.replace(path)
 
 
-def _measure(
-  job: Job, drafts: Sequence[tuple[int, ...]], params: Mapping[str, Any]
-) -> tuple[float, ...]:
-  start, run = _programs(job)
+def _measure(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
+  drafts, (start, run) = _drafts(job), _programs(job)
 
   def lasts(draft, count):
     begin, draft = time.perf_counter(), jnp.array(draft, jnp.int32)

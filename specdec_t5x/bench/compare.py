@@ -23,11 +23,11 @@ from specdec_t5x.bench.oracle import replay
 from specdec_t5x.bench.table import Table
 from specdec_t5x.bench.timed import Program, Timed, alternate
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.native import library
 from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
-from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.policies import Confidence, CostAware, get_policy
 
 _GAMMA = r"""Fixed draft lengths beside adaptive ones, on a pair and texts of yours.
