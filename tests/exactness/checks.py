@@ -142,7 +142,7 @@ def shared_length():
 
 def budget_loop():
   """Two rows that share a budget, their blocks packed."""
-  test_budget.assert_both_rows_are_exact(test_budget.SIZES[0], "token")
+  test_budget.assert_both_rows_are_exact(test_budget.SIZES[2], "token")
 
 
 def coupled_loop():

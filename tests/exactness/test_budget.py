@@ -112,7 +112,7 @@ SHORT = Budget((1.0, 1.15, 1.3, 1.25, 1.5), 0.6, 1.0, decay=0.8)
 LONG = Budget((1.0, 1.1, 1.2, 1.3, 1.2, 1.4, 1.6), 0.6, 1.0, decay=0.8)
 PURE = Sampling()
 # Vocabulary, policy, gamma, room.
-SIZES = [(2, SHORT, 2, 5), (2, LONG, 3, 5), (3, SHORT, 2, 3)]
+SIZES = [(2, SHORT, 2, 5), (2, LONG, 3, 5), (3, LONG, 3, 4)]
 
 
 def paths_of(size, rule, sampling=PURE):
