@@ -53,8 +53,10 @@ class Budget(ByTimes):
       )
     super().check(lengths)
 
-  def start(self, rows: int) -> Counts:
-    """Returns counts of 0.
+  def within(
+    self, known: Counts, remaining: Int[Array, "B"], lengths: tuple[int, ...]
+  ) -> Int[Array, "B"]:
+    """Each row's share of the best budget.
 
     Raises:
       ValueError: where nothing was measured.
@@ -65,12 +67,6 @@ class Budget(ByTimes):
         "there is no end to it. `generate` and t5x.infer measure them on one device; "
         "elsewhere use GAMMA_POLICY 'confidence' or 'fixed'."
       )
-    return super().start(rows)
-
-  def within(
-    self, known: Counts, remaining: Int[Array, "B"], lengths: tuple[int, ...]
-  ) -> Int[Array, "B"]:
-    """Each row's share of the best budget."""
     gamma, rows = lengths[-1], remaining.shape[0]
     depths = jnp.arange(1, gamma + 1)[:, None]
     survival = jnp.where(depths < remaining, self._alpha(known) ** depths, 0)
