@@ -28,13 +28,14 @@ def block_widths(gamma: int, least: int = 1) -> tuple[int, ...]:
 def packed_widths(rows: int, gamma: int) -> tuple[int, ...]:
   """Returns the widths that packed blocks may have, of all rows together.
 
-  They hold a token of each row, and all that may be drafted, or a half, a quarter, an
-  eighth of it.
+  They are 1.5, 2, 3, 4, 6, 8 tokens a row and so on, and gamma + 1.
 
   >>> packed_widths(16, 5), packed_widths(1, 5)
-  ((26, 36, 56, 96), (2, 3, 4, 6))
+  ((24, 32, 48, 64, 96), (2, 3, 4, 6))
   """
-  return tuple(sorted({rows + -(-rows * gamma // share) for share in (1, 2, 4, 8)}))
+  halves = (halves << i for i in range(gamma.bit_length()) for halves in (3, 4))
+  some = {-(-rows * each // 2) for each in halves if each < 2 * gamma + 2}
+  return tuple(sorted({*some, rows * (gamma + 1)}))
 
 
 def narrowest(widths: tuple[int, ...], num_valid: Int[Array, "B"]) -> Int[Array, ""]:

@@ -7,6 +7,8 @@ Shapes: B batch, Q queries, S keys, H heads, K head width, D width. Packed block
 [P, D] in place of [B, Q, D] (`packing`).
 """
 
+import sys
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -69,7 +71,10 @@ class MultiHeadAttention(nn.Module):
     if cfg.float32_attention_logits:
       query, key = query.astype(jnp.float32), key.astype(jnp.float32)
     if deterministic and cfg.dtype == "float32":
-      mixed = products.attend(cfg.products, query, key, value, bias, cfg.most_rows)
+      # Of a packed block few queries count.
+      few = packing is not None and packing.rows.size <= cfg.most_rows
+      most = sys.maxsize if few else cfg.most_rows
+      mixed = products.attend(cfg.products, query, key, value, bias, most)
     else:
       drop = lambda weights: self.dropout(weights, deterministic=deterministic)
       mixed = products.xla_attend(query, key, value, bias, cfg.dtype, drop)

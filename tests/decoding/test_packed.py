@@ -44,7 +44,7 @@ def test_rows_are_packed_side_by_side():
 
 
 def test_the_narrowest_width_holds_the_sum_of_all_drafts():
-  assert widths.packed_widths(4, 3) == (6, 7, 10, 16)
+  assert widths.packed_widths(4, 3) == (6, 8, 12, 16)
   tokens = jnp.zeros((4, 3), jnp.int32)
 
   def extend(cache, tokens, packing=None):
@@ -61,7 +61,7 @@ def test_the_narrowest_width_holds_the_sum_of_all_drafts():
     float(score(jnp.array(drafted))[0, 0, 0])
     for drafted in ([0, 0, 0, 0], [2, 0, 0, 0], [3, 0, 0, 0], [3, 2, 1, 0], [3] * 4)
   ]
-  assert found == [6, 6, 7, 10, 16]
+  assert found == [6, 6, 8, 12, 16]
 
 
 @pytest.mark.parametrize("kind", TARGETS)

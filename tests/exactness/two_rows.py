@@ -202,7 +202,8 @@ def shares(policy, settings, outputs, history) -> list[int]:
 def _seconds(policy, gamma, drafted, longest):
   if not drafted:
     return policy.seconds[0]
-  widths = [ROWS + int(np.ceil(ROWS * gamma / share)) for share in (8, 4, 2, 1)]
+  widths = [ROWS * each for each in (1.5, 2, 3, 4) if each < gamma + 1]
+  widths.append(ROWS * (gamma + 1))
   width = lambda count: min(w for w in widths if w >= ROWS + count)
   alone, even = policy.seconds[longest], policy.seconds[gamma + longest]
   few, all_rows = width(longest), width(ROWS * longest)
