@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from specdec_t5x.core.checks import is_probability
+from specdec_t5x.decoding.budget import Budget
 from specdec_t5x.decoding.cost_aware import CostAware
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import StepInfo
@@ -95,7 +96,7 @@ class ExitThreshold(Policy):
   def __post_init__(self):
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if not is_probability(value):
+      if not (field.kw_only or is_probability(value)):
         raise ValueError(
           f"ExitThreshold.{field.name} must be a number from 0 to 1, got {value!r}. "
           "Leave it out for the published one."
@@ -125,6 +126,7 @@ class ExitThreshold(Policy):
 
 POLICIES: dict[str, Policy] = {
   "auto": CostAware(),
+  "budget": Budget(),
   "confidence": Confidence(),
   "exit": ExitThreshold(),
   "fixed": Fixed(),

@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from specdec_t5x.core.checks import is_finite
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.cost_aware import CostAware
+from specdec_t5x.decoding.cost_aware import ByTimes
 from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.decoding.policy import Fixed
@@ -156,7 +156,7 @@ def asked_for() -> list[dict[str, Any]]:
   return [
     {
       "rows": job.rows_at_once,
-      "drafted": list(found.drafter.lengths),
+      "drafted": [max(x) for x in found.policy.timed(found.drafter.lengths, 1)],
       "seconds": list(found.policy.seconds),
     }
     for job, found in _tuned.items()
@@ -172,20 +172,20 @@ def say(message: str) -> None:
 def _goes_by_times(decoder: Decoder) -> bool:
   if not isinstance(decoder, SpeculativeDecoder):
     return False
-  return isinstance(decoder.policy, CostAware) and not decoder.policy.seconds
+  return isinstance(decoder.policy, ByTimes) and not decoder.policy.seconds
 
 
 def _seconds(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
-  """Returns the seconds of an iteration with each of the drafter's lengths."""
-  lengths = job.decoder.drafter.lengths
+  """Returns the seconds of an iteration with each of the drafts that are timed."""
+  job = dataclasses.replace(job, rows=job.rows_at_once)
+  drafts, decoder = _drafts(job), _told(job.decoder, None)
   shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), params)
   # Rows that take turns, alpha and its prior change no times.
-  of_loop = {"decoder": _told(job.decoder, None), "rows": job.rows_at_once}
-  job = dataclasses.replace(job, **of_loop)
-  name = repr((job, lengths, shapes, _device())).encode()
+  of_loop = dataclasses.replace(job, decoder=decoder)
+  name = repr((of_loop, drafts, shapes, _device())).encode()
   name = hashlib.sha256(name).hexdigest()[:16]
   if name not in _measured:
-    found = _read(name, len(lengths))
+    found = _read(name, len(drafts))
     if found is None:
       found = _measure(job, params)
       try:
@@ -196,9 +196,15 @@ def _seconds(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
   return _measured[name]
 
 
+def _drafts(job: Job) -> tuple[tuple[int, ...], ...]:
+  """Returns the drafts that are timed: how many tokens in each row."""
+  return job.decoder.policy.timed(job.decoder.drafter.lengths, job.rows)
+
+
 def _told(decoder: SpeculativeDecoder, length: Any) -> SpeculativeDecoder:
-  """Returns the decoder that drafts so many tokens in each iteration."""
-  return dataclasses.replace(decoder, policy=Fixed(length), slots=0, observer=None)
+  """Returns the decoder that drafts so many tokens in each iteration, packed or not."""
+  policy = Fixed(length, packs=decoder.policy.packs)
+  return dataclasses.replace(decoder, policy=policy, slots=0, observer=None)
 
 
 def _keep(name, found):
@@ -211,25 +217,25 @@ def _keep(name, found):
 
 
 def _measure(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
-  lengths = job.decoder.drafter.lengths
-  start, run = _programs(job)
+  drafts, (start, run) = _drafts(job), _programs(job)
 
-  def lasts(length, count):
-    begin = time.perf_counter()
-    run(arguments, jnp.int32(length), state, jnp.int32(count)).block_until_ready()
+  def lasts(draft, count):
+    begin, draft = time.perf_counter(), jnp.array(draft, jnp.int32)
+    run(arguments, draft, state, jnp.int32(count)).block_until_ready()
     return time.perf_counter() - begin
 
   with jax.enable_x64(False):
     # Full of content: attention skips what is empty, which would flatter blocks.
     inputs = jnp.ones((job.rows, job.input_length), jnp.int32)
     arguments = params, inputs, row_keys(jax.random.key(0), job.rows)
-    state = start(arguments, jnp.int32(0))
-    lasts(0, 1)  # Compiles, for all lengths and counts.
+    state = start(arguments, jnp.array(drafts[0], jnp.int32))
+    lasts(drafts[0], 1)  # Compiles, for all lengths and counts.
     # An iteration takes at most a draft and a token of the output.
-    fit = (job.max_length - 1) // (lengths[-1] + 1), int(_BRIEF / lasts(lengths[-1], 1))
-    many = max(1, min(_ITERATIONS, *fit))
-    counts = [many if n else min(_PLAIN, job.max_length - 1) for n in lengths]
-    jobs = [(0, 0), *zip(lengths, counts, strict=True)]
+    fit = (job.max_length - 1) // (max(drafts[-1]) + 1)
+    many = max(1, min(_ITERATIONS, fit, int(_BRIEF / lasts(drafts[-1], 1))))
+    plain = min(_PLAIN, job.max_length - 1)
+    counts = [many if any(draft) else plain for draft in drafts]
+    jobs = [(drafts[0], 0), *zip(drafts, counts, strict=True)]
     rounds, end = [], time.perf_counter() + _SECONDS
     while len(rounds) < _LEAST or (len(rounds) < _MOST and time.perf_counter() < end):
       rounds.append([lasts(*job) for job in jobs])

@@ -21,6 +21,7 @@ from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.cache import block_mask
 from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.network.packing import pack, unpack
 from tests.exactness.distributions import adjusted
 from tests.exactness.enumeration import Setting, target_probs
 
@@ -70,7 +71,8 @@ class HashModel:
     known = jnp.array((0, *self.prompt)[:size], jnp.int32)
     return TokenCache(jnp.full(rows, size), tokens.at[:, :size].set(known))
 
-  def extend(self, cache, tokens, positions=None, tree=None):
+  def extend(self, cache, tokens, positions=None, tree=None, packing=None):
+    tokens = unpack(packing, pack(packing, tokens))
     size, slots = tokens.shape[1], cache.tokens.shape[1]
     rows = jnp.arange(tokens.shape[0])[:, None]
     written_to = cache.index[:, None] + jnp.arange(size)

@@ -31,6 +31,7 @@ from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.policies import (
   POLICIES,
+  Budget,
   Confidence,
   CostAware,
   ExitThreshold,
@@ -333,6 +334,7 @@ def test_the_policy_is_what_was_asked_for_or_what_is_usual(drafter, named, own):
 def test_a_policy_has_a_name():
   assert {name: get_policy(name) for name in POLICIES} == {
     "auto": CostAware(),
+    "budget": Budget(),
     "confidence": Confidence(0.4),
     "exit": ExitThreshold(),
     "fixed": Fixed(),

@@ -24,7 +24,7 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.native import library
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.policies import CostAware
+from specdec_t5x.policies import Budget, CostAware
 from tests import networks
 from tests.t5x_bridge import tiny
 
@@ -285,6 +285,28 @@ def test_drafts_of_all_or_nothing_have_two_times(kept):
   found = measure(dataclasses.replace(AUTO, drafter=SparseDraft(NETWORK, GAMMA)))
   assert len(found) == 2
   assert all(0 < each < 60 for each in found)
+
+
+def test_a_budget_has_times_of_one_row_and_of_all(kept, monkeypatch):
+  timed, programs = [], tuning._programs
+
+  def watched(job):
+    assert tuning._told(job.decoder, None).policy.packs
+    start, run = programs(job)
+    return (
+      start,
+      lambda given, draft, *rest: (
+        timed.append(tuple(draft.tolist())) or run(given, draft, *rest)
+      ),
+    )
+
+  monkeypatch.setattr(tuning, "_programs", watched)
+  found = tuned(dataclasses.replace(AUTO, policy=Budget()))
+  assert set(timed) == {(0, 0), (1, 0), (2, 0), (1, 1), (2, 2)}
+  assert len(found.policy.seconds) == 5
+  assert decode(found).statistics.target_calls.all()
+  (record,) = tuning.asked_for()
+  assert record["drafted"] == [0, 1, 2, 1, 2]
 
 
 def test_the_rows_that_decode_at_once_are_timed(kept, monkeypatch):

@@ -23,11 +23,12 @@ from specdec_t5x.bench.oracle import replay
 from specdec_t5x.bench.table import Table
 from specdec_t5x.bench.timed import Program, Timed, alternate
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.native import library
 from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
-from specdec_t5x.policies import Confidence, CostAware
+from specdec_t5x.policies import Confidence, CostAware, get_policy
 
 _GAMMA = r"""Fixed draft lengths beside adaptive ones, on a pair and texts of yours.
 
@@ -39,7 +40,7 @@ then decodes every input greedily at batch 1 with each setting, in turn. The spe
 medians over the inputs [quartiles] of seconds a token, encoder included, against the
 fixed length that took the least time in all.
 """
-_BATCHES = r"""Plain decoding, fixed drafts and GAMMA_POLICY='auto', by batch.
+_BATCHES = r"""Plain decoding, fixed drafts and policies, by batch.
 
   python -m specdec_t5x.bench batches --target DIR --draft DIR --vocabulary FILE \
     --inputs FILE --prefix "translate English to German: " --batches 1 4 16 \
@@ -48,7 +49,9 @@ _BATCHES = r"""Plain decoding, fixed drafts and GAMMA_POLICY='auto', by batch.
 Decodes the same inputs with each setting, in turn, in groups of --queue batches: batch
 by batch, as `t5x.infer` does, each told what the one before left ('auto'); and as one
 call with SLOTS, where a row that ends takes the next input. The speeds are medians over
-the groups [quartiles], encoder included.
+the groups [quartiles], encoder included. Packed blocks beside padded ones:
+
+  --batches 4 16 64 --gammas 3 --policies auto confidence budget --packed
 """
 _COPY = r"""Times the copy draft on texts with known outputs, without a draft model.
 
@@ -107,11 +110,16 @@ def _batches(args: argparse.Namespace) -> Table:
 
 def _of_batch(args, study, sampling, batch) -> dict[str, Program]:
   """Returns by name what decodes a group of inputs."""
-  draft = study.drafts[0].model
-  settings = {PLAIN: (None, {})}
-  settings |= {f"gamma {gamma}": (draft, {"gamma": gamma}) for gamma in args.gammas}
-  settings["auto"] = draft, {"gamma": args.gamma, "policy": "auto"}
-  runs = {}
+  draft, settings, runs = study.drafts[0].model, {PLAIN: (None, {})}, {}
+  policies = {f"gamma {gamma}": (gamma, Fixed()) for gamma in args.gammas}
+  policies |= {name: (args.gamma, get_policy(name)) for name in args.policies}
+  for name, (gamma, policy) in policies.items():
+    ways = {name: policy}
+    if args.packed:
+      packed = lambda packs, policy=policy: dataclasses.replace(policy, packs=packs)
+      ways = {f"{name}, padded": packed(False), f"{name}, packed": packed(True)}
+    for way, each in ways.items():
+      settings[way] = draft, {"gamma": gamma, "policy": each}
   for name, (draft, words) in settings.items():
     decode = study.decode(0.0, draft, **words)
     decode = dataclasses.replace(decode, sampling=sampling)
@@ -215,6 +223,8 @@ BATCHES = Command(
     "batches": [1, 4, 16],
     "gamma": (5, "the longest draft"),
     "gammas": ([1, 3, 5], "fixed"),
+    "policies": (["auto"], "some of GAMMA_POLICY"),
+    "packed": (False, "all but plain decoding with padded and with packed blocks"),
     "queue": (1, "batches a group"),
     "temperature": 0.0,
     "top_k": 0,

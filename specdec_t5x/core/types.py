@@ -183,5 +183,5 @@ class Cache(Protocol):
 # [B, N, D], cache): scores N tokens a row after the committed ones. How models reach
 # drafters and the loop. `tree` [B, N, M] says which of the last M entries, these N
 # among them, each of the N sees, and `positions` [B, M] where the entries stand; by
-# default the block is a chain.
+# default the block is a chain. Networks' take a `packing`, too (`network.packing`).
 ExtendFn = Callable[..., tuple[Float[Array, "B N V"], Float[Array, "B N D"], Cache]]

@@ -91,7 +91,5 @@ class Context:
       state: where the decode stands.
       lengths: of drafts that differ in what they cost (`Drafter.lengths`).
     """
-    rows = state.lengths.shape[0]
-    most = self.policy.most(state.policy_state, rows, lengths)
-    remaining = jnp.maximum(state.remaining(self.max_length) - 1, 0)
-    return jnp.where(state.ended, 0, jnp.minimum(most, remaining))
+    remaining = jnp.where(state.ended, 0, state.remaining(self.max_length))
+    return self.policy.within(state.policy_state, remaining, lengths)

@@ -113,6 +113,12 @@ class SpeculativeDecoder:
         "replacement. Use 'traversal' or 'recursive'."
       )
     self.policy.check(self.drafter.lengths)
+    if self.policy.packs and not tree.is_chain:
+      raise ValueError(
+        f"{type(self.policy).__name__}.packs needs single drafts, got a "
+        f"{type(self.drafter).__name__} that drafts a tree of {tree.size} nodes. Leave "
+        "NUM_CANDIDATES at 1, or use GAMMA_POLICY 'auto' or 'fixed'."
+      )
     if self.policy.asks and self.drafter.stops is not Stops.ASKED:
       raise ValueError(
         f"The policy {type(self.policy).__name__} decides token by token, got a "

@@ -9,7 +9,7 @@ Shapes: B rows.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -18,17 +18,22 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.decoding.state import StepInfo
 
 
+@dataclasses.dataclass(frozen=True)
 class Policy:
   """A frozen dataclass of its knobs; its state, any pytree, is the decode's.
 
   Attributes:
+    packs: whether the target scores no more of each row than its own draft, packed
+      (`network.packing`); else as much of each as the longest draft needs.
     may_rest: whether `most` may be 0 in rows that may still grow. Where no row drafts,
       the target decodes a token by itself.
     asks: whether drafts stop token by token, by `goes_on` and `goes_on_after`.
   """
 
-  may_rest: bool = False
-  asks: bool = False
+  packs: bool = dataclasses.field(default=False, kw_only=True)
+
+  may_rest: ClassVar[bool] = False
+  asks: ClassVar[bool] = False
 
   def check(self, lengths: tuple[int, ...]) -> None:
     """Raises a ValueError where the policy can't decide between these lengths.
@@ -57,6 +62,16 @@ class Policy:
     """
     del known
     return jnp.full(rows, lengths[-1], jnp.int32)
+
+  def within(
+    self, known: Any, remaining: Int[Array, "B"], lengths: tuple[int, ...]
+  ) -> Int[Array, "B"]:
+    """As `most`, given how many tokens each row's output may take: no more than count.
+
+    It may take none where it has ended, and one of them is the target's own.
+    """
+    most = self.most(known, remaining.shape[0], lengths)
+    return jnp.minimum(most, jnp.maximum(remaining - 1, 0))
 
   def goes_on(self, known: Any, confidence: Float[Array, "B"]) -> Bool[Array, "B"]:
     """Returns which rows draft a token whose likeliest value has this probability."""
@@ -95,10 +110,10 @@ class Fixed(Policy):
 
   Attributes:
     length: how many; None is all that the drafter drafts. A program that times drafts
-      of several lengths has it as an argument.
+      of several lengths has it as an argument, perhaps a row each.
   """
 
-  length: int | Int[Array, ""] | None = None
+  length: int | Int[Array, "*B"] | None = None
 
   def __post_init__(self):
     if not (self.length is None or is_whole(self.length, 0) or _is_array(self.length)):
@@ -119,4 +134,4 @@ class Fixed(Policy):
 
 
 def _is_array(value: Any) -> bool:
-  return hasattr(value, "dtype") and value.ndim == 0
+  return hasattr(value, "dtype") and value.ndim < 2

@@ -143,9 +143,10 @@ def score(spec: Speculation, state: DecodeState, proposal: Proposal):
   extend, policy = spec.context.target.extend, spec.context.policy
   scored = extend, cache, state.last_tokens(), proposal
   varies = spec.drafter.stops is Stops.BY_ITSELF or policy.asks or policy.may_rest
-  if proposal.tree.is_chain and varies:
+  if proposal.tree.is_chain and (varies or policy.packs):
     # Rows that could all do without a draft would rest instead.
-    found = widths.score(*scored, least=2 if policy.may_rest else 1)
+    least = 2 if policy.may_rest else 1
+    found = widths.score(*scored, least, policy.packs)
   else:
     found = score_tree(*scored)
   logits, features, cache = found

@@ -1,4 +1,4 @@
-"""Scoring no more of a block than its longest draft needs.
+"""Scoring no more of a block than its longest draft needs; or, packed, its drafts.
 
 On CPUs a call of the target costs more the wider its block is. Shapes are static, so
 there are a few widths to choose from; each is a copy of the network in the program.
@@ -12,6 +12,7 @@ from jaxtyping import Array, Int
 
 from specdec_t5x.core.types import ExtendFn, Proposal
 from specdec_t5x.native import platforms
+from specdec_t5x.network.packing import Packing
 
 
 def block_widths(gamma: int, least: int = 1) -> tuple[int, ...]:
@@ -24,10 +25,27 @@ def block_widths(gamma: int, least: int = 1) -> tuple[int, ...]:
   return (*powers, gamma + 1)
 
 
+def packed_widths(rows: int, gamma: int) -> tuple[int, ...]:
+  """Returns the widths that packed blocks may have, of all rows together.
+
+  They are 1.5, 2, 3, 4, 6, 8 tokens a row and so on, and gamma + 1.
+
+  >>> packed_widths(16, 5), packed_widths(1, 5)
+  ((24, 32, 48, 64, 96), (2, 3, 4, 6))
+  """
+  halves = (halves << i for i in range(gamma.bit_length()) for halves in (3, 4))
+  some = {-(-rows * each // 2) for each in halves if each < 2 * gamma + 2}
+  return tuple(sorted({*some, rows * (gamma + 1)}))
+
+
 def narrowest(widths: tuple[int, ...], num_valid: Int[Array, "B"]) -> Int[Array, ""]:
   """Returns which width holds the last known token and all that counts of any draft."""
-  needed = num_valid.max() + 1
-  return (jnp.array(widths) < needed).sum()
+  return holding(widths, num_valid.max() + 1)
+
+
+def holding(widths: tuple[int, ...], needed: Int[Array, "*N"]) -> Int[Array, "*N"]:
+  """Returns which is the narrowest width for so many tokens."""
+  return (jnp.array(widths) < jnp.asarray(needed)[..., None]).sum(axis=-1)
 
 
 def score(
@@ -36,6 +54,7 @@ def score(
   last: Int[Array, "B"],
   proposal: Proposal,
   least: int = 1,
+  packs: bool = False,
 ):
   """Scores the last known token and what counts of the draft in one call.
 
@@ -45,14 +64,19 @@ def score(
     last: the last known token.
     proposal: the draft.
     least: the narrowest width there is; each is compiled.
+    packs: whether of each row is scored what counts of its own draft.
 
   Returns:
     Logits [B, K, V], features [B, K, D] and the cache. Logits and features are zeros
-    beyond the width: no rule reads a position after `num_valid`.
+    beyond the width, and packed, garbage: no rule reads a position after `num_valid`.
   """
   block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
-  widths = block_widths(proposal.tree.size, least)
-  chosen = narrowest(widths, proposal.num_valid)
+  if packs:
+    widths = packed_widths(block.shape[0], proposal.tree.size)
+    chosen = holding(widths, block.shape[0] + proposal.num_valid.sum())
+  else:
+    widths = block_widths(proposal.tree.size, least)
+    chosen = narrowest(widths, proposal.num_valid)
   logits, features = jax.eval_shape(lambda *args: extend(*args)[:2], cache, block)
   zeros = lambda shape: jnp.zeros(shape.shape, shape.dtype)
   scored = zeros(logits), zeros(features), cache
@@ -60,8 +84,12 @@ def score(
   def call(width):
     def body(turn):
       logits, features, cache = turn[1]
-      *new, cache = extend(cache, block[:, :width])
-      put = lambda buffer, new: buffer.at[:, :width].set(new)
+      if packs:
+        packing = Packing.of(proposal.num_valid + 1, width, block.shape[1])
+        *new, cache = extend(cache, block, packing=packing)
+      else:
+        *new, cache = extend(cache, block[:, :width])
+      put = lambda buffer, new: buffer.at[:, : new.shape[1]].set(new)
       return jnp.array(False), (put(logits, new[0]), put(features, new[1]), cache)
 
     return body

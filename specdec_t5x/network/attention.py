@@ -3,8 +3,11 @@
 Self-attention in training, block scoring against a cache, and cross-attention differ
 only in where the keys and values come from, so projection and attention are apart.
 
-Shapes: B batch, Q queries, S keys, H heads, K head width, D width.
+Shapes: B batch, Q queries, S keys, H heads, K head width, D width. Packed blocks are
+[P, D] in place of [B, Q, D] (`packing`).
 """
+
+import sys
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -13,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 from specdec_t5x.network import products
 from specdec_t5x.network.config import NetworkConfig
 from specdec_t5x.network.layers import Dense, project
+from specdec_t5x.network.packing import Packing, pack, unpack
 from specdec_t5x.network.products import MASKED
 
 KeyValues = tuple[Float[Array, "B H S K"], Float[Array, "B H S K"]]
@@ -41,15 +45,18 @@ class MultiHeadAttention(nn.Module):
     return tuple(map(self._by_head, project(x, self.key, self.value)))
 
   def query_key_values(
-    self, x: Float[Array, "B S D"]
+    self, x: Float[Array, "*block D"], packing: Packing | None = None
   ) -> tuple[Float[Array, "B S H K"], KeyValues]:
     """Projects `x` to this layer's queries, keys and values."""
-    query, *key_values = project(x, self.query, self.key, self.value)
+    projected = project(x, self.query, self.key, self.value)
+    query, *key_values = (unpack(packing, y) for y in projected)
     return self._split(query), tuple(map(self._by_head, key_values))
 
-  def queries(self, x: Float[Array, "B Q D"]) -> Float[Array, "B Q H K"]:
+  def queries(
+    self, x: Float[Array, "*block D"], packing: Packing | None = None
+  ) -> Float[Array, "B Q H K"]:
     """Projects `x` to this layer's queries."""
-    return self._split(self.query(x))
+    return self._split(unpack(packing, self.query(x)))
 
   def __call__(
     self,
@@ -57,17 +64,21 @@ class MultiHeadAttention(nn.Module):
     key_values: KeyValues,
     bias: Float[Array, "#B #H #Q S"],
     deterministic: bool = True,
-  ) -> Float[Array, "B Q D"]:
+    packing: Packing | None = None,
+  ) -> Float[Array, "*block D"]:
     """Attends from `query` to `key_values`; `bias` holds positions and masks."""
     cfg, (key, value) = self.config, key_values
     if cfg.float32_attention_logits:
       query, key = query.astype(jnp.float32), key.astype(jnp.float32)
     if deterministic and cfg.dtype == "float32":
-      mixed = products.attend(cfg.products, query, key, value, bias, cfg.most_rows)
+      # Of a packed block few queries count.
+      few = packing is not None and packing.rows.size <= cfg.most_rows
+      most = sys.maxsize if few else cfg.most_rows
+      mixed = products.attend(cfg.products, query, key, value, bias, most)
     else:
       drop = lambda weights: self.dropout(weights, deterministic=deterministic)
       mixed = products.xla_attend(query, key, value, bias, cfg.dtype, drop)
-    return self.out(mixed.reshape(*query.shape[:2], -1))
+    return self.out(pack(packing, mixed.reshape(*query.shape[:2], -1)))
 
   def _split(self, x: Float[Array, "B S HK"]) -> Float[Array, "B S H K"]:
     return x.reshape(*x.shape[:2], self.config.num_heads, self.config.head_dim)

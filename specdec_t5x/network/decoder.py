@@ -25,6 +25,7 @@ from specdec_t5x.network.layers import (
   RelativePositionBias,
   dropout,
 )
+from specdec_t5x.network.packing import Packing, pack, unpack
 
 # What a sublayer adds is multiplied by its gate, by names as 'self_3', 'cross_0' and
 # 'mlp_5'.
@@ -59,36 +60,41 @@ class DecoderLayer(nn.Module):
     deterministic=True,
     gates=(None, None, None),
     without=(),
+    packing=None,
   ):
     """Returns the block's output and the keys and values that it attended to.
 
     `remember` maps the new keys and values to all that the block may attend to: the
     identity in training, a write into the cache in decoding. `gates` are those of
     `SUBLAYERS`, if any; those in `without` are not computed, and without
-    self-attention there are no keys: None is returned for them.
+    self-attention there are no keys: None is returned for them. With a `packing` x is
+    packed, and what is returned.
     """
     key_values, (of_self, of_cross, of_mlp) = None, gates
     if "self" not in without:
       y = self.pre_self_attention_layer_norm(x)
-      query, new = self.self_attention.query_key_values(y)
+      query, new = self.self_attention.query_key_values(y, packing)
       key_values = remember(new)
-      y = self.self_attention(query, key_values, bias, deterministic)
+      y = self.self_attention(query, key_values, bias, deterministic, packing)
       x = x + _gated(of_self, self.dropout(y, deterministic=deterministic))
     if self.cross_attention and "cross" not in without:
       y = self.pre_cross_attention_layer_norm(x)
-      query = self.encoder_decoder_attention.queries(y)
-      y = self.encoder_decoder_attention(query, cross, cross_bias, deterministic)
+      attention, given = self.encoder_decoder_attention, (cross, cross_bias)
+      y = attention(attention.queries(y, packing), *given, deterministic, packing)
       x = x + _gated(of_cross, self.dropout(y, deterministic=deterministic))
     if "mlp" not in without:
       y = self.mlp(self.pre_mlp_layer_norm(x), deterministic)
       x = x + _gated(of_mlp, self.dropout(y, deterministic=deterministic))
     return x, key_values
 
-  def extend(self, x, known, index, bias, cross, cross_bias, gates, *, without):
+  def extend(
+    self, x, known, index, bias, cross, cross_bias, gates, packing=None, *, without
+  ):
     """As `__call__`, the new keys and values written to a cache from `index` on."""
     write = lambda buffer, new: cache_lib.write(buffer, new, index)
     remember = lambda new: tuple(map(write, known, new))
-    x, key_values = self(x, remember, bias, cross, cross_bias, True, gates, without)
+    given = bias, cross, cross_bias, True, gates, without, packing
+    x, key_values = self(x, remember, *given)
     return x, key_values or known
 
 
@@ -133,7 +139,7 @@ class Decoder(nn.Module):
       x, _ = layer(x, all_of_it, bias, inputs, cross_bias, deterministic)
     return self.dropout(self.decoder_norm(x), deterministic=deterministic)
 
-  def extend(self, x, cache: DecoderCache, bias, gates: Gates, without):
+  def extend(self, x, cache: DecoderCache, bias, gates: Gates, without, packing=None):
     """Returns the features of new positions, and each layer's keys and values."""
     mask = cache.encoder_mask
     cross_bias = self._cross_bias(None if mask is None else mask[:, None])
@@ -144,7 +150,7 @@ class Decoder(nn.Module):
       names = {kind: f"{kind}_{i}" for kind in SUBLAYERS}
       of_layer = [gates.get(name) for name in names.values()]
       lacks = tuple(kind for kind, name in names.items() if name in without)
-      args = x, held, cache.index, bias, inputs, cross_bias, of_layer
+      args = x, held, cache.index, bias, inputs, cross_bias, of_layer, packing
       x, key_values = tracing.call(layer, "extend", *args, without=lacks)
       written.append(key_values)
     return self.decoder_norm(x), written
@@ -183,6 +189,7 @@ class CachedNetwork(nn.Module):
     positions: Int[Array, "B M"] | None = None,
     tree: Bool[Array, "B N M"] | None = None,
     gates: Gates | None = None,
+    packing: Packing | None = None,
     without: Collection[str] = (),
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N D"], DecoderCache]:
     """Scores N tokens a row after the row's committed ones.
@@ -195,6 +202,8 @@ class CachedNetwork(nn.Module):
       tree: which of the last M entries each new one sees, itself included; by default
         a chain, each seeing those before it. With it, `positions` is prefix + depth.
       gates: of sublayers, by name; of no others.
+      packing: which tokens of a chain are computed; there is garbage in the others'
+        slots, and in their place in what is returned.
       without: names of sublayers that are not computed; a layer without self-attention
         reads and writes no cache.
 
@@ -213,7 +222,8 @@ class CachedNetwork(nn.Module):
     )
     key_positions = key_positions.at[rows, slots].set(positions)
     visible = cache_lib.block_mask(index, cache.num_slots, tree)
-    return self.extend_slots(cache, tokens, key_positions, visible, gates, without)
+    given = cache, tokens, key_positions, visible
+    return self.extend_slots(*given, gates, packing, without)
 
   def extend_slots(
     self,
@@ -222,6 +232,7 @@ class CachedNetwork(nn.Module):
     key_positions: Int[Array, "B S"],
     visible: Bool[Array, "B N S"],
     gates: Gates | None = None,
+    packing: Packing | None = None,
     without: Collection[str] = (),
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N D"], DecoderCache]:
     """As `extend`, for a cache whose slots the caller assigns.
@@ -235,23 +246,26 @@ class CachedNetwork(nn.Module):
         tokens, too; of any value where no token looks.
       visible: which slots each token sees; its own must be among them.
       gates: as `extend`'s.
+      packing: as `extend`'s.
       without: as `extend`'s.
     """
     rows = jnp.arange(tokens.shape[0])[:, None]
     slots = cache.index[:, None] + jnp.arange(tokens.shape[1])
     features, written = self.decoder.extend(
-      self.token_embedder(tokens),
+      self.token_embedder(pack(packing, tokens)),
       cache,
       self.decoder.bias(key_positions[rows, slots], key_positions, visible),
       gates or {},
       without,
+      packing,
     )
     cache = cache.replace(
       index=cache.index + tokens.shape[1],
       keys=tuple(key for key, _ in written),
       values=tuple(value for _, value in written),
     )
-    return self.logits(features), features, cache
+    found = self.logits(features), features
+    return *(unpack(packing, x) for x in found), cache
 
   def logits(self, features: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
     """Returns the float32 logits of decoder features."""

@@ -129,12 +129,13 @@ def extend_fn(
     without: names of sublayers that are left out.
   """
   variables = {"params": params}
-  gated = () if gates is None else (gates,)
   lacking = {"without": tuple(without)} if without else {}
 
-  def extend(cache, tokens, positions=None, tree=None):
-    args = (cache, tokens, positions, tree, *gated)
-    return tracing.apply(module, "extend", variables, *args, **lacking)
+  def extend(cache, tokens, positions=None, tree=None, packing=None):
+    args = cache, tokens, positions, tree
+    # A table of n-grams has neither.
+    more = () if gates is None and packing is None else (gates, packing)
+    return tracing.apply(module, "extend", variables, *args, *more, **lacking)
 
   return extend
 

@@ -47,6 +47,18 @@ def test_every_batch_gives_the_plain_outputs(pair, tmp_path, capsys):
   assert "5 inputs" in capsys.readouterr().out
 
 
+def test_packed_blocks_stand_beside_padded_ones(pair, tmp_path):
+  flags = "--gamma 2 --gammas 2 --max-length 8 --batches 2 --packed --policies budget"
+  found = ran("batches", tmp_path, *pair, *flags.split())["rows"]
+  names = [f"{name}, {way}" for name in ("gamma 2", "budget") for way in WAYS]
+  assert [row["setting"] for row in found] == ["plain", *names]
+  assert {row["identical"] for row in found} == {4}
+  assert found[1]["drafted"] == found[2]["drafted"] > 0
+
+
+WAYS = ("padded", "packed")
+
+
 @pytest.fixture
 def texts(files, tmp_path):
   path = tmp_path / "texts.jsonl"

@@ -29,6 +29,11 @@ WAYS = {
   "candidates": drafts("TreeDraft", NUM_CANDIDATES=2, VERIFICATION="kseq"),
   "no GAMMA": drafts("DraftModel", GAMMA=None, **PAYS),
   "auto": drafts("DraftModel", "policies/auto", BY_ROW=True, **PAYS),
+  "budget": drafts(
+    *("DraftModel", "policies/budget"),
+    **{"policy": "Budget", "SECONDS": (1.0, 1.1, 1.2, 1.3, 1.1, 1.2, 1.3)},
+  ),
+  "budget that pays": drafts("DraftModel", GAMMA_POLICY="budget", policy="Budget"),
   "confidence": drafts(
     "DraftModel", "policies/confidence", policy="Confidence", CONFIDENCE=0.3
   ),
@@ -136,8 +141,9 @@ def test_each_way_to_draft_gives_the_target_s_own_outputs(
   drafter, policy = (summary["decoder"][part] for part in ("drafter", "policy"))
   assert [drafter["kind"], policy["kind"]] == kinds
   # What a GAMMA asks for is drafted; what is timed may be drafted.
-  assert summary["statistics"]["drafted"] > 0 or kinds[1] == "CostAware"
-  if kinds[1] == "CostAware":
+  is_timed = kinds[1] in ("CostAware", "Budget") and "SECONDS" not in bindings
+  assert summary["statistics"]["drafted"] > 0 or is_timed
+  if is_timed:
     times = [x for x in summary["iteration_seconds"] if x["rows"] == 8]
     assert all(len(x["seconds"]) == len(x["drafted"]) for x in times)
     assert times

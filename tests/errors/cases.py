@@ -114,6 +114,9 @@ DECODING = [
   setting("'copy' with a GAMMA_POLICY", "DRAFTER='copy'", "GAMMA_POLICY='confidence'"),
   setting("an unknown GAMMA_POLICY", "GAMMA_POLICY='best'"),
   setting(
+    "a budget of what drafts all or nothing", "DRAFTER='copy'", "GAMMA_POLICY='budget'"
+  ),
+  setting(
     "a GAMMA_POLICY with several candidates",
     "GAMMA_POLICY='confidence'",
     *("NUM_CANDIDATES=2", "VERIFICATION='kseq'"),

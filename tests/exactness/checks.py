@@ -22,6 +22,7 @@ from tests.drafters.test_cascade import test_all_agree
 from tests.exactness import (
   distributions,
   test_adaptive,
+  test_budget,
   test_cascade,
   test_layer_skip,
   tree_steps,
@@ -137,6 +138,11 @@ def perfect_hierarchy():
 def shared_length():
   """Two rows that share the length of their drafts."""
   test_adaptive.assert_rows_keep_their_probs(*test_adaptive.two_rows())
+
+
+def budget_loop():
+  """Two rows that share a budget, their blocks packed."""
+  test_budget.assert_both_rows_are_exact(test_budget.SIZES[2], "token")
 
 
 def coupled_loop():
@@ -262,6 +268,7 @@ CHECKS = [
   exit_loop,
   skipping_loop,
   shared_length,
+  budget_loop,
   windows_fixed,
   windows_flushed,
   perfect_hierarchy,

@@ -193,16 +193,17 @@ def driven_probs(paths, target, drafter, sampling, name, max_length, policy=FIXE
   return probs_along(paths, run, decisions(drafter), max_length)
 
 
-def probs_along(paths, run, count, max_length):
+def probs_along(paths, run, count, max_length, rows=()):
   """The probs of outputs at each place of the cells, by what decodes with uniforms.
 
   Args:
     paths: of whole decodes, by the oracle.
-    run: from uniforms [B, iterations, count, L] to outputs [B, T].
+    run: from uniforms [B, *rows, iterations, count, L] to outputs [B, *rows, T].
     count: decisions an iteration.
     max_length: room for the output.
+    rows: how many there are in a path, where it is of several.
   """
-  shape = len(PLACES), len(paths), max_length, count, LEVELS
+  shape = len(PLACES), len(paths), *rows, max_length, count, LEVELS
   prescribed = np.full(shape, 0.5, np.float32)
   for rows, place in zip(prescribed, PLACES, strict=True):
     for row, path in zip(rows, paths, strict=True):
@@ -212,10 +213,14 @@ def probs_along(paths, run, count, max_length):
   distributions = []
   for outputs in np.split(np.asarray(tokens), len(PLACES)):
     distribution = {}
-    for output, path in zip(map(tuple, outputs.tolist()), paths, strict=True):
+    for output, path in zip(map(_frozen, outputs.tolist()), paths, strict=True):
       distribution[output] = distribution.get(output, 0.0) + path.probability
     distributions.append(distribution)
   return distributions
+
+
+def _frozen(nested):
+  return tuple(map(_frozen, nested)) if isinstance(nested, list) else nested
 
 
 def padded(distribution, length):

@@ -307,6 +307,18 @@ def no_place_for_the_last_token(blocks, num_valid, narrowest=widths.narrowest):
   return narrowest(blocks, num_valid - 1)
 
 
+def least_likely_of_all_is_dropped(proposal, most, eos_id, limit=step.limit):
+  """As a budget would that asked how likely the drawn tokens are (TETRIS)."""
+  found = limit(proposal, most, eos_id)
+  scores = jnp.cumprod(found.drafted_probs(), axis=1)
+  least = jnp.where(found.is_valid, scores, jnp.inf).min()
+  return found.replace(is_valid=found.is_valid & (scores > least))
+
+
+def packed_without_a_place_for_the_last(sizes, needed, holding=widths.holding):
+  return holding(sizes, needed - 1)
+
+
 def window_without_its_correction(self, window, lengths, proposal=Cascade._proposal):
   found = proposal(self, window, lengths)
   return Proposal.chain(found.tokens, found.draft_probs, found.num_valid - 1)

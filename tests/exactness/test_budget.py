@@ -1,0 +1,177 @@
+"""One budget for two rows: both outputs together have the product of the targets'
+distributions, and scores that may not be read are noticed."""
+
+import collections
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.decoding.cost_aware import Counts
+from specdec_t5x.decoding.step import decisions
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.policies import Budget
+from tests.exactness import two_rows
+from tests.exactness.driving import assert_all_are, drive, padded, probs_along
+from tests.exactness.enumeration import Setting, explore, target_probs
+from tests.exactness.oracles import JUDGES
+from tests.exactness.two_rows import (
+  best_of_all,
+  known_before,
+  likeliest,
+  of_the_token,
+  until_it_falls,
+)
+from tests.hash_model import HashModel
+
+# ---- What a score may read, and how far it may be followed. ----
+
+
+def missed(rule, admit, pairs=12):
+  """The most that any of some random pairs misses, and which shares the rows had."""
+  found, rng, shares = [], np.random.default_rng(0), collections.Counter()
+
+  def counted(*known):
+    shares[tuple(admit(*known))] += 1
+    return admit(*known)
+
+  for _ in range(pairs):
+    tables = rng.dirichlet(np.ones(2), (4, 8))
+    # A distribution for each prefix, whose tokens are the digits of its number.
+    p, q, other_p, other_q = (
+      lambda prefix, table=table: table[int("1" + "".join(map(str, prefix)), 2)]
+      for table in tables
+    )
+    settings = [
+      Setting(*models, JUDGES[rule], (0, 1), 3, eos_id=-1)
+      for models in ((p, q), (other_p, other_q))
+    ]
+    expected = two_rows.product(*map(target_probs, settings))
+    joint = two_rows.joint_probs(settings, counted)
+    found.append(two_rows.total_variation(joint, expected))
+  return max(found), shares
+
+
+def speed_of(*costs):
+  return lambda drafted: 1 / costs[drafted]
+
+
+RULES = pytest.mark.parametrize("rule", ["token", "block"])
+
+
+@RULES
+@pytest.mark.parametrize(
+  "admit",
+  [
+    likeliest(1, known_before),
+    likeliest(2, known_before),
+    until_it_falls(known_before, speed_of(1, 1.3, 1.55, 1.8, 2.0)),
+  ],
+  ids=["the first", "the first two", "early stop"],
+)
+def test_what_was_known_before_a_token_was_drawn_may_admit_it(rule, admit):
+  most, shares = missed(rule, admit)
+  assert most < 1e-12
+  assert len(shares) > 1
+
+
+@RULES
+@pytest.mark.parametrize(
+  "admit",
+  [
+    likeliest(1, of_the_token),
+    likeliest(2, of_the_token),
+    best_of_all(known_before, speed_of(1, 1.6, 1.8, 2.0, 2.0)),
+  ],
+  ids=["TETRIS, the first", "TETRIS, the first two", "global search"],
+)
+def test_a_token_s_own_score_and_a_search_of_later_ones_are_noticed(rule, admit):
+  most, _ = missed(rule, admit)
+  assert 0.1 < most < 0.3
+
+
+# ---- The compiled loop under a `Budget`. ----
+
+
+class EasyAndHard(HashModel):
+  """Row 0 drafts as the target does, row 1 as another model."""
+
+  @property
+  def easy(self):
+    return HashModel(3, self.vocab_size, eos_bias=self.eos_bias)
+
+  def extend(self, *args):
+    easy, _, _ = self.easy.extend(*args)
+    hard, features, cache = super().extend(*args)
+    return easy.at[1:].set(hard[1:]), features, cache
+
+
+SHORT = Budget((1.0, 1.15, 1.3, 1.25, 1.5), 0.6, 1.0, decay=0.8)
+LONG = Budget((1.0, 1.1, 1.2, 1.3, 1.2, 1.4, 1.6), 0.6, 1.0, decay=0.8)
+PURE = Sampling()
+# Vocabulary, policy, gamma, room.
+SIZES = [(2, SHORT, 2, 5), (2, LONG, 3, 5), (3, LONG, 3, 4)]
+
+
+def paths_of(size, rule, sampling=PURE):
+  """Every path of whole decodes of two rows, and how these are set."""
+  vocab_size, policy, gamma, room = size
+  draft = EasyAndHard(4, vocab_size, eos_bias=-1.0)
+  p, q = (model.distribution(sampling) for model in (draft.easy, draft))
+  judge, tree = JUDGES["greedy" if sampling.greedy else rule], tuple(range(gamma))
+  settings = [Setting(p, each, judge, tree, room) for each in (p, q)]
+  run = lambda world: two_rows.decode(world, settings, policy)
+  return draft, settings, list(explore(run))
+
+
+def assert_both_rows_are_exact(size, rule, sampling=PURE):
+  """Driven along every path, within float32's margin of 1e-6."""
+  draft, settings, paths = paths_of(size, rule, sampling)
+  _, policy, gamma, room = size
+  drafter = DraftModel(draft, gamma)
+  both = lambda uniforms: drive(uniforms, draft.easy, drafter, sampling, rule, policy)
+  run, count = jax.jit(jax.vmap(both)), decisions(drafter)
+  found = probs_along(paths, run, count, room, rows=(two_rows.ROWS,))
+  of_rows = (padded(target_probs(setting), room) for setting in settings)
+  assert_all_are(found, two_rows.product(*of_rows))
+
+
+@RULES
+@pytest.mark.parametrize("size", SIZES, ids=["short", "long", "three tokens"])
+def test_rows_that_share_a_budget_are_exact_together(size, rule):
+  assert_both_rows_are_exact(size, rule)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.6), GREEDY], ids=str)
+def test_they_are_however_they_are_sampled(sampling):
+  assert_both_rows_are_exact(SIZES[1], "token", sampling)
+
+
+@pytest.mark.parametrize("size", SIZES[:2], ids=["short", "long"])
+def test_the_rows_shares_differ_and_change(size, monkeypatch):
+  found, shares = set(), two_rows.shares
+  watched = lambda *known: found.add(tuple(shares(*known))) or shares(*known)
+  monkeypatch.setattr(two_rows, "shares", watched)
+  paths_of(size, "token")
+  assert {(0, 0)} < found
+  assert any(easy > hard for easy, hard in found)
+  assert any(easy < hard for easy, hard in found), "the easy row is done"
+
+
+def test_shares_are_the_best_of_all_that_follow_survival():
+  rng, tree = np.random.default_rng(0), (0, 1, 2)
+  for _ in range(100):
+    costs = 1 + np.cumsum(rng.uniform(0.02, 0.3, (2, 3)), axis=1)
+    alone, even = costs.min(axis=0), costs.max(axis=0)
+    policy = Budget((1.0, *alone.tolist(), *even.tolist()), 0.7)
+    tried = rng.integers(0, 6, 2)
+    accepted = rng.binomial(tried, rng.uniform(size=2))
+    left = rng.integers(0, 6, 2)
+    settings = [Setting(None, None, None, tree, int(each)) for each in left]
+    history = [list(zip(accepted, tried, strict=True))]
+    expected = two_rows.shares(policy, settings, [(), ()], history)
+    known = Counts(*(jnp.asarray(x, jnp.float32) for x in (accepted, tried)))
+    found = policy.within(known, jnp.asarray(left), (0, 1, 2, 3))
+    np.testing.assert_array_equal(found, expected)
