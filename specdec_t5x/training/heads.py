@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
 from specdec_t5x.core.checks import is_finite
+from specdec_t5x.network import markov
 from specdec_t5x.network.decoder import same_segment
 from specdec_t5x.network.functional import (
   Network,
@@ -201,14 +202,15 @@ def begun(network: Network, params: Params, target: Params) -> Params:
   """Returns what a draft that is made for a target begins to learn from.
 
   A parallel drafter begins as the target's last layer; a draft on the target's encoder
-  as some of its layers, evenly, the last one among them; others as they are.
+  as some of its layers, evenly, the last one among them; the rows of a bias as the
+  target's embedding of their tokens, so that tokens that are alike learn alike.
 
   Args:
     network: the draft.
     params: as its initialisers give them.
     target: the target's parameters.
   """
-  decoder = target["decoder"]
+  decoder, known = target["decoder"], {}
   last = sum(name.startswith("layers_") for name in decoder) - 1
   if isinstance(network, ParallelDrafter):
     known = {
@@ -221,8 +223,11 @@ def begun(network: Network, params: Params, target: Params) -> Params:
     taken = enumerate(evenly.round().astype(int))
     layers = {f"layers_{i}": decoder[f"layers_{layer}"] for i, layer in taken}
     known = {**target, "decoder": {**decoder, **layers}}
-  else:
-    return params
+  if markov.TOKENS in params:
+    rows = {**decoder, **target}["token_embedder"]["embedding"]
+    rows = rows / jnp.linalg.norm(rows, axis=-1, keepdims=True)
+    shape = rows.shape[1], params[markov.TOKENS].shape[1]
+    known[markov.TOKENS] = rows @ jax.random.normal(jax.random.key(0), shape)
   # Of the layer's own parameters alone: its keys of the input are the target's.
   take = lambda path, own: functools.reduce(
     lambda tree, key: tree[key.key], path, {**params, **known}

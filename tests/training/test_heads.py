@@ -1,5 +1,7 @@
 """Training of heads: what they learn from, and what they are worth then."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -143,6 +145,18 @@ def test_the_bias_is_of_the_token_before_the_one_that_is_drafted(kind):
     for row, at in zip(*np.nonzero(training.has_token(batch(), head)), strict=True):
       expected = of_token[tokens[row, at + head - 1]]
       np.testing.assert_allclose(gained[head - 1][row, at], expected, atol=1e-4)
+
+
+def test_a_bias_begins_as_none_whose_rows_are_as_alike_as_the_embeddings():
+  known, network = params_of(TARGET, 0), heads("medusa")
+  bias = {"rank": 512, "vocab_size": NETWORK.vocab_size}
+  network = network_for(dataclasses.replace(network.config, **bias))
+  params = training.begun(network, params_of(network, 1), known)
+  assert not np.any(params["markov_logits"]["kernel"])
+  cosines = lambda x: np.asarray(x @ x.T) / np.outer(*[np.linalg.norm(x, axis=1)] * 2)
+  of_target = cosines(known["token_embedder"]["embedding"])
+  # A random projection keeps them, but for some 1 / sqrt(rank).
+  np.testing.assert_allclose(cosines(params["markov_tokens"]), of_target, atol=0.2)
 
 
 # ---- Whole runs. ----
