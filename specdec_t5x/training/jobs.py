@@ -171,14 +171,15 @@ def written(
   Args:
     data: the other task, and the lengths and rows of decoding.
     target_checkpoint: what writes.
-    output_dir: gets written_<split>.jsonl of both splits.
+    output_dir: gets written_<limit>_<split>.jsonl of both splits.
     limit: inputs of a split that it writes for; all where None.
 
   Raises:
     ValueError: as `decode_task`.
   """
+  of = "all" if limit is None else limit
   files = {
-    split: os.path.join(output_dir, f"written_{split}.jsonl")
+    split: os.path.join(output_dir, f"written_{of}_{split}.jsonl")
     for split in (data.split, data.validation_split)
   }
   for split, path in files.items():
