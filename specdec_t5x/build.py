@@ -27,6 +27,7 @@ from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise, check_gamma
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import ngram
+from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import HEADS, Network, Settings, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.parallel import ParallelConfig
@@ -359,22 +360,42 @@ def heads(path: str | None, dtype: str = "float32") -> HEADS:
   return network
 
 
-def new_heads(target_path: str, kind: str, count: int, **knobs: Any) -> HEADS:
-  """Returns the network of heads for a target, whose sizes are read off its checkpoint.
+def new_heads(
+  target_path: str, kind: str, count: int, layers: int, rank: int = 0, **knobs: Any
+) -> Network:
+  """Returns what drafts by reading a target, whose sizes are its checkpoint's.
 
   Args:
     target_path: of the target.
-    kind: 'parallel', or one of `network.heads.KINDS`.
+    kind: 'parallel', one of `network.heads.KINDS`, or 'shared_encoder'.
     count: heads, or positions that are drafted.
-    **knobs: of `network.heads.HeadsConfig`; a parallel drafter has none.
+    layers: of a head; of a draft on the target's encoder, decoder layers.
+    rank: of the bias of the token before (`network.markov`); 0 is none.
+    **knobs: of `network.heads.HeadsConfig`; others have none.
 
   Raises:
     ValueError: where there is no target at `target_path`, or a knob is out of range.
   """
   target = Checkpoint.open(target_path).settings()
+  if kind == "shared_encoder":
+    return network_for(_on_encoder(target, layers))
+  bias = {"rank": rank, "vocab_size": target.vocab_size if rank else 0}
   if kind != "parallel":
-    return network_for(HeadsConfig(kind, count, target.emb_dim, **knobs))
-  return network_for(ParallelConfig.of(target, count))
+    sizes = count, target.emb_dim, layers
+    return network_for(HeadsConfig(kind, *sizes, **knobs, **bias))
+  return network_for(ParallelConfig.of(target, count, **bias))
+
+
+def _on_encoder(target: Settings, layers: int) -> T5Config:
+  """Returns the configuration of a draft on a target's encoder."""
+  most = target.num_decoder_layers if isinstance(target, T5Config) else 0
+  if not is_whole(layers, 1) or layers > most:
+    raise ValueError(
+      f"HEAD_LAYERS must be a whole number from 1 to {most} with 'shared_encoder', the "
+      f"target's decoder layers (0 where it has no encoder to read), got {layers!r}."
+    )
+  sizes = {"num_encoder_layers": 0, "num_decoder_layers": layers}
+  return dataclasses.replace(target, dropout_rate=0.0, **sizes)
 
 
 def beam(

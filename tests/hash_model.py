@@ -133,7 +133,7 @@ class HashHeads:
   """Heads of a HashModel: their logits are rows of a random table a head.
 
   The row is the hash that the target's feature is; of heads that read the path the
-  hash goes on with it.
+  hash goes on with it. With a bias a row of the token before is added.
   """
 
   seed: int
@@ -147,7 +147,15 @@ class HashHeads:
     rng = np.random.default_rng(self.seed)
     return (1.5 * rng.normal(size=shape)).astype(np.float32)
 
+  @property
+  def biases(self):
+    rng = np.random.default_rng(self.seed + 1)
+    shape = self.vocab_size, self.vocab_size
+    return (2.0 * (self.config.rank > 0) * rng.normal(size=shape)).astype(np.float32)
+
   def apply(self, params, h, path=None, method=None):
+    if method == "bias":
+      return jnp.asarray(self.biases)[h]
     assert method == ("after" if self.reads_path else "features")
     if path is None:
       return jnp.moveaxis(jnp.asarray(self.tables)[:, _rows(h)], 0, -2)
@@ -156,16 +164,17 @@ class HashHeads:
   def distribution(self, sampling):
     """The adjusted distribution as a function of the output and the path from it, in
     float64."""
-    weights, tables = place_weights(64), self.tables
+    weights, tables, biases = place_weights(64), self.tables, self.biases
 
     @functools.cache
     def distribution(given):
       output, path = given
+      bias = biases[(0, *output, *path)[-1]]
       read = (0, *output)[:-1]
       row = sum((x + 1) * weights[i] for i, x in enumerate(read)) % MODULUS
       if self.reads_path:
         row = int(_rows(np.array([row]), np.array([*output[-1:], *path])[:, None]))
-      return adjusted(tables[len(path), row], sampling)
+      return adjusted(tables[len(path), row] + bias, sampling)
 
     return distribution
 

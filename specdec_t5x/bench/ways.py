@@ -163,6 +163,6 @@ def _of_heads(study, draft, temperature, sizes) -> Iterator[tuple]:
   acceptance = tree.acceptance(study, draft.model, temperature)
   for size in sizes:
     yield f"tree of {size}", headed(network, best_tree(acceptance, size)), _EXACT
-    if not getattr(network, "reads_path", False):
+    if not (network.reads_path or network.config.rank):
       pruned = Pruned(size, width=max(size // 2, _RANKS), ranks=_RANKS)
       yield f"pruned to {size}", headed(network, pruned), _EXACT

@@ -5,6 +5,7 @@ drafter's networks by their names, and what it derives of the target's}.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -220,11 +221,21 @@ class SpeculativeDecoder:
     size, sampling = self.drafter.tree.size, self.drawn(sampling)
     slots = state.num_slots(max_length, size) if has_room else 0
     prompts = functional.prompts_of(inputs, self.target)
-    begin = lambda name: start_decoding(
-      self.networks[name], params[name], inputs, slots, per_input, prompts
+    given, own = (inputs, slots, per_input, prompts), self.drafter.networks
+    # What lacks an encoder reads the target's, so inputs are encoded once.
+    readers = [name for name in own if functional.lacks_encoder(own[name])]
+    target, cache, *read = start_decoding(
+      *(self.target, params["target"], *given),
+      readers=[(own[name], params[name]) for name in readers],
     )
-    target, cache = begin("target")
     target = _reading(self, params, sampling, target)
+    read = dict(zip(readers, read, strict=True))
+
+    def first_cache(name):
+      if name in read:
+        return read[name]
+      return start_decoding(own[name], params[name], *given)[1]
+
     is_prompt = functional.is_decoder_only(self.target)
     of_target = self.target, params["target"]
     context = Context(
@@ -243,10 +254,10 @@ class SpeculativeDecoder:
       networks={
         name: Loaded(
           functional.extend_fn(network, params[name]),
-          lambda name=name: begin(name)[1],
+          functools.partial(first_cache, name),
           params[name],
         )
-        for name, network in self.drafter.networks.items()
+        for name, network in own.items()
       },
       # Prompts are in the sequences already.
       source=jnp.repeat(inputs[:, :0] if is_prompt else inputs, per_input, axis=0),

@@ -62,6 +62,11 @@ class Headed(Drafter):
     if self.shape is None:
       object.__setattr__(self, "shape", chain(count))
     if isinstance(self.shape, Pruned):
+      if self.network.reads_path or self.network.config.rank:
+        raise ValueError(
+          "Pruned trees need distributions that depend on no drafted token, got "
+          f"{self.network.config.kind} heads that read them. Give them a tree."
+        )
       self.shape.check(count)
       return
     siblings.check(self.shape, self.siblings)
@@ -112,14 +117,20 @@ class Headed(Drafter):
     uniforms: Float[Array, "B G L"],
     logits: Float[Array, "B H V"],
   ) -> Proposal:
-    """Returns a draft from the logits of each depth, the same after all tokens."""
+    """Returns a draft from the logits of each depth, the same after all tokens.
+
+    But for the bias of each token's own predecessor, where the network has one.
+    """
     if isinstance(self.shape, Pruned):
       return self.shape.propose(context, state, uniforms, logits)
 
     def read(level, tokens):
-      del tokens
       depth = self.shape.depths[level.nodes[0]]
-      return logits[:, depth - 1 : depth]
+      of_depth = logits[:, depth - 1 : depth]
+      if not self.network.config.rank:
+        return of_depth
+      before = state.last_tokens()[:, None] if tokens is None else tokens
+      return of_depth + self.apply(context, "bias", before)
 
     return self.growing(context, uniforms).grow(read)
 
@@ -127,18 +138,15 @@ class Headed(Drafter):
     """Returns what draws the nodes of a tree."""
     return Growing(self.shape, self.siblings, context, uniforms)
 
+  def apply(self, context: Context, method: str, *args: Any) -> Any:
+    """Returns what a method of the network's gives."""
+    params = {"params": context.networks["draft"].params}
+    return self.network.apply(params, *args, method=method)
+
 
 @dataclasses.dataclass(frozen=True)
 class HeadDraft(Headed):
   """Drafts from one feature, by heads: the probs at depth i is that of head i."""
-
-  def __post_init__(self):
-    super().__post_init__()
-    if isinstance(self.shape, Pruned) and self.network.reads_path:
-      raise ValueError(
-        f"Pruned trees need distributions that depend on no drafted token, got "
-        f"{self.network.config.kind} heads. Give them a tree."
-      )
 
   def start(self, context: Context) -> HeadState:
     """Returns a state without a feature: the target was not called yet."""
@@ -154,7 +162,7 @@ class HeadDraft(Headed):
       read = self._path_reader(context, own.feature, state.last_tokens())
       proposal = self.growing(context, uniforms).grow(read)
     else:
-      logits = context.target.logits(self._apply(context, "features", own.feature))
+      logits = context.target.logits(self.apply(context, "features", own.feature))
       proposal = self.proposal(context, state, uniforms, logits)
     is_valid = proposal.is_valid & own.is_known[:, None]
     return proposal.replace(is_valid=is_valid), own
@@ -185,14 +193,9 @@ class HeadDraft(Headed):
       shape = (*paths.shape[:2], feature.shape[-1])
       h = jnp.broadcast_to(feature[:, None], shape)
       path = context.target.embed(paths).astype(h.dtype)
-      return context.target.logits(self._apply(context, "after", h, path))
+      return context.target.logits(self.apply(context, "after", h, path))
 
     return read
-
-  def _apply(self, context, method, *args):
-    return self.network.apply(
-      {"params": context.networks["draft"].params}, *args, method=method
-    )
 
 
 def check_width(target: Any, heads: Any) -> None:

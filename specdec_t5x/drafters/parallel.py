@@ -93,13 +93,7 @@ class ParallelDraft(Headed):
     # Position i of the output is the target's feature there and the token after it.
     at = (state.starts + first)[:, None] + jnp.arange(width)
     tokens = jnp.take_along_axis(state.sequences, at, axis=1, mode="clip")
-    features, cache = self.network.apply(
-      {"params": context.networks["draft"].params},
-      own.cache,
-      own.features,
-      context.target.embed(tokens),
-      state.lengths - state.starts - first,
-      state.target_cache,
-      method="extend",
-    )
+    embedded, new = context.target.embed(tokens), state.lengths - state.starts - first
+    known = own.cache, own.features, embedded, new, state.target_cache
+    features, cache = self.apply(context, "extend", *known)
     return context.target.logits(features), cache

@@ -21,7 +21,8 @@ from specdec_t5x.drafters.link import Terms
 from specdec_t5x.drafters.sparse import drafted_sparsely
 from specdec_t5x.link.wire import Ask, Drafts, Setup, between
 from specdec_t5x.native import distributions
-from specdec_t5x.network.functional import extend_fn, start_decoding
+from specdec_t5x.network.functional import extend_fn, lacks_encoder, start_decoding
+from specdec_t5x.network.transformer import check_encoder
 
 # Tokens that are read at once where the draft has missed some.
 _BLOCK = 16
@@ -47,6 +48,8 @@ class Draft:
   def of(cls, model: Model) -> "Draft":
     """Returns a loaded model as a draft."""
     network = model.network
+    if lacks_encoder(network):
+      check_encoder(network.config)
 
     def start(params, source, slots):
       return start_decoding(network, params, source, slots)[1]

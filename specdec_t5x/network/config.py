@@ -97,9 +97,11 @@ class NetworkConfig:
     products.check(self.products, self.dtype)
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if field.type is int and not is_whole(value, 1):
+      least = int(field.name != "num_encoder_layers")
+      if field.type is int and not is_whole(value, least):
         raise ValueError(
-          f"{kind}.{field.name} must be a whole number of at least 1, got {value!r}."
+          f"{kind}.{field.name} must be a whole number of at least {least}, got "
+          f"{value!r}."
         )
 
   @property
@@ -124,7 +126,8 @@ class T5Config(NetworkConfig):
   `mlp_activations=("gelu", "linear"), logits_via_embedding=False`.
 
   Attributes:
-    num_encoder_layers: encoder blocks.
+    num_encoder_layers: encoder blocks; 0 is a draft on its target's encoder, which has
+      none of its own.
     num_decoder_layers: decoder blocks.
   """
 

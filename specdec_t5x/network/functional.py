@@ -78,8 +78,13 @@ def is_decoder_only(module: Network) -> bool:
   return isinstance(module, GptTransformer)
 
 
+def lacks_encoder(module: Network) -> bool:
+  """Returns whether the network is a draft on its target's encoder."""
+  return isinstance(module, Transformer) and not module.config.num_encoder_layers
+
+
 def check_same_kind(target: Network, draft: Network) -> None:
-  """Raises a ValueError where one has an encoder and the other reads prompts."""
+  """Raises a ValueError where a draft can't read what its target reads."""
   kinds = type(target), type(draft)
   if set(kinds) == {Transformer, GptTransformer}:
     got = " and a ".join(kind.__name__ for kind in kinds)
@@ -87,15 +92,21 @@ def check_same_kind(target: Network, draft: Network) -> None:
       "Target and draft must both be encoder-decoders or both decoder-only, got a "
       f"{got}. Use a draft of the target's kind."
     )
+  if lacks_encoder(draft) and draft.config.emb_dim != target.config.emb_dim:
+    raise ValueError(
+      "A draft on its target's encoder has the target's width "
+      f"{target.config.emb_dim}, got one of width {draft.config.emb_dim}. Use the one "
+      "that was trained on this target."
+    )
 
 
 def check_same_vocabulary(target: Network, draft: Network, name: str = "draft") -> None:
   """Raises a ValueError where a network's tokens are not the target's.
 
-  Heads have no tokens of their own.
+  Heads have no tokens of their own, but for a bias.
   """
   size = target.config.vocab_size
-  sizes = size, getattr(draft.config, "vocab_size", size)
+  sizes = size, getattr(draft.config, "vocab_size", 0) or size
   if sizes[0] != sizes[1]:
     raise ValueError(
       f"Target and {name} must share a vocabulary: the target's vocab_size is "
@@ -168,7 +179,8 @@ def start_decoding(
   num_slots: int,
   num_decodes: int = 1,
   prompts: Int[Array, "B P"] | None = None,
-) -> tuple[ExtendFn, Any]:
+  readers: Sequence[tuple[Network, Any]] = (),
+) -> tuple[Any, ...]:
   """Reads each input once, its prompt too, and makes room to decode from them.
 
   Args:
@@ -178,21 +190,26 @@ def start_decoding(
     num_slots: cache slots of a row, besides those of its prompt.
     num_decodes: rows an input; they stand next to each other.
     prompts: what stands before the output, zero-padded; None is nothing.
+    readers: networks that lack an encoder and read this one's, and their parameters.
 
   Returns:
     The network as an `ExtendFn`, and a cache that holds the start token and the prompt
     but for the last of these tokens, which the loop feeds: an empty one without prompt.
+    And a cache of each reader's.
   """
-  rounded.check(module.config, params)
+  networks = [(module, params), *readers]
+  for each, own in networks:
+    rounded.check(each.config, own)
   extend = extend_fn(module, params)
   size = 0 if prompts is None else prompts.shape[1]
-  cache = _read(module, {"params": params}, inputs, num_slots + size)
+  cache, *others = _read(networks, inputs, num_slots + size)
   if size:
     # The start token is 0, as T5X's shift to the right makes it.
     _, _, cache = extend(cache, jnp.pad(prompts, ((0, 0), (1, 0)))[:, :size])
     # What shorter prompts wrote beyond their ends is stale from here on.
     cache = cache.at((prompts > 0).sum(axis=1))
-  return extend, jax.tree.map(lambda x: jnp.repeat(x, num_decodes, axis=0), cache)
+  repeat = lambda x: jnp.repeat(x, num_decodes, axis=0)
+  return extend, *jax.tree.map(repeat, (cache, *others))
 
 
 def encoder_widths(length: int) -> tuple[int, ...]:
@@ -205,20 +222,34 @@ def encoder_widths(length: int) -> tuple[int, ...]:
   return (*(part for part in parts if part >= _LEAST_WIDTH), length)
 
 
-def _read(module, variables, inputs, num_slots):
-  """Returns an empty cache that knows the inputs, encoded as wide as they need."""
+def _read(networks, inputs, num_slots):
+  """Returns empty caches that know the inputs, encoded once, as wide as they need.
+
+  Args:
+    networks: with their parameters; the first one's encoder reads.
+    inputs: what it reads.
+    num_slots: of each cache.
+  """
+  module, params = networks[0]
 
   def start(width, inputs):
     # Traced once, though a queue asks for first states several times.
-    apply = functools.partial(tracing.apply, module)
     inputs = inputs[:, :width]
-    encoded = apply("encode", variables, inputs, enable_dropout=False)
-    return apply("start", variables, encoded, inputs, num_slots=num_slots)
+    encoded = tracing.apply(
+      module, "encode", {"params": params}, inputs, enable_dropout=False
+    )
+    return [
+      tracing.apply(
+        each, "start", {"params": own}, encoded, inputs, num_slots=num_slots
+      )
+      for each, own in networks
+    ]
 
   length = inputs.shape[1]
   if not isinstance(module, Transformer):
     return start(length, inputs)
   widths = encoder_widths(length)
   longest = jnp.where(inputs > 0, 1 + jnp.arange(length), 0).max()
-  starts = [lambda x, width=width: start(width, x).widened(length) for width in widths]
+  wide = lambda width, x: [cache.widened(length) for cache in start(width, x)]
+  starts = [functools.partial(wide, width) for width in widths]
   return jax.lax.switch((jnp.array(widths) < longest).sum(), starts, inputs)

@@ -14,18 +14,16 @@ Shapes: D width of the features, H heads.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specdec_t5x.core.checks import is_whole
+from specdec_t5x.network import markov
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.network.layers import Dense, project
-
-# Heads are small: each device has them whole.
-_WHOLE = (None, None)
+from specdec_t5x.network.markov import WHOLE, PositionDrafter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +38,8 @@ class HeadsConfig:
     hidden_dim: hidden width a head, of 'blockwise'.
     dtype: of the activations.
     products: as `config.NetworkConfig.products`.
+    rank: of the bias of the token before (`markov`); 0 is none.
+    vocab_size: the target's, with a bias.
   """
 
   kind: str
@@ -49,6 +49,8 @@ class HeadsConfig:
   hidden_dim: int = 128
   dtype: str = "float32"
   products: str = "auto"
+  rank: int = 0
+  vocab_size: int = 0
 
   def __post_init__(self):
     if self.kind not in KINDS:
@@ -65,19 +67,22 @@ class HeadsConfig:
         raise ValueError(
           f"HeadsConfig.{name} must be a whole number of at least 1, got {value!r}."
         )
+    markov.check(self)
+    if self.rank and KINDS[self.kind].reads_path:
+      raise ValueError(
+        f"MARKOV_RANK must be 0 with {self.kind!r} heads, which read the tokens before "
+        f"theirs anyway, got {self.rank}."
+      )
 
 
-class Heads(nn.Module):
+class Heads(PositionDrafter):
   """What all kinds of heads have in common.
 
   Attributes:
     config: their shape.
-    reads_path: whether a head reads the tokens between h and the one that it drafts.
-      Else its distribution is the same after all of them.
   """
 
   config: HeadsConfig
-  reads_path: ClassVar[bool] = False
 
   def features(self, h: Float[Array, "*B D"]) -> Float[Array, "*B H D"]:
     """Returns every head's feature, of heads that read no path."""
@@ -96,7 +101,9 @@ class Heads(nn.Module):
 
   def __call__(self, *tokens, enable_dropout=False, **kwargs):
     """Reads nothing of T5X's arguments: parameters follow from the configuration."""
-    del tokens, enable_dropout, kwargs
+    del enable_dropout, kwargs
+    if self.config.rank:
+      self.bias(tokens[0])
     h = jnp.zeros((1, self.config.emb_dim))
     path = lambda head: jnp.zeros((1, head + 1, self.config.emb_dim))
     heads = range(self.config.count) if self.reads_path else [0]
@@ -118,7 +125,7 @@ class _Residual(nn.Module):
     for i in range(cfg.layers):
       dense = Dense(
         cfg.emb_dim,
-        _WHOLE,
+        WHOLE,
         nn.initializers.zeros,
         cfg.dtype,
         cfg.products,
@@ -168,10 +175,10 @@ class Blockwise(Heads):
   def setup(self):
     cfg = self.config
     kind = {"dtype": cfg.dtype, "products": cfg.products}
-    self.wi = Dense(cfg.count * cfg.hidden_dim, _WHOLE, **kind)
+    self.wi = Dense(cfg.count * cfg.hidden_dim, WHOLE, **kind)
     # No `zeros`: behind a relu of zeros nothing would ever learn.
     small = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
-    self.wo = Dense(cfg.count * cfg.emb_dim, _WHOLE, small, **kind)
+    self.wo = Dense(cfg.count * cfg.emb_dim, WHOLE, small, **kind)
 
   def features(self, h):
     """Returns every head's feature; see `Heads`."""
@@ -190,7 +197,7 @@ KINDS: dict[str, type[Heads]] = {
 def are_heads(shapes: Mapping[str, tuple[int, ...]]) -> bool:
   """Returns whether parameters of these shapes, by path, are heads'."""
   return any(name.startswith(("medusa_0/", "hydra_0/")) for name in shapes) or (
-    set(shapes) == {"wi/kernel", "wo/kernel"}
+    set(markov.without(shapes)) == {"wi/kernel", "wo/kernel"}
   )
 
 
@@ -198,13 +205,15 @@ def config_from_shapes(
   shapes: Mapping[str, tuple[int, ...]], dtype: str = "float32"
 ) -> HeadsConfig:
   """Returns the configuration of heads with these parameters, by path."""
+  known = {"dtype": dtype, **markov.knobs(shapes)}
+  shapes = markov.without(shapes)
   kind = next(iter(shapes)).split("_")[0]
   if kind not in KINDS:
     (emb_dim, hidden), (_, out) = shapes["wi/kernel"], shapes["wo/kernel"]
     count = out // emb_dim
-    sizes = {"hidden_dim": hidden // count, "dtype": dtype}
-    return HeadsConfig("blockwise", count, emb_dim, **sizes)
+    hidden_dim = hidden // count
+    return HeadsConfig("blockwise", count, emb_dim, hidden_dim=hidden_dim, **known)
   blocks = {tuple(name.split("/")[:2]) for name in shapes}
   count = len({head for head, _ in blocks})
   emb_dim = shapes[f"{kind}_0/layers_0/kernel"][1]
-  return HeadsConfig(kind, count, emb_dim, len(blocks) // count, dtype=dtype)
+  return HeadsConfig(kind, count, emb_dim, len(blocks) // count, **known)

@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.network import cache as cache_lib
+from specdec_t5x.network import markov
 from specdec_t5x.network.attention import KeyValues, mask_bias
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import NetworkConfig, T5Config
@@ -32,6 +33,7 @@ from specdec_t5x.network.layers import (
   RelativePositionBias,
   parameter,
 )
+from specdec_t5x.network.markov import WHOLE, PositionDrafter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +50,8 @@ class ParallelConfig:
     cross_attention: whether there is an input to attend to.
     dtype: of the activations.
     products: as `NetworkConfig.products`.
+    rank: of the bias of the token before (`markov`); 0 is none.
+    vocab_size: the target's, with a bias.
   """
 
   count: int
@@ -59,6 +63,8 @@ class ParallelConfig:
   cross_attention: bool = True
   dtype: str = "float32"
   products: str = "auto"
+  rank: int = 0
+  vocab_size: int = 0
 
   def __post_init__(self):
     object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
@@ -67,6 +73,7 @@ class ParallelConfig:
         "ParallelConfig.count must be a whole number of at least 2, got "
         f"{self.count!r}. It is how many positions are drafted."
       )
+    markov.check(self)
     _ = self.layer  # Checks the rest.
 
   @property
@@ -75,11 +82,12 @@ class ParallelConfig:
     return "parallel"
 
   @classmethod
-  def of(cls, target: NetworkConfig, count: int) -> "ParallelConfig":
-    """Returns the configuration of a drafter for a target."""
+  def of(cls, target: NetworkConfig, count: int, **bias: int) -> "ParallelConfig":
+    """Returns the configuration of a drafter for a target, perhaps with a bias."""
     same = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations")
     sizes = {name: getattr(target, name) for name in same}
-    return cls(count, **sizes, cross_attention=isinstance(target, T5Config))
+    is_crossed = isinstance(target, T5Config)
+    return cls(count, **sizes, cross_attention=is_crossed, **bias)
 
   def attends_as(self, target: NetworkConfig) -> bool:
     """Returns whether keys and values have the target's shapes."""
@@ -104,7 +112,7 @@ class ParallelConfig:
     )
 
 
-class ParallelDrafter(nn.Module):
+class ParallelDrafter(PositionDrafter):
   """Drafts d positions at once from the target's features and cache."""
 
   config: ParallelConfig
@@ -113,11 +121,9 @@ class ParallelDrafter(nn.Module):
     cfg, layer = self.config, self.config.layer
     kind = {"dtype": cfg.dtype, "products": cfg.products}
     self.feature_norm, self.token_norm = LayerNorm(layer), LayerNorm(layer)
-    self.fuse = Dense(cfg.emb_dim, (None, None), **kind)
-    shape = cfg.count - 1, cfg.emb_dim
-    self.masks = parameter(
-      self, "masks", nn.initializers.normal(1.0), shape, (None, None)
-    )
+    self.fuse = Dense(cfg.emb_dim, WHOLE, **kind)
+    normal, shape = nn.initializers.normal(1.0), (cfg.count - 1, cfg.emb_dim)
+    self.masks = parameter(self, "masks", normal, shape, WHOLE)
     self.relpos_bias = RelativePositionBias(layer, bidirectional=False)
     self.layer = DecoderLayer(layer, cfg.cross_attention)
     self.out_norm = LayerNorm(layer)
@@ -260,7 +266,9 @@ class ParallelDrafter(nn.Module):
 
   def __call__(self, *tokens, enable_dropout=False, **kwargs):
     """Reads nothing of T5X's arguments: parameters follow from the configuration."""
-    del tokens, enable_dropout, kwargs
+    del enable_dropout, kwargs
+    if self.config.rank:
+      self.bias(tokens[0])
     cfg, rows = self.config, jnp.zeros((1, 1, self.config.emb_dim))
     seen, keys = jnp.ones((1, 1, 1), bool), (1, cfg.num_heads, 1, cfg.head_dim)
     cross = (jnp.zeros(keys),) * 2 if cfg.cross_attention else None
@@ -288,4 +296,5 @@ def config_from_shapes(
     mlp_activations=("gelu", "linear") if gated else ("relu",),
     cross_attention="layer/encoder_decoder_attention/query/kernel" in shapes,
     dtype=dtype,
+    **markov.knobs(shapes),
   )

@@ -79,7 +79,8 @@ class Transformer(CachedNetwork):
 
   def setup(self):
     self.token_embedder = Embed(self.config)
-    self.encoder = Encoder(self.config)
+    if self.config.num_encoder_layers:
+      self.encoder = Encoder(self.config)
     self.decoder = Decoder(self.config)
 
   # ---- Decoding with a cache that has one index a row. ----
@@ -106,6 +107,9 @@ class Transformer(CachedNetwork):
 
   def encode(self, encoder_input_tokens, encoder_segment_ids=None, enable_dropout=True):
     """Returns the encoded input [B, E, D]."""
+    if self.is_initializing() and not self.config.num_encoder_layers:
+      return jnp.zeros((*encoder_input_tokens.shape, self.config.emb_dim))
+    check_encoder(self.config)
     is_token = encoder_input_tokens > 0
     mask = is_token[:, :, None] & is_token[:, None, :]
     mask = mask & same_segment(encoder_segment_ids, encoder_segment_ids)
@@ -195,13 +199,16 @@ class Transformer(CachedNetwork):
     *,
     enable_dropout=True,
     decode=False,
+    encoded=None,
   ):
     """Returns the logits [B, L, V] of targets given inputs, for training and scoring.
 
     Segment ids keep packed examples apart; positions are implied, as in T5X's T5.
+    `encoded` is the encoded input, where that is known.
     """
     del encoder_positions
-    encoded = self.encode(encoder_input_tokens, encoder_segment_ids, enable_dropout)
+    if encoded is None:
+      encoded = self.encode(encoder_input_tokens, encoder_segment_ids, enable_dropout)
     return self.decode(
       encoded,
       encoder_input_tokens,
@@ -225,3 +232,12 @@ class Transformer(CachedNetwork):
     logits, _, cache = self.extend(cache, tokens)
     self._put_cache(cache, self.get_variable("cache", "cache_index") + 1)
     return logits
+
+
+def check_encoder(config: T5Config) -> None:
+  """Raises a ValueError where a network has no encoder of its own."""
+  if not config.num_encoder_layers:
+    raise ValueError(
+      "Expected a network with an encoder, got one without: it drafts on its target's, "
+      "in the same process and without a beam. Pass it as that target's draft."
+    )

@@ -5,33 +5,68 @@ Shapes: B batch, L length, D width, V vocabulary, H heads.
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
+from specdec_t5x.core.checks import is_finite
+from specdec_t5x.network import markov
 from specdec_t5x.network.decoder import same_segment
-from specdec_t5x.network.functional import Network, embed_fn, logits_fn
+from specdec_t5x.network.functional import (
+  Network,
+  embed_fn,
+  lacks_encoder,
+  logits_fn,
+)
 from specdec_t5x.network.heads import Heads
 from specdec_t5x.network.parallel import ParallelDrafter
 from specdec_t5x.training import losses
 from specdec_t5x.training.objectives import Batch, Judged, Objective, Params, forward
 
+D_PACE = "d_pace"
+
 
 @dataclasses.dataclass(frozen=True)
 class _OfHeads(Objective):
-  """What a loss of heads has: the target that they draft for, and a weight."""
+  """What a loss of heads has: the target that they draft for, and a weight.
+
+  A weight 'd_pace' is `losses.d_pace` in place of decay^i.
+  """
 
   target: Network
-  decay: float
+  decay: float | str
 
   def __post_init__(self):
-    if not 0 < self.decay <= 1:
+    is_share = is_finite(self.decay) and 0 < self.decay <= 1
+    if self.decay != D_PACE and not is_share:
       raise ValueError(
-        f"HEAD_DECAY must be above 0 and at most 1, got {self.decay}. It is how much a "
-        "head counts beside the one before."
+        f"HEAD_DECAY must be above 0 and at most 1, got {self.decay!r}. It is how much "
+        f"a head counts beside the one before; {D_PACE!r} goes by what drafts gain."
       )
+
+  def summed(
+    self,
+    values: Sequence[Float[Array, "B L"]],
+    of_tokens: Sequence[Float[Array, "B L"]],
+    batch: Batch,
+  ) -> Float[Array, "B L"]:
+    """Returns the weighted sum of the heads' losses, where they have a token.
+
+    Args:
+      values: the losses of each head.
+      of_tokens: its cross-entropy with the tokens that came.
+      batch: the tokens.
+    """
+    heads = range(1, len(values) + 1)
+    counts = jnp.stack([has_token(batch, i) for i in heads])
+    if self.decay == D_PACE:
+      weights = losses.d_pace(jnp.exp(-jnp.stack(of_tokens)), counts)
+    else:
+      weights = jnp.stack([self.decay**i for i in heads])[:, None, None]
+    return jnp.where(counts, weights * jnp.stack(values), 0.0).sum(axis=0)
 
   def reader(self, network: Network) -> Network:
     """Returns the target."""
@@ -40,32 +75,40 @@ class _OfHeads(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class HeadDistillation(_OfHeads):
-  """sum_i decay^i KL(p_{t+i} || q_i), over the heads i = 1 .. H of each position t.
+  """sum_i decay^i D(p_{t+i}, q_i), over the heads i = 1 .. H of each position t.
 
-  p_{t+i} is the frozen target's distribution i tokens on, under teacher forcing. A head
-  has no loss where its token is not of the same example. (Medusa weights heads so,
-  Hydra learns distributions instead of tokens.)
+  D is a distance, usually KL(p || q). p_{t+i} is the frozen target's distribution i
+  tokens on, under teacher forcing. A head has no loss where its token is not of the
+  same example. (Medusa weights heads so, Hydra learns distributions instead of tokens.)
 
   Attributes:
     target: its parameters are `frozen`.
-    decay: weight of a head beside the one before.
+    decay: weight of a head beside the one before; or 'd_pace'.
+    loss: a name in `losses.DISTILLATION_LOSSES`.
   """
 
-  decay: float = 0.8
+  decay: float | str = 0.8
+  loss: str = "forward_kl"
+
+  def __post_init__(self):
+    super().__post_init__()
+    losses.get_distillation_loss(self.loss)
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
     """Judges the heads; `hits` is the first one's, where it has the target's token."""
     del dropout_key
     features = forward(self.target, frozen, batch, method="features")
     teacher = logits_fn(self.target, frozen)(features)
-    total, hits = 0.0, []
+    distance = losses.get_distillation_loss(self.loss)
+    values, of_tokens, hits = [], [], []
     distributions = head_logits(network, params, self.target, frozen, features, batch)
     for i, logits in enumerate(distributions, 1):
-      distribution, counts = ahead(teacher, i), has_token(batch, i)
-      value = jnp.where(counts, losses.forward_kl(distribution, logits), 0.0)
-      total += self.decay**i * value
-      hits.append(counts & (logits.argmax(-1) == distribution.argmax(-1)))
-    return Judged(total, hits[0])
+      distribution, tokens = ahead(teacher, i), ahead(batch["decoder_target_tokens"], i)
+      values.append(distance(distribution, logits))
+      of_tokens.append(losses.cross_entropy(logits, tokens))
+      hits.append(logits.argmax(-1) == distribution.argmax(-1))
+    total = self.summed(values, of_tokens, batch)
+    return Judged(total, has_token(batch, 1) & hits[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +123,7 @@ class JointTraining(_OfHeads):
     decay: as for `HeadDistillation`; the paper has 1.
   """
 
-  decay: float = 1.0
+  decay: float | str = 1.0
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
     """Judges target and heads; `hits` is the target's own."""
@@ -88,13 +131,13 @@ class JointTraining(_OfHeads):
     own, tokens = params["target"], batch["decoder_target_tokens"]
     features = forward(self.target, own, batch, dropout_key, method="features")
     logits = logits_fn(self.target, own)(features)
+    given = network, params["heads"], self.target, own, features, batch
+    of_tokens = [
+      losses.cross_entropy(drafted, ahead(tokens, i))
+      for i, drafted in enumerate(head_logits(*given), 1)
+    ]
     total = losses.cross_entropy(logits, tokens)
-    distributions = head_logits(
-      network, params["heads"], self.target, own, features, batch
-    )
-    for i, drafted in enumerate(distributions, 1):
-      value = losses.cross_entropy(drafted, ahead(tokens, i))
-      total += self.decay**i * jnp.where(has_token(batch, i), value, 0.0)
+    total += self.summed(of_tokens, of_tokens, batch)
     return Judged(total, logits.argmax(-1) == tokens)
 
 
@@ -117,17 +160,20 @@ def head_logits(
     batch: the tokens.
   """
   apply = lambda *args, method: network.apply({"params": params}, *args, method=method)
-  project = logits_fn(target, target_params)
+  project, tokens = logits_fn(target, target_params), batch["decoder_target_tokens"]
   count = network.config.count
-  if isinstance(network, ParallelDrafter):
-    found = _parallel(network, params, target, target_params, features, batch)
-    yield from (project(found[..., i, :]) for i in range(count))
-    return
   if not network.reads_path:
-    found = apply(features, method="features")
-    yield from (project(found[..., i, :]) for i in range(count))
+    if isinstance(network, ParallelDrafter):
+      found = _parallel(network, params, target, target_params, features, batch)
+    else:
+      found = apply(features, method="features")
+    # Head i drafts the token after the one that stands i positions on.
+    bias = apply(tokens, method="bias") if network.config.rank else None
+    for i in range(count):
+      logits = project(found[..., i, :])
+      yield logits if bias is None else logits + ahead(bias, i)
     return
-  embedded = embed_fn(target, target_params)(batch["decoder_target_tokens"])
+  embedded = embed_fn(target, target_params)(tokens)
   path = jnp.stack([ahead(embedded, i) for i in range(count)], axis=-2)
   for i in range(count):
     yield project(apply(features, path[..., : i + 1, :], method="after"))
@@ -152,28 +198,36 @@ def _parallel(network, params, target, target_params, features, batch):
   return network.apply({"params": params}, *given, method="everywhere")
 
 
-def begun(network: Heads | ParallelDrafter, params: Params, target: Params) -> Params:
-  """Returns what heads begin to learn from.
+def begun(network: Network, params: Params, target: Params) -> Params:
+  """Returns what a draft that is made for a target begins to learn from.
 
-  A parallel drafter begins as the target's last layer; others as they are.
+  A parallel drafter begins as the target's last layer; a draft on the target's encoder
+  as some of its layers, evenly, the last one among them; the rows of a bias as the
+  target's embedding of their tokens, so that tokens that are alike learn alike.
 
   Args:
-    network: the heads.
-    params: as their initialisers give them.
+    network: the draft.
+    params: as its initialisers give them.
     target: the target's parameters.
   """
-  if not isinstance(network, ParallelDrafter):
-    return params
-  decoder = target["decoder"]
-  last = max(
-    (name for name in decoder if name.startswith("layers_")),
-    key=lambda name: int(name.removeprefix("layers_")),
-  )
-  known = {
-    "layer": decoder[last],
-    "out_norm": decoder["decoder_norm"],
-    "relpos_bias": decoder["relpos_bias"],
-  }
+  decoder, known = target["decoder"], {}
+  last = sum(name.startswith("layers_") for name in decoder) - 1
+  if isinstance(network, ParallelDrafter):
+    known = {
+      "layer": decoder[f"layers_{last}"],
+      "out_norm": decoder["decoder_norm"],
+      "relpos_bias": decoder["relpos_bias"],
+    }
+  elif lacks_encoder(network):
+    evenly = np.linspace(last, 0, network.config.num_decoder_layers)[::-1]
+    taken = enumerate(evenly.round().astype(int))
+    layers = {f"layers_{i}": decoder[f"layers_{layer}"] for i, layer in taken}
+    known = {**target, "decoder": {**decoder, **layers}}
+  if markov.TOKENS in params:
+    rows = {**decoder, **target}["token_embedder"]["embedding"]
+    rows = rows / jnp.linalg.norm(rows, axis=-1, keepdims=True)
+    shape = rows.shape[1], params[markov.TOKENS].shape[1]
+    known[markov.TOKENS] = rows @ jax.random.normal(jax.random.key(0), shape)
   # Of the layer's own parameters alone: its keys of the input are the target's.
   take = lambda path, own: functools.reduce(
     lambda tree, key: tree[key.key], path, {**params, **known}

@@ -9,11 +9,11 @@ import numpy as np
 from specdec_t5x import api
 from specdec_t5x.checkpoints.parameters import JointParameters, T5XParameters
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.data import reading
+from specdec_t5x.data import reading, tasks
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.heads import check_width
-from specdec_t5x.network.functional import HEADS, Network
+from specdec_t5x.network.functional import HEADS, Network, lacks_encoder
 from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.training import batches, ngrams, outputs
 from specdec_t5x.training.batches import TaskData
@@ -43,7 +43,7 @@ def train(
   mode: str = "supervised",
   supervised: Supervised = Supervised(),  # noqa: B008 - frozen
   distill_loss: str = "forward_kl",
-  head_decay: float = 0.8,
+  head_decay: float | str = 0.8,
   target_checkpoint: str | None = None,
   init_checkpoint: str | None = None,
   seed: int = 0,
@@ -60,8 +60,9 @@ def train(
     mode: one of `MODES`: 'heads' learn on a target as it is; 'heads_and_target' learn
       together, the target's new parameters in `output_dir`, theirs in its 'heads'.
     supervised: the loss of mode 'supervised'.
-    distill_loss: of mode 'distill_tokens'; one of `losses.DISTILLATION_LOSSES`.
-    head_decay: weight of a head beside the one before.
+    distill_loss: of modes 'distill_tokens' and 'heads'; a name in
+      `losses.DISTILLATION_LOSSES`.
+    head_decay: weight of a head beside the one before; or 'd_pace'.
     target_checkpoint: of all modes but 'supervised'.
     init_checkpoint: parameters to begin with; seeded random ones where None.
     seed: of initialisation and dropout.
@@ -160,6 +161,35 @@ def decode_task(
   return counts
 
 
+def written(
+  data: TaskData, target_checkpoint: str, output_dir: str, limit: int | None = None
+) -> str:
+  """Returns a task of what a target writes for the inputs of another, which it writes.
+
+  Greedily, once: a run that goes on finds them in its `output_dir`.
+
+  Args:
+    data: the other task, and the lengths and rows of decoding.
+    target_checkpoint: what writes.
+    output_dir: gets written_<limit>_<split>.jsonl of both splits.
+    limit: inputs of a split that it writes for; all where None.
+
+  Raises:
+    ValueError: as `decode_task`.
+  """
+  of = "all" if limit is None else limit
+  files = {
+    split: os.path.join(output_dir, f"written_{of}_{split}.jsonl")
+    for split in (data.split, data.validation_split)
+  }
+  for split, path in files.items():
+    if not os.path.exists(path):
+      decode_task(data, target_checkpoint, path, split, limit=limit)
+  given = f"{data.task}_written", files, "inputs", "targets", ""
+  vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
+  return tasks.from_records(*given, vocabulary=vocabulary)
+
+
 def count_ngrams(
   task: str,
   vocab_size: int,
@@ -245,19 +275,26 @@ def _target(mode, target_checkpoint) -> api.Model | None:
 
 def _objective(network, mode, supervised, distill_loss, head_decay, target):
   """Returns what is minimised."""
-  if isinstance(network, HEADS) != (mode in HEAD_MODES):
+  modes = set(MODES) - set(HEAD_MODES)
+  if isinstance(network, HEADS):
+    modes = HEAD_MODES
+  elif lacks_encoder(network):
+    modes = ("heads",)
+  if mode not in modes:
     raise ValueError(
-      f"Heads are trained with MODE = one of {HEAD_MODES}, and they alone, got MODE = "
+      f"Heads are trained with MODE = one of {HEAD_MODES}, a draft on the target's "
+      "encoder with 'heads', and they alone, got MODE = "
       f"{mode!r} for a {type(network).__name__}. Begin from configs/train/heads.gin."
     )
   if mode == "supervised":
     return supervised
-  if mode == "distill_tokens":
+  if mode == "distill_tokens" or lacks_encoder(network):
     check_same_vocabulary(target.network, network)
     return TokenDistillation(target.network, distill_loss)
   check_width(target.network, network)
-  kinds = {"heads": HeadDistillation, "heads_and_target": JointTraining}
-  return kinds[mode](target.network, head_decay)
+  if mode == "heads":
+    return HeadDistillation(target.network, head_decay, distill_loss)
+  return JointTraining(target.network, head_decay)
 
 
 def _decode_for_metrics(network, data, mode):

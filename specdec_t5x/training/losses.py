@@ -4,14 +4,14 @@ p is the target's distribution and q the draft's, both softmax of float32 logits
 draft is accepted with probability alpha = sum_x min(p(x), q(x)) (Leviathan et al.,
 2023, Corollary 3.6), so total variation, 1 - alpha, is what speculation pays for.
 
-Shapes: B batch, L length, V vocabulary.
+Shapes: B batch, L length, V vocabulary, H heads.
 """
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 Logits = Float[Array, "*B V"]
 PerToken = Float[Array, "*B"]
@@ -71,11 +71,34 @@ def total_variation(target_logits: Logits, draft_logits: Logits) -> PerToken:
   return 0.5 * jnp.abs(jnp.exp(log_p) - jnp.exp(log_q)).sum(-1)
 
 
+def negative_log_alpha(target_logits: Logits, draft_logits: Logits) -> PerToken:
+  """Returns -log alpha: least where total variation is, at a step of 1 / alpha times.
+
+  So it learns from scratch, too, where alpha is near 0 (Samarin et al., arXiv
+  2602.23881).
+  """
+  log_p, log_q = _log_probs(target_logits, draft_logits)
+  return -jax.nn.logsumexp(jnp.minimum(log_p, log_q), axis=-1)
+
+
+def adaptive(target_logits: Logits, draft_logits: Logits) -> PerToken:
+  """Returns lambda KL(p || q) + (1 - lambda) TV(p, q), lambda = exp(-3 alpha).
+
+  No gradient flows through lambda: a bad draft learns all of p, a good one to be
+  accepted (Samarin et al., arXiv 2602.23881).
+  """
+  distance = total_variation(target_logits, draft_logits)
+  share = jax.lax.stop_gradient(jnp.exp(-3 * (1 - distance)))
+  return share * forward_kl(target_logits, draft_logits) + (1 - share) * distance
+
+
 DistillationLoss = Callable[[Logits, Logits], PerToken]
 DISTILLATION_LOSSES: dict[str, DistillationLoss] = {
   "forward_kl": forward_kl,
   "reverse_kl": reverse_kl,
   "total_variation": total_variation,
+  "negative_log_alpha": negative_log_alpha,
+  "adaptive": adaptive,
 }
 
 
@@ -91,6 +114,22 @@ def get_distillation_loss(name: str) -> DistillationLoss:
       f"{sorted(DISTILLATION_LOSSES)}. Set DISTILL_LOSS to one of them."
     )
   return DISTILLATION_LOSSES[name]
+
+
+def d_pace(
+  probs: Float[Array, "H *B"], counts: Bool[Array, "H *B"]
+) -> Float[Array, "H *B"]:
+  """Returns D-PACE's weight of each of H drafted positions, without gradient.
+
+  That of position k is sum_{j >= k} prod_{i <= j} (1 + q_i) / 2: what the draft is
+  likely to gain there, so that a position counts once those before it are learned.
+
+  Args:
+    probs: what the draft gives the token of each position (q_i).
+    counts: whether there is one; where not, there is none at later positions.
+  """
+  reached = jnp.cumprod(jnp.where(counts, (1 + probs) / 2, 0.0), axis=0)
+  return jax.lax.stop_gradient(jnp.cumsum(reached[::-1], axis=0)[::-1])
 
 
 def weighted_mean(

@@ -1,6 +1,6 @@
 """What a training step minimises: the right tokens, or a target's distributions.
 
-Shapes: B batch, L length, V vocabulary.
+Shapes: B batch, L length, E encoder length, D width, V vocabulary.
 """
 
 import abc
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Bool, Float, Key
 
-from specdec_t5x.network.functional import Network, is_decoder_only
+from specdec_t5x.network.functional import Network, is_decoder_only, lacks_encoder
 from specdec_t5x.training import losses
 
 Batch = Mapping[str, jax.Array]
@@ -102,9 +102,13 @@ class TokenDistillation(Objective):
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
     """Judges the logits; see `Objective`."""
-    distance = losses.get_distillation_loss(self.loss)
-    logits = forward(network, params, batch, dropout_key)
-    values = distance(forward(self.target, frozen, batch), logits)
+    distance, known = losses.get_distillation_loss(self.loss), {}
+    if lacks_encoder(network):
+      inputs = batch["encoder_input_tokens"], batch.get("encoder_segment_ids")
+      read = {"enable_dropout": False, "method": "encode"}
+      known["encoded"] = self.target.apply({"params": frozen}, *inputs, **read)
+    logits = forward(network, params, batch, dropout_key, **known)
+    values = distance(forward(self.target, frozen, batch, **known), logits)
     return Judged(values, logits.argmax(-1) == batch["decoder_target_tokens"])
 
 
@@ -131,6 +135,7 @@ def forward(
   batch: Batch,
   dropout_key: Key[Array, ""] | None = None,
   method: str = "__call__",
+  **known: Float[Array, "B E D"],
 ) -> Float[Array, "B L _"]:
   """Returns the logits of a batch under teacher forcing.
 
@@ -140,6 +145,7 @@ def forward(
     batch: tokens and, where examples are packed, segment ids.
     dropout_key: turns dropout on; it is consumed.
     method: 'features' returns these instead.
+    **known: `encoded`, the encoded input, where that is known.
   """
   tokens = [batch["decoder_input_tokens"], batch["decoder_target_tokens"]]
   segments = {"decoder_segment_ids": batch.get("decoder_segment_ids")}
@@ -153,4 +159,5 @@ def forward(
     enable_dropout=dropout_key is not None,
     rngs=None if dropout_key is None else {"dropout": dropout_key},
     method=method,
+    **known,
   )

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.core.checks import is_whole
-from specdec_t5x.network.functional import Network
+from specdec_t5x.network.functional import Network, lacks_encoder
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge import learned
 from specdec_t5x.training import losses
@@ -346,7 +346,7 @@ def _crc(params: Params) -> int:
 
 def check_learns(network: Any) -> None:
   """Raises a ValueError where a draft can't learn from the target's distributions."""
-  if not isinstance(network, Transformer):
+  if not isinstance(network, Transformer) or lacks_encoder(network):
     raise ValueError(
       "Online learning needs a draft model with an encoder and a decoder, got "
       f"{type(network).__name__}: heads, tables and copies are not trained on "

@@ -5,6 +5,7 @@ commands would do for minutes is cut to a few examples or steps by flags at thei
 """
 
 import contextlib
+import dataclasses
 import pathlib
 import re
 import runpy
@@ -109,6 +110,8 @@ def _make_own_files() -> None:
   config = _t5(8064, ("gelu", "linear"))
   _save("my_pair/target/checkpoint_2000", config)
   _save("my_pair/draft/checkpoint_1800", config, seed=1)
+  decoder = dataclasses.replace(config, num_encoder_layers=0, num_decoder_layers=1)
+  _save("my_pair/shared_encoder/checkpoint_1000", decoder, seed=2)
 
 
 def run(arguments: list[str]) -> None:

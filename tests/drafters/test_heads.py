@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.build import get_drafter, headed
-from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
@@ -30,15 +30,18 @@ from tests.t5x_bridge import tiny, tiny_gpt
 INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1]])
 ROOM, COUNT = 14, 3
 TARGETS = {"t5": tiny.TARGET, "gpt": tiny_gpt.TARGET}
-KINDS = ("parallel", "medusa", "hydra", "blockwise")
+BIASED = ("parallel, biased", "medusa, biased", "blockwise, biased")
+KINDS = ("parallel", "medusa", "hydra", "blockwise", *BIASED)
 
 
 def heads_of(kind, config):
+  kind, _, is_biased = kind.partition(", ")
+  bias = {"rank": 3, "vocab_size": config.vocab_size} if is_biased else {}
   if kind != "parallel":
-    return network_for(HeadsConfig(kind, COUNT, config.emb_dim, hidden_dim=8))
+    return network_for(HeadsConfig(kind, COUNT, config.emb_dim, hidden_dim=8, **bias))
   sizes = config.emb_dim, config.num_heads, config.head_dim, config.mlp_dim
   crossed = config is tiny.TARGET
-  return network_for(ParallelConfig(COUNT, *sizes, cross_attention=crossed))
+  return network_for(ParallelConfig(COUNT, *sizes, cross_attention=crossed, **bias))
 
 
 def noisy(network, seed):
@@ -84,6 +87,7 @@ SHAPES = {
     ("hydra", "chain", "t5"),
     ("parallel", "chain", "gpt"),
     ("hydra", "tree", "gpt"),
+    ("parallel, biased", "chain", "gpt"),
   ],
 )
 def test_greedy_outputs_are_the_target_s_own(kind, shape, target):
@@ -187,6 +191,39 @@ def test_drafts_come_from_the_distributions_that_were_trained(kind, target):
       if counts[row]:
         of_row = logits[row], expected[place, counts[row] - 1]
         np.testing.assert_allclose(*of_row, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", BIASED)
+def test_a_biased_chain_is_drawn_from_what_follows_the_token_before(kind):
+  speculative, params = decoder(kind, chain(COUNT))
+  keys = row_keys(jax.random.key(0), len(INPUTS))
+  known = params, INPUTS, keys, Sampling(), ROOM, -1
+  draws = jax.random.uniform(jax.random.key(1), (len(INPUTS), COUNT, LEVELS))
+
+  @jax.jit
+  def drafted():
+    spec, state = speculative.prepare(*known)
+    state, _ = step(spec, state)
+    proposal, _ = spec.drafter.propose(spec.context, state, draws)
+    apart = dict(params["draft"])
+    apart["markov_logits"] = {"kernel": 0 * apart["markov_logits"]["kernel"]}
+    spec, _ = speculative.prepare({**params, "draft": apart}, *known[1:])
+    without, _ = spec.drafter.propose(spec.context, state, draws)
+    return (
+      state.last_tokens(),
+      proposal.tokens,
+      proposal.draft_probs,
+      without.draft_probs,
+    )
+
+  last, tokens, found, without = map(np.asarray, drafted())
+  before = np.concatenate([last[:, None], tokens[:, :-1]], axis=1)
+  rows = np.asarray(params["draft"]["markov_tokens"])[before]
+  bias = rows @ np.asarray(params["draft"]["markov_logits"]["kernel"])
+  expected = without * np.exp(bias)
+  expected /= expected.sum(axis=-1, keepdims=True)
+  np.testing.assert_allclose(found, expected, atol=1e-5)
+  assert np.abs(found - without).max() > 0.05
 
 
 def test_sure_heads_need_no_more_calls_than_m_over_k_and_one():
@@ -301,7 +338,8 @@ def test_what_can_t_be_drafted_is_refused():
   _, heads, _ = pair("medusa")
   parallel, gpt = pair("parallel")[1], network_for(tiny_gpt.TARGET)
   for make, message in [
-    (lambda: decoder("hydra", Pruned()), "no drafted token, got hydra heads"),
+    (lambda: decoder("hydra", Pruned()), "no drafted token, got hydra heads that"),
+    (lambda: decoder(BIASED[0], Pruned()), "no drafted token, got parallel heads that"),
     (lambda: headed(heads, chain(4)), "depth 4 needs as many heads, got 3"),
     (lambda: headed(heads, Pruned(99)), "nodes must be at most 18"),
     (lambda: Pruned(ranks=0), "Pruned.ranks must be a whole number"),

@@ -1,5 +1,7 @@
 """Ways to draft and to verify, set in gin: the target's own outputs, and what ran."""
 
+import dataclasses
+
 import jax
 import pytest
 
@@ -38,6 +40,11 @@ WAYS = {
     "DraftModel", "policies/confidence", policy="Confidence", CONFIDENCE=0.3
   ),
   "heads": drafts("HeadDraft", "drafters/heads", SIBLINGS="likeliest"),
+  "biased": drafts("ParallelDraft", "drafters/heads", VERIFICATION="block"),
+  "shared encoder": drafts("DraftModel", "drafters/shared_encoder"),
+  "shared encoder in a tree": drafts(
+    "TreeDraft", "drafters/shared_encoder", "drafters/tree", STEM=1
+  ),
   "parallel": drafts(
     "ParallelDraft", *PRUNED, NODES=6, PENALTY=0.5, GAMMA=None, **PAYS
   ),
@@ -94,10 +101,12 @@ def table(pair, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def heads(tmp_path_factory):
-  """The checkpoints of heads, by the way to draft with them."""
+  """The checkpoints of what reads the target, by the way to draft with it."""
   networks = {
     "heads": network_for(HeadsConfig("hydra", 3, tiny.TARGET.emb_dim)),
     "parallel": network_for(ParallelConfig.of(tiny.TARGET, 3)),
+    "biased": network_for(ParallelConfig.of(tiny.TARGET, 3, rank=2, vocab_size=64)),
+    "shared": network_for(dataclasses.replace(tiny.TARGET, num_encoder_layers=0)),
   }
   paths = {}
   for name, network in networks.items():

@@ -25,11 +25,12 @@ from tests.exactness import (
   test_budget,
   test_cascade,
   test_layer_skip,
+  test_shared_encoder,
   tree_steps,
   trees,
 )
 from tests.exactness.test_adaptive import EXIT, SURE, TURNS
-from tests.exactness.test_heads import APART, PATH
+from tests.exactness.test_heads import APART, BIASED, PATH
 from tests.exactness.test_loop import (
   FEW,
   SMALL_DRAFT,
@@ -76,6 +77,18 @@ def heads_chain():
 def heads_tree():
   """Heads that read the path, on a tree that goes on from its second node."""
   setting = (SMALL_TARGET, PATH, "recursive", Tree((0, 0, 2)), 4, "distinct")
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+def biased_chain():
+  """Heads that know the token before theirs alone."""
+  setting = (SMALL_TARGET, BIASED, "block", chain(2), 4, "independent")
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+def biased_tree():
+  """The same, on a tree that goes on from its second node."""
+  setting = (SMALL_TARGET, BIASED, "recursive", Tree((0, 0, 2)), 4, "distinct")
   assert_the_loop_is_exact(setting, Sampling())
 
 
@@ -133,6 +146,11 @@ def windows_flushed():
 def perfect_hierarchy():
   """The target as both of its drafts: whole windows, a call of each level a time."""
   test_all_agree(Sampling(0.0), "fixed")
+
+
+def encoder_shared():
+  """A real draft on the encoder of its target, of two rows."""
+  test_shared_encoder.assert_the_loop_is_exact(Sampling())
 
 
 def shared_length():
@@ -260,6 +278,8 @@ CHECKS = [
   siblings_loop,
   heads_chain,
   heads_tree,
+  biased_chain,
+  biased_tree,
   small_trees,
   wide_loop,
   moved_entries,
@@ -267,6 +287,7 @@ CHECKS = [
   turns_loop,
   exit_loop,
   skipping_loop,
+  encoder_shared,
   shared_length,
   budget_loop,
   windows_fixed,

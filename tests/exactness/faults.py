@@ -22,10 +22,10 @@ from specdec_t5x.decoding.state import unit_uniforms
 from specdec_t5x.drafters import draft_model, sparse
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
-from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.stepwise import Stepwise
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.network import cache
+from specdec_t5x.network import cache, functional
 from specdec_t5x.policies import CostAware
 from tests.hash_model import TokenCache
 
@@ -171,6 +171,26 @@ def sibling_s_probs_not_renormalised(distribution, token):
 def heads_on_the_root_s_feature(self, context, own, verdict, features):
   del context, verdict
   return own.replace(feature=features[:, 0], is_known=jnp.ones_like(own.is_known))
+
+
+def q_without_the_bias(self, context, *args, proposal=Headed.proposal):
+  found, logits = proposal(self, context, *args), args[-1]
+  q = context.adjust(logits, context.sampling)
+  return found.replace(draft_probs=q[:, self.shape.depths[1:] - 1])
+
+
+def bias_reads_the_token_it_predicts(self, context, *args, proposal=Headed.proposal):
+  found, logits = proposal(self, context, *args), args[-1]
+  logits = logits[:, self.shape.depths[1:] - 1]
+  logits = logits + self.apply(context, "bias", found.tokens)
+  return found.replace(draft_probs=context.adjust(logits, context.sampling))
+
+
+def bias_of_the_first_sibling(self, context, *args, apply=Headed.apply):
+  method, tokens = args
+  if method == "bias":
+    tokens = jnp.broadcast_to(tokens[:, :1], tokens.shape)
+  return apply(self, context, method, tokens)
 
 
 def heads_read_the_first_sibling(self, *args, path_reader=HeadDraft._path_reader):
@@ -361,6 +381,23 @@ def stale_cache_after_rollback(self, index):
 
 def draft_reads_the_last_two_alone(*args):
   return _read_last(*args)
+
+
+def _rolled(caches, axis):
+  roll = lambda xs: tuple(jnp.roll(x, 1, axis) for x in xs)
+  cross = lambda x: {
+    "cross_keys": roll(x.cross_keys),
+    "cross_values": roll(x.cross_values),
+  }
+  return [caches[0], *(x.replace(**cross(x)) for x in caches[1:])]
+
+
+def draft_reads_the_row_before(*args, read=functional._read):
+  return _rolled(read(*args), 0)
+
+
+def draft_reads_features_one_place_on(*args, read=functional._read):
+  return _rolled(read(*args), 2)
 
 
 def rho_is_one(p, q, count):

@@ -18,6 +18,10 @@ TARGET = HashModel(3, vocab_size=3)
 # Their distributions do, or do not, depend on the tokens between feature and head.
 PATH = HashHeads(4, 3, HeadsConfig("hydra", 2, 1), reads_path=True)
 APART = HashHeads(4, 3, HeadsConfig("medusa", 2, 1), reads_path=False)
+# Features that do not, and a bias of the token before: a chain.
+BIASED = HashHeads(
+  4, 3, HeadsConfig("medusa", 2, 1, rank=1, vocab_size=3), reads_path=False
+)
 
 # heads, rule, tree, siblings.
 WAYS = [
@@ -31,13 +35,14 @@ WAYS = [
 ]
 SETTINGS = [
   (TARGET, heads, rule, tree, 4, siblings)
-  for heads in (PATH, APART)
+  for heads in (PATH, APART, BIASED)
   for rule, tree, siblings in WAYS
 ]
 
 
 def name(setting):
-  return f"{setting[1].config.kind}-{name_of(setting)}"
+  config = setting[1].config
+  return f"{config.kind}-rank{config.rank}-{name_of(setting)}"
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=name)
@@ -45,7 +50,7 @@ def test_the_loop_keeps_the_target_s_distribution(setting):
   assert_the_loop_is_exact(setting, Sampling())
 
 
-@pytest.mark.parametrize("setting", [SETTINGS[4], SETTINGS[11]], ids=name)
+@pytest.mark.parametrize("setting", [SETTINGS[i] for i in (4, 11, 15, 18)], ids=name)
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.7, top_k=2)], ids=str)
 def test_it_keeps_it_however_it_is_sampled(setting, sampling):
   assert_the_loop_is_exact(setting, sampling)

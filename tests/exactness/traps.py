@@ -17,10 +17,10 @@ from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import cascade, draft_model, siblings, sparse, stepwise
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
-from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.stepwise import Stepwise
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.network import cache
+from specdec_t5x.network import cache, functional
 from specdec_t5x.policies import CostAware
 from tests.exactness import faults
 from tests.exactness.checks import (
@@ -30,12 +30,15 @@ from tests.exactness.checks import (
   TOKEN_RULE,
   TRAVERSAL_RULE,
   adaptive_loop,
+  biased_chain,
+  biased_tree,
   budget_loop,
   candidates_loop,
   copying,
   counts,
   coupled_loop,
   draws,
+  encoder_shared,
   exit_loop,
   heads_chain,
   heads_tree,
@@ -89,6 +92,9 @@ TRAPS = [
   (TreeDraft, "propose", faults.first_sibling_s_probs_for_all, siblings_loop),
   (HeadDraft, "commit", faults.heads_on_the_root_s_feature, heads_chain),
   (HeadDraft, "_path_reader", faults.heads_read_the_first_sibling, heads_tree),
+  (Headed, "proposal", faults.q_without_the_bias, biased_chain),
+  (Headed, "proposal", faults.bias_reads_the_token_it_predicts, biased_chain),
+  (Headed, "apply", faults.bias_of_the_first_sibling, biased_tree),
   (TreeDraft, "propose", faults.drafts_share_their_draws, candidates_loop),
   (step, "score_tree", faults.nodes_see_cousins, small_trees),
   (step, "score_tree", faults.positions_by_slot, small_trees),
@@ -123,6 +129,13 @@ TRAPS = [
   (widths, "holding", faults.packed_without_a_place_for_the_last, budget_loop),
   (Stepwise, "propose", faults.drop_the_token_it_stopped_at, exit_loop),
   (step, "score", faults.the_draft_s_keys_stay, skipping_loop),
+  *(
+    (functional, "_read", fault, encoder_shared)
+    for fault in (
+      faults.draft_reads_the_row_before,
+      faults.draft_reads_features_one_place_on,
+    )
+  ),
   (generate, "draws", faults.rule_has_the_noise_of_the_place_before, coupled_loop),
   (generate, "draws", faults.draft_has_noise_of_its_own, coupled_loop),
   (DecodeState, "uniforms_of_places", faults.noise_of_the_iteration, coupled_loop),

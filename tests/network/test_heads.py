@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from specdec_t5x.checkpoints.checkpoint import flat_shapes
-from specdec_t5x.network.functional import initial_variables, network_config
+from specdec_t5x.network.functional import (
+  initial_variables,
+  network_config,
+  network_for,
+)
 from specdec_t5x.network.heads import KINDS, HeadsConfig
+from specdec_t5x.network.parallel import ParallelConfig
 
 WIDTH, COUNT = 6, 3
 CONFIGS = [
@@ -75,9 +80,29 @@ def test_all_at_once_are_each_by_itself(config):
   np.testing.assert_allclose(together, apart, rtol=1e-5)
 
 
-@each_kind
+BIAS = {"rank": 2, "vocab_size": 9}
+BIASED = [
+  HeadsConfig("medusa", COUNT, WIDTH, **BIAS),
+  HeadsConfig("blockwise", COUNT, WIDTH, hidden_dim=5, **BIAS),
+  ParallelConfig(COUNT, WIDTH, 2, 3, 8, **BIAS),
+]
+
+
+@pytest.mark.parametrize("config", [*CONFIGS, *BIASED], ids=repr)
 def test_the_configuration_is_read_off_the_shapes(config):
-  assert network_config(flat_shapes(made(config)[1])) == config
+  make = lambda key: initial_variables(network_for(config), key)["params"]
+  assert network_config(flat_shapes(jax.eval_shape(make, jax.random.key(0)))) == config
+
+
+@pytest.mark.parametrize("config", BIASED, ids=lambda config: config.kind)
+def test_the_bias_is_a_product_of_two_matrices_and_none_at_first(config):
+  network, tokens = network_for(config), jnp.array([[3, 8], [0, 3]])
+  params = initial_variables(network, jax.random.key(0))["params"]
+  bias = lambda: network.apply({"params": params}, tokens, method="bias")
+  np.testing.assert_array_equal(bias(), np.zeros((2, 2, 9)))
+  params["markov_logits"]["kernel"] = normal(2, 9)
+  expected = np.asarray(params["markov_tokens"])[tokens] @ np.asarray(normal(2, 9))
+  np.testing.assert_allclose(bias(), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +111,9 @@ def test_the_configuration_is_read_off_the_shapes(config):
     ({"kind": "eagle"}, "kind of heads must be one of .*got 'eagle'"),
     ({"count": 0}, "HeadsConfig.count must be a whole number of at least 1, got 0"),
     ({"dtype": "float16"}, "HeadsConfig.dtype must be one of"),
+    ({"rank": -1}, "MARKOV_RANK must be a whole number of at least 0"),
+    ({"rank": 2}, "vocab_size the target's where it is not 0, got 2 and 0"),
+    ({"kind": "hydra", **BIAS}, "MARKOV_RANK must be 0 with 'hydra' heads"),
   ],
 )
 def test_bad_shapes_are_refused(knobs, message):

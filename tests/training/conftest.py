@@ -56,10 +56,11 @@ def bound(monkeypatch):
   """A function: what a configuration and bindings would train; nothing is trained."""
   monkeypatch.setattr(trainer.Trainer, "run", lambda self, *_: self)
 
-  def trainer_of(config, **bindings):
+  def trainer_of(*configs, **bindings):
     given = [f"{name} = {value!r}" for name, value in bindings.items()]
     try:
-      gin.parse_config_files_and_bindings([f"configs/train/{config}.gin"], given)
+      files = [f"configs/train/{config}.gin" for config in configs]
+      gin.parse_config_files_and_bindings(files, given)
       return gin.get_configurable(jobs.train)()
     finally:
       gin.clear_config()

@@ -1,5 +1,7 @@
 """Training of heads: what they learn from, and what they are worth then."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,10 +11,13 @@ import specdec_t5x
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.drafters.heads import HeadDraft
-from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.functional import initial_variables, logits_fn, network_for
 from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.network.parallel import ParallelConfig
 from specdec_t5x.training import heads as training
-from specdec_t5x.training import jobs
+from specdec_t5x.training import jobs, losses
+from specdec_t5x.training.heads import ahead
+from specdec_t5x.training.objectives import forward
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
 from tests.t5x_bridge import tiny
@@ -66,6 +71,26 @@ def test_a_head_learns_only_from_tokens_of_its_own_example():
   assert counts[1] == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0]]
 
 
+@pytest.mark.parametrize("loss", ["forward_kl", "negative_log_alpha"])
+def test_d_pace_weighs_heads_by_what_drafts_gain(loss):
+  network, known = heads("medusa"), params_of(TARGET, 0)
+  params, tokens = params_of(network, 1), batch()["decoder_target_tokens"]
+  objective = training.HeadDistillation(TARGET, "d_pace", loss)
+  features = forward(TARGET, known, batch(), method="features")
+  teacher = logits_fn(TARGET, known)(features)
+  given = network, params, TARGET, known, features, batch()
+  values, probs, counts = [], [], []
+  for i, logits in enumerate(training.head_logits(*given), 1):
+    values.append(losses.get_distillation_loss(loss)(ahead(teacher, i), logits))
+    of_token = ahead(tokens, i)[..., None]
+    probs.append(jnp.take_along_axis(jax.nn.softmax(logits), of_token, -1)[..., 0])
+    counts.append(training.has_token(batch(), i))
+  counts, weights = jnp.stack(counts), losses.d_pace(*map(jnp.stack, (probs, counts)))
+  expected = (jnp.where(counts, weights * jnp.stack(values), 0)).sum(axis=0)
+  found = objective(network, params, batch(), known).losses
+  np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["hydra", "medusa", "blockwise"])
 def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
   """Against a loop over positions, with heads that are the target's own distribution so
@@ -94,6 +119,44 @@ def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
         hits[row, at] = p.argmax() == q.argmax()
   np.testing.assert_allclose(judged.losses, expected, atol=2e-5)
   np.testing.assert_array_equal(judged.hits, hits)
+
+
+@pytest.mark.parametrize("kind", ["medusa", "blockwise", "parallel"])
+def test_the_bias_is_of_the_token_before_the_one_that_is_drafted(kind):
+  """Under teacher forcing, where both are in the same batch."""
+  known, bias = params_of(TARGET, 0), {"rank": 3, "vocab_size": NETWORK.vocab_size}
+  if kind == "parallel":
+    network = network_for(ParallelConfig.of(NETWORK, 2, **bias))
+  else:
+    network = network_for(HeadsConfig(kind, 2, NETWORK.emb_dim, hidden_dim=8, **bias))
+  params = params_of(network, 1)
+  kernel = jax.random.normal(jax.random.key(2), (3, NETWORK.vocab_size))
+  features = forward(TARGET, known, batch(), method="features")
+
+  def logits(kernel):
+    biased = {**params, "markov_logits": {"kernel": kernel}}
+    given = network, biased, TARGET, known, features, batch()
+    return list(training.head_logits(*given))
+
+  gained = [a - b for a, b in zip(logits(kernel), logits(0 * kernel), strict=True)]
+  of_token = np.asarray(params["markov_tokens"]) @ np.asarray(kernel)
+  tokens = batch()["decoder_target_tokens"]
+  for head in (1, 2):
+    for row, at in zip(*np.nonzero(training.has_token(batch(), head)), strict=True):
+      expected = of_token[tokens[row, at + head - 1]]
+      np.testing.assert_allclose(gained[head - 1][row, at], expected, atol=1e-4)
+
+
+def test_a_bias_begins_as_none_whose_rows_are_as_alike_as_the_embeddings():
+  known, network = params_of(TARGET, 0), heads("medusa")
+  bias = {"rank": 512, "vocab_size": NETWORK.vocab_size}
+  network = network_for(dataclasses.replace(network.config, **bias))
+  params = training.begun(network, params_of(network, 1), known)
+  assert not np.any(params["markov_logits"]["kernel"])
+  cosines = lambda x: np.asarray(x @ x.T) / np.outer(*[np.linalg.norm(x, axis=1)] * 2)
+  of_target = cosines(known["token_embedder"]["embedding"])
+  # A random projection keeps them, but for some 1 / sqrt(rank).
+  np.testing.assert_allclose(cosines(params["markov_tokens"]), of_target, atol=0.2)
 
 
 # ---- Whole runs. ----
@@ -159,11 +222,13 @@ def test_the_configuration_trains_heads_from_the_users_files(
   bound = bound(
     "heads",
     **translations,
-    **{"HEADS": kind, "NUM_HEADS": 3, "HEAD_DECAY": 0.6},
+    **{"HEADS": kind, "NUM_HEADS": 3, "HEAD_DECAY": 0.6, "MARKOV_RANK": 4},
+    DISTILL_LOSS="adaptive",
     TARGET_CHECKPOINT_PATH=target,
     **{"tasks.translation_from_files.name": f"of_{kind}"},
   )
   shape = bound.network.config
   assert (shape.kind, shape.count, shape.emb_dim) == (kind, 3, NETWORK.emb_dim)
-  assert bound.objective == training.HeadDistillation(TARGET, 0.6)
+  assert (shape.rank, shape.vocab_size) == (4, NETWORK.vocab_size)
+  assert bound.objective == training.HeadDistillation(TARGET, 0.6, "adaptive")
   assert bound.optimizer == Optimizer(Schedule("cosine", 0.001, 50, 20000), "adamw")

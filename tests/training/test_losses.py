@@ -24,7 +24,12 @@ EXPECTED = {
   "forward_kl": (P * np.log(P / Q)).sum(-1),
   "reverse_kl": (Q * np.log(Q / P)).sum(-1),
   "total_variation": 1 - np.minimum(P, Q).sum(-1),
+  "negative_log_alpha": -np.log(np.minimum(P, Q).sum(-1)),
 }
+SHARE = np.exp(-3 * np.minimum(P, Q).sum(-1))
+EXPECTED["adaptive"] = (
+  SHARE * EXPECTED["forward_kl"] + (1 - SHARE) * EXPECTED["total_variation"]
+)
 
 
 def test_every_distillation_loss_has_its_expected_values():
@@ -47,8 +52,8 @@ def test_distillation_losses_and_the_gradients_of_kl_vanish_at_equality(name):
   moved = lambda logits: loss(jnp.asarray(TARGET_LOGITS), logits).sum()
   value, gradient = jax.value_and_grad(moved)(jnp.asarray(TARGET_LOGITS) + 3.0)
   np.testing.assert_allclose(value, 0, atol=1e-5)
-  # Total variation has a kink there: rounding decides each sign of its subgradient.
-  if name != "total_variation":
+  # The others have a kink there: rounding decides each sign of their subgradients.
+  if name in ("forward_kl", "reverse_kl"):
     np.testing.assert_allclose(gradient, 0, atol=1e-5)
 
 
@@ -57,6 +62,33 @@ def test_no_gradient_flows_to_the_target(name):
   loss = losses.get_distillation_loss(name)
   gradient = jax.grad(lambda p: loss(p, jnp.asarray(DRAFT_LOGITS)).sum())
   assert not np.any(gradient(jnp.asarray(TARGET_LOGITS)))
+
+
+def test_the_share_of_kl_is_held_constant():
+  gradient = lambda name: jax.grad(
+    lambda q: losses.DISTILLATION_LOSSES[name](jnp.asarray(TARGET_LOGITS), q).sum()
+  )(jnp.asarray(DRAFT_LOGITS))
+  of_kl, of_tv = gradient("forward_kl"), gradient("total_variation")
+  expected = SHARE[..., None] * of_kl + (1 - SHARE[..., None]) * of_tv
+  np.testing.assert_allclose(gradient("adaptive"), expected, atol=1e-6)
+
+
+def test_minus_log_alpha_goes_where_total_variation_goes_by_steps_over_alpha():
+  """Also where alpha is so small that total variation stands still."""
+  target, draft = jnp.array([0.0, 30.0]), jnp.array([30.0, 0.0])
+  of = lambda loss: jax.grad(lambda q: loss(target, q))(draft)
+  assert np.abs(of(losses.total_variation)).max() < 1e-12
+  np.testing.assert_allclose(of(losses.negative_log_alpha)[1], -0.5, atol=1e-4)
+
+
+def test_d_pace_s_weights_are_the_sums_of_what_is_reached():
+  """By hand: 3/4 and 5/8 of it are reached; then the example is over."""
+  probs = jnp.array([[0.5, 0.5], [0.25, 0.9], [1.0, 0.9]])
+  counts = jnp.array([[1, 1], [1, 0], [1, 0]], bool)
+  first, second = 0.75, 0.75 * 0.625
+  expected = [[first + 2 * second, first], [2 * second, 0], [second, 0]]
+  np.testing.assert_allclose(losses.d_pace(probs, counts), expected, rtol=1e-6)
+  assert not np.any(jax.grad(lambda q: losses.d_pace(q, counts).sum())(probs))
 
 
 def test_pinsker_bounds_total_variation():

@@ -1,0 +1,73 @@
+"""A bias of the token before: what makes a chain of positions that are drafted apart.
+
+Heads and parallel drafters give the logits U_k of many positions at once, whatever is
+drafted before. With the bias those of position k are
+
+  U_k + W1[x_{k-1}] W2,
+
+W1 of V x r, W2 of r x V. Tokens are drawn from left to right, each from its own
+distribution given the one before; the first one's is the last known token.
+
+Source: DSpark, arXiv 2607.05147 (its Markov head).
+
+Shapes: V vocabulary, r rank.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec_t5x.core.checks import is_whole
+from specdec_t5x.network.layers import Dense, parameter
+
+# Small: each device has them whole.
+WHOLE = (None, None)
+TOKENS, LOGITS = "markov_tokens", "markov_logits"
+
+
+class PositionDrafter(nn.Module):
+  """What networks that draft from a target's features have in common.
+
+  Attributes:
+    config: has `vocab_size` and `rank` of the bias, 0 without one.
+    reads_path: whether its features depend on the tokens drafted before.
+  """
+
+  config: Any
+  reads_path: ClassVar[bool] = False
+
+  @nn.compact
+  def bias(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B V"]:
+    """Returns what the logits of the positions after these tokens gain."""
+    cfg = self.config
+    normal, shape = nn.initializers.normal(1.0), (cfg.vocab_size, cfg.rank)
+    table = parameter(self, TOKENS, normal, shape, WHOLE)
+    rows = jnp.take(table, tokens, axis=0, mode="clip")
+    # Of zeros: it begins as no bias.
+    kind = nn.initializers.zeros, cfg.dtype, cfg.products
+    logits = Dense(cfg.vocab_size, WHOLE, *kind, name=LOGITS)(rows)
+    return logits.astype(jnp.float32)
+
+
+def check(config: Any) -> None:
+  """Raises a ValueError where a configuration's bias has no such rank."""
+  if not is_whole(config.rank, 0) or (config.rank > 0 and config.vocab_size < 1):
+    raise ValueError(
+      "MARKOV_RANK must be a whole number of at least 0, and vocab_size the target's "
+      f"where it is not 0, got {config.rank!r} and {config.vocab_size!r}. 0 is no "
+      "bias; 64 to 256 are usual."
+    )
+
+
+def knobs(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+  """Returns what parameters of these shapes, by path, say of a bias."""
+  size, rank = shapes.get(TOKENS, (0, 0))
+  return {"vocab_size": size, "rank": rank}
+
+
+def without(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes of all parameters but a bias's."""
+  return {name: x for name, x in shapes.items() if not name.startswith("markov_")}

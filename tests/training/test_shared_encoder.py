@@ -1,0 +1,133 @@
+"""A draft on the target's encoder: what it begins as, learns and is refused."""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specdec_t5x
+from specdec_t5x.build import new_heads
+from specdec_t5x.checkpoints.parameters import T5XParameters
+from specdec_t5x.data import reading
+from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.training import batches, jobs
+from specdec_t5x.training.heads import begun
+from specdec_t5x.training.objectives import TokenDistillation
+from specdec_t5x.training.optimizers import Optimizer, Schedule
+from specdec_t5x.training.trainer import Loop
+from tests.t5x_bridge import tiny
+from tests.training.conftest import NETWORK, lines
+from tests.training.test_heads import batch
+
+CONFIG = dataclasses.replace(NETWORK, num_decoder_layers=4)
+TARGET = network_for(CONFIG)
+
+
+def params_of(network, seed=0):
+  make = lambda key: initial_variables(network, key)["params"]
+  return jax.jit(make)(jax.random.key(seed))
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+  """The path of a target's checkpoint."""
+  root = tmp_path_factory.mktemp("target")
+  T5XParameters(TARGET, str(root)).save(1, params_of(TARGET))
+  return str(root / "checkpoint_1")
+
+
+def on_encoder(target, layers=1):
+  return new_heads(target, "shared_encoder", 4, layers)
+
+
+@pytest.mark.parametrize(
+  ("layers", "taken"), [(1, [3]), (2, [0, 3]), (3, [0, 2, 3]), (4, [0, 1, 2, 3])]
+)
+def test_it_begins_as_layers_of_the_target_s_decoder(target, layers, taken):
+  network, whole = on_encoder(target, layers), params_of(TARGET)
+  found = begun(network, params_of(network, 1), whole)
+  expected = {**whole["decoder"]}
+  own = {f"layers_{i}": expected[f"layers_{layer}"] for i, layer in enumerate(taken)}
+  rest = {name: x for name, x in expected.items() if not name.startswith("layers_")}
+  expected = {"token_embedder": whole["token_embedder"], "decoder": {**rest, **own}}
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_whole_it_is_the_target_and_has_nothing_to_learn(target):
+  """On packed rows: so it reads the features of its own example."""
+  network, whole = on_encoder(target, 4), params_of(TARGET)
+  params = begun(network, params_of(network, 1), whole)
+  judged = jax.jit(lambda b: TokenDistillation(TARGET)(network, params, b, whole))
+  found = jnp.where(batch()["decoder_loss_weights"] > 0, judged(batch()).losses, 0)
+  np.testing.assert_allclose(found, 0, atol=1e-6)
+
+
+def run(data, target, directory, network, mode="heads", **loop):
+  loop = Loop(40, log_period=0, **{"validation_period": 20, **loop})
+  optimizer = Optimizer(Schedule("constant", 0.003, 5), "adamw")
+  known = network, data, optimizer, loop, str(directory), mode
+  return jobs.train(*known, target_checkpoint=target, distill_loss="adaptive")
+
+
+def test_it_learns_and_drafts_by_what_its_checkpoint_holds(
+  data, target, copy_files, tmp_path
+):
+  run(data, target, tmp_path, on_encoder(target))
+  first, last = (x["validation_loss"] for x in lines(tmp_path))
+  assert last < first
+  draft = specdec_t5x.load_model(str(tmp_path / "checkpoint_40"))
+  assert draft.network.config.num_encoder_layers == 0
+  assert "encoder" not in draft.params
+  path = copy_files[0].sentencepiece_model_file
+  inputs, settings = tiny.sentences(3, seed=9), {"max_length": 12, "batch_size": 3}
+  models = specdec_t5x.load_model(target), draft
+  plain = specdec_t5x.generate(inputs, models[0], None, path, **settings)
+  drafted = specdec_t5x.generate(inputs, *models, path, policy="fixed", **settings)
+  assert [o.tokens for o in drafted] == [o.tokens for o in plain]
+  assert sum(o.accepted for o in drafted) > 0
+
+
+def test_what_does_not_go_together_is_refused(data, target, tmp_path):
+  network = on_encoder(target)
+  for make, message in [
+    (lambda: on_encoder(target, 5), "whole number from 1 to 4"),
+    (lambda: run(data, None, tmp_path, network, "supervised"), "encoder with 'heads'"),
+    (lambda: run(data, target, tmp_path, network, "heads_and_target"), "with 'heads'"),
+    (lambda: run(data, target, tmp_path, network, "distill_tokens"), "with 'heads'"),
+    (lambda: run(data, target, tmp_path, network, metric_period=5), "METRIC_PERIOD"),
+  ]:
+    with pytest.raises(ValueError, match=message):
+      make()
+
+
+def test_the_configuration_trains_one_on_what_the_target_writes(
+  target, bound, translations, monkeypatch
+):
+  decoded = []
+
+  def write(data, checkpoint, path, split, limit):
+    decoded.append((data.task, checkpoint, split, limit))
+    record = {"inputs": "translate a", "targets": f"written for {split}"}
+    pathlib.Path(path).parent.mkdir(exist_ok=True)
+    pathlib.Path(path).write_text(json.dumps(record) + "\n")
+
+  monkeypatch.setattr(jobs, "decode_task", write)
+  given = {
+    **translations,
+    **{"HEADS": "shared_encoder", "HEAD_LAYERS": 2, "WRITTEN": 7},
+    **{"TARGET_CHECKPOINT_PATH": target, "DISTILL_LOSS": "negative_log_alpha"},
+  }
+  given["tasks.translation_from_files.name"] = "texts"
+  for _ in range(2):  # What is written is not written again.
+    found = bound("heads", "written", **given)
+  shape = found.network.config
+  assert (shape.num_encoder_layers, shape.num_decoder_layers) == (0, 2)
+  assert found.objective == TokenDistillation(TARGET, "negative_log_alpha")
+  assert decoded == [("texts", target, x, 7) for x in ("train", "validation")]
+  task = batches.get_task(found.data.task)
+  (example,) = reading.rows(task.get_dataset(None, "validation", shuffle=False))
+  assert example["targets_pretokenized"] == b"written for validation"
