@@ -7,7 +7,7 @@ import pytest
 import sentencepiece
 import seqio
 
-from specdec_t5x.data import language_modeling, offline_tfds, vocabularies
+from specdec_t5x.data import language_modeling, metrics, offline_tfds, vocabularies
 from tests.data.conftest import examples
 
 BYTES = seqio.ByteVocabulary()
@@ -37,7 +37,7 @@ def test_the_first_words_and_the_rest(files):
   assert found[0]["targets"].tolist() == [*BYTES.encode("  def\tg"), 1]
   task = seqio.get_mixture_or_task("lm")
   assert task.num_input_examples("test") == 2
-  assert not task.metric_fns
+  assert task.metric_fns == [metrics.log_likelihood]
 
 
 def test_no_prompt(files):
