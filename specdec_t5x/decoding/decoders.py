@@ -230,12 +230,9 @@ class SpeculativeDecoder:
     )
     target = _reading(self, params, sampling, target)
     read = dict(zip(readers, read, strict=True))
-
-    def first_cache(name):
-      if name in read:
-        return read[name]
-      return start_decoding(own[name], params[name], *given)[1]
-
+    first_cache = lambda name: (
+      read[name] if name in read else start_decoding(own[name], params[name], *given)[1]
+    )
     is_prompt = functional.is_decoder_only(self.target)
     of_target = self.target, params["target"]
     context = Context(

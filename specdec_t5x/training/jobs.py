@@ -60,8 +60,7 @@ def train(
     mode: one of `MODES`: 'heads' learn on a target as it is; 'heads_and_target' learn
       together, the target's new parameters in `output_dir`, theirs in its 'heads'.
     supervised: the loss of mode 'supervised'.
-    distill_loss: of modes 'distill_tokens' and 'heads'; a name in
-      `losses.DISTILLATION_LOSSES`.
+    distill_loss: of 'distill_tokens' and 'heads'; of `losses.DISTILLATION_LOSSES`.
     head_decay: weight of a head beside the one before; or 'd_pace'.
     target_checkpoint: of all modes but 'supervised'.
     init_checkpoint: parameters to begin with; seeded random ones where None.

@@ -68,26 +68,8 @@ def evaluate(
   Raises:
     ValueError: where the configuration can't be run, or the task has no metrics.
   """
-  check_dataset(dataset_cfg)
-  check_writable(output_dir, "EVAL_OUTPUT_DIR")
-  utils.verify_matching_vocabs(dataset_cfg, model)
   log_dir = epath.Path(output_dir) / "inference_eval"
-  evaluator = inference_evaluator_cls(
-    mixture_or_task_name=dataset_cfg.mixture_or_task_name,
-    feature_converter=model.FEATURE_CONVERTER_CLS(pack=False),
-    eval_split=dataset_cfg.split,
-    use_cached=dataset_cfg.use_cached,
-    seed=dataset_cfg.seed,
-    sequence_length=dataset_cfg.task_feature_lengths,
-    use_memory_cache=dataset_cfg.use_memory_cache,
-    log_dir=str(log_dir),
-  )
-  if not evaluator.eval_tasks:
-    raise ValueError(
-      f"Task {dataset_cfg.mixture_or_task_name!r} has no metrics, or no split "
-      f"{dataset_cfg.split!r}: there is nothing to evaluate. Use t5x.infer, or a task "
-      "with metrics."
-    )
+  evaluator = _checked(model, dataset_cfg, output_dir, log_dir, inference_evaluator_cls)
   shapes = evaluator.model_feature_shapes
   initializer = train_state_initializer_cls(
     optimizer_def=None,
@@ -114,6 +96,30 @@ def evaluate(
     _say(int(state.step), found.result())
     hosts.sync(f"step_{int(state.step)}:complete")
     done.add(path)
+
+
+def _checked(model, dataset_cfg, output_dir, log_dir, evaluator_cls) -> seqio.Evaluator:
+  """Returns the evaluator of a task that has metrics, of a run that can be."""
+  check_dataset(dataset_cfg)
+  check_writable(output_dir, "EVAL_OUTPUT_DIR")
+  utils.verify_matching_vocabs(dataset_cfg, model)
+  evaluator = evaluator_cls(
+    mixture_or_task_name=dataset_cfg.mixture_or_task_name,
+    feature_converter=model.FEATURE_CONVERTER_CLS(pack=False),
+    eval_split=dataset_cfg.split,
+    use_cached=dataset_cfg.use_cached,
+    seed=dataset_cfg.seed,
+    sequence_length=dataset_cfg.task_feature_lengths,
+    use_memory_cache=dataset_cfg.use_memory_cache,
+    log_dir=str(log_dir),
+  )
+  if not evaluator.eval_tasks:
+    raise ValueError(
+      f"Task {dataset_cfg.mixture_or_task_name!r} has no metrics, or no split "
+      f"{dataset_cfg.split!r}: there is nothing to evaluate. Use t5x.infer, or a task "
+      "with metrics."
+    )
+  return evaluator
 
 
 def _answers(model, batch_size, initializer, partitioner):
