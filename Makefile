@@ -19,7 +19,7 @@ export BUILD_KERNELS
 # Test processes: each takes 3 to 5 GiB.
 WORKERS ?= 2
 
-.PHONY: demo demo-all demo-lm test test-slow test-peers lint format docs wheel install clean
+.PHONY: demo demo-all demo-lm results test test-slow test-peers lint format docs wheel install clean
 
 demo: install
 	$(BIN)/python -m specdec_t5x.demo
@@ -29,6 +29,11 @@ demo-all: install
 
 demo-lm: install
 	$(BIN)/python -m specdec_t5x.demo --pairs lm
+
+# Measures all that the pages show, for hours and alone, and renders them: goes on where it
+# stopped. ARGS="--data m30k=DIR" adds what needs that folder.
+results: install
+	$(BIN)/python -m specdec_t5x.bench results $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"

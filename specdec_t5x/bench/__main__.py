@@ -8,7 +8,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from specdec_t5x.bench import report
+from specdec_t5x.bench import report, results
 from specdec_t5x.quiet import import_quietly
 
 # Where each command is, in this package.
@@ -21,7 +21,17 @@ COMMANDS = {
   **{
     name: f"{name}:COMMAND"
     for name in (
-      *("rules", "tree", "layers", "hierarchy", "methods", "link", "online", "head"),
+      *(
+        "rules",
+        "tree",
+        "layers",
+        "hierarchy",
+        "methods",
+        "link",
+        "online",
+        "head",
+        "machine",
+      ),
     )
   },
   **{name: f"{name}.command:COMMAND" for name in ("peers", "model", "accelerator")},
@@ -30,8 +40,18 @@ COMMANDS = {
   "figure5": "paper.timeline:COMMAND",
 }
 # Nothing of theirs loads TensorFlow, which takes seconds.
-_LIGHT = ("decode", "head", "model", "accelerator", "figure2", "figure3", "figure4")
-REPORT = "report"  # Measures nothing.
+_LIGHT = (
+  "decode",
+  "head",
+  "machine",
+  "model",
+  "accelerator",
+  "figure2",
+  "figure3",
+  "figure4",
+)
+# What has flags of its own: pages from what is kept, and all that they show anew.
+OTHERS = {"report": report.main, "results": results.main}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,10 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  parser.add_argument("command", choices=(*COMMANDS, REPORT))
+  parser.add_argument("command", choices=(*COMMANDS, *OTHERS))
   name = parser.parse_args(argv[:1]).command
-  if name == REPORT:
-    return report.main(argv[1:])
+  if name in OTHERS:
+    return OTHERS[name](argv[1:])
   if name not in _LIGHT:
     import_quietly("tensorflow")
   module, _, attribute = COMMANDS[name].partition(":")

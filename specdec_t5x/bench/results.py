@@ -1,0 +1,130 @@
+r"""Measures all that pages show, and renders them.
+
+  python -m specdec_t5x.bench results                     # goes on where it stopped
+  python -m specdec_t5x.bench results --only machine base
+  python -m specdec_t5x.bench results --data m30k=DIR     # and what needs that folder
+
+The commands are in results.toml. Each runs in a process of its own, alone, and its
+table is kept as docs/results/data/NAME.json. What was kept of the same command with
+this code on this machine is not measured again. From the repository's root, for hours.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+
+from specdec_t5x.bench import report
+
+# Measured first: what others were measured with is compared with this one.
+_FIRST = "machine"
+_ENVIRONMENT = ("device", "cores", "jax", "jaxlib", "code")
+
+
+def planned() -> dict[str, str]:
+  """Returns the commands by the names of their tables, as results.toml has them."""
+  plan = resources.files("specdec_t5x.bench") / "results.toml"
+  return tomllib.loads(plan.read_text("utf-8"))
+
+
+def commands(
+  plan: Mapping[str, str], given: Mapping[str, str]
+) -> Iterator[tuple[str, list[str] | None]]:
+  """Yields the tables' names and commands, None where a folder was not given.
+
+  Args:
+    plan: as `planned`.
+    given: folders by the words that stand for them.
+  """
+  for name, command in plan.items():
+    needed = set(re.findall(r"\{(\w+)\}", command))
+    there = needed <= given.keys()
+    yield name, shlex.split(command.format_map(given)) if there else None
+
+
+def main(
+  argv: Sequence[str],
+  root: pathlib.Path = pathlib.Path(),
+  plan: Mapping[str, str] | None = None,
+) -> int:
+  """Measures what was not kept, then writes the pages.
+
+  Args:
+    argv: the flags.
+    root: of the repository.
+    plan: what there is to measure; None is `planned`.
+
+  Returns:
+    The exit status: 1 where a command failed, or a page can't be rendered.
+  """
+  args = _parser().parse_args(argv)
+  given = dict(each.split("=", 1) for each in args.data)
+  found, failed = dict(commands(plan or planned(), given)), []
+  if unknown := set(args.only) - found.keys():
+    print(f"error: --only: expected some of {[*found]}, got {sorted(unknown)}.")
+    return 1
+  for name, command in found.items():
+    if args.only and name not in (_FIRST, *args.only):
+      continue
+    if command is None:
+      print(f"{name}: left as it was kept; --data says where its folder is.")
+    elif name != _FIRST and _is_kept(root, name, command):
+      print(f"{name}: kept")
+    elif not _measured(name, command, root):
+      failed.append(name)
+  if failed:
+    print(f"Failed: {', '.join(failed)}. Run this again for these alone.")
+  return report.main([], root) or int(bool(failed))
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    prog="python -m specdec_t5x.bench results",
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument("--only", nargs="+", default=[], help="tables; all")
+  parser.add_argument(
+    "--data", nargs="+", default=[], metavar="WORD=DIR", type=_pair, help="folders"
+  )
+  return parser
+
+
+def _pair(text: str) -> str:
+  if not re.fullmatch(r"\w+=.+", text):
+    raise argparse.ArgumentTypeError(f"expected WORD=DIR, got {text!r}")
+  return text
+
+
+def _measured(name: str, command: Sequence[str], root: pathlib.Path) -> bool:
+  """Runs a command; returns whether its table was kept."""
+  print(f"{name}: measuring", flush=True)
+  folder = root / "runs" / "results" / name
+  folder.mkdir(parents=True, exist_ok=True)
+  run = [sys.executable, "-m", "specdec_t5x.bench", *command]
+  kept = "--output", str(folder), "--keep", name
+  with (folder / "log").open("w", encoding="utf-8") as log:
+    ran = subprocess.run([*run, *kept], cwd=root, stdout=log, stderr=subprocess.STDOUT)
+  if ran.returncode:
+    print(f"{name}: failed; {folder / 'log'} says why.")
+  return ran.returncode == 0
+
+
+def _is_kept(root: pathlib.Path, name: str, command: Sequence[str]) -> bool:
+  """Returns whether a table was kept of this command, as the machine's was."""
+  try:
+    kept, first = (
+      json.loads((root / report.DATA / f"{each}.json").read_text(encoding="utf-8"))
+      for each in (name, _FIRST)
+    )
+  except FileNotFoundError:
+    return False
+  same = all(kept["environment"][x] == first["environment"][x] for x in _ENVIRONMENT)
+  begins = f"python -m specdec_t5x.bench {shlex.join(command)} "
+  return same and kept["command"].startswith(begins)

@@ -1,0 +1,65 @@
+"""All that pages show is measured by one command, which goes on where it stopped."""
+
+import json
+
+import pytest
+
+from specdec_t5x.bench import report, results
+from specdec_t5x.bench.__main__ import COMMANDS
+from tests.bench.conftest import ran
+
+PLAN = {
+  "machine": "machine --megabytes 1 --runs 2 --rows 4",
+  "pair": "tree",  # Of the demo pair, which an empty folder lacks.
+  "theory": "table1",
+}
+
+
+def test_what_is_measured_are_commands_with_names_of_their_own():
+  found = dict(results.commands(results.planned(), {"m30k": "DIR"}))
+  assert next(iter(found)) == "machine"
+  assert {command[0] for command in found.values()} <= COMMANDS.keys()
+  assert "DIR/target" in found["m30k_methods"]
+
+
+def test_what_needs_a_folder_that_was_not_given_is_left():
+  found = dict(results.commands(results.planned(), {}))
+  assert found["m30k_methods"] is None
+  assert found["demo_methods"] == ["methods"]
+
+
+@pytest.mark.slow
+def test_what_fails_is_named_and_what_was_kept_is_not_measured_again(tmp_path, capsys):
+  (tmp_path / "README.md").write_text("<!-- table theory -->\n<!-- end -->\n")
+  assert results.main([], tmp_path, PLAN) == 1
+  said = capsys.readouterr().out
+  assert "Failed: pair. Run this again for these alone." in said
+  assert "theory: measuring" in said
+  assert "the demo pair" in (tmp_path / "runs/results/pair/log").read_text()
+  assert "| same digits |" in (tmp_path / "README.md").read_text()
+  only = "--only", "theory"
+  assert results.main(only, tmp_path, PLAN) == 0
+  assert "theory: kept\n" in capsys.readouterr().out
+  # Of other code, as of another machine, it is.
+  path = tmp_path / report.DATA / "theory.json"
+  kept = json.loads(path.read_text())
+  kept["environment"]["code"] = "another"
+  path.write_text(json.dumps(kept))
+  assert results.main(only, tmp_path, PLAN) == 0
+  assert "theory: measuring\n" in capsys.readouterr().out
+
+
+def test_a_table_that_is_not_there_is_refused(tmp_path, capsys):
+  assert results.main(["--only", "table9"], tmp_path, PLAN) == 1
+  assert "expected some of ['machine', 'pair', 'theory']" in capsys.readouterr().out
+
+
+def test_a_folder_needs_its_word(capsys):
+  with pytest.raises(SystemExit, match="2"):
+    results.main(["--data", "m30k"])
+  assert "expected WORD=DIR, got 'm30k'" in capsys.readouterr().err
+
+
+def test_the_machine_is_compared_with_itself(tmp_path):
+  rows = ran("machine", tmp_path, "--megabytes=1", "--runs=4", "--rows=4")["rows"]
+  assert [row["value"]["median"] > 0 for row in rows] == [True] * 3
