@@ -19,6 +19,7 @@ from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
+from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.tree import Tree as Tree
 from specdec_t5x.core.types import Guarantee as Guarantee
 from specdec_t5x.core.types import Proposal as Proposal
@@ -125,6 +126,7 @@ def generate(
   max_length: int = 128,
   batch_size: int = 16,
   seed: int = 0,
+  draft_tokenizer: str | None = None,
 ) -> list[Generation]:
   """Decodes texts from a target with the help of a draft.
 
@@ -156,6 +158,8 @@ def generate(
     batch_size: inputs decoded at once, where there are as many.
     seed: of the sampling; an input's samples depend on it and the input's place in
       `inputs`, not on batch_size.
+    draft_tokenizer: as `vocabulary`, of a draft model that was trained with another;
+      None where it has the target's.
 
   Raises:
     ValueError: where a setting is bad, target and draft differ in vocabulary, or the
@@ -168,6 +172,8 @@ def generate(
   processor = vocabularies.processor(vocabulary)
   ids = encoded(inputs, target.network, processor)
   words = {"gamma": gamma, "num_candidates": num_candidates, "policy": policy}
+  if draft_tokenizer is not None:
+    words["shared"] = shared_tokens(vocabulary, draft_tokenizer)
   decoder, params = together(target, draft, drafter, rule, **words)
   decoder.check(sampling, max_length, 1)
   params = {**params, **target.derived(derived_of(decoder, sampling))}
@@ -181,6 +187,15 @@ def generate(
       known = {"policy_state": decoder.first_policy_state(rows)}
     decodes = _decode_batches(run, params, ids, rows, seed, known)
     return [output for decoded in decodes for output in generations(decoded, processor)]
+
+
+@functools.lru_cache(maxsize=4)
+def shared_tokens(vocabulary: str, draft_tokenizer: str) -> SharedTokens:
+  """Returns the tables of a target's tokens in a draft's, of their vocabularies."""
+  from specdec_t5x.hugging_face import shared
+  from specdec_t5x.hugging_face.vocabulary import processor
+
+  return shared.shared_tokens(processor(vocabulary), processor(draft_tokenizer))
 
 
 def encoded(inputs: Sequence[str], network: Network, processor) -> list[list[int]]:

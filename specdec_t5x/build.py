@@ -11,6 +11,7 @@ from specdec_t5x.beam.decoder import BeamDecoder
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.rules import get_rule
+from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
@@ -20,6 +21,7 @@ from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.layer_skip import LayerSkip
+from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
 from specdec_t5x.drafters.parallel import ParallelDraft
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.quantized import Quantized
@@ -78,6 +80,7 @@ def together(
   gamma: int | None = None,
   num_candidates: int = 1,
   policy: Policy | str | None = None,
+  shared: SharedTokens | None = None,
 ) -> tuple[Decoder, Mapping[str, Any]]:
   """Returns the decoder of some models, and its parameters on the device.
 
@@ -91,6 +94,7 @@ def together(
     gamma: tokens that a named drafter drafts.
     num_candidates: independent drafts an iteration, of a named drafter.
     policy: how long drafts are.
+    shared: the target's tokens in the draft's, of a draft model with tokens of its own.
 
   Raises:
     ValueError: where settings of speculation are given without a draft, or there are
@@ -107,12 +111,13 @@ def together(
   networks = {name: model.network for name, model in models.items()}
   params = jax.device_put({name: model.params for name, model in models.items()})
   if drafter is None and draft is None:
-    _refuse_words(rule=rule, gamma=gamma, num_candidates=num_candidates, policy=policy)
+    words = {"num_candidates": num_candidates, "policy": policy, "shared": shared}
+    _refuse_words(rule=rule, gamma=gamma, **words)
     return PlainDecoder(target.network), params
   network = networks.get("draft")
   if drafter is None:
     drafter = "heads" if isinstance(network, HEADS) else "draft_model"
-  parts = get_drafter(drafter, network, gamma, num_candidates)
+  parts = get_drafter(drafter, network, gamma, num_candidates, shared)
   chosen = policy_for(parts, policy, gamma, is_word=isinstance(drafter, str))
   decoder = SpeculativeDecoder(target.network, parts, get_rule(rule), chosen)
   if networks != decoder.networks:
@@ -126,8 +131,8 @@ def together(
 
 def _refuse_words(**words: Any) -> None:
   """Raises a ValueError where plain decoding is given settings of speculation."""
-  defaults = {"rule": "token", "gamma": None, "num_candidates": 1, "policy": None}
-  surplus = {name: x for name, x in words.items() if x != defaults[name]}
+  defaults = {"rule": "token", "num_candidates": 1}
+  surplus = {name: x for name, x in words.items() if x != defaults.get(name)}
   if surplus:
     raise ValueError(f"{surplus} need a draft, got None. Give one, or leave them out.")
 
@@ -137,6 +142,7 @@ def get_drafter(
   network: Network | None = None,
   gamma: int | None = None,
   num_candidates: int = 1,
+  shared: SharedTokens | None = None,
 ) -> Drafter:
   """Returns a drafter: as it is, or the one of that name with what is set in words.
 
@@ -145,6 +151,7 @@ def get_drafter(
     network: of a named drafter that needs one.
     gamma: length of a draft, in tokens.
     num_candidates: independent drafts an iteration, of a draft model.
+    shared: as for `together`.
 
   Raises:
     ValueError: where the name is unknown, or these settings do not go together.
@@ -152,6 +159,11 @@ def get_drafter(
   if not is_whole(num_candidates, 1):
     raise ValueError(
       f"NUM_CANDIDATES must be a whole number of at least 1, got {num_candidates!r}."
+    )
+  if shared is not None and (drafter != "draft_model" or num_candidates > 1):
+    raise ValueError(
+      f"draft_tokenizer needs a draft model that drafts once an iteration, got "
+      f"{drafter!r} and num_candidates={num_candidates}. Leave these out."
     )
   if isinstance(drafter, Drafter):
     if num_candidates > 1 or gamma not in (None, drafter.depth):
@@ -175,6 +187,8 @@ def get_drafter(
   if kind is Headed:
     return headed(network, gamma=gamma)
   knobs = {} if network is None else {"network": network}
+  if shared is not None:
+    kind, knobs = OtherVocabulary, {**knobs, "tokens": shared}
   plain = kind(**knobs) if gamma is None else kind(gamma=gamma, **knobs)
   if num_candidates == 1:
     return plain

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec_t5x.core.greedy import rule_at
+from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.sparse import LARGEST, Truncation
 from specdec_t5x.decoding.context import Context, Loaded, Target
 from specdec_t5x.decoding.policy import Fixed
@@ -129,6 +130,29 @@ class SparseHash:
 
 
 @dataclasses.dataclass(frozen=True)
+class OtherHash:
+  """A HashModel with tokens of its own, which drafts those that are the target's."""
+
+  model: HashModel
+  tokens: SharedTokens
+
+  def distribution(self, sampling):
+    """What it draws from, as a function of the target's output so far, in float64."""
+    table, weights = self.model.table, place_weights(64)
+    ids, pieces = self.tokens.ids, self.tokens.pieces
+
+    @functools.cache
+    def distribution(output):
+      text = [x for token in output for x in pieces[token] if x]
+      terms = [(x + 1) * weights[i] for i, x in enumerate([0, *text])]
+      row, probs = table[sum(terms) % MODULUS], np.zeros(ids.size)
+      probs[ids >= 0] = adjusted(row[ids[ids >= 0]], sampling)
+      return probs
+
+    return distribution
+
+
+@dataclasses.dataclass(frozen=True)
 class HashHeads:
   """Heads of a HashModel: their logits are rows of a random table a head.
 
@@ -219,7 +243,11 @@ def speculation(
   size = drafter.tree.size
   slots = num_slots(max_length, size)
   networks = drafter.networks
-  begin = lambda network: network.start(keys.size, slots)
+  given = jnp.zeros((keys.size, 0), jnp.int32)
+
+  def begin(network, change=lambda *given: given):
+    return network.start(keys.size, change(given, slots, 1, given)[1])
+
   no_such = lambda *args: None  # Heads have neither.
   context = Context(
     sampling=sampling,
@@ -234,7 +262,7 @@ def speculation(
     ),
     networks={
       name: Loaded(
-        getattr(network, "extend", no_such), lambda network=network: begin(network)
+        getattr(network, "extend", no_such), functools.partial(begin, network)
       )
       for name, network in networks.items()
     },

@@ -50,8 +50,11 @@ JAX_ALONE = {"jax", "jaxtyping", "flax", "specdec_t5x"} | {
   *("abc", "collections", "dataclasses", "enum", "functools", "itertools", "math"),
   *("numbers", "typing"),
 }
-# Static trees and lengths are NumPy's: known when programs are compiled.
-STATIC = ("core/tree.py", "decoding/cost_aware.py", "drafters/siblings.py")
+# Static trees, tables and lengths are NumPy's: known when programs are compiled.
+STATIC = (
+  *("core/tree.py", "core/shared_tokens.py", "decoding/cost_aware.py"),
+  "drafters/siblings.py",
+)
 
 
 def imported(source):

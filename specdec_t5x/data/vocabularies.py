@@ -7,8 +7,9 @@ import tensorflow as tf
 from google.protobuf import message
 
 from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.data.hints import how_to_make
-from specdec_t5x.hugging_face import vocabulary
+from specdec_t5x.hugging_face import shared, vocabulary
 
 DEFAULT_T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 # What T5 models are trained with; the decoder starts from the padding id.
@@ -51,6 +52,21 @@ def sentencepiece_vocabulary(path: str, extra_ids: int | None) -> seqio.Vocabula
   made = seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
   check_vocabulary(made)
   return made
+
+
+def shared_tokens(target: seqio.Vocabulary, draft: str) -> SharedTokens:
+  """Returns the tables of the target's tokens in those of a draft of other tokens.
+
+  Args:
+    target: the target's vocabulary.
+    draft: path of the draft's SentencePiece model, or of a Hugging Face folder.
+
+  Raises:
+    ValueError: where `draft` has no vocabulary, or none of the target's tokens.
+  """
+  is_bytes = isinstance(target, seqio.ByteVocabulary)
+  processor = vocabulary.Bytes() if is_bytes else target.tokenizer
+  return shared.shared_tokens(processor, vocabulary.processor(draft))
 
 
 def check_vocabulary(vocabulary: seqio.SentencePieceVocabulary) -> None:

@@ -230,9 +230,12 @@ class SpeculativeDecoder:
     )
     target = _reading(self, params, sampling, target)
     read = dict(zip(readers, read, strict=True))
-    first_cache = lambda name: (
-      read[name] if name in read else start_decoding(own[name], params[name], *given)[1]
-    )
+
+    def first_cache(name, change=lambda *given: given):
+      if name in read:
+        return read[name]
+      return start_decoding(own[name], params[name], *change(*given))[1]
+
     is_prompt = functional.is_decoder_only(self.target)
     of_target = self.target, params["target"]
     context = Context(

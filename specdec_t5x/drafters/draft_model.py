@@ -49,7 +49,7 @@ class DraftModel(Stepwise):
     """Reads what the cache lacks: the last tokens, and those of rests."""
     extend, cache = self.extend(context), state.drafter_state.cache
     if context.policy.may_rest:
-      return _caught_up(extend, cache, state.sequences, state.lengths)
+      return caught_up(extend, cache, state.sequences, state.lengths)
     return read_last(extend, cache, state.sequences, state.lengths, context.behind)
 
   def carried(self, cache: Cache, state: DecodeState) -> StepwiseState:
@@ -70,7 +70,7 @@ class DraftModel(Stepwise):
     return own.replace(cache=own.cache.at(held))
 
 
-def _caught_up(
+def caught_up(
   extend: ExtendFn, cache: Cache, sequences: Int[Array, "B S"], lengths: Int[Array, "B"]
 ) -> tuple[Float[Array, "B V"], Cache]:
   """Returns what `read_last` does, of a cache that may lack any number of tokens."""

@@ -111,7 +111,9 @@ def check_same_vocabulary(target: Network, draft: Network, name: str = "draft") 
     raise ValueError(
       f"Target and {name} must share a vocabulary: the target's vocab_size is "
       f"{sizes[0]}, the {name}'s {sizes[1]}. Use one trained with the target's "
-      "vocabulary (and padded to the same size)."
+      "vocabulary (and padded to the same size), or name a draft model's own: "
+      "DRAFT_TOKENIZER in configs/drafters/other_vocabulary.gin, draft_tokenizer in "
+      "Python."
     )
 
 

@@ -19,13 +19,14 @@ from specdec_t5x.decoding.step import decisions
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.link import Link
+from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.policies import ExitThreshold
 from tests.exactness import enumeration, lengths
 from tests.exactness.enumeration import Cell, Setting, explore, iterate
 from tests.exactness.oracles import JUDGES
-from tests.hash_model import FIXED, HashHeads, SparseHash, speculation
+from tests.hash_model import FIXED, HashHeads, OtherHash, SparseHash, speculation
 
 # Float32 may misplace so much probability at an edge of a cell; more would show.
 MARGIN = 1e-6
@@ -240,6 +241,8 @@ def drafter_of(draft, tree, siblings="independent"):
     if draft.remote:
       return Link(draft.remote, tree.size, *cut)
     return SparseDraft(draft.model, tree.size, *cut)
+  if isinstance(draft, OtherHash):
+    return OtherVocabulary(draft.model, tree.size, tokens=draft.tokens)
   if tree.is_chain:
     return DraftModel(draft, tree.size)
   return TreeDraft(draft, tree, siblings)

@@ -106,7 +106,7 @@ TRAPS = [
   (Stepwise, "propose", faults.drop_what_it_drew, turns_loop),
   (Stepwise, "propose", faults.drop_what_it_drew, shared_length),
   (baseline, "step", faults.plain_turn_leaves_its_draws, turns_loop),
-  (draft_model, "_caught_up", faults.draft_reads_the_last_two_alone, turns_loop),
+  (draft_model, "caught_up", faults.draft_reads_the_last_two_alone, turns_loop),
   (CostAware, "learn", faults.plain_turn_is_not_counted, turns_loop),
   (Cascade, "_proposal", faults.window_without_its_correction, windows_flushed),
   (Cascade, "_proposal", faults.window_s_probs_one_place_off, windows_fixed),

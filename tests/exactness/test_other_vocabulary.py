@@ -1,0 +1,39 @@
+"""Drafts of another vocabulary keep the target's distribution."""
+
+import numpy as np
+import pytest
+
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.shared_tokens import SharedTokens
+from specdec_t5x.core.tree import chain
+from tests.exactness.test_adaptive import TURNS
+from tests.exactness.test_loop import TARGET, assert_the_loop_is_exact
+from tests.hash_model import HashModel, OtherHash
+
+# The end and 2 are shared, under other numbers; 3 is two of the draft's tokens, padding
+# none. The draft's 5 is nothing that the target says.
+IDS, PIECES = [-1, 1, 4, -1], [[0, 0], [1, 0], [4, 0], [3, 2]]
+TOKENS = SharedTokens(np.array(IDS, np.int32), np.array(PIECES, np.int32))
+DRAFT = OtherHash(HashModel(2, vocab_size=6, eos_bias=-0.5), TOKENS)
+# All but padding are shared, so that more drafts are longer than a token.
+ALL = SharedTokens(
+  np.array([-1, 1, 4, 2], np.int32), np.array([[0], [1], [4], [2]], np.int32)
+)
+WIDE = OtherHash(DRAFT.model, ALL)
+SAMPLINGS = [Sampling(0.6), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.7), GREEDY]
+
+
+@pytest.mark.parametrize("draft", [DRAFT, WIDE], ids=["some", "all"])
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_the_target_s_distribution_is_kept(draft, rule):
+  assert_the_loop_is_exact((TARGET, draft, rule, chain(2), 4), Sampling())
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_it_is_kept_however_it_is_sampled(sampling):
+  assert_the_loop_is_exact((TARGET, DRAFT, "token", chain(2), 4), sampling)
+
+
+def test_it_is_kept_where_drafts_and_plain_turns_alternate():
+  setting = (TARGET, DRAFT, "token", chain(2), 4, "independent", TURNS)
+  assert_the_loop_is_exact(setting, Sampling(1.0, top_k=2))
