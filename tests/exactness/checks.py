@@ -25,6 +25,7 @@ from tests.exactness import (
   test_budget,
   test_cascade,
   test_layer_skip,
+  test_other_vocabulary,
   test_shared_encoder,
   tree_steps,
   trees,
@@ -35,6 +36,7 @@ from tests.exactness.test_loop import (
   FEW,
   SMALL_DRAFT,
   SMALL_TARGET,
+  TARGET,
   WIDE_DRAFT,
   WIDE_TARGET,
   assert_the_loop_is_exact,
@@ -53,6 +55,13 @@ def sparse_loop():
   """A draft that drops the least likely token of three before it draws."""
   draft = SparseHash(SMALL_DRAFT, Truncation(2))
   setting = (SMALL_TARGET, draft, "token", chain(2), 4)
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+def other_loop():
+  """A draft of another vocabulary, whose tokens for one of the target's are two."""
+  draft = test_other_vocabulary.DRAFT
+  setting = (TARGET, draft, "token", chain(2), 3)
   assert_the_loop_is_exact(setting, Sampling())
 
 
@@ -274,6 +283,7 @@ KSEQ_RULE, RECURSIVE_RULE, TRAVERSAL_RULE = (
 CHECKS = [
   token_loop,
   sparse_loop,
+  other_loop,
   candidates_loop,
   siblings_loop,
   heads_chain,

@@ -15,6 +15,7 @@ from specdec_t5x.core import (
   traversal,
 )
 from specdec_t5x.core.distributions import LEVELS, sample
+from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.token import acceptance_probs
 from specdec_t5x.core.types import Proposal, Verdict
 from specdec_t5x.decoding import baseline, step, widths
@@ -56,6 +57,19 @@ def rounds_after_the_draw(
     return token.astype(jnp.int32), distribution
 
   return sparse.drafted_chain(extend, state, uniforms, drawn, behind)
+
+
+def q_not_renormalised(self, context, state, uniforms, propose=Stepwise.propose):
+  proposal, state = propose(self, context, state, uniforms)
+  return proposal.replace(draft_probs=0.7 * proposal.draft_probs), state
+
+
+def tables_off_by_one(self, logits, vocab_size, of_target=SharedTokens.of_target):
+  return jnp.roll(of_target(self, logits, vocab_size), 1, axis=-1)
+
+
+def unshared_tokens_unread(self, tokens, in_draft=SharedTokens.in_draft):
+  return in_draft(self, jnp.where(jnp.asarray(self.ids)[tokens] < 0, 0, tokens))
 
 
 def ignore_top_p(logits, sampling, uniform, adjust):

@@ -7,7 +7,7 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.tree import chain
 from tests.exactness.test_adaptive import TURNS
-from tests.exactness.test_loop import TARGET, assert_the_loop_is_exact
+from tests.exactness.test_loop import SMALL_TARGET, TARGET, assert_the_loop_is_exact
 from tests.hash_model import HashModel, OtherHash
 
 # The end and 2 are shared, under other numbers; 3 is two of the draft's tokens, padding
@@ -23,17 +23,28 @@ WIDE = OtherHash(DRAFT.model, ALL)
 SAMPLINGS = [Sampling(0.6), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.7), GREEDY]
 
 
-@pytest.mark.parametrize("draft", [DRAFT, WIDE], ids=["some", "all"])
-@pytest.mark.parametrize("rule", ["token", "block"])
+@pytest.mark.parametrize(
+  ("draft", "rule"),
+  [
+    (DRAFT, "token"),
+    pytest.param(WIDE, "token", marks=pytest.mark.slow),
+    pytest.param(DRAFT, "block", marks=pytest.mark.slow),
+    pytest.param(WIDE, "block", marks=pytest.mark.slow),
+  ],
+)
 def test_the_target_s_distribution_is_kept(draft, rule):
   assert_the_loop_is_exact((TARGET, draft, rule, chain(2), 4), Sampling())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_it_is_kept_however_it_is_sampled(sampling):
   assert_the_loop_is_exact((TARGET, DRAFT, "token", chain(2), 4), sampling)
 
 
+@pytest.mark.slow
 def test_it_is_kept_where_drafts_and_plain_turns_alternate():
-  setting = (TARGET, DRAFT, "token", chain(2), 4, "independent", TURNS)
-  assert_the_loop_is_exact(setting, Sampling(1.0, top_k=2))
+  tokens = SharedTokens(ALL.ids[:3], ALL.pieces[:3])
+  draft = OtherHash(DRAFT.model, tokens)
+  setting = (SMALL_TARGET, draft, "token", chain(3), 6, "independent", TURNS)
+  assert_the_loop_is_exact(setting, Sampling())

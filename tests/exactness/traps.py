@@ -10,6 +10,7 @@ from specdec_t5x.core import (
   traversal,
 )
 from specdec_t5x.core.block import Block
+from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.token import Token
 from specdec_t5x.decoding import baseline, generate, step, widths
 from specdec_t5x.decoding.context import Context
@@ -18,6 +19,7 @@ from specdec_t5x.drafters import cascade, draft_model, siblings, sparse, stepwis
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.heads import HeadDraft, Headed
+from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
 from specdec_t5x.drafters.stepwise import Stepwise
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import cache, functional
@@ -43,6 +45,7 @@ from tests.exactness.checks import (
   heads_chain,
   heads_tree,
   moved_entries,
+  other_loop,
   perfect_draft,
   perfect_hierarchy,
   probs_apart_by_rounding,
@@ -71,6 +74,9 @@ TRAPS = [
   (cache, "write", faults.write_adds, transformers),
   (draft_model, "read_last", faults.draft_reads_the_last_token_alone, perfect_draft),
   (stepwise, "draw", faults.ignore_top_p, perfect_draft),
+  (OtherVocabulary, "propose", faults.q_not_renormalised, other_loop),
+  (SharedTokens, "of_target", faults.tables_off_by_one, other_loop),
+  (SharedTokens, "in_draft", faults.unshared_tokens_unread, other_loop),
   (sparse, "drafted_sparsely", faults.draws_from_the_whole_probs, sparse_loop),
   (sparse, "drafted_sparsely", faults.rounds_after_the_draw, sparse_loop),
   (token.chain, "draft_probs_at", faults.q_of_the_position_before, TOKEN_RULE),

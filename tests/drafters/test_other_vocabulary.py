@@ -1,0 +1,183 @@
+"""A draft of another vocabulary: real networks, real tokenizers, what is refused."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sentencepiece
+
+from specdec_t5x.build import Model, get_drafter, together
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.shared_tokens import SharedTokens
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
+from specdec_t5x.hugging_face.shared import shared_tokens
+from specdec_t5x.hugging_face.vocabulary import Bytes
+from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.policies import CostAware
+from tests.t5x_bridge import tiny, tiny_gpt
+
+ROOM = 12
+INPUTS = jnp.array([[5, 6, 7, 1, 0, 0], [9, 3, 1, 0, 0, 0], [4, 4, 8, 9, 6, 1]])
+VOCAB = tiny.VOCAB_SIZE
+RNG = np.random.default_rng(0)
+# Token i of the target is token OTHER[i] of the draft; the end is 1 in both.
+OTHER = np.array([0, 1, *(2 + RNG.permutation(VOCAB - 2))], np.int32)
+RENAMED = SharedTokens(np.where(OTHER, OTHER, -1), OTHER[:, None])
+# Every third token is two others of the draft.
+IDS = np.where((np.arange(VOCAB) % 3 == 2) | (OTHER == 0), -1, OTHER)
+TWO = np.stack([OTHER, np.where(IDS < 0, np.roll(OTHER, 5), 0)], axis=1)
+TWO[0] = 0
+PARTLY = SharedTokens(IDS, TWO)
+
+
+def params_of(network, seed):
+  make = lambda key: initial_variables(network, key)["params"]
+  return jax.tree.map(lambda x: 2 * x, jax.jit(make)(jax.random.key(seed)))
+
+
+def renamed(params):
+  """The same network, its tokens numbered as in RENAMED."""
+  tables = {"token_embedder": 0, "logits_dense": 1}
+
+  def rename(path, x):
+    keys = {getattr(key, "key", None) for key in path}
+    for name, axis in tables.items():
+      if name in keys:
+        return jnp.take(x, np.argsort(OTHER), axis=axis)
+    return x
+
+  return jax.tree_util.tree_map_with_path(rename, params)
+
+
+@functools.cache
+def run(network, drafter, sampling, rule="token", slots=0, policy=None):
+  target = params_of(network, 0)
+  params = {"target": target}
+  decoder = PlainDecoder(network, slots=slots)
+  if drafter:
+    more = {"policy": policy} if policy else {}
+    decoder = SpeculativeDecoder(network, drafter, RULES[rule], slots=slots, **more)
+    is_same = drafter.network == network
+    own = renamed(target) if is_same else params_of(drafter.network, 1)
+    params["draft"] = own
+  keys = row_keys(jax.random.key(0), len(INPUTS))
+  decode = lambda params: decoder.decode(params, INPUTS, keys, sampling, ROOM, 1)
+  return jax.jit(decode)(params)
+
+
+NETWORKS = {
+  "T5": network_for(tiny.TARGET),
+  "decoder-only": network_for(tiny_gpt.TARGET),
+}
+
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+  ("kind", "slots"), [("T5", 2), slow("decoder-only", 0), slow("decoder-only", 2)]
+)
+def test_the_target_with_its_tokens_renamed_drafts_what_it_says(kind, slots):
+  """Inputs and outputs are read in its tokens, and drafts are put in the target's."""
+  network = NETWORKS[kind]
+  drafter = OtherVocabulary(network, 3, tokens=RENAMED)
+  found = run(network, drafter, GREEDY, slots=slots)
+  plain = run(network, None, GREEDY, slots=slots)
+  np.testing.assert_array_equal(found.tokens, plain.tokens)
+  assert found.statistics.drafted.sum() > 10
+  np.testing.assert_array_equal(found.statistics.accepted, found.statistics.drafted)
+
+
+DRAFTS = {"T5": network_for(tiny.DRAFT), "decoder-only": network_for(tiny_gpt.DRAFT)}
+RESTS = CostAware(seconds=(1.0, 1.35, 1.55, 1.8), prior_alpha=0.5, decay=0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("kind", "rule", "policy"),
+  [("T5", "token", RESTS), ("T5", "block", None), ("decoder-only", "token", None)],
+)
+def test_greedy_outputs_are_the_target_s_own(kind, rule, policy):
+  drafter = OtherVocabulary(DRAFTS[kind], 3, tokens=PARTLY)
+  found = run(NETWORKS[kind], drafter, GREEDY, rule, 2, policy)
+  plain = run(NETWORKS[kind], None, GREEDY, slots=2)
+  np.testing.assert_array_equal(found.tokens, plain.tokens)
+  assert found.statistics.drafted.sum() > 0
+
+
+@pytest.mark.slow
+def test_shared_tokens_alone_are_drafted():
+  drafter = OtherVocabulary(DRAFTS["T5"], 3, tokens=PARTLY)
+  logits = PARTLY.of_target(jnp.zeros((2, VOCAB)), VOCAB + 8)
+  probs = np.asarray(jax.nn.softmax(logits))
+  np.testing.assert_allclose(probs[:, :VOCAB][:, IDS >= 0], 1 / (IDS >= 0).sum(), 1e-5)
+  assert probs[:, VOCAB:].max() == probs[:, :VOCAB][:, IDS < 0].max() == 0
+  found = run(NETWORKS["T5"], drafter, Sampling())
+  assert found.statistics.drafted.sum() > 0
+
+
+def test_a_text_in_the_draft_s_tokens_by_hand():
+  ids = np.array([-1, 1, -1, 7], np.int32)
+  tokens = SharedTokens(ids, np.array([[0, 0], [1, 0], [4, 5], [7, 0]], np.int32))
+  assert tokens.longer == 1
+  texts = jnp.array([[3, 2, 1, 0], [2, 2, 2, 1], [0, 3, 0, 9]])
+  expected = [[7, 4, 5, 1], [4, 5, 4, 5], [7, 0, 0, 0]]
+  np.testing.assert_array_equal(tokens.in_draft(texts), expected)
+
+
+def trained(root, size, text):
+  given = {"model_prefix": str(root / f"{size}"), "vocab_size": size, "bos_id": -1}
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(text), pad_id=0, eos_id=1, unk_id=2, minloglevel=2, **given
+  )
+  return sentencepiece.SentencePieceProcessor(model_file=f"{root / str(size)}.model")
+
+
+@pytest.fixture(scope="module")
+def processors(tmp_path_factory):
+  root, text = tmp_path_factory.mktemp("tokens"), tiny.sentences(300)
+  return *(trained(root, size, text) for size in (30, 22)), Bytes()
+
+
+def test_the_tables_of_real_tokenizers(processors):
+  for target, draft in itertools.permutations(processors, 2):
+    tokens = shared_tokens(target, draft)
+    assert tokens.ids[target.eos_id()] == draft.eos_id()
+    assert tokens.ids[0] == tokens.ids[2] == -1
+    for text in tiny.sentences(5, seed=2):
+      given = [*target.encode(text), target.eos_id(), *[0] * 100]
+      found = [x for x in tokens.in_draft(jnp.array([given]))[0].tolist() if x]
+      assert found[-1] == draft.eos_id()
+      assert draft.decode(found[:-1]).strip() == text
+    for token in np.flatnonzero(tokens.ids >= 0)[1:].tolist():
+      assert draft.decode([int(tokens.ids[token])]) == target.decode([token])
+
+
+def test_what_does_not_fit_is_refused(processors):
+  with pytest.raises(ValueError, match=r"None of the target's 3 tokens"):
+    SharedTokens(np.full(3, -1, np.int32), np.zeros((3, 1), np.int32))
+  small = network_for(dataclasses.replace(tiny.DRAFT, vocab_size=20))
+  lacking = network_for(dataclasses.replace(tiny.DRAFT, num_encoder_layers=0))
+  target, tokens = NETWORKS["T5"], shared_tokens(processors[0], processors[1])
+  for network, said in [(small, "DRAFT_TOKENIZER the draft's"), (lacking, "encoder")]:
+    with pytest.raises(ValueError, match=said):
+      SpeculativeDecoder(target, OtherVocabulary(network, tokens=tokens))
+  with pytest.raises(ValueError, match="The target's tokenizer has at least"):
+    OtherVocabulary(target, tokens=RENAMED).check(small)
+  for more in ({"num_candidates": 2}, {"drafter": "copy"}):
+    with pytest.raises(ValueError, match="draft_tokenizer needs a draft model"):
+      get_drafter(**{"drafter": "draft_model", "network": small, **more}, shared=tokens)
+  model = Model(target, {})
+  with pytest.raises(ValueError, match="DRAFT_TOKENIZER in configs/drafters/other"):
+    together(model, Model(small, {}))
+  with pytest.raises(ValueError, match="need a draft, got None"):
+    together(model, shared=tokens)
+  assert get_drafter("draft_model", small) == DraftModel(small)

@@ -1,0 +1,65 @@
+"""A draft of another vocabulary, from the command and from Python."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import sentencepiece
+
+import specdec_t5x
+from tests.e2e import runs
+from tests.t5x_bridge import tiny
+
+GIN_FILE = "configs/drafters/other_vocabulary.gin"
+CONFIG = dataclasses.replace(tiny.DRAFT, vocab_size=24)
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory):
+  """The draft's checkpoint and its tokenizer."""
+  root = tmp_path_factory.mktemp("other")
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(tiny.sentences(300)),
+    model_prefix=str(root / "other"),
+    **{"vocab_size": 22, "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+    minloglevel=2,
+  )
+  return tiny.save_t5x(root / "draft", CONFIG, seed=2), str(root / "other.model")
+
+
+@pytest.mark.parametrize(
+  "sampled",
+  [{"GAMMA": 3}, pytest.param({"TEMPERATURE": 1.0}, marks=pytest.mark.slow)],
+  ids=["greedy", "sampled"],
+)
+def test_the_command_gives_the_target_s_own(
+  sampled, draft, pair, speculative, tmp_path
+):
+  sizes = tmp_path / "sizes.gin"
+  sizes.write_text("draft/config.T5Config.vocab_size = 24\n")
+  settings = {"DRAFT_CHECKPOINT_PATH": draft[0], "DRAFT_TOKENIZER": draft[1]}
+  runs.completed(
+    *("configs/spec_ende.gin", pair[0], GIN_FILE, sizes),
+    INFER_OUTPUT_DIR=str(tmp_path / "out"),
+    **{**settings, **sampled},
+  )
+  summary = runs.summary(tmp_path / "out")
+  drafter = summary["decoder"]["drafter"]
+  assert drafter["kind"] == "OtherVocabulary"
+  assert drafter["tokens"].endswith("of 30 tokens")
+  assert summary["guarantee"] == "EXACT"
+  if "GAMMA" in sampled:
+    assert runs.tokens(tmp_path / "out") == runs.tokens(speculative)
+    assert summary["statistics"]["drafted"] > 0
+
+
+def test_python_gives_the_target_s_own(draft, pair):
+  root = pair[0].parent
+  target = specdec_t5x.load_model(str(root / "target" / "checkpoint_7"))
+  texts, vocabulary = tiny.sentences(4, seed=4), str(root / "tiny.model")
+  of_draft = specdec_t5x.load_model(draft[0])
+  words = {"gamma": 3, "max_length": 10, "draft_tokenizer": draft[1]}
+  found = specdec_t5x.generate(texts, target, of_draft, vocabulary, **words)
+  plain = specdec_t5x.generate(texts, target, None, vocabulary, max_length=10)
+  assert [x.tokens for x in found] == [x.tokens for x in plain]
+  assert np.sum([x.drafted for x in found]) > 0
