@@ -11,7 +11,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import sentencepiece
 from jaxtyping import Array, Int
 
 from specdec_t5x import api
@@ -26,6 +25,7 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
+from specdec_t5x.hugging_face import vocabulary
 from specdec_t5x.native import library
 from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
 from specdec_t5x.policies import Confidence, CostAware, get_policy
@@ -153,7 +153,7 @@ def _fastest(timed: Mapping[str, Timed], kind: str) -> str:
 
 def _copies(args: argparse.Namespace) -> Table:
   """Decodes every text plainly and with each least match, in turn."""
-  processor = sentencepiece.SentencePieceProcessor(model_file=args.vocabulary)
+  processor = vocabulary.processor(args.vocabulary)
   texts = list(_texts(args, processor))
   target = programs.random_model(args.size, 0)
   known = target, args.max_length, processor.eos_id()
@@ -238,7 +238,7 @@ COPY = Command(
   _copies,
   {
     "texts": (str, "JSONL or CSV", REQUIRED),
-    "vocabulary": (str, "a SentencePiece model", REQUIRED),
+    "vocabulary": (str, "a SentencePiece model, or ByT5's folder", REQUIRED),
     "source": ("article", "the input's field"),
     "output_field": ("highlights", "the output's"),
     "lead": (0, "the output is instead the input's first so many sentences"),

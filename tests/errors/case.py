@@ -11,10 +11,11 @@ from tests import commands
 from tests.errors import inputs
 
 BEAM, LEARNS = (f"--gin_file=configs/runs/{name}.gin" for name in ("beam", "online"))
-COPY, NGRAM, TREE, HEADS, LAYER_SKIP, QUANTIZED, LINK, CASCADE = (
+COPY, NGRAM, TREE, HEADS, LAYER_SKIP, QUANTIZED, LINK, CASCADE, OTHER = (
   f"--gin_file=configs/drafters/{name}.gin"
   for name in (
     *("copy", "ngram", "tree", "heads", "layer_skip", "quantized", "link", "cascade"),
+    "other_vocabulary",
   )
 )
 CONFIDENCE, AUTO = (

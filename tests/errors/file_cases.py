@@ -4,7 +4,9 @@ from tests import commands
 from tests.errors import inputs
 from tests.errors.case import (
   DAMAGED,
+  OTHER,
   Case,
+  of_files,
   other,
   setting,
 )
@@ -55,6 +57,15 @@ VOCABULARIES = [
     "a vocabulary with other special tokens",
     ("--gin.VOCABULARY_PATH='HERE/unusual.model'",),
     make=inputs.unusual_vocabulary,
+  ),
+  of_files(
+    "a DRAFT_TOKENIZER that is not there", (OTHER,), "DRAFT_TOKENIZER='no.model'"
+  ),
+  of_files(
+    "a DRAFT_TOKENIZER larger than its network",
+    (OTHER,),
+    "DRAFT_TOKENIZER='PAIR/tiny.model'",
+    "draft/config.T5Config.vocab_size=24",
   ),
   setting("VOCABULARY_EXTRA_IDS = -1", "VOCABULARY_EXTRA_IDS=-1"),
 ]
