@@ -10,6 +10,7 @@ folder that transformers' from_pretrained reads.
 """
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -20,9 +21,10 @@ from typing import Any
 from specdec_t5x.quiet import import_quietly
 
 _FORMATS = ("t5x", "orbax")
-_FIELDS = (
-  *("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations"),
-  *("num_encoder_layers", "num_decoder_layers", "logits_via_embedding"),
+# Of a configuration, what gin files say elsewhere.
+_OF_A_RUN = (
+  *("dtype", "dropout_rate", "float32_attention_logits"),
+  *("sharding", "products", "weights", "head"),
 )
 
 
@@ -117,7 +119,8 @@ def _vocabulary(source: str, to: pathlib.Path) -> tuple[dict[str, str], dict[str
 
 def _gin(name, config, macros) -> str:
   lines = [f"{macro} = {value!r}" for macro, value in macros.items()]
-  sizes = [f"  {field} = {getattr(config, field)!r}" for field in _FIELDS]
+  fields = [x.name for x in dataclasses.fields(config) if x.name not in _OF_A_RUN]
+  sizes = [f"  {field} = {getattr(config, field)!r}" for field in fields]
   return "\n".join(
     (
       "from __gin__ import dynamic_registration",

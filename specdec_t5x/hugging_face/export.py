@@ -16,7 +16,7 @@ import safetensors.numpy
 from specdec_t5x.hugging_face import names, settings
 from specdec_t5x.hugging_face.folder import CONFIG
 from specdec_t5x.hugging_face.tensors import INDEX, SINGLE
-from specdec_t5x.hugging_face.vocabulary import PIECES, SETTINGS
+from specdec_t5x.hugging_face.vocabulary import PIECES, SETTINGS, processor
 from specdec_t5x.network.config import T5Config
 
 _METADATA = {"format": "pt"}  # Without it transformers refuses the file.
@@ -61,7 +61,10 @@ def write(
       shutil.copyfile(vocabulary, made / PIECES)
       tokenizer = {"tokenizer_class": "T5Tokenizer", "extra_ids": extra_ids}
       _write_json(made / SETTINGS, tokenizer)
-    _write_json(made / CONFIG, theirs | {"dtype": dtype, "torch_dtype": dtype})
+    of_file = {"dtype": dtype, "torch_dtype": dtype}
+    if vocabulary:
+      of_file["eos_token_id"] = processor(vocabulary).eos_id()
+    _write_json(made / CONFIG, theirs | of_file)
     for file in made.glob("*.safetensors"):
       shutil.copymode(made / CONFIG, file)  # safetensors lets nobody else read them.
 

@@ -11,7 +11,7 @@ import sys
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.network import products
 from specdec_t5x.network.config import NetworkConfig
@@ -85,6 +85,21 @@ class MultiHeadAttention(nn.Module):
 
   def _by_head(self, x: Float[Array, "B S HK"]) -> Float[Array, "B H S K"]:
     return self._split(x).swapaxes(1, 2)
+
+
+def self_biases(
+  stack: nn.Module,
+  query_positions: Int[Array, "... Q"],
+  key_positions: Int[Array, "... S"],
+  mask: Bool[Array, "B Q S"],
+) -> list[Float[Array, "#B #H Q S"]]:
+  """Returns the self-attention bias of each of a stack's layers: positions and mask."""
+  masked = mask_bias(mask[:, None], stack.config.dtype)
+  if stack.config.relpos_per_layer:
+    of_layers = [layer.relpos_bias for layer in stack.layers]
+    return [bias(query_positions, key_positions) + masked for bias in of_layers]
+  relative = stack.relpos_bias(query_positions, key_positions)
+  return [relative + masked] * len(stack.layers)
 
 
 def mask_bias(mask: Bool[Array, "*shape"], dtype: str) -> Float[Array, "*shape"]:

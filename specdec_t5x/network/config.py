@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -65,6 +66,9 @@ class NetworkConfig:
   weights: str = "float32"
   head: str = "auto"
 
+  # What a T5 has, and other families have otherwise.
+  relpos_per_layer: ClassVar[bool] = False
+
   def __post_init__(self):
     kind = type(self).__name__
     # A list would make the configuration, and so every jitted program, unhashable.
@@ -120,7 +124,7 @@ class NetworkConfig:
 
 @dataclasses.dataclass(frozen=True)
 class T5Config(NetworkConfig):
-  """The shape of a T5 1.0, T5 1.1 or mT5 network.
+  """The shape of a T5 1.0, T5 1.1, mT5, uMT5 or MADLAD-400 network.
 
   T5 1.0 is `mlp_activations=("relu",), logits_via_embedding=True`; T5 1.1 is
   `mlp_activations=("gelu", "linear"), logits_via_embedding=False`.
@@ -129,10 +133,13 @@ class T5Config(NetworkConfig):
     num_encoder_layers: encoder blocks; 0 is a draft on its target's encoder, which has
       none of its own.
     num_decoder_layers: decoder blocks.
+    relpos_per_layer: whether each layer has a relative position bias of its own, as in
+      uMT5; else all of a stack share one.
   """
 
   num_encoder_layers: int = 6
   num_decoder_layers: int = 6
+  relpos_per_layer: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,10 +173,12 @@ def config_from_shapes(
     ValueError: where they are neither an encoder-decoder T5's nor a decoder-only's.
   """
   is_gpt = "decoder/token_embedder/embedding" in shapes
+  per_layer = "decoder/layers_0/relpos_bias/rel_embedding" in shapes
   gated = "decoder/layers_0/mlp/wi_0/kernel" in shapes
   try:
     embedding = shapes[f"{'decoder/' if is_gpt else ''}token_embedder/embedding"]
-    num_heads = shapes["decoder/relpos_bias/rel_embedding"][0]
+    bias = f"decoder/{'layers_0/' if per_layer else ''}relpos_bias/rel_embedding"
+    num_heads = shapes[bias][0]
     joined = shapes["decoder/layers_0/self_attention/query/kernel"][1]
     mlp_dim = shapes["decoder/layers_0/mlp/wo/kernel"][0]
   except KeyError as error:
@@ -195,5 +204,6 @@ def config_from_shapes(
   return T5Config(
     num_encoder_layers=count("encoder"),
     num_decoder_layers=count("decoder"),
+    relpos_per_layer=per_layer,
     **settings,
   )

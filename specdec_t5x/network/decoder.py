@@ -15,7 +15,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.network import cache as cache_lib
 from specdec_t5x.network import tracing
-from specdec_t5x.network.attention import KeyValues, MultiHeadAttention, mask_bias
+from specdec_t5x.network.attention import (
+  KeyValues,
+  MultiHeadAttention,
+  mask_bias,
+  self_biases,
+)
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import NetworkConfig
 from specdec_t5x.network.layers import (
@@ -48,6 +53,8 @@ class DecoderLayer(nn.Module):
       self.encoder_decoder_attention = MultiHeadAttention(cfg)
     self.pre_mlp_layer_norm = LayerNorm(cfg)
     self.mlp = MlpBlock(cfg)
+    if cfg.relpos_per_layer:
+      self.relpos_bias = RelativePositionBias(cfg, bidirectional=False)
     self.dropout = dropout(cfg)
 
   def __call__(
@@ -110,7 +117,8 @@ class Decoder(nn.Module):
 
   def setup(self):
     cfg = self.config
-    self.relpos_bias = RelativePositionBias(cfg, bidirectional=False)
+    if not cfg.relpos_per_layer:
+      self.relpos_bias = RelativePositionBias(cfg, bidirectional=False)
     self.layers = [
       DecoderLayer(cfg, self.cross_attention) for _ in range(cfg.num_decoder_layers)
     ]
@@ -125,28 +133,28 @@ class Decoder(nn.Module):
     attentions = (layer.encoder_decoder_attention for layer in self.layers)
     return [tracing.call(each, "key_values", encoded) for each in attentions]
 
-  def bias(self, query_positions, key_positions, mask):
-    """Returns the self-attention bias, positions and mask, that all layers share."""
-    relative = self.relpos_bias(query_positions, key_positions)
-    return relative + mask_bias(mask[:, None], self.config.dtype)
+  def biases(self, query_positions, key_positions, mask):
+    """Returns each layer's self-attention bias, positions and mask."""
+    return self_biases(self, query_positions, key_positions, mask)
 
-  def __call__(self, x, bias, cross=(), cross_mask=None, deterministic=True):
+  def __call__(self, x, biases, cross=(), cross_mask=None, deterministic=True):
     """Returns the features of whole sequences."""
     cross_bias = self._cross_bias(cross_mask)
     x = self.dropout(x, deterministic=deterministic)
     all_of_it = lambda new: new
-    for layer, inputs in zip(self.layers, self._by_layer(cross), strict=True):
+    cross = self._by_layer(cross)
+    for layer, bias, inputs in zip(self.layers, biases, cross, strict=True):
       x, _ = layer(x, all_of_it, bias, inputs, cross_bias, deterministic)
     return self.dropout(self.decoder_norm(x), deterministic=deterministic)
 
-  def extend(self, x, cache: DecoderCache, bias, gates: Gates, without, packing=None):
+  def extend(self, x, cache: DecoderCache, biases, gates: Gates, without, packing=None):
     """Returns the features of new positions, and each layer's keys and values."""
     mask = cache.encoder_mask
     cross_bias = self._cross_bias(None if mask is None else mask[:, None])
     known = zip(cache.keys, cache.values, strict=True)
     cross = self._by_layer(zip(cache.cross_keys, cache.cross_values, strict=True))
-    layers, written = zip(self.layers, known, cross, strict=True), []
-    for i, (layer, held, inputs) in enumerate(layers):
+    layers, written = zip(self.layers, known, biases, cross, strict=True), []
+    for i, (layer, held, bias, inputs) in enumerate(layers):
       names = {kind: f"{kind}_{i}" for kind in SUBLAYERS}
       of_layer = [gates.get(name) for name in names.values()]
       lacks = tuple(kind for kind, name in names.items() if name in without)
@@ -254,7 +262,7 @@ class CachedNetwork(nn.Module):
     features, written = self.decoder.extend(
       self.token_embedder(pack(packing, tokens)),
       cache,
-      self.decoder.bias(key_positions[rows, slots], key_positions, visible),
+      self.decoder.biases(key_positions[rows, slots], key_positions, visible),
       gates or {},
       without,
       packing,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.network import tracing
-from specdec_t5x.network.attention import MultiHeadAttention, mask_bias
+from specdec_t5x.network.attention import MultiHeadAttention, self_biases
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.decoder import CachedNetwork, Decoder, same_segment
@@ -36,6 +36,8 @@ class EncoderLayer(nn.Module):
     self.attention = MultiHeadAttention(cfg)
     self.pre_mlp_layer_norm = LayerNorm(cfg)
     self.mlp = MlpBlock(cfg)
+    if cfg.relpos_per_layer:
+      self.relpos_bias = RelativePositionBias(cfg, bidirectional=True)
     self.dropout = dropout(cfg)
 
   def __call__(self, x, bias, deterministic=True):
@@ -53,7 +55,8 @@ class Encoder(nn.Module):
 
   def setup(self):
     cfg = self.config
-    self.relpos_bias = RelativePositionBias(cfg, bidirectional=True)
+    if not cfg.relpos_per_layer:
+      self.relpos_bias = RelativePositionBias(cfg, bidirectional=True)
     self.layers = [EncoderLayer(cfg) for _ in range(cfg.num_encoder_layers)]
     self.encoder_norm = LayerNorm(cfg)
     self.input_dropout = dropout(cfg)
@@ -61,10 +64,9 @@ class Encoder(nn.Module):
 
   def __call__(self, x, mask, deterministic):
     positions = jnp.arange(x.shape[1])
-    bias = self.relpos_bias(positions, positions)
-    bias = bias + mask_bias(mask[:, None], self.config.dtype)
+    biases = self_biases(self, positions, positions, mask)
     x = self.input_dropout(x, deterministic=deterministic)
-    for layer in self.layers:
+    for layer, bias in zip(self.layers, biases, strict=True):
       if deterministic:
         x = tracing.call(layer, "__call__", x, bias)
       else:
@@ -176,7 +178,7 @@ class Transformer(CachedNetwork):
     cross_mask = cross_mask & same_segment(decoder_segment_ids, encoder_segment_ids)
     return self.decoder(
       self.token_embedder(decoder_input_tokens),
-      self.decoder.bias(positions, positions, mask),
+      self.decoder.biases(positions, positions, mask),
       self.decoder.cross_key_values(encoded),
       cross_mask,
       deterministic=not enable_dropout,

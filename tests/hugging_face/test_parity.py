@@ -33,9 +33,11 @@ KINDS = {
   "T5 1.1, tied": ("t5", GATED, False),
   "UL2": ("t5", {**GATED, "feed_forward_proj": "gated-silu"}, True),
   "mT5": ("mt5", GATED, True),
+  "MADLAD-400": ("t5", {**GATED, "d_kv": 24, "pad_token_id": 1}, True),
+  "uMT5": ("umt5", {"feed_forward_proj": "gated-gelu"}, True),
   "ByT5": ("t5", {**GATED, "vocab_size": 384, "num_layers": 3}, True),
 }
-LENGTH = 20
+LENGTH = 30
 TIED = 0.1
 
 
@@ -124,12 +126,21 @@ def test_shards_in_bfloat16_are_read(kind, tmp_path):
 
 
 @pytest.mark.parametrize("shard_bytes", [2**30, 4096])
-@pytest.mark.parametrize("layer", [("relu",), ("gelu", "linear"), ("silu", "linear")])
-def test_transformers_reads_what_we_write(layer, shard_bytes, tmp_path):
+@pytest.mark.parametrize(
+  ("layer", "per_layer"),
+  [
+    (("relu",), False),
+    (("gelu", "linear"), False),
+    (("silu", "linear"), False),
+    (("gelu", "linear"), True),
+  ],
+)
+def test_transformers_reads_what_we_write(layer, per_layer, shard_bytes, tmp_path):
   config = T5Config(
     **{"vocab_size": 60, "emb_dim": 32, "num_heads": 3, "head_dim": 8, "mlp_dim": 48},
     **{"num_encoder_layers": 2, "num_decoder_layers": 3, "mlp_activations": layer},
     logits_via_embedding=layer == ("relu",),
+    relpos_per_layer=per_layer,
   )
   network = network_for(config)
   params = flax.core.unfreeze(initial_variables(network, jax.random.key(1))["params"])
