@@ -37,6 +37,46 @@ KINDS = {
   "uMT5": ("umt5", {"feed_forward_proj": "gated-gelu"}, True),
   "ByT5": ("t5", {**GATED, "vocab_size": 384, "num_layers": 3}, True),
 }
+GEMMA_SIDE = {
+  **{"vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8},
+  **{"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2},
+  **{"query_pre_attn_scalar": 12, "sliding_window": 5},
+}
+TURNED = {
+  "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+  "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
+}
+MERGED_SIDE = {**GEMMA_SIDE, "rope_parameters": TURNED, "sliding_window_pattern": 2}
+NARROW = {"hidden_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1}
+VISION = {
+  **{"model_type": "siglip_vision_model", "hidden_size": 8, "intermediate_size": 8},
+  **{"num_hidden_layers": 1, "num_attention_heads": 1, "image_size": 16},
+  "patch_size": 8,
+}
+# An encoder wider than the decoder, of more layers; and one as wide.
+GEMMAS = {
+  "T5Gemma": (
+    "t5gemma",
+    {
+      "encoder": {**GEMMA_SIDE, "num_hidden_layers": 3},
+      "decoder": {**GEMMA_SIDE, **NARROW, "attn_logit_softcapping": 2.0},
+    },
+    False,
+  ),
+  "T5Gemma 2": (
+    "t5gemma2",
+    {
+      "encoder": {
+        "text_config": {**MERGED_SIDE, "sliding_window": 6},
+        "vision_config": VISION,
+        "mm_tokens_per_image": 4,
+      },
+      "decoder": {**MERGED_SIDE, "num_hidden_layers": 3},
+    },
+    False,
+  ),
+}
+KINDS |= GEMMAS
 LENGTH = 30
 TIED = 0.1
 
@@ -46,9 +86,14 @@ def theirs(kind):
   """A network of transformers', with random weights that spread the logits."""
   model_type, settings, own_head = KINDS[kind]
   torch.manual_seed(0)
-  config = transformers.AutoConfig.for_model(model_type, **{**SHAPE, **settings})
+  is_gemma = kind in GEMMAS
+  shape = {"vocab_size": 60} if is_gemma else SHAPE
+  config = transformers.AutoConfig.for_model(model_type, **{**shape, **settings})
+  make = transformers.AutoModelForSeq2SeqLM.from_config
+  if is_gemma:
+    return drawn(make(config, attn_implementation="eager").eval())
   config.decoder_start_token_id = 0
-  network = transformers.AutoModelForSeq2SeqLM.from_config(config).eval()
+  network = make(config).eval()
   for name, weights in network.named_parameters():
     if "layer_norm" in name or "relative_attention_bias" in name:
       torch.nn.init.normal_(weights.data, 1.0, 0.3)
@@ -57,6 +102,14 @@ def theirs(kind):
     network.lm_head.weight = torch.nn.Parameter(head)
   else:
     network.shared.weight.data *= TIED  # Or each token would be followed by itself.
+  return network
+
+
+def drawn(network):
+  """A T5Gemma all of whose parameters are random, the norms' too."""
+  for name, weights in network.named_parameters():
+    scale = 0.8 if weights.ndim == 1 else 0.05 if "embed" in name else 0.6
+    torch.nn.init.normal_(weights.data, 0.0, scale)
   return network
 
 
@@ -70,6 +123,8 @@ def batch(size):
 
 def their_logits(network, inputs, fed):
   inputs, fed = torch.tensor(inputs), torch.tensor(fed)
+  if "t5gemma" in network.config.model_type:
+    fed[:, 0] = network.config.bos_token_id  # Where ours, as T5X does, begins with 0.
   with torch.inference_mode():
     mask = (inputs != 0).long()
     made = network(input_ids=inputs, attention_mask=mask, decoder_input_ids=fed)
