@@ -15,7 +15,7 @@ import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from specdec_t5x.quiet import import_quietly
@@ -119,21 +119,34 @@ def _vocabulary(source: str, to: pathlib.Path) -> tuple[dict[str, str], dict[str
 
 def _gin(name, config, macros) -> str:
   lines = [f"{macro} = {value!r}" for macro, value in macros.items()]
-  fields = [x.name for x in dataclasses.fields(config) if x.name not in _OF_A_RUN]
-  sizes = [f"  {field} = {getattr(config, field)!r}" for field in fields]
+  module = "gemma" if config.is_gemma else "config"
+  wiring = ["include 'configs/runs/gemma.gin'", ""] if config.is_gemma else []
   return "\n".join(
     (
       "from __gin__ import dynamic_registration",
       "",
-      "from specdec_t5x.network import config",
+      f"from specdec_t5x.network import {module}",
       "",
+      *wiring,
       *lines,
-      "",
-      f"{name}/config.T5Config:",
-      *sizes,
+      *_sizes(name, config, f"{module}.{type(config).__name__}"),
       "",
     )
   )
+
+
+def _sizes(scope, config, kind) -> Iterator[str]:
+  """Yields the bindings of a configuration, and of one within it."""
+  encoder = f"{scope}_encoder"
+  yield from ("", f"{scope}/{kind}:")
+  for field in (x.name for x in dataclasses.fields(config)):
+    value = getattr(config, field)
+    if field == "encoder" and value:
+      yield f"  encoder = @{encoder}/{kind}()"
+    elif field not in _OF_A_RUN:
+      yield f"  {field} = {value!r}"
+  if getattr(config, "encoder", None):
+    yield from _sizes(encoder, config.encoder, kind)
 
 
 if __name__ == "__main__":

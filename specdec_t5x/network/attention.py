@@ -3,8 +3,8 @@
 Self-attention in training, block scoring against a cache, and cross-attention differ
 only in where the keys and values come from, so projection and attention are apart.
 
-Shapes: B batch, Q queries, S keys, H heads, J of keys, K head width, D width. Packed are
-blocks [P, D] in place of [B, Q, D] (`packing`).
+Shapes: B batch, Q queries, S keys, H heads, J of keys, K head width, D width. Packed
+blocks are [P, D] in place of [B, Q, D] (`packing`).
 """
 
 import sys
