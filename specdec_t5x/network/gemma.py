@@ -17,6 +17,11 @@ from typing import ClassVar
 from specdec_t5x.network.config import Reach, T5Config
 
 LAYER_TYPES = ("sliding", "full")
+# What no parameter's shape tells.
+UNTOLD = (
+  *("query_scalar", "layer_types", "window", "theta", "full_theta", "full_factor"),
+  *("attention_cap", "logits_cap", "start_token"),
+)
 
 
 @dataclasses.dataclass(frozen=True)

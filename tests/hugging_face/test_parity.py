@@ -1,5 +1,6 @@
 """Folders that transformers writes give torch's logits and outputs here, and back."""
 
+import dataclasses
 import functools
 
 import flax
@@ -12,8 +13,11 @@ from specdec_t5x import api, build
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.hugging_face import export, folder, names
+from specdec_t5x.network import attention, products
 from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.decoder import CachedNetwork
 from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.gemma import GemmaConfig
 
 torch = pytest.importorskip("torch", reason="the extra `peers` is not installed")
 transformers = pytest.importorskip(
@@ -207,6 +211,69 @@ def test_transformers_reads_what_we_write(layer, per_layer, shard_bytes, tmp_pat
   assert back.network.config == config
   same = lambda a, b: (a == b).all()
   assert jax.tree.all(jax.tree.map(same, flax.core.unfreeze(back.params), params))
+
+
+@pytest.mark.parametrize("kind", GEMMAS)
+def test_a_gemma_is_written_and_read_again(kind, tmp_path):
+  theirs(kind).save_pretrained(tmp_path / "theirs")
+  model = api.load_model(str(tmp_path / "theirs"))
+  to = tmp_path / "ours"
+  export.write(str(to), model.network.config, model.params, shard_bytes=4096)
+  back = api.load_model(str(to))
+  assert back.network.config == model.network.config
+  assert jax.tree.all(
+    jax.tree.map(lambda a, b: (a == b).all(), back.params, model.params)
+  )
+  read = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+    to, attn_implementation="eager"
+  )
+  inputs, fed = batch(60)
+  expected = their_logits(theirs(kind), inputs, fed)
+  np.testing.assert_allclose(
+    their_logits(read.eval(), inputs, fed), expected, atol=1e-6
+  )
+
+
+def unturned(monkeypatch):
+  monkeypatch.setattr(attention, "rotated", lambda x, positions, reach: x)
+
+
+def whole_window(monkeypatch):
+  reaches = GemmaConfig.reaches
+  wide = lambda self: dataclasses.replace(self, window=999, encoder=None)
+  of = lambda self, *args, **how: reaches(wide(self), *args, **how)
+  monkeypatch.setattr(GemmaConfig, "reaches", of)
+
+
+def uncapped(monkeypatch):
+  monkeypatch.setattr(products, "capped", lambda x, cap: x)
+
+
+def unscaled_queries(monkeypatch):
+  monkeypatch.setattr(GemmaConfig, "query_scale", 1.0)
+
+
+def begun_by_padding(monkeypatch):
+  monkeypatch.setattr(CachedNetwork, "started", lambda self, tokens, is_first: tokens)
+
+
+@pytest.mark.parametrize(
+  ("plant", "kind"),
+  [
+    (unturned, "T5Gemma 2"),
+    (whole_window, "T5Gemma 2"),
+    (uncapped, "T5Gemma"),
+    (unscaled_queries, "T5Gemma"),
+    (begun_by_padding, "T5Gemma"),
+  ],
+)
+def test_a_fault_in_a_gemma_is_seen(plant, kind, tmp_path, monkeypatch):
+  theirs(kind).save_pretrained(tmp_path)
+  inputs, fed = batch(60)
+  plant(monkeypatch)
+  jax.clear_caches()
+  found = our_logits(api.load_model(str(tmp_path)), inputs, fed)
+  assert abs(found - their_logits(theirs(kind), inputs, fed)).max() > 1e-3
 
 
 def unscaled(monkeypatch):

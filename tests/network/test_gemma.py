@@ -21,7 +21,7 @@ from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.config import config_from_shapes
-from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.gemma import GemmaConfig
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.parallel import ParallelConfig
@@ -48,17 +48,7 @@ INPUTS = INPUTS * (jnp.arange(12) < jnp.array([[12], [7], [3]]))
 
 @functools.cache
 def model(config, seed=0):
-  """A network whose parameters are random, norms too; it does not say padding."""
-  network = network_for(config)
-  known = flax.core.unfreeze(initial_variables(network, jax.random.key(seed))["params"])
-  draw = np.random.default_rng(seed).normal
-
-  def drawn(path, x):
-    by_name = {"scale": 0.5, "embedding": 0.2}.get(path[-1].key)
-    made = jnp.asarray(draw(size=x.shape), x.dtype) * by_name if by_name else 2 * x
-    return made.at[0].set(0) if path[0].key == "token_embedder" else made
-
-  return build.Model(network, jax.tree_util.tree_map_with_path(drawn, known))
+  return build.Model(network_for(config), networks.drawn(config, seed))
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -172,7 +162,8 @@ def test_a_checkpoint_needs_the_configuration(config, tmp_path):
   with pytest.raises(ValueError, match=r"no shape tells\. Give its GemmaConfig"):
     api.load_model(path)
   read = api.load_model(path, config=config)
-  same = jax.tree.map(lambda a, b: (a == b).all(), dict(read.params), own.params)
+  read = flax.core.unfreeze(read.params)
+  same = jax.tree.map(lambda a, b: (a == b).all(), read, own.params)
   assert jax.tree.all(same)
 
 
