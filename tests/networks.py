@@ -18,7 +18,7 @@ def drawn(config, seed=0):
   draw = np.random.default_rng(seed).normal
 
   def one(path, x):
-    by_name = {"scale": 0.5, "embedding": 0.2}.get(path[-1].key)
+    by_name = {"scale": 0.8, "embedding": 0.1}.get(path[-1].key)
     made = jnp.asarray(draw(size=x.shape), x.dtype) * by_name if by_name else 2 * x
     return made.at[0].set(0) if path[0].key == "token_embedder" else made
 
