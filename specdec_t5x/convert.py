@@ -10,19 +10,21 @@ folder that transformers' from_pretrained reads.
 """
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from specdec_t5x.quiet import import_quietly
 
 _FORMATS = ("t5x", "orbax")
-_FIELDS = (
-  *("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations"),
-  *("num_encoder_layers", "num_decoder_layers", "logits_via_embedding"),
+# Of a configuration, what gin files say elsewhere.
+_OF_A_RUN = (
+  *("dtype", "dropout_rate", "float32_attention_logits"),
+  *("sharding", "products", "weights", "head"),
 )
 
 
@@ -117,20 +119,34 @@ def _vocabulary(source: str, to: pathlib.Path) -> tuple[dict[str, str], dict[str
 
 def _gin(name, config, macros) -> str:
   lines = [f"{macro} = {value!r}" for macro, value in macros.items()]
-  sizes = [f"  {field} = {getattr(config, field)!r}" for field in _FIELDS]
+  module = "gemma" if config.is_gemma else "config"
+  wiring = ["include 'configs/runs/gemma.gin'", ""] if config.is_gemma else []
   return "\n".join(
     (
       "from __gin__ import dynamic_registration",
       "",
-      "from specdec_t5x.network import config",
+      f"from specdec_t5x.network import {module}",
       "",
+      *wiring,
       *lines,
-      "",
-      f"{name}/config.T5Config:",
-      *sizes,
+      *_sizes(name, config, f"{module}.{type(config).__name__}"),
       "",
     )
   )
+
+
+def _sizes(scope, config, kind) -> Iterator[str]:
+  """Yields the bindings of a configuration, and of one within it."""
+  encoder = f"{scope}_encoder"
+  yield from ("", f"{scope}/{kind}:")
+  for field in (x.name for x in dataclasses.fields(config)):
+    value = getattr(config, field)
+    if field == "encoder" and value:
+      yield f"  encoder = @{encoder}/{kind}()"
+    elif field not in _OF_A_RUN:
+      yield f"  {field} = {value!r}"
+  if getattr(config, "encoder", None):
+    yield from _sizes(encoder, config.encoder, kind)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,28 @@
 """Networks of random parameters, in compiled parts: op by op each op is a program."""
 
+import flax
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from specdec_t5x.network.functional import start_decoding
+from specdec_t5x.network.functional import (
+  initial_variables,
+  network_for,
+  start_decoding,
+)
+
+
+def drawn(config, seed=0):
+  """Parameters of a T5Gemma, norms too; greedy decoding varies, and says no padding."""
+  known = initial_variables(network_for(config), jax.random.key(seed))["params"]
+  draw = np.random.default_rng(seed).normal
+
+  def one(path, x):
+    by_name = {"scale": 0.8, "embedding": 0.1}.get(path[-1].key)
+    made = jnp.asarray(draw(size=x.shape), x.dtype) * by_name if by_name else 2 * x
+    return made.at[0].set(0) if path[0].key == "token_embedder" else made
+
+  return jax.tree_util.tree_map_with_path(one, flax.core.unfreeze(known))
 
 
 def initialize(module, inputs, seed=0):

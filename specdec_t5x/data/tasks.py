@@ -86,6 +86,7 @@ def translation_from_files(
   source_language: str = "English",
   target_language: str = "German",
   vocabulary: seqio.Vocabulary | None = None,
+  prefix: str | None = None,
 ) -> str:
   """Registers a translation task over parallel text files, and returns its name.
 
@@ -96,6 +97,8 @@ def translation_from_files(
     source_language: as T5's prefix writes it.
     target_language: as T5's prefix writes it.
     vocabulary: T5's where None.
+    prefix: put before every source, its separating space included, as MADLAD-400's
+      '<2de> '; None is T5's.
 
   Returns:
     `name`.
@@ -114,7 +117,9 @@ def translation_from_files(
     name,
     {split: ("lines", source, target) for split, (source, target) in files.items()},
     lambda origin: text_files.read_parallel(*origin[1:]),
-    prefix=f"translate {source_language} to {target_language}: ",
+    prefix=f"translate {source_language} to {target_language}: "
+    if prefix is None
+    else prefix,
     metric="bleu" if any(target for _, target in files.values()) else None,
     vocabulary=vocabulary,
   )

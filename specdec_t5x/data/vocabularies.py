@@ -12,7 +12,7 @@ from specdec_t5x.data.hints import how_to_make
 from specdec_t5x.hugging_face import shared, vocabulary
 
 DEFAULT_T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
-# What T5 models are trained with; the decoder starts from the padding id.
+# T5's. Others number end of sequence and unknown otherwise, but 0 is no token of text.
 _T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2}
 
 
@@ -103,8 +103,9 @@ def check_vocabulary(vocabulary: seqio.SentencePieceVocabulary) -> None:
       "SentencePiece training writes, not its .vocab text."
     ) from error
   found = {name: getattr(tokenizer, name)() for name in _T5_IDS}
-  if found != _T5_IDS:
+  if 0 not in (found["pad_id"], found["unk_id"]) or found["eos_id"] < 1:
     raise ValueError(
-      f"{path} numbers its special tokens {found}, expected {_T5_IDS}. Train the "
-      "vocabulary with --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1."
+      f"{path} numbers its special tokens {found}, expected {_T5_IDS}, or others with "
+      "0 as padding or unknown: 0 fills rows up. Train the vocabulary with --pad_id=0 "
+      "--eos_id=1 --unk_id=2 --bos_id=-1."
     )

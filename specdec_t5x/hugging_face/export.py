@@ -13,10 +13,10 @@ import jax
 import numpy as np
 import safetensors.numpy
 
-from specdec_t5x.hugging_face import names, settings
-from specdec_t5x.hugging_face.folder import CONFIG
+from specdec_t5x.hugging_face import gemma, names, settings
+from specdec_t5x.hugging_face.folder import CONFIG, their_name
 from specdec_t5x.hugging_face.tensors import INDEX, SINGLE
-from specdec_t5x.hugging_face.vocabulary import PIECES, SETTINGS
+from specdec_t5x.hugging_face.vocabulary import PIECES, SETTINGS, processor
 from specdec_t5x.network.config import T5Config
 
 _METADATA = {"format": "pt"}  # Without it transformers refuses the file.
@@ -53,7 +53,7 @@ def write(
       "the network was trained with."
     )
   theirs = settings.to_theirs(config)
-  shards = list(_shards(params, shard_bytes))
+  shards = list(_shards(config, params, shard_bytes))
   dtype = jax.tree.leaves(params)[0].dtype.name
   with all_or_nothing(path) as made:
     _write_arrays(made, shards)
@@ -61,7 +61,10 @@ def write(
       shutil.copyfile(vocabulary, made / PIECES)
       tokenizer = {"tokenizer_class": "T5Tokenizer", "extra_ids": extra_ids}
       _write_json(made / SETTINGS, tokenizer)
-    _write_json(made / CONFIG, theirs | {"dtype": dtype, "torch_dtype": dtype})
+    of_file = {"dtype": dtype, "torch_dtype": dtype}
+    if vocabulary:
+      of_file["eos_token_id"] = processor(vocabulary).eos_id()
+    _write_json(made / CONFIG, theirs | of_file)
     for file in made.glob("*.safetensors"):
       shutil.copymode(made / CONFIG, file)  # safetensors lets nobody else read them.
 
@@ -85,7 +88,7 @@ def all_or_nothing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     raise
 
 
-def _shards(params, shard_bytes) -> Iterator[dict[str, tuple[bool, Any]]]:
+def _shards(config, params, shard_bytes) -> Iterator[dict[str, tuple[bool, Any]]]:
   """Yields what goes into each file: by name, if it is transposed, and an array."""
   flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
   shard, size = {}, 0
@@ -93,7 +96,9 @@ def _shards(params, shard_bytes) -> Iterator[dict[str, tuple[bool, Any]]]:
     if shard and size + array.nbytes > shard_bytes:
       yield shard
       shard, size = {}, 0
-    shard[names.their_name(path)] = names.is_transposed(path), array
+    name = their_name(path, config)
+    name = gemma.in_file(name) if config.is_gemma else name
+    shard[name] = names.is_transposed(path), array
     size += array.nbytes
   yield shard
 

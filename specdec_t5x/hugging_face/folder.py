@@ -16,16 +16,30 @@ from typing import Any
 import flax
 import jax
 import numpy as np
+from absl import logging
 
-from specdec_t5x.hugging_face import names, settings
+from specdec_t5x.hugging_face import gemma, names, settings
 from specdec_t5x.hugging_face.tensors import Tensors, read_json
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import initial_variables, network_for
 
 CONFIG = "config.json"
-_HEAD = names.their_name(names.LOGITS)
-# Names of the embedding, the usual one first: files hold one of them, or copies.
-_EMBEDDINGS = (names.their_name(names.EMBEDDING), *names.ALIASES, _HEAD)
+
+
+def their_name(path: str, config: T5Config) -> str:
+  """Returns Hugging Face's name of a parameter of ours, of whatever family."""
+  return gemma.their_name(path, config) if config.is_gemma else names.their_name(path)
+
+
+def _embeddings(config: T5Config) -> tuple[str, ...]:
+  """Returns names of the embedding, the usual first: files hold one, or copies.
+
+  The last one is the output projection's.
+  """
+  first = their_name(names.EMBEDDING, config)
+  aliases = () if config.has_encoder_table else names.ALIASES
+  head = their_name(names.LOGITS, config)
+  return tuple(dict.fromkeys((first, *aliases, head)))
 
 
 def is_folder(path: str) -> bool:
@@ -35,7 +49,7 @@ def is_folder(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-  """A T5 of Hugging Face's; `open` makes one.
+  """A T5 of Hugging Face's, or a T5Gemma; `open` makes one.
 
   Attributes:
     path: of the folder.
@@ -66,18 +80,23 @@ class Folder:
     found = read_json(folder / CONFIG)
     config = settings.from_theirs(found, str(folder / CONFIG))
     tensors = Tensors.open(folder)
+    if config.is_gemma:
+      tensors = _of_text(path, tensors)
     _check_layers(path, config, tensors)
     _check_arrays(path, config, tensors)
-    embedding = next((x for x in _EMBEDDINGS if x in tensors.shapes), _EMBEDDINGS[0])
-    head = _HEAD if _HEAD in tensors.shapes else embedding
-    is_scaled = settings.has_scaled_logits(found)
-    tied = is_scaled and (head == embedding or tensors.are_equal(head, embedding))
+    embeddings = _embeddings(config)
+    last = embeddings[-1]
+    embedding = next((x for x in embeddings if x in tensors.shapes), embeddings[0])
+    head = last if last in tensors.shapes else embedding
+    is_scaled = not config.is_gemma and settings.has_scaled_logits(found)
+    may_be_tied = is_scaled or config.is_gemma
+    tied = may_be_tied and (head == embedding or tensors.are_equal(head, embedding))
     config = dataclasses.replace(config, logits_via_embedding=tied)
-    if _HEAD not in tensors.shapes and not found.get("tie_word_embeddings", True):
+    if last not in tensors.shapes and not found.get("tie_word_embeddings", True):
       warnings.warn(
         f"{folder / CONFIG} says that embeddings are not tied, and there is no "
-        f"{_HEAD}: logits come from {embedding}, as in transformers 5. (4 would draw a "
-        f"matrix at random.) If a file with {_HEAD} is missing, copy it, too.",
+        f"{last}: logits come from {embedding}, as in transformers 5. (4 would draw a "
+        f"matrix at random.) If a file with {last} is missing, copy it, too.",
         stacklevel=2,
       )
     return cls(str(path), config, is_scaled, tensors, embedding, head)
@@ -98,7 +117,7 @@ class Folder:
     if name == names.EMBEDDING:
       self._check_one_embedding()
       return self.tensors.read(self.embedding)
-    array = self.tensors.read(names.their_name(name))
+    array = self.tensors.read(their_name(name, self.config))
     return array.T if names.is_transposed(name) else array
 
   def unread(self) -> dict[str, Any]:
@@ -126,7 +145,7 @@ class Folder:
     return matrix.astype(np.float32) * np.float32(1 / math.sqrt(self.config.emb_dim))
 
   def _check_one_embedding(self):
-    for alias in names.ALIASES:
+    for alias in _embeddings(self.config)[1:-1]:
       known = alias in self.tensors.shapes
       if known and not self.tensors.are_equal(self.embedding, alias):
         raise ValueError(
@@ -156,13 +175,32 @@ class Unread:
       return np.asarray(self.folder.read(self.name), dtype or self.dtype, order="C")
 
 
+def _of_text(path, tensors: Tensors) -> Tensors:
+  """Returns a T5Gemma's arrays by `gemma.their_name`s, without those of images."""
+  made = tensors.renamed(gemma.canonical)
+  of_images = [name for name in made.files if gemma.is_of_images(name)]
+  if of_images:
+    logging.info(
+      "%s: skipped %d arrays that read images, %s first: this network reads text.",
+      path,
+      len(of_images),
+      of_images[0],
+    )
+  return tensors.renamed(
+    lambda name: (
+      None if gemma.is_of_images(gemma.canonical(name)) else gemma.canonical(name)
+    )
+  )
+
+
 def _check_layers(path, config, tensors):
   """Raises a ValueError where config.json tells of more or fewer layers than there are.
 
   Before a network is built: the number may be any.
   """
   for stack in ("encoder", "decoder"):
-    found = (re.match(rf"{stack}\.block\.(\d+)\.", name) for name in tensors.files)
+    layer = rf"{stack}\.(?:block|layers)\.(\d+)\."
+    found = (re.match(layer, name) for name in tensors.files)
     count, wanted = (
       len({match[1] for match in found if match}),
       getattr(config, f"num_{stack}_layers"),
@@ -179,11 +217,12 @@ def _check_arrays(path, config, tensors):
   wanted = {}
   for name, shape in _shapes(config).items():
     shape = shape[::-1] if names.is_transposed(name) else shape
-    wanted[names.their_name(name)] = shape
-  copies = dict.fromkeys(_EMBEDDINGS, wanted[_EMBEDDINGS[0]])
+    wanted[their_name(name, config)] = shape
+  embeddings = _embeddings(config)
+  copies = dict.fromkeys(embeddings, wanted[embeddings[0]])
   missing = sorted(set(wanted) - set(copies) - set(tensors.shapes))
   if not set(copies) & set(tensors.shapes):
-    missing.append(_EMBEDDINGS[0])
+    missing.append(embeddings[0])
   if missing:
     raise ValueError(
       f"{path} lacks {len(missing)} of a T5's {len(wanted)} arrays, {missing[0]} "

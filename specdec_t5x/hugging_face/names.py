@@ -9,12 +9,14 @@ _PARTS = {
   "encoder": {
     "pre_attention_layer_norm": "layer.0.layer_norm",
     "attention": "layer.0.SelfAttention",
+    "relpos_bias": "layer.0.SelfAttention.relative_attention_bias",
     "pre_mlp_layer_norm": "layer.1.layer_norm",
     "mlp": "layer.1.DenseReluDense",
   },
   "decoder": {
     "pre_self_attention_layer_norm": "layer.0.layer_norm",
     "self_attention": "layer.0.SelfAttention",
+    "relpos_bias": "layer.0.SelfAttention.relative_attention_bias",
     "pre_cross_attention_layer_norm": "layer.1.layer_norm",
     "encoder_decoder_attention": "layer.1.EncDecAttention",
     "pre_mlp_layer_norm": "layer.2.layer_norm",

@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from specdec_t5x.core.checks import is_whole
+from specdec_t5x.hugging_face import gemma
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.layers import MAX_DISTANCE, NUM_BUCKETS
 
-_KINDS = ("t5", "mt5")  # UL2, ByT5 and Flan-T5 call themselves t5.
+# UL2, ByT5, Flan-T5 and MADLAD-400 call themselves t5.
+_KINDS = ("t5", "mt5", "umt5")
+# What classes of networks that generate tokens are called, the older ones last.
+_GENERATE = ("ForConditionalGeneration", "WithLMHeadModel")
 # By Hugging Face's name of a layer. "gated-gelu" is the tanh approximation; "gelu" by
 # itself is not, and no layer of ours.
 ACTIVATIONS = {
@@ -34,7 +38,6 @@ _BUILT_IN = {
   "relative_attention_num_buckets": NUM_BUCKETS,
   "relative_attention_max_distance": MAX_DISTANCE,
   "layer_norm_epsilon": 1e-6,
-  "pad_token_id": 0,
   "decoder_start_token_id": 0,
   "is_encoder_decoder": True,
 }
@@ -51,12 +54,16 @@ def from_theirs(found: Mapping[str, Any], where: str) -> T5Config:
     ValueError: where it is not a T5's, or another one than our network can be.
   """
   kind = found.get("model_type")
+  _check_generates(found, where)
+  if kind in gemma.KINDS and "quantization_config" not in found:
+    return gemma.from_theirs(found, where)
   if kind not in _KINDS or "auto_map" in found or "quantization_config" in found:
     surplus = [name for name in ("auto_map", "quantization_config") if name in found]
     raise ValueError(
       f"{where}: model_type is {kind!r}{' with ' if surplus else ''}"
       f"{', '.join(surplus)}, expected one of {_KINDS}, plain: T5, T5 1.1, Flan-T5, "
-      "mT5, UL2, ByT5. Other networks can't be read."
+      "mT5, uMT5, MADLAD-400, UL2, ByT5; or T5Gemma, T5Gemma 2. Other networks can't "
+      "be read."
     )
   for name, value in _BUILT_IN.items():
     if found.get(name, value) not in (value, None):
@@ -64,7 +71,8 @@ def from_theirs(found: Mapping[str, Any], where: str) -> T5Config:
         f"{where}: {name} is {found[name]!r}, and this network has {value}. Such a "
         "model can't be read."
       )
-  layer = found.get("feed_forward_proj", "relu")
+  usual = "relu" if kind == "t5" else "gated-gelu"
+  layer = found.get("feed_forward_proj", usual)
   if not isinstance(layer, str) or layer not in ACTIVATIONS:
     raise ValueError(
       f"{where}: feed_forward_proj is {layer!r}, expected one of {tuple(ACTIVATIONS)}. "
@@ -84,7 +92,21 @@ def from_theirs(found: Mapping[str, Any], where: str) -> T5Config:
         f"{where}: {_SIZES[ours]} must be a whole number of at least 1, got {size!r}. "
         "Copy the file again."
       )
-  return T5Config(mlp_activations=ACTIVATIONS[layer], **sizes)
+  return T5Config(
+    mlp_activations=ACTIVATIONS[layer], relpos_per_layer=kind == "umt5", **sizes
+  )
+
+
+def _check_generates(found: Mapping[str, Any], where: str) -> None:
+  """Raises a ValueError where a T5's parts are in another network, or some are not."""
+  kinds = found.get("architectures") or []
+  generates = lambda name: str(name).endswith(_GENERATE)
+  if isinstance(kinds, list) and kinds and not any(map(generates, kinds)):
+    raise ValueError(
+      f"{where}: this is a {', '.join(map(str, kinds))}, expected an encoder-decoder "
+      "that generates tokens (..ForConditionalGeneration). An encoder alone, a "
+      "classifier or a forecaster (Chronos Bolt) can't be read."
+    )
 
 
 def has_scaled_logits(found: Mapping[str, Any]) -> bool:
@@ -111,13 +133,17 @@ def to_theirs(config: T5Config) -> dict[str, Any]:
       f"mlp_activations are {config.mlp_activations}, and Hugging Face's T5 has one of "
       f"{tuple(names)}. Such a network can't be written."
     )
+  if config.is_gemma:
+    return gemma.to_theirs(config)
+  kind = "umt5" if config.relpos_per_layer else "t5"
   return {
-    "architectures": ["T5ForConditionalGeneration"],
-    "model_type": "t5",
+    "architectures": [f"{kind.upper()}ForConditionalGeneration"],
+    "model_type": kind,
     **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
     "feed_forward_proj": names[config.mlp_activations],
     "dropout_rate": config.dropout_rate,
     "tie_word_embeddings": config.logits_via_embedding,
     **_BUILT_IN,
+    "pad_token_id": 0,
     "eos_token_id": 1,
   }

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes  # noqa: F401, makes 'bfloat16' a type of NumPy's, which safetensors asks.
@@ -38,10 +38,12 @@ class Tensors:
   Attributes:
     files: of each array, by its name.
     shapes: of each array, by its name.
+    inner: its name in its file, where that is another.
   """
 
   files: Mapping[str, pathlib.Path]
   shapes: Mapping[str, tuple[int, ...]]
+  inner: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @classmethod
   def open(cls, folder: pathlib.Path) -> "Tensors":
@@ -70,7 +72,14 @@ class Tensors:
   def read(self, name: str) -> np.ndarray:
     """Returns an array as it is in its file, into memory of its own."""
     with _opened(self.files[name]) as file:
-      return file.get_tensor(name)
+      return file.get_tensor(self.inner.get(name, name))
+
+  def renamed(self, new_name: Callable[[str], str | None]) -> "Tensors":
+    """Returns the arrays by other names, without those that get none."""
+    inner = {new_name(name): name for name in self.files}
+    inner.pop(None, None)
+    of = lambda known: {name: known[old] for name, old in inner.items()}
+    return Tensors(of(self.files), of(self.shapes), inner)
 
   def are_equal(self, first: str, second: str) -> bool:
     """Returns whether two matrices are the same; a few rows are read at a time."""
@@ -79,7 +88,10 @@ class Tensors:
       return False
     ends = [min(at + _ROWS, shape[0]) for at in range(0, shape[0], _ROWS)]
     with _opened(self.files[first]) as a, _opened(self.files[second]) as b:
-      a, b = a.get_slice(first), b.get_slice(second)
+      a, b = (
+        file.get_slice(self.inner.get(name, name))
+        for file, name in ((a, first), (b, second))
+      )
       rows = map(slice, [0, *ends], ends)
       return all(np.array_equal(a[some], b[some]) for some in rows)
 

@@ -3,11 +3,12 @@
 import base64
 import functools
 import hashlib
+import itertools
 import os
 import pathlib
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import sentencepiece
@@ -127,20 +128,72 @@ def sentencepiece_file(folder: str) -> str:
 
 @functools.lru_cache(maxsize=4)
 def model_of(tokenizer: str) -> proto.ModelProto:
-  """Returns the SentencePiece model that a tokenizer.json of T5's was made of.
+  """Returns the SentencePiece model that a tokenizer.json was made of.
 
   Raises:
-    ValueError: where it is no unigram model with T5's special tokens.
+    ValueError: where it is no unigram model with T5's special tokens, nor a BPE model
+      as Gemma's.
   """
   found = read_json(pathlib.Path(tokenizer))
   try:
-    return _unigram(found)
+    return (_bpe if found["model"].get("type") == "BPE" else _unigram)(found)
   except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
     raise ValueError(
-      f"{tokenizer} is no unigram tokenizer as T5's ({type(error).__name__}: {error}). "
-      f"Give the path of the SentencePiece model ({PIECES}) that the model was trained "
-      "with."
+      f"{tokenizer} is no unigram tokenizer as T5's, nor a BPE one as Gemma's "
+      f"({type(error).__name__}: {error}). Give the path of the SentencePiece model "
+      f"({PIECES}, tokenizer.model) that the model was trained with, or put it into "
+      f"the folder as {PIECES}."
     ) from error
+
+
+def _bpe(found: dict[str, Any]) -> proto.ModelProto:
+  """Returns a Gemma's: all of its merges come from its pieces' order."""
+  model, step = found["model"], found.get("normalizer") or {}
+  if step.get("type") != "Replace" or step.get("content") != "▁":
+    raise ValueError(f"a normalizer of type {step.get('type')!r}, not of spaces")
+  added = {token["content"]: token["id"] for token in found.get("added_tokens", [])}
+  vocabulary = sorted({**model["vocab"], **added}.items(), key=lambda item: item[1])
+  if [number for _, number in vocabulary] != list(range(len(vocabulary))):
+    raise ValueError("token ids that are not all from 0 on")
+  made = proto.ModelProto()
+  ranks = _ranks(model["merges"], set(model["vocab"]) - set(added))
+  Kind = proto.ModelProto.SentencePiece.Type
+  kinds = dict.fromkeys(added, Kind.USER_DEFINED) | {
+    **{"<pad>": Kind.CONTROL, "<eos>": Kind.CONTROL, "<unk>": Kind.UNKNOWN}
+  }
+  for piece, _ in vocabulary:
+    kind = Kind.BYTE if re.fullmatch("<0x[0-9A-F]{2}>", piece) else Kind.NORMAL
+    rank = ranks.get(piece, len(ranks))
+    made.pieces.add(piece=piece, score=-rank, type=kinds.get(piece, kind))
+  ids, trainer = dict(vocabulary), made.trainer_spec
+  trainer.model_type, trainer.vocab_size = trainer.BPE, len(vocabulary)
+  trainer.eos_piece = "<eos>"
+  trainer.pad_id, trainer.eos_id, trainer.unk_id = (
+    ids[piece] for piece in ("<pad>", "<eos>", "<unk>")
+  )
+  trainer.bos_id, trainer.byte_fallback = -1, bool(model.get("byte_fallback"))
+  spec = made.normalizer_spec
+  spec.name, spec.escape_whitespaces = "identity", True
+  spec.add_dummy_prefix = spec.remove_extra_whitespaces = False
+  return made
+
+
+def _ranks(merges: Sequence[Any], pieces: Collection[str]) -> dict[str, int]:
+  """Returns the order in which pieces are merged, whatever their parts.
+
+  SentencePiece merges any two parts of a piece, tokenizers those that are listed: of a
+  SentencePiece model all are, side by side.
+  """
+  pairs = [tuple(m.split(" ") if isinstance(m, str) else m) for m in merges]
+  parts_of = [(piece, set(parts)) for piece, parts in itertools.groupby(pairs, "".join)]
+  wanted = {}
+  for piece in pieces:
+    cuts = ((piece[:at], piece[at:]) for at in range(1, len(piece)))
+    if known := {cut for cut in cuts if pieces >= set(cut)}:
+      wanted[piece] = known
+  if len(parts_of) != len(wanted) or dict(parts_of) != wanted:
+    raise ValueError("merges that are no SentencePiece model's")
+  return {piece: rank for rank, (piece, _) in enumerate(parts_of)}
 
 
 def _unigram(found: dict[str, Any]) -> proto.ModelProto:

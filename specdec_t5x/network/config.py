@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -23,6 +24,21 @@ SHARDINGS = {
   "no_heads": ("heads",),
   "replicated": ("vocab", "embed", "mlp", "heads", "joined_kv"),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Reach:
+  """How a layer with rotary positions sees them.
+
+  Attributes:
+    window: it sees tokens less than so far before and behind; None is all.
+    theta: base of the wavelengths.
+    factor: positions are divided by it.
+  """
+
+  window: tuple[int, int] | None
+  theta: float
+  factor: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +80,16 @@ class NetworkConfig:
   products: str = "auto"
   weights: str = "float32"
   head: str = "auto"
+
+  # What a T5 has or has not; `gemma` has it otherwise.
+  relpos_per_layer: ClassVar[bool] = False
+  is_gemma: ClassVar[bool] = False  # Norms by 1 + w, after sublayers too; sqrt(D).
+  merged: ClassVar[bool] = False
+  query_scale: ClassVar[float] = 1.0
+  attention_cap: ClassVar[float] = 0.0
+  logits_cap: ClassVar[float] = 0.0
+  start_token: ClassVar[int] = 0
+  has_encoder_table: ClassVar[bool] = False
 
   def __post_init__(self):
     kind = type(self).__name__
@@ -113,6 +139,21 @@ class NetworkConfig:
     """
     return sys.maxsize if WEIGHTS[self.weights] else products.MAX_ROWS
 
+  @property
+  def kv_heads(self) -> int:
+    """The heads of keys and values."""
+    return self.num_heads
+
+  def reaches(self, layers: int, is_encoder: bool) -> tuple[Reach | None, ...]:
+    """Returns how each layer of a stack sees positions, where not by a relative bias.
+
+    Args:
+      layers: of the stack.
+      is_encoder: whether it is the encoder, whose windows have two sides.
+    """
+    del is_encoder
+    return (None,) * layers
+
   def axes(self, *names: str) -> tuple[str | None, ...]:
     """Returns logical axes, None where `sharding` keeps the network whole."""
     return tuple(None if n in SHARDINGS[self.sharding] else n for n in names)
@@ -120,7 +161,7 @@ class NetworkConfig:
 
 @dataclasses.dataclass(frozen=True)
 class T5Config(NetworkConfig):
-  """The shape of a T5 1.0, T5 1.1 or mT5 network.
+  """The shape of a T5 1.0, T5 1.1, mT5, uMT5 or MADLAD-400 network.
 
   T5 1.0 is `mlp_activations=("relu",), logits_via_embedding=True`; T5 1.1 is
   `mlp_activations=("gelu", "linear"), logits_via_embedding=False`.
@@ -129,10 +170,18 @@ class T5Config(NetworkConfig):
     num_encoder_layers: encoder blocks; 0 is a draft on its target's encoder, which has
       none of its own.
     num_decoder_layers: decoder blocks.
+    relpos_per_layer: whether each layer has a relative position bias of its own, as in
+      uMT5; else all of a stack share one.
   """
 
   num_encoder_layers: int = 6
   num_decoder_layers: int = 6
+  relpos_per_layer: bool = False
+
+  @property
+  def encoder_side(self) -> "T5Config":
+    """The sizes of the encoder, which are the decoder's."""
+    return self
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,11 +214,19 @@ def config_from_shapes(
   Raises:
     ValueError: where they are neither an encoder-decoder T5's nor a decoder-only's.
   """
+  if "decoder/layers_0/post_mlp_layer_norm/scale" in shapes:
+    raise ValueError(
+      "These are parameters of a T5Gemma, whose windows, positions and caps no shape "
+      "tells. Give its GemmaConfig: in gin the target.gin that python -m "
+      "specdec_t5x.convert writes, in Python `load_model(.., config=..)`."
+    )
   is_gpt = "decoder/token_embedder/embedding" in shapes
+  per_layer = "decoder/layers_0/relpos_bias/rel_embedding" in shapes
   gated = "decoder/layers_0/mlp/wi_0/kernel" in shapes
   try:
     embedding = shapes[f"{'decoder/' if is_gpt else ''}token_embedder/embedding"]
-    num_heads = shapes["decoder/relpos_bias/rel_embedding"][0]
+    bias = f"decoder/{'layers_0/' if per_layer else ''}relpos_bias/rel_embedding"
+    num_heads = shapes[bias][0]
     joined = shapes["decoder/layers_0/self_attention/query/kernel"][1]
     mlp_dim = shapes["decoder/layers_0/mlp/wo/kernel"][0]
   except KeyError as error:
@@ -195,5 +252,6 @@ def config_from_shapes(
   return T5Config(
     num_encoder_layers=count("encoder"),
     num_decoder_layers=count("decoder"),
+    relpos_per_layer=per_layer,
     **settings,
   )

@@ -15,17 +15,25 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.network import cache as cache_lib
 from specdec_t5x.network import tracing
-from specdec_t5x.network.attention import KeyValues, MultiHeadAttention, mask_bias
+from specdec_t5x.network.attention import (
+  KeyValues,
+  MultiHeadAttention,
+  beside,
+  mask_bias,
+  self_biases,
+)
 from specdec_t5x.network.cache import DecoderCache
-from specdec_t5x.network.config import NetworkConfig
+from specdec_t5x.network.config import NetworkConfig, Reach
 from specdec_t5x.network.layers import (
   Dense,
   LayerNorm,
   MlpBlock,
   RelativePositionBias,
   dropout,
+  post_norm,
 )
 from specdec_t5x.network.packing import Packing, pack, unpack
+from specdec_t5x.network.products import capped
 
 # What a sublayer adds is multiplied by its gate, by names as 'self_3', 'cross_0' and
 # 'mlp_5'.
@@ -34,20 +42,30 @@ SUBLAYERS = ("self", "cross", "mlp")
 
 
 class DecoderLayer(nn.Module):
-  """Self-attention, cross-attention if any, feed-forward; pre-norm and residual."""
+  """Self-attention, cross-attention if any, feed-forward; pre-norm and residual.
+
+  As a T5Gemma with norms after sublayers, too; as a T5Gemma 2 with cross-attention in
+  its self-attention.
+  """
 
   config: NetworkConfig
   cross_attention: bool = True
+  reach: Reach | None = None
 
   def setup(self):
     cfg = self.config
     self.pre_self_attention_layer_norm = LayerNorm(cfg)
-    self.self_attention = MultiHeadAttention(cfg)
-    if self.cross_attention:
+    self.self_attention = MultiHeadAttention(cfg, self.reach)
+    self.post_self_attention_layer_norm = post_norm(cfg)
+    if self.cross_attention and not cfg.merged:
       self.pre_cross_attention_layer_norm = LayerNorm(cfg)
       self.encoder_decoder_attention = MultiHeadAttention(cfg)
+      self.post_cross_attention_layer_norm = post_norm(cfg)
     self.pre_mlp_layer_norm = LayerNorm(cfg)
     self.mlp = MlpBlock(cfg)
+    self.post_mlp_layer_norm = post_norm(cfg)
+    if cfg.relpos_per_layer:
+      self.relpos_bias = RelativePositionBias(cfg, bidirectional=False)
     self.dropout = dropout(cfg)
 
   def __call__(
@@ -61,6 +79,7 @@ class DecoderLayer(nn.Module):
     gates=(None, None, None),
     without=(),
     packing=None,
+    positions=None,
   ):
     """Returns the block's output and the keys and values that it attended to.
 
@@ -68,32 +87,39 @@ class DecoderLayer(nn.Module):
     identity in training, a write into the cache in decoding. `gates` are those of
     `SUBLAYERS`, if any; those in `without` are not computed, and without
     self-attention there are no keys: None is returned for them. With a `packing` x is
-    packed, and what is returned.
+    packed, and what is returned. `positions` are those of x, where they are rotary.
     """
     key_values, (of_self, of_cross, of_mlp) = None, gates
     if "self" not in without:
       y = self.pre_self_attention_layer_norm(x)
-      query, new = self.self_attention.query_key_values(y, packing)
+      query, new = self.self_attention.query_key_values(y, packing, positions)
       key_values = remember(new)
-      y = self.self_attention(query, key_values, bias, deterministic, packing)
+      seen = key_values, bias
+      if self.config.merged:
+        seen = beside(*seen, cross, cross_bias)
+      y = self.self_attention(query, *seen, deterministic, packing)
+      y = self.post_self_attention_layer_norm(y)
       x = x + _gated(of_self, self.dropout(y, deterministic=deterministic))
-    if self.cross_attention and "cross" not in without:
+    if self.cross_attention and not self.config.merged and "cross" not in without:
       y = self.pre_cross_attention_layer_norm(x)
       attention, given = self.encoder_decoder_attention, (cross, cross_bias)
       y = attention(attention.queries(y, packing), *given, deterministic, packing)
+      y = self.post_cross_attention_layer_norm(y)
       x = x + _gated(of_cross, self.dropout(y, deterministic=deterministic))
     if "mlp" not in without:
       y = self.mlp(self.pre_mlp_layer_norm(x), deterministic)
+      y = self.post_mlp_layer_norm(y)
       x = x + _gated(of_mlp, self.dropout(y, deterministic=deterministic))
     return x, key_values
 
-  def extend(
-    self, x, known, index, bias, cross, cross_bias, gates, packing=None, *, without
-  ):
-    """As `__call__`, the new keys and values written to a cache from `index` on."""
+  def extend(self, x, known, index, bias, cross, cross_bias, gates, *more, without):
+    """As `__call__`, the new keys and values written to a cache from `index` on.
+
+    `more` are packing and positions, if any.
+    """
     write = lambda buffer, new: cache_lib.write(buffer, new, index)
     remember = lambda new: tuple(map(write, known, new))
-    given = bias, cross, cross_bias, True, gates, without, packing
+    given = bias, cross, cross_bias, True, gates, without, *more
     x, key_values = self(x, remember, *given)
     return x, key_values or known
 
@@ -110,10 +136,10 @@ class Decoder(nn.Module):
 
   def setup(self):
     cfg = self.config
-    self.relpos_bias = RelativePositionBias(cfg, bidirectional=False)
-    self.layers = [
-      DecoderLayer(cfg, self.cross_attention) for _ in range(cfg.num_decoder_layers)
-    ]
+    reaches = cfg.reaches(cfg.num_decoder_layers, is_encoder=False)
+    if not cfg.relpos_per_layer and not cfg.is_gemma:
+      self.relpos_bias = RelativePositionBias(cfg, bidirectional=False)
+    self.layers = [DecoderLayer(cfg, self.cross_attention, reach) for reach in reaches]
     self.decoder_norm = LayerNorm(cfg)
     self.dropout = dropout(cfg)
     if not cfg.logits_via_embedding:
@@ -122,35 +148,49 @@ class Decoder(nn.Module):
 
   def cross_key_values(self, encoded) -> list[KeyValues]:
     """Returns each layer's keys and values of the encoded input."""
-    attentions = (layer.encoder_decoder_attention for layer in self.layers)
+    name = "self_attention" if self.config.merged else "encoder_decoder_attention"
+    attentions = (getattr(layer, name) for layer in self.layers)
     return [tracing.call(each, "key_values", encoded) for each in attentions]
 
-  def bias(self, query_positions, key_positions, mask):
-    """Returns the self-attention bias, positions and mask, that all layers share."""
-    relative = self.relpos_bias(query_positions, key_positions)
-    return relative + mask_bias(mask[:, None], self.config.dtype)
+  def biases(self, query_positions, key_positions, mask):
+    """Returns each layer's self-attention bias, positions and mask."""
+    return self_biases(self, query_positions, key_positions, mask)
 
-  def __call__(self, x, bias, cross=(), cross_mask=None, deterministic=True):
+  def __call__(
+    self, x, biases, cross=(), cross_mask=None, deterministic=True, positions=None
+  ):
     """Returns the features of whole sequences."""
     cross_bias = self._cross_bias(cross_mask)
     x = self.dropout(x, deterministic=deterministic)
     all_of_it = lambda new: new
-    for layer, inputs in zip(self.layers, self._by_layer(cross), strict=True):
-      x, _ = layer(x, all_of_it, bias, inputs, cross_bias, deterministic)
+    cross = self._by_layer(cross)
+    for layer, bias, inputs in zip(self.layers, biases, cross, strict=True):
+      given = bias, inputs, cross_bias, deterministic
+      x, _ = layer(x, all_of_it, *given, positions=positions)
     return self.dropout(self.decoder_norm(x), deterministic=deterministic)
 
-  def extend(self, x, cache: DecoderCache, bias, gates: Gates, without, packing=None):
+  def extend(
+    self,
+    x,
+    cache: DecoderCache,
+    biases,
+    gates: Gates,
+    without,
+    packing=None,
+    positions=None,
+  ):
     """Returns the features of new positions, and each layer's keys and values."""
     mask = cache.encoder_mask
     cross_bias = self._cross_bias(None if mask is None else mask[:, None])
     known = zip(cache.keys, cache.values, strict=True)
     cross = self._by_layer(zip(cache.cross_keys, cache.cross_values, strict=True))
-    layers, written = zip(self.layers, known, cross, strict=True), []
-    for i, (layer, held, inputs) in enumerate(layers):
+    layers, written = zip(self.layers, known, biases, cross, strict=True), []
+    for i, (layer, held, bias, inputs) in enumerate(layers):
       names = {kind: f"{kind}_{i}" for kind in SUBLAYERS}
       of_layer = [gates.get(name) for name in names.values()]
       lacks = tuple(kind for kind, name in names.items() if name in without)
       args = x, held, cache.index, bias, inputs, cross_bias, of_layer, packing
+      args = (*args, positions) if self.config.is_gemma else args
       x, key_values = tracing.call(layer, "extend", *args, without=lacks)
       written.append(key_values)
     return self.decoder_norm(x), written
@@ -178,7 +218,8 @@ class CachedNetwork(nn.Module):
   @property
   def sublayers(self) -> tuple[str, ...]:
     """The names of what the decoder's layers add to their input, kind by kind."""
-    kinds = [kind for kind in SUBLAYERS if kind != "cross" or self.cross_attention]
+    has_cross = self.cross_attention and not self.config.merged
+    kinds = [kind for kind in SUBLAYERS if kind != "cross" or has_cross]
     layers = range(self.config.num_decoder_layers)
     return tuple(f"{kind}_{i}" for kind in kinds for i in layers)
 
@@ -251,13 +292,15 @@ class CachedNetwork(nn.Module):
     """
     rows = jnp.arange(tokens.shape[0])[:, None]
     slots = cache.index[:, None] + jnp.arange(tokens.shape[1])
+    positions = key_positions[rows, slots]
     features, written = self.decoder.extend(
-      self.token_embedder(pack(packing, tokens)),
+      self.token_embedder(pack(packing, self.started(tokens, positions == 0))),
       cache,
-      self.decoder.bias(key_positions[rows, slots], key_positions, visible),
+      self.decoder.biases(positions, key_positions, visible),
       gates or {},
       without,
       packing,
+      positions,
     )
     cache = cache.replace(
       index=cache.index + tokens.shape[1],
@@ -269,9 +312,19 @@ class CachedNetwork(nn.Module):
 
   def logits(self, features: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
     """Returns the float32 logits of decoder features."""
-    if self.config.logits_via_embedding:
-      return self.token_embedder.attend(features)
-    return self.decoder.logits_dense(features)
+    tied = self.config.logits_via_embedding
+    head = self.token_embedder.attend if tied else self.decoder.logits_dense
+    return capped(head(features), self.config.logits_cap)
+
+  def started(
+    self, tokens: Int[Array, "B N"], is_first: Bool[Array, "#B N"]
+  ) -> Int[Array, "B N"]:
+    """Returns tokens with the network's start token where sequences begin with T5X's 0.
+
+    Everything around a network starts from 0, as T5X does, whatever the network has.
+    """
+    start = self.config.start_token
+    return jnp.where(is_first & (tokens == 0), start, tokens) if start else tokens
 
   def embed(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B D"]:
     """Returns the embeddings that the decoder reads."""
@@ -280,7 +333,7 @@ class CachedNetwork(nn.Module):
   def empty_cache(self, rows: int, num_slots: int) -> DecoderCache:
     """Returns a cache of `num_slots` tokens a row that knows of no input."""
     cfg = self.config
-    shape = (rows, cfg.num_heads, num_slots, cfg.head_dim)
+    shape = (rows, cfg.kv_heads, num_slots, cfg.head_dim)
     empty = self.by_heads(jnp.zeros(shape, cfg.dtype))
     layers = (empty,) * cfg.num_decoder_layers
     return DecoderCache(jnp.zeros(rows, jnp.int32), keys=layers, values=layers)

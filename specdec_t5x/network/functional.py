@@ -12,6 +12,7 @@ from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.network import config, heads, ngram, parallel, rounded, tracing
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.decoder import Gates
+from specdec_t5x.network.gemma import GemmaConfig
 from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.heads import Heads, HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
@@ -35,6 +36,7 @@ def network_for(settings: Settings) -> Network:
     return heads.KINDS[settings.kind](settings)
   kinds = {
     T5Config: Transformer,
+    GemmaConfig: Transformer,
     GptConfig: GptTransformer,
     NgramConfig: NgramTable,
     ParallelConfig: ParallelDrafter,

@@ -120,7 +120,7 @@ class GptTransformer(CachedNetwork):
     mask = mask & same_segment(decoder_segment_ids, decoder_segment_ids)
     return self.decoder(
       self.token_embedder(decoder_input_tokens),
-      self.decoder.bias(positions, positions, mask),
+      self.decoder.biases(positions, positions, mask),
       deterministic=not enable_dropout,
     )
 

@@ -87,17 +87,29 @@ def project(
 
 
 class LayerNorm(nn.Module):
-  """T5's layer norm, computed in float32: x / sqrt(mean(x^2) + 1e-6) * scale."""
+  """T5's layer norm, computed in float32: x / sqrt(mean(x^2) + 1e-6) * scale.
+
+  Gemma's multiplies by 1 + scale.
+  """
 
   config: NetworkConfig
+  axis: str = "embed"
 
   @nn.compact
   def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
     cfg = self.config
-    ones, axes = nn.initializers.ones, cfg.axes("embed")
-    scale = parameter(self, "scale", ones, (x.shape[-1],), axes)
+    start = nn.initializers.zeros if cfg.is_gemma else nn.initializers.ones
+    scale = parameter(self, "scale", start, (x.shape[-1],), cfg.axes(self.axis))
+    if cfg.is_gemma:
+      scale = 1.0 + jnp.asarray(scale, jnp.float32)
+      return normalize(cfg.products, x, scale, cfg.most_rows).astype(cfg.dtype)
     scale = jnp.asarray(scale, cfg.dtype)
     return normalize(cfg.products, x, scale, cfg.most_rows)
+
+
+def post_norm(config: NetworkConfig) -> Callable:
+  """Returns the norm after a sublayer, which T5 does without."""
+  return LayerNorm(config) if config.is_gemma else (lambda y: y)
 
 
 class MlpBlock(nn.Module):
@@ -141,17 +153,19 @@ class Embed(nn.Module):
 
   def __call__(self, tokens: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
     rows = jnp.take(self.embedding, tokens, axis=0, mode="clip")
-    return jnp.asarray(rows, self.config.dtype)
+    rows = jnp.asarray(rows, self.config.dtype)
+    root = jnp.asarray(self.config.emb_dim**0.5, rows.dtype)
+    return rows * root if self.config.is_gemma else rows
 
   def attend(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
-    """Returns the tied output projection x E^T / sqrt(D), in float32."""
+    """Returns the tied output projection x E^T / sqrt(D), Gemma's x E^T, in float32."""
     x = x.astype(jnp.float32)
     if self.has_variable("params", rounded.LOGITS):
       table = self.get_variable("params", rounded.LOGITS)
       logits = rounded.multiply(self.config.products, x, table)[0]
     else:
       logits = jnp.dot(x, jnp.asarray(self.embedding, jnp.float32).T)
-    return logits / jnp.sqrt(x.shape[-1])
+    return logits if self.config.is_gemma else logits / jnp.sqrt(x.shape[-1])
 
 
 class RelativePositionBias(nn.Module):

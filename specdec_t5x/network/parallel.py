@@ -83,7 +83,16 @@ class ParallelConfig:
 
   @classmethod
   def of(cls, target: NetworkConfig, count: int, **bias: int) -> "ParallelConfig":
-    """Returns the configuration of a drafter for a target, perhaps with a bias."""
+    """Returns the configuration of a drafter for a target, perhaps with a bias.
+
+    Raises:
+      ValueError: where the target is a T5Gemma, whose layers are other ones.
+    """
+    if target.is_gemma:
+      raise ValueError(
+        "A parallel drafter's layer is a T5's, got a T5Gemma as target. Draft with "
+        "heads of another kind, a draft model, or the target itself."
+      )
     same = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations")
     sizes = {name: getattr(target, name) for name in same}
     is_crossed = isinstance(target, T5Config)

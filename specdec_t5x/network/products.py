@@ -98,9 +98,20 @@ def _xla_normalize(x, scale):
   return (x * jax.lax.rsqrt(mean_square + 1e-6)).astype(scale.dtype) * scale
 
 
-def xla_attend(query, key, value, bias, dtype=None, drop=lambda weights: weights):
-  """As `attend`, by XLA; weights of `dtype`, some of which `drop` leaves out."""
-  scores = jnp.einsum("bqhk,bhsk->bhqs", query, key) + bias.astype(query.dtype)
+def capped(x: Float[Array, "*shape"], cap: float) -> Float[Array, "*shape"]:
+  """Returns cap tanh(x / cap), Gemma's soft cap; x itself where `cap` is 0."""
+  return cap * jnp.tanh(x / cap) if cap else x
+
+
+def xla_attend(
+  query, key, value, bias, dtype=None, drop=lambda weights: weights, cap=0.0
+):
+  """As `attend`, by XLA; weights of `dtype`, some of which `drop` leaves out.
+
+  Scores are capped before the bias.
+  """
+  scores = capped(jnp.einsum("bqhk,bhsk->bhqs", query, key), cap)
+  scores = scores + bias.astype(query.dtype)
   weights = drop(jax.nn.softmax(scores).astype(dtype or query.dtype))
   return jnp.einsum("bhqs,bhsk->bqhk", weights, value)
 

@@ -189,7 +189,8 @@ def _name(path: Sequence[str], params: Collection[Sequence[str]]) -> str | None:
   'mlp_3'
   """
   if path[-1] == "embedding":
-    return None if _PROJECTION in params else LOGITS
+    is_read = path[0] == "encoder_embedder" or _PROJECTION in params
+    return None if is_read else LOGITS
   if path[-1] != "kernel":
     return None
   if path == _PROJECTION:

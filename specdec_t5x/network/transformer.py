@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.network import tracing
-from specdec_t5x.network.attention import MultiHeadAttention, mask_bias
+from specdec_t5x.network.attention import MultiHeadAttention, self_biases
 from specdec_t5x.network.cache import DecoderCache
-from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.config import Reach, T5Config
 from specdec_t5x.network.decoder import CachedNetwork, Decoder, same_segment
 from specdec_t5x.network.layers import (
   Embed,
@@ -22,6 +22,7 @@ from specdec_t5x.network.layers import (
   MlpBlock,
   RelativePositionBias,
   dropout,
+  post_norm,
 )
 
 
@@ -29,20 +30,28 @@ class EncoderLayer(nn.Module):
   """Self-attention and feed-forward, each with pre-norm and residual."""
 
   config: T5Config
+  reach: Reach | None = None
 
   def setup(self):
     cfg = self.config
     self.pre_attention_layer_norm = LayerNorm(cfg)
-    self.attention = MultiHeadAttention(cfg)
+    self.attention = MultiHeadAttention(cfg, self.reach)
+    self.post_attention_layer_norm = post_norm(cfg)
     self.pre_mlp_layer_norm = LayerNorm(cfg)
     self.mlp = MlpBlock(cfg)
+    self.post_mlp_layer_norm = post_norm(cfg)
+    if cfg.relpos_per_layer:
+      self.relpos_bias = RelativePositionBias(cfg, bidirectional=True)
     self.dropout = dropout(cfg)
 
   def __call__(self, x, bias, deterministic=True):
     y = self.pre_attention_layer_norm(x)
-    y = self.attention(*self.attention.query_key_values(y), bias, deterministic)
+    projected = self.attention.query_key_values(y, None, jnp.arange(x.shape[1]))
+    y = self.attention(*projected, bias, deterministic)
+    y = self.post_attention_layer_norm(y)
     x = x + self.dropout(y, deterministic=deterministic)
     y = self.mlp(self.pre_mlp_layer_norm(x), deterministic)
+    y = self.post_mlp_layer_norm(y)
     return x + self.dropout(y, deterministic=deterministic)
 
 
@@ -53,18 +62,19 @@ class Encoder(nn.Module):
 
   def setup(self):
     cfg = self.config
-    self.relpos_bias = RelativePositionBias(cfg, bidirectional=True)
-    self.layers = [EncoderLayer(cfg) for _ in range(cfg.num_encoder_layers)]
+    reaches = cfg.reaches(cfg.num_encoder_layers, is_encoder=True)
+    if not cfg.relpos_per_layer and not cfg.is_gemma:
+      self.relpos_bias = RelativePositionBias(cfg, bidirectional=True)
+    self.layers = [EncoderLayer(cfg, reach) for reach in reaches]
     self.encoder_norm = LayerNorm(cfg)
     self.input_dropout = dropout(cfg)
     self.output_dropout = nn.Dropout(cfg.dropout_rate)
 
   def __call__(self, x, mask, deterministic):
     positions = jnp.arange(x.shape[1])
-    bias = self.relpos_bias(positions, positions)
-    bias = bias + mask_bias(mask[:, None], self.config.dtype)
+    biases = self_biases(self, positions, positions, mask)
     x = self.input_dropout(x, deterministic=deterministic)
-    for layer in self.layers:
+    for layer, bias in zip(self.layers, biases, strict=True):
       if deterministic:
         x = tracing.call(layer, "__call__", x, bias)
       else:
@@ -73,14 +83,19 @@ class Encoder(nn.Module):
 
 
 class Transformer(CachedNetwork):
-  """A T5 model; parameters interchange with T5X's `examples/t5` network."""
+  """A T5 model; parameters interchange with T5X's `examples/t5` network.
+
+  Or what its configuration makes of it: `gemma.GemmaConfig` a T5Gemma.
+  """
 
   config: T5Config
 
   def setup(self):
     self.token_embedder = Embed(self.config)
     if self.config.num_encoder_layers:
-      self.encoder = Encoder(self.config)
+      self.encoder = Encoder(self.config.encoder_side)
+    if self.config.has_encoder_table:
+      self.encoder_embedder = Embed(self.config.encoder_side)
     self.decoder = Decoder(self.config)
 
   # ---- Decoding with a cache that has one index a row. ----
@@ -108,12 +123,14 @@ class Transformer(CachedNetwork):
   def encode(self, encoder_input_tokens, encoder_segment_ids=None, enable_dropout=True):
     """Returns the encoded input [B, E, D]."""
     if self.is_initializing() and not self.config.num_encoder_layers:
-      return jnp.zeros((*encoder_input_tokens.shape, self.config.emb_dim))
+      width = self.config.encoder_side.emb_dim
+      return jnp.zeros((*encoder_input_tokens.shape, width))
     check_encoder(self.config)
     is_token = encoder_input_tokens > 0
     mask = is_token[:, :, None] & is_token[:, None, :]
     mask = mask & same_segment(encoder_segment_ids, encoder_segment_ids)
-    x = self.token_embedder(encoder_input_tokens)
+    own = self.config.has_encoder_table
+    x = (self.encoder_embedder if own else self.token_embedder)(encoder_input_tokens)
     return self.encoder(x, mask, deterministic=not enable_dropout)
 
   def decode(
@@ -174,18 +191,23 @@ class Transformer(CachedNetwork):
     mask = mask & same_segment(decoder_segment_ids, decoder_segment_ids)
     cross_mask = is_target[:, :, None] & (encoder_input_tokens > 0)[:, None, :]
     cross_mask = cross_mask & same_segment(decoder_segment_ids, encoder_segment_ids)
+    is_first = jnp.broadcast_to(positions == 0, decoder_input_tokens.shape)
+    if decoder_segment_ids is not None:
+      is_other = decoder_segment_ids[:, 1:] != decoder_segment_ids[:, :-1]
+      is_first = is_first.at[:, 1:].set(is_other)
     return self.decoder(
-      self.token_embedder(decoder_input_tokens),
-      self.decoder.bias(positions, positions, mask),
+      self.token_embedder(self.started(decoder_input_tokens, is_first)),
+      self.decoder.biases(positions, positions, mask),
       self.decoder.cross_key_values(encoded),
       cross_mask,
       deterministic=not enable_dropout,
+      positions=positions,
     )
 
   def last_cross(self, encoder_input_tokens, encoder_segment_ids=None):
     """Returns the last layer's keys and values of the input."""
     encoded = self.encode(encoder_input_tokens, encoder_segment_ids, False)
-    return self.decoder.layers[-1].encoder_decoder_attention.key_values(encoded)
+    return self.decoder.cross_key_values(encoded)[-1]
 
   def __call__(
     self,

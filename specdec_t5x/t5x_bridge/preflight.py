@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import operator
 import os
 import re
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.data.from_texts import SlicedSource
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network
+from specdec_t5x.network.gemma import UNTOLD
 from specdec_t5x.t5x_bridge import learned
 from specdec_t5x.t5x_bridge.examples import shard_of_command
 from specdec_t5x.t5x_bridge.layout import check_layout
@@ -223,11 +225,21 @@ def abstract_variables(model, lengths: Mapping[str, int]) -> Mapping[str, Any]:
 def check_activations(macro: str, checkpoint: Checkpoint, network: Network) -> None:
   """Raises a ValueError where a Hugging Face folder has another feed-forward layer.
 
-  Of other checkpoints nobody can tell: GELU and SiLU have parameters of one shape.
+  Or what else of a network no shape tells. Of other checkpoints nobody can tell: GELU
+  and SiLU have parameters of one shape.
   """
   if not isinstance(checkpoint, HuggingFace):
     return
-  found, wanted = checkpoint.settings().mlp_activations, network.config.mlp_activations
+  theirs, own = checkpoint.settings(), network.config
+  for side in ("", "encoder_side.") if theirs.is_gemma and own.is_gemma else ():
+    told = operator.attrgetter(*(side + name for name in UNTOLD))
+    for name, found, wanted in zip(UNTOLD, told(theirs), told(own), strict=True):
+      if found != wanted:
+        raise ValueError(
+          f"{macro}={checkpoint.path} has {side}{name}={found!r}, and the gin file "
+          f"says {wanted!r}. Set it to the folder's."
+        )
+  found, wanted = theirs.mlp_activations, own.mlp_activations
   if found != wanted:
     raise ValueError(
       f"{macro}={checkpoint.path} has the feed-forward layer {found}, and the gin file "

@@ -216,7 +216,8 @@ def begun(network: Network, params: Params, target: Params) -> Params:
     known = {
       "layer": decoder[f"layers_{last}"],
       "out_norm": decoder["decoder_norm"],
-      "relpos_bias": decoder["relpos_bias"],
+      # Of a uMT5, the layer's own.
+      "relpos_bias": {**decoder, **decoder[f"layers_{last}"]}["relpos_bias"],
     }
   elif lacks_encoder(network):
     evenly = np.linspace(last, 0, network.config.num_decoder_layers)[::-1]

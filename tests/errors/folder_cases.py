@@ -29,10 +29,12 @@ FOLDERS = [
     "a decoder-only model's folder",
     folders.configured(model_type="llama", is_encoder_decoder=False),
   ),
+  folder("T5's arrays under uMT5's config.json", folders.configured(model_type="umt5")),
   folder(
-    "UMT5, which has a relative bias in each layer",
-    folders.configured(model_type="umt5"),
+    "a forecaster of T5's parts, Chronos Bolt",
+    folders.configured(architectures=["ChronosBoltModelForForecasting"]),
   ),
+  folder("a T5's sizes under T5Gemma's name", folders.configured(model_type="t5gemma")),
   folder(
     "a folder that wants its own code run",
     folders.configured(auto_map={"AutoModel": "modeling.Mine"}),

@@ -98,6 +98,8 @@ def unusual_vocabulary(pair, here):
     input=str(pair.root / "text.txt"),
     model_prefix=str(here / "unusual"),
     vocab_size=30,
+    bos_id=0,  # Which is text's, and no padding.
+    unk_id=1,
     minloglevel=2,
   )
 

@@ -24,6 +24,7 @@ from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.quantized import NAME, Quantized
 from specdec_t5x.network.functional import network_for, start_decoding, without_fn
+from specdec_t5x.network.gemma import GemmaConfig
 from specdec_t5x.policies import ExitThreshold
 from tests import networks
 from tests.decoding.test_generate import assert_follows
@@ -47,24 +48,37 @@ DRAFTERS = {
 # The target of this one has 8 bits itself.
 UNDER_8 = Quantized(4, 8, ("mlp_1",), gamma=GAMMA)
 ROUNDED = network_for(dataclasses.replace(CONFIG, weights="int8"))
+# And the targets of these are T5Gemmas, whose windows outputs outgrow.
+GEMMA_2 = GemmaConfig(
+  **{"vocab_size": SIZE, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 32},
+  **{"num_encoder_layers": 1, "num_decoder_layers": 2, "window": 2, "query_scalar": 8},
+)
+GEMMA = dataclasses.replace(GEMMA_2, merged=False, attention_cap=2.0, logits_cap=3.0)
+OF_GEMMA = {
+  LayerSkip(("self_1", "mlp_0"), GAMMA): network_for(GEMMA_2),
+  Quantized(4, 8, ("self_0",), gamma=GAMMA): network_for(GEMMA),
+}
 WHOLE, EXIT = Fixed(), ExitThreshold(0.3, 0.6, 0.4, 0.5, 0.5)
 
 
 @functools.cache
-def params():
+def params(network=TARGET):
   """Parameters whose distributions are neither flat nor certain."""
-  found = networks.initialize(TARGET, INPUTS, seed=3)["params"]
+  found = networks.initialize(network, INPUTS, seed=3)["params"]
+  if network.config.is_gemma:  # Whose embedding is tied to logits, unscaled.
+    found["token_embedder"]["embedding"] *= 0.2
   return jax.tree.map(lambda x: 1.7 * x, found)
 
 
 def target_of(drafter):
-  return ROUNDED if drafter is UNDER_8 else TARGET
+  return ROUNDED if drafter is UNDER_8 else OF_GEMMA.get(drafter, TARGET)
 
 
 @functools.cache
 def all_params(drafter):
   """The target's, and what the drafter makes of those that were not rounded."""
-  network, whole = target_of(drafter), params()
+  network = target_of(drafter)
+  whole = params(network if drafter in OF_GEMMA else TARGET)
   made = {name: make(whole) for name, make in drafter.derived(network).items()}
   target = tuning.in_weights(network, whole) if network is ROUNDED else whole
   return {"target": target, **made}
@@ -176,6 +190,13 @@ def test_the_loop_keeps_it_with_a_draft_that_is_nearly_the_target():
 )
 def test_the_loop_keeps_a_rounded_target_s_distribution(sampling, rule):
   assert_the_loop_is_exact(sampling, rule, WHOLE, UNDER_8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [Sampling(), GREEDY], ids=str)
+@pytest.mark.parametrize("drafter", OF_GEMMA, ids=["2", "1"])
+def test_the_loop_keeps_a_gemma_s_distribution(drafter, sampling):
+  assert_the_loop_is_exact(sampling, "token", WHOLE, drafter)
 
 
 def test_a_rounded_target_has_another_distribution():

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+import sentencepiece
 import seqio
 
 import specdec_t5x
@@ -232,6 +233,63 @@ def test_a_tokenizer_json_is_the_sentencepiece_model(t5_pieces, tmp_path, monkey
   # As transformers numbers them, from the end.
   assert tokenizer("<extra_id_0>").input_ids[0] == 32099
   assert named.encode("<extra_id_0>") == [32099]
+
+
+def bpe(folder):
+  """A SentencePiece model as Gemma's, and what transformers makes of such a one."""
+  words = [" ".join(tiny.sentences(400)), "\n\n", "Zürich  ½"]
+  (folder / "text.txt").write_text("\n".join(words))
+  special = {"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "eos_piece": "<eos>"}
+  sentencepiece.SentencePieceTrainer.train(
+    input=str(folder / "text.txt"),
+    model_prefix=str(folder / "bpe"),
+    model_type="bpe",
+    vocab_size=275,
+    byte_fallback=True,
+    user_defined_symbols=["<start_of_turn>"],
+    normalization_rule_name="identity",
+    add_dummy_prefix=False,
+    remove_extra_whitespaces=False,
+    bos_piece="<bos>",
+    minloglevel=2,
+    **special,
+  )
+  made = vocabulary.processor(str(folder / "bpe.model"))
+  pieces = [made.id_to_piece(i) for i in range(made.vocab_size())]
+  scores = {p: made.get_score(i) for i, p in enumerate(pieces)}
+  cuts = lambda piece: [(piece[:at], piece[at:]) for at in range(1, len(piece))]
+  merges = [
+    cut
+    for piece in sorted(pieces, key=lambda piece: -scores[piece])
+    for cut in cuts(piece)
+    if set(cut) <= set(pieces)
+  ]
+  added = [{"content": p, "id": pieces.index(p)} for p in (*pieces[:4], pieces[4])]
+  model = {"type": "BPE", "byte_fallback": True, "fuse_unk": True, "unk_token": "<unk>"}
+  ids = {piece: number for number, piece in enumerate(pieces)}
+  return made, {
+    "model": {**model, "vocab": ids, "merges": merges},
+    "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+    "added_tokens": added,
+  }
+
+
+def test_a_bpe_tokenizer_json_is_the_sentencepiece_model(tmp_path, monkeypatch):
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "cache"))
+  original, tokenizer = bpe(tmp_path)
+  path = tmp_path / vocabulary.TOKENIZER
+  path.write_text(json.dumps(tokenizer))
+  found = vocabulary.processor(str(tmp_path))
+  assert found.eos_id() == 1
+  for text in [*TEXTS, *tiny.sentences(50, seed=3), "<start_of_turn>the  cat\n\n"]:
+    assert found.encode(text) == original.encode(text)
+    assert found.decode(found.encode(text)) == text
+  assert vocabularies.sentencepiece_vocabulary(str(tmp_path), 0).eos_id == 1
+  tokenizer["model"]["merges"].pop()
+  path.write_text(json.dumps(tokenizer))
+  vocabulary.model_of.cache_clear()
+  with pytest.raises(ValueError, match="merges that are no SentencePiece model's"):
+    vocabulary.processor(str(tmp_path))
 
 
 def test_other_tokenizers_are_refused(tmp_path):

@@ -1,5 +1,7 @@
 """Hugging Face's folders under `python -m t5x.infer`, converted, and in `generate`."""
 
+import dataclasses
+
 import jax
 import pytest
 
@@ -7,6 +9,8 @@ import specdec_t5x
 from specdec_t5x import convert
 from specdec_t5x.hugging_face import export
 from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.gemma import GemmaConfig
+from tests import networks
 from tests.contract.conftest import runtime_only
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
@@ -16,8 +20,25 @@ SPECULATIVE, PLAIN = "configs/spec_ende.gin", "configs/baseline_ende.gin"
 COUNT, ROOM = 8, 12
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
+GEMMA = GemmaConfig(
+  **{"vocab_size": tiny.VOCAB_SIZE, "emb_dim": 16, "num_heads": 2, "head_dim": 8},
+  **{"mlp_dim": 32, "num_encoder_layers": 1, "num_decoder_layers": 2, "window": 3},
+)
+FIRST = dataclasses.replace(GEMMA, merged=False, encoder=GEMMA, attention_cap=2.0)
+PAIRS = {"T5": (tiny.TARGET, tiny.DRAFT), "T5Gemma": (FIRST, GEMMA)}
+
+
+def drawn(config, seed):
+  """Random parameters."""
+  if config.is_gemma:
+    return networks.drawn(config, seed)
+  return initial_variables(network_for(config), jax.random.key(seed))["params"]
+
+
+@pytest.fixture(
+  scope="module", params=["T5", pytest.param("T5Gemma", marks=pytest.mark.slow)]
+)
+def pair(tmp_path_factory, request):
   """Folders of a target and a draft, the texts, and gin files of both kinds."""
   root = tmp_path_factory.mktemp("theirs")
   pieces = tiny.train_vocabulary(root)
@@ -25,11 +46,10 @@ def pair(tmp_path_factory):
   (root / "text.en").write_text("\n".join(texts) + "\n")
   paths = {}
   for seed, (name, config) in enumerate(
-    {"target": tiny.TARGET, "draft": tiny.DRAFT}.items()
+    zip(("target", "draft"), PAIRS[request.param], strict=True)
   ):
-    params = initial_variables(network_for(config), jax.random.key(seed))["params"]
     folder = str(root / name)
-    export.write(folder, config, params, vocabulary=str(pieces))
+    export.write(folder, config, drawn(config, seed), vocabulary=str(pieces))
     assert convert.main([f"--from={folder}", f"--to={root}/ours_{name}"]) == 0
     paths[f"{name.upper()}_CHECKPOINT_PATH"] = folder
   knobs = {"BATCH_SIZE": COUNT, "GAMMA_POLICY": "fixed"}
@@ -90,10 +110,12 @@ def test_a_folder_s_network_may_have_rounded_weights(pair, tmp_path):
 def test_another_feed_forward_layer_than_the_folder_s_is_refused(pair, tmp_path):
   root, _ = pair
   gin = tmp_path / "silu.gin"
+  is_gemma = "GemmaConfig" in (root / "ours_target" / "target.gin").read_text()
+  kind = "gemma.GemmaConfig" if is_gemma else "config.T5Config"
   gin.write_text(
     "from __gin__ import dynamic_registration\n"
-    "from specdec_t5x.network import config\n"
-    "target/config.T5Config.mlp_activations = ('silu', 'linear')\n"
+    f"from specdec_t5x.network import {kind.split('.')[0]}\n"
+    f"target/{kind}.mlp_activations = ('silu', 'linear')\n"
   )
   files = [f"{root}/ours_{name}/{name}.gin" for name in ("target", "draft")]
   files = (SPECULATIVE, *files, f"{root}/ours.gin", gin)

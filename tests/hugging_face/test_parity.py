@@ -1,5 +1,6 @@
 """Folders that transformers writes give torch's logits and outputs here, and back."""
 
+import dataclasses
 import functools
 
 import flax
@@ -12,8 +13,11 @@ from specdec_t5x import api, build
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.hugging_face import export, folder, names
+from specdec_t5x.network import attention, products
 from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.decoder import CachedNetwork
 from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.gemma import GemmaConfig
 
 torch = pytest.importorskip("torch", reason="the extra `peers` is not installed")
 transformers = pytest.importorskip(
@@ -33,9 +37,51 @@ KINDS = {
   "T5 1.1, tied": ("t5", GATED, False),
   "UL2": ("t5", {**GATED, "feed_forward_proj": "gated-silu"}, True),
   "mT5": ("mt5", GATED, True),
+  "MADLAD-400": ("t5", {**GATED, "d_kv": 24, "pad_token_id": 1}, True),
+  "uMT5": ("umt5", {"feed_forward_proj": "gated-gelu"}, True),
   "ByT5": ("t5", {**GATED, "vocab_size": 384, "num_layers": 3}, True),
 }
-LENGTH = 20
+GEMMA_SIDE = {
+  **{"vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8},
+  **{"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2},
+  **{"query_pre_attn_scalar": 12, "sliding_window": 5},
+}
+TURNED = {
+  "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+  "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
+}
+MERGED_SIDE = {**GEMMA_SIDE, "rope_parameters": TURNED, "sliding_window_pattern": 2}
+NARROW = {"hidden_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1}
+VISION = {
+  **{"model_type": "siglip_vision_model", "hidden_size": 8, "intermediate_size": 8},
+  **{"num_hidden_layers": 1, "num_attention_heads": 1, "image_size": 16},
+  "patch_size": 8,
+}
+# An encoder wider than the decoder, of more layers; and one as wide.
+GEMMAS = {
+  "T5Gemma": (
+    "t5gemma",
+    {
+      "encoder": {**GEMMA_SIDE, "num_hidden_layers": 3},
+      "decoder": {**GEMMA_SIDE, **NARROW, "attn_logit_softcapping": 2.0},
+    },
+    False,
+  ),
+  "T5Gemma 2": (
+    "t5gemma2",
+    {
+      "encoder": {
+        "text_config": {**MERGED_SIDE, "sliding_window": 6},
+        "vision_config": VISION,
+        "mm_tokens_per_image": 4,
+      },
+      "decoder": {**MERGED_SIDE, "num_hidden_layers": 3},
+    },
+    False,
+  ),
+}
+KINDS |= GEMMAS
+LENGTH = 30
 TIED = 0.1
 
 
@@ -44,9 +90,14 @@ def theirs(kind):
   """A network of transformers', with random weights that spread the logits."""
   model_type, settings, own_head = KINDS[kind]
   torch.manual_seed(0)
-  config = transformers.AutoConfig.for_model(model_type, **{**SHAPE, **settings})
+  is_gemma = kind in GEMMAS
+  shape = {"vocab_size": 60} if is_gemma else SHAPE
+  config = transformers.AutoConfig.for_model(model_type, **{**shape, **settings})
+  make = transformers.AutoModelForSeq2SeqLM.from_config
+  if is_gemma:
+    return drawn(make(config, attn_implementation="eager").eval())
   config.decoder_start_token_id = 0
-  network = transformers.AutoModelForSeq2SeqLM.from_config(config).eval()
+  network = make(config).eval()
   for name, weights in network.named_parameters():
     if "layer_norm" in name or "relative_attention_bias" in name:
       torch.nn.init.normal_(weights.data, 1.0, 0.3)
@@ -55,6 +106,14 @@ def theirs(kind):
     network.lm_head.weight = torch.nn.Parameter(head)
   else:
     network.shared.weight.data *= TIED  # Or each token would be followed by itself.
+  return network
+
+
+def drawn(network):
+  """A T5Gemma all of whose parameters are random, the norms' too."""
+  for name, weights in network.named_parameters():
+    scale = 0.8 if weights.ndim == 1 else 0.05 if "embed" in name else 0.6
+    torch.nn.init.normal_(weights.data, 0.0, scale)
   return network
 
 
@@ -68,6 +127,8 @@ def batch(size):
 
 def their_logits(network, inputs, fed):
   inputs, fed = torch.tensor(inputs), torch.tensor(fed)
+  if "t5gemma" in network.config.model_type:
+    fed[:, 0] = network.config.bos_token_id  # Where ours, as T5X does, begins with 0.
   with torch.inference_mode():
     mask = (inputs != 0).long()
     made = network(input_ids=inputs, attention_mask=mask, decoder_input_ids=fed)
@@ -124,12 +185,21 @@ def test_shards_in_bfloat16_are_read(kind, tmp_path):
 
 
 @pytest.mark.parametrize("shard_bytes", [2**30, 4096])
-@pytest.mark.parametrize("layer", [("relu",), ("gelu", "linear"), ("silu", "linear")])
-def test_transformers_reads_what_we_write(layer, shard_bytes, tmp_path):
+@pytest.mark.parametrize(
+  ("layer", "per_layer"),
+  [
+    (("relu",), False),
+    (("gelu", "linear"), False),
+    (("silu", "linear"), False),
+    (("gelu", "linear"), True),
+  ],
+)
+def test_transformers_reads_what_we_write(layer, per_layer, shard_bytes, tmp_path):
   config = T5Config(
     **{"vocab_size": 60, "emb_dim": 32, "num_heads": 3, "head_dim": 8, "mlp_dim": 48},
     **{"num_encoder_layers": 2, "num_decoder_layers": 3, "mlp_activations": layer},
     logits_via_embedding=layer == ("relu",),
+    relpos_per_layer=per_layer,
   )
   network = network_for(config)
   params = flax.core.unfreeze(initial_variables(network, jax.random.key(1))["params"])
@@ -141,6 +211,69 @@ def test_transformers_reads_what_we_write(layer, shard_bytes, tmp_path):
   assert back.network.config == config
   same = lambda a, b: (a == b).all()
   assert jax.tree.all(jax.tree.map(same, flax.core.unfreeze(back.params), params))
+
+
+@pytest.mark.parametrize("kind", GEMMAS)
+def test_a_gemma_is_written_and_read_again(kind, tmp_path):
+  theirs(kind).save_pretrained(tmp_path / "theirs")
+  model = api.load_model(str(tmp_path / "theirs"))
+  to = tmp_path / "ours"
+  export.write(str(to), model.network.config, model.params, shard_bytes=4096)
+  back = api.load_model(str(to))
+  assert back.network.config == model.network.config
+  assert jax.tree.all(
+    jax.tree.map(lambda a, b: (a == b).all(), back.params, model.params)
+  )
+  read = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+    to, attn_implementation="eager"
+  )
+  inputs, fed = batch(60)
+  expected = their_logits(theirs(kind), inputs, fed)
+  np.testing.assert_allclose(
+    their_logits(read.eval(), inputs, fed), expected, atol=1e-6
+  )
+
+
+def unturned(monkeypatch):
+  monkeypatch.setattr(attention, "rotated", lambda x, positions, reach: x)
+
+
+def whole_window(monkeypatch):
+  reaches = GemmaConfig.reaches
+  wide = lambda self: dataclasses.replace(self, window=999, encoder=None)
+  of = lambda self, *args, **how: reaches(wide(self), *args, **how)
+  monkeypatch.setattr(GemmaConfig, "reaches", of)
+
+
+def uncapped(monkeypatch):
+  monkeypatch.setattr(products, "capped", lambda x, cap: x)
+
+
+def unscaled_queries(monkeypatch):
+  monkeypatch.setattr(GemmaConfig, "query_scale", 1.0)
+
+
+def begun_by_padding(monkeypatch):
+  monkeypatch.setattr(CachedNetwork, "started", lambda self, tokens, is_first: tokens)
+
+
+@pytest.mark.parametrize(
+  ("plant", "kind"),
+  [
+    (unturned, "T5Gemma 2"),
+    (whole_window, "T5Gemma 2"),
+    (uncapped, "T5Gemma"),
+    (unscaled_queries, "T5Gemma"),
+    (begun_by_padding, "T5Gemma"),
+  ],
+)
+def test_a_fault_in_a_gemma_is_seen(plant, kind, tmp_path, monkeypatch):
+  theirs(kind).save_pretrained(tmp_path)
+  inputs, fed = batch(60)
+  plant(monkeypatch)
+  jax.clear_caches()
+  found = our_logits(api.load_model(str(tmp_path)), inputs, fed)
+  assert abs(found - their_logits(theirs(kind), inputs, fed)).max() > 1e-3
 
 
 def unscaled(monkeypatch):

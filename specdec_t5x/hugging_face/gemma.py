@@ -1,0 +1,246 @@
+"""T5Gemma's and T5Gemma 2's names of parameters, and their config.json.
+
+Source: transformers, models/t5gemma and models/t5gemma2. A T5Gemma 2's files may have
+their names with or without "model." and "text_model.", and hold a vision tower.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specdec_t5x.hugging_face import names
+from specdec_t5x.network.gemma import GemmaConfig
+
+# By model_type, whether its decoder's attention is merged.
+KINDS = {"t5gemma": False, "t5gemma2": True}
+HEAD = "lm_head.out_proj.weight"
+# What text does without.
+_IMAGES = ("encoder.vision_tower.", "encoder.multi_modal_projector.")
+_END_OF_IMAGE = ".eoi_embedding"
+_PARTS = {
+  "pre_attention_layer_norm": "pre_self_attn_layernorm",
+  "post_attention_layer_norm": "post_self_attn_layernorm",
+  "pre_self_attention_layer_norm": "pre_self_attn_layernorm",
+  "post_self_attention_layer_norm": "post_self_attn_layernorm",
+  "pre_cross_attention_layer_norm": "pre_cross_attn_layernorm",
+  "post_cross_attention_layer_norm": "post_cross_attn_layernorm",
+  "pre_mlp_layer_norm": "pre_feedforward_layernorm",
+  "post_mlp_layer_norm": "post_feedforward_layernorm",
+  "attention": "self_attn",
+  "self_attention": "self_attn",
+  "encoder_decoder_attention": "cross_attn",
+  "mlp": "mlp",
+  "query": "q_proj",
+  "key": "k_proj",
+  "value": "v_proj",
+  "out": "o_proj",
+  "query_norm": "q_norm",
+  "key_norm": "k_norm",
+  "wi_0": "gate_proj",
+  "wi_1": "up_proj",
+  "wo": "down_proj",
+}
+_SIZES = {
+  "vocab_size": "vocab_size",
+  "emb_dim": "hidden_size",
+  "num_heads": "num_attention_heads",
+  "num_kv_heads": "num_key_value_heads",
+  "head_dim": "head_dim",
+  "mlp_dim": "intermediate_size",
+  "query_scalar": "query_pre_attn_scalar",
+  "window": "sliding_window",
+}
+_BUILT_IN = {
+  "rms_norm_eps": 1e-6,
+  "hidden_activation": "gelu_pytorch_tanh",
+  "attention_bias": False,
+  "pad_token_id": 0,
+}
+# transformers asks for a tower, of which text uses nothing: the smallest.
+_VISION = {
+  **{"model_type": "siglip_vision_model", "hidden_size": 8, "intermediate_size": 8},
+  **{"num_hidden_layers": 1, "num_attention_heads": 1},
+  **{"image_size": 16, "patch_size": 8},
+}
+
+
+def their_name(path: str, config: GemmaConfig) -> str:
+  """Returns their name of one of our parameters, without "model." before it.
+
+  >>> their_name("decoder/layers_3/mlp/wi_0/kernel", None)
+  'decoder.layers.3.mlp.gate_proj.weight'
+  """
+  stack, *inner = path.split("/")
+  if path == names.EMBEDDING:
+    # The first of a T5Gemma 2's, which are tied.
+    return f"{'encoder' if config.merged else 'decoder'}.embed_tokens.weight"
+  if stack == "encoder_embedder":
+    return "encoder.embed_tokens.weight"
+  if path == names.LOGITS:
+    return HEAD
+  if inner[0] == f"{stack}_norm":
+    return f"{stack}.norm.weight"
+  layer, *parts, _ = inner
+  number = layer.removeprefix("layers_")
+  return ".".join([stack, "layers", number, *(_PARTS[x] for x in parts), "weight"])
+
+
+def canonical(name: str) -> str:
+  """Returns the name of a file's array as `their_name` has it."""
+  return name.removeprefix("model.").replace("encoder.text_model.", "encoder.", 1)
+
+
+def in_file(name: str) -> str:
+  """Returns `their_name`s as transformers writes them."""
+  return name if name == HEAD else f"model.{name}"
+
+
+def is_of_images(name: str) -> bool:
+  """Returns whether text does without a file's array."""
+  return name.startswith(_IMAGES) or name.endswith(_END_OF_IMAGE)
+
+
+def from_theirs(found: Mapping[str, Any], where: str) -> GemmaConfig:
+  """Returns the network that a config.json describes, logits aside.
+
+  Raises:
+    ValueError: where it is another one than our network can be.
+  """
+  merged = KINDS[found["model_type"]]
+  sides = {name: found.get(name) for name in ("encoder", "decoder")}
+  if merged and isinstance(sides["encoder"], Mapping):
+    sides["encoder"] = sides["encoder"].get("text_config")
+  for name, side in sides.items():
+    if not isinstance(side, Mapping):
+      raise ValueError(
+        f"{where}: {name} must be an object with its sizes, got {side!r:.80}. Copy the "
+        "file again."
+      )
+  layers = {
+    f"num_{name}_layers": side.get("num_hidden_layers") for name, side in sides.items()
+  }
+  read = {name: _side(side, f"{where}: {name}", merged) for name, side in sides.items()}
+  try:
+    encoder, config = (
+      GemmaConfig(merged=merged, **layers, **read[name]) for name in sides
+    )
+    encoder = None if encoder == config else encoder
+    return dataclasses.replace(config, encoder=encoder)
+  except (TypeError, ValueError) as error:
+    raise ValueError(f"{where}: {error} Copy the file again.") from error
+
+
+def _side(found: Mapping[str, Any], where: str, merged: bool) -> dict[str, Any]:
+  caps = {} if not merged else {"attn_logit_softcapping": None}
+  for name, value in (_BUILT_IN | caps).items():
+    if found.get(name, value) not in (value, None):
+      raise ValueError(
+        f"{where}: {name} is {found[name]!r}, and this network has {value}. Such a "
+        "model can't be read."
+      )
+  lacking = [theirs for theirs in _SIZES.values() if found.get(theirs) is None]
+  if lacking:
+    raise ValueError(f"{where} lacks {lacking[0]}. Copy the file again.")
+  usual = 6 if merged else 2
+  every = found.get("sliding_window_pattern", usual)
+  types = found.get("layer_types") or [
+    "sliding" if (i + 1) % every else "full" for i in range(every)
+  ]
+  types = [str(name).removesuffix("_attention") for name in types]
+  return {
+    **{ours: found[theirs] for ours, theirs in _SIZES.items()},
+    **_positions(found, where, merged),
+    "layer_types": _pattern(types),
+    "attention_cap": float(found.get("attn_logit_softcapping") or 0),
+    "logits_cap": float(found.get("final_logit_softcapping") or 0),
+    "start_token": found.get("bos_token_id", 2),
+  }
+
+
+def _positions(found, where, merged) -> dict[str, float]:
+  """Returns the rotary positions; in old files they are beside the sizes."""
+  given = found.get("rope_parameters") or {}
+  sliding = full = {"rope_theta": found.get("rope_theta", 1e4), **given}
+  if merged:
+    local, other = found.get("rope_local_base_freq", 1e4), found.get("rope_theta", 1e6)
+    sliding = {"rope_theta": local, **(given.get("sliding_attention") or {})}
+    full = {"rope_theta": other, **(found.get("rope_scaling") or {})}
+    full |= given.get("full_attention") or {}
+  for kind, known in ((sliding, ("default",)), (full, ("default", "linear"))):
+    if kind.get("rope_type", "default") not in known:
+      raise ValueError(
+        f"{where}: rope_type is {kind['rope_type']!r}, expected one of {known}. Such a "
+        "model can't be read."
+      )
+  return {
+    "theta": float(sliding["rope_theta"]),
+    "full_theta": float(full["rope_theta"]),
+    "full_factor": float(full.get("factor", 1.0)),
+  }
+
+
+def _pattern(types: Sequence[str]) -> tuple[str, ...]:
+  """Returns the shortest beginning that the others repeat."""
+  for size in range(1, len(types)):
+    repeated = itertools.islice(itertools.cycle(types[:size]), len(types))
+    if list(repeated) == list(types):
+      return tuple(types[:size])
+  return tuple(types)
+
+
+def to_theirs(config: GemmaConfig) -> dict[str, Any]:
+  """Returns the config.json of our network.
+
+  Raises:
+    ValueError: where transformers has no such feed-forward layer.
+  """
+  if config.mlp_activations != ("gelu", "linear"):
+    raise ValueError(
+      f"mlp_activations are {config.mlp_activations}, and a T5Gemma has ('gelu', "
+      "'linear'). Such a network can't be written."
+    )
+  kind = "t5gemma2" if config.merged else "t5gemma"
+  count = config.num_encoder_layers, config.num_decoder_layers
+  encoder, decoder = map(_to_side, (config.encoder_side, config), count)
+  if config.merged:
+    encoder = {
+      "model_type": "t5gemma2_encoder",
+      "text_config": encoder | {"model_type": "t5gemma2_text"},
+      "vision_config": _VISION,
+      "mm_tokens_per_image": 4,
+    }
+    decoder["model_type"] = "t5gemma2_decoder"
+  else:
+    encoder["model_type"] = decoder["model_type"] = "t5_gemma_module"
+  name = "T5Gemma2" if config.merged else "T5Gemma"
+  return {
+    "architectures": [f"{name}ForConditionalGeneration"],
+    "model_type": kind,
+    "encoder": encoder,
+    "decoder": decoder,
+    "vocab_size": config.vocab_size,
+    "is_encoder_decoder": True,
+    "dropout_rate": config.dropout_rate,
+    "tie_word_embeddings": config.logits_via_embedding,
+    **{"bos_token_id": config.start_token, "eos_token_id": 1, "pad_token_id": 0},
+  }
+
+
+def _to_side(config: GemmaConfig, layers: int) -> dict[str, Any]:
+  types = config.layer_types
+  full = {"rope_type": "default", "rope_theta": config.full_theta}
+  if config.full_factor != 1:
+    full |= {"rope_type": "linear", "factor": config.full_factor}
+  sliding = {"rope_type": "default", "rope_theta": config.theta}
+  both = {"full_attention": full, "sliding_attention": sliding}
+  return {
+    **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
+    "num_hidden_layers": layers,
+    "layer_types": [f"{types[i % len(types)]}_attention" for i in range(layers)],
+    "rope_parameters": both if config.merged else sliding,
+    "attn_logit_softcapping": config.attention_cap or None,
+    "final_logit_softcapping": config.logits_cap or None,
+    **_BUILT_IN,
+    **{"bos_token_id": config.start_token, "eos_token_id": 1},
+  }
