@@ -134,6 +134,12 @@ class Headed(Drafter):
 
     return self.growing(context, uniforms).grow(read)
 
+  def logits(self, context: Context, features: Float[Array, "*B D"]):
+    """Returns the logits of drafted features, of hot tokens or of all."""
+    if self.network.config.hot:
+      return self.apply(context, "logits", features)
+    return context.target.logits(features)
+
   def growing(self, context: Context, uniforms: Float[Array, "B G L"]) -> Growing:
     """Returns what draws the nodes of a tree."""
     return Growing(self.shape, self.siblings, context, uniforms)
@@ -162,7 +168,8 @@ class HeadDraft(Headed):
       read = self._path_reader(context, own.feature, state.last_tokens())
       proposal = self.growing(context, uniforms).grow(read)
     else:
-      logits = context.target.logits(self.apply(context, "features", own.feature))
+      features = self.apply(context, "features", own.feature)
+      logits = self.logits(context, features)
       proposal = self.proposal(context, state, uniforms, logits)
     is_valid = proposal.is_valid & own.is_known[:, None]
     return proposal.replace(is_valid=is_valid), own
@@ -193,7 +200,7 @@ class HeadDraft(Headed):
       shape = (*paths.shape[:2], feature.shape[-1])
       h = jnp.broadcast_to(feature[:, None], shape)
       path = context.target.embed(paths).astype(h.dtype)
-      return context.target.logits(self.apply(context, "after", h, path))
+      return self.logits(context, self.apply(context, "after", h, path))
 
     return read
 

@@ -96,4 +96,4 @@ class ParallelDraft(Headed):
     embedded, new = context.target.embed(tokens), state.lengths - state.starts - first
     known = own.cache, own.features, embedded, new, state.target_cache
     features, cache = self.apply(context, "extend", *known)
-    return context.target.logits(features), cache
+    return self.logits(context, features), cache

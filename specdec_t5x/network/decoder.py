@@ -14,7 +14,7 @@ from flax.linen.partitioning import with_sharding_constraint
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.network import cache as cache_lib
-from specdec_t5x.network import tracing
+from specdec_t5x.network import hot, tracing
 from specdec_t5x.network.attention import KeyValues, MultiHeadAttention, mask_bias
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import NetworkConfig
@@ -118,7 +118,9 @@ class Decoder(nn.Module):
     self.dropout = dropout(cfg)
     if not cfg.logits_via_embedding:
       axes = cfg.axes("embed", "vocab")
-      self.logits_dense = Dense(cfg.vocab_size, axes, products=cfg.products)
+      size = cfg.hot or cfg.vocab_size
+      self.logits_dense = Dense(size, axes, products=cfg.products)
+      self.hot_places = hot.places(self, cfg.vocab_size) if cfg.hot else None
 
   def cross_key_values(self, encoded) -> list[KeyValues]:
     """Returns each layer's keys and values of the encoded input."""
@@ -154,6 +156,11 @@ class Decoder(nn.Module):
       x, key_values = tracing.call(layer, "extend", *args, without=lacks)
       written.append(key_values)
     return self.decoder_norm(x), written
+
+  def project(self, features):
+    """Returns the logits of features, by a projection that is no embedding."""
+    logits = self.logits_dense(features)
+    return hot.spread(logits, self.hot_places) if self.config.hot else logits
 
   def _cross_bias(self, mask):
     if not self.cross_attention:
@@ -271,7 +278,7 @@ class CachedNetwork(nn.Module):
     """Returns the float32 logits of decoder features."""
     if self.config.logits_via_embedding:
       return self.token_embedder.attend(features)
-    return self.decoder.logits_dense(features)
+    return self.decoder.project(features)
 
   def embed(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B D"]:
     """Returns the embeddings that the decoder reads."""

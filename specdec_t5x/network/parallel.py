@@ -51,7 +51,8 @@ class ParallelConfig:
     dtype: of the activations.
     products: as `NetworkConfig.products`.
     rank: of the bias of the token before (`markov`); 0 is none.
-    vocab_size: the target's, with a bias.
+    vocab_size: the target's, with a bias or hot tokens.
+    hot: tokens that it may draft, trimmed (`hot`); 0 is all.
   """
 
   count: int
@@ -65,6 +66,7 @@ class ParallelConfig:
   products: str = "auto"
   rank: int = 0
   vocab_size: int = 0
+  hot: int = 0
 
   def __post_init__(self):
     object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
@@ -267,8 +269,7 @@ class ParallelDrafter(PositionDrafter):
   def __call__(self, *tokens, enable_dropout=False, **kwargs):
     """Reads nothing of T5X's arguments: parameters follow from the configuration."""
     del enable_dropout, kwargs
-    if self.config.rank:
-      self.bias(tokens[0])
+    self.of_tokens(tokens[0])
     cfg, rows = self.config, jnp.zeros((1, 1, self.config.emb_dim))
     seen, keys = jnp.ones((1, 1, 1), bool), (1, cfg.num_heads, 1, cfg.head_dim)
     cross = (jnp.zeros(keys),) * 2 if cfg.cross_attention else None

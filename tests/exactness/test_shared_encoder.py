@@ -20,6 +20,7 @@ from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.network import hot
 from specdec_t5x.network.functional import network_for
 from tests import networks
 from tests.exactness.distributions import adjusted
@@ -31,7 +32,13 @@ from tests.t5x_bridge import tiny
 SIZE, ROOM, GAMMA = 4, 4, 2
 CONFIG = tiny.config(2, 16, vocab_size=SIZE)
 LESS = dataclasses.replace(CONFIG, num_encoder_layers=0, num_decoder_layers=1)
-NETWORKS = {"target": network_for(CONFIG), "draft": network_for(LESS)}
+# Tokens that the trimmed draft says.
+HOT = (1, 2)
+NETWORKS = {
+  "target": network_for(CONFIG),
+  "draft": network_for(LESS),
+  "trimmed": network_for(dataclasses.replace(LESS, hot=len(HOT))),
+}
 # Attention does not mind where features stand, but for the padding beside them.
 INPUTS, LENGTHS = jnp.array([[2, 3, 3, 1], [3, 1, 0, 0]]), (4, 2)
 
@@ -39,12 +46,14 @@ INPUTS, LENGTHS = jnp.array([[2, 3, 3, 1], [3, 1, 0, 0]]), (4, 2)
 @functools.cache
 def params():
   """Parameters whose distributions are neither flat nor certain."""
-  return {
+  found = {
     name: jax.tree.map(
-      lambda x: 1.7 * x, networks.initialize(each, INPUTS, 3)["params"]
+      lambda x: 1.7 * x, networks.initialize(NETWORKS[name], INPUTS, 3)["params"]
     )
-    for name, each in NETWORKS.items()
+    for name in ("target", "draft")
   }
+  head = hot.projection(found["draft"])
+  return found | {"trimmed": hot.trimmed(LESS, found["draft"], HOT, head)[1]}
 
 
 @functools.cache
@@ -71,11 +80,11 @@ def logits(name, row):
   }
 
 
-def assert_the_loop_is_exact(sampling, rule="token"):
+def assert_the_loop_is_exact(sampling, rule="token", draft="draft"):
   decoder = SpeculativeDecoder(
-    NETWORKS["target"], DraftModel(NETWORKS["draft"], GAMMA), RULES[rule]
+    NETWORKS["target"], DraftModel(NETWORKS[draft], GAMMA), RULES[rule]
   )
-  given = params()
+  given = {"target": params()["target"], "draft": params()[draft]}
 
   def drive(uniforms, row):
     keys = row_keys(jax.random.key(0), 2 * len(uniforms))
@@ -90,7 +99,7 @@ def assert_the_loop_is_exact(sampling, rule="token"):
     )
     setting = Setting(
       of("target", sampling),
-      of("draft", Sampling() if sampling.greedy else sampling),
+      of(draft, Sampling() if sampling.greedy else sampling),
       JUDGES["greedy" if sampling.greedy else rule],
       chain(GAMMA).parents,
       ROOM,
@@ -106,6 +115,11 @@ def assert_the_loop_is_exact(sampling, rule="token"):
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_p=0.8), GREEDY])
 def test_the_loop_keeps_the_target_s_distribution(sampling, rule):
   assert_the_loop_is_exact(sampling, rule)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_k=3), GREEDY])
+def test_so_it_does_with_a_draft_of_two_tokens(sampling):
+  assert_the_loop_is_exact(sampling, "block", "trimmed")
 
 
 def test_the_draft_s_distributions_depend_on_the_input():
