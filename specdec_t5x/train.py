@@ -3,7 +3,8 @@
 Checkpoints are T5X's, so `python -m t5x.infer` and `specdec_t5x.load_model` read them.
 With --job=decode the command decodes a task's inputs with a target instead, and writes
 training data for sequence-level distillation; with --job=ngrams it counts the targets'
-n-grams into a table that drafts, with --job=trim the tokens that a draft is trimmed to. The jobs themselves: `specdec_t5x.training.jobs`.
+n-grams into a table that drafts, and with --job=trim the tokens that a draft is trimmed
+to. The jobs themselves: `specdec_t5x.training.jobs`.
 """
 
 import os

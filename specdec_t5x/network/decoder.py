@@ -132,22 +132,26 @@ class Decoder(nn.Module):
     relative = self.relpos_bias(query_positions, key_positions)
     return relative + mask_bias(mask[:, None], self.config.dtype)
 
-  def __call__(self, x, bias, cross=(), cross_mask=None, deterministic=True):
+  def __call__(self, x, bias, cross=(), cross_mask=None, deterministic=True, taps=1):
     """Returns the features of whole sequences."""
     cross_bias = self._cross_bias(cross_mask)
     x = self.dropout(x, deterministic=deterministic)
-    all_of_it = lambda new: new
+    all_of_it, streams = lambda new: new, []
     for layer, inputs in zip(self.layers, self._by_layer(cross), strict=True):
       x, _ = layer(x, all_of_it, bias, inputs, cross_bias, deterministic)
-    return self.dropout(self.decoder_norm(x), deterministic=deterministic)
+      streams.append(x)
+    x = self.dropout(self.decoder_norm(x), deterministic=deterministic)
+    return _beside(streams, x, taps)
 
-  def extend(self, x, cache: DecoderCache, bias, gates: Gates, without, packing=None):
+  def extend(
+    self, x, cache: DecoderCache, bias, gates: Gates, without, packing=None, taps=1
+  ):
     """Returns the features of new positions, and each layer's keys and values."""
     mask = cache.encoder_mask
     cross_bias = self._cross_bias(None if mask is None else mask[:, None])
     known = zip(cache.keys, cache.values, strict=True)
     cross = self._by_layer(zip(cache.cross_keys, cache.cross_values, strict=True))
-    layers, written = zip(self.layers, known, cross, strict=True), []
+    layers, written, streams = zip(self.layers, known, cross, strict=True), [], []
     for i, (layer, held, inputs) in enumerate(layers):
       names = {kind: f"{kind}_{i}" for kind in SUBLAYERS}
       of_layer = [gates.get(name) for name in names.values()]
@@ -155,7 +159,8 @@ class Decoder(nn.Module):
       args = x, held, cache.index, bias, inputs, cross_bias, of_layer, packing
       x, key_values = tracing.call(layer, "extend", *args, without=lacks)
       written.append(key_values)
-    return self.decoder_norm(x), written
+      streams.append(x)
+    return _beside(streams, self.decoder_norm(x), taps), written
 
   def project(self, features):
     """Returns the logits of features, by a projection that is no embedding."""
@@ -198,7 +203,8 @@ class CachedNetwork(nn.Module):
     gates: Gates | None = None,
     packing: Packing | None = None,
     without: Collection[str] = (),
-  ) -> tuple[Float[Array, "B N V"], Float[Array, "B N D"], DecoderCache]:
+    taps: int = 1,
+  ) -> tuple[Float[Array, "B N V"], Float[Array, "B N _"], DecoderCache]:
     """Scores N tokens a row after the row's committed ones.
 
     Args:
@@ -213,6 +219,7 @@ class CachedNetwork(nn.Module):
         slots, and in their place in what is returned.
       without: names of sublayers that are not computed; a layer without self-attention
         reads and writes no cache.
+      taps: depths whose features are returned side by side, the last one's last.
 
     Returns:
       float32 logits of the token after each one, the features that they were computed
@@ -230,7 +237,7 @@ class CachedNetwork(nn.Module):
     key_positions = key_positions.at[rows, slots].set(positions)
     visible = cache_lib.block_mask(index, cache.num_slots, tree)
     given = cache, tokens, key_positions, visible
-    return self.extend_slots(*given, gates, packing, without)
+    return self.extend_slots(*given, gates, packing, without, taps)
 
   def extend_slots(
     self,
@@ -241,7 +248,8 @@ class CachedNetwork(nn.Module):
     gates: Gates | None = None,
     packing: Packing | None = None,
     without: Collection[str] = (),
-  ) -> tuple[Float[Array, "B N V"], Float[Array, "B N D"], DecoderCache]:
+    taps: int = 1,
+  ) -> tuple[Float[Array, "B N V"], Float[Array, "B N _"], DecoderCache]:
     """As `extend`, for a cache whose slots the caller assigns.
 
     Several hypotheses may share a row: the caller says what is where.
@@ -255,6 +263,7 @@ class CachedNetwork(nn.Module):
       gates: as `extend`'s.
       packing: as `extend`'s.
       without: as `extend`'s.
+      taps: as `extend`'s.
     """
     rows = jnp.arange(tokens.shape[0])[:, None]
     slots = cache.index[:, None] + jnp.arange(tokens.shape[1])
@@ -265,13 +274,14 @@ class CachedNetwork(nn.Module):
       gates or {},
       without,
       packing,
+      taps,
     )
     cache = cache.replace(
       index=cache.index + tokens.shape[1],
       keys=tuple(key for key, _ in written),
       values=tuple(value for _, value in written),
     )
-    found = self.logits(features), features
+    found = self.logits(features[..., -self.config.emb_dim :]), features
     return *(unpack(packing, x) for x in found), cache
 
   def logits(self, features: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
@@ -314,6 +324,12 @@ class CachedNetwork(nn.Module):
     for name, arrays in (("keys", cache.keys), ("values", cache.values)):
       by_layer = {f"layers_{i}": array for i, array in enumerate(arrays)}
       self.put_variable("cache", name, by_layer)
+
+
+def _beside(streams, features, taps):
+  """Returns what stands after layers at even depths, the features last."""
+  depths = [-(-len(streams) * i // taps) for i in range(1, taps)]
+  return jnp.concatenate([*(streams[depth - 1] for depth in depths), features], axis=-1)
 
 
 def same_segment(query_ids, key_ids) -> Bool[Array, "B Q S"] | bool:

@@ -36,10 +36,12 @@ class PositionDrafter(nn.Module):
     config: has `vocab_size`, `rank` of the bias, 0 without one, and `hot`, tokens of a
       projection of its own; 0: it has the target's.
     reads_path: whether its features depend on the tokens drafted before.
+    taps: depths of the target whose features it reads.
   """
 
   config: Any
   reads_path: ClassVar[bool] = False
+  taps: ClassVar[int] = 1
 
   def bias(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B V"]:
     """Returns what the logits of the positions after these tokens gain."""

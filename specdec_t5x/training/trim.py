@@ -49,7 +49,9 @@ def trim_draft(
       f"TARGET_CHECKPOINT_PATH={target_checkpoint!r} is for heads, which draft by its "
       f"projection, and needed there alone; got a {type(network).__name__}."
     )
-  head = hot.projection(api.load_model(target_checkpoint).params if is_heads else params)
+  head = hot.projection(
+    api.load_model(target_checkpoint).params if is_heads else params
+  )
   counts = np.zeros(head.shape[1], np.int64)
   for tokens in batches.targets_of(task, split):
     np.add.at(counts, tokens, 1)
