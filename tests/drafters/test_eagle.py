@@ -1,4 +1,4 @@
-"""EAGLE's drafter: what it trains on is what it drafts by, and what it drafts stands."""
+"""EAGLE's drafter: training does as drafting does, and outputs are the target's."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.build import headed
-from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.network.eagle import EagleDrafter
@@ -34,7 +34,10 @@ def assert_training_does_as_drafting():
     "decoder_input_tokens": jnp.pad(TOKENS, ((0, 0), (1, 0)))[:, :-1],
     "decoder_target_tokens": TOKENS,
   }
-  own, (target, draft) = {"params": params["draft"]}, (params["target"], params["draft"])
+  own, (target, draft) = (
+    {"params": params["draft"]},
+    (params["target"], params["draft"]),
+  )
 
   @jax.jit
   def unrolled():
@@ -43,7 +46,7 @@ def assert_training_does_as_drafting():
 
   @jax.jit
   def drafted(at):
-    extend, cache = start_decoding(TARGET, target, source, 12)
+    _, cache = start_decoding(TARGET, target, source, 12)
     read = batch["decoder_input_tokens"]
     _, features, cache = TARGET.apply(
       {"params": target}, cache, read, taps=3, method="extend"
