@@ -357,7 +357,7 @@ def heads(path: str | None, dtype: str = "float32") -> HEADS:
   if path is None:
     raise ValueError(
       "Heads need DRAFT_CHECKPOINT_PATH, a checkpoint that python -m specdec_t5x.train "
-      "--gin_file=configs/train/heads.gin made; got None."
+      "--job=heads --gin_file=configs/train/heads.gin made; got None."
     )
   network = network_at(path, dtype)
   if not isinstance(network, HEADS):

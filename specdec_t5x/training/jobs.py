@@ -273,7 +273,8 @@ def _objective(network, mode, supervised, distill_loss, head_decay, target):
     raise ValueError(
       f"Heads are trained with MODE = one of {HEAD_MODES}, a draft on the target's "
       "encoder with 'heads', and they alone, got MODE = "
-      f"{mode!r} for a {type(network).__name__}. Begin from configs/train/heads.gin."
+      f"{mode!r} for a {type(network).__name__}. Train them with --job=heads and "
+      "configs/train/heads.gin."
     )
   if mode == "supervised":
     return supervised

@@ -68,7 +68,7 @@ def _make_demo() -> None:
   _save(ende.target.checkpoint, target)
   for part in ende.drafts:
     _save(part.checkpoint, target, seed=1)
-  (heads,) = ende.heads
+  heads = ende.heads[0]
   _save(heads.checkpoint, ParallelConfig.of(target, 5))
   pathlib.Path("targets.de").write_text("\n".join(_LINES))
   commands.training(
