@@ -217,7 +217,6 @@ def test_what_does_not_go_together_is_refused(data, target, tmp_path):
     training.HeadDistillation(TARGET, decay=0.0)
 
 
-@pytest.mark.slow
 def test_each_kind_is_trained_once_and_compared(
   target, translations, tmp_path, capsys, request
 ):
