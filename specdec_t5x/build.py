@@ -19,6 +19,7 @@ from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.eagle import EagleDraft
 from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
@@ -209,7 +210,7 @@ def headed(
   shape: Tree | Pruned | None = None,
   siblings: str = "distinct",
   gamma: int | None = None,
-) -> Headed:
+) -> Headed | EagleDraft:
   """Returns the drafter of heads, whatever their kind.
 
   Args:
@@ -229,6 +230,13 @@ def headed(
       f"Expected heads as draft, got a {type(network).__name__}. Load a checkpoint "
       "that configs/train/heads.gin made, or leave DRAFTER at 'draft_model'."
     )
+  if network.config.kind == "eagle":
+    if shape is not None and not (isinstance(shape, Tree) and shape.is_chain):
+      raise ValueError(
+        f"EAGLE's drafter drafts chains, got SHAPE={shape!r}. Leave SHAPE out, or use "
+        "other heads."
+      )
+    return EagleDraft(network, shape.depth if shape else network.config.count)
   kind = ParallelDraft if network.config.kind == "parallel" else HeadDraft
   return kind(network, shape, siblings)
 
@@ -363,7 +371,7 @@ def heads(path: str | None, dtype: str = "float32") -> HEADS:
   if path is None:
     raise ValueError(
       "Heads need DRAFT_CHECKPOINT_PATH, a checkpoint that python -m specdec_t5x.train "
-      "--gin_file=configs/train/heads.gin made; got None."
+      "--job=heads --gin_file=configs/train/heads.gin made; got None."
     )
   network = network_at(path, dtype)
   if not isinstance(network, HEADS):
@@ -381,7 +389,7 @@ def new_heads(
 
   Args:
     target_path: of the target.
-    kind: 'parallel', one of `network.heads.KINDS`, or 'shared_encoder'.
+    kind: 'parallel', 'eagle', one of `network.heads.KINDS`, or 'shared_encoder'.
     count: heads, or positions that are drafted.
     layers: of a head; of a draft on the target's encoder, decoder layers.
     rank: of the bias of the token before (`network.markov`); 0 is none.
@@ -394,10 +402,10 @@ def new_heads(
   if kind == "shared_encoder":
     return network_for(_on_encoder(target, layers))
   bias = {"rank": rank, "vocab_size": target.vocab_size if rank else 0}
-  if kind != "parallel":
+  if kind not in ("parallel", "eagle"):
     sizes = count, target.emb_dim, layers
     return network_for(HeadsConfig(kind, *sizes, **knobs, **bias))
-  return network_for(ParallelConfig.of(target, count, **bias))
+  return network_for(ParallelConfig.of(target, count, kind=kind, **bias))
 
 
 def _on_encoder(target: Settings, layers: int) -> T5Config:

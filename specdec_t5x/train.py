@@ -1,9 +1,11 @@
 """Trains drafts and small targets: `python -m specdec_t5x.train --gin_file=...`.
 
 Checkpoints are T5X's, so `python -m t5x.infer` and `specdec_t5x.load_model` read them.
-With --job=decode the command decodes a task's inputs with a target instead, and writes
-training data for sequence-level distillation; with --job=ngrams it counts the targets'
-n-grams into a table that drafts. The jobs themselves: `specdec_t5x.training.jobs`.
+With --job=heads the command trains drafts that read a target, and compares them; with
+--job=decode it decodes a task's inputs with a target, and writes training data for
+sequence-level distillation; with --job=ngrams it counts the targets' n-grams into a
+table that drafts, with --job=trim the tokens that a draft is trimmed to. The jobs
+themselves: `specdec_t5x.training.jobs`, `compare` and `trim`.
 """
 
 import os
@@ -20,10 +22,18 @@ import seqio
 from absl import flags, logging
 from t5x import gin_utils
 
+from specdec_t5x.training.compare import train_heads
 from specdec_t5x.training.jobs import count_ngrams, decode_task, train
+from specdec_t5x.training.trim import trim_draft
 
-# gin files bind these as train.train, train.decode_task and train.count_ngrams.
-JOBS = {"train": train, "decode": decode_task, "ngrams": count_ngrams}
+# gin files bind these as train.train, train.decode_task and so on.
+JOBS = {
+  "train": train,
+  "decode": decode_task,
+  "heads": train_heads,
+  "ngrams": count_ngrams,
+  "trim": trim_draft,
+}
 # gin files are found relative to the folder that holds the package, too.
 _PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -43,7 +53,7 @@ def run(
 
 def define_flags() -> None:
   """Defines the command's flags."""
-  about = "train, decode a task for distillation, or count n-grams of its targets."
+  about = "what to do: train, train and compare heads, decode a task, and so on."
   flags.DEFINE_enum("job", "train", list(JOBS), about)
   flags.DEFINE_multi_string("gin_file", None, "A gin file; later ones win.")
   flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=VALUE.")

@@ -28,7 +28,7 @@ ALLOWED = {
   "build": LOOP | {"checkpoints", "tuning"},
   "t5x_bridge": (LOOP | BESIDE) - {"build"},
   "api": (LOOP | BESIDE) - {"data"},
-  "training": LIBRARY,
+  "training": LIBRARY | {"tables"},
   "train": {"training", "quiet"},
   "convert": LIBRARY | {"quiet"},
   "merge_shards": set(),

@@ -124,7 +124,8 @@ def _demo_job(args, task, path, common):
     if os.path.isdir(folder):
       drafts[name] = folder
     else:
-      command = f"python -m specdec_t5x.train --gin_file={pair['trains'][name]}"
+      command = "python -m specdec_t5x.train --job=heads --gin_file="
+      command += f"{pair['trains'][name]} --gin.HEADS=\"'{name}'\""
       print(f"No heads in {folder}: `{command}` trains them.", file=sys.stderr)
   if vars(args).get("tables"):
     for folder in pair["tables"].values():

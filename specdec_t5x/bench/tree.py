@@ -53,10 +53,11 @@ def make(args: argparse.Namespace) -> Table:
   """Counts, times and compares."""
   study = jobs.load(args)
   heads = study.drafts[0].model
-  if not isinstance(heads.network, HEADS):
+  drafts_trees = getattr(heads.network.config, "kind", "eagle") != "eagle"
+  if not (isinstance(heads.network, HEADS) and drafts_trees):
     raise ValueError(
-      f"--draft: expected heads, got a {type(heads.network).__name__}. Train some "
-      "with configs/train/heads.gin."
+      "--draft: expected heads, but for EAGLE's, got a "
+      f"{type(heads.network).__name__}. Train some with configs/train/heads.gin."
     )
   chances = acceptance(study, heads, args.temperature, args.ranks)
   drafts = _drafts(chances, args.sizes)

@@ -157,9 +157,11 @@ def _knobbed(name) -> Rule:
 
 
 def _of_heads(study, draft, temperature, sizes) -> Iterator[tuple]:
-  """Yields heads' chain, their best trees, and trees that rows prune."""
+  """Yields heads' chain and, but for EAGLE's, their best trees and pruned ones."""
   network = draft.model.network
   yield "chain", headed(network, chain(network.config.count)), _EXACT
+  if network.config.kind == "eagle":
+    return
   acceptance = tree.acceptance(study, draft.model, temperature)
   for size in sizes:
     yield f"tree of {size}", headed(network, best_tree(acceptance, size)), _EXACT

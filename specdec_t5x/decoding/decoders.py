@@ -369,11 +369,13 @@ def derived_of(decoder: Any, sampling: Sampling) -> dict[str, Callable[[Any], An
 
 
 def _reading(decoder, params, sampling, extend) -> ExtendFn:
-  """Returns the target's `extend`, of no more logits than are read where it may be."""
-  if certified.NAME not in params or not decoder.reads_argmaxes(sampling):
+  """Returns the target's `extend`, of what is read of logits and features."""
+  own, taps = params["target"], getattr(decoder, "drafter", Drafter).taps
+  if certified.NAME in params and decoder.reads_argmaxes(sampling):
+    own = certified.within(own, params[certified.NAME])
+  elif taps == 1:
     return extend
-  screened = certified.within(params["target"], params[certified.NAME])
-  return functional.extend_fn(decoder.target, screened)
+  return functional.extend_fn(decoder.target, own, taps=taps)
 
 
 def check_slots(slots: Any) -> None:

@@ -37,11 +37,13 @@ class Drafter(abc.ABC):
     stops: when a draft ends before its tree does.
     resumes: whether it drafts on after tokens that the target decoded by itself. Else
       a batch that rests goes on so until its rows have ended.
+    taps: depths of the target whose features `commit` gets side by side.
   """
 
   independent: ClassVar[bool] = True
   stops: ClassVar[Stops] = Stops.NEVER
   resumes: ClassVar[bool] = False
+  taps: ClassVar[int] = 1
 
   @property
   @abc.abstractmethod

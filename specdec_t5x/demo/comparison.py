@@ -21,7 +21,7 @@ from specdec_t5x.bench.timed import alternate
 from specdec_t5x.demo import held_out
 from specdec_t5x.demo.recipe import DemoPair
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
-from specdec_t5x.network.functional import HEADS
+from specdec_t5x.network.functional import HEADS, lacks_encoder
 
 # From outputs to what a metric says of them.
 ScoreFn = Callable[[Sequence[Int[Array, "T"]]], float]
@@ -113,7 +113,9 @@ def rows(study: Study, setting: Setting, score: ScoreFn | None) -> list[dict[str
     row = {**name, "draft": draft.name, "gamma": setting.gamma, **cell.row()}
     if score:
       results = [timed[PLAIN].results, timed[draft.name].results]
-      if not isinstance(draft.model.network, HEADS):  # Which say nothing alone.
+      network = draft.model.network
+      # What reads a target says nothing alone.
+      if not isinstance(network, HEADS) and not lacks_encoder(network):
         alone = dataclasses.replace(study, target=draft.model).decode(temperature)
         results.append(map(study.program(alone), numbers))
       outputs = [[result.tokens[0] for result in each] for each in results]

@@ -31,7 +31,7 @@ def make_part(part: Part) -> None:
   # seqio warns of sources that are not files; ours shuffle themselves.
   logging.set_verbosity(logging.ERROR)
   # As `python -m specdec_t5x.train --gin_file=...`, without starting Python again.
-  train.run(part.job, [part.gin_file])
+  train.run(part.job, [part.gin_file], part.bindings)
   if not os.path.isdir(part.checkpoint):
     raise ValueError(
       f"{part.gin_file} was run, but {part.checkpoint} is not there. The steps in that "

@@ -17,6 +17,7 @@ class Part:
     checkpoint: what the run leaves, from the repository's root.
     minutes: how long training takes on two cores, about.
     job: of `python -m specdec_t5x.train`.
+    bindings: of gin, beside the file's.
   """
 
   name: str
@@ -25,6 +26,7 @@ class Part:
   checkpoint: str
   minutes: float
   job: str = "train"
+  bindings: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +83,13 @@ def _part(pair: str, name: str, about: str, gin: str, steps: int, minutes: float
   return Part(name, about, f"configs/train/{gin}.gin", checkpoint, minutes)
 
 
+def _heads(pair: str, kind: str, about: str, steps: int, minutes: float):
+  checkpoint = os.path.join(DIRECTORY, pair, "heads", kind, f"checkpoint_{steps}")
+  gin_file = f"configs/train/demo_{pair}_heads.gin"
+  kinds = (f"HEADS = {kind!r}",)
+  return Part(kind, about, gin_file, checkpoint, minutes, "heads", kinds)
+
+
 def _table(pair: str):
   gin_file = f"configs/train/demo_{pair}_ngrams.gin"
   checkpoint = os.path.join(DIRECTORY, pair, "ngrams", "checkpoint_0")
@@ -99,9 +108,9 @@ ENDE = DemoPair(
     _part("ende", "draft_tiny", "0.4M, distilled", "demo_ende_draft_tiny", 600, 0.5),
   ),
   heads=(
-    _part(
-      "ende", "heads", "2.4M, from the target's features", "demo_ende_heads", 600, 3
-    ),
+    _heads("ende", "parallel", "2.4M, from the target's features", 600, 3),
+    _heads("ende", "eagle", "2.7M, from its features and its own", 600, 3),
+    _heads("ende", "shared_encoder", "a layer on the target's encoder", 600, 2),
   ),
   tables=(_table("ende"),),
 )

@@ -134,14 +134,17 @@ class Headed(Drafter):
 
     return self.growing(context, uniforms).grow(read)
 
+  def logits(self, context: Context, features: Float[Array, "*B D"]):
+    """Returns the logits of drafted features."""
+    return draft_logits(self.network, context, features)
+
   def growing(self, context: Context, uniforms: Float[Array, "B G L"]) -> Growing:
     """Returns what draws the nodes of a tree."""
     return Growing(self.shape, self.siblings, context, uniforms)
 
   def apply(self, context: Context, method: str, *args: Any) -> Any:
     """Returns what a method of the network's gives."""
-    params = {"params": context.networks["draft"].params}
-    return self.network.apply(params, *args, method=method)
+    return apply_draft(self.network, context, method, *args)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +165,8 @@ class HeadDraft(Headed):
       read = self._path_reader(context, own.feature, state.last_tokens())
       proposal = self.growing(context, uniforms).grow(read)
     else:
-      logits = context.target.logits(self.apply(context, "features", own.feature))
+      features = self.apply(context, "features", own.feature)
+      logits = self.logits(context, features)
       proposal = self.proposal(context, state, uniforms, logits)
     is_valid = proposal.is_valid & own.is_known[:, None]
     return proposal.replace(is_valid=is_valid), own
@@ -193,9 +197,22 @@ class HeadDraft(Headed):
       shape = (*paths.shape[:2], feature.shape[-1])
       h = jnp.broadcast_to(feature[:, None], shape)
       path = context.target.embed(paths).astype(h.dtype)
-      return context.target.logits(self.apply(context, "after", h, path))
+      return self.logits(context, self.apply(context, "after", h, path))
 
     return read
+
+
+def apply_draft(network: Any, context: Context, method: str, *args: Any) -> Any:
+  """Returns what a method of what drafts from features gives."""
+  params = {"params": context.networks["draft"].params}
+  return network.apply(params, *args, method=method)
+
+
+def draft_logits(network: Any, context: Context, features: Float[Array, "*B D"]):
+  """Returns the logits of drafted features, of hot tokens or, the target's, of all."""
+  if network.config.hot:
+    return apply_draft(network, context, "logits", features)
+  return context.target.logits(features)
 
 
 def check_width(target: Any, heads: Any) -> None:
@@ -205,4 +222,15 @@ def check_width(target: Any, heads: Any) -> None:
     raise ValueError(
       f"Heads draft from the target's own features, whose width is {widths[0]}, got "
       f"heads of width {widths[1]}. Use those that were trained on this target."
+    )
+
+
+def check_layer(target: Any, drafter: Any) -> None:
+  """Raises a ValueError where a layer does not fit a target's features and keys."""
+  check_width(target, drafter)
+  if not drafter.config.attends_as(target.config):
+    raise ValueError(
+      "A layer that drafts attends to its target's keys and values, whose heads and "
+      f"widths differ: expected those of {target.config}, got {drafter.config}. Use "
+      "one that was trained on this target."
     )

@@ -17,7 +17,7 @@ from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, Proposal, Verdict
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState, num_slots
-from specdec_t5x.drafters.heads import Headed
+from specdec_t5x.drafters.heads import Headed, check_layer
 
 
 @flax.struct.dataclass
@@ -44,12 +44,7 @@ class ParallelDraft(Headed):
   def check(self, target: Any) -> None:
     """Raises a ValueError where the target has no such features, keys and values."""
     super().check(target)
-    if not self.network.config.attends_as(target.config):
-      raise ValueError(
-        "A parallel drafter attends to its target's keys and values, whose heads and "
-        f"widths differ: expected those of {target.config}, got {self.network.config}. "
-        "Use one that was trained on this target."
-      )
+    check_layer(target, self.network)
 
   def start(self, context: Context) -> ParallelState:
     """Returns an empty cache and no features: the target was not called yet."""
@@ -96,4 +91,4 @@ class ParallelDraft(Headed):
     embedded, new = context.target.embed(tokens), state.lengths - state.starts - first
     known = own.cache, own.features, embedded, new, state.target_cache
     features, cache = self.apply(context, "extend", *known)
-    return context.target.logits(features), cache
+    return self.logits(context, features), cache

@@ -50,7 +50,7 @@ class _Draft:
   """A draft while it grows.
 
   Attributes:
-    cache: the draft model's; it lacks the last token.
+    cache: what `Stepwise.extend` goes on from; it lacks the last token.
     tokens: drawn tokens, zeros beyond `drawn`.
     probs: the distribution of each, zeros beyond `drawn`; None of certain tokens.
     drawn: how many tokens were drawn, in every row.
@@ -58,7 +58,7 @@ class _Draft:
     going: which rows may have another one.
   """
 
-  cache: Cache
+  cache: Any
   tokens: Int[Array, "B G"]
   probs: Float[Array, "B G V"] | None
   drawn: Int[Array, ""]

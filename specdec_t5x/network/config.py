@@ -9,7 +9,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from specdec_t5x.core.checks import is_whole
-from specdec_t5x.network import products
+from specdec_t5x.network import hot, products
 
 ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "tanh")
 # float16 has no room for T5's activations, nor for the mask: both overflow.
@@ -64,6 +64,8 @@ class NetworkConfig:
     head: one of `HEADS`: of a target, whether logits that can't be the largest are
       computed where nothing else is read of them (`certified`); 'auto' leaves them out
       where that pays.
+    hot: tokens that its projection knows, of a draft that is trimmed to them (`hot`); 0
+      is all.
   """
 
   vocab_size: int
@@ -80,6 +82,7 @@ class NetworkConfig:
   products: str = "auto"
   weights: str = "float32"
   head: str = "auto"
+  hot: int = 0
 
   # What a T5 has or has not; `gemma` has it otherwise.
   relpos_per_layer: ClassVar[bool] = False
@@ -123,7 +126,7 @@ class NetworkConfig:
     products.check(self.products, self.dtype)
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      least = int(field.name != "num_encoder_layers")
+      least = int(field.name not in ("num_encoder_layers", "hot"))
       if field.type is int and not is_whole(value, least):
         raise ValueError(
           f"{kind}.{field.name} must be a whole number of at least {least}, got "
@@ -246,6 +249,7 @@ def config_from_shapes(
     "mlp_dim": mlp_dim,
     "mlp_activations": ("gelu", "linear") if gated else ("relu",),
     "logits_via_embedding": "decoder/logits_dense/kernel" not in shapes,
+    "hot": hot.size(shapes, "decoder/"),
   }
   if is_gpt:
     return GptConfig(num_layers=count("decoder"), **settings)

@@ -14,7 +14,7 @@ from flax.linen.partitioning import with_sharding_constraint
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.network import cache as cache_lib
-from specdec_t5x.network import tracing
+from specdec_t5x.network import hot, tracing
 from specdec_t5x.network.attention import (
   KeyValues,
   MultiHeadAttention,
@@ -144,7 +144,9 @@ class Decoder(nn.Module):
     self.dropout = dropout(cfg)
     if not cfg.logits_via_embedding:
       axes = cfg.axes("embed", "vocab")
-      self.logits_dense = Dense(cfg.vocab_size, axes, products=cfg.products)
+      size = cfg.hot or cfg.vocab_size
+      self.logits_dense = Dense(size, axes, products=cfg.products)
+      self.hot_places = hot.places(self, cfg.vocab_size) if cfg.hot else None
 
   def cross_key_values(self, encoded) -> list[KeyValues]:
     """Returns each layer's keys and values of the encoded input."""
@@ -157,17 +159,26 @@ class Decoder(nn.Module):
     return self_biases(self, query_positions, key_positions, mask)
 
   def __call__(
-    self, x, biases, cross=(), cross_mask=None, deterministic=True, positions=None
+    self,
+    x,
+    biases,
+    cross=(),
+    cross_mask=None,
+    deterministic=True,
+    positions=None,
+    taps=1,
   ):
     """Returns the features of whole sequences."""
     cross_bias = self._cross_bias(cross_mask)
     x = self.dropout(x, deterministic=deterministic)
-    all_of_it = lambda new: new
+    all_of_it, streams = lambda new: new, []
     cross = self._by_layer(cross)
     for layer, bias, inputs in zip(self.layers, biases, cross, strict=True):
       given = bias, inputs, cross_bias, deterministic
       x, _ = layer(x, all_of_it, *given, positions=positions)
-    return self.dropout(self.decoder_norm(x), deterministic=deterministic)
+      streams.append(x)
+    x = self.dropout(self.decoder_norm(x), deterministic=deterministic)
+    return _beside(streams, x, taps)
 
   def extend(
     self,
@@ -178,6 +189,7 @@ class Decoder(nn.Module):
     without,
     packing=None,
     positions=None,
+    taps=1,
   ):
     """Returns the features of new positions, and each layer's keys and values."""
     mask = cache.encoder_mask
@@ -185,6 +197,7 @@ class Decoder(nn.Module):
     known = zip(cache.keys, cache.values, strict=True)
     cross = self._by_layer(zip(cache.cross_keys, cache.cross_values, strict=True))
     layers, written = zip(self.layers, known, biases, cross, strict=True), []
+    streams = []
     for i, (layer, held, bias, inputs) in enumerate(layers):
       names = {kind: f"{kind}_{i}" for kind in SUBLAYERS}
       of_layer = [gates.get(name) for name in names.values()]
@@ -193,7 +206,13 @@ class Decoder(nn.Module):
       args = (*args, positions) if self.config.is_gemma else args
       x, key_values = tracing.call(layer, "extend", *args, without=lacks)
       written.append(key_values)
-    return self.decoder_norm(x), written
+      streams.append(x)
+    return _beside(streams, self.decoder_norm(x), taps), written
+
+  def project(self, features):
+    """Returns the logits of features, by a projection that is no embedding."""
+    logits = self.logits_dense(features)
+    return hot.spread(logits, self.hot_places) if self.config.hot else logits
 
   def _cross_bias(self, mask):
     if not self.cross_attention:
@@ -232,7 +251,8 @@ class CachedNetwork(nn.Module):
     gates: Gates | None = None,
     packing: Packing | None = None,
     without: Collection[str] = (),
-  ) -> tuple[Float[Array, "B N V"], Float[Array, "B N D"], DecoderCache]:
+    taps: int = 1,
+  ) -> tuple[Float[Array, "B N V"], Float[Array, "B N _"], DecoderCache]:
     """Scores N tokens a row after the row's committed ones.
 
     Args:
@@ -247,6 +267,7 @@ class CachedNetwork(nn.Module):
         slots, and in their place in what is returned.
       without: names of sublayers that are not computed; a layer without self-attention
         reads and writes no cache.
+      taps: depths whose features are returned side by side, the last one's last.
 
     Returns:
       float32 logits of the token after each one, the features that they were computed
@@ -264,7 +285,7 @@ class CachedNetwork(nn.Module):
     key_positions = key_positions.at[rows, slots].set(positions)
     visible = cache_lib.block_mask(index, cache.num_slots, tree)
     given = cache, tokens, key_positions, visible
-    return self.extend_slots(*given, gates, packing, without)
+    return self.extend_slots(*given, gates, packing, without, taps)
 
   def extend_slots(
     self,
@@ -275,7 +296,8 @@ class CachedNetwork(nn.Module):
     gates: Gates | None = None,
     packing: Packing | None = None,
     without: Collection[str] = (),
-  ) -> tuple[Float[Array, "B N V"], Float[Array, "B N D"], DecoderCache]:
+    taps: int = 1,
+  ) -> tuple[Float[Array, "B N V"], Float[Array, "B N _"], DecoderCache]:
     """As `extend`, for a cache whose slots the caller assigns.
 
     Several hypotheses may share a row: the caller says what is where.
@@ -289,6 +311,7 @@ class CachedNetwork(nn.Module):
       gates: as `extend`'s.
       packing: as `extend`'s.
       without: as `extend`'s.
+      taps: as `extend`'s.
     """
     rows = jnp.arange(tokens.shape[0])[:, None]
     slots = cache.index[:, None] + jnp.arange(tokens.shape[1])
@@ -301,19 +324,20 @@ class CachedNetwork(nn.Module):
       without,
       packing,
       positions,
+      taps,
     )
     cache = cache.replace(
       index=cache.index + tokens.shape[1],
       keys=tuple(key for key, _ in written),
       values=tuple(value for _, value in written),
     )
-    found = self.logits(features), features
+    found = self.logits(features[..., -self.config.emb_dim :]), features
     return *(unpack(packing, x) for x in found), cache
 
   def logits(self, features: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
     """Returns the float32 logits of decoder features."""
     tied = self.config.logits_via_embedding
-    head = self.token_embedder.attend if tied else self.decoder.logits_dense
+    head = self.token_embedder.attend if tied else self.decoder.project
     return capped(head(features), self.config.logits_cap)
 
   def started(
@@ -360,6 +384,12 @@ class CachedNetwork(nn.Module):
     for name, arrays in (("keys", cache.keys), ("values", cache.values)):
       by_layer = {f"layers_{i}": array for i, array in enumerate(arrays)}
       self.put_variable("cache", name, by_layer)
+
+
+def _beside(streams, features, taps):
+  """Returns what stands after layers at even depths, the features last."""
+  depths = [-(-len(streams) * i // taps) for i in range(1, taps)]
+  return jnp.concatenate([*(streams[depth - 1] for depth in depths), features], axis=-1)
 
 
 def same_segment(query_ids, key_ids) -> Bool[Array, "B Q S"] | bool:

@@ -12,17 +12,22 @@ from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.network import config, heads, ngram, parallel, rounded, tracing
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.decoder import Gates
+from specdec_t5x.network.eagle import EagleDrafter
 from specdec_t5x.network.gemma import GemmaConfig
 from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.heads import Heads, HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
-from specdec_t5x.network.parallel import ParallelConfig, ParallelDrafter
+from specdec_t5x.network.parallel import (
+  LayerDrafter,
+  ParallelConfig,
+  ParallelDrafter,
+)
 from specdec_t5x.network.transformer import Transformer
 
-Network = Transformer | GptTransformer | NgramTable | Heads | ParallelDrafter
+Network = Transformer | GptTransformer | NgramTable | Heads | LayerDrafter
 Settings = T5Config | GptConfig | NgramConfig | HeadsConfig | ParallelConfig
 # What drafts from a target's features.
-HEADS = Heads | ParallelDrafter
+HEADS = Heads | LayerDrafter
 LogitsFn = Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]]
 EmbedFn = Callable[[Int[Array, "*B"]], Float[Array, "*B D"]]
 WithoutFn = Callable[..., ExtendFn]
@@ -34,12 +39,13 @@ def network_for(settings: Settings) -> Network:
   """Returns the network that has this configuration."""
   if isinstance(settings, HeadsConfig):
     return heads.KINDS[settings.kind](settings)
+  if isinstance(settings, ParallelConfig):
+    return (EagleDrafter if settings.kind == "eagle" else ParallelDrafter)(settings)
   kinds = {
     T5Config: Transformer,
     GemmaConfig: Transformer,
     GptConfig: GptTransformer,
     NgramConfig: NgramTable,
-    ParallelConfig: ParallelDrafter,
   }
   return kinds[type(settings)](settings)
 
@@ -134,6 +140,7 @@ def extend_fn(
   params,
   gates: Gates | None = None,
   without: Sequence[str] = (),
+  taps: int = 1,
 ) -> ExtendFn:
   """Returns the network as a function of its cache and tokens.
 
@@ -142,15 +149,17 @@ def extend_fn(
     params: its parameters.
     gates: of its decoder's sublayers, by name.
     without: names of sublayers that are left out.
+    taps: depths whose features it gives side by side.
   """
   variables = {"params": params}
-  lacking = {"without": tuple(without)} if without else {}
+  settings = {"without": tuple(without)} if without else {}
+  settings |= {"taps": taps} if taps > 1 else {}
 
   def extend(cache, tokens, positions=None, tree=None, packing=None):
     args = cache, tokens, positions, tree
     # A table of n-grams has neither.
     more = () if gates is None and packing is None else (gates, packing)
-    return tracing.apply(module, "extend", variables, *args, *more, **lacking)
+    return tracing.apply(module, "extend", variables, *args, *more, **settings)
 
   return extend
 

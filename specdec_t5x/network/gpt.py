@@ -111,8 +111,12 @@ class GptTransformer(CachedNetwork):
     decoder_segment_ids=None,
     *,
     enable_dropout=True,
+    taps=1,
   ):
-    """Returns the features [B, L, D] that `__call__` computes its logits from."""
+    """Returns the features [B, L, D] that `__call__` computes its logits from.
+
+    `taps` are as `extend`'s.
+    """
     length = decoder_input_tokens.shape[1]
     positions = jnp.arange(length)
     is_target = decoder_target_tokens > 0
@@ -122,6 +126,7 @@ class GptTransformer(CachedNetwork):
       self.token_embedder(decoder_input_tokens),
       self.decoder.biases(positions, positions, mask),
       deterministic=not enable_dropout,
+      taps=taps,
     )
 
   def _extend_collection(self, tokens, lengths):

@@ -39,7 +39,8 @@ class HeadsConfig:
     dtype: of the activations.
     products: as `config.NetworkConfig.products`.
     rank: of the bias of the token before (`markov`); 0 is none.
-    vocab_size: the target's, with a bias.
+    vocab_size: the target's, with a bias or hot tokens.
+    hot: tokens that it may draft, trimmed (`hot`); 0 is all.
   """
 
   kind: str
@@ -51,6 +52,7 @@ class HeadsConfig:
   products: str = "auto"
   rank: int = 0
   vocab_size: int = 0
+  hot: int = 0
 
   def __post_init__(self):
     if self.kind not in KINDS:
@@ -102,8 +104,7 @@ class Heads(PositionDrafter):
   def __call__(self, *tokens, enable_dropout=False, **kwargs):
     """Reads nothing of T5X's arguments: parameters follow from the configuration."""
     del enable_dropout, kwargs
-    if self.config.rank:
-      self.bias(tokens[0])
+    self.of_tokens(tokens[0])
     h = jnp.zeros((1, self.config.emb_dim))
     path = lambda head: jnp.zeros((1, head + 1, self.config.emb_dim))
     heads = range(self.config.count) if self.reads_path else [0]

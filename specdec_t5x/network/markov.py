@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.checks import is_whole
+from specdec_t5x.network import hot
 from specdec_t5x.network.layers import Dense, parameter
 
 # Small: each device has them whole.
@@ -32,24 +33,48 @@ class PositionDrafter(nn.Module):
   """What networks that draft from a target's features have in common.
 
   Attributes:
-    config: has `vocab_size` and `rank` of the bias, 0 without one.
+    config: has `vocab_size`, `rank` of the bias, 0 without one, and `hot`, tokens of a
+      projection of its own; 0: it has the target's.
     reads_path: whether its features depend on the tokens drafted before.
+    taps: depths of the target whose features it reads.
   """
 
   config: Any
   reads_path: ClassVar[bool] = False
+  taps: ClassVar[int] = 1
 
-  @nn.compact
   def bias(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B V"]:
     """Returns what the logits of the positions after these tokens gain."""
+    rows = jnp.take(self._own(TOKENS), tokens, axis=0, mode="clip")
+    return self._projected(LOGITS, rows)
+
+  def logits(self, features: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
+    """Returns the logits of drafted features, of a network trimmed to hot tokens."""
+    return self._projected(hot.KERNEL, features)
+
+  def of_tokens(self, tokens: Int[Array, "*B"]) -> None:
+    """Reads the parameters that are of tokens, so that they are made."""
+    if self.config.rank:
+      self.bias(tokens)
+    if self.config.hot:
+      self.logits(jnp.zeros((1, self.config.emb_dim)))
+
+  def _projected(self, name, rows):
+    logits = self._own(name)(rows).astype(jnp.float32)
+    return hot.spread(logits, self._own(hot.PLACES)) if self.config.hot else logits
+
+  @nn.compact
+  def _own(self, name: str) -> Array | Dense:
+    """Returns a parameter, or a projection to tokens, by its name."""
     cfg = self.config
-    normal, shape = nn.initializers.normal(1.0), (cfg.vocab_size, cfg.rank)
-    table = parameter(self, TOKENS, normal, shape, WHOLE)
-    rows = jnp.take(table, tokens, axis=0, mode="clip")
-    # Of zeros: it begins as no bias.
+    if name == TOKENS:
+      normal, shape = nn.initializers.normal(1.0), (cfg.vocab_size, cfg.rank)
+      return parameter(self, name, normal, shape, WHOLE)
+    if name == hot.PLACES:
+      return hot.places(self, cfg.vocab_size)
+    # Of zeros: a bias begins as none.
     kind = nn.initializers.zeros, cfg.dtype, cfg.products
-    logits = Dense(cfg.vocab_size, WHOLE, *kind, name=LOGITS)(rows)
-    return logits.astype(jnp.float32)
+    return Dense(cfg.hot or cfg.vocab_size, WHOLE, *kind, name=name)
 
 
 def check(config: Any) -> None:
@@ -63,11 +88,13 @@ def check(config: Any) -> None:
 
 
 def knobs(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-  """Returns what parameters of these shapes, by path, say of a bias."""
+  """Returns what parameters of these shapes, by path, say of bias and hot tokens."""
   size, rank = shapes.get(TOKENS, (0, 0))
-  return {"vocab_size": size, "rank": rank}
+  (size,) = shapes.get(hot.PLACES, (size,))
+  return {"vocab_size": size, "rank": rank, "hot": hot.size(shapes)}
 
 
 def without(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-  """Returns the shapes of all parameters but a bias's."""
-  return {name: x for name, x in shapes.items() if not name.startswith("markov_")}
+  """Returns the shapes of all parameters but a bias's and hot tokens'."""
+  theirs = "markov_", "hot_"
+  return {name: x for name, x in shapes.items() if not name.startswith(theirs)}

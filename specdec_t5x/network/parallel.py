@@ -35,13 +35,16 @@ from specdec_t5x.network.layers import (
 )
 from specdec_t5x.network.markov import WHOLE, PositionDrafter
 
+# Tokens that EAGLE drafts where nobody says how many.
+_USUAL = 5
+
 
 @dataclasses.dataclass(frozen=True)
 class ParallelConfig:
   """The shape of a parallel drafter, whose sizes are its target's.
 
   Attributes:
-    count: positions that it drafts (d).
+    count: positions that it drafts (d); of EAGLE the steps that training unrolls.
     emb_dim: the target's (D).
     num_heads: the target's, whose keys of the input it reads.
     head_dim: the target's, too.
@@ -51,7 +54,9 @@ class ParallelConfig:
     dtype: of the activations.
     products: as `NetworkConfig.products`.
     rank: of the bias of the token before (`markov`); 0 is none.
-    vocab_size: the target's, with a bias.
+    vocab_size: the target's, with a bias or hot tokens.
+    hot: tokens that it may draft, trimmed (`hot`); 0 is all.
+    kind: 'parallel', or 'eagle' (`network.eagle`).
   """
 
   count: int
@@ -65,24 +70,26 @@ class ParallelConfig:
   products: str = "auto"
   rank: int = 0
   vocab_size: int = 0
+  hot: int = 0
+  kind: str = "parallel"
 
   def __post_init__(self):
     object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
     if not is_whole(self.count, 2):
       raise ValueError(
-        "ParallelConfig.count must be a whole number of at least 2, got "
+        f"{type(self).__name__}.count must be a whole number of at least 2, got "
         f"{self.count!r}. It is how many positions are drafted."
       )
     markov.check(self)
+    if self.rank and self.kind == "eagle":
+      raise ValueError(
+        "MARKOV_RANK must be 0 with 'eagle', which reads the tokens before its own "
+        f"anyway, got {self.rank}."
+      )
     _ = self.layer  # Checks the rest.
 
-  @property
-  def kind(self) -> str:
-    """What it is among heads."""
-    return "parallel"
-
   @classmethod
-  def of(cls, target: NetworkConfig, count: int, **bias: int) -> "ParallelConfig":
+  def of(cls, target: NetworkConfig, count: int, **knobs) -> "ParallelConfig":
     """Returns the configuration of a drafter for a target, perhaps with a bias.
 
     Raises:
@@ -96,7 +103,7 @@ class ParallelConfig:
     same = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations")
     sizes = {name: getattr(target, name) for name in same}
     is_crossed = isinstance(target, T5Config)
-    return cls(count, **sizes, cross_attention=is_crossed, **bias)
+    return cls(count, **sizes, cross_attention=is_crossed, **knobs)
 
   def attends_as(self, target: NetworkConfig) -> bool:
     """Returns whether keys and values have the target's shapes."""
@@ -121,8 +128,8 @@ class ParallelConfig:
     )
 
 
-class ParallelDrafter(PositionDrafter):
-  """Drafts d positions at once from the target's features and cache."""
+class LayerDrafter(PositionDrafter):
+  """One decoder layer over the target's features and the tokens after them."""
 
   config: ParallelConfig
 
@@ -131,22 +138,82 @@ class ParallelDrafter(PositionDrafter):
     kind = {"dtype": cfg.dtype, "products": cfg.products}
     self.feature_norm, self.token_norm = LayerNorm(layer), LayerNorm(layer)
     self.fuse = Dense(cfg.emb_dim, WHOLE, **kind)
-    normal, shape = nn.initializers.normal(1.0), (cfg.count - 1, cfg.emb_dim)
-    self.masks = parameter(self, "masks", normal, shape, WHOLE)
     self.relpos_bias = RelativePositionBias(layer, bidirectional=False)
     self.layer = DecoderLayer(layer, cfg.cross_attention)
     self.out_norm = LayerNorm(layer)
 
-  def drafted(
+  def joined(
+    self, features: Float[Array, "B L D"], embedded: Float[Array, "B L D"]
+  ) -> Float[Array, "B L D"]:
+    """Returns what the layer reads of features and the tokens after them."""
+    known = [self.feature_norm(features), self.token_norm(embedded)]
+    return self.fuse(jnp.concatenate(known, axis=-1))
+
+  def attended(
     self,
-    features: Float[Array, "B L D"],
-    embedded: Float[Array, "B L D"],
-    repeats: int,
+    x: Float[Array, "B N D"],
     positions: tuple[Int[Array, "#B N"], Int[Array, "#B A"]],
     visible: Bool[Array, "B N A"],
     remember,
     cross: KeyValues | None,
     cross_mask: Bool[Array, "B #N E"] | None,
+  ) -> tuple[
+    Float[Array, "B N D"], tuple[Float[Array, "B H A K"], Float[Array, "B H A K"]]
+  ]:
+    """Returns the layer's output, not normalised, and what `remember` gave.
+
+    Args:
+      x: what it reads, N positions.
+      positions: of these, and of all A that they may see.
+      visible: which of the A each one sees.
+      remember: from the N positions' keys and values to all A of them.
+      cross: the target's keys and values of the input.
+      cross_mask: which tokens of the input each position sees.
+    """
+    bias = self.relpos_bias(*positions)
+    bias = bias + mask_bias(visible[:, None], self.config.dtype)
+    cross_bias = None
+    if self.config.cross_attention:
+      cross_bias = mask_bias(cross_mask[:, None], self.config.dtype)
+    return self.layer(x, remember, bias, cross, cross_bias)
+
+  def of_target(self, cache: DecoderCache):
+    """Returns the target's keys and values of the input, and which tokens it has."""
+    if not self.config.cross_attention:
+      return None, None
+    last = cache.cross_keys[-1], cache.cross_values[-1]
+    # Of the target's dtype, which may be another one.
+    return tuple(x.astype(self.config.dtype) for x in last), cache.encoder_mask[:, None]
+
+  @nn.nowrap
+  def empty_cache(self, rows: int, num_slots: int) -> DecoderCache:
+    """Returns a cache for so many known positions a row, and a block beyond them."""
+    cfg = self.config
+    empty = jnp.zeros((rows, cfg.num_heads, num_slots, cfg.head_dim), cfg.dtype)
+    return DecoderCache(jnp.zeros(rows, jnp.int32), (empty,), (empty,))
+
+  def __call__(self, *tokens, enable_dropout=False, **kwargs):
+    """Reads nothing of T5X's arguments: parameters follow from the configuration."""
+    del enable_dropout, kwargs
+    self.of_tokens(tokens[0])
+    cfg, rows = self.config, jnp.zeros((1, 1, self.config.emb_dim))
+    seen, keys = jnp.ones((1, 1, 1), bool), (1, cfg.num_heads, 1, cfg.head_dim)
+    cross = (jnp.zeros(keys),) * 2 if cfg.cross_attention else None
+    features = jnp.zeros((1, 1, self.taps * cfg.emb_dim))
+    return self.everywhere(features, rows, seen, cross, seen if cross else None)
+
+
+class ParallelDrafter(LayerDrafter):
+  """Drafts d positions at once from the target's features and cache."""
+
+  def setup(self):
+    super().setup()
+    cfg = self.config
+    normal, shape = nn.initializers.normal(1.0), (cfg.count - 1, cfg.emb_dim)
+    self.masks = parameter(self, "masks", normal, shape, WHOLE)
+
+  def drafted(
+    self, features: Float[Array, "B L D"], embedded: Float[Array, "B L D"], repeats, *of
   ) -> tuple[
     Float[Array, "B N D"], tuple[Float[Array, "B H A K"], Float[Array, "B H A K"]]
   ]:
@@ -156,25 +223,14 @@ class ParallelDrafter(PositionDrafter):
       features: the target's at known positions.
       embedded: the tokens after these.
       repeats: how often all masks stand behind the known positions.
-      positions: of the N positions, and of all A that they may see.
-      visible: which of the A each one sees.
-      remember: from the N positions' keys and values to all A of them.
-      cross: the target's keys and values of the input.
-      cross_mask: which tokens of the input each position sees.
+      *of: as for `attended`.
 
     Returns:
       The features, and what `remember` gave.
     """
-    known = [self.feature_norm(features), self.token_norm(embedded)]
-    known = self.fuse(jnp.concatenate(known, axis=-1))
+    known = self.joined(features, embedded)
     masks = jnp.tile(self.masks.astype(known.dtype), (len(features), repeats, 1))
-    bias = self.relpos_bias(*positions)
-    bias = bias + mask_bias(visible[:, None], self.config.dtype)
-    cross_bias = None
-    if self.config.cross_attention:
-      cross_bias = mask_bias(cross_mask[:, None], self.config.dtype)
-    x = jnp.concatenate([known, masks], axis=1)
-    x, key_values = self.layer(x, remember, bias, cross, cross_bias)
+    x, key_values = self.attended(jnp.concatenate([known, masks], axis=1), *of)
     return self.out_norm(x), key_values
 
   def extend(
@@ -210,10 +266,6 @@ class ParallelDrafter(PositionDrafter):
     # Positions see those before them; masks what is known, and the masks before them.
     is_open = (all_slots < known) | (all_slots >= first + size)
     before = all_slots[:, None] <= slots[..., None]
-    has_input, cross = self.config.cross_attention, None
-    if has_input:  # Of the target's dtype, which may be another one.
-      last = target.cross_keys[-1], target.cross_values[-1]
-      cross = tuple(x.astype(self.config.dtype) for x in last)
     found, (keys, values) = self.drafted(
       features,
       embedded,
@@ -224,20 +276,12 @@ class ParallelDrafter(PositionDrafter):
         cache_lib.write(buffer, x, cache.index)
         for (buffer,), x in zip((cache.keys, cache.values), new, strict=True)
       ),
-      cross,
-      target.encoder_mask[:, None] if has_input else None,
+      *self.of_target(target),
     )
     last = jnp.maximum(new - 1, 0)[:, None, None]
     at_last = jnp.take_along_axis(found, last, axis=1)
     found = jnp.concatenate([at_last, found[:, size:]], axis=1)
     return found, DecoderCache(known[:, 0], (keys,), (values,))
-
-  @nn.nowrap
-  def empty_cache(self, rows: int, num_slots: int) -> DecoderCache:
-    """Returns a cache for so many known positions a row, and a block beyond them."""
-    cfg = self.config
-    empty = jnp.zeros((rows, cfg.num_heads, num_slots, cfg.head_dim), cfg.dtype)
-    return DecoderCache(jnp.zeros(rows, jnp.int32), (empty,), (empty,))
 
   def everywhere(
     self,
@@ -273,16 +317,6 @@ class ParallelDrafter(PositionDrafter):
     of_masks = found[:, size:].reshape(len(features), size, count - 1, -1)
     return jnp.concatenate([found[:, :size, None], of_masks], axis=2)
 
-  def __call__(self, *tokens, enable_dropout=False, **kwargs):
-    """Reads nothing of T5X's arguments: parameters follow from the configuration."""
-    del enable_dropout, kwargs
-    if self.config.rank:
-      self.bias(tokens[0])
-    cfg, rows = self.config, jnp.zeros((1, 1, self.config.emb_dim))
-    seen, keys = jnp.ones((1, 1, 1), bool), (1, cfg.num_heads, 1, cfg.head_dim)
-    cross = (jnp.zeros(keys),) * 2 if cfg.cross_attention else None
-    return self.everywhere(rows, rows, seen, cross, seen if cross else None)
-
 
 def is_parallel(shapes: Mapping[str, tuple[int, ...]]) -> bool:
   """Returns whether parameters of these shapes, by path, are a parallel drafter's."""
@@ -292,12 +326,15 @@ def is_parallel(shapes: Mapping[str, tuple[int, ...]]) -> bool:
 def config_from_shapes(
   shapes: Mapping[str, tuple[int, ...]], dtype: str = "float32"
 ) -> ParallelConfig:
-  """Returns the configuration of a drafter with these parameters, by path."""
+  """Returns the configuration of a drafter with these parameters, by path.
+
+  How many tokens EAGLE drafts is in no parameter.
+  """
   emb_dim, joined = shapes["layer/self_attention/query/kernel"]
   heads = shapes["relpos_bias/rel_embedding"][0]
   gated = "layer/mlp/wi_0/kernel" in shapes
   return ParallelConfig(
-    count=shapes["masks"][0] + 1,
+    count=shapes.get("masks", (_USUAL - 1,))[0] + 1,
     emb_dim=emb_dim,
     num_heads=heads,
     head_dim=joined // heads,
@@ -305,5 +342,6 @@ def config_from_shapes(
     mlp_activations=("gelu", "linear") if gated else ("relu",),
     cross_attention="layer/encoder_decoder_attention/query/kernel" in shapes,
     dtype=dtype,
+    kind="eagle" if "depths/kernel" in shapes else "parallel",
     **markov.knobs(shapes),
   )

@@ -177,10 +177,11 @@ class Transformer(CachedNetwork):
     *,
     enable_dropout=True,
     encoded=None,
+    taps=1,
   ):
     """Returns the features [B, L, D] that the logits of targets come from.
 
-    `encoded` is the encoded input, where that is known.
+    `encoded` is the encoded input, where that is known; `taps` are as `extend`'s.
     """
     if encoded is None:
       encoded = self.encode(encoder_input_tokens, encoder_segment_ids, enable_dropout)
@@ -202,6 +203,7 @@ class Transformer(CachedNetwork):
       cross_mask,
       deterministic=not enable_dropout,
       positions=positions,
+      taps=taps,
     )
 
   def last_cross(self, encoder_input_tokens, encoder_segment_ids=None):

@@ -105,6 +105,13 @@ def get_task(name: str) -> seqio.Task | seqio.Mixture:
   return seqio.get_mixture_or_task(name)
 
 
+def targets_of(task: str, split: str) -> Iterator[np.ndarray]:
+  """Yields the tokens of each target of a split, uncut."""
+  lengths = dict.fromkeys(get_task(task).output_features)
+  dataset = get_task(task).get_dataset(lengths, split, use_cached=False, shuffle=False)
+  return (example["targets"] for example in reading.rows(dataset))
+
+
 def check_splits(data: TaskData, splits: tuple[str, ...]) -> None:
   """Raises a ValueError where the task has not all of these splits."""
   task = get_task(data.task)

@@ -7,6 +7,7 @@ rename, and a step counts only with both: a run may be killed at any moment.
 """
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
+from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.training.batches import Position
 from specdec_t5x.training.state import TrainState
 
@@ -182,3 +184,19 @@ def _describe(leaf):
   if isinstance(leaf, np.ndarray):
     return leaf
   return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+
+
+def new_checkpoint(output_dir: str) -> str:
+  """Returns the path of a checkpoint_0 that is to be written.
+
+  Raises:
+    ValueError: where there is one, or it can't be written.
+  """
+  path = os.path.join(os.path.abspath(output_dir), "checkpoint_0")
+  if os.path.exists(path):
+    raise ValueError(
+      f"OUTPUT_DIR={output_dir} holds a checkpoint_0 already. Choose another "
+      "directory, or remove it to make it again."
+    )
+  preflight.check_writable(output_dir)
+  return path

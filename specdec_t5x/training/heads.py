@@ -16,13 +16,13 @@ from specdec_t5x.core.checks import is_finite
 from specdec_t5x.network import markov
 from specdec_t5x.network.decoder import same_segment
 from specdec_t5x.network.functional import (
+  HEADS,
   Network,
   embed_fn,
   lacks_encoder,
   logits_fn,
 )
-from specdec_t5x.network.heads import Heads
-from specdec_t5x.network.parallel import ParallelDrafter
+from specdec_t5x.network.parallel import LayerDrafter
 from specdec_t5x.training import losses
 from specdec_t5x.training.objectives import Batch, Judged, Objective, Params, forward
 
@@ -97,8 +97,10 @@ class HeadDistillation(_OfHeads):
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
     """Judges the heads; `hits` is the first one's, where it has the target's token."""
     del dropout_key
-    features = forward(self.target, frozen, batch, method="features")
-    teacher = logits_fn(self.target, frozen)(features)
+    known = {"method": "features", "taps": network.taps}
+    features = forward(self.target, frozen, batch, **known)
+    width = self.target.config.emb_dim
+    teacher = logits_fn(self.target, frozen)(features[..., -width:])
     distance = losses.get_distillation_loss(self.loss)
     values, of_tokens, hits = [], [], []
     distributions = head_logits(network, params, self.target, frozen, features, batch)
@@ -129,8 +131,10 @@ class JointTraining(_OfHeads):
     """Judges target and heads; `hits` is the target's own."""
     del frozen
     own, tokens = params["target"], batch["decoder_target_tokens"]
-    features = forward(self.target, own, batch, dropout_key, method="features")
-    logits = logits_fn(self.target, own)(features)
+    known = {"method": "features", "taps": network.taps}
+    features = forward(self.target, own, batch, dropout_key, **known)
+    width = self.target.config.emb_dim
+    logits = logits_fn(self.target, own)(features[..., -width:])
     given = network, params["heads"], self.target, own, features, batch
     of_tokens = [
       losses.cross_entropy(drafted, ahead(tokens, i))
@@ -142,7 +146,7 @@ class JointTraining(_OfHeads):
 
 
 def head_logits(
-  network: Heads | ParallelDrafter,
+  network: HEADS,
   params: Params,
   target: Network,
   target_params: Params,
@@ -156,14 +160,14 @@ def head_logits(
     params: theirs.
     target: whose projection and embedding they share.
     target_params: its own.
-    features: the target's.
+    features: the target's, of as many depths as `network` taps.
     batch: the tokens.
   """
   apply = lambda *args, method: network.apply({"params": params}, *args, method=method)
   project, tokens = logits_fn(target, target_params), batch["decoder_target_tokens"]
   count = network.config.count
   if not network.reads_path:
-    if isinstance(network, ParallelDrafter):
+    if isinstance(network, LayerDrafter):
       found = _parallel(network, params, target, target_params, features, batch)
     else:
       found = apply(features, method="features")
@@ -180,7 +184,7 @@ def head_logits(
 
 
 def _parallel(network, params, target, target_params, features, batch):
-  """Returns the features of every position that a parallel drafter drafts."""
+  """Returns the features of every position that a layer drafts, from every position."""
   tokens, inputs = (
     batch.get(f"{x}_tokens") for x in ("decoder_target", "encoder_input")
   )
@@ -201,9 +205,10 @@ def _parallel(network, params, target, target_params, features, batch):
 def begun(network: Network, params: Params, target: Params) -> Params:
   """Returns what a draft that is made for a target begins to learn from.
 
-  A parallel drafter begins as the target's last layer; a draft on the target's encoder
-  as some of its layers, evenly, the last one among them; the rows of a bias as the
-  target's embedding of their tokens, so that tokens that are alike learn alike.
+  A parallel drafter and EAGLE's begin as the target's last layer; a draft on the
+  target's encoder as some of its layers, evenly, the last one among them; the rows of a
+  bias as the target's embedding of their tokens, so that tokens that are alike learn
+  alike.
 
   Args:
     network: the draft.
@@ -212,7 +217,7 @@ def begun(network: Network, params: Params, target: Params) -> Params:
   """
   decoder, known = target["decoder"], {}
   last = sum(name.startswith("layers_") for name in decoder) - 1
-  if isinstance(network, ParallelDrafter):
+  if isinstance(network, LayerDrafter):
     known = {
       "layer": decoder[f"layers_{last}"],
       "out_norm": decoder["decoder_norm"],

@@ -9,7 +9,7 @@ import numpy as np
 from specdec_t5x import api
 from specdec_t5x.checkpoints.parameters import JointParameters, T5XParameters
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.data import reading, tasks
+from specdec_t5x.data import tasks
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.heads import check_width
@@ -17,7 +17,7 @@ from specdec_t5x.network.functional import HEADS, Network, lacks_encoder
 from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.training import batches, ngrams, outputs
 from specdec_t5x.training.batches import TaskData
-from specdec_t5x.training.checkpoints import Checkpoints, claim
+from specdec_t5x.training.checkpoints import Checkpoints, claim, new_checkpoint
 from specdec_t5x.training.heads import HeadDistillation, JointTraining, begun
 from specdec_t5x.training.objectives import (
   Supervised,
@@ -215,18 +215,8 @@ def count_ngrams(
   Raises:
     ValueError: as `train`, and where there is a checkpoint already.
   """
-  path = os.path.join(os.path.abspath(output_dir), "checkpoint_0")
-  if os.path.exists(path):
-    raise ValueError(
-      f"OUTPUT_DIR={output_dir} holds a checkpoint_0 already. Choose another "
-      "directory, or remove it to count again."
-    )
-  preflight.check_writable(output_dir)
-  lengths = dict.fromkeys(batches.get_task(task).output_features)
-  dataset = batches.get_task(task).get_dataset(
-    lengths, split, use_cached=False, shuffle=False
-  )
-  targets = (example["targets"] for example in reading.rows(dataset))
+  path = new_checkpoint(output_dir)
+  targets = batches.targets_of(task, split)
   table, params = ngrams.estimate(targets, vocab_size, order, width, max_contexts)
   T5XParameters(table, output_dir).save(0, params)
   print(f"{path}: contexts of 1 token, 2, ...: {table.config.contexts}")
@@ -283,7 +273,8 @@ def _objective(network, mode, supervised, distill_loss, head_decay, target):
     raise ValueError(
       f"Heads are trained with MODE = one of {HEAD_MODES}, a draft on the target's "
       "encoder with 'heads', and they alone, got MODE = "
-      f"{mode!r} for a {type(network).__name__}. Begin from configs/train/heads.gin."
+      f"{mode!r} for a {type(network).__name__}. Train them with --job=heads and "
+      "configs/train/heads.gin."
     )
   if mode == "supervised":
     return supervised

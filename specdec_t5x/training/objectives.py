@@ -135,7 +135,7 @@ def forward(
   batch: Batch,
   dropout_key: Key[Array, ""] | None = None,
   method: str = "__call__",
-  **known: Float[Array, "B E D"],
+  **known: Float[Array, "B E D"] | int,
 ) -> Float[Array, "B L _"]:
   """Returns the logits of a batch under teacher forcing.
 
@@ -145,7 +145,7 @@ def forward(
     batch: tokens and, where examples are packed, segment ids.
     dropout_key: turns dropout on; it is consumed.
     method: 'features' returns these instead.
-    **known: `encoded`, the encoded input, where that is known.
+    **known: `encoded`, the encoded input, where that is known; `taps` of features.
   """
   tokens = [batch["decoder_input_tokens"], batch["decoder_target_tokens"]]
   segments = {"decoder_segment_ids": batch.get("decoder_segment_ids")}

@@ -72,7 +72,15 @@ def initial_state(params: Params, optimizer: optax.GradientTransformation):
   """Returns the state before the first step, with a copy of `params`.
 
   A copy, because the first step donates the state's memory.
+
+  Raises:
+    ValueError: for parameters that are no numbers to learn.
   """
+  if not all(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(params)):
+    raise ValueError(
+      "A draft that is trimmed to hot tokens, or a table of n-grams, does not learn: "
+      "some of its parameters are whole numbers. Train the draft, then trim it."
+    )
   params = jax.tree.map(lambda x: jnp.array(x, jnp.float32, copy=True), params)
   return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 

@@ -68,7 +68,7 @@ def _make_demo() -> None:
   _save(ende.target.checkpoint, target)
   for part in ende.drafts:
     _save(part.checkpoint, target, seed=1)
-  (heads,) = ende.heads
+  heads = ende.heads[0]
   _save(heads.checkpoint, ParallelConfig.of(target, 5))
   pathlib.Path("targets.de").write_text("\n".join(_LINES))
   commands.training(
@@ -128,7 +128,7 @@ def run(arguments: list[str]) -> None:
   elif module == "t5x.eval":
     commands.evaluation(*flags, *_SMALL_BATCHES)
   elif module == "specdec_t5x.train":
-    few = () if "--job=ngrams" in flags else _FEW_STEPS
+    few = () if {"--job=ngrams", "--job=trim"} & {*flags} else _FEW_STEPS
     # Where the demo's own would be written lies what stands in for it.
     is_demo = not any("OUTPUT_DIR" in flag for flag in flags)
     aside = ("--gin.OUTPUT_DIR='runs/aside'",) if is_demo else ()

@@ -4,16 +4,19 @@ import dataclasses
 
 import jax
 import pytest
+from flax.core import unfreeze
 
 from specdec_t5x import train
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.link import process
+from specdec_t5x.network import hot
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.parallel import ParallelConfig
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
+KEY = jax.random.key(0)
 EXAMPLE = "examples/write_a_drafter.gin"
 
 
@@ -41,6 +44,9 @@ WAYS = {
   ),
   "heads": drafts("HeadDraft", "drafters/heads", SIBLINGS="likeliest"),
   "biased": drafts("ParallelDraft", "drafters/heads", VERIFICATION="block"),
+  "eagle": drafts("EagleDraft", "drafters/heads", VERIFICATION="block"),
+  "trimmed": drafts("DraftModel", "drafters/trimmed"),
+  "eagle-trimmed": drafts("EagleDraft", "drafters/heads", GAMMA=None, **PAYS),
   "shared encoder": drafts("DraftModel", "drafters/shared_encoder"),
   "shared encoder in a tree": drafts(
     "TreeDraft", "drafters/shared_encoder", "drafters/tree", STEM=1
@@ -108,11 +114,18 @@ def heads(tmp_path_factory):
     "biased": network_for(ParallelConfig.of(tiny.TARGET, 3, rank=2, vocab_size=64)),
     "shared": network_for(dataclasses.replace(tiny.TARGET, num_encoder_layers=0)),
   }
+  networks["eagle"] = network_for(ParallelConfig.of(tiny.TARGET, 3, kind="eagle"))
+  made = {
+    name: (network.config, unfreeze(initial_variables(network, KEY)["params"]))
+    for name, network in networks.items()
+  }
+  head = hot.projection(made["shared"][1])
+  for name, of in (("trimmed", "shared"), ("eagle-trimmed", "eagle")):
+    made[name] = hot.trimmed(*made[of], range(1, 20), head)
   paths = {}
-  for name, network in networks.items():
+  for name, (config, params) in made.items():
     root = tmp_path_factory.mktemp(name)
-    params = initial_variables(network, jax.random.key(0))["params"]
-    T5XParameters(network, str(root)).save(1, params)
+    T5XParameters(network_for(config), str(root)).save(1, params)
     paths[name] = str(root / "checkpoint_1")
   return paths
 

@@ -107,7 +107,13 @@ COUNTING = (
   "--gin.OUTPUT_DIR='HERE/out'",
   "--gin.tasks.translation_from_files.name='NAME'",
 )
-
+TRIMMING = (
+  "--job=trim",
+  "--gin_file=configs/train/trim.gin",
+  *COUNTING[2:3],
+  *COUNTING[4:],
+  "--gin.DRAFT_CHECKPOINT_PATH='PAIR/gpt/checkpoint_7'",
+)
 
 COMMANDS = [
   other("training without --gin_file", commands.training),
@@ -123,6 +129,9 @@ COMMANDS = [
   ),
   other(
     "n-grams where a checkpoint is", commands.training, *COUNTING, make=inputs.counted
+  ),
+  other(
+    "a draft of no tokens", commands.training, *TRIMMING, "--gin.DRAFT_VOCABULARY=0"
   ),
   other(
     "scripts/show_trace.py at a negative temperature",

@@ -162,6 +162,16 @@ def encoder_shared():
   test_shared_encoder.assert_the_loop_is_exact(Sampling())
 
 
+def trimmed_draft():
+  """A real draft that says two tokens alone."""
+  test_shared_encoder.assert_the_loop_is_exact(Sampling(), "block", "trimmed")
+
+
+def eagle_loop():
+  """EAGLE's layer on a real target, beside its unrolled steps."""
+  test_shared_encoder.assert_the_loop_is_exact(Sampling(), "block", "eagle")
+
+
 def shared_length():
   """Two rows that share the length of their drafts."""
   test_adaptive.assert_rows_keep_their_probs(*test_adaptive.two_rows())
@@ -298,6 +308,8 @@ CHECKS = [
   exit_loop,
   skipping_loop,
   encoder_shared,
+  trimmed_draft,
+  eagle_loop,
   shared_length,
   budget_loop,
   windows_fixed,

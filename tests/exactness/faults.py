@@ -23,10 +23,12 @@ from specdec_t5x.decoding.state import unit_uniforms
 from specdec_t5x.drafters import draft_model, sparse
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.eagle import EagleDraft
 from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.stepwise import Stepwise
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import cache, functional
+from specdec_t5x.network.eagle import EagleDrafter
 from specdec_t5x.policies import CostAware
 from tests.hash_model import TokenCache
 
@@ -419,3 +421,23 @@ def rho_is_one(p, q, count):
 
 
 _read_last = draft_model.read_last
+
+
+def q_of_all_tokens(logits, sampling, uniforms, adjust, draw=distributions.draw):
+  token, _ = draw(logits, sampling, uniforms, adjust)
+  return token, adjust(jnp.maximum(logits, -1.0), sampling)
+
+
+def eagle_on_features_one_place_off(
+  self, context, own, verdict, features, commit=EagleDraft.commit
+):
+  return commit(self, context, own, verdict, jnp.roll(features, 1, axis=1))
+
+
+def steps_see_the_target_s_features(
+  self, features, embedded, *args, everywhere=EagleDrafter.everywhere
+):
+  ahead = lambda x, step: jnp.pad(x, ((0, 0), (0, step), (0, 0)))[:, step:]
+  steps = range(self.config.count)
+  given = [(ahead(features, step), ahead(embedded, step)) for step in steps]
+  return jnp.concatenate([everywhere(self, *x, *args)[:, :, :1] for x in given], 2)

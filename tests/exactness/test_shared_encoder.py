@@ -1,8 +1,10 @@
-"""Exactness of a draft on its target's encoder: real networks, two inputs of a batch.
+"""Exactness of drafts that read the target's encoder: real networks, two inputs.
 
-The draft's distributions are enumerated from each input alone, without its padding. A
-draft that read another row's features, or its own in other places, would draft other
-tokens by the same uniforms, and outputs would lack mass.
+A draft on it, one trimmed to two tokens, and EAGLE's, whose distributions are those
+that training gives its unrolled steps. A draft's distributions are enumerated from each
+input alone, without its padding. A draft that read another row's features, or its own
+in other places, would draft other tokens by the same uniforms, and outputs would lack
+mass.
 """
 
 import dataclasses
@@ -20,7 +22,11 @@ from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.eagle import EagleDraft
+from specdec_t5x.network import hot
 from specdec_t5x.network.functional import network_for
+from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.training.objectives import forward
 from tests import networks
 from tests.exactness.distributions import adjusted
 from tests.exactness.driving import Driven, assert_all_are, padded, probs_along
@@ -31,7 +37,15 @@ from tests.t5x_bridge import tiny
 SIZE, ROOM, GAMMA = 4, 4, 2
 CONFIG = tiny.config(2, 16, vocab_size=SIZE)
 LESS = dataclasses.replace(CONFIG, num_encoder_layers=0, num_decoder_layers=1)
-NETWORKS = {"target": network_for(CONFIG), "draft": network_for(LESS)}
+TOP_K = Sampling(0.8, top_k=3)
+# Tokens that the trimmed draft says.
+HOT = (1, 2)
+NETWORKS = {
+  "target": network_for(CONFIG),
+  "draft": network_for(LESS),
+  "trimmed": network_for(dataclasses.replace(LESS, hot=len(HOT))),
+  "eagle": network_for(ParallelConfig.of(CONFIG, GAMMA, kind="eagle")),
+}
 # Attention does not mind where features stand, but for the padding beside them.
 INPUTS, LENGTHS = jnp.array([[2, 3, 3, 1], [3, 1, 0, 0]]), (4, 2)
 
@@ -39,12 +53,14 @@ INPUTS, LENGTHS = jnp.array([[2, 3, 3, 1], [3, 1, 0, 0]]), (4, 2)
 @functools.cache
 def params():
   """Parameters whose distributions are neither flat nor certain."""
-  return {
+  found = {
     name: jax.tree.map(
-      lambda x: 1.7 * x, networks.initialize(each, INPUTS, 3)["params"]
+      lambda x: 1.7 * x, networks.initialize(NETWORKS[name], INPUTS, 3)["params"]
     )
-    for name, each in NETWORKS.items()
+    for name in ("target", "draft", "eagle")
   }
+  head = hot.projection(found["draft"])
+  return found | {"trimmed": hot.trimmed(LESS, found["draft"], HOT, head)[1]}
 
 
 @functools.cache
@@ -71,30 +87,75 @@ def logits(name, row):
   }
 
 
-def assert_the_loop_is_exact(sampling, rule="token"):
-  decoder = SpeculativeDecoder(
-    NETWORKS["target"], DraftModel(NETWORKS["draft"], GAMMA), RULES[rule]
-  )
-  given = params()
+@functools.cache
+def eagle_logits(row):
+  """Logits [V] after each output and what is drafted on it."""
+  tokens = jnp.array(list(np.ndindex(*[SIZE] * (ROOM - 1))))
+  source = jnp.repeat(INPUTS[row : row + 1, : LENGTHS[row]], len(tokens), axis=0)
+  # Every token counts, 0 too.
+  is_token = jnp.ones_like(tokens)
+  batch = {
+    "encoder_input_tokens": source,
+    "decoder_input_tokens": jnp.pad(tokens, ((0, 0), (1, 0)))[:, :-1],
+    "decoder_target_tokens": is_token,
+  }
+  network, target = NETWORKS["eagle"], NETWORKS["target"]
+
+  @jax.jit
+  def found(params):
+    own, of_target = {"params": params["eagle"]}, {"params": params["target"]}
+    features = forward(target, params["target"], batch, method="features", taps=3)
+    known = (
+      features,
+      target.apply(of_target, tokens, method="embed"),
+      jnp.ones((*tokens.shape, tokens.shape[1]), bool),
+      target.apply(of_target, source, method="last_cross"),
+      jnp.ones((*tokens.shape, source.shape[1]), bool),
+    )
+    found = network.apply(own, *known, method="everywhere")
+    return target.apply(of_target, found, method="logits")
+
+  after = np.asarray(found(params()))
+  # Asked for before it is left out.
+  return {((), ()): np.zeros(SIZE)} | {
+    (tuple(row[:n]), tuple(row[n : n + step])): after[i, n - 1, step]
+    for i, row in enumerate(tokens.tolist())
+    for n in range(1, ROOM)
+    for step in range(min(GAMMA, ROOM - n))
+  }
+
+
+def assert_the_loop_is_exact(sampling, rule="token", draft="draft"):
+  is_eagle = draft == "eagle"
+  drafter = (EagleDraft if is_eagle else DraftModel)(NETWORKS[draft], GAMMA)
+  decoder = SpeculativeDecoder(NETWORKS["target"], drafter, RULES[rule])
+  own = {"target": params()["target"], "draft": params()[draft]}
 
   def drive(uniforms, row):
     keys = row_keys(jax.random.key(0), 2 * len(uniforms))
-    spec, state = decoder.prepare(given, INPUTS, keys, sampling, ROOM, 1)
+    spec, state = decoder.prepare(own, INPUTS, keys, sampling, ROOM, 1)
     prescribed = jnp.concatenate([uniforms, uniforms])
     tokens = generate(spec, Driven(**vars(state), prescribed=prescribed)).tokens
     return tokens.reshape(2, len(uniforms), -1)[row]
 
   for row in range(2):
-    of = lambda name, sampling, row=row: functools.cache(
-      lambda output: adjusted(logits(name, row)[output], sampling)
+    given = (lambda *given: given) if is_eagle else lambda known, path: (*known, *path)
+    table = lambda name, row=row: (
+      eagle_logits(row) if name == "eagle" else logits(name, row)
+    )
+    of = lambda name, sampling, table=table: functools.cache(
+      lambda output: adjusted(table(name)[output], sampling)
     )
     setting = Setting(
       of("target", sampling),
-      of("draft", Sampling() if sampling.greedy else sampling),
+      of(draft, Sampling() if sampling.greedy else sampling),
       JUDGES["greedy" if sampling.greedy else rule],
       chain(GAMMA).parents,
       ROOM,
       siblings="likeliest" if sampling.greedy else "independent",
+      # Before the target's first call there are no features.
+      stops=lambda known, path: is_eagle and not known,
+      given=given,
     )
     paths = list(explore(lambda world, setting=setting: decode(world, setting)))
     run = jax.jit(functools.partial(drive, row=row))
@@ -106,6 +167,17 @@ def assert_the_loop_is_exact(sampling, rule="token"):
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_p=0.8), GREEDY])
 def test_the_loop_keeps_the_target_s_distribution(sampling, rule):
   assert_the_loop_is_exact(sampling, rule)
+
+
+def test_so_it_does_with_eagle():
+  assert_the_loop_is_exact(Sampling(), "block", "eagle")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draft", ["trimmed", "eagle"])
+@pytest.mark.parametrize("sampling", [Sampling(), TOP_K, GREEDY], ids=str)
+def test_so_it_does_with_other_drafts(sampling, draft):
+  assert_the_loop_is_exact(sampling, "token", draft)
 
 
 def test_the_draft_s_distributions_depend_on_the_input():

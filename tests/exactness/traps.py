@@ -18,11 +18,13 @@ from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import cascade, draft_model, siblings, sparse, stepwise
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.eagle import EagleDraft
 from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
 from specdec_t5x.drafters.stepwise import Stepwise
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import cache, functional
+from specdec_t5x.network.eagle import EagleDrafter
 from specdec_t5x.policies import CostAware
 from tests.exactness import faults
 from tests.exactness.checks import (
@@ -40,6 +42,7 @@ from tests.exactness.checks import (
   counts,
   coupled_loop,
   draws,
+  eagle_loop,
   encoder_shared,
   exit_loop,
   heads_chain,
@@ -56,6 +59,7 @@ from tests.exactness.checks import (
   sparse_loop,
   token_loop,
   transformers,
+  trimmed_draft,
   turns_loop,
   wide_loop,
   windows_fixed,
@@ -142,6 +146,9 @@ TRAPS = [
       faults.draft_reads_features_one_place_on,
     )
   ),
+  (stepwise, "draw", faults.q_of_all_tokens, trimmed_draft),
+  (EagleDraft, "commit", faults.eagle_on_features_one_place_off, eagle_loop),
+  (EagleDrafter, "everywhere", faults.steps_see_the_target_s_features, eagle_loop),
   (generate, "draws", faults.rule_has_the_noise_of_the_place_before, coupled_loop),
   (generate, "draws", faults.draft_has_noise_of_its_own, coupled_loop),
   (DecodeState, "uniforms_of_places", faults.noise_of_the_iteration, coupled_loop),

@@ -11,7 +11,7 @@ import seqio
 
 from specdec_t5x.data import tasks
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.training import jobs, losses, objectives, state, trainer
+from specdec_t5x.training import compare, jobs, losses, objectives, state, trainer
 from specdec_t5x.training.batches import TaskData
 from tests.t5x_bridge import tiny
 
@@ -54,14 +54,19 @@ def losses_of(network):
 @pytest.fixture
 def bound(monkeypatch):
   """A function: what a configuration and bindings would train; nothing is trained."""
-  monkeypatch.setattr(trainer.Trainer, "run", lambda self, *_: self)
+  trained = []
+  keep = lambda self, *_: trained.append(self) or state.TrainState(0, None, None)
+  monkeypatch.setattr(trainer.Trainer, "run", keep)
+  monkeypatch.setattr(compare, "_measured", lambda *_: {})
 
   def trainer_of(*configs, **bindings):
     given = [f"{name} = {value!r}" for name, value in bindings.items()]
     try:
       files = [f"configs/train/{config}.gin" for config in configs]
       gin.parse_config_files_and_bindings(files, given)
-      return gin.get_configurable(jobs.train)()
+      of_heads = "heads" in configs
+      gin.get_configurable(compare.train_heads if of_heads else jobs.train)()
+      return trained[-1]
     finally:
       gin.clear_config()
 

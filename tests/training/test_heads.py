@@ -2,12 +2,14 @@
 
 import dataclasses
 
+import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import specdec_t5x
+from specdec_t5x import train
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.drafters.heads import HeadDraft
@@ -213,6 +215,40 @@ def test_what_does_not_go_together_is_refused(data, target, tmp_path):
       run(**known)
   with pytest.raises(ValueError, match="HEAD_DECAY must be above 0"):
     training.HeadDistillation(TARGET, decay=0.0)
+
+
+def test_each_kind_is_trained_once_and_compared(
+  target, translations, tmp_path, capsys, request
+):
+  """Again, all but the comparison is there already."""
+  request.addfinalizer(gin.clear_config)
+  names = {
+    **translations,
+    **{"HEADS": ("eagle", "shared_encoder"), "NUM_HEADS": 2, "COMPARED": 3},
+    **{
+      "BATCH_SIZE": 2,
+      "STEPS": 2,
+      "WARMUP_STEPS": 1,
+      "VALIDATION_PERIOD": 0,
+      "LOG_PERIOD": 0,
+    },
+    **{"TARGET_CHECKPOINT_PATH": target, "OUTPUT_DIR": str(tmp_path / "drafts")},
+    "TASK_FEATURE_LENGTHS": {"inputs": 24, "targets": 12},
+    "tasks.translation_from_files.name": "of_several",
+  }
+  given = [f"{name} = {value!r}" for name, value in names.items()]
+  tables = []
+  for _ in range(2):
+    train.run("heads", ["configs/train/heads.gin"], given)
+    tables.append(capsys.readouterr().out.splitlines()[-3:])
+  assert tables[0] == tables[1]
+  kinds = [line.split()[0] for line in tables[0]]
+  assert kinds == ["kind", "eagle", "shared_encoder"]
+  for line in tables[0][1:]:
+    _, size, *calls, path = line.split()
+    assert size.endswith("M")
+    assert path.endswith("checkpoint_2")
+    assert [1 <= float(each) <= 3 for each in calls] == [True, True]
 
 
 @pytest.mark.parametrize("kind", ["parallel", "medusa"])

@@ -1,0 +1,96 @@
+"""One command for the drafts that read a target: train each kind, and compare them."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from specdec_t5x import api, build, tables
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.network.functional import Network
+from specdec_t5x.training import batches, outputs
+from specdec_t5x.training.batches import TaskData
+
+_ROWS = 16
+
+
+def train_heads(
+  kinds: str | Sequence[str],
+  make: Callable[..., Network],
+  train: Callable[..., Any],
+  data: TaskData,
+  target_checkpoint: str,
+  output_dir: str,
+  gamma: int,
+  lines: int = 100,
+) -> list[dict[str, Any]]:
+  """Trains each kind of draft that reads a target, and prints what they gave.
+
+  A run that was killed goes on where it was: `train` returns at once for a kind that is
+  trained.
+
+  Args:
+    kinds: of `build.new_heads`, one or several.
+    make: from a kind to its network.
+    train: `jobs.train`, given network and output_dir.
+    data: on which examples; the validation split's are decoded.
+    target_checkpoint: of the target.
+    output_dir: gets a folder of a kind's name for each.
+    gamma: tokens of a draft, where they are compared.
+    lines: how many inputs are decoded.
+
+  Returns:
+    A row for each kind: parameters, and tokens a call of the target at T = 0 and 1.
+
+  Raises:
+    ValueError: as `jobs.train`.
+  """
+  kinds = [kinds] if isinstance(kinds, str) else list(kinds)
+  rows = []
+  for kind in kinds:
+    directory = os.path.join(output_dir, kind)
+    print(f"{kind}: {directory}", flush=True)
+    state = train(network=make(kind=kind), output_dir=directory)
+    own = os.path.join(directory, f"checkpoint_{int(state.step)}")
+    # Where the target learns, too, its checkpoint is this one, and the heads' below.
+    of_heads = os.path.join(directory, "heads", os.path.basename(own))
+    paths = (own, of_heads) if os.path.isdir(of_heads) else (target_checkpoint, own)
+    rows.append({"kind": kind} | _measured(paths, data, gamma, lines))
+  # Texts without inputs do not say where an output begins.
+  if not data.is_decoder_only:
+    print(f"Tokens a call of the target, drafts of {gamma}, {lines} validation inputs:")
+  print(tables.aligned([list(rows[0]), *(list(row.values()) for row in rows)]))
+  return rows
+
+
+def _measured(paths, data: TaskData, gamma: int, lines: int) -> dict[str, Any]:
+  """Returns a draft's part of the table."""
+  target, draft = map(api.load_model, paths)
+  size = sum(leaf.size for leaf in jax.tree.leaves(draft.params))
+  found = {"parameters": f"{size / 1e6:.2f}M"}
+  if not data.is_decoder_only:
+    decoder, params = build.together(target, draft, gamma=gamma)
+    for temperature in (0.0, 1.0):
+      sampling = Sampling(temperature) if temperature else GREEDY
+      calls = sum(_calls(decoder, params, data, sampling, lines))
+      found[f"T = {temperature:g}"] = f"{calls[0] / calls[1]:.2f}"
+  return found | {"checkpoint": paths[1]}
+
+
+def _calls(decoder, params, data, sampling, lines) -> Iterator[np.ndarray]:
+  """Yields the tokens of each output, and the target's calls for it."""
+  vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
+  lengths = data.feature_lengths
+  run = api.compiled(decoder, sampling, lengths["targets"], vocabulary.eos_id)
+
+  def decode(params, inputs, number):
+    keys = row_keys(jax.random.key(0), len(inputs), number * len(inputs))
+    statistics = run(params, inputs, keys).statistics
+    return np.stack([statistics.emitted, statistics.target_calls], axis=1)
+
+  given = decode, params, _ROWS, lines
+  split = data.task, data.validation_split, lengths["inputs"]
+  yield from (counts for _, counts in outputs.decode_split(*split, *given))

@@ -1,0 +1,89 @@
+"""EAGLE's drafter: training does as drafting does, and outputs are the target's."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.build import headed
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.core.tree import Tree
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.network.eagle import EagleDrafter
+from specdec_t5x.network.functional import start_decoding
+from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.training.heads import begun, head_logits
+from specdec_t5x.training.objectives import forward
+from tests.drafters.test_shared_encoder import INPUTS, TARGET, params_of, run
+
+COUNT = 3
+EAGLE = EagleDrafter(ParallelConfig.of(TARGET.config, COUNT, kind="eagle"))
+TOKENS = jnp.array([[5, 7, 2, 9, 4, 6, 3, 1]])
+
+
+def all_params():
+  target = params_of(TARGET, 0)
+  return {"target": target, "draft": begun(EAGLE, params_of(EAGLE, 1), target)}
+
+
+def assert_training_does_as_drafting():
+  """Each position's unrolled steps, beside those that drafting takes from there."""
+  params, source = all_params(), INPUTS[:1, :4]
+  batch = {
+    "encoder_input_tokens": source,
+    "decoder_input_tokens": jnp.pad(TOKENS, ((0, 0), (1, 0)))[:, :-1],
+    "decoder_target_tokens": TOKENS,
+  }
+  own, (target, draft) = (
+    {"params": params["draft"]},
+    (params["target"], params["draft"]),
+  )
+
+  @jax.jit
+  def unrolled():
+    features = forward(TARGET, target, batch, method="features", taps=3)
+    return list(head_logits(EAGLE, draft, TARGET, target, features, batch))
+
+  @jax.jit
+  def drafted(at):
+    _, cache = start_decoding(TARGET, target, source, 12)
+    read = batch["decoder_input_tokens"]
+    _, features, cache = TARGET.apply(
+      {"params": target}, cache, read, taps=3, method="extend"
+    )
+    embedded = TARGET.apply({"params": target}, TOKENS, method="embed")
+    feature = EAGLE.apply(own, features, method="fused")
+    given = EAGLE.empty_cache(1, 12), feature, embedded, cache
+    found, feature, known = EAGLE.apply(own, *given, method="extend")
+    take = lambda x: jax.lax.dynamic_slice_in_dim(x, at, 1, axis=1)
+    steps, (found, feature) = [], (take(found), take(feature))
+    known = known.at(jnp.full(1, at + 1))
+    for step in range(COUNT):
+      steps.append(TARGET.apply({"params": target}, found, method="logits")[0, 0])
+      after = jax.lax.dynamic_slice_in_dim(embedded, at + step + 1, 1, axis=1)
+      given = known, feature, after, cache
+      found, feature, known = EAGLE.apply(own, *given, method="extend")
+    return steps
+
+  found = unrolled()
+  for at in range(TOKENS.shape[1] - COUNT):
+    for step, expected in enumerate(drafted(at)):
+      np.testing.assert_allclose(found[step][0, at], expected, atol=2e-4)
+
+
+def test_training_does_as_drafting():
+  assert_training_does_as_drafting()
+
+
+@pytest.mark.parametrize("slots", [0, 2])
+def test_outputs_are_the_target_s_own(slots):
+  params = all_params()
+  decoder = SpeculativeDecoder(TARGET, headed(EAGLE, gamma=2), slots=slots)
+  found, plain = (run(x, params, GREEDY) for x in (decoder, PlainDecoder(TARGET)))
+  np.testing.assert_array_equal(found.tokens, plain.tokens)
+  assert found.statistics.accepted.sum() > 0
+
+
+def test_its_tree_is_a_chain():
+  with pytest.raises(ValueError, match="drafts chains"):
+    headed(EAGLE, Tree((0, 0)))
