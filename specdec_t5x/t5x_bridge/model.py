@@ -70,6 +70,23 @@ class Decodes:
     self._converter = self.FEATURE_CONVERTER_CLS
     self.number_examples()
 
+  @property
+  def optimizer_def(self) -> Any:
+    """What T5X's trainer and interactive model ask for, and nothing that decodes.
+
+    Raises:
+      ValueError: always; `training.distillation` has a model that learns.
+    """
+    raise ValueError(
+      f"{type(self).__name__} decodes, and does not learn. T5X's trainer takes "
+      "configs/train/t5x_distill.gin; T5X's interactive model restores one checkpoint, "
+      "where this one has one a network: use specdec_t5x.generate."
+    )
+
+  @optimizer_def.setter
+  def optimizer_def(self, value: None) -> None:
+    """T5X's constructor sets it."""
+
   @abc.abstractmethod
   def read(self, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, int]:
     """Returns the inputs [B, E] of a batch, and the most tokens of an output."""

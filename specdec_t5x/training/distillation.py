@@ -22,7 +22,13 @@ from specdec_t5x.training.objectives import TokenDistillation, check_same_vocabu
 
 
 class DistillationModel(EncoderDecoderModel):
-  """A speculative model whose draft learns its target's distributions."""
+  """A speculative model whose draft learns its target's distributions.
+
+  Attributes:
+    optimizer_def: T5X's, of the draft alone.
+  """
+
+  optimizer_def = None
 
   def __init__(
     self,
