@@ -50,7 +50,7 @@ def run(
   to = output_dir, platforms, batch_sizes or [rows]
   lengths = dataset_cfg.task_feature_lengths
   model.check_max_length(lengths["targets"])
-  exporting.check_exportable(model, *to)
+  exporting.check_export(model, *to)
   params, step = exporting.restored(model, lengths, restore_checkpoint_cfg, partitioner)
   task = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name).name
   about = {"checkpoint_step": step, "configuration": configuration()}

@@ -6,11 +6,12 @@ all platforms that are named; none of them need be there.
 Shapes: B batch, E input length, T output length, N decodes an input.
 """
 
+import dataclasses
 import functools
 import json
 import pathlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax
@@ -23,6 +24,7 @@ from t5x import utils
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.describe import describe
 from specdec_t5x.decoding.cost_aware import ByTimes
+from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.hugging_face.export import all_or_nothing
 from specdec_t5x.native import library
@@ -38,7 +40,7 @@ portable = functools.partial(
 _LEFT_OUT = "kernels for CPUs, which are compiled where they run: products are XLA's"
 
 
-def check_exportable(
+def check_export(
   model: Any, output_dir: str, platforms: Sequence[str], batch_sizes: Sequence[int]
 ) -> None:
   """Raises a ValueError where `export` of these can't be."""
@@ -54,7 +56,11 @@ def check_exportable(
       "--batch_sizes must be whole numbers of at least 1, as 1,16, got "
       f"{batch_sizes!r}."
     )
-  decoder = model.decoder
+  check_decoder(model.decoder)
+
+
+def check_decoder(decoder: Decoder) -> None:
+  """Raises a ValueError where the decoder's program can't run elsewhere."""
   if isinstance(getattr(decoder, "drafter", None), Link):
     raise ValueError(
       "A draft in another process can't be exported: the program would ask for it. "
@@ -150,7 +156,7 @@ def export(
   Raises:
     ValueError: where the decode can't be exported, or the folder is not empty.
   """
-  check_exportable(model, output_dir, platforms, batch_sizes)
+  check_export(model, output_dir, platforms, batch_sizes)
   new_folder = all_or_nothing(pathlib.Path(output_dir))
   with new_folder as folder, portable(), jax.enable_x64(False):
     programs = {}
@@ -184,6 +190,43 @@ def export(
       **environment(),
     }
     (folder / INDEX).write_text(json.dumps(document, indent=2) + "\n")
+
+
+def inference_function(
+  create: Callable[..., Callable[..., Any]], *, model: Any, **of_t5x: Any
+) -> Callable[..., Any]:
+  """Returns what upstream T5X's `export_lib.save` makes a SavedModel of.
+
+  As `create_inference_function_fn`. Outputs are tokens and scores, which its
+  postprocessor takes; seeds are the decoder_param decode_rng.
+
+  Args:
+    create: T5X's `create_inference_function`.
+    model: one of this project's.
+    **of_t5x: what T5X passes besides.
+
+  Raises:
+    ValueError: where the decode can't be exported.
+  """
+  check_decoder(model.decoder)
+  run = create(model=_Served(model), **of_t5x)
+
+  def portable_run(params, batch):
+    with portable():
+      return run(params, batch)
+
+  return portable_run
+
+
+@dataclasses.dataclass(frozen=True)
+class _Served:
+  """A model of which tokens and scores are wanted."""
+
+  model: Any
+
+  def predict_batch_with_aux(self, *args, **kwargs):
+    tokens, aux = self.model.predict_batch_with_aux(*args, **kwargs)
+    return tokens, aux["scores"]
 
 
 def _plain(array: jax.Array) -> np.ndarray:
