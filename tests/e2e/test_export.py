@@ -1,16 +1,20 @@
 """`python -m specdec_t5x.export`, served where neither it nor its packages are."""
 
 import json
+import pathlib
 import subprocess
 import sys
 from importlib import metadata
 
+import jax
 import numpy as np
 import pytest
 import sentencepiece
+import t5x
 
 from specdec_t5x.data.tasks import TRANSLATE_ENDE
-from tests.contract.conftest import runtime_only
+from specdec_t5x.t5x_bridge.examples import number_of
+from tests.contract.conftest import IS_RUNTIME, runtime_only
 from tests.e2e import runs
 
 # Python, whose packages are those that the page says, and no others.
@@ -99,3 +103,42 @@ def test_decoders_can_be_exported(more, pair, tmp_path):
     bindings["SKIP"] = ("mlp_1",)
   flags = [f"--output={tmp_path}"]
   runs.completed(*files, module="specdec_t5x.export", flags=flags, **bindings)
+
+
+@pytest.mark.skipif(IS_RUNTIME, reason="the runtime writes no SavedModel")
+@pytest.mark.slow
+def test_t5x_exports_a_saved_model_that_tensorflow_serves(pair, tmp_path):
+  pytest.importorskip("tensorflow_serving")  # T5X's exporter needs it.
+  gin_file, draft = pair
+  settings = {"DRAFT_CHECKPOINT_PATH": draft, "GAMMA": 3, "TEMPERATURE": 1.0}
+  run = tmp_path / "run"
+  files = "configs/spec_ende.gin", gin_file
+  runs.completed(*files, INFER_OUTPUT_DIR=str(run), **settings)
+  (tmp_path / "batch.gin").write_text(f"BATCH_SIZE = {runs.EXAMPLES}\nREAD_AHEAD = 1\n")
+  runs.completed(
+    *("configs/export_ende.gin", gin_file, tmp_path / "batch.gin"),
+    module="t5x.export",
+    flags=[f"--gin_search_paths=.,{pathlib.Path(t5x.__file__).parents[1]}"],
+    MODEL_OUTPUT_DIR=str(tmp_path / "saved/1"),
+    **settings,
+  )
+  records = runs.records(run)
+  texts, keys = tmp_path / "texts", tmp_path / "keys.npy"
+  texts.write_text("\n".join(r["inputs"]["inputs_pretokenized"] for r in records))
+  task = jax.random.fold_in(jax.random.key(0), 0)
+  task = jax.random.fold_in(task, number_of(f"tiny_{gin_file.parent.name}"))
+  places = np.arange(runs.EXAMPLES)
+  np.save(
+    keys, jax.random.key_data(jax.vmap(lambda i: jax.random.fold_in(task, i))(places))
+  )
+  arguments = [sys.executable, "-m", "tests.e2e.saved_model", tmp_path / "saved_cpu/1"]
+  process = subprocess.run(
+    [*map(str, [*arguments, texts, keys])],
+    cwd=runs.ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert process.returncode == 0, process.stderr[-3000:]
+  served = json.loads(process.stdout.splitlines()[-1])
+  assert served == [record["prediction"] for record in records]
