@@ -11,7 +11,7 @@ from t5x import eval as t5x_eval
 from t5x import gin_utils
 from t5x import infer as t5x_infer
 
-from specdec_t5x import convert, train
+from specdec_t5x import convert, export, train
 from specdec_t5x.diagnose import __main__ as diagnose
 from tests.real_data import ROOT
 
@@ -44,6 +44,16 @@ def diagnosis(*arguments: str) -> None:
 def conversion(*arguments: str) -> None:
   """`python -m specdec_t5x.convert ...`."""
   sys.exit(convert.main(arguments))
+
+
+def exporting(*arguments: str) -> None:
+  """`python -m specdec_t5x.export ...`."""
+  with as_main(export):
+    try:
+      if code := export.main(arguments):
+        sys.exit(code)
+    finally:
+      gin.clear_config()
 
 
 def script(name: str):

@@ -30,6 +30,7 @@ ALLOWED = {
   "api": (LOOP | BESIDE) - {"data"},
   "training": LIBRARY | {"tables"},
   "train": {"training", "quiet"},
+  "export": {"quiet", "t5x_bridge"},
   "convert": LIBRARY | {"quiet"},
   "merge_shards": set(),
   "quiet": set(),
@@ -43,7 +44,7 @@ ALLOWED = {
 }
 USE_T5X = (
   *("checkpoints/readers.py", "checkpoints/parameters.py", "t5x_bridge/"),
-  *("bench/peers/", "train.py"),
+  *("bench/peers/", "train.py", "export.py"),
 )
 USE_JAX_ALONE = ("beam/", "core/", "decoding/", "drafters/", "policies.py")
 JAX_ALONE = {"jax", "jaxtyping", "flax", "specdec_t5x"} | {

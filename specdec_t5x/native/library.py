@@ -3,6 +3,7 @@
 They are compiled for the very processor, so a package can't bring them along.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import warnings
+from collections.abc import Iterator
 
 import jax
 
@@ -25,11 +27,14 @@ TARGETS = (
 # No -ffast-math: sums keep their order, and NaN stays NaN.
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-w")
 _COMPILERS = ("c++", "g++", "clang++")
+_left_out: list[str] = []  # Why programs that are traced now shall have none.
 
 
 @functools.cache
 def problem() -> str | None:
   """Returns why there are no kernels here; None where there are, ready to be called."""
+  if _left_out:
+    return _left_out[-1]
   if jax.default_backend() != "cpu":
     return f"the devices are {jax.default_backend()}s; they are for CPUs"
   if jax.device_count() > 1:
@@ -44,6 +49,29 @@ def problem() -> str | None:
     handler = jax.ffi.pycapsule(getattr(library, name))
     jax.ffi.register_ffi_target(name, handler, platform="cpu")
   return None
+
+
+@contextlib.contextmanager
+def left_out(reason: str) -> Iterator[None]:
+  """Has no kernels in what is traced meanwhile: in programs for other machines.
+
+  JAX forgets what it has traced, with kernels before, without them after.
+
+  Args:
+    reason: what `problem` says meanwhile.
+  """
+  _left_out.append(reason)
+  _forget()
+  try:
+    yield
+  finally:
+    _left_out.pop()
+    _forget()
+
+
+def _forget() -> None:
+  problem.cache_clear()
+  jax.clear_caches()
 
 
 @functools.cache

@@ -8,6 +8,7 @@ import flax.core
 import jax
 import jax.numpy as jnp
 import seqio
+from jaxtyping import Array, Int, Key
 from t5x import models
 
 from specdec_t5x import tuning
@@ -27,6 +28,7 @@ from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, is_first, numbered
 LEARNED_FROM = ("encoder_inputs", "kept_tokens", "kept_probs")
 # The feature, and the auxiliary value, of what drafts know of earlier batches.
 KNOWN = "known"
+DECODE_RNG = "decode_rng"  # The one of T5X's decoder_params that is not built in.
 
 
 class Decodes:
@@ -67,6 +69,23 @@ class Decodes:
     self.decoder, self.sampling, self.seed = decoder, sampling, seed
     self._converter = self.FEATURE_CONVERTER_CLS
     self.number_examples()
+
+  @property
+  def optimizer_def(self) -> Any:
+    """What T5X's trainer and interactive model ask for, and nothing that decodes.
+
+    Raises:
+      ValueError: always; `training.distillation` has a model that learns.
+    """
+    raise ValueError(
+      f"{type(self).__name__} decodes, and does not learn. T5X's trainer takes "
+      "configs/train/t5x_distill.gin; T5X's interactive model restores one checkpoint, "
+      "where this one has one a network: use specdec_t5x.generate."
+    )
+
+  @optimizer_def.setter
+  def optimizer_def(self, value: None) -> None:
+    """T5X's constructor sets it."""
 
   @abc.abstractmethod
   def read(self, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, int]:
@@ -178,7 +197,9 @@ class Decodes:
         (`t5x_bridge.examples`).
       rng: key of this batch: with `seed` it fixes the samples of a batch without
         `example`, and is not used elsewhere.
-      decoder_params: must be empty: sampling is fixed when the model is built.
+      decoder_params: may hold decode_rng, as key data: one key [2] in place of `rng`,
+        or one an example [B, 2], of which its samples are made alone. All else is fixed
+        when the model is built.
       return_all_decodes: whether to return all decodes of an input or the best alone;
         where None, all if they are sampled, else as `default_decoder_params` says.
       num_decodes: overrides the model's own.
@@ -194,25 +215,14 @@ class Decodes:
         batch lacks a feature.
     """
     _refuse(prompt_with_targets, decoder_params)
-    defaults = self._default_decoder_params
-    count = defaults.num_decodes if num_decodes is None else num_decodes
-    if return_all_decodes is None:
-      return_all_decodes = self._returns_all(count)
     inputs, max_length = self.read(batch)
-    rows, of_run = inputs.shape[0], (self.sampling, max_length)
-    keys = jax.vmap(lambda key: row_keys(key, count))(self._keys(batch, rng, rows))
+    keys = self._keys(batch, _one_key(rng, decoder_params), len(inputs))
     known = {"policy_state": batch[KNOWN]} if KNOWN in batch else {}
     is_wanted = is_first(batch[EXAMPLE]) if EXAMPLE in batch else None
-    decoded = tuning.of_rows(self.decoder, rows * count, *of_run).decode(
-      params,
-      inputs,
-      keys.reshape(rows * count),
-      *of_run,
-      self.output_vocabulary.eos_id or 1,
-      is_wanted,
-      **known,
+    decodes = num_decodes, return_all_decodes
+    (predictions, aux), decoded = self.decode(
+      params, inputs, keys, max_length, *decodes, is_wanted=is_wanted, **known
     )
-    predictions, aux = _package(decoded, rows, count, return_all_decodes)
     if known:
       aux[KNOWN] = decoded.policy_state
     if decoded.observed is None:
@@ -223,10 +233,44 @@ class Decodes:
     kept |= {EXAMPLE: batch[EXAMPLE]} if EXAMPLE in batch else {}
     return predictions, {**aux, **kept}
 
-  def _keys(self, batch, rng, rows: int) -> jax.Array:
+  def decode(
+    self,
+    params,
+    inputs: Int[Array, "B E"],
+    keys: Key[Array, "B"],
+    max_length: int,
+    num_decodes: int | None = None,
+    return_all_decodes: bool | None = None,
+    **request: Any,
+  ) -> tuple[tuple[jax.Array, dict[str, jax.Array]], Decoded]:
+    """Returns what `predict_batch_with_aux` does, and the decode that it was made of.
+
+    Args:
+      params: as for `predict_batch_with_aux`, and so are the numbers of decodes.
+      inputs: encoder tokens, or prompts, zero-padded.
+      keys: one an input.
+      max_length: the most tokens of an output.
+      num_decodes: overrides the model's own.
+      return_all_decodes: whether to return all decodes of an input.
+      **request: further arguments of `Decoder.decode`.
+    """
+    defaults, rows = self._default_decoder_params, len(inputs)
+    count = defaults.num_decodes if num_decodes is None else num_decodes
+    if return_all_decodes is None:
+      return_all_decodes = self._returns_all(count)
+    keys = jax.vmap(lambda key: row_keys(key, count))(keys).reshape(rows * count)
+    of_run, eos_id = (self.sampling, max_length), self.output_vocabulary.eos_id or 1
+    decoded = tuning.of_rows(self.decoder, rows * count, *of_run).decode(
+      params, inputs, keys, *of_run, eos_id, **request
+    )
+    return _package(decoded, rows, count, return_all_decodes), decoded
+
+  def _keys(self, batch, key: jax.Array | None, rows: int) -> jax.Array:
     """Returns one key an example, which depends on its place, not on the batch's."""
+    if key is not None and key.ndim:
+      return key
     if EXAMPLE not in batch:  # Not from T5X's `infer`: rows go by their places in it.
-      key = jax.random.key(0) if rng is None else _typed_key(rng)
+      key = jax.random.key(0) if key is None else key
       return row_keys(jax.random.fold_in(key, self.seed), rows)
     key = jax.random.fold_in(jax.random.key(0), self.seed)
     fold = lambda task, place: jax.random.fold_in(jax.random.fold_in(key, task), place)
@@ -289,11 +333,22 @@ def _refuse(prompt_with_targets: bool, decoder_params: Any) -> None:
     raise ValueError(
       "prompt_with_targets=True is not supported: decoding starts at the start token."
     )
-  if decoder_params:
+  if surplus := set(decoder_params or ()) - {DECODE_RNG}:
     raise ValueError(
-      f"decoder_params must be empty, got {sorted(decoder_params)}. Set TEMPERATURE, "
-      "TOPK, TOPP and SEED instead; each setting compiles its own program."
+      f"decoder_params may hold {DECODE_RNG!r} alone, got {sorted(surplus)}. Set "
+      "TEMPERATURE, TOPK, TOPP and SEED instead; each setting compiles its own program."
     )
+
+
+def _one_key(rng, decoder_params) -> jax.Array | None:
+  """Returns the batch's key, or its rows' keys, whichever T5X gives."""
+  given = [rng, (decoder_params or {}).get(DECODE_RNG)]
+  keys = [_typed_key(jnp.asarray(key)) for key in given if key is not None]
+  if len(keys) > 1:
+    raise ValueError(
+      f"Expected one key, got rng and {DECODE_RNG!r} of decoder_params. Leave one out."
+    )
+  return keys[0] if keys else None
 
 
 def _typed_key(rng: jax.Array) -> jax.Array:

@@ -9,6 +9,7 @@ from typing import Any
 
 import flax.core
 import jax
+from t5x import utils
 from t5x.train_state import InferenceState
 
 from specdec_t5x import tuning
@@ -105,6 +106,41 @@ class CheckpointManager:
     axes = self._partitioner.get_mesh_axes(self._train_state).params
     place = lambda x, spec: jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))
     return {name: jax.tree.map(place, derived[name], axes[name]) for name in derived}
+
+
+class FromCheckpoints(utils.TrainStateInitializer):
+  """T5X's `train.train_state_initializer_cls`: networks begin as their checkpoints."""
+
+  def __init__(
+    self,
+    *args: Any,
+    paths: Mapping[str, str | None],
+    decoder: Decoder,
+    **kwargs: Any,
+  ):
+    """Creates T5X's initializer.
+
+    Args:
+      *args: T5X's.
+      paths: of checkpoints, by the networks' names; None where one begins at random.
+      decoder: DECODER, whose networks they are.
+      **kwargs: T5X's.
+    """
+    super().__init__(*args, **kwargs)
+    networks = decoder.networks
+    self._own = {name: (networks[name], path) for name, path in paths.items() if path}
+
+  def from_scratch(self, init_rng: jax.Array) -> Any:
+    """Returns the state that training begins with."""
+    state = super().from_scratch(init_rng)
+    restored = {
+      name: Checkpoint.open(path).restore(
+        abstract_state(network), self._partitioner, "float32"
+      )
+      for name, (network, path) in self._own.items()
+    }
+    known = {name: one.params for name, one in restored.items()}
+    return state.replace_params(flax.core.freeze(state.params).copy(known))
 
 
 def tune(

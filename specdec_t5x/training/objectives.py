@@ -102,14 +102,20 @@ class TokenDistillation(Objective):
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
     """Judges the logits; see `Objective`."""
+    values, logits = self.judged(network, params, batch, frozen, dropout_key)
+    return Judged(values, logits.argmax(-1) == batch["decoder_target_tokens"])
+
+  def judged(
+    self, network, params, batch, frozen, dropout_key=None
+  ) -> tuple[Float[Array, "B L"], Float[Array, "B L V"]]:
+    """Returns the loss of each token, and the logits; arguments as `Objective`'s."""
     distance, known = losses.get_distillation_loss(self.loss), {}
     if lacks_encoder(network):
       inputs = batch["encoder_input_tokens"], batch.get("encoder_segment_ids")
       read = {"enable_dropout": False, "method": "encode"}
       known["encoded"] = self.target.apply({"params": frozen}, *inputs, **read)
     logits = forward(network, params, batch, dropout_key, **known)
-    values = distance(forward(self.target, frozen, batch, **known), logits)
-    return Judged(values, logits.argmax(-1) == batch["decoder_target_tokens"])
+    return distance(forward(self.target, frozen, batch, **known), logits), logits
 
 
 def check_same_vocabulary(target: Network, student: Network) -> None:

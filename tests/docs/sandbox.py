@@ -127,6 +127,8 @@ def run(arguments: list[str]) -> None:
     commands.infer(*flags, *_SMALL_BATCHES)
   elif module == "t5x.eval":
     commands.evaluation(*flags, *_SMALL_BATCHES)
+  elif module == "specdec_t5x.export":
+    commands.exporting(*flags)
   elif module == "specdec_t5x.train":
     few = () if {"--job=ngrams", "--job=trim"} & {*flags} else _FEW_STEPS
     # Where the demo's own would be written lies what stands in for it.

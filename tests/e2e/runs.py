@@ -111,7 +111,11 @@ def completed(*gin_files, **settings):
     assert process.returncode == 0, process.stderr[-4000:]
     return process.stdout
   _, _, module, *arguments = command(*gin_files, **settings)
-  run = {"t5x.infer": commands.infer, "t5x.eval": commands.evaluation}[module]
+  run = {
+    "t5x.infer": commands.infer,
+    "t5x.eval": commands.evaluation,
+    "specdec_t5x.export": commands.exporting,
+  }[module]
   printed = io.StringIO()
   with contextlib.chdir(ROOT), contextlib.redirect_stdout(printed):
     run(*arguments)

@@ -107,6 +107,10 @@ COUNTING = (
   "--gin.OUTPUT_DIR='HERE/out'",
   "--gin.tasks.translation_from_files.name='NAME'",
 )
+EXPORT = (
+  *("--gin_file=configs/spec_ende.gin", "--gin_file=HERE/pair.gin"),
+  "--output=HERE/exported",
+)
 TRIMMING = (
   "--job=trim",
   "--gin_file=configs/train/trim.gin",
@@ -143,6 +147,25 @@ COMMANDS = [
     commands.script("prepare_tfds"),
     *("--dataset=wmt14_translate/de-en", "--tfds_data_dir=HERE/out"),
     *("--split=test", "--source=PAIR/text.en"),
+  ),
+  other("exporting drafts as long as pay", commands.exporting, *EXPORT),
+  other(
+    "exporting for what is no platform", commands.exporting, *EXPORT, "--platforms=x"
+  ),
+  other("exporting no rows", commands.exporting, *EXPORT, "--batch_sizes=16,0"),
+  other(
+    "exporting our own kernels", commands.exporting, *EXPORT, "--gin.PRODUCTS='native'"
+  ),
+  other(
+    "exporting where something is",
+    commands.exporting,
+    *EXPORT,
+    *("--gin.GAMMA=3", "--output=HERE/out"),
+  ),
+  other(
+    "exporting a draft that learns",
+    commands.exporting,
+    *(*EXPORT, "--gin_file=configs/runs/online.gin", "--gin.GAMMA=3"),
   ),
   other(
     "`python -m specdec_t5x.diagnose` without text (exit code 2)",

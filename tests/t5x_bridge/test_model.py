@@ -16,6 +16,7 @@ from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import Confidence, CostAware
 from specdec_t5x.t5x_bridge import pairing, writer
+from specdec_t5x.t5x_bridge.examples import EXAMPLE
 from tests.t5x_bridge import tiny, tiny_gpt
 
 LENGTH = 12
@@ -218,10 +219,31 @@ def test_bad_settings_are_refused(vocabulary, unchecked, bad, message):
   assert "\n" not in str(error.value)
 
 
+def test_keys_may_come_as_a_decoder_param(vocabulary, batch):
+  model = tiny.speculative(vocabulary, Sampling(1.0), seed=3)
+  params = tiny.variables(model)["params"]
+  run = jax.jit(model.predict_batch_with_aux)
+  key = jax.random.PRNGKey(7)
+  one, _ = run(params, batch, decoder_params={"decode_rng": key})
+  np.testing.assert_array_equal(one, run(params, batch, key)[0])
+  examples = jnp.array([[9, place] for place in (4, 0, 1, 2, 3)])
+  # As docs/how-to/export.md says that they are made.
+  of_task = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 3), 9)
+  keys = jax.vmap(lambda place: jax.random.fold_in(of_task, place))(examples[:, 1])
+  given = {"decode_rng": jax.random.key_data(keys)}
+  ours, _ = run(params, {**batch, EXAMPLE: examples})
+  np.testing.assert_array_equal(run(params, batch, decoder_params=given)[0], ours)
+  assert (ours != one).any()
+
+
 @pytest.mark.parametrize(
   ("bad", "message"),
   [
-    ({"decoder_params": {"temperature": 0.5}}, "decoder_params must be empty"),
+    (
+      {"rng": jax.random.key(0), "decoder_params": {"decode_rng": jax.random.key(0)}},
+      "Expected one key",
+    ),
+    ({"decoder_params": {"temperature": 0.5}}, "decoder_params may hold"),
     ({"prompt_with_targets": True}, "not supported"),
   ],
 )

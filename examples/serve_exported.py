@@ -1,0 +1,59 @@
+"""Decodes with what `python -m specdec_t5x.export` wrote, without this project.
+
+It needs jax, NumPy and flatbuffers, by which jax reads programs:
+
+  pip install jax flatbuffers
+  python examples/serve_exported.py DIR INPUTS.npy OUTPUTS.npy --seed 0
+
+INPUTS.npy has token ids, int32 [N, E], 0 behind their ends: SentencePiece makes them of
+texts (DIR/vocabulary.model; an encoder's inputs end with eos_id), and texts of OUTPUTS.
+"""
+
+import argparse
+import json
+import pathlib
+
+import jax
+import numpy as np
+
+
+def load(folder):
+  """Returns what decodes a batch, the batch's size, and what is on record of both."""
+  folder = pathlib.Path(folder)
+  about = json.loads((folder / "export.json").read_text())
+  arrays, dtypes = np.load(folder / "params.npz"), about["arguments"]["params"]
+  dtype = lambda name: jax.numpy.dtype(dtypes[name])  # NumPy has no bfloat16.
+  params = {x: jax.device_put(arrays[x].view(dtype(x))) for x in dtypes}
+  size, name = max((int(size), name) for size, name in about["programs"].items())
+  program = jax.export.deserialize(bytearray((folder / name).read_bytes()))
+  decode = jax.jit(program.call)
+  return (lambda inputs, keys: decode(params, inputs, keys)), size, about
+
+
+def keys_of(seed, task, places):
+  """Returns the keys of examples, as `t5x.infer` makes them; any other keys do, too."""
+  key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), seed), task)
+  return jax.random.key_data(jax.vmap(lambda i: jax.random.fold_in(key, i))(places))
+
+
+def main():
+  """Decodes a file."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  for name in ("folder", "inputs", "outputs"):
+    parser.add_argument(name)
+  parser.add_argument("--seed", type=int, help="the one that was exported")
+  args = parser.parse_args()
+  decode, size, about = load(args.folder)
+  seed = about["seed"] if args.seed is None else args.seed
+  inputs, outputs = np.load(args.inputs), []
+  padded = np.zeros((len(inputs), about["arguments"]["inputs"][1]), np.int32)
+  padded[:, : inputs.shape[1]] = inputs
+  for first in range(0, len(inputs), size):
+    places = np.minimum(first + np.arange(size), len(inputs) - 1)  # Fills it up.
+    tokens, _ = decode(padded[places], keys_of(seed, about["task"], places))
+    outputs.append(np.asarray(tokens))
+  np.save(args.outputs, np.concatenate(outputs)[: len(inputs)])
+
+
+if __name__ == "__main__":
+  main()

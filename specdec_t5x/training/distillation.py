@@ -1,0 +1,131 @@
+"""Distilling a draft by T5X's own trainer: `python -m t5x.train` of upstream T5X.
+
+Parameters are {target, draft}, as a speculative model's always are, so what T5X decodes
+to evaluate while it trains is decoded with speculation, by the draft as it is then.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+
+from specdec_t5x.checkpoints.checkpoint import Checkpoint, flat_shapes
+from specdec_t5x.checkpoints.parameters import T5XParameters
+from specdec_t5x.checkpoints.readers import abstract_state
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.t5x_bridge import preflight
+from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
+from specdec_t5x.training.objectives import TokenDistillation, check_same_vocabulary
+
+
+class DistillationModel(EncoderDecoderModel):
+  """A speculative model whose draft learns its target's distributions.
+
+  Attributes:
+    optimizer_def: T5X's, of the draft alone.
+  """
+
+  optimizer_def = None
+
+  def __init__(
+    self,
+    decoder: SpeculativeDecoder,
+    *of_model: Any,
+    optimizer_def: Any,
+    loss: str = "forward_kl",
+    **more_of_model: Any,
+  ):
+    """Creates the model.
+
+    Args:
+      decoder: of a target and a draft model, 'draft'.
+      *of_model: as `EncoderDecoderModel`.
+      optimizer_def: T5X's; of the draft alone (`of_draft`).
+      loss: a name in `losses.DISTILLATION_LOSSES`.
+      **more_of_model: as `EncoderDecoderModel`.
+
+    Raises:
+      ValueError: where there is another draft than a model that can learn.
+    """
+    super().__init__(decoder, *of_model, **more_of_model)
+    if set(decoder.networks) != {"target", "draft"}:
+      raise ValueError(
+        "T5X's trainer distils a draft model, got a decoder of the networks "
+        f"{sorted(decoder.networks)}. Leave DRAFTER at 'draft_model'; heads and tables "
+        "are trained by python -m specdec_t5x.train."
+      )
+    check_same_vocabulary(decoder.target, decoder.networks["draft"])
+    self.optimizer_def = optimizer_def
+    self._objective = TokenDistillation(decoder.target, loss)
+
+  def loss_fn(self, params, batch, dropout_rng):
+    """Returns the sum of the tokens' losses, and T5X's metrics of the draft."""
+    frozen, weights = params["target"], batch["decoder_loss_weights"]
+    of_draft = self.decoder.networks["draft"], params["draft"]
+    values, logits = self._objective.judged(
+      *of_draft, batch, jax.lax.stop_gradient(frozen), dropout_rng
+    )
+    loss = jnp.where(weights > 0, values * weights, 0.0).sum()
+    segments = {
+      name.removesuffix("_segment_ids"): ids
+      for name, ids in batch.items()
+      if name.endswith("_segment_ids")
+    }
+    return loss, self._compute_metrics(
+      logits=logits,
+      targets=batch["decoder_target_tokens"],
+      mask=weights,
+      loss=loss,
+      segment_ids=segments,
+    )
+
+
+def of_draft() -> flax.traverse_util.Traversal:
+  """Returns which parameters `optimizers.MultiOptimizer` updates: the draft's."""
+  return flax.traverse_util.ModelParamTraversal(
+    lambda path, _: path.startswith("/draft/")
+  )
+
+
+class SaveDraft:
+  """T5X's action after each evaluation: the draft as a checkpoint of its own.
+
+  T5X's checkpoints hold target, draft and the optimizer's state, to go on from.
+  """
+
+  def __init__(self, model: DistillationModel, model_dir: str):
+    """Says which draft is written, and T5X's directory, in which it gets a folder."""
+    folder = os.path.join(model_dir, "draft")
+    self._writer = T5XParameters(model.decoder.networks["draft"], folder)
+
+  def run(self, train_state: Any, metrics_by_task: Any) -> bool:
+    """Writes draft/checkpoint_<step>; training goes on."""
+    del metrics_by_task
+    self._writer.save(int(train_state.step), train_state.params["draft"])
+    return False
+
+
+def check(dataset_cfg: Any, model: Any, paths: Mapping[str, str | None]) -> None:
+  """Checks a run before model work, as T5X's `train.verify_matching_vocabs_fn`.
+
+  Args:
+    dataset_cfg: of training or evaluation.
+    model: a `DistillationModel`.
+    paths: of the networks' checkpoints, by their names; None where one begins at
+      random.
+
+  Raises:
+    ValueError: naming what was expected, what came, and what to do.
+  """
+  preflight.check_macros()
+  preflight.check_task(dataset_cfg)
+  model.check_max_length(dataset_cfg.task_feature_lengths["targets"])
+  for name, path in paths.items():
+    if path is None and name != "target":
+      continue
+    macro = f"{name.upper()}_CHECKPOINT_PATH"
+    shapes = flat_shapes(abstract_state(model.decoder.networks[name]).params)
+    Checkpoint.of_network(path, macro, shapes)

@@ -1,0 +1,10 @@
+"""Export to TensorFlow is upstream T5X's alone."""
+
+import sys
+
+if __name__ == "__main__":
+  sys.exit(
+    "t5x.export: t5x_runtime writes no SavedModel. Export for JAX by python -m "
+    "specdec_t5x.export --output DIR, or install upstream T5X "
+    "(requirements/t5x-upstream.txt)."
+  )

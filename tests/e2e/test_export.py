@@ -1,0 +1,144 @@
+"""`python -m specdec_t5x.export`, served where neither it nor its packages are."""
+
+import json
+import pathlib
+import subprocess
+import sys
+from importlib import metadata
+
+import jax
+import numpy as np
+import pytest
+import sentencepiece
+import t5x
+
+from specdec_t5x.data.tasks import TRANSLATE_ENDE
+from specdec_t5x.t5x_bridge.examples import number_of
+from tests.contract.conftest import IS_RUNTIME, runtime_only
+from tests.e2e import runs
+
+# Python, whose packages are those that the page says, and no others.
+_BARE = """
+import runpy, sys
+class Refuse:
+  def find_spec(self, name, path=None, target=None):
+    if name in {absent}: raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+sys.argv = {argv}
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+_NEEDED = {"jax", "jaxlib", "numpy", "ml_dtypes", "scipy", "opt_einsum", "flatbuffers"}
+
+
+def exported(pair, output, **settings):
+  gin_file, draft = pair
+  bindings = {"DRAFT_CHECKPOINT_PATH": draft, "GAMMA": 3, **settings}
+  flags = [f"--output={output}", "--batch_sizes=1,12"]
+  files = "configs/spec_ende.gin", gin_file
+  runs.completed(*files, module="specdec_t5x.export", flags=flags, **bindings)
+  return json.loads((output / "export.json").read_text())
+
+
+def served(pair, folder, *flags):
+  """Returns the tokens of the pair's texts, of a process that lacks this project."""
+  root = pair[0].parent
+  pieces = sentencepiece.SentencePieceProcessor(str(folder / "vocabulary.model"))
+  texts = (root / "text.en").read_text().splitlines()
+  ids = [[*pieces.encode(TRANSLATE_ENDE + text), 1] for text in texts]
+  inputs = np.zeros((len(ids), max(map(len, ids))), np.int32)
+  for row, tokens in zip(inputs, ids, strict=True):
+    row[: len(tokens)] = tokens
+  np.save(folder / "inputs.npy", inputs)
+  absent = {*metadata.packages_distributions(), "specdec_t5x", "t5x"} - _NEEDED
+  files = folder, folder / "inputs.npy", folder / "outputs.npy"
+  argv = [str(x) for x in (runs.ROOT / "examples/serve_exported.py", *files, *flags)]
+  process = subprocess.run(
+    [sys.executable, "-c", _BARE.format(absent=absent, argv=argv)],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert process.returncode == 0, process.stderr[-3000:]
+  rows = np.load(folder / "outputs.npy")
+  return [row[: np.append(row, 0).argmin()].tolist() for row in rows]
+
+
+def test_what_is_exported_decodes_as_infer_does(pair, speculative, tmp_path):
+  about = exported(pair, tmp_path)
+  assert served(pair, tmp_path) == runs.tokens(speculative)
+  assert about["guarantee"] == runs.summary(speculative)["guarantee"] == "EXACT"
+  assert about["platforms"] == ["cpu", "tpu", "cuda"]
+
+
+@pytest.mark.slow
+def test_samples_are_those_of_infer_for_the_same_seed(pair, tmp_path):
+  sampled = {"TEMPERATURE": 1.0, "PARAM_DTYPE": "bfloat16"}
+  for seed in (0, 5):
+    runs.completed(
+      *("configs/spec_ende.gin", pair[0]),
+      **{"DRAFT_CHECKPOINT_PATH": pair[1], "GAMMA": 3, "SEED": seed, **sampled},
+      INFER_OUTPUT_DIR=str(tmp_path / f"run{seed}"),
+    )
+  exported(pair, tmp_path / "exported", **sampled)
+  ours = [served(pair, tmp_path / "exported", f"--seed={seed}") for seed in (0, 5)]
+  assert ours == [runs.tokens(tmp_path / f"run{seed}") for seed in (0, 5)]
+  assert ours[0] != ours[1]
+
+
+@runtime_only
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "more",
+  [
+    *("drafters/copy", "drafters/quantized", "drafters/layer_skip", "drafters/tree"),
+    *("runs/beam", "policies/confidence"),
+  ],
+)
+def test_decoders_can_be_exported(more, pair, tmp_path):
+  files = "configs/spec_ende.gin", pair[0], f"configs/{more}.gin"
+  bindings = {"DRAFT_CHECKPOINT_PATH": pair[1], "GAMMA": 3, "GAMMA_POLICY": "fixed"}
+  if more.startswith("policies"):
+    del bindings["GAMMA_POLICY"]
+  if "layer_skip" in more:
+    bindings["SKIP"] = ("mlp_1",)
+  flags = [f"--output={tmp_path}"]
+  runs.completed(*files, module="specdec_t5x.export", flags=flags, **bindings)
+
+
+@pytest.mark.skipif(IS_RUNTIME, reason="the runtime writes no SavedModel")
+@pytest.mark.slow
+def test_t5x_exports_a_saved_model_that_tensorflow_serves(pair, tmp_path):
+  pytest.importorskip("tensorflow_serving")  # T5X's exporter needs it.
+  gin_file, draft = pair
+  settings = {"DRAFT_CHECKPOINT_PATH": draft, "GAMMA": 3, "TEMPERATURE": 1.0}
+  run = tmp_path / "run"
+  files = "configs/spec_ende.gin", gin_file
+  runs.completed(*files, INFER_OUTPUT_DIR=str(run), **settings)
+  (tmp_path / "batch.gin").write_text(f"BATCH_SIZE = {runs.EXAMPLES}\nREAD_AHEAD = 1\n")
+  runs.completed(
+    *("configs/export_ende.gin", gin_file, tmp_path / "batch.gin"),
+    module="t5x.export",
+    flags=[f"--gin_search_paths=.,{pathlib.Path(t5x.__file__).parents[1]}"],
+    MODEL_OUTPUT_DIR=str(tmp_path / "saved/1"),
+    **settings,
+  )
+  records = runs.records(run)
+  texts, keys = tmp_path / "texts", tmp_path / "keys.npy"
+  texts.write_text("\n".join(r["inputs"]["inputs_pretokenized"] for r in records))
+  task = jax.random.fold_in(jax.random.key(0), 0)
+  task = jax.random.fold_in(task, number_of(f"tiny_{gin_file.parent.name}"))
+  places = np.arange(runs.EXAMPLES)
+  np.save(
+    keys, jax.random.key_data(jax.vmap(lambda i: jax.random.fold_in(task, i))(places))
+  )
+  arguments = [sys.executable, "-m", "tests.e2e.saved_model", tmp_path / "saved_cpu/1"]
+  process = subprocess.run(
+    [*map(str, [*arguments, texts, keys])],
+    cwd=runs.ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert process.returncode == 0, process.stderr[-3000:]
+  served = json.loads(process.stdout.splitlines()[-1])
+  assert served == [record["prediction"] for record in records]

@@ -1,0 +1,64 @@
+"""The model that T5X's trainer trains: what it minimises, and of what."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import seqio
+
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.training.distillation import DistillationModel, of_draft
+from tests.t5x_bridge import tiny
+
+VOCABULARY = seqio.PassThroughVocabulary(tiny.VOCAB_SIZE)
+
+
+def make(decoder=None):
+  args = decoder or tiny.decoder(), VOCABULARY, VOCABULARY, GREEDY
+  return DistillationModel(*args, optimizer_def="of the draft")
+
+
+def test_the_draft_alone_learns_the_targets_distributions(monkeypatch):
+  model = make()
+  # T5X's, which the runtime lacks; of its arguments the loss is what is tested.
+  monkeypatch.setattr(model, "_compute_metrics", lambda **given: given, raising=False)
+  params = tiny.variables(model)["params"]
+  tokens = jax.random.randint(jax.random.key(1), (2, 6), 3, 30)
+  weights = jnp.array([[1] * 6, [1] * 2 + [0] * 4])
+  batch = {
+    "encoder_input_tokens": tokens,
+    "decoder_input_tokens": jnp.pad(tokens, ((0, 0), (1, 0)))[:, :-1],
+    "decoder_target_tokens": tokens,
+    "decoder_loss_weights": weights,
+  }
+  given = list(batch.values())[:3]
+
+  @jax.jit
+  def run(params):
+    found = jax.value_and_grad(model.loss_fn, has_aux=True)(params, batch, None)
+    logits = {
+      name: network.apply({"params": params[name]}, *given, enable_dropout=False)
+      for name, network in model.decoder.networks.items()
+    }
+    return found, logits
+
+  ((loss, metrics), grads), logits = run(params)
+  p, q = (np.array(jax.nn.softmax(logits[name])) for name in ("target", "draft"))
+  kl = np.sum(p * np.log(p / q), axis=-1)
+  np.testing.assert_allclose(loss, np.sum(kl * weights), rtol=1e-4)
+  np.testing.assert_array_equal(metrics["mask"], weights)
+  largest = lambda tree: max(float(jnp.abs(x).max()) for x in jax.tree.leaves(tree))
+  assert largest(grads["target"]) == 0 < largest(grads["draft"])
+
+
+def test_what_learns_is_the_draft():
+  params = {"target": {"kernel": 1}, "draft": {"kernel": 2}}
+  assert list(of_draft().iterate(params)) == [2]
+  assert make().optimizer_def == "of the draft"
+
+
+def test_models_that_do_not_learn_say_so():
+  with pytest.raises(ValueError, match=r"networks .'target'.* trained by python -m"):
+    make(tiny.decoder(draft=None, drafter="copy", gamma=3))
+  with pytest.raises(ValueError, match=r"t5x_distill.gin.* use specdec_t5x.generate"):
+    tiny.speculative(VOCABULARY).optimizer_def  # noqa: B018 - it raises
