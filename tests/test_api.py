@@ -100,6 +100,7 @@ def test_a_decode_is_timed_once_for_a_shape_and_drafts_what_pays(setup, monkeypa
   assert {job.max_length for job in jobs} == {10}
 
 
+@pytest.mark.slow
 def test_batches_go_on_knowing_what_those_before_taught(setup):
   """Drafts of a network at random fail: they are tried in the first batches alone."""
   policy = CostAware((1.0, 1.9, 1.95), prior_weight=0.1, decay=1.0)

@@ -35,7 +35,11 @@ def test_other_special_ids_are_refused(write):
   path = write("corpus.txt", "\n".join(f"word{n} and another" for n in range(50)))
   prefix = path.removesuffix(".txt")
   sentencepiece.SentencePieceTrainer.train(
-    input=path, model_prefix=prefix, vocab_size=24, minloglevel=2
+    input=path,
+    model_prefix=prefix,
+    vocab_size=24,
+    minloglevel=2,
+    **{"bos_id": 0, "unk_id": 1, "eos_id": 2},
   )
-  with pytest.raises(ValueError, match=r"'pad_id': -1.*--pad_id=0"):
+  with pytest.raises(ValueError, match=r"'unk_id': 1.*--pad_id=0"):
     vocabularies.check_vocabulary(vocabularies.t5_vocabulary(prefix + ".model"))

@@ -88,6 +88,7 @@ def run(kind, dtype):
   return np.asarray(decoded.tokens), np.asarray(decoded.observed), info
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_strict_baseline_has_speculations_bits(dtype):
   tokens, logits, plain = run("strict", dtype)

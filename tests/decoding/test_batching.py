@@ -91,6 +91,7 @@ def test_a_policy_for_the_whole_batch_goes_on_knowing_what_it_learned():
   assert 0 < found.statistics.drafted.sum() <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [0, 3])
 def test_batches_go_on_knowing_what_those_before_learned(slots):
   """Drafts fail: the first batch tries one a row, and the second none."""

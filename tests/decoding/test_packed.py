@@ -138,6 +138,7 @@ def test_outputs_are_those_of_padded_blocks(policy, sampling):
   assert padded[2].accepted.sum() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [0, 2])
 @pytest.mark.parametrize("name", DRAFTS)
 def test_whatever_drafts_and_takes_turns(name, slots):

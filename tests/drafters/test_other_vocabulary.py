@@ -147,6 +147,7 @@ def processors(tmp_path_factory):
   return *(trained(root, size, text) for size in (30, 22)), Bytes()
 
 
+@pytest.mark.slow
 def test_the_tables_of_real_tokenizers(processors):
   for target, draft in itertools.permutations(processors, 2):
     tokens = shared_tokens(target, draft)

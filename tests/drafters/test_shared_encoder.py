@@ -50,6 +50,7 @@ def run(decoder, params, sampling, decodes=1):
   return jax.jit(decode)(params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("slots", "decodes"), [(0, 1), (2, 1), (0, 2), (4, 2)])
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=str)
 def test_all_of_the_target_s_layers_draft_what_it_says(sampling, slots, decodes):

@@ -37,6 +37,7 @@ def found(output, name):
   return file.read_text()
 
 
+@pytest.mark.slow
 def test_metrics_are_those_of_the_outputs_of_infer(
   pair, evaluate, speculative, tmp_path
 ):
@@ -50,12 +51,14 @@ def test_metrics_are_those_of_the_outputs_of_infer(
   assert metrics == {"step": 7, **bleu(references, outputs), **expected}
 
 
+@pytest.mark.slow
 def test_without_speculation_the_metrics_are_the_same(evaluate, tmp_path):
   (plain,) = evaluate(tmp_path / "plain", "eval_baseline_ende")
   (ours,) = evaluate(tmp_path / "ours")
   assert plain == {"step": 7, "bleu": ours["bleu"], "tokens_per_target_call": 1}
 
 
+@pytest.mark.slow
 def test_all_of_a_folders_checkpoints_are_evaluated_once(pair, evaluate, tmp_path):
   target = re.search("TARGET_CHECKPOINT_PATH = '(.*)'", pair[0].read_text())[1]
   for step in (1, 2):

@@ -79,6 +79,7 @@ def test_samples_depend_on_neither_batches_nor_chunks_nor_shards(pair, tmp_path)
   assert len({str(decode) for decodes in tokens for decode in decodes}) == 22
 
 
+@pytest.mark.slow
 def test_coupled_samples_are_the_baseline_s_whatever_the_batch_and_shard(
   pair, tmp_path
 ):

@@ -53,6 +53,7 @@ def test_the_command_gives_the_target_s_own(
     assert summary["statistics"]["drafted"] > 0
 
 
+@pytest.mark.slow
 def test_python_gives_the_target_s_own(draft, pair):
   root = pair[0].parent
   target = specdec_t5x.load_model(str(root / "target" / "checkpoint_7"))

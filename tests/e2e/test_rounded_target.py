@@ -44,6 +44,7 @@ def test_the_record_says_which_model_it_is(plain, speculative):
   assert runs.tokens(output) != runs.tokens(speculative)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_speculation_gives_the_rounded_target_s_own_outputs(way, decoded, pair, plain):
   files, bindings = WAYS[way]
@@ -54,6 +55,7 @@ def test_speculation_gives_the_rounded_target_s_own_outputs(way, decoded, pair, 
   assert runs.summary(output)["decoder"]["target"]["config"]["weights"] == "int8"
 
 
+@pytest.mark.slow
 def test_beams_are_the_rounded_target_s(decoded, pair, plain):
   found, _ = decoded(
     "spec", "runs/beam", DRAFT_CHECKPOINT_PATH=pair[1], DRAFT_BEAM_SIZE=4, **BEAM
@@ -64,6 +66,7 @@ def test_beams_are_the_rounded_target_s(decoded, pair, plain):
   assert runs.tokens(whole) != runs.tokens(expected)
 
 
+@pytest.mark.slow
 def test_a_certified_head_changes_no_output(decoded, pair):
   whole, _ = decoded("baseline")
   for kind, more in (

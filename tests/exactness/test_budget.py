@@ -139,7 +139,11 @@ def assert_both_rows_are_exact(size, rule, sampling=PURE):
 
 
 @RULES
-@pytest.mark.parametrize("size", SIZES, ids=["short", "long", "three tokens"])
+@pytest.mark.parametrize(
+  "size",
+  [*SIZES[:2], pytest.param(SIZES[2], marks=pytest.mark.slow)],
+  ids=["short", "long", "three tokens"],
+)
 def test_rows_that_share_a_budget_are_exact_together(size, rule):
   assert_both_rows_are_exact(size, rule)
 

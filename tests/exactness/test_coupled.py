@@ -189,6 +189,7 @@ def decoded_by(decoder, sampling, rows=24, first=0):
   return jax.jit(decode)()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_NETWORKS)
 def test_a_decoder_s_rule_couples_its_samples_whatever_the_batch(name):
   expected = decoded_by(PlainDecoder(NETWORK), SAMPLINGS["T=1"])

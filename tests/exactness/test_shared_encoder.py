@@ -163,6 +163,7 @@ def assert_the_loop_is_exact(sampling, rule="token", draft="draft"):
     assert_all_are(probs_along(paths, run, 2 * GAMMA + 1, ROOM), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["token", "block", "traversal"])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_p=0.8), GREEDY])
 def test_the_loop_keeps_the_target_s_distribution(sampling, rule):

@@ -82,6 +82,7 @@ def test_a_library_is_on_the_disk_before_it_has_its_name(monkeypatch):
   assert calls == [("fsync", False), ("replace", False), ("fsync", True)]
 
 
+@pytest.mark.slow
 @has_compiler
 def test_commands_at_once_that_find_half_a_library_build_it_and_compute(kept):
   original = library.built()

@@ -112,6 +112,7 @@ _PRODUCTS = """
 """
 
 
+@pytest.mark.slow
 def test_numbers_are_the_same_on_any_number_of_threads():
   def printed(threads):
     settings = {"PJRT_NPROC": threads, "NPROC": threads}

@@ -56,6 +56,7 @@ def test_a_stack_is_traced_once_for_each_width_of_a_block(traced):
   assert traces(traced, of_width(20), 2, 2, 3) == (1, 2)
 
 
+@pytest.mark.slow
 def test_what_was_traced_under_other_axis_rules_is_not_taken(traced):
   config = of_width(24)
   assert traces(traced, config, 2) == (1, 1)
@@ -64,6 +65,7 @@ def test_what_was_traced_under_other_axis_rules_is_not_taken(traced):
     assert traces(traced, config, 2) == (1, 1)
 
 
+@pytest.mark.slow
 def test_other_settings_are_another_trace(traced):
   config = of_width(28)
   assert traces(traced, config, 2) == (1, 1)

@@ -78,6 +78,7 @@ def assert_same(found, expected):
   np.testing.assert_allclose(found[1]["scores"], expected[1]["scores"], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_hypotheses_are_those_of_t5x_beam_search(vocabulary, params, batch, baseline):
   expected = t5x_beams(vocabulary, params, batch, num_decodes=4, alpha=0.6)
   assert expected[0].shape == (5, 4, LENGTH)

@@ -73,6 +73,7 @@ def test_a_head_learns_only_from_tokens_of_its_own_example():
   assert counts[1] == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["forward_kl", "negative_log_alpha"])
 def test_d_pace_weighs_heads_by_what_drafts_gain(loss):
   network, known = heads("medusa"), params_of(TARGET, 0)

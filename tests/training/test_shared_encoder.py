@@ -73,6 +73,7 @@ def run(data, target, directory, network, mode="heads", **loop):
   return jobs.train(*known, target_checkpoint=target, distill_loss="adaptive")
 
 
+@pytest.mark.slow
 def test_it_learns_and_drafts_by_what_its_checkpoint_holds(
   data, target, copy_files, tmp_path
 ):
