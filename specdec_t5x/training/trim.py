@@ -49,9 +49,13 @@ def trim_draft(
       f"TARGET_CHECKPOINT_PATH={target_checkpoint!r} is for heads, which draft by its "
       f"projection, and needed there alone; got a {type(network).__name__}."
     )
-  head = hot.projection(
-    api.load_model(target_checkpoint).params if is_heads else params
-  )
+  owner = api.load_model(target_checkpoint) if is_heads else draft
+  if owner.network.config.is_gemma:
+    raise ValueError(
+      "A T5Gemma's projection is its embedding, unscaled, and can't be trimmed. Trim a "
+      f"T5's draft, got {target_checkpoint or draft_checkpoint}."
+    )
+  head = hot.projection(owner.params)
   counts = np.zeros(head.shape[1], np.int64)
   for tokens in batches.targets_of(task, split):
     np.add.at(counts, tokens, 1)
