@@ -164,7 +164,7 @@ def assert_the_loop_is_exact(sampling, rule="token", policy=WHOLE, drafter=SKIPP
 @pytest.mark.parametrize("rule", ["token", "block"])
 @pytest.mark.parametrize(
   "sampling",
-  [Sampling(), Sampling(1.0, top_k=2), Sampling(0.8, top_p=0.8), GREEDY],
+  [Sampling(), Sampling(1.0, top_k=3), Sampling(0.8, top_p=0.8), GREEDY],
   ids=str,
 )
 @pytest.mark.parametrize("policy", [WHOLE, EXIT], ids=lambda p: type(p).__name__)
