@@ -54,13 +54,14 @@ def pair(tmp_path_factory, request):
     paths[f"{name.upper()}_CHECKPOINT_PATH"] = folder
   knobs = {"BATCH_SIZE": COUNT, "GAMMA_POLICY": "fixed"}
   given = root / "text.en", pieces, 40, ROOM
-  task = runs.translation("theirs", *given, **paths, **knobs)
+  name = f"theirs_{request.param}"  # A task's own.
+  task = runs.translation(name, *given, **paths, **knobs)
   # The vocabulary is the folder's.
   lines = [x for x in task.splitlines() if not x.startswith("VOCABULARY_")]
   lines = ["from __gin__ import dynamic_registration", *lines]
   (root / "theirs.gin").write_text("\n".join(lines) + "\n")
   ours = [x for x in lines if "_CHECKPOINT_PATH" not in x]
-  (root / "ours.gin").write_text("\n".join(ours).replace("'theirs'", "'ours'") + "\n")
+  (root / "ours.gin").write_text("\n".join(ours).replace("'theirs_", "'ours_") + "\n")
   return root, texts
 
 
