@@ -103,6 +103,9 @@ def test_decoders_can_be_exported(more, pair, tmp_path):
     bindings["SKIP"] = ("mlp_1",)
   flags = [f"--output={tmp_path}"]
   runs.completed(*files, module="specdec_t5x.export", flags=flags, **bindings)
+  (program,) = json.loads((tmp_path / "export.json").read_text())["programs"].values()
+  lowered = jax.export.deserialize(bytearray((tmp_path / program).read_bytes()))
+  assert lowered.platforms == ("cpu", "tpu", "cuda")
 
 
 @pytest.mark.skipif(IS_RUNTIME, reason="the runtime writes no SavedModel")
