@@ -218,6 +218,69 @@ void specdec::Products(ffi::ThreadPool& pool, const float* x, int64_t rows,
 
 namespace {
 
+// Some rows of x by some of E, each read once; a lane sums every kLanes-th product.
+template <int rows, int some>
+__attribute__((noinline)) void Dots(const float* x, const float* e, float* y,
+                                    int64_t inputs, int64_t columns) {
+  const int64_t width = inputs / kLanes * kLanes;
+  Lanes sums[rows][some] = {};
+  for (int64_t i = 0; i < width; i += kLanes)
+    for (int c = 0; c < some; ++c) {
+      const Lanes tile = Load(e + c * inputs + i);
+      for (int r = 0; r < rows; ++r)
+        sums[r][c] = Added(sums[r][c], Load(x + r * inputs + i), tile);
+    }
+  for (int r = 0; r < rows; ++r)
+    for (int c = 0; c < some; ++c) {
+      float total = Sum(sums[r][c]);
+      for (int64_t i = width; i < inputs; ++i)
+        total = Added(total, x[r * inputs + i], e[c * inputs + i]);
+      y[r * columns + c] = total;
+    }
+}
+
+// As `Rows`: all rows of x, in tiles.
+template <int most, int some>
+void DotsOfRows(const float* x, const float* e, float* y, int64_t rows, int64_t inputs,
+                int64_t columns) {
+  for (; rows >= most; rows -= most, x += most * inputs, y += most * columns)
+    Dots<most, some>(x, e, y, inputs, columns);
+  if constexpr (most > 1) DotsOfRows<most - 1, some>(x, e, y, rows, inputs, columns);
+}
+
+// All rows of x by m's columns from `begin` on, in tiles of `most` rows.
+template <int most = kMost>
+void ByColumns(const float* x, int64_t rows, int64_t inputs, const Matrix& m,
+               int64_t begin, int64_t end) {
+  if constexpr (most > 1)
+    if (rows < most) return ByColumns<most - 1>(x, rows, inputs, m, begin, end);
+  constexpr int some = Wide(most);
+  const float* e = m.weights;
+  int64_t c = begin;
+  for (; c + some <= end; c += some)
+    DotsOfRows<most, some>(x, e + c * inputs, m.y + c, rows, inputs, m.columns);
+  for (; c < end; ++c)
+    DotsOfRows<most, 1>(x, e + c * inputs, m.y + c, rows, inputs, m.columns);
+}
+
+}  // namespace
+
+float specdec::OfRow(const float* x, const float* e, int64_t inputs) {
+  float y;
+  Dots<1, 1>(x, e, &y, inputs, 1);
+  return y;
+}
+
+void specdec::ByRows(ffi::ThreadPool& pool, const float* x, int64_t rows, int64_t inputs,
+                     const Matrix& m) {
+  const int64_t parts = Parts(pool, inputs * m.columns * (1 + rows / 4));
+  Parallel(pool, parts, [=](int64_t part) {
+    ByColumns(x, rows, inputs, m, m.columns * part / parts, m.columns * (part + 1) / parts);
+  });
+}
+
+namespace {
+
 ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
                     ffi::RemainingRets ys) {
   const int64_t inputs = x.dimensions().back();
@@ -242,3 +305,18 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_multiply, Multiply,
                                   .Arg<Floats>()
                                   .RemainingArgs()
                                   .RemainingRets());
+
+namespace {
+
+ffi::Error MultiplyByRows(ffi::ThreadPool pool, Floats x, Floats e, ffi::Result<Floats> y) {
+  const int64_t inputs = x.dimensions().back(), columns = e.dimensions()[0];
+  const int64_t rows = x.element_count() / std::max<int64_t>(inputs, 1);
+  ByRows(pool, x.typed_data(), rows, inputs, {e.typed_data(), y->typed_data(), columns});
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    specdec_by_rows, MultiplyByRows,
+    ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Floats>().Arg<Floats>().Ret<Floats>());

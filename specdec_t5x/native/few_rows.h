@@ -12,7 +12,7 @@
 namespace specdec {
 
 struct Matrix {
-  const float* weights;  // [inputs, columns]
+  const float* weights;  // [inputs, columns]; of `ByRows` [columns, inputs]
   float* y;              // [rows, columns]
   int64_t columns;
 };
@@ -32,5 +32,12 @@ inline float OfColumn(const float* x, const float* w, int64_t inputs, int64_t co
   }
   return total;
 }
+
+// y = x E^T, for E [columns, inputs].
+void ByRows(xla::ffi::ThreadPool& pool, const float* x, int64_t rows, int64_t inputs,
+            const Matrix& matrix);
+
+// A row of x by one of E: summed in the order, and rounded as, `ByRows` does.
+float OfRow(const float* x, const float* e, int64_t inputs);
 
 }  // namespace specdec

@@ -21,7 +21,7 @@ import jax
 SOURCES = sorted(pathlib.Path(__file__).parent.glob("*.cc"))
 _HEADERS = sorted(pathlib.Path(__file__).parent.glob("*.h"))
 TARGETS = (
-  *("specdec_multiply", "specdec_rounded", "specdec_certified"),
+  *("specdec_multiply", "specdec_by_rows", "specdec_rounded", "specdec_certified"),
   *("specdec_normalize", "specdec_attention", "specdec_adjust"),
 )
 # No -ffast-math: sums keep their order, and NaN stays NaN.

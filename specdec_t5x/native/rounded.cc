@@ -283,9 +283,11 @@ std::vector<Norms> NormsOf(const float* x, const Rounded& rounded, int64_t rows,
 // Where codes can't tell whether a number of x W is its row's largest it is computed as
 // `Products` does, and so the largest is; others are less, by codes alone
 // (docs/math.md, "Certified heads").
+//
+// `by_rows`: W is an embedding E [columns, inputs], of whose transpose the codes are.
 ffi::Error Certified(ffi::ThreadPool pool, Floats x, Floats w, ffi::Buffer<ffi::S8> codes,
                      ffi::Buffer<ffi::BF16> scales, Floats bounds,
-                     ffi::Result<Floats> result) {
+                     ffi::Result<Floats> result, bool by_rows) {
   const int64_t inputs = x.dimensions().back(), columns = result->dimensions().back();
   const int64_t rows = x.element_count() / std::max<int64_t>(inputs, 1);
   const int64_t panels = codes.dimensions()[0], vectors = codes.dimensions()[2];
@@ -337,12 +339,16 @@ ffi::Error Certified(ffi::ThreadPool pool, Floats x, Floats w, ffi::Buffer<ffi::
         for (int64_t c = first; c < end && less < end - first; ++c) {
           if (is_less(c)) continue;
           if (left.fetch_sub(1) <= 0) return;
-          y[r * columns + c] = OfColumn(data + r * inputs, w.typed_data() + c, inputs,
-                                        columns);
+          const float *row = data + r * inputs, *all = w.typed_data();
+          y[r * columns + c] = by_rows ? OfRow(row, all + c * inputs, inputs)
+                                       : OfColumn(row, all + c, inputs, columns);
         }
       }
   });
-  if (left < 0) Products(pool, data, rows, inputs, {{w.typed_data(), y, columns}});
+  if (left < 0 && by_rows)
+    ByRows(pool, data, rows, inputs, {w.typed_data(), y, columns});
+  else if (left < 0)
+    Products(pool, data, rows, inputs, {{w.typed_data(), y, columns}});
   return ffi::Error::Success();
 }
 
@@ -369,7 +375,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_certified, Certified,
                                   .Arg<ffi::Buffer<ffi::S8>>()
                                   .Arg<ffi::Buffer<ffi::BF16>>()
                                   .Arg<Floats>()
-                                  .Ret<Floats>());
+                                  .Ret<Floats>()
+                                  .Attr<bool>("by_rows"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_rounded, Multiply,
                               ffi::Ffi::Bind()

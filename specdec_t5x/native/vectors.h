@@ -29,15 +29,17 @@ constexpr int64_t kBlock = 128;
 
 // sum + x * w. Where the processor can round that once, all tiles do: left to itself,
 // GCC fuses or not by the tile's shape and the processor's make.
-inline Lanes Added(Lanes sum, float x, Lanes w) {
+inline Lanes Added(Lanes sum, Lanes x, Lanes w) {
 #if defined(__AVX512F__)
-  return _mm512_fmadd_ps(_mm512_set1_ps(x), w, sum);
+  return _mm512_fmadd_ps(x, w, sum);
 #elif defined(__FMA__)
-  return _mm256_fmadd_ps(_mm256_set1_ps(x), w, sum);
+  return _mm256_fmadd_ps(x, w, sum);
 #else
   return sum + x * w;
 #endif
 }
+
+inline Lanes Added(Lanes sum, float x, Lanes w) { return Added(sum, x - Lanes{}, w); }
 
 inline float Added(float sum, float x, float w) {
 #if defined(__FMA__)

@@ -9,9 +9,10 @@ Shapes: I inputs, O outputs.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import flax
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -22,14 +23,16 @@ from specdec_t5x.network.rounded import Matrix, Rounding
 
 # What is made of the target's parameters goes by this name among a decode's.
 NAME = "head"
+# A head among what it is screened by: W, or W^T where it is the embedding.
+WEIGHTS, TABLE = "weights", "table"
 # By 'auto' from so many weights on: smaller matrices are read from caches.
 LEAST = 1 << 23
 
 
 def problem(config: Any) -> str | None:
   """Returns why a network's head can't be certified; None where it can."""
-  if getattr(config, "logits_via_embedding", True):
-    return "the network's head is its embedding, whose products are XLA's"
+  if config.logits_cap:
+    return "its logits are capped, which makes large ones equal that are not"
   if rounded.of_weights(config):
     return f"its weights are of 8 bits already (WEIGHTS={config.weights!r})"
   if rounded.are_packed(config):
@@ -70,16 +73,18 @@ def is_used(config: Any, reads_argmaxes: bool) -> bool:
 
 def screen(params: Mapping[str, Any]) -> dict[str, Any]:
   """Returns codes of a network's head, their scales, and how far off they are."""
-  kernel = params["decoder"]["logits_dense"]["kernel"]
-  made = Rounding(packed=True)(_in_place(kernel))["decoder"]["logits_dense"]["kernel"]
-  return _in_place({**made, "bounds": _bounds(kernel, made)})
+  place, name, weights = _head(params)
+  kernel = weights if name == WEIGHTS else weights.T
+  as_head = {"decoder": {"logits_dense": {"kernel": kernel}}}
+  made = Rounding(packed=True)(as_head)["decoder"]["logits_dense"]["kernel"]
+  return _at(place, {**made, "bounds": _bounds(kernel, made)})
 
 
 def within(params: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a network's parameters with what `screen` made beside its head."""
-  kernel = params["decoder"]["logits_dense"]["kernel"]
-  screened = made["decoder"]["logits_dense"]["kernel"]
-  return rounded.within(params, _in_place({**screened, "weights": kernel}))
+  place, name, weights = _head(params)
+  screened = functools.reduce(lambda tree, key: tree[key], place, made)
+  return rounded.within(params, _at(place, {**screened, name: weights}))
 
 
 def multiply(
@@ -90,18 +95,32 @@ def multiply(
   Args:
     choice: whose products, one of `products.PRODUCTS`.
     x: the rows.
-    kernel: W as `weights`, and what `screen` made of it.
+    kernel: W as `weights`, or an embedding, W^T, as `table`; and what `screen` made.
   """
-  weights = kernel["weights"].astype(x.dtype)
+  by_rows = TABLE in kernel
+  weights = kernel[TABLE if by_rows else WEIGHTS].astype(x.dtype)
   if not products.are_native(choice, x.size // x.shape[-1], str(x.dtype)):
-    return products.multiply(choice, x, weights)[0]
-  return _native_multiply(
-    x, weights, *(kernel[n] for n in ("codes", "scales", "bounds"))
-  )
+    return _whole(choice, by_rows, x, weights)
+  screened = (kernel[name] for name in ("codes", "scales", "bounds"))
+  return _native_multiply(by_rows)(x, weights, *screened)
 
 
-def _in_place(kernel: Any) -> dict[str, Any]:
-  return {"decoder": {"logits_dense": {"kernel": kernel}}}
+def _head(params: Mapping[str, Any]) -> tuple[Sequence[str], str, Array]:
+  """Returns where a screen stands among parameters; the head's name there, and it."""
+  decoder = params["decoder"]
+  if "logits_dense" in decoder:
+    return (
+      ("decoder", "logits_dense", "kernel"),
+      WEIGHTS,
+      decoder["logits_dense"]["kernel"],
+    )
+  place, tree = ((), params) if "token_embedder" in params else (("decoder",), decoder)
+  embedding = tree["token_embedder"]["embedding"]
+  return (*place, "token_embedder", rounded.LOGITS), TABLE, embedding
+
+
+def _at(place: Sequence[str], value: Any) -> dict[str, Any]:
+  return flax.traverse_util.unflatten_dict({tuple(place): value})
 
 
 @jax.jit
@@ -120,13 +139,19 @@ def _bounds(kernel: Float[Array, "I O"], made: Matrix) -> Float[Array, "2 O"]:
   return jnp.stack([of_h, of_codes]) * (1 + rounding) + 1e-30
 
 
-def _plain_multiply(x, weights, *screened):
-  del screened
-  return products.multiply("xla", x, weights)[0]
+def _whole(choice, by_rows, x, weights):
+  if by_rows:
+    return products.multiply_by_rows(choice, x, weights)
+  return products.multiply(choice, x, weights)[0]
 
 
-@functools.partial(platforms.choose_kernel_on_cpu, otherwise=_plain_multiply)
-def _native_multiply(x, weights, *screened):
-  shape = jax.ShapeDtypeStruct((*x.shape[:-1], weights.shape[1]), x.dtype)
-  call = jax.ffi.ffi_call("specdec_certified", shape, vmap_method="sequential")
-  return call(x, weights, *screened)
+@functools.cache
+def _native_multiply(by_rows: bool) -> Callable[..., Array]:
+  def kernel(x, weights, *screened):
+    columns = weights.shape[0 if by_rows else 1]
+    shape = jax.ShapeDtypeStruct((*x.shape[:-1], columns), x.dtype)
+    call = jax.ffi.ffi_call("specdec_certified", shape, vmap_method="sequential")
+    return call(x, weights, *screened, by_rows=by_rows)
+
+  otherwise = lambda x, weights, *_: _whole("xla", by_rows, x, weights)
+  return platforms.choose_kernel_on_cpu(kernel, otherwise)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.network import certified, rounded
 from specdec_t5x.network.config import NetworkConfig
-from specdec_t5x.network.products import multiply, normalize
+from specdec_t5x.network.products import multiply, multiply_by_rows, normalize
 
 NUM_BUCKETS = 32
 MAX_DISTANCE = 128
@@ -159,12 +159,15 @@ class Embed(nn.Module):
 
   def attend(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
     """Returns the tied output projection x E^T / sqrt(D), Gemma's x E^T, in float32."""
-    x = x.astype(jnp.float32)
-    if self.has_variable("params", rounded.LOGITS):
-      table = self.get_variable("params", rounded.LOGITS)
-      logits = rounded.multiply(self.config.products, x, table)[0]
+    x, choice = x.astype(jnp.float32), self.config.products
+    made = self.get_variable("params", rounded.LOGITS, {})
+    if "bounds" in made:
+      logits = certified.multiply(choice, x, made)
+    elif made:
+      logits = rounded.multiply(choice, x, made)[0]
     else:
-      logits = jnp.dot(x, jnp.asarray(self.embedding, jnp.float32).T)
+      table = jnp.asarray(self.embedding, jnp.float32)
+      logits = multiply_by_rows(choice, x, table)
     return logits if self.config.is_gemma else logits / jnp.sqrt(x.shape[-1])
 
 

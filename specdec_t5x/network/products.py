@@ -55,6 +55,21 @@ def multiply(
   return _xla_multiply(x, kernels)
 
 
+def multiply_by_rows(
+  choice: str, x: Float[Array, "*batch I"], table: Float[Array, "O I"]
+) -> Float[Array, "*batch O"]:
+  """Returns x E^T for an embedding E, each of whose rows lies together.
+
+  Args:
+    choice: one of `PRODUCTS`.
+    x: the rows.
+    table: E, of the dtype of `x`.
+  """
+  if are_native(choice, x.size // max(x.shape[-1], 1), str(x.dtype)):
+    return _native_multiply_by_rows(x, table)
+  return _xla_multiply_by_rows(x, table)
+
+
 def normalize(
   choice: str,
   x: Float[Array, "*batch D"],
@@ -92,6 +107,10 @@ def _xla_multiply(x, kernels):
   return tuple(jnp.dot(x, kernel) for kernel in kernels)
 
 
+def _xla_multiply_by_rows(x, table):
+  return jnp.dot(x, table.T)
+
+
 def _xla_normalize(x, scale):
   x = x.astype(jnp.float32)
   mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
@@ -126,6 +145,13 @@ def _native_multiply(x, kernels):
     "specdec_multiply", [shape(w) for w in kernels], vmap_method="sequential"
   )
   return tuple(call(x, *kernels))
+
+
+@functools.partial(_on_cpu, otherwise=_xla_multiply_by_rows)
+def _native_multiply_by_rows(x, table):
+  shape = jax.ShapeDtypeStruct((*x.shape[:-1], len(table)), x.dtype)
+  call = jax.ffi.ffi_call("specdec_by_rows", shape, vmap_method="sequential")
+  return call(x, table)
 
 
 @functools.partial(_on_cpu, otherwise=_xla_normalize)

@@ -27,6 +27,9 @@ from t5x.inference_files import (
   write_inferences_to_file,
 )
 from t5x.inference_safety import writing
+from t5x.tfexamples import (
+  create_task_from_tfexample_file as create_task_from_tfexample_file,
+)
 
 _STEPS = {
   "predict": "predict_batch",

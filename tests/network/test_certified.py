@@ -17,6 +17,7 @@ from specdec_t5x.native import library
 from specdec_t5x.network import certified, products, rounded
 from specdec_t5x.network.functional import network_for
 from tests.drafters.test_quantized import INPUTS, ROOM, TARGETS, model
+from tests.network.test_gemma import SECOND as GEMMA
 from tests.network.test_products import normal
 
 pytestmark = pytest.mark.skipif(
@@ -24,37 +25,50 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def screened(weights):
-  params = {"decoder": {"logits_dense": {"kernel": jnp.asarray(weights)}}}
-  made = certified.screen(params)
-  return certified.within(params, made)["decoder"]["logits_dense"]["kernel"]
+def screened(weights, tied=False):
+  weights = jnp.asarray(weights)
+  params = {"decoder": {"logits_dense": {"kernel": weights}}}
+  if tied:
+    params = {"decoder": {}, "token_embedder": {"embedding": weights.T}}
+  params = certified.within(params, certified.screen(params))
+  if tied:
+    return params["token_embedder"]["logits"]
+  return params["decoder"]["logits_dense"]["kernel"]
 
 
-def product(h, kernel):
+def product(h, kernel, tied=False):
   """Returns h W by a certified head, or by the whole one of plain weights."""
   if isinstance(kernel, dict):
     return np.asarray(
       jax.jit(certified.multiply, static_argnums=0)("native", h, kernel)
     )
+  if tied:
+    multiply = jax.jit(products.multiply_by_rows, static_argnums=0)
+    return np.asarray(multiply("native", h, kernel.T))
   multiply = jax.jit(products.multiply, static_argnums=0)
   return np.asarray(multiply("native", h, kernel)[0])
 
 
-def exact(h, weights, kernel=None):
+def exact(h, weights, kernel=None, tied=False):
   """Returns which numbers are the whole product's; checks that the largest are."""
-  found, whole = product(h, kernel or screened(weights)), product(h, weights)
+  kernel = kernel or screened(weights, tied)
+  found, whole = product(h, kernel), product(h, weights, tied)
   np.testing.assert_array_equal(found.argmax(axis=1), whole.argmax(axis=1))
   np.testing.assert_array_equal(found.max(axis=1), whole.max(axis=1))
   return found == whole
 
 
+@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("rows", [1, 2, 8, 9, products.MAX_ROWS])
 @pytest.mark.parametrize(
   ("inputs", "columns"), [(1, 7), (5, 16), (64, 37), (330, 4000)]
 )
-def test_the_largest_logit_of_each_row_is_the_whole_product_s(inputs, columns, rows):
+def test_the_largest_logit_of_each_row_is_the_whole_product_s(
+  inputs, columns, rows, tied
+):
   for seed in range(3):
-    are_exact = exact(normal(seed, rows, inputs), normal(seed + 9, inputs, columns))
+    h, weights = normal(seed, rows, inputs), normal(seed + 9, inputs, columns)
+    are_exact = exact(h, weights, tied=tied)
     if inputs == 330:
       assert are_exact.sum(axis=1).max() < 0.1 * columns  # Else nothing is gained.
 
@@ -135,10 +149,11 @@ def test_numbers_of_any_size_are_compared(size):
   exact(h, weights)
 
 
-def test_of_equal_logits_the_first_is_taken():
-  exact(np.zeros((2, 64), np.float32), normal(3, 64, 300))
-  exact(normal(4, 2, 64), np.zeros((64, 300), np.float32))
-  exact(normal(4, 2, 64), np.ones((64, 3000), np.float32))
+@pytest.mark.parametrize("tied", [False, True])
+def test_of_equal_logits_the_first_is_taken(tied):
+  exact(np.zeros((2, 64), np.float32), normal(3, 64, 300), tied=tied)
+  exact(normal(4, 2, 64), np.zeros((64, 300), np.float32), tied=tied)
+  exact(normal(4, 2, 64), np.ones((64, 3000), np.float32), tied=tied)
 
 
 @pytest.mark.parametrize("where", ["h", "weights"])
@@ -183,7 +198,7 @@ def assert_same(one, other):
     np.testing.assert_array_equal(*pair)
 
 
-@pytest.mark.parametrize("kind", ["t5", "gpt"])
+@pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize("drafter", [None, DRAFTER], ids=["plain", "speculative"])
 def test_greedy_decodes_are_the_same_by_it(drafter, kind):
   whole, screened, program = decode(model(kind), GREEDY, drafter)
@@ -227,7 +242,6 @@ def test_auto_takes_it_where_it_pays(monkeypatch):
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"logits_via_embedding": True}, "head is its embedding"),
     ({"weights": "int8"}, "of 8 bits already"),
     ({"products": "xla"}, "PRODUCTS='xla' and bfloat16 do without"),
     ({"dtype": "bfloat16"}, "PRODUCTS='xla' and bfloat16 do without"),
@@ -237,3 +251,8 @@ def test_what_can_t_be_is_refused(changes, message):
   config = dataclasses.replace(TARGETS["t5"], head="certified", **changes)
   with pytest.raises(ValueError, match=message):
     certified.is_used(config, reads_argmaxes=True)
+
+
+def test_a_t5gemma_s_capped_logits_are_no_argmax():
+  config = dataclasses.replace(GEMMA, logits_cap=30.0)
+  assert "logits are capped" in certified.problem(config)

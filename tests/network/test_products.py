@@ -8,7 +8,13 @@ import pytest
 
 from specdec_t5x.native import library
 from specdec_t5x.network import products
-from specdec_t5x.network.products import MASKED, attend, multiply, normalize
+from specdec_t5x.network.products import (
+  MASKED,
+  attend,
+  multiply,
+  multiply_by_rows,
+  normalize,
+)
 
 pytestmark = pytest.mark.skipif(
   library.problem() is not None, reason=f"no kernels: {library.problem()}"
@@ -27,32 +33,43 @@ def ours(x, *kernels):
   return jax.jit(multiply, static_argnums=0)("native", x, *kernels)
 
 
+def by_rows(x, *kernels):
+  """As `ours`, of each kernel's transpose."""
+  run = jax.jit(multiply_by_rows, static_argnums=0)
+  return [run("native", x, np.ascontiguousarray(kernel.T)) for kernel in kernels]
+
+
+EITHER = pytest.mark.parametrize("product", [ours, by_rows])
+
+
 def matrices(inputs):
   return [normal(column, inputs, column) for column in COLUMNS]
 
 
+@EITHER
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("rows", ROWS)
-def test_products_are_those_of_float64(rows, inputs):
+def test_products_are_those_of_float64(rows, inputs, product):
   x, kernels = normal(0, rows, inputs), matrices(inputs)
-  for found, kernel in zip(ours(x, *kernels), kernels, strict=True):
+  for found, kernel in zip(product(x, *kernels), kernels, strict=True):
     exact = x.astype(np.float64) @ kernel
     scale = np.abs(x).astype(np.float64) @ np.abs(kernel)
     assert np.max(np.abs(found - exact) / scale) < 1e-6
     assert found.shape == (rows, kernel.shape[1])
 
 
+@EITHER
 @pytest.mark.parametrize("inputs", INPUTS)
-def test_a_row_is_the_same_whatever_stands_beside_it(inputs):
+def test_a_row_is_the_same_whatever_stands_beside_it(inputs, product):
   x, kernels = normal(1, products.MAX_ROWS, inputs), matrices(inputs)
-  whole = ours(x, *kernels)
+  whole = product(x, *kernels)
   for rows in ROWS:
     for start in (0, 5 if rows + 5 <= len(x) else 0):
-      part = ours(x[start : start + rows], *kernels)
+      part = product(x[start : start + rows], *kernels)
       for found, expected in zip(part, whole, strict=True):
         np.testing.assert_array_equal(found, expected[start : start + rows])
   order = np.random.default_rng(0).permutation(len(x))
-  for found, expected in zip(ours(x[order], *kernels), whole, strict=True):
+  for found, expected in zip(product(x[order], *kernels), whole, strict=True):
     np.testing.assert_array_equal(found, expected[order])
 
 
@@ -71,10 +88,11 @@ def test_rows_may_have_any_leading_axes():
   )
 
 
-def test_what_is_no_number_stays_none():
+@EITHER
+def test_what_is_no_number_stays_none(product):
   x, kernel = normal(5, 6, 64), normal(6, 64, 130)
   x[1, 3], x[2, 63], x[3, 0], kernel[7, 129] = np.nan, np.inf, -np.inf, np.nan
-  found, expected = ours(x, kernel)[0], x @ kernel
+  found, expected = product(x, kernel)[0], x @ kernel
   np.testing.assert_allclose(found, expected, atol=1e-5)  # NaN and infinities alike.
   assert np.isfinite(found[[0, 4, 5], :129]).all()
 
@@ -82,21 +100,23 @@ def test_what_is_no_number_stays_none():
 LARGE = 1030, 1027  # Above a million numbers: read in another order.
 
 
+@EITHER
 @pytest.mark.parametrize("rows", [1, 4, 8, 9])
-def test_large_matrices_give_the_numbers_that_their_columns_alone_give(rows):
+def test_large_matrices_give_the_numbers_that_their_columns_alone_give(rows, product):
   x, kernel = normal(7, rows, LARGE[0]), normal(8, *LARGE)
-  found = ours(x, kernel)[0]
+  found = product(x, kernel)[0]
   for start in (0, 416, 832):
-    alone = ours(x, kernel[:, start : start + 416])[0]
+    alone = product(x, kernel[:, start : start + 416])[0]
     np.testing.assert_array_equal(found[:, start : start + 416], alone)
   scale = np.abs(x).astype(np.float64) @ np.abs(kernel)
   assert np.max(np.abs(found - x.astype(np.float64) @ kernel) / scale) < 1e-6
 
 
+@EITHER
 @pytest.mark.parametrize(("rows", "inputs"), [(0, 64), (5, 0), (0, 0)])
-def test_products_of_nothing_are_empty_or_zero(rows, inputs):
-  x = normal(0, rows, inputs)
-  for found, kernel in zip(ours(x, *matrices(inputs)), matrices(inputs), strict=True):
+def test_products_of_nothing_are_empty_or_zero(rows, inputs, product):
+  x, kernels = normal(0, rows, inputs), matrices(inputs)
+  for found, kernel in zip(product(x, *kernels), kernels, strict=True):
     np.testing.assert_array_equal(found, x @ kernel)
   assert normed(x, np.ones(inputs, np.float32)).shape == x.shape
 

@@ -1,0 +1,23 @@
+"""`python -m t5x.main --run_mode=infer` runs `python -m t5x.infer`, and so on."""
+
+import argparse
+import runpy
+import sys
+
+MODES = ("infer", "eval", "train", "export")
+
+
+def main() -> None:
+  """Runs the command that --run_mode names, with the other flags."""
+  parser = argparse.ArgumentParser(
+    prog="python -m t5x.main", add_help=False, allow_abbrev=False, description=__doc__
+  )
+  parser.add_argument("-run_mode", "--run_mode", choices=MODES, required=True)
+  args, rest = parser.parse_known_args()
+  sys.argv = [sys.argv[0], *rest]
+  # gin files import the command as `__main__`.
+  runpy.run_module(f"t5x.{args.run_mode}", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,59 @@
+"""A task of what files of TFExamples hold."""
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import seqio
+import tensorflow as tf
+
+_READERS = {"tfrecord": tf.data.TFRecordDataset}
+
+
+def create_task_from_tfexample_file(
+  paths: Sequence[str],
+  file_type: str,
+  inputs_key: str,
+  targets_key: str | None,
+  features: Mapping[str, seqio.Feature],
+  task_id: str | None = None,
+) -> str:
+  """Registers a task over files of TFExamples, whose split is 'infer'; its name.
+
+  Args:
+    paths: files, or patterns of their names.
+    file_type: 'tfrecord'.
+    inputs_key: the feature with an input's text.
+    targets_key: the feature with its output's; None where there is none.
+    features: of the task: 'inputs' and 'targets'.
+    task_id: of the name; None makes one of the paths and keys.
+
+  Raises:
+    ValueError: where there is no such file, or none of this type can be read.
+  """
+  if file_type not in _READERS:
+    raise ValueError(
+      f"TF_EXAMPLE_FILE_TYPE: expected some of {[*_READERS]}, got {file_type!r}."
+    )
+  if isinstance(paths, str) or not (files := tf.io.gfile.glob([*paths])):
+    raise ValueError(
+      f"TF_EXAMPLE_FILE_PATHS: expected a list of files that are there, got {paths!r}."
+    )
+  keys = inputs_key, targets_key
+  names = ":".join(str(each or "") for each in (*paths, *keys))
+  name = f"infer_{task_id or hashlib.md5(names.encode()).hexdigest()[:10]}"
+  if name not in seqio.TaskRegistry.names():
+    text = tf.io.FixedLenFeature([], tf.string)
+    key_map = {"inputs": inputs_key, "targets": targets_key}
+    seqio.TaskRegistry.add(
+      name,
+      source=seqio.TFExampleDataSource(
+        {"infer": files}, {key: text for key in keys if key}, _READERS[file_type]
+      ),
+      preprocessors=[
+        functools.partial(seqio.preprocessors.rekey, key_map=key_map),
+        seqio.preprocessors.tokenize_and_append_eos,
+      ],
+      output_features=dict(features),
+    )
+  return name

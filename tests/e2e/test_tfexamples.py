@@ -1,0 +1,66 @@
+"""`t5x.infer` from files of TFExamples, by `python -m t5x.main`."""
+
+import runpy
+import sys
+
+import pytest
+import tensorflow as tf
+
+from specdec_t5x.data.tasks import TRANSLATE_ENDE
+from tests.contract.conftest import runtime_only
+from tests.e2e import runs
+
+
+def written(path, texts):
+  """Writes a file of TFExamples."""
+  with tf.io.TFRecordWriter(str(path)) as writer:
+    for text in texts:
+      value = tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode()]))
+      features = tf.train.Features(feature={"inputs": value})
+      writer.write(tf.train.Example(features=features).SerializeToString())
+  return str(path)
+
+
+@pytest.mark.slow
+def test_outputs_are_those_of_the_same_texts(pair, speculative, tmp_path):
+  gin_file, draft = pair
+  texts = (gin_file.parent / "text.en").read_text().splitlines()
+  files = [
+    written(tmp_path / f"{part}.tfrecord", [TRANSLATE_ENDE + text for text in some])
+    for part, some in enumerate((texts[:7], texts[7:]))
+  ]
+  process = runs.infer(
+    *("configs/spec_ende.gin", gin_file, "configs/runs/tfexamples.gin"),
+    module="t5x.main",
+    flags=["--run_mode=infer"],
+    TF_EXAMPLE_FILE_PATHS=files,
+    DRAFT_CHECKPOINT_PATH=draft,
+    GAMMA=3,
+    INFER_OUTPUT_DIR=str(tmp_path / "out"),
+  )
+  assert process.returncode == 0, process.stderr[-3000:]
+  assert runs.tokens(tmp_path / "out") == runs.tokens(speculative)
+
+
+@runtime_only
+@pytest.mark.parametrize(
+  ("paths", "kind", "message"),
+  [
+    ("one.tfrecord", "tfrecord", "expected a list of files that are there"),
+    (["none*.tfrecord"], "tfrecord", r"got \['none\*.tfrecord'\]"),
+    (["x"], "sstable", r"expected some of \['tfrecord'\], got 'sstable'"),
+  ],
+)
+def test_what_is_no_such_file_is_said(paths, kind, message):
+  from t5x.tfexamples import create_task_from_tfexample_file
+
+  with pytest.raises(ValueError, match=message):
+    create_task_from_tfexample_file(paths, kind, "inputs", None, {})
+
+
+@runtime_only
+@pytest.mark.parametrize("flags", [[], ["--run_mode=precompile"]])
+def test_a_mode_is_named(flags, monkeypatch):
+  monkeypatch.setattr(sys, "argv", ["t5x.main", *flags])
+  with pytest.raises(SystemExit):
+    runpy.run_module("t5x.main", run_name="__main__", alter_sys=True)

@@ -1,0 +1,132 @@
+"""What is exported decodes as the model does, samples too; planted faults are seen."""
+
+import contextlib
+import importlib.util
+import types
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.drafters.link import Link
+from specdec_t5x.t5x_bridge import exporting
+from specdec_t5x.t5x_bridge.examples import EXAMPLE, number_of
+from tests.real_data import ROOT
+from tests.t5x_bridge import tiny
+
+LENGTHS = {"inputs": 9, "targets": 12}
+ROWS = 4
+
+
+@pytest.fixture(scope="module")
+def serve():
+  """examples/serve_exported.py."""
+  path = ROOT / "examples/serve_exported.py"
+  spec = importlib.util.spec_from_file_location("serve_exported", path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+@pytest.fixture(scope="module")
+def model(vocabulary):
+  return tiny.speculative(vocabulary, Sampling(1.0), seed=3)
+
+
+@pytest.fixture(scope="module")
+def params(model):
+  half = lambda x: x.astype(jnp.bfloat16)
+  return jax.tree.map(half, tiny.variables(model)["params"])
+
+
+@pytest.fixture(scope="module")
+def inputs():
+  return np.random.default_rng(0).integers(3, 30, size=(ROWS, 9)).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def expected(model, params, inputs):
+  """The model's tokens of the first examples of a task."""
+  place = np.stack([np.full(ROWS, number_of("a task")), np.arange(ROWS)], axis=1)
+  targets = np.zeros((ROWS, LENGTHS["targets"]), np.int32)
+  batch = {
+    "encoder_input_tokens": jnp.asarray(inputs),
+    "decoder_input_tokens": jnp.asarray(targets),
+    EXAMPLE: jnp.asarray(place, jnp.uint32),
+  }
+  with exporting.portable():
+    return np.asarray(tiny.predict(model, params, batch)[0])
+
+
+def exported(serve, model, params, inputs, folder):
+  """Returns the tokens of an exported program."""
+  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
+  to = str(folder), ["cpu", "tpu"], [ROWS]
+  exporting.export(model, flat, LENGTHS, "a task", *to)
+  decode, _, about = serve.load(folder)
+  keys = serve.keys_of(about["seed"], about["task"], np.arange(ROWS))
+  return np.asarray(decode(inputs, keys)[0])
+
+
+def check(serve, model, params, inputs, expected, folder):
+  found = exported(serve, model, params, inputs, folder)
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_tokens_are_the_models(serve, model, params, inputs, expected, tmp_path):
+  check(serve, model, params, inputs, expected, tmp_path / "out")
+
+
+def _values_for_bits(patch, serve):
+  patch.setattr(exporting, "_plain", lambda x: np.asarray(x).astype(np.uint16))
+
+
+def _another_task(patch, serve):
+  patch.setattr(exporting, "number_of", lambda name: number_of(name) + 1)
+
+
+def _seed_after_task(patch, serve):
+  keys_of = serve.keys_of
+  patch.setattr(serve, "keys_of", lambda seed, task, n: keys_of(task, seed, n))
+
+
+def _one_key_for_all(patch, serve):
+  keys_of = serve.keys_of
+  patch.setattr(serve, "keys_of", lambda seed, task, n: keys_of(seed, task, 0 * n))
+
+
+def _a_token_less(patch, serve):
+  lowered = exporting.lowered
+  shorter = LENGTHS | {"targets": LENGTHS["targets"] - 1}
+  patch.setattr(
+    exporting, "lowered", lambda m, p, _, *rest: lowered(m, p, shorter, *rest)
+  )
+
+
+def _kernels_of_this_cpu(patch, serve):
+  patch.setattr(exporting, "portable", contextlib.nullcontext)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "plant",
+  [
+    *(_values_for_bits, _another_task, _seed_after_task, _one_key_for_all),
+    *(_a_token_less, _kernels_of_this_cpu),
+  ],
+)
+def test_a_planted_fault_is_seen(
+  plant, serve, model, params, inputs, expected, tmp_path, monkeypatch
+):
+  plant(monkeypatch, serve)
+  with pytest.raises((AssertionError, ValueError, NotImplementedError)):
+    check(serve, model, params, inputs, expected, tmp_path / "out")
+
+
+def test_a_draft_in_another_process_is_refused():
+  decoder = types.SimpleNamespace(drafter=object.__new__(Link))
+  with pytest.raises(ValueError, match="A draft in another process can't be exported"):
+    exporting.check_decoder(decoder)
