@@ -30,6 +30,7 @@ COMMANDS = {
         "link",
         "online",
         "head",
+        "infer",
         "machine",
       ),
     )
@@ -43,6 +44,7 @@ COMMANDS = {
 _LIGHT = (
   "decode",
   "head",
+  "infer",
   "machine",
   "model",
   "accelerator",

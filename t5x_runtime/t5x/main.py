@@ -1,22 +1,21 @@
 """`python -m t5x.main --run_mode=infer` runs `python -m t5x.infer`, and so on."""
 
 import argparse
-import runpy
+import os
 import sys
 
 MODES = ("infer", "eval", "train", "export")
 
 
 def main() -> None:
-  """Runs the command that --run_mode names, with the other flags."""
+  """Becomes the command that --run_mode names, with the other flags."""
   parser = argparse.ArgumentParser(
     prog="python -m t5x.main", add_help=False, allow_abbrev=False, description=__doc__
   )
   parser.add_argument("-run_mode", "--run_mode", choices=MODES, required=True)
   args, rest = parser.parse_known_args()
-  sys.argv = [sys.argv[0], *rest]
-  # gin files import the command as `__main__`.
-  runpy.run_module(f"t5x.{args.run_mode}", run_name="__main__", alter_sys=True)
+  command = [sys.executable, "-m", f"t5x.{args.run_mode}", *rest]
+  os.execv(command[0], command)
 
 
 if __name__ == "__main__":
