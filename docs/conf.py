@@ -12,6 +12,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import docstrings
 import gin_reference
+import signatures
+
+signatures.name_types()
 
 from specdec_t5x import __version__
 
@@ -59,7 +62,9 @@ html_theme_options = {"navigation_with_keys": True}
 
 
 def setup(app):
-  """Joins what is made at build time: the gin reference, docstrings' formulas."""
+  """Joins what is made at build time: the gin reference, docstrings, signatures."""
   app.connect("builder-inited", lambda app: gin_reference.write(ROOT))
   # Before napoleon, which reads the sections.
   app.connect("autodoc-process-docstring", docstrings.process, priority=400)
+  app.connect("autodoc-process-signature", signatures.process)
+  app.connect("doctree-read", signatures.check)

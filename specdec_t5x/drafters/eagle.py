@@ -35,7 +35,7 @@ class EagleState:
 
 
 @flax.struct.dataclass
-class _Going:
+class Going:
   """What a draft goes on from.
 
   Attributes:
@@ -107,7 +107,7 @@ class EagleDraft(Stepwise):
     found, feature, cache = apply_draft(self.network, context, "extend", *given)
     last = jnp.maximum(known - first - 1, 0)[:, None, None]
     found, feature = (jnp.take_along_axis(x, last, axis=1) for x in (found, feature))
-    going = _Going(cache.at(known), feature, state.target_cache)
+    going = Going(cache.at(known), feature, state.target_cache)
     return draft_logits(self.network, context, found)[:, 0], going
 
   def propose(
@@ -118,7 +118,7 @@ class EagleDraft(Stepwise):
     proposal, own = super().propose(context, state, uniforms)
     return proposal.replace(is_valid=proposal.is_valid & has_new[:, None]), own
 
-  def carried(self, cache: _Going, state: DecodeState) -> EagleState:
+  def carried(self, cache: Going, state: DecodeState) -> EagleState:
     """Returns the cache of the positions that the target has been at."""
     known = cache.cache.at(state.lengths - state.starts)
     return state.drafter_state.replace(cache=known)

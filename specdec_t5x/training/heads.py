@@ -30,7 +30,7 @@ D_PACE = "d_pace"
 
 
 @dataclasses.dataclass(frozen=True)
-class _OfHeads(Objective):
+class HeadObjective(Objective):
   """What a loss of heads has: the target that they draft for, and a weight.
 
   A weight 'd_pace' is `losses.d_pace` in place of decay^i.
@@ -74,7 +74,7 @@ class _OfHeads(Objective):
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadDistillation(_OfHeads):
+class HeadDistillation(HeadObjective):
   """sum_i decay^i D(p_{t+i}, q_i), over the heads i = 1 .. H of each position t.
 
   D is a distance, usually KL(p || q). p_{t+i} is the frozen target's distribution i
@@ -114,7 +114,7 @@ class HeadDistillation(_OfHeads):
 
 
 @dataclasses.dataclass(frozen=True)
-class JointTraining(_OfHeads):
+class JointTraining(HeadObjective):
   """Cross-entropy of the target and of each head, that both learn (Stern et al.).
 
   The target is another one afterwards: decoding is exact for what it then is. `params`

@@ -4,8 +4,10 @@ A block that is not run says why in a comment above it, `<!-- not run: reason --
 it names is looked for all the same. `<!-- file: NAME -->` above a block writes it.
 """
 
+import collections
 import contextlib
 import itertools
+import json
 import re
 import sys
 
@@ -109,26 +111,68 @@ def test_a_bad_block_is_seen(tmp_path):
     block.commands()
 
 
+def text_of(page):
+  """A page's Markdown, a notebook's too, without blocks."""
+  text = page.read_text()
+  if page.suffix == ".ipynb":
+    cells = json.loads(text)["cells"]
+    text = "\n\n".join(
+      "".join(c["source"]) for c in cells if c["cell_type"] == "markdown"
+    )
+  return re.sub(r"```.*?```", "", text, flags=re.S)
+
+
 def anchors(page):
-  """The anchors of a page's headings, as GitHub and MyST make them."""
-  text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
-  for heading in re.findall(r"^#+ (.+)$", text, re.M):
+  """The anchors of a page's headings that GitHub and MyST both make."""
+  seen = collections.Counter()
+  for heading in re.findall(r"^#{1,3} (.+)$", text_of(page), re.M):
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
-    yield re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+    anchor = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+    yield f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor
+    seen[anchor] += 1
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_within_the_repository_lead_somewhere(page):
-  gin_reference.write(ROOT)  # A page that is made when the site is.
-  text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.S)
+def lead_nowhere(page):
+  """A page's links within the repository whose file or heading is not there."""
+  text = re.sub(r"`[^`\n]*`", "", text_of(page))
   for link in re.findall(r"\]\(([^)\s]+)\)", text):
-    if re.match(r"https?:", link):
-      continue
     file, _, anchor = link.partition("#")
     target = (page.parent / file).resolve() if file else page
-    assert target.exists(), f"{name(page)} links to {link}"
-    if anchor:
-      assert anchor in set(anchors(target)), f"{name(page)} links to {link}"
+    if re.match(r"https?:", link):
+      continue
+    if not target.exists() or (anchor and anchor not in set(anchors(target))):
+      yield link
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/tutorial.ipynb"], ids=name)
+def test_links_within_the_repository_lead_somewhere(page):
+  gin_reference.write(ROOT)  # A page that is made when the site is.
+  assert not list(lead_nowhere(page))
+
+
+def test_a_link_that_leads_nowhere_is_seen(tmp_path):
+  other = tmp_path / "other.md"
+  other.write_text("# One `x_y`\n## Twice\n## Twice\n#### Too deep\n")
+  page = tmp_path / "page.md"
+  right = ("other.md", "other.md#one-x_y", "other.md#twice-1", "#own", "https://x.y/#z")
+  wrong = ("none.md", "other.md#twice-2", "other.md#too-deep", "#one-x_y")
+  page.write_text("# Own\n" + "\n".join(f"[a]({link})" for link in right + wrong))
+  assert tuple(lead_nowhere(page)) == wrong
+  cell = {"cell_type": "markdown", "source": ["# Own\n", "[a](#own), [b](#none)"]}
+  notebook = tmp_path / "page.ipynb"
+  notebook.write_text(json.dumps({"cells": [cell]}))
+  assert list(lead_nowhere(notebook)) == ["#none"]
+
+
+def test_every_example_has_its_page_and_is_run():
+  examples = {path.stem for path in (ROOT / "examples").glob("*.py")}
+  pages = {page.stem: page for page in (ROOT / "docs/examples").glob("*.md")}
+  assert pages.keys() - {"index"} == examples
+  for example in examples:
+    text, command = pages[example].read_text(), f"python examples/{example}.py"
+    assert f"```{{literalinclude}} ../../examples/{example}.py\n" in text
+    assert f"\n{command}" in text
+    assert [b for b in ALL if command in b.text and not b.why_not], command
 
 
 def test_every_method_has_its_page():

@@ -8,6 +8,7 @@ from tests.real_data import ROOT
 sys.path.append(str(ROOT / "docs"))
 import docstrings
 import gin_reference
+import signatures
 from gin_reference import Knob
 
 
@@ -39,6 +40,14 @@ def test_every_file_of_configs_is_on_the_page():
 
 def test_examples_in_docstrings():
   assert doctest.testmod(docstrings).failed == 0
+  assert doctest.testmod(signatures).failed == 0
+
+
+def test_signatures_show_what_a_caller_gives():
+  flax = "parent: None | _Sentinel = <_Sentinel object>, name: str | None = None"
+  shown = f"(size: int, {flax}, _kept: dict = <factory>)"
+  assert signatures.process(*[None] * 5, shown, "None") == ("(size: int)", "None")
+  assert signatures.process(*[None] * 5, None, None) == (None, None)
 
 
 def test_sections_and_arguments_stay_as_they_are():
