@@ -61,10 +61,7 @@ def _main():
   import gin
   import t5x
   from t5x import gin_utils
-  from t5x import infer as t5x_infer
 
-  # Gin files bind it as a part of the script that runs.
-  globals()["write_inferences_to_file"] = t5x_infer.write_inferences_to_file
   run = gin.configurable(infer)
   bindings = [
     binding.removeprefix("--gin_bindings=")

@@ -24,7 +24,6 @@ import gin
 import seqio
 import t5x
 from t5x import gin_utils
-from t5x.infer import write_inferences_to_file as write_inferences_to_file
 
 import specdec_t5x
 from specdec_t5x.t5x_bridge import exporting

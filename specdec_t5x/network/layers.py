@@ -159,7 +159,9 @@ class Embed(nn.Module):
 
   def attend(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
     """Returns the tied output projection x E^T / sqrt(D), Gemma's x E^T, in float32."""
-    x, choice = x.astype(jnp.float32), self.config.products
+    x = x.astype(jnp.float32)
+    # In bfloat16 a table of float32 would be made of the embedding at each call.
+    choice = self.config.products if self.config.dtype == "float32" else "xla"
     made = self.get_variable("params", rounded.LOGITS, {})
     if "bounds" in made:
       logits = certified.multiply(choice, x, made)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import seqio
 import tensorflow as tf
+from google.protobuf import message
 
 _READERS = {"tfrecord": tf.data.TFRecordDataset}
 
@@ -29,7 +30,8 @@ def create_task_from_tfexample_file(
     task_id: of the name; None makes one of the paths and keys.
 
   Raises:
-    ValueError: where there is no such file, or none of this type can be read.
+    ValueError: where there is no such file, it can't be read, or its first example
+      lacks a feature.
   """
   if file_type not in _READERS:
     raise ValueError(
@@ -40,6 +42,7 @@ def create_task_from_tfexample_file(
       f"TF_EXAMPLE_FILE_PATHS: expected a list of files that are there, got {paths!r}."
     )
   keys = inputs_key, targets_key
+  _check_features(files, _READERS[file_type], {key for key in keys if key})
   names = ":".join(str(each or "") for each in (*paths, *keys))
   name = f"infer_{task_id or hashlib.md5(names.encode()).hexdigest()[:10]}"
   if name not in seqio.TaskRegistry.names():
@@ -57,3 +60,22 @@ def create_task_from_tfexample_file(
       output_features=dict(features),
     )
   return name
+
+
+def _check_features(files, reader, needed: set[str]) -> None:
+  """Raises a ValueError where a file can't be read, or its first example lacks some."""
+  for path in files:
+    try:
+      serialized = [x.numpy() for x in reader(path).take(1)]
+      found = set(tf.train.Example.FromString(serialized[0]).features.feature)
+    except (tf.errors.OpError, message.DecodeError, IndexError) as error:
+      raise ValueError(
+        f"TF_EXAMPLE_FILE_PATHS: {path} has no whole TFExample ({error}). Expected a "
+        "file that tf.io.TFRecordWriter wrote."
+      ) from error
+    if missing := needed - found:
+      raise ValueError(
+        f"TF_EXAMPLE_FILE_PATHS: {path}: examples have the features {sorted(found)}, "
+        f"expected {sorted(missing)} among them. The names of yours are "
+        "create_task_from_tfexample_file.inputs_key and .targets_key."
+      )

@@ -11,12 +11,12 @@ from tests.contract.conftest import runtime_only
 from tests.e2e import runs
 
 
-def written(path, texts):
+def written(path, texts, key="inputs"):
   """Writes a file of TFExamples."""
   with tf.io.TFRecordWriter(str(path)) as writer:
     for text in texts:
       value = tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode()]))
-      features = tf.train.Features(feature={"inputs": value})
+      features = tf.train.Features(feature={key: value})
       writer.write(tf.train.Example(features=features).SerializeToString())
   return str(path)
 
@@ -56,6 +56,21 @@ def test_what_is_no_such_file_is_said(paths, kind, message):
 
   with pytest.raises(ValueError, match=message):
     create_task_from_tfexample_file(paths, kind, "inputs", None, {})
+
+
+@runtime_only
+def test_what_a_file_lacks_is_said(tmp_path):
+  from t5x.tfexamples import create_task_from_tfexample_file
+
+  other, empty = tmp_path / "other.tfrecord", tmp_path / "empty.tfrecord"
+  written(other, ["a text"], key="text")
+  empty.write_bytes(b"no record")
+  for path, message in (
+    (other, r"features \['text'\], expected \['inputs'\]"),
+    (empty, "has no whole TFExample"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      create_task_from_tfexample_file([str(path)], "tfrecord", "inputs", None, {})
 
 
 @runtime_only
