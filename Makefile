@@ -25,7 +25,7 @@ demo: install
 	$(BIN)/python -m specdec_t5x.demo
 
 demo-all: install
-	$(BIN)/python -m specdec_t5x.demo --pairs ende cnndm --heads
+	$(BIN)/python -m specdec_t5x.demo --pairs ende cnndm --more
 
 demo-lm: install
 	$(BIN)/python -m specdec_t5x.demo --pairs lm

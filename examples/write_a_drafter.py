@@ -42,7 +42,7 @@ class Echo(Drafter):
 
 def main(demo: str = "runs/demo/ende") -> None:
   """Decodes a sentence of the demo's (`make demo`), with Echo and plainly."""
-  target = specdec_t5x.load_model(f"{demo}/target/checkpoint_1200")
+  target = specdec_t5x.load_model(f"{demo}/target/checkpoint_1000")
   text = "translate English to German: Jan says that he returned the present to Oskar."
   for drafter in (None, Echo(gamma=3)):
     (output,) = specdec_t5x.generate(

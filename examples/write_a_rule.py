@@ -32,8 +32,8 @@ class Plausible(Rule):
 
 def main(demo: str = "runs/demo/ende") -> None:
   """Samples from the demo's target (`make demo`) with two rules."""
-  target = specdec_t5x.load_model(f"{demo}/target/checkpoint_1200")
-  draft = specdec_t5x.load_model(f"{demo}/draft_small/checkpoint_1200")
+  target = specdec_t5x.load_model(f"{demo}/target/checkpoint_1000")
+  draft = specdec_t5x.load_model(f"{demo}/draft_small/checkpoint_1000")
   text = "translate English to German: Jan says that he returned the present to Oskar."
   for rule in ("token", Plausible(share=0.3)):
     (output,) = specdec_t5x.generate(

@@ -10,7 +10,7 @@ from typing import Any
 from etils import epath
 
 from specdec_t5x.bench.command import at_least
-from specdec_t5x.bench.pairs import COPY, Job, Study, Tokens
+from specdec_t5x.bench.pairs import COPY, UNTRAINED, Job, Study, Tokens
 from specdec_t5x.data.hints import COMMANDS, DIRECTORY
 from specdec_t5x.hugging_face import vocabulary as vocabularies
 
@@ -61,7 +61,8 @@ PAIRS = {
   "draft": (
     [str],
     "checkpoint or n-gram table (DIR@2: its bigrams), several allowed, named apart; "
-    "`copy` copies from the input. With --preset demo, beside the demo's own",
+    "`copy` copies from the input, `quantized` is the target in 8 bits. "
+    "With --preset demo, beside the demo's own",
     {"metavar": "[TASK:][NAME=]DIR", "alias": "--drafts", "action": "extend"},
   ),
 }
@@ -120,15 +121,10 @@ def _demo_job(args, task, path, common):
   with open(path, encoding="utf-8") as file:
     pair = json.load(file)
   drafts = dict(pair["drafts"])
-  for name, folder in pair["heads"].items() if vars(args).get("heads") else ():
-    if os.path.isdir(folder):
-      drafts[name] = folder
-    else:
-      command = "python -m specdec_t5x.train --job=heads --gin_file="
-      command += f"{pair['trains'][name]} --gin.HEADS=\"'{name}'\""
-      print(f"No heads in {folder}: `{command}` trains them.", file=sys.stderr)
+  if vars(args).get("heads"):
+    drafts |= _made(pair, "more")
   if vars(args).get("tables"):
-    for folder in pair["tables"].values():
+    for folder in _made(pair, "tables").values():
       drafts |= {name: f"{folder}@{order}" for name, order in _ORDERS.items()}
     drafts[COPY] = COPY
   cut, vocabulary = pair["max_input"], pair["vocabulary"]
@@ -144,6 +140,14 @@ def _demo_job(args, task, path, common):
     cut=cut,
     **common,
   )
+
+
+def _made(pair, kind):
+  """Returns a demo pair's parts of a kind that are there; says how to make others."""
+  for name, folder in pair[kind].items():
+    if not os.path.isdir(folder):
+      print(f"No {folder}: `{pair['makes'][name]}` makes it.", file=sys.stderr)
+  return {n: folder for n, folder in pair[kind].items() if os.path.isdir(folder)}
 
 
 def _paper_jobs(args, common):
@@ -191,7 +195,7 @@ def _own_jobs(args, common):
   drafts = _drafts(args, args.task)
   if not drafts and "draft" in args:
     raise ValueError(
-      "--draft: expected NAME=DIR or `copy`, got none. Give at least one."
+      "--draft: expected NAME=DIR, `copy` or `quantized`, got none. Give at least one."
     )
   how = args.num_inputs, args.prompts, args.prefix
   return [
@@ -235,10 +239,10 @@ def _drafts(args, task):
   for value in _of_task(vars(args).get("draft") or [], task):
     name, equals, source = value.partition("=")
     if not equals:
-      name, source = COPY if value == COPY else "draft", value
+      name, source = value if value in UNTRAINED else "draft", value
     if name in drafts:
       raise ValueError(f"--draft: {name!r} is given twice. Name drafts apart.")
-    drafts[name] = source if source == COPY else _existing(source, "--draft")
+    drafts[name] = source if source in UNTRAINED else _existing(source, "--draft")
   return drafts
 
 

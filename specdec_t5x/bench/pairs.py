@@ -21,7 +21,9 @@ from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.network.functional import HEADS
 from specdec_t5x.network.ngram import NgramTable
 
-COPY = "copy"  # The drafter that has no model.
+COPY = "copy"
+# Drafters that have no model, and what else their cells depend on.
+UNTRAINED = {COPY: f"match {Copy().match}", "quantized": "8 bits"}
 # Numbers of each parameter that its fingerprint reads.
 _SAMPLE = 1024
 
@@ -35,7 +37,7 @@ class Draft:
 
   Attributes:
     name: in the tables.
-    source: the folder it came from, or "copy".
+    source: the folder it came from, or one of `UNTRAINED`.
     model: the network or table; None where nothing is learned.
     drafter: one of `build.DRAFTERS`.
     fingerprint: of its parameters.
@@ -55,7 +57,7 @@ class Job:
   Attributes:
     task: in the tables.
     target: the target's folder.
-    drafts: folders by name; "copy" for the drafter without one.
+    drafts: folders by name, or of `UNTRAINED` drafters their own names.
     read: reads the inputs.
     max_length: most tokens of an output.
     num_tokens: output tokens a cell is measured over.
@@ -169,9 +171,8 @@ def load_draft(name: str, source: str, dtype: str) -> Draft:
   Raises:
     ValueError: where there is nothing to load.
   """
-  if source == COPY:
-    # Another least match drafts other tokens: its cells are not these.
-    return Draft(name, source, None, COPY, f"match {Copy().match}")
+  if source in UNTRAINED:
+    return Draft(name, source, None, source, UNTRAINED[source])
   path, _, order = source.partition("@")
   model = api.load_model(path, dtype)
   if order:

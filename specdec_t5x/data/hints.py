@@ -7,6 +7,8 @@ from etils import epath
 
 DIRECTORY = os.path.join("runs", "demo")
 COMMANDS = {"ende": "make demo", "cnndm": "make demo-all", "lm": "make demo-lm"}
+# Parts that are made where they are asked for.
+_MORE = ("draft_tiny", "heads", "ngrams")
 
 
 def how_to_make(path: str) -> str:
@@ -16,7 +18,10 @@ def how_to_make(path: str) -> str:
     path: as configs/pairs/demo_*.gin give it, from the repository's root.
   """
   for pair, command in COMMANDS.items():
-    if os.path.normpath(path).startswith(os.path.join(DIRECTORY, pair) + os.sep):
+    folder, given = os.path.join(DIRECTORY, pair) + os.sep, os.path.normpath(path)
+    if given.startswith(folder):
+      if given.removeprefix(folder).split(os.sep)[0] in _MORE:
+        command = f"python -m specdec_t5x.demo --pairs {pair} --more"
       return (
         f" It is a part of the demo pair, which `{command}` makes; for models of your "
         "own set TARGET_CHECKPOINT_PATH, DRAFT_CHECKPOINT_PATH and VOCABULARY_PATH."

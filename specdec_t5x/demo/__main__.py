@@ -14,13 +14,21 @@ TEMPERATURES = (0.0, 1.0)
 
 
 # Of steps other than training, beside `recipe.Part.minutes`.
-_LOAD, _VOCABULARY, _DECODE, _COMPARE = 0.05, 0.02, 0.7, 1.7
+_LOAD, _VOCABULARY, _DECODE, _COMPARE = 0.05, 0.02, 0.7, 1.5
+_NEXT = {
+  "ende": """
+To try next, with the Python of .venv:
+  python -m t5x.infer --gin_file=configs/spec_ende.gin --gin.TEMPERATURE=1.0
+  python -m t5x.infer --gin_file=configs/spec_ende.gin --gin.DRAFTER="'quantized'"
+  python scripts/show_trace.py                  one decode, call by call
+  python -m specdec_t5x.demo --more             heads, n-grams and a smaller draft"""
+}
 
 
-def run(pair: recipe.DemoPair, inputs: int, with_heads: bool) -> None:
+def run(pair: recipe.DemoPair, inputs: int, more: bool) -> None:
   """Makes one demo pair, decodes with both commands, and prints the comparison."""
   print(f"\nDemo pair {pair.name!r}: {pair.about}. Nothing here is real data.")
-  parts = pair.parts + (pair.heads if with_heads else ())
+  parts = pair.parts + ((*pair.tables, *pair.more) if more else ())
   steps = Steps(_steps(pair, parts, inputs))
   with steps.step():
     import_quietly("specdec_t5x.demo.making")
@@ -31,12 +39,13 @@ def run(pair: recipe.DemoPair, inputs: int, with_heads: bool) -> None:
     from specdec_t5x.demo import chart, comparison
 
     report = lambda line: print(f"      {line}", flush=True)
-    table = comparison.compare(pair, inputs, TEMPERATURES, with_heads, report)
+    table = comparison.compare(pair, inputs, TEMPERATURES, more, report)
   folder = os.path.join(recipe.DIRECTORY, pair.name)
   files = table.write(folder)
   pictures = chart.draw(table, folder)
-  print(f"\n{table.markdown()}\n{same}\nThe table is in {', '.join(files)}")
-  print(f"The comparison as a picture: {', '.join(pictures)}")
+  print(f"\n{comparison.brief(table)}\n{same}")
+  print(f"All that was measured: {', '.join(files)}\nA picture: {', '.join(pictures)}")
+  print(_NEXT.get(pair.name, ""))
 
 
 def _steps(pair, parts, inputs) -> list[Step]:
@@ -93,8 +102,10 @@ def main() -> None:
   parser.add_argument(
     "--pairs", nargs="+", choices=sorted(recipe.PAIRS), default=["ende"]
   )
-  parser.add_argument("--inputs", type=int, default=100, help="inputs of the table")
-  parser.add_argument("--heads", action="store_true", help="train heads, too")
+  parser.add_argument("--inputs", type=int, default=60, help="inputs of the table")
+  parser.add_argument(
+    "--more", action="store_true", help="heads, n-grams and a smaller draft, too"
+  )
   flags = parser.parse_args()
   if flags.inputs < 2:
     parser.error(f"--inputs must be at least 2, got {flags.inputs}.")
@@ -106,7 +117,7 @@ def main() -> None:
   try:
     require_matplotlib()  # Before minutes of work that end with a picture.
     for name in flags.pairs:
-      run(recipe.PAIRS[name], flags.inputs, flags.heads)
+      run(recipe.PAIRS[name], flags.inputs, flags.more)
   except (ValueError, FloatingPointError) as error:
     sys.exit(f"specdec_t5x.demo: {error}")
 

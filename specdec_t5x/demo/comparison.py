@@ -16,7 +16,7 @@ from specdec_t5x.bench import jobs
 from specdec_t5x.bench.costs import measure_costs
 from specdec_t5x.bench.measured import PLAIN, Measured, Setting
 from specdec_t5x.bench.pairs import Job, Study
-from specdec_t5x.bench.table import Column, Table, columns
+from specdec_t5x.bench.table import Column, Table, columns, grid
 from specdec_t5x.bench.timed import alternate
 from specdec_t5x.demo import held_out
 from specdec_t5x.demo.recipe import DemoPair
@@ -26,12 +26,17 @@ from specdec_t5x.network.functional import HEADS, lacks_encoder
 # From outputs to what a metric says of them.
 ScoreFn = Callable[[Sequence[Int[Array, "T"]]], float]
 
+# Ways to draft that need no training come first.
+_UNTRAINED = {"copied input": "copy", "target in 8 bits": "quantized"}
 _COLUMNS = columns(
   "task | temperature T | gamma | draft | alpha:3 alpha (95%) | "
   "tokens_per_call tokens/call | speed speed-up (quartiles) | theorem Thm 3.8 | c | "
   "predicted whole calls (quartiles) | identical"
 )
-_BRIEF = ("temperature", "draft", "alpha", "tokens_per_call", "speed")
+_BRIEF = columns(
+  "draft | temperature T | tokens_per_call tokens a target call | speed "
+  "times as fast (quartiles) | identical same outputs"
+)
 _SCORE_KEYS = ("plain_score", "score", "draft_score")
 _NOTES = (
   "alpha is sum_x min(p, q), the mean over drafted tokens that were tried. The "
@@ -51,7 +56,7 @@ def compare(
   pair: DemoPair,
   inputs: int,
   temperatures: Sequence[float],
-  with_heads: bool = False,
+  more: bool = False,
   report: Callable[[str], None] = lambda line: None,
 ) -> Table:
   """Measures a demo pair's drafts on the first texts of its test split.
@@ -60,34 +65,37 @@ def compare(
     pair: whose drafts.
     inputs: how many texts.
     temperatures: of the decodes.
-    with_heads: whether its heads draft, too.
+    more: whether its other drafts draft, too.
     report: takes a line a draft and temperature, as soon as it was measured.
   """
-  study = job_of(pair, inputs, with_heads).load()
+  study = job_of(pair, inputs, more).load()
   score = _scorer(pair, inputs)
   found = []
   for temperature in temperatures:
     for row in rows(study, Setting(DEFAULT_GAMMA, temperature), score):
       found.append(row)
-      words = [
-        f"{c.header} {c.show(row.get(c.key))}" for c in _COLUMNS if c.key in _BRIEF
-      ]
-      report(", ".join(words))
+      report(", ".join(f"{c.header} {c.show(row.get(c.key))}" for c in _BRIEF))
   headers = (f"{pair.metric}: plain", "ours", "draft alone") if score else ()
   scores = [Column(*each, 1, "-") for each in zip(_SCORE_KEYS, headers, strict=False)]
   title = f"Demo pair {pair.name!r}, {inputs} inputs"
   return Table("comparison", title, (*_COLUMNS, *scores), found, _NOTES)
 
 
-def job_of(pair: DemoPair, inputs: int, with_heads: bool) -> Job:
-  """Returns a pair's own drafts, and its heads, on so many texts of its test split."""
+def brief(table: Table) -> str:
+  """Returns what a reader wants to know of the table first."""
+  told = "Batch 1, in turn with plain decoding; the first two need no training."
+  return f"## {table.title}\n\n{grid(_BRIEF, table.rows)}\n{told}\n"
+
+
+def job_of(pair: DemoPair, inputs: int, more: bool) -> Job:
+  """Returns a pair's ways to draft on so many texts of its test split."""
 
   def read():
     texts = [text for text, _ in held_out.held_out_texts(pair.name, inputs)]
     return jobs.encoded(pair.vocabulary, texts, pair.are_prompts, pair.max_input)
 
-  parts = pair.drafts + (pair.heads if with_heads else ())
-  drafts = {part.name: part.checkpoint for part in parts}
+  parts = pair.drafts + (pair.more if more else ())
+  drafts = _UNTRAINED | {part.name: part.checkpoint for part in parts}
   return Job(pair.name, pair.target.checkpoint, drafts, read, pair.max_output)
 
 
@@ -113,9 +121,9 @@ def rows(study: Study, setting: Setting, score: ScoreFn | None) -> list[dict[str
     row = {**name, "draft": draft.name, "gamma": setting.gamma, **cell.row()}
     if score:
       results = [timed[PLAIN].results, timed[draft.name].results]
-      network = draft.model.network
+      network = draft.model and draft.model.network
       # What reads a target says nothing alone.
-      if not isinstance(network, HEADS) and not lacks_encoder(network):
+      if network and not (isinstance(network, HEADS) or lacks_encoder(network)):
         alone = dataclasses.replace(study, target=draft.model).decode(temperature)
         results.append(map(study.program(alone), numbers))
       outputs = [[result.tokens[0] for result in each] for each in results]

@@ -43,7 +43,7 @@ def describe(pair: DemoPair, directory: str = DIRECTORY) -> None:
   """Writes down what is measured of a pair, for `bench`: pair.json, and its texts.
 
   Args:
-    pair: a pair that is made, but for its heads, which may be trained later.
+    pair: a pair whose target and drafts are made; the others may be made later.
     directory: where pairs are.
   """
   folder = os.path.join(directory, pair.name)
@@ -52,9 +52,9 @@ def describe(pair: DemoPair, directory: str = DIRECTORY) -> None:
   found = {
     "target": pair.target.checkpoint,
     "drafts": {part.name: part.checkpoint for part in pair.drafts},
-    "heads": {part.name: part.checkpoint for part in pair.heads},
-    "trains": {part.name: part.gin_file for part in pair.heads},
+    "more": {part.name: part.checkpoint for part in pair.more},
     "tables": {part.name: part.checkpoint for part in pair.tables},
+    "makes": {part.name: part.command for part in pair.more + pair.tables},
     "vocabulary": pair.vocabulary,
     "inputs": _write(folder, "inputs.txt", texts),
     "also": {},

@@ -28,6 +28,13 @@ class Part:
   job: str = "train"
   bindings: tuple[str, ...] = ()
 
+  @property
+  def command(self) -> str:
+    """What makes it, from the repository's root."""
+    words = [f"--job={self.job}", f"--gin_file={self.gin_file}"]
+    words += [f"--gin.{each.replace(' ', '')}" for each in self.bindings]
+    return " ".join(["python -m specdec_t5x.train", *words])
+
 
 @dataclasses.dataclass(frozen=True)
 class DemoPair:
@@ -41,8 +48,8 @@ class DemoPair:
     max_output: the most tokens of an output.
     target: the target.
     drafts: its drafts, the better one first.
-    heads: what drafts from the target's own features, trained where it is asked for.
-    tables: its tables of n-grams.
+    more: other drafts, made where they are asked for.
+    tables: its tables of n-grams, likewise.
     are_prompts: whether outputs go on from the inputs, by decoder-only networks.
   """
 
@@ -53,7 +60,7 @@ class DemoPair:
   max_output: int
   target: Part
   drafts: tuple[Part, ...]
-  heads: tuple[Part, ...] = ()
+  more: tuple[Part, ...] = ()
   tables: tuple[Part, ...] = ()
   are_prompts: bool = False
 
@@ -64,8 +71,8 @@ class DemoPair:
 
   @property
   def parts(self) -> tuple[Part, ...]:
-    """All but heads, in the order in which they are made."""
-    return (self.target, *self.drafts, *self.tables)
+    """What is always made, in order."""
+    return (self.target, *self.drafts)
 
   @property
   def command(self) -> str:
@@ -102,12 +109,12 @@ ENDE = DemoPair(
   metric="BLEU",
   max_input=80,
   max_output=80,
-  target=_part("ende", "target", "10.4M parameters", "demo_ende_target", 1200, 2.5),
+  target=_part("ende", "target", "10.4M parameters", "demo_ende_target", 1000, 4.5),
   drafts=(
-    _part("ende", "draft_small", "1.0M, distilled", "demo_ende_draft", 1200, 1.5),
-    _part("ende", "draft_tiny", "0.4M, distilled", "demo_ende_draft_tiny", 600, 0.5),
+    _part("ende", "draft_small", "1.0M, distilled", "demo_ende_draft", 1000, 1.5),
   ),
-  heads=(
+  more=(
+    _part("ende", "draft_tiny", "0.4M, distilled", "demo_ende_draft_tiny", 600, 0.5),
     _heads("ende", "parallel", "2.4M, from the target's features", 600, 3),
     _heads("ende", "eagle", "2.7M, from its features and its own", 600, 3),
     _heads("ende", "shared_encoder", "a layer on the target's encoder", 600, 2),

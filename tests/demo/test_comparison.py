@@ -75,7 +75,15 @@ def test_the_table_has_scores_where_there_is_a_metric(
   monkeypatch.setattr(comparison, "_scorer", lambda *args: len if scored else None)
   table = comparison.compare(pair, 4, (0.0,))
   assert ("draft alone" in table.markdown()) == scored
-  assert "4/4" in table.markdown()
+  brief = comparison.brief(table)
+  assert "4/4" in brief
+  assert max(map(len, brief.splitlines())) <= 100
+
+
+def test_the_ways_that_need_no_training_come_first():
+  drafts = comparison.job_of(recipe.ENDE, 4, more=True).drafts
+  sources = [part.checkpoint for part in (*recipe.ENDE.drafts, *recipe.ENDE.more)]
+  assert list(drafts.values()) == ["copy", "quantized", *sources]
 
 
 def test_scores_are_of_the_texts_without_padding(tmp_path, monkeypatch):

@@ -11,7 +11,8 @@ from specdec_t5x.demo import recipe
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAIRS = list(recipe.PAIRS.values())
-PARTS = [(pair, part) for pair in PAIRS for part in pair.parts]
+ASKED = {pair.name: (*pair.more, *pair.tables) for pair in PAIRS}
+PARTS = [(p, part) for p in PAIRS for part in (*p.parts, *ASKED[p.name])]
 NETWORKS = [(pair, part) for pair, part in PARTS if part.job == "train"]
 TABLES = [(pair, part) for pair, part in PARTS if part.job == "ngrams"]
 
@@ -68,6 +69,9 @@ def test_what_is_missing_is_named_and_so_is_what_makes_it(tmp_path):
   (tmp_path / pair.target.checkpoint).mkdir(parents=True)
   assert pair.target.checkpoint not in pair.missing(tmp_path)
   assert "`make demo`" in hints.how_to_make(pair.vocabulary)
+  for name, parts in ASKED.items():
+    more = f"`python -m specdec_t5x.demo --pairs {name} --more`"
+    assert all(more in hints.how_to_make(part.checkpoint) for part in parts)
   assert "`make demo-all`" in hints.how_to_make("./" + recipe.CNNDM.vocabulary)
   assert hints.how_to_make("runs/demonstration/x") == ""
   targets = (ROOT / "Makefile").read_text()
