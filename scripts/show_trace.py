@@ -6,8 +6,9 @@
 Each line is an iteration, that is, one call of the target: the drafted tokens that it
 accepted, the one that it rejected, and the token that it put in its place. Where the
 output is no terminal, marks take the place of colours. --svg=FILE draws the first trace
-as an image, --html=FILE all of them as a page for a browser, with p, q, uniforms and
-times. --record=FILE keeps traces as JSON lines, which --run=FILE shows later.
+and its times as an image, --html=FILE all of them as a page for a browser, with p, q,
+uniforms and times. --record=FILE keeps traces as JSON lines, which --run=FILE shows
+later.
 """
 
 import argparse
@@ -67,7 +68,7 @@ def _write(args: argparse.Namespace, traces: Sequence[Trace]) -> None:
     recording.save(traces, args.record)
   if args.svg:
     title = textwrap.shorten(traces[0].text, 90, placeholder=" ...")
-    epath.Path(args.svg).write_text(render.to_svg(traces[0].turns, title))
+    epath.Path(args.svg).write_text(render.to_svg(traces[0], title))
   if args.html:
     epath.Path(args.html).write_text(page.to_html(traces))
 

@@ -1,4 +1,4 @@
-"""`make demo`: a target and two drafts from nothing, and what speculation gains.
+"""`make demo`: a target and a draft from nothing, and what speculation gains.
 
 `corpora` writes synthetic texts, `tasks` gives them to seqio, `vocabulary` is theirs.
 `recipe` says what a demo pair is made of, `making` makes what is missing, `commands`

@@ -11,10 +11,11 @@ import string
 from collections.abc import Iterator, Sequence
 from importlib import resources
 
+from specdec_t5x.trace import render
 from specdec_t5x.trace.recording import Token, Trace, Turn
 from specdec_t5x.trace.render import STYLES, visible
 
-_WIDTH, _BAR = 1000, 16  # Of the time line, in its own units.
+_WIDTH = 1000  # Of the time line, in its own units.
 
 
 def to_html(traces: Sequence[Trace], title: str = "Speculative decoding") -> str:
@@ -114,38 +115,12 @@ def _facts(token: Token) -> Iterator[str]:
 
 def _time_line(trace: Trace) -> str:
   """Returns the bars of draft and target, and of plain decoding where it was timed."""
-  total = sum(turn.draft_seconds + turn.target_seconds for turn in trace.turns)
-  plain = (trace.plain_seconds or 0.0) * trace.num_tokens
-  scale = _WIDTH / (max(total, plain) or 1.0)
-  bars, now = [], 0.0
-  for number, turn in enumerate(trace.turns, 1):
-    for row, name in enumerate(("draft", "target")):
-      seconds = getattr(turn, f"{name}_seconds")
-      told = f"Iteration {number}, {name}: {1000 * seconds:.2f} ms"
-      bars.append(_bar(name, now * scale, row, seconds * scale, told))
-      now += seconds
-  told = f"{1000 * total:.1f} ms with speculation"
-  if plain:
-    step = trace.plain_seconds * scale
-    each = f"A token of plain decoding: {1000 * trace.plain_seconds:.2f} ms"
-    bars += [_bar("plain", n * step, 2, step, each) for n in range(trace.num_tokens)]
-    told += f", {1000 * plain:.1f} ms without"
-  names = ("draft", "target", "plain")[: 3 if plain else 2]
-  rows = "".join(
-    f'<text x="-8" y="{(_BAR + 6) * row + 12}" text-anchor="end">{name}</text>'
-    for row, name in enumerate(names)
-  )
+  bars, height = render.time_bars(trace, _WIDTH)
+  told = render.times(trace)
   return f"""<figure><svg class="time" role="img" aria-label="Time line: {told}"
-viewBox="-60 0 {_WIDTH + 61} {(_BAR + 6) * len(names)}">{rows}{"".join(bars)}</svg>
+viewBox="-60 0 {_WIDTH + 61} {height}">{"".join(bars)}</svg>
 <figcaption>{told}. Each iteration was started by itself, which the compiled loop need
 not do; reading the input is in the plain tokens' time alone.</figcaption></figure>"""
-
-
-def _bar(name: str, left: float, row: int, width: float, told: str) -> str:
-  return (
-    f'<rect class="{name}" x="{left:.2f}" y="{(_BAR + 6) * row}" '
-    f'width="{max(width - 0.6, 0.2):.2f}" height="{_BAR}"><title>{told}</title></rect>'
-  )
 
 
 def _text(text: str, keep: str = "") -> str:

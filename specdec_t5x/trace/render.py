@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from xml.sax.saxutils import escape, quoteattr
 
-from specdec_t5x.trace.recording import Turn
+from specdec_t5x.trace.recording import Trace, Turn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,9 @@ STYLES = {
 # Pixels of an image: of one character, between lines, around tokens and at the border.
 _CHARACTER, _LINE, _GAP, _BORDER = 8.4, 26, 5, 18
 _NUMBER_COLUMNS = 4
+# Of the time line: a bar's height, from one bar to the next, and the colours.
+_BAR, _ROW = 16, 22
+_INKS = {"draft": "#bf8700", "target": "#0a3fa8", "plain": "#8c959f"}
 
 Span = tuple[str, str]  # A kind of token, and its piece.
 
@@ -56,12 +59,12 @@ def to_plain(turns: Sequence[Turn]) -> str:
   return _to_text(turns, lambda kind, piece: piece.join(STYLES[kind].marks))
 
 
-def to_svg(turns: Sequence[Turn], title: str) -> str:
-  """Returns the trace as an SVG image that needs no other file.
+def to_svg(trace: Trace, title: str) -> str:
+  """Returns tokens, and below them times, as an SVG image that needs no other file.
 
   It is drawn on a white sheet, so it reads alike on light and dark pages.
   """
-  title = visible(title)
+  title, turns = visible(title), trace.turns
   indent = _BORDER + _NUMBER_COLUMNS * _CHARACTER
   lines = [_legend(), *map(_spans, turns)]
   starts = [_BORDER] + [indent] * len(turns)
@@ -77,7 +80,54 @@ def to_svg(turns: Sequence[Turn], title: str) -> str:
       body += _token(kind, piece, left, top)
       left += _token_width(piece) + _GAP
     width = max(width, left - _GAP)
-  return _sheet(body, title, width + _BORDER, tops[-1] + _LINE + _BORDER - _GAP)
+  top, left = tops[-1] + 1.5 * _LINE, _BORDER + 7 * _CHARACTER
+  width = max(width, left + _columns(times(trace)) * _CHARACTER)
+  bars, height = time_bars(trace, width - left)
+  body += [f'<g transform="translate({left:.1f} {top:.1f})">', *bars, "</g>"]
+  body.append(_text(left, top + height, times(trace), 'class="number"'))
+  return _sheet(body, title, width + _BORDER, top + height + _LINE + _BORDER - _GAP)
+
+
+def times(trace: Trace) -> str:
+  """Returns how long a decode took with speculation, and without where it was timed."""
+  total = sum(turn.draft_seconds + turn.target_seconds for turn in trace.turns)
+  told = f"{1000 * total:.1f} ms with speculation"
+  if trace.plain_seconds:
+    told += f", {1000 * trace.plain_seconds * trace.num_tokens:.1f} ms without"
+  return told
+
+
+def time_bars(trace: Trace, width: float) -> tuple[list[str], int]:
+  """Returns figure 5 of the paper as SVG: draft above target, below them plain tokens.
+
+  Args:
+    trace: the decode.
+    width: of the longest row; names stand left of 0.
+
+  Returns:
+    The elements, and their height.
+  """
+  spans, now = {"draft": [], "target": []}, 0.0
+  for number, turn in enumerate(trace.turns, 1):
+    for name, row in spans.items():
+      seconds = getattr(turn, f"{name}_seconds")
+      row.append((now, seconds, f"Iteration {number}, {name}"))
+      now += seconds
+  if step := trace.plain_seconds:
+    tokens = range(trace.num_tokens)
+    spans["plain"] = [(n * step, step, "A token of plain decoding") for n in tokens]
+  scale = width / (max(now, (step or 0.0) * trace.num_tokens) or 1.0)
+  found = []
+  for number, (name, row) in enumerate(spans.items()):
+    top = _ROW * number
+    found.append(f'<text x="-8" y="{top + 12}" text-anchor="end">{name}</text>')
+    found += [
+      f'<rect class="{name}" x="{begin * scale:.2f}" y="{top}" '
+      f'width="{max(seconds * scale - 0.6, 0.2):.2f}" height="{_BAR}">'
+      f"<title>{told}: {1000 * seconds:.2f} ms</title></rect>"
+      for begin, seconds, told in row
+    ]
+  return found, _ROW * len(spans)
 
 
 def _spans(turn: Turn) -> list[Span]:
@@ -135,7 +185,7 @@ def _sheet(body: Iterable[str], title: str, width: float, height: float) -> str:
   inks = [
     f".{kind} {{ fill: {style.ink}; text-decoration: {style.decoration} }}"
     for kind, style in STYLES.items()
-  ]
+  ] + [f".{name} {{ fill: {ink} }}" for name, ink in _INKS.items()]
   return "\n".join(
     [
       f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" '

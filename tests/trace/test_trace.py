@@ -12,7 +12,7 @@ import specdec_t5x
 from specdec_t5x import Sampling, api
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.trace import recording, render
-from specdec_t5x.trace.recording import Token, Turn
+from specdec_t5x.trace.recording import Token, Trace, Turn
 from tests.t5x_bridge import tiny
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "show_trace.py"
@@ -36,6 +36,10 @@ DRAWN = (
   drawn(".", accepted=["▁spielt"]),
   drawn(accepted=["</s>"]),
 )
+
+
+def image(title, turns=DRAWN, plain=0.002):
+  return render.to_svg(Trace("input", "output", {}, turns, plain), title)
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +148,8 @@ def test_a_terminal_shows_colours_and_ends_them():
 def test_control_characters_reach_no_terminal_and_no_image():
   turns = (drawn("\0", accepted=["\033[2J", "a\nb"]),)
   assert render.to_plain(turns).splitlines()[1:] == ["  1  �[2J a�b +�"]
-  assert "\033" not in render.to_svg(turns, "\033")
-  ET.fromstring(render.to_svg(turns, "\0"))
+  assert "\033" not in image("\033", turns)
+  ET.fromstring(image("\0", turns))
 
 
 def parse(svg):
@@ -155,7 +159,7 @@ def parse(svg):
 
 
 def test_the_image_holds_every_token_in_its_kind():
-  _, elements = parse(render.to_svg(DRAWN, 'A <title> & "more"'))
+  _, elements = parse(image('A <title> & "more"'))
   texts = [(e.get("class"), e.text) for name, e in elements if name == "text"]
   tokens = [t for t in texts if t[0] in render.STYLES and t[0] != t[1]]
   assert tokens == [
@@ -170,32 +174,37 @@ def test_the_image_holds_every_token_in_its_kind():
     ("accepted", "</s>"),
   ]
   assert texts[0] == ("title", 'A <title> & "more"')
-  assert [text for kind, text in texts if kind == "number"] == ["1", "2", "3"]
+  assert [text for kind, text in texts if kind == "number"] == [
+    *("1", "2", "3"),
+    "0.0 ms with speculation, 12.0 ms without",
+  ]
+  bars = [e.get("class") for name, e in elements if name == "rect" and e.get("class")]
+  assert bars == ["draft"] * 3 + ["target"] * 3 + ["plain"] * 6
 
 
 @pytest.mark.parametrize(
   "title", ["short", "a title longer than any line of tokens " * 3]
 )
 def test_the_image_has_room_for_everything(title):
-  root, elements = parse(render.to_svg(DRAWN, title))
+  root, elements = parse(image(title))
   width, height = float(root.get("width")), float(root.get("height"))
   for name, element in elements:
     if name == "rect":
       assert float(element.get("x")) + float(element.get("width")) <= width
       assert float(element.get("y")) + float(element.get("height")) <= height
-    if name == "text":
+    if name == "text" and element.get("textLength"):
       assert float(element.get("x")) + float(element.get("textLength")) <= width
       assert float(element.get("y")) <= height
 
 
 def test_the_image_needs_no_other_file():
-  svg = render.to_svg(DRAWN, "title")
+  svg = image("title")
   assert "href" not in svg
   assert "url(" not in svg
 
 
 def test_wide_characters_take_two_columns():
-  assert render.to_svg(DRAWN[:1], "二人").count('textLength="33.6"') >= 1
+  assert image("二人", DRAWN[:1]).count('textLength="33.6"') >= 1
 
 
 def test_the_script_prints_and_draws(vocabulary, tmp_path, capsys):
