@@ -1,7 +1,6 @@
-"""One command line: every command is there, and every script calls its own."""
+"""One command line: every command is there; scripts call those of the paper."""
 
 import pathlib
-import re
 import runpy
 
 import pytest
@@ -26,17 +25,10 @@ def test_an_unknown_command_is_refused_with_the_known_ones(capsys):
   assert "invalid choice: 'table6'" in capsys.readouterr().err
 
 
-def test_every_command_has_a_script():
-  kinds = ("bench", "choose", "plan", "reproduce")
-  paths = [path for kind in kinds for path in SCRIPTS.glob(f"{kind}_*.py")]
-  called = [re.search(r'main\(\["(.+?)"', path.read_text()).group(1) for path in paths]
-  shell = [path.read_text() for path in SCRIPTS.glob("bench_*.sh")]
-  called += [re.search(r"specdec_t5x.bench (\w+)", text).group(1) for text in shell]
-  assert sorted(called) == sorted(COMMANDS)
-
-
-def test_a_script_runs_its_command(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr("sys.argv", ["script", f"--output={tmp_path}"])
+@pytest.mark.parametrize("path", SCRIPTS.glob("reproduce_*.py"), ids=lambda p: p.stem)
+def test_a_script_calls_its_command(path, monkeypatch, capsys):
+  monkeypatch.setattr("sys.argv", ["script", "--help"])
   with pytest.raises(SystemExit, match="0"):
-    runpy.run_path(str(SCRIPTS / "reproduce_table1.py"), run_name="__main__")
-  assert (tmp_path / "table1.md").read_text() == capsys.readouterr().out
+    runpy.run_path(str(path), run_name="__main__")
+  name = path.stem.removeprefix("reproduce_")
+  assert f"usage: python -m specdec_t5x.bench {name}" in capsys.readouterr().out
