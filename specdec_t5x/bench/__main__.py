@@ -16,7 +16,6 @@ COMMANDS = {
   "decode": "decode:COMMAND",
   "copy": "compare:COPY",
   "batches": "compare:BATCHES",
-  "gamma": "compare:GAMMA",
   "choose-gamma": "choose:COMMAND",
   **{
     name: f"{name}:COMMAND"
@@ -35,7 +34,7 @@ COMMANDS = {
       ),
     )
   },
-  **{name: f"{name}.command:COMMAND" for name in ("peers", "model", "accelerator")},
+  **{name: f"{name}.command:COMMAND" for name in ("model", "accelerator")},
   **{f"table{number}": f"paper.tables:TABLE_{number}" for number in range(1, 6)},
   **{f"figure{number}": f"paper.curves:FIGURE_{number}" for number in (2, 3, 4)},
   "figure5": "paper.timeline:COMMAND",

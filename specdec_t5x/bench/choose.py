@@ -8,8 +8,7 @@ r"""Measures a pair on this device and writes the best GAMMA to a gin file.
   python -m t5x.infer --gin_file=configs/spec_ende.gin --gin_file=my_gamma.gin
 
 Prints the speed-up that is predicted for each gamma, from alpha and the measured cost
-of a draft step, of each block and of the encoders. With --online the file includes
-configs/policies/auto.gin, with the times that it goes by.
+of a draft step, of each block and of the encoders.
 """
 
 import argparse
@@ -18,9 +17,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Array, Int
 
-from specdec_t5x import tuning
 from specdec_t5x.bench import jobs
 from specdec_t5x.bench.cells import measure
 from specdec_t5x.bench.command import Command
@@ -28,9 +25,7 @@ from specdec_t5x.bench.costs import Costs, measure_costs
 from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.pairs import Draft, Study
-from specdec_t5x.bench.programs import Decode
 from specdec_t5x.bench.table import Table, put
-from specdec_t5x.policies import CostAware
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,14 +37,12 @@ class Choice:
     tokens: mean length of an output.
     costs: of the parts, by gamma.
     predicted: speed-up of whole calls, by gamma.
-    seconds: of iterations that draft 0, 1, .. tokens, in plain tokens.
   """
 
   alpha: float
   tokens: float
   costs: Mapping[int, Costs]
   predicted: Mapping[int, float]
-  seconds: tuple[float, ...]
 
   @property
   def gamma(self) -> int:
@@ -86,25 +79,7 @@ def choose(
     gamma: float(costs[gamma].call_improvement(alpha.value, tokens))
     for gamma in sorted(decodes)
   }
-  longest = decodes[max(gammas)]
-  auto = dataclasses.replace(longest.decoder, policy=CostAware())
-  auto = dataclasses.replace(longest, decoder=auto)
-  seconds = plain_tokens(auto, study.inputs[0])
-  return Choice(alpha.value, tokens, costs, predicted, seconds)
-
-
-def plain_tokens(decode: Decode, inputs: Int[Array, "B E"]) -> tuple[float, ...]:
-  """Returns what iterations take that draft 0, 1, .. tokens, in plain tokens.
-
-  By these times policy 'auto' decides (`specdec_t5x.tuning`); none on several devices.
-
-  Args:
-    decode: with that policy.
-    inputs: of the shape that is timed.
-  """
-  job = tuning.Job(decode.decoder, *inputs.shape, decode.sampling, decode.max_length)
-  seconds = tuning.tuned(job, decode.params).policy.seconds
-  return tuple(float(f"{each / seconds[0]:.4g}") for each in seconds)
+  return Choice(alpha.value, tokens, costs, predicted)
 
 
 def _row(choice: Choice, gamma: int):
@@ -118,17 +93,8 @@ def _row(choice: Choice, gamma: int):
   }
 
 
-def gin_lines(
-  choice: Choice, study: Study, draft: Draft, temperature: float, online: bool
-) -> str:
+def gin_lines(choice: Choice, study: Study, draft: Draft, temperature: float) -> str:
   """Returns a gin file for after configs/spec_*.gin."""
-  policy = [
-    "include 'configs/policies/auto.gin'",
-    f"GAMMA = {max(choice.costs)}",
-    f"SECONDS = {choice.seconds}",
-  ]
-  best = [f"GAMMA = {choice.gamma}", "GAMMA_POLICY = 'fixed'"]
-  active, other = (policy, best) if online else (best, policy)
   found = machine()
   speeds = ", ".join(f"{g}: {speed:.2f}" for g, speed in choice.predicted.items())
   about = [
@@ -140,9 +106,8 @@ def gin_lines(
   ]
   if choice.predicted[choice.gamma] < 1:
     about.append("No gamma is predicted to pay: configs/baseline_*.gin are faster.")
-  name = "The best fixed gamma" if online else "Or a length for each draft"
-  lines = [*(f"# {line}" for line in about), *active, f"# {name}:"]
-  return "\n".join([*lines, *(f"# {line}" for line in other)]) + "\n"
+  best = f"GAMMA = {choice.gamma}", "GAMMA_POLICY = 'fixed'"
+  return "\n".join([*(f"# {line}" for line in about), *best]) + "\n"
 
 
 def make(args: argparse.Namespace) -> Table:
@@ -150,7 +115,7 @@ def make(args: argparse.Namespace) -> Table:
   study = jobs.load(args)
   draft = study.drafts[0]
   found = choose(study, draft, args.gammas, args.temperature)
-  text = gin_lines(found, study, draft, args.temperature, args.online)
+  text = gin_lines(found, study, draft, args.temperature)
   rows = [_row(found, gamma) for gamma in found.predicted]
   return Table.of("choose", rows, vars(found), facts={"gin": text})
 
@@ -167,7 +132,6 @@ COMMAND = Command(
     "gammas": [*range(1, 11)],
     "temperature": 0.0,
     **{name: jobs.CELLS[name] for name in ("num_tokens", "runs")},
-    "online": (False, "activate policy 'auto' with these times"),
   },
   write=_write,
 )

@@ -1,4 +1,4 @@
-"""Ways to decode beside each other: lengths of drafts, batches, copies.
+"""Ways to decode beside each other: lengths of drafts and policies by batch, copies.
 
 All that are compared run over the same inputs, in turn in one process.
 """
@@ -15,32 +15,21 @@ from jaxtyping import Array, Int
 
 from specdec_t5x import api
 from specdec_t5x.bench import jobs, programs
-from specdec_t5x.bench.choose import plain_tokens
 from specdec_t5x.bench.command import REQUIRED, Command
 from specdec_t5x.bench.measured import PLAIN, Setting, beside, tokens
 from specdec_t5x.bench.oracle import replay
 from specdec_t5x.bench.table import Table
 from specdec_t5x.bench.timed import Program, Timed, alternate
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.hugging_face import vocabulary
 from specdec_t5x.native import library
 from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
-from specdec_t5x.policies import Confidence, CostAware, get_policy
+from specdec_t5x.policies import Confidence, get_policy
 
-_GAMMA = r"""Fixed draft lengths beside adaptive ones, on a pair and texts of yours.
-
-  python -m specdec_t5x.bench gamma --target DIR --draft DIR --vocabulary FILE \
-    --inputs FILE --prefix "translate English to German: " --output DIR
-
-First measures what drafting and scoring cost here, for configs/policies/auto.gin;
-then decodes every input greedily at batch 1 with each setting, in turn. The speeds are
-medians over the inputs [quartiles] of seconds a token, encoder included, against the
-fixed length that took the least time in all.
-"""
-_BATCHES = r"""Plain decoding, fixed drafts and policies, by batch.
+_BATCHES = r"""Plain decoding, fixed draft lengths and policies, by batch.
 
   python -m specdec_t5x.bench batches --target DIR --draft DIR --vocabulary FILE \
     --inputs FILE --prefix "translate English to German: " --batches 1 4 16 \
@@ -49,9 +38,11 @@ _BATCHES = r"""Plain decoding, fixed drafts and policies, by batch.
 Decodes the same inputs with each setting, in turn, in groups of --queue batches: batch
 by batch, as `t5x.infer` does, each told what the one before left ('auto'); and as one
 call with SLOTS, where a row that ends takes the next input. The speeds are medians over
-the groups [quartiles], encoder included. Packed blocks beside padded ones:
+the groups [quartiles], encoder included. Packed blocks beside padded ones, and
+thresholds of 'confidence' beside fixed lengths:
 
   --batches 4 16 64 --gammas 3 --policies auto confidence budget --packed
+  --batches 1 --gamma 7 --gammas 1 2 3 5 7 --policies auto confidence=0.2 confidence=0.4
 """
 _COPY = r"""Times the copy draft on texts with known outputs, without a draft model.
 
@@ -63,35 +54,6 @@ network's size. So the target, of a T5 1.1 size, runs in full with random weight
 its argmax is bent to a given output, such as the highlights that people wrote for an
 article. What a trained model of that size would write may copy more or less.
 """
-
-
-def _lengths(args: argparse.Namespace) -> Table:
-  """Measures costs, then decodes every input with every setting."""
-  study, longest = jobs.load(args), max(args.gammas)
-  draft = study.drafts[0].model
-  auto = study.decode(0.0, draft, gamma=longest, policy="auto")
-  seconds = plain_tokens(auto, study.inputs[0])
-  policies = {f"confidence {each}": Confidence(each) for each in args.confidences}
-  policies["auto"] = CostAware(seconds)
-  words = {f"fixed {gamma}": {"gamma": gamma} for gamma in args.gammas}
-  words |= {n: {"gamma": longest, "policy": each} for n, each in policies.items()}
-  runs = {
-    name: study.program(study.decode(0.0, draft, **each))
-    for name, each in words.items()
-  }
-  timed = alternate(runs, range(len(study.inputs)))
-  best = _fastest(timed, "fixed")
-  rows = [
-    {"setting": name, "tokens_per_second": 1 / cell.pace, **cell.row()}
-    for name, cell in beside(timed, Setting(0, 0.0), best).items()
-  ]
-  facts = {
-    "seconds": seconds,
-    "gamma": longest,
-    "best": best,
-    "inputs": len(study.inputs),
-  }
-  return Table.of("gamma", rows, facts, facts=facts)
 
 
 def _batches(args: argparse.Namespace) -> Table:
@@ -112,7 +74,7 @@ def _of_batch(args, study, sampling, batch) -> dict[str, Program]:
   """Returns by name what decodes a group of inputs."""
   draft, settings, runs = study.drafts[0].model, {PLAIN: (None, {})}, {}
   policies = {f"gamma {gamma}": (gamma, Fixed()) for gamma in args.gammas}
-  policies |= {name: (args.gamma, get_policy(name)) for name in args.policies}
+  policies |= {name: (args.gamma, _policy(name)) for name in args.policies}
   for name, (gamma, policy) in policies.items():
     ways = {name: policy}
     if args.packed:
@@ -131,6 +93,19 @@ def _of_batch(args, study, sampling, batch) -> dict[str, Program]:
   return runs
 
 
+def _policy(text: str) -> Policy:
+  """Returns the policy of a name; with a threshold: as confidence=0.2."""
+  name, _, threshold = text.partition("=")
+  policy = get_policy(name)
+  if not threshold:
+    return policy
+  if not isinstance(policy, Confidence):
+    raise ValueError(
+      f"--policies: expected a number of 'confidence' alone, got {text!r}."
+    )
+  return Confidence(float(threshold))
+
+
 def _batch_rows(batch: int, timed: Mapping[str, Timed]) -> Iterator[dict[str, Any]]:
   cells, best = beside(timed, Setting(0, 0.0)), _fastest(timed, "gamma")
   outputs = {n: np.concatenate([*map(tokens, x.results)]) for n, x in timed.items()}
@@ -138,7 +113,6 @@ def _batch_rows(batch: int, timed: Mapping[str, Timed]) -> Iterator[dict[str, An
     yield {
       "batch": batch,
       "setting": name,
-      "milliseconds": 1e3 * cell.pace,
       **cell.row(),
       "over_best": cell.over(cells[best]),
       "identical": int((outputs[name] == outputs[PLAIN]).all(axis=1).sum()),
@@ -204,16 +178,6 @@ def _padded(tokens: Sequence[int], length: int, eos_id: int) -> Int[Array, "1 le
   return jnp.asarray(row)
 
 
-GAMMA = Command(
-  _GAMMA,
-  _lengths,
-  {
-    **jobs.PAIRS,
-    **jobs.FEW,
-    "gammas": [1, 2, 3, 4, 5, 7, 10],
-    "confidences": [0.2, 0.4, 0.6],
-  },
-)
 BATCHES = Command(
   _BATCHES,
   _batches,
@@ -221,9 +185,9 @@ BATCHES = Command(
     **jobs.PAIRS,
     **jobs.FEW,
     "batches": [1, 4, 16],
-    "gamma": (5, "the longest draft"),
+    "gamma": (5, "the longest draft of policies"),
     "gammas": ([1, 3, 5], "fixed"),
-    "policies": (["auto"], "some of GAMMA_POLICY"),
+    "policies": (["auto"], "some of GAMMA_POLICY; a threshold as confidence=0.2"),
     "packed": (False, "all but plain decoding with padded and with packed blocks"),
     "queue": (1, "batches a group"),
     "temperature": 0.0,

@@ -201,6 +201,7 @@ class Measured:
     if "seconds" not in self.columns:
       return {**row, "speed": "not timed"}
     row |= {
+      "milliseconds": 1e3 * self.pace,
       "speed": self.speedup,
       "in_all": self.speedup_in_all,
       "identical": self.equal,

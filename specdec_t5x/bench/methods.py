@@ -7,8 +7,11 @@ r"""Every way to speculate for one target, side by side: its needs and its gains
 
 Decodes every input at batch 1 by each way, all in turn in one process: each draft in
 each of its shapes, the first draft model under every rule and policy, and in a process
-of its own; at temperature 0 also the peers that are installed (Hugging Face,
-CTranslate2, upstream T5X), with the same weights. Inputs may be of several domains.
+of its own; at temperature 0 also the peers that are installed, with the same weights:
+Hugging Face and CTranslate2 (the extra `peers`), and upstream T5X (in place of
+t5x_runtime, requirements/t5x-upstream.txt). Leave all cores to it: torch's threads wait
+for each other, so one busy core slows it down far more than XLA. Inputs may be of
+several domains.
 """
 
 import argparse
@@ -22,8 +25,10 @@ import numpy as np
 
 from specdec_t5x.bench import jobs, plotting
 from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.environment import PACKAGES, environment
 from specdec_t5x.bench.measured import PLAIN, Measured, Setting, beside
 from specdec_t5x.bench.pairs import Study, pad_inputs
+from specdec_t5x.bench.peers import PACKAGES as PEERS
 from specdec_t5x.bench.peers import programs as peers
 from specdec_t5x.bench.programs import Decode
 from specdec_t5x.bench.table import Table, listed
@@ -54,7 +59,13 @@ def make(args: argparse.Namespace) -> Table:
   facts = {"inputs": inputs, "batch": 1, "gamma": args.gamma}
   if lost:  # Those rows are of a draft that was away for a while.
     facts["drafts lost on their way from the other process"] = lost
-  return Table.of("methods", rows, {"task": study.job.task}, notes=[listed(facts)])
+  if not args.no_peers and 0.0 in args.temperatures:
+    ran = {row["draft"] for row in rows}
+    missing = ", ".join(name for name in peers.PROGRAMS if name not in ran)
+    facts["peers that are not here"] = missing or None
+  made = environment((*PACKAGES, *PEERS))
+  words = {"task": study.job.task}
+  return Table.of("methods", rows, words, notes=[listed(facts)], made=made)
 
 
 def with_domains(study: Study, args: argparse.Namespace) -> tuple[Study, list[str]]:
@@ -144,7 +155,7 @@ def _row(way: Way, decode: Decode, cell: Measured) -> dict[str, Any]:
 
 
 def _peer_row(name: str, cell: Measured) -> dict[str, Any]:
-  draws = peers.HF_GAMMA, peers.HF_DEFAULT, peers.HF_NO_MASK
+  draws, row = (peers.HF_GAMMA, peers.HF_DEFAULT, peers.HF_NO_MASK), cell.row()
   return {
     "draft": name,
     "shape": "peer",
@@ -152,9 +163,7 @@ def _peer_row(name: str, cell: Measured) -> dict[str, Any]:
     "guarantee": "LOSSY" if name == peers.CT2["int8"] else "GREEDY_EXACT",
     "parameters": "the draft's" if name in draws else "0.00M",
     "training": "a draft model" if name in draws else "none",
-    "speed": cell.speedup,
-    "in_all": cell.speedup_in_all,
-    "identical": cell.equal,
+    **{key: row[key] for key in ("milliseconds", "speed", "in_all", "identical")},
   }
 
 
@@ -184,13 +193,7 @@ def _peers(study: Study, args) -> dict[str, Program]:
   draft = study.first_model
   if draft is None or is_decoder_only(study.target.network):
     return {}
-  work = peers.Workload.of(study, draft.model, args.gamma)
-  items, (present, _) = peers.items(work), peers.programs(work)
-  return {
-    name: lambda number, run=run: run(items[number])
-    for name, run in present.items()
-    if name not in (peers.OURS, peers.BASELINE)
-  }
+  return peers.programs(study, draft.model, args.gamma)
 
 
 def draw(table: Table) -> Any:

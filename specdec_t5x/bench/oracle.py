@@ -48,12 +48,6 @@ def oracle_start(decode: Decode):
   return start
 
 
-def oracle(decode: Decode):
-  """Returns a compiled function of (forced, params, inputs, keys) that decodes."""
-  start = oracle_start(decode)
-  return jax.jit(lambda *given: generate.generate(*start(*given)))
-
-
 def replay(target: Model, max_length: int, eos_id: int, drafter: Drafter | None):
   """Returns greedy decoding of a target that is made to say a given output.
 

@@ -24,6 +24,7 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.drafters.pruned import Pruned
+from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.link.client import Remote
@@ -40,6 +41,8 @@ _TRAINING = {
   COPY: "none",
 }
 TARGET = "target"
+# The target drafts for itself, as much as pays.
+_ROUNDED = {"rounded to 8 bits": Quantized(), "rounded to 4 bits": Quantized(4, 32)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +99,8 @@ def ways(
     for draft in study.drafts
     for shape, drafter, rule, *words in _of_draft(study, draft, temperature, args)
   ]
+  for shape, drafter in _ROUNDED.items():
+    found.append(Way(TARGET, shape, drafter, _EXACT, None, "none"))
   if args.skip:
     drafter = LayerSkip(args.skip, args.gamma)
     shape = f"without {len(args.skip)} sublayers"

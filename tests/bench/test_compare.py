@@ -1,4 +1,4 @@
-"""Ways beside each other on a tiny pair: lengths of drafts, batches, copies."""
+"""Ways beside each other on a tiny pair: lengths and policies by batch, copies."""
 
 import json
 
@@ -9,35 +9,13 @@ from tests.bench.conftest import ran
 from tests.t5x_bridge import tiny
 
 
-def test_every_length_gives_the_same_outputs(pair, tmp_path, capsys):
-  flags = ["--gammas", "1", "--confidences", "0.5", "--max-length", "8"]
-  found = ran("gamma", tmp_path, *pair, *flags)
-  by_name = {row["setting"]: row for row in found["rows"]}
-  assert list(by_name) == ["fixed 1", "confidence 0.5", "auto"]
-  assert {row["identical"] for row in found["rows"]} == {"3/3"}
-  assert found["best"] == "fixed 1"
-  assert by_name["fixed 1"]["in_all"] == 1
-  assert len(found["seconds"]) == 2
-  assert "3 inputs; best: fixed 1" in capsys.readouterr().out
-
-
 def test_every_batch_gives_the_plain_outputs(pair, tmp_path, capsys):
   (tmp_path / "lines.txt").write_text("\n".join(tiny.sentences(5, seed=4)))
   inputs = f"--inputs={tmp_path / 'lines.txt'}"
-  flags = [
-    "--gamma",
-    "2",
-    "--gammas",
-    "2",
-    "--max-length",
-    "8",
-    "--batches",
-    "2",
-    "--queue",
-    "2",
-  ]
-  found = ran("batches", tmp_path, *pair, inputs, *flags)["rows"]
-  names = ("plain", "gamma 2", "auto")
+  flags = "--gamma 2 --gammas 2 --max-length 8 --batches 2 --queue 2 --policies auto"
+  flags += " confidence=0.5"
+  found = ran("batches", tmp_path, *pair, inputs, *flags.split())["rows"]
+  names = ("plain", "gamma 2", "auto", "confidence=0.5")
   settings = [f"{name}{more}" for name in names for more in ("", ", SLOTS")]
   assert [row["setting"] for row in found] == settings
   # Two groups of two batches of two; the last input stands in for three more.

@@ -102,6 +102,8 @@ def test_every_way_to_draft_is_measured_and_gives_the_same(pair, heads, tmp_path
     ("parallel", "chain"),
     ("parallel", "tree of 3"),
     ("parallel", "pruned to 3"),
+    ("target", "rounded to 8 bits"),
+    ("target", "rounded to 4 bits"),
   ]
   assert {row["identical"] for row in rows} == {"3/3"}
   assert all(row["speed"]["median"] > 0 for row in rows)

@@ -77,4 +77,4 @@ def test_peers_are_there_where_they_are_installed(rows):
   if importable(CTRANSLATE2):
     expected |= {*programs.CT2.values()}
   assert expected <= peers.keys()
-  assert all(peers[name]["speed"]["median"] > 0 for name in expected)
+  assert all(row["milliseconds"] > 0 for row in rows)

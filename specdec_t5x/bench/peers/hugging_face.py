@@ -81,21 +81,6 @@ def assisted(
   return lambda ids: _generate(target, ids, settings, **more)
 
 
-def bend(draft: Any, forced: Int[np.ndarray, "T"]) -> None:
-  """Makes the draft say `forced`, after the work of saying its own tokens.
-
-  The same as `drafters.oracle.oracle_extend`, for one output; a later call replaces it.
-
-  Args:
-    draft: from `export.to_torch`.
-    forced: the token to draft at each position of the output.
-  """
-  first = not hasattr(draft, "forced_tokens")
-  draft.forced_tokens = torch.tensor(forced, device=draft.device)
-  if first:
-    draft.register_forward_hook(_say_forced, with_kwargs=True)
-
-
 def logits(
   network: Any, inputs: Int[np.ndarray, "B E"], fed: Int[np.ndarray, "B T"]
 ) -> Float[np.ndarray, "B T V"]:
@@ -126,14 +111,3 @@ def _settings(max_length, eos_id):
     pad_token_id=PAD,
     decoder_start_token_id=START_TOKEN,
   )
-
-
-def _say_forced(draft, args, kwargs, output):
-  del args
-  fed = kwargs["decoder_input_ids"].shape[1]
-  end = output.past_key_values.get_seq_length()
-  # The token at slot i (the start token has slot 0) predicts output position i.
-  last = draft.forced_tokens.shape[0] - 1
-  at = torch.arange(end - fed, end, device=draft.device).clamp(max=last)
-  row = output.logits[0]
-  row[torch.arange(fed), draft.forced_tokens[at]] = row.amax(dim=-1) + 1.0
