@@ -16,7 +16,6 @@ COMMANDS = {
   "decode": "decode:COMMAND",
   "copy": "compare:COPY",
   "batches": "compare:BATCHES",
-  "choose-gamma": "choose:COMMAND",
   **{
     name: f"{name}:COMMAND"
     for name in (

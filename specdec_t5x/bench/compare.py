@@ -58,15 +58,17 @@ article. What a trained model of that size would write may copy more or less.
 
 def _batches(args: argparse.Namespace) -> Table:
   """Decodes every input with every setting, at each batch."""
-  study, rows = jobs.load(args), []
+  study, rows, fastest = jobs.load(args), [], {}
   sampling = Sampling(args.temperature, args.top_k, args.top_p)
   for batch in args.batches:
     size = batch * args.queue
     groups = [(first, texts) for first, texts, _ in api.padded_batches(study.ids, size)]
     timed = alternate(_of_batch(args, study, sampling, batch), groups)
-    rows += _batch_rows(batch, timed)
+    fastest[batch] = _fastest(timed)
+    rows += _batch_rows(batch, timed, fastest[batch])
   facts = {"inputs": len(study.inputs)}
   words = {"sampling": sampling, "products": library.problem() or "native"}
+  words["fastest"] = ", ".join(f"{name} at batch {n}" for n, name in fastest.items())
   return Table.of("batches", rows, facts | words, facts=facts)
 
 
@@ -106,8 +108,10 @@ def _policy(text: str) -> Policy:
   return Confidence(float(threshold))
 
 
-def _batch_rows(batch: int, timed: Mapping[str, Timed]) -> Iterator[dict[str, Any]]:
-  cells, best = beside(timed, Setting(0, 0.0)), _fastest(timed, "gamma")
+def _batch_rows(
+  batch: int, timed: Mapping[str, Timed], best: str
+) -> Iterator[dict[str, Any]]:
+  cells = beside(timed, Setting(0, 0.0))
   outputs = {n: np.concatenate([*map(tokens, x.results)]) for n, x in timed.items()}
   for name, cell in cells.items():
     yield {
@@ -119,9 +123,9 @@ def _batch_rows(batch: int, timed: Mapping[str, Timed]) -> Iterator[dict[str, An
     }
 
 
-def _fastest(timed: Mapping[str, Timed], kind: str) -> str:
-  """Returns what took the least time in all, of those of a kind that decode in turn."""
-  some = [name for name in timed if name.startswith(kind) and "SLOTS" not in name]
+def _fastest(timed: Mapping[str, Timed]) -> str:
+  """Returns what took the least time in all, of fixed lengths that decode in turn."""
+  some = [name for name in timed if name.startswith("gamma") and "SLOTS" not in name]
   return min(some, key=lambda name: timed[name].seconds.sum())
 
 

@@ -75,11 +75,6 @@ class Costs:
     """
     return expected_tokens(alpha, self.gamma) * self.plain / self.iteration
 
-  def call_improvement(self, alpha: ArrayLike, tokens: ArrayLike) -> Numbers:
-    """Returns what follows for whole calls that emit so many tokens each."""
-    calls = np.asarray(tokens) / expected_tokens(alpha, self.gamma)
-    return self.plain_seconds(tokens) / self.seconds(calls)
-
 
 def measure_costs(
   decodes: Mapping[int, Decode], inputs: Int[Array, "B E"], runs: int = 15

@@ -5,10 +5,9 @@ import pytest
 from specdec_t5x.bench.__main__ import main
 from tests.bench.conftest import named
 
-PAIR = ("batches", "choose-gamma", "rules", "tree", "hierarchy", "methods", "figure5")
+PAIR = ("batches", "rules", "tree", "hierarchy", "methods", "figure5")
 REFUSED = [
   ("batches", "--policies=auto=2", "a number of 'confidence' alone, got 'auto=2'"),
-  ("choose-gamma", "--gammas 0 2", "--gammas: expected numbers of at least 1"),
   ("decode", "--output-length 47", "--output-length must be at least 48, got 47"),
   ("decode", "--batch 0", "--batch must be at least 1, got 0"),
   ("decode", "--alphas 1.5", "Expected alphas from 0 to 1"),
