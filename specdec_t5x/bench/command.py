@@ -70,6 +70,25 @@ def write_table(table: Table, args: argparse.Namespace) -> list[str]:
   return table.write(args.output)
 
 
+def fastest_as_gin(name: str, template: str, listed: str) -> WriteFn:
+  """Returns what writes a table, and a gin file of its row of the largest "speed".
+
+  Args:
+    name: of the file.
+    template: its text, in braces flags, the table's facts and the row's values.
+    listed: the value that is a tuple in gin.
+  """
+
+  def write(table, args):
+    best = max(table.rows, key=lambda row: row["speed"])
+    items = "".join(f"{each!r}, " for each in best[listed]).rstrip()
+    words = {**table.facts, **vars(args), **best, listed: items}
+    text = template.format_map(words)
+    return [put(args.output, name, text), *write_table(table, args)]
+
+  return write
+
+
 @dataclasses.dataclass(frozen=True)
 class Command:
   """A command of `python -m specdec_t5x.bench`.

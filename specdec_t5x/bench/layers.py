@@ -23,12 +23,12 @@ from specdec_t5x.analysis.layers import LayerCosts
 from specdec_t5x.bench import jobs
 from specdec_t5x.bench.agreement import Agreement
 from specdec_t5x.bench.cells import Cells
-from specdec_t5x.bench.command import Command, at_least
+from specdec_t5x.bench.command import Command, at_least, fastest_as_gin
 from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.layer_search import Search, require_optuna
 from specdec_t5x.bench.measured import PLAIN, Setting, compare
 from specdec_t5x.bench.pairs import Study, fingerprint, pad_inputs
-from specdec_t5x.bench.table import Table, listed, put
+from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import each_turn, medians
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.layer_skip import LayerSkip
@@ -40,7 +40,7 @@ _GIN = """# {count} of {whole} sublayers left out. Alpha {alpha:.3f}, a drafted 
 # {folder}
 #
 # To be added after configs/drafters/layer_skip.gin.
-SKIP = ({names})
+SKIP = ({skip})
 GAMMA = {gamma}
 """
 _KEYED = ("temperature", "max_length", "gamma", "batch")
@@ -187,16 +187,6 @@ def _costs(seconds, skips, names: Sequence[str], longest: int) -> LayerCosts:
   return LayerCosts(kinds, rest / plain, tuple(blocks))
 
 
-def write(table: Table, args: argparse.Namespace) -> list[str]:
-  """Writes the table, and the best set's gin file."""
-  best = max(table.rows, key=lambda row: row["speed"])
-  names = "".join(f"{name!r}, " for name in best["skip"]).rstrip()
-  text = _GIN.format(
-    **{**vars(args), "folder": table.facts["folder"], **best, "names": names}
-  )
-  return [put(args.output, "layers.gin", text), *table.write(args.output)]
-
-
 COMMAND = Command(
   __doc__,
   make,
@@ -216,5 +206,5 @@ COMMAND = Command(
     ),
     "timed": (0, "inputs to decode with what is found, beside plain decoding"),
   },
-  write=write,
+  write=fastest_as_gin("layers.gin", _GIN, "skip"),
 )

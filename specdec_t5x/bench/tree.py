@@ -21,10 +21,10 @@ from jaxtyping import Array, Float, Int
 from specdec_t5x import api
 from specdec_t5x.analysis.trees import best_tree, tokens_per_call
 from specdec_t5x.bench import jobs, programs
-from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.command import Command, fastest_as_gin
 from specdec_t5x.bench.measured import PLAIN
 from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.table import Table, put
+from specdec_t5x.bench.table import Table
 from specdec_t5x.bench.timed import each_turn, medians
 from specdec_t5x.build import headed
 from specdec_t5x.core.distributions import Sampling
@@ -174,15 +174,6 @@ def _seconds(study: Study, drafts: Mapping[str, Tree], args) -> dict[str, float]
   return medians(each_turn(loops, _RUNS), max(tree.depth for tree in drafts.values()))
 
 
-def write(table: Table, args: argparse.Namespace) -> list[str]:
-  """Writes the table, and the best draft's gin file."""
-  best = max(table.rows, key=lambda row: row["speed"])
-  parents = "".join(f"{parent}, " for parent in best["parents"]).strip()
-  found = {**vars(args), **table.facts, **best, "parents": parents}
-  text = _GIN.format(**found)
-  return [put(args.output, "tree.gin", text), *table.write(args.output)]
-
-
 COMMAND = Command(
   __doc__,
   make,
@@ -194,5 +185,5 @@ COMMAND = Command(
     "batch": (1, "rows at once"),
     "temperature": 0.0,
   },
-  write=write,
+  write=fastest_as_gin("tree.gin", _GIN, "parents"),
 )
