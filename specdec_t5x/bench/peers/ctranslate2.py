@@ -45,7 +45,7 @@ def greedy(model: Model, kind: str, max_length: int, eos_id: int) -> Program:
 def _write(model: Model, eos_id: int, kind: str, folder: str) -> None:
   """Writes the network as CTranslate2 has it."""
   config = model.network.config
-  network = export.to_torch(config, model.params)
+  network = export.to_torch(model)
   network.config.tie_word_embeddings = config.logits_via_embedding
   network.config.num_layers = config.num_encoder_layers  # `export` says the decoder's.
   loader = converters.T5Loader()

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from transformers import GenerationConfig
 
-from specdec_t5x.bench.peers.export import PAD
 from specdec_t5x.decoding.state import START_TOKEN
+
+PAD = 0
 
 # (input ids [1, E], zero-padded) -> output ids [1, N], N <= max_length.
 Program = Callable[[np.ndarray], np.ndarray]
@@ -79,17 +79,6 @@ def assisted(
     more["decoder_attention_mask"] = ones
   settings = _settings(max_length, eos_id)
   return lambda ids: _generate(target, ids, settings, **more)
-
-
-def logits(
-  network: Any, inputs: Int[np.ndarray, "B E"], fed: Int[np.ndarray, "B T"]
-) -> Float[np.ndarray, "B T V"]:
-  """Returns the logits after each token fed to the decoder, start token included."""
-  inputs, fed = (torch.tensor(x, device=network.device) for x in (inputs, fed))
-  with torch.inference_mode():
-    mask = (inputs != PAD).long()
-    output = network(input_ids=inputs, attention_mask=mask, decoder_input_ids=fed)
-  return output.logits.cpu().numpy()
 
 
 def _generate(network, ids, settings, **kwargs):

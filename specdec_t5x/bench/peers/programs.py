@@ -69,9 +69,7 @@ def _as_ours(output: Any, max_length: int, eos_id: int) -> Any:
 def _hugging_face(target, draft, gamma, limits) -> dict[str, Program]:
   from specdec_t5x.bench.peers import export, hugging_face
 
-  to_torch = lambda model: export.to_torch(
-    model.network.config, model.params, export.torch_device()
-  )
+  to_torch = lambda model: export.to_torch(model, export.torch_device())
   settings = {HF_GAMMA: (gamma, True), HF_DEFAULT: (None, True)}
   settings[HF_NO_MASK] = gamma, False
   theirs = to_torch(target)
