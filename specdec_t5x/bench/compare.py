@@ -133,7 +133,7 @@ def _copies(args: argparse.Namespace) -> Table:
   """Decodes every text plainly and with each least match, in turn."""
   processor = vocabulary.processor(args.vocabulary)
   texts = list(_texts(args, processor))
-  target = programs.random_model(args.size, 0)
+  target = programs.random_model(args.size)
   known = target, args.max_length, processor.eos_id()
   drafters = {match: Copy(args.gamma, match) for match in args.matches}
   runs = {way: replay(*known, x) for way, x in {PLAIN: None, **drafters}.items()}

@@ -5,7 +5,6 @@ decoding takes can be timed with random weights.
 """
 
 import dataclasses
-import functools
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -117,12 +116,6 @@ class Setup:
       )
 
 
-@functools.cache
-def model(size: str, dtype: str) -> Model:
-  """Returns a network with random weights, made once a process."""
-  return programs.random_model(size, 0, dtype)
-
-
 class Pair:
   """The programs of a pair, on random inputs.
 
@@ -142,10 +135,10 @@ class Pair:
 
   def __init__(self, setup: Setup, options: Mapping[str, Any] | None = None):
     self.setup, sampling = setup, Sampling(setup.temperature)
-    target, draft = model(setup.target, setup.dtype), setup.draft
+    target, draft = programs.random_model(setup.target, setup.dtype), setup.draft
     self.params = {"target": target.params}
     if draft not in programs.ROUNDED:
-      loaded = model(draft, setup.dtype)
+      loaded = programs.random_model(draft, setup.dtype)
       draft, self.params["draft"] = loaded.network, loaded.params
     pair = programs.paired(target.network, draft, setup.gamma)
     self.params |= target.derived(pair.drafter.derived(target.network))

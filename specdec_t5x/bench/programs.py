@@ -1,6 +1,7 @@
 """Decoding as programs to be timed: the one contact with how a decode is set up."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -85,10 +86,14 @@ class Decode:
     return self.part(name), self.given(inputs), counts
 
 
-def random_model(size: str, seed: int, dtype: str = "float32") -> Model:
-  """Returns a network of one of `network.sizes.SIZES` with random weights."""
+@functools.cache
+def random_model(size: str, dtype: str = "float32") -> Model:
+  """Returns a network of one of `network.sizes.SIZES` with random weights.
+
+  Each is made once a process.
+  """
   network = Transformer(t5_1_1(size, dtype))
-  return Model(network, random_params(network, seed))
+  return Model(network, random_params(network, 0))
 
 
 def paired(target: Network, draft: Network | str | None, gamma: int = 0) -> Decoder:

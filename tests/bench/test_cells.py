@@ -22,6 +22,8 @@ def test_a_cell_is_found_by_all_of_its_key(tmp_path, said):
   first = cells(tmp_path / "new", said)
   assert first.find(KEY) is None
   first.add(KEY, {"alpha": 0.5})
+  (line,) = first.path.read_text().splitlines()
+  assert json.loads(line) == {"key": KEY, "result": {"alpha": 0.5}}
   again = cells(tmp_path / "new", said)
   assert again.find(dict(reversed(KEY.items()))) == {"alpha": 0.5}
   assert again.find({**KEY, "device": "gpu H100"}) is None
@@ -63,10 +65,3 @@ def test_cells_of_other_settings_are_counted(tmp_path, said):
   assert second.unasked() == 0  # Nobody asked for anything.
   second.find(KEY)
   assert second.unasked() == 1
-
-
-def test_lines_are_json_with_key_and_result(tmp_path, said):
-  first = cells(tmp_path, said)
-  first.add(KEY, {"columns": {"emitted": [1, 2]}})
-  (line,) = first.path.read_text().splitlines()
-  assert json.loads(line) == {"key": KEY, "result": {"columns": {"emitted": [1, 2]}}}

@@ -65,15 +65,19 @@ def test_bad_flags_are_refused(
 
 
 @pytest.mark.parametrize(
-  ("name", "draft", "message"),
+  ("name", "drafts", "message"),
   [
     ("rules", "copy", "trees need a network or a table, got `copy`"),
-    ("hierarchy", None, "--draft: expected NAME=DIR or `copy`, got none"),
+    ("hierarchy", "", "--draft: expected NAME=DIR or `copy`, got none"),
     ("link", "copy", "a link needs a draft model or a table of n-grams"),
+    ("table2", "{draft} {draft}", "'small' is given twice"),
+    # One without a name is called draft.
+    ("table2", "{target} {target}", "'draft' is given twice"),
+    ("table2", "ende:a={target} --preset=paper", "needs checkpoints for cnndm"),
   ],
 )
-def test_drafts_that_do_not_do_are_refused(name, draft, message, files, capsys):
+def test_drafts_that_do_not_do_are_refused(name, drafts, message, files, capsys):
   rest = {n: files[n] for n in ("target", "vocabulary", "inputs")}
-  flags = [*named(rest, output="none"), *([f"--draft={draft}"] if draft else [])]
-  assert main([name, *flags]) == 1
+  flags = [f"--draft {drafts}".format(**files)] if drafts else []
+  assert main([name, *named(rest, output="none"), *" ".join(flags).split()]) == 1
   assert message in capsys.readouterr().err

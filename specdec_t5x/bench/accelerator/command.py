@@ -33,8 +33,9 @@ from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.measured import Measured, Setting
 from specdec_t5x.bench.model import devices, timed
 from specdec_t5x.bench.model.pieces import Piece, compiled
-from specdec_t5x.bench.oracle import Pair, Setup, model
+from specdec_t5x.bench.oracle import Pair, Setup
 from specdec_t5x.bench.paper import published
+from specdec_t5x.bench.programs import random_model
 from specdec_t5x.bench.table import Table
 from specdec_t5x.bench.table import plain as plain_row
 from specdec_t5x.bench.timed import Timed, alternate, repeated, slopes
@@ -171,7 +172,7 @@ def _pieces(args, batch) -> Iterator[Piece]:
 
 def _piece(piece, args) -> Mapping[str, Any]:
   cost = compiled(piece, jax.devices()[0])
-  params = model(piece.size, piece.dtype).params
+  params = random_model(piece.size, piece.dtype).params
   seconds = timed.seconds(piece, args.runs, params)
   return {**dataclasses.asdict(cost), "seconds": seconds}
 
