@@ -5,13 +5,14 @@ import json
 import re
 import shutil
 
+import numpy as np
 import pytest
 
 from specdec_t5x import api
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench import cells, jobs
 from specdec_t5x.bench.measured import Setting
-from specdec_t5x.bench.pairs import Draft, load_draft
+from specdec_t5x.bench.pairs import Draft, fingerprint, load_draft
 from specdec_t5x.bench.paper.tables import TABLE_4
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.training import ngrams
@@ -95,10 +96,8 @@ def test_what_is_of_another_device_code_or_training_is_not_mixed_in(
 ):
   text = (measured / "cells.jsonl").read_text()
   # Of a draft, the fingerprint of its parameters.
-  pattern = (
-    r'("draft": \[.*?, .*?, )"\w+"' if name == "draft" else f'("{name}": )"[^"]*"'
-  )
-  moved = re.sub(pattern, r'\1"another"', text)
+  before = r'"draft": \[.*?, .*?, ' if name == "draft" else f'"{name}": '
+  moved = re.sub(f'({before})"[^"]*"', r'\1"another"', text)
   assert moved.count("another") == 2
   (tmp_path / "cells.jsonl").write_text(moved)
   ran("table2", tmp_path, *pair_flags, *SPEEDS, "--recorded")
@@ -108,6 +107,12 @@ def test_what_is_of_another_device_code_or_training_is_not_mixed_in(
     capsys.readouterr().err
   )
   assert (tmp_path / "cells.jsonl").read_text() == moved
+
+
+def test_a_fingerprint_tells_names_shapes_and_numbers():
+  arrays = {"a": np.zeros(3)}, {"b": np.zeros(3)}, {"a": np.zeros(4)}, {"a": np.ones(3)}
+  assert len({*map(fingerprint, arrays)}) == 4
+  assert fingerprint({"a": np.zeros(3)}) == fingerprint(arrays[0])
 
 
 def test_table_3_counts_without_a_clock(pair_flags, tmp_path):
