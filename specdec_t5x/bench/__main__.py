@@ -12,44 +12,18 @@ from specdec_t5x.bench import report, results
 from specdec_t5x.quiet import import_quietly
 
 # Where each command is, in this package.
+_OWN = "decode head infer machine rules tree layers hierarchy methods link online"
 COMMANDS = {
-  "decode": "decode:COMMAND",
+  **{name: f"{name}:COMMAND" for name in _OWN.split()},
   "copy": "compare:COPY",
   "batches": "compare:BATCHES",
-  **{
-    name: f"{name}:COMMAND"
-    for name in (
-      *(
-        "rules",
-        "tree",
-        "layers",
-        "hierarchy",
-        "methods",
-        "link",
-        "online",
-        "head",
-        "infer",
-        "machine",
-      ),
-    )
-  },
   **{name: f"{name}.command:COMMAND" for name in ("model", "accelerator")},
   **{f"table{number}": f"paper.tables:TABLE_{number}" for number in range(1, 6)},
   **{f"figure{number}": f"paper.curves:FIGURE_{number}" for number in (2, 3, 4)},
   "figure5": "paper.timeline:COMMAND",
 }
 # Nothing of theirs loads TensorFlow, which takes seconds.
-_LIGHT = (
-  "decode",
-  "head",
-  "infer",
-  "machine",
-  "model",
-  "accelerator",
-  "figure2",
-  "figure3",
-  "figure4",
-)
+_LIGHT = "decode head infer machine model accelerator figure2 figure3 figure4"
 # What has flags of its own: pages from what is kept, and all that they show anew.
 OTHERS = {"report": report.main, "results": results.main}
 
@@ -70,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   name = parser.parse_args(argv[:1]).command
   if name in OTHERS:
     return OTHERS[name](argv[1:])
-  if name not in _LIGHT:
+  if name not in _LIGHT.split():
     import_quietly("tensorflow")
   module, _, attribute = COMMANDS[name].partition(":")
   command = getattr(importlib.import_module(f"specdec_t5x.bench.{module}"), attribute)

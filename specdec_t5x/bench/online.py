@@ -21,11 +21,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import sentencepiece
 from tqdm import tqdm
 
 from specdec_t5x import api
-from specdec_t5x.bench import plotting
+from specdec_t5x.bench import jobs, plotting
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.command import REQUIRED, Command
 from specdec_t5x.bench.environment import machine
@@ -43,11 +42,11 @@ CONTROL = "none: the control"
 
 def make(args: argparse.Namespace) -> Table:
   """Serves all domains with each way to learn, and with none."""
-  domains = dict(_read(args))
+  domains, eos_id = _read(args)
   models = [api.load_model(path) for path in (args.target, args.draft)]
   cells, found = Cells(args.output), {}
   for loss in (None, *args.losses):
-    serve = lambda loss=loss: _serve(args, models, domains, loss)
+    serve = lambda loss=loss: _serve(args, models, domains, eos_id, loss)
     found[loss or CONTROL] = cells.get(_key(args, models, domains, loss), serve)
   rows = [row for way in found for row in _rows(args, way, found[way], found[CONTROL])]
   times = [
@@ -69,24 +68,25 @@ def make(args: argparse.Namespace) -> Table:
   return Table.of("online", rows, notes=notes, before=before)
 
 
-def _read(args) -> Iterator[tuple[str, list[list[int]]]]:
-  """Yields each domain's name and the tokens of its requests."""
-  processor = sentencepiece.SentencePieceProcessor(model_file=args.vocabulary)
+def _read(args) -> tuple[dict[str, list[list[int]]], int]:
+  """Returns by domain the tokens of its requests, and the end of sequence."""
+  found = {}
   for domain in args.domain:
     name, _, path = domain.partition("=")
     if not path or not pathlib.Path(path).is_file():
       raise ValueError(
         f"--domain {domain}: expected NAME=FILE, of a file that is there."
       )
-    lines = pathlib.Path(path).read_text().splitlines()
-    ids = [[*processor.encode(args.prefix + x), processor.eos_id()] for x in lines if x]
+    lines = [args.prefix + x for x in pathlib.Path(path).read_text().splitlines() if x]
+    ids, eos_id = jobs.encoded(args.vocabulary, lines, prompts=False)
     ids = [x for x in ids if len(x) <= args.input_length][: args.requests]
     if len(ids) < args.requests:
       raise ValueError(
         f"--domain {domain}: expected --requests={args.requests} lines of at most "
         f"--input-length={args.input_length} tokens, got {len(ids)}. Lower --requests."
       )
-    yield name, ids
+    found[name] = ids
+  return found, eos_id
 
 
 def _online(args, loss: str | None) -> Online:
@@ -121,7 +121,7 @@ class _Clocked(Learner):
     self.seconds += time.perf_counter() - start
 
 
-def _serve(args, models, domains, loss) -> dict[str, dict]:
+def _serve(args, models, domains, eos_id, loss) -> dict[str, dict]:
   """Returns each domain's counts, a number a request, and its seconds."""
   target, draft = models
   learner = _Clocked(draft.network, draft.params, _online(args, loss))
@@ -129,10 +129,9 @@ def _serve(args, models, domains, loss) -> dict[str, dict]:
   decoder, params = serving.together(
     target, learner, None, "token", args.gamma, args.interval
   )
-  processor = sentencepiece.SentencePieceProcessor(model_file=args.vocabulary)
   sampling = Sampling(args.temperature)
   decoder.check(sampling, args.max_length, 1)
-  run = api.compiled(decoder, sampling, args.max_length, processor.eos_id())
+  run = api.compiled(decoder, sampling, args.max_length, eos_id)
   found = {}
   for name, ids in domains.items():
     learner.seconds, start = 0.0, time.perf_counter()

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 
 from specdec_t5x.api import Model
+from specdec_t5x.bench import peers
 from specdec_t5x.bench.measured import COUNTED
 from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.peers import CTRANSLATE2, HUGGING_FACE, importable, upstream
+from specdec_t5x.bench.peers import importable, upstream
 from specdec_t5x.bench.timed import Program
 
 HF_PLAIN = "Hugging Face generate"
@@ -38,14 +39,14 @@ def programs(study: Study, draft: Model, gamma: int) -> dict[str, Program]:
       device that JAX uses.
   """
   limits, found = (study.job.max_length, study.eos_id), {}
-  if importable(HUGGING_FACE):
+  if importable(peers.HUGGING_FACE):
     found |= _hugging_face(study.target, draft, gamma, limits)
-  if importable(CTRANSLATE2):
+  if importable(peers.CTRANSLATE2):
     found |= _ctranslate2(study.target, limits)
   # Made before the clock starts, as JAX's own are.
   ids = [np.asarray(row) for row in study.inputs]
   runs = {name: lambda n, run=run: run(ids[n]) for name, run in found.items()}
-  if upstream.available():
+  if importable(peers.UPSTREAM):
     params = jax.device_put(study.target.params)
     run = upstream.greedy(study.target.network.config, params, *limits)
     runs[UPSTREAM] = lambda number: run(study.inputs[number])

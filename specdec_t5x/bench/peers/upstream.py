@@ -11,26 +11,11 @@ from typing import Any
 import jax
 from jaxtyping import Array, Int
 
-from specdec_t5x.bench.peers import UPSTREAM, importable
 from specdec_t5x.network.config import T5Config
 
 
-def available() -> bool:
-  """Returns whether upstream T5X, with its T5 network, can be imported."""
-  return importable(UPSTREAM)
-
-
 def greedy(config: T5Config, params: Any, max_length: int, eos_id: int):
-  """Returns upstream's greedy decoding: (inputs [B, E]) -> outputs [B, T], zero-padded.
-
-  Raises:
-    ValueError: where upstream T5X is not installed.
-  """
-  if not available():
-    raise ValueError(
-      f"Expected upstream T5X, but {UPSTREAM[0]} can't be imported. Install it "
-      "(requirements/t5x-upstream.txt) in place of t5x_runtime, or leave it out."
-    )
+  """Returns upstream's greedy decoding of inputs [B, E] to outputs [B, T]."""
   decoding, models, network = (
     importlib.import_module(f"t5x.{name}")
     for name in ("decoding", "models", "examples.t5.network")
