@@ -16,7 +16,7 @@ from specdec_t5x.bench import jobs
 from specdec_t5x.bench.costs import measure_costs
 from specdec_t5x.bench.measured import PLAIN, Measured, Setting
 from specdec_t5x.bench.pairs import Job, Study
-from specdec_t5x.bench.table import Column, Table, columns, grid
+from specdec_t5x.bench.table import Table, columns, grid
 from specdec_t5x.bench.timed import alternate
 from specdec_t5x.demo import held_out
 from specdec_t5x.demo.recipe import DemoPair
@@ -28,28 +28,11 @@ ScoreFn = Callable[[Sequence[Int[Array, "T"]]], float]
 
 # Ways to draft that need no training come first.
 _UNTRAINED = {"copied input": "copy", "target in 8 bits": "quantized"}
-_COLUMNS = columns(
-  "task | temperature T | gamma | draft | alpha:3 alpha (95%) | "
-  "tokens_per_call tokens/call | speed speed-up (quartiles) | theorem Thm 3.8 | c | "
-  "predicted whole calls (quartiles) | identical"
-)
 _BRIEF = columns(
   "draft | temperature T | tokens_per_call tokens a target call | speed "
   "times as fast (quartiles) | identical same outputs"
 )
 _SCORE_KEYS = ("plain_score", "score", "draft_score")
-_NOTES = (
-  "alpha is sum_x min(p, q), the mean over drafted tokens that were tried. The "
-  "speed-up is the plain loop's seconds a token over ours, at batch 1, reading the "
-  "input included.",
-  "Theorem 3.8 predicts it from alpha, gamma and c = draft step / target step, each "
-  "timed in a loop of its own; it takes a block to cost what one token costs, and "
-  "knows no input. Whole calls: what follows with the measured times of block and "
-  "input, and the counted calls.",
-  "Sampled outputs have the target's distribution, not its draws, so scores differ "
-  "by chance, "
-  "by some points here.",
-)
 
 
 def compare(
@@ -76,9 +59,10 @@ def compare(
       found.append(row)
       report(", ".join(f"{c.header} {c.show(row.get(c.key))}" for c in _BRIEF))
   headers = (f"{pair.metric}: plain", "ours", "draft alone") if score else ()
-  scores = [Column(*each, 1, "-") for each in zip(_SCORE_KEYS, headers, strict=False)]
-  title = f"Demo pair {pair.name!r}, {inputs} inputs"
-  return Table("comparison", title, (*_COLUMNS, *scores), found, _NOTES)
+  scores = zip(_SCORE_KEYS, headers, strict=False)
+  beside = "".join(f" | {key}:1?- {header}" for key, header in scores)
+  words = {"pair": repr(pair.name), "inputs": inputs}
+  return Table.of("comparison", found, words, beside)
 
 
 def brief(table: Table) -> str:
