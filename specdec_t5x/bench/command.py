@@ -15,7 +15,7 @@ WriteFn = Callable[[Table, argparse.Namespace], Sequence[str]]
 # Flags by name, as attributes have it: a default, whose type and whether it is a list
 # are the flag's; or the type, or a list of it, where there is none. With it, what
 # --help says, and as needed the values that there are, that it has to be given, or more
-# that argparse takes, and an "alias".
+# that argparse takes.
 Flags = Mapping[str, Any]
 REQUIRED = object()
 # What --help says of flags that several commands have.
@@ -44,16 +44,14 @@ def add_flags(parser: argparse._ActionsContainer, flags: Flags) -> None:
       how["type"] = one if is_type else type(one)
       how |= {"help": about or _ABOUT.get(name)} if is_type else {"default": default}
       how |= {"nargs": "+"} if isinstance(default, list) else {}
-    names = [f"--{name.replace('_', '-')}"]
     for more in choices:
       if more is REQUIRED:
         how["required"] = True
       elif isinstance(more, Mapping):
         how |= more
-        names += [how.pop("alias")] if "alias" in how else []
       else:
         how["choices"] = more
-    parser.add_argument(*names, **how)
+    parser.add_argument(f"--{name.replace('_', '-')}", **how)
 
 
 def at_least(args: argparse.Namespace, **least: int) -> None:

@@ -9,9 +9,11 @@ each once before it is timed: a first run compiles, and measures what drafting c
 """
 
 import argparse
+import dataclasses
 import json
 import pathlib
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,8 +25,59 @@ from specdec_t5x.bench.command import Command, at_least
 from specdec_t5x.bench.table import Table
 from specdec_t5x.bench.timed import median_ratio, spread
 
-Record = Mapping[str, Any]  # A line of what a command wrote.
 BOTH = ("baseline", "spec")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A finished run of the command.
+
+  Attributes:
+    command: as it was started.
+    file: its JSONL.
+    records: the lines of that.
+    seconds: that it took.
+    processor: seconds of all cores.
+  """
+
+  command: str
+  file: str
+  records: Sequence[Mapping[str, Any]]
+  seconds: float
+  processor: float
+
+
+def run(flags: Sequence[str], folder: str) -> Run:
+  """Runs `python -m t5x.infer` into a folder; FOLDER.log gets what it prints.
+
+  Raises:
+    ValueError: with the command and the end of its log, where it fails.
+  """
+  arguments = ["-m", "t5x.infer", *flags, f"--gin.INFER_OUTPUT_DIR={folder!r}"]
+  command, log = " ".join(["python", *arguments]), pathlib.Path(f"{folder}.log")
+  log.parent.mkdir(parents=True, exist_ok=True)
+  # The command would keep finished results, even of a pair that was trained anew.
+  shutil.rmtree(folder, ignore_errors=True)
+  begin, before = time.perf_counter(), _processor_seconds()
+  with log.open("w", encoding="utf-8") as file:
+    started = [sys.executable, *arguments]
+    ran = subprocess.run(started, stdout=file, stderr=file, check=False)
+  seconds, used = time.perf_counter() - begin, _processor_seconds() - before
+  if ran.returncode:
+    end = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+    raise ValueError(
+      f"`{command}` ended with code {ran.returncode}. The end of {log}:\n{end}"
+    )
+  (path,) = pathlib.Path(folder).glob("*.jsonl-00000-of-00001")
+  lines = path.read_text(encoding="utf-8").splitlines()
+  return Run(command, str(path), [*map(json.loads, lines)], seconds, used)
+
+
+def identical(one: Run, other: Run) -> str:
+  """Returns how many outputs of two runs are the same, token for token."""
+  pairs = zip(one.records, other.records, strict=True)
+  same = sum(x["prediction_tokens"] == y["prediction_tokens"] for x, y in pairs)
+  return f"{same} of {len(one.records)}"
 
 
 def make(args: argparse.Namespace) -> Table:
@@ -41,58 +94,38 @@ def make(args: argparse.Namespace) -> Table:
 def settings_row(args: argparse.Namespace, settings: Mapping[str, Any]) -> dict:
   """Returns a row: seconds, their ratio, and what was decoded."""
   found = {name: [] for name in BOTH}
-  for _ in range(args.runs + 1):
-    for name in BOTH:
-      found[name].append(_run(name, args, settings))
-  wall, processor = (
-    {name: [run[kind] for run in found[name][1:]] for name in BOTH} for kind in (0, 1)
-  )
-  plain, ours = (found[name][-1][2] for name in BOTH)
-  total = lambda key: sum(record["aux"][key] for record in ours)
+  with tempfile.TemporaryDirectory() as folder:
+    for _ in range(args.runs + 1):
+      for name in BOTH:
+        found[name].append(run(_flags(name, args, settings), f"{folder}/{name}"))
+  times = lambda of: [[getattr(x, of) for x in found[name][1:]] for name in BOTH]
+  plain, ours = (found[name][-1] for name in BOTH)
+  total = lambda key: sum(record["aux"][key] for record in ours.records)
+  wall = times("seconds")
   return {
     "temperature": settings["TEMPERATURE"],
     "batch": settings["BATCH_SIZE"],
-    **{f"{name}_seconds": spread(wall[name]) for name in BOTH},
-    "speed": median_ratio(*wall.values()),
-    "processor": median_ratio(*processor.values()),
+    **{f"{n}_seconds": spread(each) for n, each in zip(BOTH, wall, strict=True)},
+    "speed": median_ratio(*wall),
+    "processor": median_ratio(*times("processor")),
     "tokens_per_call": total("tokens") / total("target_calls"),
-    "equal": "sampled" if settings["TEMPERATURE"] else _equal(plain, ours),
+    "equal": "sampled" if settings["TEMPERATURE"] else identical(plain, ours),
   }
 
 
-def _run(
+def _flags(
   name: str, args: argparse.Namespace, settings: Mapping[str, Any]
-) -> tuple[float, float, list[Record]]:
-  """Runs one of both: its seconds, those of its processors, and what it wrote."""
-  with tempfile.TemporaryDirectory() as folder:
-    bindings = {**settings, "INFER_OUTPUT_DIR": folder}
-    command = [
-      *(sys.executable, "-m", "t5x.infer"),
-      *(f"--gin_file={x}" for x in (f"configs/{name}_{args.task}.gin", *args.gin_file)),
-      *(f"--gin.{binding}" for binding in (args.gin if name == "spec" else ())),
-      *(f"--gin.{key}={value!r}" for key, value in bindings.items()),
-    ]
-    begin, before = time.perf_counter(), _processor_seconds()
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    seconds, used = time.perf_counter() - begin, _processor_seconds() - before
-    if ran.returncode:
-      raise ValueError(f"{' '.join(command)} failed: {ran.stderr.strip()[-2000:]}")
-    return seconds, used, _records(pathlib.Path(folder))
+) -> list[str]:
+  return [
+    *(f"--gin_file={x}" for x in (f"configs/{name}_{args.task}.gin", *args.gin_file)),
+    *(f"--gin.{binding}" for binding in (args.gin if name == "spec" else ())),
+    *(f"--gin.{key}={value!r}" for key, value in settings.items()),
+  ]
 
 
 def _processor_seconds() -> float:
   used = resource.getrusage(resource.RUSAGE_CHILDREN)
   return used.ru_utime + used.ru_stime
-
-
-def _records(folder: pathlib.Path) -> list[Record]:
-  (path,) = folder.glob("*.jsonl-00000-of-00001")
-  return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def _equal(plain: Sequence[Record], ours: Sequence[Record]) -> str:
-  pairs = zip(plain, ours, strict=True)
-  return f"{sum(x['prediction'] == y['prediction'] for x, y in pairs)} of {len(ours)}"
 
 
 COMMAND = Command(

@@ -22,10 +22,7 @@ _TASKS = {DEMO: tuple(COMMANDS), PAPER: tuple(_PAPER_LENGTHS), None: ()}
 _ORDERS = {"unigram": 1, "bigram": 2, "trigram": 3}
 # Of what measures cells.
 CELLS = {
-  "num_tokens": (
-    int,
-    "output tokens a cell is measured over (paper: 10000, else 2000)",
-  ),
+  "num_tokens": (int, "output tokens of a cell (paper: 10000, else 2000)"),
   "runs": (15, "of each part's clock"),
   "recorded": False,
 }
@@ -34,7 +31,7 @@ TARGET = {
   "target": (
     [str],
     "checkpoint; with TASK: of one task of a preset",
-    {"metavar": "[TASK:]DIR", "alias": "--targets"},
+    {"metavar": "[TASK:]DIR"},
   ),
   "vocabulary": (str, "a SentencePiece model"),
   "inputs": (str, "an input a line"),
@@ -63,7 +60,7 @@ PAIRS = {
     "checkpoint or n-gram table (DIR@2: its bigrams), several allowed, named apart; "
     "`copy` copies from the input, `quantized` is the target in 8 bits. "
     "With --preset demo, beside the demo's own",
-    {"metavar": "[TASK:][NAME=]DIR", "alias": "--drafts", "action": "extend"},
+    {"metavar": "[TASK:][NAME=]DIR", "action": "extend"},
   ),
 }
 # Of outputs and inputs that are few and short.

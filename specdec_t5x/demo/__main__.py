@@ -77,21 +77,20 @@ def _make(pair, parts, steps):
 
 
 def _run_commands(pair) -> str:
-  from specdec_t5x.demo import commands
+  from specdec_t5x.bench import infer
 
   def job(kind):
-    directory = os.path.join(recipe.DIRECTORY, pair.name, kind)
-    gin_file = f"configs/{kind}_{pair.name}.gin"
-    return commands.infer(gin_file, directory, f"{directory}.log")
+    flags = [f"--gin_file=configs/{kind}_{pair.name}.gin"]
+    return infer.run(flags, os.path.join(recipe.DIRECTORY, pair.name, kind))
 
   # Side by side: nothing is timed here, and starting up takes longest.
   with concurrent.futures.ThreadPoolExecutor() as pool:
-    plain, speculative = pool.map(job, ("baseline", "spec"))
+    plain, speculative = pool.map(job, infer.BOTH)
   for finished in (plain, speculative):
     print(f"      {finished.command}", flush=True)
-  same = commands.identical(plain, speculative)
+  same = infer.identical(plain, speculative)
   return (
-    f"Greedy outputs of the two commands: {same}/{len(plain.tokens)} identical.\n"
+    f"Greedy outputs of the two commands: {same} identical.\n"
     f"JSONL with per-example statistics: {speculative.file}"
   )
 

@@ -89,7 +89,7 @@ def test_the_tree_that_pays_is_a_gin_file(files, heads, tmp_path, capsys):
 
 def test_every_way_to_draft_is_measured_and_gives_the_same(pair, heads, tmp_path):
   drafts = ["copy", *(f"{name}={path}" for name, path in heads.items())]
-  flags = ["--drafts", *drafts, "--gamma=2", "--sizes=3", "--temperatures=0"]
+  flags = ["--draft", *drafts, "--gamma=2", "--sizes=3", "--temperatures=0"]
   flags += ["--no-rules", "--no-peers", *SHORT]
   rows = ran("methods", tmp_path, *pair, *flags)["rows"]
   shapes = [(row["draft"], row["shape"]) for row in rows]

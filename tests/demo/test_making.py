@@ -4,7 +4,8 @@ import pathlib
 
 import pytest
 
-from specdec_t5x.demo import commands, making, recipe
+from specdec_t5x.bench import infer
+from specdec_t5x.demo import making, recipe
 
 TWO_STEPS = """
 include 'configs/train/demo_ende_target.gin'
@@ -49,7 +50,7 @@ def test_a_missing_vocabulary_is_named(tmp_path):
 def test_a_failing_command_shows_the_end_of_its_log(tmp_path):
   log = tmp_path / "logs" / "run.log"
   with pytest.raises(ValueError, match=r"nowhere\.gin"):
-    commands.infer("nowhere.gin", str(tmp_path / "out"), str(log))
+    infer.run(["--gin_file=nowhere.gin"], str(tmp_path / "logs" / "run"))
   assert "nowhere.gin" in log.read_text()
 
 
