@@ -24,6 +24,7 @@ if __name__ == "__main__":
 from etils import epath
 
 import specdec_t5x
+from specdec_t5x.bench.command import add_flags
 from specdec_t5x.data import hints
 from specdec_t5x.demo.recipe import ENDE
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
@@ -77,29 +78,24 @@ def _parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument(
-    "--text", nargs="+", default=[TEXT], help="inputs, with the models' own prefix"
+  add_flags(
+    parser,
+    {
+      "text": ([TEXT], "inputs, with the models' own prefix"),
+      "target": (ENDE.target.checkpoint, "checkpoint"),
+      "draft": (ENDE.drafts[0].checkpoint, "checkpoint"),
+      "vocabulary": (ENDE.vocabulary, "of both"),
+      "gamma": DEFAULT_GAMMA,
+      "temperature": 0.0,
+      "seed": 0,
+      "rule": ("token", "of verification"),
+      "num_candidates": (1, "drafts a call, for a rule of trees"),
+      "svg": (str, "where to write the image", {"metavar": "FILE"}),
+      "html": (str, "where to write the page", {"metavar": "FILE"}),
+      "record": (str, "where to keep traces", {"metavar": "FILE"}),
+      "run": (str, "kept traces to show; decodes none", {"metavar": "FILE"}),
+    },
   )
-  parser.add_argument(
-    "--target", default=ENDE.target.checkpoint, help="checkpoint (%(default)s)"
-  )
-  parser.add_argument(
-    "--draft", default=ENDE.drafts[0].checkpoint, help="checkpoint (%(default)s)"
-  )
-  parser.add_argument("--vocabulary", default=ENDE.vocabulary, help="(%(default)s)")
-  parser.add_argument(
-    "--gamma", type=int, default=DEFAULT_GAMMA, help="tokens drafted a call"
-  )
-  parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
-  parser.add_argument("--seed", type=int, default=0, help="of the sampling")
-  parser.add_argument("--rule", default="token", help="of verification (%(default)s)")
-  parser.add_argument(
-    "--num-candidates", type=int, default=1, help="drafts a call, for a rule of trees"
-  )
-  parser.add_argument("--svg", metavar="FILE", help="where to write the image")
-  parser.add_argument("--html", metavar="FILE", help="where to write the page")
-  parser.add_argument("--record", metavar="FILE", help="where to keep traces")
-  parser.add_argument("--run", metavar="FILE", help="kept traces to show; decodes none")
   return parser
 
 

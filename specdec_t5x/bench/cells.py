@@ -30,13 +30,8 @@ Key = Mapping[str, Any]
 class Cells:
   """The cells of one folder."""
 
-  def __init__(
-    self,
-    folder: str | os.PathLike,
-    report: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
-  ):
+  def __init__(self, folder: str | os.PathLike):
     self.path = pathlib.Path(folder) / FILE
-    self._report = report
     self._asked: set[str] = set()
     self._results, self._whole = self._read()
 
@@ -93,9 +88,10 @@ class Cells:
         cell = json.loads(line)
         results[_canonical(cell["key"])] = cell["result"]
       except (ValueError, KeyError, TypeError):
-        self._report(
+        print(
           f"{self.path}, line {number}: not a whole cell, perhaps of a run that was "
-          "killed. It is measured again where it is needed; the line stays as it is."
+          "killed. It is measured again where it is needed; the line stays as it is.",
+          file=sys.stderr,
         )
     return results, text.endswith("\n") or not text
 
