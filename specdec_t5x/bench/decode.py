@@ -110,63 +110,43 @@ def make(args: argparse.Namespace) -> Table:
   programs = part_programs(pair.start)
   loops = {name: (run, given, (_FEW, most)) for name, run in programs.items()}
   seconds = each_turn(loops, args.runs)
-  each = medians(seconds, args.gamma)
-  facts = _facts(pair, seconds, each, args.runs)
+  middle = medians(seconds, args.gamma)
+  times = {**seconds, "rest": seconds["iteration"] - sum(seconds[x] for x in _PARTS)}
+  milliseconds = {name: spread(1e3 * each) for name, each in times.items()}
+  floor, read = floor_seconds(pair, args.runs)
+  held = compilation(pair)
   settings = {name: getattr(args, name) for name in COMMAND.flags}
-  parts = [{"part": name, "ms": ms} for name, ms in facts["ms"].items()]
+  parts = [{"part": name, "ms": ms} for name, ms in milliseconds.items()]
+  facts = _facts(args.gamma, seconds, middle, floor.median, read, held)
   return Table.of(
     "bench",
-    speedups(pair, args.alphas, args.runs, each),
+    speedups(pair, args.alphas, args.runs, middle),
     notes=[listed(settings)],
     settings=settings,
-    facts=facts,
-    before=[
-      Table.of("bench.parts", parts),
-      Table.of("bench.facts", list(_fact_rows(facts))),
-    ],
+    facts={"ms": milliseconds, "read_bytes": read, "compilation": held},
+    before=[Table.of("bench.parts", parts), Table.of("bench.facts", facts)],
   )
 
 
-def _facts(pair, seconds, medians, runs):
-  """Returns what is found beside whole calls: times in ms, sizes in bytes."""
-  rest = seconds["iteration"] - sum(seconds[name] for name in _PARTS)
+def _facts(gamma, seconds, medians, floor, read, held):
+  """Returns rows of what is found beside whole calls."""
   ratio = lambda name, *others: spread(
     seconds[name] / sum(seconds[other] for other in others)
   )
-  floor, read = floor_seconds(pair, runs)
-  token = medians["token"]
-  times = {**seconds, "rest": rest}
-  return {
-    "ms": {name: spread(1e3 * each) for name, each in times.items()},
-    "iteration_over_parts": ratio("iteration", "draft", "scoring"),
-    "iteration_over_turns": ratio("iteration", "turns"),
-    "block_over_token": ratio("scoring", "token"),
-    "c": medians["draft"] / pair.setup.gamma / token,
-    "read_bytes": read,
-    "floor_ms": 1e3 * floor.median,
-    "floor_over_token": floor.median / token,
-    "floor_over_block": floor.median / medians["scoring"],
-    "compilation": compilation(pair),
-  }
-
-
-def _fact_rows(facts):
-  compilation = facts["compilation"]
-  held = compilation["weights"] + compilation["caches"]
+  token, kept = medians["token"], held["weights"] + held["caches"]
   found = {
-    "iteration / (draft + scoring)": facts["iteration_over_parts"],
-    "iteration / draft and scoring in turn": facts["iteration_over_turns"],
-    "block / one token": facts["block_over_token"],
-    "c": f"{facts['c']:.3f}",
+    "iteration / (draft + scoring)": ratio("iteration", "draft", "scoring"),
+    "iteration / draft and scoring in turn": ratio("iteration", "turns"),
+    "block / one token": ratio("scoring", "token"),
+    "c": f"{medians['draft'] / gamma / token:.3f}",
     "reading a step's weights": (
-      f"{facts['floor_ms']:.2f} ms for {facts['read_bytes'] / 1e6:.0f} MB: "
-      f"{facts['floor_over_token']:.0%} of a token's time, "
-      f"{facts['floor_over_block']:.0%} of a block's"
+      f"{1e3 * floor:.2f} ms for {read / 1e6:.0f} MB: {floor / token:.0%} of a token's "
+      f"time, {floor / medians['scoring']:.0%} of a block's"
     ),
-    "peak memory / (weights + caches)": f"{compilation['peak'] / held:.3f}",
-    "compiling": f"{compilation['seconds']:.1f} s",
+    "peak memory / (weights + caches)": f"{held['peak'] / kept:.3f}",
+    "compiling": f"{held['seconds']:.1f} s",
   }
-  return ({"fact": name, "value": value} for name, value in found.items())
+  return [{"fact": name, "value": value} for name, value in found.items()]
 
 
 def _of_a_step(weights):

@@ -35,8 +35,6 @@ def to_torch(model: Model, device: str = "cpu") -> Any:
     network = transformers.AutoModelForSeq2SeqLM.from_pretrained(
       folder, config=theirs, attn_implementation="sdpa"
     )
-  # `generate` takes these where its settings have None: nothing ends an output.
-  network.config.eos_token_id = network.generation_config.eos_token_id = None
   # The stacks have configurations of their own by now. This one is left to `generate`,
   # which makes as many layers of decoder cache as it has encoder layers.
   network.config.num_layers = config.num_decoder_layers

@@ -31,14 +31,14 @@ Program = Callable[[np.ndarray], np.ndarray]
 
 
 def plain(
-  network: Any, max_length: int, eos_id: int | None, copied: int | None = None
+  network: Any, max_length: int, eos_id: int, copied: int | None = None
 ) -> Program:
   """Returns greedy decoding, one token a call.
 
   Args:
     network: from `export.to_torch`.
-    max_length: most tokens of an output; all of them where nothing ends one.
-    eos_id: the token that ends an output; None or a negative one: nothing does.
+    max_length: most tokens of an output.
+    eos_id: the token that ends one.
     copied: most tokens that are copied as a draft from the output ("prompt lookup").
   """
   settings = _settings(max_length, eos_id)
@@ -50,7 +50,7 @@ def assisted(
   target: Any,
   draft: Any,
   max_length: int,
-  eos_id: int | None,
+  eos_id: int,
   gamma: int | None,
   mask: bool = True,
 ) -> Program:
@@ -89,14 +89,12 @@ def _generate(network, ids, settings, **kwargs):
 
 
 def _settings(max_length, eos_id):
-  # Without an end of sequence `max_new_tokens` is the length: no minimum is needed,
-  # which would cost a logits processor.
   return GenerationConfig(
     do_sample=False,
     num_beams=1,
     use_cache=True,
     max_new_tokens=max_length,
-    eos_token_id=None if eos_id is None or eos_id < 0 else eos_id,
+    eos_token_id=eos_id,
     pad_token_id=PAD,
     decoder_start_token_id=START_TOKEN,
   )

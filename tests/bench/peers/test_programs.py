@@ -1,9 +1,14 @@
 """Programs of peers, of whichever are installed, beside our own greedy decoding."""
 
+import dataclasses
+import importlib
+
+import jax
 import numpy as np
+import pytest
 
 from specdec_t5x import api
-from specdec_t5x.bench.measured import PLAIN, Setting, compare
+from specdec_t5x.bench.measured import PLAIN, Setting, compare, tokens
 from specdec_t5x.bench.pairs import Job, Study, pad_inputs
 from specdec_t5x.bench.peers import (
   CTRANSLATE2,
@@ -16,25 +21,39 @@ from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.sizes import random_params
 from specdec_t5x.network.transformer import Transformer
 
-CONFIG = T5Config(
-  vocab_size=40,
-  emb_dim=16,
-  num_heads=2,
-  num_encoder_layers=1,
-  num_decoder_layers=2,
-  head_dim=8,
-  mlp_dim=24,
-  mlp_activations=("gelu", "linear"),
-)
-LENGTH, EOS = 12, 1
+SHAPE = {
+  "vocab_size": 40,
+  "emb_dim": 16,
+  "num_heads": 2,
+  "num_encoder_layers": 1,
+  "num_decoder_layers": 3,  # More than the encoder's: generate() makes fewer caches.
+  "head_dim": 8,
+  "mlp_dim": 24,
+}
+KINDS = {
+  "t5_1_1": T5Config(**SHAPE, mlp_activations=("gelu", "linear")),
+  "t5_1_0": T5Config(**SHAPE, mlp_activations=("relu",), logits_via_embedding=True),
+}
+LENGTH, GAMMA = 24, 3
 
 
-def test_those_that_are_here_give_our_plain_outputs():
-  network = Transformer(CONFIG)
-  target, draft = (api.Model(network, random_params(network, seed)) for seed in (1, 2))
-  inputs = pad_inputs(np.random.default_rng(0).integers(2, 40, (3, 8)).tolist())
-  study = Study(Job("task", "t", {}, None, LENGTH), target, (), inputs, EOS)
-  theirs = programs.programs(study, draft, gamma=3)
+@pytest.fixture(params=KINDS)
+def study(request):
+  """A target on inputs, the first output of which ends inside."""
+  network = Transformer(KINDS[request.param])
+  target = api.Model(network, random_params(network, 1))
+  # Longer than 128, beyond which all distances share a bucket.
+  inputs = pad_inputs(np.random.default_rng(0).integers(2, 40, (3, 150)).tolist())
+  endless = Study(Job("task", "t", {}, None, LENGTH), target, (), inputs, -1)
+  output = endless.program(endless.decode(0.0))(0).tokens[0]
+  return dataclasses.replace(endless, eos_id=int(output[LENGTH // 2]))
+
+
+def test_those_that_are_here_give_our_plain_outputs(study):
+  rng, params = np.random.default_rng(1), study.target.params
+  noisy = lambda x: x * (1 + 0.1 * rng.normal(size=x.shape).astype(np.float32))
+  draft = api.Model(study.target.network, jax.tree.map(noisy, params))
+  theirs = programs.programs(study, draft, GAMMA)
   expected = {programs.UPSTREAM} if importable(UPSTREAM) else set()
   if importable(HUGGING_FACE):
     names = "PLAIN", "GAMMA", "DEFAULT", "NO_MASK", "LOOKUP"
@@ -43,6 +62,29 @@ def test_those_that_are_here_give_our_plain_outputs():
     expected |= {*programs.CT2.values()}
   assert theirs.keys() == expected <= {*programs.PROGRAMS}
   runs = {PLAIN: study.program(study.decode(0.0)), **theirs}
-  cells = compare(runs, range(3), Setting(3, 0.0))
+  cells = compare(runs, range(3), Setting(GAMMA, 0.0))
+  assert (tokens(runs[PLAIN](0)) > 0).sum() < LENGTH
   cells.pop(programs.CT2["int8"], None)  # Another network, nearly.
-  assert {cell.equal for cell in cells.values()} == {"3/3"}
+  assert {name: cell.equal for name, cell in cells.items()} == dict.fromkeys(
+    cells, "3/3"
+  )
+
+
+@pytest.mark.skipif(not importable(HUGGING_FACE), reason="needs the extra `peers`")
+def test_an_assistant_drafts_gamma_tokens(study):
+  export, hugging_face = (
+    importlib.import_module(f"specdec_t5x.bench.peers.{name}")
+    for name in ("export", "hugging_face")
+  )
+  target, assistant = export.to_torch(study.target), export.to_torch(study.target)
+  calls, drafted = [], []
+  target.register_forward_hook(lambda *_: calls.append(1))
+  assistant.register_forward_hook(lambda *_: drafted.append(1))
+  program = hugging_face.assisted(target, assistant, LENGTH, 41, GAMMA)
+  assert program(np.asarray(study.inputs[0])).shape == (1, LENGTH)
+  # It says what the target says: each call keeps all of its draft, and adds a token.
+  assert len(calls) == LENGTH / (GAMMA + 1)
+  assert len(drafted) == GAMMA * len(calls)
+  low = dataclasses.replace(study.target.network.config, dtype="bfloat16")
+  with pytest.raises(ValueError, match="float32, got a network in 'bfloat16'"):
+    export.to_torch(api.Model(Transformer(low), {}))
