@@ -28,11 +28,7 @@ CELLS = {
 }
 # Of a target and inputs, and of its drafts.
 TARGET = {
-  "target": (
-    [str],
-    "checkpoint; with TASK: of one task of a preset",
-    {"metavar": "[TASK:]DIR"},
-  ),
+  "target": ([str], "checkpoint; TASK: of a preset", {"metavar": "[TASK:]DIR"}),
   "vocabulary": (str, "a SentencePiece model"),
   "inputs": (str, "an input a line"),
   "prefix": ("", "before each line of --inputs"),
@@ -46,10 +42,7 @@ TARGET = {
   ),
   "tasks": ([str], "of a preset: ende, cnndm; demo: lm"),
   "task": ("yours", "name of the task of --inputs"),
-  "prompts": (
-    False,
-    "--inputs are prompts of decoder-only networks: no end of sequence",
-  ),
+  "prompts": (False, "--inputs are prompts of decoder-only networks, without an end"),
   "dtype": (str, "of parameters and activations (paper: bfloat16, else float32)"),
   "tfds_data_dir": (str, "where TFDS datasets are prepared"),
 }

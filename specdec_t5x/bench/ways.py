@@ -24,6 +24,7 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.drafters.pruned import Pruned
+from specdec_t5x.drafters.quantized import NAME as ROUNDED
 from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
@@ -97,6 +98,7 @@ def ways(
   found = [
     Way(draft.name, shape, drafter, rule, draft.model, _TRAINING[draft.drafter], *words)
     for draft in study.drafts
+    if draft.drafter != ROUNDED  # A way for every target, below.
     for shape, drafter, rule, *words in _of_draft(study, draft, temperature, args)
   ]
   for shape, drafter in _ROUNDED.items():
