@@ -10,7 +10,7 @@ import numpy as np
 from specdec_t5x import api, build, tables
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.network.functional import Network
+from specdec_t5x.network.functional import HEADS, Network
 from specdec_t5x.training import batches, outputs
 from specdec_t5x.training.batches import TaskData
 
@@ -43,7 +43,8 @@ def train_heads(
     lines: how many inputs are decoded.
 
   Returns:
-    A row for each kind: parameters, and tokens a call of the target at T = 0 and 1.
+    A row for each kind: parameters, tokens a call of the target at T = 0 and 1, and
+    what decodes with it.
 
   Raises:
     ValueError: as `jobs.train`.
@@ -77,6 +78,8 @@ def _measured(paths, data: TaskData, gamma: int, lines: int) -> dict[str, Any]:
       sampling = Sampling(temperature) if temperature else GREEDY
       calls = sum(_calls(decoder, params, data, sampling, lines))
       found[f"T = {temperature:g}"] = f"{calls[0] / calls[1]:.2f}"
+  gin_file = "heads" if isinstance(draft.network, HEADS) else "shared_encoder"
+  found["gin_file"] = f"configs/drafters/{gin_file}.gin"
   return found | {"checkpoint": paths[1]}
 
 
