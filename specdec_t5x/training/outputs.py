@@ -121,11 +121,11 @@ def write_decoded(
   final = epath.Path(path)
   mark = zlib.crc32(settings.encode())
   partial = final.with_name(f"{final.name}.{mark:08x}.partial")
-  kept, number = _kept(partial, batch_size)
-  counts = {"written": len(kept), "unfinished": number - len(kept)}
-  with partial.open("w") as file, Progress(total, number, unit="example") as progress:
+  kept, first = _kept(partial, batch_size)
+  counts = {"written": len(kept), "unfinished": first - len(kept)}
+  with partial.open("w") as file, Progress(total, first, unit="example") as progress:
     file.writelines(kept)
-    for number, (example, tokens) in enumerate(outputs(number), number + 1):
+    for number, (example, tokens) in enumerate(outputs(first), first + 1):
       progress.after(number)
       if vocabulary.eos_id not in tokens:
         counts["unfinished"] += 1
