@@ -50,11 +50,12 @@ def train_heads(
     ValueError: as `jobs.train`.
   """
   kinds = [kinds] if isinstance(kinds, str) else list(kinds)
+  networks = {kind: make(kind=kind) for kind in kinds}  # What can't be is said at once.
   rows = []
-  for kind in kinds:
+  for kind, network in networks.items():
     directory = os.path.join(output_dir, kind)
     print(f"{kind}: {directory}", flush=True)
-    state = train(network=make(kind=kind), output_dir=directory)
+    state = train(network=network, output_dir=directory)
     own = os.path.join(directory, f"checkpoint_{int(state.step)}")
     # Where the target learns, too, its checkpoint is this one, and the heads' below.
     of_heads = os.path.join(directory, "heads", os.path.basename(own))
