@@ -44,6 +44,7 @@ DRAFTERS: dict[str, type[Drafter]] = {
   "sparse": SparseDraft,
   "quantized": Quantized,
 }
+_BIASED = "_markov"  # Ends the kinds of heads with a bias of the token before.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -383,16 +384,17 @@ def heads(path: str | None, dtype: str = "float32") -> HEADS:
 
 
 def new_heads(
-  target_path: str, kind: str, count: int, layers: int, rank: int = 0, **knobs: Any
+  target_path: str, kind: str, count: int, layers: int, rank: int = 64, **knobs: Any
 ) -> Network:
   """Returns what drafts by reading a target, whose sizes are its checkpoint's.
 
   Args:
     target_path: of the target.
-    kind: 'parallel', 'eagle', one of `network.heads.KINDS`, or 'shared_encoder'.
+    kind: 'parallel', 'eagle', one of `network.heads.KINDS`, or 'shared_encoder'; with
+      '_markov' behind it, one with a bias of the token before (`network.markov`).
     count: heads, or positions that are drafted.
     layers: of a head; of a draft on the target's encoder, decoder layers.
-    rank: of the bias of the token before (`network.markov`); 0 is none.
+    rank: of that bias.
     **knobs: of `network.heads.HeadsConfig`; others have none.
 
   Raises:
@@ -401,7 +403,9 @@ def new_heads(
   target = Checkpoint.open(target_path).settings()
   if kind == "shared_encoder":
     return network_for(_on_encoder(target, layers))
-  bias = {"rank": rank, "vocab_size": target.vocab_size if rank else 0}
+  plain, bias = kind.removesuffix(_BIASED), {}
+  if plain != kind:
+    kind, bias = plain, {"rank": rank, "vocab_size": target.vocab_size}
   if kind not in ("parallel", "eagle"):
     sizes = count, target.emb_dim, layers
     return network_for(HeadsConfig(kind, *sizes, **knobs, **bias))

@@ -72,8 +72,8 @@ class HeadsConfig:
     markov.check(self)
     if self.rank and KINDS[self.kind].reads_path:
       raise ValueError(
-        f"MARKOV_RANK must be 0 with {self.kind!r} heads, which read the tokens before "
-        f"theirs anyway, got {self.rank}."
+        f"A bias of the token before is not for {self.kind!r} heads, which read the "
+        f"tokens before theirs anyway, got rank {self.rank}. Leave out '_markov'."
       )
 
 

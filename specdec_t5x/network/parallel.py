@@ -83,8 +83,8 @@ class ParallelConfig:
     markov.check(self)
     if self.rank and self.kind == "eagle":
       raise ValueError(
-        "MARKOV_RANK must be 0 with 'eagle', which reads the tokens before its own "
-        f"anyway, got {self.rank}."
+        "A bias of the token before is not for 'eagle', which reads the tokens before "
+        f"its own anyway, got rank {self.rank}. Leave out '_markov'."
       )
     _ = self.layer  # Checks the rest.
 

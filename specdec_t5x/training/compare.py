@@ -10,7 +10,7 @@ import numpy as np
 from specdec_t5x import api, build, tables
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.network.functional import Network
+from specdec_t5x.network.functional import HEADS, Network
 from specdec_t5x.training import batches, outputs
 from specdec_t5x.training.batches import TaskData
 
@@ -43,17 +43,19 @@ def train_heads(
     lines: how many inputs are decoded.
 
   Returns:
-    A row for each kind: parameters, and tokens a call of the target at T = 0 and 1.
+    A row for each kind: parameters, tokens a call of the target at T = 0 and 1, and
+    what decodes with it.
 
   Raises:
     ValueError: as `jobs.train`.
   """
   kinds = [kinds] if isinstance(kinds, str) else list(kinds)
+  networks = {kind: make(kind=kind) for kind in kinds}  # What can't be is said at once.
   rows = []
-  for kind in kinds:
+  for kind, network in networks.items():
     directory = os.path.join(output_dir, kind)
     print(f"{kind}: {directory}", flush=True)
-    state = train(network=make(kind=kind), output_dir=directory)
+    state = train(network=network, output_dir=directory)
     own = os.path.join(directory, f"checkpoint_{int(state.step)}")
     # Where the target learns, too, its checkpoint is this one, and the heads' below.
     of_heads = os.path.join(directory, "heads", os.path.basename(own))
@@ -77,6 +79,8 @@ def _measured(paths, data: TaskData, gamma: int, lines: int) -> dict[str, Any]:
       sampling = Sampling(temperature) if temperature else GREEDY
       calls = sum(_calls(decoder, params, data, sampling, lines))
       found[f"T = {temperature:g}"] = f"{calls[0] / calls[1]:.2f}"
+  gin_file = "heads" if isinstance(draft.network, HEADS) else "shared_encoder"
+  found["gin_file"] = f"configs/drafters/{gin_file}.gin"
   return found | {"checkpoint": paths[1]}
 
 

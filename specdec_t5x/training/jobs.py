@@ -143,17 +143,18 @@ def decode_task(
       "vocabulary that the target was trained with."
     )
   length = data.feature_lengths["targets"]
-  decoded = outputs.decode_split(
-    data.task,
-    split,
-    data.feature_lengths["inputs"],
-    plain_decoder(target.network, sampling, length, vocabulary.eos_id, seed),
-    target.params,
-    data.batch_size,
-    limit,
+  decode = plain_decoder(target.network, sampling, length, vocabulary.eos_id, seed)
+  rows = data.task, split, data.feature_lengths["inputs"]
+  decoded = lambda first: outputs.decode_split(
+    *rows, decode, target.params, data.batch_size, limit, first
   )
   os.makedirs(os.path.dirname(os.path.abspath(output_file)), exist_ok=True)
-  counts = outputs.write_decoded(output_file, data.task, decoded)
+  size = batches.get_task(data.task).num_input_examples(split)
+  total = min((n for n in (size, limit) if n is not None), default=None)
+  settings = repr((data, target_checkpoint, split, sampling, seed))
+  counts = outputs.write_decoded(
+    output_file, data.task, decoded, data.batch_size, total, settings
+  )
   print(f"{output_file}: {counts['written']} examples")
   if counts["unfinished"]:
     print(f"{counts['unfinished']} outputs left out: no end within {length} tokens")

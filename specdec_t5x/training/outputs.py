@@ -5,6 +5,7 @@ Shapes: R rows, E encoder length, T output length.
 
 import itertools
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from etils import epath
 
 from specdec_t5x.data import reading
 from specdec_t5x.training.batches import get_task
+from specdec_t5x.training.progress import Progress
 
 # (params, inputs [R, E], number of the batch) -> tokens [R, T], zero-padded.
 DecodeFn = Callable[[Any, np.ndarray, int], np.ndarray]
@@ -28,6 +30,7 @@ def decode_split(
   params: Any,
   batch_size: int,
   limit: int | None = None,
+  first: int = 0,
 ) -> Iterator[Output]:
   """Yields examples in order, each with its decoded tokens [T].
 
@@ -39,14 +42,15 @@ def decode_split(
     params: what it decodes with.
     batch_size: inputs decoded at once.
     limit: decode only so many; all where None.
+    first: begin behind so many, whole batches, which count as decoded.
   """
   source = get_task(task)
   # Only inputs are cut to a length: a reference is read as text.
   dataset = source.get_dataset(
     {"inputs": input_length, "targets": None}, split, use_cached=False, shuffle=False
   )
-  examples = itertools.islice(reading.rows(dataset), limit)
-  for number in itertools.count():
+  examples = itertools.islice(reading.rows(dataset), first, limit)
+  for number in itertools.count(first // batch_size):
     batch = list(itertools.islice(examples, batch_size))
     if not batch:
       return
@@ -87,33 +91,48 @@ def text_metrics(task: str, outputs: Iterator[Output]) -> dict[str, float]:
   return metrics
 
 
-def write_decoded(path: str, task: str, outputs: Iterator[Output]) -> dict[str, int]:
+def write_decoded(
+  path: str,
+  task: str,
+  outputs: Callable[[int], Iterator[Output]],
+  batch_size: int,
+  total: int | None,
+  settings: str,
+) -> dict[str, int]:
   r"""Writes decoded outputs as training examples, one JSON object a line.
 
   `data.tasks.from_records` reads them with source_field='inputs',
   target_field='targets' and prefix='' (the inputs hold the task's prefix). An output
   that did not end in the room it had is left out: a student that learned from it would
-  learn to stop in the middle.
+  learn to stop in the middle. What a killed run wrote with the same settings is kept.
 
   Args:
     path: the .jsonl file; it appears when it is whole.
     task: where the examples come from.
-    outputs: of `decode_split`.
+    outputs: from how many are decoded already to the rest, as of `decode_split`.
+    batch_size: of these.
+    total: how many there are, for the progress line; None where nobody knows.
+    settings: what the outputs follow from.
 
   Returns:
     {'written': ..., 'unfinished': ...}, numbers of examples.
   """
   vocabulary = get_task(task).output_features["targets"].vocabulary
-  counts = {"written": 0, "unfinished": 0}
   final = epath.Path(path)
-  partial = final.with_name(f"{final.name}.partial")
-  with partial.open("w") as file:
-    for example, tokens in outputs:
+  mark = zlib.crc32(settings.encode())
+  partial = final.with_name(f"{final.name}.{mark:08x}.partial")
+  kept, first = _kept(partial, batch_size)
+  counts = {"written": len(kept), "unfinished": first - len(kept)}
+  with partial.open("w") as file, Progress(total, first, unit="example") as progress:
+    file.writelines(kept)
+    for number, (example, tokens) in enumerate(outputs(first), first + 1):
+      progress.after(number)
       if vocabulary.eos_id not in tokens:
         counts["unfinished"] += 1
         continue
       inputs = example["inputs_pretokenized"].decode()
-      record = {"inputs": inputs, "targets": to_text(vocabulary, tokens)}
+      text = to_text(vocabulary, tokens)
+      record = {"number": number, "inputs": inputs, "targets": text}
       file.write(json.dumps(record, ensure_ascii=False) + "\n")
       counts["written"] += 1
   if not counts["written"]:
@@ -125,6 +144,15 @@ def write_decoded(path: str, task: str, outputs: Iterator[Output]) -> dict[str, 
     )
   partial.replace(final)
   return counts
+
+
+def _kept(partial: epath.Path, batch_size: int) -> tuple[list[str], int]:
+  """Returns the lines of the whole batches that a killed run wrote, and their size."""
+  text = partial.read_text() if partial.exists() else ""
+  lines = [f"{line}\n" for line in text.split("\n")[:-1]]  # The last one may be cut.
+  numbers = [json.loads(line)["number"] for line in lines]
+  done = max(numbers, default=0) // batch_size * batch_size
+  return [line for line, n in zip(lines, numbers, strict=True) if n <= done], done
 
 
 def to_text(vocabulary: seqio.Vocabulary, tokens: np.ndarray) -> str:

@@ -13,21 +13,24 @@ class Progress:
   """A bar on a terminal; elsewhere a line from time to time. A context manager.
 
   Args:
-    total: the run's steps.
+    total: the run's steps; None where nobody knows.
     first: those that an earlier run took.
     clock: tells seconds.
     report: takes a line.
+    unit: a step's name.
   """
 
   def __init__(
     self,
-    total: int,
+    total: int | None,
     first: int = 0,
     clock: Callable[[], float] = time.monotonic,
     report: Report = lambda line: print(line, flush=True),
+    unit: str = "step",
   ):
-    self._bar = tqdm(total=total, initial=first, unit="step", disable=None)
+    self._bar = tqdm(total=total, initial=first, unit=unit, disable=None)
     self._total, self._clock, self._report = total, clock, report
+    self._unit = unit
     self._values: Mapping[str, float] = {}
     self._begin: tuple[int, float] | None = None  # Behind the step that compiled.
     self._told = clock()
@@ -49,16 +52,16 @@ class Progress:
     now = self._clock()
     if self._begin is None:
       self._begin = step, now
-    if self._bar.disable and now - self._told >= _EVERY and step < self._total:
+    if self._bar.disable and now - self._told >= _EVERY and step != self._total:
       self._told = now
       self._report(self._line(step, now))
 
   def _line(self, step: int, now: float) -> str:
     first, begin = self._begin
-    parts = [f"step {step} of {self._total}"]
+    parts = [f"{self._unit} {step}" + (f" of {self._total}" if self._total else "")]
     if "loss" in self._values:
       parts.append(f"loss {self._values['loss']:.3f}")
-    if step > first:
+    if step > first and self._total:
       left = (now - begin) / (step - first) * (self._total - step)
       parts.append(f"{duration(left)} left")
     return f"      {', '.join(parts)}"

@@ -113,7 +113,7 @@ def test_the_bias_is_a_product_of_two_matrices_and_none_at_first(config):
     ({"dtype": "float16"}, "HeadsConfig.dtype must be one of"),
     ({"rank": -1}, "MARKOV_RANK must be a whole number of at least 0"),
     ({"rank": 2}, "vocab_size the target's where it is not 0, got 2 and 0"),
-    ({"kind": "hydra", **BIAS}, "MARKOV_RANK must be 0 with 'hydra' heads"),
+    ({"kind": "hydra", **BIAS}, "token before is not for 'hydra' heads"),
   ],
 )
 def test_bad_shapes_are_refused(knobs, message):

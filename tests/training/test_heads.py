@@ -246,7 +246,9 @@ def test_each_kind_is_trained_once_and_compared(
   kinds = [line.split()[0] for line in tables[0]]
   assert kinds == ["kind", "eagle", "shared_encoder"]
   for line in tables[0][1:]:
-    _, size, *calls, path = line.split()
+    kind, size, *calls, gin_file, path = line.split()
+    drafter = {"eagle": "heads"}.get(kind, kind)
+    assert gin_file == f"configs/drafters/{drafter}.gin"
     assert size.endswith("M")
     assert path.endswith("checkpoint_2")
     assert [1 <= float(each) <= 3 for each in calls] == [True, True]
@@ -259,7 +261,7 @@ def test_the_configuration_trains_heads_from_the_users_files(
   bound = bound(
     "heads",
     **translations,
-    **{"HEADS": kind, "NUM_HEADS": 3, "HEAD_DECAY": 0.6, "MARKOV_RANK": 4},
+    **{"HEADS": f"{kind}_markov", "NUM_HEADS": 3, "HEAD_DECAY": 0.6, "MARKOV_RANK": 4},
     DISTILL_LOSS="adaptive",
     TARGET_CHECKPOINT_PATH=target,
     **{"tasks.translation_from_files.name": f"of_{kind}"},

@@ -12,7 +12,7 @@ import specdec_t5x
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.data import tasks
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.training import checkpoints, jobs, trainer
+from specdec_t5x.training import checkpoints, jobs, outputs, trainer
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
 from tests.t5x_bridge import tiny
@@ -142,11 +142,26 @@ def test_a_target_is_at_no_distance_from_itself(learned, tmp_path):
 
 
 def test_sequence_distillation_data_are_the_targets_outputs(
-  learned, copy_files, tmp_path
+  learned, copy_files, tmp_path, monkeypatch
 ):
+  """Also where the first run is killed, whose whole batches are kept."""
   directory, data = learned
   checkpoint, file = str(directory / "checkpoint_40"), str(tmp_path / "decoded.jsonl")
-  counts = jobs.decode_task(data, checkpoint, file, "validation", limit=11)
+  decode = lambda: jobs.decode_task(data, checkpoint, file, "validation", limit=11)
+  to_text, said = outputs.to_text, []
+
+  def dying(*given):
+    said.append(to_text(*given))
+    if len(said) == 6:
+      raise KeyboardInterrupt
+    return said[-1]
+
+  monkeypatch.setattr(outputs, "to_text", dying)
+  with pytest.raises(KeyboardInterrupt):
+    decode()
+  assert not pathlib.Path(file).exists()
+  counts = decode()
+  assert len(said) < 6 + counts["written"]
   assert counts["written"] + counts["unfinished"] == 11
   records = [json.loads(x) for x in pathlib.Path(file).read_text().splitlines()]
   assert len(records) == counts["written"] > 0
