@@ -66,10 +66,10 @@ def _make_demo() -> None:
   target = _t5(2048, ("relu",))
   ende, lm = recipe.ENDE, recipe.LM
   _save(ende.target.checkpoint, target)
-  for part in ende.drafts:
+  more = {part.name: part for part in ende.more}
+  for part in (*ende.drafts, more["draft_tiny"]):
     _save(part.checkpoint, target, seed=1)
-  heads = ende.heads[0]
-  _save(heads.checkpoint, ParallelConfig.of(target, 5))
+  _save(more["parallel"].checkpoint, ParallelConfig.of(target, 5))
   pathlib.Path("targets.de").write_text("\n".join(_LINES))
   commands.training(
     *("--job=ngrams", "--gin_file=configs/train/ngrams.gin"),
