@@ -13,7 +13,12 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.network import certified, rounded
 from specdec_t5x.network.config import NetworkConfig
-from specdec_t5x.network.products import multiply, multiply_by_rows, normalize
+from specdec_t5x.network.products import (
+  multiply,
+  multiply_by_rows,
+  normalize,
+  rows_of,
+)
 
 NUM_BUCKETS = 32
 MAX_DISTANCE = 128
@@ -152,8 +157,7 @@ class Embed(nn.Module):
     )
 
   def __call__(self, tokens: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
-    rows = jnp.take(self.embedding, tokens, axis=0, mode="clip")
-    rows = jnp.asarray(rows, self.config.dtype)
+    rows = jnp.asarray(rows_of(self.embedding, tokens), self.config.dtype)
     root = jnp.asarray(self.config.emb_dim**0.5, rows.dtype)
     return rows * root if self.config.is_gemma else rows
 
