@@ -6,6 +6,7 @@ Shapes: B batch, L length, D width, H heads, F feed-forward width, V vocabulary.
 from collections.abc import Callable, Mapping
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.linen.partitioning import param_with_axes
@@ -13,12 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.network import certified, rounded
 from specdec_t5x.network.config import NetworkConfig
-from specdec_t5x.network.products import (
-  multiply,
-  multiply_by_rows,
-  normalize,
-  rows_of,
-)
+from specdec_t5x.network.products import multiply, multiply_by_rows, normalize
 
 NUM_BUCKETS = 32
 MAX_DISTANCE = 128
@@ -157,7 +153,13 @@ class Embed(nn.Module):
     )
 
   def __call__(self, tokens: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
-    rows = jnp.asarray(rows_of(self.embedding, tokens), self.config.dtype)
+    table = self.embedding
+    if table.dtype.itemsize == 2:
+      # XLA on CPU makes a float32 table of it, ahead of the loop that looks up tokens:
+      # behind a barrier, of the rows alone.
+      table, tokens = jax.lax.optimization_barrier((table, tokens))
+    rows = jnp.take(table, tokens, axis=0, mode="clip")
+    rows = jnp.asarray(rows, self.config.dtype)
     root = jnp.asarray(self.config.emb_dim**0.5, rows.dtype)
     return rows * root if self.config.is_gemma else rows
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from specdec_t5x.native import library, platforms
 
@@ -70,13 +70,6 @@ def multiply_by_rows(
   return _xla_multiply_by_rows(x, table)
 
 
-def rows_of(
-  table: Float[Array, "V D"], tokens: Int[Array, "*batch"]
-) -> Float[Array, "*batch D"]:
-  """Returns the rows of an embedding that tokens name."""
-  return (_rows_of_bits if table.dtype.itemsize == 2 else _rows_of)(table, tokens)
-
-
 def normalize(
   choice: str,
   x: Float[Array, "*batch D"],
@@ -118,10 +111,6 @@ def _xla_multiply_by_rows(x, table):
   return jnp.dot(x, table.T)
 
 
-def _rows_of(table, tokens):
-  return jnp.take(table, tokens, axis=0, mode="clip")
-
-
 def _xla_normalize(x, scale):
   x = x.astype(jnp.float32)
   mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
@@ -147,13 +136,6 @@ def xla_attend(
 
 
 _on_cpu = platforms.choose_kernel_on_cpu
-
-
-@functools.partial(_on_cpu, otherwise=_rows_of)
-def _rows_of_bits(table, tokens):
-  # XLA on CPU would make a float32 table of all of it first, and keep it for the loop.
-  bits = jax.lax.bitcast_convert_type(table, jnp.uint16)
-  return jax.lax.bitcast_convert_type(_rows_of(bits, tokens), table.dtype)
 
 
 @functools.partial(_on_cpu, otherwise=_xla_multiply)
