@@ -104,7 +104,10 @@ def load_model(
       )
     settings = dataclasses.replace(settings, weights=weights)
   network = network_for(settings)
-  restore = lambda: found.load(network, dtype)
+  # What is rounded as the file has it: of 16 bits that is half of float32's memory, and
+  # the same whole numbers.
+  kept = None if rounded.of_weights(settings) else dtype
+  restore = lambda: found.load(network, kept)
   params = restore()
   if rounded.of_weights(settings):
     return Model(network, tuning.in_weights(network, params), restore)

@@ -159,8 +159,12 @@ class Checkpoint(abc.ABC):
     check_finite(self.path, restored.params)
     return restored
 
-  def load(self, network: Network, dtype: str = "float32") -> Any:
+  def load(self, network: Network, dtype: str | None = "float32") -> Any:
     """Returns the parameters of the network that it is, whole on one device.
+
+    Args:
+      network: whose parameters they are.
+      dtype: as `restore`'s.
 
     Raises:
       ValueError: as `restore`.

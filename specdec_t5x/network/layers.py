@@ -6,6 +6,7 @@ Shapes: B batch, L length, D width, H heads, F feed-forward width, V vocabulary.
 from collections.abc import Callable, Mapping
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.linen.partitioning import param_with_axes
@@ -152,7 +153,12 @@ class Embed(nn.Module):
     )
 
   def __call__(self, tokens: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
-    rows = jnp.take(self.embedding, tokens, axis=0, mode="clip")
+    table = self.embedding
+    if table.dtype.itemsize == 2:
+      # XLA on CPU makes a float32 table of it, ahead of the loop that looks up tokens:
+      # behind a barrier, of the rows alone.
+      table, tokens = jax.lax.optimization_barrier((table, tokens))
+    rows = jnp.take(table, tokens, axis=0, mode="clip")
     rows = jnp.asarray(rows, self.config.dtype)
     root = jnp.asarray(self.config.emb_dim**0.5, rows.dtype)
     return rows * root if self.config.is_gemma else rows

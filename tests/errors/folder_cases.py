@@ -113,6 +113,15 @@ FOLDERS = [
     folders.arrays(lambda x: x.update({NORM: x[NORM].astype(float) * 1e300})),
   ),
   folder(
+    "a tokenizer.json of another kind",
+    folders.with_text("tokenizer.json", '{"model": {"type": "WordPiece"}}'),
+  ),
+  Case(
+    "a folder without a vocabulary",
+    (f"--gin.VOCABULARY_PATH='HERE/{folders.NAME}'",),
+    make=folders.bad(lambda folder: None),
+  ),
+  folder(
     "extra_ids in quotes", folders.tokenized(lambda found: found | {"extra_ids": "100"})
   ),
   folder(

@@ -18,7 +18,7 @@ import specdec_t5x
 from specdec_t5x import convert
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.data import vocabularies
-from specdec_t5x.hugging_face import folder, names, vocabulary
+from specdec_t5x.hugging_face import export, folder, names, vocabulary
 from tests import commands, real_data
 from tests.errors import folders
 from tests.t5x_bridge import tiny
@@ -64,6 +64,19 @@ def test_a_folder_becomes_a_checkpoint_and_a_folder_again(how, theirs, tmp_path)
   assert equal(read.params, kept.params)
   assert to_theirs(made, back) == 0
   assert equal(arrays_of(theirs), arrays_of(back))
+
+
+def test_what_is_rounded_is_read_in_the_file_s_16_bits(tmp_path):
+  """Float32 takes twice the memory, and gives the same codes."""
+  narrow = jax.tree.map(lambda x: x.astype("bfloat16"), tiny.drawn(tiny.TARGET))
+  wide = jax.tree.map(lambda x: x.astype("float32"), narrow)
+  made = []
+  for name, params in {"narrow": narrow, "wide": wide}.items():
+    export.write(str(tmp_path / name), tiny.TARGET, params)
+    made.append(specdec_t5x.load_model(str(tmp_path / name), weights="int8").params)
+  assert equal(*made)
+  found = [params["token_embedder"]["embedding"].dtype for params in made]
+  assert found == ["bfloat16", "float32"]
 
 
 def test_an_output_folder_is_never_overwritten(theirs, tmp_path, capsys):

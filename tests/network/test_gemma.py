@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x import api, build
+from specdec_t5x.beam.decoder import BeamDecoder
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.tree import Tree
@@ -151,6 +152,30 @@ def test_every_drafter_leaves_greedy_outputs_as_they_are(config, name):
   found, accepted = outputs(model(config), *given, drafter, rule, policy="fixed")
   assert found == plain
   assert accepted or name in ("another", "a tree", "heads", "copies")
+
+
+@pytest.mark.slow
+@CONFIGS
+def test_a_beam_with_a_draft_is_the_beam_without(config):
+  """And its scores are those of teacher forcing, over the brevity penalty."""
+  network, params, width, end = network_for(config), model(config).params, 3, 8
+  keys = row_keys(jax.random.key(0), ROWS * width)
+  found = []
+  for names in (("target",), ("target", "draft")):
+    decoder = BeamDecoder(**dict.fromkeys(names, network), draft_beam_size=4)
+    run = api.compiled(decoder, GREEDY, LENGTH, end)
+    found.append(run(dict.fromkeys(names, params), INPUTS, keys))
+  plain, drafted = found
+  assert plain.tokens.tolist() == drafted.tokens.tolist()
+  assert drafted.statistics.target_calls.sum() < plain.statistics.target_calls.sum()
+  best = plain.tokens[width - 1 :: width]
+  ends, lengths = (best == end).any(axis=1), (best > 0).sum(axis=1)
+  assert ends.any()
+  probs = jax.nn.log_softmax(forced(config, jnp.pad(best, ((0, 0), (1, 0)))[:, :-1]))
+  each = jnp.take_along_axis(probs, best[..., None], axis=2)[..., 0]
+  totals = jnp.where(best > 0, each, 0).sum(axis=1)
+  expected = totals / jnp.where(ends, ((5 + lengths) / 6) ** 0.6, 1)
+  np.testing.assert_allclose(plain.scores[width - 1 :: width], expected, atol=1e-4)
 
 
 @pytest.mark.slow

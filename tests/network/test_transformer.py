@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.layers import Embed
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
 
@@ -183,6 +184,22 @@ def test_bfloat16_stays_close_to_float32():
   assert logits.dtype == jnp.float32
   assert cache.keys[0].dtype == jnp.bfloat16
   np.testing.assert_allclose(logits, expected, atol=0.15)
+
+
+def test_a_loop_looks_tokens_up_in_16_bits_without_a_float32_table():
+  embed = Embed(T5Config(vocab_size=512, emb_dim=64))
+  table = jax.random.normal(jax.random.key(0), (512, 64)).astype(jnp.bfloat16)
+  look = lambda table, i: embed.apply({"params": {"embedding": table}}, i)
+
+  def added(table, tokens):
+    return jax.lax.fori_loop(0, 4, lambda i, x: x + look(table, tokens + i).sum(), 0.0)
+
+  tokens = jnp.array([[3, 511], [0, 3]])
+  compiled = jax.jit(added).lower(table, tokens).compile()
+  assert compiled.memory_analysis().temp_size_in_bytes < table.nbytes
+  assert (look(table, tokens) == table[tokens].astype(jnp.float32)).all()
+  gradient = jax.grad(lambda table: look(table, tokens).sum())(table)
+  assert gradient.sum(axis=1).nonzero()[0].tolist() == [0, 3, 511]
 
 
 @pytest.mark.parametrize("config", [T5_1_1, T5_1_0], ids=["t5_1_1", "t5_1_0"])
