@@ -34,8 +34,9 @@ def make(args: argparse.Namespace) -> Table:
   """Decodes every input with each shape under each rule."""
   drafts = shapes(args.gamma, args.branches, args.stem)
   study = jobs.load(args)
-  if study.drafts[0].model is None:
-    raise ValueError("--draft: trees need a network or a table, got `copy`.")
+  draft = study.drafts[0]
+  if draft.model is None:
+    raise ValueError(f"--draft: trees need a network or a table, got `{draft.source}`.")
   rows = [
     {"temperature": f"{temperature:g}", "shape": shape, **row}
     for temperature in args.temperatures
@@ -43,7 +44,7 @@ def make(args: argparse.Namespace) -> Table:
     for row in _rows(study, tree, temperature, args)
   ]
   facts = {"inputs": len(study.inputs), "gamma": args.gamma, "batch": args.batch}
-  words = {"task": study.job.task, "draft": study.drafts[0].name}
+  words = {"task": study.job.task, "draft": draft.name}
   return Table.of("rules", rows, words, notes=[listed(facts)])
 
 

@@ -22,7 +22,9 @@ def test_every_batch_gives_the_plain_outputs(pair, tmp_path, capsys):
   assert {row["identical"] for row in found} == {8}
   assert found[0]["speed"]["median"] == 1
   assert found[0]["drafted"] == 0 < found[2]["drafted"] == found[3]["drafted"]
-  assert "5 inputs" in capsys.readouterr().out
+  said = capsys.readouterr().out
+  assert "5 inputs" in said
+  assert "Fastest fixed length: gamma 2 at batch 2." in said
 
 
 def test_packed_blocks_stand_beside_padded_ones(pair, tmp_path):

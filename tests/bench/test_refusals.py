@@ -67,8 +67,8 @@ def test_bad_flags_are_refused(
 @pytest.mark.parametrize(
   ("name", "drafts", "message"),
   [
-    ("rules", "copy", "trees need a network or a table, got `copy`"),
-    ("hierarchy", "", "--draft: expected NAME=DIR or `copy`, got none"),
+    ("rules", "quantized", "trees need a network or a table, got `quantized`"),
+    ("hierarchy", "", "--draft: expected NAME=DIR, `copy` or `quantized`, got none"),
     ("link", "copy", "a link needs a draft model or a table of n-grams"),
     ("table2", "{draft} {draft}", "'small' is given twice"),
     # One without a name is called draft.

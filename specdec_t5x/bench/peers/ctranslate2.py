@@ -34,6 +34,7 @@ def greedy(model: Model, kind: str, max_length: int, eos_id: int) -> Program:
       [tokens],
       beam_size=1,
       max_decoding_length=max_length,
+      min_decoding_length=0,  # Else no output ends at once.
       # Else it leaves the end of sequence out, and refuses outputs without one.
       return_end_token=True,
     )
