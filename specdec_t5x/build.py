@@ -414,6 +414,12 @@ def new_heads(
 
 def _on_encoder(target: Settings, layers: int) -> T5Config:
   """Returns the configuration of a draft on a target's encoder."""
+  if getattr(target, "is_gemma", False):
+    raise ValueError(
+      "A draft on its target's encoder is a T5's, got a T5Gemma as target: no shape of "
+      "the draft's checkpoint would tell the rest. Train 'medusa' or 'hydra' heads, or "
+      "distil a draft model."
+    )
   most = target.num_decoder_layers if isinstance(target, T5Config) else 0
   if not is_whole(layers, 1) or layers > most:
     raise ValueError(

@@ -21,6 +21,7 @@ from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.hugging_face import export
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.gemma import GemmaConfig
@@ -192,7 +193,7 @@ def test_a_checkpoint_needs_the_configuration(config, tmp_path):
   assert jax.tree.all(same)
 
 
-def test_what_no_gemma_is_is_refused():
+def test_what_no_gemma_is_is_refused(tmp_path):
   bad = [
     ({"layer_types": ("sliding", "chunked")}, "layer_types must be names among"),
     ({"num_kv_heads": 3}, "num_heads that num_kv_heads divides"),
@@ -203,5 +204,8 @@ def test_what_no_gemma_is_is_refused():
       dataclasses.replace(SECOND, **settings)
   with pytest.raises(ValueError, match="layer is a T5's, got a T5Gemma"):
     ParallelConfig.of(SECOND, 2)
+  export.write(str(tmp_path), SECOND, model(SECOND).params)
+  with pytest.raises(ValueError, match="encoder is a T5's, got a T5Gemma"):
+    build.new_heads(str(tmp_path), "shared_encoder", 2, 1)
   with pytest.raises(ValueError, match="no shape tells"):
     config_from_shapes({"decoder/layers_0/post_mlp_layer_norm/scale": (8,)})
