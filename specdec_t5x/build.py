@@ -30,10 +30,7 @@ from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise, check_gamma
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import ngram
-from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.functional import HEADS, Network, Settings, network_for
-from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.network.functional import HEADS, Network, Settings
 from specdec_t5x.policies import CostAware, ExitThreshold, get_policy
 
 DRAFTERS: dict[str, type[Drafter]] = {
@@ -44,7 +41,6 @@ DRAFTERS: dict[str, type[Drafter]] = {
   "sparse": SparseDraft,
   "quantized": Quantized,
 }
-_BIASED = "_markov"  # Ends the kinds of heads with a bias of the token before.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -381,53 +377,6 @@ def heads(path: str | None, dtype: str = "float32") -> HEADS:
       "Leave out configs/drafters/heads.gin, or give heads' checkpoint."
     )
   return network
-
-
-def new_heads(
-  target_path: str, kind: str, count: int, layers: int, rank: int = 64, **knobs: Any
-) -> Network:
-  """Returns what drafts by reading a target, whose sizes are its checkpoint's.
-
-  Args:
-    target_path: of the target.
-    kind: 'parallel', 'eagle', one of `network.heads.KINDS`, or 'shared_encoder'; with
-      '_markov' behind it, one with a bias of the token before (`network.markov`).
-    count: heads, or positions that are drafted.
-    layers: of a head; of a draft on the target's encoder, decoder layers.
-    rank: of that bias.
-    **knobs: of `network.heads.HeadsConfig`; others have none.
-
-  Raises:
-    ValueError: where there is no target at `target_path`, or a knob is out of range.
-  """
-  target = Checkpoint.open(target_path).settings()
-  if kind == "shared_encoder":
-    return network_for(_on_encoder(target, layers))
-  plain, bias = kind.removesuffix(_BIASED), {}
-  if plain != kind:
-    kind, bias = plain, {"rank": rank, "vocab_size": target.vocab_size}
-  if kind not in ("parallel", "eagle"):
-    sizes = count, target.emb_dim, layers
-    return network_for(HeadsConfig(kind, *sizes, **knobs, **bias))
-  return network_for(ParallelConfig.of(target, count, kind=kind, **bias))
-
-
-def _on_encoder(target: Settings, layers: int) -> T5Config:
-  """Returns the configuration of a draft on a target's encoder."""
-  if getattr(target, "is_gemma", False):
-    raise ValueError(
-      "A draft on its target's encoder is a T5's, got a T5Gemma as target: no shape of "
-      "the draft's checkpoint would tell the rest. Train 'medusa' or 'hydra' heads, or "
-      "distil a draft model."
-    )
-  most = target.num_decoder_layers if isinstance(target, T5Config) else 0
-  if not is_whole(layers, 1) or layers > most:
-    raise ValueError(
-      f"HEAD_LAYERS must be a whole number from 1 to {most} with 'shared_encoder', the "
-      f"target's decoder layers (0 where it has no encoder to read), got {layers!r}."
-    )
-  sizes = {"num_encoder_layers": 0, "num_decoder_layers": layers}
-  return dataclasses.replace(target, dropout_rate=0.0, **sizes)
 
 
 def beam(

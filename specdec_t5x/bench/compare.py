@@ -105,7 +105,10 @@ def _policy(text: str) -> Policy:
     raise ValueError(
       f"--policies: expected a number of 'confidence' alone, got {text!r}."
     )
-  return Confidence(float(threshold))
+  try:
+    return Confidence(float(threshold))
+  except ValueError as error:
+    raise ValueError(f"--policies {text}: {error}") from error
 
 
 def _batch_rows(

@@ -33,7 +33,7 @@ def train_heads(
   trained.
 
   Args:
-    kinds: of `build.new_heads`, one or several.
+    kinds: of `new_heads.new_heads`, one or several.
     make: from a kind to its network.
     train: `jobs.train`, given network and output_dir.
     data: on which examples; the validation split's are decoded.

@@ -123,17 +123,7 @@ def decode_task(
   Raises:
     ValueError: as `train`.
   """
-  if not output_file.endswith(".jsonl"):
-    raise ValueError(f"OUTPUT_FILE must end in .jsonl, got {output_file!r}.")
-  if limit is not None and limit < 1:
-    raise ValueError(f"LIMIT must be at least 1, or None for all, got {limit}.")
-  if data.is_decoder_only:
-    raise ValueError(
-      "TASK_FEATURE_LENGTHS must give lengths for 'inputs', 'targets', got "
-      f"{dict(data.feature_lengths)}: decoding needs inputs."
-    )
-  batches.check_splits(data, (split,))
-  preflight.check_writable(os.path.dirname(os.path.abspath(output_file)))
+  _check_decoding(data, output_file, split, limit)
   target = api.load_model(target_checkpoint)
   vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
   if vocabulary.vocab_size > target.network.config.vocab_size:
@@ -151,7 +141,7 @@ def decode_task(
   os.makedirs(os.path.dirname(os.path.abspath(output_file)), exist_ok=True)
   size = batches.get_task(data.task).num_input_examples(split)
   total = min((n for n in (size, limit) if n is not None), default=None)
-  settings = repr((data, target_checkpoint, split, sampling, seed))
+  settings = repr((data, target_checkpoint, split, sampling, limit, seed))
   counts = outputs.write_decoded(
     output_file, data.task, decoded, data.batch_size, total, settings
   )
@@ -159,6 +149,21 @@ def decode_task(
   if counts["unfinished"]:
     print(f"{counts['unfinished']} outputs left out: no end within {length} tokens")
   return counts
+
+
+def _check_decoding(data, output_file, split, limit) -> None:
+  """Raises a ValueError where inputs can't be decoded into a file."""
+  if not output_file.endswith(".jsonl"):
+    raise ValueError(f"OUTPUT_FILE must end in .jsonl, got {output_file!r}.")
+  if limit is not None and limit < 1:
+    raise ValueError(f"LIMIT must be at least 1, or None for all, got {limit}.")
+  if data.is_decoder_only:
+    raise ValueError(
+      "TASK_FEATURE_LENGTHS must give lengths for 'inputs', 'targets', got "
+      f"{dict(data.feature_lengths)}: decoding needs inputs."
+    )
+  batches.check_splits(data, (split,))
+  preflight.check_writable(os.path.dirname(os.path.abspath(output_file)))
 
 
 def written(

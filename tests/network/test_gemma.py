@@ -27,6 +27,7 @@ from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.gemma import GemmaConfig
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.training.new_heads import new_heads
 from tests import networks
 
 # A window of 3 that inputs and outputs outgrow.
@@ -53,10 +54,14 @@ def model(config, seed=0):
   return build.Model(network_for(config), networks.drawn(config, seed))
 
 
-@functools.partial(jax.jit, static_argnames="config")
 def forced(config, tokens):
   """Logits after each token."""
-  known = {"params": model(config).params}, INPUTS, tokens, jnp.ones_like(tokens)
+  return _forced(config, model(config).params, tokens)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _forced(config, params, tokens):
+  known = {"params": params}, INPUTS, tokens, jnp.ones_like(tokens)
   return network_for(config).apply(*known, enable_dropout=False)
 
 
@@ -206,6 +211,6 @@ def test_what_no_gemma_is_is_refused(tmp_path):
     ParallelConfig.of(SECOND, 2)
   export.write(str(tmp_path), SECOND, model(SECOND).params)
   with pytest.raises(ValueError, match="encoder is a T5's, got a T5Gemma"):
-    build.new_heads(str(tmp_path), "shared_encoder", 2, 1)
+    new_heads(str(tmp_path), "shared_encoder", 2, 1)
   with pytest.raises(ValueError, match="no shape tells"):
     config_from_shapes({"decoder/layers_0/post_mlp_layer_norm/scale": (8,)})

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import specdec_t5x
-from specdec_t5x.build import new_heads
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.data import reading
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.training import batches, jobs
 from specdec_t5x.training.heads import begun
+from specdec_t5x.training.new_heads import new_heads
 from specdec_t5x.training.objectives import TokenDistillation
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop

@@ -147,7 +147,9 @@ def test_sequence_distillation_data_are_the_targets_outputs(
   """Also where the first run is killed, whose whole batches are kept."""
   directory, data = learned
   checkpoint, file = str(directory / "checkpoint_40"), str(tmp_path / "decoded.jsonl")
-  decode = lambda: jobs.decode_task(data, checkpoint, file, "validation", limit=11)
+  decode = lambda limit=11: jobs.decode_task(
+    data, checkpoint, file, "validation", limit=limit
+  )
   to_text, said = outputs.to_text, []
 
   def dying(*given):
@@ -160,8 +162,9 @@ def test_sequence_distillation_data_are_the_targets_outputs(
   with pytest.raises(KeyboardInterrupt):
     decode()
   assert not pathlib.Path(file).exists()
+  assert sum(decode(2).values()) == 2  # What was kept is of more.
   counts = decode()
-  assert len(said) < 6 + counts["written"]
+  assert len(said) < 8 + counts["written"]
   assert counts["written"] + counts["unfinished"] == 11
   records = [json.loads(x) for x in pathlib.Path(file).read_text().splitlines()]
   assert len(records) == counts["written"] > 0

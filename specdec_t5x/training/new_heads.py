@@ -1,0 +1,60 @@
+"""The networks that the training of heads begins with, by the names of their kinds."""
+
+import dataclasses
+from typing import Any
+
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from specdec_t5x.core.checks import is_whole
+from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.functional import Network, Settings, network_for
+from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.network.parallel import ParallelConfig
+
+_BIASED = "_markov"  # Ends the kinds with a bias of the token before.
+
+
+def new_heads(
+  target_path: str, kind: str, count: int, layers: int, rank: int = 64, **knobs: Any
+) -> Network:
+  """Returns what drafts by reading a target, whose sizes are its checkpoint's.
+
+  Args:
+    target_path: of the target.
+    kind: 'parallel', 'eagle', one of `network.heads.KINDS`, or 'shared_encoder'; with
+      '_markov' behind it, one with a bias of the token before (`network.markov`).
+    count: heads, or positions that are drafted.
+    layers: of a head; of a draft on the target's encoder, decoder layers.
+    rank: of that bias.
+    **knobs: of `network.heads.HeadsConfig`; others have none.
+
+  Raises:
+    ValueError: where there is no target at `target_path`, or a knob is out of range.
+  """
+  target = Checkpoint.open(target_path).settings()
+  if kind == "shared_encoder":
+    return network_for(_on_encoder(target, layers))
+  plain, bias = kind.removesuffix(_BIASED), {}
+  if plain != kind:
+    kind, bias = plain, {"rank": rank, "vocab_size": target.vocab_size}
+  if kind not in ("parallel", "eagle"):
+    sizes = count, target.emb_dim, layers
+    return network_for(HeadsConfig(kind, *sizes, **knobs, **bias))
+  return network_for(ParallelConfig.of(target, count, kind=kind, **bias))
+
+
+def _on_encoder(target: Settings, layers: int) -> T5Config:
+  """Returns the configuration of a draft on a target's encoder."""
+  if getattr(target, "is_gemma", False):
+    raise ValueError(
+      "A draft on its target's encoder is a T5's, got a T5Gemma as target: no shape of "
+      "the draft's checkpoint would tell the rest. Train 'medusa' or 'hydra' heads, or "
+      "distil a draft model."
+    )
+  most = target.num_decoder_layers if isinstance(target, T5Config) else 0
+  if not is_whole(layers, 1) or layers > most:
+    raise ValueError(
+      f"HEAD_LAYERS must be a whole number from 1 to {most} with 'shared_encoder', the "
+      f"target's decoder layers (0 where it has no encoder to read), got {layers!r}."
+    )
+  sizes = {"num_encoder_layers": 0, "num_decoder_layers": layers}
+  return dataclasses.replace(target, dropout_rate=0.0, **sizes)
