@@ -14,14 +14,14 @@ TEMPERATURES = (0.0, 1.0)
 
 
 # Of steps other than training, beside `recipe.Part.minutes`.
-_LOAD, _VOCABULARY, _DECODE, _COMPARE = 0.05, 0.02, 0.7, 1.5
+_LOAD, _VOCABULARY, _DECODE, _COMPARE = 0.05, 0.02, 0.7, 1.7
 _NEXT = {
   "ende": """
 To try next, with the Python of .venv:
-  python -m t5x.infer --gin_file=configs/spec_ende.gin --gin.TEMPERATURE=1.0
-  python -m t5x.infer --gin_file=configs/spec_ende.gin --gin.DRAFTER="'quantized'"
-  python scripts/show_trace.py                  one decode, call by call
-  python -m specdec_t5x.demo --more             heads, n-grams and a smaller draft"""
+  python scripts/show_trace.py                  # one decode, call by call
+  python -m specdec_t5x.demo --more             # heads, n-grams and a smaller draft
+  python -m t5x.infer --gin_file=configs/spec_ende.gin --gin.BATCH_SIZE=1 \\
+    --gin.DRAFTER="'quantized'" --gin.INFER_OUTPUT_DIR="'runs/quantized'\""""
 }
 
 

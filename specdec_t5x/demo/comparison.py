@@ -5,7 +5,7 @@ sampled outputs differ in length, so whole outputs do not compare.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import sentencepiece
 from jaxtyping import Array, Int
 
 from specdec_t5x.bench import jobs
-from specdec_t5x.bench.costs import measure_costs
+from specdec_t5x.bench.costs import Costs, measure_costs
 from specdec_t5x.bench.measured import PLAIN, Measured, Setting
 from specdec_t5x.bench.pairs import Job, Study
 from specdec_t5x.bench.table import Table, columns, grid
@@ -52,10 +52,10 @@ def compare(
     report: takes a line a draft and temperature, as soon as it was measured.
   """
   study = job_of(pair, inputs, more).load()
-  score = _scorer(pair, inputs)
+  score, costs = _scorer(pair, inputs), costs_of(study)
   found = []
   for temperature in temperatures:
-    for row in rows(study, Setting(DEFAULT_GAMMA, temperature), score):
+    for row in rows(study, Setting(DEFAULT_GAMMA, temperature), costs, score):
       found.append(row)
       report(", ".join(f"{c.header} {c.show(row.get(c.key))}" for c in _BRIEF))
   headers = (f"{pair.metric}: plain", "ours", "draft alone") if score else ()
@@ -83,24 +83,35 @@ def job_of(pair: DemoPair, inputs: int, more: bool) -> Job:
   return Job(pair.name, pair.target.checkpoint, drafts, read, pair.max_output)
 
 
-def rows(study: Study, setting: Setting, score: ScoreFn | None) -> list[dict[str, Any]]:
+def costs_of(study: Study) -> dict[str, Costs]:
+  """Returns what the parts of a decode take with each draft, greedily: seconds."""
+  setting, runs = Setting(DEFAULT_GAMMA, 0.0), study.job.runs
+  one = lambda draft: {setting.gamma: study.cell(draft, setting)}
+  return {
+    draft.name: measure_costs(one(draft), study.inputs[0], runs)[setting.gamma]
+    for draft in study.drafts
+  }
+
+
+def rows(
+  study: Study, setting: Setting, costs: Mapping[str, Costs], score: ScoreFn | None
+) -> list[dict[str, Any]]:
   """Measures every draft beside the target alone.
 
   Args:
     study: what is decoded; all of its inputs are.
-    setting: how.
+    setting: how; of the gamma of `costs`.
+    costs: as `costs_of`.
     score: of outputs; None where they have no score.
   """
   temperature = setting.temperature
-  decodes = {draft.name: study.cell(draft, setting) for draft in study.drafts}
-  programs = {name: study.program(decode) for name, decode in decodes.items()}
+  ways = {draft.name: study.cell(draft, setting) for draft in study.drafts}
+  programs = {name: study.program(decode) for name, decode in ways.items()}
   numbers, plain = range(len(study.inputs)), study.program(study.decode(temperature))
   timed = alternate({PLAIN: plain, **programs}, numbers)
   found = []
   for draft in study.drafts:
-    decode = {setting.gamma: decodes[draft.name]}
-    costs = measure_costs(decode, study.inputs[0], study.job.runs)[setting.gamma]
-    cell = Measured.timed(setting, timed[draft.name], timed[PLAIN], costs)
+    cell = Measured.timed(setting, timed[draft.name], timed[PLAIN], costs[draft.name])
     name = {"task": study.job.task, "temperature": f"{temperature:g}"}
     row = {**name, "draft": draft.name, "gamma": setting.gamma, **cell.row()}
     if score:

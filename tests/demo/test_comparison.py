@@ -15,7 +15,7 @@ from tests.bench.conftest import STEADY
 from tests.bench.conftest import steady_parts as steady_parts
 from tests.t5x_bridge import tiny
 
-GAMMA, MAX_OUTPUT, EOS = 3, 10, 1
+GAMMA, MAX_OUTPUT, EOS = 5, 10, 1
 
 pytestmark = pytest.mark.usefixtures("steady_parts")
 
@@ -37,9 +37,14 @@ def study(tmp_path_factory):
   return Study(job, target, drafts, inputs, EOS)
 
 
+def rows(study, temperature, score):
+  setting = Setting(GAMMA, temperature)
+  return comparison.rows(study, setting, comparison.costs_of(study), score)
+
+
 @pytest.fixture(scope="module")
 def greedy(study, steady_parts):
-  return comparison.rows(study, Setting(GAMMA, 0.0), lambda outputs: len(outputs))
+  return rows(study, 0.0, lambda outputs: len(outputs))
 
 
 def test_greedy_outputs_are_the_targets_and_the_target_drafts_best(study, greedy):
@@ -62,7 +67,7 @@ def test_theorem_3_8_takes_c_from_the_measured_parts(greedy):
 
 
 def test_sampled_rows_claim_no_identity(study):
-  row = comparison.rows(study, Setting(GAMMA, 1.0), None)[0]
+  row = rows(study, 1.0, None)[0]
   assert row["identical"] == "sampled"
   assert "score" not in row
 
@@ -73,6 +78,7 @@ def test_the_table_has_scores_where_there_is_a_metric(
 ):
   job = type("Job", (), {"load": lambda self: study})()
   monkeypatch.setattr(comparison, "job_of", lambda *args: job)
+  monkeypatch.setattr(comparison, "costs_of", lambda study: {})
   monkeypatch.setattr(comparison, "rows", lambda *args: greedy)
   monkeypatch.setattr(comparison, "_scorer", lambda *args: len if scored else None)
   table = comparison.compare(pair, 4, (0.0,))
