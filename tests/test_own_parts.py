@@ -13,8 +13,8 @@ from tests.t5x_bridge import tiny
 def demo(tmp_path_factory):
   """A folder with what the examples read of the demo's, of tiny networks."""
   root = tmp_path_factory.mktemp("demo")
-  tiny.save_t5x(root / "target", tiny.TARGET, seed=1, step=1200)
-  tiny.save_t5x(root / "draft_small", tiny.DRAFT, seed=2, step=1200)
+  tiny.save_t5x(root / "target", tiny.TARGET, seed=1, step=1000)
+  tiny.save_t5x(root / "draft_small", tiny.DRAFT, seed=2, step=1000)
   shutil.move(tiny.train_vocabulary(root), root / "vocabulary.model")
   return str(root)
 
