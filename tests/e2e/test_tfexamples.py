@@ -43,37 +43,6 @@ def test_outputs_are_those_of_the_same_texts(pair, speculative, tmp_path):
 
 
 @runtime_only
-@pytest.mark.parametrize(
-  ("paths", "kind", "message"),
-  [
-    ("one.tfrecord", "tfrecord", "expected a list of files that are there"),
-    (["none*.tfrecord"], "tfrecord", r"got \['none\*.tfrecord'\]"),
-    (["x"], "sstable", r"expected some of \['tfrecord'\], got 'sstable'"),
-  ],
-)
-def test_what_is_no_such_file_is_said(paths, kind, message):
-  from t5x.tfexamples import create_task_from_tfexample_file
-
-  with pytest.raises(ValueError, match=message):
-    create_task_from_tfexample_file(paths, kind, "inputs", None, {})
-
-
-@runtime_only
-def test_what_a_file_lacks_is_said(tmp_path):
-  from t5x.tfexamples import create_task_from_tfexample_file
-
-  other, empty = tmp_path / "other.tfrecord", tmp_path / "empty.tfrecord"
-  written(other, ["a text"], key="text")
-  empty.write_bytes(b"no record")
-  for path, message in (
-    (other, r"features \['text'\], expected \['inputs'\]"),
-    (empty, "has no whole TFExample"),
-  ):
-    with pytest.raises(ValueError, match=message):
-      create_task_from_tfexample_file([str(path)], "tfrecord", "inputs", None, {})
-
-
-@runtime_only
 @pytest.mark.parametrize("flags", [[], ["--run_mode=precompile"]])
 def test_a_mode_is_named(flags, monkeypatch):
   monkeypatch.setattr(sys, "argv", ["t5x.main", *flags])

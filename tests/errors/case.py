@@ -83,6 +83,15 @@ def records(did: str, data: bytes, name: str) -> Case:
   return lines(did, data, name, f"'HERE/{name}'", "translation_from_records")
 
 
+def examples(
+  did: str, paths: str, *bindings: str, make: Callable | None = None
+) -> Case:
+  """Files of TFExamples that can't be read."""
+  flags = (f"TF_EXAMPLE_FILE_PATHS={paths}", *bindings)
+  case = of_files(did, ("--gin_file=configs/runs/tfexamples.gin",), *flags)
+  return dataclasses.replace(case, make=make)
+
+
 def other(did: str, run: Callable, *arguments: str, **kwargs) -> Case:
   """A bad argument of another command."""
   return Case(did, arguments, base=(), run=run, **kwargs)

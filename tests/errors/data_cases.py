@@ -1,6 +1,7 @@
 """Tasks and files of text that can't be read; `case` says how to read it."""
 
-from tests.errors.case import Case, lines, records, setting
+from tests.errors import inputs
+from tests.errors.case import Case, examples, lines, records, setting
 
 DATA = [
   setting("an unknown task", "MIXTURE_OR_TASK_NAME='wmt99'"),
@@ -41,4 +42,19 @@ DATA = [
   records("malformed CSV", b"en,de\na dog\n", "a.csv"),
   records("a file of unknown extension", b"en\tde\n", "a.tsv"),
   records("a file that is no gzip", b"en,de\n", "a.csv.gz"),
+  examples("a file of TFExamples that is not there", "['HERE/no*.tfrecord']"),
+  examples("TF_EXAMPLE_FILE_PATHS that is no list", "'HERE/a.tfrecord'"),
+  examples(
+    "TF_EXAMPLE_FILE_TYPE = 'sstable'", "['a']", "TF_EXAMPLE_FILE_TYPE='sstable'"
+  ),
+  examples(
+    "a file that holds no TFExample",
+    "['HERE/a.tfrecord']",
+    make=inputs.text_file("a.tfrecord", b"no record"),
+  ),
+  examples(
+    "TFExamples without the feature 'inputs'",
+    "['HERE/a.tfrecord']",
+    make=inputs.other_examples,
+  ),
 ]

@@ -8,7 +8,7 @@ import numpy as np
 import sentencepiece
 import tensorstore
 
-from tests.e2e import runs
+from tests.e2e import runs, test_tfexamples
 from tests.t5x_bridge import tiny, tiny_gpt
 
 ARRAY = "target.decoder.logits_dense.kernel"
@@ -91,6 +91,10 @@ def empty_folder(pair, here):
 
 def text_file(name: str, data: bytes):
   return lambda pair, here: (here / name).write_bytes(data)
+
+
+def other_examples(pair, here):
+  test_tfexamples.written(here / "a.tfrecord", ["a text"], key="text")
 
 
 def unusual_vocabulary(pair, here):
