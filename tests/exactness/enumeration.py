@@ -15,6 +15,7 @@ Shapes: V vocabulary.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -56,10 +57,9 @@ class World:
 
   def draw(self, name: Any, distribution: Float[np.ndarray, "V"]) -> int:
     """Returns a token drawn from `distribution`, by the uniforms called `name`."""
-    # Less than this would leave its cell without width.
-    possible = np.flatnonzero(distribution > np.finfo(float).eps * distribution.sum())
-    token = int(possible[self._choose(len(possible))])
-    self._note(name, *edges_of(token, distribution))
+    possible = _possible(np.asarray(distribution, float).tobytes())
+    token, edges = possible[self._choose(len(possible))]
+    self._note(name, *edges)
     return token
 
   def flip(self, name: Any, chance: float) -> bool:
@@ -87,6 +87,18 @@ class World:
       self.probability *= high - low
 
 
+@functools.cache
+def _possible(data: bytes) -> list[tuple[int, list[tuple[float, float]]]]:
+  """Returns the tokens that a distribution's bytes give a probability, with `edges_of`.
+
+  Many paths draw from the same few distributions, so this is kept.
+  """
+  distribution = np.frombuffer(data)
+  # Less than this would leave its cell without width.
+  possible = np.flatnonzero(distribution > np.finfo(float).eps * distribution.sum())
+  return [(token, edges_of(token, distribution)) for token in possible.tolist()]
+
+
 def edges_of(
   token: int, distribution: Float[np.ndarray, "V"]
 ) -> list[tuple[float, float]]:
@@ -104,7 +116,7 @@ def edges_of(
 
 def _cell_edges(token, distribution):
   edges = np.concatenate([[0.0], np.cumsum(distribution)]) / distribution.sum()
-  return edges[token], edges[token + 1]
+  return float(edges[token]), float(edges[token + 1])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -95,9 +95,14 @@ def test_every_drafter_gives_plain_sampling_s_outputs(drafter):
   assert 0 < decoded.statistics.accepted.sum() < decoded.statistics.drafted.sum()
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize(
-  "policy", [Alternating(), Confidence(0.5), ExitThreshold(0.5)], ids=str
+  ("policy", "sampling"),
+  [
+    *((Alternating(), sampling) for sampling in SAMPLINGS),
+    (Confidence(0.5), "T=0.7"),
+    (ExitThreshold(0.5), "T=1"),
+  ],
+  ids=str,
 )
 def test_no_policy_and_no_rest_changes_an_output(sampling, policy):
   decoded = speculate(DRAFTERS["draft model"], SAMPLINGS[sampling], policy)

@@ -161,15 +161,23 @@ def assert_the_loop_is_exact(sampling, rule="token", policy=WHOLE, drafter=SKIPP
   assert_all_are(probs_along(paths, jax.jit(drive), 2 * GAMMA + 1, ROOM), expected)
 
 
-@pytest.mark.parametrize("rule", ["token", "block"])
-@pytest.mark.parametrize(
-  "sampling",
-  [Sampling(), Sampling(1.0, top_k=3), Sampling(0.8, top_p=0.8), GREEDY],
-  ids=str,
-)
-@pytest.mark.parametrize("policy", [WHOLE, EXIT], ids=lambda p: type(p).__name__)
-@pytest.mark.parametrize("name", ["skipping", "4 bits"])
-def test_the_loop_keeps_the_target_s_distribution(name, sampling, rule, policy):
+PLAIN, TOP_K, TOP_P = Sampling(), Sampling(1.0, top_k=3), Sampling(0.8, top_p=0.8)
+# Each two of these settings are together in one of them.
+LOOPS = [
+  ("skipping", WHOLE, PLAIN, "token"),
+  ("skipping", EXIT, PLAIN, "block"),
+  ("skipping", EXIT, TOP_K, "token"),
+  ("skipping", WHOLE, TOP_P, "block"),
+  ("skipping", EXIT, GREEDY, "token"),
+  ("4 bits", EXIT, PLAIN, "token"),
+  ("4 bits", WHOLE, TOP_K, "block"),
+  ("4 bits", EXIT, TOP_P, "token"),
+  ("4 bits", WHOLE, GREEDY, "token"),
+]
+
+
+@pytest.mark.parametrize(("name", "policy", "sampling", "rule"), LOOPS)
+def test_the_loop_keeps_the_target_s_distribution(name, policy, sampling, rule):
   assert_the_loop_is_exact(sampling, rule, policy, DRAFTERS[name])
 
 
@@ -192,7 +200,6 @@ def test_the_loop_keeps_a_rounded_target_s_distribution(sampling, rule):
   assert_the_loop_is_exact(sampling, rule, WHOLE, UNDER_8)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Sampling(), GREEDY], ids=str)
 @pytest.mark.parametrize("drafter", OF_GEMMA, ids=["2", "1"])
 def test_the_loop_keeps_a_gemma_s_distribution(drafter, sampling):

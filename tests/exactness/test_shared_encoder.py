@@ -164,21 +164,32 @@ def assert_the_loop_is_exact(sampling, rule="token", draft="draft"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ["token", "block", "traversal"])
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_p=0.8), GREEDY])
+@pytest.mark.parametrize(
+  ("sampling", "rule"),
+  [
+    (Sampling(), "token"),
+    (Sampling(0.8, top_p=0.8), "block"),
+    (Sampling(), "traversal"),
+    (GREEDY, "token"),
+  ],
+)
 def test_the_loop_keeps_the_target_s_distribution(sampling, rule):
   assert_the_loop_is_exact(sampling, rule)
 
 
-def test_so_it_does_with_eagle():
-  assert_the_loop_is_exact(Sampling(), "block", "eagle")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("draft", ["trimmed", "eagle"])
-@pytest.mark.parametrize("sampling", [Sampling(), TOP_K, GREEDY], ids=str)
-def test_so_it_does_with_other_drafts(sampling, draft):
-  assert_the_loop_is_exact(sampling, "token", draft)
+@pytest.mark.parametrize(
+  ("draft", "sampling", "rule"),
+  [
+    ("eagle", Sampling(), "block"),
+    ("eagle", TOP_K, "token"),
+    ("eagle", GREEDY, "token"),
+    ("trimmed", Sampling(), "token"),
+    ("trimmed", GREEDY, "token"),
+  ],
+)
+def test_so_it_does_with_other_drafts(draft, sampling, rule):
+  assert_the_loop_is_exact(sampling, rule, draft)
 
 
 def test_the_draft_s_distributions_depend_on_the_input():
