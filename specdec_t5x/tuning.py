@@ -299,7 +299,7 @@ def _device() -> tuple[str, ...]:
   kernels = library.problem() or library.code().decode()
   return (
     device.device_kind,
-    _processor(),
+    processor(),
     str(library.cpus()),
     *(os.environ.get(name, "") for name in ("PJRT_NPROC", "NPROC")),
     jax.__version__,
@@ -308,9 +308,11 @@ def _device() -> tuple[str, ...]:
   )
 
 
-def _processor() -> str:
+def processor() -> str:
+  """Returns the name of this machine's processor, '' where the system gives none."""
   try:
     lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
   except OSError:
     return platform.processor()
-  return next((line for line in lines if line.startswith("model name")), "")
+  names = (line.partition(":")[2] for line in lines if line.startswith("model name"))
+  return next(names, "").strip()

@@ -11,6 +11,7 @@ from importlib import metadata
 import jax
 
 import specdec_t5x
+from specdec_t5x import tuning
 
 PACKAGES = ("jax", "jaxlib", "flax")
 # Of this package: what decodes, what times it, and what reads compiled programs.
@@ -24,11 +25,10 @@ SOURCES = (
 
 def environment(packages: Sequence[str] = PACKAGES) -> dict[str, str | None]:
   """Returns versions (None: not installed), code, device, its host's cores, date."""
-  device = jax.devices()[0]
   return {
     **{name: _version(name) for name in packages},
     "code": code(pathlib.Path(specdec_t5x.__file__).parent),
-    "device": f"{device.platform} {device.device_kind}",
+    "device": _device(),
     "cores": str(os.cpu_count()),
     "date": datetime.date.today().isoformat(),
   }
@@ -52,6 +52,12 @@ def code(package: pathlib.Path) -> str:
     digest.update(f"{path.relative_to(package)}\0".encode())
     digest.update(path.read_bytes())
   return digest.hexdigest()[:16]
+
+
+def _device() -> str:
+  device = jax.devices()[0]
+  is_cpu = device.platform == "cpu"  # Whose kind is "cpu", too.
+  return f"{device.platform} {tuning.processor() if is_cpu else device.device_kind}"
 
 
 def _version(package) -> str | None:

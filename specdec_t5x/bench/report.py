@@ -5,13 +5,15 @@ r"""Renders the tables of pages from the JSON that commands kept (--keep NAME).
 
 Between the lines `<!-- table NAME -->` and `<!-- end -->` of README.md, docs/results
 and docs/methods stands the table of docs/results/data/NAME.json, below it what it was
-measured with. From the repository's root.
+measured with. `<!-- table NAME draft speed temperature=0 -->` shows two of its columns,
+and the rows whose temperature is shown as 0. From the repository's root.
 """
 
 import argparse
 import json
 import pathlib
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -19,14 +21,14 @@ from specdec_t5x.bench.table import Column, grid
 
 DATA = "docs/results/data"
 PAGES = ("README.md", "docs/results/*.md", "docs/methods/*.md")
-_MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- table (\w+)(.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def rendered(page: str, root: pathlib.Path) -> str:
   """Returns a page with its tables as the kept JSON has them.
 
   Raises:
-    ValueError: where a marker has no end, or names a table that was not kept.
+    ValueError: where a marker has no end, or names what was not kept.
   """
   begun, whole = page.count("<!-- table "), len(_MARKED.findall(page))
   if begun != whole:
@@ -70,7 +72,7 @@ def main(argv: Sequence[str], root: pathlib.Path = pathlib.Path()) -> int:
   return int(args.check and bool(found))
 
 
-def _table(root, begin, name, end):
+def _table(root, begin, name, words, end):
   path = root / DATA / f"{name}.json"
   if not path.is_file():
     raise ValueError(
@@ -78,7 +80,25 @@ def _table(root, begin, name, end):
       f"table's command and --keep {name}."
     )
   kept = json.loads(path.read_text(encoding="utf-8"))
-  text = grid([Column(*column) for column in kept["columns"]], kept["rows"])
+  text = grid(*_chosen(name, kept, shlex.split(words)))
   made = kept["environment"]
-  where = f"{made['device']}, {made['date']}, code {made['code']}"
+  where = "{device}, {cores} cores, {date}, code {code}".format_map(made)
   return f"{begin}\n{text}\n{where}: `{kept['command']}`\n\n{end}"
+
+
+def _chosen(name, kept, words):
+  """Returns the columns and rows that a marker's words choose; without words, all."""
+  by_key = {key: Column(key, *rest) for key, *rest in kept["columns"]}
+  given = [word.partition("=") for word in words]
+  chosen = [key for key, equals, _ in given if not equals]
+  wanted = [(key, value) for key, equals, value in given if equals]
+  if unknown := {key for key, _, _ in given} - by_key.keys():
+    raise ValueError(
+      f"A page's <!-- table {name} .. --> names the columns {sorted(unknown)}, "
+      f"expected some of {[*by_key]}."
+    )
+  is_chosen = lambda row: all(by_key[k].show(row.get(k)) == x for k, x in wanted)
+  rows = [row for row in kept["rows"] if is_chosen(row)]
+  if not rows:
+    raise ValueError(f"A page's <!-- table {name} .. --> chooses no row.")
+  return [by_key[key] for key in chosen or by_key], rows

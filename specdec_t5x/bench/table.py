@@ -83,9 +83,15 @@ def declared(name: str) -> Mapping[str, Any]:
 
 
 def grid(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
-  """Returns a table in Markdown, without the rows that say that they are "hidden"."""
+  """Returns a table in Markdown.
+
+  Left out are rows that say that they are "hidden", and columns of which no row has a
+  value, but for those of what should have been measured.
+  """
+  shown = [row for row in rows if not row.get("hidden")]
+  is_there = lambda c: any(row.get(c.key) is not None for row in shown)
+  columns = [c for c in columns if c.missing == NOT_MEASURED or is_there(c)]
   cells = [[column.header for column in columns]]
-  shown = (row for row in rows if not row.get("hidden"))
   cells += [[c.show(row.get(c.key)) for c in columns] for row in shown]
   head, *body = padded(cells)
   rule = ["-" * len(cell) for cell in head]

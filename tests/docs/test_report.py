@@ -56,6 +56,19 @@ def test_a_table_without_an_end_is_refused(copy, capsys):
   assert "begins 1 tables and ends 0" in capsys.readouterr().err
 
 
+def test_a_page_may_show_some_columns_of_some_rows(copy):
+  page = lambda words: f"<!-- table table1 {words} -->\n<!-- end -->\n"
+  shown = report.rendered(page("speed gamma gamma=5 alpha=0.8"), copy).splitlines()
+  assert [line for line in shown if line.startswith("|")] == [
+    "| ours   | gamma |",
+    "| ------ | ----- |",
+    "| 3.6893 | 5     |",
+  ]
+  for words, message in (("c", r"columns \['c'\], expected"), ("gamma=4", "no row")):
+    with pytest.raises(ValueError, match=message):
+      report.rendered(page(words), copy)
+
+
 def test_a_command_keeps_what_it_found(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert main(["table1", "--output=out", "--keep=theory"]) == 0

@@ -51,8 +51,10 @@ def run(decoder, params, sampling, decodes=1):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("slots", "decodes"), [(0, 1), (2, 1), (0, 2), (4, 2)])
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=str)
+@pytest.mark.parametrize(
+  ("sampling", "slots", "decodes"),
+  [(GREEDY, 0, 1), (Sampling(), 2, 1), (Sampling(), 0, 2), (GREEDY, 4, 2)],
+)
 def test_all_of_the_target_s_layers_draft_what_it_says(sampling, slots, decodes):
   decoder = SpeculativeDecoder(TARGET, DraftModel(PERFECT, 3), slots=slots)
   params = all_params(PERFECT)

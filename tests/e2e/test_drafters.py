@@ -32,13 +32,11 @@ WAYS = {
   "copy": drafts("Copy", "drafters/copy", COPY_MATCH=1),
   "tree": drafts("TreeDraft", "drafters/tree", STEM=1, SIBLINGS="likeliest"),
   "candidates": drafts("TreeDraft", NUM_CANDIDATES=2, VERIFICATION="kseq"),
-  "no GAMMA": drafts("DraftModel", GAMMA=None, **PAYS),
   "auto": drafts("DraftModel", "policies/auto", BY_ROW=True, **PAYS),
   "budget": drafts(
     *("DraftModel", "policies/budget"),
     **{"policy": "Budget", "SECONDS": (1.0, 1.1, 1.2, 1.3, 1.1, 1.2, 1.3)},
   ),
-  "budget that pays": drafts("DraftModel", GAMMA_POLICY="budget", policy="Budget"),
   "confidence": drafts(
     "DraftModel", "policies/confidence", policy="Confidence", CONFIDENCE=0.3
   ),
@@ -47,12 +45,8 @@ WAYS = {
   "eagle": drafts("EagleDraft", "drafters/heads", VERIFICATION="block"),
   "trimmed": drafts("DraftModel", "drafters/trimmed"),
   "eagle-trimmed": drafts("EagleDraft", "drafters/heads", GAMMA=None, **PAYS),
-  "shared encoder": drafts("DraftModel", "drafters/shared_encoder"),
   "shared encoder in a tree": drafts(
     "TreeDraft", "drafters/shared_encoder", "drafters/tree", STEM=1
-  ),
-  "parallel": drafts(
-    "ParallelDraft", *PRUNED, NODES=6, PENALTY=0.5, GAMMA=None, **PAYS
   ),
   "parallel by ngrams": drafts(
     *("ParallelDraft", *PRUNED, "drafters/pruned_by_ngrams"),
@@ -62,12 +56,7 @@ WAYS = {
     *("LayerSkip", "drafters/layer_skip"),
     **{"SKIP": SKIP, "GAMMA_POLICY": "exit", "policy": "ExitThreshold"},
   ),
-  "layers that pay": drafts(
-    "LayerSkip", "drafters/layer_skip", SKIP=SKIP, GAMMA=None, **PAYS
-  ),
   "sparse": drafts("SparseDraft", "drafters/sparse", DRAFT_TOPK=4),
-  "sparse by name": drafts("SparseDraft", DRAFTER="sparse"),
-  "cascade": drafts("Cascade", "drafters/cascade", LOWER_GAMMA=1),
   "cascade that pays": drafts(
     "Cascade", "drafters/cascade", LOWER_GAMMA=1, GAMMA_POLICY="auto", **PAYS
   ),
@@ -76,12 +65,8 @@ WAYS = {
     "Cascade", "drafters/cascade_copy", COPY_MATCH=1, LOWER_GAMMA=2
   ),
   "cascade quantized": drafts("Cascade", "drafters/cascade_quantized", BITS=4, GROUP=8),
-  "ngram": drafts("DraftModel", "drafters/ngram", NGRAM_ORDER=2),
   "ngram by name": drafts("DraftModel", DRAFTER="ngram", GAMMA=None, **PAYS),
   "ngram in a tree": drafts("TreeDraft", "drafters/ngram", "drafters/tree"),
-  "ngram candidates": drafts(
-    "TreeDraft", "drafters/ngram", NUM_CANDIDATES=2, VERIFICATION="recursive"
-  ),
   "quantized": drafts(
     *("Quantized", "drafters/quantized"),
     **{"BITS": 4, "GROUP": 8, "WHOLE": ("logits",), "SKIP": ("mlp_1",)},

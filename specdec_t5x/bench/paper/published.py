@@ -50,7 +50,10 @@ def exceptions() -> Iterator[str]:
 def beside(
   ours: Sequence[Row], table: Row, *, same_models: bool
 ) -> list[dict[str, Any]]:
-  """Returns our rows, each with the paper's of the same models, then its others."""
+  """Returns our rows, each with the paper's of the same models, then its others.
+
+  Those are hidden: nothing of ours stands beside them.
+  """
   name = lambda row: tuple(row[column] for column in table["by"])
   printed = [row for each in table["printed"] for row in numbers()[each]]
   others, rows = {name(row): row for row in printed}, []
@@ -58,7 +61,7 @@ def beside(
     same = others.pop(name(row), None) if same_models else None
     rows.append({**(_shown(same, table) if same else {}), **row})
   rows += [
-    {**{n: row[n] for n in table["by"]}, **_shown(row, table)}
+    {**{n: row[n] for n in table["by"]}, **_shown(row, table), "hidden": True}
     for row in others.values()
   ]
   text = lambda row: {n: f"{row[n]:g}" for n in ("temperature", "lenience") if n in row}
