@@ -144,12 +144,12 @@ def skipping_loop():
 
 def windows_fixed():
   """Windows of a fixed length, some of which are accepted whole."""
-  test_cascade.assert_exact(test_cascade.LONG[0], Sampling(1.0, top_k=2))
+  test_cascade.assert_exact(test_cascade.FIXED, test_cascade.TOP_K)
 
 
 def windows_flushed():
   """Windows that a correction ends."""
-  test_cascade.assert_exact(test_cascade.LONG[1], Sampling(1.0, top_k=2))
+  test_cascade.assert_exact(test_cascade.FLUSHED, test_cascade.TOP_K)
 
 
 def perfect_hierarchy():

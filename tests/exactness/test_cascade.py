@@ -81,9 +81,10 @@ WAYS = [
 ]
 TOP_K, TOP_P = Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.7)
 # Longer outputs, of fewer tokens: windows accepted whole, and others after them.
+FIXED, FLUSHED = Hierarchy(TWO, (1, 2), "fixed", 6), Hierarchy(TWO, (2, 3), "flush", 7)
 LONG = [
-  (Hierarchy(TWO, (1, 2), "fixed", 6), TOP_P),
-  (Hierarchy(TWO, (2, 3), "flush", 7), TOP_K),
+  (FIXED, TOP_P),
+  (FLUSHED, TOP_K),
   (Hierarchy(TWO, (1, 2), "fixed", 6, rule="block", inner="block"), TOP_K),
   (Hierarchy(THREE, (1, 2, 3), "fixed", 5), GREEDY),
   (Hierarchy(THREE, (1, 2, 3), "fixed", 5), TOP_K),
