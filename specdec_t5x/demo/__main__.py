@@ -14,7 +14,7 @@ TEMPERATURES = (0.0, 1.0)
 
 
 # Of steps other than training, beside `recipe.Part.minutes`.
-_LOAD, _VOCABULARY, _DECODE, _COMPARE = 0.05, 0.02, 0.7, 1.7
+_LOAD, _VOCABULARY, _DECODE, _COMPARE = 0.12, 0.07, 0.8, 1.3
 _NEXT = {
   "ende": """
 To try next, with the Python of .venv:

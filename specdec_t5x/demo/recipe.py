@@ -109,10 +109,8 @@ ENDE = DemoPair(
   metric="BLEU",
   max_input=80,
   max_output=80,
-  target=_part("ende", "target", "10.4M parameters", "demo_ende_target", 1000, 4.5),
-  drafts=(
-    _part("ende", "draft_small", "1.0M, distilled", "demo_ende_draft", 1000, 1.5),
-  ),
+  target=_part("ende", "target", "10.4M parameters", "demo_ende_target", 1000, 5.5),
+  drafts=(_part("ende", "draft_small", "1.0M, distilled", "demo_ende_draft", 1000, 2),),
   more=(
     _part("ende", "draft_tiny", "0.4M, distilled", "demo_ende_draft_tiny", 600, 0.5),
     _heads("ende", "parallel", "2.4M, from the target's features", 600, 3),

@@ -98,9 +98,14 @@ def test_greedy_outputs_are_the_target_s_own(kind, shape, target):
 
 
 @pytest.mark.parametrize(
-  ("kind", "shape"), [("parallel", "tree"), ("hydra", "tree"), ("blockwise", "pruned")]
+  ("kind", "shape", "slots"),
+  [
+    ("parallel", "tree", 0),
+    ("parallel", "tree", 2),
+    ("hydra", "tree", 2),
+    ("blockwise", "pruned", 2),
+  ],
 )
-@pytest.mark.parametrize("slots", [0, 2])
 def test_outputs_are_the_target_s_own_whenever_it_rests(kind, shape, slots):
   speculative, params = decoder(kind, SHAPES[shape])
   always = dataclasses.replace(speculative, slots=slots)
