@@ -149,7 +149,7 @@ class Command:
       if draws and (figure := self.draw(table)):
         files += plotting.save(figure, args.output, table.name)
       if args.keep:
-        files += _keep(table, args.keep)
+        files += keep(table, args.keep)
     except (ValueError, OSError) as error:
       print(f"error: {error}", file=sys.stderr)
       return 1
@@ -158,8 +158,8 @@ class Command:
     return 0
 
 
-def _keep(table, name):
-  """Puts a table, and those before it, where `report` finds them."""
+def keep(table: Table, name: str) -> list[str]:
+  """Puts a table, and those before it, where `report` finds them; returns the paths."""
   named = {name: table, **{f"{name}_{each.name}": each for each in table.before}}
   texts = {
     name: dataclasses.replace(each, made=table.made, command=table.command).json()

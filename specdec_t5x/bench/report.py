@@ -5,8 +5,9 @@ r"""Renders the tables of pages from the JSON that commands kept (--keep NAME).
 
 Between the lines `<!-- table NAME -->` and `<!-- end -->` of README.md, docs/results
 and docs/methods stands the table of docs/results/data/NAME.json, below it what it was
-measured with. `<!-- table NAME draft speed temperature=0 -->` shows two of its columns,
-and the rows whose temperature is shown as 0. From the repository's root.
+measured with. `<!-- table NAME draft speed temperature=0 "shape=chain|tree of 8" -->`
+shows two of its columns, and the rows that show these values. From the repository's
+root.
 """
 
 import argparse
@@ -97,7 +98,9 @@ def _chosen(name, kept, words):
       f"A page's <!-- table {name} .. --> names the columns {sorted(unknown)}, "
       f"expected some of {[*by_key]}."
     )
-  is_chosen = lambda row: all(by_key[k].show(row.get(k)) == x for k, x in wanted)
+  is_chosen = lambda row: all(
+    by_key[key].show(row.get(key)) in values.split("|") for key, values in wanted
+  )
   rows = [row for row in kept["rows"] if is_chosen(row)]
   if not rows:
     raise ValueError(f"A page's <!-- table {name} .. --> chooses no row.")

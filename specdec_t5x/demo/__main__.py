@@ -2,6 +2,7 @@
 
 import argparse
 import concurrent.futures
+import dataclasses
 import os
 import sys
 
@@ -25,8 +26,15 @@ To try next, with the Python of .venv:
 }
 
 
-def run(pair: recipe.DemoPair, inputs: int, more: bool) -> None:
-  """Makes one demo pair, decodes with both commands, and prints the comparison."""
+def run(pair: recipe.DemoPair, inputs: int, more: bool, kept: str = "") -> None:
+  """Makes one demo pair, decodes with both commands, and prints the comparison.
+
+  Args:
+    pair: which one.
+    inputs: how many are compared.
+    more: whether all of its drafts draft.
+    kept: the name that pages show the comparison by, where they are to show it.
+  """
   print(f"\nDemo pair {pair.name!r}: {pair.about}. Nothing here is real data.")
   parts = pair.parts + ((*pair.tables, *pair.more) if more else ())
   steps = Steps(_steps(pair, parts, inputs))
@@ -36,12 +44,14 @@ def run(pair: recipe.DemoPair, inputs: int, more: bool) -> None:
   with steps.step():
     same = _run_commands(pair)
   with steps.step():
+    from specdec_t5x.bench.command import keep
     from specdec_t5x.demo import chart, comparison
 
     report = lambda line: print(f"      {line}", flush=True)
     table = comparison.compare(pair, inputs, TEMPERATURES, more, report)
+    table = dataclasses.replace(table, command=pair.command)
   folder = os.path.join(recipe.DIRECTORY, pair.name)
-  files = table.write(folder)
+  files = table.write(folder) + (keep(table, kept) if kept else [])
   pictures = chart.draw(table, folder)
   print(f"\n{comparison.brief(table)}\n{same}")
   print(f"All that was measured: {', '.join(files)}\nA picture: {', '.join(pictures)}")
@@ -105,6 +115,7 @@ def main() -> None:
   parser.add_argument(
     "--more", action="store_true", help="heads, n-grams and a smaller draft, too"
   )
+  parser.add_argument("--keep", default="", help="for the pages, by this name")
   flags = parser.parse_args()
   if flags.inputs < 2:
     parser.error(f"--inputs must be at least 2, got {flags.inputs}.")
@@ -116,7 +127,7 @@ def main() -> None:
   try:
     require_matplotlib()  # Before minutes of work that end with a picture.
     for name in flags.pairs:
-      run(recipe.PAIRS[name], flags.inputs, flags.more)
+      run(recipe.PAIRS[name], flags.inputs, flags.more, flags.keep)
   except (ValueError, FloatingPointError) as error:
     sys.exit(f"specdec_t5x.demo: {error}")
 
