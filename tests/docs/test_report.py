@@ -58,9 +58,7 @@ def test_a_table_without_an_end_is_refused(copy, capsys):
 
 def test_a_page_may_show_some_columns_of_some_rows(copy):
   page = lambda words: f"<!-- table table1 {words} -->\n<!-- end -->\n"
-  shown = report.rendered(
-    page("speed gamma gamma=5 'alpha=0.7|0.8'"), copy
-  ).splitlines()
+  shown = report.rendered(page("speed gamma gamma=5 'alpha=0.7|0.8'"), copy)
   assert [line for line in shown.splitlines() if line.startswith("|")] == [
     "| ours   | gamma |",
     "| ------ | ----- |",
