@@ -162,7 +162,7 @@ def assert_the_loop_is_exact(sampling, rule="token", policy=WHOLE, drafter=SKIPP
 
 
 PLAIN, TOP_K, TOP_P = Sampling(), Sampling(1.0, top_k=3), Sampling(0.8, top_p=0.8)
-# Each two of these settings are together in one of them.
+# Each two of these settings are together in one of them; greedily the rules are one.
 LOOPS = [
   ("skipping", WHOLE, PLAIN, "token"),
   ("skipping", EXIT, PLAIN, "block"),
