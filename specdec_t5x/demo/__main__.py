@@ -119,6 +119,8 @@ def main() -> None:
   flags = parser.parse_args()
   if flags.inputs < 2:
     parser.error(f"--inputs must be at least 2, got {flags.inputs}.")
+  if flags.keep and len(flags.pairs) > 1:
+    parser.error(f"--keep names one table, got the pairs {flags.pairs}. Give one pair.")
   if not os.path.isfile(recipe.ENDE.target.gin_file):
     sys.exit("specdec_t5x.demo: expected to run in the repository's root (configs/).")
   # A second demo, and the commands beside this process, compile nothing again.

@@ -1,9 +1,13 @@
 """What the demo says of its steps, and its picture."""
 
+import sys
 import xml.etree.ElementTree as ET
+
+import pytest
 
 from specdec_t5x.bench.table import Column, Table
 from specdec_t5x.bench.timed import Spread
+from specdec_t5x.demo import __main__ as demo
 from specdec_t5x.demo import chart
 from specdec_t5x.demo.steps import Step, Steps
 
@@ -25,6 +29,15 @@ def test_the_rest_is_estimated_from_what_was_measured(capsys):
     "[4/4] d (all: 2 min 30 s left)",  # 3 of weight at 150 s / 3.
     "      60 s",
   ]
+
+
+def test_one_table_is_kept_of_one_pair(monkeypatch, capsys):
+  monkeypatch.setattr(sys, "argv", ["demo", "--pairs", "ende", "lm", "--keep", "demo"])
+  with pytest.raises(SystemExit):
+    demo.main()
+  assert (
+    "--keep names one table, got the pairs ['ende', 'lm']" in capsys.readouterr().err
+  )
 
 
 def test_the_comparison_is_drawn(tmp_path):

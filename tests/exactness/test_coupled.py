@@ -191,7 +191,7 @@ def decoded_by(decoder, sampling, rows=24, first=0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["draft model", "parallel"])
+@pytest.mark.parametrize("name", OF_NETWORKS)
 def test_a_decoder_s_rule_couples_its_samples_whatever_the_batch(name):
   expected = decoded_by(PlainDecoder(NETWORK), SAMPLINGS["T=1"])
   assert len(np.unique(expected.tokens, axis=0)) > 12
