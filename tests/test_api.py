@@ -103,7 +103,7 @@ def test_a_decode_is_timed_once_for_a_shape_and_drafts_what_pays(setup, monkeypa
 @pytest.mark.slow
 def test_batches_go_on_knowing_what_those_before_taught(setup):
   """Drafts of a network at random fail: they are tried in the first batches alone."""
-  policy = CostAware((1.0, 1.9, 1.95), prior_weight=0.1, decay=1.0)
+  policy = CostAware((1.0, 1.9, 1.95), 0.8, prior_weight=0.1, decay=1.0)
   settings = {"max_length": 10, "batch_size": 1, "gamma": 2, "policy": policy}
   outputs = specdec_t5x.generate(tiny.sentences(20, seed=5), *setup, **settings)
   drafted = [sum(o.drafted for o in outputs[i : i + 8]) for i in (0, 8, 16)]
@@ -235,7 +235,7 @@ def test_no_more_rows_are_decoded_than_there_are_inputs(
   assert seen == [[n, n, n] for n in rows]
 
 
-TURNS = CostAware((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.5)
+TURNS = CostAware((1.0, 1.35, 1.55, 1.8), 0.6, prior_weight=1.0, decay=0.5)
 WITH_64_BITS = """
 import json, sys
 import jax

@@ -82,7 +82,7 @@ def test_a_policy_for_the_whole_batch_keeps_greedy_outputs():
 
 
 # One failed draft, and there is no other.
-HASTY = CostAware((1.0, 1.9, 1.95), prior_weight=0.1, decay=1.0)
+HASTY = CostAware((1.0, 1.9, 1.95), 0.8, prior_weight=0.1, decay=1.0)
 
 
 def test_a_policy_for_the_whole_batch_goes_on_knowing_what_it_learned():
@@ -139,7 +139,7 @@ def test_inputs_are_read_when_rows_want_them(monkeypatch):
 @pytest.mark.parametrize("slots", [4, 0])
 def test_what_it_knows_of_others_bends_no_distribution(slots):
   """Samples of one input, beside plain ones: after others in a row, or a batch."""
-  policy = CostAware((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.9)
+  policy = CostAware((1.0, 1.35, 1.55, 1.8), 0.6, prior_weight=1.0, decay=0.9)
   plain, decoder = PlainDecoder(T5), of_policy(3, policy)
   learned = lambda: decode(decoder, 0, per_input=600).policy_state
   told = {} if slots else {"policy_state": learned()}

@@ -97,7 +97,7 @@ def test_the_target_with_its_tokens_renamed_drafts_what_it_says(kind, slots):
 
 
 DRAFTS = {"T5": network_for(tiny.DRAFT), "decoder-only": network_for(tiny_gpt.DRAFT)}
-RESTS = CostAware(seconds=(1.0, 1.35, 1.55, 1.8), prior_alpha=0.5, decay=0.5)
+RESTS = CostAware(seconds=(1.0, 1.35, 1.55, 1.8), prior_alpha=0.6, decay=0.5)
 
 
 @pytest.mark.slow
