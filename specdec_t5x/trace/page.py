@@ -16,6 +16,8 @@ from specdec_t5x.trace.recording import Token, Trace, Turn
 from specdec_t5x.trace.render import STYLES, visible
 
 _WIDTH = 1000  # Of the time line, in its own units.
+_INTRO = """A line an iteration, that is, a call of the target. Tab, or the arrow keys, go
+from token to token; what it was drawn and tested with is shown below."""
 
 
 def to_html(traces: Sequence[Trace], title: str = "Speculative decoding") -> str:
@@ -26,11 +28,29 @@ def to_html(traces: Sequence[Trace], title: str = "Speculative decoding") -> str
   """
   if not traces:
     raise ValueError("Expected a trace at least, got none to show.")
-  page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
   body = "\n".join(_decode(number, trace) for number, trace in enumerate(traces, 1))
   legend = " ".join(f'<span class="token {kind}">{kind}</span>' for kind in STYLES)
-  return string.Template(page).substitute(
-    title=_text(title), legend=legend, styles=_styles(), body=body
+  return framed(title, legend, _INTRO, body, "tokens.js")
+
+
+def framed(title: str, legend: str, intro: str, body: str, script: str) -> str:
+  """Returns a page in the frame that all pages here have, light and dark.
+
+  Args:
+    title: a text.
+    legend: HTML, beside the title.
+    intro: what to read first, HTML.
+    body: HTML.
+    script: the name of a file beside this one.
+  """
+  read = lambda name: resources.files(__package__).joinpath(name).read_text("utf-8")
+  return string.Template(read("page.html")).substitute(
+    title=text(title),
+    legend=legend,
+    intro=intro,
+    styles=_styles(),
+    body=body,
+    script=read(script),
   )
 
 
@@ -57,8 +77,8 @@ def _decode(number: int, trace: Trace) -> str:
     f"{accepted} of {len(drafted)} drafted tokens stand."
   )
   return f"""<section aria-labelledby="input-{number}">
-<h2 id="input-{number}">{_text(trace.text)}</h2>
-<p class="output">{_text(trace.output)}</p>
+<h2 id="input-{number}">{text(trace.text)}</h2>
+<p class="output">{text(trace.output)}</p>
 <p>{facts}</p>
 <details><summary>Settings</summary><pre>{_settings(trace)}</pre></details>
 <ol class="turns">
@@ -69,7 +89,7 @@ def _decode(number: int, trace: Trace) -> str:
 
 
 def _settings(trace: Trace) -> str:
-  return _text(json.dumps(trace.settings, indent=1), keep="\n")
+  return text(json.dumps(trace.settings, indent=1), keep="\n")
 
 
 def _turn(number: int, turn: Turn) -> str:
@@ -95,10 +115,10 @@ def _children(parent: int, nodes: dict[int, Token], own: Token | None) -> str:
 def _button(token: Token) -> str:
   piece = token.piece.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").strip() or "space"
   facts = list(_facts(token))
-  label = _text(", ".join([piece, token.kind, *facts]))
+  label = text(", ".join([piece, token.kind, *facts]))
   return (
-    f'<button class="token {token.kind}" aria-label="{label}">{_text(token.piece)}'
-    f'<span class="facts" aria-hidden="true">{_text("; ".join([token.kind, *facts]))}'
+    f'<button class="token {token.kind}" aria-label="{label}">{text(token.piece)}'
+    f'<span class="facts" aria-hidden="true">{text("; ".join([token.kind, *facts]))}'
     "</span></button>"
   )
 
@@ -123,5 +143,6 @@ viewBox="-60 0 {_WIDTH + 61} {height}">{"".join(bars)}</svg>
 not do; reading the input is in the plain tokens' time alone.</figcaption></figure>"""
 
 
-def _text(text: str, keep: str = "") -> str:
-  return html.escape("".join(c if c in keep else visible(c) for c in text))
+def text(plain: str, keep: str = "") -> str:
+  """Returns a text as HTML, characters that do not print made visible."""
+  return html.escape("".join(c if c in keep else visible(c) for c in plain))

@@ -1,0 +1,44 @@
+"""Shows a run of `t5x.infer` as a page for a browser, or two beside each other.
+
+  python scripts/show_run.py runs/demo/ende/spec --html=run.html
+  python scripts/show_run.py runs/demo/ende/{baseline,spec} --html=both.html
+
+A dot and a row a sentence: how many tokens the target gave a call, and how many of the
+drafted ones stood. Of two runs of the same inputs, also where their outputs differ.
+"""
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from specdec_t5x.trace import runs
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Writes the page.
+
+  Args:
+    argv: the flags; the process's own where None.
+
+  Returns:
+    The exit status: 0, or 1 after printing what is wrong with the input.
+  """
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("runs", nargs="+", help="one INFER_OUTPUT_DIR, or two")
+  parser.add_argument("--html", required=True, help="where to write the page")
+  args = parser.parse_args(argv)
+  try:
+    found = {folder: runs.load(folder) for folder in args.runs}
+    pathlib.Path(args.html).write_text(runs.to_html(found), encoding="utf-8")
+  except (ValueError, OSError) as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 1
+  print(f"Wrote {args.html}.")
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,100 @@
+"""The page of a run of `t5x.infer`, or of two."""
+
+import json
+import re
+
+import pytest
+
+from scripts import show_run
+from specdec_t5x.trace import runs
+
+NAME = "task-predict_with_aux.jsonl-00000-of-00001"
+
+
+def record(source="a cat", output="eine Katze", ids=(5, 6, 1), **counts):
+  aux = {"tokens": 3, "target_calls": 3, "accepted": 0, "acceptance_positions": 0}
+  return {
+    "inputs": {"inputs_pretokenized": source},
+    "prediction": output,
+    "prediction_tokens": list(ids),
+    "aux": aux | counts,
+  }
+
+
+def run(folder, *records):
+  folder.mkdir()
+  text = "".join(json.dumps(each) + "\n" for each in records)
+  (folder / NAME).write_text(text)
+  return str(folder)
+
+
+PLAIN = record(), record("a <dog>", "ein Hund", (7, 8, 1))
+SPEC = (
+  record(target_calls=1, accepted=2, acceptance_positions=2),
+  record("a <dog>", "ein Hut", (7, 9, 1), accepted=1, acceptance_positions=4),
+)
+
+
+def test_an_example_is_what_the_command_wrote(tmp_path):
+  first, second = runs.load(run(tmp_path / "spec", *SPEC))
+  assert (first.source, first.output, first.ids) == ("a cat", "eine Katze", [5, 6, 1])
+  assert (first.per_call, first.alpha) == (3.0, 1.0)
+  assert (second.per_call, second.alpha) == (1.0, 0.25)
+  assert runs.load(run(tmp_path / "plain", *PLAIN))[0].alpha is None
+
+
+def test_of_several_decodes_the_best_is_shown_and_all_are_counted(tmp_path):
+  several = record(output=["worse", "best"], ids=[[5, 1], [6, 1]])
+  several["aux"] = {name: [1, 2] for name in several["aux"]}
+  (found,) = runs.load(run(tmp_path / "run", several))
+  assert (found.output, found.ids, found.tokens, found.tried) == ("best", [6, 1], 3, 3)
+
+
+def rows(text):
+  body = re.search(r"<tbody>\n(.*)\n</tbody>", text, re.DOTALL)[1]
+  return [
+    re.findall(r"<td[^>]*>(.*?)</td>", line.removeprefix("<tr>"))
+    for line in body.splitlines()
+  ]
+
+
+def test_the_fewest_tokens_a_call_come_first_and_differences_are_marked(tmp_path):
+  page = str(tmp_path / "both.html")
+  folders = run(tmp_path / "plain", *PLAIN), run(tmp_path / "spec", *SPEC)
+  assert show_run.main([*folders, f"--html={page}"]) == 0
+  with open(page, encoding="utf-8") as file:
+    text = file.read()
+  assert rows(text) == [
+    [
+      *("2", "a &lt;dog&gt;"),
+      *("ein Hu<mark>nd</mark>", "3", "1.00", ""),
+      *("ein Hu<mark>t</mark>", "3", "1.00", "0.25"),
+    ],
+    ["1", "a cat", "eine Katze", "3", "1.00", "", "eine Katze", "3", "3.00", "1.00"],
+  ]
+  assert "1 of 2 outputs are the same" in text
+  # 6 tokens in 4 calls, 3 of 6 tested tokens stand.
+  assert '<td class="number">1.50</td><td class="number">0.50</td>' in text
+  assert text.count('<circle class="target" cx') == 3
+  assert not re.search(r"(src|href)=|url\(|https?:|@import", text)
+
+
+@pytest.mark.parametrize(
+  ("folders", "message"),
+  [
+    (["nowhere"], r"nowhere: expected the INFER_OUTPUT_DIR of one finished run"),
+    (["plain", "other"], r"plain and other are of other inputs"),
+    (["plain", "spec", "other"], "Expected one or two runs with examples"),
+    (["empty"], "Expected one or two runs with examples"),
+    (["scores"], r"scores.*, line 1: expected an example as t5x.infer writes it"),
+  ],
+)
+def test_what_is_no_run_is_refused(folders, message, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  run(tmp_path / "plain", *PLAIN)
+  run(tmp_path / "spec", *SPEC)
+  run(tmp_path / "other", record("a horse"))
+  run(tmp_path / "empty")
+  run(tmp_path / "scores", {"inputs": {}, "score": 1.0})
+  assert show_run.main([*folders, "--html=page.html"]) == 1
+  assert re.search(message, capsys.readouterr().err)
