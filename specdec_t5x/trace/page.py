@@ -16,8 +16,9 @@ from specdec_t5x.trace.recording import Token, Trace, Turn
 from specdec_t5x.trace.render import STYLES, visible
 
 _WIDTH = 1000  # Of the time line, in its own units.
-_INTRO = """A line an iteration, that is, a call of the target. Tab, or the arrow keys, go
-from token to token; what it was drawn and tested with is shown below."""
+_INTRO = """\
+A line an iteration, that is, a call of the target. Tab, or the arrow keys, go from
+token to token; what it was drawn and tested with is shown below."""
 
 
 def to_html(traces: Sequence[Trace], title: str = "Speculative decoding") -> str:

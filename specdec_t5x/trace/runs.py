@@ -17,9 +17,10 @@ from specdec_t5x.trace import page
 
 _WIDTH, _HEIGHT, _BORDER = 900, 260, 40  # Of the dots, in their own units.
 _KINDS = "target", "draft"  # The colours of the first run and the second.
-_INTRO = """A dot, and a row below, is a sentence; names of columns sort. Tokens a call: how
-many tokens of the output the target gave a call, 1 without speculation. Alpha: the share
-of the tested drafted tokens that the target accepted."""
+_INTRO = """\
+A dot, and a row below, is a sentence; names of columns sort. Tokens a call: how many
+tokens of the output the target gave a call, 1 without speculation. Alpha: the share of
+the tested drafted tokens that the target accepted."""
 
 
 @dataclasses.dataclass(frozen=True)
