@@ -1,17 +1,14 @@
 """Traces as they are kept, and as a page in a browser."""
 
 import html.parser
-import json
-import pathlib
 import re
-import shutil
-import subprocess
 
 import pytest
 
 from specdec_t5x import Sampling
 from specdec_t5x.trace import page, recording
 from specdec_t5x.trace.recording import Token, Trace, Turn
+from tests.trace import browser
 from tests.trace.test_trace import TEXT, models, recorded, vocabulary  # noqa: F401
 
 DRAWN = Trace(
@@ -133,48 +130,26 @@ def test_the_page_needs_no_other_file_and_no_network():
     page.to_html([])
 
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PRESS = """
-<script>
-addEventListener("load", () => {
-  const press = key => document.activeElement.dispatchEvent(
-    new KeyboardEvent("keydown", {key, bubbles: true}));
-  const tokens = document.querySelectorAll("button.token"), told = {};
-  tokens[0].focus();
-  press("ArrowRight"); told.right = document.activeElement === tokens[1];
-  told.shown = getComputedStyle(tokens[1].querySelector(".facts")).display;
-  told.hidden = getComputedStyle(tokens[0].querySelector(".facts")).display;
-  press("ArrowDown"); told.down = document.activeElement === tokens[4];
-  press("ArrowUp"); press("ArrowLeft"); press("ArrowLeft");
-  told.start = document.activeElement === tokens[0];
-  const ink = () => getComputedStyle(document.body).backgroundColor;
-  told.light = ink(); document.getElementById("theme").click(); told.dark = ink();
-  document.body.innerHTML = `<pre id="told">${JSON.stringify(told)}</pre>`;
-});
-</script>
+const press = key => document.activeElement.dispatchEvent(
+  new KeyboardEvent("keydown", {key, bubbles: true}));
+const tokens = document.querySelectorAll("button.token"), told = {};
+tokens[0].focus();
+press("ArrowRight"); told.right = document.activeElement === tokens[1];
+told.shown = getComputedStyle(tokens[1].querySelector(".facts")).display;
+told.hidden = getComputedStyle(tokens[0].querySelector(".facts")).display;
+press("ArrowDown"); told.down = document.activeElement === tokens[4];
+press("ArrowUp"); press("ArrowLeft"); press("ArrowLeft");
+told.start = document.activeElement === tokens[0];
+const ink = () => getComputedStyle(document.body).backgroundColor;
+told.light = ink(); document.getElementById("theme").click(); told.dark = ink();
+return told;
 """
 
 
-@pytest.mark.skipif(not CHROMIUM, reason="no Chromium: apt-get install chromium")
+@browser.needed
 def test_keys_move_between_tokens_and_themes_change(tmp_path):
-  path = pathlib.Path(tmp_path) / "trace.html"
-  path.write_text(page.to_html([DRAWN]).replace("</body>", PRESS + "</body>"))
-  flags = "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000"
-  done = subprocess.run(
-    [
-      CHROMIUM,
-      *flags,
-      f"--user-data-dir={tmp_path}",
-      "--dump-dom",
-      f"file://{path}#light",
-    ],
-    capture_output=True,
-    text=True,
-    timeout=60,
-    check=True,
-  )
-  told = json.loads(re.search(r'<pre id="told">(.*?)</pre>', done.stdout)[1])
-  assert told == {
+  assert browser.told(page.to_html([DRAWN]), PRESS, tmp_path) == {
     "right": True,
     "shown": "block",
     "hidden": "none",

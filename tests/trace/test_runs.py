@@ -7,6 +7,7 @@ import pytest
 
 from scripts import show_run
 from specdec_t5x.trace import runs
+from tests.trace import browser
 
 NAME = "task-predict_with_aux.jsonl-00000-of-00001"
 
@@ -77,6 +78,28 @@ def test_the_fewest_tokens_a_call_come_first_and_differences_are_marked(tmp_path
   assert '<td class="number">1.50</td><td class="number">0.50</td>' in text
   assert text.count('<circle class="target" cx') == 3
   assert not re.search(r"(src|href)=|url\(|https?:|@import", text)
+
+
+SORT = """
+const order = () => [...document.querySelectorAll(".rows tbody tr")].map(
+  row => row.cells[0].textContent).join();
+const told = [order()];
+for (const name of ["number", "number", "output", "alpha"]) {
+  [...document.querySelectorAll(".rows th button")].find(
+    button => button.textContent === name).click();
+  told.push(order() + document.querySelector(".rows th[aria-sort]").ariaSort[0]);
+}
+return told;
+"""
+
+
+@browser.needed
+def test_a_column_s_name_sorts_by_it_and_again_the_other_way(tmp_path):
+  third = record("a horse", "ab", (3, 1), accepted=1, acceptance_positions=2)
+  page = runs.to_html({"spec": runs.load(run(tmp_path / "spec", *SPEC, third))})
+  told = browser.told(page, SORT, tmp_path)
+  # By tokens a call 3, 1, 1; by output eine Katze, ein Hut, ab; by alpha 1, .25, .5.
+  assert told == ["2,3,1", "3,2,1d", "1,2,3a", "1,2,3d", "1,3,2d"]
 
 
 @pytest.mark.parametrize(
