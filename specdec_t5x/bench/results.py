@@ -16,9 +16,7 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
 
 from specdec_t5x.bench import report
 
@@ -27,19 +25,13 @@ _FIRST = "machine"
 _ENVIRONMENT = ("device", "cores", "jax", "jaxlib", "code")
 
 
-def planned() -> dict[str, str]:
-  """Returns the commands by the names of their tables, as results.toml has them."""
-  plan = resources.files("specdec_t5x.bench") / "results.toml"
-  return tomllib.loads(plan.read_text("utf-8"))
-
-
 def commands(
   plan: Mapping[str, str], given: Mapping[str, str]
 ) -> Iterator[tuple[str, list[str] | None]]:
   """Yields the tables' names and commands, None where a folder was not given.
 
   Args:
-    plan: as `planned`.
+    plan: as `report.planned`.
     given: folders by the words that stand for them.
   """
   for name, command in plan.items():
@@ -58,14 +50,14 @@ def main(
   Args:
     argv: the flags.
     root: of the repository.
-    plan: what there is to measure; None is `planned`.
+    plan: what there is to measure; None is `report.planned`.
 
   Returns:
     The exit status: 1 where a command failed, or a page can't be rendered.
   """
   args = _parser().parse_args(argv)
   given = dict(each.split("=", 1) for each in args.data)
-  found, failed = dict(commands(plan or planned(), given)), []
+  found, failed = dict(commands(plan or report.planned(), given)), []
   if unknown := set(args.only) - found.keys():
     print(f"error: --only: expected some of {[*found]}, got {sorted(unknown)}.")
     return 1

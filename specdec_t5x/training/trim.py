@@ -45,9 +45,10 @@ def trim_draft(
       f"{type(network).__name__} at {draft_checkpoint}. Trim the one that was trained."
     )
   if is_heads != (target_checkpoint is not None):
+    wanted = "the target's, by whose projection they draft" if is_heads else "left out"
     raise ValueError(
-      f"TARGET_CHECKPOINT_PATH={target_checkpoint!r} is for heads, which draft by its "
-      f"projection, and needed there alone; got a {type(network).__name__}."
+      f"TARGET_CHECKPOINT_PATH must be {wanted}: {draft_checkpoint} holds "
+      f"{'heads' if is_heads else 'a draft model'}; got {target_checkpoint!r}."
     )
   owner = api.load_model(target_checkpoint) if is_heads else draft
   if owner.network.config.is_gemma:

@@ -16,14 +16,14 @@ PLAN = {
 
 
 def test_what_is_measured_are_commands_with_names_of_their_own():
-  found = dict(results.commands(results.planned(), {"m30k": "DIR"}))
+  found = dict(results.commands(report.planned(), {"m30k": "DIR"}))
   assert next(iter(found)) == "machine"
   assert {command[0] for command in found.values()} <= COMMANDS.keys()
   assert "DIR/target" in found["m30k_methods"]
 
 
 def test_what_needs_a_folder_that_was_not_given_is_left():
-  found = dict(results.commands(results.planned(), {}))
+  found = dict(results.commands(report.planned(), {}))
   assert found["m30k_methods"] is None
   assert found["demo_methods"] == ["methods"]
 

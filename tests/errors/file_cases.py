@@ -138,6 +138,12 @@ COMMANDS = [
     "a draft of no tokens", commands.training, *TRIMMING, "--gin.DRAFT_VOCABULARY=0"
   ),
   other(
+    "a draft model trimmed with a target",
+    commands.training,
+    *TRIMMING,
+    "--gin.TARGET_CHECKPOINT_PATH='PAIR/gpt/checkpoint_7'",
+  ),
+  other(
     "scripts/show_trace.py at a negative temperature",
     commands.script("show_trace"),
     *("--text=a", "--temperature=-1"),
