@@ -121,6 +121,7 @@ def draft_params():
   return init(jax.random.key(5))["params"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("policy", "sampling"),
   [*((policy, Sampling()) for policy in POLICIES), (POLICIES[0], GREEDY)],

@@ -63,6 +63,7 @@ def served(pair, folder, *flags):
   return [row[: np.append(row, 0).argmin()].tolist() for row in rows]
 
 
+@pytest.mark.slow
 def test_what_is_exported_decodes_as_infer_does(pair, speculative, tmp_path):
   about = exported(pair, tmp_path)
   assert served(pair, tmp_path) == runs.tokens(speculative)

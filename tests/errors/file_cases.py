@@ -142,6 +142,7 @@ COMMANDS = [
     commands.training,
     *TRIMMING,
     "--gin.TARGET_CHECKPOINT_PATH='PAIR/gpt/checkpoint_7'",
+    "--gin.DRAFT_VOCABULARY=8",
   ),
   other(
     "scripts/show_trace.py at a negative temperature",
