@@ -92,10 +92,17 @@ def _table(root, begin, name, words, end):
   text = grid(*_chosen(name, kept, shlex.split(words)))
   made = kept["environment"]
   where = "{device}, {cores} cores, {date}, code {code}".format_map(made)
-  command = kept["command"]
-  if name in planned():  # Whose commands are long.
-    command = f"python -m specdec_t5x.bench results --only {name}"
-  return f"{begin}\n{text}\n{where}: `{command}`\n\n{end}"
+  return f"{begin}\n{text}\n{where}: `{_command(name, kept)}`\n\n{end}"
+
+
+def _command(name, kept):
+  """Returns what makes a table: of `results`, whose own commands are long, that."""
+  plan = planned()
+  if name not in plan:
+    return kept["command"]
+  words = dict.fromkeys(re.findall(r"\{(\w+)\}", plan[name]))
+  data = "".join(f" --data {word}=DIR" for word in words)
+  return f"python -m specdec_t5x.bench results --only {name}{data}"
 
 
 def _chosen(name, kept, words):
