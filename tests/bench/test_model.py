@@ -5,10 +5,12 @@ import dataclasses
 import json
 
 import jax
+import numpy as np
 import pytest
 
 from specdec_t5x.analysis import theory
-from specdec_t5x.bench.model import command, tables
+from specdec_t5x.bench.cells import Cells
+from specdec_t5x.bench.model import command, tables, timed
 from specdec_t5x.bench.model.devices import Device, described
 from specdec_t5x.bench.model.pieces import Cost, Piece
 from specdec_t5x.bench.model.timed import Measured
@@ -110,7 +112,9 @@ def test_what_does_not_fit_is_said_and_the_rest_goes_on(tmp_path, monkeypatch):
   assert f"Not compiled: tiny, 2 tokens, batch 1: {too_large}" in found["notes"]
 
 
-def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path, processor_clock):
+def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path, processor_clock, monkeypatch):
+  # So many repetitions of so small a network that the clock's noise is nothing to them.
+  monkeypatch.setattr(timed, "_COUNTS", (2, 202))
   flags = (
     "--topology cpu --target tiny --drafts tiny int4/32 --widths 1 2 4 --batches 1"
   )
@@ -133,6 +137,14 @@ def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path, processor_clock):
   # What is kept is not compiled again.
   again = ran("model", tmp_path, *flags.split(), "--recorded")
   assert again["pieces"] == found["pieces"]
+
+
+def test_a_time_lost_in_noise_is_said(tmp_path, monkeypatch):
+  times = {"it": np.array([-1e-5, 1e-4, -1e-4]), "row": np.ones(3), "many": np.ones(3)}
+  monkeypatch.setattr(timed, "_in_turn", lambda *_, **__: times)
+  token = Piece("call", "tiny", 1)
+  with pytest.raises(ValueError, match=r"tiny.* is lost in noise: 10 repetitions"):
+    timed.measure({token: cost(1_000)}, 3, Cells(str(tmp_path / "cells")))
 
 
 def test_without_the_tpu_s_compiler_it_says_what_to_install():

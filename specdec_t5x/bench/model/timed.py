@@ -46,7 +46,11 @@ class Measured:
 def measure(
   costs: Mapping[Piece, Cost], runs: int, cells: Cells
 ) -> dict[Piece, Measured]:
-  """Returns what a turn of each piece takes on this machine."""
+  """Returns what a turn of each piece takes on this machine.
+
+  Raises:
+    ValueError: where the machine is too busy to tell a turn's time from noise.
+  """
   found = {}
   for piece, cost in costs.items():
     key = {"beside its products": dataclasses.asdict(piece), "runs": runs, **machine()}
@@ -64,6 +68,12 @@ def _beside_products(piece, cost, runs):
   row, many = (_products(piece, cost.moved, rows) for rows in (1, _rows(piece)))
   found = _in_turn(piece, runs, None, row=row[0], many=many[0])
   seconds = {name: float(np.median(times)) for name, times in found.items()}
+  if min(seconds.values()) <= 0:
+    raise ValueError(
+      f"The time of {piece} is lost in noise: {_COUNTS[1]} repetitions took no longer "
+      f"than {_COUNTS[0]}. Leave all cores to the measurement, or raise --runs; what "
+      "is measured is kept."
+    )
   moved, flops = row[1], many[2]
   return Measured(seconds["it"], moved / seconds["row"], flops / seconds["many"])
 
