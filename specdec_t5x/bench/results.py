@@ -97,14 +97,15 @@ def _pair(text: str) -> str:
 def _measured(name: str, command: Sequence[str], root: pathlib.Path) -> bool:
   """Runs a command; returns whether its table was kept."""
   print(f"{name}: measuring", flush=True)
-  folder = root / "runs" / "results" / name
+  # One for all: the paper's tables share their cells.
+  folder = root / "runs" / "results"
   folder.mkdir(parents=True, exist_ok=True)
   run = [sys.executable, "-m", "specdec_t5x.bench", *command]
-  kept = "--output", str(folder), "--keep", name
-  with (folder / "log").open("w", encoding="utf-8") as log:
+  kept, path = ("--output", str(folder), "--keep", name), folder / f"{name}.log"
+  with path.open("w", encoding="utf-8") as log:
     ran = subprocess.run([*run, *kept], cwd=root, stdout=log, stderr=subprocess.STDOUT)
   if ran.returncode:
-    print(f"{name}: failed; {folder / 'log'} says why.")
+    print(f"{name}: failed; {path} says why.")
   return ran.returncode == 0
 
 

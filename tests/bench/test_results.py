@@ -35,7 +35,7 @@ def test_what_fails_is_named_and_what_was_kept_is_not_measured_again(tmp_path, c
   said = capsys.readouterr().out
   assert "Failed: pair. Run this again for these alone." in said
   assert "theory: measuring" in said
-  assert "the demo pair" in (tmp_path / "runs/results/pair/log").read_text()
+  assert "the demo pair" in (tmp_path / "runs/results/pair.log").read_text()
   assert "| same digits |" in (tmp_path / "README.md").read_text()
   only = "--only", "theory"
   assert results.main(only, tmp_path, PLAN) == 0
