@@ -29,8 +29,11 @@ _MARKED = re.compile(r"(<!-- table (\w+)(.*?) -->\n).*?(<!-- end -->)", re.DOTAL
 
 def planned() -> dict[str, str]:
   """Returns the commands by the names of their tables, as results.toml has them."""
-  plan = resources.files("specdec_t5x.bench") / "results.toml"
-  return tomllib.loads(plan.read_text("utf-8"))
+  text = (resources.files("specdec_t5x.bench") / "results.toml").read_text("utf-8")
+  plan = tomllib.loads(text)
+  for word, meaning in plan.pop("words").items():
+    plan = {name: each.replace(f"{{{word}}}", meaning) for name, each in plan.items()}
+  return plan
 
 
 def rendered(page: str, root: pathlib.Path) -> str:

@@ -97,6 +97,7 @@ def test_every_way_to_draft_is_measured_and_gives_the_same(pair, heads, tmp_path
     ("small", "chain"),
     ("small", "stem 2, 2 branches"),
     ("copy", "chain"),
+    ("copy", "chain, COPY_MATCH 1"),
     ("hydra", "chain"),
     ("hydra", "tree of 3"),
     ("parallel", "chain"),

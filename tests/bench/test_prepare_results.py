@@ -1,0 +1,92 @@
+"""What `make results` reads of a real pair is what scripts/prepare_results.sh makes."""
+
+import ast
+import os
+import re
+import stat
+import subprocess
+import sys
+
+from specdec_t5x.bench import report, results
+
+# Trains nothing: says what it was asked for, and writes what the target would have.
+_STUB = """#!{python}
+import json, os, pathlib, subprocess, sys
+if sys.argv[1] != "-m":
+  sys.exit(subprocess.run([{python!r}, *sys.argv[1:]]).returncode)
+with open({log!r}, "a") as log:
+  log.write(json.dumps(sys.argv[1:]) + "\\n")
+if "--gin.WRITTEN=8000" in sys.argv:
+  folder = pathlib.Path({folder!r}, "heads")
+  folder.mkdir()
+  for split in ("train", "validation"):
+    row = {{"inputs": "a", "targets": "b"}}
+    (folder / f"written_8000_{{split}}.jsonl").write_text(json.dumps(row) + "\\n")
+"""
+
+
+def test_all_that_the_plan_reads_is_made(tmp_path):
+  folder, log = tmp_path / "pair", tmp_path / "log"
+  run = _run(tmp_path, folder, log)
+  assert run.returncode == 0, run.stderr
+  made = {path for line in log.read_text().splitlines() for path in _made(line)}
+  made |= {str(path.relative_to(folder)) for path in folder.rglob("*") if path.exists()}
+  commands = dict(results.commands(report.planned(), {"m30k": "DIR"}))
+  read = {
+    found
+    for command in commands.values()
+    for word in command
+    for found in re.findall(r"DIR/([^@]+)", word)
+  }
+  assert len(read) > 20
+  assert read <= made
+  assert (folder / "news.en").read_text() == "A short one.\n"
+  assert (folder / "grammar" / "test.en").read_text().strip()
+
+
+def test_without_data_it_ends_at_once(tmp_path):
+  run = _run(tmp_path, tmp_path / "pair", tmp_path / "log", data="nowhere")
+  assert run.returncode == 1
+  assert "nowhere/multi30k is not there" in run.stderr
+  assert not (tmp_path / "log").exists()
+
+
+def _run(tmp_path, folder, log, data="data"):
+  texts = {
+    "multi30k": [
+      f"{x}.{y}" for x in ("train", "val", "test_2016_flickr") for y in ("en", "de")
+    ],
+    "t5x_m30k": ["target_checkpoint_2000", "draft_checkpoint_1800"],
+    "cnndm_manuj": ["cnn_dailymail_validation.csv"],
+    "t5_spiece": ["spiece.model"],
+    "wmt14_500_multiref": ["wmt14-en-de.extra_refs.txt"],
+  }
+  texts["multi30k"].append("m30k_8k.model")
+  for name, files in texts.items():
+    (tmp_path / "data" / name).mkdir(parents=True)
+    for file in files:
+      (tmp_path / "data" / name / file).write_text("A man in a hat is here.\n")
+  news = tmp_path / "data" / "wmt14_500_multiref" / "wmt14-en-de.extra_refs.txt"
+  news.write_text(f"S-1\tA short one.\nT-1\tKurz.\nS-2\t{'long ' * 23}\n")
+  stub = tmp_path / "python"
+  stub.write_text(_STUB.format(python=sys.executable, log=str(log), folder=str(folder)))
+  stub.chmod(stub.stat().st_mode | stat.S_IXUSR)
+  return subprocess.run(
+    ["scripts/prepare_results.sh", str(tmp_path / data), str(folder)],
+    env={**os.environ, "PYTHON": str(stub)},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+
+
+def _made(line):
+  """Yields the checkpoints of a training job's words, within the folder."""
+  words = dict(re.findall(r"--(?:gin\.)?(\w+)=(.*)", "\n".join(ast.literal_eval(line))))
+  output = ast.literal_eval(words["OUTPUT_DIR"]).partition("/pair/")[2]
+  if words["job"] == "heads":
+    kinds = ast.literal_eval(words["HEADS"])
+    for kind in [kinds] if isinstance(kinds, str) else kinds:
+      yield f"{output}/{kind}/checkpoint_{words['STEPS']}"
+  else:
+    yield f"{output}/checkpoint_{words.get('STEPS', 0)}"
