@@ -309,6 +309,7 @@ def test_a_budget_has_times_of_one_row_and_of_all(kept, monkeypatch):
   assert record["drafted"] == [0, 1, 2, 1, 2]
 
 
+@pytest.mark.slow
 def test_the_rows_that_decode_at_once_are_timed(kept, monkeypatch):
   """However many take turns."""
   rows, programs = [], tuning._programs

@@ -66,6 +66,7 @@ def evaluate(checkpoint, output, metrics=(texts, likelihood), mode="specific"):
   return records(output / "inference_eval" / f"{name}-metrics.jsonl")
 
 
+@pytest.mark.slow
 def test_metrics_are_of_what_infer_writes(checkpoint, tmp_path):
   run(checkpoint, tmp_path / "predict", temperature=0.0)
   run(checkpoint, tmp_path / "score", "score")

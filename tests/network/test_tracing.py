@@ -52,6 +52,7 @@ def of_width(emb_dim):
   return dataclasses.replace(tiny.TARGET, emb_dim=emb_dim, **layers)
 
 
+@pytest.mark.slow
 def test_a_stack_is_traced_once_for_each_width_of_a_block(traced):
   assert traces(traced, of_width(20), 2, 2, 3) == (1, 2)
 

@@ -17,6 +17,8 @@ from specdec_t5x.t5x_bridge.examples import EXAMPLE, number_of
 from tests.real_data import ROOT
 from tests.t5x_bridge import tiny
 
+pytestmark = pytest.mark.slow
+
 LENGTHS = {"inputs": 9, "targets": 12}
 ROWS = 4
 

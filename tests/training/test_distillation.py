@@ -18,6 +18,7 @@ def make(decoder=None):
   return DistillationModel(*args, optimizer_def="of the draft")
 
 
+@pytest.mark.slow
 def test_the_draft_alone_learns_the_targets_distributions(monkeypatch):
   model = make()
   # T5X's, which the runtime lacks; of its arguments the loss is what is tested.
