@@ -105,9 +105,6 @@ train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads'" \
   "HEADS=('medusa', 'medusa_markov', 'hydra', 'blockwise')"
 train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads/seven'" \
   NUM_HEADS=7 "HEADS='eagle'"
-train heads "$HEADS $MINE" "$TARGET" BATCH_SIZE=2 STEPS=900 "OUTPUT_DIR='$DIR/heads/seven'" \
-  NUM_HEADS=7 MARKOV_RANK=256 "TASK_FEATURE_LENGTHS={'inputs': 128, 'targets': 96}" \
-  "HEADS=('parallel', 'parallel_markov')"
 "$PYTHON" -c "
 import json, sys
 for line in sys.stdin: print(json.loads(line)['targets'])
@@ -133,7 +130,7 @@ for loss in forward_kl adaptive negative_log_alpha total_variation; do
     "INIT_CHECKPOINT_PATH='$DIR/draft'"
 done
 
-# A corrector of captions with errors by rule.
+# A corrector of captions with errors by rule, which begins as the pair's target.
 for name in train val test_2016_flickr; do
   "$PYTHON" scripts/make_grammar_errors.py --text="$TEXTS/$name.en" --seed=${#name} \
     --output="$DIR/grammar/${name%%_*}.jsonl"
@@ -142,8 +139,11 @@ done
 import json, sys
 for line in sys.stdin: print(json.loads(line)['wrong'])
 " < "$DIR/grammar/test.jsonl" > "$DIR/grammar/test.en"
-sizes "$DIR/grammar/sizes.gin" 256 4 2 4 768
+mkdir -p "$DIR/byt5"
+echo '{"tokenizer_class": "ByT5Tokenizer"}' > "$DIR/byt5/tokenizer_config.json"
+sizes "$DIR/grammar/sizes.gin" 320 5 3 6 832
 train train "configs/train/grammar.gin $DIR/grammar/sizes.gin" \
   "TRAIN_FILE='$DIR/grammar/train.jsonl'" "VALIDATION_FILE='$DIR/grammar/val.jsonl'" \
-  VOCAB_SIZE=8064 BATCH_SIZE=8 STEPS=3000 WARMUP_STEPS=300 DROPOUT_RATE=0.0 \
-  METRIC_PERIOD=0 "OUTPUT_DIR='$DIR/grammar/model'"
+  VOCAB_SIZE=8064 BATCH_SIZE=8 STEPS=600 WARMUP_STEPS=60 LEARNING_RATE=0.003 \
+  "INIT_CHECKPOINT_PATH='$DIR/target'" DROPOUT_RATE=0.0 METRIC_PERIOD=0 \
+  "OUTPUT_DIR='$DIR/grammar/model'"

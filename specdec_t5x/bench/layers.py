@@ -14,6 +14,7 @@ configs/drafters/layer_skip.gin. Needs the extra `search` (optuna).
 
 import argparse
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,9 +29,11 @@ from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.layer_search import Search, require_optuna
 from specdec_t5x.bench.measured import PLAIN, Setting, compare
 from specdec_t5x.bench.pairs import Study, fingerprint, pad_inputs
+from specdec_t5x.bench.programs import Decode
 from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import each_turn, medians
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.network.config import NetworkConfig
 
@@ -91,8 +94,7 @@ def _timed(study: Study, rows: Sequence[Mapping[str, Any]], args) -> list[dict]:
   study = dataclasses.replace(study, inputs=pad_inputs(study.ids[: args.timed]))
   runs = {PLAIN: study.program(study.decode(args.temperature))}
   for row in rows:
-    drafter = LayerSkip(row["skip"], row["gamma"])
-    decode = study.decode(args.temperature, None, drafter)
+    decode = skipping(study, args.temperature, row["skip"], row["gamma"])
     runs[row["found"]] = study.program(decode)
   cells = compare(runs, range(len(study.inputs)), Setting(0, args.temperature))
   found = []
@@ -101,6 +103,14 @@ def _timed(study: Study, rows: Sequence[Mapping[str, Any]], args) -> list[dict]:
     came = {"tokens_per_call": cell.tokens_per_call, "measured": cell.speedup}
     found.append({**row, **came, "identical": cell.equal})
   return found
+
+
+def skipping(
+  study: Study, temperature: float, skip: Sequence[str], gamma: int
+) -> Decode:
+  """Returns what drafts gamma tokens each time, as with the gin file that is made."""
+  drafter = LayerSkip(tuple(skip), gamma)
+  return study.decode(temperature, None, drafter, policy=Fixed())
 
 
 def _key(study, args) -> dict[str, Any]:
@@ -120,7 +130,7 @@ def _costs_of(study, args, cells: Cells, key) -> LayerCosts:
   run = lambda: dataclasses.asdict(
     measured(study, args.temperature, args.batch, args.gamma, args.runs)
   )
-  found = cells.get({**key, "costs": args.runs}, run)
+  found = cells.get({**key, "costs": args.runs, "policy": "fixed"}, run)
   return LayerCosts(**{**found, "blocks": tuple(found["blocks"])})
 
 
@@ -161,7 +171,7 @@ def measured(
   kinds = list(dict.fromkeys(name.partition("_")[0] for name in names))
   skips = {kind: [n for n in names if n.startswith(f"{kind}_")] for kind in kinds}
   skips |= {"whole": [], "rest": names}
-  of = lambda skip, gamma: study.decode(temperature, None, LayerSkip(skip, gamma))
+  of = functools.partial(skipping, study, temperature)
   loops = {PLAIN: study.decode(temperature).loop(texts)}
   for name, skip in skips.items():
     loops[name] = of(skip, longest).loop(texts, "draft")

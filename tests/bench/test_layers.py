@@ -14,6 +14,7 @@ from specdec_t5x.bench.pairs import Job, Study, pad_inputs
 from specdec_t5x.bench.timed import Timed
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoders import PlainDecoder
+from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.native.distributions import adjusted_probs
@@ -126,6 +127,12 @@ def test_costs_are_timed():
   found = layers.measured(study_of(config, params), 0.0, 1, 2, 9)
   assert len(found.blocks) == 2
   assert found.rest > 0
+
+
+def test_what_is_timed_drafts_gamma_tokens_however_unsure():
+  """By its usual policy, which stops drafts early, a draft would seem to cost less."""
+  study = study_of(tiny.TARGET, None)
+  assert layers.skipping(study, 0.0, NAMES, 3).decoder.policy == Fixed()
 
 
 # ---- The search. ----
