@@ -51,6 +51,8 @@ cat > "$DIR/written.gin" << END
 from __gin__ import dynamic_registration
 from specdec_t5x.data import tasks
 
+TRAIN_FILES = None            # Of the task that this one replaces.
+VALIDATION_FILES = None
 MIXTURE_OR_TASK_NAME = @tasks.from_records()
 tasks.from_records:
   name = 'written'
@@ -79,7 +81,8 @@ config.T5Config:
 END
 }
 
-# train JOB GIN_FILES NAME=VALUE ..: a training job, with gin's words.
+# train JOB GIN_FILES NAME=VALUE ..: a training job, with gin's words. Jobs that count
+# write checkpoint_0 once; the others go on by themselves.
 train() {
   local job=$1 file
   local -a words=(--gin.VOCABULARY_PATH="'$DIR/m30k_8k.model'")
@@ -93,7 +96,7 @@ SHORT=(BATCH_SIZE=4 STEPS=250)
 HEADS="configs/train/heads.gin"
 MINE="$DIR/written.gin"
 
-train ngrams configs/train/ngrams.gin \
+[ -d "$DIR/ngrams/checkpoint_0" ] || train ngrams configs/train/ngrams.gin \
   "TARGETS='$TEXTS/train.de'" VOCAB_SIZE=8064 "OUTPUT_DIR='$DIR/ngrams'"
 
 # Heads of each kind, on what the target writes for 8,000 captions.
@@ -109,12 +112,17 @@ train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads/seven
 import json, sys
 for line in sys.stdin: print(json.loads(line)['targets'])
 " < "$DIR/heads/written_8000_train.jsonl" > "$DIR/written.de"
-train trim configs/train/trim.gin "TARGETS='$DIR/written.de'" DRAFT_VOCABULARY=2000 \
-  "DRAFT_CHECKPOINT_PATH='$DIR/heads/shared_encoder/checkpoint_250'" \
-  "OUTPUT_DIR='$DIR/heads/shared_encoder_trimmed'"
-train trim configs/train/trim.gin "TARGETS='$DIR/written.de'" DRAFT_VOCABULARY=2000 \
-  "DRAFT_CHECKPOINT_PATH='$DIR/heads/eagle/checkpoint_250'" "$TARGET" \
-  "OUTPUT_DIR='$DIR/heads/eagle_trimmed'"
+# trimmed KIND NAME=VALUE ..: the most frequent 2,000 tokens of a kind.
+trimmed() {
+  local kind=$1
+  shift
+  [ -d "$DIR/heads/${kind}_trimmed/checkpoint_0" ] || train trim configs/train/trim.gin \
+    "TARGETS='$DIR/written.de'" DRAFT_VOCABULARY=2000 "$@" \
+    "DRAFT_CHECKPOINT_PATH='$DIR/heads/$kind/checkpoint_250'" \
+    "OUTPUT_DIR='$DIR/heads/${kind}_trimmed'"
+}
+trimmed shared_encoder
+trimmed eagle "$TARGET"
 
 # A draft model by each loss, from scratch, and the pair's own one tuned.
 sizes "$DIR/draft.gin" 128 2 1 1 384
