@@ -132,7 +132,7 @@ def test_costs_are_timed():
 def test_what_is_timed_drafts_gamma_tokens_however_unsure():
   """By its usual policy, which stops drafts early, a draft would seem to cost less."""
   study = study_of(tiny.TARGET, None)
-  assert layers.skipping(study, 0.0, NAMES, 3).decoder.policy == Fixed()
+  assert layers.skipping(study, 0.0, ["self_0"], 3).decoder.policy == Fixed()
 
 
 # ---- The search. ----
