@@ -112,6 +112,7 @@ train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads/seven
 import json, sys
 for line in sys.stdin: print(json.loads(line)['targets'])
 " < "$DIR/heads/written_8000_train.jsonl" > "$DIR/written.de"
+
 # trimmed KIND NAME=VALUE ..: the most frequent 2,000 tokens of a kind.
 trimmed() {
   local kind=$1

@@ -10,7 +10,7 @@ import sys
 from specdec_t5x.bench import report, results
 
 # Trains nothing: says what it was asked for, and writes what the target would have.
-_STUB = """#!{python}
+_RECORDER = """#!{python}
 import json, os, pathlib, subprocess, sys
 if sys.argv[1] != "-m":
   sys.exit(subprocess.run([{python!r}, *sys.argv[1:]]).returncode)
@@ -68,12 +68,14 @@ def _run(tmp_path, folder, log, data="data"):
       (tmp_path / "data" / name / file).write_text("A man in a hat is here.\n")
   news = tmp_path / "data" / "wmt14_500_multiref" / "wmt14-en-de.extra_refs.txt"
   news.write_text(f"S-1\tA short one.\nT-1\tKurz.\nS-2\t{'long ' * 23}\n")
-  stub = tmp_path / "python"
-  stub.write_text(_STUB.format(python=sys.executable, log=str(log), folder=str(folder)))
-  stub.chmod(stub.stat().st_mode | stat.S_IXUSR)
+  python = tmp_path / "python"
+  python.write_text(
+    _RECORDER.format(python=sys.executable, log=str(log), folder=str(folder))
+  )
+  python.chmod(python.stat().st_mode | stat.S_IXUSR)
   return subprocess.run(
     ["scripts/prepare_results.sh", str(tmp_path / data), str(folder)],
-    env={**os.environ, "PYTHON": str(stub)},
+    env={**os.environ, "PYTHON": str(python)},
     capture_output=True,
     text=True,
     check=False,
