@@ -157,7 +157,8 @@ class HashHeads:
   """Heads of a HashModel: their logits are rows of a random table a head.
 
   The row is the hash that the target's feature is; of heads that read the path the
-  hash goes on with it. With a bias a row of the token before is added.
+  hash goes on with it. With a bias a row of the token before is added. How sure they
+  are depends on the row without it.
   """
 
   seed: int
@@ -177,9 +178,17 @@ class HashHeads:
     shape = self.vocab_size, self.vocab_size
     return (2.0 * (self.config.rank > 0) * rng.normal(size=shape)).astype(np.float32)
 
+  @property
+  def confidence(self):
+    rng = np.random.default_rng(self.seed + 2)
+    shape = self.config.count, self.vocab_size
+    return rng.normal(size=shape).astype(np.float32)
+
   def apply(self, params, h, path=None, method=None):
     if method == "bias":
       return jnp.asarray(self.biases)[h]
+    if method == "confidence":
+      return h @ jnp.asarray(self.confidence)[path]
     assert method == ("after" if self.reads_path else "features")
     if path is None:
       return jnp.moveaxis(jnp.asarray(self.tables)[:, _rows(h)], 0, -2)
@@ -188,19 +197,33 @@ class HashHeads:
   def distribution(self, sampling):
     """The adjusted distribution as a function of the output and the path from it, in
     float64."""
-    weights, tables, biases = place_weights(64), self.tables, self.biases
+    row_of, biases = self.row_of(), self.biases
 
     @functools.cache
     def distribution(given):
       output, path = given
-      bias = biases[(0, *output, *path)[-1]]
+      return adjusted(row_of(given) + biases[(0, *output, *path)[-1]], sampling)
+
+    return distribution
+
+  def row_of(self):
+    """The table's row as a function of the output and the path from it."""
+    weights, tables = place_weights(64), self.tables
+
+    def row_of(given):
+      output, path = given
       read = (0, *output)[:-1]
       row = sum((x + 1) * weights[i] for i, x in enumerate(read)) % MODULUS
       if self.reads_path:
         row = int(_rows(np.array([row]), np.array([*output[-1:], *path])[:, None]))
-      return adjusted(tables[len(path), row] + bias, sampling)
+      return tables[len(path), row].astype(float)
 
-    return distribution
+    return row_of
+
+  def sure(self):
+    """How sure they are of the next token, as a function of the same."""
+    row_of, confidence = self.row_of(), self.confidence.astype(float)
+    return lambda given: 1 / (1 + np.exp(-row_of(given) @ confidence[len(given[1])]))
 
 
 def _rows(h, path=None):

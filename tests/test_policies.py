@@ -266,7 +266,8 @@ def test_what_no_draft_gains_at_the_prior_is_never_tried():
 # ---- Drafters that can't go on after a rest. ----
 
 APART = HeadDraft(HashHeads(4, 6, HeadsConfig("medusa", 3, 1), False))
-PAYING = CostAware((1.0, 2.0), 0.8, prior_weight=1.0)
+# Three tokens or none.
+PAYING = CostAware((1.0, 9.0, 9.0, 2.0), 0.8, prior_weight=1.0)
 
 
 def rests(accepted, tried, has_rested=(False, False), ended=(False, False)):

@@ -30,7 +30,7 @@ from specdec_t5x.build import headed
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.network.functional import HEADS, is_decoder_only
-from specdec_t5x.training.heads import ahead, has_token, head_logits
+from specdec_t5x.training.heads import ahead, drafted_ahead, has_token
 from specdec_t5x.training.objectives import forward
 
 _RUNS = 7
@@ -110,7 +110,7 @@ def ranks_of(
   features = forward(target.network, target.params, batch, method="features")
   known = heads.network, heads.params, target.network, target.params
   found = []
-  for i, logits in enumerate(head_logits(*known, features, batch), 1):
+  for i, (logits, _) in enumerate(drafted_ahead(*known, features, batch), 1):
     token = ahead(outputs, i)[..., None]
     rank = (logits > jnp.take_along_axis(logits, token, axis=-1)).sum(-1)
     found.append(jnp.where(has_token(batch, i), rank, jnp.nan))

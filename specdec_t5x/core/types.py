@@ -54,12 +54,15 @@ class Proposal:
       its path and its earlier siblings; None where the tokens are certain, no draws.
     is_valid: which nodes count; the parent of one that does counts, too.
     tree: of the nodes.
+    confidence: how likely each token of a chain is to be accepted once those before it
+      are, by what depends on no token drafted here; None where nobody says.
   """
 
   tokens: Int[Array, "B G"]
   draft_probs: Float[Array, "B G V"] | None
   is_valid: Bool[Array, "B G"]
   tree: Tree
+  confidence: Float[Array, "B G"] | None = None
 
   @classmethod
   def chain(

@@ -16,17 +16,19 @@ from specdec_t5x.decoding.widths import holding, packed_widths
 class Budget(ByTimes):
   """Drafts in each row as much as pays, given what is drafted in all others.
 
-  Row r's token at depth j is reckoned to stand with probability alpha_r^j. Tokens are
-  admitted by that, the likeliest first, and as many of them as maximise
+  Row r's token at depth j is reckoned to stand with probability alpha_r^j; or, where
+  heads say so of each token, with the product of theirs up to it. Tokens are admitted
+  by that, the likeliest first, and as many of them as maximise
 
     (B + sum of what is admitted) / seconds,
 
   none included. Blocks are packed, so the seconds are of the longest draft and of the
   sum of all (`timed`), rounded up to a width that is compiled.
 
-  A row's alpha is estimated from its own drafts, with that of the others as the prior.
-  So all that is read was known before the iteration, and any search keeps every rule's
-  guarantee; of the current draft's own scores a search would not (docs/math.md).
+  A row's alpha is estimated from its own drafts, with that of the others as the prior;
+  what heads say depends on no token that they draft. So all that is read was known
+  before a token was drawn, and any search keeps every rule's guarantee; of scores that
+  depend on drawn tokens a search would not (docs/math.md).
 
   Source: DSpark, arXiv 2607.05147, section 3.2, whose early stop is not needed for such
   scores. A first token alone seldom pays: all rows wait for the draft of one.
@@ -54,7 +56,11 @@ class Budget(ByTimes):
     super().check(lengths)
 
   def within(
-    self, known: Counts, remaining: Int[Array, "B"], lengths: tuple[int, ...]
+    self,
+    known: Counts,
+    remaining: Int[Array, "B"],
+    lengths: tuple[int, ...],
+    confidence: Float[Array, "B G"] | None = None,
   ) -> Int[Array, "B"]:
     """Each row's share of the best budget.
 
@@ -69,7 +75,11 @@ class Budget(ByTimes):
       )
     gamma, rows = lengths[-1], remaining.shape[0]
     depths = jnp.arange(1, gamma + 1)[:, None]
-    survival = jnp.where(depths < remaining, self._alpha(known) ** depths, 0)
+    if confidence is None:
+      survival = self._alpha(known) ** depths
+    else:
+      survival = jnp.cumprod(confidence, axis=1).T
+    survival = jnp.where(depths < remaining, survival, 0)
     # Of equals, the less deep come first: a row's tokens stay in their order, and no
     # draft is longer than it need be.
     order = jnp.argsort(-survival.ravel(), stable=True)

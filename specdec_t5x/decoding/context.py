@@ -83,7 +83,12 @@ class Context:
   policy: Policy = dataclasses.field(default_factory=Fixed)
   behind: int = 2
 
-  def most(self, state: DecodeState, lengths: tuple[int, ...]) -> Int[Array, "B"]:
+  def most(
+    self,
+    state: DecodeState,
+    lengths: tuple[int, ...],
+    confidence: Float[Array, "B G"] | None = None,
+  ) -> Int[Array, "B"]:
     """Returns how many drafted tokens of each row may count in the next iteration.
 
     None in rows that have ended; less than what remains, for the target adds a token.
@@ -91,6 +96,7 @@ class Context:
     Args:
       state: where the decode stands.
       lengths: of drafts that differ in what they cost (`Drafter.lengths`).
+      confidence: `Proposal.confidence` of the draft, if it is known.
     """
     remaining = jnp.where(state.ended, 0, state.remaining(self.max_length))
-    return self.policy.within(state.policy_state, remaining, lengths)
+    return self.policy.within(state.policy_state, remaining, lengths, confidence)

@@ -64,12 +64,18 @@ class Policy:
     return jnp.full(rows, lengths[-1], jnp.int32)
 
   def within(
-    self, known: Any, remaining: Int[Array, "B"], lengths: tuple[int, ...]
+    self,
+    known: Any,
+    remaining: Int[Array, "B"],
+    lengths: tuple[int, ...],
+    confidence: Float[Array, "B G"] | None = None,
   ) -> Int[Array, "B"]:
     """As `most`, given how many tokens each row's output may take: no more than count.
 
-    It may take none where it has ended, and one of them is the target's own.
+    It may take none where it has ended, and one of them is the target's own. Where a
+    confidence is given, it is `Proposal.confidence`.
     """
+    del confidence
     most = self.most(known, remaining.shape[0], lengths)
     return jnp.minimum(most, jnp.maximum(remaining - 1, 0))
 

@@ -112,9 +112,9 @@ def draft(
 ) -> tuple[DecodeState, Proposal]:
   """Returns the state with the drafter's new one, and a draft cut to what can count."""
   check_uniforms(uniforms, decisions(spec.drafter))
-  most = spec.context.most(state, spec.drafter.lengths)
   draws = uniforms[:, : spec.drafter.decisions]
   proposal, drafter_state = spec.drafter.propose(spec.context, state, draws)
+  most = spec.context.most(state, spec.drafter.lengths, proposal.confidence)
   proposal = limit(proposal, most, spec.context.eos_id)
   return state.replace(drafter_state=drafter_state), proposal
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import flax.struct
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Verdict
 from specdec_t5x.decoding.context import Context
@@ -41,11 +42,15 @@ class Going:
   Attributes:
     cache: of the layer, drafted positions included.
     feature: its own at the last of them.
+    normed: what the next distribution comes from.
+    drafted: how many tokens were.
     target: the target's cache, for its keys of the input.
   """
 
   cache: Cache
   feature: Float[Array, "B 1 D"]
+  normed: Float[Array, "B 1 D"]
+  drafted: Int[Array, ""]
   target: Cache
 
 
@@ -90,7 +95,8 @@ class EagleDraft(Stepwise):
       embedded = context.target.embed(tokens)
       given = going.cache, going.feature, embedded, going.target
       found, feature, cache = apply_draft(self.network, context, "extend", *given)
-      going = going.replace(cache=cache, feature=feature)
+      drafted = going.drafted + 1
+      going = Going(cache, feature, found, drafted, going.target)
       return draft_logits(self.network, context, found), None, going
 
     return extend
@@ -107,8 +113,18 @@ class EagleDraft(Stepwise):
     found, feature, cache = apply_draft(self.network, context, "extend", *given)
     last = jnp.maximum(known - first - 1, 0)[:, None, None]
     found, feature = (jnp.take_along_axis(x, last, axis=1) for x in (found, feature))
-    going = Going(cache.at(known), feature, state.target_cache)
+    none = jnp.zeros((), jnp.int32)
+    going = Going(cache.at(known), feature, found, none, state.target_cache)
     return draft_logits(self.network, context, found)[:, 0], going
+
+  def confidence(
+    self, context: Context, cache: Going, logits: Float[Array, "B V"]
+  ) -> Float[Array, "B"]:
+    """Returns how sure the draft is of its next token, by its own head if it has one."""
+    if not self.network.config.confident:
+      return super().confidence(context, cache, logits)
+    given = cache.normed[:, 0], cache.drafted
+    return jax.nn.sigmoid(apply_draft(self.network, context, "confidence", *given))
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]

@@ -14,17 +14,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import flax.struct
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Proposal, Verdict
 from specdec_t5x.decoding.context import Context
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import siblings
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.siblings import Growing
+from specdec_t5x.drafters.stepwise import likeliest_prob, probability
 
 
 @flax.struct.dataclass
@@ -89,6 +91,15 @@ class Headed(Drafter):
     return min(self.network.config.count, self.shape.nodes)
 
   @property
+  def stops(self) -> Stops:
+    """A chain asks: what a policy cuts is drafted, but not scored."""
+    return Stops.ASKED if self._is_chain else Stops.NEVER
+
+  @property
+  def _is_chain(self) -> bool:
+    return isinstance(self.shape, Tree) and self.shape.is_chain
+
+  @property
   def independent(self) -> bool:
     """Whether siblings are independent draws from one distribution."""
     return isinstance(self.shape, Tree) and self.siblings == "independent"
@@ -115,32 +126,75 @@ class Headed(Drafter):
     context: Context,
     state: DecodeState,
     uniforms: Float[Array, "B G L"],
-    logits: Float[Array, "B H V"],
+    features: Float[Array, "B H D"],
   ) -> Proposal:
-    """Returns a draft from the logits of each depth, the same after all tokens.
+    """Returns a draft from the feature of each depth, the same after all tokens.
 
     But for the bias of each token's own predecessor, where the network has one.
     """
+    logits = self.logits(context, features)
     if isinstance(self.shape, Pruned):
       return self.shape.propose(context, state, uniforms, logits)
 
     def read(level, tokens):
       depth = self.shape.depths[level.nodes[0]]
-      of_depth = logits[:, depth - 1 : depth]
+      at = slice(depth - 1, depth)
       if not self.network.config.rank:
-        return of_depth
+        return features[:, at], logits[:, at]
       before = state.last_tokens()[:, None] if tokens is None else tokens
-      return of_depth + self.apply(context, "bias", before)
+      return features[:, at], logits[:, at] + self.apply(context, "bias", before)
 
-    return self.growing(context, uniforms).grow(read)
+    return self.grown(context, state, uniforms, read)
+
+  def grown(
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"], read
+  ) -> Proposal:
+    """Returns a draft; of a chain no more counts than the policy says.
+
+    Args:
+      context: of the decode.
+      state: where it stands.
+      uniforms: of the nodes.
+      read: as for `Growing.grow`; gives features as well, before the logits.
+    """
+    found = []
+
+    def kept(level, tokens):
+      found.append(read(level, tokens))
+      return found[-1][1]
+
+    proposal = Growing(self.shape, self.siblings, context, uniforms).grow(kept)
+    policy, known = context.policy, state.policy_state
+    is_said = self.network.config.confident and not self.network.reads_path
+    if not (self._is_chain and (policy.asks or is_said)):
+      return proposal
+    sure = [self.confidence(context, i, *at) for i, at in enumerate(found)]
+    going, counts = jnp.ones(len(proposal.tokens), bool), []
+    for i, (_, logits) in enumerate(found):
+      going &= policy.goes_on(known, sure[i])
+      counts.append(going)
+      of_token = probability(logits[:, 0], proposal.tokens[:, i])
+      going &= policy.goes_on_after(known, of_token)
+    together = lambda columns: jnp.stack(columns, axis=1)
+    is_valid = proposal.is_valid & together(counts)
+    confidence = together(sure) if is_said else None
+    return proposal.replace(is_valid=is_valid, confidence=confidence)
+
+  def confidence(
+    self,
+    context: Context,
+    place: int,
+    feature: Float[Array, "B 1 D"],
+    logits: Float[Array, "B 1 V"],
+  ) -> Float[Array, "B"]:
+    """Returns how sure the draft is of a chain's token, before it is drawn."""
+    if not self.network.config.confident:
+      return likeliest_prob(context, logits[:, 0])
+    return jax.nn.sigmoid(self.apply(context, "confidence", feature[:, 0], place))
 
   def logits(self, context: Context, features: Float[Array, "*B D"]):
     """Returns the logits of drafted features."""
     return draft_logits(self.network, context, features)
-
-  def growing(self, context: Context, uniforms: Float[Array, "B G L"]) -> Growing:
-    """Returns what draws the nodes of a tree."""
-    return Growing(self.shape, self.siblings, context, uniforms)
 
   def apply(self, context: Context, method: str, *args: Any) -> Any:
     """Returns what a method of the network's gives."""
@@ -163,11 +217,10 @@ class HeadDraft(Headed):
     own = state.drafter_state
     if self.network.reads_path:
       read = self._path_reader(context, own.feature, state.last_tokens())
-      proposal = self.growing(context, uniforms).grow(read)
+      proposal = self.grown(context, state, uniforms, read)
     else:
       features = self.apply(context, "features", own.feature)
-      logits = self.logits(context, features)
-      proposal = self.proposal(context, state, uniforms, logits)
+      proposal = self.proposal(context, state, uniforms, features)
     is_valid = proposal.is_valid & own.is_known[:, None]
     return proposal.replace(is_valid=is_valid), own
 
@@ -197,7 +250,8 @@ class HeadDraft(Headed):
       shape = (*paths.shape[:2], feature.shape[-1])
       h = jnp.broadcast_to(feature[:, None], shape)
       path = context.target.embed(paths).astype(h.dtype)
-      return self.logits(context, self.apply(context, "after", h, path))
+      drafted = self.apply(context, "after", h, path)
+      return drafted, self.logits(context, drafted)
 
     return read
 

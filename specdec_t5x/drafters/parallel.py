@@ -60,8 +60,8 @@ class ParallelDraft(Headed):
   ) -> tuple[Proposal, ParallelState]:
     """Drafts all nodes, none that counts before the target's first call."""
     own = state.drafter_state
-    logits, cache = self._read(context, state)
-    proposal = self.proposal(context, state, uniforms, logits)
+    features, cache = self._read(context, state)
+    proposal = self.proposal(context, state, uniforms, features)
     has_new = cache.index > own.cache.index
     proposal = proposal.replace(is_valid=proposal.is_valid & has_new[:, None])
     return proposal, own.replace(cache=cache, tree=proposal.tree)
@@ -82,7 +82,7 @@ class ParallelDraft(Headed):
     return drafter_state.replace(features=features.astype(jnp.float32))
 
   def _read(self, context, state):
-    """Returns the logits of all drafted positions, and the cache of all known ones."""
+    """Returns the features of all drafted positions, and the cache of known ones."""
     own = state.drafter_state
     first, width = own.cache.index, own.features.shape[1]
     # Position i of the output is the target's feature there and the token after it.
@@ -90,5 +90,4 @@ class ParallelDraft(Headed):
     tokens = jnp.take_along_axis(state.sequences, at, axis=1, mode="clip")
     embedded, new = context.target.embed(tokens), state.lengths - state.starts - first
     known = own.cache, own.features, embedded, new, state.target_cache
-    features, cache = self.apply(context, "extend", *known)
-    return self.logits(context, features), cache
+    return self.apply(context, "extend", *known)

@@ -95,6 +95,13 @@ class Stepwise(Drafter):
     """Returns the drafter's state after a draft that left this cache: here none."""
     del cache, state
 
+  def confidence(
+    self, context: Context, cache: Cache, logits: Float[Array, "B V"]
+  ) -> Float[Array, "B"]:
+    """Returns how sure the draft is of its next token: here as `likeliest_prob`."""
+    del cache
+    return likeliest_prob(context, logits)
+
   @property
   def tree(self) -> tree.Tree:
     """A chain of gamma tokens."""
@@ -123,37 +130,36 @@ class Stepwise(Drafter):
       last = _column(draft.tokens, draft.drawn - 1)
       logits, _, cache = extend(draft.cache, last[:, None])
       draft = draft.replace(cache=cache)
-      return _grown(context, state, draft, logits[:, 0], uniforms, most)
+      return self._grown(context, state, draft, logits[:, 0], uniforms, most)
 
-    draft = _grown(context, state, draft, logits, uniforms, most)
+    draft = self._grown(context, state, draft, logits, uniforms, most)
     # A row goes on only while it has fewer than `most` <= G tokens: at most G - 1 more.
     draft = jax.lax.while_loop(lambda draft: draft.going.any(), draft_next, draft)
     proposal = Proposal.chain(draft.tokens, draft.probs, draft.size)
     return proposal, self.carried(draft.cache, state)
 
-
-def _grown(context, state, draft, logits, uniforms, most) -> _Draft:
-  """Returns the draft with one more token a row, counted where the row goes on."""
-  policy, known = context.policy, state.policy_state
-  going = draft.going
-  if policy.asks:
-    going &= policy.goes_on(known, _confidence(logits, context))
-  draws = jax.lax.dynamic_index_in_dim(uniforms, draft.drawn, 1, keepdims=False)
-  new = drawn(logits, context, draws)
-  put = lambda buffer, new: jax.lax.dynamic_update_index_in_dim(
-    buffer, new, draft.drawn, axis=1
-  )
-  tokens, probs = jax.tree.map(put, (draft.tokens, draft.probs), new)
-  size = draft.size + going.astype(jnp.int32)
-  if policy.asks:
-    going &= policy.goes_on_after(known, _probability(logits, new[0]))
-  return draft.replace(
-    tokens=tokens,
-    probs=probs,
-    drawn=draft.drawn + 1,
-    size=size,
-    going=going & (new[0] != context.eos_id) & (size < most),
-  )
+  def _grown(self, context, state, draft, logits, uniforms, most) -> _Draft:
+    """Returns the draft with one more token a row, counted where the row goes on."""
+    policy, known = context.policy, state.policy_state
+    going = draft.going
+    if policy.asks:
+      going &= policy.goes_on(known, self.confidence(context, draft.cache, logits))
+    draws = jax.lax.dynamic_index_in_dim(uniforms, draft.drawn, 1, keepdims=False)
+    new = drawn(logits, context, draws)
+    put = lambda buffer, new: jax.lax.dynamic_update_index_in_dim(
+      buffer, new, draft.drawn, axis=1
+    )
+    tokens, probs = jax.tree.map(put, (draft.tokens, draft.probs), new)
+    size = draft.size + going.astype(jnp.int32)
+    if policy.asks:
+      going &= policy.goes_on_after(known, probability(logits, new[0]))
+    return draft.replace(
+      tokens=tokens,
+      probs=probs,
+      drawn=draft.drawn + 1,
+      size=size,
+      going=going & (new[0] != context.eos_id) & (size < most),
+    )
 
 
 def check_gamma(gamma: Any) -> None:
@@ -179,14 +185,16 @@ def likeliest(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
   return jnp.where(jnp.isnan(certain_log_prob(logits)), -1, token)
 
 
-def _confidence(logits, context):
+def likeliest_prob(context: Context, logits: Float[Array, "B V"]) -> Float[Array, "B"]:
   """Returns the probability of the likeliest token."""
   # Greedy distributions are one-hot and say nothing: there it is the one at T = 1.
   sampling = Sampling() if context.sampling.greedy else context.sampling
   return context.adjust(logits, sampling).max(axis=-1)
 
 
-def _probability(logits, token):
+def probability(
+  logits: Float[Array, "B V"], token: Int[Array, "B"]
+) -> Float[Array, "B"]:
   """Returns what each token's probability is at temperature 1."""
   probs = jax.nn.softmax(logits)
   return jnp.take_along_axis(probs, token[:, None], axis=1, mode="clip")[:, 0]

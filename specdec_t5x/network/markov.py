@@ -8,7 +8,10 @@ drafted before. With the bias those of position k are
 W1 of V x r, W2 of r x V. Tokens are drawn from left to right, each from its own
 distribution given the one before; the first one's is the last known token.
 
-Source: DSpark, arXiv 2607.05147 (its Markov head).
+Beside it stands DSpark's confidence head: how likely each token is to be accepted,
+which policies read (`decoding.policy`).
+
+Source: DSpark, arXiv 2607.05147 (its Markov head, and section 3.2).
 
 Shapes: V vocabulary, r rank.
 """
@@ -27,14 +30,15 @@ from specdec_t5x.network.layers import Dense, parameter
 # Small: each device has them whole.
 WHOLE = (None, None)
 TOKENS, LOGITS = "markov_tokens", "markov_logits"
+CONFIDENCE = "confidence"
 
 
 class PositionDrafter(nn.Module):
   """What networks that draft from a target's features have in common.
 
   Attributes:
-    config: has `vocab_size`, `rank` of the bias, 0 without one, and `hot`, tokens of a
-      projection of its own; 0: it has the target's.
+    config: has `vocab_size`, `rank` of the bias, 0 without one, `hot`, tokens of a
+      projection of its own, 0: it has the target's, and `confident` (`confidence`).
     reads_path: whether its features depend on the tokens drafted before.
     taps: depths of the target whose features it reads.
   """
@@ -52,8 +56,27 @@ class PositionDrafter(nn.Module):
     """Returns the logits of drafted features, of a network trimmed to hot tokens."""
     return self._projected(hot.KERNEL, features)
 
+  def confidence(
+    self, features: Float[Array, "*B D"], place: Int[Array, ""] | int
+  ) -> Float[Array, "*B"]:
+    """Returns c, of which sigmoid(c) is how likely a drafted token is to be accepted.
+
+    It is a linear map of the feature that the token is drafted from, one a position, so
+    that each is calibrated by itself. DSpark's also reads the token before, by the
+    bias's rows; without it parallel drafters know all of a draft's at once, before any
+    token is drawn.
+
+    Args:
+      features: what the projection makes logits of.
+      place: of the token in its draft; behind the last one that was learned it is that.
+    """
+    row = jnp.take(self._own(CONFIDENCE), place, axis=0, mode="clip")
+    return (features.astype(jnp.float32) * row[:-1]).sum(axis=-1) + row[-1]
+
   def of_tokens(self, tokens: Int[Array, "*B"]) -> None:
-    """Reads the parameters that are of tokens, so that they are made."""
+    """Reads the parameters that features do not, so that they are made."""
+    if self.config.confident:
+      self.confidence(jnp.zeros((1, self.config.emb_dim)), 0)
     if self.config.rank:
       self.bias(tokens)
     if self.config.hot:
@@ -70,6 +93,9 @@ class PositionDrafter(nn.Module):
     if name == TOKENS:
       normal, shape = nn.initializers.normal(1.0), (cfg.vocab_size, cfg.rank)
       return parameter(self, name, normal, shape, WHOLE)
+    if name == CONFIDENCE:
+      shape = cfg.count, cfg.emb_dim + 1
+      return parameter(self, name, nn.initializers.zeros, shape, WHOLE)
     if name == hot.PLACES:
       return hot.places(self, cfg.vocab_size)
     # Of zeros: a bias begins as none.
@@ -88,13 +114,14 @@ def check(config: Any) -> None:
 
 
 def knobs(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-  """Returns what parameters of these shapes, by path, say of bias and hot tokens."""
+  """Returns what parameters of these shapes, by path, say of all that features do not."""
   size, rank = shapes.get(TOKENS, (0, 0))
   (size,) = shapes.get(hot.PLACES, (size,))
-  return {"vocab_size": size, "rank": rank, "hot": hot.size(shapes)}
+  of_tokens = {"vocab_size": size, "rank": rank, "hot": hot.size(shapes)}
+  return {**of_tokens, "confident": CONFIDENCE in shapes}
 
 
 def without(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-  """Returns the shapes of all parameters but a bias's and hot tokens'."""
-  theirs = "markov_", "hot_"
+  """Returns the shapes of the parameters that make features."""
+  theirs = "markov_", "hot_", CONFIDENCE
   return {name: x for name, x in shapes.items() if not name.startswith(theirs)}

@@ -51,6 +51,7 @@ class HeadObjective(Objective):
     self,
     values: Sequence[Float[Array, "B L"]],
     of_tokens: Sequence[Float[Array, "B L"]],
+    of_confidence: Sequence[Float[Array, "B L"]],
     batch: Batch,
   ) -> Float[Array, "B L"]:
     """Returns the weighted sum of the heads' losses, where they have a token.
@@ -58,6 +59,7 @@ class HeadObjective(Objective):
     Args:
       values: the losses of each head.
       of_tokens: its cross-entropy with the tokens that came.
+      of_confidence: what its confidence lost, which no weight changes; none without.
       batch: the tokens.
     """
     heads = range(1, len(values) + 1)
@@ -66,7 +68,10 @@ class HeadObjective(Objective):
       weights = losses.d_pace(jnp.exp(-jnp.stack(of_tokens)), counts)
     else:
       weights = jnp.stack([self.decay**i for i in heads])[:, None, None]
-    return jnp.where(counts, weights * jnp.stack(values), 0.0).sum(axis=0)
+    total = weights * jnp.stack(values)
+    if of_confidence:
+      total += jnp.stack(of_confidence)
+    return jnp.where(counts, total, 0.0).sum(axis=0)
 
   def reader(self, network: Network) -> Network:
     """Returns the target."""
@@ -102,14 +107,16 @@ class HeadDistillation(HeadObjective):
     width = self.target.config.emb_dim
     teacher = logits_fn(self.target, frozen)(features[..., -width:])
     distance = losses.get_distillation_loss(self.loss)
-    values, of_tokens, hits = [], [], []
-    distributions = head_logits(network, params, self.target, frozen, features, batch)
-    for i, logits in enumerate(distributions, 1):
+    values, of_tokens, of_confidence, hits = [], [], [], []
+    drafted = drafted_ahead(network, params, self.target, frozen, features, batch)
+    for i, (logits, confidence) in enumerate(drafted, 1):
       distribution, tokens = ahead(teacher, i), ahead(batch["decoder_target_tokens"], i)
       values.append(distance(distribution, logits))
       of_tokens.append(losses.cross_entropy(logits, tokens))
+      if confidence is not None:
+        of_confidence.append(losses.calibration(confidence, distribution, logits))
       hits.append(logits.argmax(-1) == distribution.argmax(-1))
-    total = self.summed(values, of_tokens, batch)
+    total = self.summed(values, of_tokens, of_confidence, batch)
     return Judged(total, has_token(batch, 1) & hits[0])
 
 
@@ -136,24 +143,29 @@ class JointTraining(HeadObjective):
     width = self.target.config.emb_dim
     logits = logits_fn(self.target, own)(features[..., -width:])
     given = network, params["heads"], self.target, own, features, batch
-    of_tokens = [
-      losses.cross_entropy(drafted, ahead(tokens, i))
-      for i, drafted in enumerate(head_logits(*given), 1)
-    ]
+    of_tokens, of_confidence = [], []
+    for i, (drafted, confidence) in enumerate(drafted_ahead(*given), 1):
+      of_tokens.append(losses.cross_entropy(drafted, ahead(tokens, i)))
+      if confidence is not None:
+        found = losses.calibration(confidence, ahead(logits, i), drafted)
+        of_confidence.append(found)
     total = losses.cross_entropy(logits, tokens)
-    total += self.summed(of_tokens, of_tokens, batch)
+    total += self.summed(of_tokens, of_tokens, of_confidence, batch)
     return Judged(total, logits.argmax(-1) == tokens)
 
 
-def head_logits(
+def drafted_ahead(
   network: HEADS,
   params: Params,
   target: Network,
   target_params: Params,
   features: Float[Array, "B L D"],
   batch: Batch,
-) -> Iterator[Float[Array, "B L V"]]:
-  """Yields each head's logits at each position.
+) -> Iterator[tuple[Float[Array, "B L V"], Float[Array, "B L"] | None]]:
+  """Yields each head's logits at each position, and its confidence if it has one.
+
+  No gradient flows from the confidence to the features, so drafts are what they would
+  be without.
 
   Args:
     network: the heads.
@@ -166,6 +178,12 @@ def head_logits(
   apply = lambda *args, method: network.apply({"params": params}, *args, method=method)
   project, tokens = logits_fn(target, target_params), batch["decoder_target_tokens"]
   count = network.config.count
+
+  def confidence(feature, place):
+    if not network.config.confident:
+      return None
+    return apply(jax.lax.stop_gradient(feature), place, method="confidence")
+
   if not network.reads_path:
     if isinstance(network, LayerDrafter):
       found = _parallel(network, params, target, target_params, features, batch)
@@ -174,13 +192,16 @@ def head_logits(
     # Head i drafts the token after the one that stands i positions on.
     bias = apply(tokens, method="bias") if network.config.rank else None
     for i in range(count):
-      logits = project(found[..., i, :])
-      yield logits if bias is None else logits + ahead(bias, i)
+      feature = found[..., i, :]
+      logits = project(feature)
+      logits = logits if bias is None else logits + ahead(bias, i)
+      yield logits, confidence(feature, i)
     return
   embedded = embed_fn(target, target_params)(tokens)
   path = jnp.stack([ahead(embedded, i) for i in range(count)], axis=-2)
   for i in range(count):
-    yield project(apply(features, path[..., : i + 1, :], method="after"))
+    feature = apply(features, path[..., : i + 1, :], method="after")
+    yield project(feature), confidence(feature, i)
 
 
 def _parallel(network, params, target, target_params, features, batch):

@@ -33,13 +33,13 @@ def new_heads(
   target = Checkpoint.open(target_path).settings()
   if kind == "shared_encoder":
     return network_for(_on_encoder(target, layers))
-  plain, bias = kind.removesuffix(_BIASED), {}
+  plain, of_all = kind.removesuffix(_BIASED), {"confident": True}
   if plain != kind:
-    kind, bias = plain, {"rank": rank, "vocab_size": target.vocab_size}
+    kind, of_all = plain, of_all | {"rank": rank, "vocab_size": target.vocab_size}
   if kind not in ("parallel", "eagle"):
     sizes = count, target.emb_dim, layers
-    return network_for(HeadsConfig(kind, *sizes, **knobs, **bias))
-  return network_for(ParallelConfig.of(target, count, kind=kind, **bias))
+    return network_for(HeadsConfig(kind, *sizes, **knobs, **of_all))
+  return network_for(ParallelConfig.of(target, count, kind=kind, **of_all))
 
 
 def _on_encoder(target: Settings, layers: int) -> T5Config:

@@ -12,7 +12,7 @@ from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.network.eagle import EagleDrafter
 from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.parallel import ParallelConfig
-from specdec_t5x.training.heads import begun, head_logits
+from specdec_t5x.training.heads import begun, drafted_ahead
 from specdec_t5x.training.objectives import forward
 from tests.drafters.test_shared_encoder import INPUTS, TARGET, params_of, run
 
@@ -42,7 +42,8 @@ def assert_training_does_as_drafting():
   @jax.jit
   def unrolled():
     features = forward(TARGET, target, batch, method="features", taps=3)
-    return list(head_logits(EAGLE, draft, TARGET, target, features, batch))
+    given = EAGLE, draft, TARGET, target, features, batch
+    return [logits for logits, _ in drafted_ahead(*given)]
 
   @jax.jit
   def drafted(at):

@@ -23,7 +23,7 @@ from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.parallel import ParallelConfig
 from specdec_t5x.policies import CostAware
-from specdec_t5x.training.heads import head_logits
+from specdec_t5x.training.heads import drafted_ahead
 from specdec_t5x.training.objectives import forward
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -160,7 +160,8 @@ def test_drafts_come_from_the_distributions_that_were_trained(kind, target):
 
   def distributions(spec, state):
     if kind == "parallel":
-      return spec.drafter._read(spec.context, state)[0]
+      features = spec.drafter._read(spec.context, state)[0]
+      return spec.context.target.logits(features)
     given = {"params": params["draft"]}, state.drafter_state.feature
     return spec.context.target.logits(
       spec.drafter.network.apply(*given, method="features")
@@ -189,7 +190,7 @@ def test_drafts_come_from_the_distributions_that_were_trained(kind, target):
   # The drafter reads what is put out, no prompt.
   batch["decoder_target_tokens"] = whole[:, first:]
   given = heads, params["draft"], network, params["target"], features, batch
-  expected = np.stack(list(head_logits(*given)), axis=2)
+  expected = np.stack([logits for logits, _ in drafted_ahead(*given)], axis=2)
   assert len(found) > ROOM // (COUNT + 1)
   for logits, counts in found:
     for place, row in enumerate(rows):

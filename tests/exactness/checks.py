@@ -17,6 +17,7 @@ from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.policies import Confidence
 from tests import networks
 from tests.drafters.test_cascade import test_all_agree
 from tests.exactness import (
@@ -186,6 +187,18 @@ def budget_loop():
   test_budget.assert_both_rows_are_exact(test_budget.SIZES[2], "token")
 
 
+def heads_that_ask():
+  """Heads whose chains end where their policy says."""
+  policy = Confidence(0.5)
+  setting = (SMALL_TARGET, APART, "token", chain(2), 5, "independent", policy)
+  assert_the_loop_is_exact(setting, Sampling())
+
+
+def sure_rows():
+  """Two rows that share a budget, by what heads say of their tokens."""
+  test_budget.assert_sure_rows_are_exact("token")
+
+
 def coupled_loop():
   """Drafts change no output, noise is every place's own, and a perfect draft stands."""
   sampling, gamma, length, rows = Sampling(coupled=True), 3, 12, 32
@@ -316,6 +329,8 @@ CHECKS = [
   eagle_loop,
   shared_length,
   budget_loop,
+  heads_that_ask,
+  sure_rows,
   windows_fixed,
   windows_flushed,
   perfect_hierarchy,

@@ -161,6 +161,9 @@ def loop_paths(
   # An exit reads the distribution at temperature 1, whatever tokens are drawn from.
   exits = isinstance(policy, ExitThreshold)
   sure = draft.distribution(Sampling()) if exits else setting.draft
+  if isinstance(draft, HashHeads) and draft.config.confident:
+    of_token = draft.sure()
+    sure = lambda given: np.array([of_token(given)])
   resumes = not isinstance(draft, HashHeads)
   decode = lambda world: lengths.decode(world, setting, policy, sure, resumes)
   return setting, list(explore(decode))

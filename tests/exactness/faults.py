@@ -190,16 +190,27 @@ def heads_on_the_root_s_feature(self, context, own, verdict, features):
 
 
 def q_without_the_bias(self, context, *args, proposal=Headed.proposal):
-  found, logits = proposal(self, context, *args), args[-1]
+  found, logits = proposal(self, context, *args), self.logits(context, args[-1])
   q = context.adjust(logits, context.sampling)
   return found.replace(draft_probs=q[:, self.shape.depths[1:] - 1])
 
 
 def bias_reads_the_token_it_predicts(self, context, *args, proposal=Headed.proposal):
-  found, logits = proposal(self, context, *args), args[-1]
+  found, logits = proposal(self, context, *args), self.logits(context, args[-1])
   logits = logits[:, self.shape.depths[1:] - 1]
   logits = logits + self.apply(context, "bias", found.tokens)
   return found.replace(draft_probs=context.adjust(logits, context.sampling))
+
+
+def confidence_in_the_drawn_token(self, *args, grown=Headed.grown):
+  proposal = grown(self, *args)
+  return proposal.replace(confidence=proposal.drafted_probs())
+
+
+def heads_drop_the_doubtful_token(self, context, state, *args, grown=Headed.grown):
+  proposal = grown(self, context, state, *args)
+  sure = context.policy.goes_on(state.policy_state, proposal.drafted_probs())
+  return proposal.replace(is_valid=proposal.is_valid & sure)
 
 
 def bias_of_the_first_sibling(self, context, *args, apply=Headed.apply):

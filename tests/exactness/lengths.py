@@ -19,10 +19,12 @@ def decode(world, setting, policy, distribution, resumes=True):
     policy: of `specdec_t5x.policies`; its settings alone are used.
     distribution: what confidence is read from, as a function of what the draft's
       distribution is one of.
-    resumes: whether drafts are of any length, and go on after rests.
+    resumes: whether drafts go on after rests.
   """
   output, history, may_draft = (), [], setting.stops
-  depth = Tree(setting.tree).depth
+  tree = Tree(setting.tree)
+  # A chain is cut where it pays; of a tree there is all or nothing.
+  longer = range(tree.depth + 1) if tree.is_chain else (0, tree.depth)
 
   def stops(prefix, draft):
     if may_draft(prefix, draft):
@@ -33,11 +35,10 @@ def decode(world, setting, policy, distribution, resumes=True):
       *before, last = draft or (None,)
       before = setting.given(prefix, tuple(before))
       return bool(draft) and distribution(before)[last] < threshold(policy, history)
-    if resumes:
-      return len(draft) >= best_length(policy, range(depth + 1), history)
-    # All or nothing; and once nothing, always.
-    known = (history[:n] for n in range(len(history) + 1))
-    return not all(best_length(policy, (0, depth), before) for before in known)
+    known = (history[:n] for n in range(len(history)))
+    if not (resumes or all(best_length(policy, longer, before) for before in known)):
+      return True
+    return len(draft) >= best_length(policy, longer, history)
 
   setting = dataclasses.replace(setting, stops=stops)
   while not has_ended(output, setting):
@@ -57,6 +58,8 @@ def threshold(policy, history):
   """Below which probability a token is a draft's last, by what each draft came to."""
   rate, found = 0.0, policy.threshold
   for accepted, _, drafted in history:
+    if not drafted:
+      continue
     rate += (1 - policy.rate_decay) * (accepted / drafted - rate)
     step = policy.step if rate <= policy.goal else -policy.step
     found += (1 - policy.decay) * step

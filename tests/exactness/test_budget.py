@@ -12,6 +12,8 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.cost_aware import Counts
 from specdec_t5x.decoding.step import decisions
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.policies import Budget
 from tests.exactness import two_rows
 from tests.exactness.driving import assert_all_are, drive, padded, probs_along
@@ -24,7 +26,7 @@ from tests.exactness.two_rows import (
   of_the_token,
   until_it_falls,
 )
-from tests.hash_model import HashModel
+from tests.hash_model import HashHeads, HashModel
 
 # ---- What a score may read, and how far it may be followed. ----
 
@@ -136,6 +138,36 @@ def assert_both_rows_are_exact(size, rule, sampling=PURE):
   found = probs_along(paths, run, count, room, rows=(two_rows.ROWS,))
   of_rows = (padded(target_probs(setting), room) for setting in settings)
   assert_all_are(found, two_rows.product(*of_rows))
+
+
+SURE = HashHeads(4, 3, HeadsConfig("medusa", 2, 1, confident=True), reads_path=False)
+# What was accepted so far never keeps them from drafting.
+SAID = Budget((1.0, 1.15, 1.3, 1.25, 1.5), 0.9, 1e6)
+
+
+def paths_of_sure_rows(rule):
+  """As `paths_of`, of heads that say how likely their tokens are to be accepted."""
+  target = HashModel(3, vocab_size=3)
+  known = {"given": lambda *known: known, "stops": lambda prefix, _: not prefix}
+  models = (model.distribution(PURE) for model in (target, SURE))
+  settings = [Setting(*models, JUDGES[rule], (0, 1), 4, **known)] * 2
+  run = lambda world: two_rows.decode(world, settings, SAID, SURE.sure())
+  return target, settings, list(explore(run))
+
+
+def assert_sure_rows_are_exact(rule):
+  target, settings, paths = paths_of_sure_rows(rule)
+  drafter = HeadDraft(SURE)
+  both = lambda uniforms: drive(uniforms, target, drafter, PURE, rule, SAID)
+  run, count = jax.jit(jax.vmap(both)), decisions(drafter)
+  found = probs_along(paths, run, count, 4, rows=(two_rows.ROWS,))
+  of_rows = (padded(target_probs(setting), 4) for setting in settings)
+  assert_all_are(found, two_rows.product(*of_rows))
+
+
+@RULES
+def test_rows_are_exact_together_by_what_heads_say_of_their_tokens(rule):
+  assert_sure_rows_are_exact(rule)
 
 
 @RULES

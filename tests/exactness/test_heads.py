@@ -1,5 +1,7 @@
 """Exactness of heads: probs that are functions of the target's feature, and a path."""
 
+import dataclasses
+
 import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -7,7 +9,7 @@ from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.policies import CostAware
+from specdec_t5x.policies import Confidence, CostAware, ExitThreshold
 from tests.exactness.driving import assert_all_are, driven_probs, loop_paths, padded
 from tests.exactness.enumeration import target_probs
 from tests.exactness.lengths import turns
@@ -42,7 +44,13 @@ SETTINGS = [
 
 def name(setting):
   config = setting[1].config
-  return f"{config.kind}-rank{config.rank}-{name_of(setting)}"
+  said = "-confident" * config.confident
+  return f"{config.kind}-rank{config.rank}{said}-{name_of(setting)}"
+
+
+def confident(heads):
+  config = dataclasses.replace(heads.config, confident=True)
+  return dataclasses.replace(heads, config=config)
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=name)
@@ -74,15 +82,41 @@ def test_one_head_s_pruned_tree_is_its_likeliest_tokens(rule, sampling):
   assert_all_are(found, expected)
 
 
+# ---- A chain ends where its policy says. ----
+
+
+@pytest.mark.parametrize(
+  "setting",
+  [
+    (TARGET, heads, rule, chain(2), 5, "independent", policy)
+    for heads, rule, policy in [
+      (APART, "token", Confidence(0.5)),
+      (confident(APART), "block", Confidence(0.2)),
+      (confident(BIASED), "token", Confidence(0.2)),
+      (confident(PATH), "block", Confidence(0.5)),
+      (PATH, "token", ExitThreshold(0.45, 0.6, 0.4, 0.5, 0.5)),
+    ]
+  ],
+  ids=name,
+)
+def test_chains_that_stop_earlier_keep_the_distribution(setting):
+  assert_the_loop_is_exact(setting, Sampling())
+  target, heads, *rest = setting
+  _, paths = loop_paths(target, heads, Sampling(), *rest)
+  assert {1, 2} <= {length for path in paths for length in turns(path, 2)}
+
+
 # A weak prior: one failed draft, and the target goes on by itself.
 PAYING = CostAware((1.0, 1.4), 0.5, prior_weight=1.0)
+BY_LENGTH = CostAware((1.0, 1.3, 1.4), 0.5, prior_weight=1.0)
 
 
 @pytest.mark.parametrize("setting", [SETTINGS[1], SETTINGS[4], SETTINGS[11]], ids=name)
 @pytest.mark.parametrize("sampling", [Sampling(), GREEDY], ids=str)
 def test_drafts_that_no_longer_pay_keep_the_distribution(setting, sampling):
   room = 5
-  setting = (*setting[:4], room, setting[5], PAYING)
+  policy = BY_LENGTH if setting[3].is_chain else PAYING
+  setting = (*setting[:4], room, setting[5], policy)
   assert_the_loop_is_exact(setting, sampling)
   _, paths = loop_paths(setting[0], setting[1], sampling, *setting[2:])
   drafts = {tuple(turns(path, setting[3].size)) for path in paths}

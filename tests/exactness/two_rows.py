@@ -151,22 +151,25 @@ def _admitting(score, count_of):
 # ---- Whole decodes under a `Budget`, whose scores are of the past. ----
 
 
-def decode(world: World, settings: list[Setting], policy) -> tuple:
+def decode(world: World, settings: list[Setting], policy, sure=None) -> tuple:
   """Runs iterations of both rows until they have ended; decision (row, number, i).
 
   Args:
     world: decides every outcome.
     settings: of the rows.
     policy: a `Budget`; its settings alone are used.
+    sure: of heads, from the output and a path from it to how sure of a token they are.
   """
   outputs, history = [()] * ROWS, []
   while not all(map(has_ended, outputs, settings)):
-    number, counts = len(history), shares(policy, settings, outputs, history)
+    number, counts = len(history), shares(policy, settings, outputs, history, sure)
     history.append([(0, 0)] * ROWS)
     for row, (setting, count) in enumerate(zip(settings, counts, strict=True)):
       if has_ended(outputs[row], setting):
         continue
-      stops = lambda prefix, draft, count=count: len(draft) >= count
+      stops = lambda prefix, draft, count=count, rests=setting.stops: (
+        rests(prefix, draft) or len(draft) >= count
+      )
       named = lambda i, row=row, number=number: (row, number, i)
       limited = dataclasses.replace(setting, stops=stops)
       draft, last, _, outputs[row] = iterate(world, limited, outputs[row], named)
@@ -174,7 +177,7 @@ def decode(world: World, settings: list[Setting], policy) -> tuple:
   return tuple(outputs)
 
 
-def shares(policy, settings, outputs, history) -> list[int]:
+def shares(policy, settings, outputs, history, sure=None) -> list[int]:
   """Returns how many tokens each row drafts, by trying every budget in turn."""
   gamma, weight = len(settings[0].tree), policy.prior_weight
   old = policy.decay ** np.arange(len(history))[::-1]
@@ -183,10 +186,16 @@ def shares(policy, settings, outputs, history) -> list[int]:
   share = lambda prior, a, n: (prior * weight + a) / (weight + n)
   others = accepted[::-1], tried[::-1]
   alpha = share(share(policy.prior_alpha, *others), accepted, tried)
+
+  def survival(row, depth):
+    if sure is None:
+      return alpha[row] ** depth
+    return np.prod([sure((outputs[row], (0,) * i)) for i in range(depth)])
+
   left = [s.max_length - len(o) for s, o in zip(settings, outputs, strict=True)]
   live = [not has_ended(o, s) for s, o in zip(settings, outputs, strict=True)]
   tokens = sorted(
-    (-(alpha[r] ** depth), depth, r)
+    (-survival(r, depth), depth, r)
     for r in range(ROWS)
     for depth in range(1, (left[r] - 1 if live[r] else 0) + 1)
     if depth <= gamma

@@ -83,7 +83,7 @@ def test_d_pace_weighs_heads_by_what_drafts_gain(loss):
   teacher = logits_fn(TARGET, known)(features)
   given = network, params, TARGET, known, features, batch()
   values, probs, counts = [], [], []
-  for i, logits in enumerate(training.head_logits(*given), 1):
+  for i, (logits, _) in enumerate(training.drafted_ahead(*given), 1):
     values.append(losses.get_distillation_loss(loss)(ahead(teacher, i), logits))
     of_token = ahead(tokens, i)[..., None]
     probs.append(jnp.take_along_axis(jax.nn.softmax(logits), of_token, -1)[..., 0])
@@ -92,6 +92,35 @@ def test_d_pace_weighs_heads_by_what_drafts_gain(loss):
   expected = (jnp.where(counts, weights * jnp.stack(values), 0)).sum(axis=0)
   found = objective(network, params, batch(), known).losses
   np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_confidence_learns_how_likely_tokens_are_to_be_accepted():
+  p, q = (jax.random.normal(jax.random.key(i), (5, 8)) for i in (0, 1))
+  alpha = 1 - losses.total_variation(p, q)
+  right = jnp.log(alpha / (1 - alpha))
+  loss = lambda confidence: losses.calibration(confidence, p, q).sum()
+  np.testing.assert_allclose(jax.grad(loss)(right), 0, atol=1e-6)
+  assert (jax.grad(loss)(right + 0.5) > 0.01).all()
+
+
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "parallel", "eagle"])
+def test_drafts_learn_the_same_with_a_confidence(kind):
+  known, gradients = params_of(TARGET, 0), []
+  for knob in ({}, {"confident": True}):
+    if kind in ("parallel", "eagle"):
+      network = network_for(ParallelConfig.of(NETWORK, 2, kind=kind, **knob))
+    else:
+      network = network_for(HeadsConfig(kind, 2, NETWORK.emb_dim, **knob))
+    objective = training.HeadDistillation(TARGET)
+    loss = lambda params, network=network, objective=objective: objective(
+      network, params, batch(), known
+    ).losses.sum()
+    gradients.append(jax.jit(jax.grad(loss))(params_of(network, 1)))
+  without, own = gradients
+  assert jnp.abs(own.pop("confidence")).min(axis=1).max() > 0
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), without, own
+  )
 
 
 @pytest.mark.parametrize("kind", ["hydra", "medusa", "blockwise"])
@@ -139,7 +168,7 @@ def test_the_bias_is_of_the_token_before_the_one_that_is_drafted(kind):
   def logits(kernel):
     biased = {**params, "markov_logits": {"kernel": kernel}}
     given = network, biased, TARGET, known, features, batch()
-    return list(training.head_logits(*given))
+    return [logits for logits, _ in training.drafted_ahead(*given)]
 
   gained = [a - b for a, b in zip(logits(kernel), logits(0 * kernel), strict=True)]
   of_token = np.asarray(params["markov_tokens"]) @ np.asarray(kernel)
