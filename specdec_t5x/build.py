@@ -19,7 +19,7 @@ from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.eagle import EagleDraft
+from specdec_t5x.drafters.eagle import Eagle, EagleDraft, EagleTree
 from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
@@ -207,7 +207,7 @@ def headed(
   shape: Tree | Pruned | None = None,
   siblings: str = "distinct",
   gamma: int | None = None,
-) -> Headed | EagleDraft:
+) -> Headed | Eagle:
   """Returns the drafter of heads, whatever their kind.
 
   Args:
@@ -228,10 +228,12 @@ def headed(
       "that configs/train/heads.gin made, or leave DRAFTER at 'draft_model'."
     )
   if network.config.kind == "eagle":
-    if shape is not None and not (isinstance(shape, Tree) and shape.is_chain):
+    if isinstance(shape, Pruned):
+      return EagleTree(network, shape)
+    if shape is not None and not shape.is_chain:
       raise ValueError(
-        f"EAGLE's drafter drafts chains, got SHAPE={shape!r}. Leave SHAPE out, or use "
-        "other heads."
+        f"EAGLE's drafter drafts chains and pruned trees, got SHAPE={shape!r}. Leave "
+        "SHAPE out, use configs/drafters/pruned.gin, or use other heads."
       )
     return EagleDraft(network, shape.depth if shape else network.config.count)
   kind = ParallelDraft if network.config.kind == "parallel" else HeadDraft

@@ -1,9 +1,11 @@
-"""Drafting by EAGLE-3's layer, a token after the other.
+"""Drafting by EAGLE-3's layer, a token, or a level of a tree, after the other.
 
-Source: EAGLE-3, arXiv 2503.01840; the network is `network.eagle`'s.
+Sources: EAGLE-3, arXiv 2503.01840, whose network is `network.eagle`'s; the tree is
+EAGLE-2's, arXiv 2406.16858.
 
-Shapes: B rows, G gamma, K = G + 1 known positions at most between two drafts, L
-uniforms a decision, D width of the features, F = 3 D, V vocabulary.
+Shapes: B rows, G drafted nodes, K known positions at most between two drafts, one more
+than a draft is deep, P nodes of a level, N scored nodes, L uniforms a decision, D width
+of the features, F = 3 D, V vocabulary.
 """
 
 import dataclasses
@@ -15,10 +17,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Verdict
 from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import DecodeState, num_slots
-from specdec_t5x.drafters.heads import apply_draft, check_layer, draft_logits
+from specdec_t5x.drafters.heads import (
+  apply_draft,
+  check_layer,
+  draft_logits,
+  features_along,
+)
+from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise
 
 
@@ -28,11 +38,13 @@ class EagleState:
 
   Attributes:
     cache: of its layer; entry i is of the output's i-th position.
-    features: the target's, of three depths, at the positions that were scored last.
+    features: the target's, of three depths, along the path that was accepted last.
+    tree: of the last proposal.
   """
 
   cache: Cache
   features: Float[Array, "B K F"]
+  tree: Tree
 
 
 @flax.struct.dataclass
@@ -41,30 +53,27 @@ class Going:
 
   Attributes:
     cache: of the layer, drafted positions included.
-    feature: its own at the last of them.
-    normed: what the next distribution comes from.
-    drafted: how many tokens were.
+    feature: its own at the last of them, or at the last level's nodes.
+    normed: what the next distributions come from.
+    drafted: how many tokens were, of a chain.
     target: the target's cache, for its keys of the input.
   """
 
   cache: Cache
-  feature: Float[Array, "B 1 D"]
-  normed: Float[Array, "B 1 D"]
+  feature: Float[Array, "B P D"]
+  normed: Float[Array, "B P D"]
   drafted: Int[Array, ""]
   target: Cache
 
 
-@dataclasses.dataclass(frozen=True)
-class EagleDraft(Stepwise):
-  """Samples up to gamma tokens one by one, each from its own distribution.
+class Eagle(Drafter):
+  """What drafters by EAGLE's layer have in common.
 
   Attributes:
     network: EAGLE's.
-    gamma: most tokens a draft.
   """
 
   network: Any
-  gamma: int = DEFAULT_GAMMA
 
   taps = 3
   # Of tokens that the target decoded by itself it lacks the features.
@@ -75,6 +84,16 @@ class EagleDraft(Stepwise):
     """The network that drafts, by its name."""
     return {"draft": self.network}
 
+  @property
+  def grown(self) -> int:
+    """The most positions that its layer reads for one draft."""
+    return self.tree.size
+
+  def first_tree(self, rows: int) -> Tree:
+    """Returns a tree that no proposal had."""
+    del rows
+    return self.tree
+
   def check(self, target: Any) -> None:
     """Raises a ValueError where the target has no such features, keys and values."""
     super().check(target)
@@ -84,24 +103,14 @@ class EagleDraft(Stepwise):
     """Returns an empty cache and no features: the target was not called yet."""
     cfg, rows = self.network.config, context.source.shape[0]
     # A block of known positions may overrun the output.
-    slots = num_slots(context.max_length, 2 * (self.gamma + 1))
-    features = jnp.zeros((rows, self.gamma + 1, self.taps * cfg.emb_dim))
-    return EagleState(self.network.empty_cache(rows, slots), features)
+    slots = num_slots(context.max_length, 2 * (self.grown + 1))
+    features = jnp.zeros((rows, self.depth + 1, self.taps * cfg.emb_dim))
+    cache = self.network.empty_cache(rows, slots)
+    return EagleState(cache, features, self.first_tree(rows))
 
-  def extend(self, context: Context) -> ExtendFn:
-    """Returns what drafts: it reads a token beside its own feature."""
-
-    def extend(going, tokens):
-      embedded = context.target.embed(tokens)
-      given = going.cache, going.feature, embedded, going.target
-      found, feature, cache = apply_draft(self.network, context, "extend", *given)
-      drafted = going.drafted + 1
-      going = Going(cache, feature, found, drafted, going.target)
-      return draft_logits(self.network, context, found), None, going
-
-    return extend
-
-  def read(self, context: Context, state: DecodeState):
+  def read(
+    self, context: Context, state: DecodeState
+  ) -> tuple[Float[Array, "B V"], Going]:
     """Reads the positions that the target has been at since, by its features."""
     own, known = state.drafter_state, state.lengths - state.starts
     first = own.cache.index
@@ -117,10 +126,53 @@ class EagleDraft(Stepwise):
     going = Going(cache.at(known), feature, found, none, state.target_cache)
     return draft_logits(self.network, context, found)[:, 0], going
 
+  def known(self, state: DecodeState, proposal: Proposal) -> Proposal:
+    """Returns a proposal none of whose tokens counts before the target's first call."""
+    has_new = state.lengths - state.starts > state.drafter_state.cache.index
+    return proposal.replace(is_valid=proposal.is_valid & has_new[:, None])
+
+  def commit(
+    self,
+    context: Context,
+    drafter_state: EagleState,
+    verdict: Verdict,
+    features: Float[Array, "B N F"],
+  ) -> EagleState:
+    """Returns the state with the target's features along the accepted path."""
+    del context
+    width = drafter_state.features.shape[1]
+    features = features_along(drafter_state.tree, verdict, features, width)
+    return drafter_state.replace(features=features)
+
+
+@dataclasses.dataclass(frozen=True)
+class EagleDraft(Eagle, Stepwise):
+  """Samples up to gamma tokens one by one, each from its own distribution.
+
+  Attributes:
+    network: EAGLE's.
+    gamma: most tokens a draft.
+  """
+
+  network: Any
+  gamma: int = DEFAULT_GAMMA
+
+  def extend(self, context: Context) -> ExtendFn:
+    """Returns what drafts: it reads a token beside its own feature."""
+
+    def extend(going, tokens):
+      embedded = context.target.embed(tokens)
+      given = going.cache, going.feature, embedded, going.target
+      found, feature, cache = apply_draft(self.network, context, "extend", *given)
+      going = Going(cache, feature, found, going.drafted + 1, going.target)
+      return draft_logits(self.network, context, found), None, going
+
+    return extend
+
   def confidence(
     self, context: Context, cache: Going, logits: Float[Array, "B V"]
   ) -> Float[Array, "B"]:
-    """Returns how sure the draft is of its next token, by its own head if it has one."""
+    """Returns how sure the draft is of its next token, as its own head has it."""
     if not self.network.config.confident:
       return super().confidence(context, cache, logits)
     given = cache.normed[:, 0], cache.drafted
@@ -130,22 +182,84 @@ class EagleDraft(Stepwise):
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, EagleState]:
     """Drafts; no token counts before the target's first call."""
-    has_new = state.lengths - state.starts > state.drafter_state.cache.index
     proposal, own = super().propose(context, state, uniforms)
-    return proposal.replace(is_valid=proposal.is_valid & has_new[:, None]), own
+    return self.known(state, proposal), own
 
   def carried(self, cache: Going, state: DecodeState) -> EagleState:
     """Returns the cache of the positions that the target has been at."""
     known = cache.cache.at(state.lengths - state.starts)
     return state.drafter_state.replace(cache=known)
 
-  def commit(
-    self,
-    context: Context,
-    drafter_state: EagleState,
-    verdict: Verdict,
-    features: Float[Array, "B N F"],
-  ) -> EagleState:
-    """Returns the state with the target's features, those of what stands among them."""
-    del context, verdict
-    return drafter_state.replace(features=features.astype(jnp.float32))
+
+@dataclasses.dataclass(frozen=True)
+class EagleTree(Eagle):
+  """Drafts a tree of certain tokens that each row chooses for itself (EAGLE-2).
+
+  Attributes:
+    network: EAGLE's.
+    shape: how many nodes, and how many of each level the layer reads; as many levels as
+      the network was trained to go on for.
+  """
+
+  network: Any
+  shape: Pruned
+
+  independent = False
+
+  def __post_init__(self):
+    if self.shape.penalty or self.shape.table is not None:
+      raise ValueError(
+        "EAGLE's tree goes by its own distributions, which know the tokens before, got "
+        f"a penalty of {self.shape.penalty} and a table of n-grams "
+        f"{self.shape.table!r}. Leave both out."
+      )
+    self.shape.check(self.network.config.count)
+
+  @property
+  def tree(self) -> Tree:
+    """Of as many nodes as every proposal; rows have their own."""
+    return Tree((0,) * self.shape.nodes)
+
+  @property
+  def depth(self) -> int:
+    """The most drafted tokens that can stand together."""
+    return min(self.network.config.count, self.shape.nodes)
+
+  @property
+  def grown(self) -> int:
+    """The most positions that its layer reads for one draft."""
+    return self.shape.width * self.depth
+
+  def first_tree(self, rows: int) -> Tree:
+    """Returns a tree that no proposal had."""
+    return Tree(jnp.zeros((rows, self.shape.nodes), jnp.int32))
+
+  def propose(
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
+  ) -> tuple[Proposal, EagleState]:
+    """Drafts; no node counts before the target's first call."""
+    logits, going = self.read(context, state)
+    known, depths = going.cache.index, []
+    sees = None  # [B, P, M], which of all nodes read so far the last level's see.
+
+    def read(depth, tokens, parents):
+      nonlocal going, sees
+      if tokens is None:
+        return logits[:, None]
+      rows, size = tokens.shape
+      of_parent = lambda x: jnp.take_along_axis(x, parents[..., None], axis=1)
+      itself = jnp.broadcast_to(jnp.eye(size, dtype=bool), (rows, size, size))
+      above = jnp.zeros((rows, size, 0), bool) if sees is None else of_parent(sees)
+      sees = jnp.concatenate([above, itself], axis=2)
+      depths.extend([depth - 1] * size)
+      given = going.cache, of_parent(going.feature), context.target.embed(tokens)
+      found, feature, cache = apply_draft(
+        *(self.network, context, "extend", *given, going.target),
+        *(known[:, None] + jnp.array(depths), sees),
+      )
+      going = Going(cache, feature, found, going.drafted, going.target)
+      return draft_logits(self.network, context, found)
+
+    proposal = self.shape.propose(context, state, uniforms, read, self.depth)
+    own = state.drafter_state.replace(cache=going.cache.at(known), tree=proposal.tree)
+    return self.known(state, proposal), own

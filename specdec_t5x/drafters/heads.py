@@ -64,11 +64,6 @@ class Headed(Drafter):
     if self.shape is None:
       object.__setattr__(self, "shape", chain(count))
     if isinstance(self.shape, Pruned):
-      if self.network.reads_path or self.network.config.rank:
-        raise ValueError(
-          "Pruned trees need distributions that depend on no drafted token, got "
-          f"{self.network.config.kind} heads that read them. Give them a tree."
-        )
       self.shape.check(count)
       return
     siblings.check(self.shape, self.siblings)
@@ -133,40 +128,60 @@ class Headed(Drafter):
     But for the bias of each token's own predecessor, where the network has one.
     """
     logits = self.logits(context, features)
-    if isinstance(self.shape, Pruned):
-      return self.shape.propose(context, state, uniforms, logits)
 
-    def read(level, tokens):
-      depth = self.shape.depths[level.nodes[0]]
-      at = slice(depth - 1, depth)
+    def read(depth, tokens, parents):
+      at = features[:, [depth]], logits[:, [depth]]
       if not self.network.config.rank:
-        return features[:, at], logits[:, at]
+        return at
       before = state.last_tokens()[:, None] if tokens is None else tokens
-      return features[:, at], logits[:, at] + self.apply(context, "bias", before)
+      return at[0], at[1] + self.apply(context, "bias", before)
 
     return self.grown(context, state, uniforms, read)
 
   def grown(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"], read
   ) -> Proposal:
-    """Returns a draft; of a chain no more counts than the policy says.
+    """Returns a draft.
 
     Args:
       context: of the decode.
       state: where it stands.
       uniforms: of the nodes.
-      read: as for `Growing.grow`; gives features as well, before the logits.
+      read: a `pruned.Read` that gives features as well, before the logits.
     """
-    found = []
+    found, levels = [], []
 
-    def kept(level, tokens):
-      found.append(read(level, tokens))
+    def kept(*level):
+      found.append(read(*level))
       return found[-1][1]
 
-    proposal = Growing(self.shape, self.siblings, context, uniforms).grow(kept)
+    def of_shape(level, tokens):
+      levels.append(level)
+      if tokens is None:
+        return kept(0, None, None)
+      parents = jnp.broadcast_to(levels[-2].parents, tokens.shape)
+      return kept(len(levels) - 1, tokens, parents)
+
+    if isinstance(self.shape, Pruned):
+      given = kept, self.network.config.count, state.drafter_state.source
+      return self.shape.propose(context, state, uniforms, *given)
+    proposal = Growing(self.shape, self.siblings, context, uniforms).grow(of_shape)
+    return (
+      self._stopped(context, state, proposal, found) if self._is_chain else proposal
+    )
+
+  def _stopped(self, context, state, proposal, found) -> Proposal:
+    """Returns a chain of which no more counts than the policy says, and how sure it is.
+
+    Args:
+      context: of the decode.
+      state: where it stands.
+      proposal: the chain.
+      found: the feature and the logits that each token was drawn from.
+    """
     policy, known = context.policy, state.policy_state
     is_said = self.network.config.confident and not self.network.reads_path
-    if not (self._is_chain and (policy.asks or is_said)):
+    if not (policy.asks or is_said):
       return proposal
     sure = [self.confidence(context, i, *at) for i, at in enumerate(found)]
     going, counts = jnp.ones(len(proposal.tokens), bool), []
@@ -240,13 +255,13 @@ class HeadDraft(Headed):
 
   def _path_reader(self, context, feature, last):
     """Returns how to read heads whose distributions depend on the tokens before."""
-    paths, before = last[:, None, None], None  # [B, P, I], tokens after the feature's.
+    paths = last[:, None, None]  # [B, P, I], tokens after the feature's.
 
-    def read(level, tokens):
-      nonlocal paths, before
+    def read(depth, tokens, parents):
+      nonlocal paths
       if tokens is not None:
-        paths = jnp.concatenate([paths[:, before.parents], tokens[..., None]], axis=2)
-      before = level
+        above = jnp.take_along_axis(paths, parents[..., None], axis=1)
+        paths = jnp.concatenate([above, tokens[..., None]], axis=2)
       shape = (*paths.shape[:2], feature.shape[-1])
       h = jnp.broadcast_to(feature[:, None], shape)
       path = context.target.embed(paths).astype(h.dtype)
@@ -267,6 +282,18 @@ def draft_logits(network: Any, context: Context, features: Float[Array, "*B D"])
   if network.config.hot:
     return apply_draft(network, context, "logits", features)
   return context.target.logits(features)
+
+
+def features_along(
+  tree: Tree, verdict: Verdict, features: Float[Array, "B N D"], width: int
+) -> Float[Array, "B K D"]:
+  """Returns the features of the accepted path's nodes, the root's first, K = `width`.
+
+  What stands behind the last of them is of no use.
+  """
+  path = tree.path(verdict.last)[:, :width]
+  path = jnp.pad(path, ((0, 0), (0, width - path.shape[1])))
+  return jnp.take_along_axis(features, path[..., None], axis=1).astype(jnp.float32)
 
 
 def check_width(target: Any, heads: Any) -> None:

@@ -17,7 +17,7 @@ from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, Proposal, Verdict
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState, num_slots
-from specdec_t5x.drafters.heads import Headed, check_layer
+from specdec_t5x.drafters.heads import Headed, check_layer, features_along
 
 
 @flax.struct.dataclass
@@ -75,11 +75,9 @@ class ParallelDraft(Headed):
   ) -> ParallelState:
     """Returns the state with the features of the accepted path."""
     del context
-    path = drafter_state.tree.path(verdict.last)[:, : drafter_state.features.shape[1]]
-    surplus = drafter_state.features.shape[1] - path.shape[1]
-    path = jnp.pad(path, ((0, 0), (0, surplus)))
-    features = jnp.take_along_axis(features, path[..., None], axis=1)
-    return drafter_state.replace(features=features.astype(jnp.float32))
+    width = drafter_state.features.shape[1]
+    features = features_along(drafter_state.tree, verdict, features, width)
+    return drafter_state.replace(features=features)
 
   def _read(self, context, state):
     """Returns the features of all drafted positions, and the cache of known ones."""

@@ -1,12 +1,15 @@
-"""Trees that each row chooses for itself, from probs that depend on no drafted token.
+"""Trees that each row chooses for itself: the likeliest paths, level by level.
 
-The distributions of all positions come before any token is drafted, so they say nothing
-of which tokens go together; the request's own text does, where pairs of tokens stand
-side by side, and so does a table of n-grams of a corpus (DART, arXiv 2601.19278,
+Of every level the likeliest nodes are followed, and of all nodes the likeliest are
+drafted: a tree of certain tokens (EAGLE-2, arXiv 2406.16858, section 4).
+
+Where the distributions of all positions come before any token is drafted, they say
+nothing of which tokens go together; the request's own text does, where pairs of tokens
+stand side by side, and so does a table of n-grams of a corpus (DART, arXiv 2601.19278,
 section 3.3, whose score adds half the logarithm of the table's probability).
 
-Shapes: B rows, G drafted nodes, d drafted positions, V vocabulary, T text, P nodes of a
-level, R ranks, M known tokens.
+Shapes: B rows, G drafted nodes, V vocabulary, T text, P nodes of a level, Q of the one
+above, R ranks, M known tokens.
 """
 
 import dataclasses
@@ -26,6 +29,12 @@ from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import likeliest
 
+# From a depth, the tokens of the level before and where in the one before that each
+# one's parent stands (None: the root's) to the logits after these tokens, or to one row
+# of logits where they are the same after all. It is called once a level, in order.
+Read = Callable[
+  [int, Int[Array, "B P"] | None, Int[Array, "B P"] | None], Float[Array, "B #P V"]
+]
 # From the tokens before nodes, and the place of each one's last, to the distributions
 # after.
 ProbsAfter = Callable[[Int[Array, "B P M"], Int[Array, "B P"]], Float[Array, "B P V"]]
@@ -90,52 +99,74 @@ class Pruned:
     context: Context,
     state: DecodeState,
     uniforms: Float[Array, "B G L"],
-    logits: Float[Array, "B d V"],
+    read: Read,
+    count: int,
+    source: Int[Array, "B E"] | None = None,
   ) -> Proposal:
-    """Returns each row's best tree, given the logits of each drafted position."""
-    text = text_of(state)
-    logits = logits[:, : self.nodes]  # No path has more positions.
-    draws = uniforms[:, : logits.shape[1]]
-    logits = perturbed(logits, context.sampling, draws, context.adjust)
+    """Returns each row's best tree, of at most `count` levels.
+
+    Args:
+      context: of the decode.
+      state: where it stands.
+      uniforms: of the nodes.
+      read: gives the logits of each level.
+      count: the most levels.
+      source: the rows' inputs, which a penalty looks at.
+    """
+
+    def noisy(depth, *level):
+      given = context.sampling, uniforms[:, [depth]], context.adjust
+      return perturbed(read(depth, *level), *given)
+
+    count = min(count, self.nodes)  # No path has more tokens.
+    text = None if source is None else text_of(state, source)
     if self.table is None:
-      return self.grow(logits, state.last_tokens()[:, None], state.lengths, text)
-    count = max(1, self.table.config.order - 1)
-    at = state.lengths[:, None] + jnp.arange(-count, 0)
+      known = state.last_tokens()[:, None]
+      return self.grow(noisy, count, known, state.lengths, text)
+    size = max(1, self.table.config.order - 1)
+    at = state.lengths[:, None] + jnp.arange(-size, 0)
     known = jnp.take_along_axis(state.sequences, jnp.maximum(at, 0), axis=1)
     params = {"params": context.networks["ngrams"].params}
     probs_after = lambda *before: self.table.apply(
       params, *before, method="probs_after"
     )
-    return self.grow(logits, known, state.lengths, text, probs_after)
+    return self.grow(noisy, count, known, state.lengths, text, probs_after)
 
   def grow(
     self,
-    logits: Float[Array, "B d V"],
+    read: Read,
+    count: int,
     known: Int[Array, "B M"],
     lengths: Int[Array, "B"],
-    text: Int[Array, "B T"],
+    text: Int[Array, "B T"] | None = None,
     probs_after: ProbsAfter | None = None,
   ) -> Proposal:
     """Returns each row's best tree.
 
     Args:
-      logits: of each drafted position.
+      read: gives the logits of each level.
+      count: levels.
       known: the tokens before, the last of which the tree hangs from.
       lengths: how many there are in all.
       text: of the request; 0 is none.
       probs_after: the table.
     """
-    tokens, log_probs = _top(jax.nn.log_softmax(logits), self.ranks)
     rows = known.shape[0]
     before, scores = known[:, None], jnp.zeros((rows, 1))
     levels = []  # Tokens, scores, and their parents' places in the level above.
-    for depth in range(logits.shape[1]):
-      in_text = stand_together(text, before[..., -1], tokens[:, depth])
-      of_depth = log_probs[:, depth, None] - self.penalty * ~in_text
+    for depth in range(count):
+      above = (levels[-1][0], levels[-1][2]) if levels else (None, None)
+      log_probs = jax.nn.log_softmax(read(depth, *above))
+      tokens, of_depth = _top(log_probs, self.ranks)
+      shape = (*before.shape[:2], self.ranks)
+      tokens, of_depth = (jnp.broadcast_to(x, shape) for x in (tokens, of_depth))
+      if self.penalty:
+        in_text = stand_together(text, before[..., -1], tokens)
+        of_depth = of_depth - self.penalty * ~in_text
       if probs_after:
         places = jnp.broadcast_to(lengths[:, None] - 1 + depth, before.shape[:2])
         distributions = probs_after(before, places)
-        of_token = jnp.take_along_axis(distributions, tokens[:, depth, None], axis=2)
+        of_token = jnp.take_along_axis(distributions, tokens, axis=2)
         # At most 1, whatever sums are rounded to: no score may rise from its parent's.
         of_depth += self.weight * jnp.log(jnp.clip(of_token, _RAREST, 1.0))
       # What is no number is drafted, and then an error, rather than left out.
@@ -145,7 +176,7 @@ class Pruned:
       # In the order of their parents, and under one by score: parents never fall.
       order = jnp.argsort(at // self.ranks, axis=1, stable=True)
       scores, at = (jnp.take_along_axis(x, order, axis=1) for x in (scores, at))
-      new = jnp.take_along_axis(tokens[:, depth], at % self.ranks, axis=1)
+      new = jnp.take_along_axis(tokens.reshape(rows, -1), at, axis=1)
       levels.append((new, scores, at // self.ranks))
       before = jnp.take_along_axis(before, at[..., None] // self.ranks, axis=1)
       before = jnp.concatenate([before[..., 1:], new[..., None]], axis=2)
@@ -169,25 +200,25 @@ class Pruned:
     return Proposal(pick(tokens), None, is_valid, Tree(number))
 
 
-def text_of(state: DecodeState) -> Int[Array, "B T"]:
+def text_of(state: DecodeState, source: Int[Array, "B E"]) -> Int[Array, "B T"]:
   """Returns the input and the output so far, 0 where nothing is known."""
   is_known = jnp.arange(state.sequences.shape[1]) < state.lengths[:, None]
   # The start token, which is 0, too, keeps input and output apart.
   output = jnp.where(is_known, state.sequences, 0)
-  return jnp.concatenate([state.drafter_state.source, output], axis=1)
+  return jnp.concatenate([source, output], axis=1)
 
 
 def stand_together(
-  text: Int[Array, "B T"], before: Int[Array, "B P"], after: Int[Array, "B R"]
+  text: Int[Array, "B T"], before: Int[Array, "B P"], after: Int[Array, "B P R"]
 ) -> Bool[Array, "B P R"]:
   """Returns which pairs of tokens stand side by side in the text."""
   first = text[:, None, :-1] == before[..., None]
-  second = (text[:, None, 1:] == after[..., None]) & (after[..., None] > 0)
-  return (first[:, :, None] & second[:, None]).any(axis=-1)
+  second = (text[:, None, None, 1:] == after[..., None]) & (after[..., None] > 0)
+  return (first[:, :, None] & second).any(axis=-1)
 
 
 def _top(log_probs, count):
-  """Returns the likeliest tokens of each position, [B, d, R], and their values."""
+  """Returns the likeliest tokens of each node, [B, P, R], and their values."""
   tokens, values, left = [], [], log_probs
   for _ in range(count):
     token = likeliest(left)

@@ -19,7 +19,7 @@ Shapes: B batch, L positions, N of a block, D width, F = 3 D, C steps.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.network import cache as cache_lib
 from specdec_t5x.network.attention import KeyValues
@@ -52,6 +52,8 @@ class EagleDrafter(LayerDrafter):
     features: Float[Array, "B N D"],
     embedded: Float[Array, "B N D"],
     target: DecoderCache,
+    positions: Int[Array, "B M"] | None = None,
+    tree: Bool[Array, "B N M"] | None = None,
   ) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"], DecoderCache]:
     """Reads N positions a row after those in the cache.
 
@@ -60,17 +62,24 @@ class EagleDrafter(LayerDrafter):
       features: g of each position, the target's or its own.
       embedded: the tokens after these.
       target: the target's cache, for its keys and values of the input.
+      positions: of the last M entries, these among them, where they are a tree's nodes;
+        else one stands after the other.
+      tree: which of those each node sees.
 
     Returns:
       The features that the next distributions come from, the next g, and the cache.
     """
-    first, size = cache.index[:, None], features.shape[1]
-    places = first + jnp.arange(size)
-    slots = jnp.broadcast_to(jnp.arange(cache.num_slots), (len(first), cache.num_slots))
+    (rows, size), slots = features.shape[:2], jnp.arange(cache.num_slots)
+    if tree is None:
+      positions = cache.index[:, None] + jnp.arange(size)
+      tree = jnp.broadcast_to(jnp.tri(size, dtype=bool), (rows, size, size))
+    last = cache.index[:, None] + size - tree.shape[2] + jnp.arange(tree.shape[2])
+    of_slots = jnp.broadcast_to(slots, (rows, slots.size))
+    of_slots = of_slots.at[jnp.arange(rows)[:, None], last].set(positions)
     x, (keys, values) = self.attended(
       self.joined(features, embedded),
-      (places, slots),
-      slots[:, None] <= places[..., None],
+      (positions[:, -size:], of_slots),
+      cache_lib.block_mask(cache.index, cache.num_slots, tree),
       lambda new: tuple(
         cache_lib.write(buffer, x, cache.index)
         for (buffer,), x in zip((cache.keys, cache.values), new, strict=True)

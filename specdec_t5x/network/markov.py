@@ -114,7 +114,7 @@ def check(config: Any) -> None:
 
 
 def knobs(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-  """Returns what parameters of these shapes, by path, say of all that features do not."""
+  """Returns the knobs that parameters of these shapes, by path, say."""
   size, rank = shapes.get(TOKENS, (0, 0))
   (size,) = shapes.get(hot.PLACES, (size,))
   of_tokens = {"vocab_size": size, "rank": rank, "hot": hot.size(shapes)}

@@ -1,5 +1,7 @@
 """EAGLE's drafter: training does as drafting does, and outputs are the target's."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,10 @@ import pytest
 
 from specdec_t5x.build import headed
 from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.eagle import EagleDrafter
 from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.parallel import ParallelConfig
@@ -76,15 +80,77 @@ def test_training_does_as_drafting():
   assert_training_does_as_drafting()
 
 
-@pytest.mark.parametrize("slots", [0, 2])
-def test_outputs_are_the_target_s_own(slots):
+CHAIN, TREE = headed(EAGLE, gamma=2), headed(EAGLE, Pruned(6, 3, 3))
+
+
+@pytest.mark.parametrize(("drafter", "slots"), [(CHAIN, 0), (CHAIN, 2), (TREE, 2)])
+def test_outputs_are_the_target_s_own(drafter, slots):
   params = all_params()
-  decoder = SpeculativeDecoder(TARGET, headed(EAGLE, gamma=2), slots=slots)
+  rule = RULES["traversal" if drafter is TREE else "token"]
+  decoder = SpeculativeDecoder(TARGET, drafter, rule, slots=slots)
   found, plain = (run(x, params, GREEDY) for x in (decoder, PlainDecoder(TARGET)))
   np.testing.assert_array_equal(found.tokens, plain.tokens)
   assert found.statistics.accepted.sum() > 0
 
 
-def test_its_tree_is_a_chain():
-  with pytest.raises(ValueError, match="drafts chains"):
-    headed(EAGLE, Tree((0, 0)))
+@pytest.mark.parametrize(
+  ("shape", "message"),
+  [
+    (Tree((0, 0)), "drafts chains and pruned trees"),
+    (Pruned(6, 3, 3, penalty=1.0), "a penalty of 1.0"),
+    (Pruned(99), "nodes must be at most 18"),
+  ],
+)
+def test_its_trees_are_chains_or_pruned(shape, message):
+  with pytest.raises(ValueError, match=message):
+    headed(EAGLE, shape)
+
+
+def test_a_level_is_read_as_its_paths_are():
+  """Nodes of a tree, read at once, against each path read by itself."""
+  params = all_params()
+  own, target = {"params": params["draft"]}, {"params": params["target"]}
+  parents = [0, 0, 1, 1, 2]  # Of nodes 1 to 5, which hang from the last known token.
+  tokens = jnp.array([[5, 7, 2, 9, 4]])
+  source = INPUTS[:1, :4]
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def found(of_node):
+    _, cache = start_decoding(TARGET, params["target"], source, 12)
+    known = jax.random.normal(jax.random.key(0), (1, 3, TARGET.config.emb_dim))
+    embed = lambda tokens: TARGET.apply(target, tokens, method="embed")
+    given = EAGLE.empty_cache(1, 12), known, embed(TOKENS[:, :3]), cache
+    _, feature, before = EAGLE.apply(own, *given, method="extend")
+    return of_node(before, feature[:, -1:], embed, cache)
+
+  def tree(before, root, embed, cache):
+    feature, normed = root, []
+    for size, above, sees in (
+      (2, [0, 0], np.eye(2)),
+      (3, [0, 0, 1], [[1, 0, 1, 0, 0], [1, 0, 0, 1, 0], [0, 1, 0, 0, 1]]),
+    ):
+      depths = jnp.array([0, 0, 1, 1, 1][: len(sees[0])])
+      new = embed(tokens[:, len(depths) - size : len(depths)])
+      given = before, feature[:, jnp.array(above)], new, cache
+      seen = jnp.asarray(sees, bool)[None]
+      level, feature, before = EAGLE.apply(
+        own, *given, 3 + depths[None], seen, method="extend"
+      )
+      normed.append(level)
+    return jnp.concatenate(normed, axis=1)[0]
+
+  def path(*nodes):
+    def alone(before, feature, embed, cache):
+      for node in nodes:
+        new = embed(tokens[:, node - 1 : node])
+        level, feature, before = EAGLE.apply(
+          own, before, feature, new, cache, method="extend"
+        )
+      return level[0, 0]
+
+    return alone
+
+  paths = [(1,), (2,), (1, 3), (1, 4), (2, 5)]
+  assert [path[-2] if len(path) > 1 else 0 for path in paths] == parents
+  expected = [found(path(*nodes)) for nodes in paths]
+  np.testing.assert_allclose(found(tree), np.stack(expected), atol=2e-5)

@@ -177,6 +177,11 @@ def eagle_loop():
     test_shared_encoder.eagle_logits.cache_clear()
 
 
+def eagle_tree():
+  """EAGLE's tree, of whose nodes each is read after its own path."""
+  test_shared_encoder.assert_the_loop_is_exact(Sampling(), "traversal", "eagle tree")
+
+
 def shared_length():
   """Two rows that share the length of their drafts."""
   test_adaptive.assert_rows_keep_their_probs(*test_adaptive.two_rows())
@@ -327,6 +332,7 @@ CHECKS = [
   encoder_shared,
   trimmed_draft,
   eagle_loop,
+  eagle_tree,
   shared_length,
   budget_loop,
   heads_that_ask,

@@ -223,7 +223,9 @@ def bias_of_the_first_sibling(self, context, *args, apply=Headed.apply):
 def heads_read_the_first_sibling(self, *args, path_reader=HeadDraft._path_reader):
   read = path_reader(self, *args)
   first = lambda tokens: jnp.broadcast_to(tokens[:, :1], tokens.shape)
-  return lambda level, tokens: read(level, tokens if tokens is None else first(tokens))
+  return lambda depth, tokens, parents: read(
+    depth, tokens if tokens is None else first(tokens), parents
+  )
 
 
 def first_sibling_s_probs_for_all(self, *args, propose=TreeDraft.propose):
@@ -443,6 +445,12 @@ def eagle_on_features_one_place_off(
   self, context, own, verdict, features, commit=EagleDraft.commit
 ):
   return commit(self, context, own, verdict, jnp.roll(features, 1, axis=1))
+
+
+def layer_s_nodes_see_cousins(self, *args, extend=EagleDrafter.extend):
+  known, of_tree = args[:4], args[4:]
+  all_seen = (jnp.ones_like(x) if x.dtype == bool else x for x in of_tree)
+  return extend(self, *known, *all_seen)
 
 
 def steps_see_the_target_s_features(

@@ -17,12 +17,14 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.core.tree import chain
+from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.decoding.step import decisions
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.eagle import EagleDraft
+from specdec_t5x.drafters.eagle import EagleDraft, EagleTree
+from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network import hot
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.parallel import ParallelConfig
@@ -38,6 +40,8 @@ SIZE, ROOM, GAMMA = 4, 4, 2
 CONFIG = tiny.config(2, 16, vocab_size=SIZE)
 LESS = dataclasses.replace(CONFIG, num_encoder_layers=0, num_decoder_layers=1)
 TOP_K = Sampling(0.8, top_k=3)
+# Two likeliest tokens after each.
+TREE = Tree((0, 0, 1, 1, 2, 2))
 # Tokens that the trimmed draft says.
 HOT = (1, 2)
 NETWORKS = {
@@ -126,8 +130,13 @@ def eagle_logits(row):
 
 
 def assert_the_loop_is_exact(sampling, rule="token", draft="draft"):
-  is_eagle = draft == "eagle"
-  drafter = (EagleDraft if is_eagle else DraftModel)(NETWORKS[draft], GAMMA)
+  is_eagle, is_tree = draft in ("eagle", "eagle tree"), draft == "eagle tree"
+  draft, tree = draft.removesuffix(" tree"), TREE if is_tree else chain(GAMMA)
+  if is_tree:
+    # All nodes that are followed are drafted: in each row it is the same tree.
+    drafter = EagleTree(NETWORKS[draft], Pruned(tree.size, width=4, ranks=2))
+  else:
+    drafter = (EagleDraft if is_eagle else DraftModel)(NETWORKS[draft], GAMMA)
   decoder = SpeculativeDecoder(NETWORKS["target"], drafter, RULES[rule])
   own = {"target": params()["target"], "draft": params()[draft]}
 
@@ -148,11 +157,11 @@ def assert_the_loop_is_exact(sampling, rule="token", draft="draft"):
     )
     setting = Setting(
       of("target", sampling),
-      of(draft, Sampling() if sampling.greedy else sampling),
+      of(draft, Sampling() if sampling.greedy or is_tree else sampling),
       JUDGES["greedy" if sampling.greedy else rule],
-      chain(GAMMA).parents,
+      tree.parents,
       ROOM,
-      siblings="likeliest" if sampling.greedy else "independent",
+      siblings="likeliest" if sampling.greedy or is_tree else "independent",
       # Before the target's first call there are no features.
       stops=lambda known, path: is_eagle and not known,
       given=given,
@@ -160,7 +169,7 @@ def assert_the_loop_is_exact(sampling, rule="token", draft="draft"):
     paths = list(explore(lambda world, setting=setting: decode(world, setting)))
     run = jax.jit(functools.partial(drive, row=row))
     expected = padded(target_probs(setting), ROOM)
-    assert_all_are(probs_along(paths, run, 2 * GAMMA + 1, ROOM), expected)
+    assert_all_are(probs_along(paths, run, decisions(drafter), ROOM), expected)
 
 
 @pytest.mark.slow
@@ -184,6 +193,9 @@ def test_the_loop_keeps_the_target_s_distribution(sampling, rule):
     ("eagle", Sampling(), "block"),
     ("eagle", TOP_K, "token"),
     ("eagle", GREEDY, "token"),
+    ("eagle tree", Sampling(), "traversal"),
+    ("eagle tree", TOP_K, "recursive"),
+    ("eagle tree", GREEDY, "traversal"),
     ("trimmed", Sampling(), "token"),
     ("trimmed", GREEDY, "token"),
   ],
