@@ -165,14 +165,14 @@ def _knobbed(name) -> Rule:
 
 
 def _of_heads(study, draft, temperature, sizes) -> Iterator[tuple]:
-  """Yields heads' chain and, but for EAGLE's, their best trees and pruned ones."""
+  """Yields heads' chain, pruned trees and, but for EAGLE's, their best fixed ones."""
   network = draft.model.network
   yield "chain", headed(network, chain(network.config.count)), _EXACT
+  for size in sizes:
+    pruned = Pruned(size, width=max(size // 2, _RANKS), ranks=_RANKS)
+    yield f"pruned to {size}", headed(network, pruned), _EXACT
   if network.config.kind == "eagle":
     return
   acceptance = tree.acceptance(study, draft.model, temperature)
   for size in sizes:
     yield f"tree of {size}", headed(network, best_tree(acceptance, size)), _EXACT
-    if not (network.reads_path or network.config.rank):
-      pruned = Pruned(size, width=max(size // 2, _RANKS), ranks=_RANKS)
-      yield f"pruned to {size}", headed(network, pruned), _EXACT
