@@ -5,15 +5,15 @@
 #   make results ARGS="--data m30k=runs/m30k"
 #
 # The first folder has multi30k (texts, m30k_8k.model), t5x_m30k (the pair's checkpoints),
-# wmt14_500_multiref (news), cnndm_manuj and t5_spiece (articles, T5's vocabulary). What is
-# trained takes an hour on two cores; the same command goes on where it stopped.
+# wmt14_500_multiref (news), tatoeba_deu, cnndm_manuj and t5_spiece (articles, T5's
+# vocabulary). What is trained takes an hour on two cores; the same command goes on where it stopped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${1:?Give the folder of the data, then the folder to make.}")
 DIR=${2:?Give the folder to make after the one of the data.}
 PYTHON=${PYTHON:-.venv/bin/python}
 TEXTS=$DATA/multi30k
-for name in multi30k t5x_m30k wmt14_500_multiref cnndm_manuj t5_spiece; do
+for name in multi30k t5x_m30k wmt14_500_multiref tatoeba_deu cnndm_manuj t5_spiece; do
   if [ ! -d "$DATA/$name" ]; then
     echo "error: $DATA/$name is not there; give the folder that has it." >&2
     exit 1
@@ -28,8 +28,10 @@ ln -sf "$TEXTS/m30k_8k.model" "$DATA/t5_spiece/spiece.model" \
 ln -sf "$TEXTS/test_2016_flickr.en" "$DIR/test.en"
 ln -sf "$TEXTS/test_2016_flickr.de" "$DIR/test.de"
 ln -sf "$TEXTS/val.en" "$DIR/valid.en"
-awk -F '\t' '/^S-/ && split($2, words, " ") <= 22 && ++n <= 100 {print $2}' \
+awk -F '\t' '/^S-/ && split($2, words, " ") <= 22 {print $2}' \
   "$DATA/wmt14_500_multiref/wmt14-en-de.extra_refs.txt" > "$DIR/news.en"
+awk -F '\t' 'split($1, words, " ") >= 4 && ++n % 40 == 0 {print $1}' \
+  "$DATA/tatoeba_deu/deu.txt" > "$DIR/tatoeba.en"
 cat > "$DIR/pair.gin" << END
 from __gin__ import dynamic_registration
 from specdec_t5x.data import tasks
