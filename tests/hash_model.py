@@ -184,11 +184,11 @@ class HashHeads:
     shape = self.config.count, self.vocab_size
     return rng.normal(size=shape).astype(np.float32)
 
-  def apply(self, params, h, path=None, method=None):
+  def apply(self, params, h, path=None, place=None, method=None):
     if method == "bias":
       return jnp.asarray(self.biases)[h]
     if method == "confidence":
-      return h @ jnp.asarray(self.confidence)[path]
+      return h @ jnp.asarray(self.confidence)[place]
     assert method == ("after" if self.reads_path else "features")
     if path is None:
       return jnp.moveaxis(jnp.asarray(self.tables)[:, _rows(h)], 0, -2)

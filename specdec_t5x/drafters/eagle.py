@@ -175,7 +175,7 @@ class EagleDraft(Eagle, Stepwise):
     """Returns how sure the draft is of its next token, as its own head has it."""
     if not self.network.config.confident:
       return super().confidence(context, cache, logits)
-    given = cache.normed[:, 0], cache.drafted
+    given = cache.normed[:, 0], logits, cache.drafted
     return jax.nn.sigmoid(apply_draft(self.network, context, "confidence", *given))
 
   def propose(

@@ -132,9 +132,9 @@ class Headed(Drafter):
     def read(depth, tokens, parents):
       at = features[:, [depth]], logits[:, [depth]]
       if not self.network.config.rank:
-        return at
+        return at, at[1]
       before = state.last_tokens()[:, None] if tokens is None else tokens
-      return at[0], at[1] + self.apply(context, "bias", before)
+      return at, at[1] + self.apply(context, "bias", before)
 
     return self.grown(context, state, uniforms, read)
 
@@ -147,7 +147,8 @@ class Headed(Drafter):
       context: of the decode.
       state: where it stands.
       uniforms: of the nodes.
-      read: a `pruned.Read` that gives features as well, before the logits.
+      read: a `pruned.Read` that also gives, before the logits, what confidence comes
+        of: features and logits without a bias.
     """
     found, levels = [], []
 
@@ -177,7 +178,7 @@ class Headed(Drafter):
       context: of the decode.
       state: where it stands.
       proposal: the chain.
-      found: the feature and the logits that each token was drawn from.
+      found: what `read` gave of each token.
     """
     policy, known = context.policy, state.policy_state
     is_said = self.network.config.confident and not self.network.reads_path
@@ -199,13 +200,21 @@ class Headed(Drafter):
     self,
     context: Context,
     place: int,
-    feature: Float[Array, "B 1 D"],
+    known: tuple[Float[Array, "B 1 D"], Float[Array, "B 1 V"]],
     logits: Float[Array, "B 1 V"],
   ) -> Float[Array, "B"]:
-    """Returns how sure the draft is of a chain's token, before it is drawn."""
+    """Returns how sure the draft is of a chain's token, before it is drawn.
+
+    Args:
+      context: of the decode.
+      place: of the token.
+      known: its feature, and its logits without a bias.
+      logits: with it.
+    """
     if not self.network.config.confident:
       return likeliest_prob(context, logits[:, 0])
-    return jax.nn.sigmoid(self.apply(context, "confidence", feature[:, 0], place))
+    feature, own = (x[:, 0] for x in known)
+    return jax.nn.sigmoid(self.apply(context, "confidence", feature, own, place))
 
   def logits(self, context: Context, features: Float[Array, "*B D"]):
     """Returns the logits of drafted features."""
@@ -266,7 +275,8 @@ class HeadDraft(Headed):
       h = jnp.broadcast_to(feature[:, None], shape)
       path = context.target.embed(paths).astype(h.dtype)
       drafted = self.apply(context, "after", h, path)
-      return drafted, self.logits(context, drafted)
+      logits = self.logits(context, drafted)
+      return (drafted, logits), logits
 
     return read
 

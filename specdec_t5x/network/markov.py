@@ -57,26 +57,35 @@ class PositionDrafter(nn.Module):
     return self._projected(hot.KERNEL, features)
 
   def confidence(
-    self, features: Float[Array, "*B D"], place: Int[Array, ""] | int
+    self,
+    features: Float[Array, "*B D"],
+    logits: Float[Array, "*B V"],
+    place: Int[Array, ""] | int,
   ) -> Float[Array, "*B"]:
     """Returns c, of which sigmoid(c) is how likely a drafted token is to be accepted.
 
-    It is a linear map of the feature that the token is drafted from, one a position, so
-    that each is calibrated by itself. DSpark's also reads the token before, by the
-    bias's rows; without it parallel drafters know all of a draft's at once, before any
-    token is drawn.
+      c = w_k f + a_k log max softmax(U) + b_k,
+
+    f being the feature that the token at place k is drafted from and U its logits
+    without a bias. Each place has weights of its own, so each is calibrated by itself.
+    DSpark's reads f and the token before; without the latter parallel drafters know all
+    of a draft's at once, before any token is drawn, and the likeliest token's
+    probability says more.
 
     Args:
-      features: what the projection makes logits of.
-      place: of the token in its draft; behind the last one that was learned it is that.
+      features: f.
+      logits: U.
+      place: k from 0; behind the last one that was learned it is that.
     """
     row = jnp.take(self._own(CONFIDENCE), place, axis=0, mode="clip")
-    return (features.astype(jnp.float32) * row[:-1]).sum(axis=-1) + row[-1]
+    likeliest = nn.log_softmax(logits.astype(jnp.float32)).max(axis=-1)
+    of_feature = (features.astype(jnp.float32) * row[:-2]).sum(axis=-1)
+    return of_feature + row[-2] * likeliest + row[-1]
 
   def of_tokens(self, tokens: Int[Array, "*B"]) -> None:
     """Reads the parameters that features do not, so that they are made."""
     if self.config.confident:
-      self.confidence(jnp.zeros((1, self.config.emb_dim)), 0)
+      self._own(CONFIDENCE)
     if self.config.rank:
       self.bias(tokens)
     if self.config.hot:
@@ -94,7 +103,7 @@ class PositionDrafter(nn.Module):
       normal, shape = nn.initializers.normal(1.0), (cfg.vocab_size, cfg.rank)
       return parameter(self, name, normal, shape, WHOLE)
     if name == CONFIDENCE:
-      shape = cfg.count, cfg.emb_dim + 1
+      shape = cfg.count, cfg.emb_dim + 2
       return parameter(self, name, nn.initializers.zeros, shape, WHOLE)
     if name == hot.PLACES:
       return hot.places(self, cfg.vocab_size)

@@ -179,10 +179,11 @@ def drafted_ahead(
   project, tokens = logits_fn(target, target_params), batch["decoder_target_tokens"]
   count = network.config.count
 
-  def confidence(feature, place):
+  def confidence(feature, logits, place):
     if not network.config.confident:
       return None
-    return apply(jax.lax.stop_gradient(feature), place, method="confidence")
+    known = map(jax.lax.stop_gradient, (feature, logits))
+    return apply(*known, place, method="confidence")
 
   if not network.reads_path:
     if isinstance(network, LayerDrafter):
@@ -194,14 +195,15 @@ def drafted_ahead(
     for i in range(count):
       feature = found[..., i, :]
       logits = project(feature)
-      logits = logits if bias is None else logits + ahead(bias, i)
-      yield logits, confidence(feature, i)
+      sure = confidence(feature, logits, i)
+      yield logits if bias is None else logits + ahead(bias, i), sure
     return
   embedded = embed_fn(target, target_params)(tokens)
   path = jnp.stack([ahead(embedded, i) for i in range(count)], axis=-2)
   for i in range(count):
     feature = apply(features, path[..., : i + 1, :], method="after")
-    yield project(feature), confidence(feature, i)
+    logits = project(feature)
+    yield logits, confidence(feature, logits, i)
 
 
 def _parallel(network, params, target, target_params, features, batch):
