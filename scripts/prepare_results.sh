@@ -108,8 +108,12 @@ train heads "$HEADS configs/train/written.gin" "$TARGET" "${SHORT[@]}" WRITTEN=8
   "HEADS=('parallel', 'parallel_markov', 'eagle', 'shared_encoder')"
 train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads'" \
   "HEADS=('medusa', 'medusa_markov', 'hydra', 'blockwise')"
+train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads/d_pace'" \
+  "HEAD_DECAY='d_pace'" "HEADS=('parallel', 'parallel_markov')"
 train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads/seven'" \
   NUM_HEADS=7 "HEADS='eagle'"
+train heads "$HEADS $MINE" "$TARGET" BATCH_SIZE=2 STEPS=900 NUM_HEADS=7 MARKOV_RANK=256 \
+  "OUTPUT_DIR='$DIR/heads/long'" "HEADS=('parallel', 'parallel_markov')"
 "$PYTHON" -c "
 import json, sys
 for line in sys.stdin: print(json.loads(line)['targets'])
