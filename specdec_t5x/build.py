@@ -8,7 +8,7 @@ import jax
 
 from specdec_t5x import tuning
 from specdec_t5x.beam.decoder import BeamDecoder
-from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from specdec_t5x.checkpoints import networks
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.shared_tokens import SharedTokens
@@ -29,8 +29,7 @@ from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise, check_gamma
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.network import ngram
-from specdec_t5x.network.functional import HEADS, Network, Settings
+from specdec_t5x.network.functional import HEADS, Network
 from specdec_t5x.policies import CostAware, ExitThreshold, get_policy
 
 DRAFTERS: dict[str, type[Drafter]] = {
@@ -106,19 +105,19 @@ def together(
     draft, drafter = None, draft
   drafts = {"draft": draft} if isinstance(draft, Model) else dict(draft or {})
   models = {"target": target, **drafts}
-  networks = {name: model.network for name, model in models.items()}
+  given = {name: model.network for name, model in models.items()}
   params = jax.device_put({name: model.params for name, model in models.items()})
   if drafter is None and draft is None:
     words = {"num_candidates": num_candidates, "policy": policy, "shared": shared}
     _refuse_words(rule=rule, gamma=gamma, **words)
     return PlainDecoder(target.network), params
-  network = networks.get("draft")
+  network = given.get("draft")
   if drafter is None:
     drafter = "heads" if isinstance(network, HEADS) else "draft_model"
   parts = get_drafter(drafter, network, gamma, num_candidates, shared)
   chosen = policy_for(parts, policy, gamma, is_word=isinstance(drafter, str))
   decoder = SpeculativeDecoder(target.network, parts, get_rule(rule), chosen)
-  if networks != decoder.networks:
+  if given != decoder.networks:
     raise ValueError(
       f"The drafter {type(parts).__name__} needs the networks "
       f"{sorted(parts.networks)}, got other ones as draft, called {sorted(drafts)}. "
@@ -267,7 +266,8 @@ def drafter_for(
   if isinstance(choice, Drafter) or not _needs_network(choice):
     network = None
   elif choice in ("ngram", "heads"):
-    network = (ngram_table if choice == "ngram" else heads)(path)
+    read = networks.ngram_table if choice == "ngram" else networks.heads
+    network = read(path)
   return get_drafter(choice, network, gamma, num_candidates)
 
 
@@ -312,73 +312,6 @@ def rule_for(choice: Rule | str, lenience: float) -> Rule:
       f"LENIENCE={lenience} needs VERIFICATION='lenient', got {choice!r}."
     )
   return get_rule(choice, **knobs)
-
-
-def network_settings(path: str, dtype: str, **knobs: Any) -> Settings:
-  """Returns the configuration of a checkpoint's network, read off it.
-
-  Args:
-    path: the checkpoint, or a Hugging Face folder.
-    dtype: of the activations.
-    **knobs: of the configuration: sharding, products, weights, head.
-
-  Raises:
-    ValueError: where there is no checkpoint at `path`.
-  """
-  return dataclasses.replace(Checkpoint.open(path).settings(dtype), **knobs)
-
-
-def network_at(path: str, dtype: str = "float32") -> Network:
-  """As `network_settings`, the network: a draft model, or a table of n-grams."""
-  return Checkpoint.open(path).network(dtype)
-
-
-def ngram_table(path: str | None, order: int = 0) -> ngram.NgramTable:
-  """Returns the network of a table of n-grams.
-
-  Args:
-    path: its checkpoint, off which its size is read.
-    order: look up no longer n-grams than these; 0 for all.
-
-  Raises:
-    ValueError: where there is no table at `path`, or `order` is none.
-  """
-  if not is_whole(order, 0):
-    raise ValueError(
-      f"NGRAM_ORDER must be a whole number of at least 0, got {order!r}. 0 is the "
-      "table's."
-    )
-  if path is None:
-    raise ValueError(
-      "DRAFTER='ngram' needs DRAFT_CHECKPOINT_PATH, a table that python -m "
-      "specdec_t5x.train --job=ngrams made; got None."
-    )
-  shapes = Checkpoint.open(path).shapes
-  return ngram.NgramTable(ngram.config_from_shapes(shapes, order))
-
-
-def heads(path: str | None, dtype: str = "float32") -> HEADS:
-  """Returns the network of heads, whose kind and size are read off their checkpoint.
-
-  Args:
-    path: the checkpoint.
-    dtype: of the activations.
-
-  Raises:
-    ValueError: where there are no heads at `path`.
-  """
-  if path is None:
-    raise ValueError(
-      "Heads need DRAFT_CHECKPOINT_PATH, a checkpoint that python -m specdec_t5x.train "
-      "--job=heads --gin_file=configs/train/heads.gin made; got None."
-    )
-  network = network_at(path, dtype)
-  if not isinstance(network, HEADS):
-    raise ValueError(
-      f"DRAFT_CHECKPOINT_PATH={path} must hold heads, got a {type(network).__name__}. "
-      "Leave out configs/drafters/heads.gin, or give heads' checkpoint."
-    )
-  return network
 
 
 def beam(

@@ -27,10 +27,11 @@ class Confidence(Policy):
   Source: Zhang et al. (Draft & Verify), arXiv 2309.08168, who also adapt the
   threshold; here it is fixed. They read the drawn token's probability; here it is the
   likeliest token's, the same at temperature 0, which is known before the draw: a token
-  that is dropped for its own value would bend the distribution.
+  that is dropped for its own value would bend the distribution. Heads that learned how
+  likely their tokens are to be accepted say that instead.
 
   Attributes:
-    threshold: a token is drafted where some token has at least this probability.
+    threshold: a token is drafted where what the draft says is at least this.
   """
 
   threshold: float = 0.4

@@ -167,9 +167,9 @@ class Headed(Drafter):
       given = kept, self.network.config.count, state.drafter_state.source
       return self.shape.propose(context, state, uniforms, *given)
     proposal = Growing(self.shape, self.siblings, context, uniforms).grow(of_shape)
-    return (
-      self._stopped(context, state, proposal, found) if self._is_chain else proposal
-    )
+    if not self._is_chain:
+      return proposal
+    return self._stopped(context, state, proposal, found)
 
   def _stopped(self, context, state, proposal, found) -> Proposal:
     """Returns a chain of which no more counts than the policy says, and how sure it is.

@@ -1,0 +1,76 @@
+"""Networks whose kinds and sizes are read off their checkpoints."""
+
+import dataclasses
+from typing import Any
+
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from specdec_t5x.core.checks import is_whole
+from specdec_t5x.network import ngram
+from specdec_t5x.network.functional import HEADS, Network, Settings
+
+
+def network_settings(path: str, dtype: str, **knobs: Any) -> Settings:
+  """Returns the configuration of a checkpoint's network, read off it.
+
+  Args:
+    path: the checkpoint, or a Hugging Face folder.
+    dtype: of the activations.
+    **knobs: of the configuration: sharding, products, weights, head.
+
+  Raises:
+    ValueError: where there is no checkpoint at `path`.
+  """
+  return dataclasses.replace(Checkpoint.open(path).settings(dtype), **knobs)
+
+
+def network_at(path: str, dtype: str = "float32") -> Network:
+  """As `network_settings`, the network: a draft model, or a table of n-grams."""
+  return Checkpoint.open(path).network(dtype)
+
+
+def ngram_table(path: str | None, order: int = 0) -> ngram.NgramTable:
+  """Returns the network of a table of n-grams.
+
+  Args:
+    path: its checkpoint, off which its size is read.
+    order: look up no longer n-grams than these; 0 for all.
+
+  Raises:
+    ValueError: where there is no table at `path`, or `order` is none.
+  """
+  if not is_whole(order, 0):
+    raise ValueError(
+      f"NGRAM_ORDER must be a whole number of at least 0, got {order!r}. 0 is the "
+      "table's."
+    )
+  if path is None:
+    raise ValueError(
+      "DRAFTER='ngram' needs DRAFT_CHECKPOINT_PATH, a table that python -m "
+      "specdec_t5x.train --job=ngrams made; got None."
+    )
+  shapes = Checkpoint.open(path).shapes
+  return ngram.NgramTable(ngram.config_from_shapes(shapes, order))
+
+
+def heads(path: str | None, dtype: str = "float32") -> HEADS:
+  """Returns the network of heads, whose kind and size are read off their checkpoint.
+
+  Args:
+    path: the checkpoint.
+    dtype: of the activations.
+
+  Raises:
+    ValueError: where there are no heads at `path`.
+  """
+  if path is None:
+    raise ValueError(
+      "Heads need DRAFT_CHECKPOINT_PATH, a checkpoint that python -m specdec_t5x.train "
+      "--job=heads --gin_file=configs/train/heads.gin made; got None."
+    )
+  network = network_at(path, dtype)
+  if not isinstance(network, HEADS):
+    raise ValueError(
+      f"DRAFT_CHECKPOINT_PATH={path} must hold heads, got a {type(network).__name__}. "
+      "Leave out configs/drafters/heads.gin, or give heads' checkpoint."
+    )
+  return network
