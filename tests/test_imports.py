@@ -24,7 +24,7 @@ ALLOWED = {
   "tuning": {"core", "decoding", "native", "network"},
   "analysis": {"core", "decoding"},
   "data": {"core", "hugging_face", "network"},
-  "checkpoints": {"data", "hugging_face", "network"},
+  "checkpoints": {"core", "data", "hugging_face", "network"},
   "build": LOOP | {"checkpoints", "tuning"},
   "t5x_bridge": (LOOP | BESIDE) - {"build"},
   "api": (LOOP | BESIDE) - {"data"},
