@@ -77,9 +77,12 @@ class PositionDrafter(nn.Module):
       logits: U.
       place: k from 0; behind the last one that was learned it is that.
     """
-    row = jnp.take(self._own(CONFIDENCE), place, axis=0, mode="clip")
-    likeliest = nn.log_softmax(logits.astype(jnp.float32)).max(axis=-1)
-    of_feature = (features.astype(jnp.float32) * row[:-2]).sum(axis=-1)
+    row, features, logits = (
+      x.astype(jnp.float32) for x in (self._own(CONFIDENCE), features, logits)
+    )
+    row = jnp.take(row, place, axis=0, mode="clip")
+    likeliest = nn.log_softmax(logits).max(axis=-1)
+    of_feature = (features * row[:-2]).sum(axis=-1)
     return of_feature + row[-2] * likeliest + row[-1]
 
   def of_tokens(self, tokens: Int[Array, "*B"]) -> None:
