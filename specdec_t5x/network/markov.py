@@ -64,13 +64,13 @@ class PositionDrafter(nn.Module):
   ) -> Float[Array, "*B"]:
     """Returns c, of which sigmoid(c) is how likely a drafted token is to be accepted.
 
-      c = w_k f + a_k log max softmax(U) + b_k,
+      c = w_k f + (1 + a_k) log(m / (1 - m)) + b_k,  m = max softmax(U),
 
     f being the feature that the token at place k is drafted from and U its logits
-    without a bias. Each place has weights of its own, so each is calibrated by itself.
-    DSpark's reads f and the token before; without the latter parallel drafters know all
-    of a draft's at once, before any token is drawn, and the likeliest token's
-    probability says more.
+    without a bias. Each place has weights of its own, so each is calibrated by itself;
+    they begin as 0, so that it begins as the likeliest token's probability. DSpark's
+    reads f and the token before; without the latter parallel drafters know all of a
+    draft's at once, before any token is drawn.
 
     Args:
       features: f.
@@ -81,9 +81,11 @@ class PositionDrafter(nn.Module):
       x.astype(jnp.float32) for x in (self._own(CONFIDENCE), features, logits)
     )
     row = jnp.take(row, place, axis=0, mode="clip")
-    likeliest = nn.log_softmax(logits).max(axis=-1)
+    # Where m is 1 but for rounding, it is taken as a little less.
+    likeliest = jnp.minimum(nn.log_softmax(logits).max(axis=-1), -1e-6)
+    likeliest -= jnp.log(-jnp.expm1(likeliest))
     of_feature = (features * row[:-2]).sum(axis=-1)
-    return of_feature + row[-2] * likeliest + row[-1]
+    return of_feature + (1 + row[-2]) * likeliest + row[-1]
 
   def of_tokens(self, tokens: Int[Array, "*B"]) -> None:
     """Reads the parameters that features do not, so that they are made."""
