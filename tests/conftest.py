@@ -48,6 +48,22 @@ SLOW = (
   *("training/test_language_model", "training/test_online", "training/test_serving"),
   *("test_api.py::test_64_bits_change_nothing", "test_api.py::test_a_draft_of_nan"),
   *("test_api.py::test_logits_that_are_no_numbers", "test_api.py::test_no_more_rows"),
+  *(
+    "contract/test_eval.py::test_all_checkpoints",
+    "decoding/test_baseline.py::test_one",
+  ),
+  *("decoding/test_baseline.py::test_the_fillers", "decoding/test_trees.py::test_all"),
+  *("drafters/test_eagle", "drafters/test_shared_encoder", "e2e/test_other_vocabulary"),
+  *(
+    "e2e/test_rounded_target",
+    "exactness/test_coupled.py::test_a_",
+    "network/test_sizes",
+  ),
+  *("exactness/test_budget.py::test_rows_are", "exactness/test_loop.py::test_it_keeps"),
+  *("network/test_gemma.py::test_every", "t5x_bridge/test_beam.py::test_without"),
+  *("trace/test_trace", "training/test_shared_encoder"),
+  "training/test_heads.py::test_drafts_learn_the_same",
+  "core/test_distributions.py::test_sample_goes_by_the_grid_s_cells[xla-250112",
 )
 
 # Before any test imports TensorFlow: see there, of triton.

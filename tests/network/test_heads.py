@@ -103,11 +103,11 @@ BIASED = [
   HeadsConfig("medusa", COUNT, WIDTH, **BIAS),
   HeadsConfig("blockwise", COUNT, WIDTH, hidden_dim=5, **BIAS),
   ParallelConfig(COUNT, WIDTH, 2, 3, 8, **BIAS),
-  ParallelConfig(COUNT, WIDTH, 2, 3, 8, kind="eagle", confident=True),
 ]
+EAGLE = ParallelConfig(COUNT, WIDTH, 2, 3, 8, kind="eagle", confident=True)
 
 
-@pytest.mark.parametrize("config", [*CONFIGS, *BIASED], ids=repr)
+@pytest.mark.parametrize("config", [*CONFIGS, *BIASED, EAGLE], ids=repr)
 def test_the_configuration_is_read_off_the_shapes(config):
   make = lambda key: initial_variables(network_for(config), key)["params"]
   assert network_config(flat_shapes(jax.eval_shape(make, jax.random.key(0)))) == config
