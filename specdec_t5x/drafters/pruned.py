@@ -27,7 +27,6 @@ from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.stepwise import likeliest
 
 # From a depth, the tokens of the level before and where in the one before that each
 # one's parent stands (None: the root's) to the logits after these tokens, or to one row
@@ -218,11 +217,10 @@ def stand_together(
 
 
 def _top(log_probs, count):
-  """Returns the likeliest tokens of each node, [B, P, R], and their values."""
-  tokens, values, left = [], [], log_probs
-  for _ in range(count):
-    token = likeliest(left)
-    tokens.append(token)
-    values.append(left.max(axis=-1))
-    left = jnp.where(jnp.arange(left.shape[-1]) == token[..., None], -jnp.inf, left)
-  return jnp.stack(tokens, axis=-1), jnp.stack(values, axis=-1)
+  """Returns the likeliest tokens of each node, [B, P, R], and their values.
+
+  Where these are no numbers the token is -1, which is none.
+  """
+  values, tokens = jax.lax.top_k(log_probs, count)
+  is_lost = jnp.isnan(log_probs).any(axis=-1, keepdims=True)
+  return jnp.where(is_lost, -1, tokens), jnp.where(is_lost, jnp.nan, values)
