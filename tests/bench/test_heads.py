@@ -99,10 +99,11 @@ def test_every_way_to_draft_is_measured_and_gives_the_same(pair, heads, tmp_path
     ("copy", "chain"),
     ("copy", "chain, COPY_MATCH 1"),
     ("hydra", "chain"),
+    ("hydra", "pruned to 3"),
     ("hydra", "tree of 3"),
     ("parallel", "chain"),
-    ("parallel", "tree of 3"),
     ("parallel", "pruned to 3"),
+    ("parallel", "tree of 3"),
     ("target", "rounded to 8 bits"),
     ("target", "rounded to 4 bits"),
   ]

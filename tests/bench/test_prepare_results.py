@@ -60,6 +60,7 @@ def _run(tmp_path, folder, log, data="data"):
     "cnndm_manuj": ["cnn_dailymail_validation.csv"],
     "t5_spiece": ["spiece.model"],
     "wmt14_500_multiref": ["wmt14-en-de.extra_refs.txt"],
+    "tatoeba_deu": ["deu.txt"],
   }
   texts["multi30k"].append("m30k_8k.model")
   for name, files in texts.items():

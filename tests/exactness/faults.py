@@ -113,7 +113,8 @@ def rows_that_have_ended_go_on(spec, state, *args, commit=step.commit):
   return commit(spec, state.replace(ended=jnp.zeros_like(state.ended)), *args)
 
 
-def no_limit_by_what_remains(self, state, lengths):
+def no_limit_by_what_remains(self, state, lengths, confidence=None):
+  del confidence
   return self.policy.most(state.policy_state, state.lengths.size, lengths)
 
 
