@@ -70,6 +70,8 @@ def _make_demo() -> None:
   for part in (*ende.drafts, more["draft_tiny"]):
     _save(part.checkpoint, target, seed=1)
   _save(more["parallel"].checkpoint, ParallelConfig.of(target, 5))
+  eagle = ParallelConfig.of(target, 5, kind="eagle", confident=True)
+  _save(more["eagle"].checkpoint, eagle)
   pathlib.Path("targets.de").write_text("\n".join(_LINES))
   commands.training(
     *("--job=ngrams", "--gin_file=configs/train/ngrams.gin"),
