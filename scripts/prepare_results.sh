@@ -6,7 +6,8 @@
 #
 # The first folder has multi30k (texts, m30k_8k.model), t5x_m30k (the pair's checkpoints),
 # wmt14_500_multiref (news), tatoeba_deu, cnndm_manuj and t5_spiece (articles, T5's
-# vocabulary). What is trained takes an hour on two cores; the same command goes on where it stopped.
+# vocabulary). What is trained takes an hour and a half on two cores; the same command goes
+# on where it stopped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${1:?Give the folder of the data, then the folder to make.}")
