@@ -1,5 +1,6 @@
 """The speculative loop: one compiled program from the encoded input to the output."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -34,6 +35,15 @@ class Keeper(Observer, Protocol):
 
   def check(self, target: Any, num_decodes: int = 1) -> None:
     """Raises a ValueError where it can't watch this target, or so many decodes."""
+
+  def auxiliary(self, kept: Any, given: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns what T5X's models add to their auxiliary values.
+
+    Args:
+      kept: of the outputs, an entry a row.
+      given: the inputs [B, E], as 'encoder_inputs', and in T5X's `infer` whose samples
+        rows are.
+    """
 
 
 def generate(

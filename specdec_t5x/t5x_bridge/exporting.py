@@ -68,8 +68,9 @@ def check_decoder(decoder: Decoder) -> None:
     )
   if getattr(decoder, "observer", None):
     raise ValueError(
-      "A draft that learns can't be exported: nothing learns from what the program "
-      "keeps. Leave out configs/runs/online.gin, and export the draft that it made."
+      "A draft that learns can't be exported, nor places be kept: nothing reads what "
+      "the program keeps. Leave out configs/runs/online.gin, and export the draft that "
+      "it made; leave out configs/runs/places.gin."
     )
   policy = getattr(decoder, "policy", None)
   if isinstance(policy, ByTimes) and not policy.seconds:

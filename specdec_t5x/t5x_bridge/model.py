@@ -21,11 +21,6 @@ from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import initial_variables, is_decoder_only
 from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, is_first, numbered
 
-# What auxiliary values also hold where the decoder keeps distributions for a draft to
-# learn
-# from: the inputs [B, E], tokens and probabilities of `training.rejections` [B, T, K];
-# and `EXAMPLE`, from T5X's `infer`.
-LEARNED_FROM = ("encoder_inputs", "kept_tokens", "kept_probs")
 # The feature, and the auxiliary value, of what drafts know of earlier batches.
 KNOWN = "known"
 DECODE_RNG = "decode_rng"  # The one of T5X's decoder_params that is not built in.
@@ -228,10 +223,10 @@ class Decodes:
     if decoded.observed is None:
       return predictions, aux
     # Of one decode an input: `decoder.check` saw to it.
-    found = decoded.observed
-    kept = dict(zip(LEARNED_FROM, (inputs, found.tokens, found.probs), strict=True))
-    kept |= {EXAMPLE: batch[EXAMPLE]} if EXAMPLE in batch else {}
-    return predictions, {**aux, **kept}
+    given = {"encoder_inputs": inputs}
+    given |= {EXAMPLE: batch[EXAMPLE]} if EXAMPLE in batch else {}
+    kept = self.decoder.observer.auxiliary(decoded.observed, given)
+    return predictions, aux | kept
 
   def decode(
     self,

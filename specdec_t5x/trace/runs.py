@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from specdec_t5x.trace import page
+from specdec_t5x.trace.places import ACCEPTED, OWN, RECOVERED
 
 _WIDTH, _HEIGHT, _BORDER = 900, 260, 40  # Of the dots, in their own units.
 _KINDS = "target", "draft"  # The colours of the first run and the second.
+_PLACES = {OWN: "bonus", ACCEPTED: "accepted", RECOVERED: "recovered"}
 _INTRO = """\
 A dot, and a row below, is a sentence; names of columns sort. Tokens a call: how many
 tokens of the output the target gave a call, 1 without speculation. Alpha: the share of
@@ -35,6 +37,8 @@ class Example:
     calls: of the target.
     accepted: drafted tokens that stood.
     tried: those, and of each draft the first that did not stand.
+    places: whose token stands at each place (`trace.places`); none where a run did not
+      keep it.
   """
 
   source: str
@@ -44,6 +48,7 @@ class Example:
   calls: int
   accepted: float
   tried: float
+  places: Sequence[int] = ()
 
   @property
   def per_call(self) -> float:
@@ -91,6 +96,7 @@ def _example(line: str, place: str) -> Example:
       calls=int(total("target_calls")),
       accepted=total("accepted"),
       tried=total("acceptance_positions"),
+      places=record["aux"].get("places", ())[: int(total("tokens"))],
     )
   except (ValueError, KeyError, TypeError, IndexError) as error:
     raise ValueError(
@@ -117,12 +123,14 @@ def to_html(runs: Mapping[str, Sequence[Example]]) -> str:
       f"{' and '.join(runs)} are of other inputs: only runs of the same task and split "
       "can be compared."
     )
-  sections = _summary(runs), _dots(examples), _rows(examples)
+  sections = _summary(runs), _dots(examples), _failures(examples), _rows(examples)
   legend = [
     f'<svg class="key" aria-hidden="true"><circle class="{kind}" cx="6" cy="6" r="5"/>'
     f"</svg> {page.text(name)}"
     for name, kind in zip(runs, _KINDS, strict=False)
   ]
+  if any(example.places for run in examples for example in run):
+    legend += [f'<span class="token {kind}">{kind}</span>' for kind in _PLACES.values()]
   title = " and ".join(runs)
   return page.framed(title, " ".join(legend), _INTRO, "\n".join(sections), "rows.js")
 
@@ -147,27 +155,63 @@ def _total_row(name: str, examples: Sequence[Example]) -> str:
 
 def _dots(runs: Sequence[Sequence[Example]]) -> str:
   """Returns tokens a call over the output's length, a dot a sentence."""
-  every = [example for run in runs for example in run]
-  most = max(max(e.per_call for e in every), 2)
-  longest = max(max(e.tokens for e in every), 2)
-  x = lambda e: _BORDER + e.tokens / longest * (_WIDTH - 2 * _BORDER)
-  y = lambda value: _HEIGHT - _BORDER - value / most * (_HEIGHT - 2 * _BORDER)
   dots = [
-    f'<circle class="{kind}" cx="{x(e):.1f}" cy="{y(e.per_call):.1f}" r="3">'
-    f"<title>{page.text(e.output)}: {e.per_call:.2f}</title></circle>"
+    [(e.tokens, e.per_call, f"{e.output}: {e.per_call:.2f}") for e in run]
+    for run in runs
+  ]
+  most = max(2, *(dot[1] for run in dots for dot in run))
+  words = "Tokens a call of the target over the output's length, a dot a sentence"
+  return _figure(dots, range(int(most) + 1), words)
+
+
+def _failures(runs: Sequence[Sequence[Example]]) -> str:
+  """Returns the share of rejections by place in the output, where runs kept places."""
+  kept = [[e.places for e in run if len(e.places)] for run in runs]
+  if not any(kept):
+    return ""
+  dots = [
+    list(map(_share, range(max(map(len, run), default=0)), itertools.repeat(run)))
+    for run in kept
+  ]
+  words = "Share of drafted tokens that were rejected, over their place in the output"
+  return _figure([[dot for dot in run if dot] for run in dots], (0, 0.5, 1), words)
+
+
+def _share(
+  place: int, places: Sequence[Sequence[int]]
+) -> tuple[int, float, str] | None:
+  """Returns a dot: of the tokens drafted for a place, the share that was rejected."""
+  found = [each[place] for each in places if place < len(each)]
+  rejected, tried = found.count(RECOVERED), len(found) - found.count(OWN)
+  told = f"place {place + 1}: {rejected} of {tried} rejected"
+  return (place + 1, rejected / tried, told) if tried else None
+
+
+def _figure(
+  runs: Sequence[Sequence[tuple[int, float, str]]], heights: Sequence[float], words: str
+) -> str:
+  """Returns dots: x, from 0 on; y, up to the last of the lines' heights; a text."""
+  every = [dot for run in runs for dot in run]
+  top, longest = max(heights), max(2, *(x for x, _, _ in every))
+  top = max(top, *(y for _, y, _ in every))
+  across = lambda x: _BORDER + x / longest * (_WIDTH - 2 * _BORDER)
+  down = lambda y: _HEIGHT - _BORDER - y / top * (_HEIGHT - 2 * _BORDER)
+  dots = [
+    f'<circle class="{kind}" cx="{across(x):.1f}" cy="{down(y):.1f}" r="3">'
+    f"<title>{page.text(told)}</title></circle>"
     for run, kind in zip(runs, _KINDS, strict=False)
-    for e in run
+    for x, y, told in run
   ]
   lines = [
-    f'<line x1="{_BORDER}" x2="{_WIDTH - _BORDER}" y1="{y(n):.1f}" y2="{y(n):.1f}"/>'
-    f'<text x="8" y="{y(n) + 4:.1f}">{n}</text>'
-    for n in range(int(most) + 1)
+    f'<line x1="{_BORDER}" x2="{_WIDTH - _BORDER}" y1="{down(y):.1f}" '
+    f'y2="{down(y):.1f}"/><text x="8" y="{down(y) + 4:.1f}">{y:g}</text>'
+    for y in heights
   ]
   return f"""<figure><svg class="dots" role="img" viewBox="0 0 {_WIDTH} {_HEIGHT}"
-aria-label="Tokens a call over the output's tokens, a dot a sentence">
+aria-label="{words}">
 {"".join(lines)}{"".join(dots)}
 <text x="{_BORDER}" y="{_HEIGHT - 12}">tokens of the output, up to {longest}</text>
-</svg><figcaption>Tokens a call of the target over the output's length.</figcaption>
+</svg><figcaption>{words}.</figcaption>
 </figure>"""
 
 
@@ -190,18 +234,28 @@ def _row(number: int, examples: Sequence[Example]) -> Iterator[str]:
   yield _cell(examples[0].source)
   for example in examples:
     others = (other.output for other in examples if other.ids != example.ids)
-    yield _output(example.output, next(others, None))
+    yield _output(example, next(others, None))
     yield from map(_number, (example.tokens, example.per_call, example.alpha))
 
 
-def _output(text: str, other: str | None) -> str:
+def _output(example: Example, other: str | None) -> str:
   """Returns a cell; what is unlike the other output's text is marked."""
+  text, places = example.output, _strip(example.places)
   if other is None:
-    return _cell(text)
+    return f"<td>{page.text(text)}{places}</td>"
   pairs = zip(text, other, strict=False)
   same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
   rest = page.text(text[same:]) or "&hellip;"
-  return f"<td>{page.text(text[:same])}<mark>{rest}</mark></td>"
+  return f"<td>{page.text(text[:same])}<mark>{rest}</mark>{places}</td>"
+
+
+def _strip(places: Sequence[int]) -> str:
+  """Returns a square a token: whose it is."""
+  if not places:
+    return ""
+  squares = "".join(f'<i class="{_PLACES[each]}"></i>' for each in places)
+  told = f"{places.count(RECOVERED)} of {len(places)} tokens replace a rejected one"
+  return f'<div class="strip" role="img" aria-label="{told}">{squares}</div>'
 
 
 def _heads(names: Sequence[str], sorts: bool = False) -> str:

@@ -20,7 +20,7 @@ from etils import epath
 from jaxtyping import Int
 
 from specdec_t5x.t5x_bridge import examples, learned, pairing, writer
-from specdec_t5x.t5x_bridge.model import LEARNED_FROM, Decodes
+from specdec_t5x.t5x_bridge.model import Decodes
 from specdec_t5x.training.online import (
   Learner,
   Online,
@@ -28,7 +28,7 @@ from specdec_t5x.training.online import (
   Saved,
   check_learns,
 )
-from specdec_t5x.training.rejections import KeepRejections
+from specdec_t5x.training.rejections import LEARNED_FROM, KeepRejections
 
 _DRAFT = "draft"
 

@@ -7,6 +7,7 @@ Shapes: B rows, T output length, K kept tokens, V vocabulary.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import flax.struct
@@ -19,6 +20,10 @@ from specdec_t5x.core import chain
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Iteration, is_cut
+
+# What T5X's models add to their auxiliary values: inputs [B, E], and of `Rejections`
+# tokens and probs [B, T, K].
+LEARNED_FROM = ("encoder_inputs", "kept_tokens", "kept_probs")
 
 
 @flax.struct.dataclass
@@ -97,3 +102,7 @@ class KeepRejections:
     place = before.lengths - before.starts + proposal.tree.depth_of(last)
     is_rejected = ~before.ended & is_cut(proposal, iteration.verdict)
     return kept.put(place, is_rejected, chain.probs_at(iteration.logits, last))
+
+  def auxiliary(self, kept: Rejections, given: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns what is learned from, `LEARNED_FROM`, and whose samples rows are."""
+    return {**given, "kept_tokens": kept.tokens, "kept_probs": kept.probs}

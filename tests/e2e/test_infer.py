@@ -8,6 +8,7 @@ import flax
 import jax.numpy as jnp
 import pytest
 
+from scripts import show_run
 from specdec_t5x.merge_shards import merge_shards
 from specdec_t5x.network.transformer import Transformer
 from tests import processes
@@ -32,6 +33,26 @@ def test_speculation_writes_the_plain_models_tokens(pair, speculative, tmp_path)
   summary = runs.summary(tmp_path)
   assert summary["statistics"]["tokens_per_target_call"]["value"] == 1
   assert summary["decoder"]["kind"] == "PlainDecoder"
+
+
+def test_places_say_where_drafts_failed(pair, speculative, tmp_path):
+  """By configs/runs/places.gin; the outputs stay what they are."""
+  gin_file, draft = pair
+  runs.completed(
+    *("configs/spec_ende.gin", gin_file, "configs/runs/places.gin"),
+    DRAFT_CHECKPOINT_PATH=draft,
+    GAMMA=3,
+    INFER_OUTPUT_DIR=str(tmp_path / "out"),
+  )
+  assert runs.tokens(tmp_path / "out") == runs.tokens(speculative)
+  for record in runs.records(tmp_path / "out"):
+    aux = record["aux"]
+    count = aux["places"][: aux["tokens"]].count
+    rejected = aux["acceptance_positions"] - aux["accepted"]
+    assert (count(1), count(2)) == (aux["accepted"], rejected)
+  page = str(tmp_path / "page.html")
+  assert show_run.main([str(tmp_path / "out"), f"--html={page}"]) == 0
+  assert 'class="strip"' in (tmp_path / "page.html").read_text()
 
 
 @runtime_only

@@ -80,6 +80,25 @@ def test_the_fewest_tokens_a_call_come_first_and_differences_are_marked(tmp_path
   assert not re.search(r"(src|href)=|url\(|https?:|@import", text)
 
 
+def test_a_run_that_kept_places_shows_where_drafts_failed(tmp_path):
+  """Of three drafted first tokens one was rejected; of two second ones, one."""
+  kept = [1, 2, 0, 0], [2, 1, 0, 0], [1, 0, 0, 0]
+  records = [record(tokens=3, places=places) for places in kept]
+  text = runs.to_html({"spec": runs.load(run(tmp_path / "spec", *records))})
+  assert re.findall(r"<title>place (.*?)</title>", text) == [
+    "1: 1 of 3 rejected",
+    "2: 1 of 2 rejected",
+  ]
+  strips = re.findall(r'<div class="strip".*?</div>', text)
+  assert [re.findall('<i class="(.*?)">', strip) for strip in strips] == [
+    ["accepted", "recovered", "bonus"],
+    ["recovered", "accepted", "bonus"],
+    ["accepted", "bonus", "bonus"],
+  ]
+  plain = runs.to_html({"plain": runs.load(run(tmp_path / "plain", *PLAIN))})
+  assert not re.search('place 1|class="strip"', plain)
+
+
 SORT = """
 const order = () => [...document.querySelectorAll(".rows tbody tr")].map(
   row => row.cells[0].textContent).join();
