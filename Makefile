@@ -31,9 +31,10 @@ demo-lm: install
 	$(BIN)/python -m specdec_t5x.demo --pairs lm
 
 # Measures all that the pages show, for hours and alone, and renders them: goes on where it
-# stopped. ARGS="--data m30k=DIR" adds what needs that folder.
-results: install
-	$(BIN)/python -m specdec_t5x.bench results $(ARGS)
+# stopped. ARGS="--data m30k=DIR" adds what needs that folder. Peers are timed, too.
+results: $(PEERS)/.installed
+	$(PEERS)/bin/python -m specdec_t5x.demo --keep demo
+	$(PEERS)/bin/python -m specdec_t5x.bench results $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
