@@ -1,0 +1,239 @@
+"""What others got wrong in drafts, to be planted in place of what is right."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+
+from specdec_t5x.core import (
+  distributions,
+)
+from specdec_t5x.core.shared_tokens import SharedTokens
+from specdec_t5x.core.types import Proposal
+from specdec_t5x.drafters import draft_model, sparse
+from specdec_t5x.drafters.cascade import Cascade
+from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.eagle import EagleDraft
+from specdec_t5x.drafters.heads import HeadDraft, Headed
+from specdec_t5x.drafters.stepwise import Stepwise
+from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.network import functional
+from specdec_t5x.network.eagle import EagleDrafter
+
+_read_last = draft_model.read_last
+
+
+def argmax_draft_with_soft_q(logits, sampling, uniform, adjust):
+  token, _ = distributions.draw(logits, distributions.GREEDY, uniform, adjust)
+  return token, adjust(logits, sampling)
+
+
+def draws_from_the_whole_probs(
+  extend, state, uniforms, sampling, truncation, adjust, behind
+):
+  def drawn(logits, uniforms):
+    token, probs = distributions.draw(logits, sampling, uniforms, adjust)
+    return token, truncation.of(probs)
+
+  return sparse.drafted_chain(extend, state, uniforms, drawn, behind)
+
+
+def rounds_after_the_draw(
+  extend, state, uniforms, sampling, truncation, adjust, behind
+):
+  def drawn(logits, uniforms):
+    probs = adjust(logits, sampling)
+    distribution = truncation.of(probs)
+    is_kept = distribution.dense(probs.shape[-1]) > 0
+    token = distributions.sample(jnp.where(is_kept, probs, 0.0), uniforms)
+    return token.astype(jnp.int32), distribution
+
+  return sparse.drafted_chain(extend, state, uniforms, drawn, behind)
+
+
+def q_not_renormalised(self, context, state, uniforms, propose=Stepwise.propose):
+  proposal, state = propose(self, context, state, uniforms)
+  return proposal.replace(draft_probs=0.7 * proposal.draft_probs), state
+
+
+def tables_off_by_one(self, logits, vocab_size, of_target=SharedTokens.of_target):
+  return jnp.roll(of_target(self, logits, vocab_size), 1, axis=-1)
+
+
+def unshared_tokens_unread(self, tokens, in_draft=SharedTokens.in_draft):
+  return in_draft(self, jnp.where(jnp.asarray(self.ids)[tokens] < 0, 0, tokens))
+
+
+def ignore_top_p(logits, sampling, uniform, adjust):
+  sampling = dataclasses.replace(sampling, top_p=0.0)
+  return distributions.draw(logits, sampling, uniform, adjust)
+
+
+def draft_reads_the_last_token_alone(extend, cache, sequences, lengths, count):
+  del count
+  last = jnp.take_along_axis(sequences, lengths[:, None] - 1, axis=1)
+  logits, _, cache = extend(cache.at(lengths - 1), last)
+  return logits[:, 0], cache
+
+
+def drafts_share_their_draws(self, *args, propose=TreeDraft.propose):
+  *known, uniforms = args
+  return propose(self, *known, jnp.repeat(uniforms[:, ::2], 2, axis=1))
+
+
+def heads_on_the_root_s_feature(self, context, own, verdict, features):
+  del context, verdict
+  return own.replace(feature=features[:, 0], is_known=jnp.ones_like(own.is_known))
+
+
+def q_without_the_bias(self, context, *args, proposal=Headed.proposal):
+  found, logits = proposal(self, context, *args), self.logits(context, args[-1])
+  q = context.adjust(logits, context.sampling)
+  return found.replace(draft_probs=q[:, self.shape.depths[1:] - 1])
+
+
+def bias_reads_the_token_it_predicts(self, context, *args, proposal=Headed.proposal):
+  found, logits = proposal(self, context, *args), self.logits(context, args[-1])
+  logits = logits[:, self.shape.depths[1:] - 1]
+  logits = logits + self.apply(context, "bias", found.tokens)
+  return found.replace(draft_probs=context.adjust(logits, context.sampling))
+
+
+def confidence_in_the_drawn_token(self, *args, grown=Headed.grown):
+  proposal = grown(self, *args)
+  return proposal.replace(confidence=proposal.drafted_probs())
+
+
+def heads_drop_the_doubtful_token(self, context, state, *args, grown=Headed.grown):
+  proposal = grown(self, context, state, *args)
+  sure = context.policy.goes_on(state.policy_state, proposal.drafted_probs())
+  return proposal.replace(is_valid=proposal.is_valid & sure)
+
+
+def bias_of_the_first_sibling(self, context, *args, apply=Headed.apply):
+  method, tokens = args
+  if method == "bias":
+    tokens = jnp.broadcast_to(tokens[:, :1], tokens.shape)
+  return apply(self, context, method, tokens)
+
+
+def heads_read_the_first_sibling(self, *args, path_reader=HeadDraft._path_reader):
+  read = path_reader(self, *args)
+  first = lambda tokens: jnp.broadcast_to(tokens[:, :1], tokens.shape)
+  return lambda depth, tokens, parents: read(
+    depth, tokens if tokens is None else first(tokens), parents
+  )
+
+
+def first_sibling_s_probs_for_all(self, *args, propose=TreeDraft.propose):
+  proposal, state = propose(self, *args)
+  first = np.searchsorted(self.tree.parents, self.tree.parents)
+  return proposal.replace(draft_probs=proposal.draft_probs[:, first]), state
+
+
+def copy_from_the_output_alone(self, context, state, *args, propose=Copy.propose):
+  nothing = jnp.zeros_like(state.drafter_state)
+  return propose(self, context, state.replace(drafter_state=nothing), *args)
+
+
+def drop_the_doubtful_token(self, context, state, *args, propose=Stepwise.propose):
+  proposal, own = propose(self, context, state, *args)
+  drafted = proposal.drafted_probs()
+  last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
+  of_last = jnp.take_along_axis(drafted, last, axis=1)[:, 0]
+  doubtful = ~context.policy.goes_on(state.policy_state, of_last)
+  size = jnp.maximum(proposal.num_valid - doubtful, 0)
+  return Proposal.chain(proposal.tokens, proposal.draft_probs, size), own
+
+
+def drop_what_it_drew(self, *args, propose=Stepwise.propose):
+  """As a policy would that asked for the drawn token, not for the distribution."""
+  proposal, state = propose(self, *args)
+  last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
+  is_two = jnp.take_along_axis(proposal.tokens, last, axis=1)[:, 0] == 2
+  size = jnp.maximum(proposal.num_valid - is_two, 0)
+  return Proposal.chain(proposal.tokens, proposal.draft_probs, size), state
+
+
+def drop_the_token_it_stopped_at(self, context, state, *args, propose=Stepwise.propose):
+  """As an exit would that took the doubtful token back once it was drawn."""
+  proposal, own = propose(self, context, state, *args)
+  last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
+  of_last = jnp.take_along_axis(proposal.drafted_probs(), last, axis=1)[:, 0]
+  stopped = ~context.policy.goes_on_after(state.policy_state, of_last)
+  size = jnp.maximum(proposal.num_valid - stopped, 0)
+  return Proposal.chain(proposal.tokens, proposal.draft_probs, size), own
+
+
+def window_without_its_correction(self, window, lengths, proposal=Cascade._proposal):
+  found = proposal(self, window, lengths)
+  return Proposal.chain(found.tokens, found.draft_probs, found.num_valid - 1)
+
+
+def window_s_probs_one_place_off(self, window, lengths, proposal=Cascade._proposal):
+  found = proposal(self, window, lengths)
+  return found.replace(draft_probs=jnp.roll(found.draft_probs, 1, axis=1))
+
+
+def draft_reads_two_whatever_is_above(extend, cache, sequences, lengths, count):
+  del count
+  return _read_last(extend, cache, sequences, lengths, 2)
+
+
+def middle_network_reads_the_block_alone(extend, sequences, more):
+  return extend
+
+
+def entries_are_not_moved(self, *args):
+  return self
+
+
+def draft_s_cache_is_not_moved(self, context, drafter_state, *args):
+  return drafter_state
+
+
+def draft_reads_the_last_two_alone(*args):
+  return _read_last(*args)
+
+
+def _rolled(caches, axis):
+  roll = lambda xs: tuple(jnp.roll(x, 1, axis) for x in xs)
+  cross = lambda x: {
+    "cross_keys": roll(x.cross_keys),
+    "cross_values": roll(x.cross_values),
+  }
+  return [caches[0], *(x.replace(**cross(x)) for x in caches[1:])]
+
+
+def draft_reads_the_row_before(*args, read=functional._read):
+  return _rolled(read(*args), 0)
+
+
+def draft_reads_features_one_place_on(*args, read=functional._read):
+  return _rolled(read(*args), 2)
+
+
+def q_of_all_tokens(logits, sampling, uniforms, adjust, draw=distributions.draw):
+  token, _ = draw(logits, sampling, uniforms, adjust)
+  return token, adjust(jnp.maximum(logits, -1.0), sampling)
+
+
+def eagle_on_features_one_place_off(
+  self, context, own, verdict, features, commit=EagleDraft.commit
+):
+  return commit(self, context, own, verdict, jnp.roll(features, 1, axis=1))
+
+
+def layer_s_nodes_see_cousins(self, *args, extend=EagleDrafter.extend):
+  known, of_tree = args[:4], args[4:]
+  all_seen = (jnp.ones_like(x) if x.dtype == bool else x for x in of_tree)
+  return extend(self, *known, *all_seen)
+
+
+def steps_see_the_target_s_features(
+  self, features, embedded, *args, everywhere=EagleDrafter.everywhere
+):
+  ahead = lambda x, step: jnp.pad(x, ((0, 0), (0, step), (0, 0)))[:, step:]
+  steps = range(self.config.count)
+  given = [(ahead(features, step), ahead(embedded, step)) for step in steps]
+  return jnp.concatenate([everywhere(self, *x, *args)[:, :, :1] for x in given], 2)
