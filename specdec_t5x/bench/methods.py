@@ -52,7 +52,7 @@ def make(args: argparse.Namespace) -> Table:
   study, labels = with_domains(jobs.load(args), args)
   costs, rows = {}, []
   with _elsewhere(study, args) as address:
-    # Temperature 0 last: peers leave threads behind that slow down what runs after.
+    # Temperature 0, with the peers, last: what ran after them was slow at random.
     for temperature in sorted(args.temperatures, reverse=True):
       rows = [*_rows(study, labels, temperature, address, args, costs), *rows]
     lost = Remote(address).counts()["lost"] if address else 0

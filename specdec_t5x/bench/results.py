@@ -108,7 +108,7 @@ def _measured(name: str, command: Sequence[str], root: pathlib.Path) -> bool:
   kept, path = ("--output", str(folder), "--keep", name), folder / f"{name}.log"
   words = dict(os.environ)
   if command[0] != _TIMES_STARTS:
-    words[_COMPILED] = str(root.absolute() / folder / "compiled")
+    words[_COMPILED] = str((folder / "compiled").absolute())
   with path.open("w", encoding="utf-8") as log:
     ran = subprocess.run(
       [*run, *kept], cwd=root, env=words, stdout=log, stderr=subprocess.STDOUT

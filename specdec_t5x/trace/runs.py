@@ -166,15 +166,11 @@ def _dots(runs: Sequence[Sequence[Example]]) -> str:
 
 def _failures(runs: Sequence[Sequence[Example]]) -> str:
   """Returns the share of rejections by place in the output, where runs kept places."""
-  kept = [[e.places for e in run if len(e.places)] for run in runs]
-  if not any(kept):
-    return ""
-  dots = [
-    list(map(_share, range(max(map(len, run), default=0)), itertools.repeat(run)))
-    for run in kept
-  ]
+  kept = [[e.places for e in run] for run in runs]
+  places = range(max(len(each) for run in kept for each in run))
+  dots = [[dot for place in places if (dot := _share(place, run))] for run in kept]
   words = "Share of drafted tokens that were rejected, over their place in the output"
-  return _figure([[dot for dot in run if dot] for run in dots], (0, 0.5, 1), words)
+  return _figure(dots, (0, 0.5, 1), words) if any(dots) else ""
 
 
 def _share(

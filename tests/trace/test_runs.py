@@ -99,6 +99,13 @@ def test_a_run_that_kept_places_shows_where_drafts_failed(tmp_path):
   assert not re.search('place 1|class="strip"', plain)
 
 
+def test_a_run_that_kept_places_and_drafted_nothing_has_no_share(tmp_path):
+  resting = runs.load(run(tmp_path / "run", record(places=[0, 0, 0])))
+  text = runs.to_html({"resting": resting})
+  assert "Share of drafted tokens" not in text
+  assert text.count('<i class="bonus">') == 3
+
+
 SORT = """
 const order = () => [...document.querySelectorAll(".rows tbody tr")].map(
   row => row.cells[0].textContent).join();
