@@ -288,28 +288,22 @@ def compiled(
 
   A fourth argument, [B], may say which inputs are wanted; others fill the batch. More
   are those of `Decoder.decode`.
-  It is compiled once for each combination of settings, whatever the parameters. What
-  drafts cost, where the policy goes by that, is measured at the first call for a shape.
+  It is compiled once for each combination of settings, whatever the parameters, and
+  stays so while it is held; beside those only the last few are kept. What drafts cost,
+  where the policy goes by that, is measured at the first call for a shape.
   """
+  decode = jax.jit(
+    lambda decoder, params, inputs, keys, is_wanted, **known: decoder.decode(
+      params, inputs, keys, sampling, max_length, eos_id, is_wanted, **known
+    ),
+    static_argnums=0,
+  )
 
   def run(params, inputs, keys, is_wanted=None, **known):
     job = tuning.Job(decoder, keys.shape[0], inputs.shape[1], sampling, max_length)
-    return _program(tuning.tuned(job, params), sampling, max_length, eos_id)(
-      params, inputs, keys, is_wanted, **known
-    )
+    return decode(tuning.tuned(job, params), params, inputs, keys, is_wanted, **known)
 
   return run
-
-
-@functools.lru_cache(maxsize=32)
-def _program(
-  decoder: Decoder, sampling: Sampling, max_length: int, eos_id: int
-) -> DecodeFn:
-  return jax.jit(
-    lambda params, inputs, keys, is_wanted, **known: decoder.decode(
-      params, inputs, keys, sampling, max_length, eos_id, is_wanted, **known
-    )
-  )
 
 
 def generations(decoded: Decoded, processor) -> Iterator[Generation]:

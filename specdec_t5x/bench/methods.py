@@ -52,9 +52,8 @@ def make(args: argparse.Namespace) -> Table:
   study, labels = with_domains(jobs.load(args), args)
   costs, rows = {}, []
   with _elsewhere(study, args) as address:
-    # Temperature 0, with the peers, last: what ran after them was slow at random.
-    for temperature in sorted(args.temperatures, reverse=True):
-      rows = [*_rows(study, labels, temperature, address, args, costs), *rows]
+    for temperature in args.temperatures:
+      rows += _rows(study, labels, temperature, address, args, costs)
     lost = Remote(address).counts()["lost"] if address else 0
   inputs = {name: labels.count(name) for name in dict.fromkeys(labels)}
   facts = {"inputs": inputs, "batch": 1, "gamma": args.gamma}

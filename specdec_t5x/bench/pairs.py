@@ -137,8 +137,10 @@ class Study:
     return self.decode(setting.temperature, *parts, gamma=setting.gamma)
 
   def program(self, decode: Decode) -> Program:
-    """Returns what decodes the input of a given number."""
-    return lambda number: decode(self.inputs[number], self._keys[number])
+    """Returns what decodes the input of a given number, and stays compiled."""
+    known = decode.sampling, decode.max_length, decode.eos_id
+    run = api.compiled(decode.decoder, *known)
+    return lambda number: run(decode.params, self.inputs[number], self._keys[number])
 
   def key(self, draft: Draft, setting) -> dict[str, Any]:
     """Returns everything that determines a cell."""

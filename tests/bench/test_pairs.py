@@ -1,0 +1,20 @@
+"""A target, its drafts and inputs, as they are put into programs."""
+
+from specdec_t5x import api
+from specdec_t5x.bench.pairs import Job, Study, pad_inputs
+from specdec_t5x.decoding.decoders import PlainDecoder
+from specdec_t5x.network.sizes import random_params
+from specdec_t5x.network.transformer import Transformer
+from tests.t5x_bridge import tiny
+
+
+def test_a_program_stays_compiled_however_many_others_there_are(monkeypatch):
+  network = Transformer(tiny.TARGET)
+  target = api.Model(network, random_params(network, 0))
+  study = Study(Job("", "", {}, None, 4), target, (), pad_inputs([[3, 1], [4, 1]]), 1)
+  run = study.program(study.decode(0.0))
+  first = run(0)
+  api.compiled.cache_clear()
+  monkeypatch.setattr(PlainDecoder, "decode", None)  # It is not traced again.
+  assert (run(0).tokens == first.tokens).all()
+  assert run(1).tokens.shape == first.tokens.shape
