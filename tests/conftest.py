@@ -23,48 +23,8 @@ os.environ.setdefault(
 KEPT = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "specdec_t5x"
 os.environ["SPECDEC_T5X_CACHE"] = str(KEPT)
 
-# What takes long and seldom breaks alone: `make test-slow` runs it, not `make test`.
-SLOW = (
-  *("bench/", "demo/", "diagnose/", "stress/", "contract/test_infer_safety.py"),
-  *("docs/test_notebook", "docs/test_pages.py::test_what_a_page_says"),
-  *("e2e/test_compile_ahead", "e2e/test_decoder_only", "e2e/test_drafters"),
-  *("e2e/test_infer.py::test_samples_depend", "e2e/test_infer.py::test_two_processes"),
-  *("e2e/test_m30k", "e2e/test_online", "e2e/test_tfds", "link/test_processes"),
-  *("exactness/test_adaptive.py::test_it_keeps_it", "exactness/test_cascade"),
-  *("exactness/test_layer_skip", "exactness/test_mutations", "exactness/test_online"),
-  *("exactness/test_real_", "t5x_bridge/test_devices", "contract/test_real_data"),
-  *("training/test_heads.py::test_each_kind", "training/test_heads.py::test_heads_"),
-  *("training/test_train", "test_own_parts"),
-  *("hugging_face/test_infer", "hugging_face/test_parity"),
-  "native/test_rounded_builds",
-  *("training/test_rejections", "decoding/test_batching.py::test_what_it_knows"),
-  *("test_tuning.py::test_the_name_is_the_same", "test_tuning_memory"),
-  *("drafters/test_heads", "drafters/test_layer_skip", "drafters/test_quantized"),
-  *("drafters/test_rests.py::test_samples_follow", "drafters/test_rests.py::test_a_t"),
-  "drafters/test_rests.py::test_draws_that_are_used_twice",
-  "drafters/test_eagle.py::test_outputs",
-  *("errors/test_fine.py::test_blank_and_enormous", "trace/test_page"),
-  *("t5x_bridge/test_model.py::test_target_as_draft", "training/test_batches"),
-  *("training/test_language_model", "training/test_online", "training/test_serving"),
-  *("test_api.py::test_64_bits_change_nothing", "test_api.py::test_a_draft_of_nan"),
-  *("test_api.py::test_logits_that_are_no_numbers", "test_api.py::test_no_more_rows"),
-  *(
-    "contract/test_eval.py::test_all_checkpoints",
-    "decoding/test_baseline.py::test_one",
-  ),
-  *("decoding/test_baseline.py::test_the_fillers", "decoding/test_trees.py::test_all"),
-  *("drafters/test_eagle", "drafters/test_shared_encoder", "e2e/test_other_vocabulary"),
-  *(
-    "e2e/test_rounded_target",
-    "exactness/test_coupled.py::test_a_",
-    "network/test_sizes",
-  ),
-  *("exactness/test_budget.py::test_rows_are", "exactness/test_loop.py::test_it_keeps"),
-  *("network/test_gemma.py::test_every", "t5x_bridge/test_beam.py::test_without"),
-  *("trace/test_trace", "training/test_shared_encoder"),
-  "training/test_heads.py::test_drafts_learn_the_same",
-  "core/test_distributions.py::test_sample_goes_by_the_grid_s_cells[xla-250112",
-)
+# What takes long and seldom breaks alone, by how its name begins: `make test-slow`.
+SLOW = (pathlib.Path(__file__).parent / "slow.txt").read_text().split()
 
 # Before any test imports TensorFlow: see there, of triton.
 import specdec_t5x  # noqa: E402, F401
@@ -85,9 +45,8 @@ def pytest_configure(config):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
   """Marks what is slow, before it is chosen or left out."""
-  names = tuple(f"tests/{name}" for name in SLOW)
   for item in items:
-    if item.nodeid.startswith(names):
+    if item.nodeid.startswith(tuple(SLOW)):
       item.add_marker(pytest.mark.slow)
 
 
