@@ -74,7 +74,8 @@ def _batches(args: argparse.Namespace) -> Table:
 
 def _of_batch(args, study, sampling, batch) -> dict[str, Program]:
   """Returns by name what decodes a group of inputs."""
-  draft, settings, runs = study.drafts[0].model, {PLAIN: (None, {})}, {}
+  draft, settings, runs = study.drafts[0], {PLAIN: ((), {})}, {}
+  parts = draft.model, draft.drafter
   policies = {f"gamma {gamma}": (gamma, Fixed()) for gamma in args.gammas}
   policies |= {name: (args.gamma, _policy(name)) for name in args.policies}
   for name, (gamma, policy) in policies.items():
@@ -83,9 +84,9 @@ def _of_batch(args, study, sampling, batch) -> dict[str, Program]:
       packed = lambda packs, policy=policy: dataclasses.replace(policy, packs=packs)
       ways = {f"{name}, padded": packed(False), f"{name}, packed": packed(True)}
     for way, each in ways.items():
-      settings[way] = draft, {"gamma": gamma, "policy": each}
-  for name, (draft, words) in settings.items():
-    decode = study.decode(0.0, draft, **words)
+      settings[way] = parts, {"gamma": gamma, "policy": each}
+  for name, (given, words) in settings.items():
+    decode = study.decode(0.0, *given, **words)
     decode = dataclasses.replace(decode, sampling=sampling)
     runs[name] = programs.decoding_groups(decode, batch)
     if args.queue > 1:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from specdec_t5x.bench.__main__ import main
-from tests.bench.conftest import ran
+from tests.bench.conftest import named, ran
 from tests.t5x_bridge import tiny
 
 
@@ -34,6 +34,14 @@ def test_packed_blocks_stand_beside_padded_ones(pair, tmp_path):
   assert [row["setting"] for row in found] == ["plain", *names]
   assert {row["identical"] for row in found} == {4}
   assert found[1]["drafted"] == found[2]["drafted"] > 0
+
+
+def test_a_target_drafts_for_itself(files, tmp_path):
+  more = {"draft": "quantized", "gammas": 2, "batches": 2, "max-length": 8}
+  found = ran("batches", tmp_path, *named(files, **more))["rows"]
+  assert [row["setting"] for row in found] == ["plain", "gamma 2", "auto"]
+  assert {row["identical"] for row in found} == {4}
+  assert found[1]["tokens_per_call"]["value"] > 2
 
 
 WAYS = ("padded", "packed")
