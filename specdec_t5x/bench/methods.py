@@ -181,7 +181,7 @@ def drafting_costs(
   turns = each_turn({"token": first.loop(text, "token"), **loops}, _COSTS_RUNS)
   seconds = {key: float(np.median(each)) for key, each in turns.items()}
   token = seconds.pop("token")
-  depth = lambda key: decodes[key].decoder.drafter.tree.depth
+  depth = lambda key: decodes[key].decoder.drafter.depth
   return {
     key: max(each, 0.0) / depth(key) / token if token > 0 else None
     for key, each in seconds.items()

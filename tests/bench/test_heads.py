@@ -8,9 +8,12 @@ import pytest
 
 from specdec_t5x import api
 from specdec_t5x.analysis.trees import best_tree
-from specdec_t5x.bench import tree
+from specdec_t5x.bench import methods, tree
+from specdec_t5x.bench.pairs import Job, Study, pad_inputs
+from specdec_t5x.build import headed
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.core.tree import Tree
+from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.parallel import ParallelConfig
@@ -109,3 +112,14 @@ def test_every_way_to_draft_is_measured_and_gives_the_same(pair, heads, tmp_path
   ]
   assert {row["identical"] for row in rows} == {"3/3"}
   assert all(row["speed"]["median"] > 0 for row in rows)
+
+
+def test_what_a_pruned_tree_costs_is_told_of_a_level(files, heads, monkeypatch):
+  """Six calls' time for a tree of two levels, whose shape rows choose."""
+  seconds = lambda loops, runs: {n: [6.0 if n == "pruned" else 1.0] for n in loops}
+  monkeypatch.setattr(methods, "each_turn", seconds)
+  target, hydra = (api.load_model(x) for x in (files["target"], heads["hydra"]))
+  study = Study(Job("", "", {}, None, 10), target, (), pad_inputs([[3, 1]]), 1)
+  drafter = headed(hydra.network, Pruned(4, width=2, ranks=2))
+  decode = study.decode(0.0, hydra, drafter, "traversal")
+  assert methods.drafting_costs(study, {"pruned": decode}) == {"pruned": 3.0}
