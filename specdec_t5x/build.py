@@ -16,7 +16,7 @@ from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.decoding.policy import Fixed, Policy
+from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.eagle import Eagle, EagleDraft, EagleTree
@@ -30,7 +30,7 @@ from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise, check_gamma
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.functional import HEADS, Network
-from specdec_t5x.policies import CostAware, ExitThreshold, get_policy
+from specdec_t5x.policies import get_policy
 
 DRAFTERS: dict[str, type[Drafter]] = {
   "draft_model": DraftModel,
@@ -283,16 +283,23 @@ def policy_for(
     is_word: whether the drafter is a gin file's or was named, not built by hand: then a
       network that drafts, or heads, draft as much as pays.
   """
-  if policy is not None:
-    return get_policy(policy)
-  if gamma is not None:
-    return Fixed()
-  if isinstance(drafter, Quantized):
+  if policy is None:
+    policy = _usual_policy(drafter, gamma, is_word)
+  chosen = get_policy(policy)
+  if isinstance(drafter, Quantized) and policy in ("auto", "budget"):
     # Nearly the target, of whatever text: more of it is accepted than of others.
-    return CostAware(prior_alpha=0.9)
-  if is_word and isinstance(drafter, Stepwise | Headed):
-    return get_policy("auto")
-  return ExitThreshold() if isinstance(drafter, LayerSkip) else Fixed()
+    return dataclasses.replace(chosen, prior_alpha=0.9)
+  return chosen
+
+
+def _usual_policy(drafter: Drafter, gamma: int | None, is_word: bool) -> str:
+  if gamma is not None:
+    return "fixed"
+  if isinstance(drafter, Quantized) or (
+    is_word and isinstance(drafter, Stepwise | Headed)
+  ):
+    return "auto"
+  return "exit" if isinstance(drafter, LayerSkip) else "fixed"
 
 
 def rule_for(choice: Rule | str, lenience: float) -> Rule:

@@ -24,6 +24,7 @@ from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.layer_skip import LayerSkip
+from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.native.distributions import adjusted_probs
@@ -330,6 +331,17 @@ def test_the_policy_is_what_was_asked_for_or_what_is_usual(drafter, named, own):
     for gamma in (None, 4):
       assert policy_for(drafter, "auto", gamma, is_word) == CostAware()
       assert policy_for(drafter, TURNS, gamma, is_word) is TURNS
+
+
+@pytest.mark.parametrize("name", ["auto", "budget"])
+def test_what_is_nearly_the_target_is_expected_to_be_right(name):
+  policy = POLICIES[name]
+  expected = dataclasses.replace(policy, prior_alpha=0.9)
+  assert policy_for(Quantized(), name, 4) == policy_for(Quantized(), name, None)
+  assert policy_for(Quantized(), name, None) == expected
+  assert policy_for(Quantized(), policy, None) == policy  # As it was asked for.
+  assert policy_for(Quantized(), None, None, is_word=False).prior_alpha == 0.9
+  assert policy_for(Quantized(), None, 4) == Fixed()
 
 
 def test_a_policy_has_a_name():

@@ -81,7 +81,8 @@ def _of_batch(args, study, sampling, batch) -> dict[str, Program]:
   for name, (gamma, policy) in policies.items():
     ways = {name: policy}
     if args.packed:
-      packed = lambda packs, policy=policy: dataclasses.replace(policy, packs=packs)
+      own = get_policy(policy)
+      packed = lambda packs, own=own: dataclasses.replace(own, packs=packs)
       ways = {f"{name}, padded": packed(False), f"{name}, packed": packed(True)}
     for way, each in ways.items():
       settings[way] = parts, {"gamma": gamma, "policy": each}
@@ -96,12 +97,12 @@ def _of_batch(args, study, sampling, batch) -> dict[str, Program]:
   return runs
 
 
-def _policy(text: str) -> Policy:
-  """Returns the policy of a name; with a threshold: as confidence=0.2."""
+def _policy(text: str) -> Policy | str:
+  """Returns the name of a policy, or the one of a threshold: as confidence=0.2."""
   name, _, threshold = text.partition("=")
   policy = get_policy(name)
   if not threshold:
-    return policy
+    return name
   if not isinstance(policy, Confidence):
     raise ValueError(
       f"--policies: expected a number of 'confidence' alone, got {text!r}."
