@@ -8,8 +8,8 @@ import pytest
 
 import specdec_t5x
 from specdec_t5x import Learner, Online, Sampling, api
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.drafters.copy import Copy
-from specdec_t5x.training import serving
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.state import make_train_step
 from tests.t5x_bridge import tiny
@@ -55,16 +55,15 @@ def test_it_learns_to_draft_what_is_asked_again(setup):
   assert calls[-1] < 0.7 * calls[0]
 
 
-def test_one_program_serves_whatever_the_draft_has_become(setup):
-  api._program.cache_clear()
+def test_one_program_serves_whatever_the_draft_has_become(setup, monkeypatch):
+  traced, decode = [], SpeculativeDecoder.decode
+  counted = lambda *args, **words: traced.append(1) or decode(*args, **words)
+  monkeypatch.setattr(SpeculativeDecoder, "decode", counted)
+  api.compiled.cache_clear()
   make_train_step.cache_clear()
   _, learner = served(setup)
   served(setup, TEXTS[:4], learner=learner)
-  assert api._program.cache_info().currsize == 1
-  decoder, _ = serving.together(setup[0], learner, None, "token", 3, 8)
-  run = api._program(decoder, Sampling(0.0), 10, 1)
-  assert api._program.cache_info().currsize == 1
-  assert run._cache_size() == 1
+  assert len(traced) == 1
   assert learner.step_fn._cache_size() == 1
 
 
