@@ -16,7 +16,7 @@ from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import get_policy
 from tests import processes
-from tests.stress import memory
+from lab.stress import memory
 
 # 300 MB of weights, most of them the vocabulary's: more than what compiling takes.
 WIDE = T5Config(

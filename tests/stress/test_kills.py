@@ -4,7 +4,7 @@ import pytest
 
 from tests.contract.conftest import IS_RUNTIME
 from tests.e2e import runs
-from tests.stress import kills
+from lab.stress import kills
 from tests.t5x_bridge import tiny
 
 EXAMPLES = 40

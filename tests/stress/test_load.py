@@ -1,4 +1,4 @@
-"""The hour of `tests.stress.load`, in seconds, with a tiny random pair."""
+"""The hour of `lab.stress.load`, in seconds, with a tiny random pair."""
 
 import dataclasses
 
@@ -7,9 +7,9 @@ import pytest
 import seqio
 
 from tests.contract.conftest import runtime_only
-from tests.stress import memory
-from tests.stress.load import Load, Report, Sample, Service
-from tests.stress.promises import Setting, broken_promises
+from lab.stress import memory
+from lab.stress.load import Load, Report, Sample, Service
+from lab.stress.promises import Setting, broken_promises
 from tests.t5x_bridge import tiny
 
 pytestmark = runtime_only

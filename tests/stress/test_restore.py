@@ -9,7 +9,7 @@ from etils import epath
 from specdec_t5x.network.sizes import t5_1_1
 from tests.contract.conftest import runtime_only
 from tests.contract.test_checkpoints import BIG, NAME, make_state, save
-from tests.stress.restore import FORMATS, Job, make_pair, measure_apart
+from lab.stress.restore import FORMATS, Job, make_pair, measure_apart
 
 pytestmark = runtime_only
 

@@ -1,6 +1,6 @@
 """Kills `python -m t5x.infer` at random moments and compares what is left in the end.
 
-  python -m tests.stress.kills --output=DIR --kills=30 --seed=0 -- \
+  python -m lab.stress.kills --output=DIR --kills=30 --seed=0 -- \
     --gin_file=configs/spec_ende.gin --gin_file=PAIR.gin \
     --gin.infer.checkpoint_period=1 --gin.BATCH_SIZE=16
 
@@ -328,7 +328,7 @@ def main() -> None:
   """The command."""
   head, _, detail = __doc__.partition("\n\n")
   parser = argparse.ArgumentParser(
-    prog="python -m tests.stress.kills",
+    prog="python -m lab.stress.kills",
     description=f"{head}\n\n{detail}",
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )

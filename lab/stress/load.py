@@ -1,6 +1,6 @@
 """Decoding for an hour under changing settings: no recompiles, no growth, no mistake.
 
-  python -m tests.stress.load --minutes 60 --demo runs/demo/ende --output load.json
+  python -m lab.stress.load --minutes 60 --demo runs/demo/ende --output load.json
 
 One process restores a pair once and then serves requests, each through the function
 that `t5x.infer` runs on a chunk of examples (`utils.get_infer_fn`), compiled for each
@@ -36,8 +36,8 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 from tests.contract import conftest
-from tests.stress import memory
-from tests.stress.promises import Setting, broken_promises
+from lab.stress import memory
+from lab.stress.promises import Setting, broken_promises
 
 # Features of the examples, [examples, length] each.
 Features = Mapping[str, np.ndarray]

@@ -1,6 +1,6 @@
 """How much memory restoring a large checkpoint takes, and what each device then holds.
 
-  python -m tests.stress.restore --folder DIR --output restore.json
+  python -m lab.stress.restore --folder DIR --output restore.json
 
 Makes a target of random parameters, 1.0e9 by default, in T5X's format and in Orbax's,
 and a small draft; restores both in a fresh process, through the manager that the gin
@@ -39,7 +39,7 @@ from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 from tests.contract import conftest
 from tests.processes import on_devices
-from tests.stress import memory
+from lab.stress import memory
 
 FORMATS = ("t5x", "orbax")
 DTYPES = ("float32", "bfloat16")
@@ -170,7 +170,7 @@ def measure_apart(*jobs: Job) -> Outcome:
   arguments = json.dumps([dataclasses.asdict(job) for job in jobs])
   devices = max(job.devices for job in jobs)
   return Outcome(
-    **on_devices(devices, "-m", "tests.stress.restore", "--jobs", arguments)
+    **on_devices(devices, "-m", "lab.stress.restore", "--jobs", arguments)
   )
 
 
