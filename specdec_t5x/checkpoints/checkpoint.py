@@ -1,15 +1,17 @@
 """A checkpoint on disk: its kind, shapes and configuration, and restoring it.
 
-T5X's readers are imported where parameters are asked for (`readers`): what restores
-nothing needs no t5x.
+`Checkpoint.load` reads parameters onto one device and needs no T5X. `Checkpoint.restore`
+fills a T5X state in a partitioner's layout, by T5X's own readers (`readers`).
 """
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import math
 import os
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import flax
@@ -19,7 +21,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from specdec_t5x.checkpoints import t5x_index
+from specdec_t5x.checkpoints import arrays, t5x_index
 from specdec_t5x.checkpoints.checks import Shapes, check_finite, check_shapes
 from specdec_t5x.checkpoints.t5x_index import INDEX
 from specdec_t5x.data.hints import how_to_make
@@ -27,6 +29,7 @@ from specdec_t5x.hugging_face.folder import Folder, is_folder
 from specdec_t5x.network.functional import (
   Network,
   Settings,
+  initial_variables,
   network_config,
   network_for,
 )
@@ -145,34 +148,47 @@ class Checkpoint(abc.ABC):
     Raises:
       ValueError: where it can't be restored.
     """
-    is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
-    if not all(map(is_float, jax.tree.leaves(state.params))):
+    if not _is_float(state.params):
       dtype = None
-    # Readers raise many types; none says which model it was.
-    try:
+    with self._named_errors():
       restored = self._restore(state, partitioner, dtype)
-    except Exception as error:
-      raise ValueError(
-        f"Checkpoint {self.path} could not be restored ({type(error).__name__}: "
-        f"{error}). If its files are damaged, copy it again from where it was written."
-      ) from error
     check_finite(self.path, restored.params)
     return restored
 
   def load(self, network: Network, dtype: str | None = "float32") -> Any:
-    """Returns the parameters of the network that it is, whole on one device.
+    """Returns the network's parameters, whole on the default device, without T5X.
 
     Args:
-      network: whose parameters they are.
-      dtype: as `restore`'s.
+      network: the network that the checkpoint is of.
+      dtype: as in `restore`.
 
     Raises:
       ValueError: as `restore`.
     """
-    from specdec_t5x.checkpoints import readers
+    variables = jax.eval_shape(
+      lambda key: initial_variables(network, key), jax.random.key(0)
+    )
+    expected = flat_shapes(variables["params"])
+    if not _is_float(variables["params"]):
+      dtype = None
+    with self._named_errors():
+      found = {name: x for name, x in self.shapes.items() if name in expected}
+      check_shapes(found, expected, f"Checkpoint {self.path}")
+      read = self._read_arrays(list(expected), dtype)
+      flat = {name: jnp.asarray(array) for name, array in read}
+    check_finite(self.path, flat)
+    return flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
 
-    state, partitioner = readers.abstract_state(network), readers.one_device()
-    return self.restore(state, partitioner, dtype).params
+  @contextlib.contextmanager
+  def _named_errors(self) -> Iterator[None]:
+    """Turns a reader's exception into a ValueError that names the checkpoint."""
+    try:
+      yield
+    except Exception as error:  # Readers raise many types.
+      raise ValueError(
+        f"Checkpoint {self.path} could not be restored ({type(error).__name__}: "
+        f"{error}). If its files are damaged, copy it again from where it was written."
+      ) from error
 
   @abc.abstractmethod
   def _read_shapes(self, directory: epath.Path) -> Shapes:
@@ -181,6 +197,12 @@ class Checkpoint(abc.ABC):
   @abc.abstractmethod
   def _restore(self, state, partitioner, dtype):
     """Returns the state with the parameters as the format's own reader gives them."""
+
+  @abc.abstractmethod
+  def _read_arrays(
+    self, names: Sequence[str], dtype: str | None
+  ) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields these parameters in host memory, with their names."""
 
 
 class T5X(Checkpoint):
@@ -202,6 +224,12 @@ class T5X(Checkpoint):
 
     return readers.t5x(self.path, state, partitioner, dtype)
 
+  def _read_arrays(self, names, dtype):
+    directory = epath.Path(self.path)
+    t5x_index.check_whole(directory, self._leaves)
+    for name in names:
+      yield name, arrays.read_t5x(directory, self._leaves[name], dtype)
+
 
 class Orbax(Checkpoint):
   """In Orbax's format, as T5X writes it."""
@@ -219,6 +247,10 @@ class Orbax(Checkpoint):
 
     return readers.orbax(self.path, state, partitioner, dtype)
 
+  def _read_arrays(self, names, dtype):
+    state = epath.Path(self.path) / STATE
+    yield from arrays.read_orbax(state, names, dtype).items()
+
 
 class HuggingFace(Checkpoint):
   """A folder of transformers', read as T5X's parameters."""
@@ -234,20 +266,30 @@ class HuggingFace(Checkpoint):
     return self.folder.shapes
 
   def _restore(self, state, partitioner, dtype):
-    """An array at a time, straight to the devices."""
-    logging.info("Restoring the Hugging Face folder %s as T5X's parameters.", self.path)
+    """Restores one array at a time, straight to the devices."""
     axes = flax.core.unfreeze(partitioner.get_mesh_axes(state).params)
     axes = flax.traverse_util.flatten_dict(axes, sep="/")
     flat, shapes = {}, flat_shapes(state.params)
     # The largest first, whose copies are made when there is least beside them.
-    for name in sorted(shapes, key=lambda name: -math.prod(shapes[name])):
-      with np.errstate(over="ignore"):  # Infinity, which `check_finite` says.
-        array = np.asarray(self.folder.read(name), dtype and jnp.dtype(dtype))
+    largest_first = sorted(shapes, key=lambda name: -math.prod(shapes[name]))
+    for name, array in self._read_arrays(largest_first, dtype):
       layout = jax.sharding.NamedSharding(partitioner.mesh, axes[name])
       some = lambda index, array=array: array[index]
       flat[name] = jax.make_array_from_callback(shapes[name], layout, some)
     params = flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
     return state.replace_params(params).replace_step(jnp.zeros((), jnp.int32))
+
+  def _read_arrays(self, names, dtype):
+    logging.info("Restoring the Hugging Face folder %s as T5X's parameters.", self.path)
+    for name in names:
+      with np.errstate(over="ignore"):  # Infinity, which `check_finite` reports.
+        yield name, np.asarray(self.folder.read(name), dtype and jnp.dtype(dtype))
+
+
+def _is_float(params: Any) -> bool:
+  """Returns whether all parameters are floats: of a table of n-grams some are ids."""
+  leaves = jax.tree.leaves(params)
+  return all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves)
 
 
 def flat_shapes(tree) -> Shapes:

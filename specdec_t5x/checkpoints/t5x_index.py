@@ -26,6 +26,16 @@ def read(directory: epath.Path) -> Leaves:
   )
 
 
+def folder_of(leaf: Mapping[str, Any]) -> str:
+  """Returns the name of a stored array's folder in the checkpoint's folder.
+
+  A checkpoint that was written to a bucket names the bucket, too; its arrays lie beside
+  the index wherever the checkpoint was copied to.
+  """
+  path = leaf.get("path") or leaf["kvstore"]["path"]
+  return path.strip("/").split("/")[-1]
+
+
 def check_whole(directory: epath.Path, leaves: Leaves) -> None:
   """Raises a ValueError where a compressed file of an array lacks its end.
 
@@ -47,7 +57,6 @@ def _compressed_files(directory, leaves) -> Iterator[tuple[epath.Path, int]]:
     if not stored or (stored.get("compressor") or {}).get("id") != "gzip":
       continue
     size = math.prod(stored["chunks"]) * jnp.dtype(leaf["dtype"]).itemsize
-    path = leaf.get("path") or leaf["kvstore"]["path"]
-    folder = directory / path.strip("/").split("/")[-1]
+    folder = directory / folder_of(leaf)
     files = folder.iterdir() if folder.is_dir() else ()
     yield from ((file, size) for file in files if not file.name.startswith("."))
