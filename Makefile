@@ -2,9 +2,14 @@
 
 PYTHON ?= python3
 VENV := .venv
-PEERS := .venv-peers
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# PyTorch, transformers and CTranslate2 with what we need, but not our own packages: some
+# GB, kept outside the clone for as long as the requirements stay the same.
+CACHE := $(or $(SPECDEC_T5X_CACHE),$(HOME)/.cache/specdec_t5x)
+DIGEST := $(shell ($(PYTHON) -V; cat setup.py t5x_runtime/setup.py) | sha256sum | cut -c1-16)
+PEERS := $(CACHE)/peers-$(DIGEST)
+RUN_PEERS := PYTHONPATH=$(CURDIR):$(CURDIR)/t5x_runtime $(PEERS)/bin/python
 # Compiles what multiplies on CPU, and says where that can't be done.
 define BUILD_KERNELS
 import os, warnings
@@ -18,8 +23,11 @@ export BUILD_KERNELS
 
 # Test processes: each takes 3 to 5 GiB.
 WORKERS ?= 2
+# `make test` runs the quick suite, `make test SUITE=all` every test.
+SUITE ?= quick
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo demo-all demo-lm results test test-slow test-peers lint format docs wheel install clean
+.PHONY: demo demo-all demo-lm results test durations test-peers lint format docs wheel install clean
 
 demo: install
 	$(BIN)/python -m specdec_t5x.demo
@@ -33,28 +41,25 @@ demo-lm: install
 # Measures all that the pages show, for hours and alone, and renders them: goes on where it
 # stopped. ARGS="--data m30k=DIR" adds what needs that folder. Peers are timed, too.
 results: $(PEERS)/.installed
-	$(PEERS)/bin/python -m specdec_t5x.demo --keep demo
-	$(PEERS)/bin/python -m specdec_t5x.bench results $(ARGS)
+	$(RUN_PEERS) -m specdec_t5x.demo --keep demo
+	$(RUN_PEERS) -m specdec_t5x.bench results $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
+	$(PYTEST) --suite $(SUITE)
 
-# What takes long and seldom breaks alone.
-test-slow: install
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
+# Runs every test and writes tests/durations.json, which decides what is quick.
+durations: install
+	$(PYTEST) --suite all --write-durations
 
-# What needs PyTorch, transformers and CTranslate2 (the extra `peers`), in an environment
-# of its own: some GB, four minutes.
+# What needs PyTorch, transformers and CTranslate2 (the extra `peers`).
 test-peers: $(PEERS)/.installed
-	$(PEERS)/bin/python -m pytest tests/hugging_face/test_triton.py \
+	$(RUN_PEERS) -m pytest tests/hugging_face/test_triton.py \
 	  tests/hugging_face/test_parity.py tests/bench/peers
 
-$(PEERS)/.installed: setup.py t5x_runtime/setup.py
+$(PEERS)/.installed:
 	@echo "Installing into $(PEERS): about four minutes the first time."
-	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --upgrade pip
-	$(PEERS)/bin/python -m pip install --quiet \
-	  --editable ".[test,train,peers]" --editable ./t5x_runtime
+	PYTHON=$(PYTHON) .ci/install $(PEERS) test,train,peers
+	$(PEERS)/bin/python -m pip uninstall --quiet --yes specdec_t5x specdec-t5x-runtime
 	@touch $@
 
 lint: install
@@ -71,23 +76,21 @@ docs: install
 	$(BIN)/python -m pip install --quiet --requirement requirements/docs.txt
 	$(BIN)/python -m sphinx -E -W --keep-going --quiet -b html docs docs/_build/html
 
-# Sdist and wheel, checked in an empty environment: some minutes.
-wheel:
-	PYTHON=$(PYTHON) .ci/wheel
+# Sdist and wheel, checked in an environment of the declared dependencies.
+wheel: install
+	.ci/wheel
 
 install: $(STAMP)
 
 # t5x_runtime provides `t5x` from PyPI packages alone; for upstream T5X in its place see
 # requirements/t5x-upstream.txt.
-$(STAMP): setup.py t5x_runtime/setup.py
+$(STAMP): setup.py t5x_runtime/setup.py .ci/install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; set PYTHON=..., as in make test PYTHON=python3.11"; exit 1; }
 	@echo "Installing into $(VENV): two to four minutes the first time."
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable ".[test,train]" --editable ./t5x_runtime
+	@PYTHON=$(PYTHON) .ci/install $(VENV) test,train
 	@$(BIN)/python -c "$$BUILD_KERNELS"
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) build dist docs/_build *.egg-info
+	rm -rf $(VENV) build dist docs/_build *.egg-info

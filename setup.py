@@ -14,6 +14,8 @@ FOLDERS = [
   "configs",
   *(f"configs/{p.name}" for p in (HERE / "configs").glob("[!_.]*/")),
 ]
+# seqio needs tensorflow-text, which has no wheel for Python 3.14 yet.
+WITH_TENSORFLOW = "python_version < '3.14'"
 CONFIGS = {f"specdec_t5x.{folder.replace('/', '.')}": folder for folder in FOLDERS}
 
 setup(
@@ -33,20 +35,24 @@ setup(
     "specdec_t5x.bench.paper": ["paper.json"],
     "specdec_t5x.native": ["*.cc", "*.h"],
     "specdec_t5x.demo.corpora": ["tables/*"],
+    "specdec_t5x.doctor": ["tested.json"],
   },
-  # Why each one is here: docs/architecture.md, "Dependencies".
+  # Why each one is here: docs/architecture.md, "Dependencies". An upper bound is the
+  # next minor release after the newest one that the tests passed with.
   install_requires=[
     "jax>=0.10,<0.13",
-    "flax>=0.12.6,<0.14",
+    "flax>=0.12.6,<0.13",
     "jaxtyping>=0.3",
-    "numpy>=2.0",
-    "seqio>=0.0.20,<0.1",
+    "numpy>=2.0,<2.6",
     "gin-config>=0.5,<0.6",
-    "tensorflow>=2.21",
-    "tensorflow-datasets>=4.9.9,<5",
+    f"seqio>=0.0.20,<0.1; {WITH_TENSORFLOW}",
+    f"tensorflow>=2.21,<2.22; {WITH_TENSORFLOW}",
+    f"tensorflow-text>=2.21,<2.22; {WITH_TENSORFLOW}",
+    f"tensorflow-datasets>=4.9.9,<5; {WITH_TENSORFLOW}",
     "sentencepiece>=0.2",
     "safetensors>=0.8,<1",
     "orbax-checkpoint>=0.12,<0.13",
+    "tensorstore>=0.1.74",
     "etils[epath]>=1.12",
     "sacrebleu>=2.4,<3",
     "rouge-score>=0.1.2,<0.2",
@@ -82,6 +88,7 @@ setup(
     "Programming Language :: Python :: 3.11",
     "Programming Language :: Python :: 3.12",
     "Programming Language :: Python :: 3.13",
+    "Programming Language :: Python :: 3.14",
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
   ],
 )

@@ -1,0 +1,14 @@
+"""Installs `editdistance`, by RapidFuzz, where the package of that name has no wheel."""
+
+from setuptools import setup
+
+setup(
+  name="editdistance",
+  # The release whose functions these are; the part behind + tells the two apart.
+  version="0.8.1+rapidfuzz",
+  description="editdistance.eval by RapidFuzz, which has wheels",
+  license="Apache-2.0",
+  python_requires=">=3.11",
+  py_modules=["editdistance"],
+  install_requires=["rapidfuzz>=3"],
+)
