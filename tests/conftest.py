@@ -9,25 +9,27 @@ import jax
 import jaxtyping
 import pytest
 
-# Most of the time goes into compiling, so leave out what compiles slowly; commands that
-# tests start inherit it. `XLA_FLAGS= make test` compiles as users do. (An XLA that has
-# dropped one of these flags ends at once and names it: take it out then.)
-os.environ.setdefault(
-  "XLA_FLAGS",
-  "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-  "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
-)
+from tests import suite, xla_flags
 
-# Not the user's own. Kernels stay compiled from run to run, measured times do not;
-# commands that tests start inherit it.
+# Not the user's own folder. Kernels stay compiled from run to run, measured times do
+# not; commands that tests start inherit it.
 KEPT = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "specdec_t5x"
 os.environ["SPECDEC_T5X_CACHE"] = str(KEPT)
 
-# What takes long and seldom breaks alone, by how its name begins: `make test-slow`.
-SLOW = (pathlib.Path(__file__).parent / "slow.txt").read_text().split()
+# Most of the time goes into compiling, so what compiles slowly is off; commands that
+# tests start inherit the flags. `XLA_FLAGS= make test` compiles as users do.
+FAST_COMPILES = (
+  "--xla_backend_optimization_level=0",
+  "--xla_llvm_disable_expensive_passes=true",
+  "--xla_cpu_use_fusion_emitters=false",
+  "--xla_cpu_parallel_codegen_split_count=1",
+)
+if "XLA_FLAGS" not in os.environ:
+  os.environ["XLA_FLAGS"] = " ".join(xla_flags.accepted(FAST_COMPILES, KEPT))
 
 # Before any test imports TensorFlow: see there, of triton.
 import specdec_t5x  # noqa: E402, F401
+from specdec_t5x.doctor import tested  # noqa: E402
 
 CHECKED = ("core", "decoding", "drafters", "network")
 jaxtyping.install_import_hook(
@@ -35,19 +37,32 @@ jaxtyping.install_import_hook(
 )
 
 
+def pytest_addoption(parser):
+  parser.addoption("--suite", choices=("quick", "slow", "all"), default="all")
+  parser.addoption("--write-durations", action="store_true")
+
+
 def pytest_configure(config):
   """Times are measured anew in each run, once for its processes side by side."""
-  if not hasattr(config, "workerinput"):
-    for times in KEPT.glob("seconds-*.json"):
-      times.unlink(missing_ok=True)
+  if hasattr(config, "workerinput"):
+    return
+  for times in KEPT.glob("seconds-*.json"):
+    times.unlink(missing_ok=True)
+  if config.getoption("write_durations"):
+    config.pluginmanager.register(suite.Durations())
+
+
+def pytest_report_header():
+  return tested.warning(tested.installed(), tested.read())
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-  """Marks what is slow, before it is chosen or left out."""
-  for item in items:
-    if item.nodeid.startswith(tuple(SLOW)):
-      item.add_marker(pytest.mark.slow)
+def pytest_collection_modifyitems(config, items):
+  wanted = suite.chosen(items, config.getoption("suite"))
+  left_out = [item for item, is_wanted in zip(items, wanted, strict=True) if not is_wanted]
+  config.hook.pytest_deselected(items=left_out)
+  items[:] = [item for item, is_wanted in zip(items, wanted, strict=True) if is_wanted]
+  suite.costliest_first(items)
 
 
 def pytest_collection_finish():
@@ -57,17 +72,29 @@ def pytest_collection_finish():
   gc.set_threshold(100_000, 50, 100)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+  suite.start_timing(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+  result = yield
+  suite.end_timing(item)
+  return result
+
+
 @pytest.fixture(autouse=True, scope="session")
 def compile_once(tmp_path_factory):
-  """Tests build the same programs again and again, commands in processes of their own.
+  """Programs are compiled once for all tests and the commands that tests start.
 
-  The cache is new in each session, so a test never runs yesterday's program.
+  The folder is that of JAX_COMPILATION_CACHE_DIR, else new in each session: a test
+  never runs yesterday's program.
   """
   # Test processes side by side have folders of their own, in one that they share.
   base = tmp_path_factory.getbasetemp()
-  cache = str(
-    (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
-  )
+  base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+  cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(base / "compiled")
   settings = {
     "jax_compilation_cache_dir": cache,
     "jax_persistent_cache_min_compile_time_secs": 0.1,
