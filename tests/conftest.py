@@ -59,9 +59,11 @@ def pytest_report_header():
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
   wanted = suite.chosen(items, config.getoption("suite"))
-  left_out = [item for item, is_wanted in zip(items, wanted, strict=True) if not is_wanted]
-  config.hook.pytest_deselected(items=left_out)
-  items[:] = [item for item, is_wanted in zip(items, wanted, strict=True) if is_wanted]
+  parts = {True: [], False: []}
+  for item, is_wanted in zip(items, wanted, strict=True):
+    parts[is_wanted].append(item)
+  config.hook.pytest_deselected(items=parts[False])
+  items[:] = parts[True]
   suite.costliest_first(items)
 
 

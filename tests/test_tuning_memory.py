@@ -6,6 +6,7 @@ import json
 import jax
 import jax.numpy as jnp
 
+from lab.stress import memory
 from specdec_t5x import tuning
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
@@ -16,7 +17,6 @@ from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import get_policy
 from tests import processes
-from lab.stress import memory
 
 # 300 MB of weights, most of them the vocabulary's: more than what compiling takes.
 WIDE = T5Config(

@@ -1,1 +1,1 @@
-"""Tools that stress the commands for hours; results are in docs/results/reliability.md."""
+"""Tools that stress the commands for hours: docs/results/reliability.md."""

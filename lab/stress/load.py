@@ -27,6 +27,8 @@ import seqio
 import tensorflow as tf
 from t5x import checkpoints, partitioning, utils
 
+from lab.stress import memory
+from lab.stress.promises import Setting, broken_promises
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.data import vocabularies
@@ -36,8 +38,6 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 from tests.contract import conftest
-from lab.stress import memory
-from lab.stress.promises import Setting, broken_promises
 
 # Features of the examples, [examples, length] each.
 Features = Mapping[str, np.ndarray]

@@ -26,6 +26,7 @@ from flax import traverse_util
 from flax.core import unfreeze
 from t5x import partitioning
 
+from lab.stress import memory
 from specdec_t5x.checkpoints.checkpoint import Checkpoint, flat_shapes
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.checkpoints.readers import abstract_state
@@ -39,7 +40,6 @@ from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 from tests.contract import conftest
 from tests.processes import on_devices
-from lab.stress import memory
 
 FORMATS = ("t5x", "orbax")
 DTYPES = ("float32", "bfloat16")
@@ -169,9 +169,7 @@ def measure_apart(*jobs: Job) -> Outcome:
   """`measure` of the last job in a process of its own, which does the others first."""
   arguments = json.dumps([dataclasses.asdict(job) for job in jobs])
   devices = max(job.devices for job in jobs)
-  return Outcome(
-    **on_devices(devices, "-m", "lab.stress.restore", "--jobs", arguments)
-  )
+  return Outcome(**on_devices(devices, "-m", "lab.stress.restore", "--jobs", arguments))
 
 
 def make_pair(

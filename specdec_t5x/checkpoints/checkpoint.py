@@ -1,7 +1,8 @@
 """A checkpoint on disk: its kind, shapes and configuration, and restoring it.
 
-`Checkpoint.load` reads parameters onto one device and needs no T5X. `Checkpoint.restore`
-fills a T5X state in a partitioner's layout, by T5X's own readers (`readers`).
+`Checkpoint.load` reads parameters onto one device and needs no T5X.
+`Checkpoint.restore` fills a T5X state in a partitioner's layout, by T5X's own readers
+(`readers`).
 """
 
 import abc

@@ -1,7 +1,7 @@
 """Compares installed releases with those that the test suite last passed with.
 
-  python -m specdec_t5x.doctor.tested            # prints a line if one is newer
-  python -m specdec_t5x.doctor.tested --record   # after `make test` has passed
+python -m specdec_t5x.doctor.tested            # prints a line if one is newer
+python -m specdec_t5x.doctor.tested --record   # after `make test` has passed
 """
 
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""Installs `editdistance`, by RapidFuzz, where the package of that name has no wheel."""
+"""Installs `editdistance`, by RapidFuzz, where there is no wheel of that name."""
 
 from setuptools import setup
 

@@ -1,7 +1,10 @@
 """As many draws as there are decisions: of fewer one would be used twice."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import LEVELS, Sampling
@@ -10,28 +13,41 @@ from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding import step
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters import cascade
 from specdec_t5x.drafters.copy import Copy
-from specdec_t5x.network.functional import initial_variables
-from tests.drafters.test_rests import DRAFTERS, OF_NETWORKS, TARGET, TARGET_NETWORK
-from tests.hash_model import speculation
+from specdec_t5x.network.functional import initial_variables, network_for
+from tests import ways
+from tests.decoding.test_generate import assert_follows
+from tests.hash_model import sequence_probs, speculation
 
 ROWS, MESSAGE = 2, r"Expected uniforms of {} decisions, .* got an array of shape"
-DRAWING = {n: x for n, x in DRAFTERS.items() if not isinstance(x, Copy)} | OF_NETWORKS
+DRAWING = {n: x for n, x in ways.ON_TABLES.items() if not isinstance(x, Copy)}
+OF_NETWORKS = ("layer skip", "parallel in a tree")
 
 
 def prepared(drafter):
-  """How to step and where to start; of networks, where they are read."""
+  """Returns how to step and where to start."""
   keys = row_keys(jax.random.key(0), ROWS)
-  if drafter not in OF_NETWORKS.values():
-    return speculation(TARGET, drafter, RULES["traversal"], Sampling(), keys, 12)
-  decoder = SpeculativeDecoder(TARGET_NETWORK, drafter, RULES["traversal"])
+  if drafter in ways.ON_TABLES.values():
+    return speculation(ways.TARGET, drafter, RULES["traversal"], Sampling(), keys, 12)
+  decoder = SpeculativeDecoder(
+    network_for(ways.CONFIGS[0]), drafter, RULES["traversal"]
+  )
   params = {
     name: initial_variables(network, jax.random.key(0))["params"]
     for name, network in decoder.networks.items()
   }
   inputs = jnp.ones((ROWS, 4), jnp.int32)
   return decoder.prepare(params, inputs, keys, Sampling(), 12, 1)
+
+
+def drafter_of(name):
+  if name in DRAWING:
+    return DRAWING[name]
+  return ways.WAYS[name].drafter(ways.networks_of(ways.models()))
 
 
 def shape_of(drafter, count):
@@ -45,8 +61,9 @@ def shape_of(drafter, count):
   return jax.eval_shape(propose).shape
 
 
-@pytest.mark.parametrize("drafter", DRAWING.values(), ids=DRAWING)
-def test_a_drafter_is_given_as_many_as_it_takes(drafter):
+@pytest.mark.parametrize("name", [*DRAWING, *OF_NETWORKS])
+def test_a_drafter_is_given_as_many_as_it_takes(name):
+  drafter = drafter_of(name)
   count = drafter.decisions
   assert shape_of(drafter, count) == (ROWS, drafter.tree.size)
   for other in (count - 1, count + 1):
@@ -55,7 +72,7 @@ def test_a_drafter_is_given_as_many_as_it_takes(drafter):
 
 
 def test_an_iteration_is_given_those_of_the_draft_and_of_the_rule():
-  drafter = DRAFTERS["cascade"]
+  drafter = DRAWING["cascade"]
   count = drafter.decisions + drafter.tree.size + 1
   assert step.decisions(drafter) == count
 
@@ -66,6 +83,45 @@ def test_an_iteration_is_given_those_of_the_draft_and_of_the_rule():
   jax.eval_shape(lambda: iterate(count))
   with pytest.raises(ValueError, match=MESSAGE.format(count)):
     jax.eval_shape(lambda: iterate(count - 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Forgetful(Drafter):
+  """Hands everything on to another drafter but how many draws that takes."""
+
+  drafter: Drafter
+
+  tree = property(lambda self: self.drafter.tree)
+  networks = property(lambda self: self.drafter.networks)
+
+  def start(self, context):
+    return self.drafter.start(context)
+
+  def propose(self, context, state, uniforms):
+    return self.drafter.propose(context, state, uniforms)
+
+  def commit(self, context, drafter_state, verdict, features):
+    return self.drafter.commit(context, drafter_state, verdict, features)
+
+
+def test_draws_that_are_used_twice_are_refused_and_would_be_noticed(monkeypatch):
+  """JAX clamps an index beyond an array's end, so a draw would be used twice."""
+  length, rows = 4, 20_000
+  expected = sequence_probs(ways.TARGET, Sampling(), length)
+
+  def samples():
+    keys = row_keys(jax.random.key(0), rows)
+    drafter = Forgetful(DRAWING["cascade"])
+    spec, state = speculation(
+      ways.TARGET, drafter, RULES["token"], Sampling(), keys, length
+    )
+    return np.asarray(jax.jit(lambda: generate(spec, state))().tokens)
+
+  with pytest.raises(ValueError, match="Expected uniforms of 40 decisions"):
+    samples()
+  monkeypatch.setattr(cascade, "check_uniforms", lambda *_: None)
+  with pytest.raises(AssertionError):
+    assert_follows(samples(), expected)
 
 
 def judged(rule, tree, count):

@@ -1,4 +1,4 @@
-"""What the planted traps of `test_mutations` have to fail: short tests of exactness."""
+"""Short tests of exactness, which the faults of `traps` must fail."""
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ from tests.exactness import (
   tree_steps,
   trees,
 )
+from tests.exactness.planting import jit
 from tests.exactness.test_adaptive import EXIT, SURE, TURNS
 from tests.exactness.test_heads import APART, BIASED, PATH
 from tests.exactness.test_loop import (
@@ -295,7 +296,7 @@ def transformers():
   decoders = SpeculativeDecoder(module, DraftModel(module, 3)), PlainDecoder(module)
   keys, greedy = row_keys(jax.random.key(0), 2), Sampling(0.0)
   found, expected = (
-    jax.jit(lambda d=d: d.decode(params, inputs, keys, greedy, 12, 1).tokens)()
+    jit(lambda d=d: d.decode(params, inputs, keys, greedy, 12, 1).tokens)()
     for d in decoders
   )
   np.testing.assert_array_equal(found, expected)
@@ -305,51 +306,10 @@ def decode(target, draft, sampling, gamma, length, rows=32):
   keys = row_keys(jax.random.key(0), rows)
   drafter = DraftModel(draft, gamma)
   spec, state = speculation(target, drafter, Token(), sampling, keys, length)
-  return jax.jit(lambda: generate(spec, state))()
+  return jit(lambda: generate(spec, state))()
 
 
 TOKEN_RULE, BLOCK_RULE = (exact_rule(name, chain(2)) for name in ("token", "block"))
 KSEQ_RULE, RECURSIVE_RULE, TRAVERSAL_RULE = (
   exact_rule(name, delayed(0, 2, 2)) for name in ("kseq", "recursive", "traversal")
 )
-CHECKS = [
-  token_loop,
-  sparse_loop,
-  other_loop,
-  candidates_loop,
-  siblings_loop,
-  heads_chain,
-  heads_tree,
-  biased_chain,
-  biased_tree,
-  small_trees,
-  wide_loop,
-  moved_entries,
-  adaptive_loop,
-  turns_loop,
-  exit_loop,
-  skipping_loop,
-  encoder_shared,
-  trimmed_draft,
-  eagle_loop,
-  eagle_tree,
-  shared_length,
-  budget_loop,
-  heads_that_ask,
-  sure_rows,
-  windows_fixed,
-  windows_flushed,
-  perfect_hierarchy,
-  TOKEN_RULE,
-  BLOCK_RULE,
-  KSEQ_RULE,
-  RECURSIVE_RULE,
-  TRAVERSAL_RULE,
-  perfect_draft,
-  counts,
-  draws,
-  probs_apart_by_rounding,
-  copying,
-  coupled_loop,
-  transformers,
-]

@@ -26,6 +26,7 @@ from specdec_t5x.policies import ExitThreshold
 from tests.exactness import enumeration, lengths
 from tests.exactness.enumeration import Cell, Setting, explore, iterate
 from tests.exactness.oracles import JUDGES
+from tests.exactness.planting import jit
 from tests.hash_model import FIXED, HashHeads, OtherHash, SparseHash, speculation
 
 # Float32 may misplace so much probability at an edge of a cell; more would show.
@@ -85,8 +86,7 @@ def rule_probs(rule, setting):
     for column in map(np.stack, zip(*rows, strict=True))
   ]
   target_probs, *draft, uniforms = columns
-  # A function of its own: a rule with a planted fault must be traced anew.
-  verify = jax.jit(lambda *inputs: rule.verify(*inputs))
+  verify = jit(lambda *inputs: rule.verify(*inputs))
   verdict = verify(target_probs, Proposal(*draft, Tree(setting.tree)), uniforms)
   columns = [np.asarray(column) for column in (verdict.last, verdict.next_token)]
   verdicts = np.split(np.stack(columns, axis=1)[: len(rows)], len(PLACES))
@@ -187,13 +187,12 @@ def loop_probs(
 
 def driven_probs(paths, target, drafter, sampling, name, max_length, policy=FIXED):
   """As `loop_probs`, of a drafter and its paths."""
-  # A function of its own: a loop with a planted fault must be traced anew.
   setting = target, drafter, sampling, name, policy
-  run = jax.jit(lambda uniforms: drive(uniforms, *setting))
+  run = jit(lambda uniforms: drive(uniforms, *setting))
   if policy.may_rest:
     # When a batch rests depends on all its rows, so each path is a batch of its own.
     alone = run
-    run = jax.jit(jax.vmap(lambda uniforms: alone(uniforms[None])[0]))
+    run = jit(jax.vmap(lambda uniforms: alone(uniforms[None])[0]))
   return probs_along(paths, run, decisions(drafter), max_length)
 
 

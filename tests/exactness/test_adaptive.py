@@ -18,6 +18,7 @@ from tests.decoding.test_generate import assert_follows
 from tests.exactness import lengths
 from tests.exactness.driving import loop_paths
 from tests.exactness.lengths import turns
+from tests.exactness.planting import jit
 from tests.exactness.test_loop import (
   DRAFT,
   SMALL_DRAFT,
@@ -142,7 +143,7 @@ def two_rows(batches=20_000, room=5):
     return decoded.tokens, info.accepted, info.acceptance_positions
 
   keys = jax.random.split(jax.random.key(0), batches)
-  return map(np.asarray, jax.jit(jax.vmap(decode))(keys))
+  return map(np.asarray, jit(jax.vmap(decode))(keys))
 
 
 def assert_rows_keep_their_probs(outputs, accepted, tried):

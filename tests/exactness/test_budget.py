@@ -2,6 +2,7 @@
 distributions, and scores that may not be read are noticed."""
 
 import collections
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from tests.exactness import two_rows
 from tests.exactness.driving import assert_all_are, drive, padded, probs_along
 from tests.exactness.enumeration import Setting, explore, target_probs
 from tests.exactness.oracles import JUDGES
+from tests.exactness.planting import jit
 from tests.exactness.two_rows import (
   best_of_all,
   known_before,
@@ -117,6 +119,7 @@ PURE = Sampling()
 SIZES = [(2, SHORT, 2, 5), (2, LONG, 3, 5), (3, LONG, 3, 4)]
 
 
+@functools.cache
 def paths_of(size, rule, sampling=PURE):
   """Every path of whole decodes of two rows, and how these are set."""
   vocab_size, policy, gamma, room = size
@@ -134,7 +137,7 @@ def assert_both_rows_are_exact(size, rule, sampling=PURE):
   _, policy, gamma, room = size
   drafter = DraftModel(draft, gamma)
   both = lambda uniforms: drive(uniforms, draft.easy, drafter, sampling, rule, policy)
-  run, count = jax.jit(jax.vmap(both)), decisions(drafter)
+  run, count = jit(jax.vmap(both)), decisions(drafter)
   found = probs_along(paths, run, count, room, rows=(two_rows.ROWS,))
   of_rows = (padded(target_probs(setting), room) for setting in settings)
   assert_all_are(found, two_rows.product(*of_rows))
@@ -145,6 +148,7 @@ SURE = HashHeads(4, 3, HeadsConfig("medusa", 2, 1, confident=True), reads_path=F
 SAID = Budget((1.0, 1.15, 1.3, 1.25, 1.5), 0.9, 1e6)
 
 
+@functools.cache
 def paths_of_sure_rows(rule):
   """As `paths_of`, of heads that say how likely their tokens are to be accepted."""
   target = HashModel(3, vocab_size=3)
@@ -159,7 +163,7 @@ def assert_sure_rows_are_exact(rule):
   target, settings, paths = paths_of_sure_rows(rule)
   drafter = HeadDraft(SURE)
   both = lambda uniforms: drive(uniforms, target, drafter, PURE, rule, SAID)
-  run, count = jax.jit(jax.vmap(both)), decisions(drafter)
+  run, count = jit(jax.vmap(both)), decisions(drafter)
   found = probs_along(paths, run, count, 4, rows=(two_rows.ROWS,))
   of_rows = (padded(target_probs(setting), 4) for setting in settings)
   assert_all_are(found, two_rows.product(*of_rows))

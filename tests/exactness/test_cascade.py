@@ -30,6 +30,7 @@ from tests.exactness.driving import (
   probs_along,
 )
 from tests.exactness.enumeration import Setting, target_probs
+from tests.exactness.planting import jit
 from tests.hash_model import HashModel
 from tests.t5x_bridge import tiny
 
@@ -56,6 +57,7 @@ class Hierarchy:
       drafter = Cascade(model, drafter, size, self.window, RULES[self.inner])
     return drafter
 
+  @functools.cache  # noqa: B019, a hierarchy is a constant of this file
   def paths(self, sampling):
     drafts = [
       Level(model.distribution(sampling), size, self.window == "flush", self.inner)
@@ -169,7 +171,7 @@ def assert_of_target_is_exact(name, sampling, window="fixed"):
     return generate(spec, Driven(**vars(state), prescribed=uniforms)).tokens
 
   setting = Setting(distribution, distribution, None, (), ROOM)
-  found = probs_along(paths, jax.jit(drive), step.decisions(drafter), ROOM)
+  found = probs_along(paths, jit(drive), step.decisions(drafter), ROOM)
   assert_all_are(found, padded(target_probs(setting), ROOM))
 
 

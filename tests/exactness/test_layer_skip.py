@@ -33,6 +33,7 @@ from tests.exactness.distributions import adjusted
 from tests.exactness.driving import Driven, assert_all_are, padded, probs_along
 from tests.exactness.enumeration import Setting, decode, explore, target_probs
 from tests.exactness.oracles import JUDGES
+from tests.exactness.planting import jit
 from tests.t5x_bridge import tiny
 
 SIZE, ROOM, GAMMA = 4, 4, 2
@@ -158,7 +159,7 @@ def assert_the_loop_is_exact(sampling, rule="token", policy=WHOLE, drafter=SKIPP
     return generate(spec, Driven(**vars(state), prescribed=uniforms)).tokens
 
   expected = padded(target_probs(setting), ROOM)
-  assert_all_are(probs_along(paths, jax.jit(drive), 2 * GAMMA + 1, ROOM), expected)
+  assert_all_are(probs_along(paths, jit(drive), 2 * GAMMA + 1, ROOM), expected)
 
 
 PLAIN, TOP_K, TOP_P = Sampling(), Sampling(1.0, top_k=3), Sampling(0.8, top_p=0.8)

@@ -34,6 +34,7 @@ from tests.exactness.distributions import adjusted
 from tests.exactness.driving import Driven, assert_all_are, padded, probs_along
 from tests.exactness.enumeration import Setting, decode, explore, target_probs
 from tests.exactness.oracles import JUDGES
+from tests.exactness.planting import jit
 from tests.t5x_bridge import tiny
 
 SIZE, ROOM, GAMMA = 4, 4, 2
@@ -105,7 +106,7 @@ def eagle_logits(row):
   }
   network, target = NETWORKS["eagle"], NETWORKS["target"]
 
-  @jax.jit
+  @jit
   def found(params):
     own, of_target = {"params": params["eagle"]}, {"params": params["target"]}
     features = forward(target, params["target"], batch, method="features", taps=3)
@@ -167,7 +168,7 @@ def assert_the_loop_is_exact(sampling, rule="token", draft="draft"):
       given=given,
     )
     paths = list(explore(lambda world, setting=setting: decode(world, setting)))
-    run = jax.jit(functools.partial(drive, row=row))
+    run = jit(functools.partial(drive, row=row))
     expected = padded(target_probs(setting), ROOM)
     assert_all_are(probs_along(paths, run, decisions(drafter), ROOM), expected)
 

@@ -25,6 +25,7 @@ from specdec_t5x.decoding.state import DecodeState, row_keys
 from tests.exactness import trees
 from tests.exactness.driving import LARGEST, MARGIN, difference
 from tests.exactness.enumeration import Setting, absorb, target_probs
+from tests.exactness.planting import jit
 from tests.hash_model import HashModel, TokenCache, speculation
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=3) for seed in (3, 4))
@@ -147,7 +148,7 @@ def program(rule, siblings, sampling):
       "cache_is_right": jnp.where(is_kept, kept, True).all(axis=1),
     }
 
-  return jax.jit(run)
+  return jit(run)
 
 
 def run_all(run, rows):

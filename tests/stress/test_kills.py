@@ -2,9 +2,9 @@
 
 import pytest
 
+from lab.stress import kills
 from tests.contract.conftest import IS_RUNTIME
 from tests.e2e import runs
-from lab.stress import kills
 from tests.t5x_bridge import tiny
 
 EXAMPLES = 40

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import seqio
 
-from tests.contract.conftest import runtime_only
 from lab.stress import memory
 from lab.stress.load import Load, Report, Sample, Service
 from lab.stress.promises import Setting, broken_promises
+from tests.contract.conftest import runtime_only
 from tests.t5x_bridge import tiny
 
 pytestmark = runtime_only

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from etils import epath
 
+from lab.stress.restore import FORMATS, Job, make_pair, measure_apart
 from specdec_t5x.network.sizes import t5_1_1
 from tests.contract.conftest import runtime_only
 from tests.contract.test_checkpoints import BIG, NAME, make_state, save
-from lab.stress.restore import FORMATS, Job, make_pair, measure_apart
 
 pytestmark = runtime_only
 

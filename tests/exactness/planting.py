@@ -1,0 +1,124 @@
+"""Plants faults: one compiled program has several, and a traced integer selects one.
+
+A check that runs under a `Session` is compiled once. It then runs without a fault and
+with each of the session's faults in turn.
+"""
+
+import dataclasses
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Trap:
+  """A known mistake, and the check that must fail where it is made.
+
+  Attributes:
+    place: the module or class whose attribute the fault replaces.
+    name: the attribute.
+    fault: what replaces it.
+    check: passes without the fault, raises an AssertionError with it.
+    alone: whether the fault has a program of its own: JAX keeps traces of a network's
+      layers, which must not hold a tracer.
+  """
+
+  place: Any
+  name: str
+  fault: Callable
+  check: Callable
+  alone: bool = False
+
+  def __str__(self):
+    return f"{self.fault.__name__}-{self.check.__name__}"
+
+
+class Session:
+  """Runs one check with and without faults, by programs that are compiled once.
+
+  Args:
+    traps: of one check.
+  """
+
+  _active: "Session | None" = None
+
+  def __init__(self, traps: Sequence[Trap]):
+    self._traps = tuple(traps)
+    self._programs: list[Callable] = []
+    self._made = 0
+    self._selected: Any = 0
+
+  def run(self, trap: Trap | None) -> None:
+    """Runs the check with a fault, or without one where `trap` is None."""
+    self._selected = 0 if trap is None else 1 + self._traps.index(trap)
+    self._made = 0
+    hooks = {(t.place, t.name): vars(t.place)[t.name] for t in self._traps}
+    for (place, name), original in hooks.items():
+      setattr(place, name, self._choosing(place, name, original))
+    Session._active = self
+    try:
+      self._traps[0].check()
+    finally:
+      Session._active = None
+      for (place, name), original in hooks.items():
+        setattr(place, name, original)
+
+  def _choosing(self, place, name, original) -> Callable:
+    """Returns what does as the original, or as the selected one of its faults."""
+    faults = {
+      number: trap.fault
+      for number, trap in enumerate(self._traps, 1)
+      if (trap.place, trap.name) == (place, name)
+    }
+
+    def choose(*args, **kwargs):
+      if isinstance(self._selected, int):  # Outside of programs.
+        return faults.get(self._selected, original)(*args, **kwargs)
+      selected, result = self._selected, original(*args, **kwargs)
+      for number, fault in faults.items():
+        other = fault(*args, **kwargs)
+        result = _where(selected == number, other, result)
+      return result
+
+    return choose
+
+  def program(self, function: Callable, static_argnums: tuple[int, ...]) -> Callable:
+    """Returns the compiled function; the n-th one of each run is the same program."""
+    number = self._made
+    self._made += 1
+    if number == len(self._programs):
+
+      def traced(selected, *args):
+        before, self._selected = self._selected, selected
+        try:
+          return function(*args)
+        finally:
+          self._selected = before
+
+      shifted = tuple(1 + place for place in static_argnums)
+      self._programs.append(jax.jit(traced, static_argnums=shifted))
+    compiled = self._programs[number]
+    return lambda *args: compiled(jnp.asarray(self._selected, jnp.int32), *args)
+
+
+def _where(condition, new, old):
+  """Returns `new` where the condition holds, else `old`: arrays' trees, or functions."""
+  if isinstance(old, types.FunctionType):
+    return lambda *args, **kwargs: _where(
+      condition, new(*args, **kwargs), old(*args, **kwargs)
+    )
+
+  def pick(one, other):
+    return other if one is other else jnp.where(condition, one, other)
+
+  return jax.tree.map(pick, new, old)
+
+
+def jit(function: Callable, static_argnums: tuple[int, ...] = ()) -> Callable:
+  """Compiles a function of a check; where a `Session` runs, with all of its faults."""
+  if Session._active is None:
+    return jax.jit(function, static_argnums=static_argnums)
+  return Session._active.program(function, static_argnums)

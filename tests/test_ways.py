@@ -1,0 +1,180 @@
+"""Every way to draft gives plain decoding's outputs: around rests, packed, in turns.
+
+Greedy outputs and coupled samples are compared token for token. Coupled samples have
+plain sampling's noise at each place, so a sample that depends on a draft, a rest, or
+another row would be another token.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x import build
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.state import initial_state, row_keys
+from specdec_t5x.native.distributions import adjusted_probs
+from specdec_t5x.network.functional import network_for
+from tests import ways
+from tests.decoding.test_generate import assert_follows
+from tests.hash_model import sequence_probs, speculation
+from tests.real_data import ROOT
+from tests.t5x_bridge import tiny
+from tests.test_policies import Alternating, watch
+
+COUPLED = Sampling(coupled=True)
+
+
+def resting(drafter):
+  """A policy that rests: in turns with drafts, or after two drafts for good."""
+  return Alternating() if drafter.resumes else Alternating(drafts=2)
+
+
+def same_tokens(found, expected):
+  np.testing.assert_array_equal(found.tokens, expected.tokens)
+  np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+
+
+# ---- On table models. ----
+
+ROWS, LENGTH = 200, 12
+
+
+@functools.cache
+def plain(sampling, rows=ROWS):
+  cache = ways.TARGET.start(rows, LENGTH + 1)
+  keys = row_keys(jax.random.key(0), rows)
+  state = initial_state(cache, None, keys, LENGTH, 0)
+  extend = ways.TARGET.extend
+  return jax.jit(
+    lambda: generate_plain(extend, sampling, state, LENGTH, 1, adjusted_probs)
+  )()
+
+
+def decode(drafter, rule, sampling, rows=ROWS, length=LENGTH, loop=jax.lax.while_loop):
+  """Decodes from rows of one source, with rests in between."""
+  keys = row_keys(jax.random.key(0), rows)
+  spec, state = speculation(
+    ways.TARGET,
+    drafter,
+    RULES[rule],
+    sampling,
+    keys,
+    length,
+    source=ways.source(rows),
+    policy=resting(drafter),
+  )
+  return generate(spec, state, loop)
+
+
+@pytest.mark.parametrize("name", ways.ON_TABLES)
+def test_coupled_samples_are_plain_sampling_s_around_rests(name):
+  drafter = ways.ON_TABLES[name]
+  decoded = jax.jit(lambda: decode(drafter, "coupled", COUPLED))()
+  same_tokens(decoded, plain(COUPLED))
+  assert 0 < decoded.statistics.accepted.sum() < decoded.statistics.drafted.sum()
+
+
+@pytest.mark.parametrize("name", ways.ON_TABLES)
+def test_greedy_outputs_are_plain_decoding_s_around_rests(name):
+  drafter, rows = ways.ON_TABLES[name], 2
+  decoded = jax.jit(lambda: decode(drafter, "coupled", GREEDY, rows))()
+  same_tokens(decoded, plain(GREEDY, rows))
+  assert decoded.statistics.drafted.sum() > 0
+
+
+@pytest.mark.parametrize("name", ["draft model", "cascade", "medusa"])
+def test_rests_are_in_between_or_behind_all_drafts(name):
+  drafter = ways.ON_TABLES[name]
+  decoded, kinds = watch(
+    lambda loop: decode(drafter, "traversal", GREEDY, 2, LENGTH, loop)
+  )
+  same_tokens(decoded, plain(GREEDY, 2))
+  rests = [kind == "rest" for kind in kinds]
+  assert sum(rests) > 1
+  # What does not go on after a rest has drafted before all rests.
+  assert (rests == sorted(rests)) == (not drafter.resumes)
+
+
+def test_samples_of_a_resting_batch_follow_the_enumerated_distribution():
+  """By chi-squared at level 0.001; the draws are the same in each run."""
+  drafter, length = ways.ON_TABLES["draft model"], 5
+  decoded = jax.jit(lambda: decode(drafter, "token", Sampling(), 20_000, length))()
+  expected = sequence_probs(ways.TARGET, Sampling(), length)
+  assert_follows(np.asarray(decoded.tokens), expected)
+  assert 0 < decoded.statistics.accepted.sum() < decoded.statistics.drafted.sum()
+
+
+# ---- On tiny networks. ----
+
+INPUTS = jnp.array(
+  [[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1], [2, 1, 0, 0], [3, 9, 9, 1]]
+)
+ROOM = 10
+
+
+@functools.cache
+def target():
+  network = network_for(ways.CONFIGS[0])
+  params = tiny.state(network, seed=1).params
+  return build.Model(network, params)
+
+
+def run(way, sampling, rule="token", policy=None, slots=0):
+  """Decodes the inputs by a way to draft, or plainly where it is None."""
+  found = ways.models()
+  drafter = way and way.drafter(ways.networks_of(found))
+  drafts = way and {name: found[model] for name, model in way.models.items()}
+  words = {} if way is None else {"rule": RULES[rule], "policy": policy}
+  decoder, params = build.together(target(), drafts or None, drafter, **words)
+  decoder = dataclasses.replace(decoder, slots=slots)
+  keys = row_keys(jax.random.key(0), len(INPUTS))
+  decode = lambda params: decoder.decode(params, INPUTS, keys, sampling, ROOM, 1)
+  return jax.jit(decode)(params)
+
+
+@functools.cache
+def plain_run(sampling):
+  return run(None, sampling)
+
+
+@pytest.mark.parametrize("name", ways.ON_NETWORKS)
+def test_networks_give_coupled_samples_around_rests_and_in_turns(name):
+  """Two rows take the five inputs in turns."""
+  way = ways.ON_NETWORKS[name]
+  drafter = way.drafter(ways.networks_of(ways.models()))
+  decoded = run(way, COUPLED, "coupled", resting(drafter), slots=2)
+  same_tokens(decoded, plain_run(COUPLED))
+  assert decoded.statistics.drafted.sum() > 0
+
+
+@pytest.mark.parametrize("name", ways.ON_NETWORKS)
+def test_networks_give_greedy_outputs_and_chains_do_in_packed_blocks(name):
+  way = ways.ON_NETWORKS[name]
+  drafter = way.drafter(ways.networks_of(ways.models()))
+  decoded = run(way, GREEDY, way.rule, Fixed(packs=drafter.tree.is_chain))
+  same_tokens(decoded, plain_run(GREEDY))
+  assert decoded.statistics.drafted.sum() > 0
+
+
+# ---- The table itself. ----
+
+
+def test_every_name_of_a_drafter_and_every_gin_file_of_a_drafter_is_a_way():
+  kinds = {type(drafter) for drafter in ways.ON_TABLES.values()}
+  found = ways.networks_of(ways.models())
+  kinds |= {type(way.drafter(found)) for way in ways.ON_NETWORKS.values()}
+  for kind in build.DRAFTERS.values():
+    assert any(issubclass(known, kind) for known in kinds), kind
+  files = {file for way in ways.IN_GIN.values() for file in way.files}
+  folder = ROOT / "configs" / "drafters"
+  known = {f"drafters/{path.stem}" for path in folder.glob("*.gin")}
+  # Drafts of another process and of another vocabulary have commands of their own.
+  assert known - files == {"drafters/link", "drafters/other_vocabulary"}

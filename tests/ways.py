@@ -1,0 +1,393 @@
+"""Every way to draft, once: its drafter on tiny models, its gin files, its page.
+
+tests/test_ways.py tests what all ways have in common. The command's tests (tests/e2e),
+the documentation's (tests/docs) and the benchmark's (tests/bench) read the same table.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec_t5x.build import Model, headed
+from specdec_t5x.core.shared_tokens import SharedTokens
+from specdec_t5x.core.tree import Tree, delayed
+from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.policy import Fixed, Policy
+from specdec_t5x.drafters.cascade import Cascade
+from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.layer_skip import LayerSkip
+from specdec_t5x.drafters.link import Link
+from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
+from specdec_t5x.drafters.pruned import Pruned
+from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.sparse import SparseDraft
+from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.network import hot
+from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.functional import Network, initial_variables, network_for
+from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.policies import Budget, Confidence, CostAware, ExitThreshold
+from specdec_t5x.training.ngrams import estimate
+from tests.hash_model import HashHeads, HashModel
+from tests.link.local import Local, honest
+from tests.t5x_bridge import tiny
+
+GAMMA = 3
+
+# ---- Table models, whose distributions can be enumerated. ----
+
+
+@dataclasses.dataclass(frozen=True)
+class Similar(HashModel):
+  """A table that mostly agrees with the table of `model`."""
+
+  model: HashModel | None = None
+  noise: float = 0.6
+
+  @property
+  def table(self):
+    return self.model.table + self.noise * super().table
+
+
+TARGET = HashModel(seed=1, vocab_size=5, eos_bias=-1.5)
+MIDDLE = Similar(9, 5, model=TARGET)
+LOWER = HashModel(seed=2, vocab_size=5, eos_bias=-1.5)
+MEDUSA = HashHeads(4, 5, HeadsConfig("medusa", 3, 1), reads_path=False)
+HYDRA = HashHeads(4, 5, HeadsConfig("hydra", 3, 1), reads_path=True)
+SOURCE = (3, 2, 4, 3, 4, 2, 1)  # The encoder's input, for drafts that copy.
+# All of the target's tokens but padding, under other numbers.
+RENAMED = SharedTokens(
+  np.array([-1, 1, 3, 4, 2], np.int32), np.array([[0], [1], [3], [4], [2]], np.int32)
+)
+
+# ---- Tiny networks. ----
+
+SKIP = ("self_0", "mlp_1")
+TREE = Tree((0, 0, 1, 1, 3))
+HOT_TOKENS = range(1, 9)
+# Of the target and the draft model.
+CONFIGS = tiny.config(2, 16, vocab_size=12), tiny.config(1, 8, vocab_size=12)
+
+
+@functools.cache
+def models(
+  target: T5Config = CONFIGS[0], draft: T5Config = CONFIGS[1]
+) -> dict[str, Model]:
+  """Returns the networks that draft for a target, at random, by name.
+
+  Args:
+    target: the target's configuration.
+    draft: the draft model's.
+  """
+  width, size = target.emb_dim, target.vocab_size
+  head = functools.partial(HeadsConfig, count=GAMMA, emb_dim=width)
+  parallel = functools.partial(ParallelConfig.of, target, GAMMA)
+  configs = {
+    "draft": draft,
+    "lower": dataclasses.replace(draft, num_heads=1),
+    "shared": dataclasses.replace(target, num_encoder_layers=0),
+    "hydra": head("hydra"),
+    "medusa": head("medusa"),
+    "blockwise": head("blockwise", hidden_dim=8),
+    "biased medusa": head("medusa", rank=2, vocab_size=size),
+    "parallel": parallel(),
+    "biased": parallel(rank=2, vocab_size=size),
+    "eagle": parallel(kind="eagle"),
+  }
+  found = {name: Model(network_for(x), _drawn(x)) for name, x in configs.items()}
+  table, params = estimate([[2, 3, 2, 5, 1], [4, 3, 2, 1], [5, 4, 2, 3, 1]], size, 3)
+  found["ngrams"] = Model(table, params)
+  projection = hot.projection(found["shared"].params)
+  for name, draft_name in (("trimmed", "shared"), ("trimmed eagle", "eagle")):
+    whole = found[draft_name]
+    config, params = hot.trimmed(
+      whole.network.config, whole.params, HOT_TOKENS, projection
+    )
+    found[name] = Model(network_for(config), params)
+  return found
+
+
+def _drawn(config: Any) -> Any:
+  """Returns parameters at random, sharper than the initialiser's."""
+  make = jax.jit(lambda key: initial_variables(network_for(config), key)["params"])
+  return jax.tree.map(lambda x: 2 * x, dict(make(jax.random.key(1))))
+
+
+# ---- The table. ----
+
+Networks = Mapping[str, Network]
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+  """One way to draft.
+
+  Attributes:
+    drafter: makes the drafter from the networks of `models`, by name; None where no
+      tiny network drafts that way.
+    models: names of the drafter's networks in `models`, by their names in the decoder.
+    tables: the drafter on table models; None where there is none.
+    rule: the rule that judges its drafts.
+    policy: the policy of the gin files.
+    files: gin files of configs/ after spec_ende.gin; None where gin has none.
+    bindings: of gin macros, beside GAMMA = 3.
+    page: its page in docs/methods/, without .md.
+    benched: its shape in the rows of `bench methods`; None where it is not measured.
+  """
+
+  drafter: Callable[[Networks], Drafter] | None = None
+  models: Mapping[str, str] = dataclasses.field(
+    default_factory=lambda: {"draft": "draft"}
+  )
+  tables: Drafter | None = None
+  rule: str = "token"
+  policy: Policy = dataclasses.field(default_factory=Fixed)
+  files: tuple[str, ...] | None = ()
+  bindings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  page: str = "draft_model"
+  benched: str | None = None
+
+
+HEADS = ("drafters/heads",)
+PRUNED = (*HEADS, "drafters/pruned")
+SMALL_TREE = {"NODES": 6, "WIDTH": 3, "RANKS": 3}
+
+
+def _by_heads(name: str, shape: Any = None, **settings) -> Way:
+  """Returns the way of one kind of heads, a chain unless there is a shape."""
+  siblings = {} if shape is None else {"siblings": "likeliest"}
+  settings = {"page": "heads", "files": HEADS, "rule": "traversal", **settings}
+  drafter = lambda networks: headed(networks[name], shape, **siblings)
+  return Way(drafter, {"draft": name}, **settings)
+
+
+WAYS = {
+  "draft model": Way(
+    lambda n: DraftModel(n["draft"], GAMMA),
+    tables=DraftModel(MIDDLE, 4),
+    benched="chain",
+  ),
+  "draft model by name": Way(
+    lambda n: DraftModel(n["draft"], 5), policy=CostAware(), bindings={"GAMMA": None}
+  ),
+  "copy": Way(
+    lambda n: Copy(GAMMA, 1),
+    {},
+    tables=Copy(3, match=1),
+    files=("drafters/copy",),
+    bindings={"COPY_MATCH": 1},
+    page="copy",
+    benched="chain",
+  ),
+  "ngrams": Way(
+    lambda n: DraftModel(n["ngrams"], GAMMA),
+    {"draft": "ngrams"},
+    bindings={"DRAFTER": "ngram"},
+    page="ngram",
+  ),
+  "ngrams in a tree": Way(
+    lambda n: TreeDraft(n["ngrams"], delayed(2, 2, GAMMA), "distinct"),
+    {"draft": "ngrams"},
+    rule="traversal",
+    files=("drafters/ngram", "drafters/tree"),
+    page="ngram",
+  ),
+  "tree": Way(
+    lambda n: TreeDraft(n["draft"], delayed(1, 2, GAMMA), "likeliest"),
+    tables=TreeDraft(MIDDLE, delayed(1, 2, 3), "likeliest"),
+    rule="traversal",
+    files=("drafters/tree",),
+    bindings={"STEM": 1, "SIBLINGS": "likeliest"},
+    page="tree",
+  ),
+  "distinct tree": Way(
+    lambda n: TreeDraft(n["draft"], delayed(2, 2, GAMMA), "distinct"),
+    tables=TreeDraft(MIDDLE, Tree((0, 0, 1, 1)), "distinct"),
+    rule="traversal",
+    files=("drafters/tree",),
+    page="tree",
+    benched="stem 2, 2 branches",
+  ),
+  "candidates": Way(
+    lambda n: TreeDraft(n["draft"], delayed(0, 2, GAMMA)),
+    tables=TreeDraft(MIDDLE, delayed(1, 2, 3)),
+    rule="kseq",
+    bindings={"NUM_CANDIDATES": 2, "VERIFICATION": "kseq"},
+    page="kseq",
+    benched="4 candidates",
+  ),
+  "auto": Way(
+    lambda n: DraftModel(n["draft"], GAMMA),
+    policy=CostAware(by_row=True),
+    files=("policies/auto",),
+    bindings={"BY_ROW": True},
+    page="policies",
+    benched="policy 'auto'",
+  ),
+  "budget": Way(
+    lambda n: DraftModel(n["draft"], GAMMA),
+    policy=Budget((1.0, 1.1, 1.2, 1.3, 1.1, 1.2, 1.3)),
+    files=("policies/budget",),
+    bindings={"SECONDS": (1.0, 1.1, 1.2, 1.3, 1.1, 1.2, 1.3)},
+    page="policies",
+  ),
+  "confidence": Way(
+    lambda n: DraftModel(n["draft"], GAMMA),
+    policy=Confidence(0.3),
+    files=("policies/confidence",),
+    bindings={"CONFIDENCE": 0.3},
+    page="policies",
+    benched="policy 'confidence'",
+  ),
+  "shared encoder": Way(
+    lambda n: DraftModel(n["shared"], GAMMA),
+    {"draft": "shared"},
+    files=("drafters/shared_encoder",),
+  ),
+  "shared encoder in a tree": Way(
+    lambda n: TreeDraft(n["shared"], delayed(1, 2, GAMMA), "distinct"),
+    {"draft": "shared"},
+    rule="traversal",
+    files=("drafters/shared_encoder", "drafters/tree"),
+    bindings={"STEM": 1},
+  ),
+  "trimmed": Way(
+    lambda n: DraftModel(n["trimmed"], GAMMA),
+    {"draft": "trimmed"},
+    files=("drafters/trimmed",),
+    page="trimmed",
+  ),
+  "hydra": _by_heads("hydra", tables=HeadDraft(HYDRA)),
+  "medusa": _by_heads("medusa", tables=HeadDraft(MEDUSA)),
+  "blockwise": _by_heads("blockwise"),
+  "biased medusa": _by_heads("biased medusa"),
+  "heads in a tree": _by_heads(
+    "hydra", TREE, tables=HeadDraft(HYDRA, TREE, "likeliest"), files=None
+  ),
+  "pruned heads": _by_heads(
+    "hydra",
+    Pruned(6, 3, 3),
+    tables=HeadDraft(MEDUSA, Pruned(5, 3, 3)),
+    files=PRUNED,
+    bindings=SMALL_TREE,
+  ),
+  "parallel": _by_heads("parallel"),
+  "parallel in a tree": _by_heads("parallel", TREE, files=None),
+  "biased": _by_heads("biased"),
+  "parallel by ngrams": Way(
+    lambda n: headed(n["parallel"], Pruned(6, 3, 3, table=n["ngrams"], weight=0.25)),
+    {"draft": "parallel", "ngrams": "ngrams"},
+    rule="traversal",
+    files=(*PRUNED, "drafters/pruned_by_ngrams"),
+    bindings=SMALL_TREE,
+    page="heads",
+  ),
+  "eagle": _by_heads("eagle", page="eagle"),
+  "trimmed eagle": _by_heads(
+    "trimmed eagle", page="trimmed", policy=CostAware(), bindings={"GAMMA": None}
+  ),
+  "eagle tree": _by_heads(
+    "eagle", Pruned(6, 3, 3), files=PRUNED, bindings=SMALL_TREE, page="eagle"
+  ),
+  "layer skip": Way(
+    lambda n: LayerSkip(SKIP, GAMMA),
+    {},
+    policy=ExitThreshold(),
+    files=("drafters/layer_skip",),
+    bindings={"SKIP": SKIP, "GAMMA_POLICY": "exit"},
+    page="layer_skip",
+    benched="without 1 sublayers",
+  ),
+  "quantized": Way(
+    lambda n: Quantized(4, 8, ("logits",), ("mlp_1",), GAMMA),
+    {},
+    files=("drafters/quantized",),
+    bindings={"BITS": 4, "GROUP": 8, "WHOLE": ("logits",), "SKIP": ("mlp_1",)},
+    page="quantized",
+    benched="rounded to 4 bits",
+  ),
+  "quantized by name": Way(
+    lambda n: Quantized(),
+    {},
+    policy=CostAware(prior_alpha=0.9),
+    bindings={"DRAFTER": "quantized", "GAMMA": None, "DRAFT_CHECKPOINT_PATH": None},
+    page="quantized",
+    benched="rounded to 8 bits",
+  ),
+  "sparse": Way(
+    lambda n: SparseDraft(n["draft"], GAMMA, 4),
+    tables=SparseDraft(MIDDLE, 3, top_k=4),
+    files=("drafters/sparse",),
+    bindings={"DRAFT_TOPK": 4},
+    page="link",
+    benched="chain of distributions cut to 32",
+  ),
+  "link": Way(
+    tables=Link(Local.of(honest(MIDDLE)), 3, top_k=4),
+    files=None,
+    page="link",
+    benched="in another process",
+  ),
+  "other vocabulary": Way(
+    tables=OtherVocabulary(MIDDLE, 3, tokens=RENAMED),
+    files=None,
+    page="other_vocabulary",
+  ),
+  "cascade": Way(
+    lambda n: Cascade(n["draft"], DraftModel(n["lower"], 1), GAMMA),
+    {"draft": "draft", "draft_2": "lower"},
+    tables=Cascade(MIDDLE, DraftModel(LOWER, 2), 8),
+    files=("drafters/cascade",),
+    bindings={"LOWER_GAMMA": 1},
+    page="cascade",
+  ),
+  "cascade that ends early": Way(
+    lambda n: Cascade(n["draft"], DraftModel(n["lower"], 2), GAMMA, "flush"),
+    {"draft": "draft", "draft_2": "lower"},
+    tables=Cascade(MIDDLE, DraftModel(LOWER, 2), 4, "flush"),
+    files=("drafters/cascade",),
+    bindings={"WINDOW": "flush"},
+    page="cascade",
+  ),
+  "cascade of copies": Way(
+    lambda n: Cascade(n["draft"], Copy(2, 1), GAMMA),
+    tables=Cascade(MIDDLE, Copy(2, match=1), 4),
+    files=("drafters/cascade_copy",),
+    bindings={"COPY_MATCH": 1, "LOWER_GAMMA": 2},
+    page="cascade",
+    benched="chain, sped up by copies",
+  ),
+  "cascade on rounded weights": Way(
+    lambda n: Cascade(Quantized(4, 8), DraftModel(n["draft"], 2), GAMMA),
+    files=("drafters/cascade_quantized",),
+    bindings={"BITS": 4, "GROUP": 8},
+    page="cascade",
+  ),
+  "three levels": Way(
+    tables=Cascade(MIDDLE, Cascade(LOWER, DraftModel(LOWER, 1), 3), 6),
+    files=None,
+    page="cascade",
+  ),
+}
+
+ON_TABLES = {name: way.tables for name, way in WAYS.items() if way.tables is not None}
+ON_NETWORKS = {name: way for name, way in WAYS.items() if way.drafter is not None}
+IN_GIN = {name: way for name, way in WAYS.items() if way.files is not None}
+
+
+def networks_of(found: Mapping[str, Model]) -> Networks:
+  """Returns the networks of models, by name."""
+  return {name: model.network for name, model in found.items()}
+
+
+def source(rows: int) -> jax.Array:
+  """Returns the encoder's input of table models, the same in each row."""
+  return jnp.tile(jnp.array(SOURCE), (rows, 1))
