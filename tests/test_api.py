@@ -118,12 +118,10 @@ def test_a_drafter_of_one_s_own_has_the_policy_that_it_is_given(setup):
   assert generate(drafter=drafter) == generate(gamma=4)
   sure = Confidence(0.9)
   assert generate(drafter=drafter, policy=sure) == generate(gamma=4, policy=sure)
-  with pytest.raises(ValueError, match=r"needs 5 times, .*, got 2"):
-    generate(drafter=drafter, policy=CostAware((1.0, 1.1)))
 
 
 def test_a_decoder_only_target_goes_on_from_prompts(setup, tmp_path):
-  _, t5, vocabulary = setup
+  vocabulary = setup[2]
   target, draft = (
     specdec_t5x.load_model(tiny.save_t5x(tmp_path / str(seed), config, seed=seed))
     for seed, config in ((1, tiny_gpt.TARGET), (2, tiny_gpt.DRAFT))
@@ -135,8 +133,6 @@ def test_a_decoder_only_target_goes_on_from_prompts(setup, tmp_path):
   expected = specdec_t5x.generate(prompts, target, None, vocabulary, **settings)
   assert tokens(outputs) == tokens(expected)
   assert len({tuple(o.tokens) for o in outputs}) > 1
-  with pytest.raises(ValueError, match="must both be encoder-decoders or both"):
-    speculate(prompts, target, t5, vocabulary)
 
 
 def test_samples_of_a_fixed_length_go_by_the_seed_and_not_by_batch_size(setup):
@@ -308,8 +304,6 @@ def test_a_drafter_that_is_there_needs_the_networks_that_are_passed(setup):
   assert tokens(outputs) == tokens(expected)
   with pytest.raises(ValueError, match=r"needs the networks \['draft'\], got other"):
     decode({"other": draft}, drafter=drafter)
-  with pytest.raises(ValueError, match="A drafter owns its knobs"):
-    decode(draft, drafter=drafter, gamma=7)
 
 
 def test_bad_input_is_refused(setup, unchecked):
@@ -322,16 +316,8 @@ def test_bad_input_is_refused(setup, unchecked):
     for value in (0, 2.5):
       with pytest.raises(ValueError, match=f"{name} must be a whole number of at"):
         specdec_t5x.generate(INPUTS, target, None, vocabulary, **{name: value})
-  with pytest.raises(ValueError, match="GAMMA"):
-    specdec_t5x.generate(INPUTS, target, draft, vocabulary, gamma=0)
-  with pytest.raises(ValueError, match="at most 9 drafted tokens can count"):
-    specdec_t5x.generate(INPUTS, target, draft, vocabulary, gamma=10, max_length=10)
-  with pytest.raises(ValueError, match="need a draft"):
-    specdec_t5x.generate(INPUTS, target, None, vocabulary, rule="block")
-  for words in ({"gamma": 3}, {"policy": "fixed"}):
+  for words in ({"rule": "block"}, {"gamma": 3}, {"policy": "fixed"}):
     with pytest.raises(ValueError, match="need a draft"):
       specdec_t5x.generate(INPUTS, target, None, vocabulary, **words)
-  with pytest.raises(ValueError, match="Unknown GAMMA_POLICY 'online'"):
-    specdec_t5x.generate(INPUTS, target, draft, vocabulary, policy="online")
   with pytest.raises(ValueError, match="not a T5"):
     config_from_shapes({"kernel": (2, 3)})

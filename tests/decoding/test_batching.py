@@ -12,16 +12,12 @@ import scipy.stats
 from flax.linen import partitioning as flax_partitioning
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.rules import RULES
-from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.state import Carry, row_keys
-from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.policies import Confidence, CostAware
+from specdec_t5x.policies import CostAware
 from tests import networks
 
 SIZES = {"vocab_size": 14, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 24}
@@ -40,9 +36,6 @@ of_policy = lambda gamma, policy: SpeculativeDecoder(
 DECODERS = {
   "plain": PlainDecoder(T5),
   "fixed": token(DraftModel(T5, 3)),
-  "confidence": of_policy(3, Confidence(0.2)),
-  "copy": token(Copy(3, match=1)),
-  "tree": SpeculativeDecoder(T5, TreeDraft(T5, delayed(1, 2, 2)), RULES["traversal"]),
   "decoder-only": token(DraftModel(GPT, 3), GPT),
 }
 
@@ -62,16 +55,7 @@ def decode(decoder, slots, sampling=SAMPLING, per_input=2, **known):
   return run(own, jnp.asarray(INPUTS), keys)
 
 
-@pytest.mark.parametrize(
-  "name",
-  [
-    *("plain", "fixed", "copy"),
-    *(
-      pytest.param(name, marks=pytest.mark.slow)
-      for name in ("confidence", "tree", "decoder-only")
-    ),
-  ],
-)
+@pytest.mark.parametrize("name", DECODERS)
 def test_outputs_are_the_same_whatever_the_number_of_rows(name):
   expected = decode(DECODERS[name], 0)
   assert len(set(np.asarray(expected.statistics.emitted).tolist())) > 4

@@ -102,16 +102,11 @@ OWN = CostAware((1.0, 1.1, 1.2, 1.3, 1.4), decay=0.9, by_row=True)
 @pytest.mark.parametrize(
   ("drafter", "rule", "policy"),
   [
-    (DraftModel(DRAFT, 4), "token", FIXED),
     (DraftModel(DRAFT, 12), "token", FIXED),
     (DraftModel(DRAFT, 3), "block", FIXED),
-    (DraftModel(DRAFT, 3), "greedy", FIXED),
     (DraftModel(DRAFT, 3), "lenient", FIXED),
-    (DraftModel(DRAFT, 3), "typical", FIXED),
     (TreeDraft(DRAFT, delayed(0, 2, 2)), "kseq", FIXED),
-    (TreeDraft(DRAFT, delayed(0, 2, 2)), "recursive", FIXED),
     (TreeDraft(DRAFT, delayed(1, 2, 3), "distinct"), "traversal", FIXED),
-    (DraftModel(DRAFT, 4), "token", Confidence(0.5)),
     (DraftModel(DRAFT, 4), "token", OWN),
   ],
   ids=lambda part: part if isinstance(part, str) else type(part).__name__,

@@ -6,6 +6,7 @@ commands would do for minutes is cut to a few examples or steps by flags at thei
 
 import contextlib
 import dataclasses
+import json
 import pathlib
 import re
 import runpy
@@ -114,6 +115,36 @@ def _make_own_files() -> None:
   _save("my_pair/draft/checkpoint_1800", config, seed=1)
   decoder = dataclasses.replace(config, num_encoder_layers=0, num_decoder_layers=1)
   _save("my_pair/shared_encoder/checkpoint_1000", decoder, seed=2)
+
+
+class Agreement:
+  """Greedy outputs of all runs that promise the same target's own outputs."""
+
+  _SAME = (
+    *("TARGET_CHECKPOINT_PATH", "MIXTURE_OR_TASK_NAME", "TASK_FEATURE_LENGTHS"),
+    *("WEIGHTS", "BEAM_SIZE", "ACTIVATION_DTYPE"),
+  )
+
+  def __init__(self):
+    self._known = {}
+
+  def check(self, started: float) -> None:
+    """Compares the outputs of runs that were written since `started`."""
+    for summary in pathlib.Path.cwd().rglob("speculation.json"):
+      if summary.stat().st_mtime < started:
+        continue
+      found = json.loads(summary.read_text())
+      is_greedy = found["sampling"]["temperature"] == 0
+      if not is_greedy or found["guarantee"] not in ("EXACT", "GREEDY_EXACT"):
+        continue
+      bindings = found["configuration"]
+      job = str([bindings.get(name) for name in self._SAME])
+      outputs = [
+        json.loads(line)["prediction_tokens"]
+        for file in sorted(summary.parent.glob("*.jsonl-*"))
+        for line in file.read_text().splitlines()
+      ]
+      assert outputs == self._known.setdefault(job, outputs), (summary, job)
 
 
 def run(arguments: list[str]) -> None:

@@ -10,10 +10,12 @@ import itertools
 import json
 import re
 import sys
+import time
 
 import pytest
 import seqio
 
+from tests import ways
 from tests.docs import sandbox
 from tests.docs.blocks import Block, blocks
 from tests.real_data import ROOT
@@ -44,6 +46,18 @@ def folder(tmp_path_factory):
   return root
 
 
+@pytest.fixture(scope="session")
+def agreement(folder):
+  """Outputs of the plain command on the demo pair, and of all runs so far."""
+  found = sandbox.Agreement()
+  with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+    patch.setattr(seqio.TaskRegistry, "_REGISTRY", {})
+    started = time.time()
+    sandbox.run(["-m", "t5x.infer", "--gin_file=configs/baseline_ende.gin"])
+    found.check(started)
+  return found
+
+
 @pytest.fixture
 def own_tasks(monkeypatch):
   """A page's tasks are its own, as those of another process."""
@@ -53,12 +67,14 @@ def own_tasks(monkeypatch):
 @pytest.mark.filterwarnings("ignore:.*the outputs keep")
 @pytest.mark.usefixtures("own_tasks")
 @pytest.mark.parametrize("page", TO_RUN, ids=name)
-def test_what_a_page_says_to_run_runs(page, folder, unchecked):
-  variables = {"__name__": "documented"}
+def test_what_a_page_says_to_run_runs(page, folder, agreement, unchecked):
+  """Greedy runs that keep the target's outputs give the plain command's."""
+  variables, started = {"__name__": "documented"}, time.time()
   with contextlib.chdir(folder):
     for block in NAMED[page]:
       if not block.why_not and not block.file:
         run(block, variables)
+    agreement.check(started)
 
 
 def run(block: Block, variables):
@@ -173,6 +189,13 @@ def test_every_example_has_its_page_and_is_run():
     assert f"```{{literalinclude}} ../../examples/{example}.py\n" in text
     assert f"\n{command}" in text
     assert [b for b in ALL if command in b.text and not b.why_not], command
+
+
+def test_every_way_to_draft_has_a_page_that_names_its_gin_files():
+  for name, way in ways.WAYS.items():
+    text = (ROOT / "docs" / "methods" / f"{way.page}.md").read_text()
+    for file in way.files or ():
+      assert f"{file}.gin" in text or f"{file.split('/')[1]}.gin" in text, (name, file)
 
 
 def test_every_method_has_its_page():

@@ -7,6 +7,7 @@ import pytest
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.token import Token
+from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.copy import LONGEST_MATCH, Copy
 from tests.hash_model import HashModel, speculation
@@ -92,7 +93,21 @@ def test_a_row_does_not_depend_on_its_neighbours():
   ]
 
 
-@pytest.mark.parametrize("match", [0, LONGEST_MATCH + 1])
-def test_a_match_out_of_range_is_refused(match):
-  with pytest.raises(ValueError, match="COPY_MATCH must be from 1 to"):
-    Copy(3, match)
+def test_alpha_by_counts_is_alpha_by_mass():
+  """A copied token is certain, so it is accepted with its probability under p."""
+  rows, target = 20_000, HashModel(seed=3, vocab_size=6)
+  source = jnp.tile(jnp.array([2, 3, 4, 5, 3, 2, 5, 4, 2, 2, 1, 0]), (rows, 1))
+  spec, state = speculation(
+    target,
+    Copy(3, match=1),
+    Token(),
+    Sampling(1.3, top_k=5),
+    row_keys(jax.random.key(7), rows),
+    max_length=3,
+    source=source,
+  )
+  info = jax.jit(lambda: generate(spec, state))().statistics
+  assert 0 < info.accepted.sum() < info.drafted.sum()
+  difference = np.asarray(info.accepted - info.acceptance_mass, float)
+  error = difference.std() / np.sqrt(rows)
+  assert abs(difference.mean()) < 4 * error

@@ -10,14 +10,11 @@ import pytest
 from specdec_t5x.beam.decoder import BeamDecoder
 from specdec_t5x.build import Model
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.rules import RULES
-from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.sparse import SparseDraft
-from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.link.drafting import Draft
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.training.heads import begun
@@ -50,10 +47,9 @@ def run(decoder, params, sampling, decodes=1):
   return jax.jit(decode)(params)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("sampling", "slots", "decodes"),
-  [(GREEDY, 0, 1), (Sampling(), 2, 1), (Sampling(), 0, 2), (GREEDY, 4, 2)],
+  [(GREEDY, 0, 1), (Sampling(), 2, 2)],
 )
 def test_all_of_the_target_s_layers_draft_what_it_says(sampling, slots, decodes):
   decoder = SpeculativeDecoder(TARGET, DraftModel(PERFECT, 3), slots=slots)
@@ -69,8 +65,6 @@ def test_all_of_the_target_s_layers_draft_what_it_says(sampling, slots, decodes)
 
 DRAFT = network_for(SMALL)
 WAYS = {
-  "chain": DraftModel(DRAFT, 2),
-  "tree": TreeDraft(DRAFT, delayed(1, 2, 3)),
   "sparse": SparseDraft(DRAFT, 2, 4),
   "middle": Cascade(DRAFT, DraftModel(DRAFT, 2), 3),
 }
@@ -78,8 +72,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_whatever_drafts_with_it_outputs_are_the_target_s_own(way):
-  rule = RULES["traversal" if way == "tree" else "token"]
-  decoder = SpeculativeDecoder(TARGET, WAYS[way], rule)
+  decoder = SpeculativeDecoder(TARGET, WAYS[way])
   params = all_params(DRAFT)
   params |= dict.fromkeys(decoder.drafter.networks, params["draft"])
   found, plain = (run(x, params, GREEDY) for x in (decoder, PlainDecoder(TARGET)))

@@ -1,118 +1,70 @@
-"""Ways to draft and to verify, set in gin: the target's own outputs, and what ran."""
+"""Ways to draft and to verify, set in gin: what gin builds, and what the command gives.
 
-import dataclasses
+tests/docs runs most gin files of the table; the rest of them decode here.
+"""
 
-import jax
+import contextlib
+import copy
+import os
+
+import gin
 import pytest
-from flax.core import unfreeze
+import t5x
+from t5x import gin_utils
+from t5x import infer as t5x_infer
 
-from specdec_t5x import train
 from specdec_t5x.checkpoints.parameters import T5XParameters
+from specdec_t5x.core.describe import describe
 from specdec_t5x.link import process
-from specdec_t5x.network import hot
-from specdec_t5x.network.functional import initial_variables, network_for
-from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.network.parallel import ParallelConfig
+from tests import commands, ways
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
-KEY = jax.random.key(0)
 EXAMPLE = "examples/write_a_drafter.gin"
-
-
-def drafts(drafter, *files, policy="Fixed", **bindings):
-  """Returns gin files, bindings, and the kinds of drafter and policy that then run."""
-  return files, bindings, [drafter, policy]
-
-
-PAYS = {"policy": "CostAware"}
-PRUNED = ("drafters/heads", "drafters/pruned")
-SKIP = ("self_0", "mlp_1")
-WAYS = {
-  "copy": drafts("Copy", "drafters/copy", COPY_MATCH=1),
-  "tree": drafts("TreeDraft", "drafters/tree", STEM=1, SIBLINGS="likeliest"),
-  "candidates": drafts("TreeDraft", NUM_CANDIDATES=2, VERIFICATION="kseq"),
-  "auto": drafts("DraftModel", "policies/auto", BY_ROW=True, **PAYS),
-  "budget": drafts(
-    *("DraftModel", "policies/budget"),
-    **{"policy": "Budget", "SECONDS": (1.0, 1.1, 1.2, 1.3, 1.1, 1.2, 1.3)},
-  ),
-  "confidence": drafts(
-    "DraftModel", "policies/confidence", policy="Confidence", CONFIDENCE=0.3
-  ),
-  "heads": drafts("HeadDraft", "drafters/heads", SIBLINGS="likeliest"),
-  "biased": drafts("ParallelDraft", "drafters/heads", VERIFICATION="block"),
-  "eagle": drafts("EagleDraft", "drafters/heads", VERIFICATION="block"),
-  "trimmed": drafts("DraftModel", "drafters/trimmed"),
-  "eagle-trimmed": drafts("EagleDraft", "drafters/heads", GAMMA=None, **PAYS),
-  "shared encoder in a tree": drafts(
-    "TreeDraft", "drafters/shared_encoder", "drafters/tree", STEM=1
-  ),
-  "parallel by ngrams": drafts(
-    *("ParallelDraft", *PRUNED, "drafters/pruned_by_ngrams"),
-    **{"NODES": 6, "GAMMA_POLICY": "auto", **PAYS},
-  ),
-  "layers": drafts(
-    *("LayerSkip", "drafters/layer_skip"),
-    **{"SKIP": SKIP, "GAMMA_POLICY": "exit", "policy": "ExitThreshold"},
-  ),
-  "sparse": drafts("SparseDraft", "drafters/sparse", DRAFT_TOPK=4),
-  "cascade that pays": drafts(
-    "Cascade", "drafters/cascade", LOWER_GAMMA=1, GAMMA_POLICY="auto", **PAYS
-  ),
-  "cascade flush": drafts("Cascade", "drafters/cascade", WINDOW="flush"),
-  "cascade copy": drafts(
-    "Cascade", "drafters/cascade_copy", COPY_MATCH=1, LOWER_GAMMA=2
-  ),
-  "cascade quantized": drafts("Cascade", "drafters/cascade_quantized", BITS=4, GROUP=8),
-  "ngram by name": drafts("DraftModel", DRAFTER="ngram", GAMMA=None, **PAYS),
-  "ngram in a tree": drafts("TreeDraft", "drafters/ngram", "drafters/tree"),
-  "quantized": drafts(
-    *("Quantized", "drafters/quantized"),
-    **{"BITS": 4, "GROUP": 8, "WHOLE": ("logits",), "SKIP": ("mlp_1",)},
-  ),
-  "quantized by name": drafts("Quantized", DRAFTER="quantized", GAMMA=None, **PAYS),
-}
+# What no page of the documentation decodes greedily.
+DECODED = (
+  *("tree", "candidates", "budget", "biased", "trimmed eagle"),
+  *("shared encoder in a tree", "parallel by ngrams", "cascade that ends early"),
+)
 
 
 @pytest.fixture(scope="session")
-def table(pair, tmp_path_factory):
-  """The checkpoint of a table of n-grams."""
-  root, output = pair[0].parent, tmp_path_factory.mktemp("table")
-  bindings = {
-    "TARGETS": str(root / "text.en"),
-    "VOCABULARY_PATH": str(root / "tiny.model"),
-    "VOCAB_SIZE": 64,
-    "OUTPUT_DIR": str(output),
-  }
-  settings = [f"{name} = {x!r}" for name, x in bindings.items()]
-  train.run("ngrams", ["configs/train/ngrams.gin"], settings)
-  return str(output / "checkpoint_0")
+def models():
+  """The networks that draft for the tiny pair's target, by name."""
+  return ways.models(tiny.TARGET, tiny.DRAFT)
 
 
 @pytest.fixture(scope="session")
-def heads(tmp_path_factory):
-  """The checkpoints of what reads the target, by the way to draft with it."""
-  networks = {
-    "heads": network_for(HeadsConfig("hydra", 3, tiny.TARGET.emb_dim)),
-    "parallel": network_for(ParallelConfig.of(tiny.TARGET, 3)),
-    "biased": network_for(ParallelConfig.of(tiny.TARGET, 3, rank=2, vocab_size=64)),
-    "shared": network_for(dataclasses.replace(tiny.TARGET, num_encoder_layers=0)),
-  }
-  networks["eagle"] = network_for(ParallelConfig.of(tiny.TARGET, 3, kind="eagle"))
-  made = {
-    name: (network.config, unfreeze(initial_variables(network, KEY)["params"]))
-    for name, network in networks.items()
-  }
-  head = hot.projection(made["shared"][1])
-  for name, of in (("trimmed", "shared"), ("eagle-trimmed", "eagle")):
-    made[name] = hot.trimmed(*made[of], range(1, 20), head)
+def checkpoints(models, tmp_path_factory):
+  """A function from the name of a network to the path of its checkpoint."""
   paths = {}
-  for name, (config, params) in made.items():
-    root = tmp_path_factory.mktemp(name)
-    T5XParameters(network_for(config), str(root)).save(1, params)
-    paths[name] = str(root / "checkpoint_1")
-  return paths
+
+  def path_of(name):
+    if name not in paths:
+      root, model = tmp_path_factory.mktemp("network"), models[name]
+      T5XParameters(model.network, str(root)).save(1, model.params)
+      paths[name] = str(root / "checkpoint_1")
+    return paths[name]
+
+  return path_of
+
+
+@pytest.fixture
+def settings(pair, checkpoints):
+  """A function from a way to its gin files and bindings."""
+  macros = {
+    "draft": "DRAFT_CHECKPOINT_PATH",
+    "draft_2": "DRAFT_2_CHECKPOINT_PATH",
+    "ngrams": "NGRAMS_CHECKPOINT_PATH",
+  }
+
+  def settings(way):
+    paths = {macros[name]: checkpoints(model) for name, model in way.models.items()}
+    files = [f"configs/{name}.gin" for name in way.files]
+    gin_files = ["configs/spec_ende.gin", str(pair[0]), *files]
+    return gin_files, {"GAMMA": 3, **paths, **way.bindings}
+
+  return settings
 
 
 @pytest.fixture
@@ -131,49 +83,64 @@ def drafted(pair, tmp_path):
   return run
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_each_way_to_draft_gives_the_target_s_own_outputs(
-  way, drafted, table, heads, pair, speculative
-):
-  files, bindings, kinds = WAYS[way]
-  none = dict.fromkeys(("copy", "layers", "quantized"))
-  draft = {"ngram": table, **none, **heads}.get(way.split()[0], pair[1])
-  if "drafters/pruned_by_ngrams" in files:
-    bindings = {**bindings, "NGRAMS_CHECKPOINT_PATH": table}
-  files = [f"configs/{name}.gin" for name in files]
-  if "drafters/cascade" in WAYS[way][0]:  # Under the draft model.
-    bindings = {**bindings, "DRAFT_2_CHECKPOINT_PATH": table}
-  tokens, summary, _ = drafted(*files, draft=draft, **bindings)
-  assert tokens == runs.tokens(speculative)
-  drafter, policy = (summary["decoder"][part] for part in ("drafter", "policy"))
-  assert [drafter["kind"], policy["kind"]] == kinds
-  # What a GAMMA asks for is drafted; what is timed may be drafted.
-  is_timed = kinds[1] in ("CostAware", "Budget") and "SECONDS" not in bindings
-  assert summary["statistics"]["drafted"] > 0 or is_timed
-  if is_timed:
-    times = [x for x in summary["iteration_seconds"] if x["rows"] == 8]
-    assert all(len(x["seconds"]) == len(x["drafted"]) for x in times)
-    assert times
-  derived = summary["derived"]
-  assert list(derived) == ["quantized"] * ("quantized" in way)
-  assert all(0 < x["bytes"] < x["bytes_of_target"] for x in derived.values())
-  network = drafter.get("network", {"kind": None})["kind"]
-  assert (network == "NgramTable") == (draft == table)
-  assert summary["guarantee"] == "EXACT"
+def built(gin_files, bindings):
+  """Returns the decoder that gin makes of files and bindings; nothing is restored."""
+  given = [f"{name} = {value!r}" for name, value in bindings.items()]
+  paths = [".", os.path.dirname(os.path.dirname(t5x.__file__))]
+  with (
+    commands.own_flags(lambda: None),
+    commands.as_main(t5x_infer),
+    contextlib.chdir(runs.ROOT),
+  ):
+    gin_utils.parse_gin_flags(paths, gin_files, given)
+    return copy.deepcopy(gin.query_parameter("%DECODER"))  # Which makes it.
 
 
-def test_a_table_of_n_grams_drafts_and_gin_sets_the_policy_of_gamma(
-  drafted, table, speculative
-):
-  knobs = {"SECONDS": [1.0, 1.41, 1.42, 2.23], "PRIOR_ALPHA": 0.9, "BY_ROW": True}
-  tokens, summary, _ = drafted(
-    "configs/policies/auto.gin", draft=table, DRAFTER="ngram", **knobs
+def without_networks(description):
+  """A drafter's description but for its networks, which have other sizes in gin."""
+  if not isinstance(description, dict):
+    return description
+  named = {name: without_networks(x) for name, x in description.items()}
+  return {name: x for name, x in named.items() if name not in ("network", "table")}
+
+
+@pytest.mark.parametrize("name", ways.IN_GIN)
+def test_gin_builds_the_table_s_drafter_rule_and_policy(name, settings, models):
+  way = ways.IN_GIN[name]
+  decoder = built(*settings(way))
+  drafter = way.drafter(ways.networks_of(models))
+  found, expected = (
+    without_networks(describe(each)) for each in (decoder.drafter, drafter)
   )
-  assert tokens == runs.tokens(speculative)
-  assert summary["decoder"]["drafter"]["kind"] == "DraftModel"
-  policy = summary["decoder"]["policy"]
-  assert policy["kind"] == "CostAware"
-  assert {n: policy[n.lower()] for n in knobs} == knobs
+  assert found == expected
+  assert decoder.drafter.networks.keys() == drafter.networks.keys()
+  assert describe(decoder.policy) == describe(way.policy)
+  assert type(decoder.rule).__name__.lower() == way.rule
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_each_way_to_draft_gives_the_target_s_own_outputs(
+  name, settings, speculative, tmp_path
+):
+  gin_files, bindings = settings(ways.IN_GIN[name])
+  runs.completed(*gin_files, INFER_OUTPUT_DIR=str(tmp_path), **bindings)
+  assert runs.tokens(tmp_path) == runs.tokens(speculative)
+  summary = runs.summary(tmp_path)
+  assert summary["guarantee"] == "EXACT"
+  if bindings["GAMMA"] is not None:
+    assert summary["statistics"]["drafted"] > 0
+    return
+  times = [x for x in summary["iteration_seconds"] if x["rows"] == 8]
+  assert times
+  assert all(len(x["seconds"]) == len(x["drafted"]) for x in times)
+
+
+def test_rounded_weights_are_recorded(settings, speculative, tmp_path):
+  gin_files, bindings = settings(ways.IN_GIN["cascade on rounded weights"])
+  runs.completed(*gin_files, INFER_OUTPUT_DIR=str(tmp_path), **bindings)
+  assert runs.tokens(tmp_path) == runs.tokens(speculative)
+  (size,) = runs.summary(tmp_path)["derived"].values()
+  assert 0 < size["bytes"] < size["bytes_of_target"]
 
 
 def test_a_draft_in_another_process_gives_them_too(drafted, pair, speculative):

@@ -105,7 +105,7 @@ class Session:
 
 
 def _where(condition, new, old):
-  """Returns `new` where the condition holds, else `old`: arrays' trees, or functions."""
+  """Returns `new` where the condition holds, else `old`; either may be functions."""
   if isinstance(old, types.FunctionType):
     return lambda *args, **kwargs: _where(
       condition, new(*args, **kwargs), old(*args, **kwargs)

@@ -88,9 +88,7 @@ LONG = [
   (FIXED, TOP_P),
   (FLUSHED, TOP_K),
   (Hierarchy(TWO, (1, 2), "fixed", 6, rule="block", inner="block"), TOP_K),
-  (Hierarchy(THREE, (1, 2, 3), "fixed", 5), GREEDY),
   (Hierarchy(THREE, (1, 2, 3), "fixed", 5), TOP_K),
-  (Hierarchy(THREE, (1, 2, 3), "flush", 6), TOP_P),
   (Hierarchy(THREE, (1, 2, 3), "flush", 6), GREEDY),
 ]
 
@@ -179,10 +177,8 @@ def assert_of_target_is_exact(name, sampling, window="fixed"):
   ("name", "sampling", "window"),
   [
     ("skipping", TOP_K, "fixed"),
-    ("skipping", GREEDY, "flush"),
     ("8 bits", GREEDY, "fixed"),
     ("4 bits", TOP_K, "flush"),
-    ("4 bits", GREEDY, "fixed"),
   ],
 )
 def test_the_target_itself_may_be_a_level(name, sampling, window):

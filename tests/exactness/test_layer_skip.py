@@ -27,7 +27,6 @@ from specdec_t5x.network.functional import network_for, start_decoding, without_
 from specdec_t5x.network.gemma import GemmaConfig
 from specdec_t5x.policies import ExitThreshold
 from tests import networks
-from tests.decoding.test_generate import assert_follows
 from tests.exactness import lengths
 from tests.exactness.distributions import adjusted
 from tests.exactness.driving import Driven, assert_all_are, padded, probs_along
@@ -194,17 +193,15 @@ def test_the_loop_keeps_it_with_a_draft_that_is_nearly_the_target():
 
 
 @pytest.mark.parametrize(
-  ("sampling", "rule"),
-  [(Sampling(), "token"), (Sampling(), "block"), (GREEDY, "token")],
+  ("sampling", "rule"), [(Sampling(), "block"), (GREEDY, "token")]
 )
 def test_the_loop_keeps_a_rounded_target_s_distribution(sampling, rule):
   assert_the_loop_is_exact(sampling, rule, WHOLE, UNDER_8)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), GREEDY], ids=str)
 @pytest.mark.parametrize("drafter", OF_GEMMA, ids=["2", "1"])
-def test_the_loop_keeps_a_gemma_s_distribution(drafter, sampling):
-  assert_the_loop_is_exact(sampling, "token", WHOLE, drafter)
+def test_the_loop_keeps_a_gemma_s_distribution(drafter):
+  assert_the_loop_is_exact(Sampling(), "token", WHOLE, drafter)
 
 
 def test_a_rounded_target_has_another_distribution():
@@ -235,16 +232,3 @@ def test_few_bits_draft_other_distributions_than_the_target_s():
   """Else nothing would be rejected, and the test above would say little."""
   (target, draft), known = distributions(DRAFTERS["4 bits"], Sampling()), (2, 3)
   assert abs(target(known) - draft((known, ()))).sum() > 0.02
-
-
-@pytest.mark.parametrize("name", ["8 bits", "4 bits"])
-def test_samples_follow_the_enumerated_distribution(name):
-  """Chi-squared at level 0.001, of 20,000 outputs; the draws are the same each time."""
-  decoder = SpeculativeDecoder(TARGET, DRAFTERS[name])
-  keys = row_keys(jax.random.key(0), 20_000)
-  decode = jax.jit(lambda x: decoder.decode(x, INPUTS, keys, Sampling(), ROOM, 1))
-  decoded = decode(all_params(DRAFTERS[name]))
-  assert decoded.statistics.accepted.sum() > 20_000
-  target, _ = distributions(DRAFTERS[name], Sampling())
-  expected = target_probs(Setting(target, target, None, (), ROOM))
-  assert_follows(np.asarray(decoded.tokens), padded(expected, ROOM))

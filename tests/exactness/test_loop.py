@@ -49,11 +49,17 @@ def test_the_loop_keeps_the_target_s_distribution(setting):
 
 
 @pytest.mark.parametrize(
-  "sampling",
-  [Sampling(0.6), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.7), GREEDY],
+  ("setting", "sampling"),
+  [
+    (SETTINGS[0], Sampling(0.6)),
+    (SETTINGS[0], Sampling(1.0, top_p=0.7)),
+    (SETTINGS[0], GREEDY),
+    (SETTINGS[5], Sampling(1.0, top_k=2)),
+    (SETTINGS[5], Sampling(1.0, top_p=0.7)),
+    (SETTINGS[5], GREEDY),
+  ],
   ids=str,
 )
-@pytest.mark.parametrize("setting", [SETTINGS[0], SETTINGS[5]], ids=name_of)
 def test_it_keeps_it_however_it_is_sampled(setting, sampling):
   assert_the_loop_is_exact(setting, sampling)
 
