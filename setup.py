@@ -67,6 +67,8 @@ setup(
       "beartype>=0.19",
       "scipy>=1.13",
       "importlib-resources>=6",
+      "packaging>=24",
+      "rapidfuzz>=3",
       "ruff>=0.11,<0.20",
       "matplotlib>=3.9",
       "optuna>=4.2,<6",

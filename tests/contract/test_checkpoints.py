@@ -130,8 +130,6 @@ def test_load_t5x_checkpoint_and_finding(tmp_path):
   assert str(checkpoints.find_checkpoint(str(tmp_path))) == str(path / "checkpoint")
   third = checkpoints.find_checkpoint(str(tmp_path), 3)
   assert str(third) == str(tmp_path / "checkpoint_3" / "checkpoint")
-  with pytest.raises(ValueError, match="nowhere"):
-    checkpoints.find_checkpoint(str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize("layout", FORMATS)
@@ -218,10 +216,8 @@ ARRAY = f"{NAME}.*{BIG}"
   ("layout", "file", "damage", "named"),
   [
     ("t5x", lambda path: path / "checkpoint", cut, "index"),
-    ("t5x", CHUNK, cut, ARRAY),
     ("t5x", CHUNK, flip, ARRAY),
     ("t5x", CHUNK, pathlib.Path.unlink, ARRAY),
-    ("t5x", lambda path: path / BIG, shutil.rmtree, ARRAY),
     ("orbax", arrays_of_orbax, cut, ARRAY),
     ("orbax", arrays_of_orbax, break_first_frame, ARRAY),
     ("orbax", arrays_of_orbax, pathlib.Path.unlink, ARRAY),

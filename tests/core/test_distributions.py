@@ -91,21 +91,6 @@ def test_impossible_tokens_stay_impossible():
     assert p[1] == p[3] == 0
 
 
-@pytest.mark.parametrize(
-  ("bad", "message"),
-  [
-    ({"temperature": -1.0}, "temperature"),
-    ({"temperature": float("nan")}, "temperature"),
-    ({"top_k": -1}, "top_k"),
-    ({"top_p": 1.5}, "top_p"),
-    ({"top_k": 5, "top_p": 0.9}, "At most one"),
-  ],
-)
-def test_bad_settings_are_refused(bad, message):
-  with pytest.raises(ValueError, match=message):
-    Sampling(**bad)
-
-
 def test_residual_is_the_normalised_excess():
   p, q = jnp.array([0.5, 0.3, 0.2]), jnp.array([0.2, 0.2, 0.6])
   np.testing.assert_allclose(residual(p, q), [0.75, 0.25, 0], atol=1e-6)

@@ -204,7 +204,7 @@ def test_a_draft_ends_after_the_first_doubtful_token():
 def test_what_can_t_be_skipped_is_refused(unchecked):
   with pytest.raises(ValueError, match="it has none"):
     LayerSkip(("mlp_0",)).check(HashModel(1, 4))
-  with pytest.raises(ValueError, match="ExitThreshold.step must be a number from 0"):
+  with pytest.raises(ValueError, match=r"ExitThreshold.step must be a number from 0"):
     ExitThreshold(step=2)
 
 

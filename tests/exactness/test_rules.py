@@ -101,14 +101,11 @@ def id_of(part):
 
 
 def pairwise(others):
-  """Each rule with two of the others, and each of the others with a rule at least."""
+  """Each rule with two of the others or more, and each of the others with a rule."""
   rules = SINGLE + SEVERAL
+  # Their numbers have no common divisor, so a rule does not meet the same ones again.
   count = max(2 * len(rules), len(others))
-  # Numbers without a common divisor, or each rule would meet the same ones again.
-  return [
-    (rules[i % len(rules)], others[(i + i // len(rules)) % len(others)])
-    for i in range(count)
-  ]
+  return [(rules[i % len(rules)], others[i % len(others)]) for i in range(count)]
 
 
 @pytest.mark.parametrize(("rule", "sampling"), pairwise(SAMPLING), ids=id_of)

@@ -89,8 +89,3 @@ def test_heads_that_the_mesh_does_not_divide_are_refused_before_any_work(vocabul
 def test_a_batch_that_the_mesh_does_not_divide_is_refused(vocabulary):
   with pytest.raises(ValueError, match=r"BATCH_SIZE=7 is no multiple .* 2 devices"):
     check(vocabulary, rows=7)
-
-
-def test_an_unknown_way_to_divide_a_network_is_refused():
-  with pytest.raises(ValueError, match=r"sharding must be one of .*'replicated'"):
-    dataclasses.replace(tiny.TARGET, sharding="whole")

@@ -1,0 +1,100 @@
+"""The suite's own parts: quick files, XLA flags, tested releases, the wheel's links."""
+
+import doctest
+import importlib.metadata
+import importlib.util
+import json
+import pathlib
+import re
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from specdec_t5x.doctor import tested
+from tests import suite, xla_flags
+from tests.real_data import ROOT
+
+
+def module_at(path):
+  spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, ROOT / path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+@pytest.mark.parametrize("module", [suite, tested], ids=lambda m: m.__name__)
+def test_examples_in_docstrings(module):
+  result = doctest.testmod(module)
+  assert result.attempted > 1
+  assert result.failed == 0
+
+
+def test_the_quick_suite_is_within_its_budgets():
+  files = suite.recorded()
+  spent = {}
+  for name in suite.quick_files(files, suite.BUDGETS):
+    folder, cost = suite.folder_of(name), files[name]
+    spent[folder] = spent.get(folder, 0) + cost["cpu"] - cost["slow_cpu"]
+  assert spent
+  for folder, seconds in spent.items():
+    assert seconds <= suite.BUDGETS.get(folder, suite.DEFAULT_BUDGET)
+
+
+def test_every_recorded_file_is_there():
+  missing = [name for name in suite.recorded() if not (ROOT / "tests" / name).is_file()]
+  assert not missing
+
+
+def test_flags_that_xla_does_not_know_are_left_out_and_tried_once(
+  tmp_path, monkeypatch
+):
+  known, unknown = "--xla_backend_optimization_level=0", "--xla_no_such_flag=1"
+  assert xla_flags.accepted([known, unknown], tmp_path) == [known]
+  monkeypatch.setattr(xla_flags, "_starts", None)
+  assert xla_flags.accepted([known, unknown], tmp_path) == [known]
+
+
+def test_upper_bounds_are_the_next_minor_releases():
+  """Of the newest releases that the tests passed with."""
+  for setup in ("setup.py", "t5x_runtime/setup.py"):
+    needs = re.findall(r'"((?:jax|flax|numpy)[>=][^"]+)"', (ROOT / setup).read_text())
+    needs = {need.name: need.specifier for need in map(Requirement, needs)}
+    assert needs.keys() == tested.read().keys()
+    for name, version in tested.read().items():
+      major, minor, *_ = Version(version).release
+      assert f"<{major}.{minor + 1}" in str(needs[name]), (setup, name)
+
+
+def test_the_installed_releases_are_compared_and_recorded(
+  tmp_path, monkeypatch, capsys
+):
+  record = tmp_path / "tested.json"
+  record.write_text(json.dumps({"jax": "0.0.1", "numpy": "99.0"}))
+  monkeypatch.setattr(tested, "RECORD", record)
+  tested.main([])
+  installed = importlib.metadata.version("jax")
+  assert capsys.readouterr().out == (
+    f"Not tested yet with jax {installed} (tested with 0.0.1).\n"
+  )
+  tested.main(["--record"])
+  assert json.loads(record.read_text()) == {"jax": installed, "numpy": "99.0"}
+
+
+def test_the_replacement_of_editdistance_gives_levenshtein_distances():
+  pytest.importorskip("rapidfuzz")
+  module = module_at("t5x_runtime/editdistance/editdistance.py")
+  assert doctest.testmod(module).failed == 0
+  assert module.eval("wmt14_ende", "wmt14_ned") == 3
+
+
+def test_a_wheel_s_environment_has_declared_dependencies_alone(tmp_path):
+  links = module_at(".ci/link_dependencies.py")
+  found = {each.metadata["Name"].lower() for each in links.closure(links.ROOTS)}
+  assert {"jax", "flax", "numpy", "absl-py"} <= found
+  assert not found & {"pytest", "ruff", "hypothesis", "specdec_t5x"}
+  for each in links.closure(("packaging",)):
+    links.link(each, tmp_path)
+  assert not list(tmp_path.iterdir())
+  links.link(importlib.metadata.distribution("packaging"), tmp_path)
+  assert (tmp_path / "packaging" / "version.py").is_file()
