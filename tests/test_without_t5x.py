@@ -41,7 +41,7 @@ def paths(tmp_path_factory):
 
 
 def test_every_format_is_loaded_and_decoded(paths):
-  targets, draft, vocabulary = paths
+  targets, _, vocabulary = paths
   program = PROGRAM.format(absent=ABSENT)
   process = subprocess.run(
     [sys.executable, "-c", program, json.dumps([*paths, TEXTS])],

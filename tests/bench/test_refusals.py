@@ -11,11 +11,9 @@ REFUSED = [
   ("decode", "--output-length 47", "--output-length must be at least 48, got 47"),
   ("decode", "--batch 0", "--batch must be at least 1, got 0"),
   ("decode", "--alphas 1.5", "Expected alphas from 0 to 1"),
-  ("decode", "--target tiny --gamma 0", "GAMMA must be a whole number of at least 1"),
   ("batches", "--inputs={empty}", "has no line. Give an input a line."),
   ("batches", "--inputs=nowhere", "--inputs: expected a file, got 'nowhere'"),
   ("layers", "--trials=-1", "--trials must be at least 0"),
-  ("layers", "--gamma=0", "--gamma must be at least 1"),
   ("methods", "--also others.txt", "--also: expected NAME=FILE, got 'others.txt'"),
   ("model", "--topology v9:1x1", "Expected a topology such as v4:1x1x1"),
   ("model", "--topology v4", "Expected a topology such as v4:1x1x1"),
@@ -41,7 +39,6 @@ REFUSED = [
   ("table2", "--target=nowhere", "--vocabulary: expected a file, got None"),
   # A folder will do, as Hugging Face has them.
   ("table2", "--target=nowhere --vocabulary=.", "--inputs: expected a file, got None"),
-  ("table2", "--num-tokens=0", "--num-tokens must be at least 1, got 0"),
   ("tree", "", "expected heads, but for EAGLE's, got a Transformer"),
 ]
 

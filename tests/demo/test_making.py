@@ -42,11 +42,6 @@ def test_a_part_is_trained_where_the_recipe_says(tmp_path):
     making.make_part(part(tmp_path, "checkpoint_3"))
 
 
-def test_a_missing_vocabulary_is_named(tmp_path):
-  with pytest.raises(ValueError, match=r"vocabulary\.model can't be read"):
-    making.make_part(part(tmp_path, "checkpoint_2"))
-
-
 def test_a_failing_command_shows_the_end_of_its_log(tmp_path):
   log = tmp_path / "logs" / "run.log"
   with pytest.raises(ValueError, match=r"nowhere\.gin"):

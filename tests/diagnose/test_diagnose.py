@@ -206,7 +206,6 @@ def test_near_ties_are_ties(files, monkeypatch, capsys):
   ("flags", "message"),
   [
     (["--target=nowhere"], "--target: 'nowhere' does not exist. `make demo`"),
-    (["--input=nowhere"], "--input: nowhere can't be read"),
     (["--json=nowhere/a.json"], "--json: 'nowhere/a.json' lies in no folder"),
     (["--gamma=0"], "gamma must be at least 1"),
     (["--examples=0"], "--examples must be at least 1"),
@@ -222,28 +221,6 @@ def test_bad_input_is_one_line_and_status_2(files, flags, message, capsys):
   assert message in last
   assert last.startswith("python -m specdec_t5x.diagnose: error: ")
   assert captured.out == ""
-
-
-def test_files_of_the_wrong_kind(files, tmp_path, capsys):
-  (tmp_path / "latin").write_bytes(b"caf\xe9")
-  (tmp_path / "empty").write_text("\n\n")
-  for flag, name, message in [
-    ("input", "latin", "is not UTF-8"),
-    ("input", "empty", "is empty"),
-    ("vocabulary", "empty", "is not a SentencePiece model"),
-  ]:
-    with pytest.raises(SystemExit) as stopped:
-      run(files, f"--{flag}={tmp_path / name}")
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
-
-
-def test_without_the_demo_pair_it_says_how_to_make_it(tmp_path, monkeypatch, capsys):
-  monkeypatch.chdir(tmp_path)
-  with pytest.raises(SystemExit) as stopped:
-    diagnose.main([])
-  assert stopped.value.code == 2
-  assert "`make demo`" in capsys.readouterr().err
 
 
 def test_the_demos_lines_are_the_default():

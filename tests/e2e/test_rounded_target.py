@@ -76,9 +76,3 @@ def test_a_certified_head_changes_no_output(decoded, pair):
     output, _ = decoded(kind, HEAD="certified", **more)
     assert runs.tokens(output) == runs.tokens(whole)
     assert list(runs.summary(output)["derived"]) == ["head"]
-
-
-def test_the_same_number_of_bits_is_refused(decoded):
-  with pytest.raises(SystemExit) as exit_:
-    decoded("spec", "drafters/quantized", **ROUNDED)
-  assert "BITS=8 must be fewer than the target's" in exit_.value.code

@@ -166,8 +166,6 @@ def test_the_emulated_link_takes_its_time(monkeypatch):
   ("knobs", "says"),
   [
     ({"address": ""}, "needs an address"),
-    ({"mbits": -1}, "mbits of a link must be a number of at least 0, got -1"),
-    ({"delay_ms": float("nan")}, "delay_ms of a link"),
     ({"timeout_ms": 0}, "timeout_ms of a link must be above 0"),
   ],
 )

@@ -198,8 +198,6 @@ def test_a_checkpoint_needs_the_configuration(config, tmp_path):
   own = model(config)
   T5XParameters(own.network, str(tmp_path)).save(0, own.params)
   path = str(tmp_path / "checkpoint_0")
-  with pytest.raises(ValueError, match=r"no shape tells\. Give its GemmaConfig"):
-    api.load_model(path)
   read = api.load_model(path, config=config)
   read = flax.core.unfreeze(read.params)
   same = jax.tree.map(lambda a, b: (a == b).all(), read, own.params)

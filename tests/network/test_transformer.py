@@ -230,8 +230,6 @@ def test_parameters_axes_and_logits_are_upstreams(config):
 @pytest.mark.parametrize(
   ("bad", "message"),
   [
-    ({"dtype": "int32"}, "dtype"),
-    ({"dtype": "float16"}, "T5's activations outgrow float16"),
     ({"mlp_activations": ("gleu",)}, "mlp_activations"),
     ({"mlp_activations": ()}, "mlp_activations"),
     ({"num_heads": 0}, "num_heads"),

@@ -240,12 +240,3 @@ def test_the_script_says_what_is_wrong(flags, message, tmp_path, monkeypatch, ca
   captured = capsys.readouterr()
   assert message in captured.err
   assert captured.out == ""
-
-
-def test_a_vocabulary_that_is_none(models, tmp_path):
-  path = tmp_path / "text.model"
-  path.write_text("text")
-  with pytest.raises(ValueError, match="SentencePiece"):
-    recorded(models, str(path))
-  with pytest.raises(ValueError, match="SentencePiece"):
-    recorded(models, str(tmp_path / "nowhere"))

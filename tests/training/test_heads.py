@@ -232,12 +232,9 @@ def test_heads_and_target_learn_together_and_resume_to_the_bit(data, target, tmp
 
 
 def test_what_does_not_go_together_is_refused(data, target, tmp_path):
-  narrow = network_for(HeadsConfig("medusa", 2, 8))
   for settings, message in [
     ({"network": TARGET}, "Heads are trained with MODE = one of .*a Transformer"),
     ({"mode": "supervised", "target": None}, "Heads are trained with MODE"),
-    ({"target": None}, "MODE = 'heads' needs TARGET_CHECKPOINT_PATH"),
-    ({"network": narrow}, "width is 32, got heads of width 8"),
     ({"metric_period": 5}, "METRIC_PERIOD must be 0 with MODE = 'heads'"),
   ]:
     known = {"data": data, "target": target, "directory": tmp_path / "no", **settings}

@@ -215,13 +215,3 @@ def test_no_such_number_of_tokens_is_kept(kept):
   networks_ = Transformer(tiny.TARGET), DraftModel(Transformer(tiny.DRAFT))
   with pytest.raises(ValueError, match="KEPT must be a whole number from 1 to 63"):
     SpeculativeDecoder(*networks_, observer=KeepRejections(kept))
-
-
-def test_distributions_are_kept_of_one_decode_an_input():
-  decoder = SpeculativeDecoder(
-    Transformer(tiny.TARGET),
-    DraftModel(Transformer(tiny.DRAFT)),
-    observer=KeepRejections(3),
-  )
-  with pytest.raises(ValueError, match="NUM_DECODES must be 1 where a draft learns"):
-    decoder.check(AT_ONE, 20, 2)

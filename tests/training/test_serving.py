@@ -9,7 +9,6 @@ import pytest
 import specdec_t5x
 from specdec_t5x import Learner, Online, Sampling, api
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.state import make_train_step
 from tests.t5x_bridge import tiny
@@ -109,7 +108,3 @@ def test_draws_are_new_from_call_to_call(setup):
 def test_what_it_can_t_serve(setup):
   with pytest.raises(ValueError, match=r"Request 1 has .* more than input_length=2"):
     served(setup, ["the", "the old man"], input_length=2)
-  with pytest.raises(ValueError, match="The drafter Copy needs the networks"):
-    served(setup, drafter=Copy(), gamma=None)
-  with pytest.raises(ValueError, match="batch_size must be a whole number"):
-    served(setup, batch_size=0)

@@ -97,9 +97,6 @@ def test_what_does_not_go_together_is_refused(data, target, tmp_path):
   for make, message in [
     (lambda: on_encoder(target, 5), "whole number from 1 to 4"),
     (lambda: run(data, None, tmp_path, network, "supervised"), "encoder with 'heads'"),
-    (lambda: run(data, target, tmp_path, network, "heads_and_target"), "with 'heads'"),
-    (lambda: run(data, target, tmp_path, network, "distill_tokens"), "with 'heads'"),
-    (lambda: run(data, target, tmp_path, network, metric_period=5), "METRIC_PERIOD"),
   ]:
     with pytest.raises(ValueError, match=message):
       make()
