@@ -3,7 +3,6 @@
 import gc
 import os
 import pathlib
-import time
 
 import jax
 import jaxtyping
@@ -112,11 +111,3 @@ def unchecked():
   jaxtyping.config.update("jaxtyping_disable", True)
   yield
   jaxtyping.config.update("jaxtyping_disable", False)
-
-
-@pytest.fixture(scope="module")
-def processor_clock():
-  """Programs are timed by the processor's time: what else runs does not add to it."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(time, "perf_counter", time.process_time)
-    yield

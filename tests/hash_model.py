@@ -103,6 +103,18 @@ class HashModel:
     return distribution
 
 
+class GivenTable(HashModel):
+  """A HashModel whose table is an argument of the compiled program."""
+
+  def __init__(self, table, vocab_size):
+    super().__init__(0, vocab_size)
+    object.__setattr__(self, "_table", table)
+
+  @property
+  def table(self):
+    return self._table
+
+
 @dataclasses.dataclass(frozen=True)
 class SparseHash:
   """A HashModel that drafts from its truncated and rounded probs, here or elsewhere."""

@@ -1,10 +1,15 @@
 """Networks of random parameters, in compiled parts: op by op each op is a program."""
 
+import dataclasses
+
 import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec_t5x import build
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.functional import (
   initial_variables,
   network_for,
@@ -39,3 +44,12 @@ def start(module, params, *args, **kwargs):
 
   begin = lambda params: start_decoding(module, params, *args, **kwargs)[1]
   return jax.jit(extend), jax.jit(begin)(params)
+
+
+def decode(target, *drafts, inputs, room, sampling=GREEDY, eos_id=1, slots=0, **words):
+  """Decodes the inputs by models and words, as `build.together` reads them."""
+  decoder, params = build.together(target, *drafts, **words)
+  decoder = dataclasses.replace(decoder, slots=slots)
+  keys = row_keys(jax.random.key(0), len(inputs))
+  run = lambda params: decoder.decode(params, inputs, keys, sampling, room, eos_id)
+  return jax.jit(run)(params)

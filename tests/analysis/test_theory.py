@@ -1,4 +1,4 @@
-"""The closed forms against enumeration in exact fractions, and the paper's numbers."""
+"""The closed forms against enumeration in exact fractions."""
 
 import itertools
 from fractions import Fraction
@@ -20,46 +20,12 @@ from specdec_t5x.core.distributions import acceptance_mass
 
 ALPHAS = [Fraction(0), Fraction(1, 3), Fraction(3, 4), Fraction(99, 100), Fraction(1)]
 GAMMAS = [0, 1, 2, 5]
-# The paper's section 3.4, corollary 3.9 and section 3.5, as in docs/math.md.
-memory_improvement = lambda alpha, gamma, m_hat=0.0: (
-  expected_tokens(alpha, gamma) / (gamma * m_hat + 1)
-)
-least_improvement = lambda alpha, c: np.where(alpha > c, (1 + alpha) / (1 + c), 1.0)
-oracle_improvement = lambda alpha, c: 1 / (1 - alpha + alpha * c)
 COSTS = [Fraction(0), Fraction(1, 50), Fraction(1, 2), Fraction(2)]
 
-# Leviathan et al., arXiv 2211.17192, table 1 (c = c_hat = 0):
-# alpha, gamma, operations, speed.
-TABLE_1 = [
-  (0.6, 2, 1.53, 1.96),
-  (0.7, 3, 1.58, 2.53),
-  (0.8, 2, 1.23, 2.44),
-  (0.8, 5, 1.63, 3.69),
-  (0.9, 2, 1.11, 2.71),
-  (0.9, 10, 1.60, 6.86),
-]
 
-# The same, table 4 (target T5-XXL): alpha, gamma, c, expected speed.
-TABLE_4 = {
-  "ende small T=0": (0.75, 7, 0.02, 3.2),
-  "ende base T=0": (0.80, 7, 0.04, 3.3),
-  "ende large T=0": (0.82, 7, 0.11, 2.5),
-  "ende small T=1": (0.62, 7, 0.02, 2.3),
-  "ende base T=1": (0.68, 5, 0.04, 2.4),
-  "ende large T=1": (0.71, 3, 0.11, 2.0),
-  "cnndm small T=0": (0.65, 5, 0.02, 2.4),
-  "cnndm base T=0": (0.73, 5, 0.04, 2.6),
-  "cnndm large T=0": (0.74, 3, 0.11, 2.0),
-  "cnndm small T=1": (0.53, 5, 0.02, 1.9),
-  "cnndm base T=1": (0.55, 3, 0.04, 1.8),
-  "cnndm large T=1": (0.56, 3, 0.11, 1.6),
-}
-
-# The rows whose printed alpha and c give a speed that rounds to one tenth less.
-ROUNDED_INPUTS = {"ende base T=1", "ende large T=1", "cnndm large T=1"}
-
-# The same, appendix A.5, greedy, T5-small, gamma = 8: alpha, speed.
-LENIENCE_GREEDY = [(0.75, 3.3), (0.80, 3.9), (0.87, 4.9)]
+def oracle_improvement(alpha, c):
+  """The paper's section 3.5, as in docs/math.md."""
+  return 1 / (1 - alpha + alpha * c)
 
 
 def enumerated_tokens(alpha, gamma):
@@ -113,9 +79,13 @@ def test_expected_tokens_keeps_its_digits_near_the_ends(alpha):
   assert expected_tokens(alpha, 8) == pytest.approx(float(powers), rel=1e-14)
 
 
-@pytest.mark.parametrize("c", COSTS)
-@pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize(
+  ("alpha", "gamma", "c"),
+  [
+    (ALPHAS[i], GAMMAS[j], COSTS[(i + j) % len(COSTS)])
+    for i, j in np.ndindex(len(ALPHAS), len(GAMMAS))
+  ],
+)
 def test_speed_and_operations_are_ratios_of_enumerated_means(alpha, gamma, c):
   tokens = enumerated_tokens(alpha, gamma)
   # An iteration lasts gamma draft steps and a target step, whatever is accepted.
@@ -182,29 +152,6 @@ def test_optimal_gamma_by_hand():
   assert optimal_gamma(1.0, 0.5, max_gamma=10) == 10
 
 
-def test_the_best_gamma_gains_at_least_what_the_corollary_says():
-  alphas, costs = np.linspace(0, 0.98, 50)[:, None], np.linspace(0, 1, 21)
-  gammas = optimal_gamma(alphas, costs)
-  best = walltime_improvement(alphas, gammas, costs)
-  bound = least_improvement(alphas, costs)
-  assert np.all(best >= bound - 1e-12)
-  # With equality where gamma = 1 is the best, and where nothing is gained.
-  np.testing.assert_allclose(best[gammas <= 1], bound[gammas <= 1])
-  assert least_improvement(0.5, 0.25) == 1.5 / 1.25
-  assert least_improvement(0.25, 0.5) == least_improvement(0.5, 0.5) == 1
-
-
-@pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("alpha", ALPHAS)
-def test_memory_is_read_once_an_iteration(alpha, gamma):
-  tokens = enumerated_tokens(alpha, gamma)
-  found = memory_improvement(float(alpha), gamma)
-  assert found == pytest.approx(float(tokens), rel=1e-13)
-  # A draft of a tenth of the target's bytes is read gamma times.
-  found = memory_improvement(float(alpha), gamma, 0.1)
-  assert found == pytest.approx(float(tokens / (1 + Fraction(gamma, 10))), rel=1e-13)
-
-
 @pytest.mark.parametrize(("alpha", "c"), [(0.0, 0.3), (0.5, 0.0), (0.8, 0.1)])
 def test_oracle_is_a_ratio_of_means_over_the_first_rejection(alpha, c):
   accepted = np.arange(400)
@@ -268,43 +215,6 @@ def test_lenient_acceptance_by_hand():
   )
   batch = lenient_acceptance([p, q], q, [[1.0], [0.5]])
   np.testing.assert_allclose(batch, [[0.75, 1.0], [0.95, 1.0]])
-
-
-@pytest.mark.parametrize(("alpha", "gamma", "operations", "speed"), TABLE_1)
-def test_table_1_follows(alpha, gamma, operations, speed):
-  assert operations_factor(alpha, gamma, 0) == pytest.approx(operations, abs=0.005)
-  assert walltime_improvement(alpha, gamma, 0) == pytest.approx(speed, abs=0.005)
-
-
-def test_table_4_follows_but_for_three_rows():
-  off = set()
-  for name, (alpha, gamma, c, expected) in TABLE_4.items():
-    if abs(walltime_improvement(alpha, gamma, c) - expected) > 0.05:
-      off.add(name)
-  assert off == ROUNDED_INPUTS
-
-
-@pytest.mark.parametrize("name", TABLE_4)
-def test_table_4_follows_from_some_alpha_and_c_that_round_to_the_printed(name):
-  alpha, gamma, c, expected = TABLE_4[name]
-  assert walltime_improvement(alpha - 0.005, gamma, c + 0.005) <= expected + 0.05
-  assert walltime_improvement(alpha + 0.005, gamma, c - 0.005) >= expected - 0.05
-
-
-def test_table_4_s_gammas_are_near_the_optimum_though_seldom_at_it():
-  alphas, gammas, costs, _ = np.array(list(TABLE_4.values())).T
-  best = optimal_gamma(alphas, costs)
-  assert best.tolist() == [9, 9, 6, 6, 6, 4, 7, 7, 4, 5, 4, 3]
-  loss = walltime_improvement(alphas, gammas, costs)
-  loss = 1 - loss / walltime_improvement(alphas, best, costs)
-  assert 0 <= loss.min() <= loss.max() < 0.03
-
-
-def test_appendix_a_5_follows_from_c_of_0_015_and_not_from_table_4_s_0_02():
-  # 0.015 rounds to 0.02, so both may be right; table 4's row says T5-small has 0.02.
-  alphas, speeds = np.array(LENIENCE_GREEDY).T
-  assert np.all(np.abs(walltime_improvement(alphas, 8, 0.015) - speeds) < 0.05)
-  assert np.all(np.abs(walltime_improvement(alphas, 8, 0.02) - speeds) > 0.05)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
-"""The best tree, against all trees there are and against Sequoia's programme."""
-
-import functools
-import itertools
+"""The best tree, against all trees there are."""
 
 import numpy as np
 import pytest
@@ -35,30 +32,6 @@ def test_tokens_are_counted_by_hand():
   assert tokens_per_call(tree, acceptance) == pytest.approx(expected)
 
 
-def test_it_is_sequoia_s_where_depths_are_alike():
-  """T(m, b): the most tokens of m nodes whose root has b children (section 3.1)."""
-  chances = falling(3, 1, 4)[0]
-  most, ranks = 9, chances.size
-
-  @functools.cache
-  def best(size, children):
-    if size < 1 + children:
-      return -np.inf
-    if children == 0:
-      return 1.0 if size == 1 else -np.inf
-    return max(
-      best(left, children - 1)
-      + chances[children - 1] * max(best(size - left, b) for b in range(ranks + 1))
-      for left in range(1, size)
-    )
-
-  for size in range(1, most):
-    expected = max(best(size + 1, b) for b in range(ranks + 1))
-    acceptance = np.tile(chances, (most, 1))
-    found = tokens_per_call(best_tree(acceptance, size), acceptance)
-    assert found == pytest.approx(expected)
-
-
 def test_depth_and_ranks_end_where_nothing_was_measured():
   acceptance = falling(1, depths=2, ranks=2)
   tree = best_tree(acceptance, 6)
@@ -73,5 +46,3 @@ def test_depth_and_ranks_end_where_nothing_was_measured():
 def test_a_sure_drafter_gets_a_chain():
   acceptance = np.tile([[0.9, 0.05]], (4, 1))
   assert best_tree(acceptance, 4) == chain(4)
-  pairs = itertools.pairwise(best_tree(acceptance, n).size for n in range(1, 8))
-  assert all(b == a + 1 for a, b in pairs)

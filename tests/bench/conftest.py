@@ -1,14 +1,21 @@
 """A tiny pair with its files, made once, flags that name them, and commands run."""
 
 import json
+import shutil
 
+import jax
 import numpy as np
 import pytest
 
-from specdec_t5x.bench import costs
+from specdec_t5x.bench import costs, hierarchy, timed
 from specdec_t5x.bench.__main__ import main
+from specdec_t5x.bench.model import timed as pieces
 from specdec_t5x.bench.timed import Timed
+from specdec_t5x.network.functional import network_for
+from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.network.parallel import ParallelConfig
 from tests.t5x_bridge import tiny
+from tests.training.conftest import saved
 
 SHORT = ("--num-tokens=6", "--runs=3", "--max-length=12", "--num-inputs=3")
 # Tables that are not called as their commands are.
@@ -40,7 +47,7 @@ def ran(command, folder, *flags):
 
 def steady(programs, inputs, warm=1):
   """Stands in for `alternate` where parts are timed: programs of so small a pair are
-  lost in noise. tests/bench/test_costs.py times a larger pair's."""
+  lost in noise. In tests/bench/test_costs.py they run."""
   seconds = {}
   for key in programs:
     (_, name), count = key
@@ -53,6 +60,28 @@ def steady(programs, inputs, warm=1):
 def steady_parts():
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(costs, "alternate", steady)
+    yield
+
+
+def counted(programs, inputs, warm=1):
+  """Stands in for `alternate`: a call takes a second, and one more a repetition.
+
+  So nothing is lost in noise. Loops, which know their input, run once.
+  """
+  some = inputs[:1] if isinstance(inputs, range) else inputs
+  found = {}
+  for key, program in programs.items():
+    results = tuple(jax.block_until_ready(program(value)) for value in some)
+    count = key[1] if isinstance(key, tuple) else 0
+    found[key] = Timed(np.full(len(inputs), 1.0 + count), results)
+  return found
+
+
+@pytest.fixture(scope="module")
+def counted_clock():
+  with pytest.MonkeyPatch.context() as patch:
+    for module in (timed, hierarchy, pieces):
+      patch.setattr(module, "alternate", counted)
     yield
 
 
@@ -73,6 +102,19 @@ def files(tmp_path_factory):
 def pair(files):
   """Flags of a target, a draft and inputs."""
   return named(files)
+
+
+@pytest.fixture(scope="session")
+def heads(tmp_path_factory):
+  """The checkpoints of two kinds of heads."""
+  configs = {
+    "hydra": HeadsConfig("hydra", 2, tiny.TARGET.emb_dim),
+    "parallel": ParallelConfig.of(tiny.TARGET, 2),
+  }
+  return {
+    name: saved(network_for(config), tmp_path_factory.mktemp(name))
+    for name, config in configs.items()
+  }
 
 
 @pytest.fixture(scope="session")
@@ -100,3 +142,9 @@ def recorded(pair_flags, tmp_path_factory):
     patch.setattr(costs, "alternate", steady)
     ran("table4", folder, *pair_flags, *flags)
   return folder
+
+
+@pytest.fixture
+def measured(recorded, tmp_path):
+  """A copy of `recorded`."""
+  return shutil.copytree(recorded, tmp_path / "measured")

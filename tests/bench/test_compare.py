@@ -27,24 +27,20 @@ def test_every_batch_gives_the_plain_outputs(pair, tmp_path, capsys):
   assert "Fastest fixed length: gamma 2 at batch 2." in said
 
 
-def test_packed_blocks_stand_beside_padded_ones(pair, tmp_path):
+def test_packed_blocks_stand_beside_padded_ones_and_a_target_drafts_for_itself(
+  files, tmp_path
+):
+  given = named(files, draft="quantized")
   flags = "--gamma 2 --gammas 2 --max-length 8 --batches 2 --packed --policies budget"
-  found = ran("batches", tmp_path, *pair, *flags.split())["rows"]
-  names = [f"{name}, {way}" for name in ("gamma 2", "budget") for way in WAYS]
-  assert [row["setting"] for row in found] == ["plain", *names]
+  found = ran("batches", tmp_path, *given, *flags.split())["rows"]
+  assert [row["setting"] for row in found] == [
+    "plain",
+    *("gamma 2, padded", "gamma 2, packed"),
+    *("budget, padded", "budget, packed"),
+  ]
   assert {row["identical"] for row in found} == {4}
   assert found[1]["drafted"] == found[2]["drafted"] > 0
-
-
-def test_a_target_drafts_for_itself(files, tmp_path):
-  more = {"draft": "quantized", "gammas": 2, "batches": 2, "max-length": 8}
-  found = ran("batches", tmp_path, *named(files, **more))["rows"]
-  assert [row["setting"] for row in found] == ["plain", "gamma 2", "auto"]
-  assert {row["identical"] for row in found} == {4}
   assert found[1]["tokens_per_call"]["value"] > 2
-
-
-WAYS = ("padded", "packed")
 
 
 @pytest.fixture
@@ -65,9 +61,7 @@ def test_an_output_that_repeats_its_input_is_copied(texts, tmp_path, capsys):
   assert row["tokens_per_call"]["value"] > 2
   assert row["alpha"]["value"] > 0.7
   assert "| 3 of 3 |" in capsys.readouterr().out
-
-
-def test_the_first_sentences_of_the_input_may_be_the_output(texts, tmp_path):
+  # So are the first sentences of the input.
   (tmp_path / "texts.jsonl").write_text('{"article": "the old dog. a cat. the man"}\n')
   (row,) = ran("copy", tmp_path, *texts, *COPIED.split(), "--lead=1")["rows"]
   assert row["identical"] == row["texts"] == 1

@@ -9,7 +9,7 @@ from tests.bench.conftest import ran
 
 
 @pytest.fixture(scope="module", params=["tiny", "int4/32"])
-def found(request, tmp_path_factory, processor_clock):
+def found(request, tmp_path_factory, counted_clock):
   folder = tmp_path_factory.mktemp("bench")
   flags = "--target tiny --gamma 2 --output-length 60 --input-length 8 --runs 5"
   return ran(

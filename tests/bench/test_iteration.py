@@ -21,6 +21,7 @@ from tests.hash_model import HashModel
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=5) for seed in (1, 2))
 CHAIN = DraftModel(None, 3)
+SAMPLED = Sampling(temperature=1.0)
 
 
 def prepare(calls, drafter=CHAIN, sampling=GREEDY):
@@ -46,19 +47,19 @@ def prepare(calls, drafter=CHAIN, sampling=GREEDY):
   return start
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.0)], ids=str)
 @pytest.mark.parametrize(
-  ("name", "each"),
+  ("name", "sampling", "each"),
   [
-    ("draft", {("draft", 2): 1, ("draft", 1): 2}),
-    ("scoring", {("target", 4): 1}),
-    ("turns", {("draft", 2): 1, ("draft", 1): 2, ("target", 4): 1}),
-    ("token", {("target", 1): 1}),
-    ("verification", {}),
-    ("iteration", {("draft", 2): 1, ("draft", 1): 2, ("target", 4): 1}),
+    ("draft", GREEDY, {("draft", 2): 1, ("draft", 1): 2}),
+    ("scoring", SAMPLED, {("target", 4): 1}),
+    ("turns", GREEDY, {("draft", 2): 1, ("draft", 1): 2, ("target", 4): 1}),
+    ("token", SAMPLED, {("target", 1): 1}),
+    ("verification", GREEDY, {}),
+    ("verification", SAMPLED, {}),
+    ("iteration", SAMPLED, {("draft", 2): 1, ("draft", 1): 2, ("target", 4): 1}),
   ],
 )
-def test_a_part_runs_as_often_as_told(name, each, sampling):
+def test_a_part_runs_as_often_as_told(name, sampling, each):
   assert calls_of_three(name, sampling=sampling) == {k: 3 * n for k, n in each.items()}
 
 

@@ -19,6 +19,7 @@ from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import network_for, without_fn
+from specdec_t5x.training.state import initial_params
 from tests.bench.conftest import named, ran
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -63,12 +64,13 @@ def brute_force(target, skip, sampling, block):
   return np.mean(betas)
 
 
-@pytest.mark.parametrize("kind", ["t5", "gpt"])
-@pytest.mark.parametrize(("sampling", "block"), [(GREEDY, 4), (Sampling(0.9), 3)])
-def test_alpha_is_that_of_drafts_on_the_target_s_cache(kind, sampling, block):
-  config = {"t5": tiny.TARGET, "gpt": tiny_gpt.TARGET}[kind]
-  params_of = tiny_gpt_params if kind == "gpt" else lambda x: tiny.state(x, 3).params
-  study = study_of(config, params_of(network_for(config)))
+@pytest.mark.parametrize(
+  ("config", "sampling", "block"),
+  [(tiny.TARGET, GREEDY, 4), (tiny_gpt.TARGET, Sampling(0.9), 3)],
+)
+def test_alpha_is_that_of_drafts_on_the_target_s_cache(config, sampling, block):
+  params = jax.tree.map(lambda x: 2 * x, initial_params(network_for(config), 3))
+  study = study_of(config, params)
   agreement = Agreement(study, sampling.temperature, block)
   assert agreement(()) == pytest.approx(1, abs=1e-5)
   skip = ("self_0", "mlp_1")
@@ -77,11 +79,6 @@ def test_alpha_is_that_of_drafts_on_the_target_s_cache(kind, sampling, block):
   assert found == pytest.approx(expected, abs=1e-5)
   assert found == agreement(skip)
   assert 0 < found < 1
-
-
-def tiny_gpt_params(network):
-  init = jax.jit(lambda key: network.init(key, *[jnp.ones((1, 8), int)] * 2)["params"])
-  return jax.tree.map(lambda x: 2 * x, init(jax.random.key(3)))
 
 
 # ---- Costs. ----
@@ -98,7 +95,7 @@ def test_costs_by_weights():
   assert set(layers.by_weights(tiny_gpt.TARGET, 1).kinds) == {"self", "mlp"}
 
 
-def test_costs_from_a_steady_clock(monkeypatch):
+def test_parts_are_run_and_costs_follow_from_a_steady_clock(monkeypatch):
   """A token takes 10, a sublayer 1, 0.5 or 2, the rest 1; a block 10 + gamma."""
   longest, each = 3, {"self": 1.0, "cross": 0.5, "mlp": 2.0}
   step = lambda without: 1 + 2 * sum(x for k, x in each.items() if k not in without)
@@ -107,26 +104,19 @@ def test_costs_from_a_steady_clock(monkeypatch):
   seconds |= {gamma: 10 + gamma + gamma * 1.0 for gamma in (1, 2, 3)}
 
   def clock(programs, inputs):
+    for program in programs.values():
+      jax.block_until_ready(program(inputs[0]))
     return {
       (name, count): Timed(np.full(len(inputs), 7 + seconds[name] * count), ())
       for name, count in programs
     }
 
   monkeypatch.setattr(timed, "alternate", clock)
-  found = layers.measured(study_of(tiny.TARGET, None), 0.0, 1, longest, 3)
+  study = study_of(tiny.TARGET, initial_params(network_for(tiny.TARGET), 0))
+  found = layers.measured(study, 0.0, 1, longest, 3)
   assert found.kinds == pytest.approx({k: x / 10 for k, x in each.items()})
   assert found.rest == pytest.approx(0.1)
   np.testing.assert_allclose(found.blocks, [1.1, 1.2, 1.3])
-
-
-@pytest.mark.usefixtures("processor_clock")
-def test_costs_are_timed():
-  """On a network that is large enough for its parts to be told from noise."""
-  config = tiny.config(2, 128, vocab_size=4096)
-  params = tiny.state(network_for(config)).params
-  found = layers.measured(study_of(config, params), 0.0, 1, 2, 9)
-  assert len(found.blocks) == 2
-  assert found.rest > 0
 
 
 def test_what_is_timed_drafts_gamma_tokens_however_unsure():

@@ -5,17 +5,19 @@ import pytest
 from specdec_t5x.bench.peers import CTRANSLATE2, HUGGING_FACE, importable, programs
 from specdec_t5x.core.rules import RULES
 from tests.bench.conftest import ran
+from tests.ways import WAYS
 
 SHORT = ("--max-length=10", "--num-inputs=3", "--gamma=3")
 LOSSY = {"typical", "topk", "distance", "lenient"}
 
 
 @pytest.fixture(scope="module")
-def rows(pair, tmp_path_factory):
+def rows(pair, heads, tmp_path_factory):
   root = tmp_path_factory.mktemp("methods")
   (root / "others.txt").write_text("a red house\nthe old dog sees\n")
   also = f"--also=others={root / 'others.txt'}"
-  more = "--draft=copy", "--skip=self_1", "--chart", also
+  drafts = "copy", *(f"{name}={path}" for name, path in heads.items())
+  more = "--draft", *drafts, "--skip=self_1", "--sizes=3", "--chart", also
   found = ran("methods", root, *pair, *more, *SHORT)
   assert (root / "methods.svg").is_file()
   return found["rows"]
@@ -29,6 +31,13 @@ def test_each_domain_has_every_way(rows):
   assert list(found) == ["yours", "others"]
   assert found["yours"] == found["others"]
   assert len(set(found["yours"])) == len(found["yours"])
+  shapes = {(draft, shape) for _, draft, shape, _ in found["yours"]}
+  for heads in ("hydra", "parallel"):
+    shapes_of = {shape for draft, shape in shapes if draft == heads}
+    assert shapes_of == {"chain", "pruned to 3", "tree of 3"}
+  assert ("copy", "chain, COPY_MATCH 1") in shapes
+  benched = {way.benched for way in WAYS.values() if way.benched}
+  assert benched <= {shape for _, shape in shapes}
 
 
 def test_outputs_are_the_target_s_own_where_they_have_to_be(rows):

@@ -36,6 +36,13 @@ def costs():
   }
 
 
+def modelled(topology, measured):
+  args = argparse.Namespace(
+    target="xxl", drafts=["small"], batches=[1], widths=[1, 2, 8], topology=topology
+  )
+  return tables.table(args, DEVICE, costs(), measured, {})
+
+
 def test_a_cost_is_its_bytes_its_operations_or_its_cycles():
   assert cost(3_000_000, 2_000_000, 1e9).seconds(DEVICE) == 3e-3
   assert cost(1_000_000, 2_000_000, 1e9).seconds(DEVICE) == 2e-3
@@ -43,10 +50,7 @@ def test_a_cost_is_its_bytes_its_operations_or_its_cycles():
 
 
 def test_table_2_is_what_theory_says_of_the_modelled_times():
-  args = argparse.Namespace(
-    target="xxl", drafts=["small"], batches=[1], widths=[1, 2, 8], topology="v4:1x1x1"
-  )
-  table = tables.table(args, DEVICE, costs(), {}, {})
+  table = modelled("v4:1x1x1", {})
   (c,) = json.loads(table.json())["c"]
   assert (c["roofline"], c["cycles"]) == (0.02, None)
   assert (c["c"], c["ratio"], c["as_two"]) == pytest.approx((0.04, 2.0, 0.05))
@@ -74,10 +78,7 @@ def test_a_draft_that_does_not_pay_is_advised_against():
 def test_a_piece_that_was_run_is_modelled_by_what_products_did_beside_it():
   token = Piece("call", "xxl", 1)
   slow = Measured(seconds=25e-3, bandwidth=0.5e9, peak=1e9)
-  args = argparse.Namespace(
-    target="xxl", drafts=["small"], batches=[1], widths=[1, 2, 8], topology="cpu"
-  )
-  table = tables.table(args, DEVICE, costs(), {token: slow}, {})
+  table = modelled("cpu", {token: slow})
   rows = json.loads(table.json())["pieces"]
   row = next(r for r in rows if (r["piece"], r["batch"]) == ("xxl, a token", 1))
   assert (row["roofline"], row["modelled"]) == pytest.approx((10, 20))
@@ -112,13 +113,9 @@ def test_what_does_not_fit_is_said_and_the_rest_goes_on(tmp_path, monkeypatch):
   assert f"Not compiled: tiny, 2 tokens, batch 1: {too_large}" in found["notes"]
 
 
-def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path, processor_clock, monkeypatch):
-  # So many repetitions of so small a network that the clock's noise is nothing to them.
-  monkeypatch.setattr(timed, "_COUNTS", (2, 202))
-  flags = (
-    "--topology cpu --target tiny --drafts tiny int4/32 --widths 1 2 4 --batches 1"
-  )
-  flags += " --gamma 3 --input-length 8 --output-length 32 --runs 5"
+def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path, counted_clock):
+  flags = "--topology cpu --target tiny --drafts tiny int4/32 --widths 1 2 4"
+  flags += " --batches 1 --gamma 3 --input-length 8 --output-length 32 --runs 5"
   found = ran("model", tmp_path, *flags.split())
   pieces = {row["piece"]: row for row in found["pieces"]}
   assert set(pieces) == {

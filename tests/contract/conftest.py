@@ -96,6 +96,19 @@ def register_task(name: str, count: int = EXAMPLES, first=(), metrics=()) -> str
   return name
 
 
+def dataset_config(**settings) -> utils.DatasetConfig:
+  """Of the short texts, unless settings say otherwise."""
+  usual = {
+    "mixture_or_task_name": register_task(TASK),
+    "task_feature_lengths": LENGTHS,
+    "split": "test",
+    "batch_size": 4,
+    "shuffle": False,
+    "seed": 0,
+  }
+  return utils.DatasetConfig(**{**usual, **settings})
+
+
 def initializer(model, partitioner) -> utils.TrainStateInitializer:
   """Of an encoder-decoder's parameters, which no length changes."""
   names = ("encoder_input_tokens", "decoder_input_tokens")
@@ -130,6 +143,22 @@ class TableModel:
     return np.asarray(jax.nn.log_softmax(jnp.asarray(self.logits) / temperature))
 
 
+EOS = 1
+
+
+def decoded(decode, model: TableModel, rows=2, length=6, inputs=None, **kwargs):
+  """The decodes and scores of one of T5X's samplers, of empty inputs unless given."""
+  inputs = np.zeros((rows, length), np.int32) if inputs is None else inputs
+  decodes, scores = decode(
+    inputs=jnp.asarray(inputs),
+    cache=model.cache(len(inputs)),
+    tokens_to_logits=model,
+    eos_id=EOS,
+    **kwargs,
+  )
+  return np.asarray(decodes), np.asarray(scores)
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory):
   """A saved tiny model: the checkpoint's path."""
@@ -158,18 +187,11 @@ def run(
   temperature=1.0,
   **kwargs,
 ):
-  settings = {
-    "mixture_or_task_name": register_task(TASK),
-    "task_feature_lengths": LENGTHS,
-    "split": "test",
-    "batch_size": batch,
-    "shuffle": False,
-    "seed": 0,
-  }
+  settings = {"batch_size": batch, **kwargs.pop("dataset", {})}
   infer.infer(
     mode=mode,
     model=model or tiny_model(decode_fn=sampler(temperature)),
-    dataset_cfg=utils.DatasetConfig(**{**settings, **kwargs.pop("dataset", {})}),
+    dataset_cfg=dataset_config(**settings),
     restore_checkpoint_cfg=utils.RestoreCheckpointConfig(
       path=str(checkpoint), mode="specific", dtype="float32"
     ),

@@ -1,5 +1,6 @@
 """decoding.beam_search and the helpers that reshape beams."""
 
+import functools
 import itertools
 
 import jax.numpy as jnp
@@ -7,21 +8,9 @@ import numpy as np
 import pytest
 from t5x import decoding
 
-from tests.contract.conftest import TableModel, runtime_only
+from tests.contract.conftest import EOS, TableModel, decoded, runtime_only
 
-EOS = 1
-
-
-def search(model, rows=2, length=4, inputs=None, **kwargs):
-  inputs = jnp.zeros((rows, length), jnp.int32) if inputs is None else inputs
-  decodes, scores = decoding.beam_search(
-    inputs=jnp.asarray(inputs),
-    cache=model.cache(len(inputs)),
-    tokens_to_logits=model,
-    eos_id=EOS,
-    **kwargs,
-  )
-  return np.asarray(decodes), np.asarray(scores)
+search = functools.partial(decoded, decoding.beam_search)
 
 
 def enumerate_hypotheses(model, length, alpha):
@@ -41,7 +30,7 @@ def enumerate_hypotheses(model, length, alpha):
 def test_a_wide_beam_finds_the_best_of_all_hypotheses(seed, alpha):
   model = TableModel(seed, vocab_size=4)
   width = 4**3
-  decodes, scores = search(model, num_decodes=width, alpha=alpha)
+  decodes, scores = search(model, length=4, num_decodes=width, alpha=alpha)
   expected = enumerate_hypotheses(model, 4, alpha)[-5:]
   np.testing.assert_allclose(scores[0, -5:], [s for s, _ in expected], atol=1e-4)
   assert decodes[1, -5:].tolist() == [tokens for _, tokens in expected]

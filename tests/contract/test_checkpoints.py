@@ -85,11 +85,16 @@ def assert_same(a, b, **tolerance):
     np.testing.assert_allclose(a[name], b[name], err_msg=name, **tolerance)
 
 
-@pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize(
-  ("stored", "wanted"),
-  [("float32", None), ("bfloat16", None)]
-  + [("float32", wanted) for wanted in ("float32", "bfloat16", "float16")],
+  ("layout", "stored", "wanted"),
+  [
+    ("t5x", "bfloat16", None),
+    ("orbax", "bfloat16", None),
+    ("t5x", "float32", "bfloat16"),
+    ("orbax", "float32", "float16"),
+    ("t5x", "float32", "float32"),
+    ("orbax", "float32", None),
+  ],
 )
 def test_round_trip(layout, stored, wanted, tmp_path):
   state = make_state()

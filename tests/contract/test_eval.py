@@ -12,7 +12,7 @@ from t5x import partitioning, utils
 
 from tests.contract.conftest import (
   IS_RUNTIME,
-  LENGTHS,
+  dataset_config,
   records,
   register_task,
   result_path,
@@ -39,14 +39,7 @@ def evaluate(checkpoint, output, metrics=(texts, likelihood), mode="specific"):
     (output / "inference_eval").mkdir(parents=True, exist_ok=True)
   t5x_eval.evaluate(
     model=tiny_model(decode_fn=sampler(0.0)),
-    dataset_cfg=utils.DatasetConfig(
-      mixture_or_task_name=name,
-      task_feature_lengths=LENGTHS,
-      split="test",
-      batch_size=4,
-      shuffle=False,
-      seed=0,
-    ),
+    dataset_cfg=dataset_config(mixture_or_task_name=name),
     restore_checkpoint_cfg=utils.RestoreCheckpointConfig(
       path=str(checkpoint), mode=mode, dtype="float32"
     ),

@@ -7,23 +7,13 @@ import pytest
 from t5x import decoding
 
 from specdec_t5x.core.distributions import Sampling
-from tests.contract.conftest import TableModel
+from tests.contract.conftest import EOS, TableModel, decoded
 from tests.exactness.distributions import adjusted
 
-EOS = 1
 
-
-def sample(model, rows=2, length=6, seed=0, inputs=None, **kwargs):
-  inputs = jnp.zeros((rows, length), jnp.int32) if inputs is None else inputs
-  decodes, scores = decoding.temperature_sample(
-    inputs=jnp.asarray(inputs),
-    cache=model.cache(len(inputs)),
-    tokens_to_logits=model,
-    eos_id=EOS,
-    decode_rng=jax.random.PRNGKey(seed),
-    **kwargs,
-  )
-  return np.asarray(decodes), np.asarray(scores)
+def sample(model, seed=0, **kwargs):
+  key = jax.random.PRNGKey(seed)
+  return decoded(decoding.temperature_sample, model, decode_rng=key, **kwargs)
 
 
 def greedy(model, prompt, length):
@@ -37,9 +27,9 @@ def greedy(model, prompt, length):
   return tokens + [0] * (length - len(tokens))
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
-  "setting", [{"temperature": 0.0, "topk": 0}, {"topk": 1}, {"temperature": 1e-5}]
+  ("seed", "setting"),
+  [(0, {"temperature": 0.0, "topk": 0}), (1, {"topk": 1}), (0, {"temperature": 1e-5})],
 )
 def test_greedy_takes_the_best_token_and_pads_after_eos(seed, setting):
   model = TableModel(seed)

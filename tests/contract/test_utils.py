@@ -11,20 +11,7 @@ import tensorflow as tf
 from t5x import gin_utils, partitioning, train_state, utils
 
 from tests.contract import conftest
-from tests.contract.conftest import LENGTHS, VOCABULARY, register_task, tiny_model
-
-
-def dataset_config(**kwargs):
-  settings = {
-    "mixture_or_task_name": register_task("contract_utils"),
-    "task_feature_lengths": LENGTHS,
-    "split": "test",
-    "batch_size": 4,
-    "shuffle": False,
-    "seed": 0,
-    **kwargs,
-  }
-  return utils.DatasetConfig(**settings)
+from tests.contract.conftest import VOCABULARY, dataset_config, tiny_model
 
 
 def batches(config, shard=0, shards=1):
@@ -88,15 +75,8 @@ def test_the_restore_config_has_t5x_s_fields():
   config = utils.RestoreCheckpointConfig(path="x", mode="specific", dtype="bfloat16")
   assert config.dtype == "bfloat16"
   assert {f.name for f in dataclasses.fields(config)} == {
-    "path",
-    "mode",
-    "assignment_map",
-    "strict",
-    "fallback_to_scratch",
-    "dtype",
-    "restore_dataset",
-    "checkpointer_cls",
-    "state_transformation_fns",
+    *("path", "mode", "assignment_map", "strict", "fallback_to_scratch", "dtype"),
+    *("restore_dataset", "checkpointer_cls", "state_transformation_fns"),
     "checkpoint_manager_cls",
   }
 

@@ -132,12 +132,7 @@ def random_probs(kind, size):
 
 @pytest.mark.parametrize(
   ("kind", "size"),
-  [
-    ("flat", 32_128),
-    ("peaked", 32_128),
-    ("heavy-tailed", 32_128),
-    ("peaked", 250_112),
-  ],
+  [("flat", 32_128), ("peaked", 32_128), ("heavy-tailed", 32_128), ("peaked", 250_112)],
 )
 def test_the_distribution_that_is_drawn_is_p_to_a_millionth(kind, size):
   probs = random_probs(kind, size)

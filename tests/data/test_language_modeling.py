@@ -67,8 +67,7 @@ def test_prefix_lm_features(files):
   lengths = {"inputs": 6, "targets": 10}
   convert = seqio.PrefixLMFeatureConverter(pack=False)
   converted = lambda name: convert(
-    seqio.get_mixture_or_task(name).get_dataset(lengths, "test", shuffle=False),
-    lengths,
+    seqio.get_mixture_or_task(name).get_dataset(lengths, "test", shuffle=False), lengths
   ).as_numpy_iterator()
   (first, _) = converted(register(files, 2))
   tokens = [*BYTES.encode("a bc  def\tg"), 1]

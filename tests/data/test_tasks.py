@@ -1,10 +1,11 @@
-"""Tasks over files: contents, order, shards, checkpoints, registration, gin."""
+"""Tasks over files: contents, order, shards, checkpoints, registration.
+
+By gin tests/e2e registers them; that real tokens are upstream's is its test_m30k's.
+"""
 
 import gzip
-import inspect
 import json
 
-import gin
 import pytest
 import seqio
 import tensorflow as tf
@@ -20,6 +21,12 @@ def files(write):
   source = write("x.en", "".join(f"line {n}\n" for n in range(7)))
   target = write("x.de", "".join(f"Zeile {n}\r\n" for n in range(7)))
   return {"test": (source, target), "predict": (source, None)}
+
+
+@pytest.fixture
+def task(files):
+  """The name of a task over them."""
+  return tasks.translation_from_files("t", files, vocabulary=BYTES)
 
 
 def texts(rows, key="targets_pretokenized"):
@@ -46,18 +53,16 @@ def test_unknown_references(files):
   assert not seqio.get_mixture_or_task(name).metric_fns
 
 
-def test_eos_survives_trimming(files):
-  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
+def test_eos_survives_trimming(task):
   lengths = {"inputs": 9, "targets": 4}
-  row = examples(name, sequence_length=lengths)[0]
+  row = examples(task, sequence_length=lengths)[0]
   assert row["inputs"].tolist() == [*BYTES.encode("translat"), 1]
   assert row["targets"].tolist() == [*BYTES.encode("Zei"), 1]
 
 
-def test_shards_partition_the_split_in_order(files):
-  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
+def test_shards_partition_the_split_in_order(task):
   shards = [
-    texts(examples(name, shard_info=seqio.ShardInfo(index, 3))) for index in range(3)
+    texts(examples(task, shard_info=seqio.ShardInfo(index, 3))) for index in range(3)
   ]
   assert shards == [[f"Zeile {n}" for n in range(i, 7, 3)] for i in range(3)]
 
@@ -72,28 +77,24 @@ def test_shards_partition_the_split_in_order(files):
     ("test[6:]+test[:1]", [6, 0]),
   ],
 )
-def test_parts_of_a_split_are_those_that_tfds_takes(files, split, numbers):
-  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
-  assert texts(examples(name, split)) == [f"Zeile {n}" for n in numbers]
-  assert seqio.get_mixture_or_task(name).num_input_examples(split) == len(numbers)
+def test_parts_of_a_split_are_those_that_tfds_takes(task, split, numbers):
+  assert texts(examples(task, split)) == [f"Zeile {n}" for n in numbers]
+  assert seqio.get_mixture_or_task(task).num_input_examples(split) == len(numbers)
 
 
-def test_a_part_without_an_example_is_refused(files):
-  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
+def test_a_part_without_an_example_is_refused(task):
   with pytest.raises(ValueError, match=r"'test\[2:2\]' holds no .*'test': 7"):
-    examples(name, "test[2:2]")
+    examples(task, "test[2:2]")
 
 
-def test_shuffling_follows_the_seed(files):
-  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
-  once, again = (texts(examples(name, shuffle=True, seed=3)) for _ in range(2))
+def test_shuffling_follows_the_seed(task):
+  once, again = (texts(examples(task, shuffle=True, seed=3)) for _ in range(2))
   assert once == again
-  assert sorted(once) == texts(examples(name)) != once
+  assert sorted(once) == texts(examples(task)) != once
 
 
-def test_iterator_can_be_checkpointed(files, tmp_path):
-  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
-  dataset = seqio.get_mixture_or_task(name).get_dataset(None, "test", shuffle=False)
+def test_iterator_can_be_checkpointed(task, tmp_path):
+  dataset = seqio.get_mixture_or_task(task).get_dataset(None, "test", shuffle=False)
   iterator = iter(dataset)
   for _ in range(3):
     next(iterator)
@@ -122,11 +123,10 @@ def test_same_name_other_arguments(files):
     tasks.translation_from_files("t", {"test": files["test"]}, vocabulary=BYTES)
 
 
-def test_name_taken_over_by_a_foreign_task(files):
-  name = tasks.translation_from_files("t", files, vocabulary=BYTES)
-  seqio.TaskRegistry.remove(name)
+def test_name_taken_over_by_a_foreign_task(files, task):
+  seqio.TaskRegistry.remove(task)
   source = seqio.get_mixture_or_task("wmt14_ende").source
-  seqio.TaskRegistry.add(name, source=source, output_features={})
+  seqio.TaskRegistry.add(task, source=source, output_features={})
   with pytest.raises(ValueError, match="did not register"):
     tasks.translation_from_files("t", files, vocabulary=BYTES)
 
@@ -192,15 +192,10 @@ def test_tfds_tasks_are_registered_and_named_by_vocabulary():
 
 
 def test_humaneval_keeps_code_as_it_is(write):
-  problems = [
-    {
-      "task_id": f"HumanEval/{n}",
-      "prompt": f"def f{n}():\n",
-      "canonical_solution": code,
-    }
-    for n, code in enumerate(("    return 1\n", "\n    return 2\n"))
-  ]
-  content = "".join(json.dumps(problem) + "\n" for problem in problems)
+  content = ""
+  for n, code in enumerate(("    return 1\n", "\n    return 2\n")):
+    problem = {"task_id": f"HumanEval/{n}", "prompt": f"def f{n}():\n"}
+    content += json.dumps({**problem, "canonical_solution": code}) + "\n"
   path = write("HumanEval.jsonl.gz", gzip.compress(content.encode()))
   name = tasks.humaneval_from_file("code", path, BYTES)
   assert texts(examples(name), "inputs_pretokenized") == ["def f0():\n", "def f1():\n"]
@@ -222,46 +217,3 @@ def test_real_humaneval(real_data):
     assert example["inputs"].tolist() == [*BYTES.encode(problem["prompt"]), 1]
     solution = problem["canonical_solution"]
     assert example["targets"].tolist() == [*BYTES.encode(solution), 1]
-
-
-def test_from_gin(files):
-  source, target = files["test"]
-  config = inspect.cleandoc(f"""
-    from __gin__ import dynamic_registration
-    import seqio
-    from specdec_t5x.data import tasks
-
-    VOCABULARY = @seqio.ByteVocabulary()
-    MIXTURE_OR_TASK_NAME = @tasks.translation_from_files()
-    tasks.translation_from_files:
-      name = 'from_gin'
-      files = {{'test': ('{source}', '{target}'), 'predict': ('{source}', None)}}
-      vocabulary = %VOCABULARY
-    """)
-  with gin.unlock_config():
-    gin.parse_config(config)
-    # Every reference evaluates the function anew.
-    names = [
-      gin.query_parameter("%MIXTURE_OR_TASK_NAME").scoped_configurable_fn()
-      for _ in range(2)
-    ]
-  gin.clear_config()
-  assert names == ["from_gin"] * 2
-  assert texts(examples("from_gin"))[:2] == ["Zeile 0", "Zeile 1"]
-
-
-def test_multi30k_ids_are_sentencepiece_ids(real_data):
-  sentencepiece = pytest.importorskip("sentencepiece")
-  paths = tuple(real_data(f"multi30k/test_2016_flickr.{x}") for x in ("en", "de"))
-  model = real_data("multi30k/m30k_8k.model")
-  vocabulary = vocabularies.t5_vocabulary(model, extra_ids=0)
-  name = tasks.translation_from_files("m30k", {"test": paths}, vocabulary=vocabulary)
-  processor = sentencepiece.SentencePieceProcessor(model_file=model)
-  with open(paths[0]) as english, open(paths[1]) as german:
-    pairs = [(e.rstrip("\n"), g.rstrip("\n")) for e, g in zip(english, german)]  # noqa: B905
-  rows = examples(name)
-  assert len(rows) == len(pairs) == 1000
-  for row, (source, target) in zip(rows, pairs, strict=True):
-    prefixed = "translate English to German: " + source
-    assert row["inputs"].tolist() == [*processor.encode(prefixed), 1]
-    assert row["targets"].tolist() == [*processor.encode(target), 1]

@@ -75,14 +75,6 @@ def test_a_gap_that_rounding_cannot_close_is_different(gap):
   assert max(difference.gaps) <= 2 * difference.distance
 
 
-def test_any_two_scorings_gaps_are_within_twice_their_distance():
-  rng = np.random.default_rng(1)
-  for _ in range(100):
-    a, b = rng.normal(size=(2, SIZE))
-    x, y, distance = a.argmax(), b.argmax(), np.abs(a - b).max()
-    assert (a[x] - a[y]) + (b[y] - b[x]) <= 2 * distance
-
-
 def test_a_token_that_its_own_logits_do_not_choose_is_no_tie():
   runs = scorings()
   make_tie(*runs, gap=NOISE)
@@ -108,8 +100,7 @@ def test_an_output_that_just_stops_is_different():
     assert difference.verdict == DIFFERENT
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("scoring", [0, 1, 2])
+@pytest.mark.parametrize(("scoring", "value"), [(0, np.nan), (1, np.inf), (2, -np.inf)])
 def test_a_tie_among_logits_that_are_no_numbers_is_different(scoring, value):
   runs = scorings()
   make_tie(*runs, gap=NOISE)

@@ -167,8 +167,12 @@ def run(arguments: list[str]) -> None:
     # Where the demo's own would be written lies what stands in for it.
     is_demo = not any("OUTPUT_DIR" in flag for flag in flags)
     aside = ("--gin.OUTPUT_DIR='runs/aside'",) if is_demo else ()
-    commands.training(*flags, *few, *aside)
+    # tests/training trains heads of each kind.
+    kinds = ("--gin.HEADS=('parallel',)",) if "--job=heads" in flags else ()
+    commands.training(*flags, *few, *aside, *kinds)
   else:
+    if module == "specdec_t5x.bench" and "--gammas" in flags:
+      flags += ["--gammas", "1", "3"]  # The last ones count.
     with patched_argv(module, *flags):
       runpy.run_module(module, run_name="__main__", alter_sys=True)
 

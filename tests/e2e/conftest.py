@@ -15,14 +15,24 @@ def pair(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def speculative(pair, tmp_path_factory):
+def infer(pair):
+  """Runs the command on the pair, into a directory; returns what it printed."""
+
+  def infer(output, *gin_files, config="spec_ende", flags=(), **bindings):
+    drafts = {"DRAFT_CHECKPOINT_PATH": pair[1], "GAMMA": 3}
+    return runs.completed(
+      *(f"configs/{config}.gin", pair[0], *gin_files),
+      flags=flags,
+      INFER_OUTPUT_DIR=str(output),
+      **{**(drafts if config == "spec_ende" else {}), **bindings},
+    )
+
+  return infer
+
+
+@pytest.fixture(scope="session")
+def speculative(infer, tmp_path_factory):
   """A finished speculative run: its directory."""
-  gin_file, draft = pair
   output = tmp_path_factory.mktemp("speculative")
-  runs.completed(
-    *("configs/spec_ende.gin", gin_file),
-    DRAFT_CHECKPOINT_PATH=draft,
-    INFER_OUTPUT_DIR=str(output),
-    GAMMA=3,
-  )
+  infer(output)
   return output

@@ -101,12 +101,9 @@ def test_what_cant_be_evaluated_is_said_before_model_work(
 
 
 @runtime_only
-def test_results_of_infer_are_of_one_checkpoint(pair, tmp_path):
+def test_results_of_infer_are_of_one_checkpoint(infer, tmp_path):
+  mode = {"utils.RestoreCheckpointConfig.mode": "all"}
   with pytest.raises(SystemExit) as exit_:
-    runs.completed(
-      *("configs/baseline_ende.gin", pair[0]),
-      **{"utils.RestoreCheckpointConfig.mode": "all"},
-      INFER_OUTPUT_DIR=str(tmp_path),
-    )
+    infer(tmp_path, config="baseline_ende", **mode)
   assert "mode = 'all' is for t5x.eval" in exit_.value.code
   assert not list(tmp_path.glob("*.jsonl*"))

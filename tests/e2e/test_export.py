@@ -72,14 +72,10 @@ def test_what_is_exported_decodes_as_infer_does(pair, speculative, tmp_path):
 
 
 @pytest.mark.slow
-def test_samples_are_those_of_infer_for_the_same_seed(pair, tmp_path):
+def test_samples_are_those_of_infer_for_the_same_seed(pair, infer, tmp_path):
   sampled = {"TEMPERATURE": 1.0, "PARAM_DTYPE": "bfloat16"}
   for seed in (0, 5):
-    runs.completed(
-      *("configs/spec_ende.gin", pair[0]),
-      **{"DRAFT_CHECKPOINT_PATH": pair[1], "GAMMA": 3, "SEED": seed, **sampled},
-      INFER_OUTPUT_DIR=str(tmp_path / f"run{seed}"),
-    )
+    infer(tmp_path / f"run{seed}", SEED=seed, **sampled)
   exported(pair, tmp_path / "exported", **sampled)
   ours = [served(pair, tmp_path / "exported", f"--seed={seed}") for seed in (0, 5)]
   assert ours == [runs.tokens(tmp_path / f"run{seed}") for seed in (0, 5)]
@@ -111,13 +107,11 @@ def test_decoders_can_be_exported(more, pair, tmp_path):
 
 @pytest.mark.skipif(IS_RUNTIME, reason="the runtime writes no SavedModel")
 @pytest.mark.slow
-def test_t5x_exports_a_saved_model_that_tensorflow_serves(pair, tmp_path):
+def test_t5x_exports_a_saved_model_that_tensorflow_serves(pair, infer, tmp_path):
   pytest.importorskip("tensorflow_serving")  # T5X's exporter needs it.
   gin_file, draft = pair
   settings = {"DRAFT_CHECKPOINT_PATH": draft, "GAMMA": 3, "TEMPERATURE": 1.0}
-  run = tmp_path / "run"
-  files = "configs/spec_ende.gin", gin_file
-  runs.completed(*files, INFER_OUTPUT_DIR=str(run), **settings)
+  infer(tmp_path / "run", TEMPERATURE=1.0)
   (tmp_path / "batch.gin").write_text(f"BATCH_SIZE = {runs.EXAMPLES}\nREAD_AHEAD = 1\n")
   runs.completed(
     *("configs/export_ende.gin", gin_file, tmp_path / "batch.gin"),
@@ -126,7 +120,7 @@ def test_t5x_exports_a_saved_model_that_tensorflow_serves(pair, tmp_path):
     MODEL_OUTPUT_DIR=str(tmp_path / "saved/1"),
     **settings,
   )
-  records = runs.records(run)
+  records = runs.records(tmp_path / "run")
   texts, keys = tmp_path / "texts", tmp_path / "keys.npy"
   texts.write_text("\n".join(r["inputs"]["inputs_pretokenized"] for r in records))
   task = jax.random.fold_in(jax.random.key(0), 0)

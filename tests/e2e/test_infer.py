@@ -23,11 +23,8 @@ def free_port():
     return server.getsockname()[1]
 
 
-def test_speculation_writes_the_plain_models_tokens(pair, speculative, tmp_path):
-  gin_file, _ = pair
-  runs.completed(
-    *("configs/baseline_ende.gin", gin_file), INFER_OUTPUT_DIR=str(tmp_path)
-  )
+def test_speculation_writes_the_plain_models_tokens(infer, speculative, tmp_path):
+  infer(tmp_path, config="baseline_ende")
   assert runs.tokens(speculative) == runs.tokens(tmp_path)
   assert len(runs.tokens(speculative)) == runs.EXAMPLES
   summary = runs.summary(tmp_path)
@@ -35,15 +32,9 @@ def test_speculation_writes_the_plain_models_tokens(pair, speculative, tmp_path)
   assert summary["decoder"]["kind"] == "PlainDecoder"
 
 
-def test_places_say_where_drafts_failed(pair, speculative, tmp_path):
+def test_places_say_where_drafts_failed(infer, speculative, tmp_path):
   """By configs/runs/places.gin; the outputs stay what they are."""
-  gin_file, draft = pair
-  runs.completed(
-    *("configs/spec_ende.gin", gin_file, "configs/runs/places.gin"),
-    DRAFT_CHECKPOINT_PATH=draft,
-    GAMMA=3,
-    INFER_OUTPUT_DIR=str(tmp_path / "out"),
-  )
+  infer(tmp_path / "out", "configs/runs/places.gin")
   assert runs.tokens(tmp_path / "out") == runs.tokens(speculative)
   for record in runs.records(tmp_path / "out"):
     aux = record["aux"]
@@ -56,44 +47,29 @@ def test_places_say_where_drafts_failed(pair, speculative, tmp_path):
 
 
 @runtime_only
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_run_whose_logits_overflow_ends_with_the_example(pair, tmp_path, temperature):
-  gin_file, _ = pair
+def test_a_run_whose_logits_overflow_ends_with_the_example(infer, tmp_path):
+  """Of samples, and of each rule: tests/test_api.py."""
   params = flax.core.unfreeze(tiny.state(Transformer(tiny.TARGET)).params)
   head = params["decoder"]["logits_dense"]
   head["kernel"] = jnp.where(head["kernel"] > 0, 3e38, -3e38)
-  path = tiny.save(tmp_path, tiny.TARGET, params)
+  bad = {"TARGET_CHECKPOINT_PATH": tiny.save(tmp_path, tiny.TARGET, params)}
   with pytest.raises(SystemExit) as exit_:
-    runs.completed(
-      *("configs/baseline_ende.gin", gin_file),
-      TARGET_CHECKPOINT_PATH=path,
-      TEMPERATURE=temperature,
-      INFER_OUTPUT_DIR=str(tmp_path / "out"),
-    )
+    infer(tmp_path / "out", config="baseline_ende", **bad)
   assert re.search("Example 0 of chunk00000, {.*}: expected numbers", exit_.value.code)
   assert not list((tmp_path / "out").glob("*.jsonl-*"))
 
 
-def test_samples_depend_on_neither_batches_nor_chunks_nor_shards(pair, tmp_path):
+def test_samples_depend_on_neither_batches_nor_chunks_nor_shards(infer, pair, tmp_path):
   """Nor does a line's sample equal that of the same line in another place."""
-  gin_file, draft = pair
-  (tmp_path / "text.en").write_text("the dog sees the cat\n" * 11)
-  task = runs.translation("same", tmp_path / "text.en", gin_file.parent / "tiny.model")
-  (tmp_path / "same.gin").write_text(task)
-  sample = lambda folder, *flags, **bindings: runs.completed(
-    *("configs/spec_ende.gin", gin_file, tmp_path / "same.gin"),
-    flags=flags,
-    DRAFT_CHECKPOINT_PATH=draft,
-    INFER_OUTPUT_DIR=str(tmp_path / folder),
-    TEMPERATURE=1.0,
-    GAMMA_POLICY="fixed",
-    NUM_DECODES=2,
-    **bindings,
-  )
-  sample("one")
+  text, same = tmp_path / "text.en", tmp_path / "same.gin"
+  text.write_text("the dog sees the cat\n" * 11)
+  same.write_text(runs.translation("same", text, pair[0].parent / "tiny.model"))
+  sampled = {"TEMPERATURE": 1.0, "NUM_DECODES": 2}
+  infer(tmp_path / "one", same, **sampled)
   for shard in range(2):
     pieces = {"infer.num_shards": 2, "infer.checkpoint_period": 1, "BATCH_SIZE": 2}
-    sample("two", f"--shard_id={shard}", **pieces)
+    flags = [f"--shard_id={shard}"]
+    infer(tmp_path / "two", same, flags=flags, **sampled, **pieces)
   merge_shards(tmp_path / "two")
   tokens = runs.tokens(tmp_path / "one")
   assert runs.tokens(tmp_path / "two") == tokens
@@ -102,42 +78,19 @@ def test_samples_depend_on_neither_batches_nor_chunks_nor_shards(pair, tmp_path)
 
 @pytest.mark.slow
 def test_coupled_samples_are_the_baseline_s_whatever_the_batch_and_shard(
-  pair, tmp_path
+  infer, tmp_path
 ):
-  gin_file, draft = pair
-  sample = lambda kind, flags=(), **bindings: runs.completed(
-    *(f"configs/{kind}_ende.gin", gin_file),
-    flags=flags,
-    INFER_OUTPUT_DIR=str(tmp_path / kind),
-    TEMPERATURE=1.0,
-    NUM_DECODES=2,
-    **bindings,
-  )
-  sample("baseline", COUPLED=True)
-  words = {"DRAFT_CHECKPOINT_PATH": draft, "VERIFICATION": "coupled", "GAMMA": 3}
+  sampled = {"TEMPERATURE": 1.0, "NUM_DECODES": 2}
+  infer(tmp_path / "baseline", config="baseline_ende", COUPLED=True, **sampled)
   pieces = {"infer.num_shards": 2, "BATCH_SIZE": 4, "SLOTS": 3}
   for shard in range(2):
-    sample("spec", (f"--shard_id={shard}",), **words, **pieces)
+    words = {"flags": [f"--shard_id={shard}"], "VERIFICATION": "coupled"}
+    infer(tmp_path / "spec", **words, **sampled, **pieces)
   merge_shards(tmp_path / "spec")
   tokens = runs.tokens(tmp_path / "baseline")
   assert runs.tokens(tmp_path / "spec") == tokens
   assert runs.summary(tmp_path / "spec")["guarantee"] == "EXACT"
   assert len({str(decodes) for decodes in tokens}) == runs.EXAMPLES
-
-
-def test_a_finished_run_of_other_lengths_is_not_taken_for_done(pair, speculative):
-  gin_file, draft = pair
-  again = lambda targets: runs.completed(
-    *("configs/spec_ende.gin", gin_file),
-    DRAFT_CHECKPOINT_PATH=draft,
-    INFER_OUTPUT_DIR=str(speculative),
-    GAMMA=3,
-    TASK_FEATURE_LENGTHS={"inputs": 40, "targets": targets},
-  )
-  message = r"holds a finished run with other settings \(TASK_FEATURE_LENGTHS: "
-  with pytest.raises((SystemExit, AssertionError), match=message):
-    again(4)
-  again(12)
 
 
 @runtime_only
@@ -200,20 +153,9 @@ def test_each_example_and_the_run_have_statistics(speculative):
   assert (speculative / "config.gin").exists()
 
 
-def test_settings_reach_the_loop_and_a_bounded_run_says_so_first(pair, tmp_path):
-  gin_file, draft = pair
-  printed = runs.completed(
-    *("configs/spec_ende.gin", gin_file),
-    DRAFT_CHECKPOINT_PATH=draft,
-    INFER_OUTPUT_DIR=str(tmp_path),
-    TEMPERATURE=1.0,
-    TOPK=5,
-    NUM_DECODES=2,
-    SEED=3,
-    VERIFICATION="lenient",
-    LENIENCE=0.5,
-    GAMMA_POLICY="fixed",
-  )
+def test_settings_reach_the_loop_and_a_bounded_run_says_so_first(infer, tmp_path):
+  rule = {"VERIFICATION": "lenient", "LENIENCE": 0.5}
+  printed = infer(tmp_path, TEMPERATURE=1.0, TOPK=5, NUM_DECODES=2, SEED=3, **rule)
   assert printed.startswith("BOUNDED: this run keeps no token's probability")
   summary = runs.summary(tmp_path)
   assert summary["guarantee"] == "BOUNDED"

@@ -1,5 +1,8 @@
 """`python -m t5x.infer` with configs/runs/online.gin: exact, saved, and resumed."""
 
+import pathlib
+import shutil
+
 import pytest
 
 from tests.e2e import runs
@@ -10,20 +13,29 @@ KNOWN = r"has learned from .*, drawn with SEED=0"
 STEPS = 8  # Of 20 examples: chunks of 8, 8 and 4.
 
 
-@pytest.fixture
-def online(pair):
+@pytest.fixture(scope="module")
+def online(infer):
   """Runs the pair while its draft learns; returns the outputs."""
 
   def run(output, **bindings):
-    runs.completed(
-      *("configs/spec_ende.gin", pair[0], ONLINE),
-      INFER_OUTPUT_DIR=str(output),
-      DRAFT_CHECKPOINT_PATH=pair[1],
-      **{**FAST, "LEARNING_RATE": 0.02, **bindings},
-    )
+    infer(output, ONLINE, **{**FAST, "LEARNING_RATE": 0.02, **bindings})
     return runs.tokens(output)
 
   return run
+
+
+@pytest.fixture(scope="module")
+def sampled(online, tmp_path_factory):
+  """The directory of a run that sampled; its draft knows the draws of SEED=0."""
+  output = tmp_path_factory.mktemp("sampled") / "out"
+  online(output, TEMPERATURE=1.0)
+  return output
+
+
+@pytest.fixture
+def own(sampled, tmp_path):
+  """A copy of it."""
+  return pathlib.Path(shutil.copytree(sampled, tmp_path / "out"))
 
 
 def alpha(output):
@@ -31,7 +43,7 @@ def alpha(output):
 
 
 def test_outputs_are_the_target_s_own_and_the_draft_is_saved(
-  online, speculative, tmp_path, pair
+  online, infer, speculative, tmp_path
 ):
   assert online(tmp_path / "out") == runs.tokens(speculative)
   saved = tmp_path / "out" / "draft"
@@ -43,61 +55,41 @@ def test_outputs_are_the_target_s_own_and_the_draft_is_saved(
   assert summary["decoder"]["observer"] == {"kind": "KeepRejections", "count": 5}
   assert summary["guarantee"] == "EXACT"
   # What was saved drafts elsewhere, as any checkpoint does.
-  runs.completed(
-    *("configs/spec_ende.gin", pair[0]),
-    INFER_OUTPUT_DIR=str(tmp_path / "later"),
-    DRAFT_CHECKPOINT_PATH=str(saved / f"checkpoint_{STEPS}"),
-    GAMMA=3,
-    GAMMA_POLICY="fixed",
-  )
+  learned = str(saved / f"checkpoint_{STEPS}")
+  infer(tmp_path / "later", DRAFT_CHECKPOINT_PATH=learned)
   assert runs.tokens(tmp_path / "later") == runs.tokens(speculative)
   assert alpha(tmp_path / "later") > alpha(tmp_path / "out")
 
 
-def test_no_draft_knows_the_draws_of_the_run_it_serves(online, tmp_path):
-  shared = {"ONLINE_DIR": str(tmp_path / "draft"), "TEMPERATURE": 1.0}
-  online(tmp_path / "one", **shared)
+def test_no_draft_knows_the_draws_of_the_run_it_serves(online, own, tmp_path):
+  shared = {"ONLINE_DIR": str(own / "draft"), "TEMPERATURE": 1.0}
   with pytest.raises((SystemExit, AssertionError), match=KNOWN):
     online(tmp_path / "two", **shared)
   online(tmp_path / "two", SEED=1, **shared)
 
 
-def test_results_that_are_gone_are_not_drawn_again(online, tmp_path):
+def test_results_that_are_gone_are_not_drawn_again(online, own):
   """The draft that learned from them is there still, and knows their draws."""
-  online(tmp_path / "out", TEMPERATURE=1.0)
-  for result in tmp_path.glob("out/*.jsonl-*"):
+  for result in own.glob("*.jsonl-*"):
     result.unlink()
   with pytest.raises((SystemExit, AssertionError), match=KNOWN):
-    online(tmp_path / "out", TEMPERATURE=1.0)
+    online(own, TEMPERATURE=1.0)
 
 
-def test_a_learned_draft_does_not_serve_the_draws_that_it_knows(online, pair, tmp_path):
-  online(tmp_path / "out", TEMPERATURE=1.0)
-  learned = str(tmp_path / "out" / "draft" / f"checkpoint_{STEPS}")
-
-  def serve(seed):
-    runs.completed(
-      *("configs/spec_ende.gin", pair[0]),
-      INFER_OUTPUT_DIR=str(tmp_path / f"later{seed}"),
-      DRAFT_CHECKPOINT_PATH=learned,
-      TEMPERATURE=1.0,
-      SEED=seed,
-    )
-
+def test_a_learned_draft_does_not_serve_the_draws_that_it_knows(
+  infer, sampled, tmp_path
+):
+  draft = str(sampled / "draft" / f"checkpoint_{STEPS}")
+  serving = {"DRAFT_CHECKPOINT_PATH": draft, "TEMPERATURE": 1.0}
   with pytest.raises((SystemExit, AssertionError), match=r"has learned from .*SEED=0"):
-    serve(0)
-  serve(1)
+    infer(tmp_path / "refused", SEED=0, **serving)
+  infer(tmp_path / "served", SEED=1, **serving)
 
 
-def test_each_of_several_shards_has_a_draft_of_its_own(pair, tmp_path):
+def test_each_of_several_shards_has_a_draft_of_its_own(infer, tmp_path):
   for shard in (0, 1):
-    runs.completed(
-      *("configs/spec_ende.gin", pair[0], ONLINE),
-      INFER_OUTPUT_DIR=str(tmp_path / "out"),
-      DRAFT_CHECKPOINT_PATH=pair[1],
-      TEMPERATURE=1.0,
-      **{**FAST, "infer.num_shards": 2, "infer.shard_id": shard},
-    )
+    shards = {"infer.num_shards": 2, "infer.shard_id": shard}
+    infer(tmp_path / "out", ONLINE, TEMPERATURE=1.0, **FAST, **shards)
   folders = sorted(path.name for path in tmp_path.glob("out/draft*"))
   assert folders == ["draft-00000-of-00002", "draft-00001-of-00002"]
   for folder in folders:

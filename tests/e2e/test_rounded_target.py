@@ -5,23 +5,17 @@ import pytest
 from tests.e2e import runs
 
 ROUNDED = {"WEIGHTS": "int8"}
-WAYS = {
-  "draft model": ((), {}),
-  "copy": (("drafters/copy",), {"DRAFT_CHECKPOINT_PATH": None}),
-  "4 bits": (("drafters/quantized",), {"BITS": 4, "GROUP": 8}),
-}
 BEAM = {"BEAM_SIZE": 2, **ROUNDED}
 
 
 @pytest.fixture(scope="module")
-def decoded(pair, tmp_path_factory):
+def decoded(infer, tmp_path_factory):
   """Runs the command with gin files and bindings: a directory, and what it printed."""
 
   def run(kind, *files, **bindings):
     output = tmp_path_factory.mktemp("out")
-    names = f"configs/{kind}_ende.gin", pair[0], *(f"configs/{f}.gin" for f in files)
-    printed = runs.completed(*names, INFER_OUTPUT_DIR=str(output), **bindings)
-    return output, printed
+    files = [f"configs/{file}.gin" for file in files]
+    return output, infer(output, *files, config=f"{kind}_ende", **bindings)
 
   return run
 
@@ -45,21 +39,26 @@ def test_the_record_says_which_model_it_is(plain, speculative):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_speculation_gives_the_rounded_target_s_own_outputs(way, decoded, pair, plain):
-  files, bindings = WAYS[way]
-  draft = {} if files else {"DRAFT_CHECKPOINT_PATH": pair[1]}
-  output, _ = decoded("spec", *files, GAMMA=3, **ROUNDED, **draft, **bindings)
+@pytest.mark.parametrize(
+  ("files", "bindings"),
+  [
+    ([], {}),
+    (["drafters/quantized"], {"BITS": 4, "GROUP": 8, "DRAFT_CHECKPOINT_PATH": None}),
+  ],
+  ids=["draft model", "4 bits"],
+)
+def test_speculation_gives_the_rounded_target_s_own_outputs(
+  files, bindings, decoded, plain
+):
+  output, _ = decoded("spec", *files, **ROUNDED, **bindings)
   assert runs.tokens(output) == runs.tokens(plain[0])
   assert runs.summary(output)["statistics"]["drafted"] > 0
   assert runs.summary(output)["decoder"]["target"]["config"]["weights"] == "int8"
 
 
 @pytest.mark.slow
-def test_beams_are_the_rounded_target_s(decoded, pair, plain):
-  found, _ = decoded(
-    "spec", "runs/beam", DRAFT_CHECKPOINT_PATH=pair[1], DRAFT_BEAM_SIZE=4, **BEAM
-  )
+def test_beams_are_the_rounded_target_s(decoded):
+  found, _ = decoded("spec", "runs/beam", DRAFT_BEAM_SIZE=4, **BEAM)
   expected, _ = decoded("baseline", "runs/beam_baseline", **BEAM)
   assert runs.tokens(found) == runs.tokens(expected)
   whole, _ = decoded("baseline", "runs/beam_baseline", BEAM_SIZE=2)
@@ -67,12 +66,9 @@ def test_beams_are_the_rounded_target_s(decoded, pair, plain):
 
 
 @pytest.mark.slow
-def test_a_certified_head_changes_no_output(decoded, pair):
+def test_a_certified_head_changes_no_output(decoded):
   whole, _ = decoded("baseline")
-  for kind, more in (
-    ("baseline", {}),
-    ("spec", {"GAMMA": 3, "DRAFT_CHECKPOINT_PATH": pair[1]}),
-  ):
-    output, _ = decoded(kind, HEAD="certified", **more)
+  for kind in ("baseline", "spec"):
+    output, _ = decoded(kind, HEAD="certified")
     assert runs.tokens(output) == runs.tokens(whole)
     assert list(runs.summary(output)["derived"]) == ["head"]

@@ -27,17 +27,18 @@ from tests.exactness.driving import (
   PLACES,
   Driven,
   difference,
+  drive,
   loop_paths,
-  loop_probs,
   padded,
+  probs_along,
   uniforms_of,
 )
 from tests.exactness.enumeration import target_probs
-from tests.hash_model import HashModel, place_weights, speculation
+from tests.hash_model import GivenTable, HashModel, place_weights, speculation
 
 TARGET, DRAFT = HashModel(3, vocab_size=3), HashModel(4, vocab_size=3)
 SHAPE, LENGTH, KEPT, RATE = chain(2), 3, 2, 2.0
-SAMPLINGS = [Sampling(1.0), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.9)]
+SAMPLINGS = [Sampling(1.0), Sampling(1.0, top_p=0.9)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,5 +114,26 @@ def test_the_joint_distribution_of_two_requests_is_the_target_s(sampling, rule):
     assert difference(joint, expected) < 1e-6
 
 
+@functools.cache
+def second_request(sampling, rule):
+  """A program of the second request, for any draft: its table is an argument."""
+
+  def run(table, uniforms):
+    drafter = DraftModel(GivenTable(table, DRAFT.vocab_size), SHAPE.size)
+    return drive(uniforms, TARGET, drafter, sampling, rule)
+
+  return jax.jit(run)
+
+
 def second_probs(draft, sampling, rule):
-  return loop_probs(TARGET, draft, sampling, rule, SHAPE, LENGTH)
+  """The distribution of the second output, at each place of the cells."""
+  _, paths = loop_paths(TARGET, draft, sampling, rule, SHAPE, LENGTH)
+  program, table = second_request(sampling, rule), jnp.asarray(draft.table)
+
+  def run(uniforms):
+    # Repeated up to a power of two: few shapes, so few programs.
+    size = 1 << (len(uniforms) - 1).bit_length()
+    repeated = jnp.resize(uniforms, (size, *uniforms.shape[1:]))
+    return program(table, repeated)[: len(uniforms)]
+
+  return probs_along(paths, run, 2 * SHAPE.size + 1, LENGTH)

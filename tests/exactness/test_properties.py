@@ -19,7 +19,7 @@ from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native.distributions import adjusted_probs
-from tests.hash_model import MODULUS, HashModel, speculation
+from tests.hash_model import MODULUS, GivenTable, speculation
 
 # One shape each, so that one program serves all examples.
 ROWS, GAMMA, SIZE, LENGTH = 4, 3, 5, 9
@@ -112,22 +112,10 @@ def test_verdicts_are_possible_and_of_their_row_alone(name, data):
     assert one[chosen] == other[0]
 
 
-class Given(HashModel):
-  """A table model whose table is an argument of the compiled program."""
-
-  def __init__(self, given_table):
-    super().__init__(0, SIZE)
-    object.__setattr__(self, "given_table", given_table)
-
-  @property
-  def table(self):
-    return self.given_table
-
-
 @functools.partial(jax.jit, static_argnames=("sampling", "gamma"))
 def outputs(target, draft, keys, sampling, gamma):
   """Outputs with speculation, plain ones for gamma 0."""
-  target, draft = Given(target), Given(draft)
+  target, draft = GivenTable(target, SIZE), GivenTable(draft, SIZE)
   if not gamma:
     cache = target.start(keys.size, LENGTH + 1)
     state = initial_state(cache, None, keys, LENGTH, 0)

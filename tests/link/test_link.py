@@ -1,7 +1,5 @@
 """A draft that is lost, late, started anew or talks nonsense costs no token."""
 
-import time
-
 import jax
 import numpy as np
 import pytest
@@ -104,26 +102,17 @@ def test_without_any_answer_the_target_decodes_by_itself(here):
   assert found.statistics.drafted.sum() == counts["requests"] == 0
 
 
-def test_a_draft_that_was_started_anew_is_told_everything_again(here):
-  answers = [honest(DRAFT), honest(DRAFT)]
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=str)
+def test_a_draft_that_was_started_anew_is_told_everything_again(sampling, here):
+  answers, asked = (honest(DRAFT), honest(DRAFT)), []
 
-  def fails(number, answer):
-    del answer
-    return answers[number >= 3](last[0])
+  def answer(request):
+    asked.append(request)
+    return answers[len(asked) > 3](request)
 
-  last = [b""]
-
-  def remember(request):
-    last[0] = request
-    return call(request)
-
-  call = failing(lambda request: b"", fails)
-  for sampling in (GREEDY, Sampling()):
-    answers[:] = honest(DRAFT), honest(DRAFT)
-    call = failing(lambda request: b"", fails)
-    found, counts = linked(remember, sampling)
-    np.testing.assert_array_equal(found.tokens, here[sampling].tokens)
-    assert counts["lost"] == 0
+  found, counts = linked(answer, sampling)
+  np.testing.assert_array_equal(found.tokens, here[sampling].tokens)
+  assert counts["lost"] == 0
 
 
 def test_a_lost_draft_is_asked_again_after_a_while(monkeypatch):
@@ -177,18 +166,6 @@ def test_settings_out_of_range_are_refused(knobs, says):
 # ---- What is too large. ----
 
 
-def test_a_batch_that_no_message_holds_is_refused_where_the_program_is_made():
-  """Not in the middle of decoding, where an error is many lines of XLA's."""
-  for top_k, says in ((2**32, "top_k of the draft"), (0, "got 21000000: 60000 rows")):
-    remote = Local.of(never)
-    keys = row_keys(jax.random.key(1), 60000)
-    given = TARGET, Link(remote, 50, top_k), RULES["token"], Sampling(), keys, 60
-    run = lambda given=given: generate(*speculation(*given))
-    with pytest.raises(ValueError, match=says):
-      jax.eval_shape(run)
-    assert remote.counts()["lost"] == 0
-
-
 def setup_of(rows, slots=40):
   return Setup(Terms(3, Truncation(4), GREEDY, DRAFT.vocab_size), rows, 0, slots)
 
@@ -228,18 +205,10 @@ def test_sessions_go_where_all_of_them_would_take_more_bytes():
   assert [status(drafted(x)) for x in (1, 2, 3)] == [0, Status.NO_SESSION, 0]
 
 
-def test_a_batch_that_the_draft_would_refuse_is_an_error_before_decoding():
-  drafting, setup = drafting_of(DRAFT), setup_of(2)
-  answers = answers_of(drafting, drafting.size(setup))
-  call = lambda method, request, seconds: getattr(answers, method)(request)
-  asker = client.Asker(Remote("there"), call)
-  asker.check(setup)
-  says = r"there holds at most 456 bytes .* 3 rows of 0 .* 40 places take 684\. Lower"
-  with pytest.raises(ValueError, match=says):
-    asker.check(setup_of(3))
-  assert asker.counts.lost == 0
+def test_a_draft_that_is_lost_before_decoding_may_come_back():
+  """Of one that refuses the batch see test_processes.py."""
   lost = client.Asker(Remote("there"), lambda *request: never(request))
-  lost.check(setup)  # It may come back.
+  lost.check(setup_of(2))
   assert lost.counts.lost == 1
 
 
@@ -250,9 +219,6 @@ def test_where_nothing_answers_the_run_does_not_begin():
     allowed.append(seconds)
     return over_grpc(method, request, seconds)
 
-  start = time.monotonic()
   with pytest.raises(ValueError, match=r"No draft answers at localhost:1 .*-m specdec"):
     client.Asker(Remote("localhost:1"), timed).vocab_size()
-  # What may be waited for is bounded; a busy machine may take longer over the rest.
-  assert 0 < sum(allowed) < 15
-  assert time.monotonic() - start < 120
+  assert 0 < sum(allowed) < 15  # Seconds that may be waited, not those that pass.

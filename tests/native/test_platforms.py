@@ -8,9 +8,9 @@ import pytest
 
 from specdec_t5x.core.distributions import Sampling, argmax
 from specdec_t5x.decoding.widths import block_widths
-from specdec_t5x.native import library
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network import products
+from tests.kernels import needs_kernels
 
 
 def lowered(function, *args):
@@ -27,7 +27,7 @@ def test_argmax_is_the_platform_s_where_it_is_compiled():
   assert [name for name, text in found.items() if "2x251x128" in text] == ["cpu"]
 
 
-@pytest.mark.skipif(library.problem() is not None, reason="no kernels")
+@needs_kernels
 def test_our_kernels_are_called_on_a_cpu_alone():
   row, cache, bias = map(jnp.zeros, ((2, 1, 3, 8), (2, 3, 5, 8), (1, 1, 1, 5)))
   multiply, attend = (

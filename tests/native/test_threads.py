@@ -18,13 +18,14 @@ import pytest
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.native import library
 from specdec_t5x.native.distributions import adjusted_probs
-from specdec_t5x.network import products
+from specdec_t5x.network import certified, products, rounded
+from tests.kernels import KINDS, matrix, normal, screened
 
 pytestmark = pytest.mark.skipif(
   library.problem() is not None or sys.platform != "linux",
   reason=f"no kernels, or no count of threads: {library.problem()}",
 )
-THREADS = (2, 64, 256)
+THREADS = (1, 2, 64, 256)
 # What a process may have: 256 threads reserve 5.5 GiB for stacks, and use 0.2.
 MEMORY, SECONDS = 8 * 2**30, 120
 # Rows, inputs, columns of each matrix; the first three of more parts than columns.
@@ -39,10 +40,6 @@ PRODUCTS = {
 # Batch, queries, heads, slots, width: parts are more than pairs of batch and head.
 ATTENTION = {"one head": (1, 8, 1, 2050, 64), "heads": (2, 3, 8, 600, 64)}
 SAMPLINGS = {"a row": (1, Sampling(0.7)), "rows": (3, Sampling(top_k=40))}
-
-
-def normal(seed, *shape):
-  return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def results(choice):
@@ -71,9 +68,25 @@ def distributions():
   }
 
 
+def of_few_bits():
+  """Returns products with rounded weights, and those of a head that is screened."""
+  x, weights = normal(0, 3, 330), normal(1, 330, 20_000)
+  multiply = jax.jit(rounded.multiply, static_argnums=0)
+  found = {
+    "head": jax.jit(certified.multiply, static_argnums=0)(
+      "native", x, screened(weights)
+    )
+  }
+  for bits, group in KINDS:
+    for columns in (7, 832):
+      kernel = matrix(normal(columns, 330, columns), bits, group, packed=True)
+      found[f"{bits} bits, {group}, {columns}"] = multiply("native", x, kernel)[0]
+  return {name: np.asarray(value) for name, value in found.items()}
+
+
 def save(path):
   resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-  found = results("native") | distributions()
+  found = results("native") | distributions() | of_few_bits()
   np.savez(path, **found, threads=len(os.listdir("/proc/self/task")))
 
 

@@ -16,19 +16,16 @@ from specdec_t5x.network import products
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import network_for
 from tests import networks
+from tests.kernels import needs_kernels, normal
+from tests.network import kinds
 from tests.network.test_products import (
   SLOTS,
+  assert_of_float64,
   attention,
   exactly,
   masks,
-  normal,
   ours,
   ours_of,
-)
-from tests.network.test_transformer import INPUTS, T5_1_1, random_tokens
-
-has_kernels = pytest.mark.skipif(
-  library.problem() is not None, reason=f"no kernels: {library.problem()}"
 )
 
 
@@ -38,10 +35,11 @@ def uses_kernels(fun, *args):
 
 
 def of_choice(choice):
-  """Returns products and attention as a function of all that has derivatives."""
+  """Returns norm, products and attention as a function of all that has derivatives."""
 
-  def run(x, kernels, inputs):
-    parts = products.multiply(choice, x, *kernels)
+  def run(x, scale, kernels, inputs):
+    normed = products.normalize(choice, x, scale)
+    parts = products.multiply(choice, normed, *kernels)
     mixed = products.attend(choice, *inputs)
     return sum(jnp.sin(part).sum() for part in parts) + jnp.cos(mixed).sum()
 
@@ -50,15 +48,16 @@ def of_choice(choice):
 
 ARGUMENTS = (
   normal(0, 5, 64),
+  normal(3, 64),
   [normal(1, 64, 7), normal(2, 64, 130)],
   [*attention(6), masks(1, 1, 4, SLOTS)],
 )
 
 
-@has_kernels
+@needs_kernels
 def test_derivatives_are_those_of_xla():
   found, expected = (
-    jax.jit(jax.grad(of_choice(choice), argnums=(0, 1, 2)))(*ARGUMENTS)
+    jax.jit(jax.grad(of_choice(choice), argnums=(0, 1, 2, 3)))(*ARGUMENTS)
     for choice in ("auto", "xla")
   )
   for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
@@ -68,7 +67,7 @@ def test_derivatives_are_those_of_xla():
   assert not uses_kernels(jax.grad(of_choice("auto")), *ARGUMENTS)
 
 
-@has_kernels
+@needs_kernels
 def test_vmap_goes_over_either_operand():
   x, kernels = normal(0, 4, 5, 64), normal(1, 4, 64, 96)
   multiply = lambda x, w: products.multiply("native", x, w)[0]
@@ -85,20 +84,18 @@ def test_vmap_goes_over_either_operand():
     np.testing.assert_array_equal(found, jax.jit(attend)(bias))
 
 
-@has_kernels
-@pytest.mark.parametrize("sign", [np.abs, np.array])
-@pytest.mark.parametrize("terms", [1024, 10240])
-@pytest.mark.parametrize("rows", [1, 3, 8])
+@needs_kernels
+@pytest.mark.parametrize(
+  ("rows", "terms", "sign"),
+  [(1, 1024, np.abs), (3, 10240, np.array), (8, 10240, np.abs), (8, 1024, np.array)],
+)
 def test_long_sums_are_those_of_float64(rows, terms, sign):
   x, kernel = sign(normal(0, rows, terms)), sign(normal(1, terms, 130))
-  found = np.asarray(ours(x, kernel)[0])
-  exact, scale = (f(x).astype(np.float64) @ f(kernel) for f in (np.array, np.abs))
-  np.testing.assert_array_less(np.abs(found - exact) / scale, 1e-6)
+  assert_of_float64(ours(x, kernel)[0], x, kernel)
 
 
-@has_kernels
-@pytest.mark.parametrize("sign", [np.abs, np.array])
-@pytest.mark.parametrize("slots", [1024, 10240])
+@needs_kernels
+@pytest.mark.parametrize(("slots", "sign"), [(1024, np.array), (10240, np.abs)])
 def test_attention_to_many_slots_is_that_of_float64(slots, sign):
   value = sign(normal(0, 1, 1, slots, 64))
   query, key = np.zeros((1, 3, 1, 64), np.float32), normal(1, *value.shape)
@@ -108,7 +105,7 @@ def test_attention_to_many_slots_is_that_of_float64(slots, sign):
   np.testing.assert_array_less(np.abs(ours_of(*inputs) - exact) / scale, 1e-6)
 
 
-@has_kernels
+@needs_kernels
 def test_many_rows_and_other_dtypes_are_left_to_xla():
   many = normal(0, products.MAX_ROWS + 1, 5)
   for x in (many, many[:2].astype(jnp.bfloat16), many[:2].astype(np.float16)):
@@ -116,7 +113,7 @@ def test_many_rows_and_other_dtypes_are_left_to_xla():
     assert not uses_kernels(run, x)
 
 
-@has_kernels
+@needs_kernels
 def test_calls_side_by_side_do_not_wait_for_each_other_forever():
   """Each call hands parts to a pool whose threads other calls may occupy."""
   program = """
@@ -148,25 +145,25 @@ def scorers():
   """Returns, of either products, `extend` and a cache of the same random network."""
   found = {}
   for choice in ("native", "xla"):
-    module = network_for(dataclasses.replace(T5_1_1, products=choice))
-    params = networks.initialize(module, INPUTS)["params"]
-    found[choice] = networks.start(module, params, INPUTS, num_slots=20)
+    module = network_for(dataclasses.replace(kinds.T5_1_1, products=choice))
+    params = kinds.variables(kinds.T5_1_1)["params"]
+    found[choice] = networks.start(module, params, kinds.INPUTS, num_slots=20)
   return found
 
 
-@has_kernels
+@needs_kernels
 def test_a_network_scores_alike_with_either_products(scorers):
-  tokens = random_tokens(np.random.default_rng(0), 5)
+  tokens = kinds.random_tokens(0, 5)
   (found, *_), (expected, *_) = (
     extend(cache, tokens) for extend, cache in scorers.values()
   )
   np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-@has_kernels
+@needs_kernels
 def test_a_block_has_the_bits_of_single_tokens(scorers):
   extend, cache = scorers["native"]
-  tokens = random_tokens(np.random.default_rng(1), 8)
+  tokens = kinds.random_tokens(1, 8)
   whole, _, _ = extend(cache, tokens)
   for i in range(8):
     one, _, cache = extend(cache, tokens[:, i : i + 1])
@@ -203,11 +200,6 @@ def test_without_a_compiler_products_are_xlas_and_say_so_once():
   np.testing.assert_allclose(
     jax.jit(run)(ARGUMENTS[0])[0], ARGUMENTS[0] @ np.ones((64, 7)), atol=1e-5
   )
-
-
-@pytest.mark.filterwarnings("ignore:Decoding without native")
-@pytest.mark.usefixtures("no_compiler")
-def test_without_a_compiler_kernels_are_refused_with_what_to_do():
   with pytest.raises(ValueError, match=r"could not be built: .* Use 'auto' or 'xla'"):
     T5Config(**SIZES, products="native")
 

@@ -9,15 +9,9 @@ import pytest
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.rounded import Rounding
-from tests.network.test_products import normal
-from tests.network.test_transformer import T5_1_0
+from tests.kernels import matrix, normal
+from tests.network.kinds import T5_1_0
 from tests.t5x_bridge import tiny, tiny_gpt
-
-
-def matrix(kernel, bits=8, group=0, **settings):
-  """Returns a matrix rounded as a decoder's projection to the vocabulary is."""
-  params = {"decoder": {"logits_dense": {"kernel": jnp.asarray(kernel)}}}
-  return Rounding(bits, group, **settings)(params)["decoder"]["logits_dense"]["kernel"]
 
 
 def product(x, *kernels, choice="xla"):

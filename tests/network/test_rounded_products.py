@@ -1,23 +1,16 @@
 """Our own products with weights of few bits: those of float64, row by row."""
 
-import os
-import subprocess
-import sys
-import textwrap
+import itertools
 
 import numpy as np
 import pytest
 
-from specdec_t5x.native import library
-from tests.network.test_products import normal
-from tests.network.test_rounded import matrix, product, unrounded
+from tests.kernels import KINDS, matrix, needs_kernels, normal
+from tests.network.test_rounded import product, unrounded
 
-pytestmark = pytest.mark.skipif(
-  library.problem() is not None, reason=f"no kernels: {library.problem()}"
-)
+pytestmark = needs_kernels
 ROWS = (*range(1, 10), 17, 130)
 COLUMNS = (1, 7, 16, 37, 832)
-KINDS = [(8, 0), (8, 32), (4, 0), (4, 32)]
 
 
 def ours(x, *kernels):
@@ -40,30 +33,26 @@ def rounded_rows(x, group):
   return found
 
 
-@pytest.mark.parametrize("inputs", [1, 5, 64, 330])
-@pytest.mark.parametrize(("bits", "group"), KINDS)
-def test_products_are_those_of_float64(bits, group, inputs):
-  x, kernels = normal(0, 9, inputs), matrices(inputs, bits, group, packed=True)
-  for found, kernel in zip(ours(x, *kernels), kernels, strict=True):
-    whole = unrounded(kernel, inputs).astype(np.float64)
-    scale = np.abs(x) @ np.abs(whole)
-    # A number that is halfway may be rounded either way.
-    off = np.abs(found - rounded_rows(x, group) @ whole) / scale
-    assert np.median(off) < 1e-6
-    assert off.max() < 1e-2
-    assert np.abs(found - x @ whole).max() <= 0.01 * scale.max()
-
-
-@pytest.mark.parametrize("inputs", [5, 330])
-@pytest.mark.parametrize(("bits", "group"), KINDS)
-def test_a_row_is_the_same_whatever_stands_beside_it(bits, group, inputs):
+@pytest.mark.parametrize(
+  ("kind", "inputs"),
+  [*itertools.product(KINDS, (5, 330)), ((8, 0), 1), ((4, 32), 64)],
+)
+def test_a_row_is_float64_s_and_the_same_whatever_stands_beside_it(kind, inputs):
+  bits, group = kind
   x, kernels = normal(1, max(ROWS), inputs), matrices(inputs, bits, group, packed=True)
   whole = ours(x, *kernels)
   for rows in ROWS:
     for found, expected in zip(ours(x[-rows:], *kernels), whole, strict=True):
       np.testing.assert_array_equal(found, expected[-rows:])
-  for kernel, expected in zip(kernels, whole, strict=True):
-    np.testing.assert_array_equal(ours(x, kernel)[0], expected)
+  for found, kernel in zip(whole, kernels, strict=True):
+    np.testing.assert_array_equal(ours(x, kernel)[0], found)
+    exact = unrounded(kernel, inputs).astype(np.float64)
+    scale = np.abs(x) @ np.abs(exact)
+    # A number that is halfway may be rounded either way.
+    off = np.abs(found - rounded_rows(x, group) @ exact) / scale
+    assert np.median(off) < 1e-6
+    assert off.max() < 1e-2
+    assert np.abs(found - x @ exact).max() <= 0.01 * scale.max()
 
 
 @pytest.mark.parametrize(("bits", "group"), KINDS)
@@ -98,27 +87,3 @@ def test_rows_of_any_size_are_multiplied(size):
   )
   expected = x @ unrounded(kernel, 64)
   np.testing.assert_allclose(ours(x, kernel)[0], expected, atol=0.05 * 8 * size)
-
-
-_PRODUCTS = """
-  import hashlib, numpy as np
-  from tests.network.test_rounded_products import KINDS, matrices, normal, ours
-  for bits, group in KINDS:
-    found = ours(normal(0, 3, 330), *matrices(330, bits, group, packed=True))
-    print(hashlib.sha256(b"".join(np.asarray(y).tobytes() for y in found)).hexdigest())
-  from tests.network.test_certified import product, screened
-  found = product(normal(0, 3, 330), screened(normal(1, 330, 20000)))
-  print(hashlib.sha256(found.tobytes()).hexdigest())
-"""
-
-
-@pytest.mark.slow
-def test_numbers_are_the_same_on_any_number_of_threads():
-  def printed(threads):
-    settings = {"PJRT_NPROC": threads, "NPROC": threads}
-    command = [sys.executable, "-c", textwrap.dedent(_PRODUCTS)]
-    return subprocess.run(
-      command, env=os.environ | settings, check=True, capture_output=True, timeout=120
-    ).stdout
-
-  assert printed("1") == printed("2") == printed("64")

@@ -63,9 +63,7 @@ def baseline(vocabulary, params, batch):
 
 def t5x_beams(vocabulary, params, batch, num_decodes, alpha):
   search = functools.partial(decoding.beam_search, alpha=alpha)
-  model = models.EncoderDecoderModel(
-    TARGET, vocabulary, vocabulary, None, decode_fn=search
-  )
+  model = tiny.t5x_model(TARGET, vocabulary, search)
   settings = {"num_decodes": num_decodes, "return_all_decodes": True}
   return tiny.predict(model, params["target"], batch, **settings)
 

@@ -1,3 +1,5 @@
+"""The T5X models of a pair: their outputs, statistics and settings."""
+
 import functools
 
 import chex
@@ -5,21 +7,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import seqio
+import tensorflow as tf
 from t5x import decoding, models
 
 from specdec_t5x import tuning
-from specdec_t5x.core import tree
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import Guarantee
-from specdec_t5x.drafters.copy import Copy
-from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.policies import Confidence, CostAware
+from specdec_t5x.network.functional import network_for
+from specdec_t5x.policies import CostAware
 from specdec_t5x.t5x_bridge import pairing, writer
 from specdec_t5x.t5x_bridge.examples import EXAMPLE
-from tests.t5x_bridge import tiny
+from tests.t5x_bridge import tiny, tiny_gpt
 
+KINDS = {"t5": tiny, "gpt": tiny_gpt}
+PROMPTS = [[5, 6, 7, 8, 9, 10], [5, 6], [], [12, 1]]
 LENGTH = 12
+each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -36,55 +40,78 @@ def batch():
   }
 
 
+@pytest.fixture(scope="module")
+def batches(batch):
+  """By kind; prompts have the same targets, as T5X's feature converter makes them."""
+  dataset = tf.data.Dataset.from_generator(
+    lambda: ({"inputs": prompt, "targets": [20, 21, 1]} for prompt in PROMPTS),
+    output_signature=dict.fromkeys(tiny_gpt.LENGTHS, tf.TensorSpec((None,), tf.int32)),
+  )
+  convert = seqio.DecoderFeatureConverter(pack=False)
+  rows = list(convert(dataset, tiny_gpt.LENGTHS).as_numpy_iterator())
+  prompts = {name: jnp.stack([row[name] for row in rows]) for name in rows[0]}
+  return {"t5": batch, "gpt": prompts}
+
+
 def predict(model, batch, params=None, **kwargs):
   return tiny.predict(model, params or tiny.variables(model)["params"], batch, **kwargs)
 
 
 @pytest.fixture(scope="module")
-def greedy(vocabulary, batch):
-  """The plain model's tokens."""
-  params = tiny.variables(tiny.speculative(vocabulary))["params"]
-  return predict(tiny.plain(vocabulary), batch, params)[0]
+def params(vocabulary):
+  """Of target and draft, by kind."""
+  made = {name: own.speculative(vocabulary) for name, own in KINDS.items()}
+  return {name: tiny.variables(model)["params"] for name, model in made.items()}
+
+
+@pytest.fixture(scope="module")
+def expected(vocabulary, params, batches):
+  """T5X's own greedy outputs by kind, cut to the room of the targets."""
+  sample = functools.partial(decoding.temperature_sample, temperature=0.0)
+  found, rooms = {}, {"t5": LENGTH, "gpt": tiny_gpt.LENGTHS["targets"]}
+  for kind, room in rooms.items():
+    model = tiny.t5x_model(network_for(KINDS[kind].TARGET), vocabulary, sample)
+    found[kind] = predict(model, batches[kind], params[kind]["target"])[0][:, :room]
+  return found
 
 
 # Iterations this dear pay for no alpha: none is tried.
-DEAR = [1.0, 3.0, 4.5, 5.0, 6.5, 7.0]
-TREE = TreeDraft(Transformer(tiny.DRAFT), tree.delayed(1, 2, 3), "distinct")
+DEAR = CostAware([1.0, 3.0, 4.5, 5.0, 6.5, 7.0], by_row=True)
 
 
 @pytest.mark.parametrize(
-  ("settings", "drafts"),
+  ("kind", "settings"),
   [
-    ({"gamma": 1}, True),
-    ({"gamma": 15}, True),
-    ({"gamma": 5, "policy": Confidence(1.0)}, False),
-    ({"gamma": 5, "policy": CostAware(DEAR)}, False),
-    ({"gamma": 5, "policy": CostAware(DEAR, by_row=True)}, False),
-    ({"rule": "block"}, True),
-    ({"rule": "greedy"}, True),
-    ({"rule": "kseq", "num_candidates": 2}, True),
-    ({"rule": "recursive", "num_candidates": 2}, True),
-    ({"rule": "traversal", "num_candidates": 2}, True),
-    ({"rule": "greedy", "num_candidates": 2}, True),
-    ({"rule": "traversal", "gamma": None, "drafter": TREE}, True),
-    ({"draft": None, "drafter": Copy(gamma=3, match=1)}, True),
+    ("t5", {"gamma": 15}),
+    ("t5", {"gamma": 5, "policy": DEAR}),
+    ("t5", {"rule": "traversal", "num_candidates": 2}),
+    ("gpt", {"rule": "kseq", "num_candidates": 2}),
+    ("gpt", {"drafter": "copy", "draft": None}),
   ],
   ids=str,
 )
-def test_greedy_tokens_are_the_plain_models(
-  vocabulary, batch, greedy, settings, drafts
+def test_greedy_tokens_are_those_of_t5x_temperature_sample(
+  vocabulary, batches, params, expected, kind, settings
 ):
-  model = tiny.speculative(vocabulary, **settings)
-  params = tiny.variables(tiny.speculative(vocabulary))["params"]
-  params = {name: params[name] for name in model.decoder.networks}
-  tokens, aux = predict(model, batch, params)
-  np.testing.assert_array_equal(tokens, greedy)
+  """Every way to draft: tests/test_ways.py."""
+  model = KINDS[kind].speculative(vocabulary, **settings)
+  own = {name: params[kind][name] for name in model.decoder.networks}
+  tokens, aux = predict(model, batches[kind], own)
+  np.testing.assert_array_equal(tokens, expected[kind])
   np.testing.assert_array_equal(aux["scores"], 0.0)
-  assert (aux["drafted"].sum() > 0) == drafts
-  if not drafts:
-    np.testing.assert_array_equal(aux["target_calls"], aux["tokens"])
-  if settings.get("drafter") is TREE:
-    assert (aux["drafted"] > aux["target_calls"]).all()
+  assert (aux["tokens"] <= expected[kind].shape[1]).all()
+  assert (aux["drafted"].sum() > 0) == (settings.get("policy") != DEAR)
+
+
+@each_kind
+def test_plain_decoding_makes_a_call_a_token(
+  vocabulary, batches, params, expected, kind
+):
+  model = KINDS[kind].plain(vocabulary)
+  tokens, aux = predict(model, batches[kind], params[kind])
+  np.testing.assert_array_equal(tokens, expected[kind])
+  np.testing.assert_array_equal(aux["tokens"], aux["target_calls"])
+  assert set(aux) == {"scores", *writer.COUNTS}
 
 
 def test_what_a_batch_leaves_is_told_where_it_was_told_something(vocabulary, batch):
@@ -120,16 +147,6 @@ def test_a_model_decodes_by_the_times_that_were_measured(
   assert [job.rows for job in tuning._tuned] == [8, 10]
 
 
-def test_greedy_tokens_are_those_of_t5x_temperature_sample(vocabulary, batch, greedy):
-  target = tiny.speculative(vocabulary)
-  sample = functools.partial(decoding.temperature_sample, temperature=0.0)
-  t5x_model = models.EncoderDecoderModel(
-    target.decoder.target, vocabulary, vocabulary, None, decode_fn=sample
-  )
-  params = tiny.variables(target)["params"]["target"]
-  np.testing.assert_array_equal(predict(t5x_model, batch, params)[0], greedy)
-
-
 def test_statistics_of_each_example(vocabulary, batch):
   tokens, aux = predict(tiny.speculative(vocabulary, Sampling(1.0)), batch)
   assert set(aux) == {"scores", *writer.COUNTS}
@@ -150,11 +167,14 @@ def test_target_as_draft_has_alpha_one(vocabulary, batch):
   )
 
 
-def test_several_decodes_are_sorted_by_score(vocabulary, batch):
+@each_kind
+def test_several_decodes_are_sorted_by_score(vocabulary, batches, expected, kind):
   count = models.DecoderParams(num_decodes=4, return_all_decodes=True)
-  model = tiny.speculative(vocabulary, Sampling(1.0), default_decoder_params=count)
+  make, batch = KINDS[kind].speculative, batches[kind]
+  model = make(vocabulary, Sampling(1.0), default_decoder_params=count)
   tokens, aux = predict(model, batch)
-  assert tokens.shape == (5, 4, LENGTH)
+  rows, room = expected[kind].shape
+  assert tokens.shape == (rows, 4, room)
   assert (np.diff(aux["scores"], axis=1) >= 0).all()
   assert len({row.tobytes() for row in np.asarray(tokens[0])}) > 1
   best, best_aux = predict(model, batch, return_all_decodes=False)
@@ -170,11 +190,11 @@ def test_seed_changes_the_samples(vocabulary, batch):
   assert (one != other).any()
 
 
-def test_score_is_the_targets_log_likelihood(vocabulary, batch):
-  model = tiny.speculative(vocabulary)
-  params = tiny.variables(model)["params"]
-  alone = jax.jit(tiny.plain(vocabulary).score_batch)(params, batch)
-  scores = jax.jit(model.score_batch)(params, batch)
+@each_kind
+def test_score_is_the_targets_log_likelihood(vocabulary, batches, params, kind):
+  given = params[kind], batches[kind]
+  alone = jax.jit(KINDS[kind].plain(vocabulary).score_batch)(*given)
+  scores = jax.jit(KINDS[kind].speculative(vocabulary).score_batch)(*given)
   np.testing.assert_allclose(scores, alone, rtol=1e-6)
   assert (np.asarray(alone) < 0).all()
 
@@ -246,3 +266,22 @@ def test_unsupported_requests_are_refused(vocabulary, batch, bad, message):
   model = tiny.speculative(vocabulary)
   with pytest.raises(ValueError, match=message):
     model.predict_batch_with_aux(tiny.variables(model)["params"], batch, **bad)
+
+
+@pytest.mark.parametrize(
+  ("bad", "message"),
+  [
+    ({"inputs_bidirectional_attention": True}, "causal in the prompt"),
+    ({"task_feature_lengths": {"targets": 8}}, "must give 'inputs'"),
+  ],
+)
+def test_bad_settings_of_decoder_only_models_are_refused(vocabulary, bad, message):
+  with pytest.raises(ValueError, match=message):
+    tiny_gpt.speculative(vocabulary, **bad)
+
+
+def test_a_batch_without_prompts_is_refused(vocabulary, params, batches):
+  model = tiny_gpt.speculative(vocabulary)
+  del (batch := dict(batches["gpt"]))["decoder_causal_attention"]
+  with pytest.raises(ValueError, match="which marks the prompts"):
+    model.predict_batch_with_aux(params["gpt"], batch)

@@ -6,57 +6,48 @@ import pytest
 import seqio
 from t5x import utils
 
-from specdec_t5x.data import tasks
-from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.data import language_modeling, tasks
+from specdec_t5x.network.functional import network_for
 from specdec_t5x.t5x_bridge import preflight
-from tests.t5x_bridge import tiny
+from tests.t5x_bridge import tiny, tiny_gpt
 
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-  root = tmp_path_factory.mktemp("pair")
+  """Checkpoints of target and draft, by what they are."""
+
+  def saved(kind, format):
+    root = tmp_path_factory.mktemp("pair")
+    return {
+      "target": tiny.save_t5x(root / "target", kind.TARGET, seed=1, format=format),
+      "draft": tiny.save_t5x(root / "draft", kind.DRAFT, seed=2, format=format),
+    }
+
   return {
-    "target": tiny.save_t5x(root / "target", tiny.TARGET, seed=1),
-    "draft": tiny.save_t5x(root / "draft", tiny.DRAFT, seed=2),
-    "target_orbax": tiny.save_orbax(root / "target_orbax", tiny.TARGET, seed=1),
-    "draft_orbax": tiny.save_orbax(root / "draft_orbax", tiny.DRAFT, seed=2),
+    "t5x": saved(tiny, "t5x"),
+    "orbax": saved(tiny, "orbax"),
+    "decoder-only": saved(tiny_gpt, "t5x"),
   }
 
 
-def restore(vocabulary, target, draft, *dtype, **settings):
-  paths = {"target": target, "draft": draft}
-  return tiny.restored(tiny.speculative(vocabulary), paths, *dtype, **settings)
-
-
-@pytest.mark.parametrize(
-  ("target", "draft"), [("target", "draft"), ("target_orbax", "draft_orbax")]
-)
-def test_both_models_get_their_own_parameters(vocabulary, paths, target, draft):
-  restored = restore(vocabulary, paths[target], paths[draft])
-  expected = {
-    "target": tiny.state(Transformer(tiny.TARGET), seed=1).params,
-    "draft": tiny.state(Transformer(tiny.DRAFT), seed=2).params,
-  }
-  assert int(restored.step) == 7
-  chex.assert_trees_all_equal(
-    restored.params.unfreeze(),
-    {name: params.unfreeze() for name, params in expected.items()},
-  )
-
-
-def test_what_is_to_be_done_before_compiling_is_given_the_parameters(vocabulary, paths):
+@pytest.mark.parametrize("pair", ["t5x", "orbax", "decoder-only"])
+def test_both_models_get_their_own_parameters(vocabulary, paths, pair):
+  kind = tiny_gpt if pair == "decoder-only" else tiny
   given = []
-  keep = lambda params: given.append(params) or {}
-  restored = restore(vocabulary, paths["target"], paths["draft"], ready=keep)
-  (params,) = given
-  chex.assert_trees_all_equal(params, restored.params)
+  ready = lambda params: given.append(params) or {}
+  model = kind.speculative(vocabulary)
+  restored = tiny.restored(model, paths[pair], ready=ready)
+  assert int(restored.step) == 7
+  for name, config, seed in (("target", kind.TARGET, 1), ("draft", kind.DRAFT, 2)):
+    saved = tiny.state(network_for(config), seed).params
+    chex.assert_trees_all_equal(restored.params[name], saved)
+  # What is to be done before compiling is given the parameters.
+  chex.assert_trees_all_equal(given, [restored.params])
 
 
-@pytest.mark.parametrize("suffix", ["", "_orbax"])
-def test_parameters_come_in_the_wanted_dtype(vocabulary, paths, suffix):
-  restored = restore(
-    vocabulary, paths["target" + suffix], paths["draft" + suffix], "bfloat16"
-  )
+@pytest.mark.parametrize("pair", ["t5x", "orbax"])
+def test_parameters_come_in_the_wanted_dtype(vocabulary, paths, pair):
+  restored = tiny.restored(tiny.speculative(vocabulary), paths[pair], "bfloat16")
   assert {leaf.dtype.name for leaf in jax.tree.leaves(restored.params)} == {"bfloat16"}
 
 
@@ -88,15 +79,20 @@ def check(vocabulary, dataset_cfg, paths, tmp_path, **overrides):
 
 
 def test_a_good_run_passes(vocabulary, dataset, paths, tmp_path):
-  check(vocabulary, dataset(), paths, tmp_path)
-  orbax = {name: paths[f"{name}_orbax"] for name in ("target", "draft")}
-  check(vocabulary, dataset(), orbax, tmp_path)
-  check(vocabulary, dataset(), paths, tmp_path, model=tiny.plain(vocabulary))
+  check(vocabulary, dataset(), paths["t5x"], tmp_path)
+  check(vocabulary, dataset(), paths["orbax"], tmp_path)
+  check(vocabulary, dataset(), paths["t5x"], tmp_path, model=tiny.plain(vocabulary))
+  (tmp_path / "text").write_text("a man sees the dog\n")
+  task = language_modeling.language_modeling_from_files(
+    "decoder_only_task", {"test": str(tmp_path / "text")}, vocabulary, prompt_words=2
+  )
+  prompts, model = dataset(task, **tiny_gpt.LENGTHS), tiny_gpt.speculative(vocabulary)
+  check(vocabulary, prompts, paths["decoder-only"], tmp_path, model=model)
   assert not (tmp_path / "out").exists()
 
 
 def test_a_network_without_a_path_is_named(vocabulary, dataset, paths, tmp_path):
-  alone = {"target": paths["target"]}
+  alone = {"target": paths["t5x"]["target"]}
   with pytest.raises(ValueError, match="no path of the network 'draft'"):
     check(vocabulary, dataset(), alone, tmp_path)
 
@@ -106,4 +102,4 @@ def test_a_task_of_another_vocabulary_is_refused(
 ):
   other = seqio.SentencePieceVocabulary(vocabulary_path, extra_ids=9)
   with pytest.raises(ValueError, match="ocabular"):
-    check(other, dataset(), paths, tmp_path)
+    check(other, dataset(), paths["t5x"], tmp_path)

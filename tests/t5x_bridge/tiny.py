@@ -168,12 +168,15 @@ def restored(model, paths, dtype="float32", **settings):
 
 def state(module, seed=0):
   """An inference state of one network, and its model."""
-  vocabulary = seqio.ByteVocabulary()
-  if is_decoder_only(module):
-    model = models.DecoderOnlyModel(module, vocabulary, None)
-  else:
-    model = models.EncoderDecoderModel(module, vocabulary, vocabulary, None)
+  model = t5x_model(module, seqio.ByteVocabulary())
   return train_state.InferenceState.create(variables(model, seed))
+
+
+def t5x_model(module, vocabulary, decode_fn=None):
+  """T5X's own model of one network."""
+  if is_decoder_only(module):
+    return models.DecoderOnlyModel(module, vocabulary, None, decode_fn)
+  return models.EncoderDecoderModel(module, vocabulary, vocabulary, None, decode_fn)
 
 
 def drawn(config):

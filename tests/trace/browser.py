@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+_HERE = pathlib.Path(__file__).parent
 _SCRIPT = """
 <script>
 const run = () => {{ {script} }};
@@ -26,9 +27,9 @@ needed = pytest.mark.skipif(
 
 
 def told(page: str, script: str, folder: pathlib.Path) -> Any:
-  """Returns what a script's body returns on a loaded page, which is light."""
-  path = folder / "page.html"
-  path.write_text(page.replace("</body>", _SCRIPT.format(script=script) + "</body>"))
+  """Returns what a file's script returns on a loaded page, which is light."""
+  path, body = folder / "page.html", (_HERE / script).read_text()
+  path.write_text(page.replace("</body>", _SCRIPT.format(script=body) + "</body>"))
   flags = "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000"
   data = f"--user-data-dir={folder}"
   done = subprocess.run(

@@ -1,46 +1,25 @@
 """Traces as they are kept, and as a page in a browser."""
 
 import html.parser
+import pathlib
 import re
 
 import pytest
 
 from specdec_t5x import Sampling
 from specdec_t5x.trace import page, recording
-from specdec_t5x.trace.recording import Token, Trace, Turn
 from tests.trace import browser
 from tests.trace.test_trace import TEXT, models, recorded, vocabulary  # noqa: F401
 
-DRAWN = Trace(
-  text="<b>input</b>",
-  output="ein Mann",
-  settings={"rule": {"kind": "Token"}},
-  turns=(
-    Turn(
-      (
-        Token("▁ein", "accepted", 0.5, 0.25, 0, 0.125, (0.75,)),
-        Token("▁<Hund>", "rejected", 0.1, 0.4, 1, 0.5, (0.25,)),
-        Token("▁.", "discarded", 0.2, 0.3, 2, 0.9, (0.5,)),
-      ),
-      Token("▁Mann", "recovered", 0.6, None, 1, None, (0.5,)),
-      0.002,
-      0.004,
-    ),
-    Turn(
-      (Token("▁spielt", "accepted", 0.9, None),),
-      Token("▁.", "bonus", 0.8, None, 1),
-      0.0,
-      0.003,
-    ),
-  ),
-  plain_seconds=0.0035,
-)
+KEPT = pathlib.Path(__file__).with_name("drawn.jsonl")
+(DRAWN,) = recording.load(str(KEPT))
 
 
 def test_traces_are_kept_as_they_are(tmp_path):
-  path = str(tmp_path / "traces.jsonl")
-  recording.save([DRAWN, DRAWN], path)
-  assert recording.load(path) == [DRAWN, DRAWN]
+  path = tmp_path / "traces.jsonl"
+  recording.save([DRAWN, DRAWN], str(path))
+  assert path.read_text() == 2 * KEPT.read_text()
+  assert recording.load(str(path)) == [DRAWN, DRAWN]
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"text": "a"}', '{"turns": [{}]}'])
@@ -89,7 +68,7 @@ def test_a_tree_s_tokens_hang_from_their_parents(models, vocabulary):  # noqa: F
 class Elements(html.parser.HTMLParser):
   def __init__(self, text):
     super().__init__()
-    self.tags, self.depth, self.text = [], 0, []
+    self.tags = []
     self.feed(text)
 
   def handle_starttag(self, tag, attributes):
@@ -130,26 +109,9 @@ def test_the_page_needs_no_other_file_and_no_network():
     page.to_html([])
 
 
-PRESS = """
-const press = key => document.activeElement.dispatchEvent(
-  new KeyboardEvent("keydown", {key, bubbles: true}));
-const tokens = document.querySelectorAll("button.token"), told = {};
-tokens[0].focus();
-press("ArrowRight"); told.right = document.activeElement === tokens[1];
-told.shown = getComputedStyle(tokens[1].querySelector(".facts")).display;
-told.hidden = getComputedStyle(tokens[0].querySelector(".facts")).display;
-press("ArrowDown"); told.down = document.activeElement === tokens[4];
-press("ArrowUp"); press("ArrowLeft"); press("ArrowLeft");
-told.start = document.activeElement === tokens[0];
-const ink = () => getComputedStyle(document.body).backgroundColor;
-told.light = ink(); document.getElementById("theme").click(); told.dark = ink();
-return told;
-"""
-
-
 @browser.needed
 def test_keys_move_between_tokens_and_themes_change(tmp_path):
-  assert browser.told(page.to_html([DRAWN]), PRESS, tmp_path) == {
+  assert browser.told(page.to_html([DRAWN]), "press.js", tmp_path) == {
     "right": True,
     "shown": "block",
     "hidden": "none",

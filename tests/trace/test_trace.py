@@ -22,9 +22,8 @@ GAMMA, LENGTH = 3, 10
 
 def drawn(own=None, **drafted):
   """An iteration of pieces, which are given by what became of them."""
-  own = (
-    Token(own, "recovered" if "rejected" in drafted else "bonus", 0.5) if own else own
-  )
+  kind = "recovered" if "rejected" in drafted else "bonus"
+  own = own and Token(own, kind, 0.5)
   tokens = (Token(x, kind, 0.5) for kind, pieces in drafted.items() for x in pieces)
   return Turn(tuple(tokens), own, 0.0, 0.0)
 
@@ -44,10 +43,11 @@ def image(title, turns=DRAWN, plain=0.002):
 
 @pytest.fixture(scope="module")
 def models():
-  make = lambda config, seed: api.Model(
-    Transformer(config), tiny.state(Transformer(config), seed).params
-  )
-  return make(tiny.TARGET, 1), make(tiny.DRAFT, 2)
+  networks = Transformer(tiny.TARGET), Transformer(tiny.DRAFT)
+  return [
+    api.Model(network, tiny.state(network, seed).params)
+    for seed, network in enumerate(networks, 1)
+  ]
 
 
 @pytest.fixture(scope="module")
@@ -64,27 +64,16 @@ def recorded(models, vocabulary, **settings):
 
 def generated(models, vocabulary, **settings):
   """What `generate` says, among other inputs in its batch: its tokens' pieces."""
-  outputs = specdec_t5x.generate(
-    [TEXT, "the dog"],
-    *models,
-    vocabulary,
-    gamma=GAMMA,
-    policy="fixed",
-    max_length=LENGTH,
-    batch_size=2,
-    **settings,
-  )
+  settings = {"gamma": GAMMA, "policy": "fixed", "max_length": LENGTH, **settings}
+  texts = [TEXT, "the dog"]
+  outputs = specdec_t5x.generate(texts, *models, vocabulary, batch_size=2, **settings)
   processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
   known = [recording.piece_of(processor, token) for token in outputs[0].tokens]
   return known, outputs[0]
 
 
 @pytest.mark.parametrize(
-  "settings",
-  [
-    {},
-    {"sampling": Sampling(0.8, top_k=5), "seed": 2},
-  ],
+  "settings", [{}, {"sampling": Sampling(0.8, top_k=5), "seed": 2}]
 )
 def test_the_iterations_sum_to_what_generate_gives(models, vocabulary, settings):
   turns = recorded(models, vocabulary, **settings).turns
@@ -109,11 +98,8 @@ def test_tokens_are_rejected_for_others(models, vocabulary):
 
 
 def test_a_draft_that_is_the_target_is_never_rejected(models, vocabulary):
-  twins, sampling = (models[0], models[0]), Sampling(1.0)
-  turns = recorded(twins, vocabulary, sampling=sampling).turns
-  expected, generation = generated(twins, vocabulary, sampling=sampling)
-  assert list(itertools.chain(*(turn.output for turn in turns))) == expected
-  assert len(turns) == generation.target_calls
+  twins = models[0], models[0]
+  turns = recorded(twins, vocabulary, sampling=Sampling(1.0)).turns
   kinds = {token.kind for turn in turns for token in turn.drafted}
   assert kinds == {"accepted"}
   assert all(turn.own.kind == "bonus" for turn in turns[:-1])
@@ -225,18 +211,3 @@ def test_the_script_prints_and_draws(vocabulary, tmp_path, capsys):
   assert main(again) == 0
   assert capsys.readouterr().out == printed
   assert TEXT in (tmp_path / "trace.html").read_text()
-
-
-@pytest.mark.parametrize(
-  ("flags", "message"),
-  [
-    ([], "`make demo`"),
-    (["--temperature=-1"], "temperature must be"),
-  ],
-)
-def test_the_script_says_what_is_wrong(flags, message, tmp_path, monkeypatch, capsys):
-  monkeypatch.chdir(tmp_path)
-  assert runpy.run_path(str(SCRIPT))["main"](["--text=a", *flags]) == 1
-  captured = capsys.readouterr()
-  assert message in captured.err
-  assert captured.out == ""

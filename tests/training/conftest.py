@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import seqio
 
+import specdec_t5x
+from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.data import tasks
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.training import compare, jobs, losses, objectives, state, trainer
@@ -36,6 +38,20 @@ def assert_same(one, other):
   """Equal to the bit, leaf for leaf."""
   assert jax.tree.structure(one) == jax.tree.structure(other)
   jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def saved(network, directory):
+  """The path of a checkpoint of a network at random."""
+  T5XParameters(network, str(directory)).save(1, state.initial_params(network, 0))
+  return str(directory / "checkpoint_1")
+
+
+def drafted(copy_files, target, draft, **settings):
+  """What a target says of three sentences, by a draft; both are checkpoints."""
+  models = [specdec_t5x.load_model(str(path)) for path in (target, draft)]
+  path = copy_files[0].sentencepiece_model_file
+  settings = {"max_length": 12, "batch_size": 3, "policy": "fixed", **settings}
+  return specdec_t5x.generate(tiny.sentences(3, seed=9), *models, path, **settings)
 
 
 def losses_of(network):

@@ -10,7 +10,6 @@ import seqio
 
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.training import batches
-from specdec_t5x.training.batches import Position
 from tests.training.conftest import NETWORK, losses_of
 
 
@@ -112,7 +111,3 @@ def test_unknown_tasks_and_splits_are_refused(data):
     batches.get_task("nothing")
   with pytest.raises(ValueError, match="no split 'dev'; it has"):
     batches.check_splits(data, ("train", "dev"))
-
-
-def test_a_position_is_two_numbers():
-  assert Position() == (0, 0)

@@ -1,7 +1,5 @@
 """Training of heads: what they learn from, and what they are worth then."""
 
-import dataclasses
-
 import gin
 import jax
 import jax.numpy as jnp
@@ -10,10 +8,7 @@ import pytest
 
 import specdec_t5x
 from specdec_t5x import train
-from specdec_t5x.checkpoints.parameters import T5XParameters
-from specdec_t5x.core.tree import Tree
-from specdec_t5x.drafters.heads import HeadDraft
-from specdec_t5x.network.functional import initial_variables, logits_fn, network_for
+from specdec_t5x.network.functional import logits_fn, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.parallel import ParallelConfig
 from specdec_t5x.training import heads as training
@@ -21,29 +16,25 @@ from specdec_t5x.training import jobs, losses
 from specdec_t5x.training.heads import ahead
 from specdec_t5x.training.objectives import forward
 from specdec_t5x.training.optimizers import Optimizer, Schedule
+from specdec_t5x.training.state import initial_params
 from specdec_t5x.training.trainer import Loop
-from tests.t5x_bridge import tiny
-from tests.training.conftest import NETWORK, assert_same, lines
+from tests.training.conftest import NETWORK, assert_same, drafted, lines, saved
 
 FAST = Optimizer(Schedule("constant", 0.01, 5), "adamw")
 TARGET = network_for(NETWORK)
 
 
-def heads(kind="hydra", count=2):
-  return network_for(HeadsConfig(kind, count, NETWORK.emb_dim, hidden_dim=16))
-
-
-def params_of(network, seed):
-  make = lambda key: initial_variables(network, key)["params"]
-  return jax.jit(make)(jax.random.key(seed))
+def heads(kind="hydra", **knobs):
+  """Two heads of a kind, parallel ones or EAGLE's too."""
+  if kind in ("parallel", "eagle"):
+    return network_for(ParallelConfig.of(NETWORK, 2, kind=kind, **knobs))
+  return network_for(HeadsConfig(kind, 2, NETWORK.emb_dim, hidden_dim=16, **knobs))
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
   """The path of a target's checkpoint."""
-  root = tmp_path_factory.mktemp("target")
-  T5XParameters(TARGET, str(root)).save(1, params_of(TARGET, 0))
-  return str(root / "checkpoint_1")
+  return saved(TARGET, tmp_path_factory.mktemp("target"))
 
 
 def run(data, target, directory, steps=40, network=None, mode="heads", **loop):
@@ -76,8 +67,8 @@ def test_a_head_learns_only_from_tokens_of_its_own_example():
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["forward_kl", "negative_log_alpha"])
 def test_d_pace_weighs_heads_by_what_drafts_gain(loss):
-  network, known = heads("medusa"), params_of(TARGET, 0)
-  params, tokens = params_of(network, 1), batch()["decoder_target_tokens"]
+  network, known = heads("medusa"), initial_params(TARGET, 0)
+  params, tokens = initial_params(network, 1), batch()["decoder_target_tokens"]
   objective = training.HeadDistillation(TARGET, "d_pace", loss)
   features = forward(TARGET, known, batch(), method="features")
   teacher = logits_fn(TARGET, known)(features)
@@ -105,17 +96,14 @@ def test_confidence_learns_how_likely_tokens_are_to_be_accepted():
 
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "parallel", "eagle"])
 def test_drafts_learn_the_same_with_a_confidence(kind):
-  known, gradients = params_of(TARGET, 0), []
+  known, gradients = initial_params(TARGET, 0), []
   for knob in ({}, {"confident": True}):
-    if kind in ("parallel", "eagle"):
-      network = network_for(ParallelConfig.of(NETWORK, 2, kind=kind, **knob))
-    else:
-      network = network_for(HeadsConfig(kind, 2, NETWORK.emb_dim, **knob))
+    network = heads(kind, **knob)
     objective = training.HeadDistillation(TARGET)
     loss = lambda params, network=network, objective=objective: objective(
       network, params, batch(), known
     ).losses.sum()
-    gradients.append(jax.jit(jax.grad(loss))(params_of(network, 1)))
+    gradients.append(jax.jit(jax.grad(loss))(initial_params(network, 1)))
   without, own = gradients
   assert jnp.abs(own.pop("confidence")).min(axis=1).max() > 0
   jax.tree.map(
@@ -127,20 +115,12 @@ def test_drafts_learn_the_same_with_a_confidence(kind):
 def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
   """Against a loop over positions, with heads that are the target's own distribution so
   far."""
-  network, known = heads(kind), params_of(TARGET, 0)
+  network, known = heads(kind), initial_params(TARGET, 0)
   # Of zeros each head repeats the target's distribution of the next token.
-  params = jax.tree.map(jnp.zeros_like, params_of(network, 1))
+  params = jax.tree.map(jnp.zeros_like, initial_params(network, 1))
   objective = training.HeadDistillation(TARGET, decay=0.5)
   judged = jax.jit(lambda b: objective(network, params, b, known))(batch())
-  logits = jax.jit(
-    lambda b: TARGET.apply(
-      {"params": known},
-      *(b[f"{x}_tokens"] for x in ("encoder_input", "decoder_input", "decoder_target")),
-      b["encoder_segment_ids"],
-      b["decoder_segment_ids"],
-      enable_dropout=False,
-    )
-  )(batch())
+  logits = jax.jit(lambda b: forward(TARGET, known, b))(batch())
   log_p = np.asarray(jax.nn.log_softmax(logits, axis=-1), float)
   expected, hits = np.zeros((2, 5)), np.zeros((2, 5), bool)
   for i in (1, 2):
@@ -156,12 +136,9 @@ def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
 @pytest.mark.parametrize("kind", ["medusa", "blockwise", "parallel"])
 def test_the_bias_is_of_the_token_before_the_one_that_is_drafted(kind):
   """Under teacher forcing, where both are in the same batch."""
-  known, bias = params_of(TARGET, 0), {"rank": 3, "vocab_size": NETWORK.vocab_size}
-  if kind == "parallel":
-    network = network_for(ParallelConfig.of(NETWORK, 2, **bias))
-  else:
-    network = network_for(HeadsConfig(kind, 2, NETWORK.emb_dim, hidden_dim=8, **bias))
-  params = params_of(network, 1)
+  known = initial_params(TARGET, 0)
+  network = heads(kind, rank=3, vocab_size=NETWORK.vocab_size)
+  params = initial_params(network, 1)
   kernel = jax.random.normal(jax.random.key(2), (3, NETWORK.vocab_size))
   features = forward(TARGET, known, batch(), method="features")
 
@@ -180,10 +157,9 @@ def test_the_bias_is_of_the_token_before_the_one_that_is_drafted(kind):
 
 
 def test_a_bias_begins_as_none_whose_rows_are_as_alike_as_the_embeddings():
-  known, network = params_of(TARGET, 0), heads("medusa")
-  bias = {"rank": 512, "vocab_size": NETWORK.vocab_size}
-  network = network_for(dataclasses.replace(network.config, **bias))
-  params = training.begun(network, params_of(network, 1), known)
+  known = initial_params(TARGET, 0)
+  network = heads("medusa", rank=512, vocab_size=NETWORK.vocab_size)
+  params = training.begun(network, initial_params(network, 1), known)
   assert not np.any(params["markov_logits"]["kernel"])
   cosines = lambda x: np.asarray(x @ x.T) / np.outer(*[np.linalg.norm(x, axis=1)] * 2)
   of_target = cosines(known["token_embedder"]["embedding"])
@@ -194,27 +170,12 @@ def test_a_bias_begins_as_none_whose_rows_are_as_alike_as_the_embeddings():
 # ---- Whole runs. ----
 
 
-def test_heads_learn_and_draft_for_the_target_as_it_was(
-  data, target, copy_files, tmp_path
-):
+def test_heads_learn_and_draft_for_the_target(data, target, copy_files, tmp_path):
   run(data, target, tmp_path)
   first, last = (x["validation_loss"] for x in lines(tmp_path))
   assert last < first
-  models = (
-    specdec_t5x.load_model(target),
-    specdec_t5x.load_model(str(tmp_path / "checkpoint_40")),
-  )
-  path = copy_files[0].sentencepiece_model_file
-  inputs, settings = tiny.sentences(3, seed=9), {"max_length": 12, "batch_size": 3}
-  plain = specdec_t5x.generate(inputs, models[0], None, path, **settings)
-  settings["policy"] = "fixed"
-  tree = HeadDraft(models[1].network, Tree((0, 0, 1)))
-  for drafter, rule in ((None, "token"), (tree, "traversal")):
-    drafted = specdec_t5x.generate(
-      inputs, *models, path, drafter=drafter, rule=rule, **settings
-    )
-    assert [o.tokens for o in drafted] == [o.tokens for o in plain]
-    assert sum(o.accepted for o in drafted) > 0
+  found = drafted(copy_files, target, tmp_path / "checkpoint_40")
+  assert sum(output.accepted for output in found) > 0
 
 
 def test_heads_and_target_learn_together_and_resume_to_the_bit(data, target, tmp_path):
@@ -252,13 +213,8 @@ def test_each_kind_is_trained_once_and_compared(
   names = {
     **translations,
     **{"HEADS": ("eagle", "shared_encoder"), "NUM_HEADS": 2, "COMPARED": 3},
-    **{
-      "BATCH_SIZE": 2,
-      "STEPS": 2,
-      "WARMUP_STEPS": 1,
-      "VALIDATION_PERIOD": 0,
-      "LOG_PERIOD": 0,
-    },
+    **{"BATCH_SIZE": 2, "STEPS": 2, "WARMUP_STEPS": 1},
+    **{"VALIDATION_PERIOD": 0, "LOG_PERIOD": 0},
     **{"TARGET_CHECKPOINT_PATH": target, "OUTPUT_DIR": str(tmp_path / "drafts")},
     "TASK_FEATURE_LENGTHS": {"inputs": 24, "targets": 12},
     "tasks.translation_from_files.name": "of_several",

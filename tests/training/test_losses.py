@@ -32,17 +32,15 @@ EXPECTED["adaptive"] = (
 )
 
 
-def test_every_distillation_loss_has_its_expected_values():
-  assert set(EXPECTED) == set(losses.DISTILLATION_LOSSES)
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_distillation_losses_are_the_formulas(name):
+@pytest.mark.parametrize("name", losses.DISTILLATION_LOSSES)
+def test_distillation_losses_are_the_formulas_and_do_not_flow_to_the_target(name):
   loss = losses.get_distillation_loss(name)
   values = loss(jnp.asarray(TARGET_LOGITS), jnp.asarray(DRAFT_LOGITS))
   np.testing.assert_allclose(values, EXPECTED[name], atol=1e-5)
   assert values.shape == (3, 5)
   assert (values > 0).all()
+  gradient = jax.grad(lambda p: loss(p, jnp.asarray(DRAFT_LOGITS)).sum())
+  assert not np.any(gradient(jnp.asarray(TARGET_LOGITS)))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -55,13 +53,6 @@ def test_distillation_losses_and_the_gradients_of_kl_vanish_at_equality(name):
   # The others have a kink there: rounding decides each sign of their subgradients.
   if name in ("forward_kl", "reverse_kl"):
     np.testing.assert_allclose(gradient, 0, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_no_gradient_flows_to_the_target(name):
-  loss = losses.get_distillation_loss(name)
-  gradient = jax.grad(lambda p: loss(p, jnp.asarray(DRAFT_LOGITS)).sum())
-  assert not np.any(gradient(jnp.asarray(TARGET_LOGITS)))
 
 
 def test_the_share_of_kl_is_held_constant():
@@ -91,12 +82,6 @@ def test_d_pace_s_weights_are_the_sums_of_what_is_reached():
   assert not np.any(jax.grad(lambda q: losses.d_pace(q, counts).sum())(probs))
 
 
-def test_pinsker_bounds_total_variation():
-  tv = EXPECTED["total_variation"]
-  for name in ("forward_kl", "reverse_kl"):
-    assert (tv <= np.sqrt(EXPECTED[name] / 2) + 1e-12).all()
-
-
 def test_a_token_without_mass_makes_no_nan():
   target, draft = jnp.asarray([0.0, -jnp.inf, 1.0]), jnp.asarray([0.0, 2.0, 1.0])
   p, q = distribution(np.asarray(target)), distribution(np.asarray(draft))
@@ -105,27 +90,15 @@ def test_a_token_without_mass_makes_no_nan():
   assert np.isinf(losses.reverse_kl(target, draft))
 
 
-def test_cross_entropy_is_minus_log_probability():
-  of_token = np.take_along_axis(Q, TOKENS[..., None], -1)[..., 0]
-  values = losses.cross_entropy(jnp.asarray(DRAFT_LOGITS), jnp.asarray(TOKENS))
-  np.testing.assert_allclose(values, -np.log(of_token), atol=1e-5)
-
-
-def test_label_smoothing_and_z_loss_add_their_terms():
-  s, z = 0.1, 1e-2
+@pytest.mark.parametrize(("s", "z"), [(0.0, 0.0), (0.1, 1e-2)])
+def test_cross_entropy_is_minus_log_probability_and_the_terms_that_are_asked_for(s, z):
   label = np.full((3, 5, 7), s / 6)
   np.put_along_axis(label, TOKENS[..., None], 1 - s, -1)
   log_total = np.log(np.exp(DRAFT_LOGITS).sum(-1))
-  expected = (label * np.log(label / Q)).sum(-1) + z * log_total**2
+  divergence = label * np.log(np.where(label > 0, label, 1.0) / Q)
+  expected = divergence.sum(-1) + z * log_total**2
   values = losses.cross_entropy(jnp.asarray(DRAFT_LOGITS), jnp.asarray(TOKENS), s, z)
   np.testing.assert_allclose(values, expected, atol=1e-5)
-
-
-def test_smoothed_cross_entropy_is_least_at_the_label_and_zero_there():
-  label = np.full(7, 0.1 / 6)
-  label[2] = 0.9
-  value = losses.cross_entropy(jnp.log(jnp.asarray(label)), jnp.asarray(2), 0.1)
-  np.testing.assert_allclose(value, 0, atol=1e-6)
 
 
 def test_the_weighted_mean_ignores_what_has_no_weight():

@@ -67,6 +67,9 @@ def test_a_lower_order_of_the_same_table_is_the_table_of_that_order():
   np.testing.assert_array_equal(
     distributions(bigrams, params, tokens), distributions(alone, its, tokens)
   )
+  # Longer contexts than are looked up are parameters too.
+  made = jax.eval_shape(lambda: initial_variables(bigrams, jax.random.key(0)))
+  assert jax.tree.structure(made["params"]) == jax.tree.structure(params)
 
 
 def test_only_the_commonest_contexts_are_kept():
@@ -117,14 +120,6 @@ def test_nodes_of_a_tree_have_the_distributions_of_their_paths():
     tokens = [*known[row, : lengths[row]].tolist(), *drafted[row, path].tolist()]
     expected = oracle(TEXTS, 4, 4, tuple(tokens))
     np.testing.assert_allclose(found[row, node], expected, atol=1e-6)
-
-
-def test_longer_contexts_than_are_looked_up_are_parameters_too():
-  _, params = estimate(TEXTS, SIZE, 4, 4)
-  sizes = tuple(params[f"contexts_{i}"]["hashes"].size for i in range(3))
-  bigrams = NgramTable(NgramConfig(SIZE, sizes, 4, order=2))
-  made = jax.eval_shape(lambda: initial_variables(bigrams, jax.random.key(0)))
-  assert jax.tree.structure(made["params"]) == jax.tree.structure(params)
 
 
 def test_prompts_are_part_of_the_context():

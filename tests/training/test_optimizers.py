@@ -8,30 +8,25 @@ import pytest
 from specdec_t5x.training.optimizers import Optimizer, Schedule, adafactor
 
 
-def rates(schedule, *steps):
-  """The rate in step t, counted from 1."""
-  return [float(schedule(step - 1)) for step in steps]
-
-
-def test_warm_up_is_linear_and_the_decay_an_inverse_square_root():
-  schedule = Schedule("inverse_sqrt", peak=0.1, warmup_steps=4)
-  np.testing.assert_allclose(
-    rates(schedule, 1, 2, 3, 4, 16, 400), [0.025, 0.05, 0.075, 0.1, 0.05, 0.01], 1e-6
-  )
-
-
-def test_cosine_ends_at_its_final_fraction():
-  schedule = Schedule(
-    "cosine", peak=2.0, warmup_steps=10, decay_steps=110, final_fraction=0.1
-  )
-  np.testing.assert_allclose(
-    rates(schedule, 5, 10, 60, 110, 500), [1.0, 2.0, 1.1, 0.2, 0.2], 1e-6
-  )
-
-
-def test_constant_needs_no_warm_up():
-  schedule = Schedule("constant", peak=0.5, warmup_steps=0)
-  assert rates(schedule, 1, 2, 1000) == [0.5, 0.5, 0.5]
+@pytest.mark.parametrize(
+  ("schedule", "expected"),
+  [
+    # Warm-up is linear, the decay an inverse square root.
+    (
+      Schedule("inverse_sqrt", peak=0.1, warmup_steps=4),
+      {1: 0.025, 2: 0.05, 3: 0.075, 4: 0.1, 16: 0.05, 400: 0.01},
+    ),
+    # It ends at its final fraction.
+    (
+      Schedule("cosine", 2.0, warmup_steps=10, decay_steps=110, final_fraction=0.1),
+      {5: 1.0, 10: 2.0, 60: 1.1, 110: 0.2, 500: 0.2},
+    ),
+    (Schedule("constant", peak=0.5, warmup_steps=0), {1: 0.5, 2: 0.5, 1000: 0.5}),
+  ],
+)
+def test_rates_by_hand(schedule, expected):
+  found = [schedule(step - 1) for step in expected]  # Step t, counted from 1.
+  np.testing.assert_allclose(found, list(expected.values()), 1e-6)
 
 
 def test_only_cosine_depends_on_the_last_step():

@@ -10,34 +10,26 @@ import numpy as np
 import pytest
 
 import specdec_t5x
-from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.data import reading
-from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.functional import network_for
 from specdec_t5x.training import batches, jobs
 from specdec_t5x.training.heads import begun
 from specdec_t5x.training.new_heads import new_heads
 from specdec_t5x.training.objectives import TokenDistillation
 from specdec_t5x.training.optimizers import Optimizer, Schedule
+from specdec_t5x.training.state import initial_params
 from specdec_t5x.training.trainer import Loop
-from tests.t5x_bridge import tiny
-from tests.training.conftest import NETWORK, lines
+from tests.training.conftest import NETWORK, drafted, lines, saved
 from tests.training.test_heads import batch
 
 CONFIG = dataclasses.replace(NETWORK, num_decoder_layers=4)
 TARGET = network_for(CONFIG)
 
 
-def params_of(network, seed=0):
-  make = lambda key: initial_variables(network, key)["params"]
-  return jax.jit(make)(jax.random.key(seed))
-
-
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
   """The path of a target's checkpoint."""
-  root = tmp_path_factory.mktemp("target")
-  T5XParameters(TARGET, str(root)).save(1, params_of(TARGET))
-  return str(root / "checkpoint_1")
+  return saved(TARGET, tmp_path_factory.mktemp("target"))
 
 
 def on_encoder(target, layers=1):
@@ -48,8 +40,8 @@ def on_encoder(target, layers=1):
   ("layers", "taken"), [(1, [3]), (2, [0, 3]), (3, [0, 2, 3]), (4, [0, 1, 2, 3])]
 )
 def test_it_begins_as_layers_of_the_target_s_decoder(target, layers, taken):
-  network, whole = on_encoder(target, layers), params_of(TARGET)
-  found = begun(network, params_of(network, 1), whole)
+  network, whole = on_encoder(target, layers), initial_params(TARGET, 0)
+  found = begun(network, initial_params(network, 1), whole)
   expected = {**whole["decoder"]}
   own = {f"layers_{i}": expected[f"layers_{layer}"] for i, layer in enumerate(taken)}
   rest = {name: x for name, x in expected.items() if not name.startswith("layers_")}
@@ -59,8 +51,8 @@ def test_it_begins_as_layers_of_the_target_s_decoder(target, layers, taken):
 
 def test_whole_it_is_the_target_and_has_nothing_to_learn(target):
   """On packed rows: so it reads the features of its own example."""
-  network, whole = on_encoder(target, 4), params_of(TARGET)
-  params = begun(network, params_of(network, 1), whole)
+  network, whole = on_encoder(target, 4), initial_params(TARGET, 0)
+  params = begun(network, initial_params(network, 1), whole)
   judged = jax.jit(lambda b: TokenDistillation(TARGET)(network, params, b, whole))
   found = jnp.where(batch()["decoder_loss_weights"] > 0, judged(batch()).losses, 0)
   np.testing.assert_allclose(found, 0, atol=1e-6)
@@ -83,13 +75,8 @@ def test_it_learns_and_drafts_by_what_its_checkpoint_holds(
   draft = specdec_t5x.load_model(str(tmp_path / "checkpoint_40"))
   assert draft.network.config.num_encoder_layers == 0
   assert "encoder" not in draft.params
-  path = copy_files[0].sentencepiece_model_file
-  inputs, settings = tiny.sentences(3, seed=9), {"max_length": 12, "batch_size": 3}
-  models = specdec_t5x.load_model(target), draft
-  plain = specdec_t5x.generate(inputs, models[0], None, path, **settings)
-  drafted = specdec_t5x.generate(inputs, *models, path, policy="fixed", **settings)
-  assert [o.tokens for o in drafted] == [o.tokens for o in plain]
-  assert sum(o.accepted for o in drafted) > 0
+  found = drafted(copy_files, target, tmp_path / "checkpoint_40")
+  assert sum(output.accepted for output in found) > 0
 
 
 def test_what_does_not_go_together_is_refused(data, target, tmp_path):

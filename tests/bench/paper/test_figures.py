@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import shutil
 
 import pytest
 
@@ -15,11 +14,6 @@ FIGURES = {
   "figure3": curves.FIGURE_3,
   "figure4": curves.FIGURE_4,
 }
-
-
-@pytest.fixture
-def measured(recorded, tmp_path):
-  return shutil.copytree(recorded, tmp_path / "measured")
 
 
 @pytest.mark.parametrize("name", FIGURES)

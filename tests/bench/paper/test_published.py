@@ -3,8 +3,10 @@
 import collections
 import re
 
+import numpy as np
 import pytest
 
+from specdec_t5x.analysis.theory import optimal_gamma, walltime_improvement
 from specdec_t5x.bench.paper import published
 from tests.bench.conftest import ran
 
@@ -22,6 +24,33 @@ def test_table_4_follows_but_for_three_rows(row):
   named = (row["task"], row["draft"], row["temperature"]) in EXCEPTIONS
   assert published.follows(row) == (not named)
   assert published.theorem(row) == pytest.approx(row["expected"], abs=0.07)
+
+
+@pytest.mark.parametrize("row", NUMBERS["tables_2_and_4"], ids=str)
+def test_table_4_follows_from_some_alpha_and_c_that_round_to_the_printed(row):
+  alpha, gamma, c = row["alpha"], row["gamma"], row["c"]
+  least = walltime_improvement(alpha - 0.005, gamma, c + 0.005)
+  most = walltime_improvement(alpha + 0.005, gamma, c - 0.005)
+  assert least - 0.05 <= row["expected"] <= most + 0.05
+
+
+def test_table_4_s_gammas_are_near_the_optimum_though_seldom_at_it():
+  alphas, gammas, costs = (
+    np.array([row[name] for row in NUMBERS["tables_2_and_4"]])
+    for name in ("alpha", "gamma", "c")
+  )
+  best = optimal_gamma(alphas, costs)
+  assert best.tolist() == [9, 9, 6, 6, 6, 4, 7, 7, 4, 5, 4, 3]
+  loss = walltime_improvement(alphas, gammas, costs)
+  loss = 1 - loss / walltime_improvement(alphas, best, costs)
+  assert 0 <= loss.min() <= loss.max() < 0.03
+
+
+def test_appendix_a_5_follows_from_c_of_0_015_and_not_from_table_4_s_0_02():
+  # 0.015 rounds to 0.02, so both may be right; table 4's row says T5-small has 0.02.
+  for row in NUMBERS["appendix_a5_greedy"]:
+    speeds = walltime_improvement(row["alpha"], row["gamma"], np.array([0.015, 0.02]))
+    assert (np.abs(speeds - row["speed"]) < 0.05).tolist() == [True, False]
 
 
 def test_the_three_rows_are_said_by_name():

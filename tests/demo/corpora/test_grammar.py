@@ -8,31 +8,6 @@ import pytest
 from specdec_t5x.demo.corpora import german, splits, translation, words
 from specdec_t5x.demo.corpora.tree import Adjunct, Phrase
 
-DECLINED = """
-the man: der alte Mann|den alten Mann|dem alten Mann|des alten Mannes
-a student: ein alter Student|einen alten Studenten|einem alten Studenten|\
-eines alten Studenten
-my woman: meine alte Frau|meine alte Frau|meiner alten Frau|meiner alten Frau
-this book: dieses alte Buch|dieses alte Buch|diesem alten Buch|dieses alten Buches
-no book: kein altes Buch|kein altes Buch|keinem alten Buch|keines alten Buches
-the child s: die alten Kinder|die alten Kinder|den alten Kindern|der alten Kinder
-bare car s: alte Autos|alte Autos|alten Autos|alter Autos
-some man s: einige alte Männer|einige alte Männer|einigen alten Männern|\
-einiger alter Männer
-all woman s: alle alten Frauen|alle alten Frauen|allen alten Frauen|aller alten Frauen
-"""
-
-
-@pytest.mark.parametrize("line", DECLINED.strip().splitlines())
-def test_declension_in_four_cases(line):
-  words_, expected = line.split(": ")
-  determiner, noun, *plural = words_.split()
-  old = next(a for a in words.ADJECTIVES["goods"] if a.en == "old")
-  phrase = Phrase(words.BY_ENGLISH[noun], determiner=determiner, plural=bool(plural))
-  phrase.adjectives, phrase.owner = (old,), Phrase(person="1")
-  found = [german.noun_phrase(phrase, case) for case in "NADG"]
-  assert found == expected.split("|")
-
 
 def test_prepositions_contract_with_the_definite_article_only():
   garden = Phrase(words.BY_ENGLISH["garden"])

@@ -1,0 +1,38 @@
+"""Matrices for our own kernels, and the mark of tests that need these."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.native import library
+from specdec_t5x.network import certified
+from specdec_t5x.network.rounded import Rounding
+
+needs_kernels = pytest.mark.skipif(
+  library.problem() is not None, reason=f"no kernels: {library.problem()}"
+)
+# Bits and groups of rounded weights.
+KINDS = [(8, 0), (8, 32), (4, 0), (4, 32)]
+
+
+def normal(seed, *shape):
+  values = np.random.default_rng(seed).normal(size=shape)
+  return values.astype(np.float32)
+
+
+def matrix(kernel, bits=8, group=0, **settings):
+  """Returns a matrix rounded as a decoder's projection to the vocabulary is."""
+  params = {"decoder": {"logits_dense": {"kernel": jnp.asarray(kernel)}}}
+  return Rounding(bits, group, **settings)(params)["decoder"]["logits_dense"]["kernel"]
+
+
+def screened(weights, tied=False):
+  """Returns a projection to the vocabulary with what screens it."""
+  weights = jnp.asarray(weights)
+  params = {"decoder": {"logits_dense": {"kernel": weights}}}
+  if tied:
+    params = {"decoder": {}, "token_embedder": {"embedding": weights.T}}
+  params = certified.within(params, certified.screen(params))
+  if tied:
+    return params["token_embedder"]["logits"]
+  return params["decoder"]["logits_dense"]["kernel"]

@@ -1,0 +1,96 @@
+"""A small network of each kind with random parameters, and what it says at once."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x import build
+from specdec_t5x.network.config import GptConfig, T5Config
+from specdec_t5x.network.functional import (
+  initial_variables,
+  is_decoder_only,
+  network_for,
+)
+from specdec_t5x.network.gemma import GemmaConfig
+from tests import networks
+
+SHAPE = {"vocab_size": 40, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 24}
+T5 = {**SHAPE, "num_encoder_layers": 2, "num_decoder_layers": 2}
+T5_1_1 = T5Config(**T5, mlp_activations=("gelu", "linear"))
+T5_1_0 = T5Config(**T5, mlp_activations=("relu",), logits_via_embedding=True)
+GPT = GptConfig(**SHAPE, num_layers=2)
+GATED_GPT = dataclasses.replace(
+  GPT, mlp_activations=("gelu", "linear"), logits_via_embedding=True
+)
+# A window of 3 that inputs and outputs outgrow.
+GEMMA_2 = GemmaConfig(
+  **{**SHAPE, "num_heads": 4, "num_kv_heads": 2, "window": 3},
+  **{"num_encoder_layers": 2, "num_decoder_layers": 3},
+  **{"full_theta": 1e6, "full_factor": 8.0, "query_scalar": 8},
+)
+GEMMA_1 = dataclasses.replace(
+  GEMMA_2,
+  **{"merged": False, "attention_cap": 2.0, "logits_cap": 3.0},
+  encoder=dataclasses.replace(GEMMA_2, emb_dim=24, num_heads=2, num_kv_heads=1),
+)
+OLD = {"t5 1.1": T5_1_1, "t5 1.0": T5_1_0, "gpt": GPT, "gated gpt": GATED_GPT}
+GEMMAS = {"gemma 2": GEMMA_2, "gemma 1": GEMMA_1}
+
+
+def each(configs):
+  """A mark: the test is of each of these configurations, by name."""
+  slow = ("gemma 1",)
+  return pytest.mark.parametrize(
+    "config",
+    [
+      pytest.param(config, marks=pytest.mark.slow) if name in slow else config
+      for name, config in configs.items()
+    ],
+    ids=list(configs),
+  )
+
+
+ROWS, SLOTS = 3, 20
+INPUTS = jnp.asarray(np.random.default_rng(0).integers(2, 40, (ROWS, 12)))
+INPUTS = INPUTS * (jnp.arange(12) < jnp.array([[12], [7], [3]]))
+
+
+@functools.cache
+def variables(config):
+  """Random parameters, and their axes; a T5Gemma's axes are not asked for."""
+  if config.is_gemma:
+    return {"params": networks.drawn(config)}
+  return initial_variables(network_for(config), jax.random.key(0))
+
+
+def model(config):
+  return build.Model(network_for(config), variables(config)["params"])
+
+
+def forced(config, tokens):
+  """Logits after each token, under teacher forcing."""
+  return _forced(config, variables(config)["params"], tokens)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _forced(config, params, tokens):
+  network, known = network_for(config), jnp.ones_like(tokens)
+  inputs = () if is_decoder_only(network) else (INPUTS,)
+  return network.apply({"params": params}, *inputs, tokens, known, enable_dropout=False)
+
+
+def start(config):
+  """`extend` and a cache, after INPUTS where there is an encoder."""
+  network = network_for(config)
+  inputs = INPUTS[:, :0] if is_decoder_only(network) else INPUTS
+  return networks.start(network, variables(config)["params"], inputs, SLOTS)
+
+
+def random_tokens(seed, count):
+  """Tokens, among them 0: only where a sequence begins is it the start token."""
+  draw = np.random.default_rng(seed).integers
+  return jnp.asarray(draw(0, 40, (ROWS, count)), jnp.int32)

@@ -1,0 +1,72 @@
+"""Decodes that an observer watches, and whose token stands at each place of them."""
+
+import jax
+import jax.numpy as jnp
+
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.policies import CostAware
+from specdec_t5x.trace.places import ACCEPTED, OWN, RECOVERED
+from tests import networks
+from tests.hash_model import HashModel, speculation
+from tests.t5x_bridge import tiny
+
+LENGTH, GAMMA, VOCAB = 12, 3, 4
+AT_ONE = Sampling(1.0)
+
+
+def pair(seed):
+  """Alike, so that some drafted tokens stand; of seed 0 the same."""
+  target = HashModel(seed, VOCAB, eos_bias=-1.0)
+  return target, target if seed == 0 else HashModel(seed + 50, VOCAB, scale=0.3)
+
+
+def decoded(observe, target, drafter, sampling=GREEDY, rule="traversal", rows=1):
+  """Decodes with table models."""
+  keys = row_keys(jax.random.key(0), rows)
+  spec, state = speculation(target, drafter, RULES[rule], sampling, keys, LENGTH)
+  return jax.jit(lambda: generate(spec, state, observe=observe))()
+
+
+def places_by_hand(target, draft):
+  """A greedy output, and of each token whether it was drafted and stood."""
+  p, q = target.distribution(AT_ONE), draft.distribution(AT_ONE)
+  output, found, drafted = [], [], 0
+  while len(output) < LENGTH and 1 not in output:
+    token, guess = (int(x(tuple(output)).argmax()) for x in (p, q))
+    # The last token of the room nobody drafts for, nor the one after a whole draft.
+    may = drafted < GAMMA and len(output) < LENGTH - 1
+    found.append((ACCEPTED if guess == token else RECOVERED) if may else OWN)
+    drafted = drafted + 1 if found[-1] == ACCEPTED else 0
+    output.append(token)
+  return output, found
+
+
+def of_networks(observer, seconds, slots):
+  """Samples of tiny networks, of which rows rest and take turns.
+
+  Args:
+    observer: watches.
+    seconds: of an iteration with 0, 1 and 2 drafted tokens; nothing where unknown.
+    slots: rows that are decoded side by side; 0 for all.
+  """
+  network = Transformer(tiny.DRAFT)
+  inputs, keys = jnp.ones((4, 3), jnp.int32), row_keys(jax.random.key(0), 4)
+  params = {
+    name: networks.initialize(network, inputs, seed)["params"]
+    for seed, name in enumerate(("target", "draft"))
+  }
+  decoder = SpeculativeDecoder(
+    network,
+    DraftModel(network, 2),
+    policy=CostAware(seconds, prior_weight=1.0),
+    slots=slots,
+    observer=observer,
+  )
+  decode = lambda: decoder.decode(params, inputs, keys, AT_ONE, LENGTH, 1)
+  return jax.jit(decode)()
