@@ -65,8 +65,8 @@ def script(name: str):
   return run
 
 
-def script_module(name: str):
-  spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+def script_module(name: str, folder: str = "scripts"):
+  spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   return module

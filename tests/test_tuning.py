@@ -23,9 +23,9 @@ from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.native import library
+from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import Budget, CostAware
-from tests import networks
 from tests.t5x_bridge import tiny
 
 # With XLA's products: else kernels would be built and kept beside the times.
@@ -36,7 +36,7 @@ INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
 
 @functools.cache
 def arguments():
-  params = networks.initialize(NETWORK, INPUTS)["params"]
+  params = initial_variables(NETWORK, jax.random.key(0))["params"]
   return {"target": params, "draft": params}, INPUTS, row_keys(jax.random.key(0), 2)
 
 
@@ -93,12 +93,10 @@ def file_of(kept):
   return path
 
 
-def test_a_length_each_is_measured(kept, monkeypatch):
-  # By the processor's time: what else runs does not add to it.
-  monkeypatch.setattr(time, "perf_counter", time.process_time)
+def test_a_length_each_is_measured(kept):
   times = measure()
   assert len(times) == GAMMA + 1
-  assert all(0 < each < 60 for each in times)
+  assert min(times) > 0
   assert json.loads(file_of(kept).read_text()) == {"seconds": list(times)}
 
 
@@ -140,16 +138,11 @@ def test_a_subject_is_measured_once(kept, counted):
   assert len(counted) == len(files_of(kept)) == 3
 
 
-def test_the_file_is_not_read_again(kept, counted):
-  first = measure()
-  file_of(kept).unlink()
-  assert measure() == first
-  assert len(counted) == 1
-
-
-def test_a_process_reads_what_another_has_measured(kept, counted, monkeypatch):
+def test_a_process_reads_what_another_has_measured_once(kept, counted, monkeypatch):
   first = measure()
   forget(monkeypatch)
+  assert measure() == first
+  file_of(kept).unlink()
   assert measure() == first
   assert len(counted) == 1
 
@@ -196,19 +189,19 @@ def test_what_is_damaged_is_measured_again(text, kept, counted, monkeypatch):
   assert json.loads(file_of(kept).read_text()) == {"seconds": [1.0, 2.0, 5.0]}
 
 
-def test_where_nothing_can_be_kept_times_are_this_process_s(kept, counted, capsys):
+@pytest.mark.parametrize(
+  ("folder", "says"),
+  [("a file", "for this process alone"), ("", "alone: there is no home folder for")],
+)
+def test_where_nothing_can_be_kept_times_are_this_process_s(
+  folder, says, kept, counted, monkeypatch, capsys
+):
   kept.write_text("a file where the folder should be")
+  if not folder:
+    monkeypatch.delenv("SPECDEC_T5X_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")
   assert measure() == measure() == (1.0, 2.0, 4.0)
-  assert "for this process alone" in capsys.readouterr().err
-  assert len(counted) == 1
-
-
-@pytest.mark.usefixtures("kept")
-def test_without_a_home_times_are_this_process_s(counted, monkeypatch, capsys):
-  monkeypatch.delenv("SPECDEC_T5X_CACHE")
-  monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")
-  assert measure() == measure() == (1.0, 2.0, 4.0)
-  assert "alone: there is no home folder for" in capsys.readouterr().err
+  assert says in capsys.readouterr().err
   assert len(counted) == 1
 
 
@@ -284,7 +277,7 @@ def test_what_needs_no_times_is_not_measured(decoder, kept, counted, capsys):
 def test_drafts_of_all_or_nothing_have_two_times(kept):
   found = measure(dataclasses.replace(AUTO, drafter=SparseDraft(NETWORK, GAMMA)))
   assert len(found) == 2
-  assert all(0 < each < 60 for each in found)
+  assert min(found) > 0
 
 
 def test_a_budget_has_times_of_one_row_and_of_all(kept, monkeypatch):

@@ -16,6 +16,7 @@ def test_a_cell_is_found_by_all_of_its_key(tmp_path):
   (line,) = first.path.read_text().splitlines()
   assert json.loads(line) == {"key": KEY, "result": {"alpha": 0.5}}
   again = Cells(tmp_path / "new")
+  assert again.unasked() == 0  # Nobody asked for anything.
   assert again.find(dict(reversed(KEY.items()))) == {"alpha": 0.5}
   assert again.find({**KEY, "device": "gpu H100"}) is None
   assert again.find({**KEY, "gamma": 4}) is None
@@ -41,13 +42,3 @@ def test_a_truncated_last_line_is_said_and_measured_again(cut, tmp_path, capsys)
   assert found == [0.5, 0.6, 0.7]
   # Nothing was taken out.
   assert third.path.read_text().startswith(whole[:-cut])
-
-
-def test_cells_of_other_settings_are_counted(tmp_path):
-  first = Cells(tmp_path)
-  first.add(KEY, {"alpha": 0.5})
-  first.add({**KEY, "device": "tpu v4"}, {"alpha": 0.5})
-  second = Cells(tmp_path)
-  assert second.unasked() == 0  # Nobody asked for anything.
-  second.find(KEY)
-  assert second.unasked() == 1

@@ -25,6 +25,15 @@ if "--gin.WRITTEN=8000" in sys.argv:
 """
 
 
+_FILES = """
+multi30k/train.en multi30k/val.en multi30k/test_2016_flickr.en
+multi30k/train.de multi30k/val.de multi30k/test_2016_flickr.de
+multi30k/m30k_8k.model t5_spiece/spiece.model tatoeba_deu/deu.txt
+t5x_m30k/target_checkpoint_2000 t5x_m30k/draft_checkpoint_1800
+cnndm_manuj/cnn_dailymail_validation.csv wmt14_500_multiref/wmt14-en-de.extra_refs.txt
+"""
+
+
 def test_all_that_the_plan_reads_is_made(tmp_path):
   folder, log = tmp_path / "pair", tmp_path / "log"
   run = _run(tmp_path, folder, log)
@@ -52,21 +61,10 @@ def test_without_data_it_ends_at_once(tmp_path):
 
 
 def _run(tmp_path, folder, log, data="data"):
-  texts = {
-    "multi30k": [
-      f"{x}.{y}" for x in ("train", "val", "test_2016_flickr") for y in ("en", "de")
-    ],
-    "t5x_m30k": ["target_checkpoint_2000", "draft_checkpoint_1800"],
-    "cnndm_manuj": ["cnn_dailymail_validation.csv"],
-    "t5_spiece": ["spiece.model"],
-    "wmt14_500_multiref": ["wmt14-en-de.extra_refs.txt"],
-    "tatoeba_deu": ["deu.txt"],
-  }
-  texts["multi30k"].append("m30k_8k.model")
-  for name, files in texts.items():
-    (tmp_path / "data" / name).mkdir(parents=True)
-    for file in files:
-      (tmp_path / "data" / name / file).write_text("A man in a hat is here.\n")
+  for name in _FILES.split():
+    path = tmp_path / "data" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("A man in a hat is here.\n")
   news = tmp_path / "data" / "wmt14_500_multiref" / "wmt14-en-de.extra_refs.txt"
   news.write_text(f"S-1\tA short one.\nT-1\tKurz.\nS-2\t{'long ' * 23}\n")
   python = tmp_path / "python"

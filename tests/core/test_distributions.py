@@ -24,22 +24,25 @@ def probs(logits=LOGITS, **sampling):
   return np.asarray(adjusted_probs(jnp.asarray(logits), Sampling(**sampling)))
 
 
-def test_temperature_one_is_softmax():
-  np.testing.assert_allclose(probs(), [0.5, 0.3, 0.15, 0.05], rtol=1e-6)
+SQUARED = np.array([0.5, 0.3, 0.15, 0.05]) ** 2
 
 
-def test_temperature_divides_logits():
-  squared = np.array([0.5, 0.3, 0.15, 0.05]) ** 2
-  np.testing.assert_allclose(probs(temperature=0.5), squared / squared.sum(), rtol=1e-6)
+@pytest.mark.parametrize(
+  ("sampling", "expected"),
+  [
+    ({}, [0.5, 0.3, 0.15, 0.05]),
+    ({"temperature": 0.5}, SQUARED / SQUARED.sum()),
+    # Whatever the truncation.
+    ({"temperature": 0.0, "top_k": 2}, [1, 0, 0, 0]),
+    ({"temperature": 1e-4, "top_k": 2}, [1, 0, 0, 0]),
+    ({"top_k": 2}, [0.625, 0.375, 0, 0]),
+  ],
+)
+def test_by_hand(sampling, expected):
+  np.testing.assert_allclose(probs(**sampling), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1e-4])
-def test_temperature_zero_is_argmax_whatever_the_truncation(temperature):
-  np.testing.assert_array_equal(probs(temperature=temperature, top_k=2), [1, 0, 0, 0])
-
-
-def test_top_k_keeps_the_k_best_and_ties_with_the_last():
-  np.testing.assert_allclose(probs(top_k=2), [0.625, 0.375, 0, 0], rtol=1e-6)
+def test_top_k_keeps_ties_with_the_last():
   np.testing.assert_allclose(probs(np.log([0.4, 0.3, 0.3]), top_k=2), [0.4, 0.3, 0.3])
 
 
@@ -60,11 +63,16 @@ def kept_of_sorted(logits, top_k=0, top_p=0.0):
 
 
 @pytest.mark.parametrize(
-  "sampling",
-  [{"top_k": 1}, {"top_k": 40}, {"top_k": 5000}, {"top_p": 0.9}, {"top_p": 0.1}],
-  ids=str,
+  ("size", "sampling"),
+  [
+    (700, {"top_k": 1}),
+    (4096, {"top_k": 40}),
+    (50_000, {"top_k": 5000}),
+    (50_000, {"top_p": 0.9}),
+    (700, {"top_p": 0.1}),
+    (4096, {"top_p": 0.9}),
+  ],
 )
-@pytest.mark.parametrize("size", [700, 4096, 50_000])
 def test_large_rows_keep_what_sorting_them_keeps(size, sampling):
   rng = np.random.default_rng(size)
   rows = rng.normal(size=(4, size)).astype(np.float32) * 3
@@ -181,8 +189,10 @@ def test_sample_refuses_fewer_uniforms_than_levels():
     sample(jnp.ones(65), jnp.zeros(2))
 
 
-@pytest.mark.parametrize("size", [1, 3, 128, 300])
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+  ("size", "dtype"),
+  [(1, "float32"), (3, "bfloat16"), (128, "float32"), (300, "bfloat16")],
+)
 def test_argmax_is_numpys_with_the_first_of_equals(size, dtype):
   # Few distinct numbers, so that most rows have several largest ones.
   values = np.random.default_rng(size).integers(-4, 0, (6, 5, size))

@@ -19,8 +19,11 @@ SAMPLINGS = (GREEDY, Sampling(), Sampling(0.5, top_k=2), Sampling(top_p=0.9))
 
 
 # YNNPACK's maximum drops NaN; XLA on CPU uses it on 32,128 logits, and not on 300.
-@pytest.mark.parametrize("size", [3, 300, 32_128])
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize(
+  ("size", "sampling"),
+  [(3, SAMPLINGS[0]), (300, SAMPLINGS[1]), *((32_128, each) for each in SAMPLINGS)],
+  ids=str,
+)
 def test_a_distribution_of_nan_or_infinity_is_nan(size, sampling):
   rng = np.random.default_rng(0)
   logits = rng.normal(size=(6, size)).astype(np.float32)
@@ -36,8 +39,9 @@ def test_a_distribution_of_nan_or_infinity_is_nan(size, sampling):
   assert ((token >= 0) & (token < size)).all()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("at", [0, 4_000, 8_063])
+@pytest.mark.parametrize(
+  ("dtype", "at"), [("float16", 0), ("bfloat16", 4_000), ("float32", 8_063)]
+)
 def test_a_certain_token_is_lost_where_a_logit_is_no_number(dtype, at):
   logits = np.full((4, 8_064), 10.0, dtype=jnp.dtype(dtype))
   logits[1, at], logits[2, at], logits[3, at] = np.nan, np.inf, -np.inf

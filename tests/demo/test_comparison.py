@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from specdec_t5x import api
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.pairs import Draft, Job, Study, load_draft, pad_inputs
@@ -21,12 +20,8 @@ pytestmark = pytest.mark.usefixtures("steady_parts")
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
-  root = tmp_path_factory.mktemp("demo")
-  target, draft = (
-    api.load_model(tiny.save_t5x(root / name, config, seed=seed))
-    for seed, (name, config) in enumerate((("t", tiny.TARGET), ("d", tiny.DRAFT)), 1)
-  )
+def study():
+  target, draft = tiny.pair()
   untrained = comparison._UNTRAINED.items()
   drafts = tuple(load_draft(*each, "float32") for each in untrained) + tuple(
     Draft(name, name, model, "draft_model", name)

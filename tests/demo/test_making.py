@@ -7,29 +7,12 @@ import pytest
 from specdec_t5x.bench import infer
 from specdec_t5x.demo import making, recipe
 
-TWO_STEPS = """
-include 'configs/train/demo_ende_target.gin'
-from specdec_t5x.demo import tasks as demo_tasks
-from specdec_t5x.network import config
-OUTPUT_DIR = '{directory}'
-VOCABULARY_PATH = '{vocabulary}'
-STEPS = 2
-WARMUP_STEPS = 1
-VALIDATION_PERIOD = 0
-demo_tasks.demo_ende.train_size = 50
-target/config.T5Config:
-  emb_dim = 16
-  num_heads = 1
-  num_encoder_layers = 1
-  num_decoder_layers = 1
-  mlp_dim = 16
-"""
+TWO_STEPS = pathlib.Path(__file__).with_name("two_steps.gin").read_text()
 
 
 def part(directory, checkpoint):
   gin_file = directory / "two_steps.gin"
-  vocabulary = directory / "vocabulary.model"
-  gin_file.write_text(TWO_STEPS.format(directory=directory, vocabulary=vocabulary))
+  gin_file.write_text(TWO_STEPS.replace("HERE", str(directory)))
   return recipe.Part("two", "two steps", str(gin_file), str(directory / checkpoint), 0)
 
 

@@ -38,16 +38,14 @@ def test_products_keep_what_the_device_makes_of_the_setting(setting, device, kep
   assert precision.product_precision(setting, *device) == kept
 
 
-def test_a_product_s_epsilon_is_the_coarser_of_numbers_and_device():
-  assert precision.product_epsilon("float32") == jnp.finfo("float32").eps
-  assert precision.product_epsilon("bfloat16") == 2.0**-7
-
-
 @pytest.mark.parametrize(
   ("setting", "device", "bits"),
-  [(None, TPU, 7), ("high", TPU, 15), (None, A100, 10), ("float32", A100, 23)],
+  [
+    *((None, TPU, 7), ("high", TPU, 15)),
+    *((None, A100, 10), ("float32", A100, 23), (None, CPU, 23)),
+  ],
 )
-def test_a_product_s_epsilon_is_that_of_the_bits_kept(
+def test_a_product_s_epsilon_is_the_coarser_of_numbers_and_bits_kept(
   monkeypatch, setting, device, bits
 ):
   found = Of(platform=device[0], compute_capability=device[1])

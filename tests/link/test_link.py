@@ -13,9 +13,10 @@ from specdec_t5x.drafters.link import Link, Terms
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.link import client, wire
 from specdec_t5x.link.client import Lost, Remote
+from specdec_t5x.link.server import Answers
 from specdec_t5x.link.wire import Kind, Setup, Status
 from tests.hash_model import HashModel, speculation
-from tests.link.local import Local, answers_of, drafting_of, honest, never
+from tests.link.local import Local, drafting_of, honest, never
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=7, eos_bias=-2.0) for seed in (3, 4))
 ROWS, LENGTH = 4, 30
@@ -183,7 +184,7 @@ def test_a_draft_refuses_a_session_of_more_bytes_than_it_holds():
   small, large = setup_of(2), setup_of(3)
   # Of a slot a token of 4 bytes, and of a row the index.
   assert drafting.size(small) * 3 == drafting.size(large) * 2
-  answers = answers_of(drafting, drafting.size(small))
+  answers = Answers(drafting, drafting.size(small))
   for reply in (answers.draft(opening(1, large)), answers.about(large.packed())):
     status, _, body = wire.beheaded(reply)
     assert status == Status.TOO_LARGE
@@ -195,7 +196,7 @@ def test_a_draft_refuses_a_session_of_more_bytes_than_it_holds():
 
 def test_sessions_go_where_all_of_them_would_take_more_bytes():
   drafting, setup = drafting_of(DRAFT), setup_of(2)
-  answers = answers_of(drafting, 2 * drafting.size(setup))
+  answers = Answers(drafting, 2 * drafting.size(setup))
   ask = opening(0, setup)[len(wire.head(0, 0)) + len(setup.packed()) :]
   drafted = lambda number: answers.draft(wire.head(Kind.DRAFT, number) + ask)
   status = lambda reply: wire.beheaded(reply)[0]

@@ -1,7 +1,6 @@
 """What is exported decodes as the model does, samples too; planted faults are seen."""
 
 import contextlib
-import importlib.util
 import types
 
 import flax
@@ -14,7 +13,7 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.t5x_bridge import exporting
 from specdec_t5x.t5x_bridge.examples import EXAMPLE, number_of
-from tests.real_data import ROOT
+from tests import commands
 from tests.t5x_bridge import tiny
 
 pytestmark = pytest.mark.slow
@@ -25,12 +24,7 @@ ROWS = 4
 
 @pytest.fixture(scope="module")
 def serve():
-  """examples/serve_exported.py."""
-  path = ROOT / "examples/serve_exported.py"
-  spec = importlib.util.spec_from_file_location("serve_exported", path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
+  return commands.script_module("serve_exported", "examples")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from t5x import decoding, models
 
 from specdec_t5x import tuning
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.types import Guarantee
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
 from specdec_t5x.t5x_bridge import pairing, writer
@@ -147,26 +146,6 @@ def test_a_model_decodes_by_the_times_that_were_measured(
   assert [job.rows for job in tuning._tuned] == [8, 10]
 
 
-def test_statistics_of_each_example(vocabulary, batch):
-  tokens, aux = predict(tiny.speculative(vocabulary, Sampling(1.0)), batch)
-  assert set(aux) == {"scores", *writer.COUNTS}
-  assert all(value.shape == (5,) for value in aux.values())
-  assert (aux["tokens"] <= LENGTH).all()
-  assert (aux["target_calls"] <= aux["tokens"]).all()
-  assert (aux["accepted"] <= aux["acceptance_positions"]).all()
-  assert tokens.shape == (5, LENGTH)
-
-
-def test_target_as_draft_has_alpha_one(vocabulary, batch):
-  model = tiny.speculative(vocabulary, Sampling(1.0), draft=tiny.TARGET, gamma=3)
-  target = tiny.variables(model)["params"]["target"]
-  _, aux = predict(model, batch, {"target": target, "draft": target})
-  np.testing.assert_array_equal(aux["accepted"], aux["acceptance_positions"])
-  np.testing.assert_allclose(
-    aux["acceptance_mass"], aux["acceptance_positions"], rtol=1e-4
-  )
-
-
 @each_kind
 def test_several_decodes_are_sorted_by_score(vocabulary, batches, expected, kind):
   count = models.DecoderParams(num_decodes=4, return_all_decodes=True)
@@ -180,14 +159,6 @@ def test_several_decodes_are_sorted_by_score(vocabulary, batches, expected, kind
   best, best_aux = predict(model, batch, return_all_decodes=False)
   np.testing.assert_array_equal(best, tokens[:, -1])
   np.testing.assert_array_equal(best_aux["scores"], aux["scores"][:, -1])
-
-
-def test_seed_changes_the_samples(vocabulary, batch):
-  one, other = (
-    predict(tiny.speculative(vocabulary, Sampling(1.0), seed=seed), batch)[0]
-    for seed in (1, 2)
-  )
-  assert (one != other).any()
 
 
 @each_kind
@@ -210,14 +181,6 @@ def test_bfloat16_parameters_decode_as_the_same_numbers_in_float32(vocabulary, b
   # They are other numbers than those before the cast.
   _, before = predict(model, batch)
   assert (aux["scores"] != before["scores"]).any()
-
-
-def test_guarantee(vocabulary):
-  guarantee = lambda model: model.decoder.guarantee
-  assert guarantee(tiny.speculative(vocabulary)) is Guarantee.EXACT
-  greedy = tiny.speculative(vocabulary, rule="greedy")
-  assert guarantee(greedy) is Guarantee.GREEDY_EXACT
-  assert guarantee(tiny.plain(vocabulary)) is Guarantee.EXACT
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ WHOLE = "task-predict_with_aux.jsonl-00000-of-00001"
 
 
 def aux(accepted, tried):
-  return {
+  """A record of these statistics."""
+  counts = {
     "scores": -1.0,
     "tokens": accepted + 2,
     "target_calls": 2,
@@ -30,6 +31,7 @@ def aux(accepted, tried):
     "acceptance_mass": accepted + 0.5,
     "acceptance_positions": tried,
   }
+  return {"aux": counts}
 
 
 class Model:
@@ -44,7 +46,7 @@ def merge(directory, shard, rows, name=NAME, model=Model(tiny.decoder())):  # no
   chunks.mkdir()
   name = name.format(shard)
   for i, row in enumerate(rows):
-    (chunks / f"{name}-chunk{i:05}").write_text(json.dumps({"aux": row}) + "\n")
+    (chunks / f"{name}-chunk{i:05}").write_text(json.dumps(row) + "\n")
   writer.merge_and_summarize(str(directory), name, str(chunks), 7, model)
   return json.loads((directory / "speculation.json").read_text())
 
@@ -98,8 +100,11 @@ DECODERS = {
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_alpha_by_mass_is_that_of_token_and_greedy_verification_alone(tmp_path, name):
-  model = Model(DECODERS[name])
-  statistics = merge(tmp_path, 0, [aux(3, 4)], model=model)["statistics"]
+  summary = merge(tmp_path, 0, [aux(3, 4)], model=Model(DECODERS[name]))
+  if name in ("token", "greedy", "beam", "plain"):
+    is_exact = name in ("token", "plain")
+    assert summary["guarantee"] == ("EXACT" if is_exact else "GREEDY_EXACT")
+  statistics = summary["statistics"]
   assert statistics["alpha_by_counts"]["value"] == pytest.approx(3 / 4)
   if name in ("token", "greedy"):
     assert statistics["alpha_by_mass"]["value"] == pytest.approx(3.5 / 4)
@@ -139,14 +144,8 @@ def test_joined_shards_count_once(tmp_path):
 
 
 def test_modes_without_statistics_say_so(tmp_path):
-  chunk = tmp_path / "tmp" / "task-predict.jsonl-00000-of-00001-chunk00000"
-  chunk.parent.mkdir()
-  chunk.write_text('{"prediction": "x"}\n')
   name = "task-predict.jsonl-00000-of-00001"
-  writer.merge_and_summarize(
-    str(tmp_path), name, str(chunk.parent), 7, Model(DECODERS["plain"])
-  )
-  summary = json.loads((tmp_path / "speculation.json").read_text())
+  summary = merge(tmp_path, 0, [{"prediction": "x"}], name=name)
   assert summary["statistics"] is None
 
 

@@ -9,7 +9,7 @@ import sentencepiece
 import seqio
 from t5x import models, partitioning, train_state
 
-from specdec_t5x.build import get_drafter, policy_for
+from specdec_t5x.build import Model, get_drafter, policy_for
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.core.distributions import GREEDY
@@ -177,6 +177,12 @@ def t5x_model(module, vocabulary, decode_fn=None):
   if is_decoder_only(module):
     return models.DecoderOnlyModel(module, vocabulary, None, decode_fn)
   return models.EncoderDecoderModel(module, vocabulary, vocabulary, None, decode_fn)
+
+
+def pair():
+  """A target and a draft at random."""
+  networks = network_for(TARGET), network_for(DRAFT)
+  return [Model(x, state(x, seed).params) for seed, x in enumerate(networks, 1)]
 
 
 def drawn(config):

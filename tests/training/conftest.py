@@ -34,6 +34,11 @@ def lines(directory):
   return [json.loads(x) for x in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
+def logged(directory, name):
+  """The values that a run has measured of this name."""
+  return [line[name] for line in lines(directory) if name in line]
+
+
 def assert_same(one, other):
   """Equal to the bit, leaf for leaf."""
   assert jax.tree.structure(one) == jax.tree.structure(other)

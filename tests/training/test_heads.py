@@ -1,5 +1,7 @@
 """Training of heads: what they learn from, and what they are worth then."""
 
+import functools
+
 import gin
 import jax
 import jax.numpy as jnp
@@ -18,7 +20,7 @@ from specdec_t5x.training.objectives import forward
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.state import initial_params
 from specdec_t5x.training.trainer import Loop
-from tests.training.conftest import NETWORK, assert_same, drafted, lines, saved
+from tests.training.conftest import NETWORK, assert_same, drafted, logged, saved
 
 FAST = Optimizer(Schedule("constant", 0.01, 5), "adamw")
 TARGET = network_for(NETWORK)
@@ -29,6 +31,11 @@ def heads(kind="hydra", **knobs):
   if kind in ("parallel", "eagle"):
     return network_for(ParallelConfig.of(NETWORK, 2, kind=kind, **knobs))
   return network_for(HeadsConfig(kind, 2, NETWORK.emb_dim, hidden_dim=16, **knobs))
+
+
+@functools.cache
+def target_params():
+  return initial_params(TARGET, 0)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +74,7 @@ def test_a_head_learns_only_from_tokens_of_its_own_example():
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["forward_kl", "negative_log_alpha"])
 def test_d_pace_weighs_heads_by_what_drafts_gain(loss):
-  network, known = heads("medusa"), initial_params(TARGET, 0)
+  network, known = heads("medusa"), target_params()
   params, tokens = initial_params(network, 1), batch()["decoder_target_tokens"]
   objective = training.HeadDistillation(TARGET, "d_pace", loss)
   features = forward(TARGET, known, batch(), method="features")
@@ -96,15 +103,13 @@ def test_confidence_learns_how_likely_tokens_are_to_be_accepted():
 
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "parallel", "eagle"])
 def test_drafts_learn_the_same_with_a_confidence(kind):
-  known, gradients = initial_params(TARGET, 0), []
-  for knob in ({}, {"confident": True}):
-    network = heads(kind, **knob)
-    objective = training.HeadDistillation(TARGET)
-    loss = lambda params, network=network, objective=objective: objective(
-      network, params, batch(), known
-    ).losses.sum()
-    gradients.append(jax.jit(jax.grad(loss))(initial_params(network, 1)))
-  without, own = gradients
+  known, objective = target_params(), training.HeadDistillation(TARGET)
+
+  def gradient(network):
+    loss = lambda params: objective(network, params, batch(), known).losses.sum()
+    return jax.jit(jax.grad(loss))(initial_params(network, 1))
+
+  without, own = gradient(heads(kind)), gradient(heads(kind, confident=True))
   assert jnp.abs(own.pop("confidence")).min(axis=1).max() > 0
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), without, own
@@ -115,7 +120,7 @@ def test_drafts_learn_the_same_with_a_confidence(kind):
 def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
   """Against a loop over positions, with heads that are the target's own distribution so
   far."""
-  network, known = heads(kind), initial_params(TARGET, 0)
+  network, known = heads(kind), target_params()
   # Of zeros each head repeats the target's distribution of the next token.
   params = jax.tree.map(jnp.zeros_like, initial_params(network, 1))
   objective = training.HeadDistillation(TARGET, decay=0.5)
@@ -136,7 +141,7 @@ def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
 @pytest.mark.parametrize("kind", ["medusa", "blockwise", "parallel"])
 def test_the_bias_is_of_the_token_before_the_one_that_is_drafted(kind):
   """Under teacher forcing, where both are in the same batch."""
-  known = initial_params(TARGET, 0)
+  known = target_params()
   network = heads(kind, rank=3, vocab_size=NETWORK.vocab_size)
   params = initial_params(network, 1)
   kernel = jax.random.normal(jax.random.key(2), (3, NETWORK.vocab_size))
@@ -157,7 +162,7 @@ def test_the_bias_is_of_the_token_before_the_one_that_is_drafted(kind):
 
 
 def test_a_bias_begins_as_none_whose_rows_are_as_alike_as_the_embeddings():
-  known = initial_params(TARGET, 0)
+  known = target_params()
   network = heads("medusa", rank=512, vocab_size=NETWORK.vocab_size)
   params = training.begun(network, initial_params(network, 1), known)
   assert not np.any(params["markov_logits"]["kernel"])
@@ -172,7 +177,7 @@ def test_a_bias_begins_as_none_whose_rows_are_as_alike_as_the_embeddings():
 
 def test_heads_learn_and_draft_for_the_target(data, target, copy_files, tmp_path):
   run(data, target, tmp_path)
-  first, last = (x["validation_loss"] for x in lines(tmp_path))
+  first, last = logged(tmp_path, "validation_loss")
   assert last < first
   found = drafted(copy_files, target, tmp_path / "checkpoint_40")
   assert sum(output.accepted for output in found) > 0

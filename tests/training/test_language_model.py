@@ -16,7 +16,7 @@ from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
 from tests.t5x_bridge import tiny
-from tests.training.conftest import NETWORK, lines, losses_of
+from tests.training.conftest import NETWORK, logged, losses_of
 
 GPT = GptConfig(
   vocab_size=32, emb_dim=32, num_heads=2, head_dim=16, mlp_dim=64, num_layers=1
@@ -39,12 +39,10 @@ def files(tmp_path_factory):
 def task_data(files):
   """Texts with prompts of one word: training joins the two again."""
   vocabulary = seqio.SentencePieceVocabulary(files[0], extra_ids=0)
-  name = (
-    f"training_{pathlib.Path(files[0]).parent.name}"  # Files of their own each time.
-  )
-  language_modeling.language_modeling_from_files(
-    name, files[1], vocabulary, prompt_words=1
-  )
+  # Files of their own each time.
+  name = f"training_{pathlib.Path(files[0]).parent.name}"
+  given = name, files[1], vocabulary
+  language_modeling.language_modeling_from_files(*given, prompt_words=1)
   return TaskData(name, {"targets": 48}, batch_size=2, seed=3)
 
 
@@ -56,11 +54,9 @@ def run(data, directory, steps, network=GPT, loop=None, **kwargs):
 def test_whole_texts_are_packed_and_all_tokens_learned(files, task_data):
   packed = list(batches.validation_batches(task_data, limit=100))
   assert set(packed[0]) == set(batches.DECODER_FEATURES)
-  rows = [
-    {name: batch[name][n] for name in batch} for batch in packed for n in range(2)
-  ]
   found = []
-  for row in rows:
+  for batch, n in itertools.product(packed, range(2)):
+    row = {name: values[n] for name, values in batch.items()}
     tokens, segments = row["decoder_target_tokens"], row["decoder_segment_ids"]
     assert np.array_equal(row["decoder_loss_weights"], tokens > 0)
     for segment in range(1, segments.max() + 1):
@@ -95,10 +91,10 @@ def test_packing_keeps_texts_apart(task_data):
 
 def test_it_learns_and_is_distilled(task_data, tmp_path):
   run(task_data, tmp_path / "a", 24, loop={"validation_period": 12})
-  loss = [x["loss"] for x in lines(tmp_path / "a") if "loss" in x]
+  loss = logged(tmp_path / "a", "loss")
   assert loss[-1] < 0.75 * loss[0]
-  validation = [x for x in lines(tmp_path / "a") if "validation_loss" in x]
-  assert validation[1]["validation_loss"] < validation[0]["validation_loss"]
+  first, last = logged(tmp_path / "a", "validation_loss")
+  assert last < first
   target = str(tmp_path / "a" / "checkpoint_24")
   run(
     task_data,
@@ -110,7 +106,7 @@ def test_it_learns_and_is_distilled(task_data, tmp_path):
     target_checkpoint=target,
     init_checkpoint=target,
   )
-  assert abs(lines(tmp_path / "itself")[0]["loss"]) < 1e-6
+  assert abs(logged(tmp_path / "itself", "loss")[0]) < 1e-6
 
 
 def test_what_does_not_fit_is_refused(task_data, data, tmp_path):

@@ -179,16 +179,6 @@ def test_a_loss_that_is_no_number_is_an_error():
     learner().learn(bad)
 
 
-def test_steps_and_parameters_compile_nothing_anew():
-  draft = learner(dataclasses.replace(ONLINE, kept=4))
-  shapes = jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), draft.params)
-  draft.learn(requests(2, kept=4))
-  size = draft.step_fn._cache_size()
-  draft.learn(requests(7, kept=4, seed=1))
-  assert draft.step_fn._cache_size() == size
-  assert jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), draft.params) == shapes
-
-
 def test_what_serves_keeps_its_type_and_is_a_copy():
   params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), initial_params(NETWORK, 0))
   draft = Learner(NETWORK, params, ONLINE)

@@ -24,10 +24,7 @@ ROOM = {"input_length": 32, "max_length": 10}
 
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory):
-  root = tmp_path_factory.mktemp("serving")
-  target = specdec_t5x.load_model(tiny.save_t5x(root / "t", tiny.TARGET, seed=1))
-  draft = specdec_t5x.load_model(tiny.save_orbax(root / "d", tiny.DRAFT, seed=2))
-  return target, draft, tiny.train_vocabulary(root)
+  return *tiny.pair(), tiny.train_vocabulary(tmp_path_factory.mktemp("serving"))
 
 
 def served(setup, texts=TEXTS, online=FAST, learner=None, **settings):

@@ -1,6 +1,7 @@
 """A draft on the target's encoder: what it begins as, learns and is refused."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 
@@ -16,14 +17,17 @@ from specdec_t5x.training import batches, jobs
 from specdec_t5x.training.heads import begun
 from specdec_t5x.training.new_heads import new_heads
 from specdec_t5x.training.objectives import TokenDistillation
-from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.state import initial_params
-from specdec_t5x.training.trainer import Loop
-from tests.training.conftest import NETWORK, drafted, lines, saved
-from tests.training.test_heads import batch
+from tests.training.conftest import NETWORK, drafted, logged, saved
+from tests.training.test_heads import batch, run
 
 CONFIG = dataclasses.replace(NETWORK, num_decoder_layers=4)
 TARGET = network_for(CONFIG)
+
+
+@functools.cache
+def target_params():
+  return initial_params(TARGET, 0)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +44,7 @@ def on_encoder(target, layers=1):
   ("layers", "taken"), [(1, [3]), (2, [0, 3]), (3, [0, 2, 3]), (4, [0, 1, 2, 3])]
 )
 def test_it_begins_as_layers_of_the_target_s_decoder(target, layers, taken):
-  network, whole = on_encoder(target, layers), initial_params(TARGET, 0)
+  network, whole = on_encoder(target, layers), target_params()
   found = begun(network, initial_params(network, 1), whole)
   expected = {**whole["decoder"]}
   own = {f"layers_{i}": expected[f"layers_{layer}"] for i, layer in enumerate(taken)}
@@ -51,26 +55,19 @@ def test_it_begins_as_layers_of_the_target_s_decoder(target, layers, taken):
 
 def test_whole_it_is_the_target_and_has_nothing_to_learn(target):
   """On packed rows: so it reads the features of its own example."""
-  network, whole = on_encoder(target, 4), initial_params(TARGET, 0)
+  network, whole = on_encoder(target, 4), target_params()
   params = begun(network, initial_params(network, 1), whole)
   judged = jax.jit(lambda b: TokenDistillation(TARGET)(network, params, b, whole))
   found = jnp.where(batch()["decoder_loss_weights"] > 0, judged(batch()).losses, 0)
   np.testing.assert_allclose(found, 0, atol=1e-6)
 
 
-def run(data, target, directory, network, mode="heads", **loop):
-  loop = Loop(40, log_period=0, **{"validation_period": 20, **loop})
-  optimizer = Optimizer(Schedule("constant", 0.003, 5), "adamw")
-  known = network, data, optimizer, loop, str(directory), mode
-  return jobs.train(*known, target_checkpoint=target, distill_loss="adaptive")
-
-
 @pytest.mark.slow
 def test_it_learns_and_drafts_by_what_its_checkpoint_holds(
   data, target, copy_files, tmp_path
 ):
-  run(data, target, tmp_path, on_encoder(target))
-  first, last = (x["validation_loss"] for x in lines(tmp_path))
+  run(data, target, tmp_path, network=on_encoder(target))
+  first, last = logged(tmp_path, "validation_loss")
   assert last < first
   draft = specdec_t5x.load_model(str(tmp_path / "checkpoint_40"))
   assert draft.network.config.num_encoder_layers == 0
@@ -83,7 +80,10 @@ def test_what_does_not_go_together_is_refused(data, target, tmp_path):
   network = on_encoder(target)
   for make, message in [
     (lambda: on_encoder(target, 5), "whole number from 1 to 4"),
-    (lambda: run(data, None, tmp_path, network, "supervised"), "encoder with 'heads'"),
+    (
+      lambda: run(data, None, tmp_path, network=network, mode="supervised"),
+      "encoder with 'heads'",
+    ),
   ]:
     with pytest.raises(ValueError, match=message):
       make()
