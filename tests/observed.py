@@ -48,13 +48,7 @@ def places_by_hand(target, draft):
 
 
 def of_networks(observer, seconds, slots):
-  """Samples of tiny networks, of which rows rest and take turns.
-
-  Args:
-    observer: watches.
-    seconds: of an iteration with 0, 1 and 2 drafted tokens; nothing where unknown.
-    slots: rows that are decoded side by side; 0 for all.
-  """
+  """Samples of tiny networks, whose rows rest by these seconds and take turns."""
   network = Transformer(tiny.DRAFT)
   inputs, keys = jnp.ones((4, 3), jnp.int32), row_keys(jax.random.key(0), 4)
   params = {
@@ -68,5 +62,6 @@ def of_networks(observer, seconds, slots):
     slots=slots,
     observer=observer,
   )
-  decode = lambda: decoder.decode(params, inputs, keys, AT_ONE, LENGTH, 1)
-  return jax.jit(decode)()
+  return jax.jit(
+    lambda: decoder.decode(params, inputs, keys, AT_ONE, LENGTH, eos_id=1)
+  )()

@@ -19,15 +19,26 @@ def environment(devices=1):
   }
 
 
-def on_devices(count, *arguments):
-  """Runs Python on so many virtual CPU devices; returns the JSON that it prints."""
+def printed(*arguments, timeout=None, **settings):
+  """Runs Python to its end, these settings in its environment; returns what it prints.
+
+  A timeout is for what may hang: many times what it takes on a slow machine.
+  """
+  paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
   process = subprocess.run(
-    [sys.executable, *arguments],
-    env={**environment(count), "JAX_PLATFORMS": "cpu"},
+    [sys.executable, *map(str, arguments)],
+    env={**os.environ, **paths, **settings},
     cwd=ROOT,
     capture_output=True,
     text=True,
     check=False,
+    timeout=timeout,
   )
   assert process.returncode == 0, process.stderr[-3000:]
-  return json.loads(process.stdout.splitlines()[-1])
+  return process.stdout
+
+
+def on_devices(count, *arguments):
+  """Runs Python on so many virtual CPU devices; returns the JSON that it prints."""
+  settings = {**environment(count), "JAX_PLATFORMS": "cpu"}
+  return json.loads(printed(*arguments, **settings).splitlines()[-1])

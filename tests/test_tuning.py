@@ -4,10 +4,7 @@ import builtins
 import dataclasses
 import functools
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import time
 
 import jax
@@ -26,6 +23,7 @@ from specdec_t5x.native import library
 from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import Budget, CostAware
+from tests import processes
 from tests.t5x_bridge import tiny
 
 # With XLA's products: else kernels would be built and kept beside the times.
@@ -152,15 +150,7 @@ def test_the_name_is_the_same_in_other_processes(kept, counted):
   name = file_of(kept).name
   file_of(kept).write_text(json.dumps({"seconds": [7.0, 8.0, 9.0]}))
   program = "from tests import test_tuning; print(test_tuning.measure())"
-  paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
-  found = subprocess.run(
-    [sys.executable, "-c", program],
-    env={**os.environ, **paths},
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  assert found.stdout == "(7.0, 8.0, 9.0)\n"
+  assert processes.printed("-c", program) == "(7.0, 8.0, 9.0)\n"
   assert file_of(kept).name == name
 
 

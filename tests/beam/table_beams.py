@@ -55,19 +55,27 @@ class TableModel:
     garbage = jnp.full((inputs.size, num_slots), 3, jnp.int32)
     return TableCache(jnp.zeros(inputs.size, jnp.int32), garbage, inputs, self.table)
 
-  def hypotheses(self, start, length, alpha, eos_id=1):
+  def hypotheses(self, start, length, alpha):
     """All that end within `length`, by increasing score, in float64."""
     log_probs = np.asarray(jax.nn.log_softmax(self.table), np.float64)
-    others, found = [t for t in range(self.vocab_size) if t != eos_id], []
-    for size in range(1, length + 1):
-      for body in itertools.product(others, repeat=size - 1):
-        path, total = [0, *body, eos_id], 0.0
-        for i in range(1, len(path)):
-          hashed = start + sum((t + 1) * WEIGHTS[p] for p, t in enumerate(path[:i]))
-          total += log_probs[hashed % MODULUS, path[i]]
-        padded = [*path[1:], *[0] * (length - size)]
-        found.append((total / ((5 + size) / 6) ** alpha, padded))
-    return sorted(found)
+
+    def after(path):
+      hashed = start + sum((t + 1) * WEIGHTS[p] for p, t in enumerate(path))
+      return log_probs[hashed % MODULUS]
+
+    return hypotheses(after, self.vocab_size, length, alpha)
+
+
+def hypotheses(log_probs, vocab_size, length, alpha, eos_id=1):
+  """All that end within `length`, by increasing score; log-probs are after a path."""
+  others, found = [t for t in range(vocab_size) if t != eos_id], []
+  for size in range(1, length + 1):
+    for body in itertools.product(others, repeat=size - 1):
+      path = [0, *body, eos_id]
+      total = sum(log_probs(path[:i])[path[i]] for i in range(1, len(path)))
+      padded = [*path[1:], *[0] * (length - size)]
+      found.append((total / ((5 + size) / 6) ** alpha, padded))
+  return sorted(found)
 
 
 def extend(cache, tokens, key_positions, visible):

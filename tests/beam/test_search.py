@@ -83,13 +83,21 @@ def test_any_length_of_the_output_and_another_penalty(eos_bias):
   assert_same(found, run(**settings))
 
 
-def test_rows_advance_at_their_own_speed():
-  found = run(draft=DRAFTS["good"], draft_width=5, gamma=3)
-  assert len(set(found.info.steps.tolist())) > 1
-  assert len(set(found.info.target_calls.tolist())) > 1
+GOOD = {"draft": DRAFTS["good"], "draft_width": 5, "gamma": 3}
+
+
+def test_rows_advance_at_their_own_speed_and_statistics_add_up():
+  info = run(**GOOD).info
+  assert len(set(info.steps.tolist())) > 1
+  assert len(set(info.target_calls.tolist())) > 1
   # Speculation saved calls, and some levels were missed: the test above saw both.
-  assert (found.info.target_calls < found.info.steps).any()
-  assert (found.info.accepted < found.info.tried).any()
+  assert (info.target_calls < info.steps).any()
+  assert (info.accepted < info.tried).any()
+  np.testing.assert_array_equal(info.steps, info.target_calls + info.accepted)
+  assert (info.accepted <= info.tried).all()
+  assert (info.tried <= info.drafted).all()
+  # The first call of a row tries one level at least.
+  assert (info.tried > 0).all()
 
 
 def test_plain_search_makes_a_call_a_step():
@@ -97,15 +105,6 @@ def test_plain_search_makes_a_call_a_step():
   np.testing.assert_array_equal(info.target_calls, info.steps)
   for count in (info.drafted, info.tried, info.accepted):
     assert not count.any()
-
-
-def test_statistics_add_up():
-  info = run(draft=DRAFTS["good"], draft_width=5, gamma=3).info
-  np.testing.assert_array_equal(info.steps, info.target_calls + info.accepted)
-  assert (info.accepted <= info.tried).all()
-  assert (info.tried <= info.drafted).all()
-  # The first call of a row tries one level at least.
-  assert (info.tried > 0).all()
 
 
 # 2 + 2 + 2 + 2 + 1 and 4 + 4 + 1 steps: the last call has no room for a level.
@@ -133,16 +132,14 @@ def test_a_wide_beam_finds_the_best_of_all_hypotheses(alpha, gamma):
 
 
 def test_a_row_does_not_depend_on_its_neighbours():
-  settings = {"draft": DRAFTS["good"], "draft_width": 5, "gamma": 3}
-  many = run(**settings)
-  few = run(inputs=INPUTS[3:], **settings)
+  many = run(**GOOD)
+  few = run(inputs=INPUTS[3:], **GOOD)
   assert_same(few, jax.tree.map(lambda x: x[3:], many))
   chex.assert_trees_all_equal(few.info, jax.tree.map(lambda x: x[3:], many.info))
 
 
 def test_compiled_loop_equals_the_python_loop():
-  settings = {"draft": DRAFTS["good"], "draft_width": 5, "gamma": 3}
-  found, watched = run(**settings), run(compiled=False, **settings)
+  found, watched = run(**GOOD), run(compiled=False, **GOOD)
   np.testing.assert_array_equal(found.tokens, watched.tokens)
   np.testing.assert_allclose(found.scores, watched.scores, rtol=1e-6)
   chex.assert_trees_all_equal(found.info, watched.info)

@@ -35,8 +35,10 @@ def test_packed_blocks_stand_beside_padded_ones_and_a_target_drafts_for_itself(
   found = ran("batches", tmp_path, *given, *flags.split())["rows"]
   assert [row["setting"] for row in found] == [
     "plain",
-    *("gamma 2, padded", "gamma 2, packed"),
-    *("budget, padded", "budget, packed"),
+    "gamma 2, padded",
+    "gamma 2, packed",
+    "budget, padded",
+    "budget, packed",
   ]
   assert {row["identical"] for row in found} == {4}
   assert found[1]["drafted"] == found[2]["drafted"] > 0

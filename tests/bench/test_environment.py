@@ -10,7 +10,10 @@ from specdec_t5x.bench import environment
 
 PACKAGE = pathlib.Path(specdec_t5x.__file__).parent
 DECODE_OR_TIME = (
-  *("core/token", "decoding/step", "policies", "native/distributions"),
+  "core/token",
+  "decoding/step",
+  "policies",
+  "native/distributions",
   "bench/timed",
 )
 

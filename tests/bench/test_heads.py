@@ -30,9 +30,9 @@ def test_a_head_that_repeats_the_target_s_distribution_has_its_ranks(files, head
   outputs = jnp.array([[4, 9, 9, 1], [3, 1, 0, 0]])
   ranks = np.asarray(tree.ranks_of((target, hydra), texts, outputs))
   np.testing.assert_array_equal(np.isnan(ranks[0]), [[0, 0, 0, 1], [0, 1, 1, 1]])
-  given = texts, jnp.pad(outputs, ((0, 0), (1, 0)))[:, :-1], outputs
+  read = jnp.pad(outputs, ((0, 0), (1, 0)))[:, :-1]
   params = {"params": target.params}
-  logits = target.network.apply(params, *given, enable_dropout=False)
+  logits = target.network.apply(params, texts, read, outputs, enable_dropout=False)
   for row, at in zip(*np.nonzero(~np.isnan(ranks[0])), strict=True):
     distribution = np.asarray(logits[row, at])
     more_likely = distribution > distribution[outputs[row, at + 1]]

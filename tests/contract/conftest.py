@@ -20,7 +20,8 @@ from t5x import (
   utils,
 )
 
-from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.config import GptConfig, T5Config
+from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.transformer import Transformer
 
 IS_RUNTIME = hasattr(t5x, "PROVIDER")
@@ -35,18 +36,24 @@ runtime_only = pytest.mark.skipif(
 )
 
 
+SIZES = {
+  "vocab_size": VOCABULARY.vocab_size,
+  "emb_dim": 16,
+  "num_heads": 2,
+  "head_dim": 8,
+  "mlp_dim": 32,
+}
+
+
 def tiny_model(**kwargs) -> models.EncoderDecoderModel:
-  config = T5Config(
-    vocab_size=VOCABULARY.vocab_size,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=8,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    mlp_dim=32,
-  )
+  config = T5Config(num_encoder_layers=1, num_decoder_layers=1, **SIZES)
   module = Transformer(config)
   return models.EncoderDecoderModel(module, VOCABULARY, VOCABULARY, None, **kwargs)
+
+
+def tiny_decoder_only(**kwargs) -> models.DecoderOnlyModel:
+  module = GptTransformer(GptConfig(num_layers=2, **SIZES))
+  return models.DecoderOnlyModel(module, VOCABULARY, None, **kwargs)
 
 
 def tiny_variables(model, seed=0):

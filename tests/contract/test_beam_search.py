@@ -1,29 +1,16 @@
 """decoding.beam_search and the helpers that reshape beams."""
 
 import functools
-import itertools
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from t5x import decoding
 
+from tests.beam.table_beams import hypotheses
 from tests.contract.conftest import EOS, TableModel, decoded, runtime_only
 
 search = functools.partial(decoded, decoding.beam_search)
-
-
-def enumerate_hypotheses(model, length, alpha):
-  """All hypotheses that end in EOS within `length`, by increasing score."""
-  distribution, found = model.log_probs(), []
-  others = [t for t in range(len(distribution)) if t != EOS]
-  for size in range(1, length + 1):
-    for body in itertools.product(others, repeat=size - 1):
-      path = [0, *body, EOS]
-      log_prob = sum(distribution[a, b] for a, b in itertools.pairwise(path))
-      score = log_prob / ((5 + size) / 6) ** alpha
-      found.append((score, [*path[1:], *[0] * (length - size)]))
-  return sorted(found)
 
 
 @pytest.mark.parametrize(("seed", "alpha"), [(0, 0.0), (1, 0.6), (2, 1.5)])
@@ -31,7 +18,8 @@ def test_a_wide_beam_finds_the_best_of_all_hypotheses(seed, alpha):
   model = TableModel(seed, vocab_size=4)
   width = 4**3
   decodes, scores = search(model, length=4, num_decodes=width, alpha=alpha)
-  expected = enumerate_hypotheses(model, 4, alpha)[-5:]
+  distribution = model.log_probs()
+  expected = hypotheses(lambda path: distribution[path[-1]], 4, 4, alpha)[-5:]
   np.testing.assert_allclose(scores[0, -5:], [s for s, _ in expected], atol=1e-4)
   assert decodes[1, -5:].tolist() == [tokens for _, tokens in expected]
   assert (np.diff(scores, axis=1) >= 0).all()

@@ -14,6 +14,7 @@ from flax.linen import partitioning as flax_partitioning
 from t5x import checkpoints, partitioning, train_state
 
 from tests.contract.conftest import IS_RUNTIME, runtime_only
+from tests.damage import flip_a_bit, halve
 from tests.real_data import path as data_path
 
 FORMATS = ("t5x", "orbax")
@@ -190,16 +191,6 @@ def test_a_wrong_shape_is_named(layout, tmp_path):
     restore(path, state.replace_params(freeze(params)))
 
 
-def cut(file):
-  file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def flip(file):
-  contents = bytearray(file.read_bytes())
-  contents[len(contents) // 2] ^= 1
-  file.write_bytes(contents)
-
-
 def break_first_frame(file):
   file.write_bytes(b"\0\0\0\0" + file.read_bytes()[4:])
 
@@ -220,14 +211,19 @@ ARRAY = f"{NAME}.*{BIG}"
 @pytest.mark.parametrize(
   ("layout", "file", "damage", "named"),
   [
-    ("t5x", lambda path: path / "checkpoint", cut, "index"),
-    ("t5x", CHUNK, flip, ARRAY),
+    ("t5x", lambda path: path / "checkpoint", halve, "index"),
+    ("t5x", CHUNK, flip_a_bit, ARRAY),
     ("t5x", CHUNK, pathlib.Path.unlink, ARRAY),
-    ("orbax", arrays_of_orbax, cut, ARRAY),
+    ("orbax", arrays_of_orbax, halve, ARRAY),
     ("orbax", arrays_of_orbax, break_first_frame, ARRAY),
     ("orbax", arrays_of_orbax, pathlib.Path.unlink, ARRAY),
-    ("orbax", lambda path: path / "state/_METADATA", cut, "index.*_METADATA"),
-    ("orbax", lambda path: path / "state/manifest.ocdbt", cut, "index.*manifest.ocdbt"),
+    ("orbax", lambda path: path / "state/_METADATA", halve, "index.*_METADATA"),
+    (
+      "orbax",
+      lambda path: path / "state/manifest.ocdbt",
+      halve,
+      "index.*manifest.ocdbt",
+    ),
   ],
 )
 def test_damage_is_named(layout, file, damage, named, tmp_path):

@@ -29,6 +29,7 @@ from tests.contract.conftest import (
   run,
   writer,
 )
+from tests.damage import flip_a_bit, halve
 
 if not IS_RUNTIME:
   pytest.skip("upstream T5X does without", allow_module_level=True)
@@ -71,26 +72,16 @@ def test_a_marker_records_what_its_chunk_holds(killed):
   assert not any(path.exists() for path in chunk_files(killed, 1))
 
 
-def truncate(chunk, marker):
-  os.truncate(chunk, chunk.stat().st_size // 2)
+def garble(path):
+  path.write_text("{")
 
 
-def alter(chunk, marker):
-  content = bytearray(chunk.read_bytes())
-  content[30] ^= 1
-  chunk.write_bytes(content)
-
-
-def garble(chunk, marker):
-  marker.write_text("{")
-
-
-@pytest.mark.parametrize("damage", [truncate, alter, garble])
+@pytest.mark.parametrize(("damage", "file"), [(halve, 0), (flip_a_bit, 0), (garble, 1)])
 def test_a_damaged_chunk_is_named_and_decoded_again_once_it_is_deleted(
-  damage, killed, checkpoint, expected
+  damage, file, killed, checkpoint, expected
 ):
-  chunk, marker = chunk_files(killed)
-  damage(chunk, marker)
+  chunk, marker = files = chunk_files(killed)
+  damage(files[file])
   before = contents(killed)
   with pytest.raises(ValueError, match=r"is damaged.*Delete") as error:
     run(checkpoint, killed)
@@ -106,7 +97,7 @@ def test_a_damaged_chunk_is_named_and_decoded_again_once_it_is_deleted(
 def test_a_chunk_that_is_damaged_during_the_run_is_not_merged(checkpoint, tmp_path):
   def damage(path):
     if "chunk00002" in path:
-      truncate(*chunk_files(tmp_path))
+      halve(chunk_files(tmp_path)[0])
 
   with pytest.raises(ValueError, match="chunk00000 is damaged"):
     run(checkpoint, tmp_path, write_fn=writer(after=damage))
@@ -127,7 +118,7 @@ def test_only_what_is_missing_is_decoded_again(checkpoint, expected, tmp_path):
 
 def test_a_finished_result_that_changed_is_not_taken_for_done(checkpoint, tmp_path):
   run(checkpoint, tmp_path)
-  truncate(result_path(tmp_path), None)
+  halve(result_path(tmp_path))
   with pytest.raises(ValueError, match=r"-00000-of-00001 is damaged.*COMPLETED"):
     run(checkpoint, tmp_path)
 

@@ -1,4 +1,4 @@
-"""models.EncoderDecoderModel on a tiny random network."""
+"""models.EncoderDecoderModel and DecoderOnlyModel on tiny random networks."""
 
 import functools
 
@@ -6,9 +6,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from t5x import decoding, models
+import tensorflow as tf
+from t5x import decoding, infer, models
 
-from tests.contract.conftest import tiny_model, tiny_variables
+from tests.contract.conftest import (
+  EXPECTED_INPUTS,
+  inputs_of,
+  records,
+  result_path,
+  run,
+  sampler,
+  save_checkpoint,
+  tiny_decoder_only,
+  tiny_model,
+  tiny_state,
+  tiny_variables,
+)
 
 BATCH = {
   "encoder_input_tokens": jnp.array([[50, 60, 70, 1], [80, 90, 1, 0]]),
@@ -29,21 +42,24 @@ def params(model):
   return tiny_variables(model)["params"]
 
 
-def predict(model, params, **kwargs):
-  return jax.jit(functools.partial(model.predict_batch_with_aux, **kwargs))(
-    params, BATCH
-  )
+def predict(model, params, batch=BATCH, **kwargs):
+  run = functools.partial(model.predict_batch_with_aux, **kwargs)
+  return jax.jit(run)(params, batch)
 
 
-def test_num_decodes_and_all_decodes(model, params):
-  key = jax.random.PRNGKey(0)
-  settings = {"num_decodes": 3, "rng": key}
-  every, aux = predict(model, params, return_all_decodes=True, **settings)
-  assert every.shape == (2, 3, 6)
-  assert aux["scores"].shape == (2, 3)
-  best, aux_best = predict(model, params, **settings)
+def check_several_decodes(*given, shape):
+  settings = {"num_decodes": 3, "rng": jax.random.PRNGKey(3)}
+  every, aux = predict(*given, return_all_decodes=True, **settings)
+  assert every.shape == shape
+  assert (np.diff(aux["scores"], axis=1) >= 0).all()
+  best, best_aux = predict(*given, **settings)
   np.testing.assert_array_equal(best, every[:, -1])
-  np.testing.assert_allclose(aux_best["scores"], aux["scores"].max(axis=1))
+  np.testing.assert_allclose(best_aux["scores"], aux["scores"][:, -1])
+  return every
+
+
+def test_several_decodes_are_sorted_by_score(model, params):
+  check_several_decodes(model, params, BATCH, shape=(2, 3, 6))
 
 
 def test_default_decoder_params_and_arguments():
@@ -94,3 +110,115 @@ def test_score_intermediates(model, params):
   np.testing.assert_allclose(
     jax.jit(model.score_batch)(params, BATCH), scores, rtol=1e-5
   )
+
+
+# ---- Decoder-only models. ----
+
+LENGTHS = {"inputs": 6, "targets": 4}
+# Prompts of four, one and no tokens; the converter's own output, checked below.
+EXAMPLES = [([50, 60, 70, 80], [90, 1]), ([99], [98, 97, 1]), ([], [66, 1])]
+
+
+def converted(lengths=LENGTHS):
+  """A batch of `EXAMPLES`, as the model's feature converter makes it."""
+  dataset = tf.data.Dataset.from_generator(
+    lambda: ({"inputs": i, "targets": t} for i, t in EXAMPLES),
+    output_signature=dict.fromkeys(LENGTHS, tf.TensorSpec((None,), tf.int32)),
+  )
+  if "inputs" not in lengths:
+    dataset = dataset.map(lambda row: {"targets": row["targets"]})
+  rows = models.DecoderOnlyModel.FEATURE_CONVERTER_CLS(pack=False)(dataset, lengths)
+  rows = list(rows.as_numpy_iterator())
+  return {name: jnp.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+@pytest.fixture(scope="module")
+def prompts():
+  return converted()
+
+
+@pytest.fixture(scope="module")
+def prompt_params():
+  return tiny_variables(tiny_decoder_only())["params"]
+
+
+def test_the_converter_joins_prompt_and_target(prompts):
+  joined = [50, 60, 70, 80, 90, 1]
+  assert prompts["decoder_target_tokens"][0].tolist() == [*joined, 0, 0, 0, 0]
+  assert prompts["decoder_input_tokens"][0].tolist() == [0, *joined, 0, 0, 0]
+  assert prompts["decoder_causal_attention"].sum(axis=1).tolist() == [5, 2, 1]
+  assert prompts["decoder_loss_weights"].sum(axis=1).tolist() == [2, 3, 2]
+
+
+def test_greedy_outputs_are_the_networks_own_without_the_prompt(prompt_params, prompts):
+  tokens, aux = predict(
+    tiny_decoder_only(decode_fn=sampler(0.0)), prompt_params, prompts
+  )
+  assert tokens.shape == (3, 10)
+  np.testing.assert_array_equal(aux["scores"], 0.0)
+  for row, (prompt, _) in zip(np.asarray(tokens), EXAMPLES, strict=True):
+    # A row has what its prompt leaves of the whole length.
+    room = 10 - len(prompt)
+    length = list(row).index(1) + 1 if 1 in row[:room] else room
+    assert not row[length:].any()
+    sequence = jnp.array([[0, *prompt, *row[:length]]])
+    logits = tiny_decoder_only().module.apply(
+      {"params": prompt_params}, sequence, jnp.ones_like(sequence), enable_dropout=False
+    )
+    expected = logits[0, len(prompt) : len(prompt) + length].argmax(axis=-1)
+    np.testing.assert_array_equal(row[:length], expected)
+
+
+def test_targets_in_the_batch_are_not_read(prompt_params, prompts):
+  model = tiny_decoder_only(decode_fn=sampler(0.0))
+  changed = {
+    **prompts,
+    "decoder_target_tokens": prompts["decoder_target_tokens"] * 0 + 7,
+  }
+  mask = prompts["decoder_causal_attention"]
+  inputs = prompts["decoder_input_tokens"]
+  changed["decoder_input_tokens"] = jnp.where(mask, inputs, 77)
+  expected, _ = predict(model, prompt_params, prompts)
+  np.testing.assert_array_equal(predict(model, prompt_params, changed)[0], expected)
+
+
+def test_several_decodes_of_prompts_are_sorted_by_score(prompt_params, prompts):
+  model = tiny_decoder_only(decode_fn=sampler(1.0))
+  every = check_several_decodes(model, prompt_params, prompts, shape=(3, 3, 10))
+  assert not any(every[0, :, 10 - 4 :].any(axis=1))
+
+
+def test_scores_are_of_the_targets_alone(prompt_params, prompts):
+  model = tiny_decoder_only()
+  distribution = jax.nn.log_softmax(
+    jax.jit(model._compute_logits)(prompt_params, prompts)
+  )
+  expected = []
+  for row, (prompt, target) in zip(distribution, EXAMPLES, strict=True):
+    places = len(prompt) + np.arange(len(target))
+    expected.append(row[places, np.array(target)].sum())
+  score = functools.partial(model.score_batch, return_intermediates=True)
+  scores, intermediates = jax.jit(score)(prompt_params, prompts)
+  np.testing.assert_allclose(scores, expected, rtol=1e-5)
+  (token_scores,) = intermediates["decoder"]["token_scores"]
+  assert not np.asarray(token_scores)[prompts["decoder_loss_weights"] == 0].any()
+
+
+def test_a_batch_without_prompts_is_refused(prompt_params):
+  batch = converted({"targets": 4})
+  with pytest.raises(ValueError, match=r"both.*inputs.*and.*targets"):
+    tiny_decoder_only().predict_batch_with_aux(prompt_params, batch)
+
+
+def test_infer_writes_what_follows_the_prompts(tmp_path):
+  run(
+    save_checkpoint(tmp_path / "model", tiny_state(tiny_decoder_only())),
+    tmp_path / "out",
+    "predict_with_aux",
+    model=tiny_decoder_only(decode_fn=sampler(0.0)),
+    write_fn=functools.partial(infer.write_inferences_to_file, output_ids=True),
+  )
+  rows = records(result_path(tmp_path / "out", "predict_with_aux"))
+  assert inputs_of(rows) == EXPECTED_INPUTS
+  assert all(len(row["prediction_tokens"]) <= 24 + 12 for row in rows)
+  assert all("scores" in row["aux"] for row in rows)

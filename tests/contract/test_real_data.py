@@ -80,26 +80,12 @@ def expected(name):
   return [json.loads(line) for line in path.read_text().splitlines()[:LINES]]
 
 
-@pytest.mark.parametrize(
-  ("name", "decode_fn", "num_decodes"),
-  [
-    (
-      "test_2016_greedy_target.jsonl",
-      functools.partial(decoding.temperature_sample, temperature=0.0),
-      1,
-    ),
-    ("test_2016_beam4_target.jsonl", decoding.beam_search, 4),
-  ],
-)
-def test_predictions_are_upstreams(
-  name, decode_fn, num_decodes, vocabulary, params, batch
-):
-  model = make_model(vocabulary, decode_fn)
-  predict = jax.jit(
-    functools.partial(model.predict_batch_with_aux, num_decodes=num_decodes)
-  )
+def test_beams_are_upstreams(vocabulary, params, batch):
+  """Greedy outputs: tests/e2e/test_m30k.py."""
+  model = make_model(vocabulary, decoding.beam_search)
+  predict = jax.jit(functools.partial(model.predict_batch_with_aux, num_decodes=4))
   decodes, aux = jax.device_get(predict(params, batch))
-  rows = expected(name)
+  rows = expected("test_2016_beam4_target.jsonl")
   found = [row[row > 0].tolist() for row in decodes]
   assert found == [row["prediction_tokens"] for row in rows]
   scores = [row["aux"]["scores"] for row in rows]

@@ -1,4 +1,4 @@
-"""Tasks over files: contents, order, shards, checkpoints, registration.
+"""Tasks over files: contents, order, shards, checkpoints, registration; vocabularies.
 
 By gin tests/e2e registers them; that real tokens are upstream's is its test_m30k's.
 """
@@ -10,7 +10,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from specdec_t5x.data import registry, tasks, vocabularies
+from specdec_t5x.data import reading, registry, tasks, vocabularies
 from tests.data.conftest import examples
 
 BYTES = seqio.ByteVocabulary()
@@ -217,3 +217,25 @@ def test_real_humaneval(real_data):
     assert example["inputs"].tolist() == [*BYTES.encode(problem["prompt"]), 1]
     solution = problem["canonical_solution"]
     assert example["targets"].tolist() == [*BYTES.encode(solution), 1]
+
+
+def test_rows_are_read_without_autotuning(monkeypatch):
+  found, iterate = [], tf.data.Dataset.__iter__
+  note = lambda dataset: found.append(dataset) or iterate(dataset)
+  monkeypatch.setattr(tf.data.Dataset, "__iter__", note)
+  rows = reading.rows(tf.data.Dataset.from_tensor_slices({"a": [3, 1, 2]}).batch(2))
+  assert [row["a"].tolist() for row in rows] == [[3, 1], [2]]
+  assert [each.options().autotune.enabled for each in found] == [False]
+
+
+def test_nothing_is_read_before_use():
+  vocabulary = vocabularies.t5_vocabulary()
+  assert vocabulary.sentencepiece_model_file.startswith("gs://t5-data/vocabs/cc_all")
+  assert vocabulary.extra_ids == 100
+
+
+def test_t5_vocabulary(real_data):
+  vocabulary = vocabularies.t5_vocabulary(real_data("t5_spiece/spiece.model"))
+  vocabularies.check_vocabulary(vocabulary)
+  assert vocabulary.vocab_size == 32_100
+  assert vocabulary.encode("<extra_id_0>") == [32_099]

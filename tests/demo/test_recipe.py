@@ -29,11 +29,12 @@ def macro(name):
 
 @pytest.mark.parametrize(("pair", "part"), PARTS, ids=lambda x: x.name)
 def test_what_is_made_is_what_the_recipe_names(pair, part):
-  gin_utils.parse_gin_flags(["."], [part.gin_file], [])
-  steps = macro("STEPS") if part.job == "train" else 0
-  assert f"{macro('OUTPUT_DIR')}/checkpoint_{steps}" == part.checkpoint
+  gin_utils.parse_gin_flags(["."], [part.gin_file], part.bindings)
+  folder = macro("OUTPUT_DIR") + (f"/{macro('HEADS')}" if part.job == "heads" else "")
+  steps = 0 if part.job == "ngrams" else macro("STEPS")
+  assert f"{folder}/checkpoint_{steps}" == part.checkpoint
   assert macro("VOCABULARY_PATH") == pair.vocabulary
-  if part.job == "train":
+  if part.job != "ngrams":
     assert (macro("TARGET_CHECKPOINT_PATH") is None) == (part is pair.target)
   else:
     vocab_size = macro("VOCAB_SIZE")

@@ -41,8 +41,11 @@ def test_products_keep_what_the_device_makes_of_the_setting(setting, device, kep
 @pytest.mark.parametrize(
   ("setting", "device", "bits"),
   [
-    *((None, TPU, 7), ("high", TPU, 15)),
-    *((None, A100, 10), ("float32", A100, 23), (None, CPU, 23)),
+    (None, TPU, 7),
+    ("high", TPU, 15),
+    (None, A100, 10),
+    ("float32", A100, 23),
+    (None, CPU, 23),
   ],
 )
 def test_a_product_s_epsilon_is_the_coarser_of_numbers_and_bits_kept(

@@ -2,8 +2,6 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 from importlib import metadata
 
 import jax
@@ -14,6 +12,7 @@ import t5x
 
 from specdec_t5x.data.tasks import TRANSLATE_ENDE
 from specdec_t5x.t5x_bridge.examples import number_of
+from tests import processes
 from tests.contract.conftest import IS_RUNTIME, runtime_only
 from tests.e2e import runs
 
@@ -52,13 +51,7 @@ def served(pair, folder, *flags):
   absent = {*metadata.packages_distributions(), "specdec_t5x", "t5x"} - _NEEDED
   files = folder, folder / "inputs.npy", folder / "outputs.npy"
   argv = [str(x) for x in (runs.ROOT / "examples/serve_exported.py", *files, *flags)]
-  process = subprocess.run(
-    [sys.executable, "-c", _BARE.format(absent=absent, argv=argv)],
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert process.returncode == 0, process.stderr[-3000:]
+  processes.printed("-c", _BARE.format(absent=absent, argv=argv))
   rows = np.load(folder / "outputs.npy")
   return [row[: np.append(row, 0).argmin()].tolist() for row in rows]
 
@@ -129,14 +122,7 @@ def test_t5x_exports_a_saved_model_that_tensorflow_serves(pair, infer, tmp_path)
   np.save(
     keys, jax.random.key_data(jax.vmap(lambda i: jax.random.fold_in(task, i))(places))
   )
-  arguments = [sys.executable, "-m", "tests.e2e.saved_model", tmp_path / "saved_cpu/1"]
-  process = subprocess.run(
-    [*map(str, [*arguments, texts, keys])],
-    cwd=runs.ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert process.returncode == 0, process.stderr[-3000:]
-  served = json.loads(process.stdout.splitlines()[-1])
+  program = "-m", "tests.e2e.saved_model"
+  printed = processes.printed(*program, tmp_path / "saved_cpu/1", texts, keys)
+  served = json.loads(printed.splitlines()[-1])
   assert served == [record["prediction"] for record in records]

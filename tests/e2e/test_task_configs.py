@@ -7,6 +7,7 @@ import gin
 import pytest
 
 from specdec_t5x.network import sizes
+from specdec_t5x.network.config import T5Config
 from specdec_t5x.t5x_bridge import required
 from tests.e2e import runs
 
@@ -48,26 +49,13 @@ def _bound(part, file):
   return set(re.findall(r"= ([%@].+)", block))
 
 
-_SCOPED = (
-  "emb_dim",
-  "num_heads",
-  "num_encoder_layers",
-  "num_decoder_layers",
-  "mlp_dim",
-)
-_SHARED = ("vocab_size", "head_dim", "mlp_activations", "logits_via_embedding")
-
-
 @pytest.mark.parametrize("pair", sorted(runs.ROOT.glob("configs/pairs/flan_t5_*.gin")))
 def test_flan_pairs_have_the_sizes_of_t5_1_1(pair, monkeypatch):
   monkeypatch.chdir(runs.ROOT)
   gin.clear_config()
   gin.parse_config_file(str(pair))
-  bound = lambda name: gin.query_parameter(f"config.T5Config.{name}")
   for scope, size in zip(("target", "draft"), pair.stem.split("_")[2:], strict=True):
-    expected = sizes.t5_1_1(size)
-    for name in _SCOPED:
-      found = gin.query_parameter(f"{scope}/config.T5Config.{name}")
-      assert found == getattr(expected, name)
-    assert all(bound(name) == getattr(expected, name) for name in _SHARED)
+    with gin.config_scope(scope):
+      found = gin.get_configurable(T5Config)()
+    assert found == sizes.t5_1_1(size)
   gin.clear_config()

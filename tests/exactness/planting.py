@@ -6,11 +6,13 @@ with each of the session's faults in turn.
 
 import dataclasses
 import types
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,24 +49,23 @@ class Session:
 
   def __init__(self, traps: Sequence[Trap]):
     self._traps = tuple(traps)
-    self._programs: list[Callable] = []
-    self._made = 0
+    self._programs: dict[tuple[str, int], Callable] = {}
+    self._made: Counter[str] = Counter()
     self._selected: Any = 0
 
   def run(self, trap: Trap | None) -> None:
     """Runs the check with a fault, or without one where `trap` is None."""
     self._selected = 0 if trap is None else 1 + self._traps.index(trap)
-    self._made = 0
-    hooks = {(t.place, t.name): vars(t.place)[t.name] for t in self._traps}
-    for (place, name), original in hooks.items():
-      setattr(place, name, self._choosing(place, name, original))
+    self._made = Counter()
     Session._active = self
-    try:
-      self._traps[0].check()
-    finally:
-      Session._active = None
-      for (place, name), original in hooks.items():
-        setattr(place, name, original)
+    with pytest.MonkeyPatch.context() as patch:
+      for place, name in {(trap.place, trap.name) for trap in self._traps}:
+        original = getattr(place, name)
+        patch.setattr(place, name, self._choosing(place, name, original))
+      try:
+        self._traps[0].check()
+      finally:
+        Session._active = None
 
   def _choosing(self, place, name, original) -> Callable:
     """Returns what does as the original, or as the selected one of its faults."""
@@ -86,10 +87,11 @@ class Session:
     return choose
 
   def program(self, function: Callable, static_argnums: tuple[int, ...]) -> Callable:
-    """Returns the compiled function; the n-th one of each run is the same program."""
-    number = self._made
-    self._made += 1
-    if number == len(self._programs):
+    """Returns the compiled function; the n-th of a name is the same in all runs."""
+    name = getattr(function, "func", function).__qualname__
+    key = name, self._made[name]
+    self._made[name] += 1
+    if key not in self._programs:
 
       def traced(selected, *args):
         before, self._selected = self._selected, selected
@@ -99,8 +101,8 @@ class Session:
           self._selected = before
 
       shifted = tuple(1 + place for place in static_argnums)
-      self._programs.append(jax.jit(traced, static_argnums=shifted))
-    compiled = self._programs[number]
+      self._programs[key] = jax.jit(traced, static_argnums=shifted)
+    compiled = self._programs[key]
     return lambda *args: compiled(jnp.asarray(self._selected, jnp.int32), *args)
 
 

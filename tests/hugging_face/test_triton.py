@@ -1,14 +1,13 @@
 """triton, which transformers import with torch, is loaded before TensorFlow."""
 
 import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
 import tensorflow
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests import processes
+from tests.real_data import ROOT
+
 PACKAGES = ("specdec_t5x", "t5x")
 TINY = {"vocab_size": 8, "d_model": 4, "d_kv": 2, "d_ff": 4, "num_layers": 1}
 T5 = f"""
@@ -20,15 +19,7 @@ print(T5ForConditionalGeneration(T5Config(**{TINY})).config.d_model)
 
 def python(code, *paths):
   paths = map(str, [*paths, ROOT, ROOT / "t5x_runtime"])
-  run = subprocess.run(
-    [sys.executable, "-c", code],
-    env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert run.returncode == 0, run.stderr
-  return run.stdout
+  return processes.printed("-c", code, PYTHONPATH=os.pathsep.join(paths))
 
 
 @pytest.fixture(params=PACKAGES)

@@ -47,13 +47,25 @@ def here():
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(0.7, 3)], ids=str)
 def test_a_link_gives_what_the_draft_gives_in_this_process(sampling, here):
-  found, counts = linked(honest(DRAFT), sampling)
+  """By messages of one size for as many rows: none is lost, or late, for its draws."""
+  sizes, answer = {}, honest(DRAFT)
+
+  def measure(request):
+    reply = answer(request)
+    rows = bin(request[7] >> 4 if request[2] == wire.Kind.DRAFT else 0).count("1")
+    if rows:
+      sizes.setdefault(rows, set()).add(len(reply))
+    return reply
+
+  found, counts = linked(measure, sampling)
   np.testing.assert_array_equal(found.tokens, here[sampling].tokens)
   np.testing.assert_array_equal(
     found.statistics.accepted, here[sampling].statistics.accepted
   )
   assert counts["lost"] == counts["skipped"] == 0
   assert counts["tokens"] == 3 * found.statistics.target_calls.sum()
+  assert sizes
+  assert all(len(found) == 1 for found in sizes.values())
 
 
 def failing(answer, fails):
@@ -121,23 +133,6 @@ def test_a_lost_draft_is_asked_again_after_a_while(monkeypatch):
   _, counts = linked(never)
   assert counts["lost"] == 1
   assert counts["skipped"] > 5
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=str)
-def test_messages_of_as_many_rows_are_of_one_size(sampling):
-  """So no draft is lost, or late, for what was drawn."""
-  sizes, answer = {}, honest(DRAFT)
-
-  def measure(request):
-    reply = answer(request)
-    rows = bin(request[7] >> 4 if request[2] == wire.Kind.DRAFT else 0).count("1")
-    if rows:
-      sizes.setdefault(rows, set()).add(len(reply))
-    return reply
-
-  linked(measure, sampling)
-  assert sizes
-  assert all(len(found) == 1 for found in sizes.values())
 
 
 def test_the_emulated_link_takes_its_time(monkeypatch):

@@ -68,8 +68,8 @@ def test_the_distribution_is_the_same_bits_on_both_sides(kept, models, address):
   arrays = Remote(address).ask(terms, *given)
   drafting = Drafting(Draft.of(models[2]))
   setup = Setup(terms, 3, 5, 12)
-  known = INPUTS, sequences, uniforms.astype(np.float32)
-  ask = wire.Ask(np.ones(3, bool), np.zeros(3, int), np.ones(3, int), *known)
+  lengths, uniforms = np.ones(3, int), uniforms.astype(np.float32)
+  ask = wire.Ask(lengths > 0, 0 * lengths, lengths, INPUTS, sequences, uniforms)
   mine, _ = drafting.draft(setup, drafting.open(setup), ask)
   for sent, own in zip(arrays, (mine.tokens, mine.kept, mine.weights), strict=False):
     np.testing.assert_array_equal(sent, own)

@@ -5,10 +5,16 @@ import pathlib
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from specdec_t5x import tuning
 from specdec_t5x.native import library
+from specdec_t5x.network import products
+from specdec_t5x.network.config import T5Config
+from tests.damage import flip_a_bit, halve
 from tests.kernels import needs_kernels
 
 
@@ -30,18 +36,8 @@ def small(kept, monkeypatch, tmp_path):
   return source
 
 
-def halve(path):
-  path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
 def empty(path):
   path.write_bytes(b"")
-
-
-def flip_a_bit(path):
-  contents = bytearray(path.read_bytes())
-  contents[len(contents) // 2] ^= 1
-  path.write_bytes(contents)
 
 
 def lose_the_digest(path):
@@ -86,7 +82,6 @@ def test_commands_at_once_that_find_half_a_library_build_it_and_call_it(kept, sm
   program = """
 import ctypes, pathlib, sys
 from specdec_t5x.native import library
-from tests.kernels import needs_kernels
 library.SOURCES = [pathlib.Path(sys.argv[1])]
 print(ctypes.CDLL(str(library.built())).specdec_one())
 """
@@ -117,6 +112,40 @@ def test_a_cxx_that_is_no_command_is_named(command, monkeypatch):
     reason = library.problem()
   assert repr(command) in reason
   assert "as in CXX=g++" in reason
+
+
+SIZES = {"vocab_size": 8, "emb_dim": 4, "num_heads": 1, "head_dim": 4, "mlp_dim": 4}
+
+
+@pytest.mark.usefixtures("kept")
+def test_without_a_compiler_products_are_xlas_and_say_so_once(monkeypatch):
+  monkeypatch.setenv("CXX", "no_compiler")
+  with pytest.warns(UserWarning, match="without native products: they could not be b"):
+    reason = library.problem()
+  assert "no_compiler" in reason
+  assert library.problem() == reason  # No second warning, which would be an error.
+  assert not library.folder().exists()
+  x = np.ones((5, 64), np.float32)
+  run = jax.jit(lambda x: products.multiply("auto", x, jnp.ones((64, 7)))[0])
+  assert "specdec_" not in run.lower(x).as_text()
+  np.testing.assert_allclose(run(x), 64)
+  with pytest.raises(ValueError, match=r"could not be built: .* Use 'auto' or 'xla'"):
+    T5Config(**SIZES, products="native")
+
+
+def test_sixteen_bits_do_without_kernels():
+  assert T5Config(**SIZES, products="auto", dtype="bfloat16").products == "auto"
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
+  script = tmp_path / "cxx"
+  script.write_text("#!/bin/sh\necho no such flag >&2\nexit 3\n")
+  script.chmod(0o755)
+  monkeypatch.setenv("CXX", str(script))
+  with pytest.raises(subprocess.CalledProcessError) as error:
+    library.built()
+  assert library._first_lines(error.value).endswith("no such flag")
 
 
 def test_without_a_home_the_folder_is_asked_for(kept, monkeypatch):

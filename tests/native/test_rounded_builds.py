@@ -9,7 +9,7 @@ import pytest
 
 from specdec_t5x.native import library
 from tests.kernels import KINDS, needs_kernels, normal, screened
-from tests.network.test_rounded_products import matrices, ours
+from tests.network.test_rounded import matrices, ours
 
 pytestmark = needs_kernels
 # By what processors have: nothing but SSE, AVX2, AVX2 with VNNI, AVX-512 without.

@@ -6,7 +6,6 @@ Parts are up to four times the threads: there may be more than columns, rows or 
 import functools
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 
@@ -19,6 +18,7 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.native import library
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network import certified, products, rounded
+from tests import processes
 from tests.kernels import KINDS, matrix, normal, screened
 
 pytestmark = pytest.mark.skipif(
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 )
 THREADS = (1, 2, 64, 256)
 # What a process may have: 256 threads reserve 5.5 GiB for stacks, and use 0.2.
-MEMORY, SECONDS = 8 * 2**30, 120
+MEMORY, SECONDS = 8 * 2**30, 600
 # Rows, inputs, columns of each matrix; the first three of more parts than columns.
 PRODUCTS = {
   "T5-small's": (64, 2048, [512]),
@@ -95,9 +95,8 @@ def saved(threads):
   """Returns what a process of so many threads saves."""
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "results.npz")
-    settings = {"PJRT_NPROC": str(threads), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "tests.native.test_threads", path]
-    subprocess.run(command, env=os.environ | settings, check=True, timeout=SECONDS)
+    program = "-m", "tests.native.test_threads", path
+    processes.printed(*program, timeout=SECONDS, PJRT_NPROC=str(threads))
     with np.load(path) as arrays:
       found = dict(arrays)
   # Else PJRT_NPROC does not tell XLA, and nothing here is seen.

@@ -1,9 +1,6 @@
-"""Our own products in whole networks and programs, and what becomes of them without."""
+"""Our own products in whole networks and programs."""
 
 import dataclasses
-import os
-import subprocess
-import sys
 import textwrap
 
 import jax
@@ -11,11 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.native import library
 from specdec_t5x.network import products
-from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import network_for
-from tests import networks
+from tests import networks, processes
 from tests.kernels import needs_kernels, normal
 from tests.network import kinds
 from tests.network.test_products import (
@@ -136,8 +131,7 @@ def test_calls_side_by_side_do_not_wait_for_each_other_forever():
     for thread in threads: thread.join()
   """
   settings = {"PJRT_NPROC": "2", "NPROC": "2"}  # Of the pool's threads.
-  command = [sys.executable, "-c", textwrap.dedent(program)]
-  subprocess.run(command, env=os.environ | settings, check=True, timeout=120)
+  processes.printed("-c", textwrap.dedent(program), timeout=600, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -168,48 +162,3 @@ def test_a_block_has_the_bits_of_single_tokens(scorers):
   for i in range(8):
     one, _, cache = extend(cache, tokens[:, i : i + 1])
     np.testing.assert_array_equal(one[:, 0], whole[:, i])
-
-
-# ---- What is refused, and what there is without a compiler. ----
-
-SIZES = {"vocab_size": 8, "emb_dim": 4, "num_heads": 1, "head_dim": 4, "mlp_dim": 4}
-
-
-def test_sixteen_bits_do_without_kernels():
-  assert T5Config(**SIZES, products="auto", dtype="bfloat16").products == "auto"
-
-
-@pytest.fixture
-def no_compiler(monkeypatch, tmp_path):
-  monkeypatch.setenv("CXX", str(tmp_path / "no_compiler"))
-  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "cache"))
-  library.problem.cache_clear()
-  yield
-  library.problem.cache_clear()
-
-
-@pytest.mark.usefixtures("no_compiler")
-def test_without_a_compiler_products_are_xlas_and_say_so_once():
-  with pytest.warns(UserWarning, match="without native products: they could not be b"):
-    reason = library.problem()
-  assert "no_compiler" in reason
-  assert library.problem() == reason  # No second warning, which would be an error.
-  assert not library.folder().exists()
-  run = lambda x: products.multiply("auto", x, jnp.ones((64, 7)))
-  assert not uses_kernels(run, ARGUMENTS[0])
-  np.testing.assert_allclose(
-    jax.jit(run)(ARGUMENTS[0])[0], ARGUMENTS[0] @ np.ones((64, 7)), atol=1e-5
-  )
-  with pytest.raises(ValueError, match=r"could not be built: .* Use 'auto' or 'xla'"):
-    T5Config(**SIZES, products="native")
-
-
-def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
-  script = tmp_path / "cxx"
-  script.write_text("#!/bin/sh\necho no such flag >&2\nexit 3\n")
-  script.chmod(0o755)
-  monkeypatch.setenv("CXX", str(script))
-  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "cache"))
-  with pytest.raises(subprocess.CalledProcessError) as error:
-    library.built()
-  assert library._first_lines(error.value).endswith("no such flag")

@@ -194,23 +194,21 @@ def masks(*shape, seed=9):
   return np.where(hidden, np.float32(MASKED), 0) + normal(seed, *shape)
 
 
-# Each two values together.
 @pytest.mark.parametrize(
-  ("by_batch", "by_head", "by_query", "width"),
+  ("width", "shape"),
   [
-    (True, True, True, 4),
-    (True, False, False, 6),
-    (True, True, False, 64),
-    (False, True, False, 4),
-    (False, True, True, 6),
-    (False, False, True, 64),
-    (False, False, False, 4),
+    (4, (BATCH, HEADS, 4)),
+    (6, (BATCH, 1, 1)),
+    (64, (BATCH, HEADS, 1)),
+    (4, (1, HEADS, 1)),
+    (6, (1, HEADS, 4)),
+    (64, (1, 1, 4)),
+    (4, (1, 1, 1)),
   ],
 )
-def test_attention_is_that_of_float64(by_batch, by_head, by_query, width):
+def test_attention_is_that_of_float64(width, shape):
+  """With a bias for each row, head and query, or one for all."""
   inputs = attention(width)
-  sizes = zip((by_batch, by_head, by_query), (BATCH, HEADS, 4), strict=True)
-  shape = [size if own else 1 for own, size in sizes]
   for bias in (normal(8, *shape, SLOTS), masks(*shape, SLOTS)):
     np.testing.assert_allclose(
       ours_of(*inputs, bias), exactly(*inputs, bias), atol=1e-5

@@ -1,18 +1,22 @@
-"""Equal layers are one trace, and what they are traced under counts."""
+"""Equal layers are one trace, and an input is read once for all of its decodes."""
 
 import collections
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import pytest
 from flax.linen.partitioning import axis_rules
 
 from specdec_t5x.network.decoder import DecoderLayer
-from specdec_t5x.network.functional import network_for, start_decoding
+from specdec_t5x.network.functional import (
+  initial_variables,
+  network_for,
+  start_decoding,
+)
 from specdec_t5x.network.transformer import EncoderLayer
-from tests import networks
-from tests.t5x_bridge import tiny
+from tests.t5x_bridge import tiny, tiny_gpt
 
 INPUTS = jnp.array([[5, 6, 7, 1]])
 SLOTS = 8
@@ -35,7 +39,7 @@ def traced(monkeypatch):
 def traces(traced, config, *widths):
   """Traces a program that scores blocks of these widths; returns what it took."""
   module = network_for(config)
-  params = networks.initialize(module, INPUTS)["params"]
+  params = initial_variables(module, jax.random.key(0))["params"]
   traced.clear()
 
   def score(params):
@@ -58,16 +62,45 @@ def test_a_stack_is_traced_once_for_each_width_of_a_block(traced):
 
 
 @pytest.mark.slow
-def test_what_was_traced_under_other_axis_rules_is_not_taken(traced):
+def test_what_was_traced_under_other_axis_rules_or_settings_is_not_taken(traced):
   config = of_width(24)
   assert traces(traced, config, 2) == (1, 1)
   assert traces(traced, config, 2) == (0, 0)
   with axis_rules((("embed", "model"),)):
     assert traces(traced, config, 2) == (1, 1)
-
-
-@pytest.mark.slow
-def test_other_settings_are_another_trace(traced):
-  config = of_width(28)
-  assert traces(traced, config, 2) == (1, 1)
   assert traces(traced, dataclasses.replace(config, products="xla"), 2) == (1, 1)
+
+
+# ---- An input, however many rows decode it. ----
+
+SEVERAL = jnp.array([[5, 6, 7, 1], [8, 1, 0, 0]])
+DECODES = 3
+
+
+def products(jaxpr):
+  """Yields the operands' shapes of each product, those of inner programs too."""
+  for equation in jaxpr.eqns:
+    if equation.primitive.name == "dot_general":
+      yield [x.aval.shape for x in equation.invars]
+    for inner in jax.core.jaxprs_in_params(equation.params):
+      yield from products(inner)
+
+
+@pytest.mark.parametrize("config", [tiny.TARGET, tiny_gpt.TARGET], ids=["t5", "gpt"])
+def test_an_input_is_read_once_for_all_of_its_decodes(config):
+  module = network_for(config)
+  params = initial_variables(module, jax.random.key(0))["params"]
+  prompts = None if config is tiny.TARGET else SEVERAL
+
+  def start(params, decodes):
+    return start_decoding(module, params, SEVERAL, SLOTS, decodes, prompts)[1]
+
+  once, several = (
+    list(products(jax.make_jaxpr(start, static_argnums=1)(params, decodes).jaxpr))
+    for decodes in (1, DECODES)
+  )
+  assert once == several != []
+  cache = jax.jit(start, static_argnums=1)(params, DECODES)
+  alone = jax.jit(start, static_argnums=1)(params, 1)
+  repeated = jax.tree.map(lambda x: jnp.repeat(x, DECODES, axis=0), alone)
+  chex.assert_trees_all_equal(cache, repeated)

@@ -1,4 +1,4 @@
-"""Networks of each kind: blocks, trees, packed rows and 16 bits, and upstream's own."""
+"""Networks of each kind: blocks, trees, packed rows, prompts, 16 bits, upstream's."""
 
 import dataclasses
 
@@ -9,12 +9,19 @@ import numpy as np
 import pytest
 
 from specdec_t5x.core.tree import Tree
+from specdec_t5x.network import sizes
 from specdec_t5x.network.config import GptConfig, T5Config
-from specdec_t5x.network.functional import is_decoder_only, network_for
+from specdec_t5x.network.functional import (
+  check_same_kind,
+  initial_variables,
+  is_decoder_only,
+  network_for,
+  prompts_of,
+)
 from specdec_t5x.network.layers import Embed
 from tests import networks
 from tests.network import kinds
-from tests.network.kinds import INPUTS, ROWS, SLOTS, T5_1_0, T5_1_1, random_tokens
+from tests.network.kinds import GPT, INPUTS, ROWS, SLOTS, T5_1_0, T5_1_1, random_tokens
 
 T5S = {"t5 1.1": T5_1_1, "t5 1.0": T5_1_0}
 
@@ -173,3 +180,65 @@ def test_parameters_axes_and_logits_are_upstreams(config):
 def test_bad_configurations_are_refused(bad, message):
   with pytest.raises(ValueError, match=message):
     T5Config(**{**kinds.T5, **bad})
+
+
+# ---- Prompts of decoder-only networks. ----
+
+
+def test_prompts_of_any_length_are_read_but_for_the_last_known_token():
+  prompts = jnp.array([[7, 9, 11, 13, 15, 17], [8, 6, 0, 0, 0, 0], [0] * 6])
+  extend, cache = networks.start(
+    network_for(GPT), kinds.variables(GPT)["params"], prompts, SLOTS, 2, prompts
+  )
+  np.testing.assert_array_equal(cache.index, [6, 6, 2, 2, 0, 0])
+  # The last known token: the prompt's, or the start token.
+  last = jnp.array([17, 17, 6, 6, 0, 0])
+  logits, _, _ = extend(cache, last[:, None])
+  sequences = jnp.pad(prompts, ((0, 0), (1, 0)))
+  expected = kinds.forced(GPT, sequences)[jnp.arange(ROWS), jnp.array([6, 2, 0])]
+  np.testing.assert_allclose(logits[:, 0], jnp.repeat(expected, 2, axis=0), atol=1e-5)
+
+
+def test_a_prompt_that_sees_all_of_itself_is_refused():
+  tokens = random_tokens(6, 3)
+  with pytest.raises(ValueError, match="causal in the prompt"):
+    network_for(GPT).apply(
+      kinds.variables(GPT), tokens, tokens, decoder_causal_attention=tokens
+    )
+
+
+def test_kinds_of_networks_do_not_mix():
+  t5 = network_for(T5Config(vocab_size=40))
+  inputs = jnp.ones((1, 3), jnp.int32)
+  assert prompts_of(inputs, network_for(GPT)).shape == (1, 3)
+  assert prompts_of(inputs, t5).shape == (1, 0)
+  with pytest.raises(ValueError, match="both decoder-only, got a GptTransformer and"):
+    check_same_kind(network_for(GPT), t5)
+
+
+# ---- The published sizes of T5 1.1. ----
+
+
+# Parameters as published for T5 1.1, whose vocabulary is padded to 32,128.
+@pytest.mark.parametrize(("size", "millions"), [("small", 77), ("base", 248)])
+def test_a_size_has_its_published_number_of_parameters(size, millions):
+  module = network_for(sizes.t5_1_1(size))
+  init = lambda key: initial_variables(module, key)["params"]
+  leaves = jax.tree.leaves(jax.eval_shape(init, jax.random.key(0)))
+  assert round(sum(leaf.size for leaf in leaves) / 1e6) == millions
+
+
+def test_random_parameters_are_of_the_networks_shapes_and_dtype():
+  module = network_for(sizes.t5_1_1("tiny", "bfloat16"))
+  params = sizes.random_params(module, seed=0)
+  assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"bfloat16"}
+  tokens = jnp.array([[5, 6]])
+  logits = module.apply({"params": params}, *[tokens] * 3, enable_dropout=False)
+  assert logits.shape == (1, 2, sizes.VOCAB_SIZE)
+  assert jnp.isfinite(logits).all()
+  assert logits.std() > 0.1
+
+
+def test_an_unknown_size_is_refused():
+  with pytest.raises(ValueError, match="Unknown size 'huge'"):
+    sizes.t5_1_1("huge")

@@ -1,3 +1,5 @@
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import seqio
 
@@ -12,3 +14,18 @@ def vocabulary_path(tmp_path_factory):
 @pytest.fixture(scope="session")
 def vocabulary(vocabulary_path):
   return seqio.SentencePieceVocabulary(vocabulary_path, extra_ids=0)
+
+
+@pytest.fixture(scope="session")
+def batch():
+  """Five inputs of several lengths, and targets of twelve tokens."""
+  rng = np.random.default_rng(0)
+  inputs = rng.integers(3, 30, size=(5, 9))
+  inputs[1, 4:], inputs[2, 1:] = 0, 0
+  targets = rng.integers(3, 30, size=(5, 12))
+  return {
+    "encoder_input_tokens": jnp.asarray(inputs, jnp.int32),
+    "decoder_input_tokens": jnp.asarray(np.pad(targets, ((0, 0), (1, 0)))[:, :-1]),
+    "decoder_target_tokens": jnp.asarray(targets),
+    "decoder_loss_weights": jnp.ones((5, 12)),
+  }

@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from t5x import decoding, models
@@ -18,16 +17,6 @@ from tests.t5x_bridge import tiny, tiny_gpt
 
 LENGTH = 12
 TARGET = Transformer(tiny.TARGET)
-
-
-@pytest.fixture(scope="module")
-def batch():
-  inputs = np.random.default_rng(0).integers(3, 30, size=(5, 9))
-  inputs[1, 4:], inputs[2, 1:] = 0, 0
-  return {
-    "encoder_input_tokens": jnp.asarray(inputs, jnp.int32),
-    "decoder_input_tokens": jnp.zeros((5, LENGTH), jnp.int32),
-  }
 
 
 def model(decoder, vocabulary, num_decodes=4, sampling=GREEDY):

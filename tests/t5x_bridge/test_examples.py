@@ -2,14 +2,22 @@
 
 import gin
 import jax
+import jax.numpy as jnp
 import numpy as np
 import seqio
+import t5x
 import tensorflow as tf
 from absl import flags
 from t5x import infer, models
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.t5x_bridge.examples import EXAMPLE, numbered, shard_of_command
+from specdec_t5x.t5x_bridge.examples import (
+  EXAMPLE,
+  is_first,
+  numbered,
+  shard_of_command,
+)
+from specdec_t5x.t5x_bridge.layout import inputs_a_call
 from tests import commands
 from tests.t5x_bridge import tiny
 
@@ -31,15 +39,9 @@ def places(rows):
   return [row[EXAMPLE][1] for row in rows]
 
 
-def batch_of(rows):
-  return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-
-
-def sample(model, rows, rng=0, **kwargs):
-  params = tiny.variables(model)["params"]
-  key = jax.random.PRNGKey(rng)
-  decode = jax.jit(lambda x: model.predict_batch_with_aux(params, x, key, **kwargs))
-  return np.asarray(decode(batch_of(rows))[0])
+def sample(model, rows):
+  batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+  return np.asarray(tiny.predict(model, tiny.variables(model)["params"], batch)[0])
 
 
 def test_shards_number_the_examples_of_the_whole():
@@ -67,13 +69,6 @@ def test_upstream_t5x_says_nothing_so_the_command_s_shard_is_read():
     assert shard_of_command() == seqio.ShardInfo(2, 3)
 
 
-def test_a_sample_depends_on_neither_batch_nor_row_nor_t5x_s_key(vocabulary):
-  model = tiny.speculative(vocabulary, Sampling(1.0))
-  rows = convert(CONVERTER(pack=False))
-  whole = sample(model, rows)
-  np.testing.assert_array_equal(sample(model, rows[4:1:-1], rng=1), whole[4:1:-1])
-
-
 def test_equal_prompts_differ_by_place_task_and_seed(vocabulary):
   model = tiny.speculative(vocabulary, Sampling(1.0))
   row = convert(CONVERTER(pack=False))[0]
@@ -93,3 +88,23 @@ def test_all_decodes_of_an_input_are_returned_where_they_are_sampled(vocabulary)
   assert drawn.shape == (2, 3, LENGTHS["targets"])
   assert len({decode.tobytes() for decode in drawn[0]}) == 3
   assert sample(tiny.plain(vocabulary, **several), rows).shape == (2, 12)
+
+
+# ---- How many inputs T5X hands over together, and which of them are decoded. ----
+
+
+def test_inputs_are_read_ahead_where_rows_take_them(monkeypatch, capsys):
+  assert inputs_a_call(16, 8, slots=16) == 128
+  assert inputs_a_call(16, 1, slots=16) == 16
+  assert inputs_a_call(16, 8, slots=0) == 16
+  monkeypatch.setattr(jax, "device_count", lambda: 2)
+  monkeypatch.setattr(t5x, "PROVIDER", "specdec-t5x-runtime", raising=False)
+  assert inputs_a_call(16, 8, slots=16) == 128
+  monkeypatch.delattr(t5x, "PROVIDER")
+  assert inputs_a_call(16, 8, slots=16) == 16
+  assert "READ_AHEAD=1" in capsys.readouterr().err
+
+
+def test_copies_that_fill_a_batch_are_not_wanted():
+  examples = jnp.array([[7, 3], [7, 4], [8, 4], [7, 3], [7, 3]])
+  assert is_first(examples).tolist() == [True, True, True, False, False]

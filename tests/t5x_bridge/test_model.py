@@ -13,6 +13,7 @@ from t5x import decoding, models
 
 from specdec_t5x import tuning
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
 from specdec_t5x.t5x_bridge import pairing, writer
@@ -23,20 +24,6 @@ KINDS = {"t5": tiny, "gpt": tiny_gpt}
 PROMPTS = [[5, 6, 7, 8, 9, 10], [5, 6], [], [12, 1]]
 LENGTH = 12
 each_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(scope="module")
-def batch():
-  rng = np.random.default_rng(0)
-  inputs = rng.integers(3, 30, size=(5, 9))
-  inputs[1, 4:], inputs[2, 1:] = 0, 0
-  targets = rng.integers(3, 30, size=(5, LENGTH))
-  return {
-    "encoder_input_tokens": jnp.asarray(inputs, jnp.int32),
-    "decoder_input_tokens": jnp.asarray(np.pad(targets, ((0, 0), (1, 0)))[:, :-1]),
-    "decoder_target_tokens": jnp.asarray(targets),
-    "decoder_loss_weights": jnp.ones((5, LENGTH)),
-  }
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +72,7 @@ DEAR = CostAware([1.0, 3.0, 4.5, 5.0, 6.5, 7.0], by_row=True)
     ("t5", {"gamma": 5, "policy": DEAR}),
     ("t5", {"rule": "traversal", "num_candidates": 2}),
     ("gpt", {"rule": "kseq", "num_candidates": 2}),
-    ("gpt", {"drafter": "copy", "draft": None}),
+    ("gpt", {"drafter": Copy(gamma=3, match=1), "draft": None}),
   ],
   ids=str,
 )

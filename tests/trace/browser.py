@@ -28,7 +28,8 @@ needed = pytest.mark.skipif(
 
 def told(page: str, script: str, folder: pathlib.Path) -> Any:
   """Returns what a file's script returns on a loaded page, which is light."""
-  path, body = folder / "page.html", (_HERE / script).read_text()
+  path = folder / "page.html"
+  body = (_HERE / script).read_text()
   path.write_text(page.replace("</body>", _SCRIPT.format(script=body) + "</body>"))
   flags = "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000"
   data = f"--user-data-dir={folder}"

@@ -1,5 +1,6 @@
 """A tiny copy task over files, and a tiny network for it."""
 
+import functools
 import json
 
 import gin
@@ -45,9 +46,15 @@ def assert_same(one, other):
   jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+@functools.cache
+def params_of(network):
+  """Parameters at random, made once."""
+  return state.initial_params(network, 0)
+
+
 def saved(network, directory):
-  """The path of a checkpoint of a network at random."""
-  T5XParameters(network, str(directory)).save(1, state.initial_params(network, 0))
+  """The path of a checkpoint of these parameters."""
+  T5XParameters(network, str(directory)).save(1, params_of(network))
   return str(directory / "checkpoint_1")
 
 
@@ -61,7 +68,7 @@ def drafted(copy_files, target, draft, **settings):
 
 def losses_of(network):
   """A function of a batch: each token's loss by a network at random."""
-  params = state.initial_params(network, seed=0)
+  params = params_of(network)
 
   @jax.jit
   def per_token(batch):

@@ -1,7 +1,5 @@
 """Training of heads: what they learn from, and what they are worth then."""
 
-import functools
-
 import gin
 import jax
 import jax.numpy as jnp
@@ -20,7 +18,14 @@ from specdec_t5x.training.objectives import forward
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.state import initial_params
 from specdec_t5x.training.trainer import Loop
-from tests.training.conftest import NETWORK, assert_same, drafted, logged, saved
+from tests.training.conftest import (
+  NETWORK,
+  assert_same,
+  drafted,
+  logged,
+  params_of,
+  saved,
+)
 
 FAST = Optimizer(Schedule("constant", 0.01, 5), "adamw")
 TARGET = network_for(NETWORK)
@@ -31,11 +36,6 @@ def heads(kind="hydra", **knobs):
   if kind in ("parallel", "eagle"):
     return network_for(ParallelConfig.of(NETWORK, 2, kind=kind, **knobs))
   return network_for(HeadsConfig(kind, 2, NETWORK.emb_dim, hidden_dim=16, **knobs))
-
-
-@functools.cache
-def target_params():
-  return initial_params(TARGET, 0)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_a_head_learns_only_from_tokens_of_its_own_example():
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["forward_kl", "negative_log_alpha"])
 def test_d_pace_weighs_heads_by_what_drafts_gain(loss):
-  network, known = heads("medusa"), target_params()
+  network, known = heads("medusa"), params_of(TARGET)
   params, tokens = initial_params(network, 1), batch()["decoder_target_tokens"]
   objective = training.HeadDistillation(TARGET, "d_pace", loss)
   features = forward(TARGET, known, batch(), method="features")
@@ -103,10 +103,12 @@ def test_confidence_learns_how_likely_tokens_are_to_be_accepted():
 
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "parallel", "eagle"])
 def test_drafts_learn_the_same_with_a_confidence(kind):
-  known, objective = target_params(), training.HeadDistillation(TARGET)
+  objective = training.HeadDistillation(TARGET)
 
   def gradient(network):
-    loss = lambda params: objective(network, params, batch(), known).losses.sum()
+    def loss(params):
+      return objective(network, params, batch(), params_of(TARGET)).losses.sum()
+
     return jax.jit(jax.grad(loss))(initial_params(network, 1))
 
   without, own = gradient(heads(kind)), gradient(heads(kind, confident=True))
@@ -120,7 +122,7 @@ def test_drafts_learn_the_same_with_a_confidence(kind):
 def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
   """Against a loop over positions, with heads that are the target's own distribution so
   far."""
-  network, known = heads(kind), target_params()
+  network, known = heads(kind), params_of(TARGET)
   # Of zeros each head repeats the target's distribution of the next token.
   params = jax.tree.map(jnp.zeros_like, initial_params(network, 1))
   objective = training.HeadDistillation(TARGET, decay=0.5)
@@ -141,7 +143,7 @@ def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
 @pytest.mark.parametrize("kind", ["medusa", "blockwise", "parallel"])
 def test_the_bias_is_of_the_token_before_the_one_that_is_drafted(kind):
   """Under teacher forcing, where both are in the same batch."""
-  known = target_params()
+  known = params_of(TARGET)
   network = heads(kind, rank=3, vocab_size=NETWORK.vocab_size)
   params = initial_params(network, 1)
   kernel = jax.random.normal(jax.random.key(2), (3, NETWORK.vocab_size))
@@ -162,7 +164,7 @@ def test_the_bias_is_of_the_token_before_the_one_that_is_drafted(kind):
 
 
 def test_a_bias_begins_as_none_whose_rows_are_as_alike_as_the_embeddings():
-  known = target_params()
+  known = params_of(TARGET)
   network = heads("medusa", rank=512, vocab_size=NETWORK.vocab_size)
   params = training.begun(network, initial_params(network, 1), known)
   assert not np.any(params["markov_logits"]["kernel"])

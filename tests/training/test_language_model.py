@@ -41,8 +41,9 @@ def task_data(files):
   vocabulary = seqio.SentencePieceVocabulary(files[0], extra_ids=0)
   # Files of their own each time.
   name = f"training_{pathlib.Path(files[0]).parent.name}"
-  given = name, files[1], vocabulary
-  language_modeling.language_modeling_from_files(*given, prompt_words=1)
+  language_modeling.language_modeling_from_files(
+    name, files[1], vocabulary, prompt_words=1
+  )
   return TaskData(name, {"targets": 48}, batch_size=2, seed=3)
 
 

@@ -159,7 +159,8 @@ def test_a_row_s_distributions_do_not_depend_on_its_neighbours(slots):
 def test_where_nothing_is_drafted_nothing_is_kept(seconds, slots):
   """No draft is worth a try; or drafts fail, and the target goes on by itself."""
   found = jax.device_get(of_networks(KEEP, seconds, slots))
-  probs, rejected = found.observed.probs, rejected_of(found)
+  probs = found.observed.probs
+  rejected = rejected_of(found)
   assert probs.shape == found.observed.tokens.shape == (4, LENGTH, KEPT)
   np.testing.assert_array_equal((probs.sum(-1) > 0).sum(axis=1), rejected)
   assert (rejected.sum() > 0) == (seconds != (1.0, 9.0, 9.0))

@@ -15,10 +15,8 @@ from tests.t5x_bridge import tiny
 from tests.training.conftest import assert_same
 
 TEXTS = tiny.sentences(11, seed=4)
-FAST, STILL = (
-  Online(3, 4, optimizer=Optimizer(Schedule("constant", rate, 0), "adamw"))
-  for rate in (0.02, 1e-20)
-)
+FAST = Online(3, 4, optimizer=Optimizer(Schedule("constant", 0.02, 0), "adamw"))
+STILL = Online(3, 4, optimizer=Optimizer(Schedule("constant", 1e-20, 0), "adamw"))
 ROOM = {"input_length": 32, "max_length": 10}
 
 

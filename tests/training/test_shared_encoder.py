@@ -1,7 +1,6 @@
 """A draft on the target's encoder: what it begins as, learns and is refused."""
 
 import dataclasses
-import functools
 import json
 import pathlib
 
@@ -18,16 +17,11 @@ from specdec_t5x.training.heads import begun
 from specdec_t5x.training.new_heads import new_heads
 from specdec_t5x.training.objectives import TokenDistillation
 from specdec_t5x.training.state import initial_params
-from tests.training.conftest import NETWORK, drafted, logged, saved
+from tests.training.conftest import NETWORK, drafted, logged, params_of, saved
 from tests.training.test_heads import batch, run
 
 CONFIG = dataclasses.replace(NETWORK, num_decoder_layers=4)
 TARGET = network_for(CONFIG)
-
-
-@functools.cache
-def target_params():
-  return initial_params(TARGET, 0)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +38,7 @@ def on_encoder(target, layers=1):
   ("layers", "taken"), [(1, [3]), (2, [0, 3]), (3, [0, 2, 3]), (4, [0, 1, 2, 3])]
 )
 def test_it_begins_as_layers_of_the_target_s_decoder(target, layers, taken):
-  network, whole = on_encoder(target, layers), target_params()
+  network, whole = on_encoder(target, layers), params_of(TARGET)
   found = begun(network, initial_params(network, 1), whole)
   expected = {**whole["decoder"]}
   own = {f"layers_{i}": expected[f"layers_{layer}"] for i, layer in enumerate(taken)}
@@ -55,7 +49,7 @@ def test_it_begins_as_layers_of_the_target_s_decoder(target, layers, taken):
 
 def test_whole_it_is_the_target_and_has_nothing_to_learn(target):
   """On packed rows: so it reads the features of its own example."""
-  network, whole = on_encoder(target, 4), target_params()
+  network, whole = on_encoder(target, 4), params_of(TARGET)
   params = begun(network, initial_params(network, 1), whole)
   judged = jax.jit(lambda b: TokenDistillation(TARGET)(network, params, b, whole))
   found = jnp.where(batch()["decoder_loss_weights"] > 0, judged(batch()).losses, 0)

@@ -18,10 +18,8 @@ from specdec_t5x.demo.corpora.tree import Adjunct, Clause, Phrase
 GOLDEN = json.loads(pathlib.Path(__file__).with_name("golden.json").read_text("utf-8"))
 ADJECTIVES = {row.en: row for group in words.ADJECTIVES.values() for row in group}
 TENSES = [row for group in words.TENSES.values() for row in group]
-PHRASES = {
-  *("pronoun_of", "owner", "of"),
-  *("subject", "accusative", "dative", "prepositional"),
-}
+OBJECTS = {"accusative", "dative", "prepositional"}
+PHRASES = OBJECTS | {"pronoun_of", "owner", "of", "subject"}
 
 
 @functools.cache
@@ -67,7 +65,7 @@ def part(name, said, outer):
   if name == "predicate" and isinstance(said, str):
     return Adjunct(ADJECTIVES[said].en, ADJECTIVES[said].de)
   if isinstance(said, list):
-    return Adjunct(*said[:2], *map(phrase, said[2:3]), *said[3:])
+    return Adjunct(*(phrase(x) if isinstance(x, dict) else x for x in said))
   return said
 
 
