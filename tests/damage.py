@@ -1,5 +1,8 @@
 """What may happen to a file."""
 
+import contextlib
+import resource
+
 
 def halve(path):
   path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -9,3 +12,14 @@ def flip_a_bit(path):
   contents = bytearray(path.read_bytes())
   contents[len(contents) // 2] ^= 1
   path.write_bytes(contents)
+
+
+@contextlib.contextmanager
+def files_of_at_most(size):
+  """No file of this process grows beyond so many bytes, as on a full disk."""
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -18,8 +18,10 @@ from specdec_t5x.network.functional import (
 
 
 def drawn(config, seed=0):
-  """Parameters of a T5Gemma, norms too; greedy decoding varies, and says no padding."""
+  """Parameters; a T5Gemma's greedy decoding varies by them, and says no padding."""
   known = initial_variables(network_for(config), jax.random.key(seed))["params"]
+  if getattr(config, "is_gemma", None) is False:
+    return known
   draw = np.random.default_rng(seed).normal
 
   def one(path, x):

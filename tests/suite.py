@@ -16,8 +16,20 @@ import pytest
 
 RECORD = pathlib.Path(__file__).with_name("durations.json")
 # CPU seconds of the quick suite by folder of tests/, "" for the files beside them.
-BUDGETS = {"": 60.0}
-DEFAULT_BUDGET = 30.0
+BUDGETS = {
+  "": 65.0,
+  "exactness": 60.0,
+  "decoding": 25.0,
+  "drafters": 20.0,
+  "e2e": 20.0,
+  "errors": 20.0,
+  "network": 20.0,
+  "core": 15.0,
+  "t5x_bridge": 15.0,
+  "contract": 10.0,
+  "training": 10.0,
+}
+DEFAULT_BUDGET = 5.0
 _KEY = "cpu and wall seconds"
 _STARTED = pytest.StashKey[tuple[float, float]]()
 
@@ -34,7 +46,7 @@ def quick_files(
 
   >>> cost = lambda cpu, slow: {"cpu": cpu, "slow_cpu": slow}
   >>> files = {"a/x.py": cost(9, 8), "a/y.py": cost(2, 0), "a/z.py": cost(3, 0)}
-  >>> sorted(quick_files(files, {"a": 3}))
+  >>> sorted(quick_files(files, {"a": 3.0}))
   ['a/x.py', 'a/y.py']
   """
   quick, spent = set(), {}

@@ -91,9 +91,14 @@ def file_of(kept):
   return path
 
 
-def test_a_length_each_is_measured(kept):
-  times = measure()
-  assert len(times) == GAMMA + 1
+@pytest.mark.parametrize(
+  ("drafter", "count"),
+  [(DraftModel(NETWORK, GAMMA), GAMMA + 1), (SparseDraft(NETWORK, GAMMA), 2)],
+  ids=["each length", "all or nothing"],
+)
+def test_each_length_of_a_draft_is_measured(drafter, count, kept):
+  times = measure(dataclasses.replace(AUTO, drafter=drafter))
+  assert len(times) == count
   assert min(times) > 0
   assert json.loads(file_of(kept).read_text()) == {"seconds": list(times)}
 
@@ -262,12 +267,6 @@ def test_what_needs_no_times_is_not_measured(decoder, kept, counted, capsys):
   assert not counted
   assert not tuning.asked_for()
   assert not capsys.readouterr().err
-
-
-def test_drafts_of_all_or_nothing_have_two_times(kept):
-  found = measure(dataclasses.replace(AUTO, drafter=SparseDraft(NETWORK, GAMMA)))
-  assert len(found) == 2
-  assert min(found) > 0
 
 
 def test_a_budget_has_times_of_one_row_and_of_all(kept, monkeypatch):

@@ -145,6 +145,7 @@ def plain_run(sampling):
   return run(None, sampling)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ways.ON_NETWORKS)
 def test_networks_give_coupled_samples_around_rests_and_in_turns(name):
   """Two rows take the five inputs in turns."""
@@ -155,6 +156,7 @@ def test_networks_give_coupled_samples_around_rests_and_in_turns(name):
   assert decoded.statistics.drafted.sum() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ways.ON_NETWORKS)
 def test_networks_give_greedy_outputs_and_chains_do_in_packed_blocks(name):
   way = ways.ON_NETWORKS[name]

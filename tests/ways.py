@@ -163,7 +163,7 @@ SMALL_TREE = {"NODES": 6, "WIDTH": 3, "RANKS": 3}
 
 def _by_heads(name: str, shape: Any = None, **settings) -> Way:
   """Returns the way of one kind of heads, a chain unless there is a shape."""
-  siblings = {} if shape is None else {"siblings": "likeliest"}
+  siblings = {"siblings": "likeliest"} if isinstance(shape, Tree) else {}
   settings = {"page": "heads", "files": HEADS, "rule": "traversal", **settings}
   drafter = lambda networks: headed(networks[name], shape, **siblings)
   return Way(drafter, {"draft": name}, **settings)
@@ -291,11 +291,21 @@ WAYS = {
     page="heads",
   ),
   "eagle": _by_heads("eagle", page="eagle"),
-  "trimmed eagle": _by_heads(
-    "trimmed eagle", page="trimmed", policy=CostAware(), bindings={"GAMMA": None}
+  "trimmed eagle": Way(
+    lambda n: headed(n["trimmed eagle"], gamma=5),
+    {"draft": "trimmed eagle"},
+    rule="traversal",
+    policy=CostAware(),
+    files=HEADS,
+    bindings={"GAMMA": None},
+    page="trimmed",
   ),
   "eagle tree": _by_heads(
-    "eagle", Pruned(6, 3, 3), files=PRUNED, bindings=SMALL_TREE, page="eagle"
+    "eagle",
+    Pruned(6, 3, 3),
+    files=PRUNED,
+    bindings={**SMALL_TREE, "GAMMA": None},
+    page="eagle",
   ),
   "layer skip": Way(
     lambda n: LayerSkip(SKIP, GAMMA),

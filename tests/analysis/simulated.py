@@ -6,33 +6,17 @@ Shapes: G places of a window, V vocabulary.
 import numpy as np
 
 
-def hierarchy_tokens(
-  p: np.ndarray,
-  q: np.ndarray,
-  lower: np.ndarray,
-  gamma: int,
-  samples: int,
-  rng: np.random.Generator,
-  flush: bool = False,
-):
-  """Simulates an iteration of a two-level hierarchy with windows of G tokens.
+def hierarchy_tokens(p, q, lower, gamma, samples, rng, flush=False):
+  """Simulates windows of a two-level hierarchy whose lower drafts have gamma tokens.
 
-  Which of a window's tokens were drafted below and which corrected matters for whether
-  the target accepts them, and is drawn here; a closed form that takes the levels for
-  independent leaves it out. (Globerson et al., arXiv 2510.19705.)
+  At each place the target's distribution is p, the middle network's q and the lowest
+  draft's `lower`, each [G, V]. With `flush` a window ends with the first corrected
+  token. Which of a window's tokens were drafted below and which corrected matters for
+  whether the target accepts them, and is drawn here; a closed form that takes the
+  levels for independent leaves it out. (Globerson et al., arXiv 2510.19705.)
 
-  Args:
-    p: the target's distribution at each place of the window, [G, V].
-    q: the middle network's, [G, V].
-    lower: the lowest draft's, [G, V].
-    gamma: tokens of a lower draft, at least 1.
-    samples: windows.
-    rng: draws them.
-    flush: whether a window ends with the first corrected token.
-
-  Returns:
-    Tokens a call of the target, and calls of the middle network for it: the mean of
-    each, with its standard error.
+  Returns tokens a call of the target, and calls of the middle network for it: the mean
+  of each, with its standard error.
   """
   left, tokens = np.zeros(samples, int), np.ones(samples)
   starts, open_, stands = (np.ones(samples, bool) for _ in range(3))

@@ -2,9 +2,6 @@
 
 import json
 
-import pytest
-
-from specdec_t5x.bench.__main__ import main
 from tests.bench.conftest import named, ran
 from tests.t5x_bridge import tiny
 
@@ -45,33 +42,20 @@ def test_packed_blocks_stand_beside_padded_ones_and_a_target_drafts_for_itself(
   assert found[1]["tokens_per_call"]["value"] > 2
 
 
-@pytest.fixture
-def texts(files, tmp_path):
+def test_an_output_that_repeats_its_input_is_copied(files, tmp_path, capsys):
   path = tmp_path / "texts.jsonl"
   sentences = tiny.sentences(3, seed=4)
   lines = [json.dumps({"article": text, "highlights": text}) for text in sentences]
   path.write_text("\n".join(lines))
-  return [f"--texts={path}", f"--vocabulary={files['vocabulary']}"]
-
-
-COPIED = "--size=tiny --gamma=3 --matches 1 --input-length=48 --max-length=48"
-
-
-def test_an_output_that_repeats_its_input_is_copied(texts, tmp_path, capsys):
-  (row,) = ran("copy", tmp_path, *texts, *COPIED.split())["rows"]
+  flags = "--size=tiny --gamma=3 --matches 1 --input-length=48 --max-length=48"
+  flags = [*named({"texts": path}, vocabulary=files["vocabulary"]), *flags.split()]
+  (row,) = ran("copy", tmp_path, *flags)["rows"]
   assert row["identical"] == row["texts"] == 3
   assert row["tokens_per_call"]["value"] > 2
   assert row["alpha"]["value"] > 0.7
   assert "| 3 of 3 |" in capsys.readouterr().out
   # So are the first sentences of the input.
-  (tmp_path / "texts.jsonl").write_text('{"article": "the old dog. a cat. the man"}\n')
-  (row,) = ran("copy", tmp_path, *texts, *COPIED.split(), "--lead=1")["rows"]
+  path.write_text('{"article": "the old dog. a cat. the man"}\n')
+  (row,) = ran("copy", tmp_path, *flags, "--lead=1")["rows"]
   assert row["identical"] == row["texts"] == 1
   assert row["alpha"]["value"] > 0.5
-
-
-def test_a_field_that_is_not_there_is_named(texts, tmp_path, capsys):
-  flags = *texts, *COPIED.split(), "--source=story", f"--output={tmp_path}"
-  assert main(["copy", *flags]) == 1
-  assert "story" in capsys.readouterr().err
-  assert not (tmp_path / "copy.json").exists()

@@ -22,9 +22,12 @@ def test_bad_flags_are_refused(
 ):
   monkeypatch.chdir(tmp_path)  # No demo pairs here.
   (tmp_path / "empty").write_text("")
+  (tmp_path / "object").write_text("{}")
+  (tmp_path / "rowless").write_text('{"rows": [], "environment": {}}')
+  (tmp_path / "texts.jsonl").write_text('{"article": "a", "highlights": "a"}')
   own = {"layers": named({n: files[n] for n in ("target", "vocabulary", "inputs")})}
   given = own | {"online": domains} | dict.fromkeys(PAIR, pair)
-  flags = flags.format(empty=tmp_path / "empty").split()
+  flags = flags.format(**files).split()
   output = tmp_path / "output"
   assert main([name, *given.get(name, []), *flags, f"--output={output}"]) == 1
   said = capsys.readouterr()

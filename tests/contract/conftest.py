@@ -23,6 +23,7 @@ from t5x import (
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.transformer import Transformer
+from tests.t5x_bridge import tiny
 
 IS_RUNTIME = hasattr(t5x, "PROVIDER")
 LENGTHS = {"inputs": 24, "targets": 12}
@@ -56,23 +57,8 @@ def tiny_decoder_only(**kwargs) -> models.DecoderOnlyModel:
   return models.DecoderOnlyModel(module, VOCABULARY, None, **kwargs)
 
 
-def tiny_variables(model, seed=0):
-  shapes = {
-    "encoder_input_tokens": (1, LENGTHS["inputs"]),
-    "decoder_input_tokens": (1, LENGTHS["targets"]),
-  }
-  types = dict.fromkeys(shapes, jnp.int32)
-  make = jax.jit(lambda rng: model.get_initial_variables(rng, shapes, types))
-  variables = make(jax.random.PRNGKey(seed))
-  # Random networks of that size barely look at their input; larger weights do.
-  return variables.copy(
-    {"params": jax.tree.map(lambda x: 3.0 * x, variables["params"])}
-  )
-
-
-def tiny_state(model, seed=0, step=7) -> train_state.InferenceState:
-  state = train_state.InferenceState.create(tiny_variables(model, seed))
-  return state.replace_step(jnp.asarray(step, jnp.int32))
+def tiny_state(model) -> train_state.InferenceState:
+  return tiny.state(model.module).replace_step(jnp.asarray(7, jnp.int32))
 
 
 def register_task(name: str, count: int = EXAMPLES, first=(), metrics=()) -> str:

@@ -3,6 +3,7 @@
 import gzip
 import pathlib
 import shutil
+import time
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,9 @@ from t5x import checkpoints, partitioning, train_state
 from tests.contract.conftest import IS_RUNTIME, runtime_only
 from tests.damage import flip_a_bit, halve
 from tests.real_data import path as data_path
+
+if IS_RUNTIME:
+  from t5x import checkpoint_arrays, checkpoint_memory, orbax_format
 
 FORMATS = ("t5x", "orbax")
 BIG = "target.decoder.layers_0.mlp.wi.kernel"
@@ -254,3 +258,47 @@ def test_a_real_checkpoint_of_upstream(tmp_path):
   assert kernel.shape == (128, 8064)
   assert kernel.dtype == np.float32
   assert np.isfinite(np.asarray(kernel)).all()
+
+
+# ---- How much is on its way at once: groups, kept by both formats. ----
+
+MIB = 2**20
+
+
+@runtime_only
+def test_groups_are_full_largest_first_and_at_least_a_64th():
+  sizes = {"a": 1 * MIB, "b": 40 * MIB, "c": 20 * MIB, "d": 11 * MIB, "e": 12 * MIB}
+  assert checkpoint_memory.groups(sizes) == [["b"], ["c", "e"], ["d", "a"]]
+  many = {str(i): 64 * MIB for i in range(128)}  # 8 GiB: 128 MiB at once.
+  assert {len(group) for group in checkpoint_memory.groups(many)} == {2}
+
+
+@runtime_only
+@pytest.mark.parametrize("layout", FORMATS)
+def test_arrays_of_a_group_alone_are_on_their_way(layout, monkeypatch, tmp_path):
+  reads, now = [], []
+
+  def noted(names, read, *args):
+    now.extend(names)
+    time.sleep(0.01)
+    reads.append(sorted(now))
+    result = read(*args)
+    del now[: len(names)]
+    return result
+
+  read, read_group = checkpoint_arrays.StoredArray.read, orbax_format._read_group
+  monkeypatch.setattr(
+    checkpoint_arrays.StoredArray,
+    "read",
+    lambda entry, *args: noted([entry.name], read, entry, *args),
+  )
+  monkeypatch.setattr(
+    orbax_format, "_read_group", lambda *args: noted(args[2], read_group, *args)
+  )
+  # Each array of `make_state` but the step fills that.
+  monkeypatch.setattr(checkpoint_memory, "_LEAST", 64)
+  monkeypatch.setattr(checkpoint_memory, "_PART", 0)
+  state = make_state()
+  restored = restore(save(layout, tmp_path, state), state)
+  assert {len(names) for names in reads} == {1}
+  assert len(reads) == len(restored.params) + 1

@@ -9,7 +9,6 @@ import errno
 import hashlib
 import json
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -29,7 +28,7 @@ from tests.contract.conftest import (
   run,
   writer,
 )
-from tests.damage import flip_a_bit, halve
+from tests.damage import files_of_at_most, flip_a_bit, halve
 
 if not IS_RUNTIME:
   pytest.skip("upstream T5X does without", allow_module_level=True)
@@ -248,12 +247,8 @@ full_by_gin = gin.external_configurable(full, "a_full_disk", module="tests")
 
 
 def beyond_the_limit(path, *args, **kwargs):
-  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-  try:
+  with files_of_at_most(100):
     infer.write_inferences_to_file(path, *args, **kwargs)
-  finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def without_rights(path, *args, **kwargs):

@@ -20,7 +20,6 @@ from tests.contract.conftest import (
   tiny_decoder_only,
   tiny_model,
   tiny_state,
-  tiny_variables,
 )
 
 BATCH = {
@@ -39,7 +38,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def params(model):
-  return tiny_variables(model)["params"]
+  return tiny_state(model).params
 
 
 def predict(model, params, batch=BATCH, **kwargs):
@@ -72,7 +71,7 @@ def test_default_decoder_params_and_arguments():
 
   defaults = models.DecoderParams(num_decodes=2, return_all_decodes=True)
   model = tiny_model(decode_fn=decode_fn, default_decoder_params=defaults)
-  params = tiny_variables(model)["params"]
+  params = tiny_state(model).params
   decodes, _ = model.predict_batch_with_aux(params, BATCH, decoder_params={"alpha": 3})
   assert decodes.shape == (2, 2, 6)
   assert seen["eos_id"] == 1
@@ -139,7 +138,7 @@ def prompts():
 
 @pytest.fixture(scope="module")
 def prompt_params():
-  return tiny_variables(tiny_decoder_only())["params"]
+  return tiny_state(tiny_decoder_only()).params
 
 
 def test_the_converter_joins_prompt_and_target(prompts):

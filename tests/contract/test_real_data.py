@@ -9,12 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import seqio
-from t5x import checkpoints, decoding, models, partitioning, train_state
+from t5x import decoding
 
+from specdec_t5x.checkpoints import readers
+from specdec_t5x.data import tasks
 from specdec_t5x.network.transformer import Transformer
 from tests.real_data import M30K_TARGET
 from tests.real_data import path as data_path
+from tests.t5x_bridge import tiny
 
+NETWORK = Transformer(M30K_TARGET)
 LINES = 16
 LENGTH = 64
 
@@ -26,53 +30,26 @@ def vocabulary():
 
 
 @pytest.fixture(scope="module")
-def params(tmp_path_factory, vocabulary):
+def params(tmp_path_factory):
   source = data_path("t5x_m30k", "target_checkpoint_2000")
   path = tmp_path_factory.mktemp("real") / "checkpoint_2000"
   shutil.copytree(source, path)
-  model = make_model(vocabulary)
-  shapes = {"encoder_input_tokens": (1, LENGTH), "decoder_input_tokens": (1, LENGTH)}
-  types = dict.fromkeys(shapes, jnp.int32)
-  state = jax.eval_shape(
-    lambda rng: train_state.InferenceState.create(
-      model.get_initial_variables(rng, shapes, types)
-    ),
-    jax.random.PRNGKey(0),
-  )
-  part = partitioning.PjitPartitioner(num_partitions=1)
-  reader = checkpoints.OrbaxCheckpointManagerInterface(
-    str(path.parent), state, part, restore_dtype="float32"
-  )
-  return reader.restore(path=str(path)).params
+  state = readers.abstract_state(NETWORK)
+  return readers.orbax(str(path), state, readers.one_device(), "float32").params
 
 
 @pytest.fixture(scope="module")
 def batch(vocabulary):
-  lines = lambda name: (
-    data_path("multi30k", name).read_text(encoding="utf-8").split("\n")[:LINES]
+  files = (data_path("multi30k", f"test_2016_flickr.{kind}") for kind in ("en", "de"))
+  name = tasks.translation_from_files(
+    "contract_m30k", {"test": tuple(map(str, files))}, vocabulary=vocabulary
   )
-  source, target = np.zeros((2, LINES, LENGTH), np.int32)
-  english = lines("test_2016_flickr.en")
-  for i, (en, de) in enumerate(zip(english, lines("test_2016_flickr.de"), strict=True)):
-    for row, text in (
-      (source[i], f"translate English to German: {en}"),
-      (target[i], de),
-    ):
-      ids = [*vocabulary.encode(text), 1]
-      row[: len(ids)] = ids
-  features = {
-    "encoder_input_tokens": source,
-    "decoder_target_tokens": target,
-    "decoder_input_tokens": np.pad(target, ((0, 0), (1, 0)))[:, :-1],
-    "decoder_loss_weights": (target > 0).astype(np.int32),
-  }
-  return jax.tree.map(jnp.asarray, features)
-
-
-def make_model(vocabulary, decode_fn=None):
-  return models.EncoderDecoderModel(
-    Transformer(M30K_TARGET), vocabulary, vocabulary, None, decode_fn
-  )
+  lengths = {"inputs": LENGTH, "targets": LENGTH}
+  task, lines = seqio.get_mixture_or_task(name), f"test[:{LINES}]"
+  dataset = task.get_dataset(lengths, lines, shuffle=False)
+  features = seqio.EncDecFeatureConverter(pack=False)(dataset, lengths)
+  rows = list(features.as_numpy_iterator())
+  return {name: jnp.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 def expected(name):
@@ -82,7 +59,7 @@ def expected(name):
 
 def test_beams_are_upstreams(vocabulary, params, batch):
   """Greedy outputs: tests/e2e/test_m30k.py."""
-  model = make_model(vocabulary, decoding.beam_search)
+  model = tiny.t5x_model(NETWORK, vocabulary, decoding.beam_search)
   predict = jax.jit(functools.partial(model.predict_batch_with_aux, num_decodes=4))
   decodes, aux = jax.device_get(predict(params, batch))
   rows = expected("test_2016_beam4_target.jsonl")
@@ -93,7 +70,7 @@ def test_beams_are_upstreams(vocabulary, params, batch):
 
 
 def test_scores_are_upstreams(vocabulary, params, batch):
-  model = make_model(vocabulary)
+  model = tiny.t5x_model(NETWORK, vocabulary)
   scores = jax.jit(model.score_batch)(params, batch)
   rows = expected("test_2016_score_target.jsonl")
   np.testing.assert_allclose(scores, [row["score"] for row in rows], atol=1e-3)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import seqio
+import t5x
 import tensorflow as tf
 from t5x import gin_utils, partitioning, train_state, utils
 
@@ -185,6 +186,4 @@ def test_gin_arguments():
 
 
 def test_the_provider_is_known():
-  import t5x
-
   assert not conftest.IS_RUNTIME or "specdec" in t5x.__version__

@@ -73,9 +73,7 @@ def test_another_file_is_refused(rows, vocabulary, tmp_path):
 
 
 def test_the_real_file_has_480_prompts_in_six_groups():
-  path = real_data.DATA / "spec_bench" / "question.jsonl"
-  if not path.is_file():
-    pytest.skip(f"{path} is not here")
+  path = real_data.path("spec_bench", "question.jsonl")
   groups = [group for _, group in spec_bench.prompts(str(path))]
   assert {name: groups.count(name) for name in set(groups)} == dict.fromkeys(
     (*spec_bench.GROUPS, spec_bench.MT_BENCH), 80

@@ -10,17 +10,10 @@ import tensorflow as tf
 
 from specdec_t5x.demo import tasks, vocabulary
 from specdec_t5x.demo.corpora import news, splits, translation
+from tests.data.conftest import _restore_registry  # noqa: F401
 
 SIZES = {"train_size": 300, "validation_size": 5, "test_size": 7}
 BYTES = seqio.ByteVocabulary()
-
-
-@pytest.fixture(autouse=True)
-def _restore_registry():
-  before = set(seqio.TaskRegistry.names())
-  yield
-  for name in set(seqio.TaskRegistry.names()) - before:
-    seqio.TaskRegistry.remove(name)
 
 
 @pytest.fixture(scope="module")

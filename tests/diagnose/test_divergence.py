@@ -32,11 +32,13 @@ def diagnose(plain, speculative, whole, outputs=None):
   return divergence.diagnose(*lists, measures, EPSILON)
 
 
-def make_tie(plain, speculative, whole, gap):
+def tied(gap):
   """Lets two tokens of example 1, position 2, change places with the scoring."""
+  plain, speculative, whole = scorings()
   plain[1, 2, 3], plain[1, 2, 4] = 9.0 + gap, 9.0
   speculative[1, 2, 3], speculative[1, 2, 4] = 9.0, 9.0 + gap
   whole[1, 2] = plain[1, 2]
+  return plain, speculative, whole
 
 
 def test_equal_outputs_have_nothing_to_report():
@@ -48,8 +50,7 @@ def test_equal_outputs_have_nothing_to_report():
 
 
 def test_two_tokens_closer_than_rounding_are_a_tie():
-  runs = scorings()
-  make_tie(*runs, gap=NOISE)
+  runs = tied(NOISE)
   report = diagnose(*runs)
   (difference,) = report.differences
   assert (difference.example, difference.position) == (1, 2)
@@ -63,8 +64,7 @@ def test_two_tokens_closer_than_rounding_are_a_tie():
 
 @pytest.mark.parametrize("gap", [1e-4, 1.0])
 def test_a_gap_that_rounding_cannot_close_is_different(gap):
-  runs = scorings()
-  make_tie(*runs, gap=gap)
+  runs = tied(gap)
   report = diagnose(*runs)
   (difference,) = report.differences
   assert difference.verdict == DIFFERENT
@@ -76,8 +76,7 @@ def test_a_gap_that_rounding_cannot_close_is_different(gap):
 
 
 def test_a_token_that_its_own_logits_do_not_choose_is_no_tie():
-  runs = scorings()
-  make_tie(*runs, gap=NOISE)
+  runs = tied(NOISE)
   runs[1][1, 2] = runs[0][1, 2]  # Both scorings prefer 3 to 4.
   plain = runs[0].argmax(-1)
   other = plain.copy()
@@ -102,8 +101,7 @@ def test_an_output_that_just_stops_is_different():
 
 @pytest.mark.parametrize(("scoring", "value"), [(0, np.nan), (1, np.inf), (2, -np.inf)])
 def test_a_tie_among_logits_that_are_no_numbers_is_different(scoring, value):
-  runs = scorings()
-  make_tie(*runs, gap=NOISE)
+  runs = tied(NOISE)
   plain, speculative = (run.argmax(-1) for run in runs[:2])
   # Of a token that neither run took.
   runs[scoring][1, 2, 0] = value
@@ -134,8 +132,7 @@ def test_logits_beyond_an_output_may_be_anything():
 
 
 def test_no_noise_seen_excuses_the_loss_of_half_of_the_digits():
-  plain, speculative, whole = scorings()
-  make_tie(plain, speculative, whole, gap=0.1)
+  plain, speculative, whole = tied(0.1)
   whole += 0.5  # As if the plain run itself were wrong.
   (difference,) = diagnose(plain, speculative, whole).differences
   assert difference.verdict == DIFFERENT

@@ -141,7 +141,7 @@ class Agreement:
       job = str([bindings.get(name) for name in self._SAME])
       outputs = [
         json.loads(line)["prediction_tokens"]
-        for file in sorted(summary.parent.glob("*.jsonl-*"))
+        for file in sorted(summary.parent.glob("*.jsonl-?????-of-?????"))
         for line in file.read_text().splitlines()
       ]
       assert outputs == self._known.setdefault(job, outputs), (summary, job)

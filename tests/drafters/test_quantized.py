@@ -20,7 +20,7 @@ from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
 from tests.drafters import test_layer_skip as of_target
 from tests.exactness import faults
-from tests.network.test_transformer import T5_1_0
+from tests.network.kinds import T5_1_0
 from tests.t5x_bridge import tiny, tiny_gpt
 
 INPUTS, ROOM, GAMMA = of_target.INPUTS, of_target.ROOM, 3

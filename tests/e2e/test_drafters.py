@@ -92,6 +92,7 @@ def built(gin_files, bindings):
     commands.as_main(t5x_infer),
     contextlib.chdir(runs.ROOT),
   ):
+    gin.configurable(t5x_infer.infer)  # As the command does.
     gin_utils.parse_gin_flags(paths, gin_files, given)
     return copy.deepcopy(gin.query_parameter("%DECODER"))  # Which makes it.
 

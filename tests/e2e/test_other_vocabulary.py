@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-import sentencepiece
 
 import specdec_t5x
 from tests.e2e import runs
@@ -18,13 +17,8 @@ CONFIG = dataclasses.replace(tiny.DRAFT, vocab_size=24)
 def draft(tmp_path_factory):
   """The draft's checkpoint and its tokenizer."""
   root = tmp_path_factory.mktemp("other")
-  sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter(tiny.sentences(300)),
-    model_prefix=str(root / "other"),
-    **{"vocab_size": 22, "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
-    minloglevel=2,
-  )
-  return tiny.save_t5x(root / "draft", CONFIG, seed=2), str(root / "other.model")
+  tokenizer = tiny.train_vocabulary(root, size=22)
+  return tiny.save_t5x(root / "draft", CONFIG, seed=2), tokenizer
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Configurations whose tasks have no demo pair, and the one of a beam."""
+"""Gin files: of tasks without a demo pair, of a beam, and what reaches the networks."""
 
 import pathlib
 import re
@@ -10,6 +10,7 @@ from specdec_t5x.network import sizes
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.t5x_bridge import required
 from tests.e2e import runs
+from tests.e2e.test_drafters import built
 
 CONFIGS = tuple(
   f"configs/spec_{name}.gin" for name in ("xsum", "humaneval", "instructions")
@@ -59,3 +60,45 @@ def test_flan_pairs_have_the_sizes_of_t5_1_1(pair, monkeypatch):
       found = gin.get_configurable(T5Config)()
     assert found == sizes.t5_1_1(size)
   gin.clear_config()
+
+
+# PRODUCTS reaches every network of a run, WEIGHTS and HEAD the target alone.
+SET = {"PRODUCTS": "xla", "WEIGHTS": "int8", "HEAD": "full"}
+
+
+@pytest.mark.parametrize(
+  "name", ["spec_ende", "spec_cnndm", "baseline_ende", "spec_lm", "baseline_lm"]
+)
+def test_products_are_set_for_target_and_draft(name):
+  for bindings, target, draft in (
+    ({}, ("auto", "float32", "auto"), ("auto", "float32", "auto")),
+    (SET, ("xla", "int8", "full"), ("xla", "float32", "auto")),
+  ):
+    decoder = built([f"configs/{name}.gin"], bindings)
+    found = {
+      network: (each.config.products, each.config.weights, each.config.head)
+      for network, each in decoder.networks.items()
+    }
+    expected = {"target": target, "draft": draft}
+    assert found == {network: expected[network] for network in found}
+    assert ("draft" in found) == name.startswith("spec")
+
+
+def test_a_run_is_compiled_for_devices_that_share_the_networks(tmp_path):
+  """By `scripts/compile_ahead.py`; no checkpoint is there."""
+  gin_file = runs.tiny_pair(tmp_path, examples=1)
+  process = runs.infer(
+    *("configs/spec_ende.gin", gin_file),
+    module="scripts.compile_ahead",
+    flags=["--devices=2"],
+    TARGET_CHECKPOINT_PATH=None,
+    DRAFT_CHECKPOINT_PATH=None,
+    **{"partitioning.PjitPartitioner.num_partitions": 2},
+  )
+  assert process.returncode == 0, process.stderr[-4000:]
+  mesh, params, temporary, _, *collectives = process.stdout.splitlines()
+  assert mesh.startswith("Mesh: 1 (data) x 2 (model).")
+  assert params.startswith("parameters ")
+  assert temporary.startswith("temporary ")
+  (iteration,) = (line for line in collectives if line.startswith("collectives, iter"))
+  assert "all-reduce" in iteration

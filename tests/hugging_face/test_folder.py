@@ -1,12 +1,10 @@
 """Hugging Face's folders as this library reads and writes them, without torch."""
 
-import contextlib
 import json
-import resource
 import shutil
 import warnings
 
-import flax
+import chex
 import jax
 import numpy as np
 import pytest
@@ -20,6 +18,7 @@ from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.data import vocabularies
 from specdec_t5x.hugging_face import export, folder, names, vocabulary
 from tests import commands, real_data
+from tests.damage import files_of_at_most
 from tests.errors import folders
 from tests.t5x_bridge import tiny
 
@@ -29,11 +28,6 @@ TEXTS = [
   "Zürich, ½ of ﬁve",
   "",
 ]
-
-
-def equal(a, b):
-  a, b = map(flax.core.unfreeze, (a, b))
-  return jax.tree.all(jax.tree.map(lambda x, y: (x == y).all(), a, b))
 
 
 def to_t5x(source, made, *flags):
@@ -61,9 +55,9 @@ def test_a_folder_becomes_a_checkpoint_and_a_folder_again(how, theirs, tmp_path)
   paths = str(theirs), f"{made}/checkpoint_0"
   read, kept = map(specdec_t5x.load_model, paths)
   assert read.network.config == kept.network.config == tiny.TARGET
-  assert equal(read.params, kept.params)
+  chex.assert_trees_all_equal(read.params, kept.params)
   assert to_theirs(made, back) == 0
-  assert equal(arrays_of(theirs), arrays_of(back))
+  chex.assert_trees_all_equal(arrays_of(theirs), arrays_of(back))
 
 
 def test_what_is_rounded_is_read_in_the_file_s_16_bits(tmp_path):
@@ -74,7 +68,7 @@ def test_what_is_rounded_is_read_in_the_file_s_16_bits(tmp_path):
   for name, params in {"narrow": narrow, "wide": wide}.items():
     export.write(str(tmp_path / name), tiny.TARGET, params)
     made.append(specdec_t5x.load_model(str(tmp_path / name), weights="int8").params)
-  assert equal(*made)
+  chex.assert_trees_all_equal(*made)
   found = [params["token_embedder"]["embedding"].dtype for params in made]
   assert found == ["bfloat16", "float32"]
 
@@ -133,17 +127,6 @@ def test_an_untied_folder_without_a_projection_says_what_is_used(theirs):
       folder.Folder.open(str(theirs))
     folders.set_config(theirs, tie_word_embeddings=True)
     folder.Folder.open(str(theirs))
-
-
-@contextlib.contextmanager
-def files_of_at_most(size):
-  """No file of this process grows beyond so many bytes, as on a full disk."""
-  before = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-  try:
-    yield
-  finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("convert_to", [to_t5x, to_theirs])
@@ -215,18 +198,11 @@ def test_bytes_are_seqios(tmp_path):
   assert ours.eos_id() == theirs.eos_id
 
 
-@pytest.fixture(scope="module")
-def t5_pieces():
-  path = real_data.DATA / "t5_spiece" / "spiece.model"
-  if not path.is_file():
-    pytest.skip(f"{path} is not here")
-  return path
-
-
-def test_a_tokenizer_json_is_the_sentencepiece_model(t5_pieces, tmp_path, monkeypatch):
+def test_a_tokenizer_json_is_the_sentencepiece_model(tmp_path, monkeypatch):
   transformers = pytest.importorskip("transformers", reason="transformers is not here")
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "cache"))
-  shutil.copyfile(t5_pieces, tmp_path / vocabulary.PIECES)
+  pieces = real_data.path("t5_spiece", "spiece.model")
+  shutil.copyfile(pieces, tmp_path / vocabulary.PIECES)
   tokenizer = transformers.T5Tokenizer.from_pretrained(tmp_path)
   theirs = tmp_path / "theirs"
   tokenizer.save_pretrained(theirs)

@@ -2,13 +2,11 @@
 
 import dataclasses
 
-import jax
 import pytest
 
 import specdec_t5x
 from specdec_t5x import convert
 from specdec_t5x.hugging_face import export
-from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.gemma import GemmaConfig
 from tests import networks
 from tests.contract.conftest import runtime_only
@@ -28,13 +26,6 @@ FIRST = dataclasses.replace(GEMMA, merged=False, encoder=GEMMA, attention_cap=2.
 PAIRS = {"T5": (tiny.TARGET, tiny.DRAFT), "T5Gemma": (FIRST, GEMMA)}
 
 
-def drawn(config, seed):
-  """Random parameters."""
-  if config.is_gemma:
-    return networks.drawn(config, seed)
-  return initial_variables(network_for(config), jax.random.key(seed))["params"]
-
-
 @pytest.fixture(
   scope="module", params=["T5", pytest.param("T5Gemma", marks=pytest.mark.slow)]
 )
@@ -49,7 +40,7 @@ def pair(tmp_path_factory, request):
     zip(("target", "draft"), PAIRS[request.param], strict=True)
   ):
     folder = str(root / name)
-    export.write(folder, config, drawn(config, seed), vocabulary=str(pieces))
+    export.write(folder, config, networks.drawn(config, seed), vocabulary=str(pieces))
     assert convert.main([f"--from={folder}", f"--to={root}/ours_{name}"]) == 0
     paths[f"{name.upper()}_CHECKPOINT_PATH"] = folder
   knobs = {"BATCH_SIZE": COUNT, "GAMMA_POLICY": "fixed"}

@@ -1,5 +1,7 @@
 """A draft that is lost, late, started anew or talks nonsense costs no token."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -70,14 +72,8 @@ def test_a_link_gives_what_the_draft_gives_in_this_process(sampling, here):
 
 def failing(answer, fails):
   """Fails at the requests whose numbers these are."""
-  number = -1
-
-  def call(request):
-    nonlocal number
-    number += 1
-    return fails(number, lambda: answer(request))
-
-  return call
+  numbers = itertools.count()
+  return lambda request: fails(next(numbers), lambda: answer(request))
 
 
 def dies(number, answer):

@@ -11,7 +11,7 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.native import library
 from specdec_t5x.native.distributions import adjusted_probs
 from tests.exactness.distributions import adjusted
-from tests.kernels import needs_kernels
+from tests.kernels import needs_kernels, normal
 
 pytestmark = needs_kernels
 SAMPLINGS = (
@@ -21,10 +21,6 @@ SAMPLINGS = (
   Sampling(1.7, top_k=300),
   Sampling(top_p=0.9),
 )
-
-
-def normal(*shape):
-  return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32) * 4
 
 
 def distributions(logits, sampling):
@@ -40,7 +36,7 @@ def exactly(row, sampling):
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("size", [1, 16, 257, 32_128])
 def test_a_distribution_is_that_of_float64(size, sampling):
-  logits = normal(3, size)
+  logits = 4 * normal(0, 3, size)
   exact = [exactly(row, sampling) for row in logits]
   distances = np.abs(distributions(logits, sampling) - exact).sum(axis=1) / 2
   np.testing.assert_array_less(distances, 1e-6)
@@ -48,7 +44,7 @@ def test_a_distribution_is_that_of_float64(size, sampling):
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_a_row_is_the_same_whatever_stands_beside_it(sampling):
-  logits = normal(19, 3_000)
+  logits = 4 * normal(0, 19, 3_000)
   whole = distributions(logits, sampling)
   np.testing.assert_array_equal(
     distributions(logits[::-1].copy(), sampling)[::-1], whole
@@ -67,7 +63,7 @@ def test_what_is_far_below_has_no_mass_at_all():
 
 
 def test_vmap_goes_over_rows():
-  logits = normal(5, 2, 300)
+  logits = 4 * normal(0, 5, 2, 300)
   run = jax.vmap(lambda x: adjusted_probs(x, Sampling(top_k=9)), in_axes=1, out_axes=1)
   np.testing.assert_array_equal(
     jax.jit(run)(logits), distributions(logits, Sampling(top_k=9))
@@ -76,7 +72,7 @@ def test_vmap_goes_over_rows():
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_a_distribution_has_the_derivative_of_xlas(sampling, monkeypatch):
-  logits = jnp.asarray(normal(2, 300))
+  logits = jnp.asarray(4 * normal(0, 2, 300))
   found = lambda: jax.grad(lambda x: (adjusted_probs(x, sampling) ** 2).sum())(logits)
   ours = found()
   monkeypatch.setattr(library, "problem", lambda: "not wanted")

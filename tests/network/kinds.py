@@ -38,20 +38,15 @@ GEMMA_1 = dataclasses.replace(
   encoder=dataclasses.replace(GEMMA_2, emb_dim=24, num_heads=2, num_kv_heads=1),
 )
 OLD = {"t5 1.1": T5_1_1, "t5 1.0": T5_1_0, "gpt": GPT, "gated gpt": GATED_GPT}
-GEMMAS = {"gemma 2": GEMMA_2, "gemma 1": GEMMA_1}
+GEMMAS = {
+  "gemma 2": GEMMA_2,
+  "gemma 1": pytest.param(GEMMA_1, marks=pytest.mark.slow),
+}
 
 
 def each(configs):
   """A mark: the test is of each of these configurations, by name."""
-  slow = ("gemma 1",)
-  return pytest.mark.parametrize(
-    "config",
-    [
-      pytest.param(config, marks=pytest.mark.slow) if name in slow else config
-      for name, config in configs.items()
-    ],
-    ids=list(configs),
-  )
+  return pytest.mark.parametrize("config", configs.values(), ids=configs)
 
 
 ROWS, SLOTS = 3, 20

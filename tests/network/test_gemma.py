@@ -6,6 +6,7 @@ That their numbers are transformers' is tests/hugging_face/test_parity.py's.
 import dataclasses
 import functools
 
+import chex
 import flax
 import jax
 import jax.numpy as jnp
@@ -108,9 +109,7 @@ def test_a_checkpoint_is_read_by_its_configuration(config, tmp_path):
   T5XParameters(own.network, str(tmp_path)).save(0, own.params)
   path = str(tmp_path / "checkpoint_0")
   read = api.load_model(path, config=config)
-  read = flax.core.unfreeze(read.params)
-  same = jax.tree.map(lambda a, b: (a == b).all(), read, own.params)
-  assert jax.tree.all(same)
+  chex.assert_trees_all_equal(flax.core.unfreeze(read.params), own.params)
 
 
 def test_what_no_gemma_is_is_refused(tmp_path):

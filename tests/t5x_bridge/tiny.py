@@ -37,17 +37,21 @@ WORDS = [
 VOCAB_SIZE = 64
 
 
+def sizes(width, vocab_size):
+  """What networks of this width have in common."""
+  return {
+    "vocab_size": vocab_size,
+    "emb_dim": width,
+    "num_heads": 2,
+    "head_dim": 8,
+    "mlp_dim": 2 * width,
+    "mlp_activations": ("gelu", "linear"),
+  }
+
+
 def config(layers, width, vocab_size=VOCAB_SIZE):
-  return T5Config(
-    vocab_size=vocab_size,
-    emb_dim=width,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=2 * width,
-    num_encoder_layers=1,
-    num_decoder_layers=layers,
-    mlp_activations=("gelu", "linear"),
-  )
+  layers = {"num_encoder_layers": 1, "num_decoder_layers": layers}
+  return T5Config(**sizes(width, vocab_size), **layers)
 
 
 TARGET, DRAFT = config(2, 16), config(1, 8)
@@ -58,13 +62,13 @@ def sentences(count, seed=0):
   return [" ".join(rng.choice(WORDS, rng.integers(2, 9))) for _ in range(count)]
 
 
-def train_vocabulary(directory: pathlib.Path) -> str:
+def train_vocabulary(directory: pathlib.Path, size=30) -> str:
   text = directory / "text.txt"
   text.write_text("\n".join(sentences(300)))
   sentencepiece.SentencePieceTrainer.train(
     input=str(text),
     model_prefix=str(directory / "tiny"),
-    vocab_size=30,
+    vocab_size=size,
     pad_id=0,
     eos_id=1,
     unk_id=2,

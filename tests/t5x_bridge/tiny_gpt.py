@@ -11,15 +11,7 @@ LENGTHS = {"inputs": 6, "targets": 10}
 
 
 def config(layers, width, vocab_size=tiny.VOCAB_SIZE):
-  return GptConfig(
-    vocab_size=vocab_size,
-    emb_dim=width,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=2 * width,
-    num_layers=layers,
-    mlp_activations=("gelu", "linear"),
-  )
+  return GptConfig(**tiny.sizes(width, vocab_size), num_layers=layers)
 
 
 TARGET, DRAFT = config(2, 16), config(1, 8)

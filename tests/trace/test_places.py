@@ -8,33 +8,27 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.trace import places
 from specdec_t5x.trace.places import ACCEPTED, RECOVERED, KeepPlaces
-from tests.observed import (
-  AT_ONE,
-  GAMMA,
-  LENGTH,
-  decoded,
-  of_networks,
-  pair,
-  places_by_hand,
-)
+from tests import observed
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_greedy_places_are_those_reckoned_by_hand(seed):
-  target, draft = pair(seed)
-  found = decoded(KeepPlaces(), target, DraftModel(draft, GAMMA))
-  output, by_hand = places_by_hand(target, draft)
-  rest = [0] * (LENGTH - len(output))
+  target, draft = observed.pair(seed)
+  found = observed.decoded(KeepPlaces(), target, DraftModel(draft, observed.GAMMA))
+  output, by_hand = observed.places_by_hand(target, draft)
+  rest = [0] * (observed.LENGTH - len(output))
   assert found.tokens[0].tolist() == output + rest
   assert found.observed[0].tolist() == by_hand + rest
 
 
 @pytest.mark.parametrize("is_tree", [False, True])
 def test_sampled_places_are_as_many_as_were_counted(is_tree):
-  target, draft = pair(3)
-  tree = TreeDraft(draft, delayed(1, 2, GAMMA))
-  drafter = tree if is_tree else DraftModel(draft, GAMMA)
-  assert_counted(decoded(KeepPlaces(), target, drafter, AT_ONE, rows=64))
+  target, draft = observed.pair(3)
+  tree = TreeDraft(draft, delayed(1, 2, observed.GAMMA))
+  drafter = tree if is_tree else DraftModel(draft, observed.GAMMA)
+  assert_counted(
+    observed.decoded(KeepPlaces(), target, drafter, observed.AT_ONE, rows=64)
+  )
 
 
 def assert_counted(found):
@@ -44,13 +38,13 @@ def assert_counted(found):
   rejected = info.acceptance_positions - info.accepted
   np.testing.assert_array_equal(count(RECOVERED), rejected)
   assert info.accepted.sum() > 0 < rejected.sum()
-  beyond = np.arange(LENGTH) >= np.asarray(info.emitted)[:, None]
+  beyond = np.arange(observed.LENGTH) >= np.asarray(info.emitted)[:, None]
   assert not kept[beyond].any()
 
 
 @pytest.mark.parametrize("slots", [0, 2])
 def test_rows_that_rest_and_take_turns_have_their_own(slots):
-  assert_counted(of_networks(KeepPlaces(), (1.0, 1.7, 1.8), slots))
+  assert_counted(observed.of_networks(KeepPlaces(), (1.0, 1.7, 1.8), slots))
 
 
 def _one_on(gained):

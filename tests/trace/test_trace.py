@@ -146,8 +146,8 @@ def test_the_image_holds_every_token_in_its_kind():
   _, elements = parse(svg)
   texts = [(e.get("class"), e.text) for name, e in elements if name == "text"]
   tokens = [t for t in texts if t[0] in render.STYLES and t[0] != t[1]]
-  drawn = [token for turn in DRAWN for token in (*turn.drafted, turn.own) if token]
-  assert tokens == [(token.kind, token.piece) for token in drawn]
+  every = [token for turn in DRAWN for token in (*turn.drafted, turn.own) if token]
+  assert tokens == [(token.kind, token.piece) for token in every]
   assert texts[0] == ("title", 'A <title> & "more"')
   assert [text for kind, text in texts if kind == "number"] == [
     *("1", "2", "3"),

@@ -18,15 +18,7 @@ from specdec_t5x.trace.places import RECOVERED
 from specdec_t5x.training import rejections
 from specdec_t5x.training.objectives import forward
 from specdec_t5x.training.rejections import KeepRejections, Rejections
-from tests.observed import (
-  AT_ONE,
-  GAMMA,
-  LENGTH,
-  decoded,
-  of_networks,
-  pair,
-  places_by_hand,
-)
+from tests import observed
 from tests.t5x_bridge import tiny
 
 KEPT = 2
@@ -35,7 +27,7 @@ KEEP = KeepRejections(KEPT)
 
 def assert_kept(found, row, place, target, output):
   """What is kept of a place are the likeliest tokens at temperature 1."""
-  distribution = target.distribution(AT_ONE)(tuple(output[:place]))
+  distribution = target.distribution(observed.AT_ONE)(tuple(output[:place]))
   best = np.argsort(-distribution)[:KEPT]
   np.testing.assert_array_equal(found.observed.tokens[row, place], best)
   kept = found.observed.probs[row, place]
@@ -44,9 +36,9 @@ def assert_kept(found, row, place, target, output):
 
 def greedy(seed):
   """Compares with places by hand; how many were rejected and accepted."""
-  target, draft = pair(seed)
-  output, kinds = places_by_hand(target, draft)
-  found = decoded(KEEP, target, DraftModel(draft, GAMMA))
+  target, draft = observed.pair(seed)
+  output, kinds = observed.places_by_hand(target, draft)
+  found = observed.decoded(KEEP, target, DraftModel(draft, observed.GAMMA))
   np.testing.assert_array_equal(found.tokens[0, : len(output)], output)
   places = np.flatnonzero(np.array(kinds) == RECOVERED)
   is_kept = np.asarray(found.observed.probs[0]).sum(-1) > 0
@@ -110,14 +102,15 @@ def test_a_planted_fault_fails(where, name, fault, monkeypatch):
   ],
 )
 def test_what_is_kept_of_a_sample_is_the_distribution_at_temperature_1(rule, sampling):
-  target, draft = pair(3)
-  tree = TreeDraft(draft, delayed(1, 2, GAMMA))
-  drafter = tree if RULES[rule].takes_trees else DraftModel(draft, GAMMA)
-  found = jax.device_get(decoded(KEEP, target, drafter, sampling, rule, rows=16))
-  places = np.argwhere(found.observed.probs.sum(-1) > 0)
+  target, draft = observed.pair(3)
+  tree = TreeDraft(draft, delayed(1, 2, observed.GAMMA))
+  drafter = tree if RULES[rule].takes_trees else DraftModel(draft, observed.GAMMA)
+  found = observed.decoded(KEEP, target, drafter, sampling, rule, rows=16)
+  places = np.argwhere(np.asarray(found.observed.probs).sum(-1) > 0)
   assert len(places) == rejected_of(found).sum() > 16
+  outputs = np.asarray(found.tokens)
   for row, place in places:
-    assert_kept(found, row, place, target, found.tokens[row].tolist())
+    assert_kept(found, row, place, target, outputs[row].tolist())
 
 
 def rejected_of(found):
@@ -135,21 +128,24 @@ def test_a_row_s_distributions_do_not_depend_on_its_neighbours(slots):
   }
   decoder = SpeculativeDecoder(target, DraftModel(draft, 3), slots=slots, observer=KEEP)
   keys = row_keys(jax.random.key(0), 4)
-  run = jax.jit(lambda: decoder.decode(params, inputs, keys, GREEDY, LENGTH, 1))
-  found = jax.device_get(run())
+  run = jax.jit(
+    lambda: decoder.decode(params, inputs, keys, GREEDY, observed.LENGTH, 1)
+  )
+  found = run()
   read = {
     "encoder_input_tokens": inputs,
-    "decoder_input_tokens": np.pad(found.tokens, ((0, 0), (1, 0)))[:, :-1],
+    "decoder_input_tokens": jnp.pad(found.tokens, ((0, 0), (1, 0)))[:, :-1],
     "decoder_target_tokens": found.tokens,
   }
   teacher = jax.jit(lambda read: forward(target, params["target"], read))
   distributions = np.asarray(jax.nn.softmax(teacher(read)))
-  kept = found.observed
-  is_kept = kept.probs.sum(-1) > 0
+  probs = np.asarray(found.observed.probs)
+  is_kept = probs.sum(-1) > 0
   np.testing.assert_array_equal(is_kept.sum(axis=1), rejected_of(found))
   assert is_kept.any(axis=1).all()
-  expected = np.take_along_axis(distributions, kept.tokens, axis=-1)
-  np.testing.assert_allclose(kept.probs[is_kept], expected[is_kept], atol=1e-5)
+  kept_tokens = np.asarray(found.observed.tokens)
+  expected = np.take_along_axis(distributions, kept_tokens, axis=-1)
+  np.testing.assert_allclose(probs[is_kept], expected[is_kept], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -158,10 +154,10 @@ def test_a_row_s_distributions_do_not_depend_on_its_neighbours(slots):
 )
 def test_where_nothing_is_drafted_nothing_is_kept(seconds, slots):
   """No draft is worth a try; or drafts fail, and the target goes on by itself."""
-  found = jax.device_get(of_networks(KEEP, seconds, slots))
-  probs = found.observed.probs
+  found = observed.of_networks(KEEP, seconds, slots)
+  probs = np.asarray(found.observed.probs)
   rejected = rejected_of(found)
-  assert probs.shape == found.observed.tokens.shape == (4, LENGTH, KEPT)
+  assert probs.shape == found.observed.tokens.shape == (4, observed.LENGTH, KEPT)
   np.testing.assert_array_equal((probs.sum(-1) > 0).sum(axis=1), rejected)
   assert (rejected.sum() > 0) == (seconds != (1.0, 9.0, 9.0))
   assert (found.statistics.target_calls > rejected).all()

@@ -60,16 +60,6 @@ def test_a_number_beyond_the_inputs_is_refused(measured, pair_flags, capsys):
   assert "--input: expected a number below 3" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"rows": [], "environment": {}}'])
-def test_points_that_are_none_are_refused(content, tmp_path, capsys):
-  path = tmp_path / "table2.json"
-  path.write_text(content)
-  flags = [f"--points={path}", "--output", str(tmp_path / "out")]
-  assert curves.FIGURE_2.main(flags) == 1
-  assert "--points:" in capsys.readouterr().err
-  assert not (tmp_path / "out").exists()
-
-
 def test_without_matplotlib_nothing_is_done(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
   for command in (*FIGURES.values(), timeline.COMMAND):
