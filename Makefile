@@ -23,7 +23,7 @@ export BUILD_KERNELS
 
 # Test processes: each takes 3 to 5 GiB.
 WORKERS ?= 2
-# `make test` runs the quick suite, `make test SUITE=all` every test.
+# `make test` runs the quick suite, `make test SUITE=slow` the other tests, SUITE=all both.
 SUITE ?= quick
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

@@ -30,6 +30,10 @@ if "XLA_FLAGS" not in os.environ:
 import specdec_t5x  # noqa: E402, F401
 from specdec_t5x.doctor import tested  # noqa: E402
 
+# Compiled programs stay in memory: a process that holds more than this after a file
+# forgets them.
+MOST_BYTES = 3 * 2**30
+
 CHECKED = ("core", "decoding", "drafters", "network")
 jaxtyping.install_import_hook(
   [f"specdec_t5x.{part}" for part in CHECKED], "beartype.beartype"
@@ -79,9 +83,13 @@ def pytest_runtest_setup(item):
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item):
+def pytest_runtest_teardown(item, nextitem):
   result = yield
   suite.end_timing(item)
+  is_last = nextitem is None or nextitem.path != item.path
+  if is_last and suite.resident_bytes() > MOST_BYTES:
+    jax.clear_caches()
+    gc.collect()
   return result
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.sparse import LARGEST, Truncation
+from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.context import Context, Loaded, Target
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import initial_state, num_slots
@@ -101,6 +102,18 @@ class HashModel:
       return adjusted(table[sum(terms) % MODULUS], sampling)
 
     return distribution
+
+
+@dataclasses.dataclass(frozen=True)
+class EasyAndHard(HashModel):
+  """Row 0 drafts as the target does, the others as another model."""
+
+  target: HashModel | None = None
+
+  def extend(self, *args):
+    easy, _, _ = self.target.extend(*args)
+    hard, features, cache = super().extend(*args)
+    return easy.at[1:].set(hard[1:]), features, cache
 
 
 class GivenTable(HashModel):
@@ -258,6 +271,15 @@ def sequence_probs(model, sampling, max_length):
   distribution = model.distribution(sampling)
   outputs = target_probs(Setting(distribution, distribution, None, (), max_length))
   return {o + (0,) * (max_length - len(o)): mass for o, mass in outputs.items()}
+
+
+def plain(target, sampling, keys, max_length, eos_id=1):
+  """What plain decoding puts out, a row a key."""
+  cache = target.start(keys.size, num_slots(max_length, 0))
+  state = initial_state(cache, None, keys, max_length, 0)
+  return generate_plain(
+    target.extend, sampling, state, max_length, eos_id, adjusted_probs
+  )
 
 
 def speculation(

@@ -32,6 +32,16 @@ def drawn(config, seed=0):
   return jax.tree_util.tree_map_with_path(one, flax.core.unfreeze(known))
 
 
+def sharp(network, seed=0):
+  """Parameters at random, whose distributions are sharper than the initialiser's."""
+
+  @jax.jit
+  def draw(key):
+    return jax.tree.map(lambda x: 2 * x, initial_variables(network, key)["params"])
+
+  return draw(jax.random.key(seed))
+
+
 def initialize(module, inputs, seed=0):
   """Returns the variables of an encoder-decoder."""
   init = jax.jit(lambda key: module.init(key, *[inputs] * 3, enable_dropout=False))
@@ -52,6 +62,15 @@ def decode(target, *drafts, inputs, room, sampling=GREEDY, eos_id=1, slots=0, **
   """Decodes the inputs by models and words, as `build.together` reads them."""
   decoder, params = build.together(target, *drafts, **words)
   decoder = dataclasses.replace(decoder, slots=slots)
-  keys = row_keys(jax.random.key(0), len(inputs))
-  run = lambda params: decoder.decode(params, inputs, keys, sampling, room, eos_id)
-  return jax.jit(run)(params)
+  return run(decoder, params, inputs, room, sampling, eos_id)
+
+
+def run(decoder, params, inputs, room, sampling=GREEDY, eos_id=1, per_input=1):
+  """Decodes the inputs by a decoder, compiled."""
+  keys = row_keys(jax.random.key(0), per_input * len(inputs))
+
+  @jax.jit
+  def decode(params):
+    return decoder.decode(params, inputs, keys, sampling, room, eos_id)
+
+  return decode(params)

@@ -163,43 +163,41 @@ WITH_NAN = [*INPUTS[:3], "the @ dog", *INPUTS[3:], "the dog"]
 
 
 @pytest.mark.parametrize(
-  ("rule", "temperature"),
+  ("broken", "temperature", "words"),
   [
-    *((None, 0.0), (None, 0.05), ("token", 0.0), ("token", 0.05)),
-    *(("block", 0.05), ("kseq", 0.05), ("typical", 0.0)),
-  ],
-)
-def test_logits_that_are_no_numbers_are_an_error_that_names_the_input(
-  setup, rule, temperature
-):
-  target, draft, vocabulary = setup
-  speculation = {} if rule is None else {"rule": rule, "policy": "fixed"}
-  pair = (of_nan(target, UNKNOWN), draft if rule else None, vocabulary)
-  settings = {"sampling": Sampling(temperature), "max_length": 6, "batch_size": 2}
-  with pytest.raises(ValueError, match="input 3: expected numbers for logits, got NaN"):
-    specdec_t5x.generate(WITH_NAN, *pair, **settings, **speculation)
-
-
-@pytest.mark.parametrize(
-  ("temperature", "words"),
-  [
-    (0.0, {}),
-    (0.05, {}),
-    (0.05, {"rule": "block"}),
-    (0.05, {"rule": "kseq", "num_candidates": 2}),
-    (0.0, {"rule": "recursive", "num_candidates": 2}),
-    (0.05, {"rule": "lenient"}),
-    (0.0, {"rule": "lenient"}),
+    ("target", 0.0, None),
+    ("target", 0.05, None),
+    ("target", 0.0, {"rule": "token"}),
+    ("target", 0.05, {"rule": "token"}),
+    ("target", 0.05, {"rule": "block"}),
+    ("target", 0.05, {"rule": "kseq"}),
+    ("target", 0.0, {"rule": "typical"}),
+    ("draft", 0.0, {}),
+    ("draft", 0.05, {}),
+    ("draft", 0.05, {"rule": "block"}),
+    ("draft", 0.05, {"rule": "kseq", "num_candidates": 2}),
+    ("draft", 0.0, {"rule": "recursive", "num_candidates": 2}),
+    ("draft", 0.05, {"rule": "lenient"}),
+    ("draft", 0.0, {"rule": "lenient"}),
   ],
   ids=str,
 )
-def test_a_draft_of_nan_is_an_error(setup, temperature, words):
+def test_logits_that_are_no_numbers_are_an_error_that_names_the_input(
+  setup, broken, temperature, words
+):
   target, draft, vocabulary = setup
-  broken = of_nan(draft, UNKNOWN)
-  settings = {"sampling": Sampling(temperature), "max_length": 6, **words}
-  settings["policy"] = "fixed"  # Else it may not draft at all.
-  with pytest.raises(ValueError, match=r"input 3: .* from the draft, in 1 of 7"):
-    specdec_t5x.generate(WITH_NAN, target, broken, vocabulary, **settings)
+  settings = {"sampling": Sampling(temperature), "max_length": 6}
+  if words is None:
+    draft = None
+  else:
+    settings |= {"policy": "fixed", **words}  # Else it may not draft at all.
+  if broken == "target":
+    target, settings["batch_size"] = of_nan(target, UNKNOWN), 2
+    says = "input 3: expected numbers for logits, got NaN"
+  else:
+    draft, says = of_nan(draft, UNKNOWN), r"input 3: .* from the draft, in 1 of 7"
+  with pytest.raises(ValueError, match=says):
+    specdec_t5x.generate(WITH_NAN, target, draft, vocabulary, **settings)
 
 
 @pytest.mark.parametrize(

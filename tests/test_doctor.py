@@ -1,7 +1,6 @@
 """The doctor's judgements on facts, bad ones most of all, and one real run."""
 
 import os
-import pathlib
 import subprocess
 import sys
 from importlib import metadata
@@ -15,70 +14,117 @@ from specdec_t5x.doctor.__main__ import render
 from specdec_t5x.doctor.checks import Finding
 from specdec_t5x.doctor.facts import Device
 from specdec_t5x.native import library
+from tests.real_data import ROOT
 
 CPU, GPU = Device("cpu", "cpu"), Device("gpu", "NVIDIA H200", 139 * 2**30)
 
 
-def problems(findings):
-  return [finding for finding in findings if finding.problem]
+WANTED = SpecifierSet(">=0.10,<0.13")
+JAX = "pip install 'jax<0.13,>=0.10'"
+ENDE = PAIRS["ende"]
+SEEN = "/dev/nvidia[0-9]* is there, but JAX sees a CPU only"
 
 
-def test_triton_beside_tensorflow_has_an_order_of_imports():
-  assert not checks.triton(None)
-  (finding,) = checks.triton("3.9.0")
-  assert finding.problem is None
-  assert "3.9.0, to be imported before TensorFlow" in finding.value
+@pytest.mark.parametrize(
+  ("findings", "problem", "fix"),
+  [
+    ([checks.python((3, 10, 2))], "Python is 3.10.2, expected 3.11 or newer", "3.11"),
+    ([checks.package("jax", "0.9.2", WANTED)], "jax is 0.9.2, expected <0.13", JAX),
+    ([checks.package("jax", "0.13.0", WANTED)], "jax is 0.13.0, expected <0.13", JAX),
+    ([checks.package("seqio", None)], "seqio is not installed", "pip install"),
+    (
+      [checks.project("0.2.0", "0.1.0", "/here")],
+      "specdec_t5x 0.2.0 runs, but 0.1.0 is installed",
+      "pip install -e .",
+    ),
+    (checks.t5x(None, None, []), "there is no package t5x", "install ./t5x_runtime"),
+    (
+      checks.t5x(None, "ImportError: no clu", ["/a"]),
+      "t5x can't be imported: ImportError: no clu",
+      "docs/t5x_contract.md",
+    ),
+    # Even if the active one works.
+    (
+      checks.t5x("upstream in /a", None, ["/a", "/b"]),
+      "two packages t5x: /a and /b",
+      "keep one of them",
+    ),
+    (checks.devices([CPU], None, ["cuda"]), SEEN, "pip install -e '.[cuda]'"),
+    (
+      checks.devices([], "RuntimeError: no backend", [], "cuda"),
+      "JAX finds no device: RuntimeError: no backend",
+      "'cuda'",
+    ),
+  ],
+  ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_a_problem_is_said_with_what_to_do(findings, problem, fix):
+  (finding,) = (each for each in findings if each.problem)
+  assert finding.problem.startswith(problem)
+  assert fix in finding.fix
 
 
-def test_an_old_python_is_a_problem():
-  assert "expected 3.11 or newer" in checks.python((3, 10, 2)).problem
-  assert not checks.python((3, 11, 0)).problem
-  assert not checks.python((3, 14, 1)).problem
+@pytest.mark.parametrize(
+  ("findings", "value", "fix"),
+  [
+    ([checks.python((3, 11, 0))], "3.11.0", None),
+    ([checks.python((3, 14, 1))], "3.14.1", None),
+    # A release candidate of an allowed release is one that somebody chose.
+    ([checks.package("jax", "0.11.0rc1", WANTED)], "0.11.0rc1 ", None),
+    ([checks.package("jax", "0.10.2", WANTED)], "0.10.2 ", None),
+    ([checks.package("jaxlib", "0.1")], "0.1", None),
+    # Only training needs it.
+    (
+      [checks.package("optax", None, SpecifierSet("<0.3"))],
+      "not installed",
+      "pip install 'optax<0.3', to train drafts",
+    ),
+    ([checks.project("0.2.0", "0.2.0", "/here")], "0.2.0 in /here", None),
+    ([checks.project("0.2.0", None, "/here")], "not installed", "pip install -e ."),
+    (checks.t5x("upstream in /a", None, ["/a"]), "upstream in /a", None),
+    (checks.triton("3.9.0"), "3.9.0, to be imported before TensorFlow", None),
+    (checks.devices([GPU], None, ["cuda"]), "float32", "PARAM_DTYPE=\"'bfloat16'\""),
+    (checks.devices([CPU], None, []), "which is right on a CPU", None),
+    # Left alone on purpose.
+    (checks.devices([CPU], None, ["cuda"], "cpu"), SEEN, "unset JAX_PLATFORMS"),
+    ([checks.products(None, "/kept/kernels-1.so")], "native: /kept/kernels-1.so", None),
+    (
+      [checks.products("they could not be built: no", None)],
+      "no native ones: they could not be built: no",
+      "install a C++ compiler",
+    ),
+    ([checks.products("there are 8 devices", "/a.so")], "there are 8 devices", None),
+    ([checks.rounded("AVX2")], "native products, by AVX2", None),
+    ([checks.rounded(None)], "as float32", "gain nothing on a CPU"),
+    *(
+      (checks.fusions(version, {"cpu"}), f"jaxlib {version} is rep", checks.NO_FUSIONS)
+      for version in ("0.10.2", "0.11.0", "0.11.2", "0.11.1.dev3")
+    ),
+    ([checks.demo(ENDE, [])], "complete", None),
+    (
+      [checks.demo(ENDE, ENDE.missing("/nowhere"))],
+      ENDE.target.checkpoint,
+      f"`{ENDE.command}`",
+    ),
+    (
+      checks.devices([GPU, GPU], None, [])[:1],
+      "2 x NVIDIA H200, 139.0 GiB each",
+      None,
+    ),
+  ],
+  ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_what_is_fine_is_no_problem_and_may_have_a_hint(findings, value, fix):
+  assert not any(each.problem for each in findings)
+  assert value in findings[-1].value
+  assert (fix is None) == (findings[-1].fix is None)
+  assert fix is None or fix in findings[-1].fix
 
 
-@pytest.mark.parametrize("version", ["0.9.2", "0.13.0"])
-def test_a_version_out_of_range_is_a_problem(version):
-  finding = checks.package("jax", version, SpecifierSet(">=0.10,<0.13"))
-  assert f"jax is {version}, expected" in finding.problem
-  assert finding.fix == "pip install 'jax<0.13,>=0.10'"
-
-
-def test_versions_in_range_and_versions_nobody_limits_are_fine():
-  wanted = SpecifierSet(">=0.10,<0.13")
-  # A release candidate of an allowed release is one that somebody chose.
-  for version in ("0.10.2", "0.11.0rc1"):
-    assert not checks.package("jax", version, wanted).problem
-  assert not checks.package("jaxlib", "0.1").problem
-
-
-def test_a_missing_package_is_a_problem_unless_only_training_needs_it():
-  assert checks.package("seqio", None).problem == "seqio is not installed"
-  optax = checks.package("optax", None, SpecifierSet("<0.3"))
-  assert not optax.problem
-  assert optax.fix == "pip install 'optax<0.3', to train drafts"
-
-
-def test_the_installed_project_is_the_one_that_runs():
-  assert not checks.project("0.2.0", "0.2.0", "/here").problem
-  stale = checks.project("0.2.0", "0.1.0", "/here")
-  assert stale.problem == "specdec_t5x 0.2.0 runs, but 0.1.0 is installed"
-  absent = checks.project("0.2.0", None, "/here")
-  assert not absent.problem
-  assert absent.fix.startswith("pip install -e .")
-
-
-def test_one_t5x_is_fine_none_and_a_broken_one_are_problems():
-  assert not problems(checks.t5x("upstream in /a", None, ["/a"]))
-  (none,) = checks.t5x(None, None, [])
-  assert none.problem == "there is no package t5x"
-  assert "pip install ./t5x_runtime" in none.fix
-  (broken,) = checks.t5x(None, "ImportError: no clu", ["/a"])
-  assert broken.problem == "t5x can't be imported: ImportError: no clu"
-
-
-def test_two_t5x_are_a_problem_even_if_the_active_one_works():
-  found = checks.t5x("upstream in /a", None, ["/a", "/b"])
-  assert [x.problem for x in problems(found)] == ["two packages t5x: /a and /b"]
+def test_what_there_is_not_is_not_mentioned():
+  assert checks.triton(None) == checks.fusions("0.11.0", {"gpu"}) == []
+  for version in (None, "0.10.1", "0.11.3", "0.12.0", "1.0.0"):
+    assert checks.fusions(version, {"cpu"}) == []
 
 
 def test_installed_t5x_counts_folders_once_and_distributions(tmp_path, monkeypatch):
@@ -94,31 +140,6 @@ def test_installed_t5x_counts_folders_once_and_distributions(tmp_path, monkeypat
   # One installed over the other: one folder.
   monkeypatch.setattr(facts, "version", dict.fromkeys(facts.PROVIDERS, "1.0").get)
   assert facts.installed_t5x(paths[:1]) == list(facts.PROVIDERS)
-
-
-def test_an_accelerator_that_jax_does_not_see_is_a_problem():
-  (unused,) = problems(checks.devices([CPU], None, ["cuda"]))
-  assert unused.problem == "/dev/nvidia[0-9]* is there, but JAX sees a CPU only"
-  assert "pip install -e '.[cuda]'" in unused.fix
-  assert not problems(checks.devices([GPU], None, ["cuda"]))
-  # Left alone on purpose.
-  *_, chosen = checks.devices([CPU], None, ["cuda"], "cpu")
-  assert not chosen.problem
-  assert "unset JAX_PLATFORMS" in chosen.fix
-
-
-def test_no_device_at_all_is_a_problem():
-  (finding,) = checks.devices([], "RuntimeError: no backend", [], "cuda")
-  assert finding.problem == "JAX finds no device: RuntimeError: no backend"
-  assert "'cuda'" in finding.fix
-
-
-def test_devices_are_counted_and_the_dtype_advised():
-  gpus, dtype = checks.devices([GPU, GPU], None, ["cuda"])
-  assert gpus == Finding("gpu", "2 x NVIDIA H200, 139.0 GiB each")
-  assert "--gin.PARAM_DTYPE=\"'bfloat16'\"" in dtype.fix
-  _, dtype = checks.devices([CPU], None, [])
-  assert not dtype.fix
 
 
 @pytest.mark.parametrize("error", [ImportError("no ELF"), AssertionError(), OSError()])
@@ -153,57 +174,29 @@ def test_a_broken_t5x_is_reported_and_not_taken_for_none(
   assert capfd.readouterr().err == "noise"
 
 
-@pytest.mark.parametrize("version", ["0.10.2", "0.11.0", "0.11.2", "0.11.1.dev3"])
-def test_a_jaxlib_reported_to_miscompile_on_cpu_is_a_hint(version):
-  (finding,) = checks.fusions(version, {"cpu"})
-  assert f"jaxlib {version} is reported to miscompile" in finding.value
-  assert not finding.problem
-  assert checks.NO_FUSIONS in finding.fix
-  assert checks.fusions(version, {"gpu"}) == []
+@pytest.fixture
+def products(monkeypatch):
+  """What is said of products; nothing of it is kept from before or for later."""
+  for name in ("SPECDEC_T5X_CACHE", "JAX_COMPILATION_CACHE_DIR"):
+    monkeypatch.delenv(name, raising=False)
+  library.problem.cache_clear()
+  yield facts.native_products
+  library.problem.cache_clear()
 
 
-@pytest.mark.parametrize("version", [None, "0.10.1", "0.11.3", "0.12.0", "1.0.0"])
-def test_another_jaxlib_is_not_mentioned(version):
-  assert checks.fusions(version, {"cpu"}) == []
-
-
-def test_products_are_native_or_the_report_says_why_not_and_what_to_do():
-  native = checks.products(None, "/kept/kernels-1.so")
-  assert native == Finding("products", "native: /kept/kernels-1.so")
-  without = checks.products("they could not be built: no", None)
-  assert "no native ones: they could not be built: no" in without.value
-  assert not without.problem
-  assert "install a C++ compiler" in without.fix
-  several = checks.products("there are 8 devices", "/kept/a.so")
-  assert "there are 8 devices" in several.value
-  assert several.fix is None
-
-
-def test_what_multiplies_rounded_weights_is_told():
-  found = checks.rounded("AVX2")
-  assert found == Finding("8, 4 bits", "native products, by AVX2")
-  without = checks.rounded(None)
-  assert without.problem is None
-  assert "gain nothing on a CPU" in without.fix
-
-
-def test_products_without_a_compiler_are_found_out_quietly(tmp_path, monkeypatch):
+def test_products_without_a_compiler_are_found_out_quietly(
+  products, tmp_path, monkeypatch
+):
   monkeypatch.setenv("CXX", str(tmp_path / "no_compiler"))
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
-  library.problem.cache_clear()
-  reason, path = facts.native_products()
-  library.problem.cache_clear()
+  reason, path = products()
   assert "no_compiler" in reason
   assert path is None
 
 
-def test_without_a_home_the_report_says_which_folder_to_name(monkeypatch):
-  for name in ("SPECDEC_T5X_CACHE", "JAX_COMPILATION_CACHE_DIR"):
-    monkeypatch.delenv(name, raising=False)
+def test_without_a_home_the_report_says_which_folder_to_name(products, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")
-  library.problem.cache_clear()
-  reason, path = facts.native_products()
-  library.problem.cache_clear()
+  reason, path = products()
   assert "set SPECDEC_T5X_CACHE to a folder" in reason
   assert path is None
   assert facts.kept_folders() == {}
@@ -222,16 +215,6 @@ def test_what_is_kept_is_said_with_its_size(tmp_path, monkeypatch):
   assert finding.value.startswith(f"1.5 MiB in {programs}")
   monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")  # As JAX has it: nothing is kept.
   assert list(facts.kept_folders()) == [str(tmp_path / "times")]
-
-
-def test_a_demo_pair_that_lacks_parts_is_a_hint(tmp_path):
-  pair = PAIRS["ende"]
-  missing = pair.missing(str(tmp_path))
-  finding = checks.demo(pair, missing)
-  assert not finding.problem
-  assert f"`{pair.command}`" in finding.fix
-  assert pair.target.checkpoint in finding.value
-  assert checks.demo(pair, []) == Finding("ende", "complete")
 
 
 def test_the_report_ends_with_the_problems():
@@ -254,12 +237,11 @@ def test_long_values_stay_within_the_line_with_whole_paths():
 
 
 def test_the_command_runs_from_any_directory_and_is_quiet(tmp_path):
-  root = str(pathlib.Path(__file__).parents[1])
-  paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+  paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
   process = subprocess.run(
     [sys.executable, "-m", "specdec_t5x.doctor"],
     cwd=tmp_path,
-    env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": "cpu"},
+    env={**os.environ, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"},
     capture_output=True,
     text=True,
     check=False,
@@ -268,7 +250,8 @@ def test_the_command_runs_from_any_directory_and_is_quiet(tmp_path):
   found = [x for x in process.stdout.splitlines() if x.startswith("problem: ")]
   assert process.returncode == bool(found), process.stdout
   assert f"demo pairs in {tmp_path}" in process.stdout
-  names = ["python", "tensorflow-datasets", "active", "cpu", "cnndm"]
+  names = ["python", "tensorflow-datasets", "active", "cpu", "cnndm", "products"]
+  names.append("8, 4 bits")
   if checks.fusions(metadata.version("jaxlib"), {"cpu"}):
     names.append("fusions")
   for name in names:

@@ -217,20 +217,22 @@ def test_rows_have_the_lengths_that_are_best_for_each():
     np.testing.assert_array_equal(found, speeds.argmax(axis=1))
 
 
-def test_what_costs_nothing_is_drafted_and_what_never_pays_is_not():
-  counts = [0.0, 9.0], [9.0, 9.0]
-  np.testing.assert_array_equal(chosen(CostAware((1.0, 1.0, 1.0)), *counts), 2)
-  np.testing.assert_array_equal(chosen(CostAware((1.0, 2.1, 3.2)), *counts), 0)
-  never = CostAware((1.0, 9.0, 9.0), by_row=True)
-  np.testing.assert_array_equal(chosen(never, *counts), 0)
-
-
-def test_the_length_minds_what_a_block_costs():
-  sure = [90.0], [100.0]
-  assert chosen(CostAware([1.0] * 8), *sure) == 7
-  # Length 3 fills the block of 4; the next width costs twice as much.
-  dear = CostAware((1.0, 1.0, 1.1, 1.1, 2.2, 2.2, 2.2, 2.2))
-  assert chosen(dear, *sure) == 3
+@pytest.mark.parametrize(
+  ("policy", "counts", "length"),
+  [
+    (CostAware((1.0, 1.0, 1.0)), ([0.0, 9.0], [9.0, 9.0]), 2),
+    (CostAware((1.0, 2.1, 3.2)), ([0.0, 9.0], [9.0, 9.0]), 0),
+    (CostAware((1.0, 9.0, 9.0), by_row=True), ([0.0, 9.0], [9.0, 9.0]), 0),
+    (CostAware([1.0] * 8), ([90.0], [100.0]), 7),
+    # Length 3 fills the block of 4; the next width costs twice as much.
+    (CostAware((1.0, 1.0, 1.1, 1.1, 2.2, 2.2, 2.2, 2.2)), ([90.0], [100.0]), 3),
+  ],
+  ids=["free", "dear", "dear by row", "surely free", "a block's cost"],
+)
+def test_what_costs_nothing_is_drafted_and_what_never_pays_is_not(
+  policy, counts, length
+):
+  np.testing.assert_array_equal(chosen(policy, *counts), length)
 
 
 @pytest.mark.parametrize(
@@ -291,23 +293,26 @@ def rests(accepted, tried, has_rested=(False, False), ended=(False, False)):
   return bool(loop_module._rests(spec, state))
 
 
-def test_it_rests_where_drafts_bring_less_than_they_cost():
-  # 2 tokens an iteration pay: 1 + a + a^2 + a^3 from a = 0.5437 on. The prior is 0.8.
-  assert not rests((0, 0), (0, 0))
-  assert not rests((2, 0), (3, 1))  # 2.8 / 5 = 0.56
-  assert rests((1, 1), (3, 2))  # 2.8 / 6 = 0.47
-  assert rests((0, 1), (1, 2))  # 1.8 / 4 = 0.45
-
-
-def test_a_batch_that_rests_goes_on_so_until_its_rows_have_ended():
-  known = (9, 9), (9, 9)
-  assert not rests(*known)
-  assert rests(*known, has_rested=(True, False))
-  assert not rests(*known, has_rested=(True, False), ended=(True, False))
-
-
-def test_rows_that_have_ended_draft_nothing():
-  assert rests((9, 9), (9, 9), ended=(True, True))
+# 2 tokens an iteration pay: 1 + a + a^2 + a^3 from a = 0.5437 on. The prior is 0.8.
+@pytest.mark.parametrize(
+  ("accepted", "tried", "so_far", "is_resting"),
+  [
+    ((0, 0), (0, 0), {}, False),
+    ((2, 0), (3, 1), {}, False),  # 2.8 / 5 = 0.56
+    ((1, 1), (3, 2), {}, True),  # 2.8 / 6 = 0.47
+    ((0, 1), (1, 2), {}, True),  # 1.8 / 4 = 0.45
+    # It goes on so until the rows that rested have ended; rows that have draft nothing.
+    ((9, 9), (9, 9), {}, False),
+    ((9, 9), (9, 9), {"has_rested": (True, False)}, True),
+    ((9, 9), (9, 9), {"has_rested": (True, False), "ended": (True, False)}, False),
+    ((9, 9), (9, 9), {"ended": (True, True)}, True),
+  ],
+  ids=str,
+)
+def test_it_rests_where_drafts_bring_less_than_they_cost(
+  accepted, tried, so_far, is_resting
+):
+  assert rests(accepted, tried, **so_far) == is_resting
 
 
 # ---- Which policy there is. ----

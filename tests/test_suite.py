@@ -2,9 +2,7 @@
 
 import doctest
 import importlib.metadata
-import importlib.util
 import json
-import pathlib
 import re
 
 import pytest
@@ -12,15 +10,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from specdec_t5x.doctor import tested
-from tests import suite, xla_flags
+from tests import commands, suite, xla_flags
 from tests.real_data import ROOT
-
-
-def module_at(path):
-  spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, ROOT / path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
 
 
 @pytest.mark.parametrize("module", [suite, tested], ids=lambda m: m.__name__)
@@ -83,13 +74,13 @@ def test_the_installed_releases_are_compared_and_recorded(
 
 def test_the_replacement_of_editdistance_gives_levenshtein_distances():
   pytest.importorskip("rapidfuzz")
-  module = module_at("t5x_runtime/editdistance/editdistance.py")
+  module = commands.script_module("editdistance", "t5x_runtime/editdistance")
   assert doctest.testmod(module).failed == 0
   assert module.eval("wmt14_ende", "wmt14_ned") == 3
 
 
 def test_a_wheel_s_environment_has_declared_dependencies_alone(tmp_path):
-  links = module_at(".ci/link_dependencies.py")
+  links = commands.script_module("link_dependencies", ".ci")
   found = {each.metadata["Name"].lower() for each in links.closure(links.ROOTS)}
   assert {"jax", "flax", "numpy", "absl-py"} <= found
   assert not found & {"pytest", "ruff", "hypothesis", "specdec_t5x"}

@@ -5,7 +5,6 @@ plain sampling's noise at each place, so a sample that depends on a draft, a res
 another row would be another token.
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -22,7 +21,7 @@ from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import network_for
-from tests import ways
+from tests import networks, ways
 from tests.decoding.test_generate import assert_follows
 from tests.hash_model import sequence_probs, speculation
 from tests.real_data import ROOT
@@ -133,11 +132,8 @@ def run(way, sampling, rule="token", policy=None, slots=0):
   drafter = way and way.drafter(ways.networks_of(found))
   drafts = way and {name: found[model] for name, model in way.models.items()}
   words = {} if way is None else {"rule": RULES[rule], "policy": policy}
-  decoder, params = build.together(target(), drafts or None, drafter, **words)
-  decoder = dataclasses.replace(decoder, slots=slots)
-  keys = row_keys(jax.random.key(0), len(INPUTS))
-  decode = lambda params: decoder.decode(params, INPUTS, keys, sampling, ROOM, 1)
-  return jax.jit(decode)(params)
+  words |= {"inputs": INPUTS, "room": ROOM, "sampling": sampling, "slots": slots}
+  return networks.decode(target(), drafts or None, drafter, **words)
 
 
 @functools.cache

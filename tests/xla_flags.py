@@ -32,11 +32,9 @@ def accepted(flags: Sequence[str], folder: pathlib.Path) -> list[str]:
 
 
 def _starts(flags: Sequence[str]) -> bool:
-  environment = {
-    **os.environ,
-    "JAX_PLATFORMS": "cpu",
-    "XLA_FLAGS": " ".join(flags),
-  }
+  wanted = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags)}
   command = [sys.executable, "-c", _START]
-  done = subprocess.run(command, env=environment, capture_output=True, check=False)
+  done = subprocess.run(
+    command, env=os.environ | wanted, capture_output=True, check=False
+  )
   return done.returncode == 0

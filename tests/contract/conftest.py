@@ -37,13 +37,7 @@ runtime_only = pytest.mark.skipif(
 )
 
 
-SIZES = {
-  "vocab_size": VOCABULARY.vocab_size,
-  "emb_dim": 16,
-  "num_heads": 2,
-  "head_dim": 8,
-  "mlp_dim": 32,
-}
+SIZES = tiny.sizes(16, VOCABULARY.vocab_size)
 
 
 def tiny_model(**kwargs) -> models.EncoderDecoderModel:

@@ -222,12 +222,7 @@ ARRAY = f"{NAME}.*{BIG}"
     ("orbax", arrays_of_orbax, break_first_frame, ARRAY),
     ("orbax", arrays_of_orbax, pathlib.Path.unlink, ARRAY),
     ("orbax", lambda path: path / "state/_METADATA", halve, "index.*_METADATA"),
-    (
-      "orbax",
-      lambda path: path / "state/manifest.ocdbt",
-      halve,
-      "index.*manifest.ocdbt",
-    ),
+    ("orbax", lambda path: path / "state/manifest.ocdbt", halve, "index.*manifest"),
   ],
 )
 def test_damage_is_named(layout, file, damage, named, tmp_path):

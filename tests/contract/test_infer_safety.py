@@ -19,6 +19,7 @@ import pytest
 from etils import epath
 from t5x import infer
 
+from tests import processes
 from tests.commands import contents
 from tests.contract.conftest import (
   IS_RUNTIME,
@@ -182,7 +183,7 @@ def test_the_kernel_frees_the_lock_of_a_killed_job(tmp_path):
     [sys.executable, "-c", HOLDER, str(lock)],
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
-    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    env=processes.environment(),
   )
   assert process.stdout.readline() == b"held\n"
   with pytest.raises(ValueError, match=f"pid {process.pid} "), only_job(lock, "x"):

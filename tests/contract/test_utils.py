@@ -168,9 +168,8 @@ def test_each_batch_is_told_what_the_one_before_left():
     return total, {"known": total}
 
   run = infer_fn(step, nothing_known=np.zeros)
-  for _ in range(
-    2
-  ):  # Each dataset begins anew, so that a resumed run goes on as before.
+  # Each dataset begins anew, so that a resumed run goes on as before.
+  for _ in range(2):
     totals = [float(total) for _, total in sorted(run(NUMBERS, STATE))]
     assert totals == [0, 1, 2, 3, 4, 6, 8, 10, 12, 15]
 

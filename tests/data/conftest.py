@@ -1,15 +1,7 @@
-"""Paths to real data, and a clean TFDS directory for each test."""
+"""A clean TFDS directory and registry for each test."""
 
 import pytest
 import seqio
-
-from tests import real_data as data_at_hand
-
-
-@pytest.fixture
-def real_data():
-  """A function: path below the real data, or a skip that says what is absent."""
-  return lambda path: str(data_at_hand.path(path))
 
 
 @pytest.fixture

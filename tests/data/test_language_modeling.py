@@ -8,6 +8,7 @@ import sentencepiece
 import seqio
 
 from specdec_t5x.data import language_modeling, metrics, offline_tfds, vocabularies
+from tests import real_data
 from tests.data.conftest import examples
 
 BYTES = seqio.ByteVocabulary()
@@ -109,9 +110,9 @@ def test_sentencepiece_tokens_are_the_texts_own(write, across_words):
   assert all(natural) != across_words
 
 
-def test_real_text_with_t5s_vocabulary(real_data, write):
-  vocabulary = vocabularies.t5_vocabulary(real_data("t5_spiece/spiece.model"))
-  with open(real_data("wikitext2/valid.txt"), encoding="utf-8") as file:
+def test_real_text_with_t5s_vocabulary(write):
+  vocabulary = vocabularies.t5_vocabulary(str(real_data.path("t5_spiece/spiece.model")))
+  with open(real_data.path("wikitext2/valid.txt"), encoding="utf-8") as file:
     lines = [line for line, _ in zip(file, range(400), strict=False)]
   name = register({"test": write("wiki.txt", "".join(lines))}, 5, vocabulary)
   found = examples(name)

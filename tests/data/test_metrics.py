@@ -7,32 +7,51 @@ import pytest
 import sacrebleu
 
 from specdec_t5x.data import metrics
+from tests import real_data
+
+REFERENCES = [["a b c d", "e f g h"], ["i j k l", "m n o p"]]
+ROUGES = ("rouge1", "rouge2", "rougeLsum")
 
 
-def test_bleu_by_hand():
-  # 6 tokens against 7; n-gram matches 6/6, 5/5, 4/4, 3/3; brevity exp(1 - 7/6).
-  score = metrics.bleu(["a b c d e f g"], ["a b c d e f"])
-  assert score == {"bleu": pytest.approx(100 * math.exp(1 - 7 / 6))}
+@pytest.mark.parametrize(
+  ("metric", "targets", "predictions", "expected"),
+  [
+    # 6 tokens against 7; n-gram matches 6/6, 5/5, 4/4, 3/3; brevity exp(1 - 7/6).
+    ("bleu", ["a b c d e f g"], ["a b c d e f"], {"bleu": 100 * math.exp(1 - 7 / 6)}),
+    # Unigrams 3/4 (the case differs), bigrams 1/3, trigrams 0 -> 1/(2*2), 4-grams
+    # 0 -> 1/(4*1): smoothed exponentially.
+    (
+      "bleu",
+      ["the cat sat down"],
+      ["The cat sat down"],
+      {"bleu": 100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25},
+    ),
+    # 'intl' splits the guillemets off, '13a' does not: a full match of words only then.
+    ("bleu", ["« a b c d »"], ["«a b c d»"], {"bleu": 100}),
+    # References belong to examples.
+    ("bleu", REFERENCES, ["e f g h", "i j k l"], {"bleu": 100}),
+    # 3 of 4 and 3 of 3 words; 2 of 3 and 2 of 2 bigrams; longest subsequence of 3.
+    (
+      "rouge",
+      ["a b c d"],
+      ["a b c"],
+      {"rouge1": 100 * 6 / 7, "rouge2": 100 * 4 / 5, "rougeLsum": 100 * 6 / 7},
+    ),
+    # The mean over examples.
+    ("rouge", ["a b", "a b"], ["a b", "c d"], dict.fromkeys(ROUGES, 50)),
+    # Swapped sentences: as two lines each matches fully, as one line only one does.
+    ("rouge", ["a b . c d"], ["c d . a b"], {"rougeLsum": 100}),
+    ("rouge", ["a b c d"], ["c d a b"], {"rougeLsum": 50}),
+  ],
+)
+def test_by_hand(metric, targets, predictions, expected):
+  found = getattr(metrics, metric)(targets, predictions)
+  assert {name: found[name] for name in expected} == pytest.approx(expected)
+  assert found.keys() == ({"bleu"} if metric == "bleu" else set(ROUGES))
 
 
-def test_bleu_keeps_case_and_smooths_exponentially():
-  # Unigrams 3/4 (the case differs), bigrams 1/3, trigrams 0 -> 1/(2*2), 4-grams
-  # 0 -> 1/(4*1).
-  score = metrics.bleu(["the cat sat down"], ["The cat sat down"])["bleu"]
-  by_hand = 100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25
-  assert score == pytest.approx(by_hand)
-
-
-def test_bleu_tokenizes_internationally():
-  # 'intl' splits the guillemets off, '13a' does not: a full match of words only then.
-  score = metrics.bleu(["« a b c d »"], ["«a b c d»"])["bleu"]
-  assert score == pytest.approx(100)
-
-
-def test_bleu_references_belong_to_examples():
-  targets = [["a b c d", "e f g h"], ["i j k l", "m n o p"]]
-  assert metrics.bleu(targets, ["e f g h", "i j k l"])["bleu"] == pytest.approx(100)
-  assert metrics.bleu(targets, ["i j k l", "e f g h"])["bleu"] < 1
+def test_bleu_of_other_examples_references_is_next_to_none():
+  assert metrics.bleu(REFERENCES, ["i j k l", "e f g h"])["bleu"] < 1
 
 
 @pytest.mark.parametrize("metric", [metrics.bleu, metrics.rouge])
@@ -48,8 +67,8 @@ def test_pairs_are_checked(metric, targets, predictions):
     metric(targets, predictions)
 
 
-def test_bleu_of_upstream_outputs(real_data):
-  path = real_data("t5x_m30k/upstream_outputs/test_2016_greedy_target.jsonl")
+def test_bleu_of_upstream_outputs():
+  path = real_data.path("t5x_m30k/upstream_outputs/test_2016_greedy_target.jsonl")
   with open(path) as file:
     rows = [json.loads(line) for line in file]
   targets = [row["inputs"]["targets_pretokenized"] for row in rows]
@@ -59,25 +78,3 @@ def test_bleu_of_upstream_outputs(real_data):
   direct = sacrebleu.BLEU(tokenize="intl").corpus_score(predictions, [targets]).score
   assert metrics.bleu(targets, predictions)["bleu"] == pytest.approx(direct)
   assert direct == pytest.approx(33.05, abs=0.005)
-
-
-def test_rouge_by_hand():
-  # 3 of 4 and 3 of 3 words; 2 of 3 and 2 of 2 bigrams; longest subsequence of 3.
-  score = metrics.rouge(["a b c d"], ["a b c"])
-  assert score == {
-    "rouge1": pytest.approx(100 * 6 / 7),
-    "rouge2": pytest.approx(100 * 4 / 5),
-    "rougeLsum": pytest.approx(100 * 6 / 7),
-  }
-
-
-def test_rouge_is_the_mean_over_examples():
-  score = metrics.rouge(["a b", "a b"], ["a b", "c d"])
-  assert score["rouge1"] == pytest.approx(50)
-
-
-def test_rouge_lsum_splits_sentences():
-  # Swapped sentences: as two lines each matches fully, as one line only one does.
-  score = metrics.rouge(["a b . c d"], ["c d . a b"])
-  assert score["rougeLsum"] == pytest.approx(100)
-  assert metrics.rouge(["a b c d"], ["c d a b"])["rougeLsum"] == pytest.approx(50)

@@ -9,6 +9,7 @@ import seqio
 import tensorflow_datasets as tfds
 
 from specdec_t5x.data import offline_tfds, tasks, text_files, vocabularies
+from tests import real_data
 from tests.data.conftest import examples
 
 WMT = "wmt14_translate/de-en"
@@ -176,9 +177,9 @@ def test_script_reports_bad_flags(tfds_dir, run_script, capsys, flags, message):
   assert message in capsys.readouterr().err
 
 
-def test_real_wmt14_through_the_ordinary_task(real_data, tfds_dir, write, run_script):
+def test_real_wmt14_through_the_ordinary_task(tfds_dir, write, run_script):
   lines = text_files.read_lines(
-    real_data("wmt14_500_multiref/wmt14-en-de.extra_refs.txt")
+    str(real_data.path("wmt14_500_multiref/wmt14-en-de.extra_refs.txt"))
   )
   by_kind = {
     kind: [t for k, t in (x.split("\t", 1) for x in lines) if k.startswith(kind)]
@@ -189,7 +190,7 @@ def test_real_wmt14_through_the_ordinary_task(real_data, tfds_dir, write, run_sc
   flags = ["--dataset", WMT, "--tfds_data_dir", tfds_dir, "--split", "test"]
   assert run_script([*flags, "--source", english, "--target", german]) == 0
 
-  vocabulary = vocabularies.t5_vocabulary(real_data("t5_spiece/spiece.model"))
+  vocabulary = vocabularies.t5_vocabulary(str(real_data.path("t5_spiece/spiece.model")))
   name = tasks.wmt14_ende(vocabulary)
   rows = examples(name)
   size = seqio.get_mixture_or_task(name).num_input_examples("test")
@@ -201,10 +202,10 @@ def test_real_wmt14_through_the_ordinary_task(real_data, tfds_dir, write, run_sc
     assert example["targets"].tolist() == [*vocabulary.encode(target), 1]
 
 
-def test_real_cnn_dailymail_through_the_ordinary_task(real_data, tfds_dir):
-  path = real_data("cnndm_manuj/cnn_dailymail_validation.csv")
+def test_real_cnn_dailymail_through_the_ordinary_task(tfds_dir):
+  path = str(real_data.path("cnndm_manuj/cnn_dailymail_validation.csv"))
   offline_tfds.prepare("cnn_dailymail", tfds_dir, {"validation": path})
-  vocabulary = vocabularies.t5_vocabulary(real_data("t5_spiece/spiece.model"))
+  vocabulary = vocabularies.t5_vocabulary(str(real_data.path("t5_spiece/spiece.model")))
   lengths = {"inputs": 512, "targets": 128}
   rows = examples(tasks.cnn_dailymail(vocabulary), "validation", lengths)
   expected = text_files.read_fields(path, ("article", "highlights", "id"))

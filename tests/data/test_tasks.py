@@ -11,6 +11,7 @@ import seqio
 import tensorflow as tf
 
 from specdec_t5x.data import reading, registry, tasks, vocabularies
+from tests import real_data
 from tests.data.conftest import examples
 
 BYTES = seqio.ByteVocabulary()
@@ -206,8 +207,8 @@ def test_humaneval_keeps_code_as_it_is(write):
     tasks.humaneval_from_file("other", "nowhere", BYTES)
 
 
-def test_real_humaneval(real_data):
-  path = real_data("humaneval/HumanEval.jsonl")
+def test_real_humaneval():
+  path = str(real_data.path("humaneval/HumanEval.jsonl"))
   name = tasks.humaneval_from_file("humaneval", path, BYTES)
   found = examples(name)
   with open(path, encoding="utf-8") as file:
@@ -234,8 +235,8 @@ def test_nothing_is_read_before_use():
   assert vocabulary.extra_ids == 100
 
 
-def test_t5_vocabulary(real_data):
-  vocabulary = vocabularies.t5_vocabulary(real_data("t5_spiece/spiece.model"))
+def test_t5_vocabulary():
+  vocabulary = vocabularies.t5_vocabulary(str(real_data.path("t5_spiece/spiece.model")))
   vocabularies.check_vocabulary(vocabulary)
   assert vocabulary.vocab_size == 32_100
   assert vocabulary.encode("<extra_id_0>") == [32_099]

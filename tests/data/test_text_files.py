@@ -1,6 +1,6 @@
 """Reading the user's files: what comes out, and errors that no command is tested with.
 
-Of others see tests/errors/data_cases.py.
+Of others see tests/errors/cases.toml.
 """
 
 import csv

@@ -1,82 +1,43 @@
 """The compiled loop, on models whose distribution is a table."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
-from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.policy import Fixed
-from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
+from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.decoding.step import limit
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.native.distributions import adjusted_probs
 from tests.hash_model import HashModel, sequence_probs, speculation
+from tests.ways import Similar
 
 TARGET = HashModel(seed=1, vocab_size=6, eos_bias=-0.5)
 DRAFT = HashModel(seed=2, vocab_size=6)
 
 
-def similar(model, noise):
-  """A draft that mostly agrees with `model`."""
+def speculate(draft, sampling, gamma, length, rows, seed=0, target=TARGET):
+  drafter, keys = DraftModel(draft, gamma), row_keys(jax.random.key(seed), rows)
 
-  class Noisy(HashModel):
-    @property
-    def table(self):
-      return model.table + noise * super().table
+  @jax.jit
+  def run():
+    rule = RULES["token"]
+    return generate(*speculation(target, drafter, rule, sampling, keys, length))
 
-  return Noisy(seed=9, vocab_size=model.vocab_size)
-
-
-@functools.partial(
-  jax.jit,
-  static_argnames=("target", "draft", "sampling", "gamma", "length", "rows"),
-)
-def speculate(key, *, target, draft, sampling, gamma, length, rows):
-  drafter, keys = DraftModel(draft, gamma), row_keys(key, rows)
-  rule = RULES["token"]
-  return generate(*speculation(target, drafter, rule, sampling, keys, length))
-
-
-def plain(key, *, target, sampling, length, rows):
-  cache = target.start(rows, num_slots(length, 0))
-  state = initial_state(cache, None, row_keys(key, rows), length, 0)
-  return generate_plain(target.extend, sampling, state, length, 1, adjusted_probs)
-
-
-@pytest.mark.parametrize(
-  ("gamma", "draft"),
-  [(1, DRAFT), (2, similar(TARGET, 0.3)), (4, TARGET), (20, similar(TARGET, 0.3))],
-)
-def test_greedy_output_is_the_plain_one_for_any_draft_and_gamma(gamma, draft):
-  # gamma 20 exceeds the room of 13 from the start.
-  settings = {"target": TARGET, "sampling": GREEDY, "length": 13, "rows": 1}
-  expected = plain(jax.random.key(0), **settings)
-  decoded = speculate(jax.random.key(0), draft=draft, gamma=gamma, **settings)
-  np.testing.assert_array_equal(decoded.tokens, expected.tokens)
+  return run()
 
 
 # With real draws; every draw's effect is enumerated in exactness/test_loop.py.
 def test_sampled_outputs_follow_the_enumerated_distribution():
-  sampling, gamma = Sampling(), 2
-  rows, target = 20_000, HashModel(seed=3, vocab_size=4, eos_bias=0.3)
-  decoded = speculate(
-    jax.random.key(gamma),
-    target=target,
-    draft=similar(target, 0.5),
-    sampling=sampling,
-    gamma=gamma,
-    length=4,
-    rows=rows,
-  )
-  distribution = sequence_probs(target, sampling, max_length=4)
+  target = HashModel(seed=3, vocab_size=4, eos_bias=0.3)
+  draft = Similar(9, 4, model=target, noise=0.5)
+  decoded = speculate(draft, Sampling(), 2, 4, 20_000, seed=2, target=target)
+  distribution = sequence_probs(target, Sampling(), max_length=4)
   assert_follows(np.asarray(decoded.tokens), distribution)
 
 
@@ -102,27 +63,8 @@ def test_chi_squared_test_can_fail():
     assert_follows(outputs, distribution)
 
 
-# With a truncation that reached only one of the two distributions, alpha would fall
-# below 1.
-@pytest.mark.parametrize(
-  "sampling", [Sampling(), Sampling(1.0, top_k=2), Sampling(0.8, top_p=0.7)]
-)
-def test_with_the_target_as_draft_every_block_is_accepted_whole(sampling):
-  gamma, length, target = 3, 12, HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
-  settings = {"sampling": sampling, "gamma": gamma, "length": length, "rows": 64}
-  decoded = speculate(jax.random.key(0), target=target, draft=target, **settings)
-  info = decoded.statistics
-  np.testing.assert_array_equal(info.accepted, info.acceptance_positions)
-  np.testing.assert_allclose(info.acceptance_mass, info.acceptance_positions, rtol=1e-5)
-  np.testing.assert_array_equal(info.target_calls, length // (gamma + 1))
-  np.testing.assert_array_equal(info.accepted, 9)
-
-
 def test_statistics_add_up():
-  settings = {"target": TARGET, "sampling": Sampling(), "length": 13, "rows": 128}
-  decoded = speculate(
-    jax.random.key(0), draft=similar(TARGET, 0.4), gamma=4, **settings
-  )
+  decoded = speculate(Similar(9, 6, model=TARGET, noise=0.4), Sampling(), 4, 13, 128)
   info, tokens = decoded.statistics, np.asarray(decoded.tokens)
   np.testing.assert_array_equal(info.emitted, output_lengths(tokens))
   # Each call adds its own token, but for calls whose draft ended the sequence.
@@ -143,15 +85,7 @@ def output_lengths(tokens):
 
 
 def test_scores_are_the_log_probability_of_the_output():
-  decoded = speculate(
-    jax.random.key(7),
-    target=TARGET,
-    draft=DRAFT,
-    sampling=Sampling(0.8),
-    gamma=3,
-    length=6,
-    rows=32,
-  )
+  decoded = speculate(DRAFT, Sampling(0.8), 3, 6, 32, seed=7)
   distribution = sequence_probs(TARGET, Sampling(0.8), max_length=6)
   expected = [
     np.log(distribution[tuple(row)]) for row in np.asarray(decoded.tokens).tolist()
@@ -159,27 +93,14 @@ def test_scores_are_the_log_probability_of_the_output():
   np.testing.assert_allclose(decoded.scores, expected, rtol=1e-4)
 
 
-def test_nothing_follows_the_end_of_sequence():
-  decoded = speculate(
-    jax.random.key(3),
-    target=HashModel(seed=1, vocab_size=6, eos_bias=1.0),
-    draft=HashModel(seed=2, vocab_size=6, eos_bias=1.0),
-    sampling=Sampling(),
-    gamma=4,
-    length=13,
-    rows=256,
-  )
-  tokens = np.asarray(decoded.tokens)
-  after_end = np.cumsum(tokens == 1, axis=1) - (tokens == 1) > 0
-  assert after_end.any()
-  assert (tokens[after_end] == 0).all()
-
-
 @pytest.mark.parametrize(
   ("tokens", "most", "expected"),
   [
-    *(([4, 4, 4], 9, 3), ([4, 1, 4], 9, 2), ([1, 1, 1], 9, 1)),
-    *(([4, 4, 4], 1, 1), ([4, 4, 4], 0, 0)),
+    ([4, 4, 4], 9, 3),
+    ([4, 1, 4], 9, 2),
+    ([1, 1, 1], 9, 1),
+    ([4, 4, 4], 1, 1),
+    ([4, 4, 4], 0, 0),
   ],
 )
 def test_limit_cuts_after_eos_and_at_most(tokens, most, expected):

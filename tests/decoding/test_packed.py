@@ -1,7 +1,5 @@
 """Blocks that are packed: the same numbers, of no more tokens than count."""
 
-import dataclasses
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,15 +7,12 @@ import numpy as np
 import pytest
 
 from specdec_t5x import build
-from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding import widths
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.policy import Fixed
-from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.copy import Copy
-from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
@@ -25,10 +20,11 @@ from specdec_t5x.native import library
 from specdec_t5x.network.functional import network_for, start_decoding
 from specdec_t5x.network.packing import Packing, pack, unpack
 from specdec_t5x.policies import Budget
+from tests import networks
 from tests.drafters.test_quantized import INPUTS, TARGETS, model
 from tests.t5x_bridge import tiny
 
-GAMMA, ROOM = 3, 16
+ROOM = 16
 # Our own products are the same bit for bit, however many rows there are.
 RTOL = 1e-5 if library.problem() else 0
 
@@ -88,49 +84,6 @@ def test_a_packed_block_has_the_numbers_of_a_padded_one(kind):
   np.testing.assert_allclose(*(x[0][is_valid] for x in (packed, padded)), rtol=rtol)
 
 
-# ---- Whole decodes. ----
-
-COSTS = (1.0, 1.05, 1.1, 1.15, 1.1, 1.2, 1.3)
-DRAFTS = {"draft model": DraftModel(network_for(tiny.DRAFT), GAMMA)}
-DRAFTS |= {"quantized": Quantized(4, 0, gamma=GAMMA), "copy": Copy(GAMMA, 1)}
-
-
-def run(drafter, policy, sampling=GREEDY, slots=0):
-  networks = drafter.networks and {
-    "draft": build.Model(drafter.network, draft_params())
-  }
-  decoder, params = build.together(
-    model("t5"), networks or None, drafter, policy=policy
-  )
-  decoder = dataclasses.replace(decoder, slots=slots)
-  keys = row_keys(jax.random.key(0), len(INPUTS))
-  decode = lambda params: decoder.decode(params, INPUTS, keys, sampling, ROOM, 1)
-  return jax.jit(decode)(params)
-
-
-def draft_params():
-  network = network_for(tiny.DRAFT)
-  init = jax.jit(lambda key: network.init(key, *[INPUTS] * 3, enable_dropout=False))
-  return init(jax.random.key(5))["params"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ("policy", "sampling"),
-  [(Fixed(2), Sampling()), (Budget(COSTS), Sampling())],
-  ids=lambda part: type(part).__name__,
-)
-def test_outputs_are_those_of_padded_blocks(policy, sampling):
-  drafter = DRAFTS["quantized"]
-  packed, padded = (
-    run(drafter, dataclasses.replace(policy, packs=packs), sampling)
-    for packs in (True, False)
-  )
-  packed, padded = ((x.tokens, x.scores, x.statistics) for x in (packed, padded))
-  chex.assert_trees_all_close(packed, padded, rtol=RTOL)
-  assert padded[2].accepted.sum() > 0
-
-
 def test_what_can_t_be_packed_or_shared_is_refused():
   target, draft = network_for(tiny.TARGET), network_for(tiny.DRAFT)
   make = lambda drafter, policy: SpeculativeDecoder(
@@ -142,4 +95,6 @@ def test_what_can_t_be_packed_or_shared_is_refused():
     with pytest.raises(ValueError, match="A Budget needs drafts of any length, got"):
       make(drafter, Budget())
   with pytest.raises(ValueError, match="A Budget needs the seconds of iterations, got"):
-    run(DRAFTS["quantized"], Budget())
+    networks.decode(
+      model("t5"), None, Quantized(), inputs=INPUTS, room=ROOM, policy=Budget()
+    )

@@ -7,19 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.core.typical import Typical
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.policy import Fixed
-from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import functional
 from specdec_t5x.network.config import GptConfig
-from specdec_t5x.policies import Confidence, CostAware
+from specdec_t5x.policies import CostAware
+from tests import networks
+from tests.decoding.test_generate import output_lengths
 
 SHAPE = {"vocab_size": 12, "num_heads": 2, "head_dim": 8, "mlp_dim": 24}
 TARGET, DRAFT = (
@@ -30,35 +31,17 @@ PROMPTS = jnp.array(
   [[5, 6, 7, 8, 9], [5, 6, 7, 0, 0], [4, 1, 0, 0, 0], [0, 0, 0, 0, 0]], jnp.int32
 )
 EOS, ROOM = 1, 9
-TARGET_SEED = 26  # Some outputs end, at different places.
 
 
 @pytest.fixture(scope="module")
 def params():
-  def sharp(module, seed):
-    make = jax.jit(lambda key: functional.initial_variables(module, key)["params"])
-    params = jax.tree.map(lambda x: 2 * x, make(jax.random.key(seed)))
+  # Some outputs end, at different places.
+  found = {"target": networks.sharp(TARGET, 26), "draft": networks.sharp(DRAFT, 2)}
+  for known in found.values():
     # The padding token's logit is 0, and so never the greatest.
-    head = params["decoder"]["logits_dense"]
+    head = known["decoder"]["logits_dense"]
     head["kernel"] = head["kernel"].at[:, 0].set(0)
-    return params
-
-  return {"target": sharp(TARGET, TARGET_SEED), "draft": sharp(DRAFT, 2)}
-
-
-@functools.partial(jax.jit, static_argnames=("decoder", "sampling"))
-def speculate(decoder, params, prompts, keys, sampling=GREEDY):
-  return decoder.decode(params, prompts, keys, sampling, ROOM, EOS)
-
-
-@functools.partial(jax.jit, static_argnames=("sampling", "block"))
-def plain(params, prompts, keys, sampling=GREEDY, block=1):
-  decoder = PlainDecoder(TARGET, block)
-  return decoder.decode(params, prompts, keys, sampling, ROOM, EOS)
-
-
-def keys(per_prompt=1):
-  return row_keys(jax.random.key(0), len(PROMPTS) * per_prompt)
+  return found
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +71,9 @@ def test_the_outputs_tell_ends_and_prompts_apart(greedy):
 
 @pytest.mark.parametrize("block", [1, 4])
 def test_plain_decoding_goes_on_from_each_prompt(params, greedy, block):
-  decoded = plain(params, PROMPTS, keys(), block=block)
+  decoded = networks.run(PlainDecoder(TARGET, block), params, PROMPTS, ROOM)
   np.testing.assert_array_equal(decoded.tokens, greedy)
-  is_end = greedy == EOS
-  lengths = np.where(is_end.any(axis=1), is_end.argmax(axis=1) + 1, ROOM)
-  np.testing.assert_array_equal(decoded.statistics.emitted, lengths)
+  np.testing.assert_array_equal(decoded.statistics.emitted, output_lengths(greedy))
 
 
 FIXED = Fixed()
@@ -113,11 +94,9 @@ OWN = CostAware((1.0, 1.1, 1.2, 1.3, 1.4), decay=0.9, by_row=True)
 )
 def test_speculation_changes_no_greedy_token(params, greedy, drafter, rule, policy):
   decoder = SpeculativeDecoder(TARGET, drafter, RULES[rule], policy)
-  decoded = speculate(decoder, params, PROMPTS, keys())
+  decoded = networks.run(decoder, params, PROMPTS, ROOM)
   np.testing.assert_array_equal(decoded.tokens, greedy)
-  np.testing.assert_array_equal(
-    decoded.statistics.emitted, plain(params, PROMPTS, keys()).statistics.emitted
-  )
+  np.testing.assert_array_equal(decoded.statistics.emitted, output_lengths(greedy))
 
 
 def log_likelihoods(params, outputs, lengths):
@@ -137,34 +116,8 @@ def log_likelihoods(params, outputs, lengths):
 @pytest.mark.parametrize("rule", [Lenient(0.5), Typical()], ids=str)
 def test_rules_that_bend_the_distribution_go_on_from_prompts_too(params, rule):
   decoder = SpeculativeDecoder(TARGET, DraftModel(DRAFT, 3), rule)
-  decoded = speculate(decoder, params, PROMPTS, keys(), Sampling())
+  decoded = networks.run(decoder, params, PROMPTS, ROOM, Sampling())
   emitted = decoded.statistics.emitted
   assert (decoded.tokens[np.arange(len(PROMPTS)), emitted - 1] == EOS).any()
   expected = log_likelihoods(params, decoded.tokens, emitted)
   np.testing.assert_allclose(decoded.scores, expected, rtol=1e-4)
-
-
-def test_the_target_as_draft_is_accepted_whole(params):
-  twice = {"target": params["target"], "draft": params["target"]}
-  decoder = SpeculativeDecoder(TARGET, DraftModel(TARGET, 3))
-  info = speculate(decoder, twice, PROMPTS, keys(3), Sampling()).statistics
-  np.testing.assert_array_equal(info.accepted, info.acceptance_positions)
-  np.testing.assert_allclose(info.acceptance_mass, info.acceptance_positions, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-  "decoder",
-  [
-    SpeculativeDecoder(TARGET, TreeDraft(DRAFT, delayed(0, 2, 3)), RULES["kseq"]),
-    SpeculativeDecoder(TARGET, DraftModel(DRAFT, 3), policy=Confidence(0.4)),
-  ],
-  ids=["candidates", "adaptive"],
-)
-def test_a_row_does_not_depend_on_its_neighbours(params, decoder):
-  others = PROMPTS.at[jnp.array([0, 2])].set(PROMPTS[1])
-  first, second = (
-    speculate(decoder, params, prompts, keys(), Sampling()).tokens
-    for prompts in (PROMPTS, others)
-  )
-  np.testing.assert_array_equal(first[1::2], second[1::2])
-  assert (first != second).any()

@@ -82,13 +82,10 @@ def _make_demo() -> None:
     "--gin.VOCAB_SIZE=2048",
     f"--gin.OUTPUT_DIR={str(pathlib.Path(ende.tables[0].checkpoint).parent)!r}",
   )
-  sizes = {k: x for k, x in _SIZES.items() if k not in _ENCODER}
+  sizes = {name: x for name, x in _SIZES.items() if "coder" not in name}
   network = GptConfig(vocab_size=896, mlp_activations=("relu",), **sizes)
   for seed, part in enumerate((lm.target, *lm.drafts)):
     _save(part.checkpoint, network, seed)
-
-
-_ENCODER = ("num_encoder_layers", "num_decoder_layers")
 
 
 def _t5(vocab_size, activations):

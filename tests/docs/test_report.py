@@ -1,7 +1,6 @@
 """Pages' tables are those of the kept JSON."""
 
 import json
-import pathlib
 import re
 import shutil
 
@@ -9,8 +8,7 @@ import pytest
 
 from specdec_t5x.bench import report
 from specdec_t5x.bench.__main__ import main
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.real_data import ROOT
 
 
 @pytest.fixture

@@ -4,31 +4,28 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.token import Token
-from specdec_t5x.core.tree import chain
-from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.core.tree import Tree
 from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.state import initial_state, row_keys
+from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.cascade import WINDOWS, Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.heads import HeadsConfig
-from tests.hash_model import HashHeads, HashModel, speculation
+from tests.hash_model import HashHeads, HashModel, sequence_probs, speculation
 
 TARGET, MIDDLE, LOWER = (HashModel(s, vocab_size=5, eos_bias=-30.0) for s in (4, 5, 6))
 
 
-def decode(drafter, length, sampling=GREEDY, rows=1, target=TARGET, **known):
+def decode(drafter, length, sampling=GREEDY, target=TARGET):
   """A decode, and the calls that each level below the target had."""
-  keys, kept = row_keys(jax.random.key(0), rows), []
+  keys, kept = row_keys(jax.random.key(0), 1), []
 
   def loop(*arguments):
     carry = jax.lax.while_loop(*arguments)
@@ -37,9 +34,8 @@ def decode(drafter, length, sampling=GREEDY, rows=1, target=TARGET, **known):
 
   @jax.jit
   def run():
-    of_decode = (target, drafter, Token(), sampling, keys, length)
-    decoded = generate(*speculation(*of_decode, **known), loop)
-    return decoded, kept[-1]
+    begun = speculation(target, drafter, Token(), sampling, keys, length)
+    return generate(*begun, loop), kept[-1]
 
   decoded, state = run()
   calls = []
@@ -47,12 +43,6 @@ def decode(drafter, length, sampling=GREEDY, rows=1, target=TARGET, **known):
     calls.append(state.calls)
     state = state.lower
   return decoded, calls
-
-
-def plain(length, target=TARGET):
-  keys = row_keys(jax.random.key(0), 1)
-  state = initial_state(target.start(1, length + 1), None, keys, length, 0)
-  return generate_plain(target.extend, GREEDY, state, length, 1, adjusted_probs).tokens
 
 
 # ---- Calls, by hand. ----
@@ -107,21 +97,11 @@ def test_what_the_target_rejects_is_drafted_again():
 # ---- Outputs. ----
 
 
-def test_a_row_does_not_depend_on_its_neighbours():
-  drafter = Cascade(MIDDLE, DraftModel(LOWER, 2), 4)
-  together, (calls,) = decode(drafter, 12, Sampling(), rows=5)
-  alone, (first,) = decode(drafter, 12, Sampling(), rows=1)
-  np.testing.assert_array_equal(together.tokens[:1], alone.tokens)
-  assert calls[0] == first[0]
-
-
 def test_a_prompt_stands_before_it():
   models = [dataclasses.replace(m, prompt=(3, 4, 2)) for m in (TARGET, MIDDLE, LOWER)]
   drafter = Cascade(models[1], DraftModel(models[2], 2), 4)
   decoded, _ = decode(drafter, 9, target=models[0])
-  distribution, output = models[0].distribution(GREEDY), ()
-  for _ in range(9):
-    output += (int(np.argmax(distribution(output))),)
+  (output,) = sequence_probs(models[0], GREEDY, 9)
   assert tuple(decoded.tokens[0].tolist()) == output
 
 
@@ -152,7 +132,7 @@ def test_networks_have_names_by_level():
   "lower",
   [
     HeadDraft(HashHeads(4, 5, HeadsConfig("medusa", 2, 1), False)),
-    TreeDraft(LOWER, chain(2).__class__((0, 0))),
+    TreeDraft(LOWER, Tree((0, 0))),
     Cascade(Quantized(), DraftModel(LOWER, 2), 3),
   ],
   ids=lambda drafter: type(drafter).__name__,

@@ -85,14 +85,6 @@ def test_the_distribution_is_one_at_each_token():
   np.testing.assert_array_equal(proposal.distributions(16)[0], np.eye(16)[[6, 7, 8]])
 
 
-def test_a_row_does_not_depend_on_its_neighbours():
-  inputs, outputs = [[5, 6, 7, 1], [8, 6, 9, 1]], [[5], [6, 8, 6, 6]]
-  together, _ = propose(inputs, outputs)
-  assert together == [
-    propose([i], [o])[0][0] for i, o in zip(inputs, outputs, strict=True)
-  ]
-
-
 def test_alpha_by_counts_is_alpha_by_mass():
   """A copied token is certain, so it is accepted with its probability under p."""
   rows, target = 20_000, HashModel(seed=3, vocab_size=6)

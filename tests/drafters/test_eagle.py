@@ -1,7 +1,5 @@
 """EAGLE's drafter: training does as drafting does, and outputs are the target's."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,32 +11,25 @@ from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.eagle import EagleDrafter
 from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.parallel import ParallelConfig
-from specdec_t5x.training.heads import begun, drafted_ahead
+from specdec_t5x.training.heads import drafted_ahead
 from specdec_t5x.training.objectives import forward
-from tests.drafters.test_shared_encoder import INPUTS, TARGET, params_of
+from tests.drafters.test_shared_encoder import INPUTS, TARGET, all_params
 
 COUNT = 3
 EAGLE = EagleDrafter(ParallelConfig.of(TARGET.config, COUNT, kind="eagle"))
 TOKENS = jnp.array([[5, 7, 2, 9, 4, 6, 3, 1]])
 
 
-def all_params():
-  target = params_of(TARGET, 0)
-  return {"target": target, "draft": begun(EAGLE, params_of(EAGLE, 1), target)}
-
-
-def assert_training_does_as_drafting():
+def test_training_does_as_drafting():
   """Each position's unrolled steps, beside those that drafting takes from there."""
-  params, source = all_params(), INPUTS[:1, :4]
+  params, source = all_params(EAGLE), INPUTS[:1, :4]
   batch = {
     "encoder_input_tokens": source,
     "decoder_input_tokens": jnp.pad(TOKENS, ((0, 0), (1, 0)))[:, :-1],
     "decoder_target_tokens": TOKENS,
   }
-  own, (target, draft) = (
-    {"params": params["draft"]},
-    (params["target"], params["draft"]),
-  )
+  target, draft = params["target"], params["draft"]
+  own = {"params": draft}
 
   @jax.jit
   def unrolled():
@@ -73,10 +64,6 @@ def assert_training_does_as_drafting():
       np.testing.assert_allclose(found[step][0, at], expected, atol=2e-4)
 
 
-def test_training_does_as_drafting():
-  assert_training_does_as_drafting()
-
-
 @pytest.mark.parametrize(
   ("shape", "message"),
   [
@@ -87,53 +74,3 @@ def test_training_does_as_drafting():
 def test_its_trees_are_chains_or_pruned(shape, message):
   with pytest.raises(ValueError, match=message):
     headed(EAGLE, shape)
-
-
-def test_a_level_is_read_as_its_paths_are():
-  """Nodes of a tree, read at once, against each path read by itself."""
-  params = all_params()
-  own, target = {"params": params["draft"]}, {"params": params["target"]}
-  parents = [0, 0, 1, 1, 2]  # Of nodes 1 to 5, which hang from the last known token.
-  tokens = jnp.array([[5, 7, 2, 9, 4]])
-  source = INPUTS[:1, :4]
-
-  @functools.partial(jax.jit, static_argnums=0)
-  def found(of_node):
-    _, cache = start_decoding(TARGET, params["target"], source, 12)
-    known = jax.random.normal(jax.random.key(0), (1, 3, TARGET.config.emb_dim))
-    embed = lambda tokens: TARGET.apply(target, tokens, method="embed")
-    given = EAGLE.empty_cache(1, 12), known, embed(TOKENS[:, :3]), cache
-    _, feature, before = EAGLE.apply(own, *given, method="extend")
-    return of_node(before, feature[:, -1:], embed, cache)
-
-  def tree(before, root, embed, cache):
-    feature, normed = root, []
-    for size, above, sees in (
-      (2, [0, 0], np.eye(2)),
-      (3, [0, 0, 1], [[1, 0, 1, 0, 0], [1, 0, 0, 1, 0], [0, 1, 0, 0, 1]]),
-    ):
-      depths = jnp.array([0, 0, 1, 1, 1][: len(sees[0])])
-      new = embed(tokens[:, len(depths) - size : len(depths)])
-      given = before, feature[:, jnp.array(above)], new, cache
-      seen = jnp.asarray(sees, bool)[None]
-      level, feature, before = EAGLE.apply(
-        own, *given, 3 + depths[None], seen, method="extend"
-      )
-      normed.append(level)
-    return jnp.concatenate(normed, axis=1)[0]
-
-  def path(*nodes):
-    def alone(before, feature, embed, cache):
-      for node in nodes:
-        new = embed(tokens[:, node - 1 : node])
-        level, feature, before = EAGLE.apply(
-          own, before, feature, new, cache, method="extend"
-        )
-      return level[0, 0]
-
-    return alone
-
-  paths = [(1,), (2,), (1, 3), (1, 4), (2, 5)]
-  assert [path[-2] if len(path) > 1 else 0 for path in paths] == parents
-  expected = [found(path(*nodes)) for nodes in paths]
-  np.testing.assert_allclose(found(tree), np.stack(expected), atol=2e-5)

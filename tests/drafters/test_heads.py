@@ -11,6 +11,7 @@ import pytest
 
 from specdec_t5x.build import get_drafter, headed
 from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling
+from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
@@ -24,6 +25,7 @@ from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.parallel import ParallelConfig
 from specdec_t5x.training.heads import drafted_ahead
 from specdec_t5x.training.objectives import forward
+from tests import networks
 from tests.t5x_bridge import tiny, tiny_gpt
 
 INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1]])
@@ -59,38 +61,25 @@ def pair(kind, target="t5"):
   return *networks, dict(zip(("target", "draft"), params, strict=True))
 
 
-def decoder(kind, shape=None, target="t5", rule="traversal"):
+def decoder(kind, shape, target="t5"):
   network, heads, params = pair(kind, target)
-  drafter = get_drafter(headed(heads, shape))
-  return SpeculativeDecoder(network, drafter, tiny.get_rule(rule)), params
-
-
-def run(decoder, params, sampling, inputs=INPUTS):
-  keys = row_keys(jax.random.key(0), len(inputs))
-  decode = lambda params: decoder.decode(params, inputs, keys, sampling, ROOM, 1)
-  return jax.jit(decode)(params)
-
-
-SHAPES = {
-  "chain": chain(COUNT),
-  "tree": Tree((0, 0, 1, 1, 2, 3)),
-  "pruned": Pruned(nodes=6, width=3, ranks=3),
-}
+  return SpeculativeDecoder(network, headed(heads, shape), RULES["traversal"]), params
 
 
 @pytest.mark.parametrize(
-  ("kind", "shape", "target"),
+  ("kind", "shape"),
   [
-    ("parallel", "chain", "gpt"),
-    ("hydra", "tree", "gpt"),
-    ("parallel, biased", "chain", "gpt"),
+    ("parallel", chain(COUNT)),
+    ("hydra", Tree((0, 0, 1, 1, 2, 3))),
+    ("parallel, biased", chain(COUNT)),
   ],
+  ids=str,
 )
-def test_greedy_outputs_are_the_target_s_own(kind, shape, target):
+def test_greedy_outputs_are_the_target_s_own(kind, shape):
   """Of decoder-only targets; tests/test_ways.py has the others."""
-  speculative, params = decoder(kind, SHAPES[shape], target)
-  plain = run(PlainDecoder(speculative.target), params, GREEDY)
-  found = run(speculative, params, GREEDY)
+  speculative, params = decoder(kind, shape, "gpt")
+  decoders = speculative, PlainDecoder(speculative.target)
+  found, plain = (networks.run(x, params, INPUTS, ROOM) for x in decoders)
   np.testing.assert_array_equal(found.tokens, plain.tokens)
 
 
@@ -105,9 +94,9 @@ def test_a_target_in_16_bits_or_with_tied_logits_has_heads(kind, changes):
   params = {"target": noisy(network, 0), "draft": noisy(heads, 1)}
   if "dtype" in changes:
     params["target"] = jax.tree.map(lambda x: x.astype("bfloat16"), params["target"])
-  plain = run(PlainDecoder(network, block=COUNT + 1), params, GREEDY)
   decoder = SpeculativeDecoder(network, headed(heads))
-  found = run(decoder, params, GREEDY)
+  found = networks.run(decoder, params, INPUTS, ROOM)
+  plain = networks.run(PlainDecoder(network, COUNT + 1), params, INPUTS, ROOM)
   np.testing.assert_array_equal(found.tokens, plain.tokens)
   assert found.statistics.drafted.sum() > 0
 
@@ -177,14 +166,10 @@ def test_a_biased_chain_is_drawn_from_what_follows_the_token_before(kind):
     apart["markov_logits"] = {"kernel": 0 * apart["markov_logits"]["kernel"]}
     spec, _ = speculative.prepare({**params, "draft": apart}, *known[1:])
     without, _ = spec.drafter.propose(spec.context, state, draws)
-    return (
-      state.last_tokens(),
-      proposal.tokens,
-      proposal.draft_probs,
-      without.draft_probs,
-    )
+    tokens = state.last_tokens(), proposal.tokens
+    return tokens, (proposal.draft_probs, without.draft_probs)
 
-  last, tokens, found, without = map(np.asarray, drafted())
+  (last, tokens), (found, without) = jax.tree.map(np.asarray, drafted())
   before = np.concatenate([last[:, None], tokens[:, :-1]], axis=1)
   rows = np.asarray(params["draft"]["markov_tokens"])[before]
   bias = rows @ np.asarray(params["draft"]["markov_logits"]["kernel"])
@@ -202,12 +187,9 @@ def test_sure_heads_need_no_more_calls_than_m_over_k_and_one():
   """
   network, heads, params = pair("blockwise")
   same = jax.tree.map(jnp.zeros_like, params["draft"])
-  target = jax.tree.map(jnp.copy, params["target"])
-  # No attention and no feed-forward, and an embedding that is one vector: one
-  # distribution.
-  target["token_embedder"]["embedding"] = jnp.ones_like(
-    target["token_embedder"]["embedding"]
-  )
+  # Every token has the same embedding.
+  one = jax.tree.map(jnp.ones_like, params["target"]["token_embedder"])
+  target = {**params["target"], "token_embedder": one}
   decoder = SpeculativeDecoder(network, headed(heads))
   keys = row_keys(jax.random.key(0), len(INPUTS))
   for room in (9, 12, 13):
@@ -281,21 +263,19 @@ def test_what_is_no_number_is_drafted_and_an_error():
 def test_a_table_of_n_grams_prunes_what_is_drafted_and_no_output():
   table = NgramTable(NgramConfig(tiny.TARGET.vocab_size, (4, 2), 2, 3))
   speculative, params = decoder("parallel", Pruned(6, 3, 3, table=table))
-  plain = run(PlainDecoder(speculative.target), params, GREEDY)
-  params_of = lambda: initial_variables(table, jax.random.key(0))["params"]
-  nothing = jax.tree.map(jnp.zeros_like, jax.jit(params_of)())
-  found = {}
-  for name, distribution in [
-    ("even", 1.0),
-    ("sure", jnp.arange(table.config.vocab_size) == 7),
-  ]:
+  nothing = jax.tree.map(jnp.zeros_like, networks.sharp(table))
+  found = []
+  for distribution in (1.0, jnp.arange(table.config.vocab_size) == 7):
     of_table = {**nothing, "unigram": nothing["unigram"] + distribution}
-    decoded = run(speculative, {**params, "ngrams": of_table}, GREEDY)
-    np.testing.assert_array_equal(decoded.tokens, plain.tokens)
-    found[name] = decoded.statistics.accepted.sum()
-  alone, _ = decoder("parallel", SHAPES["pruned"])
-  assert found["even"] == run(alone, params, GREEDY).statistics.accepted.sum()
-  assert found["even"] != found["sure"]
+    known = {**params, "ngrams": of_table}
+    found.append(networks.run(speculative, known, INPUTS, ROOM))
+  alone, _ = decoder("parallel", Pruned(6, 3, 3))
+  for other in (PlainDecoder(speculative.target), alone):
+    found.append(networks.run(other, params, INPUTS, ROOM))
+    np.testing.assert_array_equal(found[0].tokens, found[-1].tokens)
+  np.testing.assert_array_equal(found[0].tokens, found[1].tokens)
+  even, sure, _, same = (decoded.statistics.accepted.sum() for decoded in found)
+  assert even == same != sure
 
 
 def test_what_can_t_be_drafted_is_refused():

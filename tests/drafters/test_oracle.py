@@ -9,13 +9,11 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.token import Token
-from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.state import initial_state, row_keys
+from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.oracle import forced_tokens, oracle_extend
-from specdec_t5x.native.distributions import adjusted_probs
-from tests.hash_model import HashModel, speculation
+from tests.hash_model import HashModel, plain, speculation
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=5) for seed in (1, 2))
 ROWS, LENGTH, GAMMA, NEVER = 64, 24, 3, -1
@@ -23,10 +21,7 @@ ROWS, LENGTH, GAMMA, NEVER = 64, 24, 3, -1
 
 @pytest.fixture(scope="module")
 def outputs():
-  state = initial_state(TARGET.start(ROWS, 40), None, keys(), LENGTH, 0)
-  return generate_plain(
-    TARGET.extend, GREEDY, state, LENGTH, NEVER, adjusted_probs
-  ).tokens
+  return plain(TARGET, GREEDY, keys(), LENGTH, NEVER).tokens
 
 
 def keys():

@@ -11,20 +11,21 @@ import pytest
 import sentencepiece
 
 from specdec_t5x.build import get_drafter
-from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
 from specdec_t5x.hugging_face.shared import shared_tokens
 from specdec_t5x.hugging_face.vocabulary import Bytes
-from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
+from tests import networks
 from tests.t5x_bridge import tiny, tiny_gpt
 
-ROOM = 12
+ROOM, FIXED = 12, Fixed()
 INPUTS = jnp.array([[5, 6, 7, 1, 0, 0], [9, 3, 1, 0, 0, 0], [4, 4, 8, 9, 6, 1]])
 VOCAB = tiny.VOCAB_SIZE
 RNG = np.random.default_rng(0)
@@ -36,11 +37,6 @@ IDS = np.where((np.arange(VOCAB) % 3 == 2) | (OTHER == 0), -1, OTHER)
 TWO = np.stack([OTHER, np.where(IDS < 0, np.roll(OTHER, 5), 0)], axis=1)
 TWO[0] = 0
 PARTLY = SharedTokens(IDS, TWO)
-
-
-def params_of(network, seed):
-  make = lambda key: initial_variables(network, key)["params"]
-  return jax.tree.map(lambda x: 2 * x, jax.jit(make)(jax.random.key(seed)))
 
 
 def renamed(params):
@@ -58,19 +54,15 @@ def renamed(params):
 
 
 @functools.cache
-def run(network, drafter, sampling, rule="token", slots=0, policy=None):
-  target = params_of(network, 0)
+def run(network, drafter, sampling=GREEDY, rule="token", slots=0, policy=FIXED):
+  target = networks.sharp(network, 0)
   params = {"target": target}
   decoder = PlainDecoder(network, slots=slots)
   if drafter:
-    more = {"policy": policy} if policy else {}
-    decoder = SpeculativeDecoder(network, drafter, RULES[rule], slots=slots, **more)
+    decoder = SpeculativeDecoder(network, drafter, RULES[rule], policy, slots)
     is_same = drafter.network == network
-    own = renamed(target) if is_same else params_of(drafter.network, 1)
-    params["draft"] = own
-  keys = row_keys(jax.random.key(0), len(INPUTS))
-  decode = lambda params: decoder.decode(params, INPUTS, keys, sampling, ROOM, 1)
-  return jax.jit(decode)(params)
+    params["draft"] = renamed(target) if is_same else networks.sharp(drafter.network, 1)
+  return networks.run(decoder, params, INPUTS, ROOM, sampling)
 
 
 NETWORKS = {
@@ -79,18 +71,15 @@ NETWORKS = {
 }
 
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
-
-
 @pytest.mark.parametrize(
-  ("kind", "slots"), [("T5", 2), slow("decoder-only", 0), slow("decoder-only", 2)]
+  ("kind", "slots"),
+  [("T5", 2), pytest.param("decoder-only", 0, marks=pytest.mark.slow)],
 )
 def test_the_target_with_its_tokens_renamed_drafts_what_it_says(kind, slots):
   """Inputs and outputs are read in its tokens, and drafts are put in the target's."""
   network = NETWORKS[kind]
   drafter = OtherVocabulary(network, 3, tokens=RENAMED)
-  found = run(network, drafter, GREEDY, slots=slots)
-  plain = run(network, None, GREEDY, slots=slots)
+  found, plain = (run(network, each, slots=slots) for each in (drafter, None))
   np.testing.assert_array_equal(found.tokens, plain.tokens)
   assert found.statistics.drafted.sum() > 10
   np.testing.assert_array_equal(found.statistics.accepted, found.statistics.drafted)
@@ -103,25 +92,21 @@ RESTS = CostAware(seconds=(1.0, 1.35, 1.55, 1.8), prior_alpha=0.6, decay=0.5)
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ("kind", "rule", "policy"),
-  [("T5", "token", RESTS), ("T5", "block", None), ("decoder-only", "token", None)],
+  [("T5", "token", RESTS), ("decoder-only", "block", FIXED)],
 )
 def test_greedy_outputs_are_the_target_s_own(kind, rule, policy):
   drafter = OtherVocabulary(DRAFTS[kind], 3, tokens=PARTLY)
   found = run(NETWORKS[kind], drafter, GREEDY, rule, 2, policy)
-  plain = run(NETWORKS[kind], None, GREEDY, slots=2)
+  plain = run(NETWORKS[kind], None, slots=2)
   np.testing.assert_array_equal(found.tokens, plain.tokens)
   assert found.statistics.drafted.sum() > 0
 
 
-@pytest.mark.slow
 def test_shared_tokens_alone_are_drafted():
-  drafter = OtherVocabulary(DRAFTS["T5"], 3, tokens=PARTLY)
   logits = PARTLY.of_target(jnp.zeros((2, VOCAB)), VOCAB + 8)
   probs = np.asarray(jax.nn.softmax(logits))
   np.testing.assert_allclose(probs[:, :VOCAB][:, IDS >= 0], 1 / (IDS >= 0).sum(), 1e-5)
   assert probs[:, VOCAB:].max() == probs[:, :VOCAB][:, IDS < 0].max() == 0
-  found = run(NETWORKS["T5"], drafter, Sampling())
-  assert found.statistics.drafted.sum() > 0
 
 
 def test_a_text_in_the_draft_s_tokens_by_hand():

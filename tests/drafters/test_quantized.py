@@ -1,4 +1,4 @@
-"""The target drafts for itself in few bits: plain outputs, and the target's cache."""
+"""The target drafts for itself in few bits: plain outputs, weights rounded once."""
 
 import dataclasses
 import functools
@@ -10,7 +10,6 @@ import pytest
 from specdec_t5x import api, build, tuning
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding import step as step_module
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
@@ -18,8 +17,8 @@ from specdec_t5x.drafters.quantized import NAME, Quantized
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
+from tests import networks
 from tests.drafters import test_layer_skip as of_target
-from tests.exactness import faults
 from tests.network.kinds import T5_1_0
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -35,55 +34,28 @@ WAYS = {
 @functools.cache
 def model(kind):
   network = network_for(TARGETS[kind])
-  tokens = [INPUTS] * (2 if kind == "gpt" else 3)
-  init = jax.jit(lambda key: network.init(key, *tokens, enable_dropout=False))
-  params = jax.tree.map(lambda x: 2 * x, init(jax.random.key(1))["params"])
-  return api.Model(network, params)
+  return api.Model(network, networks.sharp(network, seed=1))
 
 
-def run(kind, drafter=None, sampling=GREEDY, policy=None, draft=None, slots=0):
-  decoder, params = build.together(model(kind), draft, drafter, policy=policy)
-  decoder = dataclasses.replace(decoder, slots=slots)
-  keys = row_keys(jax.random.key(0), len(INPUTS))
-  decode = lambda params: decoder.decode(params, INPUTS, keys, sampling, ROOM, 1)
-  return jax.jit(decode)(params)
+def run(kind, drafter=None, sampling=GREEDY):
+  policy = None if drafter is None else Fixed()
+  decode = functools.partial(networks.decode, inputs=INPUTS, room=ROOM)
+  return decode(model(kind), None, drafter, policy=policy, sampling=sampling)
 
 
-@pytest.mark.parametrize(
-  ("kind", "way"), [("t5", "8"), ("tied", "4"), ("gpt", "4 and less")]
-)
+@pytest.mark.parametrize(("kind", "way"), [("tied", "4"), ("gpt", "4 and less")])
 def test_greedy_outputs_are_the_plain_ones(kind, way):
-  found = run(kind, WAYS[way], policy=Fixed())
+  """Of targets of other kinds than in tests/test_ways.py."""
+  found = run(kind, WAYS[way])
   np.testing.assert_array_equal(found.tokens, run(kind).tokens)
-  info = found.statistics
-  assert info.drafted.sum() > 0
-  if way == "8":
-    assert info.accepted.sum() > 0.8 * info.drafted.sum()
+  assert found.statistics.drafted.sum() > 0
 
 
 def test_more_bits_draft_better():
-  info = [run("t5", WAYS[way], Sampling(), Fixed()).statistics for way in ("8", "4")]
+  info = [run("t5", WAYS[way], Sampling()).statistics for way in ("8", "4")]
   alphas = [x.acceptance_mass.sum() / x.acceptance_positions.sum() for x in info]
-  assert 1 > alphas[0] > alphas[1] > 0.3
-
-
-# ---- The target's cache. ----
-
-
-def prepared():
-  decoder, params = build.together(model("t5"), None, WAYS["4"], policy=Fixed())
-  keys = row_keys(jax.random.key(0), len(INPUTS))
-  return decoder.prepare(params, INPUTS, keys, GREEDY, ROOM, -1)
-
-
-def test_the_target_s_cache_is_as_without_drafts():
-  of_target.assert_the_cache_is_the_target_s(*prepared())
-
-
-def test_a_cache_with_the_draft_s_keys_is_noticed(monkeypatch):
-  monkeypatch.setattr(step_module, "score", faults.the_draft_s_keys_stay)
-  with pytest.raises(AssertionError):
-    of_target.assert_the_cache_is_the_target_s(*prepared())
+  assert 1 > alphas[0] > 0.8
+  assert alphas[0] > alphas[1] > 0.3
 
 
 # ---- Once, and what can't be. ----

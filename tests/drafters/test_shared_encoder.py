@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,13 +10,13 @@ from specdec_t5x.beam.decoder import BeamDecoder
 from specdec_t5x.build import Model
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.link.drafting import Draft
-from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.functional import network_for
 from specdec_t5x.training.heads import begun
+from tests import networks
 from tests.t5x_bridge import tiny
 
 ROOM, LENGTH = 12, 48
@@ -30,26 +29,17 @@ TEXTS = [[5, 6, 7, 1], [9, 3, 1], [4, 4, 8, 9, 9, 6, 5, 1], [7, 1], [8, 2, 1]]
 INPUTS = jnp.array([[*text, *[0] * (LENGTH - len(text))] for text in TEXTS])
 
 
-def params_of(network, seed):
-  make = lambda key: initial_variables(network, key)["params"]
-  drawn = jax.jit(make)(jax.random.key(seed))
-  return jax.tree.map(lambda x: 2 * x, drawn)
-
-
 def all_params(draft):
-  target = params_of(TARGET, 0)
-  return {"target": target, "draft": begun(draft, params_of(draft, 1), target)}
+  target = networks.sharp(TARGET, 0)
+  return {"target": target, "draft": begun(draft, networks.sharp(draft, 1), target)}
 
 
-def run(decoder, params, sampling, decodes=1):
-  keys = row_keys(jax.random.key(0), len(INPUTS) * decodes)
-  decode = lambda params: decoder.decode(params, INPUTS, keys, sampling, ROOM, 1)
-  return jax.jit(decode)(params)
+def run(decoder, params, sampling=GREEDY, decodes=1):
+  return networks.run(decoder, params, INPUTS, ROOM, sampling, per_input=decodes)
 
 
 @pytest.mark.parametrize(
-  ("sampling", "slots", "decodes"),
-  [(GREEDY, 0, 1), (Sampling(), 2, 2)],
+  ("sampling", "slots", "decodes"), [(GREEDY, 0, 1), (Sampling(), 2, 2)]
 )
 def test_all_of_the_target_s_layers_draft_what_it_says(sampling, slots, decodes):
   decoder = SpeculativeDecoder(TARGET, DraftModel(PERFECT, 3), slots=slots)
@@ -75,7 +65,7 @@ def test_whatever_drafts_with_it_outputs_are_the_target_s_own(way):
   decoder = SpeculativeDecoder(TARGET, WAYS[way])
   params = all_params(DRAFT)
   params |= dict.fromkeys(decoder.drafter.networks, params["draft"])
-  found, plain = (run(x, params, GREEDY) for x in (decoder, PlainDecoder(TARGET)))
+  found, plain = (run(x, params) for x in (decoder, PlainDecoder(TARGET)))
   np.testing.assert_array_equal(found.tokens, plain.tokens)
   assert found.statistics.accepted.sum() > 0
 
@@ -85,15 +75,9 @@ def test_it_is_refused_where_there_is_no_such_encoder():
   params = all_params(DRAFT)
   beam = BeamDecoder(TARGET, DRAFT)
   for make, message in [
-    (
-      lambda: SpeculativeDecoder(TARGET, DraftModel(narrow)),
-      "width 16, got one of width 8",
-    ),
-    (
-      lambda: run(PlainDecoder(DRAFT), {"target": params["draft"]}, GREEDY),
-      "got one with",
-    ),
-    (lambda: run(beam, params, GREEDY, 2), "without a beam"),
+    (lambda: SpeculativeDecoder(TARGET, DraftModel(narrow)), "16, got one of width 8"),
+    (lambda: run(PlainDecoder(DRAFT), {"target": params["draft"]}), "got one with"),
+    (lambda: run(beam, params, decodes=2), "without a beam"),
     (lambda: Draft.of(Model(DRAFT, params["draft"])), "in the same process"),
   ]:
     with pytest.raises(ValueError, match=message):

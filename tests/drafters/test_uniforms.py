@@ -18,8 +18,8 @@ from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters import cascade
 from specdec_t5x.drafters.copy import Copy
-from specdec_t5x.network.functional import initial_variables, network_for
-from tests import ways
+from specdec_t5x.network.functional import network_for
+from tests import networks, ways
 from tests.decoding.test_generate import assert_follows
 from tests.hash_model import sequence_probs, speculation
 
@@ -33,13 +33,9 @@ def prepared(drafter):
   keys = row_keys(jax.random.key(0), ROWS)
   if drafter in ways.ON_TABLES.values():
     return speculation(ways.TARGET, drafter, RULES["traversal"], Sampling(), keys, 12)
-  decoder = SpeculativeDecoder(
-    network_for(ways.CONFIGS[0]), drafter, RULES["traversal"]
-  )
-  params = {
-    name: initial_variables(network, jax.random.key(0))["params"]
-    for name, network in decoder.networks.items()
-  }
+  target = network_for(ways.CONFIGS[0])
+  decoder = SpeculativeDecoder(target, drafter, RULES["traversal"])
+  params = {name: networks.sharp(x) for name, x in decoder.networks.items()}
   inputs = jnp.ones((ROWS, 4), jnp.int32)
   return decoder.prepare(params, inputs, keys, Sampling(), 12, 1)
 
@@ -139,8 +135,6 @@ def judged(rule, tree, count):
 
 # The others compare tokens, and draw nothing.
 READING = sorted(set(RULES) - {"greedy", "top_k", "distance"})
-
-
 TREES = [(name, delayed(1, 2, 3)) for name in READING if RULES[name].takes_trees]
 
 

@@ -3,18 +3,7 @@
 import seqio
 
 from specdec_t5x.data import tasks
-
-_GIN = """
-from __gin__ import dynamic_registration
-
-from tests.e2e import mixtures
-
-MIXTURE_OR_TASK_NAME = @mixtures.two_tasks()
-mixtures.two_tasks:
-  name = {name!r}
-  text = {text!r}
-  vocabulary = %VOCABULARY
-"""
+from tests.e2e import runs
 
 
 def two_tasks(name: str, text: str, vocabulary: seqio.Vocabulary) -> str:
@@ -32,5 +21,6 @@ def gin_file(pair):
   """Writes the gin of the tiny pair's mixture beside the pair's own."""
   folder = pair[0].parent
   path = folder / "mixture.gin"
-  path.write_text(_GIN.format(name="tiny_mixture", text=str(folder / "text.en")))
+  text = runs.bindings(TEXT=str(folder / "text.en"))
+  path.write_text((runs.ROOT / "tests/e2e/mixture.gin").read_text() + text)
   return path

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import string
 import subprocess
 import sys
 
@@ -13,54 +14,25 @@ from tests.real_data import ROOT
 from tests.t5x_bridge import tiny
 
 EXAMPLES = 20  # Of the tiny pair's task, in the tests that share it.
-
-# The networks of tests/t5x_bridge/tiny.py, for a vocabulary of any size.
-TINY_NETWORKS = """
-from __gin__ import dynamic_registration
-from specdec_t5x.network import config
-
-config.T5Config:
-  vocab_size = {vocab_size}
-  head_dim = 8
-  mlp_activations = ('gelu', 'linear')
-target/config.T5Config:
-  emb_dim = 16
-  mlp_dim = 32
-  num_heads = 2
-  num_encoder_layers = 1
-  num_decoder_layers = 2
-draft/config.T5Config:
-  emb_dim = 8
-  mlp_dim = 16
-  num_heads = 2
-  num_encoder_layers = 1
-  num_decoder_layers = 1
-"""
-
-_TASK = """
-from specdec_t5x.data import tasks
-
-MIXTURE_OR_TASK_NAME = @tasks.translation_from_files()
-tasks.translation_from_files:
-  name = {name!r}
-  files = {{'test': ({text!r}, None)}}
-  vocabulary = %VOCABULARY
-VOCABULARY_PATH = {vocabulary!r}
-VOCABULARY_EXTRA_IDS = 0
-TASK_FEATURE_LENGTHS = {{'inputs': {inputs}, 'targets': {targets}}}
-"""
+TINY_NETWORKS = (ROOT / "tests/e2e/tiny_networks.gin").read_text()
+_TASK = string.Template((ROOT / "tests/e2e/translation.gin").read_text())
 
 
 def translation(name, text, vocabulary, inputs=40, targets=12, **macros):
   """Returns gin of a task over a file of sentences, of these lengths, and of macros."""
-  task = _TASK.format(
-    name=name,
-    text=str(text),
-    vocabulary=str(vocabulary),
+  task = _TASK.substitute(
+    name=repr(name),
+    text=repr(str(text)),
+    vocabulary=repr(str(vocabulary)),
     inputs=inputs,
     targets=targets,
   )
-  return task + "".join(f"{macro} = {value!r}\n" for macro, value in macros.items())
+  return task + bindings(**macros)
+
+
+def bindings(**macros):
+  """Returns gin of macros."""
+  return "".join(f"{macro} = {value!r}\n" for macro, value in macros.items())
 
 
 def tiny_pair(root, examples):
@@ -75,7 +47,7 @@ def tiny_pair(root, examples):
     TARGET_CHECKPOINT_PATH=tiny.save_t5x(root / "target", tiny.TARGET, seed=1),
     BATCH_SIZE=8,
   )
-  gin_file.write_text(TINY_NETWORKS.format(vocab_size=64) + settings)
+  gin_file.write_text(TINY_NETWORKS + settings)
   return gin_file
 
 

@@ -8,38 +8,6 @@ from specdec_t5x import api
 from tests.e2e import runs
 from tests.t5x_bridge import tiny, tiny_gpt
 
-PAIR = """
-from __gin__ import dynamic_registration
-from specdec_t5x.data import language_modeling
-from specdec_t5x.network import config
-
-config.GptConfig:
-  vocab_size = 64
-  head_dim = 8
-  mlp_activations = ('gelu', 'linear')
-target/config.GptConfig:
-  emb_dim = 16
-  mlp_dim = 32
-  num_heads = 2
-  num_layers = 2
-draft/config.GptConfig:
-  emb_dim = 8
-  mlp_dim = 16
-  num_heads = 2
-  num_layers = 1
-
-MIXTURE_OR_TASK_NAME = @language_modeling.language_modeling_from_files()
-language_modeling.language_modeling_from_files:
-  name = 'tiny_lm'
-  files = {{'test': '{text}'}}
-  vocabulary = %VOCABULARY
-  prompt_words = %PROMPT_WORDS
-TASK_FEATURE_LENGTHS = {{'inputs': 20, 'targets': 12}}
-VOCABULARY_PATH = '{vocabulary}'
-VOCABULARY_EXTRA_IDS = 0
-TARGET_CHECKPOINT_PATH = '{target}'
-BATCH_SIZE = 8
-"""
 EXAMPLES = 20
 
 
@@ -49,14 +17,13 @@ def pair(tmp_path_factory):
   root = tmp_path_factory.mktemp("decoder_only")
   text = root / "text.en"
   text.write_text("\n".join(tiny.sentences(EXAMPLES, seed=5)) + "\n")
-  gin_file = root / "pair.gin"
-  gin_file.write_text(
-    PAIR.format(
-      text=text,
-      vocabulary=tiny.train_vocabulary(root),
-      target=tiny.save_t5x(root / "target", tiny_gpt.TARGET, seed=1),
-    )
+  settings = runs.bindings(
+    TEXT=str(text),
+    VOCABULARY_PATH=tiny.train_vocabulary(root),
+    TARGET_CHECKPOINT_PATH=tiny.save_t5x(root / "target", tiny_gpt.TARGET, seed=1),
   )
+  gin_file = root / "pair.gin"
+  gin_file.write_text((runs.ROOT / "tests/e2e/tiny_lm.gin").read_text() + settings)
   return gin_file, tiny.save_t5x(root / "draft", tiny_gpt.DRAFT, seed=2)
 
 

@@ -137,16 +137,11 @@ def test_each_example_and_the_run_have_statistics(speculative):
     assert 1 <= aux["target_calls"] <= aux["tokens"]
   summary = runs.summary(speculative)
   assert summary["guarantee"] == "EXACT"
-  decoder = summary["decoder"]
-  assert (decoder["kind"], decoder["rule"]) == ("SpeculativeDecoder", {"kind": "Token"})
-  drafter = decoder["drafter"]
-  assert (drafter["kind"], drafter["gamma"]) == ("DraftModel", 3)
-  assert decoder["policy"]["kind"] == "Fixed"
   # A GAMMA that is given is drafted, whatever it costs.
   assert summary["statistics"]["drafted"] > 2 * summary["statistics"]["target_calls"]
+  decoder = summary["decoder"]
   assert decoder["target"]["config"]["num_decoder_layers"] == 2
   assert decoder["drafter"]["network"]["config"]["num_decoder_layers"] == 1
-  assert summary["sampling"]["temperature"] == 0.0
   assert summary["configuration"]["GAMMA"] == "3"
   assert summary["statistics"]["examples"] == runs.EXAMPLES
   assert (speculative / "model-info.txt").exists()

@@ -16,7 +16,7 @@ def settings(tmp_path_factory):
   vocabulary = real_data.path("t5_spiece", "spiece.model")
   root = tmp_path_factory.mktemp("t5_pair")
   gin_file = root / "networks.gin"
-  networks = runs.TINY_NETWORKS.format(vocab_size=32128)
+  networks = f"{runs.TINY_NETWORKS}config.T5Config.vocab_size = 32128\n"
   gin_file.write_text(f"{networks}include 'configs/pairs/t5_benchmark.gin'\n")
   target, draft = tiny.config(2, 16, 32128), tiny.config(1, 8, 32128)
   return gin_file, {

@@ -14,7 +14,7 @@ from tests.t5x_bridge import tiny
 NAME = "theirs"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 INDEX = f"{WEIGHTS}.index.json"
-TOKENIZER = "tokenizer_config.json"
+HEAD, NORM = "lm_head.weight", "decoder.final_layer_norm.weight"
 
 
 def write(folder: pathlib.Path, **how) -> pathlib.Path:
@@ -23,14 +23,23 @@ def write(folder: pathlib.Path, **how) -> pathlib.Path:
   return folder
 
 
-def bad(change, **how):
-  """Returns what makes a folder, and `change`s it."""
-  return lambda pair, here: change(write(here / NAME, **how))
+def make(case, folder, fill):
+  """Writes a folder as a case has it, but for what its function does."""
+  how = {k: fill(x) if isinstance(x, str) else x for k, x in case.write.items()}
+  write(folder, **how)
+  for name, settings in case.json.items():
+    set_json(folder / name, settings)
+  if case.arrays:
+    set_arrays(folder, lambda found: change_arrays(found, case.arrays))
+
+
+def set_json(path, settings):
+  found = json.loads(path.read_text()) if path.exists() else {}
+  path.write_text(json.dumps(found | settings))
 
 
 def set_config(folder, **settings):
-  found = json.loads((folder / CONFIG).read_text())
-  (folder / CONFIG).write_text(json.dumps(found | settings))
+  set_json(folder / CONFIG, settings)
 
 
 def set_arrays(folder, edit):
@@ -44,89 +53,103 @@ def replace_arrays(folder, arrays):
   safetensors.numpy.save_file(arrays, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def configured(**settings):
-  return bad(lambda folder: set_config(folder, **settings))
+def change_arrays(arrays, how):
+  """Changes arrays as cases name it."""
+  match how:
+    case "int8":
+      arrays[HEAD] = arrays[HEAD].astype(np.int8)
+    case "no decoder":
+      for name in [name for name in arrays if name.startswith("decoder")]:
+        del arrays[name]
+    case "one missing":
+      del arrays[NORM]
+    case "one too many":
+      arrays["classifier.weight"] = arrays[NORM]
+    case "transposed":
+      arrays[HEAD] = np.ascontiguousarray(arrays[HEAD].T)
+    case "two embeddings":
+      arrays["encoder.embed_tokens.weight"] = arrays[HEAD]
+    case "scalars":
+      arrays["shared.weight"] = arrays[HEAD] = np.zeros((), np.float32)
+    case "nan":
+      arrays[NORM].fill(np.nan)
+    case "beyond float32":
+      arrays[NORM] = arrays[NORM].astype(float) * 1e300
+    case _:
+      raise ValueError(how)
 
 
-def with_text(name, text):
-  return bad(lambda folder: (folder / name).write_text(text))
+def without_config(folder):
+  (folder / CONFIG).unlink()
 
 
-def arrays(edit):
-  """Returns what makes a folder whose arrays `edit` changed."""
-  return bad(lambda folder: set_arrays(folder, edit))
-
-
-def tokenized(edit, name=TOKENIZER):
-  """Returns what makes a folder with a vocabulary, one of whose JSON files changed."""
-
-  def make(pair, here):
-    folder = write(here / NAME, vocabulary=str(pair.root / "tiny.model"))
-    found = json.loads((folder / name).read_text()) if name == TOKENIZER else {}
-    (folder / name).write_text(json.dumps(edit(found)))
-
-  return make
-
-
-def scalars(pair, here):
-  """Embeddings of no dimension, in a folder of tied ones."""
-  configured(tie_word_embeddings=True)(pair, here)
-  scalar = np.zeros((), np.float32)
-  changed = dict.fromkeys(("shared.weight", "lm_head.weight"), scalar)
-  set_arrays(here / NAME, lambda found: found.update(changed))
-
-
-def of_bytes(edit):
-  path = lambda folder: folder / WEIGHTS
-  return bad(lambda folder: path(folder).write_bytes(edit(path(folder).read_bytes())))
-
-
-def of_index(edit):
-  """Returns what makes a folder of several files whose index `edit` changed."""
-
-  def change(folder):
-    found = json.loads((folder / INDEX).read_text())
-    edit(found)
-    (folder / INDEX).write_text(json.dumps(found))
-
-  return bad(change, shard_bytes=4096)
-
-
-def shard_missing(pair, here):
-  write(here / NAME, shard_bytes=4096)
-  next((here / NAME).glob("model-00002-*")).unlink()
-
-
-def shards_mixed(pair, here):
-  """One file in place of another."""
-  write(here / NAME, shard_bytes=4096)
-  first, second = sorted((here / NAME).glob("model-0000[12]-*"))
-  second.write_bytes(first.read_bytes())
-
-
-def pickled(pair, here):
-  folder = write(here / NAME)
+def pickled(folder):
   (folder / WEIGHTS).unlink()
   (folder / "pytorch_model.bin").write_bytes(pickle.dumps({}))
 
 
-def header(edit):
-  """Returns what changes the JSON that a file begins with, its data kept."""
+# ---- Of a folder of several files of weights. ----
+
+
+def shard_missing(folder):
+  next(folder.glob("model-00002-*")).unlink()
+
+
+def shards_mixed(folder):
+  """One file in place of another."""
+  first, second = sorted(folder.glob("model-0000[12]-*"))
+  second.write_bytes(first.read_bytes())
+
+
+def index_leads_out(folder):
+  weights = json.loads((folder / INDEX).read_text())["weight_map"]
+  outside = {HEAD: "../../secret.safetensors"}
+  set_json(folder / INDEX, {"weight_map": weights | outside})
+
+
+def index_without_map(folder):
+  found = json.loads((folder / INDEX).read_text())
+  del found["weight_map"]
+  (folder / INDEX).write_text(json.dumps(found))
+
+
+# ---- Of the bytes of the weights: a length, a header in JSON, the arrays' data. ----
+
+
+def set_bytes(folder, edit):
+  path = folder / WEIGHTS
+  path.write_bytes(edit(path.read_bytes()))
+
+
+def cut_in_header(folder):
+  set_bytes(folder, lambda data: data[:100])
+
+
+def cut_at_end(folder):
+  set_bytes(folder, lambda data: data[:-4])
+
+
+def long_header(folder):
+  set_bytes(folder, lambda data: struct.pack("<Q", 2**60) + data[8:])
+
+
+def set_first(folder, name, edit):
+  """Changes what the header says of the first array; the data stays."""
 
   def change(data):
     size = struct.unpack("<Q", data[:8])[0]
-    made = json.dumps(edit(json.loads(data[8 : 8 + size]))).encode()
+    header = json.loads(data[8 : 8 + size])
+    first = header[min(set(header) - {"__metadata__"})]
+    first[name] = edit(first[name])
+    made = json.dumps(header).encode()
     return struct.pack("<Q", len(made)) + made + data[8 + size :]
 
-  return of_bytes(change)
+  set_bytes(folder, change)
 
 
-def unknown_type(found):
-  name = sorted(set(found) - {"__metadata__"})[0]
-  return found | {name: found[name] | {"dtype": "Q4_0"}}
+def unknown_type(folder):
+  set_first(folder, "dtype", lambda _: "Q4_0")
 
 
-def outside(found):
-  name = sorted(set(found) - {"__metadata__"})[0]
-  begin, end = found[name]["data_offsets"]
-  return found | {name: found[name] | {"data_offsets": [begin + 2**40, end + 2**40]}}
+def array_outside(folder):
+  set_first(folder, "data_offsets", lambda ends: [end + 2**40 for end in ends])

@@ -38,7 +38,7 @@ class Pair:
   def gin_file(self, folder: pathlib.Path, name: str) -> pathlib.Path:
     """Writes the pair's gin file; seqio wants a name of its own for each task."""
     path = folder / "pair.gin"
-    path.write_text(runs.TINY_NETWORKS.format(vocab_size=64) + self.settings(name))
+    path.write_text(runs.TINY_NETWORKS + self.settings(name))
     return path
 
 
@@ -89,8 +89,9 @@ def empty_folder(pair, here):
   (here / "empty").mkdir()
 
 
-def text_file(name: str, data: bytes):
-  return lambda pair, here: (here / name).write_bytes(data)
+def sizeless(pair, here):
+  """All of a run but the networks' sizes."""
+  (here / "sizeless.gin").write_text(pair.settings("sizeless"))
 
 
 def other_examples(pair, here):

@@ -12,7 +12,7 @@ from specdec_t5x.t5x_bridge import preflight
 from tests import commands
 from tests.e2e import runs
 from tests.errors import inputs
-from tests.errors.cases import CASES
+from tests.errors.cases import CASES, filler
 
 HINT = "(--verbosity=1 shows where this was raised.)"
 
@@ -42,21 +42,6 @@ def here(pair, tmp_path):
   return tmp_path
 
 
-def arguments_of(case, pair, here):
-  """Returns the command's arguments, with the case's files made."""
-  if case.make:
-    case.make(pair, here)
-  values = {"HERE": str(here), "PAIR": str(pair.root), "NAME": f"bad_{here.name}"}
-  fill = lambda text: re.sub(
-    r"\b(HERE|PAIR|NAME)\b", lambda found: values[found[0]], text
-  )
-  arguments = [*case.base, *case.arguments]
-  if case.gin:
-    (here / "case.gin").write_text(fill(case.gin))
-    arguments.append(f"--gin_file={here}/case.gin")
-  return [fill(argument) for argument in arguments], fill(dict(PAGE)[case.did])
-
-
 def test_with_upstream_t5x_preflight_refuses_a_macro_that_nothing_reads(monkeypatch):
   monkeypatch.delattr(t5x, "PROVIDER", raising=False)
   with commands.own_flags(train.define_flags):
@@ -76,12 +61,6 @@ def in_process(run, arguments, capfd):
   return (1, code) if isinstance(code, str) else (code, capfd.readouterr().err)
 
 
-def alone(run, arguments, capfd):
-  del run, capfd
-  process = runs.infer(flags=arguments)
-  return process.returncode, process.stderr
-
-
 def test_the_page_on_errors_has_these_cases_and_no_others():
   page = [did for did, _ in PAGE]
   assert sorted(page) == sorted(case.did for case in CASES)
@@ -93,9 +72,14 @@ def test_bad_input_ends_with_one_line_and_changes_nothing(
   case, pair, here, unchecked, monkeypatch, capfd
 ):
   monkeypatch.chdir(runs.ROOT)
-  arguments, says = arguments_of(case, pair, here)
+  arguments = case.arguments(pair, here)
+  says = filler(pair, here)(dict(PAGE)[case.did])
   before = commands.contents(here, pair.root)
-  code, message = (alone if case.alone else in_process)(case.run, arguments, capfd)
+  if case.alone:
+    process = runs.infer(flags=arguments)
+    code, message = process.returncode, process.stderr
+  else:
+    code, message = in_process(case.run, arguments, capfd)
   assert commands.contents(here, pair.root) == before
   assert code == case.code
   assert says in message

@@ -52,20 +52,9 @@ def assert_read_or_refused(read, path):
 
 # ---- Text. ----
 
-PIECES = [
-  b"\n",
-  b"\r\n",
-  b",",
-  b'"',
-  b"{",
-  b"}",
-  b"[",
-  b"\x00",
-  b"\xff",
-  b"\xef\xbb\xbf",
-]
-PIECES += [b'{"en": "a"}\n', b"en,de\n", b'{"en": %b}' % (b"1" * 5000), b"0" * 5000]
-PIECES = st.sampled_from([*PIECES, b'{"en": "\\ud800"}'])
+PIECES = [b"\n", b"\r\n", b",", b'"', b"{", b"}", b"[", b"\x00", b"\xff", b"0" * 5000]
+PIECES += [b"\xef\xbb\xbf", b'{"en": "a"}\n', b"en,de\n", b'{"en": "\\ud800"}']
+PIECES = st.sampled_from([*PIECES, b'{"en": %b}' % (b"1" * 5000)])
 BYTES = st.binary(max_size=40) | st.lists(PIECES | st.binary(max_size=4)).map(b"".join)
 
 
@@ -217,14 +206,10 @@ def test_any_vocabulary_is_loaded_or_refused(tmp_path, vocabulary, data, flips, 
   )
 
 
+KEYS = st.sampled_from(["configuration", "settings", "a"])
 JSON = st.recursive(
   st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-  lambda inner: (
-    st.lists(inner, max_size=3)
-    | st.dictionaries(
-      st.sampled_from(["configuration", "settings", "a"]), inner, max_size=3
-    )
-  ),
+  lambda x: st.lists(x, max_size=3) | st.dictionaries(KEYS, x, max_size=3),
   max_leaves=6,
 )
 CONTENTS = JSON.map(json.dumps) | st.text(max_size=20)

@@ -1,10 +1,12 @@
-"""Short tests of exactness, which the faults of `traps` must fail."""
+"""Short tests of exactness, by name, which the faults of `traps` must fail."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.core.distributions import LEVELS, Sampling
+from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling
 from specdec_t5x.core.sparse import Truncation
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.tree import Tree, chain, delayed
@@ -31,6 +33,7 @@ from tests.exactness import (
   tree_steps,
   trees,
 )
+from tests.exactness.driving import Loop, assert_the_loop_is_exact
 from tests.exactness.planting import jit
 from tests.exactness.test_adaptive import EXIT, SURE, TURNS
 from tests.exactness.test_heads import APART, BIASED, PATH
@@ -41,170 +44,128 @@ from tests.exactness.test_loop import (
   TARGET,
   WIDE_DRAFT,
   WIDE_TARGET,
-  assert_the_loop_is_exact,
 )
 from tests.exactness.test_rules import assert_exact, setting_of
 from tests.hash_model import HashModel, SparseHash, speculation
 from tests.t5x_bridge import tiny
 
-
-def token_loop():
-  setting = (SMALL_TARGET, SMALL_DRAFT, "token", chain(2), 4)
-  assert_the_loop_is_exact(setting, Sampling())
+PURE = Sampling()
 
 
-def sparse_loop():
-  """A draft that drops the least likely token of three before it draws."""
-  draft = SparseHash(SMALL_DRAFT, Truncation(2))
-  setting = (SMALL_TARGET, draft, "token", chain(2), 4)
-  assert_the_loop_is_exact(setting, Sampling())
+def loop(draft, *setting, target=SMALL_TARGET, policy=None, sampling=PURE):
+  """A check of the compiled loop, given its rule, tree and room, and its siblings."""
+  known = Loop(target, draft, *setting, policy=policy)
+  return partial(assert_the_loop_is_exact, known, sampling)
 
 
-def other_loop():
-  """A draft of another vocabulary, whose tokens for one of the target's are two."""
-  draft = test_other_vocabulary.DRAFT
-  setting = (TARGET, draft, "token", chain(2), 3)
-  assert_the_loop_is_exact(setting, Sampling())
+def on_encoder(rule, draft):
+  test_shared_encoder.assert_the_loop_is_exact(PURE, rule, draft)
 
 
-def candidates_loop():
+def exact_rule(name, tree):
+  """A check of a compiled rule."""
+  target, draft = (distributions.sampled(seed, 3, PURE) for seed in (1, 2))
+  return partial(assert_exact, setting_of((name, tree, 3), target, draft), name)
+
+
+# Its output has no token twice where the entries of a kept draft land.
+ENDLESS = HashModel(seed=9, vocab_size=5, eos_bias=-30.0)
+# Every tree of up to three nodes, and one that goes on from its second node.
+SMALL_TREES = [parents for size in (1, 2, 3) for parents in trees.canonical(size)]
+SECOND = Tree((0, 0, 2))
+OTHER, CANDIDATES = test_other_vocabulary.DRAFT, delayed(0, 2, 2)
+
+CHECKS = {
+  "token_loop": loop(SMALL_DRAFT, "token", chain(2), 4),
+  # It drops the least likely token of three before it draws.
+  "sparse_loop": loop(SparseHash(SMALL_DRAFT, Truncation(2)), "token", chain(2), 4),
+  "other_loop": loop(OTHER, "token", chain(2), 3, target=TARGET),
   # Room for a whole draft and drafts after it, and few tokens, so few paths.
-  setting = (SMALL_TARGET, SMALL_DRAFT, "kseq", delayed(0, 2, 2), 5)
-  assert_the_loop_is_exact(setting, Sampling(1.0, top_k=2))
+  "candidates_loop": loop(
+    SMALL_DRAFT, "kseq", CANDIDATES, 5, sampling=Sampling(1.0, top_k=2)
+  ),
+  "siblings_loop": loop(SMALL_DRAFT, "recursive", delayed(0, 3, 1), 3, "distinct"),
+  # Heads draft again after a draft of theirs was accepted.
+  "heads_chain": loop(APART, "token", chain(2), 5),
+  "heads_tree": loop(PATH, "recursive", SECOND, 4, "distinct"),
+  # Heads that know the token before theirs alone.
+  "biased_chain": loop(BIASED, "block", chain(2), 4),
+  "biased_tree": loop(BIASED, "recursive", SECOND, 4, "distinct"),
+  # Heads whose chains end where their policy says.
+  "heads_that_ask": loop(APART, "token", chain(2), 5, policy=Confidence(0.5)),
+  # More tokens than one uniform of a tree of eight branches tells apart.
+  "wide_loop": loop(WIDE_DRAFT, "token", chain(1), 3, target=WIDE_TARGET, sampling=FEW),
+  # One kept draft of a perfect pair goes on where its entries were moved to.
+  "moved_entries": loop(
+    ENDLESS, "kseq", delayed(0, 2, 3), 8, target=ENDLESS, sampling=GREEDY
+  ),
+  "adaptive_loop": loop(SMALL_DRAFT, "token", chain(3), 5, policy=SURE),
+  # Drafts, plain turns and drafts again.
+  "turns_loop": loop(SMALL_DRAFT, "token", chain(3), 6, policy=TURNS),
+  # Drafts that end after a token of little probability.
+  "exit_loop": loop(SMALL_DRAFT, "token", chain(3), 5, policy=EXIT),
+  "token_rule": exact_rule("token", chain(2)),
+  "block_rule": exact_rule("block", chain(2)),
+  "kseq_rule": exact_rule("kseq", CANDIDATES),
+  "recursive_rule": exact_rule("recursive", CANDIDATES),
+  "traversal_rule": exact_rule("traversal", CANDIDATES),
+  "small_trees": partial(
+    tree_steps.assert_exact_on, SMALL_TREES, "recursive", "independent", PURE
+  ),
+  # A real network that drafts for itself, on its own cache.
+  "skipping_loop": partial(test_layer_skip.assert_the_loop_is_exact, PURE),
+  # Windows of a fixed length, some of which are accepted whole; others that a
+  # correction ends; whole windows, a call of each level a time.
+  "windows_fixed": partial(
+    test_cascade.assert_exact, test_cascade.FIXED, test_cascade.TOP_K
+  ),
+  "windows_flushed": partial(
+    test_cascade.assert_exact, test_cascade.FLUSHED, test_cascade.TOP_K
+  ),
+  "perfect_hierarchy": partial(test_all_agree, GREEDY, "fixed"),
+  # Real drafts on the encoder of their target, of two rows. EAGLE's layer is compared
+  # with its unrolled steps.
+  "encoder_shared": partial(on_encoder, "token", "draft"),
+  "trimmed_draft": partial(on_encoder, "block", "trimmed"),
+  "eagle_tree": partial(on_encoder, "traversal", "eagle tree"),
+  # Two rows that share a budget, their blocks packed, and by what heads say.
+  "budget_loop": partial(
+    test_budget.assert_both_rows_are_exact, test_budget.SIZES[2], "token"
+  ),
+  "sure_rows": partial(test_budget.assert_sure_rows_are_exact, "token"),
+}
 
 
-def siblings_loop():
-  """Siblings that are drawn without replacement."""
-  setting = (SMALL_TARGET, SMALL_DRAFT, "recursive", delayed(0, 3, 1), 3, "distinct")
-  assert_the_loop_is_exact(setting, Sampling())
+def check(function):
+  """Makes a function a check, by its name."""
+  CHECKS[function.__name__] = function
+  return function
 
 
-def heads_chain():
-  """Heads that draft again after a draft of theirs was accepted."""
-  setting = (SMALL_TARGET, APART, "token", chain(2), 5, "independent")
-  assert_the_loop_is_exact(setting, Sampling())
-
-
-def heads_tree():
-  """Heads that read the path, on a tree that goes on from its second node."""
-  setting = (SMALL_TARGET, PATH, "recursive", Tree((0, 0, 2)), 4, "distinct")
-  assert_the_loop_is_exact(setting, Sampling())
-
-
-def biased_chain():
-  """Heads that know the token before theirs alone."""
-  setting = (SMALL_TARGET, BIASED, "block", chain(2), 4, "independent")
-  assert_the_loop_is_exact(setting, Sampling())
-
-
-def biased_tree():
-  """The same, on a tree that goes on from its second node."""
-  setting = (SMALL_TARGET, BIASED, "recursive", Tree((0, 0, 2)), 4, "distinct")
-  assert_the_loop_is_exact(setting, Sampling())
-
-
-def small_trees():
-  """Every tree of up to three nodes."""
-  every = [parents for size in (1, 2, 3) for parents in trees.canonical(size)]
-  tree_steps.assert_exact_on(every, "recursive", "independent", Sampling())
-
-
-def wide_loop():
-  """More tokens than one uniform of a tree of eight branches tells apart."""
-  assert_the_loop_is_exact((WIDE_TARGET, WIDE_DRAFT, "token", chain(1), 3), FEW)
-
-
-def moved_entries():
-  """One kept draft of a perfect pair goes on where its entries were moved to."""
-  # Its output has no token twice where the entries land.
-  target = HashModel(seed=9, vocab_size=5, eos_bias=-30.0)
-  setting = (target, target, "kseq", delayed(0, 2, 3), 8)
-  assert_the_loop_is_exact(setting, Sampling(0.0))
-
-
-def adaptive_loop():
-  setting = (SMALL_TARGET, SMALL_DRAFT, "token", chain(3), 5, "independent", SURE)
-  assert_the_loop_is_exact(setting, Sampling())
-
-
-def turns_loop():
-  """Drafts, plain turns and drafts again."""
-  setting = (SMALL_TARGET, SMALL_DRAFT, "token", chain(3), 6, "independent", TURNS)
-  assert_the_loop_is_exact(setting, Sampling())
-
-
-def exit_loop():
-  """Drafts that end after a token of little probability."""
-  setting = (SMALL_TARGET, SMALL_DRAFT, "token", chain(3), 5, "independent", EXIT)
-  assert_the_loop_is_exact(setting, Sampling())
-
-
-def skipping_loop():
-  """A real network that drafts for itself, on its own cache."""
-  test_layer_skip.assert_the_loop_is_exact(Sampling())
-
-
-def windows_fixed():
-  """Windows of a fixed length, some of which are accepted whole."""
-  test_cascade.assert_exact(test_cascade.FIXED, test_cascade.TOP_K)
-
-
-def windows_flushed():
-  """Windows that a correction ends."""
-  test_cascade.assert_exact(test_cascade.FLUSHED, test_cascade.TOP_K)
-
-
-def perfect_hierarchy():
-  """The target as both of its drafts: whole windows, a call of each level a time."""
-  test_all_agree(Sampling(0.0), "fixed")
-
-
-def encoder_shared():
-  """A real draft on the encoder of its target, of two rows."""
-  test_shared_encoder.assert_the_loop_is_exact(Sampling())
-
-
-def trimmed_draft():
-  """A real draft that says two tokens alone."""
-  test_shared_encoder.assert_the_loop_is_exact(Sampling(), "block", "trimmed")
-
-
+@check
 def eagle_loop():
   """EAGLE's layer on a real target, beside its unrolled steps, made anew."""
   test_shared_encoder.eagle_logits.cache_clear()
   try:
-    test_shared_encoder.assert_the_loop_is_exact(Sampling(), "block", "eagle")
+    on_encoder("block", "eagle")
   finally:
     test_shared_encoder.eagle_logits.cache_clear()
 
 
-def eagle_tree():
-  """EAGLE's tree, of whose nodes each is read after its own path."""
-  test_shared_encoder.assert_the_loop_is_exact(Sampling(), "traversal", "eagle tree")
-
-
+@check
 def shared_length():
   """Two rows that share the length of their drafts."""
   test_adaptive.assert_rows_keep_their_probs(*test_adaptive.two_rows())
 
 
-def budget_loop():
-  """Two rows that share a budget, their blocks packed."""
-  test_budget.assert_both_rows_are_exact(test_budget.SIZES[2], "token")
+def decode(target, draft, sampling, gamma, length, rows=32):
+  keys = row_keys(jax.random.key(0), rows)
+  drafter = DraftModel(draft, gamma)
+  spec, state = speculation(target, drafter, Token(), sampling, keys, length)
+  return jit(lambda: generate(spec, state))()
 
 
-def heads_that_ask():
-  """Heads whose chains end where their policy says."""
-  policy = Confidence(0.5)
-  setting = (SMALL_TARGET, APART, "token", chain(2), 5, "independent", policy)
-  assert_the_loop_is_exact(setting, Sampling())
-
-
-def sure_rows():
-  """Two rows that share a budget, by what heads say of their tokens."""
-  test_budget.assert_sure_rows_are_exact("token")
-
-
+@check
 def coupled_loop():
   """Drafts change no output, noise is every place's own, and a perfect draft stands."""
   sampling, gamma, length, rows = Sampling(coupled=True), 3, 12, 32
@@ -222,15 +183,7 @@ def coupled_loop():
   assert len(np.unique(places, axis=0)) == rows * length
 
 
-def exact_rule(name, tree):
-  def check():
-    target, draft = (distributions.sampled(seed, 3, Sampling()) for seed in (1, 2))
-    assert_exact(setting_of((name, tree, 3), target, draft), name)
-
-  check.__name__ = f"{name}_rule"
-  return check
-
-
+@check
 def perfect_draft():
   """The target as its own draft: whole blocks, and a bonus token each."""
   gamma, length, sampling = 3, 12, Sampling(0.8, top_p=0.7)
@@ -240,15 +193,17 @@ def perfect_draft():
   np.testing.assert_array_equal(info.accepted, info.drafted)
 
 
+@check
 def counts():
   """What is counted as emitted is what is put out."""
   target, draft = (HashModel(seed, vocab_size=3, eos_bias=-2.0) for seed in (3, 4))
-  decoded = decode(target, draft, Sampling(), 5, 7)
+  decoded = decode(target, draft, PURE, 5, 7)
   is_end = np.asarray(decoded.tokens) == 1
   lengths = np.where(is_end.any(1), is_end.argmax(1) + 1, 7)
   np.testing.assert_array_equal(decoded.statistics.emitted, lengths)
 
 
+@check
 def draws():
   """No two iterations, and no two rows, draw the same."""
   keys = row_keys(jax.random.key(0), 3)
@@ -257,6 +212,7 @@ def draws():
   assert np.unique([state.uniforms(5), later.uniforms(5)]).size == 30 * LEVELS
 
 
+@check
 def probs_apart_by_rounding():
   """Where p - q has no mass and a draft is rejected, p is the recovered token's
   distribution."""
@@ -270,10 +226,11 @@ def probs_apart_by_rounding():
   np.testing.assert_array_equal(verdict.next_token, [0, 1, 2])
 
 
+@check
 def copying():
   """What follows the last token in the encoder's input is drafted."""
   drafter, keys = Copy(gamma=2, match=1), row_keys(jax.random.key(0), 1)
-  known, source = (SMALL_TARGET, drafter, Token(), Sampling(), keys, 4), [5, 6, 7, 1]
+  known, source = (SMALL_TARGET, drafter, Token(), PURE, keys, 4), [5, 6, 7, 1]
   spec, state = speculation(*known, source=jnp.array([source]))
   state = state.replace(sequences=jnp.array([[0, 5, 0, 0]]), lengths=jnp.array([2]))
   proposal, _ = drafter.propose(spec.context, state, jnp.zeros((1, 2, 1)))
@@ -281,35 +238,16 @@ def copying():
   np.testing.assert_array_equal(proposal.tokens, [[6, 7]])
 
 
+@check
 def transformers():
   """Greedy speculation with real caches gives the plain loop's tokens."""
-  module, inputs = (
-    Transformer(tiny.config(1, 16, 17)),
-    jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]]),
-  )
-  params = {
-    name: jax.tree.map(
-      lambda x: 3 * x, networks.initialize(module, inputs, seed)["params"]
-    )
-    for seed, name in enumerate(("target", "draft"))
-  }
-  decoders = SpeculativeDecoder(module, DraftModel(module, 3)), PlainDecoder(module)
-  keys, greedy = row_keys(jax.random.key(0), 2), Sampling(0.0)
+  module = Transformer(tiny.config(1, 16, 17))
+  inputs = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
+  drawn = (networks.initialize(module, inputs, seed)["params"] for seed in (0, 1))
+  target, draft = (jax.tree.map(lambda x: 3 * x, params) for params in drawn)
+  params, keys = {"target": target, "draft": draft}, row_keys(jax.random.key(0), 2)
   found, expected = (
-    jit(lambda d=d: d.decode(params, inputs, keys, greedy, 12, 1).tokens)()
-    for d in decoders
+    jit(lambda d=d: d.decode(params, inputs, keys, GREEDY, 12, 1).tokens)()
+    for d in (SpeculativeDecoder(module, DraftModel(module, 3)), PlainDecoder(module))
   )
   np.testing.assert_array_equal(found, expected)
-
-
-def decode(target, draft, sampling, gamma, length, rows=32):
-  keys = row_keys(jax.random.key(0), rows)
-  drafter = DraftModel(draft, gamma)
-  spec, state = speculation(target, drafter, Token(), sampling, keys, length)
-  return jit(lambda: generate(spec, state))()
-
-
-TOKEN_RULE, BLOCK_RULE = (exact_rule(name, chain(2)) for name in ("token", "block"))
-KSEQ_RULE, RECURSIVE_RULE, TRAVERSAL_RULE = (
-  exact_rule(name, delayed(0, 2, 2)) for name in ("kseq", "recursive", "traversal")
-)

@@ -5,9 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.core import (
-  distributions,
-)
+from specdec_t5x.core import distributions
 from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.drafters import draft_model, sparse
@@ -136,33 +134,37 @@ def copy_from_the_output_alone(self, context, state, *args, propose=Copy.propose
   return propose(self, context, state.replace(drafter_state=nothing), *args)
 
 
+def _of_last(proposal, values):
+  """What stands at a chain's last token."""
+  last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
+  return jnp.take_along_axis(values, last, axis=1)[:, 0]
+
+
+def _without_last(proposal, rows):
+  """A chain without its last token in these rows."""
+  size = jnp.maximum(proposal.num_valid - rows, 0)
+  return Proposal.chain(proposal.tokens, proposal.draft_probs, size)
+
+
 def drop_the_doubtful_token(self, context, state, *args, propose=Stepwise.propose):
   proposal, own = propose(self, context, state, *args)
-  drafted = proposal.drafted_probs()
-  last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
-  of_last = jnp.take_along_axis(drafted, last, axis=1)[:, 0]
-  doubtful = ~context.policy.goes_on(state.policy_state, of_last)
-  size = jnp.maximum(proposal.num_valid - doubtful, 0)
-  return Proposal.chain(proposal.tokens, proposal.draft_probs, size), own
+  probs = _of_last(proposal, proposal.drafted_probs())
+  doubtful = ~context.policy.goes_on(state.policy_state, probs)
+  return _without_last(proposal, doubtful), own
 
 
 def drop_what_it_drew(self, *args, propose=Stepwise.propose):
   """As a policy would that asked for the drawn token, not for the distribution."""
   proposal, state = propose(self, *args)
-  last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
-  is_two = jnp.take_along_axis(proposal.tokens, last, axis=1)[:, 0] == 2
-  size = jnp.maximum(proposal.num_valid - is_two, 0)
-  return Proposal.chain(proposal.tokens, proposal.draft_probs, size), state
+  return _without_last(proposal, _of_last(proposal, proposal.tokens) == 2), state
 
 
 def drop_the_token_it_stopped_at(self, context, state, *args, propose=Stepwise.propose):
   """As an exit would that took the doubtful token back once it was drawn."""
   proposal, own = propose(self, context, state, *args)
-  last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
-  of_last = jnp.take_along_axis(proposal.drafted_probs(), last, axis=1)[:, 0]
-  stopped = ~context.policy.goes_on_after(state.policy_state, of_last)
-  size = jnp.maximum(proposal.num_valid - stopped, 0)
-  return Proposal.chain(proposal.tokens, proposal.draft_probs, size), own
+  probs = _of_last(proposal, proposal.drafted_probs())
+  stopped = ~context.policy.goes_on_after(state.policy_state, probs)
+  return _without_last(proposal, stopped), own
 
 
 def window_without_its_correction(self, window, lengths, proposal=Cascade._proposal):

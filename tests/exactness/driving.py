@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
@@ -24,10 +25,17 @@ from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.policies import ExitThreshold
 from tests.exactness import enumeration, lengths
-from tests.exactness.enumeration import Cell, Setting, explore, iterate
+from tests.exactness.enumeration import Cell, Setting, explore, iterate, target_probs
 from tests.exactness.oracles import JUDGES
 from tests.exactness.planting import jit
-from tests.hash_model import FIXED, HashHeads, OtherHash, SparseHash, speculation
+from tests.hash_model import (
+  FIXED,
+  HashHeads,
+  HashModel,
+  OtherHash,
+  SparseHash,
+  speculation,
+)
 
 # Float32 may misplace so much probability at an edge of a cell; more would show.
 MARGIN = 1e-6
@@ -138,20 +146,29 @@ class Driven(DecodeState):
     return self.prescribed[rows, self.iteration, :count]
 
 
+class Loop(NamedTuple):
+  """What the compiled loop decodes, and how; settings are such tuples."""
+
+  target: HashModel
+  draft: Any
+  rule: str
+  tree: Tree
+  room: int
+  siblings: str = "independent"
+  policy: Any = None
+
+
 @functools.cache
-def loop_paths(
-  target, draft, sampling, name, tree, max_length, siblings="independent", policy=None
-):
-  """Every path of whole decodes of two table models, by the oracle."""
+def loop_paths(loop, sampling):
+  """The oracle's setting, and every path of whole decodes of two table models."""
+  target, draft, name, tree, max_length, siblings, policy = Loop(*loop)
   # Where tokens are certain, the likeliest are those at temperature 1.
   certain = sampling.greedy or siblings == "likeliest"
-  distributions = (
-    target.distribution(sampling),
-    draft.distribution(Sampling() if certain else sampling),
-  )
+  p = target.distribution(sampling)
+  q = draft.distribution(Sampling() if certain else sampling)
   siblings = "likeliest" if certain else siblings
   judge = JUDGES["greedy" if sampling.greedy else name]
-  setting = Setting(*distributions, judge, tree.parents, max_length, siblings=siblings)
+  setting = Setting(p, q, judge, tree.parents, max_length, siblings=siblings)
   if isinstance(draft, HashHeads):
     # There is nothing to draft from before the target's first call.
     known = {"given": lambda *known: known, "stops": lambda prefix, _: not prefix}
@@ -169,24 +186,17 @@ def loop_paths(
   return setting, list(explore(decode))
 
 
-def loop_probs(
-  target, draft, sampling, name, tree, max_length, siblings="independent", policy=None
-):
-  """The distribution of outputs at each place of the cells, by the compiled loop.
-
-  Returns:
-    Distributions of whole padded outputs, what stands after the end included.
-  """
-  _, paths = loop_paths(
-    target, draft, sampling, name, tree, max_length, siblings, policy
-  )
-  drafter = drafter_of(draft, tree, siblings)
-  policy = policy or FIXED
-  return driven_probs(paths, target, drafter, sampling, name, max_length, policy)
+def assert_the_loop_is_exact(loop, sampling):
+  """Whole outputs have the target's distribution, what stands after an end included."""
+  target, draft, name, tree, max_length, siblings, policy = Loop(*loop)
+  setting, paths = loop_paths(loop, sampling)
+  drafter, policy = drafter_of(draft, tree, siblings), policy or FIXED
+  found = driven_probs(paths, target, drafter, sampling, name, max_length, policy)
+  assert_all_are(found, outputs_of(setting))
 
 
 def driven_probs(paths, target, drafter, sampling, name, max_length, policy=FIXED):
-  """As `loop_probs`, of a drafter and its paths."""
+  """The probs of outputs at each place of the cells, by the compiled loop."""
   setting = target, drafter, sampling, name, policy
   run = jit(lambda uniforms: drive(uniforms, *setting))
   if policy.may_rest:
@@ -206,13 +216,9 @@ def probs_along(paths, run, count, max_length, rows=()):
     max_length: room for the output.
     rows: how many there are in a path, where it is of several.
   """
-  shape = len(PLACES), len(paths), *rows, max_length, count, LEVELS
-  prescribed = np.full(shape, 0.5, np.float32)
-  for rows, place in zip(prescribed, PLACES, strict=True):
-    for row, path in zip(rows, paths, strict=True):
-      for at, cells in path.cells.items():
-        row[at] = uniforms_of(cells, place)
-  tokens = run(jnp.asarray(prescribed.reshape(-1, *shape[2:])))
+  shape = *rows, max_length, count, LEVELS
+  prescribed = [uniforms_along(paths, place, shape) for place in PLACES]
+  tokens = run(jnp.asarray(np.concatenate(prescribed)))
   distributions = []
   for outputs in np.split(np.asarray(tokens), len(PLACES)):
     distribution = {}
@@ -222,15 +228,25 @@ def probs_along(paths, run, count, max_length, rows=()):
   return distributions
 
 
+def uniforms_along(paths, place, shape):
+  """The uniforms that lead along each path, at a place of their cells, [B, *shape]."""
+  prescribed = np.full((len(paths), *shape), 0.5, np.float32)
+  for row, path in zip(prescribed, paths, strict=True):
+    for at, cells in path.cells.items():
+      row[at] = uniforms_of(cells, place)
+  return prescribed
+
+
 def _frozen(nested):
   return tuple(map(_frozen, nested)) if isinstance(nested, list) else nested
 
 
-def padded(distribution, length):
-  """A distribution of outputs, the outputs padded with zeros as the loop's are."""
+def outputs_of(setting):
+  """The target's distribution of outputs, padded with zeros as the loop's are."""
+  length = setting.max_length
   return {
     output + (0,) * (length - len(output)): mass
-    for output, mass in distribution.items()
+    for output, mass in target_probs(setting).items()
   }
 
 
@@ -258,3 +274,55 @@ def drive(prescribed, target, drafter, sampling, name, policy=FIXED):
     target, drafter, RULES[name], sampling, keys, max_length, policy=policy
   )
   return generate(spec, Driven(**vars(state), prescribed=prescribed)).tokens
+
+
+# ---- Decoders of networks. ----
+
+
+def every_output(size, length):
+  """Every output of so many tokens, [N, T]."""
+  return np.array(list(np.ndindex(*[size] * length)))
+
+
+def logits_by_output(read, size, room):
+  """Logits [V] after each output that leaves room, by what reads all of them at once.
+
+  Args:
+    read: from tokens [N, room], the first of which start, to logits [N, room, V].
+    size: of the vocabulary.
+    room: for the output.
+  """
+  outputs = every_output(size, room - 1)
+  found = np.asarray(read(jnp.pad(outputs, ((0, 0), (1, 0)))))
+  return {
+    tuple(row[:n]): logits[n]
+    for row, logits in zip(outputs.tolist(), found, strict=True)
+    for n in range(room)
+  }
+
+
+def assert_the_decoder_is_exact(
+  decoder, params, inputs, sampling, setting, paths, row=0
+):
+  """A decoder that is driven along paths has the target's distribution of outputs.
+
+  Args:
+    decoder: speculates.
+    params: of its networks.
+    inputs: the encoder's, [B, S].
+    sampling: how tokens are drawn.
+    setting: has the target's distribution, and the room.
+    paths: of whole decodes of one input, by the oracle.
+    row: which input that is. The others are decoded beside it, by the same uniforms.
+  """
+  room = setting.max_length
+
+  def run(uniforms):
+    keys = row_keys(jax.random.key(0), len(inputs) * len(uniforms))
+    spec, state = decoder.prepare(params, inputs, keys, sampling, room, setting.eos_id)
+    prescribed = jnp.concatenate([uniforms] * len(inputs))
+    tokens = generate(spec, Driven(**vars(state), prescribed=prescribed)).tokens
+    return tokens.reshape(len(inputs), len(uniforms), -1)[row]
+
+  found = probs_along(paths, jit(run), decisions(decoder.drafter), room)
+  assert_all_are(found, outputs_of(setting))

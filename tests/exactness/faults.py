@@ -5,14 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from specdec_t5x.core import (
-  block,
-  chain,
-  distributions,
-  noise,
-  token,
-  traversal,
-)
+from specdec_t5x.core import block, chain, distributions, noise, token, traversal
 from specdec_t5x.core.distributions import LEVELS, sample
 from specdec_t5x.core.token import acceptance_probs
 from specdec_t5x.core.types import Verdict

@@ -46,10 +46,8 @@ def decode(world, setting, policy, distribution, resumes=True):
     named = lambda i, number=number: (number, i)
     draft, last, _, output = iterate(world, setting, output, named)
     children = (n for n, parent in enumerate(setting.tree, 1) if parent == last)
-    accepted, is_cut = (
-      len(draft.paths[last]),
-      any(n in draft.distributions for n in children),
-    )
+    accepted = len(draft.paths[last])
+    is_cut = any(n in draft.distributions for n in children)
     history.append((accepted, accepted + is_cut, len(draft.tokens)))
   return output
 

@@ -57,9 +57,8 @@ def greedy_while(passes: Callable[[Float[np.ndarray, "V"], int], bool]):
     distributions = [_target(setting, prefix, draft, i) for i in sorted(draft.paths)]
     passed = [passes(p, x) for p, x in zip(distributions, draft.tokens, strict=False)]
     accepted = [*passed, False].index(False)
-    return accepted, np.eye(distributions[0].size)[
-      int(np.argmax(distributions[accepted]))
-    ]
+    best = np.argmax(distributions[accepted])
+    return accepted, np.eye(distributions[0].size)[best]
 
   return judge
 

@@ -16,17 +16,11 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.policies import Confidence, CostAware, ExitThreshold
 from tests.decoding.test_generate import assert_follows
 from tests.exactness import lengths
-from tests.exactness.driving import loop_paths
+from tests.exactness.driving import Loop, assert_the_loop_is_exact, loop_paths
 from tests.exactness.lengths import turns
 from tests.exactness.planting import jit
-from tests.exactness.test_loop import (
-  DRAFT,
-  SMALL_DRAFT,
-  SMALL_TARGET,
-  TARGET,
-  assert_the_loop_is_exact,
-)
-from tests.hash_model import HashModel, sequence_probs, speculation
+from tests.exactness.test_loop import DRAFT, SMALL_DRAFT, SMALL_TARGET, TARGET, name_of
+from tests.hash_model import EasyAndHard, HashModel, sequence_probs, speculation
 
 SURE = Confidence(0.35)
 # A weak prior: what one draft came to changes the length of the next.
@@ -54,11 +48,6 @@ SETTINGS = [
 ]
 
 
-def name_of(setting):
-  _, _, rule, tree, room, _, policy = setting
-  return f"{rule}-gamma{tree.size}-room{room}-{type(policy).__name__}"
-
-
 @pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
 def test_the_loop_keeps_the_target_s_distribution(setting):
   assert_the_loop_is_exact(setting, Sampling())
@@ -77,17 +66,16 @@ def test_the_loop_keeps_the_target_s_distribution(setting):
   ids=str,
 )
 def test_it_keeps_it_however_it_is_sampled(policy, sampling):
-  setting = (TARGET, DRAFT, "token", chain(3), 4, "independent", policy)
+  setting = Loop(TARGET, DRAFT, "token", chain(3), 4, policy=policy)
   assert_the_loop_is_exact(setting, sampling)
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
 def test_the_settings_have_drafts_of_several_lengths(setting):
   """Else they would be settings of `test_loop`."""
-  target, draft, *rest = setting
-  _, paths = loop_paths(target, draft, Sampling(), *rest)
+  _, paths = loop_paths(setting, Sampling())
   np.testing.assert_allclose(sum(path.probability for path in paths), 1)
-  gamma = rest[1].size
+  gamma = setting[3].size
   found = {tuple(turns(path, gamma)[:2]) for path in paths if 1 not in path.result}
   assert len(found) > 1
 
@@ -109,8 +97,7 @@ def test_turns_change_on_a_path_and_the_distribution_is_kept(models, sampling, r
   """Drafts fail, plain turns follow, and the draft reads all that it has missed."""
   setting = (*models, "token", chain(3), room, "independent", TURNS)
   assert_the_loop_is_exact(setting, sampling)
-  target, draft, *rest = setting
-  _, paths = loop_paths(target, draft, sampling, *rest)
+  _, paths = loop_paths(setting, sampling)
   assert any(changes(turns(path, 3)) for path in paths)
 
 
@@ -129,18 +116,9 @@ def test_what_was_accepted_changes_the_next_length():
 # ---- A batch, whose rows share the length of their drafts. ----
 
 
-class EasyAndHard(HashModel):
-  """Row 0 drafts as the target does, row 1 as another model."""
-
-  def extend(self, *args):
-    easy, _, _ = SMALL_TARGET.extend(*args)
-    hard, features, cache = super().extend(*args)
-    return easy.at[1:].set(hard[1:]), features, cache
-
-
 def two_rows(batches=20_000, room=5):
   """Outputs of many batches of an easy row and a hard one, and their counts."""
-  drafter = DraftModel(EasyAndHard(4, vocab_size=3), 3)
+  drafter = DraftModel(EasyAndHard(4, vocab_size=3, target=SMALL_TARGET), 3)
 
   def decode(key):
     of_setting = (SMALL_TARGET, drafter, RULES["token"], Sampling(), row_keys(key, 2))

@@ -17,7 +17,7 @@ from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.policies import Budget
 from tests.exactness import two_rows
-from tests.exactness.driving import assert_all_are, drive, padded, probs_along
+from tests.exactness.driving import assert_all_are, drive, outputs_of, probs_along
 from tests.exactness.enumeration import Setting, explore, target_probs
 from tests.exactness.oracles import JUDGES
 from tests.exactness.planting import jit
@@ -28,7 +28,7 @@ from tests.exactness.two_rows import (
   of_the_token,
   until_it_falls,
 )
-from tests.hash_model import HashHeads, HashModel
+from tests.hash_model import EasyAndHard, HashHeads, HashModel
 
 # ---- What a score may read, and how far it may be followed. ----
 
@@ -99,19 +99,6 @@ def test_a_token_s_own_score_and_a_search_of_later_ones_are_noticed(rule, admit)
 # ---- The compiled loop under a `Budget`. ----
 
 
-class EasyAndHard(HashModel):
-  """Row 0 drafts as the target does, row 1 as another model."""
-
-  @property
-  def easy(self):
-    return HashModel(3, self.vocab_size, eos_bias=self.eos_bias)
-
-  def extend(self, *args):
-    easy, _, _ = self.easy.extend(*args)
-    hard, features, cache = super().extend(*args)
-    return easy.at[1:].set(hard[1:]), features, cache
-
-
 SHORT = Budget((1.0, 1.15, 1.3, 1.25, 1.5), 0.6, 1.0, decay=0.8)
 LONG = Budget((1.0, 1.1, 1.2, 1.3, 1.2, 1.4, 1.6), 0.6, 1.0, decay=0.8)
 PURE = Sampling()
@@ -123,8 +110,9 @@ SIZES = [(2, SHORT, 2, 5), (2, LONG, 3, 5), (3, LONG, 3, 4)]
 def paths_of(size, rule, sampling=PURE):
   """Every path of whole decodes of two rows, and how these are set."""
   vocab_size, policy, gamma, room = size
-  draft = EasyAndHard(4, vocab_size, eos_bias=-1.0)
-  p, q = (model.distribution(sampling) for model in (draft.easy, draft))
+  target = HashModel(3, vocab_size, eos_bias=-1.0)
+  draft = EasyAndHard(4, vocab_size, eos_bias=-1.0, target=target)
+  p, q = (model.distribution(sampling) for model in (target, draft))
   judge, tree = JUDGES["greedy" if sampling.greedy else rule], tuple(range(gamma))
   settings = [Setting(p, each, judge, tree, room) for each in (p, q)]
   run = lambda world: two_rows.decode(world, settings, policy)
@@ -132,15 +120,22 @@ def paths_of(size, rule, sampling=PURE):
 
 
 def assert_both_rows_are_exact(size, rule, sampling=PURE):
-  """Driven along every path, within float32's margin of 1e-6."""
   draft, settings, paths = paths_of(size, rule, sampling)
-  _, policy, gamma, room = size
+  _, policy, gamma, _ = size
   drafter = DraftModel(draft, gamma)
-  both = lambda uniforms: drive(uniforms, draft.easy, drafter, sampling, rule, policy)
-  run, count = jit(jax.vmap(both)), decisions(drafter)
+  assert_exact(settings, paths, draft.target, drafter, sampling, rule, policy)
+
+
+def assert_exact(settings, paths, target, drafter, sampling, rule, policy):
+  """Driven along every path, within float32's margin of 1e-6."""
+
+  def both(uniforms):
+    return drive(uniforms, target, drafter, sampling, rule, policy)
+
+  count, room = decisions(drafter), settings[0].max_length
+  run = jit(jax.vmap(both))
   found = probs_along(paths, run, count, room, rows=(two_rows.ROWS,))
-  of_rows = (padded(target_probs(setting), room) for setting in settings)
-  assert_all_are(found, two_rows.product(*of_rows))
+  assert_all_are(found, two_rows.product(*map(outputs_of, settings)))
 
 
 SURE = HashHeads(4, 3, HeadsConfig("medusa", 2, 1, confident=True), reads_path=False)
@@ -161,12 +156,7 @@ def paths_of_sure_rows(rule):
 
 def assert_sure_rows_are_exact(rule):
   target, settings, paths = paths_of_sure_rows(rule)
-  drafter = HeadDraft(SURE)
-  both = lambda uniforms: drive(uniforms, target, drafter, PURE, rule, SAID)
-  run, count = jit(jax.vmap(both)), decisions(drafter)
-  found = probs_along(paths, run, count, 4, rows=(two_rows.ROWS,))
-  of_rows = (padded(target_probs(setting), 4) for setting in settings)
-  assert_all_are(found, two_rows.product(*of_rows))
+  assert_exact(settings, paths, target, HeadDraft(SURE), PURE, rule, SAID)
 
 
 @RULES
@@ -174,19 +164,20 @@ def test_rows_are_exact_together_by_what_heads_say_of_their_tokens(rule):
   assert_sure_rows_are_exact(rule)
 
 
-@RULES
 @pytest.mark.parametrize(
-  "size",
-  [*SIZES[:2], pytest.param(SIZES[2], marks=pytest.mark.slow)],
-  ids=["short", "long", "three tokens"],
+  ("size", "rule", "sampling"),
+  [
+    (SIZES[0], "token", PURE),
+    (SIZES[0], "block", PURE),
+    (SIZES[1], "token", Sampling(0.6)),
+    (SIZES[1], "token", GREEDY),
+    (SIZES[1], "block", PURE),
+    pytest.param(SIZES[2], "block", PURE, marks=pytest.mark.slow),
+  ],
+  ids=str,
 )
-def test_rows_that_share_a_budget_are_exact_together(size, rule):
-  assert_both_rows_are_exact(size, rule)
-
-
-@pytest.mark.parametrize("sampling", [Sampling(0.6), GREEDY], ids=str)
-def test_they_are_however_they_are_sampled(sampling):
-  assert_both_rows_are_exact(SIZES[1], "token", sampling)
+def test_rows_that_share_a_budget_are_exact_together(size, rule, sampling):
+  assert_both_rows_are_exact(size, rule, sampling)
 
 
 @pytest.mark.parametrize("size", SIZES[:2], ids=["short", "long"])

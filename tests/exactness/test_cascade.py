@@ -4,16 +4,12 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding import step
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import network_for, start_decoding
@@ -23,15 +19,13 @@ from tests.exactness import test_layer_skip as of_target
 from tests.exactness.cascades import Level
 from tests.exactness.distributions import adjusted
 from tests.exactness.driving import (
-  Driven,
   assert_all_are,
+  assert_the_decoder_is_exact,
   driven_probs,
-  padded,
-  probs_along,
+  logits_by_output,
 )
-from tests.exactness.enumeration import Setting, target_probs
-from tests.exactness.planting import jit
-from tests.hash_model import HashModel
+from tests.exactness.enumeration import Setting
+from tests.hash_model import HashModel, sequence_probs
 from tests.t5x_bridge import tiny
 
 TARGET, MIDDLE, LOWER, LOWEST = (
@@ -94,22 +88,15 @@ LONG = [
 
 
 def assert_exact(hierarchy, sampling):
-  distribution = TARGET.distribution(sampling)
-  expected = padded(
-    target_probs(Setting(distribution, distribution, None, (), hierarchy.room)),
-    hierarchy.room,
-  )
+  expected = sequence_probs(TARGET, sampling, hierarchy.room)
   of_loop = TARGET, hierarchy.drafter, sampling, hierarchy.rule, hierarchy.room
   assert_all_are(driven_probs(hierarchy.paths(sampling), *of_loop), expected)
 
 
-@pytest.mark.parametrize("hierarchy", WAYS, ids=str)
-def test_hierarchies_keep_the_target_s_distribution(hierarchy):
-  assert_exact(hierarchy, Sampling())
-
-
-@pytest.mark.parametrize(("hierarchy", "sampling"), LONG, ids=str)
-def test_they_keep_it_however_it_is_sampled(hierarchy, sampling):
+@pytest.mark.parametrize(
+  ("hierarchy", "sampling"), [*((each, Sampling()) for each in WAYS), *LONG], ids=str
+)
+def test_hierarchies_keep_the_target_s_distribution(hierarchy, sampling):
   assert_exact(hierarchy, sampling)
 
 
@@ -130,21 +117,21 @@ DRAFT = network_for(tiny.config(1, 8, vocab_size=of_target.SIZE))
 
 @functools.cache
 def draft_params():
-  found = networks.initialize(DRAFT, INPUTS, seed=4)["params"]
-  return jax.tree.map(lambda x: 2 * x, found)
+  return networks.sharp(DRAFT, seed=4)
 
 
 @functools.cache
 def draft_logits():
-  tokens = np.array(list(np.ndindex(*[of_target.SIZE] * (ROOM - 1))))
-  extend, cache = start_decoding(DRAFT, draft_params(), INPUTS, ROOM, len(tokens))
-  found = jax.jit(extend)(cache, jnp.pad(jnp.asarray(tokens), ((0, 0), (1, 0))))[0]
-  rows = zip(tokens.tolist(), np.asarray(found), strict=True)
-  return {tuple(row[:n]): x[n] for row, x in rows for n in range(ROOM)}
+  @jax.jit
+  def read(tokens):
+    extend, cache = start_decoding(DRAFT, draft_params(), INPUTS, ROOM, len(tokens))
+    return extend(cache, tokens)[0]
+
+  return logits_by_output(read, of_target.SIZE, ROOM)
 
 
 def of_target_paths(drafter, sampling):
-  """The target's distribution, and every path of whole decodes, by the oracle."""
+  """The target's setting, and every path of whole decodes, by the oracle."""
   target, middle = of_target.distributions(drafter.network, sampling)
   lower = functools.cache(lambda output: adjusted(draft_logits()[output], sampling))
   window = drafter.gamma, drafter.window == "flush", "token"
@@ -153,7 +140,7 @@ def of_target_paths(drafter, sampling):
     Level(middle, *window, begins=True),
     Level(target, ROOM),
   )
-  return target, cascades.paths(levels, ROOM)
+  return Setting(target, target, None, (), ROOM), cascades.paths(levels, ROOM)
 
 
 def assert_of_target_is_exact(name, sampling, window="fixed"):
@@ -161,16 +148,8 @@ def assert_of_target_is_exact(name, sampling, window="fixed"):
   drafter = Cascade(middle, DraftModel(DRAFT, 1), 3, window)
   decoder = SpeculativeDecoder(of_target.TARGET, drafter)
   params = {**of_target.all_params(middle), "draft": draft_params()}
-  distribution, paths = of_target_paths(drafter, sampling)
-
-  def drive(uniforms):
-    keys = row_keys(jax.random.key(0), uniforms.shape[0])
-    spec, state = decoder.prepare(params, INPUTS, keys, sampling, ROOM, 1)
-    return generate(spec, Driven(**vars(state), prescribed=uniforms)).tokens
-
-  setting = Setting(distribution, distribution, None, (), ROOM)
-  found = probs_along(paths, jit(drive), step.decisions(drafter), ROOM)
-  assert_all_are(found, padded(target_probs(setting), ROOM))
+  setting, paths = of_target_paths(drafter, sampling)
+  assert_the_decoder_is_exact(decoder, params, INPUTS, sampling, setting, paths)
 
 
 @pytest.mark.parametrize(

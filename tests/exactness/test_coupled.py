@@ -3,7 +3,6 @@
 So what is proved of plain sampling holds of every draft, rest, policy and tree.
 """
 
-import functools
 import itertools
 
 import jax
@@ -15,20 +14,19 @@ from specdec_t5x.core import noise
 from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, delayed
-from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.policy import Fixed
-from specdec_t5x.decoding.state import DecodeState, initial_state, row_keys
+from specdec_t5x.decoding.state import DecodeState, row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.native.distributions import adjusted_probs
-from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import Confidence, ExitThreshold
-from tests import ways
+from tests import hash_model, networks, ways
 from tests.hash_model import FIXED, HashModel, speculation
 from tests.t5x_bridge import tiny
 from tests.test_policies import Alternating
+from tests.test_ways import same_tokens
 from tests.ways import TARGET
 
 COUPLED = RULES["coupled"]
@@ -41,12 +39,9 @@ SAMPLINGS = {
 ROWS, LENGTH = 500, 8
 
 
-@functools.partial(jax.jit, static_argnames=("target", "sampling", "length", "rows"))
 def plain(sampling, length=LENGTH, rows=ROWS, target=TARGET):
-  cache = target.start(rows, length + 1)
-  state = initial_state(cache, None, row_keys(jax.random.key(0), rows), length, 0)
-  extend = target.extend
-  return generate_plain(extend, sampling, state, length, 1, adjusted_probs)
+  keys = row_keys(jax.random.key(0), rows)
+  return jax.jit(lambda: hash_model.plain(target, sampling, keys, length))()
 
 
 def speculate(drafter, sampling, policy=FIXED, length=LENGTH, rows=ROWS, target=TARGET):
@@ -55,11 +50,6 @@ def speculate(drafter, sampling, policy=FIXED, length=LENGTH, rows=ROWS, target=
   source = ways.source(rows)
   start = lambda: speculation(*given, source=source, policy=policy)
   return jax.jit(lambda: generate(*start()))()
-
-
-def assert_same(found, expected):
-  np.testing.assert_array_equal(found.tokens, expected.tokens)
-  np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -73,18 +63,15 @@ def assert_same(found, expected):
 )
 def test_no_policy_and_no_rest_changes_an_output(sampling, policy):
   decoded = speculate(ways.ON_TABLES["draft model"], SAMPLINGS[sampling], policy)
-  assert_same(decoded, plain(SAMPLINGS[sampling]))
+  same_tokens(decoded, plain(SAMPLINGS[sampling]))
 
 
-@pytest.mark.parametrize(
-  "tree", [None, Tree((0, 0, 1, 1, 3)), delayed(0, 3, 2)], ids=str
-)
+@pytest.mark.parametrize("tree", [Tree((0, 0, 1, 1, 3)), delayed(0, 3, 2)], ids=str)
 def test_a_draft_that_is_the_target_is_accepted_whole(tree):
-  """It has the same noise at each place, a tree's in its first branch."""
+  """It has the same noise at each place, in its first branch."""
   target = HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
-  drafter = DraftModel(target, 3) if tree is None else TreeDraft(target, tree)
-  depth = drafter.depth
-  decoded = speculate(drafter, SAMPLINGS["T=1"], length=4 * (depth + 1), target=target)
+  length, drafter = 4 * (tree.depth + 1), TreeDraft(target, tree)
+  decoded = speculate(drafter, SAMPLINGS["T=1"], length=length, target=target)
   np.testing.assert_array_equal(decoded.statistics.target_calls, 4)
 
 
@@ -131,9 +118,7 @@ def test_every_noise_gives_the_oracle_s_output_with_and_without_a_draft(
         output += (int(np.argmax(distribution(output) / ASSIGNMENTS[place])),)
     expected[row, : len(output)] = output
   given = sampling, PLACES, rows, target
-  plain_anew = plain.__wrapped__  # Not what was compiled with the real noise.
-  found = jax.jit(lambda: plain_anew(*given).tokens)()
-  np.testing.assert_array_equal(found, expected)
+  np.testing.assert_array_equal(plain(*given).tokens, expected)
   drafters = [DraftModel(draft, 2), TreeDraft(draft, Tree((0, 0, 1)))]
   for drafter in drafters if name == "T=1" else drafters[:1]:
     decoded = speculate(drafter, sampling, FIXED, *given[1:])
@@ -146,32 +131,19 @@ def test_every_noise_gives_the_oracle_s_output_with_and_without_a_draft(
 NETWORK = network_for(tiny.config(2, 16, vocab_size=40))
 
 
-def decoded_by(decoder, rows=24, first=0):
-  params = {
-    name: initial_variables(network, jax.random.key(i))["params"]
-    for i, (name, network) in enumerate(decoder.networks.items())
-  }
-  keys = row_keys(jax.random.key(3), 24)[first : first + rows]
-  inputs = (2 + jnp.arange(24 * 4) % 38).reshape(24, 4)[first : first + rows]
-  is_plain = isinstance(decoder, PlainDecoder)
-  sampling = SAMPLINGS["T=1"] if is_plain else Sampling()
-  decode = lambda: decoder.decode(params, inputs, keys, sampling, 24, 1)
-  return jax.jit(decode)()
-
-
 class NeverPays(Fixed):
   def pays(self, lengths):
     return False
 
 
-def test_a_decoder_s_rule_couples_its_samples_whatever_the_batch():
-  expected = decoded_by(PlainDecoder(NETWORK, slots=5))
+def test_a_decoder_s_rule_couples_its_samples_whether_drafts_pay_or_not():
+  params = {"target": networks.sharp(NETWORK, 0), "draft": networks.sharp(NETWORK, 1)}
+  inputs = (2 + jnp.arange(24 * 4) % 38).reshape(24, 4)
+  expected = networks.run(PlainDecoder(NETWORK), params, inputs, 24, SAMPLINGS["T=1"])
   assert len(np.unique(expected.tokens, axis=0)) > 12
-  alone = SpeculativeDecoder(NETWORK, DraftModel(NETWORK, 3), COUPLED)
-  found = decoded_by(alone, rows=1, first=7)
-  np.testing.assert_array_equal(found.tokens[0], expected.tokens[7])
-  never = SpeculativeDecoder(NETWORK, DraftModel(NETWORK, 3), COUPLED, NeverPays())
-  assert_same(decoded_by(never), expected)
+  for policy in (Fixed(), NeverPays()):
+    decoder = SpeculativeDecoder(NETWORK, DraftModel(NETWORK, 3), COUPLED, policy)
+    same_tokens(networks.run(decoder, params, inputs, 24, Sampling()), expected)
 
 
 @pytest.mark.parametrize("rule", ["lenient", "typical"])

@@ -10,10 +10,15 @@ from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.policies import Confidence, CostAware, ExitThreshold
-from tests.exactness.driving import assert_all_are, driven_probs, loop_paths, padded
-from tests.exactness.enumeration import target_probs
+from tests.exactness.driving import (
+  assert_all_are,
+  assert_the_loop_is_exact,
+  driven_probs,
+  loop_paths,
+  outputs_of,
+)
 from tests.exactness.lengths import turns
-from tests.exactness.test_loop import assert_the_loop_is_exact, name_of
+from tests.exactness.test_loop import name_of
 from tests.hash_model import HashHeads, HashModel
 
 TARGET = HashModel(3, vocab_size=3)
@@ -43,10 +48,12 @@ SETTINGS = [
 ]
 
 
-def name(setting):
-  config = setting[1].config
+def name(part):
+  if not isinstance(part, tuple):
+    return str(part)
+  config = part[1].config
   said = "-confident" * config.confident
-  return f"{config.kind}-rank{config.rank}{said}-{name_of(setting)}"
+  return f"{config.kind}-rank{config.rank}{said}-{name_of(part)}"
 
 
 def confident(heads):
@@ -54,27 +61,23 @@ def confident(heads):
   return dataclasses.replace(heads, config=config)
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=name)
-def test_the_loop_keeps_the_target_s_distribution(setting):
-  assert_the_loop_is_exact(setting, Sampling())
-
-
 @pytest.mark.parametrize(
   ("setting", "sampling"),
   [
+    *((setting, Sampling()) for setting in SETTINGS),
     (SETTINGS[4], GREEDY),
     (SETTINGS[8], Sampling(0.7, top_k=2)),
     (SETTINGS[11], Sampling(0.7, top_k=2)),
     (SETTINGS[13], GREEDY),
   ],
-  ids=str,
+  ids=name,
 )
-def test_it_keeps_it_however_it_is_sampled(setting, sampling):
+def test_the_loop_keeps_the_target_s_distribution(setting, sampling):
   assert_the_loop_is_exact(setting, sampling)
 
 
 def test_drafts_are_accepted_and_rejected():
-  _, paths = loop_paths(TARGET, PATH, Sampling(), "token", chain(2), 4)
+  _, paths = loop_paths(SETTINGS[0], Sampling())
   iterations = {1 + max(at[0] for at in path.cells) for path in paths}
   assert iterations == {1, 2, 3, 4}
 
@@ -84,12 +87,11 @@ def test_drafts_are_accepted_and_rejected():
 )
 def test_one_head_s_pruned_tree_is_its_likeliest_tokens(rule, sampling):
   one = HashHeads(4, 3, HeadsConfig("medusa", 1, 1), reads_path=False)
-  given, nodes = (TARGET, one, sampling, rule), 2
-  decoding, paths = loop_paths(*given, Tree((0,) * nodes), 4, "likeliest")
-  expected = padded(target_probs(decoding), decoding.max_length)
-  drafter = HeadDraft(one, Pruned(nodes, width=3, ranks=3))
+  setting = (TARGET, one, rule, Tree((0, 0)), 4, "likeliest")
+  decoding, paths = loop_paths(setting, sampling)
+  drafter = HeadDraft(one, Pruned(2, width=3, ranks=3))
   found = driven_probs(paths, TARGET, drafter, sampling, rule, 4)
-  assert_all_are(found, expected)
+  assert_all_are(found, outputs_of(decoding))
 
 
 # ---- A chain ends where its policy says. ----
@@ -111,8 +113,7 @@ def test_one_head_s_pruned_tree_is_its_likeliest_tokens(rule, sampling):
 )
 def test_chains_that_stop_earlier_keep_the_distribution(setting):
   assert_the_loop_is_exact(setting, Sampling())
-  target, heads, *rest = setting
-  _, paths = loop_paths(target, heads, Sampling(), *rest)
+  _, paths = loop_paths(setting, Sampling())
   assert {1, 2} <= {length for path in paths for length in turns(path, 2)}
 
 
@@ -131,7 +132,7 @@ def test_drafts_that_no_longer_pay_keep_the_distribution(setting, sampling):
   policy = BY_LENGTH if setting[3].is_chain else PAYING
   setting = (*setting[:4], room, setting[5], policy)
   assert_the_loop_is_exact(setting, sampling)
-  _, paths = loop_paths(setting[0], setting[1], sampling, *setting[2:])
+  _, paths = loop_paths(setting, sampling)
   drafts = {tuple(turns(path, setting[3].size)) for path in paths}
   # Heads rest before the first call; then some drafts pay once, and no more.
   if not sampling.greedy:

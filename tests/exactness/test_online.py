@@ -29,11 +29,10 @@ from tests.exactness.driving import (
   difference,
   drive,
   loop_paths,
-  padded,
+  outputs_of,
   probs_along,
-  uniforms_of,
+  uniforms_along,
 )
-from tests.exactness.enumeration import target_probs
 from tests.hash_model import GivenTable, HashModel, place_weights, speculation
 
 TARGET, DRAFT = HashModel(3, vocab_size=3), HashModel(4, vocab_size=3)
@@ -57,12 +56,9 @@ class Learned(HashModel):
 
 def first_request(sampling, rule):
   """Every path of the first request, and what its decode leaves."""
-  _, paths = loop_paths(TARGET, DRAFT, sampling, rule, SHAPE, LENGTH)
-  shape = len(paths), LENGTH, 2 * SHAPE.size + 1, LEVELS
-  prescribed = np.full(shape, 0.5, np.float32)
-  for row, path in zip(prescribed, paths, strict=True):
-    for at, cells in path.cells.items():
-      row[at] = uniforms_of(cells, PLACES[1])
+  _, paths = loop_paths((TARGET, DRAFT, rule, SHAPE, LENGTH), sampling)
+  shape = LENGTH, 2 * SHAPE.size + 1, LEVELS
+  prescribed = uniforms_along(paths, PLACES[1], shape)
   keys = row_keys(jax.random.key(0), len(paths))
   drafter = DraftModel(DRAFT, SHAPE.size)
   spec, state = speculation(TARGET, drafter, RULES[rule], sampling, keys, LENGTH)
@@ -101,8 +97,8 @@ def test_the_joint_distribution_of_two_requests_is_the_target_s(sampling, rule):
     distribution = distributions.setdefault(draft, {})
     distribution[output] = distribution.get(output, 0.0) + path.probability
   assert len(distributions) > 3, "the draft that serves depends on what was served"
-  setting, _ = loop_paths(TARGET, DRAFT, sampling, rule, SHAPE, LENGTH)
-  alone = padded(target_probs(setting), LENGTH)
+  setting, _ = loop_paths((TARGET, DRAFT, rule, SHAPE, LENGTH), sampling)
+  alone = outputs_of(setting)
   for at in range(len(PLACES)):
     joint = {}
     for draft, firsts in distributions.items():
@@ -127,7 +123,7 @@ def second_request(sampling, rule):
 
 def second_probs(draft, sampling, rule):
   """The distribution of the second output, at each place of the cells."""
-  _, paths = loop_paths(TARGET, draft, sampling, rule, SHAPE, LENGTH)
+  _, paths = loop_paths((TARGET, draft, rule, SHAPE, LENGTH), sampling)
   program, table = second_request(sampling, rule), jnp.asarray(draft.table)
 
   def run(uniforms):

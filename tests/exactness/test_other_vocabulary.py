@@ -6,8 +6,9 @@ import pytest
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.tree import chain
+from tests.exactness.driving import assert_the_loop_is_exact
 from tests.exactness.test_adaptive import TURNS
-from tests.exactness.test_loop import SMALL_TARGET, TARGET, assert_the_loop_is_exact
+from tests.exactness.test_loop import SMALL_TARGET, TARGET
 from tests.hash_model import HashModel, OtherHash
 
 # The end and 2 are shared, under other numbers; 3 is two of the draft's tokens, padding
@@ -20,24 +21,19 @@ ALL = SharedTokens(
   np.array([-1, 1, 4, 2], np.int32), np.array([[0], [1], [4], [2]], np.int32)
 )
 WIDE = OtherHash(DRAFT.model, ALL)
-SAMPLINGS = [Sampling(1.0, top_k=2), GREEDY]
 
 
 @pytest.mark.parametrize(
-  ("draft", "rule"),
+  ("draft", "rule", "sampling"),
   [
-    (DRAFT, "token"),
-    (WIDE, "block"),
+    (DRAFT, "token", Sampling()),
+    (WIDE, "block", Sampling()),
+    pytest.param(DRAFT, "token", Sampling(1.0, top_k=2), marks=pytest.mark.slow),
+    pytest.param(DRAFT, "token", GREEDY, marks=pytest.mark.slow),
   ],
 )
-def test_the_target_s_distribution_is_kept(draft, rule):
-  assert_the_loop_is_exact((TARGET, draft, rule, chain(2), 4), Sampling())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_it_is_kept_however_it_is_sampled(sampling):
-  assert_the_loop_is_exact((TARGET, DRAFT, "token", chain(2), 4), sampling)
+def test_the_target_s_distribution_is_kept(draft, rule, sampling):
+  assert_the_loop_is_exact((TARGET, draft, rule, chain(2), 4), sampling)
 
 
 @pytest.mark.slow

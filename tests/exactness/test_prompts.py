@@ -7,10 +7,9 @@ import pytest
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.policies import Confidence, CostAware
-from tests.exactness.driving import difference, loop_paths
-from tests.exactness.enumeration import target_probs
-from tests.exactness.test_loop import assert_the_loop_is_exact
-from tests.hash_model import HashModel
+from tests.exactness.driving import Loop, assert_the_loop_is_exact, difference
+from tests.exactness.test_loop import name_of
+from tests.hash_model import HashModel, sequence_probs
 
 # An end of sequence in a prompt, even at its end, ends nothing.
 PROMPT = (2, 2, 1)
@@ -21,26 +20,21 @@ POLICIES = (Confidence(0.6), CostAware((1.0, 1.7, 2.4), by_row=True))
 
 
 @pytest.mark.parametrize(
-  ("sampling", "rule", "tree", "room", "siblings", "policy"),
+  ("setting", "sampling"),
   [
-    (Sampling(), "token", chain(3), 4, "independent", None),
-    (Sampling(0.7), "block", chain(2), 4, "independent", None),
-    (Sampling(), "traversal", delayed(1, 2, 2), 3, "distinct", None),
-    (GREEDY, "token", chain(2), 4, "independent", POLICIES[0]),
-    (Sampling(), "token", chain(2), 4, "independent", POLICIES[1]),
+    (Loop(TARGET, DRAFT, "token", chain(3), 4), Sampling()),
+    (Loop(TARGET, DRAFT, "block", chain(2), 4), Sampling(0.7)),
+    (Loop(TARGET, DRAFT, "traversal", delayed(1, 2, 2), 3, "distinct"), Sampling()),
+    (Loop(TARGET, DRAFT, "token", chain(2), 4, policy=POLICIES[0]), GREEDY),
+    (Loop(TARGET, DRAFT, "token", chain(2), 4, policy=POLICIES[1]), Sampling()),
   ],
+  ids=name_of,
 )
-def test_the_loop_keeps_the_target_s_distribution(
-  sampling, rule, tree, room, siblings, policy
-):
-  setting = (TARGET, DRAFT, rule, tree, room, siblings, policy)
+def test_the_loop_keeps_the_target_s_distribution(setting, sampling):
   assert_the_loop_is_exact(setting, sampling)
 
 
 def test_the_prompt_matters():
-  plain = [dataclasses.replace(model, prompt=()) for model in (TARGET, DRAFT)]
-  distributions = [
-    target_probs(loop_paths(*models, Sampling(), "token", chain(3), 4)[0])
-    for models in ((TARGET, DRAFT), plain)
-  ]
+  plain = dataclasses.replace(TARGET, prompt=())
+  distributions = (sequence_probs(model, Sampling(), 4) for model in (TARGET, plain))
   assert difference(*distributions) > 0.05

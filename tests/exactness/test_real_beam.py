@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import seqio
-from t5x import checkpoints, models
+from t5x import models
 
 from specdec_t5x.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from tests import real_data
+from tests.exactness.test_real_pair import load
 
 LINES, LENGTH = 6, 64
 
@@ -22,14 +23,6 @@ LINES, LENGTH = 6, 64
 def vocabulary():
   file = real_data.path("multi30k", "m30k_8k.model")
   return seqio.SentencePieceVocabulary(str(file), extra_ids=0)
-
-
-@pytest.fixture(scope="module")
-def params():
-  names = {"target": "target_checkpoint_2000", "draft": "draft_checkpoint_1800"}
-  paths = {key: real_data.path("t5x_m30k", name) for key, name in names.items()}
-  load = lambda path: checkpoints.load_t5x_checkpoint(str(path))["target"]
-  return {key: jax.tree.map(jnp.asarray, load(path)) for key, path in paths.items()}
 
 
 def encode(vocabulary):
@@ -41,7 +34,7 @@ def encode(vocabulary):
   return jnp.asarray(rows)
 
 
-def test_hypotheses_are_upstreams(vocabulary, params):
+def test_hypotheses_are_upstreams(vocabulary):
   networks = map(Transformer, (real_data.M30K_TARGET, real_data.M30K_DRAFT))
   model = EncoderDecoderModel(
     BeamDecoder(*networks, gamma=2, draft_beam_size=8),
@@ -52,7 +45,7 @@ def test_hypotheses_are_upstreams(vocabulary, params):
   )
   inputs = encode(vocabulary)
   batch = {"encoder_input_tokens": inputs, "decoder_input_tokens": inputs}
-  tokens, aux = jax.jit(model.predict_batch_with_aux)(params, batch)
+  tokens, aux = jax.jit(model.predict_batch_with_aux)(load(), batch)
   path = real_data.path("t5x_m30k", "upstream_outputs", "test_2016_beam4_target.jsonl")
   expected = [json.loads(line) for line in path.read_text().splitlines()[:LINES]]
   found = [row[row > 0].tolist() for row in np.asarray(tokens)]

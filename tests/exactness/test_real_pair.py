@@ -16,13 +16,12 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.transformer import Transformer
-from tests import real_data
+from tests import networks, real_data
 from tests.decoding.test_generate import assert_follows
 
 TARGET = Transformer(real_data.M30K_TARGET)
@@ -32,17 +31,15 @@ EOS, ROWS, LENGTH = 1, 300, 3
 SAMPLING = Sampling(1.0, top_k=4)
 
 
-def load(name):
-  path = real_data.path("t5x_m30k", name)
-  return jax.tree.map(jnp.asarray, checkpoints.load_t5x_checkpoint(str(path))["target"])
+def load():
+  """The parameters of both."""
+  names = {"target": "target_checkpoint_2000", "draft": "draft_checkpoint_1800"}
+  paths = {key: real_data.path("t5x_m30k", name) for key, name in names.items()}
+  read = lambda path: checkpoints.load_t5x_checkpoint(str(path))["target"]
+  return {key: jax.tree.map(jnp.asarray, read(path)) for key, path in paths.items()}
 
 
-@pytest.fixture(scope="module")
-def params():
-  return {
-    "target": load("target_checkpoint_2000"),
-    "draft": load("draft_checkpoint_1800"),
-  }
+params = pytest.fixture(scope="module")(load)
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +47,6 @@ def inputs():
   model = str(real_data.path("multi30k", "m30k_8k.model"))
   ids = sentencepiece.SentencePieceProcessor(model_file=model).encode(SENTENCE)
   return jnp.asarray([[*ids, EOS]], jnp.int32)
-
-
-@functools.partial(jax.jit, static_argnames=("decoder", "sampling", "length"))
-def sample(decoder, params, inputs, seed, sampling, length):
-  keys = row_keys(jax.random.key(seed), ROWS)
-  return decoder.decode(params, inputs, keys, sampling, length, EOS)
 
 
 @functools.partial(jax.jit, static_argnames="sampling")
@@ -96,16 +87,5 @@ def test_samples_follow_the_enumerated_distribution(
   params, inputs, distribution, rule, drafter
 ):
   decoder = SpeculativeDecoder(TARGET, drafter, RULES[rule])
-  assert_follows(
-    sample(decoder, params, inputs, 0, SAMPLING, LENGTH).tokens, distribution
-  )
-
-
-def test_the_target_as_its_own_draft_is_accepted_whole(params, inputs):
-  twice = {"target": params["target"], "draft": params["target"]}
-  decoder = SpeculativeDecoder(TARGET, DraftModel(TARGET, 3))
-  info = sample(decoder, twice, inputs, 0, Sampling(), length=8).statistics
-  np.testing.assert_allclose(info.acceptance_mass, info.acceptance_positions, rtol=1e-4)
-  # A draft token is lost only where rounding puts p below q and the uniform between.
-  lost = int((info.acceptance_positions - info.accepted).sum())
-  assert lost <= 1e-4 * int(info.acceptance_positions.sum())
+  decoded = networks.run(decoder, params, inputs, LENGTH, SAMPLING, per_input=ROWS)
+  assert_follows(decoded.tokens, distribution)

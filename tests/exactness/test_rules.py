@@ -37,12 +37,10 @@ LARGER = [
   ("token", chain(3), 5),
   ("block", chain(3), 5),
   *((name, delayed(0, 4, 1), 3) for name in ON_TREES),
-  *((name, chain(2), 3) for name in ON_TREES),
 ]
 WIDE = [
-  ("token", chain(1), 200),
   ("block", chain(1), 200),
-  *((name, delayed(0, 2, 1), 200) for name in ON_TREES),
+  *((name, delayed(0, 2, 1), 200) for name in ("kseq", "recursive")),
   ("token", chain(1), 40_000),
 ]
 SAMPLING = [
@@ -125,7 +123,7 @@ def test_exact_rules_keep_it_in_larger_settings(rule):
   assert_exact(setting_of(rule, target, draft), rule[0])
 
 
-@pytest.mark.parametrize("rule", [*WIDE[1:4], WIDE[5]], ids=id_of)
+@pytest.mark.parametrize("rule", WIDE, ids=id_of)
 def test_exact_rules_keep_it_with_many_tokens(rule):
   """Tokens apart, in one group of the tree, and at the ends; p and q share some."""
   size = rule[2]
@@ -196,17 +194,13 @@ def test_approximate_acceptance_is_as_published_and_lossy(rule, passes):
   """Over many drafts: what passes stands, and argmax p follows."""
   differs = 0
   for seed in range(8):
-    target, draft = (
-      distributions.sampled(seed, 4, Sampling()),
-      distributions.one_hot(seed + 20, 4),
-    )
+    target = distributions.sampled(seed, 4, Sampling())
+    draft = distributions.one_hot(seed + 20, 4)
     judge = oracles.greedy_while(passes)
     setting = Setting(target, draft, judge, (0, 1), max_length=4)
     for distribution in rule_probs(rule, setting):
       assert difference(distribution, output_probs(setting)) < 1e-6
-    greedy = dataclasses.replace(
-      setting, judge=oracles.greedy_while(lambda p, x: x == p.argmax())
-    )
+    greedy = dataclasses.replace(setting, judge=oracles.greedy)
     differs += output_probs(greedy).keys() != output_probs(setting).keys()
   assert (differs > 0) == (rule not in (TopK(1), Distance(0)))
   assert rule.guarantee is Guarantee.LOSSY

@@ -19,9 +19,6 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.decoding.step import decisions
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.eagle import EagleDraft, EagleTree
 from specdec_t5x.drafters.pruned import Pruned
@@ -31,8 +28,12 @@ from specdec_t5x.network.parallel import ParallelConfig
 from specdec_t5x.training.objectives import forward
 from tests import networks
 from tests.exactness.distributions import adjusted
-from tests.exactness.driving import Driven, assert_all_are, padded, probs_along
-from tests.exactness.enumeration import Setting, decode, explore, target_probs
+from tests.exactness.driving import (
+  assert_the_decoder_is_exact,
+  every_output,
+  logits_by_output,
+)
+from tests.exactness.enumeration import Setting, decode, explore
 from tests.exactness.oracles import JUDGES
 from tests.exactness.planting import jit
 from tests.t5x_bridge import tiny
@@ -71,31 +72,24 @@ def params():
 @functools.cache
 def logits(name, row):
   """Logits [V] after each output so far."""
-  tokens = np.array(list(np.ndindex(*[SIZE] * (ROOM - 1))))
   source, apply = INPUTS[row : row + 1, : LENGTHS[row]], NETWORKS["target"].apply
 
   @jax.jit
-  def found(params):
+  def read(params, tokens):
     known = {"params": params["target"]}, source
     encoded = apply(*known, enable_dropout=False, method="encode")
     own, network = {"params": params[name]}, NETWORKS[name]
     cache = network.apply(own, encoded, source, ROOM, method="start")
     cache = jax.tree.map(lambda x: jnp.repeat(x, len(tokens), axis=0), cache)
-    read = jnp.pad(tokens, ((0, 0), (1, 0)))
-    return network.apply(own, cache, read, method="extend")[0]
+    return network.apply(own, cache, tokens, method="extend")[0]
 
-  after = np.asarray(found(params()))
-  return {
-    tuple(row[:n]): after[i, n]
-    for i, row in enumerate(tokens.tolist())
-    for n in range(ROOM)
-  }
+  return logits_by_output(functools.partial(read, params()), SIZE, ROOM)
 
 
 @functools.cache
 def eagle_logits(row):
   """Logits [V] after each output and what is drafted on it."""
-  tokens = jnp.array(list(np.ndindex(*[SIZE] * (ROOM - 1))))
+  tokens = jnp.asarray(every_output(SIZE, ROOM - 1))
   source = jnp.repeat(INPUTS[row : row + 1, : LENGTHS[row]], len(tokens), axis=0)
   # Every token counts, 0 too.
   is_token = jnp.ones_like(tokens)
@@ -130,7 +124,13 @@ def eagle_logits(row):
   }
 
 
-def assert_the_loop_is_exact(sampling, rule="token", draft="draft"):
+def distribution(name, row, sampling):
+  """The adjusted distribution of a network, as a function of what it depends on."""
+  found = eagle_logits(row) if name == "eagle" else logits(name, row)
+  return functools.cache(lambda given: adjusted(found[given], sampling))
+
+
+def assert_the_loop_is_exact(sampling, rule, draft):
   is_eagle, is_tree = draft in ("eagle", "eagle tree"), draft == "eagle tree"
   draft, tree = draft.removesuffix(" tree"), TREE if is_tree else chain(GAMMA)
   if is_tree:
@@ -140,56 +140,30 @@ def assert_the_loop_is_exact(sampling, rule="token", draft="draft"):
     drafter = (EagleDraft if is_eagle else DraftModel)(NETWORKS[draft], GAMMA)
   decoder = SpeculativeDecoder(NETWORKS["target"], drafter, RULES[rule])
   own = {"target": params()["target"], "draft": params()[draft]}
-
-  def drive(uniforms, row):
-    keys = row_keys(jax.random.key(0), 2 * len(uniforms))
-    spec, state = decoder.prepare(own, INPUTS, keys, sampling, ROOM, 1)
-    prescribed = jnp.concatenate([uniforms, uniforms])
-    tokens = generate(spec, Driven(**vars(state), prescribed=prescribed)).tokens
-    return tokens.reshape(2, len(uniforms), -1)[row]
-
   for row in range(2):
-    given = (lambda *given: given) if is_eagle else lambda known, path: (*known, *path)
-    table = lambda name, row=row: (
-      eagle_logits(row) if name == "eagle" else logits(name, row)
-    )
-    of = lambda name, sampling, table=table: functools.cache(
-      lambda output: adjusted(table(name)[output], sampling)
-    )
+    is_certain = sampling.greedy or is_tree
     setting = Setting(
-      of("target", sampling),
-      of(draft, Sampling() if sampling.greedy or is_tree else sampling),
+      distribution("target", row, sampling),
+      distribution(draft, row, Sampling() if is_certain else sampling),
       JUDGES["greedy" if sampling.greedy else rule],
       tree.parents,
       ROOM,
-      siblings="likeliest" if sampling.greedy or is_tree else "independent",
+      siblings="likeliest" if is_certain else "independent",
       # Before the target's first call there are no features.
       stops=lambda known, path: is_eagle and not known,
-      given=given,
+      given=lambda known, path: (known, path) if is_eagle else (*known, *path),
     )
     paths = list(explore(lambda world, setting=setting: decode(world, setting)))
-    run = jit(functools.partial(drive, row=row))
-    expected = padded(target_probs(setting), ROOM)
-    assert_all_are(probs_along(paths, run, decisions(drafter), ROOM), expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ("sampling", "rule"),
-  [
-    (Sampling(0.8, top_p=0.8), "block"),
-    (Sampling(), "traversal"),
-    (GREEDY, "token"),
-  ],
-)
-def test_the_loop_keeps_the_target_s_distribution(sampling, rule):
-  assert_the_loop_is_exact(sampling, rule)
+    assert_the_decoder_is_exact(decoder, own, INPUTS, sampling, setting, paths, row)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ("draft", "sampling", "rule"),
   [
+    ("draft", Sampling(0.8, top_p=0.8), "block"),
+    ("draft", Sampling(), "traversal"),
+    ("draft", GREEDY, "token"),
     ("eagle", Sampling(), "block"),
     ("eagle", GREEDY, "token"),
     ("eagle tree", TOP_K, "recursive"),
@@ -197,7 +171,7 @@ def test_the_loop_keeps_the_target_s_distribution(sampling, rule):
     ("trimmed", Sampling(), "token"),
   ],
 )
-def test_so_it_does_with_other_drafts(draft, sampling, rule):
+def test_the_loop_keeps_the_target_s_distribution(draft, sampling, rule):
   assert_the_loop_is_exact(sampling, rule, draft)
 
 

@@ -5,13 +5,8 @@ import pytest
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.sparse import Truncation
 from specdec_t5x.core.tree import chain
-from tests.exactness.test_loop import (
-  DRAFT,
-  SMALL_DRAFT,
-  SMALL_TARGET,
-  TARGET,
-  assert_the_loop_is_exact,
-)
+from tests.exactness.driving import assert_the_loop_is_exact
+from tests.exactness.test_loop import DRAFT, SMALL_DRAFT, SMALL_TARGET, TARGET
 from tests.hash_model import SparseHash
 from tests.link.local import Liar, Local, answers_of, honest
 
@@ -19,21 +14,18 @@ CUTS = [Truncation(1), Truncation(2), Truncation(3), Truncation(0), Truncation(4
 SAMPLINGS = [Sampling(1.0, top_p=0.7), GREEDY]
 
 
-@pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_a_truncated_draft_keeps_the_distribution(cut):
-  setting = (TARGET, SparseHash(DRAFT, cut), "token", chain(2), 4)
-  assert_the_loop_is_exact(setting, Sampling())
-
-
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_it_keeps_it_however_it_is_sampled(sampling):
-  setting = (TARGET, SparseHash(DRAFT, Truncation(3)), "token", chain(2), 4)
+@pytest.mark.parametrize(
+  ("cut", "rule", "sampling"),
+  [
+    *((cut, "token", Sampling()) for cut in CUTS),
+    *((Truncation(3), "token", sampling) for sampling in SAMPLINGS),
+    (Truncation(2), "block", Sampling()),
+  ],
+  ids=str,
+)
+def test_a_truncated_draft_keeps_the_distribution(cut, rule, sampling):
+  setting = (TARGET, SparseHash(DRAFT, cut), rule, chain(2), 4)
   assert_the_loop_is_exact(setting, sampling)
-
-
-def test_it_keeps_it_under_block_verification():
-  setting = (SMALL_TARGET, SparseHash(SMALL_DRAFT, Truncation(2)), "block", chain(2), 4)
-  assert_the_loop_is_exact(setting, Sampling())
 
 
 def linked(answer, cut=CUTS[1]):

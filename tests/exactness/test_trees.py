@@ -1,7 +1,5 @@
 """Exactness on trees: all of up to five drafted nodes, over a vocabulary of three."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,18 +9,10 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, delayed
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.decoding.step import step
 from specdec_t5x.drafters.siblings import SIBLINGS
-from specdec_t5x.drafters.tree_draft import TreeDraft
 from tests.exactness import tree_steps, trees
-from tests.exactness.test_loop import (
-  SMALL_DRAFT,
-  SMALL_TARGET,
-  assert_the_loop_is_exact,
-  name_of,
-)
-from tests.hash_model import HashModel, speculation
+from tests.exactness.driving import assert_the_loop_is_exact
+from tests.exactness.test_loop import SMALL_DRAFT, SMALL_TARGET, name_of
 
 EVERY_TREE = [
   parents for size in range(1, tree_steps.MOST + 1) for parents in trees.canonical(size)
@@ -56,35 +46,13 @@ DRAFTED = [
 ]
 
 
-@pytest.mark.parametrize("setting", DRAFTED, ids=name_of)
-def test_drafted_trees_keep_the_target_s_distribution(setting):
-  assert_the_loop_is_exact(setting, Sampling())
-
-
-def test_drafted_trees_keep_the_greedy_output():
-  assert_the_loop_is_exact(DRAFTED[0], GREEDY)
-
-
-@pytest.mark.parametrize("siblings", SIBLINGS)
-def test_both_caches_hold_the_accepted_path(siblings):
-  """Entries that moved anywhere else, or did not, would be other tokens."""
-  models = [HashModel(seed, vocab_size=3, eos_bias=-30.0) for seed in (3, 4)]
-  drafter = TreeDraft(models[1], Tree((0, 0, 1, 2, 2, 4)), siblings)
-  keys = row_keys(jax.random.key(0), 64)
-  known = models[0], drafter, RULES["traversal"], Sampling(), keys, 24
-  spec, state = speculation(*known)
-  one, accepted = jax.jit(functools.partial(step, spec)), set()
-  while not state.ended.all():
-    state, info = one(state)
-    accepted |= set(info.accepted.tolist())
-    # The target lacks the last known token, the draft the last two.
-    for cache, lacks in ((state.target_cache, 1), (state.drafter_state, 2)):
-      held = np.asarray(cache.tokens)
-      sequences = np.asarray(state.sequences)[:, : held.shape[1]]
-      is_known = np.arange(held.shape[1]) < state.lengths[:, None] - lacks
-      live = is_known & ~state.ended[:, None]
-      np.testing.assert_array_equal(held[live], sequences[live])
-  assert accepted == {0, 1, 2, 3}
+@pytest.mark.parametrize(
+  ("setting", "sampling"),
+  [*((setting, Sampling()) for setting in DRAFTED), (DRAFTED[0], GREEDY)],
+  ids=name_of,
+)
+def test_drafted_trees_keep_the_target_s_distribution(setting, sampling):
+  assert_the_loop_is_exact(setting, sampling)
 
 
 # ---- What is the same on a chain. ----

@@ -122,10 +122,8 @@ def program(rule, siblings, sampling):
 
   def run(rows):
     spec, start = speculation(*known)
-    tree, distributions = (
-      Tree(rows["parents"]),
-      None if certain else rows["distributions"],
-    )
+    tree = Tree(rows["parents"])
+    distributions = None if certain else rows["distributions"]
     slots = start.target_cache.tokens.shape[1]
     is_committed = jnp.arange(ROOM) < rows["lengths"][:, None] - 1
     committed = jnp.where(is_committed, rows["known"], 3)

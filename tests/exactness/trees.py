@@ -126,10 +126,8 @@ class Paths:
             self.counts[:, before], self.tokens[self.counts[:, before], before]
           ] = 0
       if siblings == "likeliest":
-        distribution = (
-          np.eye(distribution.shape[1])[distribution.argmax(axis=1)]
-          * distribution.any(axis=1)[:, None]
-        )
+        likeliest = np.eye(distribution.shape[1])[distribution.argmax(axis=1)]
+        distribution = likeliest * distribution.any(axis=1)[:, None]
       mass = distribution.sum(axis=1)
       self.has_token[:, node] = (mass > 0) & self.has_token[:, parent]
       counts = self.counts[:, parent] & (mass > 0)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import pathlib
+import tomllib
 
 import chex
 import jax
@@ -22,63 +24,9 @@ transformers = pytest.importorskip(
   "transformers", reason="the extra `peers` is not installed"
 )
 
-GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-SHAPE = {
-  **{"vocab_size": 60, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 3},
-  **{"num_layers": 2, "num_decoder_layers": 3, "initializer_factor": 1.0},
-}
-# model_type, settings, and whether the file has an output projection of its own.
-KINDS = {
-  "T5 1.0": ("t5", {}, False),
-  "T5 1.0, lm_head of its own": ("t5", {}, True),
-  "T5 1.1, Flan": ("t5", GATED, True),
-  "T5 1.1, tied": ("t5", GATED, False),
-  "UL2": ("t5", {**GATED, "feed_forward_proj": "gated-silu"}, True),
-  "mT5": ("mt5", GATED, True),
-  "MADLAD-400": ("t5", {**GATED, "d_kv": 24, "pad_token_id": 1}, True),
-  "uMT5": ("umt5", {"feed_forward_proj": "gated-gelu"}, True),
-  "ByT5": ("t5", {**GATED, "vocab_size": 384, "num_layers": 3}, True),
-}
-GEMMA_SIDE = {
-  **{"vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8},
-  **{"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2},
-  **{"query_pre_attn_scalar": 12, "sliding_window": 5},
-}
-TURNED = {
-  "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
-  "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
-}
-MERGED_SIDE = {**GEMMA_SIDE, "rope_parameters": TURNED, "sliding_window_pattern": 2}
-NARROW = {"hidden_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1}
-VISION = {
-  **{"model_type": "siglip_vision_model", "hidden_size": 8, "intermediate_size": 8},
-  **{"num_hidden_layers": 1, "num_attention_heads": 1, "image_size": 16},
-  "patch_size": 8,
-}
-# An encoder wider than the decoder, of more layers; and one as wide.
-GEMMAS = {
-  "T5Gemma": (
-    "t5gemma",
-    {
-      "encoder": {**GEMMA_SIDE, "num_hidden_layers": 3},
-      "decoder": {**GEMMA_SIDE, **NARROW, "attn_logit_softcapping": 2.0},
-    },
-    False,
-  ),
-  "T5Gemma 2": (
-    "t5gemma2",
-    {
-      "encoder": {
-        "text_config": {**MERGED_SIDE, "sliding_window": 6},
-        "vision_config": VISION,
-        "mm_tokens_per_image": 4,
-      },
-      "decoder": {**MERGED_SIDE, "num_hidden_layers": 3},
-    },
-    False,
-  ),
-}
-KINDS |= GEMMAS
+READ = tomllib.loads(pathlib.Path(__file__).with_name("kinds.toml").read_text())
+SHAPE, GEMMAS = READ["shape"], READ["gemmas"]
+KINDS = {**READ["kinds"], **GEMMAS}
 LENGTH = 30
 TIED = 0.1
 
@@ -86,11 +34,12 @@ TIED = 0.1
 @functools.cache
 def theirs(kind):
   """A network of transformers', with random weights that spread the logits."""
-  model_type, settings, own_head = KINDS[kind]
   torch.manual_seed(0)
   is_gemma = kind in GEMMAS
-  shape = {"vocab_size": 60} if is_gemma else SHAPE
-  config = transformers.AutoConfig.for_model(model_type, **{**shape, **settings})
+  settings = {"vocab_size": 60} if is_gemma else dict(SHAPE)
+  settings |= KINDS[kind]
+  own_head = settings.pop("own_head", False)
+  config = transformers.AutoConfig.for_model(**settings)
   make = transformers.AutoModelForSeq2SeqLM.from_config
   if is_gemma:
     return drawn(make(config, attn_implementation="eager").eval())
@@ -200,84 +149,55 @@ def test_shards_in_bfloat16_are_read(kind, tmp_path):
   assert_same(api.load_model(str(tmp_path)), reread.eval())
 
 
-def unturned(monkeypatch):
-  monkeypatch.setattr(attention, "rotated", lambda x, positions, reach: x)
+REACHES, THEIR_NAME = GemmaConfig.reaches, names.their_name
+IS_TRANSPOSED = names.is_transposed
 
 
-def whole_window(monkeypatch):
-  reaches = GemmaConfig.reaches
-  wide = lambda self: dataclasses.replace(self, window=999, encoder=None)
-  of = lambda self, *args, **how: reaches(wide(self), *args, **how)
-  monkeypatch.setattr(GemmaConfig, "reaches", of)
+def whole_window(self, *args, **how):
+  wide = dataclasses.replace(self, window=999, encoder=None)
+  return REACHES(wide, *args, **how)
 
 
-def uncapped(monkeypatch):
-  monkeypatch.setattr(products, "capped", lambda x, cap: x)
+def gates_swapped(path):
+  swap = {"wi_0": "wi_1", "wi_1": "wi_0"}
+  return THEIR_NAME("/".join(swap.get(part, part) for part in path.split("/")))
 
 
-def unscaled_queries(monkeypatch):
-  monkeypatch.setattr(GemmaConfig, "query_scale", 1.0)
+def but_of_outputs(path):
+  return IS_TRANSPOSED(path) and "self_attention/out" not in path
 
 
-def begun_by_padding(monkeypatch):
-  monkeypatch.setattr(CachedNetwork, "started", lambda self, tokens, is_first: tokens)
-
-
-def unscaled(monkeypatch):
-  monkeypatch.setattr(folder.settings, "has_scaled_logits", lambda found: False)
-
-
-def swapped(monkeypatch):
-  name, swap = names.their_name, {"wi_0": "wi_1", "wi_1": "wi_0"}
-
-  def other(path):
-    parts = path.split("/")
-    return name("/".join(swap.get(part, part) for part in parts))
-
-  monkeypatch.setattr(names, "their_name", other)
-
-
-def untransposed(monkeypatch):
-  square = lambda path: names_transposed(path) and "self_attention/out" not in path
-  names_transposed = names.is_transposed
-  monkeypatch.setattr(names, "is_transposed", square)
-
-
-def others_bias(monkeypatch):
+def bias_of_the_other_stack(path):
   swap = {"encoder": "decoder", "decoder": "encoder"}
-  name = names.their_name
-
-  def other(path):
-    stack, _, rest = path.partition("/")
-    is_bias = rest.startswith("relpos_bias")
-    return name(f"{swap[stack]}/{rest}" if is_bias else path)
-
-  monkeypatch.setattr(names, "their_name", other)
+  stack, _, rest = path.partition("/")
+  is_bias = rest.startswith("relpos_bias")
+  return THEIR_NAME(f"{swap[stack]}/{rest}" if is_bias else path)
 
 
 @pytest.mark.parametrize(
-  ("plant", "kind"),
+  ("owner", "name", "fault", "kind"),
   [
-    (unscaled, "T5 1.0"),
-    (swapped, "T5 1.1, Flan"),
-    (untransposed, "square"),
-    (others_bias, "mT5"),
-    (unturned, "T5Gemma 2"),
-    (whole_window, "T5Gemma 2"),
-    (uncapped, "T5Gemma"),
-    (unscaled_queries, "T5Gemma"),
-    (begun_by_padding, "T5Gemma"),
+    (folder.settings, "has_scaled_logits", lambda found: False, "T5 1.0"),
+    (names, "their_name", gates_swapped, "T5 1.1, Flan"),
+    (names, "is_transposed", but_of_outputs, "square"),
+    (names, "their_name", bias_of_the_other_stack, "mT5"),
+    (attention, "rotated", lambda x, positions, reach: x, "T5Gemma 2"),
+    (GemmaConfig, "reaches", whole_window, "T5Gemma 2"),
+    (products, "capped", lambda x, cap: x, "T5Gemma"),
+    (GemmaConfig, "query_scale", 1.0, "T5Gemma"),
+    (CachedNetwork, "started", lambda self, tokens, is_first: tokens, "T5Gemma"),
   ],
+  ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_a_planted_fault_is_seen(plant, kind, tmp_path, monkeypatch):
+def test_a_planted_fault_is_seen(owner, name, fault, kind, tmp_path, monkeypatch):
   if kind == "square":
     # Heads as wide as the residual stream: no shape tells a matrix from its transpose.
     monkeypatch.setitem(SHAPE, "d_kv", 16)
     monkeypatch.setitem(SHAPE, "num_heads", 2)
-    monkeypatch.setitem(KINDS, kind, ("t5", GATED, True))
+    monkeypatch.setitem(KINDS, kind, KINDS["T5 1.1, Flan"])
   theirs(kind).save_pretrained(tmp_path)
   assert_same_logits(api.load_model(str(tmp_path)), theirs(kind))
-  plant(monkeypatch)
+  monkeypatch.setattr(owner, name, fault)
   jax.clear_caches()
   with pytest.raises(AssertionError):
     assert_same_logits(api.load_model(str(tmp_path)), theirs(kind))

@@ -14,6 +14,7 @@ from specdec_t5x import tuning
 from specdec_t5x.native import library
 from specdec_t5x.network import products
 from specdec_t5x.network.config import T5Config
+from tests import processes
 from tests.damage import flip_a_bit, halve
 from tests.kernels import needs_kernels
 
@@ -85,11 +86,10 @@ from specdec_t5x.native import library
 library.SOURCES = [pathlib.Path(sys.argv[1])]
 print(ctypes.CDLL(str(library.built())).specdec_one())
 """
-  paths = {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"}
   commands = [
     subprocess.Popen(
       [sys.executable, "-c", program, str(small)],
-      env=os.environ | paths,
+      env=processes.environment() | {"JAX_PLATFORMS": "cpu"},
       stdout=subprocess.PIPE,
       text=True,
     )

@@ -105,7 +105,7 @@ def test_the_target_as_draft_advances_by_whole_trees(
   ],
 )
 def test_bad_settings_are_refused(vocabulary, bad, message):
-  """Of others, as commands say them, see tests/errors/cases.py."""
+  """Of others, as commands say them, see tests/errors/cases.toml."""
   with pytest.raises(ValueError, match=message):
     speculative(vocabulary, **bad).check_max_length(LENGTH)
 

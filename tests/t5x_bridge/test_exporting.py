@@ -20,11 +20,8 @@ pytestmark = pytest.mark.slow
 
 LENGTHS = {"inputs": 9, "targets": 12}
 ROWS = 5
-
-
-@pytest.fixture(scope="module")
-def serve():
-  return commands.script_module("serve_exported", "examples")
+SERVE = commands.script_module("serve_exported", "examples")
+KEYS_OF, LOWERED = SERVE.keys_of, exporting.lowered
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +45,15 @@ def expected(model, params, batch):
 
 
 @pytest.fixture
-def check(serve, model, params, batch, expected, tmp_path):
+def check(model, params, batch, expected, tmp_path):
   """Exports the model and compares the tokens of the exported program."""
 
   def check():
     flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
     to = str(tmp_path), ["cpu", "tpu"], [ROWS]
     exporting.export(model, flat, LENGTHS, "a task", *to)
-    decode, _, about = serve.load(tmp_path)
-    keys = serve.keys_of(about["seed"], about["task"], np.arange(ROWS))
+    decode, _, about = SERVE.load(tmp_path)
+    keys = SERVE.keys_of(about["seed"], about["task"], np.arange(ROWS))
     tokens, _ = decode(np.asarray(batch["encoder_input_tokens"]), keys)
     np.testing.assert_array_equal(tokens, expected)
 
@@ -67,46 +64,40 @@ def test_tokens_are_the_models(check):
   check()
 
 
-def _values_for_bits(patch, serve):
-  patch.setattr(exporting, "_plain", lambda x: np.asarray(x).astype(np.uint16))
+def values_for_bits(x):
+  return np.asarray(x).astype(np.uint16)
 
 
-def _another_task(patch, serve):
-  patch.setattr(exporting, "number_of", lambda name: number_of(name) + 1)
+def another_task(name):
+  return number_of(name) + 1
 
 
-def _seed_after_task(patch, serve):
-  keys_of = serve.keys_of
-  patch.setattr(serve, "keys_of", lambda seed, task, n: keys_of(task, seed, n))
+def seed_after_task(seed, task, n):
+  return KEYS_OF(task, seed, n)
 
 
-def _one_key_for_all(patch, serve):
-  keys_of = serve.keys_of
-  patch.setattr(serve, "keys_of", lambda seed, task, n: keys_of(seed, task, 0 * n))
+def one_key_for_all(seed, task, n):
+  return KEYS_OF(seed, task, 0 * n)
 
 
-def _a_token_less(patch, serve):
-  lowered = exporting.lowered
-  shorter = LENGTHS | {"targets": LENGTHS["targets"] - 1}
-  patch.setattr(
-    exporting, "lowered", lambda m, p, _, *rest: lowered(m, p, shorter, *rest)
-  )
+def a_token_less(model, params, lengths, *rest):
+  return LOWERED(model, params, lengths | {"targets": lengths["targets"] - 1}, *rest)
 
 
-def _kernels_of_this_cpu(patch, serve):
-  patch.setattr(exporting, "portable", contextlib.nullcontext)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-  "plant",
+  ("owner", "name", "fault"),
   [
-    *(_values_for_bits, _another_task, _seed_after_task, _one_key_for_all),
-    *(_a_token_less, _kernels_of_this_cpu),
+    (exporting, "_plain", values_for_bits),
+    (exporting, "number_of", another_task),
+    (SERVE, "keys_of", seed_after_task),
+    (SERVE, "keys_of", one_key_for_all),
+    (exporting, "lowered", a_token_less),
+    # Kernels of this CPU.
+    (exporting, "portable", contextlib.nullcontext),
   ],
 )
-def test_a_planted_fault_is_seen(plant, serve, check, monkeypatch):
-  plant(monkeypatch, serve)
+def test_a_planted_fault_is_seen(owner, name, fault, check, monkeypatch):
+  monkeypatch.setattr(owner, name, fault)
   with pytest.raises((AssertionError, ValueError, NotImplementedError)):
     check()
 

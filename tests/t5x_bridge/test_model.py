@@ -171,16 +171,18 @@ def test_bfloat16_parameters_decode_as_the_same_numbers_in_float32(vocabulary, b
 
 
 @pytest.mark.parametrize(
-  ("bad", "message"),
+  ("kind", "bad", "message"),
   [
-    ({"drafter": "copy"}, "DRAFTER='copy' needs no draft network, got Transformer"),
-    ({"draft": None}, "DRAFTER='draft_model' needs a draft network, got NoneType"),
+    ("t5", {"drafter": "copy"}, "'copy' needs no draft network, got Transformer"),
+    ("t5", {"draft": None}, "'draft_model' needs a draft network, got NoneType"),
+    ("gpt", {"inputs_bidirectional_attention": True}, "causal in the prompt"),
+    ("gpt", {"task_feature_lengths": {"targets": 8}}, "must give 'inputs'"),
   ],
 )
-def test_bad_settings_are_refused(vocabulary, unchecked, bad, message):
-  """Of others, as commands say them, see tests/errors/cases.py."""
+def test_bad_settings_are_refused(vocabulary, unchecked, kind, bad, message):
+  """Of others, as commands say them, see tests/errors/cases.toml."""
   with pytest.raises(ValueError, match=message) as error:
-    tiny.speculative(vocabulary, **bad).check_max_length(LENGTH)
+    KINDS[kind].speculative(vocabulary, **bad).check_max_length(LENGTH)
   assert "\n" not in str(error.value)
 
 
@@ -216,18 +218,6 @@ def test_unsupported_requests_are_refused(vocabulary, batch, bad, message):
   model = tiny.speculative(vocabulary)
   with pytest.raises(ValueError, match=message):
     model.predict_batch_with_aux(tiny.variables(model)["params"], batch, **bad)
-
-
-@pytest.mark.parametrize(
-  ("bad", "message"),
-  [
-    ({"inputs_bidirectional_attention": True}, "causal in the prompt"),
-    ({"task_feature_lengths": {"targets": 8}}, "must give 'inputs'"),
-  ],
-)
-def test_bad_settings_of_decoder_only_models_are_refused(vocabulary, bad, message):
-  with pytest.raises(ValueError, match=message):
-    tiny_gpt.speculative(vocabulary, **bad)
 
 
 def test_a_batch_without_prompts_is_refused(vocabulary, params, batches):

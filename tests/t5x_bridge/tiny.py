@@ -21,19 +21,8 @@ from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 
-WORDS = [
-  "the",
-  "a",
-  "old",
-  "young",
-  "man",
-  "woman",
-  "dog",
-  "cat",
-  "sees",
-  "red",
-  "house",
-]
+TEXT = "the a old young man woman dog cat sees red house"
+WORDS = TEXT.split()
 VOCAB_SIZE = 64
 
 
