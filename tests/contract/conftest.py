@@ -10,15 +10,7 @@ import pytest
 import seqio
 import t5x
 import tensorflow as tf
-from t5x import (
-  checkpoints,
-  decoding,
-  infer,
-  models,
-  partitioning,
-  train_state,
-  utils,
-)
+from t5x import checkpoints, decoding, infer, models, partitioning, train_state, utils
 
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.gpt import GptTransformer
