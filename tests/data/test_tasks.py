@@ -197,7 +197,7 @@ def test_humaneval_keeps_code_as_it_is(write):
   for n, code in enumerate(("    return 1\n", "\n    return 2\n")):
     problem = {"task_id": f"HumanEval/{n}", "prompt": f"def f{n}():\n"}
     content += json.dumps({**problem, "canonical_solution": code}) + "\n"
-  path = write("HumanEval.jsonl.gz", gzip.compress(content.encode(, mtime=0)))
+  path = write("HumanEval.jsonl.gz", gzip.compress(content.encode(), mtime=0))
   name = tasks.humaneval_from_file("code", path, BYTES)
   assert texts(examples(name), "inputs_pretokenized") == ["def f0():\n", "def f1():\n"]
   assert texts(examples(name)) == ["    return 1\n", "\n    return 2\n"]

@@ -38,7 +38,7 @@ def test_jsonl_and_csv_give_the_same_records(write):
 
 def test_gzip_files_and_kept_line_ends(write):
   lines = json.dumps({"a": "x\n"}) + "\n"
-  path = write("r.jsonl.gz", gzip.compress(lines.encode(, mtime=0)))
+  path = write("r.jsonl.gz", gzip.compress(lines.encode(), mtime=0))
   assert text_files.read_fields(path, ["a"]) == [{"a": "x"}]
   assert text_files.read_fields(path, ["a"], keep_line_ends=True) == [{"a": "x\n"}]
 
@@ -60,7 +60,11 @@ def test_long_csv_field_and_the_limit_is_restored(write):
     ("r.csv", 'a\n"x" y\n', "malformed CSV"),
     ("r.csv", "a,b\n", "holds no record"),
     ("r.csv", "\n", "is empty"),
-    ("r.jsonl.gz", gzip.compress(b'{"a": "x"}', mtime=0)[:-12], "can't be decompressed"),
+    (
+      "r.jsonl.gz",
+      gzip.compress(b'{"a": "x"}', mtime=0)[:-12],
+      "can't be decompressed",
+    ),
   ],
 )
 def test_bad_records(write, name, content, message):
