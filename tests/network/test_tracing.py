@@ -82,8 +82,10 @@ def products(jaxpr):
   for equation in jaxpr.eqns:
     if equation.primitive.name == "dot_general":
       yield [x.aval.shape for x in equation.invars]
-    for inner in jax.core.jaxprs_in_params(equation.params):
-      yield from products(inner)
+    has_program = lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
+    for part in jax.tree.leaves(list(equation.params.values()), is_leaf=has_program):
+      if has_program(part):
+        yield from products(getattr(part, "jaxpr", part))
 
 
 @pytest.mark.parametrize("config", [tiny.TARGET, tiny_gpt.TARGET], ids=["t5", "gpt"])
