@@ -138,7 +138,8 @@ class Agreement:
       job = str([bindings.get(name) for name in self._SAME])
       outputs = [
         json.loads(line)["prediction_tokens"]
-        for file in sorted(summary.parent.glob("*.jsonl-?????-of-?????"))
+        # Of a job in shards, what `merge_shards` wrote.
+        for file in summary.parent.glob("*.jsonl-00000-of-00001")
         for line in file.read_text().splitlines()
       ]
       assert outputs == self._known.setdefault(job, outputs), (summary, job)
