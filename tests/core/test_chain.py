@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,14 +20,13 @@ def test_the_ratio_is_at_most_one_and_none_without_mass():
   [*RULES.values(), Lenient(1e-60), LenientGreedy(1e-60)],
   ids=lambda rule: type(rule).__name__,
 )
-@pytest.mark.parametrize("q", [0.0, 1e-30, 0.5])
-def test_no_rule_accepts_a_token_that_the_target_excludes(rule, q):
+def test_no_rule_accepts_a_token_that_the_target_excludes(rule):
   """Not where the draft has no mass there, nor under the least uniform, either."""
-  target_probs = jnp.array([[[0.0, 0.5, 0.5]] * 5])
-  tokens, draft_probs = jnp.zeros((1, 4), jnp.int32), jnp.array([[[q, 1 - q, 0.0]] * 4])
-  proposal = Proposal.chain(tokens, draft_probs, 4)
+  target_probs = jnp.array([[[0.0, 0.5, 0.5]] * 5] * 3)
+  draft_probs = jnp.array([[[q, 1 - q, 0.0]] * 4 for q in (0.0, 1e-30, 0.5)])
+  proposal = Proposal.chain(jnp.zeros((3, 4), jnp.int32), draft_probs, 4)
   if rule.takes_trees:
     proposal = proposal.replace(tree=delayed(0, 2, 2))
-  verdict = rule.verify(target_probs, proposal, jnp.zeros((1, 5, 1)))
-  assert verdict.last.tolist() == [0]
-  assert verdict.next_token.tolist() in ([1], [2])
+  verdict = jax.jit(rule.verify)(target_probs, proposal, jnp.zeros((3, 5, 1)))
+  assert verdict.last.tolist() == [0, 0, 0]
+  assert {*verdict.next_token.tolist()} <= {1, 2}

@@ -4,6 +4,7 @@ Their letters: q is the target's distribution and p the draft's, K the draft's l
 a uniform an accept test; (f)+ is max(0, f) over its sum.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -31,14 +32,14 @@ def algorithm_2(q, p, drafted, r, draw):
   return added
 
 
-@pytest.mark.parametrize("K", [1, 3, 4])
+@pytest.mark.parametrize("K", [1, 4])
 def test_each_decision_is_the_same(K):
   rng, rows, vocab = np.random.default_rng(K), 400, 5
   distribution = lambda *shape: rng.dirichlet(np.full(vocab, 0.7), shape)
   q, p = distribution(rows, K + 1), distribution(rows, K)
   drafted = np.array([[rng.choice(vocab, p=each) for each in row] for row in p])
   r = rng.random((rows, K + 1))
-  verdict = RULES["token"].verify(
+  verdict = jax.jit(RULES["token"].verify)(
     jnp.asarray(q, jnp.float32),
     Proposal.chain(jnp.asarray(drafted), jnp.asarray(p, jnp.float32), K),
     jnp.asarray(r[..., None], jnp.float32),

@@ -18,7 +18,7 @@ from specdec_t5x.native import library
 from specdec_t5x.native.distributions import adjusted_probs
 from tests.core.grid import grid_probs
 
-pytestmark = pytest.mark.usefixtures("either_probs")
+by_either = pytest.mark.usefixtures("either_probs")
 
 
 @pytest.fixture(params=["native", "xla"])
@@ -40,6 +40,7 @@ def probs(logits=LOGITS, **sampling):
 SQUARED = np.array([0.5, 0.3, 0.15, 0.05]) ** 2
 
 
+@by_either
 @pytest.mark.parametrize(
   ("sampling", "expected"),
   [
@@ -55,10 +56,12 @@ def test_by_hand(sampling, expected):
   np.testing.assert_allclose(probs(**sampling), expected, rtol=1e-6)
 
 
+@by_either
 def test_top_k_keeps_ties_with_the_last():
   np.testing.assert_allclose(probs(np.log([0.4, 0.3, 0.3]), top_k=2), [0.4, 0.3, 0.3])
 
 
+@by_either
 @pytest.mark.parametrize(
   ("top_p", "kept"), [(0.45, 1), (0.55, 2), (0.79, 2), (0.81, 3), (0.96, 4), (1.0, 4)]
 )
@@ -75,6 +78,7 @@ def kept_of_sorted(logits, top_k=0, top_p=0.0):
   return (logits >= least) & (logits > -np.inf)
 
 
+@by_either
 @pytest.mark.parametrize(
   ("size", "sampling"),
   [
@@ -98,12 +102,14 @@ def test_large_rows_keep_what_sorting_them_keeps(size, sampling):
   np.testing.assert_array_equal(found, [kept_of_sorted(r, **sampling) for r in rows])
 
 
+@by_either
 def test_top_p_follows_temperature():
   # At T=1 half of the mass is enough for one token; at T=2 the distribution is flatter.
   assert (probs(top_p=0.49) > 0).sum() == 1
   assert (probs(top_p=0.49, temperature=2.0) > 0).sum() == 2
 
 
+@by_either
 def test_impossible_tokens_stay_impossible():
   logits = np.array([0.0, -np.inf, 1.0, -np.inf])
   for sampling in ({}, {"top_k": 3}, {"top_p": 0.9}, {"temperature": 0.3}):
@@ -153,7 +159,7 @@ def random_probs(kind, size):
 
 @pytest.mark.parametrize(
   ("kind", "size"),
-  [("flat", 32_128), ("peaked", 32_128), ("heavy-tailed", 32_128), ("peaked", 250_112)],
+  [("flat", 32_128), ("heavy-tailed", 32_128), ("peaked", 250_112)],
 )
 def test_the_distribution_that_is_drawn_is_p_to_a_millionth(kind, size):
   probs = random_probs(kind, size)
@@ -164,7 +170,7 @@ def test_the_distribution_that_is_drawn_is_p_to_a_millionth(kind, size):
   assert (drawn[exact > 1e-6] > 0).all()
 
 
-@pytest.mark.parametrize("size", [5, 200, 33_000, 250_112])
+@pytest.mark.parametrize("size", [5, 200, 33_000])
 def test_sample_goes_by_the_grid_s_cells(size):
   """So the distribution of the test before is the one drawn."""
   probs = (
@@ -218,6 +224,7 @@ def test_argmax_points_to_a_nan_as_jax_does():
   assert argmax(values) == jnp.argmax(values) == 200
 
 
+@by_either
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(top_k=2), Sampling(2.0)])
 def test_draw_returns_a_token_and_the_very_distribution_it_is_drawn_from(sampling):
   logits = jnp.broadcast_to(LOGITS, (9, 4))
@@ -232,6 +239,7 @@ def test_draw_returns_a_token_and_the_very_distribution_it_is_drawn_from(samplin
 SAMPLINGS = (GREEDY, Sampling(), Sampling(0.5, top_k=2), Sampling(top_p=0.9))
 
 
+@by_either
 # YNNPACK's maximum drops NaN; XLA on CPU uses it on 32,128 logits, and not on 300.
 @pytest.mark.parametrize(
   ("size", "sampling"),

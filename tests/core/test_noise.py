@@ -10,6 +10,8 @@ from specdec_t5x.core import noise
 from specdec_t5x.core.distributions import LEVELS
 from specdec_t5x.decoding.state import unit_uniforms
 
+exponentials = jax.jit(noise.exponentials, static_argnums=1)
+
 
 def uniforms_of(rows, seed=0):
   return unit_uniforms(jax.random.key(seed), (rows, LEVELS))
@@ -17,10 +19,10 @@ def uniforms_of(rows, seed=0):
 
 def test_equal_uniforms_give_equal_noise_whatever_the_shape():
   uniforms = uniforms_of(24)
-  whole = noise.exponentials(uniforms, 1000)
+  whole = exponentials(uniforms, 1000)
   for row in (0, 7, 23):
-    np.testing.assert_array_equal(noise.exponentials(uniforms[row], 1000), whole[row])
-  blocks = noise.exponentials(uniforms.reshape(4, 6, LEVELS), 77)
+    np.testing.assert_array_equal(exponentials(uniforms[row], 1000), whole[row])
+  blocks = exponentials(uniforms.reshape(4, 6, LEVELS), 77)
   np.testing.assert_array_equal(blocks.reshape(24, 77), whole[:, :77])
 
 
@@ -28,13 +30,13 @@ def test_equal_uniforms_give_equal_noise_whatever_the_shape():
 def test_each_uniform_that_is_read_decides_it(word):
   uniforms = jnp.full((1, LEVELS), 0.5)
   other = uniforms.at[0, LEVELS - 1 - word].add(2.0**-20)
-  same = noise.exponentials(uniforms, 4096) == noise.exponentials(other, 4096)
+  same = exponentials(uniforms, 4096) == exponentials(other, 4096)
   assert same.sum() <= 1
 
 
 def test_it_is_exponential_and_independent():
   """Chi-squared at level 0.001: of one token, of tokens and places side by side."""
-  uniforms = noise.exponentials(uniforms_of(400), 1000)
+  uniforms = exponentials(uniforms_of(400), 1000)
   cells = np.asarray(16 * jnp.exp(-uniforms)).astype(int)
   neighbours = cells[:, 1:] * 16 + cells[:, :-1]
   far = cells[:, 512:1000] * 16 + cells[:, :488]
@@ -43,7 +45,7 @@ def test_it_is_exponential_and_independent():
     assert stats.chisquare(np.bincount(found.ravel(), minlength=kinds)).pvalue > 1e-3
   # Places whose uniforms differ least are as independent.
   steps = jnp.full((400, LEVELS), 0.25).at[:, -1].add(jnp.arange(400) * 2.0**-24)
-  cells = np.asarray(16 * jnp.exp(-noise.exponentials(steps, 1000))).astype(int)
+  cells = np.asarray(16 * jnp.exp(-exponentials(steps, 1000))).astype(int)
   counts = np.bincount((cells[1:] * 16 + cells[:-1]).ravel(), minlength=256)
   assert stats.chisquare(counts).pvalue > 1e-3
 
@@ -52,7 +54,8 @@ def test_the_winner_follows_the_distribution():
   """Chi-squared at level 0.001; a token without mass never wins."""
   probs = jnp.array([0.5, 0.0, 0.25, 0.125, 0.1, 0.02, 0.005, 0.0])
   uniforms = uniforms_of(200_000, seed=1)
-  won = jnp.argmax(noise.race(jnp.tile(probs, (200_000, 1)), uniforms), axis=-1)
+  race = jax.jit(lambda uniforms: jnp.argmax(noise.race(probs, uniforms), axis=-1))
+  won = race(uniforms)
   counts = np.bincount(won, minlength=8)
   assert counts[[1, 7]].sum() == 0
   mass = np.array(probs)[[0, 2, 3, 4, 5, 6]]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -25,7 +26,7 @@ from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.policies import ExitThreshold
 from tests.exactness import enumeration, lengths
-from tests.exactness.enumeration import Cell, Setting, explore, iterate, target_probs
+from tests.exactness.enumeration import Setting, explore, iterate, target_probs
 from tests.exactness.oracles import JUDGES
 from tests.exactness.planting import jit
 from tests.hash_model import (
@@ -40,22 +41,32 @@ from tests.hash_model import (
 # Float32 may misplace so much probability at an edge of a cell; more would show.
 MARGIN = 1e-6
 LARGEST = 1 - 2.0**-24
-PLACES = ("low", "middle", "high")
-ANYWHERE = (Cell(0.0, 1.0, 1.0),)
+PLACES = 3  # Next to the lower edge of a cell, in its middle, next to its upper edge.
 
 
-def within(cell, place):
-  """A uniform next to an edge of its cell, or in its middle."""
-  margin = MARGIN / cell.reached
-  if place == "middle" or cell.high - cell.low < 2 * margin:
-    return min((cell.low + cell.high) / 2, LARGEST)
-  return cell.low + margin if place == "low" else cell.high - margin
+def uniforms_along(paths, shape):
+  """Returns the uniforms that lead along each path, at each place of their cells.
 
+  Args:
+    paths: whose decisions are named by places in `shape`.
+    shape: of the decisions.
 
-def uniforms_of(cells, place):
-  """The uniforms of one decision, [L]; those that are not read are garbage."""
-  unread = [0.5] * (LEVELS - len(cells))
-  return [*unread, *(within(cell, place) for cell in cells)]
+  Returns:
+    [PLACES, N, *shape, levels]; uniforms that are not read are 0.5.
+  """
+  at, cells = [], []
+  for row, path in enumerate(paths):
+    for decision, levels in path.cells.items():
+      at += [(row, *decision, -level) for level in range(len(levels), 0, -1)]
+      cells += levels
+  (low, high, reached), at = np.array(cells).T, np.array(at).T
+  margin, middle = MARGIN / reached, np.minimum((low + high) / 2, LARGEST)
+  is_wide = high - low >= 2 * margin
+  edges = [np.where(is_wide, edge, middle) for edge in (low + margin, high - margin)]
+  shape = PLACES, len(paths), *shape, -at[-1].min()
+  uniforms = np.full(shape, 0.5, np.float32)
+  uniforms[:, *at] = [edges[0], middle, edges[1]]
+  return uniforms
 
 
 def difference(distribution, other):
@@ -86,19 +97,23 @@ def rule_probs(rule, setting):
     for prefix in enumeration.prefixes(setting)
     for path in explore(lambda world, p=prefix: iterate(world, setting, p))
   ]
-  rows = [_rule_inputs(setting, *path, place) for place in PLACES for path in paths]
-  # Rows are repeated up to a power of two: few shapes, so few programs to compile.
-  size = 1 << (len(rows) - 1).bit_length()
-  columns = [
-    jnp.asarray(np.resize(column, (size, *np.shape(column[0]))))
-    for column in map(np.stack, zip(*rows, strict=True))
-  ]
-  target_probs, *draft, uniforms = columns
-  verify = jit(lambda *inputs: rule.verify(*inputs))
-  verdict = verify(target_probs, Proposal(*draft, Tree(setting.tree)), uniforms)
+  inputs = [_rule_inputs(setting, *path) for path in paths]
+  count = len(setting.tree)
+  drawn = uniforms_along([path for _, path in paths], (2 * count + 1,))[:, :, count:]
+  columns = map(np.stack, zip(*inputs, strict=True))
+  columns = [np.concatenate([column] * PLACES) for column in columns]
+  columns.append(drawn.reshape(-1, *drawn.shape[2:]))
+  # Rows are repeated up to a power of four: few shapes, so few programs to compile.
+  rows = len(columns[0])
+  size = 4 ** math.ceil(math.log(rows, 4))
+  target_probs, *draft, uniforms = (
+    jnp.asarray(np.resize(column, (size, *column.shape[1:]))) for column in columns
+  )
+  proposal = Proposal(*draft, Tree(setting.tree))
+  verdict = jit(rule.verify)(target_probs, proposal, uniforms)
   columns = [np.asarray(column) for column in (verdict.last, verdict.next_token)]
-  verdicts = np.split(np.stack(columns, axis=1)[: len(rows)], len(PLACES))
-  return [_probs_of_verdicts(setting, paths, rows.tolist()) for rows in verdicts]
+  verdicts = np.split(np.stack(columns, axis=1)[:rows], PLACES)
+  return [_probs_of_verdicts(setting, paths, each.tolist()) for each in verdicts]
 
 
 def _probs_of_verdicts(setting, paths, verdicts):
@@ -113,8 +128,8 @@ def _probs_of_verdicts(setting, paths, verdicts):
   return enumeration.absorb(setting, lambda prefix: after.get(prefix, []))
 
 
-def _rule_inputs(setting, prefix, path, place):
-  """target_probs, the proposal's fields and uniforms of one path, as one row."""
+def _rule_inputs(setting, prefix, path):
+  """Returns target_probs and the proposal's fields of one path, as one row."""
   draft, count = path.result[0], len(setting.tree)
   size = setting.target(()).size
   # What does not count is garbage, and must not matter.
@@ -126,10 +141,7 @@ def _rule_inputs(setting, prefix, path, place):
   for node, distribution in draft.distributions.items():
     tokens[node - 1], draft_probs[node - 1] = draft.paths[node][-1], distribution
     is_valid[node - 1] = True
-  uniforms = [
-    uniforms_of(path.cells.get(i, ANYWHERE), place) for i in range(count, 2 * count + 1)
-  ]
-  return target_probs, tokens, draft_probs, is_valid, np.array(uniforms, np.float32)
+  return target_probs, tokens, draft_probs, is_valid
 
 
 # ---- The whole loop. ----
@@ -137,13 +149,15 @@ def _rule_inputs(setting, prefix, path, place):
 
 @flax.struct.dataclass
 class Driven(DecodeState):
-  """A state whose uniforms are prescribed, [B, iterations, count, L]."""
+  """A state whose uniforms are prescribed, [B, iterations, count, levels]."""
 
   prescribed: jax.Array = None
 
   def uniforms(self, count):
     rows = jnp.arange(self.iteration.size)
-    return self.prescribed[rows, self.iteration, :count]
+    uniforms = self.prescribed[rows, self.iteration, :count]
+    unread = (0, 0), (0, 0), (LEVELS - uniforms.shape[-1], 0)
+    return jnp.pad(uniforms, unread, constant_values=0.5)
 
 
 class Loop(NamedTuple):
@@ -211,30 +225,25 @@ def probs_along(paths, run, count, max_length, rows=()):
 
   Args:
     paths: of whole decodes, by the oracle.
-    run: from uniforms [B, *rows, iterations, count, L] to outputs [B, *rows, T].
+    run: from uniforms [B, *rows, iterations, count, levels] to outputs [B, *rows, T].
     count: decisions an iteration.
     max_length: room for the output.
     rows: how many there are in a path, where it is of several.
   """
-  shape = *rows, max_length, count, LEVELS
-  prescribed = [uniforms_along(paths, place, shape) for place in PLACES]
-  tokens = run(jnp.asarray(np.concatenate(prescribed)))
+  prescribed = uniforms_along(paths, (*rows, max_length, count))
+  tokens = run(jnp.asarray(prescribed.reshape(-1, *prescribed.shape[2:])))
+  return probs_of(paths, np.asarray(tokens))
+
+
+def probs_of(paths, tokens):
+  """The probs of the outputs [PLACES * N, ...] that paths led to, at each place."""
   distributions = []
-  for outputs in np.split(np.asarray(tokens), len(PLACES)):
+  for outputs in np.split(tokens, PLACES):
     distribution = {}
     for output, path in zip(map(_frozen, outputs.tolist()), paths, strict=True):
       distribution[output] = distribution.get(output, 0.0) + path.probability
     distributions.append(distribution)
   return distributions
-
-
-def uniforms_along(paths, place, shape):
-  """The uniforms that lead along each path, at a place of their cells, [B, *shape]."""
-  prescribed = np.full((len(paths), *shape), 0.5, np.float32)
-  for row, path in zip(prescribed, paths, strict=True):
-    for at, cells in path.cells.items():
-      row[at] = uniforms_of(cells, place)
-  return prescribed
 
 
 def _frozen(nested):
@@ -267,7 +276,7 @@ def drafter_of(draft, tree, siblings="independent"):
 
 
 def drive(prescribed, target, drafter, sampling, name, policy=FIXED):
-  """Outputs of the loop under prescribed uniforms [B, iterations, count, L]."""
+  """Outputs of the loop under prescribed uniforms [B, iterations, count, levels]."""
   rows, max_length, *_ = prescribed.shape
   keys = row_keys(jax.random.key(0), rows)
   spec, state = speculation(
@@ -301,28 +310,35 @@ def logits_by_output(read, size, room):
   }
 
 
-def assert_the_decoder_is_exact(
-  decoder, params, inputs, sampling, setting, paths, row=0
-):
-  """A decoder that is driven along paths has the target's distribution of outputs.
+def assert_the_decoder_is_exact(decoder, params, inputs, sampling, settings, paths):
+  """A decoder that is driven along paths has the target's distributions of outputs.
 
   Args:
     decoder: speculates.
     params: of its networks.
-    inputs: the encoder's, [B, S].
+    inputs: the encoder's, [B, S], decoded beside each other.
     sampling: how tokens are drawn.
-    setting: has the target's distribution, and the room.
-    paths: of whole decodes of one input, by the oracle.
-    row: which input that is. The others are decoded beside it, by the same uniforms.
+    settings: of each input, with the target's distribution and the room.
+    paths: of each input, those of whole decodes, by the oracle.
   """
-  room = setting.max_length
+  room, count = settings[0].max_length, decisions(decoder.drafter)
+  prescribed = [
+    np.concatenate(uniforms_along(of_input, (room, count))) for of_input in paths
+  ]
+  # Of inputs with fewer paths, these are repeated.
+  most = max(map(len, prescribed))
+  shape = most, *prescribed[0].shape[1:]
+  uniforms = np.stack([np.resize(of_input, shape) for of_input in prescribed])
 
   def run(uniforms):
-    keys = row_keys(jax.random.key(0), len(inputs) * len(uniforms))
-    spec, state = decoder.prepare(params, inputs, keys, sampling, room, setting.eos_id)
-    prescribed = jnp.concatenate([uniforms] * len(inputs))
-    tokens = generate(spec, Driven(**vars(state), prescribed=prescribed)).tokens
-    return tokens.reshape(len(inputs), len(uniforms), -1)[row]
+    keys = row_keys(jax.random.key(0), len(inputs) * most)
+    spec, state = decoder.prepare(
+      params, inputs, keys, sampling, room, settings[0].eos_id
+    )
+    state = Driven(**vars(state), prescribed=jnp.concatenate(uniforms))
+    return generate(spec, state).tokens.reshape(len(inputs), most, -1)
 
-  found = probs_along(paths, jit(run), decisions(decoder.drafter), room)
-  assert_all_are(found, outputs_of(setting))
+  found = np.asarray(jit(run)(uniforms))
+  for setting, of_input, tokens in zip(settings, paths, found, strict=True):
+    distributions = probs_of(of_input, tokens[: PLACES * len(of_input)])
+    assert_all_are(distributions, outputs_of(setting))

@@ -192,7 +192,7 @@ class Draft:
     return max(self.paths.values(), key=len)
 
 
-def iterate(world: World, setting: Setting, prefix: Tokens, names=lambda i: i):
+def iterate(world: World, setting: Setting, prefix: Tokens, names=lambda i: (i,)):
   """Runs one iteration after `prefix`.
 
   Args:

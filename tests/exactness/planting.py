@@ -5,6 +5,7 @@ with each of the session's faults in turn.
 """
 
 import dataclasses
+import functools
 import types
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -88,7 +89,7 @@ class Session:
 
     return choose
 
-  def program(self, function: Callable, static_argnums: tuple[int, ...]) -> Callable:
+  def program(self, function: Callable) -> Callable:
     """Returns the compiled function; the n-th of a name is the same in all runs."""
     name = getattr(function, "func", function).__qualname__
     key = name, self._made[name]
@@ -102,8 +103,7 @@ class Session:
         finally:
           self._selected = before
 
-      shifted = tuple(1 + place for place in static_argnums)
-      self._programs[key] = jax.jit(traced, static_argnums=shifted)
+      self._programs[key] = jax.jit(traced)
     compiled = self._programs[key]
     return lambda *args: compiled(jnp.asarray(self._selected, jnp.int32), *args)
 
@@ -121,8 +121,12 @@ def _where(condition, new, old):
   return jax.tree.map(pick, new, old)
 
 
-def jit(function: Callable, static_argnums: tuple[int, ...] = ()) -> Callable:
+def jit(function: Callable) -> Callable:
   """Compiles a function of a check; where a `Session` runs, with all of its faults."""
   if Session._active is None:
-    return jax.jit(function, static_argnums=static_argnums)
-  return Session._active.program(function, static_argnums)
+    return _compiled(function)
+  return Session._active.program(function)
+
+
+# A rule's method is one function in many tests.
+_compiled = functools.lru_cache(maxsize=8)(jax.jit)

@@ -1,5 +1,8 @@
-"""One budget for two rows: both outputs together have the product of the targets'
-distributions, and scores that may not be read are noticed."""
+"""One budget, or one length, for two rows.
+
+Both outputs together have the product of the targets' distributions; scores that may
+not be read are noticed.
+"""
 
 import collections
 import functools
@@ -9,25 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.cost_aware import Counts
 from specdec_t5x.decoding.step import decisions
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.policies import Budget
+from specdec_t5x.policies import Budget, CostAware
 from tests.exactness import two_rows
 from tests.exactness.driving import assert_all_are, drive, outputs_of, probs_along
 from tests.exactness.enumeration import Setting, explore, target_probs
 from tests.exactness.oracles import JUDGES
 from tests.exactness.planting import jit
-from tests.exactness.two_rows import (
-  best_of_all,
-  known_before,
-  likeliest,
-  of_the_token,
-  until_it_falls,
-)
 from tests.hash_model import EasyAndHard, HashHeads, HashModel
 
 # ---- What a score may read, and how far it may be followed. ----
@@ -69,9 +65,9 @@ RULES = pytest.mark.parametrize("rule", ["token", "block"])
 @pytest.mark.parametrize(
   "admit",
   [
-    likeliest(1, known_before),
-    likeliest(2, known_before),
-    until_it_falls(known_before, speed_of(1, 1.3, 1.55, 1.8, 2.0)),
+    two_rows.likeliest(1, two_rows.known_before),
+    two_rows.likeliest(2, two_rows.known_before),
+    two_rows.until_it_falls(two_rows.known_before, speed_of(1, 1.3, 1.55, 1.8, 2.0)),
   ],
   ids=["the first", "the first two", "early stop"],
 )
@@ -85,9 +81,9 @@ def test_what_was_known_before_a_token_was_drawn_may_admit_it(rule, admit):
 @pytest.mark.parametrize(
   "admit",
   [
-    likeliest(1, of_the_token),
-    likeliest(2, of_the_token),
-    best_of_all(known_before, speed_of(1, 1.6, 1.8, 2.0, 2.0)),
+    two_rows.likeliest(1, two_rows.of_the_token),
+    two_rows.likeliest(2, two_rows.of_the_token),
+    two_rows.best_of_all(two_rows.known_before, speed_of(1, 1.6, 1.8, 2.0, 2.0)),
   ],
   ids=["TETRIS, the first", "TETRIS, the first two", "global search"],
 )
@@ -96,18 +92,21 @@ def test_a_token_s_own_score_and_a_search_of_later_ones_are_noticed(rule, admit)
   assert 0.1 < most < 0.3
 
 
-# ---- The compiled loop under a `Budget`. ----
+# ---- The compiled loop under a `Budget`, and under one length for all rows. ----
 
 
 SHORT = Budget((1.0, 1.15, 1.3, 1.25, 1.5), 0.6, 1.0, decay=0.8)
 LONG = Budget((1.0, 1.1, 1.2, 1.3, 1.2, 1.4, 1.6), 0.6, 1.0, decay=0.8)
-PURE = Sampling()
+# Two tokens; none after a rejection at once, and then two again.
+SAME = CostAware((1.0, 1.75, 2.3), 0.8, prior_weight=1.0, decay=0.1)
+TOP_K = Sampling(1.0, top_k=2)
 # Vocabulary, policy, gamma, room.
-SIZES = [(2, SHORT, 2, 5), (2, LONG, 3, 5), (3, LONG, 3, 4)]
+SIZES = [(3, SHORT, 2, 5), (2, LONG, 3, 5)]
+SHARED = (3, SAME, 2, 5)
 
 
 @functools.cache
-def paths_of(size, rule, sampling=PURE):
+def paths_of(size, rule="token", sampling=TOP_K):
   """Every path of whole decodes of two rows, and how these are set."""
   vocab_size, policy, gamma, room = size
   target = HashModel(3, vocab_size, eos_bias=-1.0)
@@ -119,7 +118,7 @@ def paths_of(size, rule, sampling=PURE):
   return draft, settings, list(explore(run))
 
 
-def assert_both_rows_are_exact(size, rule, sampling=PURE):
+def assert_both_rows_are_exact(size, rule="token", sampling=TOP_K):
   draft, settings, paths = paths_of(size, rule, sampling)
   _, policy, gamma, _ = size
   drafter = DraftModel(draft, gamma)
@@ -143,57 +142,46 @@ SURE = HashHeads(4, 3, HeadsConfig("medusa", 2, 1, confident=True), reads_path=F
 SAID = Budget((1.0, 1.15, 1.3, 1.25, 1.5), 0.9, 1e6)
 
 
-@functools.cache
-def paths_of_sure_rows(rule):
-  """As `paths_of`, of heads that say how likely their tokens are to be accepted."""
+def assert_sure_rows_are_exact():
+  """Of heads that say how likely their tokens are to be accepted."""
   target = HashModel(3, vocab_size=3)
   known = {"given": lambda *known: known, "stops": lambda prefix, _: not prefix}
-  models = (model.distribution(PURE) for model in (target, SURE))
-  settings = [Setting(*models, JUDGES[rule], (0, 1), 4, **known)] * 2
-  run = lambda world: two_rows.decode(world, settings, SAID, SURE.sure())
-  return target, settings, list(explore(run))
+  models = (model.distribution(TOP_K) for model in (target, SURE))
+  settings = [Setting(*models, JUDGES["token"], (0, 1), 6, **known)] * 2
+  paths = list(
+    explore(lambda world: two_rows.decode(world, settings, SAID, SURE.sure()))
+  )
+  assert_exact(settings, paths, target, HeadDraft(SURE), TOP_K, "token", SAID)
 
 
-def assert_sure_rows_are_exact(rule):
-  target, settings, paths = paths_of_sure_rows(rule)
-  assert_exact(settings, paths, target, HeadDraft(SURE), PURE, rule, SAID)
+def test_rows_that_share_a_budget_are_exact_together():
+  """`checks` has a shorter budget, one by what heads say, and one length for both."""
+  assert_both_rows_are_exact(SIZES[1], "block", Sampling(0.6))
 
 
-@RULES
-def test_rows_are_exact_together_by_what_heads_say_of_their_tokens(rule):
-  assert_sure_rows_are_exact(rule)
-
-
-@pytest.mark.parametrize(
-  ("size", "rule", "sampling"),
-  [
-    (SIZES[0], "token", PURE),
-    (SIZES[0], "block", PURE),
-    (SIZES[1], "token", Sampling(0.6)),
-    (SIZES[1], "token", GREEDY),
-    (SIZES[1], "block", PURE),
-    pytest.param(SIZES[2], "block", PURE, marks=pytest.mark.slow),
-  ],
-  ids=str,
-)
-def test_rows_that_share_a_budget_are_exact_together(size, rule, sampling):
-  assert_both_rows_are_exact(size, rule, sampling)
-
-
-@pytest.mark.parametrize("size", SIZES[:2], ids=["short", "long"])
+@pytest.mark.parametrize("size", SIZES, ids=["short", "long"])
 def test_the_rows_shares_differ_and_change(size, monkeypatch):
   found, shares = set(), two_rows.shares
   watched = lambda *known: found.add(tuple(shares(*known))) or shares(*known)
   monkeypatch.setattr(two_rows, "shares", watched)
-  paths_of(size, "token")
+  paths_of.__wrapped__(size)
   assert {(0, 0)} < found
   assert any(easy > hard for easy, hard in found)
   assert any(easy < hard for easy, hard in found), "the easy row is done"
 
 
+def test_the_shared_length_is_none_after_a_rejection(monkeypatch):
+  found, same_length = [], two_rows.same_length
+  watched = lambda *known: found.append(same_length(*known)) or found[-1]
+  monkeypatch.setattr(two_rows, "same_length", watched)
+  paths_of.__wrapped__(SHARED)
+  assert [2, 2] in found
+  assert [0, 0] in found
+
+
 def test_shares_are_the_best_of_all_that_follow_survival():
   rng, tree = np.random.default_rng(0), (0, 1, 2)
-  for _ in range(100):
+  for _ in range(30):
     costs = 1 + np.cumsum(rng.uniform(0.02, 0.3, (2, 3)), axis=1)
     alone, even = costs.min(axis=0), costs.max(axis=0)
     policy = Budget((1.0, *alone.tolist(), *even.tolist()), 0.7)

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.pruned import Pruned
@@ -30,21 +30,14 @@ BIASED = HashHeads(
   4, 3, HeadsConfig("medusa", 2, 1, rank=1, vocab_size=3), reads_path=False
 )
 
-# heads, rule, tree, siblings.
-WAYS = [
-  ("token", chain(2), "independent"),
-  ("block", chain(2), "independent"),
-  ("kseq", delayed(0, 2, 1), "independent"),
-  ("recursive", Tree((0, 0, 1)), "distinct"),
-  ("traversal", Tree((0, 0, 2)), "distinct"),
-  ("recursive", Tree((0, 0, 1)), "likeliest"),
-  ("traversal", Tree((0, 0, 1)), "likeliest"),
-]
-# Heads that read the path take every way; each way has heads of another kind, too.
+SIBLINGS = Tree((0, 0, 1))
+# Rules, trees and siblings, each with heads of some kind; `checks` has others.
 SETTINGS = [
-  *((TARGET, PATH, rule, tree, 4, siblings) for rule, tree, siblings in WAYS),
-  *((TARGET, APART, *WAYS[i][:2], 4, WAYS[i][2]) for i in (0, 1, 3, 6)),
-  *((TARGET, BIASED, *WAYS[i][:2], 4, WAYS[i][2]) for i in (0, 2, 4, 5)),
+  (TARGET, PATH, "block", chain(2), 4),
+  (TARGET, PATH, "kseq", delayed(0, 2, 1), 4),
+  (TARGET, PATH, "recursive", SIBLINGS, 4, "likeliest"),
+  (TARGET, APART, "traversal", SIBLINGS, 4, "likeliest"),
+  (TARGET, BIASED, "traversal", Tree((0, 0, 2)), 4, "distinct"),
 ]
 
 
@@ -64,11 +57,8 @@ def confident(heads):
 @pytest.mark.parametrize(
   ("setting", "sampling"),
   [
-    *((setting, Sampling()) for setting in SETTINGS),
-    (SETTINGS[4], GREEDY),
-    (SETTINGS[8], Sampling(0.7, top_k=2)),
-    (SETTINGS[11], Sampling(0.7, top_k=2)),
-    (SETTINGS[13], GREEDY),
+    (SETTINGS[0], Sampling(0.7, top_k=2)),
+    *((setting, Sampling()) for setting in SETTINGS[1:]),
   ],
   ids=name,
 )
@@ -82,15 +72,12 @@ def test_drafts_are_accepted_and_rejected():
   assert iterations == {1, 2, 3, 4}
 
 
-@pytest.mark.parametrize(
-  ("rule", "sampling"), [("recursive", Sampling()), ("traversal", GREEDY)], ids=str
-)
-def test_one_head_s_pruned_tree_is_its_likeliest_tokens(rule, sampling):
+def test_one_head_s_pruned_tree_is_its_likeliest_tokens():
   one = HashHeads(4, 3, HeadsConfig("medusa", 1, 1), reads_path=False)
-  setting = (TARGET, one, rule, Tree((0, 0)), 4, "likeliest")
-  decoding, paths = loop_paths(setting, sampling)
+  setting = (TARGET, one, "recursive", Tree((0, 0)), 4, "likeliest")
+  decoding, paths = loop_paths(setting, Sampling())
   drafter = HeadDraft(one, Pruned(2, width=3, ranks=3))
-  found = driven_probs(paths, TARGET, drafter, sampling, rule, 4)
+  found = driven_probs(paths, TARGET, drafter, Sampling(), "recursive", 4)
   assert_all_are(found, outputs_of(decoding))
 
 
@@ -102,8 +89,6 @@ def test_one_head_s_pruned_tree_is_its_likeliest_tokens(rule, sampling):
   [
     (TARGET, heads, rule, chain(2), 5, "independent", policy)
     for heads, rule, policy in [
-      (APART, "token", Confidence(0.5)),
-      (confident(APART), "block", Confidence(0.2)),
       (confident(BIASED), "token", Confidence(0.2)),
       (confident(PATH), "block", Confidence(0.5)),
       (PATH, "token", ExitThreshold(0.45, 0.6, 0.4, 0.5, 0.5)),
@@ -123,17 +108,17 @@ BY_LENGTH = CostAware((1.0, 1.3, 1.4), 0.5, prior_weight=1.0)
 
 
 @pytest.mark.parametrize(
-  ("setting", "sampling"),
-  [(SETTINGS[1], Sampling()), (SETTINGS[4], GREEDY), (SETTINGS[9], Sampling())],
-  ids=str,
+  ("heads", "rule", "tree", "policy"),
+  [
+    (PATH, "block", chain(2), BY_LENGTH),
+    (APART, "recursive", Tree((0, 0, 1)), PAYING),
+  ],
+  ids=["chain", "tree"],
 )
-def test_drafts_that_no_longer_pay_keep_the_distribution(setting, sampling):
-  room = 5
-  policy = BY_LENGTH if setting[3].is_chain else PAYING
-  setting = (*setting[:4], room, setting[5], policy)
-  assert_the_loop_is_exact(setting, sampling)
-  _, paths = loop_paths(setting, sampling)
-  drafts = {tuple(turns(path, setting[3].size)) for path in paths}
+def test_drafts_that_no_longer_pay_keep_the_distribution(heads, rule, tree, policy):
+  setting = (TARGET, heads, rule, tree, 5, "distinct", policy)
+  assert_the_loop_is_exact(setting, Sampling())
+  _, paths = loop_paths(setting, Sampling())
+  drafts = {tuple(turns(path, tree.size)) for path in paths}
   # Heads rest before the first call; then some drafts pay once, and no more.
-  if not sampling.greedy:
-    assert any(len(found) > 3 and found[1] and not found[-1] for found in drafts)
+  assert any(len(found) > 3 and found[1] and not found[-1] for found in drafts)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x import tuning
-from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.policy import Fixed
@@ -91,21 +91,21 @@ def logits(drafter):
   none.
   """
 
+  @jax.jit
   def split(given, at, read):
     network, whole = target_of(drafter), given["target"]
-    target, cache = start_decoding(network, whole, INPUTS, ROOM, len(read))
+    target, cache = start_decoding(network, whole, INPUTS, 2 * ROOM, len(read))
     lesser = without_fn(network, whole)(drafter.skip, given.get(NAME))
-    parts = []
-    for extend, part in [(target, read[:, :at]), (lesser, read[:, at:])]:
-      if part.shape[1]:
-        found, _, cache = extend(cache, part)
-        parts.append(found)
-    return jnp.concatenate(parts, axis=1)
+    of_target, _, cache = target(cache, read)
+    # Nothing before a place depends on the tokens that stand behind the output.
+    left = jnp.roll(read, -at, axis=1)
+    of_lesser, _, _ = lesser(cache.at(jnp.full(len(read), at)), left)
+    is_target_s = (jnp.arange(ROOM) < at)[:, None]
+    return jnp.where(is_target_s, of_target, jnp.roll(of_lesser, at, axis=1))
 
-  split, given = jax.jit(split, static_argnums=1), all_params(drafter)
+  split = functools.partial(split, all_params(drafter))
   return [
-    logits_by_output(functools.partial(split, given, at), SIZE, ROOM)
-    for at in range(ROOM + 1)
+    logits_by_output(functools.partial(split, at), SIZE, ROOM) for at in range(ROOM + 1)
   ]
 
 
@@ -144,30 +144,22 @@ def assert_the_loop_is_exact(sampling, rule="token", policy=WHOLE, drafter=SKIPP
   decoder = SpeculativeDecoder(target_of(drafter), drafter, RULES[rule], policy)
   setting, paths = paths_of(drafter, sampling, rule, policy)
   params = all_params(drafter)
-  assert_the_decoder_is_exact(decoder, params, INPUTS, sampling, setting, paths)
+  assert_the_decoder_is_exact(decoder, params, INPUTS, sampling, [setting], [paths])
 
 
 PLAIN, TOP_K, TOP_P = Sampling(), Sampling(1.0, top_k=3), Sampling(0.8, top_p=0.8)
-# Each two of these settings are together in one of them; greedily the rules are one.
+# `checks` has the plainest one.
 LOOPS = [
-  ("skipping", WHOLE, PLAIN, "token"),
-  ("skipping", EXIT, PLAIN, "block"),
-  ("skipping", EXIT, TOP_K, "token"),
-  ("skipping", WHOLE, TOP_P, "block"),
-  ("skipping", EXIT, GREEDY, "token"),
+  ("skipping", EXIT, TOP_K, "block"),
   ("4 bits", EXIT, PLAIN, "token"),
-  ("4 bits", WHOLE, TOP_K, "block"),
-  ("4 bits", EXIT, TOP_P, "token"),
-  ("4 bits", WHOLE, GREEDY, "token"),
-  # By the token rule. The block rule's h_i is a ratio of differences of p and q, so an
+  # Not with 8 bits. The block rule's h_i is a ratio of differences of p and q, so an
   # error of 1e-7 in either moves it by 1e-4 where q is nearly p. It decides only where
   # all longer prefixes fail, with a probability of these differences' size, so outputs
   # are off by 1e-7. The enumeration weighs an edge of h_i as if it always decided.
-  ("8 bits", WHOLE, PLAIN, "token"),
+  ("4 bits", WHOLE, TOP_P, "block"),
   ("rounded target", WHOLE, PLAIN, "block"),
-  ("rounded target", WHOLE, GREEDY, "token"),
-  ("gemma 2", WHOLE, PLAIN, "token"),
-  ("gemma", WHOLE, PLAIN, "token"),
+  ("gemma 2", WHOLE, TOP_K, "token"),
+  ("gemma", WHOLE, TOP_K, "token"),
 ]
 
 

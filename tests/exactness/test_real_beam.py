@@ -16,7 +16,7 @@ from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from tests import real_data
 from tests.exactness.test_real_pair import load
 
-LINES, LENGTH = 6, 64
+LINES, LENGTH = 3, 64
 
 
 @pytest.fixture(scope="module")

@@ -33,11 +33,7 @@ ON_TREES = ("kseq", "recursive", "traversal")
 # name, tree, vocabulary.
 SINGLE = [("token", chain(3), 4), ("block", chain(3), 4)]
 SEVERAL = [(name, delayed(0, 2, 2), 3) for name in ON_TREES]
-LARGER = [
-  ("token", chain(3), 5),
-  ("block", chain(3), 5),
-  *((name, delayed(0, 4, 1), 3) for name in ON_TREES),
-]
+LARGER = [("block", chain(3), 5), *((name, delayed(0, 4, 1), 3) for name in ON_TREES)]
 WIDE = [
   ("block", chain(1), 200),
   *((name, delayed(0, 2, 1), 200) for name in ("kseq", "recursive")),
@@ -120,7 +116,7 @@ def test_exact_rules_keep_it_at_the_edges(rule, kind):
 @pytest.mark.parametrize("rule", LARGER, ids=id_of)
 def test_exact_rules_keep_it_in_larger_settings(rule):
   target, draft = (distributions.sampled(seed, rule[2], Sampling()) for seed in (4, 5))
-  assert_exact(setting_of(rule, target, draft), rule[0])
+  assert_exact(setting_of(rule, target, draft, rule[1].depth + 1), rule[0])
 
 
 @pytest.mark.parametrize("rule", WIDE, ids=id_of)
@@ -144,7 +140,7 @@ def test_the_greedy_rule_gives_the_greedy_output_for_any_draft(draft):
     assert difference(distribution, target_probs(greedy)) < 1e-6
 
 
-@pytest.mark.parametrize("lenience", [0.3, 0.8, 1.0])
+@pytest.mark.parametrize("lenience", [0.3, 1.0])
 def test_lenience_is_bounded_and_has_the_paper_s_alpha(lenience):
   target, draft = (distributions.sampled(seed, 4, Sampling()) for seed in (1, 2))
   judge = oracles.lenient(lenience)
@@ -167,7 +163,7 @@ def test_lenience_is_bounded_and_has_the_paper_s_alpha(lenience):
   assert (np.abs(first - p).max() > 1e-3) == (lenience < 1)
 
 
-@pytest.mark.parametrize("lenience", [0.2, 0.6, 1.0])
+@pytest.mark.parametrize("lenience", [0.2, 1.0])
 def test_greedy_lenience_takes_what_is_likely_enough(lenience):
   target, draft = distributions.sampled(1, 4, Sampling()), distributions.one_hot(2, 4)
   judge = oracles.lenient_greedy(lenience)
@@ -193,7 +189,7 @@ def test_greedy_lenience_takes_what_is_likely_enough(lenience):
 def test_approximate_acceptance_is_as_published_and_lossy(rule, passes):
   """Over many drafts: what passes stands, and argmax p follows."""
   differs = 0
-  for seed in range(8):
+  for seed in range(4):
     target = distributions.sampled(seed, 4, Sampling())
     draft = distributions.one_hot(seed + 20, 4)
     judge = oracles.greedy_while(passes)

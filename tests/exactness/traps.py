@@ -46,10 +46,7 @@ TRAPS = [
   Trap(TokenCache, "at", faults.one_index_for_all_rows, "token_loop"),
   Trap(cache, "write", faults.write_adds, "transformers", alone=True),
   Trap(
-    draft_model,
-    "read_last",
-    drafts.draft_reads_the_last_token_alone,
-    "perfect_draft",
+    draft_model, "read_last", drafts.draft_reads_the_last_token_alone, "perfect_draft"
   ),
   Trap(stepwise, "draw", drafts.ignore_top_p, "perfect_draft"),
   Trap(OtherVocabulary, "propose", drafts.q_not_renormalised, "other_loop"),
@@ -126,10 +123,7 @@ TRAPS = [
   Trap(EagleDraft, "commit", drafts.eagle_on_features_one_place_off, "eagle_loop"),
   Trap(EagleDrafter, "extend", drafts.layer_s_nodes_see_cousins, "eagle_tree"),
   Trap(
-    EagleDrafter,
-    "everywhere",
-    drafts.steps_see_the_target_s_features,
-    "eagle_loop",
+    EagleDrafter, "everywhere", drafts.steps_see_the_target_s_features, "eagle_loop"
   ),
   Trap(
     generate, "draws", faults.rule_has_the_noise_of_the_place_before, "coupled_loop"

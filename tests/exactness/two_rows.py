@@ -1,4 +1,4 @@
-"""Two rows that share a budget, enumerated in float64: the distribution of both.
+"""Two rows that share a budget or a length, in float64: the distribution of both.
 
 As `enumeration`, whose iterations these are: NumPy and Python alone.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from specdec_t5x.policies import Budget
 from tests.exactness.enumeration import (
   Draft,
   Setting,
@@ -20,6 +21,7 @@ from tests.exactness.enumeration import (
   iterate,
   target_probs,
 )
+from tests.exactness.lengths import best_length
 
 ROWS = 2
 
@@ -148,7 +150,7 @@ def _admitting(score, count_of):
   return admit
 
 
-# ---- Whole decodes under a `Budget`, whose scores are of the past. ----
+# ---- Whole decodes under a policy, whose scores are of the past. ----
 
 
 def decode(world: World, settings: list[Setting], policy, sure=None) -> tuple:
@@ -157,12 +159,13 @@ def decode(world: World, settings: list[Setting], policy, sure=None) -> tuple:
   Args:
     world: decides every outcome.
     settings: of the rows.
-    policy: a `Budget`; its settings alone are used.
+    policy: a `Budget`, or a `CostAware` of one length; its settings alone are used.
     sure: of heads, from the output and a path from it to how sure of a token they are.
   """
   outputs, history = [()] * ROWS, []
   while not all(map(has_ended, outputs, settings)):
-    number, counts = len(history), shares(policy, settings, outputs, history, sure)
+    number, share = len(history), shares if isinstance(policy, Budget) else same_length
+    counts = share(policy, settings, outputs, history, sure)
     history.append([(0, 0)] * ROWS)
     for row, (setting, count) in enumerate(zip(settings, counts, strict=True)):
       if has_ended(outputs[row], setting):
@@ -175,6 +178,13 @@ def decode(world: World, settings: list[Setting], policy, sure=None) -> tuple:
       draft, last, _, outputs[row] = iterate(world, limited, outputs[row], named)
       history[-1][row] = last, last + (last + 1 in draft.distributions)
   return tuple(outputs)
+
+
+def same_length(policy, settings, outputs, history, sure=None) -> list[int]:
+  """Returns the length that is best for the batch, for each row."""
+  del outputs, sure
+  counts = [np.sum(each, axis=0) for each in history]
+  return [best_length(policy, range(len(settings[0].tree) + 1), counts)] * ROWS
 
 
 def shares(policy, settings, outputs, history, sure=None) -> list[int]:
