@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from specdec_t5x.beam import hypotheses
 from specdec_t5x.beam.hypotheses import BeamSettings
@@ -18,7 +19,7 @@ step = jax.jit(
 
 def random_probs(rng, rows=4):
   logits = 2 * rng.normal(size=(rows, WIDTH, VOCAB))
-  return jnp.asarray(jax.nn.log_softmax(logits), jnp.float32)
+  return log_softmax(logits, axis=-1).astype(np.float32)
 
 
 def python_step(live, finished, distribution, steps):
@@ -43,15 +44,15 @@ def test_steps_equal_those_in_python():
   for steps in range(1, LENGTH + 1):
     distributions = random_probs(rng)
     before = beam
-    beam, extension = step(beam, distributions)
+    beam, extension = jax.tree.map(np.array, step(beam, distributions))
     for row in range(rows):
       live[row], finished[row] = python_step(
         live[row], finished[row], distributions[row], steps
       )
       assert_row(beam, row, live[row], finished[row], steps)
       # What the loop learns of the step: which hypothesis each one extends, by what.
-      parents = before.live_tokens[row][extension.parents[row]]
-      rebuilt = parents.at[:, steps].set(extension.tokens[row])
+      rebuilt = np.array(before.live_tokens)[row][extension.parents[row]]
+      rebuilt[:, steps] = extension.tokens[row]
       np.testing.assert_array_equal(rebuilt, beam.live_tokens[row])
     np.testing.assert_array_equal(beam.last_tokens, extension.tokens)
 
@@ -60,14 +61,14 @@ def assert_row(beam, row, live, finished, steps):
   tokens = beam.live_tokens[row, :, 1 : steps + 1].tolist()
   assert tokens == [list(tokens) for _, tokens in live]
   np.testing.assert_allclose(beam.live_scores[row], [s for s, _ in live], rtol=1e-5)
-  taken = np.asarray(beam.is_finished[row])
+  taken = beam.is_finished[row]
   assert taken.sum() == len(finished)
   # Free slots come first, for they have the lowest score.
-  scores = np.asarray(beam.finished_scores[row])
+  scores = beam.finished_scores[row]
   assert (scores[~taken] == hypotheses.NOTHING).all()
   np.testing.assert_allclose(scores[taken], [s for s, _ in finished], rtol=1e-5)
   for found, (_, expected) in zip(
-    np.asarray(beam.finished_tokens[row])[taken], finished, strict=True
+    beam.finished_tokens[row][taken], finished, strict=True
   ):
     padding = [0] * (LENGTH - len(expected))
     assert found.tolist() == [0, *expected, *padding]

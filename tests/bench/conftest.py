@@ -9,6 +9,7 @@ import pytest
 
 from specdec_t5x.bench import costs, hierarchy, timed
 from specdec_t5x.bench.__main__ import main
+from specdec_t5x.bench.model import devices
 from specdec_t5x.bench.model import timed as pieces
 from specdec_t5x.bench.timed import Timed
 from specdec_t5x.network.functional import network_for
@@ -17,6 +18,7 @@ from specdec_t5x.network.parallel import ParallelConfig
 from tests.t5x_bridge import tiny
 from tests.training.conftest import saved
 
+TARGET = tiny.config(1, 16)
 SHORT = ("--num-tokens=6", "--runs=3", "--max-length=12", "--num-inputs=3")
 # Tables that are not called as their commands are.
 FILES = {"decode": "bench"}
@@ -85,13 +87,20 @@ def counted_clock():
     yield
 
 
+@pytest.fixture
+def small_device(monkeypatch):
+  """Measures a device by a sum over a mebibyte and a product of 64 squared."""
+  monkeypatch.setattr(devices, "_READ", 2**20)
+  monkeypatch.setattr(devices, "_SIDE", 64)
+
+
 @pytest.fixture(scope="session")
 def files(tmp_path_factory):
   root = tmp_path_factory.mktemp("pair")
   text = root / "lines.txt"
   text.write_text("\n".join(tiny.sentences(3, seed=4)))
   return {
-    "target": tiny.save_t5x(root / "t", tiny.TARGET, seed=1),
+    "target": tiny.save_t5x(root / "t", TARGET, seed=1),
     "draft": f"small={tiny.save_t5x(root / 'd', tiny.DRAFT, seed=2)}",
     "vocabulary": tiny.train_vocabulary(root),
     "inputs": str(text),
@@ -108,8 +117,8 @@ def pair(files):
 def heads(tmp_path_factory):
   """The checkpoints of two kinds of heads."""
   configs = {
-    "hydra": HeadsConfig("hydra", 2, tiny.TARGET.emb_dim),
-    "parallel": ParallelConfig.of(tiny.TARGET, 2),
+    "hydra": HeadsConfig("hydra", 2, TARGET.emb_dim),
+    "parallel": ParallelConfig.of(TARGET, 2),
   }
   return {
     name: saved(network_for(config), tmp_path_factory.mktemp(name))

@@ -9,40 +9,44 @@ from types import SimpleNamespace as Of
 
 import pytest
 
+from specdec_t5x.bench.__main__ import main
 from specdec_t5x.bench.accelerator import command
 from specdec_t5x.bench.accelerator.profile import summed
+from specdec_t5x.bench.cells import Cells
+from specdec_t5x.bench.environment import machine
 
 ROOT = pathlib.Path(__file__).parents[2]
-SIZES = "--targets tiny --drafts tiny --gammas 2 1 --batches 1 2 --dtype float32"
-SHORT = "--input-length 8 --output-length 30 --runs 2"
+FLAGS = (
+  "--targets tiny --drafts tiny --gammas 2 --batches 1 --dtype float32 "
+  "--input-length 8 --output-length 12 --runs 2"
+)
 # Importing any of them is an error in the script's process.
 BARRED = "tensorflow seqio t5x gin optax orbax tqdm sentencepiece"
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("accelerator")
+def parsed(*flags):
+  return command.COMMAND.parser().parse_args([*FLAGS.split(), "--output=x", *flags])
+
+
+def test_everything_is_measured_with_jax_and_flax_alone_and_once(
+  small_device, tmp_path, capsys
+):
+  output = tmp_path / "out"
+  # The script goes on after its first cell, which is of a small device.
+  key, measure_device = next(command._cells(parsed()))
+  Cells(output).add({**key, "runs": 2, **machine()}, measure_device())
   for name in BARRED.split():
-    (folder / f"{name}.py").write_text(f"raise ImportError({name!r})\n")
-  run = lambda *more: subprocess.run(
-    ["scripts/bench_accelerator.sh", *SIZES.split(), *SHORT.split(), *more],
+    (tmp_path / f"{name}.py").write_text(f"raise ImportError({name!r})\n")
+  script = subprocess.run(
+    ["scripts/bench_accelerator.sh", *FLAGS.split(), f"--output={output}"],
     cwd=ROOT,
-    env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(folder)},
+    env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)},
     capture_output=True,
     text=True,
   )
-  output = folder / "out"
-  ran = run("--output", str(output))
-  assert ran.returncode == 0, ran.stderr[-4000:]
-  return run, output
-
-
-def test_everything_is_measured_with_jax_and_flax_alone(ran):
-  _, output = ran
+  assert script.returncode == 0, script.stderr[-4000:]
   found = json.loads((output / "accelerator.json").read_text())
-  assert {(r["batch"], r["temperature"], r["gamma"]) for r in found["rows"]} == {
-    (batch, t, gamma) for batch in (1, 2) for t in ("0", "1") for gamma in (1, 2)
-  }
+  assert {row["temperature"] for row in found["rows"]} == {"0", "1"}
   for row in found["rows"]:
     # So small a pair's times may be lost in noise: below nothing, even.
     assert {"iteration", "plain", "from_loops"} <= set(row)
@@ -52,23 +56,30 @@ def test_everything_is_measured_with_jax_and_flax_alone(ran):
   assert all(row["roofline"] > 0 and "ms" in row for row in found["pieces"])
   assert found["profile"][0]["ms"] > 0
   assert "not measured" not in (output / "accelerator.md").read_text()
-
-
-def test_what_is_kept_is_not_measured_again_and_no_cell_starts_too_late(ran):
-  run, output = ran
+  # What is kept is not measured again.
   lines = (output / "cells.jsonl").read_text()
-  again = run("--output", str(output))
+  assert main(["accelerator", *FLAGS.split(), f"--output={output}"]) == 0
   assert (output / "cells.jsonl").read_text() == lines
-  assert "gamma" not in again.stderr
-  late = run("--output", str(output.parent / "late"), "--minutes", "0")
-  assert late.returncode == 0
-  assert "not measured" in late.stdout
-  assert not (output.parent / "late" / "cells.jsonl").exists()
+  assert "gamma" not in capsys.readouterr().err
+
+
+def test_no_cell_starts_too_late(tmp_path, capsys):
+  late = "accelerator", *FLAGS.split(), f"--output={tmp_path}", "--minutes=0"
+  assert main(late) == 0
+  assert "not measured" in capsys.readouterr().out
+  assert not (tmp_path / "cells.jsonl").exists()
+
+
+def test_pairs_that_differ_least_from_the_first_come_first():
+  setups = command._setups(parsed("--gammas", "2", "1", "--batches", "1", "2"))
+  found = [(setup.batch, setup.temperature, setup.gamma) for setup in setups]
+  assert found[0] == (1, 0.0, 2)
+  assert {*found[1:4]} == {(1, 0.0, 1), (1, 1.0, 2), (2, 0.0, 2)}
+  assert len({*found}) == 8
 
 
 def test_command_buffers_are_a_gpu_s_alone(monkeypatch):
-  parser = command.COMMAND.parser()
-  args = parser.parse_args([*SIZES.split(), *SHORT.split(), "--output=x"])
+  args = parsed()
   named = lambda: [
     key["buffers"] for key, _ in command._cells(args) if "buffers" in key
   ]

@@ -9,10 +9,10 @@ from tests.t5x_bridge import tiny
 def test_every_batch_gives_the_plain_outputs(pair, tmp_path, capsys):
   (tmp_path / "lines.txt").write_text("\n".join(tiny.sentences(5, seed=4)))
   inputs = f"--inputs={tmp_path / 'lines.txt'}"
-  flags = "--gamma 2 --gammas 2 --max-length 8 --batches 2 --queue 2 --policies auto"
-  flags += " confidence=0.5"
+  flags = "--gamma 2 --gammas 2 --max-length 8 --batches 2 --queue 2"
+  flags += " --policies confidence=0.5"
   found = ran("batches", tmp_path, *pair, inputs, *flags.split())["rows"]
-  names = ("plain", "gamma 2", "auto", "confidence=0.5")
+  names = ("plain", "gamma 2", "confidence=0.5")
   settings = [f"{name}{more}" for name in names for more in ("", ", SLOTS")]
   assert [row["setting"] for row in found] == settings
   # Two groups of two batches of two; the last input stands in for three more.
@@ -28,14 +28,15 @@ def test_packed_blocks_stand_beside_padded_ones_and_a_target_drafts_for_itself(
   files, tmp_path
 ):
   given = named(files, draft="quantized")
-  flags = "--gamma 2 --gammas 2 --max-length 8 --batches 2 --packed --policies budget"
+  flags = "--gamma 2 --gammas 2 --max-length 8 --batches 2 --packed"
+  flags += " --policies confidence=0.5"
   found = ran("batches", tmp_path, *given, *flags.split())["rows"]
   assert [row["setting"] for row in found] == [
     "plain",
     "gamma 2, padded",
     "gamma 2, packed",
-    "budget, padded",
-    "budget, packed",
+    "confidence=0.5, padded",
+    "confidence=0.5, packed",
   ]
   assert {row["identical"] for row in found} == {4}
   assert found[1]["drafted"] == found[2]["drafted"] > 0

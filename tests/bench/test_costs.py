@@ -13,7 +13,7 @@ from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.sizes import random_params
 from specdec_t5x.network.transformer import Transformer
-from tests.bench.conftest import steady
+from tests.bench.conftest import TARGET, steady
 from tests.t5x_bridge import tiny
 
 # An iteration drafts 4 tokens in 2 s and scores the block in 10, a token takes 5.
@@ -50,7 +50,7 @@ def test_theorem_3_8_is_the_case_of_free_encoders_and_blocks_of_one_token():
 
 
 def decodes(room):
-  target, draft = Transformer(tiny.TARGET), Transformer(tiny.DRAFT)
+  target, draft = Transformer(TARGET), Transformer(tiny.DRAFT)
   params = {"target": random_params(target, 1), "draft": random_params(draft, 2)}
   return {
     gamma: programs.Decode(

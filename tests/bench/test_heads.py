@@ -1,6 +1,9 @@
 """Heads measured: their tokens' ranks, and the tree that pays."""
 
+import functools
+
 import gin
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -31,8 +34,8 @@ def test_a_head_that_repeats_the_target_s_distribution_has_its_ranks(files, head
   ranks = np.asarray(tree.ranks_of((target, hydra), texts, outputs))
   np.testing.assert_array_equal(np.isnan(ranks[0]), [[0, 0, 0, 1], [0, 1, 1, 1]])
   read = jnp.pad(outputs, ((0, 0), (1, 0)))[:, :-1]
-  params = {"params": target.params}
-  logits = target.network.apply(params, texts, read, outputs, enable_dropout=False)
+  apply = functools.partial(target.network.apply, enable_dropout=False)
+  logits = jax.jit(apply)({"params": target.params}, texts, read, outputs)
   for row, at in zip(*np.nonzero(~np.isnan(ranks[0])), strict=True):
     distribution = np.asarray(logits[row, at])
     more_likely = distribution > distribution[outputs[row, at + 1]]

@@ -1,8 +1,15 @@
 """Every way to speculate side by side: rules, policies, domains and peers."""
 
+import functools
+
+import jax
 import pytest
 
+from specdec_t5x.bench import jobs, methods
 from specdec_t5x.bench.peers import CTRANSLATE2, HUGGING_FACE, importable, programs
+from specdec_t5x.bench.programs import input_keys
+from specdec_t5x.bench.ways import ways
+from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.rules import RULES
 from tests.bench.conftest import ran
 from tests.ways import WAYS
@@ -12,13 +19,13 @@ LOSSY = {"typical", "topk", "distance", "lenient"}
 
 
 @pytest.fixture(scope="module")
-def rows(pair, heads, tmp_path_factory):
+def rows(pair, tmp_path_factory):
+  """Returns the rows of each shape at temperature 0, on two domains."""
   root = tmp_path_factory.mktemp("methods")
   (root / "others.txt").write_text("a red house\nthe old dog sees\n")
-  also = f"--also=others={root / 'others.txt'}"
-  drafts = "copy", *(f"{name}={path}" for name, path in heads.items())
-  more = "--draft", *drafts, "--skip=self_1", "--sizes=3", "--chart", also
-  found = ran("methods", root, *pair, *more, *SHORT)
+  flags = "--draft=copy", "--chart", f"--also=others={root / 'others.txt'}"
+  more = "--temperatures=0", "--no-rules"
+  found = ran("methods", root, *pair, *flags, *more, *SHORT)
   assert (root / "methods.svg").is_file()
   return found["rows"]
 
@@ -26,53 +33,60 @@ def rows(pair, heads, tmp_path_factory):
 def test_each_domain_has_every_way(rows):
   found = {}
   for row in rows:
-    way = tuple(row[name] for name in ("temperature", "draft", "shape", "rule"))
+    way = tuple(row[name] for name in ("draft", "shape", "rule"))
     found.setdefault(row["domain"], []).append(way)
   assert list(found) == ["yours", "others"]
   assert found["yours"] == found["others"]
   assert len(set(found["yours"])) == len(found["yours"])
-  shapes = {(draft, shape) for _, draft, shape, _ in found["yours"]}
-  for heads in ("hydra", "parallel"):
-    shapes_of = {shape for draft, shape in shapes if draft == heads}
-    assert shapes_of == {"chain", "pruned to 3", "tree of 3"}
+
+
+def tokens_of(decode, inputs, keys):
+  return decode(inputs, keys).tokens
+
+
+def test_every_way_and_rule_is_there_and_can_be_traced(pair, heads):
+  """All of them decode in tests/test_ways.py and tests/exactness, some in `rows`."""
+  flags = *pair, f"--draft=hydra={heads['hydra']}", "--skip=self_0", "--output=none"
+  args = methods.COMMAND.parser().parse_args(
+    [*flags, "--draft=copy", "--sizes=3", *SHORT]
+  )
+  study, shapes, rules = jobs.load(args), set(), {}
+  for temperature in (0.0, 1.0):
+    for way in ways(study, temperature, args, "localhost:1"):
+      shapes.add(way.key)
+      if way.shape == "in another process":
+        continue
+      decode = way.decode(study, temperature)
+      rule, _ = rule_at(way.rule, decode.sampling)
+      if way.draft == "small":
+        rules[type(rule).__name__.lower()] = rule.guarantee.name
+      # Policies by measured times run programs.
+      if way.draft == "small" and "policy" not in way.shape:
+        run = functools.partial(tokens_of, decode)
+        jax.eval_shape(run, study.inputs[0], *input_keys(1))
+  shapes_of_heads = {shape for draft, shape in shapes if draft == "hydra"}
+  assert shapes_of_heads == {"chain", "pruned to 3", "tree of 3"}
   assert ("copy", "chain, COPY_MATCH 1") in shapes
   benched = {way.benched for way in WAYS.values() if way.benched}
   assert benched <= {shape for _, shape in shapes}
+  names = {type(rule).__name__.lower() for rule in RULES.values()}
+  assert rules.keys() >= names - {"block"}  # On a chain 'traversal'.
+  assert not {name for name, kind in rules.items() if kind == "EXACT"} & LOSSY
 
 
 def test_outputs_are_the_target_s_own_where_they_have_to_be(rows):
-  counts = {"yours": 3, "others": 2}
+  all_of_them = {"yours": "3/3", "others": "2/2"}
   for row in rows:
-    all_of_them = f"{counts[row['domain']]}/{counts[row['domain']]}"
-    if row["temperature"] == "1":
-      assert row["identical"] == "sampled"
-    elif row["guarantee"] in ("EXACT", "GREEDY_EXACT"):
-      assert row["identical"] == all_of_them, row
-
-
-def test_every_rule_judges_the_first_draft(rows):
-  rules = {t: {r["rule"] for r in rows if r["temperature"] == t} for t in ("0", "1")}
-  names = {type(rule).__name__.lower() for rule in RULES.values()}
-  assert {*rules["0"]} | {*rules["1"]} >= names - {"block"}  # On a chain 'traversal'.
-  exact = {row["rule"] for row in rows if row["guarantee"] == "EXACT"}
-  assert not exact & LOSSY
-
-
-def test_a_draft_in_another_process_drafts_the_same(rows):
-  found = [row for row in rows if (row["temperature"], row["draft"]) == ("0", "small")]
-  calls = {(r["domain"], r["shape"], r["rule"]): r["tokens_per_call"] for r in found}
-  for domain in ("yours", "others"):
-    here, there = "chain", "in another process"
-    assert calls[domain, here, "greedy"] == calls[domain, there, "greedy"]
+    if row["guarantee"] in ("EXACT", "GREEDY_EXACT"):
+      assert row["identical"] == all_of_them[row["domain"]], row
 
 
 def test_ways_have_their_price(rows):
-  by = {(row["draft"], row["shape"]): row for row in rows if row["temperature"] == "0"}
+  by = {(row["draft"], row["shape"]): row for row in rows}
   assert by["copy", "chain"]["parameters"] == "0.00M"
   assert by["copy", "chain"]["training"] == "none"
-  assert by["small", "in another process"]["parameters"] == "0.00M"  # Of this process.
   assert by["small", "chain"]["training"] == "a draft model"
-  assert by["target", "without 1 sublayers"]["training"] == "none"
+  assert by["target", "rounded to 8 bits"]["training"] == "none"
   costs = [row["c"] for row in rows if row["shape"] != "peer"]
   assert all(c is None or c >= 0 for c in costs)
   assert by["small", "chain"]["tokens_per_call"]["value"] >= 1

@@ -165,8 +165,8 @@ def test_chunks_may_stay_apart(checkpoint, tmp_path):
 
 def test_shards_merge_to_the_file_of_one_job(checkpoint, tmp_path):
   run(checkpoint, tmp_path / "one", temperature=0.0)
-  for shard in (0, 1, 2):
-    run(checkpoint, tmp_path, temperature=0.0, shard_id=shard, num_shards=3)
+  for shard in (0, 1):
+    run(checkpoint, tmp_path, temperature=0.0, shard_id=shard, num_shards=2)
   (merged,) = merge_shards(tmp_path)
   assert merged == result_path(tmp_path)
   assert merged.read_bytes() == result_path(tmp_path / "one").read_bytes()
@@ -286,8 +286,9 @@ def test_metrics_are_of_what_infer_writes(checkpoint, tmp_path):
 
 def test_all_checkpoints_are_evaluated_once(checkpoint, tmp_path):
   folder, output = tmp_path / "checkpoints", tmp_path / "eval"
-  for step in (1, 12, 2):
-    shutil.copytree(checkpoint, folder / f"checkpoint_{step}")
+  for steps in ((12,), (1, 2)):
+    for step in steps:
+      shutil.copytree(checkpoint, folder / f"checkpoint_{step}")
     found = evaluate(folder, output, mode="all")
   assert len(found) == 3
   done = (output / "eval.contract_eval_2.ckpt").read_text().split("\n")

@@ -9,6 +9,8 @@ import errno
 import hashlib
 import json
 import os
+import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -44,12 +46,19 @@ def expected(whole):
   return result_path(whole).read_bytes()
 
 
-@pytest.fixture
-def killed(checkpoint, tmp_path):
-  """The directory of a run that was killed while it wrote its second chunk."""
+@pytest.fixture(scope="module")
+def left(checkpoint, tmp_path_factory):
+  """What a run left that was killed while it wrote its second chunk."""
+  output = tmp_path_factory.mktemp("left")
   with pytest.raises(Killed):
-    run(checkpoint, tmp_path, write_fn=dying_writer)
-  return tmp_path
+    run(checkpoint, output, write_fn=dying_writer)
+  return output
+
+
+@pytest.fixture
+def killed(left, tmp_path):
+  """A copy of it."""
+  return pathlib.Path(shutil.copytree(left, tmp_path, dirs_exist_ok=True))
 
 
 def chunk_files(output, chunk=0):
@@ -76,18 +85,20 @@ def garble(path):
   path.write_text("{")
 
 
-@pytest.mark.parametrize(("damage", "file"), [(halve, 0), (flip_a_bit, 0), (garble, 1)])
 def test_a_damaged_chunk_is_named_and_decoded_again_once_it_is_deleted(
-  damage, file, killed, checkpoint, expected
+  killed, checkpoint, expected
 ):
-  chunk, marker = files = chunk_files(killed)
-  damage(files[file])
-  before = contents(killed)
-  with pytest.raises(ValueError, match=r"is damaged.*Delete") as error:
-    run(checkpoint, killed)
-  assert str(chunk) in str(error.value).replace(str(marker), "")
-  assert str(marker) in str(error.value)
-  assert contents(killed) == before
+  chunk, marker = chunk_files(killed)
+  for damage, file in ((halve, chunk), (flip_a_bit, chunk), (garble, marker)):
+    whole = file.read_bytes()
+    damage(file)
+    before = contents(killed)
+    with pytest.raises(ValueError, match=r"is damaged.*Delete") as error:
+      run(checkpoint, killed)
+    assert str(chunk) in str(error.value).replace(str(marker), "")
+    assert str(marker) in str(error.value)
+    assert contents(killed) == before
+    file.write_bytes(whole)
   chunk.unlink()
   marker.unlink()
   run(checkpoint, killed)
@@ -265,33 +276,29 @@ def without_rights(path, *args, **kwargs):
     os.chmod(directory, 0o700)
 
 
-@pytest.mark.parametrize(
-  ("refusing", "reason", "advice"),
-  [
-    (full, errno.ENOSPC, "free space"),
-    (full_by_gin, errno.ENOSPC, "free space"),
-    (beyond_the_limit, errno.EFBIG, "ulimit -f"),
-    (without_rights, errno.EACCES, "the right to write"),
-  ],
+REFUSALS = (
+  (full, errno.ENOSPC, "free space"),
+  (full_by_gin, errno.ENOSPC, "free space"),
+  (beyond_the_limit, errno.EFBIG, "ulimit -f"),
+  (without_rights, errno.EACCES, "the right to write"),
 )
-def test_a_chunk_that_can_t_be_written_costs_that_chunk_alone(
-  refusing, reason, advice, checkpoint, expected, tmp_path
-):
-  def write(path, *args, **kwargs):
-    first = "chunk00000" in path
-    chosen = infer.write_inferences_to_file if first else refusing
-    chosen(path, *args, **kwargs)
 
-  message = (
-    rf"INFER_OUTPUT_DIR={tmp_path}: chunk 1 could not be written "
-    rf"\({os.strerror(reason)}.*\). The chunk before it is kept: .*{advice}.* and run "
-    "the same command again"
-  )
-  with pytest.raises(ValueError, match=message):
-    run(checkpoint, tmp_path, write_fn=write)
-  assert not [path for path in tmp_path.rglob("*") if "partial" in path.name]
-  run(checkpoint, tmp_path)
-  assert result_path(tmp_path).read_bytes() == expected
+
+def test_a_chunk_that_can_t_be_written_costs_that_chunk_alone(
+  checkpoint, expected, killed
+):
+  """The first chunk is there; the same command is refused again and again."""
+  for refusing, reason, advice in REFUSALS:
+    message = (
+      rf"INFER_OUTPUT_DIR={killed}: chunk 1 could not be written "
+      rf"\({os.strerror(reason)}.*\). The chunk before it is kept: .*{advice}.* and "
+      "run the same command again"
+    )
+    with pytest.raises(ValueError, match=message):
+      run(checkpoint, killed, write_fn=refusing)
+    assert not [path for path in killed.rglob("*") if "partial" in path.name]
+  run(checkpoint, killed)
+  assert result_path(killed).read_bytes() == expected
 
 
 def test_a_merge_that_can_t_be_written_costs_nothing(checkpoint, expected, tmp_path):

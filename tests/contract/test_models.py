@@ -155,16 +155,23 @@ def test_greedy_outputs_are_the_networks_own_without_the_prompt(prompt_params, p
   )
   assert tokens.shape == (3, 10)
   np.testing.assert_array_equal(aux["scores"], 0.0)
+
+  @jax.jit
+  def logits_of(sequence):
+    return tiny_decoder_only().module.apply(
+      {"params": prompt_params}, sequence, jnp.ones_like(sequence), enable_dropout=False
+    )[0]
+
   for row, (prompt, _) in zip(np.asarray(tokens), EXAMPLES, strict=True):
     # A row has what its prompt leaves of the whole length.
     room = 10 - len(prompt)
     length = list(row).index(1) + 1 if 1 in row[:room] else room
     assert not row[length:].any()
-    sequence = jnp.array([[0, *prompt, *row[:length]]])
-    logits = tiny_decoder_only().module.apply(
-      {"params": prompt_params}, sequence, jnp.ones_like(sequence), enable_dropout=False
-    )
-    expected = logits[0, len(prompt) : len(prompt) + length].argmax(axis=-1)
+    # Attention is causal: what is behind a row changes nothing before.
+    sequence = np.zeros((1, 11), np.int32)
+    sequence[0, 1 : 1 + len(prompt) + length] = [*prompt, *row[:length]]
+    logits = logits_of(sequence)
+    expected = logits[len(prompt) : len(prompt) + length].argmax(axis=-1)
     np.testing.assert_array_equal(row[:length], expected)
 
 

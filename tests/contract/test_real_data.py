@@ -19,7 +19,7 @@ from tests.real_data import path as data_path
 from tests.t5x_bridge import tiny
 
 NETWORK = Transformer(M30K_TARGET)
-LINES = 16
+LINES = 8
 LENGTH = 64
 
 

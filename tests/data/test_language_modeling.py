@@ -48,6 +48,7 @@ def test_no_prompt(files):
 
 
 def test_what_is_left_out_is_said_once(files, caplog):
+  caplog.set_level("WARNING", logger="absl")  # Whatever other tests have set.
   for _ in range(2):
     examples(register(files, 2))
   (record,) = caplog.records

@@ -47,14 +47,18 @@ def test_no_rule_reads_beyond_what_counts(name):
   beyond = np.arange(gamma) >= num_valid[:, None]
   after = np.arange(gamma + 1) > num_valid[:, None]
 
-  def verdict(p_beyond, q_beyond, token_beyond):
-    proposal = Proposal.chain(
-      jnp.asarray(np.where(beyond, token_beyond, tokens), jnp.int32),
-      jnp.asarray(np.where(beyond[..., None], q_beyond, q)),
-      jnp.asarray(num_valid, jnp.int32),
-    )
-    target_probs = jnp.asarray(np.where(after[..., None], p_beyond, p))
+  @jax.jit
+  def verify(target_probs, tokens, probs, num_valid):
+    proposal = Proposal.chain(tokens, probs, num_valid)
     return RULES[name].verify(target_probs, proposal, uniforms)
+
+  def verdict(p_beyond, q_beyond, token_beyond):
+    return verify(
+      np.where(after[..., None], np.float32(p_beyond), p),
+      np.where(beyond, token_beyond, tokens).astype(np.int32),
+      np.where(beyond[..., None], np.float32(q_beyond), q),
+      num_valid.astype(np.int32),
+    )
 
   expected = verdict(p, q, tokens)
   assert (np.asarray(expected.last) <= num_valid).all()

@@ -39,9 +39,13 @@ class Block:
   file: str | None = None
 
   def commands(self) -> list[list[str]]:
-    """Returns the arguments of each `python` that the block runs."""
+    """Returns the arguments of each `python` that the block runs.
+
+    A loop runs its first and its last value.
+    """
+    text = re.sub(r"(for \w+ in \S+)[^;\n]*( \S+; do)", r"\1\2", self.text)
     done = subprocess.run(
-      ["bash", "-c", _RECORD + self.text], capture_output=True, text=True, check=False
+      ["bash", "-c", _RECORD + text], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{self.page}:{self.line}: {done.stderr}"
     return [json.loads(line) for line in done.stdout.splitlines()]

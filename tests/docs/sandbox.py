@@ -14,29 +14,46 @@ import shutil
 import sys
 
 import jax
+import numpy as np
 
 from specdec_t5x.checkpoints.parameters import T5XParameters
+from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.demo import recipe
 from specdec_t5x.demo.vocabulary import demo_vocabulary
 from specdec_t5x.network.config import GptConfig, T5Config
-from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.parallel import ParallelConfig
 from tests import commands
 from tests.real_data import ROOT
 
 _SIZES = {
+  "vocab_size": 2048,
   "emb_dim": 16,
   "head_dim": 8,
   "mlp_dim": 32,
   "num_heads": 2,
   "num_encoder_layers": 1,
-  "num_decoder_layers": 3,
-  "num_layers": 2,
+  "num_decoder_layers": 1,
+  "num_layers": 1,
 }
 _LINES = [f"The dog {n} sees the old house." for n in range(40)]
 # Flags that come last, and so win.
-_SMALL_BATCHES = ("--gin.BATCH_SIZE=4",)
-_FEW_STEPS = ("--gin.STEPS=2", "--gin.WARMUP_STEPS=1", "--gin.VALIDATION_PERIOD=0")
+_SMALL = (
+  "--gin.BATCH_SIZE=4",
+  "--gin.TASK_FEATURE_LENGTHS={'inputs': 40, 'targets': 12}",
+)
+# No row takes the place of another: there are fewer inputs than rows.
+_FEW_INPUTS = (*_SMALL, "--gin.READ_AHEAD=1")
+_FEW_STEPS = (
+  *_SMALL,
+  *("--gin.STEPS=2", "--gin.WARMUP_STEPS=1", "--gin.VALIDATION_PERIOD=0"),
+  *("--gin.DROPOUT_RATE=0.0", "--gin.Z_LOSS=0.0", "--gin.VALIDATION_BATCHES=1"),
+)
+# tests/training trains heads of each kind.
+_FEW_HEADS = (
+  *("--gin.HEADS=('parallel',)", "--gin.NUM_HEADS=4", "--gin.COMPARED=4"),
+  "--gin.CHECKPOINT_PERIOD=2",
+)
 
 
 def make(root: pathlib.Path) -> None:
@@ -44,15 +61,17 @@ def make(root: pathlib.Path) -> None:
   shutil.copytree(ROOT / "configs", root / "configs")
   for name in ("examples", "scripts", "specdec_t5x"):
     (root / name).symlink_to(ROOT / name)
-  for part in ("pairs", "train"):
+  for part in ("pairs", "train", "drafters"):
     for path in (root / "configs" / part).glob("*.gin"):
       path.write_text(_tiny(path.read_text()))
   for task in ("ende", "lm"):
     with (root / f"configs/pairs/demo_{task}.gin").open("a") as pair:
-      pair.write(f"demo_tasks.demo_{task}.test_size = 3\n")
+      for split, size in {"train": 40, "validation": 4, "test": 3}.items():
+        pair.write(f"demo_tasks.demo_{task}.{split}_size = {size}\n")
   with contextlib.chdir(root):
     demo_vocabulary(recipe.ENDE.vocabulary, 2_000, "ende")
-    demo_vocabulary(recipe.LM.vocabulary, 880, "lm")
+    pathlib.Path(recipe.LM.vocabulary).parent.mkdir(parents=True)
+    shutil.copy(recipe.ENDE.vocabulary, recipe.LM.vocabulary)
     _make_demo()
     _make_own_files()
 
@@ -60,11 +79,12 @@ def make(root: pathlib.Path) -> None:
 def _tiny(text: str) -> str:
   for name, value in _SIZES.items():
     text = re.sub(rf"\b{name} = \d+", f"{name} = {value}", text)
-  return re.sub(r"'targets': (80|128)", "'targets': 12", text)
+  text = re.sub(r"mlp_activations = .*", "mlp_activations = ('relu',)", text)
+  return re.sub(r"SKIP = \('.*\)", "SKIP = ('mlp_0',)", text)
 
 
 def _make_demo() -> None:
-  target = _t5(2048, ("relu",))
+  target = _t5()
   ende, lm = recipe.ENDE, recipe.LM
   _save(ende.target.checkpoint, target)
   more = {part.name: part for part in ende.more}
@@ -83,21 +103,24 @@ def _make_demo() -> None:
     f"--gin.OUTPUT_DIR={str(pathlib.Path(ende.tables[0].checkpoint).parent)!r}",
   )
   sizes = {name: x for name, x in _SIZES.items() if "coder" not in name}
-  network = GptConfig(vocab_size=896, mlp_activations=("relu",), **sizes)
+  network = GptConfig(**sizes)
   for seed, part in enumerate((lm.target, *lm.drafts)):
     _save(part.checkpoint, network, seed)
 
 
-def _t5(vocab_size, activations):
-  sizes = {name: x for name, x in _SIZES.items() if name != "num_layers"}
-  return T5Config(vocab_size=vocab_size, mlp_activations=activations, **sizes)
+def _t5():
+  return T5Config(**{name: x for name, x in _SIZES.items() if name != "num_layers"})
 
 
 def _save(checkpoint, config, seed=0):
+  """Saves parameters that NumPy draws: an initialiser would be compiled."""
   path, network = pathlib.Path(checkpoint), network_for(config)
-  params = jax.jit(lambda key: initial_variables(network, key))(jax.random.key(seed))
+  draw = np.random.default_rng(seed).normal
+  params = jax.tree.map(
+    lambda x: draw(size=x.shape).astype(x.dtype), abstract_state(network).params
+  )
   T5XParameters(network, str(path.parent)).save(
-    int(path.name.removeprefix("checkpoint_")), params["params"]
+    int(path.name.removeprefix("checkpoint_")), params
   )
 
 
@@ -107,8 +130,8 @@ def _make_own_files() -> None:
     for language in ("en", "de"):
       lines = _LINES[:3] if name == "my" else _LINES
       pathlib.Path(f"{name}.{language}").write_text("\n".join(lines) + "\n")
-  config = _t5(8064, ("gelu", "linear"))
-  _save("my_pair/target/checkpoint_2000", config)
+  config = _t5()
+  _save("my_pair/target/checkpoint_2000", config, seed=3)
   _save("my_pair/draft/checkpoint_1800", config, seed=1)
   decoder = dataclasses.replace(config, num_encoder_layers=0, num_decoder_layers=1)
   _save("my_pair/shared_encoder/checkpoint_1000", decoder, seed=2)
@@ -155,9 +178,9 @@ def run(arguments: list[str]) -> None:
     return
   _, module, *flags = arguments
   if module == "t5x.infer":
-    commands.infer(*flags, *_SMALL_BATCHES)
+    commands.infer(*flags, *_FEW_INPUTS)
   elif module == "t5x.eval":
-    commands.evaluation(*flags, *_SMALL_BATCHES)
+    commands.evaluation(*flags, *_FEW_INPUTS)
   elif module == "specdec_t5x.export":
     commands.exporting(*flags)
   elif module == "specdec_t5x.train":
@@ -165,9 +188,9 @@ def run(arguments: list[str]) -> None:
     # Where the demo's own would be written lies what stands in for it.
     is_demo = not any("OUTPUT_DIR" in flag for flag in flags)
     aside = ("--gin.OUTPUT_DIR='runs/aside'",) if is_demo else ()
-    # tests/training trains heads of each kind.
-    kinds = ("--gin.HEADS=('parallel',)",) if "--job=heads" in flags else ()
-    commands.training(*flags, *few, *aside, *kinds)
+    heads = _FEW_HEADS if "--job=heads" in flags else ()
+    flags = [re.sub(r"(VOCAB_SIZE=)\d+", r"\g<1>2048", flag) for flag in flags]
+    commands.training(*flags, *few, *aside, *heads)
   else:
     if module == "specdec_t5x.bench" and "--gammas" in flags:
       flags += ["--gammas", "1", "3"]  # The last ones count.

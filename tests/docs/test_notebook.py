@@ -1,43 +1,53 @@
 """docs/tutorial.ipynb runs from its first cell to its last."""
 
+import ast
 import contextlib
+import json
+import sys
 
 import pytest
 
-from tests import processes
-from tests.docs import sandbox
 from tests.real_data import ROOT
 
-nbclient = pytest.importorskip("nbclient", reason="the extra `test` has nbclient")
-nbformat = pytest.importorskip("nbformat", reason="nbclient brings it")
+pytest.importorskip("IPython", reason="the extra `test` brings it")
 
-NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
+CODE = [
+  cell
+  for cell in json.loads((ROOT / "docs" / "tutorial.ipynb").read_text())["cells"]
+  if cell["cell_type"] == "code"
+]
+# What would take minutes, and what takes its place.
+SHORTER = {
+  '"ende", 8)': '"ende", 1)',
+  "max_length=80": "max_length=12",
+  "range(4)": "range(2)",
+  "[1, 3, 5, 7]": "[5]",
+}
 
 
-def test_the_tutorial_runs(tmp_path, monkeypatch):
-  sandbox.make(tmp_path)
-  monkeypatch.setenv("PYTHONPATH", processes.environment()["PYTHONPATH"])
-  notebook = nbformat.read(NOTEBOOK, as_version=4)
-  resources = {"metadata": {"path": str(tmp_path)}}
-  with contextlib.chdir(tmp_path):
-    nbclient.NotebookClient(notebook, timeout=280, resources=resources).execute()
-  kinds = {
-    kind
-    for cell in notebook.cells
-    for output in cell.get("outputs", ())
-    for kind in output.get("data", ())
-  }
-  assert {"image/svg+xml", "text/html", "image/png"} <= kinds
+@pytest.mark.usefixtures("own_tasks", "unchecked")
+def test_the_tutorial_runs(folder, monkeypatch):
+  """In this process; what a cell shows is the value of each of its expressions."""
+  source = "\n".join("".join(cell["source"]) for cell in CODE)
+  for long, short in SHORTER.items():
+    assert long in source
+    source = source.replace(long, short)
+  shown, variables = [], {"__name__": "tutorial"}
+  monkeypatch.setattr(sys, "displayhook", shown.append)
+  with contextlib.chdir(folder):
+    cells = ast.Interactive(ast.parse(source).body)
+    exec(compile(cells, "tutorial", "single"), variables)
+  assert {"SVG", "HTML"} <= {type(value).__name__ for value in shown}
+  assert len(variables["right"].lines) == 3
 
 
 def test_its_outputs_are_kept_and_none_is_an_error():
-  cells = nbformat.read(NOTEBOOK, as_version=4).cells
-  code = [cell for cell in cells if cell.cell_type == "code"]
-  assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
-  outputs = [output for cell in code for output in cell.outputs]
-  assert outputs
-  assert not [o for o in outputs if o.output_type in ("error", "stream") and _bad(o)]
+  assert [cell["execution_count"] for cell in CODE] == list(range(1, len(CODE) + 1))
+  outputs = [output for cell in CODE for output in cell["outputs"]]
+  kinds = {kind for output in outputs for kind in output.get("data", ())}
+  assert {"image/svg+xml", "text/html", "image/png"} <= kinds
+  assert not [output for output in outputs if _is_bad(output)]
 
 
-def _bad(output):
-  return output.output_type == "error" or output.name == "stderr"
+def _is_bad(output):
+  return output["output_type"] == "error" or output.get("name") == "stderr"

@@ -37,31 +37,18 @@ name = lambda page: str(page.relative_to(ROOT))
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory):
-  root = tmp_path_factory.mktemp("documented")
-  sandbox.make(root)
-  for block in ALL:
-    if block.file:  # For any page: pages run in any order, and apart.
-      (root / block.file).write_text(block.text)
-  return root
-
-
-@pytest.fixture(scope="session")
 def agreement(folder):
   """Outputs of the plain command on the demo pair, and of all runs so far."""
   found = sandbox.Agreement()
+  for block in ALL:
+    if block.file:  # For any page: pages run in any order, and apart.
+      (folder / block.file).write_text(block.text)
   with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
     patch.setattr(seqio.TaskRegistry, "_REGISTRY", {})
     started = time.time()
     sandbox.run(["-m", "t5x.infer", "--gin_file=configs/baseline_ende.gin"])
     found.check(started)
   return found
-
-
-@pytest.fixture
-def own_tasks(monkeypatch):
-  """A page's tasks are its own, as those of another process."""
-  monkeypatch.setattr(seqio.TaskRegistry, "_REGISTRY", {})
 
 
 @pytest.mark.filterwarnings("ignore:.*the outputs keep")
@@ -115,12 +102,12 @@ def test_a_bad_block_is_seen(tmp_path):
   page = tmp_path / "page.md"
   page.write_text(
     "<!-- not run: why -->\n```bash\npython -m x\n```\n\nText\n"
-    "```bash\nfor i in 1 2; do python -m y --n=$i 'a b'; done\n```\n"
+    "```bash\nfor i in 1 2 3 4; do python -m y --n=$i 'a b'; done\n```\n"
   )
   marked, plain = blocks(page)
   assert marked.why_not == "why"
   assert plain.why_not is None
-  assert plain.commands() == [["-m", "y", f"--n={i}", "a b"] for i in (1, 2)]
+  assert plain.commands() == [["-m", "y", f"--n={i}", "a b"] for i in (1, 4)]
   page.write_text("```bash\nnot_a_command\n```\n")
   (block,) = blocks(page)
   with pytest.raises(AssertionError, match="not_a_command"):

@@ -14,12 +14,11 @@ from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.decoding.step import step
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.pruned import Pruned
-from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.parallel import ParallelConfig
@@ -27,12 +26,12 @@ from specdec_t5x.training.heads import drafted_ahead
 from specdec_t5x.training.objectives import forward
 from tests import networks
 from tests.t5x_bridge import tiny, tiny_gpt
+from tests.training.conftest import params_of, shapes_of
 
 INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1]])
 ROOM, COUNT = 14, 3
 TARGETS = {"t5": tiny.TARGET, "gpt": tiny_gpt.TARGET}
-BIASED = ("parallel, biased", "medusa, biased", "blockwise, biased")
-KINDS = ("parallel", "medusa", "hydra", "blockwise", *BIASED)
+BIASED = ("parallel, biased", "blockwise, biased")
 
 
 def heads_of(kind, config):
@@ -47,10 +46,9 @@ def heads_of(kind, config):
 
 def noisy(network, seed):
   """Parameters that draw anything, rather than nearly the target's own distribution."""
-  make = lambda key: initial_variables(network, key)["params"]
-  params = jax.jit(make)(jax.random.key(seed))
-  noise = lambda x: 1.5 * x + 0.2 * jax.random.normal(jax.random.key(seed), x.shape)
-  return jax.tree.map(noise, params)
+  draw = np.random.default_rng(seed).normal
+  noise = lambda x: jnp.asarray(x + 0.2 * draw(size=x.shape), x.dtype)
+  return jax.tree.map(noise, jax.device_get(params_of(network, seed, 1.5)))
 
 
 @functools.cache
@@ -66,34 +64,21 @@ def decoder(kind, shape, target="t5"):
   return SpeculativeDecoder(network, headed(heads, shape), RULES["traversal"]), params
 
 
-@pytest.mark.parametrize(
-  ("kind", "shape"),
-  [
-    ("parallel", chain(COUNT)),
-    ("hydra", Tree((0, 0, 1, 1, 2, 3))),
-    ("parallel, biased", chain(COUNT)),
-  ],
-  ids=str,
-)
-def test_greedy_outputs_are_the_target_s_own(kind, shape):
-  """Of decoder-only targets; tests/test_ways.py has the others."""
-  speculative, params = decoder(kind, shape, "gpt")
+def test_greedy_outputs_are_those_of_a_decoder_only_target():
+  """tests/test_ways.py has the others."""
+  speculative, params = decoder("hydra", Tree((0, 0, 1, 1, 2, 3)), "gpt")
   decoders = speculative, PlainDecoder(speculative.target)
   found, plain = (networks.run(x, params, INPUTS, ROOM) for x in decoders)
   np.testing.assert_array_equal(found.tokens, plain.tokens)
 
 
-@pytest.mark.parametrize(
-  ("kind", "changes"),
-  [("parallel", {"dtype": "bfloat16"}), ("hydra", {"logits_via_embedding": True})],
-)
-def test_a_target_in_16_bits_or_with_tied_logits_has_heads(kind, changes):
+def test_a_target_in_16_bits_with_tied_logits_has_heads():
   """Their own numbers stay float32's."""
-  config = dataclasses.replace(tiny.TARGET, **changes)
-  network, heads = network_for(config), heads_of(kind, tiny.TARGET)
+  changes = {"dtype": "bfloat16", "logits_via_embedding": True}
+  network = network_for(dataclasses.replace(tiny.TARGET, **changes))
+  heads = heads_of("parallel", tiny.TARGET)
   params = {"target": noisy(network, 0), "draft": noisy(heads, 1)}
-  if "dtype" in changes:
-    params["target"] = jax.tree.map(lambda x: x.astype("bfloat16"), params["target"])
+  params["target"] = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params["target"])
   decoder = SpeculativeDecoder(network, headed(heads))
   found = networks.run(decoder, params, INPUTS, ROOM)
   plain = networks.run(PlainDecoder(network, COUNT + 1), params, INPUTS, ROOM)
@@ -101,8 +86,9 @@ def test_a_target_in_16_bits_or_with_tied_logits_has_heads(kind, changes):
   assert found.statistics.drafted.sum() > 0
 
 
-@pytest.mark.parametrize("kind", ["parallel", "medusa"])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+  ("kind", "target"), [("parallel", "t5"), ("parallel", "gpt"), ("medusa", "gpt")]
+)
 def test_drafts_come_from_the_distributions_that_were_trained(kind, target):
   """Iteration by iteration, whatever was accepted before, against teacher forcing."""
   speculative, params = decoder(kind, chain(COUNT), target)
@@ -118,30 +104,37 @@ def test_drafts_come_from_the_distributions_that_were_trained(kind, target):
       spec.drafter.network.apply(*given, method="features")
     )
 
-  start = jax.jit(lambda: speculative.prepare(*known)[1])
-  one = jax.jit(lambda state: step(speculative.prepare(*known)[0], state)[0])
-  read = jax.jit(lambda state: distributions(speculative.prepare(*known)[0], state))
-  state, found = start(), []
+  @jax.jit
+  def one(state):
+    spec, _ = speculative.prepare(*known)
+    return distributions(spec, state), step(spec, state)[0]
+
+  state, found = jax.jit(lambda: speculative.prepare(*known)[1])(), []
   while not state.ended.all():
-    counts = np.asarray(state.lengths - state.starts)
-    found.append((read(state), counts * ~np.asarray(state.ended)))
-    state = one(state)
+    counts = np.asarray(state.lengths - state.starts) * ~np.asarray(state.ended)
+    logits, state = one(state)
+    found.append((np.asarray(logits), counts))
   tokens = state.outputs(ROOM)
   network, heads, _ = pair(kind, target)
   # Prompts of one length alone: others would be packed with their outputs.
   rows, prompts = ([0, 1, 2], tokens[:, :0]) if target == "t5" else ([0, 2], INPUTS)
   first = prompts.shape[1]
   whole = jnp.concatenate([prompts, tokens], axis=1)[jnp.array(rows)]
-  batch = {
-    "encoder_input_tokens": INPUTS,
-    "decoder_input_tokens": jnp.pad(whole, ((0, 0), (1, 0)))[:, :-1],
-    "decoder_target_tokens": whole,
-  }
-  features = forward(network, params["target"], batch, method="features")[:, first:]
-  # The drafter reads what is put out, no prompt.
-  batch["decoder_target_tokens"] = whole[:, first:]
-  given = heads, params["draft"], network, params["target"], features, batch
-  expected = np.stack([logits for logits, _ in drafted_ahead(*given)], axis=2)
+
+  @jax.jit
+  def forced(whole):
+    batch = {
+      "encoder_input_tokens": INPUTS,
+      "decoder_input_tokens": jnp.pad(whole, ((0, 0), (1, 0)))[:, :-1],
+      "decoder_target_tokens": whole,
+    }
+    features = forward(network, params["target"], batch, method="features")[:, first:]
+    # The drafter reads what is put out, no prompt.
+    batch["decoder_target_tokens"] = whole[:, first:]
+    given = heads, params["draft"], network, params["target"], features, batch
+    return jnp.stack([logits for logits, _ in drafted_ahead(*given)], axis=2)
+
+  expected = np.asarray(forced(whole))
   assert len(found) > ROOM // (COUNT + 1)
   for logits, counts in found:
     for place, row in enumerate(rows):
@@ -154,25 +147,23 @@ def test_drafts_come_from_the_distributions_that_were_trained(kind, target):
 def test_a_biased_chain_is_drawn_from_what_follows_the_token_before(kind):
   speculative, params = decoder(kind, chain(COUNT))
   keys = row_keys(jax.random.key(0), len(INPUTS))
-  known = params, INPUTS, keys, Sampling(), ROOM, -1
+  known = INPUTS, keys, Sampling(), ROOM, -1
   draws = jax.random.uniform(jax.random.key(1), (len(INPUTS), COUNT, LEVELS))
+  started = jax.jit(lambda params: step(*speculative.prepare(params, *known))[0])
 
   @jax.jit
-  def drafted():
-    spec, state = speculative.prepare(*known)
-    state, _ = step(spec, state)
+  def drafted(draft, state):
+    spec, _ = speculative.prepare({**params, "draft": draft}, *known)
     proposal, _ = spec.drafter.propose(spec.context, state, draws)
-    apart = dict(params["draft"])
-    apart["markov_logits"] = {"kernel": 0 * apart["markov_logits"]["kernel"]}
-    spec, _ = speculative.prepare({**params, "draft": apart}, *known[1:])
-    without, _ = spec.drafter.propose(spec.context, state, draws)
-    tokens = state.last_tokens(), proposal.tokens
-    return tokens, (proposal.draft_probs, without.draft_probs)
+    return state.last_tokens(), proposal.tokens, proposal.draft_probs
 
-  (last, tokens), (found, without) = jax.tree.map(np.asarray, drafted())
+  state, draft = started(params), params["draft"]
+  kernel = draft["markov_logits"]["kernel"]
+  last, tokens, found = map(np.asarray, drafted(draft, state))
+  apart = {**draft, "markov_logits": {"kernel": 0 * kernel}}
+  without = np.asarray(drafted(apart, state)[-1])
   before = np.concatenate([last[:, None], tokens[:, :-1]], axis=1)
-  rows = np.asarray(params["draft"]["markov_tokens"])[before]
-  bias = rows @ np.asarray(params["draft"]["markov_logits"]["kernel"])
+  bias = np.asarray(draft["markov_tokens"])[before] @ np.asarray(kernel)
   expected = without * np.exp(bias)
   expected /= expected.sum(axis=-1, keepdims=True)
   np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -189,23 +180,19 @@ def test_sure_heads_need_no_more_calls_than_m_over_k_and_one():
   same = jax.tree.map(jnp.zeros_like, params["draft"])
   # Every token has the same embedding.
   one = jax.tree.map(jnp.ones_like, params["target"]["token_embedder"])
-  target = {**params["target"], "token_embedder": one}
-  decoder = SpeculativeDecoder(network, headed(heads))
-  keys = row_keys(jax.random.key(0), len(INPUTS))
-  for room in (9, 12, 13):
-    known = {"target": target, "draft": same}
-    spec, state = decoder.prepare(known, INPUTS, keys, GREEDY, room, eos_id=-1)
-    decoded = generate(spec, state)
-    calls, block = np.asarray(decoded.statistics.target_calls), COUNT + 1
-    assert np.unique(np.asarray(decoded.tokens)).size <= len(INPUTS)
-    np.testing.assert_array_equal(calls, 1 + -(-(room - 1) // block))
-    assert (calls <= room / block + 1).all()
+  known = {"target": {**params["target"], "token_embedder": one}, "draft": same}
+  decoder, room, block = SpeculativeDecoder(network, headed(heads)), 12, COUNT + 1
+  decoded = networks.run(decoder, known, INPUTS, room, eos_id=-1)
+  calls = np.asarray(decoded.statistics.target_calls)
+  assert np.unique(np.asarray(decoded.tokens)).size <= len(INPUTS)
+  np.testing.assert_array_equal(calls, 1 + -(-(room - 1) // block))
+  assert (calls <= room / block + 1).all()
 
 
 # ---- Trees that rows prune. ----
 
 
-@pytest.mark.parametrize(("positions", "nodes"), [(3, 9), (2, 7), (1, 3), (1, 1)])
+@pytest.mark.parametrize(("positions", "nodes"), [(3, 9), (1, 3)])
 def test_a_pruned_tree_is_the_best_of_all_nodes(positions, nodes):
   """Against every path of every length: heads, the text's pairs, a table of 3-grams."""
   rng = np.random.default_rng(0)
@@ -214,16 +201,24 @@ def test_a_pruned_tree_is_the_best_of_all_nodes(positions, nodes):
   known = jnp.asarray(rng.integers(1, size, (rows, 2)))
   text = jnp.asarray(rng.integers(0, size, (rows, 6)))
   table = rng.dirichlet(np.full(size, 0.1), (size, size)).astype(np.float32)
-  lengths = jnp.full(rows, 5)
+  lengths, asked = jnp.full(rows, 5), []
 
   def probs_after(before, places):
     # The root is token 4, counted from 0; its children and theirs follow.
-    assert (places == {1: 4, size: 5, size**2: 6}[places.shape[1]]).all()
+    asked.append((places == {1: 4, size: 5, size**2: 6}[places.shape[1]]).all())
     return jnp.asarray(table)[before[..., 0], before[..., 1]]
 
   pruned = Pruned(nodes, width=99, ranks=size, penalty=1.5, weight=0.7)
-  read = lambda depth, *_: logits[:, [depth]]
-  found = pruned.grow(read, positions, known, lengths, text, probs_after)
+
+  @jax.jit
+  def grown(logits, known, text):
+    read = lambda depth, *_: logits[:, [depth]]
+    grown = pruned.grow(read, positions, known, lengths, text, probs_after)
+    return grown.tokens, grown.is_valid, grown.tree.parents, asked
+
+  tokens, is_valid, parents, are_right = grown(logits, known, text)
+  assert len(are_right) == positions
+  assert all(are_right)
   distributions = np.asarray(jax.nn.log_softmax(logits), float)
   for row in range(rows):
     pairs = set(itertools.pairwise(text[row].tolist()))
@@ -236,13 +231,13 @@ def test_a_pruned_tree_is_the_best_of_all_nodes(positions, nodes):
       scores[path] = scores[path[:-1]] + own
     best = sorted((s for path, s in scores.items() if path), reverse=True)[:nodes]
     paths = [()]
-    for token, parent in zip(found.tokens[row], found.tree.parents[row], strict=True):
+    for token, parent in zip(tokens[row], parents[row], strict=True):
       paths.append((*paths[int(parent)], int(token)))
     assert len(set(paths)) == nodes + 1
-    assert found.is_valid[row].all()
+    assert is_valid[row].all()
     drafted = sorted((scores[path] for path in paths[1:]), reverse=True)
     np.testing.assert_allclose(drafted, best, rtol=1e-4)
-    assert (np.diff(found.tree.parents[row]) >= 0).all()
+    assert (np.diff(parents[row]) >= 0).all()
 
 
 def scores_paths(size, positions):
@@ -256,31 +251,40 @@ def scores_paths(size, positions):
 def test_what_is_no_number_is_drafted_and_an_error():
   logits = jnp.zeros((1, 2, 4)).at[0, 1].set(jnp.nan)
   known = 2, jnp.array([[1]]), jnp.array([1])
-  found = Pruned(3, 2, 2).grow(lambda depth, *_: logits[:, [depth]], *known)
-  assert (found.tokens[found.is_valid] == -1).any()
+
+  @jax.jit
+  def grown(logits):
+    found = Pruned(3, 2, 2).grow(lambda depth, *_: logits[:, [depth]], *known)
+    return found.tokens, found.is_valid
+
+  tokens, is_valid = grown(logits)
+  assert (tokens[is_valid] == -1).any()
 
 
 def test_a_table_of_n_grams_prunes_what_is_drafted_and_no_output():
-  table = NgramTable(NgramConfig(tiny.TARGET.vocab_size, (4, 2), 2, 3))
-  speculative, params = decoder("parallel", Pruned(6, 3, 3, table=table))
-  nothing = jax.tree.map(jnp.zeros_like, networks.sharp(table))
-  found = []
-  for distribution in (1.0, jnp.arange(table.config.vocab_size) == 7):
-    of_table = {**nothing, "unigram": nothing["unigram"] + distribution}
-    known = {**params, "ngrams": of_table}
-    found.append(networks.run(speculative, known, INPUTS, ROOM))
+  size = tiny.TARGET.vocab_size
+  table = NgramTable(NgramConfig(size, (4, 2), 2, 3))
+  nothing = jax.tree.map(jnp.zeros_like, shapes_of(table)["params"])
+  keys = row_keys(jax.random.key(0), len(INPUTS))
+  by_table, _ = decoder("parallel", Pruned(6, 3, 3, table=table, weight=1.0))
   alone, _ = decoder("parallel", Pruned(6, 3, 3))
-  for other in (PlainDecoder(speculative.target), alone):
-    found.append(networks.run(other, params, INPUTS, ROOM))
-    np.testing.assert_array_equal(found[0].tokens, found[-1].tokens)
-  np.testing.assert_array_equal(found[0].tokens, found[1].tokens)
-  even, sure, _, same = (decoded.statistics.accepted.sum() for decoded in found)
-  assert even == same != sure
+  models = zip(("target", "draft"), pair("parallel"), (2, 12), strict=False)
+  params = {name: noisy(network, seed) for name, network, seed in models}
+  run = jax.jit(lambda known: by_table.decode(known, INPUTS, keys, GREEDY, ROOM, -1))
+  found = []
+  # All tokens alike, or the odd ones alone.
+  for distribution in (jnp.ones(size), jnp.arange(size) % 2 / 32):
+    found.append(run({**params, "ngrams": {**nothing, "unigram": distribution}}))
+  found.append(networks.run(alone, params, INPUTS, ROOM, eos_id=-1))
+  for other in found[1:]:
+    np.testing.assert_array_equal(found[0].tokens, other.tokens)
+  even, odd, same = (decoded.statistics.accepted.sum() for decoded in found)
+  assert even == same != odd
 
 
 def test_what_can_t_be_drafted_is_refused():
-  _, heads, _ = pair("medusa")
-  parallel, gpt = pair("parallel")[1], network_for(tiny_gpt.TARGET)
+  heads, parallel = (heads_of(kind, tiny.TARGET) for kind in ("medusa", "parallel"))
+  gpt = network_for(tiny_gpt.TARGET)
   for make, message in [
     (lambda: headed(heads, chain(4)), "depth 4 needs as many heads, got 3"),
     (lambda: headed(heads, Pruned(99)), "nodes must be at most 18"),
@@ -296,7 +300,7 @@ def test_what_can_t_be_drafted_is_refused():
 
 
 def test_heads_by_name_are_a_chain():
-  _, heads, _ = pair("medusa")
+  heads, parallel = (heads_of(kind, tiny.TARGET) for kind in ("medusa", "parallel"))
   assert get_drafter("heads", heads) == HeadDraft(heads, chain(3))
   assert get_drafter("heads", heads, gamma=2) == HeadDraft(heads, chain(2))
-  assert get_drafter("heads", pair("parallel")[1]).tree == chain(3)
+  assert get_drafter("heads", parallel).tree == chain(3)

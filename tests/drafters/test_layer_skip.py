@@ -1,4 +1,4 @@
-"""Self-speculation: the plain outputs, what is left out, and when a draft ends."""
+"""Self-speculation: what is left out, and when a draft ends."""
 
 import dataclasses
 import functools
@@ -8,16 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.state import no_info, row_keys
 from specdec_t5x.drafters.layer_skip import LayerSkip
-from specdec_t5x.network.functional import extend_fn, network_for, without_fn
+from specdec_t5x.network.functional import (
+  extend_fn,
+  network_for,
+  prompts_of,
+  without_fn,
+)
 from specdec_t5x.policies import ExitThreshold
 from tests import networks
 from tests.hash_model import HashModel
 from tests.t5x_bridge import tiny, tiny_gpt
+from tests.training.conftest import params_of
 
 INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1]])
 ROOM, GAMMA = 14, 3
@@ -27,33 +32,14 @@ SKIPS = {"t5": ("self_0", "cross_1", "mlp_0"), "gpt": ("self_0", "mlp_0")}
 
 @functools.cache
 def params(kind):
-  return {"target": networks.sharp(network_for(TARGETS[kind]), seed=1)}
+  return {"target": params_of(network_for(TARGETS[kind]), 1, 2.0)}
 
 
-def decoder(kind, skip=None, policy=None):
-  drafter = LayerSkip(SKIPS[kind] if skip is None else skip, GAMMA)
-  network = network_for(TARGETS[kind])
-  return SpeculativeDecoder(network, drafter, policy=policy or Fixed())
-
-
-def run(decoder, kind, sampling=GREEDY):
-  return networks.run(decoder, params(kind), INPUTS, ROOM, sampling)
-
-
-def test_a_decoder_only_target_s_greedy_outputs_are_the_plain_ones():
-  """tests/test_ways.py has an encoder-decoder's."""
-  plain = run(PlainDecoder(network_for(TARGETS["gpt"])), "gpt")
-  found = run(decoder("gpt", policy=ExitThreshold()), "gpt")
-  np.testing.assert_array_equal(found.tokens, plain.tokens)
-  assert found.statistics.drafted.sum() > 0
-
-
-@pytest.mark.parametrize(
-  ("kind", "sampling"),
-  [("t5", GREEDY), ("gpt", Sampling()), ("t5", Sampling(0.8, top_k=5))],
-)
-def test_without_nothing_every_draft_stands(kind, sampling):
-  info = run(decoder(kind, skip=()), kind, sampling).statistics
+def test_without_nothing_every_draft_stands():
+  """Of a decoder-only target; tests/test_ways.py has an encoder-decoder's."""
+  decoder = SpeculativeDecoder(network_for(TARGETS["gpt"]), LayerSkip((), GAMMA))
+  info = networks.run(decoder, params("gpt"), INPUTS, ROOM, Sampling(0.8, top_k=5))
+  info = info.statistics
   np.testing.assert_array_equal(info.accepted, info.drafted)
   np.testing.assert_allclose(info.acceptance_mass, info.acceptance_positions, rtol=1e-4)
 
@@ -62,10 +48,10 @@ def test_without_nothing_every_draft_stands(kind, sampling):
 
 
 def cache_of(kind):
-  """A cache that holds nothing yet."""
-  keys = row_keys(jax.random.key(0), len(INPUTS))
-  _, state = decoder(kind).prepare(params(kind), INPUTS, keys, GREEDY, ROOM, -1)
-  return state.target_cache
+  """A cache that holds no output yet."""
+  network = network_for(TARGETS[kind])
+  given = INPUTS, ROOM, 1, prompts_of(INPUTS, network)
+  return networks.start(network, params(kind)["target"], *given)[1]
 
 
 @pytest.mark.parametrize("kind", TARGETS)

@@ -38,38 +38,34 @@ def found(output, name):
 
 
 @pytest.mark.slow
-def test_metrics_are_those_of_the_outputs_of_infer(
+def test_metrics_of_all_checkpoints_are_those_of_the_outputs_of_infer(
   pair, evaluate, speculative, tmp_path
 ):
-  (metrics,) = evaluate(tmp_path)
-  outputs = [json.loads(line)["output"] for line in found(tmp_path, "0*").splitlines()]
+  """Each checkpoint of a folder is evaluated once."""
+  target = re.search("TARGET_CHECKPOINT_PATH = '(.*)'", pair[0].read_text())[1]
+  again = {
+    "utils.RestoreCheckpointConfig.mode": "all",
+    "TARGET_CHECKPOINT_PATH": str(tmp_path / "targets"),
+  }
+  shutil.copytree(target, tmp_path / "targets/checkpoint_1")
+  (metrics,) = evaluate(tmp_path / "out", **again)
+  text = found(tmp_path / "out", "0*")
+  outputs = [json.loads(line)["output"] for line in text.splitlines()]
   assert outputs == [record["prediction"] for record in runs.records(speculative)]
   references = (pair[0].parent / "text.en").read_text().splitlines()
   statistics = runs.summary(speculative)["statistics"]
   rates = ("tokens_per_target_call", "alpha_by_counts", "alpha_by_mass")
   expected = {name: pytest.approx(statistics[name]["value"]) for name in rates}
   assert metrics == {"step": 7, **bleu(references, outputs), **expected}
+  shutil.copytree(target, tmp_path / "targets/checkpoint_2")
+  assert evaluate(tmp_path / "out", **again) == [metrics, metrics]
 
 
 @pytest.mark.slow
-def test_without_speculation_the_metrics_are_the_same(evaluate, tmp_path):
-  (plain,) = evaluate(tmp_path / "plain", "eval_baseline_ende")
-  (ours,) = evaluate(tmp_path / "ours")
-  assert plain == {"step": 7, "bleu": ours["bleu"], "tokens_per_target_call": 1}
-
-
-@pytest.mark.slow
-def test_all_of_a_folders_checkpoints_are_evaluated_once(pair, evaluate, tmp_path):
-  target = re.search("TARGET_CHECKPOINT_PATH = '(.*)'", pair[0].read_text())[1]
-  for step in (1, 2):
-    shutil.copytree(target, tmp_path / f"targets/checkpoint_{step}")
-  again = {
-    "utils.RestoreCheckpointConfig.mode": "all",
-    "TARGET_CHECKPOINT_PATH": str(tmp_path / "targets"),
-  }
-  assert len(evaluate(tmp_path / "out", **again)) == 2
-  shutil.copytree(target, tmp_path / "targets/checkpoint_3")
-  assert len(evaluate(tmp_path / "out", **again)) == 3
+def test_without_speculation_a_target_call_gives_one_token(evaluate, tmp_path):
+  (plain,) = evaluate(tmp_path, "eval_baseline_ende")
+  assert plain["tokens_per_target_call"] == 1
+  assert plain.keys() == {"step", "bleu", "tokens_per_target_call"}
 
 
 @runtime_only

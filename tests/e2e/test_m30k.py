@@ -8,7 +8,7 @@ import json
 from tests import real_data
 from tests.e2e import runs
 
-LINES = 64
+LINES = 32
 
 
 def test_tokens_are_upstreams_greedy_ones(tmp_path):
@@ -43,4 +43,4 @@ def test_tokens_are_upstreams_greedy_ones(tmp_path):
   expected = [json.loads(line) for line in reference.read_text().splitlines()[:LINES]]
   assert runs.tokens(tmp_path / "out") == [r["prediction_tokens"] for r in expected]
   alpha = runs.summary(tmp_path / "out")["statistics"]["alpha_by_counts"]["value"]
-  assert 0.6 < alpha < 0.75
+  assert 0.7 < alpha < 0.8

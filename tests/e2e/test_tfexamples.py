@@ -1,4 +1,4 @@
-"""`t5x.infer` from files of TFExamples, by `python -m t5x.main`."""
+"""`t5x.infer` from files of TFExamples; `python -m t5x.main` runs other commands."""
 
 import runpy
 import sys
@@ -29,17 +29,21 @@ def test_outputs_are_those_of_the_same_texts(pair, speculative, tmp_path):
     written(tmp_path / f"{part}.tfrecord", [TRANSLATE_ENDE + text for text in some])
     for part, some in enumerate((texts[:7], texts[7:]))
   ]
-  process = runs.infer(
+  runs.completed(
     *("configs/spec_ende.gin", gin_file, "configs/runs/tfexamples.gin"),
-    module="t5x.main",
-    flags=["--run_mode=infer"],
     TF_EXAMPLE_FILE_PATHS=files,
     DRAFT_CHECKPOINT_PATH=draft,
     GAMMA=3,
     INFER_OUTPUT_DIR=str(tmp_path / "out"),
   )
-  assert process.returncode == 0, process.stderr[-3000:]
   assert runs.tokens(tmp_path / "out") == runs.tokens(speculative)
+
+
+@runtime_only
+def test_main_runs_the_command_that_is_named():
+  process = runs.infer(module="t5x.main", flags=["--run_mode=train"])
+  assert process.returncode == 1
+  assert process.stderr.startswith("t5x.train: ")
 
 
 @runtime_only

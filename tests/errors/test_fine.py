@@ -18,7 +18,7 @@ def vocabulary(tmp_path_factory):
 
 def test_blank_and_enormous_lines_are_inputs_like_any_other(tmp_path, vocabulary):
   source, target = tmp_path / "a.en", tmp_path / "a.de"
-  enormous = "the old dog " * (10_000_000 // 12)
+  enormous = "the old dog " * (1_200_000 // 12)
   source.write_text(f"a dog\n\n{enormous}\n \n")
   target.write_text("a cat\n\n\nthe red house sees the old man\n")
   name = tasks.translation_from_files(
@@ -30,5 +30,5 @@ def test_blank_and_enormous_lines_are_inputs_like_any_other(tmp_path, vocabulary
   assert [len(row["inputs"]) for row in rows] == [8] * 4
   assert [len(row["targets"]) for row in rows] == [4, 1, 1, 4]
   assert all(row["inputs"][-1] == vocabulary.eos_id for row in rows)
-  assert len(rows[2]["inputs_pretokenized"]) > 9_000_000
+  assert len(rows[2]["inputs_pretokenized"]) > 1_000_000
   assert np.array_equal(rows[1]["targets"], [vocabulary.eos_id])

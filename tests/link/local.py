@@ -11,23 +11,30 @@ from specdec_t5x.link.wire import Setup
 from tests.hash_model import HashModel
 
 
+def asker_of(answer) -> Asker:
+  """Returns what asks a function of the request's bytes."""
+  return Asker(Remote("nowhere"), lambda method, request, seconds: answer(request))
+
+
 def drafting_of(model: HashModel) -> Drafting:
   """A table model as a draft."""
   start = lambda params, source, slots: model.start(source.shape[0], slots)
   return Drafting(Draft(start, lambda params: model.extend, None, model.vocab_size))
 
 
-@dataclasses.dataclass(eq=False, frozen=True)
+@dataclasses.dataclass(eq=False)
 class Local:
-  """Answers as `link.client.Remote` does; `answer` takes the place of gRPC."""
+  """Answers as `link.client.Remote` does; `answer` takes the place of gRPC.
+
+  Another asker may take its place in a compiled program.
+  """
 
   asker: Asker
 
   @classmethod
   def of(cls, answer):
     """A link whose requests are answered by a function of the request's bytes."""
-    call = lambda method, request, seconds: answer(request)
-    return cls(Asker(Remote("nowhere"), call))
+    return cls(asker_of(answer))
 
   def check(self, vocab_size):
     assert vocab_size

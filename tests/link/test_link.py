@@ -1,5 +1,6 @@
 """A draft that is lost, late, started anew or talks nonsense costs no token."""
 
+import functools
 import itertools
 
 import jax
@@ -18,10 +19,11 @@ from specdec_t5x.link.client import Lost, Remote
 from specdec_t5x.link.server import Answers
 from specdec_t5x.link.wire import Kind, Setup, Status
 from tests.hash_model import HashModel, speculation
-from tests.link.local import Local, drafting_of, honest, never
+from tests.link.local import Local, asker_of, drafting_of, honest, never
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=7, eos_bias=-2.0) for seed in (3, 4))
 ROWS, LENGTH = 4, 30
+SAMPLED = Sampling(0.7, 3)
 
 
 @pytest.fixture(autouse=True)
@@ -29,25 +31,33 @@ def no_waiting(monkeypatch):
   monkeypatch.setattr(client, "_FIRST_WAIT", 0.0)
 
 
-def decoded(drafter, sampling):
+def program(drafter, sampling):
   keys = row_keys(jax.random.key(1), ROWS)
   given = TARGET, drafter, RULES["token"], sampling, keys, LENGTH
-  return jax.jit(lambda: generate(*speculation(*given)))()
+  return jax.jit(lambda: generate(*speculation(*given)))
 
 
-def linked(answer, sampling=GREEDY, top_k=4):
-  remote = Local.of(answer)
-  return decoded(Link(remote, 3, top_k), sampling), remote.counts()
+@functools.cache
+def linked_program(sampling):
+  """Returns a remote, whose asker each test gives, and the program that asks it."""
+  remote = Local.of(never)
+  return remote, program(Link(remote, 3, 4), sampling)
+
+
+def linked(answer, sampling=GREEDY):
+  remote, run = linked_program(sampling)
+  remote.asker = asker_of(answer)
+  return jax.block_until_ready(run()), remote.counts()
 
 
 @pytest.fixture(scope="module")
 def here():
   """What the same draft gives in this process."""
   draft = SparseDraft(DRAFT, 3, 4)
-  return {at: decoded(draft, at) for at in (GREEDY, Sampling(), Sampling(0.7, 3))}
+  return {at: program(draft, at)() for at in (GREEDY, SAMPLED)}
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(0.7, 3)], ids=str)
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=str)
 def test_a_link_gives_what_the_draft_gives_in_this_process(sampling, here):
   """By messages of one size for as many rows: none is lost, or late, for its draws."""
   sizes, answer = {}, honest(DRAFT)
@@ -105,13 +115,17 @@ def test_whatever_fails_outputs_are_the_same(fails, here):
   assert (found.statistics.target_calls >= here[GREEDY].statistics.target_calls).all()
 
 
-def test_without_any_answer_the_target_decodes_by_itself(here):
+def test_a_lost_draft_is_asked_again_after_a_while(here, monkeypatch):
+  """Without any answer the target decodes by itself."""
+  monkeypatch.setattr(client, "_FIRST_WAIT", 60.0)
   found, counts = linked(never)
   np.testing.assert_array_equal(found.tokens, here[GREEDY].tokens)
   assert found.statistics.drafted.sum() == counts["requests"] == 0
+  assert counts["lost"] == 1
+  assert counts["skipped"] > 5
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=str)
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=str)
 def test_a_draft_that_was_started_anew_is_told_everything_again(sampling, here):
   answers, asked = (honest(DRAFT), honest(DRAFT)), []
 
@@ -122,13 +136,6 @@ def test_a_draft_that_was_started_anew_is_told_everything_again(sampling, here):
   found, counts = linked(answer, sampling)
   np.testing.assert_array_equal(found.tokens, here[sampling].tokens)
   assert counts["lost"] == 0
-
-
-def test_a_lost_draft_is_asked_again_after_a_while(monkeypatch):
-  monkeypatch.setattr(client, "_FIRST_WAIT", 60.0)
-  _, counts = linked(never)
-  assert counts["lost"] == 1
-  assert counts["skipped"] > 5
 
 
 def test_the_emulated_link_takes_its_time(monkeypatch):

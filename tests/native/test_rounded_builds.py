@@ -32,9 +32,9 @@ def test_a_build_for_less_gives_the_same(name, tmp_path):
   flags, needed = BUILDS[name]
   if not set(needed) <= set(processor()):
     pytest.skip(f"this processor lacks one of {needed}")
-  sources = [str(path) for path in library.SOURCES]
+  sources = [str(p) for p in library.SOURCES if p.stem in ("few_rows", "rounded")]
   made, include = tmp_path / "rounded.so", f"-I{jax.ffi.include_dir()}"
-  common = "-std=c++17", "-O1", "-ffp-contract=fast", "-fPIC", "-w", "-shared"
+  common = "-std=c++17", "-O0", "-ffp-contract=fast", "-fPIC", "-w", "-shared"
   compiler = library._compiler()
   library._run(*compiler, *common, *flags, include, *sources, "-o", str(made))
   build, call = ctypes.CDLL(str(made)), {}

@@ -10,13 +10,10 @@ import pytest
 
 from specdec_t5x import build
 from specdec_t5x.network.config import GptConfig, T5Config
-from specdec_t5x.network.functional import (
-  initial_variables,
-  is_decoder_only,
-  network_for,
-)
+from specdec_t5x.network.functional import is_decoder_only, network_for
 from specdec_t5x.network.gemma import GemmaConfig
 from tests import networks
+from tests.training.conftest import params_of, shapes_of
 
 SHAPE = {"vocab_size": 40, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 24}
 T5 = {**SHAPE, "num_encoder_layers": 2, "num_decoder_layers": 2}
@@ -59,7 +56,8 @@ def variables(config):
   """Random parameters, and their axes; a T5Gemma's axes are not asked for."""
   if config.is_gemma:
     return {"params": networks.drawn(config)}
-  return initial_variables(network_for(config), jax.random.key(0))
+  network = network_for(config)
+  return {**shapes_of(network), "params": params_of(network)}
 
 
 def model(config):
@@ -67,8 +65,10 @@ def model(config):
 
 
 def forced(config, tokens):
-  """Logits after each token, under teacher forcing."""
-  return _forced(config, variables(config)["params"], tokens)
+  """Logits after each token, under teacher forcing; of one program for all lengths."""
+  size = tokens.shape[1]
+  tokens = jnp.pad(tokens, ((0, 0), (0, SLOTS - size)))
+  return _forced(config, variables(config)["params"], tokens)[:, :size]
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -78,6 +78,7 @@ def _forced(config, params, tokens):
   return network.apply({"params": params}, *inputs, tokens, known, enable_dropout=False)
 
 
+@functools.cache
 def start(config):
   """`extend` and a cache, after INPUTS where there is an encoder."""
   network = network_for(config)

@@ -4,7 +4,6 @@ That their numbers are transformers' is tests/hugging_face/test_parity.py's.
 """
 
 import dataclasses
-import functools
 
 import chex
 import flax
@@ -17,11 +16,7 @@ from specdec_t5x import api, build
 from specdec_t5x.beam.decoder import BeamDecoder
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.core.tree import Tree
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.layer_skip import LayerSkip
-from specdec_t5x.drafters.quantized import Quantized
-from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.hugging_face import export
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.network.functional import network_for
@@ -31,9 +26,9 @@ from specdec_t5x.training.new_heads import new_heads
 from tests import networks
 from tests.network import kinds
 from tests.network.kinds import GEMMA_1, GEMMA_2, INPUTS, ROWS, random_tokens
+from tests.training.conftest import params_of
 
-LENGTH = 16
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+LENGTH = 12
 
 
 def test_what_0_stands_for_and_how_far_layers_see_show():
@@ -49,33 +44,16 @@ def test_what_0_stands_for_and_how_far_layers_see_show():
     assert abs(whole - found(*known)).max() > 1e-3, other
 
 
-LESS = dataclasses.replace(GEMMA_1, num_decoder_layers=1)
-OF_TREES = TreeDraft(network_for(LESS), Tree((0, 0, 1, 2)))
-HEADS = HeadsConfig("hydra", 2, GEMMA_2.emb_dim, 1)
-
-
-@pytest.mark.parametrize(
-  ("config", "draft", "drafter"),
-  [
-    (GEMMA_2, None, Quantized(4, 8, gamma=3)),
-    slow(GEMMA_2, None, LayerSkip(("self_0", "mlp_1"), 3)),
-    slow(GEMMA_2, HEADS, None),
-    slow(GEMMA_1, LESS, OF_TREES),
-  ],
-  ids=["4 bits", "fewer layers", "heads", "a tree"],
-)
-def test_drafts_leave_greedy_outputs_as_they_are(config, draft, drafter):
-  """A draft model is tests/hugging_face/test_infer.py's."""
-  decode = functools.partial(
-    networks.decode, kinds.model(config), inputs=INPUTS, room=LENGTH, eos_id=-1
-  )
-  plain = decode().tokens
+@pytest.mark.slow
+def test_heads_leave_greedy_outputs_as_they_are():
+  """tests/exactness/test_layer_skip.py has its own lesser networks."""
+  heads = network_for(HeadsConfig("hydra", 2, GEMMA_2.emb_dim, 1))
+  known = {"inputs": INPUTS, "room": LENGTH, "eos_id": -1}
+  plain = networks.decode(kinds.model(GEMMA_2), **known).tokens
   assert len(np.unique(plain)) > 4
-  rule = "traversal" if drafter is OF_TREES else "token"
-  draft = draft and build.Model(network_for(draft), networks.drawn(draft, 1))
-  found = decode(draft, drafter, rule, policy="fixed")
+  draft = build.Model(heads, params_of(heads))
+  found = networks.decode(kinds.model(GEMMA_2), draft, policy="fixed", **known)
   np.testing.assert_array_equal(found.tokens, plain)
-  assert found.statistics.accepted.sum() > 0 or draft
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from tests.network import kinds
 
 pytestmark = needs_kernels
 ROWS = (*range(1, 10), 16, 33, products.MAX_ROWS)
-INPUTS, COLUMNS = (1, 5, 64, 320), (1, 7, 96, 130, 832)
+INPUTS, COLUMNS = (1, 5, 320), (1, 7, 96, 130, 832)
 BATCH, HEADS, SLOTS = 2, 3, 21
 
 
@@ -34,8 +34,12 @@ def ours(x, *kernels):
 
 def by_rows(x, *kernels):
   """As `ours`, of each kernel's transpose."""
-  run = jax.jit(multiply_by_rows, static_argnums=0)
-  return [run("native", x, np.ascontiguousarray(kernel.T)) for kernel in kernels]
+  return _by_rows(x, *(np.ascontiguousarray(kernel.T) for kernel in kernels))
+
+
+@jax.jit
+def _by_rows(x, *kernels):
+  return [multiply_by_rows("native", x, kernel) for kernel in kernels]
 
 
 EITHER = pytest.mark.parametrize("product", [ours, by_rows])
@@ -72,7 +76,7 @@ def test_a_row_is_the_same_with_any_matrices_and_each_time():
   x, kernels = normal(2, 9, 320), matrices(320)
   for kernel, expected in zip(kernels, ours(x, *kernels), strict=True):
     np.testing.assert_array_equal(ours(x, kernel)[0], expected)
-    for _ in range(20):
+    for _ in range(5):
       np.testing.assert_array_equal(ours(x, *kernels[::-1], kernel)[-1], expected)
 
 
@@ -135,7 +139,7 @@ def test_products_of_several_threads_at_once_are_right():
   def often(_):
     return all(
       np.array_equal(found, one)
-      for _ in range(200)
+      for _ in range(50)
       for found, one in zip(ours(x, *kernels), expected, strict=True)
     )
 

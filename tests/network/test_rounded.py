@@ -1,7 +1,5 @@
 """Weights in few bits: how they are rounded, and what is multiplied by them."""
 
-import itertools
-
 import flax
 import jax
 import jax.numpy as jnp
@@ -9,11 +7,12 @@ import numpy as np
 import pytest
 
 from specdec_t5x.network import rounded
-from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.rounded import Rounding
 from tests.kernels import KINDS, matrix, needs_kernels, normal
 from tests.network.kinds import T5_1_0
 from tests.t5x_bridge import tiny, tiny_gpt
+from tests.training.conftest import shapes_of
 
 
 def product(x, *kernels, choice="xla"):
@@ -66,7 +65,7 @@ def test_columns_of_zeros_stay_zero(bits):
 
 def names(config, rounding):
   """Returns the paths of a network's rounded matrices, and its parameters."""
-  params = initial_variables(network_for(config), jax.random.key(0))["params"]
+  params = tiny.drawn(config)
   flat = flax.traverse_util.flatten_dict(rounding(params), sep="/")
   return {name.rpartition("/")[0] for name in flat}, params
 
@@ -93,9 +92,9 @@ def test_tied_embeddings_and_decoder_only_networks_are_rounded():
 
 
 def test_axes_are_those_of_what_was_rounded():
-  variables = initial_variables(network_for(tiny.TARGET), jax.random.key(0))
-  made = Rounding(4, 8)(variables["params"])
-  axes = rounded.axes_of(made, variables["params_axes"])
+  made = Rounding(4, 8)(tiny.drawn(tiny.TARGET))
+  axes = shapes_of(network_for(tiny.TARGET))["params_axes"]
+  axes = rounded.axes_of(made, axes)
   kernel = axes["decoder"]["layers_0"]["mlp"]["wo"]["kernel"]
   assert kernel["codes_axes"].names == ("mlp", "embed")
   assert kernel["scales_axes"].names == (None, "embed")
@@ -117,7 +116,7 @@ def test_one_name_alone_is_refused():
 
 # ---- Our own products: those of float64, row by row. ----
 
-ROWS = (*range(1, 10), 17, 130)
+ROWS = (1, 2, 3, 4, 7, 8, 9, 130)
 COLUMNS = (1, 7, 16, 37, 832)
 
 
@@ -144,7 +143,7 @@ def rounded_rows(x, group):
 @needs_kernels
 @pytest.mark.parametrize(
   ("kind", "inputs"),
-  [*itertools.product(KINDS, (5, 330)), ((8, 0), 1), ((4, 32), 64)],
+  [*((kind, 330) for kind in KINDS), ((4, 32), 5), ((8, 0), 1)],
 )
 def test_a_row_is_float64_s_and_the_same_whatever_stands_beside_it(kind, inputs):
   bits, group = kind
@@ -165,7 +164,7 @@ def test_a_row_is_float64_s_and_the_same_whatever_stands_beside_it(kind, inputs)
 
 
 @needs_kernels
-@pytest.mark.parametrize(("bits", "group"), KINDS)
+@pytest.mark.parametrize(("bits", "group"), [(8, 0), (4, 32)])
 def test_codes_are_the_same_packed_and_not(bits, group):
   for packed, plain in zip(
     matrices(70, bits, group, packed=True), matrices(70, bits, group), strict=True

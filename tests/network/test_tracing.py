@@ -10,13 +10,10 @@ import pytest
 from flax.linen.partitioning import axis_rules
 
 from specdec_t5x.network.decoder import DecoderLayer
-from specdec_t5x.network.functional import (
-  initial_variables,
-  network_for,
-  start_decoding,
-)
+from specdec_t5x.network.functional import network_for, start_decoding
 from specdec_t5x.network.transformer import EncoderLayer
 from tests.t5x_bridge import tiny, tiny_gpt
+from tests.training.conftest import params_of, shapes_of
 
 INPUTS = jnp.array([[5, 6, 7, 1]])
 SLOTS = 8
@@ -39,14 +36,14 @@ def traced(monkeypatch):
 def traces(traced, config, *widths):
   """Traces a program that scores blocks of these widths; returns what it took."""
   module = network_for(config)
-  params = initial_variables(module, jax.random.key(0))["params"]
+  shapes = shapes_of(module)["params"]
   traced.clear()
 
   def score(params):
     extend, cache = start_decoding(module, params, INPUTS, SLOTS)
     return [extend(cache, jnp.ones((1, width), jnp.int32))[0] for width in widths]
 
-  jax.make_jaxpr(score)(params)
+  jax.make_jaxpr(score)(shapes)
   return traced[EncoderLayer], traced[DecoderLayer]
 
 
@@ -91,7 +88,7 @@ def products(jaxpr):
 @pytest.mark.parametrize("config", [tiny.TARGET, tiny_gpt.TARGET], ids=["t5", "gpt"])
 def test_an_input_is_read_once_for_all_of_its_decodes(config):
   module = network_for(config)
-  params = initial_variables(module, jax.random.key(0))["params"]
+  params = params_of(module)
   prompts = None if config is tiny.TARGET else SEVERAL
 
   def start(params, decodes):

@@ -24,9 +24,11 @@ from tests.network import kinds
 from tests.network.kinds import GPT, INPUTS, ROWS, SLOTS, T5_1_0, T5_1_1, random_tokens
 
 T5S = {"t5 1.1": T5_1_1, "t5 1.0": T5_1_0}
+NO_DROPOUT = {"enable_dropout": False}
+EACH = {**T5S, "gated gpt": kinds.GATED_GPT, **kinds.GEMMAS}
 
 
-@kinds.each(kinds.OLD | kinds.GEMMAS)
+@kinds.each(EACH)
 def test_extend_equals_teacher_forcing_after_rollbacks_of_ragged_rows(config):
   rng = np.random.default_rng(1)
   extend, cache = kinds.start(config)
@@ -43,7 +45,7 @@ def test_extend_equals_teacher_forcing_after_rollbacks_of_ragged_rows(config):
   assert len(set(cache.index.tolist())) > 1
 
 
-@kinds.each(kinds.OLD | kinds.GEMMAS)
+@kinds.each(EACH)
 def test_a_tree_scores_each_of_its_paths(config):
   tree = Tree((0, 0, 1, 2))
   prefix, nodes = random_tokens(2, 4), random_tokens(3, 5)
@@ -58,42 +60,44 @@ def test_a_tree_scores_each_of_its_paths(config):
     np.testing.assert_allclose(logits[:, path], expected, atol=1e-5)
 
 
-@kinds.each(T5S)
-def test_a_row_depends_on_no_other_row_and_on_no_padding_of_its_input(config):
-  tokens = random_tokens(4, 5)
-  extend, cache = kinds.start(config)
+def test_a_row_depends_on_no_other_row_and_on_no_padding_of_its_input():
+  tokens, rows = random_tokens(4, 4), jnp.array([2, 2, 1])  # The longest is left out.
+  extend, cache = kinds.start(T5_1_1)
   together, _, _ = extend(cache, tokens)
-  padded = jnp.pad(INPUTS, ((0, 0), (0, 7)))
-  for row in range(ROWS):
-    params, own = kinds.variables(config)["params"], padded[row : row + 1]
-    extend, cache = networks.start(network_for(config), params, own, SLOTS)
-    alone, _, _ = extend(cache, tokens[row : row + 1])
-    np.testing.assert_allclose(together[row], alone[0], atol=1e-5)
+  own = jnp.pad(INPUTS, ((0, 0), (0, 7)))[rows]
+  params = kinds.variables(T5_1_1)["params"]
+  extend, cache = networks.start(network_for(T5_1_1), params, own, SLOTS)
+  found, _, _ = extend(cache, tokens[rows])
+  np.testing.assert_allclose(found, together[rows], atol=1e-5)
 
 
-@kinds.each(T5S)
-def test_t5x_decode_interface_equals_extend(config):
-  network, params = network_for(config), kinds.variables(config)["params"]
-  tokens, own = random_tokens(6, 6), {"params": params}
-  encoded = network.apply(own, INPUTS, enable_dropout=False, method="encode")
+def test_t5x_decode_interface_equals_extend():
+  network, own = network_for(T5_1_1), {"params": kinds.variables(T5_1_1)["params"]}
+  tokens, size = random_tokens(6, 4), 4
   calls = {"decode": True, "enable_dropout": False, "mutable": ["cache"]}
-  _, variables = network.apply(own, INPUTS, tokens, tokens, **calls)
-  extend, cache = kinds.start(config)
+
+  @jax.jit
+  def begin():
+    encoded = network.apply(own, INPUTS, enable_dropout=False, method="encode")
+    return encoded, network.apply(own, INPUTS, tokens, tokens, **calls)[1]["cache"]
+
+  @jax.jit
+  def one(encoded, cache, token):
+    given, words = (encoded, INPUTS, token, token), {"max_decode_length": size, **calls}
+    known = {**own, "cache": cache}
+    logits, variables = network.apply(known, *given, method="decode", **words)
+    return logits, variables["cache"]
+
+  extend, cache = kinds.start(T5_1_1)
   expected, _, _ = extend(cache, tokens)
-  for i in range(6):
-    one = tokens[:, i : i + 1]
-    logits, variables = network.apply(
-      {**own, "cache": variables["cache"]},
-      *(encoded, INPUTS, one, one),
-      max_decode_length=6,
-      method="decode",
-      **calls,
-    )
+  encoded, cache = begin()
+  for i in range(size):
+    logits, cache = one(encoded, cache, tokens[:, i : i + 1])
     np.testing.assert_allclose(logits[:, 0], expected[:, i], atol=1e-5)
-  assert int(variables["cache"]["cache_index"]) == 6
+  assert int(cache["cache_index"]) == size
 
 
-@kinds.each(kinds.OLD)
+@kinds.each({"t5 1.1": T5_1_1, "gpt": GPT})
 def test_packed_examples_stay_apart(config):
   network, own = network_for(config), {"params": kinds.variables(config)["params"]}
   segments = {"decoder_segment_ids": jnp.array([[1] * 4 + [2] * 4])}
@@ -102,14 +106,14 @@ def test_packed_examples_stay_apart(config):
   if not is_decoder_only(network):
     segments["encoder_segment_ids"] = segments["decoder_segment_ids"]
     given = [INPUTS[:1, :8], *given]
-  packed = network.apply(own, *given, **segments, enable_dropout=False)
-  alone = network.apply(own, *(x[:, 4:] for x in given), enable_dropout=False)
+  apply = jax.jit(lambda *x, **words: network.apply(own, *x, **words, **NO_DROPOUT))
+  packed, alone = apply(*given, **segments), apply(*(x[:, 4:] for x in given))
   # Relative positions are differences, so the second example is as if alone.
   np.testing.assert_allclose(packed[:, 4:], alone, atol=1e-5)
 
 
 def test_bfloat16_stays_close_to_float32():
-  tokens = random_tokens(8, 5)
+  tokens = random_tokens(8, 4)
   extend, cache = kinds.start(T5_1_1)
   expected, _, _ = extend(cache, tokens)
   extend, cache = kinds.start(dataclasses.replace(T5_1_1, dtype="bfloat16"))
@@ -233,7 +237,9 @@ def test_random_parameters_are_of_the_networks_shapes_and_dtype():
   params = sizes.random_params(module, seed=0)
   assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"bfloat16"}
   tokens = jnp.array([[5, 6]])
-  logits = module.apply({"params": params}, *[tokens] * 3, enable_dropout=False)
+  logits = jax.jit(lambda p: module.apply({"params": p}, *[tokens] * 3, **NO_DROPOUT))(
+    params
+  )
   assert logits.shape == (1, 2, sizes.VOCAB_SIZE)
   assert jnp.isfinite(logits).all()
   assert logits.std() > 0.1

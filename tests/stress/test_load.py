@@ -46,7 +46,7 @@ def load(service):
 
 
 def test_nothing_is_compiled_after_the_warm_up_and_all_outputs_are_right(load):
-  report = load.run(requests=40, every=0.1)
+  report = load.run(requests=20, every=0.1)
   assert (report.compilations, report.traces) == (0, 0)
   assert report.mistakes == []
   assert min(report.greedy, report.sampled, report.replays) > 0

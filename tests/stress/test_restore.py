@@ -1,15 +1,18 @@
 """Restoring on eight devices: what each holds, and what it takes; altered files."""
 
 import dataclasses
+import json
+import sys
 
 import numpy as np
 import pytest
 from etils import epath
 
-from lab.stress.restore import FORMATS, Job, make_pair, measure_apart
+from lab.stress.restore import FORMATS, Job, Outcome, make_pair, measure
 from specdec_t5x.network.sizes import t5_1_1
 from tests.contract.conftest import runtime_only
 from tests.contract.test_checkpoints import BIG, NAME, make_state, save
+from tests.processes import on_devices
 
 pytestmark = runtime_only
 
@@ -26,16 +29,20 @@ DRAFT = dataclasses.replace(t5_1_1("tiny"), vocab_size=8192)
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-  return make_pair(tmp_path_factory.mktemp("pairs"), TARGET, DRAFT)
+def outcomes(tmp_path_factory):
+  """What a process measures of each format on eight devices, after their drafts."""
+  pairs = make_pair(tmp_path_factory.mktemp("pairs"), TARGET, DRAFT)
+  # A format's first restoring pays for libraries, too.
+  jobs = [Job(draft, draft) for _, draft in pairs.values()]
+  jobs += [Job(*pair, devices=8) for pair in pairs.values()]
+  arguments = json.dumps([dataclasses.asdict(job) for job in jobs])
+  found = on_devices(8, "-m", "tests.stress.test_restore", arguments)
+  return dict(zip(pairs, found[len(pairs) :], strict=True))
 
 
-@pytest.fixture(scope="module", params=FORMATS)
-def outcome(request, pairs):
-  target, draft = pairs[request.param]
-  # The first restoring of a process pays for libraries, too.
-  first = Job(draft, draft)
-  return measure_apart(first, Job(target, draft, devices=8))
+@pytest.fixture(params=FORMATS)
+def outcome(request, outcomes):
+  return Outcome(**outcomes[request.param])
 
 
 def test_a_device_holds_its_shards_alone(outcome):
@@ -77,3 +84,8 @@ def test_no_turned_bit_changes_a_parameter_unseen(file, tmp_path):
     # Bits that mean nothing: gzip's time stamp, say.
     np.testing.assert_array_equal(value, expected, err_msg=f"byte {place}", strict=True)
   assert seen > 0.8 * (place + 1)
+
+
+if __name__ == "__main__":
+  measured = [measure(Job(**job)) for job in json.loads(sys.argv[1])]
+  print(json.dumps([dataclasses.asdict(outcome) for outcome in measured]))

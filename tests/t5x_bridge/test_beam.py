@@ -50,13 +50,6 @@ def baseline(vocabulary, params, batch):
   return tiny.predict(plain(vocabulary), params, batch)
 
 
-def t5x_beams(vocabulary, params, batch, num_decodes, alpha):
-  search = functools.partial(decoding.beam_search, alpha=alpha)
-  model = tiny.t5x_model(TARGET, vocabulary, search)
-  settings = {"num_decodes": num_decodes, "return_all_decodes": True}
-  return tiny.predict(model, params["target"], batch, **settings)
-
-
 def assert_same(found, expected):
   np.testing.assert_array_equal(found[0], expected[0])
   np.testing.assert_allclose(found[1]["scores"], expected[1]["scores"], atol=1e-4)
@@ -64,19 +57,17 @@ def assert_same(found, expected):
 
 @pytest.mark.slow
 def test_hypotheses_are_those_of_t5x_beam_search(vocabulary, params, batch, baseline):
-  expected = t5x_beams(vocabulary, params, batch, num_decodes=4, alpha=0.6)
+  """With other penalties: tests/beam, by enumeration."""
+  search = functools.partial(decoding.beam_search, alpha=0.6)
+  model = tiny.t5x_model(TARGET, vocabulary, search)
+  settings = {"num_decodes": 4, "return_all_decodes": True}
+  expected = tiny.predict(model, params["target"], batch, **settings)
   assert expected[0].shape == (5, 4, LENGTH)
   # Some rows fill their finished pool before the room ends.
   ends = (np.asarray(expected[0]) == 1).any(axis=2)
   assert ends.any()
   assert_same(baseline, expected)
   assert_same(tiny.predict(speculative(vocabulary), params, batch), expected)
-
-
-def test_without_a_penalty_too(vocabulary, params, batch):
-  expected = t5x_beams(vocabulary, params, batch, num_decodes=3, alpha=0.0)
-  model = speculative(vocabulary, num_decodes=3, alpha=0.0)
-  assert_same(tiny.predict(model, params, batch), expected)
 
 
 def test_the_target_as_draft_advances_by_whole_trees(

@@ -43,7 +43,7 @@ def test_rounded_weights_are_divided_and_draft_the_same(results):
 
 
 @pytest.mark.parametrize(
-  ("run", "held"), [("data 8, T=0", 264), ("data 2, model 4, T=1", 264 // 4)]
+  ("run", "held"), [("data 8, T=0", 264), ("data 2, model 4, SLOTS=4, T=1", 264 // 4)]
 )
 def test_a_block_s_distributions_are_divided_over_model_by_the_vocabulary(
   results, run, held

@@ -70,14 +70,14 @@ def test_upstream_t5x_says_nothing_so_the_command_s_shard_is_read():
 
 
 def test_equal_prompts_differ_by_place_task_and_seed(vocabulary):
-  model = tiny.speculative(vocabulary, Sampling(1.0))
+  model = tiny.plain(vocabulary, Sampling(1.0))
   row = convert(CONVERTER(pack=False))[0]
   examples = np.array([[0, 0], [0, 1], [1, 0]], np.int32)
   rows = [{**row, EXAMPLE: example} for example in examples]
   first, second, other = sample(model, rows)
   assert not np.array_equal(first, second)
   assert not np.array_equal(first, other)
-  seeded = tiny.speculative(vocabulary, Sampling(1.0), seed=1)
+  seeded = tiny.plain(vocabulary, Sampling(1.0), seed=1)
   assert not np.array_equal(sample(seeded, rows)[0], first)
 
 

@@ -26,13 +26,14 @@ KEYS_OF, LOWERED = SERVE.keys_of, exporting.lowered
 
 @pytest.fixture(scope="module")
 def model(vocabulary):
-  return tiny.speculative(vocabulary, Sampling(1.0), seed=3)
+  """A model without a draft; tests/e2e exports drafts."""
+  return tiny.plain(vocabulary, Sampling(1.0), seed=3)
 
 
 @pytest.fixture(scope="module")
 def params(model):
-  half = lambda x: x.astype(jnp.bfloat16)
-  return jax.tree.map(half, tiny.variables(model)["params"])
+  half = lambda x: jnp.asarray(np.asarray(x).astype(jnp.bfloat16))
+  return jax.tree.map(half, flax.core.unfreeze(tiny.variables(model)["params"]))
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +45,27 @@ def expected(model, params, batch):
     return np.asarray(tiny.predict(model, params, examples)[0])
 
 
-@pytest.fixture
-def check(model, params, batch, expected, tmp_path):
-  """Exports the model and compares the tokens of the exported program."""
+@pytest.fixture(scope="module")
+def export(model, params):
+  """A function that exports the model to a folder."""
+  flat = flax.traverse_util.flatten_dict(params, sep="/")
+  given, how = (model, flat, LENGTHS, "a task"), (["cpu", "tpu"], [ROWS])
+  return lambda folder: exporting.export(*given, str(folder), *how)
 
-  def check():
-    flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
-    to = str(tmp_path), ["cpu", "tpu"], [ROWS]
-    exporting.export(model, flat, LENGTHS, "a task", *to)
-    decode, _, about = SERVE.load(tmp_path)
+
+@pytest.fixture(scope="module")
+def exported(export, tmp_path_factory):
+  """A folder of the exported model."""
+  export(folder := tmp_path_factory.mktemp("exported"))
+  return folder
+
+
+@pytest.fixture
+def check(batch, expected):
+  """Compares the tokens of an exported program."""
+
+  def check(folder):
+    decode, _, about = SERVE.load(folder)
     keys = SERVE.keys_of(about["seed"], about["task"], np.arange(ROWS))
     tokens, _ = decode(np.asarray(batch["encoder_input_tokens"]), keys)
     np.testing.assert_array_equal(tokens, expected)
@@ -60,8 +73,8 @@ def check(model, params, batch, expected, tmp_path):
   return check
 
 
-def test_tokens_are_the_models(check):
-  check()
+def test_tokens_are_the_models(check, exported):
+  check(exported)
 
 
 def values_for_bits(x):
@@ -96,10 +109,21 @@ def a_token_less(model, params, lengths, *rest):
     (exporting, "portable", contextlib.nullcontext),
   ],
 )
-def test_a_planted_fault_is_seen(owner, name, fault, check, monkeypatch):
+def test_a_planted_fault_is_seen(
+  owner, name, fault, check, export, exported, tmp_path, monkeypatch
+):
+  if name != "portable":  # Most faults leave the program as it is.
+    program = (exported / f"decode_{ROWS}.jax_export").read_bytes()
+    program = jax.export.deserialize(bytearray(program))
+    monkeypatch.setattr(exporting, "lowered", lambda *given: program)
   monkeypatch.setattr(owner, name, fault)
+
+  def check_new():
+    export(tmp_path)
+    check(tmp_path)
+
   with pytest.raises((AssertionError, ValueError, NotImplementedError)):
-    check()
+    check_new()
 
 
 def test_a_draft_in_another_process_is_refused():

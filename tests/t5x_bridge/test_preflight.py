@@ -18,8 +18,6 @@ FREE = {
   "infer.infer.num_shards",
 }
 GIN_FILES = {
-  "speculative": ["configs/spec_ende.gin"],
-  "plain": ["configs/baseline_ende.gin"],
   "beam": ["configs/spec_ende.gin", "configs/runs/beam.gin"],
   "decoder-only": ["configs/spec_lm.gin"],
 }

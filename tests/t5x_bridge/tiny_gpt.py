@@ -30,8 +30,8 @@ def speculative(vocabulary, sampling=GREEDY, target=TARGET, draft=DRAFT, **setti
   return model(decoder, vocabulary, sampling, **of_model)
 
 
-def plain(vocabulary, sampling=GREEDY):
-  return model(PlainDecoder(GptTransformer(TARGET)), vocabulary, sampling)
+def plain(vocabulary, sampling=GREEDY, **kwargs):
+  return model(PlainDecoder(GptTransformer(TARGET)), vocabulary, sampling, **kwargs)
 
 
 def model(decoder, vocabulary, sampling, task_feature_lengths=LENGTHS, **kwargs):

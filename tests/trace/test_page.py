@@ -6,10 +6,9 @@ import re
 
 import pytest
 
-from specdec_t5x import Sampling
 from specdec_t5x.trace import page, recording
 from tests.trace import browser
-from tests.trace.test_trace import TEXT, models, recorded, vocabulary  # noqa: F401
+from tests.trace.conftest import SAMPLED, SETTINGS, TEXT
 
 KEPT = pathlib.Path(__file__).with_name("drawn.jsonl")
 (DRAWN,) = recording.load(str(KEPT))
@@ -31,31 +30,27 @@ def test_a_line_that_is_no_trace_is_named(line, tmp_path):
     recording.load(str(path))
 
 
-def test_what_is_recorded_decided(models, vocabulary):  # noqa: F811
-  sampling = Sampling(4.0)  # Flat distributions, which overlap.
-  traces = recording.record(
-    [TEXT] * 6, *models, vocabulary, gamma=3, max_length=10, sampling=sampling
-  )
-  drafted = [t for trace in traces for turn in trace.turns for t in turn.drafted]
+def test_what_is_recorded_decided(sampled):
+  drafted = [t for trace in sampled for turn in trace.turns for t in turn.drafted]
   tested = [token for token in drafted if token.kind != "discarded"]
   assert {token.kind for token in tested} == {"accepted", "rejected"}
   for token in tested:
     assert (token.test < token.p / token.q) == (token.kind == "accepted")
     assert token.draws
-  assert all(trace.plain_seconds > 0 for trace in traces)
-  assert all(turn.target_seconds > 0 for trace in traces for turn in trace.turns)
+  assert all(trace.plain_seconds > 0 for trace in sampled)
+  assert all(turn.target_seconds > 0 for trace in sampled for turn in trace.turns)
 
 
-def test_at_temperature_0_nothing_is_drawn(models, vocabulary):  # noqa: F811
-  trace = recorded(models, vocabulary)
+def test_at_temperature_0_nothing_is_drawn(greedy):
+  (trace,) = greedy
   tokens = [t for turn in trace.turns for t in (*turn.drafted, turn.own) if t]
   assert all(t.q is None and t.test is None and not t.draws for t in tokens)
   assert all(0 < t.p <= 1 for t in tokens)
 
 
-def test_a_tree_s_tokens_hang_from_their_parents(models, vocabulary):  # noqa: F811
-  settings = {"rule": "traversal", "num_candidates": 2, "sampling": Sampling(1.0)}
-  trace = recorded(models, vocabulary, **settings)
+def test_a_tree_s_tokens_hang_from_their_parents(models, vocabulary):
+  settings = {"rule": "traversal", "num_candidates": 2, **SETTINGS, **SAMPLED}
+  (trace,) = recording.record([TEXT], *models, vocabulary, **settings)
   first = trace.turns[0]
   for turn in trace.turns:
     is_cut = any(token.kind == "rejected" for token in turn.drafted)

@@ -9,14 +9,12 @@ import pytest
 import sentencepiece
 
 import specdec_t5x
-from specdec_t5x import Sampling
 from specdec_t5x.trace import recording, render
 from specdec_t5x.trace.recording import Token, Trace, Turn
 from tests.t5x_bridge import tiny
+from tests.trace.conftest import SAMPLED, SETTINGS, TEXT
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "show_trace.py"
-TEXT = tiny.sentences(1, seed=4)[0]
-GAMMA, LENGTH = 3, 10
 
 
 def drawn(own=None, **drafted):
@@ -40,38 +38,20 @@ def image(title, turns=DRAWN, plain=0.002):
   return render.to_svg(Trace("input", "output", {}, turns, plain), title)
 
 
-@pytest.fixture(scope="module")
-def models():
-  return tiny.pair()
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-  return tiny.train_vocabulary(tmp_path_factory.mktemp("vocabulary"))
-
-
-def recorded(models, vocabulary, **settings):
-  (trace,) = recording.record(
-    [TEXT], *models, vocabulary, gamma=GAMMA, max_length=LENGTH, **settings
-  )
-  return trace
-
-
 def generated(models, vocabulary, **settings):
   """What `generate` says, among other inputs in its batch: its tokens' pieces."""
-  settings = {"gamma": GAMMA, "policy": "fixed", "max_length": LENGTH, **settings}
-  texts = [TEXT, "the dog"]
-  outputs = specdec_t5x.generate(texts, *models, vocabulary, batch_size=2, **settings)
+  settings = {"policy": "fixed", "batch_size": 2, **SETTINGS, **settings}
+  outputs = specdec_t5x.generate([TEXT, "the dog"], *models, vocabulary, **settings)
   processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
   known = [recording.piece_of(processor, token) for token in outputs[0].tokens]
   return known, outputs[0]
 
 
-@pytest.mark.parametrize(
-  "settings", [{}, {"sampling": Sampling(0.8, top_k=5), "seed": 2}]
-)
-def test_the_iterations_sum_to_what_generate_gives(models, vocabulary, settings):
-  turns = recorded(models, vocabulary, **settings).turns
+@pytest.mark.parametrize(("name", "settings"), [("greedy", {}), ("sampled", SAMPLED)])
+def test_the_iterations_sum_to_what_generate_gives(
+  name, settings, models, vocabulary, request
+):
+  turns = request.getfixturevalue(name)[0].turns
   expected, generation = generated(models, vocabulary, **settings)
   assert list(itertools.chain(*(turn.output for turn in turns))) == expected
   assert len(turns) == generation.target_calls
@@ -83,8 +63,8 @@ def of_kind(turn, kind):
   return [token.piece for token in turn.drafted if token.kind == kind]
 
 
-def test_tokens_are_rejected_for_others(models, vocabulary):
-  turns = recorded(models, vocabulary, sampling=Sampling(1.0)).turns
+def test_tokens_are_rejected_for_others(sampled):
+  turns = [turn for trace in sampled for turn in trace.turns]
   rejecting = [turn for turn in turns if of_kind(turn, "rejected")]
   assert rejecting
   for turn in rejecting:
@@ -92,20 +72,19 @@ def test_tokens_are_rejected_for_others(models, vocabulary):
     assert turn.own.kind == "recovered"
 
 
-def test_a_draft_that_is_the_target_is_never_rejected(models, vocabulary):
-  twins = models[0], models[0]
-  turns = recorded(twins, vocabulary, sampling=Sampling(1.0)).turns
-  kinds = {token.kind for turn in turns for token in turn.drafted}
-  assert kinds == {"accepted"}
-  assert all(turn.own.kind == "bonus" for turn in turns[:-1])
-
-
-def test_the_step_is_compiled_once(models, vocabulary, monkeypatch):
+def test_a_draft_that_is_the_target_is_never_rejected_and_a_step_compiled_once(
+  models, vocabulary, monkeypatch
+):
   traced, verify = [], recording.verify
   count = lambda *args: traced.append(args) or verify(*args)
   monkeypatch.setattr(recording, "verify", count)
-  assert len(recorded(models, vocabulary).turns) > 1
+  twins = models[0], models[0]
+  (trace,) = recording.record([TEXT], *twins, vocabulary, **SETTINGS, **SAMPLED)
+  assert len(trace.turns) > 1
   assert len(traced) == 1
+  kinds = {token.kind for turn in trace.turns for token in turn.drafted}
+  assert kinds == {"accepted"}
+  assert all(turn.own.kind == "bonus" for turn in trace.turns[:-1])
 
 
 def test_plain_text_marks_every_kind():

@@ -3,6 +3,7 @@
 import functools
 import json
 
+import flax
 import gin
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import specdec_t5x
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.data import tasks
 from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.training import compare, jobs, losses, objectives, state, trainer
 from specdec_t5x.training.batches import TaskData
 from tests.t5x_bridge import tiny
@@ -46,15 +48,30 @@ def assert_same(one, other):
   jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+def shapes_of(network):
+  """The shapes of a network's variables."""
+  return jax.eval_shape(lambda key: initial_variables(network, key), jax.random.key(0))
+
+
 @functools.cache
-def params_of(network):
-  """Parameters at random, made once."""
-  return state.initial_params(network, 0)
+def params_of(network, seed=0, factor=1.0):
+  """Parameters at random, times a factor, drawn once and without compiled programs."""
+  normal = np.random.default_rng(seed).normal
+
+  def draw(path, x):
+    inputs = 1 if path[-1].key == "embedding" else x.shape[0]
+    drawn = np.ones(x.shape) if x.ndim == 1 else normal(size=x.shape) / inputs**0.5
+    return jnp.asarray(factor * drawn, x.dtype)
+
+  shapes = flax.core.unfreeze(shapes_of(network)["params"])
+  with jax.ensure_compile_time_eval():  # Who is being traced gets arrays, too.
+    return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
-def saved(network, directory):
-  """The path of a checkpoint of these parameters."""
-  T5XParameters(network, str(directory)).save(1, params_of(network))
+def saved(network, directory, params=None):
+  """The path of a checkpoint: of what training begins with, if of nothing else."""
+  params = params or state.initial_params(network, 0)
+  T5XParameters(network, str(directory)).save(1, params)
   return str(directory / "checkpoint_1")
 
 
@@ -83,6 +100,7 @@ def losses_of(network):
 def bound(monkeypatch):
   """A function: what a configuration and bindings would train; nothing is trained."""
   trained = []
+  monkeypatch.setattr(jobs, "initial_params", params_of)
   keep = lambda self, *_: trained.append(self) or state.TrainState(0, None, None)
   monkeypatch.setattr(trainer.Trainer, "run", keep)
   monkeypatch.setattr(compare, "_measured", lambda *_: {})

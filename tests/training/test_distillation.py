@@ -9,12 +9,13 @@ import seqio
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.training.distillation import DistillationModel, of_draft
 from tests.t5x_bridge import tiny
+from tests.training.conftest import params_of
 
 VOCABULARY = seqio.PassThroughVocabulary(tiny.VOCAB_SIZE)
 
 
 def make(decoder=None):
-  args = decoder or tiny.decoder(), VOCABULARY, VOCABULARY, GREEDY
+  args = decoder or tiny.decoder(target=tiny.DRAFT), VOCABULARY, VOCABULARY, GREEDY
   return DistillationModel(*args, optimizer_def="of the draft")
 
 
@@ -23,7 +24,8 @@ def test_the_draft_alone_learns_the_targets_distributions(monkeypatch):
   model = make()
   # T5X's, which the runtime lacks; of its arguments the loss is what is tested.
   monkeypatch.setattr(model, "_compute_metrics", lambda **given: given, raising=False)
-  params = tiny.variables(model)["params"]
+  networks = model.decoder.networks
+  params = {name: params_of(networks[name], x) for x, name in enumerate(networks)}
   tokens = jax.random.randint(jax.random.key(1), (2, 6), 3, 30)
   weights = jnp.array([[1] * 6, [1] * 2 + [0] * 4])
   batch = {
@@ -39,7 +41,7 @@ def test_the_draft_alone_learns_the_targets_distributions(monkeypatch):
     found = jax.value_and_grad(model.loss_fn, has_aux=True)(params, batch, None)
     logits = {
       name: network.apply({"params": params[name]}, *given, enable_dropout=False)
-      for name, network in model.decoder.networks.items()
+      for name, network in networks.items()
     }
     return found, logits
 

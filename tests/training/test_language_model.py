@@ -16,7 +16,7 @@ from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
 from tests.t5x_bridge import tiny
-from tests.training.conftest import NETWORK, logged, losses_of
+from tests.training.conftest import NETWORK, logged, losses_of, params_of, saved
 
 GPT = GptConfig(
   vocab_size=32, emb_dim=32, num_heads=2, head_dim=16, mlp_dim=64, num_layers=1
@@ -91,12 +91,12 @@ def test_packing_keeps_texts_apart(task_data):
 
 
 def test_it_learns_and_is_distilled(task_data, tmp_path):
-  run(task_data, tmp_path / "a", 24, loop={"validation_period": 12})
+  run(task_data, tmp_path / "a", 16, loop={"validation_period": 8})
   loss = logged(tmp_path / "a", "loss")
-  assert loss[-1] < 0.75 * loss[0]
+  assert loss[-1] < 0.9 * loss[0]
   first, last = logged(tmp_path / "a", "validation_loss")
   assert last < first
-  target = str(tmp_path / "a" / "checkpoint_24")
+  target = str(tmp_path / "a" / "checkpoint_16")
   run(
     task_data,
     tmp_path / "itself",
@@ -117,7 +117,8 @@ def test_what_does_not_fit_is_refused(task_data, data, tmp_path):
     run(data, tmp_path, 1)
   with pytest.raises(ValueError, match="METRIC_PERIOD must be 0 for a GptTransformer"):
     run(task_data, tmp_path, 1, loop={"metric_period": 1})
-  target = tiny.save_t5x(tmp_path / "t5", NETWORK)
+  network = network_for(NETWORK)
+  target = saved(network, tmp_path / "t5", params_of(network))
   with pytest.raises(ValueError, match="got a Transformer and a GptTransformer"):
     run(task_data, tmp_path, 1, mode="distill_tokens", target_checkpoint=target)
   with pytest.raises(ValueError, match="decoding needs inputs"):

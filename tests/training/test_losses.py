@@ -32,36 +32,41 @@ EXPECTED["adaptive"] = (
 )
 
 
-@pytest.mark.parametrize("name", losses.DISTILLATION_LOSSES)
-def test_distillation_losses_are_the_formulas_and_do_not_flow_to_the_target(name):
-  loss = losses.get_distillation_loss(name)
-  values = loss(jnp.asarray(TARGET_LOGITS), jnp.asarray(DRAFT_LOGITS))
-  np.testing.assert_allclose(values, EXPECTED[name], atol=1e-5)
-  assert values.shape == (3, 5)
-  assert (values > 0).all()
-  gradient = jax.grad(lambda p: loss(p, jnp.asarray(DRAFT_LOGITS)).sum())
-  assert not np.any(gradient(jnp.asarray(TARGET_LOGITS)))
+@jax.jit
+def judged(draft):
+  """Each loss of drafts' logits, and its gradients by the target's and by theirs."""
+  logits, found = (jnp.asarray(TARGET_LOGITS), draft), {}
+  for name in EXPECTED:
+    loss = losses.get_distillation_loss(name)
+    total = lambda p, q, loss=loss: loss(p, q).sum()
+    found[name] = loss(*logits), *jax.grad(total, argnums=(0, 1))(*logits)
+  return found
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_distillation_losses_and_the_gradients_of_kl_vanish_at_equality(name):
-  loss = losses.get_distillation_loss(name)
-  # A distribution does not change where a constant is added to all of its logits.
-  moved = lambda logits: loss(jnp.asarray(TARGET_LOGITS), logits).sum()
-  value, gradient = jax.value_and_grad(moved)(jnp.asarray(TARGET_LOGITS) + 3.0)
-  np.testing.assert_allclose(value, 0, atol=1e-5)
+def test_distillation_losses_are_the_formulas_and_do_not_flow_to_the_target():
+  assert EXPECTED.keys() == losses.DISTILLATION_LOSSES.keys()
+  for name, (values, of_target, _) in judged(DRAFT_LOGITS).items():
+    np.testing.assert_allclose(values, EXPECTED[name], atol=1e-5)
+    assert values.shape == (3, 5)
+    assert (values > 0).all()
+    assert not np.any(of_target)
+
+
+def test_distillation_losses_and_the_gradients_of_kl_vanish_at_equality():
+  """A distribution does not change where a constant is added to all of its logits."""
+  found = judged(TARGET_LOGITS + 3.0)
+  for values, _, _ in found.values():
+    np.testing.assert_allclose(values.sum(), 0, atol=1e-5)
   # The others have a kink there: rounding decides each sign of their subgradients.
-  if name in ("forward_kl", "reverse_kl"):
-    np.testing.assert_allclose(gradient, 0, atol=1e-5)
+  for name in ("forward_kl", "reverse_kl"):
+    np.testing.assert_allclose(found[name][-1], 0, atol=1e-5)
 
 
 def test_the_share_of_kl_is_held_constant():
-  gradient = lambda name: jax.grad(
-    lambda q: losses.DISTILLATION_LOSSES[name](jnp.asarray(TARGET_LOGITS), q).sum()
-  )(jnp.asarray(DRAFT_LOGITS))
-  of_kl, of_tv = gradient("forward_kl"), gradient("total_variation")
+  gradients = {name: found[-1] for name, found in judged(DRAFT_LOGITS).items()}
+  of_kl, of_tv = gradients["forward_kl"], gradients["total_variation"]
   expected = SHARE[..., None] * of_kl + (1 - SHARE[..., None]) * of_tv
-  np.testing.assert_allclose(gradient("adaptive"), expected, atol=1e-6)
+  np.testing.assert_allclose(gradients["adaptive"], expected, atol=1e-6)
 
 
 def test_minus_log_alpha_goes_where_total_variation_goes_by_steps_over_alpha():

@@ -16,18 +16,19 @@ from specdec_t5x.training import batches, jobs
 from specdec_t5x.training.heads import begun
 from specdec_t5x.training.new_heads import new_heads
 from specdec_t5x.training.objectives import TokenDistillation
-from specdec_t5x.training.state import initial_params
 from tests.training.conftest import NETWORK, drafted, logged, params_of, saved
-from tests.training.test_heads import batch, run
+from tests.training.test_heads import STEPS, batch, run
 
-CONFIG = dataclasses.replace(NETWORK, num_decoder_layers=4)
-TARGET = network_for(CONFIG)
+DEEP, TARGET = (
+  network_for(dataclasses.replace(NETWORK, num_decoder_layers=layers))
+  for layers in (4, 2)
+)
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
   """The path of a target's checkpoint."""
-  return saved(TARGET, tmp_path_factory.mktemp("target"))
+  return saved(TARGET, tmp_path_factory.mktemp("target"), params_of(TARGET))
 
 
 def on_encoder(target, layers=1):
@@ -37,9 +38,10 @@ def on_encoder(target, layers=1):
 @pytest.mark.parametrize(
   ("layers", "taken"), [(1, [3]), (2, [0, 3]), (3, [0, 2, 3]), (4, [0, 1, 2, 3])]
 )
-def test_it_begins_as_layers_of_the_target_s_decoder(target, layers, taken):
-  network, whole = on_encoder(target, layers), params_of(TARGET)
-  found = begun(network, initial_params(network, 1), whole)
+def test_it_begins_as_layers_of_the_target_s_decoder(tmp_path, layers, taken):
+  whole = params_of(DEEP)
+  network = on_encoder(saved(DEEP, tmp_path, whole), layers)
+  found = begun(network, params_of(network, 1), whole)
   expected = {**whole["decoder"]}
   own = {f"layers_{i}": expected[f"layers_{layer}"] for i, layer in enumerate(taken)}
   rest = {name: x for name, x in expected.items() if not name.startswith("layers_")}
@@ -49,8 +51,8 @@ def test_it_begins_as_layers_of_the_target_s_decoder(target, layers, taken):
 
 def test_whole_it_is_the_target_and_has_nothing_to_learn(target):
   """On packed rows: so it reads the features of its own example."""
-  network, whole = on_encoder(target, 4), params_of(TARGET)
-  params = begun(network, initial_params(network, 1), whole)
+  network, whole = on_encoder(target, 2), params_of(TARGET)
+  params = begun(network, params_of(network, 1), whole)
   judged = jax.jit(lambda b: TokenDistillation(TARGET)(network, params, b, whole))
   found = jnp.where(batch()["decoder_loss_weights"] > 0, judged(batch()).losses, 0)
   np.testing.assert_allclose(found, 0, atol=1e-6)
@@ -63,17 +65,17 @@ def test_it_learns_and_drafts_by_what_its_checkpoint_holds(
   run(data, target, tmp_path, network=on_encoder(target))
   first, last = logged(tmp_path, "validation_loss")
   assert last < first
-  draft = specdec_t5x.load_model(str(tmp_path / "checkpoint_40"))
+  draft = specdec_t5x.load_model(str(tmp_path / f"checkpoint_{STEPS}"))
   assert draft.network.config.num_encoder_layers == 0
   assert "encoder" not in draft.params
-  found = drafted(copy_files, target, tmp_path / "checkpoint_40")
+  found = drafted(copy_files, target, tmp_path / f"checkpoint_{STEPS}")
   assert sum(output.accepted for output in found) > 0
 
 
 def test_what_does_not_go_together_is_refused(data, target, tmp_path):
   network = on_encoder(target)
   for make, message in [
-    (lambda: on_encoder(target, 5), "whole number from 1 to 4"),
+    (lambda: on_encoder(target, 5), "whole number from 1 to 2"),
     (
       lambda: run(data, None, tmp_path, network=network, mode="supervised"),
       "encoder with 'heads'",

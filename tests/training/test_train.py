@@ -11,109 +11,111 @@ import specdec_t5x
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.data import tasks
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.training import checkpoints, jobs, outputs, trainer
+from specdec_t5x.training import batches, checkpoints, jobs, outputs, trainer
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
-from tests.t5x_bridge import tiny
-from tests.training.conftest import NETWORK, assert_same, drafted, lines, logged
+from tests.training.conftest import (
+  NETWORK,
+  assert_same,
+  drafted,
+  lines,
+  logged,
+  params_of,
+  saved,
+)
 
-FAST = Optimizer(Schedule("constant", 0.003, 5), "adamw")
-SILENT = {"log_period": 0, "validation_period": 0}
+FAST = Optimizer(Schedule("inverse_sqrt", 0.01, 2), "adafactor")
+STEPS = 24
 
 
-def run(data, directory, steps, optimizer=FAST, network=NETWORK, loop=None, **kwargs):
-  loop = Loop(steps, **{**SILENT, "checkpoint_period": 3, **(loop or {})})
-  return jobs.train(
-    Transformer(network), data, optimizer, loop, str(directory), **kwargs
-  )
+def run(data, directory, steps, network=NETWORK, loop=None, **kwargs):
+  silent = {"log_period": 0, "validation_period": 0, "checkpoint_period": 2}
+  loop = Loop(steps, **silent | (loop or {}))
+  return jobs.train(Transformer(network), data, FAST, loop, str(directory), **kwargs)
 
 
 @pytest.fixture(scope="module")
 def learned(data, tmp_path_factory):
-  """(directory, data) of a run of the copy task with all measurements."""
-  directory = tmp_path_factory.mktemp("learned")
-  data = dataclasses.replace(data, batch_size=4)
-  measured = {"log_period": 5, "validation_period": 20, "metric_period": 40}
-  loop = {**measured, "metric_examples": 6, "checkpoint_period": 0}
-  run(data, directory, 40, loop=loop)
-  return directory, data
+  """The directory of a run of the copy task with all measurements."""
+  directory, half = tmp_path_factory.mktemp("learned"), STEPS // 2
+  loop = {"log_period": 4, "validation_period": half, "checkpoint_period": 0}
+  loop |= {"metric_period": STEPS, "metric_examples": 6}
+  run(data, directory, STEPS, loop=loop)
+  return directory
+
+
+@pytest.fixture(scope="module")
+def checkpoint(learned):
+  """The checkpoint that the run of the copy task leaves."""
+  return str(learned / f"checkpoint_{STEPS}")
 
 
 def test_the_loss_falls_and_everything_is_logged(learned):
-  directory, _ = learned
-  loss = {x["step"]: x["loss"] for x in lines(directory) if "loss" in x}
-  assert list(loss) == list(range(5, 41, 5))
-  assert loss[40] < 0.75 * loss[5]
-  first, last = logged(directory, "validation_loss")
+  loss = {x["step"]: x["loss"] for x in lines(learned) if "loss" in x}
+  assert list(loss) == list(range(4, STEPS + 1, 4))
+  assert loss[STEPS] < 0.85 * loss[4]
+  first, last = logged(learned, "validation_loss")
   assert last < first
-  (bleu,) = logged(directory, "bleu")
+  (bleu,) = logged(learned, "bleu")
   assert 0 <= bleu <= 100
 
 
-def test_the_checkpoint_loads_and_decodes(learned, copy_files):
-  directory, _ = learned
-  path = directory / "checkpoint_40"
-  config = specdec_t5x.load_model(str(path)).network.config
+def test_the_checkpoint_loads_and_decodes(checkpoint, copy_files):
+  config = specdec_t5x.load_model(checkpoint).network.config
   assert dataclasses.replace(config, dropout_rate=0.1) == NETWORK
   # A network that drafts for itself is accepted always.
-  found = drafted(copy_files, path, path, gamma=3)
+  found = drafted(copy_files, checkpoint, checkpoint, gamma=3)
   assert all(o.accepted == o.drafted > 0 for o in found if len(o.tokens) > 1)
 
 
-def test_a_resumed_run_ends_with_the_same_bits(data, tmp_path):
-  optimizer = Optimizer(Schedule("inverse_sqrt", 0.01, 2), "adafactor")
-  loop = {"log_period": 1}
-  straight = run(data, tmp_path / "a", 6, optimizer, loop=loop)
-  run(data, tmp_path / "b", 3, optimizer, loop=loop)
-  resumed = run(data, tmp_path / "b", 6, optimizer, loop=loop)
+def test_a_killed_run_goes_on_to_the_same_bits_from_its_last_whole_step(data, tmp_path):
+  store = T5XParameters(Transformer(NETWORK), str(tmp_path))
+  steps = lambda: checkpoints.Checkpoints(str(tmp_path), store).steps()
+  train = lambda: run(data, tmp_path, 6, loop={"log_period": 1}, keep=2)
+  straight, losses = train(), logged(tmp_path, "loss")
+  left = {p.name for p in tmp_path.iterdir() if p.is_dir()}
+  assert left == {"checkpoint_4", "optimizer_4", "checkpoint_6", "optimizer_6"}
+  saved = specdec_t5x.load_model(str(tmp_path / "checkpoint_6")).params
+  assert_same(straight.params, saved.unfreeze())
+  # As a kill between the two parts, and in the middle of either, leaves them.
+  (tmp_path / "checkpoint_6").rename(tmp_path / "checkpoint_6.tmp-partial")
+  (tmp_path / "optimizer_8.orbax-checkpoint-tmp-1").mkdir()
+  (tmp_path / "optimizer_8").mkdir()
+  assert steps() == [4]
+  resumed = train()
   assert_same(straight.params, resumed.params)
   assert_same(straight.opt_state, resumed.opt_state)
-  assert logged(tmp_path / "a", "loss") == logged(tmp_path / "b", "loss")
-  saved = specdec_t5x.load_model(str(tmp_path / "b" / "checkpoint_6")).params
-  assert_same(straight.params, saved.unfreeze())
-
-
-def test_a_step_counts_only_with_both_parts_and_the_latest_stay(data, tmp_path):
-  straight = run(data, tmp_path, 9, keep=2)
-  left = {p.name for p in tmp_path.iterdir() if p.is_dir()}
-  assert left == {"checkpoint_6", "optimizer_6", "checkpoint_9", "optimizer_9"}
-  # As a kill between the two parts, and in the middle of either, leaves them.
-  (tmp_path / "checkpoint_9").rename(tmp_path / "checkpoint_9.tmp-partial")
-  (tmp_path / "optimizer_12.orbax-checkpoint-tmp-1").mkdir()
-  (tmp_path / "optimizer_12").mkdir()
-  store = T5XParameters(Transformer(NETWORK), str(tmp_path))
-  assert checkpoints.Checkpoints(str(tmp_path), store).steps() == [6]
-  assert_same(straight.params, run(data, tmp_path, 9, keep=2).params)
-  assert checkpoints.Checkpoints(str(tmp_path), store).steps() == [6, 9]
+  assert logged(tmp_path, "loss") == losses
+  assert len(losses) == 6
+  assert steps() == [4, 6]
   # Parameters that an earlier run left without their optimizer's state are replaced.
-  for child in (tmp_path / "optimizer_9").rglob("*"):
+  for child in (tmp_path / "optimizer_6").rglob("*"):
     if child.is_file():
       child.unlink()
-  (tmp_path / "optimizer_9").rename(tmp_path / "elsewhere")
-  assert_same(straight.params, run(data, tmp_path, 9, keep=2).params)
+  (tmp_path / "optimizer_6").rename(tmp_path / "elsewhere")
+  assert_same(straight.params, train().params)
 
 
-def test_token_distillation_nears_the_target(learned, tmp_path):
-  directory, data = learned
+def test_token_distillation_nears_the_target(data, checkpoint, tmp_path):
   run(
     data,
     tmp_path,
-    16,
-    loop={"validation_period": 8, "checkpoint_period": 0},
+    8,
+    network=dataclasses.replace(NETWORK, dropout_rate=0.0),
+    loop={"log_period": 1, "checkpoint_period": 0},
     mode="distill_tokens",
     distill_loss="total_variation",
-    target_checkpoint=str(directory / "checkpoint_40"),
+    target_checkpoint=checkpoint,
   )
-  first, last = logged(tmp_path, "validation_loss")
-  assert 0 < last < 0.9 * first
+  losses = logged(tmp_path, "loss")
+  assert 0 < losses[-1] < 0.9 * losses[0]
 
 
 def test_sequence_distillation_data_are_the_targets_outputs(
-  learned, copy_files, tmp_path, monkeypatch
+  data, checkpoint, copy_files, tmp_path, monkeypatch
 ):
   """Also where the first run is killed, whose whole batches are kept."""
-  directory, data = learned
-  checkpoint, file = str(directory / "checkpoint_40"), str(tmp_path / "decoded.jsonl")
+  file = str(tmp_path / "decoded.jsonl")
   decode = lambda limit=11: jobs.decode_task(
     data, checkpoint, file, "validation", limit=limit
   )
@@ -143,7 +145,8 @@ def test_sequence_distillation_data_are_the_targets_outputs(
   name = tasks.from_records(
     "decoded", {"train": file}, "inputs", "targets", "", vocabulary=copy_files[0]
   )
-  run(dataclasses.replace(data, task=name), tmp_path / "student", 1)
+  batch, _ = next(batches.train_batches(dataclasses.replace(data, task=name)))
+  assert set(batch) == set(batches.FEATURES)
 
 
 @pytest.mark.parametrize(
@@ -162,15 +165,15 @@ def test_bad_settings_are_refused(data, tmp_path, settings, message):
     run(data, tmp_path, **{"steps": 1, **settings})
 
 
-def test_an_output_directory_belongs_to_one_run(data, tmp_path):
-  run(data, tmp_path / "run", 1)
+def test_an_output_directory_belongs_to_one_run(data, learned, tmp_path):
   with pytest.raises(ValueError, match=r"other settings \(seed differ\)"):
-    run(data, tmp_path / "run", 2, seed=5)
+    run(data, learned, STEPS + 1, seed=5)
   (tmp_path / "file").write_text("")
   with pytest.raises(ValueError, match=r"OUTPUT_DIR=.*can't be written"):
     run(data, tmp_path / "file" / "under", 1)
-  tiny.save_t5x(tmp_path / "alone", NETWORK)
-  with pytest.raises(ValueError, match="checkpoint_7 but no optimizer state"):
+  network = Transformer(NETWORK)
+  saved(network, tmp_path / "alone", params_of(network))
+  with pytest.raises(ValueError, match="checkpoint_1 but no optimizer state"):
     run(data, tmp_path / "alone", 1)
 
 
