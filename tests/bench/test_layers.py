@@ -25,6 +25,7 @@ from specdec_t5x.training.state import initial_params
 from tests.bench.conftest import TARGET, named, ran
 from tests.t5x_bridge import tiny, tiny_gpt
 
+KEY = jax.random.key(0)
 IDS, ROOM = [[5, 6, 7, 1], [9, 3, 1], [4, 4, 8, 12, 1]], 10
 NAMES = tuple(f"{kind}_{i}" for kind in ("self", "cross", "mlp") for i in range(3))
 COSTS = LayerCosts({"self": 0.08, "cross": 0.06, "mlp": 0.12}, 0.2, (1.1, 1.2, 1.3))
@@ -47,20 +48,28 @@ def study_of(config, params):
 def brute_force(target, skip, sampling, block):
   """Alpha, one draft after the other, token by token."""
   (_, texts, _), *_ = api.padded_batches(IDS, len(IDS))
-  decoder, params = PlainDecoder(target.network, block=block), target.params
-  keys = row_keys(jax.random.key(0), len(IDS))
-  decoded = decoder.decode({"target": params}, texts, keys, sampling, ROOM, 1)
-  extend, state = decoder.prepare({"target": params}, texts, keys, ROOM)
-  outputs, begin = decoded.tokens, state.lengths - 1
-  read = jnp.concatenate([state.last_tokens()[:, None], outputs[:, :-1]], axis=1)
-  logits, _, cache = jax.jit(extend)(state.target_cache.at(begin), read)
-  p = np.asarray(adjusted_probs(logits, sampling))
-  without, betas = jax.jit(without_fn(target.network, params)(skip)), []
+  decoder, keys = PlainDecoder(target.network, block=block), row_keys(KEY, len(IDS))
+
+  @jax.jit
+  def decoded(params):
+    outputs = decoder.decode({"target": params}, texts, keys, sampling, ROOM, 1).tokens
+    extend, state = decoder.prepare({"target": params}, texts, keys, ROOM)
+    read = jnp.concatenate([state.last_tokens()[:, None], outputs[:, :-1]], axis=1)
+    begin = state.lengths - 1
+    logits, _, cache = extend(state.target_cache.at(begin), read)
+    return outputs, read, begin, cache, adjusted_probs(logits, sampling)
+
+  @jax.jit
+  def drafted(params, cache, token):
+    logits, _, cache = without_fn(target.network, params)(skip)(cache, token)
+    return adjusted_probs(logits, sampling)[:, 0], cache
+
+  outputs, read, begin, cache, p = decoded(target.params)
+  betas = []
   for at in range(ROOM):
     if at % block == 0:
       drafting = cache.at(begin + at)
-    found, _, drafting = without(drafting, read[:, at : at + 1])
-    q = np.asarray(adjusted_probs(found, sampling))[:, 0]
+    q, drafting = drafted(target.params, drafting, read[:, at : at + 1])
     beta = np.minimum(p[:, at], q).sum(-1)
     betas += beta[np.asarray(outputs[:, at]) > 0].tolist()
   return np.mean(betas)

@@ -30,7 +30,7 @@ def rows(pair, tmp_path_factory):
   return found["rows"]
 
 
-def test_each_domain_has_every_way(rows):
+def test_each_domain_has_the_same_ways(rows):
   found = {}
   for row in rows:
     way = tuple(row[name] for name in ("draft", "shape", "rule"))
