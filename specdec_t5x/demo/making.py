@@ -28,10 +28,14 @@ def make_part(part: Part) -> None:
   Raises:
     ValueError: where training left no checkpoint at the place that the recipe says.
   """
+  verbosity = logging.get_verbosity()
   # seqio warns of sources that are not files; ours shuffle themselves.
   logging.set_verbosity(logging.ERROR)
-  # As `python -m specdec_t5x.train --gin_file=...`, without starting Python again.
-  train.run(part.job, [part.gin_file], part.bindings)
+  try:
+    # As `python -m specdec_t5x.train --gin_file=...`, without starting Python again.
+    train.run(part.job, [part.gin_file], part.bindings)
+  finally:
+    logging.set_verbosity(verbosity)
   if not os.path.isdir(part.checkpoint):
     raise ValueError(
       f"{part.gin_file} was run, but {part.checkpoint} is not there. The steps in that "
