@@ -22,7 +22,8 @@ from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import network_for
 from tests import networks, ways
-from tests.hash_model import speculation
+from tests.decoding.test_generate import assert_follows
+from tests.hash_model import sequence_probs, speculation
 from tests.real_data import ROOT
 from tests.test_policies import Alternating, watch
 
@@ -55,7 +56,7 @@ def plain(sampling, rows=ROWS):
   )()
 
 
-def decode(drafter, rule, sampling, rows=ROWS, loop=jax.lax.while_loop):
+def decode(drafter, rule, sampling, rows=ROWS, length=LENGTH, loop=jax.lax.while_loop):
   """Decodes from rows of one source, with rests in between."""
   keys = row_keys(jax.random.key(0), rows)
   spec, state = speculation(
@@ -64,7 +65,7 @@ def decode(drafter, rule, sampling, rows=ROWS, loop=jax.lax.while_loop):
     RULES[rule],
     sampling,
     keys,
-    LENGTH,
+    length,
     source=ways.source(rows),
     policy=resting(drafter),
   )
@@ -94,12 +95,23 @@ def test_greedy_outputs_are_plain_decoding_s_around_rests(name):
 @pytest.mark.parametrize("name", ["draft model", "cascade", "medusa"])
 def test_rests_are_in_between_or_behind_all_drafts(name):
   drafter = ways.ON_TABLES[name]
-  decoded, kinds = watch(lambda loop: decode(drafter, "traversal", GREEDY, 2, loop))
+  decoded, kinds = watch(
+    lambda loop: decode(drafter, "traversal", GREEDY, 2, loop=loop)
+  )
   same_tokens(decoded, plain(GREEDY, 2))
   rests = [kind == "rest" for kind in kinds]
   assert sum(rests) > 1
   # What does not go on after a rest has drafted before all rests.
   assert (rests == sorted(rests)) == (not drafter.resumes)
+
+
+def test_samples_of_a_resting_batch_follow_the_enumerated_distribution():
+  """By chi-squared at level 0.001; the draws are the same in each run."""
+  drafter, length = ways.ON_TABLES["draft model"], 5
+  decoded = jax.jit(lambda: decode(drafter, "token", Sampling(), 20_000, length))()
+  expected = sequence_probs(ways.TARGET, Sampling(), length)
+  assert_follows(np.asarray(decoded.tokens), expected)
+  assert 0 < decoded.statistics.accepted.sum() < decoded.statistics.drafted.sum()
 
 
 # ---- On tiny networks. ----

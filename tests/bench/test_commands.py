@@ -1,4 +1,4 @@
-"""The commands of which one run says all: what their rows say."""
+"""Commands of the benchmark that one run each tests: the contents of their rows."""
 
 import contextlib
 import subprocess

@@ -32,7 +32,7 @@ COSTS = LayerCosts({"self": 0.08, "cross": 0.06, "mlp": 0.12}, 0.2, (1.1, 1.2, 1
 
 
 def alpha_of(skip):
-  """A probs with a trap: 'mlp_1' costs much, unless 'mlp_2' is left out as well."""
+  """Returns alpha; leaving out 'mlp_1' costs much, unless 'mlp_2' is left out, too."""
   alpha = 0.99 - 0.02 * len(skip) - 0.2 * ("self_0" in skip)
   return alpha - (0.3 if "mlp_1" in skip and "mlp_2" not in skip else 0.0)
 

@@ -127,7 +127,7 @@ def test_inputs_are_read_when_rows_want_them(monkeypatch):
 
 
 def iterations_of(monkeypatch):
-  """Returns what says how many iterations there were."""
+  """Returns a function that counts the iterations so far."""
   count, then = [], Carry.then
 
   def counted(self, *args):

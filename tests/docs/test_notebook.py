@@ -16,7 +16,7 @@ CODE = [
   for cell in json.loads((ROOT / "docs" / "tutorial.ipynb").read_text())["cells"]
   if cell["cell_type"] == "code"
 ]
-# What would take minutes, and what takes its place.
+# Parts of cells that take minutes, each with a shorter one.
 SHORTER = {
   '"ende", 8)': '"ende", 1)',
   "max_length=80": "max_length=12",

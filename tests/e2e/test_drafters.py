@@ -1,7 +1,7 @@
 """Ways to draft and to verify, set in gin: what gin builds, and what the command gives.
 
-tests/docs runs most gin files of the table, tests/test_ways.py compares every way's
-outputs; here decode those whose files the command alone reads.
+tests/docs decodes greedily by most gin files of the table; tests/test_ways.py compares
+coupled samples, and greedy outputs of the other ways.
 """
 
 import contextlib

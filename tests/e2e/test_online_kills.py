@@ -1,6 +1,6 @@
 """A run of two tasks whose draft learns, killed anywhere: it ends as if it had not.
 
-What a kill leaves is what is on the disk. So one run, which is not killed, is copied
+A kill leaves the files on the disk. So one run, which is not killed, is copied
 wherever it might have been, and each copy, now in another place, is gone on with.
 """
 

@@ -48,7 +48,7 @@ def test_a_beam_reads_every_knob_of_the_decoder_that_it_stands_in_for():
 
 
 def _bound(part, file):
-  """Returns what a gin file binds to the parameters of a part."""
+  """Returns the references that a gin file binds to the parameters of a part."""
   block = re.search(rf"^{part}:\n(  .*\n)+", file.read_text(), re.M)[0]
   return set(re.findall(r"= ([%@].+)", block))
 

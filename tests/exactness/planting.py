@@ -71,7 +71,7 @@ class Session:
         Session._active = None
 
   def _choosing(self, place, name, original) -> Callable:
-    """Returns what does as the original, or as the selected one of its faults."""
+    """Returns a function that calls the original, or the selected one of its faults."""
     faults = {
       number: trap.fault
       for number, trap in enumerate(self._traps, 1)

@@ -102,7 +102,7 @@ def test_the_settings_have_windows_accepted_whole_and_in_part(hierarchy):
   assert found >= {2, 3, 4}
 
 
-# ---- The target itself in the middle, less some of what it is: real networks. ----
+# ---- A reduced target (rounded, or without sublayers) is the middle network. ----
 
 INPUTS, ROOM = of_target.INPUTS, of_target.ROOM
 DRAFT = network_for(tiny.config(1, 8, vocab_size=of_target.SIZE))

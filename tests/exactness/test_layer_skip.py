@@ -1,4 +1,4 @@
-"""Exactness of self-speculation: a real network, and itself less some of what it is.
+"""Exactness of self-speculation: a network drafts for itself in a reduced form.
 
 Without some sublayers, or with weights of few bits; the network may have rounded ones
 itself. The draft's distribution depends on where the draft began: what was known by

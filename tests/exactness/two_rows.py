@@ -1,6 +1,6 @@
 """Two rows that share a budget or a length, in float64: the distribution of both.
 
-As `enumeration`, whose iterations these are: NumPy and Python alone.
+As in `enumeration`, whose iterations these are, the arithmetic is NumPy's and Python's.
 """
 
 import dataclasses

@@ -12,7 +12,7 @@ from tests.hash_model import HashModel
 
 
 def asker_of(answer) -> Asker:
-  """Returns what asks a function of the request's bytes."""
+  """Returns an asker whose requests are answered by a function of their bytes."""
   return Asker(Remote("nowhere"), lambda method, request, seconds: answer(request))
 
 

@@ -43,7 +43,7 @@ SAMPLINGS = {"a row": (1, Sampling(0.7)), "rows": (3, Sampling(top_k=40))}
 
 
 def results(choice):
-  """Returns what each kernel makes of each of these sizes, by its name."""
+  """Returns each kernel's results at several sizes, by the kernel's name."""
   found = {}
   multiply, attend, normalize = (
     jax.jit(f, static_argnums=0)
@@ -92,7 +92,7 @@ def save(path):
 
 @functools.cache
 def saved(threads):
-  """Returns what a process of so many threads saves."""
+  """Returns the results that a process with so many threads saves."""
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "results.npz")
     program = "-m", "tests.native.test_threads", path

@@ -168,7 +168,7 @@ DRAFTER = Quantized(4, 8, gamma=3)
 
 
 def decoding(target, sampling, drafter=None, **words):
-  """Returns what decodes, its parameters, and these with what screens the head."""
+  """Returns a decode, its parameters, and the parameters with the head's screen."""
   decoder, params = build.together(target, None, drafter, **words)
   keys = row_keys(jax.random.key(0), len(INPUTS))
   run = lambda params: decoder.decode(params, INPUTS, keys, sampling, ROOM, 1)
