@@ -159,16 +159,14 @@ def test_networks_give_coupled_samples_around_rests_and_in_turns(name):
   assert decoded.statistics.drafted.sum() > 0
 
 
+# Ways that no page of the documentation decodes, and a chain of each kind.
+GREEDILY = ("budget", "copy", "blockwise", "biased", "trimmed eagle", "heads in a tree")
+GREEDILY += ("quantized by name", "shared encoder in a tree")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "name",
-  [
-    *("budget", "copy", "hydra", "biased", "trimmed eagle"),
-    *("heads in a tree", "parallel in a tree", "shared encoder in a tree"),
-  ],
-)
+@pytest.mark.parametrize("name", GREEDILY)
 def test_networks_give_greedy_outputs_and_chains_do_in_packed_blocks(name):
-  """Ways that no page of the documentation decodes, and a chain of each kind."""
   way = ways.ON_NETWORKS[name]
   drafter = way.drafter(ways.networks_of(ways.models()))
   policy = way.policy if name == "budget" else Fixed(packs=drafter.tree.is_chain)

@@ -15,7 +15,7 @@ import time
 import pytest
 import seqio
 
-from tests import ways
+from tests import test_ways, ways
 from tests.docs import sandbox
 from tests.docs.blocks import Block, blocks
 from tests.real_data import ROOT
@@ -186,6 +186,21 @@ def test_every_way_to_draft_has_its_page_and_its_gin_files_are_named():
     assert way.page in pages, name
     for file in way.files or ():
       assert f"{file.split('/')[1]}.gin" in text, (name, file)
+
+
+def test_every_way_is_compared_with_plain_decoding_token_for_token():
+  """By tests/test_ways.py, or by a greedy run of a page (`Agreement`)."""
+  compared = {*ways.ON_TABLES, *ways.ON_NETWORKS} - test_ways.SIMILAR
+  compared |= {*ways.ON_TABLES, *test_ways.GREEDILY}
+  shown = [b for b in ALL if b.language == "bash" and not (b.why_not or b.file)]
+  runs = [" ".join(command) for block in shown for command in block.commands()]
+  runs = [run for run in runs if "t5x.infer" in run and "TEMPERATURE" not in run]
+  assert "-m t5x.infer --gin_file=configs/spec_ende.gin" in runs
+  compared.add("draft model by name")
+  for name, way in ways.IN_GIN.items():
+    files = [f"{file}.gin" for file in way.files if file != "drafters/heads"]
+    compared |= {name for run in runs if files and all(file in run for file in files)}
+  assert compared == {*ways.WAYS}
 
 
 def test_every_method_has_its_page():
