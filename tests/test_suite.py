@@ -21,20 +21,15 @@ def test_examples_in_docstrings(module):
   assert result.failed == 0
 
 
-def test_the_quick_suite_is_within_its_budgets():
-  files = suite.recorded()
-  spent = {}
+def test_recorded_files_are_there_and_the_quick_ones_within_their_budgets():
+  files, spent = suite.recorded(), {}
+  assert not [name for name in files if not (ROOT / "tests" / name).is_file()]
   for name in suite.quick_files(files, suite.BUDGETS):
     folder, cost = suite.folder_of(name), files[name]
     spent[folder] = spent.get(folder, 0) + cost["cpu"] - cost["slow_cpu"]
   assert spent
   for folder, seconds in spent.items():
     assert seconds <= suite.BUDGETS.get(folder, suite.DEFAULT_BUDGET)
-
-
-def test_every_recorded_file_is_there():
-  missing = [name for name in suite.recorded() if not (ROOT / "tests" / name).is_file()]
-  assert not missing
 
 
 def test_flags_that_xla_does_not_know_are_left_out_and_tried_once(

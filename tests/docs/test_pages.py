@@ -178,6 +178,15 @@ def test_every_example_has_its_page_and_is_run():
     assert [b for b in ALL if command in b.text and not b.why_not], command
 
 
+def test_the_example_s_drafter_gives_the_target_s_text_in_fewer_calls(folder, capsys):
+  with contextlib.chdir(folder):
+    sandbox.run_script("examples/write_a_drafter.py")
+  lines = capsys.readouterr().out.splitlines()
+  plain, echoed = (line.split(" calls of the target: ") for line in lines)
+  assert echoed[1] == plain[1]
+  assert int(echoed[0]) < int(plain[0])
+
+
 def test_every_way_to_draft_has_its_page_and_its_gin_files_are_named():
   folder = ROOT / "docs" / "methods"
   pages = {page.stem: page.read_text() for page in folder.glob("*.md")}
