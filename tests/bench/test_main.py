@@ -25,7 +25,9 @@ def test_an_unknown_command_is_refused_with_the_known_ones(capsys):
   assert "invalid choice: 'table6'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("path", SCRIPTS.glob("reproduce_*.py"), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+  "path", [*SCRIPTS.glob("reproduce_*.py")], ids=lambda p: p.stem
+)
 def test_a_script_calls_its_command(path, monkeypatch, capsys):
   monkeypatch.setattr("sys.argv", ["script", "--help"])
   with pytest.raises(SystemExit, match="0"):
