@@ -27,10 +27,14 @@ WORKERS ?= 2
 SUITE ?= quick
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo demo-all demo-lm results test durations test-peers lint format docs wheel install clean
+.PHONY: demo demo-train demo-all demo-lm results test durations test-peers lint format docs wheel install clean
 
 demo: install
 	$(BIN)/python -m specdec_t5x.demo
+
+# Trains the embedded pair again, into runs/demo/ende; stopped, it goes on.
+demo-train: install
+	$(BIN)/python -m specdec_t5x.demo --train
 
 demo-all: install
 	$(BIN)/python -m specdec_t5x.demo --pairs ende cnndm --more

@@ -16,6 +16,9 @@ FOLDERS = [
 ]
 # seqio needs tensorflow-text, which has no wheel for Python 3.14 yet.
 WITH_TENSORFLOW = "python_version < '3.14'"
+# The embedded pair, whose arrays have names that no wildcard matches.
+DEMO = HERE / "specdec_t5x" / "demo"
+PAIR = [str(p.relative_to(DEMO)) for p in DEMO.glob("pair/*/**/*") if p.is_file()]
 CONFIGS = {f"specdec_t5x.{folder.replace('/', '.')}": folder for folder in FOLDERS}
 
 setup(
@@ -34,6 +37,7 @@ setup(
     "specdec_t5x.bench": ["tables.toml", "results.toml"],
     "specdec_t5x.bench.paper": ["paper.json"],
     "specdec_t5x.native": ["*.cc", "*.h"],
+    "specdec_t5x.demo": ["pair/*", *PAIR],
     "specdec_t5x.demo.corpora": ["tables/*"],
     "specdec_t5x.doctor": ["tested.json"],
   },
@@ -58,6 +62,8 @@ setup(
     "rouge-score>=0.1.2,<0.2",
     "tqdm>=4.66",
   ],
+  # `python -m t5x.infer` finds the package's gin files in whatever folder it is run.
+  entry_points={"t5x.gin_search_paths": ["specdec_t5x = specdec_t5x:config_path"]},
   extras_require={
     "test": [
       "pytest>=8",

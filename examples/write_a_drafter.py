@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import specdec_t5x
 from specdec_t5x import Drafter, Proposal
 from specdec_t5x.core import tree
+from specdec_t5x.demo import embedded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,13 +41,17 @@ class Echo(Drafter):
     return Proposal.chain(tokens, None, num_valid * (found >= 0)), None
 
 
-def main(demo: str = "runs/demo/ende") -> None:
-  """Decodes a sentence of the demo's (`make demo`), with Echo and plainly."""
-  target = specdec_t5x.load_model(f"{demo}/target/checkpoint_1000")
-  text = "translate English to German: Jan says that he returned the present to Oskar."
+def main() -> None:
+  """Decodes a sentence with the embedded target, plainly and with Echo."""
+  target = specdec_t5x.load_model(embedded.target())
+  text = (
+    "translate English to German: A strict driver whom Clara wants to call on Monday "
+    "at ten o'clock should fall asleep on Monday at half past one, but she will travel "
+    "to Leipzig."
+  )
   for drafter in (None, Echo(gamma=3)):
     (output,) = specdec_t5x.generate(
-      [text], target, None, f"{demo}/vocabulary.model", drafter=drafter
+      [text], target, None, embedded.vocabulary(), drafter=drafter
     )
     print(f"{output.target_calls:3d} calls of the target: {output.text}")
 

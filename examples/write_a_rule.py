@@ -11,6 +11,7 @@ import specdec_t5x
 from specdec_t5x import Guarantee, Rule, Verdict
 from specdec_t5x.core import chain
 from specdec_t5x.core.distributions import sample
+from specdec_t5x.demo import embedded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,17 +31,17 @@ class Plausible(Rule):
     return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))
 
 
-def main(demo: str = "runs/demo/ende") -> None:
-  """Samples from the demo's target (`make demo`) with two rules."""
-  target = specdec_t5x.load_model(f"{demo}/target/checkpoint_1000")
-  draft = specdec_t5x.load_model(f"{demo}/draft_small/checkpoint_1000")
+def main() -> None:
+  """Samples from the embedded pair's target with two rules."""
+  target = specdec_t5x.load_model(embedded.target())
+  draft = specdec_t5x.load_model(embedded.draft())
   text = "translate English to German: Jan says that he returned the present to Oskar."
   for rule in ("token", Plausible(share=0.3)):
     (output,) = specdec_t5x.generate(
       [text],
       target,
       draft,
-      f"{demo}/vocabulary.model",
+      embedded.vocabulary(),
       rule=rule,
       sampling=specdec_t5x.Sampling(temperature=1.0),
     )

@@ -82,8 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     parser,
     {
       "text": ([TEXT], "inputs, with the models' own prefix"),
-      "target": (ENDE.target.checkpoint, "checkpoint"),
-      "draft": (ENDE.drafts[0].checkpoint, "checkpoint"),
+      "target": (ENDE.target.path, "checkpoint"),
+      "draft": (ENDE.drafts[0].path, "checkpoint"),
       "vocabulary": (ENDE.vocabulary, "of both"),
       "gamma": DEFAULT_GAMMA,
       "temperature": 0.0,

@@ -47,6 +47,8 @@ DecodeFn = Callable[..., Decoded]
 _LENGTH_STEP = 16
 # Batches that are handed over together: a row that ends takes the next input of them.
 _QUEUED = 8
+# Seconds before a progress bar appears.
+_SHOWN_AFTER = 3.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +171,9 @@ def generate(
       logits of an input are NaN.
   """
   check_request(inputs, vocabulary, batch_size=batch_size, max_length=max_length)
-  # Here alone, so that what reads no text does without SentencePiece.
+  # Here alone, so that what reads no text does without SentencePiece and tqdm.
+  from tqdm import tqdm
+
   from specdec_t5x.hugging_face import vocabulary as vocabularies
 
   processor = vocabularies.processor(vocabulary)
@@ -189,7 +193,13 @@ def generate(
     if isinstance(decoder, SpeculativeDecoder):
       known = {"policy_state": decoder.first_policy_state(rows)}
     decodes = _decode_batches(run, params, ids, rows, seed, known)
-    return [output for decoded in decodes for output in generations(decoded, processor)]
+    outputs = []
+    # Seen where decoding takes longer than that.
+    with tqdm(total=len(ids), unit="input", delay=_SHOWN_AFTER) as progress:
+      for decoded in decodes:
+        outputs += generations(decoded, processor)
+        progress.update(len(outputs) - progress.n)
+    return outputs
 
 
 @functools.lru_cache(maxsize=4)

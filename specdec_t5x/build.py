@@ -272,7 +272,11 @@ def drafter_for(
 
 
 def policy_for(
-  drafter: Drafter, policy: Policy | str | None, gamma: int | None, is_word: bool = True
+  drafter: Drafter,
+  policy: Policy | str | None,
+  gamma: int | None,
+  is_word: bool = True,
+  alpha: float | None = None,
 ) -> Policy:
   """Returns how many tokens a drafter drafts: what was asked for, or what is usual.
 
@@ -282,14 +286,18 @@ def policy_for(
     gamma: a length that was asked for: without a policy each iteration drafts as much.
     is_word: whether the drafter is a gin file's or was named, not built by hand: then a
       network that drafts, or heads, draft as much as pays.
+    alpha: the acceptance rate that 'auto' and 'budget' expect before the first draft;
+      None is their own, or 0.9 of the target's rounded weights.
   """
   if policy is None:
     policy = _usual_policy(drafter, gamma, is_word)
   chosen = get_policy(policy)
-  if isinstance(drafter, Quantized) and policy in ("auto", "budget"):
+  if policy not in ("auto", "budget"):
+    return chosen
+  if alpha is None and isinstance(drafter, Quantized):
     # Nearly the target, of whatever text: more of it is accepted than of others.
-    return dataclasses.replace(chosen, prior_alpha=0.9)
-  return chosen
+    alpha = 0.9
+  return chosen if alpha is None else dataclasses.replace(chosen, prior_alpha=alpha)
 
 
 def _usual_policy(drafter: Drafter, gamma: int | None, is_word: bool) -> str:

@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from specdec_t5x import console
 from specdec_t5x.core.checks import is_finite
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.cost_aware import ByTimes
@@ -39,9 +39,23 @@ _NEVER = -1  # No token ends a sequence that is timed.
 
 # What was measured or read in this process, by decode and by the name of its file.
 _tuned: dict[Any, Decoder] = {}
-_measured: dict[str, tuple[float, ...]] = {}
+_measured: dict[str, "Times"] = {}
+_plain: dict[Any, "Times"] = {}
 # Bytes of what drafters made of targets' parameters, and of these, by name.
 _sizes: dict[str, dict[str, int]] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+  """What was measured of a decode.
+
+  Attributes:
+    seconds: of an iteration with each of the drafts that are timed, none first.
+    prepare: seconds from inputs to the first iteration: of an encoder call, mostly.
+  """
+
+  seconds: tuple[float, ...]
+  prepare: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +98,14 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
     return job.decoder
   if job not in _tuned:
     if jax.device_count() > 1:
-      say("Times are of one device: drafting GAMMA tokens.")
+      console.say("Times are of one device: drafting GAMMA tokens.")
       _tuned[job] = job.decoder
       return job.decoder
-    policy = dataclasses.replace(job.decoder.policy, seconds=_seconds(job, params))
-    say(policy.outlook(job.decoder.drafter.lengths))
+    times = _times(job, params)
+    policy = dataclasses.replace(job.decoder.policy, seconds=times.seconds)
+    console.say(policy.outlook(job.decoder.drafter.lengths))
     _tuned[job] = dataclasses.replace(job.decoder, policy=policy)
+    _plain[job] = times
   return _tuned[job]
 
 
@@ -105,7 +121,7 @@ def made(name: str, make: Callable[[Any], Any], params: Any) -> Any:
   copy, whole = rounded.size(found), rounded.size(params)
   _sizes[name] = {"bytes": copy, "bytes_of_target": whole}
   megabytes = f"{copy / 1e6:.1f} MB beside the target's {whole / 1e6:.1f} MB"
-  say(f"{name.capitalize()}: {megabytes}.")
+  console.say(f"{name.capitalize()}: {megabytes}.")
   return found
 
 
@@ -119,7 +135,7 @@ def in_weights(network: Any, params: Any) -> Any:
   rounding = rounded.of_weights(network.config)
   found = jax.block_until_ready(rounded.within(params, rounding(params)))
   few, whole = (rounded.size(tree) / 1e6 for tree in (found, params))
-  say(
+  console.say(
     f"WEIGHTS={network.config.weights!r}: another model than the checkpoint's, of "
     f"{few:.1f} MB in place of {whole:.1f} MB."
   )
@@ -151,6 +167,22 @@ def outlooks() -> list[str]:
   return [found.policy.outlook(found.drafter.lengths) for found in timed]
 
 
+def plain_seconds_per_token(tokens: int, examples: int) -> float | None:
+  """Returns what a token of plain decoding takes by the times that were measured.
+
+  None where nothing was measured in this process, or more than one decode was.
+
+  Args:
+    tokens: of all outputs.
+    examples: that were decoded.
+  """
+  if len(_plain) != 1:
+    return None
+  ((job, times),) = _plain.items()
+  rows = job.rows_at_once
+  return times.seconds[0] / rows + times.prepare / rows * examples / tokens
+
+
 def asked_for() -> list[dict[str, Any]]:
   """Returns the times that decodes of this process go by, for a run's record."""
   return [
@@ -164,34 +196,30 @@ def asked_for() -> list[dict[str, Any]]:
   ]
 
 
-def say(message: str) -> None:
-  """Tells who runs the program something, a line on stderr."""
-  print(message, file=sys.stderr, flush=True)
-
-
 def _goes_by_times(decoder: Decoder) -> bool:
   if not isinstance(decoder, SpeculativeDecoder):
     return False
   return isinstance(decoder.policy, ByTimes) and not decoder.policy.seconds
 
 
-def _seconds(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
-  """Returns the seconds of an iteration with each of the drafts that are timed."""
+def _times(job: Job, params: Mapping[str, Any]) -> Times:
+  """Returns the times of a job, kept or measured."""
   job = dataclasses.replace(job, rows=job.rows_at_once)
   drafts, decoder = _drafts(job), _told(job.decoder, None)
   shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), params)
   # Rows that take turns, alpha and its prior change no times.
   of_loop = dataclasses.replace(job, decoder=decoder)
-  name = repr((of_loop, drafts, shapes, _device())).encode()
+  name = repr((of_loop, drafts, shapes, device())).encode()
   name = hashlib.sha256(name).hexdigest()[:16]
   if name not in _measured:
     found = _read(name, len(drafts))
     if found is None:
+      console.stage(f"Measuring what drafts cost at batch size {job.rows}: once.")
       found = _measure(job, params)
       try:
         _keep(name, found)
       except OSError as error:
-        say(f"Measured times are for this process alone: {error}")
+        console.say(f"Measured times are for this process alone: {error}")
     _measured[name] = found
   return _measured[name]
 
@@ -207,16 +235,16 @@ def _told(decoder: SpeculativeDecoder, length: Any) -> SpeculativeDecoder:
   return dataclasses.replace(decoder, policy=policy, slots=0, observer=None)
 
 
-def _keep(name, found):
+def _keep(name: str, found: Times) -> None:
   """Writes the file, whole or not at all."""
   path = _path(name)
   path.parent.mkdir(parents=True, exist_ok=True)
   partial = path.with_suffix(f".{os.getpid()}.tmp")
-  partial.write_text(json.dumps({"seconds": found}))
+  partial.write_text(json.dumps(dataclasses.asdict(found)))
   partial.replace(path)
 
 
-def _measure(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
+def _measure(job: Job, params: Mapping[str, Any]) -> Times:
   drafts, (start, run) = _drafts(job), _programs(job)
 
   def lasts(draft, count):
@@ -236,10 +264,15 @@ def _measure(job: Job, params: Mapping[str, Any]) -> tuple[float, ...]:
     plain = min(_PLAIN, job.max_length - 1)
     counts = [many if any(draft) else plain for draft in drafts]
     jobs = [(drafts[0], 0), *zip(drafts, counts, strict=True)]
+    prepared = []
+    for _ in range(_LEAST):
+      begin = time.perf_counter()
+      jax.block_until_ready(start(arguments, jnp.array(drafts[0], jnp.int32)))
+      prepared.append(time.perf_counter() - begin)
     rounds, end = [], time.perf_counter() + _SECONDS
     while len(rounds) < _LEAST or (len(rounds) < _MOST and time.perf_counter() < end):
       rounds.append([lasts(*job) for job in jobs])
-  return _slopes(np.array(rounds), counts)
+  return Times(_slopes(np.array(rounds), counts), float(np.median(prepared)))
 
 
 def _programs(job: Job):
@@ -282,23 +315,25 @@ def _path(name: str) -> pathlib.Path:
   return library.folder() / f"seconds-{name}.json"
 
 
-def _read(name: str, count: int) -> tuple[float, ...] | None:
+def _read(name: str, count: int) -> Times | None:
   """Returns what was kept; None where there is nothing, or nothing of use."""
   try:
-    found = tuple(json.loads(_path(name).read_text())["seconds"])
+    kept = json.loads(_path(name).read_text())
+    found = Times(tuple(kept["seconds"]), kept["prepare"])
   except (OSError, ValueError, KeyError, TypeError):
     return None
-  are_times = all(is_finite(each) and each > 0 for each in found)
-  return found if are_times and len(found) == count else None
+  numbers = *found.seconds, found.prepare
+  are_times = all(is_finite(each) and each > 0 for each in numbers)
+  return found if are_times and len(found.seconds) == count else None
 
 
-def _device() -> tuple[str, ...]:
+def device() -> tuple[str, ...]:
   """Returns what times depend on beside the program."""
-  device = jax.devices()[0]
+  first = jax.devices()[0]
   flags = os.environ.get("XLA_FLAGS", "")
   kernels = library.problem() or library.code().decode()
   return (
-    device.device_kind,
+    first.device_kind,
     processor(),
     str(library.cpus()),
     *(os.environ.get(name, "") for name in ("PJRT_NPROC", "NPROC")),

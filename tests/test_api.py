@@ -62,12 +62,13 @@ def timed_as(monkeypatch, cost):
   """As on a device where an iteration with a draft costs so much; what is timed."""
   jobs = []
 
-  def seconds(job, params):
+  def times(job, params):
     jobs.append(job)
-    return (1.0, *(cost for _ in job.decoder.drafter.lengths[1:]))
+    drafts = (cost for _ in job.decoder.drafter.lengths[1:])
+    return tuning.Times((1.0, *drafts), prepare=0.5)
 
   monkeypatch.setattr(tuning, "_tuned", {})
-  monkeypatch.setattr(tuning, "_seconds", seconds)
+  monkeypatch.setattr(tuning, "_times", times)
   return jobs
 
 

@@ -21,7 +21,7 @@ CPU, GPU = Device("cpu", "cpu"), Device("gpu", "NVIDIA H200", 139 * 2**30)
 
 WANTED = SpecifierSet(">=0.10,<0.13")
 JAX = "pip install 'jax<0.13,>=0.10'"
-ENDE = PAIRS["ende"]
+ENDE, CNNDM = PAIRS["ende"], PAIRS["cnndm"]
 SEEN = "/dev/nvidia[0-9]* is there, but JAX sees a CPU only"
 
 
@@ -102,9 +102,9 @@ def test_a_problem_is_said_with_what_to_do(findings, problem, fix):
     ),
     ([checks.demo(ENDE, [])], "complete", None),
     (
-      [checks.demo(ENDE, ENDE.missing("/nowhere"))],
-      ENDE.target.checkpoint,
-      f"`{ENDE.command}`",
+      [checks.demo(CNNDM, CNNDM.missing("/nowhere"))],
+      CNNDM.target.checkpoint,
+      f"`{CNNDM.command}`",
     ),
     (
       checks.devices([GPU, GPU], None, [])[:1],

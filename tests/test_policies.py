@@ -258,7 +258,7 @@ def test_what_no_draft_gains_at_the_prior_is_never_tried():
   lengths = 0, 1, 2
   assert CostAware((1.0, 1.45, 2.5)).pays(lengths)
   assert not CostAware((1.0, 1.47, 1.94)).pays(lengths)
-  assert "so decoding plainly" in CostAware((1.0, 1.47, 1.94)).outlook(lengths)
+  assert "Decoding plainly" in CostAware((1.0, 1.47, 1.94)).outlook(lengths)
   assert CostAware((1.0, 1.47, 1.94), prior_alpha=0.9).pays(lengths)
   # Of drafts of all or nothing: 1 + 0.75 + 0.5625 tokens.
   assert CostAware((1.0, 1.92)).pays((0, 2))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import tuning
+from specdec_t5x import console, tuning
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.policy import Fixed
@@ -62,6 +62,7 @@ def forget(monkeypatch):
   """As another process that finds what this one has kept."""
   monkeypatch.setattr(tuning, "_measured", {})
   monkeypatch.setattr(tuning, "_tuned", {})
+  monkeypatch.setattr(tuning, "_plain", {})
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def counted(monkeypatch):
 
   def made_up(job, params):
     calls.append(job)
-    return (1.0, 2.0, 3.0 + len(calls))
+    return tuning.Times((1.0, 2.0, 3.0 + len(calls)), prepare=0.5)
 
   monkeypatch.setattr(tuning, "_measure", made_up)
   return calls
@@ -106,7 +107,9 @@ def test_each_length_of_a_draft_is_measured(drafter, count, kept):
   times = measure(dataclasses.replace(AUTO, drafter=drafter))
   assert len(times) == count
   assert min(times) > 0
-  assert json.loads(file_of(kept).read_text()) == {"seconds": list(times)}
+  found = json.loads(file_of(kept).read_text())
+  assert found["seconds"] == list(times)
+  assert found["prepare"] > 0
 
 
 def compiled(program, *arguments):
@@ -171,7 +174,7 @@ def test_the_name_is_the_same_in_other_processes(kernels, kept, counted):
   name = file_of(kept).name
   for file in kernels:
     shutil.copy(file, kept)
-  file_of(kept).write_text(json.dumps({"seconds": [7.0, 8.0, 9.0]}))
+  file_of(kept).write_text(json.dumps({"seconds": [7.0, 8.0, 9.0], "prepare": 1.0}))
   program = "from tests import test_tuning; print(test_tuning.measure())"
   assert processes.printed("-c", program) == "(7.0, 8.0, 9.0)\n"
   assert file_of(kept).name == name
@@ -184,13 +187,15 @@ def test_the_name_is_the_same_in_other_processes(kernels, kept, counted):
     '{"seconds": [1.0, 2.0',
     "[1.0, 2.0, 3.0]",
     "{}",
-    '{"seconds": null}',
-    '{"seconds": [1.0, 2.0]}',
-    '{"seconds": [1.0, 2.0, 3.0, 4.0]}',
-    '{"seconds": ["1", "2", "3"]}',
-    '{"seconds": [1.0, NaN, 3.0]}',
-    '{"seconds": [1.0, 0.0, 3.0]}',
-    '{"seconds": [1.0, -2.0, 3.0]}',
+    '{"seconds": null, "prepare": 1.0}',
+    '{"seconds": [1.0, 2.0, 3.0]}',
+    '{"seconds": [1.0, 2.0, 3.0], "prepare": NaN}',
+    '{"seconds": [1.0, 2.0], "prepare": 1.0}',
+    '{"seconds": [1.0, 2.0, 3.0, 4.0], "prepare": 1.0}',
+    '{"seconds": ["1", "2", "3"], "prepare": 1.0}',
+    '{"seconds": [1.0, NaN, 3.0], "prepare": 1.0}',
+    '{"seconds": [1.0, 0.0, 3.0], "prepare": 1.0}',
+    '{"seconds": [1.0, -2.0, 3.0], "prepare": 1.0}',
     b"\xff\xfe\x00",
   ],
 )
@@ -199,7 +204,7 @@ def test_what_is_damaged_is_measured_again(text, kept, counted, monkeypatch):
   file_of(kept).write_bytes(text if isinstance(text, bytes) else text.encode())
   forget(monkeypatch)
   assert measure() == (1.0, 2.0, 5.0)
-  assert json.loads(file_of(kept).read_text()) == {"seconds": [1.0, 2.0, 5.0]}
+  assert json.loads(file_of(kept).read_text())["seconds"] == [1.0, 2.0, 5.0]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +246,8 @@ def test_a_decoder_goes_by_what_was_measured(kept, monkeypatch):
   for slow in (0.5, 99.0):
     times = (1.0, 1.0 + slow, 1.0 + slow)
     forget(monkeypatch)
-    monkeypatch.setattr(tuning, "_measure", lambda job, params, times=times: times)
+    measured = tuning.Times(times, prepare=0.5)
+    monkeypatch.setattr(tuning, "_measure", lambda *_, found=measured: found)
     monkeypatch.setattr(tuning, "_read", lambda name, count: None)
     found = tuned()
     assert found == dataclasses.replace(AUTO, policy=CostAware(times))
@@ -255,9 +261,17 @@ def test_who_decodes_is_told_what_to_expect(kept, counted, capsys):
   assert (
     tuned() == tuned() == dataclasses.replace(AUTO, policy=CostAware((1.0, 2.0, 4.0)))
   )
-  (said,) = capsys.readouterr().err.splitlines()
+  *_, said = capsys.readouterr().err.splitlines()
   assert said == CostAware((1.0, 2.0, 4.0)).outlook((0, 1, 2))
   assert tuning.outlooks() == [said]
+
+
+def test_a_plain_token_takes_its_share_of_an_iteration_and_of_an_encoder_call(
+  kept, counted
+):
+  assert tuning.plain_seconds_per_token(tokens=100, examples=4) is None
+  tuned()  # Two rows; an iteration takes a second, an encoder call half a second.
+  assert tuning.plain_seconds_per_token(tokens=100, examples=4) == 0.5 + 0.25 * 4 / 100
   rows = {"rows": 2, "drafted": [0, 1, 2], "seconds": [1.0, 2.0, 4.0]}
   assert tuning.asked_for() == [rows]
 
@@ -340,7 +354,7 @@ def test_no_tracing_reads_a_clock_writes_a_file_or_prints(kept, monkeypatch):
   with monkeypatch.context() as patched:
     for place, name in [
       *((time, "perf_counter"), (pathlib.Path, "write_text"), (builtins, "print")),
-      *((tuning, "say"), (tuning, "_measure")),
+      *((console, "say"), (tuning, "_measure")),
     ]:
       patched.setattr(place, name, refuse)
     traced((1.0, 1.2, 1.4))

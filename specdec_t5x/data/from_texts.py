@@ -1,14 +1,19 @@
 """Tasks over texts that a function reads, as from files."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 
-import seqio
-import tensorflow as tf
-import tensorflow_datasets as tfds
+from etils import epy
 
 from specdec_t5x.data import registry, vocabularies
 
-Columns = Mapping[str, list[str]]
+with epy.lazy_imports():
+  import seqio
+  import tensorflow as tf
+  import tensorflow_datasets as tfds
+
+Columns = registry.Columns
 
 
 def register(
@@ -56,11 +61,14 @@ def register(
       )
     return {column: texts[part] for column, texts in columns.items()}
 
+  def columns_of(split: str) -> Columns:
+    found = [rows(*part) for part in parts_of(split, sizes)]
+    return {key: [x for part in found for x in part[key]] for key in found[0]}
+
   def dataset_fn(
     split: str, shuffle_files: bool = False, seed: int | None = None
   ) -> tf.data.Dataset:
-    found = [rows(*part) for part in parts_of(split, sizes)]
-    columns = {key: [x for part in found for x in part[key]] for key in found[0]}
+    columns = columns_of(split)
     # Tensors, not a Python generator: T5X saves the iterator's position in a
     # tf.train.Checkpoint, which a generator does not support.
     dataset = tf.data.Dataset.from_tensor_slices(columns)
@@ -69,18 +77,44 @@ def register(
   # The sizes belong to the spec: a file that grew is another task.
   origin = tuple((split, *origins[split], sizes[split]) for split in sorted(origins))
   spec = registry.TaskSpec(origin, preprocessors, vocabulary, metric, inputs_end)
-  source = lambda: SlicedSource(dataset_fn, tuple(origins), sizes)
-  return registry.register(name, spec, source)
+  source = lambda: sliced_source(dataset_fn, sizes)
+  count = lambda split: count_of(split, sizes)
+  texts = registry.Texts(tuple(origins), count, columns_of)
+  return registry.register(name, spec, source, texts)
 
 
-class SlicedSource(seqio.FunctionDataSource):
-  """A source that also gives parts of its splits, as TFDS does: 'test[:100]'."""
+def sliced_source(
+  dataset_fn: Callable[..., tf.data.Dataset], sizes: Mapping[str, int]
+) -> seqio.FunctionDataSource:
+  """Returns a source that also gives parts of its splits, as TFDS does: 'test[:100]'.
 
-  def num_input_examples(self, split: str) -> int:
-    """Returns how many examples `split`, or these parts of splits, hold."""
-    sizes = self._num_input_examples
-    parts = parts_of(split, sizes)
-    return sum(len(range(sizes[name])[part]) for name, part in parts)
+  Args:
+    dataset_fn: from a split, or parts of splits, to its examples.
+    sizes: examples of each split.
+  """
+
+  class SlicedSource(seqio.FunctionDataSource):
+    """Counts the examples of parts, too."""
+
+    has_parts = True
+
+    def num_input_examples(self, split: str) -> int:
+      return count_of(split, sizes)
+
+    def get_dataset(self, split, shuffle=True, seed=None, shard_info=None, **words):
+      if shuffle and (shard_info is None or shard_info.num_shards == 1):
+        # seqio would warn that shuffling can't go on after a restart. This dataset is
+        # shuffled as a whole, and its order follows from the seed.
+        return dataset_fn(split, shuffle_files=True, seed=seed)
+      return super().get_dataset(split, shuffle, seed, shard_info, **words)
+
+  return SlicedSource(dataset_fn, tuple(sizes), sizes)
+
+
+def count_of(split: str, sizes: Mapping[str, int]) -> int:
+  """Returns how many examples a split, or these parts of splits, hold."""
+  parts = parts_of(split, sizes)
+  return sum(len(range(sizes[name])[part]) for name, part in parts)
 
 
 def parts_of(split: str, sizes: Mapping[str, int]) -> list[tuple[str, slice]]:

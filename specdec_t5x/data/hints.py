@@ -1,4 +1,4 @@
-"""Where `make demo` puts what it makes, and what to say where that is missing."""
+"""Where the demo puts what it makes, and what to say where that is missing."""
 
 import os
 from collections.abc import Mapping
@@ -20,6 +20,7 @@ def how_to_make(path: str) -> str:
   for pair, command in COMMANDS.items():
     folder, given = os.path.join(DIRECTORY, pair) + os.sep, os.path.normpath(path)
     if given.startswith(folder):
+      command = "make demo-train" if pair == "ende" else command
       if given.removeprefix(folder).split(os.sep)[0] in _MORE:
         command = f"python -m specdec_t5x.demo --pairs {pair} --more"
       return (
@@ -38,6 +39,6 @@ def check_exist(paths: Mapping[str, str]) -> None:
   for flag, path in paths.items():
     if not epath.Path(path).exists():
       raise ValueError(
-        f"--{flag}: {path!r} does not exist. `make demo` makes the demo pair, which is "
-        "the default; or name files of your own."
+        f"--{flag}: {path!r} does not exist. Name a file of your own, or leave "
+        "the flag out: the default is the pair that comes with the package."
       )

@@ -4,26 +4,46 @@ gin evaluates `@tasks.translation_from_files()` once for each place that uses it
 seqio refuses a second task of one name, so registering has to be idempotent.
 """
 
-import dataclasses
-import hashlib
-from collections.abc import Callable
+from __future__ import annotations
 
-import seqio
-import tensorflow as tf
+import dataclasses
+import functools
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from etils import epy
 
 from specdec_t5x.data import metrics, vocabularies
 
+with epy.lazy_imports():
+  import seqio
+  import tensorflow as tf
+
+Columns = Mapping[str, list[str]]
 METRICS = {
   "bleu": metrics.bleu,
   "rouge": metrics.rouge,
   "log_likelihood": metrics.log_likelihood,
 }
-# Tokens of inputs and targets, and EOS after both.
-TOKENS = (
-  seqio.preprocessors.tokenize,
-  seqio.CacheDatasetPlaceholder(),
-  seqio.preprocessors.append_eos_after_trim,
-)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenize:
+  """Stands for seqio's steps to tokens of inputs and targets, with EOS after both."""
+
+  def steps(self) -> tuple[Any, ...]:
+    """Returns the steps."""
+    return (
+      seqio.preprocessors.tokenize,
+      seqio.CacheDatasetPlaceholder(),
+      seqio.preprocessors.append_eos_after_trim,
+    )
+
+
+TOKENS = (Tokenize(),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +71,8 @@ class TaskSpec:
     vocabulary = (
       f"{type(self.vocabulary).__name__}({file}, {self.vocabulary.extra_ids})"
     )
-    texts = [repr(x) for x in self.preprocessors if dataclasses.is_dataclass(x)]
+    steps = [x for x in self.preprocessors if x not in TOKENS]
+    texts = [repr(x) for x in steps if dataclasses.is_dataclass(x)]
     return ", ".join([f"{self.origin}", *texts, vocabulary, f"metric {self.metric}"])
 
 
@@ -67,6 +88,12 @@ class AddPrefix:
   fields: tuple[str, str]
   prefix: str
 
+  def pairs(self, columns: Columns) -> Iterator[tuple[str, str]]:
+    """Yields inputs and targets of texts in memory."""
+    sources, targets = (columns[field] for field in self.fields)
+    for source, target in zip(sources, targets, strict=True):
+      yield self.prefix + source, target
+
   def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the dataset of inputs and targets."""
     source, target = self.fields
@@ -78,18 +105,40 @@ class AddPrefix:
     return dataset.map(to_text, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-_specs: dict[str, tuple[TaskSpec, seqio.Task]] = {}
+@dataclasses.dataclass(frozen=True)
+class Texts:
+  """A task's texts, for a reader without TensorFlow.
+
+  Attributes:
+    splits: the names of the splits.
+    count: from a split, or parts of splits, to the number of its examples.
+    columns: from the same to its raw texts.
+  """
+
+  splits: tuple[str, ...]
+  count: Callable[[str], int]
+  columns: Callable[[str], Columns]
+
+
+# By name; the task is None while it waits for seqio.
+_specs: dict[str, tuple[TaskSpec, seqio.Task | None]] = {}
 
 
 def register(
-  name: str, spec: TaskSpec, make_source: Callable[[], seqio.DataSource]
+  name: str,
+  spec: TaskSpec,
+  make_source: Callable[[], seqio.DataSource],
+  texts: Texts | None = None,
 ) -> str:
   """Registers the task, or finds that it is registered already.
+
+  `t5x.infer` of `t5x_runtime` reads texts by itself, and lets seqio wait.
 
   Args:
     name: the task's name.
     spec: what the task is.
     make_source: makes the raw examples' source; called for a new task only.
+    texts: the raw examples, where they are texts in memory.
 
   Returns:
     `name`.
@@ -98,24 +147,66 @@ def register(
     ValueError: `name` belongs to a task with another spec, or has characters that
       seqio does not allow.
   """
+  if not re.fullmatch(r"[\w.:]+", name):
+    raise ValueError(
+      f"The task's name is {name!r}. Expected letters, digits, '_', '.' and ':'."
+    )
+  if vocabularies.is_waiting_for_seqio():
+    if name in _specs:
+      _check_same(name, spec, _specs[name][0])
+      return name
+    _specs[name] = (spec, None)
+    runtime = sys.modules["t5x.plain_tasks"]
+    runtime.defer(name, functools.partial(_add, name, spec, make_source))
+  else:
+    _add(name, spec, make_source)
+  _register_plainly(name, spec, texts)
+  return name
+
+
+def _register_plainly(name: str, spec: TaskSpec, texts: Texts | None) -> None:
+  """Registers the task with `t5x_runtime`, where that runs and can read it."""
+  runtime = sys.modules.get("t5x.plain_tasks")
+  kinds = [type(step) for step in spec.preprocessors]
+  if runtime is None or texts is None or kinds != [AddPrefix, Tokenize]:
+    return
+  prefix = spec.preprocessors[0]
+  features = {
+    "inputs": runtime.PlainFeature(spec.vocabulary, spec.inputs_end),
+    "targets": runtime.PlainFeature(spec.vocabulary),
+  }
+  read = lambda split: prefix.pairs(texts.columns(split))
+  runtime.register(runtime.PlainTask(name, features, texts.splits, texts.count, read))
+
+
+def _check_same(name: str, spec: TaskSpec, known: TaskSpec | None) -> None:
+  """Raises a ValueError where a name is taken by another task."""
+  if known != spec:
+    found = known.describe() if known else "a task that this package did not register"
+    raise ValueError(
+      f"A task named {name!r} is registered already, with other arguments.\n"
+      f"Registered: {found}\nAsked for:  {spec.describe()}\n"
+      "Choose another name."
+    )
+
+
+def _add(
+  name: str, spec: TaskSpec, make_source: Callable[[], seqio.DataSource]
+) -> None:
+  """Adds the task to seqio's registry, where it is not there already."""
   if name in seqio.MixtureRegistry.names():
     raise ValueError(f"{name!r} is a registered mixture. Choose another task name.")
   if name in seqio.TaskRegistry.names():
     known, task = _specs.get(name, (None, None))
     if task is not seqio.TaskRegistry.get(name):
       known = None  # registered by someone else
-    if known != spec:
-      found = known.describe() if known else "a task that this package did not register"
-      raise ValueError(
-        f"A task named {name!r} is registered already, with other arguments.\n"
-        f"Registered: {found}\nAsked for:  {spec.describe()}\n"
-        "Choose another name."
-      )
-    return name
+    _check_same(name, spec, known)
+    return
+  expand = lambda step: step.steps() if isinstance(step, Tokenize) else (step,)
   task = seqio.TaskRegistry.add(
     name,
     source=make_source(),
-    preprocessors=spec.preprocessors,
+    preprocessors=[each for step in spec.preprocessors for each in expand(step)],
     output_features={
       "inputs": seqio.Feature(spec.vocabulary, add_eos=spec.inputs_end),
       "targets": seqio.Feature(spec.vocabulary, add_eos=True),
@@ -123,7 +214,6 @@ def register(
     metric_fns=[METRICS[spec.metric]] if spec.metric else [],
   )
   _specs[name] = (spec, task)
-  return name
 
 
 def name_with_vocabulary(base: str, vocabulary: seqio.Vocabulary) -> str:
@@ -144,7 +234,7 @@ def name_with_vocabulary(base: str, vocabulary: seqio.Vocabulary) -> str:
   """
   if vocabulary == vocabularies.t5_vocabulary():
     return base
-  if not isinstance(vocabulary, seqio.SentencePieceVocabulary | seqio.ByteVocabulary):
+  if type(vocabulary).__name__ not in ("SentencePieceVocabulary", "ByteVocabulary"):
     raise ValueError(
       f"No task name can be derived from a {type(vocabulary).__name__}. Expected a "
       "SentencePieceVocabulary or ByteVocabulary; otherwise pass `name`."

@@ -6,12 +6,16 @@ Xia et al., "Unlocking Efficiency in Large Language Model Inference" (arXiv 2401
 section 6; github.com/hemingkx/Spec-Bench, data/spec_bench/question.jsonl.
 """
 
+from __future__ import annotations
+
 import json
 
-import seqio
-import tensorflow as tf
+from etils import epath, epy
 
 from specdec_t5x.data import from_texts, registry, text_files
+
+with epy.lazy_imports():
+  import seqio
 
 GROUPS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 MT_BENCH = "mt_bench"
@@ -36,7 +40,7 @@ def from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> str:
   Raises:
     ValueError: there is no such file, it is not Spec-Bench's, or the name is taken.
   """
-  if not tf.io.gfile.exists(file):
+  if not epath.Path(file).exists():
     raise ValueError(
       f"Spec-Bench's file {file} is not there. Get data/spec_bench/question.jsonl of "
       "github.com/hemingkx/Spec-Bench, and give its path (SPEC_BENCH_FILE in "

@@ -14,12 +14,16 @@ Every function returns the name of the task it registered, so that gin can use i
     vocabulary = %VOCABULARY
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 
-import seqio
-import tensorflow as tf
+from etils import epath, epy
 
 from specdec_t5x.data import from_texts, registry, text_files, vocabularies
+
+with epy.lazy_imports():
+  import seqio
 
 # tensorflow-datasets 4.9.10 knows exactly these versions, and of XSum 1.0.0 too, whose
 # articles still hold what the web pages had around them.
@@ -221,7 +225,7 @@ def humaneval_from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> s
     ValueError: there is no such file, or as `text_files.read_fields`, or the name is
       taken.
   """
-  if not tf.io.gfile.exists(file):
+  if not epath.Path(file).exists():
     raise ValueError(
       f"HumanEval's file {file} is not there. Get data/HumanEval.jsonl.gz of "
       "github.com/openai/human-eval, and give its path (HUMANEVAL_FILE in "

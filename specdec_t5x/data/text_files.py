@@ -5,6 +5,8 @@ Cleaning is minimal: a leading byte order mark, and the line ending of each text
 names end in .gz are decompressed.
 """
 
+from __future__ import annotations
+
 import contextlib
 import csv
 import gzip
@@ -15,7 +17,7 @@ import threading
 import zlib
 from collections.abc import Iterator, Sequence
 
-import tensorflow as tf
+from specdec_t5x.data import reading
 
 # csv's own limit of 131,072 characters is shorter than some articles. It is a global
 # of the csv module, hence the lock around changing it.
@@ -27,7 +29,7 @@ def read_lines(path: str) -> list[str]:
   """Returns the lines of a UTF-8 file, without line endings.
 
   Args:
-    path: the file; anything tf.io.gfile opens.
+    path: the file, on a disk or in a bucket.
 
   Returns:
     One string for each line. Blank lines count: parallel files are aligned by them.
@@ -192,9 +194,8 @@ def _long_csv_fields() -> Iterator[None]:
 
 def _read_bytes(path: str) -> bytes:
   try:
-    with tf.io.gfile.GFile(path, "rb") as file:
-      data = file.read()
-  except (tf.errors.OpError, OSError) as error:
+    data = reading.read_bytes(path)
+  except OSError as error:
     raise ValueError(
       f"{path} can't be read: {error}. Expected a text file; check the path."
     ) from error

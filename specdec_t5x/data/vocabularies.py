@@ -1,15 +1,21 @@
 """Vocabularies: T5's own, and a check that one can be used by a T5 model."""
 
-import os
+from __future__ import annotations
 
-import seqio
-import tensorflow as tf
+import os
+import sys
+
+from etils import epy
 from google.protobuf import message
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.shared_tokens import SharedTokens
+from specdec_t5x.data import pieces, reading
 from specdec_t5x.data.hints import how_to_make
 from specdec_t5x.hugging_face import shared, vocabulary
+
+with epy.lazy_imports():
+  import seqio
 
 DEFAULT_T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 # T5's. Others number end of sequence and unknown otherwise, but 0 is no token of text.
@@ -29,7 +35,14 @@ def t5_vocabulary(
   Returns:
     A vocabulary that loads itself when used.
   """
-  return seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
+  kind = pieces if is_waiting_for_seqio() else seqio
+  return kind.SentencePieceVocabulary(path, extra_ids=extra_ids)
+
+
+def is_waiting_for_seqio() -> bool:
+  """Returns whether `t5x.infer` runs and may yet do without seqio."""
+  runtime = sys.modules.get("t5x.plain_tasks")
+  return runtime is not None and runtime.is_deferring()
 
 
 def sentencepiece_vocabulary(path: str, extra_ids: int | None) -> seqio.Vocabulary:
@@ -49,7 +62,7 @@ def sentencepiece_vocabulary(path: str, extra_ids: int | None) -> seqio.Vocabula
     if vocabulary.has_bytes(path):
       return seqio.ByteVocabulary(extra_ids=extra_ids)
     path = vocabulary.sentencepiece_file(path)
-  made = seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
+  made = t5_vocabulary(path, extra_ids)
   check_vocabulary(made)
   return made
 
@@ -87,9 +100,8 @@ def check_vocabulary(vocabulary: seqio.SentencePieceVocabulary) -> None:
       f"{extra_ids!r}."
     )
   try:
-    with tf.io.gfile.GFile(path, "rb") as file:
-      file.read(1)
-  except (tf.errors.OpError, OSError) as error:
+    reading.read_bytes(path)
+  except OSError as error:
     raise ValueError(
       f"The vocabulary {path} can't be read: {error}. Expected a SentencePiece model "
       "(T5's own is sentencepiece.model or spiece.model); give a path to a copy on "

@@ -122,24 +122,26 @@ class ByTimes(Policy):
     )
 
   def outlook(self, lengths: tuple[int, ...]) -> str:
-    """Returns what to expect of drafting, in a line.
+    """Returns what drafting promises on this device at this batch, in a line.
 
     >>> CostAware((1.0, 1.4, 1.8)).outlook((0, 1, 2))
-    'Drafting pays on this device, at this batch, from alpha 0.41 on: 1.28x at 0.75.'
-    >>> CostAware((1.0, 1.9, 2.9)).outlook((0, 1, 2))  # doctest: +ELLIPSIS
-    'Drafting pays ... from alpha 0.91 on: 0.92x at 0.75, so decoding plainly.'
-    >>> CostAware((1.0, 2.5, 4.0)).outlook((0, 1, 2))
-    'Drafting does not pay on this device, at this batch: decoding plainly.'
+    'Drafts pay from an acceptance rate (alpha) of 0.41 on; 0.75 gives 1.28 times.'
+    >>> print(CostAware((1.0, 1.9, 2.9)).outlook((0, 1, 2)))
+    Decoding plainly: with drafts, at an acceptance rate (alpha) of 0.75, it would be \
+0.92 times as fast, and drafts pay from 1.2 times on.
     """
-    alphas = [i / 100 for i in range(1, 100)]
-    paying = [alpha for alpha in alphas if self.speedup(alpha, lengths) > 1]
-    if not paying:
-      return "Drafting does not pay on this device, at this batch: decoding plainly."
     expected = self.speedup(self.prior_alpha, lengths)
+    if not self.pays(lengths):
+      return (
+        f"Decoding plainly: with drafts, at an acceptance rate (alpha) of "
+        f"{self.prior_alpha:.2g}, it would be {expected:.2f} times as fast, and drafts "
+        f"pay from {_WORTH} times on."
+      )
+    alphas = [i / 100 for i in range(1, 100)]
+    first = next(alpha for alpha in alphas if self.speedup(alpha, lengths) > 1)
     return (
-      f"Drafting pays on this device, at this batch, from alpha {paying[0]:.2f} on: "
-      f"{expected:.2f}x at {self.prior_alpha}"
-      f"{'' if self.pays(lengths) else ', so decoding plainly'}."
+      f"Drafts pay from an acceptance rate (alpha) of {first:.2f} on; "
+      f"{self.prior_alpha:.2g} gives {expected:.2f} times."
     )
 
 

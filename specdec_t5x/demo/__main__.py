@@ -1,4 +1,7 @@
-"""`python -m specdec_t5x.demo`: what `make demo`, `demo-all` and `demo-lm` run."""
+"""`python -m specdec_t5x.demo`: what `make demo`, `demo-all` and `demo-lm` run.
+
+`--train`, which `make demo-train` gives, trains the embedded pair again instead.
+"""
 
 import argparse
 import concurrent.futures
@@ -36,7 +39,8 @@ def run(pair: recipe.DemoPair, inputs: int, more: bool, kept: str = "") -> None:
     kept: the name that pages show the comparison by, where they are to show it.
   """
   print(f"\nDemo pair {pair.name!r}: {pair.about}. Nothing here is real data.")
-  parts = pair.parts + ((*pair.tables, *pair.more) if more else ())
+  parts = [part for part in pair.parts if not part.embedded]
+  parts += [*pair.tables, *pair.more] if more else []
   steps = Steps(_steps(pair, parts, inputs))
   with steps.step():
     import_quietly("specdec_t5x.demo.making")
@@ -58,17 +62,34 @@ def run(pair: recipe.DemoPair, inputs: int, more: bool, kept: str = "") -> None:
   print(_NEXT.get(pair.name, ""))
 
 
-def _steps(pair, parts, inputs) -> list[Step]:
-  trained = [
+def train(pair: recipe.DemoPair) -> None:
+  """Trains a pair's networks by its recipe; a run that was stopped goes on.
+
+  Args:
+    pair: which one. What the package contains of it stays as it is.
+  """
+  steps = Steps([Step("Load TensorFlow, seqio and JAX", _LOAD), *_trained(pair.parts)])
+  with steps.step():
+    import_quietly("specdec_t5x.demo.making")
+  _make_parts(pair.parts, steps)
+  for part in pair.parts:
+    print(f"{part.name}: {part.checkpoint}")
+
+
+def _trained(parts) -> list[Step]:
+  return [
     Step(
       f"Train {part.name}: {part.about}", part.minutes, os.path.isdir(part.checkpoint)
     )
     for part in parts
   ]
+
+
+def _steps(pair, parts, inputs) -> list[Step]:
   return [
     Step("Load TensorFlow, seqio and JAX", _LOAD),
     Step("Vocabulary", _VOCABULARY, os.path.isfile(pair.vocabulary)),
-    *trained,
+    *_trained(parts),
     Step("Decode the test set with and without speculation", _DECODE),
     Step(f"Compare on {inputs} inputs, batch 1, all programs in turn", _COMPARE),
   ]
@@ -79,11 +100,17 @@ def _make(pair, parts, steps):
 
   with steps.step():
     making.make_vocabulary(pair)
+  _make_parts(parts, steps)
+  making.describe(pair)
+
+
+def _make_parts(parts, steps):
+  from specdec_t5x.demo import making
+
   for part in parts:
     with steps.step() as step:
       if not step.is_cached:
         making.make_part(part)
-  making.describe(pair)
 
 
 def _run_commands(pair) -> str:
@@ -115,6 +142,7 @@ def main() -> None:
   parser.add_argument(
     "--more", action="store_true", help="heads, n-grams and a smaller draft, too"
   )
+  parser.add_argument("--train", action="store_true", help="train the pairs alone")
   parser.add_argument("--keep", default="", help="for the pages, by this name")
   flags = parser.parse_args()
   if flags.inputs < 2:
@@ -127,6 +155,10 @@ def main() -> None:
   compiled = os.path.abspath(os.path.join(recipe.DIRECTORY, "compiled"))
   os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled)
   try:
+    if flags.train:
+      for name in flags.pairs:
+        train(recipe.PAIRS[name])
+      return
     require_matplotlib()  # Before minutes of work that end with a picture.
     for name in flags.pairs:
       run(recipe.PAIRS[name], flags.inputs, flags.more, flags.keep)

@@ -79,8 +79,8 @@ def job_of(pair: DemoPair, inputs: int, more: bool) -> Job:
     return jobs.encoded(pair.vocabulary, texts, pair.are_prompts, pair.max_input)
 
   parts = pair.drafts + (pair.more if more else ())
-  drafts = _UNTRAINED | {part.name: part.checkpoint for part in parts}
-  return Job(pair.name, pair.target.checkpoint, drafts, read, pair.max_output)
+  drafts = _UNTRAINED | {part.name: part.path for part in parts}
+  return Job(pair.name, pair.target.path, drafts, read, pair.max_output)
 
 
 def costs_of(study: Study) -> dict[str, Costs]:

@@ -54,10 +54,10 @@ def describe(pair: DemoPair, directory: str = DIRECTORY) -> None:
   os.makedirs(folder, exist_ok=True)
   texts = [text for text, _ in held_out.held_out_texts(pair.name, _TEXTS)]
   found = {
-    "target": pair.target.checkpoint,
-    "drafts": {part.name: part.checkpoint for part in pair.drafts},
-    "more": {part.name: part.checkpoint for part in pair.more},
-    "tables": {part.name: part.checkpoint for part in pair.tables},
+    "target": pair.target.path,
+    "drafts": {part.name: part.path for part in pair.drafts},
+    "more": {part.name: part.path for part in pair.more},
+    "tables": {part.name: part.path for part in pair.tables},
     "makes": {part.name: part.command for part in pair.more + pair.tables},
     "vocabulary": pair.vocabulary,
     "inputs": _write(folder, "inputs.txt", texts),

@@ -4,6 +4,7 @@ import dataclasses
 import os
 
 from specdec_t5x.data.hints import COMMANDS, DIRECTORY
+from specdec_t5x.demo import embedded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Part:
     minutes: how long training takes on two cores, about.
     job: of `python -m specdec_t5x.train`.
     bindings: of gin, beside the file's.
+    embedded: its name in the embedded pair, 'target' or 'draft'; '' for other parts.
   """
 
   name: str
@@ -27,6 +29,12 @@ class Part:
   minutes: float
   job: str = "train"
   bindings: tuple[str, ...] = ()
+  embedded: str = ""
+
+  @property
+  def path(self) -> str:
+    """The checkpoint that decodes: the package's, else what training leaves."""
+    return embedded.checkpoint(self.embedded) if self.embedded else self.checkpoint
 
   @property
   def command(self) -> str:
@@ -51,6 +59,7 @@ class DemoPair:
     more: other drafts, made where they are asked for.
     tables: its tables of n-grams, likewise.
     are_prompts: whether outputs go on from the inputs, by decoder-only networks.
+    is_embedded: whether the package contains the target, a draft and the vocabulary.
   """
 
   name: str
@@ -63,10 +72,13 @@ class DemoPair:
   more: tuple[Part, ...] = ()
   tables: tuple[Part, ...] = ()
   are_prompts: bool = False
+  is_embedded: bool = False
 
   @property
   def vocabulary(self) -> str:
     """Path of the SentencePiece model."""
+    if self.is_embedded:
+      return embedded.vocabulary()
     return os.path.join(DIRECTORY, self.name, "vocabulary.model")
 
   @property
@@ -81,7 +93,7 @@ class DemoPair:
 
   def missing(self, root: str = ".") -> list[str]:
     """Returns the paths that are not there yet, from the repository's root."""
-    paths = [self.vocabulary, *(part.checkpoint for part in self.parts)]
+    paths = [self.vocabulary, *(part.path for part in self.parts)]
     return [path for path in paths if not os.path.exists(os.path.join(root, path))]
 
 
@@ -103,14 +115,27 @@ def _table(pair: str):
   return Part("ngrams", "up to trigrams", gin_file, checkpoint, 0.2, job="ngrams")
 
 
+_ENDE_TARGET = _part(
+  "ende", "target", "10.4M parameters", "demo_ende_target", embedded.STEPS, 44
+)
+_ENDE_DRAFT = _part(
+  "ende", "draft_small", "1.0M, distilled", "demo_ende_draft", embedded.STEPS, 16
+)
 ENDE = DemoPair(
   name="ende",
   about="synthetic English-German sentences",
   metric="BLEU",
   max_input=80,
   max_output=80,
-  target=_part("ende", "target", "10.4M parameters", "demo_ende_target", 1000, 5.5),
-  drafts=(_part("ende", "draft_small", "1.0M, distilled", "demo_ende_draft", 1000, 2),),
+  target=dataclasses.replace(_ENDE_TARGET, embedded="target"),
+  drafts=(
+    dataclasses.replace(
+      _ENDE_DRAFT,
+      embedded="draft",
+      # A draft learns from the target that was trained with it.
+      bindings=(f"TARGET_CHECKPOINT_PATH = {_ENDE_TARGET.checkpoint!r}",),
+    ),
+  ),
   more=(
     _part("ende", "draft_tiny", "0.4M, distilled", "demo_ende_draft_tiny", 600, 0.5),
     _heads("ende", "parallel", "2.4M, from the target's features", 600, 3),
@@ -119,6 +144,7 @@ ENDE = DemoPair(
     _heads("ende", "shared_encoder", "a layer on the target's encoder", 600, 2),
   ),
   tables=(_table("ende"),),
+  is_embedded=True,
 )
 CNNDM = DemoPair(
   name="cnndm",

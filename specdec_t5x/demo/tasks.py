@@ -9,14 +9,22 @@ As in `specdec_t5x.data.tasks`, a function returns the name of the task it regis
 The names say that the data are synthetic: their scores are no results on real data.
 """
 
+from __future__ import annotations
+
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-import seqio
-import tensorflow as tf
+from etils import epy
 
-from specdec_t5x.data import language_modeling, registry, tasks
+from specdec_t5x.data import from_texts, registry, tasks
 from specdec_t5x.demo.corpora import news, splits, translation
+
+with epy.lazy_imports():
+  import seqio
+  import tensorflow as tf
+
+  from specdec_t5x.data import language_modeling
 
 ENDE_SIZES = {"train": 60_000, "validation": 500, "test": 500}
 CNNDM_SIZES = {"train": 8_000, "validation": 200, "test": 200}
@@ -94,16 +102,19 @@ def demo_lm(
   validation_size: int = LM_SIZES["validation"],
   test_size: int = LM_SIZES["test"],
   seed: int = 0,
-  prompt_words: int = language_modeling.PROMPT_WORDS,
+  prompt_words: int | None = None,
   name: str | None = None,
 ) -> str:
   """As `demo_ende`, for language modelling of the English: texts of four sentences.
 
-  `inputs` are a text's first `prompt_words` words, `targets` the rest; see
+  `prompt_words` is `language_modeling.PROMPT_WORDS` where None. `inputs` are a text's
+  first `prompt_words` words, `targets` the rest; see
   `specdec_t5x.data.language_modeling`.
   """
   sizes = {"train": train_size, "validation": validation_size, "test": test_size}
   _check_sizes(sizes, seed)
+  if prompt_words is None:
+    prompt_words = language_modeling.PROMPT_WORDS
   if name is None:
     settings = (sizes, seed, prompt_words)
     is_default = settings == (LM_SIZES, 0, language_modeling.PROMPT_WORDS)
@@ -135,20 +146,25 @@ def _register(
   steps = (registry.AddPrefix(("source", "target"), prefix), *registry.TOKENS)
   spec = registry.TaskSpec(origin, steps, vocabulary, metric)
 
+  def columns(split: str) -> registry.Columns:
+    parts = from_texts.parts_of(split, sizes)
+    found = [rows(name, sizes[name], origin[-1])[part] for name, part in parts]
+    sources, targets = zip(*itertools.chain(*found), strict=True)
+    return {"source": list(sources), "target": list(targets)}
+
   def dataset_fn(
     split: str, shuffle_files: bool = False, seed: int | None = None
   ) -> tf.data.Dataset:
-    sources, targets = zip(*rows(split, sizes[split], origin[-1]), strict=True)
     # Tensors, so that the iterator's position can be saved in a checkpoint, as in
     # `data.from_texts`.
-    dataset = tf.data.Dataset.from_tensor_slices(
-      {"source": list(sources), "target": list(targets)}
-    )
-    return dataset.shuffle(len(sources), seed=seed) if shuffle_files else dataset
+    dataset = tf.data.Dataset.from_tensor_slices(columns(split))
+    size = from_texts.count_of(split, sizes)
+    return dataset.shuffle(size, seed=seed) if shuffle_files else dataset
 
-  return registry.register(
-    name, spec, lambda: seqio.FunctionDataSource(dataset_fn, tuple(sizes), sizes)
-  )
+  source = lambda: from_texts.sliced_source(dataset_fn, sizes)
+  count = lambda split: from_texts.count_of(split, sizes)
+  texts = registry.Texts(tuple(sizes), count, columns)
+  return registry.register(name, spec, source, texts)
 
 
 def _check_sizes(sizes: Mapping[str, int], seed: int) -> None:

@@ -1,5 +1,7 @@
 """A small SentencePiece vocabulary for the demo corpora, trained where it is absent."""
 
+from __future__ import annotations
+
 import io
 import json
 import os
@@ -8,10 +10,13 @@ import tempfile
 from collections.abc import Iterator
 
 import sentencepiece
-import seqio
+from etils import epy
 
 from specdec_t5x.data import tasks
 from specdec_t5x.demo.corpora import news, translation
+
+with epy.lazy_imports():
+  import seqio
 
 # Raise it when the corpora or the training change, so that old files are refused.
 _VERSION = 2

@@ -32,7 +32,7 @@ if __name__ == "__main__":
 import jax
 from etils import epath
 
-from specdec_t5x import api
+from specdec_t5x import api, console
 from specdec_t5x.data import hints, text_files
 from specdec_t5x.data.tasks import TRANSLATE_ENDE
 from specdec_t5x.demo.corpora import translation
@@ -104,8 +104,8 @@ def _parser() -> argparse.ArgumentParser:
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add = parser.add_argument
-  add("--target", default=ENDE.target.checkpoint, help="checkpoint (%(default)s)")
-  add("--draft", default=ENDE.drafts[0].checkpoint, help="checkpoint (%(default)s)")
+  add("--target", default=ENDE.target.path, help="checkpoint (%(default)s)")
+  add("--draft", default=ENDE.drafts[0].path, help="checkpoint (%(default)s)")
   add("--vocabulary", default=ENDE.vocabulary, help="SentencePiece (%(default)s)")
   add("--input", metavar="FILE", help="an example a line (the demo's test set)")
   add("--examples", type=int, help="the first so many (100 of the demo's, or all)")
@@ -161,6 +161,7 @@ def _compare(args, texts, processor, dtype) -> Report:
   settings = Settings(
     *(args.gamma, args.max_length, args.batch_size, processor.eos_id(), args.strict)
   )
+  console.stage(f"{dtype}: loading target and draft.")
   target, draft = (api.load_model(path, dtype) for path in (args.target, args.draft))
   size = target.network.config.vocab_size
   if processor.vocab_size() > size:
@@ -169,6 +170,10 @@ def _compare(args, texts, processor, dtype) -> Report:
       f"target's vocab_size is {size}. Name the one that it was trained with."
     )
   ids = api.encoded(texts, target.network, processor)
+  console.stage(
+    f"{dtype}: compiling plain and speculative decoding, once, then decoding "
+    f"{len(texts)} inputs both ways."
+  )
   return compare(target, draft, ids, settings)
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from tqdm import tqdm
 
 from specdec_t5x.api import Model, padded_batches
 from specdec_t5x.core.distributions import GREEDY
@@ -160,9 +161,11 @@ def compare(
   results = []
   dtype = target.network.config.dtype
   with precision.full_precision(dtype):
-    for _, batch, count in padded_batches(ids, settings.batch_size):
-      found = jax.tree.map(np.asarray, run(params, batch))
-      results.append(jax.tree.map(lambda array, n=count: array[:n], found))
+    with tqdm(total=len(ids), unit="input") as progress:
+      for _, batch, count in padded_batches(ids, settings.batch_size):
+        found = jax.tree.map(np.asarray, run(params, batch))
+        results.append(jax.tree.map(lambda array, n=count: array[:n], found))
+        progress.update(count)
     epsilon = precision.product_epsilon(dtype)
   results = jax.tree.map(lambda *parts: np.concatenate(parts), *results)
   outputs = [

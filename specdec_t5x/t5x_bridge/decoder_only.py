@@ -4,14 +4,19 @@ Prompts are the task's `inputs`, and decoding goes on from their ends; the start
 comes before a prompt, which may be empty.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
-import seqio
+from etils import epy
 from t5x import models
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.t5x_bridge.model import Decodes
+
+with epy.lazy_imports():
+  import seqio
 
 
 class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):

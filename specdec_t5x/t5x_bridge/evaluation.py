@@ -4,13 +4,15 @@ T5X builds the evaluator that `evaluate.inference_evaluator_cls` names, before i
 restores anything, and hands it the model's steps once for each checkpoint.
 """
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import seqio
+from absl import logging
 from etils import epath
 from t5x import checkpoints, utils
 
@@ -64,7 +66,8 @@ class Evaluator(seqio.Evaluator):
         "NUM_DECODES. Set NUM_DECODES=1, or take t5x.infer."
       )
     converter = model.FEATURE_CONVERTER_CLS(pack=False)
-    super().__init__(mixture_or_task_name, converter, **of_seqio)
+    with _without_advice_on_lengths():
+      super().__init__(mixture_or_task_name, converter, **of_seqio)
     if not super().eval_tasks:
       raise ValueError(
         f"MIXTURE_OR_TASK_NAME={mixture_or_task_name!r} has no metrics, so there is "
@@ -91,6 +94,22 @@ class Evaluator(seqio.Evaluator):
       predict_with_aux_fn=decode,
       **given,
     )
+
+
+@contextlib.contextmanager
+def _without_advice_on_lengths() -> Iterator[None]:
+  """Keeps back seqio's warning of lengths that no example fills.
+
+  Lengths are the gin file's on purpose: programs of `t5x.infer` and `t5x.eval` are the
+  same then, and are compiled once.
+  """
+  is_wanted = lambda record: "wasted computation" not in record.getMessage()
+  logger = logging.get_absl_logger()
+  logger.addFilter(is_wanted)
+  try:
+    yield
+  finally:
+    logger.removeFilter(is_wanted)
 
 
 def acceptance_of(alpha_is_mass: bool) -> Callable[..., Mapping[str, float]]:

@@ -5,26 +5,46 @@ chunk and on nothing of the shard. A model's feature converter, which T5X calls 
 task's dataset, can tell it more: it numbers the examples.
 """
 
+from __future__ import annotations
+
 import copy
 import functools
 import zlib
+from typing import Any, NamedTuple
 
 import gin
 import jax.numpy as jnp
-import seqio
 import t5x
-import tensorflow as tf
 from absl import flags
+from etils import epy
 from jaxtyping import Array, Bool, Int
 
+try:
+  from t5x import plain_tasks
+except ImportError:  # Upstream T5X reads every task by seqio.
+  plain_tasks = None
+
+with epy.lazy_imports():
+  import seqio
+  import tensorflow as tf
+
 EXAMPLE = "example"  # The feature: [task, place in its dataset], int32 [2].
-ALONE = seqio.ShardInfo(index=0, num_shards=1)
+
+
+class Shard(NamedTuple):
+  """A part of a task, as seqio has it: `index` and every `num_shards`-th after it."""
+
+  index: int = 0
+  num_shards: int = 1
+
+
+ALONE = Shard()
 
 
 def numbered(
   converter: type[seqio.FeatureConverter],
   task: str = "",
-  shard: seqio.ShardInfo = ALONE,
+  shard: Shard = ALONE,
 ) -> type[seqio.FeatureConverter]:
   """Returns the converter whose rows also say which examples they are.
 
@@ -40,7 +60,7 @@ def numbered(
 
     source = task, shard
 
-    def of_shard(self, task: str, shard: seqio.ShardInfo) -> seqio.FeatureConverter:
+    def of_shard(self, task: str, shard: Shard) -> seqio.FeatureConverter:
       """Returns the converter of this shard; `t5x_runtime` asks, upstream does not."""
       converter = copy.copy(self)
       converter.source = task, shard
@@ -69,20 +89,38 @@ def number_of(task: str) -> int:
   return zlib.crc32(task.encode()) >> 1  # An int32.
 
 
-def drawn_names(provider: seqio.Task | seqio.Mixture) -> list[str]:
+def provider_of(name: Any) -> Any:
+  """Returns the task or mixture of a name: of `t5x_runtime`'s own tasks, or seqio's."""
+  task = plain_tasks and plain_tasks.find(name)
+  return task or seqio.maybe_get_mixture_or_task(name)
+
+
+def task_names() -> list[str]:
+  """Returns the names of all tasks and mixtures."""
+  if plain_tasks:
+    return plain_tasks.known_names()
+  return sorted([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()])
+
+
+def tasks_of(provider: Any) -> list[Any]:
+  """Returns the tasks of a mixture, or the task alone."""
+  if plain_tasks and isinstance(provider, plain_tasks.PlainTask):
+    return [provider]
+  return seqio.get_subtasks(provider)
+
+
+def drawn_names(provider: Any) -> list[str]:
   """Returns the names by which each task of a run is numbered: upstream, all by one."""
   is_told = hasattr(t5x, "PROVIDER")
-  return [
-    task.name if is_told else provider.name for task in seqio.get_subtasks(provider)
-  ]
+  return [task.name if is_told else provider.name for task in tasks_of(provider)]
 
 
-def shard_of_command() -> seqio.ShardInfo:
+def shard_of_command() -> Shard:
   """Returns the shard that `python -m t5x.infer` is to run, read as T5X reads it."""
   if "shard_id" not in flags.FLAGS or not flags.FLAGS.is_parsed():
     return ALONE
   index = flags.FLAGS.shard_id
-  return seqio.ShardInfo(
+  return Shard(
     index=_bound("infer.shard_id") if index is None else index,
     num_shards=_bound("infer.num_shards"),
   )

@@ -6,7 +6,7 @@ import numpy as np
 import t5x
 from t5x.train_state import InferenceState
 
-from specdec_t5x import tuning
+from specdec_t5x import console
 from specdec_t5x.checkpoints.checkpoint import flat_shapes
 from specdec_t5x.core.checks import is_whole
 
@@ -30,7 +30,7 @@ def inputs_a_call(batch_size: int, read_ahead: int, slots: int) -> int:
   if not slots or read_ahead == 1:
     return batch_size
   if jax.device_count() > 1 and not hasattr(t5x, "PROVIDER"):
-    tuning.say(
+    console.say(
       "Upstream T5X's partitioner does not say which device a row is on: a row that "
       "ends waits for its batch (READ_AHEAD=1)."
     )

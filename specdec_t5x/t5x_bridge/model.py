@@ -1,5 +1,7 @@
 """The T5X models of this project: one for each of T5X's, holding a decoder."""
 
+from __future__ import annotations
+
 import abc
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +9,8 @@ from typing import Any
 import flax.core
 import jax
 import jax.numpy as jnp
-import seqio
+import numpy as np
+from etils import epy
 from jaxtyping import Array, Int, Key
 from t5x import models
 
@@ -19,7 +22,18 @@ from specdec_t5x.decoding.state import Decoded, StepInfo, num_slots, row_keys
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import initial_variables, is_decoder_only
-from specdec_t5x.t5x_bridge.examples import ALONE, EXAMPLE, is_first, numbered
+from specdec_t5x.t5x_bridge import pace
+from specdec_t5x.t5x_bridge.examples import (
+  ALONE,
+  EXAMPLE,
+  Shard,
+  is_first,
+  number_of,
+  numbered,
+)
+
+with epy.lazy_imports():
+  import seqio
 
 # The feature, and the auxiliary value, of what drafts know of earlier batches.
 KNOWN = "known"
@@ -32,6 +46,9 @@ class Decodes:
   T5X restores, partitions, feeds and scores it like its own; parameters are those of
   the decoder's networks, each under its name.
   """
+
+  _converter = None  # Another one than T5X's class has.
+  _source = ("", ALONE)
 
   def __init__(
     self,
@@ -62,8 +79,6 @@ class Decodes:
         "vocab_size to the checkpoint's."
       )
     self.decoder, self.sampling, self.seed = decoder, sampling, seed
-    self._converter = self.FEATURE_CONVERTER_CLS
-    self.number_examples()
 
   @property
   def optimizer_def(self) -> Any:
@@ -114,14 +129,28 @@ class Decodes:
     vocab_size = target.config.vocab_size
     drafter.check_batch(self.sampling, vocab_size, rows, inputs, slots)
 
-  def number_examples(self, task: str = "", shard: seqio.ShardInfo = ALONE) -> None:
+  def number_examples(self, task: str = "", shard: Shard = ALONE) -> None:
     """Says which examples it will be given; `t5x_runtime` says so itself.
 
     Args:
       task: its name.
       shard: which part of the task.
     """
-    self.FEATURE_CONVERTER_CLS = numbered(self._converter, task, shard)
+    self._source = task, shard
+
+  @property
+  def FEATURE_CONVERTER_CLS(self) -> type[seqio.FeatureConverter]:
+    """T5X's name for what makes the features, which are numbered here."""
+    return numbered(self._converter or super().FEATURE_CONVERTER_CLS, *self._source)
+
+  @FEATURE_CONVERTER_CLS.setter
+  def FEATURE_CONVERTER_CLS(self, converter: type[seqio.FeatureConverter]) -> None:
+    """T5X's constructor sets another converter than the class's."""
+    self._converter = converter
+
+  def takes_plain_features(self) -> bool:
+    """Returns whether `plain_features` makes its features; `t5x_runtime` asks."""
+    return self._converter is None and hasattr(self, "plain_features")
 
   @property
   def returns_all(self) -> bool:
@@ -150,7 +179,8 @@ class Decodes:
     """
     del input_shapes, input_types  # No parameter depends on them.
     networks = self.decoder.networks
-    keys = jax.random.split(rng, len(networks))
+    # Of the new style, as elsewhere: so each network is traced once.
+    keys = jax.random.split(_typed_key(rng), len(networks))
     initialised = {
       name: initial_variables(network, key)
       for (name, network), key in zip(networks.items(), keys, strict=True)
@@ -210,6 +240,7 @@ class Decodes:
         batch lacks a feature.
     """
     _refuse(prompt_with_targets, decoder_params)
+    pace.tracing()
     inputs, max_length = self.read(batch)
     keys = self._keys(batch, _one_key(rng, decoder_params), len(inputs))
     known = {"policy_state": batch[KNOWN]} if KNOWN in batch else {}
@@ -218,6 +249,7 @@ class Decodes:
     (predictions, aux), decoded = self.decode(
       params, inputs, keys, max_length, *decodes, is_wanted=is_wanted, **known
     )
+    pace.traced()
     if known:
       aux[KNOWN] = decoded.policy_state
     if decoded.observed is None:
@@ -309,6 +341,11 @@ class EncoderDecoderModel(Decodes, models.EncoderDecoderModel):
       output_vocabulary=output_vocabulary,
       feature_converter_cls=feature_converter_cls,
     )
+
+  def plain_features(self, example, lengths, task, place):
+    """Returns `t5x_runtime`'s features of an example, and its number."""
+    number = np.array([number_of(task), place], np.int32)
+    return super().plain_features(example, lengths, task, place) | {EXAMPLE: number}
 
   def read(self, batch):
     """Returns encoder_input_tokens [B, E], and the length of decoder_input_tokens."""

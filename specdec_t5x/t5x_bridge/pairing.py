@@ -12,7 +12,7 @@ import jax
 from t5x import utils
 from t5x.train_state import InferenceState
 
-from specdec_t5x import tuning
+from specdec_t5x import console, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.core.distributions import Sampling
@@ -83,6 +83,7 @@ class CheckpointManager:
       )
     state, restored = self._train_state, {}
     paths = {**self._paths, "target": path}
+    console.stage(f"Restoring {' and '.join(str(x) for x in paths.values() if x)}.")
     for name in sorted(set(state.params) & set(paths)):  # Others are derived.
       restored[name] = Checkpoint.open(paths[name]).restore(
         self._stored(name), self._partitioner, self._restore_dtype

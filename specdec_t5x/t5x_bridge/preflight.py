@@ -1,5 +1,8 @@
 """Checks of a run before any model work: what is wrong is said in seconds."""
 
+from __future__ import annotations
+
+import dataclasses
 import difflib
 import json
 import operator
@@ -10,23 +13,30 @@ from typing import Any
 
 import gin
 import jax
-import seqio
 import t5x
 from absl import flags
-from etils import epath
+from etils import epath, epy
 from t5x import utils
 
+from specdec_t5x import console
 from specdec_t5x.checkpoints.checkpoint import Checkpoint, HuggingFace, flat_shapes
 from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.core.checks import is_whole
-from specdec_t5x.data.from_texts import SlicedSource
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.gemma import UNTOLD
-from specdec_t5x.t5x_bridge import learned
-from specdec_t5x.t5x_bridge.examples import shard_of_command
+from specdec_t5x.t5x_bridge import learned, pace
+from specdec_t5x.t5x_bridge.examples import (
+  provider_of,
+  shard_of_command,
+  task_names,
+  tasks_of,
+)
 from specdec_t5x.t5x_bridge.layout import check_layout
 from specdec_t5x.t5x_bridge.writer import SUMMARY, configuration, what_decodes
+
+with epy.lazy_imports():
+  import seqio
 
 
 def check_run(
@@ -35,6 +45,7 @@ def check_run(
   output_dir: str,
   paths: Mapping[str, str | None],
   partitioner: Any = None,
+  quiet: bool = False,
 ) -> None:
   """Checks task, vocabularies, output directory and checkpoints of a run.
 
@@ -47,18 +58,20 @@ def check_run(
     output_dir: where results will go.
     paths: of the networks' checkpoints, by their names.
     partitioner: the run's; None where the layout on devices is not to be checked.
+    quiet: whether the run prints errors and results alone.
 
   Raises:
     ValueError: naming what was expected, what came, and what to do.
   """
   check_macros()
+  console.set_quiet(quiet)
   guarantee = model.decoder.guarantee
   if not guarantee.keeps_distribution:
     print(f"{guarantee.name}: this run keeps {guarantee.value}.", flush=True)
   if rounded.of_weights(model.decoder.target.config):
     print(f"The target is {what_decodes(model.decoder.target)}.", flush=True)
   check_task(dataset_cfg)
-  provider = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name)
+  provider = provider_of(dataset_cfg.mixture_or_task_name)
   model.number_examples(provider.name, shard_of_command())
   lengths = dataset_cfg.task_feature_lengths
   model.check_max_length(lengths["targets"])
@@ -69,8 +82,7 @@ def check_run(
   check_same_run(output_dir)
   variables = abstract_variables(model, lengths)
   if partitioner is not None:
-    slots = getattr(model.decoder, "slots", 0)
-    check_layout(variables, partitioner, slots or dataset_cfg.batch_size)
+    check_layout(variables, partitioner, _rows(model.decoder, dataset_cfg))
   for name in model.decoder.networks:
     macro = f"{name.upper()}_CHECKPOINT_PATH"
     if name not in paths:
@@ -82,6 +94,85 @@ def check_run(
     found = Checkpoint.of_network(paths[name], macro, shapes)
     check_activations(macro, found, model.decoder.networks[name])
     check_new_draws(macro, paths[name], learned.Draws.of_run(model, provider))
+  examples = count_examples(provider, dataset_cfg.split)
+  pace.start(_job(dataset_cfg, model, paths), model.decoder, examples)
+  console.stage(describe_run(dataset_cfg, model, variables["params"]))
+
+
+def describe_run(dataset_cfg: utils.DatasetConfig, model, params) -> str:
+  """Returns in a line which job a run is.
+
+  Args:
+    dataset_cfg: the task, and the lengths.
+    model: one of this project's models.
+    params: shapes of the networks' parameters.
+  """
+  decoder, sampling = model.decoder, model.sampling
+  sizes = {
+    name: sum(leaf.size for leaf in jax.tree.leaves(params[name])) / 1e6
+    for name in decoder.networks
+  }
+  rows = _rows(decoder, dataset_cfg)
+  target = decoder.target.config
+  words = [
+    f"{dataset_cfg.mixture_or_task_name} ({dataset_cfg.split})",
+    f"a target of {sizes['target']:.1f}M parameters",
+  ]
+  if drafter := getattr(decoder, "drafter", None):
+    drafts = [f"{size:.1f}M" for name, size in sizes.items() if name != "target"]
+    size = f" of {' and '.join(drafts)} parameters" if drafts else ""
+    words.append(f"{_spaced(type(drafter).__name__)}{size}")
+    words.append(f"rule '{_spaced(type(decoder.rule).__name__)}'")
+  words += [
+    f"temperature {sampling.temperature:g}",
+    f"batch size {rows}",
+    f"{jnp_name(target.dtype)} on {jax.devices()[0].platform}",
+  ]
+  kind = "Speculative" if drafter else "Plain"
+  return f"{kind} decoding: {', '.join(words)}."
+
+
+def jnp_name(dtype: Any) -> str:
+  """Returns a dtype's name."""
+  return jax.numpy.dtype(dtype).name
+
+
+def _spaced(name: str) -> str:
+  """Returns a class's name as words.
+
+  >>> _spaced("DraftModel")
+  'draft model'
+  """
+  return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+
+
+def count_examples(provider, split: str) -> int | None:
+  """Returns how many examples a task's split has; None where the task can't tell."""
+  try:
+    counts = [task.num_input_examples(split) for task in tasks_of(provider)]
+  except (KeyError, ValueError, NotImplementedError):
+    return None
+  return None if None in counts else sum(counts)
+
+
+def _rows(decoder, dataset_cfg) -> int:
+  """Returns how many rows decode at once; a beam's have no turns."""
+  return getattr(decoder, "slots", 0) or dataset_cfg.batch_size
+
+
+def _job(dataset_cfg, model, paths) -> dict[str, Any]:
+  """Returns what a plain and a speculative run of the same job have in common."""
+  decoder = model.decoder
+  return {
+    "provider": getattr(t5x, "PROVIDER", "upstream"),
+    "task": dataset_cfg.mixture_or_task_name,
+    "split": dataset_cfg.split,
+    "lengths": sorted(dataset_cfg.task_feature_lengths.items()),
+    "rows": _rows(decoder, dataset_cfg),
+    "examples a call": dataset_cfg.batch_size,
+    "sampling": dataclasses.replace(model.sampling, coupled=False),
+    "target": (decoder.target.config, str(paths["target"])),
+  }
 
 
 def check_macros() -> None:
@@ -107,7 +198,7 @@ def check_macros() -> None:
 def check_task(dataset_cfg: utils.DatasetConfig) -> None:
   """Raises a ValueError where the task or its split does not exist."""
   name = dataset_cfg.mixture_or_task_name
-  known = sorted([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()])
+  known = task_names()
   if isinstance(name, str) and name not in known:
     close = difflib.get_close_matches(name, known) or known
     raise ValueError(
@@ -125,11 +216,11 @@ def check_task(dataset_cfg: utils.DatasetConfig) -> None:
       "TASK_FEATURE_LENGTHS must give 'inputs' and 'targets' a length of at least 1, "
       f"got {lengths!r}."
     )
-  for task in seqio.get_subtasks(seqio.maybe_get_mixture_or_task(name)):
+  for task in tasks_of(provider_of(name)):
     check_split(task, dataset_cfg.split)
 
 
-def check_split(task: seqio.Task, split: str) -> None:
+def check_split(task: Any, split: str) -> None:
   """Raises a ValueError where the task's data or this split of it is not there."""
   try:
     splits = sorted(task.splits)
@@ -142,7 +233,7 @@ def check_split(task: seqio.Task, split: str) -> None:
   if split in splits:
     return
   fix, cause = "Set it to one of them", None
-  if isinstance(task.source, seqio.TfdsDataSource | SlicedSource):
+  if _has_parts(task):
     fix += " or parts, as 'test[:100]', which hold an example"
     try:
       if isinstance(split, str) and task.num_input_examples(split):
@@ -152,6 +243,14 @@ def check_split(task: seqio.Task, split: str) -> None:
   raise ValueError(
     f"SPLIT={split!r} is no split of task {task.name!r}, which has {splits}. {fix}."
   ) from cause
+
+
+def _has_parts(task) -> bool:
+  """Returns whether a task's split may be a part of one, as 'test[:100]'."""
+  if not hasattr(task, "source"):  # A task of texts, of `t5x_runtime`'s own.
+    return True
+  has_parts = getattr(task.source, "has_parts", False)
+  return has_parts or isinstance(task.source, seqio.TfdsDataSource)
 
 
 def check_writable(directory: str) -> None:

@@ -16,7 +16,7 @@ from etils import epath
 from t5x import infer
 
 import specdec_t5x
-from specdec_t5x import tuning
+from specdec_t5x import console, tuning
 from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.core.describe import describe
 from specdec_t5x.data.spec_bench import CATEGORY
@@ -26,6 +26,7 @@ from specdec_t5x.drafters.link import Link
 from specdec_t5x.native import library
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network
+from specdec_t5x.t5x_bridge import pace
 
 SUMMARY = "speculation.json"
 WHOLE = "-00000-of-00001"
@@ -69,6 +70,7 @@ def write_decoded(
     scores = jnp.asarray(predictions if mode == "score" else aux["scores"], float)
     mass = jnp.asarray(aux.get("acceptance_mass", jnp.zeros(len(scores))), float)
     check_decoded(scores, mass, lambda row: _name(path, task_ds, row))
+    pace.decoded(int(np.sum(aux.get("tokens", 0))))
   write_fn(path, inferences, task_ds, mode, *args)
 
 
@@ -125,8 +127,9 @@ def merge_and_summarize(
     path = epath.Path(output_dir) / SUMMARY
     write_atomically(path, json.dumps(summary, indent=2), output_fname)
     found = result_files(output_dir, mode)
+  pace.keep()
   for line in closing(summary["statistics"], tuning.outlooks()):
-    tuning.say(line)
+    console.say(line)
 
 
 def what_decodes(target: Network) -> str:
@@ -140,7 +143,7 @@ def what_decodes(target: Network) -> str:
 
 
 def closing(statistics: Mapping[str, Any] | None, outlooks: Sequence[str]) -> list[str]:
-  """Returns what the command says last, in lines: what speculation came to.
+  """Returns the run's last lines: tokens per call, accepted share, time per token.
 
   Args:
     statistics: of `summarize`.
@@ -148,14 +151,29 @@ def closing(statistics: Mapping[str, Any] | None, outlooks: Sequence[str]) -> li
   """
   if statistics is None or statistics["tokens_per_target_call"]["value"] is None:
     return []
-  rate = statistics["tokens_per_target_call"]
+  examples, tokens = statistics["examples"], statistics["tokens"]
+  seconds = pace.seconds_per_token()
+  time = "" if seconds is None else f"{1e3 * seconds:.2f} ms per token"
+  if not statistics["drafted"]:
+    lines = [f"{examples} examples, {tokens} tokens{time and ', ' + time}."]
+    if outlooks:
+      lines = ["Nothing was drafted.", *outlooks, *lines]
+      lines.append("--gin.GAMMA=5 drafts 5 tokens per target call all the same.")
+    return lines
+  rate = statistics["tokens_per_target_call"]["value"]
+  share = statistics["accepted"] / statistics["drafted"]
   lines = [
-    f"{statistics['examples']} examples, {statistics['tokens']} tokens: "
-    f"{rate['value']:.2f} tokens a call of the target."
+    f"{rate:.2f} tokens per target call ({examples} examples, {tokens} tokens).",
+    f"{share:.0%} of the drafted tokens were accepted.",
   ]
-  if not statistics["drafted"] and outlooks:
-    lines += outlooks
-    lines.append("So nothing was drafted. --gin.GAMMA=5 drafts 5 tokens all the same.")
+  plain = pace.plain_seconds_per_token(tokens, examples)
+  if seconds is not None and plain is not None:
+    lines.append(
+      f"{time}; plain decoding takes {1e3 * plain:.2f} ms on this machine: "
+      f"{plain / seconds:.2f} times as fast."
+    )
+  elif time:
+    lines.append(f"{time}. A baseline_*.gin run measures plain decoding's time.")
   return lines
 
 

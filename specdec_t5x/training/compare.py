@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from specdec_t5x import api, build, tables
+from specdec_t5x import api, build, console, tables
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.functional import HEADS, Network
@@ -54,12 +54,13 @@ def train_heads(
   rows = []
   for kind, network in networks.items():
     directory = os.path.join(output_dir, kind)
-    print(f"{kind}: {directory}", flush=True)
+    console.stage(f"Heads of kind {kind!r}: {directory}.")
     state = train(network=network, output_dir=directory)
     own = os.path.join(directory, f"checkpoint_{int(state.step)}")
     # Where the target learns, too, its checkpoint is this one, and the heads' below.
     of_heads = os.path.join(directory, "heads", os.path.basename(own))
     paths = (own, of_heads) if os.path.isdir(of_heads) else (target_checkpoint, own)
+    console.stage(f"Decoding {lines} validation inputs with them.")
     rows.append({"kind": kind} | _measured(paths, data, gamma, lines))
   # Texts without inputs do not say where an output begins.
   if not data.is_decoder_only:

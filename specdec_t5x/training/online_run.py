@@ -15,7 +15,6 @@ from typing import Any
 import flax.core
 import jax
 import numpy as np
-import seqio
 from etils import epath
 from jaxtyping import Int
 
@@ -112,7 +111,7 @@ class Course:
     self._results = os.path.relpath(output_dir, self._directory)
     self._learner: Learner | None = None
 
-  def check(self, provider: seqio.Task | seqio.Mixture) -> None:
+  def check(self, provider: Any) -> None:
     """Checks, before any work, that the draft knows nothing of what will be drawn.
 
     Args:
@@ -226,7 +225,7 @@ def check_run(
     ValueError: naming what was expected, what came, and what to do.
   """
   check_fn(dataset_cfg, model)
-  course.check(seqio.get_mixture_or_task(dataset_cfg.mixture_or_task_name))
+  course.check(examples.provider_of(dataset_cfg.mixture_or_task_name))
 
 
 class CheckpointManager(pairing.CheckpointManager):

@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
+from specdec_t5x import console
 from specdec_t5x.network.functional import Network, is_decoder_only
 from specdec_t5x.training import batches, outputs
 from specdec_t5x.training import state as state_lib
@@ -136,12 +138,16 @@ class Trainer:
       self.network, self.objective, self.optimizer, self.seed
     )
     frozen, loop, stream = place.copied(self.frozen), self.loop, _Speed()
-    first = int(state.step)
+    first, measured = int(state.step), {}
     source = batches.train_batches(self.data, position)
+    console.stage(self._description(state, first))
     with Progress(loop.steps, first) as progress:
       for step in range(first + 1, loop.steps + 1):
         batch, position = next(source)
         state, info = take_step(state, place.batch(batch), frozen)
+        if step == first + 1:
+          progress.show(_finite(info, step))
+          console.stage("Compiled the training step.")
         due = lambda period, step=step: (
           period and (step % period == 0 or step == loop.steps)
         )
@@ -149,14 +155,30 @@ class Trainer:
           values = {**_finite(info, step), **stream.since_last(step)}
           log.write(step, values)
           progress.show(values)
+          measured |= values
         for period, function in measure:
           if due(period):
-            log.write(step, function(state.params, frozen))
+            found = function(state.params, frozen)
+            log.write(step, found)
+            console.stage(f"Step {step}: {_said(found)}.")
+            measured |= found
         if due(loop.checkpoint_period) or step == loop.steps:
           _finite(info, step)
           checkpoints.save(state, position)
         progress.after(step)
+    console.stage(f"Trained to step {loop.steps}: {_said(measured)}.")
+    console.say(f"Checkpoint: {os.path.join(directory, f'checkpoint_{loop.steps}')}")
     return state
+
+  def _description(self, state: TrainState, first: int) -> str:
+    """Returns in a line what is trained."""
+    size = sum(leaf.size for leaf in jax.tree.leaves(state.params)) / 1e6
+    where = f" from step {first}" if first else ""
+    return (
+      f"Training {size:.1f}M parameters on {self.data.task}{where} to step "
+      f"{self.loop.steps}: batch size {self.data.batch_size}, on "
+      f"{jax.devices()[0].platform}."
+    )
 
   def _measurements(self, place) -> list[tuple[int, Callable[..., dict[str, float]]]]:
     """Returns (period, measurement of parameters) of what is measured on the way."""
@@ -192,6 +214,16 @@ class Trainer:
 
     loop = self.loop
     return [(loop.validation_period, validate), (loop.metric_period, decode_metrics)]
+
+
+def _said(values: Mapping[str, float]) -> str:
+  """Returns measurements as a person reads them.
+
+  >>> _said({"loss": 0.5, "validation_accuracy": 0.93})
+  'loss 0.500, validation accuracy 0.930'
+  """
+  shown = {k: v for k, v in values.items() if k not in ("grad_norm",)}
+  return ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in shown.items())
 
 
 def _finite(info: state_lib.StepInfo, step: int) -> dict[str, float]:

@@ -1,18 +1,26 @@
 """What `python -m t5x.infer` and `python -m t5x.eval` share: flags, gin, messages."""
 
+from __future__ import annotations
+
 import gc
+import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import seqio
 from absl import flags, logging
+from etils import epy
 
-from t5x import gin_utils, hosts, kept_programs
+from t5x import gin_utils, hosts, kept_programs, quiet_start
+
+with epy.lazy_imports():
+  import seqio
 
 # gin files are found relative to the folder that holds the t5x package, too.
 _PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Other packages name folders of gin files by functions under these entry points.
+_FOLDERS = "t5x.gin_search_paths"
 
 
 def define_flags() -> None:
@@ -51,13 +59,16 @@ def run(
   if not values.gin_file:
     sys.exit(f"{name}: expected --gin_file=<file>, got none.")
   if values.tfds_data_dir:
+    quiet_start.import_seqio()
     seqio.set_tfds_data_dir_override(values.tfds_data_dir)
   kept_programs.keep_programs()
   try:
     hosts.connect()
     gin.configurable(work)
     gin_utils.parse_gin_flags(
-      [*values.gin_search_paths, _PACKAGE_PARENT], values.gin_file, values.gin_bindings
+      [*values.gin_search_paths, _PACKAGE_PARENT, *_folders()],
+      values.gin_file,
+      values.gin_bindings,
     )
     set_by_flags = {key: value for key, value in given.items() if value is not None}
     work(**{**gin_utils.bound_arguments(work), **set_by_flags})
@@ -68,3 +79,9 @@ def run(
       raise
     message = gin_utils.one_line(error)
     sys.exit(f"{name}: {message}\n(--verbosity=1 shows where this was raised.)")
+
+
+def _folders() -> list[str]:
+  """Returns the folders of gin files that installed packages name."""
+  named = importlib.metadata.entry_points(group=_FOLDERS)
+  return [entry.load()() for entry in named]

@@ -1,5 +1,7 @@
 """The decoder-only model of inference; reached as `models.DecoderOnlyModel`."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import seqio
+from etils import epy
 
 from t5x import decoding
 from t5x.model_base import (
@@ -15,8 +17,12 @@ from t5x.model_base import (
   Batch,
   DecodeFnCallable,
   PyTree,
+  SeqioConverter,
   best_of,
 )
+
+with epy.lazy_imports():
+  import seqio
 
 _PROMPT_MASK = "decoder_causal_attention"
 
@@ -29,7 +35,7 @@ class DecoderOnlyModel(BaseTransformerModel):
   loss_normalizing_factor) have no effect.
   """
 
-  FEATURE_CONVERTER_CLS = seqio.DecoderFeatureConverter
+  FEATURE_CONVERTER_CLS = SeqioConverter("DecoderFeatureConverter")
   _INPUTS = ("decoder_input_tokens",)
 
   def __init__(

@@ -54,7 +54,7 @@ def parse_gin_flags(
     for file in gin_files:
       where = f"--gin_file={file}: "
       gin.parse_config_file(file)
-    of_files = {*_macros(), *_macros_read()}
+    of_files = {*macros(), *_macros_read()}
     where = "--gin.NAME=VALUE: "
     gin.parse_config(gin_bindings)
     _check_known(gin_bindings, of_files, gin_files)
@@ -133,7 +133,7 @@ def _is_gins(error: ValueError) -> bool:
   return trace.tb_frame.f_globals.get("__name__", "").startswith("gin.")
 
 
-def _macros() -> dict[str, Any]:
+def macros() -> dict[str, Any]:
   """Returns the macros that are set, with their values as they are."""
   # gin has no public way to list what is bound.
   config = gin.config._CONFIG
@@ -180,17 +180,17 @@ def _beside(name: str, gin_files: Sequence[str]) -> str:
 
 def _check_set() -> None:
   """Raises a ValueError where a macro that is to be given was not."""
-  macros = _macros()
-  required = [name for name, value in macros.items() if repr(value) == "%gin.REQUIRED"]
+  values = macros()
+  required = [name for name, value in values.items() if repr(value) == "%gin.REQUIRED"]
   if required:
     raise ValueError(
       f"{' and '.join(sorted(required))} must be given: set each in a gin file, or by "
       "--gin.NAME=VALUE (text in quotes of its own: --gin.NAME=\"'text'\")."
     )
-  for name in sorted(_macros_read() - set(macros)):
+  for name in sorted(_macros_read() - set(values)):
     raise ValueError(
       f"%{name} is read, but no gin file or --gin.{name}=VALUE sets it."
-      f"{_closest(name, macros)}"
+      f"{_closest(name, values)}"
     )
 
 

@@ -1,5 +1,7 @@
 """Inference over a seqio task: `python -m t5x.infer --gin_file=...`."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import os
@@ -8,24 +10,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 if __name__ == "__main__":
-  from t5x import quiet_start
+  from t5x import plain_tasks, quiet_start
 
-  quiet_start.import_tensorflow()
+  quiet_start.announce()
+  quiet_start.quieten_tensorflow()
+  plain_tasks.allow_deferring()
 
 import jax
-import seqio
 from absl import flags
-from tqdm import tqdm
 
 from t5x import command, gin_utils, hosts, models, partitioning, utils
 from t5x.inference_checks import check_inference
 from t5x.inference_chunks import ChunkFiles, configuration
-from t5x.inference_data import ChunkedExamples
+from t5x.inference_data import open_examples
 from t5x.inference_files import (
   Inferences,
   merge_chunks_to_file,
   write_inferences_to_file,
 )
+from t5x.inference_progress import Progress
 from t5x.inference_safety import writing
 from t5x.tfexamples import (
   create_task_from_tfexample_file as create_task_from_tfexample_file,
@@ -103,12 +106,11 @@ def infer(
   check_inference(
     mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards
   )
-  source = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name)
+  examples = open_examples(dataset_cfg, model, shard_id, num_shards)
   settings = _settings(mode, dataset_cfg, restore_checkpoint_cfg, checkpoint_period)
   suffix = f"{mode}.{file_extension}-{shard_id:05}-of-{num_shards:05}"
   outputs = {
-    task: ChunkFiles(output_dir, task.name, suffix, settings)
-    for task in seqio.get_subtasks(source)
+    task: ChunkFiles(output_dir, task.name, suffix, settings) for task in examples.tasks
   }
   # Held from before anything is written: a job that is refused has changed nothing.
   with contextlib.ExitStack() as locks:
@@ -124,14 +126,11 @@ def infer(
     }
     if not outputs:
       return
-    converter = model.FEATURE_CONVERTER_CLS(pack=False)
-    shard = seqio.ShardInfo(index=shard_id, num_shards=num_shards)
-    datasets = ChunkedExamples(dataset_cfg, converter, shard)
     initializer = train_state_initializer_cls(
       optimizer_def=None,
       init_fn=model.get_initial_variables,
       partitioner=partitioner,
-      **datasets.input_spec(source),
+      **examples.input_spec(),
     )
     train_state = _restore(
       initializer, partitioner, restore_checkpoint_cfg, fallback_init_rng, use_orbax
@@ -154,8 +153,10 @@ def infer(
     for task, files in outputs.items():
       vocabulary = task.output_features[output_vocab_feature_name].vocabulary
       write = lambda path, *args, vocab=vocabulary: write_fn(path, *args, mode, vocab)
-      examples = functools.partial(datasets.chunks, task, checkpoint_period)
-      _infer_task(files, examples, run, write, merge if merge_chunked_results else None)
+      chunks = functools.partial(examples.chunks, task, checkpoint_period)
+      count = examples.count(task)
+      merge_task = merge if merge_chunked_results else None
+      _infer_task(files, chunks, count, run, write, merge_task)
 
 
 def _settings(mode, dataset_cfg, restore_cfg, checkpoint_period) -> dict[str, Any]:
@@ -191,9 +192,11 @@ def _is_open(files: ChunkFiles) -> bool:
   return False
 
 
-def _infer_task(files: ChunkFiles, examples, infer_fn, write_fn, merge) -> None:
+def _infer_task(
+  files: ChunkFiles, chunks, total: int | None, infer_fn, write_fn, merge
+) -> None:
   """Runs one task of this shard, from its first chunk that is not done."""
-  count = _write_chunks(examples, files, infer_fn, write_fn)
+  count = _write_chunks(chunks, total, files, infer_fn, write_fn)
   if jax.process_index() == 0:
     files.finish(count, merge)
   hosts.sync(f"{files.result.name}:complete")
@@ -214,19 +217,21 @@ def _restore(initializer, partitioner, cfg, fallback_init_rng, use_orbax):
   return train_state
 
 
-def _write_chunks(examples, files: ChunkFiles, infer_fn, write_fn) -> int:
+def _write_chunks(
+  chunks, total: int | None, files: ChunkFiles, infer_fn, write_fn
+) -> int:
   """Runs and writes each chunk that is not done yet; returns how many there are."""
   # What is done is for the first process to say: others may not see its files yet.
   first = count = hosts.from_first(files.first_open())
-  on_terminal = sys.stderr.isatty() and jax.process_index() == 0
-  with tqdm(unit=" examples", disable=not on_terminal) as bar:
-    for chunk, (texts, features) in enumerate(examples(first), start=first):
+  on_terminal = sys.stderr.isatty() and jax.process_index() == 0 and not _is_quiet()
+  with Progress(total, shown=on_terminal) as progress:
+    for chunk, (texts, features) in enumerate(chunks(first), start=first):
       count = chunk + 1
       if hosts.from_first(files.is_done(chunk)):
         continue
       # The key depends on the chunk alone, so a resumed run draws the same samples.
       rng = jax.random.fold_in(jax.random.PRNGKey(0), chunk)
-      inferences = infer_fn(features.enumerate(), rng, bar.update)
+      inferences = infer_fn(features.enumerate(), rng, progress.report)
       if jax.process_index() == 0:
         files.write(chunk, write_fn, inferences, texts)
         if not on_terminal:
@@ -243,8 +248,13 @@ def _inferences(infer_fn, train_state, features, rng, report) -> Inferences:
 
 
 def _say(message: str) -> None:
-  if jax.process_index() == 0:
+  if jax.process_index() == 0 and not _is_quiet():
     print(message, file=sys.stderr, flush=True)
+
+
+def _is_quiet() -> bool:
+  """Returns whether a gin file or the command line sets the macro QUIET."""
+  return bool(gin_utils.macros().get("QUIET"))
 
 
 def _define_flags() -> None:

@@ -40,7 +40,7 @@ def get_infer_fn(
   Returns:
     (dataset, train_state, rng, report) -> [(number, prediction)] by increasing number,
     with auxiliary values, if any, as a second element. `report` is called with the
-    number of examples of each finished batch.
+    number of examples of each finished batch, and with their auxiliary values.
   """
   spec = partitioner.data_partition_spec
   run = partitioner.partition(
@@ -53,7 +53,7 @@ def get_infer_fn(
   place = functools.partial(jax.make_array_from_process_local_data, sharding)
   to_global = functools.partial(jax.tree.map, place)
 
-  def infer_fn(ds, train_state, rng=None, report=lambda count: None):
+  def infer_fn(ds, train_state, rng=None, report=lambda count, aux: None):
     """Runs the step over all batches."""
     numbered, columns = [], []
     placed = map(to_global, _batches(ds, layout))
@@ -71,7 +71,7 @@ def get_infer_fn(
       real = numbers >= 0
       columns.append(jax.tree.map(lambda x, real=real: x[real], aux))
       numbered += zip(numbers[real].tolist(), predictions[real], strict=True)
-      report(int(real.sum()))
+      report(int(real.sum()), columns[-1])
     return _joined(numbered, columns, keep_aux_as_numpy)
 
   return infer_fn

@@ -1,13 +1,14 @@
 """What is wrong with an inference job, said before any work."""
 
+from __future__ import annotations
+
 import difflib
 import os
 from collections.abc import Mapping
 
-import seqio
 from etils import epath
 
-from t5x import utils
+from t5x import plain_tasks, utils
 from t5x.inference_files import MODES
 
 
@@ -70,7 +71,7 @@ def check_dataset(cfg: utils.DatasetConfig) -> None:
       "Results are in the order of the dataset."
     )
   name = cfg.mixture_or_task_name
-  known = [*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()]
+  known = plain_tasks.known_names()
   if isinstance(name, str) and name not in known:
     close = difflib.get_close_matches(name, known) or sorted(known)
     raise ValueError(

@@ -1,26 +1,112 @@
 """A task's examples in chunks, as texts and as the model's features."""
 
+from __future__ import annotations
+
 import functools
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-import seqio
-import tensorflow as tf
+from etils import epy
 
-from t5x import utils
+from t5x import plain_tasks, quiet_start, utils
+from t5x.plain_tasks import Rows
+
+with epy.lazy_imports():
+  import seqio
+  import tensorflow as tf
 
 
-class ChunkedExamples:
-  """Reads the examples of one shard of a task or mixture, in order."""
+def open_examples(
+  cfg: utils.DatasetConfig, model: Any, shard_id: int, num_shards: int
+) -> PlainExamples | SeqioExamples:
+  """Returns what reads the examples of one shard of a task or mixture.
+
+  Args:
+    cfg: names the task.
+    model: says which features it takes.
+    shard_id: which part of the dataset is this job's.
+    num_shards: how many jobs share the dataset.
+  """
+  task = plain_tasks.find(cfg.mixture_or_task_name)
+  is_plain = task is not None and not cfg.use_cached and model.takes_plain_features()
+  if is_plain:
+    return PlainExamples(cfg, model, task, shard_id, num_shards)
+  quiet_start.import_seqio()
+  return SeqioExamples(cfg, model, shard_id, num_shards)
+
+
+class PlainExamples:
+  """Reads a shard of a task of texts, without TensorFlow.
+
+  Attributes:
+    tasks: the task alone.
+  """
 
   def __init__(
     self,
     cfg: utils.DatasetConfig,
-    converter: seqio.FeatureConverter,
-    shard: seqio.ShardInfo,
+    model: Any,
+    task: plain_tasks.PlainTask,
+    shard_id: int,
+    num_shards: int,
   ):
-    self._cfg, self._converter, self._shard = cfg, converter, shard
+    self.tasks = [task]
+    self._cfg, self._model = cfg, model
+    self._shard_id, self._num_shards = shard_id, num_shards
+
+  def input_spec(self) -> dict[str, Any]:
+    """Returns shapes and types of a batch of the model's features."""
+    (task,) = self.tasks
+    features = self._features(task.example(("", ""), self._cfg.task_feature_lengths), 0)
+    size = self._cfg.batch_size
+    return {
+      "input_shapes": {name: (size, *x.shape) for name, x in features.items()},
+      "input_types": {name: x.dtype for name, x in features.items()},
+    }
+
+  def count(self, task: plain_tasks.PlainTask) -> int:
+    """Returns how many examples this shard has."""
+    total = task.num_input_examples(self._cfg.split)
+    return len(range(self._shard_id, total, self._num_shards))
+
+  def chunks(
+    self, task: plain_tasks.PlainTask, period: int, first: int = 0
+  ) -> Iterator[tuple[Rows, Rows]]:
+    """Yields (texts, features) of each chunk of `period` batches, from `first` on."""
+    size = period * self._cfg.batch_size
+    shard = itertools.islice(
+      enumerate(task.read(self._cfg.split)), self._shard_id, None, self._num_shards
+    )
+    rest = itertools.islice(shard, first * size, None)
+    while chunk := list(itertools.islice(rest, size)):
+      examples, features = [], []
+      for place, texts in chunk:
+        examples.append(task.example(texts, self._cfg.task_feature_lengths))
+        features.append(self._features(examples[-1], place))
+      yield Rows(examples), Rows(features)
+
+  def _features(self, example: dict[str, Any], place: int) -> dict[str, np.ndarray]:
+    (task,) = self.tasks
+    lengths = self._cfg.task_feature_lengths
+    return self._model.plain_features(example, lengths, task.name, place)
+
+
+class SeqioExamples:
+  """Reads a shard of a seqio task or mixture, in order.
+
+  Attributes:
+    tasks: of the mixture, or the task alone.
+  """
+
+  def __init__(
+    self, cfg: utils.DatasetConfig, model: Any, shard_id: int, num_shards: int
+  ):
+    self._provider = seqio.maybe_get_mixture_or_task(cfg.mixture_or_task_name)
+    self.tasks = seqio.get_subtasks(self._provider)
+    self._cfg, self._model = cfg, model
+    self._shard = seqio.ShardInfo(index=shard_id, num_shards=num_shards)
     self._read = functools.cache(self._pipeline)
 
   def _pipeline(self, provider) -> tuple[tf.data.Dataset, tf.data.Dataset]:
@@ -45,18 +131,28 @@ class ChunkedExamples:
       use_cached=self._cfg.use_cached,
       seed=self._cfg.seed,
     )
-    lengths, converter = self._cfg.task_feature_lengths, self._converter
+    lengths = self._cfg.task_feature_lengths
+    converter = self._model.FEATURE_CONVERTER_CLS(pack=False)
     if hasattr(converter, "of_shard"):  # It wants to know what it converts.
       converter = converter.of_shard(provider.name, self._shard)
     return examples, converter(examples, task_feature_lengths=lengths)
 
-  def input_spec(self, provider) -> dict:
-    """Shapes and types of a batch of the model's features."""
-    _, features = self._read(provider)
+  def input_spec(self) -> dict[str, Any]:
+    """Returns shapes and types of a batch of the model's features."""
+    _, features = self._read(self._provider)
     spec = features.element_spec
     shapes = {k: (self._cfg.batch_size, *v.shape) for k, v in spec.items()}
     types = {k: np.dtype(v.dtype.as_numpy_dtype) for k, v in spec.items()}
     return {"input_shapes": shapes, "input_types": types}
+
+  def count(self, task: seqio.Task) -> int | None:
+    """Returns how many examples this shard has; None where the task can't tell."""
+    if self._shard.num_shards > 1:
+      return None
+    try:
+      return task.num_input_examples(self._cfg.split)
+    except (KeyError, ValueError, NotImplementedError):
+      return None
 
   def chunks(
     self, task: seqio.Task, period: int, first: int = 0

@@ -1,5 +1,7 @@
 """The files of an inference run: JSON lines, and the merged result."""
 
+from __future__ import annotations
+
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -7,11 +9,14 @@ from typing import Any
 
 import jax
 import numpy as np
-import seqio
 from absl import logging
-from etils import epath
+from etils import epath, epy
 
 from t5x.inference_safety import whole_file
+from t5x.plain_tasks import Rows
+
+with epy.lazy_imports():
+  import seqio
 
 MODES = ("predict", "score", "predict_with_aux")
 # (predictions, auxiliary values): one entry an example, in the input's order.
@@ -24,7 +29,7 @@ def write_inferences_to_file(
   task_ds,
   mode: str,
   vocabulary: seqio.Vocabulary | None = None,
-  json_encoder_cls: type[json.JSONEncoder] = seqio.TensorAndNumpyEncoder,
+  json_encoder_cls: type[json.JSONEncoder] | None = None,
   include_all_inputs: bool = False,
   input_fields_to_include: Sequence[str] | None = None,
   output_ids: bool = False,
@@ -37,7 +42,7 @@ def write_inferences_to_file(
     task_ds: the examples, in the same order.
     mode: predict, score or predict_with_aux.
     vocabulary: turns token ids into text; needed but in mode score.
-    json_encoder_cls: for values that json does not know.
+    json_encoder_cls: for values that json does not know; None is seqio's.
     include_all_inputs: whether all features are written, not the texts alone.
     input_fields_to_include: which features are written, with their texts.
     output_ids: whether token ids are written beside the text.
@@ -56,7 +61,8 @@ def write_inferences_to_file(
     )
   predictions, aux = inferences
   is_column = lambda value: isinstance(value, np.ndarray | list)
-  texts = None if mode == "score" else _decode(vocabulary, predictions)
+  decode = _decode_plainly if isinstance(task_ds, Rows) else _decode
+  texts = None if mode == "score" else decode(vocabulary, predictions)
   with epath.Path(path).open("w") as file:
     for i, example in enumerate(task_ds.as_numpy_iterator()):
       fields = _chosen(example, include_all_inputs, input_fields_to_include)
@@ -70,7 +76,16 @@ def write_inferences_to_file(
       if mode == "predict_with_aux" or (mode == "score" and aux):
         row = jax.tree.map(lambda column, i=i: column[i], aux, is_leaf=is_column)
         record["aux"] = jax.tree.map(plain, row)
-      file.write(json.dumps(record, cls=json_encoder_cls) + "\n")
+      file.write(_dumped(record, json_encoder_cls) + "\n")
+
+
+def _dumped(record, encoder: type[json.JSONEncoder] | None) -> str:
+  if encoder is not None:
+    return json.dumps(record, cls=encoder)
+  # seqio's is made for a value that json does not know alone.
+  return json.dumps(
+    record, default=lambda value: seqio.TensorAndNumpyEncoder().default(value)
+  )
 
 
 def _chosen(example, all_of_them, names):
@@ -108,6 +123,17 @@ def _decode(vocabulary, predictions):
   else:
     rows = [vocabulary.decode_tf(row).numpy() for row in rows]
   return [plain(row) for row in rows]
+
+
+def _decode_plainly(vocabulary, predictions):
+  """Returns what `_decode` does, without TensorFlow."""
+  return [_texts_of(vocabulary, np.asarray(tokens)) for tokens in predictions]
+
+
+def _texts_of(vocabulary, tokens):
+  if tokens.ndim > 1:
+    return [_texts_of(vocabulary, row) for row in tokens]
+  return vocabulary.decode(tokens.tolist())
 
 
 def _until_padding(tokens):

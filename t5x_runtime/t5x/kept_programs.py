@@ -1,6 +1,7 @@
 """Keeps compiled programs between runs, in a folder of the user's, by default.
 
 JAX's own setting, JAX_COMPILATION_CACHE_DIR, wins; empty, it keeps nothing.
+SPECDEC_T5X_CACHE, which moves all that specdec_t5x keeps, moves programs with it.
 """
 
 import hashlib
@@ -38,7 +39,8 @@ def folder() -> pathlib.Path:
   Raises:
     OSError: where that is in a home folder, and there is none.
   """
-  cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+  names = ("SPECDEC_T5X_CACHE", "XDG_CACHE_HOME")
+  cache = next(filter(None, map(os.environ.get, names)), "~/.cache")
   try:
     home = pathlib.Path(cache).expanduser()
   except RuntimeError as error:

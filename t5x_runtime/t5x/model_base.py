@@ -1,7 +1,10 @@
 """What models have in common: a module, vocabularies, a decode function, scoring."""
 
+from __future__ import annotations
+
 import abc
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,7 +12,10 @@ import flax.core
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import seqio
+from etils import epy
+
+with epy.lazy_imports():
+  import seqio
 
 PyTree = Any
 Batch = Mapping[str, jax.Array]
@@ -20,6 +26,16 @@ _OPTIONAL = tuple(
   for side in ("encoder", "decoder")
   for what in ("segment_ids", "positions")
 )
+
+
+class SeqioConverter:
+  """A feature converter of seqio as a class attribute, imported where it is read."""
+
+  def __init__(self, name: str):
+    self._name = name
+
+  def __get__(self, model, owner=None) -> type[seqio.FeatureConverter]:
+    return getattr(seqio, self._name)
 
 
 class BaseTransformerModel(abc.ABC):
@@ -51,6 +67,11 @@ class BaseTransformerModel(abc.ABC):
     self.decode_fn = decode_fn
     if feature_converter_cls is not None:
       self.FEATURE_CONVERTER_CLS = feature_converter_cls
+
+  def takes_plain_features(self) -> bool:
+    """Returns whether `plain_features` makes its features, as its converter does."""
+    converter = inspect.getattr_static(self, "FEATURE_CONVERTER_CLS")
+    return hasattr(self, "plain_features") and isinstance(converter, SeqioConverter)
 
   @property
   def input_vocabulary(self) -> seqio.Vocabulary:

@@ -4,6 +4,8 @@ A model joins a Flax module with vocabularies, a decode function and a feature
 converter. Losses, metrics and training steps are not in the contract.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
@@ -11,7 +13,8 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import seqio
+import numpy as np
+from etils import epy
 
 from t5x import decoding
 from t5x.decoder_only import DecoderOnlyModel as DecoderOnlyModel
@@ -22,8 +25,12 @@ from t5x.model_base import (
   DecodeFnCallable,
   DecoderParams,
   PyTree,
+  SeqioConverter,
   best_of,
 )
+
+with epy.lazy_imports():
+  import seqio
 
 
 class EncoderDecoderModel(BaseTransformerModel):
@@ -33,7 +40,7 @@ class EncoderDecoderModel(BaseTransformerModel):
   loss_normalizing_factor) have no effect.
   """
 
-  FEATURE_CONVERTER_CLS = seqio.EncDecFeatureConverter
+  FEATURE_CONVERTER_CLS = SeqioConverter("EncDecFeatureConverter")
   _INPUTS = ("encoder_input_tokens", "decoder_input_tokens")
 
   def __init__(
@@ -54,6 +61,29 @@ class EncoderDecoderModel(BaseTransformerModel):
       module, input_vocabulary, output_vocabulary, decode_fn, feature_converter_cls
     )
     self._default_decoder_params = default_decoder_params or DecoderParams()
+
+  def plain_features(
+    self, example: Mapping[str, Any], lengths: Mapping[str, int], task: str, place: int
+  ) -> dict[str, np.ndarray]:
+    """Returns an example's features, as seqio.EncDecFeatureConverter does.
+
+    Args:
+      example: tokens of inputs and targets.
+      lengths: of both, zero-padded.
+      task: the name of its task; a subclass may need it.
+      place: of the example in its task; likewise.
+    """
+    del task, place
+    inputs, targets = np.zeros(lengths["inputs"]), np.zeros(lengths["targets"])
+    inputs[: len(example["inputs"])] = example["inputs"]
+    targets[: len(example["targets"])] = example["targets"]
+    features = {
+      "encoder_input_tokens": inputs,
+      "decoder_target_tokens": targets,
+      "decoder_input_tokens": np.concatenate([[0], targets[:-1]]),
+      "decoder_loss_weights": targets != 0,
+    }
+    return {name: x.astype(np.int32) for name, x in features.items()}
 
   def _compute_logits_from_slice(
     self,

@@ -6,12 +6,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import orbax.checkpoint as ocp
-from etils import epath
+from etils import epath, epy
 from flax import traverse_util
 
 from t5x import checkpoint_memory
 from t5x.checkpoint_arrays import ITEM_BYTES, first_line
+
+with epy.lazy_imports():
+  import orbax.checkpoint as ocp
 
 STATE = "state"
 _METADATA = "_METADATA"

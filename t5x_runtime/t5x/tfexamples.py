@@ -1,14 +1,19 @@
 """A task of what files of TFExamples hold."""
 
+from __future__ import annotations
+
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 
-import seqio
-import tensorflow as tf
+from etils import epy
 from google.protobuf import message
 
-_READERS = {"tfrecord": tf.data.TFRecordDataset}
+with epy.lazy_imports():
+  import seqio
+  import tensorflow as tf
+
+_FILE_TYPES = ("tfrecord",)
 
 
 def create_task_from_tfexample_file(
@@ -33,16 +38,16 @@ def create_task_from_tfexample_file(
     ValueError: where there is no such file, it can't be read, or its first example
       lacks a feature.
   """
-  if file_type not in _READERS:
+  if file_type not in _FILE_TYPES:
     raise ValueError(
-      f"TF_EXAMPLE_FILE_TYPE: expected some of {[*_READERS]}, got {file_type!r}."
+      f"TF_EXAMPLE_FILE_TYPE: expected some of {[*_FILE_TYPES]}, got {file_type!r}."
     )
   if isinstance(paths, str) or not (files := tf.io.gfile.glob([*paths])):
     raise ValueError(
       f"TF_EXAMPLE_FILE_PATHS: expected a list of files that are there, got {paths!r}."
     )
   keys = inputs_key, targets_key
-  _check_features(files, _READERS[file_type], {key for key in keys if key})
+  _check_features(files, {key for key in keys if key})
   names = ":".join(str(each or "") for each in (*paths, *keys))
   name = f"infer_{task_id or hashlib.md5(names.encode()).hexdigest()[:10]}"
   if name not in seqio.TaskRegistry.names():
@@ -51,7 +56,7 @@ def create_task_from_tfexample_file(
     seqio.TaskRegistry.add(
       name,
       source=seqio.TFExampleDataSource(
-        {"infer": files}, {key: text for key in keys if key}, _READERS[file_type]
+        {"infer": files}, {key: text for key in keys if key}, tf.data.TFRecordDataset
       ),
       preprocessors=[
         functools.partial(seqio.preprocessors.rekey, key_map=key_map),
@@ -62,11 +67,11 @@ def create_task_from_tfexample_file(
   return name
 
 
-def _check_features(files, reader, needed: set[str]) -> None:
+def _check_features(files, needed: set[str]) -> None:
   """Raises a ValueError where a file can't be read, or its first example lacks some."""
   for path in files:
     try:
-      serialized = [x.numpy() for x in reader(path).take(1)]
+      serialized = [x.numpy() for x in tf.data.TFRecordDataset(path).take(1)]
       found = set(tf.train.Example.FromString(serialized[0]).features.feature)
     except (tf.errors.OpError, message.DecodeError, IndexError) as error:
       raise ValueError(

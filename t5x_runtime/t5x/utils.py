@@ -1,5 +1,7 @@
 """Datasets, checkpoints and batches of an inference run."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module as import_module
@@ -8,12 +10,14 @@ from typing import Any
 import flax
 import jax
 import jax.numpy as jnp
-import seqio
 from absl import logging
-from etils import epath
+from etils import epath, epy
 
-from t5x import checkpoint_paths, checkpoints, train_state
+from t5x import checkpoint_paths, checkpoints, plain_tasks, train_state
 from t5x.infer_batches import get_infer_fn as get_infer_fn
+
+with epy.lazy_imports():
+  import seqio
 
 MODES = ("specific", "latest", "all")
 DTYPES = (None, "float32", "bfloat16", "float16")
@@ -108,7 +112,8 @@ def get_vocabulary(cfg: DatasetConfig) -> tuple[seqio.Vocabulary, seqio.Vocabula
   """
   if cfg.module:
     import_module(cfg.module)
-  provider = seqio.maybe_get_mixture_or_task(cfg.mixture_or_task_name)
+  name = cfg.mixture_or_task_name
+  provider = plain_tasks.find(name) or seqio.maybe_get_mixture_or_task(name)
   features = provider.output_features
   if not {"inputs", "targets"} <= set(features):
     raise ValueError(
@@ -123,7 +128,8 @@ def verify_matching_vocabs(cfg: DatasetConfig, model) -> None:
   task = get_vocabulary(cfg)
   own = (model.input_vocabulary, model.output_vocabulary)
   for name, theirs, ours in zip(("input", "output"), task, own, strict=True):
-    if theirs != ours:
+    # The model's own comparison first: it may know seqio's vocabularies.
+    if ours != theirs:
       raise ValueError(
         f"Model and task have different {name} vocabularies.\n"
         f"  task {cfg.mixture_or_task_name}: {theirs}\n  model: {ours}\n"

@@ -84,7 +84,7 @@ def test_the_table_has_scores_where_there_is_a_metric(
 
 def test_the_ways_that_need_no_training_come_first():
   drafts = comparison.job_of(recipe.ENDE, 4, more=True).drafts
-  sources = [part.checkpoint for part in (*recipe.ENDE.drafts, *recipe.ENDE.more)]
+  sources = [part.path for part in (*recipe.ENDE.drafts, *recipe.ENDE.more)]
   assert list(drafts.values()) == ["copy", "quantized", *sources]
 
 

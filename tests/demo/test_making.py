@@ -46,8 +46,8 @@ def test_what_is_measured_of_a_pair_is_written_down(tmp_path, monkeypatch, capsy
   monkeypatch.chdir(tmp_path)
   parser = Command("", None, jobs.PAIRS, {"tables": True}, "out").parser()
   (job,) = jobs.from_flags(parser.parse_args(["--tasks", "ende"]))
-  assert job.target == recipe.ENDE.target.checkpoint
-  drafts = [part.checkpoint for part in recipe.ENDE.drafts]
+  assert job.target == recipe.ENDE.target.path
+  drafts = [part.path for part in recipe.ENDE.drafts]
   assert list(job.drafts.values()) == [*drafts, "copy"]
   (counted,) = recipe.ENDE.tables
   said = f"No {counted.checkpoint}: `{counted.command}` makes it."

@@ -24,7 +24,10 @@ def from_the_root(monkeypatch):
 
 
 def macro(name):
-  return gin.query_parameter(f"{name}/macro.value")
+  """Returns a macro's value, evaluated where it names a function."""
+  value = gin.query_parameter(f"{name}/macro.value")
+  is_function = isinstance(value, gin.config.ConfigurableReference) and value.evaluate
+  return value.scoped_configurable_fn() if is_function else value
 
 
 @pytest.mark.parametrize(("pair", "part"), PARTS, ids=lambda x: x.name)
@@ -46,8 +49,9 @@ def test_what_is_made_is_what_the_recipe_names(pair, part):
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda p: p.name)
 def test_the_bare_jobs_decode_the_demo_pair(pair):
   gin.parse_config_file(f"configs/pairs/demo_{pair.name}.gin")
-  assert macro("TARGET_CHECKPOINT_PATH") == pair.target.checkpoint
-  assert macro("DRAFT_CHECKPOINT_PATH") == pair.drafts[0].checkpoint
+  assert macro("TARGET_CHECKPOINT_PATH") == pair.target.path
+  assert macro("DRAFT_CHECKPOINT_PATH") == pair.drafts[0].path
+  assert macro("VOCABULARY_PATH") == pair.vocabulary
   lengths = {"inputs": pair.max_input, "targets": pair.max_output}
   assert macro("TASK_FEATURE_LENGTHS") == lengths
   for kind in ("spec", "baseline"):
@@ -56,14 +60,12 @@ def test_the_bare_jobs_decode_the_demo_pair(pair):
 
 
 def test_what_is_missing_is_named_and_so_is_what_makes_it(tmp_path):
-  pair = recipe.ENDE
-  assert pair.missing(tmp_path) == [
-    pair.vocabulary,
-    *(p.checkpoint for p in pair.parts),
-  ]
-  (tmp_path / pair.target.checkpoint).mkdir(parents=True)
-  assert pair.target.checkpoint not in pair.missing(tmp_path)
-  assert "`make demo`" in hints.how_to_make(pair.vocabulary)
+  assert recipe.ENDE.missing(tmp_path) == []
+  assert "`make demo-train`" in hints.how_to_make(recipe.ENDE.target.checkpoint)
+  pair = recipe.LM
+  assert pair.missing(tmp_path) == [pair.vocabulary, *(p.path for p in pair.parts)]
+  (tmp_path / pair.target.path).mkdir(parents=True)
+  assert pair.target.path not in pair.missing(tmp_path)
   for name, parts in ASKED.items():
     more = f"`python -m specdec_t5x.demo --pairs {name} --more`"
     assert all(more in hints.how_to_make(part.checkpoint) for part in parts)

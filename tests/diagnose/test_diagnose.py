@@ -203,7 +203,7 @@ def test_near_ties_are_ties(files, monkeypatch, capsys):
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
-    (["--target=nowhere"], "--target: 'nowhere' does not exist. `make demo`"),
+    (["--target=nowhere"], "--target: 'nowhere' does not exist. Name a file"),
     (["--json=nowhere/a.json"], "--json: 'nowhere/a.json' lies in no folder"),
     (["--gamma=0"], "gamma must be at least 1"),
     (["--examples=0"], "--examples must be at least 1"),

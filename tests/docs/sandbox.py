@@ -19,7 +19,6 @@ import numpy as np
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.demo import recipe
-from specdec_t5x.demo.vocabulary import demo_vocabulary
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.parallel import ParallelConfig
@@ -57,7 +56,11 @@ _FEW_HEADS = (
 
 
 def make(root: pathlib.Path) -> None:
-  """Makes the folder: configurations of tiny sizes, the demo pairs, a user's files."""
+  """Makes the folder: configurations of tiny sizes, the demo pairs, a user's files.
+
+  Tiny networks with the embedded pair's vocabulary stand in for it, in the folder
+  `pair`, where `embedded.FOLDER` is to point meanwhile.
+  """
   shutil.copytree(ROOT / "configs", root / "configs")
   for name in ("examples", "scripts", "specdec_t5x"):
     (root / name).symlink_to(ROOT / name)
@@ -69,7 +72,6 @@ def make(root: pathlib.Path) -> None:
       for split, size in {"train": 40, "validation": 4, "test": 3}.items():
         pair.write(f"demo_tasks.demo_{task}.{split}_size = {size}\n")
   with contextlib.chdir(root):
-    demo_vocabulary(recipe.ENDE.vocabulary, 2_000, "ende")
     pathlib.Path(recipe.LM.vocabulary).parent.mkdir(parents=True)
     shutil.copy(recipe.ENDE.vocabulary, recipe.LM.vocabulary)
     _make_demo()
@@ -86,10 +88,10 @@ def _tiny(text: str) -> str:
 def _make_demo() -> None:
   target = _t5()
   ende, lm = recipe.ENDE, recipe.LM
-  _save(ende.target.checkpoint, target)
+  _save(ende.target.path, target)
   more = {part.name: part for part in ende.more}
   for part in (*ende.drafts, more["draft_tiny"]):
-    _save(part.checkpoint, target, seed=1)
+    _save(part.path, target, seed=1)
   _save(more["parallel"].checkpoint, ParallelConfig.of(target, 5))
   eagle = ParallelConfig.of(target, 5, kind="eagle", confident=True)
   _save(more["eagle"].checkpoint, eagle)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from specdec_t5x import api, build, tuning
+from specdec_t5x import api, build, console, tuning
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
@@ -63,7 +63,7 @@ def test_more_bits_draft_better():
 
 def test_weights_are_rounded_once_and_it_is_said(monkeypatch):
   said = []
-  monkeypatch.setattr(tuning, "say", said.append)
+  monkeypatch.setattr(console, "say", said.append)
   target = dataclasses.replace(model("t5"), _derived={})
   first, again = (
     build.together(target, "quantized", gamma=gamma)[1][NAME] for gamma in (2, 3)

@@ -174,14 +174,14 @@ def test_where_nothing_can_be_kept_another_folder_is_asked_for(kept):
 def test_cpus_are_those_that_this_process_may_use():
   all_of_them = os.sched_getaffinity(0)
   assert library.cpus() == len(all_of_them)
-  before = tuning._device()
+  before = tuning.device()
   os.sched_setaffinity(0, {min(all_of_them)})
   try:
     assert library.cpus() == 1
-    assert tuning._device() != before
+    assert tuning.device() != before
   finally:
     os.sched_setaffinity(0, all_of_them)
-  assert tuning._device() == before
+  assert tuning.device() == before
 
 
 def test_cpus_are_all_where_no_process_can_be_pinned(monkeypatch):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import api, tuning
+from specdec_t5x import api, console, tuning
 from specdec_t5x.drafters.quantized import NAME, Quantized
 from specdec_t5x.hugging_face import export
 from specdec_t5x.native import library
@@ -88,7 +88,7 @@ def test_another_network_s_parameters_are_refused():
 
 def test_any_checkpoint_may_be_loaded_so(tmp_path, monkeypatch):
   said = []
-  monkeypatch.setattr(tuning, "say", said.append)
+  monkeypatch.setattr(console, "say", said.append)
   path = tiny.save(tmp_path / "t", tiny.TARGET, model("t5").params)
   whole = api.load_model(path)
   folder = tmp_path / "theirs"

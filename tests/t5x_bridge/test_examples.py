@@ -13,6 +13,7 @@ from t5x import infer, models
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.t5x_bridge.examples import (
   EXAMPLE,
+  Shard,
   is_first,
   numbered,
   shard_of_command,
@@ -58,15 +59,17 @@ def define_shard_id():
   flags.DEFINE_integer("shard_id", None, "As T5X's command defines it.")
 
 
-def test_upstream_t5x_says_nothing_so_the_command_s_shard_is_read():
-  assert shard_of_command() == seqio.ShardInfo(0, 1)
+def test_upstream_t5x_says_nothing_so_the_command_s_shard_is_read(monkeypatch):
+  assert shard_of_command() == Shard(0, 1)
+  # A second `infer` would be ambiguous to commands of later tests.
+  monkeypatch.setattr(gin.config, "_REGISTRY", gin.config._REGISTRY.copy())
   with commands.own_flags(define_shard_id):
     gin.configurable(infer.infer)
     gin.parse_config(["N = 3", "infer.shard_id = 1", "infer.num_shards = %N"])
     flags.FLAGS(["infer"])
-    assert shard_of_command() == seqio.ShardInfo(1, 3)
+    assert shard_of_command() == Shard(1, 3)
     flags.FLAGS(["infer", "--shard_id=2"])
-    assert shard_of_command() == seqio.ShardInfo(2, 3)
+    assert shard_of_command() == Shard(2, 3)
 
 
 def test_equal_prompts_differ_by_place_task_and_seed(vocabulary):

@@ -13,9 +13,13 @@ def settings(monkeypatch):
   return made
 
 
-def test_programs_are_kept_in_the_user_s_cache(settings, monkeypatch, tmp_path):
-  monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+@pytest.mark.parametrize("variable", ["SPECDEC_T5X_CACHE", "XDG_CACHE_HOME"])
+def test_programs_are_kept_in_the_user_s_cache(
+  variable, settings, monkeypatch, tmp_path
+):
+  for name in ("JAX_COMPILATION_CACHE_DIR", "SPECDEC_T5X_CACHE"):
+    monkeypatch.delenv(name, raising=False)
+  monkeypatch.setenv(variable, str(tmp_path))
   kept_programs.keep_programs()
   assert settings["jax_compilation_cache_dir"].startswith(f"{tmp_path}/t5x_runtime/")
 
@@ -35,7 +39,8 @@ def test_each_kind_of_processor_has_a_folder(monkeypatch):
 
 
 def test_without_a_home_none_are_kept_and_it_is_said(settings, monkeypatch):
-  monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+  for name in ("JAX_COMPILATION_CACHE_DIR", "SPECDEC_T5X_CACHE"):
+    monkeypatch.delenv(name, raising=False)
   monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")
   with pytest.warns(UserWarning, match="set JAX_COMPILATION_CACHE_DIR to a folder"):
     kept_programs.keep_programs()

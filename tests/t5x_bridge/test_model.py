@@ -107,7 +107,8 @@ def test_a_model_decodes_by_the_times_that_were_measured(
 ):
   """Before it was traced: of its rows, sampling and lengths, and of no others."""
   monkeypatch.setattr(tuning, "_tuned", {})
-  monkeypatch.setattr(tuning, "_seconds", lambda job, params: (1.0, 9.0))
+  times = tuning.Times((1.0, 9.0), prepare=0.5)
+  monkeypatch.setattr(tuning, "_times", lambda job, params: times)
   count = models.DecoderParams(num_decodes=2)
   settings = {"gamma": 1, "policy": "auto", "default_decoder_params": count}
   model = tiny.speculative(vocabulary, **settings)

@@ -1,0 +1,81 @@
+"""The embedded pair: its files, its card, and what the command does with it."""
+
+import json
+import pathlib
+
+import gin
+import jax
+import pytest
+
+import specdec_t5x
+from specdec_t5x.demo import embed, embedded, held_out, recipe, tasks
+from specdec_t5x.demo.corpora import translation
+
+ROOT = pathlib.Path(__file__).parents[2]
+TEXTS = 60
+
+
+@pytest.fixture(scope="module")
+def models():
+  paths = {"target": embedded.target(), "draft": embedded.draft()}
+  return {name: specdec_t5x.load_model(path) for name, path in paths.items()}
+
+
+def test_the_card_is_of_these_files():
+  card = embedded.card()
+  for name in ("target", "draft"):
+    assert card[name]["sha256"] == embed.digest(embedded.FOLDER / name)
+  size = sum(p.stat().st_size for p in embedded.FOLDER.rglob("*") if p.is_file())
+  assert size <= 25e6
+
+
+def test_a_changed_file_has_another_digest(tmp_path):
+  (tmp_path / "a").write_text("1")
+  before = embed.digest(tmp_path)
+  (tmp_path / "a").write_text("2")
+  assert embed.digest(tmp_path) != before
+
+
+def test_the_card_is_of_this_recipe(models, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  card = embedded.card()
+  assert card["examples"] == tasks.ENDE_SIZES
+  for name, part in (("target", recipe.ENDE.target), ("draft", recipe.ENDE.drafts[0])):
+    leaves = jax.tree.leaves(models[name].params)
+    assert card[name]["parameters"] == sum(leaf.size for leaf in leaves)
+    assert card[name]["gin_file"] == part.gin_file
+    gin.clear_config()
+    gin.parse_config_file(part.gin_file)
+    assert card[name]["steps"] == gin.query_parameter("STEPS/macro.value")
+  gin.clear_config()
+
+
+def test_the_test_set_is_the_task_s():
+  assert embedded.test_set() == list(translation.rows("test", tasks.ENDE_SIZES["test"]))
+
+
+def test_the_pair_is_as_good_as_its_card_says(models):
+  """The first texts, within what so few of them scatter."""
+  texts = held_out.held_out_texts("ende", TEXTS)
+  outputs = specdec_t5x.generate(
+    [text for text, _ in texts],
+    models["target"],
+    models["draft"],
+    embedded.vocabulary(),
+    gamma=5,
+    max_length=80,
+  )
+  references = [reference for _, reference in texts]
+  bleu = held_out.METRICS["ende"](references, [output.text for output in outputs])
+  card = embedded.card()
+  assert bleu == pytest.approx(card["target"]["bleu"], abs=5)
+  alpha = sum(x.accepted for x in outputs) / sum(x.tried for x in outputs)
+  assert alpha == pytest.approx(card["alpha"]["T=0"]["value"], abs=0.05)
+
+
+def test_an_incomplete_package_says_so(tmp_path, monkeypatch):
+  monkeypatch.setattr(embedded, "FOLDER", tmp_path)
+  with pytest.raises(ValueError, match="checkpoint_8000"):
+    specdec_t5x.load_model(embedded.target())
+  (tmp_path / "card.json").write_text(json.dumps({"gamma": 5}))
+  assert embedded.card() == {"gamma": 5}

@@ -1,0 +1,137 @@
+"""Tasks of texts that the command reads without TensorFlow are what seqio reads."""
+
+import json
+import textwrap
+
+import numpy as np
+import pytest
+import seqio
+import t5x
+
+from specdec_t5x.data import from_texts, pieces, registry
+from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
+from tests import processes
+from tests.e2e import runs
+from tests.t5x_bridge import tiny
+
+if not hasattr(t5x, "PROVIDER"):
+  pytest.skip("upstream T5X reads every task by seqio", allow_module_level=True)
+from t5x import inference_data, plain_tasks
+
+TEXTS = [
+  *("the old man sees a red house", "", "  a  cat\tsees ", "Zürich, ½ of ﬁve"),
+  *("<extra_id_0> dog", "a </s> b", "x" * 50, "\u2028 end "),
+]
+LENGTHS = {"inputs": 9, "targets": 6}
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory):
+  return tiny.train_vocabulary(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.mark.parametrize("extra_ids", [0, 5])
+def test_tokens_and_texts_are_seqio_s(model_file, extra_ids):
+  ours = pieces.SentencePieceVocabulary(model_file, extra_ids)
+  theirs = seqio.SentencePieceVocabulary(model_file, extra_ids)
+  for name in ("eos_id", "unk_id", "pad_id", "vocab_size", "extra_ids"):
+    assert getattr(ours, name) == getattr(theirs, name)
+  for text in TEXTS:
+    assert ours.encode(text) == theirs.encode(text)
+    assert ours.encode(text) == theirs.encode_tf(text).numpy().tolist()
+  tokens = np.random.default_rng(0).integers(0, ours.vocab_size + 3, (200, 7))
+  expected = theirs.decode_tf(tokens.astype(np.int32)).numpy()
+  for row, text in zip(tokens, expected, strict=True):
+    assert ours.decode(row) == text.decode()
+
+
+def test_a_vocabulary_equals_seqio_s_of_the_same_file_and_sentinels(model_file):
+  ours = pieces.SentencePieceVocabulary(model_file, 5)
+  assert ours == seqio.SentencePieceVocabulary(model_file, 5)
+  assert ours != seqio.SentencePieceVocabulary(model_file, 4)
+  assert ours != seqio.ByteVocabulary(5)
+  assert ours.encode_tf("a cat").numpy().tolist() == ours.encode("a cat")
+
+
+def test_examples_and_features_are_seqio_s(model_file):
+  """A shard's, from its second chunk on."""
+  vocabulary = pieces.SentencePieceVocabulary(model_file, 5)
+  columns = {"source": TEXTS, "target": TEXTS[::-1]}
+  steps = (registry.AddPrefix(("source", "target"), "go: "), *registry.TOKENS)
+  name = from_texts.register(
+    "plain_and_not", {"test": ("odd",)}, lambda _: columns, steps, vocabulary
+  )
+  found = {}
+  for read in (inference_data.PlainExamples, inference_data.SeqioExamples):
+    model = EncoderDecoderModel.__new__(EncoderDecoderModel)
+    cfg = t5x.utils.DatasetConfig(name, LENGTHS, "test[1:]", 2, False, 0)
+    task = [plain_tasks.find(name)] if read is inference_data.PlainExamples else []
+    examples = read(cfg, model, *task, 1, 2)
+    (task,) = examples.tasks
+    spec = examples.input_spec()
+    chunks = examples.chunks(task, period=1, first=1)
+    rows = [[list(part.as_numpy_iterator()) for part in chunk] for chunk in chunks]
+    found[read] = spec, examples.count(task), rows
+  (spec, count, rows), (expected_spec, _, expected) = found.values()
+  assert spec == expected_spec
+  assert count == 3
+  assert len(rows) == 1
+  for ours, theirs in zip(rows[0], expected[0], strict=True):
+    for one, other in zip(ours, theirs, strict=True):
+      assert list(one) == list(other)
+      for key in one:
+        np.testing.assert_array_equal(one[key], other[key], strict=True)
+
+
+def test_the_command_writes_the_same_file(infer, tmp_path, monkeypatch):
+  infer(tmp_path / "plain", TEMPERATURE=1.0)
+  monkeypatch.setattr(inference_data.plain_tasks, "find", lambda name: None)
+  infer(tmp_path / "seqio", TEMPERATURE=1.0)
+  written = [
+    next((tmp_path / name).glob("*.jsonl-00000-of-00001")).read_bytes()
+    for name in ("plain", "seqio")
+  ]
+  assert written[0] == written[1]
+
+
+RUN = """
+import json, runpy, sys
+try:
+  runpy.run_module("t5x.infer", run_name="__main__", alter_sys=True)
+finally:
+  print(json.dumps([name for name in ("tensorflow", "seqio") if name in sys.modules]))
+"""
+
+
+def test_the_command_imports_no_tensorflow_for_a_task_of_texts(pair, tmp_path):
+  flags = runs.command(
+    *("configs/spec_ende.gin", pair[0]),
+    DRAFT_CHECKPOINT_PATH=pair[1],
+    INFER_OUTPUT_DIR=str(tmp_path),
+    GAMMA=3,
+  )[3:]
+  assert json.loads(processes.printed("-c", RUN, *flags).splitlines()[-1]) == []
+
+
+def test_a_task_of_tfds_waits_for_seqio():
+  program = """
+    from t5x import plain_tasks, quiet_start
+    plain_tasks.allow_deferring()
+    from specdec_t5x.data import tasks
+    assert "wmt14_ende" in plain_tasks.known_names()
+    assert not plain_tasks.is_seqio_loaded()
+    quiet_start.import_seqio()
+    import seqio
+    print(seqio.get_mixture_or_task("wmt14_ende").name)
+  """
+  assert processes.printed("-c", textwrap.dedent(program)).split() == ["wmt14_ende"]
+
+
+def test_a_task_by_a_model_s_own_converter_is_read_by_seqio():
+  class Own(seqio.EncDecFeatureConverter):
+    """A converter as a user binds one."""
+
+  model = EncoderDecoderModel.__new__(EncoderDecoderModel)
+  assert model.takes_plain_features()
+  model.FEATURE_CONVERTER_CLS = Own
+  assert not model.takes_plain_features()

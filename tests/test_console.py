@@ -1,0 +1,120 @@
+"""What commands say, and how long a run's tokens took."""
+
+import re
+
+import jax
+import pytest
+
+from specdec_t5x import console, tuning
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.network.functional import network_for
+from specdec_t5x.t5x_bridge import pace, writer
+from tests.t5x_bridge import tiny
+
+TARGET, DRAFT = (network_for(config) for config in (tiny.TARGET, tiny.DRAFT))
+PLAIN, DRAFTED = PlainDecoder(TARGET), SpeculativeDecoder(TARGET, DraftModel(DRAFT, 2))
+
+
+@pytest.fixture(autouse=True)
+def _speaking():
+  yield
+  console.set_quiet(False)
+
+
+@pytest.fixture
+def clock(monkeypatch, tmp_path):
+  """A clock that tests set, in a folder of their own; no run has begun."""
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
+  monkeypatch.setattr(pace, "_run", None)
+  monkeypatch.setattr(tuning, "_plain", {})
+  now = [0.0]
+  monkeypatch.setattr(pace.time, "perf_counter", lambda: now[0])
+  return now
+
+
+def decode(clock, decoder, job="captions", seconds=2.0, tokens=1000):
+  """A run of 10 examples, whose decode is compiled before the clock starts."""
+  pace.start({"task": job}, decoder, 10)
+  pace.tracing()
+  clock[0] += 30.0
+  pace.traced()
+  jax.jit(lambda x: x + len(job) + clock[0])(1.0)  # Compiled anew each time.
+  clock[0] += seconds
+  pace.decoded(tokens)
+  pace.keep()
+
+
+def test_a_stage_has_its_seconds_and_quiet_silences_all(capsys):
+  console.stage("Restoring.")
+  assert re.fullmatch(r"\[ *\d+\.\d s\] Restoring\.\n", capsys.readouterr().err)
+  console.set_quiet(True)
+  console.stage("Restoring.")
+  console.say("Done.")
+  assert capsys.readouterr() == ("", "")
+
+
+def test_tokens_are_timed_from_the_compiled_decode_on(clock, capsys):
+  decode(clock, DRAFTED)
+  assert pace.seconds_per_token() == pytest.approx(0.002)
+  stages = [line.split("] ")[1] for line in capsys.readouterr().err.splitlines()]
+  assert stages[0].startswith("Compiling the decode: once for these settings")
+  assert stages[1:] == ["Decoding 10 examples."]
+
+
+def test_a_plain_run_s_time_is_kept_for_runs_of_the_same_job(clock, tmp_path):
+  decode(clock, DRAFTED)
+  assert pace.plain_seconds_per_token(1000, 10) is None
+  decode(clock, PLAIN, seconds=3.0)
+  decode(clock, DRAFTED, "news")
+  assert pace.plain_seconds_per_token(1000, 10) is None
+  decode(clock, DRAFTED)
+  assert pace.plain_seconds_per_token(1000, 10) == pytest.approx(0.003)
+  (kept,) = tmp_path.glob("plain-*.json")
+  kept.write_text("{")
+  assert pace.plain_seconds_per_token(1000, 10) is None
+
+
+def test_a_job_that_was_never_run_plainly_goes_by_the_measured_iterations(clock):
+  job = tuning.Job(DRAFTED, 4, 8, GREEDY, 10)
+  tuning._plain[job] = tuning.Times((0.008, 0.01), prepare=0.02)
+  decode(clock, DRAFTED)
+  # A quarter of an iteration, and of an encoder call for 100 tokens.
+  assert pace.plain_seconds_per_token(1000, 10) == pytest.approx(0.002 + 0.005 / 100)
+
+
+STATISTICS = {
+  "examples": 10,
+  "tokens": 1000,
+  "drafted": 800,
+  "accepted": 600,
+  "tokens_per_target_call": {"value": 4.0},
+}
+
+
+def test_the_last_lines_say_how_much_faster_it_was(clock):
+  decode(clock, PLAIN, seconds=3.0)
+  decode(clock, DRAFTED)
+  assert writer.closing(STATISTICS, []) == [
+    "4.00 tokens per target call (10 examples, 1000 tokens).",
+    "75% of the drafted tokens were accepted.",
+    "2.00 ms per token; plain decoding takes 3.00 ms on this machine: 1.50 times as "
+    "fast.",
+  ]
+
+
+def test_the_last_lines_say_why_nothing_was_drafted(clock):
+  decode(clock, DRAFTED)
+  nothing = {**STATISTICS, "drafted": 0, "accepted": 0}
+  first, why, *_ = writer.closing(nothing, ["Decoding plainly: it does not pay."])
+  assert (first, why) == ("Nothing was drafted.", "Decoding plainly: it does not pay.")
+  assert writer.closing(None, []) == []
+
+
+def test_a_time_that_can_t_be_kept_is_said(clock, tmp_path, monkeypatch, capsys):
+  (tmp_path / "file").write_text("")
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "file"))
+  decode(clock, PLAIN)
+  assert "The time of plain decoding is not kept" in capsys.readouterr().err
+  assert not list(tmp_path.glob("plain-*"))
