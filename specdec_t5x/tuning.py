@@ -167,20 +167,25 @@ def outlooks() -> list[str]:
   return [found.policy.outlook(found.drafter.lengths) for found in timed]
 
 
-def plain_seconds_per_token(tokens: int, examples: int) -> float | None:
-  """Returns what a token of plain decoding takes by the times that were measured.
+def speed_by_iterations(counts: Mapping[str, float]) -> float | None:
+  """Returns how many times as long plain decoding would have taken, by measured times.
 
-  None where nothing was measured in this process, or more than one decode was.
+  None where nothing was measured in this process, or more than one decode was. What a
+  real iteration takes longer than a measured one, a plain one takes longer, too.
 
   Args:
-    tokens: of all outputs.
-    examples: that were decoded.
+    counts: of all outputs: tokens, target_calls, drafted, and examples.
   """
-  if len(_plain) != 1:
+  if len(_plain) != 1 or not counts["target_calls"]:
     return None
   ((job, times),) = _plain.items()
-  rows = job.rows_at_once
-  return times.seconds[0] / rows + times.prepare / rows * examples / tokens
+  lengths = job.decoder.drafter.lengths
+  iterations = _tuned[job].policy.even(lengths)
+  drafted = counts["drafted"] / counts["target_calls"]
+  of_call = float(np.interp(drafted, lengths, iterations))
+  encoding = times.prepare * counts["examples"]
+  plain = iterations[0] * counts["tokens"] + encoding
+  return plain / (of_call * counts["target_calls"] + encoding)
 
 
 def asked_for() -> list[dict[str, Any]]:

@@ -266,16 +266,6 @@ def test_who_decodes_is_told_what_to_expect(kept, counted, capsys):
   assert tuning.outlooks() == [said]
 
 
-def test_a_plain_token_takes_its_share_of_an_iteration_and_of_an_encoder_call(
-  kept, counted
-):
-  assert tuning.plain_seconds_per_token(tokens=100, examples=4) is None
-  tuned()  # Two rows; an iteration takes a second, an encoder call half a second.
-  assert tuning.plain_seconds_per_token(tokens=100, examples=4) == 0.5 + 0.25 * 4 / 100
-  rows = {"rows": 2, "drafted": [0, 1, 2], "seconds": [1.0, 2.0, 4.0]}
-  assert tuning.asked_for() == [rows]
-
-
 def test_what_the_policy_expects_changes_no_times(kept, counted):
   sure = dataclasses.replace(AUTO, policy=CostAware(prior_alpha=0.9, by_row=True))
   assert tuned(sure).policy == CostAware((1.0, 2.0, 4.0), prior_alpha=0.9, by_row=True)

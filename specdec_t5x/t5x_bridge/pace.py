@@ -105,22 +105,23 @@ def seconds_per_token() -> float | None:
   return (_run.end - _run.begin) / _run.tokens
 
 
-def plain_seconds_per_token(tokens: int, examples: int) -> float | None:
-  """Returns plain decoding's seconds per token for this job on this machine.
+def plain_seconds_per_token(counts: Mapping[str, float]) -> tuple[float, bool] | None:
+  """Returns plain decoding's seconds per token for this job, and whether it was run.
 
-  They are what the last plain run of the same job took, or else follow from the times
-  of an encoder call and of a plain iteration, which `tuning` measures.
+  They are what the last plain run of the same job took on this machine. Where there was
+  none they follow from this run's own and from the times of iterations that `tuning`
+  measured; None where it measured none.
 
   Args:
-    tokens: of all outputs.
-    examples: that were decoded.
+    counts: of all outputs: tokens, target_calls, drafted, and examples.
   """
-  if _run is not None:
-    try:
-      return float(json.loads(_path().read_text())["seconds_per_token"])
-    except (OSError, ValueError, KeyError, TypeError):
-      pass  # Never measured, or damaged: the next plain run writes it again.
-  return tuning.plain_seconds_per_token(tokens, examples)
+  try:
+    kept = json.loads(_path().read_text())
+    return float(kept["seconds_per_token"]), True
+  except (OSError, ValueError, KeyError, TypeError):
+    pass  # Never measured, or damaged: the next plain run writes it again.
+  seconds, speed = seconds_per_token(), tuning.speed_by_iterations(counts)
+  return None if seconds is None or speed is None else (seconds * speed, False)
 
 
 def keep() -> None:
@@ -139,4 +140,6 @@ def keep() -> None:
 
 
 def _path():
+  if _run is None:
+    raise OSError("no run has begun")
   return library.folder() / f"plain-{_run.name}.json"

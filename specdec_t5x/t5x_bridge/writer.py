@@ -166,11 +166,14 @@ def closing(statistics: Mapping[str, Any] | None, outlooks: Sequence[str]) -> li
     f"{rate:.2f} tokens per target call ({examples} examples, {tokens} tokens).",
     f"{share:.0%} of the drafted tokens were accepted.",
   ]
-  plain = pace.plain_seconds_per_token(tokens, examples)
-  if seconds is not None and plain is not None:
+  found = pace.plain_seconds_per_token(statistics)
+  if seconds is not None and found is not None:
+    plain, was_run = found
+    takes = f"{1e3 * plain:.2f} ms on this machine"
+    if not was_run:
+      takes = f"about {takes}, by what its iterations take"
     lines.append(
-      f"{time}; plain decoding takes {1e3 * plain:.2f} ms on this machine: "
-      f"{plain / seconds:.2f} times as fast."
+      f"{time}; plain decoding takes {takes}: {plain / seconds:.2f} times as fast."
     )
   elif time:
     lines.append(f"{time}. A baseline_*.gin run measures plain decoding's time.")
