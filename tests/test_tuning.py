@@ -351,3 +351,9 @@ def test_no_tracing_reads_a_clock_writes_a_file_or_prints(kept, monkeypatch):
     untold = traced(())
   assert untold.compile()(*arguments()).statistics.drafted.sum() > 0
   assert not kept.exists()
+
+
+def test_measured_times_are_on_record(kept, counted):
+  tuned()
+  rows = {"rows": 2, "drafted": [0, 1, 2], "seconds": [1.0, 2.0, 4.0]}
+  assert tuning.asked_for() == [rows]
