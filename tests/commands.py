@@ -92,6 +92,10 @@ def own_flags(define):
     _remove(set(flags.FLAGS) - others)
     for name, flag in before.items():
       flags.FLAGS[name] = flag
+    # A test may have registered T5X's function beside that of the command, so that
+    # the name `infer` would be ambiguous to the next command.
+    if "t5x.infer.infer" in gin.config._REGISTRY:
+      gin.config._REGISTRY.pop("t5x.infer.infer")
 
 
 def _remove(names):

@@ -59,10 +59,8 @@ def define_shard_id():
   flags.DEFINE_integer("shard_id", None, "As T5X's command defines it.")
 
 
-def test_upstream_t5x_says_nothing_so_the_command_s_shard_is_read(monkeypatch):
+def test_upstream_t5x_says_nothing_so_the_command_s_shard_is_read():
   assert shard_of_command() == Shard(0, 1)
-  # A second `infer` would be ambiguous to commands of later tests.
-  monkeypatch.setattr(gin.config, "_REGISTRY", gin.config._REGISTRY.copy())
   with commands.own_flags(define_shard_id):
     gin.configurable(infer.infer)
     gin.parse_config(["N = 3", "infer.shard_id = 1", "infer.num_shards = %N"])
