@@ -84,6 +84,7 @@ def own_flags(define):
   verbosity = logging.get_verbosity()
   logging.set_verbosity(logging.WARNING)
   gin.clear_config()
+  _forget_commands()
   try:
     yield
   finally:
@@ -92,10 +93,15 @@ def own_flags(define):
     _remove(set(flags.FLAGS) - others)
     for name, flag in before.items():
       flags.FLAGS[name] = flag
-    # A test may have registered T5X's function beside that of the command, so that
-    # the name `infer` would be ambiguous to the next command.
-    if "t5x.infer.infer" in gin.config._REGISTRY:
-      gin.config._REGISTRY.pop("t5x.infer.infer")
+
+
+def _forget_commands():
+  """Removes T5X's functions from gin: by a test's names the command's are ambiguous."""
+  for function in (t5x_infer.infer, t5x_eval.evaluate):
+    for module in ("__main__", function.__module__):
+      if (name := f"{module}.{function.__name__}") in gin.config._REGISTRY:
+        gin.config._REGISTRY.pop(name)
+    gin.config._INVERSE_REGISTRY.pop(function, None)
 
 
 def _remove(names):
