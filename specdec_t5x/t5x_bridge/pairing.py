@@ -5,6 +5,7 @@ names and asks it for the checkpoint at the configuration's `path`, the target's
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from typing import Any
 
 import flax.core
@@ -81,16 +82,23 @@ class CheckpointManager:
         "fallback_to_scratch and assignment_map are not supported: a parameter that "
         "the checkpoint lacks would make another model of the target."
       )
-    state, restored = self._train_state, {}
+    state = self._train_state
     paths = {**self._paths, "target": path}
     console.stage(f"Restoring {' and '.join(str(x) for x in paths.values() if x)}.")
-    for name in sorted(set(state.params) & set(paths)):  # Others are derived.
-      restored[name] = Checkpoint.open(paths[name]).restore(
-        self._stored(name), self._partitioner, self._restore_dtype
-      )
+    names = sorted(set(state.params) & set(paths))  # Other networks are derived.
+    with futures.ThreadPoolExecutor(len(names)) as pool:
+      states = pool.map(lambda name: self._restore_network(name, paths[name]), names)
+      restored = dict(zip(names, states, strict=True))
     params = flax.core.freeze({name: one.params for name, one in restored.items()})
     params = params.copy(self._laid_out(self._ready(params)))
     return state.replace_params(params).replace_step(restored["target"].step)
+
+  def _restore_network(self, name: str, path: str) -> InferenceState:
+    """Returns the state of one network, restored from the checkpoint at `path`."""
+    checkpoint = Checkpoint.open(path)
+    return checkpoint.restore(
+      self._stored(name), self._partitioner, self._restore_dtype
+    )
 
   def _stored(self, name: str) -> InferenceState:
     """Returns the shapes of a network's parameters as its checkpoint has them."""
