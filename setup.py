@@ -54,6 +54,7 @@ setup(
     f"tensorflow-text>=2.21,<2.22; {WITH_TENSORFLOW}",
     f"tensorflow-datasets>=4.9.9,<5; {WITH_TENSORFLOW}",
     "sentencepiece>=0.2",
+    "tokenizers>=0.21,<0.24",
     "safetensors>=0.8,<1",
     "orbax-checkpoint>=0.12,<0.13",
     "tensorstore>=0.1.74",

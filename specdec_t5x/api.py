@@ -19,6 +19,7 @@ from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
+from specdec_t5x.core.ends import EndTokens
 from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.tree import Tree as Tree
 from specdec_t5x.core.types import Guarantee as Guarantee
@@ -40,6 +41,8 @@ from specdec_t5x.network.functional import (
   is_decoder_only,
   network_for,
 )
+from specdec_t5x.network.inputs import PADDING
+from specdec_t5x.vocabularies import frames
 
 DecodeFn = Callable[..., Decoded]
 
@@ -97,6 +100,8 @@ def load_model(
       has no such weights.
   """
   found = Checkpoint.open(checkpoint)
+  if note := found.generation.note():
+    warnings.warn(note, stacklevel=2)
   settings = config or found.settings(dtype)
   if weights != "float32":
     if not isinstance(settings, NetworkConfig):
@@ -112,15 +117,16 @@ def load_model(
   restore = lambda: found.load(network, kept)
   params = restore()
   if rounded.of_weights(settings):
-    return Model(network, tuning.in_weights(network, params), restore)
-  return Model(network, params)
+    params = tuning.in_weights(network, params)
+    return Model(network, params, restore, found.generation)
+  return Model(network, params, generation=found.generation)
 
 
 def generate(
-  inputs: Sequence[str],
+  inputs: Sequence[str] | Sequence[Sequence[int]],
   target: Model,
   draft: Model | Mapping[str, Model] | str | None,
-  vocabulary: str,
+  vocabulary: str | os.PathLike | None = None,
   *,
   drafter: Drafter | str | None = None,
   rule: Rule | str = "token",
@@ -140,13 +146,15 @@ def generate(
 
   Args:
     inputs: texts, with whatever prefix the models were trained with; the prompts that
-      a decoder-only target goes on from, which may be empty.
+      a decoder-only target goes on from, which may be empty; or lists of token ids,
+      read as they are.
     target: the model whose distribution is kept.
     draft: the model that drafts, or a table of n-grams; the name of a drafter without
       either: 'quantized' (the target itself, its weights rounded) or 'copy'; None
       decodes one token a call.
-    vocabulary: path of the SentencePiece model that both were trained with, or of a
-      Hugging Face folder that has it.
+    vocabulary: path of the SentencePiece model that both were trained with, of a
+      tokenizer.json, or of a Hugging Face folder that has one. None decodes token ids
+      to token ids, until the end tokens that the target's folder names.
     drafter: how tokens are drafted: an object of `specdec_t5x.drafters` or of yours,
       or a name: 'draft_model', 'ngram', 'heads', 'quantized', 'copy'; by default
       `draft` drafts.
@@ -174,19 +182,19 @@ def generate(
   # Here alone, so that what reads no text does without SentencePiece and tqdm.
   from tqdm import tqdm
 
-  from specdec_t5x.hugging_face import vocabulary as vocabularies
-
-  processor = vocabularies.processor(vocabulary)
-  ids = encoded(inputs, target.network, processor)
+  target.generation.check()
+  words_of = opened(vocabulary, target)
+  ids = encoded(inputs, target.network, words_of)
+  eos_id = end_tokens(target, words_of)
   words = {"gamma": gamma, "num_candidates": num_candidates, "policy": policy}
   if draft_tokenizer is not None:
-    words["shared"] = shared_tokens(vocabulary, draft_tokenizer)
+    words["shared"] = shared_tokens(str(vocabulary), str(draft_tokenizer))
   decoder, params = together(target, draft, drafter, rule, **words)
   decoder.check(sampling, max_length, 1)
   params = {**params, **target.derived(derived_of(decoder, sampling))}
   warn_where_lossy(decoder.guarantee)
   decoder, rows = _queued(decoder, len(ids), batch_size)
-  run = compiled(decoder, sampling, max_length, processor.eos_id())
+  run = compiled(decoder, sampling, max_length, eos_id)
   # 32 bits, under jax_enable_x64 too: the same numbers, and so the same outputs.
   with jax.enable_x64(False):
     known = {}
@@ -197,7 +205,7 @@ def generate(
     # Seen where decoding takes longer than that.
     with tqdm(total=len(ids), unit="input", delay=_SHOWN_AFTER) as progress:
       for decoded in decodes:
-        outputs += generations(decoded, processor)
+        outputs += generations(decoded, words_of)
         progress.update(len(outputs) - progress.n)
     return outputs
 
@@ -205,16 +213,85 @@ def generate(
 @functools.lru_cache(maxsize=4)
 def shared_tokens(vocabulary: str, draft_tokenizer: str) -> SharedTokens:
   """Returns the tables of a target's tokens in a draft's, of their vocabularies."""
-  from specdec_t5x.hugging_face import shared
-  from specdec_t5x.hugging_face.vocabulary import processor
+  from specdec_t5x.vocabularies import shared
+  from specdec_t5x.vocabularies.opening import open_vocabulary
 
-  return shared.shared_tokens(processor(vocabulary), processor(draft_tokenizer))
+  return shared.shared_tokens(
+    open_vocabulary(vocabulary), open_vocabulary(draft_tokenizer)
+  )
 
 
-def encoded(inputs: Sequence[str], network: Network, processor) -> list[list[int]]:
-  """Returns the tokens of each input; a prompt goes on, what an encoder reads ends."""
-  end = [] if is_decoder_only(network) else [processor.eos_id()]
-  return [[*processor.encode(text), *end] for text in inputs]
+def opened(vocabulary: str | os.PathLike | None, target: Model) -> Any:
+  """Returns the vocabulary at a path, whose tokens the target has rows for.
+
+  Args:
+    vocabulary: the path; None where inputs are token ids.
+    target: the model that the vocabulary is for.
+
+  Raises:
+    ValueError: where there is no vocabulary, or the target has fewer rows than the
+      vocabulary has tokens.
+  """
+  if vocabulary is None:
+    return None
+  # Here alone, so that decoding token ids does without SentencePiece.
+  from specdec_t5x.vocabularies.opening import open_vocabulary
+
+  rows = target.network.config.vocab_size
+  found = open_vocabulary(vocabulary, vocab_size=rows)
+  if found.vocab_size > rows:
+    raise ValueError(
+      f"The vocabulary {vocabulary} has {found.vocab_size} tokens, but the target's "
+      f"vocab_size is {rows}. Give the vocabulary that the model was trained with."
+    )
+  return found
+
+
+def end_tokens(target: Model, vocabulary: Any) -> tuple[int, ...]:
+  """Returns the tokens that end an output: the folder's, else the vocabulary's.
+
+  Raises:
+    ValueError: where neither names one.
+  """
+  if target.generation.eos_ids:
+    return target.generation.eos_ids
+  if vocabulary is None:
+    raise ValueError(
+      "No end token is known: inputs are token ids, vocabulary is None, and the "
+      "target's folder names no eos_token_id. Give a vocabulary."
+    )
+  return frames.end_ids_of(vocabulary)
+
+
+def encoded(
+  inputs: Sequence[str] | Sequence[Sequence[int]], network: Network, vocabulary: Any
+) -> list[list[int]]:
+  """Returns the tokens of each input, with those that the vocabulary puts around them.
+
+  Token ids stay as they are. A prompt has no end, for the output continues it.
+  """
+  if vocabulary is None or not all(isinstance(text, str) for text in inputs):
+    return [checked_ids(number, ids, network) for number, ids in enumerate(inputs)]
+  prefix, suffix = frames.frame_of(vocabulary)
+  end = () if is_decoder_only(network) else suffix
+  return [[*prefix, *vocabulary.encode(text), *end] for text in inputs]
+
+
+def checked_ids(number: int, ids: Any, network: Network) -> list[int]:
+  """Returns an input of token ids as a list.
+
+  Raises:
+    ValueError: where an id is no whole number below the network's vocab_size.
+  """
+  rows = network.config.vocab_size
+  ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
+  is_list = isinstance(ids, Sequence) and not isinstance(ids, str | bytes)
+  if not is_list or not all(is_whole(token, 0) and token < rows for token in ids):
+    raise ValueError(
+      f"Input {number} must be a text, or a list of token ids from 0 to {rows - 1}, "
+      f"like all others, got {ids!r:.80}. A text needs a vocabulary."
+    )
+  return list(ids)
 
 
 def warn_where_lossy(guarantee: Guarantee) -> None:
@@ -253,9 +330,9 @@ def _decode_batches(
     yield decoded
 
 
-def check_request(inputs, vocabulary: str, **counts) -> None:
+def check_request(inputs, vocabulary: str | os.PathLike | None, **counts) -> None:
   """Raises a ValueError where `generate` can't begin."""
-  if not os.path.exists(vocabulary):
+  if vocabulary is not None and not os.path.exists(vocabulary):
     raise ValueError(
       f"vocabulary={vocabulary!r} is not a file, or a folder that has one. Expected "
       "the SentencePiece model that target and draft were trained with."
@@ -279,11 +356,13 @@ def padded_batches(
   Yields:
     The number of the batch's first input, the batch, and how many of its rows count.
   """
-  longest = max(map(len, ids), default=0)
+  # A row that is full and ends with id 0 has its padding, or that id would be read as
+  # padding.
+  longest = max((len(tokens) + (tokens[-1:] == [0]) for tokens in ids), default=0)
   length = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
   for first in range(0, len(ids), batch_size):
     batch = ids[first : first + batch_size]
-    rows = np.zeros((batch_size, length), np.int32)
+    rows = np.full((batch_size, length), PADDING, np.int32)
     for row, tokens in zip(rows, batch, strict=False):
       row[: len(tokens)] = tokens
     rows[len(batch) :] = rows[0]
@@ -292,7 +371,7 @@ def padded_batches(
 
 @functools.lru_cache(maxsize=16)
 def compiled(
-  decoder: Decoder, sampling: Sampling, max_length: int, eos_id: int
+  decoder: Decoder, sampling: Sampling, max_length: int, eos_id: EndTokens
 ) -> DecodeFn:
   """Returns the decoding program: (params, inputs [B, E], keys [R]) -> Decoded.
 
@@ -316,8 +395,11 @@ def compiled(
   return run
 
 
-def generations(decoded: Decoded, processor) -> Iterator[Generation]:
-  """Yields the outputs of a decode, a row each."""
+def generations(decoded: Decoded, vocabulary: Any) -> Iterator[Generation]:
+  """Yields the outputs of a decode, a row each, without text where vocabulary is None.
+
+  The text ends before the token that ended the output.
+  """
   info = decoded.statistics
   columns = (
     decoded.tokens,
@@ -330,7 +412,5 @@ def generations(decoded: Decoded, processor) -> Iterator[Generation]:
   )
   for tokens, length, score, *counts in zip(*map(np.asarray, columns), strict=True):
     tokens = tokens[:length].tolist()
-    # Rows of padding beyond the vocabulary have no piece.
-    known = [token for token in tokens if token < processor.vocab_size()]
-    text = processor.decode(known)
+    text = "" if vocabulary is None else vocabulary.decode(tokens)
     yield Generation(text, tokens, float(score), *map(int, counts))

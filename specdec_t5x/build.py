@@ -29,6 +29,7 @@ from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise, check_gamma
 from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network.functional import HEADS, Network
 from specdec_t5x.policies import get_policy
 
@@ -50,6 +51,7 @@ class Model:
     network: the network.
     params: its parameters, in its weights.
     restore: reads those of the checkpoint again, where its weights are rounded.
+    generation: what the checkpoint's folder says of generating.
   """
 
   network: Network
@@ -57,6 +59,7 @@ class Model:
   restore: Callable[[], Any] | None = dataclasses.field(
     default=None, compare=False, repr=False
   )
+  generation: Generation = dataclasses.field(default_factory=Generation)
   _derived: dict = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
   def derived(self, wanted: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:

@@ -4,13 +4,14 @@
   python -m t5x.infer --gin_file=configs/spec_ende.gin \
     --gin_file=runs/flan_base/target.gin --gin_file=runs/flan_small/draft.gin ...
 
-writes checkpoint_0, the vocabulary (spiece.model), and the network's sizes and paths as
+writes checkpoint_0, the files of the vocabulary, and the network's sizes and paths as
 target.gin and draft.gin, to be added to a run. With --to-hugging-face the other way: a
 folder that transformers' from_pretrained reads.
 """
 
 import argparse
 import dataclasses
+import json
 import os
 import pathlib
 import shutil
@@ -72,6 +73,7 @@ def _to_t5x(args) -> str:
   """Writes a checkpoint and gin files; what is not valid is said before."""
   from specdec_t5x.checkpoints.checkpoint import HuggingFace
   from specdec_t5x.checkpoints.parameters import T5XParameters
+  from specdec_t5x.hugging_face import generation
   from specdec_t5x.hugging_face.export import all_or_nothing
   from specdec_t5x.hugging_face.folder import is_folder
 
@@ -92,6 +94,9 @@ def _to_t5x(args) -> str:
     writer.save(0, params)
     for name, path in copied.items():
       shutil.copyfile(path, made / name)
+    if found.generation.eos_ids:  # config.json, which may name them, is not copied.
+      ends = {"eos_token_id": list(found.generation.eos_ids)}
+      (made / generation.GENERATION).write_text(json.dumps(ends) + "\n")
     for name, more in (("target", macros), ("draft", {})):
       paths = {f"{name.upper()}_CHECKPOINT_PATH": str(to / "checkpoint_0")}
       (made / f"{name}.gin").write_text(_gin(name, network.config, paths | more))
@@ -100,21 +105,14 @@ def _to_t5x(args) -> str:
 
 def _vocabulary(source: str, to: pathlib.Path) -> tuple[dict[str, str], dict[str, Any]]:
   """Returns the files of a folder's vocabulary, and what gin is to say of it."""
-  from specdec_t5x.hugging_face import vocabulary
+  from specdec_t5x.vocabularies import folder
 
-  if vocabulary.has_bytes(source):
-    name, path = vocabulary.SETTINGS, os.path.join(source, vocabulary.SETTINGS)
-    place = to
-  elif vocabulary.is_in(source):
-    name, path = vocabulary.PIECES, vocabulary.sentencepiece_file(source)
-    place = to / name
-  else:
+  if not folder.is_in(source):
     return {}, {}
-  extra_ids = vocabulary.extra_ids(source)
-  return {name: path}, {
-    "VOCABULARY_PATH": str(place),
-    "VOCABULARY_EXTRA_IDS": extra_ids,
-  }
+  files = {name: os.path.join(source, name) for name in folder.FILES}
+  files = {name: path for name, path in files.items() if os.path.isfile(path)}
+  extra_ids = folder.sentinel_count(source)
+  return files, {"VOCABULARY_PATH": str(to), "VOCABULARY_EXTRA_IDS": extra_ids}
 
 
 def _gin(name, config, macros) -> str:

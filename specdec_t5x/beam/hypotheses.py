@@ -6,7 +6,7 @@ in increasing order of score and ties fall as they do in T5X, so that the hypoth
 are the same ones.
 
 Shapes: B rows, W hypotheses (the beam's width), S = max_length + 1 tokens, V
-vocabulary, C = 2 W candidates.
+vocabulary, C candidates.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.checks import is_finite
+from specdec_t5x.core.ends import EndTokens, as_tuple, is_end
 from specdec_t5x.core.types import Cache
 
 # (cache, tokens [B, N], key_positions [B, S], visible [B, N, S]) -> (logits [B, N, V],
@@ -37,12 +38,12 @@ class BeamSettings:
 
   Attributes:
     max_length: the most tokens of the output.
-    eos_id: the token that ends a hypothesis.
+    eos_id: the token that ends a hypothesis, or all such tokens.
     alpha: exponent of the brevity penalty; 0 ranks by plain log-probability.
   """
 
   max_length: int
-  eos_id: int
+  eos_id: EndTokens
   alpha: float = 0.6
 
   def __post_init__(self):
@@ -127,11 +128,13 @@ def step(
   rows, width, vocab = log_probs.shape
   # Of a distribution that is not a number no probability is one, so any tells.
   is_lost = jnp.isnan(log_probs[..., :1]).any(axis=1)
-  # A hypothesis has one extension by EOS, so 2 W candidates hold W that go on.
+  # A hypothesis has one extension by each end token, so W candidates for each, and W
+  # more, hold W that go on.
   totals = (beam.live_scores[..., None] + log_probs).reshape(rows, -1)
-  totals, flat = jax.lax.top_k(totals, 2 * width)
+  count = min(1 + len(as_tuple(settings.eos_id)), vocab)
+  totals, flat = jax.lax.top_k(totals, count * width)
   parents, tokens = flat // vocab, (flat % vocab).astype(jnp.int32)
-  ends = tokens == settings.eos_id
+  ends = is_end(tokens, settings.eos_id)
   num_steps = beam.num_steps + 1
   sequences = jax.vmap(lambda sequence, place, new: sequence.at[:, place].set(new))(
     _take(beam.live_tokens, parents), num_steps, tokens

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.beam.hypotheses import Beam, BeamExtendFn
+from specdec_t5x.core.ends import EndTokens, as_tuple
 from specdec_t5x.core.types import Cache
 
 
@@ -108,7 +109,7 @@ def draft(
   cache: Cache,
   beam: Beam,
   paths: Int[Array, "B W L"],
-  eos_id: int,
+  eos_id: EndTokens,
 ) -> tuple[Level, Cache]:
   """Lets the draft go on from the live hypotheses for gamma steps.
 
@@ -168,7 +169,7 @@ def _level_before(layout, beam, paths) -> Level:
   return Level(tokens, owner, jnp.zeros(tokens.shape), visible)
 
 
-def _grow(layout, level: Level, logits, own_slots, eos_id: int) -> Level:
+def _grow(layout, level: Level, logits, own_slots, eos_id: EndTokens) -> Level:
   """Returns the level after `level`: the draft's beam of W, then the best others.
 
   With the beam of W nodes apart from the rest, a draft that is the target finds the
@@ -176,7 +177,7 @@ def _grow(layout, level: Level, logits, own_slots, eos_id: int) -> Level:
   """
   rows, _, vocab = logits.shape
   log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
-  log_probs = log_probs.at[:, :, eos_id].set(-jnp.inf)
+  log_probs = log_probs.at[:, :, jnp.array(as_tuple(eos_id))].set(-jnp.inf)
   scores = (level.scores[..., None] + log_probs).reshape(rows, -1)
   _, flat = jax.lax.top_k(scores[:, : layout.width * vocab], layout.width)
   others = scores.at[jnp.arange(rows)[:, None], flat].set(-jnp.inf)

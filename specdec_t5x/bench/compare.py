@@ -24,10 +24,10 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
-from specdec_t5x.hugging_face import vocabulary
 from specdec_t5x.native import library
 from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
 from specdec_t5x.policies import Confidence, get_policy
+from specdec_t5x.vocabularies.opening import open_vocabulary
 
 _BATCHES = r"""Plain decoding, fixed draft lengths and policies, by batch.
 
@@ -136,10 +136,10 @@ def _fastest(timed: Mapping[str, Timed]) -> str:
 
 def _copies(args: argparse.Namespace) -> Table:
   """Decodes every text plainly and with each least match, in turn."""
-  processor = vocabulary.processor(args.vocabulary)
-  texts = list(_texts(args, processor))
+  vocabulary = open_vocabulary(args.vocabulary)
+  texts = list(_texts(args, vocabulary))
   target = programs.random_model(args.size)
-  known = target, args.max_length, processor.eos_id()
+  known = target, args.max_length, vocabulary.eos_id
   drafters = {match: Copy(args.gamma, match) for match in args.matches}
   runs = {way: replay(*known, x) for way, x in {PLAIN: None, **drafters}.items()}
   timed = alternate(runs, texts)
@@ -156,26 +156,26 @@ def _copies(args: argparse.Namespace) -> Table:
   return Table.of("copy", rows, {"size": args.size})
 
 
-def _texts(args, processor) -> Iterator[tuple[jnp.ndarray, jnp.ndarray]]:
+def _texts(args, vocabulary) -> Iterator[tuple[jnp.ndarray, jnp.ndarray]]:
   """Yields inputs and the outputs that are to be said, as tokens."""
   from specdec_t5x.data import text_files
 
   fields = [args.source] if args.lead else [args.source, args.output_field]
-  if processor.vocab_size() > VOCAB_SIZE:
+  if vocabulary.vocab_size > VOCAB_SIZE:
     raise ValueError(
-      f"--vocabulary {args.vocabulary} has {processor.vocab_size()} pieces, more than "
+      f"--vocabulary {args.vocabulary} has {vocabulary.vocab_size} pieces, more than "
       f"the network's {VOCAB_SIZE}. Use T5's, or a smaller one."
     )
-  eos_id = processor.eos_id()
+  eos_id = vocabulary.eos_id
   for row in text_files.read_fields(args.texts, fields)[: args.num_texts]:
     output = row.get(args.output_field)
     if args.lead:
       sentences = re.split(r"(?<=[.!?]) +", row[args.source])
       output = " ".join(sentences[: args.lead])
-    source = processor.encode(args.prefix + row[args.source])
+    source = vocabulary.encode(args.prefix + row[args.source])
     yield (
       _padded(source, args.input_length, eos_id),
-      _padded(processor.encode(output), args.max_length, eos_id),
+      _padded(vocabulary.encode(output), args.max_length, eos_id),
     )
 
 

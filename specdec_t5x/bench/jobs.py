@@ -12,7 +12,8 @@ from etils import epath
 from specdec_t5x.bench.command import at_least
 from specdec_t5x.bench.pairs import COPY, UNTRAINED, Job, Study, Tokens
 from specdec_t5x.data.hints import COMMANDS, DIRECTORY
-from specdec_t5x.hugging_face import vocabulary as vocabularies
+from specdec_t5x.vocabularies.frames import frame_of
+from specdec_t5x.vocabularies.opening import open_vocabulary
 
 DEMO, PAPER = "demo", "paper"
 # Of inputs and outputs.
@@ -246,12 +247,13 @@ def encoded(
   vocabulary: str, texts: Sequence[str], prompts: bool, cut: int | None = None
 ) -> Tokens:
   """Returns the tokens of texts."""
-  processor = vocabularies.processor(vocabulary)
-  # A prompt goes on; an encoder's input has its end of sequence.
-  end = [] if prompts else [processor.eos_id()]
-  cut = None if cut is None else cut - len(end)
-  ids = [[*processor.encode(text)[:cut], *end] for text in texts]
-  return ids, processor.eos_id()
+  found = open_vocabulary(vocabulary)
+  # A prompt has no end, for the output continues it.
+  prefix, suffix = frame_of(found)
+  end = () if prompts else suffix
+  cut = None if cut is None else cut - len(prefix) - len(end)
+  ids = [[*prefix, *found.encode(text)[:cut], *end] for text in texts]
+  return ids, found.eos_id
 
 
 def reading(path, vocabulary, count, prompts=False, prefix="", cut=None):

@@ -27,6 +27,7 @@ from specdec_t5x.checkpoints.checks import Shapes, check_finite, check_shapes
 from specdec_t5x.checkpoints.t5x_index import INDEX
 from specdec_t5x.data.hints import how_to_make
 from specdec_t5x.hugging_face.folder import Folder, is_folder
+from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network.functional import (
   Network,
   Settings,
@@ -132,6 +133,11 @@ class Checkpoint(abc.ABC):
       ValueError: as `shapes`; or where no network of this project is like it.
     """
     return network_config(self.shapes, dtype)
+
+  @property
+  def generation(self) -> Generation:
+    """What a Hugging Face folder says of generating; nothing of other checkpoints."""
+    return Generation()
 
   def network(self, dtype: str = "float32") -> Network:
     """Returns the network of these `settings`."""
@@ -259,6 +265,10 @@ class HuggingFace(Checkpoint):
   def __init__(self, path: str):
     super().__init__(path)
     self.folder = Folder.open(path)
+
+  @property
+  def generation(self):
+    return self.folder.generation
 
   def settings(self, dtype="float32"):
     return dataclasses.replace(self.folder.config, dtype=dtype)

@@ -51,6 +51,7 @@ class SharedTokens:
     """Returns texts in the draft's tokens, zero-padded: the pieces of each token."""
     rows, size = tokens.shape
     width = size * self.longer
+    tokens = jnp.maximum(tokens, 0)  # Padding may be -1.
     pieces = jnp.asarray(self.pieces).at[tokens].get(mode="fill", fill_value=0)
     pieces = pieces.reshape(rows, -1)
     places = jnp.cumsum(pieces > 0, axis=1) - 1

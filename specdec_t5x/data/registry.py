@@ -17,6 +17,9 @@ from typing import Any
 from etils import epy
 
 from specdec_t5x.data import metrics, vocabularies
+from specdec_t5x.vocabularies.base import Vocabulary
+from specdec_t5x.vocabularies.frames import Frame, frame_of
+from specdec_t5x.vocabularies.sentencepieces import SentencePieceVocabulary
 
 with epy.lazy_imports():
   import seqio
@@ -34,16 +37,46 @@ METRICS = {
 class Tokenize:
   """Stands for seqio's steps to tokens of inputs and targets, with EOS after both."""
 
-  def steps(self) -> tuple[Any, ...]:
-    """Returns the steps."""
+  def steps(self, frame: Frame | None = None) -> tuple[Any, ...]:
+    """Returns the steps.
+
+    Args:
+      frame: the tokens around inputs; None where EOS is all.
+    """
     return (
       seqio.preprocessors.tokenize,
       seqio.CacheDatasetPlaceholder(),
+      *(() if frame is None else (FrameInputs(frame),)),
       seqio.preprocessors.append_eos_after_trim,
     )
 
 
 TOKENS = (Tokenize(),)
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameInputs:
+  """Puts a vocabulary's tokens around inputs, which are cut so that these have room.
+
+  Attributes:
+    frame: the tokens in front of inputs, and those behind them.
+  """
+
+  frame: Frame
+
+  def __call__(
+    self, dataset: tf.data.Dataset, sequence_length: Mapping[str, int] | None
+  ) -> tf.data.Dataset:
+    """Returns the dataset with framed inputs."""
+    prefix, suffix = (tf.constant(tokens, tf.int32) for tokens in self.frame)
+    around = sum(map(len, self.frame))
+    room = sequence_length and max(0, sequence_length["inputs"] - around)
+
+    def add(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+      inputs = tf.concat([prefix, example["inputs"][:room], suffix], axis=0)
+      return example | {"inputs": inputs}
+
+    return dataset.map(add, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +100,7 @@ class TaskSpec:
 
   def describe(self) -> str:
     """Prints the spec without loading its vocabulary, which str(vocabulary) would."""
-    file = getattr(self.vocabulary, "sentencepiece_model_file", "")
+    file = _file_of(self.vocabulary)
     vocabulary = (
       f"{type(self.vocabulary).__name__}({file}, {self.vocabulary.extra_ids})"
     )
@@ -172,11 +205,39 @@ def _register_plainly(name: str, spec: TaskSpec, texts: Texts | None) -> None:
     return
   prefix = spec.preprocessors[0]
   features = {
-    "inputs": runtime.PlainFeature(spec.vocabulary, spec.inputs_end),
+    "inputs": runtime.PlainFeature(
+      spec.vocabulary, frame=functools.partial(_input_frame, spec)
+    ),
     "targets": runtime.PlainFeature(spec.vocabulary),
   }
   read = lambda split: prefix.pairs(texts.columns(split))
   runtime.register(runtime.PlainTask(name, features, texts.splits, texts.count, read))
+
+
+def _steps(step: Any, frame: Frame | None) -> tuple[Any, ...]:
+  return step.steps(frame) if isinstance(step, Tokenize) else (step,)
+
+
+def _has_frame(spec: TaskSpec) -> bool:
+  """Returns whether inputs have other tokens around them than EOS."""
+  vocabulary = spec.vocabulary
+  # A SentencePiece file has EOS, and may lie in a bucket, so it is not read here.
+  is_file = isinstance(vocabulary, SentencePieceVocabulary)
+  if is_file or not isinstance(vocabulary, Vocabulary):
+    return False
+  return frame_of(vocabulary) != ((), (vocabulary.eos_id,))
+
+
+def _input_frame(spec: TaskSpec) -> Frame:
+  """Returns the tokens in front of inputs, and those behind them."""
+  prefix, suffix = frame_of(spec.vocabulary)
+  return prefix, suffix if spec.inputs_end else ()
+
+
+def _file_of(vocabulary: Any) -> str:
+  """Returns the file or folder of a vocabulary; '' for seqio's bytes."""
+  file = getattr(vocabulary, "sentencepiece_model_file", None)
+  return file or getattr(vocabulary, "path", "")
 
 
 def _check_same(name: str, spec: TaskSpec, known: TaskSpec | None) -> None:
@@ -202,13 +263,16 @@ def _add(
       known = None  # registered by someone else
     _check_same(name, spec, known)
     return
-  expand = lambda step: step.steps() if isinstance(step, Tokenize) else (step,)
+  has_frame = _has_frame(spec)
+  steps = functools.partial(_steps, frame=_input_frame(spec) if has_frame else None)
   task = seqio.TaskRegistry.add(
     name,
     source=make_source(),
-    preprocessors=[each for step in spec.preprocessors for each in expand(step)],
+    preprocessors=[each for step in spec.preprocessors for each in steps(step)],
     output_features={
-      "inputs": seqio.Feature(spec.vocabulary, add_eos=spec.inputs_end),
+      "inputs": seqio.Feature(
+        spec.vocabulary, add_eos=spec.inputs_end and not has_frame
+      ),
       "targets": seqio.Feature(spec.vocabulary, add_eos=True),
     },
     metric_fns=[METRICS[spec.metric]] if spec.metric else [],
@@ -234,11 +298,12 @@ def name_with_vocabulary(base: str, vocabulary: seqio.Vocabulary) -> str:
   """
   if vocabulary == vocabularies.t5_vocabulary():
     return base
-  if type(vocabulary).__name__ not in ("SentencePieceVocabulary", "ByteVocabulary"):
+  kinds = ("SentencePieceVocabulary", "ByteVocabulary")
+  if not isinstance(vocabulary, Vocabulary) and type(vocabulary).__name__ not in kinds:
     raise ValueError(
       f"No task name can be derived from a {type(vocabulary).__name__}. Expected a "
       "SentencePieceVocabulary or ByteVocabulary; otherwise pass `name`."
     )
-  file = getattr(vocabulary, "sentencepiece_model_file", "")
+  file = _file_of(vocabulary)
   identity = f"{type(vocabulary).__name__}|{file}|{vocabulary.extra_ids}"
   return f"{base}_v{hashlib.sha256(identity.encode()).hexdigest()[:8]}"

@@ -17,7 +17,7 @@ import threading
 import zlib
 from collections.abc import Iterator, Sequence
 
-from specdec_t5x.data import reading
+from specdec_t5x.vocabularies.reading import read_bytes
 
 # csv's own limit of 131,072 characters is shorter than some articles. It is a global
 # of the csv module, hence the lock around changing it.
@@ -194,7 +194,7 @@ def _long_csv_fields() -> Iterator[None]:
 
 def _read_bytes(path: str) -> bytes:
   try:
-    data = reading.read_bytes(path)
+    data = read_bytes(path)
   except OSError as error:
     raise ValueError(
       f"{path} can't be read: {error}. Expected a text file; check the path."

@@ -1,18 +1,25 @@
-"""Vocabularies: T5's own, and a check that one can be used by a T5 model."""
+"""Vocabularies as gin files name them, and a check that T5X can use one."""
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from etils import epy
 from google.protobuf import message
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.shared_tokens import SharedTokens
-from specdec_t5x.data import pieces, reading
 from specdec_t5x.data.hints import how_to_make
-from specdec_t5x.hugging_face import shared, vocabulary
+from specdec_t5x.vocabularies import shared
+from specdec_t5x.vocabularies.base import Vocabulary
+from specdec_t5x.vocabularies.opening import open_vocabulary
+from specdec_t5x.vocabularies.reading import read_bytes
+from specdec_t5x.vocabularies.sentencepieces import (
+  SentencePieceVocabulary,
+  has_sentinels,
+)
 
 with epy.lazy_imports():
   import seqio
@@ -24,7 +31,7 @@ _T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2}
 
 def t5_vocabulary(
   path: str = DEFAULT_T5_VOCABULARY, extra_ids: int = 100
-) -> seqio.SentencePieceVocabulary:
+) -> seqio.SentencePieceVocabulary | SentencePieceVocabulary:
   """Returns T5's vocabulary, or another SentencePiece one; nothing is read yet.
 
   Args:
@@ -35,8 +42,9 @@ def t5_vocabulary(
   Returns:
     A vocabulary that loads itself when used.
   """
-  kind = pieces if is_waiting_for_seqio() else seqio
-  return kind.SentencePieceVocabulary(path, extra_ids=extra_ids)
+  if is_waiting_for_seqio():
+    return SentencePieceVocabulary(path, extra_ids)
+  return seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
 
 
 def is_waiting_for_seqio() -> bool:
@@ -45,29 +53,27 @@ def is_waiting_for_seqio() -> bool:
   return runtime is not None and runtime.is_deferring()
 
 
-def sentencepiece_vocabulary(path: str, extra_ids: int | None) -> seqio.Vocabulary:
-  """Returns a SentencePiece vocabulary that was seen to load.
+def sentencepiece_vocabulary(
+  path: str, extra_ids: int | None
+) -> Vocabulary | seqio.SentencePieceVocabulary:
+  """Returns a vocabulary that was seen to load.
 
   Args:
-    path: the SentencePiece model, on a disk or in a bucket; or a Hugging Face folder
-      that has one, a tokenizer.json that was made of one, or ByT5's bytes.
-    extra_ids: sentinel tokens added after the pieces; None, of a folder: as it says.
+    path: a SentencePiece model, on a disk or in a bucket; a tokenizer.json; or a
+      Hugging Face folder.
+    extra_ids: sentinel tokens added after the pieces of a SentencePiece model, where
+      the model has none itself; None, of a folder: as it says.
 
   Raises:
     ValueError: as `check_vocabulary`; or where the folder has no vocabulary.
   """
-  if isinstance(path, str) and os.path.isdir(path):
-    if extra_ids is None:
-      extra_ids = vocabulary.extra_ids(path)
-    if vocabulary.has_bytes(path):
-      return seqio.ByteVocabulary(extra_ids=extra_ids)
-    path = vocabulary.sentencepiece_file(path)
-  made = t5_vocabulary(path, extra_ids)
-  check_vocabulary(made)
-  return made
+  if isinstance(path, str) and (os.path.isdir(path) or path.endswith(".json")):
+    return open_vocabulary(path, extra_ids)
+  check_vocabulary(SentencePieceVocabulary(path, extra_ids))
+  return t5_vocabulary(path, 0 if has_sentinels(path) else extra_ids)
 
 
-def shared_tokens(target: seqio.Vocabulary, draft: str) -> SharedTokens:
+def shared_tokens(target: Any, draft: str) -> SharedTokens:
   """Returns the tables of the target's tokens in those of a draft of other tokens.
 
   Args:
@@ -77,16 +83,19 @@ def shared_tokens(target: seqio.Vocabulary, draft: str) -> SharedTokens:
   Raises:
     ValueError: where `draft` has no vocabulary, or none of the target's tokens.
   """
-  is_bytes = isinstance(target, seqio.ByteVocabulary)
-  processor = vocabulary.Bytes() if is_bytes else target.tokenizer
-  return shared.shared_tokens(processor, vocabulary.processor(draft))
+  if not isinstance(target, Vocabulary):
+    file, extra_ids = target.sentencepiece_model_file, target.extra_ids
+    target = SentencePieceVocabulary(file, extra_ids)
+  return shared.shared_tokens(target, open_vocabulary(draft))
 
 
-def check_vocabulary(vocabulary: seqio.SentencePieceVocabulary) -> None:
+def check_vocabulary(
+  vocabulary: SentencePieceVocabulary | seqio.SentencePieceVocabulary,
+) -> None:
   """Raises a ValueError where the vocabulary can't be loaded or is not T5-like.
 
   Args:
-    vocabulary: the vocabulary; loading it is a side effect (seqio keeps it).
+    vocabulary: the vocabulary of a SentencePiece model.
 
   Raises:
     ValueError: the file is missing or unreachable, is not a SentencePiece model, or
@@ -100,7 +109,7 @@ def check_vocabulary(vocabulary: seqio.SentencePieceVocabulary) -> None:
       f"{extra_ids!r}."
     )
   try:
-    reading.read_bytes(path)
+    read_bytes(path)
   except OSError as error:
     raise ValueError(
       f"The vocabulary {path} can't be read: {error}. Expected a SentencePiece model "
@@ -108,7 +117,8 @@ def check_vocabulary(vocabulary: seqio.SentencePieceVocabulary) -> None:
       f"this machine where buckets are out of reach.{how_to_make(path)}"
     ) from error
   try:
-    tokenizer = vocabulary.tokenizer
+    # Read without sentinels, which a model may have among its own pieces.
+    tokenizer = SentencePieceVocabulary(path).tokenizer
   except (message.DecodeError, RuntimeError) as error:
     raise ValueError(
       f"{path} is not a SentencePiece model: {error}. Expected the .model file that "

@@ -20,6 +20,7 @@ from specdec_t5x.core.distributions import (
   certain_log_prob,
   draw,
 )
+from specdec_t5x.core.ends import EndTokens, is_end
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.state import (
   Carry,
@@ -44,7 +45,7 @@ def generate_plain(
   sampling: Sampling,
   state: DecodeState,
   max_length: int,
-  eos_id: int,
+  eos_id: EndTokens,
   adjust: AdjustFn,
   block: int = 1,
   loop: LoopFn = jax.lax.while_loop,
@@ -58,7 +59,7 @@ def generate_plain(
     sampling: the adjustment of its distribution.
     state: where to start, made for a gamma of `block` - 1.
     max_length: the most tokens of the output.
-    eos_id: the token that ends it.
+    eos_id: the token that ends it, or all such tokens.
     adjust: computes the adjusted distribution.
     block: tokens a call, of which only the first counts; gamma + 1 is the strict
       baseline of a speculation with that gamma.
@@ -92,7 +93,7 @@ def step(
   sampling: Sampling,
   state: DecodeState,
   max_length: int,
-  eos_id: int,
+  eos_id: EndTokens,
   adjust: AdjustFn,
   block: int = 1,
   decision: int = 0,
@@ -125,7 +126,7 @@ def _step(extend, sampling, state, max_length, eos_id, adjust, block=1, decision
   state = state.replace(
     sequences=state.sequences.at[rows, lengths - 1].set(token),
     lengths=lengths,
-    ended=state.ended | (token == eos_id) | is_full,
+    ended=state.ended | is_end(token, eos_id) | is_full,
     scores=state.scores + log_prob,
     iteration=state.iteration + 1,
     target_cache=cache,

@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int, Key
 
 from specdec_t5x.decoding.state import Carry, Decoded, DecodeState, no_info
+from specdec_t5x.network.inputs import input_lengths
 
 _AXIS = "data"
 
@@ -141,7 +142,7 @@ def _queued(
   per_input = rows // request.inputs.shape[0]
   # The longest first, those that are not wanted last: what ends last begins early, and
   # inputs of alike length are read together.
-  lengths = (request.inputs > 0).sum(axis=1)
+  lengths = input_lengths(request.inputs)
   order = jnp.argsort(jnp.where(request.is_wanted, -lengths, 1))
   places = jnp.arange(rows).reshape(-1, per_input)[order].ravel()
   inputs, keys = request.inputs[order], request.keys[places]

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.distributions import AdjustFn, Sampling
+from specdec_t5x.core.ends import EndTokens
 from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import DecodeState
@@ -63,7 +64,7 @@ class Context:
     sampling: the adjustment that the target's distribution gets, and so the draft's.
     adjust: computes it, of target and draft alike.
     max_length: the most tokens of the output.
-    eos_id: the token that ends a sequence.
+    eos_id: the token that ends a sequence, or all such tokens.
     target: the network that judges drafts.
     networks: the drafter's own, by name.
     source: what the target's encoder reads, zero-padded, a row each; without content
@@ -76,7 +77,7 @@ class Context:
   sampling: Sampling
   adjust: AdjustFn
   max_length: int
-  eos_id: int
+  eos_id: EndTokens
   target: Target
   networks: Mapping[str, Loaded] = dataclasses.field(default_factory=dict)
   source: Int[Array, "B E"] | None = None

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Int, Key
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.ends import EndTokens
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
@@ -28,6 +29,7 @@ from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.native import distributions
 from specdec_t5x.network import certified, functional
 from specdec_t5x.network.functional import Network, start_decoding
+from specdec_t5x.network.inputs import without_padding
 
 
 class Decoder(Protocol):
@@ -55,7 +57,7 @@ class Decoder(Protocol):
     keys: Key[Array, "R"],
     sampling: Sampling,
     max_length: int,
-    eos_id: int,
+    eos_id: EndTokens,
     is_wanted: Bool[Array, "B"] | None = None,
   ) -> Decoded:
     """Decodes R / B outputs an input.
@@ -66,7 +68,7 @@ class Decoder(Protocol):
       keys: one a row; the rows of one input stand next to each other.
       sampling: the adjustment of all distributions.
       max_length: the most tokens of an output.
-      eos_id: the token that ends a sequence.
+      eos_id: the token that ends a sequence, or all such tokens.
       is_wanted: which inputs' outputs are of use; None is all.
     """
 
@@ -236,7 +238,9 @@ class SpeculativeDecoder:
         return read[name]
       return start_decoding(own[name], params[name], *change(*given))[1]
 
+    # Prompts are in the sequences already.
     is_prompt = functional.is_decoder_only(self.target)
+    source = without_padding(inputs[:, :0] if is_prompt else inputs)
     of_target = self.target, params["target"]
     context = Context(
       sampling=sampling,
@@ -259,8 +263,7 @@ class SpeculativeDecoder:
         )
         for name, network in own.items()
       },
-      # Prompts are in the sequences already.
-      source=jnp.repeat(inputs[:, :0] if is_prompt else inputs, per_input, axis=0),
+      source=jnp.repeat(source, per_input, axis=0),
       policy=self.policy,
     )
     spec = Speculation(self.drafter, *rule_at(self.rule, sampling), context)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from specdec_t5x.core.distributions import LEVELS
 from specdec_t5x.core.types import Cache
+from specdec_t5x.network.inputs import input_lengths, without_padding
 
 START_TOKEN = 0
 LoopFn = Callable  # The signature of jax.lax.while_loop.
@@ -207,17 +208,17 @@ def initial_state(
     keys: one a row.
     max_length: the most tokens of the output.
     gamma: drafted tokens an iteration, of all candidates together.
-    prompts: what stands before the outputs, zero-padded; those of B / I rows each, side
-      by side. None is nothing.
+    prompts: what stands before the outputs, padded (`network.inputs`); each
+      is that of B / I rows, side by side. None is nothing.
   """
   rows = keys.shape[0]
   prompts = jnp.zeros((1, 0), jnp.int32) if prompts is None else prompts
   prompts = jnp.repeat(prompts, rows // prompts.shape[0], axis=0)
-  lengths = 1 + (prompts > 0).sum(axis=1)
+  lengths = 1 + input_lengths(prompts)
   # A block may reach gamma + 1 tokens beyond the last place of the output.
   size = 1 + prompts.shape[1] + num_slots(max_length, gamma)
   sequences = jnp.zeros((rows, size), jnp.int32).at[:, 0].set(START_TOKEN)
-  sequences = sequences.at[:, 1 : prompts.shape[1] + 1].set(prompts)
+  sequences = sequences.at[:, 1 : prompts.shape[1] + 1].set(without_padding(prompts))
   # Rows lie on the devices that their inputs lie on, where a partitioner has rules.
   by_row = lambda x: with_sharding_constraint(x, ("batch", *[None] * (x.ndim - 1)))
   return DecodeState(

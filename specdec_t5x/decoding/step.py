@@ -19,6 +19,7 @@ from specdec_t5x.core.distributions import (
   acceptance_mass,
   certain_log_prob,
 )
+from specdec_t5x.core.ends import EndTokens, is_end
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Rule, Verdict
 from specdec_t5x.decoding import widths
 from specdec_t5x.decoding.context import Context
@@ -119,13 +120,13 @@ def draft(
   return state.replace(drafter_state=drafter_state), proposal
 
 
-def limit(proposal: Proposal, most: Int[Array, "B"], eos_id: int) -> Proposal:
+def limit(proposal: Proposal, most: Int[Array, "B"], eos_id: EndTokens) -> Proposal:
   """Returns the proposal cut to `most` tokens a path; nothing follows an end."""
   tree = proposal.tree
   depths = jnp.broadcast_to(tree.depths, (most.size, tree.size + 1))[:, 1:]
   may_count = proposal.is_valid & (depths <= most[:, None])
   # A node counts where it may, and so may its ancestors, none of which is an end.
-  ends = jnp.pad(proposal.tokens == eos_id, ((0, 0), (1, 0)))
+  ends = jnp.pad(is_end(proposal.tokens, eos_id), ((0, 0), (1, 0)))
   drops = jnp.pad(~may_count, ((0, 0), (1, 0)))
   above = tree.sees & ~jnp.eye(tree.size + 1, dtype=bool)
   dropped = (tree.sees & drops[:, None]).any(-1) | (above & ends[:, None]).any(-1)
@@ -239,7 +240,7 @@ def _emitted(spec, state, iteration):
     verdict.next_token[:, None],
   ).astype(jnp.int32)
   # An accepted end of sequence takes no recovered or bonus token after it.
-  ends = (tokens == spec.context.eos_id) & (places <= accepted[:, None])
+  ends = is_end(tokens, spec.context.eos_id) & (places <= accepted[:, None])
   emitted = jnp.where(ends.any(axis=1), ends.argmax(axis=1) + 1, accepted + 1) * live
   is_emitted = places < emitted[:, None]
   tokens = jnp.where(is_emitted, tokens, 0)

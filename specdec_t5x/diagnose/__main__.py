@@ -41,10 +41,11 @@ from specdec_t5x.demo.tasks import ENDE_SIZES
 from specdec_t5x.diagnose.divergence import DIFFERENT, Report
 from specdec_t5x.diagnose.recording import Settings, compare
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
-from specdec_t5x.hugging_face import vocabulary as vocabularies
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.tables import aligned
 from specdec_t5x.trace.recording import piece_of
+from specdec_t5x.vocabularies.base import Vocabulary
+from specdec_t5x.vocabularies.opening import open_vocabulary
 
 HEADER = (
   *("line", "position", "plain", "speculative", "gap plain", "gap speculative"),
@@ -86,14 +87,14 @@ def main(argv: Sequence[str] | None = None) -> int:
   args = parser.parse_args(argv)
   try:
     texts = _texts(args)
-    processor = _processor(args)
-    reports = {name: _compare(args, texts, processor, name) for name in args.dtypes}
+    vocabulary = _vocabulary(args)
+    reports = {name: _compare(args, texts, vocabulary, name) for name in args.dtypes}
     if args.json:
-      document = _document(args, texts, processor, reports)
+      document = _document(args, texts, vocabulary, reports)
       epath.Path(args.json).write_text(json.dumps(document, indent=2) + "\n")
   except (ValueError, OSError) as error:
     parser.exit(2, f"{parser.prog}: error: {error}\n")
-  print("\n\n".join(_render(*item, args, processor) for item in reports.items()))
+  print("\n\n".join(_render(*item, args, vocabulary) for item in reports.items()))
   return int(any(report.bugs or report.not_numbers for report in reports.values()))
 
 
@@ -146,7 +147,7 @@ def _texts(args) -> list[str]:
   return [(prefix or "") + line for line in lines]
 
 
-def _processor(args) -> vocabularies.Processor:
+def _vocabulary(args) -> Vocabulary:
   """Returns the vocabulary, once it is clear that all files are there."""
   names = ("vocabulary", "target", "draft")
   hints.check_exist({name: getattr(args, name) for name in names})
@@ -154,22 +155,26 @@ def _processor(args) -> vocabularies.Processor:
     raise ValueError(
       f"--json: {args.json!r} lies in no folder. Make that folder first."
     )
-  return vocabularies.processor(args.vocabulary)
+  return open_vocabulary(args.vocabulary)
 
 
-def _compare(args, texts, processor, dtype) -> Report:
-  settings = Settings(
-    *(args.gamma, args.max_length, args.batch_size, processor.eos_id(), args.strict)
-  )
+def _compare(args, texts, vocabulary, dtype) -> Report:
   console.stage(f"{dtype}: loading target and draft.")
   target, draft = (api.load_model(path, dtype) for path in (args.target, args.draft))
+  settings = Settings(
+    args.gamma,
+    args.max_length,
+    args.batch_size,
+    api.end_tokens(target, vocabulary),
+    args.strict,
+  )
   size = target.network.config.vocab_size
-  if processor.vocab_size() > size:
+  if vocabulary.vocab_size > size:
     raise ValueError(
-      f"--vocabulary: {args.vocabulary!r} has {processor.vocab_size()} tokens, the "
+      f"--vocabulary: {args.vocabulary!r} has {vocabulary.vocab_size} tokens, the "
       f"target's vocab_size is {size}. Name the one that it was trained with."
     )
-  ids = api.encoded(texts, target.network, processor)
+  ids = api.encoded(texts, target.network, vocabulary)
   console.stage(
     f"{dtype}: compiling plain and speculative decoding, once, then decoding "
     f"{len(texts)} inputs both ways."
@@ -177,7 +182,7 @@ def _compare(args, texts, processor, dtype) -> Report:
   return compare(target, draft, ids, settings)
 
 
-def _render(dtype: str, report: Report, args, processor) -> str:
+def _render(dtype: str, report: Report, args, vocabulary) -> str:
   """Returns what was found in one dtype: summary, noise, differences and advice."""
   shape = f"{args.gamma + 1} tokens a call" if args.strict else "one token a call"
   different, distance, rounding = report.differences, report.distance, report.rounding
@@ -193,7 +198,7 @@ def _render(dtype: str, report: Report, args, processor) -> str:
     "within twice the largest rounding, where a tie can turn",
   ]
   if different:
-    rows = [_cells(difference, processor) for difference in different[:TOO_LONG]]
+    rows = [_cells(difference, vocabulary) for difference in different[:TOO_LONG]]
     lines += ["", *textwrap.indent(aligned([HEADER, *rows]), "  ").splitlines()]
   if len(different) > TOO_LONG:
     lines.append(f"  and {len(different) - TOO_LONG} more; --json FILE has them all")
@@ -220,22 +225,22 @@ def _advice(report: Report, args) -> list[str]:
   return names or ["none"]
 
 
-def _cells(difference, processor) -> tuple[str, ...]:
+def _cells(difference, vocabulary) -> tuple[str, ...]:
   return (
     str(difference.example + 1),
     str(difference.position + 1),
-    *(_token(token, processor) for token in difference.tokens),
+    *(_token(token, vocabulary) for token in difference.tokens),
     *(f"{gap:.2g}" for gap in difference.gaps),
     f"{difference.distance:.2g}",
     difference.verdict,
   )
 
 
-def _token(token, processor) -> str:
-  return "(none)" if token is None else f"{piece_of(processor, token)} ({token})"
+def _token(token, vocabulary) -> str:
+  return "(none)" if token is None else f"{piece_of(vocabulary, token)} ({token})"
 
 
-def _document(args, texts, processor, reports) -> dict:
+def _document(args, texts, vocabulary, reports) -> dict:
   """Returns everything that was found, for JSON."""
   device = jax.devices()[0]
   return {
@@ -252,7 +257,7 @@ def _document(args, texts, processor, reports) -> dict:
             **dataclasses.asdict(difference),
             "text": texts[difference.example],
             "pieces": [
-              None if token is None else piece_of(processor, token)
+              None if token is None else piece_of(vocabulary, token)
               for token in difference.tokens
             ],
           }

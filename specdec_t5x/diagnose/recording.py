@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from specdec_t5x.api import Model, padded_batches
 from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.core.ends import EndTokens
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.baseline import PlainIteration, generate_plain
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
@@ -36,14 +37,14 @@ class Settings:
     gamma: length of a draft, in tokens.
     max_length: the most tokens of an output.
     batch_size: inputs decoded at once.
-    eos_id: the token that ends a sequence.
+    eos_id: the token that ends a sequence, or all such tokens.
     strict: whether the plain run scores in speculation's shapes (`decoding.baseline`).
   """
 
   gamma: int
   max_length: int
   batch_size: int
-  eos_id: int
+  eos_id: EndTokens
   strict: bool = False
 
   def __post_init__(self):

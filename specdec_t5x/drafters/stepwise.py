@@ -24,6 +24,7 @@ from specdec_t5x.core.distributions import (
   draw,
   perturbed,
 )
+from specdec_t5x.core.ends import is_end
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.drafter import Drafter, Stops
@@ -158,7 +159,7 @@ class Stepwise(Drafter):
       probs=probs,
       drawn=draft.drawn + 1,
       size=size,
-      going=going & (new[0] != context.eos_id) & (size < most),
+      going=going & ~is_end(new[0], context.eos_id) & (size < most),
     )
 
 

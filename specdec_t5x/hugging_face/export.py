@@ -12,13 +12,14 @@ import flax
 import jax
 import numpy as np
 import safetensors.numpy
+import sentencepiece
 
 from specdec_t5x.hugging_face import gemma, names, settings
 from specdec_t5x.hugging_face.folder import CONFIG, their_name
 from specdec_t5x.hugging_face.tensors import INDEX, SINGLE
-from specdec_t5x.hugging_face.vocabulary import PIECES, SETTINGS, processor
 from specdec_t5x.network.config import T5Config
 
+PIECES, SETTINGS = "spiece.model", "tokenizer_config.json"
 _METADATA = {"format": "pt"}  # Without it transformers refuses the file.
 
 
@@ -63,7 +64,8 @@ def write(
       _write_json(made / SETTINGS, tokenizer)
     of_file = {"dtype": dtype, "torch_dtype": dtype}
     if vocabulary:
-      of_file["eos_token_id"] = processor(vocabulary).eos_id()
+      pieces = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
+      of_file["eos_token_id"] = pieces.eos_id()
     _write_json(made / CONFIG, theirs | of_file)
     for file in made.glob("*.safetensors"):
       shutil.copymode(made / CONFIG, file)  # safetensors lets nobody else read them.

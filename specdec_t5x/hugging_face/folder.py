@@ -18,7 +18,8 @@ import jax
 import numpy as np
 from absl import logging
 
-from specdec_t5x.hugging_face import gemma, names, settings
+from specdec_t5x.hugging_face import gemma, generation, names, settings
+from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.hugging_face.tensors import Tensors, read_json
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import initial_variables, network_for
@@ -60,6 +61,7 @@ class Folder:
     tensors: its arrays.
     embedding: the name of the embedding among them.
     head: the name of the output projection among them.
+    generation: how the folder's model generates.
   """
 
   path: str
@@ -68,6 +70,7 @@ class Folder:
   tensors: Tensors
   embedding: str
   head: str
+  generation: Generation
 
   @classmethod
   def open(cls, path: str) -> "Folder":
@@ -79,6 +82,11 @@ class Folder:
     folder = pathlib.Path(path)
     found = read_json(folder / CONFIG)
     config = settings.from_theirs(found, str(folder / CONFIG))
+    generates = generation.read(folder, config.vocab_size)
+    start = generates.start_id
+    if start is None:
+      start = settings.start_token(found, config)
+    config = dataclasses.replace(config, start_token=start)
     tensors = Tensors.open(folder)
     if config.is_gemma:
       tensors = _of_text(path, tensors)
@@ -99,7 +107,7 @@ class Folder:
         f"matrix at random.) If a file with {last} is missing, copy it, too.",
         stacklevel=2,
       )
-    return cls(str(path), config, is_scaled, tensors, embedding, head)
+    return cls(str(path), config, is_scaled, tensors, embedding, head, generates)
 
   @property
   def shapes(self) -> Mapping[str, tuple[int, ...]]:

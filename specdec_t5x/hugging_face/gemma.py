@@ -55,7 +55,6 @@ _BUILT_IN = {
   "rms_norm_eps": 1e-6,
   "hidden_activation": "gelu_pytorch_tanh",
   "attention_bias": False,
-  "pad_token_id": 0,
 }
 # transformers asks for a tower, of which text uses nothing: the smallest.
 _VISION = {
@@ -242,5 +241,5 @@ def _to_side(config: GemmaConfig, layers: int) -> dict[str, Any]:
     "attn_logit_softcapping": config.attention_cap or None,
     "final_logit_softcapping": config.logits_cap or None,
     **_BUILT_IN,
-    **{"bos_token_id": config.start_token, "eos_token_id": 1},
+    **{"bos_token_id": config.start_token, "eos_token_id": 1, "pad_token_id": 0},
   }

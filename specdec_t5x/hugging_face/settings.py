@@ -38,7 +38,6 @@ _BUILT_IN = {
   "relative_attention_num_buckets": NUM_BUCKETS,
   "relative_attention_max_distance": MAX_DISTANCE,
   "layer_norm_epsilon": 1e-6,
-  "decoder_start_token_id": 0,
   "is_encoder_decoder": True,
 }
 
@@ -97,6 +96,17 @@ def from_theirs(found: Mapping[str, Any], where: str) -> T5Config:
   )
 
 
+def start_token(found: Mapping[str, Any], config: T5Config) -> int:
+  """Returns the token that decoding starts from where no file names one.
+
+  T5 starts from its padding, T5Gemma from its decoder's beginning of sequence.
+  """
+  if config.is_gemma:
+    return config.start_token
+  padding = found.get("pad_token_id")
+  return padding if is_whole(padding, 0) and padding < config.vocab_size else 0
+
+
 def _check_generates(found: Mapping[str, Any], where: str) -> None:
   """Raises a ValueError where a T5's parts are in another network, or some are not."""
   kinds = found.get("architectures") or []
@@ -144,6 +154,7 @@ def to_theirs(config: T5Config) -> dict[str, Any]:
     "dropout_rate": config.dropout_rate,
     "tie_word_embeddings": config.logits_via_embedding,
     **_BUILT_IN,
+    "decoder_start_token_id": config.start_token,
     "pad_token_id": 0,
     "eos_token_id": 1,
   }

@@ -41,6 +41,10 @@ class Reach:
   factor: float = 1.0
 
 
+# Fields of whole numbers that may be 0; the others are at least 1.
+_MAY_BE_0 = ("num_encoder_layers", "hot", "start_token")
+
+
 @dataclasses.dataclass(frozen=True)
 class NetworkConfig:
   """What the blocks of any of our networks are made of, under T5X's field names.
@@ -126,7 +130,7 @@ class NetworkConfig:
     products.check(self.products, self.dtype)
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      least = int(field.name not in ("num_encoder_layers", "hot"))
+      least = int(field.name not in _MAY_BE_0)
       if field.type is int and not is_whole(value, least):
         raise ValueError(
           f"{kind}.{field.name} must be a whole number of at least {least}, got "
@@ -175,11 +179,13 @@ class T5Config(NetworkConfig):
     num_decoder_layers: decoder blocks.
     relpos_per_layer: whether each layer has a relative position bias of its own, as in
       uMT5; else all of a stack share one.
+    start_token: the token that the decoder reads first.
   """
 
   num_encoder_layers: int = 6
   num_decoder_layers: int = 6
   relpos_per_layer: bool = False
+  start_token: int = 0
 
   @property
   def encoder_side(self) -> "T5Config":

@@ -16,6 +16,7 @@ from specdec_t5x.network.eagle import EagleDrafter
 from specdec_t5x.network.gemma import GemmaConfig
 from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.heads import Heads, HeadsConfig
+from specdec_t5x.network.inputs import input_lengths, without_padding
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.parallel import (
   LayerDrafter,
@@ -129,7 +130,8 @@ def prompts_of(inputs: Int[Array, "B I"], target: Network) -> Int[Array, "B P"]:
   """Returns what of the inputs stands before the output: all where there is no encoder.
 
   Args:
-    inputs: what the encoder reads, or a decoder-only network's prompts; zero-padded.
+    inputs: what the encoder reads, or a decoder-only network's prompts, padded
+      (`network.inputs`).
     target: the network that decodes.
   """
   return inputs if is_decoder_only(target) else inputs[:, :0]
@@ -199,10 +201,10 @@ def start_decoding(
   Args:
     module: the network; it has `encode`, `start` and `extend`.
     params: its parameters.
-    inputs: what its encoder reads, zero-padded.
+    inputs: what its encoder reads, padded (`network.inputs`).
     num_slots: cache slots of a row, besides those of its prompt.
     num_decodes: rows an input; they stand next to each other.
-    prompts: what stands before the output, zero-padded; None is nothing.
+    prompts: what stands before the output, padded likewise; None is nothing.
     readers: networks that lack an encoder and read this one's, and their parameters.
 
   Returns:
@@ -218,9 +220,11 @@ def start_decoding(
   cache, *others = _read(networks, inputs, num_slots + size)
   if size:
     # The start token is 0, as T5X's shift to the right makes it.
-    _, _, cache = extend(cache, jnp.pad(prompts, ((0, 0), (1, 0)))[:, :size])
+    _, _, cache = extend(
+      cache, jnp.pad(without_padding(prompts), ((0, 0), (1, 0)))[:, :size]
+    )
     # What shorter prompts wrote beyond their ends is stale from here on.
-    cache = cache.at((prompts > 0).sum(axis=1))
+    cache = cache.at(input_lengths(prompts))
   repeat = lambda x: jnp.repeat(x, num_decodes, axis=0)
   return extend, *jax.tree.map(repeat, (cache, *others))
 
@@ -262,7 +266,7 @@ def _read(networks, inputs, num_slots):
   if not isinstance(module, Transformer):
     return start(length, inputs)
   widths = encoder_widths(length)
-  longest = jnp.where(inputs > 0, 1 + jnp.arange(length), 0).max()
+  longest = input_lengths(inputs).max()
   wide = lambda width, x: [cache.widened(length) for cache in start(width, x)]
   starts = [functools.partial(wide, width) for width in widths]
   return jax.lax.switch((jnp.array(widths) < longest).sum(), starts, inputs)

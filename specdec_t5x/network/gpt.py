@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import GptConfig
 from specdec_t5x.network.decoder import CachedNetwork, Decoder, same_segment
+from specdec_t5x.network.inputs import input_mask
 from specdec_t5x.network.layers import Embed
 
 
@@ -119,7 +120,7 @@ class GptTransformer(CachedNetwork):
     """
     length = decoder_input_tokens.shape[1]
     positions = jnp.arange(length)
-    is_target = decoder_target_tokens > 0
+    is_target = input_mask(decoder_target_tokens)
     mask = jnp.tri(length, dtype=bool) & is_target[:, :, None] & is_target[:, None, :]
     mask = mask & same_segment(decoder_segment_ids, decoder_segment_ids)
     return self.decoder(

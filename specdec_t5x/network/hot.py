@@ -20,6 +20,7 @@ from flax.linen.partitioning import param_with_axes
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.ends import EndTokens, as_tuple
 
 PLACES = "hot_places"
 KERNEL = "hot_logits"
@@ -67,13 +68,13 @@ def projection(params: Mapping[str, Any]) -> Float[np.ndarray, "D V"]:
   return table.T / np.sqrt(table.shape[1], dtype=table.dtype)
 
 
-def frequent(counts: Int[np.ndarray, "V"], size: int, eos_id: int) -> list[int]:
-  """Returns the most frequent tokens, ascending, the end of sequence among them.
+def frequent(counts: Int[np.ndarray, "V"], size: int, eos_id: EndTokens) -> list[int]:
+  """Returns the most frequent tokens, ascending, the end tokens among them.
 
   Args:
     counts: how often each token was there; of equal ones the lower number is taken.
     size: how many are taken.
-    eos_id: the token that ends a sequence.
+    eos_id: the token that ends a sequence, or all such tokens.
 
   Raises:
     ValueError: where `size` is no number of tokens below the vocabulary's.
@@ -84,7 +85,7 @@ def frequent(counts: Int[np.ndarray, "V"], size: int, eos_id: int) -> list[int]:
       f"{len(counts)} tokens, got {size!r}. It is how many tokens a draft may say."
     )
   counts = counts.copy()
-  counts[eos_id] = counts.sum() + 1
+  counts[list(as_tuple(eos_id))] = counts.sum() + 1
   return sorted(np.argsort(-counts, kind="stable")[:size].tolist())
 
 

@@ -16,6 +16,7 @@ from specdec_t5x.network.attention import MultiHeadAttention, self_biases
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import Reach, T5Config
 from specdec_t5x.network.decoder import CachedNetwork, Decoder, same_segment
+from specdec_t5x.network.inputs import input_mask, without_padding
 from specdec_t5x.network.layers import (
   Embed,
   LayerNorm,
@@ -115,7 +116,7 @@ class Transformer(CachedNetwork):
     return cache.replace(
       cross_keys=tuple(self.by_heads(key) for key, _ in cross),
       cross_values=tuple(self.by_heads(value) for _, value in cross),
-      encoder_mask=encoder_input_tokens > 0,
+      encoder_mask=input_mask(encoder_input_tokens),
     )
 
   # ---- T5X's network interface. ----
@@ -126,11 +127,13 @@ class Transformer(CachedNetwork):
       width = self.config.encoder_side.emb_dim
       return jnp.zeros((*encoder_input_tokens.shape, width))
     check_encoder(self.config)
-    is_token = encoder_input_tokens > 0
+    is_token = input_mask(encoder_input_tokens)
     mask = is_token[:, :, None] & is_token[:, None, :]
     mask = mask & same_segment(encoder_segment_ids, encoder_segment_ids)
     own = self.config.has_encoder_table
-    x = (self.encoder_embedder if own else self.token_embedder)(encoder_input_tokens)
+    x = (self.encoder_embedder if own else self.token_embedder)(
+      without_padding(encoder_input_tokens)
+    )
     return self.encoder(x, mask, deterministic=not enable_dropout)
 
   def decode(
@@ -187,10 +190,10 @@ class Transformer(CachedNetwork):
       encoded = self.encode(encoder_input_tokens, encoder_segment_ids, enable_dropout)
     length = decoder_input_tokens.shape[1]
     positions = jnp.arange(length)
-    is_target = decoder_target_tokens > 0
+    is_target = input_mask(decoder_target_tokens)
     mask = jnp.tri(length, dtype=bool) & is_target[:, :, None] & is_target[:, None, :]
     mask = mask & same_segment(decoder_segment_ids, decoder_segment_ids)
-    cross_mask = is_target[:, :, None] & (encoder_input_tokens > 0)[:, None, :]
+    cross_mask = is_target[:, :, None] & input_mask(encoder_input_tokens)[:, None]
     cross_mask = cross_mask & same_segment(decoder_segment_ids, encoder_segment_ids)
     is_first = jnp.broadcast_to(positions == 0, decoder_input_tokens.shape)
     if decoder_segment_ids is not None:

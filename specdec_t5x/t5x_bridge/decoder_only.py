@@ -41,7 +41,7 @@ class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):
 
     Args:
       decoder: how it decodes; its networks are decoder-only.
-      vocabulary: of prompts and outputs; its eos_id ends a sequence.
+      vocabulary: of prompts and outputs; its end tokens end a sequence.
       sampling: temperature, top-k, top-p.
       task_feature_lengths: the dataset's: most tokens of a prompt and of an output.
       seed: of the sampling.

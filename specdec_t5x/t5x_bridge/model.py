@@ -20,6 +20,7 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder, derived_of
 from specdec_t5x.decoding.state import Decoded, StepInfo, num_slots, row_keys
 from specdec_t5x.drafters.link import Link
+from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import initial_variables, is_decoder_only
 from specdec_t5x.t5x_bridge import pace
@@ -31,6 +32,7 @@ from specdec_t5x.t5x_bridge.examples import (
   number_of,
   numbered,
 )
+from specdec_t5x.vocabularies.frames import end_ids_of
 
 with epy.lazy_imports():
   import seqio
@@ -79,6 +81,7 @@ class Decodes:
         "vocab_size to the checkpoint's."
       )
     self.decoder, self.sampling, self.seed = decoder, sampling, seed
+    self._end_ids = None
 
   @property
   def optimizer_def(self) -> Any:
@@ -151,6 +154,20 @@ class Decodes:
   def takes_plain_features(self) -> bool:
     """Returns whether `plain_features` makes its features; `t5x_runtime` asks."""
     return self._converter is None and hasattr(self, "plain_features")
+
+  @property
+  def end_ids(self) -> tuple[int, ...]:
+    """The tokens that end an output: the target's folder's, else the vocabulary's."""
+    return self._end_ids or end_ids_of(self.output_vocabulary)
+
+  def follow(self, generation: Generation) -> None:
+    """Ends outputs as the target's folder says.
+
+    Raises:
+      ValueError: where the folder asks for another distribution than the target's.
+    """
+    generation.check()
+    self._end_ids = generation.eos_ids or None
 
   @property
   def returns_all(self) -> bool:
@@ -286,9 +303,9 @@ class Decodes:
     if return_all_decodes is None:
       return_all_decodes = self._returns_all(count)
     keys = jax.vmap(lambda key: row_keys(key, count))(keys).reshape(rows * count)
-    of_run, eos_id = (self.sampling, max_length), self.output_vocabulary.eos_id or 1
-    decoded = tuning.of_rows(self.decoder, rows * count, *of_run).decode(
-      params, inputs, keys, *of_run, eos_id, **request
+    tuned = tuning.of_rows(self.decoder, rows * count, self.sampling, max_length)
+    decoded = tuned.decode(
+      params, inputs, keys, self.sampling, max_length, self.end_ids, **request
     )
     return _package(decoded, rows, count, return_all_decodes), decoded
 
@@ -322,7 +339,7 @@ class EncoderDecoderModel(Decodes, models.EncoderDecoderModel):
     Args:
       decoder: how it decodes; its target is also what `score` mode scores with.
       input_vocabulary: of the inputs.
-      output_vocabulary: of the outputs; its eos_id ends a sequence.
+      output_vocabulary: of the outputs; its end tokens end a sequence.
       sampling: temperature, top-k, top-p.
       seed: of the sampling.
       default_decoder_params: how many decodes an input, and whether to return all of

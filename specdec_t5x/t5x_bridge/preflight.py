@@ -93,6 +93,8 @@ def check_run(
     shapes = flat_shapes(abstract_state(model.decoder.networks[name]).params)
     found = Checkpoint.of_network(paths[name], macro, shapes)
     check_activations(macro, found, model.decoder.networks[name])
+    if name == "target":
+      follow_generation(model, found)
     check_new_draws(macro, paths[name], learned.Draws.of_run(model, provider))
   examples = count_examples(provider, dataset_cfg.split)
   pace.start(_job(dataset_cfg, model, paths), model.decoder, examples)
@@ -321,6 +323,17 @@ def abstract_variables(model, lengths: Mapping[str, int]) -> Mapping[str, Any]:
   )
 
 
+def follow_generation(model, target: Checkpoint) -> None:
+  """Ends outputs as the target's folder says, and prints what is not applied.
+
+  Raises:
+    ValueError: where the folder asks for another distribution than the target's.
+  """
+  model.follow(target.generation)
+  if note := target.generation.note():
+    print(note, flush=True)
+
+
 def check_activations(macro: str, checkpoint: Checkpoint, network: Network) -> None:
   """Raises a ValueError where a Hugging Face folder has another feed-forward layer.
 
@@ -343,4 +356,10 @@ def check_activations(macro: str, checkpoint: Checkpoint, network: Network) -> N
     raise ValueError(
       f"{macro}={checkpoint.path} has the feed-forward layer {found}, and the gin file "
       f"says {wanted}. Set mlp_activations to the folder's."
+    )
+  found, wanted = theirs.start_token, own.start_token
+  if found != wanted:
+    raise ValueError(
+      f"{macro}={checkpoint.path} starts decoding from token {found}, and the gin file "
+      f"says {wanted}. Set start_token to the folder's."
     )

@@ -13,10 +13,11 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from specdec_t5x.api import compiled, encoded, padded_batches
+from specdec_t5x.api import compiled, encoded, end_tokens, padded_batches
 from specdec_t5x.build import Model, together
 from specdec_t5x.core.describe import describe
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.ends import EndTokens
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
@@ -30,8 +31,8 @@ from specdec_t5x.decoding.step import (
   score,
   verify,
 )
-from specdec_t5x.hugging_face import vocabulary as vocabularies
-from specdec_t5x.hugging_face.vocabulary import Processor
+from specdec_t5x.vocabularies.base import Vocabulary
+from specdec_t5x.vocabularies.opening import open_vocabulary
 
 Kind = Literal["accepted", "rejected", "discarded", "recovered", "bonus"]
 
@@ -185,9 +186,10 @@ def record(
       "A trace is of speculative decoding: expected a draft or a drafter, got none."
     )
   decoder.check(sampling, max_length, 1)
-  processor = vocabularies.processor(vocabulary)
-  recorder = _Recorder(decoder, params, processor, sampling, max_length)
-  batches = padded_batches(encoded(texts, decoder.target, processor), 1)
+  found = open_vocabulary(vocabulary, vocab_size=decoder.target.config.vocab_size)
+  eos_id = end_tokens(target, found)
+  recorder = _Recorder(decoder, params, found, eos_id, sampling, max_length)
+  batches = padded_batches(encoded(texts, decoder.target, found), 1)
   keys = lambda number: row_keys(jax.random.key(seed), 1, number)
   return [
     recorder.trace(text, inputs, keys(number))
@@ -195,11 +197,10 @@ def record(
   ]
 
 
-def piece_of(processor: Processor, token: int) -> str:
+def piece_of(vocabulary: Vocabulary, token: int) -> str:
   """Returns a token's piece; what the vocabulary has no text for gets a number."""
-  # Bytes are no pieces, but text.
-  piece = getattr(processor, "id_to_piece", lambda token: processor.decode([token]))
-  return (piece(token) if token < processor.vocab_size() else "") or f"<{token}>"
+  piece = vocabulary.piece(token) if token < vocabulary.vocab_size else ""
+  return piece or f"<{token}>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,14 +210,16 @@ class _Recorder:
   Attributes:
     decoder: what decodes; each iteration drafts (its policy rests in none).
     params: of its networks.
-    processor: the vocabulary of target and draft.
+    vocabulary: of target and draft.
+    eos_id: the tokens that end an output.
     sampling: temperature, top-k, top-p.
     max_length: the most tokens of an output.
   """
 
   decoder: SpeculativeDecoder
   params: Mapping[str, Any]
-  processor: Processor
+  vocabulary: Vocabulary
+  eos_id: EndTokens
   sampling: Sampling
   max_length: int
 
@@ -235,10 +238,9 @@ class _Recorder:
       turns.append(Turn(*turn, draft_seconds, target_seconds))
     begin, end = int(state.starts[0]), int(state.lengths[0])
     tokens = np.asarray(state.sequences[0])[begin:end].tolist()
-    known = [token for token in tokens if token < self.processor.vocab_size()]
     return Trace(
       text=text,
-      output=self.processor.decode(known),
+      output=self.vocabulary.decode(tokens),
       settings={
         "drafter": describe(self.decoder.drafter),
         "rule": describe(self.decoder.rule),
@@ -273,7 +275,7 @@ class _Recorder:
       missed = "rejected" if parent == last else "discarded"
       drafted.append(
         Token(
-          piece=piece_of(self.processor, token),
+          piece=piece_of(self.vocabulary, token),
           kind="accepted" if stand[at] else missed,
           p=float(probs[parent, token]),
           q=q[at] if has_q else None,
@@ -286,7 +288,7 @@ class _Recorder:
       return tuple(drafted), None
     own = int(after.sequences[0, after.lengths[0] - 1])
     own = Token(
-      piece=piece_of(self.processor, own),
+      piece=piece_of(self.vocabulary, own),
       kind="recovered" if any(x.kind == "rejected" for x in drafted) else "bonus",
       p=float(probs[last, own]),
       parent=last,
@@ -297,7 +299,7 @@ class _Recorder:
   @functools.cached_property
   def _programs(self):
     """Returns the loop's start, and an iteration's draft and rest, each compiled."""
-    rest = self.sampling, self.max_length, self.processor.eos_id()
+    rest = self.sampling, self.max_length, self.eos_id
 
     def prepare(params, inputs, keys):
       return self.decoder.prepare(params, inputs, keys, *rest)
@@ -321,8 +323,8 @@ class _Recorder:
 
   def _plain_seconds(self, inputs, keys) -> float:
     """Returns a token's seconds of plain decoding, reading the input included."""
-    plain, eos_id = PlainDecoder(self.decoder.target), self.processor.eos_id()
-    run = compiled(plain, self.sampling, self.max_length, eos_id)
+    plain = PlainDecoder(self.decoder.target)
+    run = compiled(plain, self.sampling, self.max_length, self.eos_id)
     jax.block_until_ready(run(self.params, inputs, keys))
     seconds, decoded = _timed(run, self.params, inputs, keys)
     return seconds / int(decoded.statistics.emitted[0])

@@ -13,6 +13,7 @@ from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.functional import HEADS, Network
 from specdec_t5x.training import batches, outputs
 from specdec_t5x.training.batches import TaskData
+from specdec_t5x.vocabularies.frames import end_ids_of
 
 _ROWS = 16
 
@@ -89,7 +90,7 @@ def _calls(decoder, params, data, sampling, lines) -> Iterator[np.ndarray]:
   """Yields the tokens of each output, and the target's calls for it."""
   vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
   lengths = data.feature_lengths
-  run = api.compiled(decoder, sampling, lengths["targets"], vocabulary.eos_id)
+  run = api.compiled(decoder, sampling, lengths["targets"], end_ids_of(vocabulary))
 
   def decode(params, inputs, number):
     keys = row_keys(jax.random.key(0), len(inputs), number * len(inputs))

@@ -22,6 +22,7 @@ from specdec_t5x.network.functional import (
   lacks_encoder,
   logits_fn,
 )
+from specdec_t5x.network.inputs import input_mask
 from specdec_t5x.network.parallel import LayerDrafter
 from specdec_t5x.training import losses
 from specdec_t5x.training.objectives import Batch, Judged, Objective, Params, forward
@@ -212,13 +213,13 @@ def _parallel(network, params, target, target_params, features, batch):
     batch.get(f"{x}_tokens") for x in ("decoder_target", "encoder_input")
   )
   segments, source = (batch.get(f"{x}_segment_ids") for x in ("decoder", "encoder"))
-  is_token = tokens > 0
+  is_token = input_mask(tokens)
   same = is_token[:, :, None] & is_token[:, None] & same_segment(segments, segments)
   cross = cross_mask = None
   if network.config.cross_attention:
     known = {"params": target_params}, inputs, source
     cross = target.apply(*known, method="last_cross")
-    cross_mask = is_token[:, :, None] & (inputs > 0)[:, None]
+    cross_mask = is_token[:, :, None] & input_mask(inputs)[:, None]
     cross_mask = cross_mask & same_segment(segments, source)
   embedded = embed_fn(target, target_params)(tokens)
   given = features, embedded, same, cross, cross_mask

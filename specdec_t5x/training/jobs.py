@@ -9,6 +9,7 @@ import numpy as np
 from specdec_t5x import api
 from specdec_t5x.checkpoints.parameters import JointParameters, T5XParameters
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.ends import EndTokens
 from specdec_t5x.data import tasks
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
@@ -27,6 +28,7 @@ from specdec_t5x.training.objectives import (
 from specdec_t5x.training.optimizers import Optimizer
 from specdec_t5x.training.state import TrainState, initial_params
 from specdec_t5x.training.trainer import Loop, Trainer
+from specdec_t5x.vocabularies.frames import end_ids_of
 
 HEAD_MODES = ("heads", "heads_and_target")
 # Modes that need TARGET_CHECKPOINT_PATH.
@@ -133,7 +135,7 @@ def decode_task(
       "vocabulary that the target was trained with."
     )
   length = data.feature_lengths["targets"]
-  decode = plain_decoder(target.network, sampling, length, vocabulary.eos_id, seed)
+  decode = plain_decoder(target.network, sampling, length, end_ids_of(vocabulary), seed)
   rows = data.task, split, data.feature_lengths["inputs"]
   decoded = lambda first: outputs.decode_split(
     *rows, decode, target.params, data.batch_size, limit, first
@@ -233,7 +235,7 @@ def plain_decoder(
   network: Network,
   sampling: Sampling,
   max_length: int,
-  eos_id: int,
+  eos_id: EndTokens,
   seed: int = 0,
 ) -> outputs.DecodeFn:
   """Returns compiled plain decoding; each batch samples with a key of its own."""
@@ -302,7 +304,7 @@ def _decode_for_metrics(network, data, mode):
     )
   vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
   length = data.feature_lengths["targets"]
-  return plain_decoder(network, GREEDY, length, vocabulary.eos_id)
+  return plain_decoder(network, GREEDY, length, end_ids_of(vocabulary))
 
 
 def _store(network, mode, target, output_dir):

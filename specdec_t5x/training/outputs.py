@@ -16,6 +16,7 @@ from etils import epath
 from specdec_t5x.data import reading
 from specdec_t5x.training.batches import get_task
 from specdec_t5x.training.progress import Progress
+from specdec_t5x.vocabularies.frames import end_ids_of
 
 # (params, inputs [R, E], number of the batch) -> tokens [R, T], zero-padded.
 DecodeFn = Callable[[Any, np.ndarray, int], np.ndarray]
@@ -127,7 +128,7 @@ def write_decoded(
     file.writelines(kept)
     for number, (example, tokens) in enumerate(outputs(first), first + 1):
       progress.after(number)
-      if vocabulary.eos_id not in tokens:
+      if not set(end_ids_of(vocabulary)) & set(tokens):
         counts["unfinished"] += 1
         continue
       inputs = example["inputs_pretokenized"].decode()
@@ -157,6 +158,4 @@ def _kept(partial: epath.Path, batch_size: int) -> tuple[list[str], int]:
 
 def to_text(vocabulary: seqio.Vocabulary, tokens: np.ndarray) -> str:
   """Returns the text before the end of sequence."""
-  # Rows of padding beyond the vocabulary have no piece.
-  known = [int(token) for token in tokens if 0 < token < vocabulary.vocab_size]
-  return vocabulary.decode(known)
+  return vocabulary.decode([int(token) for token in tokens])

@@ -17,9 +17,9 @@ from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import Decoded, row_keys
-from specdec_t5x.hugging_face import vocabulary as vocabularies
 from specdec_t5x.training.online import Learner, Requests
 from specdec_t5x.training.rejections import KeepRejections
+from specdec_t5x.vocabularies.frames import framed
 
 
 def serve(
@@ -68,17 +68,16 @@ def serve(
   """
   counts = {"input_length": input_length, "batch_size": batch_size}
   api.check_request([], vocabulary, max_length=max_length, **counts)
-  processor = vocabularies.processor(vocabulary)
+  found = api.opened(vocabulary, target)
   decoder, params = together(target, learner, drafter, rule, gamma, batch_size)
   decoder.check(sampling, max_length, 1)
   api.warn_where_lossy(decoder.guarantee)
-  run = api.compiled(decoder, sampling, max_length, processor.eos_id())
+  run = api.compiled(decoder, sampling, max_length, api.end_tokens(target, found))
   ids = (
-    _encoded(number, text, processor, input_length)
-    for number, text in enumerate(requests)
+    _encoded(number, text, found, input_length) for number, text in enumerate(requests)
   )
   for decoded in decodes(run, params, learner, ids, input_length, seed):
-    yield from api.generations(decoded, processor)
+    yield from api.generations(decoded, found)
 
 
 def together(
@@ -148,9 +147,9 @@ def decodes(
     learner.learn(Requests(inputs[:served], *found))
 
 
-def _encoded(number: int, text: str, processor, length: int) -> list[int]:
-  """Returns a request's tokens, which an end of sequence ends."""
-  tokens = [*processor.encode(text), processor.eos_id()]
+def _encoded(number: int, text: str, vocabulary, length: int) -> list[int]:
+  """Returns a request's tokens, with those around them."""
+  tokens = framed(vocabulary, vocabulary.encode(text))
   if len(tokens) > length:
     raise ValueError(
       f"Request {number} has {len(tokens)} tokens, its end included, more than "

@@ -9,6 +9,7 @@ from specdec_t5x.network import hot
 from specdec_t5x.network.functional import HEADS, network_for
 from specdec_t5x.training import batches
 from specdec_t5x.training.checkpoints import new_checkpoint
+from specdec_t5x.vocabularies.frames import end_ids_of
 
 
 def trim_draft(
@@ -60,8 +61,8 @@ def trim_draft(
   counts = np.zeros(head.shape[1], np.int64)
   for tokens in batches.targets_of(task, split):
     np.add.at(counts, tokens, 1)
-  eos_id = batches.get_task(task).output_features["targets"].vocabulary.eos_id
-  tokens = hot.frequent(counts, size, eos_id)
+  vocabulary = batches.get_task(task).output_features["targets"].vocabulary
+  tokens = hot.frequent(counts, size, end_ids_of(vocabulary))
   config, params = hot.trimmed(network.config, params, tokens, head)
   T5XParameters(network_for(config), output_dir).save(0, params)
   share = counts[tokens].sum() / max(counts.sum(), 1)

@@ -8,7 +8,7 @@ is needed.
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,22 @@ class PlainFeature:
   Attributes:
     vocabulary: with `encode`, `decode` and `eos_id`, as seqio's.
     add_eos: whether its tokens end with EOS.
+    frame: returns the tokens in front of each example's and those behind them, in
+      place of EOS; None where EOS is all.
   """
 
   vocabulary: Any
   add_eos: bool = True
+  frame: Callable[[], tuple[Sequence[int], Sequence[int]]] | None = None
+
+  def encode(self, text: str, length: int) -> list[int]:
+    """Returns a text's tokens, cut so that all those around them have room."""
+    if self.frame is not None:
+      prefix, suffix = self.frame()
+    else:
+      prefix, suffix = (), (self.vocabulary.eos_id,) if self.add_eos else ()
+    room = max(0, length - len(prefix) - len(suffix))
+    return [*prefix, *self.vocabulary.encode(text)[:room], *suffix][:length]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,16 +70,13 @@ class PlainTask:
   ) -> dict[str, Any]:
     """Returns texts with their tokens, as a seqio task does.
 
-    Tokens are cut to the lengths; EOS, where it is added, is not cut off.
+    Tokens are cut to the lengths; those around them are not cut off.
     """
     found = {}
     for name, text in zip(("inputs", "targets"), texts, strict=True):
-      feature = self.output_features[name]
-      tokens, length = feature.vocabulary.encode(text), lengths[name]
-      if feature.add_eos:
-        tokens = [*tokens[: length - 1], feature.vocabulary.eos_id]
+      tokens = self.output_features[name].encode(text, lengths[name])
       found[f"{name}_pretokenized"] = text.encode("utf-8")
-      found[name] = np.array(tokens[:length], np.int32)
+      found[name] = np.array(tokens, np.int32)
     return found
 
 

@@ -15,9 +15,10 @@ from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
-from specdec_t5x.hugging_face.shared import shared_tokens
-from specdec_t5x.hugging_face.vocabulary import Bytes
 from specdec_t5x.network.functional import network_for
+from specdec_t5x.vocabularies.bytes import Bytes
+from specdec_t5x.vocabularies.opening import open_vocabulary
+from specdec_t5x.vocabularies.shared import shared_tokens
 from tests import networks
 from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import params_of
@@ -101,41 +102,41 @@ def trained(root, size, text):
   sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter(text), pad_id=0, eos_id=1, unk_id=2, minloglevel=2, **given
   )
-  return sentencepiece.SentencePieceProcessor(model_file=f"{root / str(size)}.model")
+  return open_vocabulary(f"{root / str(size)}.model")
 
 
 @pytest.fixture(scope="module")
-def processors(tmp_path_factory):
+def vocabularies(tmp_path_factory):
   root, text = tmp_path_factory.mktemp("tokens"), tiny.sentences(300)
   return *(trained(root, size, text) for size in (30, 22)), Bytes()
 
 
 @pytest.mark.slow
-def test_the_tables_of_real_tokenizers(processors):
-  for target, draft in itertools.permutations(processors, 2):
+def test_the_tables_of_real_tokenizers(vocabularies):
+  for target, draft in itertools.permutations(vocabularies, 2):
     tokens = shared_tokens(target, draft)
-    assert tokens.ids[target.eos_id()] == draft.eos_id()
+    assert tokens.ids[target.eos_id] == draft.eos_id
     assert tokens.ids[0] == tokens.ids[2] == -1
     texts = tiny.sentences(5, seed=2)
     given = np.zeros((len(texts), 160), np.int32)
     for row, text in zip(given, texts, strict=True):
-      ids = [*target.encode(text), target.eos_id()]
+      ids = [*target.encode(text), target.eos_id]
       row[: len(ids)] = ids
     read = jax.jit(tokens.in_draft)(given).tolist()
     for text, row in zip(texts, read, strict=True):
       found = [x for x in row if x]
-      assert found[-1] == draft.eos_id()
+      assert found[-1] == draft.eos_id
       assert draft.decode(found[:-1]).strip() == text
     for token in np.flatnonzero(tokens.ids >= 0)[1:].tolist():
       of_draft = draft.decode([int(tokens.ids[token])])
       assert of_draft.strip() == target.decode([token]).strip()
 
 
-def test_what_does_not_fit_is_refused(processors):
+def test_what_does_not_fit_is_refused(vocabularies):
   with pytest.raises(ValueError, match=r"None of the target's 3 tokens"):
     SharedTokens(np.full(3, -1, np.int32), np.zeros((3, 1), np.int32))
   lacking = network_for(dataclasses.replace(tiny.DRAFT, num_encoder_layers=0))
-  tokens = shared_tokens(processors[0], processors[1])
+  tokens = shared_tokens(vocabularies[0], vocabularies[1])
   target, draft = network_for(tiny.TARGET), network_for(tiny.DRAFT)
   with pytest.raises(ValueError, match="needs a draft that reads inputs itself"):
     SpeculativeDecoder(target, OtherVocabulary(lacking, tokens=tokens))

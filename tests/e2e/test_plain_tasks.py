@@ -8,8 +8,9 @@ import pytest
 import seqio
 import t5x
 
-from specdec_t5x.data import from_texts, pieces, registry
+from specdec_t5x.data import from_texts, registry
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
+from specdec_t5x.vocabularies.sentencepieces import SentencePieceVocabulary
 from tests import processes
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
@@ -32,7 +33,7 @@ def model_file(tmp_path_factory):
 
 @pytest.mark.parametrize("extra_ids", [0, 5])
 def test_tokens_and_texts_are_seqio_s(model_file, extra_ids):
-  ours = pieces.SentencePieceVocabulary(model_file, extra_ids)
+  ours = SentencePieceVocabulary(model_file, extra_ids)
   theirs = seqio.SentencePieceVocabulary(model_file, extra_ids)
   for name in ("eos_id", "unk_id", "pad_id", "vocab_size", "extra_ids"):
     assert getattr(ours, name) == getattr(theirs, name)
@@ -46,7 +47,7 @@ def test_tokens_and_texts_are_seqio_s(model_file, extra_ids):
 
 
 def test_a_vocabulary_equals_seqio_s_of_the_same_file_and_sentinels(model_file):
-  ours = pieces.SentencePieceVocabulary(model_file, 5)
+  ours = SentencePieceVocabulary(model_file, 5)
   assert ours == seqio.SentencePieceVocabulary(model_file, 5)
   assert ours != seqio.SentencePieceVocabulary(model_file, 4)
   assert ours != seqio.ByteVocabulary(5)
@@ -55,7 +56,7 @@ def test_a_vocabulary_equals_seqio_s_of_the_same_file_and_sentinels(model_file):
 
 def test_examples_and_features_are_seqio_s(model_file):
   """A shard's, from its second chunk on."""
-  vocabulary = pieces.SentencePieceVocabulary(model_file, 5)
+  vocabulary = SentencePieceVocabulary(model_file, 5)
   columns = {"source": TEXTS, "target": TEXTS[::-1]}
   steps = (registry.AddPrefix(("source", "target"), "go: "), *registry.TOKENS)
   name = from_texts.register(

@@ -16,6 +16,7 @@ from tests.exactness.enumeration import (
   World,
   cut,
   explore,
+  has_end,
 )
 from tests.exactness.oracles import JUDGES
 
@@ -66,7 +67,7 @@ def window(world: World, levels: Levels, prefix: Tokens, room: int, names: Calla
   tokens, turn, goes_on = (), 0, True
   own = top.after(prefix)
   setting = Setting(own, own, None, (), min(room, top.size))
-  while goes_on and len(tokens) < setting.max_length and setting.eos_id not in tokens:
+  while goes_on and len(tokens) < setting.max_length and not has_end(tokens, setting):
     known, called = (*prefix, *tokens), lambda i, t=turn: names(t, i)
     if below:
       left = setting.max_length - len(tokens) - 1

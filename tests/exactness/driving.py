@@ -170,19 +170,20 @@ class Loop(NamedTuple):
   room: int
   siblings: str = "independent"
   policy: Any = None
+  eos_id: Any = 1
 
 
 @functools.cache
 def loop_paths(loop, sampling):
   """The oracle's setting, and every path of whole decodes of two table models."""
-  target, draft, name, tree, max_length, siblings, policy = Loop(*loop)
+  target, draft, name, tree, max_length, siblings, policy, eos_id = Loop(*loop)
   # Where tokens are certain, the likeliest are those at temperature 1.
   certain = sampling.greedy or siblings == "likeliest"
   p = target.distribution(sampling)
   q = draft.distribution(Sampling() if certain else sampling)
   siblings = "likeliest" if certain else siblings
   judge = JUDGES["greedy" if sampling.greedy else name]
-  setting = Setting(p, q, judge, tree.parents, max_length, siblings=siblings)
+  setting = Setting(p, q, judge, tree.parents, max_length, eos_id, siblings)
   if isinstance(draft, HashHeads):
     # There is nothing to draft from before the target's first call.
     known = {"given": lambda *known: known, "stops": lambda prefix, _: not prefix}
@@ -202,17 +203,28 @@ def loop_paths(loop, sampling):
 
 def assert_the_loop_is_exact(loop, sampling):
   """Whole outputs have the target's distribution, what stands after an end included."""
-  target, draft, name, tree, max_length, siblings, policy = Loop(*loop)
+  parts = Loop(*loop)
   setting, paths = loop_paths(loop, sampling)
-  drafter, policy = drafter_of(draft, tree, siblings), policy or FIXED
-  found = driven_probs(paths, target, drafter, sampling, name, max_length, policy)
+  drafter = drafter_of(parts.draft, parts.tree, parts.siblings)
+  found = driven_probs(
+    paths,
+    parts.target,
+    drafter,
+    sampling,
+    parts.rule,
+    parts.room,
+    parts.policy or FIXED,
+    eos_id=parts.eos_id,
+  )
   assert_all_are(found, outputs_of(setting))
 
 
-def driven_probs(paths, target, drafter, sampling, name, max_length, policy=FIXED):
+def driven_probs(
+  paths, target, drafter, sampling, name, max_length, policy=FIXED, *, eos_id=1
+):
   """The probs of outputs at each place of the cells, by the compiled loop."""
   setting = target, drafter, sampling, name, policy
-  run = jit(lambda uniforms: drive(uniforms, *setting))
+  run = jit(lambda uniforms: drive(uniforms, *setting, eos_id=eos_id))
   if policy.may_rest:
     # When a batch rests depends on all its rows, so each path is a batch of its own.
     alone = run
@@ -275,12 +287,19 @@ def drafter_of(draft, tree, siblings="independent"):
   return TreeDraft(draft, tree, siblings)
 
 
-def drive(prescribed, target, drafter, sampling, name, policy=FIXED):
+def drive(prescribed, target, drafter, sampling, name, policy=FIXED, *, eos_id=1):
   """Outputs of the loop under prescribed uniforms [B, iterations, count, levels]."""
   rows, max_length, *_ = prescribed.shape
   keys = row_keys(jax.random.key(0), rows)
   spec, state = speculation(
-    target, drafter, RULES[name], sampling, keys, max_length, policy=policy
+    target,
+    drafter,
+    RULES[name],
+    sampling,
+    keys,
+    max_length,
+    eos_id,
+    policy=policy,
   )
   return generate(spec, Driven(**vars(state), prescribed=prescribed)).tokens
 

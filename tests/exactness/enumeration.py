@@ -155,7 +155,7 @@ class Setting:
     judge: the rule, one of `oracles.JUDGES`.
     tree: the parents of nodes 1, 2, .. of a draft; node 0 is what is known.
     max_length: room for the output.
-    eos_id: the token that ends it.
+    eos_id: the token that ends it, or all such tokens.
     siblings: how the children of a node are drawn: 'independent', 'distinct' (without
       replacement) or the 'likeliest' by q, which are certain.
     stops: whether a draft gets no further token, given the output before it and its
@@ -168,7 +168,7 @@ class Setting:
   judge: Callable
   tree: tuple[int, ...]
   max_length: int
-  eos_id: int = 1
+  eos_id: int | Tokens = 1
   siblings: str = "independent"
   stops: Callable[[Tokens, Tokens], bool] = lambda prefix, draft: False
   given: Callable[[Tokens, Tokens], Any] = lambda prefix, draft: (*prefix, *draft)
@@ -215,9 +215,14 @@ def iterate(world: World, setting: Setting, prefix: Tokens, names=lambda i: (i,)
 
 def cut(output: Tokens, setting: Setting) -> Tokens:
   """Returns the output up to its end."""
-  if setting.eos_id in output:
-    return output[: output.index(setting.eos_id) + 1]
-  return output
+  ends = [place for place, token in enumerate(output) if is_end(token, setting)]
+  return output[: ends[0] + 1] if ends else output
+
+
+def is_end(token: int, setting: Setting) -> bool:
+  """Returns whether a token ends the output."""
+  ends = setting.eos_id
+  return token in ends if isinstance(ends, tuple) else token == ends
 
 
 def _draft(world, setting, prefix, names):
@@ -226,7 +231,7 @@ def _draft(world, setting, prefix, names):
   draft = Draft({0: ()}, {})
   for node, parent in enumerate(setting.tree, 1):
     path = draft.paths.get(parent)
-    if path is None or len(path) >= room or setting.eos_id in path:
+    if path is None or len(path) >= room or has_end(path, setting):
       continue
     distribution = _probs_of_sibling(setting, prefix, path, draft, parent)
     if setting.stops(prefix, path) or not distribution.any():
@@ -259,9 +264,14 @@ def decode(world: World, setting: Setting) -> Tokens:
   return output
 
 
+def has_end(tokens: Tokens, setting: Setting) -> bool:
+  """Returns whether one of the tokens ends the output."""
+  return any(is_end(token, setting) for token in tokens)
+
+
 def has_ended(output: Tokens, setting: Setting) -> bool:
   """Returns whether nothing follows `output`."""
-  return setting.eos_id in output or len(output) == setting.max_length
+  return has_end(output, setting) or len(output) == setting.max_length
 
 
 def output_probs(setting: Setting) -> dict[Tokens, float]:

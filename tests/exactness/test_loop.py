@@ -48,6 +48,30 @@ def test_the_loop_keeps_the_target_s_distribution(setting, sampling):
   assert_the_loop_is_exact(setting, sampling)
 
 
+# Ends of an output beside 1; 0 is a token like any other.
+ENDS = ((1, 3), (3, 0, 1))
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize(
+  "setting",
+  [
+    SETTING,
+    (TARGET, DRAFT, "block", chain(2), 3),
+    (SMALL_TARGET, SMALL_DRAFT, "recursive", delayed(0, 2, 2), 3),
+  ],
+  ids=name_of,
+)
+def test_an_output_ends_with_whichever_end_token_comes_first(setting, ends):
+  vocab_size = setting[0].vocab_size
+  ends = tuple(token for token in ends if token < vocab_size)
+  setting = (*setting, "independent", None, ends)
+  assert_the_loop_is_exact(setting, Sampling())
+  _, paths = loop_paths(setting, Sampling())
+  found = {output[-1] for output in (path.result for path in paths)}
+  assert found == set(range(vocab_size))
+
+
 def test_the_setting_has_several_iterations_rejections_and_ends():
   setting, paths = loop_paths(SETTING, Sampling())
   outputs = [path.result for path in paths]

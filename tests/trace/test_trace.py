@@ -6,11 +6,11 @@ import runpy
 import xml.etree.ElementTree as ET
 
 import pytest
-import sentencepiece
 
 import specdec_t5x
 from specdec_t5x.trace import recording, render
 from specdec_t5x.trace.recording import Token, Trace, Turn
+from specdec_t5x.vocabularies.opening import open_vocabulary
 from tests.t5x_bridge import tiny
 from tests.trace.conftest import SAMPLED, SETTINGS, TEXT
 
@@ -42,8 +42,8 @@ def generated(models, vocabulary, **settings):
   """What `generate` says, among other inputs in its batch: its tokens' pieces."""
   settings = {"policy": "fixed", "batch_size": 2, **SETTINGS, **settings}
   outputs = specdec_t5x.generate([TEXT, "the dog"], *models, vocabulary, **settings)
-  processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
-  known = [recording.piece_of(processor, token) for token in outputs[0].tokens]
+  found = open_vocabulary(vocabulary)
+  known = [recording.piece_of(found, token) for token in outputs[0].tokens]
   return known, outputs[0]
 
 

@@ -1,0 +1,28 @@
+"""The tokens that end a sequence: one id, or several."""
+
+import functools
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+EndTokens = int | tuple[int, ...]
+
+
+def as_tuple(eos_id: EndTokens) -> tuple[int, ...]:
+  """Returns the end tokens as a tuple.
+
+  >>> as_tuple(1), as_tuple((1, 107))
+  ((1,), (1, 107))
+  """
+  return eos_id if isinstance(eos_id, tuple) else (eos_id,)
+
+
+def is_end(tokens: Int[Array, "*B"], eos_id: EndTokens) -> Bool[Array, "*B"]:
+  """Returns which of the tokens end a sequence.
+
+  Args:
+    tokens: token ids.
+    eos_id: the end token, or all of them.
+  """
+  ids = as_tuple(eos_id)
+  return functools.reduce(jnp.logical_or, [tokens == each for each in ids])

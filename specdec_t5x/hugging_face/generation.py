@@ -1,0 +1,165 @@
+"""How a folder's model generates: generation_config.json first, then config.json.
+
+The tokens that end an output and the token that decoding starts from are followed.
+Settings that choose among tokens (sampling, beams) are the caller's to give; settings
+that change the target's distribution otherwise are refused.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from specdec_t5x.core.checks import is_whole
+from specdec_t5x.hugging_face.tensors import read_json
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+# By name, the value that means nothing. The caller's own settings replace these.
+_CHOICES = {
+  "do_sample": False,
+  "temperature": 1.0,
+  "top_k": 50,
+  "top_p": 1.0,
+  "min_p": None,
+  "typical_p": 1.0,
+  "epsilon_cutoff": 0.0,
+  "eta_cutoff": 0.0,
+  "penalty_alpha": None,
+  "num_beams": 1,
+  "num_beam_groups": 1,
+  "diversity_penalty": 0.0,
+  "length_penalty": 1.0,
+  "early_stopping": False,
+  "num_return_sequences": 1,
+  "max_length": 20,
+  "max_new_tokens": None,
+}
+# By name, the value that means nothing. Other values make another distribution.
+_CHANGES = {
+  "forced_bos_token_id": None,
+  "forced_eos_token_id": None,
+  "forced_decoder_ids": None,
+  "suppress_tokens": None,
+  "begin_suppress_tokens": None,
+  "bad_words_ids": None,
+  "force_words_ids": None,
+  "constraints": None,
+  "sequence_bias": None,
+  "no_repeat_ngram_size": 0,
+  "encoder_no_repeat_ngram_size": 0,
+  "repetition_penalty": 1.0,
+  "encoder_repetition_penalty": 1.0,
+  "exponential_decay_length_penalty": None,
+  "guidance_scale": None,
+  "min_length": 0,
+  "min_new_tokens": None,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+  """What a folder says of generating.
+
+  Attributes:
+    eos_ids: the tokens that end an output; empty where the folder names none.
+    start_id: the token that decoding starts from; None where the folder names none.
+    not_applied: settings that the caller's own replace, by name.
+    refused: settings that would change the target's distribution, by name.
+    where: the file that says so, or would.
+  """
+
+  eos_ids: tuple[int, ...] = ()
+  start_id: int | None = None
+  not_applied: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+  refused: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+  where: str = ""
+
+  def note(self) -> str:
+    """Returns a line that names the settings that are not applied; '' for none."""
+    if not self.not_applied:
+      return ""
+    found = ", ".join(f"{name}={value!r}" for name, value in self.not_applied.items())
+    return f"{self.where}: {found} not applied; the settings of this run decide."
+
+  def check(self) -> None:
+    """Raises a ValueError where the folder asks for another distribution."""
+    if self.refused:
+      name, value = next(iter(self.refused.items()))
+      raise ValueError(
+        f"{self.where} sets {name}={value!r}, which changes the target's distribution "
+        f"and is not supported. Remove {name} from the file to decode without it."
+      )
+
+
+def read(folder: str | pathlib.Path, vocab_size: int | None = None) -> Generation:
+  """Reads a folder's generation_config.json and config.json.
+
+  Args:
+    folder: of a model, or of a tokenizer alone.
+    vocab_size: of the network; None leaves ids unchecked.
+
+  Raises:
+    ValueError: where a file is damaged, or names an id outside the vocabulary.
+  """
+  path = pathlib.Path(folder)
+  files = [path / name for name in (GENERATION, CONFIG) if (path / name).is_file()]
+  contents = [read_json(file) for file in files]
+  # A T5Gemma's config.json has its decoder's ids in an object of their own.
+  nested = [found["decoder"] for found in contents if _is_object(found.get("decoder"))]
+  sources = [*contents, *nested]
+  places = [*map(str, files), *[str(path / CONFIG)] * len(nested)]
+
+  def first(name):
+    for where, found in zip(places, sources, strict=True):
+      if found.get(name) is not None:
+        return _ids(where, name, found[name], vocab_size)
+    return ()
+
+  eos_ids = first("eos_token_id")
+  start = first("decoder_start_token_id")
+  merged = {}
+  for found in reversed(contents):
+    merged |= {name: value for name, value in found.items() if value is not None}
+  return Generation(
+    eos_ids,
+    start[0] if start else None,
+    _unusual(merged, _CHOICES),
+    _unusual(merged, _CHANGES),
+    str(files[0] if files else path / GENERATION),
+  )
+
+
+def _is_object(value: Any) -> bool:
+  return isinstance(value, Mapping)
+
+
+def _ids(where: str, name: str, value: Any, vocab_size: int | None) -> tuple[int, ...]:
+  """Returns one token id, or several, as a tuple."""
+  ids = value if isinstance(value, list) else [value]
+  may_be_list = name == "eos_token_id"
+  if (
+    not ids
+    or not all(is_whole(x, 0) for x in ids)
+    or (len(ids) > 1 and not may_be_list)
+  ):
+    several = ", or a list of them" if may_be_list else ""
+    raise ValueError(
+      f"{where}: {name} must be a token id{several}, got {value!r}. Correct the file."
+    )
+  outside = [x for x in ids if vocab_size is not None and x >= vocab_size]
+  if outside:
+    raise ValueError(
+      f"{where}: {name} is {value!r}, and the network's vocab_size is {vocab_size}: "
+      f"expected ids below it. Correct the file."
+    )
+  return tuple(dict.fromkeys(ids))
+
+
+def _unusual(found: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the settings that differ from the values that mean nothing."""
+  empty = ([], {}, "", None)
+  return {
+    name: found[name]
+    for name, nothing in usual.items()
+    if name in found and found[name] not in empty and found[name] != nothing
+  }

@@ -1,0 +1,137 @@
+"""Tokens that a folder adds to its vocabulary, and texts split at them."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from specdec_t5x.core.checks import is_whole
+
+_SPACES = r"\s*"
+# Splits a text into token ids, and texts between them.
+Parts = Iterator[int | str]
+
+
+@dataclasses.dataclass(frozen=True)
+class AddedToken:
+  """A token that is found in a text before the text is cut into pieces.
+
+  Source: Hugging Face tokenizers, AddedToken.
+
+  Attributes:
+    content: the token's text.
+    id: the token.
+    lstrip: whether the token takes the spaces in front of it.
+    rstrip: whether the token takes the spaces behind it.
+    normalized: whether the token is looked for in the normalised text.
+    single_word: whether the token must stand between other characters than those of
+      words.
+    special: whether the token is a control token or a sentinel.
+  """
+
+  content: str
+  id: int
+  lstrip: bool = False
+  rstrip: bool = False
+  normalized: bool = True
+  single_word: bool = False
+  special: bool = False
+
+  def pattern(self, content: str) -> str:
+    """Returns the regular expression of the token, written as `content`."""
+    found = re.escape(content)
+    if self.single_word:
+      found = rf"(?<!\w){found}(?!\w)"
+    before = _SPACES if self.lstrip else ""
+    after = _SPACES if self.rstrip else ""
+    return before + found + after
+
+
+@dataclasses.dataclass(frozen=True)
+class AddedTokens:
+  """Splits texts at added tokens, and writes these tokens.
+
+  Attributes:
+    tokens: the added tokens.
+    normalize: normalises a text as the vocabulary does before it cuts a text.
+  """
+
+  tokens: Sequence[AddedToken]
+  normalize: Callable[[str], str]
+
+  @functools.cached_property
+  def by_id(self) -> Mapping[int, str]:
+    """The text of each added token."""
+    return {token.id: token.content for token in self.tokens}
+
+  @functools.cached_property
+  def _raw(self) -> "_Splitter":
+    found = [token for token in self.tokens if not token.normalized]
+    return _Splitter([(token.content, token) for token in found])
+
+  @functools.cached_property
+  def _normalized(self) -> "_Splitter":
+    found = [token for token in self.tokens if token.normalized]
+    return _Splitter([(self.normalize(token.content), token) for token in found])
+
+  def split(self, text: str) -> Parts:
+    """Yields the tokens in a text and the texts between them, in order.
+
+    Tokens of the text as it is come first, then those of its normalised parts.
+    """
+    for part in self._raw.split(text):
+      if isinstance(part, int) or not self._normalized.known:
+        yield part
+      else:
+        yield from self._normalized.split(self.normalize(part))
+
+
+class _Splitter:
+  """Finds the leftmost tokens in a text, the longest of those that begin together."""
+
+  def __init__(self, known: Sequence[tuple[str, AddedToken]]):
+    self.known = sorted(
+      ((content, token) for content, token in known if content),
+      key=lambda pair: -len(pair[0]),
+    )
+    groups = [f"({token.pattern(content)})" for content, token in self.known]
+    self._pattern = re.compile("|".join(groups)) if groups else None
+
+  def split(self, text: str) -> Parts:
+    place = 0
+    for match in self._pattern.finditer(text) if self._pattern else ():
+      if match.start() > place:
+        yield text[place : match.start()]
+      yield self.known[match.lastindex - 1][1].id
+      place = match.end()
+    if place < len(text):
+      yield text[place:]
+
+
+def sentinel(number: int, token: int) -> AddedToken:
+  """Returns the sentinel <extra_id_`number`>."""
+  content = f"<extra_id_{number}>"
+  return AddedToken(content, token, normalized=False, special=True)
+
+
+def from_json(where: str, found: Any) -> AddedToken:
+  """Returns the token that a JSON object describes.
+
+  Args:
+    where: the file, for messages.
+    found: an object with 'content' and 'id', and flags.
+
+  Raises:
+    ValueError: where the object lacks a field, or a field has another type.
+  """
+  flags = ("lstrip", "rstrip", "normalized", "single_word", "special")
+  is_token = isinstance(found, Mapping) and isinstance(found.get("content"), str)
+  if not is_token or not is_whole(found.get("id"), 0):
+    raise ValueError(
+      f"{where}: expected added tokens with 'content' and 'id', got {found!r:.80}. "
+      "Copy the file again."
+    )
+  known = {name: bool(found[name]) for name in flags if name in found}
+  known.setdefault("normalized", not known.get("special", False))
+  return AddedToken(found["content"], found["id"], **known)

@@ -1,0 +1,111 @@
+"""The interface of a vocabulary, which has the members of seqio's that are used."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from etils import epy
+
+with epy.lazy_imports():
+  import tensorflow as tf
+
+# Stands for a space in a piece.
+SPACE = "▁"
+
+
+class Vocabulary(abc.ABC):
+  """Turns texts into token ids and back.
+
+  Both entry points, gin's and Python's, read and write texts by an object of this
+  class. seqio uses it as one of its own vocabularies.
+
+  Attributes:
+    path: the file or the folder that the vocabulary was read from.
+    eos_id: the end of sequence.
+    end_ids: the tokens that end an output, `eos_id` among them or not.
+    prefix: the tokens in front of each input.
+    suffix: the tokens behind each input.
+    hidden: tokens that are no text: padding, beginnings and ends.
+    extra_ids: sentinels that seqio counts apart; 0, since they are tokens here.
+  """
+
+  path: str
+  eos_id: int
+  end_ids: tuple[int, ...]
+  prefix: tuple[int, ...] = ()
+  suffix: tuple[int, ...] = ()
+  hidden: frozenset[int] = frozenset()
+  extra_ids = 0
+  pad_id = 0
+
+  @property
+  @abc.abstractmethod
+  def vocab_size(self) -> int:
+    """The largest token id, plus 1."""
+
+  @abc.abstractmethod
+  def encode(self, text: str) -> list[int]:
+    """Returns a text's tokens, without `prefix` and `suffix`."""
+
+  @abc.abstractmethod
+  def piece(self, token: int) -> str:
+    """Returns how a token is written, `SPACE` for a space."""
+
+  @abc.abstractmethod
+  def names(self) -> list[str | None]:
+    """Returns each token's text, `SPACE` for a space; None for tokens without text.
+
+    A byte that is no character by itself is written as <0xE2>.
+    """
+
+  @abc.abstractmethod
+  def encode_part(self, text: str) -> list[int]:
+    """Returns the tokens of a part of a text, with no space put in front of it."""
+
+  @abc.abstractmethod
+  def _text(self, tokens: Sequence[int]) -> str:
+    """Returns the text of tokens, none of which is hidden."""
+
+  def decode(self, tokens: Iterable[int]) -> str:
+    """Returns the text of tokens, up to the first end token."""
+    kept = []
+    for token in map(int, tokens):
+      if token in self.end_ids:
+        break
+      if token not in self.hidden:
+        kept.append(token)
+    return self._text(kept)
+
+  # ---- What seqio asks for. ----
+
+  def encode_tf(self, text: tf.Tensor) -> tf.Tensor:
+    """Returns the tokens of a scalar text as an int32 tensor."""
+
+    def encode(found: np.ndarray) -> np.ndarray:
+      text = tf.compat.as_text(np.asarray(found, object).item())
+      return np.array(self.encode(text), np.int32)
+
+    tokens = tf.numpy_function(encode, [text], tf.int32)
+    tokens.set_shape([None])
+    return tokens
+
+  def decode_tf(self, tokens: tf.Tensor) -> tf.Tensor:
+    """Returns the text of tokens [T], or the texts of rows [B, T]."""
+
+    def decode(rows: np.ndarray) -> np.ndarray:
+      texts = [self.decode(row).encode("utf-8") for row in np.atleast_2d(rows)]
+      return np.array(texts[0] if rows.ndim < 2 else texts, object)
+
+    return tf.numpy_function(decode, [tokens], tf.string)
+
+  def __eq__(self, other: Any) -> bool:
+    return type(self) is type(other) and self.path == other.path
+
+  def __hash__(self) -> int:
+    return hash((type(self), self.path))
+
+  def __repr__(self) -> str:
+    return f"{type(self).__name__}({self.path!r})"

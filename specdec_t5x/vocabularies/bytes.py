@@ -1,0 +1,77 @@
+"""ByT5's vocabulary: the bytes of a text."""
+
+from collections.abc import Sequence
+
+from specdec_t5x.vocabularies.added import AddedToken, AddedTokens, sentinel
+from specdec_t5x.vocabularies.base import SPACE, Vocabulary
+
+_BYTES_FROM = 3  # Padding, the end of sequence and the unknown token are before them.
+_PAD, _EOS = 0, 1
+
+
+class Bytes(Vocabulary):
+  """ByT5's vocabulary: a byte's token is the byte plus three.
+
+  >>> Bytes().encode("é"), Bytes().decode([198, 172, 1])
+  ([198, 172], 'é')
+
+  Source: transformers, models/byt5.
+  """
+
+  def __init__(
+    self,
+    path: str = "",
+    added: Sequence[AddedToken] = (),
+    end_ids: tuple[int, ...] = (_EOS,),
+  ):
+    """Creates the vocabulary.
+
+    Args:
+      path: the folder that has it.
+      added: tokens after the bytes, sentinels among them.
+      end_ids: the tokens that end an output.
+    """
+    self.path, self.end_ids, self.eos_id = path, end_ids, _EOS
+    self.suffix, self.hidden = (_EOS,), frozenset((_PAD, _EOS))
+    self._added = AddedTokens(tuple(added), str)
+
+  @property
+  def vocab_size(self) -> int:
+    return max([_BYTES_FROM + 255, *self._added.by_id]) + 1
+
+  def encode(self, text: str) -> list[int]:
+    tokens = []
+    for part in self._added.split(text):
+      tokens += [part] if isinstance(part, int) else self.encode_part(part)
+    return tokens
+
+  def encode_part(self, text: str) -> list[int]:
+    return [_BYTES_FROM + byte for byte in text.encode("utf-8")]
+
+  def piece(self, token: int) -> str:
+    return self._text([token])
+
+  def names(self) -> list[str | None]:
+    special = [None] * _BYTES_FROM
+    names = special + [_name_of(byte) for byte in range(256)]
+    return [*names, *map(self._added.by_id.get, range(len(names), self.vocab_size))]
+
+  def _text(self, tokens: Sequence[int]) -> str:
+    data = b"".join(map(self._bytes_of, tokens))
+    return data.decode("utf-8", errors="ignore")
+
+  def _bytes_of(self, token: int) -> bytes:
+    byte = token - _BYTES_FROM
+    if 0 <= byte < 256:
+      return bytes([byte])
+    return self._added.by_id.get(token, "").encode("utf-8")
+
+
+def sentinels(count: int) -> list[AddedToken]:
+  """Returns ByT5's sentinels: <extra_id_N> is token 259 + N."""
+  return [sentinel(number, _BYTES_FROM + 256 + number) for number in range(count)]
+
+
+def _name_of(byte: int) -> str:
+  name = chr(byte).replace(" ", SPACE)
+  return name if byte < 128 else f"<0x{byte:02X}>"

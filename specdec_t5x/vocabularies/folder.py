@@ -1,0 +1,239 @@
+"""The vocabulary of a model's folder, as transformers writes it."""
+
+import os
+import pathlib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from specdec_t5x.core.checks import is_whole
+from specdec_t5x.hugging_face import generation
+from specdec_t5x.hugging_face.tensors import read_json
+from specdec_t5x.vocabularies import added, bytes, sentencepieces
+from specdec_t5x.vocabularies.added import AddedToken
+from specdec_t5x.vocabularies.base import Vocabulary
+
+TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+PIECES = ("spiece.model", "tokenizer.model")
+ADDED, SPECIAL = "added_tokens.json", "special_tokens_map.json"
+# All files that a vocabulary is read from.
+FILES = (TOKENIZER, *PIECES, SETTINGS, ADDED, SPECIAL, generation.GENERATION)
+
+_SENTINEL = re.compile(r"▁?<extra_id_\d+>")
+# Sentinels where a folder does not say how many.
+_SENTINELS, _SENTINELS_OF_BYTES = 100, 125
+# Tokens that are no text, where the folder does not name its own.
+_USUAL = ("<pad>", "</s>", "<s>", "<eos>", "<bos>")
+_NAMES = ("pad_token", "eos_token", "bos_token", "cls_token", "sep_token")
+
+
+def is_in(folder: str) -> bool:
+  """Returns whether a folder has a vocabulary at all."""
+  path = pathlib.Path(folder)
+  return has_bytes(folder) or any((path / x).is_file() for x in (TOKENIZER, *PIECES))
+
+
+def has_bytes(folder: str) -> bool:
+  """Returns whether a folder's tokens are bytes (ByT5's)."""
+  return _settings(pathlib.Path(folder)).get("tokenizer_class") == "ByT5Tokenizer"
+
+
+def open_folder(folder: str, extra_ids: int | None = None) -> Vocabulary:
+  """Returns the vocabulary of a folder.
+
+  A tokenizer.json is read by the tokenizers library, a SentencePiece model by
+  SentencePiece, with the tokens that the folder adds.
+
+  Args:
+    folder: of a model, or of a tokenizer alone.
+    extra_ids: the number of sentinels behind a SentencePiece model's pieces; None for
+      what the folder says.
+
+  Raises:
+    ValueError: where the folder has no vocabulary, or a file of it is damaged.
+  """
+  path = pathlib.Path(folder)
+  settings = _settings(path)
+  end_ids = generation.read(path).eos_ids
+  if has_bytes(folder):
+    count = _sentinel_count(path, settings, _SENTINELS_OF_BYTES, 259, extra_ids)
+    known = _tokens(path, settings)
+    sentinels = [] if _has_sentinels(known) else bytes.sentinels(count)
+    return bytes.Bytes(folder, [*known, *sentinels], end_ids or (1,))
+  if (path / TOKENIZER).is_file():
+    return _of_tokenizer(path, folder, settings, end_ids)
+  for name in PIECES:
+    if (path / name).is_file():
+      return _of_pieces(path / name, folder, settings, end_ids, extra_ids)
+  raise ValueError(_without(path))
+
+
+def sentinel_count(folder: str) -> int | None:
+  """Returns how many sentinels a folder puts behind SentencePiece's pieces.
+
+  None where the folder's files list all tokens.
+  """
+  path = pathlib.Path(folder)
+  if has_bytes(folder):
+    default = _SENTINELS_OF_BYTES
+    return _sentinel_count(path, _settings(path), default, 259, None)
+  if (path / TOKENIZER).is_file():
+    return None
+  file = next(path / name for name in PIECES if (path / name).is_file())
+  return _sentinels_of_pieces(file, _settings(path), None)
+
+
+def _of_tokenizer(path, folder, settings, end_ids) -> Vocabulary:
+  # Here alone: other vocabularies need no tokenizers.
+  from specdec_t5x.vocabularies import tokenizer_json
+
+  file = path / TOKENIZER
+  ids = tokenizer_json.load(file).get_vocab(with_added_tokens=True)
+  named = _named(path, settings)
+  eos = [named.get("eos_token"), "</s>", "<eos>"]
+  eos_id = next((ids[name] for name in eos if name in ids), None)
+  if not end_ids and eos_id is not None:
+    end_ids = (eos_id,)
+  if eos_id is None and end_ids:
+    eos_id = end_ids[0]
+  return tokenizer_json.TokenizerJson(
+    str(file),
+    path=folder,
+    eos_id=eos_id,
+    end_ids=end_ids,
+    hidden=[ids[name] for name in (*_USUAL, *named.values()) if name in ids],
+  )
+
+
+def _of_pieces(file, folder, settings, end_ids, extra_ids) -> Vocabulary:
+  count = _sentinels_of_pieces(file, settings, extra_ids)
+  size = sentencepieces.SentencePieceVocabulary(str(file)).vocab_size
+  known = [token for token in _tokens(file.parent, settings) if token.id >= size]
+  sentinels = [
+    added.sentinel(number, size + count - 1 - number) for number in range(count)
+  ]
+  vocabulary = sentencepieces.FolderPieces(
+    str(file),
+    path=folder,
+    added=known if _has_sentinels(known) else [*known, *sentinels],
+    end_ids=end_ids,
+    begins=_begins(settings),
+  )
+  if not known:  # An exported decode takes the file and the number of sentinels.
+    vocabulary.sentencepiece_model_file, vocabulary.extra_ids = str(file), count
+  return vocabulary
+
+
+def _begins(settings: Mapping[str, Any]) -> bool:
+  """Returns whether texts begin with a token of their own, as Gemma's do."""
+  is_gemma = str(settings.get("tokenizer_class", "")).startswith("Gemma")
+  return bool(settings.get("add_bos_token", is_gemma))
+
+
+def _settings(path: pathlib.Path) -> Mapping[str, Any]:
+  file = path / SETTINGS
+  return read_json(file) if file.is_file() else {}
+
+
+def _named(path: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, str]:
+  """Returns the texts of a folder's special tokens, by what they are."""
+  special = read_json(path / SPECIAL) if (path / SPECIAL).is_file() else {}
+  found = {}
+  for name in _NAMES:
+    token = settings.get(name) or special.get(name)
+    text = token.get("content") if isinstance(token, Mapping) else token
+    if isinstance(text, str):
+      found[name] = text
+  return found
+
+
+def _tokens(path: pathlib.Path, settings: Mapping[str, Any]) -> list[AddedToken]:
+  """Returns the tokens that a folder adds to its pieces, by their ids.
+
+  Raises:
+    ValueError: where a file lists no tokens, or two texts for one id.
+  """
+  found = {}
+  for where, token in (*_of_added(path), *_of_settings(path, settings)):
+    read = added.from_json(where, token)
+    found[read.id] = read
+  return [found[token] for token in sorted(found)]
+
+
+def _of_added(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
+  if (path / ADDED).is_file():
+    for text, token in read_json(path / ADDED).items():
+      yield str(path / ADDED), {"content": text, "id": token}
+
+
+def _of_settings(path, settings) -> Iterator[tuple[str, Any]]:
+  where = f"{path / SETTINGS}: added_tokens_decoder"
+  listed = settings.get("added_tokens_decoder", {})
+  if not isinstance(listed, Mapping):
+    raise ValueError(
+      f"{where} must be a JSON object, got {listed!r:.80}. Copy the file again."
+    )
+  for token, found in listed.items():
+    known = dict(found) if isinstance(found, Mapping) else {"content": found}
+    yield where, known | {"id": int(token) if str(token).isdecimal() else token}
+
+
+def _has_sentinels(tokens: Sequence[AddedToken]) -> bool:
+  return any(_SENTINEL.fullmatch(token.content) for token in tokens)
+
+
+def _sentinels_of_pieces(file: pathlib.Path, settings, extra_ids: int | None) -> int:
+  if _begins(settings) or sentencepieces.has_sentinels(str(file)):
+    return 0
+  size = sentencepieces.SentencePieceVocabulary(str(file)).vocab_size
+  return _sentinel_count(file.parent, settings, _SENTINELS, size, extra_ids)
+
+
+def _sentinel_count(
+  path: pathlib.Path,
+  settings: Mapping[str, Any],
+  default: int,
+  size: int,
+  extra_ids: int | None,
+) -> int:
+  """Returns the number of sentinels behind `size` tokens.
+
+  Args:
+    path: of the folder.
+    settings: of its tokenizer_config.json.
+    default: the number where the folder does not say.
+    size: the number of other tokens.
+    extra_ids: the number that the caller asks for; None for the folder's, as far as the
+      network has rows for them.
+  """
+  if extra_ids is not None:
+    return extra_ids
+  count = _number(path / SETTINGS, settings, "extra_ids", default)
+  if not (path / generation.CONFIG).is_file():
+    return count
+  config = read_json(path / generation.CONFIG)
+  rows = _number(path / generation.CONFIG, config, "vocab_size", size + count)
+  return max(0, min(count, rows - size))
+
+
+def _number(path: pathlib.Path, found: Mapping[str, Any], name: str, default: int):
+  """Returns a number of a file."""
+  value = found.get(name, default)
+  if not is_whole(value, 0):
+    raise ValueError(
+      f"{path}: {name} must be a whole number of at least 0, got {value!r}. Copy the "
+      "file again."
+    )
+  return value
+
+
+def _without(path: pathlib.Path) -> str:
+  """Returns the message for a folder without a vocabulary that can be read."""
+  files: Collection[str] = os.listdir(path)
+  others = sorted({"vocab.txt", "vocab.json", "merges.txt"} & set(files))
+  found = f" There is {others[0]}, which is read as {TOKENIZER} only." if others else ""
+  return (
+    f"{path} has no vocabulary: expected {TOKENIZER}, {PIECES[0]}, {PIECES[1]}, or a "
+    f"{SETTINGS} of ByT5's.{found} Copy the file, or write one with transformers: "
+    "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)."
+  )

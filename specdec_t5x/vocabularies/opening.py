@@ -1,0 +1,51 @@
+"""Opening a vocabulary by its path, whatever its kind."""
+
+import os
+import pathlib
+
+from specdec_t5x.vocabularies import folder
+from specdec_t5x.vocabularies.base import Vocabulary
+from specdec_t5x.vocabularies.sentencepieces import (
+  SentencePieceVocabulary,
+  has_sentinels,
+)
+
+_SENTINELS = 100  # T5's, behind the pieces of a SentencePiece file.
+
+
+def open_vocabulary(
+  path: str | os.PathLike,
+  extra_ids: int | None = None,
+  vocab_size: int | None = None,
+) -> Vocabulary:
+  """Returns the vocabulary at a path.
+
+  Args:
+    path: a SentencePiece model, a tokenizer.json, or a Hugging Face folder.
+    extra_ids: the number of sentinels behind the pieces of a SentencePiece model; None
+      for what the folder says, and of a file for T5's 100 where the network has rows
+      for all of them.
+    vocab_size: of the network; None leaves a file without sentinels.
+
+  Raises:
+    ValueError: where there is no vocabulary, or a file of it is damaged.
+  """
+  path = str(path)
+  if os.path.isdir(path):
+    return folder.open_folder(path, extra_ids)
+  if path.endswith(".json"):
+    return folder.open_folder(str(pathlib.Path(path).parent), extra_ids)
+  try:
+    pieces = SentencePieceVocabulary(path)
+    size = pieces.vocab_size
+    if has_sentinels(path):
+      extra_ids = 0
+  except (RuntimeError, OSError) as error:
+    raise ValueError(
+      f"vocabulary={path!r} is not a SentencePiece model: {error}. Give the one that "
+      "the models were trained with."
+    ) from error
+  if extra_ids is None:
+    has_room = vocab_size is not None and size + _SENTINELS <= vocab_size
+    extra_ids = _SENTINELS if has_room else 0
+  return SentencePieceVocabulary(path, extra_ids) if extra_ids else pieces

@@ -1,0 +1,31 @@
+"""Which tokens two vocabularies share, and the pieces of those that they do not."""
+
+import numpy as np
+
+from specdec_t5x.core.shared_tokens import SharedTokens
+from specdec_t5x.vocabularies.base import SPACE, Vocabulary
+
+# Of a token's pieces; the few tokens that have more lack their ends.
+_MOST_PIECES = 8
+
+
+def shared_tokens(target: Vocabulary, draft: Vocabulary) -> SharedTokens:
+  """Returns the tables of a target's tokens in a draft's.
+
+  Tokens are shared that are the same text, and the ends of sequence.
+
+  Raises:
+    ValueError: where none is shared.
+  """
+  names = target.names()
+  of_draft = {name: token for token, name in enumerate(draft.names()) if name}
+  ids = np.array([of_draft.get(name, -1) for name in names], np.int32)
+  if (ids >= 0).any():
+    ids[list(target.end_ids)] = draft.eos_id
+  pieces = np.zeros((len(names), _MOST_PIECES), np.int32)
+  pieces[:, 0] = np.maximum(ids, 0)
+  for token, name in enumerate(names):
+    if name and ids[token] < 0:
+      found = draft.encode_part(name.replace(SPACE, " "))[:_MOST_PIECES]
+      pieces[token, : len(found)] = found
+  return SharedTokens(ids, pieces[:, : max(1, (pieces > 0).sum(axis=1).max())])

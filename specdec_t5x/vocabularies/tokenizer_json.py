@@ -1,0 +1,159 @@
+"""A tokenizer.json, read by the `tokenizers` library: unigram, BPE or WordPiece."""
+
+import functools
+import json
+import pathlib
+from collections.abc import Collection, Sequence
+
+import tokenizers
+
+from specdec_t5x.vocabularies.base import SPACE, Vocabulary
+
+_PROBE = "a"
+
+
+class TokenizerJson(Vocabulary):
+  """The vocabulary of a tokenizer.json.
+
+  Texts and tokens are those of `tokenizers`; `hidden` tokens are left out of texts.
+  """
+
+  def __init__(
+    self,
+    file: str,
+    *,
+    path: str,
+    eos_id: int | None,
+    end_ids: tuple[int, ...],
+    hidden: Collection[int],
+  ):
+    """Reads the file.
+
+    Args:
+      file: the path of the tokenizer.json.
+      path: the folder, or the file itself.
+      eos_id: the end of sequence, where the folder names one.
+      end_ids: the tokens that end an output.
+      hidden: tokens that are no text.
+
+    Raises:
+      ValueError: where `tokenizers` can't read the file.
+    """
+    self.path, self._file = path, file
+    self._tokenizer = load(file)
+    self.eos_id, self.end_ids = eos_id, end_ids
+    self.hidden = frozenset((*hidden, *end_ids))
+    self.prefix, self.suffix = self._frame()
+
+  @functools.cached_property
+  def vocab_size(self) -> int:
+    return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+  def encode(self, text: str) -> list[int]:
+    return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+  def encode_part(self, text: str) -> list[int]:
+    return self._of_parts.encode(text, add_special_tokens=False).ids
+
+  def piece(self, token: int) -> str:
+    return self._tokenizer.id_to_token(token) or ""
+
+  def names(self) -> list[str | None]:
+    added = self._tokenizer.get_added_tokens_decoder()
+    special = {token for token, found in added.items() if found.special}
+    kind = json.loads(self._tokenizer.to_str())
+    name = _naming(kind)
+    return [
+      None if token in special | self.hidden else name(self.piece(token))
+      for token in range(self.vocab_size)
+    ]
+
+  def _text(self, tokens: Sequence[int]) -> str:
+    return self._tokenizer.decode(tokens, skip_special_tokens=False)
+
+  def _frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the tokens that the file's post-processor puts around a text."""
+    if self._tokenizer.post_processor is None:
+      return (), () if self.eos_id is None else (self.eos_id,)
+    encoded = self._tokenizer.encode(_PROBE, add_special_tokens=True)
+    is_text = [not each for each in encoded.special_tokens_mask]
+    if True not in is_text:  # The vocabulary has no token for the probe.
+      return (), tuple(encoded.ids)
+    first, last = is_text.index(True), len(is_text) - is_text[::-1].index(True)
+    return tuple(encoded.ids[:first]), tuple(encoded.ids[last:])
+
+  @functools.cached_property
+  def _of_parts(self) -> tokenizers.Tokenizer:
+    """The tokenizer without what puts a space in front of a text."""
+    found = json.loads(self._tokenizer.to_str())
+    for step in _steps(found.get("pre_tokenizer"), "pretokenizers"):
+      if step["type"] == "Metaspace":
+        step["prepend_scheme"] = "never"
+      if step["type"] == "ByteLevel":
+        step["add_prefix_space"] = False
+    for step in _steps(found.get("normalizer"), "normalizers"):
+      if step["type"] == "Prepend":
+        step["prepend"] = ""
+    return tokenizers.Tokenizer.from_str(json.dumps(found))
+
+
+def load(file: str | pathlib.Path) -> tokenizers.Tokenizer:
+  """Returns the tokenizer of a file, without truncation and padding.
+
+  Raises:
+    ValueError: where `tokenizers` can't read the file.
+  """
+  try:
+    found = tokenizers.Tokenizer.from_file(str(file))
+  except Exception as error:  # tokenizers raises plain Exceptions.
+    raise ValueError(
+      f"{file} is no tokenizer that the tokenizers library reads ({error}). Copy the "
+      "file again, or write it anew with transformers: tokenizer.save_pretrained(DIR)."
+    ) from error
+  found.no_truncation()
+  found.no_padding()
+  return found
+
+
+def _steps(part, name):
+  """Returns the steps of a part of a tokenizer: one, or those of a sequence."""
+  if part is None:
+    return []
+  return part[name] if part["type"] == "Sequence" else [part]
+
+
+def _naming(found):
+  """Returns the function from a token's spelling to the token's text."""
+  steps = _steps(found.get("pre_tokenizer"), "pretokenizers")
+  if any(step["type"] == "ByteLevel" for step in steps):
+    return _text_of_bytes
+  if found["model"].get("type") == "WordPiece":
+    prefix = found["model"]["continuing_subword_prefix"]
+    return functools.partial(_text_of_word_piece, prefix=prefix)
+  return str
+
+
+def _text_of_word_piece(piece: str, prefix: str) -> str:
+  return piece.removeprefix(prefix) if piece.startswith(prefix) else SPACE + piece
+
+
+def _text_of_bytes(piece: str) -> str | None:
+  """Returns the text of a piece whose characters stand for bytes."""
+  data = bytes(_byte_of()[character] for character in piece if character in _byte_of())
+  try:
+    return data.decode("utf-8").replace(" ", SPACE)
+  except UnicodeDecodeError:
+    return f"<0x{data[0]:02X}>" if len(data) == 1 else None
+
+
+@functools.cache
+def _byte_of() -> dict[str, int]:
+  """Returns the byte that each character of a byte-level piece stands for.
+
+  Printable bytes stand for themselves, the others for characters from 256 on, in
+  order. Source: GPT-2's encoder (Radford et al., 2019).
+  """
+  plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  others = [byte for byte in range(256) if byte not in plain]
+  moved = {chr(256 + place): byte for place, byte in enumerate(others)}
+  return {chr(byte): byte for byte in plain} | moved

@@ -1,0 +1,186 @@
+"""What a folder says of generating is followed, named or refused."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specdec_t5x
+from specdec_t5x.hugging_face import export, generation
+from tests import networks
+from tests.errors import folders
+from tests.t5x_bridge import tiny
+
+IDS = [[5, 9, 7, 1], [8, 1], [6, 6, 4, 1], [12, 3, 1]]
+LENGTH = 10
+
+
+@pytest.fixture
+def theirs(tmp_path):
+  """A folder of a network whose outputs differ, and say many tokens."""
+  params = networks.drawn(tiny.TARGET, seed=3)
+  export.write(str(tmp_path / folders.NAME), tiny.TARGET, params)
+  return tmp_path / folders.NAME
+
+
+def says(folder, name=generation.GENERATION, **fields):
+  (folder / name).write_text(
+    json.dumps(json.loads((folder / name).read_text()) | fields)
+    if (folder / name).exists()
+    else json.dumps(fields)
+  )
+
+
+def decoded(folder, draft=None, inputs=IDS, **words):
+  target = specdec_t5x.load_model(str(folder))
+  outputs = specdec_t5x.generate(inputs, target, draft, max_length=LENGTH, **words)
+  return [output.tokens for output in outputs]
+
+
+def endless(folder):
+  says(folder, eos_token_id=tiny.VOCAB_SIZE - 1)
+  return decoded(folder)
+
+
+def until(row, ends):
+  place = next((i for i, token in enumerate(row) if token in ends), len(row))
+  return row[: place + 1]
+
+
+# What the two files say, and the end tokens that follow; 1 is the vocabulary's.
+ENDS = {
+  "one": ({"eos_token_id": 7}, {}, (7,)),
+  "several": ({"eos_token_id": [1, 7]}, {"eos_token_id": 3}, (1, 7)),
+  "twice the same": ({"eos_token_id": [7, 7]}, {}, (7,)),
+  "config.json alone": ({}, {"eos_token_id": [9, 4]}, (9, 4)),
+  "null": ({"eos_token_id": None}, {"eos_token_id": 9}, (9,)),
+  "a decoder's own": ({}, {"eos_token_id": None, "decoder": {"eos_token_id": 4}}, (4,)),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_end_tokens_are_the_folders(how, theirs):
+  own, config, expected = ENDS[how]
+  says(theirs, **own)
+  says(theirs, generation.CONFIG, **config)
+  assert generation.read(theirs).eos_ids == expected
+
+
+@pytest.mark.parametrize("ends", [(30,), (21, 30, 53), (1, 57, 25)])
+@pytest.mark.parametrize("draft", [None, "quantized", "copy"])
+def test_outputs_end_with_the_folders_end_tokens(ends, draft, theirs):
+  rows = endless(theirs)
+  says(theirs, eos_token_id=list(ends))
+  expected = [until(row, ends) for row in rows]
+  assert any(len(row) < LENGTH for row in expected)
+  assert decoded(theirs, draft) == expected
+  assert decoded(theirs, draft, batch_size=2) == expected
+
+
+@pytest.mark.parametrize("start", [5, 9, 63])
+@pytest.mark.parametrize("name", [generation.GENERATION, generation.CONFIG])
+def test_decoding_starts_from_the_folders_token(start, name, theirs):
+  says(theirs, name, decoder_start_token_id=start)
+  model = specdec_t5x.load_model(str(theirs))
+  assert model.network.config.start_token == start
+  variables = {"params": model.params}
+  inputs = jnp.array([IDS[0]], jnp.int32)
+  fed = jnp.array([[start, 6]], jnp.int32)
+  logits = model.network.apply(
+    variables, inputs, fed, jnp.ones_like(fed), enable_dropout=False
+  )
+  says(theirs, eos_token_id=1)
+  first = decoded(theirs, inputs=IDS[:1])[0][0]
+  assert first == int(np.argmax(logits[0, 0]))
+
+
+def test_decoding_starts_from_padding_where_no_file_names_a_token(theirs):
+  path = theirs / generation.CONFIG
+  found = json.loads(path.read_text())
+  del found["decoder_start_token_id"]
+  path.write_text(json.dumps(found | {"pad_token_id": 6}))
+  assert specdec_t5x.load_model(str(theirs)).network.config.start_token == 6
+
+
+REFUSED = {
+  "forced_bos_token_id": 5,
+  "forced_eos_token_id": 1,
+  "no_repeat_ngram_size": 3,
+  "suppress_tokens": [4],
+  "begin_suppress_tokens": [4],
+  "bad_words_ids": [[4]],
+  "repetition_penalty": 1.3,
+  "min_length": 5,
+  "min_new_tokens": 2,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("file", [generation.GENERATION, generation.CONFIG])
+def test_settings_of_another_distribution_are_refused(name, file, theirs):
+  says(theirs, file, **{name: REFUSED[name]})
+  model = specdec_t5x.load_model(str(theirs))
+  with pytest.raises(ValueError, match=rf"sets {name}=.* Remove {name} from the file"):
+    specdec_t5x.generate(IDS, model, None)
+
+
+def test_a_drafts_own_settings_do_not_matter(theirs):
+  target = specdec_t5x.load_model(str(folders.write(theirs.parent / "target")))
+  says(theirs, no_repeat_ngram_size=3, eos_token_id=9)
+  draft = specdec_t5x.load_model(str(theirs))
+  found = specdec_t5x.generate(IDS, target, draft, gamma=3, max_length=LENGTH)
+  alone = specdec_t5x.generate(IDS, target, None, max_length=LENGTH)
+  assert [x.tokens for x in found] == [x.tokens for x in alone]
+
+
+def test_choices_are_named_and_left_to_the_caller(theirs):
+  plain = decoded(theirs)
+  says(theirs, num_beams=4, do_sample=True, temperature=0.7, top_k=10)
+  match = r"do_sample=True, temperature=0.7, top_k=10, num_beams=4 not applied"
+  with pytest.warns(UserWarning, match=match):
+    assert decoded(theirs) == plain
+
+
+def test_settings_that_mean_nothing_are_not_named(theirs):
+  says(theirs, num_beams=1, do_sample=False, top_k=50, min_length=0, suppress_tokens=[])
+  found = generation.read(theirs)
+  assert not found.note()
+  found.check()
+
+
+WRONG = {
+  "a text": ({"eos_token_id": "</s>"}, "eos_token_id must be a token id, or a list"),
+  "no token": ({"eos_token_id": []}, "eos_token_id must be a token id, or a list"),
+  "a negative id": ({"eos_token_id": [1, -1]}, "eos_token_id must be a token id"),
+  "too large": ({"eos_token_id": [1, 64]}, "vocab_size is 64: expected ids below it"),
+  "a truth value": ({"decoder_start_token_id": True}, "must be a token id, got True"),
+  "several starts": ({"decoder_start_token_id": [1, 2]}, "must be a token id, got"),
+  "a start too large": ({"decoder_start_token_id": 99}, "expected ids below it"),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_an_id_that_is_none_is_refused(how, theirs):
+  fields, message = WRONG[how]
+  says(theirs, **fields)
+  with pytest.raises(ValueError, match=message):
+    specdec_t5x.load_model(str(theirs))
+
+
+def test_token_ids_need_no_vocabulary_where_the_folder_names_an_end(theirs):
+  target = specdec_t5x.load_model(str(theirs))
+  outputs = specdec_t5x.generate(IDS, target, "quantized", max_length=LENGTH)
+  assert all(output.text == "" and output.tokens for output in outputs)
+  arrays = [np.array(ids) for ids in IDS]
+  again = specdec_t5x.generate(arrays, target, None, max_length=LENGTH)
+  assert [x.tokens for x in outputs] == [x.tokens for x in again]
+
+
+@pytest.mark.parametrize(
+  "inputs", [[[5, 64]], [[5], [-1]], [[1.5]], ["a", [5]], [None]]
+)
+def test_what_is_no_token_id_is_refused(inputs, theirs):
+  target = specdec_t5x.load_model(str(theirs))
+  with pytest.raises(ValueError, match=r"Input \d must be a text, or a list of token"):
+    specdec_t5x.generate(inputs, target, None, max_length=LENGTH)

@@ -1,0 +1,251 @@
+"""Vocabularies give the tokens and texts of the libraries that others read them by."""
+
+import json
+
+import numpy as np
+import pytest
+
+from specdec_t5x.data import vocabularies
+from specdec_t5x.vocabularies.frames import framed
+from specdec_t5x.vocabularies.opening import open_vocabulary
+from tests.vocabularies import made
+
+TEXTS = made.odd_texts()
+SPACES = made.normalizers.Replace.__name__ and (" {2,}", " ")  # noqa: RUF100
+
+
+def of_both(folder):
+  """Returns the vocabulary of Python's entry point, after comparing gin's with it."""
+  python, gin = (
+    open_vocabulary(folder),
+    vocabularies.sentencepiece_vocabulary(str(folder), None),
+  )
+  assert python == gin
+  assert hash(python) == hash(gin)
+  for text in TEXTS[:60]:
+    tokens = python.encode(text)
+    assert gin.encode_tf(text).numpy().tolist() == tokens
+    row = np.array([tokens, tokens], np.int32)
+    texts = [found.decode() for found in gin.decode_tf(row).numpy().tolist()]
+    assert texts == [python.decode(tokens)] * 2
+  return python
+
+
+SENTENCEPIECE = {"T5": made.t5, "mT5": made.mt5, "Gemma": made.gemma}
+
+
+@pytest.mark.parametrize("kind", SENTENCEPIECE)
+def test_pieces_are_sentencepieces(kind, tmp_path):
+  expected = SENTENCEPIECE[kind](tmp_path / "folder")
+  found = of_both(tmp_path / "folder")
+  for text in TEXTS:
+    tokens = expected.encode(text)
+    assert found.encode(text) == tokens
+    assert found.decode(tokens) == expected.decode(tokens)
+
+
+TOKENIZERS = {
+  "unigram": made.unigram,
+  "prefix never": lambda folder: made.unigram(folder, "never"),
+  "prefix first": lambda folder: made.unigram(folder, "first"),
+  "no normalizer": lambda folder: made.unigram(folder, spaces=False),
+  "spaces replaced": lambda folder: made.unigram(
+    folder, replace=(made.tokenizers.Regex(" {2,}"), " ")
+  ),
+  "bytes' BPE": made.byte_level,
+  "WordPiece": made.word_piece,
+}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_tokenizer_json_is_read_by_tokenizers(kind, tmp_path):
+  expected = TOKENIZERS[kind](tmp_path / "folder")
+  found = of_both(tmp_path / "folder")
+  for text in TEXTS:
+    tokens = expected.encode(text, add_special_tokens=False).ids
+    assert found.encode(text) == tokens
+    assert framed(found, tokens) == expected.encode(text).ids
+    shown = [token for token in tokens if token not in found.hidden]
+    if shown == tokens:
+      assert found.decode(tokens) == expected.decode(tokens, skip_special_tokens=False)
+  assert found.vocab_size == expected.get_vocab_size()
+
+
+def test_bytes_are_byt5s(tmp_path):
+  made.write_json_settings(tmp_path, tokenizer_class="ByT5Tokenizer", extra_ids=125)
+  found = of_both(tmp_path)
+  for text in TEXTS:
+    tokens = [3 + byte for byte in text.encode()]
+    assert found.encode(text) == tokens
+    assert found.decode([*tokens, 1, 0]) == text
+  assert found.encode("a <extra_id_0>b<extra_id_124>") == [100, 35, 259, 101, 383]
+  assert found.vocab_size == 384
+  made.write_json(tmp_path / "config.json", {"vocab_size": 264})
+  assert open_vocabulary(tmp_path).vocab_size == 264
+
+
+@pytest.mark.parametrize(
+  ("single", "expected"),
+  [
+    ("$A </s>", ([], [1])),
+    ("<unk> $A", ([2], [])),
+    ("$A", ([], [])),
+    ("</s> $A <unk>", ([1], [2])),
+  ],
+)
+def test_inputs_are_framed_as_the_post_processor_says(single, expected, tmp_path):
+  made.unigram(tmp_path / "folder", single=single)
+  found = open_vocabulary(tmp_path / "folder")
+  assert [list(found.prefix), list(found.suffix)] == [*map(list, expected)]
+
+
+def test_gemmas_inputs_have_a_beginning_and_no_end(tmp_path):
+  made.gemma(tmp_path / "folder")
+  found = open_vocabulary(tmp_path / "folder")
+  assert framed(found, [9, 8]) == [2, 9, 8]
+  made.write_json_settings(tmp_path / "folder", add_bos_token=False)
+  assert framed(open_vocabulary(tmp_path / "folder"), [9, 8]) == [9, 8, 1]
+
+
+def test_sentinels_are_tokens_of_both_entry_points(tmp_path):
+  """The page of T5's paper: 32099 is <extra_id_0>."""
+  made.t5(tmp_path / "folder")
+  text, tokens = (
+    "The <extra_id_0> walks in <extra_id_1> park",
+    [*(37, 32099, 10681, 16, 32098, 2447)],
+  )
+  file = str(tmp_path / "folder" / "spiece.model")
+  for found in (
+    of_both(tmp_path / "folder"),
+    open_vocabulary(file, vocab_size=32128),
+    vocabularies.sentencepiece_vocabulary(file, 100),
+  ):
+    assert found.encode(text) == tokens
+    # transformers writes no space in front of an added token.
+    assert found.decode([*tokens, 1]).replace(" <", "<") == text.replace(" <", "<")
+    assert found.vocab_size == 32100
+
+
+def test_mt5s_own_sentinels_stay_as_they_are(tmp_path):
+  expected = made.mt5(tmp_path / "folder")
+  file = str(tmp_path / "folder" / "spiece.model")
+  for found in (
+    of_both(tmp_path / "folder"),
+    open_vocabulary(file, vocab_size=128),
+    vocabularies.sentencepiece_vocabulary(file, 100),
+  ):
+    assert found.vocab_size == expected.vocab_size()
+    for text in ("a <extra_id_0> cat", "<extra_id_5>", "x<extra_id_1>"):
+      assert found.encode(text) == expected.encode(text)
+
+
+# Flags of a token {, and what a text becomes: SentencePiece's own tokens of its parts.
+STRIPPED = {
+  "as it is": ({}, ["a ", "{", " e"]),
+  "left": ({"lstrip": True}, ["a", "{", " e"]),
+  "right": ({"rstrip": True}, ["a ", "{", "e"]),
+  "a word": ({"single_word": True}, ["a ", "{", " e"]),
+}
+
+
+@pytest.mark.parametrize("how", STRIPPED)
+@pytest.mark.parametrize("normalized", [False, True])
+def test_added_tokens_are_read_and_written(how, normalized, tmp_path):
+  flags, parts = STRIPPED[how]
+  flags = flags | {"normalized": normalized, "special": False}
+  expected = made.trained(tmp_path)
+  added = {60: "{", 61: "}", 63: "\n" if not normalized else "@@"}
+  listed = {str(token): {"content": text, **flags} for token, text in added.items()}
+  made.write_json_settings(tmp_path, extra_ids=0, added_tokens_decoder=listed)
+  found = of_both(tmp_path)
+  ids = {text: token for token, text in added.items()}
+  tokens = [
+    token
+    for part in parts
+    for token in ([ids[part]] if part in ids else expected.encode(part))
+  ]
+  assert found.encode("a { e") == tokens
+  assert found.decode(tokens).replace(" ", "") == "a{e"
+  last = added[63]
+  assert found.encode(f"{last} e") == [63, *expected.encode("e")]
+  assert found.decode([63, 60, 61]) == f"{last}{{}}"
+  assert found.vocab_size == 64
+  # Compatibility characters are what is added where texts are normalised.
+  assert (60 in found.encode("a \uff5b e")) == normalized
+
+
+def test_added_tokens_of_the_older_file_and_of_tokenizer_json(tmp_path):
+  expected = made.trained(tmp_path / "old")
+  made.write_json(tmp_path / "old" / "added_tokens.json", {"{": 161, "}": 160})
+  made.write_json(tmp_path / "old" / "config.json", {"vocab_size": 162})
+  found = of_both(tmp_path / "old")
+  assert found.encode("{a}") == [161, *expected.encode("a"), 160]
+  last = expected.vocab_size() + 99
+  assert found.encode("<extra_id_0>") == [last]
+  tokenizer = made.unigram(tmp_path / "new")
+  tokenizer.add_tokens(["{", made.tokenizers.AddedToken("\n", normalized=False)])
+  tokenizer.save(str(tmp_path / "new" / made.TOKENIZER))
+  found = of_both(tmp_path / "new")
+  for text in ("{\n a", "a{b", "\n", "x <extra_id_1> {"):
+    assert found.encode(text) == tokenizer.encode(text, add_special_tokens=False).ids
+    assert found.decode(found.encode(text)) == tokenizer.decode(
+      found.encode(text), skip_special_tokens=False
+    )
+
+
+def test_a_text_ends_before_any_end_token(tmp_path):
+  made.unigram(tmp_path)
+  made.write_json(tmp_path / "generation_config.json", {"eos_token_id": [1, 9]})
+  found = open_vocabulary(tmp_path)
+  assert found.end_ids == (1, 9)
+  words = found.encode("the old man")
+  for end in (1, 9):
+    assert found.decode([*words, end, *words, 0, 0]) == "the old man"
+
+
+BYTES = {"tokenizer_class": "ByT5Tokenizer"}
+# Files, by name, and what is said of them.
+DAMAGED = {
+  "no vocabulary": ({}, "has no vocabulary: expected tokenizer.json"),
+  "BERT's file": ({"vocab.txt": "[PAD]"}, "There is vocab.txt, .*save_pretrained"),
+  "no JSON": ({made.TOKENIZER: "{"}, "is no tokenizer that the tokenizers library"),
+  "no model": ({made.TOKENIZER: "{}"}, "is no tokenizer that the tokenizers library"),
+  "a list": (
+    {made.SETTINGS: json.dumps(BYTES | {"added_tokens_decoder": []})},
+    "added_tokens_decoder must be a JSON object",
+  ),
+  "no text": (
+    {made.SETTINGS: json.dumps(BYTES | {"added_tokens_decoder": {"3": {}}})},
+    "expected added tokens with 'content' and 'id'",
+  ),
+  "a number": (
+    {made.SETTINGS: json.dumps(BYTES | {"extra_ids": -1})},
+    "extra_ids must be a whole number",
+  ),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_a_folder_without_a_vocabulary_is_refused(how, tmp_path):
+  files, message = DAMAGED[how]
+  for name, contents in files.items():
+    (tmp_path / name).write_text(contents)
+  with pytest.raises(ValueError, match=f"(?s){message}"):
+    open_vocabulary(tmp_path)
+
+
+def test_names_are_texts_whatever_the_vocabulary(tmp_path):
+  """By which tokens of two vocabularies are the same."""
+  made.byte_level(tmp_path / "bytes")
+  made.word_piece(tmp_path / "words")
+  made.unigram(tmp_path / "pieces")
+  for kind in ("bytes", "words", "pieces"):
+    found = open_vocabulary(tmp_path / kind)
+    names = found.names()
+    assert len(names) == found.vocab_size
+    words = [name for name in names if name and name.startswith("▁") and len(name) > 2]
+    assert words
+    for name in words:
+      assert found.decode([names.index(name)]).strip() == name[1:]
+    assert all(names[token] is None for token in found.hidden)
+  assert json.loads((tmp_path / "bytes" / made.TOKENIZER).read_text())
