@@ -33,6 +33,7 @@ from specdec_t5x.network.functional import (
   Network,
   check_same_vocabulary,
   is_decoder_only,
+  resized,
   start_decoding,
 )
 
@@ -128,20 +129,23 @@ class BeamDecoder:
       start_decoding(network, params[name], inputs, layout.num_slots)[1]
       for name, network in self.networks.items()
     ]
-    extends = [_extend(network, params[n]) for n, network in self.networks.items()]
+    extends = [
+      _extend(network, params[name], self.target.config.vocab_size)
+      for name, network in self.networks.items()
+    ]
     settings = BeamSettings(max_length, eos_id, self.alpha)
     spec = BeamSearch(settings, layout, *extends)
     cache, draft_cache = (*caches, None)[:2]
     return _as_decoded(search(spec, cache, draft_cache, rows))
 
 
-def _extend(network: Network, params) -> BeamExtendFn:
+def _extend(network: Network, params, vocab_size: int) -> BeamExtendFn:
   """Returns what scores tokens whose slots the caller assigns."""
 
   def extend(cache, tokens, key_positions, visible):
     args = cache, tokens, key_positions, visible
     logits, _, cache = network.apply({"params": params}, *args, method="extend_slots")
-    return logits, cache
+    return resized(logits, vocab_size), cache
 
   return extend
 

@@ -212,6 +212,13 @@ class SpeculativeDecoder:
 
     return _decode(prepare, run, request, self.slots, max_length)
 
+  def _extend_fn(self, network: Network, params) -> ExtendFn:
+    """Returns a network of the drafter's, over the tokens that the drafter asks for."""
+    if self.drafter.has_own_tokens:
+      return functional.extend_fn(network, params)
+    vocab_size = self.target.config.vocab_size
+    return functional.resized_extend_fn(network, params, vocab_size)
+
   def prepare(
     self, params, inputs, keys, sampling, max_length, eos_id, has_room=True
   ) -> tuple[Speculation, DecodeState]:
@@ -257,7 +264,7 @@ class SpeculativeDecoder:
       ),
       networks={
         name: Loaded(
-          functional.extend_fn(network, params[name]),
+          self._extend_fn(network, params[name]),
           functools.partial(first_cache, name),
           params[name],
         )

@@ -38,12 +38,15 @@ class Drafter(abc.ABC):
     resumes: whether it drafts on after tokens that the target decoded by itself. Else
       a batch that rests goes on so until its rows have ended.
     taps: depths of the target whose features `commit` gets side by side.
+    has_own_tokens: whether its networks' tokens are others than the target's, which the
+      drafter maps itself.
   """
 
   independent: ClassVar[bool] = True
   stops: ClassVar[Stops] = Stops.NEVER
   resumes: ClassVar[bool] = False
   taps: ClassVar[int] = 1
+  has_own_tokens: ClassVar[bool] = False
 
   @property
   @abc.abstractmethod

@@ -27,6 +27,7 @@ from specdec_t5x.drafters import siblings
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.siblings import Growing
 from specdec_t5x.drafters.stepwise import likeliest_prob, probability
+from specdec_t5x.network.functional import resized
 
 
 @flax.struct.dataclass
@@ -284,7 +285,11 @@ class HeadDraft(Headed):
 def apply_draft(network: Any, context: Context, method: str, *args: Any) -> Any:
   """Returns what a method of what drafts from features gives."""
   params = {"params": context.networks["draft"].params}
-  return network.apply(params, *args, method=method)
+  found = network.apply(params, *args, method=method)
+  missing = {"bias": 0.0, "logits": -jnp.inf}
+  if method in missing:
+    return resized(found, context.target.vocab_size, missing[method])
+  return found
 
 
 def draft_logits(network: Any, context: Context, features: Float[Array, "*B D"]):

@@ -35,6 +35,8 @@ class OtherVocabulary(DraftModel):
 
   tokens: SharedTokens = dataclasses.field(kw_only=True)
 
+  has_own_tokens = True
+
   def check(self, target: Any) -> None:
     """Raises a ValueError where the tables are of other networks."""
     ids, pieces = self.tokens.ids, self.tokens.pieces

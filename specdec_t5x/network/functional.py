@@ -34,6 +34,8 @@ EmbedFn = Callable[[Int[Array, "*B"]], Float[Array, "*B D"]]
 WithoutFn = Callable[..., ExtendFn]
 # Inputs are not encoded at less than this: narrower gains next to nothing.
 _LEAST_WIDTH = 16
+# Padding rows by which a draft's vocabulary may differ from the target's.
+_MOST_PADDING = 1024
 
 
 def network_for(settings: Settings) -> Network:
@@ -112,18 +114,66 @@ def check_same_kind(target: Network, draft: Network) -> None:
 def check_same_vocabulary(target: Network, draft: Network, name: str = "draft") -> None:
   """Raises a ValueError where a network's tokens are not the target's.
 
-  Heads have no tokens of their own, but for a bias.
+  Heads have no tokens of their own, but for a bias. The same tokens may have different
+  numbers of padding rows behind them.
   """
   size = target.config.vocab_size
-  sizes = size, getattr(draft.config, "vocab_size", 0) or size
-  if sizes[0] != sizes[1]:
+  sizes = size, vocab_size_of(draft, size)
+  most = min(_MOST_PADDING, max(sizes) // 16)
+  if abs(sizes[0] - sizes[1]) > most:
     raise ValueError(
       f"Target and {name} must share a vocabulary: the target's vocab_size is "
       f"{sizes[0]}, the {name}'s {sizes[1]}. Use one trained with the target's "
-      "vocabulary (and padded to the same size), or name a draft model's own: "
+      f"vocabulary (padding rows may differ by up to {most}), or name a draft model's: "
       "DRAFT_TOKENIZER in configs/drafters/other_vocabulary.gin, draft_tokenizer in "
       "Python."
     )
+
+
+def vocab_size_of(draft: Network, vocab_size: int) -> int:
+  """Returns the number of tokens that a draft has logits of.
+
+  Args:
+    draft: a network.
+    vocab_size: the target's, which heads without a bias have.
+  """
+  return getattr(draft.config, "vocab_size", 0) or vocab_size
+
+
+def resized(
+  logits: Float[Array, "*B W"], vocab_size: int, missing: float = -jnp.inf
+) -> Float[Array, "*B V"]:
+  """Returns a draft's logits over the target's tokens, whose padding rows differ.
+
+  Tokens beyond the target's rows are left out, so the draft's distribution is
+  renormalised over the others. The target's distribution stays as it is.
+
+  Args:
+    logits: the draft's.
+    vocab_size: V, the target's.
+    missing: the logit of tokens that the draft has no row for: q = 0 by default.
+  """
+  size = logits.shape[-1]
+  if size >= vocab_size:
+    return logits[..., :vocab_size]
+  padding = [(0, 0)] * (logits.ndim - 1) + [(0, vocab_size - size)]
+  return jnp.pad(logits, padding, constant_values=missing)
+
+
+def resized_extend_fn(module: Network, params, vocab_size: int) -> ExtendFn:
+  """Returns a draft as a function of its cache and tokens, over the target's tokens.
+
+  Tokens that the draft has no row for are read as its last row.
+  """
+  extend = extend_fn(module, params)
+  if vocab_size_of(module, vocab_size) == vocab_size:
+    return extend
+
+  def extend_resized(*args, **words):
+    logits, features, cache = extend(*args, **words)
+    return resized(logits, vocab_size), features, cache
+
+  return extend_resized
 
 
 def prompts_of(inputs: Int[Array, "B I"], target: Network) -> Int[Array, "B P"]:

@@ -1,0 +1,80 @@
+"""Networks with different numbers of padding rows draft for one another."""
+
+import dataclasses
+
+import jax
+import pytest
+
+import specdec_t5x
+from specdec_t5x.beam.decoder import BeamDecoder
+from specdec_t5x.build import Model
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.hugging_face.generation import Generation
+from specdec_t5x.network.functional import check_same_vocabulary, network_for
+from specdec_t5x.network.heads import HeadsConfig
+from tests import networks
+from tests.t5x_bridge import tiny
+
+IDS = [[5, 9, 7, 1], [8, 1], [6, 6, 4, 1], [12, 3, 1]]
+LENGTH, ROWS = 10, 64
+
+
+def model(config, vocab_size, seed=3):
+  """A model that seldom ends an output."""
+  network = network_for(dataclasses.replace(config, vocab_size=vocab_size))
+  params = networks.drawn(network.config, seed)
+  return Model(network, params, generation=Generation((ROWS - 1,)))
+
+
+def heads(vocab_size):
+  config = HeadsConfig("medusa", 3, tiny.TARGET.emb_dim, rank=4, vocab_size=vocab_size)
+  return Model(network_for(config), networks.sharp(network_for(config)))
+
+
+# The draft's rows, and by what it drafts.
+DRAFTS = {
+  "draft model": lambda rows: {"draft": model(tiny.DRAFT, rows)},
+  "itself": lambda rows: {"draft": model(tiny.TARGET, rows)},
+  "a tree": lambda rows: {"draft": model(tiny.DRAFT, rows), "num_candidates": 2},
+  "heads": lambda rows: {"draft": heads(rows)},
+}
+
+
+@pytest.mark.parametrize("rows", [ROWS - 3, ROWS + 4])
+@pytest.mark.parametrize("how", DRAFTS)
+def test_outputs_stay_plain_decoding_s(how, rows):
+  target, words = model(tiny.TARGET, ROWS), DRAFTS[how](rows)
+  gamma = {"policy": "fixed"} if how == "heads" else {"gamma": 3}
+  for sampling in (GREEDY, Sampling(1.0, coupled=True)):
+    if words.get("num_candidates") and not sampling.greedy:
+      continue
+    rule = "recursive" if "num_candidates" in words else "token"
+    rule = rule if sampling.greedy else "coupled"
+    known = {"sampling": sampling, "max_length": LENGTH}
+    plain = specdec_t5x.generate(IDS, target, None, **known)
+    found = specdec_t5x.generate(IDS, target, rule=rule, **known, **gamma, **words)
+    assert [x.tokens for x in found] == [x.tokens for x in plain]
+    assert any(x.drafted for x in found)
+
+
+@pytest.mark.parametrize("rows", [ROWS - 3, ROWS + 4])
+def test_a_beam_s_hypotheses_stay(rows):
+  target, draft = model(tiny.TARGET, ROWS), model(tiny.DRAFT, rows)
+  params = {"target": target.params, "draft": draft.params}
+  inputs = jax.numpy.array([[5, 9, 7, 1], [8, 4, 2, 1]])
+  found = [
+    BeamDecoder(target.network, drafter, 2 if drafter else 0, 4).decode(
+      params, inputs, row_keys(jax.random.key(0), 4), GREEDY, LENGTH, 1
+    )
+    for drafter in (None, draft.network)
+  ]
+  assert found[0].tokens.tolist() == found[1].tokens.tolist()
+
+
+def test_another_vocabulary_is_refused():
+  target = network_for(tiny.TARGET)
+  for rows in (ROWS - 5, 2 * ROWS):
+    draft = network_for(dataclasses.replace(tiny.DRAFT, vocab_size=rows))
+    with pytest.raises(ValueError, match="padding rows may differ by up to"):
+      check_same_vocabulary(target, draft)
