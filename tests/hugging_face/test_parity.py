@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import pathlib
 import tomllib
 
@@ -213,3 +214,35 @@ def test_a_setting_is_read_as_transformers_reads_it():
     assert scaled(made) == expected
   assert scaled({"model_type": "t5"})
   assert not scaled({"model_type": "t5", "tie_word_embeddings": False})
+
+
+# What a folder's generation_config.json says, for networks of 60 tokens.
+GENERATIONS = {
+  "another end": {"eos_token_id": 2},
+  "several ends": {"eos_token_id": [1, 17, 40, 9, 33]},
+  "another start": {"decoder_start_token_id": 5, "eos_token_id": [12, 3]},
+  "another padding": {"pad_token_id": 6, "decoder_start_token_id": 6},
+}
+# Id 0 is read as any other token is.
+INPUTS = [[5, 9, 7, 1], [0, 8, 0, 0, 31, 1], [6, 6, 4, 0], [44]]
+
+
+@pytest.mark.parametrize("how", GENERATIONS)
+@pytest.mark.parametrize("kind", ["T5 1.0", "T5 1.1, Flan", "MADLAD-400", "T5Gemma"])
+def test_greedy_tokens_are_theirs_whatever_the_folder_says(kind, how, tmp_path):
+  theirs(kind).save_pretrained(tmp_path)
+  says = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
+  says |= {} if kind in GEMMAS else {"decoder_start_token_id": 0}
+  (tmp_path / "generation_config.json").write_text(json.dumps(says | GENERATIONS[how]))
+  settings = {"attn_implementation": "eager"} if kind in GEMMAS else {}
+  network = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path, **settings)
+  expected = []
+  for ids in INPUTS:
+    given = torch.tensor([ids])
+    known = {"attention_mask": torch.ones_like(given), "max_new_tokens": LENGTH}
+    (made,) = network.eval().generate(given, do_sample=False, **known)
+    expected.append(made[1:].tolist())
+  model = api.load_model(str(tmp_path))
+  for draft in (None, model):
+    found = api.generate(INPUTS, model, draft, max_length=LENGTH)
+    assert [output.tokens for output in found] == expected
