@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from absl import logging
 
+from specdec_t5x import console
 from specdec_t5x.hugging_face import gemma, names, settings
 from specdec_t5x.hugging_face.tensors import Tensors, read_json
 from specdec_t5x.network.config import T5Config
@@ -82,7 +83,9 @@ class Folder:
     tensors = Tensors.open(folder)
     if config.is_gemma:
       tensors = _of_text(path, tensors)
+    tensors = _without_leftovers(path, tensors)
     _check_layers(path, config, tensors)
+    tensors.check_lost(_spare(config, tensors, found.get("tie_word_embeddings", True)))
     _check_arrays(path, config, tensors)
     embeddings = _embeddings(config)
     last = embeddings[-1]
@@ -191,6 +194,40 @@ def _of_text(path, tensors: Tensors) -> Tensors:
       None if gemma.is_of_images(gemma.canonical(name)) else gemma.canonical(name)
     )
   )
+
+
+def _without_leftovers(path, tensors: Tensors) -> Tensors:
+  """Returns the arrays without zeros that old conversions wrote, and says so.
+
+  A bias of zeros changes nothing. Any other array of these names stays, and is refused
+  as one that a T5 has no place for.
+  """
+  known = (name for name in tensors.files if name.endswith(names.LEFTOVERS))
+  zeros = {name for name in known if not tensors.read(name).any()}
+  if zeros:
+    _say_once(
+      f"{path}: left out {len(zeros)} arrays of zeros that an old conversion wrote, "
+      f"{min(zeros)} first: a T5 has no such parameters."
+    )
+  return tensors.renamed(lambda name: None if name in zeros else name)
+
+
+# Several parts of a run open a folder.
+_say_once = functools.cache(console.say)
+
+
+def _spare(config, tensors: Tensors, is_tied: bool) -> set[str]:
+  """Returns the arrays that may be missing: copies of one that is stored.
+
+  Args:
+    config: of the network.
+    tensors: what is stored.
+    is_tied: whether config.json says that the output projection is the embedding.
+  """
+  copies = _embeddings(config)
+  copies = copies if is_tied else copies[:-1]
+  is_stored = any(name in tensors.shapes for name in copies)
+  return {names.UNUSED, *(copies if is_stored else ())}
 
 
 def _check_layers(path, config, tensors):

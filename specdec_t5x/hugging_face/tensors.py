@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import ml_dtypes  # noqa: F401, makes 'bfloat16' a type of NumPy's, which safetensors asks.
@@ -39,15 +39,20 @@ class Tensors:
     files: of each array, by its name.
     shapes: of each array, by its name.
     inner: its name in its file, where that is another.
+    lost: the file of each array that the index names and no file holds.
   """
 
   files: Mapping[str, pathlib.Path]
   shapes: Mapping[str, tuple[int, ...]]
   inner: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  lost: Mapping[str, pathlib.Path] = dataclasses.field(default_factory=dict)
 
   @classmethod
   def open(cls, folder: pathlib.Path) -> "Tensors":
     """Reads the headers, and no array.
+
+    An index may name copies that no file holds, as of an embedding that is tied: the
+    caller judges them (`check_lost`).
 
     Raises:
       ValueError: where a file is missing, damaged or of another format.
@@ -59,15 +64,24 @@ class Tensors:
       if folder / SINGLE == path:
         listed = dict.fromkeys(found, path)
       for name, shape in found.items():
-        if listed.get(name) == path:
+        if listed.get(name, path) == path:
           files[name], shapes[name] = path, shape
-    lost = sorted(set(listed) - set(files))
+    lost = {name: path for name, path in listed.items() if name not in files}
+    return cls(files, shapes, lost=lost)
+
+  def check_lost(self, spare: Collection[str]) -> None:
+    """Raises a ValueError where no file holds an array that the index names.
+
+    Args:
+      spare: names of the arrays that the network does without.
+    """
+    lost = sorted(set(self.lost) - set(spare))
     if lost:
+      path = self.lost[lost[0]]
       raise ValueError(
-        f"{listed[lost[0]]} lacks {lost[0]}, which {folder / INDEX} says it holds. "
+        f"{path} lacks {lost[0]}, which {path.parent / INDEX} says it holds. "
         "The files are not of one model: copy all of them again."
       )
-    return cls(files, shapes)
 
   def read(self, name: str) -> np.ndarray:
     """Returns an array as it is in its file, into memory of its own."""
@@ -79,7 +93,10 @@ class Tensors:
     inner = {new_name(name): name for name in self.files}
     inner.pop(None, None)
     of = lambda known: {name: known[old] for name, old in inner.items()}
-    return Tensors(of(self.files), of(self.shapes), inner)
+    files = {name: self.inner.get(old, old) for name, old in inner.items()}
+    lost = {new_name(name): path for name, path in self.lost.items()}
+    lost.pop(None, None)
+    return Tensors(of(self.files), of(self.shapes), files, lost)
 
   def are_equal(self, first: str, second: str) -> bool:
     """Returns whether two matrices are the same; a few rows are read at a time."""

@@ -65,6 +65,8 @@ def change_arrays(arrays, how):
       del arrays[NORM]
     case "one too many":
       arrays["classifier.weight"] = arrays[NORM]
+    case "bias":
+      arrays[NORM.replace("weight", "bias")] = arrays[NORM]
     case "transposed":
       arrays[HEAD] = np.ascontiguousarray(arrays[HEAD].T)
     case "two embeddings":
@@ -101,10 +103,19 @@ def shards_mixed(folder):
   second.write_bytes(first.read_bytes())
 
 
+def set_map(folder, edit):
+  """Changes which file the index names for each array."""
+  files = json.loads((folder / INDEX).read_text())["weight_map"]
+  edit(files)
+  set_json(folder / INDEX, {"weight_map": files})
+
+
 def index_leads_out(folder):
-  weights = json.loads((folder / INDEX).read_text())["weight_map"]
-  outside = {HEAD: "../../secret.safetensors"}
-  set_json(folder / INDEX, {"weight_map": weights | outside})
+  set_map(folder, lambda files: files.update({HEAD: "../../secret.safetensors"}))
+
+
+def listed_alone(folder):
+  set_map(folder, lambda files: files.update({"encoder.norm": files[HEAD]}))
 
 
 def index_without_map(folder):

@@ -1,0 +1,104 @@
+"""Folders as people publish them: copies named only, leftovers, other files."""
+
+import dataclasses
+import json
+
+import chex
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import specdec_t5x
+from specdec_t5x.hugging_face import export, names
+from specdec_t5x.hugging_face.folder import Folder
+from tests.errors import folders
+from tests.t5x_bridge import tiny
+
+TIED = dataclasses.replace(tiny.TARGET, logits_via_embedding=True)
+HEAD, EMBEDDING = "lm_head.weight", "shared.weight"
+
+
+def sharded(folder, config=tiny.TARGET):
+  """Writes a folder of several files and returns the network's parameters."""
+  params = tiny.drawn(config)
+  export.write(str(folder), config, params, shard_bytes=9000)
+  return params
+
+
+def assert_reads(folder, params):
+  chex.assert_trees_all_equal(specdec_t5x.load_model(str(folder)).params, params)
+
+
+@pytest.mark.parametrize(
+  ("config", "copies"),
+  [
+    (tiny.TARGET, names.ALIASES),
+    (tiny.TARGET, names.ALIASES[1:]),
+    (TIED, (HEAD,)),
+    (TIED, (HEAD, *names.ALIASES, names.UNUSED)),
+  ],
+)
+def test_an_index_may_name_copies_of_what_is_stored(config, copies, tmp_path):
+  params = sharded(tmp_path, config)
+  folders.set_map(
+    tmp_path, lambda files: files.update(dict.fromkeys(copies, files[EMBEDDING]))
+  )
+  assert_reads(tmp_path, params)
+
+
+def test_an_index_may_name_the_embedding_by_a_copy_alone(tmp_path):
+  params = sharded(tmp_path)
+  alias = names.ALIASES[0]
+  folders.set_map(tmp_path, lambda files: files.update({alias: files.pop(EMBEDDING)}))
+  assert_reads(tmp_path, params)
+
+
+@pytest.mark.parametrize(
+  ("stored", "lost"),
+  [
+    (HEAD, HEAD),  # Of an untied network.
+    (EMBEDDING, EMBEDDING),
+    (EMBEDDING, names.ALIASES[1]),
+    (folders.NORM, folders.NORM),
+    (folders.NORM, "classifier.weight"),
+  ],
+)
+def test_an_array_that_the_network_needs_must_be_in_a_file(stored, lost, tmp_path):
+  sharded(tmp_path)
+  files = json.loads((tmp_path / folders.INDEX).read_text())["weight_map"]
+  path = tmp_path / files[stored]
+  arrays = safetensors.numpy.load_file(path)
+  if lost != "classifier.weight":
+    del arrays[stored]
+    safetensors.numpy.save_file(arrays, path)
+  folders.set_map(tmp_path, lambda files: files.setdefault(lost, files[stored]))
+  with pytest.raises(ValueError, match=f"lacks {lost if lost != EMBEDDING else ''}"):
+    Folder.open(str(tmp_path))
+
+
+LEFTOVERS = {
+  "encoder.block.0.layer.0.layer_norm.bias": (16,),
+  "decoder.final_layer_norm.bias": (16,),
+  "model.encoder.embed_positions._float_tensor": (1,),
+  "final_logits_bias": (1, 64),
+  "lm_head.bias": (64,),
+}
+
+
+@pytest.mark.parametrize("name", LEFTOVERS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_leftover_zeros_are_left_out_with_a_line(name, dtype, tmp_path, capsys):
+  theirs = folders.write(tmp_path / "theirs")
+  leftover = np.zeros(LEFTOVERS[name], dtype)
+  folders.set_arrays(theirs, lambda arrays: arrays.update({name: leftover}))
+  assert_reads(theirs, tiny.drawn(tiny.TARGET))
+  lines = capsys.readouterr().err.splitlines()
+  assert [
+    line for line in lines if "left out 1 arrays of zeros" in line and name in line
+  ]
+  assert len([line for line in lines if name in line]) == 1
+  for value in (-1, np.nan):
+    leftover.flat[-1] = value
+    folders.set_arrays(theirs, lambda arrays: arrays.update({name: leftover}))
+    with pytest.raises(ValueError, match=f"no place for, {name}"):
+      Folder.open(str(theirs))
