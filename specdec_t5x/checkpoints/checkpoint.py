@@ -26,6 +26,7 @@ from specdec_t5x.checkpoints import arrays, t5x_index
 from specdec_t5x.checkpoints.checks import Shapes, check_finite, check_shapes
 from specdec_t5x.checkpoints.t5x_index import INDEX
 from specdec_t5x.data.hints import how_to_make
+from specdec_t5x.hugging_face import lfs
 from specdec_t5x.hugging_face.folder import Folder, is_folder
 from specdec_t5x.network.functional import (
   Network,
@@ -113,6 +114,7 @@ class Checkpoint(abc.ABC):
     try:
       return self._read_shapes(epath.Path(self.path))
     except Exception as error:  # msgpack, Orbax and tensorstore each raise their own.
+      self._check_pointers()
       raise ValueError(
         f"The index of checkpoint {self.path} can't be read ({type(error).__name__}: "
         f"{error}). The checkpoint is damaged or incomplete; copy it again."
@@ -186,10 +188,15 @@ class Checkpoint(abc.ABC):
     try:
       yield
     except Exception as error:  # Readers raise many types.
+      self._check_pointers()
       raise ValueError(
         f"Checkpoint {self.path} could not be restored ({type(error).__name__}: "
         f"{error}). If its files are damaged, copy it again from where it was written."
       ) from error
+
+  def _check_pointers(self) -> None:
+    """Raises a ValueError where files are pointers of Git LFS; asked on errors."""
+    lfs.check_folder(self.path)
 
   @abc.abstractmethod
   def _read_shapes(self, directory: epath.Path) -> Shapes:
@@ -262,6 +269,10 @@ class HuggingFace(Checkpoint):
 
   def settings(self, dtype="float32"):
     return dataclasses.replace(self.folder.config, dtype=dtype)
+
+  def _check_pointers(self):
+    # `Folder.open` has checked the files that are read; others may be pointers.
+    pass
 
   def _read_shapes(self, directory):
     return self.folder.shapes

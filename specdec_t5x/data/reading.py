@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from etils import epy
 
+from specdec_t5x.hugging_face import lfs
+
 with epy.lazy_imports():
   import tensorflow as tf
 
@@ -17,14 +19,18 @@ def read_bytes(path: str) -> bytes:
 
   Raises:
     OSError: the file can't be read.
+    ValueError: it is a pointer of Git LFS.
   """
   if "://" not in path:
-    return pathlib.Path(path).read_bytes()
-  try:
-    with tf.io.gfile.GFile(path, "rb") as file:
-      return file.read()
-  except tf.errors.OpError as error:
-    raise OSError(str(error)) from error
+    contents = pathlib.Path(path).read_bytes()
+  else:
+    try:
+      with tf.io.gfile.GFile(path, "rb") as file:
+        contents = file.read()
+    except tf.errors.OpError as error:
+      raise OSError(str(error)) from error
+  lfs.check_file(path, contents)
+  return contents
 
 
 def rows(dataset: tf.data.Dataset) -> Iterator[Mapping[str, np.ndarray]]:

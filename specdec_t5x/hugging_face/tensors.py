@@ -11,6 +11,8 @@ import ml_dtypes  # noqa: F401, makes 'bfloat16' a type of NumPy's, which safete
 import numpy as np
 import safetensors
 
+from specdec_t5x.hugging_face import lfs
+
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = ("F32", "BF16", "F16", "F64")
 _ROWS = 4096  # Compared at once.
@@ -25,6 +27,7 @@ def read_json(path: pathlib.Path) -> Mapping[str, Any]:
   try:
     contents = json.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError, RecursionError) as error:
+    lfs.check_file(path)
     raise ValueError(f"{path} can't be read ({error}). Copy it again.") from error
   if not isinstance(contents, dict):
     raise ValueError(f"{path} must hold a JSON object. Copy it again.")
@@ -125,6 +128,7 @@ def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
       kinds = {name: found.get_dtype() for name, found in slices.items()}
       shapes = {name: tuple(found.get_shape()) for name, found in slices.items()}
   except (safetensors.SafetensorError, OSError) as error:
+    lfs.check_file(path)
     raise ValueError(
       f"{path} is no whole safetensors file ({error}). Copy it again."
     ) from error

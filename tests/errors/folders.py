@@ -9,6 +9,7 @@ import numpy as np
 import safetensors.numpy
 
 from specdec_t5x.hugging_face import export
+from tests import damage
 from tests.t5x_bridge import tiny
 
 NAME = "theirs"
@@ -88,6 +89,10 @@ def without_config(folder):
 def pickled(folder):
   (folder / WEIGHTS).unlink()
   (folder / "pytorch_model.bin").write_bytes(pickle.dumps({}))
+
+
+def pointer(folder):
+  damage.make_pointer(folder / WEIGHTS)
 
 
 # ---- Of a folder of several files of weights. ----

@@ -8,6 +8,7 @@ import numpy as np
 import sentencepiece
 import tensorstore
 
+from tests import damage
 from tests.e2e import runs, test_tfexamples
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -70,6 +71,11 @@ def array_missing(pair, here):
 def index_altered(pair, here):
   index = copied_target(pair, here) / "checkpoint"
   index.write_bytes(b"\x00" + index.read_bytes()[1:])
+
+
+def pointers(pair, here):
+  for array in (copied_target(pair, here) / ARRAY).iterdir():
+    damage.make_pointer(array)
 
 
 def with_nan(pair, here):

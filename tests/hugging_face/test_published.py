@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 
 import chex
 import numpy as np
@@ -9,8 +10,14 @@ import pytest
 import safetensors.numpy
 
 import specdec_t5x
+from specdec_t5x import convert
+from specdec_t5x.checkpoints import readers
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from specdec_t5x.data import text_files, vocabularies
 from specdec_t5x.hugging_face import export, names
 from specdec_t5x.hugging_face.folder import Folder
+from specdec_t5x.network.functional import network_for
+from tests import damage
 from tests.errors import folders
 from tests.t5x_bridge import tiny
 
@@ -102,3 +109,70 @@ def test_leftover_zeros_are_left_out_with_a_line(name, dtype, tmp_path, capsys):
     folders.set_arrays(theirs, lambda arrays: arrays.update({name: leftover}))
     with pytest.raises(ValueError, match=f"no place for, {name}"):
       Folder.open(str(theirs))
+
+
+def assert_says_pointer(read, path):
+  damage.make_pointer(path)
+  with pytest.raises(ValueError, match=r"is a pointer of Git LFS.*`git lfs pull` in "):
+    read()
+
+
+@pytest.mark.parametrize("name", [folders.CONFIG, folders.INDEX, "model-00002-of-*"])
+def test_a_pointer_in_a_folder_is_named(name, tmp_path):
+  sharded(tmp_path)
+  path = next(tmp_path.glob(name))
+  assert_says_pointer(lambda: specdec_t5x.load_model(str(tmp_path)), path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_pointer_in_a_folder_that_is_converted_is_named(name, tmp_path, capsys):
+  theirs = folders.write(tmp_path / "theirs")
+  (theirs / name).touch()
+  damage.make_pointer(theirs / name)
+  assert convert.main([f"--from={theirs}", f"--to={tmp_path / 'ours'}"]) == 1
+  says = f"{theirs / name} is a pointer of Git LFS"
+  assert says in capsys.readouterr().err
+
+
+def test_a_pointer_that_is_not_read_does_no_harm(tmp_path):
+  theirs = folders.write(tmp_path / "theirs")
+  for name in ("tf_model.h5", "pytorch_model.bin", "flax_model.msgpack"):
+    (theirs / name).touch()
+    damage.make_pointer(theirs / name)
+  assert_reads(theirs, tiny.drawn(tiny.TARGET))
+  folders.set_arrays(theirs, lambda arrays: arrays[folders.NORM].fill(np.nan))
+  with pytest.raises(ValueError, match="is not finite"):
+    specdec_t5x.load_model(str(theirs))
+
+
+@pytest.mark.parametrize(
+  ("format", "pattern"),
+  [
+    ("t5x", "checkpoint"),
+    ("t5x", "target.encoder.encoder_norm.scale/.zarray"),
+    ("t5x", "target.encoder.encoder_norm.scale/0"),
+    ("orbax", "state/_METADATA"),
+    ("orbax", "state/manifest.ocdbt"),
+    ("orbax", "state/d/*"),
+  ],
+)
+def test_a_pointer_in_a_checkpoint_is_named(format, pattern, tmp_path):
+  saved = tiny.save(tmp_path, tiny.TARGET, tiny.drawn(tiny.TARGET), format)
+  state = readers.abstract_state(network_for(tiny.TARGET))
+  restore = lambda: Checkpoint.open(saved).restore(state, readers.one_device(), None)
+  restore()
+  for path in pathlib.Path(saved).glob(pattern):
+    assert_says_pointer(restore, path)
+  with pytest.raises(ValueError, match="is a pointer of Git LFS"):
+    specdec_t5x.load_model(saved)
+
+
+@pytest.mark.parametrize("name", ["spiece.model", "text.en", "rows.jsonl"])
+def test_a_pointer_in_place_of_data_is_named(name, tmp_path):
+  (tmp_path / name).touch()
+  read = {
+    "spiece.model": lambda path: vocabularies.sentencepiece_vocabulary(path, 0),
+    "text.en": text_files.read_lines,
+    "rows.jsonl": lambda path: text_files.read_fields(path, ["en"]),
+  }[name]
+  assert_says_pointer(lambda: read(str(tmp_path / name)), tmp_path / name)
