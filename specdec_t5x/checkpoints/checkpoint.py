@@ -25,9 +25,9 @@ from etils import epath
 from specdec_t5x.checkpoints import arrays, t5x_index
 from specdec_t5x.checkpoints.checks import Shapes, check_finite, check_shapes
 from specdec_t5x.checkpoints.t5x_index import INDEX
-from specdec_t5x.data.hints import how_to_make
+from specdec_t5x.data.hints import how_to_make, is_address
 from specdec_t5x.hugging_face import lfs
-from specdec_t5x.hugging_face.folder import Folder, is_folder
+from specdec_t5x.hugging_face.folder import CONFIG, Folder, is_folder, lacking
 from specdec_t5x.network.functional import (
   Network,
   Settings,
@@ -64,11 +64,12 @@ class Checkpoint(abc.ABC):
         f"Expected the path of a checkpoint's folder, got {path!r}. Give one, in "
         "quotes."
       )
-    directory = epath.Path(path)
-    if not directory.is_dir():
+    directory = None if is_address(os.fspath(path)) else epath.Path(path)
+    if directory is None or not directory.is_dir():
       raise ValueError(
         f"{path} is not a directory. Expected a T5X checkpoint (a folder with an index "
-        f"file {INDEX!r}) or an Orbax one (with a folder {STATE!r}).{how_to_make(path)}"
+        f"file {INDEX!r}), an Orbax one (with a folder {STATE!r}) or a Hugging Face "
+        f"folder (with {CONFIG}).{how_to_make(path)}"
       )
     if (directory / INDEX).is_file():
       return T5X(path)
@@ -76,6 +77,7 @@ class Checkpoint(abc.ABC):
       raise ValueError(
         f"{path} holds no checkpoint: neither a file {INDEX!r} (T5X) nor a folder "
         f"{STATE!r} (Orbax). Give the folder of one step, as .../checkpoint_1000."
+        f"{lacking(path)}"
       )
     if not re.fullmatch(r"checkpoint_\d+", directory.name):
       raise ValueError(

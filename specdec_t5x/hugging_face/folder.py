@@ -20,11 +20,19 @@ from absl import logging
 
 from specdec_t5x import console
 from specdec_t5x.hugging_face import gemma, names, settings
-from specdec_t5x.hugging_face.tensors import Tensors, read_json
+from specdec_t5x.hugging_face.tensors import SINGLE, Tensors, read_json
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import initial_variables, network_for
 
 CONFIG = "config.json"
+# What a folder has, and the names of the files.
+_FILES = {
+  CONFIG: (CONFIG,),
+  f"weights ({SINGLE})": ("*.safetensors", "flax_model*.msgpack", "pytorch_model*.bin"),
+  "a vocabulary (spiece.model or tokenizer.json)": (
+    *("spiece.model", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"),
+  ),
+}
 
 
 def their_name(path: str, config: T5Config) -> str:
@@ -46,6 +54,23 @@ def _embeddings(config: T5Config) -> tuple[str, ...]:
 def is_folder(path: str) -> bool:
   """Returns whether `path` looks like a folder of transformers' save_pretrained."""
   return isinstance(path, str | os.PathLike) and (pathlib.Path(path) / CONFIG).is_file()
+
+
+def lacking(path: str | os.PathLike) -> str:
+  """Returns a sentence that lists what a Hugging Face folder lacks.
+
+  '' where nothing in a folder is a Hugging Face folder's.
+  """
+  found = {
+    kind: any(any(pathlib.Path(path).glob(name)) for name in files)
+    for kind, files in _FILES.items()
+  }
+  lacks = [kind for kind, is_there in found.items() if not is_there]
+  if len(lacks) == len(found):
+    return ""
+  return (
+    f" As a Hugging Face folder it lacks {' and '.join(lacks)}: copy what is missing."
+  )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,11 +13,12 @@ import specdec_t5x
 from specdec_t5x import convert
 from specdec_t5x.checkpoints import readers
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
-from specdec_t5x.data import text_files, vocabularies
+from specdec_t5x.data import hints, text_files, vocabularies
 from specdec_t5x.hugging_face import export, names
 from specdec_t5x.hugging_face.folder import Folder
 from specdec_t5x.network.functional import network_for
 from tests import damage
+from tests.e2e import runs
 from tests.errors import folders
 from tests.t5x_bridge import tiny
 
@@ -176,3 +177,40 @@ def test_a_pointer_in_place_of_data_is_named(name, tmp_path):
     "rows.jsonl": lambda path: text_files.read_fields(path, ["en"]),
   }[name]
   assert_says_pointer(lambda: read(str(tmp_path / name)), tmp_path / name)
+
+
+HUB_NAMES = ["google/flan-t5-small", "google/t5-v1_1-base", "t5-small", "org.x/T5-3.5"]
+HUB_NAMES += ["https://huggingface.co/google/mt5-base", "hf://google/ul2"]
+
+
+@pytest.mark.parametrize("name", HUB_NAMES)
+def test_a_name_of_a_hub_is_said_to_be_one(name):
+  with pytest.raises(ValueError, match=r"name of a model on a hub\. Nothing is downl"):
+    specdec_t5x.load_model(name)
+  assert "name of a model on a hub" in hints.how_to_make(name)
+
+
+@pytest.mark.parametrize(
+  "name", ["no/checkpoint_1", "/a/t5", "a/b/c", "../t5", "no/t5.model", "tests/t5", "x"]
+)
+def test_a_local_path_is_no_name_of_a_hub(name, monkeypatch):
+  monkeypatch.chdir(runs.ROOT)
+  assert hints.how_to_make(name) == ""
+  with pytest.raises(ValueError, match=r"Hugging Face folder \(with config.json\)\.$"):
+    specdec_t5x.load_model(name)
+
+
+@pytest.mark.parametrize(
+  ("files", "lacks"),
+  [
+    (["model.safetensors"], r"config.json and a vocabulary \(spiece.model or tok"),
+    (["spiece.model"], r"config.json and weights \(model.safetensors\): copy"),
+    (["flax_model.msgpack", "tokenizer.json"], "config.json: copy"),
+    ([], "checkpoint_1000.$"),
+  ],
+)
+def test_what_a_folder_without_a_configuration_lacks_is_listed(files, lacks, tmp_path):
+  for name in files:
+    (tmp_path / name).touch()
+  with pytest.raises(ValueError, match=f"holds no checkpoint.*{lacks}"):
+    specdec_t5x.load_model(str(tmp_path))
