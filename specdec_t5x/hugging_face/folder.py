@@ -1,6 +1,6 @@
 """A folder of transformers' save_pretrained as a network and T5X's parameters.
 
-Nothing in the folder runs: config.json is data, arrays are safetensors.
+Nothing in the folder runs: config.json is data, arrays are safetensors or msgpack.
 """
 
 import dataclasses

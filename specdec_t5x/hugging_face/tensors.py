@@ -1,7 +1,6 @@
-"""The arrays of a folder's safetensors files, read one at a time."""
+"""The arrays of a folder's files, safetensors or Flax's, read one at a time."""
 
 import dataclasses
-import functools
 import json
 import pathlib
 from collections.abc import Callable, Collection, Mapping
@@ -11,9 +10,10 @@ import ml_dtypes  # noqa: F401, makes 'bfloat16' a type of NumPy's, which safete
 import numpy as np
 import safetensors
 
-from specdec_t5x.hugging_face import lfs
+from specdec_t5x.hugging_face import flax_file, lfs
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+FLAX, FLAX_INDEX = "flax_model.msgpack", "flax_model.msgpack.index.json"
 _DTYPES = ("F32", "BF16", "F16", "F64")
 _ROWS = 4096  # Compared at once.
 
@@ -60,12 +60,14 @@ class Tensors:
     Raises:
       ValueError: where a file is missing, damaged or of another format.
     """
-    listed = _listed(folder)
+    weights = _weights(folder)
+    if weights.name in (SINGLE, FLAX):
+      shapes = _header(weights)
+      return cls(dict.fromkeys(shapes, weights), shapes)
+    listed = _listed(weights)
     files, shapes = {}, {}
     for path in sorted(set(listed.values())):
       found = _header(path)
-      if folder / SINGLE == path:
-        listed = dict.fromkeys(found, path)
       for name, shape in found.items():
         if listed.get(name, path) == path:
           files[name], shapes[name] = path, shape
@@ -81,8 +83,9 @@ class Tensors:
     lost = sorted(set(self.lost) - set(spare))
     if lost:
       path = self.lost[lost[0]]
+      index = path.with_name(FLAX_INDEX if _is_flax(path) else INDEX)
       raise ValueError(
-        f"{path} lacks {lost[0]}, which {path.parent / INDEX} says it holds. "
+        f"{path} lacks {lost[0]}, which {index} says it holds. "
         "The files are not of one model: copy all of them again."
       )
 
@@ -116,8 +119,16 @@ class Tensors:
       return all(np.array_equal(a[some], b[some]) for some in rows)
 
 
-# Reads, not a map of the file: its pages would count as this process's memory.
-_opened = functools.partial(safetensors.safe_open, framework="np", backend="pread")
+def _is_flax(path: pathlib.Path) -> bool:
+  return path.suffix == ".msgpack"
+
+
+def _opened(path: pathlib.Path) -> Any:
+  """Returns an open file of arrays, a context manager."""
+  if _is_flax(path):
+    return flax_file.FlaxFile(path)
+  # Reads, not a map of the file: its pages would count as this process's memory.
+  return safetensors.safe_open(path, framework="np", backend="pread")
 
 
 def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
@@ -127,11 +138,10 @@ def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
       slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
       kinds = {name: found.get_dtype() for name, found in slices.items()}
       shapes = {name: tuple(found.get_shape()) for name, found in slices.items()}
-  except (safetensors.SafetensorError, OSError) as error:
+  except (safetensors.SafetensorError, OSError, ValueError) as error:
     lfs.check_file(path)
-    raise ValueError(
-      f"{path} is no whole safetensors file ({error}). Copy it again."
-    ) from error
+    kind = "msgpack file of Flax's" if _is_flax(path) else "safetensors file"
+    raise ValueError(f"{path} is no whole {kind} ({error}). Copy it again.") from error
   for name, kind in kinds.items():
     if kind not in _DTYPES:
       raise ValueError(
@@ -141,23 +151,27 @@ def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
   return shapes
 
 
-def _listed(folder: pathlib.Path) -> dict[str, pathlib.Path]:
-  """Returns the file of each array; of a single file, under the file's own name."""
-  if (folder / SINGLE).is_file():
-    return {SINGLE: folder / SINGLE}
-  if not (folder / INDEX).is_file():
-    raise ValueError(_without_weights(folder))
-  files = read_json(folder / INDEX).get("weight_map")
+def _weights(folder: pathlib.Path) -> pathlib.Path:
+  """Returns the file of all arrays, or the index of several: safetensors first."""
+  for name in (SINGLE, INDEX, FLAX, FLAX_INDEX):
+    if (folder / name).is_file():
+      return folder / name
+  raise ValueError(_without_weights(folder))
+
+
+def _listed(index: pathlib.Path) -> dict[str, pathlib.Path]:
+  """Returns the file of each array that an index names."""
+  folder, files = index.parent, read_json(index).get("weight_map")
   if not isinstance(files, dict) or not files:
     raise ValueError(
-      f"{folder / INDEX} has no 'weight_map' from arrays to files. Copy it again."
+      f"{index} has no 'weight_map' from arrays to files. Copy it again."
     )
   for name in files.values():
     # A link may lead out of the folder, as in Hugging Face's cache; a name may not.
     plain = isinstance(name, str) and "\\" not in name and "\0" not in name
     if not plain or pathlib.PurePath(name).name != name:
       raise ValueError(
-        f"{folder / INDEX} names the file {name!r}: expected one of the same folder. "
+        f"{index} names the file {name!r}: expected one of the same folder. "
         "Don't use this folder."
       )
     if not (folder / name).is_file():
@@ -165,14 +179,18 @@ def _listed(folder: pathlib.Path) -> dict[str, pathlib.Path]:
         f"{folder} lacks {name}, one of the {len(set(files.values()))} files that its "
         "index names. Copy it, too."
       )
-  return {name: folder / file for name, file in files.items()}
+  their_name = flax_file.their_name if index.name == FLAX_INDEX else str
+  return {their_name(name): folder / file for name, file in files.items()}
 
 
 def _without_weights(folder: pathlib.Path) -> str:
-  kinds = ("*.bin", "*.h5", "*.msgpack", "*.pt", "*.ckpt")
+  kinds = ("*.bin", "*.h5", "*.pt", "*.ckpt")
   others = sorted(path.name for kind in kinds for path in folder.glob(kind))
   if not others:
-    return f"{folder} has a config.json and neither {SINGLE} nor {INDEX}. Copy them."
+    return (
+      f"{folder} has a config.json, and none of {SINGLE}, {INDEX}, {FLAX} and "
+      f"{FLAX_INDEX}. Copy the weights, too."
+    )
   return (
     f"{folder} has {others[0]} and no {SINGLE}: pickles run what is in them, and are "
     "not read. Where you trust it, load it with transformers and write it anew: "

@@ -5,6 +5,7 @@ import pathlib
 import pickle
 import struct
 
+import flax
 import numpy as np
 import safetensors.numpy
 
@@ -89,6 +90,14 @@ def without_config(folder):
 def pickled(folder):
   (folder / WEIGHTS).unlink()
   (folder / "pytorch_model.bin").write_bytes(pickle.dumps({}))
+
+
+def flax_cut_off(folder):
+  """The beginning of a file in Flax's format: a map, a name, half of an array."""
+  (folder / WEIGHTS).unlink()
+  array = {"shared": {"embedding": np.ones((64, 16), np.float32)}}
+  contents = flax.serialization.msgpack_serialize(array)
+  (folder / "flax_model.msgpack").write_bytes(contents[:2000])
 
 
 def pointer(folder):

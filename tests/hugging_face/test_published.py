@@ -2,9 +2,12 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 
 import chex
+import flax
+import jax
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -20,6 +23,7 @@ from specdec_t5x.network.functional import network_for
 from tests import damage
 from tests.e2e import runs
 from tests.errors import folders
+from tests.errors.test_fuzz import assert_read_or_refused
 from tests.t5x_bridge import tiny
 
 TIED = dataclasses.replace(tiny.TARGET, logits_via_embedding=True)
@@ -214,3 +218,114 @@ def test_what_a_folder_without_a_configuration_lacks_is_listed(files, lacks, tmp
     (tmp_path / name).touch()
   with pytest.raises(ValueError, match=f"holds no checkpoint.*{lacks}"):
     specdec_t5x.load_model(str(tmp_path))
+
+
+def flax_path(name):
+  """Returns the path that transformers' Flax classes have for an array."""
+  path = name.replace(".", "/").removesuffix("weight")
+  if "shared" in path or "relative" in path:
+    return f"{path}embedding"
+  return f"{path}weight" if "norm" in path else f"{path}kernel"
+
+
+def flax_file_of(path):
+  return path.name.replace("model", "flax_model", 1).replace("safetensors", "msgpack")
+
+
+def as_flax(folder, dtype="float32"):
+  """Writes a folder's arrays in Flax's format, in place of safetensors."""
+  index = folder / folders.INDEX
+  files = {}
+  for path in sorted(folder.glob("*.safetensors")):
+    arrays = {
+      flax_path(name): array.astype(dtype)
+      for name, array in safetensors.numpy.load_file(path).items()
+    }
+    files |= dict.fromkeys(arrays, flax_file_of(path))
+    arrays = {n: x.T if n.endswith("kernel") else x for n, x in arrays.items()}
+    tree = flax.traverse_util.unflatten_dict(arrays, sep="/")
+    contents = flax.serialization.msgpack_serialize(tree)
+    (folder / flax_file_of(path)).write_bytes(contents)
+    path.unlink()
+  if index.exists():
+    index.unlink()
+    folders.set_json(folder / "flax_model.msgpack.index.json", {"weight_map": files})
+  return folder
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("shard_bytes", [9000, 2**30])
+@pytest.mark.parametrize("chunk_bytes", [500, 2**30])
+def test_flax_s_format_is_read(dtype, shard_bytes, chunk_bytes, tmp_path, monkeypatch):
+  """An embedding of a gigabyte is in parts."""
+  monkeypatch.setattr(flax.serialization, "MAX_CHUNK_SIZE", chunk_bytes)
+  config = dataclasses.replace(
+    tiny.TARGET, relpos_per_layer=shard_bytes < 2**30, mlp_activations=("relu",)
+  )
+  params = tiny.drawn(config)
+  export.write(str(tmp_path), config, params, shard_bytes=shard_bytes)
+  as_flax(tmp_path, dtype)
+  read = specdec_t5x.load_model(str(tmp_path))
+  assert read.network.config == config
+  narrow = jax.tree.map(lambda x: x.astype(dtype).astype("float32"), params)
+  chex.assert_trees_all_equal(read.params, narrow)
+
+
+def test_flax_s_format_of_a_tied_network_is_read(tmp_path):
+  params = sharded(tmp_path, TIED)
+  assert_reads(as_flax(tmp_path), params)
+
+
+def test_safetensors_are_read_before_flax_s_format(tmp_path):
+  params = sharded(tmp_path)
+  (tmp_path / "flax_model.msgpack").write_bytes(b"")
+  assert_reads(tmp_path, params)
+
+
+def test_a_shard_of_flax_s_format_that_lacks_an_array_is_named(tmp_path):
+  sharded(tmp_path)
+  as_flax(tmp_path)
+  first = min(tmp_path.glob("flax_model-*"))
+  last = max(tmp_path.glob("flax_model-*"))
+  last.write_bytes(first.read_bytes())
+  with pytest.raises(
+    ValueError, match=r"msgpack lacks .*flax_model.msgpack.index.json"
+  ):
+    Folder.open(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  ("tree", "says"),
+  [
+    ({"shared": {"embedding": np.ones(3, np.int8)}}, "is int8, expected one of"),
+    ({"shared": {"embedding": 5}}, "shared/embedding is no array"),
+    ({"shared": {"embedding": np.float32(5)}}, "shared/embedding is no array"),
+    ({"a": {"kernel": np.ones(1), "weight": np.ones(1)}}, "two arrays a.weight"),
+    (np.ones(3), "no whole msgpack file"),
+  ],
+)
+def test_what_is_no_network_in_flax_s_format_is_refused(tree, says, tmp_path):
+  folders.write(tmp_path)
+  (tmp_path / folders.WEIGHTS).unlink()
+  contents = flax.serialization.msgpack_serialize(tree)
+  (tmp_path / "flax_model.msgpack").write_bytes(contents)
+  with pytest.raises(ValueError, match=f"flax_model.msgpack.*{says}"):
+    Folder.open(str(tmp_path))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_to_flax_s_format_is_refused_or_changes_numbers_alone(seed, tmp_path):
+  rng = np.random.default_rng(seed)
+  folder = as_flax(folders.write(tmp_path / "theirs"))
+  path = folder / "flax_model.msgpack"
+  contents = path.read_bytes()
+  shapes = dict(Folder.open(str(folder)).shapes)
+  for time in range(50):
+    damaged = bytearray(contents)
+    damaged[rng.integers(len(contents))] ^= int(rng.integers(1, 256))
+    cut = rng.integers(2) * rng.integers(1, len(contents))
+    path.write_bytes(bytes(damaged[: len(contents) - cut]))
+    os.utime(path, ns=(time, time))
+    found = assert_read_or_refused(lambda: Folder.open(str(folder)), folder)
+    assert found is None or cut == 0
+    assert found is None or {x: found.read(x).shape for x in shapes} == shapes
