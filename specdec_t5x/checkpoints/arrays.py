@@ -48,13 +48,13 @@ def _address(folder: epath.Path) -> dict[str, str]:
 
 
 def read_orbax(
-  state: epath.Path, names: Sequence[str], dtype: str | None
+  item: epath.Path, names: Sequence[str], dtype: str | None
 ) -> dict[str, np.ndarray]:
   """Reads arrays of a checkpoint in Orbax's format.
 
   Args:
-    state: the folder of the item 'state'.
-    names: the parameters' paths, as decoder/.../kernel.
+    item: the folder that holds them.
+    names: their paths in its tree, as target/decoder/.../kernel.
     dtype: of the results; None keeps the stored ones.
   """
   import orbax.checkpoint as ocp  # Here alone: decoding without checkpoints needs none.
@@ -62,14 +62,12 @@ def read_orbax(
   how = ocp.RestoreArgs(
     restore_type=np.ndarray, dtype=None if dtype is None else jnp.dtype(dtype)
   )
-  restore_args = flax.traverse_util.unflatten_dict(
-    {f"target/{name}": how for name in names}, sep="/"
-  )
+  restore_args = flax.traverse_util.unflatten_dict(dict.fromkeys(names, how), sep="/")
   request = ocp.args.PyTreeRestore(
     item=jax.tree.map(lambda _: 0, restore_args),
     restore_args=restore_args,
     partial_restore=True,
   )
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-    restored = checkpointer.restore(state.absolute(), args=request)
-  return flax.traverse_util.flatten_dict(restored["target"], sep="/")
+    restored = checkpointer.restore(item.absolute(), args=request)
+  return flax.traverse_util.flatten_dict(restored, sep="/")

@@ -10,7 +10,7 @@ import tensorstore
 
 from tests import damage
 from tests.e2e import runs, test_tfexamples
-from tests.t5x_bridge import tiny, tiny_gpt
+from tests.t5x_bridge import test_scanned, tiny, tiny_gpt
 
 ARRAY = "target.decoder.logits_dense.kernel"
 
@@ -89,6 +89,12 @@ def orbax_damaged(pair, here):
   copied = here / "checkpoint_7"
   shutil.copytree(pair.root / "draft" / "checkpoint_7", copied)
   (copied / "state" / "_METADATA").write_text("{")
+
+
+def stacks_misfit(pair, here):
+  flat = test_scanned.stack(tiny.drawn(tiny.TARGET), 1, test_scanned.scan)
+  flat["decoder/decoder/mlp/wo/kernel"] = np.ones((16, 2, 17), np.float32)
+  test_scanned.write(here, flat)
 
 
 def empty_folder(pair, here):
