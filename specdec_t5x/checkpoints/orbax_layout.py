@@ -41,7 +41,7 @@ class Layout:
     item: the folder that holds the arrays.
     above: names above the parameters in its tree.
     stored: shapes of the parameters, by their paths below these.
-    beside: what stands beside the parameters and above, for messages.
+    contents: what stands at the top of the tree, for messages.
     step: the name of the step in the tree; None where there is none.
     is_t5x: whether the layout is the one that T5X writes.
   """
@@ -49,7 +49,7 @@ class Layout:
   item: epath.Path
   above: tuple[str, ...]
   stored: Shapes
-  beside: tuple[str, ...]
+  contents: str
   step: str | None
   is_t5x: bool
 
@@ -89,9 +89,13 @@ def find(directory: epath.Path, item: epath.Path) -> Layout:
 
   with ocp.PyTreeCheckpointer() as checkpointer:
     tree = checkpointer.metadata(item.resolve()).item_metadata.tree
-  above, beside, step = (), [], None
+  if isinstance(tree, Mapping):
+    contents = ", ".join(map(repr, tree)) or "no arrays"
+  else:
+    contents, tree = f"a {type(tree).__name__}", {}
+  above = ()
+  step = None
   while name := next((x for x in _ABOVE if isinstance(tree.get(x), Mapping)), None):
-    beside += tree
     step = _step_in(tree, above) or step
     above, tree = (*above, name), tree[name]
   flat = flax.traverse_util.flatten_dict(dict(tree), sep="/")
@@ -101,7 +105,7 @@ def find(directory: epath.Path, item: epath.Path) -> Layout:
     and item == directory / STATE
     and bool(re.fullmatch(r"checkpoint_\d+", directory.name))
   )
-  return Layout(item, above, stored, tuple(beside or tree), step, is_t5x)
+  return Layout(item, above, stored, contents, step, is_t5x)
 
 
 def check_is_network(path: str, layout: Layout, shapes: Shapes) -> None:
@@ -117,10 +121,10 @@ def check_is_network(path: str, layout: Layout, shapes: Shapes) -> None:
   try:
     network_config(shapes)
   except (ValueError, KeyError, IndexError) as error:
-    found = ", ".join(map(repr, layout.beside[:8])) or "no arrays"
     raise ValueError(
-      f"{path} is an Orbax checkpoint of {found}, and its {len(shapes)} arrays are no "
-      f"network's under T5X's names ({error}). {HOW_TO_SAVE}"
+      f"{path} is an Orbax checkpoint of {layout.contents:.200}, and its "
+      f"{len(shapes)} arrays are no network's under T5X's names ({error}). "
+      f"{HOW_TO_SAVE}"
     ) from error
 
 

@@ -10,7 +10,7 @@ import tensorstore
 
 from tests import damage
 from tests.e2e import runs, test_tfexamples
-from tests.t5x_bridge import test_scanned, tiny, tiny_gpt
+from tests.t5x_bridge import test_orbax_layouts, test_scanned, tiny, tiny_gpt
 
 ARRAY = "target.decoder.logits_dense.kernel"
 
@@ -89,6 +89,16 @@ def orbax_damaged(pair, here):
   copied = here / "checkpoint_7"
   shutil.copytree(pair.root / "draft" / "checkpoint_7", copied)
   (copied / "state" / "_METADATA").write_text("{")
+
+
+def orbax_of_other(pair, here):
+  """What Orbax's own writer made of something else than a network."""
+  test_orbax_layouts.standard(here / "other", {"layer": {"kernel": np.ones((2, 2))}})
+
+
+def orbax_of_items(pair, here):
+  tree = {"layer": {"kernel": np.ones((2, 2))}}
+  test_orbax_layouts.managed(a=None, b=None)(here, tree)
 
 
 def stacks_misfit(pair, here):
