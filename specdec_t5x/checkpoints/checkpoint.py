@@ -36,6 +36,9 @@ from specdec_t5x.network.functional import (
   network_for,
 )
 
+# Numbers that Orbax reads at once: 256 MB in float32.
+_GROUP = 2**26
+
 
 class Checkpoint(abc.ABC):
   """A network's parameters on disk; `open` finds out their format.
@@ -257,7 +260,13 @@ class Checkpoint(abc.ABC):
     """
     places = self._places
     for group in scanned.by_stored(names, places):
-      stored = self._read_stored(places[group[0]].name, dtype)
+      stored_name = places[group[0]].name
+      stored = self._read_stored(stored_name, dtype)
+      if stored.shape != self._stored[stored_name]:
+        raise ValueError(
+          f"{stored_name} has the shape {stored.shape} on disk, but the index has "
+          f"{self._stored[stored_name]}"
+        )
       for name in group:
         yield name, places[name].take(stored)
       del stored  # Before the next one is read.
@@ -324,10 +333,12 @@ class Orbax(Checkpoint):
     if self._is_rearranged:
       yield from super()._read_arrays(names, dtype)
       return
-    # Together, which Orbax reads at the same time.
-    paths = {self._path(name): name for name in names}
-    read = arrays.read_orbax(self._layout.item, list(paths), dtype)
-    yield from ((paths[path], array) for path, array in read.items())
+    # Some together, which Orbax reads at the same time.
+    for group in _groups(names, self._stored):
+      paths = [self._path(name) for name in group]
+      read = arrays.read_orbax(self._layout.item, paths, dtype)
+      for name, path in zip(group, paths, strict=True):
+        yield name, read.pop(path)
 
   def _read_stored(self, name, dtype):
     path = self._path(name)
@@ -361,6 +372,18 @@ class HuggingFace(Checkpoint):
   def _read_stored(self, name, dtype):
     with np.errstate(over="ignore"):  # Infinity, which `check_finite` reports.
       return np.asarray(self.folder.read(name), dtype and jnp.dtype(dtype))
+
+
+def _groups(names: Sequence[str], shapes: Shapes) -> Iterator[list[str]]:
+  """Yields the names in groups whose arrays are small together."""
+  group, size = [], 0
+  for name in names:
+    if group and size + math.prod(shapes[name]) > _GROUP:
+      yield group
+      group, size = [], 0
+    group.append(name)
+    size += math.prod(shapes[name])
+  yield group
 
 
 def _is_float(params: Any) -> bool:
