@@ -25,7 +25,7 @@ _TARGET = "target"  # T5X's place of the parameters in it.
 _MARKS = ("_METADATA", "manifest.ocdbt")
 # Items' names that are preferred where there are several.
 _ITEMS = (STATE, "default", "items", "params", "model", "train_state")
-# What stands above a network's parameters, the first that is there.
+# Names above a network's parameters; the first name in a tree counts.
 _ABOVE = (_TARGET, "params", "model", "train_state", "state", "optimizer")
 HOW_TO_SAVE = (
   "Save the parameters alone, under T5X's names: "
@@ -55,7 +55,7 @@ class Layout:
 
 
 def item_of(directory: epath.Path) -> epath.Path | None:
-  """Returns the folder of arrays of a checkpoint's folder; None where it has none.
+  """Returns the folder of a checkpoint's arrays; None if there is no such folder.
 
   Raises:
     ValueError: where there are several, and none has a usual name.

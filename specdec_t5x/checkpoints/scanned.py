@@ -32,7 +32,7 @@ class Place:
   Attributes:
     name: of the stored array.
     shape: of our parameter.
-    axis: along which the stored array has the layers; None where it has one.
+    axis: of the layers in the stored array; None for the array of one layer.
     layer: of our parameter on that axis.
   """
 
@@ -68,7 +68,7 @@ def places(stored: Shapes) -> dict[str, Place]:
       for layer in range(shape[axis]):
         ours = f"{stack}/layers_{layer}/{part}"
         made[ours] = Place(name, _joined(name, alone), axis, layer)
-    elif match and axes:  # One bias, which all layers share.
+    elif match and axes:  # All layers share one bias.
       made["/".join(match.groups())] = Place(name, shape)
     else:
       made[name] = Place(name, _joined(name, shape))
@@ -104,7 +104,7 @@ def _layer_axes(stored: Shapes) -> dict[str, int]:
   stacks = {"encoder": {}, "decoder": {}}
   for name, shape in stored.items():
     match = _STACKED.fullmatch(name)
-    # A bias of two axes is one that all layers share.
+    # All layers share a bias of two axes.
     if match and not (_is_bias(name) and len(shape) == 2):
       stacks[match[1]][name] = shape
   embedding = next((stored[x] for x in _EMBEDDINGS if x in stored), ())

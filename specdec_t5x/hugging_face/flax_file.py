@@ -95,12 +95,12 @@ class FlaxFile:
     return array.T if leaf.is_transposed else array
 
   def get_slice(self, name: str) -> "_Slice":
-    """Returns the shape and type of an array, and its rows when they are asked for."""
+    """Returns the shape and type of an array; indexing reads rows."""
     return _Slice(self, name, self._leaves[name])
 
 
 class _Slice:
-  """An array that is read once rows of it are asked for."""
+  """An array; the first index reads all of its rows."""
 
   def __init__(self, file: FlaxFile, name: str, leaf: _Leaf):
     self._file, self._name, self._leaf = file, name, leaf
@@ -181,7 +181,7 @@ class _Cursor:
 def _walk(
   at: _Cursor, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], _Leaf]]:
-  """Yields the arrays of a value and where each is."""
+  """Yields the path and the place of each array of a value."""
   if len(path) > _DEEPEST:
     raise ValueError(f"{'/'.join(path):.80} is too deep")
   start, first = at.place, at.number(1)
@@ -199,14 +199,14 @@ def _walk(
 
 
 def _count(at: _Cursor, first: int, lengths: dict[int, int], small: int) -> int | None:
-  """Returns how many entries a map or list has; None where it is none."""
+  """Returns the number of entries of a map or list; None for other values."""
   if first in lengths:
     return at.number(lengths[first])
   return first & 0x0F if first & 0xF0 == small else None
 
 
 def _string(at: _Cursor, first: int) -> str:
-  """Returns a string whose first byte was read."""
+  """Returns a string after its first byte."""
   length = at.number(_STRINGS[first]) if first in _STRINGS else first & 0x1F
   is_string = first in _STRINGS or 0xA0 <= first < 0xC0
   if not is_string or length > _LONGEST:
@@ -215,7 +215,7 @@ def _string(at: _Cursor, first: int) -> str:
 
 
 def _array(at: _Cursor, first: int, name: str) -> _Leaf:
-  """Returns where an array is whose first byte was read, and passes it by."""
+  """Returns the place of an array after its first byte, and goes to its end."""
   if first in _EXTENSIONS:
     length = at.number(_EXTENSIONS[first])
   else:
@@ -239,7 +239,7 @@ def _array(at: _Cursor, first: int, name: str) -> _Leaf:
 
 
 def _in_parts(at: _Cursor, path: tuple[str, ...]) -> _Leaf:
-  """Returns where an array in parts is, and passes it by."""
+  """Returns the places of an array in parts, and goes to its end."""
   sizes, chunks = None, []
   for _ in range(_count(at, at.number(1), _MAPS, 0x80)):
     key = _string(at, at.number(1))

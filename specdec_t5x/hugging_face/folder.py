@@ -57,9 +57,9 @@ def is_folder(path: str) -> bool:
 
 
 def lacking(path: str | os.PathLike) -> str:
-  """Returns a sentence that lists what a Hugging Face folder lacks.
+  """Returns a sentence with the missing files of a Hugging Face folder.
 
-  '' where nothing in a folder is a Hugging Face folder's.
+  '' if no file in the folder is a Hugging Face folder's.
   """
   found = {
     kind: any(any(pathlib.Path(path).glob(name)) for name in files)
