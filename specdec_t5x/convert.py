@@ -73,14 +73,16 @@ def _to_t5x(args) -> str:
   """Writes a checkpoint and gin files; what is not valid is said before."""
   from specdec_t5x.checkpoints.checkpoint import HuggingFace
   from specdec_t5x.checkpoints.parameters import T5XParameters
+  from specdec_t5x.data.hints import how_to_make
   from specdec_t5x.hugging_face import generation
   from specdec_t5x.hugging_face.export import all_or_nothing
-  from specdec_t5x.hugging_face.folder import is_folder
+  from specdec_t5x.hugging_face.folder import is_folder, lacking
 
   if not is_folder(args.source):
     raise ValueError(
-      f"{args.source} is no Hugging Face folder: there is no config.json. Name one, or "
-      "add --to-hugging-face for the other way."
+      f"{args.source} is no Hugging Face folder: there is no config.json. Name one, "
+      "or add --to-hugging-face for the other way."
+      f"{lacking(args.source)}{how_to_make(args.source)}"
     )
   if os.path.exists(os.path.join(args.to, "checkpoint_0")):
     raise ValueError(f"{args.to} holds a checkpoint_0 already. Name another folder.")

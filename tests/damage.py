@@ -14,6 +14,12 @@ def flip_a_bit(path):
   path.write_bytes(contents)
 
 
+def make_pointer(path):
+  """Writes what a clone without `git lfs pull` has in place of a file."""
+  lines = ("version https://git-lfs.github.com/spec/v1", f"oid sha256:{64 * 'a'}")
+  path.write_text("\n".join((*lines, f"size {path.stat().st_size}", "")))
+
+
 @contextlib.contextmanager
 def files_of_at_most(size):
   """No file of this process grows beyond so many bytes, as on a full disk."""

@@ -22,6 +22,9 @@ def read_t5x(directory: epath.Path, leaf: Any, dtype: str | None) -> np.ndarray:
     directory: the checkpoint's folder.
     leaf: the array's entry in the index: the array itself, or where it is stored.
     dtype: of the result; None keeps the stored one.
+
+  Raises:
+    ValueError: where the file has another type or order than the index says.
   """
   if not isinstance(leaf, dict):
     return np.asarray(leaf, dtype and jnp.dtype(dtype))
@@ -34,9 +37,24 @@ def read_t5x(directory: epath.Path, leaf: Any, dtype: str | None) -> np.ndarray:
     "fill_missing_data_reads": False,
   }
   store = ts.open(spec, read=True).result()
+  if leaf.get("dtype"):
+    _check_layout(store.spec().to_json()["metadata"], leaf["dtype"])
   if dtype is not None:
     store = ts.cast(store, ts.dtype(jnp.dtype(dtype).name))
   return store.read().result()
+
+
+def _check_layout(metadata: dict[str, Any], name: str) -> None:
+  """Raises a ValueError where an array's bytes would be read as other numbers.
+
+  Args:
+    metadata: of the array on disk.
+    name: of its type in the index.
+  """
+  dtype = name if name == "bfloat16" else np.dtype(name).newbyteorder("<").str
+  found = metadata["dtype"], metadata["order"]
+  if found != (dtype, "C"):
+    raise ValueError(f"the array on disk is {found}, but the index says {(dtype, 'C')}")
 
 
 def _address(folder: epath.Path) -> dict[str, str]:
@@ -48,13 +66,13 @@ def _address(folder: epath.Path) -> dict[str, str]:
 
 
 def read_orbax(
-  state: epath.Path, names: Sequence[str], dtype: str | None
+  item: epath.Path, names: Sequence[str], dtype: str | None
 ) -> dict[str, np.ndarray]:
   """Reads arrays of a checkpoint in Orbax's format.
 
   Args:
-    state: the folder of the item 'state'.
-    names: the parameters' paths, as decoder/.../kernel.
+    item: the folder that holds them.
+    names: their paths in its tree, as target/decoder/.../kernel.
     dtype: of the results; None keeps the stored ones.
   """
   import orbax.checkpoint as ocp  # Here alone: decoding without checkpoints needs none.
@@ -62,14 +80,12 @@ def read_orbax(
   how = ocp.RestoreArgs(
     restore_type=np.ndarray, dtype=None if dtype is None else jnp.dtype(dtype)
   )
-  restore_args = flax.traverse_util.unflatten_dict(
-    {f"target/{name}": how for name in names}, sep="/"
-  )
+  restore_args = flax.traverse_util.unflatten_dict(dict.fromkeys(names, how), sep="/")
   request = ocp.args.PyTreeRestore(
     item=jax.tree.map(lambda _: 0, restore_args),
     restore_args=restore_args,
     partial_restore=True,
   )
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-    restored = checkpointer.restore(state.absolute(), args=request)
-  return flax.traverse_util.flatten_dict(restored["target"], sep="/")
+    restored = checkpointer.restore(item.absolute(), args=request)
+  return flax.traverse_util.flatten_dict(restored, sep="/")

@@ -19,11 +19,20 @@ def read(directory: epath.Path) -> Leaves:
 
   A small one is there itself.
   """
-  contents = serialization.msgpack_restore((directory / INDEX).read_bytes())
   is_stored = lambda _, leaf: isinstance(leaf, dict) and "driver" in leaf
   return flax.traverse_util.flatten_dict(
-    contents["optimizer"]["target"], sep="/", is_leaf=is_stored
+    _optimizer(directory)["target"], sep="/", is_leaf=is_stored
   )
+
+
+def step(directory: epath.Path) -> int:
+  """Returns the step that the index names."""
+  return int(_optimizer(directory)["state"]["step"])
+
+
+def _optimizer(directory: epath.Path) -> Mapping[str, Any]:
+  contents = serialization.msgpack_restore((directory / INDEX).read_bytes())
+  return contents["optimizer"]
 
 
 def folder_of(leaf: Mapping[str, Any]) -> str:

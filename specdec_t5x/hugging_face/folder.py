@@ -1,6 +1,6 @@
 """A folder of transformers' save_pretrained as a network and T5X's parameters.
 
-Nothing in the folder runs: config.json is data, arrays are safetensors.
+Nothing in the folder runs: config.json is data, arrays are safetensors or msgpack.
 """
 
 import dataclasses
@@ -18,13 +18,22 @@ import jax
 import numpy as np
 from absl import logging
 
+from specdec_t5x import console
 from specdec_t5x.hugging_face import gemma, generation, names, settings
 from specdec_t5x.hugging_face.generation import Generation
-from specdec_t5x.hugging_face.tensors import Tensors, read_json
+from specdec_t5x.hugging_face.tensors import SINGLE, Tensors, read_json
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import initial_variables, network_for
 
 CONFIG = "config.json"
+# What a folder has, and the names of the files.
+_FILES = {
+  CONFIG: (CONFIG,),
+  f"weights ({SINGLE})": ("*.safetensors", "flax_model*.msgpack", "pytorch_model*.bin"),
+  "a vocabulary (spiece.model or tokenizer.json)": (
+    *("spiece.model", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"),
+  ),
+}
 
 
 def their_name(path: str, config: T5Config) -> str:
@@ -46,6 +55,23 @@ def _embeddings(config: T5Config) -> tuple[str, ...]:
 def is_folder(path: str) -> bool:
   """Returns whether `path` looks like a folder of transformers' save_pretrained."""
   return isinstance(path, str | os.PathLike) and (pathlib.Path(path) / CONFIG).is_file()
+
+
+def lacking(path: str | os.PathLike) -> str:
+  """Returns a sentence with the missing files of a Hugging Face folder.
+
+  '' if no file in the folder is a Hugging Face folder's.
+  """
+  found = {
+    kind: any(any(pathlib.Path(path).glob(name)) for name in files)
+    for kind, files in _FILES.items()
+  }
+  lacks = [kind for kind, is_there in found.items() if not is_there]
+  if len(lacks) == len(found):
+    return ""
+  return (
+    f" As a Hugging Face folder it lacks {' and '.join(lacks)}: copy what is missing."
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +116,9 @@ class Folder:
     tensors = Tensors.open(folder)
     if config.is_gemma:
       tensors = _of_text(path, tensors)
+    tensors = _without_leftovers(path, tensors)
     _check_layers(path, config, tensors)
+    tensors.check_lost(_spare(config, tensors, found.get("tie_word_embeddings", True)))
     _check_arrays(path, config, tensors)
     embeddings = _embeddings(config)
     last = embeddings[-1]
@@ -199,6 +227,40 @@ def _of_text(path, tensors: Tensors) -> Tensors:
       None if gemma.is_of_images(gemma.canonical(name)) else gemma.canonical(name)
     )
   )
+
+
+def _without_leftovers(path, tensors: Tensors) -> Tensors:
+  """Returns the arrays without zeros that old conversions wrote, and says so.
+
+  A bias of zeros changes nothing. Any other array of these names stays, and is refused
+  as one that a T5 has no place for.
+  """
+  known = (name for name in tensors.files if name.endswith(names.LEFTOVERS))
+  zeros = {name for name in known if not tensors.read(name).any()}
+  if zeros:
+    _say_once(
+      f"{path}: left out {len(zeros)} arrays of zeros that an old conversion wrote, "
+      f"{min(zeros)} first: a T5 has no such parameters."
+    )
+  return tensors.renamed(lambda name: None if name in zeros else name)
+
+
+# Several parts of a run open a folder.
+_say_once = functools.cache(console.say)
+
+
+def _spare(config, tensors: Tensors, is_tied: bool) -> set[str]:
+  """Returns the arrays that may be missing: copies of one that is stored.
+
+  Args:
+    config: of the network.
+    tensors: what is stored.
+    is_tied: whether config.json says that the output projection is the embedding.
+  """
+  copies = _embeddings(config)
+  copies = copies if is_tied else copies[:-1]
+  is_stored = any(name in tensors.shapes for name in copies)
+  return {names.UNUSED, *(copies if is_stored else ())}
 
 
 def _check_layers(path, config, tensors):

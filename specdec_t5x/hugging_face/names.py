@@ -36,6 +36,9 @@ _OTHERS = {
 ALIASES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 # In old files of T5 1.0; nothing reads it.
 UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+# How names of arrays end that old conversions wrote and that are zeros: biases, as of
+# layer norms or of the logits, and buffers.
+LEFTOVERS = ("bias", "_float_tensor")
 
 
 def their_name(path: str) -> str:

@@ -1,17 +1,19 @@
-"""The arrays of a folder's safetensors files, read one at a time."""
+"""The arrays of a folder's files, safetensors or Flax's, read one at a time."""
 
 import dataclasses
-import functools
 import json
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import ml_dtypes  # noqa: F401, makes 'bfloat16' a type of NumPy's, which safetensors asks.
 import numpy as np
 import safetensors
 
+from specdec_t5x.hugging_face import flax_file, lfs
+
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+FLAX, FLAX_INDEX = "flax_model.msgpack", "flax_model.msgpack.index.json"
 _DTYPES = ("F32", "BF16", "F16", "F64")
 _ROWS = 4096  # Compared at once.
 
@@ -25,6 +27,7 @@ def read_json(path: pathlib.Path) -> Mapping[str, Any]:
   try:
     contents = json.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError, RecursionError) as error:
+    lfs.check_file(path)
     raise ValueError(f"{path} can't be read ({error}). Copy it again.") from error
   if not isinstance(contents, dict):
     raise ValueError(f"{path} must hold a JSON object. Copy it again.")
@@ -39,35 +42,52 @@ class Tensors:
     files: of each array, by its name.
     shapes: of each array, by its name.
     inner: its name in its file, where that is another.
+    lost: the file of each array that the index names and no file holds.
   """
 
   files: Mapping[str, pathlib.Path]
   shapes: Mapping[str, tuple[int, ...]]
   inner: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  lost: Mapping[str, pathlib.Path] = dataclasses.field(default_factory=dict)
 
   @classmethod
   def open(cls, folder: pathlib.Path) -> "Tensors":
     """Reads the headers, and no array.
 
+    An index may name copies that no file holds, as of an embedding that is tied: the
+    caller judges them (`check_lost`).
+
     Raises:
       ValueError: where a file is missing, damaged or of another format.
     """
-    listed = _listed(folder)
+    weights = _weights(folder)
+    if weights.name in (SINGLE, FLAX):
+      shapes = _header(weights)
+      return cls(dict.fromkeys(shapes, weights), shapes)
+    listed = _listed(weights)
     files, shapes = {}, {}
     for path in sorted(set(listed.values())):
       found = _header(path)
-      if folder / SINGLE == path:
-        listed = dict.fromkeys(found, path)
       for name, shape in found.items():
-        if listed.get(name) == path:
+        if listed.get(name, path) == path:
           files[name], shapes[name] = path, shape
-    lost = sorted(set(listed) - set(files))
+    lost = {name: path for name, path in listed.items() if name not in files}
+    return cls(files, shapes, lost=lost)
+
+  def check_lost(self, spare: Collection[str]) -> None:
+    """Raises a ValueError where no file holds an array that the index names.
+
+    Args:
+      spare: names of the arrays that the network does without.
+    """
+    lost = sorted(set(self.lost) - set(spare))
     if lost:
+      path = self.lost[lost[0]]
+      index = path.with_name(FLAX_INDEX if _is_flax(path) else INDEX)
       raise ValueError(
-        f"{listed[lost[0]]} lacks {lost[0]}, which {folder / INDEX} says it holds. "
+        f"{path} lacks {lost[0]}, which {index} says it holds. "
         "The files are not of one model: copy all of them again."
       )
-    return cls(files, shapes)
 
   def read(self, name: str) -> np.ndarray:
     """Returns an array as it is in its file, into memory of its own."""
@@ -79,7 +99,10 @@ class Tensors:
     inner = {new_name(name): name for name in self.files}
     inner.pop(None, None)
     of = lambda known: {name: known[old] for name, old in inner.items()}
-    return Tensors(of(self.files), of(self.shapes), inner)
+    files = {name: self.inner.get(old, old) for name, old in inner.items()}
+    lost = {new_name(name): path for name, path in self.lost.items()}
+    lost.pop(None, None)
+    return Tensors(of(self.files), of(self.shapes), files, lost)
 
   def are_equal(self, first: str, second: str) -> bool:
     """Returns whether two matrices are the same; a few rows are read at a time."""
@@ -96,8 +119,16 @@ class Tensors:
       return all(np.array_equal(a[some], b[some]) for some in rows)
 
 
-# Reads, not a map of the file: its pages would count as this process's memory.
-_opened = functools.partial(safetensors.safe_open, framework="np", backend="pread")
+def _is_flax(path: pathlib.Path) -> bool:
+  return path.suffix == ".msgpack"
+
+
+def _opened(path: pathlib.Path) -> Any:
+  """Returns an open file of arrays, a context manager."""
+  if _is_flax(path):
+    return flax_file.FlaxFile(path)
+  # Reads, not a map of the file: its pages would count as this process's memory.
+  return safetensors.safe_open(path, framework="np", backend="pread")
 
 
 def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
@@ -107,10 +138,10 @@ def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
       slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
       kinds = {name: found.get_dtype() for name, found in slices.items()}
       shapes = {name: tuple(found.get_shape()) for name, found in slices.items()}
-  except (safetensors.SafetensorError, OSError) as error:
-    raise ValueError(
-      f"{path} is no whole safetensors file ({error}). Copy it again."
-    ) from error
+  except (safetensors.SafetensorError, OSError, ValueError) as error:
+    lfs.check_file(path)
+    kind = "msgpack file of Flax's" if _is_flax(path) else "safetensors file"
+    raise ValueError(f"{path} is no whole {kind} ({error}). Copy it again.") from error
   for name, kind in kinds.items():
     if kind not in _DTYPES:
       raise ValueError(
@@ -120,23 +151,27 @@ def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
   return shapes
 
 
-def _listed(folder: pathlib.Path) -> dict[str, pathlib.Path]:
-  """Returns the file of each array; of a single file, under the file's own name."""
-  if (folder / SINGLE).is_file():
-    return {SINGLE: folder / SINGLE}
-  if not (folder / INDEX).is_file():
-    raise ValueError(_without_weights(folder))
-  files = read_json(folder / INDEX).get("weight_map")
+def _weights(folder: pathlib.Path) -> pathlib.Path:
+  """Returns the file of all arrays, or the index of several: safetensors first."""
+  for name in (SINGLE, INDEX, FLAX, FLAX_INDEX):
+    if (folder / name).is_file():
+      return folder / name
+  raise ValueError(_without_weights(folder))
+
+
+def _listed(index: pathlib.Path) -> dict[str, pathlib.Path]:
+  """Returns the file of each array that an index names."""
+  folder, files = index.parent, read_json(index).get("weight_map")
   if not isinstance(files, dict) or not files:
     raise ValueError(
-      f"{folder / INDEX} has no 'weight_map' from arrays to files. Copy it again."
+      f"{index} has no 'weight_map' from arrays to files. Copy it again."
     )
   for name in files.values():
     # A link may lead out of the folder, as in Hugging Face's cache; a name may not.
     plain = isinstance(name, str) and "\\" not in name and "\0" not in name
     if not plain or pathlib.PurePath(name).name != name:
       raise ValueError(
-        f"{folder / INDEX} names the file {name!r}: expected one of the same folder. "
+        f"{index} names the file {name!r}: expected one of the same folder. "
         "Don't use this folder."
       )
     if not (folder / name).is_file():
@@ -144,14 +179,18 @@ def _listed(folder: pathlib.Path) -> dict[str, pathlib.Path]:
         f"{folder} lacks {name}, one of the {len(set(files.values()))} files that its "
         "index names. Copy it, too."
       )
-  return {name: folder / file for name, file in files.items()}
+  their_name = flax_file.their_name if index.name == FLAX_INDEX else str
+  return {their_name(name): folder / file for name, file in files.items()}
 
 
 def _without_weights(folder: pathlib.Path) -> str:
-  kinds = ("*.bin", "*.h5", "*.msgpack", "*.pt", "*.ckpt")
+  kinds = ("*.bin", "*.h5", "*.pt", "*.ckpt")
   others = sorted(path.name for kind in kinds for path in folder.glob(kind))
   if not others:
-    return f"{folder} has a config.json and neither {SINGLE} nor {INDEX}. Copy them."
+    return (
+      f"{folder} has a config.json, and none of {SINGLE}, {INDEX}, {FLAX} and "
+      f"{FLAX_INDEX}. Copy the weights, too."
+    )
   return (
     f"{folder} has {others[0]} and no {SINGLE}: pickles run what is in them, and are "
     "not read. Where you trust it, load it with transformers and write it anew: "

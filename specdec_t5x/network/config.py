@@ -17,6 +17,8 @@ DTYPES = ("float32", "bfloat16")
 # Bits of a rounded network's weights; 0: they are as they were restored.
 WEIGHTS = {"float32": 0, "int8": 8}
 HEADS = ("auto", "certified", "full")
+# A parameter that only a T5Gemma has.
+GEMMA_NORM = "decoder/layers_0/post_mlp_layer_norm/scale"
 # How a network lies on the devices of the mesh's 'model' axis, by the logical axes that
 # stay whole: relative position biases and caches alone are divided by heads.
 SHARDINGS = {
@@ -223,7 +225,7 @@ def config_from_shapes(
   Raises:
     ValueError: where they are neither an encoder-decoder T5's nor a decoder-only's.
   """
-  if "decoder/layers_0/post_mlp_layer_norm/scale" in shapes:
+  if GEMMA_NORM in shapes:
     raise ValueError(
       "These are parameters of a T5Gemma, whose windows, positions and caps no shape "
       "tells. Give its GemmaConfig: in gin the target.gin that python -m "

@@ -6,6 +6,8 @@ import pathlib
 
 from etils import epy
 
+from specdec_t5x.hugging_face import lfs
+
 with epy.lazy_imports():
   import tensorflow as tf
 
@@ -15,9 +17,17 @@ def read_bytes(path: str) -> bytes:
 
   Raises:
     OSError: the file can't be read.
+    ValueError: it is a pointer of Git LFS.
   """
   if "://" not in path:
-    return pathlib.Path(path).read_bytes()
+    contents = pathlib.Path(path).read_bytes()
+  else:
+    contents = _read_bucket(path)
+  lfs.check_file(path, contents)
+  return contents
+
+
+def _read_bucket(path: str) -> bytes:
   try:
     with tf.io.gfile.GFile(path, "rb") as file:
       return file.read()

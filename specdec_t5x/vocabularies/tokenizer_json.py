@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 import tokenizers
 
+from specdec_t5x.hugging_face import lfs
 from specdec_t5x.vocabularies.base import SPACE, Vocabulary
 
 _PROBE = "a"
@@ -103,6 +104,7 @@ def load(file: str | pathlib.Path) -> tokenizers.Tokenizer:
   Raises:
     ValueError: where `tokenizers` can't read the file.
   """
+  lfs.check_file(file)
   try:
     found = tokenizers.Tokenizer.from_file(str(file))
   except Exception as error:  # tokenizers raises plain Exceptions.

@@ -5,10 +5,12 @@ import pathlib
 import pickle
 import struct
 
+import flax
 import numpy as np
 import safetensors.numpy
 
 from specdec_t5x.hugging_face import export
+from tests import damage
 from tests.t5x_bridge import tiny
 
 NAME = "theirs"
@@ -65,6 +67,8 @@ def change_arrays(arrays, how):
       del arrays[NORM]
     case "one too many":
       arrays["classifier.weight"] = arrays[NORM]
+    case "bias":
+      arrays[NORM.replace("weight", "bias")] = arrays[NORM]
     case "transposed":
       arrays[HEAD] = np.ascontiguousarray(arrays[HEAD].T)
     case "two embeddings":
@@ -88,6 +92,18 @@ def pickled(folder):
   (folder / "pytorch_model.bin").write_bytes(pickle.dumps({}))
 
 
+def flax_cut_off(folder):
+  """The beginning of a file in Flax's format: a map, a name, half of an array."""
+  (folder / WEIGHTS).unlink()
+  array = {"shared": {"embedding": np.ones((64, 16), np.float32)}}
+  contents = flax.serialization.msgpack_serialize(array)
+  (folder / "flax_model.msgpack").write_bytes(contents[:2000])
+
+
+def pointer(folder):
+  damage.make_pointer(folder / WEIGHTS)
+
+
 # ---- Of a folder of several files of weights. ----
 
 
@@ -101,10 +117,19 @@ def shards_mixed(folder):
   second.write_bytes(first.read_bytes())
 
 
+def set_map(folder, edit):
+  """Changes which file the index names for each array."""
+  files = json.loads((folder / INDEX).read_text())["weight_map"]
+  edit(files)
+  set_json(folder / INDEX, {"weight_map": files})
+
+
 def index_leads_out(folder):
-  weights = json.loads((folder / INDEX).read_text())["weight_map"]
-  outside = {HEAD: "../../secret.safetensors"}
-  set_json(folder / INDEX, {"weight_map": weights | outside})
+  set_map(folder, lambda files: files.update({HEAD: "../../secret.safetensors"}))
+
+
+def listed_alone(folder):
+  set_map(folder, lambda files: files.update({"encoder.norm": files[HEAD]}))
 
 
 def index_without_map(folder):

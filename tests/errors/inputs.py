@@ -8,8 +8,9 @@ import numpy as np
 import sentencepiece
 import tensorstore
 
+from tests import damage
 from tests.e2e import runs, test_tfexamples
-from tests.t5x_bridge import tiny, tiny_gpt
+from tests.t5x_bridge import test_orbax_layouts, test_scanned, tiny, tiny_gpt
 
 ARRAY = "target.decoder.logits_dense.kernel"
 
@@ -72,6 +73,11 @@ def index_altered(pair, here):
   index.write_bytes(b"\x00" + index.read_bytes()[1:])
 
 
+def pointers(pair, here):
+  for array in (copied_target(pair, here) / ARRAY).iterdir():
+    damage.make_pointer(array)
+
+
 def with_nan(pair, here):
   folder = copied_target(pair, here) / ARRAY
   spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{folder}/"}}
@@ -83,6 +89,22 @@ def orbax_damaged(pair, here):
   copied = here / "checkpoint_7"
   shutil.copytree(pair.root / "draft" / "checkpoint_7", copied)
   (copied / "state" / "_METADATA").write_text("{")
+
+
+def orbax_of_other(pair, here):
+  """What Orbax's own writer made of something else than a network."""
+  test_orbax_layouts.standard(here / "other", {"layer": {"kernel": np.ones((2, 2))}})
+
+
+def orbax_of_items(pair, here):
+  tree = {"layer": {"kernel": np.ones((2, 2))}}
+  test_orbax_layouts.managed(a=None, b=None)(here, tree)
+
+
+def stacks_misfit(pair, here):
+  flat = test_scanned.stack(tiny.drawn(tiny.TARGET), 1, test_scanned.scan)
+  flat["decoder/decoder/mlp/wo/kernel"] = np.ones((16, 2, 17), np.float32)
+  test_scanned.write(here, flat)
 
 
 def empty_folder(pair, here):

@@ -10,6 +10,7 @@ import pytest
 from specdec_t5x.checkpoints import t5x_index
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from tests.e2e.runs import ROOT
+from tests.errors import folders
 
 FOLDERS = ("specdec_t5x", "t5x_runtime", "scripts")
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
@@ -88,5 +89,17 @@ def test_an_index_of_python_objects_is_refused(tmp_path, code):
   index = {"version": 3, "optimizer": {"target": {"kernel": leaf}, "state": {}}}
   (folder / t5x_index.INDEX).write_bytes(msgpack.packb(index))
   with pytest.raises(ValueError, match="checkpoint_1"):
+    Checkpoint.open(str(folder)).settings()
+  assert not trace.exists()
+
+
+@pytest.mark.parametrize("code", [1, 3])
+def test_a_flax_file_of_python_objects_is_refused(tmp_path, code):
+  folder, trace = folders.write(tmp_path / "theirs"), tmp_path / "trace"
+  (folder / folders.WEIGHTS).unlink()
+  leaf = msgpack.ExtType(code, objects(trace))
+  contents = msgpack.packb({"shared": {"embedding": leaf}})
+  (folder / "flax_model.msgpack").write_bytes(contents)
+  with pytest.raises(ValueError, match=r"flax_model.msgpack"):
     Checkpoint.open(str(folder)).settings()
   assert not trace.exists()

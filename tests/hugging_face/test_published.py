@@ -1,0 +1,331 @@
+"""Folders as people publish them: copies named only, leftovers, other files."""
+
+import dataclasses
+import json
+import os
+import pathlib
+
+import chex
+import flax
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import specdec_t5x
+from specdec_t5x import convert
+from specdec_t5x.checkpoints import readers
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from specdec_t5x.data import hints, text_files, vocabularies
+from specdec_t5x.hugging_face import export, names
+from specdec_t5x.hugging_face.folder import Folder
+from specdec_t5x.network.functional import network_for
+from tests import damage
+from tests.e2e import runs
+from tests.errors import folders
+from tests.errors.test_fuzz import assert_read_or_refused
+from tests.t5x_bridge import tiny
+
+TIED = dataclasses.replace(tiny.TARGET, logits_via_embedding=True)
+HEAD, EMBEDDING = "lm_head.weight", "shared.weight"
+
+
+def sharded(folder, config=tiny.TARGET):
+  """Writes a folder of several files and returns the network's parameters."""
+  params = tiny.drawn(config)
+  export.write(str(folder), config, params, shard_bytes=9000)
+  return params
+
+
+def assert_reads(folder, params):
+  chex.assert_trees_all_equal(specdec_t5x.load_model(str(folder)).params, params)
+
+
+@pytest.mark.parametrize(
+  ("config", "copies"),
+  [
+    (tiny.TARGET, names.ALIASES),
+    (tiny.TARGET, names.ALIASES[1:]),
+    (TIED, (HEAD,)),
+    (TIED, (HEAD, *names.ALIASES, names.UNUSED)),
+  ],
+)
+def test_an_index_may_name_copies_of_what_is_stored(config, copies, tmp_path):
+  params = sharded(tmp_path, config)
+  folders.set_map(
+    tmp_path, lambda files: files.update(dict.fromkeys(copies, files[EMBEDDING]))
+  )
+  assert_reads(tmp_path, params)
+
+
+def test_an_index_may_name_the_embedding_by_a_copy_alone(tmp_path):
+  params = sharded(tmp_path)
+  alias = names.ALIASES[0]
+  folders.set_map(tmp_path, lambda files: files.update({alias: files.pop(EMBEDDING)}))
+  assert_reads(tmp_path, params)
+
+
+@pytest.mark.parametrize(
+  ("stored", "lost"),
+  [
+    (HEAD, HEAD),  # Of an untied network.
+    (EMBEDDING, EMBEDDING),
+    (EMBEDDING, names.ALIASES[1]),
+    (folders.NORM, folders.NORM),
+    (folders.NORM, "classifier.weight"),
+  ],
+)
+def test_an_array_that_the_network_needs_must_be_in_a_file(stored, lost, tmp_path):
+  sharded(tmp_path)
+  files = json.loads((tmp_path / folders.INDEX).read_text())["weight_map"]
+  path = tmp_path / files[stored]
+  arrays = safetensors.numpy.load_file(path)
+  if lost != "classifier.weight":
+    del arrays[stored]
+    safetensors.numpy.save_file(arrays, path)
+  folders.set_map(tmp_path, lambda files: files.setdefault(lost, files[stored]))
+  with pytest.raises(ValueError, match=f"lacks {lost if lost != EMBEDDING else ''}"):
+    Folder.open(str(tmp_path))
+
+
+LEFTOVERS = {
+  "encoder.block.0.layer.0.layer_norm.bias": (16,),
+  "decoder.final_layer_norm.bias": (16,),
+  "model.encoder.embed_positions._float_tensor": (1,),
+  "final_logits_bias": (1, 64),
+  "lm_head.bias": (64,),
+}
+
+
+@pytest.mark.parametrize("name", LEFTOVERS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_leftover_zeros_are_left_out_with_a_line(name, dtype, tmp_path, capsys):
+  theirs = folders.write(tmp_path / "theirs")
+  leftover = np.zeros(LEFTOVERS[name], dtype)
+  folders.set_arrays(theirs, lambda arrays: arrays.update({name: leftover}))
+  assert_reads(theirs, tiny.drawn(tiny.TARGET))
+  lines = capsys.readouterr().err.splitlines()
+  assert [
+    line for line in lines if "left out 1 arrays of zeros" in line and name in line
+  ]
+  assert len([line for line in lines if name in line]) == 1
+  for value in (-1, np.nan):
+    leftover.flat[-1] = value
+    folders.set_arrays(theirs, lambda arrays: arrays.update({name: leftover}))
+    with pytest.raises(ValueError, match=f"no place for, {name}"):
+      Folder.open(str(theirs))
+
+
+def assert_says_pointer(read, path):
+  damage.make_pointer(path)
+  with pytest.raises(ValueError, match=r"is a pointer of Git LFS.*`git lfs pull` in "):
+    read()
+
+
+@pytest.mark.parametrize("name", [folders.CONFIG, folders.INDEX, "model-00002-of-*"])
+def test_a_pointer_in_a_folder_is_named(name, tmp_path):
+  sharded(tmp_path)
+  path = next(tmp_path.glob(name))
+  assert_says_pointer(lambda: specdec_t5x.load_model(str(tmp_path)), path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_pointer_in_a_folder_that_is_converted_is_named(name, tmp_path, capsys):
+  theirs = folders.write(tmp_path / "theirs")
+  (theirs / name).touch()
+  damage.make_pointer(theirs / name)
+  assert convert.main([f"--from={theirs}", f"--to={tmp_path / 'ours'}"]) == 1
+  says = f"{theirs / name} is a pointer of Git LFS"
+  assert says in capsys.readouterr().err
+
+
+def test_a_pointer_that_is_not_read_does_no_harm(tmp_path):
+  theirs = folders.write(tmp_path / "theirs")
+  for name in ("tf_model.h5", "pytorch_model.bin", "flax_model.msgpack"):
+    (theirs / name).touch()
+    damage.make_pointer(theirs / name)
+  assert_reads(theirs, tiny.drawn(tiny.TARGET))
+  folders.set_arrays(theirs, lambda arrays: arrays[folders.NORM].fill(np.nan))
+  with pytest.raises(ValueError, match="is not finite"):
+    specdec_t5x.load_model(str(theirs))
+
+
+@pytest.mark.parametrize(
+  ("format", "pattern"),
+  [
+    ("t5x", "checkpoint"),
+    ("t5x", "target.encoder.encoder_norm.scale/.zarray"),
+    ("t5x", "target.encoder.encoder_norm.scale/0"),
+    ("orbax", "state/_METADATA"),
+    ("orbax", "state/manifest.ocdbt"),
+    ("orbax", "state/d/*"),
+  ],
+)
+def test_a_pointer_in_a_checkpoint_is_named(format, pattern, tmp_path):
+  saved = tiny.save(tmp_path, tiny.TARGET, tiny.drawn(tiny.TARGET), format)
+  state = readers.abstract_state(network_for(tiny.TARGET))
+  restore = lambda: Checkpoint.open(saved).restore(state, readers.one_device(), None)
+  restore()
+  for path in pathlib.Path(saved).glob(pattern):
+    assert_says_pointer(restore, path)
+  with pytest.raises(ValueError, match="is a pointer of Git LFS"):
+    specdec_t5x.load_model(saved)
+
+
+@pytest.mark.parametrize("name", ["spiece.model", "text.en", "rows.jsonl"])
+def test_a_pointer_in_place_of_data_is_named(name, tmp_path):
+  (tmp_path / name).touch()
+  read = {
+    "spiece.model": lambda path: vocabularies.sentencepiece_vocabulary(path, 0),
+    "text.en": text_files.read_lines,
+    "rows.jsonl": lambda path: text_files.read_fields(path, ["en"]),
+  }[name]
+  assert_says_pointer(lambda: read(str(tmp_path / name)), tmp_path / name)
+
+
+HUB_NAMES = ["google/flan-t5-small", "google/t5-v1_1-base", "t5-small", "org.x/T5-3.5"]
+HUB_NAMES += ["https://huggingface.co/google/mt5-base", "hf://google/ul2"]
+
+
+@pytest.mark.parametrize("name", HUB_NAMES)
+def test_a_name_of_a_hub_is_said_to_be_one(name):
+  with pytest.raises(ValueError, match=r"name of a model on a hub\. Nothing is downl"):
+    specdec_t5x.load_model(name)
+  assert "name of a model on a hub" in hints.how_to_make(name)
+
+
+@pytest.mark.parametrize(
+  "name", ["no/checkpoint_1", "/a/t5", "a/b/c", "../t5", "no/t5.model", "tests/t5", "x"]
+)
+def test_a_local_path_is_no_name_of_a_hub(name, monkeypatch):
+  monkeypatch.chdir(runs.ROOT)
+  assert hints.how_to_make(name) == ""
+  with pytest.raises(ValueError, match=r"Hugging Face folder \(with config.json\)\.$"):
+    specdec_t5x.load_model(name)
+
+
+@pytest.mark.parametrize(
+  ("files", "lacks"),
+  [
+    (["model.safetensors"], r"config.json and a vocabulary \(spiece.model or tok"),
+    (["spiece.model"], r"config.json and weights \(model.safetensors\): copy"),
+    (["flax_model.msgpack", "tokenizer.json"], "config.json: copy"),
+    ([], "checkpoint_1000.$"),
+  ],
+)
+def test_what_a_folder_without_a_configuration_lacks_is_listed(files, lacks, tmp_path):
+  for name in files:
+    (tmp_path / name).touch()
+  with pytest.raises(ValueError, match=f"holds no checkpoint.*{lacks}"):
+    specdec_t5x.load_model(str(tmp_path))
+
+
+def flax_path(name):
+  """Returns the path that transformers' Flax classes have for an array."""
+  path = name.replace(".", "/").removesuffix("weight")
+  if "shared" in path or "relative" in path:
+    return f"{path}embedding"
+  return f"{path}weight" if "norm" in path else f"{path}kernel"
+
+
+def flax_file_of(path):
+  return path.name.replace("model", "flax_model", 1).replace("safetensors", "msgpack")
+
+
+def as_flax(folder, dtype="float32"):
+  """Writes a folder's arrays in Flax's format, in place of safetensors."""
+  index = folder / folders.INDEX
+  files = {}
+  for path in sorted(folder.glob("*.safetensors")):
+    arrays = {
+      flax_path(name): array.astype(dtype)
+      for name, array in safetensors.numpy.load_file(path).items()
+    }
+    files |= dict.fromkeys(arrays, flax_file_of(path))
+    arrays = {n: x.T if n.endswith("kernel") else x for n, x in arrays.items()}
+    tree = flax.traverse_util.unflatten_dict(arrays, sep="/")
+    contents = flax.serialization.msgpack_serialize(tree)
+    (folder / flax_file_of(path)).write_bytes(contents)
+    path.unlink()
+  if index.exists():
+    index.unlink()
+    folders.set_json(folder / "flax_model.msgpack.index.json", {"weight_map": files})
+  return folder
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("shard_bytes", [9000, 2**30])
+@pytest.mark.parametrize("chunk_bytes", [500, 2**30])
+def test_flax_s_format_is_read(dtype, shard_bytes, chunk_bytes, tmp_path, monkeypatch):
+  """An embedding of a gigabyte is in parts."""
+  monkeypatch.setattr(flax.serialization, "MAX_CHUNK_SIZE", chunk_bytes)
+  config = dataclasses.replace(
+    tiny.TARGET, relpos_per_layer=shard_bytes < 2**30, mlp_activations=("relu",)
+  )
+  params = tiny.drawn(config)
+  export.write(str(tmp_path), config, params, shard_bytes=shard_bytes)
+  as_flax(tmp_path, dtype)
+  read = specdec_t5x.load_model(str(tmp_path))
+  assert read.network.config == config
+  narrow = jax.tree.map(lambda x: x.astype(dtype).astype("float32"), params)
+  chex.assert_trees_all_equal(read.params, narrow)
+
+
+def test_flax_s_format_of_a_tied_network_is_read(tmp_path):
+  params = sharded(tmp_path, TIED)
+  assert_reads(as_flax(tmp_path), params)
+
+
+def test_safetensors_are_read_before_flax_s_format(tmp_path):
+  params = sharded(tmp_path)
+  (tmp_path / "flax_model.msgpack").write_bytes(b"")
+  assert_reads(tmp_path, params)
+
+
+def test_a_shard_of_flax_s_format_that_lacks_an_array_is_named(tmp_path):
+  sharded(tmp_path)
+  as_flax(tmp_path)
+  first = min(tmp_path.glob("flax_model-*"))
+  last = max(tmp_path.glob("flax_model-*"))
+  last.write_bytes(first.read_bytes())
+  with pytest.raises(
+    ValueError, match=r"msgpack lacks .*flax_model.msgpack.index.json"
+  ):
+    Folder.open(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  ("tree", "says"),
+  [
+    ({"shared": {"embedding": np.ones(3, np.int8)}}, "is int8, expected one of"),
+    ({"shared": {"embedding": 5}}, "shared/embedding is no array"),
+    ({"shared": {"embedding": np.float32(5)}}, "shared/embedding is no array"),
+    ({"a": {"kernel": np.ones(1), "weight": np.ones(1)}}, "two arrays a.weight"),
+    (np.ones(3), "no whole msgpack file"),
+  ],
+)
+def test_what_is_no_network_in_flax_s_format_is_refused(tree, says, tmp_path):
+  folders.write(tmp_path)
+  (tmp_path / folders.WEIGHTS).unlink()
+  contents = flax.serialization.msgpack_serialize(tree)
+  (tmp_path / "flax_model.msgpack").write_bytes(contents)
+  with pytest.raises(ValueError, match=f"flax_model.msgpack.*{says}"):
+    Folder.open(str(tmp_path))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_to_flax_s_format_is_refused_or_changes_numbers_alone(seed, tmp_path):
+  rng = np.random.default_rng(seed)
+  folder = as_flax(folders.write(tmp_path / "theirs"))
+  path = folder / "flax_model.msgpack"
+  contents = path.read_bytes()
+  shapes = dict(Folder.open(str(folder)).shapes)
+  for time in range(50):
+    damaged = bytearray(contents)
+    damaged[rng.integers(len(contents))] ^= int(rng.integers(1, 256))
+    cut = rng.integers(2) * rng.integers(1, len(contents))
+    path.write_bytes(bytes(damaged[: len(contents) - cut]))
+    os.utime(path, ns=(time, time))
+    found = assert_read_or_refused(lambda: Folder.open(str(folder)), folder)
+    assert found is None or cut == 0
+    assert found is None or {x: found.read(x).shape for x in shapes} == shapes

@@ -1,0 +1,156 @@
+"""Checkpoints as Orbax's own writers lay them out, without T5X."""
+
+import chex
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+import specdec_t5x
+from specdec_t5x.checkpoints import checkpoint
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from tests.t5x_bridge import test_scanned, tiny, tiny_gpt
+
+
+def standard(folder, tree):
+  """A StandardCheckpointer's folder."""
+  with ocp.StandardCheckpointer() as checkpointer:
+    checkpointer.save(folder.absolute(), tree)
+  return folder
+
+
+def pytree(folder, tree):
+  """A PyTreeCheckpointer's, an array a folder."""
+  handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False)
+  with ocp.Checkpointer(handler) as checkpointer:
+    checkpointer.save(folder.absolute(), args=ocp.args.PyTreeSave(tree))
+  return folder
+
+
+def managed(step=3, prefix=None, **items):
+  """A CheckpointManager's folder of a step; `items` are None where there is one."""
+
+  def write(folder, tree):
+    options = ocp.CheckpointManagerOptions(
+      step_prefix=prefix, enable_async_checkpointing=False
+    )
+    args = ocp.args.StandardSave(tree)
+    if items:
+      trees = {name: tree if of is None else of for name, of in items.items()}
+      args = {name: ocp.args.StandardSave(of) for name, of in trees.items()}
+      args = ocp.args.Composite(**args)
+    with ocp.CheckpointManager(folder.absolute(), options=options) as manager:
+      manager.save(step, args=args)
+    return folder / (f"{prefix}_{step}" if prefix else str(step))
+
+  return write
+
+
+OPTIMIZER = {"mu": {"decoder": {"decoder_norm": {"scale": np.ones(16)}}}}
+bare = lambda params: params
+LAYOUTS = {
+  "standard": (standard, bare, 0),
+  "of a step": (standard, lambda x: {"params": x, "step": np.array(5)}, 5),
+  "under params": (standard, lambda x: {"params": x}, 0),
+  "variables": (pytree, lambda x: {"params": {"params": x}}, 0),
+  "an array a folder": (pytree, bare, 0),
+  "default": (managed(), bare, 3),
+  "items": (managed(items=None), lambda x: {"params": x}, 3),
+  "prefix": (managed(4, "checkpoint", params=None), bare, 4),
+  "two items": (managed(state=None, extra={"a": np.ones(2)}), bare, 3),
+  "train state": (
+    managed(12, "checkpoint", state=None),
+    lambda x: {"params": x, "opt_state": OPTIMIZER, "step": jnp.array(11)},
+    11,
+  ),
+  "model": (standard, lambda x: {"model": x, "optimizer": OPTIMIZER, "step": 6}, 6),
+  "T5X's in another folder": (
+    lambda folder, tree: standard(folder / "state", tree).parent,
+    lambda x: {"target": x, "state": {"step": 8}},
+    8,
+  ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_orbax_s_own_layouts_are_read(name, vocabulary, tmp_path):
+  write, tree, step = LAYOUTS[name]
+  params = tiny.drawn(tiny.TARGET)
+  path = str(write(tmp_path / "saved", tree(flax.core.unfreeze(params))))
+  read = specdec_t5x.load_model(path)
+  assert read.network.config == tiny.TARGET
+  chex.assert_trees_all_equal(read.params, params)
+  paths = {"target": path, "draft": tiny.save_t5x(tmp_path / "draft", tiny.DRAFT)}
+  restored = tiny.restored(tiny.speculative(vocabulary), paths)
+  assert int(restored.step) == step
+  chex.assert_trees_all_equal(restored.params["target"], params)
+
+
+@pytest.mark.parametrize("size", [1, 600, 10**9])
+def test_arrays_are_read_in_groups(size, tmp_path, monkeypatch):
+  monkeypatch.setattr(checkpoint, "_GROUP", size)
+  params = tiny.drawn(tiny.TARGET)
+  path = standard(tmp_path / "saved", flax.core.unfreeze(params))
+  chex.assert_trees_all_equal(specdec_t5x.load_model(str(path)).params, params)
+
+
+@pytest.mark.parametrize("inner", ["default", "items"])
+def test_the_folder_of_an_item_is_read(inner, tmp_path):
+  params = tiny.drawn(tiny.TARGET)
+  write = managed(items=None) if inner == "items" else managed()
+  path = write(tmp_path / "saved", flax.core.unfreeze(params))
+  read = specdec_t5x.load_model(str(path / inner))
+  chex.assert_trees_all_equal(read.params, params)
+
+
+@pytest.mark.parametrize("config", [tiny_gpt.TARGET, test_scanned.UMT5])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_other_networks_in_orbax_s_own_layout_are_read(config, dtype, tmp_path):
+  """As they are, or with stacked layers; in 16 bits, too."""
+  params = jax.tree.map(lambda x: x.astype(dtype), tiny.drawn(config))
+  flat = test_scanned.stack(params, 1, test_scanned.scan, 2)
+  tree = flax.traverse_util.unflatten_dict(flat, sep="/")
+  read = specdec_t5x.load_model(str(standard(tmp_path / "saved", tree)))
+  assert read.network.config == config
+  wide = jax.tree.map(lambda x: x.astype("float32"), params)
+  chex.assert_trees_all_equal(read.params, wide)
+
+
+@pytest.mark.parametrize(
+  ("tree", "found"),
+  [
+    ({"layer": {"kernel": np.ones((2, 2))}}, "of 'layer', and its 1 arrays are no n"),
+    ({"params": {"a": np.ones(2)}, "step": 5}, "of 'params', 'step', and its 1 arr"),
+    ([np.ones(2), np.ones(3)], "of a list, and its 0 arrays are no network's"),
+    ({"opt_state": OPTIMIZER}, "of 'opt_state', and its 1 arrays are no network's"),
+  ],
+)
+@pytest.mark.parametrize("write", [standard, managed()])
+def test_an_orbax_checkpoint_of_something_else_is_said_to_be_one(
+  tree, found, write, tmp_path
+):
+  path = str(write(tmp_path / "saved", tree))
+  says = rf"is an Orbax checkpoint {found}.*StandardCheckpointer\(\).save\(DIR, pa"
+  for read in (
+    specdec_t5x.load_model,
+    lambda path: Checkpoint.of_network(path, "TARGET_CHECKPOINT_PATH", {}),
+  ):
+    with pytest.raises(ValueError, match=says) as error:
+      read(path)
+    assert "damaged" not in str(error.value)
+
+
+def test_of_several_items_one_must_be_named(tmp_path):
+  params = flax.core.unfreeze(tiny.drawn(tiny.TARGET))
+  path = managed(a=None, b=None)(tmp_path / "saved", params)
+  with pytest.raises(ValueError, match=r"with the items \['a', 'b'\], expected one"):
+    specdec_t5x.load_model(str(path))
+  assert specdec_t5x.load_model(str(path / "b")).network.config == tiny.TARGET
+
+
+def test_the_folder_of_all_steps_is_refused(tmp_path):
+  managed()(tmp_path / "saved", flax.core.unfreeze(tiny.drawn(tiny.TARGET)))
+  with pytest.raises(ValueError, match="Give the folder of one step"):
+    specdec_t5x.load_model(str(tmp_path / "saved"))

@@ -1,0 +1,170 @@
+"""Checkpoints whose layers are stacked, as flax's scan over layers writes them."""
+
+import dataclasses
+
+import chex
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from t5x import checkpoints, train_state
+
+import specdec_t5x
+from specdec_t5x.checkpoints import scanned
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from specdec_t5x.checkpoints.readers import one_device
+from specdec_t5x.network.functional import network_for
+from tests.t5x_bridge import tiny, tiny_gpt
+
+# As many layers of the decoder as heads: a shape alone does not tell them apart.
+LAYERS = {"num_encoder_layers": 3, "num_decoder_layers": 2}
+UMT5 = dataclasses.replace(tiny.TARGET, **LAYERS, relpos_per_layer=True)
+SHARED = dataclasses.replace(UMT5, relpos_per_layer=False, logits_via_embedding=True)
+# As many layers as heads, and as many as the bias has buckets.
+SQUARE = dataclasses.replace(UMT5, num_encoder_layers=32, mlp_dim=16)
+
+
+def stack(params, axis, middle, heads=0, norm_axis=None):
+  """Returns a network's parameters as a scan over layers has them, by path.
+
+  Args:
+    params: of the network.
+    axis: that the layers get.
+    middle: what stands between the stack's name and a parameter's.
+    heads: that have an axis of their own; 0 joins them.
+    norm_axis: of the layers in norms, where it is another.
+  """
+  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
+  layers, made = {}, {}
+  for name, array in flat.items():
+    array = np.asarray(array)
+    stack, *parts = name.split("/")
+    if heads and "attention/" in name and name.endswith("kernel"):
+      width = array.shape[1 if "out" in name else 0]
+      array = array.reshape((heads, -1, width) if "out" in name else (width, heads, -1))
+    if parts[0].startswith("layers_"):
+      number = int(parts[0].removeprefix("layers_"))
+      path = "/".join((stack, *middle(stack), *parts[1:]))
+      layers.setdefault(path, {})[number] = array
+    elif "relpos_bias" in name:
+      made["/".join((stack, *middle(stack), *parts))] = array
+    else:
+      made[name] = array
+  for path, found in layers.items():
+    is_apart = norm_axis is not None and path.endswith("scale")
+    arrays = [found[number] for number in sorted(found)]
+    made[path] = np.stack(arrays, norm_axis if is_apart else axis)
+  return made
+
+
+def write(root, flat, format="t5x", step=7):
+  """Writes parameters by path as T5X does, and returns the checkpoint's path."""
+  tree = flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
+  state = train_state.InferenceState(jnp.array(step), tree)
+  if format == "t5x":
+    checkpoints.Checkpointer(state, one_device(), str(root)).save(state)
+  else:
+    kind = checkpoints.OrbaxCheckpointManagerInterface
+    kind(str(root), state, one_device()).save(state)
+  return str(root / f"checkpoint_{step}")
+
+
+scan = lambda stack: (stack,)
+layers = lambda stack: ("layers",)
+both = lambda stack: (stack, "layers")
+# A network, the axis of its layers, their names, heads apart, the axis of norms.
+WAYS = [
+  (UMT5, 1, scan, 2, None),  # T5X's examples/scalable_t5.
+  (UMT5, 1, layers, 0, None),
+  (UMT5, 0, scan, 2, None),
+  (UMT5, -1, both, 2, None),
+  (UMT5, -2, scan, 2, None),
+  (UMT5, 1, scan, 0, 0),
+  (UMT5, 2, scan, 0, 1),
+  (SHARED, 1, scan, 2, None),
+  (SHARED, 0, layers, 0, None),
+  (SQUARE, 1, scan, 2, None),
+  (SQUARE, 0, scan, 0, None),
+  (tiny_gpt.TARGET, 1, layers, 2, None),
+]
+
+
+@pytest.mark.parametrize("way", range(len(WAYS)))
+@pytest.mark.parametrize("format", ["t5x", "orbax"])
+def test_stacked_layers_are_read_as_those_of_their_network(way, format, tmp_path):
+  config, *how = WAYS[way]
+  params = tiny.drawn(config)
+  path = write(tmp_path, stack(params, *how), format)
+  read = specdec_t5x.load_model(path)
+  assert read.network.config == config
+  chex.assert_trees_all_equal(read.params, params)
+
+
+@pytest.mark.parametrize("format", ["t5x", "orbax"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", None])
+def test_stacked_layers_are_restored_under_t5x(format, dtype, vocabulary, tmp_path):
+  saved = {"target": tiny.drawn(UMT5), "draft": tiny.drawn(tiny.DRAFT)}
+  target = stack(saved["target"], 1, scan, 2)
+  draft = stack(saved["draft"], 1, scan, 2)
+  paths = {
+    "target": write(tmp_path / "target", target, format),
+    "draft": write(tmp_path / "draft", draft, format, step=9),
+  }
+  model = tiny.speculative(vocabulary, target=UMT5)
+  restored = tiny.restored(model, paths, dtype)
+  assert int(restored.step) == 7
+  cast = lambda x: x.astype(dtype or "float32")
+  chex.assert_trees_all_equal(
+    restored.params, flax.core.freeze(jax.tree.map(cast, saved))
+  )
+
+
+def test_each_stored_array_is_read_once(tmp_path, monkeypatch):
+  flat = stack(tiny.drawn(UMT5), 1, scan, 2)
+  found = Checkpoint.open(write(tmp_path, flat))
+  names, read_stored = [], found._read_stored
+  noted = lambda name, dtype: names.append(name) or read_stored(name, dtype)
+  monkeypatch.setattr(found, "_read_stored", noted)
+  found.load(network_for(UMT5))
+  assert sorted(names) == sorted(flat)
+
+
+@pytest.mark.parametrize("format", ["t5x", "orbax"])
+def test_split_heads_of_layers_of_their_own_are_joined(format, tmp_path):
+  params = tiny.drawn(tiny.TARGET)
+  flat = stack(params, 0, scan, 2)
+  places = scanned.places({name: x.shape for name, x in flat.items()})
+  apart = {
+    ours: flat[place.name] if place.axis is None else flat[place.name][place.layer]
+    for ours, place in places.items()
+  }
+  assert apart["decoder/layers_1/self_attention/out/kernel"].shape == (2, 8, 16)
+  read = specdec_t5x.load_model(write(tmp_path, apart, format))
+  chex.assert_trees_all_equal(read.params, params)
+
+
+@pytest.mark.parametrize(
+  ("name", "shape"),
+  [
+    ("decoder/decoder/mlp/wi_0/kernel", (16, 3, 32)),
+    ("decoder/decoder/mlp/wo/kernel", (5, 32, 2, 16)),
+    ("encoder/encoder/pre_mlp_layer_norm/scale", (3, 17)),
+    ("encoder/encoder/attention/query/kernel", (17, 3, 2, 8)),
+  ],
+)
+@pytest.mark.parametrize("format", ["t5x", "orbax"])
+def test_stacks_that_do_not_fit_together_are_refused(name, shape, format, tmp_path):
+  flat = stack(tiny.drawn(UMT5), 1, scan, 2) | {name: np.ones(shape, np.float32)}
+  path = write(tmp_path, flat, format)
+  says = r"checkpoint_7: .* look like parameters of stacked layers.*0 ways"
+  with pytest.raises(ValueError, match=says):
+    specdec_t5x.load_model(path)
+
+
+def test_ways_of_our_own_are_not_taken_for_stacks():
+  for config in (UMT5, tiny.TARGET, tiny_gpt.TARGET):
+    params = tiny.drawn(config)
+    flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
+    shapes = {name: x.shape for name, x in flat.items()}
+    assert scanned.is_identity(scanned.places(shapes), shapes)
