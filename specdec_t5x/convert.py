@@ -111,6 +111,7 @@ def _vocabulary(source: str, to: pathlib.Path) -> tuple[dict[str, str], dict[str
 
   if not folder.is_in(source):
     return {}, {}
+  folder.open_folder(source)  # Refuses files that can't be read.
   files = {name: os.path.join(source, name) for name in folder.FILES}
   files = {name: path for name, path in files.items() if os.path.isfile(path)}
   extra_ids = folder.sentinel_count(source)
