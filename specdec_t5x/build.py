@@ -27,7 +27,13 @@ from specdec_t5x.drafters.parallel import ParallelDraft
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.sparse import SparseDraft
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise, check_gamma
+from specdec_t5x.drafters.stepwise import (
+  DEFAULT_GAMMA,
+  DefaultGamma,
+  Stepwise,
+  check_gamma,
+  is_gamma_given,
+)
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.functional import HEADS, Network
 from specdec_t5x.policies import get_policy
@@ -234,14 +240,15 @@ def headed(
         f"EAGLE's drafter drafts chains and pruned trees, got SHAPE={shape!r}. Leave "
         "SHAPE out, use configs/drafters/pruned.gin, or use other heads."
       )
-    return EagleDraft(network, shape.depth if shape else network.config.count)
+    most = shape.depth if shape else network.config.count
+    return EagleDraft(network, DefaultGamma(most) if gamma is None else gamma)
   kind = ParallelDraft if network.config.kind == "parallel" else HeadDraft
   return kind(network, shape, siblings)
 
 
 def longest(gamma: int | None, usual: int = DEFAULT_GAMMA) -> int:
   """Returns the length of the longest draft: GAMMA, or `usual` where it is not set."""
-  return usual if gamma is None else gamma
+  return DefaultGamma(usual) if gamma is None else gamma
 
 
 def drafter_for(
@@ -283,7 +290,8 @@ def policy_for(
   Args:
     drafter: whose drafts they are.
     policy: a name in `policies.POLICIES`, or a policy; None where none was asked for.
-    gamma: a length that was asked for: without a policy each iteration drafts as much.
+    gamma: a length that was asked for: without a policy each iteration drafts as much,
+      as it does where the drafter was built with a gamma of its own.
     is_word: whether the drafter is a gin file's or was named, not built by hand: then a
       network that drafts, or heads, draft as much as pays.
     alpha: the acceptance rate that 'auto' and 'budget' expect before the first draft;
@@ -301,7 +309,7 @@ def policy_for(
 
 
 def _usual_policy(drafter: Drafter, gamma: int | None, is_word: bool) -> str:
-  if gamma is not None:
+  if gamma is not None or is_gamma_given(drafter):
     return "fixed"
   if isinstance(drafter, Quantized) or (
     is_word and isinstance(drafter, Stepwise | Headed)
