@@ -136,7 +136,8 @@ def generate(
   """Decodes texts from a target with the help of a draft.
 
   The outputs are the target's own, token for token when greedy, in distribution when
-  sampled, unless `rule` is 'lenient' or 'typical', of which a warning reminds.
+  sampled, unless `rule` gives less (`Lenient` below lenience 1, 'typical', 'top_k',
+  'distance'), of which a warning reminds.
 
   Args:
     inputs: texts, with whatever prefix the models were trained with; the prompts that
