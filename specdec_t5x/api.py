@@ -29,9 +29,10 @@ from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder, derived_of
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Policy
-from specdec_t5x.decoding.state import Decoded, row_keys
+from specdec_t5x.decoding.state import Decoded, keys_at
 from specdec_t5x.decoding.step import Speculation as Speculation
 from specdec_t5x.decoding.step import step as step
+from specdec_t5x.groups import LENGTH_STEP, Group, grouped
 from specdec_t5x.network import rounded
 from specdec_t5x.network.config import NetworkConfig
 from specdec_t5x.network.functional import (
@@ -43,8 +44,6 @@ from specdec_t5x.network.functional import (
 
 DecodeFn = Callable[..., Decoded]
 
-# Inputs are padded to multiples of this, so that few shapes are compiled.
-_LENGTH_STEP = 16
 # Batches that are handed over together: a row that ends takes the next input of them.
 _QUEUED = 8
 # Seconds before a progress bar appears.
@@ -187,21 +186,17 @@ def generate(
   decoder.check(sampling, max_length, 1)
   params = {**params, **target.derived(derived_of(decoder, sampling))}
   warn_where_lossy(decoder.guarantee)
-  decoder, rows = _queued(decoder, len(ids), batch_size)
-  run = compiled(decoder, sampling, max_length, processor.eos_id())
+  run = lambda decoder: compiled(decoder, sampling, max_length, processor.eos_id())
   # 32 bits, under jax_enable_x64 too: the same numbers, and so the same outputs.
   with jax.enable_x64(False):
-    known = {}
-    if isinstance(decoder, SpeculativeDecoder):
-      known = {"policy_state": decoder.first_policy_state(rows)}
-    decodes = _decode_batches(run, params, ids, rows, seed, known)
-    outputs = []
+    decodes = _decode_groups(decoder, run, params, ids, batch_size, seed)
+    outputs = {}
     # Seen where decoding takes longer than that.
     with tqdm(total=len(ids), unit="input", delay=_SHOWN_AFTER) as progress:
-      for decoded in decodes:
-        outputs += generations(decoded, processor)
+      for numbers, decoded in decodes:
+        outputs |= zip(numbers, generations(decoded, processor), strict=True)
         progress.update(len(outputs) - progress.n)
-    return outputs
+    return [outputs[number] for number in range(len(ids))]
 
 
 @functools.lru_cache(maxsize=4)
@@ -235,24 +230,49 @@ def _queued(decoder: Decoder, count: int, batch_size: int) -> tuple[Decoder, int
   return dataclasses.replace(decoder, slots=rows), rows * batches
 
 
-def _decode_batches(
-  run: DecodeFn, params, ids, rows: int, seed: int, known: Mapping[str, Any]
-) -> Iterator[Decoded]:
-  """Yields the decodes of each batch's inputs; raises where their logits were NaN.
+def _decode_groups(
+  decoder: Decoder,
+  compile_fn: Callable[[Decoder], DecodeFn],
+  params,
+  ids: Sequence[Sequence[int]],
+  batch_size: int,
+  seed: int,
+) -> Iterator[tuple[list[int], Decoded]]:
+  """Yields the numbers of some inputs and their decode; raises where logits were NaN.
 
   What the policy knows, if anything, goes from each batch to the next.
   """
-  for first, inputs, count in padded_batches(ids, rows):
-    keys = row_keys(jax.random.key(seed), rows, first)
-    decoded = run(params, inputs, keys, np.arange(rows) < count, **known)
-    known = dict.fromkeys(known, decoded.policy_state)
-    decoded = jax.tree.map(lambda array, count=count: array[:count], decoded)
-    check_decoded(
-      decoded.scores,
-      decoded.statistics.acceptance_mass,
-      lambda row, first=first: f"input {first + row}",
-    )
-    yield decoded
+  key, held = jax.random.key(seed), None
+  for group in grouped([len(tokens) for tokens in ids]):
+    queued, rows = _queued(decoder, len(group.numbers), batch_size)
+    run = compile_fn(queued)
+    known = _first_known(queued, rows, held)
+    for numbers, inputs in group.batches(ids, rows):
+      count = len(numbers)
+      # A sample depends on its input's number, not on the batch that the input is in.
+      keys = keys_at(key, np.resize(numbers, rows))
+      decoded = run(params, inputs, keys, np.arange(rows) < count, **known)
+      known = dict.fromkeys(known, decoded.policy_state)
+      decoded = jax.tree.map(lambda array, count=count: array[:count], decoded)
+      check_decoded(
+        decoded.scores,
+        decoded.statistics.acceptance_mass,
+        lambda row, numbers=numbers: f"input {numbers[row]}",
+      )
+      yield numbers, decoded
+    # Rows beyond those that decode at once hold nothing.
+    held = jax.tree.map(lambda x, count=queued.slots or rows: x[:count], known)
+
+
+def _first_known(decoder: Decoder, rows: int, held: Mapping | None) -> dict[str, Any]:
+  """Returns what the policy knows before a group: of the rows before, as they were."""
+  if not isinstance(decoder, SpeculativeDecoder):
+    return {}
+  first = {"policy_state": decoder.first_policy_state(rows)}
+  if held is None:
+    return first
+  put = lambda new, old: jnp.concatenate([old[:rows], new[len(old) :]])
+  return jax.tree.map(put, first, dict(held))
 
 
 def check_request(inputs, vocabulary: str, **counts) -> None:
@@ -282,14 +302,9 @@ def padded_batches(
     The number of the batch's first input, the batch, and how many of its rows count.
   """
   longest = max(map(len, ids), default=0)
-  length = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
-  for first in range(0, len(ids), batch_size):
-    batch = ids[first : first + batch_size]
-    rows = np.zeros((batch_size, length), np.int32)
-    for row, tokens in zip(rows, batch, strict=False):
-      row[: len(tokens)] = tokens
-    rows[len(batch) :] = rows[0]
-    yield first, jnp.asarray(rows), len(batch)
+  width = -(-longest // LENGTH_STEP) * LENGTH_STEP
+  for numbers, rows in Group(width, tuple(range(len(ids)))).batches(ids, batch_size):
+    yield numbers[0], rows, len(numbers)
 
 
 @functools.lru_cache(maxsize=16)
