@@ -14,7 +14,7 @@ from jaxtyping import Array, Int
 # Widths are multiples of this, so that few shapes are compiled.
 LENGTH_STEP = 16
 # Padded tokens that another width spares before it is worth being compiled.
-_WORTH = 4096
+_WORTH = 16_384
 
 
 @dataclasses.dataclass(frozen=True)
