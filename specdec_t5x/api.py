@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from specdec_t5x import tuning
+from specdec_t5x import arguments, memory, tuning
 from specdec_t5x.build import Model as Model
-from specdec_t5x.build import together
+from specdec_t5x.build import check_models, together
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
-from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
 from specdec_t5x.core.shared_tokens import SharedTokens
@@ -33,6 +32,7 @@ from specdec_t5x.decoding.state import Decoded, keys_at
 from specdec_t5x.decoding.step import Speculation as Speculation
 from specdec_t5x.decoding.step import step as step
 from specdec_t5x.groups import LENGTH_STEP, Group, grouped
+from specdec_t5x.names import python_names
 from specdec_t5x.network import rounded
 from specdec_t5x.network.config import NetworkConfig
 from specdec_t5x.network.functional import (
@@ -74,8 +74,9 @@ class Generation:
   tried: int
 
 
+@python_names()
 def load_model(
-  checkpoint: str,
+  checkpoint: str | os.PathLike,
   dtype: str = "float32",
   config: Settings | None = None,
   weights: str = "float32",
@@ -115,11 +116,12 @@ def load_model(
   return Model(network, params)
 
 
+@python_names()
 def generate(
   inputs: Sequence[str],
   target: Model,
   draft: Model | Mapping[str, Model] | str | None,
-  vocabulary: str,
+  vocabulary: str | os.PathLike,
   *,
   drafter: Drafter | str | None = None,
   rule: Rule | str = "token",
@@ -130,7 +132,7 @@ def generate(
   max_length: int = 128,
   batch_size: int = 16,
   seed: int = 0,
-  draft_tokenizer: str | None = None,
+  draft_tokenizer: str | os.PathLike | None = None,
 ) -> list[Generation]:
   """Decodes texts from a target with the help of a draft.
 
@@ -171,7 +173,12 @@ def generate(
     ValueError: where a setting is bad, target and draft differ in vocabulary, or the
       logits of an input are NaN.
   """
-  check_request(inputs, vocabulary, batch_size=batch_size, max_length=max_length)
+  inputs, seed = arguments.texts(inputs), arguments.seed_of(seed)
+  vocabulary = arguments.path_of(vocabulary, "vocabulary")
+  max_length = arguments.count(max_length, "max_length")
+  batch_size = arguments.count(batch_size, "batch_size")
+  arguments.check_sampling(sampling)
+  check_models(target, draft)
   # Here alone, so that what reads no text does without SentencePiece and tqdm.
   from tqdm import tqdm
 
@@ -181,15 +188,22 @@ def generate(
   ids = encoded(inputs, target.network, processor)
   words = {"gamma": gamma, "num_candidates": num_candidates, "policy": policy}
   if draft_tokenizer is not None:
+    draft_tokenizer = arguments.path_of(draft_tokenizer, "draft_tokenizer")
     words["shared"] = shared_tokens(vocabulary, draft_tokenizer)
   decoder, params = together(target, draft, drafter, rule, **words)
   decoder.check(sampling, max_length, 1)
   params = {**params, **target.derived(derived_of(decoder, sampling))}
-  warn_where_lossy(decoder.guarantee)
+  # The caller of `generate` is beyond this frame and that of `python_names`.
+  warn_where_lossy(decoder.guarantee, stacklevel=4)
   run = lambda decoder: compiled(decoder, sampling, max_length, processor.eos_id())
   # 32 bits, under jax_enable_x64 too: the same numbers, and so the same outputs.
   with jax.enable_x64(False):
-    decodes = _decode_groups(decoder, run, params, ids, batch_size, seed)
+    groups = grouped([len(tokens) for tokens in ids])
+    for group in groups:
+      queued = _queued(decoder, len(group.numbers), batch_size)
+      job = tuning.Job(*queued, group.width, sampling, max_length)
+      memory.check_fits(job, params)
+    decodes = _decode_groups(decoder, run, params, ids, groups, batch_size, seed=seed)
     outputs = {}
     # Seen where decoding takes longer than that.
     with tqdm(total=len(ids), unit="input", delay=_SHOWN_AFTER) as progress:
@@ -214,11 +228,11 @@ def encoded(inputs: Sequence[str], network: Network, processor) -> list[list[int
   return [[*processor.encode(text), *end] for text in inputs]
 
 
-def warn_where_lossy(guarantee: Guarantee) -> None:
+def warn_where_lossy(guarantee: Guarantee, stacklevel: int = 3) -> None:
   """Warns whoever called `generate` where outputs are not the target's own."""
   if not guarantee.keeps_distribution:
     message = f"{guarantee.name}: the outputs keep {guarantee.value}."
-    warnings.warn(message, stacklevel=3)
+    warnings.warn(message, stacklevel=stacklevel)
 
 
 def _queued(decoder: Decoder, count: int, batch_size: int) -> tuple[Decoder, int]:
@@ -235,7 +249,9 @@ def _decode_groups(
   compile_fn: Callable[[Decoder], DecodeFn],
   params,
   ids: Sequence[Sequence[int]],
+  groups: Sequence[Group],
   batch_size: int,
+  *,
   seed: int,
 ) -> Iterator[tuple[list[int], Decoded]]:
   """Yields the numbers of some inputs and their decode; raises where logits were NaN.
@@ -243,7 +259,7 @@ def _decode_groups(
   What the policy knows, if anything, goes from each batch to the next.
   """
   key, held = jax.random.key(seed), None
-  for group in grouped([len(tokens) for tokens in ids]):
+  for group in groups:
     queued, rows = _queued(decoder, len(group.numbers), batch_size)
     run = compile_fn(queued)
     known = _first_known(queued, rows, held)
@@ -273,20 +289,6 @@ def _first_known(decoder: Decoder, rows: int, held: Mapping | None) -> dict[str,
     return first
   put = lambda new, old: jnp.concatenate([old[:rows], new[len(old) :]])
   return jax.tree.map(put, first, dict(held))
-
-
-def check_request(inputs, vocabulary: str, **counts) -> None:
-  """Raises a ValueError where `generate` can't begin."""
-  if not os.path.exists(vocabulary):
-    raise ValueError(
-      f"vocabulary={vocabulary!r} is not a file, or a folder that has one. Expected "
-      "the SentencePiece model that target and draft were trained with."
-    )
-  if isinstance(inputs, str):
-    raise ValueError("inputs must be a list of texts, got one text. Wrap it in [...].")
-  for name, value in counts.items():
-    if not is_whole(value, 1):
-      raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
 
 
 def padded_batches(

@@ -1,6 +1,7 @@
 """From words, gin's or Python's, to the objects that decode."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -103,6 +104,7 @@ def together(
     ValueError: where settings of speculation are given without a draft, or there are
       other networks than the drafter needs.
   """
+  check_models(target, draft)
   if isinstance(draft, str):
     if drafter is not None:
       raise ValueError(
@@ -130,6 +132,35 @@ def together(
       "Build it with the networks of the models that you pass."
     )
   return decoder, {**params, **target.derived(parts.derived(target.network))}
+
+
+def check_models(target: Any, draft: Any) -> None:
+  """Raises a ValueError where target and draft are not of the types of `together`."""
+  _check_model(target, "target", "a Model")
+  if draft is None or (isinstance(draft, str) and not os.path.exists(draft)):
+    return
+  if isinstance(draft, Mapping):
+    for name, model in draft.items():
+      _check_model(model, f"draft[{name!r}]", "a Model")
+  else:
+    # A name of a drafter is also that of a file, perhaps.
+    if not (isinstance(draft, str) and draft in DRAFTERS):
+      _check_model(draft, "draft", "a Model, a drafter's name or None")
+
+
+def _check_model(model: Any, name: str, expected: str) -> None:
+  if isinstance(model, Model):
+    return
+  if isinstance(model, str | os.PathLike):
+    path = os.fspath(model)
+    raise ValueError(
+      f"{name} must be {expected}, got the path {path!r}. Load the checkpoint first: "
+      f"{name.partition('[')[0]}=load_model({path!r})."
+    )
+  raise ValueError(
+    f"{name} must be {expected}, got {type(model).__name__}. `load_model` makes a "
+    "Model of a checkpoint."
+  )
 
 
 def _refuse_words(**words: Any) -> None:

@@ -2,13 +2,14 @@
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from specdec_t5x import api, build
+from specdec_t5x import api, arguments, build
 from specdec_t5x.api import Generation
 from specdec_t5x.build import Model
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -18,6 +19,7 @@ from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.hugging_face import vocabulary as vocabularies
+from specdec_t5x.names import python_names
 from specdec_t5x.training.online import Learner, Requests
 from specdec_t5x.training.rejections import KeepRejections
 
@@ -26,7 +28,7 @@ def serve(
   requests: Iterable[str],
   target: Model,
   learner: Learner,
-  vocabulary: str,
+  vocabulary: str | os.PathLike,
   *,
   drafter: Drafter | str | None = None,
   rule: Rule | str = "token",
@@ -66,19 +68,24 @@ def serve(
   Raises:
     ValueError: as `generate`, and where a request is too long or the draft can't learn.
   """
-  counts = {"input_length": input_length, "batch_size": batch_size}
-  api.check_request([], vocabulary, max_length=max_length, **counts)
-  processor = vocabularies.processor(vocabulary)
-  decoder, params = together(target, learner, drafter, rule, gamma, batch_size)
-  decoder.check(sampling, max_length, 1)
-  api.warn_where_lossy(decoder.guarantee)
-  run = api.compiled(decoder, sampling, max_length, processor.eos_id())
-  ids = (
-    _encoded(number, text, processor, input_length)
-    for number, text in enumerate(requests)
-  )
-  for decoded in decodes(run, params, learner, ids, input_length, seed):
-    yield from api.generations(decoded, processor)
+  with python_names():
+    vocabulary = arguments.path_of(vocabulary, "vocabulary")
+    seed = arguments.seed_of(seed)
+    input_length = arguments.count(input_length, "input_length")
+    max_length = arguments.count(max_length, "max_length")
+    batch_size = arguments.count(batch_size, "batch_size")
+    arguments.check_sampling(sampling)
+    processor = vocabularies.processor(vocabulary)
+    decoder, params = together(target, learner, drafter, rule, gamma, batch_size)
+    decoder.check(sampling, max_length, 1)
+    api.warn_where_lossy(decoder.guarantee)
+    run = api.compiled(decoder, sampling, max_length, processor.eos_id())
+    ids = (
+      _encoded(number, text, processor, input_length)
+      for number, text in enumerate(requests)
+    )
+    for decoded in decodes(run, params, learner, ids, input_length, seed):
+      yield from api.generations(decoded, processor)
 
 
 def together(
@@ -150,6 +157,7 @@ def decodes(
 
 def _encoded(number: int, text: str, processor, length: int) -> list[int]:
   """Returns a request's tokens, which an end of sequence ends."""
+  text = arguments.text(text, f"requests[{number}]")
   tokens = [*processor.encode(text), processor.eos_id()]
   if len(tokens) > length:
     raise ValueError(
