@@ -41,6 +41,7 @@ from specdec_t5x.network.functional import (
   is_decoder_only,
   network_for,
 )
+from specdec_t5x.platforms import check_platform
 
 DecodeFn = Callable[..., Decoded]
 
@@ -96,6 +97,7 @@ def load_model(
     ValueError: where there is no checkpoint, it is damaged or does not fit `config`, or
       has no such weights.
   """
+  check_platform()
   found = Checkpoint.open(checkpoint)
   settings = config or found.settings(dtype)
   if weights != "float32":
@@ -173,6 +175,7 @@ def generate(
     ValueError: where a setting is bad, target and draft differ in vocabulary, or the
       logits of an input are NaN.
   """
+  check_platform()
   inputs, seed = arguments.texts(inputs), arguments.seed_of(seed)
   vocabulary = arguments.path_of(vocabulary, "vocabulary")
   max_length = arguments.count(max_length, "max_length")

@@ -12,7 +12,7 @@ from typing import Any
 from absl import flags, logging
 from etils import epy
 
-from t5x import gin_utils, hosts, kept_programs, quiet_start
+from t5x import gin_utils, hosts, kept_programs, platforms, quiet_start
 
 with epy.lazy_imports():
   import seqio
@@ -64,6 +64,7 @@ def run(
   kept_programs.keep_programs()
   try:
     hosts.connect()
+    platforms.check_platform()
     gin.configurable(work)
     gin_utils.parse_gin_flags(
       [*values.gin_search_paths, _PACKAGE_PARENT, *_folders()],
