@@ -64,6 +64,12 @@ def parse_gin_flags(
     logging.info("gin configuration:\n%s", gin.config_str())
   # gin files import modules and bind whatever these hold: anything may be raised.
   except Exception as error:
+    if missing := _missing_file(error):
+      raise ValueError(
+        f"{where}Unable to open file: {missing}, sought in "
+        f"{', '.join(dict.fromkeys(gin_search_paths))}."
+        f"{_closest_file(missing, gin_search_paths)}"
+      ) from error
     raise _explained(error, where) from error
 
 
@@ -121,6 +127,43 @@ def _explained(error: Exception, where: str = "") -> ValueError:
   fix = next(fix for kind, fix in _FIXES if isinstance(error, kind))
   kind = type(error).__name__
   return ValueError(f"{where}gin got {kind}: {message.rstrip('.')}. {fix}")
+
+
+def _missing_file(error: Exception) -> str | None:
+  """Returns the gin file that gin can't find; None where the error is another.
+
+  In a folder that is no package gin's search for a file among packages is a TypeError.
+  """
+  trace, file, is_search = error.__traceback__, None, False
+  while trace is not None:
+    frame = trace.tb_frame
+    if frame.f_globals.get("__name__", "").startswith("gin."):
+      is_search = frame.f_code.co_name == "_parse_config_path"
+      if frame.f_code.co_name == "parse_config_file":
+        file = frame.f_locals["config_file"]
+    trace = trace.tb_next
+  is_refused = isinstance(error, OSError) and str(error).startswith("Unable to open")
+  return file if is_refused or (is_search and isinstance(error, TypeError)) else None
+
+
+def _closest_file(missing: str, folders: Iterable[str]) -> str:
+  """Suggests gin files with names like that of a missing one."""
+  file = pathlib.Path(missing)
+  # The folder that the name begins with and, of a name without one, `configs`.
+  top = "configs" if len(file.parts) == 1 else file.parts[0]
+  patterns = ["*.gin", *(f"{top}/{'*/' * depth}*.gin" for depth in range(3))]
+  places = [(pathlib.Path(folder), patterns) for folder in folders]
+  if file.is_absolute():
+    places = [(file.parent, ["*.gin"])]
+  found = {}
+  for folder, names in places:
+    for other in (other for name in names for other in folder.glob(name)):
+      path = other if file.is_absolute() else other.relative_to(folder)
+      found.setdefault(other.name, str(path))
+  close = difflib.get_close_matches(file.name, found, n=2, cutoff=0.7)
+  suggested = " or ".join(found[name] for name in close)
+  fix = f" Did you mean {suggested}?" if close else ""
+  return fix or " Check the name, `include` and --gin_search_paths."
 
 
 def _is_gins(error: ValueError) -> bool:
