@@ -5,6 +5,7 @@ a dozen types, over several lines.
 """
 
 import difflib
+import importlib.util
 import inspect
 import os
 import pathlib
@@ -17,6 +18,7 @@ import gin
 import jax
 from absl import app, flags, logging
 from etils import epath
+from gin import resource_reader
 
 _MACRO = "gin.macro"
 # What gin adds to an error at each configurable that it passes on its way out.
@@ -130,20 +132,32 @@ def _explained(error: Exception, where: str = "") -> ValueError:
 
 
 def _missing_file(error: Exception) -> str | None:
-  """Returns the gin file that gin can't find; None where the error is another.
+  """Returns the gin file that gin can't find; None where the error is another."""
+  found = re.match(r"Unable to open file: (.*)\. Searched config paths", str(error))
+  return found[1] if found and isinstance(error, OSError) else None
 
-  In a folder that is no package gin's search for a file among packages is a TypeError.
+
+def _is_resource(path: str) -> bool:
+  """Returns whether a gin file is in a package, by the package's name.
+
+  gin's own function raises a TypeError for a folder that is no package, as `configs`,
+  and so no other place is tried; it also logs each place without the file.
   """
-  trace, file, is_search = error.__traceback__, None, False
-  while trace is not None:
-    frame = trace.tb_frame
-    if frame.f_globals.get("__name__", "").startswith("gin."):
-      is_search = frame.f_code.co_name == "_parse_config_path"
-      if frame.f_code.co_name == "parse_config_file":
-        file = frame.f_locals["config_file"]
-    trace = trace.tb_next
-  is_refused = isinstance(error, OSError) and str(error).startswith("Unable to open")
-  return file if is_refused or (is_search and isinstance(error, TypeError)) else None
+  folder, name = os.path.split(path)
+  try:
+    spec = importlib.util.find_spec(folder.replace("/", "."))
+  except (ImportError, ValueError):
+    return False
+  if spec is None or spec.origin is None:
+    return False
+  return os.path.isfile(os.path.join(os.path.dirname(spec.origin), name))
+
+
+# gin has no public way to replace a reader.
+gin.config._FILE_READERS = [
+  (reader, _is_resource if check is resource_reader.system_path_file_exists else check)
+  for reader, check in gin.config._FILE_READERS
+]
 
 
 def _closest_file(missing: str, folders: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -217,3 +218,15 @@ def test_a_gin_file_that_is_missing_is_named_with_the_closest(
   assert message.startswith(f"--gin_file={given}: ")
   fix = f"Did you mean {here(suggested)}" if suggested else "Check the name"
   assert fix in message
+
+
+@conftest.runtime_only
+def test_a_gin_file_of_another_place_is_read_from_any_folder(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(str(ROOT))
+  (tmp_path / "elsewhere" / "configs").mkdir(parents=True)
+  (tmp_path / "elsewhere" / "configs" / "mine.gin").write_text("FOUND = 7\n")
+  gin.clear_config()
+  gin_utils.parse_gin_flags([".", "elsewhere"], ["configs/mine.gin"], [])
+  assert gin_utils.macros() == {"FOUND": 7}
+  gin.clear_config()
