@@ -1,5 +1,6 @@
 """Decoding from Python, without gin or seqio tasks: a notebook's way in."""
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -42,6 +43,7 @@ from specdec_t5x.network.functional import (
   network_for,
 )
 from specdec_t5x.platforms import check_platform
+from specdec_t5x.promotion import usual_promotion
 
 DecodeFn = Callable[..., Decoded]
 
@@ -49,6 +51,13 @@ DecodeFn = Callable[..., Decoded]
 _QUEUED = 8
 # Seconds before a progress bar appears.
 _SHOWN_AFTER = 3.0
+
+
+@contextlib.contextmanager
+def _from_python() -> Iterator[None]:
+  """Runs an entry point of Python; a decorator, too."""
+  with python_names(), usual_promotion():
+    yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +84,7 @@ class Generation:
   tried: int
 
 
-@python_names()
+@_from_python()
 def load_model(
   checkpoint: str | os.PathLike,
   dtype: str = "float32",
@@ -118,7 +127,7 @@ def load_model(
   return Model(network, params)
 
 
-@python_names()
+@_from_python()
 def generate(
   inputs: Sequence[str],
   target: Model,
@@ -196,7 +205,7 @@ def generate(
   decoder, params = together(target, draft, drafter, rule, **words)
   decoder.check(sampling, max_length, 1)
   params = {**params, **target.derived(derived_of(decoder, sampling))}
-  # The caller of `generate` is beyond this frame and that of `python_names`.
+  # The caller of `generate` is beyond this frame and that of its decorator.
   warn_where_lossy(decoder.guarantee, stacklevel=4)
   run = lambda decoder: compiled(decoder, sampling, max_length, processor.eos_id())
   # 32 bits, under jax_enable_x64 too: the same numbers, and so the same outputs.

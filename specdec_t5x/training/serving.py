@@ -20,6 +20,7 @@ from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.hugging_face import vocabulary as vocabularies
 from specdec_t5x.names import python_names
+from specdec_t5x.promotion import usual_promotion
 from specdec_t5x.training.online import Learner, Requests
 from specdec_t5x.training.rejections import KeepRejections
 
@@ -68,7 +69,7 @@ def serve(
   Raises:
     ValueError: as `generate`, and where a request is too long or the draft can't learn.
   """
-  with python_names():
+  with python_names(), usual_promotion():
     vocabulary = arguments.path_of(vocabulary, "vocabulary")
     seed = arguments.seed_of(seed)
     input_length = arguments.count(input_length, "input_length")
