@@ -8,7 +8,7 @@ import json
 import operator
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gin
@@ -18,6 +18,7 @@ from absl import flags
 from etils import epath, epy
 from t5x import utils
 
+import specdec_t5x
 from specdec_t5x import console
 from specdec_t5x.checkpoints.checkpoint import Checkpoint, HuggingFace, flat_shapes
 from specdec_t5x.checkpoints.readers import abstract_state
@@ -37,6 +38,11 @@ from specdec_t5x.t5x_bridge.writer import SUMMARY, configuration, what_decodes
 
 with epy.lazy_imports():
   import seqio
+
+
+_WHOLE_RUN = re.compile(
+  r"^include ['\"](\S*/)?runs/(speculative|baseline)\.gin['\"]", re.MULTILINE
+)
 
 
 def check_run(
@@ -64,6 +70,8 @@ def check_run(
     ValueError: naming what was expected, what came, and what to do.
   """
   check_macros()
+  if "gin_file" in flags.FLAGS and flags.FLAGS.is_parsed():
+    check_one_job(flags.FLAGS.gin_file or ())
   console.set_quiet(quiet)
   guarantee = model.decoder.guarantee
   if not guarantee.keeps_distribution:
@@ -218,6 +226,26 @@ def check_task(dataset_cfg: utils.DatasetConfig) -> None:
     )
   for task in tasks_of(provider_of(name)):
     check_split(task, dataset_cfg.split)
+
+
+def check_one_job(gin_files: Sequence[str]) -> None:
+  """Raises a ValueError where two gin files each describe a whole run.
+
+  The last one would win, and nothing would say so. A file that describes a run includes
+  configs/runs/speculative.gin or baseline.gin.
+  """
+  jobs = []
+  for name in dict.fromkeys(gin_files):
+    places = (epath.Path(name), epath.Path(specdec_t5x.config_path()) / name)
+    file = next((place for place in places if place.exists()), None)
+    if file and _WHOLE_RUN.search(file.read_text()):
+      jobs.append(name)
+  if len(jobs) > 1:
+    raise ValueError(
+      f"Expected one gin file that describes a run, got {' and '.join(jobs)}: the last "
+      "one would replace the others. Give one of them, and run the others by commands "
+      "of their own."
+    )
 
 
 def check_split(task: Any, split: str) -> None:
