@@ -161,8 +161,8 @@ def generate(
     vocabulary: path of the SentencePiece model that both were trained with, or of a
       Hugging Face folder that has it.
     drafter: how tokens are drafted: an object of `specdec_t5x.drafters` or of yours,
-      or a name: 'draft_model', 'ngram', 'heads', 'quantized', 'copy'; by default
-      `draft` drafts.
+      or a name: 'draft_model', 'ngram', 'heads', 'quantized', 'copy', 'sparse'; by
+      default `draft` drafts.
     rule: which drafted tokens stand: an object or a name of `core.rules.RULES`.
     gamma: tokens that a named drafter drafts each iteration; with a policy the most.
       By default as many as pay, up to 5.
