@@ -184,9 +184,11 @@ def _job(dataset_cfg, model, paths) -> dict[str, Any]:
 
 
 def check_macros() -> None:
-  """Raises a ValueError where the command line sets a macro that nothing reads.
+  """Raises a ValueError where the command line sets a macro that nothing reads or sets.
 
-  `t5x_runtime` says so when it parses gin; upstream T5X accepts any name.
+  A macro that a gin file sets is known, whether or not this run reads it: the same
+  bindings serve several runs. `t5x_runtime` says so when it parses gin; upstream T5X
+  accepts any name.
   """
   if hasattr(t5x, "PROVIDER") or "gin_bindings" not in flags.FLAGS:
     return
@@ -194,6 +196,7 @@ def check_macros() -> None:
     return
   names = [text.partition("=")[0].strip() for text in flags.FLAGS.gin_bindings or ()]
   read = set(re.findall(r"%([\w/]+)", gin.config_str()))
+  read |= macros_of_files(flags.FLAGS.gin_file or ())
   unknown = [x for x in names if re.fullmatch(r"[\w/]+", x) and x not in read]
   if unknown:
     close = difflib.get_close_matches(unknown[0].upper(), sorted(read), cutoff=0.5)
@@ -228,18 +231,36 @@ def check_task(dataset_cfg: utils.DatasetConfig) -> None:
     check_split(task, dataset_cfg.split)
 
 
+def macros_of_files(gin_files: Sequence[str]) -> set[str]:
+  """Returns the macros that gin files, or files that they include, set."""
+  found, names, seen = set(), list(gin_files), set()
+  while names:
+    name = names.pop()
+    if name in seen:
+      continue
+    seen.add(name)
+    text = _gin_text(name)
+    found.update(re.findall(r"^([\w/]+)\s*=", text, re.MULTILINE))
+    names += re.findall(r"^include\s+['\"](.+?)['\"]", text, re.MULTILINE)
+  return found
+
+
+def _gin_text(name: str) -> str:
+  """Returns the text of a gin file; none of one that only gin finds."""
+  places = (epath.Path(name), epath.Path(specdec_t5x.config_path()) / name)
+  file = next((place for place in places if place.exists()), None)
+  return file.read_bytes().decode(errors="replace") if file else ""
+
+
 def check_one_job(gin_files: Sequence[str]) -> None:
   """Raises a ValueError where two gin files each describe a whole run.
 
   The last one would win, and nothing would say so. A file that describes a run includes
   configs/runs/speculative.gin or baseline.gin.
   """
-  jobs = []
-  for name in dict.fromkeys(gin_files):
-    places = (epath.Path(name), epath.Path(specdec_t5x.config_path()) / name)
-    file = next((place for place in places if place.exists()), None)
-    if file and _WHOLE_RUN.search(file.read_text()):
-      jobs.append(name)
+  jobs = [
+    name for name in dict.fromkeys(gin_files) if _WHOLE_RUN.search(_gin_text(name))
+  ]
   if len(jobs) > 1:
     raise ValueError(
       f"Expected one gin file that describes a run, got {' and '.join(jobs)}: the last "
