@@ -93,7 +93,7 @@ def _wiring(lines: Sequence[str]) -> int:
 def _knobs(lines: Sequence[str]) -> Iterator[Knob]:
   """Yields macros; an indented comment of its own goes on from the line above."""
   knob = None
-  for line in lines:
+  for line in _whole_values(lines):
     found = re.match(r"([A-Z][A-Z0-9_]*) = (.*)$", line)
     more = re.match(r" {8,}# ?(.*)$", line)
     if knob and more:
@@ -104,6 +104,23 @@ def _knobs(lines: Sequence[str]) -> Iterator[Knob]:
     knob = Knob(found[1], *_default_and_comment(found[2])) if found else None
   if knob:
     yield knob
+
+
+def _whole_values(lines: Sequence[str]) -> Iterator[str]:
+  """Yields lines, those of one value as one: it goes on until its brackets close."""
+  begun, depth = "", 0
+  for line in lines:
+    is_value = depth > 0 or re.match(r"[A-Z][A-Z0-9_]* = ", line)
+    if not is_value:
+      yield line
+      continue
+    value, _ = _default_and_comment(line) if depth else (line, "")
+    begun = f"{begun}{value}" if begun.endswith(("{", "(", "[")) else f"{begun} {value}"
+    code = re.sub(r"'[^']*'|\"[^\"]*\"|#.*", "", line)
+    depth += sum(code.count(x) for x in "([{") - sum(code.count(x) for x in ")]}")
+    if depth <= 0:
+      yield begun.strip().replace(", }", "}").replace(", )", ")")
+      begun, depth = "", 0
 
 
 def _default_and_comment(text: str) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """Decoding from Python, without gin or seqio tasks: a notebook's way in."""
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -12,11 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from specdec_t5x import tuning
+from specdec_t5x import arguments, memory, tuning
 from specdec_t5x.build import Model as Model
-from specdec_t5x.build import together
+from specdec_t5x.build import check_models, together
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
-from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
 from specdec_t5x.core.ends import EndTokens
@@ -30,9 +30,11 @@ from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder, derived_of
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Policy
-from specdec_t5x.decoding.state import Decoded, row_keys
+from specdec_t5x.decoding.state import Decoded, keys_at
 from specdec_t5x.decoding.step import Speculation as Speculation
 from specdec_t5x.decoding.step import step as step
+from specdec_t5x.groups import Group, grouped, room_of, widest
+from specdec_t5x.names import python_names
 from specdec_t5x.network import rounded
 from specdec_t5x.network.config import NetworkConfig
 from specdec_t5x.network.functional import (
@@ -41,17 +43,23 @@ from specdec_t5x.network.functional import (
   is_decoder_only,
   network_for,
 )
-from specdec_t5x.network.inputs import PADDING
+from specdec_t5x.platforms import check_platform
+from specdec_t5x.promotion import usual_promotion
 from specdec_t5x.vocabularies import frames
 
 DecodeFn = Callable[..., Decoded]
 
-# Inputs are padded to multiples of this, so that few shapes are compiled.
-_LENGTH_STEP = 16
 # Batches that are handed over together: a row that ends takes the next input of them.
 _QUEUED = 8
 # Seconds before a progress bar appears.
 _SHOWN_AFTER = 3.0
+
+
+@contextlib.contextmanager
+def _from_python() -> Iterator[None]:
+  """Runs an entry point of Python; a decorator, too."""
+  with python_names(), usual_promotion():
+    yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +86,9 @@ class Generation:
   tried: int
 
 
+@_from_python()
 def load_model(
-  checkpoint: str,
+  checkpoint: str | os.PathLike,
   dtype: str = "float32",
   config: Settings | None = None,
   weights: str = "float32",
@@ -99,9 +108,10 @@ def load_model(
     ValueError: where there is no checkpoint, it is damaged or does not fit `config`, or
       has no such weights.
   """
+  check_platform()
   found = Checkpoint.open(checkpoint)
   if note := found.generation.note():
-    warnings.warn(note, stacklevel=2)
+    warnings.warn(note, stacklevel=3)
   settings = config or found.settings(dtype)
   if weights != "float32":
     if not isinstance(settings, NetworkConfig):
@@ -122,6 +132,7 @@ def load_model(
   return Model(network, params, generation=found.generation)
 
 
+@_from_python()
 def generate(
   inputs: Sequence[str] | Sequence[Sequence[int]],
   target: Model,
@@ -137,12 +148,13 @@ def generate(
   max_length: int = 128,
   batch_size: int = 16,
   seed: int = 0,
-  draft_tokenizer: str | None = None,
+  draft_tokenizer: str | os.PathLike | None = None,
 ) -> list[Generation]:
   """Decodes texts from a target with the help of a draft.
 
   The outputs are the target's own, token for token when greedy, in distribution when
-  sampled, unless `rule` is 'lenient' or 'typical', of which a warning reminds.
+  sampled, unless `rule` gives less (`Lenient` below lenience 1, 'typical', 'top_k',
+  'distance'), of which a warning reminds.
 
   Args:
     inputs: texts, with whatever prefix the models were trained with; the prompts that
@@ -156,16 +168,17 @@ def generate(
       tokenizer.json, or of a Hugging Face folder that has one. None decodes token ids
       to token ids, until the end tokens that the target's folder names.
     drafter: how tokens are drafted: an object of `specdec_t5x.drafters` or of yours,
-      or a name: 'draft_model', 'ngram', 'heads', 'quantized', 'copy'; by default
-      `draft` drafts.
+      or a name: 'draft_model', 'ngram', 'heads', 'quantized', 'copy', 'sparse'; by
+      default `draft` drafts.
     rule: which drafted tokens stand: an object or a name of `core.rules.RULES`.
     gamma: tokens that a named drafter drafts each iteration; with a policy the most.
       By default as many as pay, up to 5.
     num_candidates: independent drafts an iteration, of a named drafter.
     policy: how long drafts are: 'auto', as long as pays on this device at this batch,
       up to gamma, or none; 'confidence', 'exit', 'fixed', or an object of `policies`.
-      By default 'fixed' where gamma is given, 'auto' for a named draft model or heads,
-      else 'exit' for a `LayerSkip`, 'fixed' for other drafters.
+      By default 'fixed' where gamma is given, here or to the drafter's object; 'auto'
+      for a named draft model or heads and for a `Quantized`; 'exit' for a `LayerSkip`;
+      'fixed' for other drafters.
     sampling: temperature, top-k, top-p.
     max_length: the most tokens of an output.
     batch_size: inputs decoded at once, where there are as many.
@@ -178,36 +191,47 @@ def generate(
     ValueError: where a setting is bad, target and draft differ in vocabulary, or the
       logits of an input are NaN.
   """
-  check_request(inputs, vocabulary, batch_size=batch_size, max_length=max_length)
+  check_platform()
+  seed = arguments.seed_of(seed)
+  max_length = arguments.count(max_length, "max_length")
+  batch_size = arguments.count(batch_size, "batch_size")
+  arguments.check_sampling(sampling)
+  check_models(target, draft)
   # Here alone, so that what reads no text does without SentencePiece and tqdm.
   from tqdm import tqdm
 
   target.generation.check()
-  words_of = opened(vocabulary, target)
-  ids = encoded(inputs, target.network, words_of)
-  eos_id = end_tokens(target, words_of)
+  inputs = arguments.inputs(inputs, target.network.config.vocab_size)
+  if vocabulary is not None or any(isinstance(each, str) for each in inputs):
+    vocabulary = arguments.path_of(vocabulary, "vocabulary")
+  found = opened(vocabulary, target)
+  ids = encoded(inputs, target.network, found)
+  eos_id = end_tokens(target, found)
   words = {"gamma": gamma, "num_candidates": num_candidates, "policy": policy}
   if draft_tokenizer is not None:
-    words["shared"] = shared_tokens(str(vocabulary), str(draft_tokenizer))
+    draft_tokenizer = arguments.path_of(draft_tokenizer, "draft_tokenizer")
+    words["shared"] = shared_tokens(vocabulary, draft_tokenizer)
   decoder, params = together(target, draft, drafter, rule, **words)
   decoder.check(sampling, max_length, 1)
   params = {**params, **target.derived(derived_of(decoder, sampling))}
-  warn_where_lossy(decoder.guarantee)
-  decoder, rows = _queued(decoder, len(ids), batch_size)
-  run = compiled(decoder, sampling, max_length, eos_id)
+  # The caller of `generate` is beyond this frame and that of its decorator.
+  warn_where_lossy(decoder.guarantee, stacklevel=4)
+  run = lambda decoder: compiled(decoder, sampling, max_length, eos_id)
   # 32 bits, under jax_enable_x64 too: the same numbers, and so the same outputs.
   with jax.enable_x64(False):
-    known = {}
-    if isinstance(decoder, SpeculativeDecoder):
-      known = {"policy_state": decoder.first_policy_state(rows)}
-    decodes = _decode_batches(run, params, ids, rows, seed, known)
-    outputs = []
+    groups = grouped([room_of(tokens) for tokens in ids])
+    for group in groups:
+      queued = _queued(decoder, len(group.numbers), batch_size)
+      job = tuning.Job(*queued, group.width, sampling, max_length)
+      memory.check_fits(job, params)
+    decodes = _decode_groups(decoder, run, params, ids, groups, batch_size, seed=seed)
+    outputs = {}
     # Seen where decoding takes longer than that.
     with tqdm(total=len(ids), unit="input", delay=_SHOWN_AFTER) as progress:
-      for decoded in decodes:
-        outputs += generations(decoded, words_of)
+      for numbers, decoded in decodes:
+        outputs |= zip(numbers, generations(decoded, found), strict=True)
         progress.update(len(outputs) - progress.n)
-    return outputs
+    return [outputs[number] for number in range(len(ids))]
 
 
 @functools.lru_cache(maxsize=4)
@@ -270,35 +294,19 @@ def encoded(
 
   Token ids stay as they are. A prompt has no end, for the output continues it.
   """
-  if vocabulary is None or not all(isinstance(text, str) for text in inputs):
-    return [checked_ids(number, ids, network) for number, ids in enumerate(inputs)]
-  prefix, suffix = frames.frame_of(vocabulary)
+  prefix, suffix = ((), ()) if vocabulary is None else frames.frame_of(vocabulary)
   end = () if is_decoder_only(network) else suffix
-  return [[*prefix, *vocabulary.encode(text), *end] for text in inputs]
+  return [
+    [*prefix, *vocabulary.encode(each), *end] if isinstance(each, str) else each
+    for each in inputs
+  ]
 
 
-def checked_ids(number: int, ids: Any, network: Network) -> list[int]:
-  """Returns an input of token ids as a list.
-
-  Raises:
-    ValueError: where an id is no whole number below the network's vocab_size.
-  """
-  rows = network.config.vocab_size
-  ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
-  is_list = isinstance(ids, Sequence) and not isinstance(ids, str | bytes)
-  if not is_list or not all(is_whole(token, 0) and token < rows for token in ids):
-    raise ValueError(
-      f"Input {number} must be a text, or a list of token ids from 0 to {rows - 1}, "
-      f"like all others, got {ids!r:.80}. A text needs a vocabulary."
-    )
-  return list(ids)
-
-
-def warn_where_lossy(guarantee: Guarantee) -> None:
+def warn_where_lossy(guarantee: Guarantee, stacklevel: int = 3) -> None:
   """Warns whoever called `generate` where outputs are not the target's own."""
   if not guarantee.keeps_distribution:
     message = f"{guarantee.name}: the outputs keep {guarantee.value}."
-    warnings.warn(message, stacklevel=3)
+    warnings.warn(message, stacklevel=stacklevel)
 
 
 def _queued(decoder: Decoder, count: int, batch_size: int) -> tuple[Decoder, int]:
@@ -310,38 +318,51 @@ def _queued(decoder: Decoder, count: int, batch_size: int) -> tuple[Decoder, int
   return dataclasses.replace(decoder, slots=rows), rows * batches
 
 
-def _decode_batches(
-  run: DecodeFn, params, ids, rows: int, seed: int, known: Mapping[str, Any]
-) -> Iterator[Decoded]:
-  """Yields the decodes of each batch's inputs; raises where their logits were NaN.
+def _decode_groups(
+  decoder: Decoder,
+  compile_fn: Callable[[Decoder], DecodeFn],
+  params,
+  ids: Sequence[Sequence[int]],
+  groups: Sequence[Group],
+  batch_size: int,
+  *,
+  seed: int,
+) -> Iterator[tuple[list[int], Decoded]]:
+  """Yields the numbers of some inputs and their decode; raises where logits were NaN.
 
   What the policy knows, if anything, goes from each batch to the next.
   """
-  for first, inputs, count in padded_batches(ids, rows):
-    keys = row_keys(jax.random.key(seed), rows, first)
-    decoded = run(params, inputs, keys, np.arange(rows) < count, **known)
-    known = dict.fromkeys(known, decoded.policy_state)
-    decoded = jax.tree.map(lambda array, count=count: array[:count], decoded)
-    check_decoded(
-      decoded.scores,
-      decoded.statistics.acceptance_mass,
-      lambda row, first=first: f"input {first + row}",
-    )
-    yield decoded
+  key, held = jax.random.key(seed), None
+  for group in groups:
+    queued, rows = _queued(decoder, len(group.numbers), batch_size)
+    run = compile_fn(queued)
+    known = _first_known(queued, rows, held)
+    for numbers, inputs in group.batches(ids, rows):
+      count = len(numbers)
+      # A sample depends on its input's number, not on the batch that the input is in.
+      keys = keys_at(key, np.resize(numbers, rows))
+      decoded = run(params, inputs, keys, np.arange(rows) < count, **known)
+      known = dict.fromkeys(known, decoded.policy_state)
+      decoded = jax.tree.map(lambda array, count=count: array[:count], decoded)
+      check_decoded(
+        decoded.scores,
+        decoded.statistics.acceptance_mass,
+        lambda row, numbers=numbers: f"input {numbers[row]}",
+      )
+      yield numbers, decoded
+    # Rows beyond those that decode at once hold nothing.
+    held = jax.tree.map(lambda x, count=queued.slots or rows: x[:count], known)
 
 
-def check_request(inputs, vocabulary: str | os.PathLike | None, **counts) -> None:
-  """Raises a ValueError where `generate` can't begin."""
-  if vocabulary is not None and not os.path.exists(vocabulary):
-    raise ValueError(
-      f"vocabulary={vocabulary!r} is not a file, or a folder that has one. Expected "
-      "the SentencePiece model that target and draft were trained with."
-    )
-  if isinstance(inputs, str):
-    raise ValueError("inputs must be a list of texts, got one text. Wrap it in [...].")
-  for name, value in counts.items():
-    if not is_whole(value, 1):
-      raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
+def _first_known(decoder: Decoder, rows: int, held: Mapping | None) -> dict[str, Any]:
+  """Returns what the policy knows before a group: of the rows before, as they were."""
+  if not isinstance(decoder, SpeculativeDecoder):
+    return {}
+  first = {"policy_state": decoder.first_policy_state(rows)}
+  if held is None:
+    return first
+  put = lambda new, old: jnp.concatenate([old[:rows], new[len(old) :]])
+  return jax.tree.map(put, first, dict(held))
 
 
 def padded_batches(
@@ -356,17 +377,9 @@ def padded_batches(
   Yields:
     The number of the batch's first input, the batch, and how many of its rows count.
   """
-  # A row that is full and ends with id 0 has its padding, or that id would be read as
-  # padding.
-  longest = max((len(tokens) + (tokens[-1:] == [0]) for tokens in ids), default=0)
-  length = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
-  for first in range(0, len(ids), batch_size):
-    batch = ids[first : first + batch_size]
-    rows = np.full((batch_size, length), PADDING, np.int32)
-    for row, tokens in zip(rows, batch, strict=False):
-      row[: len(tokens)] = tokens
-    rows[len(batch) :] = rows[0]
-    yield first, jnp.asarray(rows), len(batch)
+  width = widest(ids)
+  for numbers, rows in Group(width, tuple(range(len(ids)))).batches(ids, batch_size):
+    yield numbers[0], rows, len(numbers)
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,6 +1,7 @@
 """From words, gin's or Python's, to the objects that decode."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,7 +28,13 @@ from specdec_t5x.drafters.parallel import ParallelDraft
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.sparse import SparseDraft
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise, check_gamma
+from specdec_t5x.drafters.stepwise import (
+  DEFAULT_GAMMA,
+  DefaultGamma,
+  Stepwise,
+  check_gamma,
+  is_gamma_given,
+)
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network.functional import HEADS, Network
@@ -100,6 +107,7 @@ def together(
     ValueError: where settings of speculation are given without a draft, or there are
       other networks than the drafter needs.
   """
+  check_models(target, draft)
   if isinstance(draft, str):
     if drafter is not None:
       raise ValueError(
@@ -127,6 +135,35 @@ def together(
       "Build it with the networks of the models that you pass."
     )
   return decoder, {**params, **target.derived(parts.derived(target.network))}
+
+
+def check_models(target: Any, draft: Any) -> None:
+  """Raises a ValueError where target and draft are not of the types of `together`."""
+  _check_model(target, "target", "a Model")
+  if draft is None or (isinstance(draft, str) and not os.path.exists(draft)):
+    return
+  if isinstance(draft, Mapping):
+    for name, model in draft.items():
+      _check_model(model, f"draft[{name!r}]", "a Model")
+  else:
+    # A name of a drafter is also that of a file, perhaps.
+    if not (isinstance(draft, str) and draft in DRAFTERS):
+      _check_model(draft, "draft", "a Model, a drafter's name or None")
+
+
+def _check_model(model: Any, name: str, expected: str) -> None:
+  if isinstance(model, Model):
+    return
+  if isinstance(model, str | os.PathLike):
+    path = os.fspath(model)
+    raise ValueError(
+      f"{name} must be {expected}, got the path {path!r}. Load the checkpoint first: "
+      f"{name.partition('[')[0]}=load_model({path!r})."
+    )
+  raise ValueError(
+    f"{name} must be {expected}, got {type(model).__name__}. `load_model` makes a "
+    "Model of a checkpoint."
+  )
 
 
 def _refuse_words(**words: Any) -> None:
@@ -237,14 +274,15 @@ def headed(
         f"EAGLE's drafter drafts chains and pruned trees, got SHAPE={shape!r}. Leave "
         "SHAPE out, use configs/drafters/pruned.gin, or use other heads."
       )
-    return EagleDraft(network, shape.depth if shape else network.config.count)
+    most = shape.depth if shape else network.config.count
+    return EagleDraft(network, DefaultGamma(most) if gamma is None else gamma)
   kind = ParallelDraft if network.config.kind == "parallel" else HeadDraft
   return kind(network, shape, siblings)
 
 
 def longest(gamma: int | None, usual: int = DEFAULT_GAMMA) -> int:
   """Returns the length of the longest draft: GAMMA, or `usual` where it is not set."""
-  return usual if gamma is None else gamma
+  return DefaultGamma(usual) if gamma is None else gamma
 
 
 def drafter_for(
@@ -286,7 +324,8 @@ def policy_for(
   Args:
     drafter: whose drafts they are.
     policy: a name in `policies.POLICIES`, or a policy; None where none was asked for.
-    gamma: a length that was asked for: without a policy each iteration drafts as much.
+    gamma: a length that was asked for: without a policy each iteration drafts as much,
+      as it does where the drafter was built with a gamma of its own.
     is_word: whether the drafter is a gin file's or was named, not built by hand: then a
       network that drafts, or heads, draft as much as pays.
     alpha: the acceptance rate that 'auto' and 'budget' expect before the first draft;
@@ -304,7 +343,7 @@ def policy_for(
 
 
 def _usual_policy(drafter: Drafter, gamma: int | None, is_word: bool) -> str:
-  if gamma is not None:
+  if gamma is not None or is_gamma_given(drafter):
     return "fixed"
   if isinstance(drafter, Quantized) or (
     is_word and isinstance(drafter, Stepwise | Headed)

@@ -26,6 +26,7 @@ import t5x
 from t5x import gin_utils
 
 import specdec_t5x
+from specdec_t5x.platforms import check_platform
 from specdec_t5x.t5x_bridge import exporting
 from specdec_t5x.t5x_bridge.writer import configuration
 
@@ -80,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if not args.gin_file:
     args.gin_file, bindings = _DEMO[:1], [*_DEMO[1:], *bindings]
   try:
+    check_platform()
     with exporting.portable():  # As gin makes networks, too, which choose products.
       _parse(args.gin_file, [*bindings, f"--gin.INFER_OUTPUT_DIR={args.output!r}"])
       gin.get_configurable(run)(platforms=args.platforms, batch_sizes=args.batch_sizes)

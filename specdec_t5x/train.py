@@ -22,6 +22,7 @@ import seqio
 from absl import flags, logging
 from t5x import gin_utils
 
+from specdec_t5x.platforms import check_platform
 from specdec_t5x.training.compare import train_heads
 from specdec_t5x.training.jobs import count_ngrams, decode_task, train
 from specdec_t5x.training.trim import trim_draft
@@ -71,6 +72,7 @@ def main(argv: Sequence[str]) -> None:
   if values.tfds_data_dir:
     seqio.set_tfds_data_dir_override(values.tfds_data_dir)
   try:
+    check_platform()
     run(values.job, values.gin_file, values.gin_bindings, values.gin_search_paths)
   except (ValueError, FloatingPointError) as error:
     # Bad input, most often: say what is wrong, and the trace to who asks for it.

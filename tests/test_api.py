@@ -13,6 +13,8 @@ from specdec_t5x import Sampling, api, tuning
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.layer_skip import LayerSkip
+from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.network.functional import network_for
@@ -117,6 +119,30 @@ def test_a_drafter_of_one_s_own_has_the_policy_that_it_is_given(setup):
   assert outputs == generate(gamma=3, **sure)
   assert tokens(outputs) == tokens(fixed)
   assert sum(o.drafted for o in outputs) < sum(o.drafted for o in fixed)
+
+
+@pytest.mark.parametrize(
+  ("drafter", "gamma"),
+  [
+    (Quantized(4, 0, gamma=4), 4),
+    (Quantized(8, skip=("mlp_0",), gamma=2), 2),
+    (LayerSkip(("mlp_0",), 3), 3),
+    ("quantized", 3),
+  ],
+  ids=["4 bits", "8 bits", "layer skip", "named"],
+)
+def test_a_drafters_own_gamma_is_drafted_whatever_it_costs(
+  setup, drafter, gamma, monkeypatch
+):
+  jobs = timed_as(monkeypatch, 9.0)
+  run = functools.partial(
+    specdec_t5x.generate, INPUTS, setup[0], None, setup[2], drafter=drafter, **SIZES
+  )
+  named = {"gamma": gamma} if isinstance(drafter, str) else {}
+  outputs = run(**named)
+  assert not jobs
+  assert outputs == run(policy="fixed", **named)
+  assert sum(o.drafted for o in outputs) > 0
 
 
 def test_a_decoder_only_target_goes_on_from_prompts(paths):

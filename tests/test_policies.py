@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.analysis.theory import expected_tokens, walltime_improvement
-from specdec_t5x.build import policy_for
+from specdec_t5x.build import longest, policy_for
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding import generate as loop_module
@@ -335,6 +335,27 @@ def test_the_policy_is_what_was_asked_for_or_what_is_usual(drafter, named, own):
     for gamma in (None, 4):
       assert policy_for(drafter, "auto", gamma, is_word) == CostAware()
       assert policy_for(drafter, TURNS, gamma, is_word) is TURNS
+
+
+@pytest.mark.parametrize(
+  "drafter",
+  [MODEL, Copy(), SPARSE, SKIPPING, Quantized(), Quantized(4, 32)],
+  ids=lambda part: type(part).__name__,
+)
+def test_a_gamma_of_the_drafters_own_is_drafted_like_one_that_is_asked_for(drafter):
+  usual = [policy_for(drafter, None, None, is_word) for is_word in (True, False)]
+  for gamma in (drafter.gamma, 2):
+    given = dataclasses.replace(drafter, gamma=int(gamma))
+    for is_word in (True, False):
+      assert policy_for(given, None, None, is_word) == Fixed()
+      assert policy_for(given, "auto", None, is_word) == policy_for(
+        drafter, "auto", None
+      )
+  # A copy, and a copy with another field, have no gamma of their own.
+  other = {"match": 2} if isinstance(drafter, Copy) else {}
+  copied = dataclasses.replace(dataclasses.replace(drafter), **other)
+  assert [policy_for(copied, None, None, word) for word in (True, False)] == usual
+  assert policy_for(drafter, None, longest(None)) == Fixed()
 
 
 @pytest.mark.parametrize("name", ["auto", "budget"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from specdec_t5x.bench import plotting, report
 from specdec_t5x.bench.table import Table, put
+from specdec_t5x.platforms import check_platform
 
 # From a table and the flags to the paths of what was written.
 WriteFn = Callable[[Table, argparse.Namespace], Sequence[str]]
@@ -140,6 +141,7 @@ class Command:
     try:
       if draws:
         plotting.require_matplotlib()
+      check_platform()
       table = self.make(args)
       settings = table.settings or vars(args)
       settings = {n: x for n, x in settings.items() if n not in ("output", "keep")}

@@ -1,8 +1,8 @@
 """Approximate acceptance at temperature 0: what is nearly the target's token passes.
 
-Source: Stern et al., arXiv 1811.03115, sections 5.1 (top k) and 5.2 (distance). Neither
-is lossless; nothing bounds how unlikely a token among the first k is, nor one that is
-near in number.
+Source: Stern et al., arXiv 1811.03115, sections 5.1 (top k) and 5.2 (distance). With
+k = 1 and epsilon = 0 both are greedy verification. Else neither is lossless; nothing
+bounds how unlikely a token among the first k is, nor one that is near in number.
 """
 
 import abc
@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float
 from specdec_t5x.core import chain
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling, argmax
+from specdec_t5x.core.greedy import Greedy
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 
@@ -23,7 +24,15 @@ class Approximate(Rule):
   p is the target's distribution at temperature 1: argmax's own has no second token.
   """
 
-  guarantee = Guarantee.LOSSY
+  @property
+  @abc.abstractmethod
+  def is_greedy(self) -> bool:
+    """Whether argmax p alone passes, as in greedy verification."""
+
+  @property
+  def guarantee(self) -> Guarantee:
+    """GREEDY_EXACT where argmax p alone passes, else LOSSY."""
+    return Guarantee.GREEDY_EXACT if self.is_greedy else Guarantee.LOSSY
 
   @abc.abstractmethod
   def passes(
@@ -32,13 +41,16 @@ class Approximate(Rule):
     """Returns which drafted tokens are near enough."""
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
-    """Returns the rule itself at temperature 0; sampling is a ValueError."""
+    """Returns what decides at temperature 0; sampling is a ValueError."""
     if not sampling.greedy:
       raise ValueError(
         f"The rule {type(self).__name__} needs TEMPERATURE=0, got "
         f"{sampling.temperature}: it compares with the target's likeliest token. To "
         "sample use 'token', 'block', or 'typical', which is lossy, too."
       )
+    # Probabilities in float32 may tie where logits don't: `Greedy` compares logits.
+    if self.is_greedy:
+      return Greedy(), sampling
     return self, Sampling(temperature=1.0)
 
   def verify(
@@ -59,7 +71,7 @@ class TopK(Approximate):
   """Accepts each drafted x that fewer than k tokens are likelier than.
 
   Attributes:
-    k: at least 1, which accepts the likeliest token alone (and its equals).
+    k: at least 1, which is greedy verification.
   """
 
   k: int = 2
@@ -67,6 +79,11 @@ class TopK(Approximate):
   def __post_init__(self):
     if not is_whole(self.k, 1):
       raise ValueError(f"TopK.k must be a whole number of at least 1, got {self.k!r}.")
+
+  @property
+  def is_greedy(self) -> bool:
+    """Whether k is 1."""
+    return self.k == 1
 
   def passes(
     self, target_probs: Float[Array, "B N V"], proposal: Proposal
@@ -82,7 +99,7 @@ class Distance(Approximate):
   """Accepts each drafted x with |x - argmax p| <= epsilon, for tokens that are numbers.
 
   Attributes:
-    epsilon: at least 0, which accepts argmax p alone.
+    epsilon: at least 0, which is greedy verification.
   """
 
   epsilon: int = 1
@@ -93,6 +110,11 @@ class Distance(Approximate):
         "Distance.epsilon must be a whole number of at least 0, got "
         f"{self.epsilon!r}. It is how far apart two tokens' ids may be."
       )
+
+  @property
+  def is_greedy(self) -> bool:
+    """Whether epsilon is 0."""
+    return self.epsilon == 0
 
   def passes(
     self, target_probs: Float[Array, "B N V"], proposal: Proposal

@@ -1,6 +1,7 @@
 """What ran, in words: read off the objects that ran."""
 
 import dataclasses
+import numbers
 from typing import Any
 
 # Fields of Flax modules that are no settings.
@@ -23,4 +24,7 @@ def describe(part: Any) -> Any:
     return {"kind": type(part).__name__, **settings}
   if isinstance(part, tuple | list):
     return [describe(item) for item in part]
+  # NumPy's numbers and subclasses of Python's.
+  if isinstance(part, numbers.Integral) and not isinstance(part, bool):
+    return int(part)
   return part if isinstance(part, bool | int | float | str | None) else str(part)

@@ -27,10 +27,18 @@ class Lenient(Rule):
 
   lenience: float = 1.0
 
-  guarantee = Guarantee.BOUNDED
-
   def __post_init__(self):
     _check(self.lenience)
+
+  @property
+  def guarantee(self) -> Guarantee:
+    """EXACT at lenience 1, which is token verification; BOUNDED below it."""
+    return Guarantee.EXACT if self.lenience == 1 else Guarantee.BOUNDED
+
+  @property
+  def alpha_is_mass(self) -> bool:
+    """Whether the acceptance probability is token verification's."""
+    return self.lenience == 1
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
     """At temperature 0 the comparison is with the target's probs at temperature 1."""

@@ -16,6 +16,9 @@ from jaxtyping import Array, Bool, Int
 
 from specdec_t5x.core.checks import is_whole
 
+# The table of which node sees which has the square of a draft's size.
+_MOST_NODES = 4096
+
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
@@ -33,6 +36,7 @@ class Tree:
   def __post_init__(self):
     if not isinstance(self.parents, tuple):
       return
+    _check_size(len(self.parents))
     known = (0, *self.parents)
     if not all(
       is_whole(parent, before) and parent < node
@@ -115,8 +119,17 @@ def _unflatten(parents, arrays):
 jax.tree_util.register_pytree_node(Tree, _flatten, _unflatten)
 
 
+def _check_size(size: int) -> None:
+  if size > _MOST_NODES:
+    raise ValueError(
+      f"A draft may have at most {_MOST_NODES} tokens, got GAMMA (of a tree, all "
+      f"tokens of its branches) = {size}. Lower GAMMA or NUM_CANDIDATES."
+    )
+
+
 def chain(size: int) -> Tree:
   """Returns the tree of one draft of `size` tokens."""
+  _check_size(size)
   return Tree(tuple(range(size)))
 
 
@@ -138,6 +151,7 @@ def delayed(stem: int, branches: int, length: int) -> Tree:
       "A tree needs STEM of at least 0, BRANCHES of at least 1 and GAMMA of at least "
       f"STEM and 1, got {stem!r}, {branches!r} and {length!r}."
     )
+  _check_size(stem + branches * (length - stem))
   level = [stem] * branches
   parents = list(range(stem))
   for _ in range(length - stem):

@@ -113,7 +113,8 @@ class Rule(abc.ABC):
   """A verification rule: a frozen dataclass of its knobs, and a pure function.
 
   Attributes:
-    guarantee: what it promises about the output's distribution.
+    guarantee: what it promises about the output's distribution; a property where it
+      depends on the rule's knobs.
     takes_trees: whether it judges any tree, or chains alone.
     needs_independent: whether siblings must be independent draws from one distribution;
       else they may be certain, too, or drawn without replacement.

@@ -157,7 +157,7 @@ class SpeculativeDecoder:
         f"GAMMA={depth} is too long a draft for outputs of {max_length} tokens: at "
         f"most {max_length - 1} drafted tokens can count, since each call of the "
         "target adds one of its own. Lower GAMMA, or let outputs be longer "
-        "(TASK_FEATURE_LENGTHS' targets, max_length)."
+        "(TASK_FEATURE_LENGTHS)."
       )
 
   def drawn(self, sampling: Sampling) -> Sampling:

@@ -12,6 +12,7 @@ import sys
 from specdec_t5x.bench.plotting import require_matplotlib
 from specdec_t5x.demo import recipe
 from specdec_t5x.demo.steps import Step, Steps
+from specdec_t5x.platforms import check_platform
 from specdec_t5x.quiet import import_quietly
 
 TEMPERATURES = (0.0, 1.0)
@@ -155,6 +156,7 @@ def main() -> None:
   compiled = os.path.abspath(os.path.join(recipe.DIRECTORY, "compiled"))
   os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled)
   try:
+    check_platform()
     if flags.train:
       for name in flags.pairs:
         train(recipe.PAIRS[name])

@@ -33,7 +33,7 @@ from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.drafters.heads import Headed
 from specdec_t5x.drafters.layer_skip import OfTarget
-from specdec_t5x.drafters.stepwise import check_gamma
+from specdec_t5x.drafters.stepwise import DefaultGamma, check_gamma
 
 WINDOWS = ("fixed", "flush")
 DEFAULT_WINDOW = 8
@@ -92,7 +92,7 @@ class Cascade(Drafter):
 
   network: Any
   drafter: Drafter
-  gamma: int = DEFAULT_WINDOW
+  gamma: int = DefaultGamma(DEFAULT_WINDOW)
   window: str = "fixed"
   rule: Rule = dataclasses.field(default_factory=Token)
 

@@ -18,7 +18,7 @@ from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, check_gamma
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, DefaultGamma, check_gamma
 
 # Of two earlier places the one with the longer match is copied; beyond this many tokens
 # the first one wins.
@@ -36,7 +36,7 @@ class Copy(Drafter):
       there is none, nothing is drafted.
   """
 
-  gamma: int = DEFAULT_GAMMA
+  gamma: int = DefaultGamma(DEFAULT_GAMMA)
   match: int = 3
 
   independent = False

@@ -14,7 +14,12 @@ from jaxtyping import Array, Float, Int
 from specdec_t5x.core.types import Cache, ExtendFn, Verdict
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise, StepwiseState
+from specdec_t5x.drafters.stepwise import (
+  DEFAULT_GAMMA,
+  DefaultGamma,
+  Stepwise,
+  StepwiseState,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +32,7 @@ class DraftModel(Stepwise):
   """
 
   network: Any
-  gamma: int = DEFAULT_GAMMA
+  gamma: int = DefaultGamma(DEFAULT_GAMMA)
 
   @property
   def networks(self) -> Mapping[str, Any]:

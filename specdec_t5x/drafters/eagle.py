@@ -29,7 +29,7 @@ from specdec_t5x.drafters.heads import (
   features_along,
 )
 from specdec_t5x.drafters.pruned import Pruned
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, DefaultGamma, Stepwise
 
 
 @flax.struct.dataclass
@@ -155,7 +155,7 @@ class EagleDraft(Eagle, Stepwise):
   """
 
   network: Any
-  gamma: int = DEFAULT_GAMMA
+  gamma: int = DefaultGamma(DEFAULT_GAMMA)
 
   def extend(self, context: Context) -> ExtendFn:
     """Returns what drafts: it reads a token beside its own feature."""

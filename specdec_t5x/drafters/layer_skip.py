@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, Stepwise
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, DefaultGamma, Stepwise
 
 
 class OfTarget(Stepwise):
@@ -70,7 +70,7 @@ class LayerSkip(OfTarget):
   """
 
   skip: Sequence[str]
-  gamma: int = DEFAULT_GAMMA
+  gamma: int = DefaultGamma(DEFAULT_GAMMA)
 
   def extend(self, context: Context) -> ExtendFn:
     """Returns the target without what is left out."""

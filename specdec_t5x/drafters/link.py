@@ -26,7 +26,7 @@ from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, check_gamma
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, DefaultGamma, check_gamma
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Link(Drafter):
   """
 
   remote: Remote
-  gamma: int = DEFAULT_GAMMA
+  gamma: int = DefaultGamma(DEFAULT_GAMMA)
   top_k: int = 32
   top_p: float = 1.0
 

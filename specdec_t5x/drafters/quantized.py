@@ -13,6 +13,7 @@ from typing import Any
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.drafters.layer_skip import OfTarget
+from specdec_t5x.drafters.stepwise import DefaultGamma
 from specdec_t5x.network import rounded
 from specdec_t5x.network.rounded import INPUT, Rounding
 
@@ -37,7 +38,7 @@ class Quantized(OfTarget):
   group: int = 0
   whole: Sequence[str] = ()
   skip: Sequence[str] = ()
-  gamma: int = LONGEST
+  gamma: int = DefaultGamma(LONGEST)
 
   def __post_init__(self):
     super().__post_init__()

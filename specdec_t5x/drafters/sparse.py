@@ -22,7 +22,12 @@ from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import read_last
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, check_gamma, likeliest
+from specdec_t5x.drafters.stepwise import (
+  DEFAULT_GAMMA,
+  DefaultGamma,
+  check_gamma,
+  likeliest,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +42,7 @@ class SparseDraft(Drafter):
   """
 
   network: Any
-  gamma: int = DEFAULT_GAMMA
+  gamma: int = DefaultGamma(DEFAULT_GAMMA)
   top_k: int = 32
   top_p: float = 1.0
 

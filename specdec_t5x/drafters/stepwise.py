@@ -33,6 +33,13 @@ from specdec_t5x.decoding.state import DecodeState
 DEFAULT_GAMMA = 5
 
 
+class DefaultGamma(int):
+  """A drafter's gamma where none was given.
+
+  `dataclasses.replace` keeps the type, so copies of a drafter have none given either.
+  """
+
+
 @flax.struct.dataclass
 class StepwiseState:
   """What the drafter carries.
@@ -161,6 +168,12 @@ class Stepwise(Drafter):
       size=size,
       going=going & ~is_end(new[0], context.eos_id) & (size < most),
     )
+
+
+def is_gamma_given(drafter: Drafter) -> bool:
+  """Returns whether a drafter was built with a gamma, rather than its default."""
+  gamma = getattr(drafter, "gamma", None)
+  return gamma is not None and not isinstance(gamma, DefaultGamma)
 
 
 def check_gamma(gamma: Any) -> None:

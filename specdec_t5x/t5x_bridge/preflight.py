@@ -8,7 +8,7 @@ import json
 import operator
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gin
@@ -18,6 +18,7 @@ from absl import flags
 from etils import epath, epy
 from t5x import utils
 
+import specdec_t5x
 from specdec_t5x import console
 from specdec_t5x.checkpoints.checkpoint import Checkpoint, HuggingFace, flat_shapes
 from specdec_t5x.checkpoints.readers import abstract_state
@@ -37,6 +38,11 @@ from specdec_t5x.t5x_bridge.writer import SUMMARY, configuration, what_decodes
 
 with epy.lazy_imports():
   import seqio
+
+
+_WHOLE_RUN = re.compile(
+  r"^include ['\"](\S*/)?runs/(speculative|baseline)\.gin['\"]", re.MULTILINE
+)
 
 
 def check_run(
@@ -64,6 +70,8 @@ def check_run(
     ValueError: naming what was expected, what came, and what to do.
   """
   check_macros()
+  if "gin_file" in flags.FLAGS and flags.FLAGS.is_parsed():
+    check_one_job(flags.FLAGS.gin_file or ())
   console.set_quiet(quiet)
   guarantee = model.decoder.guarantee
   if not guarantee.keeps_distribution:
@@ -178,9 +186,11 @@ def _job(dataset_cfg, model, paths) -> dict[str, Any]:
 
 
 def check_macros() -> None:
-  """Raises a ValueError where the command line sets a macro that nothing reads.
+  """Raises a ValueError where the command line sets a macro that nothing reads or sets.
 
-  `t5x_runtime` says so when it parses gin; upstream T5X accepts any name.
+  A macro that a gin file sets is known, whether or not this run reads it: the same
+  bindings serve several runs. `t5x_runtime` says so when it parses gin; upstream T5X
+  accepts any name.
   """
   if hasattr(t5x, "PROVIDER") or "gin_bindings" not in flags.FLAGS:
     return
@@ -188,6 +198,7 @@ def check_macros() -> None:
     return
   names = [text.partition("=")[0].strip() for text in flags.FLAGS.gin_bindings or ()]
   read = set(re.findall(r"%([\w/]+)", gin.config_str()))
+  read |= macros_of_files(flags.FLAGS.gin_file or ())
   unknown = [x for x in names if re.fullmatch(r"[\w/]+", x) and x not in read]
   if unknown:
     close = difflib.get_close_matches(unknown[0].upper(), sorted(read), cutoff=0.5)
@@ -220,6 +231,44 @@ def check_task(dataset_cfg: utils.DatasetConfig) -> None:
     )
   for task in tasks_of(provider_of(name)):
     check_split(task, dataset_cfg.split)
+
+
+def macros_of_files(gin_files: Sequence[str]) -> set[str]:
+  """Returns the macros that gin files, or files that they include, set."""
+  found, names, seen = set(), list(gin_files), set()
+  while names:
+    name = names.pop()
+    if name in seen:
+      continue
+    seen.add(name)
+    text = _gin_text(name)
+    found.update(re.findall(r"^([\w/]+)\s*=", text, re.MULTILINE))
+    names += re.findall(r"^include\s+['\"](.+?)['\"]", text, re.MULTILINE)
+  return found
+
+
+def _gin_text(name: str) -> str:
+  """Returns the text of a gin file; none of one that only gin finds."""
+  places = (epath.Path(name), epath.Path(specdec_t5x.config_path()) / name)
+  file = next((place for place in places if place.exists()), None)
+  return file.read_bytes().decode(errors="replace") if file else ""
+
+
+def check_one_job(gin_files: Sequence[str]) -> None:
+  """Raises a ValueError where two gin files each describe a whole run.
+
+  The last one would win, and nothing would say so. A file that describes a run includes
+  configs/runs/speculative.gin or baseline.gin.
+  """
+  jobs = [
+    name for name in dict.fromkeys(gin_files) if _WHOLE_RUN.search(_gin_text(name))
+  ]
+  if len(jobs) > 1:
+    raise ValueError(
+      f"Expected one gin file that describes a run, got {' and '.join(jobs)}: the last "
+      "one would replace the others. Give one of them, and run the others by commands "
+      "of their own."
+    )
 
 
 def check_split(task: Any, split: str) -> None:

@@ -1,6 +1,7 @@
 """What a run leaves: T5X's JSONL, and `speculation.json`, its statistics."""
 
 import dataclasses
+import fnmatch
 import importlib.metadata
 import itertools
 import json
@@ -194,7 +195,10 @@ def result_files(output_dir: str, mode: str) -> list[epath.Path]:
     output_dir: INFER_OUTPUT_DIR.
     mode: of the run.
   """
-  files = sorted(epath.Path(output_dir).glob(f"*-{mode}.jsonl-?????-of-?????"))
+  # Not `glob`, for which brackets in the folder's own name are a pattern.
+  pattern = f"*-{mode}.jsonl-?????-of-?????"
+  files = epath.Path(output_dir).iterdir()
+  files = sorted(file for file in files if fnmatch.fnmatchcase(file.name, pattern))
   stem = lambda file: file.name.rsplit("-", 3)[0]
   in_parts = {stem(file) for file in files if not file.name.endswith(WHOLE)}
   # Shards that specdec_t5x.merge_shards has joined are there twice.

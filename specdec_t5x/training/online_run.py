@@ -205,7 +205,10 @@ class Course:
     """Returns whether T5X has put a marker to a chunk here, or to its whole task."""
     task = chunk.name.rpartition("-chunk")[0]
     is_done = (self._output / f"{task}.COMPLETED").exists()
-    return is_done or any(self._output.glob(f"tmp-*/{chunk.name}.COMPLETED"))
+    if is_done or not self._output.exists():
+      return is_done
+    folders = [each for each in self._output.iterdir() if each.name.startswith("tmp-")]
+    return any((folder / f"{chunk.name}.COMPLETED").exists() for folder in folders)
 
 
 def check_run(

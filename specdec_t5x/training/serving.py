@@ -2,13 +2,14 @@
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from specdec_t5x import api, build
+from specdec_t5x import api, arguments, build
 from specdec_t5x.api import Generation
 from specdec_t5x.build import Model
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -17,6 +18,8 @@ from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import Decoded, row_keys
+from specdec_t5x.names import python_names
+from specdec_t5x.promotion import usual_promotion
 from specdec_t5x.training.online import Learner, Requests
 from specdec_t5x.training.rejections import KeepRejections
 from specdec_t5x.vocabularies.frames import framed
@@ -26,7 +29,7 @@ def serve(
   requests: Iterable[str],
   target: Model,
   learner: Learner,
-  vocabulary: str,
+  vocabulary: str | os.PathLike,
   *,
   drafter: Drafter | str | None = None,
   rule: Rule | str = "token",
@@ -66,18 +69,25 @@ def serve(
   Raises:
     ValueError: as `generate`, and where a request is too long or the draft can't learn.
   """
-  counts = {"input_length": input_length, "batch_size": batch_size}
-  api.check_request([], vocabulary, max_length=max_length, **counts)
-  found = api.opened(vocabulary, target)
-  decoder, params = together(target, learner, drafter, rule, gamma, batch_size)
-  decoder.check(sampling, max_length, 1)
-  api.warn_where_lossy(decoder.guarantee)
-  run = api.compiled(decoder, sampling, max_length, api.end_tokens(target, found))
-  ids = (
-    _encoded(number, text, found, input_length) for number, text in enumerate(requests)
-  )
-  for decoded in decodes(run, params, learner, ids, input_length, seed):
-    yield from api.generations(decoded, found)
+  with python_names(), usual_promotion():
+    vocabulary = arguments.path_of(vocabulary, "vocabulary")
+    seed = arguments.seed_of(seed)
+    input_length = arguments.count(input_length, "input_length")
+    max_length = arguments.count(max_length, "max_length")
+    batch_size = arguments.count(batch_size, "batch_size")
+    arguments.check_sampling(sampling)
+    target.generation.check()
+    found = api.opened(vocabulary, target)
+    decoder, params = together(target, learner, drafter, rule, gamma, batch_size)
+    decoder.check(sampling, max_length, 1)
+    api.warn_where_lossy(decoder.guarantee)
+    run = api.compiled(decoder, sampling, max_length, api.end_tokens(target, found))
+    ids = (
+      _encoded(number, text, found, input_length)
+      for number, text in enumerate(requests)
+    )
+    for decoded in decodes(run, params, learner, ids, input_length, seed):
+      yield from api.generations(decoded, found)
 
 
 def together(
@@ -149,6 +159,7 @@ def decodes(
 
 def _encoded(number: int, text: str, vocabulary, length: int) -> list[int]:
   """Returns a request's tokens, with those around them."""
+  text = arguments.text(text, f"requests[{number}]")
   tokens = framed(vocabulary, vocabulary.encode(text))
   if len(tokens) > length:
     raise ValueError(

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 from absl import flags, logging
 from etils import epy
 
-from t5x import gin_utils, hosts, kept_programs, quiet_start
+from t5x import gin_utils, hosts, kept_programs, platforms, quiet_start
 
 with epy.lazy_imports():
   import seqio
@@ -64,6 +65,7 @@ def run(
   kept_programs.keep_programs()
   try:
     hosts.connect()
+    platforms.check_platform()
     gin.configurable(work)
     gin_utils.parse_gin_flags(
       [*values.gin_search_paths, _PACKAGE_PARENT, *_folders()],
@@ -71,7 +73,9 @@ def run(
       values.gin_bindings,
     )
     set_by_flags = {key: value for key, value in given.items() if value is not None}
-    work(**{**gin_utils.bound_arguments(work), **set_by_flags})
+    # Networks rely on JAX's usual promotion; settings of JAX's are for other code.
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+      work(**{**gin_utils.bound_arguments(work), **set_by_flags})
     gc.freeze()  # Python ends now, and would look through all that there is.
   except ValueError as error:
     # Bad input, most often: say what is wrong, and the trace to who asks for it.

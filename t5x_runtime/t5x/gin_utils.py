@@ -5,6 +5,7 @@ a dozen types, over several lines.
 """
 
 import difflib
+import importlib.util
 import inspect
 import os
 import pathlib
@@ -17,6 +18,7 @@ import gin
 import jax
 from absl import app, flags, logging
 from etils import epath
+from gin import resource_reader
 
 _MACRO = "gin.macro"
 # What gin adds to an error at each configurable that it passes on its way out.
@@ -64,6 +66,12 @@ def parse_gin_flags(
     logging.info("gin configuration:\n%s", gin.config_str())
   # gin files import modules and bind whatever these hold: anything may be raised.
   except Exception as error:
+    if missing := _missing_file(error):
+      raise ValueError(
+        f"{where}Unable to open file: {missing}, sought in "
+        f"{', '.join(dict.fromkeys(gin_search_paths))}."
+        f"{_closest_file(missing, gin_search_paths)}"
+      ) from error
     raise _explained(error, where) from error
 
 
@@ -121,6 +129,55 @@ def _explained(error: Exception, where: str = "") -> ValueError:
   fix = next(fix for kind, fix in _FIXES if isinstance(error, kind))
   kind = type(error).__name__
   return ValueError(f"{where}gin got {kind}: {message.rstrip('.')}. {fix}")
+
+
+def _missing_file(error: Exception) -> str | None:
+  """Returns the gin file that gin can't find; None where the error is another."""
+  found = re.match(r"Unable to open file: (.*)\. Searched config paths", str(error))
+  return found[1] if found and isinstance(error, OSError) else None
+
+
+def _is_resource(path: str) -> bool:
+  """Returns whether a gin file is in a package, by the package's name.
+
+  gin's own function raises a TypeError for a folder that is no package, as `configs`,
+  and so no other place is tried; it also logs each place without the file.
+  """
+  folder, name = os.path.split(path)
+  try:
+    spec = importlib.util.find_spec(folder.replace("/", "."))
+  except (ImportError, ValueError):
+    return False
+  if spec is None or spec.origin is None:
+    return False
+  return os.path.isfile(os.path.join(os.path.dirname(spec.origin), name))
+
+
+# gin has no public way to replace a reader.
+gin.config._FILE_READERS = [
+  (reader, _is_resource if check is resource_reader.system_path_file_exists else check)
+  for reader, check in gin.config._FILE_READERS
+]
+
+
+def _closest_file(missing: str, folders: Iterable[str]) -> str:
+  """Suggests gin files with names like that of a missing one."""
+  file = pathlib.Path(missing)
+  # The folder that the name begins with and, of a name without one, `configs`.
+  top = "configs" if len(file.parts) == 1 else file.parts[0]
+  patterns = ["*.gin", *(f"{top}/{'*/' * depth}*.gin" for depth in range(3))]
+  places = [(pathlib.Path(folder), patterns) for folder in folders]
+  if file.is_absolute():
+    places = [(file.parent, ["*.gin"])]
+  found = {}
+  for folder, names in places:
+    for other in (other for name in names for other in folder.glob(name)):
+      path = other if file.is_absolute() else other.relative_to(folder)
+      found.setdefault(other.name, str(path))
+  close = difflib.get_close_matches(file.name, found, n=2, cutoff=0.7)
+  suggested = " or ".join(found[name] for name in close)
+  fix = f" Did you mean {suggested}?" if close else ""
+  return fix or " Check the name, `include` and --gin_search_paths."
 
 
 def _is_gins(error: ValueError) -> bool:

@@ -1,6 +1,7 @@
 """The chunks of an inference run, which a killed run goes on from."""
 
 import contextlib
+import glob
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ import gin
 import jax
 from etils import epath
 
-from t5x.inference_safety import digest, only_job, whole_file, writing
+from t5x.inference_safety import digest, files_named, only_job, whole_file, writing
 
 # May change when a run is called again: the directory may have been moved.
 _FREE = ("INFER_OUTPUT_DIR", "infer.output_dir")
@@ -145,7 +146,8 @@ class ChunkFiles:
       ValueError: where a chunk is not what its marker says, or has other settings.
     """
     done = set()
-    for marker in self.directory.glob(f"{self._fname}-chunk*.COMPLETED"):
+    pattern = f"{glob.escape(self._fname)}-chunk*.COMPLETED"
+    for marker in files_named(self.directory, pattern):
       path = marker.with_name(marker.name.removesuffix(".COMPLETED"))
       recorded = _recorded(marker) if path.exists() else {}
       # Upstream T5X and early versions left markers without. What such a chunk should

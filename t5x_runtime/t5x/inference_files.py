@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 from absl import logging
 from etils import epath, epy
 
-from t5x.inference_safety import whole_file
+from t5x.inference_safety import files_named, whole_file
 from t5x.plain_tasks import Rows
 
 with epy.lazy_imports():
@@ -155,7 +156,8 @@ def merge_chunks_to_file(
     ValueError: where there are no chunks, or one is missing.
   """
   del step
-  chunks = sorted(epath.Path(tmp_dir).glob(f"{output_fname}-chunk?????"))
+  pattern = f"{glob.escape(output_fname)}-chunk?????"
+  chunks = files_named(epath.Path(tmp_dir), pattern)
   if not chunks:
     raise ValueError(
       f"No results in {tmp_dir}: the input had no examples. Check the task's split and "

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import fnmatch
 import hashlib
 import os
 import socket
@@ -161,3 +162,15 @@ def _opened(path):
     except (FileNotFoundError, FileExistsError):
       if last:
         raise
+
+
+def files_named(directory: epath.Path, pattern: str) -> list[epath.Path]:
+  """Returns a folder's files with names like a pattern, sorted.
+
+  Unlike `glob`, it takes the folder's own name as it is, brackets included.
+  """
+  if not directory.exists():
+    return []
+  return sorted(
+    path for path in directory.iterdir() if fnmatch.fnmatchcase(path.name, pattern)
+  )

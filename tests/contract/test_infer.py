@@ -52,6 +52,16 @@ def test_predict_writes_one_line_an_example_in_order(whole):
 
 
 @runtime_only
+@pytest.mark.parametrize("name", ["of test[:4]", "a*b", "[x] ?"])
+def test_the_folder_of_results_may_have_any_name(checkpoint, whole, tmp_path, name):
+  with pytest.raises(Killed):
+    run(checkpoint, tmp_path / name, write_fn=dying_writer)
+  run(checkpoint, tmp_path / name)
+  expected = records(result_path(whole))
+  assert records(result_path(tmp_path / name)) == expected
+
+
+@runtime_only
 def test_nothing_is_read_with_autotuning(checkpoint, tmp_path, monkeypatch):
   # What lets go of such an iterator may sleep for seconds.
   found, iterate = [], tf.data.Dataset.__iter__

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,7 @@ from t5x import gin_utils, partitioning, train_state, utils
 
 from tests.contract import conftest
 from tests.contract.conftest import VOCABULARY, dataset_config, tiny_model
+from tests.real_data import ROOT
 
 
 def batches(config, shard=0, shards=1):
@@ -186,3 +188,45 @@ def test_gin_arguments():
 
 def test_the_provider_is_known():
   assert not conftest.IS_RUNTIME or "specdec" in t5x.__version__
+
+
+@conftest.runtime_only
+@pytest.mark.parametrize(
+  ("file", "include", "suggested"),
+  [
+    ("configs/spec_endes.gin", "", "configs/spec_ende.gin"),
+    ("configs/cope.gin", "", "configs/drafters/copy.gin"),
+    ("spec_ende.gin", "", "configs/spec_ende.gin"),
+    ("configs/run/infer.gin", "mine.gin", "configs/runs/infer.gin"),
+    ("HERE/mime.gin", "mine.gin", "HERE/mine.gin"),
+    ("no/such/zzz.gin", "", None),
+    ("/zzz.gin", "mine.gin", None),
+  ],
+)
+def test_a_gin_file_that_is_missing_is_named_with_the_closest(
+  tmp_path, file, include, suggested
+):
+  here = lambda text: text.replace("HERE", str(tmp_path))
+  given = here(file)
+  if include:
+    given = str(tmp_path / include)
+    (tmp_path / include).write_text(f"include '{here(file)}'\n")
+  with pytest.raises(ValueError, match="Unable to open file: ") as caught:
+    gin_utils.parse_gin_flags([".", str(ROOT)], [given], [])
+  message = str(caught.value)
+  assert f"Unable to open file: {here(file)}, sought in ." in message
+  assert message.startswith(f"--gin_file={given}: ")
+  fix = f"Did you mean {here(suggested)}" if suggested else "Check the name"
+  assert fix in message
+
+
+@conftest.runtime_only
+def test_a_gin_file_of_another_place_is_read_from_any_folder(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(str(ROOT))
+  (tmp_path / "elsewhere" / "configs").mkdir(parents=True)
+  (tmp_path / "elsewhere" / "configs" / "mine.gin").write_text("FOUND = 7\n")
+  gin.clear_config()
+  gin_utils.parse_gin_flags([".", "elsewhere"], ["configs/mine.gin"], [])
+  assert gin_utils.macros() == {"FOUND": 7}
+  gin.clear_config()

@@ -8,6 +8,7 @@ from tests.real_data import ROOT
 sys.path.append(str(ROOT / "docs"))
 import docstrings
 import gin_reference
+import pytest
 import signatures
 from gin_reference import Knob
 
@@ -55,3 +56,23 @@ def test_sections_and_arguments_stay_as_they_are():
   assert docstrings.rewritten(lines) == [
     *("Text:", "", "::", "", "  a = b_", "", "Args:", "  **knobs: a * b.")
   ]
+
+
+@pytest.mark.parametrize(
+  ("text", "default", "comment"),
+  [
+    (
+      "PATHS = {\n    'a': %A,  # one\n    'b': ('x', 'y'),\n}",
+      "{'a': %A, 'b': ('x', 'y')}",
+      "",
+    ),
+    ("SHAPE = (\n    1,\n    2,\n)\nOTHER = 3  # else", "(1, 2)", ""),
+    ("NAME = 'a {'  # open: (\nOTHER = 3", "'a {'", "open: ("),
+    ("LIST = [1, 2]  # both\n        # and more", "[1, 2]", "both and more"),
+  ],
+)
+def test_a_value_of_several_lines_is_whole(tmp_path, text, default, comment):
+  (tmp_path / "x.gin").write_text(f"# About.\n\n{text}\n")
+  knobs = gin_reference.read(tmp_path / "x.gin", tmp_path).knobs
+  assert (knobs[0].default, knobs[0].comment) == (default, comment)
+  assert len(knobs) == 1 + text.count("OTHER")

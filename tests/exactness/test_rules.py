@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from specdec_t5x.analysis import theory
+from specdec_t5x.build import rule_for
 from specdec_t5x.core.approximate import Distance, TopK
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.greedy import rule_at
+from specdec_t5x.core.greedy import Greedy, rule_at
 from specdec_t5x.core.lenient import Lenient, LenientGreedy
 from specdec_t5x.core.rules import RULES, get_rule
 from specdec_t5x.core.tree import chain, delayed
@@ -199,8 +200,12 @@ def test_approximate_acceptance_is_as_published_and_lossy(rule, passes):
     greedy = dataclasses.replace(setting, judge=oracles.greedy)
     differs += output_probs(greedy).keys() != output_probs(setting).keys()
   assert (differs > 0) == (rule not in (TopK(1), Distance(0)))
-  assert rule.guarantee is Guarantee.LOSSY
-  assert rule_at(rule, GREEDY) == (rule, Sampling(1.0))
+  if differs:
+    assert rule.guarantee is Guarantee.LOSSY
+    assert rule_at(rule, GREEDY) == (rule, Sampling(1.0))
+  else:
+    assert rule.guarantee is Guarantee.GREEDY_EXACT
+    assert rule_at(rule, GREEDY) == (Greedy(), GREEDY)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), GREEDY], ids=str)
@@ -229,9 +234,13 @@ def test_block_verification_accepts_at_least_as_much():
 def test_rules_state_their_guarantee():
   assert all(RULES[name].guarantee is Guarantee.EXACT for name in EXACT)
   assert RULES["greedy"].guarantee is Guarantee.GREEDY_EXACT
-  assert RULES["lenient"].guarantee is Guarantee.BOUNDED
+  for lenience, guarantee in ((1.0, "EXACT"), (0.5, "BOUNDED"), (0.999, "BOUNDED")):
+    assert rule_for("lenient", lenience).guarantee is Guarantee[guarantee]
+    assert Lenient(lenience).alpha_is_mass == (guarantee == "EXACT")
   assert RULES["typical"].guarantee is Guarantee.LOSSY
   assert rule_at(Lenient(0.5), GREEDY)[0].guarantee is Guarantee.BOUNDED
+  assert rule_at(Lenient(), GREEDY) == (Greedy(), GREEDY)
+  assert rule_at(Lenient(), Sampling(0.5)) == (Lenient(), Sampling(0.5))
   kept = {g for g in Guarantee if g.keeps_distribution}
   assert kept == {Guarantee.EXACT, Guarantee.GREEDY_EXACT}
 

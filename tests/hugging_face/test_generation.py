@@ -182,5 +182,7 @@ def test_token_ids_need_no_vocabulary_where_the_folder_names_an_end(theirs):
 )
 def test_what_is_no_token_id_is_refused(inputs, theirs):
   target = specdec_t5x.load_model(str(theirs))
-  with pytest.raises(ValueError, match=r"Input \d must be a text, or a list of token"):
+  with pytest.raises(
+    ValueError, match=r"inputs\[\d\] must be a (text|list of token ids)"
+  ):
     specdec_t5x.generate(inputs, target, None, max_length=LENGTH)

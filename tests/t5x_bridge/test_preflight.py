@@ -55,3 +55,17 @@ def test_every_setting_but_where_the_results_go_is_compared(finished, monkeypatc
         message = rf"{name.rpartition('.')[2]}: .* -> 'otherwise'"
         with pytest.raises(ValueError, match=message):
           preflight.check_same_run(str(finished))
+
+
+@pytest.mark.parametrize(
+  ("file", "known", "unknown"),
+  [
+    ("configs/baseline_ende.gin", "DRAFT_CHECKPOINT_PATH", "GAMMA"),
+    ("configs/spec_ende.gin", "GAMMA", "GAMA"),
+    ("configs/drafters/quantized.gin", "BITS", "SLOTS"),
+  ],
+)
+def test_macros_that_files_and_included_files_set_are_known(file, known, unknown):
+  found = preflight.macros_of_files([file, "no/such.gin"])
+  assert known in found
+  assert unknown not in found

@@ -93,6 +93,7 @@ def test_of_two_shards_that_end_at_once_the_last_to_write_counts_both(
 
 DECODERS = {
   **{rule: tiny.decoder(rule=rule) for rule in RULES},
+  "lenient, 0.5": tiny.decoder(rule=Lenient(0.5)),
   "beam": BeamDecoder(Transformer(tiny.TARGET), Transformer(tiny.DRAFT)),
   "plain": PlainDecoder(Transformer(tiny.TARGET)),
 }
@@ -101,12 +102,12 @@ DECODERS = {
 @pytest.mark.parametrize("name", DECODERS)
 def test_alpha_by_mass_is_that_of_token_and_greedy_verification_alone(tmp_path, name):
   summary = merge(tmp_path, 0, [aux(3, 4)], model=Model(DECODERS[name]))
-  if name in ("token", "greedy", "beam", "plain"):
-    is_exact = name in ("token", "plain")
+  if name in ("token", "lenient", "greedy", "beam", "plain"):
+    is_exact = name in ("token", "lenient", "plain")
     assert summary["guarantee"] == ("EXACT" if is_exact else "GREEDY_EXACT")
   statistics = summary["statistics"]
   assert statistics["alpha_by_counts"]["value"] == pytest.approx(3 / 4)
-  if name in ("token", "greedy"):
+  if name in ("token", "lenient", "greedy"):
     assert statistics["alpha_by_mass"]["value"] == pytest.approx(3.5 / 4)
   else:
     assert statistics["alpha_by_mass"] is None

@@ -1,0 +1,72 @@
+"""Whether the caches of a decode fit in a device's memory."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.tuning import Job
+
+# Any token: shapes don't depend on it.
+_EOS = 1
+# Bytes of each job's state: they take a trace to find.
+_bytes: dict[Job, int] = {}
+
+
+def check_fits(job: Job, params: Mapping[str, Any]) -> None:
+  """Raises a ValueError where a decode's caches take more than the device's memory.
+
+  Args:
+    job: what is to be decoded.
+    params: of the decoder's networks.
+  """
+  available = of_device()
+  needed = of_caches(job, params) if available else 0
+  if available and needed > available:
+    raise ValueError(
+      f"max_length={job.max_length} needs {needed:,} bytes for the caches and tokens "
+      f"of {job.rows_at_once} rows at once, but the device has {available:,}. Lower "
+      "max_length or batch_size."
+    )
+
+
+def of_caches(job: Job, params: Mapping[str, Any]) -> int:
+  """Returns the bytes of a decode's state, whose caches have room for all tokens."""
+  # A job's networks give the shapes of its parameters.
+  if job not in _bytes:
+    _bytes[job] = _measured(job, params)
+  return _bytes[job]
+
+
+def _measured(job: Job, params: Any) -> int:
+  decoder = job.decoder
+  if isinstance(decoder, SpeculativeDecoder):
+    before, after = (job.sampling,), (_EOS,)
+  else:
+    before, after = (), ()
+
+  def leaves(params, inputs, keys):
+    prepared = decoder.prepare(params, inputs, keys, *before, job.max_length, *after)
+    return jax.tree.leaves(prepared[1])
+
+  rows = job.rows_at_once
+  inputs = jax.ShapeDtypeStruct((rows, job.input_length), jnp.int32)
+  keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
+  found = jax.eval_shape(leaves, params, inputs, keys)
+  # Python's integers: the sizes may be beyond 64 bits.
+  arrays = [x for x in found if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+  return sum(x.size * x.dtype.itemsize for x in arrays)
+
+
+def of_device() -> int | None:
+  """Returns the bytes of a device's memory; None where nobody says."""
+  limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+  if limit is not None:
+    return limit
+  try:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  except (AttributeError, ValueError, OSError):  # Not known on every system.
+    return None

@@ -1,0 +1,172 @@
+"""What Python's entry points refuse, in Python's names, and what they take."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+import specdec_t5x
+from specdec_t5x import Sampling, api, memory
+from specdec_t5x.core.describe import describe
+from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.names import in_python
+from specdec_t5x.network.functional import network_for
+from tests import ways
+from tests.t5x_bridge import tiny
+
+TEXTS = tiny.sentences(2, seed=6)
+SIZES = {"max_length": 5, "batch_size": 2}
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory):
+  target, draft = (
+    api.Model(network_for(config), ways.drawn(config))
+    for config in (tiny.TARGET, tiny.DRAFT)
+  )
+  vocabulary = tiny.train_vocabulary(tmp_path_factory.mktemp("arguments"))
+  return {"target": target, "draft": draft, "vocabulary": vocabulary}
+
+
+@pytest.mark.parametrize(
+  ("inputs", "message"),
+  [
+    (None, "inputs must be a list of texts, got None"),
+    (b"bytes", "inputs must be a list of texts, got one bytes"),
+    (7, "inputs must be a list of texts, got 7"),
+    (pathlib.Path("x"), "inputs must be a list of texts, got PosixPath"),
+    ([None, "a"], r"inputs\[0\] must be a text \(str\), got None"),
+    (["a", b"b"], r"inputs\[1\] must be a text \(str\), got b'b'. Decode"),
+    (["a", "b", 3.5], r"inputs\[2\] must be a text \(str\), got 3.5"),
+    (["a", ["b"]], r"inputs\[1\] must be a text \(str\), got \['b'\]"),
+    (["a", "b\udc80c"], r"inputs\[1\] must be Unicode, .* at character 1"),
+    (["\ud83d"], r"inputs\[0\] must be Unicode, .* at character 0"),
+  ],
+  ids=ascii,
+)
+@pytest.mark.parametrize("kind", ["sentencepiece", "bytes"])
+def test_an_input_that_is_no_text_is_named(setup, tmp_path, inputs, message, kind):
+  if kind == "bytes":
+    (tmp_path / "tokenizer_config.json").write_text(
+      '{"tokenizer_class": "ByT5Tokenizer"}'
+    )
+    setup = {**setup, "vocabulary": str(tmp_path)}
+  with pytest.raises(ValueError, match=message):
+    specdec_t5x.generate(inputs, **setup, **SIZES)
+
+
+@pytest.mark.parametrize(
+  ("argument", "value", "message"),
+  [
+    ("target", "runs/t", r"target must be a Model, .*target=load_model\('runs/t'\)"),
+    ("target", pathlib.Path("t"), r"got the path 't'.*target=load_model\('t'\)"),
+    ("target", None, "target must be a Model, got NoneType"),
+    ("draft", pathlib.Path("d"), r"draft must be a Model.*draft=load_model\('d'\)"),
+    ("draft", ".", r"got the path '\.'. Load the checkpoint first: draft=load_model"),
+    ("draft", {"draft": "d"}, r"draft\['draft'\] must be a Model, got the path 'd'"),
+    ("draft", 3, "draft must be a Model, a drafter's name or None, got int"),
+    ("draft", "copie", "Unknown drafter 'copie'"),
+    ("sampling", 0.7, r"got 0.7. Pass Sampling\(temperature=0.7\)"),
+    ("sampling", None, "sampling must be a Sampling, got None"),
+    ("sampling", "greedy", "sampling must be a Sampling, got 'greedy'"),
+    ("seed", None, "seed must be a whole number from 0"),
+    ("seed", -1, "seed must be a whole number from 0 to .*, got -1"),
+    ("seed", 1.5, "seed must be a whole number from 0"),
+    ("seed", 2**40, "seed must be a whole number from 0"),
+    ("seed", True, "seed must be a whole number from 0 to .*, got True"),
+    ("vocabulary", None, "vocabulary=None is not a file"),
+    ("vocabulary", 3, "vocabulary=3 is not a file"),
+    ("vocabulary", pathlib.Path("nope"), "vocabulary='nope' is not a file"),
+    ("draft_tokenizer", 3, "draft_tokenizer=3 is not a file"),
+    ("draft_tokenizer", "nope", "draft_tokenizer='nope' is not a file"),
+    ("batch_size", True, "batch_size must be a whole number of at least 1, got True"),
+    ("max_length", np.float32(3), "max_length must be a whole number"),
+    ("gamma", 0, "^gamma must be a whole number of at least 1, got 0"),
+    ("gamma", 10**7, "at most 4096 tokens, got gamma .* = 10000000. Lower gamma"),
+    ("gamma", 5, r"^gamma=5 is too long a draft.*Lower gamma.* longer \(max_length\)"),
+    ("num_candidates", None, "^num_candidates must be a whole number"),
+    ("num_candidates", 10**7, "at most 4096 tokens"),
+    ("drafter", "tok", "^Unknown drafter 'tok'"),
+    ("policy", "auto2", "^Unknown policy 'auto2'"),
+    ("rule", "tok", "Set it with rule.$"),
+  ],
+  ids=ascii,
+)
+def test_an_argument_that_is_none_is_refused_by_its_name(
+  setup, argument, value, message
+):
+  words = {**setup, **SIZES, argument: value}
+  with pytest.raises(ValueError, match=message):
+    specdec_t5x.generate(TEXTS, **words)
+
+
+@pytest.mark.parametrize(
+  ("words", "message"),
+  [
+    ({"dtype": "float33"}, "Set dtype to 'bfloat16'"),
+    ({"weights": "int4"}, "^weights must be one of"),
+  ],
+  ids=str,
+)
+def test_loading_speaks_of_its_own_arguments(tmp_path, words, message):
+  path = tiny.save_t5x(tmp_path / "t", tiny.TARGET, seed=1)
+  with pytest.raises(ValueError, match=message) as caught:
+    specdec_t5x.load_model(pathlib.Path(path), **words)
+  assert "PARAM_DTYPE" not in str(caught.value)
+
+
+def test_only_settings_are_renamed():
+  message = "GAMMA_POLICY='auto' of LONGEST_GAMMA, --gin.TOPK or TOPK=3 (EXACT, T5)"
+  renamed = "policy='auto' of LONGEST_GAMMA, top_k or top_k=3 (EXACT, T5)"
+  assert in_python(message) == renamed
+  assert in_python(renamed) == renamed
+
+
+@pytest.mark.parametrize(
+  "words",
+  [
+    {"gamma": np.int64(2), "seed": np.uint32(3), "max_length": np.int16(5)},
+    {"gamma": np.int32(2), "batch_size": np.int64(2), "num_candidates": np.int8(1)},
+    {"drafter": np.int64(3), "draft": None},
+  ],
+  ids=str,
+)
+def test_paths_and_numbers_of_numpy_are_taken(setup, words):
+  vocabulary = pathlib.Path(setup["vocabulary"])
+  if "drafter" in words:
+    words = {**words, "drafter": Quantized(gamma=words["drafter"])}
+  words = {**setup, **SIZES, **words, "vocabulary": vocabulary}
+  plain = specdec_t5x.generate(np.array(TEXTS), **{**words, "seed": 3})
+  of_python = {n: int(x) if isinstance(x, np.integer) else x for n, x in words.items()}
+  assert plain == specdec_t5x.generate(tuple(TEXTS), **{**of_python, "seed": 3})
+
+
+def test_a_part_is_described_in_numbers_of_python():
+  found = describe(Quantized(np.int64(4), gamma=np.int32(2)))
+  assert found["bits"] == 4
+  assert [type(found[name]) for name in ("bits", "group", "gamma")] == [int] * 3
+
+
+@pytest.mark.parametrize("draft", ["draft", None], ids=str)
+@pytest.mark.parametrize("length", [10**7, 10**12])
+def test_caches_that_do_not_fit_are_refused_with_their_bytes(
+  setup, monkeypatch, length, draft
+):
+  monkeypatch.setattr(memory, "of_device", lambda: 10**8)
+  words = {**setup, **SIZES, "draft": draft and setup[draft], "max_length": length}
+  with pytest.raises(ValueError, match=rf"max_length={length} needs [\d,]+ bytes"):
+    specdec_t5x.generate(TEXTS, **words, sampling=Sampling(1.0))
+
+
+def test_a_longer_cache_takes_the_bytes_of_its_keys_and_values(setup):
+  target, config = setup["target"], tiny.TARGET
+  decoder, params = api.together(target)
+  size = lambda length: memory.of_caches(
+    memory.Job(decoder, 3, 16, Sampling(), length), params
+  )
+  width = config.num_heads * config.head_dim
+  # Keys and values in float32, of each row and layer; and the token itself.
+  a_token = 3 * (2 * config.num_decoder_layers * width * 4 + 4)
+  assert size(1000) - size(500) == 500 * a_token

@@ -1,0 +1,174 @@
+"""Inputs of similar length are decoded together, and samples stay as they were."""
+
+import functools
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specdec_t5x
+from specdec_t5x import Sampling, api, groups
+from specdec_t5x.build import together
+from specdec_t5x.decoding.state import keys_at, row_keys
+from specdec_t5x.groups import Group, grouped
+from specdec_t5x.hugging_face import vocabulary as vocabularies
+from specdec_t5x.network.functional import network_for
+from specdec_t5x.policies import CostAware
+from tests import ways
+from tests.t5x_bridge import tiny, tiny_gpt
+
+TEXTS = tiny.sentences(4, seed=6)
+# Lengths that are far apart, in no order; one prompt may be empty.
+MIXED = [TEXTS[0], " ".join(TEXTS * 5), TEXTS[1], " ".join(TEXTS[:3]), *TEXTS[2:]]
+DECODERS = {
+  "plain": ("gpt", {}),
+  "fixed": ("t5", {"gamma": 2}),
+  "copies": ("gpt", {"drafter": "copy"}),
+  "several": ("t5", {"gamma": 2, "num_candidates": 2, "rule": "recursive"}),
+}
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+  return tiny.train_vocabulary(tmp_path_factory.mktemp("groups"))
+
+
+@functools.cache
+def models(kind):
+  configs = (
+    (tiny.TARGET, tiny.DRAFT) if kind == "t5" else (tiny_gpt.TARGET, tiny_gpt.DRAFT)
+  )
+  return [api.Model(network_for(config), ways.drawn(config)) for config in configs]
+
+
+def shapes_of(monkeypatch):
+  """Returns where the shapes of what is decoded are put."""
+  seen, compiled = [], api.compiled
+
+  def watched(*settings):
+    run = compiled(*settings)
+    return lambda params, inputs, *args, **known: (
+      seen.append((settings[0].slots, inputs.shape))
+      or run(params, inputs, *args, **known)
+    )
+
+  monkeypatch.setattr(api, "compiled", watched)
+  return seen
+
+
+@pytest.mark.parametrize(
+  ("lengths", "widths"),
+  [
+    ([], {}),
+    ([0, 0], {0: 2}),
+    ([3, 16, 0], {16: 3}),
+    ([10] * 63 + [2260], {2272: 1, 16: 63}),
+    ([2260] + [10] * 7, {2272: 8}),
+    ([2260] + [10] * 8, {2272: 1, 16: 8}),
+    ([300, 10, 300], {304: 3}),  # 288 tokens of padding are cheaper than a program.
+    ([*range(1, 513)] * 16, {512: 4096, 256: 2048, 128: 1024, 64: 512, 32: 512}),
+    ([40] * 1000, {48: 1000}),
+  ],
+  ids=lambda x: str(x)[:20],
+)
+def test_there_are_few_widths_and_little_padding(lengths, widths):
+  found = grouped(lengths)
+  assert {group.width: len(group.numbers) for group in found} == widths
+  numbers = [number for group in found for number in group.numbers]
+  assert sorted(numbers) == list(range(len(lengths)))
+  assert [group.width for group in found] == sorted(widths, reverse=True)
+  for group in found:
+    assert list(group.numbers) == sorted(group.numbers)
+    assert all(lengths[number] <= group.width for number in group.numbers)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_programs_are_as_many_as_the_bits_of_the_longest(seed):
+  lengths = [int(2 ** random.Random(seed * i).uniform(0, 12)) for i in range(3000)]
+  found = grouped(lengths)
+  assert len(found) <= 9
+  padded = sum(group.width * len(group.numbers) for group in found)
+  # Less than twice, the step and what no program was worth.
+  assert padded <= 2 * sum(lengths) + 16 * len(lengths) + groups._WORTH * len(found)
+
+
+def test_a_batch_repeats_its_first_input():
+  found = list(Group(3, (4, 0, 1)).batches([[1], [2, 2], [], [], [3, 3, 3]], 2))
+  assert [numbers for numbers, _ in found] == [[4, 0], [1]]
+  assert [x.tolist() for _, x in found] == [[[3] * 3, [1, 0, 0]], [[2, 2, 0]] * 2]
+
+
+def test_keys_are_of_the_inputs_numbers():
+  key, numbers = jax.random.key(3), np.array([5, 0, 7])
+  assert (keys_at(key, numbers) == row_keys(key, 8)[numbers]).all()
+
+
+@pytest.mark.parametrize(("kind", "words"), DECODERS.values(), ids=DECODERS)
+def test_samples_are_those_of_each_input_alone_in_any_order(
+  kind, words, vocabulary, monkeypatch
+):
+  target, draft = models(kind)
+  draft = draft if "gamma" in words else None
+  inputs = [*MIXED, ""] if kind == "gpt" else MIXED
+  sampling, room, seed = Sampling(1.0), 8, 5
+  monkeypatch.setattr(groups, "_WORTH", 1)
+  seen = shapes_of(monkeypatch)
+  generate = functools.partial(
+    specdec_t5x.generate,
+    target=target,
+    draft=draft,
+    vocabulary=vocabulary,
+    sampling=sampling,
+    max_length=room,
+    batch_size=3,
+    seed=seed,
+    **words,
+  )
+  processor = vocabularies.processor(vocabulary)
+  parts = {"drafter": words["drafter"]} if "drafter" in words else {}
+  decoder, params = together(
+    target, draft, **parts, **{n: x for n, x in words.items() if n != "drafter"}
+  )
+  alone = api.compiled(decoder, sampling, room, processor.eos_id())
+  for texts in (inputs, inputs[::-1], [*inputs[3:], *inputs[:3]]):
+    outputs = generate(texts)
+    for number, ids in enumerate(api.encoded(texts, target.network, processor)):
+      [(_, row)] = Group(-(-max(len(ids), 1) // 16) * 16, (0,)).batches([ids], 1)
+      decoded = alone(params, row, row_keys(jax.random.key(seed), 1, number))
+      length = int(decoded.statistics.emitted[0])
+      assert outputs[number].tokens == decoded.tokens[0, :length].tolist()
+  assert len({width for _, (_, width) in seen}) > 2
+
+
+@pytest.mark.parametrize("at", [0, 31, 63])
+def test_one_long_input_pads_no_other_and_is_no_batch(at, vocabulary, monkeypatch):
+  texts = [TEXTS[0]] * 63
+  texts.insert(at, " ".join(TEXTS * 60))
+  seen = shapes_of(monkeypatch)
+  generate = functools.partial(
+    specdec_t5x.generate, vocabulary=vocabulary, max_length=4, batch_size=16
+  )
+  outputs = generate(texts, *models("t5"), gamma=2)
+  (slots, (rows, width)), (few, (many, narrow)) = seen
+  assert (slots, rows, few, many) == (0, 1, 16, 64)
+  assert narrow == 16
+  assert width > 1000
+  alone = generate([texts[at], TEXTS[0]], models("t5")[0], None)
+  others = outputs[:at] + outputs[at + 1 :]
+  assert outputs[at].tokens == alone[0].tokens
+  assert all(each.tokens == alone[1].tokens for each in others)
+
+
+@pytest.mark.parametrize(("held", "rows"), [(1, 4), (4, 2), (3, 3)])
+def test_what_the_policy_knows_goes_on_in_a_group_of_other_rows(held, rows):
+  target, draft = models("t5")
+  policy = CostAware((1.0, 1.1, 1.2))
+  decoder, _ = together(target, draft, gamma=2, policy=policy)
+  known = {"policy_state": policy.start(held).replace(tried=1.0 + jnp.arange(held))}
+  state = api._first_known(decoder, rows, known)["policy_state"]
+  kept = min(held, rows)
+  assert state.tried.tolist() == [*range(1, kept + 1), *[0] * (rows - kept)]
+  assert state.accepted.shape == (rows,)
+  assert api._first_known(together(target)[0], rows, None) == {}

@@ -1,0 +1,53 @@
+"""Decoding from Python under JAX's strictest promotion of ranks and dtypes."""
+
+import jax
+import pytest
+
+import specdec_t5x
+from specdec_t5x import Sampling
+from specdec_t5x.drafters.layer_skip import LayerSkip
+from specdec_t5x.drafters.quantized import Quantized
+from tests.t5x_bridge import tiny
+
+TEXTS = tiny.sentences(3, seed=6)
+WAYS = {
+  "plain": {"draft": None},
+  "draft model": {"gamma": 2},
+  "several": {"gamma": 2, "num_candidates": 2, "rule": "traversal"},
+  "confidence": {"gamma": 2, "policy": "confidence", "rule": "block"},
+  "sparse": {"drafter": "sparse"},
+  "copies": {"draft": "copy"},
+  "rounded": {"draft": None, "drafter": Quantized(4, 8, gamma=2)},
+  "skipping": {"draft": None, "drafter": LayerSkip(("mlp_0",), 2)},
+}
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+  root = tmp_path_factory.mktemp("promotion")
+  target = tiny.save_t5x(root / "t", tiny.TARGET, seed=1)
+  draft = tiny.save_t5x(root / "d", tiny.DRAFT, seed=2)
+  return target, draft, tiny.train_vocabulary(root)
+
+
+@pytest.fixture
+def strict():
+  """Promotion as JAX_NUMPY_RANK_PROMOTION and JAX_NUMPY_DTYPE_PROMOTION set it."""
+  names = {"jax_numpy_rank_promotion": "raise", "jax_numpy_dtype_promotion": "strict"}
+  before = {name: getattr(jax.config, name) for name in names}
+  for name, value in names.items():
+    jax.config.update(name, value)
+  yield
+  for name, value in before.items():
+    jax.config.update(name, value)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, top_p=0.9)], ids=str)
+@pytest.mark.parametrize("words", WAYS.values(), ids=WAYS)
+def test_decoding_promotes_as_jax_usually_does(paths, strict, words, sampling):
+  target, draft = map(specdec_t5x.load_model, paths[:2])
+  settings = {"max_length": 6, "batch_size": 2, "sampling": sampling}
+  words = {"draft": draft, **words, **settings}
+  outputs = specdec_t5x.generate(TEXTS, target, vocabulary=paths[2], **words)
+  assert len(outputs) == len(TEXTS)
+  assert jax.config.jax_numpy_rank_promotion == "raise"
