@@ -13,9 +13,9 @@ from specdec_t5x import Sampling, api, groups
 from specdec_t5x.build import together
 from specdec_t5x.decoding.state import keys_at, row_keys
 from specdec_t5x.groups import Group, grouped
-from specdec_t5x.hugging_face import vocabulary as vocabularies
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
+from specdec_t5x.vocabularies.opening import open_vocabulary
 from tests import ways
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -97,7 +97,7 @@ def test_programs_are_as_many_as_the_bits_of_the_longest(seed):
 def test_a_batch_repeats_its_first_input():
   found = list(Group(3, (4, 0, 1)).batches([[1], [2, 2], [], [], [3, 3, 3]], 2))
   assert [numbers for numbers, _ in found] == [[4, 0], [1]]
-  assert [x.tolist() for _, x in found] == [[[3] * 3, [1, 0, 0]], [[2, 2, 0]] * 2]
+  assert [x.tolist() for _, x in found] == [[[3] * 3, [1, -1, -1]], [[2, 2, -1]] * 2]
 
 
 def test_keys_are_of_the_inputs_numbers():
@@ -126,15 +126,15 @@ def test_samples_are_those_of_each_input_alone_in_any_order(
     seed=seed,
     **words,
   )
-  processor = vocabularies.processor(vocabulary)
+  found = open_vocabulary(vocabulary)
   parts = {"drafter": words["drafter"]} if "drafter" in words else {}
   decoder, params = together(
     target, draft, **parts, **{n: x for n, x in words.items() if n != "drafter"}
   )
-  alone = api.compiled(decoder, sampling, room, processor.eos_id())
+  alone = api.compiled(decoder, sampling, room, found.eos_id)
   for texts in (inputs, inputs[::-1], [*inputs[3:], *inputs[:3]]):
     outputs = generate(texts)
-    for number, ids in enumerate(api.encoded(texts, target.network, processor)):
+    for number, ids in enumerate(api.encoded(texts, target.network, found)):
       [(_, row)] = Group(-(-max(len(ids), 1) // 16) * 16, (0,)).batches([ids], 1)
       decoded = alone(params, row, row_keys(jax.random.key(seed), 1, number))
       length = int(decoded.statistics.emitted[0])

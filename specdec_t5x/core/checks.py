@@ -13,18 +13,18 @@ def is_whole(value: Any, least: int) -> bool:
   gin hands over any value.
   """
   is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-  return is_integer and value >= least
+  return is_integer and bool(value >= least)
 
 
 def is_finite(value: Any) -> bool:
   """Returns whether `value` is a finite number of at least 0."""
   is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-  return is_real and math.isfinite(value) and value >= 0
+  return is_real and math.isfinite(value) and bool(value >= 0)
 
 
 def is_probability(value: Any) -> bool:
   """Returns whether `value` is a number from 0 to 1."""
-  return is_finite(value) and value <= 1
+  return is_finite(value) and bool(value <= 1)
 
 
 def check_uniforms(uniforms: Float[Array, "B C L"], decisions: int) -> None:

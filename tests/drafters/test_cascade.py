@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.tree import Tree
@@ -145,7 +146,7 @@ def test_a_lower_drafter_of_another_kind_is_refused(lower):
     Cascade(MIDDLE, lower, 4)
 
 
-@pytest.mark.parametrize("name", ["lenient", "kseq", "greedy"])
-def test_rules_of_another_distribution_are_refused(name):
+@pytest.mark.parametrize("rule", [Lenient(0.5), RULES["kseq"], RULES["greedy"]])
+def test_rules_of_another_distribution_are_refused(rule):
   with pytest.raises(ValueError, match="must keep the middle network's distribution"):
-    Cascade(MIDDLE, DraftModel(LOWER, 3), 4, rule=RULES[name])
+    Cascade(MIDDLE, DraftModel(LOWER, 3), 4, rule=rule)
