@@ -1,5 +1,8 @@
 """A step of beam search against the same step in plain Python."""
 
+import dataclasses
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +12,8 @@ from scipy.special import log_softmax
 from specdec_t5x.beam import hypotheses
 from specdec_t5x.beam.hypotheses import BeamSettings
 
-# 2 * WIDTH <= VOCAB: the first candidates all extend the one hypothesis that there is.
-EOS, WIDTH, VOCAB, LENGTH = 1, 3, 7, 6
+# (1 + ends) * WIDTH <= VOCAB: the first candidates all extend the one hypothesis that there is.
+EOS, WIDTH, VOCAB, LENGTH = 1, 3, 12, 6
 SETTINGS = BeamSettings(max_length=LENGTH, eos_id=EOS, alpha=0.6)
 step = jax.jit(
   lambda beam, distributions: hypotheses.step(SETTINGS, beam, distributions)
@@ -22,21 +25,25 @@ def random_probs(rng, rows=4):
   return log_softmax(logits, axis=-1).astype(np.float32)
 
 
-def python_step(live, finished, distribution, steps):
+def python_step(live, finished, distribution, steps, ends=(EOS,)):
   """`live` holds (log-probability, tokens), `finished` (score, tokens)."""
   extended = [
     (total + float(distribution[i, x]), (*tokens, x))
     for i, (total, tokens) in enumerate(live)
     for x in range(VOCAB)
   ]
-  candidates = sorted(extended)[-2 * WIDTH :]
-  going_on = [c for c in candidates if c[1][-1] != EOS]
+  candidates = sorted(extended)[-(1 + len(ends)) * WIDTH :]
+  going_on = [c for c in candidates if c[1][-1] not in ends]
   penalty = ((5 + steps) / 6) ** SETTINGS.alpha
-  ended = [(total / penalty, tokens) for total, tokens in candidates if tokens[-1] == 1]
+  ended = [(total / penalty, tokens) for total, tokens in candidates]
+  ended = [found for found in ended if found[1][-1] in ends]
   return going_on[-WIDTH:], sorted(finished + ended)[-WIDTH:]
 
 
-def test_steps_equal_those_in_python():
+@pytest.mark.parametrize("ends", [(EOS,), (EOS, 4), (6, EOS, 2)])
+def test_steps_equal_those_in_python(ends):
+  settings = dataclasses.replace(SETTINGS, eos_id=ends)
+  step = jax.jit(functools.partial(hypotheses.step, settings))
   rng, rows = np.random.default_rng(0), 4
   beam = hypotheses.start(rows, WIDTH, LENGTH)
   live = [[(hypotheses.NOTHING, ())] * (WIDTH - 1) + [(0.0, ())] for _ in range(rows)]
@@ -47,7 +54,7 @@ def test_steps_equal_those_in_python():
     beam, extension = jax.tree.map(np.array, step(beam, distributions))
     for row in range(rows):
       live[row], finished[row] = python_step(
-        live[row], finished[row], distributions[row], steps
+        live[row], finished[row], distributions[row], steps, ends
       )
       assert_row(beam, row, live[row], finished[row], steps)
       # What the loop learns of the step: which hypothesis each one extends, by what.

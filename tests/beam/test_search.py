@@ -35,11 +35,12 @@ def run(
   length=LENGTH,
   alpha=0.6,
   compiled=True,
+  eos_id=1,
 ):
   layout = Layout(width, draft_width or width, gamma, length)
   slots = layout.num_slots
   caches = target.start(inputs, slots), draft.start(inputs, slots) if draft else None
-  settings = BeamSettings(length, eos_id=1, alpha=alpha)
+  settings = BeamSettings(length, eos_id=eos_id, alpha=alpha)
   if compiled:
     return run_compiled(*caches, settings, layout, len(inputs))
   spec = BeamSearch(settings, layout, extend, extend)
@@ -72,6 +73,16 @@ def test_the_hypotheses_are_plain_beam_search_s(kind, width, draft_width, gamma)
   assert_same(found, expected)
   np.testing.assert_array_equal(found.info.steps, expected.info.steps)
   assert (found.info.target_calls <= expected.info.target_calls).all()
+
+
+@pytest.mark.parametrize("ends", [(1, 3), (4, 1, 2)])
+def test_several_end_tokens_end_hypotheses(ends):
+  for draft in DRAFTS.values():
+    found = run(draft=draft, draft_width=5, gamma=3, eos_id=ends)
+    assert_same(found, run(eos_id=ends))
+  last = {row[row > 0][-1] for row in np.asarray(found.tokens).reshape(-1, LENGTH)}
+  assert last <= set(ends)
+  assert len(last) > 1
 
 
 @pytest.mark.parametrize("eos_bias", [-4.0, 2.0])
