@@ -60,17 +60,18 @@ class FrameInputs:
 
   Attributes:
     frame: the tokens in front of inputs, and those behind them.
+    sequence_length: the lengths of features, which seqio sets; None cuts no input.
   """
 
   frame: Frame
+  sequence_length: Mapping[str, int] | None = None
 
-  def __call__(
-    self, dataset: tf.data.Dataset, sequence_length: Mapping[str, int] | None
-  ) -> tf.data.Dataset:
+  def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the dataset with framed inputs."""
     prefix, suffix = (tf.constant(tokens, tf.int32) for tokens in self.frame)
     around = sum(map(len, self.frame))
-    room = sequence_length and max(0, sequence_length["inputs"] - around)
+    lengths = self.sequence_length
+    room = None if lengths is None else max(0, lengths["inputs"] - around)
 
     def add(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
       inputs = tf.concat([prefix, example["inputs"][:room], suffix], axis=0)

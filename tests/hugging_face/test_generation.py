@@ -1,5 +1,6 @@
 """What a folder says of generating is followed, named or refused."""
 
+import dataclasses
 import json
 
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import pytest
 
 import specdec_t5x
 from specdec_t5x.hugging_face import export, generation
+from specdec_t5x.vocabularies.opening import open_vocabulary
 from tests import networks
 from tests.errors import folders
 from tests.t5x_bridge import tiny
@@ -184,3 +186,18 @@ def test_what_is_no_token_id_is_refused(inputs, theirs):
   target = specdec_t5x.load_model(str(theirs))
   with pytest.raises(ValueError, match=r"Input \d must be a text, or a list of token"):
     specdec_t5x.generate(inputs, target, None, max_length=LENGTH)
+
+
+@pytest.mark.parametrize("ends", [(1, 6), (25,), (10, 11, 6)])
+def test_a_text_ends_before_the_folders_end_tokens(ends, theirs, tmp_path):
+  """The vocabulary, a file of another place, knows one end token of its own."""
+  pieces = tiny.train_vocabulary(tmp_path)
+  target = specdec_t5x.load_model(str(theirs))
+  target = dataclasses.replace(target, generation=generation.Generation(ends))
+  outputs = specdec_t5x.generate(IDS, target, None, pieces, max_length=LENGTH)
+  vocabulary = open_vocabulary(pieces)
+  has_end = [output.tokens[-1] in ends for output in outputs]
+  assert any(has_end)
+  for output, ended in zip(outputs, has_end, strict=True):
+    kept = output.tokens[:-1] if ended else output.tokens
+    assert output.text == vocabulary.decode(kept)
