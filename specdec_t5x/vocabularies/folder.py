@@ -174,8 +174,8 @@ def _of_settings(path, settings) -> Iterator[tuple[str, Any]]:
       f"{where} must be a JSON object, got {listed!r:.80}. Copy the file again."
     )
   for token, found in listed.items():
-    known = dict(found) if isinstance(found, Mapping) else {"content": found}
-    yield where, known | {"id": int(token) if str(token).isdecimal() else token}
+    is_described = isinstance(found, Mapping) and token.isdecimal()
+    yield where, {**found, "id": int(token)} if is_described else {token: found}
 
 
 def _has_sentinels(tokens: Sequence[AddedToken]) -> bool:

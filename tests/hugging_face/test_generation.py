@@ -13,6 +13,7 @@ from specdec_t5x.vocabularies.opening import open_vocabulary
 from tests import networks
 from tests.errors import folders
 from tests.t5x_bridge import tiny
+from tests.vocabularies import made
 
 IDS = [[5, 9, 7, 1], [8, 1], [6, 6, 4, 1], [12, 3, 1]]
 LENGTH = 10
@@ -201,3 +202,23 @@ def test_a_text_ends_before_the_folders_end_tokens(ends, theirs, tmp_path):
   for output, ended in zip(outputs, has_end, strict=True):
     kept = output.tokens[:-1] if ended else output.tokens
     assert output.text == vocabulary.decode(kept)
+
+
+LARGE = {"BPE": made.byte_level, "WordPiece": made.word_piece, "Gemma": made.gemma}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_a_vocabulary_of_more_tokens_than_rows_is_refused(kind, theirs, tmp_path):
+  LARGE[kind](tmp_path / "tokenizer")
+  target = specdec_t5x.load_model(str(theirs))
+  with pytest.raises(ValueError, match=r"tokens, but the target's vocab_size is 64\."):
+    specdec_t5x.generate(["a"], target, None, tmp_path / "tokenizer")
+
+
+@pytest.mark.parametrize("vocabulary", [False, True])
+def test_no_known_end_token_is_refused(vocabulary, theirs, tmp_path):
+  says(theirs, generation.CONFIG, eos_token_id=None)
+  folders.tokenizer_without_end(theirs)
+  target = specdec_t5x.load_model(str(theirs))
+  with pytest.raises(ValueError, match=r"No end token is known.*vocabulary"):
+    specdec_t5x.generate(IDS, target, None, theirs if vocabulary else None)
