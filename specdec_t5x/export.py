@@ -26,8 +26,7 @@ import t5x
 from t5x import gin_utils
 
 import specdec_t5x
-from specdec_t5x.checkpoints.checkpoint import Checkpoint
-from specdec_t5x.t5x_bridge import exporting, preflight
+from specdec_t5x.t5x_bridge import exporting
 from specdec_t5x.t5x_bridge.writer import configuration
 
 _DEMO = ["configs/spec_ende.gin", "--gin.GAMMA=5"]
@@ -51,7 +50,7 @@ def run(
   lengths = dataset_cfg.task_feature_lengths
   model.check_max_length(lengths["targets"])
   exporting.check_export(model, *to)
-  preflight.follow_generation(model, Checkpoint.open(restore_checkpoint_cfg.path))
+  exporting.follow_generation(model, restore_checkpoint_cfg)
   params, step = exporting.restored(model, lengths, restore_checkpoint_cfg, partitioner)
   task = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name).name
   about = {"checkpoint_step": step, "configuration": configuration()}

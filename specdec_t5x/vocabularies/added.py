@@ -25,9 +25,8 @@ class AddedToken:
     lstrip: whether the token takes the spaces in front of it.
     rstrip: whether the token takes the spaces behind it.
     normalized: whether the token is looked for in the normalised text.
-    single_word: whether the token must stand between other characters than those of
-      words.
-    special: whether the token is a control token or a sentinel.
+    single_word: whether the token is found only where no letter, digit or underscore
+      is next to it.
   """
 
   content: str
@@ -36,7 +35,6 @@ class AddedToken:
   rstrip: bool = False
   normalized: bool = True
   single_word: bool = False
-  special: bool = False
 
   def pattern(self, content: str) -> str:
     """Returns the regular expression of the token, written as `content`."""
@@ -112,7 +110,7 @@ class _Splitter:
 def sentinel(number: int, token: int) -> AddedToken:
   """Returns the sentinel <extra_id_`number`>."""
   content = f"<extra_id_{number}>"
-  return AddedToken(content, token, normalized=False, special=True)
+  return AddedToken(content, token, normalized=False)
 
 
 def from_json(where: str, found: Any) -> AddedToken:
@@ -125,7 +123,7 @@ def from_json(where: str, found: Any) -> AddedToken:
   Raises:
     ValueError: where the object lacks a field, or a field has another type.
   """
-  flags = ("lstrip", "rstrip", "normalized", "single_word", "special")
+  flags = ("lstrip", "rstrip", "normalized", "single_word")
   is_token = isinstance(found, Mapping) and isinstance(found.get("content"), str)
   if not is_token or not is_whole(found.get("id"), 0):
     raise ValueError(
@@ -133,5 +131,5 @@ def from_json(where: str, found: Any) -> AddedToken:
       "Copy the file again."
     )
   known = {name: bool(found[name]) for name in flags if name in found}
-  known.setdefault("normalized", not known.get("special", False))
+  known.setdefault("normalized", not found.get("special", False))
   return AddedToken(found["content"], found["id"], **known)

@@ -24,7 +24,8 @@ class Vocabulary(abc.ABC):
 
   Attributes:
     path: the file or the folder that the vocabulary was read from.
-    eos_id: the end of sequence.
+    eos_id: the end of sequence, which targets have at their end; None or -1 where
+      there is none.
     end_ids: the tokens that end an output, `eos_id` among them or not.
     prefix: the tokens in front of each input.
     suffix: the tokens behind each input.
@@ -33,7 +34,7 @@ class Vocabulary(abc.ABC):
   """
 
   path: str
-  eos_id: int
+  eos_id: int | None
   end_ids: tuple[int, ...]
   prefix: tuple[int, ...] = ()
   suffix: tuple[int, ...] = ()
@@ -102,7 +103,10 @@ class Vocabulary(abc.ABC):
     return tf.numpy_function(decode, [tokens], tf.string)
 
   def __eq__(self, other: Any) -> bool:
-    return type(self) is type(other) and self.path == other.path
+    if type(self) is not type(other) or self.path != other.path:
+      return False
+    # A folder may have been opened with another number of sentinels, or changed.
+    return (self.vocab_size, self.end_ids) == (other.vocab_size, other.end_ids)
 
   def __hash__(self) -> int:
     return hash((type(self), self.path))

@@ -11,7 +11,7 @@ from specdec_t5x.hugging_face import generation
 from specdec_t5x.hugging_face.tensors import read_json
 from specdec_t5x.vocabularies import added, bytes, sentencepieces
 from specdec_t5x.vocabularies.added import AddedToken
-from specdec_t5x.vocabularies.base import Vocabulary
+from specdec_t5x.vocabularies.base import SPACE, Vocabulary
 
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 PIECES = ("spiece.model", "tokenizer.model")
@@ -41,8 +41,9 @@ def has_bytes(folder: str) -> bool:
 def open_folder(folder: str, extra_ids: int | None = None) -> Vocabulary:
   """Returns the vocabulary of a folder.
 
-  A tokenizer.json is read by the tokenizers library, a SentencePiece model by
-  SentencePiece, with the tokens that the folder adds.
+  The tokenizers library reads a tokenizer.json. SentencePiece reads a model of pieces,
+  to which the folder's files may add tokens. tokenizer.json comes first where a folder
+  has both.
 
   Args:
     folder: of a model, or of a tokenizer alone.
@@ -59,7 +60,7 @@ def open_folder(folder: str, extra_ids: int | None = None) -> Vocabulary:
     count = _sentinel_count(path, settings, _SENTINELS_OF_BYTES, 259, extra_ids)
     known = _tokens(path, settings)
     sentinels = [] if _has_sentinels(known) else bytes.sentinels(count)
-    return bytes.Bytes(folder, [*known, *sentinels], end_ids or (1,))
+    return bytes.Bytes(folder, _together(known, sentinels), end_ids or (1,))
   if (path / TOKENIZER).is_file():
     return _of_tokenizer(path, folder, settings, end_ids)
   for name in PIECES:
@@ -107,27 +108,43 @@ def _of_tokenizer(path, folder, settings, end_ids) -> Vocabulary:
 
 def _of_pieces(file, folder, settings, end_ids, extra_ids) -> Vocabulary:
   count = _sentinels_of_pieces(file, settings, extra_ids)
-  size = sentencepieces.SentencePieceVocabulary(str(file)).vocab_size
-  known = [token for token in _tokens(file.parent, settings) if token.id >= size]
+  pieces = sentencepieces.SentencePieceVocabulary(str(file))
+  size = pieces.vocab_size
+
+  def is_piece(token: AddedToken) -> bool:
+    own = pieces.piece(token.id)
+    return token.content in (own, own.removeprefix(SPACE))
+
+  known = [token for token in _tokens(file.parent, settings) if not is_piece(token)]
   sentinels = [
     added.sentinel(number, size + count - 1 - number) for number in range(count)
   ]
   vocabulary = sentencepieces.FolderPieces(
     str(file),
     path=folder,
-    added=known if _has_sentinels(known) else [*known, *sentinels],
+    added=known if _has_sentinels(known) else _together(known, sentinels),
     end_ids=end_ids,
     begins=_begins(settings),
+    ends=not _begins(settings) or bool(settings.get("add_eos_token")),
   )
   if not known:  # An exported decode takes the file and the number of sentinels.
     vocabulary.sentencepiece_model_file, vocabulary.extra_ids = str(file), count
   return vocabulary
 
 
+def _together(
+  known: Sequence[AddedToken], sentinels: Sequence[AddedToken]
+) -> list[AddedToken]:
+  """Returns the tokens that a folder names, and sentinels whose ids are not taken."""
+  taken = {token.id for token in known}
+  return [*known, *(token for token in sentinels if token.id not in taken)]
+
+
 def _begins(settings: Mapping[str, Any]) -> bool:
   """Returns whether texts begin with a token of their own, as Gemma's do."""
   is_gemma = str(settings.get("tokenizer_class", "")).startswith("Gemma")
-  return bool(settings.get("add_bos_token", is_gemma))
+  asked = settings.get("add_bos_token")
+  return is_gemma if asked is None else bool(asked)
 
 
 def _settings(path: pathlib.Path) -> Mapping[str, Any]:
@@ -148,10 +165,12 @@ def _named(path: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _tokens(path: pathlib.Path, settings: Mapping[str, Any]) -> list[AddedToken]:
-  """Returns the tokens that a folder adds to its pieces, by their ids.
+  """Returns the tokens that a folder adds to its pieces, in the order of their ids.
+
+  Where both files name a token, tokenizer_config.json decides.
 
   Raises:
-    ValueError: where a file lists no tokens, or two texts for one id.
+    ValueError: where a file lists something else than tokens.
   """
   found = {}
   for where, token in (*_of_added(path), *_of_settings(path, settings)):

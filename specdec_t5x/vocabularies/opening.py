@@ -34,7 +34,13 @@ def open_vocabulary(
   if os.path.isdir(path):
     return folder.open_folder(path, extra_ids)
   if path.endswith(".json"):
-    return folder.open_folder(str(pathlib.Path(path).parent), extra_ids)
+    file = pathlib.Path(path)
+    if file.name != folder.TOKENIZER or not file.is_file():
+      raise ValueError(
+        f"The vocabulary {path} can't be read: expected a file {folder.TOKENIZER}, a "
+        "SentencePiece model, or a folder that has one."
+      )
+    return folder.open_folder(str(file.parent), extra_ids)
   try:
     pieces = SentencePieceVocabulary(path)
     size = pieces.vocab_size

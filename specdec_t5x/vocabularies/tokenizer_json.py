@@ -3,7 +3,7 @@
 import functools
 import json
 import pathlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import tokenizers
 
@@ -11,6 +11,7 @@ from specdec_t5x.hugging_face import lfs
 from specdec_t5x.vocabularies.base import SPACE, Vocabulary
 
 _PROBE = "a"
+_PROBES = 100  # Tokens whose texts are tried where the vocabulary has no "a".
 
 
 class TokenizerJson(Vocabulary):
@@ -64,10 +65,13 @@ class TokenizerJson(Vocabulary):
     special = {token for token, found in added.items() if found.special}
     kind = json.loads(self._tokenizer.to_str())
     name = _naming(kind)
-    return [
-      None if token in special | self.hidden else name(self.piece(token))
+    no_text = special | self.hidden
+    pieces = [
+      None if token in no_text else self._tokenizer.id_to_token(token)
       for token in range(self.vocab_size)
     ]
+    # Ids of a file may have gaps.
+    return [None if piece is None else name(piece) for piece in pieces]
 
   def _text(self, tokens: Sequence[int]) -> str:
     return self._tokenizer.decode(tokens, skip_special_tokens=False)
@@ -76,12 +80,19 @@ class TokenizerJson(Vocabulary):
     """Returns the tokens that the file's post-processor puts around a text."""
     if self._tokenizer.post_processor is None:
       return (), () if self.eos_id is None else (self.eos_id,)
-    encoded = self._tokenizer.encode(_PROBE, add_special_tokens=True)
-    is_text = [not each for each in encoded.special_tokens_mask]
-    if True not in is_text:  # The vocabulary has no token for the probe.
-      return (), tuple(encoded.ids)
-    first, last = is_text.index(True), len(is_text) - is_text[::-1].index(True)
-    return tuple(encoded.ids[:first]), tuple(encoded.ids[last:])
+    for text in self._probes():
+      encoded = self._tokenizer.encode(text, add_special_tokens=True)
+      is_text = [not each for each in encoded.special_tokens_mask]
+      if True in is_text:
+        first, last = is_text.index(True), len(is_text) - is_text[::-1].index(True)
+        return tuple(encoded.ids[:first]), tuple(encoded.ids[last:])
+    return (), tuple(encoded.ids)
+
+  def _probes(self) -> Iterator[str]:
+    """Yields texts, one of which has a token of the vocabulary."""
+    yield _PROBE
+    for token in range(min(self.vocab_size, _PROBES)):
+      yield self._tokenizer.decode([token])
 
   @functools.cached_property
   def _of_parts(self) -> tokenizers.Tokenizer:

@@ -116,6 +116,8 @@ REFUSED = {
   "repetition_penalty": 1.3,
   "min_length": 5,
   "min_new_tokens": 2,
+  "guidance_scale": 1.5,
+  "stop_strings": ["."],
 }
 
 
@@ -124,7 +126,8 @@ REFUSED = {
 def test_settings_of_another_distribution_are_refused(name, file, theirs):
   says(theirs, file, **{name: REFUSED[name]})
   model = specdec_t5x.load_model(str(theirs))
-  with pytest.raises(ValueError, match=rf"sets {name}=.* Remove {name} from the file"):
+  message = rf"/{file} sets {name}=.* Remove {name} from the file"
+  with pytest.raises(ValueError, match=message):
     specdec_t5x.generate(IDS, model, None)
 
 
@@ -145,8 +148,17 @@ def test_choices_are_named_and_left_to_the_caller(theirs):
     assert decoded(theirs) == plain
 
 
+def test_choices_are_named_with_their_files(theirs):
+  says(theirs, num_beams=4)
+  says(theirs, generation.CONFIG, num_beams=2, top_k=10, length_penalty=2.0)
+  note = generation.read(theirs).note()
+  assert f"{generation.GENERATION}: num_beams=4" in note
+  assert f"{generation.CONFIG}: top_k=10, length_penalty=2.0" in note
+
+
 def test_settings_that_mean_nothing_are_not_named(theirs):
   says(theirs, num_beams=1, do_sample=False, top_k=50, min_length=0, suppress_tokens=[])
+  says(theirs, guidance_scale=1, min_new_tokens=0, min_p=0, repetition_penalty=1)
   found = generation.read(theirs)
   assert not found.note()
   found.check()

@@ -104,7 +104,7 @@ def test_samples_follow_from_the_seed_and_the_requests_before(setup):
 @pytest.mark.parametrize("name", ["min_length", "forced_bos_token_id"])
 def test_a_target_of_another_distribution_is_refused(name, setup):
   target, *others = setup
-  refuses = Generation(refused={name: 5}, where="generation_config.json")
+  refuses = Generation(refused={name: 5}, files={name: "config.json"})
   target = dataclasses.replace(target, generation=refuses)
   with pytest.raises(ValueError, match=f"sets {name}=5"):
     served((target, *others))
