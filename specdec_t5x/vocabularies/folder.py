@@ -103,6 +103,7 @@ def _of_tokenizer(path, folder, settings, end_ids) -> Vocabulary:
     eos_id=eos_id,
     end_ids=end_ids,
     hidden=[ids[name] for name in (*_USUAL, *named.values()) if name in ids],
+    ends=_has_t5_class(settings),
   )
 
 
@@ -130,6 +131,15 @@ def _of_pieces(file, folder, settings, end_ids, extra_ids) -> Vocabulary:
   if not known:  # An exported decode takes the file and the number of sentinels.
     vocabulary.sentencepiece_model_file, vocabulary.extra_ids = str(file), count
   return vocabulary
+
+
+def _has_t5_class(settings: Mapping[str, Any]) -> bool:
+  """Returns whether transformers puts the end of sequence behind inputs by itself.
+
+  Its tokenizers of T5 and mT5 do. A folder without a class is taken for a T5's.
+  """
+  name = settings.get("tokenizer_class")
+  return name is None or str(name).startswith(("T5", "MT5"))
 
 
 def _together(

@@ -28,6 +28,7 @@ class TokenizerJson(Vocabulary):
     eos_id: int | None,
     end_ids: tuple[int, ...],
     hidden: Collection[int],
+    ends: bool = True,
   ):
     """Reads the file.
 
@@ -37,6 +38,8 @@ class TokenizerJson(Vocabulary):
       eos_id: the end of sequence, where the folder names one.
       end_ids: the tokens that end an output.
       hidden: tokens that are no text.
+      ends: whether inputs have the end of sequence behind them where the file has no
+        post-processor.
 
     Raises:
       ValueError: where `tokenizers` can't read the file.
@@ -45,7 +48,7 @@ class TokenizerJson(Vocabulary):
     self._tokenizer = load(file)
     self.eos_id, self.end_ids = eos_id, end_ids
     self.hidden = frozenset((*hidden, *end_ids))
-    self.prefix, self.suffix = self._frame()
+    self.prefix, self.suffix = self._frame(ends)
 
   @functools.cached_property
   def vocab_size(self) -> int:
@@ -76,10 +79,10 @@ class TokenizerJson(Vocabulary):
   def _text(self, tokens: Sequence[int]) -> str:
     return self._tokenizer.decode(tokens, skip_special_tokens=False)
 
-  def _frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+  def _frame(self, ends: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the tokens that the file's post-processor puts around a text."""
     if self._tokenizer.post_processor is None:
-      return (), () if self.eos_id is None else (self.eos_id,)
+      return (), (self.eos_id,) if ends and self.eos_id is not None else ()
     for text in self._probes():
       encoded = self._tokenizer.encode(text, add_special_tokens=True)
       is_text = [not each for each in encoded.special_tokens_mask]

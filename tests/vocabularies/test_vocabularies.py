@@ -281,6 +281,23 @@ def test_without_a_post_processor_inputs_end_with_eos(how, tmp_path):
   assert found.end_ids == ((2, 5) if "generation_config.json" in files else (2,))
 
 
+@pytest.mark.parametrize(
+  ("name", "suffix"),
+  [
+    ("T5Tokenizer", (2,)),
+    ("T5TokenizerFast", (2,)),
+    ("MT5TokenizerFast", (2,)),
+    (None, (2,)),
+    ("PreTrainedTokenizerFast", ()),
+    ("GPT2Tokenizer", ()),
+  ],
+)
+def test_without_a_post_processor_t5s_classes_alone_add_eos(name, suffix, tmp_path):
+  """As transformers 5.24 does."""
+  found = open_vocabulary(without_post_processor(tmp_path, tokenizer_class=name))
+  assert (found.prefix, found.suffix) == ((), suffix)
+
+
 @pytest.mark.parametrize("ends", [3, [4, 3], [17, 3, 9]])
 def test_an_end_that_the_tokenizers_files_do_not_name(ends, tmp_path):
   made.word_piece(tmp_path)
