@@ -209,7 +209,7 @@ def _register_plainly(name: str, spec: TaskSpec, texts: Texts | None) -> None:
     "inputs": runtime.PlainFeature(
       spec.vocabulary, frame=functools.partial(_input_frame, spec)
     ),
-    "targets": runtime.PlainFeature(spec.vocabulary),
+    "targets": runtime.PlainFeature(spec.vocabulary, _has_end(spec.vocabulary)),
   }
   read = lambda split: prefix.pairs(texts.columns(split))
   runtime.register(runtime.PlainTask(name, features, texts.splits, texts.count, read))
@@ -222,11 +222,21 @@ def _steps(step: Any, frame: Frame | None) -> tuple[Any, ...]:
 def _has_frame(spec: TaskSpec) -> bool:
   """Returns whether inputs have other tokens around them than EOS."""
   vocabulary = spec.vocabulary
-  # A SentencePiece file has EOS, and may lie in a bucket, so it is not read here.
+  return not _is_file(vocabulary) and frame_of(vocabulary) != ((), (vocabulary.eos_id,))
+
+
+def _has_end(vocabulary: Any) -> bool:
+  """Returns whether targets can have EOS at their end."""
+  return _is_file(vocabulary) or vocabulary.eos_id is not None
+
+
+def _is_file(vocabulary: Any) -> bool:
+  """Returns whether a vocabulary is a SentencePiece file, or seqio's own.
+
+  Each has EOS. A file may lie in a bucket, so it is not read before it is needed.
+  """
   is_file = isinstance(vocabulary, SentencePieceVocabulary)
-  if is_file or not isinstance(vocabulary, Vocabulary):
-    return False
-  return frame_of(vocabulary) != ((), (vocabulary.eos_id,))
+  return is_file or not isinstance(vocabulary, Vocabulary)
 
 
 def _input_frame(spec: TaskSpec) -> Frame:
@@ -274,7 +284,7 @@ def _add(
       "inputs": seqio.Feature(
         spec.vocabulary, add_eos=spec.inputs_end and not has_frame
       ),
-      "targets": seqio.Feature(spec.vocabulary, add_eos=True),
+      "targets": seqio.Feature(spec.vocabulary, add_eos=_has_end(spec.vocabulary)),
     },
     metric_fns=[METRICS[spec.metric]] if spec.metric else [],
   )

@@ -63,6 +63,7 @@ FOLDERS = {
   "a beginning": made.gemma,
   "[CLS] and [SEP]": made.word_piece,
   "nothing": lambda folder: made.unigram(folder, single="$A"),
+  "no end of sequence": lambda folder: made.saved(folder, made.words("a", "b")),
 }
 
 

@@ -8,7 +8,6 @@ import struct
 import flax
 import numpy as np
 import safetensors.numpy
-import tokenizers
 
 from specdec_t5x.hugging_face import export
 from tests import damage
@@ -184,7 +183,7 @@ def array_outside(folder):
 
 def tokenizer_without_end(folder):
   set_config(folder, eos_token_id=None)
-  made.saved(folder, tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0})))
+  made.saved(folder, made.words())
 
 
 def large_tokenizer(folder):
