@@ -1,8 +1,8 @@
-"""How a folder's model generates: generation_config.json first, then config.json.
+"""A folder's settings of generation: generation_config.json first, then config.json.
 
 The tokens that end an output and the token that decoding starts from are followed.
-Settings that choose among tokens (sampling, beams) are the caller's to give; settings
-that change the target's distribution otherwise are refused.
+Settings of sampling and beam search are named and left to the caller. Other settings
+that change the target's distribution are refused.
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.hugging_face.tensors import read_json
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
-# The value of each that changes nothing; None never does. The caller's own settings
-# replace these.
+# Settings of sampling and beam search, each with the value that changes nothing. None
+# changes nothing either. The caller's settings replace a folder's.
 _CHOICES = {
   "do_sample": False,
   "temperature": 1.0,
@@ -35,7 +35,7 @@ _CHOICES = {
   "max_length": 20,
   "max_new_tokens": None,
 }
-# The value of each that changes nothing. Other values make another distribution.
+# Settings that change the target's distribution, each with the value that does not.
 _CHANGES = {
   "forced_bos_token_id": None,
   "forced_eos_token_id": None,
@@ -62,12 +62,12 @@ _CHANGES = {
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """What a folder says of generating.
+  """A folder's settings of generation.
 
   Attributes:
-    eos_ids: the tokens that end an output; empty where the folder names none.
-    start_id: the token that decoding starts from; None where the folder names none.
-    not_applied: settings that the caller's own replace, by name.
+    eos_ids: the tokens that end an output; empty if the folder names no token.
+    start_id: the token that decoding starts from; None if the folder names no token.
+    not_applied: settings of sampling and beam search, by name.
     refused: settings that would change the target's distribution, by name.
     files: the file of each of these settings, by name.
   """

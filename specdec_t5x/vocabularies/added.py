@@ -1,4 +1,4 @@
-"""Tokens that a folder adds to its vocabulary, and texts split at them."""
+"""Tokens that a folder adds to a vocabulary, and texts split at added tokens."""
 
 import dataclasses
 import functools
@@ -9,13 +9,13 @@ from typing import Any
 from specdec_t5x.core.checks import is_whole
 
 _SPACES = r"\s*"
-# Splits a text into token ids, and texts between them.
+# Token ids in a text, and the texts between token ids.
 Parts = Iterator[int | str]
 
 
 @dataclasses.dataclass(frozen=True)
 class AddedToken:
-  """A token that is found in a text before the text is cut into pieces.
+  """A token that is searched for in a text before the text is cut into pieces.
 
   Source: Hugging Face tokenizers, AddedToken.
 
@@ -48,11 +48,11 @@ class AddedToken:
 
 @dataclasses.dataclass(frozen=True)
 class AddedTokens:
-  """Splits texts at added tokens, and writes these tokens.
+  """Splits texts at added tokens, and writes added tokens.
 
   Attributes:
     tokens: the added tokens.
-    normalize: normalises a text as the vocabulary does before it cuts a text.
+    normalize: normalises a text as the vocabulary does.
   """
 
   tokens: Sequence[AddedToken]
@@ -74,9 +74,10 @@ class AddedTokens:
     return _Splitter([(self.normalize(token.content), token) for token in found])
 
   def split(self, text: str) -> Parts:
-    """Yields the tokens in a text and the texts between them, in order.
+    """Yields the tokens in a text, and the texts between tokens, in order.
 
-    Tokens of the text as it is come first, then those of its normalised parts.
+    Tokens with normalized=False are searched for first, then, in the normalised rest,
+    the others.
     """
     for part in self._raw.split(text):
       if isinstance(part, int) or not self._normalized.known:
@@ -86,7 +87,7 @@ class AddedTokens:
 
 
 class _Splitter:
-  """Finds the leftmost tokens in a text, the longest of those that begin together."""
+  """Finds the leftmost token in a text; the longest, if several begin at one place."""
 
   def __init__(self, known: Sequence[tuple[str, AddedToken]]):
     self.known = sorted(

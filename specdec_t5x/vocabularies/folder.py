@@ -16,19 +16,19 @@ from specdec_t5x.vocabularies.base import SPACE, Vocabulary
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 PIECES = ("spiece.model", "tokenizer.model")
 ADDED, SPECIAL = "added_tokens.json", "special_tokens_map.json"
-# All files that a vocabulary is read from.
+# The files of a vocabulary.
 FILES = (TOKENIZER, *PIECES, SETTINGS, ADDED, SPECIAL, generation.GENERATION)
 
 _SENTINEL = re.compile(r"▁?<extra_id_\d+>")
-# Sentinels where a folder does not say how many.
+# The number of sentinels in a folder that names none.
 _SENTINELS, _SENTINELS_OF_BYTES = 100, 125
-# Tokens that are no text, where the folder does not name its own.
+# Tokens that are no text in any folder.
 _USUAL = ("<pad>", "</s>", "<s>", "<eos>", "<bos>")
 _NAMES = ("pad_token", "eos_token", "bos_token", "cls_token", "sep_token")
 
 
 def is_in(folder: str) -> bool:
-  """Returns whether a folder has a vocabulary at all."""
+  """Returns whether a folder has a vocabulary."""
   path = pathlib.Path(folder)
   return has_bytes(folder) or any((path / x).is_file() for x in (TOKENIZER, *PIECES))
 
@@ -48,7 +48,7 @@ def open_folder(folder: str, extra_ids: int | None = None) -> Vocabulary:
   Args:
     folder: of a model, or of a tokenizer alone.
     extra_ids: the number of sentinels behind a SentencePiece model's pieces; None for
-      what the folder says.
+      the number in the folder.
 
   Raises:
     ValueError: where the folder has no vocabulary, or a file of it is damaged.
@@ -70,9 +70,9 @@ def open_folder(folder: str, extra_ids: int | None = None) -> Vocabulary:
 
 
 def sentinel_count(folder: str) -> int | None:
-  """Returns how many sentinels a folder puts behind SentencePiece's pieces.
+  """Returns the number of sentinels behind the pieces of a folder's model.
 
-  None where the folder's files list all tokens.
+  None for a folder with a tokenizer.json, which lists all tokens.
   """
   path = pathlib.Path(folder)
   if has_bytes(folder):
@@ -134,9 +134,9 @@ def _of_pieces(file, folder, settings, end_ids, extra_ids) -> Vocabulary:
 
 
 def _has_t5_class(settings: Mapping[str, Any]) -> bool:
-  """Returns whether transformers puts the end of sequence behind inputs by itself.
+  """Returns whether transformers' class of a folder's tokenizer appends EOS to inputs.
 
-  Its tokenizers of T5 and mT5 do. A folder without a class is taken for a T5's.
+  The classes of T5 and mT5 append EOS. A folder without a class is taken for a T5's.
   """
   name = settings.get("tokenizer_class")
   return name is None or str(name).startswith(("T5", "MT5"))
@@ -145,13 +145,13 @@ def _has_t5_class(settings: Mapping[str, Any]) -> bool:
 def _together(
   known: Sequence[AddedToken], sentinels: Sequence[AddedToken]
 ) -> list[AddedToken]:
-  """Returns the tokens that a folder names, and sentinels whose ids are not taken."""
+  """Returns a folder's added tokens, and the sentinels with other ids."""
   taken = {token.id for token in known}
   return [*known, *(token for token in sentinels if token.id not in taken)]
 
 
 def _begins(settings: Mapping[str, Any]) -> bool:
-  """Returns whether texts begin with a token of their own, as Gemma's do."""
+  """Returns whether inputs begin with a token of their own, as Gemma's inputs do."""
   is_gemma = str(settings.get("tokenizer_class", "")).startswith("Gemma")
   asked = settings.get("add_bos_token")
   return is_gemma if asked is None else bool(asked)
@@ -163,7 +163,7 @@ def _settings(path: pathlib.Path) -> Mapping[str, Any]:
 
 
 def _named(path: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, str]:
-  """Returns the texts of a folder's special tokens, by what they are."""
+  """Returns the texts of a folder's special tokens, by the names of `_NAMES`."""
   special = read_json(path / SPECIAL) if (path / SPECIAL).is_file() else {}
   found = {}
   for name in _NAMES:
@@ -230,10 +230,10 @@ def _sentinel_count(
   Args:
     path: of the folder.
     settings: of its tokenizer_config.json.
-    default: the number where the folder does not say.
+    default: the number for a folder that names none.
     size: the number of other tokens.
-    extra_ids: the number that the caller asks for; None for the folder's, as far as the
-      network has rows for them.
+    extra_ids: the number that the caller asks for; None for the folder's number, or
+      fewer if the network has fewer rows.
   """
   if extra_ids is not None:
     return extra_ids

@@ -23,7 +23,7 @@ Processor = sentencepiece.SentencePieceProcessor
 
 
 class _SentencePieces(Vocabulary):
-  """What both kinds have in common; `tokenizer` is the SentencePiece processor."""
+  """The base of both kinds; `tokenizer` is the SentencePiece processor."""
 
   tokenizer: Processor
 
@@ -251,7 +251,7 @@ def _load(path: str, extra_ids: int) -> Processor:
 
 @functools.lru_cache(maxsize=4)
 def _of_parts(model: bytes) -> Processor:
-  """Returns a model without what happens at a text's beginning and end."""
+  """Returns a model that keeps the spaces at a text's beginning and end."""
   found = proto.ModelProto.FromString(model)
   found.normalizer_spec.add_dummy_prefix = False
   found.normalizer_spec.remove_extra_whitespaces = False
@@ -259,7 +259,7 @@ def _of_parts(model: bytes) -> Processor:
 
 
 def _normalizer(model: bytes) -> Callable[[str], str]:
-  """Returns the function that normalises a text's characters, and not its spaces."""
+  """Returns the function that normalises a text's characters and keeps all spaces."""
   made = sentencepiece.SentencePieceNormalizer(
     model_proto=model,
     add_dummy_prefix=False,

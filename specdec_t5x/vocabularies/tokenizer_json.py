@@ -99,7 +99,7 @@ class TokenizerJson(Vocabulary):
 
   @functools.cached_property
   def _of_parts(self) -> tokenizers.Tokenizer:
-    """The tokenizer without what puts a space in front of a text."""
+    """The tokenizer, which puts no space in front of a text."""
     found = json.loads(self._tokenizer.to_str())
     for step in _steps(found.get("pre_tokenizer"), "pretokenizers"):
       if step["type"] == "Metaspace":
@@ -132,7 +132,7 @@ def load(file: str | pathlib.Path) -> tokenizers.Tokenizer:
 
 
 def _steps(part, name):
-  """Returns the steps of a part of a tokenizer: one, or those of a sequence."""
+  """Returns the steps of a part of a tokenizer, which may be a sequence of steps."""
   if part is None:
     return []
   return part[name] if part["type"] == "Sequence" else [part]

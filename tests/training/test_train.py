@@ -171,6 +171,9 @@ def test_sequence_distillation_ends_as_the_target_s_folder_says(
   assert records
   assert [record["targets"] for record in records] == [x.text for x in outputs]
   assert all(output.tokens[-1] in ends for output in outputs)
+  (theirs / "generation_config.json").write_text(json.dumps({"min_length": 3}))
+  with pytest.raises(ValueError, match="sets min_length=3"):
+    jobs.decode_task(data, str(theirs), str(file), "validation", limit=8)
 
 
 @pytest.mark.parametrize(
