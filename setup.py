@@ -55,6 +55,7 @@ setup(
     f"tensorflow-datasets>=4.9.9,<5; {WITH_TENSORFLOW}",
     "sentencepiece>=0.2",
     "tokenizers>=0.21,<0.24",
+    "msgpack>=1.1,<2",
     "safetensors>=0.8,<1",
     "orbax-checkpoint>=0.12,<0.13",
     "tensorstore>=0.1.74",

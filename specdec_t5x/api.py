@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -229,7 +229,7 @@ def generate(
     # Seen where decoding takes longer than that.
     with tqdm(total=len(ids), unit="input", delay=_SHOWN_AFTER) as progress:
       for numbers, decoded in decodes:
-        outputs |= zip(numbers, generations(decoded, found), strict=True)
+        outputs |= zip(numbers, generations(decoded, found, eos_id), strict=True)
         progress.update(len(outputs) - progress.n)
     return [outputs[number] for number in range(len(ids))]
 
@@ -408,10 +408,16 @@ def compiled(
   return run
 
 
-def generations(decoded: Decoded, vocabulary: Any) -> Iterator[Generation]:
-  """Yields the outputs of a decode, a row each, without text where vocabulary is None.
+def generations(
+  decoded: Decoded, vocabulary: Any, end_ids: Collection[int]
+) -> Iterator[Generation]:
+  """Yields the outputs of a decode, one per row.
 
-  The text ends before the token that ended the output.
+  Args:
+    decoded: the decode.
+    vocabulary: writes the texts; None leaves them empty.
+    end_ids: the tokens that end an output, which are not in its text. The vocabulary
+      may know fewer of them.
   """
   info = decoded.statistics
   columns = (
@@ -425,5 +431,6 @@ def generations(decoded: Decoded, vocabulary: Any) -> Iterator[Generation]:
   )
   for tokens, length, score, *counts in zip(*map(np.asarray, columns), strict=True):
     tokens = tokens[:length].tolist()
-    text = "" if vocabulary is None else vocabulary.decode(tokens)
+    kept = tokens[:-1] if tokens and tokens[-1] in end_ids else tokens
+    text = "" if vocabulary is None else vocabulary.decode(kept)
     yield Generation(text, tokens, float(score), *map(int, counts))

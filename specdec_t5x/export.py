@@ -51,6 +51,7 @@ def run(
   lengths = dataset_cfg.task_feature_lengths
   model.check_max_length(lengths["targets"])
   exporting.check_export(model, *to)
+  exporting.follow_generation(model, restore_checkpoint_cfg)
   params, step = exporting.restored(model, lengths, restore_checkpoint_cfg, partitioner)
   task = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name).name
   about = {"checkpoint_step": step, "configuration": configuration()}

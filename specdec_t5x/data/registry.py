@@ -60,17 +60,18 @@ class FrameInputs:
 
   Attributes:
     frame: the tokens in front of inputs, and those behind them.
+    sequence_length: the lengths of features, which seqio sets; None cuts no input.
   """
 
   frame: Frame
+  sequence_length: Mapping[str, int] | None = None
 
-  def __call__(
-    self, dataset: tf.data.Dataset, sequence_length: Mapping[str, int] | None
-  ) -> tf.data.Dataset:
+  def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the dataset with framed inputs."""
     prefix, suffix = (tf.constant(tokens, tf.int32) for tokens in self.frame)
     around = sum(map(len, self.frame))
-    room = sequence_length and max(0, sequence_length["inputs"] - around)
+    lengths = self.sequence_length
+    room = None if lengths is None else max(0, lengths["inputs"] - around)
 
     def add(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
       inputs = tf.concat([prefix, example["inputs"][:room], suffix], axis=0)
@@ -208,7 +209,7 @@ def _register_plainly(name: str, spec: TaskSpec, texts: Texts | None) -> None:
     "inputs": runtime.PlainFeature(
       spec.vocabulary, frame=functools.partial(_input_frame, spec)
     ),
-    "targets": runtime.PlainFeature(spec.vocabulary),
+    "targets": runtime.PlainFeature(spec.vocabulary, _has_end(spec.vocabulary)),
   }
   read = lambda split: prefix.pairs(texts.columns(split))
   runtime.register(runtime.PlainTask(name, features, texts.splits, texts.count, read))
@@ -221,11 +222,21 @@ def _steps(step: Any, frame: Frame | None) -> tuple[Any, ...]:
 def _has_frame(spec: TaskSpec) -> bool:
   """Returns whether inputs have other tokens around them than EOS."""
   vocabulary = spec.vocabulary
-  # A SentencePiece file has EOS, and may lie in a bucket, so it is not read here.
+  return not _is_file(vocabulary) and frame_of(vocabulary) != ((), (vocabulary.eos_id,))
+
+
+def _has_end(vocabulary: Any) -> bool:
+  """Returns whether targets can have EOS at their end."""
+  return _is_file(vocabulary) or vocabulary.eos_id is not None
+
+
+def _is_file(vocabulary: Any) -> bool:
+  """Returns whether a vocabulary is a SentencePiece file, or seqio's own.
+
+  Each has EOS. A file may lie in a bucket, so it is not read before it is needed.
+  """
   is_file = isinstance(vocabulary, SentencePieceVocabulary)
-  if is_file or not isinstance(vocabulary, Vocabulary):
-    return False
-  return frame_of(vocabulary) != ((), (vocabulary.eos_id,))
+  return is_file or not isinstance(vocabulary, Vocabulary)
 
 
 def _input_frame(spec: TaskSpec) -> Frame:
@@ -273,7 +284,7 @@ def _add(
       "inputs": seqio.Feature(
         spec.vocabulary, add_eos=spec.inputs_end and not has_frame
       ),
-      "targets": seqio.Feature(spec.vocabulary, add_eos=True),
+      "targets": seqio.Feature(spec.vocabulary, add_eos=_has_end(spec.vocabulary)),
     },
     metric_fns=[METRICS[spec.metric]] if spec.metric else [],
   )

@@ -1,8 +1,8 @@
-"""How a folder's model generates: generation_config.json first, then config.json.
+"""A folder's settings of generation: generation_config.json first, then config.json.
 
 The tokens that end an output and the token that decoding starts from are followed.
-Settings that choose among tokens (sampling, beams) are the caller's to give; settings
-that change the target's distribution otherwise are refused.
+Settings of sampling and beam search are named and left to the caller. Other settings
+that change the target's distribution are refused.
 """
 
 import dataclasses
@@ -14,17 +14,18 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.hugging_face.tensors import read_json
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
-# By name, the value that means nothing. The caller's own settings replace these.
+# Settings of sampling and beam search, each with the value that changes nothing. None
+# changes nothing either. The caller's settings replace a folder's.
 _CHOICES = {
   "do_sample": False,
   "temperature": 1.0,
   "top_k": 50,
   "top_p": 1.0,
-  "min_p": None,
+  "min_p": 0.0,
   "typical_p": 1.0,
   "epsilon_cutoff": 0.0,
   "eta_cutoff": 0.0,
-  "penalty_alpha": None,
+  "penalty_alpha": 0.0,
   "num_beams": 1,
   "num_beam_groups": 1,
   "diversity_penalty": 0.0,
@@ -34,7 +35,7 @@ _CHOICES = {
   "max_length": 20,
   "max_new_tokens": None,
 }
-# By name, the value that means nothing. Other values make another distribution.
+# Settings that change the target's distribution, each with the value that does not.
 _CHANGES = {
   "forced_bos_token_id": None,
   "forced_eos_token_id": None,
@@ -50,44 +51,51 @@ _CHANGES = {
   "repetition_penalty": 1.0,
   "encoder_repetition_penalty": 1.0,
   "exponential_decay_length_penalty": None,
-  "guidance_scale": None,
+  "guidance_scale": 1.0,
   "min_length": 0,
-  "min_new_tokens": None,
+  "min_new_tokens": 0,
+  "stop_strings": None,
+  "watermarking_config": None,
+  "dola_layers": None,
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """What a folder says of generating.
+  """A folder's settings of generation.
 
   Attributes:
-    eos_ids: the tokens that end an output; empty where the folder names none.
-    start_id: the token that decoding starts from; None where the folder names none.
-    not_applied: settings that the caller's own replace, by name.
+    eos_ids: the tokens that end an output; empty if the folder names no token.
+    start_id: the token that decoding starts from; None if the folder names no token.
+    not_applied: settings of sampling and beam search, by name.
     refused: settings that would change the target's distribution, by name.
-    where: the file that says so, or would.
+    files: the file of each of these settings, by name.
   """
 
   eos_ids: tuple[int, ...] = ()
   start_id: int | None = None
   not_applied: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
   refused: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-  where: str = ""
+  files: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
   def note(self) -> str:
     """Returns a line that names the settings that are not applied; '' for none."""
-    if not self.not_applied:
+    by_file = {}
+    for name, value in self.not_applied.items():
+      by_file.setdefault(self.files[name], []).append(f"{name}={value!r}")
+    found = [f"{file}: {', '.join(names)}" for file, names in by_file.items()]
+    if not found:
       return ""
-    found = ", ".join(f"{name}={value!r}" for name, value in self.not_applied.items())
-    return f"{self.where}: {found} not applied; the settings of this run decide."
+    return f"{'; '.join(found)} not applied; the settings of this run decide."
 
   def check(self) -> None:
-    """Raises a ValueError where the folder asks for another distribution."""
+    """Raises a ValueError if the folder asks for another distribution."""
     if self.refused:
       name, value = next(iter(self.refused.items()))
       raise ValueError(
-        f"{self.where} sets {name}={value!r}, which changes the target's distribution "
-        f"and is not supported. Remove {name} from the file to decode without it."
+        f"{self.files[name]} sets {name}={value!r}, which changes the target's "
+        f"distribution and is not supported. Remove {name} from the file to decode "
+        "without it."
       )
 
 
@@ -117,15 +125,17 @@ def read(folder: str | pathlib.Path, vocab_size: int | None = None) -> Generatio
 
   eos_ids = first("eos_token_id")
   start = first("decoder_start_token_id")
-  merged = {}
-  for found in reversed(contents):
-    merged |= {name: value for name, value in found.items() if value is not None}
+  merged, origins = {}, {}
+  for file, found in zip(reversed(files), reversed(contents), strict=True):
+    named = {name: value for name, value in found.items() if value is not None}
+    merged |= named
+    origins |= dict.fromkeys(named, str(file))
   return Generation(
     eos_ids,
     start[0] if start else None,
     _unusual(merged, _CHOICES),
     _unusual(merged, _CHANGES),
-    str(files[0] if files else path / GENERATION),
+    origins,
   )
 
 
@@ -156,7 +166,7 @@ def _ids(where: str, name: str, value: Any, vocab_size: int | None) -> tuple[int
 
 
 def _unusual(found: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the settings that differ from the values that mean nothing."""
+  """Returns the settings that differ from the values that change nothing."""
   empty = ([], {}, "", None)
   return {
     name: found[name]

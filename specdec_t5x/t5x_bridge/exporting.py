@@ -21,6 +21,7 @@ import numpy as np
 import seqio
 from t5x import utils
 
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.describe import describe
 from specdec_t5x.decoding.cost_aware import ByTimes
@@ -28,6 +29,7 @@ from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.hugging_face.export import all_or_nothing
 from specdec_t5x.native import library
+from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.t5x_bridge.examples import number_of
 from specdec_t5x.t5x_bridge.writer import environment, what_decodes
 
@@ -80,6 +82,16 @@ def check_decoder(decoder: Decoder) -> None:
       "or set it to 'fixed'; or give configs/policies/auto.gin the SECONDS of the "
       "device that decodes."
     )
+
+
+def follow_generation(model: Any, restore_cfg: utils.RestoreCheckpointConfig) -> None:
+  """Ends outputs as the target's folder says, and prints what is not applied.
+
+  Raises:
+    ValueError: where there is no checkpoint, or the folder asks for another
+      distribution than the target's.
+  """
+  preflight.follow_generation(model, Checkpoint.open(restore_cfg.path))
 
 
 def restored(

@@ -164,10 +164,11 @@ class Decodes:
     """Ends outputs as the target's folder says.
 
     Raises:
-      ValueError: where the folder asks for another distribution than the target's.
+      ValueError: where the folder asks for another distribution than the target's, or
+        where neither the folder nor the vocabulary has an end token.
     """
     generation.check()
-    self._end_ids = generation.eos_ids or None
+    self._end_ids = generation.eos_ids or end_ids_of(self.output_vocabulary)
 
   @property
   def returns_all(self) -> bool:

@@ -127,6 +127,7 @@ def decode_task(
   """
   _check_decoding(data, output_file, split, limit)
   target = api.load_model(target_checkpoint)
+  target.generation.check()
   vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
   if vocabulary.vocab_size > target.network.config.vocab_size:
     raise ValueError(
@@ -135,7 +136,8 @@ def decode_task(
       "vocabulary that the target was trained with."
     )
   length = data.feature_lengths["targets"]
-  decode = plain_decoder(target.network, sampling, length, end_ids_of(vocabulary), seed)
+  end_ids = api.end_tokens(target, vocabulary)
+  decode = plain_decoder(target.network, sampling, length, end_ids, seed)
   rows = data.task, split, data.feature_lengths["inputs"]
   decoded = lambda first: outputs.decode_split(
     *rows, decode, target.params, data.batch_size, limit, first
@@ -143,9 +145,9 @@ def decode_task(
   os.makedirs(os.path.dirname(os.path.abspath(output_file)), exist_ok=True)
   size = batches.get_task(data.task).num_input_examples(split)
   total = min((n for n in (size, limit) if n is not None), default=None)
-  settings = repr((data, target_checkpoint, split, sampling, limit, seed))
+  settings = repr((data, target_checkpoint, split, sampling, limit, seed, end_ids))
   counts = outputs.write_decoded(
-    output_file, data.task, decoded, data.batch_size, total, settings
+    output_file, data.task, decoded, data.batch_size, total, settings, end_ids
   )
   print(f"{output_file}: {counts['written']} examples")
   if counts["unfinished"]:

@@ -6,7 +6,7 @@ Shapes: R rows, E encoder length, T output length.
 import itertools
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from etils import epath
 from specdec_t5x.data import reading
 from specdec_t5x.training.batches import get_task
 from specdec_t5x.training.progress import Progress
-from specdec_t5x.vocabularies.frames import end_ids_of
 
 # (params, inputs [R, E], number of the batch) -> tokens [R, T], zero-padded.
 DecodeFn = Callable[[Any, np.ndarray, int], np.ndarray]
@@ -99,6 +98,7 @@ def write_decoded(
   batch_size: int,
   total: int | None,
   settings: str,
+  end_ids: Sequence[int],
 ) -> dict[str, int]:
   r"""Writes decoded outputs as training examples, one JSON object a line.
 
@@ -114,6 +114,7 @@ def write_decoded(
     batch_size: of these.
     total: how many there are, for the progress line; None where nobody knows.
     settings: what the outputs follow from.
+    end_ids: the tokens that end an output, which are not in its text.
 
   Returns:
     {'written': ..., 'unfinished': ...}, numbers of examples.
@@ -128,11 +129,12 @@ def write_decoded(
     file.writelines(kept)
     for number, (example, tokens) in enumerate(outputs(first), first + 1):
       progress.after(number)
-      if not set(end_ids_of(vocabulary)) & set(tokens):
+      is_end = np.isin(tokens, end_ids)
+      if not is_end.any():
         counts["unfinished"] += 1
         continue
       inputs = example["inputs_pretokenized"].decode()
-      text = to_text(vocabulary, tokens)
+      text = to_text(vocabulary, tokens[: is_end.argmax()])
       record = {"number": number, "inputs": inputs, "targets": text}
       file.write(json.dumps(record, ensure_ascii=False) + "\n")
       counts["written"] += 1

@@ -81,13 +81,14 @@ def serve(
     decoder, params = together(target, learner, drafter, rule, gamma, batch_size)
     decoder.check(sampling, max_length, 1)
     api.warn_where_lossy(decoder.guarantee)
-    run = api.compiled(decoder, sampling, max_length, api.end_tokens(target, found))
+    end_ids = api.end_tokens(target, found)
+    run = api.compiled(decoder, sampling, max_length, end_ids)
     ids = (
       _encoded(number, text, found, input_length)
       for number, text in enumerate(requests)
     )
     for decoded in decodes(run, params, learner, ids, input_length, seed):
-      yield from api.generations(decoded, found)
+      yield from api.generations(decoded, found, end_ids)
 
 
 def together(

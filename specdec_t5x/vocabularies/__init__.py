@@ -1,1 +1,1 @@
-"""Vocabularies: what turns texts into token ids and back, for gin and for Python."""
+"""Vocabularies turn texts into token ids and back, for gin and for Python."""

@@ -1,4 +1,4 @@
-"""Tokens that a folder adds to its vocabulary, and texts split at them."""
+"""Tokens that a folder adds to a vocabulary, and texts split at added tokens."""
 
 import dataclasses
 import functools
@@ -9,13 +9,13 @@ from typing import Any
 from specdec_t5x.core.checks import is_whole
 
 _SPACES = r"\s*"
-# Splits a text into token ids, and texts between them.
+# Token ids in a text, and the texts between token ids.
 Parts = Iterator[int | str]
 
 
 @dataclasses.dataclass(frozen=True)
 class AddedToken:
-  """A token that is found in a text before the text is cut into pieces.
+  """A token that is searched for in a text before the text is cut into pieces.
 
   Source: Hugging Face tokenizers, AddedToken.
 
@@ -25,9 +25,8 @@ class AddedToken:
     lstrip: whether the token takes the spaces in front of it.
     rstrip: whether the token takes the spaces behind it.
     normalized: whether the token is looked for in the normalised text.
-    single_word: whether the token must stand between other characters than those of
-      words.
-    special: whether the token is a control token or a sentinel.
+    single_word: whether the token is found only where no letter, digit or underscore
+      is next to it.
   """
 
   content: str
@@ -36,7 +35,6 @@ class AddedToken:
   rstrip: bool = False
   normalized: bool = True
   single_word: bool = False
-  special: bool = False
 
   def pattern(self, content: str) -> str:
     """Returns the regular expression of the token, written as `content`."""
@@ -50,11 +48,11 @@ class AddedToken:
 
 @dataclasses.dataclass(frozen=True)
 class AddedTokens:
-  """Splits texts at added tokens, and writes these tokens.
+  """Splits texts at added tokens, and writes added tokens.
 
   Attributes:
     tokens: the added tokens.
-    normalize: normalises a text as the vocabulary does before it cuts a text.
+    normalize: normalises a text as the vocabulary does.
   """
 
   tokens: Sequence[AddedToken]
@@ -76,9 +74,10 @@ class AddedTokens:
     return _Splitter([(self.normalize(token.content), token) for token in found])
 
   def split(self, text: str) -> Parts:
-    """Yields the tokens in a text and the texts between them, in order.
+    """Yields the tokens in a text, and the texts between tokens, in order.
 
-    Tokens of the text as it is come first, then those of its normalised parts.
+    Tokens with normalized=False are searched for first, then, in the normalised rest,
+    the others.
     """
     for part in self._raw.split(text):
       if isinstance(part, int) or not self._normalized.known:
@@ -88,7 +87,7 @@ class AddedTokens:
 
 
 class _Splitter:
-  """Finds the leftmost tokens in a text, the longest of those that begin together."""
+  """Finds the leftmost token in a text; the longest, if several begin at one place."""
 
   def __init__(self, known: Sequence[tuple[str, AddedToken]]):
     self.known = sorted(
@@ -112,7 +111,7 @@ class _Splitter:
 def sentinel(number: int, token: int) -> AddedToken:
   """Returns the sentinel <extra_id_`number`>."""
   content = f"<extra_id_{number}>"
-  return AddedToken(content, token, normalized=False, special=True)
+  return AddedToken(content, token, normalized=False)
 
 
 def from_json(where: str, found: Any) -> AddedToken:
@@ -125,7 +124,7 @@ def from_json(where: str, found: Any) -> AddedToken:
   Raises:
     ValueError: where the object lacks a field, or a field has another type.
   """
-  flags = ("lstrip", "rstrip", "normalized", "single_word", "special")
+  flags = ("lstrip", "rstrip", "normalized", "single_word")
   is_token = isinstance(found, Mapping) and isinstance(found.get("content"), str)
   if not is_token or not is_whole(found.get("id"), 0):
     raise ValueError(
@@ -133,5 +132,5 @@ def from_json(where: str, found: Any) -> AddedToken:
       "Copy the file again."
     )
   known = {name: bool(found[name]) for name in flags if name in found}
-  known.setdefault("normalized", not known.get("special", False))
+  known.setdefault("normalized", not found.get("special", False))
   return AddedToken(found["content"], found["id"], **known)

@@ -1,4 +1,4 @@
-"""The interface of a vocabulary, which has the members of seqio's that are used."""
+"""The interface of a vocabulary. It has the members of seqio.Vocabulary in use here."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ class Vocabulary(abc.ABC):
   """Turns texts into token ids and back.
 
   Both entry points, gin's and Python's, read and write texts by an object of this
-  class. seqio uses it as one of its own vocabularies.
+  class. seqio takes the object for a vocabulary of seqio's own.
 
   Attributes:
     path: the file or the folder that the vocabulary was read from.
-    eos_id: the end of sequence.
-    end_ids: the tokens that end an output, `eos_id` among them or not.
+    eos_id: the end of sequence, the last token of targets; None or -1 for a
+      vocabulary without an end of sequence.
+    end_ids: the tokens that end an output. `eos_id` need not be among the tokens.
     prefix: the tokens in front of each input.
     suffix: the tokens behind each input.
     hidden: tokens that are no text: padding, beginnings and ends.
-    extra_ids: sentinels that seqio counts apart; 0, since they are tokens here.
+    extra_ids: the number of sentinels that seqio counts apart. Sentinels are tokens
+      here, so the number is 0.
   """
 
   path: str
-  eos_id: int
+  eos_id: int | None
   end_ids: tuple[int, ...]
   prefix: tuple[int, ...] = ()
   suffix: tuple[int, ...] = ()
@@ -58,7 +60,7 @@ class Vocabulary(abc.ABC):
   def names(self) -> list[str | None]:
     """Returns each token's text, `SPACE` for a space; None for tokens without text.
 
-    A byte that is no character by itself is written as <0xE2>.
+    A byte without a character is written as <0xE2>.
     """
 
   @abc.abstractmethod
@@ -79,7 +81,7 @@ class Vocabulary(abc.ABC):
         kept.append(token)
     return self._text(kept)
 
-  # ---- What seqio asks for. ----
+  # ---- For seqio. ----
 
   def encode_tf(self, text: tf.Tensor) -> tf.Tensor:
     """Returns the tokens of a scalar text as an int32 tensor."""
@@ -102,7 +104,10 @@ class Vocabulary(abc.ABC):
     return tf.numpy_function(decode, [tokens], tf.string)
 
   def __eq__(self, other: Any) -> bool:
-    return type(self) is type(other) and self.path == other.path
+    if type(self) is not type(other) or self.path != other.path:
+      return False
+    # A folder may have been opened with another number of sentinels, or changed.
+    return (self.vocab_size, self.end_ids) == (other.vocab_size, other.end_ids)
 
   def __hash__(self) -> int:
     return hash((type(self), self.path))

@@ -27,7 +27,7 @@ class Bytes(Vocabulary):
     """Creates the vocabulary.
 
     Args:
-      path: the folder that has it.
+      path: the folder of the vocabulary.
       added: tokens after the bytes, sentinels among them.
       end_ids: the tokens that end an output.
     """

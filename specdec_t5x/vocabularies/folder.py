@@ -11,24 +11,24 @@ from specdec_t5x.hugging_face import generation
 from specdec_t5x.hugging_face.tensors import read_json
 from specdec_t5x.vocabularies import added, bytes, sentencepieces
 from specdec_t5x.vocabularies.added import AddedToken
-from specdec_t5x.vocabularies.base import Vocabulary
+from specdec_t5x.vocabularies.base import SPACE, Vocabulary
 
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 PIECES = ("spiece.model", "tokenizer.model")
 ADDED, SPECIAL = "added_tokens.json", "special_tokens_map.json"
-# All files that a vocabulary is read from.
+# The files of a vocabulary.
 FILES = (TOKENIZER, *PIECES, SETTINGS, ADDED, SPECIAL, generation.GENERATION)
 
 _SENTINEL = re.compile(r"▁?<extra_id_\d+>")
-# Sentinels where a folder does not say how many.
+# The number of sentinels in a folder that names none.
 _SENTINELS, _SENTINELS_OF_BYTES = 100, 125
-# Tokens that are no text, where the folder does not name its own.
+# Tokens that are no text in any folder.
 _USUAL = ("<pad>", "</s>", "<s>", "<eos>", "<bos>")
 _NAMES = ("pad_token", "eos_token", "bos_token", "cls_token", "sep_token")
 
 
 def is_in(folder: str) -> bool:
-  """Returns whether a folder has a vocabulary at all."""
+  """Returns whether a folder has a vocabulary."""
   path = pathlib.Path(folder)
   return has_bytes(folder) or any((path / x).is_file() for x in (TOKENIZER, *PIECES))
 
@@ -41,13 +41,14 @@ def has_bytes(folder: str) -> bool:
 def open_folder(folder: str, extra_ids: int | None = None) -> Vocabulary:
   """Returns the vocabulary of a folder.
 
-  A tokenizer.json is read by the tokenizers library, a SentencePiece model by
-  SentencePiece, with the tokens that the folder adds.
+  The tokenizers library reads a tokenizer.json. SentencePiece reads a model of pieces,
+  to which the folder's files may add tokens. tokenizer.json comes first where a folder
+  has both.
 
   Args:
     folder: of a model, or of a tokenizer alone.
     extra_ids: the number of sentinels behind a SentencePiece model's pieces; None for
-      what the folder says.
+      the number in the folder.
 
   Raises:
     ValueError: where the folder has no vocabulary, or a file of it is damaged.
@@ -59,7 +60,7 @@ def open_folder(folder: str, extra_ids: int | None = None) -> Vocabulary:
     count = _sentinel_count(path, settings, _SENTINELS_OF_BYTES, 259, extra_ids)
     known = _tokens(path, settings)
     sentinels = [] if _has_sentinels(known) else bytes.sentinels(count)
-    return bytes.Bytes(folder, [*known, *sentinels], end_ids or (1,))
+    return bytes.Bytes(folder, _together(known, sentinels), end_ids or (1,))
   if (path / TOKENIZER).is_file():
     return _of_tokenizer(path, folder, settings, end_ids)
   for name in PIECES:
@@ -69,9 +70,9 @@ def open_folder(folder: str, extra_ids: int | None = None) -> Vocabulary:
 
 
 def sentinel_count(folder: str) -> int | None:
-  """Returns how many sentinels a folder puts behind SentencePiece's pieces.
+  """Returns the number of sentinels behind the pieces of a folder's model.
 
-  None where the folder's files list all tokens.
+  None for a folder with a tokenizer.json, which lists all tokens.
   """
   path = pathlib.Path(folder)
   if has_bytes(folder):
@@ -102,32 +103,58 @@ def _of_tokenizer(path, folder, settings, end_ids) -> Vocabulary:
     eos_id=eos_id,
     end_ids=end_ids,
     hidden=[ids[name] for name in (*_USUAL, *named.values()) if name in ids],
+    ends=_has_t5_class(settings),
   )
 
 
 def _of_pieces(file, folder, settings, end_ids, extra_ids) -> Vocabulary:
   count = _sentinels_of_pieces(file, settings, extra_ids)
-  size = sentencepieces.SentencePieceVocabulary(str(file)).vocab_size
-  known = [token for token in _tokens(file.parent, settings) if token.id >= size]
+  pieces = sentencepieces.SentencePieceVocabulary(str(file))
+  size = pieces.vocab_size
+
+  def is_piece(token: AddedToken) -> bool:
+    own = pieces.piece(token.id)
+    return token.content in (own, own.removeprefix(SPACE))
+
+  known = [token for token in _tokens(file.parent, settings) if not is_piece(token)]
   sentinels = [
     added.sentinel(number, size + count - 1 - number) for number in range(count)
   ]
   vocabulary = sentencepieces.FolderPieces(
     str(file),
     path=folder,
-    added=known if _has_sentinels(known) else [*known, *sentinels],
+    added=known if _has_sentinels(known) else _together(known, sentinels),
     end_ids=end_ids,
     begins=_begins(settings),
+    ends=not _begins(settings) or bool(settings.get("add_eos_token")),
   )
   if not known:  # An exported decode takes the file and the number of sentinels.
     vocabulary.sentencepiece_model_file, vocabulary.extra_ids = str(file), count
   return vocabulary
 
 
+def _has_t5_class(settings: Mapping[str, Any]) -> bool:
+  """Returns whether transformers' class of a folder's tokenizer appends EOS to inputs.
+
+  The classes of T5 and mT5 append EOS. A folder without a class is taken for a T5's.
+  """
+  name = settings.get("tokenizer_class")
+  return name is None or str(name).startswith(("T5", "MT5"))
+
+
+def _together(
+  known: Sequence[AddedToken], sentinels: Sequence[AddedToken]
+) -> list[AddedToken]:
+  """Returns a folder's added tokens, and the sentinels with other ids."""
+  taken = {token.id for token in known}
+  return [*known, *(token for token in sentinels if token.id not in taken)]
+
+
 def _begins(settings: Mapping[str, Any]) -> bool:
-  """Returns whether texts begin with a token of their own, as Gemma's do."""
+  """Returns whether inputs begin with a token of their own, as Gemma's inputs do."""
   is_gemma = str(settings.get("tokenizer_class", "")).startswith("Gemma")
-  return bool(settings.get("add_bos_token", is_gemma))
+  asked = settings.get("add_bos_token")
+  return is_gemma if asked is None else bool(asked)
 
 
 def _settings(path: pathlib.Path) -> Mapping[str, Any]:
@@ -136,7 +163,7 @@ def _settings(path: pathlib.Path) -> Mapping[str, Any]:
 
 
 def _named(path: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, str]:
-  """Returns the texts of a folder's special tokens, by what they are."""
+  """Returns the texts of a folder's special tokens, by the names of `_NAMES`."""
   special = read_json(path / SPECIAL) if (path / SPECIAL).is_file() else {}
   found = {}
   for name in _NAMES:
@@ -148,10 +175,12 @@ def _named(path: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _tokens(path: pathlib.Path, settings: Mapping[str, Any]) -> list[AddedToken]:
-  """Returns the tokens that a folder adds to its pieces, by their ids.
+  """Returns the tokens that a folder adds to its pieces, in the order of their ids.
+
+  Where both files name a token, tokenizer_config.json decides.
 
   Raises:
-    ValueError: where a file lists no tokens, or two texts for one id.
+    ValueError: where a file lists something else than tokens.
   """
   found = {}
   for where, token in (*_of_added(path), *_of_settings(path, settings)):
@@ -174,8 +203,8 @@ def _of_settings(path, settings) -> Iterator[tuple[str, Any]]:
       f"{where} must be a JSON object, got {listed!r:.80}. Copy the file again."
     )
   for token, found in listed.items():
-    known = dict(found) if isinstance(found, Mapping) else {"content": found}
-    yield where, known | {"id": int(token) if str(token).isdecimal() else token}
+    is_described = isinstance(found, Mapping) and token.isdecimal()
+    yield where, {**found, "id": int(token)} if is_described else {token: found}
 
 
 def _has_sentinels(tokens: Sequence[AddedToken]) -> bool:
@@ -201,10 +230,10 @@ def _sentinel_count(
   Args:
     path: of the folder.
     settings: of its tokenizer_config.json.
-    default: the number where the folder does not say.
+    default: the number for a folder that names none.
     size: the number of other tokens.
-    extra_ids: the number that the caller asks for; None for the folder's, as far as the
-      network has rows for them.
+    extra_ids: the number that the caller asks for; None for the folder's number, or
+      fewer if the network has fewer rows.
   """
   if extra_ids is not None:
     return extra_ids

@@ -1,4 +1,4 @@
-"""The tokens around each input, whatever kind of vocabulary it is."""
+"""The tokens around each input, for vocabularies of all kinds."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ Frame = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def frame_of(vocabulary: Any) -> Frame:
-  """Returns the tokens in front of an input, and those behind it.
+  """Returns the tokens in front of an input, and the tokens behind an input.
 
   seqio's vocabularies have EOS behind inputs.
   """
@@ -31,12 +31,12 @@ def end_ids_of(vocabulary: Any) -> tuple[int, ...]:
     raise ValueError(
       f"No end token is known: {vocabulary!r} has no end of sequence. Set "
       "eos_token_id in the model folder's generation_config.json, or use a vocabulary "
-      "that has one."
+      "with an end of sequence."
     )
   return ids
 
 
 def framed(vocabulary: Any, tokens: list[int]) -> list[int]:
-  """Returns an input's tokens with those around them."""
+  """Returns an input's tokens between the vocabulary's prefix and suffix."""
   prefix, suffix = frame_of(vocabulary)
   return [*prefix, *tokens, *suffix]

@@ -1,4 +1,4 @@
-"""Opening a vocabulary by its path, whatever its kind."""
+"""Opening a vocabulary of any kind by a path."""
 
 import os
 import pathlib
@@ -22,10 +22,10 @@ def open_vocabulary(
 
   Args:
     path: a SentencePiece model, a tokenizer.json, or a Hugging Face folder.
-    extra_ids: the number of sentinels behind the pieces of a SentencePiece model; None
-      for what the folder says, and of a file for T5's 100 where the network has rows
-      for all of them.
-    vocab_size: of the network; None leaves a file without sentinels.
+    extra_ids: the number of sentinels behind the pieces of a SentencePiece model. None
+      is the number in the folder. For a file, None is T5's 100 if the network has 100
+      more rows than the model has pieces, else 0.
+    vocab_size: the network's number of rows; None leaves a file without sentinels.
 
   Raises:
     ValueError: where there is no vocabulary, or a file of it is damaged.
@@ -34,7 +34,13 @@ def open_vocabulary(
   if os.path.isdir(path):
     return folder.open_folder(path, extra_ids)
   if path.endswith(".json"):
-    return folder.open_folder(str(pathlib.Path(path).parent), extra_ids)
+    file = pathlib.Path(path)
+    if file.name != folder.TOKENIZER or not file.is_file():
+      raise ValueError(
+        f"The vocabulary {path} can't be read: expected a file {folder.TOKENIZER}, a "
+        "SentencePiece model, or a folder of a tokenizer."
+      )
+    return folder.open_folder(str(file.parent), extra_ids)
   try:
     pieces = SentencePieceVocabulary(path)
     size = pieces.vocab_size
@@ -42,8 +48,8 @@ def open_vocabulary(
       extra_ids = 0
   except (RuntimeError, OSError) as error:
     raise ValueError(
-      f"vocabulary={path!r} is not a SentencePiece model: {error}. Give the one that "
-      "the models were trained with."
+      f"vocabulary={path!r} is not a SentencePiece model: {error}. Give the model's "
+      "own vocabulary."
     ) from error
   if extra_ids is None:
     has_room = vocab_size is not None and size + _SENTINELS <= vocab_size

@@ -13,11 +13,11 @@ with epy.lazy_imports():
 
 
 def read_bytes(path: str) -> bytes:
-  """Returns a file's contents; TensorFlow reads those of buckets alone.
+  """Returns a file's contents. TensorFlow reads files of buckets, and no others.
 
   Raises:
-    OSError: the file can't be read.
-    ValueError: it is a pointer of Git LFS.
+    OSError: where the file can't be read.
+    ValueError: where the file is a pointer of Git LFS.
   """
   if "://" not in path:
     contents = pathlib.Path(path).read_bytes()

@@ -23,7 +23,7 @@ Processor = sentencepiece.SentencePieceProcessor
 
 
 class _SentencePieces(Vocabulary):
-  """What both kinds have in common; `tokenizer` is the SentencePiece processor."""
+  """The base of both kinds; `tokenizer` is the SentencePiece processor."""
 
   tokenizer: Processor
 
@@ -146,27 +146,38 @@ class FolderPieces(_SentencePieces):
     end_ids: tuple[int, ...],
     hidden: Collection[int] = (),
     begins: bool = False,
+    ends: bool = True,
   ):
     """Creates the vocabulary.
 
     Args:
       file: the SentencePiece model.
       path: the folder.
-      added: tokens beside its pieces, sentinels among them.
+      added: tokens beside its pieces, or in place of some, sentinels among them.
       end_ids: the tokens that end an output; empty for the model's own.
       hidden: tokens that are no text, beside the model's control pieces.
-      begins: whether inputs have the beginning of sequence in front of them and no end
-        behind them, as Gemma's have.
+      begins: whether inputs have the beginning of sequence in front of them, as
+        Gemma's.
+      ends: whether inputs have the end of sequence behind them, as T5's.
+
+    Raises:
+      ValueError: where inputs are to begin with a token that the model lacks.
     """
     self.path, self.tokenizer = path, _load(file, 0)
     model = self.tokenizer.serialized_model_proto()
     self._added = AddedTokens(tuple(added), _normalizer(model))
-    self.eos_id = self.tokenizer.eos_id()
-    self.end_ids = end_ids or (self.eos_id,)
+    eos_id = self.tokenizer.eos_id()
+    self.eos_id = end_ids[0] if eos_id < 0 and end_ids else eos_id
+    self.end_ids = end_ids or (eos_id,)
     self.hidden = frozenset((*hidden, *self.end_ids))
     begin = self.tokenizer.bos_id()
+    if begins and begin < 0:
+      raise ValueError(
+        f"{path}: add_bos_token is true, and {file} has no beginning of sequence. "
+        "Expected a model that has one. Correct tokenizer_config.json."
+      )
     self.prefix = (begin,) if begins else ()
-    self.suffix = () if begins else (self.eos_id,)
+    self.suffix = (self.eos_id,) if ends and self.eos_id >= 0 else ()
 
   @property
   def vocab_size(self) -> int:
@@ -240,7 +251,7 @@ def _load(path: str, extra_ids: int) -> Processor:
 
 @functools.lru_cache(maxsize=4)
 def _of_parts(model: bytes) -> Processor:
-  """Returns a model without what happens at a text's beginning and end."""
+  """Returns a model that keeps the spaces at a text's beginning and end."""
   found = proto.ModelProto.FromString(model)
   found.normalizer_spec.add_dummy_prefix = False
   found.normalizer_spec.remove_extra_whitespaces = False
@@ -248,7 +259,7 @@ def _of_parts(model: bytes) -> Processor:
 
 
 def _normalizer(model: bytes) -> Callable[[str], str]:
-  """Returns the function that normalises a text's characters, and not its spaces."""
+  """Returns the function that normalises a text's characters and keeps all spaces."""
   made = sentencepiece.SentencePieceNormalizer(
     model_proto=model,
     add_dummy_prefix=False,

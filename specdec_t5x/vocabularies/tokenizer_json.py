@@ -3,7 +3,7 @@
 import functools
 import json
 import pathlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import tokenizers
 
@@ -11,6 +11,7 @@ from specdec_t5x.hugging_face import lfs
 from specdec_t5x.vocabularies.base import SPACE, Vocabulary
 
 _PROBE = "a"
+_PROBES = 100  # Tokens whose texts are tried where the vocabulary has no "a".
 
 
 class TokenizerJson(Vocabulary):
@@ -27,6 +28,7 @@ class TokenizerJson(Vocabulary):
     eos_id: int | None,
     end_ids: tuple[int, ...],
     hidden: Collection[int],
+    ends: bool = True,
   ):
     """Reads the file.
 
@@ -36,6 +38,8 @@ class TokenizerJson(Vocabulary):
       eos_id: the end of sequence, where the folder names one.
       end_ids: the tokens that end an output.
       hidden: tokens that are no text.
+      ends: whether inputs have the end of sequence behind them where the file has no
+        post-processor.
 
     Raises:
       ValueError: where `tokenizers` can't read the file.
@@ -44,7 +48,7 @@ class TokenizerJson(Vocabulary):
     self._tokenizer = load(file)
     self.eos_id, self.end_ids = eos_id, end_ids
     self.hidden = frozenset((*hidden, *end_ids))
-    self.prefix, self.suffix = self._frame()
+    self.prefix, self.suffix = self._frame(ends)
 
   @functools.cached_property
   def vocab_size(self) -> int:
@@ -64,28 +68,38 @@ class TokenizerJson(Vocabulary):
     special = {token for token, found in added.items() if found.special}
     kind = json.loads(self._tokenizer.to_str())
     name = _naming(kind)
-    return [
-      None if token in special | self.hidden else name(self.piece(token))
+    no_text = special | self.hidden
+    pieces = [
+      None if token in no_text else self._tokenizer.id_to_token(token)
       for token in range(self.vocab_size)
     ]
+    # Ids of a file may have gaps.
+    return [None if piece is None else name(piece) for piece in pieces]
 
   def _text(self, tokens: Sequence[int]) -> str:
     return self._tokenizer.decode(tokens, skip_special_tokens=False)
 
-  def _frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+  def _frame(self, ends: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the tokens that the file's post-processor puts around a text."""
     if self._tokenizer.post_processor is None:
-      return (), () if self.eos_id is None else (self.eos_id,)
-    encoded = self._tokenizer.encode(_PROBE, add_special_tokens=True)
-    is_text = [not each for each in encoded.special_tokens_mask]
-    if True not in is_text:  # The vocabulary has no token for the probe.
-      return (), tuple(encoded.ids)
-    first, last = is_text.index(True), len(is_text) - is_text[::-1].index(True)
-    return tuple(encoded.ids[:first]), tuple(encoded.ids[last:])
+      return (), (self.eos_id,) if ends and self.eos_id is not None else ()
+    for text in self._probes():
+      encoded = self._tokenizer.encode(text, add_special_tokens=True)
+      is_text = [not each for each in encoded.special_tokens_mask]
+      if True in is_text:
+        first, last = is_text.index(True), len(is_text) - is_text[::-1].index(True)
+        return tuple(encoded.ids[:first]), tuple(encoded.ids[last:])
+    return (), tuple(encoded.ids)
+
+  def _probes(self) -> Iterator[str]:
+    """Yields texts, one of which has a token of the vocabulary."""
+    yield _PROBE
+    for token in range(min(self.vocab_size, _PROBES)):
+      yield self._tokenizer.decode([token])
 
   @functools.cached_property
   def _of_parts(self) -> tokenizers.Tokenizer:
-    """The tokenizer without what puts a space in front of a text."""
+    """The tokenizer, which puts no space in front of a text."""
     found = json.loads(self._tokenizer.to_str())
     for step in _steps(found.get("pre_tokenizer"), "pretokenizers"):
       if step["type"] == "Metaspace":
@@ -118,7 +132,7 @@ def load(file: str | pathlib.Path) -> tokenizers.Tokenizer:
 
 
 def _steps(part, name):
-  """Returns the steps of a part of a tokenizer: one, or those of a sequence."""
+  """Returns the steps of a part of a tokenizer, which may be a sequence of steps."""
   if part is None:
     return []
   return part[name] if part["type"] == "Sequence" else [part]

@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 from specdec_t5x.beam import hypotheses
 from specdec_t5x.beam.hypotheses import BeamSettings
 
-# (1 + ends) * WIDTH <= VOCAB: the first candidates all extend the one hypothesis that there is.
+# (1 + ends) * WIDTH <= VOCAB: the first candidates all extend the one hypothesis.
 EOS, WIDTH, VOCAB, LENGTH = 1, 3, 12, 6
 SETTINGS = BeamSettings(max_length=LENGTH, eos_id=EOS, alpha=0.6)
 step = jax.jit(

@@ -10,10 +10,12 @@ import t5x
 
 from specdec_t5x.data import from_texts, registry
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
+from specdec_t5x.vocabularies.opening import open_vocabulary
 from specdec_t5x.vocabularies.sentencepieces import SentencePieceVocabulary
 from tests import processes
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
+from tests.vocabularies import made
 
 if not hasattr(t5x, "PROVIDER"):
   pytest.skip("upstream T5X reads every task by seqio", allow_module_level=True)
@@ -54,18 +56,39 @@ def test_a_vocabulary_equals_seqio_s_of_the_same_file_and_sentinels(model_file):
   assert ours.encode_tf("a cat").numpy().tolist() == ours.encode("a cat")
 
 
-def test_examples_and_features_are_seqio_s(model_file):
+# Vocabularies with other tokens around inputs: in front, behind, on both sides, none.
+FOLDERS = {
+  "EOS": None,
+  "<s> and </s>": made.byte_level,
+  "a beginning": made.gemma,
+  "[CLS] and [SEP]": made.word_piece,
+  "nothing": lambda folder: made.unigram(folder, single="$A"),
+  "no end of sequence": lambda folder: made.saved(folder, made.words("a", "b")),
+}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+@pytest.mark.parametrize("length", [9, 1])
+def test_examples_and_features_are_seqio_s(kind, length, model_file, tmp_path):
   """A shard's, from its second chunk on."""
   vocabulary = SentencePieceVocabulary(model_file, 5)
+  if FOLDERS[kind]:
+    FOLDERS[kind](tmp_path / "folder")
+    vocabulary = open_vocabulary(tmp_path / "folder")
+  lengths = LENGTHS | {"inputs": length}
   columns = {"source": TEXTS, "target": TEXTS[::-1]}
   steps = (registry.AddPrefix(("source", "target"), "go: "), *registry.TOKENS)
   name = from_texts.register(
-    "plain_and_not", {"test": ("odd",)}, lambda _: columns, steps, vocabulary
+    f"plain_and_not_{list(FOLDERS).index(kind)}_{length}",
+    {"test": ("odd",)},
+    lambda _: columns,
+    steps,
+    vocabulary,
   )
   found = {}
   for read in (inference_data.PlainExamples, inference_data.SeqioExamples):
     model = EncoderDecoderModel.__new__(EncoderDecoderModel)
-    cfg = t5x.utils.DatasetConfig(name, LENGTHS, "test[1:]", 2, False, 0)
+    cfg = t5x.utils.DatasetConfig(name, lengths, "test[1:]", 2, False, 0)
     task = [plain_tasks.find(name)] if read is inference_data.PlainExamples else []
     examples = read(cfg, model, *task, 1, 2)
     (task,) = examples.tasks

@@ -12,6 +12,7 @@ import safetensors.numpy
 from specdec_t5x.hugging_face import export
 from tests import damage
 from tests.t5x_bridge import tiny
+from tests.vocabularies import made
 
 NAME = "theirs"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -178,3 +179,12 @@ def unknown_type(folder):
 
 def array_outside(folder):
   set_first(folder, "data_offsets", lambda ends: [end + 2**40 for end in ends])
+
+
+def tokenizer_without_end(folder):
+  set_config(folder, eos_token_id=None)
+  made.saved(folder, made.words())
+
+
+def large_tokenizer(folder):
+  made.byte_level(folder)

@@ -1,5 +1,6 @@
 """What a folder says of generating is followed, named or refused."""
 
+import dataclasses
 import json
 
 import jax.numpy as jnp
@@ -8,9 +9,11 @@ import pytest
 
 import specdec_t5x
 from specdec_t5x.hugging_face import export, generation
+from specdec_t5x.vocabularies.opening import open_vocabulary
 from tests import networks
 from tests.errors import folders
 from tests.t5x_bridge import tiny
+from tests.vocabularies import made
 
 IDS = [[5, 9, 7, 1], [8, 1], [6, 6, 4, 1], [12, 3, 1]]
 LENGTH = 10
@@ -113,6 +116,8 @@ REFUSED = {
   "repetition_penalty": 1.3,
   "min_length": 5,
   "min_new_tokens": 2,
+  "guidance_scale": 1.5,
+  "stop_strings": ["."],
 }
 
 
@@ -121,7 +126,8 @@ REFUSED = {
 def test_settings_of_another_distribution_are_refused(name, file, theirs):
   says(theirs, file, **{name: REFUSED[name]})
   model = specdec_t5x.load_model(str(theirs))
-  with pytest.raises(ValueError, match=rf"sets {name}=.* Remove {name} from the file"):
+  message = rf"/{file} sets {name}=.* Remove {name} from the file"
+  with pytest.raises(ValueError, match=message):
     specdec_t5x.generate(IDS, model, None)
 
 
@@ -142,8 +148,17 @@ def test_choices_are_named_and_left_to_the_caller(theirs):
     assert decoded(theirs) == plain
 
 
+def test_choices_are_named_with_their_files(theirs):
+  says(theirs, num_beams=4)
+  says(theirs, generation.CONFIG, num_beams=2, top_k=10, length_penalty=2.0)
+  note = generation.read(theirs).note()
+  assert f"{generation.GENERATION}: num_beams=4" in note
+  assert f"{generation.CONFIG}: top_k=10, length_penalty=2.0" in note
+
+
 def test_settings_that_mean_nothing_are_not_named(theirs):
   says(theirs, num_beams=1, do_sample=False, top_k=50, min_length=0, suppress_tokens=[])
+  says(theirs, guidance_scale=1, min_new_tokens=0, min_p=0, repetition_penalty=1)
   found = generation.read(theirs)
   assert not found.note()
   found.check()
@@ -186,3 +201,38 @@ def test_what_is_no_token_id_is_refused(inputs, theirs):
     ValueError, match=r"inputs\[\d\] must be a (text|list of token ids)"
   ):
     specdec_t5x.generate(inputs, target, None, max_length=LENGTH)
+
+
+@pytest.mark.parametrize("ends", [(1, 6), (25,), (10, 11, 6)])
+def test_a_text_ends_before_the_folders_end_tokens(ends, theirs, tmp_path):
+  """The vocabulary, a file of another place, knows one end token of its own."""
+  pieces = tiny.train_vocabulary(tmp_path)
+  target = specdec_t5x.load_model(str(theirs))
+  target = dataclasses.replace(target, generation=generation.Generation(ends))
+  outputs = specdec_t5x.generate(IDS, target, None, pieces, max_length=LENGTH)
+  vocabulary = open_vocabulary(pieces)
+  has_end = [output.tokens[-1] in ends for output in outputs]
+  assert any(has_end)
+  for output, ended in zip(outputs, has_end, strict=True):
+    kept = output.tokens[:-1] if ended else output.tokens
+    assert output.text == vocabulary.decode(kept)
+
+
+LARGE = {"BPE": made.byte_level, "WordPiece": made.word_piece, "Gemma": made.gemma}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_a_vocabulary_of_more_tokens_than_rows_is_refused(kind, theirs, tmp_path):
+  LARGE[kind](tmp_path / "tokenizer")
+  target = specdec_t5x.load_model(str(theirs))
+  with pytest.raises(ValueError, match=r"tokens, but the target's vocab_size is 64\."):
+    specdec_t5x.generate(["a"], target, None, tmp_path / "tokenizer")
+
+
+@pytest.mark.parametrize("vocabulary", [False, True])
+def test_no_known_end_token_is_refused(vocabulary, theirs, tmp_path):
+  says(theirs, generation.CONFIG, eos_token_id=None)
+  folders.tokenizer_without_end(theirs)
+  target = specdec_t5x.load_model(str(theirs))
+  with pytest.raises(ValueError, match=r"No end token is known.*vocabulary"):
+    specdec_t5x.generate(IDS, target, None, theirs if vocabulary else None)

@@ -1,6 +1,7 @@
 """Folders as people publish them: copies named only, leftovers, other files."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -302,6 +303,8 @@ def test_a_shard_of_flax_s_format_that_lacks_an_array_is_named(tmp_path):
     ({"shared": {"embedding": np.float32(5)}}, "shared/embedding is no array"),
     ({"a": {"kernel": np.ones(1), "weight": np.ones(1)}}, "two arrays a.weight"),
     (np.ones(3), "no whole msgpack file"),
+    ({"shared": {5: np.ones(1)}}, "it has 5 in the place of a name"),
+    (functools.reduce(lambda tree, _: {"a": tree}, range(40), {}), "is too deep"),
   ],
 )
 def test_what_is_no_network_in_flax_s_format_is_refused(tree, says, tmp_path):

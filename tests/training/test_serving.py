@@ -1,5 +1,6 @@
 """`specdec_t5x.serve`: the target's own outputs from a draft that learns on the way."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 import specdec_t5x
 from specdec_t5x import Learner, Online, Sampling, api
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.state import make_train_step
@@ -97,6 +99,15 @@ def test_samples_follow_from_the_seed_and_the_requests_before(setup):
   tokens = [[o.tokens for o in outputs] for outputs in (first, second, other)]
   assert first == again
   assert tokens[0] not in tokens[1:]
+
+
+@pytest.mark.parametrize("name", ["min_length", "forced_bos_token_id"])
+def test_a_target_of_another_distribution_is_refused(name, setup):
+  target, *others = setup
+  refuses = Generation(refused={name: 5}, files={name: "config.json"})
+  target = dataclasses.replace(target, generation=refuses)
+  with pytest.raises(ValueError, match=f"sets {name}=5"):
+    served((target, *others))
 
 
 def test_what_it_can_t_serve(setup):

@@ -10,6 +10,7 @@ import pytest
 import specdec_t5x
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.data import tasks
+from specdec_t5x.hugging_face import export
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.training import batches, checkpoints, jobs, outputs, trainer
 from specdec_t5x.training.optimizers import Optimizer, Schedule
@@ -147,6 +148,32 @@ def test_sequence_distillation_data_are_the_targets_outputs(
   )
   batch, _ = next(batches.train_batches(dataclasses.replace(data, task=name)))
   assert set(batch) == set(batches.FEATURES)
+
+
+@pytest.mark.parametrize("ends", [[5], [1, 9, 7]])
+def test_sequence_distillation_ends_as_the_target_s_folder_says(
+  ends, data, checkpoint, copy_files, tmp_path
+):
+  model = specdec_t5x.load_model(checkpoint)
+  theirs = tmp_path / "theirs"
+  export.write(str(theirs), model.network.config, model.params)
+  (theirs / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+  file = tmp_path / "decoded.jsonl"
+  jobs.decode_task(data, str(theirs), str(file), "validation", limit=8)
+  records = [json.loads(line) for line in file.read_text().splitlines()]
+  outputs = specdec_t5x.generate(
+    [record["inputs"] for record in records],
+    specdec_t5x.load_model(str(theirs)),
+    None,
+    copy_files[0].sentencepiece_model_file,
+    max_length=64,
+  )
+  assert records
+  assert [record["targets"] for record in records] == [x.text for x in outputs]
+  assert all(output.tokens[-1] in ends for output in outputs)
+  (theirs / "generation_config.json").write_text(json.dumps({"min_length": 3}))
+  with pytest.raises(ValueError, match="sets min_length=3"):
+    jobs.decode_task(data, str(theirs), str(file), "validation", limit=8)
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,14 @@ def saved(folder, made: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
   return made
 
 
+def words(*names: str) -> tokenizers.Tokenizer:
+  """Returns a tokenizer of whole words, which has no end of sequence."""
+  ids = {name: token for token, name in enumerate(["<unk>", *names])}
+  made = tokenizers.Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+  made.pre_tokenizer = pre_tokenizers.Whitespace()
+  return made
+
+
 def template(made, single: str) -> None:
   """Sets the tokens around a text, as `$A </s>`."""
   named = [(word, made.token_to_id(word)) for word in single.split() if word != "$A"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.data import vocabularies
+from specdec_t5x.vocabularies import shared
 from specdec_t5x.vocabularies.frames import framed
 from specdec_t5x.vocabularies.opening import open_vocabulary
 from tests.vocabularies import made
@@ -249,3 +250,190 @@ def test_names_are_texts_whatever_the_vocabulary(tmp_path):
       assert found.decode([names.index(name)]).strip() == name[1:]
     assert all(names[token] is None for token in found.hidden)
   assert json.loads((tmp_path / "bytes" / made.TOKENIZER).read_text())
+
+
+def without_post_processor(folder, **settings):
+  tokenizer = made.byte_level(folder)
+  contents = json.loads(tokenizer.to_str()) | {"post_processor": None}
+  made.write_json(folder / made.TOKENIZER, contents)
+  made.write_json_settings(folder, **settings)
+  return folder
+
+
+# Where the end of sequence, which is token 2, is named.
+ENDS = {
+  "a text": ({"eos_token": "</s>"}, {}),
+  "an object": ({"eos_token": {"content": "</s>", "lstrip": False}}, {}),
+  "special_tokens_map.json": ({}, {"special_tokens_map.json": {"eos_token": "</s>"}}),
+  "generation_config.json": ({}, {"generation_config.json": {"eos_token_id": [2, 5]}}),
+  "nowhere": ({}, {}),  # </s> is the usual one.
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_without_a_post_processor_inputs_end_with_eos(how, tmp_path):
+  settings, files = ENDS[how]
+  without_post_processor(tmp_path, **settings)
+  for name, contents in files.items():
+    made.write_json(tmp_path / name, contents)
+  found = of_both(tmp_path)
+  assert (found.prefix, found.suffix, found.eos_id) == ((), (2,), 2)
+  assert found.end_ids == ((2, 5) if "generation_config.json" in files else (2,))
+
+
+@pytest.mark.parametrize(
+  ("name", "suffix"),
+  [
+    ("T5Tokenizer", (2,)),
+    ("T5TokenizerFast", (2,)),
+    ("MT5TokenizerFast", (2,)),
+    (None, (2,)),
+    ("PreTrainedTokenizerFast", ()),
+    ("GPT2Tokenizer", ()),
+  ],
+)
+def test_without_a_post_processor_t5s_classes_alone_add_eos(name, suffix, tmp_path):
+  """As transformers 5.24 does."""
+  found = open_vocabulary(without_post_processor(tmp_path, tokenizer_class=name))
+  assert (found.prefix, found.suffix) == ((), suffix)
+
+
+@pytest.mark.parametrize("ends", [3, [4, 3], [17, 3, 9]])
+def test_an_end_that_the_tokenizers_files_do_not_name(ends, tmp_path):
+  made.word_piece(tmp_path)
+  made.write_json_settings(tmp_path, cls_token="[CLS]")
+  made.write_json(tmp_path / "generation_config.json", {"eos_token_id": ends})
+  found = of_both(tmp_path)
+  assert found.end_ids == tuple(ends if isinstance(ends, list) else [ends])
+  assert found.eos_id == found.end_ids[0]
+  assert (found.prefix, found.suffix) == ((2,), (3,))
+
+
+@pytest.mark.parametrize("single", ["<s> $A </s>", "$A </s>", "<s> <s> $A"])
+@pytest.mark.parametrize("words", [["b", "c"], ["0"], ["zz", "y"]])
+def test_frames_are_found_whatever_the_vocabulary_spells(single, words, tmp_path):
+  ids = {token: number for number, token in enumerate(["<s>", "</s>", *words])}
+  tokenizer = made.tokenizers.Tokenizer(made.models.BPE(ids, []))
+  tokenizer.add_special_tokens(["<s>", "</s>"])
+  made.template(tokenizer, single)
+  made.saved(tmp_path, tokenizer)
+  found = open_vocabulary(tmp_path)
+  around = [[ids[name] for name in part.split()] for part in single.split("$A")]
+  assert [list(found.prefix), list(found.suffix)] == around
+
+
+@pytest.mark.parametrize("gap", [1, 7, 300])
+@pytest.mark.parametrize("kind", ["WordPiece", "BPE"])
+def test_ids_of_a_file_may_have_gaps(kind, gap, tmp_path):
+  tokenizer = (made.word_piece if kind == "WordPiece" else made.byte_level)(tmp_path)
+  size = tokenizer.get_vocab_size()
+  contents = json.loads(tokenizer.to_str())
+  last = {"content": "@@", "id": size + gap, "special": False}
+  flags = dict.fromkeys(("lstrip", "rstrip", "normalized", "single_word"), False)
+  contents["added_tokens"].append(last | flags)
+  ids = contents["model"]["vocab"]
+  moved = max(ids, key=ids.get)
+  ids[moved] = size + gap - 1
+  made.write_json(tmp_path / made.TOKENIZER, contents)
+  found = open_vocabulary(tmp_path)
+  names = found.names()
+  assert found.vocab_size == len(names)
+  missing = [token for token in range(len(names)) if not found.piece(token)]
+  assert missing
+  assert all(names[token] is None for token in missing)
+  assert found.decode(missing) == ""
+
+
+@pytest.mark.parametrize("token", [5, 17, 40])
+@pytest.mark.parametrize("name", ["added_tokens.json", made.SETTINGS])
+def test_an_added_token_may_take_the_place_of_a_piece(token, name, tmp_path):
+  expected = made.trained(tmp_path)
+  listed = {"{": token} if name != made.SETTINGS else {}
+  made.write_json(tmp_path / "added_tokens.json", listed)  # Empty, too.
+  if name == made.SETTINGS:
+    described = {str(token): {"content": "{"}, "1": {"content": "</s>"}}
+    made.write_json_settings(tmp_path, added_tokens_decoder=described, extra_ids=0)
+  found = of_both(tmp_path)
+  assert found.encode("a{b") == [*expected.encode("a"), token, *expected.encode("b")]
+  assert found.decode([token]) == found.piece(token) == "{"
+  assert found.encode("</s>") == expected.encode("</s>")
+
+
+@pytest.mark.parametrize("place", [0, 50, 99])
+def test_an_added_token_is_kept_where_a_sentinel_would_be(place, tmp_path):
+  size = made.trained(tmp_path).vocab_size()
+  made.write_json(tmp_path / "added_tokens.json", {"{": size + place})
+  found = of_both(tmp_path)
+  assert found.encode("{") == [size + place]
+  assert found.decode([size + place]) == "{"
+  assert found.vocab_size == size + 100
+
+
+def test_tokenizer_json_comes_before_pieces(tmp_path):
+  made.trained(tmp_path)
+  expected = made.unigram(tmp_path)
+  found = of_both(tmp_path)
+  tokens = expected.encode("the old man", add_special_tokens=False).ids
+  assert found.encode("the old man") == tokens
+  assert open_vocabulary(tmp_path / made.TOKENIZER) == found
+
+
+@pytest.mark.parametrize(
+  ("settings", "around"),
+  [
+    ({}, ([2], [])),
+    ({"add_bos_token": None}, ([2], [])),
+    ({"add_eos_token": True}, ([2], [1])),
+    ({"add_bos_token": False, "add_eos_token": False}, ([], [1])),
+  ],
+)
+def test_gemmas_frame_is_what_its_settings_ask_for(settings, around, tmp_path):
+  made.gemma(tmp_path)
+  made.write_json_settings(tmp_path, tokenizer_class="GemmaTokenizer", **settings)
+  found = open_vocabulary(tmp_path)
+  assert ([*found.prefix], [*found.suffix]) == around
+
+
+def test_a_model_without_the_asked_beginning_is_refused(tmp_path):
+  made.trained(tmp_path)
+  made.write_json_settings(tmp_path, add_bos_token=True)
+  with pytest.raises(ValueError, match=r"add_bos_token is true, and .*no beginning"):
+    open_vocabulary(tmp_path)
+
+
+def test_a_model_without_an_end_takes_the_folders(tmp_path):
+  made.trained(tmp_path, eos_id=-1)
+  made.write_json(tmp_path / "generation_config.json", {"eos_token_id": [7, 3]})
+  found = open_vocabulary(tmp_path)
+  assert (found.eos_id, found.end_ids, found.suffix) == (7, (7, 3), (7,))
+
+
+@pytest.mark.parametrize("name", ["other.json", "no/tokenizer.json", "vocab.json"])
+def test_another_json_file_is_no_vocabulary(name, tmp_path):
+  made.unigram(tmp_path)
+  (tmp_path / "other.json").write_text("{}")
+  for read in (
+    open_vocabulary,
+    lambda path: vocabularies.sentencepiece_vocabulary(str(path), None),
+  ):
+    with pytest.raises(ValueError, match="can't be read: expected a file tokenizer"):
+      read(tmp_path / name)
+
+
+def test_vocabularies_of_one_folder_differ_by_their_sentinels(tmp_path):
+  made.trained(tmp_path)
+  one, other = (open_vocabulary(tmp_path, extra_ids=count) for count in (0, 5))
+  assert one != other
+  assert one == open_vocabulary(tmp_path, extra_ids=0)
+
+
+@pytest.mark.parametrize("ends", [[1, 9], [1, 200], [9, 1, 64]])
+def test_shared_tokens_know_ends_beyond_the_tokenizer(ends, tmp_path):
+  """A network has padding rows, one of which a folder may name as an end."""
+  made.unigram(tmp_path / "target")
+  made.unigram(tmp_path / "draft")
+  named = {"eos_token_id": ends}
+  made.write_json(tmp_path / "target" / "generation_config.json", named)
+  target, draft = (open_vocabulary(tmp_path / name) for name in ("target", "draft"))
+  ids = np.array(shared.shared_tokens(target, draft).ids)
+  assert all(ids[end] == 1 for end in ends if end < len(ids))

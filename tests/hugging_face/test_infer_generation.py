@@ -1,0 +1,163 @@
+"""`python -m t5x.infer` on folders gives the tokens and texts of `generate`."""
+
+import dataclasses
+import json
+import shutil
+
+import flax
+import jax.numpy as jnp
+import pytest
+import t5x
+import tokenizers
+
+import specdec_t5x
+from specdec_t5x.hugging_face import export, generation
+from specdec_t5x.vocabularies.opening import open_vocabulary
+from tests import networks
+from tests.e2e import runs
+from tests.t5x_bridge import tiny
+from tests.vocabularies import made
+
+if not hasattr(t5x, "PROVIDER"):
+  pytest.skip("upstream T5X has no plain tasks", allow_module_level=True)
+from t5x import inference_data
+
+FOLDERS = "configs/pairs/hugging_face.gin"
+SPECULATIVE, PLAIN = "configs/spec_ende.gin", "configs/baseline_ende.gin"
+ROWS, ROOM, COUNT = 352, 12, 8
+DRAFT_ROWS = ROWS - 12
+TARGET = dataclasses.replace(tiny.TARGET, vocab_size=ROWS)
+TEXTS = [
+  f"{left}{text}{right}"
+  for text, (left, right) in zip(
+    tiny.sentences(COUNT, seed=5),
+    [("{ ", " }"), ("", "{"), ("a\n", "}"), ("", "")] * 2,
+    strict=True,
+  )
+]
+
+TASK = f"""
+from __gin__ import dynamic_registration
+from specdec_t5x.data import tasks
+MIXTURE_OR_TASK_NAME = @tasks.translation_from_records()
+tasks.translation_from_records:
+  name = '{{name}}'
+  files = {{{{'test': '{{root}}/rows.jsonl'}}}}
+  target_field = None
+  vocabulary = %VOCABULARY
+TASK_FEATURE_LENGTHS = {{{{'inputs': 60, 'targets': {ROOM}}}}}
+BATCH_SIZE = {COUNT}
+"""
+
+
+def parameters(tokenizer):
+  """Returns parameters of a target that says the added tokens often."""
+  params = flax.core.unfreeze(networks.drawn(TARGET, seed=3))
+  added = [tokenizer.token_to_id(token) for token in ("{", "}", "\n")]
+  head = params["decoder"]["logits_dense"]
+  head["kernel"] = head["kernel"].at[:, jnp.array(added)].multiply(2.5)
+  return params
+
+
+def without_last_rows(params, rows):
+  """Returns parameters of the same network with a vocabulary of fewer rows."""
+  embedding = params["token_embedder"]["embedding"][:rows]
+  head = params["decoder"]["logits_dense"]["kernel"][:, :rows]
+  decoder = params["decoder"] | {"logits_dense": {"kernel": head}}
+  return params | {"token_embedder": {"embedding": embedding}, "decoder": decoder}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+  """The folder of all files, and those of the target and of a draft of fewer rows."""
+  root = tmp_path_factory.mktemp("generation")
+  tokenizer = made.byte_level(root / "tokenizer")
+  tokenizer.add_tokens(["{", "}", tokenizers.AddedToken("\n", normalized=False)])
+  made.saved(root / "tokenizer", tokenizer)
+  params = parameters(tokenizer)
+  for name, rows in (("target", ROWS), ("draft", DRAFT_ROWS)):
+    config = dataclasses.replace(TARGET, vocab_size=rows)
+    export.write(str(root / name), config, without_last_rows(params, rows))
+    shutil.copytree(root / "tokenizer", root / name, dirs_exist_ok=True)
+  (root / "rows.jsonl").write_text("".join(json.dumps({"en": x}) + "\n" for x in TEXTS))
+  return root, {name: str(root / name) for name in ("target", "draft")}
+
+
+def run(pair, out, *files, **settings):
+  """Runs the command and returns what it printed."""
+  root, paths = pair
+  gin = out.parent / "task.gin"
+  gin.write_text(TASK.format(name=f"task_{out.parent.name}", root=root))
+  return runs.completed(
+    *(*files, FOLDERS, gin),
+    TARGET_CHECKPOINT_PATH=paths["target"],
+    INFER_OUTPUT_DIR=str(out),
+    **settings,
+  )
+
+
+# How the command decodes; what generation_config.json says, EOS of the tokenizer among
+# the ends or not; and the settings of it that the command names as not applied.
+HOW = {
+  "speculative": ([2, 97, 317], 5, {"temperature": 0.7, "num_beams": 4}),
+  "plain": ([323, 2], 9, {"do_sample": True}),
+  "seqio": ([307], 11, {"top_p": 0.5}),
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_command_follows_a_folder_as_generate_does(
+  how, pair, tmp_path, monkeypatch
+):
+  root, paths = pair
+  ends, start, choices = HOW[how]
+  fields = {"eos_token_id": ends, "decoder_start_token_id": start, **choices}
+  for name in paths:
+    made.write_json(root / name / generation.GENERATION, fields)
+  if how == "seqio":
+    monkeypatch.setattr(inference_data.plain_tasks, "find", lambda name: None)
+  if how == "plain":
+    printed = run(pair, tmp_path / "out", PLAIN)
+  else:
+    draft = {"DRAFT_CHECKPOINT_PATH": paths["draft"], "GAMMA": 3}
+    printed = run(pair, tmp_path / "out", SPECULATIVE, **draft)
+  named = ", ".join(f"{name}={value!r}" for name, value in choices.items())
+  assert f"{named} not applied" in printed
+  with pytest.warns(UserWarning, match=f"{named} not applied"):
+    target = specdec_t5x.load_model(paths["target"])
+  prefixed = [f"translate English to German: {text}" for text in TEXTS]
+  outputs = specdec_t5x.generate(
+    prefixed, target, None, paths["target"], max_length=ROOM
+  )
+  records = runs.records(tmp_path / "out")
+  assert [x["prediction_tokens"] for x in records] == [x.tokens for x in outputs]
+  texts = [record["prediction"] for record in records]
+  assert texts == [output.text for output in outputs]
+  ended = [output.tokens[-1] in ends for output in outputs]
+  assert any(ended)
+  vocabulary = open_vocabulary(paths["target"])
+  for output, text, has_end in zip(outputs, texts, ended, strict=True):
+    kept = output.tokens[:-1] if has_end else output.tokens
+    assert text == vocabulary.decode(kept)
+    assert not set(kept) & set(ends)
+  if how != "plain":
+    summary = runs.summary(tmp_path / "out")
+    assert summary["statistics"]["alpha_by_counts"]["value"] > 0.9
+
+
+@pytest.mark.parametrize("ends", [[307, 2], [9]])
+def test_an_exported_decode_ends_as_the_folder_says(ends, pair, tmp_path):
+  root, paths = pair
+  fields = {"eos_token_id": ends, "decoder_start_token_id": 5}
+  made.write_json(root / "target" / generation.GENERATION, fields)
+  run(
+    pair,
+    tmp_path / "unused",
+    SPECULATIVE,
+    module="specdec_t5x.export",
+    flags=[f"--output={tmp_path / 'out'}", "--platforms=cpu", "--batch_sizes=1"],
+    DRAFT_CHECKPOINT_PATH=paths["draft"],
+    GAMMA=3,
+  )
+  exported = json.loads((tmp_path / "out" / "export.json").read_text())
+  assert exported["end_ids"] == ends
