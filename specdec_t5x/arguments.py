@@ -8,6 +8,7 @@ import numpy as np
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.data.hints import how_to_make
 
 
 def inputs(given: Any, vocab_size: int) -> list[str] | list[list[int]]:
@@ -134,10 +135,12 @@ def path_of(value: Any, name: str) -> str:
   Raises:
     ValueError: where the value is no path, or nothing is there.
   """
-  if not isinstance(value, str | os.PathLike) or not os.path.exists(value):
+  is_path = isinstance(value, str | os.PathLike)
+  if not is_path or not os.path.exists(value):
     raise ValueError(
       f"{name}={_shown(value)} is not a file, or a folder that has one. Expected "
       "the SentencePiece model that target and draft were trained with."
+      f"{how_to_make(os.fspath(value)) if is_path else ''}"
     )
   return os.fspath(value)
 

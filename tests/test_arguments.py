@@ -79,6 +79,7 @@ def test_an_input_that_is_no_text_is_named(setup, tmp_path, inputs, message, kin
     ("vocabulary", None, "vocabulary=None is not a file"),
     ("vocabulary", 3, "vocabulary=3 is not a file"),
     ("vocabulary", pathlib.Path("nope"), "vocabulary='nope' is not a file"),
+    ("vocabulary", "google/mt5-small", "looks like the name of a model on a hub"),
     ("draft_tokenizer", 3, "draft_tokenizer=3 is not a file"),
     ("draft_tokenizer", "nope", "draft_tokenizer='nope' is not a file"),
     ("batch_size", True, "batch_size must be a whole number of at least 1, got True"),
