@@ -12,6 +12,7 @@ import pytest
 
 from specdec_t5x.core import noise
 from specdec_t5x.core.distributions import LEVELS, Sampling
+from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
@@ -149,8 +150,8 @@ def test_a_decoder_s_rule_couples_its_samples_whether_drafts_pay_or_not():
     same_tokens(networks.run(decoder, params, inputs, 24, Sampling()), expected)
 
 
-@pytest.mark.parametrize("rule", ["lenient", "typical"])
+@pytest.mark.parametrize("rule", [Lenient(0.5), RULES["typical"]])
 def test_rules_that_keep_no_distribution_are_refused(rule):
-  decoder = SpeculativeDecoder(NETWORK, DraftModel(NETWORK, 3), RULES[rule])
+  decoder = SpeculativeDecoder(NETWORK, DraftModel(NETWORK, 3), rule)
   with pytest.raises(ValueError, match="need a rule that keeps the target's"):
     decoder.check(SAMPLINGS["T=1"], 24, 1)

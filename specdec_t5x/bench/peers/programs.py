@@ -12,6 +12,7 @@ from specdec_t5x.bench.measured import COUNTED
 from specdec_t5x.bench.pairs import Study
 from specdec_t5x.bench.peers import importable, upstream
 from specdec_t5x.bench.timed import Program
+from specdec_t5x.network.inputs import without_padding
 
 HF_PLAIN = "Hugging Face generate"
 HF_GAMMA = "Hugging Face assisted, our gamma"
@@ -43,13 +44,14 @@ def programs(study: Study, draft: Model, gamma: int) -> dict[str, Program]:
     found |= _hugging_face(study.target, draft, gamma, limits)
   if importable(peers.CTRANSLATE2):
     found |= _ctranslate2(study.target, limits)
-  # Made before the clock starts, as JAX's own are.
-  ids = [np.asarray(row) for row in study.inputs]
+  # Made before the clock starts, as JAX's own are. Peers pad with 0.
+  inputs = [without_padding(row) for row in study.inputs]
+  ids = [np.asarray(row) for row in inputs]
   runs = {name: lambda n, run=run: run(ids[n]) for name, run in found.items()}
   if importable(peers.UPSTREAM):
     params = jax.device_put(study.target.params)
     run = upstream.greedy(study.target.network.config, params, *limits)
-    runs[UPSTREAM] = lambda number: run(study.inputs[number])
+    runs[UPSTREAM] = lambda number: run(inputs[number])
   return {
     name: lambda number, run=run: _as_ours(run(number), *limits)
     for name, run in runs.items()
