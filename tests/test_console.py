@@ -88,6 +88,17 @@ def test_a_plain_run_s_time_is_kept_for_runs_of_the_same_job(clock, tmp_path):
   assert pace.plain_seconds_per_token(STATISTICS) is None
 
 
+def test_a_plain_run_beside_other_programs_does_not_flatter_drafts(clock):
+  """The fastest of the last five plain runs of a job counts."""
+  for seconds in (9.0, 3.0, 6.0):
+    decode(clock, PLAIN, seconds=seconds)
+  decode(clock, DRAFTED)
+  assert pace.plain_seconds_per_token(STATISTICS) == (pytest.approx(0.003), True)
+  for _ in range(5):
+    decode(clock, PLAIN, seconds=5.0)
+  assert pace.plain_seconds_per_token(STATISTICS) == (pytest.approx(0.005), True)
+
+
 def test_a_job_that_was_never_run_plainly_goes_by_measured_iterations(
   clock, monkeypatch
 ):

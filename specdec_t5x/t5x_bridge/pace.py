@@ -18,6 +18,8 @@ from specdec_t5x import console, tuning
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.native import library
 
+# Plain runs of a job whose times are kept.
+_KEPT = 5
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
@@ -108,18 +110,16 @@ def seconds_per_token() -> float | None:
 def plain_seconds_per_token(counts: Mapping[str, float]) -> tuple[float, bool] | None:
   """Returns plain decoding's seconds per token for this job, and whether it was run.
 
-  They are what the last plain run of the same job took on this machine. Where there was
-  none they follow from this run's own and from the times of iterations that `tuning`
-  measured; None where it measured none.
+  They are what the fastest of the last plain runs of the same job took on this machine:
+  other programs slow a run, and no run is too fast. Where there was none they follow
+  from this run's own and from the times of iterations that `tuning` measured; None
+  where it measured none.
 
   Args:
     counts: of all outputs: tokens, target_calls, drafted, and examples.
   """
-  try:
-    kept = json.loads(_path().read_text())
-    return float(kept["seconds_per_token"]), True
-  except (OSError, ValueError, KeyError, TypeError):
-    pass  # Never measured, or damaged: the next plain run writes it again.
+  if kept := _kept():
+    return min(kept), True
   seconds, speed = seconds_per_token(), tuning.speed_by_iterations(counts)
   return None if seconds is None or speed is None else (seconds * speed, False)
 
@@ -133,10 +133,20 @@ def keep() -> None:
     path = _path()
     partial = path.with_suffix(f".{os.getpid()}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial.write_text(json.dumps({"seconds_per_token": found}))
+    last = [*_kept(), found][-_KEPT:]
+    partial.write_text(json.dumps({"seconds_per_token": last}))
     partial.replace(path)
   except OSError as error:
     console.say(f"The time of plain decoding is not kept: {error}")
+
+
+def _kept() -> list[float]:
+  """Returns the times of the last plain runs of this job, the newest last."""
+  try:
+    found = json.loads(_path().read_text())["seconds_per_token"]
+    return [float(seconds) for seconds in found]
+  except (OSError, ValueError, KeyError, TypeError):
+    return []  # Never measured, or damaged: the next plain run writes it again.
 
 
 def _path():
