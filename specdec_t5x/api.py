@@ -202,7 +202,8 @@ def generate(
 
   target.generation.check()
   inputs = arguments.inputs(inputs, target.network.config.vocab_size)
-  if vocabulary is not None or any(isinstance(each, str) for each in inputs):
+  has_texts = any(isinstance(each, str) for each in inputs)
+  if has_texts or vocabulary is not None or draft_tokenizer is not None:
     vocabulary = arguments.path_of(vocabulary, "vocabulary")
   found = opened(vocabulary, target)
   ids = encoded(inputs, target.network, found)
@@ -216,15 +217,20 @@ def generate(
   params = {**params, **target.derived(derived_of(decoder, sampling))}
   # The caller of `generate` is beyond this frame and that of its decorator.
   warn_where_lossy(decoder.guarantee, stacklevel=4)
-  run = lambda decoder: compiled(decoder, sampling, max_length, eos_id)
+
+  def compile_fn(decoder: Decoder) -> DecodeFn:
+    return compiled(decoder, sampling, max_length, eos_id)
+
   # 32 bits, under jax_enable_x64 too: the same numbers, and so the same outputs.
   with jax.enable_x64(False):
     groups = grouped([room_of(tokens) for tokens in ids])
     for group in groups:
-      queued = _queued(decoder, len(group.numbers), batch_size)
-      job = tuning.Job(*queued, group.width, sampling, max_length)
+      queued, rows = _queued(decoder, len(group.numbers), batch_size)
+      job = tuning.Job(queued, rows, group.width, sampling, max_length)
       memory.check_fits(job, params)
-    decodes = _decode_groups(decoder, run, params, ids, groups, batch_size, seed=seed)
+    decodes = _decode_groups(
+      decoder, compile_fn, params, ids, groups, batch_size, seed=seed
+    )
     outputs = {}
     # Seen where decoding takes longer than that.
     with tqdm(total=len(ids), unit="input", delay=_SHOWN_AFTER) as progress:
@@ -355,14 +361,17 @@ def _decode_groups(
 
 
 def _first_known(decoder: Decoder, rows: int, held: Mapping | None) -> dict[str, Any]:
-  """Returns what the policy knows before a group: of the rows before, as they were."""
+  """Returns the policy's state before a group, carried over from the group before."""
   if not isinstance(decoder, SpeculativeDecoder):
     return {}
   first = {"policy_state": decoder.first_policy_state(rows)}
   if held is None:
     return first
-  put = lambda new, old: jnp.concatenate([old[:rows], new[len(old) :]])
-  return jax.tree.map(put, first, dict(held))
+
+  def carried_over(new, old):
+    return jnp.concatenate([old[:rows], new[len(old) :]])
+
+  return jax.tree.map(carried_over, first, dict(held))
 
 
 def padded_batches(

@@ -48,7 +48,7 @@ def alpha(
   return card()["alpha"]["T=0"]["value"]
 
 
-def test_set() -> list[tuple[str, str]]:
+def translations() -> list[tuple[str, str]]:
   """Returns the English sentences of the test set with their German translations."""
   texts = [(FOLDER / f"test.{side}").read_text("utf-8") for side in ("en", "de")]
   return list(zip(*map(str.splitlines, texts), strict=True))

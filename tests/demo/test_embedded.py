@@ -51,7 +51,9 @@ def test_the_card_is_of_this_recipe(models, monkeypatch):
 
 
 def test_the_test_set_is_the_task_s():
-  assert embedded.test_set() == list(translation.rows("test", tasks.ENDE_SIZES["test"]))
+  assert embedded.translations() == list(
+    translation.rows("test", tasks.ENDE_SIZES["test"])
+  )
 
 
 def test_the_pair_is_as_good_as_its_card_says(models):
