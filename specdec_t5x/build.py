@@ -8,46 +8,37 @@ from typing import Any
 import jax
 
 from specdec_t5x import tuning
-from specdec_t5x.beam.decoder import BeamDecoder
-from specdec_t5x.checkpoints import networks
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.shared_tokens import SharedTokens
-from specdec_t5x.core.tree import Tree, chain, delayed
+from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Policy
-from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.eagle import Eagle, EagleDraft, EagleTree
-from specdec_t5x.drafters.heads import HeadDraft, Headed
-from specdec_t5x.drafters.layer_skip import LayerSkip
-from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
-from specdec_t5x.drafters.parallel import ParallelDraft
-from specdec_t5x.drafters.pruned import Pruned
-from specdec_t5x.drafters.quantized import Quantized
-from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.stepwise import (
   DEFAULT_GAMMA,
   DefaultGamma,
-  Stepwise,
   check_gamma,
   is_gamma_given,
 )
-from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.hugging_face.generation import Generation
+from specdec_t5x.lazy import Lazy
 from specdec_t5x.network.functional import HEADS, Network
 from specdec_t5x.policies import get_policy
 
-DRAFTERS: dict[str, type[Drafter]] = {
-  "draft_model": DraftModel,
-  "ngram": DraftModel,
-  "copy": Copy,
-  "heads": Headed,
-  "sparse": SparseDraft,
-  "quantized": Quantized,
-}
+# Imported when they are asked for: a command starts sooner without the others.
+DRAFTERS: Mapping[str, type[Drafter]] = Lazy(
+  {
+    "draft_model": "specdec_t5x.drafters.draft_model:DraftModel",
+    "ngram": "specdec_t5x.drafters.draft_model:DraftModel",
+    "copy": "specdec_t5x.drafters.copy:Copy",
+    "heads": "specdec_t5x.drafters.heads:Headed",
+    "sparse": "specdec_t5x.drafters.sparse:SparseDraft",
+    "quantized": "specdec_t5x.drafters.quantized:Quantized",
+  }
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,14 +212,18 @@ def get_drafter(
       f"NUM_CANDIDATES={num_candidates} needs a draft model, got DRAFTER={drafter!r}, "
       "which drafts once an iteration."
     )
-  if kind is Headed:
+  if drafter == "heads":
     return headed(network, gamma=gamma)
   knobs = {} if network is None else {"network": network}
   if shared is not None:
+    from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
+
     kind, knobs = OtherVocabulary, {**knobs, "tokens": shared}
   plain = kind(**knobs) if gamma is None else kind(gamma=gamma, **knobs)
   if num_candidates == 1:
     return plain
+  from specdec_t5x.drafters.tree_draft import TreeDraft
+
   return TreeDraft(network, delayed(0, num_candidates, plain.gamma))
 
 
@@ -243,15 +238,15 @@ def _needs_network(name: str) -> bool:
 
 def headed(
   network: HEADS,
-  shape: Tree | Pruned | None = None,
+  shape: Any = None,
   siblings: str = "distinct",
   gamma: int | None = None,
-) -> Headed | Eagle:
+) -> Drafter:
   """Returns the drafter of heads, whatever their kind.
 
   Args:
     network: the heads.
-    shape: see `heads.Headed`.
+    shape: a tree, `Pruned` or None; see `heads.Headed`.
     siblings: see `heads.Headed`.
     gamma: length of a chain, where there is no `shape`; None is that of all heads.
 
@@ -267,6 +262,9 @@ def headed(
       "that configs/train/heads.gin made, or leave DRAFTER at 'draft_model'."
     )
   if network.config.kind == "eagle":
+    from specdec_t5x.drafters.eagle import EagleDraft, EagleTree
+    from specdec_t5x.drafters.pruned import Pruned
+
     if isinstance(shape, Pruned):
       return EagleTree(network, shape)
     if shape is not None and not shape.is_chain:
@@ -276,8 +274,13 @@ def headed(
       )
     most = shape.depth if shape else network.config.count
     return EagleDraft(network, DefaultGamma(most) if gamma is None else gamma)
-  kind = ParallelDraft if network.config.kind == "parallel" else HeadDraft
-  return kind(network, shape, siblings)
+  if network.config.kind == "parallel":
+    from specdec_t5x.drafters.parallel import ParallelDraft
+
+    return ParallelDraft(network, shape, siblings)
+  from specdec_t5x.drafters.heads import HeadDraft
+
+  return HeadDraft(network, shape, siblings)
 
 
 def longest(gamma: int | None, usual: int = DEFAULT_GAMMA) -> int:
@@ -307,6 +310,8 @@ def drafter_for(
   if isinstance(choice, Drafter) or not _needs_network(choice):
     network = None
   elif choice in ("ngram", "heads"):
+    from specdec_t5x.checkpoints import networks
+
     read = networks.ngram_table if choice == "ngram" else networks.heads
     network = read(path)
   return get_drafter(choice, network, gamma, num_candidates)
@@ -329,27 +334,16 @@ def policy_for(
     is_word: whether the drafter is a gin file's or was named, not built by hand: then a
       network that drafts, or heads, draft as much as pays.
     alpha: the acceptance rate that 'auto' and 'budget' expect before the first draft;
-      None is their own, or 0.9 of the target's rounded weights.
+      None is the drafter's (`Drafter.prior_alpha`), or the policy's own.
   """
   if policy is None:
-    policy = _usual_policy(drafter, gamma, is_word)
+    is_set = gamma is not None or is_gamma_given(drafter)
+    policy = "fixed" if is_set else drafter.default_policy(is_word)
   chosen = get_policy(policy)
   if policy not in ("auto", "budget"):
     return chosen
-  if alpha is None and isinstance(drafter, Quantized):
-    # Nearly the target, of whatever text: more of it is accepted than of others.
-    alpha = 0.9
+  alpha = drafter.prior_alpha if alpha is None else alpha
   return chosen if alpha is None else dataclasses.replace(chosen, prior_alpha=alpha)
-
-
-def _usual_policy(drafter: Drafter, gamma: int | None, is_word: bool) -> str:
-  if gamma is not None or is_gamma_given(drafter):
-    return "fixed"
-  if isinstance(drafter, Quantized) or (
-    is_word and isinstance(drafter, Stepwise | Headed)
-  ):
-    return "auto"
-  return "exit" if isinstance(drafter, LayerSkip) else "fixed"
 
 
 def rule_for(choice: Rule | str, lenience: float) -> Rule:
@@ -381,7 +375,7 @@ def beam(
   lenience: float = 1.0,
   policy: Policy | str | None = None,
   **knobs: Any,
-) -> BeamDecoder:
+) -> Decoder:
   """Returns a beam search, with the draft model of a drafter where there is one.
 
   Args:
@@ -409,6 +403,8 @@ def beam(
       f"and {lenience}: hypotheses are compared, not tokens. Leave them out, or leave "
       "out configs/runs/beam.gin."
     )
+  from specdec_t5x.beam.decoder import BeamDecoder
+
   network = getattr(drafter, "network", None)
   if drafter is not None:
     if type(drafter) is not DraftModel or not hasattr(network, "extend_slots"):

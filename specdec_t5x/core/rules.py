@@ -3,30 +3,25 @@
 import dataclasses
 from typing import Any
 
-from specdec_t5x.core.approximate import Distance, TopK
-from specdec_t5x.core.block import Block
-from specdec_t5x.core.greedy import Coupled, Greedy
-from specdec_t5x.core.kseq import KSeq
-from specdec_t5x.core.lenient import Lenient
-from specdec_t5x.core.recursive import Recursive
-from specdec_t5x.core.token import Token
-from specdec_t5x.core.traversal import Traversal
 from specdec_t5x.core.types import Rule
-from specdec_t5x.core.typical import Typical
+from specdec_t5x.lazy import Lazy
 
-RULES: dict[str, Rule] = {
-  "token": Token(),
-  "greedy": Greedy(),
-  "block": Block(),
-  "kseq": KSeq(),
-  "recursive": Recursive(),
-  "traversal": Traversal(),
-  "coupled": Coupled(),
-  "lenient": Lenient(),
-  "typical": Typical(),
-  "top_k": TopK(),
-  "distance": Distance(),
-}
+RULES = Lazy(
+  {
+    "token": "specdec_t5x.core.token:Token",
+    "greedy": "specdec_t5x.core.greedy:Greedy",
+    "block": "specdec_t5x.core.block:Block",
+    "kseq": "specdec_t5x.core.kseq:KSeq",
+    "recursive": "specdec_t5x.core.recursive:Recursive",
+    "traversal": "specdec_t5x.core.traversal:Traversal",
+    "coupled": "specdec_t5x.core.greedy:Coupled",
+    "lenient": "specdec_t5x.core.lenient:Lenient",
+    "typical": "specdec_t5x.core.typical:Typical",
+    "top_k": "specdec_t5x.core.approximate:TopK",
+    "distance": "specdec_t5x.core.approximate:Distance",
+  },
+  make=lambda rule: rule(),
+)
 
 
 def get_rule(rule: Rule | str, **knobs: Any) -> Rule:

@@ -40,6 +40,8 @@ class Drafter(abc.ABC):
     taps: depths of the target whose features `commit` gets side by side.
     has_own_tokens: whether its networks' tokens are others than the target's, which the
       drafter maps itself.
+    prior_alpha: the acceptance rate that policies expect before the first draft; None
+      is the policy's own.
   """
 
   independent: ClassVar[bool] = True
@@ -47,6 +49,7 @@ class Drafter(abc.ABC):
   resumes: ClassVar[bool] = False
   taps: ClassVar[int] = 1
   has_own_tokens: ClassVar[bool] = False
+  prior_alpha: ClassVar[float | None] = None
 
   @property
   @abc.abstractmethod
@@ -85,6 +88,16 @@ class Drafter(abc.ABC):
     """
     del target
     return {}
+
+  def default_policy(self, is_named: bool) -> str:
+    """Returns the name of the policy that applies where none is asked for.
+
+    Args:
+      is_named: whether a gin file or a name asked for the drafter; else it was built in
+        Python.
+    """
+    del is_named
+    return "fixed"
 
   def check(self, target: Any) -> None:
     """Raises a ValueError where this drafter can't draft for a target network."""

@@ -74,6 +74,10 @@ class Headed(Drafter):
         "GAMMA (or choose another tree), or train more heads."
       )
 
+  def default_policy(self, is_named: bool) -> str:
+    """Returns 'auto' for a named drafter, which drafts as much as pays."""
+    return "auto" if is_named else "fixed"
+
   @property
   def tree(self) -> Tree:
     """The shape of every proposal; where rows have their own, of as many nodes."""

@@ -72,6 +72,10 @@ class LayerSkip(OfTarget):
   skip: Sequence[str]
   gamma: int = DefaultGamma(DEFAULT_GAMMA)
 
+  def default_policy(self, is_named: bool) -> str:
+    """Returns the paper's policy for a drafter that was built in Python."""
+    return "auto" if is_named else "exit"
+
   def extend(self, context: Context) -> ExtendFn:
     """Returns the target without what is left out."""
     return context.target.without(self.skip)

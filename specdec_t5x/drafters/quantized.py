@@ -40,9 +40,17 @@ class Quantized(OfTarget):
   skip: Sequence[str] = ()
   gamma: int = DefaultGamma(LONGEST)
 
+  # Nearly the target, of whatever text: more is accepted than of other drafts.
+  prior_alpha = 0.9
+
   def __post_init__(self):
     super().__post_init__()
     object.__setattr__(self, "whole", self.rounding.whole)
+
+  def default_policy(self, is_named: bool) -> str:
+    """Returns 'auto': drafts of the target's own size do not always pay."""
+    del is_named
+    return "auto"
 
   @property
   def rounding(self) -> Rounding:

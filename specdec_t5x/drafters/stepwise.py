@@ -110,6 +110,10 @@ class Stepwise(Drafter):
     del cache
     return likeliest_prob(context, logits)
 
+  def default_policy(self, is_named: bool) -> str:
+    """Returns 'auto' for a named drafter, which drafts as much as pays."""
+    return "auto" if is_named else "fixed"
+
   @property
   def tree(self) -> tree.Tree:
     """A chain of gamma tokens."""
