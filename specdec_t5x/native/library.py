@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 
@@ -92,20 +92,37 @@ def built() -> pathlib.Path:
   compiler = _compiler()
   include = jax.ffi.include_dir()
   # What the compiler takes this processor for is part of the name, as the source is.
-  machine = _run(*compiler, *_FLAGS, "-dM", "-E", "-x", "c++", os.devnull)
+  machine = run(*compiler, *_FLAGS, "-dM", "-E", "-x", "c++", os.devnull)
   headers = b"".join(p.read_bytes() for p in sorted(pathlib.Path(include).rglob("*.h")))
-  name = f"kernels-{_digest(code() + headers + machine)}"
+  name = f"kernels-{digest(code() + headers + machine)}"
+
+  def make(path):
+    sources = map(str, SOURCES)
+    run(*compiler, *_FLAGS, "-shared", f"-I{include}", *sources, "-o", str(path))
+
+  return kept_or_made(name, make)
+
+
+def kept_or_made(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path:
+  """Returns a library that is kept under this name, made if it is not there, whole, yet.
+
+  Args:
+    name: contains the digest of everything that the library is made from.
+    make: writes the library to a path.
+
+  Raises:
+    OSError: if there is nowhere to keep the library.
+  """
   kept = folder()
   for library in kept.glob(f"{name}-*.so"):
     # To load a damaged one would end this process.
-    if library.stem == f"{name}-{_digest(library.read_bytes())}":
+    if library.stem == f"{name}-{digest(library.read_bytes())}":
       return library
   try:
     kept.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept) as scratch:
       made = pathlib.Path(scratch) / "kernels.so"
-      sources = map(str, SOURCES)
-      _run(*compiler, *_FLAGS, "-shared", f"-I{include}", *sources, "-o", str(made))
+      make(made)
       return _keep(made, name)
   except OSError as error:
     raise OSError(f"{error}; SPECDEC_T5X_CACHE names another folder") from error
@@ -157,7 +174,7 @@ def _keep(made: pathlib.Path, name: str) -> pathlib.Path:
 
   So it does not matter who else builds it at the same time, nor when the machine stops.
   """
-  library = made.parents[1] / f"{name}-{_digest(made.read_bytes())}.so"
+  library = made.parents[1] / f"{name}-{digest(made.read_bytes())}.so"
   _write_out(made)
   made.replace(library)
   _write_out(library.parent)
@@ -173,11 +190,13 @@ def _write_out(path: pathlib.Path) -> None:
     os.close(descriptor)
 
 
-def _digest(contents: bytes) -> str:
+def digest(contents: bytes) -> str:
+  """Returns a short name of these contents."""
   return hashlib.sha256(contents).hexdigest()[:16]
 
 
-def _run(*command: str) -> bytes:
+def run(*command: str) -> bytes:
+  """Runs a command and returns its output."""
   return subprocess.run(command, check=True, capture_output=True).stdout
 
 

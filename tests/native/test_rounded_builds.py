@@ -36,7 +36,7 @@ def test_a_build_for_less_gives_the_same(name, tmp_path):
   made, include = tmp_path / "rounded.so", f"-I{jax.ffi.include_dir()}"
   common = "-std=c++17", "-O0", "-ffp-contract=fast", "-fPIC", "-w", "-shared"
   compiler = library._compiler()
-  library._run(*compiler, *common, *flags, include, *sources, "-o", str(made))
+  library.run(*compiler, *common, *flags, include, *sources, "-o", str(made))
   build, call = ctypes.CDLL(str(made)), {}
   for kernel in ("multiply", "rounded", "certified"):
     call[kernel] = f"{kernel}_{name.replace(' ', '_')}"

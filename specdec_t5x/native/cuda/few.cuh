@@ -1,0 +1,283 @@
+// y = x W for 1 to 8 rows x [R, I] and W [I, O] as T5X stores it, of bfloat16, or of int8 or
+// int4 with a scale for each column, by tensor cores with float32 sums.
+//
+// All of the work is reading W once. A warp multiplies some columns by 16 inputs at a time;
+// the inputs are divided among a block's warps and among the C blocks of a cluster, whose
+// sums are added in one order that depends on I and C alone. So a row has the same bits
+// alone and among others.
+//
+// What stands before and after a product in a T5 is computed beside it: x may be a norm
+// (scaled by 1 / rms at the end, so that each block needs its own inputs alone) or gelu(a) b,
+// and a residual may be added to y. Up to 3 matrices share x and a launch.
+#pragma once
+
+#include "device.cuh"
+
+namespace specdec {
+
+#ifndef SPECDEC_FEW_WARPS
+#define SPECDEC_FEW_WARPS 8
+#endif
+constexpr int kFewWarps = SPECDEC_FEW_WARPS;
+constexpr int kFewThreads = kFewWarps * 32;
+constexpr int kFewRows = 8;
+constexpr int kMostMatrices = 3;
+
+// How 4 inputs (rows r[0] .. r[3] of W, one vector each) become fragments of mma: pairs of
+// inputs 0 and 1, and of inputs 2 and 3, for each of the vector's columns.
+struct Bfloat16Weights {
+  typedef uint4 Vector;
+  static constexpr int kColumns = 8;
+  static constexpr bool kScaled = false;
+  // The pairs of column i.
+  __device__ __forceinline__ static void pairs(const Vector (&r)[4], int i, unsigned& low,
+                                               unsigned& high) {
+    const unsigned select = i % 2 ? 0x7632 : 0x5410;
+    low = __byte_perm(word(r[0], i / 2), word(r[1], i / 2), select);
+    high = __byte_perm(word(r[2], i / 2), word(r[3], i / 2), select);
+  }
+  __device__ __forceinline__ static unsigned word(const uint4& v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+  }
+};
+
+struct Int8Weights {
+  typedef uint4 Vector;
+  static constexpr int kColumns = 16;
+  static constexpr bool kScaled = true;
+  __device__ __forceinline__ static void pairs(const Vector (&r)[4], int i, unsigned& low,
+                                               unsigned& high) {
+    low = pair(Bfloat16Weights::word(r[0], i / 4), Bfloat16Weights::word(r[1], i / 4), i % 4);
+    high = pair(Bfloat16Weights::word(r[2], i / 4), Bfloat16Weights::word(r[3], i / 4), i % 4);
+  }
+  // Byte i of each word. 0x4300 is 128 in bfloat16, whose last digit counts ones there: the
+  // lower 7 bits are added to it, and 128, or 256 where the sign is set, taken away.
+  __device__ __forceinline__ static unsigned pair(unsigned a, unsigned b, int i) {
+    const unsigned bytes = __byte_perm(a, b, i | i << 4 | (i + 4) << 8 | (i + 4) << 12);
+    return subtract_pairs((bytes & 0x007f007fu) | 0x43004300u,
+                          (bytes & 0x00800080u) | 0x43004300u);
+  }
+};
+
+// Two's complement, the even column in a byte's lower half.
+struct Int4Weights {
+  typedef uint2 Vector;
+  static constexpr int kColumns = 16;
+  static constexpr bool kScaled = true;
+  __device__ __forceinline__ static void pairs(const Vector (&r)[4], int i, unsigned& low,
+                                               unsigned& high) {
+    low = pair(word(r[0], i / 8), word(r[1], i / 8), i % 8);
+    high = pair(word(r[2], i / 8), word(r[3], i / 8), i % 8);
+  }
+  __device__ __forceinline__ static unsigned word(const uint2& v, int i) {
+    return i ? v.y : v.x;
+  }
+  // With its sign flipped a number is 8 too large: 136 is taken away from 128 and it.
+  __device__ __forceinline__ static unsigned pair(unsigned a, unsigned b, int i) {
+    const unsigned halves = __byte_perm(a, b, i < 4 ? 0x5410 : 0x7632);
+    const unsigned digits = (halves >> (4 * (i % 4)) & 0x000f000fu) ^ 0x43084308u;
+    return subtract_pairs(digits, 0x43084308u);
+  }
+};
+
+struct FewMatrix {
+  const void* weights;
+  const bf16* scales;    // [O]
+  const bf16* residual;  // [R, O], or nullptr.
+  bf16* y;               // [R, O]
+  int outputs;
+  int blocks;            // Blocks of columns up to and with this matrix.
+};
+
+enum FewInput { kPlain, kNorm, kGatedGelu };
+
+struct FewArrays {
+  const bf16* x;      // [R, I]
+  const bf16* other;  // The norm's scales [I], or what gelu(x) is multiplied by, [R, I].
+  FewMatrix matrices[kMostMatrices];
+  int rows;
+  int inputs;
+  int input;  // Of FewInput.
+};
+
+__host__ __device__ __forceinline__ int few_stride(int inputs) {
+  return (inputs + 63) / 64 * 64 + 16;
+}
+// Inputs of one block, at most.
+__host__ __device__ __forceinline__ int few_inputs(int inputs, int cluster) {
+  return ((inputs / 16 + cluster - 1) / cluster + 1) * 16;
+}
+template <class W>
+__host__ __device__ int few_bytes(int rows, int inputs, int cluster) {
+  const int columns = W::kColumns * 8;
+  const int x = rows * few_stride(few_inputs(inputs, cluster)) * 2;
+  const int sums = kFewWarps * columns * rows * 4;
+  const int chunks = (few_inputs(inputs, cluster) + 255) / 256;
+  return x + sums + (columns * rows + kFewRows + rows * chunks) * 4;
+}
+
+template <class W, int C, int kUnroll>
+__global__ void __launch_bounds__(kFewThreads) few_kernel(const FewArrays a) {
+  DYNAMIC_SHARED(char, shared);
+  typedef typename W::Vector Vector;
+  constexpr int kTiles = W::kColumns / 2;  // Of 16 columns, a pair of each lane's.
+  constexpr int kWidth = W::kColumns * 8;  // Columns of a block.
+  const int tid = threadIdx.x;
+  const int lane = tid % 32;
+  const int warp = tid / 32;
+  const int group = lane / 4;
+  const int quarter = lane % 4;
+  const int rank = blockIdx.x % C;
+  const int R = a.rows;
+
+  int block = blockIdx.x / C;
+  int which = 0;
+  while (block >= a.matrices[which].blocks) which++;
+  if (which) block -= a.matrices[which - 1].blocks;
+  const FewMatrix& matrix = a.matrices[which];
+  const int vectors = matrix.outputs / W::kColumns;  // Of a row of W.
+  const int vector = block * 8 + group;
+  const bool is_column = vector < vectors;
+
+  // Blocks of 16 inputs: this block's and this warp's.
+  const int all = a.inputs / 16;
+  const int block_from = all * rank / C;
+  const int block_to = all * (rank + 1) / C;
+  const int here = block_to - block_from;
+  const int from = block_from + here * warp / kFewWarps;
+  const int to = block_from + here * (warp + 1) / kFewWarps;
+
+  const Vector* const weights = reinterpret_cast<const Vector*>(matrix.weights) + vector;
+  const auto read = [&](int step, Vector (&r)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const bool is_there = is_column && step < to;
+      const size_t row = size_t(step) * 16 + quarter * 4 + i;
+      r[i] = is_there ? __ldcs(weights + row * vectors) : Vector{};
+    }
+  };
+  // The first weights wait for nothing.
+  Vector next[kUnroll][4];
+#pragma unroll
+  for (int u = 0; u < kUnroll; u++) read(from + u, next[u]);
+
+  bf16* const x = reinterpret_cast<bf16*>(shared);
+  const int stride = few_stride(few_inputs(a.inputs, C));
+  float* const sums = reinterpret_cast<float*>(shared + R * stride * 2);
+  float* const total = sums + kFewWarps * kWidth * R;  // [R, kWidth]
+  float* const squares = total + kWidth * R;           // [kFewRows]
+  float* const by_chunk = squares + kFewRows;          // [R, chunks]
+  // 256 inputs of a row at a time: the order of squares does not depend on R.
+  const int chunks = (here + 15) / 16;
+#pragma unroll 2
+  for (int unit = warp; unit < R * chunks; unit += kFewWarps) {
+    const int row = unit / chunks;
+    const int i = unit % chunks * 256 + lane * 8;
+    float square = 0;
+    if (i < here * 16) {
+      const size_t offset = size_t(row) * a.inputs + block_from * 16 + i;
+      uint4 packed = *reinterpret_cast<const uint4*>(a.x + offset);
+      if (a.input != kPlain) {
+        const bf16* other = a.other + (a.input == kNorm ? block_from * 16 + i : offset);
+        const uint4 with = *reinterpret_cast<const uint4*>(other);
+        float v[8];
+        float w[8];
+        unpack(packed, v);
+        unpack(with, w);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+          square = fmaf(v[k], v[k], square);
+          v[k] = (a.input == kNorm ? v[k] : gelu(v[k])) * w[k];
+        }
+        packed = pack(v);
+      }
+      *reinterpret_cast<uint4*>(x + row * stride + i) = packed;
+    }
+    if (a.input == kNorm) {
+#pragma unroll
+      for (int o = 16; o; o >>= 1) square += __shfl_xor_sync(~0u, square, o);
+      if (lane == 0) by_chunk[unit] = square;
+    }
+  }
+  __syncthreads();
+
+  float c[kTiles][4] = {};
+  for (int step = from; step < to; step += kUnroll) {
+    Vector now[kUnroll][4];
+#pragma unroll
+    for (int u = 0; u < kUnroll; u++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) now[u][i] = next[u][i];
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; u++) read(step + kUnroll + u, next[u]);
+#pragma unroll
+    for (int u = 0; u < kUnroll; u++) {
+      if (step + u >= to) continue;
+      uint2 b = make_uint2(0, 0);
+      const int k = (step + u - block_from) * 16 + quarter * 4;
+      if (group < R) b = *reinterpret_cast<const uint2*>(x + group * stride + k);
+#pragma unroll
+      for (int t = 0; t < kTiles; t++) {
+        unsigned fragment[4];
+        W::pairs(now[u], 2 * t, fragment[0], fragment[2]);
+        W::pairs(now[u], 2 * t + 1, fragment[1], fragment[3]);
+        mma(c[t], fragment, b);
+      }
+    }
+  }
+
+  // The warps' sums, then the cluster's.
+#pragma unroll
+  for (int t = 0; t < kTiles; t++) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int row = quarter * 2 + i % 2;
+      const int column = group * W::kColumns + 2 * t + i / 2;
+      if (row < R) sums[(warp * R + row) * kWidth + column] = c[t][i];
+    }
+  }
+  __syncthreads();
+  for (int i = tid; i < R * kWidth; i += kFewThreads) {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kFewWarps; w++) sum += sums[w * R * kWidth + i];
+    total[i] = sum;
+  }
+  if (a.input == kNorm && tid < R) {
+    float sum = 0;
+    for (int i = 0; i < chunks; i++) sum += by_chunk[tid * chunks + i];
+    squares[tid] = sum;
+  }
+  const cg::cluster_group cluster = cg::this_cluster();
+  if (C > 1) {
+    cluster.sync();
+  } else {
+    __syncthreads();
+  }
+  // Each block of the cluster finishes some of the columns.
+  for (int i = tid + rank * kFewThreads; i < R * kWidth; i += C * kFewThreads) {
+    const int row = i / kWidth;
+    float parts[C];
+    float square = 0;
+#pragma unroll
+    for (int b = 0; b < C; b++) parts[b] = *cluster.map_shared_rank(total + i, b);
+    if (a.input == kNorm) {
+#pragma unroll
+      for (int b = 0; b < C; b++) square += *cluster.map_shared_rank(squares + row, b);
+    }
+    float sum = 0;
+#pragma unroll
+    for (int b = 0; b < C; b++) sum += parts[b];
+    if (a.input == kNorm) sum *= rsqrtf(square / a.inputs + 1e-6f);
+    const int column = block * kWidth + i % kWidth;
+    if (column >= matrix.outputs) continue;
+    if (W::kScaled) sum *= __bfloat162float(matrix.scales[column]);
+    const size_t at = size_t(row) * matrix.outputs + column;
+    if (matrix.residual) sum += __bfloat162float(matrix.residual[at]);
+    matrix.y[at] = __float2bfloat16(sum);
+  }
+  if (C > 1) cluster.sync();
+}
+
+}  // namespace specdec

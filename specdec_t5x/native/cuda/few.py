@@ -1,0 +1,123 @@
+"""Products of few rows by our kernel for GPUs (few.cuh).
+
+Shapes: R rows, I inputs, O outputs.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+MOST_ROWS = 8
+MOST_MATRICES = 3
+PLAIN, NORM, GATED_GELU = range(3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+  """How a product is divided; other values give other orders of sums.
+
+  Attributes:
+    cluster: blocks that divide the inputs: 1, 2, 4 or 8.
+    unroll: blocks of 16 inputs that a warp reads ahead: 1 or 2.
+  """
+
+  cluster: int
+  unroll: int
+
+
+# By the product's weights: the fastest on an H100 of those that were tried.
+def tuning(bits: int, inputs: int, outputs: int) -> Tuning:
+  """Returns how a product is divided, whatever the number of its rows."""
+  del bits
+  if outputs >= 16384:
+    return Tuning(1 if inputs <= 4096 else 2, 2)
+  return Tuning(8 if inputs >= 8192 else 4, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class FewWeights:
+  """A matrix in 16, 8 or 4 bits.
+
+  Attributes:
+    codes: bfloat16 or int8 [I, O], or uint8 [I, O / 2]: two columns, the even one in the
+      lower half, in two's complement.
+    scales: of the columns; None in bfloat16.
+  """
+
+  codes: Array
+  scales: Float[Array, "O"] | None = None
+
+  @property
+  def bits(self) -> int:
+    """Of a weight."""
+    return {"bfloat16": 16, "int8": 8, "uint8": 4}[self.codes.dtype.name]
+
+  @property
+  def outputs(self) -> int:
+    """The columns."""
+    return self.codes.shape[1] * (2 if self.bits == 4 else 1)
+
+
+jax.tree_util.register_dataclass(FewWeights, ["codes", "scales"], [])
+
+
+def rounded(matrix: Float[Array, "I O"], bits: int) -> FewWeights:
+  """Returns a matrix rounded to so many bits, with a scale for each column."""
+  if bits == 16:
+    return FewWeights(matrix.astype(jnp.bfloat16))
+  most = 2 ** (bits - 1) - 1
+  largest = jnp.abs(matrix).max(axis=0).astype(jnp.float32)
+  scales = (largest / most).astype(jnp.bfloat16)
+  steps = jnp.where(scales > 0, scales, 1).astype(jnp.float32)
+  codes = jnp.round(matrix / steps).clip(-most, most).astype(jnp.int8)
+  if bits == 4:
+    halves = (codes & 15).astype(jnp.uint8)
+    codes = halves[:, ::2] | halves[:, 1::2] << 4
+  return FewWeights(codes, scales)
+
+
+def multiply(
+  x: Float[Array, "R I"],
+  *matrices: FewWeights,
+  norm: Float[Array, "I"] | None = None,
+  gate: Float[Array, "R I"] | None = None,
+  residuals: Sequence[Float[Array, "R _"]] = (),
+  divided: Tuning | None = None,
+) -> tuple[Float[Array, "R _"], ...]:
+  """Returns x W for each W, of one number of bits.
+
+  Args:
+    x: bfloat16, at most `MOST_ROWS` rows.
+    *matrices: at most `MOST_MATRICES`.
+    norm: the scales of T5's layer norm of x, which is multiplied.
+    gate: what is multiplied is gelu(gate) x.
+    residuals: added to the products, one for each.
+    divided: in place of `tuning`.
+  """
+  nothing = jnp.zeros(0, jnp.bfloat16)
+  bits, inputs = matrices[0].bits, x.shape[-1]
+  how = divided or tuning(bits, inputs, sum(m.outputs for m in matrices))
+  first, other, kind = x, nothing, PLAIN
+  if norm is not None:
+    other, kind = norm, NORM
+  if gate is not None:
+    first, other, kind = gate, x, GATED_GELU
+  given = []
+  for i, matrix in enumerate(matrices):
+    scales = nothing if matrix.scales is None else matrix.scales
+    given += [matrix.codes, scales, residuals[i] if residuals else nothing]
+  shapes = [jax.ShapeDtypeStruct((len(x), m.outputs), jnp.bfloat16) for m in matrices]
+  call = jax.ffi.ffi_call("specdec_few", shapes, vmap_method="sequential")
+  return tuple(
+    call(
+      *(first, other, *given),
+      bits=np.int64(bits),
+      input=np.int64(kind),
+      cluster=np.int64(how.cluster),
+      unroll=np.int64(how.unroll),
+    )
+  )

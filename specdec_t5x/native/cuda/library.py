@@ -1,0 +1,72 @@
+"""Our own kernels for NVIDIA GPUs: compiled by nvcc, which needs no GPU, and kept.
+
+A machine without nvcc takes a library that was built elsewhere from the same sources for
+the same architecture and the same headers of XLA's FFI, where SPECDEC_T5X_CACHE has it.
+"""
+
+import ctypes
+import functools
+import os
+import pathlib
+import shutil
+import subprocess
+
+import jax
+
+from specdec_t5x.native import library
+
+SOURCES = sorted(pathlib.Path(__file__).parent.glob("*.cu"))
+_HEADERS = sorted(pathlib.Path(__file__).parent.glob("*.cuh"))
+TARGETS = ("specdec_step", "specdec_few")
+# Clusters of blocks need sm_90.
+ARCHITECTURE = "sm_90"
+_FLAGS = ("-std=c++20", "-O3", "-shared", "-Xcompiler=-fPIC,-w", "-w")
+
+
+@functools.cache
+def problem() -> str | None:
+  """Returns why there are no kernels for this GPU; None if they can be called."""
+  if jax.default_backend() != "gpu":
+    return f"the devices are {jax.default_backend()}s; they are for GPUs"
+  if jax.device_count() > 1:
+    return f"there are {jax.device_count()} devices; XLA can't divide them"
+  if (capability := jax.devices()[0].compute_capability) != "9.0":
+    return f"the GPU's compute capability is {capability}; they are for 9.0"
+  try:
+    loaded()
+  except (OSError, subprocess.SubprocessError) as error:
+    return f"they could not be built: {error}"
+  return None
+
+
+@functools.cache
+def loaded() -> ctypes.CDLL:
+  """Returns the library with its calls registered in XLA."""
+  kernels = ctypes.CDLL(str(built()))
+  for name in TARGETS:
+    handler = jax.ffi.pycapsule(getattr(kernels, name))
+    jax.ffi.register_ffi_target(name, handler, platform="CUDA")
+  return kernels
+
+
+def built(architecture: str = ARCHITECTURE) -> pathlib.Path:
+  """Returns the library for an architecture, built if it is not kept.
+
+  Raises:
+    OSError: if there is no nvcc, or nowhere to keep the library.
+    subprocess.SubprocessError: if nvcc fails.
+  """
+  include = pathlib.Path(jax.ffi.include_dir())
+  parts = [path.read_bytes() for path in (*SOURCES, *_HEADERS)]
+  parts += [path.read_bytes() for path in sorted(include.rglob("*.h"))]
+  name = f"cuda-{architecture}-{library.digest(b''.join(parts))}"
+
+  def make(path):
+    nvcc = os.environ.get("NVCC") or shutil.which("nvcc")
+    if not nvcc:
+      raise OSError("there is no nvcc (the wheels of jax[cuda13] have one; or set NVCC)")
+    sources = map(str, SOURCES)
+    arch = f"-arch={architecture}"
+    library.run(nvcc, *_FLAGS, arch, f"-I{include}", *sources, "-o", str(path))
+
+  return library.kept_or_made(name, make)

@@ -1,0 +1,46 @@
+// The CUDA kernels as functions for ctypes, run on a CPU.
+#include "few.cuh"
+#include "step.cuh"
+
+using namespace specdec;
+
+template <int C>
+static void run_step(const StepShape& shape, const StepArrays& arrays) {
+  const StepLayout layout(shape, C);
+  cuda_on_cpu::launch(
+      shape.heads * C, kThreads, C, layout.bytes, [&] { step_kernel<C>(shape, arrays); },
+      true);
+}
+
+extern "C" int specdec_step(int cluster, const StepShape* shape, const StepArrays* arrays) {
+  if (cluster == 2) run_step<2>(*shape, *arrays);
+  if (cluster == 4) run_step<4>(*shape, *arrays);
+  return cluster == 2 || cluster == 4 ? 0 : 1;
+}
+
+template <class W, int C>
+static void run_few(FewArrays arrays, int count) {
+  int blocks = 0;
+  for (int i = 0; i < count; i++) {
+    const int width = W::kColumns * 8;
+    blocks += (arrays.matrices[i].outputs + width - 1) / width;
+    arrays.matrices[i].blocks = blocks;
+  }
+  const int bytes = few_bytes<W>(arrays.rows, arrays.inputs, C);
+  cuda_on_cpu::launch(blocks * C, kFewThreads, C, bytes,
+                      [&] { few_kernel<W, C, 2>(arrays); });
+}
+
+template <class W>
+static int run_few(int cluster, const FewArrays& arrays, int count) {
+  if (cluster == 1) run_few<W, 1>(arrays, count);
+  if (cluster == 2) run_few<W, 2>(arrays, count);
+  if (cluster == 4) run_few<W, 4>(arrays, count);
+  return 0;
+}
+
+extern "C" int specdec_few(int bits, int cluster, const FewArrays* arrays, int count) {
+  if (bits == 16) return run_few<Bfloat16Weights>(cluster, *arrays, count);
+  if (bits == 8) return run_few<Int8Weights>(cluster, *arrays, count);
+  return run_few<Int4Weights>(cluster, *arrays, count);
+}

@@ -1,0 +1,154 @@
+"""The CUDA kernels, compiled for a CPU (cuda_on_cpu.h) and called through ctypes."""
+
+import ctypes
+import pathlib
+import subprocess
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).parent
+KERNELS = HERE.parents[2] / "specdec_t5x" / "native" / "cuda"
+_ROWS, _LAYERS, _SUMS = 8, 24, 32
+_RING = 3
+
+
+class StepShape(ctypes.Structure):
+  """As in step.cuh."""
+
+  _fields_ = [
+    *((name, ctypes.c_int) for name in ("rows", "width", "heads", "layers", "hidden")),
+    *((name, ctypes.c_int) for name in ("vocab", "slots", "inputs", "steps", "gated")),
+    *((name, ctypes.c_int) for name in ("distances", "tiles", "chunks", "ring")),
+    ("scale", ctypes.c_float),
+  ]
+
+
+class StepArrays(ctypes.Structure):
+  """As in step.cuh."""
+
+  _fields_ = [
+    *((name, ctypes.c_void_p) for name in ("tokens", "index", "weights", "embedding")),
+    *((name, ctypes.c_void_p) for name in ("norms", "biases", "mask", "scratch")),
+    *((name, ctypes.c_void_p) for name in ("chosen", "logits", "features")),
+    *((name, ctypes.c_void_p * _LAYERS) for name in ("keys", "values")),
+    *((name, ctypes.c_void_p * _LAYERS) for name in ("cross_keys", "cross_values")),
+  ]
+
+
+class FewMatrix(ctypes.Structure):
+  """As in few.cuh."""
+
+  _fields_ = [
+    *((name, ctypes.c_void_p) for name in ("weights", "scales", "residual", "y")),
+    ("outputs", ctypes.c_int),
+    ("blocks", ctypes.c_int),
+  ]
+
+
+class FewArrays(ctypes.Structure):
+  """As in few.cuh."""
+
+  _fields_ = [
+    ("x", ctypes.c_void_p),
+    ("other", ctypes.c_void_p),
+    ("matrices", FewMatrix * 3),
+    *((name, ctypes.c_int) for name in ("rows", "inputs", "input")),
+  ]
+
+
+def compiled(folder: pathlib.Path, faults: dict[str, dict[str, str]] | None = None):
+  """Returns the kernels' library.
+
+  Args:
+    folder: where it is built.
+    faults: by file of `KERNELS`, text that is replaced before.
+  """
+  for path in KERNELS.glob("*.cuh"):
+    text = path.read_text()
+    for old, new in (faults or {}).get(path.name, {}).items():
+      assert text.count(old) == 1, (path.name, old, text.count(old))
+      text = text.replace(old, new)
+    (folder / path.name).write_text(text)
+  flags = "-O2 -std=c++20 -pthread -fno-strict-aliasing -fPIC -shared -w".split()
+  sizes = "-DSPECDEC_STEP_THREADS=128", "-DSPECDEC_FEW_WARPS=4"
+  source, library = HERE / "kernels_on_cpu.cc", folder / "kernels.so"
+  command = ["g++", *flags, *sizes, f"-I{folder}", f"-I{HERE}", str(source)]
+  subprocess.run([*command, "-o", str(library)], check=True)
+  return ctypes.CDLL(str(library))
+
+
+def pointer(array: np.ndarray) -> int:
+  """Returns where a contiguous array is."""
+  assert array.flags.c_contiguous
+  return array.ctypes.data
+
+
+def step(library, layout, arrays, caches, *, steps=1, gated=True, scale=1.0, ring=_RING):
+  """Runs the step; returns tokens, logits and features, and writes into the caches.
+
+  Args:
+    library: of `compiled`.
+    layout: a `layout.StepLayout`.
+    arrays: by name, those of `StepArrays` that are read.
+    caches: by name, lists of arrays by layer.
+    steps: tokens that follow on one another.
+    gated: whether the network is a T5 1.1.
+    scale: of the logits.
+    ring: chunks in shared memory.
+  """
+  rows, (slots, inputs) = (
+    len(arrays["tokens"]),
+    (caches[k][0].shape[2] for k in ("keys", "cross_keys")),
+  )
+  sizes = {
+    **{"rows": rows, "width": layout.width, "heads": layout.heads},
+    **{"layers": layout.layers, "hidden": layout.hidden, "vocab": layout.vocab},
+    **{"slots": slots, "inputs": inputs, "steps": steps, "gated": int(gated)},
+    **{"distances": arrays["biases"].shape[1], "tiles": layout.tiles},
+    **{"chunks": arrays["weights"].shape[2], "ring": ring, "scale": scale},
+  }
+  made = {
+    "chosen": np.full((steps, rows), -1, np.int32),
+    "logits": np.full((steps, rows, layout.vocab), np.nan, np.float32),
+    "features": np.full((steps, rows, layout.width), 0x7FFF, np.uint16),
+  }
+  given = StepArrays(**{k: pointer(v) for k, v in {**arrays, **made}.items()})
+  for name, buffers in caches.items():
+    for i, buffer in enumerate(buffers):
+      getattr(given, name)[i] = pointer(buffer)
+  shape = StepShape(**sizes)
+  found = library.specdec_step(layout.cluster, ctypes.byref(shape), ctypes.byref(given))
+  assert found == 0
+  return made
+
+
+def few(library, bits, cluster, x, matrices, other=None, kind=0, residuals=()):
+  """Runs the products of few rows; returns y of each matrix, as bits of bfloat16.
+
+  Args:
+    library: of `compiled`.
+    bits: of a weight.
+    cluster: blocks that divide the inputs.
+    x: bits of bfloat16, [R, I].
+    matrices: (weights, scales or None, outputs) of each.
+    other: the norm's scales or the other factor.
+    kind: of `FewInput`.
+    residuals: of each matrix, if any.
+  """
+  rows, inputs = x.shape
+  arrays = FewArrays(x=pointer(x), rows=rows, inputs=inputs, input=kind)
+  if other is not None:
+    arrays.other = pointer(other)
+  results = []
+  for i, (weights, scales, outputs) in enumerate(matrices):
+    y = np.full((rows, outputs), 0x7FFF, np.uint16)
+    matrix = arrays.matrices[i]
+    matrix.weights, matrix.y, matrix.outputs = pointer(weights), pointer(y), outputs
+    if scales is not None:
+      matrix.scales = pointer(scales)
+    if residuals:
+      matrix.residual = pointer(residuals[i])
+    results.append(y)
+  count = len(matrices)
+  assert library.specdec_few(bits, cluster, ctypes.byref(arrays), count) == 0
+  return results

@@ -1,0 +1,252 @@
+"""The CUDA kernels, run on a CPU, against plain loops in double precision."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from specdec_t5x.native.cuda import layout as layouts
+from specdec_t5x.network.layers import bucket
+from tests.native.cuda import on_cpu, plain
+
+pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+
+SEEDS = (None, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+  return on_cpu.compiled(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(params=SEEDS)
+def turns(request, monkeypatch):
+  """The order in which threads take turns."""
+  if request.param is not None:
+    monkeypatch.setenv("CUDA_ON_CPU_SEED", str(request.param))
+
+
+# ---- The draft's step. ----
+
+# Width, heads, hidden units, vocabulary, layers, cluster; rows, slots, inputs.
+SHAPES = {
+  "one_row": ((128, 3, 160, 500, 2, 2), (1, 37, 21)),
+  "three_rows": ((256, 2, 90, 333, 2, 4), (3, 20, 70)),
+  "eight_rows": ((128, 1, 40, 64, 1, 4), (8, 9, 5)),
+}
+
+
+class Step:
+  """A small decoder and its caches."""
+
+  def __init__(self, sizes, lengths, gated=True, seed=0):
+    width, heads, mlp, vocab, layers, cluster = sizes
+    self.rows, self.slots, self.inputs = lengths
+    self.layout = layouts.StepLayout(width, heads, mlp, vocab, layers, cluster)
+    self.gated, random = gated, np.random.default_rng(seed)
+    self.params = plain.parameters(random, self.layout, gated)
+    cache = lambda n: plain.rounded(random.normal(size=(self.rows, heads, n, 64)))
+    self.caches = {
+      "keys": [cache(self.slots) for _ in range(layers)],
+      "values": [cache(self.slots) for _ in range(layers)],
+      "cross_keys": [cache(self.inputs) for _ in range(layers)],
+      "cross_values": [cache(self.inputs) for _ in range(layers)],
+    }
+    self.mask = random.random((self.rows, self.inputs)) < 0.7
+    self.mask[:, 0] = True
+    self.index = random.integers(0, self.slots - 4, self.rows).astype(np.int32)
+    self.index[0] = 0
+    self.tokens = random.integers(0, vocab, self.rows).astype(np.int32)
+    self.scratch = np.zeros(layouts.scratch_words(self.layout, self.rows), np.uint32)
+    self.scale = 1.0 if gated else width**-0.5
+
+  def run(self, library, steps=1):
+    """Returns what the kernel computes; its caches are kept as arrays of bits."""
+    as_bits = lambda x: np.array(jnp.asarray(x, jnp.bfloat16)).view(np.uint16)
+    table = self.params["decoder"]["relpos_bias"]["rel_embedding"]
+    arrays = {
+      "tokens": self.tokens,
+      "index": self.index,
+      "weights": as_bits(layouts.stream(self.layout, self.params)),
+      "embedding": as_bits(self.params["token_embedder"]["embedding"]),
+      "norms": as_bits(layouts.norms(self.layout, self.params)),
+      "biases": np.array(layouts.distance_biases(table, bucket)),
+      "mask": self.mask,
+      "scratch": self.scratch,
+    }
+    bits = {name: [as_bits(x) for x in buffers] for name, buffers in self.caches.items()}
+    how = {"steps": steps, "gated": self.gated, "scale": self.scale}
+    found = on_cpu.step(library, self.layout, arrays, bits, **how)
+    found["features"] = found["features"].view(ml_dtypes.bfloat16).astype(np.float64)
+    found |= {
+      name: [x.view(ml_dtypes.bfloat16).astype(np.float64) for x in buffers]
+      for name, buffers in bits.items()
+    }
+    return found
+
+  def errors(self, found, steps=1):
+    """Returns how far logits, features and caches are off, by their norm.
+
+    Tokens that follow are the kernel's, so that a near-tie makes no difference.
+    """
+    caches = {name: [x.copy() for x in buffers] for name, buffers in self.caches.items()}
+    tokens, index, errors = self.tokens, self.index.copy(), {}
+    for i in range(steps):
+      logits, features = plain.step(
+        self.params, caches, tokens, index, self.mask, self.gated, self.scale
+      )
+      errors[f"features_{i}"] = _error(found["features"][i], features)
+      errors[f"logits_{i}"] = _error(found["logits"][i], logits)
+      tokens, index = found["chosen"][i], index + 1
+      best = found["logits"][i].max(axis=-1)
+      assert (np.take_along_axis(found["logits"][i], tokens[:, None], 1)[:, 0] == best).all()
+    for name in ("keys", "values"):
+      pairs = zip(found[name], caches[name], strict=True)
+      errors[name] = max(_error(ours, theirs) for ours, theirs in pairs)
+    return errors
+
+
+def _error(ours, theirs):
+  return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.usefixtures("turns")
+def test_a_step_is_the_plain_one(library, shape):
+  step = Step(*SHAPES[shape])
+  errors = step.errors(step.run(library))
+  assert max(errors.values()) < 1e-2, errors
+
+
+def test_a_step_of_t5_1_0_is_the_plain_one(library):
+  step = Step(*SHAPES["one_row"], gated=False)
+  errors = step.errors(step.run(library))
+  assert max(errors.values()) < 1e-2, errors
+
+
+def test_steps_follow_on_one_another_and_on_other_calls(library):
+  step = Step(*SHAPES["one_row"])
+  for _ in range(2):
+    errors = step.errors(step.run(library, steps=3), steps=3)
+    assert max(errors.values()) < 1e-2, errors
+
+
+def test_a_row_of_a_step_has_the_same_bits_alone(library):
+  step = Step(*SHAPES["three_rows"])
+  together = step.run(library)
+  alone = Step(*SHAPES["three_rows"])
+  alone.rows, alone.tokens, alone.index = 1, step.tokens[1:2], step.index[1:2]
+  alone.mask = step.mask[1:2]
+  alone.caches = {k: [x[1:2] for x in v] for k, v in step.caches.items()}
+  alone.scratch = np.zeros(layouts.scratch_words(alone.layout, 1), np.uint32)
+  found = alone.run(library)
+  np.testing.assert_array_equal(found["features"][0, 0], together["features"][0, 1])
+
+
+# ---- Products of few rows. ----
+
+
+def _matrix(random, bits, inputs, outputs):
+  """Returns the weights as they lie, their scales and what they mean."""
+  if bits == 16:
+    values = plain.rounded(random.normal(size=(inputs, outputs)))
+    return _bits(values), None, values
+  most = 2 ** (bits - 1)
+  codes = random.integers(-most, most, (inputs, outputs))
+  scales = plain.rounded(random.uniform(0.01, 0.03, outputs))
+  packed = codes.astype(np.int8)
+  if bits == 4:
+    halves = (codes & 15).astype(np.uint8)
+    packed = halves[:, ::2] | halves[:, 1::2] << 4
+  return np.ascontiguousarray(packed), _bits(scales), codes * scales
+
+
+def _bits(values):
+  return np.array(values, ml_dtypes.bfloat16).view(np.uint16)
+
+
+def _floats(bits):
+  return bits.view(ml_dtypes.bfloat16).astype(np.float64)
+
+
+@pytest.mark.parametrize("bits", [16, 8, 4])
+@pytest.mark.parametrize(("inputs", "cluster"), [(256, 1), (208, 2), (1104, 4)])
+@pytest.mark.usefixtures("turns")
+def test_few_are_the_plain_products_alike_in_any_number(library, bits, inputs, cluster):
+  random = np.random.default_rng(inputs + bits)
+  matrices = [_matrix(random, bits, inputs, outputs) for outputs in (64, 208)]
+  given = [(w, s, v.shape[1]) for w, s, v in matrices]
+  x = plain.rounded(random.normal(size=(8, inputs)))
+  together = on_cpu.few(library, bits, cluster, _bits(x), given)
+  for ours, (_, _, values) in zip(together, matrices, strict=True):
+    assert _error(_floats(ours), x @ values) < 4e-3
+  for rows in (1, 3):
+    some = on_cpu.few(library, bits, cluster, _bits(x[:rows]), given)
+    for ours, theirs in zip(some, together, strict=True):
+      np.testing.assert_array_equal(ours, theirs[:rows])
+
+
+def test_few_norms_gates_and_adds(library):
+  random = np.random.default_rng(0)
+  weights, _, values = _matrix(random, 16, 320, 64)
+  given = [(weights, None, 64)]
+  draw = lambda *shape: plain.rounded(random.normal(size=shape))
+  x, scales, residual = draw(2, 320), draw(320), draw(2, 64)
+  (y,) = on_cpu.few(
+    library, 16, 2, _bits(x), given, _bits(scales), 1, [_bits(residual)]
+  )
+  normed = x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6) * scales
+  assert _error(_floats(y), residual + normed @ values) < 6e-3
+  other = draw(2, 320)
+  (y,) = on_cpu.few(library, 16, 4, _bits(x), given, _bits(other), 2)
+  assert _error(_floats(y), (plain.gelu(x) * other) @ values) < 6e-3
+
+
+# ---- Faults that the tests above find. ----
+
+FAULTS = {
+  # A block overwrites sums that others of its cluster may still read.
+  "a race": ("step.cuh", "stages % 2 * at.partial_size", "0"),
+  "a refill too early": (
+    "step.cuh",
+    "const int limit = min(total, used / kPerChunk + slots);",
+    "const int limit = min(total, (used + 120) / kPerChunk + slots);",
+  ),
+  "a wrong bias": ("step.cuh", "biases[min(all.position - j,", "biases[min(all.position - j + 1,"),
+  "an ignored mask": ("step.cuh", "all.mask[j] ? 0.f : -1e10f", "0.f"),
+  "an unread tag": ("step.cuh", "while (static_cast<unsigned>(words[i] >> 32) !=", "while (0 &&"),
+}
+
+PROGRAM = """
+import pathlib, sys
+from tests.native import test_cuda
+from tests.native.cuda import on_cpu
+folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
+file, old, new = test_cuda.FAULTS[name]
+library = on_cpu.compiled(folder, {file: {old: new}})
+worst = 0
+for shape in ("one_row", "three_rows"):
+  step = test_cuda.Step(*test_cuda.SHAPES[shape])
+  errors = step.errors(step.run(library, steps=2), steps=2)
+  worst = max([worst, *errors.values()], key=lambda e: e if e == e else 9e9)
+sys.exit(0 if worst < 1e-2 else 7)
+"""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(name, tmp_path):
+  codes = []
+  for seed in range(1, 9):
+    folder = tmp_path / str(seed)
+    folder.mkdir()
+    command = [sys.executable, "-c", PROGRAM, str(folder), name]
+    environment = os.environ | {"CUDA_ON_CPU_SEED": str(seed), "JAX_PLATFORMS": "cpu"}
+    codes.append(subprocess.run(command, env=environment, capture_output=True).returncode)
+    if codes[-1]:
+      break
+  assert codes[-1] in (7, -6, 1), codes
