@@ -17,8 +17,18 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-// A hint inside loops that poll.
-__device__ __forceinline__ void spin() {}
+// Ends the program with an error if a loop polls for some seconds: the blocks that it waits
+// for are not on the card. `since` is 0 before the first turn.
+__device__ __forceinline__ void spin(long long& since) {
+  const long long now = clock64();
+  if (!since) since = now;
+  if (now - since > 4000000000ll) __trap();
+}
+
+// Brings 128 bytes into the card's cache.
+__device__ __forceinline__ void prefetch(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
 
 // One access of 64 bits: other blocks see all of it or none of it.
 __device__ __forceinline__ uint64_t load_relaxed(const uint64_t* p) {
@@ -57,7 +67,9 @@ __device__ __forceinline__ void copy_bulk(void* to, const void* from, unsigned b
 __device__ __forceinline__ void barrier_wait(uint64_t* barrier, unsigned parity) {
   const unsigned at = shared_address(barrier);
   unsigned done = 0;
+  long long since = 0;
   while (!done) {
+    spin(since);
     asm volatile(
         "{\n"
         ".reg .pred p;\n"

@@ -95,6 +95,8 @@ struct FewArrays {
   const bf16* x;      // [R, I]
   const bf16* other;  // The norm's scales [I], or what gelu(x) is multiplied by, [R, I].
   FewMatrix matrices[kMostMatrices];
+  const char* next;   // Weights that are read soon.
+  size_t next_lines;  // How many 128 bytes of them are brought to the cache.
   int rows;
   int inputs;
   int input;  // Of FewInput.
@@ -109,11 +111,17 @@ __host__ __device__ __forceinline__ int few_inputs(int inputs, int cluster) {
 }
 template <class W>
 __host__ __device__ int few_bytes(int rows, int inputs, int cluster) {
-  const int columns = W::kColumns * 8;
   const int x = rows * few_stride(few_inputs(inputs, cluster)) * 2;
-  const int sums = kFewWarps * columns * rows * 4;
+  const int sums = (kFewWarps + 1) * W::kColumns / 2 * 32 * 16;
   const int chunks = (few_inputs(inputs, cluster) + 255) / 256;
-  return x + sums + (columns * rows + kFewRows + rows * chunks) * 4;
+  return x + sums + (kFewRows + rows * chunks) * 4;
+}
+
+__device__ __forceinline__ void add(float4& sum, const float4& v) {
+  sum.x += v.x;
+  sum.y += v.y;
+  sum.z += v.z;
+  sum.w += v.w;
 }
 
 template <class W, int C, int kUnroll>
@@ -163,10 +171,10 @@ __global__ void __launch_bounds__(kFewThreads) few_kernel(const FewArrays a) {
 
   bf16* const x = reinterpret_cast<bf16*>(shared);
   const int stride = few_stride(few_inputs(a.inputs, C));
-  float* const sums = reinterpret_cast<float*>(shared + R * stride * 2);
-  float* const total = sums + kFewWarps * kWidth * R;  // [R, kWidth]
-  float* const squares = total + kWidth * R;           // [kFewRows]
-  float* const by_chunk = squares + kFewRows;          // [R, chunks]
+  float4* const sums = reinterpret_cast<float4*>(shared + R * stride * 2);
+  float4* const total = sums + kFewWarps * kTiles * 32;
+  float* const squares = reinterpret_cast<float*>(total + kTiles * 32);  // [kFewRows]
+  float* const by_chunk = squares + kFewRows;                           // [R, chunks]
   // 256 inputs of a row at a time: the order of squares does not depend on R.
   const int chunks = (here + 15) / 16;
 #pragma unroll 2
@@ -227,21 +235,21 @@ __global__ void __launch_bounds__(kFewThreads) few_kernel(const FewArrays a) {
     }
   }
 
-  // The warps' sums, then the cluster's.
-#pragma unroll
-  for (int t = 0; t < kTiles; t++) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int row = quarter * 2 + i % 2;
-      const int column = group * W::kColumns + 2 * t + i / 2;
-      if (row < R) sums[(warp * R + row) * kWidth + column] = c[t][i];
-    }
+  // What is multiplied next may come to the cache while this kernel ends.
+  for (size_t i = size_t(blockIdx.x) * kFewThreads + tid; i < a.next_lines;
+       i += size_t(gridDim.x) * kFewThreads) {
+    prefetch(a.next + i * 128);
   }
-  __syncthreads();
-  for (int i = tid; i < R * kWidth; i += kFewThreads) {
-    float sum = 0;
+
+  // The warps' sums, then the cluster's, as lanes hold them.
 #pragma unroll
-    for (int w = 0; w < kFewWarps; w++) sum += sums[w * R * kWidth + i];
+  for (int t = 0; t < kTiles; t++)
+    sums[(warp * kTiles + t) * 32 + lane] = make_float4(c[t][0], c[t][1], c[t][2], c[t][3]);
+  __syncthreads();
+  for (int i = tid; i < kTiles * 32; i += kFewThreads) {
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int w = 0; w < kFewWarps; w++) add(sum, sums[w * kTiles * 32 + i]);
     total[i] = sum;
   }
   if (a.input == kNorm && tid < R) {
@@ -255,27 +263,39 @@ __global__ void __launch_bounds__(kFewThreads) few_kernel(const FewArrays a) {
   } else {
     __syncthreads();
   }
-  // Each block of the cluster finishes some of the columns.
-  for (int i = tid + rank * kFewThreads; i < R * kWidth; i += C * kFewThreads) {
-    const int row = i / kWidth;
-    float parts[C];
-    float square = 0;
-#pragma unroll
-    for (int b = 0; b < C; b++) parts[b] = *cluster.map_shared_rank(total + i, b);
+  const auto finish = [&](int row, int column, float first, float second) {
+    if (row >= R) return;
     if (a.input == kNorm) {
+      float square = 0;
 #pragma unroll
       for (int b = 0; b < C; b++) square += *cluster.map_shared_rank(squares + row, b);
+      const float by = rsqrtf(square / a.inputs + 1e-6f);
+      first *= by;
+      second *= by;
     }
-    float sum = 0;
-#pragma unroll
-    for (int b = 0; b < C; b++) sum += parts[b];
-    if (a.input == kNorm) sum *= rsqrtf(square / a.inputs + 1e-6f);
-    const int column = block * kWidth + i % kWidth;
-    if (column >= matrix.outputs) continue;
-    if (W::kScaled) sum *= __bfloat162float(matrix.scales[column]);
+    if (W::kScaled) {
+      first *= __bfloat162float(matrix.scales[column]);
+      second *= __bfloat162float(matrix.scales[column + 1]);
+    }
     const size_t at = size_t(row) * matrix.outputs + column;
-    if (matrix.residual) sum += __bfloat162float(matrix.residual[at]);
-    matrix.y[at] = __float2bfloat16(sum);
+    if (matrix.residual) {
+      first += __bfloat162float(matrix.residual[at]);
+      second += __bfloat162float(matrix.residual[at + 1]);
+    }
+    *reinterpret_cast<unsigned*>(matrix.y + at) = pack_pair(first, second);
+  };
+  // Each block of the cluster finishes some of the columns.
+  for (int i = tid + rank * kFewThreads; i < kTiles * 32; i += C * kFewThreads) {
+    float4 parts[C];
+#pragma unroll
+    for (int b = 0; b < C; b++) parts[b] = *cluster.map_shared_rank(total + i, b);
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int b = 0; b < C; b++) add(sum, parts[b]);
+    const int column = block * kWidth + i % 32 / 4 * W::kColumns + i / 32 * 2;
+    if (column >= matrix.outputs) continue;
+    finish(i % 4 * 2, column, sum.x, sum.z);
+    finish(i % 4 * 2 + 1, column, sum.y, sum.w);
   }
   if (C > 1) cluster.sync();
 }

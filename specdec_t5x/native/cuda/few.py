@@ -87,6 +87,8 @@ def multiply(
   gate: Float[Array, "R I"] | None = None,
   residuals: Sequence[Float[Array, "R _"]] = (),
   divided: Tuning | None = None,
+  following: FewWeights | None = None,
+  following_bytes: int = 0,
 ) -> tuple[Float[Array, "R _"], ...]:
   """Returns x W for each W, of one number of bits.
 
@@ -97,6 +99,9 @@ def multiply(
     gate: what is multiplied is gelu(gate) x.
     residuals: added to the products, one for each.
     divided: in place of `tuning`.
+    following: the matrix that is multiplied next, whose first `following_bytes` come to
+      the GPU's cache while this product ends.
+    following_bytes: of them.
   """
   nothing = jnp.zeros(0, jnp.bfloat16)
   bits, inputs = matrices[0].bits, x.shape[-1]
@@ -114,10 +119,11 @@ def multiply(
   call = jax.ffi.ffi_call("specdec_few", shapes, vmap_method="sequential")
   return tuple(
     call(
-      *(first, other, *given),
+      *(first, other, nothing if following is None else following.codes, *given),
       bits=np.int64(bits),
       input=np.int64(kind),
       cluster=np.int64(how.cluster),
       unroll=np.int64(how.unroll),
+      next_bytes=np.int64(following_bytes),
     )
   )

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 _TILE = 16
@@ -135,7 +136,7 @@ def distance_biases(
     table: the biases of buckets.
     bucket: `network.layers.bucket`.
   """
-  buckets = bucket(-jnp.arange(DISTANCES).__array__(), False)
+  buckets = bucket(-np.arange(DISTANCES), False)
   return jnp.asarray(table, jnp.float32)[:, buckets]
 
 

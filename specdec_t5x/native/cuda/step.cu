@@ -1,64 +1,12 @@
 // The step of a draft as a custom call of XLA's: see step.cuh.
-#include <cuda_runtime.h>
-
 #include <string>
 
-#include "step.cuh"
+#include "step_launch.cuh"
 #include "xla/ffi/api/ffi.h"
 
 namespace specdec {
 
 namespace ffi = xla::ffi;
-
-static ffi::Error Checked(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return ffi::Error::Success();
-  return ffi::Error::Internal(std::string(what) + ": " + cudaGetErrorString(error));
-}
-
-template <int C>
-static ffi::Error Launch(cudaStream_t stream, const StepShape& shape,
-                         const StepArrays& arrays, int bytes, bool is_cooperative) {
-  const auto kernel = step_kernel<C>;
-  // Of this device; it holds for all launches, and costs next to nothing.
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = C;
-  attributes[0].val.clusterDim.y = 1;
-  attributes[0].val.clusterDim.z = 1;
-  attributes[1].id = cudaLaunchAttributeCooperative;
-  attributes[1].val.cooperative = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(shape.heads * C);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = is_cooperative ? 2 : 1;
-  return Checked(cudaLaunchKernelEx(&config, kernel, shape, arrays), "step_kernel");
-}
-
-template <int C>
-static int MostClusters(int bytes) {
-  const auto kernel = step_kernel<C>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = C;
-  attribute.val.clusterDim.y = 1;
-  attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(C);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = bytes;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int clusters = 0;
-  if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) return 0;
-  return clusters;
-}
 
 static ffi::Error Step(cudaStream_t stream, ffi::Buffer<ffi::S32> tokens,
                        ffi::Buffer<ffi::S32> index, ffi::Buffer<ffi::BF16> weights,
@@ -128,13 +76,9 @@ static ffi::Error Step(cudaStream_t stream, ffi::Buffer<ffi::S32> tokens,
       arrays.cross_values[i - shape.layers] = read;
     }
   }
-  const StepLayout layout(shape, cluster);
-  const auto launch = cluster == 16  ? Launch<16>
-                      : cluster == 8 ? Launch<8>
-                      : cluster == 4 ? Launch<4>
-                                     : nullptr;
-  if (!launch) return ffi::Error::InvalidArgument("specdec_step: clusters of 4, 8, 16");
-  return launch(stream, shape, arrays, layout.bytes, cooperative);
+  const cudaError_t error = LaunchStepOf(cluster, stream, shape, arrays, cooperative);
+  if (error == cudaSuccess) return ffi::Error::Success();
+  return ffi::Error::Internal(std::string("step_kernel: ") + cudaGetErrorString(error));
 }
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_step, Step,

@@ -403,11 +403,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = 0; i < kMostHeads; i++)
       if (i < s.heads) words[i] = load_relaxed(sums_at(i, row, c0 + column));
     float sum = 0;
+    long long since = 0;
 #pragma unroll
     for (int i = 0; i < kMostHeads; i++) {
       if (i < s.heads) {
         while (static_cast<unsigned>(words[i] >> 32) != epoch + exchanges + 1) {
-          spin();
+          spin(since);
           words[i] = load_relaxed(sums_at(i, row, c0 + column));
         }
         sum += __uint_as_float(static_cast<unsigned>(words[i]));
@@ -429,8 +430,9 @@ __global__ void __launch_bounds__(kThreads, 1)
         int token = arrays.tokens[row];
         if (step) {
           uint64_t word = load_relaxed(arrays.scratch + kToken + row);
+          long long since = 0;
           while (static_cast<unsigned>(word >> 32) != epoch + exchanges) {
-            spin();
+            spin(since);
             word = load_relaxed(arrays.scratch + kToken + row);
           }
           token = static_cast<int>(word);

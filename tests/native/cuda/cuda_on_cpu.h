@@ -60,6 +60,7 @@ struct __align__(16) uint4 {
   unsigned x, y, z, w;
 };
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
   return {x, y, z, w};
 }
@@ -331,12 +332,13 @@ inline cluster_group this_cluster() { return {}; }
 namespace specdec {
 
 // Lets other blocks go on, in a loop that waits for them.
-inline void spin() {
+inline void spin(long long&) {
   auto* b = cuda_on_cpu::block;
   b->idle = 0;
   cuda_on_cpu::yield();
   if (b->now % 32 == 0) sched_yield();
 }
+inline void prefetch(const void*) {}
 inline uint64_t load_relaxed(const uint64_t* p) {
   return __atomic_load_n(p, __ATOMIC_RELAXED);
 }

@@ -52,6 +52,8 @@ class FewArrays(ctypes.Structure):
     ("x", ctypes.c_void_p),
     ("other", ctypes.c_void_p),
     ("matrices", FewMatrix * 3),
+    ("next", ctypes.c_void_p),
+    ("next_lines", ctypes.c_size_t),
     *((name, ctypes.c_int) for name in ("rows", "inputs", "input")),
   ]
 
@@ -83,11 +85,12 @@ def pointer(array: np.ndarray) -> int:
   return array.ctypes.data
 
 
-def step(library, layout, arrays, caches, *, steps=1, gated=True, scale=1.0, ring=_RING):
-  """Runs the step; returns tokens, logits and features, and writes into the caches.
+def step_arguments(
+  layout, arrays, caches, *, steps=1, gated=True, scale=1.0, ring=_RING
+):
+  """Returns the step's arguments and the arrays of its results.
 
   Args:
-    library: of `compiled`.
     layout: a `layout.StepLayout`.
     arrays: by name, those of `StepArrays` that are read.
     caches: by name, lists of arrays by layer.
@@ -96,10 +99,8 @@ def step(library, layout, arrays, caches, *, steps=1, gated=True, scale=1.0, rin
     scale: of the logits.
     ring: chunks in shared memory.
   """
-  rows, (slots, inputs) = (
-    len(arrays["tokens"]),
-    (caches[k][0].shape[2] for k in ("keys", "cross_keys")),
-  )
+  rows = len(arrays["tokens"])
+  slots, inputs = (caches[k][0].shape[2] for k in ("keys", "cross_keys"))
   sizes = {
     **{"rows": rows, "width": layout.width, "heads": layout.heads},
     **{"layers": layout.layers, "hidden": layout.hidden, "vocab": layout.vocab},
@@ -116,7 +117,20 @@ def step(library, layout, arrays, caches, *, steps=1, gated=True, scale=1.0, rin
   for name, buffers in caches.items():
     for i, buffer in enumerate(buffers):
       getattr(given, name)[i] = pointer(buffer)
-  shape = StepShape(**sizes)
+  return StepShape(**sizes), given, made
+
+
+def step(library, layout, arrays, caches, **settings):
+  """Runs the step on a CPU; returns its results, and writes into the caches.
+
+  Args:
+    library: of `compiled`.
+    layout: as `step_arguments`'s, as are the rest.
+    arrays: read.
+    caches: read and written.
+    **settings: others of `step_arguments`.
+  """
+  shape, given, made = step_arguments(layout, arrays, caches, **settings)
   found = library.specdec_step(layout.cluster, ctypes.byref(shape), ctypes.byref(given))
   assert found == 0
   return made
