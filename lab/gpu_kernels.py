@@ -27,7 +27,7 @@ from concurrent import futures
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-PARTS = {"tune": 40, "native": 60, "step": 100, "check": 90, "few": 60, "xxl": 150}
+PARTS = {"tune": 20, "native": 45, "xxl": 80, "step": 45, "check": 90, "few": 60}
 GAMMA, SLOTS, INPUTS, START = 7, 136, 128, 60
 _WARM, _RUNS = 3, 5
 _LIST = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION"
@@ -38,7 +38,7 @@ BUFFERS = {
   "while": {_NAME: f"{_LIST},WHILE", _LEAST: 2},
   "while, conditional": {_NAME: f"{_LIST},WHILE,CONDITIONAL", _LEAST: 2},
 }
-CLUSTERS = {"small": 16, "base": 8, "large": 8}
+CLUSTERS = {"small": 8, "base": 8, "large": 4}
 # Inputs and outputs of XXL's products: query, key and value; the other three of attention;
 # the two into the feed-forward layer; the one out of it; logits.
 XXL = {
@@ -150,8 +150,8 @@ def native(cells, args):
     }
 
   checks = [("small", 16, 1, 2, 3), ("small", 8, 3, 2, 1), ("base", 8, 8, 2, 1)]
-  checks += [("large", 8, 1, 2, 1), ("small", 16, 5, 1, 2)]
-  for size, cluster, rows, layers, steps in checks:
+  checks += [("large", 4, 1, 2, 1), ("small", 16, 5, 1, 2), ("large", 4, 8, 1, 1)]
+  for size, cluster, rows, layers, steps in [] if args.no_checks else checks:
     c = t5_1_1(size)
     shape = c.emb_dim, c.num_heads, c.mlp_dim, 5000, layers, cluster
     key = {"part": "native", "check": size, "cluster": cluster, "rows": rows}
@@ -181,11 +181,12 @@ def native(cells, args):
       cells.add(**key, steps=steps, logits_error=errors, caches_error=round(cached, 6))
 
   block = bits(random.normal(size=1 << 22) * 0.03)
-  sizes = [("small", 16), ("base", 8), ("large", 8), ("small", 8)]
-  for (size, cluster), rows, steps in [
+  sizes = [("small", 16), ("base", 8), ("large", 4), ("small", 8), ("base", 4), ("small", 4)]
+  wanted = [
     *((s, 1, n) for s in sizes for n in (1, GAMMA)),
-    *((s, r, 1) for s in sizes[:3] for r in (4, 8)),
-  ]:
+    *((s, r, 1) for s in sizes[1:4] for r in (2, 4, 8)),
+  ]
+  for (size, cluster), rows, steps in wanted[: 6 if args.no_checks else None]:
     key = {"part": "native", "time": size, "cluster": cluster, "rows": rows}
     with cells.tried(**key):
       layout = _draft(size, cluster).layout
@@ -200,6 +201,12 @@ def native(cells, args):
       made, found = run(layout, arrays, caches, steps, GAMMA if steps == 1 else 1)
       found["us"] = [round(x / steps, 2) for x in found["us"]]
       found["finite"] = bool(np.isfinite(made["logits"]).all())
+      if hasattr(kernels, "specdec_step_stamps"):
+        # A library with clocks in the kernel: cycles at points of one layer.
+        stamps = (ctypes.c_longlong * 40)()
+        kernels.specdec_step_stamps(stamps)
+        clocks = [[x for x in stamps[i : i + 11] if x] for i in (0, 12, 24)]
+        found["cycles"] = [np.diff(one).tolist() for one in clocks]
       cells.add(**key, steps=steps, **found)
 
 
@@ -299,7 +306,7 @@ def _checked_step(size, cluster, rows):
 
   module, make = _network(size)
   exact, _ = _network(size, "float32")
-  params = jax.jit(make)()
+  params = make()
   draft = _draft(size, cluster)
   if reason := draft.problem(rows):
     return {"problem": reason}
@@ -516,7 +523,7 @@ def step(cells, args):
       module, make = _network(size)
       draft = _draft(size)
       if (size, rows) not in made:
-        params = jax.jit(make)()
+        params = make()
         weights = jax.jit(draft.prepared)(params)
         cache = _cache(module.config, rows, START)
         token = jnp.full((rows,), 5, jnp.int32)
@@ -637,7 +644,9 @@ def _xxl_weights(module, params, bits):
 
   from specdec_t5x.native.cuda import few as few_lib
 
-  rounded = jax.jit(few_lib.rounded, static_argnums=1)
+  # In 16 bits nothing is copied.
+  by_xla = jax.jit(few_lib.rounded, static_argnums=1)
+  rounded = few_lib.rounded if bits == 16 else by_xla
   decoder, layers = params["decoder"], []
   for i in range(module.config.num_decoder_layers):
     layer = decoder[f"layers_{i}"]
@@ -663,7 +672,7 @@ def _xxl_weights(module, params, bits):
   }
 
 
-def _xxl_step(config, how):
+def _xxl_step(config, how, ahead=True):
   """Returns a decoder step of one row's block by products of few rows."""
   import jax.numpy as jnp
   import numpy as np
@@ -674,8 +683,9 @@ def _xxl_step(config, how):
   from specdec_t5x.network.layers import MAX_DISTANCE, bucket
   from specdec_t5x.network.products import xla_attend
 
-  def multiply(name, x, *matrices, **more):
+  def multiply(name, x, *matrices, following, size=8 << 20, **more):
     divided = how.get((name, matrices[0].bits))
+    more |= {"following": following, "following_bytes": size} if ahead else {}
     return few_lib.multiply(x, *matrices, divided=divided, **more)
 
   def step(weights, cache, tokens):
@@ -693,21 +703,32 @@ def _xxl_step(config, how):
     keys, values = [], []
     for i, layer in enumerate(weights["layers"]):
       norms = layer["norms"]
-      q, k, v = multiply("qkv", x, *layer["qkv"], norm=norms[0])
+      # While XLA's attention runs, the next matrix comes to the cache.
+      known = {"following": layer["out"], "size": 24 << 20}
+      q, k, v = multiply("qkv", x, *layer["qkv"], norm=norms[0], **known)
       write = lambda buffer, new: cache_lib.write(
         buffer, heads(new).swapaxes(1, 2), cache.index
       )
       keys.append(write(cache.keys[i], k))
       values.append(write(cache.values[i], v))
       mixed = xla_attend(heads(q), keys[-1], values[-1], bias)
-      (x,) = multiply("out", mixed.reshape(size, -1), layer["out"], residuals=[x])
-      (q,) = multiply("out", x, layer["cross_query"], norm=norms[1])
+      known = {"residuals": [x], "following": layer["cross_query"]}
+      (x,) = multiply("out", mixed.reshape(size, -1), layer["out"], **known)
+      known = {"following": layer["cross_out"], "size": 24 << 20}
+      (q,) = multiply("out", x, layer["cross_query"], norm=norms[1], **known)
       known = cache.cross_keys[i], cache.cross_values[i]
       mixed = xla_attend(heads(q), *known, cross_bias)
-      (x,) = multiply("out", mixed.reshape(size, -1), layer["cross_out"], residuals=[x])
-      gate, linear = multiply("wi", x, *layer["wi"], norm=norms[2])
-      (x,) = multiply("wo", linear, layer["wo"], gate=gate, residuals=[x])
-    (logits,) = multiply("logits", x, weights["logits"], norm=weights["norm"])
+      known = {"residuals": [x], "following": layer["wi"][0]}
+      (x,) = multiply("out", mixed.reshape(size, -1), layer["cross_out"], **known)
+      known = {"following": layer["wo"]}
+      gate, linear = multiply("wi", x, *layer["wi"], norm=norms[2], **known)
+      after = weights["logits"]
+      if i + 1 < len(weights["layers"]):
+        after = weights["layers"][i + 1]["qkv"][0]
+      known = {"gate": gate, "residuals": [x], "following": after}
+      (x,) = multiply("wo", linear, layer["wo"], **known)
+    known = {"norm": weights["norm"], "following": None}
+    (logits,) = multiply("logits", x, weights["logits"], **known)
     cache = cache.replace(
       index=cache.index + size, keys=tuple(keys), values=tuple(values)
     )
@@ -734,7 +755,7 @@ def _tokens_loop(step):
 
 
 def xxl(cells, args):
-  """Times a step of XXL's decoder by XLA and by products of few rows."""
+  """Times a step of XXL's decoder by products of few rows, and by XLA unless quick."""
   import jax
   import jax.numpy as jnp
 
@@ -742,73 +763,93 @@ def xxl(cells, args):
 
   library.loaded()
   module, make = _network("xxl")
-  shapes = jax.eval_shape(make)
-  # The encoder's parameters are not needed.
-  params = jax.jit(lambda: {k: v for k, v in make().items() if k != "encoder"})()
-  jax.block_until_ready(params)
-  del shapes
+  params = make()
+  params.pop("encoder")
   cache = _cache(module.config, 1, START)
   how = _divided(cells)
-  ours = _xxl_step(module.config, how)
-
-  def theirs(params, cache, tokens):
-    logits, _, cache = module.apply({"params": params}, cache, tokens, method="extend")
-    return logits, cache
-
-  made = {16: _xxl_weights(module, params, 16)}
   block = lambda n: jnp.arange(n, dtype=jnp.int32)[None] + 7
-  jobs = [("kernel", 16, 1, "default"), ("kernel", 16, 8, "default")]
-  jobs += [("kernel", 8, 1, "default"), ("kernel", 4, 1, "default")]
-  jobs += [("kernel", 8, 8, "default"), ("kernel", 16, 1, "while")]
+  shape_of = lambda tree: jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree
+  )
+  # Bits, tokens, and whether the next matrix is brought to the cache.
+  jobs = [("kernel", 16, 1, True), ("kernel", 8, 1, True), ("kernel", 16, 8, True)]
+  jobs += [("kernel", 4, 1, True), ("kernel", 16, 1, False), ("kernel", 8, 8, True)]
   if not args.quick:
-    jobs += [("xla", 16, 1, "default"), ("xla", 16, 8, "default")]
+    jobs += [("xla", 16, 1, False), ("xla", 16, 8, False)]
+  made = {}
 
-  shape_of = lambda tree: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
-  known = {16: shape_of(made[16])}
-  for bits in (8, 4):
-    known[bits] = jax.eval_shape(lambda p, b=bits: _xxl_weights(module, p, b), params)
+  def weights_of(way, bits):
+    if way == "xla":
+      return params
+    if bits not in made:
+      made[bits] = _xxl_weights(module, params, bits)
+    return made[bits]
 
-  def compiled(job):
-    way, bits, size, buffers = job
-    weights = shape_of(params) if way == "xla" else known[bits]
-    function = theirs if way == "xla" else ours
+  def compiled(job, weights):
+    way, _, size, ahead = job
+    step = functools.partial(_xla_step, module)
+    if way == "kernel":
+      step = _xxl_step(module.config, how, ahead)
     start = time.perf_counter()
-    given = jnp.int32(1), weights, cache, block(size)
-    program = _compiled(_tokens_loop(function), given, BUFFERS[buffers])
+    program = _compiled(
+      _tokens_loop(step), (jnp.int32(1), weights, cache, block(size)), {}
+    )
     return program, time.perf_counter() - start
 
-  pool = futures.ThreadPoolExecutor(8)
-  found = [pool.submit(compiled, job) for job in jobs]
+  with futures.ThreadPoolExecutor(4) as pool:
+    found = [pool.submit(compiled, job, shape_of(weights_of(*job[:2]))) for job in jobs]
+    for job, future in zip(jobs, found, strict=True):
+      way, bits, size, ahead = job
+      key = {"part": "xxl", "way": way, "bits": bits, "tokens": size, "ahead": ahead}
+      with cells.tried(**key):
+        program, seconds = future.result()
+        given = weights_of(way, bits), cache, block(size)
+        turn, outside = _slope(program, 2, 18, *given)
+        times = {"ms": round(turn * 1e3, 3), "outside_ms": round(outside * 1e3, 3)}
+        cells.add(**key, **times, compile_s=round(seconds, 1))
   with cells.tried(part="xxl", name="check"):
-    step_8, step_1 = jax.jit(ours)(made[16], cache, block(8)), None
-    exact = jax.jit(theirs)(params, cache, block(8))[0] if not args.quick else None
-    one, after = jax.jit(ours)(made[16], cache, block(8)[:, :1])
-    cells.add(
-      part="xxl",
-      name="check",
-      error=None if exact is None else _norm_error(step_8[0], exact),
-      first_alike=bool((one[:, 0] == step_8[0][:, 0]).all()),
-      first_difference=float(jnp.abs(one[:, 0] - step_8[0][:, 0]).max()),
-    )
-    del step_1, after
-  futures.wait(found)
-  for job, future in zip(jobs, found, strict=True):
-    way, bits, size, buffers = job
-    key = {"part": "xxl", "way": way, "bits": bits, "tokens": size, "buffers": buffers}
-    with cells.tried(**key):
-      if bits not in made:
-        made[bits] = _xxl_weights(module, params, bits)
-      weights = params if way == "xla" else made[bits]
-      program, seconds = future.result()
-      turn, outside = _slope(program, 2, 18, weights, cache, block(size))
-      text = program.as_text()
-      cells.add(
-        **key,
-        ms=round(turn * 1e3, 3),
-        outside_ms=round(outside * 1e3, 3),
-        fusions=text.count(" fusion("),
-        compile_s=round(seconds, 1),
-      )
+    _check_xxl(cells, how, params)
+
+
+def _xla_step(module, params, cache, tokens):
+  logits, _, cache = module.apply({"params": params}, cache, tokens, method="extend")
+  return logits, cache
+
+
+def _check_xxl(cells, how, params):
+  """Compares two layers of XXL with XLA's in float32."""
+  import dataclasses
+
+  import jax
+  import jax.numpy as jnp
+
+  from specdec_t5x.network.sizes import t5_1_1
+  from specdec_t5x.network.transformer import Transformer
+
+  config = dataclasses.replace(
+    t5_1_1("xxl"), num_decoder_layers=2, num_encoder_layers=1
+  )
+  exact = Transformer(dataclasses.replace(config, dtype="float32"))
+  module = Transformer(dataclasses.replace(config, dtype="bfloat16"))
+  weights = _xxl_weights(module, params, 16)
+  cache = _cache(module.config, 1, START)
+  wide = _cache(exact.config, 1, START, "float32")
+  tokens = jnp.arange(8, dtype=jnp.int32)[None] + 7
+  few = jax.jit(_xxl_step(module.config, how))
+  eight, _ = few(weights, cache, tokens)
+  one, _ = few(weights, cache, tokens[:, :1])
+  with jax.default_matmul_precision("highest"):
+    theirs, _ = jax.jit(functools.partial(_xla_step, exact))(params, wide, tokens)
+  rough, _ = jax.jit(functools.partial(_xla_step, module))(params, cache, tokens)
+  alone, _ = jax.jit(functools.partial(_xla_step, module))(params, cache, tokens[:, :1])
+  cells.add(
+    part="xxl",
+    check="two layers",
+    error=_norm_error(eight, theirs),
+    xla_bfloat16_error=_norm_error(rough, theirs),
+    first_of_8_alike=bool((one[:, 0] == eight[:, 0]).all()),
+    xla_first_of_8_alike=bool((alone[:, 0] == rough[:, 0]).all()),
+  )
 
 
 def main():
@@ -820,6 +861,7 @@ def main():
   parser.add_argument("--times", help="the library of lab/gpu_times.cu")
   parser.add_argument("--ring", type=int, default=12, help="chunks in shared memory")
   parser.add_argument("--quick", action="store_true", help="leave out the slow cells")
+  parser.add_argument("--no_checks", action="store_true", help="of the part native")
   parser.add_argument("--one", choices=PARTS)
   args = parser.parse_args()
   os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

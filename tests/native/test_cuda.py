@@ -37,6 +37,8 @@ def turns(request, monkeypatch):
 SHAPES = {
   "one_row": ((128, 3, 160, 500, 2, 2), (1, 37, 21)),
   "three_rows": ((256, 2, 90, 333, 2, 4), (3, 20, 70)),
+  # More fragments in a stage than half of the ring has.
+  "large_stages": ((256, 1, 160, 100, 2, 2), (2, 11, 6)),
   "eight_rows": ((128, 1, 40, 64, 1, 4), (8, 9, 5)),
 }
 

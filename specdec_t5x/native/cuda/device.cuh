@@ -30,6 +30,16 @@ __device__ __forceinline__ void prefetch(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
+// A barrier of the cluster's threads, for shared memory alone. cluster.sync() would also wait
+// until everything that was written to global memory is seen by the whole card, and empty
+// the block's cache. What a block wrote to its shared memory is there after its own barrier,
+// for others of the cluster, too.
+__device__ __forceinline__ void sync_cluster_shared() {
+  __syncthreads();
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
 // One access of 64 bits: other blocks see all of it or none of it.
 __device__ __forceinline__ uint64_t load_relaxed(const uint64_t* p) {
   uint64_t v;

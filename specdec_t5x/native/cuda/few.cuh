@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(kFewThreads) few_kernel(const FewArrays a) {
   }
   const cg::cluster_group cluster = cg::this_cluster();
   if (C > 1) {
-    cluster.sync();
+    sync_cluster_shared();
   } else {
     __syncthreads();
   }
@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(kFewThreads) few_kernel(const FewArrays a) {
     finish(i % 4 * 2, column, sum.x, sum.z);
     finish(i % 4 * 2 + 1, column, sum.y, sum.w);
   }
-  if (C > 1) cluster.sync();
+  if (C > 1) sync_cluster_shared();
 }
 
 }  // namespace specdec

@@ -73,13 +73,13 @@ class StepLayout:
     return -(-self.vocab // (_TILE * self.blocks))
 
 
-def fragments(matrix: Float[Array, "B O I"]) -> Float[Array, "B _ 256"]:
+def fragments(matrix: Float[Array, "*batch O I"]) -> Float[Array, "*batch _ 256"]:
   """Returns matrices of [outputs, inputs], tile after tile of 16 outputs."""
-  batch, outputs, inputs = matrix.shape
+  *batch, outputs, inputs = matrix.shape
   # A lane has outputs g and g + 8 and 4 inputs from 4 t on, as two pairs.
-  shape = batch, outputs // _TILE, 2, 8, inputs // _TILE, 4, 2, 2
-  parts = matrix.reshape(shape).transpose(0, 1, 4, 3, 5, 6, 2, 7)
-  return parts.reshape(batch, -1, _TILE * _TILE)
+  parts = matrix.reshape(-1, outputs // _TILE, 2, 8, inputs // _TILE, 4, 2, 2)
+  parts = parts.transpose(0, 1, 4, 3, 5, 6, 2, 7)
+  return parts.reshape(*batch, -1, _TILE * _TILE)
 
 
 def stream(
@@ -94,22 +94,29 @@ def stream(
     dtype: of the result.
   """
   decoder = params["decoder"]
-  parts = []
-  for i in range(layout.layers):
-    layer = decoder[f"layers_{i}"]
-    attention, cross = layer["self_attention"], layer["encoder_decoder_attention"]
-    into = [_by_head(layout, attention[name]) for name in ("query", "key", "value")]
-    parts.append(_by_inputs(layout, jnp.concatenate(into, axis=1)))
-    parts.append(_by_outputs(layout, attention["out"], _HEAD))
-    parts.append(_by_inputs(layout, _by_head(layout, cross["query"])))
-    parts.append(_by_outputs(layout, cross["out"], _HEAD))
-    names = ("wi_0", "wi_1") if "wi_0" in layer["mlp"] else ("wi",)
-    into = [_by_head(layout, layer["mlp"][name]) for name in names]
-    parts.append(_by_inputs(layout, jnp.concatenate(into, axis=1)))
-    parts.append(_by_outputs(layout, layer["mlp"]["wo"], layout.hidden))
-  parts.append(_logits(layout, params))
-  parts = [part.reshape(layout.blocks, -1, _TILE * _TILE).astype(dtype) for part in parts]
-  whole = jnp.concatenate(parts, axis=1)
+  layers = [decoder[f"layers_{i}"] for i in range(layout.layers)]
+
+  def stacked(module, *names):
+    # All layers at once: few operations, which are compiled quickly.
+    kernel = lambda layer, name: layer[module][name]["kernel"].astype(dtype)
+    return [jnp.stack([kernel(layer, name) for layer in layers]) for name in names]
+
+  own, cross = "self_attention", "encoder_decoder_attention"
+  gated = "wi_0" in layers[0]["mlp"]
+  of_layers = [
+    _by_inputs(layout, stacked(own, "query", "key", "value"), _HEAD),
+    _by_outputs(layout, *stacked(own, "out"), _HEAD),
+    _by_inputs(layout, stacked(cross, "query"), _HEAD),
+    _by_outputs(layout, *stacked(cross, "out"), _HEAD),
+    _by_inputs(
+      layout, stacked("mlp", *(("wi_0", "wi_1") if gated else ("wi",))), layout.hidden
+    ),
+    _by_outputs(layout, *stacked("mlp", "wo"), layout.hidden),
+  ]
+  # [L, H C, fragments, 256], as each block reads them: layer after layer.
+  joined = jnp.concatenate(of_layers, axis=2).swapaxes(0, 1)
+  joined = joined.reshape(layout.blocks, -1, _TILE * _TILE)
+  whole = jnp.concatenate([joined, _logits(layout, params).astype(dtype)], axis=1)
   whole = jnp.pad(whole, ((0, 0), (0, -whole.shape[1] % _PER_CHUNK), (0, 0)))
   return whole.reshape(layout.heads, layout.cluster, -1, _PER_CHUNK * _TILE * _TILE)
 
@@ -145,27 +152,25 @@ def scratch_words(layout: StepLayout, rows: int) -> int:
   return 2 * (32 + 2 * layout.heads * rows * layout.width)
 
 
-def _by_head(layout, dense) -> Float[Array, "H _ D"]:
-  """Returns a matrix [D, H n], perhaps less wide than that, by heads' clusters."""
-  kernel = dense["kernel"].T
-  size = _HEAD if len(kernel) == layout.heads * _HEAD else layout.hidden
-  kernel = jnp.pad(kernel, ((0, layout.heads * size - len(kernel)), (0, 0)))
-  return kernel.reshape(layout.heads, size, layout.width)
-
-
-def _by_inputs(layout, matrix: Float[Array, "H O D"]):
+def _by_inputs(layout, kernels: Sequence[Float[Array, "L D _"]], size: int):
   """Returns fragments of matrices whose inputs are divided among a cluster's blocks."""
-  heads, outputs, _ = matrix.shape
-  parts = matrix.reshape(heads, outputs, layout.cluster, -1).swapaxes(1, 2)
-  return fragments(parts.reshape(layout.blocks, outputs, -1))
+  missing = layout.heads * size - kernels[0].shape[2]
+  kernels = [jnp.pad(kernel, ((0, 0), (0, 0), (0, missing))) for kernel in kernels]
+  layers, outputs = len(kernels[0]), len(kernels) * size
+  shape = layers, layout.cluster, -1, layout.heads, size
+  parts = jnp.stack([kernel.reshape(shape) for kernel in kernels], axis=4)
+  # [L, C, inputs, H, matrices, size] to [L, H, C, outputs, inputs].
+  parts = parts.transpose(0, 3, 1, 4, 5, 2)
+  return fragments(parts.reshape(layers, layout.blocks, outputs, -1))
 
 
-def _by_outputs(layout, dense, size: int):
+def _by_outputs(layout, kernels: Float[Array, "L _ D"], size: int):
   """Returns fragments of [H size, D]: inputs by cluster, outputs by its blocks."""
-  kernel = dense["kernel"]
-  kernel = jnp.pad(kernel, ((0, layout.heads * size - len(kernel)), (0, 0)))
-  parts = kernel.reshape(layout.heads, size, layout.cluster, -1).transpose(0, 2, 3, 1)
-  return fragments(parts.reshape(layout.blocks, -1, size))
+  missing = layout.heads * size - kernels.shape[1]
+  kernels = jnp.pad(kernels, ((0, 0), (0, missing), (0, 0)))
+  parts = kernels.reshape(len(kernels), layout.heads, size, layout.cluster, -1)
+  parts = parts.transpose(0, 1, 3, 4, 2)
+  return fragments(parts.reshape(len(kernels), layout.blocks, -1, size))
 
 
 def _logits(layout, params):

@@ -101,6 +101,8 @@ struct StepLayout {
   int by_group;
   int logits;
   int best;
+  int positions;
+  int mask;
   int bytes;
 
   __host__ __device__ StepLayout(const StepShape& s, int cluster) {
@@ -127,6 +129,8 @@ struct StepLayout {
     by_group = take(s.rows * part / 32 * 4);
     logits = take(2 * kWarps * 16 * s.rows * 4);
     best = take(kThreads / 16 * 8);
+    positions = take(s.rows * 4);
+    mask = take(s.rows * ((s.inputs + cluster - 1) / cluster));
     bytes = at;
   }
 };
@@ -180,6 +184,7 @@ struct Filler {
   // Refills what is free when all threads have read so many fragments.
   __device__ __forceinline__ void fill(const Ring& ring, int used) {
     const int limit = min(total, used / kPerChunk + slots);
+#pragma unroll 1
     while (issued < limit) {
       copy_bulk(ring.memory + slot * kChunk, source + size_t(chunk) * kChunk, kChunk,
                 ring.barriers + slot);
@@ -198,7 +203,7 @@ __device__ __forceinline__ void multiply(const Ring& ring, int at, int count,
   const int row = lane / 4;
   const bf16* mine = h + row * stride + k0 + lane % 4 * 4;
   ring.wait(at, count);
-#pragma unroll 4
+#pragma unroll 2
   for (int k = 0; k < count; k++) {
     const uint4 w = ring.read(at + k, lane);
     uint2 v = make_uint2(0, 0);
@@ -220,15 +225,29 @@ __device__ __forceinline__ void deliver(int tile, const float (&c)[4], int rows,
   }
 }
 
-// Products of the stage's `tiles`, each of `count` fragments; one warp has a tile.
-template <class Put>
-__device__ __forceinline__ void products(const Ring& ring, int tiles, int count,
-                                         const bf16* h, int stride, int rows, Put put) {
-  for (int tile = threadIdx.x / 32; tile < tiles; tile += kWarps) {
-    float c[4] = {0, 0, 0, 0};
-    multiply(ring, tile * count, count, h, stride, 0, rows, c);
-    deliver(tile, c, rows, put);
+// Products of the stage's `tiles`, each of `count` fragments; one warp has a tile. In a stage
+// that needs more than half of the ring, release(fragments) is called between.
+template <class Put, class Release>
+__device__ __forceinline__ int products(const Ring& ring, int tiles, int count,
+                                        const bf16* h, int stride, int rows, Put put,
+                                        Release release) {
+  int released = 0;  // Tiles.
+  const bool is_large = 2 * tiles * count > ring.size;
+#pragma unroll 1
+  for (int first = 0; first < tiles; first += kWarps) {
+    const int tile = first + threadIdx.x / 32;
+    if (tile < tiles) {
+      float c[4] = {0, 0, 0, 0};
+      multiply(ring, (tile - released) * count, count, h, stride, 0, rows, c);
+      deliver(tile, c, rows, put);
+    }
+    if (is_large && first + kWarps < tiles) {
+      __syncthreads();
+      release(kWarps * count);
+      released += kWarps;
+    }
   }
+  return (tiles - released) * count;
 }
 
 // A head's keys of one row, of which block r sees r, r + C, r + 2 C ...
@@ -236,7 +255,7 @@ template <int C>
 struct Keys {
   const bf16* keys;  // [n, K]
   const bf16* values;
-  const unsigned char* mask;  // [n]; nullptr where the bias of distances is added.
+  const unsigned char* mask;  // Of the block's keys; nullptr: distances have a bias.
   int rank;
   int count;     // n
   int position;  // The newest key's, which is in shared memory; -1: there is none.
@@ -262,6 +281,7 @@ __device__ __forceinline__ void attend(const Keys<C>& all, int first, int step,
   float largest = -1e30f;
   float weight = 0;
   float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+#pragma unroll 1
   for (int i0 = first; i0 * C + all.rank < all.count; i0 += step) {
     const int j = all.rank + C * (i0 + lane / 8);
     uint4 key = first_key;
@@ -285,7 +305,7 @@ __device__ __forceinline__ void attend(const Keys<C>& all, int first, int step,
     score += __shfl_xor_sync(~0u, score, 2);
     score += __shfl_xor_sync(~0u, score, 4);
     const bool is_key = j < all.count;
-    if (is_key && all.mask) score += all.mask[j] ? 0.f : -1e10f;
+    if (is_key && all.mask) score += all.mask[j / C] ? 0.f : -1e10f;
     if (is_key && !all.mask) score += biases[min(all.position - j, distances - 1)];
     const float top = is_key ? fmaxf(largest, score) : largest;
     const float shrink = __expf(largest - top);
@@ -329,12 +349,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     step_kernel(const StepShape s, const __grid_constant__ StepArrays arrays) {
   DYNAMIC_SHARED(char, shared);
   const StepLayout at(s, C);
-  const auto floats = [&](int offset) {
-    return reinterpret_cast<float*>(shared + offset);
-  };
-  const auto halves = [&](int offset) {
-    return reinterpret_cast<bf16*>(shared + offset);
-  };
+  const auto floats = [&](int offset) { return reinterpret_cast<float*>(shared + offset); };
+  const auto halves = [&](int offset) { return reinterpret_cast<bf16*>(shared + offset); };
   const cg::cluster_group cluster = cg::this_cluster();
   const int tid = threadIdx.x;
   const int lane = tid % 32;
@@ -345,20 +361,22 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int R = s.rows;
   const int part = D / C;  // Columns of the residual stream that this block keeps.
   const int c0 = rank * part;
+  const int groups = part / 32;
   const int k_steps = part / 16;
 
   float* const biases = floats(at.biases);
-  float* const x = floats(at.x);            // [R, part]
-  bf16* const h = halves(at.h);             // [R, stride_of(part or D)]
-  bf16* const middle = halves(at.middle);   // [R, stride_of(K or F)]
-  float* const qkv = floats(at.qkv);        // [R, 3 K]
+  float* const x = floats(at.x);           // [R, part]
+  bf16* const h = halves(at.h);            // [R, stride_of(part or D)]
+  bf16* const middle = halves(at.middle);  // [R, stride_of(K or F)]
+  float* const qkv = floats(at.qkv);       // [R, 3 K]
   float* const by_warp = floats(at.by_warp);
-  float* const state = floats(at.state);    // [R, kState]
+  float* const state = floats(at.state);   // [R, kState]
   float* const by_group = floats(at.by_group);
+  int* const positions = reinterpret_cast<int*>(shared + at.positions);
+  unsigned char* const mask = reinterpret_cast<unsigned char*>(shared + at.mask);
+  const int mask_size = (s.inputs + C - 1) / C;
   const int h_stride = stride_of(part);
   const int wide_stride = stride_of(D);
-  const int head_stride = stride_of(kHead);
-  const int hidden_stride = stride_of(s.hidden);
 
   Ring ring;
   ring.memory = shared;
@@ -371,6 +389,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   filler.total = s.chunks * s.steps;
   filler.slots = s.ring;
   if (tid == 0) {
+#pragma unroll 1
     for (int i = 0; i < s.ring; i++) barrier_init(ring.barriers + i);
     barrier_fence();
     filler.fill(ring, 0);
@@ -381,206 +400,197 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (tid == 0) filler.fill(ring, used);
     ring.advance(fragments);
   };
+#pragma unroll 1
   for (int i = tid; i < s.distances; i += kThreads)
     biases[i] = arrays.biases[head * s.distances + i];
+  if (tid < R) positions[tid] = arrays.index[tid];
+#pragma unroll 1
+  for (int row = 0; row < R; row++) {
+#pragma unroll 1
+    for (int i = tid; rank + C * i < s.inputs; i += kThreads)
+      mask[row * mask_size + i] = arrays.mask[size_t(row) * s.inputs + rank + C * i];
+  }
   const unsigned epoch = static_cast<unsigned>(load_relaxed(arrays.scratch + kEpoch));
   unsigned exchanges = 0;  // Since the kernel began; the next one's tag is one more.
   unsigned stages = 0;     // Of partial sums in shared memory, of which two are kept.
   __syncthreads();
 
   // Where clusters put what they add to the residual stream: [H, R, D].
-  const auto sums_at = [&](int of_head, int row, int column) {
+  const auto sums_at = [&](int row, int column) {
     const size_t set = exchanges % 2;
-    return arrays.scratch + kSums + ((set * s.heads + of_head) * R + row) * D + column;
+    return arrays.scratch + kSums + (set * s.heads * R + row) * D + c0 + column;
   };
+  const size_t between_heads = size_t(R) * D;
   const auto send = [&](int column, int row, float sum) {
     const uint64_t tag = epoch + exchanges + 1;
-    store_relaxed(sums_at(head, row, c0 + column), tag << 32 | __float_as_uint(sum));
+    uint64_t* const to = sums_at(row, column) + head * between_heads;
+    store_relaxed(to, tag << 32 | __float_as_uint(sum));
   };
   const auto received = [&](int row, int column) {
+    const unsigned tag = epoch + exchanges + 1;
+    const uint64_t* const from = sums_at(row, column);
     uint64_t words[kMostHeads];
+    long long since = 0;
+    bool is_there = false;
+    while (!is_there) {
+#pragma unroll
+      for (int i = 0; i < kMostHeads; i++)
+        if (i < s.heads) words[i] = load_relaxed(from + i * between_heads);
+      is_there = true;
+#pragma unroll
+      for (int i = 0; i < kMostHeads; i++)
+        is_there &= i >= s.heads || static_cast<unsigned>(words[i] >> 32) == tag;
+      if (!is_there) spin(since);
+    }
+    float sum = 0;
 #pragma unroll
     for (int i = 0; i < kMostHeads; i++)
-      if (i < s.heads) words[i] = load_relaxed(sums_at(i, row, c0 + column));
-    float sum = 0;
-    long long since = 0;
-#pragma unroll
-    for (int i = 0; i < kMostHeads; i++) {
-      if (i < s.heads) {
-        while (static_cast<unsigned>(words[i] >> 32) != epoch + exchanges + 1) {
-          spin(since);
-          words[i] = load_relaxed(sums_at(i, row, c0 + column));
-        }
-        sum += __uint_as_float(static_cast<unsigned>(words[i]));
-      }
-    }
+      if (i < s.heads) sum += __uint_as_float(static_cast<unsigned>(words[i]));
     return sum;
+  };
+  const auto next_token = [&](int row) {
+    uint64_t word = load_relaxed(arrays.scratch + kToken + row);
+    long long since = 0;
+    while (static_cast<unsigned>(word >> 32) != epoch + exchanges) {
+      spin(since);
+      word = load_relaxed(arrays.scratch + kToken + row);
+    }
+    return static_cast<int>(word);
   };
   const auto partials = [&] { return floats(at.partial) + stages % 2 * at.partial_size; };
   const auto squares = [&] { return floats(at.squares) + stages % 2 * kMostRows; };
-  // Takes this block's columns of the residual stream, and prepares a product's inputs.
-  const auto prepare = [&](bool is_first, int step, const bf16* scales) {
-    for (int i = tid; i < R * part; i += kThreads) {
-      const int row = i / part;
-      const int column = i % part;
-      // Read before the sums, which are waited for.
-      const float scale = scales ? __bfloat162float(scales[c0 + column]) : 0.f;
-      float v;
-      if (is_first) {
-        int token = arrays.tokens[row];
-        if (step) {
-          uint64_t word = load_relaxed(arrays.scratch + kToken + row);
-          long long since = 0;
-          while (static_cast<unsigned>(word >> 32) != epoch + exchanges) {
-            spin(since);
-            word = load_relaxed(arrays.scratch + kToken + row);
-          }
-          token = static_cast<int>(word);
-        }
-        token = min(max(token, 0), s.vocab - 1);
-        v = __bfloat162float(arrays.embedding[size_t(token) * D + c0 + column]);
-      } else {
-        v = x[i] + received(row, column);
-      }
-      x[i] = v;
-      if (scales) h[row * h_stride + column] = __float2bfloat16(v * scale);
-      float square = v * v;
-#pragma unroll
-      for (int o = 16; o; o >>= 1) square += __shfl_xor_sync(~0u, square, o);
-      if (lane == 0) by_group[i / 32] = square;
-    }
-    if (!is_first) exchanges++;
-    __syncthreads();
-    if (tid < R) {
-      float sum = 0;
-      for (int i = 0; i < part / 32; i++) sum += by_group[tid * (part / 32) + i];
-      squares()[tid] = sum;
-    }
-  };
-  const auto keep_partial = [&](int columns) {
-    return [&, columns](int column, int row, float sum) {
-      partials()[row * columns + column] = sum;
-    };
-  };
   // The C blocks' sums of a column, in one order.
-  const auto pulled = [&](const float* of_block) {
+  const auto pulled = [&](float* of_block) {
     float v[C];
 #pragma unroll
-    for (int i = 0; i < C; i++)
-      v[i] = *cluster.map_shared_rank(const_cast<float*>(of_block), i);
+    for (int i = 0; i < C; i++) v[i] = *cluster.map_shared_rank(of_block, i);
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < C; i++) sum += v[i];
     return sum;
   };
+  // Called by whole warps.
   const auto inverse_rms = [&](int row) {
-    return rsqrtf(pulled(squares() + row) / D + 1e-6f);
+    float square = 0;
+    if (lane < C) square = *cluster.map_shared_rank(squares() + row, lane);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) square += __shfl_xor_sync(~0u, square, o);
+    return rsqrtf(square / D + 1e-6f);
   };
 
   // Warps are divided among rows.
   const int per_row = max(1, kWarps / R);
-  const auto rows_of_warp = [&](auto use) {
-    for (int row = warp / per_row; row < R; row += kWarps / per_row) use(row);
-  };
-  // The part of attention that ends in `middle`; q is in qkv, and the first keys are read.
-  const auto finish_attention = [&] {
-    __syncthreads();
-    for (int i = tid; i < R * kHead; i += kThreads) {
-      const int row = i / kHead;
-      const float* of_row = by_warp + row * per_row * kState;
-      float top = of_row[kHead];
-      for (int w = 1; w < per_row; w++) top = fmaxf(top, of_row[w * kState + kHead]);
-      float sum = 0;
-      float weight = 0;
-      for (int w = 0; w < per_row; w++) {
-        const float* one = of_row + w * kState;
-        const float shrink = __expf(one[kHead] - top);
-        sum += one[i % kHead] * shrink;
-        weight += one[kHead + 1] * shrink;
-      }
-      state[row * kState + i % kHead] = sum;
-      if (i % kHead == 0) {
-        state[row * kState + kHead] = top;
-        state[row * kState + kHead + 1] = weight;
-      }
-    }
-    cluster.sync();
-    for (int i = tid; i < R * kHead; i += kThreads) {
-      const int row = i / kHead;
-      float tops[C];
-      float weights[C];
-      float sums[C];
-#pragma unroll
-      for (int b = 0; b < C; b++) {
-        const float* one = cluster.map_shared_rank(state, b) + row * kState;
-        tops[b] = one[kHead];
-        weights[b] = one[kHead + 1];
-        sums[b] = one[i % kHead];
-      }
-      float top = tops[0];
-#pragma unroll
-      for (int b = 1; b < C; b++) top = fmaxf(top, tops[b]);
-      float sum = 0;
-      float weight = 0;
-#pragma unroll
-      for (int b = 0; b < C; b++) {
-        const float shrink = __expf(tops[b] - top);
-        sum += sums[b] * shrink;
-        weight += weights[b] * shrink;
-      }
-      middle[row * head_stride + i % kHead] = __float2bfloat16(sum / weight);
-    }
-    __syncthreads();
-  };
+  const int rows_at_once = kWarps / per_row;
+  const int row_of_warp = warp / per_row;
+  const int first_key_of_warp = warp % per_row * 4;
 
   for (int step = 0; step < s.steps; step++) {
     int waiting = 0;  // Fragments that were read, but maybe not by all threads yet.
-    for (int l = 0; l < s.layers; l++) {
-      // One loop for both attentions, so that their code is there once.
-      for (int kind = 0; kind < 2; kind++) {
+    int l = 0;
+    int kind = 0;  // 0 self-attention, 1 cross-attention, 2 feed-forward.
+    // One loop for all of them, and once more for the last norm: the code has to stay in
+    // the multiprocessor's cache of instructions.
+#pragma unroll 1
+    for (int stage = 0; stage <= 3 * s.layers; stage++) {
+      const bool is_last = stage == 3 * s.layers;
+      const bool is_attention = kind < 2 && !is_last;
+      const auto keys_of = [&](int row) {
         const bool is_self = kind == 0;
-        const int columns = is_self ? 3 * kHead : kHead;
         const int length = is_self ? s.slots : s.inputs;
-        const auto keys_of = [&](int row) {
-          const size_t offset = (size_t(row) * s.heads + head) * length * kHead;
-          const int position = is_self ? arrays.index[row] + step : -1;
-          Keys<C> all;
-          all.keys = (is_self ? arrays.keys[l] : arrays.cross_keys[l]) + offset;
-          all.values = (is_self ? arrays.values[l] : arrays.cross_values[l]) + offset;
-          all.mask = is_self ? nullptr : arrays.mask + size_t(row) * s.inputs;
-          all.rank = rank;
-          all.count = is_self ? min(position + 1, s.slots) : s.inputs;
-          all.position = position;
-          return all;
-        };
-        // Known keys don't wait for this layer's query: those of the warp's first row.
-        uint4 first_key = make_uint4(0, 0, 0, 0);
-        uint4 first_value = make_uint4(0, 0, 0, 0);
-        const int first = warp % per_row * 4;
-        if (warp / per_row < R) {
-          const auto all = keys_of(warp / per_row);
-          const int j = rank + C * (first + lane / 8);
-          first_key = all.read(all.keys, j, lane);
-          first_value = all.read(all.values, j, lane);
+        const size_t offset = (size_t(row) * s.heads + head) * length * kHead;
+        Keys<C> all;
+        all.keys = (is_self ? arrays.keys[l] : arrays.cross_keys[l]) + offset;
+        all.values = (is_self ? arrays.values[l] : arrays.cross_values[l]) + offset;
+        all.mask = is_self ? nullptr : mask + row * mask_size;
+        all.rank = rank;
+        all.position = is_self ? positions[row] + step : -1;
+        all.count = is_self ? min(all.position + 1, s.slots) : s.inputs;
+        return all;
+      };
+      // Known keys don't wait for this layer's query: those of the warp's first row.
+      uint4 first_key = make_uint4(0, 0, 0, 0);
+      uint4 first_value = make_uint4(0, 0, 0, 0);
+      const int first_j = rank + C * (first_key_of_warp + lane / 8);
+      if (is_attention && row_of_warp < R) {
+        const auto all = keys_of(row_of_warp);
+        first_key = all.read(all.keys, first_j, lane);
+        first_value = all.read(all.values, first_j, lane);
+      }
+
+      // This block's columns of the residual stream, and a product's inputs.
+      const bf16* const scales = arrays.norms + size_t(stage) * D + c0;
+#pragma unroll 1
+      for (int unit = warp; unit < R * groups; unit += kWarps) {
+        const int row = unit / groups;
+        const int column = unit % groups * 32 + lane;
+        // Read before the sums, which are waited for.
+        const float scale = __bfloat162float(scales[column]);
+        float v;
+        if (stage == 0) {
+          int token = step ? next_token(row) : arrays.tokens[row];
+          token = min(max(token, 0), s.vocab - 1);
+          v = __bfloat162float(arrays.embedding[size_t(token) * D + c0 + column]);
+        } else {
+          v = x[row * part + column] + received(row, column);
         }
-        prepare(is_self && l == 0, step, arrays.norms + size_t(3 * l + kind) * D);
-        refill(waiting);
-        products(ring, columns / 16, k_steps, h, h_stride, R, keep_partial(columns));
-        cluster.sync();
-        refill(columns / 16 * k_steps);
-        for (int i = tid; i < R * columns; i += kThreads) {
-          const int row = i / columns;
-          const int column = i % columns;
-          float v = pulled(partials() + i) * inverse_rms(row);
+        x[row * part + column] = v;
+        h[row * h_stride + column] = __float2bfloat16(v * scale);
+        float square = v * v;
+#pragma unroll
+        for (int o = 16; o; o >>= 1) square += __shfl_xor_sync(~0u, square, o);
+        if (lane == 0) by_group[unit] = square;
+      }
+      if (stage) exchanges++;
+      __syncthreads();
+      if (tid < R) {
+        float sum = 0;
+#pragma unroll 1
+        for (int i = 0; i < groups; i++) sum += by_group[tid * groups + i];
+        squares()[tid] = sum;
+      }
+      refill(waiting);
+      if (is_last) break;
+
+      const int hidden_columns = s.gated ? 2 * s.hidden : s.hidden;
+      const int columns = kind == 0 ? 3 * kHead : kind == 1 ? kHead : hidden_columns;
+      float* const kept = partials();
+      const auto keep = [&](int column, int row, float sum) {
+        kept[row * columns + column] = sum;
+      };
+      waiting = products(ring, columns / 16, k_steps, h, h_stride, R, keep, refill);
+      sync_cluster_shared();
+      refill(waiting);
+      const int results = is_attention ? columns : s.hidden;
+      const int stride = stride_of(is_attention ? kHead : s.hidden);
+      const int units_of_row = (results + 31) / 32;
+#pragma unroll 1
+      for (int unit = warp; unit < R * units_of_row; unit += kWarps) {
+        const int row = unit / units_of_row;
+        const int column = unit % units_of_row * 32 + lane;
+        const float by = inverse_rms(row);
+        if (column >= results) continue;
+        float v = pulled(kept + row * columns + column) * by;
+        if (is_attention) {
           if (column >= kHead) v = __bfloat162float(__float2bfloat16(v));
           qkv[row * 3 * kHead + column] = v;
+        } else {
+          if (s.gated) {
+            v = gelu(v) * (pulled(kept + row * columns + s.hidden + column) * by);
+          } else {
+            v = fmaxf(v, 0.f);
+          }
+          middle[row * stride + column] = __float2bfloat16(v);
         }
-        stages++;
-        __syncthreads();
-        if (is_self) {
+      }
+      stages++;
+      __syncthreads();
+
+      if (is_attention) {
+        if (kind == 0) {
+#pragma unroll 1
           for (int i = tid; i < R * kHead; i += kThreads) {
             const int row = i / kHead;
-            const int slot = arrays.index[row] + step;
+            const int slot = positions[row] + step;
             if (slot % C != rank || slot >= s.slots) continue;
             const size_t to =
                 ((size_t(row) * s.heads + head) * s.slots + slot) * kHead + i % kHead;
@@ -589,54 +599,86 @@ __global__ void __launch_bounds__(kThreads, 1)
             arrays.values[l][to] = __float2bfloat16(of_row[2 * kHead]);
           }
         }
-        rows_of_warp([&](int row) {
+#pragma unroll 1
+        for (int row = row_of_warp; row < R; row += rows_at_once) {
           const auto all = keys_of(row);
-          uint4 key = first_key;
-          uint4 value = first_value;
-          if (row != warp / per_row) {
-            const int j = rank + C * (first + lane / 8);
-            key = all.read(all.keys, j, lane);
-            value = all.read(all.values, j, lane);
+          if (row != row_of_warp) {
+            first_key = all.read(all.keys, first_j, lane);
+            first_value = all.read(all.values, first_j, lane);
           }
-          attend(all, first, per_row * 4, key, value, qkv + row * 3 * kHead, biases,
-                 s.distances, by_warp + (row * per_row + warp % per_row) * kState);
-        });
-        finish_attention();
-        products(ring, k_steps, kHead / 16, middle, head_stride, R, send);
-        waiting = k_steps * (kHead / 16);
-      }
-      prepare(false, step, arrays.norms + size_t(3 * l + 2) * D);
-      refill(waiting);
-      const int hidden_columns = s.gated ? 2 * s.hidden : s.hidden;
-      products(ring, hidden_columns / 16, k_steps, h, h_stride, R,
-               keep_partial(hidden_columns));
-      cluster.sync();
-      refill(hidden_columns / 16 * k_steps);
-      for (int i = tid; i < R * s.hidden; i += kThreads) {
-        const int row = i / s.hidden;
-        const float* of_row = partials() + row * hidden_columns + i % s.hidden;
-        const float by = inverse_rms(row);
-        float v = pulled(of_row) * by;
-        if (s.gated) {
-          v = gelu(v) * (pulled(of_row + s.hidden) * by);
-        } else {
-          v = fmaxf(v, 0.f);
+          attend(all, first_key_of_warp, per_row * 4, first_key, first_value,
+                 qkv + row * 3 * kHead, biases, s.distances,
+                 by_warp + (row * per_row + warp % per_row) * kState);
         }
-        middle[row * hidden_stride + i % s.hidden] = __float2bfloat16(v);
+        __syncthreads();
+        // The warps' sums of a row, of those warps that have keys.
+#pragma unroll 1
+        for (int i = tid; i < R * kHead; i += kThreads) {
+          const int row = i / kHead;
+          const int count = kind == 0 ? min(positions[row] + step + 1, s.slots) : s.inputs;
+          const int warps = min(per_row, ((count - rank + C - 1) / C + 3) / 4);
+          const float* of_row = by_warp + row * per_row * kState;
+          float top = of_row[kHead];
+#pragma unroll 1
+          for (int w = 1; w < warps; w++) top = fmaxf(top, of_row[w * kState + kHead]);
+          float sum = 0;
+          float weight = 0;
+#pragma unroll 1
+          for (int w = 0; w < warps; w++) {
+            const float* one = of_row + w * kState;
+            const float shrink = __expf(one[kHead] - top);
+            sum += one[i % kHead] * shrink;
+            weight += one[kHead + 1] * shrink;
+          }
+          // A block may have no key at all.
+          state[row * kState + i % kHead] = warps > 0 ? sum : 0.f;
+          if (i % kHead == 0) {
+            state[row * kState + kHead] = warps > 0 ? top : -1e30f;
+            state[row * kState + kHead + 1] = warps > 0 ? weight : 0.f;
+          }
+        }
+        sync_cluster_shared();
+#pragma unroll 1
+        for (int i = tid; i < R * kHead; i += kThreads) {
+          const int row = i / kHead;
+          float tops[C];
+          float weights[C];
+          float sums[C];
+#pragma unroll
+          for (int b = 0; b < C; b++) {
+            const float* one = cluster.map_shared_rank(state, b) + row * kState;
+            tops[b] = one[kHead];
+            weights[b] = one[kHead + 1];
+            sums[b] = one[i % kHead];
+          }
+          float top = tops[0];
+#pragma unroll
+          for (int b = 1; b < C; b++) top = fmaxf(top, tops[b]);
+          float sum = 0;
+          float weight = 0;
+#pragma unroll
+          for (int b = 0; b < C; b++) {
+            const float shrink = __expf(tops[b] - top);
+            sum += sums[b] * shrink;
+            weight += weights[b] * shrink;
+          }
+          middle[row * stride + i % kHead] = __float2bfloat16(sum / weight);
+        }
+        __syncthreads();
       }
-      stages++;
-      __syncthreads();
-      products(ring, k_steps, s.hidden / 16, middle, hidden_stride, R, send);
-      waiting = k_steps * (s.hidden / 16);
+      const int count = (is_attention ? kHead : s.hidden) / 16;
+      waiting = products(ring, k_steps, count, middle, stride, R, send, refill);
+      kind = kind == 2 ? 0 : kind + 1;
+      if (kind == 0) l++;
     }
 
+    // All columns of the features.
     const bf16* const last_norm = arrays.norms + size_t(3 * s.layers) * D;
-    prepare(false, step, nullptr);
-    refill(waiting);
-    cluster.sync();
-    for (int i = tid; i < R * D; i += kThreads) {
-      const int row = i / D;
-      const int column = i % D;
+    sync_cluster_shared();
+#pragma unroll 1
+    for (int unit = warp; unit < R * (D / 32); unit += kWarps) {
+      const int row = unit / (D / 32);
+      const int column = unit % (D / 32) * 32 + lane;
       const float* of_block = cluster.map_shared_rank(x, column / part);
       const float v = of_block[row * part + column % part] * inverse_rms(row);
       const bf16 feature = __float2bfloat16(v * __bfloat162float(last_norm[column]));
@@ -653,6 +695,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int all_steps = D / 16;
     const int from = all_steps * (warp % kSplits) / kSplits;
     const int to = all_steps * (warp % kSplits + 1) / kSplits;
+#pragma unroll 1
     for (int t = 0; t < s.tiles; t += kLogitTiles) {
       float* const sums = floats(at.logits) + t / kLogitTiles % 2 * kWarps * 16 * R;
       const int tiles = min(kLogitTiles, s.tiles - t);
@@ -666,6 +709,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       __syncthreads();
       refill(tiles * all_steps);
+#pragma unroll 1
       for (int i = tid; i < tiles * R * 16; i += kThreads) {
         const int of_tile = i / (R * 16);
         const int row = i / 16 % R;
@@ -712,6 +756,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       __threadfence();
       store_relaxed(arrays.scratch + kDone, 0);
       const bool is_last = step + 1 == s.steps;
+#pragma unroll 1
       for (int row = 0; row < R; row++) {
         const uint64_t top = load_relaxed(arrays.scratch + kBest + row);
         const unsigned token = ~static_cast<unsigned>(top);
@@ -719,6 +764,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         store_relaxed(arrays.scratch + kBest + row, 0);
       }
       __threadfence();
+#pragma unroll 1
       for (int row = 0; row < R && !is_last; row++) {
         const unsigned token = arrays.chosen[step * R + row];
         const uint64_t tag = epoch + exchanges;
@@ -728,7 +774,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   // Others of the cluster may still read this block's shared memory.
-  cluster.sync();
+  sync_cluster_shared();
 }
 
 }  // namespace specdec

@@ -339,6 +339,7 @@ inline void spin(long long&) {
   if (b->now % 32 == 0) sched_yield();
 }
 inline void prefetch(const void*) {}
+inline void sync_cluster_shared() { cuda_on_cpu::sync_cluster(); }
 inline uint64_t load_relaxed(const uint64_t* p) {
   return __atomic_load_n(p, __ATOMIC_RELAXED);
 }
