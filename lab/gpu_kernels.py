@@ -151,7 +151,7 @@ def native(cells, args):
 
   checks = [("small", 16, 1, 2, 3), ("small", 8, 3, 2, 1), ("base", 8, 8, 2, 1)]
   checks += [("large", 4, 1, 2, 1), ("small", 16, 5, 1, 2), ("large", 4, 8, 1, 1)]
-  for size, cluster, rows, layers, steps in [] if args.no_checks else checks:
+  for size, cluster, rows, layers, steps in checks[1:4] if args.quick else checks:
     c = t5_1_1(size)
     shape = c.emb_dim, c.num_heads, c.mlp_dim, 5000, layers, cluster
     key = {"part": "native", "check": size, "cluster": cluster, "rows": rows}
@@ -181,12 +181,12 @@ def native(cells, args):
       cells.add(**key, steps=steps, logits_error=errors, caches_error=round(cached, 6))
 
   block = bits(random.normal(size=1 << 22) * 0.03)
-  sizes = [("small", 16), ("base", 8), ("large", 4), ("small", 8), ("base", 4), ("small", 4)]
+  sizes = [("small", 8), ("base", 8), ("large", 4), ("small", 16), ("base", 4)]
   wanted = [
     *((s, 1, n) for s in sizes for n in (1, GAMMA)),
-    *((s, r, 1) for s in sizes[1:4] for r in (2, 4, 8)),
+    *((s, r, 1) for s in sizes[:3] for r in (4, 8)),
   ]
-  for (size, cluster), rows, steps in wanted[: 6 if args.no_checks else None]:
+  for (size, cluster), rows, steps in wanted[: 8 if args.quick else None]:
     key = {"part": "native", "time": size, "cluster": cluster, "rows": rows}
     with cells.tried(**key):
       layout = _draft(size, cluster).layout
@@ -755,60 +755,88 @@ def _tokens_loop(step):
 
 
 def xxl(cells, args):
-  """Times a step of XXL's decoder by products of few rows, and by XLA unless quick."""
+  """Times steps of XXL's decoder, of all its layers or, if quick, of its first few."""
   import jax
   import jax.numpy as jnp
 
   from specdec_t5x.native.cuda import library
 
   library.loaded()
-  module, make = _network("xxl")
-  params = make()
-  params.pop("encoder")
-  cache = _cache(module.config, 1, START)
+  depths = (2, 6) if args.quick else (24,)
+  modules = {n: _xxl_network(n) for n in depths}
+  params = _parameters(modules[depths[-1]])
   how = _divided(cells)
   block = lambda n: jnp.arange(n, dtype=jnp.int32)[None] + 7
   shape_of = lambda tree: jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree
   )
   # Bits, tokens, and whether the next matrix is brought to the cache.
-  jobs = [("kernel", 16, 1, True), ("kernel", 8, 1, True), ("kernel", 16, 8, True)]
-  jobs += [("kernel", 4, 1, True), ("kernel", 16, 1, False), ("kernel", 8, 8, True)]
-  if not args.quick:
-    jobs += [("xla", 16, 1, False), ("xla", 16, 8, False)]
+  ways = [("kernel", 16, 1, True), ("kernel", 8, 1, True), ("kernel", 16, 8, True)]
+  ways += [("kernel", 4, 1, True), ("kernel", 16, 1, False), ("kernel", 8, 8, True)]
+  ways += [("xla", 16, 1, False), ("xla", 16, 8, False)]
+  jobs = [(*way, depth) for way in ways for depth in depths]
   made = {}
+  caches = {n: _cache(module.config, 1, START) for n, module in modules.items()}
 
-  def weights_of(way, bits):
+  def weights_of(way, bits, depth):
     if way == "xla":
       return params
     if bits not in made:
-      made[bits] = _xxl_weights(module, params, bits)
-    return made[bits]
+      made[bits] = _xxl_weights(modules[depths[-1]], params, bits)
+    return {**made[bits], "layers": made[bits]["layers"][:depth]}
 
   def compiled(job, weights):
-    way, _, size, ahead = job
-    step = functools.partial(_xla_step, module)
+    way, _, size, ahead, depth = job
+    step = functools.partial(_xla_step, modules[depth])
     if way == "kernel":
-      step = _xxl_step(module.config, how, ahead)
+      step = _xxl_step(modules[depth].config, how, ahead)
     start = time.perf_counter()
-    program = _compiled(
-      _tokens_loop(step), (jnp.int32(1), weights, cache, block(size)), {}
-    )
-    return program, time.perf_counter() - start
+    given = jnp.int32(1), weights, caches[depth], block(size)
+    return _compiled(_tokens_loop(step), given, {}), time.perf_counter() - start
 
-  with futures.ThreadPoolExecutor(4) as pool:
-    found = [pool.submit(compiled, job, shape_of(weights_of(*job[:2]))) for job in jobs]
+  def measure(jobs, pool):
+    found = []
+    for job in jobs:
+      way, bits, _, _, depth = job
+      found.append(pool.submit(compiled, job, shape_of(weights_of(way, bits, depth))))
+    times = {}
     for job, future in zip(jobs, found, strict=True):
-      way, bits, size, ahead = job
+      way, bits, size, ahead, depth = job
       key = {"part": "xxl", "way": way, "bits": bits, "tokens": size, "ahead": ahead}
-      with cells.tried(**key):
+      with cells.tried(**key, layers=depth):
         program, seconds = future.result()
-        given = weights_of(way, bits), cache, block(size)
+        given = weights_of(way, bits, depth), caches[depth], block(size)
         turn, outside = _slope(program, 2, 18, *given)
-        times = {"ms": round(turn * 1e3, 3), "outside_ms": round(outside * 1e3, 3)}
-        cells.add(**key, **times, compile_s=round(seconds, 1))
-  with cells.tried(part="xxl", name="check"):
+        ms = {"ms": round(turn * 1e3, 4), "outside_ms": round(outside * 1e3, 3)}
+        times[depth] = turn * 1e3
+        if depth == 6:
+          # All 24 layers, of the times of 2 and 6.
+          ms["ms_of_24_layers"] = round(times[6] + 18 * (times[6] - times[2]) / 4, 3)
+        cells.add(**key, layers=depth, **ms, compile_s=round(seconds, 1))
+
+  with futures.ThreadPoolExecutor(8) as pool:
+    # XLA tries out its products on the GPU while it compiles them: not while others run.
+    measure([job for job in jobs if job[0] == "kernel"], pool)
+    measure([job for job in jobs if job[0] == "xla"], pool)
+  with cells.tried(part="xxl", check="two layers"):
     _check_xxl(cells, how, params)
+
+
+def _xxl_network(layers, dtype="bfloat16"):
+  import dataclasses
+
+  from specdec_t5x.network.sizes import t5_1_1
+  from specdec_t5x.network.transformer import Transformer
+
+  config = t5_1_1("xxl", dtype)
+  sizes = {"num_decoder_layers": layers, "num_encoder_layers": 1}
+  return Transformer(dataclasses.replace(config, **sizes))
+
+
+def _parameters(module):
+  from specdec_t5x.network.sizes import random_params
+
+  return random_params(module, 0)
 
 
 def _xla_step(module, params, cache, tokens):
@@ -818,19 +846,10 @@ def _xla_step(module, params, cache, tokens):
 
 def _check_xxl(cells, how, params):
   """Compares two layers of XXL with XLA's in float32."""
-  import dataclasses
-
   import jax
   import jax.numpy as jnp
 
-  from specdec_t5x.network.sizes import t5_1_1
-  from specdec_t5x.network.transformer import Transformer
-
-  config = dataclasses.replace(
-    t5_1_1("xxl"), num_decoder_layers=2, num_encoder_layers=1
-  )
-  exact = Transformer(dataclasses.replace(config, dtype="float32"))
-  module = Transformer(dataclasses.replace(config, dtype="bfloat16"))
+  exact, module = _xxl_network(2, "float32"), _xxl_network(2)
   weights = _xxl_weights(module, params, 16)
   cache = _cache(module.config, 1, START)
   wide = _cache(exact.config, 1, START, "float32")
@@ -861,7 +880,6 @@ def main():
   parser.add_argument("--times", help="the library of lab/gpu_times.cu")
   parser.add_argument("--ring", type=int, default=12, help="chunks in shared memory")
   parser.add_argument("--quick", action="store_true", help="leave out the slow cells")
-  parser.add_argument("--no_checks", action="store_true", help="of the part native")
   parser.add_argument("--one", choices=PARTS)
   args = parser.parse_args()
   os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
