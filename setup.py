@@ -38,6 +38,7 @@ setup(
     "specdec_t5x.bench.paper": ["paper.json"],
     "specdec_t5x.native": ["*.cc", "*.h"],
     "specdec_t5x.demo": ["pair/*", *PAIR],
+    "specdec_t5x.native.cuda": ["*.cu", "*.cuh"],
     "specdec_t5x.demo.corpora": ["tables/*"],
     "specdec_t5x.doctor": ["tested.json"],
   },

@@ -1,10 +1,16 @@
 r"""Checks and times the CUDA kernels against XLA on a GPU: cells of JSON in a folder.
 
-  python lab/gpu_kernels.py --output DIR [--parts tune check step few xxl] [--library FILE]
+  python lab/gpu_kernels.py --output DIR --times FILE [--parts tune native step]
 
-Needs jax for the GPU, flax, jaxtyping and NumPy. Each part is a process of its own with a
-time limit, so that a kernel that hangs costs one part. Each cell is written as soon as it
-is measured. Times are medians of runs after the third, in loops inside a program.
+Needs jax for the GPU, flax, jaxtyping and NumPy, and FILE, which is built beforehand:
+
+  nvcc -std=c++20 -O3 -arch=sm_90 -shared -Xcompiler=-fPIC,-w -w \
+    -Ispecdec_t5x/native/cuda lab/gpu_times.cu -o FILE
+
+Each part is a process of its own with a time limit, so that a kernel that hangs costs
+one part. Each cell is written as soon as it is measured. Times are medians of runs
+after the third, in loops inside a program. The parts tune and native run the kernels
+without XLA.
 
 Shapes: R rows, N tokens of a block.
 """
@@ -39,8 +45,8 @@ BUFFERS = {
   "while, conditional": {_NAME: f"{_LIST},WHILE,CONDITIONAL", _LEAST: 2},
 }
 CLUSTERS = {"small": 8, "base": 8, "large": 4}
-# Inputs and outputs of XXL's products: query, key and value; the other three of attention;
-# the two into the feed-forward layer; the one out of it; logits.
+# Inputs and outputs of XXL's products: query, key and value; the other three of
+# attention; the two into the feed-forward layer; the one out of it; logits.
 XXL = {
   "qkv": (4096, 12288),
   "out": (4096, 4096),
@@ -93,10 +99,10 @@ def tune(cells, args):
       repeats = max(2, min(24, 600_000_000 // size))
       found = {}
       for cluster, unroll, ahead in itertools.product((1, 2, 4, 8), (1, 2), AHEAD):
-        time_of = lambda rows: kernels.specdec_few_time(
-          bits, cluster, unroll, rows, inputs, outputs, repeats, ahead  # noqa: B023
-        )
-        times = [round(time_of(rows), 2) for rows in (1, 8)]
+        times = []
+        for rows in (1, 8):
+          given = bits, cluster, unroll, rows, inputs, outputs, repeats, ahead
+          times.append(round(kernels.specdec_few_time(*given), 2))
         found[f"{cluster},{unroll},{ahead}"] = times
       right = {k: v for k, v in found.items() if min(v) > 0}
       best = min(right, key=lambda k: sum(right[k]), default=None)
@@ -107,6 +113,7 @@ def tune(cells, args):
 
 def native(cells, args):
   """Checks and times the step without XLA."""
+  import ml_dtypes
   import numpy as np
 
   from specdec_t5x.native.cuda import layout as layouts
@@ -116,7 +123,7 @@ def native(cells, args):
 
   kernels = ctypes.CDLL(args.times)
   random = np.random.default_rng(0)
-  bits = lambda x: np.ascontiguousarray(np.asarray(x, ml_dtypes_bfloat16())).view(np.uint16)
+  bits = lambda x: np.array(x, ml_dtypes.bfloat16, order="C").view(np.uint16)
 
   def run(layout, arrays, caches, steps, launches, cooperative=1):
     ring = args.ring
@@ -128,16 +135,16 @@ def native(cells, args):
         break
       ring -= 1
     us = (ctypes.c_float * 2)()
-    error = kernels.specdec_step_run(
-      layout.cluster, ctypes.byref(shape), ctypes.byref(pointers), cooperative, launches, us
-    )
+    given = ctypes.byref(shape), ctypes.byref(pointers), cooperative, launches, us
+    error = kernels.specdec_step_run(layout.cluster, *given)
     if error:
       raise RuntimeError(f"CUDA error {error}, room for {room} clusters, ring {ring}")
     return made, {"us": [round(x, 2) for x in us], "ring": ring, "room": room}
 
   def state(layout, rows, slots=SLOTS, inputs=INPUTS):
     cache = lambda n: [
-      bits(random.normal(size=(rows, layout.heads, n, 64))) for _ in range(layout.layers)
+      bits(random.normal(size=(rows, layout.heads, n, 64)))
+      for _ in range(layout.layers)
     ]
     mask = random.random((rows, inputs)) < 0.8
     caches = {"keys": cache(slots), "values": cache(slots)}
@@ -151,7 +158,7 @@ def native(cells, args):
 
   checks = [("small", 16, 1, 2, 3), ("small", 8, 3, 2, 1), ("base", 8, 8, 2, 1)]
   checks += [("large", 4, 1, 2, 1), ("small", 16, 5, 1, 2), ("large", 4, 8, 1, 1)]
-  for size, cluster, rows, layers, steps in checks[1:4] if args.quick else checks:
+  for size, cluster, rows, layers, steps in _some(checks[1:4], checks, args):
     c = t5_1_1(size)
     shape = c.emb_dim, c.num_heads, c.mlp_dim, 5000, layers, cluster
     key = {"part": "native", "check": size, "cluster": cluster, "rows": rows}
@@ -166,7 +173,7 @@ def native(cells, args):
         "norms": bits(layouts.norms(layout, params)),
         "biases": np.array(layouts.distance_biases(table, bucket)),
       }
-      floats = lambda x: x.view(ml_dtypes_bfloat16()).astype(np.float64)
+      floats = lambda x: x.view(ml_dtypes.bfloat16).astype(np.float64)
       exact = {k: [floats(x) for x in v] for k, v in caches.items()}
       made, _ = run(layout, arrays, caches, steps, 0)
       tokens, index, errors = arrays["tokens"], arrays["index"].copy(), []
@@ -176,7 +183,11 @@ def native(cells, args):
         best = made["logits"][i].argmax(-1)
         assert (best == made["chosen"][i]).all(), (best, made["chosen"][i])
         tokens, index = made["chosen"][i], index + 1
-      pairs = zip(caches["keys"] + caches["values"], exact["keys"] + exact["values"], strict=True)
+      pairs = [
+        (ours, theirs)
+        for name in ("keys", "values")
+        for ours, theirs in zip(caches[name], exact[name], strict=True)
+      ]
       cached = max(_norm_error(floats(ours), theirs) for ours, theirs in pairs)
       cells.add(**key, steps=steps, logits_error=errors, caches_error=round(cached, 6))
 
@@ -186,7 +197,7 @@ def native(cells, args):
     *((s, 1, n) for s in sizes for n in (1, GAMMA)),
     *((s, r, 1) for s in sizes[:3] for r in (4, 8)),
   ]
-  for (size, cluster), rows, steps in wanted[: 8 if args.quick else None]:
+  for (size, cluster), rows, steps in _some(wanted[:8], wanted, args):
     key = {"part": "native", "time": size, "cluster": cluster, "rows": rows}
     with cells.tried(**key):
       layout = _draft(size, cluster).layout
@@ -210,18 +221,17 @@ def native(cells, args):
       cells.add(**key, steps=steps, **found)
 
 
+def _some(quick, full, args):
+  if args.times_only:
+    return [case for case in quick if case[1:] == (1, 1)]
+  return quick if args.quick else full
+
+
 def _chunks(layout):
   """Returns the chunks of a block's stream."""
   k_steps, hidden = layout.width // layout.cluster // 16, layout.hidden // 16
   layer = k_steps * (12 + 4 + 4 + 4 + 2 * hidden + hidden)
   return -(-(layer * layout.layers + layout.tiles * layout.width // 16) // 32)
-
-
-def ml_dtypes_bfloat16():
-  """Returns NumPy's bfloat16."""
-  import ml_dtypes
-
-  return ml_dtypes.bfloat16
 
 
 def _divided(cells):
@@ -272,12 +282,13 @@ def _cache(config, rows, index, dtype="bfloat16", seed=1):
 
 
 def _draft(size, cluster=None):
-  from specdec_t5x.native.cuda import layout, step
+  from specdec_t5x.native.cuda import layout
+  from specdec_t5x.network import draft_step
   from specdec_t5x.network.sizes import t5_1_1
 
   c = t5_1_1(size)
   shape = c.emb_dim, c.num_heads, c.mlp_dim, c.vocab_size, c.num_decoder_layers
-  return step.DraftStep(layout.StepLayout(*shape, cluster or CLUSTERS[size]))
+  return draft_step.DraftStep(layout.StepLayout(*shape, cluster or CLUSTERS[size]))
 
 
 def _norm_error(ours, theirs):
@@ -289,14 +300,14 @@ def _norm_error(ours, theirs):
 
 def check(cells, args):
   """Compares the kernels with XLA in float32."""
-  cases = [("small", 16, 1), ("base", 8, 1), ("large", 8, 1), ("small", 8, 1)]
-  cases += [("small", 16, 8), ("base", 8, 4), ("large", 8, 2), ("small", 16, 3)]
-  for size, cluster, rows in cases[:3] + cases[4:5] if args.quick else cases:
+  with cells.tried(part="check", few="all"):
+    _check_few(cells, args)
+  cases = [("small", 8, 1), ("large", 4, 1), ("base", 8, 1), ("small", 16, 8)]
+  cases += [("base", 8, 4), ("large", 4, 2), ("small", 16, 3)]
+  for size, cluster, rows in cases[:2] if args.quick else cases:
     key = {"part": "check", "size": size, "cluster": cluster, "rows": rows}
     with cells.tried(**key):
       cells.add(**key, **_checked_step(size, cluster, rows))
-  with cells.tried(part="check", name="few"):
-    _check_few(cells)
 
 
 def _checked_step(size, cluster, rows):
@@ -332,19 +343,24 @@ def _checked_step(size, cluster, rows):
     at, state, token = found[3], found[4], found[0][0]
     one.append(found)
   new = jnp.asarray(index)
+  one_row = lambda buffer, r: np.asarray(buffer[r, :, new[r]], np.float32)
   picked = lambda buffers: np.stack(
-    [np.asarray(buffer[r, :, new[r]], np.float32) for buffer in buffers for r in range(rows)]
+    [one_row(buffer, r) for buffer in buffers for r in range(rows)]
   )
   ours_best = np.asarray(chosen[0])
   top = np.asarray(theirs[:, 0]).max(axis=-1)
   return {
     "logits_error": _norm_error(logits[0], theirs[:, 0]),
     "xla_bfloat16_logits_error": _norm_error(rough[:, 0], theirs[:, 0]),
-    "features_error": _norm_error(features[0].astype(jnp.float32), their_features[:, 0]),
+    "features_error": _norm_error(
+      features[0].astype(jnp.float32), their_features[:, 0]
+    ),
     "keys_error": _norm_error(picked(after.keys), picked(their_cache.keys)),
     "values_error": _norm_error(picked(after.values), picked(their_cache.values)),
     "argmax_equal": bool((np.asarray(logits[0]).argmax(-1) == ours_best).all()),
-    "largest_gap": float((top - np.asarray(theirs)[np.arange(rows), 0, ours_best]).max()),
+    "largest_gap": float(
+      (top - np.asarray(theirs)[np.arange(rows), 0, ours_best]).max()
+    ),
     "finite": bool(jnp.isfinite(seven[1]).all()),
     "seven_in_one_equal": bool(
       all((seven[1][i] == one[i][1][0]).all() for i in range(GAMMA))
@@ -353,14 +369,15 @@ def _checked_step(size, cluster, rows):
   }
 
 
-def _check_few(cells):
+def _check_few(cells, args):
   import jax
   import jax.numpy as jnp
 
   from specdec_t5x.native.cuda import few
 
   keys = jax.random.split(jax.random.key(0), 4)
-  for name, (inputs, outputs) in XXL.items():
+  shapes = {n: XXL[n] for n in ("out", "wo")} if args.quick else XXL
+  for name, (inputs, outputs) in shapes.items():
     matrix = jax.random.normal(keys[0], (inputs, outputs)) / inputs**0.5
     x = jax.random.normal(keys[1], (8, inputs)).astype(jnp.bfloat16)
     for bits in (16, 8, 4):
@@ -374,7 +391,8 @@ def _check_few(cells):
       if weights.scales is not None:
         wide *= weights.scales.astype(jnp.float32)
       exact = jnp.dot(x.astype(jnp.float32), wide, precision="highest")
-      for cluster in (1, 2, 4, 8):
+      best = few.tuning(bits, outputs).cluster
+      for cluster in (best,) if args.quick else (1, 2, 4, 8):
         run = lambda x, w, c=cluster: few.multiply(x, w, divided=few.Tuning(c, 2))[0]
         eight = jax.jit(run)(x, weights)
         one = jax.jit(run)(x[3:4], weights)
@@ -425,7 +443,7 @@ def _compiled(function, args, options):
 
 
 def _slope(program, few_turns, many, *args):
-  """Returns seconds of one turn of a program's loop, and of what stands outside of it."""
+  """Returns seconds of one turn of a program's loop, and of the rest."""
   import jax.numpy as jnp
 
   short, long = (_timed(program, jnp.int32(n), *args) for n in (few_turns, many))
@@ -613,8 +631,11 @@ def _time_pallas(cells):
   for name in ("wi", "out", "wo"):
     inputs, outputs = XXL[name]
     count = max(2, min(12, 800_000_000 // (inputs * outputs)))
-    draw = jax.jit(lambda k: jax.random.randint(k, (outputs, inputs), -127, 128, jnp.int8))
-    weights = [draw(k) for k in jax.random.split(jax.random.key(0), count)]
+    draw = jax.jit(jax.random.randint, static_argnums=(1, 4))
+    weights = [
+      draw(k, (outputs, inputs), -127, 128, jnp.int8)
+      for k in jax.random.split(jax.random.key(0), count)
+    ]
     x = jax.random.normal(jax.random.key(1), (inputs, 64)).astype(jnp.bfloat16)
 
     def program(n, x, weights):
@@ -645,6 +666,7 @@ def _xxl_weights(module, params, bits):
   from specdec_t5x.native.cuda import few as few_lib
 
   # In 16 bits nothing is copied.
+  names = "self_attention", "cross_attention", "mlp"
   by_xla = jax.jit(few_lib.rounded, static_argnums=1)
   rounded = few_lib.rounded if bits == 16 else by_xla
   decoder, layers = params["decoder"], []
@@ -659,9 +681,7 @@ def _xxl_weights(module, params, bits):
       "cross_out": matrix(cross["out"]),
       "wi": [matrix(layer["mlp"][n]) for n in ("wi_0", "wi_1")],
       "wo": matrix(layer["mlp"]["wo"]),
-      "norms": [
-        layer[f"pre_{n}_layer_norm"]["scale"] for n in ("self_attention", "cross_attention", "mlp")
-      ],
+      "norms": [layer[f"pre_{n}_layer_norm"]["scale"] for n in names],
     })  # fmt: skip
   return {
     "layers": layers,
@@ -815,7 +835,7 @@ def xxl(cells, args):
         cells.add(**key, layers=depth, **ms, compile_s=round(seconds, 1))
 
   with futures.ThreadPoolExecutor(8) as pool:
-    # XLA tries out its products on the GPU while it compiles them: not while others run.
+    # XLA tries out its products on the GPU while it compiles: not while others run.
     measure([job for job in jobs if job[0] == "kernel"], pool)
     measure([job for job in jobs if job[0] == "xla"], pool)
   with cells.tried(part="xxl", check="two layers"):
@@ -880,6 +900,9 @@ def main():
   parser.add_argument("--times", help="the library of lab/gpu_times.cu")
   parser.add_argument("--ring", type=int, default=12, help="chunks in shared memory")
   parser.add_argument("--quick", action="store_true", help="leave out the slow cells")
+  parser.add_argument(
+    "--times_only", action="store_true", help="of the part native, of one row"
+  )
   parser.add_argument("--one", choices=PARTS)
   args = parser.parse_args()
   os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

@@ -104,7 +104,7 @@ def built() -> pathlib.Path:
 
 
 def kept_or_made(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path:
-  """Returns a library that is kept under this name, made if it is not there, whole, yet.
+  """Returns the library kept under this name, made if it is not there, whole, yet.
 
   Args:
     name: contains the digest of everything that the library is made from.

@@ -50,8 +50,8 @@ class FewWeights:
   """A matrix in 16, 8 or 4 bits.
 
   Attributes:
-    codes: bfloat16 or int8 [I, O], or uint8 [I, O / 2]: two columns, the even one in the
-      lower half, in two's complement.
+    codes: bfloat16 or int8 [I, O], or uint8 [I, O / 2] with two columns each, the even
+      one in the lower half, in two's complement.
     scales: of the columns; None in bfloat16.
   """
 

@@ -1,8 +1,8 @@
 """Weights of a decoder as the kernel of a draft step (step.cuh) reads them.
 
 Each block of the kernel reads one stream from front to end. A stream consists of
-fragments: 16 columns by 16 inputs of a matrix, in the order in which the lanes of a warp
-hold them for a tensor core's product.
+fragments: 16 columns by 16 inputs of a matrix, in the order in which the lanes of a
+warp hold them for a tensor core's product.
 
 Shapes: D width, H heads, K head width, F hidden units of a head's cluster, M all hidden
 units, V vocabulary, C blocks of a cluster.
@@ -48,8 +48,8 @@ class StepLayout:
   def __post_init__(self):
     if self.width % (32 * self.cluster):
       raise ValueError(
-        f"The width must be divisible by 32 times the cluster ({32 * self.cluster}), got "
-        f"{self.width}. Use a smaller cluster."
+        f"The width must be divisible by 32 times the cluster ({32 * self.cluster}), "
+        f"got {self.width}. Use a smaller cluster."
       )
     if self.heads > _MOST_HEADS or self.layers > _MOST_LAYERS:
       raise ValueError(
@@ -184,7 +184,7 @@ def _logits(layout, params):
 
 
 def shapes_of(params: Mapping[str, Any]) -> Sequence[int]:
-  """Returns width, heads, hidden units, vocabulary and layers of a decoder's parameters."""
+  """Returns width, heads, hidden units, vocabulary and layers of a decoder."""
   decoder = params["decoder"]
   width, joined = decoder["layers_0"]["self_attention"]["query"]["kernel"].shape
   mlp = decoder["layers_0"]["mlp"]["wo"]["kernel"].shape[0]

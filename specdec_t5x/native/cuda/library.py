@@ -1,7 +1,8 @@
 """Our own kernels for NVIDIA GPUs: compiled by nvcc, which needs no GPU, and kept.
 
-A machine without nvcc takes a library that was built elsewhere from the same sources for
-the same architecture and the same headers of XLA's FFI, where SPECDEC_T5X_CACHE has it.
+A machine without nvcc takes a library that was built elsewhere from the same sources,
+for the same architecture and with the same headers of XLA's FFI, if SPECDEC_T5X_CACHE
+has it.
 """
 
 import ctypes
@@ -64,7 +65,7 @@ def built(architecture: str = ARCHITECTURE) -> pathlib.Path:
   def make(path):
     nvcc = os.environ.get("NVCC") or shutil.which("nvcc")
     if not nvcc:
-      raise OSError("there is no nvcc (the wheels of jax[cuda13] have one; or set NVCC)")
+      raise OSError("there is no nvcc: install jax[cuda13], which has one, or set NVCC")
     sources = map(str, SOURCES)
     arch = f"-arch={architecture}"
     library.run(nvcc, *_FLAGS, arch, f"-I{include}", *sources, "-o", str(path))

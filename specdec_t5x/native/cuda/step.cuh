@@ -171,8 +171,7 @@ struct Ring {
   }
 };
 
-// Fills the ring. To start a copy takes a thread hundreds of cycles: so all threads count
-// them, and each is started by another warp, the last ones first: they have the least to do.
+// The thread that fills the ring.
 struct Filler {
   const char* source;  // The block's weights.
   int chunks;          // Of a step.
@@ -185,14 +184,10 @@ struct Filler {
   // Refills what is free when all threads have read so many fragments.
   __device__ __forceinline__ void fill(const Ring& ring, int used) {
     const int limit = min(total, used / kPerChunk + slots);
-    int turn = kThreads - 32;
 #pragma unroll 1
     while (issued < limit) {
-      if (threadIdx.x == turn) {
-        copy_bulk(ring.memory + slot * kChunk, source + size_t(chunk) * kChunk, kChunk,
-                  ring.barriers + slot);
-      }
-      turn = turn ? turn - 32 : kThreads - 32;
+      copy_bulk(ring.memory + slot * kChunk, source + size_t(chunk) * kChunk, kChunk,
+                ring.barriers + slot);
       issued++;
       slot = slot + 1 == slots ? 0 : slot + 1;
       chunk = chunk + 1 == chunks ? 0 : chunk + 1;
@@ -397,11 +392,12 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 1
     for (int i = 0; i < s.ring; i++) barrier_init(ring.barriers + i);
     barrier_fence();
+    filler.fill(ring, 0);
   }
   int used = 0;  // Fragments that all threads have read.
   const auto refill = [&](int fragments) {
     used += fragments;
-    filler.fill(ring, used);
+    if (tid == 0) filler.fill(ring, used);
     ring.advance(fragments);
   };
 #pragma unroll 1
@@ -418,7 +414,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   unsigned exchanges = 0;  // Since the kernel began; the next one's tag is one more.
   unsigned stages = 0;     // Of partial sums in shared memory, of which two are kept.
   __syncthreads();
-  refill(0);
 
   // Where clusters put what they add to the residual stream: [H, R, D].
   const auto sums_at = [&](int row, int column) {
@@ -435,21 +430,16 @@ __global__ void __launch_bounds__(kThreads, 1)
     const unsigned tag = epoch + exchanges + 1;
     const uint64_t* const from = sums_at(row, column);
     uint64_t words[kMostHeads];
-#pragma unroll
-    for (int i = 0; i < kMostHeads; i++) words[i] = uint64_t(~tag) << 32;
-    const auto is_missing = [&](int i) {
-      return i < s.heads && static_cast<unsigned>(words[i] >> 32) != tag;
-    };
     long long since = 0;
     bool is_there = false;
     while (!is_there) {
-      // All that are missing are asked for before the first is waited for.
 #pragma unroll
       for (int i = 0; i < kMostHeads; i++)
-        if (is_missing(i)) words[i] = load_relaxed(from + i * between_heads);
+        if (i < s.heads) words[i] = load_relaxed(from + i * between_heads);
       is_there = true;
 #pragma unroll
-      for (int i = 0; i < kMostHeads; i++) is_there &= !is_missing(i);
+      for (int i = 0; i < kMostHeads; i++)
+        is_there &= i >= s.heads || static_cast<unsigned>(words[i] >> 32) == tag;
       if (!is_there) spin(since);
     }
     float sum = 0;
@@ -469,22 +459,20 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
   const auto partials = [&] { return floats(at.partial) + stages % 2 * at.partial_size; };
   const auto squares = [&] { return floats(at.squares) + stages % 2 * kMostRows; };
-  // Reads the C blocks' values of what is at one place in their shared memory.
-  const auto pull = [&](float* at_place, float (&v)[C]) {
+  // The C blocks' sums of a column, in one order.
+  const auto pulled = [&](float* of_block) {
+    float v[C];
 #pragma unroll
-    for (int i = 0; i < C; i++) v[i] = *cluster.map_shared_rank(at_place, i);
-  };
-  const auto sum_of = [](const float (&v)[C]) {
+    for (int i = 0; i < C; i++) v[i] = *cluster.map_shared_rank(of_block, i);
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < C; i++) sum += v[i];
     return sum;
   };
-  // Lane i has block i's sum of squares of a row.
-  const auto pull_square = [&](int row) {
-    return lane < C ? *cluster.map_shared_rank(squares() + row, lane) : 0.f;
-  };
-  const auto inverse_rms = [&](float square) {
+  // Called by whole warps.
+  const auto inverse_rms = [&](int row) {
+    float square = 0;
+    if (lane < C) square = *cluster.map_shared_rank(squares() + row, lane);
 #pragma unroll
     for (int o = 16; o; o >>= 1) square += __shfl_xor_sync(~0u, square, o);
     return rsqrtf(square / D + 1e-6f);
@@ -536,7 +524,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int row = unit / groups;
         const int column = unit % groups * 32 + lane;
         // Read before the sums, which are waited for.
-        const bf16 scale = scales[column];
+        const float scale = __bfloat162float(scales[column]);
         float v;
         if (stage == 0) {
           int token = step ? next_token(row) : arrays.tokens[row];
@@ -546,7 +534,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           v = x[row * part + column] + received(row, column);
         }
         x[row * part + column] = v;
-        h[row * h_stride + column] = __float2bfloat16(v * __bfloat162float(scale));
+        h[row * h_stride + column] = __float2bfloat16(v * scale);
         float square = v * v;
 #pragma unroll
         for (int o = 16; o; o >>= 1) square += __shfl_xor_sync(~0u, square, o);
@@ -579,23 +567,18 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int unit = warp; unit < R * units_of_row; unit += kWarps) {
         const int row = unit / units_of_row;
         const int column = unit % units_of_row * 32 + lane;
-        const bool is_result = column < results;
-        const bool is_gated = !is_attention && s.gated;
-        float* const place = kept + row * columns + column;
-        // All is read before anything is waited for.
-        float first[C] = {};
-        float second[C] = {};
-        const float square = pull_square(row);
-        if (is_result) pull(place, first);
-        if (is_result && is_gated) pull(place + s.hidden, second);
-        const float by = inverse_rms(square);
-        if (!is_result) continue;
-        float v = sum_of(first) * by;
+        const float by = inverse_rms(row);
+        if (column >= results) continue;
+        float v = pulled(kept + row * columns + column) * by;
         if (is_attention) {
           if (column >= kHead) v = __bfloat162float(__float2bfloat16(v));
           qkv[row * 3 * kHead + column] = v;
         } else {
-          v = is_gated ? gelu(v) * (sum_of(second) * by) : fmaxf(v, 0.f);
+          if (s.gated) {
+            v = gelu(v) * (pulled(kept + row * columns + s.hidden + column) * by);
+          } else {
+            v = fmaxf(v, 0.f);
+          }
           middle[row * stride + column] = __float2bfloat16(v);
         }
       }
@@ -697,7 +680,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const int row = unit / (D / 32);
       const int column = unit % (D / 32) * 32 + lane;
       const float* of_block = cluster.map_shared_rank(x, column / part);
-      const float v = of_block[row * part + column % part] * inverse_rms(pull_square(row));
+      const float v = of_block[row * part + column % part] * inverse_rms(row);
       const bf16 feature = __float2bfloat16(v * __bfloat162float(last_norm[column]));
       h[row * wide_stride + column] = feature;
       if (head == 0 && column / part == rank)

@@ -71,10 +71,10 @@ def compiled(folder: pathlib.Path, faults: dict[str, dict[str, str]] | None = No
       assert text.count(old) == 1, (path.name, old, text.count(old))
       text = text.replace(old, new)
     (folder / path.name).write_text(text)
-  flags = "-O2 -std=c++20 -pthread -fno-strict-aliasing -fPIC -shared -w".split()
+  flags = ["-O2", "-std=c++20", "-pthread", "-fno-strict-aliasing", "-fPIC", "-w"]
   sizes = "-DSPECDEC_STEP_THREADS=128", "-DSPECDEC_FEW_WARPS=4"
   source, library = HERE / "kernels_on_cpu.cc", folder / "kernels.so"
-  command = ["g++", *flags, *sizes, f"-I{folder}", f"-I{HERE}", str(source)]
+  command = ["g++", "-shared", *flags, *sizes, f"-I{folder}", f"-I{HERE}", str(source)]
   subprocess.run([*command, "-o", str(library)], check=True)
   return ctypes.CDLL(str(library))
 

@@ -108,4 +108,5 @@ def _attend(y, attention, keys, values, biases):
   scores = np.einsum("hk,hsk->hs", query, keys) + biases
   weights = np.exp(scores - scores.max(axis=1, keepdims=True))
   weights /= weights.sum(axis=1, keepdims=True)
-  return np.einsum("hs,hsk->hk", weights, values).reshape(-1) @ attention["out"]["kernel"]
+  mixed = np.einsum("hs,hsk->hk", weights, values).reshape(-1)
+  return mixed @ attention["out"]["kernel"]

@@ -1,4 +1,4 @@
-"""A draft's step by our kernel for GPUs (step.cuh): weights laid out once, then one call.
+"""A draft's step by our kernel for GPUs (step.cuh).
 
 Shapes: R rows, D width, V vocabulary, N steps.
 """
