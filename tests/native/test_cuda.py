@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.native.cuda import layout as layouts
+from specdec_t5x.native.cuda import library as library_of_kernels
 from specdec_t5x.network.layers import bucket
 from tests.native.cuda import on_cpu, plain
 
@@ -278,3 +279,12 @@ def test_without_a_fault_none_is_found(file, tmp_path):
   on_cpu.compiled(tmp_path)
   ending = next(_endings(tmp_path / "kernels.so", file))
   assert ending == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="needs nvcc")
+@pytest.mark.parametrize("architecture", ["sm_90", "sm_100"])
+def test_the_kernels_are_compiled(architecture, monkeypatch, tmp_path):
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
+  path = library_of_kernels.built(architecture)
+  assert all(name.encode() in path.read_bytes() for name in library_of_kernels.TARGETS)

@@ -32,7 +32,7 @@ static ffi::Error Few(cudaStream_t stream, ffi::Buffer<ffi::BF16> x,
     const auto weights = given.get<ffi::AnyBuffer>(3 * i);
     const auto scales = given.get<ffi::AnyBuffer>(3 * i + 1);
     const auto residual = given.get<ffi::AnyBuffer>(3 * i + 2);
-    const auto y = made.get<ffi::AnyBuffer>(i);
+    auto y = made.get<ffi::AnyBuffer>(i);
     if (!weights.has_value() || !scales.has_value() || !residual.has_value() ||
         !y.has_value()) {
       return ffi::Error::InvalidArgument("specdec_few: matrices");

@@ -55,7 +55,7 @@ static ffi::Error Step(cudaStream_t stream, ffi::Buffer<ffi::S32> tokens,
   // The caches' old keys and values stay: results must be the operands' own memory.
   for (int i = 0; i < 2 * shape.layers; i++) {
     const auto given = caches.get<ffi::AnyBuffer>(i);
-    const auto made = caches_out.get<ffi::AnyBuffer>(i);
+    auto made = caches_out.get<ffi::AnyBuffer>(i);
     if (!given.has_value() || !made.has_value() ||
         given->untyped_data() != (*made)->untyped_data()) {
       return ffi::Error::InvalidArgument("specdec_step: caches must be aliased");
