@@ -44,7 +44,6 @@ BUFFERS = {
   "while": {_NAME: f"{_LIST},WHILE", _LEAST: 2},
   "while, conditional": {_NAME: f"{_LIST},WHILE,CONDITIONAL", _LEAST: 2},
 }
-CLUSTERS = {"small": 8, "base": 8, "large": 4}
 # Inputs and outputs of XXL's products: query, key and value; the other three of
 # attention; the two into the feed-forward layer; the one out of it; logits.
 XXL = {
@@ -64,6 +63,7 @@ class Cells:
 
   def __init__(self, folder):
     self.path = pathlib.Path(folder) / "cells.jsonl"
+    self.path.parent.mkdir(parents=True, exist_ok=True)
 
   def add(self, **cell):
     """Writes one cell."""
@@ -288,7 +288,8 @@ def _draft(size, cluster=None):
 
   c = t5_1_1(size)
   shape = c.emb_dim, c.num_heads, c.mlp_dim, c.vocab_size, c.num_decoder_layers
-  return draft_step.DraftStep(layout.StepLayout(*shape, cluster or CLUSTERS[size]))
+  cluster = cluster or layout.cluster_of(c.num_heads)
+  return draft_step.DraftStep(layout.StepLayout(*shape, cluster))
 
 
 def _norm_error(ours, theirs):
@@ -911,7 +912,6 @@ def main():
     run = {"tune": tune, "native": native, "check": check, "step": step}
     ({**run, "few": few, "xxl": xxl})[args.one](cells, args)
     return
-  pathlib.Path(args.output).mkdir(parents=True, exist_ok=True)
   if not args.library:
     from specdec_t5x.native.cuda import library
 
