@@ -79,6 +79,7 @@ def together(
   num_candidates: int = 1,
   policy: Policy | str | None = None,
   shared: SharedTokens | None = None,
+  same_bits: bool | None = None,
 ) -> tuple[Decoder, Mapping[str, Any]]:
   """Returns the decoder of some models, and its parameters on the device.
 
@@ -93,6 +94,7 @@ def together(
     num_candidates: independent drafts an iteration, of a named drafter.
     policy: how long drafts are.
     shared: the target's tokens in the draft's, of a draft model with tokens of its own.
+    same_bits: whether plain and speculative decoding score blocks of one width.
 
   Raises:
     ValueError: where settings of speculation are given without a draft, or there are
@@ -112,13 +114,15 @@ def together(
   if drafter is None and draft is None:
     words = {"num_candidates": num_candidates, "policy": policy, "shared": shared}
     _refuse_words(rule=rule, gamma=gamma, **words)
-    return PlainDecoder(target.network), params
+    return PlainDecoder(target.network, same_bits=same_bits), params
   network = given.get("draft")
   if drafter is None:
     drafter = "heads" if isinstance(network, HEADS) else "draft_model"
   parts = get_drafter(drafter, network, gamma, num_candidates, shared)
   chosen = policy_for(parts, policy, gamma, is_word=isinstance(drafter, str))
-  decoder = SpeculativeDecoder(target.network, parts, get_rule(rule), chosen)
+  decoder = SpeculativeDecoder(
+    target.network, parts, get_rule(rule), chosen, same_bits=same_bits
+  )
   if given != decoder.networks:
     raise ValueError(
       f"The drafter {type(parts).__name__} needs the networks "

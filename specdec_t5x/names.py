@@ -27,8 +27,8 @@ _OTHER = {
 }
 _SAME = (
   *("BATCH_SIZE", "BITS", "BLOCK", "DRAFTER", "DRAFT_TOKENIZER", "DTYPE", "GAMMA"),
-  *("GROUP", "LENIENCE", "NUM_CANDIDATES", "SEED", "SHAPE", "SIBLINGS", "SKIP"),
-  *("SLOTS", "TEMPERATURE", "WEIGHTS", "WHOLE", "WINDOW"),
+  *("GROUP", "LENIENCE", "NUM_CANDIDATES", "SAME_BITS", "SEED", "SHAPE", "SIBLINGS"),
+  *("SKIP", "SLOTS", "TEMPERATURE", "WEIGHTS", "WHOLE", "WINDOW"),
 )
 _ARGUMENTS = _OTHER | {name: name.lower() for name in _SAME}
 _MACRO = re.compile(rf"(?:--gin\.)?\b({'|'.join(_ARGUMENTS)})\b")

@@ -29,6 +29,7 @@ class Target:
     without: from the names of sublayers to the target without them, on its own caches;
       with rounded matrices where it is given such.
     derived: what the drafter made of its parameters, by name (`Drafter.derived`).
+    is_fixed: whether `extend` computes blocks of one width (`decoding.widths`).
   """
 
   extend: ExtendFn
@@ -37,6 +38,7 @@ class Target:
   embed: Callable[[Int[Array, "*B"]], Float[Array, "*B D"]] | None = None
   without: Callable[..., ExtendFn] | None = None
   derived: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  is_fixed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from specdec_t5x.core.ends import EndTokens
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
-from specdec_t5x.decoding import baseline, batching, generate, state
+from specdec_t5x.decoding import baseline, batching, generate, state, widths
 from specdec_t5x.decoding.context import Context, Loaded, Target
 from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.generate import Keeper
@@ -88,6 +88,9 @@ class SpeculativeDecoder:
       the next input.
     observer: keeps something of the iterations, which is handed out (`training.online`
       learns from it).
+    same_bits: whether all calls of the target score blocks of one width, as plain
+      decoding's do with the same setting; None leaves it to platform and batch
+      (`decoding.widths.is_fixed`).
   """
 
   target: Network
@@ -96,9 +99,11 @@ class SpeculativeDecoder:
   policy: Policy = dataclasses.field(default_factory=Fixed)
   slots: int = 0
   observer: Keeper | None = None
+  same_bits: bool | None = None
 
   def __post_init__(self):
     check_slots(self.slots)
+    widths.check_same_bits(self.same_bits, self.drafter.tree.size, self._is_plain)
     if self.observer:
       self.observer.check(self.target)
     self.drafter.check(self.target)
@@ -192,7 +197,8 @@ class SpeculativeDecoder:
     sampling = self.drawn(sampling)
     if not self.policy.pays(self.drafter.lengths):
       # Plain decoding's own program: it costs what plain decoding costs.
-      plain, of_run = PlainDecoder(self.target, slots=self.slots), (max_length, eos_id)
+      plain = PlainDecoder(self.target, slots=self.slots, same_bits=self.same_bits)
+      of_run = max_length, eos_id
       decoded = plain.decode(params, inputs, keys, sampling, *of_run, is_wanted)
       observed = self._nothing_observed(keys.shape[0], max_length)
       return decoded.replace(observed=observed, policy_state=policy_state)
@@ -212,6 +218,17 @@ class SpeculativeDecoder:
 
     return _decode(prepare, run, request, self.slots, max_length)
 
+  def is_fixed(self, rows: int) -> bool:
+    """Returns whether all blocks of the target have one width in such a batch."""
+    rows = min(rows, self.slots or rows)
+    drafted = self.drafter.tree.size
+    return widths.is_fixed(self.same_bits, rows, drafted, self._is_plain)
+
+  @property
+  def _is_plain(self) -> bool:
+    """Whether a block's tokens follow one another, and it is not packed."""
+    return self.drafter.tree.is_chain and not self.policy.packs
+
   def _extend_fn(self, network: Network, params) -> ExtendFn:
     """Returns a network of the drafter's, over the tokens that the drafter asks for."""
     if self.drafter.has_own_tokens:
@@ -228,16 +245,19 @@ class SpeculativeDecoder:
     """
     per_input = keys.shape[0] // inputs.shape[0]
     size, sampling = self.drafter.tree.size, self.drawn(sampling)
-    slots = state.num_slots(max_length, size) if has_room else 0
+    is_fixed = self.is_fixed(keys.shape[0])
+    over = widths.FIXED_WIDTH - 1 if is_fixed else size
+    slots = state.num_slots(max_length, over) if has_room else 0
     prompts = functional.prompts_of(inputs, self.target)
     given, own = (inputs, slots, per_input, prompts), self.drafter.networks
     # What lacks an encoder reads the target's, so inputs are encoded once.
     readers = [name for name in own if functional.lacks_encoder(own[name])]
-    target, cache, *read = start_decoding(
+    _, cache, *read = start_decoding(
       *(self.target, params["target"], *given),
       readers=[(own[name], params[name]) for name in readers],
     )
-    target = _reading(self, params, sampling, target)
+    target = _reading(self, params, sampling)
+    target = widths.of_fixed_width(target) if is_fixed else target
     read = dict(zip(readers, read, strict=True))
 
     def first_cache(name, change=lambda *given: given):
@@ -261,6 +281,7 @@ class SpeculativeDecoder:
         functional.embed_fn(*of_target),
         functional.without_fn(*of_target),
         {name: x for name, x in params.items() if name not in self.networks},
+        is_fixed,
       ),
       networks={
         name: Loaded(
@@ -298,11 +319,13 @@ class PlainDecoder:
     block: tokens that a call scores, of which the first counts: N for the strict
       baseline of a speculation that scores N (`decoding.baseline`).
     slots: as for `SpeculativeDecoder`.
+    same_bits: likewise.
   """
 
   target: Network
   block: int = 1
   slots: int = 0
+  same_bits: bool | None = None
 
   guarantee = Guarantee.EXACT
   alpha_is_mass = False
@@ -314,6 +337,12 @@ class PlainDecoder:
         f"BLOCK must be a whole number of at least 1, got {self.block!r}. 1 is plain "
         "decoding, GAMMA + 1 the strict baseline of a speculative run."
       )
+    widths.check_same_bits(self.same_bits, self.block - 1, is_plain=True)
+
+  def is_fixed(self, rows: int) -> bool:
+    """As `SpeculativeDecoder.is_fixed`."""
+    rows = min(rows, self.slots or rows)
+    return widths.is_fixed(self.same_bits, rows, self.block - 1)
 
   @property
   def networks(self) -> Mapping[str, Network]:
@@ -336,9 +365,12 @@ class PlainDecoder:
     prepare = lambda inputs, keys, has_room=True: self.prepare(
       params, inputs, keys, max_length, has_room
     )
-    run = lambda extend, state, queue=None: baseline.generate_plain(
+    reading = _reading(self, params, sampling)
+    if self.is_fixed(keys.shape[0]):
+      reading = widths.of_fixed_width(reading)
+    run = lambda _, state, queue=None: baseline.generate_plain(
       *(
-        _reading(self, params, sampling, extend),
+        reading,
         sampling,
         state,
         max_length,
@@ -357,7 +389,8 @@ class PlainDecoder:
     """Returns what the plain loop needs; as `SpeculativeDecoder.prepare`."""
     # A block overruns the output as a draft of block - 1 tokens does.
     over = self.block - 1
-    slots = state.num_slots(max_length, over) if has_room else 0
+    wide = widths.FIXED_WIDTH - 1 if self.is_fixed(keys.shape[0]) else over
+    slots = state.num_slots(max_length, wide) if has_room else 0
     per_input = keys.shape[0] // inputs.shape[0]
     prompts = functional.prompts_of(inputs, self.target)
     extend, cache = start_decoding(
@@ -378,13 +411,11 @@ def derived_of(decoder: Any, sampling: Sampling) -> dict[str, Callable[[Any], An
   return found
 
 
-def _reading(decoder, params, sampling, extend) -> ExtendFn:
+def _reading(decoder, params, sampling) -> ExtendFn:
   """Returns the target's `extend`, of what is read of logits and features."""
   own, taps = params["target"], getattr(decoder, "drafter", Drafter).taps
   if certified.NAME in params and decoder.reads_argmaxes(sampling):
     own = certified.within(own, params[certified.NAME])
-  elif taps == 1:
-    return extend
   return functional.extend_fn(decoder.target, own, taps=taps)
 
 

@@ -141,10 +141,11 @@ def score(spec: Speculation, state: DecodeState, proposal: Proposal):
   """
   # The last known token was never fed to the target: it heads the block.
   cache = state.target_cache.at(state.lengths - 1)
-  extend, policy = spec.context.target.extend, spec.context.policy
-  scored = extend, cache, state.last_tokens(), proposal
+  target, policy = spec.context.target, spec.context.policy
+  scored = target.extend, cache, state.last_tokens(), proposal
   varies = spec.drafter.stops is Stops.BY_ITSELF or policy.asks or policy.may_rest
-  if proposal.tree.is_chain and (varies or policy.packs):
+  may_vary = proposal.tree.is_chain and not target.is_fixed
+  if may_vary and (varies or policy.packs):
     # Rows that could all do without a draft would rest instead.
     least = 2 if policy.may_rest else 1
     found = widths.score(*scored, least, policy.packs)

@@ -14,6 +14,67 @@ from specdec_t5x.core.types import ExtendFn, Proposal
 from specdec_t5x.native import platforms
 from specdec_t5x.network.packing import Packing
 
+# Tokens of each block where all blocks have one width: a GPU's and a TPU's products of
+# eight rows cost what those of one row cost.
+FIXED_WIDTH = 8
+
+
+def is_fixed(
+  same_bits: bool | None, rows: int, drafted: int, is_plain: bool = True
+) -> bool:
+  """Returns whether every call of the target scores `FIXED_WIDTH` tokens.
+
+  Args:
+    same_bits: what was asked for; None leaves it to the platform and the batch: blocks
+      have one width on GPUs and TPUs at batch size 1.
+    rows: B, that decode at once.
+    drafted: as for `check_same_bits`.
+    is_plain: likewise.
+  """
+  if same_bits is None:
+    is_cheap = rows == 1 and not platforms.wide_blocks_cost_more()
+    return is_cheap and is_plain and drafted < FIXED_WIDTH
+  return same_bits
+
+
+def check_same_bits(same_bits: bool | None, drafted: int, is_plain: bool) -> None:
+  """Raises a ValueError where blocks of `FIXED_WIDTH` tokens can't be had.
+
+  Args:
+    same_bits: what was asked for.
+    drafted: tokens of a block beside the last known one.
+    is_plain: whether these follow one another and are not packed.
+  """
+  if same_bits not in (None, True, False):
+    raise ValueError(f"SAME_BITS must be True, False or None, got {same_bits!r}.")
+  if same_bits and not (is_plain and drafted < FIXED_WIDTH):
+    shape = "" if is_plain else " as a tree or packed"
+    raise ValueError(
+      f"SAME_BITS=True needs drafts of at most {FIXED_WIDTH - 1} tokens, one after the "
+      f"other and not packed, got {drafted} tokens{shape}: every call of the target "
+      f"scores {FIXED_WIDTH} tokens. Lower GAMMA, or leave SAME_BITS out."
+    )
+
+
+def of_fixed_width(extend: ExtendFn) -> ExtendFn:
+  """Returns `extend`, computing blocks of `FIXED_WIDTH` tokens whatever is asked for.
+
+  Fillers follow the tokens. The cache needs room for them; the next block overwrites
+  what they left there.
+  """
+
+  def extend_wide(cache, tokens):
+    count = tokens.shape[1]
+    fillers = ((0, 0), (0, FIXED_WIDTH - count))
+    logits, features, cache = extend(cache, jnp.pad(tokens, fillers))
+    # Behind a barrier, or the compiler may drop the fillers' rows from the products.
+    logits, features = jax.lax.optimization_barrier((logits, features))
+    # The fillers are not among the cache's entries.
+    cache = cache.at(cache.index - (FIXED_WIDTH - count))
+    return logits[:, :count], features[:, :count], cache
+
+  return extend_wide
+
 
 def block_widths(gamma: int, least: int = 1) -> tuple[int, ...]:
   """Returns the widths that blocks may have, none below `least`.

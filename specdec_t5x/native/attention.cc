@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "floats.h"
 #include "threads.h"
 #include "vectors.h"
 #include "xla/ffi/api/ffi.h"
@@ -18,51 +19,56 @@ namespace {
 
 using namespace specdec;
 namespace ffi = xla::ffi;
-using Floats = ffi::Buffer<ffi::F32>;
-using Array = ffi::Buffer<ffi::F32, 4>;
-
-inline float Dot(const float* a, const float* b, int64_t size) {
+template <typename Number>
+inline float Dot(const float* a, const Number* b, int64_t size) {
   Lanes sums = {};
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) sums += Load(a + i) * Load(b + i);
   float rest = 0;
-  for (; i < size; ++i) rest += a[i] * b[i];
+  for (; i < size; ++i) rest += a[i] * Widened(b[i]);
   return Sum(sums) + rest;
 }
 
 // ---- y = x / sqrt(mean(x^2) + 1e-6) * scale. ----
 
-ffi::Error Normalize(Floats x, Floats scale, ffi::Result<Floats> y) {
+ffi::Error Normalize(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer scale,
+                     ffi::Result<ffi::AnyBuffer> result) {
   const int64_t width = scale.element_count();
-  const float *in = x.typed_data(), *s = scale.typed_data();
-  float* out = y->typed_data();
-  for (const float* end = in + x.element_count(); in < end; in += width, out += width) {
+  const Read read(x), scales(scale);
+  Written y(*result);
+  const float *in = read.data(), *s = scales.data();
+  float* out = y.data();
+  for (const float* end = in + read.size(); in < end; in += width, out += width) {
     const float mean_square = Dot(in, in, width) / width;
     const float factor = 1.0f / std::sqrt(mean_square + 1e-6f);
     for (int64_t k = 0; k < width; ++k) out[k] = in[k] * factor * s[k];
   }
+  y.Finish(pool);
   return ffi::Error::Success();
 }
 
 // ---- Attention. ----
 
 // What one head of one query takes from the slots that it sees.
+template <typename Number>
 class Query {
  public:
   Query(int64_t slots, int64_t width)
-      : slots_(slots), width_(width), seen_(slots), weights_(slots) {}
+      : slots_(slots), width_(width), seen_(slots), query_(width), weights_(slots) {}
 
   // Slots of a bias of `masked` or less have no weight, unless all have such: then none
   // is masked. A bias of NaN is none of those, so it reaches the output.
-  void Attend(const float* query, const float* keys, const float* values,
-              const float* bias, float masked, float* out) {
-    auto is_masked = [=](float b) { return b <= masked; };
+  void Attend(const Number* query, const Number* keys, const Number* values,
+              const Number* bias, float masked, Number* out) {
+    for (int64_t k = 0; k < width_; ++k) query_[k] = Widened(query[k]);
+    auto is_masked = [=](Number b) { return Widened(b) <= masked; };
     const bool all = std::all_of(bias, bias + slots_, is_masked);
     int64_t count = 0;
     float highest = -std::numeric_limits<float>::infinity();
     for (int64_t s = 0; s < slots_; ++s) {
       if (is_masked(bias[s]) && !all) continue;
-      const float score = Dot(query, keys + s * width_, width_) + bias[s];
+      const float score =
+          Dot(query_.data(), keys + s * width_, width_) + Widened(bias[s]);
       highest = std::max(highest, score);
       seen_[count] = s;
       weights_[count++] = score;
@@ -82,45 +88,51 @@ class Query {
  private:
   // Some vectors, or one column, of the weighted sum of the values that are seen.
   template <int vectors>
-  void Mix(const float* values, int64_t count, float* out) const {
+  void Mix(const Number* values, int64_t count, Number* out) const {
     using Columns = std::conditional_t<vectors == 0, float, Lanes>;
     constexpr int most = std::max(vectors, 1);
     Columns totals[most] = {};
     for (int64_t i = 0; i < count;) {
       Columns sums[most] = {};
       for (const int64_t end = std::min(i + kBlock, count); i < end; ++i) {
-        const float* value = values + seen_[i] * width_;
+        const Number* value = values + seen_[i] * width_;
         for (int v = 0; v < most; ++v)
-          if constexpr (vectors == 0) sums[v] = Added(sums[v], weights_[i], *value);
+          if constexpr (vectors == 0) sums[v] = Added(sums[v], weights_[i], Widened(*value));
           else sums[v] = Added(sums[v], weights_[i], Load(value + v * kLanes));
       }
       for (int v = 0; v < most; ++v) totals[v] += sums[v];
     }
-    std::memcpy(out, totals, sizeof(totals));
+    constexpr int size = sizeof(totals) / sizeof(float);
+    float numbers[size];
+    std::memcpy(numbers, totals, sizeof(totals));
+    for (int i = 0; i < size; ++i) Narrow(numbers[i], out[i]);
   }
 
   const int64_t slots_, width_;
   std::vector<int64_t> seen_;
-  std::vector<float> weights_;
+  std::vector<float> query_, weights_;
 };
 
-// query [B, Q, H, K], keys and values [B, H, S, K], bias [#B, #H, #Q, S]; [B, Q, H, K].
-ffi::Error Attention(ffi::ThreadPool pool, Array query, Array keys, Array values,
-                     Array bias, ffi::Result<Array> mixed, float masked) {
+template <typename Number>
+void AttentionOf(ffi::ThreadPool& pool, const ffi::AnyBuffer& query,
+                 const ffi::AnyBuffer& keys, const ffi::AnyBuffer& values,
+                 const ffi::AnyBuffer& bias, const ffi::AnyBuffer& mixed, float masked) {
+  auto data = [](const ffi::AnyBuffer& array) {
+    return reinterpret_cast<Number*>(array.untyped_data());
+  };
   const int64_t queries = query.dimensions()[1], heads = query.dimensions()[2];
   const int64_t slots = keys.dimensions()[2], width = keys.dimensions()[3];
   const int64_t pairs = query.dimensions()[0] * heads;
   const auto sizes = bias.dimensions();
-  const float *q = query.typed_data(), *k = keys.typed_data(), *v = values.typed_data();
-  const float* b = bias.typed_data();
-  float* out = mixed->typed_data();
+  const Number *q = data(query), *k = data(keys), *v = data(values), *b = data(bias);
+  Number* out = data(mixed);
   // How far apart a bias's rows are; it may be one for all batches, heads or queries.
   const int64_t by_query = sizes[2] > 1 ? slots : 0;
   const int64_t by_head = sizes[1] > 1 ? sizes[2] * slots : 0;
   const int64_t by_batch = sizes[0] > 1 ? sizes[1] * sizes[2] * slots : 0;
   const int64_t parts = std::min(pairs, Parts(pool, pairs * queries * slots * width));
   Parallel(pool, parts, [=](int64_t part) {
-    Query one(slots, width);
+    Query<Number> one(slots, width);
     const int64_t end = pairs * (part + 1) / parts;
     for (int64_t pair = pairs * part / parts; pair < end; ++pair) {
       const int64_t batch = pair / heads, head = pair % heads;
@@ -132,6 +144,16 @@ ffi::Error Attention(ffi::ThreadPool pool, Array query, Array keys, Array values
       }
     }
   });
+}
+
+// query [B, Q, H, K], keys and values [B, H, S, K], bias [#B, #H, #Q, S]; [B, Q, H, K].
+ffi::Error Attention(ffi::ThreadPool pool, ffi::AnyBuffer query, ffi::AnyBuffer keys,
+                     ffi::AnyBuffer values, ffi::AnyBuffer bias,
+                     ffi::Result<ffi::AnyBuffer> mixed, float masked) {
+  if (IsNarrow(query))
+    AttentionOf<Bfloat16>(pool, query, keys, values, bias, *mixed, masked);
+  else
+    AttentionOf<float>(pool, query, keys, values, bias, *mixed, masked);
   return ffi::Error::Success();
 }
 
@@ -139,15 +161,16 @@ ffi::Error Attention(ffi::ThreadPool pool, Array query, Array keys, Array values
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_normalize, Normalize,
                               ffi::Ffi::Bind()
-                                  .Arg<Floats>()
-                                  .Arg<Floats>()
-                                  .Ret<Floats>());
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_attention, Attention,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
-                                  .Arg<Array>()
-                                  .Arg<Array>()
-                                  .Arg<Array>()
-                                  .Arg<Array>()
-                                  .Ret<Array>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
                                   .Attr<float>("masked"));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "few_rows.h"
+#include "floats.h"
 #include "threads.h"
 #include "vectors.h"
 #include "xla/ffi/api/ffi.h"
@@ -19,7 +20,6 @@ namespace {
 
 using namespace specdec;
 namespace ffi = xla::ffi;
-using Floats = ffi::Buffer<ffi::F32>;
 
 // As registers are: 16 with AVX, else 32.
 constexpr int kSums = kVectorBytes == 32 ? 12 : 24, kMost = kVectorBytes == 32 ? 6 : 8;
@@ -50,8 +50,8 @@ struct Pass {
 inline Lanes& At(float* data) { return *reinterpret_cast<Lanes*>(data); }
 
 // On its own, for the compiler to find a register for each sum.
-template <int rows, int vectors>
-__attribute__((noinline)) void Tile(const float* x, const float* w, float* y,
+template <int rows, int vectors, typename Weight>
+__attribute__((noinline)) void Tile(const float* x, const Weight* w, float* y,
                                     float* block, const Pass& pass) {
   const int64_t inputs = pass.inputs, columns = pass.columns;
   Lanes sums[rows][vectors] = {};
@@ -86,16 +86,17 @@ struct Range {
   int64_t first, last;
 };
 
-void Column(const float* x, const Matrix& m, int64_t rows, int64_t inputs,
+template <typename Weight>
+void Column(const float* x, const MatrixOf<Weight>& m, int64_t rows, int64_t inputs,
             const Range& range, int64_t column) {
-  const float* w = m.weights + range.first * m.columns + column;
+  const Weight* w = m.weights + range.first * m.columns + column;
   for (int64_t r = 0; r < rows; ++r)
     m.y[r * m.columns + column] = OfColumn(x + r * inputs + range.first, w,
                                            range.last - range.first, m.columns);
 }
 
-template <int most, int vectors>
-void Rows(const float* x, const float* w, float* y, float* block, const Pass& pass,
+template <int most, int vectors, typename Weight>
+void Rows(const float* x, const Weight* w, float* y, float* block, const Pass& pass,
           int64_t rows) {
   for (; rows >= most; rows -= most) {
     Tile<most, vectors>(x, w, y, block, pass);
@@ -107,8 +108,8 @@ void Rows(const float* x, const float* w, float* y, float* block, const Pass& pa
 }
 
 // So many columns, or what is left of them.
-template <int most, int vectors>
-void Stripe(const float* x, const float* w, float* y, float* block, const Pass& pass,
+template <int most, int vectors, typename Weight>
+void Stripe(const float* x, const Weight* w, float* y, float* block, const Pass& pass,
             int64_t rows, int64_t left) {
   if constexpr (vectors > 1)
     if (left < vectors)
@@ -117,8 +118,8 @@ void Stripe(const float* x, const float* w, float* y, float* block, const Pass& 
 }
 
 // All rows along the columns, in tiles of `tile` rows.
-template <int most = kMost>
-void Along(const float* x, const float* w, float* y, float* block, const Pass& pass,
+template <int most = kMost, typename Weight>
+void Along(const float* x, const Weight* w, float* y, float* block, const Pass& pass,
            int64_t rows, int tile) {
   if constexpr (most > 1)
     if (tile < most) return Along<most - 1>(x, w, y, block, pass, rows, tile);
@@ -130,7 +131,8 @@ void Along(const float* x, const float* w, float* y, float* block, const Pass& p
 
 int TileRows(int64_t rows) { return rows <= kMost ? rows : kMany; }
 
-void Columns(const float* x, const Matrix& m, int64_t rows, int64_t inputs,
+template <typename Weight>
+void Columns(const float* x, const MatrixOf<Weight>& m, int64_t rows, int64_t inputs,
              const Range& range) {
   const int64_t begin = range.begin, end = range.end;
   const int64_t width = (end - begin) / kLanes * kLanes;
@@ -150,13 +152,14 @@ void Columns(const float* x, const Matrix& m, int64_t rows, int64_t inputs,
 }
 
 // A product whose blocks' sums are computed apart, and added in their order at last.
+template <typename Weight>
 struct Apart {
-  Apart(const Matrix& whole, int64_t rows, int64_t inputs)
+  Apart(const MatrixOf<Weight>& whole, int64_t rows, int64_t inputs)
       : whole(whole), size(rows * whole.columns), blocks((inputs + kBlock - 1) / kBlock),
         sums(new float[blocks * size]) {}
 
   // Where the sums of a block go.
-  Matrix Block(int64_t block) const {
+  MatrixOf<Weight> Block(int64_t block) const {
     return {whole.weights, sums.get() + block * size, whole.columns};
   }
 
@@ -170,31 +173,30 @@ struct Apart {
     });
   }
 
-  const Matrix whole;
+  const MatrixOf<Weight> whole;
   const int64_t size, blocks;
   const std::unique_ptr<float[]> sums;  // [blocks, rows, columns]
 };
 
-}  // namespace
-
-void specdec::Products(ffi::ThreadPool& pool, const float* x, int64_t rows,
-                       int64_t inputs, const std::vector<Matrix>& matrices) {
+template <typename Weight>
+void ProductsOf(ffi::ThreadPool& pool, const float* x, int64_t rows, int64_t inputs,
+                const std::vector<MatrixOf<Weight>>& matrices) {
   int64_t columns = 0;
-  for (const Matrix& m : matrices) columns += m.columns;
+  for (const auto& m : matrices) columns += m.columns;
   // Reading W is the work of one row, and arithmetic that of many.
   const int64_t parts = Parts(pool, inputs * columns * (1 + rows / 4));
   const int64_t blocks = (inputs + kBlock - 1) / kBlock;
   const bool by_blocks = rows <= kFew && blocks >= 2 * pool.num_threads();
-  struct Part { Matrix matrix; Range range; };
+  struct Part { MatrixOf<Weight> matrix; Range range; };
   std::vector<Part> pieces;
-  std::vector<std::unique_ptr<Apart>> apart;
+  std::vector<std::unique_ptr<Apart<Weight>>> apart;
   const int64_t wide = Wide(TileRows(rows)) * kLanes;
   // Of no columns, pieces would never end: parts may be more than there are columns.
   const int64_t least = std::max<int64_t>(columns / parts, 1);
   const int64_t size = (least + wide - 1) / wide * wide;
-  for (const Matrix& m : matrices) {
+  for (const auto& m : matrices) {
     if (by_blocks && parts > 1 && inputs * m.columns > kLarge) {
-      apart.push_back(std::make_unique<Apart>(m, rows, inputs));
+      apart.push_back(std::make_unique<Apart<Weight>>(m, rows, inputs));
       for (int64_t b = 0; b < blocks; ++b)
         for (int64_t c = 0; c < m.columns; c += kRun)
           pieces.push_back({apart.back()->Block(b),
@@ -216,11 +218,18 @@ void specdec::Products(ffi::ThreadPool& pool, const float* x, int64_t rows,
   for (const auto& product : apart) product->Add(pool);
 }
 
+}  // namespace
+
+void specdec::Products(ffi::ThreadPool& pool, const float* x, int64_t rows,
+                       int64_t inputs, const std::vector<Matrix>& matrices) {
+  ProductsOf(pool, x, rows, inputs, matrices);
+}
+
 namespace {
 
 // Some rows of x by some of E, each read once; a lane sums every kLanes-th product.
-template <int rows, int some>
-__attribute__((noinline)) void Dots(const float* x, const float* e, float* y,
+template <int rows, int some, typename Weight>
+__attribute__((noinline)) void Dots(const float* x, const Weight* e, float* y,
                                     int64_t inputs, int64_t columns) {
   const int64_t width = inputs / kLanes * kLanes;
   Lanes sums[rows][some] = {};
@@ -234,14 +243,14 @@ __attribute__((noinline)) void Dots(const float* x, const float* e, float* y,
     for (int c = 0; c < some; ++c) {
       float total = Sum(sums[r][c]);
       for (int64_t i = width; i < inputs; ++i)
-        total = Added(total, x[r * inputs + i], e[c * inputs + i]);
+        total = Added(total, x[r * inputs + i], Widened(e[c * inputs + i]));
       y[r * columns + c] = total;
     }
 }
 
 // As `Rows`: all rows of x, in tiles.
-template <int most, int some>
-void DotsOfRows(const float* x, const float* e, float* y, int64_t rows, int64_t inputs,
+template <int most, int some, typename Weight>
+void DotsOfRows(const float* x, const Weight* e, float* y, int64_t rows, int64_t inputs,
                 int64_t columns) {
   for (; rows >= most; rows -= most, x += most * inputs, y += most * columns)
     Dots<most, some>(x, e, y, inputs, columns);
@@ -249,18 +258,27 @@ void DotsOfRows(const float* x, const float* e, float* y, int64_t rows, int64_t 
 }
 
 // All rows of x by m's columns from `begin` on, in tiles of `most` rows.
-template <int most = kMost>
-void ByColumns(const float* x, int64_t rows, int64_t inputs, const Matrix& m,
+template <int most = kMost, typename Weight>
+void ByColumns(const float* x, int64_t rows, int64_t inputs, const MatrixOf<Weight>& m,
                int64_t begin, int64_t end) {
   if constexpr (most > 1)
     if (rows < most) return ByColumns<most - 1>(x, rows, inputs, m, begin, end);
   constexpr int some = Wide(most);
-  const float* e = m.weights;
+  const Weight* e = m.weights;
   int64_t c = begin;
   for (; c + some <= end; c += some)
     DotsOfRows<most, some>(x, e + c * inputs, m.y + c, rows, inputs, m.columns);
   for (; c < end; ++c)
     DotsOfRows<most, 1>(x, e + c * inputs, m.y + c, rows, inputs, m.columns);
+}
+
+template <typename Weight>
+void ByRowsOf(ffi::ThreadPool& pool, const float* x, int64_t rows, int64_t inputs,
+              const MatrixOf<Weight>& m) {
+  const int64_t parts = Parts(pool, inputs * m.columns * (1 + rows / 4));
+  Parallel(pool, parts, [=](int64_t part) {
+    ByColumns(x, rows, inputs, m, m.columns * part / parts, m.columns * (part + 1) / parts);
+  });
 }
 
 }  // namespace
@@ -273,27 +291,43 @@ float specdec::OfRow(const float* x, const float* e, int64_t inputs) {
 
 void specdec::ByRows(ffi::ThreadPool& pool, const float* x, int64_t rows, int64_t inputs,
                      const Matrix& m) {
-  const int64_t parts = Parts(pool, inputs * m.columns * (1 + rows / 4));
-  Parallel(pool, parts, [=](int64_t part) {
-    ByColumns(x, rows, inputs, m, m.columns * part / parts, m.columns * (part + 1) / parts);
-  });
+  ByRowsOf(pool, x, rows, inputs, m);
 }
 
 namespace {
 
-ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
-                    ffi::RemainingRets ys) {
-  const int64_t inputs = x.dimensions().back();
-  const int64_t rows = x.element_count() / std::max<int64_t>(inputs, 1);
-  std::vector<Matrix> matrices;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    auto w = weights.get<Floats>(i);
-    auto y = ys.get<Floats>(i);
-    if (!w.has_value() || !y.has_value())
-      return ffi::Error::InvalidArgument("products are of float32");
-    matrices.push_back({w->typed_data(), (*y)->typed_data(), w->dimensions()[1]});
+// y = x W for each W of one type.
+template <typename Weight>
+void MultiplyAll(ffi::ThreadPool& pool, const Read& x, int64_t inputs,
+                 const ffi::RemainingArgs& weights, std::vector<Written>& ys) {
+  std::vector<MatrixOf<Weight>> matrices;
+  for (size_t i = 0; i < ys.size(); ++i) {
+    const auto w = weights.get<ffi::AnyBuffer>(i);
+    matrices.push_back({reinterpret_cast<const Weight*>(w->untyped_data()), ys[i].data(),
+                        w->dimensions()[1]});
   }
-  Products(pool, x.typed_data(), rows, inputs, matrices);
+  ProductsOf(pool, x.data(), x.size() / std::max<int64_t>(inputs, 1), inputs, matrices);
+}
+
+ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::RemainingArgs weights,
+                    ffi::RemainingRets results) {
+  const Read read(x);
+  std::vector<Written> ys;
+  bool is_narrow = false;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const auto w = weights.get<ffi::AnyBuffer>(i);
+    auto y = results.get<ffi::AnyBuffer>(i);
+    if (!w.has_value() || !y.has_value() || (i && is_narrow != IsNarrow(*w)))
+      return ffi::Error::InvalidArgument("expected matrices of one type");
+    is_narrow = IsNarrow(*w);
+    ys.emplace_back(**y);
+  }
+  const int64_t inputs = x.dimensions().back();
+  if (is_narrow)
+    MultiplyAll<Bfloat16>(pool, read, inputs, weights, ys);
+  else
+    MultiplyAll<float>(pool, read, inputs, weights, ys);
+  for (Written& y : ys) y.Finish(pool);
   return ffi::Error::Success();
 }
 
@@ -302,16 +336,27 @@ ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_multiply, Multiply,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
-                                  .Arg<Floats>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .RemainingArgs()
                                   .RemainingRets());
 
 namespace {
 
-ffi::Error MultiplyByRows(ffi::ThreadPool pool, Floats x, Floats e, ffi::Result<Floats> y) {
+ffi::Error MultiplyByRows(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer e,
+                          ffi::Result<ffi::AnyBuffer> result) {
   const int64_t inputs = x.dimensions().back(), columns = e.dimensions()[0];
-  const int64_t rows = x.element_count() / std::max<int64_t>(inputs, 1);
-  ByRows(pool, x.typed_data(), rows, inputs, {e.typed_data(), y->typed_data(), columns});
+  const Read read(x);
+  Written y(*result);
+  const int64_t rows = read.size() / std::max<int64_t>(inputs, 1);
+  const void* table = e.untyped_data();
+  if (IsNarrow(e)) {
+    const auto narrow = reinterpret_cast<const Bfloat16*>(table);
+    ByRowsOf<Bfloat16>(pool, read.data(), rows, inputs, {narrow, y.data(), columns});
+  } else {
+    const auto wide = reinterpret_cast<const float*>(table);
+    ByRowsOf<float>(pool, read.data(), rows, inputs, {wide, y.data(), columns});
+  }
+  y.Finish(pool);
   return ffi::Error::Success();
 }
 
@@ -319,4 +364,8 @@ ffi::Error MultiplyByRows(ffi::ThreadPool pool, Floats x, Floats e, ffi::Result<
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     specdec_by_rows, MultiplyByRows,
-    ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Floats>().Arg<Floats>().Ret<Floats>());
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::AnyBuffer>()
+        .Arg<ffi::AnyBuffer>()
+        .Ret<ffi::AnyBuffer>());

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "few_rows.h"
+#include "floats.h"
 #include "threads.h"
 #include "vectors.h"
 #include "xla/ffi/api/ffi.h"
@@ -34,12 +35,13 @@ constexpr int64_t kBytes = 1 << 15;
 // processor itself reads ahead ends with a page.
 constexpr int64_t kAhead = 4096;
 // Rows that a panel is read for at once, whose sums stay in registers.
-constexpr int kTile = kVectorBytes == 64 ? 8 : 2;
+constexpr int kTile = kVectorBytes == 64 ? 8 : 4;
 
 typedef int32_t Ints __attribute__((vector_size(64), aligned(4), may_alias));
 typedef float Sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint32_t Words __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
+typedef int16_t Shorts __attribute__((vector_size(64), aligned(2), may_alias));
 
 // What codes of 8 and 4 bits are more than the numbers that Dot multiplies by are less.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
@@ -49,45 +51,78 @@ constexpr int kZero8 = 0;
 #endif
 constexpr int kZero4 = 8;
 
-// sums[c] + the sum over 4 inputs of w[c, i] a[i]; `a` holds four signed bytes, and w
-// bytes of 0 to 15, or of codes of 8 bits.
+inline int32_t Word(const void* data) {
+  int32_t word;
+  std::memcpy(&word, data, sizeof(word));
+  return word;
+}
+
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+
+// A number of x, and where in a row the i-th is: four of them are multiplied at once.
+typedef int8_t Code;
+inline int64_t Place(int64_t i) { return i; }
+
+// Codes of 4 inputs by 16 columns, as they are multiplied: bytes without a sign.
+typedef Words Operand;
 template <int bits>
-inline Ints Dot(Ints sums, Words w, int32_t a) {
+inline Operand Prepared(Words w) { return bits == 8 ? w ^ 0x80808080u : w; }
+
+// sums[c] + the sum over 4 inputs of w[c, i] a[i].
+inline Ints Dot(Ints sums, const Operand& w, const Code* a) {
 #if defined(__AVX512VNNI__)
-  if (bits == 8) w ^= 0x80808080u;
-  return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)w, _mm512_set1_epi32(a));
-#elif defined(__AVX2__)
-  const __m256i inputs = _mm256_set1_epi32(a);
-#if defined(__AVXVNNI__)
-  if (bits == 8) w ^= 0x80808080u;
-#endif
+  return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)w, _mm512_set1_epi32(Word(a)));
+#else
   __m256i parts[2], bytes[2];
   std::memcpy(parts, &sums, sizeof(parts));
   std::memcpy(bytes, &w, sizeof(bytes));
-  for (int i = 0; i < 2; ++i) {
-#if defined(__AVXVNNI__)
-    parts[i] = _mm256_dpbusd_avx_epi32(parts[i], bytes[i], inputs);
-#else
-    // Pairs of bytes are added in 16 bits: 2 * 127 * 127 fits in, for no code is -128.
-    const __m256i pairs =
-        bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(inputs),
-                                         _mm256_sign_epi8(bytes[i], inputs))
-                  : _mm256_maddubs_epi16(bytes[i], inputs);
-    const __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-    parts[i] = _mm256_add_epi32(parts[i], fours);
+  for (int i = 0; i < 2; ++i)
+    parts[i] = _mm256_dpbusd_avx_epi32(parts[i], bytes[i], _mm256_set1_epi32(Word(a)));
+  std::memcpy(&sums, parts, sizeof(sums));
+  return sums;
 #endif
+}
+
+#else
+
+// Without an instruction for bytes, pairs of 16 bits are multiplied and added. Codes are
+// widened once for all rows of a tile: inputs 0 and 2 of four, then 1 and 3.
+typedef int16_t Code;
+inline int64_t Place(int64_t i) { return (i & ~3) | (i & 1) << 1 | (i >> 1 & 1); }
+
+struct Operand { Shorts even, odd; };
+template <int bits>
+inline Operand Prepared(Words w) {
+  return {(Shorts)w << 8 >> 8, (Shorts)w >> 8};
+}
+
+// sums[c] + w[2 c] a[0] + w[2 c + 1] a[1].
+inline Ints PairDot(Ints sums, Shorts w, const Code* a) {
+#if defined(__AVX512BW__)
+  const __m512i pairs = _mm512_madd_epi16((__m512i)w, _mm512_set1_epi32(Word(a)));
+  return sums + (Ints)pairs;
+#elif defined(__AVX2__)
+  __m256i parts[2], halves[2];
+  std::memcpy(parts, &sums, sizeof(parts));
+  std::memcpy(halves, &w, sizeof(halves));
+  for (int i = 0; i < 2; ++i) {
+    const __m256i pairs = _mm256_madd_epi16(halves[i], _mm256_set1_epi32(Word(a)));
+    parts[i] = _mm256_add_epi32(parts[i], pairs);
   }
   std::memcpy(&sums, parts, sizeof(sums));
   return sums;
 #else
-  int8_t bytes[kVector], inputs[4];
-  std::memcpy(bytes, &w, sizeof(bytes));
-  std::memcpy(inputs, &a, sizeof(inputs));
-  for (int c = 0; c < kColumns; ++c)
-    for (int i = 0; i < 4; ++i) sums[c] += bytes[4 * c + i] * inputs[i];
+  for (int c = 0; c < kColumns; ++c) sums[c] += w[2 * c] * a[0] + w[2 * c + 1] * a[1];
   return sums;
 #endif
 }
+
+// sums[c] + the sum over 4 inputs of w[c, i] a[i].
+inline Ints Dot(Ints sums, const Operand& w, const Code* a) {
+  return PairDot(PairDot(sums, w.even, a), w.odd, a + 2);
+}
+
+#endif
 
 inline Words Load(const uint8_t* data) { return *reinterpret_cast<const Words*>(data); }
 
@@ -111,7 +146,7 @@ inline float Float(int32_t bits) {
   return number;
 }
 
-// Rows of x in 8 bits.
+// Rows of x in 8 bits, in the order of `Place`.
 struct Rounded {
   Rounded(const float* x, int64_t rows, int64_t inputs, int64_t groups, int64_t size)
       : groups(groups), width(groups * size), codes(rows * width),
@@ -135,19 +170,19 @@ struct Rounded {
     scales[group] = good ? most / 127 : std::numeric_limits<float>::quiet_NaN();
     const float inverse = good && most / 127 > 0 ? 127 / most : 0;
     if (inverse == 0 || inverse > std::numeric_limits<float>::max()) return;
-    int8_t* __restrict rounded = codes.data() + at;  // Else each store may move `x`.
+    Code* __restrict rounded = codes.data() + at;  // Else each store may move `x`.
     int32_t sum = 0;
     for (int64_t i = 0; i < size; ++i) {
       // The nearest whole number.
       const int32_t code = Bits(x[i] * inverse + 12582912.0f) - 0x4B400000;
-      rounded[i] = code;
+      rounded[Place(i)] = code;
       sum += code;
     }
     sums[group] = sum;
   }
 
   const int64_t groups, width;  // Width: of a row, in codes.
-  std::vector<int8_t> codes;
+  std::vector<Code> codes;
   std::vector<float> scales;  // [rows, groups]
   std::vector<int32_t> sums;  // Of the codes of each group.
 };
@@ -166,8 +201,8 @@ __attribute__((noinline)) void Panel(const Rounded& x, const Matrix& m, int64_t 
   // Sums of their own, where rows are few: an addition takes longer than a load.
   constexpr int chains = rows >= 4 ? 1 : 4 / rows, inputs = bits == 8 ? 4 : 8;
   const uint8_t* w = m.codes + panel * x.groups * m.vectors * kVector;
-  const int64_t first = panel * kColumns, count = std::min(kColumns, m.columns - first);
-  const int8_t* codes = x.codes.data() + row * x.width;
+  const int64_t column = panel * kColumns, count = std::min(kColumns, m.columns - column);
+  const Code* codes = x.codes.data() + row * x.width;
   Sixteen totals[rows] = {};
   for (int64_t g = 0; g < x.groups; ++g) {
     Ints sums[rows][chains] = {};
@@ -175,11 +210,11 @@ __attribute__((noinline)) void Panel(const Rounded& x, const Matrix& m, int64_t 
       __builtin_prefetch(w + kAhead, 0, 2);
       const Words all = Load(w);
       const Words low = bits == 8 ? all : all & 0x0F0F0F0Fu, high = all >> 4 & 0x0F0F0F0Fu;
+      const Operand first = Prepared<bits>(low), second = Prepared<bits>(high);
       for (int r = 0; r < rows; ++r) {
-        int32_t a[2];
-        std::memcpy(a, codes + r * x.width, inputs);
-        sums[r][chain] = Dot<bits>(sums[r][chain], low, a[0]);
-        if (bits == 4) sums[r][chain] = Dot<bits>(sums[r][chain], high, a[1]);
+        const Code* a = codes + r * x.width;
+        sums[r][chain] = Dot(sums[r][chain], first, a);
+        if (bits == 4) sums[r][chain] = Dot(sums[r][chain], second, a + 4);
       }
       w += kVector;
       codes += inputs;
@@ -188,7 +223,7 @@ __attribute__((noinline)) void Panel(const Rounded& x, const Matrix& m, int64_t 
     for (; v + chains <= m.vectors; v += chains)
       for (int chain = 0; chain < chains; ++chain) add(chain);
     for (; v < m.vectors; ++v) add(0);
-    const Sixteen scale = Scales(m.scales + g * m.columns + first, count);
+    const Sixteen scale = Scales(m.scales + g * m.columns + column, count);
     for (int r = 0; r < rows; ++r) {
       for (int chain = 1; chain < chains; ++chain) sums[r][0] += sums[r][chain];
       const int64_t group = (row + r) * x.groups + g;
@@ -197,7 +232,7 @@ __attribute__((noinline)) void Panel(const Rounded& x, const Matrix& m, int64_t 
     }
   }
   for (int r = 0; r < rows; ++r)
-    std::memcpy(m.y + (row + r) * m.columns + first, &totals[r], count * sizeof(float));
+    std::memcpy(m.y + (row + r) * m.columns + column, &totals[r], count * sizeof(float));
 }
 
 template <int bits, int most = kTile>
@@ -207,17 +242,19 @@ void Rows(const Rounded& x, const Matrix& m, int64_t panel, int64_t row, int64_t
 }
 
 // x [rows, inputs], and of each matrix its codes and its scales.
-ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
-                    ffi::RemainingRets ys) {
+ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::RemainingArgs weights,
+                    ffi::RemainingRets results) {
   const int64_t inputs = x.dimensions().back();
   const int64_t rows = x.element_count() / std::max<int64_t>(inputs, 1);
+  const Read read(x);
+  std::vector<Written> ys;
   std::vector<Matrix> matrices;
   int64_t bytes = 0, groups = 0, size = 0;
   bool is_4 = false;
-  for (size_t i = 0; i < ys.size(); ++i) {
+  for (size_t i = 0; i < results.size(); ++i) {
     auto codes = weights.get<ffi::AnyBuffer>(2 * i);
     auto scales = weights.get<ffi::Buffer<ffi::BF16>>(2 * i + 1);
-    auto y = ys.get<Floats>(i);
+    auto y = results.get<ffi::AnyBuffer>(i);
     if (!codes.has_value() || !scales.has_value() || !y.has_value())
       return ffi::Error::InvalidArgument("expected codes, and scales of bfloat16");
     const auto sizes = codes->dimensions();
@@ -227,7 +264,9 @@ ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
     bytes += codes->element_count();
     matrices.push_back({reinterpret_cast<const uint8_t*>(codes->untyped_data()),
                         reinterpret_cast<const uint16_t*>(scales->untyped_data()),
-                        (*y)->typed_data(), (*y)->dimensions().back(), sizes[2]});
+                        nullptr, (*y)->dimensions().back(), sizes[2]});
+    ys.emplace_back(**y);
+    matrices.back().y = ys.back().data();
   }
   struct Part { int64_t matrix, begin, end; };  // Of panels.
   std::vector<Part> pieces;
@@ -239,7 +278,7 @@ ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
     for (int64_t p = 0; p < own; ++p)
       pieces.push_back({int64_t(i), panels * p / own, panels * (p + 1) / own});
   }
-  auto rounded = std::make_shared<Rounded>(x.typed_data(), rows, inputs, groups, size);
+  auto rounded = std::make_shared<Rounded>(read.data(), rows, inputs, groups, size);
   auto work = [=, matrices = std::move(matrices), pieces](int64_t at) {
     const Part& part = pieces[at];
     for (int64_t p = part.begin; p < part.end; ++p)
@@ -250,6 +289,7 @@ ffi::Error Multiply(ffi::ThreadPool pool, Floats x, ffi::RemainingArgs weights,
     for (size_t i = 0; i < pieces.size(); ++i) work(i);
   else
     Parallel(pool, pieces.size(), std::move(work));
+  for (Written& y : ys) y.Finish(pool);
   return ffi::Error::Success();
 }
 
@@ -270,7 +310,7 @@ std::vector<Norms> NormsOf(const float* x, const Rounded& rounded, int64_t rows,
   for (int64_t r = 0; r < rows; ++r) {
     double whole = 0, lost = 0;
     for (int64_t i = 0; i < inputs; ++i) {
-      const double value = x[r * inputs + i], code = rounded.codes[r * rounded.width + i];
+      const double value = x[r * inputs + i], code = rounded.codes[r * rounded.width + Place(i)];
       const double off = value - code * rounded.scales[r];
       whole += value * value;
       lost += off * off;
@@ -360,6 +400,8 @@ extern "C" const char* specdec_bytes() {
   return "AVX-512 VNNI";
 #elif defined(__AVXVNNI__)
   return "AVX-VNNI";
+#elif defined(__AVX512BW__)
+  return "AVX-512";
 #elif defined(__AVX2__)
   return "AVX2";
 #else
@@ -381,6 +423,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_certified, Certified,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_rounded, Multiply,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
-                                  .Arg<Floats>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .RemainingArgs()
                                   .RemainingRets());

@@ -1,5 +1,5 @@
-// What the processor computes at once, how sums are rounded, and e^x in a form for
-// compilers to make that of.
+// What the processor computes at once, how sums are rounded, bfloat16, and e^x in a form
+// for compilers to make that of.
 
 #pragma once
 
@@ -21,6 +21,30 @@ constexpr int kVectorBytes = 16;
 #endif
 constexpr int kLanes = kVectorBytes / sizeof(float);
 typedef float Lanes __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
+
+// The upper half of a float32.
+struct Bfloat16 {
+  uint16_t bits;
+};
+
+inline float Widened(float number) { return number; }
+
+inline float Widened(Bfloat16 number) {
+  const uint32_t bits = uint32_t(number.bits) << 16;
+  float widened;
+  std::memcpy(&widened, &bits, sizeof(widened));
+  return widened;
+}
+
+// To the nearest number, and to the even one of two.
+inline void Narrow(float number, float& narrowed) { narrowed = number; }
+
+inline void Narrow(float number, Bfloat16& narrowed) {
+  uint32_t bits;
+  std::memcpy(&bits, &number, sizeof(bits));
+  const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+  narrowed.bits = number == number ? rounded : bits >> 16 | 0x40;  // NaN stays NaN.
+}
 
 // Long sums are sums of blocks of so many products: else the rounding of a float32 sum
 // of one sign grows with its length, past 1e-6 of it at 1,024. (Where all products are
@@ -50,6 +74,14 @@ inline float Added(float sum, float x, float w) {
 }
 
 inline Lanes Load(const float* data) { return *reinterpret_cast<const Lanes*>(data); }
+
+inline Lanes Load(const Bfloat16* data) {
+  constexpr int bytes = kVectorBytes / 2;
+  typedef uint16_t Halves __attribute__((vector_size(bytes), aligned(2), may_alias));
+  typedef uint32_t Words __attribute__((vector_size(kVectorBytes)));
+  const Halves halves = *reinterpret_cast<const Halves*>(data);
+  return (Lanes)(__builtin_convertvector(halves, Words) << 16);
+}
 
 inline float Sum(const Lanes& lanes) {
   typedef float Four __attribute__((vector_size(16)));

@@ -82,20 +82,22 @@ class MultiHeadAttention(nn.Module):
   ) -> Float[Array, "*block D"]:
     """Attends from `query` to `key_values`; `bias` holds positions and masks."""
     cfg, (key, value), size = self.config, key_values, query.shape[1]
-    if cfg.float32_attention_logits:
-      query, key = query.astype(jnp.float32), key.astype(jnp.float32)
     # Queries that share keys stand beside each other, as if there were more tokens.
     shared = cfg.num_heads // cfg.kv_heads
     if shared > 1:
       query = query.reshape(*query.shape[:2], cfg.kv_heads, shared, -1)
       query = query.swapaxes(2, 3).reshape(len(query), -1, *key.shape[1::2])
       bias = jnp.repeat(bias, shared, axis=2) if bias.shape[2] > 1 else bias
-    if deterministic and cfg.dtype == "float32" and not cfg.attention_cap:
-      # Of a packed block few queries count.
-      few = packing is not None and packing.rows.size <= cfg.most_rows
-      most = sys.maxsize if few else cfg.most_rows
+    # Of a packed block few queries count.
+    few = packing is not None and packing.rows.size <= cfg.most_rows
+    most = sys.maxsize if few else cfg.most_rows
+    rows = query.shape[0] * query.shape[1]
+    is_native = products.are_native(cfg.products, rows, str(query.dtype), most)
+    if deterministic and is_native and not cfg.attention_cap:
       mixed = products.attend(cfg.products, query, key, value, bias, most)
     else:
+      if cfg.float32_attention_logits:
+        query, key = query.astype(jnp.float32), key.astype(jnp.float32)
       drop = lambda weights: self.dropout(weights, deterministic=deterministic)
       how = cfg.dtype, drop, cfg.attention_cap
       mixed = products.xla_attend(query, key, value, bias, *how)

@@ -144,9 +144,10 @@ class NetworkConfig:
     """The most rows whose norms and attention are our own kernels', where these run.
 
     Of rounded weights any: by XLA's a row's last digits depend on the other rows, and
-    activations that are rounded make steps of them.
+    activations that are rounded make steps of them. In bfloat16 likewise.
     """
-    return sys.maxsize if WEIGHTS[self.weights] else products.MAX_ROWS
+    is_rounded = WEIGHTS[self.weights] or self.dtype == "bfloat16"
+    return sys.maxsize if is_rounded else products.MAX_ROWS
 
   @property
   def kv_heads(self) -> int:

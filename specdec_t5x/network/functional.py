@@ -1,5 +1,6 @@
 """A network and its parameters as the functions that drafters and loops call."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -174,6 +175,26 @@ def resized_extend_fn(module: Network, params, vocab_size: int) -> ExtendFn:
     return resized(logits, vocab_size), features, cache
 
   return extend_resized
+
+
+def first_layers(module: Network, params) -> tuple[Network, Any]:
+  """Returns a network of one layer a stack, with the parameters of the first layers."""
+  if isinstance(module.config, GptConfig):
+    counts = {"num_layers": 1}
+  elif isinstance(module.config, T5Config):
+    encoders = min(module.config.num_encoder_layers, 1)
+    counts = {"num_encoder_layers": encoders, "num_decoder_layers": 1}
+  else:
+    return module, params
+
+  def is_kept(name):
+    return not name.startswith("layers_") or name == "layers_0"
+
+  kept = {
+    part: {name: x for name, x in params[part].items() if is_kept(name)}
+    for part in params
+  }
+  return network_for(dataclasses.replace(module.config, **counts)), kept
 
 
 def prompts_of(inputs: Int[Array, "B I"], target: Network) -> Int[Array, "B P"]:

@@ -71,7 +71,8 @@ class Dense(nn.Module):
       return known
     shape = (inputs, self.features)
     kernel = parameter(self, "kernel", self.kernel_init, shape, self.axes)
-    return jnp.asarray(kernel, self.dtype)
+    # Logits are float32 sums; a kernel that is kept in bfloat16 is read as it is.
+    return kernel if kernel.dtype == "bfloat16" else jnp.asarray(kernel, self.dtype)
 
 
 def project(
@@ -166,16 +167,14 @@ class Embed(nn.Module):
   def attend(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
     """Returns the tied output projection x E^T / sqrt(D), Gemma's x E^T, in float32."""
     x = x.astype(jnp.float32)
-    # In bfloat16 a table of float32 would be made of the embedding at each call.
-    choice = self.config.products if self.config.dtype == "float32" else "xla"
+    choice = self.config.products
     made = self.get_variable("params", rounded.LOGITS, {})
     if "bounds" in made:
       logits = certified.multiply(choice, x, made)
     elif made:
       logits = rounded.multiply(choice, x, made)[0]
     else:
-      table = jnp.asarray(self.embedding, jnp.float32)
-      logits = multiply_by_rows(choice, x, table)
+      logits = multiply_by_rows(choice, x, self.embedding)
     return logits if self.config.is_gemma else logits / jnp.sqrt(x.shape[-1])
 
 

@@ -1,13 +1,14 @@
 """A network's products, norms and attention: XLA's, or of few rows on CPU our own.
 
 XLA's products on CPU are made for many rows: two cost it twice one, where reading the
-weights is all the work. `native/few_rows.cc` reads them once for up to `MAX_ROWS`, and
-computes a row alike whatever the others are.
+weights is all the work. `native/few_rows.cc` reads them once for all rows, and computes
+a row alike whatever the others are. Sums are float32, of bfloat16 numbers, too.
 
 Shapes: B batch, Q queries, S slots, H heads, K head width, I inputs.
 """
 
 import functools
+import sys
 from typing import Any
 
 import jax
@@ -18,8 +19,10 @@ from jaxtyping import Array, Float
 from specdec_t5x.native import library, platforms
 
 PRODUCTS = ("auto", "native", "xla")
-# More rows are bound by arithmetic, at which XLA's products are as good.
+# More rows are bound by arithmetic, at which XLA's float32 products are as good. Its
+# bfloat16 products are slower, and a row's numbers depend on how many rows there are.
 MAX_ROWS = 128
+DTYPES = ("float32", "bfloat16")
 # Added to the scores of what is masked, T5X's value: its weights are exactly zero.
 MASKED = -1e10
 
@@ -28,15 +31,20 @@ def check(choice: str, dtype: str) -> None:
   """Raises a ValueError where this choice among `PRODUCTS` can't be had."""
   if choice not in PRODUCTS:
     raise ValueError(f"PRODUCTS must be one of {PRODUCTS}, got {choice!r}.")
-  if choice == "native" and (dtype != "float32" or library.problem()):
-    reason = library.problem() or f"ACTIVATION_DTYPE is {dtype!r}; they are of float32"
+  if choice == "native" and (dtype not in DTYPES or library.problem()):
+    reason = library.problem() or f"ACTIVATION_DTYPE is {dtype!r}; they are of {DTYPES}"
     raise ValueError(f"PRODUCTS='native' can't be had: {reason}. Use 'auto' or 'xla'.")
 
 
 def are_native(choice: str, rows: int, dtype: Any, most: int = MAX_ROWS) -> bool:
   """Returns whether products of so many rows, `most` at most, are our own kernels'."""
-  few = 0 < rows <= most and dtype == "float32"
-  return few and choice != "xla" and library.problem() is None
+  is_few = 0 < rows <= most and dtype in DTYPES
+  return is_few and choice != "xla" and library.problem() is None
+
+
+def most_rows(dtype: Any) -> int:
+  """Returns how many rows our own products take in activations of this dtype."""
+  return sys.maxsize if str(dtype) == "bfloat16" else MAX_ROWS
 
 
 def multiply(
@@ -47,10 +55,10 @@ def multiply(
   Args:
     choice: one of `PRODUCTS`.
     x: the rows.
-    *kernels: the matrices, of the dtype of `x`.
+    *kernels: the matrices, of the dtype of `x`, or in bfloat16.
   """
   rows = x.size // max(x.shape[-1], 1)  # None, where there is nothing to add.
-  if are_native(choice, rows, str(x.dtype)):
+  if are_native(choice, rows, str(x.dtype), most_rows(x.dtype)):
     return _native_multiply(x, kernels)
   return _xla_multiply(x, kernels)
 
@@ -63,7 +71,7 @@ def multiply_by_rows(
   Args:
     choice: one of `PRODUCTS`.
     x: the rows.
-    table: E, of the dtype of `x`.
+    table: E, of the dtype of `x`, or in bfloat16.
   """
   if are_native(choice, x.size // max(x.shape[-1], 1), str(x.dtype)):
     return _native_multiply_by_rows(x, table)
@@ -85,7 +93,7 @@ def normalize(
     most: rows that our own kernel takes.
   """
   if are_native(choice, x.size // max(x.shape[-1], 1), str(scale.dtype), most):
-    return _native_normalize(x.astype(jnp.float32), scale)
+    return _native_normalize(x, scale)
   return _xla_normalize(x, scale)
 
 
@@ -97,9 +105,12 @@ def attend(
   bias: Float[Array, "#B #H #Q S"],
   most: int = MAX_ROWS,
 ) -> Float[Array, "B Q H K"]:
-  """Returns softmax(query key + bias) value; what is `MASKED` has no weight."""
+  """Returns softmax(query key + bias) value; what is `MASKED` has no weight.
+
+  Our own kernel computes scores and weights in float32, whatever the dtype.
+  """
   if are_native(choice, query.shape[0] * query.shape[1], str(query.dtype), most):
-    return _native_attend(query, key, value, bias)
+    return _native_attend(query, key, value, bias.astype(query.dtype))
   return xla_attend(query, key, value, bias)
 
 
@@ -156,7 +167,7 @@ def _native_multiply_by_rows(x, table):
 
 @functools.partial(_on_cpu, otherwise=_xla_normalize)
 def _native_normalize(x, scale):
-  shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+  shape = jax.ShapeDtypeStruct(x.shape, scale.dtype)
   call = jax.ffi.ffi_call("specdec_normalize", shape, vmap_method="sequential")
   return call(x, scale)
 

@@ -13,7 +13,7 @@ import jax
 from t5x import utils
 from t5x.train_state import InferenceState
 
-from specdec_t5x import console, tuning
+from specdec_t5x import console, same_bits, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.core.distributions import Sampling
@@ -182,5 +182,7 @@ def tune(
       derived[name] = tuning.in_weights(network, params[name])
   of_run = lengths["inputs"], sampling, lengths["targets"]
   job = tuning.Job(decoder, rows * num_decodes, *of_run)
-  tuning.tuned(job, {**params, **derived})
+  whole = {**params, **derived}
+  same_bits.find(decoder, job.rows_at_once, whole)
+  tuning.tuned(job, whole)
   return derived

@@ -17,7 +17,7 @@ from etils import epath
 from t5x import infer
 
 import specdec_t5x
-from specdec_t5x import console, tuning
+from specdec_t5x import console, same_bits, tuning
 from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.core.describe import describe
 from specdec_t5x.data.spec_bench import CATEGORY
@@ -118,6 +118,7 @@ def merge_and_summarize(
       **_counted(model.decoder),
       "sampling": describe(model.sampling),
       "iteration_seconds": tuning.asked_for(),
+      "same_bits_as_plain": [dataclasses.asdict(x) for x in same_bits.answers()],
       "derived": tuning.sizes(derived_of(model.decoder, model.sampling)),
       "configuration": configuration(),
       "mode": mode,
@@ -131,6 +132,10 @@ def merge_and_summarize(
   pace.keep()
   for line in closing(summary["statistics"], tuning.outlooks()):
     console.say(line)
+  is_exact = model.sampling.greedy and guarantee.keeps_distribution
+  if is_exact and (summary["statistics"] or {}).get("drafted"):
+    for answer in same_bits.answers():
+      console.say(answer.line())
 
 
 def what_decodes(target: Network) -> str:

@@ -1,0 +1,198 @@
+"""In bfloat16 our own kernels give float32's results, rounded once, in any company."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x import build
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.network import products, rounded
+from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.functional import network_for
+from tests import networks
+from tests.kernels import KINDS, matrix, needs_kernels, normal
+from tests.network import kinds
+from tests.network.test_products import attention, masks
+
+pytestmark = needs_kernels
+NARROW, WIDE = jnp.bfloat16, jnp.float32
+
+
+def narrow(x):
+  return jnp.asarray(x, NARROW)
+
+
+def widened(*arrays):
+  return [jnp.asarray(x, WIDE) for x in arrays]
+
+
+def assert_rounded(found, wide):
+  """Asserts that `found` is what float32 gave, rounded to bfloat16."""
+  assert found.dtype == NARROW
+  np.testing.assert_array_equal(found, wide.astype(NARROW))
+
+
+def run(function, *args):
+  return jax.jit(function, static_argnums=0)("native", *args)
+
+
+@pytest.mark.parametrize("inputs", [1, 5, 320])
+def test_a_product_is_float32s_rounded(inputs):
+  x = narrow(normal(1, 140, inputs))
+  kernels = [narrow(normal(column, inputs, column)) for column in (1, 7, 96, 832)]
+  whole = run(products.multiply, x, *kernels)
+  wide = run(products.multiply, *widened(x[:128], *kernels))
+  for found, exact, kernel in zip(whole, wide, kernels, strict=True):
+    assert_rounded(found[:128], exact)
+    by_rows = run(products.multiply_by_rows, x[:128], kernel.T)
+    same = run(products.multiply_by_rows, *widened(x[:128], kernel.T))
+    assert_rounded(by_rows, same)
+
+
+def test_more_rows_than_float32s_kernels_take_are_the_same_rows():
+  x, kernel = narrow(normal(2, 300, 64)), narrow(normal(3, 64, 130))
+  (whole,) = run(products.multiply, x, kernel)
+  for start, rows in ((0, 1), (7, 6), (100, 128), (11, 289)):
+    (part,) = run(products.multiply, x[start : start + rows], kernel)
+    np.testing.assert_array_equal(part, whole[start : start + rows])
+
+
+def test_float32_rows_read_a_bfloat16_matrix_as_it_is():
+  x, kernel = normal(4, 9, 320), narrow(normal(5, 320, 130))
+  for function, read in (
+    (lambda *args: products.multiply(*args)[0], kernel),
+    (products.multiply_by_rows, kernel.T),
+  ):
+    found, wide = run(function, x, read), run(function, *widened(x, read))
+    assert found.dtype == WIDE
+    np.testing.assert_array_equal(found, wide)
+
+
+def test_what_is_no_number_stays_none():
+  x, kernel = normal(5, 6, 64), normal(6, 64, 130)
+  x[1, 3], x[2, 63], x[3, 0], kernel[7, 129] = np.nan, np.inf, -np.inf, np.nan
+  (found,) = run(products.multiply, narrow(x), narrow(kernel))
+  expected = x @ kernel
+  np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+  np.testing.assert_array_equal(np.isinf(found), np.isinf(expected))
+
+
+def test_a_norm_and_attention_are_float32s_rounded():
+  x, scale = narrow(normal(7, 3, 9, 65)), narrow(normal(8, 65))
+  wide = run(products.normalize, *widened(x, scale))
+  assert_rounded(run(products.normalize, x, scale), wide)
+  for width in (4, 6, 64, 65):
+    given = [narrow(y) for y in (*attention(width), masks(2, 3, 4, 21))]
+    wide = run(products.attend, *widened(*given))
+    assert_rounded(run(products.attend, *given), wide)
+
+
+@pytest.mark.parametrize(("bits", "group"), KINDS)
+def test_a_rounded_product_is_float32s_rounded(bits, group):
+  x, made = narrow(normal(9, 40, 330)), matrix(normal(1, 330, 70), bits, group)
+  packed = matrix(normal(1, 330, 70), bits, group, packed=True)
+  (found,) = run(rounded.multiply, x, packed)
+  (wide,) = run(rounded.multiply, *widened(x), packed)
+  assert_rounded(found, wide)
+  (plain,) = jax.jit(rounded.multiply, static_argnums=0)("xla", *widened(x), made)
+  np.testing.assert_allclose(wide, plain, atol=0.02 * float(jnp.abs(plain).max()))
+
+
+SHAPE = {"vocab_size": 40, "emb_dim": 64, "num_heads": 2, "head_dim": 32}
+SHAPE |= {"mlp_dim": 96, "num_encoder_layers": 2, "num_decoder_layers": 2}
+CONFIGS = {
+  "t5 1.1": T5Config(**SHAPE, mlp_activations=("gelu", "linear"), dtype="bfloat16"),
+  "t5 1.0": T5Config(
+    **SHAPE, mlp_activations=("relu",), logits_via_embedding=True, dtype="bfloat16"
+  ),
+  "int8": T5Config(
+    **SHAPE, mlp_activations=("relu",), dtype="bfloat16", weights="int8"
+  ),
+  "float32 scores": T5Config(
+    **SHAPE,
+    mlp_activations=("relu",),
+    dtype="bfloat16",
+    float32_attention_logits=True,
+  ),
+}
+INPUTS = np.random.default_rng(0).integers(2, 40, (24, 9))
+ROOM = 14
+
+
+def model(config, dtype, seed=0):
+  network = network_for(config)
+  params = jax.tree.map(lambda x: x.astype(dtype), networks.sharp(network, seed))
+  if rounding := rounded.of_weights(config):
+    made = rounded.within(params, rounding(params))
+    return build.Model(network, made, restore=lambda: params)
+  return build.Model(network, params)
+
+
+def outputs(target, batch, sampling=GREEDY, draft=None, drafter=None, **words):
+  """Returns the outputs of all inputs, decoded in batches of one size."""
+  decoder, params = build.together(target, draft, drafter, **words)
+  keys = jax.random.split(jax.random.key(0), len(INPUTS))
+
+  @jax.jit
+  def decode(inputs, keys):
+    return decoder.decode(params, inputs, keys, sampling, ROOM, 1).tokens
+
+  batches = [slice(i, i + batch) for i in range(0, len(INPUTS), batch)]
+  return np.concatenate([decode(INPUTS[rows], keys[rows]) for rows in batches])
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_outputs_depend_on_neither_drafts_nor_batch(config):
+  target = model(config, NARROW)
+  draft = model(CONFIGS["t5 1.1"], NARROW, seed=1)
+  expected = outputs(target, 12)
+  assert len(np.unique(expected, axis=0)) > 10
+  np.testing.assert_array_equal(outputs(target, 1), expected)
+  drafters = {
+    "draft": (draft, DraftModel(draft.network, 5)),
+    "auto": (draft, None),
+    "itself": (None, Quantized(4, 32, gamma=3)),
+  }
+  for name, (given, drafter) in drafters.items():
+    found = outputs(target, 12, draft=given, drafter=drafter)
+    np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+def test_nor_do_they_with_float32_parameters():
+  target = model(CONFIGS["t5 1.1"], WIDE)
+  expected = outputs(target, 12)
+  for batch, drafter in ((1, None), (12, Quantized(4, 32, gamma=3))):
+    found = outputs(target, batch, drafter=drafter)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_samples_of_coupled_draws_do_not_depend_on_drafts():
+  target, draft = (model(CONFIGS["t5 1.1"], NARROW, seed) for seed in (0, 1))
+  sampling = Sampling(coupled=True)
+  expected = outputs(target, 8, sampling)
+  words = {"drafter": DraftModel(draft.network, 5), "rule": "coupled"}
+  found = outputs(target, 8, Sampling(), draft=draft, **words)
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_xlas_products_are_another_networks():
+  """So the tests above are of our own kernels: XLA's bfloat16 gives other logits."""
+  config = CONFIGS["t5 1.1"]
+  target = model(config, NARROW)
+  other = build.Model(kinds.network_for(_by_xla(config)), target.params)
+  assert not np.array_equal(scores(target), scores(other))
+  np.testing.assert_allclose(scores(target), scores(other), atol=2)
+
+
+def _by_xla(config):
+  return T5Config(**{**vars(config), "products": "xla"})
+
+
+def scores(target):
+  inputs, tokens = INPUTS[:4], jnp.ones((4, 3), jnp.int32)
+  apply = jax.jit(target.network.apply, static_argnames="enable_dropout")
+  params = {"params": target.params}
+  return np.asarray(apply(params, inputs, tokens, tokens, enable_dropout=False))

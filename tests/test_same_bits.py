@@ -1,0 +1,185 @@
+"""Blocks of one width give plain and speculative decoding the same bits (SAME_BITS)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x import api, build, same_bits
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.decoding import widths
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.native import library, platforms
+from specdec_t5x.network import functional
+from specdec_t5x.network.config import GptConfig, T5Config
+from specdec_t5x.network.functional import network_for
+from tests import networks
+
+SHAPE = {"vocab_size": 40, "emb_dim": 64, "num_heads": 2, "head_dim": 32}
+SHAPE |= {"mlp_dim": 96, "dtype": "bfloat16", "products": "xla"}
+T5 = T5Config(**SHAPE, num_encoder_layers=2, num_decoder_layers=2)
+GPT = GptConfig(**SHAPE, num_layers=2)
+INPUTS = jnp.asarray(np.random.default_rng(0).integers(2, 40, (12, 9)), jnp.int32)
+ROOM = 15
+
+
+def model(config, seed=0):
+  network = network_for(config)
+  params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), networks.sharp(network, seed))
+  return build.Model(network, params)
+
+
+def run(config, sampling=GREEDY, draft=None, slots=0, rows=slice(None), **words):
+  """Returns tokens and scores of a decode in blocks of one width."""
+  given = model(config, 1) if draft == "draft" else draft
+  decoder, params = build.together(model(config), given, same_bits=True, **words)
+  decoder = dataclasses.replace(decoder, slots=slots)
+  keys = jax.random.split(jax.random.key(0), len(INPUTS))[rows]
+
+  @jax.jit
+  def decode(params, keys):
+    return decoder.decode(params, INPUTS[rows], keys, sampling, ROOM, 1)
+
+  decoded = decode(params, keys)
+  return np.asarray(decoded.tokens), np.asarray(decoded.scores)
+
+
+WAYS = {
+  "gamma 1": {"draft": "draft", "gamma": 1},
+  "gamma 7": {"draft": "draft", "gamma": 7},
+  "auto": {"draft": "draft"},
+  "itself": {"drafter": Quantized(4, 32, gamma=3)},
+  "in turns": {"draft": "draft", "gamma": 4, "slots": 12},
+}
+
+
+@pytest.mark.parametrize("config", [T5, GPT], ids=["t5", "gpt"])
+def test_plain_and_speculative_logits_have_the_same_bits(config):
+  """By XLA's bfloat16 products, whose bits depend on a block's width."""
+  tokens, scores = run(config)
+  for name, way in WAYS.items():
+    found, their_scores = run(config, **way)
+    np.testing.assert_array_equal(found, tokens, err_msg=name)
+    # Sums of log-probabilities: of the same numbers, in another order.
+    np.testing.assert_allclose(their_scores, scores, rtol=1e-5, err_msg=name)
+
+
+def test_coupled_samples_have_them_too():
+  tokens, _ = run(T5, Sampling(coupled=True))
+  found, _ = run(T5, Sampling(), draft="draft", gamma=5, rule="coupled")
+  np.testing.assert_array_equal(found, tokens)
+
+
+def logits(extend, config, count):
+  """Returns the logits of `count` tokens at the beginning of an output."""
+  target = model(config)
+  _, cache = functional.start_decoding(target.network, target.params, INPUTS, 24)
+  return extend(functional.extend_fn(target.network, target.params))(
+    cache, jnp.asarray(INPUTS[:, :count])
+  )
+
+
+def test_a_block_is_as_wide_as_all_others_and_leaves_no_filler():
+  wide, _, cache = logits(widths.of_fixed_width, T5, 3)
+  assert wide.shape == (12, 3, 40)
+  np.testing.assert_array_equal(cache.index, 3)
+  whole, _, _ = logits(lambda extend: extend, T5, widths.FIXED_WIDTH)
+  np.testing.assert_array_equal(wide, whole[:, :3])
+
+
+def test_by_default_blocks_have_one_width_on_accelerators_at_batch_1(monkeypatch):
+  plain = PlainDecoder(network_for(T5))
+  drafts = SpeculativeDecoder(plain.target, DraftModel(plain.target, 5))
+  long = SpeculativeDecoder(plain.target, DraftModel(plain.target, 8))
+  assert not any(x.is_fixed(1) for x in (plain, drafts, long))  # On CPU.
+  monkeypatch.setattr(platforms, "wide_blocks_cost_more", lambda: False)
+  assert [x.is_fixed(1) for x in (plain, drafts, long)] == [True, True, False]
+  assert [x.is_fixed(4) for x in (plain, drafts, long)] == [False] * 3
+  one_row = dataclasses.replace(drafts, slots=1)
+  assert one_row.is_fixed(4)
+  off = dataclasses.replace(drafts, same_bits=False)
+  assert not off.is_fixed(1)
+
+
+NETWORK = network_for(T5)
+TREE = TreeDraft(NETWORK, build.delayed(0, 2, 2))
+
+
+@pytest.mark.parametrize(
+  ("kind", "settings", "message"),
+  [
+    (
+      SpeculativeDecoder,
+      {"drafter": DraftModel(NETWORK, 8), "same_bits": True},
+      "at most 7 tokens.*got 8 tokens: .*Lower GAMMA",
+    ),
+    (
+      SpeculativeDecoder,
+      {"drafter": TREE, "rule": build.get_rule("traversal"), "same_bits": True},
+      "got 4 tokens as a tree or packed",
+    ),
+    (PlainDecoder, {"block": 9, "same_bits": True}, "got 8 tokens"),
+  ],
+)
+def test_what_does_not_fit_is_refused(kind, settings, message):
+  with pytest.raises(ValueError, match=message):
+    kind(NETWORK, **settings)
+
+
+# ---- What is said, and the check of the device. ----
+
+
+def answer(config, rows=2, **words):
+  target = model(config)
+  decoder, params = build.together(target, target, **words)
+  return same_bits.find(decoder, rows, params)
+
+
+@pytest.mark.parametrize("config", [T5, GPT], ids=["t5", "gpt"])
+def test_this_device_keeps_the_promise(config):
+  found = answer(config, gamma=2, same_bits=True)
+  assert found.holds
+  assert found.line().startswith("Outputs are plain decoding's, bit for bit: every")
+
+
+def test_a_device_without_the_property_is_reported(monkeypatch, capfd):
+  def by_place(extend):
+    def extend_wide(cache, tokens):
+      logits, features, cache = widths.of_fixed_width(extend)(cache, tokens)
+      return logits + jnp.arange(tokens.shape[1])[:, None], features, cache
+
+    return extend_wide
+
+  monkeypatch.setattr(same_bits, "of_fixed_width", by_place)
+  same_bits._are_equal.cache_clear()
+  found = answer(T5, rows=3, gamma=2, same_bits=True)
+  same_bits._are_equal.cache_clear()
+  assert not found.holds
+  assert "another place of a block" in found.line()
+  assert "SAME_BITS can't be kept" in "".join(capfd.readouterr())
+
+
+def test_without_one_width_it_depends_on_the_products():
+  assert not answer(T5, gamma=3).holds
+  native = dataclasses.replace(T5, products="auto")
+  found = answer(native, gamma=3)
+  assert found.holds == (library.problem() is None)
+  wide = dataclasses.replace(native, dtype="float32")
+  assert not answer(wide, rows=64, gamma=3).holds  # More rows than kernels take.
+
+
+def test_generate_takes_it():
+  target = model(T5)
+  end = {"generation": dataclasses.replace(target.generation, eos_ids=(1,))}
+  target = dataclasses.replace(target, **end)
+  texts = [list(map(int, row)) for row in INPUTS[:4]]
+  plain = api.generate(texts, target, None, max_length=10, same_bits=True)
+  drafted = api.generate(
+    texts, target, model(T5, 1), gamma=5, max_length=10, same_bits=True
+  )
+  assert [x.tokens for x in plain] == [x.tokens for x in drafted]
