@@ -14,10 +14,11 @@ import specdec_t5x
 from specdec_t5x import tuning
 
 PACKAGES = ("jax", "jaxlib", "flax")
+_TIMING = "timed", "iteration", "programs", "costs", "oracle"
 # Of this package: what decodes, what times it, and what reads compiled programs.
 SOURCES = (
   *(f"{room}/**/*.py" for room in ("core", "network", "decoding", "drafters")),
-  *(f"bench/{name}.py" for name in ("timed", "iteration", "programs", "costs")),
+  *(f"bench/{name}.py" for name in _TIMING),
   *(f"native/*.{kind}" for kind in ("py", "cc", "h")),
   *("policies.py", "tuning.py", "analysis/hlo.py"),
 )

@@ -49,15 +49,22 @@ def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
 
 
 def plain_program(
-  prepare: PreparePlain, sampling: Sampling, max_length: int
+  prepare: PreparePlain, sampling: Sampling, max_length: int, block: int = 1
 ) -> Callable[..., Any]:
-  """Returns a compiled program (count, *arguments) of so many plain tokens."""
+  """Returns a compiled program (count, *arguments) of so many plain tokens.
+
+  Args:
+    prepare: returns the target and where it starts.
+    sampling: of the tokens.
+    max_length: the most tokens.
+    block: tokens that a call scores, as for `generate_plain`.
+  """
 
   @jax.jit
   def run(count, *arguments):
     extend, state = prepare(*arguments)
     loop = at_most(count)
-    rest = max_length, NEVER, adjusted_probs
+    rest = max_length, NEVER, adjusted_probs, block
     return generate_plain(extend, sampling, state, *rest, loop=loop)
 
   return run
@@ -69,13 +76,32 @@ def call_program(prepare: PreparePlain, width: int) -> Callable[..., Any]:
   return _repeating(step, prepare)
 
 
-def iterated(prepare: Prepare) -> Callable[..., Any]:
-  """Returns a compiled program (count, *arguments) of so many iterations."""
+def iterated(prepare: Prepare, redrafts: bool = False) -> Callable[..., Any]:
+  """Returns a compiled program (count, *arguments) of so many iterations.
+
+  Args:
+    prepare: returns how to decode and where it starts.
+    redrafts: whether each iteration drafts twice and discards the first draft. Both
+      programs beside each other give the time of a draft inside the loop.
+  """
 
   @jax.jit
   def run(count, *arguments):
     spec, state = prepare(*arguments)
-    return generate(spec, state, at_most(count))
+    loop = at_most(count)
+    return generate(spec, state, _redrafting(spec, loop) if redrafts else loop)
+
+  return run
+
+
+def _redrafting(spec, loop):
+  def run(condition, body, carry):
+    def draft_twice(carry):
+      zero = jnp.zeros((), jnp.int32)
+      state, zero = _draft(spec, carry.state)(carry.state, zero)
+      return body(carry.replace(state=state.replace(lengths=state.lengths + zero)))
+
+    return loop(condition, draft_twice, carry)
 
   return run
 

@@ -1,50 +1,81 @@
 """Networks that run in full and then say what they are told (`drafters.oracle`).
 
-So a draft is right as often as is wanted, and a target says a text that is known: what
-decoding takes can be timed with random weights.
+A draft is right as often as is wanted. A target says a given text, by itself and with
+drafts: in bfloat16, too, where its own argmax depends on the shape of a call. So
+decoding can be timed with random weights.
 """
 
 import dataclasses
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
 
 from specdec_t5x.api import Model
 from specdec_t5x.bench import programs
-from specdec_t5x.bench.iteration import iterated
+from specdec_t5x.bench.iteration import iterated, plain_program
 from specdec_t5x.bench.programs import Decode
 from specdec_t5x.bench.timed import Loop, Program
 from specdec_t5x.build import together
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding import baseline, generate
+from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.drafters.oracle import forced_tokens, oracle_extend
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.sizes import VOCAB_SIZE
 
 FEW = 2  # Iterations that are timed beside many.
+_DRAWS = 64
 
 
 def oracle_start(decode: Decode):
-  """Returns the start of greedy decoding with a draft that says what it is told.
+  """Returns the start of decoding with networks that say what they are told.
 
-  A function of (forced [B, T], params, inputs, keys): see `drafters.oracle`.
+  The start is a function of (forced, params, inputs, keys), where forced has the tokens
+  [B, T] of the "target" and, for speculation, of the "draft": see `drafters.oracle`.
   """
 
   def start(forced, *given):
-    spec, state = decode.start(*given)
-    networks, target = spec.context.networks, spec.context.target
+    how, state = decode.start(*given)
+    if isinstance(decode.decoder, PlainDecoder):
+      return oracle_extend(how, forced["target"]), state
+    networks, target = how.context.networks, _bent(how.context.target, forced["target"])
     if networks:
-      bent = _of_context(spec, networks={"draft": _bent(networks["draft"], forced)})
-    else:  # The target itself drafts.
-      without = lambda *args: oracle_extend(target.without(*args), forced)
-      bent = _of_context(spec, target=dataclasses.replace(target, without=without))
-    return bent, state
+      bent = {"draft": _bent(networks["draft"], forced["draft"])}
+      return _of_context(how, target=target, networks=bent), state
+    # The target itself drafts.
+    without = lambda *args: oracle_extend(
+      how.context.target.without(*args), forced["draft"]
+    )
+    return _of_context(how, target=dataclasses.replace(target, without=without)), state
 
   return start
+
+
+def replayed(kept: Bool[np.ndarray, "B T"], gamma: int) -> tuple[int, int]:
+  """Returns the accepted and the tried tokens of decoding a given text.
+
+  Args:
+    kept: the positions where the draft is right.
+    gamma: drafted tokens per iteration.
+  """
+  accepted = tried = 0
+  for row in np.asarray(kept).tolist():
+    begin = 0
+    while begin < len(row):
+      # The last token of an output is always the target's.
+      most = min(gamma, len(row) - begin - 1)
+      right = 0
+      while right < most and row[begin + right]:
+        right += 1
+      accepted += right
+      tried += min(right + 1, most)
+      begin += right + 1
+  return accepted, tried
 
 
 def replay(target: Model, max_length: int, eos_id: int, drafter: Drafter | None):
@@ -91,11 +122,12 @@ class Setup:
     target: size of the target.
     draft: size of the draft, or one of `programs.ROUNDED`.
     batch: rows.
-    temperature: 0, where the draft is an oracle (`drafters.oracle`); or above.
+    temperature: of the sampling; 0 is greedy.
     gamma: drafted tokens.
     dtype: of parameters and activations.
     input_length: tokens of an input.
     max_length: the most tokens of an output.
+    weights: of the target, one of `network.config.WEIGHTS`.
   """
 
   target: str
@@ -106,6 +138,7 @@ class Setup:
   dtype: str
   input_length: int
   max_length: int
+  weights: str = "float32"
 
   def __post_init__(self):
     least = (self.gamma + 1) * (FEW + 1)
@@ -116,69 +149,109 @@ class Setup:
       )
 
 
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+  """A compiled program with the seconds that its compilation took."""
+
+  program: Any
+  seconds: float
+
+
+def compiled(function: Any, *arguments: Any) -> Compiled:
+  """Lowers a function and compiles it for arguments like these."""
+  lowered = function.lower(*arguments)
+  begin = time.perf_counter()
+  program = lowered.compile()
+  return Compiled(program, time.perf_counter() - begin)
+
+
 class Pair:
-  """The programs of a pair, on random inputs.
+  """The programs of a pair, on random inputs and with a random output.
 
   Args:
     setup: the pair.
-    options: of the compiler.
 
   Attributes:
     params: of both networks.
     start: from (forced tokens, params, inputs, keys) to the speculation and its first
       state.
-    forced: what the draft says in loops.
+    forced: what the networks say in loops.
     given: params, inputs and keys.
-    program: the compiled speculative loop.
-    compiling: seconds that its compilation took.
+    functions: by name what can be compiled, with arguments after the count: "iteration"
+      is the speculative loop, "redrafted" the same with each draft drawn twice, "plain"
+      and "block" the plain loop, a token and gamma + 1 tokens a call.
+    programs: those that were compiled.
   """
 
-  def __init__(self, setup: Setup, options: Mapping[str, Any] | None = None):
+  def __init__(self, setup: Setup):
     self.setup, sampling = setup, Sampling(setup.temperature)
-    target, draft = programs.random_model(setup.target, setup.dtype), setup.draft
-    self.params = {"target": target.params}
+    target = programs.random_model(setup.target, setup.dtype, setup.weights)
+    self.params, draft = {"target": target.params}, setup.draft
     if draft not in programs.ROUNDED:
       loaded = programs.random_model(draft, setup.dtype)
       draft, self.params["draft"] = loaded.network, loaded.params
     pair = programs.paired(target.network, draft, setup.gamma)
     self.params |= target.derived(pair.drafter.derived(target.network))
-    decode = lambda how: Decode(how, self.params, sampling, setup.max_length)
-    ours, plain = decode(pair), decode(programs.paired(target.network, None))
     shape = setup.batch, setup.input_length
     inputs = jax.random.randint(jax.random.key(0), shape, 2, 32_000)
-    self.given = ours.given(inputs)
-    self.start = lambda forced, *given: ours.start(*given)
-    if sampling.greedy:
-      self.start = oracle_start(ours)
-    # An option that this compiler does not know is an error of its own.
-    options = dict(options or {}) or None
-    one, compiled = jnp.int32(1), lambda run: run.compile(compiler_options=options)
-    self._plain = compiled(plain.part().lower(one, *self.given))
-    self._outputs = self.plain(setup.max_length).tokens
+    shape = setup.batch, setup.max_length
+    self._text = jax.random.randint(jax.random.key(1), shape, 2, 32_000)
+    decode = Decode(pair, self.params, sampling, setup.max_length)
+    self.given, self.start = decode.given(inputs), oracle_start(decode)
     self.forced = self.forced_at(0.5, 7)
-    lowered = iterated(self.start).lower(one, self.forced, *self.given)
-    begin = time.perf_counter()
-    self.program = compiled(lowered)
-    self.compiling = time.perf_counter() - begin
+    ours = self.forced, *self.given
+    self.functions = {
+      "iteration": (iterated(self.start), ours),
+      "redrafted": (iterated(self.start, redrafts=True), ours),
+    }
+    for name, block in ("plain", 1), ("block", setup.gamma + 1):
+      alone = PlainDecoder(target.network, block)
+      # A target's plain program is the same whatever its draft.
+      decode = Decode(alone, {"target": target.params}, sampling, setup.max_length)
+      run = plain_program(oracle_start(decode), sampling, setup.max_length, block)
+      text = {"target": self._text}
+      self.functions[name] = run, (text, *decode.given(inputs))
+    self.programs: dict[str, Compiled] = {}
 
-  def plain(self, count: int):
-    """Decodes so many tokens plainly."""
-    return self._plain(jnp.int32(count), *self.given)
+  def compile(self, *names: str) -> None:
+    """Compiles some of the functions, one after the other."""
+    for name in names:
+      function, arguments = self.functions[name]
+      self.programs[name] = compiled(function, jnp.int32(1), *arguments)
+
+  def run(self, name: str, count: int):
+    """Runs a program for so many tokens or iterations."""
+    return self.programs[name].program(jnp.int32(count), *self.functions[name][1])
 
   def calls(self, alpha: float, runs: int) -> Program:
     """Returns whole calls by number; each draws new positions that are accepted."""
     forced = [self.forced_at(alpha, run) for run in range(runs)]
-    whole = jnp.int32(self.setup.max_length)
-    return lambda run: self.program(whole, forced[run], *self.given)
+    whole, run = jnp.int32(self.setup.max_length), self.programs["iteration"].program
+    return lambda number: run(whole, forced[number], *self.given)
 
-  def forced_at(self, alpha: float, seed: int):
-    """Returns what a draft says that is right with probability alpha."""
-    return forced_tokens(self._outputs, alpha, VOCAB_SIZE, jax.random.key(seed))
+  def forced_at(self, alpha: float, seed: int) -> dict[str, Int[Array, "B T"]]:
+    """Returns what the networks say: the text, and a draft that is right at alpha.
+
+    Few positions are tried in one output. Of many draws the result is the draw whose
+    share of accepted tokens is nearest to alpha.
+    """
+    keys = jax.random.split(jax.random.key(seed), _DRAWS)
+    draw = lambda key: forced_tokens(self._text, alpha, VOCAB_SIZE, key)
+    drawn = jax.vmap(draw)(keys)
+
+    def distance(kept):
+      accepted, tried = replayed(kept, self.setup.gamma)
+      return abs(accepted - alpha * tried) / max(tried, 1)
+
+    nearest = np.argmin([distance(kept) for kept in np.asarray(drawn == self._text)])
+    return {"target": self._text, "draft": drawn[nearest]}
 
   def loops(self) -> dict[str, Loop]:
-    """Returns few and many iterations of both loops."""
-    many = self.setup.max_length // (self.setup.gamma + 1)
+    """Returns few and many repetitions of each compiled program."""
+    tokens = self.setup.max_length
+    most = {"plain": tokens, "block": tokens}
+    iterations = tokens // (self.setup.gamma + 1)
     return {
-      "iteration": (self.program, (self.forced, *self.given), (FEW, many)),
-      "plain": (self._plain, self.given, (FEW, self.setup.max_length)),
+      name: (made.program, self.functions[name][1], (FEW, most.get(name, iterations)))
+      for name, made in self.programs.items()
     }

@@ -87,13 +87,22 @@ class Decode:
 
 
 @functools.cache
-def random_model(size: str, dtype: str = "float32") -> Model:
+def random_model(size: str, dtype: str = "float32", weights: str = "float32") -> Model:
   """Returns a network of one of `network.sizes.SIZES` with random weights.
 
   Each is made once a process.
+
+  Args:
+    size: of the network.
+    dtype: of parameters and activations.
+    weights: 'int8' rounds the same random weights.
   """
-  network = Transformer(t5_1_1(size, dtype))
-  return Model(network, random_params(network, 0))
+  config = t5_1_1(size, dtype)
+  if weights == "float32":
+    network = Transformer(config)
+    return Model(network, random_params(network, 0))
+  network = Transformer(dataclasses.replace(config, weights=weights))
+  return Model(network, tuning.in_weights(network, random_model(size, dtype).params))
 
 
 def paired(target: Network, draft: Network | str | None, gamma: int = 0) -> Decoder:

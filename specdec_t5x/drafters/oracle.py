@@ -1,8 +1,9 @@
 """A draft with a set acceptance rate, for measuring time: it knows the answer.
 
-The real draft network runs at every step, at its full cost; only then are its logits
-bent towards a token that was chosen beforehand. So walltime at a given alpha can be
-measured with any weights. Not a way to decode: it has to be given the output.
+The real networks run at every step, at their full cost. Only then are their logits bent
+towards tokens that were chosen beforehand: the target's to the output, the draft's to
+the output at the accepted positions. So walltime at a given alpha can be measured with
+any weights and in any dtype. Not a way to decode: it has to be given the output.
 """
 
 import jax
@@ -10,6 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from specdec_t5x.core.types import ExtendFn
+
+# Far above all other logits, so that a softmax is one-hot in float32.
+_MARGIN = 1e4
 
 
 def forced_tokens(
@@ -34,9 +38,9 @@ def forced_tokens(
 
 
 def oracle_extend(extend: ExtendFn, forced: Int[Array, "B T"]) -> ExtendFn:
-  """Returns the draft network `extend`, its argmax at output position i forced[:, i].
+  """Returns the network `extend` with all mass at output position i on forced[:, i].
 
-  A one-hot distribution follows at temperature 0 alone: use it for greedy decoding.
+  The distribution is one-hot at temperatures up to 10, not at 0 alone.
 
   Args:
     extend: the real network.
@@ -49,7 +53,7 @@ def oracle_extend(extend: ExtendFn, forced: Int[Array, "B T"]) -> ExtendFn:
     logits, features, cache = extend(cache, tokens, positions, tree)
     chosen = jnp.take_along_axis(forced, at, axis=1, mode="clip")
     rows, columns = jnp.indices(chosen.shape)
-    first = logits.max(axis=-1) + 1.0
+    first = logits.max(axis=-1) + _MARGIN
     return logits.at[rows, columns, chosen].set(first), features, cache
 
   return bent

@@ -1,0 +1,67 @@
+"""The bench's oracle: a prescribed acceptance, in bfloat16 as in float32."""
+
+import jax
+import numpy as np
+import pytest
+
+from specdec_t5x.bench.oracle import Pair, Setup, replayed
+
+LENGTH = 48
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+  ("target", "draft", "gamma", "batch", "temperature"),
+  # The small target's own argmax in bfloat16 depends on the shape of a call.
+  [
+    ("tiny", "tiny", 2, 4, 0.0),
+    ("small", "tiny", 5, 1, 0.0),
+    ("tiny", "int4", 3, 4, 1.0),
+  ],
+)
+def test_alpha_comes_as_prescribed_and_both_decode_the_text(
+  dtype, target, draft, gamma, batch, temperature
+):
+  pair = Pair(Setup(target, draft, batch, temperature, gamma, dtype, 8, LENGTH))
+  pair.compile("iteration", "plain")
+  text = pair.forced["target"]
+  assert (pair.run("plain", LENGTH).tokens == text).all()
+  for alpha in (0.0, 0.3, 0.65, 0.9, 1.0):
+    decoded = pair.calls(alpha, 2)(1)
+    assert (decoded.tokens == text).all()
+    counts = decoded.statistics
+    found = int(counts.accepted.sum()), int(counts.acceptance_positions.sum())
+    kept = pair.forced_at(alpha, 1)["draft"] == text
+    assert found == replayed(kept, gamma)
+    assert abs(found[0] / found[1] - alpha) < 0.01
+
+
+@pytest.mark.parametrize(
+  ("kept", "gamma", "found"),
+  [
+    # The third token is the target's own; so is the last.
+    ([[1, 1, 0, 1]], 2, (2, 2)),
+    ([[0, 0, 0, 0]], 2, (0, 3)),
+    ([[1, 0, 1, 1, 1], [1, 1, 1, 1, 1]], 3, (6, 7)),
+  ],
+)
+def test_tried_and_accepted_tokens_follow_from_the_positions(kept, gamma, found):
+  assert replayed(np.array(kept, bool), gamma) == found
+
+
+def test_blocks_and_second_drafts_cost_time_and_change_no_token():
+  pair = Pair(Setup("tiny", "tiny", 2, 0.0, 3, "bfloat16", 8, 16))
+  pair.compile("block", "redrafted")
+  for name in pair.programs:
+    assert (pair.run(name, 16).tokens == pair.forced["target"]).all(), name
+  calls = pair.run("redrafted", 16).statistics.target_calls
+  pair.compile("iteration")
+  assert (pair.run("iteration", 16).statistics.target_calls == calls).all()
+
+
+def test_the_rounded_target_is_another_network():
+  pair = Pair(Setup("tiny", "tiny", 1, 0.0, 2, "bfloat16", 8, 12, weights="int8"))
+  pair.compile("iteration")
+  assert (pair.run("iteration", 12).tokens == pair.forced["target"]).all()
+  kinds = {leaf.dtype.name for leaf in jax.tree.leaves(pair.params["target"])}
+  assert "int8" in kinds
