@@ -27,7 +27,10 @@ WORKERS ?= 2
 SUITE ?= quick
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo demo-train demo-all demo-lm results test durations test-peers lint format docs wheel install clean
+# Nothing is installed on a borrowed machine: its own Python runs where there is no .venv.
+HERE := PYTHONPATH=$(CURDIR):$(CURDIR)/t5x_runtime $(or $(wildcard $(BIN)/python),$(PYTHON))
+
+.PHONY: demo demo-train demo-all demo-lm results gpu test test-gpu durations test-peers lint format docs wheel install clean
 
 demo: install
 	$(BIN)/python -m specdec_t5x.demo
@@ -47,6 +50,15 @@ demo-lm: install
 results: $(PEERS)/.installed
 	$(RUN_PEERS) -m specdec_t5x.demo --keep demo
 	$(RUN_PEERS) -m specdec_t5x.bench results $(ARGS)
+
+# Checks and measures speculation on this GPU or TPU, in minutes: docs/tpu.md. A later
+# flag overrides an earlier one, as in ARGS="--output DIR --minutes 3".
+gpu:
+	$(HERE) -m specdec_t5x.bench gpu --output runs/gpu $(ARGS)
+
+# The checks alone, one line each.
+test-gpu:
+	$(HERE) -m specdec_t5x.bench.gpu.checks $(ARGS)
 
 test: lint
 	$(PYTEST) --suite $(SUITE)

@@ -17,13 +17,13 @@ COMMANDS = {
   **{name: f"{name}:COMMAND" for name in _OWN.split()},
   "copy": "compare:COPY",
   "batches": "compare:BATCHES",
-  **{name: f"{name}.command:COMMAND" for name in ("model", "accelerator")},
+  **{name: f"{name}.command:COMMAND" for name in ("model", "gpu")},
   **{f"table{number}": f"paper.tables:TABLE_{number}" for number in range(1, 6)},
   **{f"figure{number}": f"paper.curves:FIGURE_{number}" for number in (2, 3, 4)},
   "figure5": "paper.timeline:COMMAND",
 }
 # Nothing of theirs loads TensorFlow, which takes seconds.
-_LIGHT = "decode head infer machine model accelerator figure2 figure3 figure4"
+_LIGHT = "decode head infer machine model gpu figure2 figure3 figure4"
 # What has flags of its own: pages from what is kept, and all that they show anew.
 OTHERS = {"report": report.main, "results": results.main}
 

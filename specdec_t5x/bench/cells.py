@@ -70,6 +70,21 @@ class Cells:
       result = self.find(key)
     return result
 
+  def take(self, folder: str | os.PathLike) -> None:
+    """Adds the cells of another folder that this one lacks.
+
+    Raises:
+      ValueError: if that folder has no cells.
+    """
+    other = Cells(folder)
+    if not other.path.exists():
+      raise ValueError(
+        f"Expected {FILE} in the folder of --resume, got {os.fspath(folder)!r} without "
+        "it. Name the --output of an earlier run."
+      )
+    for name in other._results.keys() - self._results.keys():
+      self.add(json.loads(name), other._results[name])
+
   def unasked(self) -> int:
     """Returns how many cells `find` was not asked for; 0 if it was for none at all."""
     if not self._asked:

@@ -1,0 +1,244 @@
+"""Checks the outputs of this device, and our kernels for GPUs against XLA.
+
+  python -m specdec_t5x.bench.gpu.checks
+
+Prints one line per check. The exit status is 1 if a check fails. Needs JAX, Flax,
+jaxtyping, and NumPy.
+
+Shapes: R rows, I inputs, O outputs.
+"""
+
+import argparse
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec_t5x.bench import programs
+from specdec_t5x.bench.measured import tokens
+from specdec_t5x.bench.programs import Decode
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.native.cuda import few, layout, library
+from specdec_t5x.network.cache import DecoderCache
+from specdec_t5x.network.draft_step import DraftStep
+from specdec_t5x.network.sizes import SIZES, random_params, t5_1_1
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.policies import get_policy
+
+PASSED, FAILED, LEFT_OUT = "passed", "failed", "left out"
+LINES = 64
+BATCH = 16
+GAMMA = 5
+_INPUTS = 24
+_OUTPUTS = 32
+_INDEX = 60  # The step's place in the cache.
+_STEPS = 7
+# Inputs and outputs of XXL's products. The kernel's sums are rounded to bfloat16 once.
+_PRODUCTS = {"attention": (4096, 4096), "feed-forward": (10240, 4096)}
+_ROUNDING = 0.01
+_SLACK = 1.1  # XLA's own error differs from program to program.
+_NOISE = 0.1  # Of the draft's weights, relative.
+
+# Returns whether a check passes, and what was found.
+CheckFn = Callable[[], tuple[bool, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+  """The result of a check.
+
+  Attributes:
+    check: its name.
+    verdict: `PASSED`, `FAILED` or `LEFT_OUT`.
+    found: the numbers, or the reason.
+  """
+
+  check: str
+  verdict: str
+  found: str
+
+  def __str__(self) -> str:
+    """Returns the check in one line."""
+    return f"{self.verdict}: {self.check}: {self.found}"
+
+
+def checks(size: str = "small") -> Iterator[Check]:
+  """Runs all checks and yields their results.
+
+  Args:
+    size: of the network that decodes.
+  """
+  for dtype in ("float32", "bfloat16"):
+    name = f"greedy lines in {dtype} against plain decoding's"
+    yield _tried(name, functools.partial(agreement, size, dtype))
+  if reason := library.problem():
+    yield Check("native kernels", LEFT_OUT, reason)
+    return
+  for draft in ("small", "base", "large"):
+    yield _tried(f"draft step of {draft}", functools.partial(draft_step, draft))
+  for name in _PRODUCTS:
+    for bits in (16, 8, 4):
+      label = f"{name} product of few rows in {bits} bits"
+      yield _tried(label, functools.partial(few_rows, *_PRODUCTS[name], bits))
+
+
+def agreement(size: str, dtype: str) -> tuple[bool, str]:
+  """Counts the lines that differ from plain decoding, with fixed drafts and 'auto'.
+
+  The draft has the target's weights with noise, so it is accepted at times. In float32
+  no line may differ. In bfloat16 near-ties are rounded differently in calls of other
+  shapes (docs/tpu.md), so the lines are only counted.
+  """
+  target = programs.random_model(size, dtype)
+  leaves, tree = jax.tree.flatten(target.params)
+  keys = jax.random.split(jax.random.key(1), len(leaves))
+  noisy = [
+    x * (1 + _NOISE * jax.random.normal(key, x.shape)).astype(x.dtype)
+    for x, key in zip(leaves, keys, strict=True)
+  ]
+  params = {"target": target.params, "draft": jax.tree.unflatten(tree, noisy)}
+  drafted = SpeculativeDecoder(target.network, DraftModel(target.network, GAMMA))
+  decoders = {
+    "plain": PlainDecoder(target.network),
+    f"GAMMA={GAMMA}": drafted,
+    "auto": dataclasses.replace(drafted, policy=get_policy("auto")),
+  }
+  shape, vocab = (LINES, _INPUTS), target.network.config.vocab_size
+  inputs = np.asarray(jax.random.randint(jax.random.key(2), shape, 2, vocab))
+  lines, calls = {}, {}
+  # An accelerator multiplies float32 in fewer bits by default.
+  with jax.default_matmul_precision("highest" if dtype == "float32" else "default"):
+    for name, decoder in decoders.items():
+      own = {name: params[name] for name in decoder.networks}
+      decode = Decode(decoder, own, GREEDY, _OUTPUTS)
+      found = programs.decoding_groups(decode, BATCH)((0, inputs))
+      lines[name] = tokens(found)
+      calls[name] = sum(int(each.statistics.target_calls.sum()) for each in found)
+  plain, emitted, parts, differ = lines.pop("plain"), LINES * _OUTPUTS, [], 0
+  for name, ours in lines.items():
+    count = int((ours != plain).any(axis=1).sum())
+    differ += count
+    per_call = f"{emitted / calls[name]:.1f} tokens a call"
+    parts.append(f"{name} {count} of {LINES} differ, {per_call}")
+  return not differ or dtype != "float32", "; ".join(parts)
+
+
+def draft_step(size: str) -> tuple[bool, str]:
+  """Compares two layers of a draft's step with XLA's network.
+
+  The kernel's logits must be about as near to float32's as XLA's in bfloat16 are, and
+  several steps in one launch must equal steps one after the other.
+  """
+  small = {"num_encoder_layers": 1, "num_decoder_layers": 2}
+  networks = [
+    Transformer(dataclasses.replace(t5_1_1(size, dtype), **small))
+    for dtype in ("float32", "bfloat16")
+  ]
+  c = networks[1].config
+  shape = c.emb_dim, c.num_heads, c.mlp_dim, c.vocab_size, c.num_decoder_layers
+  step = DraftStep(layout.StepLayout(*shape, layout.cluster_of(c.num_heads)))
+  if reason := step.problem(1):
+    return False, reason
+  params, cache, token = random_params(networks[1], 0), _cache(c), jnp.array([17])
+  widen = lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
+  wide = jax.tree.map(widen, (params, cache))
+  extend = lambda network: jax.jit(
+    lambda params, cache: network.apply(
+      {"params": params}, cache, token[:, None], method="extend"
+    )[0][:, 0]
+  )
+  with jax.default_matmul_precision("highest"):
+    exact = extend(networks[0])(*wide)
+  by_xla = _error(extend(networks[1])(params, cache), exact)
+  run = jax.jit(step, static_argnames="steps")
+  weights, scratch = jax.jit(step.prepared)(params), step.scratch(1)
+  chosen, logits, _, _, scratch = run(weights, token, cache, scratch)
+  ours = _error(logits[0], exact)
+  together = run(weights, token, cache, scratch, steps=_STEPS)
+  scratch, following, single = together[4], token, []
+  for _ in range(_STEPS):
+    following, each, _, cache, scratch = run(weights, following, cache, scratch)
+    following = following[0]
+    single.append(each[0])
+  equal = bool((together[1] == jnp.stack(single)).all())
+  largest = bool((logits[0].argmax(-1) == chosen[0]).all())
+  found = f"error {ours:.4f}, XLA's {by_xla:.4f}; argmax {_is(largest)}"
+  passed = ours <= _SLACK * by_xla and largest and equal
+  return passed, f"{found}; {_STEPS} steps in one launch {_is(equal)}"
+
+
+def few_rows(inputs: int, outputs: int, bits: int) -> tuple[bool, str]:
+  """Compares a product of 8 rows with XLA's, and a row's bits with the row alone."""
+  keys = jax.random.split(jax.random.key(0), 2)
+  matrix = jax.random.normal(keys[0], (inputs, outputs)) / inputs**0.5
+  x = jax.random.normal(keys[1], (few.MOST_ROWS, inputs)).astype(jnp.bfloat16)
+  weights = jax.jit(few.rounded, static_argnums=1)(matrix, bits)
+  codes = weights.codes
+  if bits == 4:
+    # Two's complement, the even column in the lower half.
+    halves = jnp.stack([codes & 15, codes >> 4], -1).reshape(inputs, outputs)
+    codes = (halves.astype(jnp.int8) ^ 8) - 8
+  wide = codes.astype(jnp.float32)
+  if weights.scales is not None:
+    wide *= weights.scales.astype(jnp.float32)
+  exact = jnp.dot(x.astype(jnp.float32), wide, precision="highest")
+  multiply = jax.jit(lambda x, weights: few.multiply(x, weights)[0])
+  product = multiply(x, weights)
+  error = _error(product, exact)
+  equal = bool((multiply(x[3:4], weights)[0] == product[3]).all())
+  return error <= _ROUNDING and equal, f"error {error:.4f}; a row alone {_is(equal)}"
+
+
+def _cache(config) -> DecoderCache:
+  def draw(key, length):
+    shape = config.num_decoder_layers, 1, config.num_heads, length, config.head_dim
+    return tuple(jax.random.normal(key, shape, jnp.bfloat16))
+
+  keys, slots = jax.random.split(jax.random.key(1), 4), _INDEX + 2 * _STEPS
+  return DecoderCache(
+    index=jnp.array([_INDEX]),
+    keys=draw(keys[0], slots),
+    values=draw(keys[1], slots),
+    cross_keys=draw(keys[2], _INPUTS),
+    cross_values=draw(keys[3], _INPUTS),
+    encoder_mask=jnp.ones((1, _INPUTS), bool).at[:, -5:].set(False),
+  )
+
+
+def _error(ours, exact) -> float:
+  ours, exact = (np.asarray(x.astype(jnp.float32), np.float64) for x in (ours, exact))
+  return float(np.linalg.norm(ours - exact) / np.linalg.norm(exact))
+
+
+def _is(equal: bool) -> str:
+  return "equal" if equal else "DIFFERENT"
+
+
+def _tried(name: str, check: CheckFn) -> Check:
+  """Runs a check; an error of the device is a failed check."""
+  try:
+    passed, found = check()
+  except jax.errors.JaxRuntimeError as error:
+    return Check(name, FAILED, str(error).splitlines()[0])
+  return Check(name, PASSED if passed else FAILED, found)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Prints the checks and returns the exit status: 1 if one failed."""
+  parser = argparse.ArgumentParser(prog="python -m specdec_t5x.bench.gpu.checks")
+  parser.add_argument("--size", default="small", choices=SIZES)
+  failed = False
+  for check in checks(parser.parse_args(argv).size):
+    print(check, flush=True)
+    failed |= check.verdict == FAILED
+  return int(failed)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

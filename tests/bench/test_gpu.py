@@ -1,0 +1,286 @@
+"""`make gpu` and `make test-gpu` at tiny sizes on a CPU."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.analysis import theory
+from specdec_t5x.bench.__main__ import main
+from specdec_t5x.bench.gpu import checks, command
+from specdec_t5x.bench.timed import Timed
+from specdec_t5x.native.cuda import few, library
+from specdec_t5x.network.sizes import t5_1_1
+from specdec_t5x.network.transformer import Transformer
+
+ROOT = pathlib.Path(__file__).parents[2]
+FLAGS = (
+  "--target tiny --drafts tiny --rounded int4 --batches 1 --temperatures 0 --gamma 2 "
+  "--dtype float32 --input-length 8 --output-length 12 --runs 2"
+)
+# Importing any of them is an error in the command's process.
+BARRED = "tensorflow seqio t5x gin optax orbax tqdm sentencepiece pytest"
+# Seconds of a repetition.
+STEADY = {"plain": 5.0, "block": 4.0, "iteration": 8.0, "redrafted": 10.0}
+CHECK = checks.Check("lines", checks.PASSED, "0 of 2 lines differ")
+RESULT = {
+  **dict.fromkeys(("plain", "iteration", "draft_step", "block", "rest", "c"), 1.0),
+  **{"width": 1, "compile": {"plain": 2.0}, "memory": None},
+  "calls": [{"alpha": 0.8, "came": 0.8, "speed": 1.0}],
+}
+
+
+def steady(programs, inputs, warm):
+  """Stands in for `alternate`: programs of so small a pair are lost in noise."""
+  assert warm == 3
+  found = {}
+  for key, program in programs.items():
+    name, count = key if isinstance(key, tuple) else ("iteration", 4)
+    results = tuple(program(value) for value in inputs)
+    found[key] = Timed(np.full(len(inputs), 1.0 + STEADY[name] * count), results)
+  return found
+
+
+@pytest.fixture
+def quick(monkeypatch):
+  """Leaves out the checks and the pairs; a pair with the draft small is too large."""
+  monkeypatch.setattr(checks, "checks", lambda size: iter([CHECK]))
+  monkeypatch.setattr(command, "measured", lambda pair, runs: RESULT)
+
+  class Pair:
+    functions, programs = {}, {}
+
+    def __init__(self, setup):
+      if setup.draft == "small":
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 GB\nand more")
+
+  monkeypatch.setattr(command, "Pair", Pair)
+
+
+def ran(folder, *flags):
+  assert main(["gpu", *FLAGS.split(), f"--output={folder}", *flags]) == 0
+  return json.loads((folder / "gpu.json").read_text())
+
+
+def test_a_row_says_what_an_iteration_consists_of(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(checks, "checks", lambda size: iter([CHECK]))
+  monkeypatch.setattr(command, "alternate", steady)
+  found = ran(tmp_path)
+  assert found["checks"] == [vars(CHECK)]
+  assert "Native kernels: not there: the devices are cpus" in capsys.readouterr().err
+  assert {row["draft"] for row in found["rows"]} == {"tiny", "int4"}
+  for row in found["rows"]:
+    # A plain token: a block's loop is the faster one. 10 - 8 is a draft of two tokens.
+    parts = [row[n] for n in ("plain", "width", "draft_step", "block", "rest")]
+    assert parts == pytest.approx([4000, 3, 1000, 4000, 2000])
+    assert row["c"] == pytest.approx(0.25)
+    assert abs(row["came"] - row["alpha"]) < 0.1  # So few positions.
+    assert row["theorem"] == theory.walltime_improvement(row["came"], 2, row["c"])
+    # Whole calls: 1 + 12 tokens of 4 s over 1 + 4 iterations of 8 s.
+    assert row["speed"]["median"] == pytest.approx(49 / 33)
+    assert row["identical"] == "2/2"
+    assert row["compile_iteration"] > 0 and row["compile_redrafted"] > 0
+
+
+def test_it_needs_jax_flax_and_numpy_alone(tmp_path):
+  for name in BARRED.split():
+    (tmp_path / f"{name}.py").write_text(f"raise ImportError({name!r})\n")
+  run = [sys.executable, "-m", "specdec_t5x.bench", "gpu", *FLAGS.split()]
+  path = f"{tmp_path}{os.pathsep}{ROOT}"
+  done = subprocess.run(
+    [*run, "--minutes=0", f"--output={tmp_path / 'out'}"],
+    env={**os.environ, "PYTHONPATH": path},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
+  assert "not measured" in done.stdout
+  assert not (tmp_path / "out" / "cells.jsonl").exists()
+
+
+def test_a_failed_pair_is_recorded_and_the_run_continues(quick, tmp_path):
+  found = ran(tmp_path, "--drafts", "base", "small", "tiny")
+  errors = {row["draft"]: row.get("error") for row in found["rows"]}
+  exhausted = "RESOURCE_EXHAUSTED: 9 GB"
+  assert errors == {"base": None, "small": exhausted, "tiny": None, "int4": None}
+
+
+def test_resume_takes_cells_over_and_measures_the_others(quick, tmp_path, monkeypatch):
+  first, second = tmp_path / "first", tmp_path / "second"
+  ran(first, "--drafts", "base", "tiny")
+  pairs = []
+  monkeypatch.setattr(
+    command, "measured", lambda pair, runs: pairs.append(pair) or RESULT
+  )
+  found = ran(second, "--drafts", "base", "tiny", "large", f"--resume={first}")
+  assert len(pairs) == 1
+  assert all(row["c"] == 1.0 for row in found["rows"])
+  # The same folder goes on as well.
+  ran(second, "--drafts", "base", "tiny", "large", "--minutes=0")
+  assert len(pairs) == 1
+
+
+def test_no_group_starts_that_would_end_too_late(quick, tmp_path, monkeypatch):
+  clock = iter(range(0, 10_000, 60))
+  monkeypatch.setattr(command.time, "monotonic", lambda: next(clock))
+  # Each reading of the clock is a minute: the first group ends after 4 of 6 minutes.
+  found = ran(tmp_path, "--drafts", "base", "tiny", "large", "--minutes=5.5")
+  assert [row.get("c") for row in found["rows"]] == [1.0, 1.0, 1.0, None]
+
+
+def test_the_most_informative_pairs_come_first():
+  args = command.COMMAND.parser().parse_args(["--output=x"])
+  first, second, third, *_ = groups = list(command._groups(args))
+  name = lambda s: (s.draft, s.batch, s.temperature)
+  assert [name(s) for s in first] == [("small", 1, 0.0)]
+  assert [name(s) for s in second] == [("base", 1, 0.0), ("large", 1, 0.0)]
+  assert [name(s) for s in third] == [("small", 1, 1.0), ("base", 1, 1.0)]
+  last = [s for group in groups for s in group][-3:]
+  assert [(s.draft, s.weights) for s in last] == [
+    ("int8", "float32"),
+    ("small", "int8"),
+    ("int4", "float32"),
+  ]
+  assert command.alphas(first[0]) == [0.75, 0.65]
+  assert command._paper(first[0], 0.75) == {
+    "paper": 3.4,
+    "paper_gamma": 7,
+    "paper_c": 0.02,
+  }
+  assert command._paper(last[1], 0.75) == {}
+
+
+# ---- The checks. ----
+
+
+def test_greedy_lines_agree_in_float32():
+  passed, found = checks.agreement("tiny", "float32")
+  assert passed
+  assert found.startswith("GAMMA=5 0 of 64 differ, ")
+  assert "auto 0 of 64 differ, " in found
+  # Some drafts are accepted, some are not.
+  assert 1.2 < float(found.split("differ, ")[1].split()[0]) < 5.8
+
+
+@pytest.mark.parametrize(
+  ("verdict", "status"), [(checks.PASSED, 0), (checks.LEFT_OUT, 0), (checks.FAILED, 1)]
+)
+def test_the_exit_status_says_whether_a_check_failed(
+  monkeypatch, capsys, verdict, status
+):
+  found = [CHECK, checks.Check("kernels", verdict, "so: it is")]
+  monkeypatch.setattr(checks, "checks", lambda size: iter(found))
+  assert checks.main([]) == status
+  lines = capsys.readouterr().out.splitlines()
+  assert lines == [
+    "passed: lines: 0 of 2 lines differ",
+    f"{verdict}: kernels: so: it is",
+  ]
+
+
+def test_an_error_of_the_device_is_a_failed_check():
+  def trap():
+    raise jax.errors.JaxRuntimeError("INTERNAL: trap\nmore")
+
+  assert checks._tried("x", trap) == checks.Check("x", checks.FAILED, "INTERNAL: trap")
+
+
+def test_kernels_are_checked_in_another_process(monkeypatch):
+  code = "print('passed: step: error 0.1: fine'); raise SystemExit(3)"
+  monkeypatch.setattr(command.checks, "__name__", "ignored")
+  run = subprocess.run
+  monkeypatch.setattr(
+    subprocess, "run", lambda words, **how: run([words[0], "-c", code], **how)
+  )
+  first, last = command._checked("tiny", None)
+  assert first == {"check": "step", "verdict": "passed", "found": "error 0.1: fine"}
+  assert last["found"] == "the exit status is 3"
+
+
+class StepByXla:
+  """Stands in for `DraftStep`: XLA's network, with a planted fault."""
+
+  fault = None
+
+  def __init__(self, layout):
+    config = t5_1_1("small", "bfloat16")
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": layout.layers}
+    self.network = Transformer(checks.dataclasses.replace(config, **layers))
+
+  def problem(self, rows):
+    return None
+
+  def prepared(self, params):
+    return params
+
+  def scratch(self, rows):
+    return jnp.zeros(1, jnp.uint32)
+
+  def __call__(self, params, tokens, cache, scratch, steps=1):
+    logits, chosen, count = [], [], steps
+    for i in range(count):
+      apply = self.network.apply
+      found, _, cache = apply(
+        {"params": params}, cache, tokens[:, None], method="extend"
+      )
+      found = found[:, 0]
+      if self.fault == "logits":
+        found = found.at[:, ::2].mul(1.1)
+      if self.fault == "second step" and i == 1:
+        found += 0.5
+      tokens = found.argmax(-1).astype(jnp.int32)
+      logits.append(found)
+      chosen.append(tokens + (self.fault == "argmax"))
+    return jnp.stack(chosen), jnp.stack(logits), None, cache, scratch
+
+
+@pytest.mark.parametrize("fault", [None, "logits", "argmax", "second step"])
+def test_a_faulty_draft_step_fails(monkeypatch, fault):
+  monkeypatch.setattr(checks, "DraftStep", StepByXla)
+  monkeypatch.setattr(StepByXla, "fault", fault)
+  passed, found = checks.draft_step("small")
+  assert passed == (fault is None), found
+
+
+@pytest.mark.parametrize("bits", [16, 8, 4])
+@pytest.mark.parametrize("fault", [None, "scale", "row"])
+def test_faulty_products_of_few_rows_fail(monkeypatch, bits, fault):
+  def multiply(x, weights):
+    codes = weights.codes
+    if bits == 4:
+      low, high = ((codes >> shift & 15).astype(jnp.int8) for shift in (0, 4))
+      halves = jnp.stack([low, high], -1).reshape(len(codes), -1)
+      codes = jnp.where(halves > 7, halves - 16, halves)
+    # One row's sum does not depend on the others.
+    wide = codes.astype(jnp.float32)
+    sums = jax.lax.map(lambda row: row.astype(jnp.float32) @ wide, x)
+    if weights.scales is not None and fault != "scale":
+      sums *= weights.scales.astype(jnp.float32)
+    if fault == "scale":
+      sums *= 1.02
+    if fault == "row" and len(x) > 1:
+      sums *= 1.004
+    return (sums.astype(jnp.bfloat16),)
+
+  monkeypatch.setattr(few, "multiply", multiply)
+  passed, found = checks.few_rows(256, 64, bits)
+  assert passed == (fault is None), found
+
+
+def test_absent_kernels_are_left_out_with_the_reason(monkeypatch):
+  monkeypatch.setattr(checks, "agreement", lambda size, dtype: (True, "alike"))
+  monkeypatch.setattr(library, "problem", lambda: "no nvcc")
+  *_, last = checks.checks("tiny")
+  assert last == checks.Check("native kernels", checks.LEFT_OUT, "no nvcc")
+  monkeypatch.setattr(library, "problem", lambda: None)
+  monkeypatch.setattr(checks, "draft_step", lambda size: (True, size))
+  monkeypatch.setattr(checks, "few_rows", lambda *shape: (shape[-1] != 4, "x"))
+  found = list(checks.checks("tiny"))
+  assert len(found) == 2 + 3 + 6
+  assert sum(check.verdict == checks.FAILED for check in found) == 2
