@@ -28,7 +28,8 @@ SUITE ?= quick
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Nothing is installed on a borrowed machine: its own Python runs where there is no .venv.
-HERE := PYTHONPATH=$(CURDIR):$(CURDIR)/t5x_runtime $(or $(wildcard $(BIN)/python),$(PYTHON))
+FOLDERS := $(CURDIR):$(CURDIR)/t5x_runtime$(addprefix :,$(PYTHONPATH))
+HERE := PYTHONPATH=$(FOLDERS) $(or $(wildcard $(BIN)/python),$(PYTHON))
 
 .PHONY: demo demo-train demo-all demo-lm results gpu test test-gpu durations test-peers lint format docs wheel install clean
 
