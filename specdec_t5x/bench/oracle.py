@@ -24,7 +24,7 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding import baseline, generate
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.drafters.oracle import forced_tokens, oracle_extend
+from specdec_t5x.drafters.oracle import MOST_TEMPERATURE, forced_tokens, oracle_extend
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.sizes import VOCAB_SIZE
 
@@ -141,6 +141,13 @@ class Setup:
   weights: str = "float32"
 
   def __post_init__(self):
+    if self.batch < 1:
+      raise ValueError(f"A batch must have at least 1 row, got {self.batch}.")
+    if not 0 <= self.temperature <= MOST_TEMPERATURE:
+      raise ValueError(
+        f"The oracle's temperature must be from 0 to {MOST_TEMPERATURE:g}, got "
+        f"{self.temperature:g}. 0 is greedy decoding."
+      )
     least = (self.gamma + 1) * (FEW + 1)
     if self.max_length < least:
       raise ValueError(

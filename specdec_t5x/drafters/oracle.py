@@ -12,8 +12,10 @@ from jaxtyping import Array, Float, Int, Key
 
 from specdec_t5x.core.types import ExtendFn
 
-# Far above all other logits, so that a softmax is one-hot in float32.
+# A forced token's logit is so far above all others that a softmax is one-hot in float32,
+# up to the temperature below.
 _MARGIN = 1e4
+MOST_TEMPERATURE = 10.0
 
 
 def forced_tokens(
@@ -40,7 +42,7 @@ def forced_tokens(
 def oracle_extend(extend: ExtendFn, forced: Int[Array, "B T"]) -> ExtendFn:
   """Returns the network `extend` with all mass at output position i on forced[:, i].
 
-  The distribution is one-hot at temperatures up to 10, not at 0 alone.
+  The distribution is one-hot at temperatures up to `MOST_TEMPERATURE`.
 
   Args:
     extend: the real network.

@@ -56,6 +56,8 @@ _ALPHAS = {"int8": [0.99], "int4": [0.88], "int4/32": [0.95]}
 def make(args: argparse.Namespace) -> Table:
   """Measures the cells that there is time for and returns the tables."""
   at_least(args, gamma=1, runs=1, input_length=1)
+  if not args.minutes >= 0:
+    raise ValueError(f"--minutes must be a number of at least 0, got {args.minutes}.")
   groups, cells = list(_groups(args)), Cells(args.output)
   if args.resume:
     cells.take(args.resume)
