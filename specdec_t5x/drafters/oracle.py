@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from specdec_t5x.core.types import ExtendFn
 
-# A forced token's logit is so far above all others that a softmax is one-hot in float32,
-# up to the temperature below.
+# A forced token's logit is so far above all others that a softmax is one-hot in
+# float32, up to the temperature below.
 _MARGIN = 1e4
 MOST_TEMPERATURE = 10.0
 

@@ -192,16 +192,28 @@ def test_an_error_of_the_device_is_a_failed_check():
   assert checks._tried("x", trap) == checks.Check("x", checks.FAILED, "INTERNAL: trap")
 
 
-def test_kernels_are_checked_in_another_process(monkeypatch):
-  code = "print('passed: step: error 0.1: fine'); raise SystemExit(3)"
-  monkeypatch.setattr(command.checks, "__name__", "ignored")
+@pytest.mark.parametrize(
+  ("code", "seconds", "ending"),
+  [
+    ("raise SystemExit(3)", 60, "the exit status is 3"),
+    # A kernel that hangs; half a line is no check.
+    (
+      "print('passed: half', end='', flush=True); import time; time.sleep(60)",
+      3,
+      "no answer in 3 s",
+    ),
+    ("import os; os.abort()", 60, "the exit status is -6"),
+  ],
+)
+def test_kernels_are_checked_in_another_process(monkeypatch, code, seconds, ending):
+  line = "print('passed: step: error 0.1: fine', flush=True)"
   run = subprocess.run
-  monkeypatch.setattr(
-    subprocess, "run", lambda words, **how: run([words[0], "-c", code], **how)
-  )
+  other = lambda words, **how: run([words[0], "-c", f"{line}; {code}"], **how)
+  monkeypatch.setattr(subprocess, "run", other)
+  monkeypatch.setattr(command, "_CHECK_SECONDS", seconds)
   first, last = command._checked("tiny", None)
   assert first == {"check": "step", "verdict": "passed", "found": "error 0.1: fine"}
-  assert last["found"] == "the exit status is 3"
+  assert last == {"check": "all", "verdict": "ended", "found": ending}
 
 
 class StepByXla:

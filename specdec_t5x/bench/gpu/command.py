@@ -48,6 +48,7 @@ from specdec_t5x.network.sizes import SIZES
 _WARM = 3
 _GROUP = 2  # Pairs that compile together, after the first one.
 _CHECK_SECONDS = 150
+_PARTS = "plain", "width", "iteration", "draft_step", "block", "rest", "c"
 _OF_PAIR = "target", "weights", "draft", "batch", "gamma"
 # What the target's own rounded weights may reach; not numbers of the paper.
 _ALPHAS = {"int8": [0.99], "int4": [0.88], "int4/32": [0.95]}
@@ -217,16 +218,16 @@ def _checked(size: str, reason: str | None) -> list[dict[str, str]]:
     return [vars(check) for check in checks.checks(size)]
   command = [sys.executable, "-m", checks.__name__, "--size", size]
   words = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-  how = {"stdout": subprocess.PIPE, "text": True, "env": words}
   try:
+    how = {"stdout": subprocess.PIPE, "env": words}
     ran = subprocess.run(command, timeout=_CHECK_SECONDS, **how)
     output, ending = ran.stdout, f"the exit status is {ran.returncode}"
   except subprocess.TimeoutExpired as error:
-    output = (error.stdout or b"").decode()
-    ending = f"no answer in {_CHECK_SECONDS} s"
-  lines = [line.split(": ", 2) for line in output.splitlines()]
-  rows = [vars(checks.Check(name, verdict, found)) for verdict, name, found in lines]
-  return [*rows, vars(checks.Check("all", "ended", ending))]
+    output, ending = error.stdout or b"", f"no answer in {_CHECK_SECONDS} s"
+  printed = [line.split(": ", 2) for line in output.decode().splitlines()]
+  # A process that was killed may leave half a line.
+  found = [checks.Check(line[1], line[0], line[2]) for line in printed if len(line) > 2]
+  return [vars(check) for check in (*found, checks.Check("all", "ended", ending))]
 
 
 def _table(args, cells, rows, checked, kernels) -> Table:
@@ -247,8 +248,7 @@ def _rows(setup: Setup, result: Mapping[str, Any] | None) -> Iterator[dict[str, 
     yield {**base, **(result or {})}
     return
   seconds, memory = result["compile"], result["memory"]
-  pair = {name: result[name] for name in ("plain", "width", "iteration", "draft_step")}
-  pair |= {name: result[name] for name in ("block", "rest", "c")}
+  pair = {name: result[name] for name in _PARTS}
   pair |= {f"compile_{name}": value for name, value in seconds.items()}
   pair["memory"] = memory and memory / 1e9
   for call in result["calls"]:
