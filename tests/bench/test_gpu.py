@@ -48,19 +48,34 @@ def steady(programs, inputs, warm):
   return found
 
 
-@pytest.fixture
-def quick(monkeypatch):
-  """Leaves out the checks and the pairs; a pair with the draft small is too large."""
-  monkeypatch.setattr(checks, "checks", lambda size: iter([CHECK]))
-  monkeypatch.setattr(command, "measured", lambda pair, runs: RESULT)
+@pytest.fixture(params=["made"])
+def quick(request, monkeypatch):
+  """Leaves out the checks and the pairs; a pair with the draft small is too large.
+
+  The parameter says when the device notices.
+  """
+
+  def notice(stage, setup):
+    if setup.draft == "small" and stage == request.param:
+      raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 GB\nand more")
 
   class Pair:
-    functions, programs = {}, {}
-
     def __init__(self, setup):
-      if setup.draft == "small":
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 GB\nand more")
+      notice("made", setup)
+      self.setup, self.programs, self.given = setup, {}, ()
+      self.functions = {"iteration": (setup, ())}
 
+  def compiled(setup, *arguments):
+    notice("compiled", setup)
+
+  def measured(pair, runs):
+    assert pair.programs.keys() == {"iteration"}
+    notice("measured", pair.setup)
+    return RESULT
+
+  monkeypatch.setattr(checks, "checks", lambda size: iter([CHECK]))
+  monkeypatch.setattr(command, "measured", measured)
+  monkeypatch.setattr(command, "compiled", compiled)
   monkeypatch.setattr(command, "Pair", Pair)
 
 
@@ -105,6 +120,7 @@ def test_it_needs_jax_flax_and_numpy_alone(tmp_path):
   assert not (tmp_path / "out" / "cells.jsonl").exists()
 
 
+@pytest.mark.parametrize("quick", ["made", "compiled", "measured"], indirect=True)
 def test_a_failed_pair_is_recorded_and_the_run_continues(quick, tmp_path):
   found = ran(tmp_path, "--drafts", "base", "small", "tiny")
   errors = {row["draft"]: row.get("error") for row in found["rows"]}

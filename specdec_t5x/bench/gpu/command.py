@@ -92,8 +92,9 @@ def alphas(setup: Setup) -> list[float]:
   if setup.draft in _ALPHAS:
     return _ALPHAS[setup.draft]
   rows = published.numbers()["tables_2_and_4"]
-  known = {row["draft"] for row in rows}
-  name = f"T5-{setup.draft}" if f"T5-{setup.draft}" in known else "T5-base"
+  name = f"T5-{setup.draft}"
+  if name not in {row["draft"] for row in rows}:
+    name = "T5-base"
   at = name, int(setup.temperature > 0)
   found = {row["alpha"] for row in rows if (row["draft"], row["temperature"]) == at}
   return sorted(found, reverse=True)
@@ -131,20 +132,21 @@ def _measured(
     programs: those compiled so far; the new ones are added.
   """
   pairs, jobs = {}, {}
+  for setup in setups:
+    print(_words(setup), file=sys.stderr, flush=True)
+    try:
+      pair = Pair(setup)
+      jax.block_until_ready(pair.given)
+      pairs[setup] = pair
+    except jax.errors.JaxRuntimeError as error:
+      yield setup, _failed(error)
+  # While XLA compiles, it times its products on the device: nothing else may run there.
   with futures.ThreadPoolExecutor() as pool:
-    for setup in setups:
-      print(_words(setup), file=sys.stderr, flush=True)
-      try:
-        pairs[setup] = Pair(setup)
-      except jax.errors.JaxRuntimeError as error:
-        yield setup, _failed(error)
-        continue
-      for name, (function, arguments) in pairs[setup].functions.items():
+    for setup, pair in pairs.items():
+      for name, (function, arguments) in pair.functions.items():
         key = _program_key(setup, name)
         if key not in programs and key not in jobs:
-          given = function, jnp.int32(1), *arguments
-          jobs[key] = pool.submit(compiled, *given)
-  # XLA times its products on the device while it compiles, so nothing ran until here.
+          jobs[key] = pool.submit(compiled, function, jnp.int32(1), *arguments)
   for setup, pair in pairs.items():
     try:
       for name in pair.functions:
