@@ -100,7 +100,7 @@ def test_a_row_says_what_an_iteration_consists_of(tmp_path, monkeypatch, capsys)
     assert row["theorem"] == theory.walltime_improvement(row["came"], 2, row["c"])
     # Whole calls: 1 + 12 tokens of 4 s over 1 + 4 iterations of 8 s.
     assert row["speed"]["median"] == pytest.approx(49 / 33)
-    assert row["identical"] == "2/2"
+    assert (row["identical"], row["weights"]) == ("2/2", "float32")
     assert min(row["compile_iteration"], row["compile_redrafted"]) > 0
 
 

@@ -49,7 +49,7 @@ _WARM = 3
 _GROUP = 2  # Pairs that compile together, after the first one.
 _CHECK_SECONDS = 150
 _PARTS = "plain", "width", "iteration", "draft_step", "block", "rest", "c"
-_OF_PAIR = "target", "weights", "draft", "batch", "gamma"
+_OF_PAIR = "target", "draft", "batch", "gamma"
 # What the target's own rounded weights may reach; not numbers of the paper.
 _ALPHAS = {"int8": [0.99], "int4": [0.88], "int4/32": [0.95]}
 
@@ -235,7 +235,8 @@ def _checked(size: str, reason: str | None) -> list[dict[str, str]]:
 def _table(args, cells, rows, checked, kernels) -> Table:
   """Returns the tables of the cells that there are; the others are not measured."""
   shown = [row for setup, key in rows for row in _rows(setup, cells.find(key))]
-  found, command = checked["rows"] if checked else [], {"command": "make gpu"}
+  found = checked["rows"] if checked else [{"check": "all"}]
+  command = {"command": "make gpu"}
   before = [Table.of("gpu.checks", found, **command)]
   words = {"device": environment()["device"], "kernels": kernels}
   hidden = "output", "resume", "keep"
@@ -246,6 +247,7 @@ def _table(args, cells, rows, checked, kernels) -> Table:
 def _rows(setup: Setup, result: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
   base = {name: getattr(setup, name) for name in _OF_PAIR}
   base["temperature"] = f"{setup.temperature:g}"
+  base["weights"] = setup.dtype if setup.weights == "float32" else setup.weights
   if result is None or "error" in result:
     yield {**base, **(result or {})}
     return
