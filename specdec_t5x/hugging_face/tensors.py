@@ -8,7 +8,6 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401, makes 'bfloat16' a type of NumPy's, which safetensors asks.
 import numpy as np
-import safetensors
 
 from specdec_t5x.hugging_face import flax_file, lfs
 
@@ -125,6 +124,9 @@ def _is_flax(path: pathlib.Path) -> bool:
 
 def _opened(path: pathlib.Path) -> Any:
   """Returns an open file of arrays, a context manager."""
+  # Machines that measure random networks are without it (`make gpu`).
+  import safetensors
+
   if _is_flax(path):
     return flax_file.FlaxFile(path)
   # Reads, not a map of the file: its pages would count as this process's memory.
@@ -133,6 +135,8 @@ def _opened(path: pathlib.Path) -> Any:
 
 def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
   """Returns the shapes of a file's arrays, by their names."""
+  import safetensors
+
   try:
     with _opened(path) as file:
       slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118

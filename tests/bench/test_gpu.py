@@ -26,7 +26,7 @@ FLAGS = (
   "--dtype float32 --input-length 8 --output-length 12 --runs 2"
 )
 # Importing any of them is an error in the command's process.
-BARRED = "tensorflow seqio t5x gin optax orbax tqdm sentencepiece pytest"
+BARRED = "tensorflow seqio t5x gin optax orbax tqdm sentencepiece pytest safetensors"
 # Seconds of a repetition.
 STEADY = {"plain": 5.0, "block": 4.0, "iteration": 8.0, "redrafted": 10.0}
 CHECK = checks.Check("lines", checks.PASSED, "0 of 2 lines differ")
