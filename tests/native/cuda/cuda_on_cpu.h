@@ -118,6 +118,10 @@ T atomicAdd(T* p, T v) {
   return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
 }
 
+// Of the block that this thread of the system runs.
+inline thread_local dim3 gridDim;
+inline thread_local dim3 blockDim;
+
 namespace cuda_on_cpu {
 
 // A barrier of some fibers of one block.
@@ -218,6 +222,8 @@ inline void start(unsigned low, unsigned high) {
 }
 inline void run(Block* b, const std::function<void()>& kernel) {
   block = b;
+  gridDim = b->grid;
+  blockDim = dim3(b->threads);
   const uint64_t at = reinterpret_cast<uint64_t>(&kernel);
   for (int i = 0; i < b->threads; i++) {
     Fiber& f = b->fibers[i];
@@ -302,8 +308,6 @@ inline float of_pair(unsigned pair, int i) {
 
 #define threadIdx (cuda_on_cpu::block->fibers[cuda_on_cpu::block->now].thread)
 #define blockIdx (cuda_on_cpu::block->index)
-#define gridDim (cuda_on_cpu::block->grid)
-#define blockDim (dim3(cuda_on_cpu::block->threads))
 inline void __syncthreads() { cuda_on_cpu::sync_block(); }
 inline void __syncwarp() {
   cuda_on_cpu::meet(cuda_on_cpu::block->warps[cuda_on_cpu::block->now / 32]);
