@@ -9,11 +9,17 @@ import jax
 
 from specdec_t5x import tuning
 from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Rule
-from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoders import (
+  Decoder,
+  PlainDecoder,
+  SpeculativeDecoder,
+  derived_of,
+)
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -60,13 +66,20 @@ class Model:
   generation: Generation = dataclasses.field(default_factory=Generation)
   _derived: dict = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
-  def derived(self, wanted: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    """Returns what a decode makes of the parameters, which is made once and kept."""
-    for name, make in wanted.items():
+  def derived(
+    self, wanted: Mapping[str, Callable[[Any], Any]], name: str = "target"
+  ) -> dict[str, Any]:
+    """Returns what a decode makes of the parameters, which is made once and kept.
+
+    Args:
+      wanted: what is made, by name (`derived_of`).
+      name: the network's, in that decode.
+    """
+    for of_decode, make in wanted.items():
       if make not in self._derived:
         params = self.restore() if self.restore else self.params
-        self._derived[make] = tuning.made(name, make, params)
-    return {name: self._derived[make] for name, make in wanted.items()}
+        self._derived[make] = tuning.made(of_decode, make, params, name)
+    return {of_decode: self._derived[make] for of_decode, make in wanted.items()}
 
 
 def together(
@@ -129,7 +142,10 @@ def together(
       f"{sorted(parts.networks)}, got other ones as draft, called {sorted(drafts)}. "
       "Build it with the networks of the models that you pass."
     )
-  return decoder, {**params, **target.derived(parts.derived(target.network))}
+  params |= target.derived(parts.derived(target.network))
+  for name, model in drafts.items():
+    params |= model.derived(derived_of(decoder, GREEDY, name), name)
+  return decoder, params
 
 
 def check_models(target: Any, draft: Any) -> None:

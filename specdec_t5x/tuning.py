@@ -28,7 +28,8 @@ from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.native import library
-from specdec_t5x.network import rounded
+from specdec_t5x.native.cuda import choice
+from specdec_t5x.network import draft_step, rounded
 
 # The most iterations of a draft in a round, and about how many seconds they take; of
 # none, by which all others are judged and which is quick, there are more.
@@ -41,6 +42,7 @@ _NEVER = -1  # No token ends a sequence that is timed.
 _tuned: dict[Any, Decoder] = {}
 _measured: dict[str, "Times"] = {}
 _plain: dict[Any, "Times"] = {}
+_chosen: set[Any] = set()  # Jobs whose kernels for a GPU are chosen.
 # Bytes of what drafters made of targets' parameters, and of these, by name.
 _sizes: dict[str, dict[str, int]] = {}
 
@@ -79,21 +81,22 @@ class Job:
   @property
   def rows_at_once(self) -> int:
     """How many of the rows decode at once."""
-    return min(self.rows, self.decoder.slots or self.rows)
+    return min(self.rows, getattr(self.decoder, "slots", 0) or self.rows)
 
 
 def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
   """Returns the decoder with times for its policy, if that goes by times.
 
-  They come from this process's memory, or the disk's, where the same decode was timed
-  before on such a device; else they are measured, which takes some seconds. With
-  several devices there are none: processes would find others, and compile other
-  programs.
+  Kernels for a GPU are chosen before (`choose_kernels`). Times come from this
+  process's memory, or the disk's, where the same decode was timed before on such a
+  device; else they are measured, which takes some seconds. With several devices there
+  are none: processes would find others, and compile other programs.
 
   Args:
     job: what is to be decoded.
     params: of the decoder's networks, on the device.
   """
+  choose_kernels(job, params)
   if not _goes_by_times(job.decoder):
     return job.decoder
   if job not in _tuned:
@@ -109,19 +112,54 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
   return _tuned[job]
 
 
-def made(name: str, make: Callable[[Any], Any], params: Any) -> Any:
-  """Returns what a drafter makes of the target's parameters; says how large it is.
+def choose_kernels(job: Job, params: Mapping[str, Any]) -> None:
+  """Decides which kernels for a GPU the programs of a job call, and says so.
+
+  Args:
+    job: what is to be decoded.
+    params: of the decoder's networks, on the device.
+
+  Raises:
+    ValueError: if PRODUCTS='native' asks for a kernel whose results are wrong.
+  """
+  if job in _chosen or not draft_step.is_for_gpu():
+    return
+  _chosen.add(job)
+  where, rows, networks = device(), job.rows_at_once, job.decoder.networks
+  for name, network in networks.items():
+    # What is derived of the target is multiplied as the target is.
+    others = params if name == "target" else {}
+    own = {x: params[x] for x in (name, *others) if x == name or x not in networks}
+    contests = list(rounded.contests(network.config, own))
+    weights = params.get(draft_step.name_of(name))
+    reason = draft_step.problem_of(network, rows) or "drafts are trees"
+    if weights is not None and draft_step.problem_of(network, rows) is None:
+      step = draft_step.contest(network, params[name], weights, rows)
+      contests.append((draft_step.key_of(network, rows), step))
+    elif name != "target":
+      console.say(f"Step of the {name}: XLA's, for {reason}.")
+    is_asked_for = getattr(network.config, "products", None) == "native"
+    for key, contest in contests:
+      if line := choice.decide(key, contest, where, is_asked_for):
+        console.say(line)
+
+
+def made(
+  name: str, make: Callable[[Any], Any], params: Any, network: str = "target"
+) -> Any:
+  """Returns what a decode makes of a network's parameters; says how large it is.
 
   Args:
     name: of what is made.
-    make: one of `Drafter.derived`.
-    params: the target's.
+    make: one of `derived_of`.
+    params: the network's.
+    network: its name.
   """
   found = jax.block_until_ready(make(params))
   copy, whole = rounded.size(found), rounded.size(params)
-  _sizes[name] = {"bytes": copy, "bytes_of_target": whole}
-  megabytes = f"{copy / 1e6:.1f} MB beside the target's {whole / 1e6:.1f} MB"
-  console.say(f"{name.capitalize()}: {megabytes}.")
+  _sizes[name] = {"bytes": copy, f"bytes_of_{network}": whole}
+  megabytes = f"{copy / 1e6:.1f} MB beside the {network}'s {whole / 1e6:.1f} MB"
+  console.say(f"{name.capitalize().replace('_', ' ')}: {megabytes}.")
   return found
 
 
@@ -222,7 +260,8 @@ def _times(job: Job, params: Mapping[str, Any]) -> Times:
       console.stage(f"Measuring what drafts cost at batch size {job.rows}: once.")
       found = _measure(job, params)
       try:
-        _keep(name, found)
+        text = json.dumps(dataclasses.asdict(found))
+        library.write_whole(_path(name), text)
       except OSError as error:
         console.say(f"Measured times are for this process alone: {error}")
     _measured[name] = found
@@ -238,15 +277,6 @@ def _told(decoder: SpeculativeDecoder, length: Any) -> SpeculativeDecoder:
   """Returns the decoder that drafts so many tokens in each iteration, packed or not."""
   policy = Fixed(length, packs=decoder.policy.packs)
   return dataclasses.replace(decoder, policy=policy, slots=0, observer=None)
-
-
-def _keep(name: str, found: Times) -> None:
-  """Writes the file, whole or not at all."""
-  path = _path(name)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  partial = path.with_suffix(f".{os.getpid()}.tmp")
-  partial.write_text(json.dumps(dataclasses.asdict(found)))
-  partial.replace(path)
 
 
 def _measure(job: Job, params: Mapping[str, Any]) -> Times:

@@ -1,7 +1,7 @@
 """Decoders: networks, drafter, rule and loop put together, from inputs to outputs.
 
 What the T5X models and `specdec_t5x.generate` share. Parameters are {target, **the
-drafter's networks by their names, and what it derives of the target's}.
+drafter's networks by their names, and what is derived of all of these}.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.native import distributions
-from specdec_t5x.network import certified, functional
+from specdec_t5x.network import certified, draft_step, functional
 from specdec_t5x.network.functional import Network, start_decoding
 from specdec_t5x.network.inputs import without_padding
 
@@ -229,12 +229,16 @@ class SpeculativeDecoder:
     """Whether a block's tokens follow one another, and it is not packed."""
     return self.drafter.tree.is_chain and not self.policy.packs
 
-  def _extend_fn(self, network: Network, params) -> ExtendFn:
+  def _extend_fn(self, name: str, params: Mapping[str, Any]) -> ExtendFn:
     """Returns a network of the drafter's, over the tokens that the drafter asks for."""
+    network = self.networks[name]
+    extend = functional.extend_fn(network, params[name])
+    if (weights := params.get(draft_step.name_of(name))) is not None:
+      extend = draft_step.extend_fn(network, weights, extend)
     if self.drafter.has_own_tokens:
-      return functional.extend_fn(network, params)
+      return extend
     vocab_size = self.target.config.vocab_size
-    return functional.resized_extend_fn(network, params, vocab_size)
+    return functional.resized_extend_fn(network, extend, vocab_size)
 
   def prepare(
     self, params, inputs, keys, sampling, max_length, eos_id, has_room=True
@@ -261,14 +265,18 @@ class SpeculativeDecoder:
     read = dict(zip(readers, read, strict=True))
 
     def first_cache(name, change=lambda *given: given):
-      if name in read:
-        return read[name]
-      return start_decoding(own[name], params[name], *change(*given))[1]
+      cache = read.get(name)
+      if cache is None:
+        _, cache = start_decoding(own[name], params[name], *change(*given))
+      if draft_step.name_of(name) in params:
+        cache = draft_step.with_scratch(own[name], cache, has_room)
+      return cache
 
     # Prompts are in the sequences already.
     is_prompt = functional.is_decoder_only(self.target)
     source = without_padding(inputs[:, :0] if is_prompt else inputs)
     of_target = self.target, params["target"]
+    known = {*self.networks, *map(draft_step.name_of, own)}
     context = Context(
       sampling=sampling,
       adjust=distributions.adjusted_probs,
@@ -280,16 +288,16 @@ class SpeculativeDecoder:
         functional.logits_fn(*of_target),
         functional.embed_fn(*of_target),
         functional.without_fn(*of_target),
-        {name: x for name, x in params.items() if name not in self.networks},
+        {name: x for name, x in params.items() if name not in known},
         is_fixed,
       ),
       networks={
         name: Loaded(
-          self._extend_fn(network, params[name]),
+          self._extend_fn(name, params),
           functools.partial(first_cache, name),
           params[name],
         )
-        for name, network in own.items()
+        for name in own
       },
       source=jnp.repeat(source, per_input, axis=0),
       policy=self.policy,
@@ -399,8 +407,23 @@ class PlainDecoder:
     return extend, state.initial_state(cache, None, keys, max_length, over, prompts)
 
 
-def derived_of(decoder: Any, sampling: Sampling) -> dict[str, Callable[[Any], Any]]:
-  """Returns what a decode makes of the target's parameters beforehand, if anything."""
+def derived_of(
+  decoder: Any, sampling: Sampling, name: str = "target"
+) -> dict[str, Callable[[Any], Any]]:
+  """Returns what a decode makes of a network's parameters beforehand, if anything.
+
+  Args:
+    decoder: what decodes.
+    sampling: the adjustment of all distributions.
+    name: the network's, among the decoder's.
+
+  Raises:
+    ValueError: if settings ask for something that can't be made of them.
+  """
+  if name != "target":
+    # A tree's levels are blocks of several tokens, which XLA scores.
+    is_chain = isinstance(decoder, SpeculativeDecoder) and decoder.drafter.tree.is_chain
+    return draft_step.derived(name, decoder.networks[name]) if is_chain else {}
   target = decoder.target
   reads = getattr(decoder, "reads_argmaxes", lambda sampling: False)
   found = {}

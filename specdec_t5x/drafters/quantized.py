@@ -74,7 +74,8 @@ class Quantized(OfTarget):
     # What is left out need not be there, and what is of the input has been read.
     whole = (*self.rounding.whole, *self.skip, INPUT)
     packed = rounded.are_packed(target.config)
-    return {NAME: Rounding(self.bits, self.group, whole, packed)}
+    paired = rounded.are_paired(target.config)
+    return {NAME: Rounding(self.bits, self.group, whole, packed, paired)}
 
   def extend(self, context: Context) -> ExtendFn:
     """Returns the target in fewer bits."""

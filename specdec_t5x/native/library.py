@@ -195,6 +195,14 @@ def digest(contents: bytes) -> str:
   return hashlib.sha256(contents).hexdigest()[:16]
 
 
+def write_whole(path: pathlib.Path, text: str) -> None:
+  """Writes a file of the cache, whole or not at all."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  partial = path.with_suffix(f".{os.getpid()}.tmp")
+  partial.write_text(text)
+  partial.replace(path)
+
+
 def run(*command: str) -> bytes:
   """Runs a command and returns its output."""
   return subprocess.run(command, check=True, capture_output=True).stdout

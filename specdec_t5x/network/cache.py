@@ -6,7 +6,7 @@ Shapes: B batch, N new entries, S slots, H heads, K head width, E encoder length
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 
 @flax.struct.dataclass
@@ -24,6 +24,9 @@ class DecoderCache:
       decoder-only network.
     cross_values: per layer, the values of the encoded input.
     encoder_mask: which positions of the encoded input are tokens.
+    scratch: the memory of our kernel for a step (`draft_step`), which all rows share.
+      It has a part for each row, so that a cache's rows can be repeated and cut off; a
+      row that is put into another cache must have a part of no words.
   """
 
   index: Int[Array, "B"]
@@ -32,6 +35,7 @@ class DecoderCache:
   cross_keys: tuple[Float[Array, "B H E K"], ...] = ()
   cross_values: tuple[Float[Array, "B H E K"], ...] = ()
   encoder_mask: Bool[Array, "B E"] | None = None
+  scratch: UInt32[Array, "B _"] | None = None
 
   @property
   def num_slots(self) -> int:

@@ -161,12 +161,11 @@ def resized(
   return jnp.pad(logits, padding, constant_values=missing)
 
 
-def resized_extend_fn(module: Network, params, vocab_size: int) -> ExtendFn:
-  """Returns a draft as a function of its cache and tokens, over the target's tokens.
+def resized_extend_fn(module: Network, extend: ExtendFn, vocab_size: int) -> ExtendFn:
+  """Returns a draft's `extend` over the target's tokens.
 
   Tokens that the draft has no row for are read as its last row.
   """
-  extend = extend_fn(module, params)
   if vocab_size_of(module, vocab_size) == vocab_size:
     return extend
 

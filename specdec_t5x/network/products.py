@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from specdec_t5x.native import library, platforms
+from specdec_t5x.native.cuda import library as of_gpu
 
 PRODUCTS = ("auto", "native", "xla")
 # More rows are bound by arithmetic, at which XLA's float32 products are as good. Its
@@ -31,8 +32,12 @@ def check(choice: str, dtype: str) -> None:
   """Raises a ValueError where this choice among `PRODUCTS` can't be had."""
   if choice not in PRODUCTS:
     raise ValueError(f"PRODUCTS must be one of {PRODUCTS}, got {choice!r}.")
-  if choice == "native" and (dtype not in DTYPES or library.problem()):
-    reason = library.problem() or f"ACTIVATION_DTYPE is {dtype!r}; they are of {DTYPES}"
+  if choice != "native":
+    return
+  is_gpu = jax.default_backend() == "gpu"
+  kernels, own = (of_gpu, ("bfloat16",)) if is_gpu else (library, DTYPES)
+  if dtype not in own or kernels.problem():
+    reason = kernels.problem() or f"ACTIVATION_DTYPE is {dtype!r}; they are of {own}"
     raise ValueError(f"PRODUCTS='native' can't be had: {reason}. Use 'auto' or 'xla'.")
 
 

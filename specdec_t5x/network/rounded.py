@@ -11,17 +11,21 @@ Shapes: I inputs, O outputs, G groups.
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import flax
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.linen.partitioning import AxisMetadata
 from jaxtyping import Array, Float, Int8
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.native import platforms
+from specdec_t5x.native.cuda import choice as gpu_choice
+from specdec_t5x.native.cuda import few
+from specdec_t5x.native.cuda import library as of_gpu
 from specdec_t5x.network import products
 from specdec_t5x.network.config import WEIGHTS, NetworkConfig
 
@@ -52,12 +56,15 @@ class Rounding:
     group: inputs that share a scale in each column; 0 is all.
     whole: what is left as it is: names of sublayers, as 'mlp_5', 'logits' and 'input'.
     packed: whether codes lie as our own kernels read them; else as XLA does.
+    paired: whether codes of 4 bits lie as our kernel for GPUs reads them, two columns
+      a byte, in matrices that it takes.
   """
 
   bits: int = 8
   group: int = 0
   whole: Sequence[str] = ()
   packed: bool = False
+  paired: bool = False
 
   def __post_init__(self):
     if self.bits not in DTYPES:
@@ -98,7 +105,7 @@ class Rounding:
         matrix, place = flat[path], path
         if path[-1] == "embedding":
           matrix, place = matrix.T, (*path[:-1], LOGITS)
-        found[place] = _rounded(matrix, self.bits, self.group, self.packed)
+        found[place] = _rounded(matrix, self.bits, self.group, self.packed, self.paired)
     return flax.traverse_util.unflatten_dict(found)
 
 
@@ -144,6 +151,10 @@ def axes_of(made: Mapping[str, Any], params_axes: Mapping[str, Any]) -> dict[str
   found = {}
   for path in flax.traverse_util.flatten_dict(made):
     *place, part = path
+    if not place:  # The weights of a draft's step, which lie whole on each device.
+      axes = (None,) * made[part].ndim
+      found[f"{part}_axes",] = AxisMetadata(names=axes)
+      continue
     if place[-1] == LOGITS:
       outputs, inputs = flat[*place[:-1], "embedding_axes"].names
     else:
@@ -177,6 +188,8 @@ def multiply(
   # Of any number of rows: XLA's would first have to put the codes in another order.
   native = x.size > 0 and products.are_native(choice, 1, str(x.dtype))
   arrays = [kernel[part] for kernel in kernels for part in ("codes", "scales")]
+  if _are_few(choice, x, arrays):
+    return _few_multiply(x, *arrays)
   if native and arrays[0].ndim > 2:
     return _native_multiply(x, *arrays)
   return _xla_multiply(x, *arrays)
@@ -203,9 +216,93 @@ def _name(path: Sequence[str], params: Collection[Sequence[str]]) -> str | None:
   return f"{kind}_{path[1].removeprefix('layers_')}"
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def are_paired(config: NetworkConfig) -> bool:
+  """Returns whether codes of 4 bits are for our kernel for GPUs."""
+  is_for_it = config.products != "xla" and config.dtype == "bfloat16"
+  return is_for_it and of_gpu.problem() is None
+
+
+def contests(
+  config: Any, params: Mapping[str, Any]
+) -> Iterator[tuple[Any, gpu_choice.Contest]]:
+  """Yields the key and the contest of each shape of matrices that `few` multiplies.
+
+  Args:
+    config: the network's.
+    params: its parameters, perhaps rounded.
+  """
+  if getattr(config, "products", "xla") == "xla" or config.dtype != "bfloat16":
+    return
+  flat, known = flax.traverse_util.flatten_dict(flax.core.unfreeze(params)), set()
+  for path, codes in flat.items():
+    # Logits are of float32, in which our kernel does not multiply.
+    is_head = LOGITS in path or set(_PROJECTION) <= set(path)
+    if path[-1] != "codes" or is_head or of_gpu.problem():
+      continue
+    arrays = codes, flat[*path[:-1], "scales"]
+    key = _few_key(*arrays)
+    if key and key not in known:
+      known.add(key)
+      yield key, _contest(*arrays)
+
+
+def _contest(codes: Array, scales: Array) -> gpu_choice.Contest:
+  """Returns the contest of a matrix's products of 1 to 8 rows."""
+  inputs, columns = len(codes), scales.shape[1]
+  shape = gpu_choice.CALLS, few.MOST_ROWS, inputs
+  blocks = np.random.default_rng(0).normal(size=shape)
+
+  def run(multiply, dtype):
+    x = jnp.asarray(blocks, jnp.bfloat16).astype(dtype)
+
+    @jax.jit
+    def multiply_all(x, *arrays):
+      def all_widths(x):
+        widths = range(1, few.MOST_ROWS + 1)
+        return jnp.concatenate([multiply(x[:rows], *arrays)[0] for rows in widths])
+
+      return jax.lax.map(all_widths, x)
+
+    return functools.partial(multiply_all, x, codes, scales)
+
+  return gpu_choice.Contest(
+    f"{inputs} x {columns} in {8 if codes.dtype == jnp.int8 else 4} bits",
+    run(_few_multiply, jnp.bfloat16),
+    run(_xla_multiply, jnp.bfloat16),
+    run(_xla_multiply, jnp.float32),
+  )
+
+
+def _are_few(choice: str, x: Array, arrays: Sequence[Array]) -> bool:
+  """Returns whether our kernel for GPUs multiplies these rows."""
+  rows = x.size // max(x.shape[-1], 1)
+  is_few = 0 < rows <= few.MOST_ROWS and len(arrays) <= 2 * few.MOST_MATRICES
+  if choice == "xla" or x.dtype != jnp.bfloat16 or not is_few:
+    return False
+  # Whatever the number of rows: plain and speculative decoding multiply alike.
+  keys = [_few_key(*arrays[i : i + 2]) for i in range(0, len(arrays), 2)]
+  return all(map(gpu_choice.is_used, keys))
+
+
+def _few_key(codes: Array, scales: Array) -> tuple[Any, ...] | None:
+  """Returns what a choice depends on; None of a matrix that the kernel can't take."""
+  groups, columns = scales.shape
+  is_divided = codes.ndim != 2 or groups > 1 or len(codes) % 16 or columns % 16
+  if is_divided or codes.dtype not in (jnp.int8, jnp.uint8):
+    return None
+  return "few", len(codes), columns, codes.dtype.name
+
+
+def _few_multiply(x, *arrays):
+  pairs = zip(arrays[::2], arrays[1::2], strict=True)
+  matrices = [few.FewWeights(codes, scales[0]) for codes, scales in pairs]
+  found = few.multiply(x.reshape(-1, x.shape[-1]), *matrices)
+  return tuple(y.reshape(*x.shape[:-1], y.shape[-1]) for y in found)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
 def _rounded(
-  matrix: Float[Array, "I O"], bits: int, group: int, packed: bool
+  matrix: Float[Array, "I O"], bits: int, group: int, packed: bool, paired: bool
 ) -> dict[str, Array]:
   """Returns codes [G * group, O] and scales [G, O]: inputs beyond I have codes of 0."""
   inputs, columns = matrix.shape
@@ -218,6 +315,9 @@ def _rounded(
   codes = jnp.round(grouped / jnp.where(steps > 0, steps, 1.0)).clip(-most, most)
   if packed:
     codes = _packed(codes.astype(jnp.int8), bits)
+  elif paired and bits == 4 and len(scales) == 1 and not (inputs % 16 or columns % 16):
+    halves = codes[0].astype(jnp.int8).astype(jnp.uint8) & 15
+    codes = halves[:, ::2] | halves[:, 1::2] << 4
   else:
     # A program that was compiled ahead, as T5X's are, takes no int4 from JAX on CPU.
     dtype = jnp.int8 if jax.default_backend() == "cpu" else DTYPES[bits]
@@ -259,6 +359,10 @@ def _xla_product(x, codes, scales):
   groups, columns = scales.shape
   if codes.ndim > 2:
     codes = unpacked(codes, columns)
+  elif codes.dtype == jnp.uint8:
+    # Two columns a byte: shifts of signed numbers extend their signs.
+    pairs = codes.astype(jnp.int8)
+    codes = jnp.stack([pairs << 4 >> 4, pairs >> 4], axis=-1).reshape(-1, columns)
   scales = scales.astype(x.dtype)
   if groups == 1:
     return jnp.dot(x, codes.astype(x.dtype)[: x.shape[-1]]) * scales[0]

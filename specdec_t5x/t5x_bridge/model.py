@@ -193,7 +193,7 @@ class Decodes:
   def get_initial_variables(self, rng, input_shapes, input_types=None):
     """Returns params and params_axes of all networks, each under its name.
 
-    In the networks' weights; and of what is derived of the target's (`derived_of`).
+    In the networks' weights; and of what is derived of these (`derived_of`).
     """
     del input_shapes, input_types  # No parameter depends on them.
     networks = self.decoder.networks
@@ -203,9 +203,9 @@ class Decodes:
       name: initial_variables(network, key)
       for (name, network), key in zip(networks.items(), keys, strict=True)
     }
-    target = initialised["target"]
-    for name, make in derived_of(self.decoder, self.sampling).items():
-      initialised[name] = _made(make, target)
+    for network in networks:
+      for name, make in derived_of(self.decoder, self.sampling, network).items():
+        initialised[name] = _made(make, initialised[network])
     for name, network in networks.items():
       if rounding := rounded.of_weights(network.config):
         made, whole = _made(rounding, initialised[name]), initialised[name]

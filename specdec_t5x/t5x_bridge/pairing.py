@@ -174,8 +174,9 @@ def tune(
     lengths: TASK_FEATURE_LENGTHS.
   """
   derived = {
-    name: tuning.made(name, make, params["target"])
-    for name, make in derived_of(decoder, sampling).items()
+    name: tuning.made(name, make, params[network], network)
+    for network in decoder.networks
+    for name, make in derived_of(decoder, sampling, network).items()
   }
   for name, network in decoder.networks.items():
     if rounded.of_weights(network.config):

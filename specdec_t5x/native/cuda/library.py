@@ -58,9 +58,8 @@ def built(architecture: str = ARCHITECTURE) -> pathlib.Path:
     subprocess.SubprocessError: if nvcc fails.
   """
   include = pathlib.Path(jax.ffi.include_dir())
-  parts = [path.read_bytes() for path in (*SOURCES, *_HEADERS)]
-  parts += [path.read_bytes() for path in sorted(include.rglob("*.h"))]
-  name = f"cuda-{architecture}-{library.digest(b''.join(parts))}"
+  headers = b"".join(path.read_bytes() for path in sorted(include.rglob("*.h")))
+  name = f"cuda-{architecture}-{library.digest(code() + headers)}"
 
   def make(path):
     nvcc = os.environ.get("NVCC") or shutil.which("nvcc")
@@ -71,3 +70,8 @@ def built(architecture: str = ARCHITECTURE) -> pathlib.Path:
     library.run(nvcc, *_FLAGS, arch, f"-I{include}", *sources, "-o", str(path))
 
   return library.kept_or_made(name, make)
+
+
+def code() -> bytes:
+  """Returns what is compiled."""
+  return b"".join(path.read_bytes() for path in (*SOURCES, *_HEADERS))

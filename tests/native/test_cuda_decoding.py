@@ -1,0 +1,401 @@
+"""The CUDA kernels in decodes on a CPU (`tests.native.cuda.handlers`)."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x import build, generate, tuning
+from specdec_t5x.beam.decoder import BeamDecoder
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.decoding import batching
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.hugging_face.generation import Generation
+from specdec_t5x.native.cuda import choice
+from specdec_t5x.native.cuda import layout as layouts
+from specdec_t5x.native.cuda import library as of_gpu
+from specdec_t5x.network import draft_step
+from specdec_t5x.network.config import GptConfig, T5Config
+from specdec_t5x.network.draft_step import DraftStep
+from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.ngram import NgramConfig
+from tests import networks
+from tests.native.cuda import handlers
+
+pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+
+SIZES = {
+  **{"vocab_size": 300, "emb_dim": 128, "num_heads": 2, "head_dim": 64, "mlp_dim": 96},
+  **{"num_encoder_layers": 1, "num_decoder_layers": 1},
+}
+T5_1_1 = {"mlp_activations": ("gelu", "linear"), "logits_via_embedding": False}
+T5_1_0 = {"mlp_activations": ("relu",), "logits_via_embedding": True}
+INPUTS = jnp.array([[5, 6, 7, 1, 0], [9, 3, 8, 4, 1], [2, 1, 0, 0, 0], [8, 8, 1, 0, 0]])
+ROOM, GAMMA = 9, 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled():
+  handlers.loaded()
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+  """The kernels are found, and no choice was made."""
+  handlers.install(monkeypatch)
+  monkeypatch.setattr(layouts, "cluster_of", lambda heads: 4)
+  monkeypatch.setattr(choice, "_decided", {})
+  monkeypatch.setattr(tuning, "_chosen", set())
+  monkeypatch.setattr(choice, "CALLS", 3)
+  monkeypatch.setattr(choice, "ROUNDS", 1)
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
+
+
+@pytest.fixture
+def faster(gpu, monkeypatch):
+  """Our kernels count as faster than XLA's parts."""
+  monkeypatch.setattr(choice, "_seconds", lambda *runs: (1.6e-4, 4.2e-4))
+
+
+def network(kind=T5_1_1, dtype="bfloat16", **settings):
+  return network_for(T5Config(**{**SIZES, **kind, "dtype": dtype, **settings}))
+
+
+def model(kind=T5_1_1, dtype="bfloat16", **settings):
+  """Returns a model with the same parameters whatever the dtype."""
+  net = network(kind, dtype, **settings)
+  ends = Generation(eos_ids=(1,))
+  return build.Model(net, networks.sharp(net), generation=ends)
+
+
+def close(ours, theirs):
+  ours, theirs = (np.asarray(x, np.float64) for x in (ours, theirs))
+  return np.linalg.norm(ours - theirs) < 0.06 * np.linalg.norm(theirs)
+
+
+def decoder_of(**words):
+  target, draft = model(dtype="float32"), model(**words)
+  return build.together(target, draft, gamma=GAMMA)
+
+
+def choose(decoder, params, rows, capsys):
+  """Returns the lines that a choice says."""
+  capsys.readouterr()
+  tuning.tuned(tuning.Job(decoder, rows, 5, GREEDY, ROOM), params)
+  return capsys.readouterr().err.splitlines()
+
+
+# ---- A step in a compiled program. ----
+
+
+@pytest.mark.parametrize("kind", [T5_1_0, T5_1_1], ids=["1.0", "1.1"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_step_in_a_program_is_the_network_s(gpu, kind, rows):
+  net, params = network(kind), model(kind).params
+  weights = jax.jit(draft_step.Prepare(draft_step.of_network(net)))(params)
+  xla, cache = networks.start(net, params, INPUTS[:rows], ROOM)
+  cache = draft_step.with_scratch(net, cache, has_room=True)
+  choice._decided[draft_step.key_of(net, rows)] = True
+  ours = jax.jit(draft_step.extend_fn(net, weights, xla))
+  theirs, exchanges = cache, []
+  # Blocks of two are XLA's; 999 is no token of the network's, and read as its last.
+  for tokens in ([3], [250], [9, 8], [999]):
+    block = jnp.broadcast_to(jnp.array(tokens), (rows, len(tokens)))
+    logits, features, cache = ours(cache, block)
+    expected, of_xla, theirs = xla(theirs, block)
+    pairs = (logits, expected), (features, of_xla), (cache.keys[0], theirs.keys[0])
+    for our, their in (*pairs, (cache.values[0], theirs.values[0])):
+      assert our.dtype == their.dtype
+      assert close(our, their)
+    np.testing.assert_array_equal(cache.index, theirs.index)
+    cache = cache.at(cache.index).gathered(jnp.zeros((rows, 1), int), cache.index)
+    exchanges.append(int(cache.widened(9).scratch[0, 0]))
+  # The scratch memory goes on, whatever happens to a cache between two steps.
+  assert exchanges == [4, 8, 8, 12]
+
+
+def test_the_scratch_goes_on_with_another_batch(gpu):
+  """Sums of an earlier batch have other numbers: no later step takes them."""
+  net, params = network(), model().params
+  weights = jax.jit(draft_step.Prepare(draft_step.of_network(net)))(params)
+  choice._decided[draft_step.key_of(net, 2)] = True
+  scratch = draft_step.of_network(net).scratch(2)
+  for inputs in (INPUTS[:2], INPUTS[2:]):
+    xla, cache = networks.start(net, params, inputs, ROOM)
+    ours = jax.jit(draft_step.extend_fn(net, weights, xla))
+    tokens = jnp.array([[4], [7]])
+    logits, _, after = ours(cache.replace(scratch=scratch), tokens)
+    assert close(logits, xla(cache, tokens)[0])
+    scratch = after.scratch
+
+
+def test_more_rows_than_eight_are_xla_s(gpu):
+  net = network()
+  assert "9 rows" in draft_step.problem_of(net, rows=9)
+  assert draft_step.problem_of(net, rows=8) is None
+
+
+# ---- Decodes. ----
+
+
+@pytest.mark.parametrize(
+  ("kind", "slots", "inputs"),
+  [(T5_1_1, 0, INPUTS[:3]), (T5_1_0, 2, INPUTS)],
+  ids=["together", "in turn"],
+)
+def test_greedy_outputs_are_plain_decoding_s(faster, kind, slots, inputs, capsys):
+  target, draft = model(kind, "float32"), model(kind)
+  decoder, params = build.together(target, draft, gamma=GAMMA)
+  decoder = dataclasses.replace(decoder, slots=slots)
+  rows = slots or len(inputs)
+  xla = networks.run(decoder, params, inputs, ROOM)
+  assert choose(decoder, params, len(inputs), capsys) == [
+    f"Draft step of {rows} rows: our kernel takes 0.16 ms, XLA's 0.42 ms."
+  ]
+  found = networks.run(decoder, params, inputs, ROOM)
+  plain = networks.decode(target, None, inputs=inputs, room=ROOM)
+  np.testing.assert_array_equal(found.tokens, plain.tokens)
+  # The draft is the target in bfloat16: nearly all of it is accepted, as of XLA's.
+  counts = found.statistics
+  assert abs(int(counts.accepted.sum() - xla.statistics.accepted.sum())) <= 3
+  # The kernel drafts: without its weights nothing is accepted.
+  nothing = jax.tree.map(jnp.zeros_like, params["draft_step"])
+  found = networks.run(decoder, {**params, "draft_step": nothing}, inputs, ROOM)
+  np.testing.assert_array_equal(found.tokens, plain.tokens)
+  assert found.statistics.accepted.sum() < 0.7 * counts.accepted.sum()
+
+
+def test_a_new_row_leaves_the_scratch_as_it_is(gpu):
+  """Else numbers of sums would begin anew while old sums have them, too."""
+  net, params = network(), model().params
+  _, cache = networks.start(net, params, INPUTS[:2], ROOM)
+  cache = draft_step.with_scratch(net, cache, has_room=True)
+  used = cache.replace(scratch=cache.scratch + 7)
+  first = lambda has_room: draft_step.with_scratch(net, cache, has_room)
+  put = batching._put(used, 1, first(has_room=False), 0)
+  np.testing.assert_array_equal(put.scratch, used.scratch)
+  # Planted: rows that bring memory along.
+  put = batching._put(used, 1, first(has_room=True), 0)
+  assert (put.scratch != used.scratch).any()
+
+
+def test_samples_are_drawn_from_the_kernel_s_logits(faster, capsys):
+  """At T = 1: the mass sum min(p, q) is 1 less the distance of p and q."""
+  decoder, params = decoder_of()
+  choose(decoder, params, 1, capsys)
+
+  def distance(params):
+    found = networks.run(decoder, params, INPUTS[1:2], ROOM, Sampling()).statistics
+    return 1 - found.acceptance_mass[0] / found.acceptance_positions[0]
+
+  assert distance(params) < 0.1
+  nothing = jax.tree.map(jnp.zeros_like, params["draft_step"])
+  assert distance({**params, "draft_step": nothing}) > 0.2
+
+
+def test_generate_uses_it_in_batch_after_batch(faster, capsys):
+  target, draft = model(dtype="float32"), model()
+  inputs = [[5, 6, 7], [9, 3], [2], [8, 8, 1], [4, 4, 2]]
+  plain = generate(inputs, target, None, max_length=ROOM)
+  words = {"max_length": ROOM, "batch_size": 2, "gamma": GAMMA}
+  for _ in range(2):
+    found = generate(inputs, target, draft, **words)
+    assert [x.tokens for x in found] == [x.tokens for x in plain]
+    assert sum(x.accepted for x in found) > 0.7 * sum(x.drafted for x in found)
+  said = capsys.readouterr().err.splitlines()
+  # Made once and chosen once, of both calls.
+  assert [line for line in said if line.startswith("Draft step")] == [
+    "Draft step: 0.5 MB beside the draft's 1.4 MB.",
+    "Draft step of 2 rows: our kernel takes 0.16 ms, XLA's 0.42 ms.",
+  ]
+
+
+# ---- The choice. ----
+
+
+def planted(**changes):
+  """Returns a step that computes something else."""
+  make = draft_step.of_network
+
+  def of_network(net):
+    return dataclasses.replace(make(net), **changes)
+
+  return of_network
+
+
+@pytest.mark.parametrize("changes", [{"scale": 1.2}, {"scale": float("nan")}])
+def test_wrong_results_are_not_used(faster, monkeypatch, changes, capsys):
+  decoder, params = decoder_of()
+  monkeypatch.setattr(draft_step, "of_network", planted(**changes))
+  (line,) = choose(decoder, params, 1, capsys)
+  assert line.startswith("Draft step of 1 row: XLA's, for our kernel's results are off")
+  assert not choice.is_used(draft_step.key_of(decoder.drafter.network, 1))
+
+
+def test_a_stale_cache_is_a_wrong_result(faster, monkeypatch, capsys):
+  """Planted: the first token is right, those after it read a cache without it."""
+  decoder, params = decoder_of()
+  call = DraftStep.__call__
+
+  def forgetful(self, weights, tokens, cache, scratch):
+    *found, after, scratch = call(self, weights, tokens, cache, scratch)
+    lost = tuple(jnp.zeros_like(x) for x in cache.values)
+    return *found, after.replace(values=lost), scratch
+
+  monkeypatch.setattr(DraftStep, "__call__", forgetful)
+  (line,) = choose(decoder, params, 1, capsys)
+  assert "XLA's, for our kernel's results are off" in line
+
+
+def test_a_slower_kernel_is_not_used(gpu, monkeypatch, capsys):
+  monkeypatch.setattr(choice, "_seconds", lambda *runs: (4.2e-4, 1.6e-4))
+  decoder, params = decoder_of()
+  (line,) = choose(decoder, params, 1, capsys)
+  assert line == (
+    "Draft step of 1 row: our kernel takes 0.42 ms, XLA's 0.16 ms: XLA's is used."
+  )
+  assert not choice.is_used(draft_step.key_of(decoder.drafter.network, 1))
+
+
+def test_both_sides_are_timed(gpu, capsys):
+  """On a CPU our kernel's threads are emulated, which takes longer."""
+  decoder, params = decoder_of()
+  (line,) = choose(decoder, params, 1, capsys)
+  assert line.endswith(": XLA's is used.")
+
+
+def test_an_outcome_is_kept(faster, monkeypatch, tmp_path, capsys):
+  decoder, params = decoder_of()
+  said = choose(decoder, params, 1, capsys)
+  (path,) = tmp_path.glob("choice-*.json")
+
+  def forget():
+    monkeypatch.setattr(choice, "_decided", {})
+    monkeypatch.setattr(tuning, "_chosen", set())
+
+  def refuse(contest):
+    raise AssertionError("measured again")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(choice, "_outcome", refuse)
+    forget()
+    assert choose(decoder, params, 1, capsys) == said
+    assert choose(decoder, params, 1, capsys) == []
+    # Another shape of the network, and other rows, are measured by themselves.
+    with pytest.raises(AssertionError, match="measured again"):
+      choose(decoder, params, 2, capsys)
+  for damaged in ("", "{}", json.dumps({"errors": [1], "agrees": 1, "seconds": []})):
+    path.write_text(damaged)
+    forget()
+    assert choose(decoder, params, 1, capsys) == said
+
+
+# ---- What is asked for. ----
+
+UNFIT = {
+  "another head": ({"head_dim": 32}, "head_dim is 32; the kernel takes 64"),
+  "float32": ({"dtype": "float32"}, "dtype is 'float32'; the kernel takes 'bfloat16'"),
+  "another activation": ({"mlp_activations": ("silu", "linear")}, "mlp_activations is"),
+  "biases of layers": ({"relpos_per_layer": True}, "relpos_per_layer is True"),
+  "another start": ({"start_token": 2}, "start_token is 2; the kernel takes 0"),
+  "an odd width": ({"emb_dim": 96}, "width must be divisible by 32 times the cluster"),
+  "many heads": ({"num_heads": 17}, "at most 16 heads and 24 layers, got 17 and 1"),
+  "rounded weights": ({"weights": "int8"}, "weights is 'int8'"),
+  "xla": ({"products": "xla"}, "PRODUCTS is 'xla'"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_network_that_does_not_fit_is_xla_s(gpu, name):
+  settings, reason = UNFIT[name]
+  net = network(**{"dtype": "bfloat16", **settings})
+  assert reason in draft_step.problem_of(net)
+  assert draft_step.derived("draft", net) == {}
+  if name != "xla":
+    asked_for = net.clone(config=_asked_for(net.config))
+    with pytest.raises(ValueError, match="PRODUCTS='native' can't be had for the dra"):
+      draft_step.derived("draft", asked_for)
+
+
+def _asked_for(config):
+  """Returns the configuration with PRODUCTS='native', unchecked."""
+  config = dataclasses.replace(config)
+  object.__setattr__(config, "products", "native")
+  return config
+
+
+def test_native_is_refused_where_there_is_none(gpu, monkeypatch):
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  assert network(products="native").config.products == "native"
+  with pytest.raises(ValueError, match="'float32'; they are of bfloat16. Use 'auto'"):
+    network(products="native", dtype="float32")
+  for reason in ("the GPU's compute capability is 8.0", "there are 4 devices"):
+    monkeypatch.setattr(of_gpu, "problem", lambda reason=reason: reason)
+    with pytest.raises(ValueError, match=f"native' can't be had: {reason}"):
+      network(products="native")
+
+
+def test_an_asked_for_kernel_is_used_though_it_is_slower(gpu, monkeypatch, capsys):
+  monkeypatch.setattr(choice, "_seconds", lambda *runs: (4.2e-4, 1.6e-4))
+  decoder, params = decoder_of()
+  net = decoder.drafter.network
+  asked_for = DraftModel(net.clone(config=_asked_for(net.config)), GAMMA)
+  choose(dataclasses.replace(decoder, drafter=asked_for), params, 1, capsys)
+  assert choice.is_used(draft_step.key_of(asked_for.network, 1))
+
+
+def test_a_decoder_only_draft_is_xla_s(gpu):
+  sizes = {k: v for k, v in SIZES.items() if "layers" not in k}
+  net = network_for(GptConfig(**sizes, dtype="bfloat16"))
+  assert "is not an encoder-decoder" in draft_step.problem_of(net)
+
+
+def test_wrong_results_of_an_asked_for_kernel_are_refused(faster, monkeypatch, capsys):
+  decoder, params = decoder_of()
+  net = decoder.drafter.network
+  asked_for = DraftModel(net.clone(config=_asked_for(net.config)), GAMMA)
+  decoder = dataclasses.replace(decoder, drafter=asked_for)
+  monkeypatch.setattr(draft_step, "of_network", planted(scale=2.0))
+  with pytest.raises(ValueError, match=r"can't be had: .* off by .* Use 'auto'"):
+    choose(decoder, params, 1, capsys)
+
+
+def test_an_unknown_gpu_leaves_the_work_to_xla(faster, monkeypatch, capsys):
+  reason = "the GPU's compute capability is 8.0; they are for 9.0"
+  monkeypatch.setattr(of_gpu, "problem", lambda: reason)
+  monkeypatch.setattr(draft_step, "is_for_gpu", lambda: True)
+  decoder, params = decoder_of()
+  assert set(params) == {"target", "draft"}
+  said = choose(decoder, params, 1, capsys)
+  assert said == [f"Step of the draft: XLA's, for {reason}."]
+
+
+def test_drafts_of_trees_have_no_step(faster):
+  target, draft = model(dtype="float32"), model()
+  tree = TreeDraft(draft.network)
+  _, params = build.together(target, draft, drafter=tree, rule="traversal")
+  assert set(params) == {"target", "draft"}
+
+
+@pytest.mark.parametrize("kind", ["beam", "plain", "n-grams"])
+def test_other_decoders_are_as_they_were(gpu, kind, capsys):
+  target, draft = model(dtype="float32"), model()
+  if kind == "beam":
+    decoder = BeamDecoder(target.network, draft.network)
+    params = {"target": target.params, "draft": draft.params}
+    said = ["Step of the draft: XLA's, for drafts are trees."]
+  elif kind == "plain":
+    decoder, params = build.together(target)
+    said = []
+  else:
+    table = network_for(NgramConfig(vocab_size=300, contexts=(40,), width=2, order=2))
+    variables = initial_variables(table, jax.random.key(0))
+    ngrams = build.Model(table, variables["params"])
+    decoder, params = build.together(target, ngrams, gamma=GAMMA)
+    said = ["Step of the draft: XLA's, for a NgramTable is not an encoder-decoder."]
+  assert choose(decoder, params, 2, capsys) == said
