@@ -58,7 +58,7 @@ _SHOWN_AFTER = 3.0
 @contextlib.contextmanager
 def _from_python() -> Iterator[None]:
   """Runs an entry point of Python; a decorator, too."""
-  with python_names(), usual_promotion():
+  with python_names(), memory.check_full(), usual_promotion():
     yield
 
 

@@ -1,7 +1,8 @@
-"""Whether the caches of a decode fit in a device's memory."""
+"""Whether a decode fits in a device's memory."""
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -35,6 +36,21 @@ def check_fits(job: Job, params: Mapping[str, Any]) -> None:
       f"of {job.rows_at_once} rows at once, but the device has {available:,}. Lower "
       "max_length or batch_size."
     )
+
+
+@contextlib.contextmanager
+def check_full() -> Iterator[None]:
+  """Turns a device's error that its memory is full into a ValueError that helps."""
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    reason = str(error).splitlines()[0].removesuffix(".")
+    raise ValueError(
+      f"The device's memory is full: {reason}. Lower BATCH_SIZE or "
+      "TASK_FEATURE_LENGTHS, or set PARAM_DTYPE='bfloat16'."
+    ) from error
 
 
 def of_caches(job: Job, params: Mapping[str, Any]) -> int:

@@ -83,6 +83,14 @@ def run(
       raise
     message = gin_utils.one_line(error)
     sys.exit(f"{name}: {message}\n(--verbosity=1 shows where this was raised.)")
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    reason = str(error).splitlines()[0].removesuffix(".")
+    sys.exit(
+      f"{name}: The device's memory is full: {reason}. Lower BATCH_SIZE or "
+      "TASK_FEATURE_LENGTHS, or set PARAM_DTYPE='bfloat16'."
+    )
 
 
 def _folders() -> list[str]:
