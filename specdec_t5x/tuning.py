@@ -122,7 +122,7 @@ def choose_kernels(job: Job, params: Mapping[str, Any]) -> None:
   Raises:
     ValueError: if PRODUCTS='native' asks for a kernel whose results are wrong.
   """
-  if job in _chosen or not draft_step.is_for_gpu():
+  if not draft_step.is_for_gpu() or job in _chosen:
     return
   _chosen.add(job)
   where, rows, networks = device(), job.rows_at_once, job.decoder.networks
@@ -181,7 +181,7 @@ def in_weights(network: Any, params: Any) -> Any:
 
 
 def sizes(names: Iterable[str]) -> dict[str, dict[str, int]]:
-  """Returns the bytes of what was last `made` under these names, and of the target's
+  """Returns the bytes of what was last `made` under these names, and of the networks'
   parameters, for a run's record.
   """
   return {name: _sizes[name] for name in names if name in _sizes}

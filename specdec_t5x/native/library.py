@@ -30,11 +30,16 @@ _COMPILERS = ("c++", "g++", "clang++")
 _left_out: list[str] = []  # Why programs that are traced now shall have none.
 
 
+def why_left_out() -> str | None:
+  """Returns why programs that are traced now shall have no kernels, if there is one."""
+  return _left_out[-1] if _left_out else None
+
+
 @functools.cache
 def problem() -> str | None:
   """Returns why there are no kernels here; None where there are, ready to be called."""
-  if _left_out:
-    return _left_out[-1]
+  if reason := why_left_out():
+    return reason
   if jax.default_backend() != "cpu":
     return f"the devices are {jax.default_backend()}s; they are for CPUs"
   if jax.device_count() > 1:

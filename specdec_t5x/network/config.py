@@ -63,8 +63,8 @@ class NetworkConfig:
     logits_via_embedding: whether the embedding is also the output projection.
     float32_attention_logits: whether attention scores are float32 at any `dtype`.
     sharding: one of `SHARDINGS`: which of the partitioner's rules this network obeys.
-    products: of few rows on CPU: 'native' is our own, 'xla' XLA's, 'auto' our own where
-      they can be had.
+    products: of few rows: 'native' is our own, 'xla' XLA's, 'auto' our own where they
+      can be had; on a GPU where they are faster, too (`native.cuda.choice`).
     weights: one of `WEIGHTS`: 'int8' is the network of rounded ones (`rounded`), which
       is another one than its checkpoint's.
     head: one of `HEADS`: of a target, whether logits that can't be the largest are

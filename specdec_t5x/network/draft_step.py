@@ -193,7 +193,8 @@ def derived(network_name: str, network: Any) -> dict[str, Prepare]:
     ValueError: if PRODUCTS='native' asks for a step that there is not.
   """
   reason = problem_of(network)
-  is_asked_for = getattr(network.config, "products", None) == "native"
+  config = getattr(network, "config", None)
+  is_asked_for = getattr(config, "products", None) == "native"
   if reason and is_asked_for and is_for_gpu():
     raise ValueError(
       f"PRODUCTS='native' can't be had for the {network_name}'s step: {reason}. Use "
@@ -209,7 +210,7 @@ def is_for_gpu() -> bool:
 
 def problem_of(network: Any, rows: int = 1) -> str | None:
   """Returns why our kernel can't compute a network's step here; None if it can."""
-  if not isinstance(network.config, T5Config):
+  if not isinstance(getattr(network, "config", None), T5Config):
     return f"a {type(network).__name__} is not an encoder-decoder"
   if network.config.products == "xla":
     return "PRODUCTS is 'xla'"

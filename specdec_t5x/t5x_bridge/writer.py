@@ -119,7 +119,11 @@ def merge_and_summarize(
       "sampling": describe(model.sampling),
       "iteration_seconds": tuning.asked_for(),
       "same_bits_as_plain": [dataclasses.asdict(x) for x in same_bits.answers()],
-      "derived": tuning.sizes(derived_of(model.decoder, model.sampling)),
+      "derived": tuning.sizes(
+        name
+        for network in model.decoder.networks
+        for name in derived_of(model.decoder, model.sampling, network)
+      ),
       "configuration": configuration(),
       "mode": mode,
       "checkpoint_step": step,

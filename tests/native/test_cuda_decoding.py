@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import types
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from specdec_t5x.decoding import batching
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.hugging_face.generation import Generation
+from specdec_t5x.native import library
 from specdec_t5x.native.cuda import choice
 from specdec_t5x.native.cuda import layout as layouts
 from specdec_t5x.native.cuda import library as of_gpu
@@ -134,10 +136,14 @@ def test_the_scratch_goes_on_with_another_batch(gpu):
     scratch = after.scratch
 
 
-def test_more_rows_than_eight_are_xla_s(gpu):
-  net = network()
-  assert "9 rows" in draft_step.problem_of(net, rows=9)
+def test_more_rows_than_eight_are_xla_s(gpu, capsys):
+  decoder, params = decoder_of()
+  reason = "there are 9 rows; the kernel takes 8"
+  said = choose(decoder, params, 9, capsys)
+  assert said == [f"Step of the draft: XLA's, for {reason}."]
+  net = decoder.drafter.network
   assert draft_step.problem_of(net, rows=8) is None
+  assert not choice.is_used(draft_step.key_of(net, 9))
 
 
 # ---- Decodes. ----
@@ -332,7 +338,7 @@ def _asked_for(config):
 def test_native_is_refused_where_there_is_none(gpu, monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   assert network(products="native").config.products == "native"
-  with pytest.raises(ValueError, match="'float32'; they are of bfloat16. Use 'auto'"):
+  with pytest.raises(ValueError, match=r"'float32'; they are of bfloat16\. Use 'auto'"):
     network(products="native", dtype="float32")
   for reason in ("the GPU's compute capability is 8.0", "there are 4 devices"):
     monkeypatch.setattr(of_gpu, "problem", lambda reason=reason: reason)
@@ -399,3 +405,32 @@ def test_other_decoders_are_as_they_were(gpu, kind, capsys):
     decoder, params = build.together(target, ngrams, gamma=GAMMA)
     said = ["Step of the draft: XLA's, for a NgramTable is not an encoder-decoder."]
   assert choose(decoder, params, 2, capsys) == said
+
+
+@pytest.mark.parametrize(
+  ("capability", "count", "reason"),
+  [
+    ("8.0", 1, "compute capability is 8.0; they are for 9.0"),
+    ("12.0", 1, "compute capability is 12.0; they are for 9.0"),
+    ("9.0", 4, "there are 4 devices"),
+    ("9.0", 1, "they could not be built: there is no nvcc"),
+  ],
+)
+def test_a_gpu_s_problem_is_named(capability, count, reason, monkeypatch, tmp_path):
+  device = types.SimpleNamespace(compute_capability=capability)
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  monkeypatch.setattr(jax, "device_count", lambda: count)
+  monkeypatch.setattr(jax, "devices", lambda: [device])
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
+  monkeypatch.setenv("PATH", "")
+  monkeypatch.delenv("NVCC", raising=False)
+  assert reason in of_gpu._problem_of_device.__wrapped__()
+
+
+def test_programs_for_other_machines_have_no_kernels(monkeypatch):
+  monkeypatch.setattr(of_gpu, "_problem_of_device", lambda: None)
+  monkeypatch.setattr(choice, "_decided", {"key": True})
+  assert choice.is_used("key")
+  with library.left_out("exported programs run elsewhere"):
+    assert of_gpu.problem() == "exported programs run elsewhere"
+    assert not choice.is_used("key")

@@ -63,14 +63,14 @@ class Outcome:
         f"{name}: XLA's, for our kernel's results are off by {ours} of their norm, "
         f"XLA's by {xlas}."
       )
-    ours, xlas = (f"{1e3 * seconds:.2g} ms" for seconds in self.seconds)
+    ours, xlas = (f"{float(f'{1e3 * s:.2g}'):g} ms" for s in self.seconds)
     found = f"{name}: our kernel takes {ours}, XLA's {xlas}"
     return f"{found}." if is_used else f"{found}: XLA's is used."
 
 
 def is_used(key: Hashable) -> bool:
   """Returns whether it was decided in this process that this kernel is used."""
-  return _decided.get(key, False)
+  return _decided.get(key, False) and of_gpu.problem() is None
 
 
 def decide(
