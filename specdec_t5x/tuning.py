@@ -29,6 +29,7 @@ from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.native import library
 from specdec_t5x.native.cuda import choice
+from specdec_t5x.native.cuda import library as of_gpu
 from specdec_t5x.network import draft_step, rounded
 
 # The most iterations of a draft in a round, and about how many seconds they take; of
@@ -124,7 +125,6 @@ def choose_kernels(job: Job, params: Mapping[str, Any]) -> None:
   """
   if not draft_step.is_for_gpu() or job in _chosen:
     return
-  _chosen.add(job)
   where, rows, networks = device(), job.rows_at_once, job.decoder.networks
   for name, network in networks.items():
     # What is derived of the target is multiplied as the target is.
@@ -142,6 +142,7 @@ def choose_kernels(job: Job, params: Mapping[str, Any]) -> None:
     for key, contest in contests:
       if line := choice.decide(key, contest, where, is_asked_for):
         console.say(line)
+  _chosen.add(job)
 
 
 def made(
@@ -367,6 +368,8 @@ def device() -> tuple[str, ...]:
   first = jax.devices()[0]
   flags = os.environ.get("XLA_FLAGS", "")
   kernels = library.problem() or library.code().decode()
+  if of_gpu.problem() is None:
+    kernels = of_gpu.code().decode()
   return (
     first.device_kind,
     processor(),

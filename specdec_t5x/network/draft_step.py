@@ -177,7 +177,7 @@ class Prepare:
 
   def __call__(self, params: Mapping[str, Any]) -> dict[str, Array]:
     """Returns the fields of `StepWeights`."""
-    made = self.step.prepared(params)
+    made = jax.jit(self.step.prepared)(params)
     return {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
 
 

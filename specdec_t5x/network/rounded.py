@@ -249,6 +249,7 @@ def contests(
 def _contest(codes: Array, scales: Array) -> gpu_choice.Contest:
   """Returns the contest of a matrix's products of 1 to 8 rows."""
   inputs, columns = len(codes), scales.shape[1]
+  bits = 8 if codes.dtype == jnp.int8 else 4
   shape = gpu_choice.CALLS, few.MOST_ROWS, inputs
   blocks = np.random.default_rng(0).normal(size=shape)
 
@@ -258,15 +259,19 @@ def _contest(codes: Array, scales: Array) -> gpu_choice.Contest:
     @jax.jit
     def multiply_all(x, *arrays):
       def all_widths(x):
-        widths = range(1, few.MOST_ROWS + 1)
-        return jnp.concatenate([multiply(x[:rows], *arrays)[0] for rows in widths])
+        products = []
+        for rows in range(1, few.MOST_ROWS + 1):
+          products += multiply(x[:rows], *arrays)
+          # One after another: XLA would make one product of all.
+          x, products = jax.lax.optimization_barrier((x, products))
+        return jnp.concatenate(products)
 
       return jax.lax.map(all_widths, x)
 
     return functools.partial(multiply_all, x, codes, scales)
 
   return gpu_choice.Contest(
-    f"{inputs} x {columns} in {8 if codes.dtype == jnp.int8 else 4} bits",
+    f"Products of 1 to {few.MOST_ROWS} rows by {inputs} x {columns} in {bits} bits",
     run(_few_multiply, jnp.bfloat16),
     run(_xla_multiply, jnp.bfloat16),
     run(_xla_multiply, jnp.float32),

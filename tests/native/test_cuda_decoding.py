@@ -19,7 +19,6 @@ from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.native import library
 from specdec_t5x.native.cuda import choice
-from specdec_t5x.native.cuda import layout as layouts
 from specdec_t5x.native.cuda import library as of_gpu
 from specdec_t5x.network import draft_step
 from specdec_t5x.network.config import GptConfig, T5Config
@@ -41,27 +40,16 @@ INPUTS = jnp.array([[5, 6, 7, 1, 0], [9, 3, 8, 4, 1], [2, 1, 0, 0, 0], [8, 8, 1,
 ROOM, GAMMA = 9, 3
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compiled():
-  handlers.loaded()
-
-
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-  """The kernels are found, and no choice was made."""
-  handlers.install(monkeypatch)
-  monkeypatch.setattr(layouts, "cluster_of", lambda heads: 4)
-  monkeypatch.setattr(choice, "_decided", {})
-  monkeypatch.setattr(tuning, "_chosen", set())
-  monkeypatch.setattr(choice, "CALLS", 3)
-  monkeypatch.setattr(choice, "ROUNDS", 1)
-  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
+  """The kernels are found; both sides are timed."""
+  handlers.install(monkeypatch, tmp_path, seconds=None)
 
 
 @pytest.fixture
-def faster(gpu, monkeypatch):
-  """Our kernels count as faster than XLA's parts."""
-  monkeypatch.setattr(choice, "_seconds", lambda *runs: (1.6e-4, 4.2e-4))
+def faster(monkeypatch, tmp_path):
+  """The kernels are found, and count as faster than XLA's parts."""
+  handlers.install(monkeypatch, tmp_path)
 
 
 def network(kind=T5_1_1, dtype="bfloat16", **settings):
@@ -256,6 +244,32 @@ def test_a_stale_cache_is_a_wrong_result(faster, monkeypatch, capsys):
   monkeypatch.setattr(DraftStep, "__call__", forgetful)
   (line,) = choose(decoder, params, 1, capsys)
   assert "XLA's, for our kernel's results are off" in line
+
+
+@pytest.mark.parametrize("reason", ["INTERNAL: step_kernel: too large", "ABORTED\nat"])
+def test_a_kernel_that_fails_is_not_used(faster, monkeypatch, tmp_path, reason, capsys):
+  decoder, params = decoder_of()
+
+  def fail(contest):
+    raise jax.errors.JaxRuntimeError(reason)
+
+  monkeypatch.setattr(choice, "_outcome", fail)
+  (line,) = choose(decoder, params, 1, capsys)
+  first = reason.splitlines()[0]
+  assert line.endswith(f"row: XLA's, for the comparison failed: {first}")
+  assert not choice.is_used(draft_step.key_of(decoder.drafter.network, 1))
+  assert not list(tmp_path.glob("choice-*"))
+
+
+def test_an_outcome_that_cannot_be_kept_holds_in_this_process(
+  faster, monkeypatch, tmp_path, capsys
+):
+  decoder, params = decoder_of()
+  (tmp_path / "file").touch()
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "file"))
+  with pytest.warns(UserWarning, match="is known to this process alone"):
+    choose(decoder, params, 1, capsys)
+  assert choice.is_used(draft_step.key_of(decoder.drafter.network, 1))
 
 
 def test_a_slower_kernel_is_not_used(gpu, monkeypatch, capsys):

@@ -9,10 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import tuning
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.native.cuda import choice
-from specdec_t5x.native.cuda import layout as layouts
 from specdec_t5x.t5x_bridge import pairing
 from tests.native.cuda import handlers
 from tests.t5x_bridge import tiny
@@ -33,19 +30,12 @@ BATCH = {
 def test_a_restored_pair_decodes_with_it(
   vocabulary, tmp_path, monkeypatch, capsys, dtype
 ):
-  handlers.loaded()
   plain = tiny.plain(vocabulary)
   paths = {
     "target": tiny.save_t5x(tmp_path / "target", tiny.TARGET, seed=1),
     "draft": tiny.save_t5x(tmp_path / "draft", DRAFT, seed=2),
   }
-  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
-  handlers.install(monkeypatch)
-  monkeypatch.setattr(layouts, "cluster_of", lambda heads: 4)
-  monkeypatch.setattr(choice, "_decided", {})
-  monkeypatch.setattr(tuning, "_chosen", set())
-  monkeypatch.setattr(choice, "CALLS", 2)
-  monkeypatch.setattr(choice, "_seconds", lambda *runs: (1e-4, 2e-4))
+  handlers.install(monkeypatch, tmp_path)
   model = tiny.speculative(vocabulary, draft=DRAFT, gamma=2)
   ready = functools.partial(
     pairing.tune,
@@ -58,7 +48,7 @@ def test_a_restored_pair_decodes_with_it(
   params = tiny.restored(model, paths, dtype, ready=ready).params
   assert set(params) == {"target", "draft", "draft_step"}
   assert set(params["draft_step"]) == {"weights", "embedding", "norms", "biases"}
-  assert "Draft step of 2 rows: our kernel takes 0.1 ms" in capsys.readouterr().err
+  assert "Draft step of 2 rows: our kernel takes 0.16 ms" in capsys.readouterr().err
   run = lambda params: model.predict_batch_with_aux(params, BATCH)[0]
   assert "specdec_step" in str(jax.make_jaxpr(run)(params))
   expected, _ = tiny.predict(plain, {"target": params["target"]}, BATCH)

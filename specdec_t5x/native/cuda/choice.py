@@ -7,7 +7,9 @@ Shapes: N results, V numbers of a result.
 
 import dataclasses
 import json
+import pathlib
 import time
+import warnings
 from collections.abc import Callable, Hashable
 
 import jax
@@ -55,16 +57,16 @@ class Outcome:
   agrees: bool
   seconds: tuple[float, float]
 
-  def line(self, name: str, is_used: bool) -> str:
-    """Returns the message that says what is used, and why."""
+  def line(self, is_used: bool) -> str:
+    """Returns what is used, and why."""
     if not self.agrees:
       ours, xlas = (f"{error:.2g}" for error in self.errors)
       return (
-        f"{name}: XLA's, for our kernel's results are off by {ours} of their norm, "
-        f"XLA's by {xlas}."
+        f"XLA's, for our kernel's results are off by {ours} of their norm, XLA's by "
+        f"{xlas}."
       )
     ours, xlas = (f"{float(f'{1e3 * s:.2g}'):g} ms" for s in self.seconds)
-    found = f"{name}: our kernel takes {ours}, XLA's {xlas}"
+    found = f"our kernel takes {ours}, XLA's {xlas}"
     return f"{found}." if is_used else f"{found}: XLA's is used."
 
 
@@ -82,9 +84,10 @@ def decide(
   """Decides whether a kernel is used; returns the message, None if it was decided.
 
   Args:
-    key: the part and its shapes; its `repr` names the kept outcome.
+    key: the part and its shapes.
     contest: what is compared.
-    device: what times depend on beside the key.
+    device: what the outcome depends on beside the key; the `repr` of both names the
+      kept outcome.
     is_asked_for: whether PRODUCTS='native' asks for the kernel, however fast it is.
 
   Raises:
@@ -92,19 +95,35 @@ def decide(
   """
   if key in _decided:
     return None
-  contents = repr((key, device)).encode() + of_gpu.code()
-  path = library.folder() / f"choice-{library.digest(contents)}.json"
-  if (outcome := _read(path)) is None:
-    with jax.enable_x64(False):
-      outcome = _outcome(contest)
-    library.write_whole(path, json.dumps(dataclasses.asdict(outcome)))
-  native, xla = outcome.seconds
-  is_chosen = outcome.agrees and (is_asked_for or native < xla)
-  line = outcome.line(contest.name, is_chosen)
+  path = (
+    library.folder() / f"choice-{library.digest(repr((key, device)).encode())}.json"
+  )
+  try:
+    outcome = _read(path) or _found(path, contest)
+  except jax.errors.JaxRuntimeError as error:
+    is_chosen = False
+    found = f"XLA's, for the comparison failed: {str(error).splitlines()[0]}"
+  else:
+    native, xla = outcome.seconds
+    is_chosen = outcome.agrees and (is_asked_for or native < xla)
+    found = outcome.line(is_chosen)
+  line = f"{contest.name}: {found}"
   if is_asked_for and not is_chosen:
     raise ValueError(f"PRODUCTS='native' can't be had: {line} Use 'auto' or 'xla'.")
   _decided[key] = is_chosen
   return line
+
+
+def _found(path: pathlib.Path, contest: Contest) -> Outcome:
+  """Returns the outcome of a contest, and keeps it."""
+  with jax.enable_x64(False):
+    outcome = _outcome(contest)
+  try:
+    library.write_whole(path, json.dumps(dataclasses.asdict(outcome)))
+  except OSError as error:
+    message = f"What {contest.name} takes is known to this process alone: {error}"
+    warnings.warn(message, stacklevel=2)
+  return outcome
 
 
 def _outcome(contest: Contest) -> Outcome:
@@ -147,7 +166,7 @@ def _seconds(*runs: Callable[[], Array]) -> tuple[float, ...]:
   return tuple(np.median(rounds, axis=0).tolist())
 
 
-def _read(path) -> Outcome | None:
+def _read(path: pathlib.Path) -> Outcome | None:
   """Returns the kept outcome; None if there is none, or none of use."""
   try:
     kept = json.loads(path.read_text())

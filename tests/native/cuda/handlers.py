@@ -10,7 +10,9 @@ import pathlib
 
 import jax
 
+from specdec_t5x import tuning
 from specdec_t5x.native import library
+from specdec_t5x.native.cuda import choice, layout
 from specdec_t5x.native.cuda import library as of_gpu
 
 HERE = pathlib.Path(__file__).parent
@@ -39,7 +41,24 @@ def loaded() -> ctypes.CDLL:
   return kernels
 
 
-def install(monkeypatch) -> None:
-  """Lets the package find these kernels where it looks for a GPU's."""
+def install(monkeypatch, folder: pathlib.Path, seconds=(1.6e-4, 4.2e-4)) -> None:
+  """Lets the package find these kernels as a GPU's, with no choice made yet.
+
+  Args:
+    monkeypatch: pytest's.
+    folder: where choices are kept.
+    seconds: of our kernel and of XLA's part; None measures them.
+  """
+  loaded()
+  library.problem()  # The CPU's own kernels, before their folder is another one.
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(folder))
   monkeypatch.setattr(of_gpu, "loaded", loaded)
   monkeypatch.setattr(of_gpu, "problem", lambda: None)
+  # Few blocks and few calls: each thread of a GPU is emulated.
+  monkeypatch.setattr(layout, "cluster_of", lambda heads: 4)
+  monkeypatch.setattr(choice, "CALLS", 2)
+  monkeypatch.setattr(choice, "ROUNDS", 1)
+  monkeypatch.setattr(choice, "_decided", {})
+  monkeypatch.setattr(tuning, "_chosen", set())
+  if seconds is not None:
+    monkeypatch.setattr(choice, "_seconds", lambda *runs: seconds)
