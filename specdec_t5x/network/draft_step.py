@@ -28,6 +28,7 @@ from specdec_t5x.network.layers import bucket
 _SHARED = 227 * 1024  # Bytes of a block's shared memory.
 _CHUNK = 16 * 1024
 _MOST_ROWS = 8
+_LEAST_RING = 3  # Chunks of weights, with which the kernel is tested.
 # What a network's configuration must say for the kernel to compute its step.
 _FIELDS = {
   "dtype": ("bfloat16",),
@@ -94,6 +95,11 @@ class DraftStep:
       return f"there are {rows} rows; the kernel takes {_MOST_ROWS}"
     if reason := library.problem():
       return reason
+    if self._ring(rows) < _LEAST_RING:
+      return (
+        f"{rows} rows leave no room for weights in a block's shared memory: the "
+        f"decoder's {self.layout.hidden} hidden units a head are too many"
+      )
     shape = self.layout.cluster, self._bytes(rows) + _CHUNK * self._ring(rows)
     clusters = library.loaded().specdec_step_clusters(*shape)
     if clusters < self.layout.heads:

@@ -325,6 +325,7 @@ UNFIT = {
   "another start": ({"start_token": 2}, "start_token is 2; the kernel takes 0"),
   "an odd width": ({"emb_dim": 96}, "width must be divisible by 32 times the cluster"),
   "many heads": ({"num_heads": 17}, "at most 16 heads and 24 layers, got 17 and 1"),
+  "wide layers": ({"num_heads": 1, "mlp_dim": 20_000}, "20000 hidden units a head are"),
   "rounded weights": ({"weights": "int8"}, "weights is 'int8'"),
   "xla": ({"products": "xla"}, "PRODUCTS is 'xla'"),
 }
