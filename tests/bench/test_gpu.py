@@ -176,13 +176,21 @@ def test_the_most_informative_pairs_come_first():
 # ---- The checks. ----
 
 
-def test_greedy_lines_agree_in_float32():
-  passed, found = checks.agreement("tiny", "float32")
+@pytest.mark.parametrize("how", [("float32", None), ("bfloat16", True)], ids=str)
+def test_greedy_lines_agree(how):
+  passed, found = checks.agreement("tiny", *how)
   assert passed
   assert found.startswith("GAMMA=5 0 of 64 differ, ")
   assert "auto 0 of 64 differ, " in found
   # Some drafts are accepted, some are not.
   assert 1.2 < float(found.split("differ, ")[1].split()[0]) < 5.8
+
+
+def test_samples_have_the_targets_distribution():
+  assert checks.sampled()[0]
+  passed, found = checks.sampled("typical")  # A lossy rule.
+  assert not passed
+  assert found.startswith("p = ")
 
 
 @pytest.mark.parametrize(
@@ -303,7 +311,8 @@ def test_faulty_products_of_few_rows_fail(monkeypatch, bits, fault):
 
 
 def test_absent_kernels_are_left_out_with_the_reason(monkeypatch):
-  monkeypatch.setattr(checks, "agreement", lambda size, dtype: (True, "alike"))
+  monkeypatch.setattr(checks, "agreement", lambda *how: (True, "alike"))
+  monkeypatch.setattr(checks, "sampled", lambda: (True, "alike"))
   monkeypatch.setattr(library, "problem", lambda: "no nvcc")
   *_, last = checks.checks("tiny")
   assert last == checks.Check("native kernels", checks.LEFT_OUT, "no nvcc")
@@ -311,7 +320,7 @@ def test_absent_kernels_are_left_out_with_the_reason(monkeypatch):
   monkeypatch.setattr(checks, "draft_step", lambda size: (True, size))
   monkeypatch.setattr(checks, "few_rows", lambda *shape: (shape[-1] != 4, "x"))
   found = list(checks.checks("tiny"))
-  assert len(found) == 2 + 3 + 6
+  assert len(found) == 3 + 2 + 3 + 6
   assert sum(check.verdict == checks.FAILED for check in found) == 2
 
 

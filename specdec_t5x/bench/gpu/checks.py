@@ -23,7 +23,8 @@ import numpy as np
 from specdec_t5x.bench import programs
 from specdec_t5x.bench.measured import tokens
 from specdec_t5x.bench.programs import Decode
-from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import get_rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native.cuda import few, layout, library
@@ -46,6 +47,10 @@ _PRODUCTS = {"attention": (4096, 4096), "feed-forward": (10240, 4096)}
 _ROUNDING = 0.01
 _SLACK = 1.1  # XLA's own error differs from program to program.
 _NOISE = 0.03  # Of the draft's weights, relative.
+_AGREEMENTS = ("float32", None), ("bfloat16", None), ("bfloat16", True)
+# Of sampled pairs: tokens of the network, draws, the temperature, at which no pair is
+# rare, and the chance that a right sampler is called wrong.
+_KINDS, _SAMPLES, _TEMPERATURE, _LEVEL = 6, 8192, 8.0, 1e-4
 
 # Returns whether a check passes, and what was found.
 CheckFn = Callable[[], tuple[bool, str]]
@@ -77,9 +82,12 @@ def checks(size: str = "small") -> Iterator[Check]:
     size: of the network that decodes.
   """
   names, jobs = [], []
-  for dtype in ("float32", "bfloat16"):
-    names.append(f"greedy lines in {dtype} against plain decoding's")
-    jobs.append(functools.partial(agreement, size, dtype))
+  for dtype, same_bits in _AGREEMENTS:
+    words = f"{dtype} with SAME_BITS" if same_bits else dtype
+    names.append(f"greedy lines in {words} against plain decoding's")
+    jobs.append(functools.partial(agreement, size, dtype, same_bits))
+  names += ["greedy lines in float32 against the CPU's", "sampled pairs of tokens"]
+  jobs += [functools.partial(on_cpu, size), sampled]
   reason = library.problem()
   if reason is None:
     for draft in ("small", "base", "large"):
@@ -94,12 +102,13 @@ def checks(size: str = "small") -> Iterator[Check]:
     yield Check("native kernels", LEFT_OUT, reason)
 
 
-def agreement(size: str, dtype: str) -> tuple[bool, str]:
+def agreement(size: str, dtype: str, same_bits: bool | None = None) -> tuple[bool, str]:
   """Counts the lines that differ from plain decoding, with fixed drafts and 'auto'.
 
-  The draft has the target's weights with noise, so it is accepted at times. In float32
-  no line may differ. In bfloat16 near-ties are rounded differently in calls of other
-  shapes (docs/tpu.md), so the lines are only counted.
+  The draft has the target's weights with noise, so it is accepted at times. In float32,
+  and where all blocks have one width (SAME_BITS), no line may differ. In bfloat16
+  near-ties are rounded differently in calls of other shapes (docs/tpu.md), so the lines
+  are only counted.
   """
   target = programs.random_model(size, dtype)
   leaves, tree = jax.tree.flatten(target.params)
@@ -109,9 +118,10 @@ def agreement(size: str, dtype: str) -> tuple[bool, str]:
     for x, key in zip(leaves, keys, strict=True)
   ]
   params = {"target": target.params, "draft": jax.tree.unflatten(tree, noisy)}
-  drafted = SpeculativeDecoder(target.network, DraftModel(target.network, GAMMA))
+  drafter, words = DraftModel(target.network, GAMMA), {"same_bits": same_bits}
+  drafted = SpeculativeDecoder(target.network, drafter, **words)
   decoders = {
-    "plain": PlainDecoder(target.network),
+    "plain": PlainDecoder(target.network, **words),
     f"GAMMA={GAMMA}": drafted,
     "auto": dataclasses.replace(drafted, policy=get_policy("auto")),
   }
@@ -132,7 +142,62 @@ def agreement(size: str, dtype: str) -> tuple[bool, str]:
     differ += count
     per_call = f"{emitted / calls[name]:.1f} tokens a call"
     parts.append(f"{name} {count} of {LINES} differ, {per_call}")
-  return not differ or dtype != "float32", "; ".join(parts)
+  may_differ = dtype != "float32" and not same_bits
+  return not differ or may_differ, "; ".join(parts)
+
+
+def on_cpu(size: str) -> tuple[bool, str]:
+  """Counts the lines of plain decoding that differ from those of this machine's CPU."""
+  if jax.default_backend() == "cpu":
+    return True, "this device is the CPU"
+  target = programs.random_model(size, "float32")
+  vocab = target.network.config.vocab_size
+  inputs = jax.random.randint(jax.random.key(2), (BATCH, _INPUTS), 2, vocab)
+
+  def lines(device):
+    with jax.default_device(device), jax.default_matmul_precision("highest"):
+      own = jax.device_put({"target": target.params}, device)
+      decode = Decode(PlainDecoder(target.network), own, GREEDY, _OUTPUTS)
+      return tokens([decode(*jax.device_put(decode.given(inputs)[1:], device))])
+
+  found = [lines(jax.devices(platform)[0]) for platform in (None, "cpu")]
+  differ = int((found[0] != found[1]).any(axis=1).sum())
+  return not differ, f"{differ} of {BATCH} differ"
+
+
+def sampled(rule: str = "token") -> tuple[bool, str]:
+  """Compares sampled pairs of tokens with the target's distribution, by chi-squared.
+
+  Of a tiny network whose pairs can be enumerated; the level is `_LEVEL`.
+  """
+  config = dataclasses.replace(
+    t5_1_1("tiny"), vocab_size=_KINDS, num_encoder_layers=1, num_decoder_layers=1
+  )
+  target, draft = (Transformer(config) for _ in range(2))
+  keys = {"target": 0, "draft": 1}
+  params = {name: random_params(target, key) for name, key in keys.items()}
+  inputs = jnp.arange(2, _KINDS, dtype=jnp.int32)[None]
+  decoder = SpeculativeDecoder(target, DraftModel(draft, 2), get_rule(rule))
+  decode = Decode(decoder, params, Sampling(_TEMPERATURE), 2)
+  rows = jnp.repeat(inputs, _SAMPLES, axis=0)
+  pairs = np.asarray(decode(*decode.given(rows)[1:]).tokens)
+  counts = np.bincount(pairs @ [_KINDS, 1], minlength=_KINDS**2)
+  # The distribution after the start token, and after each first token.
+  firsts = jnp.arange(_KINDS, dtype=jnp.int32)[:, None]
+  forced = jnp.pad(firsts, ((0, 0), (1, 0)))
+  logits = target.apply(
+    {"params": params["target"]},
+    jnp.repeat(inputs, _KINDS, axis=0),
+    forced,
+    jnp.ones_like(forced),
+    enable_dropout=False,
+  )
+  probs = np.asarray(jax.nn.softmax(logits / _TEMPERATURE), np.float64)
+  expected = (probs[0, 0][:, None] * probs[:, 1]).ravel() * _SAMPLES
+  statistic = ((counts - expected) ** 2 / expected).sum()
+  freedom = _KINDS**2 - 1
+  chance = float(jax.scipy.special.gammaincc(freedom / 2, statistic / 2))
+  return chance > _LEVEL, f"p = {chance:.2g} of {_SAMPLES} pairs"
 
 
 def draft_step(size: str) -> tuple[bool, str]:
