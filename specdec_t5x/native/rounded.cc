@@ -37,11 +37,11 @@ constexpr int64_t kAhead = 4096;
 // Rows that a panel is read for at once, whose sums stay in registers.
 constexpr int kTile = kVectorBytes == 64 ? 8 : 4;
 
-typedef int32_t Ints __attribute__((vector_size(64), aligned(4), may_alias));
-typedef float Sixteen __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint32_t Words __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
-typedef int16_t Shorts __attribute__((vector_size(64), aligned(2), may_alias));
+// As wide as registers are: of a panel there are kParts side by side.
+constexpr int kParts = kVector / kVectorBytes;
+typedef int32_t Ints __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
+typedef uint32_t Words __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
+typedef int16_t Shorts __attribute__((vector_size(kVectorBytes), aligned(2), may_alias));
 
 // What codes of 8 and 4 bits are more than the numbers that Dot multiplies by are less.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
@@ -63,7 +63,7 @@ inline int32_t Word(const void* data) {
 typedef int8_t Code;
 inline int64_t Place(int64_t i) { return i; }
 
-// Codes of 4 inputs by 16 columns, as they are multiplied: bytes without a sign.
+// Codes of 4 inputs by some columns, as they are multiplied: bytes without a sign.
 typedef Words Operand;
 template <int bits>
 inline Operand Prepared(Words w) { return bits == 8 ? w ^ 0x80808080u : w; }
@@ -73,13 +73,8 @@ inline Ints Dot(Ints sums, const Operand& w, const Code* a) {
 #if defined(__AVX512VNNI__)
   return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)w, _mm512_set1_epi32(Word(a)));
 #else
-  __m256i parts[2], bytes[2];
-  std::memcpy(parts, &sums, sizeof(parts));
-  std::memcpy(bytes, &w, sizeof(bytes));
-  for (int i = 0; i < 2; ++i)
-    parts[i] = _mm256_dpbusd_avx_epi32(parts[i], bytes[i], _mm256_set1_epi32(Word(a)));
-  std::memcpy(&sums, parts, sizeof(sums));
-  return sums;
+  return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)w,
+                                       _mm256_set1_epi32(Word(a)));
 #endif
 }
 
@@ -99,20 +94,13 @@ inline Operand Prepared(Words w) {
 // sums[c] + w[2 c] a[0] + w[2 c + 1] a[1].
 inline Ints PairDot(Ints sums, Shorts w, const Code* a) {
 #if defined(__AVX512BW__)
-  const __m512i pairs = _mm512_madd_epi16((__m512i)w, _mm512_set1_epi32(Word(a)));
-  return sums + (Ints)pairs;
+  return sums + (Ints)_mm512_madd_epi16((__m512i)w, _mm512_set1_epi32(Word(a)));
 #elif defined(__AVX2__)
-  __m256i parts[2], halves[2];
-  std::memcpy(parts, &sums, sizeof(parts));
-  std::memcpy(halves, &w, sizeof(halves));
-  for (int i = 0; i < 2; ++i) {
-    const __m256i pairs = _mm256_madd_epi16(halves[i], _mm256_set1_epi32(Word(a)));
-    parts[i] = _mm256_add_epi32(parts[i], pairs);
-  }
-  std::memcpy(&sums, parts, sizeof(sums));
-  return sums;
+  return sums + (Ints)_mm256_madd_epi16((__m256i)w, _mm256_set1_epi32(Word(a)));
+#elif defined(__SSE2__) && !defined(__AVX__)
+  return sums + (Ints)_mm_madd_epi16((__m128i)w, _mm_set1_epi32(Word(a)));
 #else
-  for (int c = 0; c < kColumns; ++c) sums[c] += w[2 * c] * a[0] + w[2 * c + 1] * a[1];
+  for (int c = 0; c < kLanes; ++c) sums[c] += w[2 * c] * a[0] + w[2 * c + 1] * a[1];
   return sums;
 #endif
 }
@@ -125,14 +113,6 @@ inline Ints Dot(Ints sums, const Operand& w, const Code* a) {
 #endif
 
 inline Words Load(const uint8_t* data) { return *reinterpret_cast<const Words*>(data); }
-
-// Scales are bfloat16, the upper half of a float32.
-inline Sixteen Scales(const uint16_t* data, int64_t count) {
-  Halves halves = {};
-  if (count == kColumns) halves = *reinterpret_cast<const Halves*>(data);
-  else std::memcpy(&halves, data, count * sizeof(uint16_t));
-  return (Sixteen)(__builtin_convertvector(halves, Words) << 16);
-}
 
 inline int32_t Bits(float number) {
   int32_t bits;
@@ -189,7 +169,7 @@ struct Rounded {
 
 struct Matrix {
   const uint8_t* codes;    // [panels, groups, vectors, kVector]
-  const uint16_t* scales;  // [groups, columns]
+  const Bfloat16* scales;  // [groups, columns]
   float* y;                // [rows, columns]
   int64_t columns, vectors;
 };
@@ -203,36 +183,48 @@ __attribute__((noinline)) void Panel(const Rounded& x, const Matrix& m, int64_t 
   const uint8_t* w = m.codes + panel * x.groups * m.vectors * kVector;
   const int64_t column = panel * kColumns, count = std::min(kColumns, m.columns - column);
   const Code* codes = x.codes.data() + row * x.width;
-  Sixteen totals[rows] = {};
+  Lanes totals[rows][kParts] = {};
   for (int64_t g = 0; g < x.groups; ++g) {
-    Ints sums[rows][chains] = {};
+    Ints sums[rows][chains][kParts] = {};
     auto add = [&](int chain) {
       __builtin_prefetch(w + kAhead, 0, 2);
-      const Words all = Load(w);
-      const Words low = bits == 8 ? all : all & 0x0F0F0F0Fu, high = all >> 4 & 0x0F0F0F0Fu;
-      const Operand first = Prepared<bits>(low), second = Prepared<bits>(high);
-      for (int r = 0; r < rows; ++r) {
-        const Code* a = codes + r * x.width;
-        sums[r][chain] = Dot(sums[r][chain], first, a);
-        if (bits == 4) sums[r][chain] = Dot(sums[r][chain], second, a + 4);
+      for (int p = 0; p < kParts; ++p, w += kVectorBytes) {
+        const Words all = Load(w);
+        const Words low = bits == 8 ? all : all & 0x0F0F0F0Fu;
+        const Operand first = Prepared<bits>(low);
+        const Operand second = Prepared<bits>(all >> 4 & 0x0F0F0F0Fu);
+        for (int r = 0; r < rows; ++r) {
+          const Code* a = codes + r * x.width;
+          Ints& sum = sums[r][chain][p];
+          sum = Dot(sum, first, a);
+          if (bits == 4) sum = Dot(sum, second, a + 4);
+        }
       }
-      w += kVector;
       codes += inputs;
     };
     int64_t v = 0;
     for (; v + chains <= m.vectors; v += chains)
       for (int chain = 0; chain < chains; ++chain) add(chain);
     for (; v < m.vectors; ++v) add(0);
-    const Sixteen scale = Scales(m.scales + g * m.columns + column, count);
-    for (int r = 0; r < rows; ++r) {
-      for (int chain = 1; chain < chains; ++chain) sums[r][0] += sums[r][chain];
-      const int64_t group = (row + r) * x.groups + g;
-      sums[r][0] -= (bits == 8 ? kZero8 : kZero4) * x.sums[group];
-      totals[r] += __builtin_convertvector(sums[r][0], Sixteen) * (scale * x.scales[group]);
+    Bfloat16 some[kColumns] = {};
+    const Bfloat16* scales = m.scales + g * m.columns + column;
+    if (count < kColumns) {  // Beyond them is another group's, or nothing.
+      std::copy(scales, scales + count, some);
+      scales = some;
+    }
+    for (int p = 0; p < kParts; ++p) {
+      const Lanes scale = specdec::Load(scales + p * kLanes);
+      for (int r = 0; r < rows; ++r) {
+        Ints& sum = sums[r][0][p];
+        for (int chain = 1; chain < chains; ++chain) sum += sums[r][chain][p];
+        const int64_t group = (row + r) * x.groups + g;
+        sum -= (bits == 8 ? kZero8 : kZero4) * x.sums[group];
+        totals[r][p] += __builtin_convertvector(sum, Lanes) * (scale * x.scales[group]);
+      }
     }
   }
   for (int r = 0; r < rows; ++r)
-    std::memcpy(m.y + (row + r) * m.columns + column, &totals[r], count * sizeof(float));
+    std::memcpy(m.y + (row + r) * m.columns + column, totals[r], count * sizeof(float));
 }
 
 template <int bits, int most = kTile>
@@ -263,7 +255,7 @@ ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::RemainingArgs w
     size = sizes[2] * (is_4 ? 8 : 4);
     bytes += codes->element_count();
     matrices.push_back({reinterpret_cast<const uint8_t*>(codes->untyped_data()),
-                        reinterpret_cast<const uint16_t*>(scales->untyped_data()),
+                        reinterpret_cast<const Bfloat16*>(scales->untyped_data()),
                         nullptr, (*y)->dimensions().back(), sizes[2]});
     ys.emplace_back(**y);
     matrices.back().y = ys.back().data();
@@ -335,7 +327,7 @@ ffi::Error Certified(ffi::ThreadPool pool, Floats x, Floats w, ffi::Buffer<ffi::
   float* y = result->typed_data();
   const Rounded rounded(data, rows, inputs, 1, 4 * vectors);
   const Matrix matrix = {reinterpret_cast<const uint8_t*>(codes.typed_data()),
-                         reinterpret_cast<const uint16_t*>(scales.typed_data()), y,
+                         reinterpret_cast<const Bfloat16*>(scales.typed_data()), y,
                          columns, vectors};
   const std::vector<Norms> norms = NormsOf(data, rounded, rows, inputs);
   auto off = [&](int64_t r, int64_t c) {
