@@ -176,9 +176,9 @@ def generate(
       By default as many as pay, up to 5.
     num_candidates: independent drafts an iteration, of a named drafter.
     policy: how long drafts are: 'auto', as long as pays on this device at this batch,
-      up to gamma, or none; 'confidence', 'exit', 'fixed', or an object of `policies`.
-      By default 'fixed' where gamma is given, here or to the drafter's object; 'auto'
-      for a named draft model or heads and for a `Quantized`; 'exit' for a `LayerSkip`;
+      up to gamma, or none; 'fixed', or an object of `policies`. By default 'fixed'
+      where gamma is given, here or to the drafter's object; 'auto' for a named draft
+      model or heads, and for the target itself, rounded or without some sublayers;
       'fixed' for other drafters.
     sampling: temperature, top-k, top-p.
     max_length: the most tokens of an output.

@@ -353,14 +353,14 @@ def policy_for(
       as it does where the drafter was built with a gamma of its own.
     is_word: whether the drafter is a gin file's or was named, not built by hand: then a
       network that drafts, or heads, draft as much as pays.
-    alpha: the acceptance rate that 'auto' and 'budget' expect before the first draft;
+    alpha: the acceptance rate that 'auto' expects before the first draft;
       None is the drafter's (`Drafter.prior_alpha`), or the policy's own.
   """
   if policy is None:
     is_set = gamma is not None or is_gamma_given(drafter)
     policy = "fixed" if is_set else drafter.default_policy(is_word)
   chosen = get_policy(policy)
-  if policy not in ("auto", "budget"):
+  if policy != "auto":
     return chosen
   alpha = drafter.prior_alpha if alpha is None else alpha
   return chosen if alpha is None else dataclasses.replace(chosen, prior_alpha=alpha)

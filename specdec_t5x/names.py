@@ -12,7 +12,6 @@ from collections.abc import Iterator
 _OTHER = {
   "ACTIVATION_DTYPE": "dtype",
   "CHECKPOINT_PATH": "checkpoint",
-  "CONFIDENCE": "threshold",
   "COPY_MATCH": "match",
   "DRAFT_CHECKPOINT_PATH": "draft",
   "GAMMA_POLICY": "policy",

@@ -275,9 +275,8 @@ def _drafts(job: Job) -> tuple[tuple[int, ...], ...]:
 
 
 def _told(decoder: SpeculativeDecoder, length: Any) -> SpeculativeDecoder:
-  """Returns the decoder that drafts so many tokens in each iteration, packed or not."""
-  policy = Fixed(length, packs=decoder.policy.packs)
-  return dataclasses.replace(decoder, policy=policy, slots=0, observer=None)
+  """Returns the decoder that drafts so many tokens in each iteration."""
+  return dataclasses.replace(decoder, policy=Fixed(length), slots=0, observer=None)
 
 
 def _measure(job: Job, params: Mapping[str, Any]) -> Times:

@@ -21,12 +21,12 @@ from specdec_t5x.bench.oracle import replay
 from specdec_t5x.bench.table import Table
 from specdec_t5x.bench.timed import Program, Timed, alternate
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.policy import Fixed, Policy
+from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.native import library
 from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
-from specdec_t5x.policies import Confidence, get_policy
+from specdec_t5x.policies import get_policy
 from specdec_t5x.vocabularies.opening import open_vocabulary
 
 _BATCHES = r"""Plain decoding, fixed draft lengths and policies, by batch.
@@ -38,11 +38,9 @@ _BATCHES = r"""Plain decoding, fixed draft lengths and policies, by batch.
 Decodes the same inputs with each setting, in turn, in groups of --queue batches: batch
 by batch, as `t5x.infer` does, each told what the one before left ('auto'); and as one
 call with SLOTS, where a row that ends takes the next input. The speeds are medians over
-the groups [quartiles], encoder included. Packed blocks beside padded ones, and
-thresholds of 'confidence' beside fixed lengths:
+the groups [quartiles], encoder included. 'auto' beside fixed lengths:
 
-  --batches 4 16 64 --gammas 3 --policies auto confidence budget --packed
-  --batches 1 --gamma 7 --gammas 1 2 3 5 7 --policies auto confidence=0.2 confidence=0.4
+  --batches 1 --gamma 7 --gammas 1 2 3 5 7 --policies auto
 """
 _COPY = r"""Times the copy draft on texts with known outputs, without a draft model.
 
@@ -77,15 +75,9 @@ def _of_batch(args, study, sampling, batch) -> dict[str, Program]:
   draft, settings, runs = study.drafts[0], {PLAIN: ((), {})}, {}
   parts = draft.model, draft.drafter
   policies = {f"gamma {gamma}": (gamma, Fixed()) for gamma in args.gammas}
-  policies |= {name: (args.gamma, _policy(name)) for name in args.policies}
+  policies |= {name: (args.gamma, get_policy(name)) for name in args.policies}
   for name, (gamma, policy) in policies.items():
-    ways = {name: policy}
-    if args.packed:
-      own = get_policy(policy)
-      packed = lambda packs, own=own: dataclasses.replace(own, packs=packs)
-      ways = {f"{name}, padded": packed(False), f"{name}, packed": packed(True)}
-    for way, each in ways.items():
-      settings[way] = parts, {"gamma": gamma, "policy": each}
+    settings[name] = parts, {"gamma": gamma, "policy": policy}
   for name, (given, words) in settings.items():
     decode = study.decode(0.0, *given, **words)
     decode = dataclasses.replace(decode, sampling=sampling)
@@ -95,22 +87,6 @@ def _of_batch(args, study, sampling, batch) -> dict[str, Program]:
       queued = dataclasses.replace(decode, decoder=slots)
       runs[f"{name}, SLOTS"] = programs.decoding_groups(queued, batch * args.queue)
   return runs
-
-
-def _policy(text: str) -> Policy | str:
-  """Returns the name of a policy, or the one of a threshold: as confidence=0.2."""
-  name, _, threshold = text.partition("=")
-  policy = get_policy(name)
-  if not threshold:
-    return name
-  if not isinstance(policy, Confidence):
-    raise ValueError(
-      f"--policies: expected a number of 'confidence' alone, got {text!r}."
-    )
-  try:
-    return Confidence(float(threshold))
-  except ValueError as error:
-    raise ValueError(f"--policies {text}: {error}") from error
 
 
 def _batch_rows(
@@ -196,8 +172,7 @@ BATCHES = Command(
     "batches": [1, 4, 16],
     "gamma": (5, "the longest draft of policies"),
     "gammas": ([1, 3, 5], "fixed"),
-    "policies": (["auto"], "some of GAMMA_POLICY; a threshold as confidence=0.2"),
-    "packed": (False, "all but plain decoding with padded and with packed blocks"),
+    "policies": (["auto"], "some of GAMMA_POLICY"),
     "queue": (1, "batches a group"),
     "temperature": 0.0,
     "top_k": 0,

@@ -138,9 +138,7 @@ def _of_draft(study, draft: Draft, temperature, args) -> Iterator[tuple]:
 
 def _of_first(network, plain, distinct, temperature, gamma) -> Iterator[tuple]:
   """Yields what is tried with one draft model alone: policies, and every rule."""
-  for name in ("auto", "confidence", "exit"):
-    words = {"gamma": gamma, "policy": name}
-    yield f"policy {name!r}", "draft_model", _EXACT, words
+  yield "policy 'auto'", "draft_model", _EXACT, {"gamma": gamma, "policy": "auto"}
   if gamma > 2:
     lower = Cascade(network, Copy(gamma - 2, match=2), gamma)
     yield "chain, sped up by copies", lower, _EXACT

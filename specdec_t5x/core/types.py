@@ -54,15 +54,12 @@ class Proposal:
       its path and its earlier siblings; None where the tokens are certain, no draws.
     is_valid: which nodes count; the parent of one that does counts, too.
     tree: of the nodes.
-    confidence: how likely each token of a chain is to be accepted once those before it
-      are, by what depends on no token drafted here; None where nobody says.
   """
 
   tokens: Int[Array, "B G"]
   draft_probs: Float[Array, "B G V"] | None
   is_valid: Bool[Array, "B G"]
   tree: Tree
-  confidence: Float[Array, "B G"] | None = None
 
   @classmethod
   def chain(
@@ -187,5 +184,5 @@ class Cache(Protocol):
 # [B, N, D], cache): scores N tokens a row after the committed ones. How models reach
 # drafters and the loop. `tree` [B, N, M] says which of the last M entries, these N
 # among them, each of the N sees, and `positions` [B, M] where the entries stand; by
-# default the block is a chain. Networks' take a `packing`, too (`network.packing`).
+# default the block is a chain.
 ExtendFn = Callable[..., tuple[Float[Array, "B N V"], Float[Array, "B N D"], Cache]]

@@ -90,7 +90,6 @@ class Context:
     self,
     state: DecodeState,
     lengths: tuple[int, ...],
-    confidence: Float[Array, "B G"] | None = None,
   ) -> Int[Array, "B"]:
     """Returns how many drafted tokens of each row may count in the next iteration.
 
@@ -99,7 +98,6 @@ class Context:
     Args:
       state: where the decode stands.
       lengths: of drafts that differ in what they cost (`Drafter.lengths`).
-      confidence: `Proposal.confidence` of the draft, if it is known.
     """
     remaining = jnp.where(state.ended, 0, state.remaining(self.max_length))
-    return self.policy.within(state.policy_state, remaining, lengths, confidence)
+    return self.policy.within(state.policy_state, remaining, lengths)

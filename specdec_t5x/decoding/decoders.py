@@ -21,7 +21,7 @@ from specdec_t5x.core.token import Token
 from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
 from specdec_t5x.decoding import baseline, batching, generate, state, widths
 from specdec_t5x.decoding.context import Context, Loaded, Target
-from specdec_t5x.decoding.drafter import Drafter, Stops
+from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.generate import Keeper
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import Decoded, DecodeState
@@ -103,11 +103,12 @@ class SpeculativeDecoder:
 
   def __post_init__(self):
     check_slots(self.slots)
-    widths.check_same_bits(self.same_bits, self.drafter.tree.size, self._is_plain)
+    tree = self.drafter.tree
+    widths.check_same_bits(self.same_bits, tree.size, tree.is_chain)
     if self.observer:
       self.observer.check(self.target)
     self.drafter.check(self.target)
-    tree, name = self.drafter.tree, type(self.rule).__name__
+    name = type(self.rule).__name__
     if not self.rule.takes_trees and not tree.is_chain:
       raise ValueError(
         f"The rule {name} judges a single draft, got a {type(self.drafter).__name__} "
@@ -121,18 +122,6 @@ class SpeculativeDecoder:
         "replacement. Use 'traversal' or 'recursive'."
       )
     self.policy.check(self.drafter.lengths)
-    if self.policy.packs and not tree.is_chain:
-      raise ValueError(
-        f"{type(self.policy).__name__}.packs needs single drafts, got a "
-        f"{type(self.drafter).__name__} that drafts a tree of {tree.size} nodes. Leave "
-        "NUM_CANDIDATES at 1, or use GAMMA_POLICY 'auto' or 'fixed'."
-      )
-    if self.policy.asks and self.drafter.stops is not Stops.ASKED:
-      raise ValueError(
-        f"The policy {type(self.policy).__name__} decides token by token, got a "
-        f"{type(self.drafter).__name__}, which drafts all at once. Use GAMMA_POLICY "
-        "'auto' or 'fixed' with it."
-      )
     for network in self.drafter.networks.values():
       functional.check_same_kind(self.target, network)
 
@@ -221,13 +210,8 @@ class SpeculativeDecoder:
   def is_fixed(self, rows: int) -> bool:
     """Returns whether all blocks of the target have one width in such a batch."""
     rows = min(rows, self.slots or rows)
-    drafted = self.drafter.tree.size
-    return widths.is_fixed(self.same_bits, rows, drafted, self._is_plain)
-
-  @property
-  def _is_plain(self) -> bool:
-    """Whether a block's tokens follow one another, and it is not packed."""
-    return self.drafter.tree.is_chain and not self.policy.packs
+    tree = self.drafter.tree
+    return widths.is_fixed(self.same_bits, rows, tree.size, tree.is_chain)
 
   def _extend_fn(self, name: str, params: Mapping[str, Any]) -> ExtendFn:
     """Returns a network of the drafter's, over the tokens that the drafter asks for."""
@@ -345,7 +329,7 @@ class PlainDecoder:
         f"BLOCK must be a whole number of at least 1, got {self.block!r}. 1 is plain "
         "decoding, GAMMA + 1 the strict baseline of a speculative run."
       )
-    widths.check_same_bits(self.same_bits, self.block - 1, is_plain=True)
+    widths.check_same_bits(self.same_bits, self.block - 1, is_chain=True)
 
   def is_fixed(self, rows: int) -> bool:
     """As `SpeculativeDecoder.is_fixed`."""

@@ -1,9 +1,8 @@
 """What decides how many tokens each row drafts next: the base class of `policies`.
 
-A policy stands beside the drafter. It knows what a row's earlier iterations came to
-and, before each token is drawn, how sure the draft is of it; never the token that it
-decides about, nor what comes after. So whatever it says, outputs keep the guarantee of
-their rule (docs/math.md).
+A policy stands beside the drafter. It knows what a row's earlier iterations came to,
+and no token of the draft that it decides about. So whatever it says, outputs keep the
+guarantee of their rule (docs/math.md).
 
 Shapes: B rows.
 """
@@ -12,7 +11,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Int
 
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.decoding.state import StepInfo
@@ -23,17 +22,11 @@ class Policy:
   """A frozen dataclass of its knobs; its state, any pytree, is the decode's.
 
   Attributes:
-    packs: whether the target scores no more of each row than its own draft, packed
-      (`network.packing`); else as much of each as the longest draft needs.
     may_rest: whether `most` may be 0 in rows that may still grow. Where no row drafts,
       the target decodes a token by itself.
-    asks: whether drafts stop token by token, by `goes_on` and `goes_on_after`.
   """
 
-  packs: bool = dataclasses.field(default=False, kw_only=True)
-
   may_rest: ClassVar[bool] = False
-  asks: ClassVar[bool] = False
 
   def check(self, lengths: tuple[int, ...]) -> None:
     """Raises a ValueError where the policy can't decide between these lengths.
@@ -68,31 +61,13 @@ class Policy:
     known: Any,
     remaining: Int[Array, "B"],
     lengths: tuple[int, ...],
-    confidence: Float[Array, "B G"] | None = None,
   ) -> Int[Array, "B"]:
     """As `most`, given how many tokens each row's output may take: no more than count.
 
-    It may take none where it has ended, and one of them is the target's own. Where a
-    confidence is given, it is `Proposal.confidence`.
+    It may take none where it has ended, and one of them is the target's own.
     """
-    del confidence
     most = self.most(known, remaining.shape[0], lengths)
     return jnp.minimum(most, jnp.maximum(remaining - 1, 0))
-
-  def goes_on(self, known: Any, confidence: Float[Array, "B"]) -> Bool[Array, "B"]:
-    """Returns which rows draft a token whose likeliest value has this probability."""
-    del known
-    return jnp.ones(confidence.shape, bool)
-
-  def goes_on_after(
-    self, known: Any, probability: Float[Array, "B"]
-  ) -> Bool[Array, "B"]:
-    """Returns which rows draft another token after one that had this probability.
-
-    It is of the drafted token, at temperature 1. The token itself counts either way.
-    """
-    del known
-    return jnp.ones(probability.shape, bool)
 
   def learn(self, known: Any, info: StepInfo) -> Any:
     """Returns the state after one more iteration of every row."""

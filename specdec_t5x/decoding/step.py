@@ -115,7 +115,7 @@ def draft(
   check_uniforms(uniforms, decisions(spec.drafter))
   draws = uniforms[:, : spec.drafter.decisions]
   proposal, drafter_state = spec.drafter.propose(spec.context, state, draws)
-  most = spec.context.most(state, spec.drafter.lengths, proposal.confidence)
+  most = spec.context.most(state, spec.drafter.lengths)
   proposal = limit(proposal, most, spec.context.eos_id)
   return state.replace(drafter_state=drafter_state), proposal
 
@@ -143,12 +143,10 @@ def score(spec: Speculation, state: DecodeState, proposal: Proposal):
   cache = state.target_cache.at(state.lengths - 1)
   target, policy = spec.context.target, spec.context.policy
   scored = target.extend, cache, state.last_tokens(), proposal
-  varies = spec.drafter.stops is Stops.BY_ITSELF or policy.asks or policy.may_rest
   may_vary = proposal.tree.is_chain and not target.is_fixed
-  if may_vary and (varies or policy.packs):
+  if may_vary and (spec.drafter.stops is Stops.BY_ITSELF or policy.may_rest):
     # Rows that could all do without a draft would rest instead.
-    least = 2 if policy.may_rest else 1
-    found = widths.score(*scored, least, policy.packs)
+    found = widths.score(*scored, least=2 if policy.may_rest else 1)
   else:
     found = score_tree(*scored)
   logits, features, cache = found

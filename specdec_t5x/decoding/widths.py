@@ -1,4 +1,4 @@
-"""Scoring no more of a block than its longest draft needs; or, packed, its drafts.
+"""Scoring no more of a block than its longest draft needs, or always as much.
 
 On CPUs a call of the target costs more the wider its block is. Shapes are static, so
 there are a few widths to choose from; each is a copy of the network in the program.
@@ -12,7 +12,6 @@ from jaxtyping import Array, Int
 
 from specdec_t5x.core.types import ExtendFn, Proposal
 from specdec_t5x.native import platforms
-from specdec_t5x.network.packing import Packing
 
 # Tokens of each block where all blocks have one width: a GPU's and a TPU's products of
 # eight rows cost what those of one row cost.
@@ -20,7 +19,7 @@ FIXED_WIDTH = 8
 
 
 def is_fixed(
-  same_bits: bool | None, rows: int, drafted: int, is_plain: bool = True
+  same_bits: bool | None, rows: int, drafted: int, is_chain: bool = True
 ) -> bool:
   """Returns whether every call of the target scores `FIXED_WIDTH` tokens.
 
@@ -29,30 +28,30 @@ def is_fixed(
       have one width on GPUs and TPUs at batch size 1.
     rows: B, that decode at once.
     drafted: as for `check_same_bits`.
-    is_plain: likewise.
+    is_chain: likewise.
   """
   if same_bits is None:
     is_cheap = rows == 1 and not platforms.wide_blocks_cost_more()
-    return is_cheap and is_plain and drafted < FIXED_WIDTH
+    return is_cheap and is_chain and drafted < FIXED_WIDTH
   return same_bits
 
 
-def check_same_bits(same_bits: bool | None, drafted: int, is_plain: bool) -> None:
+def check_same_bits(same_bits: bool | None, drafted: int, is_chain: bool) -> None:
   """Raises a ValueError where blocks of `FIXED_WIDTH` tokens can't be had.
 
   Args:
     same_bits: what was asked for.
     drafted: tokens of a block beside the last known one.
-    is_plain: whether these follow one another and are not packed.
+    is_chain: whether these follow one another.
   """
   if same_bits not in (None, True, False):
     raise ValueError(f"SAME_BITS must be True, False or None, got {same_bits!r}.")
-  if same_bits and not (is_plain and drafted < FIXED_WIDTH):
-    shape = "" if is_plain else " as a tree or packed"
+  if same_bits and not (is_chain and drafted < FIXED_WIDTH):
+    shape = "" if is_chain else " as a tree"
     raise ValueError(
       f"SAME_BITS=True needs drafts of at most {FIXED_WIDTH - 1} tokens, one after the "
-      f"other and not packed, got {drafted} tokens{shape}: every call of the target "
-      f"scores {FIXED_WIDTH} tokens. Lower GAMMA, or leave SAME_BITS out."
+      f"other, got {drafted} tokens{shape}: every call of the target scores "
+      f"{FIXED_WIDTH} tokens. Lower GAMMA, or leave SAME_BITS out."
     )
 
 
@@ -86,27 +85,9 @@ def block_widths(gamma: int, least: int = 1) -> tuple[int, ...]:
   return (*powers, gamma + 1)
 
 
-def packed_widths(rows: int, gamma: int) -> tuple[int, ...]:
-  """Returns the widths that packed blocks may have, of all rows together.
-
-  They are 1.5, 2, 3, 4, 6, 8 tokens a row and so on, and gamma + 1.
-
-  >>> packed_widths(16, 5), packed_widths(1, 5)
-  ((24, 32, 48, 64, 96), (2, 3, 4, 6))
-  """
-  halves = (halves << i for i in range(gamma.bit_length()) for halves in (3, 4))
-  some = {-(-rows * each // 2) for each in halves if each < 2 * gamma + 2}
-  return tuple(sorted({*some, rows * (gamma + 1)}))
-
-
 def narrowest(widths: tuple[int, ...], num_valid: Int[Array, "B"]) -> Int[Array, ""]:
   """Returns which width holds the last known token and all that counts of any draft."""
-  return holding(widths, num_valid.max() + 1)
-
-
-def holding(widths: tuple[int, ...], needed: Int[Array, "*N"]) -> Int[Array, "*N"]:
-  """Returns which is the narrowest width for so many tokens."""
-  return (jnp.array(widths) < jnp.asarray(needed)[..., None]).sum(axis=-1)
+  return (jnp.array(widths) < num_valid.max() + 1).sum()
 
 
 def score(
@@ -115,7 +96,6 @@ def score(
   last: Int[Array, "B"],
   proposal: Proposal,
   least: int = 1,
-  packs: bool = False,
 ):
   """Scores the last known token and what counts of the draft in one call.
 
@@ -125,19 +105,14 @@ def score(
     last: the last known token.
     proposal: the draft.
     least: the narrowest width there is; each is compiled.
-    packs: whether of each row is scored what counts of its own draft.
 
   Returns:
     Logits [B, K, V], features [B, K, D] and the cache. Logits and features are zeros
-    beyond the width, and packed, garbage: no rule reads a position after `num_valid`.
+    beyond the width: no rule reads a position after `num_valid`.
   """
   block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
-  if packs:
-    widths = packed_widths(block.shape[0], proposal.tree.size)
-    chosen = holding(widths, block.shape[0] + proposal.num_valid.sum())
-  else:
-    widths = block_widths(proposal.tree.size, least)
-    chosen = narrowest(widths, proposal.num_valid)
+  widths = block_widths(proposal.tree.size, least)
+  chosen = narrowest(widths, proposal.num_valid)
   logits, features = jax.eval_shape(lambda *args: extend(*args)[:2], cache, block)
   zeros = lambda shape: jnp.zeros(shape.shape, shape.dtype)
   scored = zeros(logits), zeros(features), cache
@@ -145,11 +120,7 @@ def score(
   def call(width):
     def body(turn):
       logits, features, cache = turn[1]
-      if packs:
-        packing = Packing.of(proposal.num_valid + 1, width, block.shape[1])
-        *new, cache = extend(cache, block, packing=packing)
-      else:
-        *new, cache = extend(cache, block[:, :width])
+      *new, cache = extend(cache, block[:, :width])
       put = lambda buffer, new: buffer.at[:, : new.shape[1]].set(new)
       return jnp.array(False), (put(logits, new[0]), put(features, new[1]), cache)
 

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import flax.struct
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Verdict
@@ -54,15 +53,11 @@ class Going:
   Attributes:
     cache: of the layer, drafted positions included.
     feature: its own at the last of them, or at the last level's nodes.
-    normed: what the next distributions come from.
-    drafted: how many tokens were, of a chain.
     target: the target's cache, for its keys of the input.
   """
 
   cache: Cache
   feature: Float[Array, "B P D"]
-  normed: Float[Array, "B P D"]
-  drafted: Int[Array, ""]
   target: Cache
 
 
@@ -122,8 +117,7 @@ class Eagle(Drafter):
     found, feature, cache = apply_draft(self.network, context, "extend", *given)
     last = jnp.maximum(known - first - 1, 0)[:, None, None]
     found, feature = (jnp.take_along_axis(x, last, axis=1) for x in (found, feature))
-    none = jnp.zeros((), jnp.int32)
-    going = Going(cache.at(known), feature, found, none, state.target_cache)
+    going = Going(cache.at(known), feature, state.target_cache)
     return draft_logits(self.network, context, found)[:, 0], going
 
   def known(self, state: DecodeState, proposal: Proposal) -> Proposal:
@@ -164,19 +158,10 @@ class EagleDraft(Eagle, Stepwise):
       embedded = context.target.embed(tokens)
       given = going.cache, going.feature, embedded, going.target
       found, feature, cache = apply_draft(self.network, context, "extend", *given)
-      going = Going(cache, feature, found, going.drafted + 1, going.target)
+      going = Going(cache, feature, going.target)
       return draft_logits(self.network, context, found), None, going
 
     return extend
-
-  def confidence(
-    self, context: Context, cache: Going, logits: Float[Array, "B V"]
-  ) -> Float[Array, "B"]:
-    """Returns how sure the draft is of its next token, as its own head has it."""
-    if not self.network.config.confident:
-      return super().confidence(context, cache, logits)
-    given = cache.normed[:, 0], logits, cache.drafted
-    return jax.nn.sigmoid(apply_draft(self.network, context, "confidence", *given))
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
@@ -257,7 +242,7 @@ class EagleTree(Eagle):
         *(self.network, context, "extend", *given, going.target),
         *(known[:, None] + jnp.array(depths), sees),
       )
-      going = Going(cache, feature, found, going.drafted, going.target)
+      going = Going(cache, feature, going.target)
       return draft_logits(self.network, context, found)
 
     proposal = self.shape.propose(context, state, uniforms, read, self.depth)

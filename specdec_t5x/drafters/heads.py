@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import flax.struct
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -26,7 +25,6 @@ from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import siblings
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.siblings import Growing
-from specdec_t5x.drafters.stepwise import likeliest_prob, probability
 from specdec_t5x.network.functional import resized
 
 
@@ -135,11 +133,11 @@ class Headed(Drafter):
     logits = self.logits(context, features)
 
     def read(depth, tokens, parents):
-      at = features[:, [depth]], logits[:, [depth]]
+      at = logits[:, [depth]]
       if not self.network.config.rank:
-        return at, at[1]
+        return at
       before = state.last_tokens()[:, None] if tokens is None else tokens
-      return at, at[1] + self.apply(context, "bias", before)
+      return at + self.apply(context, "bias", before)
 
     return self.grown(context, state, uniforms, read)
 
@@ -152,74 +150,21 @@ class Headed(Drafter):
       context: of the decode.
       state: where it stands.
       uniforms: of the nodes.
-      read: a `pruned.Read` that also gives, before the logits, what confidence comes
-        of: features and logits without a bias.
+      read: gives a level's logits, a `pruned.Read`.
     """
-    found, levels = [], []
-
-    def kept(*level):
-      found.append(read(*level))
-      return found[-1][1]
+    levels = []
 
     def of_shape(level, tokens):
       levels.append(level)
       if tokens is None:
-        return kept(0, None, None)
+        return read(0, None, None)
       parents = jnp.broadcast_to(levels[-2].parents, tokens.shape)
-      return kept(len(levels) - 1, tokens, parents)
+      return read(len(levels) - 1, tokens, parents)
 
     if isinstance(self.shape, Pruned):
-      given = kept, self.network.config.count, state.drafter_state.source
+      given = read, self.network.config.count, state.drafter_state.source
       return self.shape.propose(context, state, uniforms, *given)
-    proposal = Growing(self.shape, self.siblings, context, uniforms).grow(of_shape)
-    if not self._is_chain:
-      return proposal
-    return self._stopped(context, state, proposal, found)
-
-  def _stopped(self, context, state, proposal, found) -> Proposal:
-    """Returns a chain of which no more counts than the policy says, and how sure it is.
-
-    Args:
-      context: of the decode.
-      state: where it stands.
-      proposal: the chain.
-      found: what `read` gave of each token.
-    """
-    policy, known = context.policy, state.policy_state
-    is_said = self.network.config.confident and not self.network.reads_path
-    if not (policy.asks or is_said):
-      return proposal
-    sure = [self.confidence(context, i, *at) for i, at in enumerate(found)]
-    going, counts = jnp.ones(len(proposal.tokens), bool), []
-    for i, (_, logits) in enumerate(found):
-      going &= policy.goes_on(known, sure[i])
-      counts.append(going)
-      of_token = probability(logits[:, 0], proposal.tokens[:, i])
-      going &= policy.goes_on_after(known, of_token)
-    together = lambda columns: jnp.stack(columns, axis=1)
-    is_valid = proposal.is_valid & together(counts)
-    confidence = together(sure) if is_said else None
-    return proposal.replace(is_valid=is_valid, confidence=confidence)
-
-  def confidence(
-    self,
-    context: Context,
-    place: int,
-    known: tuple[Float[Array, "B 1 D"], Float[Array, "B 1 V"]],
-    logits: Float[Array, "B 1 V"],
-  ) -> Float[Array, "B"]:
-    """Returns how sure the draft is of a chain's token, before it is drawn.
-
-    Args:
-      context: of the decode.
-      place: of the token.
-      known: its feature, and its logits without a bias.
-      logits: with it.
-    """
-    if not self.network.config.confident:
-      return likeliest_prob(context, logits[:, 0])
-    feature, own = (x[:, 0] for x in known)
-    return jax.nn.sigmoid(self.apply(context, "confidence", feature, own, place))
+    return Growing(self.shape, self.siblings, context, uniforms).grow(of_shape)
 
   def logits(self, context: Context, features: Float[Array, "*B D"]):
     """Returns the logits of drafted features."""
@@ -280,8 +225,7 @@ class HeadDraft(Headed):
       h = jnp.broadcast_to(feature[:, None], shape)
       path = context.target.embed(paths).astype(h.dtype)
       drafted = self.apply(context, "after", h, path)
-      logits = self.logits(context, drafted)
-      return (drafted, logits), logits
+      return self.logits(context, drafted)
 
     return read
 

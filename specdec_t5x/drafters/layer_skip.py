@@ -73,8 +73,9 @@ class LayerSkip(OfTarget):
   gamma: int = DefaultGamma(DEFAULT_GAMMA)
 
   def default_policy(self, is_named: bool) -> str:
-    """Returns the paper's policy for a drafter that was built in Python."""
-    return "auto" if is_named else "exit"
+    """Returns 'auto': drafts of the target's own size do not always pay."""
+    del is_named
+    return "auto"
 
   def extend(self, context: Context) -> ExtendFn:
     """Returns the target without what is left out."""

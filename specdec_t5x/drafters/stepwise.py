@@ -18,7 +18,6 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec_t5x.core import tree
 from specdec_t5x.core.checks import check_uniforms, is_whole
 from specdec_t5x.core.distributions import (
-  Sampling,
   argmax,
   certain_log_prob,
   draw,
@@ -103,13 +102,6 @@ class Stepwise(Drafter):
     """Returns the drafter's state after a draft that left this cache: here none."""
     del cache, state
 
-  def confidence(
-    self, context: Context, cache: Cache, logits: Float[Array, "B V"]
-  ) -> Float[Array, "B"]:
-    """Returns how sure the draft is of its next token: here as `likeliest_prob`."""
-    del cache
-    return likeliest_prob(context, logits)
-
   def default_policy(self, is_named: bool) -> str:
     """Returns 'auto' for a named drafter, which drafts as much as pays."""
     return "auto" if is_named else "fixed"
@@ -142,20 +134,17 @@ class Stepwise(Drafter):
       last = _column(draft.tokens, draft.drawn - 1)
       logits, _, cache = extend(draft.cache, last[:, None])
       draft = draft.replace(cache=cache)
-      return self._grown(context, state, draft, logits[:, 0], uniforms, most)
+      return self._grown(context, draft, logits[:, 0], uniforms, most)
 
-    draft = self._grown(context, state, draft, logits, uniforms, most)
+    draft = self._grown(context, draft, logits, uniforms, most)
     # A row goes on only while it has fewer than `most` <= G tokens: at most G - 1 more.
     draft = jax.lax.while_loop(lambda draft: draft.going.any(), draft_next, draft)
     proposal = Proposal.chain(draft.tokens, draft.probs, draft.size)
     return proposal, self.carried(draft.cache, state)
 
-  def _grown(self, context, state, draft, logits, uniforms, most) -> _Draft:
+  def _grown(self, context, draft, logits, uniforms, most) -> _Draft:
     """Returns the draft with one more token a row, counted where the row goes on."""
-    policy, known = context.policy, state.policy_state
     going = draft.going
-    if policy.asks:
-      going &= policy.goes_on(known, self.confidence(context, draft.cache, logits))
     draws = jax.lax.dynamic_index_in_dim(uniforms, draft.drawn, 1, keepdims=False)
     new = drawn(logits, context, draws)
     put = lambda buffer, new: jax.lax.dynamic_update_index_in_dim(
@@ -163,8 +152,6 @@ class Stepwise(Drafter):
     )
     tokens, probs = jax.tree.map(put, (draft.tokens, draft.probs), new)
     size = draft.size + going.astype(jnp.int32)
-    if policy.asks:
-      going &= policy.goes_on_after(known, probability(logits, new[0]))
     return draft.replace(
       tokens=tokens,
       probs=probs,
@@ -201,21 +188,6 @@ def likeliest(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
   """Returns argmax; -1, which is no token, where the logits are no numbers."""
   token = argmax(logits).astype(jnp.int32)
   return jnp.where(jnp.isnan(certain_log_prob(logits)), -1, token)
-
-
-def likeliest_prob(context: Context, logits: Float[Array, "B V"]) -> Float[Array, "B"]:
-  """Returns the probability of the likeliest token."""
-  # Greedy distributions are one-hot and say nothing: there it is the one at T = 1.
-  sampling = Sampling() if context.sampling.greedy else context.sampling
-  return context.adjust(logits, sampling).max(axis=-1)
-
-
-def probability(
-  logits: Float[Array, "B V"], token: Int[Array, "B"]
-) -> Float[Array, "B"]:
-  """Returns what each token's probability is at temperature 1."""
-  probs = jax.nn.softmax(logits)
-  return jnp.take_along_axis(probs, token[:, None], axis=1, mode="clip")[:, 0]
 
 
 def _column(rows: Array, at: Int[Array, ""]) -> Array:

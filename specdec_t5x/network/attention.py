@@ -3,11 +3,8 @@
 Self-attention in training, block scoring against a cache, and cross-attention differ
 only in where the keys and values come from, so projection and attention are apart.
 
-Shapes: B batch, Q queries, S keys, H heads, J of keys, K head width, D width. Packed
-blocks are [P, D] in place of [B, Q, D] (`packing`).
+Shapes: B batch, Q queries, S keys, H heads, J of keys, K head width, D width.
 """
-
-import sys
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -16,7 +13,6 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec_t5x.network import products
 from specdec_t5x.network.config import NetworkConfig, Reach
 from specdec_t5x.network.layers import Dense, LayerNorm, project
-from specdec_t5x.network.packing import Packing, pack, unpack
 from specdec_t5x.network.products import MASKED
 
 KeyValues = tuple[Float[Array, "B J S K"], Float[Array, "B J S K"]]
@@ -54,23 +50,20 @@ class MultiHeadAttention(nn.Module):
 
   def query_key_values(
     self,
-    x: Float[Array, "*block D"],
-    packing: Packing | None = None,
+    x: Float[Array, "B S D"],
     positions: Int[Array, "... S"] | None = None,
   ) -> tuple[Float[Array, "B S H K"], KeyValues]:
     """Projects `x` to this layer's queries, keys and values, at rotary positions."""
     projected = project(x, self.query, self.key, self.value)
-    query, key, value = (self._split(unpack(packing, y)) for y in projected)
+    query, key, value = map(self._split, projected)
     query, key = self._scaled_query(query), self._normed_key(key)
     if self.reach is not None:
       query, key = (rotated(y, positions, self.reach) for y in (query, key))
     return query, (key.swapaxes(1, 2), value.swapaxes(1, 2))
 
-  def queries(
-    self, x: Float[Array, "*block D"], packing: Packing | None = None
-  ) -> Float[Array, "B Q H K"]:
+  def queries(self, x: Float[Array, "B Q D"]) -> Float[Array, "B Q H K"]:
     """Projects `x` to this layer's queries."""
-    return self._scaled_query(self._split(unpack(packing, self.query(x))))
+    return self._scaled_query(self._split(self.query(x)))
 
   def __call__(
     self,
@@ -78,8 +71,7 @@ class MultiHeadAttention(nn.Module):
     key_values: KeyValues,
     bias: Float[Array, "#B #H #Q S"],
     deterministic: bool = True,
-    packing: Packing | None = None,
-  ) -> Float[Array, "*block D"]:
+  ) -> Float[Array, "B Q D"]:
     """Attends from `query` to `key_values`; `bias` holds positions and masks."""
     cfg, (key, value), size = self.config, key_values, query.shape[1]
     # Queries that share keys stand beside each other, as if there were more tokens.
@@ -88,13 +80,10 @@ class MultiHeadAttention(nn.Module):
       query = query.reshape(*query.shape[:2], cfg.kv_heads, shared, -1)
       query = query.swapaxes(2, 3).reshape(len(query), -1, *key.shape[1::2])
       bias = jnp.repeat(bias, shared, axis=2) if bias.shape[2] > 1 else bias
-    # Of a packed block few queries count.
-    few = packing is not None and packing.rows.size <= cfg.most_rows
-    most = sys.maxsize if few else cfg.most_rows
     rows = query.shape[0] * query.shape[1]
-    is_native = products.are_native(cfg.products, rows, str(query.dtype), most)
+    is_native = products.are_native(cfg.products, rows, str(query.dtype), cfg.most_rows)
     if deterministic and is_native and not cfg.attention_cap:
-      mixed = products.attend(cfg.products, query, key, value, bias, most)
+      mixed = products.attend(cfg.products, query, key, value, bias, cfg.most_rows)
     else:
       if cfg.float32_attention_logits:
         query, key = query.astype(jnp.float32), key.astype(jnp.float32)
@@ -103,7 +92,7 @@ class MultiHeadAttention(nn.Module):
       mixed = products.xla_attend(query, key, value, bias, *how)
     if shared > 1:
       mixed = mixed.reshape(len(query), size, shared, *key.shape[1::2]).swapaxes(2, 3)
-    return self.out(pack(packing, mixed.reshape(len(query), size, -1)))
+    return self.out(mixed.reshape(len(query), size, -1))
 
   def _split(self, x: Float[Array, "B S HK"]) -> Float[Array, "B S H K"]:
     return x.reshape(*x.shape[:2], -1, self.config.head_dim)

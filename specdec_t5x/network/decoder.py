@@ -32,7 +32,6 @@ from specdec_t5x.network.layers import (
   dropout,
   post_norm,
 )
-from specdec_t5x.network.packing import Packing, pack, unpack
 from specdec_t5x.network.products import capped
 
 # What a sublayer adds is multiplied by its gate, by names as 'self_3', 'cross_0' and
@@ -78,7 +77,6 @@ class DecoderLayer(nn.Module):
     deterministic=True,
     gates=(None, None, None),
     without=(),
-    packing=None,
     positions=None,
   ):
     """Returns the block's output and the keys and values that it attended to.
@@ -86,24 +84,24 @@ class DecoderLayer(nn.Module):
     `remember` maps the new keys and values to all that the block may attend to: the
     identity in training, a write into the cache in decoding. `gates` are those of
     `SUBLAYERS`, if any; those in `without` are not computed, and without
-    self-attention there are no keys: None is returned for them. With a `packing` x is
-    packed, and what is returned. `positions` are those of x, where they are rotary.
+    self-attention there are no keys: None is returned for them. `positions` are those
+    of x, where they are rotary.
     """
     key_values, (of_self, of_cross, of_mlp) = None, gates
     if "self" not in without:
       y = self.pre_self_attention_layer_norm(x)
-      query, new = self.self_attention.query_key_values(y, packing, positions)
+      query, new = self.self_attention.query_key_values(y, positions)
       key_values = remember(new)
       seen = key_values, bias
       if self.config.merged:
         seen = beside(*seen, cross, cross_bias)
-      y = self.self_attention(query, *seen, deterministic, packing)
+      y = self.self_attention(query, *seen, deterministic)
       y = self.post_self_attention_layer_norm(y)
       x = x + _gated(of_self, self.dropout(y, deterministic=deterministic))
     if self.cross_attention and not self.config.merged and "cross" not in without:
       y = self.pre_cross_attention_layer_norm(x)
       attention, given = self.encoder_decoder_attention, (cross, cross_bias)
-      y = attention(attention.queries(y, packing), *given, deterministic, packing)
+      y = attention(attention.queries(y), *given, deterministic)
       y = self.post_cross_attention_layer_norm(y)
       x = x + _gated(of_cross, self.dropout(y, deterministic=deterministic))
     if "mlp" not in without:
@@ -112,15 +110,14 @@ class DecoderLayer(nn.Module):
       x = x + _gated(of_mlp, self.dropout(y, deterministic=deterministic))
     return x, key_values
 
-  def extend(self, x, known, index, bias, cross, cross_bias, gates, *more, without):
-    """As `__call__`, the new keys and values written to a cache from `index` on.
-
-    `more` are packing and positions, if any.
-    """
+  def extend(
+    self, x, known, index, bias, cross, cross_bias, gates, positions=None, *, without
+  ):
+    """As `__call__`, the new keys and values written to a cache from `index` on."""
     write = lambda buffer, new: cache_lib.write(buffer, new, index)
     remember = lambda new: tuple(map(write, known, new))
-    given = bias, cross, cross_bias, True, gates, without, *more
-    x, key_values = self(x, remember, *given)
+    given = bias, cross, cross_bias, True, gates, without
+    x, key_values = self(x, remember, *given, positions=positions)
     return x, key_values or known
 
 
@@ -187,7 +184,6 @@ class Decoder(nn.Module):
     biases,
     gates: Gates,
     without,
-    packing=None,
     positions=None,
     taps=1,
   ):
@@ -202,7 +198,7 @@ class Decoder(nn.Module):
       names = {kind: f"{kind}_{i}" for kind in SUBLAYERS}
       of_layer = [gates.get(name) for name in names.values()]
       lacks = tuple(kind for kind, name in names.items() if name in without)
-      args = x, held, cache.index, bias, inputs, cross_bias, of_layer, packing
+      args = x, held, cache.index, bias, inputs, cross_bias, of_layer
       args = (*args, positions) if self.config.is_gemma else args
       x, key_values = tracing.call(layer, "extend", *args, without=lacks)
       written.append(key_values)
@@ -249,7 +245,6 @@ class CachedNetwork(nn.Module):
     positions: Int[Array, "B M"] | None = None,
     tree: Bool[Array, "B N M"] | None = None,
     gates: Gates | None = None,
-    packing: Packing | None = None,
     without: Collection[str] = (),
     taps: int = 1,
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N _"], DecoderCache]:
@@ -263,8 +258,6 @@ class CachedNetwork(nn.Module):
       tree: which of the last M entries each new one sees, itself included; by default
         a chain, each seeing those before it. With it, `positions` is prefix + depth.
       gates: of sublayers, by name; of no others.
-      packing: which tokens of a chain are computed; there is garbage in the others'
-        slots, and in their place in what is returned.
       without: names of sublayers that are not computed; a layer without self-attention
         reads and writes no cache.
       taps: depths whose features are returned side by side, the last one's last.
@@ -285,7 +278,7 @@ class CachedNetwork(nn.Module):
     key_positions = key_positions.at[rows, slots].set(positions)
     visible = cache_lib.block_mask(index, cache.num_slots, tree)
     given = cache, tokens, key_positions, visible
-    return self.extend_slots(*given, gates, packing, without, taps)
+    return self.extend_slots(*given, gates, without, taps)
 
   def extend_slots(
     self,
@@ -294,7 +287,6 @@ class CachedNetwork(nn.Module):
     key_positions: Int[Array, "B S"],
     visible: Bool[Array, "B N S"],
     gates: Gates | None = None,
-    packing: Packing | None = None,
     without: Collection[str] = (),
     taps: int = 1,
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N _"], DecoderCache]:
@@ -309,7 +301,6 @@ class CachedNetwork(nn.Module):
         tokens, too; of any value where no token looks.
       visible: which slots each token sees; its own must be among them.
       gates: as `extend`'s.
-      packing: as `extend`'s.
       without: as `extend`'s.
       taps: as `extend`'s.
     """
@@ -317,12 +308,11 @@ class CachedNetwork(nn.Module):
     slots = cache.index[:, None] + jnp.arange(tokens.shape[1])
     positions = key_positions[rows, slots]
     features, written = self.decoder.extend(
-      self.token_embedder(pack(packing, self.started(tokens, positions == 0))),
+      self.token_embedder(self.started(tokens, positions == 0)),
       cache,
       self.decoder.biases(positions, key_positions, visible),
       gates or {},
       without,
-      packing,
       positions,
       taps,
     )
@@ -331,8 +321,8 @@ class CachedNetwork(nn.Module):
       keys=tuple(key for key, _ in written),
       values=tuple(value for _, value in written),
     )
-    found = self.logits(features[..., -self.config.emb_dim :]), features
-    return *(unpack(packing, x) for x in found), cache
+    logits = self.logits(features[..., -self.config.emb_dim :])
+    return logits, features, cache
 
   def logits(self, features: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
     """Returns the float32 logits of decoder features."""

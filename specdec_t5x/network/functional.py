@@ -227,10 +227,9 @@ def extend_fn(
   settings = {"without": tuple(without)} if without else {}
   settings |= {"taps": taps} if taps > 1 else {}
 
-  def extend(cache, tokens, positions=None, tree=None, packing=None):
+  def extend(cache, tokens, positions=None, tree=None):
     args = cache, tokens, positions, tree
-    # A table of n-grams has neither.
-    more = () if gates is None and packing is None else (gates, packing)
+    more = () if gates is None else (gates,)  # A table of n-grams has none.
     return tracing.apply(module, "extend", variables, *args, *more, **settings)
 
   return extend

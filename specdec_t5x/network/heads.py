@@ -41,7 +41,6 @@ class HeadsConfig:
     rank: of the bias of the token before (`markov`); 0 is none.
     vocab_size: the target's, with a bias or hot tokens.
     hot: tokens that it may draft, trimmed (`hot`); 0 is all.
-    confident: whether it says how likely its tokens are to be accepted (`markov`).
   """
 
   kind: str
@@ -54,7 +53,6 @@ class HeadsConfig:
   rank: int = 0
   vocab_size: int = 0
   hot: int = 0
-  confident: bool = False
 
   def __post_init__(self):
     if self.kind not in KINDS:

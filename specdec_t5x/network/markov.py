@@ -8,10 +8,7 @@ drafted before. With the bias those of position k are
 W1 of V x r, W2 of r x V. Tokens are drawn from left to right, each from its own
 distribution given the one before; the first one's is the last known token.
 
-Beside it stands DSpark's confidence head: how likely each token is to be accepted,
-which policies read (`decoding.policy`).
-
-Source: DSpark, arXiv 2607.05147 (its Markov head, and section 3.2).
+Source: DSpark, arXiv 2607.05147 (its Markov head).
 
 Shapes: V vocabulary, r rank.
 """
@@ -30,15 +27,16 @@ from specdec_t5x.network.layers import Dense, parameter
 # Small: each device has them whole.
 WHOLE = (None, None)
 TOKENS, LOGITS = "markov_tokens", "markov_logits"
-CONFIDENCE = "confidence"
+# Of heads that earlier versions trained: weights that nothing reads any more.
+UNREAD = "confidence"
 
 
 class PositionDrafter(nn.Module):
   """What networks that draft from a target's features have in common.
 
   Attributes:
-    config: has `vocab_size`, `rank` of the bias, 0 without one, `hot`, tokens of a
-      projection of its own, 0: it has the target's, and `confident` (`confidence`).
+    config: has `vocab_size`, `rank` of the bias, 0 without one, and `hot`, tokens of a
+      projection of its own, 0: it has the target's.
     reads_path: whether its features depend on the tokens drafted before.
     taps: depths of the target whose features it reads.
   """
@@ -56,41 +54,8 @@ class PositionDrafter(nn.Module):
     """Returns the logits of drafted features, of a network trimmed to hot tokens."""
     return self._projected(hot.KERNEL, features)
 
-  def confidence(
-    self,
-    features: Float[Array, "*B D"],
-    logits: Float[Array, "*B V"],
-    place: Int[Array, ""] | int,
-  ) -> Float[Array, "*B"]:
-    """Returns c, of which sigmoid(c) is how likely a drafted token is to be accepted.
-
-      c = w_k f + (1 + a_k) log(m / (1 - m)) + b_k,  m = max softmax(U),
-
-    f being the feature that the token at place k is drafted from and U its logits
-    without a bias. Each place has weights of its own, so each is calibrated by itself;
-    they begin as 0, so that it begins as the likeliest token's probability. DSpark's
-    reads f and the token before; without the latter parallel drafters know all of a
-    draft's at once, before any token is drawn.
-
-    Args:
-      features: f.
-      logits: U.
-      place: k from 0; behind the last one that was learned it is that.
-    """
-    row, features, logits = (
-      x.astype(jnp.float32) for x in (self._own(CONFIDENCE), features, logits)
-    )
-    row = jnp.take(row, place, axis=0, mode="clip")
-    # Where m is 1 but for rounding, it is taken as a little less.
-    likeliest = jnp.minimum(nn.log_softmax(logits).max(axis=-1), -1e-6)
-    likeliest -= jnp.log(-jnp.expm1(likeliest))
-    of_feature = (features * row[:-2]).sum(axis=-1)
-    return of_feature + (1 + row[-2]) * likeliest + row[-1]
-
   def of_tokens(self, tokens: Int[Array, "*B"]) -> None:
     """Reads the parameters that features do not, so that they are made."""
-    if self.config.confident:
-      self._own(CONFIDENCE)
     if self.config.rank:
       self.bias(tokens)
     if self.config.hot:
@@ -107,9 +72,6 @@ class PositionDrafter(nn.Module):
     if name == TOKENS:
       normal, shape = nn.initializers.normal(1.0), (cfg.vocab_size, cfg.rank)
       return parameter(self, name, normal, shape, WHOLE)
-    if name == CONFIDENCE:
-      shape = cfg.count, cfg.emb_dim + 2
-      return parameter(self, name, nn.initializers.zeros, shape, WHOLE)
     if name == hot.PLACES:
       return hot.places(self, cfg.vocab_size)
     # Of zeros: a bias begins as none.
@@ -131,11 +93,10 @@ def knobs(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
   """Returns the knobs that parameters of these shapes, by path, say."""
   size, rank = shapes.get(TOKENS, (0, 0))
   (size,) = shapes.get(hot.PLACES, (size,))
-  of_tokens = {"vocab_size": size, "rank": rank, "hot": hot.size(shapes)}
-  return {**of_tokens, "confident": CONFIDENCE in shapes}
+  return {"vocab_size": size, "rank": rank, "hot": hot.size(shapes)}
 
 
 def without(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
   """Returns the shapes of the parameters that make features."""
-  theirs = "markov_", "hot_", CONFIDENCE
-  return {name: x for name, x in shapes.items() if not name.startswith(theirs)}
+  own = ("markov_", "hot_")
+  return {name: x for name, x in shapes.items() if not name.startswith(own)}

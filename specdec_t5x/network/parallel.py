@@ -56,7 +56,6 @@ class ParallelConfig:
     rank: of the bias of the token before (`markov`); 0 is none.
     vocab_size: the target's, with a bias or hot tokens.
     hot: tokens that it may draft, trimmed (`hot`); 0 is all.
-    confident: whether it says how likely its tokens are to be accepted (`markov`).
     kind: 'parallel', or 'eagle' (`network.eagle`).
   """
 
@@ -72,7 +71,6 @@ class ParallelConfig:
   rank: int = 0
   vocab_size: int = 0
   hot: int = 0
-  confident: bool = False
   kind: str = "parallel"
 
   def __post_init__(self):
@@ -330,12 +328,11 @@ def config_from_shapes(
 ) -> ParallelConfig:
   """Returns the configuration of a drafter with these parameters, by path.
 
-  How many tokens EAGLE drafts says its confidence alone.
+  EAGLE's do not say how many steps training unrolled: by default it drafts as many.
   """
   emb_dim, joined = shapes["layer/self_attention/query/kernel"]
   heads = shapes["relpos_bias/rel_embedding"][0]
-  masks, confidence = shapes.get("masks"), shapes.get(markov.CONFIDENCE, (_USUAL,))
-  count = masks[0] + 1 if masks else confidence[0]
+  count = shapes["masks"][0] + 1 if "masks" in shapes else _USUAL
   gated = "layer/mlp/wi_0/kernel" in shapes
   return ParallelConfig(
     count=count,

@@ -52,7 +52,6 @@ class HeadObjective(Objective):
     self,
     values: Sequence[Float[Array, "B L"]],
     of_tokens: Sequence[Float[Array, "B L"]],
-    of_confidence: Sequence[Float[Array, "B L"]],
     batch: Batch,
   ) -> Float[Array, "B L"]:
     """Returns the weighted sum of the heads' losses, where they have a token.
@@ -60,7 +59,6 @@ class HeadObjective(Objective):
     Args:
       values: the losses of each head.
       of_tokens: its cross-entropy with the tokens that came.
-      of_confidence: what its confidence lost, which no weight changes; none without.
       batch: the tokens.
     """
     heads = range(1, len(values) + 1)
@@ -69,10 +67,7 @@ class HeadObjective(Objective):
       weights = losses.d_pace(jnp.exp(-jnp.stack(of_tokens)), counts)
     else:
       weights = jnp.stack([self.decay**i for i in heads])[:, None, None]
-    total = weights * jnp.stack(values)
-    if of_confidence:
-      total += jnp.stack(of_confidence)
-    return jnp.where(counts, total, 0.0).sum(axis=0)
+    return jnp.where(counts, weights * jnp.stack(values), 0.0).sum(axis=0)
 
   def reader(self, network: Network) -> Network:
     """Returns the target."""
@@ -108,16 +103,14 @@ class HeadDistillation(HeadObjective):
     width = self.target.config.emb_dim
     teacher = logits_fn(self.target, frozen)(features[..., -width:])
     distance = losses.get_distillation_loss(self.loss)
-    values, of_tokens, of_confidence, hits = [], [], [], []
+    values, of_tokens, hits = [], [], []
     drafted = drafted_ahead(network, params, self.target, frozen, features, batch)
-    for i, (logits, confidence) in enumerate(drafted, 1):
+    for i, logits in enumerate(drafted, 1):
       distribution, tokens = ahead(teacher, i), ahead(batch["decoder_target_tokens"], i)
       values.append(distance(distribution, logits))
       of_tokens.append(losses.cross_entropy(logits, tokens))
-      if confidence is not None:
-        of_confidence.append(losses.calibration(confidence, distribution, logits))
       hits.append(logits.argmax(-1) == distribution.argmax(-1))
-    total = self.summed(values, of_tokens, of_confidence, batch)
+    total = self.summed(values, of_tokens, batch)
     return Judged(total, has_token(batch, 1) & hits[0])
 
 
@@ -144,14 +137,12 @@ class JointTraining(HeadObjective):
     width = self.target.config.emb_dim
     logits = logits_fn(self.target, own)(features[..., -width:])
     given = network, params["heads"], self.target, own, features, batch
-    of_tokens, of_confidence = [], []
-    for i, (drafted, confidence) in enumerate(drafted_ahead(*given), 1):
-      of_tokens.append(losses.cross_entropy(drafted, ahead(tokens, i)))
-      if confidence is not None:
-        found = losses.calibration(confidence, ahead(logits, i), drafted)
-        of_confidence.append(found)
+    of_tokens = [
+      losses.cross_entropy(drafted, ahead(tokens, i))
+      for i, drafted in enumerate(drafted_ahead(*given), 1)
+    ]
     total = losses.cross_entropy(logits, tokens)
-    total += self.summed(of_tokens, of_tokens, of_confidence, batch)
+    total += self.summed(of_tokens, of_tokens, batch)
     return Judged(total, logits.argmax(-1) == tokens)
 
 
@@ -162,11 +153,8 @@ def drafted_ahead(
   target_params: Params,
   features: Float[Array, "B L D"],
   batch: Batch,
-) -> Iterator[tuple[Float[Array, "B L V"], Float[Array, "B L"] | None]]:
-  """Yields each head's logits at each position, and its confidence if it has one.
-
-  No gradient flows from the confidence to the features, so drafts are what they would
-  be without.
+) -> Iterator[Float[Array, "B L V"]]:
+  """Yields each head's logits at each position.
 
   Args:
     network: the heads.
@@ -180,12 +168,6 @@ def drafted_ahead(
   project, tokens = logits_fn(target, target_params), batch["decoder_target_tokens"]
   count = network.config.count
 
-  def confidence(feature, logits, place):
-    if not network.config.confident:
-      return None
-    known = map(jax.lax.stop_gradient, (feature, logits))
-    return apply(*known, place, method="confidence")
-
   if not network.reads_path:
     if isinstance(network, LayerDrafter):
       found = _parallel(network, params, target, target_params, features, batch)
@@ -194,17 +176,14 @@ def drafted_ahead(
     # Head i drafts the token after the one that stands i positions on.
     bias = apply(tokens, method="bias") if network.config.rank else None
     for i in range(count):
-      feature = found[..., i, :]
-      logits = project(feature)
-      sure = confidence(feature, logits, i)
-      yield logits if bias is None else logits + ahead(bias, i), sure
+      logits = project(found[..., i, :])
+      yield logits if bias is None else logits + ahead(bias, i)
     return
   embedded = embed_fn(target, target_params)(tokens)
   path = jnp.stack([ahead(embedded, i) for i in range(count)], axis=-2)
   for i in range(count):
     feature = apply(features, path[..., : i + 1, :], method="after")
-    logits = project(feature)
-    yield logits, confidence(feature, logits, i)
+    yield project(feature)
 
 
 def _parallel(network, params, target, target_params, features, batch):

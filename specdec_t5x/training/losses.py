@@ -92,16 +92,6 @@ def adaptive(target_logits: Logits, draft_logits: Logits) -> PerToken:
   return share * forward_kl(target_logits, draft_logits) + (1 - share) * distance
 
 
-def calibration(confidence: PerToken, target_logits: Logits, draft_logits: Logits):
-  """Returns -alpha log c - (1 - alpha) log(1 - c), c = sigmoid(confidence).
-
-  It is least where c is alpha; no gradient flows through that (DSpark, arXiv
-  2607.05147, section 3.2).
-  """
-  alpha = 1 - jax.lax.stop_gradient(total_variation(target_logits, draft_logits))
-  return jax.nn.softplus(confidence) - alpha * confidence
-
-
 DistillationLoss = Callable[[Logits, Logits], PerToken]
 DISTILLATION_LOSSES: dict[str, DistillationLoss] = {
   "forward_kl": forward_kl,

@@ -33,9 +33,9 @@ def new_heads(
   target = Checkpoint.open(target_path).settings()
   if kind == "shared_encoder":
     return network_for(_on_encoder(target, layers))
-  plain, of_all = kind.removesuffix(_BIASED), {"confident": True}
+  plain, of_all = kind.removesuffix(_BIASED), {}
   if plain != kind:
-    kind, of_all = plain, of_all | {"rank": rank, "vocab_size": target.vocab_size}
+    kind, of_all = plain, {"rank": rank, "vocab_size": target.vocab_size}
   if kind not in ("parallel", "eagle"):
     sizes = count, target.emb_dim, layers
     return network_for(HeadsConfig(kind, *sizes, **knobs, **of_all))
