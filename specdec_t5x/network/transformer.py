@@ -47,7 +47,7 @@ class EncoderLayer(nn.Module):
 
   def __call__(self, x, bias, deterministic=True):
     y = self.pre_attention_layer_norm(x)
-    projected = self.attention.query_key_values(y, None, jnp.arange(x.shape[1]))
+    projected = self.attention.query_key_values(y, jnp.arange(x.shape[1]))
     y = self.attention(*projected, bias, deterministic)
     y = self.post_attention_layer_norm(y)
     x = x + self.dropout(y, deterministic=deterministic)
