@@ -23,7 +23,6 @@ from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.cache import block_mask
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.network.packing import pack, unpack
 from tests.exactness.distributions import adjusted
 from tests.exactness.enumeration import Setting, target_probs
 
@@ -73,8 +72,7 @@ class HashModel:
     known = jnp.array((0, *self.prompt)[:size], jnp.int32)
     return TokenCache(jnp.full(rows, size), tokens.at[:, :size].set(known))
 
-  def extend(self, cache, tokens, positions=None, tree=None, packing=None):
-    tokens = unpack(packing, pack(packing, tokens))
+  def extend(self, cache, tokens, positions=None, tree=None):
     size, slots = tokens.shape[1], cache.tokens.shape[1]
     rows = jnp.arange(tokens.shape[0])[:, None]
     written_to = cache.index[:, None] + jnp.arange(size)
@@ -182,8 +180,7 @@ class HashHeads:
   """Heads of a HashModel: their logits are rows of a random table a head.
 
   The row is the hash that the target's feature is; of heads that read the path the
-  hash goes on with it. With a bias a row of the token before is added. How sure they
-  are depends on the row without it.
+  hash goes on with it. With a bias a row of the token before is added.
   """
 
   seed: int
@@ -203,17 +200,9 @@ class HashHeads:
     shape = self.vocab_size, self.vocab_size
     return (2.0 * (self.config.rank > 0) * rng.normal(size=shape)).astype(np.float32)
 
-  @property
-  def confidence(self):
-    rng = np.random.default_rng(self.seed + 2)
-    shape = self.config.count, self.vocab_size
-    return rng.normal(size=shape).astype(np.float32)
-
-  def apply(self, params, h, path=None, place=None, method=None):
+  def apply(self, params, h, path=None, method=None):
     if method == "bias":
       return jnp.asarray(self.biases)[h]
-    if method == "confidence":
-      return h @ jnp.asarray(self.confidence)[place]
     assert method == ("after" if self.reads_path else "features")
     if path is None:
       return jnp.moveaxis(jnp.asarray(self.tables)[:, _rows(h)], 0, -2)
@@ -244,11 +233,6 @@ class HashHeads:
       return tables[len(path), row].astype(float)
 
     return row_of
-
-  def sure(self):
-    """How sure they are of the next token, as a function of the same."""
-    row_of, confidence = self.row_of(), self.confidence.astype(float)
-    return lambda given: 1 / (1 + np.exp(-row_of(given) @ confidence[len(given[1])]))
 
 
 def _rows(h, path=None):

@@ -30,14 +30,7 @@ from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.policies import (
-  POLICIES,
-  Budget,
-  Confidence,
-  CostAware,
-  ExitThreshold,
-  get_policy,
-)
+from specdec_t5x.policies import POLICIES, CostAware, get_policy
 from tests.decoding.test_generate import output_lengths
 from tests.hash_model import HashHeads, HashModel, python_loop, speculation
 from tests.t5x_bridge import tiny
@@ -322,7 +315,7 @@ SPARSE, TREE = SparseDraft(NETWORK), TreeDraft(NETWORK)
     (Copy(), Fixed(), Fixed()),
     (SPARSE, Fixed(), Fixed()),
     (TREE, Fixed(), Fixed()),
-    (SKIPPING, CostAware(), ExitThreshold()),
+    (SKIPPING, CostAware(), CostAware()),
   ],
   ids=lambda part: type(part).__name__,
 )
@@ -358,12 +351,10 @@ def test_a_gamma_of_the_drafters_own_is_drafted_like_one_that_is_asked_for(draft
   assert policy_for(drafter, None, longest(None)) == Fixed()
 
 
-@pytest.mark.parametrize("name", ["auto", "budget"])
-def test_what_is_nearly_the_target_is_expected_to_be_right(name):
-  policy = POLICIES[name]
-  expected = dataclasses.replace(policy, prior_alpha=0.9)
-  assert policy_for(Quantized(), name, 4) == policy_for(Quantized(), name, None)
-  assert policy_for(Quantized(), name, None) == expected
+def test_what_is_nearly_the_target_is_expected_to_be_right():
+  expected, policy = CostAware(prior_alpha=0.9), CostAware()
+  assert policy_for(Quantized(), "auto", 4) == policy_for(Quantized(), "auto", None)
+  assert policy_for(Quantized(), "auto", None) == expected
   assert policy_for(Quantized(), policy, None) == policy  # As it was asked for.
   assert policy_for(Quantized(), None, None, is_word=False).prior_alpha == 0.9
   assert policy_for(Quantized(), None, 4) == Fixed()
@@ -372,9 +363,6 @@ def test_what_is_nearly_the_target_is_expected_to_be_right(name):
 def test_a_policy_has_a_name():
   assert {name: get_policy(name) for name in POLICIES} == {
     "auto": CostAware(),
-    "budget": Budget(),
-    "confidence": Confidence(0.4),
-    "exit": ExitThreshold(),
     "fixed": Fixed(),
   }
   assert get_policy(TURNS) is TURNS
@@ -394,6 +382,14 @@ def test_there_is_a_time_for_each_length():
   target = network_for(tiny.TARGET)
   with pytest.raises(ValueError, match=r"needs 2 times, .* \(0, 3\) tokens, got 3"):
     SpeculativeDecoder(target, SparseDraft(NETWORK, 3), policy=times)
+
+
+@pytest.mark.parametrize("name", ["budget", "confidence", "exit"])
+def test_a_policy_that_was_removed_is_refused_with_what_replaces_it(name):
+  message = rf"GAMMA_POLICY '{name}' was removed, .*failures.md\). Use 'auto'\."
+  for make in (get_policy, lambda name: policy_for(MODEL, name, 3)):
+    with pytest.raises(ValueError, match=message):
+      make(name)
 
 
 @pytest.mark.parametrize("length", [-1, 2.5, True])

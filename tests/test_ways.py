@@ -1,4 +1,4 @@
-"""Every way to draft gives plain decoding's outputs: around rests, packed, in turns.
+"""Every way to draft gives plain decoding's outputs: around rests, and in turns.
 
 Greedy outputs and coupled samples are compared token for token. Coupled samples have
 plain sampling's noise at each place, so a sample that depends on a draft, a rest, or
@@ -21,6 +21,7 @@ from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import network_for
+from specdec_t5x.policies import CostAware
 from tests import networks, ways
 from tests.decoding.test_generate import assert_follows
 from tests.hash_model import sequence_probs, speculation
@@ -142,8 +143,8 @@ def plain_run(sampling):
 
 
 # Other policies, lengths or roundings of a way, and heads like Medusa's.
-SIMILAR = {"draft model by name", "auto", "budget", "confidence", "quantized by name"}
-SIMILAR |= {"shared encoder", "blockwise"}
+SIMILAR = {"draft model by name", "auto", "quantized by name", "shared encoder"}
+SIMILAR |= {"blockwise"}
 # Ways that rest on tables above, but for one of each structure.
 SIMILAR |= ways.ON_TABLES.keys() - {"draft model", "distinct tree", "medusa", "cascade"}
 
@@ -160,16 +161,19 @@ def test_networks_give_coupled_samples_around_rests_and_in_turns(name):
 
 
 # Ways that no page of the documentation decodes, and a chain of each kind.
-GREEDILY = ("budget", "copy", "blockwise", "biased", "trimmed eagle", "heads in a tree")
+GREEDILY = ("auto", "copy", "blockwise", "biased", "trimmed eagle", "heads in a tree")
 GREEDILY += ("quantized by name", "shared encoder in a tree")
+
+
+# A row drafts three tokens, fewer after a rejection, and rests after several.
+VARYING = CostAware((1.0, 1.3, 1.5, 1.7), prior_weight=1.0, decay=0.8, by_row=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GREEDILY)
-def test_networks_give_greedy_outputs_and_chains_do_in_packed_blocks(name):
+def test_networks_give_greedy_outputs(name):
   way = ways.ON_NETWORKS[name]
-  drafter = way.drafter(ways.networks_of(ways.models()))
-  policy = way.policy if name == "budget" else Fixed(packs=drafter.tree.is_chain)
+  policy = VARYING if name == "auto" else Fixed()
   decoded = run(way, GREEDY, way.rule, policy)
   same_tokens(decoded, plain_run(GREEDY))
   assert decoded.statistics.drafted.sum() > 0

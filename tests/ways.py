@@ -35,7 +35,7 @@ from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import Network, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.parallel import ParallelConfig
-from specdec_t5x.policies import Budget, Confidence, CostAware, ExitThreshold
+from specdec_t5x.policies import CostAware
 from specdec_t5x.training.ngrams import estimate
 from tests.hash_model import HashHeads, HashModel
 from tests.link.local import Local, honest
@@ -241,21 +241,6 @@ WAYS = {
     page="policies",
     benched="policy 'auto'",
   ),
-  "budget": Way(
-    lambda n: DraftModel(n["draft"], GAMMA),
-    policy=Budget((1.0, 1.1, 1.2, 1.3, 1.1, 1.2, 1.3)),
-    files=("policies/budget",),
-    bindings={"SECONDS": (1.0, 1.1, 1.2, 1.3, 1.1, 1.2, 1.3)},
-    page="policies",
-  ),
-  "confidence": Way(
-    lambda n: DraftModel(n["draft"], GAMMA),
-    policy=Confidence(0.3),
-    files=("policies/confidence",),
-    bindings={"CONFIDENCE": 0.3},
-    page="policies",
-    benched="policy 'confidence'",
-  ),
   "shared encoder": Way(
     lambda n: DraftModel(n["shared"], GAMMA),
     {"draft": "shared"},
@@ -319,9 +304,8 @@ WAYS = {
   "layer skip": Way(
     lambda n: LayerSkip(SKIP, GAMMA),
     {},
-    policy=ExitThreshold(),
     files=("drafters/layer_skip",),
-    bindings={"SKIP": SKIP, "GAMMA_POLICY": "exit"},
+    bindings={"SKIP": SKIP},
     page="layer_skip",
     benched="without 1 sublayers",
   ),

@@ -12,12 +12,11 @@ from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.decoding.step import step
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.policies import Confidence, CostAware
+from specdec_t5x.policies import CostAware
 from tests.hash_model import EasyAndHard, HashModel, speculation
 
 TARGET = HashModel(seed=1, vocab_size=6, eos_bias=-1.0)
 DRAFT = HashModel(seed=2, vocab_size=6, eos_bias=-1.0)
-SURE = Confidence(0.3)
 
 
 def by_row(*seconds):

@@ -19,22 +19,21 @@ from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.policies import Confidence
 from tests import networks
 from tests.drafters.test_cascade import test_all_agree
 from tests.exactness import (
   distributions,
-  test_budget,
   test_cascade,
   test_layer_skip,
   test_other_vocabulary,
   test_shared_encoder,
+  test_shared_length,
   tree_steps,
   trees,
 )
 from tests.exactness.driving import Loop, assert_the_loop_is_exact
 from tests.exactness.planting import jit
-from tests.exactness.test_adaptive import EXIT, SURE, TURNS
+from tests.exactness.test_adaptive import TURNS
 from tests.exactness.test_heads import APART, BIASED, PATH
 from tests.exactness.test_loop import SMALL_DRAFT, SMALL_TARGET, TARGET
 from tests.exactness.test_rules import assert_exact, setting_of
@@ -86,19 +85,14 @@ CHECKS = {
   # Heads that know the token before theirs alone.
   "biased_chain": loop(BIASED, "block", chain(2), 4),
   "biased_tree": loop(BIASED, "recursive", SECOND, 4, "distinct"),
-  # Heads whose chains end where their policy says.
-  "heads_that_ask": loop(APART, "token", chain(2), 5, policy=Confidence(0.5)),
   # More tokens than one uniform of a tree of eight branches tells apart.
   "wide_loop": loop(WIDE_DRAFT, "token", chain(1), 3, target=WIDE_TARGET, sampling=FEW),
   # One kept draft of a perfect pair goes on where its entries were moved to.
   "moved_entries": loop(
     ENDLESS, "kseq", delayed(0, 2, 3), 8, target=ENDLESS, sampling=GREEDY
   ),
-  "adaptive_loop": loop(SMALL_DRAFT, "token", chain(3), 4, policy=SURE),
   # Drafts, plain turns and drafts again.
   "turns_loop": loop(SMALL_DRAFT, "token", chain(3), 6, policy=TURNS),
-  # Drafts that end after a token of little probability.
-  "exit_loop": loop(SMALL_DRAFT, "token", chain(3), 5, policy=EXIT),
   "token_rule": exact_rule("token", chain(2)),
   "block_rule": exact_rule("block", chain(2)),
   "kseq_rule": exact_rule("kseq", CANDIDATES),
@@ -123,11 +117,10 @@ CHECKS = {
   "encoder_shared": partial(on_encoder, "token", "draft"),
   "trimmed_draft": partial(on_encoder, "block", "trimmed"),
   "eagle_tree": partial(on_encoder, "traversal", "eagle tree"),
-  # Two rows that share a budget, their blocks packed, and by what heads say.
-  "budget_loop": partial(test_budget.assert_both_rows_are_exact, test_budget.SIZES[0]),
-  "sure_rows": test_budget.assert_sure_rows_are_exact,
   # Two rows that share the length of their drafts, and rest together.
-  "shared_length": partial(test_budget.assert_both_rows_are_exact, test_budget.SHARED),
+  "shared_length": partial(
+    test_shared_length.assert_both_rows_are_exact, test_shared_length.SHORT
+  ),
 }
 
 

@@ -97,14 +97,10 @@ def bias_reads_the_token_it_predicts(self, context, *args, proposal=Headed.propo
   return found.replace(draft_probs=context.adjust(logits, context.sampling))
 
 
-def confidence_in_the_drawn_token(self, *args, grown=Headed.grown):
+def heads_drop_the_doubtful_token(self, *args, grown=Headed.grown):
+  """As a policy would that asked for the drawn tokens, and not for the past."""
   proposal = grown(self, *args)
-  return proposal.replace(confidence=proposal.drafted_probs())
-
-
-def heads_drop_the_doubtful_token(self, context, state, *args, grown=Headed.grown):
-  proposal = grown(self, context, state, *args)
-  sure = context.policy.goes_on(state.policy_state, proposal.drafted_probs())
+  sure = jnp.cumprod(proposal.drafted_probs() >= 0.5, axis=1).astype(bool)
   return proposal.replace(is_valid=proposal.is_valid & sure)
 
 
@@ -146,25 +142,17 @@ def _without_last(proposal, rows):
   return Proposal.chain(proposal.tokens, proposal.draft_probs, size)
 
 
-def drop_the_doubtful_token(self, context, state, *args, propose=Stepwise.propose):
-  proposal, own = propose(self, context, state, *args)
+def drop_the_doubtful_token(self, *args, propose=Stepwise.propose):
+  """As a policy would that asked how likely the drawn token was."""
+  proposal, state = propose(self, *args)
   probs = _of_last(proposal, proposal.drafted_probs())
-  doubtful = ~context.policy.goes_on(state.policy_state, probs)
-  return _without_last(proposal, doubtful), own
+  return _without_last(proposal, probs < 0.35), state
 
 
 def drop_what_it_drew(self, *args, propose=Stepwise.propose):
   """As a policy would that asked for the drawn token, not for the distribution."""
   proposal, state = propose(self, *args)
   return _without_last(proposal, _of_last(proposal, proposal.tokens) == 2), state
-
-
-def drop_the_token_it_stopped_at(self, context, state, *args, propose=Stepwise.propose):
-  """As an exit would that took the doubtful token back once it was drawn."""
-  proposal, own = propose(self, context, state, *args)
-  probs = _of_last(proposal, proposal.drafted_probs())
-  stopped = ~context.policy.goes_on_after(state.policy_state, probs)
-  return _without_last(proposal, stopped), own
 
 
 def window_without_its_correction(self, window, lengths, proposal=Cascade._proposal):

@@ -24,7 +24,6 @@ from specdec_t5x.drafters.link import Link
 from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
 from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.policies import ExitThreshold
 from tests.exactness import enumeration, lengths
 from tests.exactness.enumeration import Setting, explore, iterate, target_probs
 from tests.exactness.oracles import JUDGES
@@ -190,14 +189,8 @@ def loop_paths(loop, sampling):
     setting = dataclasses.replace(setting, **known)
   if policy is None:
     return setting, list(explore(lambda world: enumeration.decode(world, setting)))
-  # An exit reads the distribution at temperature 1, whatever tokens are drawn from.
-  exits = isinstance(policy, ExitThreshold)
-  sure = draft.distribution(Sampling()) if exits else setting.draft
-  if isinstance(draft, HashHeads) and draft.config.confident:
-    of_token = draft.sure()
-    sure = lambda given: np.array([of_token(given)])
   resumes = not isinstance(draft, HashHeads)
-  decode = lambda world: lengths.decode(world, setting, policy, sure, resumes)
+  decode = lambda world: lengths.decode(world, setting, policy, resumes)
   return setting, list(explore(decode))
 
 

@@ -43,8 +43,7 @@ def rows_that_have_ended_go_on(spec, state, *args, commit=step.commit):
   return commit(spec, state.replace(ended=jnp.zeros_like(state.ended)), *args)
 
 
-def no_limit_by_what_remains(self, state, lengths, confidence=None):
-  del confidence
+def no_limit_by_what_remains(self, state, lengths):
   return self.policy.most(state.policy_state, state.lengths.size, lengths)
 
 
@@ -204,10 +203,6 @@ def least_likely_of_all_is_dropped(proposal, most, eos_id, limit=step.limit):
   scores = jnp.cumprod(found.drafted_probs(), axis=1)
   least = jnp.where(found.is_valid, scores, jnp.inf).min()
   return found.replace(is_valid=found.is_valid & (scores > least))
-
-
-def packed_without_a_place_for_the_last(sizes, needed, holding=widths.holding):
-  return holding(sizes, needed - 1)
 
 
 def correction_by_its_residual(spec, state, uniforms, iterate=step.iterate):

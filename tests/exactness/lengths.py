@@ -6,19 +6,16 @@ import numpy as np
 
 from specdec_t5x.analysis.theory import expected_tokens
 from specdec_t5x.core.tree import Tree
-from specdec_t5x.policies import Confidence, ExitThreshold
 from tests.exactness.enumeration import has_ended, iterate
 
 
-def decode(world, setting, policy, distribution, resumes=True):
+def decode(world, setting, policy, resumes=True):
   """As `enumeration.decode`, each draft's length by the policy.
 
   Args:
     world: decides every outcome.
     setting: what is decoded, with the longest gamma.
-    policy: of `specdec_t5x.policies`; its settings alone are used.
-    distribution: what confidence is read from, as a function of what the draft's
-      distribution is one of.
+    policy: a `CostAware`; its settings alone are used.
     resumes: whether drafts go on after rests.
   """
   output, history, may_draft = (), [], setting.stops
@@ -29,12 +26,6 @@ def decode(world, setting, policy, distribution, resumes=True):
   def stops(prefix, draft):
     if may_draft(prefix, draft):
       return True
-    if isinstance(policy, Confidence):
-      return distribution(setting.given(prefix, draft)).max() < policy.threshold
-    if isinstance(policy, ExitThreshold):
-      *before, last = draft or (None,)
-      before = setting.given(prefix, tuple(before))
-      return bool(draft) and distribution(before)[last] < threshold(policy, history)
     known = (history[:n] for n in range(len(history)))
     if not (resumes or all(best_length(policy, longer, before) for before in known)):
       return True
@@ -50,18 +41,6 @@ def decode(world, setting, policy, distribution, resumes=True):
     is_cut = any(n in draft.distributions for n in children)
     history.append((accepted, accepted + is_cut, len(draft.tokens)))
   return output
-
-
-def threshold(policy, history):
-  """Below which probability a token is a draft's last, by what each draft came to."""
-  rate, found = 0.0, policy.threshold
-  for accepted, _, drafted in history:
-    if not drafted:
-      continue
-    rate += (1 - policy.rate_decay) * (accepted / drafted - rate)
-    step = policy.step if rate <= policy.goal else -policy.step
-    found += (1 - policy.decay) * step
-  return found
 
 
 def best_length(policy, lengths, history):

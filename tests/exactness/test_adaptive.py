@@ -1,5 +1,4 @@
-"""Drafts of a length that each row decides: the distribution of the compiled loop, as
-before."""
+"""Drafts whose length each row's past decides: the compiled loop's distribution."""
 
 import re
 
@@ -7,19 +6,18 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.tree import chain
-from specdec_t5x.policies import Confidence, CostAware, ExitThreshold
+from specdec_t5x.policies import CostAware
 from tests.exactness.driving import Loop, assert_the_loop_is_exact, loop_paths
 from tests.exactness.lengths import turns
 from tests.exactness.test_loop import DRAFT, TARGET
 from tests.hash_model import HashModel
 
-SURE = Confidence(0.35)
 # A weak prior: what one draft came to changes the length of the next.
 LEARNING = CostAware((1.0, 1.18, 1.36, 1.49), 0.5, 1.0, decay=0.9, by_row=True)
+# Two tokens, or one after a failed draft.
+SHORT = CostAware((1.0, 1.01, 1.3), 0.8, prior_weight=1.0, by_row=True)
 # Two plain turns after a failed draft, then drafts again; three tokens after a success.
 TURNS = CostAware((1.0, 1.35, 1.55, 1.8), 0.5, prior_weight=1.0, decay=0.5)
-# A threshold that every draft moves by a good deal.
-EXIT = ExitThreshold(0.45, 0.6, 0.4, 0.5, 0.5)
 
 # Endless outputs, whose only path has turns of all kinds.
 GREEDY_MODELS = tuple(HashModel(seed, 4, eos_bias=-30.0) for seed in (1, 2))
@@ -28,15 +26,14 @@ GREEDY_MODELS = tuple(HashModel(seed, 4, eos_bias=-30.0) for seed in (1, 2))
 @pytest.mark.parametrize(
   ("rule", "gamma", "room", "policy", "sampling"),
   [
-    ("block", 2, 4, SURE, Sampling(0.6)),
+    ("block", 2, 4, SHORT, Sampling(0.6)),
     ("block", 3, 5, LEARNING, Sampling(1.0, top_p=0.7)),
     ("token", 3, 4, LEARNING, Sampling(1.0, top_k=2)),
-    ("block", 2, 4, EXIT, Sampling()),
   ],
   ids=str,
 )
 def test_the_loop_keeps_the_target_s_distribution(rule, gamma, room, policy, sampling):
-  """`checks` has these policies under the token rule, without truncation."""
+  """`checks` has turns under the token rule, without truncation."""
   setting = Loop(TARGET, DRAFT, rule, chain(gamma), room, policy=policy)
   assert_the_loop_is_exact(setting, sampling)
   _, paths = loop_paths(setting, sampling)

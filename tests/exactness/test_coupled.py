@@ -22,7 +22,7 @@ from specdec_t5x.decoding.state import DecodeState, row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.policies import Confidence, ExitThreshold
+from specdec_t5x.policies import CostAware
 from tests import hash_model, networks, ways
 from tests.exactness import driving
 from tests.hash_model import FIXED, HashModel, speculation
@@ -39,6 +39,7 @@ SAMPLINGS = {
   "top-p": Sampling(top_p=0.8, coupled=True),
 }
 ROWS, LENGTH = 500, 8
+BY_ROW = CostAware((1.0, 1.35, 1.55, 1.8, 2.0), 0.6, 1.0, decay=0.5, by_row=True)
 
 
 def plain(sampling, length=LENGTH, rows=ROWS, target=TARGET):
@@ -58,8 +59,8 @@ def speculate(drafter, sampling, policy=FIXED, length=LENGTH, rows=ROWS, target=
   ("policy", "sampling"),
   [
     (Alternating(), "top-k"),
-    (Confidence(0.5), "T=0.7"),
-    (ExitThreshold(0.5), "T=1"),
+    (BY_ROW, "T=0.7"),
+    (Fixed(2), "T=1"),
   ],
   ids=str,
 )

@@ -1,7 +1,5 @@
 """Exactness of heads: probs that are functions of the target's feature, and a path."""
 
-import dataclasses
-
 import pytest
 
 from specdec_t5x.core.distributions import Sampling
@@ -9,7 +7,7 @@ from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.policies import Confidence, CostAware, ExitThreshold
+from specdec_t5x.policies import CostAware
 from tests.exactness.driving import (
   assert_all_are,
   assert_the_loop_is_exact,
@@ -45,13 +43,7 @@ def name(part):
   if not isinstance(part, tuple):
     return str(part)
   config = part[1].config
-  said = "-confident" * config.confident
-  return f"{config.kind}-rank{config.rank}{said}-{name_of(part)}"
-
-
-def confident(heads):
-  config = dataclasses.replace(heads.config, confident=True)
-  return dataclasses.replace(heads, config=config)
+  return f"{config.kind}-rank{config.rank}-{name_of(part)}"
 
 
 @pytest.mark.parametrize(
@@ -81,18 +73,17 @@ def test_one_head_s_pruned_tree_is_its_likeliest_tokens():
   assert_all_are(found, outputs_of(decoding))
 
 
-# ---- A chain ends where its policy says. ----
+# ---- A chain is as long as its policy says. ----
+
+# Two tokens; one after a failed draft.
+SHORTER = CostAware((1.0, 1.01, 1.3), 0.8, prior_weight=1.0)
 
 
 @pytest.mark.parametrize(
   "setting",
   [
-    (TARGET, heads, rule, chain(2), 5, "independent", policy)
-    for heads, rule, policy in [
-      (confident(BIASED), "token", Confidence(0.2)),
-      (confident(PATH), "block", Confidence(0.5)),
-      (PATH, "token", ExitThreshold(0.45, 0.6, 0.4, 0.5, 0.5)),
-    ]
+    (TARGET, heads, rule, chain(2), 5, "independent", SHORTER)
+    for heads, rule in [(BIASED, "token"), (PATH, "block"), (APART, "token")]
   ],
   ids=name,
 )

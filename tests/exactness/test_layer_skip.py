@@ -23,7 +23,7 @@ from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.quantized import NAME, Quantized
 from specdec_t5x.network.functional import network_for, start_decoding, without_fn
 from specdec_t5x.network.gemma import GemmaConfig
-from specdec_t5x.policies import ExitThreshold
+from specdec_t5x.policies import CostAware
 from tests import networks
 from tests.exactness import lengths
 from tests.exactness.distributions import adjusted
@@ -57,7 +57,10 @@ DRAFTERS = {
   "gemma 2": SKIPPING_2,
   "gemma": IN_4,
 }
-WHOLE, EXIT = Fixed(), ExitThreshold(0.3, 0.6, 0.4, 0.5, 0.5)
+WHOLE = Fixed()
+# Two tokens; one, or none, after a failed draft.
+SHORTER = CostAware((1.0, 1.01, 1.3), 0.8, prior_weight=1.0, by_row=True)
+RESTING = CostAware((1.0, 1.75, 2.3), 0.8, prior_weight=1.0, by_row=True)
 
 
 @functools.cache
@@ -123,10 +126,9 @@ def paths_of(drafter, sampling, rule, policy):
   target, draft = distributions(drafter, sampling)
   judge = JUDGES["greedy" if sampling.greedy else rule]
   siblings = "likeliest" if sampling.greedy else "independent"
-  _, sure = distributions(drafter, Sampling())
   setting = Setting(
     target,
-    sure if sampling.greedy else draft,
+    draft,
     judge,
     tuple(range(GAMMA)),
     ROOM,
@@ -136,7 +138,7 @@ def paths_of(drafter, sampling, rule, policy):
   if policy == WHOLE:
     run = lambda world: decode(world, setting)
   else:
-    run = lambda world: lengths.decode(world, setting, policy, sure)
+    run = lambda world: lengths.decode(world, setting, policy)
   return setting, list(explore(run))
 
 
@@ -150,8 +152,8 @@ def assert_the_loop_is_exact(sampling, rule="token", policy=WHOLE, drafter=SKIPP
 PLAIN, TOP_K, TOP_P = Sampling(), Sampling(1.0, top_k=3), Sampling(0.8, top_p=0.8)
 # `checks` has the plainest one.
 LOOPS = [
-  ("skipping", EXIT, TOP_K, "block"),
-  ("4 bits", EXIT, PLAIN, "token"),
+  ("skipping", RESTING, TOP_K, "block"),
+  ("4 bits", SHORTER, PLAIN, "token"),
   # Not with 8 bits. The block rule's h_i is a ratio of differences of p and q, so an
   # error of 1e-7 in either moves it by 1e-4 where q is nearly p. It decides only where
   # all longer prefixes fail, with a probability of these differences' size, so outputs
@@ -178,11 +180,16 @@ def test_a_rounded_target_has_another_distribution():
 
 
 def test_drafts_are_accepted_rejected_and_of_several_lengths():
-  _, paths = paths_of(SKIPPING, Sampling(), "token", EXIT)
-  np.testing.assert_allclose(sum(path.probability for path in paths), 1)
-  found = {tuple(lengths.turns(path, GAMMA)) for path in paths}
-  assert {turns[0] for turns in found} == {1, 2}
-  assert {len(turns) for turns in found} == {1, 2, 3, 4}
+  found = {}
+  for policy in (WHOLE, SHORTER, RESTING):
+    _, paths = paths_of(SKIPPING, Sampling(), "token", policy)
+    np.testing.assert_allclose(sum(path.probability for path in paths), 1)
+    found[policy] = {tuple(lengths.turns(path, GAMMA)) for path in paths}
+    assert {len(turns) for turns in found[policy]} == {1, 2, 3, 4}
+  # Two tokens have room after a first draft that failed at once.
+  assert {turns[:2] for turns in found[WHOLE]} >= {(2, 2), (2, 1)}
+  assert (2, 2) not in {turns[:2] for turns in found[SHORTER]}
+  assert (2, 0, 0) in {turns[:3] for turns in found[RESTING]}
 
 
 @pytest.mark.parametrize("name", ["skipping", "4 bits"])
