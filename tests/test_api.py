@@ -12,13 +12,14 @@ import specdec_t5x
 from specdec_t5x import Sampling, api, tuning
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.tree import delayed
+from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.policies import Confidence, CostAware
+from specdec_t5x.policies import CostAware
 from tests import ways
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -113,10 +114,10 @@ def test_batches_go_on_knowing_what_those_before_taught(setup):
 def test_a_drafter_of_one_s_own_has_the_policy_that_it_is_given(setup):
   drafter = DraftModel(setup[1].network, 3)
   generate = functools.partial(specdec_t5x.generate, INPUTS, *setup, **SIZES)
-  fixed, sure = generate(drafter=drafter), {"policy": Confidence(0.9)}
+  fixed, shorter = generate(drafter=drafter), {"policy": Fixed(1)}
   assert fixed == generate(gamma=3)
-  outputs = generate(drafter=drafter, **sure)
-  assert outputs == generate(gamma=3, **sure)
+  outputs = generate(drafter=drafter, **shorter)
+  assert outputs == generate(gamma=3, **shorter)
   assert tokens(outputs) == tokens(fixed)
   assert sum(o.drafted for o in outputs) < sum(o.drafted for o in fixed)
 

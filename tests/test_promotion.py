@@ -7,14 +7,16 @@ import specdec_t5x
 from specdec_t5x import Sampling
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.policies import CostAware
 from tests.t5x_bridge import tiny
 
 TEXTS = tiny.sentences(3, seed=6)
+BY_ROW = CostAware((1.0, 1.3, 1.5), by_row=True)
 WAYS = {
   "plain": {"draft": None},
   "draft model": {"gamma": 2},
   "several": {"gamma": 2, "num_candidates": 2, "rule": "traversal"},
-  "confidence": {"gamma": 2, "policy": "confidence", "rule": "block"},
+  "by row": {"gamma": 2, "policy": BY_ROW, "rule": "block"},
   "sparse": {"drafter": "sparse"},
   "copies": {"draft": "copy"},
   "rounded": {"draft": None, "drafter": Quantized(4, 8, gamma=2)},

@@ -121,7 +121,7 @@ TREE = TreeDraft(NETWORK, build.delayed(0, 2, 2))
     (
       SpeculativeDecoder,
       {"drafter": TREE, "rule": build.get_rule("traversal"), "same_bits": True},
-      "got 4 tokens as a tree or packed",
+      "got 4 tokens as a tree: every call",
     ),
     (PlainDecoder, {"block": 9, "same_bits": True}, "got 8 tokens"),
   ],

@@ -24,7 +24,7 @@ from specdec_t5x.native import library
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.policies import Budget, CostAware
+from specdec_t5x.policies import CostAware
 from tests import processes
 
 _SIZES = {"vocab_size": 17, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 32}
@@ -287,28 +287,6 @@ def test_what_needs_no_times_is_not_measured(decoder, kept, counted, capsys):
   assert not counted
   assert not tuning.asked_for()
   assert not capsys.readouterr().err
-
-
-def test_a_budget_has_times_of_one_row_and_of_all(kept, monkeypatch):
-  timed, programs = [], tuning._programs
-
-  def watched(job):
-    assert tuning._told(job.decoder, None).policy.packs
-    start, run = programs(job)
-    return (
-      start,
-      lambda given, draft, *rest: (
-        timed.append(tuple(draft.tolist())) or run(given, draft, *rest)
-      ),
-    )
-
-  monkeypatch.setattr(tuning, "_programs", watched)
-  found = tuned(dataclasses.replace(AUTO, policy=Budget()))
-  assert set(timed) == {(0, 0), (1, 0), (2, 0), (1, 1), (2, 2)}
-  assert len(found.policy.seconds) == 5
-  assert decode(found).statistics.target_calls.all()
-  (record,) = tuning.asked_for()
-  assert record["drafted"] == [0, 1, 2, 1, 2]
 
 
 def test_a_traced_program_finds_the_times_of_its_rows(kept, counted):

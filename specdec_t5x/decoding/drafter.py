@@ -21,9 +21,9 @@ from specdec_t5x.network.functional import check_same_vocabulary
 class Stops(enum.Enum):
   """When a drafter's drafts end before their trees do."""
 
-  NEVER = "a policy has all of a draft or nothing"
+  NEVER = "never: a policy chooses the whole draft or none"
   BY_ITSELF = "often, whatever the policy: the target's blocks are no wider than needed"
-  ASKED = "it asks the policy before and after each token: shorter drafts cost less"
+  AT_LENGTH = "at the length that the policy gives: shorter drafts cost less"
 
 
 class Drafter(abc.ABC):
@@ -65,7 +65,7 @@ class Drafter(abc.ABC):
   def lengths(self) -> tuple[int, ...]:
     """The lengths of drafts that differ in what they cost, from none to the longest."""
     every = range(self.depth + 1)
-    return tuple(every) if self.stops is Stops.ASKED else (0, self.depth)
+    return tuple(every) if self.stops is Stops.AT_LENGTH else (0, self.depth)
 
   @property
   def decisions(self) -> int:

@@ -91,7 +91,7 @@ class Headed(Drafter):
   @property
   def stops(self) -> Stops:
     """A chain asks: what a policy cuts is drafted, but not scored."""
-    return Stops.ASKED if self._is_chain else Stops.NEVER
+    return Stops.AT_LENGTH if self._is_chain else Stops.NEVER
 
   @property
   def _is_chain(self) -> bool:

@@ -82,7 +82,7 @@ class Stepwise(Drafter):
 
   gamma: int
 
-  stops = Stops.ASKED
+  stops = Stops.AT_LENGTH
   resumes = True
 
   def __post_init__(self):

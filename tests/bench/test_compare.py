@@ -10,9 +10,9 @@ def test_every_batch_gives_the_plain_outputs(pair, tmp_path, capsys):
   (tmp_path / "lines.txt").write_text("\n".join(tiny.sentences(5, seed=4)))
   inputs = f"--inputs={tmp_path / 'lines.txt'}"
   flags = "--gamma 2 --gammas 2 --max-length 8 --batches 2 --queue 2"
-  flags += " --policies confidence=0.5"
+  flags += " --policies fixed"
   found = ran("batches", tmp_path, *pair, inputs, *flags.split())["rows"]
-  names = ("plain", "gamma 2", "confidence=0.5")
+  names = ("plain", "gamma 2", "fixed")
   settings = [f"{name}{more}" for name in names for more in ("", ", SLOTS")]
   assert [row["setting"] for row in found] == settings
   # Two groups of two batches of two; the last input stands in for three more.
@@ -24,23 +24,15 @@ def test_every_batch_gives_the_plain_outputs(pair, tmp_path, capsys):
   assert "Fastest fixed length: gamma 2 at batch 2." in said
 
 
-def test_packed_blocks_stand_beside_padded_ones_and_a_target_drafts_for_itself(
-  files, tmp_path
-):
+def test_a_target_drafts_for_itself(files, tmp_path):
   given = named(files, draft="quantized")
-  flags = "--gamma 2 --gammas 2 --max-length 8 --batches 2 --packed"
-  flags += " --policies confidence=0.5"
+  flags = "--gamma 3 --gammas 2 --max-length 8 --batches 2 --policies fixed"
   found = ran("batches", tmp_path, *given, *flags.split())["rows"]
-  assert [row["setting"] for row in found] == [
-    "plain",
-    "gamma 2, padded",
-    "gamma 2, packed",
-    "confidence=0.5, padded",
-    "confidence=0.5, packed",
-  ]
+  assert [row["setting"] for row in found] == ["plain", "gamma 2", "fixed"]
   assert {row["identical"] for row in found} == {4}
-  assert found[1]["drafted"] == found[2]["drafted"] > 0
+  assert found[0]["drafted"] == 0 < found[1]["drafted"]
   assert found[1]["tokens_per_call"]["value"] > 2
+  assert found[2]["tokens_per_call"]["value"] > found[1]["tokens_per_call"]["value"]
 
 
 def test_an_output_that_repeats_its_input_is_copied(files, tmp_path, capsys):

@@ -93,7 +93,7 @@ def _make_demo() -> None:
   for part in (*ende.drafts, more["draft_tiny"]):
     _save(part.path, target, seed=1)
   _save(more["parallel"].checkpoint, ParallelConfig.of(target, 5))
-  eagle = ParallelConfig.of(target, 5, kind="eagle", confident=True)
+  eagle = ParallelConfig.of(target, 5, kind="eagle")
   _save(more["eagle"].checkpoint, eagle)
   pathlib.Path("targets.de").write_text("\n".join(_LINES))
   commands.training(

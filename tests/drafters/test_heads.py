@@ -132,7 +132,7 @@ def test_drafts_come_from_the_distributions_that_were_trained(kind, target):
     # The drafter reads what is put out, no prompt.
     batch["decoder_target_tokens"] = whole[:, first:]
     given = heads, params["draft"], network, params["target"], features, batch
-    return jnp.stack([logits for logits, _ in drafted_ahead(*given)], axis=2)
+    return jnp.stack(list(drafted_ahead(*given)), axis=2)
 
   expected = np.asarray(forced(whole))
   assert len(found) > ROOM // (COUNT + 1)

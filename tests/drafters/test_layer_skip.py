@@ -1,4 +1,4 @@
-"""Self-speculation: what is left out, and when a draft ends."""
+"""Self-speculation: what is left out."""
 
 import dataclasses
 import functools
@@ -10,7 +10,6 @@ import pytest
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.state import no_info, row_keys
 from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.network.functional import (
   extend_fn,
@@ -18,7 +17,6 @@ from specdec_t5x.network.functional import (
   prompts_of,
   without_fn,
 )
-from specdec_t5x.policies import ExitThreshold
 from tests import networks
 from tests.hash_model import HashModel
 from tests.t5x_bridge import tiny, tiny_gpt
@@ -90,50 +88,12 @@ def test_what_is_left_out_is_not_computed():
   assert work() > 5 * logits
 
 
-# ---- The exit threshold. ----
-
-
-def test_the_threshold_follows_the_published_rule():
-  """Two drafts by hand: 1 of 4 stood, then all of 3; a row that drafted none waits."""
-  policy = ExitThreshold(0.8, 0.4, 0.1, 0.5, 0.9)
-  drafts = lambda accepted, drafted: no_info(2).replace(
-    accepted=jnp.array(accepted), drafted=jnp.array(drafted)
-  )
-  known = policy.learn(policy.start(2), drafts([1, 0], [4, 0]))
-  np.testing.assert_allclose(known.rate, [0.125, 0.0])
-  np.testing.assert_allclose(known.threshold, [0.81, 0.8], rtol=1e-6)
-  known = policy.learn(known, drafts([3, 0], [3, 0]))
-  np.testing.assert_allclose(known.rate, [0.5625, 0.0])
-  np.testing.assert_allclose(known.threshold, [0.80, 0.8], rtol=1e-6)
-
-
-def test_a_draft_ends_after_the_first_doubtful_token():
-  keys = row_keys(jax.random.key(0), len(INPUTS))
-  own = SpeculativeDecoder(
-    network_for(tiny.TARGET), LayerSkip(SKIPS["t5"], 8), policy=ExitThreshold(0.5)
-  )
-  spec, state = own.prepare(params("t5"), INPUTS, keys, Sampling(), 20, -1)
-  uniforms = jax.jit(lambda state: state.uniforms(8))(state)
-  propose = jax.jit(lambda state, u: spec.drafter.propose(spec.context, state, u))
-  sizes = []
-  for shift in range(8):
-    proposal, _ = propose(state, (uniforms + shift / 8) % 1)
-    likely = np.asarray(proposal.drafted_probs())
-    for size, probs in zip(proposal.num_valid.tolist(), likely, strict=True):
-      assert (probs[: size - 1] >= 0.5).all()
-      assert size == 8 or probs[size - 1] < 0.5
-      sizes.append(size)
-  assert len(set(sizes)) > 1
-
-
 # ---- What can't be. ----
 
 
 def test_what_can_t_be_skipped_is_refused(unchecked):
   with pytest.raises(ValueError, match="it has none"):
     LayerSkip(("mlp_0",)).check(HashModel(1, 4))
-  with pytest.raises(ValueError, match=r"ExitThreshold.step must be a number from 0"):
-    ExitThreshold(step=2)
 
 
 def test_gin_s_lists_make_it():

@@ -19,7 +19,7 @@ WIDTH, COUNT = 6, 3
 CONFIGS = [
   HeadsConfig("medusa", COUNT, WIDTH, layers=2),
   HeadsConfig("hydra", COUNT, WIDTH, layers=2),
-  HeadsConfig("blockwise", COUNT, WIDTH, hidden_dim=5, confident=True),
+  HeadsConfig("blockwise", COUNT, WIDTH, hidden_dim=5),
 ]
 each_kind = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
 
@@ -48,24 +48,6 @@ def test_a_head_begins_next_to_the_target_s_own_feature(config):
   h = normal(4, WIDTH)
   found = outputs(*made(config), h, normal(4, COUNT, WIDTH, seed=3))
   np.testing.assert_allclose(found, np.repeat(h[:, None], COUNT, 1), atol=0.15)
-
-
-def test_confidence_begins_as_the_likeliest_token_s_probability():
-  heads, params = made(HeadsConfig("medusa", COUNT, WIDTH, confident=True))
-  logits = jnp.concatenate([3 * normal(4, 7), jnp.array([[99.0, *[0.0] * 6]])])
-  of_place = lambda place, params: jax.nn.sigmoid(
-    heads.apply(
-      {"params": params}, normal(5, WIDTH), logits, place, method="confidence"
-    )
-  )
-  expected = jax.nn.softmax(logits).max(axis=-1)
-  np.testing.assert_allclose(of_place(0, params), expected, rtol=1e-5)
-  # Each place has weights of its own; behind the last one they are the last one's.
-  changed = {**params, "confidence": params["confidence"].at[COUNT - 1].add(0.3)}
-  found = [of_place(place, changed) for place in range(COUNT + 1)]
-  np.testing.assert_allclose(found[COUNT - 2], expected, rtol=1e-5)
-  np.testing.assert_array_equal(found[COUNT - 1], found[COUNT])
-  assert jnp.abs(found[COUNT] - expected)[:4].min() > 0.01
 
 
 @each_kind
@@ -103,7 +85,8 @@ BIASED = [
   HeadsConfig("blockwise", COUNT, WIDTH, hidden_dim=5, **BIAS),
   ParallelConfig(COUNT, WIDTH, 2, 3, 8, **BIAS),
 ]
-EAGLE = ParallelConfig(COUNT, WIDTH, 2, 3, 8, kind="eagle", confident=True)
+# Nothing in its parameters says how many steps it drafts: by default five.
+EAGLE = ParallelConfig(5, WIDTH, 2, 3, 8, kind="eagle")
 
 
 @pytest.mark.parametrize(
