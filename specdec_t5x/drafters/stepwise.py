@@ -1,4 +1,4 @@
-"""Drafting a token after the other, each by a call of a network, while the policy says.
+"""Drafting a token after the other, each by a call of a network, up to a length.
 
 A row's number of drafted tokens is a stopping time: whether token i counts is settled
 before token i is drawn. So every rule keeps its guarantee (docs/math.md).

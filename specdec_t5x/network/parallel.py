@@ -328,7 +328,7 @@ def config_from_shapes(
 ) -> ParallelConfig:
   """Returns the configuration of a drafter with these parameters, by path.
 
-  EAGLE's do not say how many steps training unrolled: by default it drafts as many.
+  EAGLE's parameters do not say how many steps training unrolls. The count is then 5.
   """
   emb_dim, joined = shapes["layer/self_attention/query/kernel"]
   heads = shapes["relpos_bias/rel_embedding"][0]
