@@ -91,6 +91,7 @@ def test_an_input_that_is_no_text_is_named(setup, tmp_path, inputs, message, kin
     ("num_candidates", 10**7, "at most 4096 tokens"),
     ("drafter", "tok", "^Unknown drafter 'tok'"),
     ("policy", "auto2", "^Unknown policy 'auto2'"),
+    ("policy", "exit", "^policy 'exit' was removed, .* Use 'auto'.$"),
     ("rule", "tok", "Set it with rule.$"),
   ],
   ids=ascii,

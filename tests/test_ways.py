@@ -165,7 +165,7 @@ GREEDILY = ("auto", "copy", "blockwise", "biased", "trimmed eagle", "heads in a 
 GREEDILY += ("quantized by name", "shared encoder in a tree")
 
 
-# A row drafts three tokens, fewer after a rejection, and rests after several.
+# A row drafts three tokens, one after a rejection, and none after two.
 VARYING = CostAware((1.0, 1.3, 1.5, 1.7), prior_weight=1.0, decay=0.8, by_row=True)
 
 

@@ -90,7 +90,7 @@ class Headed(Drafter):
 
   @property
   def stops(self) -> Stops:
-    """A chain asks: what a policy cuts is drafted, but not scored."""
+    """A chain stops at a length: tokens beyond it are drafted, but not scored."""
     return Stops.AT_LENGTH if self._is_chain else Stops.NEVER
 
   @property
