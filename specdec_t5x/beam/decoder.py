@@ -62,6 +62,7 @@ class BeamDecoder:
 
   guarantee = Guarantee.GREEDY_EXACT
   alpha_is_mass = False
+  slots = 0  # All rows of a batch decode at once.
 
   def __post_init__(self):
     for network in self.networks.values():

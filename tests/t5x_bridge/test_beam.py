@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from t5x import decoding, models
 
-from specdec_t5x import build
+from specdec_t5x import build, tuning
 from specdec_t5x.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.t5x_bridge import pairing
 from tests.t5x_bridge import tiny, tiny_gpt
 
 LENGTH = 12
@@ -43,6 +44,16 @@ def params(vocabulary):
     return x.at[:, 1].set(1.5 * x[:, 1]) if is_output else x
 
   return jax.tree_util.tree_map_with_path(favour_eos, params)
+
+
+@pytest.mark.parametrize("settings", [{}, {"draft": Transformer(tiny.DRAFT)}])
+@pytest.mark.parametrize(("rows", "num_decodes"), [(1, 1), (4, 1), (3, 4)])
+def test_a_run_prepares_a_beam_and_measures_nothing(
+  params, settings, rows, num_decodes, monkeypatch
+):
+  monkeypatch.setattr(tuning, "_times", None)
+  decoder, lengths = BeamDecoder(TARGET, **settings), {"inputs": 9, "targets": LENGTH}
+  assert pairing.tune(params, decoder, GREEDY, rows, num_decodes, lengths) == {}
 
 
 @pytest.fixture(scope="module")
