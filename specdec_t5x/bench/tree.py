@@ -110,7 +110,7 @@ def ranks_of(
   features = forward(target.network, target.params, batch, method="features")
   known = heads.network, heads.params, target.network, target.params
   found = []
-  for i, (logits, _) in enumerate(drafted_ahead(*known, features, batch), 1):
+  for i, logits in enumerate(drafted_ahead(*known, features, batch), 1):
     token = ahead(outputs, i)[..., None]
     rank = (logits > jnp.take_along_axis(logits, token, axis=-1)).sum(-1)
     found.append(jnp.where(has_token(batch, i), rank, jnp.nan))
