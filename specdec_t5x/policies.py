@@ -25,7 +25,7 @@ def get_policy(policy: Policy | str) -> Policy:
       f"GAMMA_POLICY {policy!r} was removed, for it was never better than 'auto' "
       "(docs/results/failures.md). Use 'auto'."
     )
-  if policy not in POLICIES:
+  if not isinstance(policy, str) or policy not in POLICIES:
     raise ValueError(
       f"Unknown GAMMA_POLICY {policy!r}; expected one of {sorted(POLICIES)} or a "
       "Policy."

@@ -37,7 +37,8 @@ def check(choice: str, dtype: str) -> None:
   is_gpu = jax.default_backend() == "gpu"
   kernels, own = (of_gpu, ("bfloat16",)) if is_gpu else (library, DTYPES)
   if dtype not in own or kernels.problem():
-    reason = kernels.problem() or f"ACTIVATION_DTYPE is {dtype!r}; they are of {own}"
+    names = " and ".join(own)
+    reason = kernels.problem() or f"ACTIVATION_DTYPE is {dtype!r}; they are of {names}"
     raise ValueError(f"PRODUCTS='native' can't be had: {reason}. Use 'auto' or 'xla'.")
 
 
@@ -115,7 +116,9 @@ def attend(
   Our own kernel computes scores and weights in float32, whatever the dtype.
   """
   if are_native(choice, query.shape[0] * query.shape[1], str(query.dtype), most):
-    return _native_attend(query, key, value, bias.astype(query.dtype))
+    # Features that are float32 stay so in a layer whose activations are bfloat16.
+    dtype = jnp.result_type(query, value)
+    return _native_attend(*(x.astype(dtype) for x in (query, key, value, bias)))
   return xla_attend(query, key, value, bias)
 
 
