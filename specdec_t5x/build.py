@@ -388,8 +388,10 @@ def rule_for(choice: Rule | str, lenience: float) -> Rule:
 def beam(
   target: Network,
   seed: int,
+  *,
   slots: int = 0,
   block: int = 1,
+  same_bits: bool | None = None,
   drafter: Drafter | None = None,
   verification: str = "beam",
   lenience: float = 1.0,
@@ -403,6 +405,7 @@ def beam(
     seed: 0.
     slots: 0.
     block: 1.
+    same_bits: None: hypotheses are scored in trees.
     drafter: a plain `DraftModel`; the draft searches with a beam of its own.
     verification: 'beam', for there is no other with a beam.
     lenience: 1.
@@ -439,5 +442,10 @@ def beam(
       f"With a beam SEED and SLOTS must be 0 and BLOCK 1, got {seed}, {slots} and "
       f"{block}: it draws nothing, hypotheses end together, and the strict baseline is "
       "one of single tokens. Leave them out."
+    )
+  if same_bits is not None:
+    raise ValueError(
+      f"With a beam SAME_BITS must be None, got {same_bits!r}: hypotheses are scored "
+      "in trees, whose blocks have other widths. Leave SAME_BITS out."
     )
   return BeamDecoder(target, **knobs)

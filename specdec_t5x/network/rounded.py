@@ -172,6 +172,8 @@ def size(tree: Any) -> int:
 
 def are_packed(config: NetworkConfig) -> bool:
   """Returns whether a network's products are our own kernels', which codes are for."""
+  if are_paired(config):  # For a GPU's kernel.
+    return False
   return products.are_native(config.products, 1, config.dtype)
 
 
