@@ -22,7 +22,7 @@ from jaxtyping import Float
 from specdec_t5x import console
 from specdec_t5x.core.checks import is_finite
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.cost_aware import ByTimes
+from specdec_t5x.decoding.cost_aware import CostAware
 from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import at_most, generate
 from specdec_t5x.decoding.policy import Fixed
@@ -219,7 +219,7 @@ def speed_by_iterations(counts: Mapping[str, float]) -> float | None:
     return None
   ((job, times),) = _plain.items()
   lengths = job.decoder.drafter.lengths
-  iterations = _tuned[job].policy.even(lengths)
+  iterations = _tuned[job].policy.seconds
   drafted = counts["drafted"] / counts["target_calls"]
   of_call = float(np.interp(drafted, lengths, iterations))
   encoding = times.prepare * counts["examples"]
@@ -232,7 +232,7 @@ def asked_for() -> list[dict[str, Any]]:
   return [
     {
       "rows": job.rows_at_once,
-      "drafted": [max(x) for x in found.policy.timed(found.drafter.lengths, 1)],
+      "drafted": list(found.drafter.lengths),
       "seconds": list(found.policy.seconds),
     }
     for job, found in _tuned.items()
@@ -243,20 +243,20 @@ def asked_for() -> list[dict[str, Any]]:
 def _goes_by_times(decoder: Decoder) -> bool:
   if not isinstance(decoder, SpeculativeDecoder):
     return False
-  return isinstance(decoder.policy, ByTimes) and not decoder.policy.seconds
+  return isinstance(decoder.policy, CostAware) and not decoder.policy.seconds
 
 
 def _times(job: Job, params: Mapping[str, Any]) -> Times:
   """Returns the times of a job, kept or measured."""
   job = dataclasses.replace(job, rows=job.rows_at_once)
-  drafts, decoder = _drafts(job), _told(job.decoder, None)
+  lengths = job.decoder.drafter.lengths
   shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), params)
   # Rows that take turns, alpha and its prior change no times.
-  of_loop = dataclasses.replace(job, decoder=decoder)
-  name = repr((of_loop, drafts, shapes, device())).encode()
-  name = hashlib.sha256(name).hexdigest()[:16]
+  timed = dataclasses.replace(job, decoder=_drafting(job.decoder, None))
+  key = repr((timed, lengths, shapes, device())).encode()
+  name = hashlib.sha256(key).hexdigest()[:16]
   if name not in _measured:
-    found = _read(name, len(drafts))
+    found = _read(name, len(lengths))
     if found is None:
       console.stage(f"Measuring what drafts cost at batch size {job.rows}: once.")
       found = _measure(job, params)
@@ -269,60 +269,64 @@ def _times(job: Job, params: Mapping[str, Any]) -> Times:
   return _measured[name]
 
 
-def _drafts(job: Job) -> tuple[tuple[int, ...], ...]:
-  """Returns the drafts that are timed: how many tokens in each row."""
-  return job.decoder.policy.timed(job.decoder.drafter.lengths, job.rows)
-
-
-def _told(decoder: SpeculativeDecoder, length: Any) -> SpeculativeDecoder:
+def _drafting(decoder: SpeculativeDecoder, length: Any) -> SpeculativeDecoder:
   """Returns the decoder that drafts so many tokens in each iteration."""
   return dataclasses.replace(decoder, policy=Fixed(length), slots=0, observer=None)
 
 
 def _measure(job: Job, params: Mapping[str, Any]) -> Times:
-  drafts, (start, run) = _drafts(job), _programs(job)
-
-  def lasts(draft, count):
-    begin, draft = time.perf_counter(), jnp.array(draft, jnp.int32)
-    run(arguments, draft, state, jnp.int32(count)).block_until_ready()
-    return time.perf_counter() - begin
-
+  """Times drafts of each length, in turn."""
+  lengths = job.decoder.drafter.lengths
+  start, run = _programs(job)
   with jax.enable_x64(False):
     # Full of content: attention skips what is empty, which would flatter blocks.
     inputs = jnp.ones((job.rows, job.input_length), jnp.int32)
     arguments = params, inputs, row_keys(jax.random.key(0), job.rows)
-    state = start(arguments, jnp.array(drafts[0], jnp.int32))
-    lasts(drafts[0], 1)  # Compiles, for all lengths and counts.
-    # An iteration takes at most a draft and a token of the output.
-    fit = (job.max_length - 1) // (max(drafts[-1]) + 1)
-    many = max(1, min(_ITERATIONS, fit, int(_BRIEF / lasts(drafts[-1], 1))))
-    plain = min(_PLAIN, job.max_length - 1)
-    counts = [many if any(draft) else plain for draft in drafts]
-    jobs = [(drafts[0], 0), *zip(drafts, counts, strict=True)]
-    prepared = []
-    for _ in range(_LEAST):
+    state = start(arguments, jnp.int32(0))
+
+    def seconds_of(length: int, count: int) -> float:
       begin = time.perf_counter()
-      jax.block_until_ready(start(arguments, jnp.array(drafts[0], jnp.int32)))
-      prepared.append(time.perf_counter() - begin)
-    rounds, end = [], time.perf_counter() + _SECONDS
+      iterated = run(arguments, jnp.int32(length), state, jnp.int32(count))
+      iterated.block_until_ready()
+      return time.perf_counter() - begin
+
+    def seconds_to_prepare() -> float:
+      begin = time.perf_counter()
+      jax.block_until_ready(start(arguments, jnp.int32(0)))
+      return time.perf_counter() - begin
+
+    seconds_of(0, 1)  # Compiles, for all lengths and counts.
+    # An iteration takes at most a draft and a token of the output.
+    fit = (job.max_length - 1) // (lengths[-1] + 1)
+    brief = int(_BRIEF / seconds_of(lengths[-1], 1))
+    drafted = max(1, min(_ITERATIONS, fit, brief))
+    plain = min(_PLAIN, job.max_length - 1)
+    counts = [drafted if length else plain for length in lengths]
+    prepared = [seconds_to_prepare() for _ in range(_LEAST)]
+    rounds: list[list[float]] = []
+    end = time.perf_counter() + _SECONDS
     while len(rounds) < _LEAST or (len(rounds) < _MOST and time.perf_counter() < end):
-      rounds.append([lasts(*job) for job in jobs])
+      timed = [seconds_of(*each) for each in zip(lengths, counts, strict=True)]
+      rounds.append([seconds_of(0, 0), *timed])
   return Times(_slopes(np.array(rounds), counts), float(np.median(prepared)))
 
 
-def _programs(job: Job):
+def _programs(job: Job) -> tuple[Callable[..., Any], Callable[..., Any]]:
   """Returns what makes a decode's first state, and what iterates from it."""
-  told = lambda length: _told(job.decoder, length)
-  rest = job.sampling, job.max_length, _NEVER
+
+  def prepared(arguments, length):
+    decoder = _drafting(job.decoder, length)
+    return decoder.prepare(*arguments, job.sampling, job.max_length, _NEVER)
 
   @jax.jit
   def start(arguments, length):
-    return told(length).prepare(*arguments, *rest)[1]
+    _, state = prepared(arguments, length)
+    return state
 
   @jax.jit
   def run(arguments, length, state, count):
-    # How to step alone is used: inputs, which may take longer to read, are not read.
-    spec, _ = told(length).prepare(*arguments, *rest)
+    # The first state is not used: inputs, which may take longer to read, are not read.
+    spec, _ = prepared(arguments, length)
     return generate(spec, state, at_most(count)).scores
 
   return start, run

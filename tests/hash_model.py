@@ -17,6 +17,7 @@ from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.sparse import LARGEST, Truncation
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.context import Context, Loaded, Target
+from specdec_t5x.decoding.decoders import Beginning
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import initial_state, num_slots
 from specdec_t5x.decoding.step import Speculation
@@ -286,8 +287,9 @@ def speculation(
   networks = drafter.networks
   given = jnp.zeros((keys.size, 0), jnp.int32)
 
-  def begin(network, change=lambda *given: given):
-    return network.start(keys.size, change(given, slots, 1, given)[1])
+  def begin(network, change=lambda beginning: beginning):
+    beginning = change(Beginning(given, slots, 1, given))
+    return network.start(keys.size, beginning.num_slots)
 
   no_such = lambda *args: None  # Heads have neither.
   context = Context(

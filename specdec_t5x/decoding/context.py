@@ -48,8 +48,8 @@ class Loaded:
   Attributes:
     extend: scores tokens.
     start: its first cache, which holds what comes before an output but for the last
-      token: for the inputs, a row each, of the state. It may be given what makes other
-      arguments of `start_decoding` (inputs, slots, decodes, prompts) of the target's.
+      token: for the inputs, a row each, of the state. It may be given what makes
+      another `decoders.Beginning` of the target's.
     params: its parameters.
   """
 

@@ -1,4 +1,4 @@
-"""Policies that go by times; the one where none is asked for: as many tokens as pay.
+"""The policy that goes by measured times: it drafts as many tokens as pay.
 
 Shapes: B rows, N lengths.
 """
@@ -36,18 +36,29 @@ class Counts:
 
 
 @dataclasses.dataclass(frozen=True)
-class ByTimes(Policy):
-  """What policies that go by what iterations take on this device have in common.
+class CostAware(Policy):
+  """Drafts as many tokens as pay; often none.
 
-  Alpha is estimated as (prior_alpha prior_weight + accepted) / (prior_weight + tried).
-  Where no length is expected to gain a fifth at `prior_alpha`, nothing is ever drafted.
+  The length n maximises tokens over time,
+
+    (1 + alpha + ... + alpha^n) / seconds[n],
+
+  over the lengths that the drafter has: Theorem 3.8 of Leviathan et al. with measured
+  times, n = 0 included. Alpha is estimated as
+
+    (prior_alpha prior_weight + accepted) / (prior_weight + tried),
+
+  of the batch and of what its rows decoded before. Where no length is expected to gain
+  a fifth at `prior_alpha`, nothing is ever drafted.
 
   Attributes:
-    seconds: of iterations with the drafts that `timed` says; none where they are to be
-      measured before the decode (`specdec_t5x.tuning`).
+    seconds: of an iteration with a draft of each length, the first without a draft;
+      empty where the times are to be measured before the decode (`specdec_t5x.tuning`).
     prior_alpha: the estimate before the first draft.
     prior_weight: how many tried tokens the prior counts for.
     decay: factor of old counts with each iteration, so that drafts are tried again.
+    by_row: whether each row has a length of its own, by its own drafts alone; else all
+      rows have the one that is best for the batch.
   """
 
   seconds: Sequence[float] = ()
@@ -55,51 +66,49 @@ class ByTimes(Policy):
   prior_alpha: float = 0.75
   prior_weight: float = 2.0
   decay: float = 0.98
+  by_row: bool = False
 
   def __post_init__(self):
     # A list, as gin gives, would make the policy unhashable.
     object.__setattr__(self, "seconds", tuple(self.seconds))
-    name = type(self).__name__
     if not all(is_finite(each) and each > 0 for each in self.seconds):
-      raise ValueError(f"{name}.seconds must be above 0, got {self.seconds}.")
+      raise ValueError(f"CostAware.seconds must be above 0, got {self.seconds}.")
     shares = is_probability(self.prior_alpha) and is_probability(self.decay)
     if not (shares and is_finite(self.prior_weight) and self.prior_weight > 0):
       raise ValueError(
-        f"{name} needs a prior_alpha and a decay from 0 to 1 and a prior_weight above "
-        f"0, got {self.prior_alpha}, {self.decay} and {self.prior_weight}."
+        "CostAware needs a prior_alpha and a decay from 0 to 1 and a prior_weight "
+        f"above 0, got {self.prior_alpha}, {self.decay} and {self.prior_weight}."
       )
 
   @property
   def may_rest(self) -> bool:
-    """Where times are known: without any the longest draft is made."""
+    """Whether times are known: without any the longest draft is made."""
     return bool(self.seconds)
 
-  def timed(self, lengths: tuple[int, ...], rows: int) -> tuple[tuple[int, ...], ...]:
-    """Returns the drafts that `seconds` are of: each length, in every row.
-
-    Args:
-      lengths: as for `check`.
-      rows: B.
-    """
-    return tuple((length,) * rows for length in lengths)
-
-  def even(self, lengths: tuple[int, ...]) -> tuple[float, ...]:
-    """Returns the seconds of drafts of each length in every row."""
-    del lengths
-    return self.seconds
-
   def check(self, lengths: tuple[int, ...]) -> None:
-    """Raises a ValueError where there is not one time for each of `timed`."""
-    count = len(self.timed(lengths, 1))
-    if self.seconds and len(self.seconds) != count:
+    """Raises a ValueError where there is not one time for each length."""
+    if self.seconds and len(self.seconds) != len(lengths):
       raise ValueError(
-        f"{type(self).__name__}.seconds needs {count} times, of drafts of {lengths} "
-        f"tokens, got {len(self.seconds)}. Leave them out, and they are measured."
+        f"CostAware.seconds needs {len(lengths)} times, of drafts of {lengths} tokens, "
+        f"got {len(self.seconds)}. Leave them out, and they are measured."
       )
 
   def start(self, rows: int) -> Counts:
     """Returns counts of 0: no draft was tried."""
     return Counts(jnp.zeros(rows), jnp.zeros(rows))
+
+  def most(self, known: Counts, rows: int, lengths: tuple[int, ...]) -> Int[Array, "B"]:
+    """Returns the best length; the longest where nothing was measured."""
+    if not self.seconds:
+      return super().most(known, rows, lengths)
+    accepted, tried = known.accepted, known.tried
+    if not self.by_row:
+      accepted = accepted.sum(keepdims=True)
+      tried = tried.sum(keepdims=True)
+    accepted = self.prior_alpha * self.prior_weight + accepted
+    alpha = accepted / (self.prior_weight + tried)
+    best = best_length(alpha, jnp.array(self.seconds), lengths)
+    return jnp.broadcast_to(best, rows)
 
   def learn(self, known: Counts, info: StepInfo) -> Counts:
     """Adds what the iteration accepted and tried, old counts decayed."""
@@ -108,6 +117,10 @@ class ByTimes(Policy):
       self.decay * known.tried + info.acceptance_positions,
     )
 
+  def refilled(self, fresh: Counts, known: Counts) -> Counts:
+    """Returns the old counts, for one text is like the next; by rows, new ones."""
+    return fresh if self.by_row else known
+
   def pays(self, lengths: tuple[int, ...]) -> bool:
     """Returns whether drafts are worth a try; what is never tried teaches nothing."""
     return not self.seconds or self.speedup(self.prior_alpha, lengths) > _WORTH
@@ -115,10 +128,9 @@ class ByTimes(Policy):
   def speedup(self, alpha: float, lengths: tuple[int, ...]) -> float:
     """Returns how much faster than plain decoding the best draft of some tokens is."""
     tokens = list(itertools.accumulate(alpha**n for n in range(lengths[-1] + 1)))
-    even = self.even(lengths)
     return max(
-      tokens[n] * even[0] / seconds
-      for n, seconds in zip(lengths[1:], even[1:], strict=True)
+      tokens[n] * self.seconds[0] / seconds
+      for n, seconds in zip(lengths[1:], self.seconds[1:], strict=True)
     )
 
   def outlook(self, lengths: tuple[int, ...]) -> str:
@@ -143,41 +155,6 @@ class ByTimes(Policy):
       f"Drafts pay from an acceptance rate (alpha) of {first:.2f} on; "
       f"{self.prior_alpha:.2g} gives {expected:.2f} times."
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class CostAware(ByTimes):
-  """Drafts as many tokens as pay; often none.
-
-  The length n maximises tokens over time,
-
-    (1 + alpha + ... + alpha^n) / seconds[n],
-
-  over the lengths that the drafter has: Theorem 3.8 of Leviathan et al. with measured
-  times, n = 0 included. Alpha is of the batch, and of what its rows decoded before.
-
-  Attributes:
-    by_row: whether each row has a length of its own, by its own drafts alone; else all
-      rows have the one that is best for the batch.
-  """
-
-  by_row: bool = False
-
-  def most(self, known: Counts, rows: int, lengths: tuple[int, ...]) -> Int[Array, "B"]:
-    """The best length; the longest where nothing was measured."""
-    if not self.seconds:
-      return super().most(known, rows, lengths)
-    accepted, tried = known.accepted, known.tried
-    if not self.by_row:
-      accepted, tried = accepted.sum(keepdims=True), tried.sum(keepdims=True)
-    accepted = self.prior_alpha * self.prior_weight + accepted
-    alpha = accepted / (self.prior_weight + tried)
-    best = best_length(alpha, jnp.array(self.seconds), lengths)
-    return jnp.broadcast_to(best, rows)
-
-  def refilled(self, fresh: Counts, known: Counts) -> Counts:
-    """As they were, for one text is like the next; but of rows by themselves anew."""
-    return fresh if self.by_row else known
 
 
 def best_length(

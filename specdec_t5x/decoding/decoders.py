@@ -18,7 +18,7 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.ends import EndTokens
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.token import Token
-from specdec_t5x.core.types import ExtendFn, Guarantee, Rule
+from specdec_t5x.core.types import Cache, ExtendFn, Guarantee, Rule
 from specdec_t5x.decoding import baseline, batching, generate, state, widths
 from specdec_t5x.decoding.context import Context, Loaded, Target
 from specdec_t5x.decoding.drafter import Drafter
@@ -71,6 +71,35 @@ class Decoder(Protocol):
       eos_id: the token that ends a sequence, or all such tokens.
       is_wanted: which inputs' outputs are of use; None is all.
     """
+
+
+@dataclasses.dataclass(frozen=True)
+class Beginning:
+  """What networks read before the first iteration; see `functional.start_decoding`.
+
+  Attributes:
+    inputs: what encoders read, or prompts, padded.
+    num_slots: cache slots of a row, besides those of its prompt.
+    num_decodes: rows an input.
+    prompts: what stands before the outputs, padded.
+  """
+
+  inputs: Int[Array, "B E"]
+  num_slots: int
+  num_decodes: int
+  prompts: Int[Array, "B P"]
+
+  def decoding(self, network: Network, params: Any, **readers: Any) -> tuple[Any, ...]:
+    """Returns a network as an `ExtendFn`, and its first cache; see `start_decoding`."""
+    return start_decoding(
+      network,
+      params,
+      self.inputs,
+      self.num_slots,
+      self.num_decodes,
+      self.prompts,
+      **readers,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +205,7 @@ class SpeculativeDecoder:
     max_length,
     eos_id,
     is_wanted=None,
+    *,
     policy_state: Any = None,
   ) -> Decoded:
     """Decodes with speculation; see `Decoder`.
@@ -183,29 +213,33 @@ class SpeculativeDecoder:
     With the `policy_state` that the batch before ended with, drafts begin as its drafts
     left off.
     """
-    sampling = self.drawn(sampling)
     if not self.policy.pays(self.drafter.lengths):
       # Plain decoding's own program: it costs what plain decoding costs.
       plain = PlainDecoder(self.target, slots=self.slots, same_bits=self.same_bits)
-      of_run = max_length, eos_id
-      decoded = plain.decode(params, inputs, keys, sampling, *of_run, is_wanted)
+      decoded = plain.decode(
+        params, inputs, keys, self.drawn(sampling), max_length, eos_id, is_wanted
+      )
       observed = self._nothing_observed(keys.shape[0], max_length)
       return decoded.replace(observed=observed, policy_state=policy_state)
-    prepare = lambda inputs, keys, has_room=True: self.prepare(
-      params, inputs, keys, sampling, max_length, eos_id, has_room
-    )
-    request = _request(inputs, keys, is_wanted, policy_state)
+
+    def prepare(inputs, keys, has_room=True):
+      return self.prepare(params, inputs, keys, sampling, max_length, eos_id, has_room)
 
     def run(spec, start, queue=None):
-      fresh = self.policy.start(start.lengths.shape[0])
       known = queue.policy_state if queue else policy_state
-      if known is not None:
-        known = jax.tree.map(lambda x: x[: start.lengths.shape[0]], known)
-        fresh = self.policy.refilled(fresh, known)
-      start = start.replace(policy_state=fresh)
+      start = start.replace(policy_state=self._carried_over(known, start))
       return generate.generate(spec, start, queue=queue, observe=self.observer)
 
+    request = _request(inputs, keys, is_wanted, policy_state)
     return _decode(prepare, run, request, self.slots, max_length)
+
+  def _carried_over(self, known: Any, start: DecodeState) -> Any:
+    """Returns the policy's first state, given its state before, if there was one."""
+    rows = start.lengths.shape[0]
+    fresh = self.policy.start(rows)
+    if known is None:
+      return fresh
+    return self.policy.refilled(fresh, jax.tree.map(lambda x: x[:rows], known))
 
   def is_fixed(self, rows: int) -> bool:
     """Returns whether all blocks of the target have one width in such a batch."""
@@ -231,72 +265,94 @@ class SpeculativeDecoder:
 
     Caches that are to be copied into others need no room for outputs.
     """
-    per_input = keys.shape[0] // inputs.shape[0]
-    size, sampling = self.drafter.tree.size, self.drawn(sampling)
-    is_fixed = self.is_fixed(keys.shape[0])
-    over = widths.FIXED_WIDTH - 1 if is_fixed else size
-    slots = state.num_slots(max_length, over) if has_room else 0
+    rows, drafter = keys.shape[0], self.drafter
+    sampling = self.drawn(sampling)
+    overrun = widths.FIXED_WIDTH - 1 if self.is_fixed(rows) else drafter.tree.size
     prompts = functional.prompts_of(inputs, self.target)
-    given, own = (inputs, slots, per_input, prompts), self.drafter.networks
-    # What lacks an encoder reads the target's, so inputs are encoded once.
-    readers = [name for name in own if functional.lacks_encoder(own[name])]
-    _, cache, *read = start_decoding(
-      *(self.target, params["target"], *given),
-      readers=[(own[name], params[name]) for name in readers],
+    beginning = Beginning(
+      inputs,
+      num_slots=state.num_slots(max_length, overrun) if has_room else 0,
+      num_decodes=rows // inputs.shape[0],
+      prompts=prompts,
     )
-    target = _reading(self, params, sampling)
-    target = widths.of_fixed_width(target) if is_fixed else target
-    read = dict(zip(readers, read, strict=True))
-
-    def first_cache(name, change=lambda *given: given):
-      cache = read.get(name)
-      if cache is None:
-        _, cache = start_decoding(own[name], params[name], *change(*given))
-      if draft_step.name_of(name) in params:
-        cache = draft_step.with_scratch(own[name], cache, has_room)
-      return cache
-
-    # Prompts are in the sequences already.
-    is_prompt = functional.is_decoder_only(self.target)
-    source = without_padding(inputs[:, :0] if is_prompt else inputs)
-    of_target = self.target, params["target"]
-    known = {*self.networks, *map(draft_step.name_of, own)}
+    target_cache, first_caches = self._first_caches(params, beginning, has_room)
     context = Context(
       sampling=sampling,
       adjust=distributions.adjusted_probs,
       max_length=max_length,
       eos_id=eos_id,
-      target=Target(
-        target,
-        self.target.config.vocab_size,
-        functional.logits_fn(*of_target),
-        functional.embed_fn(*of_target),
-        functional.without_fn(*of_target),
-        {name: x for name, x in params.items() if name not in known},
-        is_fixed,
-      ),
+      target=self._loaded_target(params, sampling, rows),
       networks={
-        name: Loaded(
-          self._extend_fn(name, params),
-          functools.partial(first_cache, name),
-          params[name],
-        )
-        for name in own
+        name: Loaded(self._extend_fn(name, params), start, params[name])
+        for name, start in first_caches.items()
       },
-      source=jnp.repeat(source, per_input, axis=0),
+      source=self._source(inputs, beginning.num_decodes),
       policy=self.policy,
     )
-    spec = Speculation(self.drafter, *rule_at(self.rule, sampling), context)
-    return spec, state.initial_state(
-      cache,
-      self.drafter.start(context),
+    rule, read_as = rule_at(self.rule, sampling)
+    first_state = state.initial_state(
+      target_cache,
+      drafter.start(context),
       keys,
       max_length,
-      size,
+      drafter.tree.size,
       prompts,
-      self.policy.start(keys.shape[0]),
-      self._nothing_observed(keys.shape[0], max_length),
+      policy_state=self.policy.start(rows),
+      observed=self._nothing_observed(rows, max_length),
     )
+    return Speculation(drafter, rule, read_as, context), first_state
+
+  def _first_caches(
+    self, params: Mapping[str, Any], beginning: Beginning, has_room: bool
+  ) -> tuple[Cache, dict[str, Callable[..., Cache]]]:
+    """Returns the target's first cache, and what makes those of the drafter's networks.
+
+    What lacks an encoder reads the target's, so inputs are encoded once.
+    """
+    networks = self.drafter.networks
+    readers = [
+      name for name, each in networks.items() if functional.lacks_encoder(each)
+    ]
+    _, target_cache, *read = beginning.decoding(
+      self.target,
+      params["target"],
+      readers=[(networks[name], params[name]) for name in readers],
+    )
+    caches = dict(zip(readers, read, strict=True))
+
+    def first_cache(name, change=lambda beginning: beginning):
+      cache = caches.get(name)
+      if cache is None:
+        _, cache = change(beginning).decoding(networks[name], params[name])
+      if draft_step.name_of(name) in params:
+        cache = draft_step.with_scratch(networks[name], cache, has_room)
+      return cache
+
+    starts = {name: functools.partial(first_cache, name) for name in networks}
+    return target_cache, starts
+
+  def _loaded_target(
+    self, params: Mapping[str, Any], sampling: Sampling, rows: int
+  ) -> Target:
+    """Returns the target as functions, with what is derived of its parameters."""
+    network, own = self.target, params["target"]
+    extend, is_fixed = _reading(self, params, sampling), self.is_fixed(rows)
+    others = {*self.networks, *map(draft_step.name_of, self.drafter.networks)}
+    return Target(
+      extend=widths.of_fixed_width(extend) if is_fixed else extend,
+      vocab_size=network.config.vocab_size,
+      logits=functional.logits_fn(network, own),
+      embed=functional.embed_fn(network, own),
+      without=functional.without_fn(network, own),
+      derived={name: x for name, x in params.items() if name not in others},
+      is_fixed=is_fixed,
+    )
+
+  def _source(self, inputs: Int[Array, "B E"], num_decodes: int) -> Int[Array, "R _"]:
+    """Returns what an encoder reads, a row each; prompts are in the sequences."""
+    is_prompt = functional.is_decoder_only(self.target)
+    source = without_padding(inputs[:, :0] if is_prompt else inputs)
+    return jnp.repeat(source, num_decodes, axis=0)
 
   def _nothing_observed(self, rows, max_length) -> Any:
     return self.observer and self.observer.start(rows, max_length)
@@ -354,24 +410,25 @@ class PlainDecoder:
     self, params, inputs, keys, sampling, max_length, eos_id, is_wanted=None
   ) -> Decoded:
     """Decodes one token a call; see `Decoder`."""
-    prepare = lambda inputs, keys, has_room=True: self.prepare(
-      params, inputs, keys, max_length, has_room
-    )
-    reading = _reading(self, params, sampling)
+    extend = _reading(self, params, sampling)
     if self.is_fixed(keys.shape[0]):
-      reading = widths.of_fixed_width(reading)
-    run = lambda _, state, queue=None: baseline.generate_plain(
-      *(
-        reading,
+      extend = widths.of_fixed_width(extend)
+
+    def prepare(inputs, keys, has_room=True):
+      return self.prepare(params, inputs, keys, max_length, has_room)
+
+    def run(_, start, queue=None):
+      return baseline.generate_plain(
+        extend,
         sampling,
-        state,
+        start,
         max_length,
         eos_id,
         distributions.adjusted_probs,
         self.block,
-      ),
-      queue=queue,
-    )
+        queue=queue,
+      )
+
     request = _request(inputs, keys, is_wanted)
     return _decode(prepare, run, request, self.slots, max_length)
 
@@ -382,12 +439,14 @@ class PlainDecoder:
     # A block overruns the output as a draft of block - 1 tokens does.
     over = self.block - 1
     wide = widths.FIXED_WIDTH - 1 if self.is_fixed(keys.shape[0]) else over
-    slots = state.num_slots(max_length, wide) if has_room else 0
-    per_input = keys.shape[0] // inputs.shape[0]
     prompts = functional.prompts_of(inputs, self.target)
-    extend, cache = start_decoding(
-      self.target, params["target"], inputs, slots, per_input, prompts
+    beginning = Beginning(
+      inputs,
+      num_slots=state.num_slots(max_length, wide) if has_room else 0,
+      num_decodes=keys.shape[0] // inputs.shape[0],
+      prompts=prompts,
     )
+    extend, cache = beginning.decoding(self.target, params["target"])
     return extend, state.initial_state(cache, None, keys, max_length, over, prompts)
 
 

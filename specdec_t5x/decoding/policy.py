@@ -91,10 +91,10 @@ class Fixed(Policy):
 
   Attributes:
     length: how many; None is all that the drafter drafts. A program that times drafts
-      of several lengths has it as an argument, perhaps a row each.
+      of several lengths has it as an argument.
   """
 
-  length: int | Int[Array, "*B"] | None = None
+  length: int | Int[Array, ""] | None = None
 
   def __post_init__(self):
     if not (self.length is None or is_whole(self.length, 0) or _is_array(self.length)):
@@ -115,4 +115,4 @@ class Fixed(Policy):
 
 
 def _is_array(value: Any) -> bool:
-  return hasattr(value, "dtype") and value.ndim < 2
+  return hasattr(value, "dtype") and value.ndim == 0

@@ -69,9 +69,13 @@ class OtherVocabulary(DraftModel):
   def start(self, context: Context) -> StepwiseState:
     """Returns the draft's first cache, of the inputs in its own tokens."""
 
-    def in_draft(inputs, slots, per_input, prompts):
-      texts = map(self.tokens.in_draft, (inputs, prompts))
-      return next(texts), slots * self.tokens.longer, per_input, next(texts)
+    def in_draft(beginning):
+      return dataclasses.replace(
+        beginning,
+        inputs=self.tokens.in_draft(beginning.inputs),
+        num_slots=beginning.num_slots * self.tokens.longer,
+        prompts=self.tokens.in_draft(beginning.prompts),
+      )
 
     cache = context.networks["draft"].start(in_draft)
     return StepwiseState(cache, jnp.zeros_like(cache.index))

@@ -24,7 +24,7 @@ from t5x import utils
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.describe import describe
-from specdec_t5x.decoding.cost_aware import ByTimes
+from specdec_t5x.decoding.cost_aware import CostAware
 from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.drafters.link import Link
 from specdec_t5x.hugging_face.export import all_or_nothing
@@ -75,7 +75,7 @@ def check_decoder(decoder: Decoder) -> None:
       "it made; leave out configs/runs/places.gin."
     )
   policy = getattr(decoder, "policy", None)
-  if isinstance(policy, ByTimes) and not policy.seconds:
+  if isinstance(policy, CostAware) and not policy.seconds:
     raise ValueError(
       f"The policy {type(policy).__name__} goes by times of this device, and the "
       "program runs on others. Set GAMMA, as --gin.GAMMA=5, and leave out GAMMA_POLICY "
