@@ -1,1 +1,4 @@
-"""Our own tools, outside the wheel; nothing in `specdec_t5x` imports them."""
+"""Research about this project, outside the wheel: `python -m lab`, from a clone.
+
+Nothing in `specdec_t5x` imports it.
+"""

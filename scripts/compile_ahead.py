@@ -41,7 +41,7 @@ def _topology(name: str | None):
   """Returns the devices of a described TPU slice; None for the machine's own."""
   if name is None:
     return None
-  from specdec_t5x.bench.model.devices import described
+  from specdec_t5x.t5x_bridge.topologies import described
 
   return described(name)
 

@@ -9,6 +9,8 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "specdec_t5x"
 RULES = tomllib.loads((ROOT / "tests" / "imports.toml").read_text())
+# What is in a clone and not in the wheel.
+REPOSITORY = {"lab", "tests", "scripts"}
 STATIC = set(RULES["static"])
 KERNELS = ("native", "cuda", "network")
 JAX_ALONE = {"jax", "jaxtyping", "flax", "specdec_t5x", *RULES["standard"]}
@@ -34,7 +36,11 @@ def part_of(module):
   return module.split("/")[0].removesuffix(".py")
 
 
-MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+def modules_of(folder):
+  return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.py"))
+
+
+MODULES, LAB = modules_of(PACKAGE), modules_of(ROOT / "lab")
 PARTS = {part_of(module) for module in MODULES}
 
 
@@ -45,6 +51,7 @@ def forbidden(module, source):
   ours = {n[1] for n in names if n[0] == "specdec_t5x" and len(n) > 1}
   part = part_of(module)
   found = ours & PARTS - allowed(part) - {part}
+  found |= roots & REPOSITORY
   if not module.startswith(tuple(RULES["use_t5x"])):
     found |= roots & {"t5x"}
   if module.startswith(tuple(RULES["use_jax_alone"])):
@@ -88,4 +95,21 @@ def test_each_part_has_its_rule():
 def test_the_runtime_never_imports_the_package():
   for path in (ROOT / "t5x_runtime").rglob("*.py"):
     roots = {name.split(".")[0] for name in imported(path.read_text())}
-    assert "specdec_t5x" not in roots, path
+    assert not roots & {"specdec_t5x", *REPOSITORY}, path
+
+
+@pytest.mark.parametrize("module", LAB)
+def test_a_module_of_lab_imports_only_what_it_may(module):
+  source = (ROOT / "lab" / module).read_text()
+  roots = {name.split(".")[0] for name in imported(source)}
+  for name, users in RULES["lab"].items():
+    assert name not in roots or module.startswith(tuple(users)), name
+
+
+def test_the_wheel_has_the_package_alone(monkeypatch):
+  pytest.importorskip("setuptools")
+  from distutils.core import run_setup
+
+  monkeypatch.chdir(ROOT)
+  folders = run_setup("setup.py", stop_after="init").packages
+  assert {name.split(".")[0] for name in folders} == {"specdec_t5x"}

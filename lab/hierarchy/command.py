@@ -1,14 +1,14 @@
 r"""The best hierarchy of drafts by measured costs, and what it takes in fact.
 
-  python -m specdec_t5x.bench hierarchy --target DIR --draft small=DIR tiny=DIR copy \
+  python -m lab hierarchy --target DIR --draft small=DIR tiny=DIR copy \
     --vocabulary FILE --inputs FILE --prefix "translate English to German: " \
     --output DIR
 
 Times an iteration of each network above each draft (judge and drafter, on the first
 input; at the least, a middle and the greatest length, and those between them by lines),
 and counts how many tokens stand on all inputs; from these follows the fastest hierarchy
-of 1, 2 and 3 drafts (`analysis.hierarchy`). Then decodes every input with each of them
-in turn, at batch 1: seconds a token without the encoders, and speeds over plain
+of 1, 2 and 3 drafts (`lab.hierarchy.planner`). Then decodes every input with each of
+them in turn, at batch 1: seconds a token without the encoders, and speeds over plain
 decoding, as predicted and as measured. Says so where a single draft, or none, is
 better.
 """
@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from specdec_t5x.analysis import hierarchy
-from specdec_t5x.analysis.hierarchy import Plan
+from lab.hierarchy import planner
+from lab.hierarchy.planner import Plan
 from specdec_t5x.api import Model
 from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command
@@ -53,7 +53,7 @@ def make(args: argparse.Namespace) -> Table:
   study = jobs.load(args)
   sampling = Sampling(args.temperature)
   measured = measure(study, sampling, args.gamma)
-  plans = hierarchy.best_plans(measured, args.levels, args.gamma)
+  plans = planner.best_plans(measured, args.levels, args.gamma)
   rows = _rows(study, plans, sampling)
   best = min(plans, key=lambda plan: plan.seconds)
   of_pairs = lambda found: {
@@ -71,10 +71,10 @@ def make(args: argparse.Namespace) -> Table:
   words = {"task": study.job.task, "temperature": args.temperature}
   words |= {"verdict": _verdict(best), "first": listed(first)}
   notes = [listed({"inputs": len(study.inputs), "batch": 1, "gamma": args.gamma})]
-  return Table.of("hierarchy", rows, words, notes=notes, facts=facts)
+  return Table.of("hierarchy", rows, words, notes=notes, package="lab", facts=facts)
 
 
-def measure(study: Study, sampling: Sampling, gamma: int) -> hierarchy.Measured:
+def measure(study: Study, sampling: Sampling, gamma: int) -> planner.Measured:
   """Returns what plans follow from: iterations timed, standing tokens counted."""
   models = models_of(study)
   judges = [name for name, model in models.items() if model is not None]
@@ -83,7 +83,7 @@ def measure(study: Study, sampling: Sampling, gamma: int) -> hierarchy.Measured:
   decode = lambda judge, name, size: _decode(study, judge, ((name, size),), sampling)
   survival = {pair: stands(study, decode(*pair, gamma), gamma) for pair in pairs}
   seconds = _seconds(study, decode, pairs, sampling, gamma)
-  return hierarchy.Measured(TARGET, *seconds, survival)
+  return planner.Measured(TARGET, *seconds, survival)
 
 
 def stands(study: Study, decode: Decode, gamma: int) -> Float[np.ndarray, "G"]:

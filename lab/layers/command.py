@@ -1,6 +1,6 @@
 r"""The sublayers that a target had best leave out to draft for itself, as a gin file.
 
-  python -m specdec_t5x.bench layers --target DIR --vocabulary FILE --inputs FILE \
+  python -m lab layers --target DIR --vocabulary FILE --inputs FILE \
     --prefix "translate English to German: " --output DIR
 
 Acceptance is measured on the target's own outputs for the inputs, without a draw, and
@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from specdec_t5x.analysis.layers import LayerCosts
+from lab.layers.agreement import Agreement
+from lab.layers.costs import LayerCosts
+from lab.layers.search import Search, require_optuna
 from specdec_t5x.bench import jobs
-from specdec_t5x.bench.agreement import Agreement
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.command import Command, at_least, fastest_as_gin
 from specdec_t5x.bench.environment import machine
-from specdec_t5x.bench.layer_search import Search, require_optuna
 from specdec_t5x.bench.measured import PLAIN, Setting, compare
 from specdec_t5x.bench.pairs import Study, fingerprint, pad_inputs
 from specdec_t5x.bench.programs import Decode
@@ -39,7 +39,7 @@ from specdec_t5x.network.config import NetworkConfig
 
 _GIN = """# {count} of {whole} sublayers left out. Alpha {alpha:.3f}, a drafted token at
 # {c:.2f} of a plain one: {speed:.2f} times plain decoding is predicted. Temperature
-# {temperature:g}, costs {costs}, by python -m specdec_t5x.bench layers. Target:
+# {temperature:g}, costs {costs}, by python -m lab layers. Target:
 # {folder}
 #
 # To be added after configs/drafters/layer_skip.gin.
@@ -74,7 +74,7 @@ def make(args: argparse.Namespace) -> Table:
   notes = [listed({"costs": args.costs, **costs.kinds, "rest": costs.rest})]
   words = {"inputs": len(study.inputs), "sampling": Sampling(args.temperature)}
   facts = {"costs": dataclasses.asdict(costs), "folder": study.job.target}
-  return Table.of("layers", rows, words, notes=notes, facts=facts)
+  return Table.of("layers", rows, words, notes=notes, package="lab", facts=facts)
 
 
 def _rows(search: Search, trials: int, seed: int) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Callable, Collection
 from typing import Any
 
-from specdec_t5x.analysis.layers import LayerCosts, knapsack
+from lab.layers.costs import LayerCosts, knapsack
 
 
 def require_optuna() -> None:

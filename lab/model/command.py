@@ -1,9 +1,9 @@
 r"""Models a pair's pieces on a device that is not there, from the compiled programs.
 
-  python -m specdec_t5x.bench model --topology v4:1x1x1 --output runs/model_v4
-  python -m specdec_t5x.bench model --topology cpu --target base --drafts small \
+  python -m lab model --topology v4:1x1x1 --output runs/model_v4
+  python -m lab model --topology cpu --target base --drafts small \
     --widths 1 2 4 8 --batches 1 --output runs/model_cpu
-  python -m specdec_t5x.bench model --topology v5e:1x1 --target xl \
+  python -m lab model --topology v5e:1x1 --target xl \
     --drafts int8 int4 int4/32 --widths 1 2 8 --batches 1 --output runs/model_xl
 
 Nothing runs on the device. A TPU's own compiler (`pip install libtpu`, of the version
@@ -18,23 +18,32 @@ on.
 
 import argparse
 import dataclasses
+import pathlib
 import sys
 from collections.abc import Iterator
 from importlib import metadata
 
 import jax
 
+from lab.model import devices, tables, timed
+from lab.model.pieces import Cost, Piece, compiled
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.environment import machine
-from specdec_t5x.bench.model import devices, tables, timed
-from specdec_t5x.bench.model.pieces import Cost, Piece, compiled
+from specdec_t5x.bench.environment import code, machine
 from specdec_t5x.bench.programs import ROUNDED
 from specdec_t5x.bench.table import Table
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.network.sizes import SIZES
+from specdec_t5x.t5x_bridge.topologies import described
 
 CPU, REFUSED = "cpu", "refused"
+_CLONE = pathlib.Path(__file__).parents[2]
+# The sources that make the pieces and read what they were compiled to.
+READERS = (
+  "lab/model/pieces.py",
+  "lab/model/work.py",
+  "specdec_t5x/analysis/hlo.py",
+)
 
 
 def make(args: argparse.Namespace) -> Table:
@@ -47,7 +56,7 @@ def make(args: argparse.Namespace) -> Table:
   # Compiling for others is no reason to wake this machine's accelerator.
   jax.config.update("jax_platforms", "cpu")
   is_cpu = args.topology == CPU
-  target = jax.devices("cpu")[0] if is_cpu else devices.described(args.topology)[0]
+  target = jax.devices("cpu")[0] if is_cpu else described(args.topology)[0]
   cells = Cells(args.output)
   model = _device(args.topology, cells)
   found, refused = {}, {}
@@ -104,7 +113,8 @@ def _compilers(topology):
   versions = {name: metadata.version(name) for name in ("jax", "jaxlib")}
   if topology != CPU:
     versions["libtpu"] = metadata.version("libtpu")
-  return {"topology": topology, "code": machine()["code"], **versions}
+  sources = {"code": machine()["code"], "readers": code(_CLONE, READERS)}
+  return {"topology": topology, **sources, **versions}
 
 
 def _device(topology, cells):

@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
+from lab.model import work
+from lab.model.devices import Device
 from specdec_t5x.analysis.hlo import Program
 from specdec_t5x.bench import programs
 from specdec_t5x.bench.iteration import call_program, iterated
-from specdec_t5x.bench.model.devices import Device
 from specdec_t5x.bench.programs import ROUNDED
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoders import derived_of
@@ -64,7 +65,7 @@ class Cost:
   """What a turn of a piece does, read off the compiled program.
 
   Attributes:
-    moved, operations, cycles: see `analysis.hlo.Work`.
+    moved, operations, cycles: see `lab.model.work.Work`.
     flops: floating-point operations, as XLA counts them, loops within a turn once; of
       a CPU before its compiler replaces products.
     held: bytes of arguments and of what lives besides them.
@@ -104,7 +105,7 @@ def compiled(piece: Piece, device: Any) -> Cost:
   made = traced.lower(lowering_platforms=(device.platform,)).compile()
   seconds = time.perf_counter() - begin
   read = Program.read(made.as_text())
-  work = read.total() if piece.kind == "encoder" else read.turn()
+  found = work.total(read) if piece.kind == "encoder" else work.turn(read)
   memory = made.memory_analysis()
   flops = made.cost_analysis()["flops"]
   if device.platform == "cpu":
@@ -113,7 +114,7 @@ def compiled(piece: Piece, device: Any) -> Cost:
     run, arguments = program(as_xla)
     flops = run.lower(*jax.eval_shape(arguments)).cost_analysis()["flops"]
   return Cost(
-    **dataclasses.asdict(work),
+    **dataclasses.asdict(found),
     flops=float(flops),
     held=memory.argument_size_in_bytes + memory.temp_size_in_bytes,
     compiling=seconds,

@@ -1,15 +1,16 @@
 """What follows from the pieces' costs: c, the paper's table 2, and what pays."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from lab.model.devices import Device
+from lab.model.pieces import Cost, Piece, words
+from lab.model.timed import Measured
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench.environment import environment
-from specdec_t5x.bench.model.devices import Device
-from specdec_t5x.bench.model.pieces import Cost, Piece, words
-from specdec_t5x.bench.model.timed import Measured
 from specdec_t5x.bench.paper import published
 from specdec_t5x.bench.table import Table, declared, listed
 
@@ -108,7 +109,7 @@ def table(
   """Returns what the command prints: pieces, c, advice and table 2."""
   model = Model(device, costs, args.target, timed)
   refusals = {_named(piece): why for piece, why in refused.items()}
-  more, said = declared("model.timed") if timed else {}, vars(device)
+  more, said = declared("model.timed", "lab") if timed else {}, vars(device)
   notes = [
     *more.get("notes", ()),
     *(f"Not compiled: {name}: {why}" for name, why in refusals.items()),
@@ -116,7 +117,8 @@ def table(
   ]
   pieces = [_piece_row(model, piece) for piece in costs]
   words = {"device": device.name}
-  return Table.of(
+  of = functools.partial(Table.of, package="lab")
+  return of(
     "model",
     _speed_rows(model, args.drafts),
     words,
@@ -124,9 +126,9 @@ def table(
     settings={name: value for name, value in vars(args).items() if name != "recorded"},
     facts={"device": said, "refused": refusals},
     before=(
-      Table.of("model.pieces", pieces, words, f" | {more['columns']}" if more else ""),
-      Table.of("model.c", _c_rows(model, args.drafts)),
-      Table.of("model.advice", list(_advice(model, args))),
+      of("model.pieces", pieces, words, f" | {more['columns']}" if more else ""),
+      of("model.c", _c_rows(model, args.drafts)),
+      of("model.advice", list(_advice(model, args))),
     ),
     made={**environment(), "device": f"{device.name}, as {args.topology}"},
   )

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lab.model.devices import Device
+from lab.model.pieces import Cost, Piece, program
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.environment import machine
-from specdec_t5x.bench.model.devices import Device
-from specdec_t5x.bench.model.pieces import Cost, Piece, program
 from specdec_t5x.bench.timed import Program, alternate, repeated, slopes
 from specdec_t5x.network.products import multiply
 from specdec_t5x.network.sizes import t5_1_1

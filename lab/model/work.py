@@ -1,4 +1,4 @@
-"""Compiled programs as XLA prints them: computations, loops and what operations move.
+"""What the operations of a compiled program move, counted in its HLO text.
 
 A shape may say where an array lies: `S(n)`, n > 0, is on the chip (a TPU's VMEM, CMEM
 or SMEM), everything else is in the device's large memory. A TPU pads the last two axes,
@@ -10,21 +10,14 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) .*\{$")
-_OPERATION = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
+from specdec_t5x.analysis.hlo import Operation, Program
+
 _SHAPE = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?")
 _ON_CHIP = re.compile(r"S\([1-9]\d*\)")
 _TILE = re.compile(r":T\(([\d,]+)\)")
 _ELEMENT = re.compile(r"E\((\d+)\)")
-_OPERAND = re.compile(r"%([\w.\-]+)")
-_CALLED = re.compile(
-  r"(?:to_apply|calls|body|condition|true_computation|false_computation)=%?([\w.\-]+)"
-)
-_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
-_TRIPS = re.compile(r"known_trip_count[^\d]*(\d+)")
-_CONDITION = re.compile(r"condition=%?([\w.\-]+)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 # Names for what other operations made, and what ends an asynchronous one.
 _FREE = {
@@ -33,41 +26,6 @@ _FREE = {
 }
 # Reading a part of their first operand.
 _PARTIAL = ("dynamic-slice", "slice", "gather", "slice-start")
-
-
-@dataclasses.dataclass(frozen=True)
-class Operation:
-  """A line of a computation."""
-
-  name: str
-  shape: str
-  opcode: str
-  rest: str
-  is_root: bool
-
-  @property
-  def operands(self) -> tuple[str, ...]:
-    """Names of what it reads."""
-    depth, end = 1, len(self.rest)
-    for place, letter in enumerate(self.rest):
-      depth += (letter == "(") - (letter == ")")
-      if not depth:
-        end = place
-        break
-    return tuple(_OPERAND.findall(self.rest[:end]))
-
-  @property
-  def callees(self) -> tuple[str, ...]:
-    """The computations that it runs: of a loop its body, and its condition."""
-    branches = ",".join(_BRANCHES.findall(self.rest))
-    named = (name.strip().lstrip("%") for name in branches.split(",") if name)
-    return (*_CALLED.findall(self.rest), *named)
-
-  @property
-  def body(self) -> str:
-    """What a loop repeats, or the one computation that it runs."""
-    found = re.search(r"body=%?([\w.\-]+)", self.rest)
-    return found.group(1) if found else self.callees[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,165 +52,121 @@ class Work:
     return Work(*(count * each for each in dataclasses.astuple(self)))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Program:
-  """The computations of a compiled program.
+def total(program: Program) -> Work:
+  """Returns the work of the whole program; loops of unknown length turn once."""
+  return _work(program, program.entry)
 
-  Attributes:
-    computations: their operations, by name.
-    entry: the one that runs.
+
+def turn(program: Program) -> Work:
+  """Returns the work of a turn of the longest loop whose turns nobody knows.
+
+  That is the decoding loop, or the one that repeats a part; loops in it unrolled.
   """
+  turns = (_work(program, body) for body in program.open_loops())
+  return max(turns, key=lambda work: work.moved)
 
-  computations: Mapping[str, Sequence[Operation]]
-  entry: str
 
-  @classmethod
-  def read(cls, hlo: str) -> "Program":
-    """Returns the program of an HLO text, as `compiled.as_text()` gives it."""
-    computations, current, entry = {}, None, ""
-    for line in hlo.splitlines():
-      if head := _COMPUTATION.match(line):
-        current = computations.setdefault(head.group(1), [])
-        entry = head.group(1) if line.startswith("ENTRY") else entry
-      elif current is not None and (found := _OPERATION.match(line)):
-        root, name, shape, opcode, rest = found.groups()
-        current.append(Operation(name, shape, opcode, rest, bool(root)))
-    return cls(computations, entry)
+def _work(program: Program, name: str) -> Work:
+  operations = program.computations[name]
+  shapes = {each.name: each.shape for each in operations}
+  return sum((_of(program, each, shapes) for each in operations), Work())
 
-  def total(self) -> Work:
-    """Returns the work of the whole program; loops of unknown length turn once."""
-    return self._work(self.entry)
 
-  def turn(self) -> Work:
-    """Returns the work of a turn of the longest loop whose turns nobody knows.
+def _of(program: Program, each: Operation, shapes: Mapping[str, str]) -> Work:
+  if each.opcode in _FREE or each.opcode.endswith("-done"):
+    return Work()
+  if each.opcode in ("while", "call"):
+    return _work(program, each.body).times(program.turns(each) or 1)
+  if each.opcode == "conditional":
+    branches = (_work(program, callee) for callee in each.callees)
+    return max(branches, key=lambda work: work.moved)  # The dearest.
+  found = _CYCLES.search(each.rest)
+  return Work(
+    moved=_moved(program, each, shapes),
+    operations=int(any(array.dims for array in _arrays(each.shape))),
+    cycles=int(found.group(1)) if found else 0,
+  )
 
-    That is the decoding loop, or the one that repeats a part; loops in it unrolled.
-    """
-    return max(map(self._work, self.open_loops()), key=lambda work: work.moved)
 
-  def turns(self, each: Operation) -> int | None:
-    """Returns how often it runs what it calls; None of a loop where nobody knows.
+def _moved(program: Program, each, shapes) -> int:
+  if each.opcode in ("copy-start", "slice-start"):
+    # (to, from, ..) or ((from), to, ..): the smaller one is what is moved.
+    ends = [shape for shape in _arrays(each.shape) if shape.dims]
+    least = min(shape.padded for shape in ends)
+    return sum(least for shape in ends if not shape.on_chip)
+  if each.opcode == "custom-call" and "ConcatBitcast" in each.rest:
+    return 0
+  reads = (
+    _read(program, each, place, shapes.get(operand, ""))
+    for place, operand in enumerate(each.operands)
+  )
+  return sum(reads) + _written(program, each)
 
-    A TPU's text has no count; there the condition says it, as JAX writes its scans: a
-    counter from 0, less than a constant.
-    """
-    if each.opcode != "while":
-      return 1
-    if found := _TRIPS.search(each.rest):
-      return int(found.group(1))
-    condition = self.computations.get(_CONDITION.search(each.rest).group(1), ())
-    named = {line.name: line for line in condition}
-    root = next((line for line in condition if line.is_root), None)
-    if root is None or root.opcode != "compare" or "direction=LT" not in root.rest:
-      return None
-    limit = named[root.operands[1]]
-    return int(limit.rest.partition(")")[0]) if limit.opcode == "constant" else None
 
-  def open_loops(self) -> list[str]:
-    """Returns the bodies of the loops whose number of turns nobody knows beforehand.
+def _read(program: Program, each: Operation, place: int, shape: str) -> int:
+  """Returns the bytes that an operation reads of an operand in the large memory."""
+  if each.opcode in _PARTIAL and place == 0:
+    return _bytes(each.shape) if _bytes(shape) else 0
+  if each.opcode == "dynamic-update-slice" and place == 0:
+    return 0  # In place.
+  if each.opcode != "fusion":
+    return _bytes(shape)
+  return min(
+    _bytes(shape), _read_inside(program, each.body, place, bool(_bytes(shape)))
+  )
 
-    Raises:
-      ValueError: where there is no such loop.
-    """
-    every = (each for lines in self.computations.values() for each in lines)
-    loops = [each.body for each in every if self.turns(each) is None]
-    if not loops:
-      raise ValueError("Expected a program with a decoding loop, got none: no `while`.")
-    return loops
 
-  def _work(self, name: str) -> Work:
-    operations = self.computations[name]
-    shapes = {each.name: each.shape for each in operations}
-    return sum((self._of(each, shapes) for each in operations), Work())
+def _read_inside(program: Program, name: str, place: int, in_memory: bool) -> int:
+  operations = program.computations[name]
+  mark = f"{place})"
+  parameter = next(
+    each
+    for each in operations
+    if each.opcode == "parameter" and each.rest.startswith(mark)
+  )
+  whole = _bytes(parameter.shape, anywhere=True) if in_memory else 0
+  read = 0
+  for each in operations:
+    for at, operand in enumerate(each.operands):
+      if operand != parameter.name:
+        continue
+      if each.opcode in _PARTIAL and at == 0:
+        read += _bytes(each.shape, anywhere=True) if in_memory else 0
+      elif each.opcode == "fusion":
+        read += _read_inside(program, each.body, at, in_memory)
+      elif each.opcode != "dynamic-update-slice" or at:
+        return whole
+  return min(whole, read)
 
-  def _of(self, each: Operation, shapes: Mapping[str, str]) -> Work:
-    if each.opcode in _FREE or each.opcode.endswith("-done"):
-      return Work()
-    if each.opcode in ("while", "call"):
-      return self._work(each.body).times(self.turns(each) or 1)
-    if each.opcode == "conditional":
-      branches = map(self._work, each.callees)
-      return max(branches, key=lambda work: work.moved)  # The dearest.
-    found = _CYCLES.search(each.rest)
-    return Work(
-      moved=self._moved(each, shapes),
-      operations=int(any(array.dims for array in _arrays(each.shape))),
-      cycles=int(found.group(1)) if found else 0,
-    )
 
-  def _moved(self, each, shapes) -> int:
-    if each.opcode in ("copy-start", "slice-start"):
-      # (to, from, ..) or ((from), to, ..): the smaller one is what is moved.
-      ends = [shape for shape in _arrays(each.shape) if shape.dims]
-      least = min(shape.padded for shape in ends)
-      return sum(least for shape in ends if not shape.on_chip)
-    if each.opcode == "custom-call" and "ConcatBitcast" in each.rest:
-      return 0
-    reads = (
-      self._read(each, place, shapes.get(operand, ""))
-      for place, operand in enumerate(each.operands)
-    )
-    return sum(reads) + self._written(each)
+def _written(program: Program, each: Operation) -> int:
+  """Returns the bytes that it writes to the large memory."""
+  whole = _bytes(each.shape)
+  if not whole:
+    return 0
+  if each.opcode == "fusion":
+    return min(whole, _updated(program, each.body))
+  if each.opcode == "dynamic-update-slice":
+    return 0  # What it writes was counted as what it reads.
+  return whole
 
-  def _read(self, each: Operation, place: int, shape: str) -> int:
-    """Returns the bytes that an operation reads of an operand in the large memory."""
-    if each.opcode in _PARTIAL and place == 0:
-      return _bytes(each.shape) if _bytes(shape) else 0
-    if each.opcode == "dynamic-update-slice" and place == 0:
-      return 0  # In place.
-    if each.opcode != "fusion":
-      return _bytes(shape)
-    return min(_bytes(shape), self._read_inside(each.body, place, bool(_bytes(shape))))
 
-  def _read_inside(self, name: str, place: int, in_memory: bool) -> int:
-    operations = self.computations[name]
-    mark = f"{place})"
-    parameter = next(
-      each
-      for each in operations
-      if each.opcode == "parameter" and each.rest.startswith(mark)
-    )
-    whole = _bytes(parameter.shape, anywhere=True) if in_memory else 0
-    read = 0
-    for each in operations:
-      for at, operand in enumerate(each.operands):
-        if operand != parameter.name:
-          continue
-        if each.opcode in _PARTIAL and at == 0:
-          read += _bytes(each.shape, anywhere=True) if in_memory else 0
-        elif each.opcode == "fusion":
-          read += self._read_inside(each.body, at, in_memory)
-        elif each.opcode != "dynamic-update-slice" or at:
-          return whole
-    return min(whole, read)
-
-  def _written(self, each: Operation) -> int:
-    """Returns the bytes that it writes to the large memory."""
-    whole = _bytes(each.shape)
-    if not whole:
-      return 0
-    if each.opcode == "fusion":
-      return min(whole, self._updated(each.body))
-    if each.opcode == "dynamic-update-slice":
-      return 0  # What it writes was counted as what it reads.
-    return whole
-
-  def _updated(self, name: str) -> int:
-    """Returns the bytes that a fusion writes: of an update in place, the update's."""
-    operations = {each.name: each for each in self.computations[name]}
-    root = next(each for each in operations.values() if each.is_root)
-    ends = [operations[n] for n in root.operands] if root.opcode == "tuple" else [root]
-    written = 0
-    for end in ends:
-      while end.opcode == "bitcast":
-        end = operations[end.operands[0]]
-      if end.opcode == "dynamic-update-slice":
-        written += _bytes(operations[end.operands[1]].shape, anywhere=True)
-      elif end.opcode == "fusion":
-        written += self._updated(end.body)
-      else:
-        written += _bytes(end.shape, anywhere=True)
-    return written
+def _updated(program: Program, name: str) -> int:
+  """Returns the bytes that a fusion writes: of an update in place, the update's."""
+  operations = {each.name: each for each in program.computations[name]}
+  root = next(each for each in operations.values() if each.is_root)
+  ends = [operations[n] for n in root.operands] if root.opcode == "tuple" else [root]
+  written = 0
+  for end in ends:
+    while end.opcode == "bitcast":
+      end = operations[end.operands[0]]
+    if end.opcode == "dynamic-update-slice":
+      written += _bytes(operations[end.operands[1]].shape, anywhere=True)
+    elif end.opcode == "fusion":
+      written += _updated(program, end.body)
+    else:
+      written += _bytes(end.shape, anywhere=True)
+  return written
 
 
 @dataclasses.dataclass(frozen=True)

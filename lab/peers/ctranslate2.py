@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from ctranslate2.converters import transformers as converters
 
+from lab.peers import export
+from lab.peers.hugging_face import Program
 from specdec_t5x.api import Model
-from specdec_t5x.bench.peers import export
-from specdec_t5x.bench.peers.hugging_face import Program
 from specdec_t5x.decoding.state import START_TOKEN
 
 UNKNOWN = 2

@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from lab import peers
+from lab.peers import importable, upstream
 from specdec_t5x.api import Model
-from specdec_t5x.bench import peers
 from specdec_t5x.bench.measured import COUNTED
 from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.peers import importable, upstream
 from specdec_t5x.bench.timed import Program
 from specdec_t5x.network.inputs import without_padding
 
@@ -70,7 +70,7 @@ def _as_ours(output: Any, max_length: int, eos_id: int) -> Any:
 
 
 def _hugging_face(target, draft, gamma, limits) -> dict[str, Program]:
-  from specdec_t5x.bench.peers import export, hugging_face
+  from lab.peers import export, hugging_face
 
   to_torch = lambda model: export.to_torch(model, export.torch_device())
   settings = {HF_GAMMA: (gamma, True), HF_DEFAULT: (None, True)}
@@ -86,6 +86,6 @@ def _hugging_face(target, draft, gamma, limits) -> dict[str, Program]:
 
 
 def _ctranslate2(target, limits) -> dict[str, Program]:
-  from specdec_t5x.bench.peers import ctranslate2
+  from lab.peers import ctranslate2
 
   return {name: ctranslate2.greedy(target, kind, *limits) for kind, name in CT2.items()}

@@ -12,20 +12,22 @@ from specdec_t5x.bench import report, results
 from specdec_t5x.quiet import import_quietly
 
 # Where each command is, in this package.
-_OWN = "decode head infer machine rules tree layers hierarchy methods link online"
+_OWN = "decode head infer machine rules tree methods link online"
 COMMANDS = {
   **{name: f"{name}:COMMAND" for name in _OWN.split()},
   "copy": "compare:COPY",
   "batches": "compare:BATCHES",
-  **{name: f"{name}.command:COMMAND" for name in ("model", "gpu")},
+  "gpu": "gpu.command:COMMAND",
   **{f"table{number}": f"paper.tables:TABLE_{number}" for number in range(1, 6)},
   **{f"figure{number}": f"paper.curves:FIGURE_{number}" for number in (2, 3, 4)},
   "figure5": "paper.timeline:COMMAND",
 }
 # Nothing of theirs loads TensorFlow, which takes seconds.
-_LIGHT = "decode head infer machine model gpu figure2 figure3 figure4"
+_LIGHT = "decode head infer machine gpu figure2 figure3 figure4"
 # What has flags of its own: pages from what is kept, and all that they show anew.
 OTHERS = {"report": report.main, "results": results.main}
+# Research that left the package: commands of `python -m lab`, in a clone.
+MOVED = ("model", "layers", "hierarchy")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     The exit status: 0, or 1 after printing what is wrong with the input.
   """
   argv = sys.argv[1:] if argv is None else argv
+  if argv and argv[0] in MOVED:
+    print(
+      f"error: `bench {argv[0]}` is now `python -m lab {argv[0]}`, with the same "
+      "flags, in a clone of the repository.",
+      file=sys.stderr,
+    )
+    return 1
   parser = argparse.ArgumentParser(
     prog="python -m specdec_t5x.bench",
     description=__doc__,
@@ -48,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     import_quietly("tensorflow")
   module, _, attribute = COMMANDS[name].partition(":")
   command = getattr(importlib.import_module(f"specdec_t5x.bench.{module}"), attribute)
-  return command.main(argv[1:], name)
+  return command.main(argv[1:], f"python -m specdec_t5x.bench {name}")
 
 
 if __name__ == "__main__":

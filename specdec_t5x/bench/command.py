@@ -90,7 +90,7 @@ def fastest_as_gin(name: str, template: str, listed: str) -> WriteFn:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-  """A command of `python -m specdec_t5x.bench`.
+  """A command of `python -m specdec_t5x.bench`, or of another package.
 
   Attributes:
     about: its documentation, for --help.
@@ -112,10 +112,14 @@ class Command:
   draw: Callable[[Table], Any] | None = None
   is_figure: bool = False
 
-  def parser(self, name: str | None = None) -> argparse.ArgumentParser:
-    """Returns what reads the flags; `name` is the command's."""
+  def parser(self, program: str | None = None) -> argparse.ArgumentParser:
+    """Returns the parser of the flags.
+
+    Args:
+      program: how the command is called, as in `python -m specdec_t5x.bench machine`.
+    """
     parser = argparse.ArgumentParser(
-      prog=name and f"python -m specdec_t5x.bench {name}",
+      prog=program,
       description=self.about,
       epilog="Writes JSON, CSV and Markdown. Leave all cores to what is timed.",
       formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -129,13 +133,17 @@ class Command:
     add_flags(parser, {"output": output, "keep": (str, kept)})
     return parser
 
-  def main(self, argv: Sequence[str], name: str | None = None) -> int:
+  def main(self, argv: Sequence[str], program: str | None = None) -> int:
     """Makes the table, prints it and writes it.
+
+    Args:
+      argv: the flags.
+      program: how the command is called; see `parser`.
 
     Returns:
       The exit status: 0, or 1 after printing what is wrong with the input.
     """
-    parser = self.parser(name)
+    parser = self.parser(program)
     args = parser.parse_args(argv)
     draws = self.is_figure or getattr(args, "chart", False)
     try:

@@ -15,12 +15,12 @@ from specdec_t5x import tuning
 
 PACKAGES = ("jax", "jaxlib", "flax")
 _TIMING = "timed", "iteration", "programs", "costs", "oracle"
-# Of this package: what decodes, what times it, and what reads compiled programs.
+# Of this package: what decodes and what times it.
 SOURCES = (
   *(f"{room}/**/*.py" for room in ("core", "network", "decoding", "drafters")),
   *(f"bench/{name}.py" for name in _TIMING),
   *(f"native/*.{kind}" for kind in ("py", "cc", "h")),
-  *("policies.py", "tuning.py", "analysis/hlo.py"),
+  *("policies.py", "tuning.py"),
 )
 
 
@@ -42,14 +42,15 @@ def machine() -> dict[str, str | None]:
 
 
 @functools.cache
-def code(package: pathlib.Path) -> str:
-  """Returns a digest of the sources that decode and of those that time it.
+def code(package: pathlib.Path, sources: Sequence[str] = SOURCES) -> str:
+  """Returns a digest of source files.
 
   Args:
-    package: the folder of specdec_t5x.
+    package: a folder, as that of specdec_t5x.
+    sources: patterns of files in it; the default is what decodes and what times it.
   """
   digest = hashlib.sha256()
-  for path in sorted(path for pattern in SOURCES for path in package.glob(pattern)):
+  for path in sorted(path for pattern in sources for path in package.glob(pattern)):
     digest.update(f"{path.relative_to(package)}\0".encode())
     digest.update(path.read_bytes())
   return digest.hexdigest()[:16]

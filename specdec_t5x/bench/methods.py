@@ -7,29 +7,22 @@ r"""Every way to speculate for one target, side by side: its needs and its gains
 
 Decodes every input at batch 1 by each way, all in turn in one process: each draft in
 each of its shapes, the first draft model under every rule and policy, and in a process
-of its own; at temperature 0 also the peers that are installed, with the same weights:
-Hugging Face and CTranslate2 (the extra `peers`), and upstream T5X (in place of
-t5x_runtime, requirements/t5x-upstream.txt). Leave all cores to it: torch's threads wait
-for each other, so one busy core slows it down far more than XLA. Inputs may be of
-several domains.
+of its own. Inputs may be of several domains.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from specdec_t5x.bench import jobs, plotting
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.environment import PACKAGES, environment
 from specdec_t5x.bench.measured import PLAIN, Measured, Setting, beside
 from specdec_t5x.bench.pairs import Study, pad_inputs
-from specdec_t5x.bench.peers import PACKAGES as PEERS
-from specdec_t5x.bench.peers import programs as peers
 from specdec_t5x.bench.programs import Decode
 from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Program, Timed, alternate, each_turn
@@ -39,7 +32,6 @@ from specdec_t5x.data import spec_bench, text_files
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.link import process
 from specdec_t5x.link.client import Remote
-from specdec_t5x.network.functional import is_decoder_only
 
 # Of Spec-Bench's tokens: articles are long.
 _MAX_INPUT = 512
@@ -47,25 +39,42 @@ _COSTS_RUNS = 5
 _CHARTED = 8  # Inches a panel is wide.
 
 
-def make(args: argparse.Namespace) -> Table:
-  """Decodes every input by every way."""
+@dataclasses.dataclass(frozen=True)
+class Peer:
+  """Another library's greedy decoding with the same weights.
+
+  Attributes:
+    program: decodes the input of a number.
+    row: the peer's columns beside the measured ones.
+  """
+
+  program: Program
+  row: Mapping[str, Any]
+
+
+# From the study and the flags to peers by name.
+PeersFn = Callable[[Study, argparse.Namespace], Mapping[str, Peer]]
+
+
+def make(args: argparse.Namespace, peers: PeersFn | None = None) -> Table:
+  """Decodes every input by every way.
+
+  Args:
+    args: the flags.
+    peers: gives the peers that decode in turn with the ways at temperature 0.
+  """
   study, labels = with_domains(jobs.load(args), args)
   costs, rows = {}, []
   with _elsewhere(study, args) as address:
     for temperature in args.temperatures:
-      rows += _rows(study, labels, temperature, address, args, costs)
+      others = peers(study, args) if peers and not temperature else {}
+      rows += _rows(study, labels, temperature, address, args, costs, others)
     lost = Remote(address).counts()["lost"] if address else 0
   inputs = {name: labels.count(name) for name in dict.fromkeys(labels)}
   facts = {"inputs": inputs, "batch": 1, "gamma": args.gamma}
   if lost:  # Those rows are of a draft that was away for a while.
     facts["drafts lost on their way from the other process"] = lost
-  if not args.no_peers and 0.0 in args.temperatures:
-    ran = {row["draft"] for row in rows}
-    missing = ", ".join(name for name in peers.PROGRAMS if name not in ran)
-    facts["peers that are not here"] = missing or None
-  made = environment((*PACKAGES, *PEERS))
-  words = {"task": study.job.task}
-  return Table.of("methods", rows, words, notes=[listed(facts)], made=made)
+  return Table.of("methods", rows, {"task": study.job.task}, notes=[listed(facts)])
 
 
 def with_domains(study: Study, args: argparse.Namespace) -> tuple[Study, list[str]]:
@@ -111,15 +120,22 @@ def _elsewhere(study: Study, args) -> contextlib.AbstractContextManager[str]:
 
 
 def _rows(
-  study: Study, labels: Sequence[str], temperature: float, address: str, args, costs
+  study: Study,
+  labels: Sequence[str],
+  temperature: float,
+  address: str,
+  args,
+  costs,
+  peers: Mapping[str, Peer],
 ) -> Iterator[dict[str, Any]]:
   """Yields a row for each way and domain, all timed in turn; adds to `costs`."""
   found = ways(study, temperature, args, address)
   decodes = [way.decode(study, temperature) for way in found]
   runs = {PLAIN: study.program(study.decode(temperature))}
   runs |= {number: study.program(decode) for number, decode in enumerate(decodes)}
-  others = {} if temperature or args.no_peers else _peers(study, args)
-  print(f"T={temperature:g}: {len(found)} ways, {len(others)} peers", file=sys.stderr)
+  others = {name: peer.program for name, peer in peers.items()}
+  more = f", {len(others)} peers" if others else ""
+  print(f"T={temperature:g}: {len(found)} ways{more}", file=sys.stderr)
   timed = alternate(runs | others, range(len(study.inputs)))
   # Once for each shape: neither rules nor temperatures draft at another cost.
   new = zip((way.key for way in found), decodes, strict=True)
@@ -133,7 +149,8 @@ def _rows(
     for number, way in enumerate(found):
       row = _row(way, decodes[number], cells[number])
       yield known | row | {"c": costs[way.key]}
-    yield from (known | _peer_row(name, cells[name]) for name in others)
+    for name, peer in peers.items():
+      yield known | _peer_row(name, peer, cells[name])
 
 
 def _of(timed: Timed, where: Sequence[int]) -> Timed:
@@ -154,16 +171,15 @@ def _row(way: Way, decode: Decode, cell: Measured) -> dict[str, Any]:
   }
 
 
-def _peer_row(name: str, cell: Measured) -> dict[str, Any]:
-  draws, row = (peers.HF_GAMMA, peers.HF_DEFAULT, peers.HF_NO_MASK), cell.row()
+def _peer_row(name: str, peer: Peer, cell: Measured) -> dict[str, Any]:
+  measured = cell.row()  # A peer tells of no calls.
+  keys = ("milliseconds", "speed", "in_all", "identical")
   return {
     "draft": name,
     "shape": "peer",
     "rule": "greedy",
-    "guarantee": "LOSSY" if name == peers.CT2["int8"] else "GREEDY_EXACT",
-    "parameters": "the draft's" if name in draws else "0.00M",
-    "training": "a draft model" if name in draws else "none",
-    **{key: row[key] for key in ("milliseconds", "speed", "in_all", "identical")},
+    **peer.row,
+    **{key: measured[key] for key in keys},
   }
 
 
@@ -186,14 +202,6 @@ def drafting_costs(
     key: max(each, 0.0) / depth(key) / token if token > 0 else None
     for key, each in seconds.items()
   }
-
-
-def _peers(study: Study, args) -> dict[str, Program]:
-  """Returns what else decodes greedily with these weights, from an input's number."""
-  draft = study.first_model
-  if draft is None or is_decoder_only(study.target.network):
-    return {}
-  return peers.programs(study, draft.model, args.gamma)
 
 
 def draw(table: Table) -> Any:
@@ -251,7 +259,6 @@ COMMAND = Command(
     "temperatures": [0.0, 1.0],
     "gamma": (DEFAULT_GAMMA, "of draft models"),
     "sizes": ([8, 24], "of trees"),
-    "no_peers": (False, "our own programs alone"),
     "no_rules": (False, "each shape under one exact rule"),
   },
   {"tables": True, "heads": True},

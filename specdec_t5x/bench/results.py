@@ -4,9 +4,10 @@ r"""Measures all that pages show, and renders them.
   python -m specdec_t5x.bench results --only machine base
   python -m specdec_t5x.bench results --data m30k=DIR     # and what needs that folder
 
-The commands are in results.toml. Each runs in a process of its own, alone, and its
-table is kept as docs/results/data/NAME.json. What was kept of the same command with
-this code on this machine is not measured again. From the repository's root, for hours.
+The commands are in results.toml; those of `python -m lab` begin with `lab`. Each runs
+in a process of its own, alone, and its table is kept as docs/results/data/NAME.json.
+What was kept of the same command with this code on this machine is not measured again.
+From the root of a clone, for hours.
 """
 
 import argparse
@@ -104,7 +105,7 @@ def _measured(name: str, command: Sequence[str], root: pathlib.Path) -> bool:
   # One for all: the paper's tables share their cells.
   folder = root / "runs" / "results"
   folder.mkdir(parents=True, exist_ok=True)
-  run = [sys.executable, "-m", "specdec_t5x.bench", *command]
+  run = [sys.executable, "-m", *_module(command)]
   kept, path = ("--output", str(folder), "--keep", name), folder / f"{name}.log"
   words = dict(os.environ)
   if command[0] != _TIMES_STARTS:
@@ -118,6 +119,11 @@ def _measured(name: str, command: Sequence[str], root: pathlib.Path) -> bool:
   return ran.returncode == 0
 
 
+def _module(command: Sequence[str]) -> list[str]:
+  """Returns the arguments of `python -m` that run a command of results.toml."""
+  return [*command] if command[0] == "lab" else ["specdec_t5x.bench", *command]
+
+
 def _is_kept(root: pathlib.Path, name: str, command: Sequence[str]) -> bool:
   """Returns whether a table was kept of this command, as the machine's was."""
   try:
@@ -128,5 +134,5 @@ def _is_kept(root: pathlib.Path, name: str, command: Sequence[str]) -> bool:
   except FileNotFoundError:
     return False
   same = all(kept["environment"][x] == first["environment"][x] for x in _ENVIRONMENT)
-  begins = f"python -m specdec_t5x.bench {shlex.join(command)} "
+  begins = f"python -m {shlex.join(_module(command))} "
   return same and kept["command"].startswith(begins)

@@ -72,13 +72,19 @@ def columns(text: str) -> tuple[Column, ...]:
 
 
 @functools.cache
-def declared(name: str) -> Mapping[str, Any]:
-  """Returns what tables.toml says of a table; shared notes in place of their names."""
-  file = resources.files("specdec_t5x.bench") / "tables.toml"
+def declared(name: str, package: str = "specdec_t5x.bench") -> Mapping[str, Any]:
+  """Returns the title, columns and notes of a table.
+
+  Args:
+    name: of the table in the package's tables.toml.
+    package: the importable package that holds tables.toml.
+  """
+  file = resources.files(package) / "tables.toml"
   found = known = tomllib.loads(file.read_text(encoding="utf-8"))
   for part in name.split("."):
     found = found[part]
-  shared = known["notes"]
+  # Several tables have these notes, by name.
+  shared = known.get("notes", {})
   return {**found, "notes": [shared.get(n, n) for n in found.get("notes", ())]}
 
 
@@ -134,6 +140,8 @@ class Table:
     words: Mapping[str, Any] | None = None,
     more: str = "",
     notes: Sequence[str] = (),
+    *,
+    package: str = "specdec_t5x.bench",
     **rest: Any,
   ) -> "Table":
     """Returns a table whose title, columns and notes are in tables.toml.
@@ -144,9 +152,10 @@ class Table:
       words: what is filled in there.
       more: columns beside those there.
       notes: below those there.
+      package: the package whose tables.toml it is.
       **rest: as above.
     """
-    spec, words = declared(name), words or {}
+    spec, words = declared(name, package), words or {}
     said = [note.format(**words) for note in spec["notes"]]
     title, shown = spec["title"].format(**words), columns(spec["columns"] + more)
     own = name.rpartition(".")[2]

@@ -7,10 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from specdec_t5x.bench import costs, hierarchy, timed
+from specdec_t5x.bench import costs, timed
 from specdec_t5x.bench.__main__ import main
-from specdec_t5x.bench.model import devices
-from specdec_t5x.bench.model import timed as pieces
 from specdec_t5x.bench.timed import Timed
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
@@ -41,7 +39,7 @@ def named(files, **more):
   return [f"--{name}={value}" for name, value in {**files, **more}.items()]
 
 
-def ran(command, folder, *flags):
+def ran(command, folder, *flags, main=main):
   """Runs a command and returns the JSON of its table."""
   assert main([command, *flags, f"--output={folder}"]) == 0
   return json.loads((folder / f"{FILES.get(command, command)}.json").read_text())
@@ -82,16 +80,8 @@ def counted(programs, inputs, warm=1):
 @pytest.fixture(scope="module")
 def counted_clock():
   with pytest.MonkeyPatch.context() as patch:
-    for module in (timed, hierarchy, pieces):
-      patch.setattr(module, "alternate", counted)
+    patch.setattr(timed, "alternate", counted)
     yield
-
-
-@pytest.fixture
-def small_device(monkeypatch):
-  """Measures a device by a sum over a mebibyte and a product of 64 squared."""
-  monkeypatch.setattr(devices, "_READ", 2**20)
-  monkeypatch.setattr(devices, "_SIDE", 64)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import sys
 import time
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import t5x
 
@@ -30,23 +29,6 @@ def test_a_certified_head_and_the_whole_one_are_timed_and_say_the_same(tmp_path)
     assert row["same"] == "True"
     assert 1 <= row["computed"] < 400
     assert row["speed"]["median"] > 0
-
-
-@pytest.mark.usefixtures("counted_clock")
-def test_every_plan_of_a_hierarchy_decodes_and_gives_the_same(pair, tmp_path, capsys):
-  flags = "--draft=copy --max-length=24 --num-inputs=3 --gamma=2 --levels=2"
-  found = ran("hierarchy", tmp_path, *pair, *flags.split())
-  assert [row["levels"] for row in found["rows"]] == [0, 1, 2]
-  assert found["rows"][2]["plan"].startswith("copy")
-  assert {row["identical"] for row in found["rows"]} == {"3/3"}
-  for row in found["rows"]:
-    assert row["ms_predicted"] > 0
-    assert row["speed"] == pytest.approx(found["rows"][0]["ms"] / row["ms"])
-    assert row["tokens_per_call"]["value"] >= 1
-  stand = np.array(list(found["survival"].values()))
-  assert ((stand >= 0) & (stand <= 1)).all()
-  assert (np.diff(stand, axis=1) <= 0).all()
-  assert "ms a token predicted" in capsys.readouterr().out
 
 
 def test_every_k_of_a_link_has_its_bits_alpha_and_speed(pair, tmp_path):

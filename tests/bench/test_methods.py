@@ -1,4 +1,4 @@
-"""Every way to speculate side by side: rules, policies, domains and peers."""
+"""Every way to speculate side by side: rules, policies and domains."""
 
 import functools
 
@@ -6,7 +6,6 @@ import jax
 import pytest
 
 from specdec_t5x.bench import jobs, methods
-from specdec_t5x.bench.peers import CTRANSLATE2, HUGGING_FACE, importable, programs
 from specdec_t5x.bench.programs import input_keys
 from specdec_t5x.bench.ways import ways
 from specdec_t5x.core.greedy import rule_at
@@ -87,17 +86,7 @@ def test_ways_have_their_price(rows):
   assert by["copy", "chain"]["training"] == "none"
   assert by["small", "chain"]["training"] == "a draft model"
   assert by["target", "rounded to 8 bits"]["training"] == "none"
-  costs = [row["c"] for row in rows if row["shape"] != "peer"]
+  costs = [row["c"] for row in rows]
   assert all(c is None or c >= 0 for c in costs)
   assert by["small", "chain"]["tokens_per_call"]["value"] >= 1
-
-
-def test_peers_are_there_where_they_are_installed(rows):
-  peers = {row["draft"]: row for row in rows if row["shape"] == "peer"}
-  expected = set()
-  if importable(HUGGING_FACE):
-    expected |= {programs.HF_PLAIN, programs.HF_GAMMA, programs.HF_LOOKUP}
-  if importable(CTRANSLATE2):
-    expected |= {*programs.CT2.values()}
-  assert expected <= peers.keys()
   assert all(row["milliseconds"] > 0 for row in rows)

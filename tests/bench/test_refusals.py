@@ -12,7 +12,7 @@ import pytest
 from specdec_t5x.bench.__main__ import main
 from tests.bench.conftest import named
 
-PAIR = ("batches", "rules", "tree", "hierarchy", "methods", "figure5")
+PAIR = ("batches", "rules", "tree", "methods", "figure5")
 REFUSED = json.loads(pathlib.Path(__file__).with_name("refusals.json").read_text())
 
 
@@ -25,8 +25,7 @@ def test_bad_flags_are_refused(
   (tmp_path / "object").write_text("{}")
   (tmp_path / "rowless").write_text('{"rows": [], "environment": {}}')
   (tmp_path / "texts.jsonl").write_text('{"article": "a", "highlights": "a"}')
-  own = {"layers": named({n: files[n] for n in ("target", "vocabulary", "inputs")})}
-  given = own | {"online": domains} | dict.fromkeys(PAIR, pair)
+  given = {"online": domains} | dict.fromkeys(PAIR, pair)
   flags = flags.format(**files).split()
   output = tmp_path / "output"
   assert main([name, *given.get(name, []), *flags, f"--output={output}"]) == 1

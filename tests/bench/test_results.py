@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from lab.__main__ import COMMANDS as LAB
 from specdec_t5x.bench import report, results
 from specdec_t5x.bench.__main__ import COMMANDS
 
@@ -17,14 +18,16 @@ PLAN = {
 def test_what_is_measured_are_commands_with_names_of_their_own():
   found = dict(results.commands(report.planned(), {"m30k": "DIR"}))
   assert next(iter(found)) == "machine"
-  assert {command[0] for command in found.values()} <= COMMANDS.keys()
+  known = {(name,) for name in COMMANDS} | {("lab", name) for name in LAB}
+  for command in found.values():
+    assert tuple(command[: 1 + (command[0] == "lab")]) in known, command
   assert "DIR/target" in found["m30k_methods"]
 
 
 def test_what_needs_a_folder_that_was_not_given_is_left():
   found = dict(results.commands(report.planned(), {}))
   assert found["m30k_methods"] is None
-  assert found["demo_methods"] == ["methods"]
+  assert found["demo_methods"] == ["lab", "methods"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A two-level hierarchy, simulated in NumPy: the oracle of `analysis.hierarchy`.
+"""A two-level hierarchy, simulated in NumPy: the oracle of `lab.hierarchy.planner`.
 
 Shapes: G places of a window, V vocabulary.
 """

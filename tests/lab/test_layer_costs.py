@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specdec_t5x.analysis.layers import LayerCosts, knapsack
+from lab.layers.costs import LayerCosts, knapsack
 from specdec_t5x.analysis.theory import optimal_gamma, walltime_improvement
 
 KINDS = {"self": 0.1, "cross": 0.05, "mlp": 0.2}

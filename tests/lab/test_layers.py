@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lab.layers import command as layers
+from lab.layers import search as layer_search
+from lab.layers.agreement import Agreement
+from lab.layers.costs import LayerCosts
 from specdec_t5x import api
-from specdec_t5x.analysis.layers import LayerCosts
-from specdec_t5x.bench import layer_search, layers, timed
-from specdec_t5x.bench.agreement import Agreement
+from specdec_t5x.bench import timed
 from specdec_t5x.bench.pairs import Job, Study, pad_inputs
 from specdec_t5x.bench.timed import Timed
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -22,7 +24,8 @@ from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import network_for, without_fn
 from specdec_t5x.training.state import initial_params
-from tests.bench.conftest import TARGET, named, ran
+from tests.bench.conftest import TARGET, named
+from tests.lab.conftest import ran
 from tests.t5x_bridge import tiny, tiny_gpt
 
 KEY = jax.random.key(0)

@@ -8,14 +8,14 @@ import jax
 import numpy as np
 import pytest
 
+from lab.model import command, tables, timed
+from lab.model.devices import Device
+from lab.model.pieces import Cost, Piece
+from lab.model.timed import Measured
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench.cells import Cells
-from specdec_t5x.bench.model import command, tables, timed
-from specdec_t5x.bench.model.devices import Device, described
-from specdec_t5x.bench.model.pieces import Cost, Piece
-from specdec_t5x.bench.model.timed import Measured
 from specdec_t5x.bench.paper import published
-from tests.bench.conftest import ran
+from tests.lab.conftest import ran
 
 DEVICE = Device("ours", bandwidth=1e9, peak=1e12, clock=1e9)
 
@@ -142,13 +142,3 @@ def test_a_time_lost_in_noise_is_said(tmp_path, monkeypatch):
   token = Piece("call", "tiny", 1)
   with pytest.raises(ValueError, match=r"tiny.* is lost in noise: 10 repetitions"):
     timed.measure({token: cost(1_000)}, 3, Cells(str(tmp_path / "cells")))
-
-
-def test_without_the_tpu_s_compiler_it_says_what_to_install():
-  try:
-    import libtpu  # noqa: F401
-  except ImportError:
-    with pytest.raises(ValueError, match="pip install libtpu"):
-      described("v4:1x1x1")
-  else:
-    assert described("v4:1x1x1")[0].device_kind == "TPU v4"

@@ -7,16 +7,16 @@ import jax
 import numpy as np
 import pytest
 
-from specdec_t5x import api
-from specdec_t5x.bench.measured import PLAIN, Setting, compare, tokens
-from specdec_t5x.bench.pairs import Job, Study, pad_inputs
-from specdec_t5x.bench.peers import (
+from lab.peers import (
   CTRANSLATE2,
   HUGGING_FACE,
   UPSTREAM,
   importable,
   programs,
 )
+from specdec_t5x import api
+from specdec_t5x.bench.measured import PLAIN, Setting, compare, tokens
+from specdec_t5x.bench.pairs import Job, Study, pad_inputs
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.sizes import random_params
 from specdec_t5x.network.transformer import Transformer
@@ -73,8 +73,7 @@ def test_those_that_are_here_give_our_plain_outputs(study):
 @pytest.mark.skipif(not importable(HUGGING_FACE), reason="needs the extra `peers`")
 def test_an_assistant_drafts_gamma_tokens(study):
   export, hugging_face = (
-    importlib.import_module(f"specdec_t5x.bench.peers.{name}")
-    for name in ("export", "hugging_face")
+    importlib.import_module(f"lab.peers.{name}") for name in ("export", "hugging_face")
   )
   target, assistant = export.to_torch(study.target), export.to_torch(study.target)
   calls, drafted = [], []

@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from specdec_t5x.analysis import hierarchy
-from specdec_t5x.analysis.hierarchy import Measured
+from lab.hierarchy import planner
+from lab.hierarchy.planner import Measured
 from specdec_t5x.analysis.theory import acceptance, expected_tokens, optimal_gamma
-from tests.analysis.simulated import hierarchy_tokens
+from tests.lab.simulated import hierarchy_tokens
 
 GAMMA = 4
 
@@ -22,12 +22,12 @@ def measured(seed, names=("a", "b", "c")):
   block = lambda judge: {"target": 1.0, **steps}[judge] * (1 + 0.05 * sizes) + 0.02
   pairs = [(judge, n) for judge in ("target", *names) for n in names if judge != n]
   iterations = {(judge, n): block(judge) + drafts[n] for judge, n in pairs}
-  stand = {p: hierarchy.survival(rng.uniform(0.3, 0.95), GAMMA) for p in pairs}
+  stand = {p: planner.survival(rng.uniform(0.3, 0.95), GAMMA) for p in pairs}
   return Measured("target", 1.02, drafts, iterations, stand)
 
 
 def best_plan(*given):
-  return min(hierarchy.best_plans(*given), key=lambda plan: plan.seconds)
+  return min(planner.best_plans(*given), key=lambda plan: plan.seconds)
 
 
 def every_plan(names, depth):
@@ -44,11 +44,11 @@ def every_plan(names, depth):
 @pytest.mark.parametrize("seed", range(8))
 def test_the_best_plan_is_that_of_brute_force(seed, depth):
   known = measured(seed)
-  plans = [hierarchy.plan_of(known, x) for x in every_plan("abc", depth)]
+  plans = [planner.plan_of(known, x) for x in every_plan("abc", depth)]
   least = min(plan.seconds for plan in plans)
   found = best_plan(known, depth, GAMMA)
   assert found.seconds == pytest.approx(least, rel=1e-12)
-  levels = [len(plan.levels) for plan in hierarchy.best_plans(known, depth, GAMMA)]
+  levels = [len(plan.levels) for plan in planner.best_plans(known, depth, GAMMA)]
   assert levels == list(range(depth + 1))
 
 
@@ -60,7 +60,7 @@ def test_deeper_plans_are_sometimes_best_and_sometimes_not():
 def test_one_level_is_the_paper_s_formula():
   alpha, c = 0.7, 0.1
   draft, pair = c * np.arange(1, 19), ("t", "d")
-  stand = {pair: hierarchy.survival(alpha, 18)}
+  stand = {pair: planner.survival(alpha, 18)}
   known = Measured("t", 1.0, {"d": draft}, {pair: 1 + draft}, stand)
   plan = best_plan(known, 1, 18)
   gamma = int(optimal_gamma(alpha, c))
@@ -71,9 +71,9 @@ def test_one_level_is_the_paper_s_formula():
 
 def test_calls_by_hand():
   """Of a window of 2, one drafted: one call where it stands, else two."""
-  assert hierarchy.calls_per_window([0.75], 1, 2) == pytest.approx(1.25)
-  assert hierarchy.calls_per_window([0.0] * 3, 3, 4) == pytest.approx(4)
-  assert hierarchy.calls_per_window([1.0] * 3, 3, 8) == pytest.approx(2)
+  assert planner.calls_per_window([0.75], 1, 2) == pytest.approx(1.25)
+  assert planner.calls_per_window([0.0] * 3, 3, 4) == pytest.approx(4)
+  assert planner.calls_per_window([1.0] * 3, 3, 8) == pytest.approx(2)
 
 
 def distributions(seed, size=5, places=6):
@@ -93,13 +93,13 @@ def test_fixed_windows_follow_the_closed_form(seed, gamma):
   (tokens, of_tokens), (calls, of_calls) = hierarchy_tokens(
     p, q, lower, gamma, 100_000, rng
   )
-  stand = hierarchy.survival(acceptance(p, q)[0], len(p))
-  below = hierarchy.survival(acceptance(q, lower)[0], gamma)
+  stand = planner.survival(acceptance(p, q)[0], len(p))
+  below = planner.survival(acceptance(q, lower)[0], gamma)
   assert tokens == pytest.approx(
-    hierarchy.tokens_per_call(stand, len(p)), abs=4 * of_tokens
+    planner.tokens_per_call(stand, len(p)), abs=4 * of_tokens
   )
   assert calls == pytest.approx(
-    hierarchy.calls_per_window(below, gamma, len(p)), abs=4 * of_calls
+    planner.calls_per_window(below, gamma, len(p)), abs=4 * of_calls
   )
 
 
@@ -121,7 +121,7 @@ def test_two_levels_by_hand():
   pairs = {("t", "d"): [1.3, 1.6], ("d", "c"): [0.3, 0.4], ("t", "c"): [1.1, 1.2]}
   stand = {("t", "d"): [0.5, 0.25], ("d", "c"): [0.75, 0.5], ("t", "c"): [0.1, 0.0]}
   known = Measured("t", 1.0, {"d": [0.2, 0.4], "c": [0.05, 0.1]}, pairs, stand)
-  plan = hierarchy.plan_of(known, (("c", 1), ("d", 2)))
+  plan = planner.plan_of(known, (("c", 1), ("d", 2)))
   assert plan.seconds == pytest.approx((1.6 - 0.4 + 1.25 * 0.3) / 1.75)
 
 

@@ -1,0 +1,1 @@
+"""Which hierarchy of drafts is fastest, planned and measured."""

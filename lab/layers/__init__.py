@@ -1,0 +1,1 @@
+"""Which sublayers a target had best leave out when it drafts for itself."""

@@ -1,0 +1,60 @@
+r"""Every way to speculate beside other libraries' decoding with the same weights.
+
+  python -m lab methods --output DIR          # the demo pair, all drafts
+  python -m lab methods --target DIR --draft small=DIR --vocabulary FILE --inputs FILE \
+    --prefix "translate English to German: " --output DIR
+
+Takes the flags of `python -m specdec_t5x.bench methods` and decodes by all its ways. At
+temperature 0 the peers that are installed decode in turn with them: Hugging Face and
+CTranslate2 (the extra `peers`), and upstream T5X (in place of t5x_runtime,
+requirements/t5x-upstream.txt). Leave all cores to it: torch's threads wait for each
+other, so one busy core slows torch down far more than XLA.
+"""
+
+import argparse
+import dataclasses
+from typing import Any
+
+from lab.peers import PACKAGES as PEERS
+from lab.peers import programs
+from specdec_t5x.bench import methods
+from specdec_t5x.bench.environment import PACKAGES, environment
+from specdec_t5x.bench.methods import Peer
+from specdec_t5x.bench.pairs import Study
+from specdec_t5x.bench.table import Table, declared, listed
+from specdec_t5x.network.functional import is_decoder_only
+
+_WITH_A_DRAFT = (programs.HF_GAMMA, programs.HF_DEFAULT, programs.HF_NO_MASK)
+
+
+def make(args: argparse.Namespace) -> Table:
+  """Decodes every input by every way and by the peers that are installed."""
+  table = methods.make(args, installed)
+  notes = list(declared("methods", "lab")["notes"])
+  if 0.0 in args.temperatures:
+    ran = {row["draft"] for row in table.rows}
+    missing = ", ".join(name for name in programs.PROGRAMS if name not in ran)
+    notes.append(listed({"peers that are not here": missing or None}))
+  made = environment((*PACKAGES, *PEERS))
+  return dataclasses.replace(table, notes=(*table.notes, *notes), made=made)
+
+
+def installed(study: Study, args: argparse.Namespace) -> dict[str, Peer]:
+  """Returns the installed peers, by name; none without a draft model or an encoder."""
+  draft = study.first_model
+  if draft is None or is_decoder_only(study.target.network):
+    return {}
+  found = programs.programs(study, draft.model, args.gamma)
+  return {name: Peer(program, _row(name)) for name, program in found.items()}
+
+
+def _row(name: str) -> dict[str, Any]:
+  has_draft = name in _WITH_A_DRAFT
+  return {
+    "guarantee": "LOSSY" if name == programs.CT2["int8"] else "GREEDY_EXACT",
+    "parameters": "the draft's" if has_draft else "0.00M",
+    "training": "a draft model" if has_draft else "none",
+  }
+
+
+COMMAND = dataclasses.replace(methods.COMMAND, about=__doc__, make=make)

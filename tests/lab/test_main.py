@@ -1,0 +1,53 @@
+"""The command line of lab: its commands, and what they refuse."""
+
+import pytest
+
+from lab.__main__ import COMMANDS, main
+from specdec_t5x.bench.__main__ import MOVED
+from tests.bench.conftest import named
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_what_it_does(name, capsys):
+  with pytest.raises(SystemExit, match="0"):
+    main([name, "--help"])
+  said = capsys.readouterr().out
+  assert f"usage: python -m lab {name}" in said
+  assert "--output" in said
+
+
+def test_a_command_that_moved_is_here():
+  assert {*MOVED} <= COMMANDS.keys()
+
+
+@pytest.mark.parametrize("name", ["table2", "decode", "stress"])
+def test_an_unknown_command_is_refused_with_the_known_ones(name, capsys):
+  with pytest.raises(SystemExit, match="2"):
+    main([name])
+  said = capsys.readouterr().err
+  assert f"invalid choice: '{name}'" in said
+  assert "hierarchy" in said
+
+
+@pytest.mark.parametrize(
+  ("name", "flags", "message"),
+  [
+    ("layers", "--trials=-1", "--trials must be at least 0"),
+    ("layers", "--gamma=0", "--gamma must be at least 1"),
+    ("model", "--topology v9:1x1", "Expected a topology such as v4:1x1x1"),
+    ("model", "--topology v4", "Expected a topology such as v4:1x1x1"),
+    ("model", "--widths 2 4", "Expected width 1"),
+    ("hierarchy", "", "--draft: expected NAME=DIR, `copy` or `quantized`, got none"),
+    ("methods", "--draft copy --also others.txt", "--also: expected NAME=FILE"),
+  ],
+)
+def test_bad_flags_are_refused(name, flags, message, files, tmp_path, capsys):
+  pair = named({n: files[n] for n in ("target", "vocabulary", "inputs")})
+  given = [] if name == "model" else pair
+  output = tmp_path / "output"
+  assert main([name, *given, *flags.split(), f"--output={output}"]) == 1
+  said = capsys.readouterr()
+  assert message in said.err
+  assert said.err.count("error:") == 1
+  assert said.out == ""
+  assert not output.exists()

@@ -1,0 +1,60 @@
+"""Peers beside our ways: which of them decode, and what their rows say."""
+
+import pytest
+
+from lab.peers import CTRANSLATE2, HUGGING_FACE, UPSTREAM, importable, methods, programs
+from specdec_t5x.bench import jobs
+from tests.lab.conftest import ran
+
+FLAGS = "--no-rules --max-length=10 --num-inputs=2 --gamma=3"
+GREEDY = "--temperatures=0", "--sizes=3"
+
+
+@pytest.fixture
+def echo(monkeypatch):
+  """Stands in for the peers' programs: two of them, which are plain decoding."""
+
+  def few(study, draft, gamma):
+    plain = study.program(study.decode(0.0))
+    return dict.fromkeys((programs.HF_GAMMA, programs.CT2["int8"]), plain)
+
+  monkeypatch.setattr(programs, "programs", few)
+
+
+@pytest.mark.usefixtures("echo")
+def test_peers_stand_beside_our_ways_and_the_others_are_named(pair, tmp_path):
+  pytest.importorskip("matplotlib")
+  found = ran("methods", tmp_path, *pair, *FLAGS.split(), *GREEDY, "--chart")
+  rows = {row["draft"]: row for row in found["rows"] if row["shape"] == "peer"}
+  assert list(rows) == [programs.HF_GAMMA, programs.CT2["int8"]]
+  assert [row["guarantee"] for row in rows.values()] == ["GREEDY_EXACT", "LOSSY"]
+  assert [row["training"] for row in rows.values()] == ["a draft model", "none"]
+  assert {row["identical"] for row in rows.values()} == {"2/2"}
+  assert all(row["milliseconds"] > 0 for row in rows.values())
+  assert {"chain", "peer"} <= {row["shape"] for row in found["rows"]}
+  *_, peers, missing = found["notes"]
+  assert "lab/peers/hugging_face.py" in peers
+  others = [name for name in programs.PROGRAMS if name not in rows]
+  assert missing == f"peers that are not here {', '.join(others)}"
+  assert {"torch", "transformers", "ctranslate2"} <= found["environment"].keys()
+  assert found["command"].startswith("python -m lab methods ")
+  assert (tmp_path / "methods.svg").is_file()
+
+
+@pytest.mark.usefixtures("echo")
+def test_there_are_no_peers_where_tokens_are_drawn(pair, tmp_path):
+  flags = *FLAGS.split(), "--temperatures=1", "--sizes=3"
+  found = ran("methods", tmp_path, *pair, *flags)
+  assert "peer" not in {row["shape"] for row in found["rows"]}
+  assert not [note for note in found["notes"] if "not here" in note]
+
+
+@pytest.mark.parametrize(
+  ("name", "modules"),
+  [(programs.HF_PLAIN, HUGGING_FACE), (programs.CT2["int8"], CTRANSLATE2)],
+)
+def test_installed_peers_are_found(name, modules, pair):
+  args = methods.COMMAND.parser().parse_args([*pair, *FLAGS.split(), "--output=none"])
+  found = methods.installed(jobs.load(args), args)
+  assert (name in found) == importable(modules)
+  assert (programs.UPSTREAM in found) == importable(UPSTREAM)

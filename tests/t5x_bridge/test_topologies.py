@@ -1,0 +1,22 @@
+"""TPU slices that are described without a TPU."""
+
+import pytest
+
+from specdec_t5x.t5x_bridge.topologies import described
+
+
+def test_without_the_tpu_s_compiler_it_says_what_to_install():
+  try:
+    import libtpu  # noqa: F401
+  except ImportError:
+    with pytest.raises(ValueError, match="pip install libtpu"):
+      described("v4:1x1x1")
+  else:
+    assert described("v4:1x1x1")[0].device_kind == "TPU v4"
+
+
+@pytest.mark.parametrize("topology", ["v9:1x1", "v4", "v4:", "", "1x1x1"])
+def test_a_slice_that_there_is_not_is_refused(topology):
+  with pytest.raises(ValueError, match=r"such as v4:1x1x1 .* got '") as found:
+    described(topology)
+  assert repr(topology) in str(found.value)
