@@ -15,7 +15,7 @@ def require_optuna() -> None:
   if importlib.util.find_spec("optuna") is None:
     raise ValueError(
       "The search needs Optuna, which is not installed. Install it with "
-      "pip install 'specdec_t5x[search]'."
+      "pip install --editable '.[search]', at the root of the clone."
     )
 
 

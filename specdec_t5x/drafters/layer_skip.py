@@ -46,7 +46,7 @@ class OfTarget(Stepwise):
       names = ", ".join(known) or "none"
       raise ValueError(
         f"SKIP: the target has no sublayers {unknown}; it has {names}. "
-        "`python -m specdec_t5x.bench layers` chooses among them for a target."
+        "`python -m lab layers`, in a clone, chooses among them for a target."
       )
 
   def read(
@@ -64,8 +64,8 @@ class LayerSkip(OfTarget):
 
   Attributes:
     skip: which, by names as 'self_3' (self-attention), 'cross_0' (cross-attention) and
-      'mlp_5' (feed-forward), counted from 0. `python -m specdec_t5x.bench layers` finds
-      them.
+      'mlp_5' (feed-forward), counted from 0. `python -m lab layers`, in a clone,
+      finds them.
     gamma: most tokens a draft.
   """
 

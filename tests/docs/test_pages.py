@@ -83,7 +83,7 @@ def test_what_a_block_names_is_there(block):
     return
   files = re.findall(r"--gin_file=(configs/\S+|examples/\S+)", block.text)
   files += re.findall(r"python ((?:scripts|examples)/\S+\.py)", block.text)
-  modules = re.findall(r"python -m ((?:specdec_t5x|tests)[\w.]*)", block.text)
+  modules = re.findall(r"python -m ((?:specdec_t5x|tests|lab)\b[\w.]*)", block.text)
   for file in files:
     assert (ROOT / file).is_file(), file
   for module in modules:

@@ -173,7 +173,7 @@ def test_a_search_is_the_same_each_time():
 
 def test_what_is_missing_is_named(monkeypatch):
   monkeypatch.setattr(layer_search.importlib.util, "find_spec", lambda name: None)
-  with pytest.raises(ValueError, match=r"pip install 'specdec_t5x\[search\]'"):
+  with pytest.raises(ValueError, match=r"pip install --editable '\.\[search\]'"):
     layer_search.require_optuna()
 
 

@@ -1,10 +1,16 @@
 """The command line of lab: its commands, and what they refuse."""
 
+import re
+
 import pytest
 
 from lab.__main__ import COMMANDS, main
-from specdec_t5x.bench.__main__ import MOVED
+from specdec_t5x.bench.__main__ import COMMANDS as BENCH
+from specdec_t5x.bench.__main__ import MOVED, OTHERS
 from tests.bench.conftest import named
+from tests.real_data import ROOT
+
+KNOWN = {"specdec_t5x.bench": {*BENCH, *OTHERS}, "lab": {*COMMANDS}}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -18,6 +24,18 @@ def test_every_command_says_what_it_does(name, capsys):
 
 def test_a_command_that_moved_is_here():
   assert {*MOVED} <= COMMANDS.keys()
+
+
+@pytest.mark.parametrize(
+  "pattern", ["docs/**/*.md", "configs/**/*.gin", "specdec_t5x/**/*.py", "lab/**/*.py"]
+)
+def test_commands_that_texts_name_are_there(pattern):
+  for path in ROOT.glob(pattern):
+    # Below a table stands the command that made it, under its name of that time.
+    lines = [x for x in path.read_text().splitlines() if ", code " not in x]
+    found = re.findall(r"python -m (lab|specdec_t5x\.bench) (\w+)", "\n".join(lines))
+    for module, name in found:
+      assert name in KNOWN[module] or name.isupper(), path
 
 
 @pytest.mark.parametrize("name", ["table2", "decode", "stress"])

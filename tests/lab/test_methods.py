@@ -4,6 +4,7 @@ import pytest
 
 from lab.peers import CTRANSLATE2, HUGGING_FACE, UPSTREAM, importable, methods, programs
 from specdec_t5x.bench import jobs
+from specdec_t5x.bench import methods as bench_methods
 from tests.lab.conftest import ran
 
 FLAGS = "--no-rules --max-length=10 --num-inputs=2 --gamma=3"
@@ -12,13 +13,15 @@ GREEDY = "--temperatures=0", "--sizes=3"
 
 @pytest.fixture
 def echo(monkeypatch):
-  """Stands in for the peers' programs: two of them, which are plain decoding."""
+  """Leaves one way, and two peers whose programs are plain decoding."""
 
   def few(study, draft, gamma):
     plain = study.program(study.decode(0.0))
     return dict.fromkeys((programs.HF_GAMMA, programs.CT2["int8"]), plain)
 
   monkeypatch.setattr(programs, "programs", few)
+  every = bench_methods.ways
+  monkeypatch.setattr(bench_methods, "ways", lambda *args: every(*args)[:1])
 
 
 @pytest.mark.usefixtures("echo")
@@ -31,7 +34,7 @@ def test_peers_stand_beside_our_ways_and_the_others_are_named(pair, tmp_path):
   assert [row["training"] for row in rows.values()] == ["a draft model", "none"]
   assert {row["identical"] for row in rows.values()} == {"2/2"}
   assert all(row["milliseconds"] > 0 for row in rows.values())
-  assert {"chain", "peer"} <= {row["shape"] for row in found["rows"]}
+  assert [row["shape"] for row in found["rows"]] == ["chain", "peer", "peer"]
   *_, peers, missing = found["notes"]
   assert "lab/peers/hugging_face.py" in peers
   others = [name for name in programs.PROGRAMS if name not in rows]
@@ -45,7 +48,7 @@ def test_peers_stand_beside_our_ways_and_the_others_are_named(pair, tmp_path):
 def test_there_are_no_peers_where_tokens_are_drawn(pair, tmp_path):
   flags = *FLAGS.split(), "--temperatures=1", "--sizes=3"
   found = ran("methods", tmp_path, *pair, *flags)
-  assert "peer" not in {row["shape"] for row in found["rows"]}
+  assert [row["shape"] for row in found["rows"]] == ["chain"]
   assert not [note for note in found["notes"] if "not here" in note]
 
 
