@@ -1,6 +1,8 @@
 """All that pages show is measured by one command, which goes on where it stopped."""
 
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,6 +30,37 @@ def test_what_needs_a_folder_that_was_not_given_is_left():
   found = dict(results.commands(report.planned(), {}))
   assert found["m30k_methods"] is None
   assert found["demo_methods"] == ["lab", "methods"]
+
+
+@pytest.mark.parametrize(
+  ("command", "module"),
+  [
+    ("tree --gamma 3", "specdec_t5x.bench"),
+    ("lab hierarchy --gamma 3", "lab"),
+    ("lab methods", "lab"),
+    ("infer --gin-file lab", "specdec_t5x.bench"),
+  ],
+)
+def test_a_command_of_lab_is_run_and_kept_as_lab_s(
+  command, module, tmp_path, monkeypatch
+):
+  started = []
+  run = lambda words, **how: started.append(words) or SimpleNamespace(returncode=0)
+  monkeypatch.setattr(results.subprocess, "run", run)
+  words = command.split()
+  assert results._measured("one", words, tmp_path)
+  given = words[1:] if module == "lab" else words
+  (first,) = started
+  assert first[:3] == [sys.executable, "-m", module]
+  assert first[3 : 3 + len(given)] == given
+  environment = dict.fromkeys(results._ENVIRONMENT, "x")
+  (tmp_path / report.DATA).mkdir(parents=True)
+  for name in ("machine", "one"):
+    kept = {"environment": environment, "command": f"python {' '.join(first[1:])}"}
+    (tmp_path / report.DATA / f"{name}.json").write_text(json.dumps(kept))
+  assert results._is_kept(tmp_path, "one", words)
+  assert not results._is_kept(tmp_path, "one", ["lab", "layers"])
+  assert not results._is_kept(tmp_path, "one", [*words, "--more"])
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -13,9 +14,11 @@ from lab.model.devices import Device
 from lab.model.pieces import Cost, Piece
 from lab.model.timed import Measured
 from specdec_t5x.analysis import theory
+from specdec_t5x.bench import environment
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.paper import published
 from tests.lab.conftest import ran
+from tests.real_data import ROOT
 
 DEVICE = Device("ours", bandwidth=1e9, peak=1e12, clock=1e9)
 
@@ -134,6 +137,19 @@ def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path):
   # What is kept is not compiled again.
   again = ran("model", tmp_path, *flags.split(), "--recorded")
   assert again["pieces"] == found["pieces"]
+
+
+@pytest.mark.parametrize("reader", command.READERS)
+def test_what_is_kept_is_of_the_code_that_reads_programs(reader, tmp_path):
+  digest = environment.code.__wrapped__  # Of files that change.
+  for name in command.READERS:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / name, tmp_path / name)
+  before = digest(tmp_path, command.READERS)
+  assert command._compilers("cpu")["readers"] == before
+  with (tmp_path / reader).open("a") as file:
+    file.write("MORE = 1\n")
+  assert digest(tmp_path, command.READERS) != before
 
 
 def test_a_time_lost_in_noise_is_said(tmp_path, monkeypatch):
