@@ -1,4 +1,4 @@
-"""Research about this project, outside the wheel: `python -m lab`, from a clone.
+"""Research about this project: `python -m lab`, from a clone.
 
-Nothing in `specdec_t5x` imports it.
+No wheel contains this package, and nothing in `specdec_t5x` imports it.
 """

@@ -1,7 +1,14 @@
-"""`python -m lab COMMAND`: research about this project, from a clone of it.
+"""`python -m lab COMMAND`: research about this project, from a clone.
 
-Each command measures or models, prints a table and writes it, and says with --help what
-it does. `python -m lab.stress.NAME` tests whole runs: kills, load, restore.
+Each command prints a table and writes the table to --output. `--help` after a command
+describes the command:
+
+  model      a TPU's times, modelled from programs that its compiler made
+  layers     the sublayers that a target leaves out to draft for itself
+  hierarchy  the fastest hierarchy of drafts
+  methods    all ways to draft beside Hugging Face, CTranslate2 and upstream T5X
+
+`python -m lab.stress.NAME` tests whole runs: kills, load, restore.
 """
 
 import argparse

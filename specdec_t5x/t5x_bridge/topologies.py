@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 
-# What libtpu asks for where no TPU tells it.
+# libtpu reads the type of the accelerator from the environment where no TPU is.
 _TYPES = {"v4": "v4-8", "v5e": "v5litepod-1", "v5p": "v5p-8", "v6e": "v6e-1"}
 _ALONE = {
   "TPU_SKIP_MDS_QUERY": "1",
