@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from specdec_t5x import console
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.widths import FIXED_WIDTH, of_fixed_width
-from specdec_t5x.network import functional, products
+from specdec_t5x.network import functional, products, rounded
 from specdec_t5x.network.functional import Network
 
 # What was said of decodes in this process, by network, rows and settings.
@@ -86,7 +86,9 @@ def _are_by_row(target: Network, tokens: int) -> bool:
   if getattr(config, "attention_cap", 0):  # XLA's attention.
     return False
   choice = getattr(config, "products", "xla")
-  return products.are_native(choice, tokens, config.dtype, config.most_rows)
+  # Logits are float32 products, whatever the dtype of the activations.
+  most = config.most_rows if rounded.of_weights(config) else products.MAX_ROWS
+  return products.are_native(choice, tokens, config.dtype, most)
 
 
 def _depends_on_place(target: Network, rows: int, params: Any) -> bool:
