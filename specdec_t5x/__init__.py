@@ -7,10 +7,12 @@ specdec_t5x.generate(["translate English to German: Good morning."],
 target, draft, "vocabulary.model")
 """
 
+from specdec_t5x import moved
 from specdec_t5x.quiet import load_triton
 
 __version__ = "0.2.0"
 
+moved.install()
 load_triton()
 
 _API = (
@@ -20,7 +22,7 @@ _API = (
   *("Speculation", "step"),
 )
 # A draft that learns while it serves; these need optax (the extra `train`).
-_ONLINE = {"serve": "serving", "Learner": "online", "Online": "online"}
+_ONLINE = {"serve": "serving", "Learner": "learner", "Online": "learner"}
 
 
 def config_path() -> str:
@@ -43,6 +45,6 @@ def __getattr__(name: str):
   if name in _ONLINE:
     import importlib
 
-    module = importlib.import_module(f"specdec_t5x.training.{_ONLINE[name]}")
+    module = importlib.import_module(f"specdec_t5x.contrib.online.{_ONLINE[name]}")
     return getattr(module, name)
   raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,7 +20,6 @@ from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
 from specdec_t5x.core.ends import EndTokens
-from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.tree import Tree as Tree
 from specdec_t5x.core.types import Guarantee as Guarantee
 from specdec_t5x.core.types import Proposal as Proposal
@@ -216,7 +215,9 @@ def generate(
   words["same_bits"] = same_bits
   if draft_tokenizer is not None:
     draft_tokenizer = arguments.path_of(draft_tokenizer, "draft_tokenizer")
-    words["shared"] = shared_tokens(vocabulary, draft_tokenizer)
+    from specdec_t5x.contrib import vocabulary_tables
+
+    words["shared"] = vocabulary_tables.of_files(vocabulary, draft_tokenizer)
   decoder, params = together(target, draft, drafter, rule, **words)
   decoder.check(sampling, max_length, 1)
   params = {**params, **target.derived(derived_of(decoder, sampling))}
@@ -243,17 +244,6 @@ def generate(
         outputs |= zip(numbers, generations(decoded, found, eos_id), strict=True)
         progress.update(len(outputs) - progress.n)
     return [outputs[number] for number in range(len(ids))]
-
-
-@functools.lru_cache(maxsize=4)
-def shared_tokens(vocabulary: str, draft_tokenizer: str) -> SharedTokens:
-  """Returns the tables of a target's tokens in a draft's, of their vocabularies."""
-  from specdec_t5x.vocabularies import shared
-  from specdec_t5x.vocabularies.opening import open_vocabulary
-
-  return shared.shared_tokens(
-    open_vocabulary(vocabulary), open_vocabulary(draft_tokenizer)
-  )
 
 
 def opened(vocabulary: str | os.PathLike | None, target: Model) -> Any:

@@ -11,7 +11,6 @@ from specdec_t5x import tuning
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.rules import get_rule
-from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.decoders import (
@@ -31,7 +30,8 @@ from specdec_t5x.drafters.stepwise import (
 )
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.lazy import Lazy
-from specdec_t5x.network.functional import HEADS, Network
+from specdec_t5x.network.functional import Network
+from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.policies import get_policy
 
 # Imported when they are asked for: a command starts sooner without the others.
@@ -41,7 +41,7 @@ DRAFTERS: Mapping[str, type[Drafter]] = Lazy(
     "ngram": "specdec_t5x.drafters.draft_model:DraftModel",
     "copy": "specdec_t5x.drafters.copy:Copy",
     "heads": "specdec_t5x.drafters.heads:Headed",
-    "sparse": "specdec_t5x.drafters.sparse:SparseDraft",
+    "sparse": "specdec_t5x.contrib.sparse:SparseDraft",
     "quantized": "specdec_t5x.drafters.quantized:Quantized",
   }
 )
@@ -91,7 +91,7 @@ def together(
   gamma: int | None = None,
   num_candidates: int = 1,
   policy: Policy | str | None = None,
-  shared: SharedTokens | None = None,
+  shared: Any | None = None,
   same_bits: bool | None = None,
 ) -> tuple[Decoder, Mapping[str, Any]]:
   """Returns the decoder of some models, and its parameters on the device.
@@ -130,7 +130,7 @@ def together(
     return PlainDecoder(target.network, same_bits=same_bits), params
   network = given.get("draft")
   if drafter is None:
-    drafter = "heads" if isinstance(network, HEADS) else "draft_model"
+    drafter = "heads" if isinstance(network, FeatureDrafter) else "draft_model"
   parts = get_drafter(drafter, network, gamma, num_candidates, shared)
   chosen = policy_for(parts, policy, gamma, is_word=isinstance(drafter, str))
   decoder = SpeculativeDecoder(
@@ -190,7 +190,7 @@ def get_drafter(
   network: Network | None = None,
   gamma: int | None = None,
   num_candidates: int = 1,
-  shared: SharedTokens | None = None,
+  shared: Any | None = None,
 ) -> Drafter:
   """Returns a drafter: as it is, or the one of that name with what is set in words.
 
@@ -236,7 +236,7 @@ def get_drafter(
     return headed(network, gamma=gamma)
   knobs = {} if network is None else {"network": network}
   if shared is not None:
-    from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
+    from specdec_t5x.contrib.other_vocabulary import OtherVocabulary
 
     kind, knobs = OtherVocabulary, {**knobs, "tokens": shared}
   plain = kind(**knobs) if gamma is None else kind(gamma=gamma, **knobs)
@@ -257,7 +257,7 @@ def _needs_network(name: str) -> bool:
 
 
 def headed(
-  network: HEADS,
+  network: FeatureDrafter,
   shape: Any = None,
   siblings: str = "distinct",
   gamma: int | None = None,
@@ -276,21 +276,23 @@ def headed(
   if shape is None and gamma is not None:
     check_gamma(gamma)
     shape = chain(gamma)
-  if not isinstance(network, HEADS):
+  if not isinstance(network, FeatureDrafter):
     raise ValueError(
       f"Expected heads as draft, got a {type(network).__name__}. Load a checkpoint "
       "that configs/train/heads.gin made, or leave DRAFTER at 'draft_model'."
     )
   if network.config.kind == "eagle":
-    from specdec_t5x.drafters.eagle import EagleDraft, EagleTree
-    from specdec_t5x.drafters.pruned import Pruned
+    from specdec_t5x.drafters.eagle import EagleDraft
+    from specdec_t5x.drafters.heads import RowTrees
 
-    if isinstance(shape, Pruned):
+    if isinstance(shape, RowTrees):
+      from specdec_t5x.contrib.pruned import EagleTree
+
       return EagleTree(network, shape)
     if shape is not None and not shape.is_chain:
       raise ValueError(
         f"EAGLE's drafter drafts chains and pruned trees, got SHAPE={shape!r}. Leave "
-        "SHAPE out, use configs/drafters/pruned.gin, or use other heads."
+        "SHAPE out, use configs/contrib/pruned.gin, or use other heads."
       )
     most = shape.depth if shape else network.config.count
     return EagleDraft(network, DefaultGamma(most) if gamma is None else gamma)
@@ -424,9 +426,9 @@ def beam(
     raise ValueError(
       f"VERIFICATION must be 'beam' with a beam, and LENIENCE 1, got {verification!r} "
       f"and {lenience}: hypotheses are compared, not tokens. Leave them out, or leave "
-      "out configs/runs/beam.gin."
+      "out configs/contrib/beam.gin."
     )
-  from specdec_t5x.beam.decoder import BeamDecoder
+  from specdec_t5x.contrib.beam.decoder import BeamDecoder
 
   network = getattr(drafter, "network", None)
   if drafter is not None:

@@ -12,9 +12,9 @@ import flax.struct
 import jax.numpy as jnp
 import numpy as np
 
+from specdec_t5x.contrib.shared_tokens import SharedTokens
+from specdec_t5x.contrib.truncation import LARGEST, Truncation
 from specdec_t5x.core.greedy import rule_at
-from specdec_t5x.core.shared_tokens import SharedTokens
-from specdec_t5x.core.sparse import LARGEST, Truncation
 from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.context import Context, Loaded, Target
 from specdec_t5x.decoding.decoders import Beginning

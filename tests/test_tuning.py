@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from specdec_t5x import console, tuning
+from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.native import library
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import initial_variables

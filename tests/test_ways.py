@@ -192,4 +192,4 @@ def test_every_name_of_a_drafter_and_every_gin_file_of_a_drafter_is_a_way():
   folder = ROOT / "configs" / "drafters"
   known = {f"drafters/{path.stem}" for path in folder.glob("*.gin")}
   # Drafts of another process and of another vocabulary have commands of their own.
-  assert known - files == {"drafters/link", "drafters/other_vocabulary"}
+  assert known - files == {"contrib/link", "contrib/other_vocabulary"}

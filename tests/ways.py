@@ -15,30 +15,29 @@ import numpy as np
 
 from specdec_t5x.build import Model, headed
 from specdec_t5x.checkpoints.readers import abstract_state
-from specdec_t5x.core.shared_tokens import SharedTokens
+from specdec_t5x.contrib.cascade import Cascade
+from specdec_t5x.contrib.heads import HeadDraft
+from specdec_t5x.contrib.layer_skip import LayerSkip
+from specdec_t5x.contrib.link.drafter import Link
+from specdec_t5x.contrib.other_vocabulary import OtherVocabulary
+from specdec_t5x.contrib.pruned import Pruned
+from specdec_t5x.contrib.shared_tokens import SharedTokens
+from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.tree import Tree, delayed
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Fixed, Policy
-from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.heads import HeadDraft
-from specdec_t5x.drafters.layer_skip import LayerSkip
-from specdec_t5x.drafters.link import Link
-from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
-from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.quantized import Quantized
-from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import hot
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import Network, network_for
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.network.parallel import ParallelConfig
 from specdec_t5x.policies import CostAware
 from specdec_t5x.training.ngrams import estimate
+from tests.contrib.link.local import Local, honest
 from tests.hash_model import HashHeads, HashModel
-from tests.link.local import Local, honest
 from tests.t5x_bridge import tiny
 
 GAMMA = 3
@@ -90,7 +89,7 @@ def models(
   """
   width, size = target.emb_dim, target.vocab_size
   head = functools.partial(HeadsConfig, count=GAMMA, emb_dim=width)
-  parallel = functools.partial(ParallelConfig.of, target, GAMMA)
+  parallel = functools.partial(HeadsConfig.of, target, GAMMA)
   configs = {
     "draft": draft,
     "lower": dataclasses.replace(draft, num_heads=1),
@@ -166,7 +165,7 @@ class Way:
 
 
 HEADS = ("drafters/heads",)
-PRUNED = (*HEADS, "drafters/pruned")
+PRUNED = (*HEADS, "contrib/pruned")
 SMALL_TREE = {"NODES": 6, "WIDTH": 3, "RANKS": 3}
 
 
@@ -280,7 +279,7 @@ WAYS = {
     lambda n: headed(n["parallel"], Pruned(6, 3, 3, table=n["ngrams"], weight=0.25)),
     {"draft": "parallel", "ngrams": "ngrams"},
     rule="traversal",
-    files=(*PRUNED, "drafters/pruned_by_ngrams"),
+    files=(*PRUNED, "contrib/pruned_by_ngrams"),
     bindings=SMALL_TREE,
     page="heads",
   ),
@@ -304,7 +303,7 @@ WAYS = {
   "layer skip": Way(
     lambda n: LayerSkip(SKIP, GAMMA),
     {},
-    files=("drafters/layer_skip",),
+    files=("contrib/layer_skip",),
     bindings={"SKIP": SKIP},
     page="layer_skip",
     benched="without 1 sublayers",
@@ -328,7 +327,7 @@ WAYS = {
   "sparse": Way(
     lambda n: SparseDraft(n["draft"], GAMMA, 4),
     tables=SparseDraft(MIDDLE, 3, top_k=4),
-    files=("drafters/sparse",),
+    files=("contrib/sparse",),
     bindings={"DRAFT_TOPK": 4},
     page="link",
     benched="chain of distributions cut to 32",
@@ -348,7 +347,7 @@ WAYS = {
     lambda n: Cascade(n["draft"], DraftModel(n["lower"], 1), GAMMA),
     {"draft": "draft", "draft_2": "lower"},
     tables=Cascade(MIDDLE, DraftModel(LOWER, 2), 8),
-    files=("drafters/cascade",),
+    files=("contrib/cascade",),
     bindings={"LOWER_GAMMA": 1},
     page="cascade",
   ),
@@ -356,21 +355,21 @@ WAYS = {
     lambda n: Cascade(n["draft"], DraftModel(n["lower"], 2), GAMMA, "flush"),
     {"draft": "draft", "draft_2": "lower"},
     tables=Cascade(MIDDLE, DraftModel(LOWER, 2), 4, "flush"),
-    files=("drafters/cascade",),
+    files=("contrib/cascade",),
     bindings={"WINDOW": "flush"},
     page="cascade",
   ),
   "cascade of copies": Way(
     lambda n: Cascade(n["draft"], Copy(2, 1), GAMMA),
     tables=Cascade(MIDDLE, Copy(2, match=1), 4),
-    files=("drafters/cascade_copy",),
+    files=("contrib/cascade_copy",),
     bindings={"COPY_MATCH": 1, "LOWER_GAMMA": 2},
     page="cascade",
     benched="chain, sped up by copies",
   ),
   "cascade on rounded weights": Way(
     lambda n: Cascade(Quantized(4, 8), DraftModel(n["draft"], 2), GAMMA),
-    files=("drafters/cascade_quantized",),
+    files=("contrib/cascade_quantized",),
     bindings={"BITS": 4, "GROUP": 8},
     page="cascade",
   ),

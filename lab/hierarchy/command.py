@@ -34,10 +34,10 @@ from specdec_t5x.bench.pairs import Study
 from specdec_t5x.bench.programs import Decode
 from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Timed, alternate, each_turn, medians
+from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding import baseline, generate
 from specdec_t5x.decoding.decoders import PlainDecoder
-from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native.distributions import adjusted_probs

@@ -9,7 +9,7 @@ GAMMA. Sublayers are first left out one by one, then together, in the order of w
 lose for what they save (the knapsack); Optuna goes on from there. What is measured is
 kept in cells.jsonl at once: the same command goes on where it was stopped, and --trials
 may be raised. Writes layers.gin, to be added after
-configs/drafters/layer_skip.gin. Needs the extra `search` (optuna).
+configs/contrib/layer_skip.gin. Needs the extra `search` (optuna).
 """
 
 import argparse
@@ -32,9 +32,9 @@ from specdec_t5x.bench.pairs import Study, fingerprint, pad_inputs
 from specdec_t5x.bench.programs import Decode
 from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import each_turn, medians
+from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.policy import Fixed
-from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.network.config import NetworkConfig
 
 _GIN = """# {count} of {whole} sublayers left out. Alpha {alpha:.3f}, a drafted token at
@@ -42,7 +42,7 @@ _GIN = """# {count} of {whole} sublayers left out. Alpha {alpha:.3f}, a drafted 
 # {temperature:g}, costs {costs}, by python -m lab layers. Target:
 # {folder}
 #
-# To be added after configs/drafters/layer_skip.gin.
+# To be added after configs/contrib/layer_skip.gin.
 SKIP = ({skip})
 GAMMA = {gamma}
 """

@@ -26,12 +26,12 @@ from specdec_t5x.bench.measured import PLAIN, Setting, compare, counted
 from specdec_t5x.bench.pairs import Study
 from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Program
-from specdec_t5x.core.sparse import probs_bits, token_bits
+from specdec_t5x.contrib.link import process
+from specdec_t5x.contrib.link.client import Remote
+from specdec_t5x.contrib.link.drafter import Link
+from specdec_t5x.contrib.sparse import SparseDraft
+from specdec_t5x.contrib.truncation import probs_bits, token_bits
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
-from specdec_t5x.drafters.link import Link
-from specdec_t5x.drafters.sparse import SparseDraft
-from specdec_t5x.link import process
-from specdec_t5x.link.client import Remote
 
 _UNROUNDED = "all, float32"  # As a draft in one process with its target has it.
 

@@ -27,11 +27,11 @@ from specdec_t5x.bench.programs import Decode
 from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Program, Timed, alternate, each_turn
 from specdec_t5x.bench.ways import Way, ways
+from specdec_t5x.contrib.link import process
+from specdec_t5x.contrib.link.client import Remote
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.data import spec_bench, text_files
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
-from specdec_t5x.link import process
-from specdec_t5x.link.client import Remote
 
 # Of Spec-Bench's tokens: articles are long.
 _MAX_INPUT = 512

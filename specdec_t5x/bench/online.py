@@ -31,10 +31,11 @@ from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.measured import COUNTED, Measured, Setting
 from specdec_t5x.bench.pairs import fingerprint
 from specdec_t5x.bench.table import Table, listed
+from specdec_t5x.contrib.online import serving
+from specdec_t5x.contrib.online.learner import Learner, Online
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
-from specdec_t5x.training import losses, serving
-from specdec_t5x.training.online import Learner, Online
+from specdec_t5x.training import losses
 from specdec_t5x.training.optimizers import OPTIMIZERS, Optimizer, Schedule
 
 CONTROL = "none: the control"

@@ -18,7 +18,7 @@ from specdec_t5x.bench.timed import Program
 from specdec_t5x.build import together
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.copy import Copy
-from specdec_t5x.network.functional import HEADS
+from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.network.ngram import NgramTable
 
 COPY = "copy"
@@ -186,7 +186,7 @@ def load_draft(name: str, source: str, dtype: str) -> Draft:
       )
     config = dataclasses.replace(network.config, order=int(order))
     model = dataclasses.replace(model, network=NgramTable(config))
-  kinds = {NgramTable: "ngram", HEADS: "heads"}
+  kinds = {NgramTable: "ngram", FeatureDrafter: "heads"}
   found = (name for kind, name in kinds.items() if isinstance(model.network, kind))
   drafter = next(found, "draft_model")
   return Draft(name, source, model, drafter, fingerprint(model.params))

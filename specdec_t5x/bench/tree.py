@@ -29,7 +29,8 @@ from specdec_t5x.bench.timed import each_turn, medians
 from specdec_t5x.build import headed
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree, chain
-from specdec_t5x.network.functional import HEADS, is_decoder_only
+from specdec_t5x.network.functional import is_decoder_only
+from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.training.heads import ahead, drafted_ahead, has_token
 from specdec_t5x.training.objectives import forward
 
@@ -54,7 +55,7 @@ def make(args: argparse.Namespace) -> Table:
   study = jobs.load(args)
   heads = study.drafts[0].model
   drafts_trees = getattr(heads.network.config, "kind", "eagle") != "eagle"
-  if not (isinstance(heads.network, HEADS) and drafts_trees):
+  if not (isinstance(heads.network, FeatureDrafter) and drafts_trees):
     raise ValueError(
       "--draft: expected heads, but for EAGLE's, got a "
       f"{type(heads.network).__name__}. Train some with configs/train/heads.gin."

@@ -13,23 +13,23 @@ from specdec_t5x.bench import tree
 from specdec_t5x.bench.pairs import COPY, Draft, Study
 from specdec_t5x.bench.programs import Decode
 from specdec_t5x.build import headed
+from specdec_t5x.contrib.cascade import Cascade
+from specdec_t5x.contrib.layer_skip import LayerSkip
+from specdec_t5x.contrib.link.client import Remote
+from specdec_t5x.contrib.link.drafter import Link
+from specdec_t5x.contrib.pruned import Pruned
+from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.layer_skip import LayerSkip
-from specdec_t5x.drafters.link import Link
-from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.quantized import NAME as ROUNDED
 from specdec_t5x.drafters.quantized import Quantized
-from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.link.client import Remote
-from specdec_t5x.network.functional import HEADS
+from specdec_t5x.network.heads import FeatureDrafter
 
 _STEM, _BRANCHES, _CANDIDATES = 2, 2, 4
 _RANKS = 8
@@ -122,7 +122,7 @@ def _of_draft(study, draft: Draft, temperature, args) -> Iterator[tuple]:
     yield "chain, COPY_MATCH 1", Copy(args.gamma, match=1), RULES["token"]
     return
   network = draft.model.network
-  if isinstance(network, HEADS):
+  if isinstance(network, FeatureDrafter):
     yield from _of_heads(study, draft, temperature, args.sizes)
     return
   plain = DraftModel(network, args.gamma)

@@ -6,7 +6,8 @@ from typing import Any
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.network import ngram
-from specdec_t5x.network.functional import HEADS, Network, Settings
+from specdec_t5x.network.functional import Network, Settings
+from specdec_t5x.network.heads import FeatureDrafter
 
 
 def network_settings(path: str, dtype: str, **knobs: Any) -> Settings:
@@ -52,7 +53,7 @@ def ngram_table(path: str | None, order: int = 0) -> ngram.NgramTable:
   return ngram.NgramTable(ngram.config_from_shapes(shapes, order))
 
 
-def heads(path: str | None, dtype: str = "float32") -> HEADS:
+def heads(path: str | None, dtype: str = "float32") -> FeatureDrafter:
   """Returns the network of heads, whose kind and size are read off their checkpoint.
 
   Args:
@@ -68,7 +69,7 @@ def heads(path: str | None, dtype: str = "float32") -> HEADS:
       "--job=heads --gin_file=configs/train/heads.gin made; got None."
     )
   network = network_at(path, dtype)
-  if not isinstance(network, HEADS):
+  if not isinstance(network, FeatureDrafter):
     raise ValueError(
       f"DRAFT_CHECKPOINT_PATH={path} must hold heads, got a {type(network).__name__}. "
       "Leave out configs/drafters/heads.gin, or give heads' checkpoint."

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 from etils import epy
 from google.protobuf import message
 
+from specdec_t5x import moved
 from specdec_t5x.core.checks import is_whole
-from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.data.hints import how_to_make
-from specdec_t5x.vocabularies import shared
 from specdec_t5x.vocabularies.base import Vocabulary
 from specdec_t5x.vocabularies.opening import open_vocabulary
 from specdec_t5x.vocabularies.reading import read_bytes
@@ -73,22 +71,6 @@ def sentencepiece_vocabulary(
   return t5_vocabulary(path, 0 if has_sentinels(path) else extra_ids)
 
 
-def shared_tokens(target: Any, draft: str) -> SharedTokens:
-  """Returns the tables of the target's tokens in those of a draft of other tokens.
-
-  Args:
-    target: the target's vocabulary.
-    draft: path of the draft's SentencePiece model, or of a Hugging Face folder.
-
-  Raises:
-    ValueError: where `draft` has no vocabulary, or none of the target's tokens.
-  """
-  if not isinstance(target, Vocabulary):
-    file, extra_ids = target.sentencepiece_model_file, target.extra_ids
-    target = SentencePieceVocabulary(file, extra_ids)
-  return shared.shared_tokens(target, open_vocabulary(draft))
-
-
 def check_vocabulary(
   vocabulary: SentencePieceVocabulary | seqio.SentencePieceVocabulary,
 ) -> None:
@@ -131,3 +113,6 @@ def check_vocabulary(
       "0 as padding or unknown: 0 fills rows up. Train the vocabulary with --pad_id=0 "
       "--eos_id=1 --unk_id=2 --bos_id=-1."
     )
+
+
+__getattr__ = moved.names_of(__name__)

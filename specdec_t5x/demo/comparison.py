@@ -21,7 +21,8 @@ from specdec_t5x.bench.timed import alternate
 from specdec_t5x.demo import held_out
 from specdec_t5x.demo.recipe import DemoPair
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
-from specdec_t5x.network.functional import HEADS, lacks_encoder
+from specdec_t5x.network.functional import lacks_encoder
+from specdec_t5x.network.heads import FeatureDrafter
 
 # From outputs to what a metric says of them.
 ScoreFn = Callable[[Sequence[Int[Array, "T"]]], float]
@@ -118,7 +119,9 @@ def rows(
       results = [timed[PLAIN].results, timed[draft.name].results]
       network = draft.model and draft.model.network
       # What reads a target says nothing alone.
-      if network and not (isinstance(network, HEADS) or lacks_encoder(network)):
+      if network and not (
+        isinstance(network, FeatureDrafter) or lacks_encoder(network)
+      ):
         alone = dataclasses.replace(study, target=draft.model).decode(temperature)
         results.append(map(study.program(alone), numbers))
       outputs = [[result.tokens[0] for result in each] for each in results]

@@ -16,6 +16,7 @@ import flax.struct
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from specdec_t5x import moved
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Verdict
 from specdec_t5x.decoding.context import Context
@@ -27,7 +28,6 @@ from specdec_t5x.drafters.heads import (
   draft_logits,
   features_along,
 )
-from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, DefaultGamma, Stepwise
 
 
@@ -176,75 +176,4 @@ class EagleDraft(Eagle, Stepwise):
     return state.drafter_state.replace(cache=known)
 
 
-@dataclasses.dataclass(frozen=True)
-class EagleTree(Eagle):
-  """Drafts a tree of certain tokens that each row chooses for itself (EAGLE-2).
-
-  Attributes:
-    network: EAGLE's.
-    shape: how many nodes, and how many of each level the layer reads; as many levels as
-      the network was trained to go on for.
-  """
-
-  network: Any
-  shape: Pruned
-
-  independent = False
-
-  def __post_init__(self):
-    if self.shape.penalty or self.shape.table is not None:
-      raise ValueError(
-        "EAGLE's tree goes by its own distributions, which know the tokens before, got "
-        f"a penalty of {self.shape.penalty} and a table of n-grams "
-        f"{self.shape.table!r}. Leave both out."
-      )
-    self.shape.check(self.network.config.count)
-
-  @property
-  def tree(self) -> Tree:
-    """Of as many nodes as every proposal; rows have their own."""
-    return Tree((0,) * self.shape.nodes)
-
-  @property
-  def depth(self) -> int:
-    """The most drafted tokens that can stand together."""
-    return min(self.network.config.count, self.shape.nodes)
-
-  @property
-  def grown(self) -> int:
-    """The most positions that its layer reads for one draft."""
-    return self.shape.width * self.depth
-
-  def first_tree(self, rows: int) -> Tree:
-    """Returns a tree that no proposal had."""
-    return Tree(jnp.zeros((rows, self.shape.nodes), jnp.int32))
-
-  def propose(
-    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
-  ) -> tuple[Proposal, EagleState]:
-    """Drafts; no node counts before the target's first call."""
-    logits, going = self.read(context, state)
-    known, depths = going.cache.index, []
-    sees = None  # [B, P, M], which of all nodes read so far the last level's see.
-
-    def read(depth, tokens, parents):
-      nonlocal going, sees
-      if tokens is None:
-        return logits[:, None]
-      rows, size = tokens.shape
-      of_parent = lambda x: jnp.take_along_axis(x, parents[..., None], axis=1)
-      itself = jnp.broadcast_to(jnp.eye(size, dtype=bool), (rows, size, size))
-      above = jnp.zeros((rows, size, 0), bool) if sees is None else of_parent(sees)
-      sees = jnp.concatenate([above, itself], axis=2)
-      depths.extend([depth - 1] * size)
-      given = going.cache, of_parent(going.feature), context.target.embed(tokens)
-      found, feature, cache = apply_draft(
-        *(self.network, context, "extend", *given, going.target),
-        *(known[:, None] + jnp.array(depths), sees),
-      )
-      going = Going(cache, feature, going.target)
-      return draft_logits(self.network, context, found)
-
-    proposal = self.shape.propose(context, state, uniforms, read, self.depth)
-    own = state.drafter_state.replace(cache=going.cache.at(known), tree=proposal.tree)
-    return self.known(state, proposal), own
+__getattr__ = moved.names_of(__name__)

@@ -1,68 +1,95 @@
-"""Drafting by heads on the target's own features: no draft model, no second cache.
+"""The base of drafters that read the target's own features: no second cache or encoder.
 
-Sources: Stern et al., arXiv 1811.03115; Cai et al. (Medusa), arXiv 2401.10774; Ankner
-et al. (Hydra), arXiv 2402.05109. A call of the target verifies a draft and gives the
-feature that the next one is made from, so m tokens take at least m / (H + 1) + 1 calls
-(Stern et al., section 4).
-
-Shapes: B rows, G drafted nodes, N = G + 1, D width of the features, H heads, L uniforms
-a decision.
+Shapes: B rows, G drafted nodes, N = G + 1, P nodes of a level, D width of the features,
+H heads, V vocabulary, L uniforms a decision.
 """
 
+import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import flax.struct
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
+from specdec_t5x import moved
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Proposal, Verdict
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import siblings
-from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.siblings import Growing
 from specdec_t5x.network.functional import resized
 
+# (depth, tokens, parents) -> logits of the next level. `tokens` are the level above,
+# and `parents` index the level above that; both are None at the root. One row of logits
+# stands for all nodes if they have the same distribution. Called once a level.
+Read = Callable[
+  [int, Int[Array, "B P"] | None, Int[Array, "B P"] | None], Float[Array, "B #P V"]
+]
 
-@flax.struct.dataclass
-class HeadState:
-  """What the drafter carries.
+
+class RowTrees(abc.ABC):
+  """Trees that each row chooses for itself.
 
   Attributes:
-    feature: the target's, of the last token that it read and that stands.
-    is_known: whether there is one: not before the target's first call.
-    source: the row's input, which `Pruned` trees look at.
+    nodes: drafted nodes (G), the same number in every row.
   """
 
-  feature: Float[Array, "B D"]
-  is_known: Bool[Array, "B"]
-  source: Int[Array, "B E"]
+  nodes: int
+
+  @property
+  def networks(self) -> Mapping[str, Any]:
+    """Networks that help to choose a tree, by name."""
+    return {}
+
+  @abc.abstractmethod
+  def check(self, count: int) -> None:
+    """Raises a ValueError if trees of `count` levels have fewer nodes."""
+
+  @abc.abstractmethod
+  def propose(
+    self,
+    context: Context,
+    state: DecodeState,
+    uniforms: Float[Array, "B G L"],
+    read: Read,
+    count: int,
+    source: Int[Array, "B E"] | None = None,
+  ) -> Proposal:
+    """Returns a tree for each row.
+
+    Args:
+      context: of the decode.
+      state: where the decode stands.
+      uniforms: of the nodes.
+      read: gives the logits of each level.
+      count: the most levels.
+      source: the rows' inputs.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class Headed(Drafter):
-  """What drafters from the target's features have in common.
+  """The base of drafters that read the target's features.
 
   Attributes:
     network: makes drafts of the target's features.
     shape: which nodes to draft: a tree no deeper than there are heads, by default a
-      chain of them all; or `Pruned`, which gives each row its own.
+      chain of them all; or `RowTrees`, by which each row chooses its own.
     siblings: of a tree, as `TreeDraft.siblings`.
   """
 
   network: Any
-  shape: Tree | Pruned | None = None
+  shape: Tree | RowTrees | None = None
   siblings: str = "distinct"
 
   def __post_init__(self):
     count = self.network.config.count
     if self.shape is None:
       object.__setattr__(self, "shape", chain(count))
-    if isinstance(self.shape, Pruned):
+    if isinstance(self.shape, RowTrees):
       self.shape.check(count)
       return
     siblings.check(self.shape, self.siblings)
@@ -105,8 +132,10 @@ class Headed(Drafter):
   @property
   def networks(self) -> Mapping[str, Any]:
     """The heads, and the table that prunes their trees."""
-    table = getattr(self.shape, "table", None)
-    return {"draft": self.network, **({"ngrams": table} if table else {})}
+    networks = {"draft": self.network}
+    if isinstance(self.shape, RowTrees):
+      networks |= self.shape.networks
+    return networks
 
   def check(self, target: Any) -> None:
     """Raises a ValueError where the target has no such features."""
@@ -150,7 +179,7 @@ class Headed(Drafter):
       context: of the decode.
       state: where it stands.
       uniforms: of the nodes.
-      read: gives a level's logits, a `pruned.Read`.
+      read: gives the logits of each level.
     """
     levels = []
 
@@ -161,7 +190,7 @@ class Headed(Drafter):
       parents = jnp.broadcast_to(levels[-2].parents, tokens.shape)
       return read(len(levels) - 1, tokens, parents)
 
-    if isinstance(self.shape, Pruned):
+    if isinstance(self.shape, RowTrees):
       given = read, self.network.config.count, state.drafter_state.source
       return self.shape.propose(context, state, uniforms, *given)
     return Growing(self.shape, self.siblings, context, uniforms).grow(of_shape)
@@ -173,61 +202,6 @@ class Headed(Drafter):
   def apply(self, context: Context, method: str, *args: Any) -> Any:
     """Returns what a method of the network's gives."""
     return apply_draft(self.network, context, method, *args)
-
-
-@dataclasses.dataclass(frozen=True)
-class HeadDraft(Headed):
-  """Drafts from one feature, by heads: the probs at depth i is that of head i."""
-
-  def start(self, context: Context) -> HeadState:
-    """Returns a state without a feature: the target was not called yet."""
-    rows, width = context.source.shape[0], self.network.config.emb_dim
-    return HeadState(jnp.zeros((rows, width)), jnp.zeros(rows, bool), context.source)
-
-  def propose(
-    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
-  ) -> tuple[Proposal, HeadState]:
-    """Drafts all nodes, none that counts before the target's first call."""
-    own = state.drafter_state
-    if self.network.reads_path:
-      read = self._path_reader(context, own.feature, state.last_tokens())
-      proposal = self.grown(context, state, uniforms, read)
-    else:
-      features = self.apply(context, "features", own.feature)
-      proposal = self.proposal(context, state, uniforms, features)
-    is_valid = proposal.is_valid & own.is_known[:, None]
-    return proposal.replace(is_valid=is_valid), own
-
-  def commit(
-    self,
-    context: Context,
-    drafter_state: HeadState,
-    verdict: Verdict,
-    features: Float[Array, "B N D"],
-  ) -> HeadState:
-    """Returns the feature of the last accepted node."""
-    del context
-    feature = jnp.take_along_axis(features, verdict.last[:, None, None], axis=1)[:, 0]
-    return drafter_state.replace(
-      feature=feature.astype(jnp.float32), is_known=jnp.ones(len(feature), bool)
-    )
-
-  def _path_reader(self, context, feature, last):
-    """Returns how to read heads whose distributions depend on the tokens before."""
-    paths = last[:, None, None]  # [B, P, I], tokens after the feature's.
-
-    def read(depth, tokens, parents):
-      nonlocal paths
-      if tokens is not None:
-        above = jnp.take_along_axis(paths, parents[..., None], axis=1)
-        paths = jnp.concatenate([above, tokens[..., None]], axis=2)
-      shape = (*paths.shape[:2], feature.shape[-1])
-      h = jnp.broadcast_to(feature[:, None], shape)
-      path = context.target.embed(paths).astype(h.dtype)
-      drafted = self.apply(context, "after", h, path)
-      return self.logits(context, drafted)
-
-    return read
 
 
 def apply_draft(network: Any, context: Context, method: str, *args: Any) -> Any:
@@ -278,3 +252,6 @@ def check_layer(target: Any, drafter: Any) -> None:
       f"widths differ: expected those of {target.config}, got {drafter.config}. Use "
       "one that was trained on this target."
     )
+
+
+__getattr__ = moved.names_of(__name__)

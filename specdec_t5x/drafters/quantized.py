@@ -12,7 +12,7 @@ from typing import Any
 
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.context import Context
-from specdec_t5x.drafters.layer_skip import OfTarget
+from specdec_t5x.drafters.of_target import OfTarget
 from specdec_t5x.drafters.stepwise import DefaultGamma
 from specdec_t5x.network import rounded
 from specdec_t5x.network.rounded import INPUT, Rounding

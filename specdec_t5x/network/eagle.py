@@ -24,8 +24,8 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec_t5x.network import cache as cache_lib
 from specdec_t5x.network.attention import KeyValues
 from specdec_t5x.network.cache import DecoderCache
+from specdec_t5x.network.heads import REPLICATED
 from specdec_t5x.network.layers import Dense, LayerNorm
-from specdec_t5x.network.markov import WHOLE
 from specdec_t5x.network.parallel import LayerDrafter
 
 
@@ -38,7 +38,7 @@ class EagleDrafter(LayerDrafter):
     super().setup()
     cfg = self.config
     self.depth_norms = [LayerNorm(cfg.layer) for _ in range(self.taps)]
-    self.depths = Dense(cfg.emb_dim, WHOLE, dtype=cfg.dtype, products=cfg.products)
+    self.depths = Dense(cfg.emb_dim, REPLICATED, dtype=cfg.dtype, products=cfg.products)
 
   def fused(self, features: Float[Array, "B L F"]) -> Float[Array, "B L D"]:
     """Returns g of the target's features, those of three depths side by side."""

@@ -10,26 +10,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.network import config, heads, ngram, parallel, rounded, tracing
+from specdec_t5x.network import config, heads, ngram, rounded, tracing
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.decoder import Gates
-from specdec_t5x.network.eagle import EagleDrafter
 from specdec_t5x.network.gemma import GemmaConfig
 from specdec_t5x.network.gpt import GptTransformer
-from specdec_t5x.network.heads import Heads, HeadsConfig
+from specdec_t5x.network.heads import FeatureDrafter, HeadsConfig
 from specdec_t5x.network.inputs import input_lengths, without_padding
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
-from specdec_t5x.network.parallel import (
-  LayerDrafter,
-  ParallelConfig,
-  ParallelDrafter,
-)
 from specdec_t5x.network.transformer import Transformer
 
-Network = Transformer | GptTransformer | NgramTable | Heads | LayerDrafter
-Settings = T5Config | GptConfig | NgramConfig | HeadsConfig | ParallelConfig
-# What drafts from a target's features.
-HEADS = Heads | LayerDrafter
+Network = Transformer | GptTransformer | NgramTable | FeatureDrafter
+Settings = T5Config | GptConfig | NgramConfig | HeadsConfig
 LogitsFn = Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]]
 EmbedFn = Callable[[Int[Array, "*B"]], Float[Array, "*B D"]]
 WithoutFn = Callable[..., ExtendFn]
@@ -43,8 +35,6 @@ def network_for(settings: Settings) -> Network:
   """Returns the network that has this configuration."""
   if isinstance(settings, HeadsConfig):
     return heads.KINDS[settings.kind](settings)
-  if isinstance(settings, ParallelConfig):
-    return (EagleDrafter if settings.kind == "eagle" else ParallelDrafter)(settings)
   kinds = {
     T5Config: Transformer,
     GemmaConfig: Transformer,
@@ -70,8 +60,6 @@ def network_config(
     return ngram.config_from_shapes(shapes)
   if heads.are_heads(shapes):
     return heads.config_from_shapes(shapes, dtype)
-  if parallel.is_parallel(shapes):
-    return parallel.config_from_shapes(shapes, dtype)
   return config.config_from_shapes(shapes, dtype)
 
 
@@ -126,7 +114,7 @@ def check_same_vocabulary(target: Network, draft: Network, name: str = "draft") 
       f"Target and {name} must share a vocabulary: the target's vocab_size is "
       f"{sizes[0]}, the {name}'s {sizes[1]}. Use one trained with the target's "
       f"vocabulary (padding rows may differ by up to {most}), or name a draft model's: "
-      "DRAFT_TOKENIZER in configs/drafters/other_vocabulary.gin, draft_tokenizer in "
+      "DRAFT_TOKENIZER in configs/contrib/other_vocabulary.gin, draft_tokenizer in "
       "Python."
     )
 

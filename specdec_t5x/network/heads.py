@@ -1,46 +1,81 @@
-"""Heads: small networks that draft from the target's own features.
+"""Heads: networks that draft from the target's own features.
 
-h is the target's feature of the last token that it has read: what its distribution of
-the next token comes from. That next token x_1 is known when heads draft; head i drafts
-x_{i+1}. A head gives a feature in h's place, and the target's own projection makes
-logits of it, so a head has no vocabulary of its own, and a target with heads no second
-encoder.
+h is the target's feature of the last token that it has read: its distribution of the
+next token is a projection of h. A head gives a feature in the place of h, and the
+target's projection makes logits of that feature. So heads have no vocabulary of their
+own, and a target with heads needs no second encoder.
 
-Sources: Stern et al., arXiv 1811.03115 (blockwise); Cai et al., arXiv 2401.10774
-(Medusa); Ankner et al., arXiv 2402.05109 (Hydra).
+Heads may have a bias of the token before. Many heads give the logits U_k of several
+positions at once, whatever tokens are drafted before. With the bias the logits of
+position k are
 
-Shapes: D width of the features, H heads.
+  U_k + W1[x_{k-1}] W2,
+
+W1 of V x r, W2 of r x V. Tokens are drawn from left to right, each from its own
+distribution given the token before; x_0 is the last known token.
+
+Source of the bias: DSpark, arXiv 2607.05147 (its Markov head).
+
+Shapes: D width of the features, V vocabulary, r rank.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.checks import is_whole
-from specdec_t5x.network import markov
-from specdec_t5x.network.config import DTYPES
-from specdec_t5x.network.layers import Dense, project
-from specdec_t5x.network.markov import WHOLE, PositionDrafter
+from specdec_t5x.lazy import Lazy
+from specdec_t5x.network import hot
+from specdec_t5x.network.config import DTYPES, NetworkConfig, T5Config
+from specdec_t5x.network.layers import Dense, parameter
+
+# Small: each device holds all of them.
+REPLICATED = (None, None)
+TOKENS, LOGITS = "markov_tokens", "markov_logits"
+# Weights of heads that earlier versions trained, which no drafter reads any more.
+UNREAD = "confidence"
+# Tokens that EAGLE drafts by default: its parameters do not tell how many.
+_EAGLE_COUNT = 5
+# Kinds that are one decoder layer; the others are feed-forward layers.
+LAYERS = ("parallel", "eagle")
+
+KINDS = Lazy(
+  {
+    "parallel": "specdec_t5x.network.parallel:ParallelDrafter",
+    "eagle": "specdec_t5x.network.eagle:EagleDrafter",
+    "blockwise": "specdec_t5x.contrib.heads:Blockwise",
+    "medusa": "specdec_t5x.contrib.heads:Medusa",
+    "hydra": "specdec_t5x.contrib.heads:Hydra",
+  }
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadsConfig:
-  """The shape of heads.
+  """The shape of heads of any kind.
 
   Attributes:
     kind: one of `KINDS`.
-    count: heads (H), which is the depth of their drafts.
+    count: tokens that a draft can have: heads, or the positions of 'parallel'; of
+      'eagle' the steps that training unrolls.
     emb_dim: the target's (D).
     layers: residual blocks of a head, of 'medusa' and 'hydra'.
-    hidden_dim: hidden width a head, of 'blockwise'.
+    hidden_dim: hidden width of a head, of 'blockwise'.
+    num_heads: attention heads of a layer, the target's; of 'parallel' and 'eagle', like
+      all up to `cross_attention`.
+    head_dim: width of a layer's attention head, the target's.
+    mlp_dim: width of a layer's feed-forward part.
+    mlp_activations: as `NetworkConfig.mlp_activations`.
+    cross_attention: whether the layer attends to the target's input.
     dtype: of the activations.
-    products: as `config.NetworkConfig.products`.
-    rank: of the bias of the token before (`markov`); 0 is none.
+    products: as `NetworkConfig.products`.
+    rank: of the bias of the token before (r); 0 is no bias.
     vocab_size: the target's, with a bias or hot tokens.
-    hot: tokens that it may draft, trimmed (`hot`); 0 is all.
+    hot: number of tokens that trimmed heads can draft (`hot`); 0 is all.
   """
 
   kind: str
@@ -48,6 +83,11 @@ class HeadsConfig:
   emb_dim: int
   layers: int = 1
   hidden_dim: int = 128
+  num_heads: int = 1
+  head_dim: int = 1
+  mlp_dim: int = 1
+  mlp_activations: Sequence[str] = ("gelu", "linear")
+  cross_attention: bool = True
   dtype: str = "float32"
   products: str = "auto"
   rank: int = 0
@@ -55,6 +95,8 @@ class HeadsConfig:
   hot: int = 0
 
   def __post_init__(self):
+    # A list, as gin gives, would make the configuration unhashable.
+    object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
     if self.kind not in KINDS:
       raise ValueError(
         f"The kind of heads must be one of {sorted(KINDS)}, got {self.kind!r}. Set "
@@ -65,156 +107,182 @@ class HeadsConfig:
         f"HeadsConfig.dtype must be one of {DTYPES}, got {self.dtype!r}."
       )
     for name in ("count", "emb_dim", "layers", "hidden_dim"):
-      if not is_whole(value := getattr(self, name), 1):
+      # A layer that drafted a single position would be the target's own head.
+      least = 2 if name == "count" and self.kind in LAYERS else 1
+      if not is_whole(value := getattr(self, name), least):
         raise ValueError(
-          f"HeadsConfig.{name} must be a whole number of at least 1, got {value!r}."
+          f"HeadsConfig.{name} must be a whole number of at least {least}, got "
+          f"{value!r}."
         )
-    markov.check(self)
-    if self.rank and KINDS[self.kind].reads_path:
+    if not is_whole(self.rank, 0) or (self.rank > 0 and self.vocab_size < 1):
       raise ValueError(
-        f"A bias of the token before is not for {self.kind!r} heads, which read the "
-        f"tokens before theirs anyway, got rank {self.rank}. Leave out '_markov'."
+        "MARKOV_RANK must be a whole number of at least 0, and vocab_size the target's "
+        f"where it is not 0, got {self.rank!r} and {self.vocab_size!r}. 0 is no bias; "
+        "64 to 256 are usual."
       )
+    if self.rank and self.kind in ("eagle", "hydra"):
+      raise ValueError(
+        f"A bias of the token before is not for {self.kind!r}, which reads the tokens "
+        f"before its own anyway, got rank {self.rank}. Leave out '_markov'."
+      )
+    if self.kind in LAYERS:
+      _ = self.layer  # Checks the sizes of the layer.
+
+  @classmethod
+  def of(
+    cls, target: NetworkConfig, count: int, kind: str = "parallel", **knobs
+  ) -> "HeadsConfig":
+    """Returns the configuration of heads for a target.
+
+    Raises:
+      ValueError: if the heads are a T5's layer and the target is a T5Gemma.
+    """
+    if kind not in LAYERS:
+      return cls(kind, count, target.emb_dim, **knobs)
+    if target.is_gemma:
+      raise ValueError(
+        "A parallel drafter's layer is a T5's, got a T5Gemma as target. Draft with "
+        "heads of another kind, a draft model, or the target itself."
+      )
+    same = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations")
+    sizes = {name: getattr(target, name) for name in same}
+    has_input = isinstance(target, T5Config)
+    return cls(kind, count, **sizes, cross_attention=has_input, **knobs)
+
+  def attends_as(self, target: NetworkConfig) -> bool:
+    """Returns whether the layer's keys and values have the target's shapes."""
+    expected = HeadsConfig.of(target, self.count, self.kind)
+    same = ("num_heads", "head_dim", "cross_attention")
+    return all(getattr(self, name) == getattr(expected, name) for name in same)
+
+  @property
+  def layer(self) -> NetworkConfig:
+    """The configuration of the decoder layer, which each device holds whole."""
+    return NetworkConfig(
+      vocab_size=1,  # It embeds nothing.
+      emb_dim=self.emb_dim,
+      num_heads=self.num_heads,
+      head_dim=self.head_dim,
+      mlp_dim=self.mlp_dim,
+      mlp_activations=self.mlp_activations,
+      dropout_rate=0.0,
+      dtype=self.dtype,
+      products=self.products,
+      sharding="replicated",
+    )
 
 
-class Heads(PositionDrafter):
-  """What all kinds of heads have in common.
+class FeatureDrafter(nn.Module):
+  """The base of all heads.
 
   Attributes:
     config: their shape.
+    reads_path: whether the features depend on the tokens drafted before.
+    taps: depths of the target whose features are read.
   """
 
   config: HeadsConfig
+  reads_path: ClassVar[bool] = False
+  taps: ClassVar[int] = 1
 
-  def features(self, h: Float[Array, "*B D"]) -> Float[Array, "*B H D"]:
-    """Returns every head's feature, of heads that read no path."""
-    raise NotImplementedError
+  def bias(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B V"]:
+    """Returns the bias of the logits after these tokens."""
+    rows = jnp.take(self._parameter(TOKENS), tokens, axis=0, mode="clip")
+    return self._projected(LOGITS, rows)
 
-  def after(
-    self, h: Float[Array, "*B D"], path: Float[Array, "*B I D"]
-  ) -> Float[Array, "*B D"]:
-    """Returns the feature of head I.
+  def logits(self, features: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
+    """Returns the logits of drafted features, for heads trimmed to hot tokens."""
+    return self._projected(hot.KERNEL, features)
 
-    Args:
-      h: the target's.
-      path: embeddings of x_1 .. x_I, known and drafted.
-    """
-    return self.features(h)[..., path.shape[-2] - 1, :]
+  def create_token_parameters(self, tokens: Int[Array, "*B"]) -> None:
+    """Creates the parameters of the bias and of the hot tokens."""
+    if self.config.rank:
+      self.bias(tokens)
+    if self.config.hot:
+      self.logits(jnp.zeros((1, self.config.emb_dim)))
 
-  def __call__(self, *tokens, enable_dropout=False, **kwargs):
-    """Reads nothing of T5X's arguments: parameters follow from the configuration."""
-    del enable_dropout, kwargs
-    self.of_tokens(tokens[0])
-    h = jnp.zeros((1, self.config.emb_dim))
-    path = lambda head: jnp.zeros((1, head + 1, self.config.emb_dim))
-    heads = range(self.config.count) if self.reads_path else [0]
-    return [self.after(h, path(head)) for head in heads]
-
-
-class _Residual(nn.Module):
-  """h + silu(W x), then y + silu(W y) for each further layer; W is 0 at first.
-
-  So a head begins as the target's own distribution of the next token. Medusa's and
-  Hydra's own blocks have biases; T5 has none.
-  """
-
-  config: HeadsConfig
+  def _projected(self, name, rows):
+    logits = self._parameter(name)(rows).astype(jnp.float32)
+    if not self.config.hot:
+      return logits
+    return hot.spread(logits, self._parameter(hot.PLACES))
 
   @nn.compact
-  def __call__(self, h, x):
+  def _parameter(self, name: str) -> Array | Dense:
+    """Returns a parameter, or a projection to tokens, by its name."""
     cfg = self.config
-    for i in range(cfg.layers):
-      dense = Dense(
-        cfg.emb_dim,
-        WHOLE,
-        nn.initializers.zeros,
-        cfg.dtype,
-        cfg.products,
-        name=f"layers_{i}",
-      )
-      h = x = h + nn.silu(dense(x))
-    return h
-
-
-class Medusa(Heads):
-  """Each head a residual block of h alone: f_i = h + silu(W_i h)."""
-
-  def setup(self):
-    # One module each: a list of one module n times would share its weights.
-    self.medusa = [_Residual(self.config) for _ in range(self.config.count)]
-
-  def features(self, h):
-    """Returns every head's feature; see `Heads`."""
-    return jnp.stack([head(h, h) for head in self.medusa], axis=-2)
-
-
-class Hydra(Heads):
-  """Head i also reads the tokens before its own: f_i = h + silu(W_i [h, x_1 .. x_i]).
-
-  So its distribution is conditional on the path. Hydra's own blocks have a learned map
-  in h's place; with the target's projection h itself is where to begin.
-  """
-
-  reads_path = True
-
-  def setup(self):
-    self.hydra = [_Residual(self.config) for _ in range(self.config.count)]
-
-  def after(self, h, path):
-    """Returns the feature of one head; see `Heads`."""
-    flat = path.reshape(*path.shape[:-2], -1)
-    return self.hydra[path.shape[-2] - 1](h, jnp.concatenate([h, flat], axis=-1))
-
-
-class Blockwise(Heads):
-  """One feed-forward layer for all heads: f_i = h + (W_o relu(W_i h))_i.
-
-  Stern et al. send the next token's own feature through the layer, too; here that is h
-  as it is, so that the output stays the target's.
-  """
-
-  def setup(self):
-    cfg = self.config
-    kind = {"dtype": cfg.dtype, "products": cfg.products}
-    self.wi = Dense(cfg.count * cfg.hidden_dim, WHOLE, **kind)
-    # No `zeros`: behind a relu of zeros nothing would ever learn.
-    small = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
-    self.wo = Dense(cfg.count * cfg.emb_dim, WHOLE, small, **kind)
-
-  def features(self, h):
-    """Returns every head's feature; see `Heads`."""
-    (hidden,) = project(h, self.wi)
-    change = self.wo(nn.relu(hidden)).reshape(*h.shape[:-1], -1, h.shape[-1])
-    return h[..., None, :] + change
-
-
-KINDS: dict[str, type[Heads]] = {
-  "blockwise": Blockwise,
-  "medusa": Medusa,
-  "hydra": Hydra,
-}
+    if name == TOKENS:
+      shape = (cfg.vocab_size, cfg.rank)
+      return parameter(self, name, nn.initializers.normal(1.0), shape, REPLICATED)
+    if name == hot.PLACES:
+      return hot.places(self, cfg.vocab_size)
+    return Dense(
+      cfg.hot or cfg.vocab_size,
+      REPLICATED,
+      nn.initializers.zeros,  # At first the bias changes nothing.
+      cfg.dtype,
+      cfg.products,
+      name=name,
+    )
 
 
 def are_heads(shapes: Mapping[str, tuple[int, ...]]) -> bool:
-  """Returns whether parameters of these shapes, by path, are heads'."""
-  return any(name.startswith(("medusa_0/", "hydra_0/")) for name in shapes) or (
-    set(markov.without(shapes)) == {"wi/kernel", "wo/kernel"}
-  )
+  """Returns whether parameters of these shapes, by path, are heads."""
+  if "fuse/kernel" in shapes:
+    return True
+  if any(name.startswith(("medusa_0/", "hydra_0/")) for name in shapes):
+    return True
+  return set(_of_features(shapes)) == {"wi/kernel", "wo/kernel"}
 
 
 def config_from_shapes(
   shapes: Mapping[str, tuple[int, ...]], dtype: str = "float32"
 ) -> HeadsConfig:
-  """Returns the configuration of heads with these parameters, by path."""
-  known = {"dtype": dtype, **markov.knobs(shapes)}
-  shapes = markov.without(shapes)
+  """Returns the configuration of heads with these parameters, by path.
+
+  The parameters of EAGLE do not tell how many steps training unrolled; count is then 5.
+  """
+  vocab_size, rank = shapes.get(TOKENS, (0, 0))
+  (vocab_size,) = shapes.get(hot.PLACES, (vocab_size,))
+  knobs = {
+    "vocab_size": vocab_size,
+    "rank": rank,
+    "hot": hot.size(shapes),
+    "dtype": dtype,
+  }
+  shapes = _of_features(shapes)
+  if "fuse/kernel" in shapes:
+    return _layer_from_shapes(shapes, knobs)
+  if "wi/kernel" in shapes:
+    emb_dim, hidden = shapes["wi/kernel"]
+    count = shapes["wo/kernel"][1] // emb_dim
+    return HeadsConfig("blockwise", count, emb_dim, hidden_dim=hidden // count, **knobs)
   kind = next(iter(shapes)).split("_")[0]
-  if kind not in KINDS:
-    (emb_dim, hidden), (_, out) = shapes["wi/kernel"], shapes["wo/kernel"]
-    count = out // emb_dim
-    hidden_dim = hidden // count
-    return HeadsConfig("blockwise", count, emb_dim, hidden_dim=hidden_dim, **known)
   blocks = {tuple(name.split("/")[:2]) for name in shapes}
   count = len({head for head, _ in blocks})
   emb_dim = shapes[f"{kind}_0/layers_0/kernel"][1]
-  return HeadsConfig(kind, count, emb_dim, len(blocks) // count, **known)
+  return HeadsConfig(kind, count, emb_dim, len(blocks) // count, **knobs)
+
+
+def _layer_from_shapes(shapes, knobs) -> HeadsConfig:
+  """Returns the configuration of a layer that drafts."""
+  emb_dim, joined = shapes["layer/self_attention/query/kernel"]
+  num_heads = shapes["relpos_bias/rel_embedding"][0]
+  is_gated = "layer/mlp/wi_0/kernel" in shapes
+  return HeadsConfig(
+    kind="eagle" if "depths/kernel" in shapes else "parallel",
+    count=shapes["masks"][0] + 1 if "masks" in shapes else _EAGLE_COUNT,
+    emb_dim=emb_dim,
+    num_heads=num_heads,
+    head_dim=joined // num_heads,
+    mlp_dim=shapes["layer/mlp/wo/kernel"][0],
+    mlp_activations=("gelu", "linear") if is_gated else ("relu",),
+    cross_attention="layer/encoder_decoder_attention/query/kernel" in shapes,
+    **knobs,
+  )
+
+
+def _of_features(shapes) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes of the parameters that make features."""
+  prefixes = ("markov_", "hot_")
+  return {name: x for name, x in shapes.items() if not name.startswith(prefixes)}

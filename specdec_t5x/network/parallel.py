@@ -1,4 +1,4 @@
-"""A parallel drafter: one decoder layer gives the probs of many positions in one pass.
+"""A parallel drafter: one decoder layer drafts many positions in one pass.
 
 Each known position t is read as the target's feature h_t beside the token x_{t+1} after
 it; behind the last one stand d - 1 times the same learned vector, the masks. The layer
@@ -13,131 +13,33 @@ target's projection makes logits of its outputs.
 Shapes: B batch, L known positions, N with masks, D width, d drafted positions.
 """
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.checks import is_whole
 from specdec_t5x.network import cache as cache_lib
-from specdec_t5x.network import markov
 from specdec_t5x.network.attention import KeyValues, mask_bias
 from specdec_t5x.network.cache import DecoderCache
-from specdec_t5x.network.config import NetworkConfig, T5Config
 from specdec_t5x.network.decoder import DecoderLayer
+from specdec_t5x.network.heads import REPLICATED, FeatureDrafter, HeadsConfig
 from specdec_t5x.network.layers import (
   Dense,
   LayerNorm,
   RelativePositionBias,
   parameter,
 )
-from specdec_t5x.network.markov import WHOLE, PositionDrafter
-
-# Tokens that EAGLE drafts where nobody says how many.
-_USUAL = 5
 
 
-@dataclasses.dataclass(frozen=True)
-class ParallelConfig:
-  """The shape of a parallel drafter, whose sizes are its target's.
-
-  Attributes:
-    count: positions that it drafts (d); of EAGLE the steps that training unrolls.
-    emb_dim: the target's (D).
-    num_heads: the target's, whose keys of the input it reads.
-    head_dim: the target's, too.
-    mlp_dim: width of its feed-forward layer.
-    mlp_activations: as `NetworkConfig.mlp_activations`.
-    cross_attention: whether there is an input to attend to.
-    dtype: of the activations.
-    products: as `NetworkConfig.products`.
-    rank: of the bias of the token before (`markov`); 0 is none.
-    vocab_size: the target's, with a bias or hot tokens.
-    hot: tokens that it may draft, trimmed (`hot`); 0 is all.
-    kind: 'parallel', or 'eagle' (`network.eagle`).
-  """
-
-  count: int
-  emb_dim: int
-  num_heads: int
-  head_dim: int
-  mlp_dim: int
-  mlp_activations: Sequence[str] = ("gelu", "linear")
-  cross_attention: bool = True
-  dtype: str = "float32"
-  products: str = "auto"
-  rank: int = 0
-  vocab_size: int = 0
-  hot: int = 0
-  kind: str = "parallel"
-
-  def __post_init__(self):
-    object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
-    if not is_whole(self.count, 2):
-      raise ValueError(
-        f"{type(self).__name__}.count must be a whole number of at least 2, got "
-        f"{self.count!r}. It is how many positions are drafted."
-      )
-    markov.check(self)
-    if self.rank and self.kind == "eagle":
-      raise ValueError(
-        "A bias of the token before is not for 'eagle', which reads the tokens before "
-        f"its own anyway, got rank {self.rank}. Leave out '_markov'."
-      )
-    _ = self.layer  # Checks the rest.
-
-  @classmethod
-  def of(cls, target: NetworkConfig, count: int, **knobs) -> "ParallelConfig":
-    """Returns the configuration of a drafter for a target, perhaps with a bias.
-
-    Raises:
-      ValueError: where the target is a T5Gemma, whose layers are other ones.
-    """
-    if target.is_gemma:
-      raise ValueError(
-        "A parallel drafter's layer is a T5's, got a T5Gemma as target. Draft with "
-        "heads of another kind, a draft model, or the target itself."
-      )
-    same = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations")
-    sizes = {name: getattr(target, name) for name in same}
-    is_crossed = isinstance(target, T5Config)
-    return cls(count, **sizes, cross_attention=is_crossed, **knobs)
-
-  def attends_as(self, target: NetworkConfig) -> bool:
-    """Returns whether keys and values have the target's shapes."""
-    like = ParallelConfig.of(target, self.count)
-    same = ("num_heads", "head_dim", "cross_attention")
-    return all(getattr(self, name) == getattr(like, name) for name in same)
-
-  @property
-  def layer(self) -> NetworkConfig:
-    """Of the decoder layer, which each device has whole."""
-    return NetworkConfig(
-      vocab_size=1,  # It embeds nothing.
-      emb_dim=self.emb_dim,
-      num_heads=self.num_heads,
-      head_dim=self.head_dim,
-      mlp_dim=self.mlp_dim,
-      mlp_activations=self.mlp_activations,
-      dropout_rate=0.0,
-      dtype=self.dtype,
-      products=self.products,
-      sharding="replicated",
-    )
-
-
-class LayerDrafter(PositionDrafter):
+class LayerDrafter(FeatureDrafter):
   """One decoder layer over the target's features and the tokens after them."""
 
-  config: ParallelConfig
+  config: HeadsConfig
 
   def setup(self):
     cfg, layer = self.config, self.config.layer
     kind = {"dtype": cfg.dtype, "products": cfg.products}
     self.feature_norm, self.token_norm = LayerNorm(layer), LayerNorm(layer)
-    self.fuse = Dense(cfg.emb_dim, WHOLE, **kind)
+    self.fuse = Dense(cfg.emb_dim, REPLICATED, **kind)
     self.relpos_bias = RelativePositionBias(layer, bidirectional=False)
     self.layer = DecoderLayer(layer, cfg.cross_attention)
     self.out_norm = LayerNorm(layer)
@@ -195,7 +97,7 @@ class LayerDrafter(PositionDrafter):
   def __call__(self, *tokens, enable_dropout=False, **kwargs):
     """Reads nothing of T5X's arguments: parameters follow from the configuration."""
     del enable_dropout, kwargs
-    self.of_tokens(tokens[0])
+    self.create_token_parameters(tokens[0])
     cfg, rows = self.config, jnp.zeros((1, 1, self.config.emb_dim))
     seen, keys = jnp.ones((1, 1, 1), bool), (1, cfg.num_heads, 1, cfg.head_dim)
     cross = (jnp.zeros(keys),) * 2 if cfg.cross_attention else None
@@ -210,7 +112,7 @@ class ParallelDrafter(LayerDrafter):
     super().setup()
     cfg = self.config
     normal, shape = nn.initializers.normal(1.0), (cfg.count - 1, cfg.emb_dim)
-    self.masks = parameter(self, "masks", normal, shape, WHOLE)
+    self.masks = parameter(self, "masks", normal, shape, REPLICATED)
 
   def drafted(
     self, features: Float[Array, "B L D"], embedded: Float[Array, "B L D"], repeats, *of
@@ -316,33 +218,3 @@ class ParallelDrafter(LayerDrafter):
     )
     of_masks = found[:, size:].reshape(len(features), size, count - 1, -1)
     return jnp.concatenate([found[:, :size, None], of_masks], axis=2)
-
-
-def is_parallel(shapes: Mapping[str, tuple[int, ...]]) -> bool:
-  """Returns whether parameters of these shapes, by path, are a parallel drafter's."""
-  return "fuse/kernel" in shapes
-
-
-def config_from_shapes(
-  shapes: Mapping[str, tuple[int, ...]], dtype: str = "float32"
-) -> ParallelConfig:
-  """Returns the configuration of a drafter with these parameters, by path.
-
-  EAGLE's parameters do not say how many steps training unrolls. The count is then 5.
-  """
-  emb_dim, joined = shapes["layer/self_attention/query/kernel"]
-  heads = shapes["relpos_bias/rel_embedding"][0]
-  count = shapes["masks"][0] + 1 if "masks" in shapes else _USUAL
-  gated = "layer/mlp/wi_0/kernel" in shapes
-  return ParallelConfig(
-    count=count,
-    emb_dim=emb_dim,
-    num_heads=heads,
-    head_dim=joined // heads,
-    mlp_dim=shapes["layer/mlp/wo/kernel"][0],
-    mlp_activations=("gelu", "linear") if gated else ("relu",),
-    cross_attention="layer/encoder_decoder_attention/query/kernel" in shapes,
-    dtype=dtype,
-    kind="eagle" if "depths/kernel" in shapes else "parallel",
-    **markov.knobs(shapes),
-  )

@@ -22,11 +22,11 @@ import seqio
 from t5x import utils
 
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.describe import describe
 from specdec_t5x.decoding.cost_aware import CostAware
 from specdec_t5x.decoding.decoders import Decoder
-from specdec_t5x.drafters.link import Link
 from specdec_t5x.hugging_face.export import all_or_nothing
 from specdec_t5x.native import library
 from specdec_t5x.t5x_bridge import preflight
@@ -66,12 +66,12 @@ def check_decoder(decoder: Decoder) -> None:
   if isinstance(getattr(decoder, "drafter", None), Link):
     raise ValueError(
       "A draft in another process can't be exported: the program would ask for it. "
-      "Leave out configs/drafters/link.gin."
+      "Leave out configs/contrib/link.gin."
     )
   if getattr(decoder, "observer", None):
     raise ValueError(
       "A draft that learns can't be exported, nor places be kept: nothing reads what "
-      "the program keeps. Leave out configs/runs/online.gin, and export the draft that "
+      "the program keeps. Leave out configs/contrib/online.gin, export the draft that "
       "it made; leave out configs/runs/places.gin."
     )
   policy = getattr(decoder, "policy", None)

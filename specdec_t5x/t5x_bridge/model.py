@@ -15,11 +15,11 @@ from jaxtyping import Array, Int, Key
 from t5x import models
 
 from specdec_t5x import tuning
+from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder, derived_of
 from specdec_t5x.decoding.state import Decoded, StepInfo, num_slots, row_keys
-from specdec_t5x.drafters.link import Link
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import initial_variables, is_decoder_only

@@ -19,11 +19,11 @@ from t5x import infer
 import specdec_t5x
 from specdec_t5x import console, same_bits, tuning
 from specdec_t5x.analysis.acceptance import ratio
+from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.core.describe import describe
 from specdec_t5x.data.spec_bench import CATEGORY
 from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.decoders import derived_of
-from specdec_t5x.drafters.link import Link
 from specdec_t5x.native import library
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network

@@ -10,7 +10,8 @@ import numpy as np
 from specdec_t5x import api, build, console, tables
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.network.functional import HEADS, Network
+from specdec_t5x.network.functional import Network
+from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.training import batches, outputs
 from specdec_t5x.training.batches import TaskData
 from specdec_t5x.vocabularies.frames import end_ids_of
@@ -81,7 +82,7 @@ def _measured(paths, data: TaskData, gamma: int, lines: int) -> dict[str, Any]:
       sampling = Sampling(temperature) if temperature else GREEDY
       calls = sum(_calls(decoder, params, data, sampling, lines))
       found[f"T = {temperature:g}"] = f"{calls[0] / calls[1]:.2f}"
-  gin_file = "heads" if isinstance(draft.network, HEADS) else "shared_encoder"
+  gin_file = "heads" if isinstance(draft.network, FeatureDrafter) else "shared_encoder"
   found["gin_file"] = f"configs/drafters/{gin_file}.gin"
   return found | {"checkpoint": paths[1]}
 

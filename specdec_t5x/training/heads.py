@@ -13,15 +13,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
 from specdec_t5x.core.checks import is_finite
-from specdec_t5x.network import markov
+from specdec_t5x.network import heads as heads_lib
 from specdec_t5x.network.decoder import same_segment
 from specdec_t5x.network.functional import (
-  HEADS,
   Network,
   embed_fn,
   lacks_encoder,
   logits_fn,
 )
+from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.network.inputs import input_mask
 from specdec_t5x.network.parallel import LayerDrafter
 from specdec_t5x.training import losses
@@ -147,7 +147,7 @@ class JointTraining(HeadObjective):
 
 
 def drafted_ahead(
-  network: HEADS,
+  network: FeatureDrafter,
   params: Params,
   target: Network,
   target_params: Params,
@@ -232,11 +232,11 @@ def begun(network: Network, params: Params, target: Params) -> Params:
     taken = enumerate(evenly.round().astype(int))
     layers = {f"layers_{i}": decoder[f"layers_{layer}"] for i, layer in taken}
     known = {**target, "decoder": {**decoder, **layers}}
-  if markov.TOKENS in params:
+  if heads_lib.TOKENS in params:
     rows = {**decoder, **target}["token_embedder"]["embedding"]
     rows = rows / jnp.linalg.norm(rows, axis=-1, keepdims=True)
-    shape = rows.shape[1], params[markov.TOKENS].shape[1]
-    known[markov.TOKENS] = rows @ jax.random.normal(jax.random.key(0), shape)
+    shape = rows.shape[1], params[heads_lib.TOKENS].shape[1]
+    known[heads_lib.TOKENS] = rows @ jax.random.normal(jax.random.key(0), shape)
   # Of the layer's own parameters alone: its keys of the input are the target's.
   take = lambda path, own: functools.reduce(
     lambda tree, key: tree[key.key], path, {**params, **known}

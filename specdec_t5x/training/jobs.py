@@ -14,7 +14,8 @@ from specdec_t5x.data import tasks
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.heads import check_width
-from specdec_t5x.network.functional import HEADS, Network, lacks_encoder
+from specdec_t5x.network.functional import Network, lacks_encoder
+from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.training import batches, ngrams, outputs
 from specdec_t5x.training.batches import TaskData
@@ -275,7 +276,7 @@ def _target(mode, target_checkpoint) -> api.Model | None:
 def _objective(network, mode, supervised, distill_loss, head_decay, target):
   """Returns what is minimised."""
   modes = set(MODES) - set(HEAD_MODES)
-  if isinstance(network, HEADS):
+  if isinstance(network, FeatureDrafter):
     modes = HEAD_MODES
   elif lacks_encoder(network):
     modes = ("heads",)

@@ -7,8 +7,7 @@ from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import Network, Settings, network_for
-from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.network.heads import LAYERS, HeadsConfig
 
 _BIASED = "_markov"  # Ends the kinds with a bias of the token before.
 
@@ -21,7 +20,7 @@ def new_heads(
   Args:
     target_path: of the target.
     kind: 'parallel', 'eagle', one of `network.heads.KINDS`, or 'shared_encoder'; with
-      '_markov' behind it, one with a bias of the token before (`network.markov`).
+      '_markov' behind it, one with a bias of the token before (`network.heads`).
     count: heads, or positions that are drafted.
     layers: of a head; of a draft on the target's encoder, decoder layers.
     rank: of that bias.
@@ -36,10 +35,9 @@ def new_heads(
   plain, of_all = kind.removesuffix(_BIASED), {}
   if plain != kind:
     kind, of_all = plain, {"rank": rank, "vocab_size": target.vocab_size}
-  if kind not in ("parallel", "eagle"):
-    sizes = count, target.emb_dim, layers
-    return network_for(HeadsConfig(kind, *sizes, **knobs, **of_all))
-  return network_for(ParallelConfig.of(target, count, kind=kind, **of_all))
+  if kind not in LAYERS:
+    of_all |= {"layers": layers, **knobs}
+  return network_for(HeadsConfig.of(target, count, kind, **of_all))
 
 
 def _on_encoder(target: Settings, layers: int) -> T5Config:

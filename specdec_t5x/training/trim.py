@@ -6,7 +6,8 @@ import numpy as np
 from specdec_t5x import api
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.network import hot
-from specdec_t5x.network.functional import HEADS, network_for
+from specdec_t5x.network.functional import network_for
+from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.training import batches
 from specdec_t5x.training.checkpoints import new_checkpoint
 from specdec_t5x.vocabularies.frames import end_ids_of
@@ -39,7 +40,7 @@ def trim_draft(
   path = new_checkpoint(output_dir)
   draft = api.load_model(draft_checkpoint)
   network, params = draft.network, jax.tree.map(np.asarray, draft.params.unfreeze())
-  is_heads = isinstance(network, HEADS)
+  is_heads = isinstance(network, FeatureDrafter)
   if getattr(network.config, "hot", 1):
     raise ValueError(
       "DRAFT_CHECKPOINT_PATH must be a draft model or heads that say all tokens, got a "

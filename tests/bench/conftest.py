@@ -12,7 +12,6 @@ from specdec_t5x.bench.__main__ import main
 from specdec_t5x.bench.timed import Timed
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.network.parallel import ParallelConfig
 from tests.t5x_bridge import tiny
 from tests.training.conftest import saved
 
@@ -108,7 +107,7 @@ def heads(tmp_path_factory):
   """The checkpoints of two kinds of heads."""
   configs = {
     "hydra": HeadsConfig("hydra", 2, TARGET.emb_dim),
-    "parallel": ParallelConfig.of(TARGET, 2),
+    "parallel": HeadsConfig.of(TARGET, 2),
   }
   return {
     name: saved(network_for(config), tmp_path_factory.mktemp(name))

@@ -11,7 +11,7 @@ import t5x
 
 from specdec_t5x.bench import infer, online, rules
 from specdec_t5x.bench.online import CONTROL
-from specdec_t5x.core.sparse import probs_bits
+from specdec_t5x.contrib.truncation import probs_bits
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.native import library
 from tests import commands

@@ -9,8 +9,8 @@ import pytest
 from t5x import decoding
 
 from specdec_t5x.core.distributions import Sampling
-from tests.beam.table_beams import hypotheses
 from tests.contract.conftest import EOS, TableModel, decoded, runtime_only
+from tests.contrib.beam.table_beams import hypotheses
 from tests.exactness.distributions import adjusted
 
 search = functools.partial(decoded, decoding.beam_search)

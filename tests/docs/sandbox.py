@@ -21,7 +21,7 @@ from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.demo import recipe
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.network.heads import HeadsConfig
 from tests import commands
 from tests.real_data import ROOT
 
@@ -92,8 +92,8 @@ def _make_demo() -> None:
   more = {part.name: part for part in ende.more}
   for part in (*ende.drafts, more["draft_tiny"]):
     _save(part.path, target, seed=1)
-  _save(more["parallel"].checkpoint, ParallelConfig.of(target, 5))
-  eagle = ParallelConfig.of(target, 5, kind="eagle")
+  _save(more["parallel"].checkpoint, HeadsConfig.of(target, 5))
+  eagle = HeadsConfig.of(target, 5, kind="eagle")
   _save(more["eagle"].checkpoint, eagle)
   pathlib.Path("targets.de").write_text("\n".join(_LINES))
   commands.training(

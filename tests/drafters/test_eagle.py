@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from specdec_t5x.build import headed
+from specdec_t5x.contrib.pruned import Pruned
 from specdec_t5x.core.tree import Tree
-from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.eagle import EagleDrafter
 from specdec_t5x.network.functional import start_decoding
-from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.training.heads import drafted_ahead
 from specdec_t5x.training.objectives import forward
 from tests.drafters.test_shared_encoder import INPUTS, TARGET, all_params
 
 COUNT = 3
-EAGLE = EagleDrafter(ParallelConfig.of(TARGET.config, COUNT, kind="eagle"))
+EAGLE = EagleDrafter(HeadsConfig.of(TARGET.config, COUNT, kind="eagle"))
 TOKENS = jnp.array([[5, 7, 2, 9, 4, 6, 3, 1]])
 
 

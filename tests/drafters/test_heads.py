@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 
 from specdec_t5x.build import get_drafter, headed
+from specdec_t5x.contrib.heads import HeadDraft
+from specdec_t5x.contrib.pruned import Pruned
 from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.decoding.step import step
-from specdec_t5x.drafters.heads import HeadDraft
-from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
-from specdec_t5x.network.parallel import ParallelConfig
 from specdec_t5x.training.heads import drafted_ahead
 from specdec_t5x.training.objectives import forward
 from tests import networks
@@ -37,11 +36,7 @@ BIASED = ("parallel, biased", "blockwise, biased")
 def heads_of(kind, config):
   kind, _, is_biased = kind.partition(", ")
   bias = {"rank": 3, "vocab_size": config.vocab_size} if is_biased else {}
-  if kind != "parallel":
-    return network_for(HeadsConfig(kind, COUNT, config.emb_dim, hidden_dim=8, **bias))
-  sizes = config.emb_dim, config.num_heads, config.head_dim, config.mlp_dim
-  crossed = config is tiny.TARGET
-  return network_for(ParallelConfig(COUNT, *sizes, cross_attention=crossed, **bias))
+  return network_for(HeadsConfig.of(config, COUNT, kind, hidden_dim=8, **bias))
 
 
 def noisy(network, seed):

@@ -9,7 +9,6 @@ from specdec_t5x.checkpoints import networks
 from specdec_t5x.checkpoints.checkpoint import Checkpoint, flat_shapes
 from specdec_t5x.checkpoints.readers import abstract_state, one_device
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.network.parallel import ParallelConfig
 from tests import ways
 from tests.t5x_bridge import tiny
 
@@ -18,10 +17,10 @@ BIAS = {"rank": 2, "vocab_size": tiny.TARGET.vocab_size}
 CONFIGS = {
   "medusa": HeadsConfig("medusa", COUNT, WIDTH),
   "biased blockwise": HeadsConfig("blockwise", COUNT, WIDTH, hidden_dim=8, **BIAS),
-  "parallel": ParallelConfig.of(tiny.TARGET, COUNT),
-  "biased parallel": ParallelConfig.of(tiny.TARGET, COUNT, **BIAS),
+  "parallel": HeadsConfig.of(tiny.TARGET, COUNT),
+  "biased parallel": HeadsConfig.of(tiny.TARGET, COUNT, **BIAS),
   # Its parameters say no number of steps: they are five.
-  "eagle": ParallelConfig.of(tiny.TARGET, 5, kind="eagle"),
+  "eagle": HeadsConfig.of(tiny.TARGET, 5, kind="eagle"),
 }
 MACRO = "DRAFT_CHECKPOINT_PATH"
 

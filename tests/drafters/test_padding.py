@@ -6,8 +6,8 @@ import jax
 import pytest
 
 import specdec_t5x
-from specdec_t5x.beam.decoder import BeamDecoder
 from specdec_t5x.build import Model
+from specdec_t5x.contrib.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.hugging_face.generation import Generation

@@ -18,7 +18,7 @@ from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
 from tests import networks
-from tests.drafters import test_layer_skip as of_target
+from tests.contrib import test_layer_skip as of_target
 from tests.network.kinds import T5_1_0
 from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import params_of

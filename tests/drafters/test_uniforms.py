@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec_t5x.contrib import cascade
 from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain, delayed
@@ -16,10 +17,9 @@ from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters import cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.network.heads import HeadsConfig
 from tests import networks, ways
 from tests.decoding.test_generate import assert_follows
 from tests.hash_model import sequence_probs, speculation
@@ -49,7 +49,7 @@ def prepared(drafter):
 def drafter_of(name):
   if name in DRAWING:
     return DRAWING[name]
-  config = ParallelConfig.of(ways.CONFIGS[0], ways.GAMMA)
+  config = HeadsConfig.of(ways.CONFIGS[0], ways.GAMMA)
   return ways.WAYS[name].drafter({"parallel": network_for(config)})
 
 

@@ -15,8 +15,8 @@ from t5x import gin_utils
 from t5x import infer as t5x_infer
 
 from specdec_t5x.checkpoints.parameters import T5XParameters
+from specdec_t5x.contrib.link import process
 from specdec_t5x.core.describe import describe
-from specdec_t5x.link import process
 from tests import commands, ways
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
@@ -115,7 +115,7 @@ def test_a_tree_of_two_checkpoints_gives_the_target_s_own_outputs(
 def test_a_draft_in_another_process_gives_them_too(pair, speculative, tmp_path):
   with process.drafting(pair[1]) as address:
     runs.completed(
-      *("configs/spec_ende.gin", pair[0], "configs/drafters/link.gin"),
+      *("configs/spec_ende.gin", pair[0], "configs/contrib/link.gin"),
       INFER_OUTPUT_DIR=str(tmp_path),
       **{"GAMMA": 3, "LINK_ADDRESS": address, "LINK_TOPK": 4},
     )

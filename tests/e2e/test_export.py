@@ -71,7 +71,7 @@ def test_samples_are_those_of_infer_for_the_same_seed(pair, infer, tmp_path):
 
 @runtime_only
 @pytest.mark.slow
-@pytest.mark.parametrize("more", ["drafters/quantized", "runs/beam"])
+@pytest.mark.parametrize("more", ["drafters/quantized", "contrib/beam"])
 def test_decoders_can_be_exported(more, pair, tmp_path):
   files = "configs/spec_ende.gin", pair[0], f"configs/{more}.gin"
   bindings = {"DRAFT_CHECKPOINT_PATH": pair[1], "GAMMA": 3, "GAMMA_POLICY": "fixed"}

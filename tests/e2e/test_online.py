@@ -1,4 +1,4 @@
-"""`python -m t5x.infer` with configs/runs/online.gin: exact, saved, and resumed."""
+"""`python -m t5x.infer` with configs/contrib/online.gin: exact, saved, and resumed."""
 
 import pathlib
 import shutil
@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e import runs
 
-ONLINE = "configs/runs/online.gin"
+ONLINE = "configs/contrib/online.gin"
 FAST = {"GAMMA": 3, "BATCH_SIZE": 4, "ONLINE_PERIOD": 2, "INTERVAL": 3, "KEPT": 5}
 KNOWN = r"has learned from .*, drawn with SEED=0"
 STEPS = 8  # Of 20 examples: chunks of 8, 8 and 4.

@@ -14,7 +14,7 @@ import t5x
 
 import specdec_t5x
 from specdec_t5x.checkpoints.parameters import T5XParameters
-from specdec_t5x.training import online_run
+from specdec_t5x.contrib.online import run as online_run
 from tests.e2e import mixtures, runs
 from tests.e2e.test_online import FAST, ONLINE
 

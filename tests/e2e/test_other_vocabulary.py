@@ -9,7 +9,7 @@ import specdec_t5x
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
-GIN_FILE = "configs/drafters/other_vocabulary.gin"
+GIN_FILE = "configs/contrib/other_vocabulary.gin"
 CONFIG = dataclasses.replace(tiny.DRAFT, vocab_size=24)
 
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling
-from specdec_t5x.core.sparse import Truncation
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.core.types import Proposal

@@ -5,14 +5,16 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
+from specdec_t5x.contrib import sparse
+from specdec_t5x.contrib.cascade import Cascade
+from specdec_t5x.contrib.heads import HeadDraft
+from specdec_t5x.contrib.shared_tokens import SharedTokens
 from specdec_t5x.core import distributions
-from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.drafters import draft_model, sparse
-from specdec_t5x.drafters.cascade import Cascade
+from specdec_t5x.drafters import draft_model
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.eagle import EagleDraft
-from specdec_t5x.drafters.heads import HeadDraft, Headed
+from specdec_t5x.drafters.heads import Headed
 from specdec_t5x.drafters.stepwise import Stepwise
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import functional

@@ -11,6 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec_t5x.contrib.heads import HeadDraft
+from specdec_t5x.contrib.link.drafter import Link
+from specdec_t5x.contrib.other_vocabulary import OtherVocabulary
+from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree
@@ -19,10 +23,6 @@ from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import DecodeState, row_keys
 from specdec_t5x.decoding.step import decisions
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.heads import HeadDraft
-from specdec_t5x.drafters.link import Link
-from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
-from specdec_t5x.drafters.sparse import SparseDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from tests.exactness import enumeration, lengths
 from tests.exactness.enumeration import Setting, explore, iterate, target_probs

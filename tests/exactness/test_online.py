@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec_t5x.contrib.online.learner import known_probs, lumped
+from specdec_t5x.contrib.online.rejections import KeepRejections
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain
@@ -21,8 +23,6 @@ from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.training.losses import forward_kl
-from specdec_t5x.training.online import known_probs, lumped
-from specdec_t5x.training.rejections import KeepRejections
 from tests.exactness.driving import (
   PLACES,
   Driven,

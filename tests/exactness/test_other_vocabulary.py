@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from specdec_t5x.contrib.shared_tokens import SharedTokens
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.tree import chain
 from tests.exactness.driving import assert_the_loop_is_exact
 from tests.exactness.test_adaptive import TURNS

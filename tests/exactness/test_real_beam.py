@@ -9,7 +9,7 @@ import pytest
 import seqio
 from t5x import models
 
-from specdec_t5x.beam.decoder import BeamDecoder
+from specdec_t5x.contrib.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel

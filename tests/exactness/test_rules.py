@@ -12,7 +12,7 @@ import pytest
 
 from specdec_t5x.analysis import theory
 from specdec_t5x.build import rule_for
-from specdec_t5x.core.approximate import Distance, TopK
+from specdec_t5x.contrib.approximate import Distance, TopK
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.greedy import Greedy, rule_at
 from specdec_t5x.core.lenient import Lenient, LenientGreedy

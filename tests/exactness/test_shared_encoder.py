@@ -15,16 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec_t5x.contrib.pruned import EagleTree, Pruned
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.eagle import EagleDraft, EagleTree
-from specdec_t5x.drafters.pruned import Pruned
+from specdec_t5x.drafters.eagle import EagleDraft
 from specdec_t5x.network import hot
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.training.objectives import forward
 from tests import networks
 from tests.exactness.distributions import adjusted
@@ -50,7 +50,7 @@ NETWORKS = {
   "target": network_for(CONFIG),
   "draft": network_for(LESS),
   "trimmed": network_for(dataclasses.replace(LESS, hot=len(HOT))),
-  "eagle": network_for(ParallelConfig.of(CONFIG, GAMMA, kind="eagle")),
+  "eagle": network_for(HeadsConfig.of(CONFIG, GAMMA, kind="eagle")),
 }
 # Attention does not mind where features stand, but for the padding beside them.
 INPUTS, LENGTHS = jnp.array([[2, 3, 3, 1], [3, 1, 0, 0]]), (4, 2)

@@ -2,13 +2,13 @@
 
 import pytest
 
+from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.sparse import Truncation
 from specdec_t5x.core.tree import chain
+from tests.contrib.link.local import Liar, Local, answers_of, honest
 from tests.exactness.driving import assert_the_loop_is_exact
 from tests.exactness.test_loop import DRAFT, SMALL_DRAFT, SMALL_TARGET, TARGET
 from tests.hash_model import SparseHash
-from tests.link.local import Liar, Local, answers_of, honest
 
 CUT, TOP_P = Truncation(2), Sampling(1.0, top_p=0.7)
 

@@ -1,26 +1,20 @@
 """Known traps: where each is planted, what is planted there, and what notices it."""
 
-from specdec_t5x.core import (
-  block,
-  distributions,
-  greedy,
-  kseq,
-  recursive,
-  token,
-  traversal,
-)
+from specdec_t5x.contrib import cascade, kseq, recursive, sparse
+from specdec_t5x.contrib.cascade import Cascade
+from specdec_t5x.contrib.heads import HeadDraft
+from specdec_t5x.contrib.other_vocabulary import OtherVocabulary
+from specdec_t5x.contrib.shared_tokens import SharedTokens
+from specdec_t5x.core import block, distributions, greedy, token, traversal
 from specdec_t5x.core.block import Block
-from specdec_t5x.core.shared_tokens import SharedTokens
 from specdec_t5x.core.token import Token
 from specdec_t5x.decoding import baseline, generate, step, widths
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters import cascade, draft_model, siblings, sparse, stepwise
-from specdec_t5x.drafters.cascade import Cascade
+from specdec_t5x.drafters import draft_model, siblings, stepwise
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.eagle import EagleDraft
-from specdec_t5x.drafters.heads import HeadDraft, Headed
-from specdec_t5x.drafters.other_vocabulary import OtherVocabulary
+from specdec_t5x.drafters.heads import Headed
 from specdec_t5x.drafters.stepwise import Stepwise
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import cache, functional

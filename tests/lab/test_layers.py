@@ -16,11 +16,11 @@ from specdec_t5x import api
 from specdec_t5x.bench import timed
 from specdec_t5x.bench.pairs import Job, Study, pad_inputs
 from specdec_t5x.bench.timed import Timed
+from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.layer_skip import LayerSkip
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import network_for, without_fn
 from specdec_t5x.training.state import initial_params

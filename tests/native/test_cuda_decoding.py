@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x import build, generate, tuning
-from specdec_t5x.beam.decoder import BeamDecoder
+from specdec_t5x.contrib.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding import batching
 from specdec_t5x.drafters.draft_model import DraftModel

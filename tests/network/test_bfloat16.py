@@ -12,7 +12,7 @@ from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.network import products, rounded
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.network.parallel import ParallelConfig
+from specdec_t5x.network.heads import HeadsConfig
 from tests import networks
 from tests.kernels import KINDS, matrix, needs_kernels, normal
 from tests.network import kinds
@@ -203,7 +203,7 @@ def scores(target):
 @pytest.mark.parametrize("kind", ["parallel", "eagle"])
 def test_layers_that_draft_from_float32_features_work_in_bfloat16(kind):
   target = model(CONFIGS["t5 1.1"], NARROW)
-  config = ParallelConfig.of(target.network.config, 3, kind=kind, dtype="bfloat16")
+  config = HeadsConfig.of(target.network.config, 3, kind=kind, dtype="bfloat16")
   draft = build.Model(network_for(config), params_of(network_for(config)))
   expected = outputs(target, 12)
   np.testing.assert_array_equal(outputs(target, 12, draft=draft, gamma=2), expected)

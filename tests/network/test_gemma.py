@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 
 from specdec_t5x import api, build
-from specdec_t5x.beam.decoder import BeamDecoder
 from specdec_t5x.checkpoints.parameters import T5XParameters
+from specdec_t5x.contrib.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.hugging_face import export
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.network.parallel import ParallelConfig
 from specdec_t5x.training.new_heads import new_heads
 from tests import networks
 from tests.network import kinds
@@ -100,7 +99,7 @@ def test_what_no_gemma_is_is_refused(tmp_path):
     with pytest.raises(ValueError, match=says):
       dataclasses.replace(GEMMA_2, **settings)
   with pytest.raises(ValueError, match="layer is a T5's, got a T5Gemma"):
-    ParallelConfig.of(GEMMA_2, 2)
+    HeadsConfig.of(GEMMA_2, 2)
   export.write(str(tmp_path), GEMMA_2, kinds.model(GEMMA_2).params)
   with pytest.raises(ValueError, match="encoder is a T5's, got a T5Gemma"):
     new_heads(str(tmp_path), "shared_encoder", 2, 1)

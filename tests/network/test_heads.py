@@ -12,7 +12,6 @@ from specdec_t5x.network.functional import (
   network_for,
 )
 from specdec_t5x.network.heads import KINDS, HeadsConfig
-from specdec_t5x.network.parallel import ParallelConfig
 from tests.network import kinds
 
 WIDTH, COUNT = 6, 3
@@ -80,13 +79,14 @@ def test_all_at_once_are_each_by_itself(config):
 
 
 BIAS = {"rank": 2, "vocab_size": 9}
+LAYER = {"num_heads": 2, "head_dim": 3, "mlp_dim": 8}
 BIASED = [
   HeadsConfig("medusa", COUNT, WIDTH, **BIAS),
   HeadsConfig("blockwise", COUNT, WIDTH, hidden_dim=5, **BIAS),
-  ParallelConfig(COUNT, WIDTH, 2, 3, 8, **BIAS),
+  HeadsConfig("parallel", COUNT, WIDTH, **LAYER, **BIAS),
 ]
 # Nothing in its parameters says how many steps it drafts: by default five.
-EAGLE = ParallelConfig(5, WIDTH, 2, 3, 8, kind="eagle")
+EAGLE = HeadsConfig("eagle", 5, WIDTH, **LAYER)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,13 @@ def test_the_bias_is_a_product_of_two_matrices_and_none_at_first(config):
 @pytest.mark.parametrize(
   ("knobs", "message"),
   [
-    ({"kind": "eagle"}, "kind of heads must be one of .*got 'eagle'"),
+    ({"kind": "eagles"}, "kind of heads must be one of .*got 'eagles'"),
+    ({"kind": "parallel", "count": 1}, "count must be a whole number of at least 2"),
     ({"count": 0}, "HeadsConfig.count must be a whole number of at least 1, got 0"),
     ({"dtype": "float16"}, "HeadsConfig.dtype must be one of"),
     ({"rank": -1}, "MARKOV_RANK must be a whole number of at least 0"),
     ({"rank": 2}, "vocab_size the target's where it is not 0, got 2 and 0"),
-    ({"kind": "hydra", **BIAS}, "token before is not for 'hydra' heads"),
+    ({"kind": "hydra", **BIAS}, "token before is not for 'hydra'"),
   ],
 )
 def test_bad_shapes_are_refused(knobs, message):

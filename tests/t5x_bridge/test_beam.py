@@ -8,7 +8,7 @@ import pytest
 from t5x import decoding, models
 
 from specdec_t5x import build, tuning
-from specdec_t5x.beam.decoder import BeamDecoder
+from specdec_t5x.contrib.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.gpt import GptTransformer

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.drafters.link import Link
 from specdec_t5x.t5x_bridge import exporting
 from specdec_t5x.t5x_bridge.examples import EXAMPLE, number_of
 from tests import commands

@@ -18,7 +18,7 @@ FREE = {
   "infer.infer.num_shards",
 }
 GIN_FILES = {
-  "beam": ["configs/spec_ende.gin", "configs/runs/beam.gin"],
+  "beam": ["configs/spec_ende.gin", "configs/contrib/beam.gin"],
   "decoder-only": ["configs/spec_lm.gin"],
 }
 

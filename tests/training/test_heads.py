@@ -12,7 +12,6 @@ import specdec_t5x
 from specdec_t5x import train
 from specdec_t5x.network.functional import logits_fn, network_for
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.network.parallel import ParallelConfig
 from specdec_t5x.training import heads as training
 from specdec_t5x.training import jobs, losses
 from specdec_t5x.training.heads import ahead
@@ -30,7 +29,7 @@ STEPS = 12
 def heads(kind="hydra", **knobs):
   """Two heads of a kind, parallel ones or EAGLE's too."""
   if kind in ("parallel", "eagle"):
-    return network_for(ParallelConfig.of(NETWORK, 2, kind=kind, **knobs))
+    return network_for(HeadsConfig.of(NETWORK, 2, kind=kind, **knobs))
   return network_for(HeadsConfig(kind, 2, NETWORK.emb_dim, hidden_dim=16, **knobs))
 
 

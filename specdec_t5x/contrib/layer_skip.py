@@ -1,0 +1,36 @@
+"""Self-speculation: the target without some of its sublayers drafts for itself.
+
+Source: Zhang et al. (Draft & Verify), arXiv 2309.08168.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from specdec_t5x.core.types import ExtendFn
+from specdec_t5x.decoding.context import Context
+from specdec_t5x.drafters.of_target import OfTarget
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, DefaultGamma
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerSkip(OfTarget):
+  """Drafts by the target itself, some of its decoder's sublayers left out.
+
+  Attributes:
+    skip: which, by names as 'self_3' (self-attention), 'cross_0' (cross-attention) and
+      'mlp_5' (feed-forward), counted from 0. `python -m lab layers`, in a clone,
+      finds them.
+    gamma: most tokens a draft.
+  """
+
+  skip: Sequence[str]
+  gamma: int = DefaultGamma(DEFAULT_GAMMA)
+
+  def default_policy(self, is_named: bool) -> str:
+    """Returns 'auto': drafts of the target's own size do not always pay."""
+    del is_named
+    return "auto"
+
+  def extend(self, context: Context) -> ExtendFn:
+    """Returns the target without what is left out."""
+    return context.target.without(self.skip)

@@ -1,0 +1,76 @@
+r"""`python -m specdec_t5x.contrib.link`: drafts for a target in another process.
+
+  python -m specdec_t5x.contrib.link --draft DIR --address localhost:50051
+
+DIR is a draft model's checkpoint, in T5X's format or Orbax's, or a table of n-grams.
+Whoever reaches the address can have drafts, so listen at localhost, and reach other
+machines through a tunnel. Rows take no more than --cache-gib of caches, all clients'
+together, and twice the largest batch's while it drafts; a batch that is too large by
+itself is refused. The target's side is configs/contrib/link.gin, or
+`drafters.link.Link(link.client.Remote(address))`. It ends with Ctrl+C.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+
+from specdec_t5x.quiet import import_quietly
+
+DEFAULT_ADDRESS = "localhost:50051"
+DEFAULT_CACHE_GIB = 4.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Loads the draft and answers until it is ended.
+
+  Args:
+    argv: flags; the process's own where None.
+
+  Returns:
+    The exit status: 0, or 1 after printing what is wrong with the input.
+  """
+  parser = argparse.ArgumentParser(
+    prog="python -m specdec_t5x.contrib.link",
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  add = parser.add_argument
+  add("--draft", metavar="DIR", required=True, help="the draft's checkpoint")
+  about = "host:port, or unix:path (%(default)s); port 0 is a free one"
+  add("--address", default=DEFAULT_ADDRESS, help=about)
+  add("--dtype", default="float32", help="of the draft (%(default)s)")
+  about = "of caches that are held, in GiB (%(default)g)"
+  add("--cache-gib", type=float, default=DEFAULT_CACHE_GIB, help=about)
+  args = parser.parse_args(argv)
+  import_quietly("tensorflow")
+  from specdec_t5x.api import load_model
+  from specdec_t5x.contrib.link.drafting import Draft, Drafting
+  from specdec_t5x.contrib.link.server import serve
+
+  try:
+    most_bytes = _bytes(args.cache_gib)
+    drafting = Drafting(Draft.of(load_model(args.draft, args.dtype)))
+    server, port = serve(drafting, args.address, most_bytes)
+  except ValueError as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 1
+  host, colon, _ = args.address.rpartition(":")
+  is_path = args.address.startswith("unix")
+  address = args.address if is_path else f"{host}{colon}{port}"
+  print(f"Drafting with {args.draft} at {address}.", flush=True)
+  try:
+    server.wait_for_termination()
+  except KeyboardInterrupt:
+    server.stop(grace=1)
+  return 0
+
+
+def _bytes(gib: float) -> int:
+  if not 0 < gib < math.inf:
+    raise ValueError(f"--cache-gib must be a number above 0, got {gib}.")
+  return int(gib * 2**30)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,205 @@
+"""Drafting in another process: what it sends is what the tokens were drawn from.
+
+One host callback an iteration asks the process of the draft (`contrib.link`). An answer
+that is lost is an empty draft: the target goes on by itself.
+
+Shapes: B rows, G gamma, K kept tokens, E input length, S sequence buffer, L uniforms a
+decision.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import io_callback
+from jaxtyping import Array, Bool, Float, Int
+
+from specdec_t5x.contrib.truncation import SparseProbs, Truncation
+from specdec_t5x.core import tree
+from specdec_t5x.core.checks import check_uniforms
+from specdec_t5x.core.distributions import Sampling, draws_per_token
+from specdec_t5x.core.noise import WORDS
+from specdec_t5x.core.types import Proposal
+from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Drafter, Stops
+from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, DefaultGamma, check_gamma
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+  """What the two sides agree on.
+
+  Attributes:
+    gamma: tokens a draft.
+    truncation: what is kept of the draft's distributions.
+    sampling: their adjustment before that.
+    vocab_size: of target and draft.
+  """
+
+  gamma: int
+  truncation: Truncation
+  sampling: Sampling
+  vocab_size: int
+
+  @property
+  def kept(self) -> int:
+    """K; 0 where tokens are certain, and no distribution is sent."""
+    return 0 if self.sampling.certain else self.truncation.size(self.vocab_size)
+
+  @property
+  def draws(self) -> int:
+    """How many uniforms a token takes."""
+    if self.kept:
+      return draws_per_token(self.kept)
+    return WORDS if self.sampling.coupled else 0
+
+
+@runtime_checkable
+class Remote(Protocol):
+  """What answers for a draft elsewhere: hashable, and the same for equal settings."""
+
+  def check(self, vocab_size: int) -> None:
+    """Raises a ValueError where nothing answers, or for another vocabulary."""
+
+  def check_batch(self, terms: Terms, rows: int, inputs: int, slots: int) -> None:
+    """Raises a ValueError where a batch is too large for it.
+
+    Args:
+      terms: agreed on.
+      rows: B.
+      inputs: E.
+      slots: S.
+    """
+
+  def ask(
+    self, terms: Terms, *arrays: Array
+  ) -> tuple[Array, Array, Array, Bool[Array, "B"]]:
+    """Returns one draft of every row, in NumPy.
+
+    Args:
+      terms: agreed on.
+      *arrays: what the encoder reads [B, E], sequences [B, S], their lengths [B], which
+        rows have ended [B], uniforms [B, G, L].
+
+    Returns:
+      Tokens [B, G], the tokens and weights of their distributions [B, G, K], and which
+      rows have a draft.
+    """
+
+  def counts(self) -> Mapping[str, int]:
+    """Returns what went over the link so far."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Link(Drafter):
+  """Up to gamma tokens from a draft elsewhere; its state is the encoder's input.
+
+  The tokens are drawn here again, from the distributions that came, with the same
+  uniforms: the draft counts as far as they are the same. So what counts is drawn from
+  what was sent, whatever the other side's arithmetic, and a token's place in the draft
+  depends on the tokens before it alone.
+
+  Attributes:
+    remote: answers for the draft.
+    gamma: most tokens a draft.
+    top_k: tokens of a distribution that are sent; 0 is all.
+    top_p: how much of their mass; the message is none the shorter.
+  """
+
+  remote: Remote
+  gamma: int = DefaultGamma(DEFAULT_GAMMA)
+  top_k: int = 32
+  top_p: float = 1.0
+
+  stops = Stops.BY_ITSELF
+  resumes = True
+
+  def __post_init__(self):
+    check_gamma(self.gamma)
+    Truncation(self.top_k, self.top_p)
+
+  @property
+  def tree(self) -> tree.Tree:
+    """A chain of gamma tokens."""
+    return tree.chain(self.gamma)
+
+  def check(self, target: Any) -> None:
+    """Raises a ValueError where no draft of the target's vocabulary answers."""
+    self.remote.check(target.config.vocab_size)
+
+  def check_batch(
+    self, sampling: Sampling, vocab_size: int, rows: int, inputs: int, slots: int
+  ) -> None:
+    """Raises a ValueError where a batch is too large for the link or the draft.
+
+    Args:
+      sampling: the adjustment of the target's distributions.
+      vocab_size: of the target.
+      rows: that decode at once.
+      inputs: tokens of a row that the target's encoder reads.
+      slots: places of a row's sequence.
+    """
+    self.remote.check_batch(self._terms(sampling, vocab_size), rows, inputs, slots)
+
+  def start(self, context: Context) -> Int[Array, "B E"]:
+    """Returns the input."""
+    return context.source
+
+  def counted(self) -> Mapping[str, int]:
+    """Returns what went over the link so far, for a run's record."""
+    return self.remote.counts()
+
+  def propose(
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
+  ) -> tuple[Proposal, Int[Array, "B E"]]:
+    """Asks for a draft; see `decoding.drafter.Drafter`."""
+    check_uniforms(uniforms, self.gamma)
+    terms = self._terms(context.sampling, context.target.vocab_size)
+    # Here, where the program is made, and not in the middle of decoding.
+    rows, inputs = state.drafter_state.shape
+    self.remote.check_batch(terms, rows, inputs, state.sequences.shape[1])
+    given = uniforms[..., uniforms.shape[-1] - terms.draws :]
+    tokens, distribution, is_there = self._asked(terms, state, given)
+    if not terms.kept:
+      is_valid = jnp.broadcast_to(is_there[:, None], tokens.shape)
+      return Proposal(tokens, None, is_valid, self.tree), state.drafter_state
+    own, is_distribution = (
+      distribution.draw(given).astype(jnp.int32),
+      distribution.total > 0,
+    )
+    # The first token counts, whatever the other side drew there: it is of a
+    # distribution of the known tokens. Each later distribution is of the other side's
+    # draft.
+    same = jnp.cumprod(own == tokens, axis=1)
+    same = jnp.pad(same, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
+    is_valid = is_there[:, None] & ((same * jnp.cumprod(is_distribution, axis=1)) > 0)
+    probs = jnp.where(
+      is_distribution[..., None], distribution.dense(context.target.vocab_size), 0.0
+    )
+    return Proposal(own, probs, is_valid, self.tree), state.drafter_state
+
+  def _terms(self, sampling: Sampling, vocab_size: int) -> Terms:
+    cut = Truncation(self.top_k, self.top_p)
+    return Terms(self.gamma, cut, sampling, vocab_size)
+
+  def _asked(self, terms, state, uniforms) -> tuple[Array, SparseProbs, Array]:
+    rows = state.lengths.shape[0]
+    ids = lambda *shape: jax.ShapeDtypeStruct((rows, *shape), jnp.int32)
+    distribution = ids(self.gamma, terms.kept)
+    shapes = (
+      ids(self.gamma),
+      distribution,
+      distribution,
+      jax.ShapeDtypeStruct((rows,), bool),
+    )
+    # Unordered: each draft goes into the next iteration's state, so none is asked for
+    # before the last one came.
+    tokens, kept, weights, is_there = io_callback(
+      lambda *arrays: self.remote.ask(terms, *arrays),
+      shapes,
+      *(state.drafter_state, state.sequences, state.lengths, state.ended, uniforms),
+    )
+    return tokens, SparseProbs(kept, weights), is_there

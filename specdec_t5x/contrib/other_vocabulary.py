@@ -1,0 +1,109 @@
+"""Drafting by a network of another vocabulary, on the tokens that both have.
+
+q is the draft's distribution on the shared tokens, renormalised, and 0 elsewhere: a
+distribution on the target's tokens, so every rule keeps its guarantee. Source:
+token-level intersection, Timor et al., arXiv 2502.05202 (ICML 2025).
+
+Shapes: B rows, M the draft's tokens of a sequence, V the target's vocabulary.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec_t5x.contrib.shared_tokens import SharedTokens
+from specdec_t5x.core.types import Cache, ExtendFn
+from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.state import START_TOKEN, DecodeState
+from specdec_t5x.drafters.draft_model import DraftModel, caught_up
+from specdec_t5x.drafters.stepwise import StepwiseState
+from specdec_t5x.network.functional import lacks_encoder
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherVocabulary(DraftModel):
+  """Samples up to gamma tokens one by one from a network with tokens of its own.
+
+  Its cache holds the known text piece by piece: each of the target's tokens as the
+  draft has it, or in several tokens.
+
+  Attributes:
+    tokens: the target's in the network's.
+  """
+
+  tokens: SharedTokens = dataclasses.field(kw_only=True)
+
+  has_own_tokens = True
+
+  def check(self, target: Any) -> None:
+    """Raises a ValueError where the tables are of other networks."""
+    ids, pieces = self.tokens.ids, self.tokens.pieces
+    for whose, network, size in (
+      ("target", target, len(ids)),
+      ("draft", self.network, int(pieces.max()) + 1),
+    ):
+      if size > network.config.vocab_size:
+        raise ValueError(
+          f"The {whose}'s tokenizer has at least {size} tokens, but its network's "
+          f"vocab_size is {network.config.vocab_size}. VOCABULARY_PATH must be the "
+          "target's tokenizer, DRAFT_TOKENIZER the draft's."
+        )
+    if lacks_encoder(self.network):
+      raise ValueError(
+        "DRAFT_TOKENIZER needs a draft that reads inputs itself, got one on its "
+        "target's encoder. Leave it out."
+      )
+
+  def extend(self, context: Context) -> ExtendFn:
+    """Returns the draft network as one of the target's tokens, of the shared ones."""
+    extend, ids = context.networks["draft"].extend, jnp.asarray(self.tokens.ids)
+
+    def of_target(cache, tokens):
+      logits, features, cache = extend(cache, ids[tokens])
+      return self._of_target(context, logits), features, cache
+
+    return of_target
+
+  def start(self, context: Context) -> StepwiseState:
+    """Returns the draft's first cache, of the inputs in its own tokens."""
+
+    def in_draft(beginning):
+      return dataclasses.replace(
+        beginning,
+        inputs=self.tokens.in_draft(beginning.inputs),
+        num_slots=beginning.num_slots * self.tokens.longer,
+        prompts=self.tokens.in_draft(beginning.prompts),
+      )
+
+    cache = context.networks["draft"].start(in_draft)
+    return StepwiseState(cache, jnp.zeros_like(cache.index))
+
+  def read(
+    self, context: Context, state: DecodeState
+  ) -> tuple[Float[Array, "B V"], Cache]:
+    """Reads the pieces that the cache lacks, two a call."""
+    sequences, lengths = self._known(state)
+    cache = state.drafter_state.cache
+    # A last token without pieces leaves nothing to read: then the one before, again.
+    cache = cache.at(jnp.minimum(cache.index, lengths - 1))
+    extend = context.networks["draft"].extend
+    logits, cache = caught_up(extend, cache, sequences, lengths)
+    return self._of_target(context, logits), cache
+
+  def carried(self, cache: Cache, state: DecodeState) -> StepwiseState:
+    """Returns the cache, and how long the rows were in the draft's tokens."""
+    return StepwiseState(cache, self._known(state)[1])
+
+  def _known(self, state: DecodeState) -> tuple[Int[Array, "B M"], Int[Array, "B"]]:
+    """Returns the known tokens in the draft's, and how many there are."""
+    text = self.tokens.in_draft(state.sequences[:, 1:])
+    # Longer ones would leave no room for a draft: it goes on from their beginnings.
+    most = text.shape[1] - self.gamma
+    lengths = 1 + jnp.minimum((text > 0).sum(axis=1), most - 1)
+    start = jnp.full_like(text[:, :1], START_TOKEN)
+    return jnp.concatenate([start, text], axis=1), lengths
+
+  def _of_target(self, context: Context, logits) -> Float[Array, "*B V"]:
+    return self.tokens.of_target(logits, context.target.vocab_size)

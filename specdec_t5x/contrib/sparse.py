@@ -1,0 +1,157 @@
+"""Drafting from a truncated probs: what a draft in another process does, in this one.
+
+(TK-SLT, arXiv 2509.04576; TSLT, arXiv 2512.16273: truncate first, then draw.)
+
+Shapes: B rows, G gamma, K kept tokens, V vocabulary, L uniforms a decision.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from specdec_t5x.contrib.truncation import SparseProbs, Truncation
+from specdec_t5x.core import tree
+from specdec_t5x.core.checks import check_uniforms
+from specdec_t5x.core.distributions import AdjustFn, Sampling, perturbed
+from specdec_t5x.core.types import Cache, ExtendFn, Proposal
+from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.drafters.draft_model import read_last
+from specdec_t5x.drafters.stepwise import (
+  DEFAULT_GAMMA,
+  DefaultGamma,
+  check_gamma,
+  likeliest,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseDraft(Drafter):
+  """Samples gamma tokens one by one from a network's truncated and rounded probs.
+
+  Attributes:
+    network: drafts over the target's vocabulary.
+    gamma: tokens a draft.
+    top_k: tokens of a distribution that are kept; 0 is all.
+    top_p: how much of their mass.
+  """
+
+  network: Any
+  gamma: int = DefaultGamma(DEFAULT_GAMMA)
+  top_k: int = 32
+  top_p: float = 1.0
+
+  def __post_init__(self):
+    check_gamma(self.gamma)
+    Truncation(self.top_k, self.top_p)
+
+  @property
+  def networks(self) -> Mapping[str, Any]:
+    """The network that drafts, by its name."""
+    return {"draft": self.network}
+
+  @property
+  def tree(self) -> tree.Tree:
+    """A chain of gamma tokens."""
+    return tree.chain(self.gamma)
+
+  def start(self, context: Context) -> Cache:
+    """Returns the draft's first cache."""
+    return context.networks["draft"].start()
+
+  def propose(
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
+  ) -> tuple[Proposal, Cache]:
+    """Drafts gamma tokens; see `decoding.drafter.Drafter`."""
+    check_uniforms(uniforms, self.gamma)
+    tokens, distribution, cache = drafted_sparsely(
+      context.networks["draft"].extend,
+      state,
+      uniforms,
+      context.sampling,
+      Truncation(self.top_k, self.top_p),
+      context.adjust,
+      context.behind,
+    )
+    probs = (
+      None if distribution is None else distribution.dense(context.target.vocab_size)
+    )
+    return Proposal.chain(tokens, probs, self.gamma), cache
+
+
+def drafted_sparsely(
+  extend: ExtendFn,
+  state: DecodeState,
+  uniforms: Float[Array, "B G L"],
+  sampling: Sampling,
+  truncation: Truncation,
+  adjust: AdjustFn,
+  behind: int = 2,
+) -> tuple[Int[Array, "B G"], SparseProbs | None, Cache]:
+  """Returns drafted tokens, what they were drawn from, and the network's cache.
+
+  Args:
+    extend: the network.
+    state: where the decode stands; the drafter's state is the network's cache.
+    uniforms: of each token.
+    sampling: the adjustment of the distribution, before it is truncated.
+    truncation: what of it is kept.
+    adjust: computes the distribution.
+    behind: as `drafted_chain`'s.
+
+  Returns:
+    Tokens, distributions [B, G, K] (None where the tokens are certain), the cache.
+  """
+
+  def drawn(logits, uniforms):
+    if sampling.certain:
+      return likeliest(perturbed(logits, sampling, uniforms, adjust)), None
+    distribution = truncation.of(adjust(logits, sampling))
+    return distribution.draw(uniforms).astype(jnp.int32), distribution
+
+  return drafted_chain(extend, state, uniforms, drawn, behind)
+
+
+def drafted_chain(
+  extend: ExtendFn,
+  state: DecodeState,
+  uniforms: Float[Array, "B G L"],
+  draw_fn: Callable[[Float[Array, "B V"], Float[Array, "B L"]], tuple[Array, Any]],
+  behind: int = 2,
+) -> tuple[Int[Array, "B G"], Any, Cache]:
+  """Drafts a token after the other, each by a call of the network.
+
+  Args:
+    extend: the network.
+    state: where the decode stands; the drafter's state is the network's cache.
+    uniforms: of each token.
+    draw_fn: from logits and uniforms to a token and its distribution, of any kind.
+    behind: how many known tokens the cache may lack (`Context.behind`).
+
+  Returns:
+    The tokens, their distributions, and the cache, which lacks the last token.
+  """
+  logits, cache = read_last(
+    extend, state.drafter_state, state.sequences, state.lengths, behind
+  )
+  first = draw_fn(logits, uniforms[:, 0])
+
+  def draft_next(carry, uniforms):
+    cache, token = carry
+    logits, _, cache = extend(cache, token[:, None])
+    token, distribution = draw_fn(logits[:, 0], uniforms)
+    return (cache, token), (token, distribution)
+
+  later = uniforms[:, 1:].swapaxes(0, 1)
+  (cache, _), rest = jax.lax.scan(
+    draft_next, (cache, first[0]), later, length=uniforms.shape[1] - 1
+  )
+  tokens, distributions = jax.tree.map(
+    lambda head, tail: jnp.concatenate([head[None], tail]).swapaxes(0, 1), first, rest
+  )
+  return tokens, distributions, cache

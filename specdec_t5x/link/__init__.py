@@ -1,5 +1,0 @@
-"""A draft in another process: two processes, gRPC, and messages of packed bits.
-
-`wire` has the messages, `drafting` and `server` the process that drafts, `client` the
-side of the target; `python -m specdec_t5x.link` starts the draft's process.
-"""

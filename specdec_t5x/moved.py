@@ -1,0 +1,99 @@
+"""Modules and names that moved to `contrib`, under the names that they had before.
+
+Gin files and Python code of users keep working: importing an old module gives the new
+module itself, so both names lead to the same classes.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_PACKAGE = "specdec_t5x"
+# New names of modules, by their old ones.
+MODULES = {
+  "beam": "contrib.beam",
+  "beam.decoder": "contrib.beam.decoder",
+  "beam.hypotheses": "contrib.beam.hypotheses",
+  "beam.search": "contrib.beam.search",
+  "beam.tree": "contrib.beam.tree",
+  "core.approximate": "contrib.approximate",
+  "core.kseq": "contrib.kseq",
+  "core.recursive": "contrib.recursive",
+  "core.shared_tokens": "contrib.shared_tokens",
+  "core.sparse": "contrib.truncation",
+  "core.typical": "contrib.typical",
+  "drafters.cascade": "contrib.cascade",
+  "drafters.layer_skip": "contrib.layer_skip",
+  "drafters.link": "contrib.link.drafter",
+  "drafters.other_vocabulary": "contrib.other_vocabulary",
+  "drafters.pruned": "contrib.pruned",
+  "drafters.sparse": "contrib.sparse",
+  "link": "contrib.link",
+  "link.client": "contrib.link.client",
+  "link.drafting": "contrib.link.drafting",
+  "link.process": "contrib.link.process",
+  "link.server": "contrib.link.server",
+  "link.wire": "contrib.link.wire",
+  "training.online": "contrib.online.learner",
+  "training.online_run": "contrib.online.run",
+  "training.rejections": "contrib.online.rejections",
+  "training.serving": "contrib.online.serving",
+}
+# "module:name" of what left a module that stayed, by its old module and name.
+NAMES = {
+  "data.vocabularies": {"shared_tokens": "contrib.vocabulary_tables:shared_tokens"},
+  "drafters.eagle": {"EagleTree": "contrib.pruned:EagleTree"},
+  "drafters.heads": {"HeadDraft": "contrib.heads:HeadDraft"},
+}
+
+
+def names_of(module: str) -> Callable[[str], Any]:
+  """Returns a module's `__getattr__`, which finds the names that left the module.
+
+  Args:
+    module: its `__name__`.
+  """
+  moved = NAMES[module.removeprefix(f"{_PACKAGE}.")]
+
+  def find(name: str) -> Any:
+    if name not in moved:
+      raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    new, _, attribute = moved[name].partition(":")
+    return getattr(importlib.import_module(f"{_PACKAGE}.{new}"), attribute)
+
+  return find
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+  """Imports a module that moved when its old name is imported."""
+
+  def find_spec(self, fullname, path=None, target=None):
+    """Returns how to import a module that moved; None for all others."""
+    package, _, name = fullname.partition(".")
+    if package != _PACKAGE or name not in MODULES:
+      return None
+    new = importlib.util.find_spec(f"{_PACKAGE}.{MODULES[name]}")
+    is_package = new.submodule_search_locations is not None
+    return importlib.machinery.ModuleSpec(
+      fullname, self, loader_state=new, is_package=is_package
+    )
+
+  def create_module(self, spec):
+    """Returns the module under its new name, which is imported once."""
+    return importlib.import_module(spec.loader_state.name)
+
+  def exec_module(self, module):
+    """Restores the module's own spec, which importing the old name replaced."""
+    module.__spec__ = module.__spec__.loader_state
+
+
+def install() -> None:
+  """Makes the old names of modules importable."""
+  if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    # Before the finder of files, which would load the files of a package that moved
+    # once more under their old names.
+    sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,223 @@
+"""A draft that is lost, late, started anew or talks nonsense costs no token."""
+
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from specdec_t5x.contrib.link import client, wire
+from specdec_t5x.contrib.link.client import Lost, Remote
+from specdec_t5x.contrib.link.drafter import Link, Terms
+from specdec_t5x.contrib.link.server import Answers
+from specdec_t5x.contrib.link.wire import Kind, Setup, Status
+from specdec_t5x.contrib.sparse import SparseDraft
+from specdec_t5x.contrib.truncation import Truncation
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.state import row_keys
+from tests.contrib.link.local import Local, asker_of, drafting_of, honest, never
+from tests.hash_model import HashModel, speculation
+
+TARGET, DRAFT = (HashModel(seed, vocab_size=7, eos_bias=-2.0) for seed in (3, 4))
+ROWS, LENGTH = 4, 30
+SAMPLED = Sampling(0.7, 3)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+  monkeypatch.setattr(client, "_FIRST_WAIT", 0.0)
+
+
+def program(drafter, sampling):
+  keys = row_keys(jax.random.key(1), ROWS)
+  given = TARGET, drafter, RULES["token"], sampling, keys, LENGTH
+  return jax.jit(lambda: generate(*speculation(*given)))
+
+
+@functools.cache
+def linked_program(sampling):
+  """Returns a remote, whose asker each test gives, and the program that asks it."""
+  remote = Local.of(never)
+  return remote, program(Link(remote, 3, 4), sampling)
+
+
+def linked(answer, sampling=GREEDY):
+  remote, run = linked_program(sampling)
+  remote.asker = asker_of(answer)
+  return jax.block_until_ready(run()), remote.counts()
+
+
+@pytest.fixture(scope="module")
+def here():
+  """What the same draft gives in this process."""
+  draft = SparseDraft(DRAFT, 3, 4)
+  return {at: program(draft, at)() for at in (GREEDY, SAMPLED)}
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=str)
+def test_a_link_gives_what_the_draft_gives_in_this_process(sampling, here):
+  """By messages of one size for as many rows: none is lost, or late, for its draws."""
+  sizes, answer = {}, honest(DRAFT)
+
+  def measure(request):
+    reply = answer(request)
+    rows = bin(request[7] >> 4 if request[2] == wire.Kind.DRAFT else 0).count("1")
+    if rows:
+      sizes.setdefault(rows, set()).add(len(reply))
+    return reply
+
+  found, counts = linked(measure, sampling)
+  np.testing.assert_array_equal(found.tokens, here[sampling].tokens)
+  np.testing.assert_array_equal(
+    found.statistics.accepted, here[sampling].statistics.accepted
+  )
+  assert counts["lost"] == counts["skipped"] == 0
+  assert counts["tokens"] == 3 * found.statistics.target_calls.sum()
+  assert sizes
+  assert all(len(found) == 1 for found in sizes.values())
+
+
+def failing(answer, fails):
+  """Fails at the requests whose numbers these are."""
+  numbers = itertools.count()
+  return lambda request: fails(next(numbers), lambda: answer(request))
+
+
+def dies(number, answer):
+  if number >= 2:
+    raise Lost("killed")
+  return answer()
+
+
+def comes_and_goes(number, answer):
+  reply = answer()  # It has drafted, but nobody hears of it.
+  if number % 2:
+    raise Lost("too late")
+  return reply
+
+
+def garbage(number, answer):
+  return b"\x80\x04pickle" if number % 2 else answer()
+
+
+def bad_bits(number, answer):
+  return wire.head(0, 12345) + b"\xff" * 100 if number == 1 else answer()[:-1]
+
+
+@pytest.mark.parametrize("fails", [dies, comes_and_goes, garbage, bad_bits])
+def test_whatever_fails_outputs_are_the_same(fails, here):
+  found, counts = linked(failing(honest(DRAFT), fails))
+  np.testing.assert_array_equal(found.tokens, here[GREEDY].tokens)
+  assert counts["lost"] > 0
+  assert (found.statistics.target_calls >= here[GREEDY].statistics.target_calls).all()
+
+
+def test_a_lost_draft_is_asked_again_after_a_while(here, monkeypatch):
+  """Without any answer the target decodes by itself."""
+  monkeypatch.setattr(client, "_FIRST_WAIT", 60.0)
+  found, counts = linked(never)
+  np.testing.assert_array_equal(found.tokens, here[GREEDY].tokens)
+  assert found.statistics.drafted.sum() == counts["requests"] == 0
+  assert counts["lost"] == 1
+  assert counts["skipped"] > 5
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=str)
+def test_a_draft_that_was_started_anew_is_told_everything_again(sampling, here):
+  answers, asked = (honest(DRAFT), honest(DRAFT)), []
+
+  def answer(request):
+    asked.append(request)
+    return answers[len(asked) > 3](request)
+
+  found, counts = linked(answer, sampling)
+  np.testing.assert_array_equal(found.tokens, here[sampling].tokens)
+  assert counts["lost"] == 0
+
+
+def test_the_emulated_link_takes_its_time(monkeypatch):
+  slept = []
+  monkeypatch.setattr(client.time, "sleep", slept.append)
+  reply = wire.head(0, 0)
+  call = lambda method, request, seconds: reply
+  asker = client.Asker(Remote("nowhere", mbits=2.0, delay_ms=30.0), call)
+  asker._sent(b"\0" * 1000, 1.0)
+  np.testing.assert_allclose(slept, [0.03 + 8000 / 2e6, 0.03 + 8 * len(reply) / 2e6])
+  assert asker.counts.bits_sent == 8000
+  assert asker.counts.bits_received == 8 * len(reply)
+
+
+@pytest.mark.parametrize(
+  ("knobs", "says"),
+  [
+    ({"address": ""}, "needs an address"),
+    ({"timeout_ms": 0}, "timeout_ms of a link must be above 0"),
+  ],
+)
+def test_settings_out_of_range_are_refused(knobs, says):
+  with pytest.raises(ValueError, match=says):
+    Remote(**{"address": "localhost:1", **knobs})
+
+
+# ---- What is too large. ----
+
+
+def setup_of(rows, slots=40):
+  return Setup(Terms(3, Truncation(4), GREEDY, DRAFT.vocab_size), rows, 0, slots)
+
+
+def opening(number, setup):
+  """A request that opens a session, whose rows are not drafted yet."""
+  nothing = np.zeros((setup.rows, 3, 0)), np.zeros((setup.rows, setup.slots), int)
+  none = np.zeros(setup.rows, int)
+  ask = wire.Ask(none > 0, none, none, nothing[1][:, :0], nothing[1], nothing[0])
+  return wire.head(Kind.OPEN, number) + setup.packed() + ask.packed(setup)
+
+
+def test_a_draft_refuses_a_session_of_more_bytes_than_it_holds():
+  drafting = drafting_of(DRAFT)
+  small, large = setup_of(2), setup_of(3)
+  # Of a slot a token of 4 bytes, and of a row the index.
+  assert drafting.size(small) * 3 == drafting.size(large) * 2
+  answers = Answers(drafting, drafting.size(small))
+  for reply in (answers.draft(opening(1, large)), answers.about(large.packed())):
+    status, _, body = wire.beheaded(reply)
+    assert status == Status.TOO_LARGE
+    assert wire.refused(body) == (drafting.size(large), drafting.size(small))
+  for reply in (answers.draft(opening(1, small)), answers.about(small.packed())):
+    assert wire.beheaded(reply)[0] == Status.OK
+  assert wire.beheaded(answers.about(b"\0"))[0] == Status.BAD_REQUEST
+
+
+def test_sessions_go_where_all_of_them_would_take_more_bytes():
+  drafting, setup = drafting_of(DRAFT), setup_of(2)
+  answers = Answers(drafting, 2 * drafting.size(setup))
+  ask = opening(0, setup)[len(wire.head(0, 0)) + len(setup.packed()) :]
+  drafted = lambda number: answers.draft(wire.head(Kind.DRAFT, number) + ask)
+  status = lambda reply: wire.beheaded(reply)[0]
+  # Opened again it takes no more.
+  for number in (1, 2, 2, 1, 3):
+    assert status(answers.draft(opening(number, setup))) == Status.OK
+  assert [status(drafted(x)) for x in (1, 2, 3)] == [0, Status.NO_SESSION, 0]
+
+
+def test_a_draft_that_is_lost_before_decoding_may_come_back():
+  """Of one that refuses the batch see test_processes.py."""
+  lost = client.Asker(Remote("there"), lambda *request: never(request))
+  lost.check(setup_of(2))
+  assert lost.counts.lost == 1
+
+
+def test_where_nothing_answers_the_run_does_not_begin():
+  allowed, over_grpc = [], client._over_grpc("localhost:1")
+
+  def timed(method, request, seconds):
+    allowed.append(seconds)
+    return over_grpc(method, request, seconds)
+
+  with pytest.raises(ValueError, match=r"No draft answers at localhost:1 .*-m specdec"):
+    client.Asker(Remote("localhost:1"), timed).vocab_size()
+  assert 0 < sum(allowed) < 15  # Seconds that may be waited, not those that pass.

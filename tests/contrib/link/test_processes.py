@@ -1,0 +1,172 @@
+"""Two real processes: the same probs on both sides, and a draft that is killed."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import t5x
+
+from specdec_t5x import api, build
+from specdec_t5x.contrib.link import __main__ as link_command
+from specdec_t5x.contrib.link import client, process, wire
+from specdec_t5x.contrib.link.client import Remote
+from specdec_t5x.contrib.link.drafter import Link, Terms
+from specdec_t5x.contrib.link.drafting import Draft, Drafting
+from specdec_t5x.contrib.link.server import serve
+from specdec_t5x.contrib.link.wire import Setup
+from specdec_t5x.contrib.sparse import SparseDraft
+from specdec_t5x.contrib.truncation import Truncation
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.decoding.state import row_keys
+from tests import commands
+from tests.e2e import runs
+from tests.t5x_bridge import tiny
+
+INPUTS = np.array([[5, 6, 7, 8, 1], [9, 3, 1, 0, 0], [12, 30, 2, 1, 0]])
+LENGTH = 20
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+  root = tmp_path_factory.mktemp("pair")
+  paths = [
+    tiny.save_t5x(root / name, config, seed=seed)
+    for name, config, seed in (("t", tiny.TARGET, 1), ("d", tiny.DRAFT, 2))
+  ]
+  return paths[1], *map(api.load_model, paths)
+
+
+@pytest.fixture(scope="module")
+def address(models):
+  with process.drafting(models[0]) as address:
+    yield address
+
+
+def decoded(target, draft, drafter, sampling):
+  decoder, params = build.together(target, draft, drafter)
+  run = api.compiled(decoder, sampling, LENGTH, 1)
+  return run(params, INPUTS, row_keys(jax.random.key(0), len(INPUTS)))
+
+
+def test_two_processes_give_what_one_gives(models, address):
+  """At temperature 0, see the draft that is killed."""
+  _, target, draft = models
+  sampling = Sampling(0.8, 5)
+  here = decoded(target, draft, SparseDraft(draft.network, 3, 8), sampling)
+  remote = Remote(address)
+  there = decoded(target, None, Link(remote, 3, 8), sampling)
+  np.testing.assert_array_equal(there.tokens, here.tokens)
+  np.testing.assert_array_equal(there.statistics.accepted, here.statistics.accepted)
+  assert remote.counts()["lost"] == 0
+
+
+@pytest.mark.parametrize("kept", [4, 0])
+def test_the_distribution_is_the_same_bits_on_both_sides(kept, models, address):
+  terms = Terms(3, Truncation(kept), Sampling(), tiny.DRAFT.vocab_size)
+  sequences = np.zeros((3, 12), np.int32)
+  uniforms = np.random.default_rng(0).integers(0, 2**24, (3, 3, terms.draws)) / 2**24
+  given = INPUTS, sequences, np.ones(3, int), np.zeros(3, bool), uniforms
+  arrays = Remote(address).ask(terms, *given)
+  drafting = Drafting(Draft.of(models[2]))
+  setup = Setup(terms, 3, 5, 12)
+  lengths, uniforms = np.ones(3, int), uniforms.astype(np.float32)
+  ask = wire.Ask(lengths > 0, 0 * lengths, lengths, INPUTS, sequences, uniforms)
+  mine, _ = drafting.draft(setup, drafting.open(setup), ask)
+  for sent, own in zip(arrays, (mine.tokens, mine.kept, mine.weights), strict=False):
+    np.testing.assert_array_equal(sent, own)
+  assert arrays[3].all()
+
+
+def test_a_draft_that_is_killed_costs_no_token(models, monkeypatch):
+  path, target, draft = models
+  command = [sys.executable, "-m", "specdec_t5x.contrib.link", "--draft", path]
+  killed = subprocess.Popen(
+    [*command, "--address", "localhost:0"], stdout=subprocess.PIPE, text=True
+  )
+  remote = Remote(process.address_of(killed))
+  ask, asked = client.Asker.ask, []
+
+  def kills(self, *args):
+    asked.append(1)
+    if len(asked) == 4:
+      killed.kill()
+      killed.wait()
+    return ask(self, *args)
+
+  monkeypatch.setattr(client.Asker, "ask", kills)
+  there = decoded(target, None, Link(remote, 3, 8), GREEDY)
+  here = decoded(target, draft, SparseDraft(draft.network, 3, 8), GREEDY)
+  np.testing.assert_array_equal(there.tokens, here.tokens)
+  counts = remote.counts()
+  assert counts["requests"] == 3
+  assert counts["lost"] >= 1
+
+
+def test_a_draft_of_another_vocabulary_is_refused(models, address):
+  other = "the target's vocab_size is 5, that of the draft"
+  with pytest.raises(ValueError, match=other):
+    Remote(address).check(5)
+
+
+@pytest.fixture(scope="module")
+def narrow(models):
+  """Where a draft answers, from this process, that holds a kilobyte of caches."""
+  most = link_command._bytes(2**-20)
+  server, port = serve(Drafting(Draft.of(models[2])), "localhost:0", most)
+  yield f"localhost:{port}"
+  server.stop(grace=None)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+  return runs.tiny_pair(tmp_path_factory.mktemp("job"), examples=4)
+
+
+TOO_LARGE = [
+  ({"LINK_TOPK": 2**32}, "got 4294967296 as top_k of the draft (LINK_TOPK)"),
+  ({"BATCH_SIZE": 2**16}, "takes from 1 to 65535 rows, tokens and drafts"),
+  ({"BATCH_SIZE": 2**15, "GAMMA": 9, "LINK_TOPK": 0}, "got 18874368: 32768 rows, 9"),
+  ({}, "holds at most 1024 bytes of caches, and 8 rows of 40 input tokens and 19"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.skipif(not hasattr(t5x, "PROVIDER"), reason="of t5x_runtime's command")
+@pytest.mark.parametrize(("macros", "says"), TOO_LARGE, ids=lambda x: str(x)[:40])
+def test_a_job_whose_batch_is_too_large_does_not_begin(
+  macros, says, address, narrow, job, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(runs.ROOT)
+  files = "configs/spec_ende.gin", "configs/contrib/link.gin"
+  given = {"TEMPERATURE": 1.0, "LINK_ADDRESS": address if macros else narrow, **macros}
+  _, _, _, *arguments = runs.command(
+    *(*files, job), INFER_OUTPUT_DIR=f"{tmp_path}/out", **given
+  )
+  with pytest.raises(SystemExit) as exit_:
+    commands.infer(*arguments)
+  message, hint = exit_.value.code.split("\n")
+  assert says in message
+  assert hint.startswith("(--verbosity=1")
+  assert not (tmp_path / "out" / "config.gin").exists()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_generate_refuses_it_before_it_decodes(models, narrow):
+  drafter, says = Link(Remote(narrow), 3, 8), "at most 1024 bytes of caches, and 3 rows"
+  with pytest.raises(ValueError, match=says):
+    decoded(models[1], None, drafter, Sampling())
+  assert drafter.counted()["requests"] == drafter.counted()["lost"] == 0
+
+
+@pytest.mark.parametrize(
+  ("flag", "says"),
+  [
+    ("--cache-gib=0", "error: --cache-gib must be a number above 0, got 0.0."),
+    ("--address=%s", "can't be listened at"),  # Taken.
+  ],
+)
+def test_a_command_that_can_t_draft_says_why(flag, says, models, address, capsys):
+  assert link_command.main(["--draft", models[0], flag.replace("%s", address)]) == 1
+  assert says in capsys.readouterr().err.strip()

@@ -1,0 +1,152 @@
+"""What a hierarchy costs in calls, by hand; its greedy outputs; what is refused."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from specdec_t5x.contrib.cascade import Cascade
+from specdec_t5x.contrib.heads import HeadDraft
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.lenient import Lenient
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.token import Token
+from specdec_t5x.core.tree import Tree
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.network.heads import HeadsConfig
+from tests.hash_model import HashHeads, HashModel, sequence_probs, speculation
+
+TARGET, MIDDLE, LOWER = (HashModel(s, vocab_size=5, eos_bias=-30.0) for s in (4, 5, 6))
+
+
+def decode(drafter, length, sampling=GREEDY, target=TARGET):
+  """A decode, and the calls that each level below the target had."""
+  keys, kept = row_keys(jax.random.key(0), 1), []
+
+  def loop(*arguments):
+    carry = jax.lax.while_loop(*arguments)
+    kept.append(carry.state.drafter_state)
+    return carry
+
+  @jax.jit
+  def run():
+    begun = speculation(target, drafter, Token(), sampling, keys, length)
+    return generate(*begun, loop), kept[-1]
+
+  decoded, state = run()
+  calls = []
+  while hasattr(state, "calls"):
+    calls.append(state.calls)
+    state = state.lower
+  return decoded, calls
+
+
+# ---- Calls, by hand. ----
+
+
+@pytest.mark.parametrize(
+  ("sampling", "window"), [(GREEDY, "fixed"), (Sampling(), "flush")], ids=["T=0", "T=1"]
+)
+def test_all_agree(sampling, window):
+  """A window of 4 is one call of the middle network, 5 tokens one of the target."""
+  drafter = Cascade(TARGET, DraftModel(TARGET, 3), 4, window)
+  decoded, (calls,) = decode(drafter, 15, sampling)
+  assert (decoded.statistics.target_calls, calls) == (3, 3)
+  assert decoded.statistics.accepted == decoded.statistics.drafted == 12
+
+
+def test_three_levels_agree():
+  """8 tokens above are two windows of 4, each a call of the lower one."""
+  lower = Cascade(TARGET, DraftModel(TARGET, 3), 4)
+  decoded, calls = decode(Cascade(TARGET, lower, 9), 20)
+  # The upper network adds one to each window of 4: 5 tokens, then 3 and its own.
+  assert decoded.statistics.target_calls == 2
+  assert [int(count[0]) for count in calls] == [4, 4]
+
+
+class Contrary(HashModel):
+  """Says at each place what the model it disagrees with finds the least likely."""
+
+  def extend(self, *args):
+    logits, *rest = super().extend(*args)
+    return -logits.at[..., 1].set(-logits[..., 1]), *rest
+
+
+@pytest.mark.parametrize(
+  ("window", "target_calls", "middle_calls"), [("fixed", 4, 12), ("flush", 6, 6)]
+)
+def test_the_lowest_is_never_right(window, target_calls, middle_calls):
+  """Each call of the middle network gives one token: its correction."""
+  drafter = Cascade(TARGET, DraftModel(Contrary(4, 5, eos_bias=-30.0), 2), 3, window)
+  decoded, (calls,) = decode(drafter, {"fixed": 16, "flush": 12}[window])
+  assert (decoded.statistics.target_calls, calls) == (target_calls, middle_calls)
+
+
+def test_what_the_target_rejects_is_drafted_again():
+  """The middle network is never right: a token a call, though windows are whole."""
+  middle = Contrary(4, 5, eos_bias=-30.0)
+  decoded, (calls,) = decode(Cascade(middle, DraftModel(middle, 2), 3), 6)
+  # With room for r tokens a window has min(3, r - 1), which is a call, or none.
+  assert (decoded.statistics.target_calls, calls) == (6, 5)
+  assert decoded.statistics.accepted == 0
+
+
+# ---- Outputs. ----
+
+
+def test_a_prompt_stands_before_it():
+  models = [dataclasses.replace(m, prompt=(3, 4, 2)) for m in (TARGET, MIDDLE, LOWER)]
+  drafter = Cascade(models[1], DraftModel(models[2], 2), 4)
+  decoded, _ = decode(drafter, 9, target=models[0])
+  (output,) = sequence_probs(models[0], GREEDY, 9)
+  assert tuple(decoded.tokens[0].tolist()) == output
+
+
+def test_a_distribution_that_is_no_number_is_told():
+  class Broken(HashModel):
+    def extend(self, *args):
+      logits, *rest = super().extend(*args)
+      return logits * jnp.nan, *rest
+
+  for middle, lower, sampling in [
+    (Broken(5, 5), LOWER, GREEDY),
+    (MIDDLE, Broken(6, 5), Sampling()),
+  ]:
+    decoded, _ = decode(Cascade(middle, DraftModel(lower, 2), 3), 6, sampling)
+    assert jnp.isnan(decoded.statistics.acceptance_mass).all()
+
+
+# ---- What is refused. ----
+
+
+def test_networks_have_names_by_level():
+  lower = Cascade(LOWER, DraftModel(TARGET, 2), 3)
+  networks = Cascade(MIDDLE, lower, 4).networks
+  assert networks == {"draft": MIDDLE, "draft_2": LOWER, "draft_3": TARGET}
+  # The target itself takes no name.
+  assert Cascade(Quantized(), lower, 4).networks == lower.networks
+
+
+@pytest.mark.parametrize(
+  "lower",
+  [
+    HeadDraft(HashHeads(4, 5, HeadsConfig("medusa", 2, 1), False)),
+    TreeDraft(LOWER, Tree((0, 0))),
+    Cascade(Quantized(), DraftModel(LOWER, 2), 3),
+  ],
+  ids=lambda drafter: type(drafter).__name__,
+)
+def test_a_lower_drafter_of_another_kind_is_refused(lower):
+  with pytest.raises(ValueError, match="needs a lower drafter of chains that reads"):
+    Cascade(MIDDLE, lower, 4)
+
+
+@pytest.mark.parametrize("rule", [Lenient(0.5), RULES["kseq"], RULES["greedy"]])
+def test_rules_of_another_distribution_are_refused(rule):
+  with pytest.raises(ValueError, match="must keep the middle network's distribution"):
+    Cascade(MIDDLE, DraftModel(LOWER, 3), 4, rule=rule)

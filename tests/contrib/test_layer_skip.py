@@ -1,0 +1,102 @@
+"""Self-speculation: what is left out."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.contrib.layer_skip import LayerSkip
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.network.functional import (
+  extend_fn,
+  network_for,
+  prompts_of,
+  without_fn,
+)
+from tests import networks
+from tests.hash_model import HashModel
+from tests.t5x_bridge import tiny, tiny_gpt
+from tests.training.conftest import params_of
+
+INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1]])
+ROOM, GAMMA = 14, 3
+TARGETS = {"t5": tiny.TARGET, "gpt": tiny_gpt.TARGET}
+SKIPS = {"t5": ("self_0", "cross_1", "mlp_0"), "gpt": ("self_0", "mlp_0")}
+
+
+@functools.cache
+def params(kind):
+  return {"target": params_of(network_for(TARGETS[kind]), 1, 2.0)}
+
+
+def test_without_nothing_every_draft_stands():
+  """Of a decoder-only target; tests/test_ways.py has an encoder-decoder's."""
+  decoder = SpeculativeDecoder(network_for(TARGETS["gpt"]), LayerSkip((), GAMMA))
+  info = networks.run(decoder, params("gpt"), INPUTS, ROOM, Sampling(0.8, top_k=5))
+  info = info.statistics
+  np.testing.assert_array_equal(info.accepted, info.drafted)
+  np.testing.assert_allclose(info.acceptance_mass, info.acceptance_positions, rtol=1e-4)
+
+
+# ---- The network without some sublayers. ----
+
+
+def cache_of(kind):
+  """A cache that holds no output yet."""
+  network = network_for(TARGETS[kind])
+  given = INPUTS, ROOM, 1, prompts_of(INPUTS, network)
+  return networks.start(network, params(kind)["target"], *given)[1]
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_a_gate_of_zero_at_run_time_is_as_leaving_out(kind):
+  network, cache = network_for(TARGETS[kind]), cache_of(kind)
+  block = jnp.array([[0, 5, 9, 3], [0, 7, 7, 2], [0, 2, 4, 6]])
+
+  @jax.jit
+  def gated(gates):
+    return extend_fn(network, params(kind)["target"], gates)(cache, block)[:2]
+
+  gates = {name: jnp.float32(name not in SKIPS[kind]) for name in network.sublayers}
+  whole, part = dict.fromkeys(gates, jnp.float32(1)), gates
+  without = without_fn(network, params(kind)["target"])
+  for given, skip in [(whole, ()), (part, SKIPS[kind])]:
+    expected = jax.jit(without(skip))(cache, block)[:2]
+    for a, b in zip(gated(given), expected, strict=True):
+      np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+  assert not np.allclose(gated(whole)[0], gated(part)[0], atol=1e-2)
+
+
+def test_what_is_left_out_is_not_computed():
+  network = network_for(dataclasses.replace(tiny.TARGET, products="xla"))
+  cache = cache_of("t5")
+
+  def work(*skip):
+    extend = without_fn(network, params("t5")["target"])(skip)
+    logits = jax.jit(lambda tokens: extend(cache, tokens)[0])
+    return logits.lower(INPUTS[:, :1]).cost_analysis()["flops"]
+
+  parts = [work() - work(name) for name in network.sublayers]
+  assert min(parts) > 0
+  # What is left is the norm and the projection to the vocabulary.
+  logits = 2 * len(INPUTS) * network.config.emb_dim * network.config.vocab_size
+  assert logits <= work(*network.sublayers) < 1.5 * logits
+  assert work() > 5 * logits
+
+
+# ---- What can't be. ----
+
+
+def test_what_can_t_be_skipped_is_refused(unchecked):
+  with pytest.raises(ValueError, match="it has none"):
+    LayerSkip(("mlp_0",)).check(HashModel(1, 4))
+
+
+def test_gin_s_lists_make_it():
+  made = LayerSkip(["mlp_0"], 4)
+  assert made == LayerSkip(("mlp_0",), 4)
+  assert hash(made) == hash(LayerSkip(("mlp_0",), 4))

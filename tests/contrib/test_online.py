@@ -1,0 +1,254 @@
+"""A draft that learns from the target's distributions at its rejected positions."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.contrib.online.learner import (
+  Learner,
+  Online,
+  Requests,
+  known_probs,
+  lumped,
+)
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.training import losses
+from specdec_t5x.training.objectives import forward
+from specdec_t5x.training.optimizers import Optimizer, Schedule
+from tests.t5x_bridge import tiny
+from tests.training.conftest import assert_same, params_of
+
+NETWORK = Transformer(tiny.DRAFT)
+FAST = Optimizer(Schedule("constant", 0.01, 0), "adamw")
+ONLINE = Online(interval=2, kept=3, optimizer=FAST)
+RNG = np.random.default_rng(0)
+ROOM, LENGTH = 6, 8
+
+
+def requests(count, kept=3, seed=0):
+  """Requests at random, with a rejection at about every other place."""
+  rng = np.random.default_rng(seed)
+  distributions = rng.dirichlet(np.ones(64), (count, LENGTH)).astype(np.float32)
+  order = np.argsort(-distributions, axis=-1)[..., :kept]
+  probs = np.take_along_axis(distributions, order, axis=-1)
+  is_kept = rng.random((count, LENGTH, 1)) < 0.5
+  return Requests(
+    rng.integers(3, 30, (count, ROOM)).astype(np.int32),
+    rng.integers(3, 30, (count, LENGTH)).astype(np.int32),
+    (order * is_kept).astype(np.int32),
+    probs * is_kept,
+  )
+
+
+def learner(online=ONLINE, seed=2):
+  return Learner(NETWORK, params_of(NETWORK, seed), online)
+
+
+forwarded = jax.jit(lambda params, batch: forward(NETWORK, params, batch))
+
+
+def probs_of(draft, served, place):
+  """The draft's distribution at a place of the first request, read token by token."""
+  tokens = np.zeros((1, LENGTH), np.int32)
+  tokens[0, 1 : place + 1] = served.tokens[0, :place]
+  batch = {
+    "encoder_input_tokens": served.inputs[:1],
+    "decoder_input_tokens": tokens,
+    "decoder_target_tokens": np.ones((1, LENGTH), np.int32),
+  }
+  return jax.nn.softmax(forwarded(draft.params, batch)[0, place])
+
+
+# ---- The loss. ----
+
+
+@pytest.mark.parametrize(
+  ("loss", "expected"),
+  [
+    # p = (1/2, 1/4, 1/4) and q = (1/4, 1/2, 1/4): kept, kept, all others.
+    ("forward_kl", 0.5 * np.log(2) - 0.25 * np.log(2)),
+    ("reverse_kl", -0.25 * np.log(2) + 0.5 * np.log(2)),
+    ("total_variation", 0.25),
+  ],
+)
+def test_the_loss_by_hand(loss, expected):
+  q = np.array([1 / 8, 1 / 2, 1 / 8, 1 / 4])
+  p = known_probs(jnp.array([0.5, 0.25]))
+  found = losses.get_distillation_loss(loss)(p, lumped(jnp.log(q), jnp.array([3, 1])))
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_the_more_is_kept_the_closer_to_the_whole_distributions_distance():
+  @jax.jit
+  def distances(target, draft):
+    distribution, order = jax.nn.softmax(target), jnp.argsort(-target)
+    found = {name: [] for name in losses.DISTILLATION_LOSSES}
+    for kept in range(1, 9):
+      tokens = order[:, :kept]
+      known = known_probs(jnp.take_along_axis(distribution, tokens, axis=1))
+      for name, distance in losses.DISTILLATION_LOSSES.items():
+        found[name].append(distance(known, lumped(draft, tokens)))
+    expected = [each(target, draft) for each in losses.DISTILLATION_LOSSES.values()]
+    return list(found.values()), expected
+
+  found, expected = map(np.asarray, distances(*2 * RNG.normal(size=(2, 5, 9))))
+  assert (np.diff(found, axis=1) > -1e-5).all()
+  np.testing.assert_allclose(found[:, -1], expected, atol=1e-4)
+
+
+def test_a_distribution_without_a_rest_has_a_finite_loss():
+  @jax.jit
+  def found(logits):
+    known = known_probs(jnp.array([1.0]))
+    of = lambda distance: lambda q: distance(known, lumped(q, jnp.array([0])))
+    each = losses.DISTILLATION_LOSSES.values()
+    return [jax.value_and_grad(of(distance))(logits) for distance in each]
+
+  for value, gradient in found(jnp.array([-50.0, 50.0, 0.0])):
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
+
+
+# ---- What is learned. ----
+
+
+def test_the_draft_comes_to_have_the_target_s_distribution_where_it_was_rejected():
+  served = requests(1)
+  place = 4
+  probs = np.zeros_like(served.kept_probs)
+  probs[0, place] = [0.6, 0.3, 0.05]
+  tokens = np.tile(np.array([9, 20, 31], np.int32), (1, LENGTH, 1))
+  served = dataclasses.replace(served, kept_tokens=tokens, kept_probs=probs)
+  draft = learner(Online(interval=1, kept=3, loss="reverse_kl", optimizer=FAST))
+  before = probs_of(draft, served, place - 1)
+  values = [draft.learn(served)[0] for _ in range(150)]
+  assert values[-1] < 0.01 < values[0]
+  distribution = probs_of(draft, served, place)
+  np.testing.assert_allclose(
+    distribution[jnp.array([9, 20, 31])], probs[0, place], atol=0.03
+  )
+  # The place before is no example: of these tokens it knows nothing but the likeness.
+  assert has_changed(probs_of(draft, served, place - 1), before)
+
+
+def test_distributions_that_are_a_place_off_fail(monkeypatch):
+  batches = Requests.batches
+
+  def shifted(self, size):
+    for batch in batches(self, size):
+      yield {**batch, "decoder_input_tokens": batch["decoder_target_tokens"]}
+
+  monkeypatch.setattr(Requests, "batches", shifted)
+  with pytest.raises(AssertionError):
+    test_the_draft_comes_to_have_the_target_s_distribution_where_it_was_rejected()
+
+
+def test_nothing_is_learned_from_places_that_were_not_rejected():
+  served = requests(2)
+  is_kept = served.kept_probs.sum(-1, keepdims=True) > 0
+  garbage = RNG.integers(0, 64, served.kept_tokens.shape).astype(np.int32)
+  other = dataclasses.replace(
+    served, kept_tokens=np.where(is_kept, served.kept_tokens, garbage)
+  )
+  one, two = learner(), learner()
+  assert one.learn(served) == two.learn(other)
+  assert_same(one.state, two.state)
+
+
+def test_a_step_that_is_not_full_learns_from_what_is_there():
+  whole, padded = (learner(Online(n, 3, optimizer=FAST)) for n in (2, 3))
+  served = requests(2)
+  np.testing.assert_allclose(whole.learn(served), padded.learn(served), rtol=1e-5)
+  for a, b in zip(*(jax.tree.leaves(x.params) for x in (whole, padded)), strict=True):
+    np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_a_step_a_number_of_requests_and_none_without_a_rejection():
+  draft, served = learner(), requests(2)
+  start = draft.params
+  nothing = dataclasses.replace(served, kept_probs=0 * served.kept_probs)
+  assert draft.learn(nothing) == [0.0]
+  assert_same(draft.params, start)
+  assert len(draft.learn(requests(5))) == draft.steps - 1 == 3
+  assert has_changed(draft.params, start)
+
+
+def has_changed(one, other):
+  changed = jax.tree.map(lambda a, b: (a != b).any(), one, other)
+  return any(jax.tree.leaves(changed))
+
+
+def test_a_loss_that_is_no_number_is_an_error():
+  served = requests(2)
+  lost = np.where(served.kept_probs > 0, np.float32(np.inf), 0)
+  bad = dataclasses.replace(served, kept_probs=lost)
+  with pytest.raises(ValueError, match=r"learns too fast\. Lower LEARNING_RATE"):
+    learner().learn(bad)
+
+
+def test_what_serves_keeps_its_type_and_is_a_copy():
+  params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params_of(NETWORK))
+  draft = Learner(NETWORK, params, ONLINE)
+  served = draft.params
+  before = jax.device_get(served)
+  assert {x.dtype for x in jax.tree.leaves(served)} == {jnp.dtype(jnp.bfloat16)}
+  draft.learn(requests(4))
+  assert_same(jax.device_get(served), before)
+
+
+# ---- Saved and resumed. ----
+
+
+def test_it_is_resumed_to_the_bit(tmp_path):
+  undisturbed, killed, resumed = (learner() for _ in range(3))
+  for draft in (undisturbed, killed):
+    draft.learn(requests(4))
+  killed.save(str(tmp_path))
+  assert resumed.restore(str(tmp_path))
+  assert resumed.steps == 2
+  for draft in (undisturbed, resumed):
+    draft.learn(requests(4, seed=1))
+  assert_same(undisturbed.state, resumed.state)
+
+
+def test_a_step_that_does_not_count_is_gone_back_from(tmp_path):
+  draft, resumed = learner(), learner()
+  draft.learn(requests(2))
+  draft.save(str(tmp_path))
+  before = jax.device_get(draft.state)
+  draft.learn(requests(2, seed=1))
+  draft.save(str(tmp_path))
+  assert resumed.restore(str(tmp_path), lambda step: step < 2)
+  assert_same(resumed.state, before)
+  assert not learner().restore(str(tmp_path), lambda step: False)
+
+
+def test_the_directory_is_one_draft_s(tmp_path):
+  draft = learner()
+  draft.learn(requests(2))
+  draft.save(str(tmp_path))
+  assert not learner().restore(str(tmp_path / "none"))
+  other = learner()
+  other.learn(requests(2))
+  with pytest.raises(ValueError, match=r"Another job .* \(step 1, .* left step 0\)"):
+    other.save(str(tmp_path))
+  with pytest.raises(ValueError, match="holds a run with other settings"):
+    learner(seed=3).restore(str(tmp_path))
+
+
+# ---- What can't be. ----
+
+
+@pytest.mark.parametrize(
+  ("knobs", "message"),
+  [
+    ({"interval": 0}, "interval must be a whole number of at least 1, got 0"),
+    ({"kept": 1.5}, "kept must be a whole number of at least 1, got 1.5"),
+  ],
+)
+def test_knobs_out_of_their_range(knobs, message):
+  with pytest.raises(ValueError, match=message):
+    Online(**knobs)

@@ -1,0 +1,167 @@
+"""The distributions that are kept of an output: those at the first rejected token, no
+others."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_t5x.contrib.online import rejections
+from specdec_t5x.contrib.online.rejections import KeepRejections, Rejections
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.tree import delayed
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.trace.places import RECOVERED
+from specdec_t5x.training.objectives import forward
+from tests import observed
+from tests.hash_model import GivenTable
+from tests.t5x_bridge import tiny
+from tests.training.conftest import params_of
+
+KEPT = 2
+KEEP = KeepRejections(KEPT)
+
+
+def assert_kept(found, row, place, target, output):
+  """What is kept of a place are the likeliest tokens at temperature 1."""
+  distribution = target.distribution(observed.AT_ONE)(tuple(output[:place]))
+  best = np.argsort(-distribution)[:KEPT]
+  np.testing.assert_array_equal(found.observed.tokens[row, place], best)
+  kept = found.observed.probs[row, place]
+  np.testing.assert_allclose(kept, distribution[best], atol=1e-6)
+
+
+def greedy(decode, seed):
+  """Compares with places by hand; how many were rejected and accepted."""
+  target, draft = observed.pair(seed)
+  output, kinds = observed.places_by_hand(target, draft)
+  found = decode(target.table, draft.table)
+  np.testing.assert_array_equal(found.tokens[0, : len(output)], output)
+  places = np.flatnonzero(np.array(kinds) == RECOVERED)
+  is_kept = np.asarray(found.observed.probs[0]).sum(-1) > 0
+  np.testing.assert_array_equal(np.flatnonzero(is_kept), places)
+  for place in places:
+    assert_kept(found, 0, place, target, output)
+  return len(places), found.statistics.accepted.sum()
+
+
+def test_they_are_the_target_s_distributions_at_the_first_rejected_tokens():
+  @jax.jit
+  def decode(*tables):
+    target, draft = (GivenTable(table, observed.VOCAB) for table in tables)
+    return observed.decoded(KEEP, target, DraftModel(draft, observed.GAMMA))
+
+  counts = [greedy(decode, seed) for seed in range(8)]
+  assert counts[0][0] == 0, "the target as its own draft has nothing to learn"
+  rejected, accepted = np.sum(counts[1:], axis=0)
+  assert rejected > 10
+  assert accepted > 10
+
+
+def _one_on(put):
+  return lambda self, place, *rest: put(self, place + 1, *rest)
+
+
+def _accepted_too(put):
+  def faulty(self, place, is_rejected, logits):
+    return put(self, place, jnp.ones_like(is_rejected), logits)
+
+  return faulty
+
+
+def _adjusted(put):
+  return lambda self, place, is_rejected, logits: put(
+    self, place, is_rejected, 2 * logits
+  )
+
+
+def _after_another_node(probs_at):
+  return lambda distributions, at: probs_at(distributions, 0 * at)
+
+
+@pytest.mark.parametrize(
+  ("where", "name", "fault"),
+  [
+    (Rejections, "put", _one_on),
+    (Rejections, "put", _accepted_too),
+    (Rejections, "put", _adjusted),
+    (rejections.chain, "probs_at", _after_another_node),
+  ],
+)
+def test_a_planted_fault_fails(where, name, fault, monkeypatch):
+  monkeypatch.setattr(where, name, fault(getattr(where, name)))
+  with pytest.raises(AssertionError):
+    test_they_are_the_target_s_distributions_at_the_first_rejected_tokens()
+
+
+@pytest.mark.parametrize(
+  ("rule", "sampling"),
+  [
+    ("block", Sampling(1.0, top_k=3)),
+    ("recursive", Sampling(0.7)),
+  ],
+)
+def test_what_is_kept_of_a_sample_is_the_distribution_at_temperature_1(rule, sampling):
+  target, draft = observed.pair(3)
+  tree = TreeDraft(draft, delayed(1, 2, observed.GAMMA))
+  drafter = tree if RULES[rule].takes_trees else DraftModel(draft, observed.GAMMA)
+  found = observed.decoded(KEEP, target, drafter, sampling, rule, rows=16)
+  places = np.argwhere(np.asarray(found.observed.probs).sum(-1) > 0)
+  assert len(places) == rejected_of(found).sum() > 16
+  outputs = np.asarray(found.tokens)
+  for row, place in places:
+    assert_kept(found, row, place, target, outputs[row].tolist())
+
+
+def rejected_of(found):
+  return found.statistics.acceptance_positions - found.statistics.accepted
+
+
+def test_a_row_s_distributions_do_not_depend_on_its_neighbours():
+  """Of networks, against a teacher that reads the whole output at once."""
+  network = Transformer(tiny.DRAFT)
+  inputs = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [8, 8, 1, 0], [11, 12, 13, 1]])
+  params = {name: params_of(network, x) for x, name in enumerate(("target", "draft"))}
+  decoder = SpeculativeDecoder(network, DraftModel(network, 3), slots=2, observer=KEEP)
+  keys = row_keys(jax.random.key(0), 4)
+  run = jax.jit(
+    lambda: decoder.decode(params, inputs, keys, GREEDY, observed.LENGTH, 1)
+  )
+  found = run()
+  read = {
+    "encoder_input_tokens": inputs,
+    "decoder_input_tokens": jnp.pad(found.tokens, ((0, 0), (1, 0)))[:, :-1],
+    "decoder_target_tokens": found.tokens,
+  }
+  teacher = jax.jit(lambda read: forward(network, params["target"], read))
+  distributions = np.asarray(jax.nn.softmax(teacher(read)))
+  probs = np.asarray(found.observed.probs)
+  is_kept = probs.sum(-1) > 0
+  np.testing.assert_array_equal(is_kept.sum(axis=1), rejected_of(found))
+  assert is_kept.any(axis=1).all()
+  kept_tokens = np.asarray(found.observed.tokens)
+  expected = np.take_along_axis(distributions, kept_tokens, axis=-1)
+  np.testing.assert_allclose(probs[is_kept], expected[is_kept], atol=1e-5)
+
+
+def test_where_nothing_is_drafted_nothing_is_kept():
+  """Drafts fail, and the target goes on by itself."""
+  found = observed.of_networks(KEEP, (1.0, 1.7, 1.8), 2)
+  probs = np.asarray(found.observed.probs)
+  rejected = rejected_of(found)
+  assert probs.shape == found.observed.tokens.shape == (4, observed.LENGTH, KEPT)
+  np.testing.assert_array_equal((probs.sum(-1) > 0).sum(axis=1), rejected)
+  assert rejected.sum() > 0
+  assert (found.statistics.target_calls > rejected).all()
+
+
+@pytest.mark.parametrize("kept", [-1, 0, 64])
+def test_no_such_number_of_tokens_is_kept(kept):
+  networks_ = Transformer(tiny.TARGET), DraftModel(Transformer(tiny.DRAFT))
+  with pytest.raises(ValueError, match="KEPT must be a whole number from 1 to 63"):
+    SpeculativeDecoder(*networks_, observer=KeepRejections(kept))

@@ -1,0 +1,121 @@
+"""Truncated distributions in whole numbers: by hand, and what they promise."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_t5x.contrib.truncation import LARGEST, SparseProbs, Truncation, probs_bits
+from specdec_t5x.core.distributions import draws_per_token
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def truncated(truncation, probs, uniforms):
+  """Returns the distribution, a token drawn from it, and q of all tokens."""
+  distribution = truncation.of(probs)
+  token = distribution.draw(uniforms)
+  return distribution, token, distribution.dense(probs.shape[-1])
+
+
+def test_by_hand():
+  probs = jnp.array([0.1, 0.4, 0.06, 0.19, 0.25])
+  distribution, _, dense = truncated(Truncation(3), probs, jnp.zeros(1))
+  assert distribution.tokens.tolist() == [1, 3, 4]
+  kept = np.array([0.4, 0.19, 0.25]) / 0.84
+  assert distribution.weights.tolist() == np.round(kept / kept[0] * LARGEST).tolist()
+  np.testing.assert_allclose(dense, [0, kept[0], 0, *kept[1:]], atol=1e-5)
+  # 0.4 and 0.25 reach 0.7 of the kept 0.84; 0.4 alone does not.
+  distribution, *_ = truncated(Truncation(3, top_p=0.7), probs, jnp.zeros(1))
+  assert (distribution.weights > 0).tolist() == [True, False, True]
+
+
+def test_of_equal_tokens_the_first_are_kept_and_zeros_fill_up():
+  equal, _, _ = truncated(Truncation(2), jnp.full(4, 0.25), jnp.zeros(1))
+  assert equal.tokens.tolist() == [0, 1]
+  probs, uniforms = jnp.array([0.0, 0.0, 1.0, 0.0]), jnp.array([1 - 2.0**-24])
+  distribution, token, _ = truncated(Truncation(3), probs, uniforms)
+  assert distribution.total == LARGEST
+  assert token == 2
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+def test_what_is_no_distribution_has_no_weights(bad):
+  probs = jnp.array([[0.5, 0.5, 0.0], [bad, bad, bad]])
+  distribution, token, dense = truncated(Truncation(2), probs, jnp.zeros((2, 1)))
+  assert distribution.total.tolist()[1] == 0
+  assert np.isnan(dense[1, token[1]])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([3, 9, 40]), st.floats(0.1, 30))
+def test_draws_depend_on_no_order_of_sums_and_q_is_what_is_drawn_from(
+  seed, size, scale
+):
+  rng = np.random.default_rng(seed)
+  logits = scale * rng.normal(size=(8, 50))
+  uniforms = rng.integers(0, 2**24, (8, draws_per_token(size))) * np.float32(2**-24)
+  probs = jax.nn.softmax(jnp.asarray(logits, jnp.float32))
+  distribution, token, dense = truncated(Truncation(size), probs, uniforms)
+  weights = np.asarray(distribution.weights)
+  assert ((weights >= 0) & (weights <= LARGEST)).all()
+  # Exact in float32, summed in any order.
+  order = rng.permutation(size)
+  sums = np.cumsum(weights[:, order].astype(np.float32), axis=1)
+  assert (sums == np.cumsum(weights[:, order], axis=1)).all()
+  token, dense = np.asarray(token), np.asarray(dense)
+  assert (np.take_along_axis(dense, token[:, None], 1) > 0).all()
+
+
+def rounded_up(peaks, unit, size=250_112):
+  """Likely tokens, and all others at just above half a unit, which rounds to one."""
+  probs = np.full(size, 0.502 * unit)
+  probs[:peaks] = (1 - 0.502 * unit * (size - peaks)) / peaks
+  return probs
+
+
+FLAT = {
+  "of mT5's": np.full(250_112, 1 / 250_112),
+  "sloping": np.linspace(1, 2, 250_112) / 250_112 / 1.5,
+}
+STEEP = {
+  "many units": rounded_up(128, 2.0**-23),
+  "few units": rounded_up(1, 2.0**-17),
+  "certain": np.eye(1, 250_112)[0],
+}
+
+
+@pytest.mark.parametrize("name", [*FLAT, *STEEP])
+def test_of_large_vocabularies_something_has_mass_and_sums_are_exact(name):
+  probs = {**FLAT, **STEEP}[name]
+  uniforms = jnp.full((1, draws_per_token(probs.size)), 0.5)
+  distribution, token, dense = truncated(
+    Truncation(0), jnp.asarray(probs, jnp.float32)[None], uniforms
+  )
+  weights = np.asarray(distribution.weights[0], np.int64)
+  assert 1 <= weights.max() <= LARGEST
+  assert weights.sum() < 2**24
+  assert weights[int(token[0])] > 0
+  if name in FLAT:
+    # Each to half a unit, of which the least likely token has 16 or more.
+    assert np.abs(dense[0] / probs - 1).max() < 1 / 32
+
+
+def test_bits_of_a_token_and_its_distribution():
+  assert probs_bits(32, 32128) == 32 * (16 + 15) + 15 == 1007
+  assert probs_bits(32128, 32128) == 16 * 32128 + 15
+  assert probs_bits(32, 8064) == 32 * (16 + 13) + 13
+
+
+@pytest.mark.parametrize("top_p", [0.0, 1.5])
+def test_a_top_p_out_of_range_is_refused(top_p):
+  with pytest.raises(ValueError, match=f"above 0 and at most 1, got {top_p}"):
+    Truncation(top_p=top_p)
+
+
+def test_a_distribution_of_one_token_is_certain():
+  distribution = SparseProbs(jnp.array([7]), jnp.array([3]))
+  assert distribution.draw(jnp.array([0.9])) == 7
