@@ -26,7 +26,7 @@ from specdec_t5x.core.types import Proposal as Proposal
 from specdec_t5x.core.types import Rule
 from specdec_t5x.core.types import Verdict as Verdict
 from specdec_t5x.decoding.checked import check_decoded
-from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder, derived_of
+from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.decoding.state import Decoded, keys_at
@@ -220,7 +220,7 @@ def generate(
     words["shared"] = vocabulary_tables.of_files(vocabulary, draft_tokenizer)
   decoder, params = together(target, draft, drafter, rule, **words)
   decoder.check(sampling, max_length, 1)
-  params = {**params, **target.derived(derived_of(decoder, sampling))}
+  params = {**params, **target.derived(decoder.derived(sampling))}
   # The caller of `generate` is beyond this frame and that of its decorator.
   warn_where_lossy(decoder.guarantee, stacklevel=4)
 
@@ -357,8 +357,6 @@ def _decode_groups(
 
 def _first_known(decoder: Decoder, rows: int, held: Mapping | None) -> dict[str, Any]:
   """Returns the policy's state before a group, carried over from the group before."""
-  if not isinstance(decoder, SpeculativeDecoder):
-    return {}
   first = {"policy_state": decoder.first_policy_state(rows)}
   if held is None:
     return first

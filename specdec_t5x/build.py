@@ -13,12 +13,7 @@ from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Rule
-from specdec_t5x.decoding.decoders import (
-  Decoder,
-  PlainDecoder,
-  SpeculativeDecoder,
-  derived_of,
-)
+from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -72,7 +67,7 @@ class Model:
     """Returns what a decode makes of the parameters, which is made once and kept.
 
     Args:
-      wanted: what is made, by name (`derived_of`).
+      wanted: what is made, by name (`Decoder.derived`).
       name: the network's, in that decode.
     """
     for of_decode, make in wanted.items():
@@ -144,7 +139,7 @@ def together(
     )
   params |= target.derived(parts.derived(target.network))
   for name, model in drafts.items():
-    params |= model.derived(derived_of(decoder, GREEDY, name), name)
+    params |= model.derived(decoder.derived(GREEDY, name), name)
   return decoder, params
 
 

@@ -46,7 +46,7 @@ def run(
 ) -> None:
   """Exports what T5X's `infer`, in whose place it stands, would decode with."""
   del of_runs
-  rows = getattr(model.decoder, "slots", 0) or dataset_cfg.batch_size
+  rows = model.decoder.slots or dataset_cfg.batch_size
   to = output_dir, platforms, batch_sizes or [rows]
   lengths = dataset_cfg.task_feature_lengths
   model.check_max_length(lengths["targets"])

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.tuning import Job
 
 # Texts of up to so many tokens fit wherever their networks do, and a trace takes time.
@@ -62,15 +61,11 @@ def of_caches(job: Job, params: Mapping[str, Any]) -> int:
 
 
 def _measured(job: Job, params: Any) -> int:
-  decoder = job.decoder
-  if isinstance(decoder, SpeculativeDecoder):
-    before, after = (job.sampling,), (_EOS,)
-  else:
-    before, after = (), ()
-
   def leaves(params, inputs, keys):
-    prepared = decoder.prepare(params, inputs, keys, *before, job.max_length, *after)
-    return jax.tree.leaves(prepared[1])
+    _, state = job.decoder.prepare(
+      params, inputs, keys, job.sampling, job.max_length, _EOS
+    )
+    return jax.tree.leaves(state)
 
   rows = job.rows_at_once
   inputs = jax.ShapeDtypeStruct((rows, job.input_length), jnp.int32)

@@ -72,7 +72,7 @@ def _answer(decoder, rows, params) -> Answer:
       console.say(f"SAME_BITS can't be kept: {reason}. Outputs may differ.")
       return Answer(False, reason)
     return Answer(True, f"every call of the target scores {FIXED_WIDTH} tokens")
-  if not isinstance(decoder, SpeculativeDecoder):
+  if decoder.drafter is None:
     return Answer(True, "decoding is plain")
   if _are_by_row(decoder.target, rows * (decoder.drafter.tree.size + 1)):
     return Answer(True, "products compute a row alike whatever the other rows are")

@@ -39,10 +39,9 @@ _ITERATIONS, _BRIEF, _PLAIN = 5, 0.1, 20
 _LEAST, _SECONDS, _MOST = 5, 2.0, 35
 _NEVER = -1  # No token ends a sequence that is timed.
 
-# What was measured or read in this process, by decode and by the name of its file.
-_tuned: dict[Any, Decoder] = {}
+# Results of this process: by job, and of the measurements by the names of their files.
+_tuned: dict["Job", "Tuned"] = {}
 _measured: dict[str, "Times"] = {}
-_plain: dict[Any, "Times"] = {}
 _chosen: set[Any] = set()  # Jobs whose kernels for a GPU are chosen.
 # Bytes of what drafters made of targets' parameters, and of these, by name.
 _sizes: dict[str, dict[str, int]] = {}
@@ -81,36 +80,70 @@ class Job:
 
   @property
   def rows_at_once(self) -> int:
-    """How many of the rows decode at once."""
-    return min(self.rows, getattr(self.decoder, "slots", 0) or self.rows)
+    """The number of rows that decode at once."""
+    return self.decoder.rows_at_once(self.rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+  """A decoder for this device.
+
+  Attributes:
+    decoder: the decoder to use; a plain one if drafting does not pay.
+    policy: the policy with its measured times; None if it needs none.
+    times: the measured times; None if nothing was measured.
+  """
+
+  decoder: Decoder
+  policy: CostAware | None = None
+  times: Times | None = None
 
 
 def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
-  """Returns the decoder with times for its policy, if that goes by times.
+  """Returns the decoder for this device: with measured times if its policy needs them.
 
-  Kernels for a GPU are chosen before (`choose_kernels`). Times come from this
-  process's memory, or the disk's, where the same decode was timed before on such a
-  device; else they are measured, which takes some seconds. With several devices there
-  are none: processes would find others, and compile other programs.
+  The decoder is a plain one if drafting does not pay by these times. Kernels for a GPU
+  are chosen before (`choose_kernels`). Times are those of this process or of the disk,
+  where the same decode was timed before on such a device; otherwise they are measured,
+  which takes some seconds. On several devices nothing is timed: processes would measure
+  different times, and compile different programs.
 
   Args:
-    job: what is to be decoded.
+    job: the decode.
     params: of the decoder's networks, on the device.
   """
   choose_kernels(job, params)
-  if not _goes_by_times(job.decoder):
-    return job.decoder
   if job not in _tuned:
-    if jax.device_count() > 1:
-      console.say("Times are of one device: drafting GAMMA tokens.")
-      _tuned[job] = job.decoder
-      return job.decoder
-    times = _times(job, params)
-    policy = dataclasses.replace(job.decoder.policy, seconds=times.seconds)
-    console.say(policy.outlook(job.decoder.drafter.lengths))
-    _tuned[job] = dataclasses.replace(job.decoder, policy=policy)
-    _plain[job] = times
-  return _tuned[job]
+    _tuned[job] = _tune(job, params)
+  return _tuned[job].decoder
+
+
+def _tune(job: Job, params: Mapping[str, Any]) -> Tuned:
+  decoder = job.decoder
+  if not needs_times(decoder):
+    return Tuned(_plain_unless_drafts_pay(decoder))
+  if jax.device_count() > 1:
+    console.say("Times are of one device: drafting GAMMA tokens.")
+    return Tuned(decoder)
+  times = _times(job, params)
+  policy = dataclasses.replace(decoder.policy, seconds=times.seconds)
+  console.say(policy.outlook(decoder.drafter.lengths))
+  decoder = dataclasses.replace(decoder, policy=policy)
+  return Tuned(_plain_unless_drafts_pay(decoder), policy, times)
+
+
+def needs_times(decoder: Decoder) -> bool:
+  """Returns whether the policy of a decoder needs times that are yet to be measured."""
+  return isinstance(decoder.policy, CostAware) and not decoder.policy.seconds
+
+
+def _plain_unless_drafts_pay(decoder: Decoder) -> Decoder:
+  """Returns the decoder, or the plain one with the same outputs."""
+  # An observer records what a speculative program does, even if no row drafts.
+  if decoder.drafter is None or decoder.observer:
+    return decoder
+  pays = decoder.policy.pays(decoder.drafter.lengths)
+  return decoder if pays else decoder.without_drafts()
 
 
 def choose_kernels(job: Job, params: Mapping[str, Any]) -> None:
@@ -125,7 +158,9 @@ def choose_kernels(job: Job, params: Mapping[str, Any]) -> None:
   """
   if not draft_step.is_for_gpu() or job in _chosen:
     return
-  where, rows, networks = device(), job.rows_at_once, job.decoder.networks
+  where = device()
+  rows = job.rows_at_once
+  networks = job.decoder.networks
   for name, network in networks.items():
     # What is derived of the target is multiplied as the target is.
     others = params if name == "target" else {}
@@ -152,7 +187,7 @@ def made(
 
   Args:
     name: of what is made.
-    make: one of `derived_of`.
+    make: one of `Decoder.derived`.
     params: the network's.
     network: its name.
   """
@@ -189,21 +224,27 @@ def sizes(names: Iterable[str]) -> dict[str, dict[str, int]]:
 
 
 def of_rows(decoder: Decoder, rows: int, sampling: Sampling, max_length: int):
-  """Returns the decoder as it was `tuned` for so many rows; untuned where it was not.
+  """Returns the decoder as it was `tuned` for this many rows, untuned if it was not.
 
   For programs that are being traced, in which nothing can be measured.
   """
+  key = decoder, rows, sampling, max_length
   for job, found in _tuned.items():
-    key = job.decoder, job.rows, job.sampling, job.max_length
-    if key == (decoder, rows, sampling, max_length):
-      return found
-  return decoder
+    if key == (job.decoder, job.rows, job.sampling, job.max_length):
+      return found.decoder
+  return _plain_unless_drafts_pay(decoder)
+
+
+def _timed() -> dict[Job, Tuned]:
+  """Returns the decodes of this process whose policies go by measured times."""
+  return {job: found for job, found in _tuned.items() if found.times}
 
 
 def outlooks() -> list[str]:
-  """Returns what drafting promised in decodes of this process that went by times."""
-  timed = [found for found in _tuned.values() if found.policy.seconds]
-  return [found.policy.outlook(found.drafter.lengths) for found in timed]
+  """Returns what drafting promised in the timed decodes of this process."""
+  return [
+    found.policy.outlook(job.decoder.drafter.lengths) for job, found in _timed().items()
+  ]
 
 
 def speed_by_iterations(counts: Mapping[str, float]) -> float | None:
@@ -215,14 +256,14 @@ def speed_by_iterations(counts: Mapping[str, float]) -> float | None:
   Args:
     counts: of all outputs: tokens, target_calls, drafted, and examples.
   """
-  if len(_plain) != 1 or not counts["target_calls"]:
+  if len(_timed()) != 1 or not counts["target_calls"]:
     return None
-  ((job, times),) = _plain.items()
+  ((job, found),) = _timed().items()
   lengths = job.decoder.drafter.lengths
-  iterations = _tuned[job].policy.seconds
+  iterations = found.times.seconds
   drafted = counts["drafted"] / counts["target_calls"]
   of_call = float(np.interp(drafted, lengths, iterations))
-  encoding = times.prepare * counts["examples"]
+  encoding = found.times.prepare * counts["examples"]
   plain = iterations[0] * counts["tokens"] + encoding
   return plain / (of_call * counts["target_calls"] + encoding)
 
@@ -232,18 +273,11 @@ def asked_for() -> list[dict[str, Any]]:
   return [
     {
       "rows": job.rows_at_once,
-      "drafted": list(found.drafter.lengths),
-      "seconds": list(found.policy.seconds),
+      "drafted": list(job.decoder.drafter.lengths),
+      "seconds": list(found.times.seconds),
     }
-    for job, found in _tuned.items()
-    if found.policy.seconds
+    for job, found in _timed().items()
   ]
-
-
-def _goes_by_times(decoder: Decoder) -> bool:
-  if not isinstance(decoder, SpeculativeDecoder):
-    return False
-  return isinstance(decoder.policy, CostAware) and not decoder.policy.seconds
 
 
 def _times(job: Job, params: Mapping[str, Any]) -> Times:
@@ -314,19 +348,17 @@ def _measure(job: Job, params: Mapping[str, Any]) -> Times:
 def _programs(job: Job) -> tuple[Callable[..., Any], Callable[..., Any]]:
   """Returns what makes a decode's first state, and what iterates from it."""
 
-  def prepared(arguments, length):
-    decoder = _drafting(job.decoder, length)
-    return decoder.prepare(*arguments, job.sampling, job.max_length, _NEVER)
-
   @jax.jit
   def start(arguments, length):
-    _, state = prepared(arguments, length)
+    decoder = _drafting(job.decoder, length)
+    _, state = decoder.prepare(*arguments, job.sampling, job.max_length, _NEVER)
     return state
 
   @jax.jit
   def run(arguments, length, state, count):
     # The first state is not used: inputs, which may take longer to read, are not read.
-    spec, _ = prepared(arguments, length)
+    decoder = _drafting(job.decoder, length)
+    spec, _ = decoder.prepare(*arguments, job.sampling, job.max_length, _NEVER)
     return generate(spec, state, at_most(count)).scores
 
   return start, run

@@ -15,9 +15,9 @@ import numpy as np
 from specdec_t5x.contrib.shared_tokens import SharedTokens
 from specdec_t5x.contrib.truncation import LARGEST, Truncation
 from specdec_t5x.core.greedy import rule_at
-from specdec_t5x.decoding.baseline import generate_plain
-from specdec_t5x.decoding.context import Context, Loaded, Target
-from specdec_t5x.decoding.decoders import Beginning
+from specdec_t5x.decoding.baseline import Plain
+from specdec_t5x.decoding.context import Beginning, Context, Loaded, Target
+from specdec_t5x.decoding.generate import generate_plain
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import initial_state, num_slots
 from specdec_t5x.decoding.step import Speculation
@@ -258,13 +258,12 @@ def sequence_probs(model, sampling, max_length):
   return {o + (0,) * (max_length - len(o)): mass for o, mass in outputs.items()}
 
 
-def plain(target, sampling, keys, max_length, eos_id=1):
-  """What plain decoding puts out, a row a key."""
-  cache = target.start(keys.size, num_slots(max_length, 0))
-  state = initial_state(cache, None, keys, max_length, 0)
-  return generate_plain(
-    target.extend, sampling, state, max_length, eos_id, adjusted_probs
-  )
+def plain(target, sampling, keys, max_length, eos_id=1, block=1):
+  """Returns the outputs of plain decoding, one row for each key."""
+  cache = target.start(keys.size, num_slots(max_length, block - 1))
+  state = initial_state(cache, None, keys, max_length, block - 1)
+  how = Plain(target.extend, sampling, max_length, eos_id, adjusted_probs, block)
+  return generate_plain(how, state)
 
 
 def speculation(
@@ -287,8 +286,10 @@ def speculation(
   networks = drafter.networks
   given = jnp.zeros((keys.size, 0), jnp.int32)
 
-  def begin(network, change=lambda beginning: beginning):
-    beginning = change(Beginning(given, slots, 1, given))
+  def begin(network, change=None):
+    beginning = Beginning(given, slots, 1, given)
+    if change is not None:
+      beginning = change(beginning)
     return network.start(keys.size, beginning.num_slots)
 
   no_such = lambda *args: None  # Heads have neither.

@@ -105,10 +105,8 @@ def test_a_job_that_was_never_run_plainly_goes_by_measured_iterations(
   decoder = dataclasses.replace(DRAFTED, policy=CostAware())
   job = tuning.Job(decoder, 4, 8, GREEDY, 10)
   timed = CostAware((0.010, 0.015, 0.020))
-  monkeypatch.setattr(
-    tuning, "_tuned", {job: dataclasses.replace(decoder, policy=timed)}
-  )
-  monkeypatch.setattr(tuning, "_plain", {job: tuning.Times(timed.seconds, prepare=0.1)})
+  times = tuning.Times(timed.seconds, prepare=0.1)
+  monkeypatch.setattr(tuning, "_tuned", {job: tuning.Tuned(decoder, timed, times)})
   decode(clock, decoder)
   # 250 calls with 3.2 tokens drafted: the longest drafts, 20 ms; 10 encoder calls.
   speed = (1000 * 0.010 + 1.0) / (250 * 0.020 + 1.0)

@@ -17,10 +17,10 @@ from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding import generate as loop_module
-from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.baseline import Plain
 from specdec_t5x.decoding.cost_aware import Counts
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.generate import generate, generate_plain
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import no_info, row_keys
 from specdec_t5x.drafters.copy import Copy
@@ -51,14 +51,14 @@ class Alternating(Policy):
   def start(self, rows):
     return jnp.zeros(rows, jnp.int32)
 
-  def most(self, known, rows, lengths):
+  def lengths(self, policy_state, rows, choices):
     del rows
-    rests = known % (self.drafts + 1) == self.drafts
-    return jnp.where(rests, 0, lengths[-1]).astype(jnp.int32)
+    rests = policy_state % (self.drafts + 1) == self.drafts
+    return jnp.where(rests, 0, choices[-1]).astype(jnp.int32)
 
-  def learn(self, known, info):
+  def update(self, policy_state, info):
     del info
-    return known + 1
+    return policy_state + 1
 
 
 PATTERNS = {
@@ -93,9 +93,8 @@ def compiled(policy, sampling=GREEDY):
 @functools.cache
 def plain():
   _, state = start(Fixed())
-  return jax.jit(
-    lambda: generate_plain(TARGET.extend, GREEDY, state, ROOM, 1, adjusted_probs)
-  )()
+  how = Plain(TARGET.extend, GREEDY, ROOM, 1, adjusted_probs)
+  return jax.jit(lambda: generate_plain(how, state))()
 
 
 # ---- Outputs and statistics. ----
@@ -172,7 +171,7 @@ def counts_of(accepted, tried):
 def chosen(policy, accepted, tried, lengths=None):
   """What rows of such counts draft next."""
   lengths = lengths or tuple(range(len(policy.seconds) or GAMMA + 1))
-  return np.asarray(policy.most(counts_of(accepted, tried), len(tried), lengths))
+  return np.asarray(policy.lengths(counts_of(accepted, tried), len(tried), lengths))
 
 
 @pytest.mark.parametrize("lengths", [tuple(range(8)), (0, 7), (0, 2, 6)], ids=str)
@@ -232,8 +231,8 @@ def test_where_drafts_fail_it_rests_until_the_counts_have_decayed(policy, tried,
   counts, found = counts_of([0.0], [tried]), []
   lengths = tuple(range(len(policy.seconds)))
   for _ in range(300):
-    found.append(int(policy.most(counts, 1, lengths)[0]))
-    counts = policy.learn(counts, no_info(1))
+    found.append(int(policy.lengths(counts, 1, lengths)[0]))
+    counts = policy.update(counts, no_info(1))
   assert (found[0], found[-1]) == sizes
   assert found == sorted(found)
 

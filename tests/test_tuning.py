@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from specdec_t5x import console, tuning
+from specdec_t5x.contrib.online.rejections import KeepRejections
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.greedy import Coupled
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
@@ -55,14 +57,14 @@ def tuned(*settings, **named):
 
 
 def measure(*settings, **named):
-  return tuned(*settings, **named).policy.seconds
+  tuned(*settings, **named)
+  return tuple(tuning.asked_for()[-1]["seconds"])
 
 
 def forget(monkeypatch):
   """As another process that finds what this one has kept."""
   monkeypatch.setattr(tuning, "_measured", {})
   monkeypatch.setattr(tuning, "_tuned", {})
-  monkeypatch.setattr(tuning, "_plain", {})
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def counted(monkeypatch):
 
   def made_up(job, params):
     calls.append(job)
-    return tuning.Times((1.0, 2.0, 3.0 + len(calls)), prepare=0.5)
+    return tuning.Times((1.0, 1.1, 1.1 + len(calls) / 8), prepare=0.5)
 
   monkeypatch.setattr(tuning, "_measure", made_up)
   return calls
@@ -144,7 +146,7 @@ def test_what_noise_makes_negative_is_nearly_nothing():
 
 
 def test_a_subject_is_measured_once(kept, counted):
-  assert measure() == measure() == (1.0, 2.0, 4.0)
+  assert measure() == measure() == (1.0, 1.1, 1.225)
   assert measure(rows=1) == (1.0, 2.0, 5.0)
   assert measure(sampling=Sampling()) == (1.0, 2.0, 6.0)
   # The rows that decode at once are timed, however many take turns.
@@ -218,7 +220,7 @@ def test_where_nothing_can_be_kept_times_are_this_process_s(
   if not folder:
     monkeypatch.delenv("SPECDEC_T5X_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")
-  assert measure() == measure() == (1.0, 2.0, 4.0)
+  assert measure() == measure() == (1.0, 1.1, 1.225)
   assert says in capsys.readouterr().err
   assert len(counted) == 1
 
@@ -249,34 +251,48 @@ def test_a_decoder_goes_by_what_was_measured(kept, monkeypatch):
     measured = tuning.Times(times, prepare=0.5)
     monkeypatch.setattr(tuning, "_measure", lambda *_, found=measured: found)
     monkeypatch.setattr(tuning, "_read", lambda name, count: None)
-    found = tuned()
-    assert found == dataclasses.replace(AUTO, policy=CostAware(times))
-    outputs.append(decode(found))
+    outputs.append(decode(tuned()))
   quick, dear = outputs
   assert quick.statistics.drafted.sum() > 0 == dear.statistics.drafted.sum()
   np.testing.assert_array_equal(quick.tokens, dear.tokens)
 
 
+@pytest.mark.parametrize("is_measured", [True, False], ids=["measured", "given"])
+def test_a_decode_that_drafts_do_not_pay_for_is_plain(kept, monkeypatch, is_measured):
+  times = (1.0, 99.0, 99.0)
+  measured = tuning.Times(times, prepare=0.5)
+  monkeypatch.setattr(tuning, "_measure", lambda *_: measured)
+  policy = CostAware() if is_measured else CostAware(times)
+  decoder = dataclasses.replace(AUTO, policy=policy, rule=Coupled(), slots=1)
+  expected = PlainDecoder(AUTO.target, slots=1, rule=Coupled())
+  assert tuned(decoder) == expected
+  # An observer's program is speculative: it records that nothing was drafted.
+  watched = dataclasses.replace(decoder, observer=KeepRejections(2))
+  assert tuned(watched).drafter is AUTO.drafter
+
+
 def test_who_decodes_is_told_what_to_expect(kept, counted, capsys):
   assert (
-    tuned() == tuned() == dataclasses.replace(AUTO, policy=CostAware((1.0, 2.0, 4.0)))
+    tuned() == tuned() == dataclasses.replace(AUTO, policy=CostAware((1.0, 1.1, 1.225)))
   )
   *_, said = capsys.readouterr().err.splitlines()
-  assert said == CostAware((1.0, 2.0, 4.0)).outlook((0, 1, 2))
+  assert said == CostAware((1.0, 1.1, 1.225)).outlook((0, 1, 2))
   assert tuning.outlooks() == [said]
 
 
 def test_what_the_policy_expects_changes_no_times(kept, counted):
   sure = dataclasses.replace(AUTO, policy=CostAware(prior_alpha=0.9, by_row=True))
-  assert tuned(sure).policy == CostAware((1.0, 2.0, 4.0), prior_alpha=0.9, by_row=True)
-  assert measure() == (1.0, 2.0, 4.0)
+  assert tuned(sure).policy == CostAware(
+    (1.0, 1.1, 1.225), prior_alpha=0.9, by_row=True
+  )
+  assert measure() == (1.0, 1.1, 1.225)
   assert len(counted) == 1
 
 
 @pytest.mark.parametrize(
   "decoder",
   [
-    dataclasses.replace(AUTO, policy=CostAware((1.0, 9.0, 9.0))),
+    dataclasses.replace(AUTO, policy=CostAware((1.0, 1.1, 1.2))),
     dataclasses.replace(AUTO, policy=Fixed()),
     PlainDecoder(NETWORK),
   ],
@@ -333,5 +349,5 @@ def test_no_tracing_reads_a_clock_writes_a_file_or_prints(kept, monkeypatch):
 
 def test_measured_times_are_on_record(kept, counted):
   tuned()
-  rows = {"rows": 2, "drafted": [0, 1, 2], "seconds": [1.0, 2.0, 4.0]}
+  rows = {"rows": 2, "drafted": [0, 1, 2], "seconds": [1.0, 1.1, 1.225]}
   assert tuning.asked_for() == [rows]

@@ -15,11 +15,9 @@ import pytest
 from specdec_t5x import build
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.baseline import generate_plain
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.policy import Fixed
-from specdec_t5x.decoding.state import initial_state, row_keys
-from specdec_t5x.native.distributions import adjusted_probs
+from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
 from tests import networks, ways
@@ -48,13 +46,8 @@ ROWS, LENGTH = 200, 12
 
 @functools.cache
 def plain(sampling, rows=ROWS):
-  cache = ways.TARGET.start(rows, LENGTH + 1)
   keys = row_keys(jax.random.key(0), rows)
-  state = initial_state(cache, None, keys, LENGTH, 0)
-  extend = ways.TARGET.extend
-  return jax.jit(
-    lambda: generate_plain(extend, sampling, state, LENGTH, 1, adjusted_probs)
-  )()
+  return jax.jit(lambda: hash_model.plain(ways.TARGET, sampling, keys, LENGTH))()
 
 
 def decode(drafter, rule, sampling, rows=ROWS, length=LENGTH, loop=jax.lax.while_loop):

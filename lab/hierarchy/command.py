@@ -36,11 +36,10 @@ from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Timed, alternate, each_turn, medians
 from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding import baseline, generate
+from specdec_t5x.decoding import generate
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.native.distributions import adjusted_probs
 
 TARGET = "target"
 _RUNS = 9
@@ -224,8 +223,7 @@ def counting_calls(decode: Decode):
       return kept[-1]
 
     if isinstance(decode.decoder, PlainDecoder):
-      known = decode.sampling, state, decode.max_length, decode.eos_id, adjusted_probs
-      decoded = baseline.generate_plain(how, *known, loop=keeping)
+      decoded = generate.generate_plain(how, state, keeping)
     else:
       decoded = generate.generate(how, state, keeping)
     return decoded, _calls(kept[-1].state.drafter_state)

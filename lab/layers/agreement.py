@@ -8,7 +8,8 @@ Which sublayers run is an argument of the compiled program.
 Shapes: B rows, E input length, T output length, N sublayers, K block.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,17 +58,21 @@ class Agreement:
     length = outputs.shape[1]
     decoder = programs.paired(self._target.network, None, self._block)
     keys = row_keys(jax.random.key(0), outputs.shape[0])
-    extend, state = decoder.prepare({"target": params}, texts, keys, length)
+    plain, state = decoder.prepare(
+      {"target": params}, texts, keys, self._sampling, length, programs.NEVER
+    )
     tokens = jnp.concatenate([state.last_tokens()[:, None], outputs[:, :-1]], axis=1)
     begin = state.lengths - 1
-    _, features, cache = extend(state.target_cache.at(begin), tokens)
+    _, features, cache = plain.extend(state.target_cache.at(begin), tokens)
     return tokens, features, cache, begin
 
   def _agreed_of(self, params, gates: Float[Array, "N"], batch):
     """Returns the sum of min(p, q) over all tokens of the outputs, and their number."""
     outputs, tokens, features, cache, begin = batch
     network, sampling, block = self._target.network, self._sampling, self._block
-    extend = extend_fn(network, params, dict(zip(self.names, gates, strict=True)))
+    extend = extend_fn(
+      network, gated(params, dict(zip(self.names, gates, strict=True)))
+    )
     project = logits_fn(network, params)
     width = -(-outputs.shape[1] // block) * block
     padded = lambda x: jnp.pad(
@@ -84,3 +89,38 @@ class Agreement:
 
     sums = jax.lax.map(agreed_from, jnp.arange(0, width, block))
     return sums.sum(), (outputs > 0).sum()
+
+
+# The last product of each kind of sublayer, and a T5Gemma's norm after it.
+_LAST = {
+  "self": ("self_attention", "out", "post_self_attention_layer_norm"),
+  "cross": ("encoder_decoder_attention", "out", "post_cross_attention_layer_norm"),
+  "mlp": ("mlp", "wo", "post_mlp_layer_norm"),
+}
+
+
+def gated(params: Any, gates: Mapping[str, Float[Array, ""]]) -> Any:
+  """Returns parameters with which each sublayer adds its output times a gate.
+
+  The last step of a T5's sublayer is a product without a bias, so the gate multiplies
+  the kernel of that product. The last step of a T5Gemma's sublayer is a norm that
+  multiplies by 1 + scale.
+
+  Args:
+    params: of the target.
+    gates: by names of sublayers, as 'self_3'.
+  """
+  decoder = dict(params["decoder"])
+  for name, gate in gates.items():
+    kind, _, number = name.partition("_")
+    part, product, norm = _LAST[kind]
+    layer = dict(decoder[f"layers_{number}"])
+    if norm in layer:
+      scale = layer[norm]["scale"]
+      layer[norm] = {"scale": (gate * (1 + scale) - 1).astype(scale.dtype)}
+    else:
+      kernel = layer[part][product]["kernel"]
+      scaled = {"kernel": (gate * kernel).astype(kernel.dtype)}
+      layer[part] = {**layer[part], product: scaled}
+    decoder[f"layers_{number}"] = layer
+  return {**params, "decoder": decoder}

@@ -20,7 +20,6 @@ from specdec_t5x.bench import programs
 from specdec_t5x.bench.iteration import call_program, iterated
 from specdec_t5x.bench.programs import ROUNDED
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding.decoders import derived_of
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.sizes import random_params, t5_1_1
 from specdec_t5x.network.transformer import Transformer
@@ -206,7 +205,7 @@ def _arguments(piece, decoder, weights):
   def make():
     networks = decoder.networks.items()
     params = {name: weights(network) for name, network in networks}
-    derived = derived_of(decoder, GREEDY).items()
+    derived = decoder.derived(GREEDY).items()
     params |= {name: derive(params["target"]) for name, derive in derived}
     keys = row_keys(jax.random.key(0), piece.batch)
     given = params, _inputs(piece), keys

@@ -13,14 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from specdec_t5x.core import tree
-from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import ExtendFn, Proposal
 from specdec_t5x.decoding import step as verbs
-from specdec_t5x.decoding.baseline import generate_plain
-from specdec_t5x.decoding.generate import at_most, generate
+from specdec_t5x.decoding.generate import at_most, generate, generate_plain
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation, score_tree
-from specdec_t5x.native.distributions import adjusted_probs
 
 NEVER = -1  # No token is the end of sequence.
 
@@ -48,24 +45,17 @@ def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
   }
 
 
-def plain_program(
-  prepare: PreparePlain, sampling: Sampling, max_length: int, block: int = 1
-) -> Callable[..., Any]:
-  """Returns a compiled program (count, *arguments) of so many plain tokens.
+def plain_program(prepare: PreparePlain) -> Callable[..., Any]:
+  """Returns a compiled program (count, *arguments) that decodes `count` plain tokens.
 
   Args:
-    prepare: returns the target and where it starts.
-    sampling: of the tokens.
-    max_length: the most tokens.
-    block: tokens that a call scores, as for `generate_plain`.
+    prepare: returns how to decode plainly, and where to start.
   """
 
   @jax.jit
   def run(count, *arguments):
-    extend, state = prepare(*arguments)
-    loop = at_most(count)
-    rest = max_length, NEVER, adjusted_probs, block
-    return generate_plain(extend, sampling, state, *rest, loop=loop)
+    plain, state = prepare(*arguments)
+    return generate_plain(plain, state, at_most(count))
 
   return run
 

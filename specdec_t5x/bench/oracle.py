@@ -21,11 +21,10 @@ from specdec_t5x.bench.programs import Decode
 from specdec_t5x.bench.timed import Loop, Program
 from specdec_t5x.build import together
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding import baseline, generate
+from specdec_t5x.decoding import generate
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.drafters.oracle import MOST_TEMPERATURE, forced_tokens, oracle_extend
-from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.sizes import VOCAB_SIZE
 
 FEW = 2  # Iterations that are timed beside many.
@@ -42,7 +41,8 @@ def oracle_start(decode: Decode):
   def start(forced, *given):
     how, state = decode.start(*given)
     if isinstance(decode.decoder, PlainDecoder):
-      return oracle_extend(how, forced["target"]), state
+      extend = oracle_extend(how.extend, forced["target"])
+      return dataclasses.replace(how, extend=extend), state
     networks, target = how.context.networks, _bent(how.context.target, forced["target"])
     if networks:
       bent = {"draft": _bent(networks["draft"], forced["draft"])}
@@ -96,8 +96,8 @@ def replay(target: Model, max_length: int, eos_id: int, drafter: Drafter | None)
   def run(params, inputs, keys, outputs):
     how, state = decode.start(params, inputs, keys)
     if drafter is None:
-      known = GREEDY, state, max_length, eos_id, adjusted_probs
-      return baseline.generate_plain(oracle_extend(how, outputs), *known)
+      bent = dataclasses.replace(how, extend=oracle_extend(how.extend, outputs))
+      return generate.generate_plain(bent, state)
     bent = _of_context(how, target=_bent(how.context.target, outputs))
     return generate.generate(bent, state)
 
@@ -215,7 +215,7 @@ class Pair:
       alone = PlainDecoder(target.network, block)
       # A target's plain program is the same whatever its draft.
       decode = Decode(alone, {"target": target.params}, sampling, setup.max_length)
-      run = plain_program(oracle_start(decode), sampling, setup.max_length, block)
+      run = plain_program(oracle_start(decode))
       text = {"target": self._text}
       self.functions[name] = run, (text, *decode.given(inputs))
     self.programs: dict[str, Compiled] = {}

@@ -55,10 +55,7 @@ class Decode:
 
   def start(self, *given: Any):
     """Returns how to decode and the loop's first state, from `given`'s arrays."""
-    known = (self.max_length,)
-    if isinstance(self.decoder, SpeculativeDecoder):
-      known = self.sampling, self.max_length, self.eos_id
-    return self.decoder.prepare(*given, *known)
+    return self.decoder.prepare(*given, self.sampling, self.max_length, self.eos_id)
 
   def given(self, inputs: Int[Array, "B E"]) -> tuple[Any, ...]:
     """Returns what programs of some inputs take: parameters, inputs and keys."""
@@ -72,7 +69,7 @@ class Decode:
     """
     endless = dataclasses.replace(self, eos_id=NEVER)
     if isinstance(self.decoder, PlainDecoder):
-      return plain_program(endless.start, self.sampling, self.max_length)
+      return plain_program(endless.start)
     return part_programs(endless.start)[name]
 
   def loop(self, inputs: Int[Array, "B E"], name: str = "iteration") -> Loop:
@@ -149,7 +146,7 @@ def decoding_groups(
     told, found = {}, []
     job = tuning.Job(decode.decoder, at_once, inputs.shape[1], *known[:2])
     tuned = tuning.tuned(job, decode.params)
-    if isinstance(tuned, SpeculativeDecoder):
+    if tuned.drafter is not None:
       told = {"policy_state": tuned.first_policy_state(at_once)}
     for i in range(0, len(inputs), at_once):
       keys = row_keys(jax.random.key(0), at_once, first + i)

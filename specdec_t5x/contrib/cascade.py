@@ -31,7 +31,6 @@ from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation
-from specdec_t5x.drafters.heads import Headed
 from specdec_t5x.drafters.of_target import OfTarget
 from specdec_t5x.drafters.stepwise import DefaultGamma, check_gamma
 
@@ -127,8 +126,13 @@ class Cascade(Drafter):
 
   @property
   def of_target(self) -> bool:
-    """Whether the middle network is the target itself, less some of what it is."""
+    """Whether the middle network is the target itself, made cheaper."""
     return isinstance(self.network, OfTarget)
+
+  @property
+  def reads_target(self) -> bool:
+    """Whether the window goes on from the target's cache."""
+    return self.of_target
 
   @property
   def networks(self) -> Mapping[str, Any]:
@@ -161,7 +165,7 @@ class Cascade(Drafter):
   ) -> tuple[Proposal, CascadeState]:
     """Fills a window in each row; see `decoding.drafter.Drafter`."""
     check_uniforms(uniforms, self.decisions)
-    own, most = state.drafter_state, context.most(state, self.lengths)
+    own, most = state.drafter_state, context.draft_lengths(state, self.lengths)
     # The window is an output of its own, of at most `most` tokens after the known.
     inner = state.replace(
       starts=state.lengths - (self.gamma - most),
@@ -199,7 +203,7 @@ class Cascade(Drafter):
       draws = jax.lax.dynamic_slice_in_dim(
         uniforms, window.iterations * count, count, axis=1
       )
-    state, iteration = step.iterate(spec, window.state, draws)
+    state, iteration = step.step(spec, window.state, draws)
     info, probs = iteration.info, window.probs
     if probs is not None:
       # The middle network's distribution at each place; of the drafted nodes and what
@@ -263,9 +267,7 @@ class Cascade(Drafter):
 
 def _check_lower(drafter: Any, gamma: int) -> None:
   """Raises a ValueError where `drafter` can't draft for the middle network."""
-  reads_target = isinstance(drafter, Headed | OfTarget)
-  reads_target |= getattr(drafter, "of_target", False)
-  if reads_target or not drafter.tree.is_chain:
+  if drafter.reads_target or not drafter.tree.is_chain:
     raise ValueError(
       "A cascade needs a lower drafter of chains that reads nothing of the network "
       f"that it drafts for, got a {type(drafter).__name__} of {drafter.tree.size} "

@@ -47,6 +47,19 @@ class Request:
   is_wanted: Bool[Array, "I"]
   policy_state: Any = None
 
+  @classmethod
+  def of(
+    cls,
+    inputs: Int[Array, "I E"],
+    keys: Key[Array, "R"],
+    is_wanted: Bool[Array, "I"] | None = None,
+    policy_state: Any = None,
+  ) -> "Request":
+    """Returns the request; `is_wanted` is all inputs if it is None."""
+    if is_wanted is None:
+      is_wanted = jnp.ones(len(inputs), bool)
+    return cls(inputs, keys, is_wanted, policy_state)
+
 
 @flax.struct.dataclass
 class Queue:
@@ -87,29 +100,40 @@ class Queue:
     """Returns which rows have an output to put away, or an input to take."""
     return carry.state.ended & ((self.holds < self.size) | (self.next < self.count))
 
-  def refilled(self, carry: Carry, known: Callable[[Any, Any], Any]) -> Carry:
-    """Returns the carry with an input in each row that has ended, if any is left.
-
-    Args:
-      carry: after an iteration.
-      known: from the policy's states with rows refilled, and before, to the new.
-    """
-    before = carry.state.policy_state
-    # A row at a time, so that no more is copied than what is new.
-    waits = lambda carry: carry.queue.waiting(carry).any()
-    carry = jax.lax.while_loop(waits, _refilled, carry)
-    state = carry.state.replace(policy_state=known(carry.state.policy_state, before))
-    return carry.replace(state=state)
-
   def decoded(self, policy_state: Any) -> Decoded:
     """Returns all outputs, as the request had them, and what the policy knows then."""
     to_all = lambda x: jnp.pad(x, [(0, self.size - len(x))] + [(0, 0)] * (x.ndim - 1))
     return self.done.replace(policy_state=jax.tree.map(to_all, policy_state))
 
 
+def refill(
+  carry: Carry, refill_policy: Callable[[Any, Any], Any] | None = None
+) -> Carry:
+  """Gives the next inputs of the queue to rows that have ended, if there are any.
+
+  Args:
+    carry: after an iteration.
+    refill_policy: returns the policy's state, given its state with refilled rows and
+      its state before.
+  """
+  if carry.queue is None:
+    return carry
+
+  def waits(carry):
+    return carry.queue.waiting(carry).any()
+
+  before = carry.state.policy_state
+  # One row at a time, so that no more is copied than the new rows.
+  carry = jax.lax.while_loop(waits, _refill_row, carry)
+  if refill_policy is None:
+    return carry
+  policy_state = refill_policy(carry.state.policy_state, before)
+  return carry.replace(state=carry.state.replace(policy_state=policy_state))
+
+
 def decode(
   prepare: PrepareFn,
-  run: Callable[[Any, DecodeState, Queue], Decoded],
+  run: Callable[..., Decoded],
   request: Request,
   slots: int,
   max_length: int,
@@ -117,19 +141,22 @@ def decode(
   """Decodes all inputs, `slots` rows at once; on several devices each by itself.
 
   Args:
-    prepare: makes first states.
-    run: from how to decode, where to start and a queue to what was decoded.
-    request: what is to be decoded.
-    slots: rows at once, over all devices.
+    prepare: returns how to decode, and first states.
+    run: (how to decode, first states, queue=None) -> outputs.
+    request: the inputs.
+    slots: rows at once, over all devices; 0 is all.
     max_length: the most tokens of an output.
 
   Raises:
-    ValueError: where devices can't have as many rows each, or which they are is not to
-      be seen.
+    ValueError: if the rows can't be divided equally among the devices, or if the
+      devices that rows lie on are unknown.
   """
+  if not slots or slots >= request.keys.shape[0]:
+    return run(*prepare(request.inputs, request.keys))
 
   def decode_part(request, slots):
-    return run(*_queued(prepare, request, slots, max_length))
+    how, state, queue = _queued(prepare, request, slots, max_length)
+    return run(how, state, queue)
 
   return _by_shard(decode_part, request, slots)
 
@@ -185,7 +212,7 @@ def _blank(prepare: PrepareFn, first: tuple[Array, Array], has_room: bool):
   return jax.tree.unflatten(trees[0], found)
 
 
-def _refilled(carry: Carry) -> Carry:
+def _refill_row(carry: Carry) -> Carry:
   """Puts one row's output away, and gives the row the next input, if any is left."""
   lacks = lambda queue: (queue.next == queue.read) & (queue.next < queue.count)
   # A loop of at most one turn: a branch would copy what it returns.
@@ -204,10 +231,10 @@ def _refilled(carry: Carry) -> Carry:
   place = queue.next % queue.starts.lengths.shape[0]
   state = _put(state, row, queue.starts, place)
   state = state.replace(ended=state.ended.at[row].set(~is_left))
-  return Carry(
-    state,
-    jax.tree.map(lambda total: total.at[row].set(0), carry.statistics),
-    queue.replace(
+  return carry.replace(
+    state=state,
+    statistics=jax.tree.map(lambda total: total.at[row].set(0), carry.statistics),
+    queue=queue.replace(
       done=jax.tree.map(put, queue.done, ended),
       holds=queue.holds.at[row].set(jnp.where(is_left, queue.next, queue.size)),
       next=queue.next + is_left,

@@ -1,6 +1,6 @@
-"""What drafters and the loop are given for one decode.
+"""The context of a decode: everything that drafters and the loop are given.
 
-Shapes: B rows, E input length, V vocabulary, D width of the features.
+Shapes: B rows, E input length, P prompt length, V vocabulary, D width of the features.
 """
 
 import dataclasses
@@ -18,17 +18,35 @@ from specdec_t5x.decoding.state import DecodeState
 
 
 @dataclasses.dataclass(frozen=True)
+class Beginning:
+  """Everything that networks read before the first iteration.
+
+  Attributes:
+    inputs: encoder inputs, or prompts, padded.
+    num_slots: cache slots of a row, besides those of its prompt.
+    num_decodes: rows of an input.
+    prompts: the tokens before the outputs, padded.
+  """
+
+  inputs: Int[Array, "I E"]
+  num_slots: int
+  num_decodes: int
+  prompts: Int[Array, "I P"]
+
+
+@dataclasses.dataclass(frozen=True)
 class Target:
   """The target network as functions.
 
   Attributes:
     extend: scores tokens; its cache is the state's `target_cache`.
-    vocab_size: how many tokens there are.
-    logits: its projection of features.
-    embed: its embedding of tokens.
-    without: from the names of sublayers to the target without them, on its own caches;
-      with rounded matrices where it is given such.
-    derived: what the drafter made of its parameters, by name (`Drafter.derived`).
+    vocab_size: V.
+    logits: the projection of features to logits.
+    embed: the embedding of tokens.
+    without: makes `extend` of the target without the named sublayers, on the target's
+      caches, optionally with rounded matrices.
+    derived: arrays that were computed from the target's parameters, by name
+      (`Drafter.derived`).
     is_fixed: whether `extend` computes blocks of one width (`decoding.widths`).
   """
 
@@ -43,14 +61,14 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-  """A network of the drafter's as functions.
+  """A network of the drafter as functions.
 
   Attributes:
     extend: scores tokens.
-    start: its first cache, which holds what comes before an output but for the last
-      token: for the inputs, a row each, of the state. It may be given what makes
-      another `decoders.Beginning` of the target's.
-    params: its parameters.
+    start: returns the first cache, which holds the tokens before the output but for the
+      last one. It takes a function that changes the target's `Beginning`, for networks
+      that read other tokens.
+    params: the parameters.
   """
 
   extend: ExtendFn
@@ -60,20 +78,20 @@ class Loaded:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-  """What a drafter is given for one decode.
+  """Everything that a drafter is given for one decode.
 
   Attributes:
-    sampling: the adjustment that the target's distribution gets, and so the draft's.
-    adjust: computes it, of target and draft alike.
+    sampling: the adjustment of the target's distribution, and so of the draft's.
+    adjust: computes the adjusted distribution, for target and draft alike.
     max_length: the most tokens of the output.
     eos_id: the token that ends a sequence, or all such tokens.
-    target: the network that judges drafts.
-    networks: the drafter's own, by name.
-    source: what the target's encoder reads, zero-padded, a row each; without content
-      where there is no encoder.
+    target: the network that verifies drafts.
+    networks: the drafter's own networks, by name.
+    source: the encoder's inputs, zero-padded, one for each row; empty if there is no
+      encoder.
     policy: decides how many tokens each row drafts.
-    behind: how many of the last known tokens a draft's cache may lack: the last drafted
-      one and the one after it; and one more for each speculation above that judges.
+    behind: number of the last known tokens that a draft's cache may lack: the last
+      drafted token and the token after it, and one more for each speculation above.
   """
 
   sampling: Sampling
@@ -86,18 +104,18 @@ class Context:
   policy: Policy = dataclasses.field(default_factory=Fixed)
   behind: int = 2
 
-  def most(
-    self,
-    state: DecodeState,
-    lengths: tuple[int, ...],
+  def draft_lengths(
+    self, state: DecodeState, choices: tuple[int, ...]
   ) -> Int[Array, "B"]:
-    """Returns how many drafted tokens of each row may count in the next iteration.
+    """Returns the number of drafted tokens that may count in each row.
 
-    None in rows that have ended; less than what remains, for the target adds a token.
+    The length is 0 in rows that have ended, and leaves room for the target's own token.
 
     Args:
       state: where the decode stands.
-      lengths: of drafts that differ in what they cost (`Drafter.lengths`).
+      choices: the draft lengths whose costs differ (`Drafter.lengths`).
     """
-    remaining = jnp.where(state.ended, 0, state.remaining(self.max_length))
-    return self.policy.within(state.policy_state, remaining, lengths)
+    rows = state.lengths.shape[0]
+    lengths = self.policy.lengths(state.policy_state, rows, choices)
+    room = jnp.where(state.ended, 0, state.remaining(self.max_length) - 1)
+    return jnp.minimum(lengths, jnp.maximum(room, 0))

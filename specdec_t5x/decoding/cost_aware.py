@@ -1,6 +1,6 @@
-"""The policy that goes by measured times: it drafts as many tokens as pay.
+"""The policy 'auto': it drafts as many tokens as pay by times measured on the device.
 
-Shapes: B rows, N lengths.
+Shapes: B rows, N draft lengths.
 """
 
 import dataclasses
@@ -16,19 +16,19 @@ from specdec_t5x.core.checks import is_finite, is_probability
 from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.decoding.state import StepInfo
 
-# What drafts must be expected to gain to be tried. Costs are of iterations alone: a
-# program that drafts also takes longer to trace, and reads each input with the draft,
-# too; and most drafts are right less often than the prior has it.
+# The least expected speedup at which drafting is tried. Measured times are those of
+# iterations alone: a program that drafts also takes longer to trace, and reads each
+# input with the draft, too. Most drafts are accepted less often than the prior says.
 _WORTH = 1.2
 
 
 @flax.struct.dataclass
 class Counts:
-  """What came of a row's drafts so far; old ones count for less.
+  """The outcome of a row's drafts so far; old counts decay.
 
   Attributes:
-    accepted: drafted tokens that stood.
-    tried: those and, of each draft, the first that did not stand.
+    accepted: drafted tokens that were accepted.
+    tried: the accepted tokens and the first rejected token of each draft.
   """
 
   accepted: Float[Array, "B"]
@@ -48,17 +48,17 @@ class CostAware(Policy):
 
     (prior_alpha prior_weight + accepted) / (prior_weight + tried),
 
-  of the batch and of what its rows decoded before. Where no length is expected to gain
-  a fifth at `prior_alpha`, nothing is ever drafted.
+  over the batch and what its rows decoded before. If no length is expected to gain a
+  fifth at `prior_alpha`, the decode is plain.
 
   Attributes:
-    seconds: of an iteration with a draft of each length, the first without a draft;
-      empty where the times are to be measured before the decode (`specdec_t5x.tuning`).
+    seconds: time of an iteration for each draft length, the first without a draft;
+      empty if the times are measured before the decode (`specdec_t5x.tuning`).
     prior_alpha: the estimate before the first draft.
-    prior_weight: how many tried tokens the prior counts for.
-    decay: factor of old counts with each iteration, so that drafts are tried again.
-    by_row: whether each row has a length of its own, by its own drafts alone; else all
-      rows have the one that is best for the batch.
+    prior_weight: number of tried tokens that the prior counts for.
+    decay: factor of old counts at each iteration, so that drafts are tried again.
+    by_row: whether each row has a length of its own, by its own drafts alone; otherwise
+      all rows have the length that is best for the batch.
   """
 
   seconds: Sequence[float] = ()
@@ -82,59 +82,61 @@ class CostAware(Policy):
 
   @property
   def may_rest(self) -> bool:
-    """Whether times are known: without any the longest draft is made."""
+    """Whether times are known; without times the longest draft is made."""
     return bool(self.seconds)
 
-  def check(self, lengths: tuple[int, ...]) -> None:
-    """Raises a ValueError where there is not one time for each length."""
-    if self.seconds and len(self.seconds) != len(lengths):
+  def check(self, choices: tuple[int, ...]) -> None:
+    """Raises a ValueError if there is not one time for each draft length."""
+    if self.seconds and len(self.seconds) != len(choices):
       raise ValueError(
-        f"CostAware.seconds needs {len(lengths)} times, of drafts of {lengths} tokens, "
+        f"CostAware.seconds needs {len(choices)} times, of drafts of {choices} tokens, "
         f"got {len(self.seconds)}. Leave them out, and they are measured."
       )
 
   def start(self, rows: int) -> Counts:
-    """Returns counts of 0: no draft was tried."""
+    """Returns counts of 0."""
     return Counts(jnp.zeros(rows), jnp.zeros(rows))
 
-  def most(self, known: Counts, rows: int, lengths: tuple[int, ...]) -> Int[Array, "B"]:
-    """Returns the best length; the longest where nothing was measured."""
+  def lengths(
+    self, policy_state: Counts, rows: int, choices: tuple[int, ...]
+  ) -> Int[Array, "B"]:
+    """Returns the best length of each row; the longest if nothing was measured."""
     if not self.seconds:
-      return super().most(known, rows, lengths)
-    accepted, tried = known.accepted, known.tried
+      return jnp.full(rows, choices[-1], jnp.int32)
+    accepted, tried = policy_state.accepted, policy_state.tried
     if not self.by_row:
       accepted = accepted.sum(keepdims=True)
       tried = tried.sum(keepdims=True)
     accepted = self.prior_alpha * self.prior_weight + accepted
     alpha = accepted / (self.prior_weight + tried)
-    best = best_length(alpha, jnp.array(self.seconds), lengths)
+    best = best_length(alpha, jnp.array(self.seconds), choices)
     return jnp.broadcast_to(best, rows)
 
-  def learn(self, known: Counts, info: StepInfo) -> Counts:
-    """Adds what the iteration accepted and tried, old counts decayed."""
+  def update(self, policy_state: Counts, info: StepInfo) -> Counts:
+    """Decays the counts and adds those of the iteration."""
     return Counts(
-      self.decay * known.accepted + info.accepted,
-      self.decay * known.tried + info.acceptance_positions,
+      self.decay * policy_state.accepted + info.accepted,
+      self.decay * policy_state.tried + info.acceptance_positions,
     )
 
-  def refilled(self, fresh: Counts, known: Counts) -> Counts:
-    """Returns the old counts, for one text is like the next; by rows, new ones."""
-    return fresh if self.by_row else known
+  def refill(self, fresh: Counts, policy_state: Counts) -> Counts:
+    """Keeps the estimates when a row is refilled; per-row estimates restart."""
+    return fresh if self.by_row else policy_state
 
-  def pays(self, lengths: tuple[int, ...]) -> bool:
-    """Returns whether drafts are worth a try; what is never tried teaches nothing."""
-    return not self.seconds or self.speedup(self.prior_alpha, lengths) > _WORTH
+  def pays(self, choices: tuple[int, ...]) -> bool:
+    """Returns whether drafting is worth a try; nothing is learned without drafts."""
+    return not self.seconds or self.speedup(self.prior_alpha, choices) > _WORTH
 
-  def speedup(self, alpha: float, lengths: tuple[int, ...]) -> float:
-    """Returns how much faster than plain decoding the best draft of some tokens is."""
-    tokens = list(itertools.accumulate(alpha**n for n in range(lengths[-1] + 1)))
+  def speedup(self, alpha: float, choices: tuple[int, ...]) -> float:
+    """Returns the speedup over plain decoding of the best draft that is not empty."""
+    tokens = list(itertools.accumulate(alpha**n for n in range(choices[-1] + 1)))
     return max(
       tokens[n] * self.seconds[0] / seconds
-      for n, seconds in zip(lengths[1:], self.seconds[1:], strict=True)
+      for n, seconds in zip(choices[1:], self.seconds[1:], strict=True)
     )
 
-  def outlook(self, lengths: tuple[int, ...]) -> str:
-    """Returns what drafting promises on this device at this batch, in a line.
+  def outlook(self, choices: tuple[int, ...]) -> str:
+    """Returns one line on what drafting promises on this device at this batch size.
 
     >>> CostAware((1.0, 1.4, 1.8)).outlook((0, 1, 2))
     'Drafts pay from an acceptance rate (alpha) of 0.41 on; 0.75 gives 1.28 times.'
@@ -142,15 +144,15 @@ class CostAware(Policy):
     Decoding plainly: with drafts, at an acceptance rate (alpha) of 0.75, it would be \
 0.92 times as fast, and drafts pay from 1.2 times on.
     """
-    expected = self.speedup(self.prior_alpha, lengths)
-    if not self.pays(lengths):
+    expected = self.speedup(self.prior_alpha, choices)
+    if not self.pays(choices):
       return (
         f"Decoding plainly: with drafts, at an acceptance rate (alpha) of "
         f"{self.prior_alpha:.2g}, it would be {expected:.2f} times as fast, and drafts "
         f"pay from {_WORTH} times on."
       )
     alphas = [i / 100 for i in range(1, 100)]
-    first = next(alpha for alpha in alphas if self.speedup(alpha, lengths) > 1)
+    first = next(alpha for alpha in alphas if self.speedup(alpha, choices) > 1)
     return (
       f"Drafts pay from an acceptance rate (alpha) of {first:.2f} on; "
       f"{self.prior_alpha:.2g} gives {expected:.2f} times."
@@ -158,10 +160,10 @@ class CostAware(Policy):
 
 
 def best_length(
-  alpha: Float[Array, "*B"], seconds: Float[Array, "N"], lengths: tuple[int, ...]
+  alpha: Float[Array, "*B"], seconds: Float[Array, "N"], choices: tuple[int, ...]
 ) -> Int[Array, "*B"]:
-  """Returns the length of most tokens over time; see `CostAware`."""
-  powers = alpha[..., None] ** jnp.arange(lengths[-1] + 1)
-  tokens = jnp.cumsum(powers, axis=-1)[..., np.array(lengths)]
+  """Returns the length with most tokens over time; see `CostAware`."""
+  powers = alpha[..., None] ** jnp.arange(choices[-1] + 1)
+  tokens = jnp.cumsum(powers, axis=-1)[..., np.array(choices)]
   best = jnp.argmax(tokens / seconds, axis=-1)
-  return jnp.array(lengths, jnp.int32)[best]
+  return jnp.array(choices, jnp.int32)[best]

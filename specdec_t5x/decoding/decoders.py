@@ -1,13 +1,16 @@
 """Decoders: networks, drafter, rule and loop put together, from inputs to outputs.
 
-What the T5X models and `specdec_t5x.generate` share. Parameters are {target, **the
-drafter's networks by their names, and what is derived of all of these}.
+The T5X models and `specdec_t5x.generate` share the decoders. Parameters are {target,
+**the drafter's networks by their names, **arrays derived of these parameters}.
+
+Shapes: B inputs, R rows (the outputs of all inputs), E input length.
 """
 
+import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +22,13 @@ from specdec_t5x.core.ends import EndTokens
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.types import Cache, ExtendFn, Guarantee, Rule
-from specdec_t5x.decoding import baseline, batching, generate, state, widths
-from specdec_t5x.decoding.context import Context, Loaded, Target
+from specdec_t5x.decoding import batching, widths
+from specdec_t5x.decoding.baseline import Plain
+from specdec_t5x.decoding.context import Beginning, Context, Loaded, Target
 from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.decoding.generate import Keeper
+from specdec_t5x.decoding.generate import Keeper, generate, generate_plain
 from specdec_t5x.decoding.policy import Fixed, Policy
-from specdec_t5x.decoding.state import Decoded, DecodeState
+from specdec_t5x.decoding.state import Decoded, DecodeState, initial_state, num_slots
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.native import distributions
 from specdec_t5x.network import certified, draft_step, functional
@@ -32,24 +36,69 @@ from specdec_t5x.network.functional import Network, start_decoding
 from specdec_t5x.network.inputs import without_padding
 
 
-class Decoder(Protocol):
+class Decoder(abc.ABC):
   """A way to decode: a frozen dataclass of networks and settings.
 
   Attributes:
     target: the network whose distribution, or whose hypotheses, the outputs have.
-    networks: all that have parameters, by name, the target first.
-    guarantee: what it promises about the outputs.
+    guarantee: the promise about the outputs.
     alpha_is_mass: whether sum min(p, q) over the tried tokens estimates alpha.
+    slots: rows that decode at once, over a whole batch; 0 is all rows. A row that ends
+      takes the next input.
+    drafter: proposes tokens; None if nothing is drafted.
+    policy: decides how many tokens are drafted; None if nothing is drafted.
+    observer: records iterations; None if nothing is recorded.
   """
 
   target: Network
-  networks: Mapping[str, Network]
-  guarantee: Guarantee
-  alpha_is_mass: bool
+  guarantee: ClassVar[Guarantee]
+  alpha_is_mass: ClassVar[bool] = False
+  # Without annotations, which would make them fields of the decoders.
+  slots = 0
+  drafter = None
+  policy = None
+  observer = None
 
+  @property
+  def networks(self) -> Mapping[str, Network]:
+    """All networks that have parameters, by name, the target first."""
+    return {"target": self.target}
+
+  def rows_at_once(self, rows: int) -> int:
+    """Returns the number of rows of a batch that decode at once."""
+    return min(rows, self.slots or rows)
+
+  @abc.abstractmethod
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
-    """Raises a ValueError where these settings do not go with this decoder."""
+    """Raises a ValueError if the decoder can't decode with these settings."""
 
+  def reads_argmaxes(self, sampling: Sampling) -> bool:
+    """Returns whether only the argmax of the target's logits is used."""
+    del sampling
+    return False
+
+  def derived(
+    self, sampling: Sampling, name: str = "target"
+  ) -> dict[str, Callable[[Any], Any]]:
+    """Returns functions of a network's parameters, whose results the decode needs.
+
+    Args:
+      sampling: the adjustment of all distributions.
+      name: the name of the network.
+
+    Raises:
+      ValueError: if settings ask for arrays that can't be derived.
+    """
+    reads_argmaxes = self.reads_argmaxes(sampling)
+    if name == "target" and certified.is_used(self.target.config, reads_argmaxes):
+      return {certified.NAME: certified.screen}
+    return {}
+
+  def first_policy_state(self, rows: int) -> Any:
+    """Returns the policy's state before a first batch; None if there is no policy."""
+    del rows
+
+  @abc.abstractmethod
   def decode(
     self,
     params: Mapping[str, Any],
@@ -59,71 +108,45 @@ class Decoder(Protocol):
     max_length: int,
     eos_id: EndTokens,
     is_wanted: Bool[Array, "B"] | None = None,
+    *,
+    policy_state: Any = None,
   ) -> Decoded:
-    """Decodes R / B outputs an input.
+    """Decodes R / B outputs for each input.
 
     Args:
       params: of each network, by its name.
       inputs: encoder tokens, or the prompts of decoder-only networks; zero-padded.
-      keys: one a row; the rows of one input stand next to each other.
+      keys: one for each row; the rows of one input stand next to each other.
       sampling: the adjustment of all distributions.
       max_length: the most tokens of an output.
       eos_id: the token that ends a sequence, or all such tokens.
       is_wanted: which inputs' outputs are of use; None is all.
+      policy_state: the policy's state at the end of the batch before. Drafts then begin
+        with its estimates.
     """
 
 
 @dataclasses.dataclass(frozen=True)
-class Beginning:
-  """What networks read before the first iteration; see `functional.start_decoding`.
+class SpeculativeDecoder(Decoder):
+  """A target that decodes with the help of a draft.
 
-  Attributes:
-    inputs: what encoders read, or prompts, padded.
-    num_slots: cache slots of a row, besides those of its prompt.
-    num_decodes: rows an input.
-    prompts: what stands before the outputs, padded.
-  """
-
-  inputs: Int[Array, "B E"]
-  num_slots: int
-  num_decodes: int
-  prompts: Int[Array, "B P"]
-
-  def decoding(self, network: Network, params: Any, **readers: Any) -> tuple[Any, ...]:
-    """Returns a network as an `ExtendFn`, and its first cache; see `start_decoding`."""
-    return start_decoding(
-      network,
-      params,
-      self.inputs,
-      self.num_slots,
-      self.num_decodes,
-      self.prompts,
-      **readers,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class SpeculativeDecoder:
-  """A target that decodes with the help of a draft; a `Decoder`.
-
-  The output has the distribution that the rule guarantees, whatever the draft.
+  The outputs have the distribution that the rule guarantees, whatever the draft.
 
   Attributes:
     target: the network whose distribution is kept.
-    drafter: how tokens are drafted.
-    rule: which of them stand.
-    policy: how many each row drafts next.
-    slots: rows that decode at once, of all of a batch; 0 is all. A row that ends takes
-      the next input.
-    observer: keeps something of the iterations, which is handed out (`training.online`
-      learns from it).
-    same_bits: whether all calls of the target score blocks of one width, as plain
-      decoding's do with the same setting; None leaves it to platform and batch
-      (`decoding.widths.is_fixed`).
+    drafter: proposes tokens.
+    rule: decides which of them are accepted.
+    policy: decides how many tokens each row drafts next.
+    slots: see `Decoder`.
+    observer: records something of the iterations, which is handed out
+      (`contrib.online` learns from it).
+    same_bits: whether all calls of the target score blocks of one width, as those of
+      plain decoding do with the same setting; None leaves the choice to the platform
+      and the batch size (`decoding.widths.is_fixed`).
   """
 
   target: Network
-  drafter: Drafter
+  drafter: Drafter = dataclasses.field()  # No default, unlike `Decoder.drafter`.
   rule: Rule = dataclasses.field(default_factory=Token)
   policy: Policy = dataclasses.field(default_factory=Fixed)
   slots: int = 0
@@ -161,7 +184,7 @@ class SpeculativeDecoder:
 
   @property
   def guarantee(self) -> Guarantee:
-    """What the rule promises about the outputs' distribution."""
+    """The rule's promise about the outputs' distribution."""
     return self.rule.guarantee
 
   @property
@@ -170,7 +193,7 @@ class SpeculativeDecoder:
     return self.rule.alpha_is_mass
 
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
-    """Raises a ValueError where these settings do not go together."""
+    """Raises a ValueError if these settings do not go together."""
     if self.observer:
       self.observer.check(self.target, num_decodes)
     certified.is_used(self.target.config, self.reads_argmaxes(sampling))
@@ -184,17 +207,32 @@ class SpeculativeDecoder:
       )
 
   def drawn(self, sampling: Sampling) -> Sampling:
-    """Returns how tokens are drawn: coupled where `sampling` or the rule says so."""
-    read = rule_at(self.rule, sampling)[1]
-    return read if read.coupled else sampling
+    """Returns how tokens are drawn: coupled if `sampling` or the rule says so."""
+    _, rule_sampling = rule_at(self.rule, sampling)
+    return rule_sampling if rule_sampling.coupled else sampling
 
   def reads_argmaxes(self, sampling: Sampling) -> bool:
-    """Returns whether of the target's logits nothing but the largest is read."""
-    return not (rule_at(self.rule, sampling)[0].reads_probs or self.observer)
+    """Returns whether only the argmax of the target's logits is used."""
+    rule, _ = rule_at(self.rule, sampling)
+    return not (rule.reads_probs or self.observer)
+
+  def derived(
+    self, sampling: Sampling, name: str = "target"
+  ) -> dict[str, Callable[[Any], Any]]:
+    """Returns functions of a network's parameters; see `Decoder.derived`."""
+    if name == "target":
+      return {**self.drafter.derived(self.target), **super().derived(sampling)}
+    if not self.drafter.tree.is_chain:
+      return {}  # The levels of a tree are blocks of several tokens: XLA scores them.
+    return draft_step.derived(name, self.networks[name])
 
   def first_policy_state(self, rows: int) -> Any:
-    """Returns what the policy knows before a first batch, a row each, if anything."""
+    """Returns the policy's state before a first batch."""
     return self.policy.start(rows)
+
+  def without_drafts(self) -> "PlainDecoder":
+    """Returns the decoder with the same outputs that drafts nothing."""
+    return PlainDecoder(self.target, 1, self.slots, self.same_bits, self.rule)
 
   def decode(
     self,
@@ -208,47 +246,111 @@ class SpeculativeDecoder:
     *,
     policy_state: Any = None,
   ) -> Decoded:
-    """Decodes with speculation; see `Decoder`.
-
-    With the `policy_state` that the batch before ended with, drafts begin as its drafts
-    left off.
-    """
-    if not self.policy.pays(self.drafter.lengths):
-      # Plain decoding's own program: it costs what plain decoding costs.
-      plain = PlainDecoder(self.target, slots=self.slots, same_bits=self.same_bits)
-      decoded = plain.decode(
-        params, inputs, keys, self.drawn(sampling), max_length, eos_id, is_wanted
-      )
-      observed = self._nothing_observed(keys.shape[0], max_length)
-      return decoded.replace(observed=observed, policy_state=policy_state)
+    """Decodes with speculation; see `Decoder`."""
 
     def prepare(inputs, keys, has_room=True):
       return self.prepare(params, inputs, keys, sampling, max_length, eos_id, has_room)
 
     def run(spec, start, queue=None):
-      known = queue.policy_state if queue else policy_state
-      start = start.replace(policy_state=self._carried_over(known, start))
-      return generate.generate(spec, start, queue=queue, observe=self.observer)
+      state_before = queue.policy_state if queue else policy_state
+      start = start.replace(policy_state=self._policy_state(state_before, start))
+      return generate(spec, start, queue=queue, observe=self.observer)
 
-    request = _request(inputs, keys, is_wanted, policy_state)
-    return _decode(prepare, run, request, self.slots, max_length)
+    request = batching.Request.of(inputs, keys, is_wanted, policy_state)
+    return batching.decode(prepare, run, request, self.slots, max_length)
 
-  def _carried_over(self, known: Any, start: DecodeState) -> Any:
-    """Returns the policy's first state, given its state before, if there was one."""
+  def _policy_state(self, before: Any, start: DecodeState) -> Any:
+    """Returns the policy's first state, given its state after the batch before."""
     rows = start.lengths.shape[0]
     fresh = self.policy.start(rows)
-    if known is None:
+    if before is None:
       return fresh
-    return self.policy.refilled(fresh, jax.tree.map(lambda x: x[:rows], known))
+    return self.policy.refill(fresh, jax.tree.map(lambda x: x[:rows], before))
 
   def is_fixed(self, rows: int) -> bool:
     """Returns whether all blocks of the target have one width in such a batch."""
-    rows = min(rows, self.slots or rows)
-    tree = self.drafter.tree
-    return widths.is_fixed(self.same_bits, rows, tree.size, tree.is_chain)
+    tree, at_once = self.drafter.tree, self.rows_at_once(rows)
+    return widths.is_fixed(self.same_bits, at_once, tree.size, tree.is_chain)
+
+  def prepare(
+    self, params, inputs, keys, sampling, max_length, eos_id, has_room=True
+  ) -> tuple[Speculation, DecodeState]:
+    """Returns how to decode and where to start; arguments as for `decode`.
+
+    Caches that are copied into others need no room for outputs (`has_room`).
+    """
+    rows, size = keys.shape[0], self.drafter.tree.size
+    sampling = self.drawn(sampling)
+    rule, rule_sampling = rule_at(self.rule, sampling)
+    beginning = self._beginning(inputs, rows, max_length if has_room else None)
+    target_cache, networks = self._started(params, beginning, has_room)
+    context = Context(
+      sampling=sampling,
+      adjust=distributions.adjusted_probs,
+      max_length=max_length,
+      eos_id=eos_id,
+      target=self._target_functions(params, sampling, rows),
+      networks=networks,
+      source=self._source(beginning),
+      policy=self.policy,
+    )
+    state = initial_state(
+      target_cache,
+      self.drafter.start(context),
+      keys,
+      max_length,
+      size,
+      beginning.prompts,
+      policy_state=self.policy.start(rows),
+      observed=self.observer and self.observer.start(rows, max_length),
+    )
+    return Speculation(self.drafter, rule, rule_sampling, context), state
+
+  def _beginning(self, inputs, rows: int, max_length: int | None) -> Beginning:
+    """Returns what networks read before outputs of at most `max_length` tokens."""
+    is_fixed = self.is_fixed(rows)
+    overrun = widths.FIXED_WIDTH - 1 if is_fixed else self.drafter.tree.size
+    return _beginning(self.target, inputs, rows, max_length, overrun)
+
+  def _started(
+    self, params: Mapping[str, Any], beginning: Beginning, has_room: bool
+  ) -> tuple[Cache, dict[str, Loaded]]:
+    """Returns the target's first cache, and the drafter's networks as functions.
+
+    Networks without an encoder read the target's, so inputs are encoded once.
+    """
+    networks = self.drafter.networks
+    readers = [
+      name for name, network in networks.items() if functional.lacks_encoder(network)
+    ]
+    _, target_cache, *reader_caches = _start(
+      self.target,
+      params["target"],
+      beginning,
+      readers=[(networks[name], params[name]) for name in readers],
+    )
+    shared = dict(zip(readers, reader_caches, strict=True))
+
+    def first_cache(name, change=None):
+      cache = shared.get(name)
+      if cache is None:
+        changed = beginning if change is None else change(beginning)
+        _, cache = _start(networks[name], params[name], changed)
+      if draft_step.name_of(name) in params:
+        cache = draft_step.with_scratch(networks[name], cache, has_room)
+      return cache
+
+    return target_cache, {
+      name: Loaded(
+        self._extend_fn(name, params),
+        functools.partial(first_cache, name),
+        params[name],
+      )
+      for name in networks
+    }
 
   def _extend_fn(self, name: str, params: Mapping[str, Any]) -> ExtendFn:
-    """Returns a network of the drafter's, over the tokens that the drafter asks for."""
+    """Returns a network of the drafter, over the tokens that the drafter asks for."""
     network = self.networks[name]
     extend = functional.extend_fn(network, params[name])
     if (weights := params.get(draft_step.name_of(name))) is not None:
@@ -258,125 +360,51 @@ class SpeculativeDecoder:
     vocab_size = self.target.config.vocab_size
     return functional.resized_extend_fn(network, extend, vocab_size)
 
-  def prepare(
-    self, params, inputs, keys, sampling, max_length, eos_id, has_room=True
-  ) -> tuple[Speculation, DecodeState]:
-    """Returns what the loop needs: how to step and where to start; as for `decode`.
-
-    Caches that are to be copied into others need no room for outputs.
-    """
-    rows, drafter = keys.shape[0], self.drafter
-    sampling = self.drawn(sampling)
-    overrun = widths.FIXED_WIDTH - 1 if self.is_fixed(rows) else drafter.tree.size
-    prompts = functional.prompts_of(inputs, self.target)
-    beginning = Beginning(
-      inputs,
-      num_slots=state.num_slots(max_length, overrun) if has_room else 0,
-      num_decodes=rows // inputs.shape[0],
-      prompts=prompts,
-    )
-    target_cache, first_caches = self._first_caches(params, beginning, has_room)
-    context = Context(
-      sampling=sampling,
-      adjust=distributions.adjusted_probs,
-      max_length=max_length,
-      eos_id=eos_id,
-      target=self._loaded_target(params, sampling, rows),
-      networks={
-        name: Loaded(self._extend_fn(name, params), start, params[name])
-        for name, start in first_caches.items()
-      },
-      source=self._source(inputs, beginning.num_decodes),
-      policy=self.policy,
-    )
-    rule, read_as = rule_at(self.rule, sampling)
-    first_state = state.initial_state(
-      target_cache,
-      drafter.start(context),
-      keys,
-      max_length,
-      drafter.tree.size,
-      prompts,
-      policy_state=self.policy.start(rows),
-      observed=self._nothing_observed(rows, max_length),
-    )
-    return Speculation(drafter, rule, read_as, context), first_state
-
-  def _first_caches(
-    self, params: Mapping[str, Any], beginning: Beginning, has_room: bool
-  ) -> tuple[Cache, dict[str, Callable[..., Cache]]]:
-    """Returns the target's first cache, and what makes those of the drafter's networks.
-
-    What lacks an encoder reads the target's, so inputs are encoded once.
-    """
-    networks = self.drafter.networks
-    readers = [
-      name for name, each in networks.items() if functional.lacks_encoder(each)
-    ]
-    _, target_cache, *read = beginning.decoding(
-      self.target,
-      params["target"],
-      readers=[(networks[name], params[name]) for name in readers],
-    )
-    caches = dict(zip(readers, read, strict=True))
-
-    def first_cache(name, change=lambda beginning: beginning):
-      cache = caches.get(name)
-      if cache is None:
-        _, cache = change(beginning).decoding(networks[name], params[name])
-      if draft_step.name_of(name) in params:
-        cache = draft_step.with_scratch(networks[name], cache, has_room)
-      return cache
-
-    starts = {name: functools.partial(first_cache, name) for name in networks}
-    return target_cache, starts
-
-  def _loaded_target(
+  def _target_functions(
     self, params: Mapping[str, Any], sampling: Sampling, rows: int
   ) -> Target:
-    """Returns the target as functions, with what is derived of its parameters."""
-    network, own = self.target, params["target"]
-    extend, is_fixed = _reading(self, params, sampling), self.is_fixed(rows)
-    others = {*self.networks, *map(draft_step.name_of, self.drafter.networks)}
+    """Returns the target as functions, with the arrays derived of its parameters."""
+    network, is_fixed = self.target, self.is_fixed(rows)
+    extend = _target_extend_fn(self, params, sampling, self.drafter.taps)
+    names = {*self.networks, *map(draft_step.name_of, self.drafter.networks)}
     return Target(
       extend=widths.of_fixed_width(extend) if is_fixed else extend,
       vocab_size=network.config.vocab_size,
-      logits=functional.logits_fn(network, own),
-      embed=functional.embed_fn(network, own),
-      without=functional.without_fn(network, own),
-      derived={name: x for name, x in params.items() if name not in others},
+      logits=functional.logits_fn(network, params["target"]),
+      embed=functional.embed_fn(network, params["target"]),
+      without=functional.without_fn(network, params["target"]),
+      derived={name: x for name, x in params.items() if name not in names},
       is_fixed=is_fixed,
     )
 
-  def _source(self, inputs: Int[Array, "B E"], num_decodes: int) -> Int[Array, "R _"]:
-    """Returns what an encoder reads, a row each; prompts are in the sequences."""
+  def _source(self, beginning: Beginning) -> Int[Array, "R _"]:
+    """Returns the encoder's inputs, one for each row; prompts are in the sequences."""
     is_prompt = functional.is_decoder_only(self.target)
-    source = without_padding(inputs[:, :0] if is_prompt else inputs)
-    return jnp.repeat(source, num_decodes, axis=0)
-
-  def _nothing_observed(self, rows, max_length) -> Any:
-    return self.observer and self.observer.start(rows, max_length)
+    inputs = beginning.inputs[:, :0] if is_prompt else beginning.inputs
+    return jnp.repeat(without_padding(inputs), beginning.num_decodes, axis=0)
 
 
 @dataclasses.dataclass(frozen=True)
-class PlainDecoder:
-  """A target that decodes one token a call: the baseline; a `Decoder`.
+class PlainDecoder(Decoder):
+  """A target that decodes one token for each call: the baseline.
 
   Attributes:
     target: the network.
     block: tokens that a call scores, of which the first counts: N for the strict
       baseline of a speculation that scores N (`decoding.baseline`).
-    slots: as for `SpeculativeDecoder`.
-    same_bits: likewise.
+    slots: see `Decoder`.
+    same_bits: as for `SpeculativeDecoder`.
+    rule: the rule of a speculation that gets the same outputs; None if there is none.
+      The rule decides whether draws are coupled.
   """
 
   target: Network
   block: int = 1
   slots: int = 0
   same_bits: bool | None = None
+  rule: Rule | None = None
 
   guarantee = Guarantee.EXACT
-  alpha_is_mass = False
 
   def __post_init__(self):
     check_slots(self.slots)
@@ -388,119 +416,117 @@ class PlainDecoder:
     widths.check_same_bits(self.same_bits, self.block - 1, is_chain=True)
 
   def is_fixed(self, rows: int) -> bool:
-    """As `SpeculativeDecoder.is_fixed`."""
-    rows = min(rows, self.slots or rows)
-    return widths.is_fixed(self.same_bits, rows, self.block - 1)
-
-  @property
-  def networks(self) -> Mapping[str, Network]:
-    """The target alone, by its name."""
-    return {"target": self.target}
+    """Returns whether all blocks of the target have one width in such a batch."""
+    at_once = self.rows_at_once(rows)
+    return widths.is_fixed(self.same_bits, at_once, self.block - 1)
 
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
-    """Raises a ValueError where the head can't be what was asked for."""
+    """Raises a ValueError if the target has no head of the kind that is asked for."""
     del max_length, num_decodes
     certified.is_used(self.target.config, self.reads_argmaxes(sampling))
 
   def reads_argmaxes(self, sampling: Sampling) -> bool:
-    """As `SpeculativeDecoder.reads_argmaxes`."""
+    """Returns whether only the argmax of the target's logits is used."""
     return sampling.greedy
 
   def decode(
-    self, params, inputs, keys, sampling, max_length, eos_id, is_wanted=None
+    self,
+    params,
+    inputs,
+    keys,
+    sampling,
+    max_length,
+    eos_id,
+    is_wanted=None,
+    *,
+    policy_state: Any = None,
   ) -> Decoded:
-    """Decodes one token a call; see `Decoder`."""
-    extend = _reading(self, params, sampling)
-    if self.is_fixed(keys.shape[0]):
-      extend = widths.of_fixed_width(extend)
+    """Decodes one token for each call; `policy_state` is handed on as it is."""
 
     def prepare(inputs, keys, has_room=True):
-      return self.prepare(params, inputs, keys, max_length, has_room)
+      return self.prepare(params, inputs, keys, sampling, max_length, eos_id, has_room)
 
-    def run(_, start, queue=None):
-      return baseline.generate_plain(
-        extend,
-        sampling,
-        start,
-        max_length,
-        eos_id,
-        distributions.adjusted_probs,
-        self.block,
-        queue=queue,
-      )
-
-    request = _request(inputs, keys, is_wanted)
-    return _decode(prepare, run, request, self.slots, max_length)
+    request = batching.Request.of(inputs, keys, is_wanted)
+    decoded = batching.decode(prepare, _run_plain, request, self.slots, max_length)
+    return decoded.replace(policy_state=policy_state)
 
   def prepare(
-    self, params, inputs, keys, max_length, has_room=True
-  ) -> tuple[ExtendFn, DecodeState]:
-    """Returns what the plain loop needs; as `SpeculativeDecoder.prepare`."""
-    # A block overruns the output as a draft of block - 1 tokens does.
-    over = self.block - 1
-    wide = widths.FIXED_WIDTH - 1 if self.is_fixed(keys.shape[0]) else over
-    prompts = functional.prompts_of(inputs, self.target)
-    beginning = Beginning(
-      inputs,
-      num_slots=state.num_slots(max_length, wide) if has_room else 0,
-      num_decodes=keys.shape[0] // inputs.shape[0],
-      prompts=prompts,
+    self, params, inputs, keys, sampling, max_length, eos_id, has_room=True
+  ) -> tuple[Plain, DecodeState]:
+    """Returns how to decode and where to start; as `SpeculativeDecoder.prepare`."""
+    rows, overrun = keys.shape[0], self.block - 1
+    if self.rule is not None:
+      _, rule_sampling = rule_at(self.rule, sampling)
+      sampling = rule_sampling if rule_sampling.coupled else sampling
+    extend = _target_extend_fn(self, params, sampling)
+    if self.is_fixed(rows):
+      extend = widths.of_fixed_width(extend)
+    plain = Plain(
+      extend, sampling, max_length, eos_id, distributions.adjusted_probs, self.block
     )
-    extend, cache = beginning.decoding(self.target, params["target"])
-    return extend, state.initial_state(cache, None, keys, max_length, over, prompts)
+    beginning = _beginning(
+      self.target,
+      inputs,
+      rows,
+      max_length if has_room else None,
+      widths.FIXED_WIDTH - 1 if self.is_fixed(rows) else overrun,
+    )
+    _, cache = _start(self.target, params["target"], beginning)
+    state = initial_state(cache, None, keys, max_length, overrun, beginning.prompts)
+    return plain, state
 
 
-def derived_of(
-  decoder: Any, sampling: Sampling, name: str = "target"
-) -> dict[str, Callable[[Any], Any]]:
-  """Returns what a decode makes of a network's parameters beforehand, if anything.
+def _run_plain(plain: Plain, start: DecodeState, queue: Any = None) -> Decoded:
+  return generate_plain(plain, start, queue=queue)
+
+
+def _beginning(
+  target: Network, inputs, rows: int, max_length: int | None, overrun: int
+) -> Beginning:
+  """Returns what networks read before the first iteration.
 
   Args:
-    decoder: what decodes.
-    sampling: the adjustment of all distributions.
-    name: the network's, among the decoder's.
-
-  Raises:
-    ValueError: if settings ask for something that can't be made of them.
+    target: the network that decodes.
+    inputs: as for `Decoder.decode`.
+    rows: R.
+    max_length: the most tokens of an output; None leaves no room for outputs.
+    overrun: tokens by which a block may overrun the output.
   """
-  if name != "target":
-    # A tree's levels are blocks of several tokens, which XLA scores.
-    is_chain = isinstance(decoder, SpeculativeDecoder) and decoder.drafter.tree.is_chain
-    return draft_step.derived(name, decoder.networks[name]) if is_chain else {}
-  target = decoder.target
-  reads = getattr(decoder, "reads_argmaxes", lambda sampling: False)
-  found = {}
-  if isinstance(decoder, SpeculativeDecoder):
-    found |= decoder.drafter.derived(target)
-  if certified.is_used(target.config, reads(sampling)):
-    found[certified.NAME] = certified.screen
-  return found
+  return Beginning(
+    inputs,
+    num_slots=0 if max_length is None else num_slots(max_length, overrun),
+    num_decodes=rows // inputs.shape[0],
+    prompts=functional.prompts_of(inputs, target),
+  )
 
 
-def _reading(decoder, params, sampling) -> ExtendFn:
-  """Returns the target's `extend`, of what is read of logits and features."""
-  own, taps = params["target"], getattr(decoder, "drafter", Drafter).taps
+def _start(network: Network, params: Any, beginning: Beginning, **readers: Any):
+  """Returns a network as an `ExtendFn`, and first caches; see `start_decoding`."""
+  return start_decoding(
+    network,
+    params,
+    beginning.inputs,
+    beginning.num_slots,
+    beginning.num_decodes,
+    beginning.prompts,
+    **readers,
+  )
+
+
+def _target_extend_fn(
+  decoder: Decoder, params: Mapping[str, Any], sampling: Sampling, taps: int = 1
+) -> ExtendFn:
+  """Returns the target's `extend`, computing only the outputs that are used."""
+  target_params = params["target"]
   if certified.NAME in params and decoder.reads_argmaxes(sampling):
-    own = certified.within(own, params[certified.NAME])
-  return functional.extend_fn(decoder.target, own, taps=taps)
+    target_params = certified.within(target_params, params[certified.NAME])
+  return functional.extend_fn(decoder.target, target_params, taps=taps)
 
 
 def check_slots(slots: Any) -> None:
-  """Raises a ValueError where `slots` is no number of rows."""
+  """Raises a ValueError if `slots` is not a number of rows."""
   if not is_whole(slots, 0):
     raise ValueError(
       f"SLOTS must be a whole number of at least 0, got {slots!r}. It is how many rows "
       "of a batch decode at once; 0 is all."
     )
-
-
-def _request(inputs, keys, is_wanted, policy_state=None) -> batching.Request:
-  is_wanted = jnp.ones(len(inputs), bool) if is_wanted is None else is_wanted
-  return batching.Request(inputs, keys, is_wanted, policy_state)
-
-
-def _decode(prepare, run, request, slots, max_length) -> Decoded:
-  """Decodes all that is requested, `slots` rows at once; 0 is all."""
-  if not slots or slots >= request.keys.shape[0]:
-    return run(*prepare(request.inputs, request.keys))
-  return batching.decode(prepare, run, request, slots, max_length)

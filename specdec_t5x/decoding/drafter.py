@@ -1,4 +1,4 @@
-"""What a way to draft is: the base class of `specdec_t5x.drafters`, and of your own.
+"""The base class of drafters: those of `specdec_t5x.drafters`, and your own.
 
 Shapes: B rows, G drafted nodes, N = G + 1, E input length, C decisions, L uniforms a
 decision.
@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from jaxtyping import Array, Float
 
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal, Verdict
 from specdec_t5x.decoding.context import Context
@@ -19,27 +20,29 @@ from specdec_t5x.network.functional import check_same_vocabulary
 
 
 class Stops(enum.Enum):
-  """When a drafter's drafts end before their trees do."""
+  """When drafts end before their trees do."""
 
   NEVER = "never: a policy chooses the whole draft or none"
-  BY_ITSELF = "often, whatever the policy: the target's blocks are no wider than needed"
+  BY_ITSELF = "often, under every policy: the target's blocks are as wide as needed"
   AT_LENGTH = "at the length that the policy gives: shorter drafts cost less"
 
 
 class Drafter(abc.ABC):
   """A way to propose tokens: a frozen dataclass of its knobs.
 
-  Its state is any pytree; the loop only carries it.
+  A drafter needs `tree` and `propose`; `networks`, `start` and `commit` where it has
+  networks or a state, which is any pytree. Everything else has a default.
 
   Attributes:
-    independent: whether siblings are independent draws from one distribution. Else they
-      are certain, or drawn without replacement.
+    independent: whether siblings are independent draws from one distribution. Otherwise
+      siblings are certain, or drawn without replacement.
     stops: when a draft ends before its tree does.
-    resumes: whether it drafts on after tokens that the target decoded by itself. Else
-      a batch that rests goes on so until its rows have ended.
+    resumes: whether it drafts on after tokens that the target decoded without a draft.
+      Otherwise a batch that rests continues to rest until its rows have ended.
     taps: depths of the target whose features `commit` gets side by side.
-    has_own_tokens: whether its networks' tokens are others than the target's, which the
-      drafter maps itself.
+    has_own_tokens: whether its networks have another vocabulary than the target, which
+      the drafter maps itself.
+    reads_target: whether it drafts from the target's features or cache.
     prior_alpha: the acceptance rate that policies expect before the first draft; None
       is the policy's own.
   """
@@ -49,60 +52,21 @@ class Drafter(abc.ABC):
   resumes: ClassVar[bool] = False
   taps: ClassVar[int] = 1
   has_own_tokens: ClassVar[bool] = False
+  reads_target: ClassVar[bool] = False
   prior_alpha: ClassVar[float | None] = None
 
   @property
   @abc.abstractmethod
   def tree(self) -> Tree:
-    """The shape of every proposal; where rows have trees of their own, its size."""
-
-  @property
-  def depth(self) -> int:
-    """The most drafted tokens that can stand together."""
-    return self.tree.depth
-
-  @property
-  def lengths(self) -> tuple[int, ...]:
-    """The lengths of drafts that differ in what they cost, from none to the longest."""
-    every = range(self.depth + 1)
-    return tuple(every) if self.stops is Stops.AT_LENGTH else (0, self.depth)
-
-  @property
-  def decisions(self) -> int:
-    """How many decisions a draft takes uniforms for: by default one a node."""
-    return self.tree.size
+    """The shape of every proposal; its size if rows have trees of their own."""
 
   @property
   def networks(self) -> Mapping[str, Any]:
-    """The networks that it needs beside the target, by name: {"draft": network}.
+    """The networks beside the target, by name: {"draft": network}.
 
-    Parameters, checkpoints and shardings go by these names.
+    Parameters, checkpoints and shardings have the same names.
     """
     return {}
-
-  def derived(self, target: Any) -> Mapping[str, Callable[[Any], Any]]:
-    """Returns what it makes of a target's parameters: hashable functions, by name.
-
-    That is made once, before anything is compiled, and goes by its name as the
-    parameters of a network do (`Target.derived`).
-    """
-    del target
-    return {}
-
-  def default_policy(self, is_named: bool) -> str:
-    """Returns the name of the policy that applies where none is asked for.
-
-    Args:
-      is_named: whether a gin file or a name asked for the drafter; else it was built in
-        Python.
-    """
-    del is_named
-    return "fixed"
-
-  def check(self, target: Any) -> None:
-    """Raises a ValueError where this drafter can't draft for a target network."""
-    for name, network in self.networks.items():
-      check_same_vocabulary(target, network, name)
 
   def start(self, context: Context) -> Any:
     """Returns the first state."""
@@ -112,18 +76,19 @@ class Drafter(abc.ABC):
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B C L"]
   ) -> tuple[Proposal, Any]:
-    """Drafts what follows the known tokens of each row.
+    """Drafts the continuation of each row.
 
     Args:
       context: of the decode.
-      state: where it stands: tokens, lengths, the target's cache, this drafter's state.
-      uniforms: independent draws from U[0, 1), L for each of C = `decisions`. Where
-        draws are coupled the i-th is of the i-th place to come, and a token that is the
-        argmax of `core.distributions.perturbed` with it is likely the target's.
+      state: where the decode stands: tokens, lengths, the target's cache, and the state
+        of this drafter.
+      uniforms: independent draws from U[0, 1), L for each of C = `decisions`. If draws
+        are coupled, the i-th is the draw of the i-th place to come, and the argmax of
+        `core.distributions.perturbed` with this draw is likely the target's token.
 
     Returns:
-      The proposal, whose q is exactly what its tokens were drawn from, and this
-      drafter's state after it.
+      The proposal, whose q is exactly the distribution that its tokens were drawn from,
+      and the new state of this drafter.
     """
 
   def commit(
@@ -133,13 +98,75 @@ class Drafter(abc.ABC):
     verdict: Verdict,
     features: Float[Array, "B N D"],
   ) -> Any:
-    """Returns the state once the target has judged the last proposal.
+    """Returns the state after the target has verified the last proposal.
 
     Args:
       context: of the decode.
-      drafter_state: as `propose` left it.
-      verdict: what became of the proposal.
+      drafter_state: the state after `propose`.
+      verdict: the accepted path and the next token.
       features: the target's, at each node of the tree.
     """
     del context, verdict, features
     return drafter_state
+
+  def check(self, target: Any) -> None:
+    """Raises a ValueError if this drafter can't draft for a target network."""
+    for name, network in self.networks.items():
+      check_same_vocabulary(target, network, name)
+
+  @property
+  def depth(self) -> int:
+    """The most drafted tokens that can be accepted together."""
+    return self.tree.depth
+
+  @property
+  def lengths(self) -> tuple[int, ...]:
+    """The draft lengths whose costs differ, from 0 to the longest."""
+    if self.stops is Stops.AT_LENGTH:
+      return tuple(range(self.depth + 1))
+    return 0, self.depth
+
+  @property
+  def decisions(self) -> int:
+    """The number of decisions that a draft takes uniforms for: one for each node."""
+    return self.tree.size
+
+  def default_policy(self, is_named: bool) -> str:
+    """Returns the name of the policy that applies if none is asked for.
+
+    Args:
+      is_named: whether a gin file or a name asked for the drafter; otherwise it was
+        built in Python.
+    """
+    del is_named
+    return "fixed"
+
+  def derived(self, target: Any) -> Mapping[str, Callable[[Any], Any]]:
+    """Returns hashable functions of the target's parameters, by name.
+
+    Their results are computed once, before anything is compiled, and have names as the
+    parameters of networks have (`Target.derived`).
+    """
+    del target
+    return {}
+
+  def counted(self) -> Mapping[str, Any]:
+    """Returns counts of this process for a run's record, beside those of decodes."""
+    return {}
+
+  def check_batch(
+    self, sampling: Sampling, vocab_size: int, rows: int, input_length: int, slots: int
+  ) -> None:
+    """Raises a ValueError if the drafter can't draft for batches of this size.
+
+    Args:
+      sampling: the adjustment of all distributions.
+      vocab_size: of the target.
+      rows: rows of a batch.
+      input_length: tokens of a row's encoder input.
+      slots: cache slots of a row.
+    """
+    del sampling, vocab_size, rows, input_length, slots
+
+  def check_export(self) -> None:  # noqa: B027, for most drafters can be exported
+    """Raises a ValueError if a decode with this drafter can't be exported."""

@@ -7,25 +7,28 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from specdec_t5x.decoding import baseline
-from specdec_t5x.decoding.state import Carry, Decoded, DecodeState, LoopFn, StepInfo
-from specdec_t5x.decoding.step import Iteration, Speculation, decisions, draws, iterate
+from specdec_t5x.decoding import baseline, batching
+from specdec_t5x.decoding.baseline import Plain, PlainIteration
+from specdec_t5x.decoding.state import Carry, Decoded, DecodeState, LoopFn
+from specdec_t5x.decoding.step import Iteration, Speculation, decisions, step
 
 
 @runtime_checkable
 class Observer(Protocol):
-  """Keeps something of each iteration: arrays that have a row each."""
+  """Records something of each iteration, in arrays with one row for each output."""
 
   def start(self, rows: int, max_length: int) -> Any:
-    """Returns what is kept before the first iteration."""
+    """Returns the record before the first iteration."""
 
-  def observe(self, kept: Any, before: DecodeState, iteration: Iteration) -> Any:
-    """Returns what is kept after one more iteration.
+  def observe(
+    self, record: Any, before: DecodeState, iteration: Iteration | PlainIteration
+  ) -> Any:
+    """Returns the record after one more iteration.
 
     Args:
-      kept: so far.
-      before: the state that the iteration began with.
-      iteration: the proposal, its verdict, distributions, uniforms and counts.
+      record: the record so far.
+      before: the state at the beginning of the iteration.
+      iteration: everything that happened in it.
     """
 
 
@@ -53,86 +56,115 @@ def generate(
   queue: Any = None,
   observe: Observer | None = None,
 ) -> Decoded:
-  """Decodes until every row has ended.
+  """Decodes with speculation until every row has ended.
 
   Args:
     spec: how to decode; static.
     state: where to start.
-    loop: `jax.lax.while_loop`, or what does the same and can be watched.
-    queue: what rows take when they end (`decoding.batching`); None is nothing.
-    observe: is given each iteration that drafts; what it keeps is `Decoded.observed`.
+    loop: `jax.lax.while_loop`, or a function that does the same and can be watched.
+    queue: the inputs that rows take when they end (`decoding.batching`), if any.
+    observe: records each iteration that drafts, in `Decoded.observed`.
 
   Returns:
-    The output with its statistics, of all that was queued; its distribution is the one
-    that `spec.rule` guarantees.
+    The outputs with their statistics, for all inputs of the queue. `spec.rule`
+    guarantees their distribution.
   """
-  context = spec.context
-  if observe and state.observed is None:
-    kept = observe.start(state.lengths.shape[0], context.max_length)
-    state = state.replace(observed=kept)
-
-  def rests(carry):
-    return carry.unfinished() & _rests(spec, carry.state)
+  policy = spec.context.policy
 
   def drafts(carry):
-    return carry.unfinished() & ~_rests(spec, carry.state)
+    may_draft = ~_rests(spec, carry.state) if policy.may_rest else True
+    return carry.can_iterate() & may_draft
+
+  def rests(carry):
+    return carry.can_iterate() & _rests(spec, carry.state)
 
   def speculate(carry):
-    state, iteration = iterate(spec, carry.state, draws(spec, carry.state))
-    if observe:
-      kept = observe.observe(carry.state.observed, carry.state, iteration)
-      state = state.replace(observed=kept)
-    return carry.then(state, iteration.info)
+    state, iteration = step(spec, carry.state)
+    return carry.then(state, iteration, observe)
 
   def rest(carry):
-    return carry.then(*_rest(spec, carry.state))
+    state, iteration = _rest(spec, carry.state)
+    return carry.then(state, iteration)
 
-  def alternate(carry):
-    return loop(rests, rest, loop(drafts, speculate, carry))
+  def take_turn(carry):
+    carry = batching.refill(carry, policy.refill)
+    carry = loop(drafts, speculate, carry)
+    return loop(rests, rest, carry) if policy.may_rest else carry
 
-  body = alternate if context.policy.may_rest else speculate
-  run = lambda carry: loop(Carry.unfinished, body, carry)
-  carry = Carry.first(state, queue).finished(run, loop, context.policy.refilled)
-  return carry.decoded(context.max_length)
+  carry = Carry.first(state, spec.context.max_length, queue, observe)
+  return loop(Carry.is_unfinished, take_turn, carry).decoded()
+
+
+def generate_plain(
+  plain: Plain,
+  state: DecodeState,
+  loop: LoopFn = jax.lax.while_loop,
+  queue: Any = None,
+  observe: Observer | None = None,
+) -> Decoded:
+  """Decodes one token for each call of the target until every row has ended.
+
+  Args:
+    plain: how to decode.
+    state: where to start, made for a gamma of `plain.block` - 1.
+    loop: as for `generate`.
+    queue: as for `generate`.
+    observe: records each iteration, in `Decoded.observed`.
+
+  Returns:
+    The outputs; their statistics count calls and tokens, and no drafts.
+  """
+
+  def decode_token(carry):
+    state, iteration = baseline.step(plain, carry.state)
+    return carry.then(state, iteration, observe)
+
+  def take_turn(carry):
+    carry = batching.refill(carry)
+    return loop(Carry.can_iterate, decode_token, carry)
+
+  carry = Carry.first(state, plain.max_length, queue, observe)
+  return loop(Carry.is_unfinished, take_turn, carry).decoded()
 
 
 def _rests(spec: Speculation, state: DecodeState) -> Bool[Array, ""]:
-  """Returns whether no row drafts in the next iteration.
-
-  What a drafter lacks that does not resume it lacks until its row has ended.
-  """
-  rests = ~(spec.context.most(state, spec.drafter.lengths) > 0).any()
+  """Returns whether no row drafts in the next iteration."""
+  lengths = spec.context.draft_lengths(state, spec.drafter.lengths)
+  rests = ~(lengths > 0).any()
   if spec.drafter.resumes:
     return rests
+  # A drafter that does not resume lacks tokens of a rest until the row has ended.
   return rests | (state.has_rested & ~state.ended).any()
 
 
-def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
-  """Does what `step` does where no row drafts: one token of the target, and its draw.
+def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, PlainIteration]:
+  """Runs one iteration without a draft.
 
-  So whether the others of a row's batch draft changes no sample of a row that does not.
+  The token is drawn by the draw that decides the next token of an empty draft. So a row
+  that does not draft gets the same sample whether or not other rows draft.
   """
   context = spec.context
-  state, info = baseline.step(
+  plain = Plain(
     context.target.extend,
     context.sampling,
-    state,
     context.max_length,
     context.eos_id,
     context.adjust,
     decision=decisions(spec.drafter) - 1,
   )
-  return state.replace(
-    policy_state=context.policy.learn(state.policy_state, info),
-    has_rested=jnp.ones_like(state.has_rested),
-  ), info
+  state, iteration = baseline.step(plain, state)
+  policy_state = context.policy.update(state.policy_state, iteration.info)
+  has_rested = jnp.ones_like(state.has_rested)
+  return state.replace(policy_state=policy_state, has_rested=has_rested), iteration
 
 
 def at_most(count: Int[Array, ""]) -> LoopFn:
-  """Returns a loop that stops after so many iterations, for those that time them."""
+  """Returns a loop that stops after `count` iterations, to time them."""
 
   def loop(condition, body, carry):
-    go_on = lambda carry: condition(carry) & (carry.state.iteration.max() < count)
-    return jax.lax.while_loop(go_on, body, carry)
+    def goes_on(carry):
+      return condition(carry) & (carry.state.iteration.max() < count)
+
+    return jax.lax.while_loop(goes_on, body, carry)
 
   return loop

@@ -1,12 +1,13 @@
-"""What decides how many tokens each row drafts next: the base class of `policies`.
+"""Policies: how many tokens each row drafts next.
 
-A policy stands beside the drafter. It knows what a row's earlier iterations came to,
-and no token of the draft that it decides about. So whatever it says, outputs keep the
-guarantee of their rule (docs/math.md).
+A policy stands beside the drafter. It knows the outcome of a row's earlier iterations,
+and no token of the draft whose length it decides. So outputs keep the guarantee of
+their rule under every policy (docs/math.md).
 
 Shapes: B rows.
 """
 
+import abc
 import dataclasses
 from typing import Any, ClassVar
 
@@ -17,71 +18,56 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.decoding.state import StepInfo
 
 
-@dataclasses.dataclass(frozen=True)
-class Policy:
-  """A frozen dataclass of its knobs; its state, any pytree, is the decode's.
+class Policy(abc.ABC):
+  """The base class of policies: frozen dataclasses of their knobs.
+
+  The state of a policy is any pytree; the loop only carries it.
 
   Attributes:
-    may_rest: whether `most` may be 0 in rows that may still grow. Where no row drafts,
-      the target decodes a token by itself.
+    may_rest: whether `lengths` may be 0 in rows that are still decoded. If no row
+      drafts, the target decodes a token by itself.
   """
 
   may_rest: ClassVar[bool] = False
 
-  def check(self, lengths: tuple[int, ...]) -> None:
-    """Raises a ValueError where the policy can't decide between these lengths.
-
-    Args:
-      lengths: of drafts that differ in what they cost, `Drafter.lengths`.
-    """
-    del lengths
-
-  def pays(self, lengths: tuple[int, ...]) -> bool:
-    """Returns whether any draft is worth a try: else decoding is plain throughout."""
-    del lengths
-    return True
-
   def start(self, rows: int) -> Any:
-    """Returns what is known of each row before its first draft; by default nothing."""
+    """Returns the state before the first draft of each row."""
     del rows
 
-  def most(self, known: Any, rows: int, lengths: tuple[int, ...]) -> Int[Array, "B"]:
-    """Returns how many tokens each row's next draft may have: by default the longest.
+  @abc.abstractmethod
+  def lengths(
+    self, policy_state: Any, rows: int, choices: tuple[int, ...]
+  ) -> Int[Array, "B"]:
+    """Returns how many tokens each row drafts next.
 
     Args:
-      known: the policy's state.
+      policy_state: the policy's state.
       rows: B.
-      lengths: as for `check`.
+      choices: the draft lengths whose costs differ, `Drafter.lengths`.
     """
-    del known
-    return jnp.full(rows, lengths[-1], jnp.int32)
 
-  def within(
-    self,
-    known: Any,
-    remaining: Int[Array, "B"],
-    lengths: tuple[int, ...],
-  ) -> Int[Array, "B"]:
-    """As `most`, given how many tokens each row's output may take: no more than count.
-
-    It may take none where it has ended, and one of them is the target's own.
-    """
-    most = self.most(known, remaining.shape[0], lengths)
-    return jnp.minimum(most, jnp.maximum(remaining - 1, 0))
-
-  def learn(self, known: Any, info: StepInfo) -> Any:
+  def update(self, policy_state: Any, info: StepInfo) -> Any:
     """Returns the state after one more iteration of every row."""
     del info
-    return known
+    return policy_state
 
-  def refilled(self, fresh: Any, known: Any) -> Any:
-    """Returns the state once rows that ended have other inputs: by default anew.
+  def check(self, choices: tuple[int, ...]) -> None:
+    """Raises a ValueError if the policy can't decide between these draft lengths."""
+    del choices
+
+  def pays(self, choices: tuple[int, ...]) -> bool:
+    """Returns whether drafting is worth a try; otherwise a decode is plain."""
+    del choices
+    return True
+
+  def refill(self, fresh: Any, policy_state: Any) -> Any:
+    """Returns the state after rows that ended have taken other inputs.
 
     Args:
-      fresh: as `start` gave it in these rows, in the others as it was.
-      known: as it was.
+      fresh: the state with the refilled rows as `start` makes them.
+      policy_state: the state before.
     """
-    del known
+    del policy_state
     return fresh
 
 
@@ -90,8 +76,8 @@ class Fixed(Policy):
   """Drafts the same number of tokens in every row and iteration.
 
   Attributes:
-    length: how many; None is all that the drafter drafts. A program that times drafts
-      of several lengths has it as an argument.
+    length: the number of tokens; None is the drafter's longest draft. Programs that
+      time drafts of several lengths pass a traced integer.
   """
 
   length: int | Int[Array, ""] | None = None
@@ -105,13 +91,15 @@ class Fixed(Policy):
 
   @property
   def may_rest(self) -> bool:
-    """Where a length is given: it may be 0."""
+    """Whether a length is given, which may be 0."""
     return self.length is not None
 
-  def most(self, known: Any, rows: int, lengths: tuple[int, ...]) -> Int[Array, "B"]:
-    """The length, at most the longest."""
-    length = lengths[-1] if self.length is None else self.length
-    return jnp.full(rows, jnp.minimum(length, lengths[-1]), jnp.int32)
+  def lengths(
+    self, policy_state: Any, rows: int, choices: tuple[int, ...]
+  ) -> Int[Array, "B"]:
+    """Returns the length in each row, at most the drafter's longest."""
+    length = choices[-1] if self.length is None else self.length
+    return jnp.full(rows, jnp.minimum(length, choices[-1]), jnp.int32)
 
 
 def _is_array(value: Any) -> bool:

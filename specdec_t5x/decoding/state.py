@@ -58,14 +58,18 @@ class DecodeState:
 
   def uniforms(self, count: int) -> Float[Array, "B count L"]:
     """Returns each row's independent draws from U[0, 1) for `count` decisions."""
-    draw = lambda key, iteration: unit_uniforms(
-      jax.random.fold_in(key, iteration), (count, LEVELS)
-    )
+
+    def draw(key, iteration):
+      return unit_uniforms(jax.random.fold_in(key, iteration), (count, LEVELS))
+
     return jax.vmap(draw)(self.keys, self.iteration)
 
   def uniforms_of_places(self, count: int) -> Float[Array, "B count L"]:
     """Returns those of the next `count` places, the same in whatever iteration."""
-    draw = lambda key, place: unit_uniforms(jax.random.fold_in(key, place), (LEVELS,))
+
+    def draw(key, place):
+      return unit_uniforms(jax.random.fold_in(key, place), (LEVELS,))
+
     places = self.lengths[:, None] + jnp.arange(count)
     return jax.vmap(jax.vmap(draw, (None, 0)))(self.keys, places)
 
@@ -131,62 +135,74 @@ class Decoded:
 
 @flax.struct.dataclass
 class Carry:
-  """What a loop carries from iteration to iteration.
+  """The carry of the loop over iterations.
 
   Attributes:
     state: of the rows.
-    statistics: the sum of their iterations' counts.
-    queue: what rows take when they end (`decoding.batching`); None is nothing.
+    statistics: the sum of the rows' counts.
+    queue: the inputs that rows take when they end (`decoding.batching`), or None.
+    max_length: the most tokens of an output.
   """
 
   state: DecodeState
   statistics: StepInfo
-  queue: Any = None
+  queue: Any
+  max_length: int = flax.struct.field(pytree_node=False)
 
   @classmethod
-  def first(cls, state: DecodeState, queue: Any = None) -> "Carry":
-    """Returns what the loop starts with."""
-    return cls(state, no_info(state.lengths.shape[0]), queue)
-
-  def unfinished(self) -> Bool[Array, ""]:
-    """Returns whether any row goes on, and none waits for another input."""
-    goes_on = ~self.state.ended.all()
-    return goes_on if self.queue is None else goes_on & ~self.queue.waiting(self).any()
-
-  def then(self, state: DecodeState, info: StepInfo) -> "Carry":
-    """Returns what one more iteration leaves, given its counts."""
-    add = lambda total, new: total + new
-    return self.replace(
-      state=state, statistics=jax.tree.map(add, self.statistics, info)
-    )
-
-  def finished(
-    self,
-    run: Callable[["Carry"], "Carry"],
-    loop: LoopFn,
-    known: Callable[[Any, Any], Any] = lambda fresh, old: fresh,
+  def first(
+    cls, state: DecodeState, max_length: int, queue: Any = None, observe: Any = None
   ) -> "Carry":
-    """Returns what is left when all is decoded.
+    """Returns the carry before the first iteration.
 
     Args:
-      run: iterates while `unfinished`.
-      loop: as `jax.lax.while_loop`.
-      known: from the policy's states with rows refilled, and before, to the new.
+      state: where to start.
+      max_length: the most tokens of an output.
+      queue: the inputs that rows take when they end, or None.
+      observe: an observer of the iterations, or None.
     """
-    if self.queue is None:
-      return run(self)
-    # Inputs are read in one place of the program, which is long enough.
-    waits = lambda carry: carry.queue.waiting(carry).any()
-    return loop(waits, lambda carry: run(carry.queue.refilled(carry, known)), self)
+    rows = state.lengths.shape[0]
+    if observe and state.observed is None:
+      state = state.replace(observed=observe.start(rows, max_length))
+    return cls(state, no_info(rows), queue, max_length)
 
-  def decoded(self, max_length: int) -> Decoded:
-    """Returns the outputs and their statistics, of all that was queued."""
+  def can_iterate(self) -> Bool[Array, ""]:
+    """Returns whether any row goes on, and no row waits for another input."""
+    goes_on = ~self.state.ended.all()
+    if self.queue is None:
+      return goes_on
+    return goes_on & ~self.queue.waiting(self).any()
+
+  def is_unfinished(self) -> Bool[Array, ""]:
+    """Returns whether any output is unfinished, or not yet in the queue."""
+    goes_on = ~self.state.ended.all()
+    return goes_on if self.queue is None else goes_on | self.queue.waiting(self).any()
+
+  def then(self, state: DecodeState, iteration: Any, observe: Any = None) -> "Carry":
+    """Returns the carry after one more iteration.
+
+    Args:
+      state: the state after the iteration.
+      iteration: everything that happened in it.
+      observe: records the iteration, or None.
+    """
+    if observe:
+      record = observe.observe(self.state.observed, self.state, iteration)
+      state = state.replace(observed=record)
+    statistics = jax.tree.map(jnp.add, self.statistics, iteration.info)
+    return self.replace(state=state, statistics=statistics)
+
+  def decoded(self) -> Decoded:
+    """Returns the outputs and their statistics, for all inputs of the queue."""
     state = self.state
     if self.queue is not None:
       return self.queue.decoded(state.policy_state)
-    outputs = state.outputs(max_length)
     return Decoded(
-      outputs, state.scores, self.statistics, state.observed, state.policy_state
+      state.outputs(self.max_length),
+      state.scores,
+      self.statistics,
+      state.observed,
+      state.policy_state,
     )
 
 
@@ -219,8 +235,11 @@ def initial_state(
   size = 1 + prompts.shape[1] + num_slots(max_length, gamma)
   sequences = jnp.zeros((rows, size), jnp.int32).at[:, 0].set(START_TOKEN)
   sequences = sequences.at[:, 1 : prompts.shape[1] + 1].set(without_padding(prompts))
+
   # Rows lie on the devices that their inputs lie on, where a partitioner has rules.
-  by_row = lambda x: with_sharding_constraint(x, ("batch", *[None] * (x.ndim - 1)))
+  def by_row(x):
+    return with_sharding_constraint(x, ("batch", *[None] * (x.ndim - 1)))
+
   return DecodeState(
     sequences=by_row(sequences),
     starts=by_row(lengths),

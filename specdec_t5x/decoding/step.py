@@ -47,15 +47,15 @@ class Speculation:
 
 @flax.struct.dataclass
 class Iteration:
-  """What happened in one iteration; what observers are given.
+  """Everything that happened in one iteration, for observers.
 
   Attributes:
-    proposal: the draft, cut to what can count.
-    logits: the target's after each node, as it gave them.
-    target_probs: p after each node; the logits where the rule reads no distributions.
-    verdict: what became of the proposal.
-    uniforms: of all decisions: the draft's, then the rule's.
-    info: what is counted of it; None until it is committed.
+    proposal: the draft, cut to the tokens that can count.
+    logits: the target's, after each node.
+    target_probs: p after each node; the logits if the rule reads no distributions.
+    verdict: the accepted path and the next token.
+    uniforms: the draws of all decisions: the drafter's, then the rule's.
+    info: the counts; None until the iteration is committed.
   """
 
   proposal: Proposal
@@ -66,66 +66,69 @@ class Iteration:
   info: StepInfo | None = None
 
 
-def step(spec: Speculation, state: DecodeState) -> tuple[DecodeState, StepInfo]:
-  """Extends every live row by one token, and by those that were drafted and accepted.
-
-  One call of the target scores the last known token and the whole draft.
-  """
-  state, iteration = iterate(spec, state, draws(spec, state))
-  return state, iteration.info
-
-
-def decisions(drafter: Drafter) -> int:
-  """Returns how many decisions an iteration takes: draws, tests, and the next token."""
-  return drafter.decisions + drafter.tree.size + 1
-
-
-def draws(spec: Speculation, state: DecodeState) -> Float[Array, "B C L"]:
-  """Returns the uniforms of an iteration: the draft's, then the rule's.
-
-  Of coupled draws the i-th of either is that of the i-th place to come.
-  """
-  if not spec.sampling.coupled:
-    return state.uniforms(decisions(spec.drafter))
-  counts = spec.drafter.decisions, spec.drafter.tree.size + 1
-  uniforms = state.uniforms_of_places(max(counts))
-  return jnp.concatenate([uniforms[:, :count] for count in counts], axis=1)
-
-
-def iterate(
-  spec: Speculation, state: DecodeState, uniforms: Float[Array, "B C L"]
+def step(
+  spec: Speculation,
+  state: DecodeState,
+  uniforms: Float[Array, "B C L"] | None = None,
 ) -> tuple[DecodeState, Iteration]:
-  """Does what `step` does, and tells all of it.
+  """Runs one iteration: draft, score, verify, commit.
+
+  Each live row gains the accepted tokens and one token more. One call of the target
+  scores the last known token and the whole draft.
 
   Args:
     spec: how to decode.
-    state: where it stands.
-    uniforms: independent draws from U[0, 1), L for each of C = `decisions`.
+    state: where the decode stands.
+    uniforms: independent draws from U[0, 1), L for each of C = `decisions`; by default
+      the draws of the state's keys.
+
+  Returns:
+    The new state, and everything that happened in the iteration.
   """
+  if uniforms is None:
+    uniforms = draws(spec, state)
   state, proposal = draft(spec, state, uniforms)
   state, logits, features = score(spec, state, proposal)
   iteration = verify(spec, proposal, logits, uniforms)
   return commit(spec, state, iteration, features)
 
 
+def decisions(drafter: Drafter) -> int:
+  """Returns the number of decisions of an iteration: draws, tests, the next token."""
+  return drafter.decisions + drafter.tree.size + 1
+
+
+def draws(spec: Speculation, state: DecodeState) -> Float[Array, "B C L"]:
+  """Returns the uniforms of an iteration: the drafter's, then the rule's.
+
+  Coupled draws belong to places of the output: the drafter's i-th and the rule's i-th
+  draw are the draw of the i-th place to come.
+  """
+  if not spec.sampling.coupled:
+    return state.uniforms(decisions(spec.drafter))
+  drafted, judged = spec.drafter.decisions, spec.drafter.tree.size + 1
+  uniforms = state.uniforms_of_places(max(drafted, judged))
+  return jnp.concatenate([uniforms[:, :drafted], uniforms[:, :judged]], axis=1)
+
+
 def draft(
   spec: Speculation, state: DecodeState, uniforms: Float[Array, "B C L"]
 ) -> tuple[DecodeState, Proposal]:
-  """Returns the state with the drafter's new one, and a draft cut to what can count."""
+  """Returns the state with the drafter's new state, and a draft cut to what counts."""
   check_uniforms(uniforms, decisions(spec.drafter))
-  draws = uniforms[:, : spec.drafter.decisions]
-  proposal, drafter_state = spec.drafter.propose(spec.context, state, draws)
-  most = spec.context.most(state, spec.drafter.lengths)
-  proposal = limit(proposal, most, spec.context.eos_id)
+  drafter_draws = uniforms[:, : spec.drafter.decisions]
+  proposal, drafter_state = spec.drafter.propose(spec.context, state, drafter_draws)
+  lengths = spec.context.draft_lengths(state, spec.drafter.lengths)
+  proposal = limit(proposal, lengths, spec.context.eos_id)
   return state.replace(drafter_state=drafter_state), proposal
 
 
-def limit(proposal: Proposal, most: Int[Array, "B"], eos_id: EndTokens) -> Proposal:
-  """Returns the proposal cut to `most` tokens a path; nothing follows an end."""
+def limit(proposal: Proposal, lengths: Int[Array, "B"], eos_id: EndTokens) -> Proposal:
+  """Returns the proposal with at most `lengths` tokens, none of them after an end."""
   tree = proposal.tree
-  depths = jnp.broadcast_to(tree.depths, (most.size, tree.size + 1))[:, 1:]
-  may_count = proposal.is_valid & (depths <= most[:, None])
-  # A node counts where it may, and so may its ancestors, none of which is an end.
+  depths = jnp.broadcast_to(tree.depths, (lengths.size, tree.size + 1))[:, 1:]
+  may_count = proposal.is_valid & (depths <= lengths[:, None])
+  # A node counts if it and its ancestors may count, and no ancestor is an end.
   ends = jnp.pad(is_end(proposal.tokens, eos_id), ((0, 0), (1, 0)))
   drops = jnp.pad(~may_count, ((0, 0), (1, 0)))
   above = tree.sees & ~jnp.eye(tree.size + 1, dtype=bool)
@@ -142,14 +145,17 @@ def score(spec: Speculation, state: DecodeState, proposal: Proposal):
   # The last known token was never fed to the target: it heads the block.
   cache = state.target_cache.at(state.lengths - 1)
   target, policy = spec.context.target, spec.context.policy
-  scored = target.extend, cache, state.last_tokens(), proposal
-  may_vary = proposal.tree.is_chain and not target.is_fixed
-  if may_vary and (spec.drafter.stops is Stops.BY_ITSELF or policy.may_rest):
-    # Rows that could all do without a draft would rest instead.
-    found = widths.score(*scored, least=2 if policy.may_rest else 1)
+  has_widths = spec.drafter.stops is Stops.BY_ITSELF or policy.may_rest
+  if proposal.tree.is_chain and has_widths and not target.is_fixed:
+    # A policy that may rest does so when no row drafts: a width of 1 is not needed.
+    least = 2 if policy.may_rest else 1
+    logits, features, cache = widths.score(
+      target.extend, cache, state.last_tokens(), proposal, least
+    )
   else:
-    found = score_tree(*scored)
-  logits, features, cache = found
+    logits, features, cache = score_tree(
+      target.extend, cache, state.last_tokens(), proposal
+    )
   return state.replace(target_cache=cache), logits, features
 
 
@@ -175,12 +181,12 @@ def verify(
   logits: Float[Array, "B N V"],
   uniforms: Float[Array, "B C L"],
 ) -> Iteration:
-  """Returns what the rule makes of a draft that was scored."""
+  """Decides by the rule which drafted tokens are accepted, and which token follows."""
   target_probs = logits
   if spec.rule.reads_probs:
     target_probs = spec.context.adjust(logits, spec.sampling)
-  tests = uniforms[:, spec.drafter.decisions :]
-  verdict = spec.rule.verify(target_probs, proposal, tests)
+  rule_draws = uniforms[:, spec.drafter.decisions :]
+  verdict = spec.rule.verify(target_probs, proposal, rule_draws)
   return Iteration(proposal, logits, target_probs, verdict, uniforms)
 
 
@@ -190,22 +196,29 @@ def commit(
   iteration: Iteration,
   features: Float[Array, "B N D"],
 ) -> tuple[DecodeState, Iteration]:
-  """Appends the accepted tokens and the one after them to each live row.
+  """Appends the accepted tokens and the token after them to each live row.
 
-  The caches, the drafter and the policy follow; the iteration is told with its counts.
+  Also updates the caches, the drafter and the policy.
+
+  Returns:
+    The new state, and the iteration with its counts.
   """
-  context, proposal, verdict = spec.context, iteration.proposal, iteration.verdict
-  before, (tokens, info, ends) = state, _emitted(spec, state, iteration)
-  is_full = info.emitted >= state.remaining(context.max_length)
+  context, verdict = spec.context, iteration.verdict
+  tokens, emitted, ends = _emitted_tokens(spec, state, iteration)
+  info = _counts(spec, state, iteration, tokens, emitted)
+  is_full = emitted >= state.remaining(context.max_length)
+  target_cache = _keep_path(
+    state.target_cache, state.lengths, iteration.proposal, verdict
+  )
   state = state.replace(
     sequences=_append(state.sequences, tokens, state.lengths),
-    lengths=state.lengths + info.emitted,
+    lengths=state.lengths + emitted,
     ended=state.ended | ends | is_full,
     scores=state.scores + info.log_prob,
     iteration=state.iteration + 1,
-    target_cache=_keep_path(state.target_cache, before.lengths, proposal, verdict),
+    target_cache=target_cache,
     drafter_state=spec.drafter.commit(context, state.drafter_state, verdict, features),
-    policy_state=context.policy.learn(state.policy_state, info),
+    policy_state=context.policy.update(state.policy_state, info),
   )
   return state, iteration.replace(info=info)
 
@@ -219,18 +232,17 @@ def _keep_path(cache, lengths, proposal, verdict) -> Cache:
 
 
 def is_cut(proposal, verdict) -> Bool[Array, "B"]:
-  """Returns where a drafted token after the last accepted one counted."""
+  """Returns the rows in which a drafted token was rejected."""
   parents = jnp.asarray(proposal.tree.parents)
   parents = jnp.broadcast_to(parents, proposal.tokens.shape)
   return ((parents == verdict.last[:, None]) & proposal.is_valid).any(axis=1)
 
 
-def _emitted(spec, state, iteration):
-  """Returns the tokens [B, D + 1] of each row, what is counted, and which rows end."""
+def _emitted_tokens(spec, state, iteration):
+  """Returns the new tokens [B, D + 1], their number [B], and which rows end [B]."""
   proposal, verdict = iteration.proposal, iteration.verdict
-  target_probs = iteration.target_probs
-  live, tree = ~state.ended, proposal.tree
-  accepted, path = tree.depth_of(verdict.last), tree.path(verdict.last)
+  accepted = proposal.tree.depth_of(verdict.last)
+  path = proposal.tree.path(verdict.last)
   places = jnp.arange(path.shape[1])
   drafted = jnp.take_along_axis(proposal.tokens, path[:, 1:] - 1, axis=1)
   tokens = jnp.where(
@@ -238,18 +250,28 @@ def _emitted(spec, state, iteration):
     jnp.pad(drafted, ((0, 0), (0, 1))),
     verdict.next_token[:, None],
   ).astype(jnp.int32)
-  # An accepted end of sequence takes no recovered or bonus token after it.
+  # No recovered or bonus token follows an accepted end of sequence.
   ends = is_end(tokens, spec.context.eos_id) & (places <= accepted[:, None])
-  emitted = jnp.where(ends.any(axis=1), ends.argmax(axis=1) + 1, accepted + 1) * live
-  is_emitted = places < emitted[:, None]
-  tokens = jnp.where(is_emitted, tokens, 0)
-  at = jnp.arange(live.size)[:, None], path
+  emitted = jnp.where(ends.any(axis=1), ends.argmax(axis=1) + 1, accepted + 1)
+  emitted = emitted * ~state.ended
+  tokens = jnp.where(places < emitted[:, None], tokens, 0)
+  return tokens, emitted, ends.any(axis=1)
+
+
+def _counts(spec, state, iteration, tokens, emitted) -> StepInfo:
+  """Returns the counts of an iteration, given the tokens that each row gains."""
+  proposal, verdict = iteration.proposal, iteration.verdict
+  target_probs, live = iteration.target_probs, ~state.ended
+  accepted = proposal.tree.depth_of(verdict.last)
+  path = proposal.tree.path(verdict.last)
+  rows = jnp.arange(live.size)[:, None]
   if spec.rule.reads_probs:
-    log_probs = jnp.log(target_probs[(*at, tokens)])
+    log_probs = jnp.log(target_probs[rows, path, tokens])
   else:
-    log_probs = certain_log_prob(target_probs)[at]
+    log_probs = certain_log_prob(target_probs)[rows, path]
+  is_emitted = jnp.arange(path.shape[1]) < emitted[:, None]
   tried = (accepted + is_cut(proposal, verdict)) * live
-  info = StepInfo(
+  return StepInfo(
     target_calls=live.astype(jnp.int32),
     drafted=proposal.num_valid * live,
     accepted=accepted * live,
@@ -258,15 +280,14 @@ def _emitted(spec, state, iteration):
     emitted=emitted,
     log_prob=jnp.where(is_emitted, log_probs, 0.0).sum(axis=1),
   )
-  return tokens, info, ends.any(axis=1)
 
 
 def _mass(spec, target_probs, proposal, accepted, tried) -> Float[Array, "B"]:
-  """Returns the sum of min(p, q) over the tried tokens; of trees, which have none, 0.
+  """Returns the sum of min(p, q) over the tried tokens of a chain; 0 for trees.
 
-  It is NaN where a distribution of the draft's was.
+  The sum is NaN if any draft distribution contained NaN.
   """
-  # A certain token is -1 where there was none to take.
+  # The certain token of a distribution with NaN is -1.
   no_probs = proposal.tokens < 0
   if not spec.rule.reads_probs:
     mass = accepted.astype(jnp.float32)
@@ -289,7 +310,7 @@ def _mass_of_chain(target_probs, proposal, tried):
 
 def _append(sequences, tokens, lengths):
   # Rows that have ended write zeros over zeros.
-  write_row = jax.vmap(
-    lambda row, new, start: jax.lax.dynamic_update_slice(row, new, (start,))
-  )
-  return write_row(sequences, tokens, lengths)
+  def write_row(row, new, start):
+    return jax.lax.dynamic_update_slice(row, new, (start,))
+
+  return jax.vmap(write_row)(sequences, tokens, lengths)

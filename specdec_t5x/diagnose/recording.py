@@ -19,14 +19,13 @@ from specdec_t5x.api import Model, padded_batches
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.ends import EndTokens
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.decoding.baseline import PlainIteration, generate_plain
+from specdec_t5x.decoding.baseline import PlainIteration
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.generate import generate, generate_plain
 from specdec_t5x.decoding.state import Decoded, DecodeState, row_keys
 from specdec_t5x.decoding.step import Iteration
 from specdec_t5x.diagnose import divergence, precision
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.native.distributions import adjusted_probs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,10 +90,10 @@ def record_plain(
 ) -> Decoded:
   """Decodes without speculation; `observed` are each token's logits [B, T, V]."""
   keys = row_keys(jax.random.key(0), inputs.shape[0])
-  plain = PlainDecoder(decoder.target, settings.block)
-  extend, start = plain.prepare(params, inputs, keys, settings.max_length)
-  given = settings.max_length, settings.eos_id, adjusted_probs, settings.block
-  return generate_plain(extend, GREEDY, start, *given, observe=_observer(decoder))
+  plain, start = PlainDecoder(decoder.target, settings.block).prepare(
+    params, inputs, keys, GREEDY, settings.max_length, settings.eos_id
+  )
+  return generate_plain(plain, start, observe=_observer(decoder))
 
 
 def record_speculative(

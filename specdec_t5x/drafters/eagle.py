@@ -71,6 +71,7 @@ class Eagle(Drafter):
   network: Any
 
   taps = 3
+  reads_target = True
   # Of tokens that the target decoded by itself it lacks the features.
   resumes = False
 

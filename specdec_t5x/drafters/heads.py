@@ -85,6 +85,8 @@ class Headed(Drafter):
   shape: Tree | RowTrees | None = None
   siblings: str = "distinct"
 
+  reads_target = True
+
   def __post_init__(self):
     count = self.network.config.count
     if self.shape is None:

@@ -28,6 +28,8 @@ class OfTarget(Stepwise):
 
   skip: Sequence[str]
 
+  reads_target = True
+
   def __post_init__(self):
     super().__post_init__()
     if isinstance(self.skip, str) or not all(isinstance(n, str) for n in self.skip):

@@ -116,7 +116,7 @@ class Stepwise(Drafter):
   ) -> tuple[Proposal, Any]:
     """Drafts until every row has stopped; see `decoding.drafter.Drafter`."""
     check_uniforms(uniforms, self.gamma)
-    most = context.most(state, self.lengths)
+    lengths = context.draft_lengths(state, self.lengths)
     extend = self.extend(context)
     logits, cache = self.read(context, state)
     shape = uniforms.shape[:2]
@@ -126,23 +126,23 @@ class Stepwise(Drafter):
       tokens=jnp.zeros(shape, jnp.int32),
       probs=None if certain else jnp.zeros((*shape, logits.shape[-1])),
       drawn=jnp.zeros((), jnp.int32),
-      size=jnp.zeros_like(most),
-      going=most > 0,
+      size=jnp.zeros_like(lengths),
+      going=lengths > 0,
     )
 
     def draft_next(draft):
       last = _column(draft.tokens, draft.drawn - 1)
       logits, _, cache = extend(draft.cache, last[:, None])
       draft = draft.replace(cache=cache)
-      return self._grown(context, draft, logits[:, 0], uniforms, most)
+      return self._grown(context, draft, logits[:, 0], uniforms, lengths)
 
-    draft = self._grown(context, draft, logits, uniforms, most)
-    # A row goes on only while it has fewer than `most` <= G tokens: at most G - 1 more.
+    draft = self._grown(context, draft, logits, uniforms, lengths)
+    # A row goes on only while it has fewer than `lengths` <= G tokens.
     draft = jax.lax.while_loop(lambda draft: draft.going.any(), draft_next, draft)
     proposal = Proposal.chain(draft.tokens, draft.probs, draft.size)
     return proposal, self.carried(draft.cache, state)
 
-  def _grown(self, context, draft, logits, uniforms, most) -> _Draft:
+  def _grown(self, context, draft, logits, uniforms, lengths) -> _Draft:
     """Returns the draft with one more token a row, counted where the row goes on."""
     going = draft.going
     draws = jax.lax.dynamic_index_in_dim(uniforms, draft.drawn, 1, keepdims=False)
@@ -157,7 +157,7 @@ class Stepwise(Drafter):
       probs=probs,
       drawn=draft.drawn + 1,
       size=size,
-      going=going & ~is_end(new[0], context.eos_id) & (size < most),
+      going=going & ~is_end(new[0], context.eos_id) & (size < lengths),
     )
 
 

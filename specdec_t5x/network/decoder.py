@@ -5,7 +5,7 @@ What the encoder-decoder (`transformer`) and the decoder-only network (`gpt`) sh
 Shapes: B batch, N block, S slots, D width, V vocabulary.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import ClassVar
 
 import flax.linen as nn
@@ -34,9 +34,7 @@ from specdec_t5x.network.layers import (
 )
 from specdec_t5x.network.products import capped
 
-# What a sublayer adds is multiplied by its gate, by names as 'self_3', 'cross_0' and
-# 'mlp_5'.
-Gates = Mapping[str, Float[Array, ""]]
+# Kinds of sublayers, which have names as 'self_3', 'cross_0' and 'mlp_5'.
 SUBLAYERS = ("self", "cross", "mlp")
 
 
@@ -75,19 +73,24 @@ class DecoderLayer(nn.Module):
     cross=None,
     cross_bias=None,
     deterministic=True,
-    gates=(None, None, None),
     without=(),
     positions=None,
   ):
     """Returns the block's output and the keys and values that it attended to.
 
-    `remember` maps the new keys and values to all that the block may attend to: the
-    identity in training, a write into the cache in decoding. `gates` are those of
-    `SUBLAYERS`, if any; those in `without` are not computed, and without
-    self-attention there are no keys: None is returned for them. `positions` are those
-    of x, where they are rotary.
+    Args:
+      x: the input.
+      remember: maps the new keys and values to all keys and values that the block may
+        attend to: the identity in training, a write into the cache in decoding.
+      bias: the bias of self-attention.
+      cross: keys and values of the encoded input.
+      cross_bias: the bias of cross-attention.
+      deterministic: whether there is no dropout.
+      without: kinds of sublayers that are not computed. Without self-attention, None is
+        returned for the keys and values.
+      positions: of x, if positions are rotary.
     """
-    key_values, (of_self, of_cross, of_mlp) = None, gates
+    key_values = None
     if "self" not in without:
       y = self.pre_self_attention_layer_norm(x)
       query, new = self.self_attention.query_key_values(y, positions)
@@ -97,32 +100,34 @@ class DecoderLayer(nn.Module):
         seen = beside(*seen, cross, cross_bias)
       y = self.self_attention(query, *seen, deterministic)
       y = self.post_self_attention_layer_norm(y)
-      x = x + _gated(of_self, self.dropout(y, deterministic=deterministic))
+      x = x + self.dropout(y, deterministic=deterministic)
     if self.cross_attention and not self.config.merged and "cross" not in without:
       y = self.pre_cross_attention_layer_norm(x)
-      attention, given = self.encoder_decoder_attention, (cross, cross_bias)
-      y = attention(attention.queries(y), *given, deterministic)
+      attention = self.encoder_decoder_attention
+      y = attention(attention.queries(y), cross, cross_bias, deterministic)
       y = self.post_cross_attention_layer_norm(y)
-      x = x + _gated(of_cross, self.dropout(y, deterministic=deterministic))
+      x = x + self.dropout(y, deterministic=deterministic)
     if "mlp" not in without:
       y = self.mlp(self.pre_mlp_layer_norm(x), deterministic)
       y = self.post_mlp_layer_norm(y)
-      x = x + _gated(of_mlp, self.dropout(y, deterministic=deterministic))
+      x = x + self.dropout(y, deterministic=deterministic)
     return x, key_values
 
   def extend(
-    self, x, known, index, bias, cross, cross_bias, gates, positions=None, *, without
+    self, x, buffers, index, bias, cross, cross_bias, positions=None, *, without
   ):
-    """As `__call__`, the new keys and values written to a cache from `index` on."""
-    write = lambda buffer, new: cache_lib.write(buffer, new, index)
-    remember = lambda new: tuple(map(write, known, new))
-    given = bias, cross, cross_bias, True, gates, without
-    x, key_values = self(x, remember, *given, positions=positions)
-    return x, key_values or known
+    """Like `__call__`, with new keys and values written to buffers from `index` on."""
 
+    def remember(new):
+      return tuple(
+        cache_lib.write(buffer, x, index)
+        for buffer, x in zip(buffers, new, strict=True)
+      )
 
-def _gated(gate, y):
-  return y if gate is None else gate.astype(y.dtype) * y
+    x, key_values = self(
+      x, remember, bias, cross, cross_bias, without=without, positions=positions
+    )
+    return x, key_values or buffers
 
 
 class Decoder(nn.Module):
@@ -168,11 +173,12 @@ class Decoder(nn.Module):
     """Returns the features of whole sequences."""
     cross_bias = self._cross_bias(cross_mask)
     x = self.dropout(x, deterministic=deterministic)
-    all_of_it, streams = lambda new: new, []
+    streams = []
     cross = self._by_layer(cross)
     for layer, bias, inputs in zip(self.layers, biases, cross, strict=True):
-      given = bias, inputs, cross_bias, deterministic
-      x, _ = layer(x, all_of_it, *given, positions=positions)
+      x, _ = layer(
+        x, _identity, bias, inputs, cross_bias, deterministic, positions=positions
+      )
       streams.append(x)
     x = self.dropout(self.decoder_norm(x), deterministic=deterministic)
     return _beside(streams, x, taps)
@@ -182,7 +188,6 @@ class Decoder(nn.Module):
     x,
     cache: DecoderCache,
     biases,
-    gates: Gates,
     without,
     positions=None,
     taps=1,
@@ -190,17 +195,23 @@ class Decoder(nn.Module):
     """Returns the features of new positions, and each layer's keys and values."""
     mask = cache.encoder_mask
     cross_bias = self._cross_bias(None if mask is None else mask[:, None])
-    known = zip(cache.keys, cache.values, strict=True)
+    buffers = list(zip(cache.keys, cache.values, strict=True))
     cross = self._by_layer(zip(cache.cross_keys, cache.cross_values, strict=True))
-    layers, written = zip(self.layers, known, biases, cross, strict=True), []
-    streams = []
-    for i, (layer, held, bias, inputs) in enumerate(layers):
-      names = {kind: f"{kind}_{i}" for kind in SUBLAYERS}
-      of_layer = [gates.get(name) for name in names.values()]
-      lacks = tuple(kind for kind, name in names.items() if name in without)
-      args = x, held, cache.index, bias, inputs, cross_bias, of_layer
-      args = (*args, positions) if self.config.is_gemma else args
-      x, key_values = tracing.call(layer, "extend", *args, without=lacks)
+    written, streams = [], []
+    for i, layer in enumerate(self.layers):
+      x, key_values = tracing.call(
+        layer,
+        "extend",
+        x,
+        buffers[i],
+        cache.index,
+        biases[i],
+        cross[i],
+        cross_bias,
+        # Only rotary positions matter to a layer: others would be traced for nothing.
+        positions if self.config.is_gemma else None,
+        without=tuple(kind for kind in SUBLAYERS if f"{kind}_{i}" in without),
+      )
       written.append(key_values)
       streams.append(x)
     return _beside(streams, self.decoder_norm(x), taps), written
@@ -244,7 +255,6 @@ class CachedNetwork(nn.Module):
     tokens: Int[Array, "B N"],
     positions: Int[Array, "B M"] | None = None,
     tree: Bool[Array, "B N M"] | None = None,
-    gates: Gates | None = None,
     without: Collection[str] = (),
     taps: int = 1,
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N _"], DecoderCache]:
@@ -257,7 +267,6 @@ class CachedNetwork(nn.Module):
         default their slots.
       tree: which of the last M entries each new one sees, itself included; by default
         a chain, each seeing those before it. With it, `positions` is prefix + depth.
-      gates: of sublayers, by name; of no others.
       without: names of sublayers that are not computed; a layer without self-attention
         reads and writes no cache.
       taps: depths whose features are returned side by side, the last one's last.
@@ -277,8 +286,7 @@ class CachedNetwork(nn.Module):
     )
     key_positions = key_positions.at[rows, slots].set(positions)
     visible = cache_lib.block_mask(index, cache.num_slots, tree)
-    given = cache, tokens, key_positions, visible
-    return self.extend_slots(*given, gates, without, taps)
+    return self.extend_slots(cache, tokens, key_positions, visible, without, taps)
 
   def extend_slots(
     self,
@@ -286,7 +294,6 @@ class CachedNetwork(nn.Module):
     tokens: Int[Array, "B N"],
     key_positions: Int[Array, "B S"],
     visible: Bool[Array, "B N S"],
-    gates: Gates | None = None,
     without: Collection[str] = (),
     taps: int = 1,
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N _"], DecoderCache]:
@@ -300,7 +307,6 @@ class CachedNetwork(nn.Module):
       key_positions: where in its sequence the token of each slot stands, of these
         tokens, too; of any value where no token looks.
       visible: which slots each token sees; its own must be among them.
-      gates: as `extend`'s.
       without: as `extend`'s.
       taps: as `extend`'s.
     """
@@ -311,7 +317,6 @@ class CachedNetwork(nn.Module):
       self.token_embedder(self.started(tokens, positions == 0)),
       cache,
       self.decoder.biases(positions, key_positions, visible),
-      gates or {},
       without,
       positions,
       taps,
@@ -374,6 +379,10 @@ class CachedNetwork(nn.Module):
     for name, arrays in (("keys", cache.keys), ("values", cache.values)):
       by_layer = {f"layers_{i}": array for i, array in enumerate(arrays)}
       self.put_variable("cache", name, by_layer)
+
+
+def _identity(x):
+  return x
 
 
 def _beside(streams, features, taps):

@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.network import config, heads, ngram, rounded, tracing
 from specdec_t5x.network.config import GptConfig, T5Config
-from specdec_t5x.network.decoder import Gates
 from specdec_t5x.network.gemma import GemmaConfig
 from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.heads import FeatureDrafter, HeadsConfig
@@ -198,7 +197,6 @@ def prompts_of(inputs: Int[Array, "B I"], target: Network) -> Int[Array, "B P"]:
 def extend_fn(
   module: Network,
   params,
-  gates: Gates | None = None,
   without: Sequence[str] = (),
   taps: int = 1,
 ) -> ExtendFn:
@@ -207,18 +205,18 @@ def extend_fn(
   Args:
     module: the network.
     params: its parameters.
-    gates: of its decoder's sublayers, by name.
     without: names of sublayers that are left out.
     taps: depths whose features it gives side by side.
   """
   variables = {"params": params}
   settings = {"without": tuple(without)} if without else {}
-  settings |= {"taps": taps} if taps > 1 else {}
+  if taps > 1:
+    settings["taps"] = taps
 
   def extend(cache, tokens, positions=None, tree=None):
-    args = cache, tokens, positions, tree
-    more = () if gates is None else (gates,)  # A table of n-grams has none.
-    return tracing.apply(module, "extend", variables, *args, *more, **settings)
+    return tracing.apply(
+      module, "extend", variables, cache, tokens, positions, tree, **settings
+    )
 
   return extend
 

@@ -22,10 +22,8 @@ import seqio
 from t5x import utils
 
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
-from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.describe import describe
-from specdec_t5x.decoding.cost_aware import CostAware
 from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.hugging_face.export import all_or_nothing
 from specdec_t5x.native import library
@@ -63,24 +61,20 @@ def check_export(
 
 def check_decoder(decoder: Decoder) -> None:
   """Raises a ValueError where the decoder's program can't run elsewhere."""
-  if isinstance(getattr(decoder, "drafter", None), Link):
-    raise ValueError(
-      "A draft in another process can't be exported: the program would ask for it. "
-      "Leave out configs/contrib/link.gin."
-    )
-  if getattr(decoder, "observer", None):
+  if decoder.drafter is not None:
+    decoder.drafter.check_export()
+  if decoder.observer:
     raise ValueError(
       "A draft that learns can't be exported, nor places be kept: nothing reads what "
       "the program keeps. Leave out configs/contrib/online.gin, export the draft that "
       "it made; leave out configs/runs/places.gin."
     )
-  policy = getattr(decoder, "policy", None)
-  if isinstance(policy, CostAware) and not policy.seconds:
+  if tuning.needs_times(decoder):
     raise ValueError(
-      f"The policy {type(policy).__name__} goes by times of this device, and the "
-      "program runs on others. Set GAMMA, as --gin.GAMMA=5, and leave out GAMMA_POLICY "
-      "or set it to 'fixed'; or give configs/policies/auto.gin the SECONDS of the "
-      "device that decodes."
+      f"The policy {type(decoder.policy).__name__} goes by times of this device, and "
+      "the program runs on others. Set GAMMA, as --gin.GAMMA=5, and leave out "
+      "GAMMA_POLICY or set it to 'fixed'; or give configs/policies/auto.gin the "
+      "SECONDS of the device that decodes."
     )
 
 

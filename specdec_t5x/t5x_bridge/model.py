@@ -15,10 +15,9 @@ from jaxtyping import Array, Int, Key
 from t5x import models
 
 from specdec_t5x import tuning
-from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder, derived_of
+from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.decoding.state import Decoded, StepInfo, num_slots, row_keys
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network import rounded
@@ -119,8 +118,8 @@ class Decodes:
       lengths: of inputs and targets.
       shards: of the rows that take turns.
     """
-    drafter = getattr(self.decoder, "drafter", None)
-    if not isinstance(drafter, Link):  # No other has a limit.
+    drafter = self.decoder.drafter
+    if drafter is None:
       return
     rows = examples * self._default_decoder_params.num_decodes
     if 0 < self.decoder.slots < rows:
@@ -185,15 +184,13 @@ class Decodes:
 
     `t5x_runtime` gives each batch what the one before left; upstream does not.
     """
-    if not isinstance(self.decoder, SpeculativeDecoder):
-      return None
     rows = examples * self._default_decoder_params.num_decodes
     return self.decoder.first_policy_state(rows)
 
   def get_initial_variables(self, rng, input_shapes, input_types=None):
     """Returns params and params_axes of all networks, each under its name.
 
-    In the networks' weights; and of what is derived of these (`derived_of`).
+    In the networks' weights; and the arrays derived of these (`Decoder.derived`).
     """
     del input_shapes, input_types  # No parameter depends on them.
     networks = self.decoder.networks
@@ -204,7 +201,7 @@ class Decodes:
       for (name, network), key in zip(networks.items(), keys, strict=True)
     }
     for network in networks:
-      for name, make in derived_of(self.decoder, self.sampling, network).items():
+      for name, make in self.decoder.derived(self.sampling, network).items():
         initialised[name] = _made(make, initialised[network])
     for name, network in networks.items():
       if rounding := rounded.of_weights(network.config):
@@ -261,14 +258,14 @@ class Decodes:
     pace.tracing()
     inputs, max_length = self.read(batch)
     keys = self._keys(batch, _one_key(rng, decoder_params), len(inputs))
-    known = {"policy_state": batch[KNOWN]} if KNOWN in batch else {}
-    is_wanted = is_first(batch[EXAMPLE]) if EXAMPLE in batch else None
-    decodes = num_decodes, return_all_decodes
+    request = {"policy_state": batch.get(KNOWN)}
+    if EXAMPLE in batch:
+      request["is_wanted"] = is_first(batch[EXAMPLE])
     (predictions, aux), decoded = self.decode(
-      params, inputs, keys, max_length, *decodes, is_wanted=is_wanted, **known
+      params, inputs, keys, max_length, num_decodes, return_all_decodes, **request
     )
     pace.traced()
-    if known:
+    if KNOWN in batch:
       aux[KNOWN] = decoded.policy_state
     if decoded.observed is None:
       return predictions, aux

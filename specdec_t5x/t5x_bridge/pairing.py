@@ -17,7 +17,7 @@ from specdec_t5x import console, same_bits, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.decoders import Decoder, derived_of
+from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.network import rounded
 
 
@@ -176,7 +176,7 @@ def tune(
   derived = {
     name: tuning.made(name, make, params[network], network)
     for network in decoder.networks
-    for name, make in derived_of(decoder, sampling, network).items()
+    for name, make in decoder.derived(sampling, network).items()
   }
   for name, network in decoder.networks.items():
     if rounded.of_weights(network.config):

@@ -128,7 +128,7 @@ def describe_run(dataset_cfg: utils.DatasetConfig, model, params) -> str:
     f"{dataset_cfg.mixture_or_task_name} ({dataset_cfg.split})",
     f"a target of {sizes['target']:.1f}M parameters",
   ]
-  if drafter := getattr(decoder, "drafter", None):
+  if drafter := decoder.drafter:
     drafts = [f"{size:.1f}M" for name, size in sizes.items() if name != "target"]
     size = f" of {' and '.join(drafts)} parameters" if drafts else ""
     words.append(f"{_spaced(type(drafter).__name__)}{size}")
@@ -167,7 +167,7 @@ def count_examples(provider, split: str) -> int | None:
 
 def _rows(decoder, dataset_cfg) -> int:
   """Returns how many rows decode at once; a beam's have no turns."""
-  return getattr(decoder, "slots", 0) or dataset_cfg.batch_size
+  return decoder.slots or dataset_cfg.batch_size
 
 
 def _job(dataset_cfg, model, paths) -> dict[str, Any]:

@@ -19,11 +19,9 @@ from t5x import infer
 import specdec_t5x
 from specdec_t5x import console, same_bits, tuning
 from specdec_t5x.analysis.acceptance import ratio
-from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.core.describe import describe
 from specdec_t5x.data.spec_bench import CATEGORY
 from specdec_t5x.decoding.checked import check_decoded
-from specdec_t5x.decoding.decoders import derived_of
 from specdec_t5x.native import library
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network
@@ -122,7 +120,7 @@ def merge_and_summarize(
       "derived": tuning.sizes(
         name
         for network in model.decoder.networks
-        for name in derived_of(model.decoder, model.sampling, network)
+        for name in model.decoder.derived(model.sampling, network)
       ),
       "configuration": configuration(),
       "mode": mode,
@@ -192,8 +190,7 @@ def closing(statistics: Mapping[str, Any] | None, outlooks: Sequence[str]) -> li
 
 def _counted(decoder) -> dict[str, Any]:
   """Returns what a drafter counted outside of programs, in this process."""
-  drafter = getattr(decoder, "drafter", None)
-  counted = drafter.counted() if isinstance(drafter, Link) else {}
+  counted = {} if decoder.drafter is None else decoder.drafter.counted()
   return {"counted": dict(counted)} if counted else {}
 
 

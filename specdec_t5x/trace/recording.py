@@ -181,7 +181,7 @@ def record(
     num_candidates=num_candidates,
     policy="fixed",
   )
-  if not isinstance(decoder, SpeculativeDecoder):
+  if decoder.drafter is None:
     raise ValueError(
       "A trace is of speculative decoding: expected a draft or a drafter, got none."
     )

@@ -12,7 +12,6 @@ from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.network.functional import (
-  extend_fn,
   network_for,
   prompts_of,
   without_fn,
@@ -50,25 +49,6 @@ def cache_of(kind):
   network = network_for(TARGETS[kind])
   given = INPUTS, ROOM, 1, prompts_of(INPUTS, network)
   return networks.start(network, params(kind)["target"], *given)[1]
-
-
-@pytest.mark.parametrize("kind", TARGETS)
-def test_a_gate_of_zero_at_run_time_is_as_leaving_out(kind):
-  network, cache = network_for(TARGETS[kind]), cache_of(kind)
-  block = jnp.array([[0, 5, 9, 3], [0, 7, 7, 2], [0, 2, 4, 6]])
-
-  @jax.jit
-  def gated(gates):
-    return extend_fn(network, params(kind)["target"], gates)(cache, block)[:2]
-
-  gates = {name: jnp.float32(name not in SKIPS[kind]) for name in network.sublayers}
-  whole, part = dict.fromkeys(gates, jnp.float32(1)), gates
-  without = without_fn(network, params(kind)["target"])
-  for given, skip in [(whole, ()), (part, SKIPS[kind])]:
-    expected = jax.jit(without(skip))(cache, block)[:2]
-    for a, b in zip(gated(given), expected, strict=True):
-      np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
-  assert not np.allclose(gated(whole)[0], gated(part)[0], atol=1e-2)
 
 
 def test_what_is_left_out_is_not_computed():

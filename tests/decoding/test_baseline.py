@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.baseline import Plain
 from specdec_t5x.decoding.decoders import PlainDecoder
+from specdec_t5x.decoding.generate import generate_plain
 from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
 from specdec_t5x.diagnose import recording
 from specdec_t5x.native.distributions import adjusted_probs
@@ -27,7 +28,8 @@ def decode(block, sampling, extend=MODEL.extend, rows=8):
   cache = MODEL.start(rows, num_slots(LENGTH, block - 1))
   keys = row_keys(jax.random.key(0), rows)
   state = initial_state(cache, None, keys, LENGTH, block - 1)
-  return generate_plain(extend, sampling, state, LENGTH, 1, adjusted_probs, block)
+  how = Plain(extend, sampling, LENGTH, 1, adjusted_probs, block)
+  return generate_plain(how, state)
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,11 @@ def by_row(*seconds):
 class Told(Policy):
   """Gives each row a length of its own."""
 
-  lengths: tuple[int, ...] = ()
+  told: tuple[int, ...] = ()
 
-  def most(self, known, rows, lengths):
-    del known, rows, lengths
-    return jnp.array(self.lengths)
+  def lengths(self, policy_state, rows, choices):
+    del policy_state, rows, choices
+    return jnp.array(self.told)
 
 
 SETTINGS = {"gamma": 5, "length": 13, "sampling": Sampling()}
@@ -56,7 +56,8 @@ def iterations(policy, rows, **settings):
   def one(state):
     uniforms = state.uniforms(spec.drafter.decisions)
     proposal, _ = spec.drafter.propose(spec.context, state, uniforms)
-    return proposal.num_valid, *step(spec, state)
+    after, iteration = step(spec, state)
+    return proposal.num_valid, after, iteration.info
 
   while not state.ended.all():
     sizes, after, info = one(state)
@@ -138,6 +139,6 @@ def test_an_easy_row_ends_with_long_drafts_and_a_hard_one_with_short():
   policy = by_row(1.0, 1.12, 1.26, 1.36, 1.54, 1.64, 1.74, 1.84)
   sizes, endless = [], {"length": 60, "gamma": 7, "sampling": GREEDY}
   for before, *_ in iterations(policy, 2, target=target, draft=draft, **endless):
-    sizes.append(policy.most(before.policy_state, 2, tuple(range(8))).tolist())
+    sizes.append(policy.lengths(before.policy_state, 2, tuple(range(8))).tolist())
   assert sizes[0] == [3, 3]
   assert sizes[6] == [7, 1]

@@ -81,7 +81,7 @@ def test_an_iteration_is_given_those_of_the_draft_and_of_the_rule():
 
   def iterate(count):
     uniforms = jnp.full((ROWS, count, LEVELS), 0.5)
-    return step.iterate(*prepared(drafter), uniforms)[0].lengths
+    return step.step(*prepared(drafter), uniforms)[0].lengths
 
   jax.eval_shape(lambda: iterate(count))
   with pytest.raises(ValueError, match=MESSAGE.format(count)):

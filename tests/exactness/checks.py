@@ -11,9 +11,9 @@ from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.baseline import generate_plain
+from specdec_t5x.decoding.baseline import Plain
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.generate import generate, generate_plain
 from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -154,7 +154,8 @@ def coupled_loop():
   target = HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
   keys, cache = row_keys(jax.random.key(0), rows), target.start(rows, length + 1)
   state = initial_state(cache, None, keys, length, 0)
-  plain = generate_plain(target.extend, sampling, state, length, 1, adjusted_probs)
+  how = Plain(target.extend, sampling, length, 1, adjusted_probs)
+  plain = generate_plain(how, state)
   for draft in (target, HashModel(seed=5, vocab_size=5)):
     decoded = decode(target, draft, sampling, gamma, length, rows)
     np.testing.assert_array_equal(decoded.tokens, plain.tokens)

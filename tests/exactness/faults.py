@@ -43,8 +43,8 @@ def rows_that_have_ended_go_on(spec, state, *args, commit=step.commit):
   return commit(spec, state.replace(ended=jnp.zeros_like(state.ended)), *args)
 
 
-def no_limit_by_what_remains(self, state, lengths):
-  return self.policy.most(state.policy_state, state.lengths.size, lengths)
+def no_limit_by_what_remains(self, state, choices):
+  return self.policy.lengths(state.policy_state, state.lengths.size, choices)
 
 
 def write_adds(buffer, new, index, write=cache.write):
@@ -73,15 +73,15 @@ def same_noise_at_all_places(self, count):
   return jnp.repeat(self.replace(iteration=self.lengths * 0).uniforms(1), count, axis=1)
 
 
-def rule_has_the_noise_of_the_place_before(spec, state):
-  drafted, uniforms = spec.drafter.decisions, step.draws(spec, state)
+def rule_has_the_noise_of_the_place_before(spec, state, draws=step.draws):
+  drafted, uniforms = spec.drafter.decisions, draws(spec, state)
   before = state.replace(lengths=state.lengths - 1)
-  of_rule = step.draws(spec, before)[:, drafted:]
+  of_rule = draws(spec, before)[:, drafted:]
   return jnp.concatenate([uniforms[:, :drafted], of_rule], axis=1)
 
 
-def draft_has_noise_of_its_own(spec, state):
-  drafted, uniforms = spec.drafter.decisions, step.draws(spec, state)
+def draft_has_noise_of_its_own(spec, state, draws=step.draws):
+  drafted, uniforms = spec.drafter.decisions, draws(spec, state)
   own = state.uniforms(drafted)
   return jnp.concatenate([own, uniforms[:, drafted:]], axis=1)
 
@@ -187,10 +187,10 @@ def plain_turn_leaves_its_draws(*args, step=baseline.step, **kwargs):
   return state.replace(iteration=state.iteration - 1), log_prob
 
 
-def plain_turn_is_not_counted(self, known, info, learn=CostAware.learn):
+def plain_turn_is_not_counted(self, policy_state, info, update=CostAware.update):
   drafted = (info.drafted > 0).any()
   pick = lambda new, old: jnp.where(drafted, new, old)
-  return jax.tree.map(pick, learn(self, known, info), known)
+  return jax.tree.map(pick, update(self, policy_state, info), policy_state)
 
 
 def no_place_for_the_last_token(blocks, num_valid, narrowest=widths.narrowest):
@@ -205,9 +205,9 @@ def least_likely_of_all_is_dropped(proposal, most, eos_id, limit=step.limit):
   return found.replace(is_valid=found.is_valid & (scores > least))
 
 
-def correction_by_its_residual(spec, state, uniforms, iterate=step.iterate):
-  """What the token was drawn from at last, not the distribution of the whole test."""
-  state, told = iterate(spec, state, uniforms)
+def correction_by_its_residual(spec, state, uniforms, step=step.step):
+  """Reports the distribution of the last draw, not that of the whole test."""
+  state, told = step(spec, state, uniforms)
   last, probs = told.verdict.last, told.target_probs
   residual = token.next_token_probs(probs, told.proposal, last)
   probs = probs.at[jnp.arange(last.size), last].set(residual)

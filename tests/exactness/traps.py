@@ -8,7 +8,7 @@ from specdec_t5x.contrib.shared_tokens import SharedTokens
 from specdec_t5x.core import block, distributions, greedy, token, traversal
 from specdec_t5x.core.block import Block
 from specdec_t5x.core.token import Token
-from specdec_t5x.decoding import baseline, generate, step, widths
+from specdec_t5x.decoding import baseline, step, widths
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import draft_model, siblings, stepwise
@@ -56,7 +56,7 @@ TRAPS = [
   Trap(step, "commit", faults.end_of_sequence_unseen_in_a_draft, "token_loop"),
   Trap(step, "commit", faults.rows_that_have_ended_go_on, "counts"),
   Trap(Copy, "propose", drafts.copy_from_the_output_alone, "copying"),
-  Trap(Context, "most", faults.no_limit_by_what_remains, "counts"),
+  Trap(Context, "draft_lengths", faults.no_limit_by_what_remains, "counts"),
   Trap(DecodeState, "uniforms", faults.rows_share_their_draws, "draws"),
   Trap(DecodeState, "uniforms", faults.same_draws_each_iteration, "draws"),
   Trap(kseq, "least_rho", faults.rho_is_one, "kseq_rule"),
@@ -83,11 +83,11 @@ TRAPS = [
   Trap(Stepwise, "propose", drafts.drop_what_it_drew, "shared_length"),
   Trap(baseline, "step", faults.plain_turn_leaves_its_draws, "turns_loop"),
   Trap(draft_model, "caught_up", drafts.draft_reads_the_last_two_alone, "turns_loop"),
-  Trap(CostAware, "learn", faults.plain_turn_is_not_counted, "turns_loop"),
+  Trap(CostAware, "update", faults.plain_turn_is_not_counted, "turns_loop"),
   Trap(Cascade, "_proposal", drafts.window_without_its_correction, "windows_flushed"),
   Trap(Cascade, "_proposal", drafts.window_s_probs_one_place_off, "windows_fixed"),
-  Trap(step, "iterate", faults.correction_by_its_residual, "windows_fixed"),
-  Trap(step, "iterate", faults.correction_by_its_residual, "windows_flushed"),
+  Trap(step, "step", faults.correction_by_its_residual, "windows_fixed"),
+  Trap(step, "step", faults.correction_by_its_residual, "windows_flushed"),
   Trap(
     cascade,
     "_reading_before",
@@ -116,10 +116,8 @@ TRAPS = [
   Trap(
     EagleDrafter, "everywhere", drafts.steps_see_the_target_s_features, "eagle_loop"
   ),
-  Trap(
-    generate, "draws", faults.rule_has_the_noise_of_the_place_before, "coupled_loop"
-  ),
-  Trap(generate, "draws", faults.draft_has_noise_of_its_own, "coupled_loop"),
+  Trap(step, "draws", faults.rule_has_the_noise_of_the_place_before, "coupled_loop"),
+  Trap(step, "draws", faults.draft_has_noise_of_its_own, "coupled_loop"),
   Trap(
     DecodeState, "uniforms_of_places", faults.noise_of_the_iteration, "coupled_loop"
   ),

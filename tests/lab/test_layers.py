@@ -10,7 +10,7 @@ import pytest
 
 from lab.layers import command as layers
 from lab.layers import search as layer_search
-from lab.layers.agreement import Agreement
+from lab.layers.agreement import Agreement, gated
 from lab.layers.costs import LayerCosts
 from specdec_t5x import api
 from specdec_t5x.bench import timed
@@ -22,9 +22,10 @@ from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.native.distributions import adjusted_probs
-from specdec_t5x.network.functional import network_for, without_fn
+from specdec_t5x.network.functional import extend_fn, network_for, without_fn
 from specdec_t5x.training.state import initial_params
 from tests.bench.conftest import TARGET, named
+from tests.contrib import test_layer_skip as of_layer_skip
 from tests.lab.conftest import ran
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -45,6 +46,28 @@ def study_of(config, params):
   return Study(Job("", "", {}, None, ROOM), target, (), pad_inputs(IDS), 1)
 
 
+@pytest.mark.parametrize("kind", of_layer_skip.TARGETS)
+def test_a_gate_of_zero_is_as_leaving_out(kind):
+  network, cache = (
+    network_for(of_layer_skip.TARGETS[kind]),
+    of_layer_skip.cache_of(kind),
+  )
+  params, skip = of_layer_skip.params(kind)["target"], of_layer_skip.SKIPS[kind]
+  block = jnp.array([[0, 5, 9, 3], [0, 7, 7, 2], [0, 2, 4, 6]])
+
+  @jax.jit
+  def scored(gates):
+    return extend_fn(network, gated(params, gates))(cache, block)[:2]
+
+  whole = dict.fromkeys(network.sublayers, jnp.float32(1))
+  part = whole | dict.fromkeys(skip, jnp.float32(0))
+  for gates, left_out in [(whole, ()), (part, skip)]:
+    expected = jax.jit(without_fn(network, params)(left_out))(cache, block)[:2]
+    for a, b in zip(scored(gates), expected, strict=True):
+      np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+  assert not np.allclose(scored(whole)[0], scored(part)[0], atol=1e-2)
+
+
 # ---- What is measured. ----
 
 
@@ -56,10 +79,10 @@ def brute_force(target, skip, sampling, block):
   @jax.jit
   def decoded(params):
     outputs = decoder.decode({"target": params}, texts, keys, sampling, ROOM, 1).tokens
-    extend, state = decoder.prepare({"target": params}, texts, keys, ROOM)
+    plain, state = decoder.prepare({"target": params}, texts, keys, GREEDY, ROOM, 1)
     read = jnp.concatenate([state.last_tokens()[:, None], outputs[:, :-1]], axis=1)
     begin = state.lengths - 1
-    logits, _, cache = extend(state.target_cache.at(begin), read)
+    logits, _, cache = plain.extend(state.target_cache.at(begin), read)
     return outputs, read, begin, cache, adjusted_probs(logits, sampling)
 
   @jax.jit

@@ -11,7 +11,6 @@ import pytest
 from specdec_t5x import build
 from specdec_t5x.api import Model
 from specdec_t5x.core.distributions import GREEDY, Sampling, certain_log_prob
-from specdec_t5x.decoding import decoders
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.native import library
@@ -198,16 +197,16 @@ def test_where_more_is_read_all_logits_are_computed(words, sampling):
 
 def test_auto_takes_it_where_it_pays(monkeypatch):
   decoder, _ = build.together(model("t5"))
-  wanted = lambda: decoders.derived_of(decoder, GREEDY)
+  wanted = lambda: decoder.derived(GREEDY)
   assert wanted() == {}
   monkeypatch.setattr(certified, "LEAST", 64 * 16)
   assert wanted() == {certified.NAME: certified.screen}
-  assert decoders.derived_of(decoder, Sampling()) == {}
+  assert decoder.derived(Sampling()) == {}
   monkeypatch.setattr(library, "bytes_by", lambda: "portable C++")
   assert wanted() == {}
   config = dataclasses.replace(TARGETS["t5"], head="certified")
   certain, _ = build.together(Model(network_for(config), model("t5").params))
-  assert decoders.derived_of(certain, GREEDY) == {certified.NAME: certified.screen}
+  assert certain.derived(GREEDY) == {certified.NAME: certified.screen}
 
 
 def test_weights_of_eight_bits_are_refused():

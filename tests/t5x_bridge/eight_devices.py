@@ -19,7 +19,6 @@ from t5x import partitioning, utils
 from t5x.train_state import InferenceState
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.decoders import derived_of
 from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.t5x_bridge.ahead import compile_ahead
 from tests import ways
@@ -49,7 +48,7 @@ def _rounded():
   model = tiny.speculative(seqio.ByteVocabulary(), gamma=GAMMA, **own)
   variables = _variables(model)
   params = variables["params"]
-  wanted = derived_of(model.decoder, model.sampling).items()
+  wanted = model.decoder.derived(model.sampling).items()
   derived = {name: make(params["target"]) for name, make in wanted}
   return model, {**variables, "params": {**params, **derived}}
 

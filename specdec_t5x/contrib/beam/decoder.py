@@ -27,6 +27,7 @@ from specdec_t5x.contrib.beam.tree import Layout
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import Guarantee
+from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.decoding.state import Decoded, no_info
 from specdec_t5x.network import certified
 from specdec_t5x.network.functional import (
@@ -39,8 +40,8 @@ from specdec_t5x.network.functional import (
 
 
 @dataclasses.dataclass(frozen=True)
-class BeamDecoder:
-  """Beam search; a `decoding.decoders.Decoder`.
+class BeamDecoder(Decoder):
+  """Beam search.
 
   Its hypotheses and scores are those of T5X's `decoding.beam_search`, whatever the
   draft is.
@@ -61,8 +62,6 @@ class BeamDecoder:
   alpha: float = 0.6
 
   guarantee = Guarantee.GREEDY_EXACT
-  alpha_is_mass = False
-  slots = 0  # All rows of a batch decode at once.
 
   def __post_init__(self):
     for network in self.networks.values():
@@ -111,13 +110,22 @@ class BeamDecoder:
       )
 
   def decode(
-    self, params, inputs, keys, sampling, max_length, eos_id, is_wanted=None
+    self,
+    params,
+    inputs,
+    keys,
+    sampling,
+    max_length,
+    eos_id,
+    is_wanted=None,
+    *,
+    policy_state=None,
   ) -> Decoded:
     """Searches with a beam of R / B; see `decoding.decoders.Decoder`.
 
-    Hypotheses end together, so what is not wanted takes no time of its own.
+    Hypotheses end together, so unwanted inputs take no time of their own.
     """
-    del is_wanted
+    del is_wanted, policy_state  # There is no policy.
     rows = inputs.shape[0]
     width = keys.shape[0] // rows
     self.check(sampling, max_length, width)
@@ -144,8 +152,9 @@ def _extend(network: Network, params, vocab_size: int) -> BeamExtendFn:
   """Returns what scores tokens whose slots the caller assigns."""
 
   def extend(cache, tokens, key_positions, visible):
-    args = cache, tokens, key_positions, visible
-    logits, _, cache = network.apply({"params": params}, *args, method="extend_slots")
+    logits, _, cache = network.apply(
+      {"params": params}, cache, tokens, key_positions, visible, method="extend_slots"
+    )
     return resized(logits, vocab_size), cache
 
   return extend

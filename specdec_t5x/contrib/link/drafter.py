@@ -131,18 +131,18 @@ class Link(Drafter):
     self.remote.check(target.config.vocab_size)
 
   def check_batch(
-    self, sampling: Sampling, vocab_size: int, rows: int, inputs: int, slots: int
+    self, sampling: Sampling, vocab_size: int, rows: int, input_length: int, slots: int
   ) -> None:
-    """Raises a ValueError where a batch is too large for the link or the draft.
+    """Raises a ValueError if a batch is too large for the link or the draft."""
+    terms = self._terms(sampling, vocab_size)
+    self.remote.check_batch(terms, rows, input_length, slots)
 
-    Args:
-      sampling: the adjustment of the target's distributions.
-      vocab_size: of the target.
-      rows: that decode at once.
-      inputs: tokens of a row that the target's encoder reads.
-      slots: places of a row's sequence.
-    """
-    self.remote.check_batch(self._terms(sampling, vocab_size), rows, inputs, slots)
+  def check_export(self) -> None:
+    """Raises a ValueError: an exported program has no other process to ask."""
+    raise ValueError(
+      "A draft in another process can't be exported: the program would ask for it. "
+      "Leave out configs/contrib/link.gin."
+    )
 
   def start(self, context: Context) -> Int[Array, "B E"]:
     """Returns the input."""

@@ -85,7 +85,7 @@ class Course:
     directory: str | None = None,
   ):
     decoder = model.decoder
-    if getattr(decoder, "observer", None) != KeepRejections(online.kept):
+    if decoder.observer != KeepRejections(online.kept):
       raise ValueError(
         f"DECODER must be a SpeculativeDecoder whose `observer` keeps "
         f"KEPT={online.kept} tokens, got a {type(decoder).__name__}. Add "
