@@ -45,6 +45,7 @@ from specdec_t5x.network.functional import (
 from specdec_t5x.platforms import check_platform
 from specdec_t5x.promotion import usual_promotion
 from specdec_t5x.vocabularies import frames
+from specdec_t5x.ways import WAYS
 
 DecodeFn = Callable[..., Decoded]
 
@@ -215,9 +216,8 @@ def generate(
   words["same_bits"] = same_bits
   if draft_tokenizer is not None:
     draft_tokenizer = arguments.path_of(draft_tokenizer, "draft_tokenizer")
-    from specdec_t5x.contrib import vocabulary_tables
-
-    words["shared"] = vocabulary_tables.of_files(vocabulary, draft_tokenizer)
+    way = WAYS["other_vocabulary"]
+    words["shared"] = way.kind.tables_of(vocabulary, draft_tokenizer)
   decoder, params = together(target, draft, drafter, rule, **words)
   decoder.check(sampling, max_length, 1)
   params = {**params, **target.derived(decoder.derived(sampling))}

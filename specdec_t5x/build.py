@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 
-from specdec_t5x import tuning
+from specdec_t5x import moved, tuning
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.core.knobs import check_value
 from specdec_t5x.core.rules import get_rule
-from specdec_t5x.core.tree import chain, delayed
+from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
@@ -19,8 +20,8 @@ from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.stepwise import (
   DEFAULT_GAMMA,
+  GAMMA,
   DefaultGamma,
-  check_gamma,
   is_gamma_given,
 )
 from specdec_t5x.hugging_face.generation import Generation
@@ -28,17 +29,11 @@ from specdec_t5x.lazy import Lazy
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.policies import get_policy
+from specdec_t5x.ways import NAMED, WAYS
 
-# Imported when they are asked for: a command starts sooner without the others.
+# The drafters that a name asks for.
 DRAFTERS: Mapping[str, type[Drafter]] = Lazy(
-  {
-    "draft_model": "specdec_t5x.drafters.draft_model:DraftModel",
-    "ngram": "specdec_t5x.drafters.draft_model:DraftModel",
-    "copy": "specdec_t5x.drafters.copy:Copy",
-    "heads": "specdec_t5x.drafters.heads:Headed",
-    "sparse": "specdec_t5x.contrib.sparse:SparseDraft",
-    "quantized": "specdec_t5x.drafters.quantized:Quantized",
-  }
+  {name: f"specdec_t5x.{way.drafter}" for name, way in NAMED.items()}
 )
 
 
@@ -221,34 +216,31 @@ def get_drafter(
       f"DRAFTER={drafter!r} needs {'a' if network is None else 'no'} draft network, "
       f"got {type(network).__name__}."
     )
-  kind = DRAFTERS[drafter]
-  if num_candidates > 1 and kind is not DraftModel:
+  way = NAMED[drafter]
+  if num_candidates > 1 and way.kind is not DraftModel:
     raise ValueError(
       f"NUM_CANDIDATES={num_candidates} needs a draft model, got DRAFTER={drafter!r}, "
       "which drafts once an iteration."
     )
   if drafter == "heads":
     return headed(network, gamma=gamma)
-  knobs = {} if network is None else {"network": network}
+  if num_candidates > 1:
+    tree = delayed(0, num_candidates, longest(gamma))
+    return WAYS["tree"].kind(network, tree)
+  knobs = {} if gamma is None else {"gamma": gamma}
   if shared is not None:
-    from specdec_t5x.contrib.other_vocabulary import OtherVocabulary
-
-    kind, knobs = OtherVocabulary, {**knobs, "tokens": shared}
-  plain = kind(**knobs) if gamma is None else kind(gamma=gamma, **knobs)
-  if num_candidates == 1:
-    return plain
-  from specdec_t5x.drafters.tree_draft import TreeDraft
-
-  return TreeDraft(network, delayed(0, num_candidates, plain.gamma))
+    way = WAYS["other_vocabulary"]
+    knobs["tokens"] = shared
+  return way.make({"draft": network}, **knobs)
 
 
 def _needs_network(name: str) -> bool:
   """Returns whether the drafter of that name needs a network to be handed to it."""
-  if not isinstance(name, str) or name not in DRAFTERS:
+  if not isinstance(name, str) or name not in NAMED:
     raise ValueError(
-      f"Unknown DRAFTER {name!r}; expected one of {sorted(DRAFTERS)} or a Drafter."
+      f"Unknown DRAFTER {name!r}; expected one of {sorted(NAMED)} or a Drafter."
     )
-  return "network" in {field.name for field in dataclasses.fields(DRAFTERS[name])}
+  return NAMED[name].needs_network
 
 
 def headed(
@@ -261,43 +253,36 @@ def headed(
 
   Args:
     network: the heads.
-    shape: a tree, `Pruned` or None; see `heads.Headed`.
-    siblings: see `heads.Headed`.
-    gamma: length of a chain, where there is no `shape`; None is that of all heads.
+    shape: a tree, `RowTrees` or None; see `drafters.heads.Headed`.
+    siblings: see `drafters.heads.Headed`.
+    gamma: length of a chain, if there is no `shape`; None is that of all heads.
 
   Raises:
-    ValueError: where the network is no heads.
+    ValueError: if the network is not heads, or has no drafts of that shape.
   """
   if shape is None and gamma is not None:
-    check_gamma(gamma)
+    check_value(GAMMA, gamma)
     shape = chain(gamma)
   if not isinstance(network, FeatureDrafter):
     raise ValueError(
       f"Expected heads as draft, got a {type(network).__name__}. Load a checkpoint "
       "that configs/train/heads.gin made, or leave DRAFTER at 'draft_model'."
     )
-  if network.config.kind == "eagle":
-    from specdec_t5x.drafters.eagle import EagleDraft
-    from specdec_t5x.drafters.heads import RowTrees
-
-    if isinstance(shape, RowTrees):
-      from specdec_t5x.contrib.pruned import EagleTree
-
-      return EagleTree(network, shape)
-    if shape is not None and not shape.is_chain:
-      raise ValueError(
-        f"EAGLE's drafter drafts chains and pruned trees, got SHAPE={shape!r}. Leave "
-        "SHAPE out, use configs/contrib/pruned.gin, or use other heads."
-      )
-    most = shape.depth if shape else network.config.count
-    return EagleDraft(network, DefaultGamma(most) if gamma is None else gamma)
-  if network.config.kind == "parallel":
-    from specdec_t5x.drafters.parallel import ParallelDraft
-
-    return ParallelDraft(network, shape, siblings)
-  from specdec_t5x.drafters.heads import HeadDraft
-
-  return HeadDraft(network, shape, siblings)
+  kind = network.config.kind
+  if kind != "eagle":
+    way = "parallel" if kind == "parallel" else "position_heads"
+    return WAYS[way].kind(network, shape, siblings)
+  if shape is None:
+    return WAYS["eagle"].kind(network, DefaultGamma(network.config.count))
+  if not isinstance(shape, Tree):
+    return WAYS["eagle_tree"].kind(network, shape)
+  if not shape.is_chain:
+    raise ValueError(
+      f"EAGLE's drafter drafts chains and pruned trees, got SHAPE={shape!r}. Leave "
+      "SHAPE out, use configs/contrib/pruned.gin, or use other heads."
+    )
+  is_given = gamma is not None
+  return WAYS["eagle"].kind(network, gamma if is_given else DefaultGamma(shape.depth))
 
 
 def longest(gamma: int | None, usual: int = DEFAULT_GAMMA) -> int:
@@ -382,67 +367,4 @@ def rule_for(choice: Rule | str, lenience: float) -> Rule:
   return get_rule(choice, **knobs)
 
 
-def beam(
-  target: Network,
-  seed: int,
-  *,
-  slots: int = 0,
-  block: int = 1,
-  same_bits: bool | None = None,
-  drafter: Drafter | None = None,
-  verification: str = "beam",
-  lenience: float = 1.0,
-  policy: Policy | str | None = None,
-  **knobs: Any,
-) -> Decoder:
-  """Returns a beam search, with the draft model of a drafter where there is one.
-
-  Args:
-    target: the network whose hypotheses are searched for.
-    seed: 0.
-    slots: 0.
-    block: 1.
-    same_bits: None: hypotheses are scored in trees.
-    drafter: a plain `DraftModel`; the draft searches with a beam of its own.
-    verification: 'beam', for there is no other with a beam.
-    lenience: 1.
-    policy: None, or 'fixed': each tree has GAMMA levels.
-    **knobs: of `BeamDecoder`.
-
-  Raises:
-    ValueError: where a setting is one that a beam has no use for.
-  """
-  if policy not in (None, "fixed"):
-    raise ValueError(
-      f"GAMMA_POLICY must be 'fixed' with a beam, or left out, got {policy!r}: each "
-      "tree has GAMMA levels."
-    )
-  if verification != "beam" or lenience != 1.0:
-    raise ValueError(
-      f"VERIFICATION must be 'beam' with a beam, and LENIENCE 1, got {verification!r} "
-      f"and {lenience}: hypotheses are compared, not tokens. Leave them out, or leave "
-      "out configs/contrib/beam.gin."
-    )
-  from specdec_t5x.contrib.beam.decoder import BeamDecoder
-
-  network = getattr(drafter, "network", None)
-  if drafter is not None:
-    if type(drafter) is not DraftModel or not hasattr(network, "extend_slots"):
-      raise ValueError(
-        "DRAFTER must be 'draft_model' with a beam, and NUM_CANDIDATES 1, got "
-        f"{type(drafter).__name__} whose network is {type(network).__name__}: the "
-        "draft searches with a beam of its own."
-      )
-    knobs |= {"draft": network, "gamma": drafter.gamma}
-  if (seed, slots, block) != (0, 0, 1):
-    raise ValueError(
-      f"With a beam SEED and SLOTS must be 0 and BLOCK 1, got {seed}, {slots} and "
-      f"{block}: it draws nothing, hypotheses end together, and the strict baseline is "
-      "one of single tokens. Leave them out."
-    )
-  if same_bits is not None:
-    raise ValueError(
-      f"With a beam SAME_BITS must be None, got {same_bits!r}: hypotheses are scored "
-      "in trees, whose blocks have other widths. Leave SAME_BITS out."
-    )
-  return BeamDecoder(target, **knobs)
+__getattr__ = moved.names_of(__name__)

@@ -45,6 +45,7 @@ MODULES = {
 }
 # "module:name" of what left a module that stayed, by its old module and name.
 NAMES = {
+  "build": {"beam": "contrib.beam.decoder:beam"},
   "data.vocabularies": {"shared_tokens": "contrib.vocabulary_tables:shared_tokens"},
   "drafters.eagle": {"EagleTree": "contrib.pruned:EagleTree"},
   "drafters.heads": {"HeadDraft": "contrib.heads:HeadDraft"},

@@ -149,7 +149,7 @@ def watch(decode):
 
   def loop(condition, body, carry):
     # Both inner loops are of the outer one's turns, which can't be compiled then.
-    is_outer = body.__name__ == "alternate"
+    is_outer = body.__name__ == "take_turn"
     compiled = body if is_outer else jax.jit(body)
 
     def watched(carry):

@@ -15,12 +15,14 @@ import pytest
 from specdec_t5x import build
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
-from tests import networks, ways
+from specdec_t5x.ways import CONTRIB, WAYS
+from tests import hash_model, networks, ways
 from tests.decoding.test_generate import assert_follows
 from tests.hash_model import sequence_probs, speculation
 from tests.real_data import ROOT
@@ -175,14 +177,49 @@ def test_networks_give_greedy_outputs(name):
 # ---- The table itself. ----
 
 
-def test_every_name_of_a_drafter_and_every_gin_file_of_a_drafter_is_a_way():
+def test_every_record_of_the_table_is_tested_and_has_its_file_and_its_page():
   kinds = {type(drafter) for drafter in ways.ON_TABLES.values()}
   found = ways.networks_of(ways.models())
   kinds |= {type(way.drafter(found)) for way in ways.ON_NETWORKS.values()}
-  for kind in build.DRAFTERS.values():
-    assert any(issubclass(known, kind) for known in kinds), kind
+  for record in WAYS.values():
+    assert any(issubclass(kind, record.kind) for kind in kinds), record.name
+    assert (ROOT / "docs" / "methods" / f"{record.page}.md").exists(), record.name
+    assert not record.gin or (ROOT / "configs" / record.gin).exists(), record.name
+    is_contrib = record.kind.__module__.startswith("specdec_t5x.contrib.")
+    assert is_contrib == (record.tier == CONTRIB), record.name
+  # No drafter of the package is without a record but the bases of several kinds.
+  kinds -= {record.kind for record in WAYS.values()}
+  assert not kinds
+
+
+@pytest.mark.parametrize("name", [name for name, way in WAYS.items() if way.tiny])
+def test_a_record_s_tiny_drafter_drafts_for_a_tiny_network(name):
+  record, found = WAYS[name], ways.networks_of(ways.models())
+  network = found[{"ngram": "ngrams", "eagle": "eagle"}.get(name, "draft")]
+  drafter = record.make({"draft": network}, **record.tiny)
+  decoder = SpeculativeDecoder(network_for(ways.CONFIGS[0]), drafter)
+  assert decoder.drafter.tree.size == record.tiny["gamma"]
+
+
+def test_a_knob_s_check_is_its_class_s():
+  for record in WAYS.values():
+    for field, (default, knob) in record.knobs.items():
+      assert knob.check is None or knob.check.accepts(default), (record.name, field)
+      assert knob.about
+
+
+def test_every_gin_file_of_a_drafter_is_decoded():
   files = {file for way in ways.IN_GIN.values() for file in way.files}
-  folder = ROOT / "configs" / "drafters"
-  known = {f"drafters/{path.stem}" for path in folder.glob("*.gin")}
-  # Drafts of another process and of another vocabulary have commands of their own.
-  assert known - files == {"contrib/link", "contrib/other_vocabulary"}
+  configs = ROOT / "configs"
+  known = {f"drafters/{path.stem}" for path in configs.glob("drafters/*.gin")}
+  known |= {f"contrib/{path.stem}" for path in configs.glob("contrib/*.gin")}
+  moved = {name for name in known if is_moved(configs / f"{name}.gin")}
+  # These have commands of their own.
+  apart = {"link", "other_vocabulary", "beam", "beam_baseline", "online"}
+  assert known - moved - files == {f"contrib/{name}" for name in apart}
+
+
+def is_moved(path):
+  """Whether a gin file includes the file that it moved to, and says nothing more."""
+  first, second = path.read_text().splitlines()[:2]
+  return first.startswith("# Moved to ") and second.startswith("include ")

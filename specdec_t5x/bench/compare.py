@@ -23,7 +23,7 @@ from specdec_t5x.bench.timed import Program, Timed, alternate
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.drafters.copy import Copy
-from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 from specdec_t5x.native import library
 from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
 from specdec_t5x.policies import get_policy

@@ -27,7 +27,7 @@ from specdec_t5x.bench.oracle import Pair, Setup
 from specdec_t5x.bench.programs import ROUNDED
 from specdec_t5x.bench.table import Table, listed
 from specdec_t5x.bench.timed import Spread, alternate, each_turn, medians, spread
-from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.network.sizes import SIZES
 

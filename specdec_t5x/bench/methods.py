@@ -31,7 +31,7 @@ from specdec_t5x.contrib.link import process
 from specdec_t5x.contrib.link.client import Remote
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.data import spec_bench, text_files
-from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 
 # Of Spec-Bench's tokens: articles are long.
 _MAX_INPUT = 512

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from specdec_t5x.core import chain
-from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling, argmax
 from specdec_t5x.core.greedy import Greedy
+from specdec_t5x.core.knobs import knob, whole
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 
@@ -74,11 +74,7 @@ class TopK(Approximate):
     k: at least 1, which is greedy verification.
   """
 
-  k: int = 2
-
-  def __post_init__(self):
-    if not is_whole(self.k, 1):
-      raise ValueError(f"TopK.k must be a whole number of at least 1, got {self.k!r}.")
+  k: int = knob(2, whole(1), "accepted ranks; 1 is greedy verification")
 
   @property
   def is_greedy(self) -> bool:
@@ -102,14 +98,12 @@ class Distance(Approximate):
     epsilon: at least 0, which is greedy verification.
   """
 
-  epsilon: int = 1
-
-  def __post_init__(self):
-    if not is_whole(self.epsilon, 0):
-      raise ValueError(
-        "Distance.epsilon must be a whole number of at least 0, got "
-        f"{self.epsilon!r}. It is how far apart two tokens' ids may be."
-      )
+  epsilon: int = knob(
+    1,
+    whole(0),
+    "accepted distance of two tokens' ids; 0 is greedy verification",
+    fix="It is how far apart two tokens' ids may be.",
+  )
 
   @property
   def is_greedy(self) -> bool:

@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.greedy import rule_at
+from specdec_t5x.core.knobs import knob, one_of
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Cache, ExtendFn, Guarantee, Proposal, Rule
@@ -32,7 +33,7 @@ from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.drafters.of_target import OfTarget
-from specdec_t5x.drafters.stepwise import DefaultGamma, check_gamma
+from specdec_t5x.drafters.stepwise import gamma_knob
 
 WINDOWS = ("fixed", "flush")
 DEFAULT_WINDOW = 8
@@ -91,14 +92,12 @@ class Cascade(Drafter):
 
   network: Any
   drafter: Drafter
-  gamma: int = DefaultGamma(DEFAULT_WINDOW)
-  window: str = "fixed"
+  gamma: int = gamma_knob(DEFAULT_WINDOW)
+  window: str = knob("fixed", one_of(WINDOWS), "when a window ends", "WINDOW")
   rule: Rule = dataclasses.field(default_factory=Token)
 
   def __post_init__(self):
-    check_gamma(self.gamma)
-    if self.window not in WINDOWS:
-      raise ValueError(f"WINDOW must be one of {WINDOWS}, got {self.window!r}.")
+    super().__post_init__()
     if self.rule.guarantee is not Guarantee.EXACT or self.rule.needs_independent:
       raise ValueError(
         "The rule between two levels of a cascade must keep the middle network's "

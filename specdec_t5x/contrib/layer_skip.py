@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.drafters.of_target import OfTarget
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, DefaultGamma
+from specdec_t5x.drafters.stepwise import gamma_knob
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class LayerSkip(OfTarget):
   """
 
   skip: Sequence[str]
-  gamma: int = DefaultGamma(DEFAULT_GAMMA)
+  gamma: int = gamma_knob()
 
   def default_policy(self, is_named: bool) -> str:
     """Returns 'auto': drafts of the target's own size do not always pay."""

@@ -37,6 +37,14 @@ class OtherVocabulary(DraftModel):
 
   has_own_tokens = True
 
+  @staticmethod
+  def tables_of(target: str, draft: str) -> SharedTokens:
+    """Returns the tables of the vocabularies at two paths."""
+    # Here alone: drafting reads no vocabulary.
+    from specdec_t5x.contrib import vocabulary_tables
+
+    return vocabulary_tables.of_files(target, draft)
+
   def check(self, target: Any) -> None:
     """Raises a ValueError where the tables are of other networks."""
     ids, pieces = self.tokens.ids, self.tokens.pieces

@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.checks import is_finite, is_whole
 from specdec_t5x.core.distributions import perturbed
+from specdec_t5x.core.knobs import check_knobs, finite, knob, whole
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.context import Context
@@ -54,24 +54,15 @@ class Pruned(RowTrees):
     weight: of the table, at least 0.
   """
 
-  nodes: int = 16
-  width: int = 6
-  ranks: int = 6
-  penalty: float = 0.0
+  nodes: int = knob(16, whole(1), "drafted nodes")
+  width: int = knob(6, whole(1), "nodes of a level that are followed")
+  ranks: int = knob(6, whole(1), "likeliest tokens of a position that are considered")
+  penalty: float = knob(0.0, finite(), "penalty of a pair of tokens not in the request")
   table: Any = None
-  weight: float = 0.25
+  weight: float = knob(0.25, finite(), "weight of the table of n-grams")
 
   def __post_init__(self):
-    for name in ("nodes", "width", "ranks"):
-      if not is_whole(value := getattr(self, name), 1):
-        raise ValueError(
-          f"Pruned.{name} must be a whole number of at least 1, got {value!r}."
-        )
-    for name in ("penalty", "weight"):
-      if not is_finite(value := getattr(self, name)) or value < 0:
-        raise ValueError(
-          f"Pruned.{name} must be a finite number of at least 0, got {value!r}."
-        )
+    check_knobs(self)
     if self.table is not None and not hasattr(self.table, "probs_after"):
       raise ValueError(
         f"Pruned.table must be a table of n-grams, got a {type(self.table).__name__}. "

@@ -23,9 +23,7 @@ from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import read_last
 from specdec_t5x.drafters.stepwise import (
-  DEFAULT_GAMMA,
-  DefaultGamma,
-  check_gamma,
+  gamma_knob,
   likeliest,
 )
 
@@ -42,12 +40,12 @@ class SparseDraft(Drafter):
   """
 
   network: Any
-  gamma: int = DefaultGamma(DEFAULT_GAMMA)
+  gamma: int = gamma_knob()
   top_k: int = 32
   top_p: float = 1.0
 
   def __post_init__(self):
-    check_gamma(self.gamma)
+    super().__post_init__()
     Truncation(self.top_k, self.top_p)
 
   @property

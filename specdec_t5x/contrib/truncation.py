@@ -47,7 +47,8 @@ class Truncation:
     if not is_whole(self.top_k, 0):
       raise ValueError(
         "The draft's top_k must be a whole number of at least 0, got "
-        f"{self.top_k!r}. It is how many tokens of its probs are kept; 0 keeps all."
+        f"{self.top_k!r}. It is how many tokens of its distribution are kept; 0 keeps "
+        "all."
       )
     if not is_probability(self.top_p) or not self.top_p:
       raise ValueError(

@@ -10,8 +10,16 @@ from jaxtyping import Array, Float
 from specdec_t5x.core import chain
 from specdec_t5x.core.checks import check_uniforms, is_probability
 from specdec_t5x.core.distributions import Sampling, sample
+from specdec_t5x.core.knobs import Check, Knob, declared
 from specdec_t5x.core.token import next_token_probs
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
+
+LENIENCE = Knob(
+  Check("above 0 and at most 1", lambda value: is_probability(value) and value > 0),
+  "l of the acceptance probability; 1 is exact",
+  "LENIENCE",
+  "1 is exact; smaller values accept more and bind less.",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,10 +33,7 @@ class Lenient(Rule):
     lenience: l, above 0 and at most 1; 1 is token verification.
   """
 
-  lenience: float = 1.0
-
-  def __post_init__(self):
-    _check(self.lenience)
+  lenience: float = declared(1.0, LENIENCE)
 
   @property
   def guarantee(self) -> Guarantee:
@@ -76,12 +81,9 @@ class LenientGreedy(Rule):
     lenience: l, above 0 and at most 1; 1 accepts the likeliest token alone.
   """
 
-  lenience: float = 1.0
+  lenience: float = declared(1.0, LENIENCE)
 
   guarantee = Guarantee.BOUNDED
-
-  def __post_init__(self):
-    _check(self.lenience)
 
   def verify(
     self,
@@ -94,11 +96,3 @@ class LenientGreedy(Rule):
     p = chain.drafted_probs(target_probs, proposal)
     enough = (p > 0) & (p >= self.lenience * target_probs[:, :-1].max(axis=-1))
     return chain.greedy_prefix(target_probs, proposal, enough)
-
-
-def _check(lenience):
-  if not is_probability(lenience) or not lenience:
-    raise ValueError(
-      f"LENIENCE must be above 0 and at most 1, got {lenience!r}. 1 is exact; smaller "
-      "values accept more and bind less."
-    )

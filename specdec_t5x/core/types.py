@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.knobs import check_knobs
 from specdec_t5x.core.tree import Tree, chain
 
 
@@ -125,6 +126,9 @@ class Rule(abc.ABC):
   needs_independent: ClassVar[bool] = False
   alpha_is_mass: ClassVar[bool] = False
   reads_probs: ClassVar[bool] = True
+
+  def __post_init__(self):
+    check_knobs(self)
 
   @abc.abstractmethod
   def verify(

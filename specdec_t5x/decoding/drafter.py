@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from jaxtyping import Array, Float
 
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.knobs import check_knobs
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal, Verdict
 from specdec_t5x.decoding.context import Context
@@ -54,6 +55,9 @@ class Drafter(abc.ABC):
   has_own_tokens: ClassVar[bool] = False
   reads_target: ClassVar[bool] = False
   prior_alpha: ClassVar[float | None] = None
+
+  def __post_init__(self):
+    check_knobs(self)
 
   @property
   @abc.abstractmethod

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import tree
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import knob, whole
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, DefaultGamma, check_gamma
+from specdec_t5x.drafters.stepwise import gamma_knob
 
 # Of two earlier places the one with the longer match is copied; beyond this many tokens
 # the first one wins.
@@ -36,20 +36,18 @@ class Copy(Drafter):
       there is none, nothing is drafted.
   """
 
-  gamma: int = DefaultGamma(DEFAULT_GAMMA)
-  match: int = 3
+  gamma: int = gamma_knob()
+  match: int = knob(
+    3,
+    whole(1, LONGEST_MATCH),
+    "how many of the last tokens must stand at the place that is copied",
+    "COPY_MATCH",
+    "It is how many of the last tokens must have stood together before.",
+  )
 
   independent = False
   stops = Stops.BY_ITSELF
   resumes = True
-
-  def __post_init__(self):
-    check_gamma(self.gamma)
-    if not is_whole(self.match, 1) or self.match > LONGEST_MATCH:
-      raise ValueError(
-        f"COPY_MATCH must be from 1 to {LONGEST_MATCH}, got {self.match!r}. It "
-        "is how many of the last tokens must have stood together before."
-      )
 
   @property
   def tree(self) -> tree.Tree:

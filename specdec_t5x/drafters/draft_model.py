@@ -15,10 +15,9 @@ from specdec_t5x.core.types import Cache, ExtendFn, Verdict
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import (
-  DEFAULT_GAMMA,
-  DefaultGamma,
   Stepwise,
   StepwiseState,
+  gamma_knob,
 )
 
 
@@ -32,7 +31,7 @@ class DraftModel(Stepwise):
   """
 
   network: Any
-  gamma: int = DefaultGamma(DEFAULT_GAMMA)
+  gamma: int = gamma_knob()
 
   @property
   def networks(self) -> Mapping[str, Any]:

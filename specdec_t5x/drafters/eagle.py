@@ -28,7 +28,7 @@ from specdec_t5x.drafters.heads import (
   draft_logits,
   features_along,
 )
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, DefaultGamma, Stepwise
+from specdec_t5x.drafters.stepwise import Stepwise, gamma_knob
 
 
 @flax.struct.dataclass
@@ -150,7 +150,7 @@ class EagleDraft(Eagle, Stepwise):
   """
 
   network: Any
-  gamma: int = DefaultGamma(DEFAULT_GAMMA)
+  gamma: int = gamma_knob()
 
   def extend(self, context: Context) -> ExtendFn:
     """Returns what drafts: it reads a token beside its own feature."""

@@ -13,7 +13,7 @@ from typing import Any
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.drafters.of_target import OfTarget
-from specdec_t5x.drafters.stepwise import DefaultGamma
+from specdec_t5x.drafters.stepwise import gamma_knob
 from specdec_t5x.network import rounded
 from specdec_t5x.network.rounded import INPUT, Rounding
 
@@ -38,7 +38,7 @@ class Quantized(OfTarget):
   group: int = 0
   whole: Sequence[str] = ()
   skip: Sequence[str] = ()
-  gamma: int = DefaultGamma(LONGEST)
+  gamma: int = gamma_knob(LONGEST)
 
   # Nearly the target, of whatever text: more is accepted than of other drafts.
   prior_alpha = 0.9

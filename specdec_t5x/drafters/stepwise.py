@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import tree
-from specdec_t5x.core.checks import check_uniforms, is_whole
+from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import (
   argmax,
   certain_log_prob,
@@ -24,6 +24,7 @@ from specdec_t5x.core.distributions import (
   perturbed,
 )
 from specdec_t5x.core.ends import is_end
+from specdec_t5x.core.knobs import Knob, declared, whole
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.drafter import Drafter, Stops
@@ -37,6 +38,19 @@ class DefaultGamma(int):
 
   `dataclasses.replace` keeps the type, so copies of a drafter have none given either.
   """
+
+
+GAMMA = Knob(
+  whole(1),
+  "most tokens of a draft",
+  "GAMMA",
+  "For decoding without speculation use configs/baseline_*.gin, or no draft.",
+)
+
+
+def gamma_knob(usual: int = DEFAULT_GAMMA) -> Any:
+  """Returns the field `gamma` of a drafter, with its usual value as the default."""
+  return declared(DefaultGamma(usual), GAMMA)
 
 
 @flax.struct.dataclass
@@ -84,9 +98,6 @@ class Stepwise(Drafter):
 
   stops = Stops.AT_LENGTH
   resumes = True
-
-  def __post_init__(self):
-    check_gamma(self.gamma)
 
   @abc.abstractmethod
   def extend(self, context: Context) -> ExtendFn:
@@ -165,15 +176,6 @@ def is_gamma_given(drafter: Drafter) -> bool:
   """Returns whether a drafter was built with a gamma, rather than its default."""
   gamma = getattr(drafter, "gamma", None)
   return gamma is not None and not isinstance(gamma, DefaultGamma)
-
-
-def check_gamma(gamma: Any) -> None:
-  """Raises a ValueError where `gamma` is no length of a draft."""
-  if not is_whole(gamma, 1):
-    raise ValueError(
-      f"GAMMA must be a whole number of at least 1, got {gamma!r}. For decoding "
-      "without speculation use configs/baseline_*.gin, or no draft."
-    )
 
 
 def drawn(logits: Float[Array, "B V"], context, uniforms: Float[Array, "B L"]):

@@ -35,16 +35,16 @@ def test_each_names_itself_and_a_pair_that_is_there(config, monkeypatch):
 
 def test_a_beam_reads_every_knob_of_the_decoder_that_it_stands_in_for():
   knobs, beam = (
-    lambda part, file=file: _bound(part, runs.ROOT / "configs" / "runs" / file)
-    for file in ("speculative.gin", "beam.gin")
+    lambda part, file=file: _bound(part, runs.ROOT / "configs" / file)
+    for file in ("runs/speculative.gin", "contrib/beam.gin")
   )
   assert "%LENIENCE" in knobs("build.rule_for")
-  assert "@build.drafter_for()" in beam("build.beam")
+  assert "@build.drafter_for()" in beam("decoder.beam")
   parts = {"@build.rule_for()", "@build.policy_for()"}
   of_parts = knobs("build.rule_for") | knobs("build.policy_for")
   expected = of_parts | knobs("decoders.SpeculativeDecoder") - parts
   # The drafter has GAMMA; ALPHA is of policies, which a beam has none of.
-  assert expected - {"%GAMMA", "%ALPHA"} <= beam("build.beam")
+  assert expected - {"%GAMMA", "%ALPHA"} <= beam("decoder.beam")
 
 
 def _bound(part, file):

@@ -136,19 +136,14 @@ def test_every_noise_gives_the_oracle_s_output_with_and_without_a_draft(
 NETWORK = network_for(tiny.config(1, 16, vocab_size=40))
 
 
-class NeverPays(Fixed):
-  def pays(self, lengths):
-    return False
-
-
 def test_a_decoder_s_rule_couples_its_samples_whether_drafts_pay_or_not():
   params = {"target": networks.sharp(NETWORK, 0), "draft": networks.sharp(NETWORK, 1)}
   inputs = (2 + jnp.arange(24 * 4) % 38).reshape(24, 4)
   expected = networks.run(PlainDecoder(NETWORK), params, inputs, 24, SAMPLINGS["T=1"])
   assert len(np.unique(expected.tokens, axis=0)) > 12
-  for policy in (Fixed(), NeverPays()):
-    decoder = SpeculativeDecoder(NETWORK, DraftModel(NETWORK, 3), COUPLED, policy)
-    same_tokens(networks.run(decoder, params, inputs, 24, Sampling()), expected)
+  decoder = SpeculativeDecoder(NETWORK, DraftModel(NETWORK, 3), COUPLED)
+  for each in (decoder, decoder.without_drafts()):
+    same_tokens(networks.run(each, params, inputs, 24, Sampling()), expected)
 
 
 @pytest.mark.parametrize("rule", [Lenient(0.5), RULES["typical"]])

@@ -13,7 +13,7 @@ from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.pairs import Draft
 from specdec_t5x.bench.paper import published
 from specdec_t5x.bench.table import Table, declared
-from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 
 # Below what each is.
 _USAGE = """

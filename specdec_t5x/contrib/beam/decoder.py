@@ -18,6 +18,7 @@ mean for a beam, where a hypothesis gains a token at each step of the search:
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -28,7 +29,10 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import Guarantee
 from specdec_t5x.decoding.decoders import Decoder
+from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.decoding.state import Decoded, no_info
+from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network import certified
 from specdec_t5x.network.functional import (
   Network,
@@ -174,3 +178,67 @@ def _as_decoded(found: BeamDecoded) -> Decoded:
   )
   tokens = found.tokens.reshape(-1, found.tokens.shape[-1])
   return Decoded(tokens, found.scores.reshape(-1), statistics)
+
+
+def beam(
+  target: Network,
+  seed: int,
+  *,
+  slots: int = 0,
+  block: int = 1,
+  same_bits: bool | None = None,
+  drafter: Drafter | None = None,
+  verification: str = "beam",
+  lenience: float = 1.0,
+  policy: Policy | str | None = None,
+  **knobs: Any,
+) -> Decoder:
+  """Returns a beam search, with the draft model of a drafter where there is one.
+
+  Args:
+    target: the network whose hypotheses are searched for.
+    seed: 0.
+    slots: 0.
+    block: 1.
+    same_bits: None: hypotheses are scored in trees.
+    drafter: a plain `DraftModel`; the draft searches with a beam of its own.
+    verification: 'beam', for there is no other with a beam.
+    lenience: 1.
+    policy: None, or 'fixed': each tree has GAMMA levels.
+    **knobs: of `BeamDecoder`.
+
+  Raises:
+    ValueError: where a setting is one that a beam has no use for.
+  """
+  if policy not in (None, "fixed"):
+    raise ValueError(
+      f"GAMMA_POLICY must be 'fixed' with a beam, or left out, got {policy!r}: each "
+      "tree has GAMMA levels."
+    )
+  if verification != "beam" or lenience != 1.0:
+    raise ValueError(
+      f"VERIFICATION must be 'beam' with a beam, and LENIENCE 1, got {verification!r} "
+      f"and {lenience}: hypotheses are compared, not tokens. Leave them out, or leave "
+      "out configs/contrib/beam.gin."
+    )
+  network = getattr(drafter, "network", None)
+  if drafter is not None:
+    if type(drafter) is not DraftModel or not hasattr(network, "extend_slots"):
+      raise ValueError(
+        "DRAFTER must be 'draft_model' with a beam, and NUM_CANDIDATES 1, got "
+        f"{type(drafter).__name__} whose network is {type(network).__name__}: the "
+        "draft searches with a beam of its own."
+      )
+    knobs |= {"draft": network, "gamma": drafter.gamma}
+  if (seed, slots, block) != (0, 0, 1):
+    raise ValueError(
+      f"With a beam SEED and SLOTS must be 0 and BLOCK 1, got {seed}, {slots} and "
+      f"{block}: it draws nothing, hypotheses end together, and the strict baseline is "
+      "one of single tokens. Leave them out."
+    )
+  if same_bits is not None:
+    raise ValueError(
+      f"With a beam SAME_BITS must be None, got {same_bits!r}: hypotheses are scored "
+      "in trees, whose blocks have other widths. Leave SAME_BITS out."
+    )
+  return BeamDecoder(target, **knobs)

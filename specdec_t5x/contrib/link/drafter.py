@@ -25,7 +25,7 @@ from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, DefaultGamma, check_gamma
+from specdec_t5x.drafters.stepwise import gamma_knob
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Link(Drafter):
   """
 
   remote: Remote
-  gamma: int = DefaultGamma(DEFAULT_GAMMA)
+  gamma: int = gamma_knob()
   top_k: int = 32
   top_p: float = 1.0
 
@@ -118,7 +118,7 @@ class Link(Drafter):
   resumes = True
 
   def __post_init__(self):
-    check_gamma(self.gamma)
+    super().__post_init__()
     Truncation(self.top_k, self.top_p)
 
   @property

@@ -1,0 +1,112 @@
+"""Knobs: fields of dataclasses that declare which values they take.
+
+A knob states its default, its check, its macro in gin files and its documentation in
+one place. The checks of a part, the error messages and the reference of all ways to
+draft (`specdec_t5x.ways`) read them from there.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from specdec_t5x.core.checks import is_finite, is_probability, is_whole
+
+_KEY = "knob"
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+  """The values that a knob takes.
+
+  Attributes:
+    expected: the values in words, as "a whole number of at least 1".
+    accepts: returns whether a value is one of them.
+  """
+
+  expected: str
+  accepts: Callable[[Any], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Knob:
+  """The declaration of a knob.
+
+  Attributes:
+    check: the values that it takes; None is any value.
+    about: its documentation, in a clause.
+    macro: its name in gin files; '' is the class and the field.
+    fix: a sentence for error messages; '' is none.
+  """
+
+  check: Check | None
+  about: str
+  macro: str = ""
+  fix: str = ""
+
+
+def knob(
+  default: Any, check: Check | None, about: str, macro: str = "", fix: str = ""
+) -> Any:
+  """Returns a dataclass field that is a knob; arguments as for `Knob`."""
+  return declared(default, Knob(check, about, macro, fix))
+
+
+def declared(default: Any, declaration: Knob) -> Any:
+  """Returns a dataclass field that is a knob of this declaration."""
+  return dataclasses.field(default=default, metadata={_KEY: declaration})
+
+
+def knobs_of(part: Any) -> dict[str, tuple[Any, Knob]]:
+  """Returns the default and the declaration of each knob of a dataclass, by field."""
+  return {
+    field.name: (field.default, field.metadata[_KEY])
+    for field in dataclasses.fields(part)
+    if _KEY in field.metadata
+  }
+
+
+def check_knobs(part: Any) -> None:
+  """Raises a ValueError if a knob of a dataclass has a value that it does not take."""
+  for name, (_, declaration) in knobs_of(part).items():
+    check_value(declaration, getattr(part, name), f"{type(part).__name__}.{name}")
+
+
+def check_value(declaration: Knob, value: Any, name: str = "") -> None:
+  """Raises a ValueError if a knob does not take a value.
+
+  Args:
+    declaration: of the knob.
+    value: the value.
+    name: the name of a knob without a macro.
+  """
+  check = declaration.check
+  if check is None or check.accepts(value):
+    return
+  message = f"{declaration.macro or name} must be {check.expected}, got {value!r}."
+  raise ValueError(f"{message} {declaration.fix}".rstrip())
+
+
+def whole(least: int, most: int | None = None) -> Check:
+  """Returns the check for whole numbers from `least` to `most`, both included."""
+  if most is None:
+    return Check(
+      f"a whole number of at least {least}", lambda value: is_whole(value, least)
+    )
+  return Check(
+    f"from {least} to {most}", lambda value: is_whole(value, least) and value <= most
+  )
+
+
+def finite() -> Check:
+  """Returns the check for finite numbers of at least 0."""
+  return Check("a finite number of at least 0", is_finite)
+
+
+def probability() -> Check:
+  """Returns the check for numbers from 0 to 1."""
+  return Check("a number from 0 to 1", is_probability)
+
+
+def one_of(choices: tuple[Any, ...]) -> Check:
+  """Returns the check for members of a tuple."""
+  return Check(f"one of {choices}", lambda value: value in choices)

@@ -1,0 +1,219 @@
+"""The table of all ways to draft.
+
+A way is added with its file, its record here, its gin file and its page. Everything
+else reads the record: names in gin and Python (`build`), old names (`moved`), the
+reference, the benchmarks, and the tests that all ways share. Classes are imported when
+they are asked for. A class states its knobs, its default policy and what it can't do
+(`decoding.drafter`); a record states the rest.
+"""
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from specdec_t5x.core.knobs import Knob, knobs_of
+
+LIBRARY, CONTRIB = "library", "contrib"
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+  """The record of a way to draft.
+
+  Attributes:
+    name: its name; of `named` ways in gin (DRAFTER) and in Python, too.
+    drafter: "module:Class" of the drafter.
+    about: one line of documentation.
+    networks: how each of its networks comes about, by the network's name.
+    page: its page in docs/methods/.
+    gin: its gin file in configs/; '' is none.
+    tier: `LIBRARY`, or `CONTRIB`: a method of the papers that is not among the ways
+      that pay.
+    is_named: whether its name alone asks for it.
+    tiny: knobs with which tests draft for tiny networks of a vocabulary of 12 tokens.
+  """
+
+  name: str
+  drafter: str
+  about: str
+  networks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  page: str = ""
+  gin: str = ""
+  tier: str = LIBRARY
+  is_named: bool = False
+  tiny: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @functools.cached_property
+  def kind(self) -> type:
+    """The class of the drafter, or the base class of drafters of several kinds."""
+    module, _, name = self.drafter.partition(":")
+    return getattr(importlib.import_module(f"specdec_t5x.{module}"), name)
+
+  @property
+  def knobs(self) -> dict[str, tuple[Any, Knob]]:
+    """The default and the declaration of each knob, by field."""
+    return knobs_of(self.kind)
+
+  @property
+  def needs_network(self) -> bool:
+    """Whether the drafter has a network of its own."""
+    return "draft" in self.networks
+
+  def make(self, networks: Mapping[str, Any] | None = None, **knobs: Any) -> Any:
+    """Returns the drafter.
+
+    Args:
+      networks: its networks, by name.
+      **knobs: that differ from the defaults.
+    """
+    if self.needs_network:
+      knobs = {"network": (networks or {})["draft"], **knobs}
+    return self.kind(**knobs)
+
+
+_MODEL = "a smaller model of the family; python -m specdec_t5x.train distils it"
+_HEADS = "heads on the target's features; python -m specdec_t5x.train --job=heads"
+_TABLE = "a table of n-grams; python -m specdec_t5x.train --job=ngrams counts it"
+
+_RECORDS = (
+  Way(
+    "draft_model",
+    "drafters.draft_model:DraftModel",
+    "a smaller model drafts token by token",
+    {"draft": _MODEL},
+    page="draft_model",
+    is_named=True,
+    tiny={"gamma": 3},
+  ),
+  Way(
+    "ngram",
+    "drafters.draft_model:DraftModel",
+    "a table of n-grams drafts token by token",
+    {"draft": _TABLE},
+    page="ngram",
+    gin="drafters/ngram.gin",
+    is_named=True,
+    tiny={"gamma": 3},
+  ),
+  Way(
+    "copy",
+    "drafters.copy:Copy",
+    "copies what followed the last tokens before, in the input or the output",
+    page="copy",
+    gin="drafters/copy.gin",
+    is_named=True,
+    tiny={"gamma": 3, "match": 1},
+  ),
+  Way(
+    "heads",
+    "drafters.heads:Headed",
+    "heads draft from the target's features",
+    {"draft": _HEADS},
+    page="heads",
+    gin="drafters/heads.gin",
+    is_named=True,
+  ),
+  Way(
+    "parallel",
+    "drafters.parallel:ParallelDraft",
+    "one layer drafts all positions in one pass",
+    {"draft": _HEADS},
+    page="heads",
+    gin="drafters/heads.gin",
+  ),
+  Way(
+    "eagle",
+    "drafters.eagle:EagleDraft",
+    "one layer drafts token by token from the target's features and its own",
+    {"draft": _HEADS},
+    page="eagle",
+    gin="drafters/heads.gin",
+    tiny={"gamma": 3},
+  ),
+  Way(
+    "tree",
+    "drafters.tree_draft:TreeDraft",
+    "a smaller model drafts a tree",
+    {"draft": _MODEL},
+    page="tree",
+    gin="drafters/tree.gin",
+  ),
+  Way(
+    "quantized",
+    "drafters.quantized:Quantized",
+    "the target with its weights in 8 or 4 bits drafts for itself",
+    page="quantized",
+    gin="drafters/quantized.gin",
+    is_named=True,
+    tiny={"bits": 4, "group": 8, "gamma": 3},
+  ),
+  Way(
+    "sparse",
+    "contrib.sparse:SparseDraft",
+    "a smaller model drafts from the likeliest tokens of its distributions",
+    {"draft": _MODEL},
+    page="link",
+    gin="contrib/sparse.gin",
+    tier=CONTRIB,
+    is_named=True,
+    tiny={"gamma": 3, "top_k": 4},
+  ),
+  Way(
+    "link",
+    "contrib.link.drafter:Link",
+    "a draft in another process",
+    page="link",
+    gin="contrib/link.gin",
+    tier=CONTRIB,
+  ),
+  Way(
+    "cascade",
+    "contrib.cascade:Cascade",
+    "a draft that is sped up by a draft of its own",
+    {"draft": _MODEL},
+    page="cascade",
+    gin="contrib/cascade.gin",
+    tier=CONTRIB,
+  ),
+  Way(
+    "layer_skip",
+    "contrib.layer_skip:LayerSkip",
+    "the target without some of its sublayers drafts for itself",
+    page="layer_skip",
+    gin="contrib/layer_skip.gin",
+    tier=CONTRIB,
+    tiny={"skip": ("self_0",), "gamma": 3},
+  ),
+  Way(
+    "other_vocabulary",
+    "contrib.other_vocabulary:OtherVocabulary",
+    "a model of another vocabulary drafts the tokens that both have",
+    {"draft": _MODEL},
+    page="other_vocabulary",
+    gin="contrib/other_vocabulary.gin",
+    tier=CONTRIB,
+  ),
+  Way(
+    "position_heads",
+    "contrib.heads:HeadDraft",
+    "feed-forward heads (blockwise, Medusa, Hydra), one for each position",
+    {"draft": _HEADS},
+    page="heads",
+    gin="drafters/heads.gin",
+    tier=CONTRIB,
+  ),
+  Way(
+    "eagle_tree",
+    "contrib.pruned:EagleTree",
+    "EAGLE's layer drafts the likeliest paths as a tree",
+    {"draft": _HEADS},
+    page="eagle",
+    gin="contrib/pruned.gin",
+    tier=CONTRIB,
+  ),
+)
+
+WAYS = {way.name: way for way in _RECORDS}
+NAMED = {name: way for name, way in WAYS.items() if way.is_named}
