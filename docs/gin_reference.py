@@ -18,8 +18,9 @@ PARTS = (
       for name in ("common", "infer", "eval", "speculative", "baseline")
     ),
   ),
-  ("Beams, decoder-only networks, learning while serving", ("runs/*.gin",)),
+  ("Decoder-only networks and other runs", ("runs/*.gin",)),
   ("Ways to draft", ("drafters/*.gin",)),
+  ("Contributed methods", ("contrib/*.gin",)),
   ("Policies of a draft's length", ("policies/*.gin",)),
   ("Training", ("train/*.gin",)),
   ("Pairs: sizes and paths", ("pairs/*.gin",)),
@@ -64,7 +65,7 @@ def to_markdown(configs: pathlib.Path) -> str:
   for title, patterns in PARTS:
     lines.append(f"## {title}\n")
     for path in [p for pattern in patterns for p in sorted(configs.glob(pattern))]:
-      if path not in seen:
+      if path not in seen and not path.read_text().startswith("# Moved to "):
         seen.add(path)
         lines += _section(read(path, configs))
   return "\n".join(lines)

@@ -49,6 +49,12 @@ NAMES = {
   "data.vocabularies": {"shared_tokens": "contrib.vocabulary_tables:shared_tokens"},
   "drafters.eagle": {"EagleTree": "contrib.pruned:EagleTree"},
   "drafters.heads": {"HeadDraft": "contrib.heads:HeadDraft"},
+  "network.heads": {
+    "Blockwise": "contrib.heads:Blockwise",
+    "Heads": "contrib.heads:Heads",
+    "Hydra": "contrib.heads:Hydra",
+    "Medusa": "contrib.heads:Medusa",
+  },
 }
 
 

@@ -27,6 +27,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec_t5x import moved
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.lazy import Lazy
 from specdec_t5x.network import hot
@@ -286,3 +287,6 @@ def _of_features(shapes) -> dict[str, tuple[int, ...]]:
   """Returns the shapes of the parameters that make features."""
   prefixes = ("markov_", "hot_")
   return {name: x for name, x in shapes.items() if not name.startswith(prefixes)}
+
+
+__getattr__ = moved.names_of(__name__)

@@ -97,6 +97,22 @@ def test_gin_builds_the_table_s_drafter_rule_and_policy(name, settings, models):
   assert type(decoder.rule).__name__.lower() == way.rule
 
 
+MOVED = {
+  name: way
+  for name, way in ways.IN_GIN.items()
+  if any(file.startswith("contrib/") for file in way.files)
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_an_old_gin_file_builds_what_the_new_one_does(name, settings):
+  way = MOVED[name]
+  gin_files, bindings = settings(way)
+  old = [file.replace("configs/contrib/", "configs/drafters/") for file in gin_files]
+  assert old != gin_files
+  assert built(old, bindings) == built(gin_files, bindings)
+
+
 def test_a_tree_of_two_checkpoints_gives_the_target_s_own_outputs(
   settings, speculative, tmp_path
 ):
