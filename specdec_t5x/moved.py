@@ -49,6 +49,9 @@ NAMES = {
   "data.vocabularies": {"shared_tokens": "contrib.vocabulary_tables:shared_tokens"},
   "drafters.eagle": {"EagleTree": "contrib.pruned:EagleTree"},
   "drafters.heads": {"HeadDraft": "contrib.heads:HeadDraft"},
+  "network.functional": {
+    "check_same_vocabulary": "network.vocabulary:check_same_vocabulary",
+  },
   "network.heads": {
     "Blockwise": "contrib.heads:Blockwise",
     "Heads": "contrib.heads:Heads",

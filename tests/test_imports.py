@@ -1,10 +1,13 @@
 """Who may import whom (docs/architecture.md)."""
 
-import ast
 import pathlib
+import re
 import tomllib
 
 import pytest
+
+from scripts import house
+from scripts.house import imported
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "specdec_t5x"
@@ -12,7 +15,6 @@ RULES = tomllib.loads((ROOT / "tests" / "imports.toml").read_text())
 # What is in a clone and not in the wheel.
 REPOSITORY = {"lab", "tests", "scripts"}
 STATIC = set(RULES["static"])
-KERNELS = ("native", "cuda", "network")
 JAX_ALONE = {"jax", "jaxtyping", "flax", "specdec_t5x", *RULES["standard"]}
 
 
@@ -20,16 +22,6 @@ def allowed(part):
   """Returns what a part may import of the others, with groups written out."""
   groups = RULES["groups"]
   return {each for name in RULES["may"][part] for each in groups.get(name, [name])}
-
-
-def imported(source):
-  for node in ast.walk(ast.parse(source)):
-    if isinstance(node, ast.Import):
-      yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-      assert node.level == 0, "a relative import"
-      yield node.module
-      yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def part_of(module):
@@ -72,20 +64,16 @@ def test_a_planted_import_is_found(module, planted, found):
 
 
 def test_a_default_decode_stands_on_no_other_module():
-  found, pending = set(), list(RULES["beginnings"])
-  while pending:
-    path = PACKAGE / f"{pending.pop().replace('.', '/')}.py"
-    if path in found or not path.exists() or path.parts[-2] in KERNELS:
-      continue
-    found |= {path}
-    # What is imported within a function is not needed by all.
-    at_once = [
-      node for node in ast.parse(path.read_text()).body if not hasattr(node, "body")
-    ]
-    source = ast.unparse(ast.Module(at_once, []))
-    pending += [name.removeprefix("specdec_t5x.") for name in imported(source)]
-  names = {path.relative_to(PACKAGE).as_posix() for path in found}
+  names = {path.relative_to(PACKAGE).as_posix() for path in house.default_modules()}
   assert names == set(RULES["default"])
+
+
+def test_the_size_of_the_house_is_printed_and_within_its_limits(capsys):
+  assert house.main() == 0
+  shown = dict(re.findall(r"^\| (.+?) \| ([\d,]+) \|$", capsys.readouterr().out, re.M))
+  assert shown.keys() == RULES["most"].keys()
+  for name, most in RULES["most"].items():
+    assert int(shown[name].replace(",", "")) <= most, name
 
 
 def test_each_part_has_its_rule():

@@ -17,7 +17,7 @@ from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal, Verdict
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.network.functional import check_same_vocabulary
+from specdec_t5x.network.vocabulary import check_same_vocabulary
 
 
 class Stops(enum.Enum):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from specdec_t5x import moved
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.network import config, heads, ngram, rounded, tracing
 from specdec_t5x.network.config import GptConfig, T5Config
@@ -18,6 +19,7 @@ from specdec_t5x.network.heads import FeatureDrafter, HeadsConfig
 from specdec_t5x.network.inputs import input_lengths, without_padding
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.network.vocabulary import vocab_size_of
 
 Network = Transformer | GptTransformer | NgramTable | FeatureDrafter
 Settings = T5Config | GptConfig | NgramConfig | HeadsConfig
@@ -26,8 +28,6 @@ EmbedFn = Callable[[Int[Array, "*B"]], Float[Array, "*B D"]]
 WithoutFn = Callable[..., ExtendFn]
 # Inputs are not encoded at less than this: narrower gains next to nothing.
 _LEAST_WIDTH = 16
-# Padding rows by which a draft's vocabulary may differ from the target's.
-_MOST_PADDING = 1024
 
 
 def network_for(settings: Settings) -> Network:
@@ -97,35 +97,6 @@ def check_same_kind(target: Network, draft: Network) -> None:
       f"{target.config.emb_dim}, got one of width {draft.config.emb_dim}. Use the one "
       "that was trained on this target."
     )
-
-
-def check_same_vocabulary(target: Network, draft: Network, name: str = "draft") -> None:
-  """Raises a ValueError where a network's tokens are not the target's.
-
-  Heads have no tokens of their own, but for a bias. The same tokens may have different
-  numbers of padding rows behind them.
-  """
-  size = target.config.vocab_size
-  sizes = size, vocab_size_of(draft, size)
-  most = min(_MOST_PADDING, max(sizes) // 16)
-  if abs(sizes[0] - sizes[1]) > most:
-    raise ValueError(
-      f"Target and {name} must share a vocabulary: the target's vocab_size is "
-      f"{sizes[0]}, the {name}'s {sizes[1]}. Use one trained with the target's "
-      f"vocabulary (padding rows may differ by up to {most}), or name a draft model's: "
-      "DRAFT_TOKENIZER in configs/contrib/other_vocabulary.gin, draft_tokenizer in "
-      "Python."
-    )
-
-
-def vocab_size_of(draft: Network, vocab_size: int) -> int:
-  """Returns the number of tokens that a draft has logits of.
-
-  Args:
-    draft: a network.
-    vocab_size: the target's, which heads without a bias have.
-  """
-  return getattr(draft.config, "vocab_size", 0) or vocab_size
 
 
 def resized(
@@ -325,3 +296,6 @@ def _read(networks, inputs, num_slots):
   wide = lambda width, x: [cache.widened(length) for cache in start(width, x)]
   starts = [functools.partial(wide, width) for width in widths]
   return jax.lax.switch((jnp.array(widths) < longest).sum(), starts, inputs)
+
+
+__getattr__ = moved.names_of(__name__)

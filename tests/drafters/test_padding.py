@@ -11,8 +11,9 @@ from specdec_t5x.contrib.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.hugging_face.generation import Generation
-from specdec_t5x.network.functional import check_same_vocabulary, network_for
+from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.network.vocabulary import check_same_vocabulary
 from tests import networks
 from tests.t5x_bridge import tiny
 

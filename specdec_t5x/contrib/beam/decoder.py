@@ -36,11 +36,11 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network import certified
 from specdec_t5x.network.functional import (
   Network,
-  check_same_vocabulary,
   is_decoder_only,
   resized,
   start_decoding,
 )
+from specdec_t5x.network.vocabulary import check_same_vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
