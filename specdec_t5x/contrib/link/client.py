@@ -14,7 +14,7 @@ from absl import logging
 from specdec_t5x.contrib.link import wire
 from specdec_t5x.contrib.link.drafter import Terms
 from specdec_t5x.contrib.link.server import OPTIONS, SERVICE
-from specdec_t5x.contrib.link.wire import Ask, Drafts, Kind, Setup, Status
+from specdec_t5x.contrib.link.wire import Ask, Drafts, Setup
 from specdec_t5x.core.checks import is_finite
 
 # Seconds before a lost draft is asked again: the first, and the longest, time.
@@ -29,7 +29,7 @@ class Remote:
   """A draft in another process; `drafters.link.Link` asks it.
 
   Attributes:
-    address: where `python -m specdec_t5x.link` listens: host:port, or unix:path.
+    address: where `python -m specdec_t5x.contrib.link` listens: host:port, or unix:path.
     mbits: bandwidth of an emulated link, in Mbit/s each way; 0 is what there is.
     delay_ms: its delay each way.
     timeout_ms: how long an answer may take, beyond what the emulated link does.
@@ -57,7 +57,7 @@ class Remote:
 
   def check(self, vocab_size: int) -> None:
     """Raises a ValueError where no draft answers, or one of another vocabulary."""
-    found = _asker(self).vocab_size()
+    found = _asker(self).vocab_size
     if found != vocab_size:
       raise ValueError(
         f"Target and draft must share a vocabulary: the target's vocab_size is "
@@ -70,7 +70,17 @@ class Remote:
     _asker(self).check(Setup(terms, rows, inputs, slots))
 
   def ask(self, terms: Terms, *arrays: Any) -> tuple[np.ndarray, ...]:
-    """Returns a draft of every row; see `drafters.link.Remote`."""
+    """Returns one draft of every row, in NumPy.
+
+    Args:
+      terms: agreed on.
+      *arrays: encoder inputs [B, E], sequences [B, S], their lengths [B], which rows
+        have ended [B], uniforms [B, G, L].
+
+    Returns:
+      Tokens [B, G], the tokens and weights of their distributions [B, G, K], and which
+      rows have a draft.
+    """
     return _asker(self).ask(terms, *map(np.asarray, arrays))
 
   def counts(self) -> Mapping[str, int]:
@@ -80,58 +90,31 @@ class Remote:
 
 @dataclasses.dataclass
 class Counts:
-  """What went over a link.
+  """What went over a link; bits are those of messages, without gRPC's headers."""
 
-  Attributes:
-    requests: that were answered with drafts.
-    tokens: drafted tokens that came.
-    bits_sent: to the draft, of all requests.
-    bits_received: from it, of all replies.
-    lost: requests without a draft in time.
-    skipped: drafts that were not asked for, while the link was lost.
-  """
-
-  requests: int = 0
-  tokens: int = 0
-  bits_sent: int = 0
-  bits_received: int = 0
-  lost: int = 0
-  skipped: int = 0
+  requests: int = 0  # that were answered with drafts
+  tokens: int = 0  # drafted tokens that came
+  bits_sent: int = 0  # to the draft, of all requests
+  bits_received: int = 0  # from it, of all replies
+  lost: int = 0  # requests without a draft in time
+  skipped: int = 0  # drafts that were not asked for, while the link was lost
 
 
 class Lost(Exception):
   """There is no draft this time; says why."""
 
 
-class Mirror:
-  """What the draft's process is taken to know: all that it has answered to.
+@dataclasses.dataclass
+class Session:
+  """A session of the draft's process.
 
-  Args:
-    setup: of the session.
+  Attributes:
+    number: of the session, random.
+    source: the inputs that the draft's process has; None before its first answer.
   """
 
-  def __init__(self, setup: Setup):
-    self.number = random.getrandbits(32)
-    self.setup = setup
-    self.is_open = False
-    self._source = np.zeros((setup.rows, setup.inputs), np.int32)
-    self._sequences = np.zeros((setup.rows, setup.slots), np.int32)
-    self._lengths = np.zeros(setup.rows, np.int32)
-
-  def ask(self, source, sequences, lengths, ended, uniforms) -> Ask:
-    """Returns the question, which says what is not known yet."""
-    same = np.cumprod(self._sequences == sequences, axis=1).sum(axis=1)
-    known = np.minimum(same, np.minimum(self._lengths, lengths))
-    known = np.where((self._source == source).all(axis=1) & self.is_open, known, 0)
-    return Ask(~ended, known, lengths, source, sequences, uniforms)
-
-  def answered(self, ask: Ask) -> None:
-    """Notes that a question was answered."""
-    live = ask.live[:, None]
-    self._source = np.where(live, ask.source, self._source)
-    self._sequences = np.where(live, ask.sequences, self._sequences)
-    self._lengths = np.where(ask.live, ask.lengths, self._lengths)
-    self.is_open = True
+  number: int
+  source: np.ndarray | None = None
 
 
 class Asker:
@@ -148,94 +131,90 @@ class Asker:
     self.counts = Counts()
     self._remote = remote
     self._call = call or _over_grpc(remote.address)
-    self._mirrors: dict[Setup, Mirror] = {}
-    self._wait, self._not_before = 0.0, 0.0
-    self._vocab_size: int | None = None
+    self._sessions: dict[Setup, Session] = {}
+    self._wait = 0.0
+    self._not_before = 0.0
 
+  @functools.cached_property
   def vocab_size(self) -> int:
-    """Returns the draft's, asked for once; a ValueError where nothing answers."""
-    if self._vocab_size is not None:
-      return self._vocab_size
+    """The draft's, asked for once; a ValueError where nothing answers."""
     try:
-      status, size, _ = wire.beheaded(self._call("about", b"", _ABOUT_SECONDS))
+      status, others = self._about(None)
     except (Lost, ValueError) as error:
       raise ValueError(
         f"No draft answers at {self._remote.address} ({error}). Start it with `python "
         f"-m specdec_t5x.contrib.link --draft DIR --address {self._remote.address}`."
       ) from error
-    if status != Status.OK:
+    if status != wire.OK or len(others) != 1:
       raise ValueError(f"What answers at {self._remote.address} is no draft of a link.")
-    self._vocab_size = size
-    return size
+    return others[0]
 
   def check(self, setup: Setup) -> None:
     """Raises a ValueError where the draft's process refuses so large a session.
 
-    Whether it answers at all is no question here: a draft may come back.
+    A draft that does not answer is no reason: it may come back.
     """
     try:
-      reply = self._call("about", setup.packed(), _ABOUT_SECONDS)
-      status, _, body = wire.beheaded(reply)
-      size, most = wire.refused(body) if status == Status.TOO_LARGE else (0, 0)
+      status, _ = self._about(dataclasses.astuple(setup))
     except (Lost, ValueError) as error:
       return self._lose(error)
-    if size > most:
+    if status != wire.OK:
       raise ValueError(
-        f"The draft at {self._remote.address} holds at most {most} bytes of caches, "
-        f"and {setup.rows} rows of {setup.inputs} input tokens and {setup.slots} "
-        f"places take {size}. Lower BATCH_SIZE, or start `python -m "
-        "specdec_t5x.contrib.link` with a larger --cache-gib."
+        f"The draft at {self._remote.address} refuses the batch: {status} Lower "
+        "BATCH_SIZE, or start `python -m specdec_t5x.contrib.link` with a larger "
+        "--cache-gib."
       )
+
+  def _about(self, setup):
+    reply = self._call("about", wire.message(0, setup), _ABOUT_SECONDS)
+    _, status, others = wire.parts_of(reply)
+    return status, others
 
   def ask(
     self, terms: Terms, source, sequences, lengths, ended, uniforms
   ) -> tuple[np.ndarray, ...]:
     """Returns tokens, their probs' tokens and weights, and which rows have a draft."""
     setup = Setup(terms, *source.shape, sequences.shape[1])
-    drafts = None
     if time.monotonic() < self._not_before:
       self.counts.skipped += 1
     else:
       try:
         drafts = self._asked(setup, source, sequences, lengths, ended, uniforms)
         self._found()
+        return drafts.tokens, drafts.kept, drafts.weights, ~ended
       except (Lost, ValueError) as error:
         self._lose(error)
-    if drafts is None:
-      shape = setup.rows, terms.gamma
-      distribution = np.zeros((*shape, terms.kept), np.int32)
-      return (
-        np.zeros(shape, np.int32),
-        distribution,
-        distribution,
-        np.zeros(setup.rows, bool),
-      )
-    arrays = drafts.tokens, drafts.kept, drafts.weights
-    return (*(x.astype(np.int32) for x in arrays), ~ended)
+    tokens = np.zeros((setup.rows, terms.gamma), np.int32)
+    kept = np.zeros((*tokens.shape, terms.kept), np.int32)
+    return tokens, kept, kept, np.zeros(setup.rows, bool)
 
-  def _asked(self, setup, *arrays) -> Drafts:
-    mirror = self._mirrors.setdefault(setup, Mirror(setup))
-    ask, (status, number, body) = self._exchanged(mirror, arrays)
-    if status == Status.NO_SESSION and mirror.is_open:
+  def _asked(self, setup, source, sequences, lengths, ended, uniforms) -> Drafts:
+    session = self._sessions.setdefault(setup, Session(random.getrandbits(32)))
+    is_known = session.source is not None and np.array_equal(session.source, source)
+    ask = Ask(~ended, lengths, sequences, uniforms, None if is_known else source)
+    status, parts = self._exchanged(session, setup, ask)
+    if status == wire.NO_SESSION and is_known:
       # The draft's process was started anew.
-      mirror = self._mirrors[setup] = Mirror(setup)
-      ask, (status, number, body) = self._exchanged(mirror, arrays)
-    if (status, number) != (Status.OK, mirror.number):
-      raise Lost(f"it answered {_name(status)}")
-    drafts = Drafts.unpacked(body, setup, ask.live)
-    mirror.answered(ask)
+      session.source, ask = None, dataclasses.replace(ask, source=source)
+      status, parts = self._exchanged(session, setup, ask)
+    if status != wire.OK:
+      raise Lost(f"it answered {status!r:.200}")
+    drafts = Drafts.unpacked(parts, setup, ask.live)
+    session.source = source.copy()  # A callback's buffers end with it.
     self.counts.requests += 1
     self.counts.tokens += int(ask.live.sum()) * setup.terms.gamma
     return drafts
 
-  def _exchanged(self, mirror: Mirror, arrays) -> tuple[Ask, tuple[int, int, bytes]]:
-    """Returns the question that was sent, and its reply, taken apart."""
-    setup, ask = mirror.setup, mirror.ask(*arrays)
-    kind = Kind.DRAFT if mirror.is_open else Kind.OPEN
-    opening = b"" if mirror.is_open else setup.packed()
-    seconds = self._remote.timeout_ms / 1e3 if mirror.is_open else _OPENING_SECONDS
-    request = wire.head(kind, mirror.number) + opening + ask.packed(setup)
-    return ask, wire.beheaded(self._sent(request, seconds))
+  def _exchanged(self, session: Session, setup: Setup, ask: Ask):
+    """Returns the status of the reply to a request, and its other parts."""
+    opening = None if ask.source is None else dataclasses.astuple(setup)
+    is_open = session.source is not None
+    seconds = self._remote.timeout_ms / 1e3 if is_open else _OPENING_SECONDS
+    request = wire.message(session.number, opening, *ask.packed(setup))
+    number, status, parts = wire.parts_of(self._sent(request, seconds))
+    if number != session.number:
+      raise Lost(f"it answered session {number}, not {session.number}")
+    return status, parts
 
   def _sent(self, request: bytes, seconds: float) -> bytes:
     self.counts.bits_sent += 8 * len(request)
@@ -294,8 +273,3 @@ def _over_grpc(address: str) -> Callable[[str, bytes, float], bytes]:
       raise Lost(f"{error.code().name}: {error.details()}") from error
 
   return call
-
-
-def _name(status: int) -> str:
-  known = {member.value: member.name for member in Status}
-  return known.get(status, f"status {status}")

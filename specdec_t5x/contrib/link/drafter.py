@@ -9,12 +9,12 @@ decision.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import io_callback
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x.contrib.truncation import SparseProbs, Truncation
 from specdec_t5x.core import tree
@@ -57,42 +57,6 @@ class Terms:
     return WORDS if self.sampling.coupled else 0
 
 
-@runtime_checkable
-class Remote(Protocol):
-  """What answers for a draft elsewhere: hashable, and the same for equal settings."""
-
-  def check(self, vocab_size: int) -> None:
-    """Raises a ValueError where nothing answers, or for another vocabulary."""
-
-  def check_batch(self, terms: Terms, rows: int, inputs: int, slots: int) -> None:
-    """Raises a ValueError where a batch is too large for it.
-
-    Args:
-      terms: agreed on.
-      rows: B.
-      inputs: E.
-      slots: S.
-    """
-
-  def ask(
-    self, terms: Terms, *arrays: Array
-  ) -> tuple[Array, Array, Array, Bool[Array, "B"]]:
-    """Returns one draft of every row, in NumPy.
-
-    Args:
-      terms: agreed on.
-      *arrays: what the encoder reads [B, E], sequences [B, S], their lengths [B], which
-        rows have ended [B], uniforms [B, G, L].
-
-    Returns:
-      Tokens [B, G], the tokens and weights of their distributions [B, G, K], and which
-      rows have a draft.
-    """
-
-  def counts(self) -> Mapping[str, int]:
-    """Returns what went over the link so far."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Link(Drafter):
   """Up to gamma tokens from a draft elsewhere; its state is the encoder's input.
@@ -103,13 +67,14 @@ class Link(Drafter):
   depends on the tokens before it alone.
 
   Attributes:
-    remote: answers for the draft.
+    remote: a `client.Remote`, or another object with its methods; hashable, and equal
+      for equal settings.
     gamma: most tokens a draft.
     top_k: tokens of a distribution that are sent; 0 is all.
     top_p: how much of their mass; the message is none the shorter.
   """
 
-  remote: Remote
+  remote: Any
   gamma: int = DefaultGamma(DEFAULT_GAMMA)
   top_k: int = 32
   top_p: float = 1.0
@@ -166,40 +131,39 @@ class Link(Drafter):
     if not terms.kept:
       is_valid = jnp.broadcast_to(is_there[:, None], tokens.shape)
       return Proposal(tokens, None, is_valid, self.tree), state.drafter_state
-    own, is_distribution = (
-      distribution.draw(given).astype(jnp.int32),
-      distribution.total > 0,
-    )
+    own = distribution.draw(given).astype(jnp.int32)
+    is_distribution = distribution.total > 0
     # The first token counts, whatever the other side drew there: it is of a
     # distribution of the known tokens. Each later distribution is of the other side's
     # draft.
     same = jnp.cumprod(own == tokens, axis=1)
     same = jnp.pad(same, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
     is_valid = is_there[:, None] & ((same * jnp.cumprod(is_distribution, axis=1)) > 0)
-    probs = jnp.where(
-      is_distribution[..., None], distribution.dense(context.target.vocab_size), 0.0
-    )
+    probs = distribution.dense(context.target.vocab_size)
+    probs = jnp.where(is_distribution[..., None], probs, 0.0)
     return Proposal(own, probs, is_valid, self.tree), state.drafter_state
 
   def _terms(self, sampling: Sampling, vocab_size: int) -> Terms:
-    cut = Truncation(self.top_k, self.top_p)
+    # As equal numbers for equal terms: nothing is kept beyond the vocabulary.
+    cut = Truncation(min(self.top_k, vocab_size), self.top_p)
+    top_k = min(sampling.top_k, vocab_size)
+    sampling = dataclasses.replace(sampling, top_k=top_k)
     return Terms(self.gamma, cut, sampling, vocab_size)
 
   def _asked(self, terms, state, uniforms) -> tuple[Array, SparseProbs, Array]:
     rows = state.lengths.shape[0]
-    ids = lambda *shape: jax.ShapeDtypeStruct((rows, *shape), jnp.int32)
-    distribution = ids(self.gamma, terms.kept)
-    shapes = (
-      ids(self.gamma),
-      distribution,
-      distribution,
-      jax.ShapeDtypeStruct((rows,), bool),
-    )
+    drafted = jax.ShapeDtypeStruct((rows, self.gamma), jnp.int32)
+    kept = jax.ShapeDtypeStruct((*drafted.shape, terms.kept), jnp.int32)
+    shapes = drafted, kept, kept, jax.ShapeDtypeStruct((rows,), bool)
     # Unordered: each draft goes into the next iteration's state, so none is asked for
     # before the last one came.
     tokens, kept, weights, is_there = io_callback(
       lambda *arrays: self.remote.ask(terms, *arrays),
       shapes,
-      *(state.drafter_state, state.sequences, state.lengths, state.ended, uniforms),
+      state.drafter_state,
+      state.sequences,
+      state.lengths,
+      state.ended,
+      uniforms,
     )
     return tokens, SparseProbs(kept, weights), is_there

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from specdec_t5x.contrib.link.client import Asker, Lost, Remote
-from specdec_t5x.contrib.link.drafting import Draft, Drafting
+from specdec_t5x.contrib.link.drafting import Drafting
 from specdec_t5x.contrib.link.server import Answers
 from specdec_t5x.contrib.link.wire import Setup
 from tests.hash_model import HashModel
@@ -19,7 +19,7 @@ def asker_of(answer) -> Asker:
 def drafting_of(model: HashModel) -> Drafting:
   """A table model as a draft."""
   start = lambda params, source, slots: model.start(source.shape[0], slots)
-  return Drafting(Draft(start, lambda params: model.extend, None, model.vocab_size))
+  return Drafting(start, lambda params: model.extend, None, model.vocab_size)
 
 
 @dataclasses.dataclass(eq=False)

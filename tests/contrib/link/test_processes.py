@@ -13,7 +13,7 @@ from specdec_t5x.contrib.link import __main__ as link_command
 from specdec_t5x.contrib.link import client, process, wire
 from specdec_t5x.contrib.link.client import Remote
 from specdec_t5x.contrib.link.drafter import Link, Terms
-from specdec_t5x.contrib.link.drafting import Draft, Drafting
+from specdec_t5x.contrib.link.drafting import Drafting
 from specdec_t5x.contrib.link.server import serve
 from specdec_t5x.contrib.link.wire import Setup
 from specdec_t5x.contrib.sparse import SparseDraft
@@ -69,10 +69,10 @@ def test_the_distribution_is_the_same_bits_on_both_sides(kept, models, address):
   uniforms = np.random.default_rng(0).integers(0, 2**24, (3, 3, terms.draws)) / 2**24
   given = INPUTS, sequences, np.ones(3, int), np.zeros(3, bool), uniforms
   arrays = Remote(address).ask(terms, *given)
-  drafting = Drafting(Draft.of(models[2]))
+  drafting = Drafting.of(models[2])
   setup = Setup(terms, 3, 5, 12)
   lengths, uniforms = np.ones(3, int), uniforms.astype(np.float32)
-  ask = wire.Ask(lengths > 0, 0 * lengths, lengths, INPUTS, sequences, uniforms)
+  ask = wire.Ask(lengths > 0, lengths, sequences, uniforms, INPUTS)
   mine, _ = drafting.draft(setup, drafting.open(setup), ask)
   for sent, own in zip(arrays, (mine.tokens, mine.kept, mine.weights), strict=False):
     np.testing.assert_array_equal(sent, own)
@@ -114,7 +114,7 @@ def test_a_draft_of_another_vocabulary_is_refused(models, address):
 def narrow(models):
   """Where a draft answers, from this process, that holds a kilobyte of caches."""
   most = link_command._bytes(2**-20)
-  server, port = serve(Drafting(Draft.of(models[2])), "localhost:0", most)
+  server, port = serve(Drafting.of(models[2]), "localhost:0", most)
   yield f"localhost:{port}"
   server.stop(grace=None)
 
@@ -125,7 +125,6 @@ def job(tmp_path_factory):
 
 
 TOO_LARGE = [
-  ({"LINK_TOPK": 2**32}, "got 4294967296 as top_k of the draft (LINK_TOPK)"),
   ({"BATCH_SIZE": 2**16}, "takes from 1 to 65535 rows, tokens and drafts"),
   ({"BATCH_SIZE": 2**15, "GAMMA": 9, "LINK_TOPK": 0}, "got 18874368: 32768 rows, 9"),
   ({}, "holds at most 1024 bytes of caches, and 8 rows of 40 input tokens and 19"),
