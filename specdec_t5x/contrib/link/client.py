@@ -29,7 +29,7 @@ class Remote:
   """A draft in another process; `drafters.link.Link` asks it.
 
   Attributes:
-    address: host:port, or unix:path, where `python -m specdec_t5x.contrib.link` listens.
+    address: host:port, or unix:path, that `python -m specdec_t5x.contrib.link` has.
     mbits: bandwidth of an emulated link, in Mbit/s each way; 0 is what there is.
     delay_ms: its delay each way.
     timeout_ms: how long an answer may take, beyond what the emulated link does.
