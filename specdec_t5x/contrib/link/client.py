@@ -12,9 +12,9 @@ import numpy as np
 from absl import logging
 
 from specdec_t5x.contrib.link import wire
-from specdec_t5x.contrib.link.drafter import Terms
-from specdec_t5x.contrib.link.server import OPTIONS, SERVICE
-from specdec_t5x.contrib.link.wire import Ask, Drafts, Setup
+from specdec_t5x.contrib.link.drafter import Setup
+from specdec_t5x.contrib.link.server import METHOD, OPTIONS, SERVICE
+from specdec_t5x.contrib.link.wire import Ask, Drafts
 from specdec_t5x.core.checks import is_finite
 
 # Seconds before a lost draft is asked again: the first, and the longest, time.
@@ -55,37 +55,14 @@ class Remote:
         "where `python -m specdec_t5x.contrib.link --draft DIR --address ...` listens."
       )
 
-  def check(self, vocab_size: int) -> None:
-    """Raises a ValueError where no draft answers, or one of another vocabulary."""
-    found = _asker(self).vocab_size
-    if found != vocab_size:
-      raise ValueError(
-        f"Target and draft must share a vocabulary: the target's vocab_size is "
-        f"{vocab_size}, that of the draft at {self.address} {found}. Start "
-        "`python -m specdec_t5x.contrib.link` with a draft of the target's vocabulary."
-      )
-
-  def check_batch(self, terms: Terms, rows: int, inputs: int, slots: int) -> None:
-    """Raises a ValueError where no message, or not the draft, holds such a batch."""
-    _asker(self).check(Setup(terms, rows, inputs, slots))
-
-  def ask(self, terms: Terms, *arrays: Any) -> tuple[np.ndarray, ...]:
-    """Returns one draft of every row, in NumPy.
-
-    Args:
-      terms: agreed on.
-      *arrays: encoder inputs [B, E], sequences [B, S], their lengths [B], which rows
-        have ended [B], uniforms [B, G, L].
-
-    Returns:
-      Tokens [B, G], the tokens and weights of their distributions [B, G, K], and which
-      rows have a draft.
-    """
-    return _asker(self).ask(terms, *map(np.asarray, arrays))
+  @property
+  def asker(self) -> "Asker":
+    """The one asker of equal settings, whose sessions outlive any program."""
+    return _asker(self)
 
   def counts(self) -> Mapping[str, int]:
     """Returns what went over the link so far, in this process."""
-    return dataclasses.asdict(_asker(self).counts)
+    return dataclasses.asdict(self.asker.counts)
 
 
 @dataclasses.dataclass
@@ -122,11 +99,11 @@ class Asker:
 
   Args:
     remote: the address and the emulated link.
-    call: sends a request to a method, with seconds to wait; by default over gRPC.
+    call: sends a request, with seconds to wait; by default over gRPC.
   """
 
   def __init__(
-    self, remote: Remote, call: Callable[[str, bytes, float], bytes] | None = None
+    self, remote: Remote, call: Callable[[bytes, float], bytes] | None = None
   ):
     self.counts = Counts()
     self._remote = remote
@@ -134,22 +111,30 @@ class Asker:
     self._sessions: dict[Setup, Session] = {}
     self._wait = 0.0
     self._not_before = 0.0
+    self._vocab_size: Any = None  # The draft's; asked for once.
 
-  @functools.cached_property
-  def vocab_size(self) -> int:
-    """The draft's, asked for once; a ValueError where nothing answers."""
-    try:
-      status, others = self._about(None)
-    except (Lost, ValueError) as error:
+  def check(self, vocab_size: int) -> None:
+    """Raises a ValueError where no draft answers, or one of another vocabulary."""
+    address = self._remote.address
+    if self._vocab_size is None:
+      try:
+        status, others = self._about(None)
+      except (Lost, ValueError) as error:
+        raise ValueError(
+          f"No draft answers at {address} ({error}). Start it with `python -m "
+          f"specdec_t5x.contrib.link --draft DIR --address {address}`."
+        ) from error
+      if status != wire.OK or len(others) != 1:
+        raise ValueError(f"What answers at {address} is no draft of a link.")
+      (self._vocab_size,) = others
+    if self._vocab_size != vocab_size:
       raise ValueError(
-        f"No draft answers at {self._remote.address} ({error}). Start it with `python "
-        f"-m specdec_t5x.contrib.link --draft DIR --address {self._remote.address}`."
-      ) from error
-    if status != wire.OK or len(others) != 1:
-      raise ValueError(f"What answers at {self._remote.address} is no draft of a link.")
-    return others[0]
+        "Target and draft must share a vocabulary: the target's vocab_size is "
+        f"{vocab_size}, that of the draft at {address} {self._vocab_size}. Start "
+        "`python -m specdec_t5x.contrib.link` with a draft of the target's vocabulary."
+      )
 
-  def check(self, setup: Setup) -> None:
+  def check_batch(self, setup: Setup) -> None:
     """Raises a ValueError where the draft's process refuses so large a session.
 
     A draft that does not answer is no reason: it may come back.
@@ -166,15 +151,23 @@ class Asker:
       )
 
   def _about(self, setup):
-    reply = self._call("about", wire.message(0, setup), _ABOUT_SECONDS)
+    reply = self._call(wire.message(0, setup), _ABOUT_SECONDS)
     _, status, others = wire.parts_of(reply)
     return status, others
 
-  def ask(
-    self, terms: Terms, source, sequences, lengths, ended, uniforms
-  ) -> tuple[np.ndarray, ...]:
-    """Returns tokens, their probs' tokens and weights, and which rows have a draft."""
-    setup = Setup(terms, *source.shape, sequences.shape[1])
+  def ask(self, setup: Setup, *arrays: Any) -> tuple[np.ndarray, ...]:
+    """Returns one draft of every row.
+
+    Args:
+      setup: of the session.
+      *arrays: encoder inputs [B, E], sequences [B, S], their lengths [B], which rows
+        have ended [B], uniforms [B, G, L].
+
+    Returns:
+      Tokens [B, G], the tokens and weights of their distributions [B, G, K], and which
+      rows have a draft.
+    """
+    source, sequences, lengths, ended, uniforms = map(np.asarray, arrays)
     if time.monotonic() < self._not_before:
       self.counts.skipped += 1
     else:
@@ -184,8 +177,8 @@ class Asker:
         return drafts.tokens, drafts.kept, drafts.weights, ~ended
       except (Lost, ValueError) as error:
         self._lose(error)
-    tokens = np.zeros((setup.rows, terms.gamma), np.int32)
-    kept = np.zeros((*tokens.shape, terms.kept), np.int32)
+    tokens = np.zeros((setup.rows, setup.gamma), np.int32)
+    kept = np.zeros((*tokens.shape, setup.kept), np.int32)
     return tokens, kept, kept, np.zeros(setup.rows, bool)
 
   def _asked(self, setup, source, sequences, lengths, ended, uniforms) -> Drafts:
@@ -202,7 +195,7 @@ class Asker:
     drafts = Drafts.unpacked(parts, setup, ask.live)
     session.source = source.copy()  # A callback's buffers end with it.
     self.counts.requests += 1
-    self.counts.tokens += int(ask.live.sum()) * setup.terms.gamma
+    self.counts.tokens += int(ask.live.sum()) * setup.gamma
     return drafts
 
   def _exchanged(self, session: Session, setup: Setup, ask: Ask):
@@ -219,7 +212,7 @@ class Asker:
   def _sent(self, request: bytes, seconds: float) -> bytes:
     self.counts.bits_sent += 8 * len(request)
     self._travel(request)
-    reply = self._call("draft", request, seconds)
+    reply = self._call(request, seconds)
     self._travel(reply)
     self.counts.bits_received += 8 * len(reply)
     return reply
@@ -251,24 +244,19 @@ class Asker:
     self._wait = 0.0
 
 
-@functools.cache
-def _asker(remote: Remote) -> Asker:
-  """Returns the one asker of equal settings: its sessions outlive any program."""
-  return Asker(remote)
+_asker = functools.cache(Asker)
 
 
-def _over_grpc(address: str) -> Callable[[str, bytes, float], bytes]:
-  """Returns what sends bytes to a method and waits for bytes."""
+def _over_grpc(address: str) -> Callable[[bytes, float], bytes]:
+  """Returns a function that sends bytes and waits for bytes."""
   # A process that is started again is found again soon.
   soon = (("grpc.max_reconnect_backoff_ms", 1000),)
   channel = grpc.insecure_channel(address, options=(*OPTIONS, *soon))
-  methods = {
-    name: channel.unary_unary(f"/{SERVICE}/{name}") for name in ("about", "draft")
-  }
+  send = channel.unary_unary(f"/{SERVICE}/{METHOD}")
 
-  def call(method: str, request: bytes, seconds: float) -> bytes:
+  def call(request: bytes, seconds: float) -> bytes:
     try:
-      return methods[method](request, timeout=seconds)
+      return send(request, timeout=seconds)
     except grpc.RpcError as error:
       raise Lost(f"{error.code().name}: {error.details()}") from error
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.contrib.truncation import SparseProbs, Truncation
 from specdec_t5x.core import tree
-from specdec_t5x.core.checks import check_uniforms
+from specdec_t5x.core.checks import check_uniforms, is_whole
 from specdec_t5x.core.distributions import Sampling, draws_per_token
 from specdec_t5x.core.noise import WORDS
 from specdec_t5x.core.types import Proposal
@@ -27,22 +27,51 @@ from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, DefaultGamma, check_gamma
 
+_MOST_NUMBERS = 2**24  # of one array of a message
+
 
 @dataclasses.dataclass(frozen=True)
-class Terms:
-  """What the two sides agree on.
+class Setup:
+  """The settings of a session, on which both sides agree.
 
   Attributes:
     gamma: tokens a draft.
     truncation: what is kept of the draft's distributions.
     sampling: their adjustment before that.
     vocab_size: of target and draft.
+    rows: B.
+    inputs: E.
+    slots: S.
   """
 
   gamma: int
   truncation: Truncation
   sampling: Sampling
   vocab_size: int
+  rows: int
+  inputs: int
+  slots: int
+
+  def __post_init__(self):
+    sizes = self.rows, self.slots, self.gamma, self.inputs + 1
+    if not all(is_whole(size, 1) and size <= 2**16 - 1 for size in sizes):
+      raise ValueError(f"A link takes from 1 to 65535 rows, tokens and drafts: {self}.")
+    if not is_whole(self.vocab_size, 1) or self.vocab_size >= 2**31:
+      raise ValueError(f"Expected a vocabulary below 2^31, got {self.vocab_size!r}.")
+    probs = max(self.kept, 1) * self.rows * self.gamma
+    if probs > _MOST_NUMBERS:
+      raise ValueError(
+        f"A link's message has at most {_MOST_NUMBERS} probabilities, got {probs}: "
+        f"{self.rows} rows, {self.gamma} drafted tokens, {max(self.kept, 1)} kept of "
+        "each one's distribution. Lower BATCH_SIZE, GAMMA or LINK_TOPK (0 is all)."
+      )
+    tokens = self.rows * (self.slots + self.inputs)
+    if tokens > _MOST_NUMBERS:
+      raise ValueError(
+        f"A link's message has at most {_MOST_NUMBERS} tokens, got {tokens}: "
+        f"{self.rows} rows of {self.inputs} input tokens and {self.slots} places. "
+        "Lower BATCH_SIZE, or inputs and targets of TASK_FEATURE_LENGTHS."
+      )
 
   @property
   def kept(self) -> int:
@@ -55,6 +84,19 @@ class Terms:
     if self.kept:
       return draws_per_token(self.kept)
     return WORDS if self.sampling.coupled else 0
+
+  @classmethod
+  def unpacked(cls, part: Any) -> "Setup":
+    """Returns the setup in a message, as `dataclasses.astuple` gives it.
+
+    Raises:
+      ValueError: if the part of the message is no setup.
+    """
+    try:
+      gamma, cut, sampling, *sizes = part
+      return cls(gamma, Truncation(*cut), Sampling(*sampling), *sizes)
+    except TypeError as error:
+      raise ValueError(f"Expected a setup, got {part!r:.99}.") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +135,7 @@ class Link(Drafter):
 
   def check(self, target: Any) -> None:
     """Raises a ValueError where no draft of the target's vocabulary answers."""
-    self.remote.check(target.config.vocab_size)
+    self.remote.asker.check(target.config.vocab_size)
 
   def check_batch(
     self, sampling: Sampling, vocab_size: int, rows: int, inputs: int, slots: int
@@ -107,7 +149,8 @@ class Link(Drafter):
       inputs: tokens of a row that the target's encoder reads.
       slots: places of a row's sequence.
     """
-    self.remote.check_batch(self._terms(sampling, vocab_size), rows, inputs, slots)
+    setup = self._setup(sampling, vocab_size, rows, inputs, slots)
+    self.remote.asker.check_batch(setup)
 
   def start(self, context: Context) -> Int[Array, "B E"]:
     """Returns the input."""
@@ -122,13 +165,17 @@ class Link(Drafter):
   ) -> tuple[Proposal, Int[Array, "B E"]]:
     """Asks for a draft; see `decoding.drafter.Drafter`."""
     check_uniforms(uniforms, self.gamma)
-    terms = self._terms(context.sampling, context.target.vocab_size)
+    setup = self._setup(
+      context.sampling,
+      context.target.vocab_size,
+      *state.drafter_state.shape,
+      state.sequences.shape[1],
+    )
     # Here, where the program is made, and not in the middle of decoding.
-    rows, inputs = state.drafter_state.shape
-    self.remote.check_batch(terms, rows, inputs, state.sequences.shape[1])
-    given = uniforms[..., uniforms.shape[-1] - terms.draws :]
-    tokens, distribution, is_there = self._asked(terms, state, given)
-    if not terms.kept:
+    self.remote.asker.check_batch(setup)
+    given = uniforms[..., uniforms.shape[-1] - setup.draws :]
+    tokens, distribution, is_there = self._asked(setup, state, given)
+    if not setup.kept:
       is_valid = jnp.broadcast_to(is_there[:, None], tokens.shape)
       return Proposal(tokens, None, is_valid, self.tree), state.drafter_state
     own = distribution.draw(given).astype(jnp.int32)
@@ -143,22 +190,20 @@ class Link(Drafter):
     probs = jnp.where(is_distribution[..., None], probs, 0.0)
     return Proposal(own, probs, is_valid, self.tree), state.drafter_state
 
-  def _terms(self, sampling: Sampling, vocab_size: int) -> Terms:
-    # As equal numbers for equal terms: nothing is kept beyond the vocabulary.
+  def _setup(self, sampling, vocab_size, rows, inputs, slots) -> Setup:
+    # Nothing is kept beyond the vocabulary; so numbers of any size fit in a message.
     cut = Truncation(min(self.top_k, vocab_size), self.top_p)
-    top_k = min(sampling.top_k, vocab_size)
-    sampling = dataclasses.replace(sampling, top_k=top_k)
-    return Terms(self.gamma, cut, sampling, vocab_size)
+    sampling = dataclasses.replace(sampling, top_k=min(sampling.top_k, vocab_size))
+    return Setup(self.gamma, cut, sampling, vocab_size, rows, inputs, slots)
 
-  def _asked(self, terms, state, uniforms) -> tuple[Array, SparseProbs, Array]:
-    rows = state.lengths.shape[0]
-    drafted = jax.ShapeDtypeStruct((rows, self.gamma), jnp.int32)
-    kept = jax.ShapeDtypeStruct((*drafted.shape, terms.kept), jnp.int32)
-    shapes = drafted, kept, kept, jax.ShapeDtypeStruct((rows,), bool)
+  def _asked(self, setup, state, uniforms) -> tuple[Array, SparseProbs, Array]:
+    drafted = jax.ShapeDtypeStruct((setup.rows, self.gamma), jnp.int32)
+    kept = jax.ShapeDtypeStruct((*drafted.shape, setup.kept), jnp.int32)
+    shapes = drafted, kept, kept, jax.ShapeDtypeStruct((setup.rows,), bool)
     # Unordered: each draft goes into the next iteration's state, so none is asked for
     # before the last one came.
     tokens, kept, weights, is_there = io_callback(
-      lambda *arrays: self.remote.ask(terms, *arrays),
+      lambda *arrays: self.remote.asker.ask(setup, *arrays),
       shapes,
       state.drafter_state,
       state.sequences,

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from specdec_t5x.api import Model
-from specdec_t5x.contrib.link.drafter import Terms
-from specdec_t5x.contrib.link.wire import Ask, Drafts, Setup
+from specdec_t5x.contrib.link.drafter import Setup
+from specdec_t5x.contrib.link.wire import Ask, Drafts
 from specdec_t5x.contrib.sparse import drafted_sparsely
 from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.decoding.state import initial_state
@@ -94,13 +94,12 @@ class Drafting:
 
     All programs are compiled by then.
     """
-    terms = setup.terms
     source = np.zeros((setup.rows, setup.inputs), np.int32)
     tokens = np.zeros((setup.rows, setup.slots), np.int32)
     lengths = np.zeros(setup.rows, np.int32)
     cache = self._start(self._params, source, setup.slots)
     rows = Rows(source, tokens, lengths, cache, tokens)
-    uniforms = np.zeros((setup.rows, terms.gamma, terms.draws), np.float32)
+    uniforms = np.zeros((setup.rows, setup.gamma, setup.draws), np.float32)
     ask = Ask(lengths > 0, lengths, tokens, uniforms, None)
     _, again = self.draft(setup, rows, ask)
     # Returned arrays go into the next step, after inputs that change.
@@ -116,8 +115,8 @@ class Drafting:
       fresh = self._start(self._params, source, setup.slots)
       cache = _chosen(is_new, fresh, cache)
     rows = Rows(source, ask.sequences, ask.lengths, cache, rows.read)
-    params, terms = self._params, setup.terms
-    tokens, distribution, cache, read = self._step(params, rows, terms, ask.uniforms)
+    params = self._params
+    tokens, distribution, cache, read = self._step(params, rows, setup, ask.uniforms)
     # A distribution that is no number has no weights, which says so; greedily it is no
     # token.
     tokens = np.maximum(np.asarray(tokens), 0)
@@ -131,7 +130,7 @@ class Drafting:
     source = source if source.shape[1] else jnp.zeros((source.shape[0], 1), jnp.int32)
     return self._start_cache(params, source, slots + _BLOCK)
 
-  def _stepped(self, params, rows: Rows, terms: Terms, uniforms):
+  def _stepped(self, params, rows: Rows, setup: Setup, uniforms):
     extend = self._extend(params)
     lengths = jnp.maximum(rows.lengths, 1)
     same = jnp.cumprod(rows.read == rows.sequences, axis=1).sum(axis=1)
@@ -144,12 +143,12 @@ class Drafting:
       extend,
       state.replace(sequences=rows.sequences, lengths=lengths),
       uniforms,
-      terms.sampling,
-      terms.truncation,
+      setup.sampling,
+      setup.truncation,
       distributions.adjusted_probs,
     )
     # The sequences with the draft behind them, as far as there is room.
-    places = lengths[:, None] + jnp.arange(terms.gamma)
+    places = lengths[:, None] + jnp.arange(setup.gamma)
     row_numbers = jnp.arange(lengths.shape[0])[:, None]
     read = rows.sequences.at[row_numbers, places].set(tokens, mode="drop")
     return tokens, distribution, cache, read

@@ -7,10 +7,12 @@ from concurrent import futures
 import grpc
 
 from specdec_t5x.contrib.link import wire
+from specdec_t5x.contrib.link.drafter import Setup
 from specdec_t5x.contrib.link.drafting import Drafting, Rows
-from specdec_t5x.contrib.link.wire import Ask, Setup
+from specdec_t5x.contrib.link.wire import Ask
 
 SERVICE = "specdec_t5x.Link"
+METHOD = "answer"
 # Sessions that are kept; the one that was longest not asked for goes first.
 _SESSIONS = 8
 OPTIONS = (
@@ -21,7 +23,7 @@ OPTIONS = (
 
 @dataclasses.dataclass
 class Session:
-  """Rows of one client, how they are drafted, and the bytes that they take."""
+  """Rows of a client, the settings of its drafts, and the bytes that its rows take."""
 
   setup: Setup
   rows: Rows
@@ -40,27 +42,22 @@ class Answers:
     self._drafting, self._most = drafting, most_bytes
     self._sessions: collections.OrderedDict[int, Session] = collections.OrderedDict()
 
-  def about(self, request: bytes) -> bytes:
-    """Returns the size of the draft's vocabulary, or why a session is refused.
+  def answer(self, request: bytes) -> bytes:
+    """Returns drafts, or why there are none.
 
     Args:
-      request: a message with a session's setup; None in place of it asks for the size.
+      request: a message of a session with a `wire.Ask`. Without one it asks for the
+        size of the draft's vocabulary, and whether a session would be too large.
     """
-    try:
-      _, setup, _ = wire.parts_of(request)
-      if setup is not None:
-        self._size(Setup.unpacked(setup))
-    except ValueError as error:
-      return wire.message(0, str(error))
-    return wire.message(0, wire.OK, self._drafting.vocab_size)
-
-  def draft(self, request: bytes) -> bytes:
-    """Returns drafts, or why there are none."""
     number = 0
     try:
       number, setup, parts = wire.parts_of(request)
-      if setup is not None:
-        self._open(number, Setup.unpacked(setup))
+      setup = setup and Setup.unpacked(setup)
+      size = self._size(setup) if setup else 0
+      if not parts:
+        return wire.message(number, wire.OK, self._drafting.vocab_size)
+      if setup:
+        self._open(number, setup, size)
       if number not in self._sessions:
         return wire.message(number, wire.NO_SESSION)
       session = self._sessions[number]
@@ -73,7 +70,7 @@ class Answers:
 
   def _size(self, setup):
     """Returns the bytes of a session; raises a ValueError where it is refused."""
-    if setup.terms.vocab_size != self._drafting.vocab_size:
+    if setup.vocab_size != self._drafting.vocab_size:
       raise ValueError(
         f"the draft's vocabulary has {self._drafting.vocab_size} tokens."
       )
@@ -84,9 +81,9 @@ class Answers:
       )
     return size
 
-  def _open(self, number, setup):
+  def _open(self, number, setup, size):
     """Opens a session unless it is open; others end where they leave no room."""
-    size, kept = self._size(setup), self._sessions
+    kept = self._sessions
     if number in kept and kept[number].setup == setup:
       return
     kept.pop(number, None)
@@ -119,15 +116,8 @@ def serve(drafting: Drafting, address: str, most_bytes: int) -> tuple[grpc.Serve
     futures.ThreadPoolExecutor(max_workers=1),
     options=(*OPTIONS, ("grpc.so_reuseport", 0)),
   )
-  methods = {
-    "about": lambda request, context: answers.about(request),
-    "draft": lambda request, context: answers.draft(request),
-  }
-  handlers = {
-    name: grpc.unary_unary_rpc_method_handler(answer)
-    for name, answer in methods.items()
-  }
-  handler = grpc.method_handlers_generic_handler(SERVICE, handlers)
+  answer = grpc.unary_unary_rpc_method_handler(lambda data, _: answers.answer(data))
+  handler = grpc.method_handlers_generic_handler(SERVICE, {METHOD: answer})
   server.add_generic_rpc_handlers((handler,))
   try:
     port = server.add_insecure_port(address)

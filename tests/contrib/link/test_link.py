@@ -10,9 +10,9 @@ import pytest
 
 from specdec_t5x.contrib.link import client, wire
 from specdec_t5x.contrib.link.client import Lost, Remote
-from specdec_t5x.contrib.link.drafter import Link, Terms
+from specdec_t5x.contrib.link.drafter import Link, Setup
 from specdec_t5x.contrib.link.server import Answers
-from specdec_t5x.contrib.link.wire import Ask, Setup
+from specdec_t5x.contrib.link.wire import Ask
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -156,7 +156,7 @@ def test_the_emulated_link_takes_its_time(monkeypatch):
   slept = []
   monkeypatch.setattr(client.time, "sleep", slept.append)
   reply = wire.message(0, wire.OK)
-  call = lambda method, request, seconds: reply
+  call = lambda request, seconds: reply
   asker = client.Asker(Remote("nowhere", mbits=2.0, delay_ms=30.0), call)
   asker._sent(b"\0" * 1000, 1.0)
   np.testing.assert_allclose(slept, [0.03 + 8000 / 2e6, 0.03 + 8 * len(reply) / 2e6])
@@ -179,15 +179,15 @@ def test_settings_out_of_range_are_refused(knobs, says):
 def test_numbers_beyond_the_vocabulary_keep_all_of_it():
   """LINK_TOPK and TOPK of any size fit into a message."""
   for top_k in (8, 2**32, 2**70):
-    terms = Link(Local.of(never), 3, top_k)._terms(Sampling(0.7, top_k), 7)
-    assert terms == Terms(3, Truncation(7), Sampling(0.7, 7), 7)
+    setup = Link(Local.of(never), 3, top_k)._setup(Sampling(0.7, top_k), 7, 1, 2, 3)
+    assert setup == Setup(3, Truncation(7), Sampling(0.7, 7), 7, 1, 2, 3)
 
 
 # ---- What is too large. ----
 
 
-def setup_of(rows, slots=40):
-  return Setup(Terms(3, Truncation(4), GREEDY, DRAFT.vocab_size), rows, 0, slots)
+def setup_of(rows, inputs=0):
+  return Setup(3, Truncation(4), GREEDY, DRAFT.vocab_size, rows, inputs, 40)
 
 
 def asked(number, setup, opens):
@@ -210,15 +210,15 @@ def test_a_draft_refuses_a_session_of_more_bytes_than_it_holds():
   # Of a slot a token of 4 bytes, and of a row the index.
   assert drafting.size(small) * 3 == drafting.size(large) * 2
   answers = Answers(drafting, drafting.size(small))
-  about = lambda setup: answers.about(wire.message(0, dataclasses.astuple(setup)))
-  for reply in (answers.draft(asked(1, large, True)), about(large)):
+  about = lambda setup: answers.answer(wire.message(0, dataclasses.astuple(setup)))
+  for reply in (answers.answer(asked(1, large, True)), about(large)):
     says = f"at most {drafting.size(small)} bytes of caches, and 3 rows of 0 input tok"
     assert says in status(reply)
     assert f"take {drafting.size(large)}." in status(reply)
-  for reply in (answers.draft(asked(1, small, True)), about(small)):
+  for reply in (answers.answer(asked(1, small, True)), about(small)):
     assert status(reply) == wire.OK
-  for reply in (answers.about(b"\0"), answers.draft(b"SL\0\0\0\0\0")):
-    assert "Expected a message of a link" in status(reply)
+  for request in (b"\0", b"SL\0\0\0\0\0"):
+    assert "Expected a message of a link" in status(answers.answer(request))
 
 
 def test_sessions_go_where_all_of_them_would_take_more_bytes():
@@ -226,14 +226,14 @@ def test_sessions_go_where_all_of_them_would_take_more_bytes():
   answers = Answers(drafting, 2 * drafting.size(setup))
   # Opened again it takes no more.
   for number in (1, 2, 2, 1, 3):
-    assert status(answers.draft(asked(number, setup, True))) == wire.OK
-  replies = [status(answers.draft(asked(x, setup, False))) for x in (1, 2, 3)]
+    assert status(answers.answer(asked(number, setup, True))) == wire.OK
+  replies = [status(answers.answer(asked(x, setup, False))) for x in (1, 2, 3)]
   assert replies == [wire.OK, wire.NO_SESSION, wire.OK]
 
 
 def test_a_row_with_other_inputs_is_drafted_anew_and_others_go_on():
   """Inputs may change while a row has ended, as where another input takes its place."""
-  drafting, setup = drafting_of(DRAFT), Setup(setup_of(2).terms, 2, 3, 40)
+  drafting, setup = drafting_of(DRAFT), setup_of(2, 3)
   starts = []
   start = drafting._start
   drafting._start = lambda params, source, slots: (
@@ -252,17 +252,17 @@ def test_a_row_with_other_inputs_is_drafted_anew_and_others_go_on():
 def test_a_draft_that_is_lost_before_decoding_may_come_back():
   """Of one that refuses the batch see test_processes.py."""
   lost = client.Asker(Remote("there"), lambda *request: never(request))
-  lost.check(setup_of(2))
+  lost.check_batch(setup_of(2))
   assert lost.counts.lost == 1
 
 
 def test_where_nothing_answers_the_run_does_not_begin():
   allowed, over_grpc = [], client._over_grpc("localhost:1")
 
-  def timed(method, request, seconds):
+  def timed(request, seconds):
     allowed.append(seconds)
-    return over_grpc(method, request, seconds)
+    return over_grpc(request, seconds)
 
   with pytest.raises(ValueError, match=r"No draft answers at localhost:1 .*-m specdec"):
-    assert client.Asker(Remote("localhost:1"), timed).vocab_size
+    client.Asker(Remote("localhost:1"), timed).check(7)
   assert 0 < sum(allowed) < 15  # Seconds that may be waited, not those that pass.

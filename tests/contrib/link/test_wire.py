@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_t5x.contrib.link import wire
-from specdec_t5x.contrib.link.drafter import Terms
-from specdec_t5x.contrib.link.wire import Ask, Drafts, Setup
+from specdec_t5x.contrib.link.drafter import Setup
+from specdec_t5x.contrib.link.wire import Ask, Drafts
 from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.distributions import GREEDY, Sampling
 
 
 def setup_of(rows=3, inputs=4, slots=9, gamma=2, kept=5, vocab_size=40, at=None):
-  terms = Terms(gamma, Truncation(kept), at or Sampling(), vocab_size)
-  return Setup(terms, rows, inputs, slots)
+  at = at or Sampling()
+  return Setup(gamma, Truncation(kept), at, vocab_size, rows, inputs, slots)
 
 
 SETUPS = [setup_of(), setup_of(kept=0), setup_of(at=GREEDY), setup_of(1, 0, 30, 5, 9)]
@@ -26,7 +26,7 @@ SETUPS = [setup_of(), setup_of(kept=0), setup_of(at=GREEDY), setup_of(1, 0, 30, 
 
 def drafts_of(setup, rng):
   """Any drafts."""
-  shape, terms = (setup.rows, setup.terms.gamma), setup.terms
+  shape, terms = (setup.rows, setup.gamma), setup
   choose = lambda: np.sort(rng.choice(terms.vocab_size, terms.kept, replace=False))
   kept = np.array([choose() for _ in range(np.prod(shape))]).astype(int)
   weights = rng.integers(0, 2**16, (*shape, terms.kept))
@@ -39,8 +39,8 @@ def ask_of(setup, rng):
   live = rng.random(setup.rows) < 0.7
   lengths = rng.integers(1, setup.slots + 1, setup.rows) * live
   is_known = np.arange(setup.slots) < lengths[:, None]
-  tokens = lambda size: rng.integers(0, setup.terms.vocab_size, (setup.rows, size))
-  shape = setup.rows, setup.terms.gamma, setup.terms.draws
+  tokens = lambda size: rng.integers(0, setup.vocab_size, (setup.rows, size))
+  shape = setup.rows, setup.gamma, setup.draws
   uniforms = rng.integers(0, 2**24, shape) * np.float32(2.0**-24)
   source = tokens(setup.inputs) if rng.random() < 0.5 else None
   uniforms = uniforms * live[:, None, None]
