@@ -81,19 +81,6 @@ class Lost(Exception):
   """There is no draft this time; says why."""
 
 
-@dataclasses.dataclass
-class Session:
-  """A session of the draft's process.
-
-  Attributes:
-    number: of the session, random.
-    source: the inputs that the draft's process has; None before its first answer.
-  """
-
-  number: int
-  source: np.ndarray | None = None
-
-
 class Asker:
   """Asks the draft at one address, and counts.
 
@@ -108,7 +95,9 @@ class Asker:
     self.counts = Counts()
     self._remote = remote
     self._call = call or _over_grpc(remote.address)
-    self._sessions: dict[Setup, Session] = {}
+    # Random numbers of sessions, and the inputs that the draft's process has of each.
+    self._numbers: dict[Setup, int] = {}
+    self._sources: dict[Setup, np.ndarray] = {}
     self._wait = 0.0
     self._not_before = 0.0
     self._vocab_size: Any = None  # The draft's; asked for once.
@@ -182,31 +171,33 @@ class Asker:
     return tokens, kept, kept, np.zeros(setup.rows, bool)
 
   def _asked(self, setup, source, sequences, lengths, ended, uniforms) -> Drafts:
-    session = self._sessions.setdefault(setup, Session(random.getrandbits(32)))
-    is_known = session.source is not None and np.array_equal(session.source, source)
+    source = source.copy()  # A callback's arrays may end with it.
+    is_known = np.array_equal(self._sources.get(setup), source)
     ask = Ask(~ended, lengths, sequences, uniforms, None if is_known else source)
-    status, parts = self._exchanged(session, setup, ask)
+    status, parts = self._exchanged(setup, ask)
     if status == wire.NO_SESSION and is_known:
       # The draft's process was started anew.
-      session.source, ask = None, dataclasses.replace(ask, source=source)
-      status, parts = self._exchanged(session, setup, ask)
+      del self._sources[setup]
+      ask = dataclasses.replace(ask, source=source)
+      status, parts = self._exchanged(setup, ask)
     if status != wire.OK:
       raise Lost(f"it answered {status!r:.200}")
     drafts = Drafts.unpacked(parts, setup, ask.live)
-    session.source = source.copy()  # A callback's buffers end with it.
+    self._sources[setup] = source
     self.counts.requests += 1
     self.counts.tokens += int(ask.live.sum()) * setup.gamma
     return drafts
 
-  def _exchanged(self, session: Session, setup: Setup, ask: Ask):
+  def _exchanged(self, setup: Setup, ask: Ask) -> tuple[Any, list[Any]]:
     """Returns the status of the reply to a request, and its other parts."""
+    number = self._numbers.setdefault(setup, random.getrandbits(32))
     opening = None if ask.source is None else dataclasses.astuple(setup)
-    is_open = session.source is not None
+    is_open = setup in self._sources
     seconds = self._remote.timeout_ms / 1e3 if is_open else _OPENING_SECONDS
-    request = wire.message(session.number, opening, *ask.packed(setup))
-    number, status, parts = wire.parts_of(self._sent(request, seconds))
-    if number != session.number:
-      raise Lost(f"it answered session {number}, not {session.number}")
+    request = wire.message(number, opening, *ask.packed(setup))
+    answered, status, parts = wire.parts_of(self._sent(request, seconds))
+    if answered != number:
+      raise Lost(f"it answered session {answered}, not {number}")
     return status, parts
 
   def _sent(self, request: bytes, seconds: float) -> bytes:

@@ -54,23 +54,18 @@ class Setup:
 
   def __post_init__(self):
     sizes = self.rows, self.slots, self.gamma, self.inputs + 1
-    if not all(is_whole(size, 1) and size <= 2**16 - 1 for size in sizes):
+    are_whole = all(is_whole(size, 1) for size in (*sizes, self.vocab_size))
+    if not are_whole or max(sizes) >= 2**16:
       raise ValueError(f"A link takes from 1 to 65535 rows, tokens and drafts: {self}.")
-    if not is_whole(self.vocab_size, 1) or self.vocab_size >= 2**31:
-      raise ValueError(f"Expected a vocabulary below 2^31, got {self.vocab_size!r}.")
-    probs = max(self.kept, 1) * self.rows * self.gamma
-    if probs > _MOST_NUMBERS:
-      raise ValueError(
-        f"A link's message has at most {_MOST_NUMBERS} probabilities, got {probs}: "
-        f"{self.rows} rows, {self.gamma} drafted tokens, {max(self.kept, 1)} kept of "
-        "each one's distribution. Lower BATCH_SIZE, GAMMA or LINK_TOPK (0 is all)."
-      )
     tokens = self.rows * (self.slots + self.inputs)
-    if tokens > _MOST_NUMBERS:
+    probs = self.rows * self.gamma * max(self.kept, 1)
+    if max(tokens, probs) > _MOST_NUMBERS:
       raise ValueError(
-        f"A link's message has at most {_MOST_NUMBERS} tokens, got {tokens}: "
-        f"{self.rows} rows of {self.inputs} input tokens and {self.slots} places. "
-        "Lower BATCH_SIZE, or inputs and targets of TASK_FEATURE_LENGTHS."
+        f"A link's message has at most {_MOST_NUMBERS} tokens and as many "
+        f"probabilities, got {tokens} and {probs}: {self.rows} rows of {self.inputs} "
+        f"input tokens and {self.slots} places, {self.gamma} drafted tokens with "
+        f"{self.kept} of each one's distribution. Lower BATCH_SIZE, GAMMA, LINK_TOPK "
+        "(0 is all) or TASK_FEATURE_LENGTHS."
       )
 
   @property

@@ -180,9 +180,9 @@ def test_a_reply_is_as_long_as_the_page_says(kept, vocab_size, bits):
 @pytest.mark.parametrize(
   ("sizes", "says"),
   [
-    ({"rows": 60000, "slots": 60000}, "at most 16777216 tokens, got 3600240000: 60000"),
+    ({"rows": 60000, "slots": 60000}, "at most 16777216 tokens .* got 3600240000 and"),
     ({"slots": 2**16}, "from 1 to 65535 rows"),
-    ({"vocab_size": 2**31}, "vocabulary below"),
+    ({"vocab_size": 0}, "from 1 to 65535"),
   ],
 )
 def test_a_session_that_is_too_large_is_refused(sizes, says):
