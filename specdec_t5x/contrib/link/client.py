@@ -30,8 +30,8 @@ class Remote:
 
   Attributes:
     address: host:port, or unix:path, that `python -m specdec_t5x.contrib.link` has.
-    mbits: bandwidth of an emulated link, in Mbit/s each way; 0 is what there is.
-    delay_ms: its delay each way.
+    mbits: bandwidth of an emulated link, in Mbit/s each way; 0 limits nothing.
+    delay_ms: delay of the emulated link, each way.
     timeout_ms: how long an answer may take, beyond what the emulated link does.
   """
 
@@ -57,17 +57,17 @@ class Remote:
 
   @property
   def asker(self) -> "Asker":
-    """The one asker of equal settings, whose sessions outlive any program."""
+    """The asker of all equal settings. Sessions of the asker outlive programs."""
     return _asker(self)
 
   def counts(self) -> Mapping[str, int]:
-    """Returns what went over the link so far, in this process."""
+    """Returns the counts so far, of this process."""
     return dataclasses.asdict(self.asker.counts)
 
 
 @dataclasses.dataclass
 class Counts:
-  """What went over a link; bits are those of messages, without gRPC's headers."""
+  """Counts of a link. Bits are those of messages, without gRPC's headers."""
 
   requests: int = 0  # that were answered with drafts
   tokens: int = 0  # drafted tokens that came

@@ -1,4 +1,4 @@
-"""Drafting in another process: what it sends is what the tokens were drawn from.
+"""Drafting in another process, which sends the distributions of its draws.
 
 One host callback an iteration asks the process of the draft (`contrib.link`). An answer
 that is lost is an empty draft: the target goes on by itself.
@@ -36,8 +36,8 @@ class Setup:
 
   Attributes:
     gamma: tokens a draft.
-    truncation: what is kept of the draft's distributions.
-    sampling: their adjustment before that.
+    truncation: the truncation of the draft's distributions.
+    sampling: the adjustment of the distributions before the truncation.
     vocab_size: of target and draft.
     rows: B.
     inputs: E.
@@ -98,10 +98,10 @@ class Setup:
 class Link(Drafter):
   """Up to gamma tokens from a draft elsewhere; its state is the encoder's input.
 
-  The tokens are drawn here again, from the distributions that came, with the same
-  uniforms: the draft counts as far as they are the same. So what counts is drawn from
-  what was sent, whatever the other side's arithmetic, and a token's place in the draft
-  depends on the tokens before it alone.
+  `propose` draws the tokens again, from the received distributions and with the same
+  uniforms, and keeps the draft up to the first token that differs. Each kept token is
+  therefore drawn from a received distribution, whatever the other side's arithmetic,
+  and a token's place in the draft depends on the tokens before the place alone.
 
   Attributes:
     remote: a `client.Remote`, or another object with its methods; hashable, and equal

@@ -1,4 +1,4 @@
-"""The draft's side of a link: a network, and what it knows of each row.
+"""The draft's side of a link: a network, and the known tokens of each row.
 
 Shapes: B rows, G gamma, K kept tokens, E input length, S sequence buffer, L uniforms a
 token.
@@ -30,14 +30,14 @@ _BLOCK = 16
 
 @flax.struct.dataclass
 class Rows:
-  """What is known of a session's rows.
+  """The state of a session's rows.
 
   Attributes:
-    source: what the encoder read.
+    source: the encoder's inputs.
     sequences: the tokens, the start token first.
     lengths: how many of them are known.
     cache: the network's.
-    read: what the cache holds, from its first slot on.
+    read: the tokens in the cache, from the first slot on.
   """
 
   source: Int[Array, "B E"]
@@ -52,7 +52,7 @@ class Drafting:
 
   Args:
     start: from the parameters, inputs [B, E] and a number of slots to an empty cache.
-    extend: from the parameters to what scores tokens.
+    extend: from the parameters to the function that scores tokens.
     params: the network's parameters.
     vocab_size: the number of the network's tokens.
   """
