@@ -120,9 +120,10 @@ class SparseProbs:
 
 
 def probs_bits(top_k: int, vocab_size: int) -> int:
-  """Returns the bits of a drafted token and its probs, as `link.wire` packs them.
+  """Returns the bits of a drafted token and its distribution, as the papers count.
 
-  K (16 + ceil(log2 V)) + ceil(log2 V); a whole distribution goes without its tokens.
+  K (16 + ceil(log2 V)) + ceil(log2 V); a whole distribution goes without its tokens. A
+  message of `contrib.link.wire` has 16 or 32 bits for a token's number.
 
   >>> probs_bits(32, 32128), probs_bits(32128, 32128)
   (1007, 514063)

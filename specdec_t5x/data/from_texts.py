@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 
 from etils import epy
@@ -61,9 +62,48 @@ def register(
       )
     return {column: texts[part] for column, texts in columns.items()}
 
+  # The sizes belong to the spec: a file that grew is another task.
+  origin = tuple((split, *origins[split], sizes[split]) for split in sorted(origins))
+  spec = registry.TaskSpec(origin, preprocessors, vocabulary, metric, inputs_end)
+  return register_parts(name, spec, rows, sizes)
+
+
+def register_parts(
+  name: str,
+  spec: registry.TaskSpec,
+  rows: Callable[[str, slice], Columns],
+  sizes: Mapping[str, int],
+) -> str:
+  """Registers a task whose splits, and parts of them, a function gives.
+
+  Args:
+    name: the task's name.
+    spec: what the task is.
+    rows: from a split and a part of it to its columns.
+    sizes: examples of each split.
+
+  Returns:
+    `name`.
+
+  Raises:
+    ValueError: the name is taken by another task.
+  """
+
   def columns_of(split: str) -> Columns:
     found = [rows(*part) for part in parts_of(split, sizes)]
     return {key: [x for part in found for x in part[key]] for key in found[0]}
+
+  def count(split: str) -> int:
+    return sum(len(range(sizes[one])[part]) for one, part in parts_of(split, sizes))
+
+  source = functools.partial(_sliced_source, columns_of, count, sizes)
+  return registry.register(
+    name, spec, source, registry.Texts(tuple(sizes), count, columns_of)
+  )
+
+
+def _sliced_source(columns_of, count, sizes) -> seqio.FunctionDataSource:
+  """Returns a source that also gives parts of its splits, such as 'test[:100]'."""
 
   def dataset_fn(
     split: str, shuffle_files: bool = False, seed: int | None = None
@@ -74,32 +114,13 @@ def register(
     dataset = tf.data.Dataset.from_tensor_slices(columns)
     return dataset.shuffle(_height(columns), seed=seed) if shuffle_files else dataset
 
-  # The sizes belong to the spec: a file that grew is another task.
-  origin = tuple((split, *origins[split], sizes[split]) for split in sorted(origins))
-  spec = registry.TaskSpec(origin, preprocessors, vocabulary, metric, inputs_end)
-  source = lambda: sliced_source(dataset_fn, sizes)
-  count = lambda split: count_of(split, sizes)
-  texts = registry.Texts(tuple(origins), count, columns_of)
-  return registry.register(name, spec, source, texts)
-
-
-def sliced_source(
-  dataset_fn: Callable[..., tf.data.Dataset], sizes: Mapping[str, int]
-) -> seqio.FunctionDataSource:
-  """Returns a source that also gives parts of its splits, as TFDS does: 'test[:100]'.
-
-  Args:
-    dataset_fn: from a split, or parts of splits, to its examples.
-    sizes: examples of each split.
-  """
-
   class SlicedSource(seqio.FunctionDataSource):
     """Counts the examples of parts, too."""
 
     has_parts = True
 
     def num_input_examples(self, split: str) -> int:
-      return count_of(split, sizes)
+      return count(split)
 
     def get_dataset(self, split, shuffle=True, seed=None, shard_info=None, **words):
       if shuffle and (shard_info is None or shard_info.num_shards == 1):
@@ -109,12 +130,6 @@ def sliced_source(
       return super().get_dataset(split, shuffle, seed, shard_info, **words)
 
   return SlicedSource(dataset_fn, tuple(sizes), sizes)
-
-
-def count_of(split: str, sizes: Mapping[str, int]) -> int:
-  """Returns how many examples a split, or these parts of splits, hold."""
-  parts = parts_of(split, sizes)
-  return sum(len(range(sizes[name])[part]) for name, part in parts)
 
 
 def parts_of(split: str, sizes: Mapping[str, int]) -> list[tuple[str, slice]]:

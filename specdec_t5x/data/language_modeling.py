@@ -16,7 +16,8 @@ import seqio
 import tensorflow as tf
 from absl import logging
 
-from specdec_t5x.data import from_texts, registry, text_files, vocabularies
+from specdec_t5x.core.checks import is_whole
+from specdec_t5x.data import from_texts, registry, text_files
 
 # tensorflow-datasets 4.9.10 knows exactly this version.
 LM1B_TFDS = "lm1b:1.1.0"
@@ -48,15 +49,16 @@ def lm1b(
     ValueError: a bad number of words, or the name is taken by another task.
   """
   _check_prompt_words(prompt_words)
-  if vocabulary is None:
-    vocabulary = vocabularies.t5_vocabulary()
-  if name is None:
-    base = "lm1b" if prompt_words == PROMPT_WORDS else f"lm1b_p{prompt_words}"
-    name = registry.name_with_vocabulary(base, vocabulary)
-  steps = (SplitTexts(prompt_words), *TOKENS)
-  origin = "tfds", LM1B_TFDS
-  spec = registry.TaskSpec(origin, steps, vocabulary, _METRIC, inputs_end=False)
-  return registry.register(name, spec, lambda: seqio.TfdsDataSource(LM1B_TFDS))
+  base = "lm1b" if prompt_words == PROMPT_WORDS else f"lm1b_p{prompt_words}"
+  return registry.register_tfds(
+    base,
+    LM1B_TFDS,
+    (SplitTexts(prompt_words), *TOKENS),
+    vocabulary,
+    name,
+    metric=_METRIC,
+    inputs_end=False,
+  )
 
 
 def language_modeling_from_files(
@@ -224,8 +226,7 @@ def _pattern(prompt_words: int) -> str:
 
 
 def _check_prompt_words(prompt_words: int) -> None:
-  is_whole = isinstance(prompt_words, int) and not isinstance(prompt_words, bool)
-  if not is_whole or not 0 <= prompt_words <= MAX_PROMPT_WORDS:
+  if not is_whole(prompt_words, 0) or prompt_words > MAX_PROMPT_WORDS:
     raise ValueError(
       f"prompt_words is {prompt_words!r}, expected a whole number from 0 (no prompt) "
       f"to {MAX_PROMPT_WORDS}."

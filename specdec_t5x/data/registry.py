@@ -291,6 +291,29 @@ def _add(
   _specs[name] = (spec, task)
 
 
+def register_tfds(
+  base: str,
+  dataset: str,
+  preprocessors: tuple[Callable, ...],
+  vocabulary: seqio.Vocabulary | None,
+  name: str | None,
+  *,
+  metric: str,
+  inputs_end: bool = True,
+) -> str:
+  """Registers a task of TFDS's `dataset`; returns its name.
+
+  Arguments are those of `TaskSpec`, with T5's vocabulary where None, and of
+  `name_with_vocabulary`, which names the task where `name` is None.
+  """
+  if vocabulary is None:
+    vocabulary = vocabularies.t5_vocabulary()
+  name = name or name_with_vocabulary(base, vocabulary)
+  origin = "tfds", dataset
+  spec = TaskSpec(origin, preprocessors, vocabulary, metric, inputs_end)
+  return register(name, spec, lambda: seqio.TfdsDataSource(dataset))
+
+
 def name_with_vocabulary(base: str, vocabulary: seqio.Vocabulary) -> str:
   """Returns `base` for T5's vocabulary, `base`_v<8 hex digits> for another one.
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from etils import epath, epy
 
-from specdec_t5x.data import from_texts, registry, text_files, vocabularies
+from specdec_t5x.data import from_texts, registry, text_files
 
 with epy.lazy_imports():
   import seqio
@@ -265,12 +265,8 @@ def _from_tfds(
   base: str, vocabulary: seqio.Vocabulary | None = None, name: str | None = None
 ) -> str:
   dataset, fields, prefix, metric = _OF_TFDS[base]
-  if vocabulary is None:
-    vocabulary = vocabularies.t5_vocabulary()
-  name = name or registry.name_with_vocabulary(base, vocabulary)
   steps = (registry.AddPrefix(fields, prefix), *registry.TOKENS)
-  spec = registry.TaskSpec(("tfds", dataset), steps, vocabulary, metric)
-  return registry.register(name, spec, lambda: seqio.TfdsDataSource(dataset))
+  return registry.register_tfds(base, dataset, steps, vocabulary, name, metric=metric)
 
 
 for _task in _OF_TFDS:

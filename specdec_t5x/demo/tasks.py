@@ -12,17 +12,16 @@ The names say that the data are synthetic: their scores are no results on real d
 from __future__ import annotations
 
 import hashlib
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from etils import epy
 
+from specdec_t5x.core.checks import is_whole
 from specdec_t5x.data import from_texts, registry, tasks
-from specdec_t5x.demo.corpora import news, splits, translation
+from specdec_t5x.demo.corpora import news, translation
 
 with epy.lazy_imports():
   import seqio
-  import tensorflow as tf
 
   from specdec_t5x.data import language_modeling
 
@@ -31,7 +30,11 @@ CNNDM_SIZES = {"train": 8_000, "validation": 200, "test": 200}
 # Four sentences a text: as many sentences as in ENDE_SIZES.
 LM_SIZES = {"train": 15_000, "validation": 125, "test": 125}
 
-RowsFn = Callable[[str, int, int], Sequence[splits.Row]]
+# By task: its rows by split, size and seed; its prefix, metric and usual sizes.
+_TASKS = {
+  "ende": (translation.rows, tasks.TRANSLATE_ENDE, "bleu", ENDE_SIZES),
+  "cnndm": (news.rows, tasks.SUMMARIZE, "rouge", CNNDM_SIZES),
+}
 
 
 def demo_ende(
@@ -60,17 +63,7 @@ def demo_ende(
     ValueError: a size is not a positive integer, or the name is taken.
   """
   sizes = {"train": train_size, "validation": validation_size, "test": test_size}
-  return _register(
-    "demo_synthetic_ende",
-    translation.rows,
-    sizes,
-    seed,
-    tasks.TRANSLATE_ENDE,
-    "bleu",
-    vocabulary,
-    name,
-    is_default=sizes == ENDE_SIZES and seed == 0,
-  )
+  return _register("ende", sizes, seed, vocabulary, name)
 
 
 def demo_cnndm(
@@ -83,17 +76,7 @@ def demo_cnndm(
 ) -> str:
   """As `demo_ende`, for synthetic news articles with highlights, scored by ROUGE."""
   sizes = {"train": train_size, "validation": validation_size, "test": test_size}
-  return _register(
-    "demo_synthetic_cnndm",
-    news.rows,
-    sizes,
-    seed,
-    tasks.SUMMARIZE,
-    "rouge",
-    vocabulary,
-    name,
-    is_default=sizes == CNNDM_SIZES and seed == 0,
-  )
+  return _register("cnndm", sizes, seed, vocabulary, name)
 
 
 def demo_lm(
@@ -129,47 +112,31 @@ def demo_lm(
 
 
 def _register(
-  base: str,
-  rows: RowsFn,
+  task: str,
   sizes: dict[str, int],
   seed: int,
-  prefix: str,
-  metric: str,
   vocabulary: seqio.Vocabulary,
   name: str | None,
-  is_default: bool,
 ) -> str:
+  rows, prefix, metric, usual = _TASKS[task]
+  base = f"demo_synthetic_{task}"
   _check_sizes(sizes, seed)
   origin = ("synthetic", base, *sizes.items(), seed)
   if name is None:
-    name = _name(base, vocabulary, origin, is_default)
+    name = _name(base, vocabulary, origin, (sizes, seed) == (usual, 0))
   steps = (registry.AddPrefix(("source", "target"), prefix), *registry.TOKENS)
   spec = registry.TaskSpec(origin, steps, vocabulary, metric)
 
-  def columns(split: str) -> registry.Columns:
-    parts = from_texts.parts_of(split, sizes)
-    found = [rows(name, sizes[name], origin[-1])[part] for name, part in parts]
-    sources, targets = zip(*itertools.chain(*found), strict=True)
+  def part_of(split: str, part: slice) -> registry.Columns:
+    sources, targets = zip(*rows(split, sizes[split], seed)[part], strict=True)
     return {"source": list(sources), "target": list(targets)}
 
-  def dataset_fn(
-    split: str, shuffle_files: bool = False, seed: int | None = None
-  ) -> tf.data.Dataset:
-    # Tensors, so that the iterator's position can be saved in a checkpoint, as in
-    # `data.from_texts`.
-    dataset = tf.data.Dataset.from_tensor_slices(columns(split))
-    size = from_texts.count_of(split, sizes)
-    return dataset.shuffle(size, seed=seed) if shuffle_files else dataset
-
-  source = lambda: from_texts.sliced_source(dataset_fn, sizes)
-  count = lambda split: from_texts.count_of(split, sizes)
-  texts = registry.Texts(tuple(sizes), count, columns)
-  return registry.register(name, spec, source, texts)
+  return from_texts.register_parts(name, spec, part_of, sizes)
 
 
 def _check_sizes(sizes: Mapping[str, int], seed: int) -> None:
   for split, size in sizes.items():
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+    if not is_whole(size, 1):
       raise ValueError(
         f"The number of {split} examples is {size!r}, expected an integer from 1 up."
       )

@@ -1,14 +1,12 @@
 """Arrays of a file in Flax's format, msgpack, read one at a time.
 
-The interface is that of `safetensors.safe_open`. Names and axes are those of a
-safetensors file.
+Names and axes are those of a safetensors file.
 """
 
-import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import msgpack
@@ -36,7 +34,7 @@ def their_name(path: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Leaf:
+class Leaf:
   """An array's place in a file, and its header as in a safetensors file."""
 
   start: int
@@ -46,58 +44,26 @@ class _Leaf:
   is_transposed: bool
 
 
-class FlaxFile(contextlib.AbstractContextManager):
-  """A file of arrays, as `safetensors.safe_open` has one.
-
-  Args:
-    path: the path of the file.
+def headers(path: pathlib.Path) -> dict[str, Leaf]:
+  """Returns the places of a file's arrays, by `their_name`.
 
   Raises:
     ValueError: if the file is cut off, or holds something else than arrays.
   """
-
-  def __init__(self, path: pathlib.Path):
-    self._path, stat = path, path.stat()
-    self._leaves = _leaves(path, stat.st_size, stat.st_mtime_ns)
-
-  def __exit__(self, *error: Any) -> None:
-    """Does nothing: no file stays open."""
-
-  def keys(self) -> list[str]:
-    """Returns the names of all arrays."""
-    return list(self._leaves)
-
-  def get_tensor(self, name: str) -> np.ndarray:
-    """Returns an array, in the axes of a safetensors file."""
-    leaf = self._leaves[name]
-    with self._path.open("rb") as file:
-      array = _restored(file, leaf.start, leaf.end)
-    return array.T if leaf.is_transposed else array
-
-  def get_slice(self, name: str) -> "_Slice":
-    """Returns an array's shape and type. Indexing reads its rows."""
-    return _Slice(self._leaves[name], functools.cache(lambda: self.get_tensor(name)))
+  stat = path.stat()
+  return _leaves(path, stat.st_size, stat.st_mtime_ns)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Slice:
-  """A header, and the function that reads all rows."""
-
-  leaf: _Leaf
-  rows: Callable[[], np.ndarray]
-
-  def get_shape(self) -> tuple[int, ...]:
-    return self.leaf.shape
-
-  def get_dtype(self) -> str:
-    return self.leaf.dtype
-
-  def __getitem__(self, rows: slice) -> np.ndarray:
-    return self.rows()[rows]
+def read(path: pathlib.Path, name: str) -> np.ndarray:
+  """Returns an array, in the axes of a safetensors file."""
+  leaf = headers(path)[name]
+  with path.open("rb") as file:
+    array = _restored(file, leaf.start, leaf.end)
+  return array.T if leaf.is_transposed else array
 
 
 @functools.lru_cache(maxsize=64)
-def _leaves(path: pathlib.Path, size: int, time: int) -> dict[str, _Leaf]:
+def _leaves(path: pathlib.Path, size: int, time: int) -> dict[str, Leaf]:
   """Returns the places of all arrays, by `their_name`; one is in memory at a time.
 
   A file of another size, or changed at another time, is read again.
@@ -146,14 +112,14 @@ def _walk(
     yield path, start
 
 
-def _leaf(file: BinaryIO, parts: tuple[str, ...], start: int, end: int) -> _Leaf:
+def _leaf(file: BinaryIO, parts: tuple[str, ...], start: int, end: int) -> Leaf:
   array = _restored(file, start, end)
   if not parts or not isinstance(array, np.ndarray):
     raise ValueError(f"{'/'.join(parts):.80} is no array")
   is_transposed = parts[-1] == "kernel" and array.ndim == 2
   shape = array.shape[::-1] if is_transposed else array.shape
   dtype = _DTYPES.get(array.dtype.name, array.dtype.name)
-  return _Leaf(start, end, shape, dtype, is_transposed)
+  return Leaf(start, end, shape, dtype, is_transposed)
 
 
 def _restored(file: BinaryIO, start: int, end: int) -> Any:

@@ -222,11 +222,7 @@ def _of_text(path, tensors: Tensors) -> Tensors:
       len(of_images),
       of_images[0],
     )
-  return tensors.renamed(
-    lambda name: (
-      None if gemma.is_of_images(gemma.canonical(name)) else gemma.canonical(name)
-    )
-  )
+  return made.renamed(lambda name: None if gemma.is_of_images(name) else name)
 
 
 def _without_leftovers(path, tensors: Tensors) -> Tensors:
@@ -271,10 +267,8 @@ def _check_layers(path, config, tensors):
   for stack in ("encoder", "decoder"):
     layer = rf"{stack}\.(?:block|layers)\.(\d+)\."
     found = (re.match(layer, name) for name in tensors.files)
-    count, wanted = (
-      len({match[1] for match in found if match}),
-      getattr(config, f"num_{stack}_layers"),
-    )
+    count = len({match[1] for match in found if match})
+    wanted = getattr(config, f"num_{stack}_layers")
     if count != wanted:
       raise ValueError(
         f"{path}: {CONFIG} says {wanted} {stack} layers, the files hold {count}. "

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes  # noqa: F401, makes 'bfloat16' a type of NumPy's, which safetensors asks.
@@ -90,8 +90,11 @@ class Tensors:
 
   def read(self, name: str) -> np.ndarray:
     """Returns an array as it is in its file, into memory of its own."""
-    with _opened(self.files[name]) as file:
-      return file.get_tensor(self.inner.get(name, name))
+    path, inner = self.files[name], self.inner.get(name, name)
+    if _is_flax(path):
+      return flax_file.read(path, inner)
+    with _opened(path) as file:
+      return file.get_tensor(inner)
 
   def renamed(self, new_name: Callable[[str], str | None]) -> "Tensors":
     """Returns the arrays by other names, without those that get none."""
@@ -105,17 +108,22 @@ class Tensors:
 
   def are_equal(self, first: str, second: str) -> bool:
     """Returns whether two matrices are the same; a few rows are read at a time."""
-    shape = self.shapes[first]
-    if shape != self.shapes[second]:
+    if self.shapes[first] != self.shapes[second]:
       return False
-    ends = [min(at + _ROWS, shape[0]) for at in range(0, shape[0], _ROWS)]
-    with _opened(self.files[first]) as a, _opened(self.files[second]) as b:
-      a, b = (
-        file.get_slice(self.inner.get(name, name))
-        for file, name in ((a, first), (b, second))
-      )
-      rows = map(slice, [0, *ends], ends)
-      return all(np.array_equal(a[some], b[some]) for some in rows)
+    blocks = zip(self._blocks(first), self._blocks(second), strict=True)
+    return all(np.array_equal(*pair) for pair in blocks)
+
+  def _blocks(self, name: str) -> Iterator[np.ndarray]:
+    """Yields a matrix's rows, some at a time; a file of Flax's is read as a whole."""
+    path, count = self.files[name], self.shapes[name][0]
+    rows = [slice(at, min(at + _ROWS, count)) for at in range(0, count, _ROWS)]
+    if _is_flax(path):
+      array = self.read(name)
+      yield from (array[some] for some in rows)
+      return
+    with _opened(path) as file:
+      array = file.get_slice(self.inner.get(name, name))
+      yield from (array[some] for some in rows)
 
 
 def _is_flax(path: pathlib.Path) -> bool:
@@ -123,12 +131,10 @@ def _is_flax(path: pathlib.Path) -> bool:
 
 
 def _opened(path: pathlib.Path) -> Any:
-  """Returns an open file of arrays, a context manager."""
+  """Returns an open safetensors file, a context manager."""
   # Machines that measure random networks are without it (`make gpu`).
   import safetensors
 
-  if _is_flax(path):
-    return flax_file.FlaxFile(path)
   # Reads, not a map of the file: its pages would count as this process's memory.
   return safetensors.safe_open(path, framework="np", backend="pread")
 
@@ -138,10 +144,15 @@ def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
   import safetensors
 
   try:
-    with _opened(path) as file:
-      slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-      kinds = {name: found.get_dtype() for name, found in slices.items()}
-      shapes = {name: tuple(found.get_shape()) for name, found in slices.items()}
+    if _is_flax(path):
+      leaves = flax_file.headers(path)
+      kinds = {name: leaf.dtype for name, leaf in leaves.items()}
+      shapes = {name: leaf.shape for name, leaf in leaves.items()}
+    else:
+      with _opened(path) as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        kinds = {name: found.get_dtype() for name, found in slices.items()}
+        shapes = {name: tuple(found.get_shape()) for name, found in slices.items()}
   except (safetensors.SafetensorError, OSError, ValueError) as error:
     lfs.check_file(path)
     kind = "msgpack file of Flax's" if _is_flax(path) else "safetensors file"

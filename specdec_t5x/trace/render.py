@@ -5,8 +5,10 @@ and two more: tokens after the rejected one are dim, the bonus token is cyan.
 """
 
 import dataclasses
+import string
 import unicodedata
 from collections.abc import Iterable, Sequence
+from importlib import resources
 from xml.sax.saxutils import escape, quoteattr
 
 from specdec_t5x.trace.recording import Trace, Turn
@@ -186,23 +188,14 @@ def _sheet(body: Iterable[str], title: str, width: float, height: float) -> str:
     f".{kind} {{ fill: {style.ink}; text-decoration: {style.decoration} }}"
     for kind, style in STYLES.items()
   ] + [f".{name} {{ fill: {ink} }}" for name, ink in _INKS.items()]
-  return "\n".join(
-    [
-      f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" '
-      f'height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
-      f"aria-label={quoteattr(title)}>",
-      f"<title>{escape(title)}</title>",
-      "<style>",
-      "text { font: 14px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace;"
-      " white-space: pre }",
-      ".title { fill: #1f2328; font-weight: bold }",
-      ".number { fill: #6e7781 }",
-      *inks,
-      "</style>",
-      f'<rect x="0.5" y="0.5" width="{width - 1:.1f}" height="{height - 1:.1f}" rx="8" '
-      'fill="#ffffff" stroke="#d0d7de"/>',
-      *body,
-      "</svg>",
-      "",
-    ]
+  sheet = resources.files(__package__).joinpath("sheet.svg").read_text("utf-8")
+  return string.Template(sheet).substitute(
+    title=escape(title),
+    label=quoteattr(title),
+    width=f"{width:.0f}",
+    height=f"{height:.0f}",
+    inner_width=f"{width - 1:.1f}",
+    inner_height=f"{height - 1:.1f}",
+    inks="\n".join(inks),
+    body="\n".join(body),
   )

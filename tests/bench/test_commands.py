@@ -37,12 +37,13 @@ def test_every_k_of_a_link_has_its_bits_alpha_and_speed(pair, tmp_path):
   rows = ran("link", tmp_path, *pair, *flags.split())["rows"]
   assert [row["kept"] for row in rows] == ["-", "all, float32", 2, "all, 64"]
   expected = (6, None, probs_bits(2, 64), probs_bits(64, 64))
-  for row, bits in zip(rows, expected, strict=True):
+  numbers = (1, None, 1 + 2 * 2, 1 + 64)
+  for row, bits, count in zip(rows, expected, numbers, strict=True):
     assert row["bits"] == bits
     assert 0 <= row["alpha"]["value"] <= 1
     if bits:
-      # A reply's head is 7 bytes, its last byte is filled up.
-      assert bits <= row["received"] <= bits + (7 * 8 + 7) / 2
+      # A message has 16 bits a number, and less than 32 bytes around them.
+      assert 16 * count <= row["received"] <= 16 * count + 32 * 8 / 2
       assert row["speedup_100_mbits"]["median"] > 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from specdec_t5x.build import Model
 from specdec_t5x.contrib.beam.decoder import BeamDecoder
 from specdec_t5x.contrib.cascade import Cascade
-from specdec_t5x.contrib.link.drafting import Draft
+from specdec_t5x.contrib.link.drafting import Drafting
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -64,7 +64,7 @@ def test_it_is_refused_where_there_is_no_such_encoder():
     (lambda: SpeculativeDecoder(TARGET, DraftModel(narrow)), "16, got one of width 8"),
     (lambda: run(PlainDecoder(draft), {"target": params["draft"]}), "got one with"),
     (lambda: run(beam, params, decodes=2), "without a beam"),
-    (lambda: Draft.of(Model(draft, params["draft"])), "in the same process"),
+    (lambda: Drafting.of(Model(draft, params["draft"])), "in the same process"),
   ]:
     with pytest.raises(ValueError, match=message):
       make()

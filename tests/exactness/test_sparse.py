@@ -42,6 +42,6 @@ def test_a_link_keeps_the_distribution():
 
 def test_it_keeps_it_where_the_other_side_drew_from_another_distribution():
   """What counts is drawn on this side, from what was sent."""
-  target, draft, rule, *_ = linked(answers_of(Liar(SMALL_DRAFT)).draft)
+  target, draft, rule, *_ = linked(answers_of(Liar(SMALL_DRAFT)).answer)
   assert_the_loop_is_exact((target, draft, rule, chain(1), 3), Sampling())
   assert draft.remote.counts()["lost"] == 0

@@ -45,12 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   args = parser.parse_args(argv)
   import_quietly("tensorflow")
   from specdec_t5x.api import load_model
-  from specdec_t5x.contrib.link.drafting import Draft, Drafting
+  from specdec_t5x.contrib.link.drafting import Drafting
   from specdec_t5x.contrib.link.server import serve
 
   try:
     most_bytes = _bytes(args.cache_gib)
-    drafting = Drafting(Draft.of(load_model(args.draft, args.dtype)))
+    drafting = Drafting.of(load_model(args.draft, args.dtype))
     server, port = serve(drafting, args.address, most_bytes)
   except ValueError as error:
     print(f"error: {error}", file=sys.stderr)

@@ -12,9 +12,9 @@ import numpy as np
 from absl import logging
 
 from specdec_t5x.contrib.link import wire
-from specdec_t5x.contrib.link.drafter import Terms
-from specdec_t5x.contrib.link.server import OPTIONS, SERVICE
-from specdec_t5x.contrib.link.wire import Ask, Drafts, Kind, Setup, Status
+from specdec_t5x.contrib.link.drafter import Setup
+from specdec_t5x.contrib.link.server import METHOD, OPTIONS, SERVICE
+from specdec_t5x.contrib.link.wire import Ask, Drafts
 from specdec_t5x.core.checks import is_finite
 
 # Seconds before a lost draft is asked again: the first, and the longest, time.
@@ -29,9 +29,9 @@ class Remote:
   """A draft in another process; `drafters.link.Link` asks it.
 
   Attributes:
-    address: where `python -m specdec_t5x.link` listens: host:port, or unix:path.
-    mbits: bandwidth of an emulated link, in Mbit/s each way; 0 is what there is.
-    delay_ms: its delay each way.
+    address: host:port, or unix:path, that `python -m specdec_t5x.contrib.link` has.
+    mbits: bandwidth of an emulated link, in Mbit/s each way; 0 limits nothing.
+    delay_ms: delay of the emulated link, each way.
     timeout_ms: how long an answer may take, beyond what the emulated link does.
   """
 
@@ -55,83 +55,30 @@ class Remote:
         "where `python -m specdec_t5x.contrib.link --draft DIR --address ...` listens."
       )
 
-  def check(self, vocab_size: int) -> None:
-    """Raises a ValueError where no draft answers, or one of another vocabulary."""
-    found = _asker(self).vocab_size()
-    if found != vocab_size:
-      raise ValueError(
-        f"Target and draft must share a vocabulary: the target's vocab_size is "
-        f"{vocab_size}, that of the draft at {self.address} {found}. Start "
-        "`python -m specdec_t5x.contrib.link` with a draft of the target's vocabulary."
-      )
-
-  def check_batch(self, terms: Terms, rows: int, inputs: int, slots: int) -> None:
-    """Raises a ValueError where no message, or not the draft, holds such a batch."""
-    _asker(self).check(Setup(terms, rows, inputs, slots))
-
-  def ask(self, terms: Terms, *arrays: Any) -> tuple[np.ndarray, ...]:
-    """Returns a draft of every row; see `drafters.link.Remote`."""
-    return _asker(self).ask(terms, *map(np.asarray, arrays))
+  @property
+  def asker(self) -> "Asker":
+    """The asker of all equal settings. Sessions of the asker outlive programs."""
+    return _asker(self)
 
   def counts(self) -> Mapping[str, int]:
-    """Returns what went over the link so far, in this process."""
-    return dataclasses.asdict(_asker(self).counts)
+    """Returns the counts so far, of this process."""
+    return dataclasses.asdict(self.asker.counts)
 
 
 @dataclasses.dataclass
 class Counts:
-  """What went over a link.
+  """Counts of a link. Bits are those of messages, without gRPC's headers."""
 
-  Attributes:
-    requests: that were answered with drafts.
-    tokens: drafted tokens that came.
-    bits_sent: to the draft, of all requests.
-    bits_received: from it, of all replies.
-    lost: requests without a draft in time.
-    skipped: drafts that were not asked for, while the link was lost.
-  """
-
-  requests: int = 0
-  tokens: int = 0
-  bits_sent: int = 0
-  bits_received: int = 0
-  lost: int = 0
-  skipped: int = 0
+  requests: int = 0  # that were answered with drafts
+  tokens: int = 0  # drafted tokens that came
+  bits_sent: int = 0  # to the draft, of all requests
+  bits_received: int = 0  # from it, of all replies
+  lost: int = 0  # requests without a draft in time
+  skipped: int = 0  # drafts that were not asked for, while the link was lost
 
 
 class Lost(Exception):
   """There is no draft this time; says why."""
-
-
-class Mirror:
-  """What the draft's process is taken to know: all that it has answered to.
-
-  Args:
-    setup: of the session.
-  """
-
-  def __init__(self, setup: Setup):
-    self.number = random.getrandbits(32)
-    self.setup = setup
-    self.is_open = False
-    self._source = np.zeros((setup.rows, setup.inputs), np.int32)
-    self._sequences = np.zeros((setup.rows, setup.slots), np.int32)
-    self._lengths = np.zeros(setup.rows, np.int32)
-
-  def ask(self, source, sequences, lengths, ended, uniforms) -> Ask:
-    """Returns the question, which says what is not known yet."""
-    same = np.cumprod(self._sequences == sequences, axis=1).sum(axis=1)
-    known = np.minimum(same, np.minimum(self._lengths, lengths))
-    known = np.where((self._source == source).all(axis=1) & self.is_open, known, 0)
-    return Ask(~ended, known, lengths, source, sequences, uniforms)
-
-  def answered(self, ask: Ask) -> None:
-    """Notes that a question was answered."""
-    live = ask.live[:, None]
-    self._source = np.where(live, ask.source, self._source)
-    self._sequences = np.where(live, ask.sequences, self._sequences)
-    self._lengths = np.where(ask.live, ask.lengths, self._lengths)
-    self.is_open = True
 
 
 class Asker:
@@ -139,108 +86,124 @@ class Asker:
 
   Args:
     remote: the address and the emulated link.
-    call: sends a request to a method, with seconds to wait; by default over gRPC.
+    call: sends a request, with seconds to wait; by default over gRPC.
   """
 
   def __init__(
-    self, remote: Remote, call: Callable[[str, bytes, float], bytes] | None = None
+    self, remote: Remote, call: Callable[[bytes, float], bytes] | None = None
   ):
     self.counts = Counts()
     self._remote = remote
     self._call = call or _over_grpc(remote.address)
-    self._mirrors: dict[Setup, Mirror] = {}
-    self._wait, self._not_before = 0.0, 0.0
-    self._vocab_size: int | None = None
+    # Random numbers of sessions, and the inputs that the draft's process has of each.
+    self._numbers: dict[Setup, int] = {}
+    self._sources: dict[Setup, np.ndarray] = {}
+    self._wait = 0.0
+    self._not_before = 0.0
+    self._vocab_size: Any = None  # The draft's; asked for once.
 
-  def vocab_size(self) -> int:
-    """Returns the draft's, asked for once; a ValueError where nothing answers."""
-    if self._vocab_size is not None:
-      return self._vocab_size
-    try:
-      status, size, _ = wire.beheaded(self._call("about", b"", _ABOUT_SECONDS))
-    except (Lost, ValueError) as error:
+  def check(self, vocab_size: int) -> None:
+    """Raises a ValueError where no draft answers, or one of another vocabulary."""
+    address = self._remote.address
+    if self._vocab_size is None:
+      try:
+        status, others = self._about(None)
+      except (Lost, ValueError) as error:
+        raise ValueError(
+          f"No draft answers at {address} ({error}). Start it with `python -m "
+          f"specdec_t5x.contrib.link --draft DIR --address {address}`."
+        ) from error
+      if status != wire.OK or len(others) != 1:
+        raise ValueError(f"What answers at {address} is no draft of a link.")
+      (self._vocab_size,) = others
+    if self._vocab_size != vocab_size:
       raise ValueError(
-        f"No draft answers at {self._remote.address} ({error}). Start it with `python "
-        f"-m specdec_t5x.contrib.link --draft DIR --address {self._remote.address}`."
-      ) from error
-    if status != Status.OK:
-      raise ValueError(f"What answers at {self._remote.address} is no draft of a link.")
-    self._vocab_size = size
-    return size
-
-  def check(self, setup: Setup) -> None:
-    """Raises a ValueError where the draft's process refuses so large a session.
-
-    Whether it answers at all is no question here: a draft may come back.
-    """
-    try:
-      reply = self._call("about", setup.packed(), _ABOUT_SECONDS)
-      status, _, body = wire.beheaded(reply)
-      size, most = wire.refused(body) if status == Status.TOO_LARGE else (0, 0)
-    except (Lost, ValueError) as error:
-      return self._lose(error)
-    if size > most:
-      raise ValueError(
-        f"The draft at {self._remote.address} holds at most {most} bytes of caches, "
-        f"and {setup.rows} rows of {setup.inputs} input tokens and {setup.slots} "
-        f"places take {size}. Lower BATCH_SIZE, or start `python -m "
-        "specdec_t5x.contrib.link` with a larger --cache-gib."
+        "Target and draft must share a vocabulary: the target's vocab_size is "
+        f"{vocab_size}, that of the draft at {address} {self._vocab_size}. Start "
+        "`python -m specdec_t5x.contrib.link` with a draft of the target's vocabulary."
       )
 
-  def ask(
-    self, terms: Terms, source, sequences, lengths, ended, uniforms
-  ) -> tuple[np.ndarray, ...]:
-    """Returns tokens, their probs' tokens and weights, and which rows have a draft."""
-    setup = Setup(terms, *source.shape, sequences.shape[1])
-    drafts = None
+  def check_batch(self, setup: Setup) -> None:
+    """Raises a ValueError where the draft's process refuses so large a session.
+
+    A draft that does not answer is no reason: it may come back.
+    """
+    try:
+      status, _ = self._about(dataclasses.astuple(setup))
+    except (Lost, ValueError) as error:
+      return self._lose(error)
+    if status != wire.OK:
+      raise ValueError(
+        f"The draft at {self._remote.address} refuses the batch: {status} Lower "
+        "BATCH_SIZE, or start `python -m specdec_t5x.contrib.link` with a larger "
+        "--cache-gib."
+      )
+
+  def _about(self, setup):
+    reply = self._call(wire.message(0, setup), _ABOUT_SECONDS)
+    _, status, others = wire.parts_of(reply)
+    return status, others
+
+  def ask(self, setup: Setup, *arrays: Any) -> tuple[np.ndarray, ...]:
+    """Returns one draft of every row.
+
+    Args:
+      setup: of the session.
+      *arrays: encoder inputs [B, E], sequences [B, S], their lengths [B], which rows
+        have ended [B], uniforms [B, G, L].
+
+    Returns:
+      Tokens [B, G], the tokens and weights of their distributions [B, G, K], and which
+      rows have a draft.
+    """
+    source, sequences, lengths, ended, uniforms = map(np.asarray, arrays)
     if time.monotonic() < self._not_before:
       self.counts.skipped += 1
     else:
       try:
         drafts = self._asked(setup, source, sequences, lengths, ended, uniforms)
         self._found()
+        return drafts.tokens, drafts.kept, drafts.weights, ~ended
       except (Lost, ValueError) as error:
         self._lose(error)
-    if drafts is None:
-      shape = setup.rows, terms.gamma
-      distribution = np.zeros((*shape, terms.kept), np.int32)
-      return (
-        np.zeros(shape, np.int32),
-        distribution,
-        distribution,
-        np.zeros(setup.rows, bool),
-      )
-    arrays = drafts.tokens, drafts.kept, drafts.weights
-    return (*(x.astype(np.int32) for x in arrays), ~ended)
+    tokens = np.zeros((setup.rows, setup.gamma), np.int32)
+    kept = np.zeros((*tokens.shape, setup.kept), np.int32)
+    return tokens, kept, kept, np.zeros(setup.rows, bool)
 
-  def _asked(self, setup, *arrays) -> Drafts:
-    mirror = self._mirrors.setdefault(setup, Mirror(setup))
-    ask, (status, number, body) = self._exchanged(mirror, arrays)
-    if status == Status.NO_SESSION and mirror.is_open:
+  def _asked(self, setup, source, sequences, lengths, ended, uniforms) -> Drafts:
+    source = source.copy()  # A callback's arrays may end with it.
+    is_known = np.array_equal(self._sources.get(setup), source)
+    ask = Ask(~ended, lengths, sequences, uniforms, None if is_known else source)
+    status, parts = self._exchanged(setup, ask)
+    if status == wire.NO_SESSION and is_known:
       # The draft's process was started anew.
-      mirror = self._mirrors[setup] = Mirror(setup)
-      ask, (status, number, body) = self._exchanged(mirror, arrays)
-    if (status, number) != (Status.OK, mirror.number):
-      raise Lost(f"it answered {_name(status)}")
-    drafts = Drafts.unpacked(body, setup, ask.live)
-    mirror.answered(ask)
+      del self._sources[setup]
+      ask = dataclasses.replace(ask, source=source)
+      status, parts = self._exchanged(setup, ask)
+    if status != wire.OK:
+      raise Lost(f"it answered {status!r:.200}")
+    drafts = Drafts.unpacked(parts, setup, ask.live)
+    self._sources[setup] = source
     self.counts.requests += 1
-    self.counts.tokens += int(ask.live.sum()) * setup.terms.gamma
+    self.counts.tokens += int(ask.live.sum()) * setup.gamma
     return drafts
 
-  def _exchanged(self, mirror: Mirror, arrays) -> tuple[Ask, tuple[int, int, bytes]]:
-    """Returns the question that was sent, and its reply, taken apart."""
-    setup, ask = mirror.setup, mirror.ask(*arrays)
-    kind = Kind.DRAFT if mirror.is_open else Kind.OPEN
-    opening = b"" if mirror.is_open else setup.packed()
-    seconds = self._remote.timeout_ms / 1e3 if mirror.is_open else _OPENING_SECONDS
-    request = wire.head(kind, mirror.number) + opening + ask.packed(setup)
-    return ask, wire.beheaded(self._sent(request, seconds))
+  def _exchanged(self, setup: Setup, ask: Ask) -> tuple[Any, list[Any]]:
+    """Returns the status of the reply to a request, and its other parts."""
+    number = self._numbers.setdefault(setup, random.getrandbits(32))
+    opening = None if ask.source is None else dataclasses.astuple(setup)
+    is_open = setup in self._sources
+    seconds = self._remote.timeout_ms / 1e3 if is_open else _OPENING_SECONDS
+    request = wire.message(number, opening, *ask.packed(setup))
+    answered, status, parts = wire.parts_of(self._sent(request, seconds))
+    if answered != number:
+      raise Lost(f"it answered session {answered}, not {number}")
+    return status, parts
 
   def _sent(self, request: bytes, seconds: float) -> bytes:
     self.counts.bits_sent += 8 * len(request)
     self._travel(request)
-    reply = self._call("draft", request, seconds)
+    reply = self._call(request, seconds)
     self._travel(reply)
     self.counts.bits_received += 8 * len(reply)
     return reply
@@ -272,30 +235,20 @@ class Asker:
     self._wait = 0.0
 
 
-@functools.cache
-def _asker(remote: Remote) -> Asker:
-  """Returns the one asker of equal settings: its sessions outlive any program."""
-  return Asker(remote)
+_asker = functools.cache(Asker)
 
 
-def _over_grpc(address: str) -> Callable[[str, bytes, float], bytes]:
-  """Returns what sends bytes to a method and waits for bytes."""
+def _over_grpc(address: str) -> Callable[[bytes, float], bytes]:
+  """Returns a function that sends bytes and waits for bytes."""
   # A process that is started again is found again soon.
   soon = (("grpc.max_reconnect_backoff_ms", 1000),)
   channel = grpc.insecure_channel(address, options=(*OPTIONS, *soon))
-  methods = {
-    name: channel.unary_unary(f"/{SERVICE}/{name}") for name in ("about", "draft")
-  }
+  send = channel.unary_unary(f"/{SERVICE}/{METHOD}")
 
-  def call(method: str, request: bytes, seconds: float) -> bytes:
+  def call(request: bytes, seconds: float) -> bytes:
     try:
-      return methods[method](request, timeout=seconds)
+      return send(request, timeout=seconds)
     except grpc.RpcError as error:
       raise Lost(f"{error.code().name}: {error.details()}") from error
 
   return call
-
-
-def _name(status: int) -> str:
-  known = {member.value: member.name for member in Status}
-  return known.get(status, f"status {status}")

@@ -1,4 +1,4 @@
-"""Drafting in another process: what it sends is what the tokens were drawn from.
+"""Drafting in another process, which sends the distributions of its draws.
 
 One host callback an iteration asks the process of the draft (`contrib.link`). An answer
 that is lost is an empty draft: the target goes on by itself.
@@ -9,16 +9,16 @@ decision.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import io_callback
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x.contrib.truncation import SparseProbs, Truncation
 from specdec_t5x.core import tree
-from specdec_t5x.core.checks import check_uniforms
+from specdec_t5x.core.checks import check_uniforms, is_whole
 from specdec_t5x.core.distributions import Sampling, draws_per_token
 from specdec_t5x.core.noise import WORDS
 from specdec_t5x.core.types import Proposal
@@ -27,22 +27,46 @@ from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import gamma_knob
 
+_MOST_NUMBERS = 2**24  # of one array of a message
+
 
 @dataclasses.dataclass(frozen=True)
-class Terms:
-  """What the two sides agree on.
+class Setup:
+  """The settings of a session, on which both sides agree.
 
   Attributes:
     gamma: tokens a draft.
-    truncation: what is kept of the draft's distributions.
-    sampling: their adjustment before that.
+    truncation: the truncation of the draft's distributions.
+    sampling: the adjustment of the distributions before the truncation.
     vocab_size: of target and draft.
+    rows: B.
+    inputs: E.
+    slots: S.
   """
 
   gamma: int
   truncation: Truncation
   sampling: Sampling
   vocab_size: int
+  rows: int
+  inputs: int
+  slots: int
+
+  def __post_init__(self):
+    sizes = self.rows, self.slots, self.gamma, self.inputs + 1
+    are_whole = all(is_whole(size, 1) for size in (*sizes, self.vocab_size))
+    if not are_whole or max(sizes) >= 2**16:
+      raise ValueError(f"A link takes from 1 to 65535 rows, tokens and drafts: {self}.")
+    tokens = self.rows * (self.slots + self.inputs)
+    probs = self.rows * self.gamma * max(self.kept, 1)
+    if max(tokens, probs) > _MOST_NUMBERS:
+      raise ValueError(
+        f"A link's message has at most {_MOST_NUMBERS} tokens and as many "
+        f"probabilities, got {tokens} and {probs}: {self.rows} rows of {self.inputs} "
+        f"input tokens and {self.slots} places, {self.gamma} drafted tokens with "
+        f"{self.kept} of each one's distribution. Lower BATCH_SIZE, GAMMA, LINK_TOPK "
+        "(0 is all) or TASK_FEATURE_LENGTHS."
+      )
 
   @property
   def kept(self) -> int:
@@ -56,60 +80,38 @@ class Terms:
       return draws_per_token(self.kept)
     return WORDS if self.sampling.coupled else 0
 
+  @classmethod
+  def unpacked(cls, part: Any) -> "Setup":
+    """Returns the setup in a message, as `dataclasses.astuple` gives it.
 
-@runtime_checkable
-class Remote(Protocol):
-  """What answers for a draft elsewhere: hashable, and the same for equal settings."""
-
-  def check(self, vocab_size: int) -> None:
-    """Raises a ValueError where nothing answers, or for another vocabulary."""
-
-  def check_batch(self, terms: Terms, rows: int, inputs: int, slots: int) -> None:
-    """Raises a ValueError where a batch is too large for it.
-
-    Args:
-      terms: agreed on.
-      rows: B.
-      inputs: E.
-      slots: S.
+    Raises:
+      ValueError: if the part of the message is no setup.
     """
-
-  def ask(
-    self, terms: Terms, *arrays: Array
-  ) -> tuple[Array, Array, Array, Bool[Array, "B"]]:
-    """Returns one draft of every row, in NumPy.
-
-    Args:
-      terms: agreed on.
-      *arrays: what the encoder reads [B, E], sequences [B, S], their lengths [B], which
-        rows have ended [B], uniforms [B, G, L].
-
-    Returns:
-      Tokens [B, G], the tokens and weights of their distributions [B, G, K], and which
-      rows have a draft.
-    """
-
-  def counts(self) -> Mapping[str, int]:
-    """Returns what went over the link so far."""
+    try:
+      gamma, cut, sampling, *sizes = part
+      return cls(gamma, Truncation(*cut), Sampling(*sampling), *sizes)
+    except TypeError as error:
+      raise ValueError(f"Expected a setup, got {part!r:.99}.") from error
 
 
 @dataclasses.dataclass(frozen=True)
 class Link(Drafter):
   """Up to gamma tokens from a draft elsewhere; its state is the encoder's input.
 
-  The tokens are drawn here again, from the distributions that came, with the same
-  uniforms: the draft counts as far as they are the same. So what counts is drawn from
-  what was sent, whatever the other side's arithmetic, and a token's place in the draft
-  depends on the tokens before it alone.
+  `propose` draws the tokens again, from the received distributions and with the same
+  uniforms, and keeps the draft up to the first token that differs. Each kept token is
+  therefore drawn from a received distribution, whatever the other side's arithmetic,
+  and a token's place in the draft depends on the tokens before the place alone.
 
   Attributes:
-    remote: answers for the draft.
+    remote: a `client.Remote`, or another object with its methods; hashable, and equal
+      for equal settings.
     gamma: most tokens a draft.
     top_k: tokens of a distribution that are sent; 0 is all.
     top_p: how much of their mass; the message is none the shorter.
   """
 
-  remote: Remote
+  remote: Any
   gamma: int = gamma_knob()
   top_k: int = 32
   top_p: float = 1.0
@@ -128,14 +130,14 @@ class Link(Drafter):
 
   def check(self, target: Any) -> None:
     """Raises a ValueError where no draft of the target's vocabulary answers."""
-    self.remote.check(target.config.vocab_size)
+    self.remote.asker.check(target.config.vocab_size)
 
   def check_batch(
     self, sampling: Sampling, vocab_size: int, rows: int, input_length: int, slots: int
   ) -> None:
     """Raises a ValueError if a batch is too large for the link or the draft."""
-    terms = self._terms(sampling, vocab_size)
-    self.remote.check_batch(terms, rows, input_length, slots)
+    setup = self._setup(sampling, vocab_size, rows, input_length, slots)
+    self.remote.asker.check_batch(setup)
 
   def check_export(self) -> None:
     """Raises a ValueError: an exported program has no other process to ask."""
@@ -157,49 +159,50 @@ class Link(Drafter):
   ) -> tuple[Proposal, Int[Array, "B E"]]:
     """Asks for a draft; see `decoding.drafter.Drafter`."""
     check_uniforms(uniforms, self.gamma)
-    terms = self._terms(context.sampling, context.target.vocab_size)
+    setup = self._setup(
+      context.sampling,
+      context.target.vocab_size,
+      *state.drafter_state.shape,
+      state.sequences.shape[1],
+    )
     # Here, where the program is made, and not in the middle of decoding.
-    rows, inputs = state.drafter_state.shape
-    self.remote.check_batch(terms, rows, inputs, state.sequences.shape[1])
-    given = uniforms[..., uniforms.shape[-1] - terms.draws :]
-    tokens, distribution, is_there = self._asked(terms, state, given)
-    if not terms.kept:
+    self.remote.asker.check_batch(setup)
+    given = uniforms[..., uniforms.shape[-1] - setup.draws :]
+    tokens, distribution, is_there = self._asked(setup, state, given)
+    if not setup.kept:
       is_valid = jnp.broadcast_to(is_there[:, None], tokens.shape)
       return Proposal(tokens, None, is_valid, self.tree), state.drafter_state
-    own, is_distribution = (
-      distribution.draw(given).astype(jnp.int32),
-      distribution.total > 0,
-    )
+    own = distribution.draw(given).astype(jnp.int32)
+    is_distribution = distribution.total > 0
     # The first token counts, whatever the other side drew there: it is of a
     # distribution of the known tokens. Each later distribution is of the other side's
     # draft.
     same = jnp.cumprod(own == tokens, axis=1)
     same = jnp.pad(same, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
     is_valid = is_there[:, None] & ((same * jnp.cumprod(is_distribution, axis=1)) > 0)
-    probs = jnp.where(
-      is_distribution[..., None], distribution.dense(context.target.vocab_size), 0.0
-    )
+    probs = distribution.dense(context.target.vocab_size)
+    probs = jnp.where(is_distribution[..., None], probs, 0.0)
     return Proposal(own, probs, is_valid, self.tree), state.drafter_state
 
-  def _terms(self, sampling: Sampling, vocab_size: int) -> Terms:
-    cut = Truncation(self.top_k, self.top_p)
-    return Terms(self.gamma, cut, sampling, vocab_size)
+  def _setup(self, sampling, vocab_size, rows, inputs, slots) -> Setup:
+    # Nothing is kept beyond the vocabulary; so numbers of any size fit in a message.
+    cut = Truncation(min(self.top_k, vocab_size), self.top_p)
+    sampling = dataclasses.replace(sampling, top_k=min(sampling.top_k, vocab_size))
+    return Setup(self.gamma, cut, sampling, vocab_size, rows, inputs, slots)
 
-  def _asked(self, terms, state, uniforms) -> tuple[Array, SparseProbs, Array]:
-    rows = state.lengths.shape[0]
-    ids = lambda *shape: jax.ShapeDtypeStruct((rows, *shape), jnp.int32)
-    distribution = ids(self.gamma, terms.kept)
-    shapes = (
-      ids(self.gamma),
-      distribution,
-      distribution,
-      jax.ShapeDtypeStruct((rows,), bool),
-    )
+  def _asked(self, setup, state, uniforms) -> tuple[Array, SparseProbs, Array]:
+    drafted = jax.ShapeDtypeStruct((setup.rows, self.gamma), jnp.int32)
+    kept = jax.ShapeDtypeStruct((*drafted.shape, setup.kept), jnp.int32)
+    shapes = drafted, kept, kept, jax.ShapeDtypeStruct((setup.rows,), bool)
     # Unordered: each draft goes into the next iteration's state, so none is asked for
     # before the last one came.
     tokens, kept, weights, is_there = io_callback(
-      lambda *arrays: self.remote.ask(terms, *arrays),
+      lambda *arrays: self.remote.asker.ask(setup, *arrays),
       shapes,
-      *(state.drafter_state, state.sequences, state.lengths, state.ended, uniforms),
+      state.drafter_state,
+      state.sequences,
+      state.lengths,
+      state.ended,
+      uniforms,
     )
     return tokens, SparseProbs(kept, weights), is_there

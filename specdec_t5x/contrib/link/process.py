@@ -22,17 +22,9 @@ def drafting(draft: str, dtype: str = "float32", *more: str) -> Iterator[str]:
   Raises:
     ValueError: where it does not start; says why.
   """
-  command = [
-    sys.executable,
-    "-m",
-    "specdec_t5x.contrib.link",
-    "--address",
-    "localhost:0",
-  ]
-  flags = ["--draft", draft, "--dtype", dtype]
-  process = subprocess.Popen(
-    [*command, *flags, *more], stdout=subprocess.PIPE, text=True
-  )
+  command = [sys.executable, "-m", "specdec_t5x.contrib.link", "--draft", draft]
+  flags = ["--address", "localhost:0", "--dtype", dtype, *more]
+  process = subprocess.Popen(command + flags, stdout=subprocess.PIPE, text=True)
   try:
     yield address_of(process)
   finally:

@@ -1,4 +1,4 @@
-"""The process that drafts: answers over gRPC, in packed bits."""
+"""The process that drafts: answers messages of `wire` over gRPC."""
 
 import collections
 import dataclasses
@@ -7,10 +7,12 @@ from concurrent import futures
 import grpc
 
 from specdec_t5x.contrib.link import wire
+from specdec_t5x.contrib.link.drafter import Setup
 from specdec_t5x.contrib.link.drafting import Drafting, Rows
-from specdec_t5x.contrib.link.wire import Ask, Kind, Setup, Status
+from specdec_t5x.contrib.link.wire import Ask
 
 SERVICE = "specdec_t5x.Link"
+METHOD = "answer"
 # Sessions that are kept; the one that was longest not asked for goes first.
 _SESSIONS = 8
 OPTIONS = (
@@ -21,7 +23,7 @@ OPTIONS = (
 
 @dataclasses.dataclass
 class Session:
-  """Rows of one client, how they are drafted, and the bytes that they take."""
+  """Rows of a client, the settings of its drafts, and the bytes that its rows take."""
 
   setup: Setup
   rows: Rows
@@ -40,51 +42,57 @@ class Answers:
     self._drafting, self._most = drafting, most_bytes
     self._sessions: collections.OrderedDict[int, Session] = collections.OrderedDict()
 
-  def about(self, request: bytes) -> bytes:
-    """Returns the draft's vocabulary's size, or that a session would be too large.
+  def answer(self, request: bytes) -> bytes:
+    """Returns drafts, or why there are none.
 
     Args:
-      request: the session's setup, or nothing.
+      request: a message of a session with a `wire.Ask`. Without one it asks for the
+        size of the draft's vocabulary, and whether a session would be too large.
     """
-    try:
-      size = self._drafting.size(Setup.unpacked(request)) if request else 0
-    except ValueError:
-      return wire.head(Status.BAD_REQUEST, 0)
-    if size > self._most:
-      return wire.refusal(0, size, self._most)
-    return wire.head(Status.OK, self._drafting.vocab_size)
-
-  def draft(self, request: bytes) -> bytes:
-    """Returns drafts, or why there are none."""
     number = 0
     try:
-      kind, number, body = wire.beheaded(request)
-      if kind == Kind.OPEN:
-        setup, body = wire.opened(body)
-        if setup.terms.vocab_size != self._drafting.vocab_size:
-          return wire.head(Status.OTHER_VOCABULARY, number)
-        if (size := self._drafting.size(setup)) > self._most:
-          return wire.refusal(number, size, self._most)
+      number, setup, parts = wire.parts_of(request)
+      setup = setup and Setup.unpacked(setup)
+      size = self._size(setup) if setup else 0
+      if not parts:
+        return wire.message(number, wire.OK, self._drafting.vocab_size)
+      if setup:
         self._open(number, setup, size)
       if number not in self._sessions:
-        return wire.head(Status.NO_SESSION, number)
+        return wire.message(number, wire.NO_SESSION)
       session = self._sessions[number]
-      ask = Ask.unpacked(body, session.setup)
-      given = session.setup, session.rows, ask
-      drafts, session.rows = self._drafting.draft(*given)
-    except ValueError:
-      return wire.head(Status.BAD_REQUEST, number)
+      ask = Ask.unpacked(parts, session.setup)
+    except ValueError as error:
+      return wire.message(number, str(error))
+    drafts, session.rows = self._drafting.draft(session.setup, session.rows, ask)
     self._sessions.move_to_end(number)
-    return wire.head(Status.OK, number) + drafts.packed(session.setup, ask.live)
+    return wire.message(number, wire.OK, *drafts.packed(session.setup, ask.live))
+
+  def _size(self, setup):
+    """Returns the bytes of a session; raises a ValueError where it is refused."""
+    if setup.vocab_size != self._drafting.vocab_size:
+      raise ValueError(
+        f"the draft's vocabulary has {self._drafting.vocab_size} tokens."
+      )
+    if (size := self._drafting.size(setup)) > self._most:
+      raise ValueError(
+        f"it holds at most {self._most} bytes of caches, and {setup.rows} rows of "
+        f"{setup.inputs} input tokens and {setup.slots} places take {size}."
+      )
+    return size
 
   def _open(self, number, setup, size):
-    """Opens a session in place of as many as have to go for it."""
-    self._sessions.pop(number, None)
+    """Opens a session unless it is open; others end where they leave no room."""
     kept = self._sessions
-    sizes = lambda: sum(session.size for session in kept.values()) + size
-    while kept and (len(kept) >= _SESSIONS or sizes() > self._most):
+    if number in kept and kept[number].setup == setup:
+      return
+    kept.pop(number, None)
+    while kept and (
+      len(kept) >= _SESSIONS
+      or sum(session.size for session in kept.values()) + size > self._most
+    ):
       kept.popitem(last=False)
-    self._sessions[number] = Session(setup, self._drafting.open(setup), size)
+    kept[number] = Session(setup, self._drafting.open(setup), size)
 
 
 def serve(drafting: Drafting, address: str, most_bytes: int) -> tuple[grpc.Server, int]:
@@ -108,13 +116,8 @@ def serve(drafting: Drafting, address: str, most_bytes: int) -> tuple[grpc.Serve
     futures.ThreadPoolExecutor(max_workers=1),
     options=(*OPTIONS, ("grpc.so_reuseport", 0)),
   )
-  handlers = {
-    name: grpc.unary_unary_rpc_method_handler(
-      lambda request, context, answer=answer: answer(request)
-    )
-    for name, answer in (("about", answers.about), ("draft", answers.draft))
-  }
-  handler = grpc.method_handlers_generic_handler(SERVICE, handlers)
+  answer = grpc.unary_unary_rpc_method_handler(lambda data, _: answers.answer(data))
+  handler = grpc.method_handlers_generic_handler(SERVICE, {METHOD: answer})
   server.add_generic_rpc_handlers((handler,))
   try:
     port = server.add_insecure_port(address)

@@ -2,24 +2,31 @@
 
 import dataclasses
 
-import numpy as np
-
 from specdec_t5x.contrib.link.client import Asker, Lost, Remote
-from specdec_t5x.contrib.link.drafting import Draft, Drafting
+from specdec_t5x.contrib.link.drafting import Drafting
 from specdec_t5x.contrib.link.server import Answers
-from specdec_t5x.contrib.link.wire import Setup
 from tests.hash_model import HashModel
+
+
+class LocalAsker(Asker):
+  """An asker that takes every batch, as programs are made by it."""
+
+  def check(self, vocab_size):
+    assert vocab_size
+
+  def check_batch(self, setup):
+    assert setup
 
 
 def asker_of(answer) -> Asker:
   """Returns an asker whose requests are answered by a function of their bytes."""
-  return Asker(Remote("nowhere"), lambda method, request, seconds: answer(request))
+  return LocalAsker(Remote("nowhere"), lambda request, seconds: answer(request))
 
 
 def drafting_of(model: HashModel) -> Drafting:
   """A table model as a draft."""
   start = lambda params, source, slots: model.start(source.shape[0], slots)
-  return Drafting(Draft(start, lambda params: model.extend, None, model.vocab_size))
+  return Drafting(start, lambda params: model.extend, None, model.vocab_size)
 
 
 @dataclasses.dataclass(eq=False)
@@ -36,15 +43,6 @@ class Local:
     """A link whose requests are answered by a function of the request's bytes."""
     return cls(asker_of(answer))
 
-  def check(self, vocab_size):
-    assert vocab_size
-
-  def check_batch(self, terms, rows, inputs, slots):
-    Setup(terms, rows, inputs, slots)
-
-  def ask(self, terms, *arrays):
-    return self.asker.ask(terms, *map(np.asarray, arrays))
-
   def counts(self):
     return dataclasses.asdict(self.asker.counts)
 
@@ -56,7 +54,7 @@ def answers_of(drafting, most_bytes=2**30) -> Answers:
 
 def honest(model: HashModel):
   """What a server of this model answers."""
-  return answers_of(drafting_of(model)).draft
+  return answers_of(drafting_of(model)).answer
 
 
 class Liar:

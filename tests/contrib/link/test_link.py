@@ -1,5 +1,6 @@
 """A draft that is lost, late, started anew or talks nonsense costs no token."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -9,9 +10,9 @@ import pytest
 
 from specdec_t5x.contrib.link import client, wire
 from specdec_t5x.contrib.link.client import Lost, Remote
-from specdec_t5x.contrib.link.drafter import Link, Terms
+from specdec_t5x.contrib.link.drafter import Link, Setup
 from specdec_t5x.contrib.link.server import Answers
-from specdec_t5x.contrib.link.wire import Kind, Setup, Status
+from specdec_t5x.contrib.link.wire import Ask
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -64,7 +65,7 @@ def test_a_link_gives_what_the_draft_gives_in_this_process(sampling, here):
 
   def measure(request):
     reply = answer(request)
-    rows = bin(request[7] >> 4 if request[2] == wire.Kind.DRAFT else 0).count("1")
+    rows = sum(wire.parts_of(request)[2][0])
     if rows:
       sizes.setdefault(rows, set()).add(len(reply))
     return reply
@@ -99,15 +100,26 @@ def comes_and_goes(number, answer):
   return reply
 
 
+def wrong(number, reply):
+  """Returns a reply that is no reply, or is of another session or version."""
+  session, status, parts = wire.parts_of(reply)
+  return (
+    b"\x80\x04pickle",
+    wire.message(12345, status, *parts),
+    reply[:-1],
+    reply.replace(wire.FORMAT.encode(), b"SL9"),
+    wire.message(session, [status], *parts),
+    wire.message(session, status, {"a": 1}),
+    wire.message(session, status, *parts[:-1], None),
+    wire.message(session, status, *parts, b""),
+  )[number]
+
+
 def garbage(number, answer):
-  return b"\x80\x04pickle" if number % 2 else answer()
+  return wrong(number, answer()) if number < 8 else answer()
 
 
-def bad_bits(number, answer):
-  return wire.head(0, 12345) + b"\xff" * 100 if number == 1 else answer()[:-1]
-
-
-@pytest.mark.parametrize("fails", [dies, comes_and_goes, garbage, bad_bits])
+@pytest.mark.parametrize("fails", [dies, comes_and_goes, garbage])
 def test_whatever_fails_outputs_are_the_same(fails, here):
   found, counts = linked(failing(honest(DRAFT), fails))
   np.testing.assert_array_equal(found.tokens, here[GREEDY].tokens)
@@ -141,8 +153,8 @@ def test_a_draft_that_was_started_anew_is_told_everything_again(sampling, here):
 def test_the_emulated_link_takes_its_time(monkeypatch):
   slept = []
   monkeypatch.setattr(client.time, "sleep", slept.append)
-  reply = wire.head(0, 0)
-  call = lambda method, request, seconds: reply
+  reply = wire.message(0, wire.OK)
+  call = lambda request, seconds: reply
   asker = client.Asker(Remote("nowhere", mbits=2.0, delay_ms=30.0), call)
   asker._sent(b"\0" * 1000, 1.0)
   np.testing.assert_allclose(slept, [0.03 + 8000 / 2e6, 0.03 + 8 * len(reply) / 2e6])
@@ -162,19 +174,32 @@ def test_settings_out_of_range_are_refused(knobs, says):
     Remote(**{"address": "localhost:1", **knobs})
 
 
+def test_numbers_beyond_the_vocabulary_keep_all_of_it():
+  """LINK_TOPK and TOPK of any size fit into a message."""
+  for top_k in (8, 2**32, 2**70):
+    setup = Link(Local.of(never), 3, top_k)._setup(Sampling(0.7, top_k), 7, 1, 2, 3)
+    assert setup == Setup(3, Truncation(7), Sampling(0.7, 7), 7, 1, 2, 3)
+
+
 # ---- What is too large. ----
 
 
-def setup_of(rows, slots=40):
-  return Setup(Terms(3, Truncation(4), GREEDY, DRAFT.vocab_size), rows, 0, slots)
+def setup_of(rows, inputs=0):
+  return Setup(3, Truncation(4), GREEDY, DRAFT.vocab_size, rows, inputs, 40)
 
 
-def opening(number, setup):
-  """A request that opens a session, whose rows are not drafted yet."""
-  nothing = np.zeros((setup.rows, 3, 0)), np.zeros((setup.rows, setup.slots), int)
-  none = np.zeros(setup.rows, int)
-  ask = wire.Ask(none > 0, none, none, nothing[1][:, :0], nothing[1], nothing[0])
-  return wire.head(Kind.OPEN, number) + setup.packed() + ask.packed(setup)
+def asked(number, setup, opens):
+  """A request whose rows have all ended, which may open the session."""
+  lengths = np.zeros(setup.rows, int)
+  tokens, uniforms = np.zeros((setup.rows, setup.slots)), np.zeros((setup.rows, 3, 0))
+  ask = Ask(lengths > 0, lengths, tokens, uniforms, tokens[:, :0] if opens else None)
+  return wire.message(
+    number, dataclasses.astuple(setup) if opens else None, *ask.packed(setup)
+  )
+
+
+def status(reply):
+  return wire.parts_of(reply)[1]
 
 
 def test_a_draft_refuses_a_session_of_more_bytes_than_it_holds():
@@ -183,41 +208,59 @@ def test_a_draft_refuses_a_session_of_more_bytes_than_it_holds():
   # Of a slot a token of 4 bytes, and of a row the index.
   assert drafting.size(small) * 3 == drafting.size(large) * 2
   answers = Answers(drafting, drafting.size(small))
-  for reply in (answers.draft(opening(1, large)), answers.about(large.packed())):
-    status, _, body = wire.beheaded(reply)
-    assert status == Status.TOO_LARGE
-    assert wire.refused(body) == (drafting.size(large), drafting.size(small))
-  for reply in (answers.draft(opening(1, small)), answers.about(small.packed())):
-    assert wire.beheaded(reply)[0] == Status.OK
-  assert wire.beheaded(answers.about(b"\0"))[0] == Status.BAD_REQUEST
+  about = lambda setup: answers.answer(wire.message(0, dataclasses.astuple(setup)))
+  for reply in (answers.answer(asked(1, large, True)), about(large)):
+    says = f"at most {drafting.size(small)} bytes of caches, and 3 rows of 0 input tok"
+    assert says in status(reply)
+    assert f"take {drafting.size(large)}." in status(reply)
+  for reply in (answers.answer(asked(1, small, True)), about(small)):
+    assert status(reply) == wire.OK
+  for request in (b"\0", b"SL\0\0\0\0\0"):
+    assert "Expected a message of a link" in status(answers.answer(request))
 
 
 def test_sessions_go_where_all_of_them_would_take_more_bytes():
   drafting, setup = drafting_of(DRAFT), setup_of(2)
   answers = Answers(drafting, 2 * drafting.size(setup))
-  ask = opening(0, setup)[len(wire.head(0, 0)) + len(setup.packed()) :]
-  drafted = lambda number: answers.draft(wire.head(Kind.DRAFT, number) + ask)
-  status = lambda reply: wire.beheaded(reply)[0]
   # Opened again it takes no more.
   for number in (1, 2, 2, 1, 3):
-    assert status(answers.draft(opening(number, setup))) == Status.OK
-  assert [status(drafted(x)) for x in (1, 2, 3)] == [0, Status.NO_SESSION, 0]
+    assert status(answers.answer(asked(number, setup, True))) == wire.OK
+  replies = [status(answers.answer(asked(x, setup, False))) for x in (1, 2, 3)]
+  assert replies == [wire.OK, wire.NO_SESSION, wire.OK]
+
+
+def test_a_row_with_other_inputs_is_drafted_anew_and_others_go_on():
+  """Inputs may change while a row has ended, as where another input takes its place."""
+  drafting, setup = drafting_of(DRAFT), setup_of(2, 3)
+  starts = []
+  start = drafting._start
+  drafting._start = lambda params, source, slots: (
+    starts.append(np.asarray(source).tolist()) or start(params, source, slots)
+  )
+  rows, lengths = drafting.open(setup), np.ones(2, int)
+  sequences, uniforms = np.zeros((2, 40), np.int32), np.zeros((2, 3, 0), np.float32)
+  for live, source in (([1, 1], [[1], [2]]), ([1, 0], [[1], [3]]), ([1, 1], None)):
+    source = source and np.repeat(source, 3, axis=1)
+    ask = Ask(np.array(live) > 0, lengths, sequences, uniforms, source)
+    _, rows = drafting.draft(setup, rows, ask)
+  assert starts == [[[0] * 3] * 2, [[1] * 3, [2] * 3], [[1] * 3, [3] * 3]]
+  assert np.asarray(rows.source).tolist() == [[1] * 3, [3] * 3]
 
 
 def test_a_draft_that_is_lost_before_decoding_may_come_back():
   """Of one that refuses the batch see test_processes.py."""
   lost = client.Asker(Remote("there"), lambda *request: never(request))
-  lost.check(setup_of(2))
+  lost.check_batch(setup_of(2))
   assert lost.counts.lost == 1
 
 
 def test_where_nothing_answers_the_run_does_not_begin():
   allowed, over_grpc = [], client._over_grpc("localhost:1")
 
-  def timed(method, request, seconds):
+  def timed(request, seconds):
     allowed.append(seconds)
-    return over_grpc(method, request, seconds)
+    return over_grpc(request, seconds)
 
   with pytest.raises(ValueError, match=r"No draft answers at localhost:1 .*-m specdec"):
-    client.Asker(Remote("localhost:1"), timed).vocab_size()
+    client.Asker(Remote("localhost:1"), timed).check(7)
   assert 0 < sum(allowed) < 15  # Seconds that may be waited, not those that pass.

@@ -12,10 +12,9 @@ from specdec_t5x import api, build
 from specdec_t5x.contrib.link import __main__ as link_command
 from specdec_t5x.contrib.link import client, process, wire
 from specdec_t5x.contrib.link.client import Remote
-from specdec_t5x.contrib.link.drafter import Link, Terms
-from specdec_t5x.contrib.link.drafting import Draft, Drafting
+from specdec_t5x.contrib.link.drafter import Link, Setup
+from specdec_t5x.contrib.link.drafting import Drafting
 from specdec_t5x.contrib.link.server import serve
-from specdec_t5x.contrib.link.wire import Setup
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -64,15 +63,14 @@ def test_two_processes_give_what_one_gives(models, address):
 
 @pytest.mark.parametrize("kept", [4, 0])
 def test_the_distribution_is_the_same_bits_on_both_sides(kept, models, address):
-  terms = Terms(3, Truncation(kept), Sampling(), tiny.DRAFT.vocab_size)
+  setup = Setup(3, Truncation(kept), Sampling(), tiny.DRAFT.vocab_size, 3, 5, 12)
   sequences = np.zeros((3, 12), np.int32)
-  uniforms = np.random.default_rng(0).integers(0, 2**24, (3, 3, terms.draws)) / 2**24
+  uniforms = np.random.default_rng(0).integers(0, 2**24, (3, 3, setup.draws)) / 2**24
   given = INPUTS, sequences, np.ones(3, int), np.zeros(3, bool), uniforms
-  arrays = Remote(address).ask(terms, *given)
-  drafting = Drafting(Draft.of(models[2]))
-  setup = Setup(terms, 3, 5, 12)
+  arrays = Remote(address).asker.ask(setup, *given)
+  drafting = Drafting.of(models[2])
   lengths, uniforms = np.ones(3, int), uniforms.astype(np.float32)
-  ask = wire.Ask(lengths > 0, 0 * lengths, lengths, INPUTS, sequences, uniforms)
+  ask = wire.Ask(lengths > 0, lengths, sequences, uniforms, INPUTS)
   mine, _ = drafting.draft(setup, drafting.open(setup), ask)
   for sent, own in zip(arrays, (mine.tokens, mine.kept, mine.weights), strict=False):
     np.testing.assert_array_equal(sent, own)
@@ -107,14 +105,14 @@ def test_a_draft_that_is_killed_costs_no_token(models, monkeypatch):
 def test_a_draft_of_another_vocabulary_is_refused(models, address):
   other = "the target's vocab_size is 5, that of the draft"
   with pytest.raises(ValueError, match=other):
-    Remote(address).check(5)
+    Remote(address).asker.check(5)
 
 
 @pytest.fixture(scope="module")
 def narrow(models):
   """Where a draft answers, from this process, that holds a kilobyte of caches."""
   most = link_command._bytes(2**-20)
-  server, port = serve(Drafting(Draft.of(models[2])), "localhost:0", most)
+  server, port = serve(Drafting.of(models[2]), "localhost:0", most)
   yield f"localhost:{port}"
   server.stop(grace=None)
 
@@ -125,9 +123,11 @@ def job(tmp_path_factory):
 
 
 TOO_LARGE = [
-  ({"LINK_TOPK": 2**32}, "got 4294967296 as top_k of the draft (LINK_TOPK)"),
   ({"BATCH_SIZE": 2**16}, "takes from 1 to 65535 rows, tokens and drafts"),
-  ({"BATCH_SIZE": 2**15, "GAMMA": 9, "LINK_TOPK": 0}, "got 18874368: 32768 rows, 9"),
+  (
+    {"BATCH_SIZE": 2**15, "GAMMA": 9, "LINK_TOPK": 0},
+    "and 18874368: 32768 rows",
+  ),
   ({}, "holds at most 1024 bytes of caches, and 8 rows of 40 input tokens and 19"),
 ]
 

@@ -3,25 +3,70 @@
 import contextlib
 import dataclasses
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_t5x.contrib.link import wire
-from specdec_t5x.contrib.link.bits import Reader, packed
-from specdec_t5x.contrib.link.drafter import Terms
-from specdec_t5x.contrib.link.wire import Ask, Drafts, Setup
-from specdec_t5x.contrib.truncation import Truncation, probs_bits
+from specdec_t5x.contrib.link.drafter import Setup
+from specdec_t5x.contrib.link.wire import Ask, Drafts
+from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.distributions import GREEDY, Sampling
 
 
 def setup_of(rows=3, inputs=4, slots=9, gamma=2, kept=5, vocab_size=40, at=None):
-  terms = Terms(gamma, Truncation(kept), at or Sampling(), vocab_size)
-  return Setup(terms, rows, inputs, slots)
+  at = at or Sampling()
+  return Setup(gamma, Truncation(kept), at, vocab_size, rows, inputs, slots)
 
 
 SETUPS = [setup_of(), setup_of(kept=0), setup_of(at=GREEDY), setup_of(1, 0, 30, 5, 9)]
+
+
+def drafts_of(setup, rng):
+  """Any drafts."""
+  shape, terms = (setup.rows, setup.gamma), setup
+  choose = lambda: np.sort(rng.choice(terms.vocab_size, terms.kept, replace=False))
+  kept = np.array([choose() for _ in range(np.prod(shape))]).astype(int)
+  weights = rng.integers(0, 2**16, (*shape, terms.kept))
+  tokens = rng.integers(0, terms.vocab_size, shape)
+  return Drafts(tokens, kept.reshape(weights.shape), weights)
+
+
+def ask_of(setup, rng):
+  """Any request; zeros where it says nothing."""
+  live = rng.random(setup.rows) < 0.7
+  lengths = rng.integers(1, setup.slots + 1, setup.rows) * live
+  is_known = np.arange(setup.slots) < lengths[:, None]
+  tokens = lambda size: rng.integers(0, setup.vocab_size, (setup.rows, size))
+  shape = setup.rows, setup.gamma, setup.draws
+  uniforms = rng.integers(0, 2**24, shape) * np.float32(2.0**-24)
+  source = tokens(setup.inputs) if rng.random() < 0.5 else None
+  uniforms = uniforms * live[:, None, None]
+  return Ask(live, lengths, tokens(setup.slots) * is_known, uniforms, source)
+
+
+def read_ask(data, setup):
+  """An ask out of a whole message."""
+  _, first, others = wire.parts_of(data)
+  return Ask.unpacked([first, *others], setup)
+
+
+def read_drafts(data, setup):
+  """Drafts of all rows out of a whole message."""
+  _, first, others = wire.parts_of(data)
+  return Drafts.unpacked([first, *others], setup, np.ones(setup.rows, bool))
+
+
+def sent(packed):
+  """A whole message."""
+  return wire.message(7, *packed)
+
+
+def assert_equal(one, other):
+  for name, value in dataclasses.asdict(one).items():
+    np.testing.assert_array_equal(value, getattr(other, name), name)
 
 
 def test_weights_whose_sum_float32_may_round_are_refused():
@@ -31,7 +76,7 @@ def test_weights_whose_sum_float32_may_round_are_refused():
     weights = np.full((1, 1, 257), 2**16 - 1)
     weights[..., -1] = last
     drafts = Drafts(tokens[..., 0], tokens, weights)
-    read = lambda drafts=drafts: Drafts.unpacked(drafts.packed(setup, one), setup, one)
+    read = lambda drafts=drafts: read_drafts(sent(drafts.packed(setup, one)), setup)
     if says is None:
       assert_equal(read(), drafts)
     else:
@@ -39,79 +84,63 @@ def test_weights_whose_sum_float32_may_round_are_refused():
         read()
 
 
-def drafts_of(setup, rng):
-  """Any drafts."""
-  shape, terms = (setup.rows, setup.terms.gamma), setup.terms
-  choose = lambda: np.sort(rng.choice(terms.vocab_size, terms.kept, replace=False))
-  kept = np.array([choose() for _ in range(np.prod(shape))]).astype(int)
-  weights = rng.integers(0, 2**16, (*shape, terms.kept))
-  tokens = rng.integers(0, terms.vocab_size, shape)
-  return Drafts(tokens, kept.reshape(weights.shape), weights)
-
-
-def ask_of(setup, rng):
-  """Any question; zeros where it says nothing."""
-  live = rng.random(setup.rows) < 0.7
-  lengths = rng.integers(1, setup.slots + 1, setup.rows)
-  known = rng.integers(0, lengths + 1)
-  places = np.arange(setup.slots)
-  is_new = (places >= known[:, None]) & (places < lengths[:, None])
-  tokens = lambda size: rng.integers(0, setup.terms.vocab_size, (setup.rows, size))
-  shape = setup.rows, setup.terms.gamma, setup.terms.draws
-  uniforms = rng.integers(0, 2**24, shape) * np.float32(2.0**-24)
-  return Ask(
-    live,
-    known * live,
-    lengths * live,
-    tokens(setup.inputs) * ((known == 0) & live)[:, None],
-    tokens(setup.slots) * (is_new & live[:, None]),
-    uniforms * live[:, None, None],
-  )
-
-
-def assert_equal(one, other):
-  for name, value in dataclasses.asdict(one).items():
-    np.testing.assert_array_equal(value, getattr(other, name), name)
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(SETUPS))
 def test_what_goes_in_comes_out(seed, setup):
   rng = np.random.default_rng(seed)
   ask, drafts = ask_of(setup, rng), drafts_of(setup, rng)
-  assert_equal(ask, Ask.unpacked(ask.packed(setup), setup))
+  assert_equal(ask, read_ask(sent(ask.packed(setup)), setup))
   every = np.ones(setup.rows, bool)
-  assert_equal(drafts, Drafts.unpacked(drafts.packed(setup, every), setup, every))
-  assert Setup.unpacked(setup.packed()) == setup
+  assert_equal(drafts, read_drafts(sent(drafts.packed(setup, every)), setup))
+  message = wire.message(7, dataclasses.astuple(setup))
+  assert Setup.unpacked(wire.parts_of(message)[1]) == setup
+
+
+def messages_of(setup):
+  """Both messages of a session, and what reads each."""
+  rng, every = np.random.default_rng(0), np.ones(setup.rows, bool)
+  return (
+    (sent(ask_of(setup, rng).packed(setup)), read_ask),
+    (sent(drafts_of(setup, rng).packed(setup, every)), read_drafts),
+  )
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=range(len(SETUPS)))
 def test_every_cut_and_every_addition_is_refused(setup):
-  rng, every = np.random.default_rng(0), np.ones(setup.rows, bool)
-  for message, read in (
-    (ask_of(setup, rng).packed(setup), lambda x: Ask.unpacked(x, setup)),
-    (
-      drafts_of(setup, rng).packed(setup, every),
-      lambda x: Drafts.unpacked(x, setup, every),
-    ),
-  ):
-    for other in [message[:cut] for cut in range(len(message))] + [message + b"\0"]:
+  for message, read in messages_of(setup):
+    others = [message[:cut] for cut in range(len(message))]
+    version = message.replace(wire.FORMAT.encode(), b"SL1")
+    for other in [*others, message + b"\0", version]:
       with pytest.raises(ValueError):
-        read(other)
+        read(other, setup)
+
+
+# What msgpack may hold in place of any part.
+PARTS = st.recursive(
+  st.none() | st.booleans() | st.integers(-9, 2**40) | st.floats() | st.binary(),
+  lambda part: st.lists(part) | st.dictionaries(st.text(max_size=2), part),
+  max_leaves=4,
+)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=80), st.sampled_from(SETUPS))
-def test_garbage_is_drafts_or_a_value_error(data, setup):
-  every = np.ones(setup.rows, bool)
-  for read in (
-    lambda: Drafts.unpacked(data, setup, every),
-    lambda: Ask.unpacked(data, setup),
-    lambda: wire.beheaded(data),
-    lambda: wire.opened(data),
-  ):
+@given(st.binary(max_size=80), st.lists(PARTS, max_size=6), st.sampled_from(SETUPS))
+def test_garbage_is_drafts_or_a_value_error(data, parts, setup):
+  """Of any bytes, and of frames whose parts are anything."""
+  for message in (data, msgpack.packb(parts), sent(parts)):
+    for read in (read_ask, read_drafts, lambda x, _: Setup.unpacked(x)):
+      with contextlib.suppress(ValueError):
+        read(message, setup)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6), st.integers(0, 255), st.sampled_from(SETUPS))
+def test_a_changed_byte_is_drafts_or_a_value_error(place, byte, setup):
+  for message, read in messages_of(setup):
+    changed = bytearray(message)
+    changed[place % len(message)] = byte
     with contextlib.suppress(ValueError):
-      read()
+      read(bytes(changed), setup)
 
 
 @pytest.mark.parametrize(
@@ -128,55 +157,35 @@ def test_what_is_no_distribution_is_refused(change, says):
   for name, value in change.items():
     getattr(drafts, name)[...] = value
   with pytest.raises(ValueError, match=says):
-    Drafts.unpacked(drafts.packed(setup, every), setup, every)
+    read_drafts(sent(drafts.packed(setup, every)), setup)
 
 
-@pytest.mark.parametrize("kept", [1, 8, 32, 0])
-def test_a_reply_is_as_long_as_the_formula_says(kept):
-  setup, every = setup_of(16, gamma=5, kept=kept, vocab_size=8064), np.ones(16, bool)
-  reply = drafts_of(setup, np.random.default_rng(0)).packed(setup, every)
-  each = probs_bits(kept or 8064, 8064)
-  assert setup.reply_bits == each
-  assert len(reply) == -(-16 * 5 * each // 8)
-
-
-def test_with_its_head_a_reply_of_32_tokens_is_below_1100_bits():
-  setup, one = setup_of(1, gamma=5, kept=32, vocab_size=32128), np.ones(1, bool)
-  reply = drafts_of(setup, np.random.default_rng(0)).packed(setup, one)
-  assert 8 * len(wire.head(0, 1) + reply) / 5 < 1100
-
-
-def test_numbers_of_any_width():
-  numbers = np.array([0, 1, 2**31, 2**32 - 1])
-  data = packed([(numbers[:2], 1), (numbers, 32), (np.zeros((0, 3)), 7)])
-  read = Reader(data)
-  assert read.take((2,), 1).tolist() == [0, 1]
-  assert read.take((2, 2), 32).ravel().tolist() == numbers.tolist()
-  read.end()
+@pytest.mark.parametrize(
+  ("kept", "vocab_size", "bits"),
+  [
+    (1, 8064, 48),
+    (32, 8064, 32 * 32 + 16),
+    (0, 8064, 16 * 8065),
+    (8, 70000, 8 * 48 + 32),
+  ],
+)
+def test_a_reply_is_as_long_as_the_page_says(kept, vocab_size, bits):
+  """docs/methods/link.md; what a message adds is less than 32 bytes."""
+  setup, rng = setup_of(4, gamma=5, kept=kept, vocab_size=vocab_size), np.random
+  drafts = drafts_of(setup, rng.default_rng(0)).packed(setup, np.ones(4, bool))
+  assert 8 * sum(map(len, drafts)) == 4 * 5 * bits
+  assert len(wire.message(2**32 - 1, "ok", *drafts)) - sum(map(len, drafts)) < 32
 
 
 @pytest.mark.parametrize(
   ("sizes", "says"),
   [
-    ({"rows": 60000, "slots": 60000}, "at most 16777216 tokens, got 3600240000: 60000"),
-    ({"at": Sampling(top_k=2**32)}, r"below 2\^32, got 4294967296 as .* \(TOPK"),
+    ({"rows": 60000, "slots": 60000}, "at most 16777216 tokens .* got 3600240000 and"),
+    ({"slots": 2**16}, "from 1 to 65535 rows"),
+    ({"vocab_size": 0}, "from 1 to 65535"),
   ],
 )
 def test_a_session_that_is_too_large_is_refused(sizes, says):
   """Of others, as the command says them, see test_processes.py."""
   with pytest.raises(ValueError, match=says):
     setup_of(**sizes)
-
-
-def test_the_largest_numbers_are_packed():
-  setup = setup_of(kept=2**32 - 1, at=Sampling(top_k=2**32 - 1))
-  assert Setup.unpacked(setup.packed()) == setup
-
-
-def test_a_refusal_is_two_numbers():
-  status, number, body = wire.beheaded(wire.refusal(5, 2**40, 2**30))
-  assert (status, number) == (wire.Status.TOO_LARGE, 5)
-  assert wire.refused(body) == (2**40, 2**30)
-  for other in (body[:-1], body + b"\0"):
-    with pytest.raises(ValueError, match="Expected 16 bytes of a refusal"):
-      wire.refused(other)
