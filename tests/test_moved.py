@@ -25,6 +25,7 @@ GONE = {
   "decoding.decoders": {"derived_of"},
   "decoding.step": {"iterate"},
   "drafters.heads": {"HeadState"},
+  "drafters.link": {"Remote", "Terms"},
   "drafters.stepwise": {"check_gamma", "likeliest_prob", "probability"},
   "network.parallel": {"ParallelConfig", "config_from_shapes", "is_parallel"},
   "policies": {"Confidence", "ExitThreshold", "Exits"},
