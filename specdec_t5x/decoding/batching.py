@@ -1,11 +1,11 @@
-"""Continuous batching: more inputs than rows; a row that ends takes the next input.
+"""Continuous batching: a row whose output has ended takes the next input.
 
-A batch lasts as long as its slowest row. With a queue, a row that ends takes the next
-input: outputs are the same, whatever the number of rows. Inputs are read when a row
-wants one, as many at once as there are rows, so a long queue takes no memory. On
-several devices each shard of the mesh's 'data' axis decodes by itself.
+Without a queue a batch lasts as long as its slowest row. With a queue the outputs are
+the same for every number of rows. Inputs are encoded when a row needs the next input,
+as many at once as there are rows, so a long queue takes no memory. On several devices
+each shard of the mesh's 'data' axis decodes by itself.
 
-Shapes: B rows, I inputs, R their outputs, T output length, E input length.
+Shapes: B rows, I inputs, R outputs of all inputs, T output length, E input length.
 """
 
 from collections.abc import Callable
@@ -20,12 +20,13 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int, Key
 
 from specdec_t5x.decoding.state import Carry, Decoded, DecodeState, no_info
+from specdec_t5x.decoding.widths import run_if
 from specdec_t5x.network.inputs import input_lengths
 
 _AXIS = "data"
 
-# From inputs and keys of their rows to how to decode, and the first states; these with
-# room for outputs or without.
+# (inputs, keys of their rows, whether caches have room for outputs) -> (how to decode,
+# first states).
 PrepareFn = Callable[
   [Int[Array, "I E"], Key[Array, "R"], bool], tuple[Any, DecodeState]
 ]
@@ -33,13 +34,13 @@ PrepareFn = Callable[
 
 @flax.struct.dataclass
 class Request:
-  """What is to be decoded.
+  """The inputs of a decode.
 
   Attributes:
-    inputs: all.
-    keys: of their rows; those of one input stand next to each other.
-    is_wanted: which inputs are decoded: others fill a batch.
-    policy_state: what the policy knows already, a row each.
+    inputs: all inputs.
+    keys: keys of the outputs; the keys of one input stand next to each other.
+    is_wanted: which inputs are decoded; the other inputs only fill a batch.
+    policy_state: the policy's state after the batch before, with one row for each row.
   """
 
   inputs: Int[Array, "I E"]
@@ -55,7 +56,7 @@ class Request:
     is_wanted: Bool[Array, "I"] | None = None,
     policy_state: Any = None,
   ) -> "Request":
-    """Returns the request; `is_wanted` is all inputs if it is None."""
+    """Returns the request; all inputs are wanted if `is_wanted` is None."""
     if is_wanted is None:
       is_wanted = jnp.ones(len(inputs), bool)
     return cls(inputs, keys, is_wanted, policy_state)
@@ -63,19 +64,21 @@ class Request:
 
 @flax.struct.dataclass
 class Queue:
-  """What is still to be decoded, and what was.
+  """The inputs that wait for a row, and the finished outputs.
 
   Attributes:
-    inputs: in the order that rows take them.
-    keys: of their rows.
-    places: of their rows in the request; behind the last one that it does not have.
-    policy_state: what the policy knew before.
-    count: how many rows are to be decoded.
-    next: the first row that was not taken yet.
-    read: how many have been read.
-    starts: first states of the rows read last; their caches have no room for outputs.
-    holds: which row each row of the loop decodes; R where it has none.
-    done: what was decoded; zeros where it is not yet.
+    inputs: in the order in which rows take them.
+    keys: keys of the outputs, in this order.
+    places: place of each output in the request; the last entry, for no output, is
+      beyond the request's places.
+    policy_state: the policy's state after the batch before.
+    count: number of outputs to decode.
+    next: number of the first output that no row has taken.
+    read: number of outputs whose inputs are encoded.
+    starts: first states of the inputs encoded last; their caches have no room for
+      outputs.
+    holds: number of the output that each row decodes; R if the row decodes nothing.
+    done: the finished outputs, in the request's order; zeros for the others.
     prepare: makes first states.
   """
 
@@ -97,22 +100,25 @@ class Queue:
     return self.keys.shape[0]
 
   def waiting(self, carry: Carry) -> Bool[Array, "B"]:
-    """Returns which rows have an output to put away, or an input to take."""
+    """Returns which rows have an output to store, or an input to take."""
     return carry.state.ended & ((self.holds < self.size) | (self.next < self.count))
 
   def decoded(self, policy_state: Any) -> Decoded:
-    """Returns all outputs, as the request had them, and what the policy knows then."""
-    to_all = lambda x: jnp.pad(x, [(0, self.size - len(x))] + [(0, 0)] * (x.ndim - 1))
-    return self.done.replace(policy_state=jax.tree.map(to_all, policy_state))
+    """Returns all outputs in the request's order, with the policy's last state."""
+
+    def pad_rows(x):
+      return jnp.pad(x, [(0, self.size - len(x))] + [(0, 0)] * (x.ndim - 1))
+
+    return self.done.replace(policy_state=jax.tree.map(pad_rows, policy_state))
 
 
 def refill(
   carry: Carry, refill_policy: Callable[[Any, Any], Any] | None = None
 ) -> Carry:
-  """Gives the next inputs of the queue to rows that have ended, if there are any.
+  """Gives the next inputs of the queue, if there are any, to rows that have ended.
 
   Args:
-    carry: after an iteration.
+    carry: the carry after an iteration.
     refill_policy: returns the policy's state, given its state with refilled rows and
       its state before.
   """
@@ -144,7 +150,7 @@ def decode(
     prepare: returns how to decode, and first states.
     run: (how to decode, first states, queue=None) -> outputs.
     request: the inputs.
-    slots: rows at once, over all devices; 0 is all.
+    slots: rows at once, over all devices; 0 is all rows.
     max_length: the most tokens of an output.
 
   Raises:
@@ -164,23 +170,26 @@ def decode(
 def _queued(
   prepare: PrepareFn, request: Request, slots: int, max_length: int
 ) -> tuple[Any, DecodeState, Queue]:
-  """Returns how to decode, rows that have nothing to decode, and a queue of all."""
+  """Returns how to decode, the state of rows that decode nothing, and the queue."""
   rows = request.keys.shape[0]
   per_input = rows // request.inputs.shape[0]
-  # The longest first, those that are not wanted last: what ends last begins early, and
-  # inputs of alike length are read together.
+  # The longest inputs come first, so that long outputs begin early and inputs of
+  # similar length are encoded together. Unwanted inputs come last.
   lengths = input_lengths(request.inputs)
   order = jnp.argsort(jnp.where(request.is_wanted, -lengths, 1))
   places = jnp.arange(rows).reshape(-1, per_input)[order].ravel()
-  inputs, keys = request.inputs[order], request.keys[places]
+  inputs = request.inputs[order]
+  keys = request.keys[places]
   chunk = -(-slots // per_input)
-  first = inputs[:chunk], keys[: chunk * per_input]
-  how, _ = prepare(*first, False)
-  state = jax.tree.map(lambda x: x[:slots], _blank(prepare, first, True))
-  tokens = jnp.zeros((rows, max_length), jnp.int32)
+  first_inputs = inputs[:chunk]
+  first_keys = keys[: chunk * per_input]
+  how, _ = prepare(first_inputs, first_keys, False)
+  state = _blank(prepare, first_inputs, first_keys, has_room=True)
+  state = jax.tree.map(lambda x: x[:slots], state)
   observed = jax.tree.map(
     lambda x: jnp.zeros((rows, *x.shape[1:]), x.dtype), state.observed
   )
+  tokens = jnp.zeros((rows, max_length), jnp.int32)
   queue = Queue(
     inputs=inputs,
     keys=keys,
@@ -189,75 +198,81 @@ def _queued(
     count=request.is_wanted.sum() * per_input,
     next=jnp.int32(0),
     read=jnp.int32(0),
-    starts=_blank(prepare, first, False),
+    starts=_blank(prepare, first_inputs, first_keys, has_room=False),
     holds=jnp.full(slots, rows),
     done=Decoded(tokens, jnp.zeros(rows), no_info(rows), observed),
     prepare=prepare,
   )
-  # Such rows have a length all the same, which some are left with.
-  return how, state.replace(ended=queue.holds == rows, lengths=state.lengths + 1), queue
+  # Rows that decode nothing still need a valid length.
+  state = state.replace(ended=queue.holds == rows, lengths=state.lengths + 1)
+  return how, state, queue
 
 
-def _blank(prepare: PrepareFn, first: tuple[Array, Array], has_room: bool):
-  """Returns what has the shape of first states."""
-  trees = []
+def _blank(
+  prepare: PrepareFn, inputs: Array, keys: Array, has_room: bool
+) -> DecodeState:
+  """Returns zeros of the shapes of first states."""
+  structures = []
 
-  def arrays(*given):
-    # As a list: of shapes alone a state can't be made.
-    found, tree = jax.tree.flatten(prepare(*given, has_room)[1])
-    trees.append(tree)
-    return found
+  def leaves_of(inputs, keys):
+    # A list of leaves: a state can't be made of shapes alone.
+    leaves, structure = jax.tree.flatten(prepare(inputs, keys, has_room)[1])
+    structures.append(structure)
+    return leaves
 
-  found = [jnp.zeros(x.shape, x.dtype) for x in jax.eval_shape(arrays, *first)]
-  return jax.tree.unflatten(trees[0], found)
+  shapes = jax.eval_shape(leaves_of, inputs, keys)
+  zeros = [jnp.zeros(x.shape, x.dtype) for x in shapes]
+  return jax.tree.unflatten(structures[0], zeros)
 
 
 def _refill_row(carry: Carry) -> Carry:
-  """Puts one row's output away, and gives the row the next input, if any is left."""
-  lacks = lambda queue: (queue.next == queue.read) & (queue.next < queue.count)
-  # A loop of at most one turn: a branch would copy what it returns.
-  queue = jax.lax.while_loop(lacks, _read, carry.queue)
-  state, row = carry.state, jnp.argmax(queue.waiting(carry))
+  """Stores the output of one row, and gives the row the next input, if there is one."""
+  lacks_input = carry.queue.next == carry.queue.read
+  lacks_input &= carry.queue.next < carry.queue.count
+  queue = run_if(lacks_input, _encode_next, carry.queue)
+  state = carry.state
+  row = jnp.argmax(queue.waiting(carry))
   ended = Decoded(
     state.outputs(queue.done.tokens.shape[1]),
     state.scores,
     carry.statistics,
     state.observed,
   )
-  # The place of a row that held nothing is behind the last.
-  done_at = queue.places[queue.holds[row]]
-  put = lambda all, x: all.at[done_at].set(x[row], mode="drop")
-  is_left = queue.next < queue.count
-  place = queue.next % queue.starts.lengths.shape[0]
-  state = _put(state, row, queue.starts, place)
-  state = state.replace(ended=state.ended.at[row].set(~is_left))
-  return carry.replace(
-    state=state,
-    statistics=jax.tree.map(lambda total: total.at[row].set(0), carry.statistics),
-    queue=queue.replace(
-      done=jax.tree.map(put, queue.done, ended),
-      holds=queue.holds.at[row].set(jnp.where(is_left, queue.next, queue.size)),
-      next=queue.next + is_left,
-    ),
+  # A row that decodes nothing stores beyond the last place: nothing.
+  place = queue.places[queue.holds[row]]
+  done = jax.tree.map(
+    lambda outputs, x: outputs.at[place].set(x[row], mode="drop"), queue.done, ended
   )
+  has_next = queue.next < queue.count
+  start = queue.next % queue.starts.lengths.shape[0]
+  state = _put_row(state, row, queue.starts, start)
+  state = state.replace(ended=state.ended.at[row].set(~has_next))
+  statistics = jax.tree.map(lambda total: total.at[row].set(0), carry.statistics)
+  holds = queue.holds.at[row].set(jnp.where(has_next, queue.next, queue.size))
+  queue = queue.replace(done=done, holds=holds, next=queue.next + has_next)
+  return carry.replace(state=state, statistics=statistics, queue=queue)
 
 
-def _read(queue: Queue) -> Queue:
-  """Reads the next inputs."""
-  inputs, keys = queue.inputs, queue.keys
-  per_input, count = keys.shape[0] // inputs.shape[0], queue.starts.lengths.shape[0]
-  # Behind the last input it is read again; nothing is made of that.
-  some = lambda x, first, count: jnp.take(x, first + jnp.arange(count), 0, mode="clip")
-  part = some(inputs, queue.read // per_input, count // per_input)
-  _, starts = queue.prepare(part, some(keys, queue.read, count), False)
+def _encode_next(queue: Queue) -> Queue:
+  """Encodes the next inputs of the queue."""
+  per_input = queue.keys.shape[0] // queue.inputs.shape[0]
+  count = queue.starts.lengths.shape[0]
+
+  # Beyond the last input the last input is encoded again; no row takes it.
+  def entries(x, first, count):
+    return jnp.take(x, first + jnp.arange(count), 0, mode="clip")
+
+  inputs = entries(queue.inputs, queue.read // per_input, count // per_input)
+  keys = entries(queue.keys, queue.read, count)
+  _, starts = queue.prepare(inputs, keys, False)
   return queue.replace(starts=starts, read=queue.read + count)
 
 
-def _put(state: Any, row, starts: Any, place) -> Any:
-  """Returns the state with a row of `starts`; beyond it a cache stays stale."""
+def _put_row(state: Any, row: Array, starts: Any, start: Array) -> Any:
+  """Returns the state with a row of `starts`; the rest of a cache's row stays stale."""
 
-  def put(x, start):
-    new = jax.lax.dynamic_index_in_dim(start, place, 0)
+  def put(x, first):
+    new = jax.lax.dynamic_index_in_dim(first, start, 0)
     return jax.lax.dynamic_update_slice(x, new, (row, *[0] * (x.ndim - 1)))
 
   return jax.tree.map(put, state, starts)
@@ -266,14 +281,14 @@ def _put(state: Any, row, starts: Any, place) -> Any:
 def _by_shard(
   decode_part: Callable[[Request, int], Decoded], request: Request, slots: int
 ) -> Decoded:
-  """Decodes so that no shard takes the inputs of another; see `decode`.
+  """Decodes the inputs of each shard by itself; see `decode`.
 
-  Shards wait for one another at the end alone. What divides parameters over 'model'
-  holds within a shard.
+  Shards wait for one another only at the end. Within a shard the rules that divide
+  parameters over the axis 'model' stay in force.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty:
-    _check_whole()
+    _check_undivided()
     return decode_part(request, slots)
   shards = mesh.shape.get(_AXIS, 1)
   if shards == 1:
@@ -287,7 +302,7 @@ def _by_shard(
 
 
 def _mapped(decode_part, mesh: AbstractMesh, slots: int):
-  # Within a shard rows lie on no axis any more.
+  # Within a shard the rows are not divided over any axis.
   rules = [(name, None if axis == _AXIS else axis) for name, axis in get_axis_rules()]
 
   def decode_shard(request):
@@ -304,10 +319,11 @@ def _mapped(decode_part, mesh: AbstractMesh, slots: int):
   )
 
 
-def _check_whole() -> None:
-  """Raises a ValueError where rows may be divided over a mesh that is not to be seen.
+def _check_undivided() -> None:
+  """Raises a ValueError if rows may be divided over a mesh that JAX does not show.
 
-  A partitioner has rules; upstream T5X's enters its mesh as JAX no longer shows it.
+  The partitioner of upstream T5X has axis rules, but enters its mesh in a way that JAX
+  no longer shows.
   """
   if jax.device_count() > 1 and get_axis_rules():
     raise ValueError(

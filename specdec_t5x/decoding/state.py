@@ -1,4 +1,4 @@
-"""What the decoding loops carry, and what they count.
+"""The state of a decode, the counts of its iterations, and its result.
 
 Shapes: B rows (batch x num_decodes), T output length, G gamma, S sequence buffer,
 L uniforms a decision.
@@ -29,18 +29,18 @@ class DecodeState:
   Attributes:
     sequences: the start token, the prompt if there is one, then the output; zeros
       beyond each row's length.
-    starts: where the output begins in each row's sequence.
-    lengths: how many tokens of each row are known, the start token included.
-    ended: which rows are done: end of sequence produced, or max_length reached.
+    starts: index of the first output token in each row's sequence.
+    lengths: number of known tokens of each row, the start token included.
+    ended: which rows are done: EOS produced, or max_length reached.
     scores: log-probability of each row's output under the target's adjusted
       distribution.
-    keys: one random key a row, so that no row's draws depend on its neighbours.
-    iteration: number of steps that each row was there for.
-    target_cache: the target's; entries at and beyond lengths - 1 are stale.
-    drafter_state: the drafter's own (None in the plain loop).
-    policy_state: what the policy knows of each row's drafts (None in the plain loop).
+    keys: one random key for each row, so that draws of rows are independent.
+    iteration: number of iterations of each row.
+    target_cache: the target's cache; entries at and beyond lengths - 1 are stale.
+    drafter_state: the drafter's state; None in plain decoding.
+    policy_state: the policy's state; None in plain decoding.
     has_rested: which rows took a token that the target decoded without a draft.
-    observed: what an observer keeps of the output so far; None where there is none.
+    observed: an observer's record; None if there is no observer.
   """
 
   sequences: Int[Array, "B S"]
@@ -65,7 +65,7 @@ class DecodeState:
     return jax.vmap(draw)(self.keys, self.iteration)
 
   def uniforms_of_places(self, count: int) -> Float[Array, "B count L"]:
-    """Returns those of the next `count` places, the same in whatever iteration."""
+    """Returns the draws of the next `count` places, which no iteration changes."""
 
     def draw(key, place):
       return unit_uniforms(jax.random.fold_in(key, place), (LEVELS,))
@@ -79,27 +79,27 @@ class DecodeState:
     return jnp.take_along_axis(self.sequences, last, axis=1)[:, 0]
 
   def remaining(self, max_length: int) -> Int[Array, "B"]:
-    """Returns how many more tokens each row's output may take."""
+    """Returns the number of tokens that each row's output may still take."""
     return self.starts + max_length - self.lengths
 
   def outputs(self, max_length: int) -> Int[Array, "B T"]:
-    """Returns the outputs, without what stands before them."""
+    """Returns the outputs, without start token and prompt."""
     places = self.starts[:, None] + jnp.arange(max_length)
     return jnp.take_along_axis(self.sequences, places, axis=1)
 
 
 @flax.struct.dataclass
 class StepInfo:
-  """What one iteration did; zero in rows that had ended before it.
+  """The counts of one iteration; zero in rows that had ended before.
 
   Attributes:
-    target_calls: 1 where the row took part.
+    target_calls: 1 in rows that took part.
     drafted: drafted tokens that counted.
     accepted: drafted tokens that entered the output.
     acceptance_positions: drafted tokens that were tried: the accepted ones and the
       first rejected one.
     acceptance_mass: sum of beta = sum_x min(p(x), q(x)) over the tried positions of a
-      chain; of other trees 0.
+      chain; 0 for other trees.
     emitted: tokens that the row gained.
     log_prob: log-probability of the gained tokens under the target's adjusted
       distribution.
@@ -122,8 +122,8 @@ class Decoded:
     tokens: the output, zeros after the end of sequence.
     scores: log-probability of the output under the target's adjusted distribution.
     statistics: the sum of all iterations' `StepInfo`.
-    observed: what an observer kept; None where there was none.
-    policy_state: what the policy knows then, a row each.
+    observed: an observer's record; None if there is no observer.
+    policy_state: the policy's state after the last iteration.
   """
 
   tokens: Int[Array, "B T"]
@@ -219,13 +219,16 @@ def initial_state(
   """Returns the state of B rows that hold the start token and their prompts.
 
   Args:
-    target_cache: the target's; it holds these tokens but for the last of each row.
-    drafter_state: the drafter's first state; None in the plain loop.
-    keys: one a row.
+    target_cache: the target's cache, which holds these tokens but for the last token
+      of each row.
+    drafter_state: the drafter's first state; None in plain decoding.
+    keys: one for each row.
     max_length: the most tokens of the output.
-    gamma: drafted tokens an iteration, of all candidates together.
-    prompts: what stands before the outputs, padded (`network.inputs`); each
-      is that of B / I rows, side by side. None is nothing.
+    gamma: drafted tokens of an iteration, of all candidates together.
+    prompts: the tokens before the outputs, padded (`network.inputs`); each prompt is
+      that of B / I neighbouring rows. None is no prompt.
+    policy_state: the policy's first state.
+    observed: an observer's first record.
   """
   rows = keys.shape[0]
   prompts = jnp.zeros((1, 0), jnp.int32) if prompts is None else prompts
@@ -236,7 +239,7 @@ def initial_state(
   sequences = jnp.zeros((rows, size), jnp.int32).at[:, 0].set(START_TOKEN)
   sequences = sequences.at[:, 1 : prompts.shape[1] + 1].set(without_padding(prompts))
 
-  # Rows lie on the devices that their inputs lie on, where a partitioner has rules.
+  # Under a partitioner's rules, rows lie on the devices of their inputs.
   def by_row(x):
     return with_sharding_constraint(x, ("batch", *[None] * (x.ndim - 1)))
 
@@ -259,17 +262,17 @@ def initial_state(
 def unit_uniforms(
   key: Key[Array, ""], shape: tuple[int, ...]
 ) -> Float[Array, "*shape"]:
-  """Returns draws from U[0, 1) on the grid of 2^-24, float32's finest below 1.
+  """Returns draws from U[0, 1) on the grid of 2^-24, float32's finest grid below 1.
 
-  `jax.random.uniform` has 2^-23. The key is consumed.
+  The grid of `jax.random.uniform` is 2^-23. The key is consumed.
   """
   return (jax.random.bits(key, shape, jnp.uint32) >> 8).astype(jnp.float32) * 2.0**-24
 
 
 def num_slots(max_length: int, gamma: int) -> int:
-  """Returns the cache slots a row needs besides those of its prompt.
+  """Returns the cache slots of a row besides those of its prompt.
 
-  Blocks may overrun the output by gamma.
+  Blocks may overrun the output by gamma tokens.
   """
   return max_length + gamma + 1
 
@@ -280,10 +283,10 @@ def no_info(rows: int) -> StepInfo:
   return StepInfo(count, count, count, count, amount, count, amount)
 
 
-# Compiled, for they are called once a batch: step by step one takes 0.7 ms on a CPU.
+# Compiled: both are called for each batch, and uncompiled a call takes 0.7 ms on a CPU.
 @jax.jit
 def keys_at(key: Key[Array, ""], numbers: Int[Array, "rows"]) -> Key[Array, "rows"]:
-  """Returns the keys of rows of these numbers."""
+  """Returns the keys of the rows with these numbers."""
   return jax.vmap(lambda row: jax.random.fold_in(key, row))(numbers)
 
 
@@ -291,5 +294,5 @@ def keys_at(key: Key[Array, ""], numbers: Int[Array, "rows"]) -> Key[Array, "row
 def row_keys(
   key: Key[Array, ""], rows: int, first: int | Int[Array, ""] = 0
 ) -> Key[Array, "rows"]:
-  """Returns the keys of rows `first`, first + 1, ...: each depends on its number."""
+  """Returns the keys of rows `first`, first + 1, ...; a key depends on its number."""
   return keys_at(key, first + jnp.arange(rows))

@@ -1,20 +1,25 @@
-"""Scoring no more of a block than its longest draft needs, or always as much.
+"""Block widths: the target scores only as many tokens as the longest draft needs.
 
 On CPUs a call of the target costs more the wider its block is. Shapes are static, so
-there are a few widths to choose from; each is a copy of the network in the program.
+there are a few widths to choose from, each with a copy of the network in the program.
+On other devices blocks may have one fixed width, so that plain and speculative decoding
+compute the same bits.
 
 Shapes: B rows, G gamma, K = G + 1, V vocabulary, D width of the features.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
-from specdec_t5x.core.types import ExtendFn, Proposal
+from specdec_t5x.core.types import Cache, ExtendFn, Proposal
 from specdec_t5x.native import platforms
 
-# Tokens of each block where all blocks have one width: a GPU's and a TPU's products of
-# eight rows cost what those of one row cost.
+# Width of all blocks of a decode with one width: on GPUs and TPUs a product of eight
+# rows costs as much as a product of one row.
 FIXED_WIDTH = 8
 
 
@@ -24,11 +29,11 @@ def is_fixed(
   """Returns whether every call of the target scores `FIXED_WIDTH` tokens.
 
   Args:
-    same_bits: what was asked for; None leaves it to the platform and the batch: blocks
-      have one width on GPUs and TPUs at batch size 1.
-    rows: B, that decode at once.
-    drafted: as for `check_same_bits`.
-    is_chain: likewise.
+    same_bits: whether one width was asked for; None is one width on GPUs and TPUs at
+      batch size 1.
+    rows: B, the rows that decode at once.
+    drafted: tokens of a block beside the last known token.
+    is_chain: whether the drafted tokens are a chain.
   """
   if same_bits is None:
     is_cheap = rows == 1 and not platforms.wide_blocks_cost_more()
@@ -37,12 +42,12 @@ def is_fixed(
 
 
 def check_same_bits(same_bits: bool | None, drafted: int, is_chain: bool) -> None:
-  """Raises a ValueError where blocks of `FIXED_WIDTH` tokens can't be had.
+  """Raises a ValueError if blocks can't all have `FIXED_WIDTH` tokens.
 
   Args:
-    same_bits: what was asked for.
-    drafted: tokens of a block beside the last known one.
-    is_chain: whether these follow one another.
+    same_bits: whether one width was asked for.
+    drafted: tokens of a block beside the last known token.
+    is_chain: whether the drafted tokens are a chain.
   """
   if same_bits not in (None, True, False):
     raise ValueError(f"SAME_BITS must be True, False or None, got {same_bits!r}.")
@@ -56,10 +61,10 @@ def check_same_bits(same_bits: bool | None, drafted: int, is_chain: bool) -> Non
 
 
 def of_fixed_width(extend: ExtendFn) -> ExtendFn:
-  """Returns `extend`, computing blocks of `FIXED_WIDTH` tokens whatever is asked for.
+  """Returns `extend` that pads each block to `FIXED_WIDTH` tokens.
 
-  Fillers follow the tokens. The cache needs room for them; the next block overwrites
-  what they left there.
+  Fillers follow the tokens. The cache needs room for the fillers; the next block
+  overwrites their entries.
   """
 
   def extend_wide(cache, tokens):
@@ -68,7 +73,7 @@ def of_fixed_width(extend: ExtendFn) -> ExtendFn:
     logits, features, cache = extend(cache, jnp.pad(tokens, fillers))
     # Behind a barrier, or the compiler may drop the fillers' rows from the products.
     logits, features = jax.lax.optimization_barrier((logits, features))
-    # The fillers are not among the cache's entries.
+    # Entries of fillers do not count.
     cache = cache.at(cache.index - (FIXED_WIDTH - count))
     return logits[:, :count], features[:, :count], cache
 
@@ -76,35 +81,36 @@ def of_fixed_width(extend: ExtendFn) -> ExtendFn:
 
 
 def block_widths(gamma: int, least: int = 1) -> tuple[int, ...]:
-  """Returns the widths that blocks may have, none below `least`.
+  """Returns the possible widths of blocks, none below `least`.
 
-  On CPU 1, 2, 4, 8 and so on, and gamma + 1; elsewhere 1 and gamma + 1.
+  On CPUs these are the powers of two up to gamma, and gamma + 1; elsewhere 1 and
+  gamma + 1.
   """
-  few = 1 if not platforms.wide_blocks_cost_more() else gamma + 1
-  powers = [2**i for i in range(few) if least <= 2**i < gamma + 1]
+  exponents = range(gamma + 1) if platforms.wide_blocks_cost_more() else range(1)
+  powers = [2**i for i in exponents if least <= 2**i < gamma + 1]
   return (*powers, gamma + 1)
 
 
 def narrowest(widths: tuple[int, ...], num_valid: Int[Array, "B"]) -> Int[Array, ""]:
-  """Returns which width holds the last known token and all that counts of any draft."""
+  """Returns the index of the narrowest width that holds every row's draft."""
   return (jnp.array(widths) < num_valid.max() + 1).sum()
 
 
 def score(
   extend: ExtendFn,
-  cache,
+  cache: Cache,
   last: Int[Array, "B"],
   proposal: Proposal,
   least: int = 1,
 ):
-  """Scores the last known token and what counts of the draft in one call.
+  """Scores the last known token and the counting part of the draft in one call.
 
   Args:
-    extend: the target.
-    cache: its cache.
+    extend: scores tokens by the target.
+    cache: the target's cache.
     last: the last known token.
-    proposal: the draft.
-    least: the narrowest width there is; each is compiled.
+    proposal: the draft, a chain.
+    least: the narrowest width; each width is compiled.
 
   Returns:
     Logits [B, K, V], features [B, K, D] and the cache. Logits and features are zeros
@@ -113,22 +119,33 @@ def score(
   block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
   widths = block_widths(proposal.tree.size, least)
   chosen = narrowest(widths, proposal.num_valid)
-  logits, features = jax.eval_shape(lambda *args: extend(*args)[:2], cache, block)
-  zeros = lambda shape: jnp.zeros(shape.shape, shape.dtype)
-  scored = zeros(logits), zeros(features), cache
+  shapes = jax.eval_shape(lambda cache, block: extend(cache, block)[:2], cache, block)
+  logits, features = (jnp.zeros(shape.shape, shape.dtype) for shape in shapes)
+  scored = logits, features, cache
 
-  def call(width):
-    def body(turn):
-      logits, features, cache = turn[1]
-      *new, cache = extend(cache, block[:, :width])
-      put = lambda buffer, new: buffer.at[:, : new.shape[1]].set(new)
-      return jnp.array(False), (put(logits, new[0]), put(features, new[1]), cache)
+  def score_at(width):
+    def run(scored):
+      logits, features, cache = scored
+      new_logits, new_features, cache = extend(cache, block[:, :width])
+      logits = logits.at[:, :width].set(new_logits)
+      features = features.at[:, :width].set(new_features)
+      return logits, features, cache
 
-    return body
+    return run
 
-  # A loop of at most one turn for each width, and not `lax.switch`: XLA updates what a
-  # loop carries in place, but copies the whole cache into and out of a branch.
   for i, width in enumerate(widths):
-    turn = chosen == i, scored
-    _, scored = jax.lax.while_loop(lambda turn: turn[0], call(width), turn)
+    scored = run_if(chosen == i, score_at(width), scored)
   return scored
+
+
+def run_if(condition: Bool[Array, ""], run: Callable[[Any], Any], carry: Any) -> Any:
+  """Returns `run(carry)` if the condition holds, otherwise the carry.
+
+  A loop of at most one turn, not `lax.cond`: XLA updates the carry of a loop in place,
+  but copies it, with whole caches, into and out of a branch.
+  """
+
+  def turn(state):
+    return jnp.array(False), run(state[1])
+
+  return jax.lax.while_loop(lambda state: state[0], turn, (condition, carry))[1]
