@@ -9,14 +9,14 @@ Shapes: B batch, E encoder length, L decoder length.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import seqio
 import tensorflow as tf
 
 from specdec_t5x.data import reading
+from specdec_t5x.training.checkpoints import START, Position
 
 Row = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
@@ -29,16 +29,6 @@ DECODER_FEATURES = (
   "decoder_segment_ids",
 )
 FEATURES = ("encoder_input_tokens", *DECODER_FEATURES, "encoder_segment_ids")
-
-
-class Position(NamedTuple):
-  """Where the next batch begins: a row of an epoch, both from 0."""
-
-  epoch: int = 0
-  row: int = 0
-
-
-START = Position()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +95,11 @@ def get_task(name: str) -> seqio.Task | seqio.Mixture:
   return seqio.get_mixture_or_task(name)
 
 
+def target_vocabulary(task: str) -> seqio.Vocabulary:
+  """Returns the vocabulary of a task's targets."""
+  return get_task(task).output_features["targets"].vocabulary
+
+
 def targets_of(task: str, split: str) -> Iterator[np.ndarray]:
   """Yields the tokens of each target of a split, uncut."""
   lengths = dict.fromkeys(get_task(task).output_features)
@@ -112,7 +107,7 @@ def targets_of(task: str, split: str) -> Iterator[np.ndarray]:
   return (example["targets"] for example in reading.rows(dataset))
 
 
-def check_splits(data: TaskData, splits: tuple[str, ...]) -> None:
+def check_splits(data: TaskData, splits: Sequence[str]) -> None:
   """Raises a ValueError where the task has not all of these splits."""
   task = get_task(data.task)
   # Slices such as train[:90%] begin with the split's name.

@@ -1,5 +1,6 @@
 """One command for the drafts that read a target: train each kind, and compare them."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -89,15 +90,14 @@ def _measured(paths, data: TaskData, gamma: int, lines: int) -> dict[str, Any]:
 
 def _calls(decoder, params, data, sampling, lines) -> Iterator[np.ndarray]:
   """Yields the tokens of each output, and the target's calls for it."""
-  vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
-  lengths = data.feature_lengths
-  run = api.compiled(decoder, sampling, lengths["targets"], end_ids_of(vocabulary))
+  vocabulary = batches.target_vocabulary(data.task)
+  length = data.feature_lengths["targets"]
+  run = api.compiled(decoder, sampling, length, end_ids_of(vocabulary))
 
   def decode(params, inputs, number):
     keys = row_keys(jax.random.key(0), len(inputs), number * len(inputs))
     statistics = run(params, inputs, keys).statistics
     return np.stack([statistics.emitted, statistics.target_calls], axis=1)
 
-  given = decode, params, _ROWS, lines
-  split = data.task, data.validation_split, lengths["inputs"]
-  yield from (counts for _, counts in outputs.decode_split(*split, *given))
+  data = dataclasses.replace(data, split=data.validation_split, batch_size=_ROWS)
+  yield from (counts for _, counts in outputs.decode_split(data, decode, params, lines))

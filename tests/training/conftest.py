@@ -2,6 +2,7 @@
 
 import functools
 import json
+import types
 
 import flax
 import gin
@@ -101,7 +102,7 @@ def bound(monkeypatch):
   """A function: what a configuration and bindings would train; nothing is trained."""
   trained = []
   monkeypatch.setattr(jobs, "initial_params", params_of)
-  keep = lambda self, *_: trained.append(self) or state.TrainState(0, None, None)
+  keep = lambda self, *_: trained.append(self) or types.SimpleNamespace(step=0)
   monkeypatch.setattr(trainer.Trainer, "run", keep)
   monkeypatch.setattr(compare, "_measured", lambda *_: {})
 

@@ -221,7 +221,7 @@ def test_the_configuration_trains_from_the_users_files(bound, translations):
 
 
 def test_a_diverged_run_stops_before_its_checkpoint(data, tmp_path, monkeypatch):
-  info = trainer.state_lib.StepInfo(np.float32("nan"), np.int32(1), np.float32(1))
+  info = {"loss": np.float32("nan"), "grad_norm": np.float32(1)}
   make = trainer.state_lib.make_train_step
 
   def broken(*args):
