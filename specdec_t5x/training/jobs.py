@@ -55,7 +55,9 @@ def train(
   seed: int = 0,
   keep: int = 0,
 ) -> TrainState:
-  """Trains a network; a run that was killed goes on from its last whole checkpoint.
+  """Trains a network, from the last whole checkpoint of a run that was killed.
+
+  Returns the state after the last step.
 
   Args:
     network: what is trained.
@@ -73,11 +75,8 @@ def train(
     seed: of initialisation and dropout.
     keep: how many of the latest checkpoints stay; 0 keeps all.
 
-  Returns:
-    The state after the last step.
-
   Raises:
-    ValueError: saying what was expected, what came, and what to do.
+    ValueError: where settings do not go together; other jobs raise it, too.
   """
   _check_mode(network, mode, target_checkpoint)
   target = None if mode == "supervised" else api.load_model(target_checkpoint)
@@ -136,6 +135,8 @@ def decode_task(
 ) -> dict[str, int]:
   """Decodes a task's inputs with a target, as data for sequence-level distillation.
 
+  Returns {'written': ..., 'unfinished': ...}, numbers of examples.
+
   Args:
     data: the task, its lengths and the batch size.
     target_checkpoint: what decodes; its network is read off the parameters' shapes.
@@ -144,14 +145,19 @@ def decode_task(
     sampling: greedy, or one sample an input.
     limit: decode only so many inputs; all where None.
     seed: of the sampling.
-
-  Returns:
-    {'written': ..., 'unfinished': ...}, numbers of examples.
-
-  Raises:
-    ValueError: as `train`.
   """
-  _check_decoding(data, output_file, split, limit)
+  if not output_file.endswith(".jsonl"):
+    raise ValueError(f"OUTPUT_FILE must end in .jsonl, got {output_file!r}.")
+  if limit is not None and limit < 1:
+    raise ValueError(f"LIMIT must be at least 1, or None for all, got {limit}.")
+  if data.is_decoder_only:
+    raise ValueError(
+      "TASK_FEATURE_LENGTHS must give lengths for 'inputs', 'targets', got "
+      f"{dict(data.feature_lengths)}: decoding needs inputs."
+    )
+  batches.check_splits(data, (split,))
+  folder = os.path.dirname(os.path.abspath(output_file))
+  preflight.check_writable(folder)
   target = api.load_model(target_checkpoint)
   target.generation.check()
   vocabulary = batches.target_vocabulary(data.task)
@@ -168,7 +174,7 @@ def decode_task(
   decoded = lambda first: outputs.decode_split(
     data, decode, target.params, limit, first
   )
-  os.makedirs(os.path.dirname(os.path.abspath(output_file)), exist_ok=True)
+  os.makedirs(folder, exist_ok=True)
   size = batches.get_task(data.task).num_input_examples(split)
   total = min((n for n in (size, limit) if n is not None), default=None)
   counts = outputs.write_decoded(output_file, data, decoded, total, settings, end_ids)
@@ -177,21 +183,6 @@ def decode_task(
     length = data.feature_lengths["targets"]
     print(f"{counts['unfinished']} outputs left out: no end within {length} tokens")
   return counts
-
-
-def _check_decoding(data, output_file, split, limit) -> None:
-  """Raises a ValueError where inputs can't be decoded into a file."""
-  if not output_file.endswith(".jsonl"):
-    raise ValueError(f"OUTPUT_FILE must end in .jsonl, got {output_file!r}.")
-  if limit is not None and limit < 1:
-    raise ValueError(f"LIMIT must be at least 1, or None for all, got {limit}.")
-  if data.is_decoder_only:
-    raise ValueError(
-      "TASK_FEATURE_LENGTHS must give lengths for 'inputs', 'targets', got "
-      f"{dict(data.feature_lengths)}: decoding needs inputs."
-    )
-  batches.check_splits(data, (split,))
-  preflight.check_writable(os.path.dirname(os.path.abspath(output_file)))
 
 
 def written(
@@ -206,18 +197,12 @@ def written(
     target_checkpoint: what writes.
     output_dir: gets written_<limit>_<split>.jsonl of both splits.
     limit: inputs of a split that it writes for; all where None.
-
-  Raises:
-    ValueError: as `decode_task`.
   """
-  of = "all" if limit is None else limit
-  files = {
-    split: os.path.join(output_dir, f"written_{of}_{split}.jsonl")
-    for split in (data.split, data.validation_split)
-  }
-  for split, path in files.items():
-    if not os.path.exists(path):
-      decode_task(data, target_checkpoint, path, split, limit=limit)
+  count, files = limit or "all", {}
+  for split in (data.split, data.validation_split):
+    files[split] = os.path.join(output_dir, f"written_{count}_{split}.jsonl")
+    if not os.path.exists(files[split]):
+      decode_task(data, target_checkpoint, files[split], split, limit=limit)
   return tasks.from_records(
     f"{data.task}_written",
     files,
@@ -237,7 +222,7 @@ def count_ngrams(
   max_contexts: int,
   split: str = "train",
 ) -> str:
-  """Counts the n-grams of a task's targets, and writes the table as a checkpoint.
+  """Counts the n-grams of a task's targets into a checkpoint, whose path it returns.
 
   Args:
     task: a registered task.
@@ -247,12 +232,6 @@ def count_ngrams(
     width: successors kept a context.
     max_contexts: contexts kept of each length.
     split: whose targets.
-
-  Returns:
-    The checkpoint's path.
-
-  Raises:
-    ValueError: as `train`, and where there is a checkpoint already.
   """
   path = new_checkpoint(output_dir)
   targets = batches.targets_of(task, split)
@@ -270,7 +249,7 @@ def trim_draft(
   target_checkpoint: str | None = None,
   split: str = "train",
 ) -> str:
-  """Writes a draft that says a task's most frequent tokens alone, as a checkpoint.
+  """Writes a draft of a task's most frequent tokens alone; returns its path.
 
   Args:
     task: a registered task; best one of what the target writes (`written`).
@@ -279,12 +258,6 @@ def trim_draft(
     size: how many tokens it keeps (K).
     target_checkpoint: of heads, which draft by its projection.
     split: whose targets are counted.
-
-  Returns:
-    The checkpoint's path.
-
-  Raises:
-    ValueError: as `train`, and where there is a checkpoint already.
   """
   path = new_checkpoint(output_dir)
   draft = api.load_model(draft_checkpoint)

@@ -92,7 +92,7 @@ def write_decoded(
   settings: str,
   end_ids: Sequence[int],
 ) -> dict[str, int]:
-  r"""Writes decoded outputs as training examples, one JSON object a line.
+  """Writes decoded outputs as training examples, and counts them.
 
   `data.tasks.from_records` reads them with source_field='inputs',
   target_field='targets' and prefix='' (the inputs hold the task's prefix). An output
@@ -106,9 +106,6 @@ def write_decoded(
     total: how many there are, for the progress line; None where nobody knows.
     settings: what the outputs follow from.
     end_ids: the tokens that end an output, which are not in its text.
-
-  Returns:
-    {'written': ..., 'unfinished': ...}, numbers of examples.
   """
   vocabulary = target_vocabulary(data.task)
   final = epath.Path(path)

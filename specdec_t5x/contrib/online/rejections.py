@@ -47,9 +47,7 @@ class Rejections:
     is_rejected: Bool[Array, "B"],
     logits: Float[Array, "B V"],
   ) -> "Rejections":
-    """Returns these, and the distribution of `logits` where a row was rejected, at its
-    place.
-    """
+    """Returns these and the distribution of each rejected row, at its place."""
     rows, size = self.tokens.shape[:2]
     log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
     values, tokens = jax.lax.top_k(log_probs, self.tokens.shape[2])
@@ -72,9 +70,7 @@ class KeepRejections:
   count: int
 
   def check(self, target: Any, num_decodes: int = 1) -> None:
-    """Raises a ValueError where the target's distribution has no K tokens to leave some
-    out.
-    """
+    """Raises a ValueError where the target has no more than K tokens."""
     size = target.config.vocab_size
     if not is_whole(self.count, 1) or self.count >= size:
       raise ValueError(
