@@ -80,11 +80,7 @@ class TaskData:
 
 
 def get_task(name: str) -> seqio.Task | seqio.Mixture:
-  """Returns a registered task or mixture.
-
-  Raises:
-    ValueError: where there is none of that name.
-  """
+  """Returns a registered task or mixture; a ValueError where there is none."""
   known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
   if name not in known:
     raise ValueError(
@@ -172,23 +168,20 @@ def _packed(data: TaskData, split: str, seed: int | None) -> tf.data.Dataset:
     seed=seed,
     num_epochs=1,
   )
+  features, convert = FEATURES, seqio.EncDecFeatureConverter(pack=True)
   if data.is_decoder_only:
-    length, features = data.feature_lengths["targets"], DECODER_FEATURES
-    dataset = dataset.map(lambda row: {"targets": _joined(row)[:length]})
-    convert = seqio.LMFeatureConverter(pack=True)
-  else:
-    features = FEATURES
-    # The converter would drop the texts too, with a warning for each dataset.
-    dataset = dataset.map(lambda row: {k: row[k] for k in data.feature_lengths})
-    convert = seqio.EncDecFeatureConverter(pack=True)
-  dataset = convert(dataset, data.feature_lengths)
+    features, convert = DECODER_FEATURES, seqio.LMFeatureConverter(pack=True)
+
+  def prepared(row):
+    if not data.is_decoder_only:
+      # The converter would drop the texts too, with a warning for each dataset.
+      return {name: row[name] for name in data.feature_lengths}
+    # Inputs, if the task has any, and targets are one text.
+    parts = [row[name] for name in ("inputs", "targets") if name in row]
+    return {"targets": tf.concat(parts, axis=0)[: data.feature_lengths["targets"]]}
+
+  dataset = convert(dataset.map(prepared), data.feature_lengths)
   return dataset.map(lambda row: {k: row[k] for k in features}).prefetch(64)
-
-
-def _joined(row: dict[str, tf.Tensor]) -> tf.Tensor:
-  """Returns inputs, if the task has any, and targets as one text."""
-  parts = [row[name] for name in ("inputs", "targets") if name in row]
-  return tf.concat(parts, axis=0)
 
 
 def _stack(rows) -> Batch:

@@ -45,8 +45,8 @@ class ParameterStore(Protocol):
 class Checkpoints:
   """The checkpoints of one run.
 
-  Orbax's CheckpointManager would keep its own part alone: it counts steps without
-  parameters, and with keep=1 deletes the one before when `parameters` are not written.
+  Orbax's CheckpointManager knows its own part alone. It would count a step without
+  parameters, and keep that one in place of a whole one.
 
   Args:
     directory: of the run.

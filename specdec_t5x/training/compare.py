@@ -73,23 +73,24 @@ def _measured(target_path, draft_path, data, gamma, lines) -> dict[str, Any]:
   row = {"parameters": f"{size / 1e6:.2f}M"}
   if not data.is_decoder_only:
     decoder, params = build.together(target, draft, gamma=gamma)
+    data = dataclasses.replace(data, split=data.validation_split, batch_size=_ROWS)
     for sampling in (GREEDY, Sampling(1.0)):
-      emitted, calls = _calls(decoder, params, data, sampling, lines)
+      count = _counting(decoder, sampling, data)
+      decoded = outputs.decode_split(data, count, params, lines)
+      emitted, calls = sum(counts for _, counts in decoded)
       row[f"T = {sampling.temperature:g}"] = f"{emitted / calls:.2f}"
   gin_file = "heads" if isinstance(draft.network, FeatureDrafter) else "shared_encoder"
   return {**row, "gin_file": f"configs/drafters/{gin_file}.gin"}
 
 
-def _calls(decoder, params, data, sampling, lines) -> np.ndarray:
-  """Returns the tokens of all outputs, and the target's calls for them."""
-  vocabulary = batches.target_vocabulary(data.task)
-  length = data.feature_lengths["targets"]
-  run = api.compiled(decoder, sampling, length, end_ids_of(vocabulary))
+def _counting(decoder, sampling, data) -> outputs.DecodeFn:
+  """Returns what counts each output's tokens, and the target's calls for it."""
+  end_ids = end_ids_of(batches.target_vocabulary(data.task))
+  run = api.compiled(decoder, sampling, data.feature_lengths["targets"], end_ids)
 
-  def decode(params, inputs, number):
+  def count(params, inputs, number):
     keys = row_keys(jax.random.key(0), len(inputs), number * len(inputs))
     statistics = run(params, inputs, keys).statistics
     return np.stack([statistics.emitted, statistics.target_calls], axis=1)
 
-  data = dataclasses.replace(data, split=data.validation_split, batch_size=_ROWS)
-  return sum(counts for _, counts in outputs.decode_split(data, decode, params, lines))
+  return count

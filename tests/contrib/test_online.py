@@ -237,18 +237,3 @@ def test_the_directory_is_one_draft_s(tmp_path):
     other.save(str(tmp_path))
   with pytest.raises(ValueError, match="holds a run with other settings"):
     learner(seed=3).restore(str(tmp_path))
-
-
-# ---- What can't be. ----
-
-
-@pytest.mark.parametrize(
-  ("knobs", "message"),
-  [
-    ({"interval": 0}, "interval must be a whole number of at least 1, got 0"),
-    ({"kept": 1.5}, "kept must be a whole number of at least 1, got 1.5"),
-  ],
-)
-def test_knobs_out_of_their_range(knobs, message):
-  with pytest.raises(ValueError, match=message):
-    Online(**knobs)

@@ -101,19 +101,6 @@ def test_validation_is_bounded_and_padded(few, validation):
   assert not tokens[-1].any()
 
 
-@pytest.mark.parametrize(
-  ("changes", "message"),
-  [
-    ({"batch_size": 0}, "BATCH_SIZE must be at least 1, got 0"),
-    ({"feature_lengths": {"inputs": 8}}, "TASK_FEATURE_LENGTHS"),
-    ({"seed": -1}, "SEED"),
-  ],
-)
-def test_bad_settings_are_refused(data, changes, message):
-  with pytest.raises(ValueError, match=message):
-    dataclasses.replace(data, **changes)
-
-
 def test_unknown_tasks_and_splits_are_refused(data):
   with pytest.raises(ValueError, match=r"Unknown task 'nothing'.*training_copy"):
     batches.get_task("nothing")

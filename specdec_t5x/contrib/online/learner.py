@@ -214,7 +214,7 @@ class Learner:
       Each step's loss: the mean over its rejected positions, before the step.
 
     Raises:
-      ValueError: where a loss or a gradient is not finite.
+      state.DivergedError: where a loss or a gradient is not finite.
     """
     found = []
     for batch in served.batches(self.online.interval):
@@ -277,11 +277,6 @@ class Saved(Checkpoints):
 
   Two, because a run that is killed while it writes one, or before T5X knows of its
   chunk, has the other.
-
-  Args:
-    directory: as for `Learner.save`.
-    network: the draft.
-    learned_from: what a checkpoint that is saved has learned from.
   """
 
   def __init__(

@@ -32,10 +32,7 @@ class Rejections:
 
   The distribution is softmax(logits), that at T = 1, however outputs are sampled. A
   place is cut once at most, for the token that then stands there is the target's own.
-
-  Attributes:
-    tokens: the K likeliest, by place in the output.
-    probs: theirs, which sum to at most 1; zeros at places without a rejection.
+  Probs sum to at most 1, and are zeros at places without a rejection.
   """
 
   tokens: Int[Array, "B T K"]
@@ -61,11 +58,7 @@ class Rejections:
 
 @dataclasses.dataclass(frozen=True)
 class KeepRejections:
-  """An observer (`decoding.generate`) that keeps `Rejections`.
-
-  Attributes:
-    count: K.
-  """
+  """An observer (`decoding.generate`) that keeps `Rejections` of K=count tokens."""
 
   count: int
 

@@ -29,12 +29,7 @@ _DRAFT = "draft"
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-  """T5X's train state with a draft that changes: all that T5X reads of one.
-
-  Attributes:
-    restored: as the checkpoints have it.
-    learner: the draft.
-  """
+  """T5X's train state, as restored, with a draft that changes: all that T5X reads."""
 
   restored: Any
   learner: Learner
@@ -133,9 +128,6 @@ class Course:
     Args:
       params: of the draft, as restored.
       learned_from: what it had learned from before.
-
-    Raises:
-      ValueError: where another draft, or a damaged one, is there.
     """
     learner = Learner(self._network, params, self._online, learned_from)
     if learner.restore(self._directory, self._counts):
@@ -153,8 +145,7 @@ class Course:
       numbers: which examples they are, `examples.EXAMPLE` of each.
 
     Raises:
-      ValueError: where the draft has learned from these very draws before, or another
-        job saves its own in the directory.
+      ValueError: where the draft has learned from these very draws before.
     """
     # T5X may write to another name first: .partial-<name>-<process>-chunk<number>.
     partial = r"^\.partial-|(?<=-of-\d{5})-\d+(?=-chunk\d+$)"
@@ -201,14 +192,7 @@ class Course:
 def check_run(
   dataset_cfg, model: Decodes, *, check_fn: Callable[..., None], course: Course
 ) -> None:
-  """Checks a run and its draft; T5X calls it as `infer.verify_matching_vocabs_fn`.
-
-  Args:
-    dataset_cfg: names the task.
-    model: of the run.
-    check_fn: `preflight.check_run`.
-    course: the run's.
-  """
+  """Checks a run by `check_fn`, and its draft, as `infer.verify_matching_vocabs_fn`."""
   check_fn(dataset_cfg, model)
   course.check(examples.provider_of(dataset_cfg.mixture_or_task_name))
 
@@ -239,16 +223,10 @@ def write_and_learn(
   write_fn: Callable[..., None],
   course: Course,
 ) -> None:
-  """Writes a chunk, then has the draft learn from it; T5X calls it as `infer.write_fn`.
+  """Writes a chunk by T5X's `write_fn`, then has the draft learn from it.
 
-  Args:
-    path: of the chunk.
-    inferences: predictions and auxiliary values, an entry an example.
-    task_ds: the examples.
-    mode: predict_with_aux.
-    *args: further ones of `write_fn`.
-    write_fn: T5X's.
-    course: the run's.
+  T5X calls it as `infer.write_fn`, with predictions and auxiliary values of each
+  example as `inferences`.
 
   Raises:
     ValueError: where there are no distributions to learn from, or logits were NaN, or

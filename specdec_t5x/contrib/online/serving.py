@@ -120,13 +120,8 @@ def decodes(
 ) -> Iterator[Decoded]:
   """Yields the decodes of as many requests as a step takes, then has the draft learn.
 
-  Args:
-    run: the compiled decoder of `together`.
-    params: its parameters.
-    learner: the draft.
-    ids: the requests' tokens, at most `input_length`.
-    input_length: the most tokens of a request.
-    seed: as `serve`'s.
+  `run` is the compiled decoder of `together`, `params` its parameters, and `ids` the
+  requests' tokens.
 
   Raises:
     ValueError: where the logits of a request are NaN.
