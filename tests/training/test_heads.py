@@ -15,6 +15,7 @@ from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.training import heads as training
 from specdec_t5x.training import jobs, losses
 from specdec_t5x.training.heads import ahead
+from specdec_t5x.training.new_heads import new_heads
 from specdec_t5x.training.objectives import forward
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.state import initial_params
@@ -154,11 +155,18 @@ def test_a_bias_begins_as_none_whose_rows_are_as_alike_as_the_embeddings():
 # ---- Whole runs. ----
 
 
-def test_heads_learn_and_draft_for_the_target(data, target, copy_files, tmp_path):
-  run(data, target, tmp_path, network=heads("eagle"))
+@pytest.mark.parametrize("kind", ["eagle", "shared_encoder"])
+def test_drafts_learn_and_draft_for_the_target(
+  data, target, copy_files, tmp_path, kind
+):
+  """By what their checkpoints hold: a draft on the target's encoder has none."""
+  network = heads(kind) if kind == "eagle" else new_heads(target, kind, 4, 1)
+  run(data, target, tmp_path, network=network)
   first, last = logged(tmp_path, "validation_loss")
   assert last < first
-  found = drafted(copy_files, target, tmp_path / f"checkpoint_{STEPS}")
+  path = str(tmp_path / f"checkpoint_{STEPS}")
+  assert "encoder" not in specdec_t5x.load_model(path).params
+  found = drafted(copy_files, target, path)
   assert sum(output.accepted for output in found) > 0
 
 
@@ -183,10 +191,19 @@ def test_what_does_not_go_together_is_refused(data, target, tmp_path):
     ({"network": TARGET}, "Heads are trained with MODE = one of .*a Transformer"),
     ({"mode": "supervised", "target": None}, "Heads are trained with MODE"),
     ({"metric_period": 5}, "METRIC_PERIOD must be 0 with MODE = 'heads'"),
+    (
+      {
+        "network": new_heads(target, "shared_encoder", 4, 1),
+        "mode": "heads_and_target",
+      },
+      "encoder with 'heads'",
+    ),
   ]:
     known = {"data": data, "target": target, "directory": tmp_path / "no", **settings}
     with pytest.raises(ValueError, match=message):
       run(**known)
+  with pytest.raises(ValueError, match="whole number from 1 to 1"):
+    new_heads(target, "shared_encoder", 4, 5)
 
 
 def test_each_kind_is_trained_once_and_compared(
