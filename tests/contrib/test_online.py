@@ -237,3 +237,9 @@ def test_the_directory_is_one_draft_s(tmp_path):
     other.save(str(tmp_path))
   with pytest.raises(ValueError, match="holds a run with other settings"):
     learner(seed=3).restore(str(tmp_path))
+
+
+def test_a_draft_with_whole_numbers_does_not_learn():
+  tokens = {"hot": jnp.zeros(3, jnp.int32)}
+  with pytest.raises(ValueError, match="trimmed to hot tokens, .* does not learn"):
+    Learner(NETWORK, {**params_of(NETWORK), **tokens}, ONLINE)
