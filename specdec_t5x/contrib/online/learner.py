@@ -235,15 +235,15 @@ class Learner:
         or it can't be written to.
     """
     claim(directory, self._origin)
-    saved = Saved(directory, self.network, self.learned_from)
-    last = max(saved.steps(), default=0)
+    checkpoints = Saved(directory, self.network, self.learned_from).checkpoints
+    last = max(checkpoints.steps(), default=0)
     if last != self._saved:
       raise ValueError(
         f"Another job has saved its draft in {directory} (step {last}, where this one "
         f"left step {self._saved}). Give each a directory of its own (ONLINE_DIR), or "
         "go on from what is there: run this command again (`Learner.restore`)."
       )
-    saved.save(self.state, START)
+    checkpoints.save(self.state, START)
     self._saved = self.steps
 
   def restore(
@@ -259,12 +259,13 @@ class Learner:
       ValueError: where the directory holds another draft's, or is damaged.
     """
     saved = Saved(directory, self.network)
-    if not saved.steps():
+    checkpoints = saved.checkpoints
+    if not checkpoints.steps():
       return False
     claim(directory, self._origin)
-    if not counts(saved.steps()[-1]):
-      saved.drop_last()
-    found = saved.restore(self.state)
+    if not counts(checkpoints.steps()[-1]):
+      checkpoints.drop_last()
+    found = checkpoints.restore(self.state)
     if found is not None:
       self.state, _ = found
       self.learned_from = saved.learned_from(self.steps)
@@ -272,18 +273,43 @@ class Learner:
     return found is not None
 
 
-class Saved(Checkpoints):
-  """A learning draft's checkpoints, each with what it has learned from: the last two.
+@dataclasses.dataclass(frozen=True)
+class Saved:
+  """A learning draft's parameters on disk, each with what it has learned from.
 
-  Two, because a run that is killed while it writes one, or before T5X knows of its
-  chunk, has the other.
+  Attributes:
+    directory: as for `Learner.save`.
+    network: the draft.
+    known: what parameters that are saved have learned from.
   """
 
-  def __init__(
-    self, directory: str, network: Network, learned_from: Sequence[learned.Chunk] = ()
-  ):
-    super().__init__(directory, _Recorded(directory, network, learned_from), keep=2)
-    self._folder = epath.Path(directory)
+  directory: str
+  network: Network
+  known: Sequence[learned.Chunk] = ()
+
+  @property
+  def checkpoints(self) -> Checkpoints:
+    """The last two checkpoints.
+
+    Two, because a run that is killed while it writes one, or before T5X knows of its
+    chunk, has the other.
+    """
+    return Checkpoints(self.directory, self, keep=2)
+
+  def save(self, step: int, params: Params) -> None:
+    """Writes parameters and record; a kill leaves both or nothing that counts."""
+    partial = epath.Path(self.directory) / "partial"
+    if partial.exists():  # A killed run's.
+      partial.rmtree()
+    T5XParameters(self.network, str(partial)).save(step, params)
+    written = partial / f"checkpoint_{step}"
+    learned.write(written, self.known)
+    written.rename(partial.with_name(written.name))
+    partial.rmtree()
+
+  def restore(self, step: int) -> Params:
+    """Reads the parameters back."""
+    return T5XParameters(self.network, self.directory).restore(step)
 
   def learned_from(self, step: int) -> tuple[learned.Chunk, ...]:
     """Returns what a checkpoint has learned from.
@@ -291,7 +317,7 @@ class Saved(Checkpoints):
     Raises:
       ValueError: where it does not say, or that is damaged.
     """
-    checkpoint = self._folder / f"checkpoint_{step}"
+    checkpoint = epath.Path(self.directory) / f"checkpoint_{step}"
     found = learned.read(checkpoint)
     if found is None:
       raise ValueError(
@@ -300,30 +326,6 @@ class Saved(Checkpoints):
         "DRAFT_CHECKPOINT_PATH to it, and another SEED than it has learned from."
       )
     return found
-
-
-@dataclasses.dataclass(frozen=True)
-class _Recorded:
-  """Writes parameters and what they have learned from as one checkpoint."""
-
-  directory: str
-  network: Network
-  learned_from: Sequence[learned.Chunk]
-
-  def save(self, step: int, params: Params) -> None:
-    """Writes both; a kill leaves both or nothing that counts."""
-    partial = epath.Path(self.directory) / "partial"
-    if partial.exists():  # A killed run's.
-      partial.rmtree()
-    T5XParameters(self.network, str(partial)).save(step, params)
-    written = partial / f"checkpoint_{step}"
-    learned.write(written, self.learned_from)
-    written.rename(partial.with_name(written.name))
-    partial.rmtree()
-
-  def restore(self, step: int) -> Params:
-    """Reads the parameters back."""
-    return T5XParameters(self.network, self.directory).restore(step)
 
 
 def _crc(params: Params) -> int:

@@ -116,7 +116,7 @@ class Course:
         "next. Run its tasks one by one, each with a SEED of its own."
       )
     saved = online_lib.Saved(self._directory, self._network)
-    steps = saved.steps()
+    steps = saved.checkpoints.steps()
     if steps and not self._counts(steps[-1]):
       steps.pop()
     known = saved.learned_from(steps[-1]) if steps else ()
