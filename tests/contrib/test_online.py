@@ -241,5 +241,5 @@ def test_the_directory_is_one_draft_s(tmp_path):
 
 def test_a_draft_with_whole_numbers_does_not_learn():
   tokens = {"hot": jnp.zeros(3, jnp.int32)}
-  with pytest.raises(ValueError, match="trimmed to hot tokens, .* does not learn"):
+  with pytest.raises(ValueError, match=r"trimmed to hot tokens, .* does not learn"):
     Learner(NETWORK, {**params_of(NETWORK), **tokens}, ONLINE)
