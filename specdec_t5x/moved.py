@@ -1,4 +1,4 @@
-"""Modules and names that moved to `contrib`, under the names that they had before.
+"""Modules and names that moved, under the names that they had before.
 
 Gin files and Python code of users keep working: importing an old module gives the new
 module itself, so both names lead to the same classes.
@@ -38,10 +38,12 @@ MODULES = {
   "link.process": "contrib.link.process",
   "link.server": "contrib.link.server",
   "link.wire": "contrib.link.wire",
+  "training.metrics_log": "training.progress",
   "training.online": "contrib.online.learner",
   "training.online_run": "contrib.online.run",
   "training.rejections": "contrib.online.rejections",
   "training.serving": "contrib.online.serving",
+  "training.trim": "training.jobs",
 }
 # "module:name" of what left a module that stayed, by its old module and name.
 NAMES = {

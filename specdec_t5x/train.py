@@ -5,7 +5,7 @@ With --job=heads the command trains drafts that read a target, and compares them
 --job=decode it decodes a task's inputs with a target, and writes training data for
 sequence-level distillation; with --job=ngrams it counts the targets' n-grams into a
 table that drafts, with --job=trim the tokens that a draft is trimmed to. The jobs
-themselves: `specdec_t5x.training.jobs`, `compare` and `trim`.
+themselves: `specdec_t5x.training.jobs` and `compare`.
 """
 
 import os
@@ -24,8 +24,7 @@ from t5x import gin_utils
 
 from specdec_t5x.platforms import check_platform
 from specdec_t5x.training.compare import train_heads
-from specdec_t5x.training.jobs import count_ngrams, decode_task, train
-from specdec_t5x.training.trim import trim_draft
+from specdec_t5x.training.jobs import count_ngrams, decode_task, train, trim_draft
 
 # gin files bind these as train.train, train.decode_task and so on.
 JOBS = {

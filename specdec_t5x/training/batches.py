@@ -9,14 +9,14 @@ Shapes: B batch, E encoder length, L decoder length.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import seqio
 import tensorflow as tf
 
 from specdec_t5x.data import reading
+from specdec_t5x.training.checkpoints import START, Position
 
 Row = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
@@ -29,16 +29,6 @@ DECODER_FEATURES = (
   "decoder_segment_ids",
 )
 FEATURES = ("encoder_input_tokens", *DECODER_FEATURES, "encoder_segment_ids")
-
-
-class Position(NamedTuple):
-  """Where the next batch begins: a row of an epoch, both from 0."""
-
-  epoch: int = 0
-  row: int = 0
-
-
-START = Position()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +80,7 @@ class TaskData:
 
 
 def get_task(name: str) -> seqio.Task | seqio.Mixture:
-  """Returns a registered task or mixture.
-
-  Raises:
-    ValueError: where there is none of that name.
-  """
+  """Returns a registered task or mixture; a ValueError where there is none."""
   known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
   if name not in known:
     raise ValueError(
@@ -105,6 +91,11 @@ def get_task(name: str) -> seqio.Task | seqio.Mixture:
   return seqio.get_mixture_or_task(name)
 
 
+def target_vocabulary(task: str) -> seqio.Vocabulary:
+  """Returns the vocabulary of a task's targets."""
+  return get_task(task).output_features["targets"].vocabulary
+
+
 def targets_of(task: str, split: str) -> Iterator[np.ndarray]:
   """Yields the tokens of each target of a split, uncut."""
   lengths = dict.fromkeys(get_task(task).output_features)
@@ -112,7 +103,7 @@ def targets_of(task: str, split: str) -> Iterator[np.ndarray]:
   return (example["targets"] for example in reading.rows(dataset))
 
 
-def check_splits(data: TaskData, splits: tuple[str, ...]) -> None:
+def check_splits(data: TaskData, splits: Sequence[str]) -> None:
   """Raises a ValueError where the task has not all of these splits."""
   task = get_task(data.task)
   # Slices such as train[:90%] begin with the split's name.
@@ -177,23 +168,20 @@ def _packed(data: TaskData, split: str, seed: int | None) -> tf.data.Dataset:
     seed=seed,
     num_epochs=1,
   )
+  features, convert = FEATURES, seqio.EncDecFeatureConverter(pack=True)
   if data.is_decoder_only:
-    length, features = data.feature_lengths["targets"], DECODER_FEATURES
-    dataset = dataset.map(lambda row: {"targets": _joined(row)[:length]})
-    convert = seqio.LMFeatureConverter(pack=True)
-  else:
-    features = FEATURES
-    # The converter would drop the texts too, with a warning for each dataset.
-    dataset = dataset.map(lambda row: {k: row[k] for k in data.feature_lengths})
-    convert = seqio.EncDecFeatureConverter(pack=True)
-  dataset = convert(dataset, data.feature_lengths)
+    features, convert = DECODER_FEATURES, seqio.LMFeatureConverter(pack=True)
+
+  def prepared(row):
+    if not data.is_decoder_only:
+      # The converter would drop the texts too, with a warning for each dataset.
+      return {name: row[name] for name in data.feature_lengths}
+    # Inputs, if the task has any, and targets are one text.
+    parts = [row[name] for name in ("inputs", "targets") if name in row]
+    return {"targets": tf.concat(parts, axis=0)[: data.feature_lengths["targets"]]}
+
+  dataset = convert(dataset.map(prepared), data.feature_lengths)
   return dataset.map(lambda row: {k: row[k] for k in features}).prefetch(64)
-
-
-def _joined(row: dict[str, tf.Tensor]) -> tf.Tensor:
-  """Returns inputs, if the task has any, and targets as one text."""
-  parts = [row[name] for name in ("inputs", "targets") if name in row]
-  return tf.concat(parts, axis=0)
 
 
 def _stack(rows) -> Batch:

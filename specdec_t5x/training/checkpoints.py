@@ -1,28 +1,37 @@
 """Checkpoints of a training run: parameters, and beside them the optimizer's state.
 
 A step has two parts in the run's directory: its parameters, `checkpoint_<step>`, in
-whatever format a `ParameterStore` writes, and `optimizer_<step>`, an Orbax checkpoint
-of the optimizer's state and the position in the data. Each part appears whole, by a
-rename, and a step counts only with both: a run may be killed at any moment.
+T5X's format, and `optimizer_<step>`, an Orbax checkpoint of the optimizer's state and
+the position in the data. Each part appears whole, by a rename, and a step counts only
+with both: a run may be killed at any moment.
 """
 
 import json
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
+from flax.training.train_state import TrainState
 
 from specdec_t5x.t5x_bridge import preflight
-from specdec_t5x.training.batches import Position
-from specdec_t5x.training.state import TrainState
 
 PARAMETERS, OPTIMIZER = "checkpoint", "optimizer"
 SETTINGS = "training.json"
+
+
+class Position(NamedTuple):
+  """Where the next batch begins: a row of an epoch, both from 0."""
+
+  epoch: int = 0
+  row: int = 0
+
+
+START = Position()
 
 
 class ParameterStore(Protocol):
@@ -35,6 +44,9 @@ class ParameterStore(Protocol):
 
 class Checkpoints:
   """The checkpoints of one run.
+
+  Orbax's CheckpointManager knows its own part alone. It would count a step without
+  parameters, and keep that one in place of a whole one.
 
   Args:
     directory: of the run.
@@ -51,16 +63,15 @@ class Checkpoints:
 
   def steps(self) -> list[int]:
     """The steps that have both parts, in order."""
-    return sorted(self._found(PARAMETERS) & self._found(OPTIMIZER))
+    return sorted(self._steps_of(PARAMETERS) & self._steps_of(OPTIMIZER))
 
   def save(self, state: TrainState, position: Position) -> None:
     """Writes both parts of a step, over whatever of it is there."""
     step = int(state.step)
     # Parts of a killed run: writers would refuse them, or leave an old one in place.
     self._remove(step)
-    item = _optimizer_item(state, position)
     with ocp.StandardCheckpointer() as writer:
-      writer.save(self._part(OPTIMIZER, step), item)
+      writer.save(self._directory / f"{OPTIMIZER}_{step}", _item(state, position))
       writer.wait_until_finished()
     self._parameters.save(step, state.params)
     for old in self.steps()[: -self._keep] if self._keep else ():
@@ -82,13 +93,19 @@ class Checkpoints:
     """
     steps = self.steps()
     if not steps:
-      self._check_fresh()
+      if lonely := self._steps_of(PARAMETERS):
+        last = max(lonely)
+        raise ValueError(
+          f"{self._directory} holds {PARAMETERS}_{last} but no optimizer state "
+          f"({OPTIMIZER}_{last}), so its training can't go on there. To train from its "
+          "parameters, set INIT_CHECKPOINT_PATH to it and choose another OUTPUT_DIR."
+        )
       return None
-    step, item = steps[-1], _optimizer_item(like, Position())
-    path = self._part(OPTIMIZER, step)
+    step = steps[-1]
+    path = self._directory / f"{OPTIMIZER}_{step}"
     try:
       with ocp.StandardCheckpointer() as reader:
-        found = reader.restore(path, jax.tree.map(_describe, item))
+        found = reader.restore(path, jax.tree.map(_describe, _item(like, Position())))
     except Exception as error:  # Orbax and tensorstore each raise their own.
       raise ValueError(
         f"{path} can't be read ({type(error).__name__}: {error}). If another optimizer "
@@ -100,41 +117,23 @@ class Checkpoints:
       like.params,
       self._parameters.restore(step),
     )
-    state = like.replace(
-      step=jax.device_put(np.int32(step), like.step.sharding),
-      params=params,
-      opt_state=found["optimizer"],
-    )
+    counted = jax.device_put(np.int32(step), like.step.sharding)
+    state = like.replace(step=counted, params=params, opt_state=found["optimizer"])
     return state, Position(int(found["epoch"]), int(found["row"]))
 
-  def _check_fresh(self):
-    lonely = sorted(self._found(PARAMETERS))
-    if lonely:
-      raise ValueError(
-        f"{self._directory} holds {PARAMETERS}_{lonely[-1]} but no optimizer state "
-        f"({OPTIMIZER}_{lonely[-1]}), so its training can't go on there. To train from "
-        "its parameters, set INIT_CHECKPOINT_PATH to it and choose another OUTPUT_DIR."
-      )
-
-  def _part(self, name: str, step: int) -> epath.Path:
-    return self._directory / f"{name}_{step}"
-
-  def _found(self, name: str) -> set[int]:
-    if not self._directory.is_dir():
-      return set()
-    matches = (
-      re.fullmatch(rf"{name}_(\d+)", p.name) for p in self._directory.iterdir()
-    )
+  def _steps_of(self, name: str) -> set[int]:
+    paths = self._directory.glob(f"{name}_*")
+    matches = (re.fullmatch(rf"{name}_(\d+)", path.name) for path in paths)
     return {int(match[1]) for match in matches if match}
 
   def _remove(self, step: int) -> None:
     # Parameters first: without them the step does not count any more.
     for name in (PARAMETERS, OPTIMIZER):
-      part = self._part(name, step)
-      if part.exists():
-        part.rmtree()
-      for leftover in self._directory.glob(f"{part.name}.orbax-checkpoint-tmp*"):
-        leftover.rmtree()
+      part = self._directory / f"{name}_{step}"
+      leftovers = self._directory.glob(f"{part.name}.orbax-checkpoint-tmp*")
+      for path in (part, *leftovers):
+        if path.exists():
+          path.rmtree()
 
 
 def claim(directory: str, settings: Mapping[str, Any]) -> None:
@@ -151,18 +150,18 @@ def claim(directory: str, settings: Mapping[str, Any]) -> None:
   path = epath.Path(directory) / SETTINGS
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
-    known = json.loads(path.read_text()) if path.exists() else None
-    if known is None:
+    if not path.exists():
       partial = path.with_name(f"{SETTINGS}.partial")
       partial.write_text(json.dumps(settings, indent=2) + "\n")
       partial.replace(path)
+    known = json.loads(path.read_text())
   except OSError as error:
     raise ValueError(
       f"OUTPUT_DIR={directory} can't be written to ({error}). Choose a directory that "
       "you may create files in."
     ) from error
-  names = sorted({*settings, *(known or {})})
-  changed = [n for n in names if known and known.get(n) != settings.get(n)]
+  names = sorted({*settings, *known})
+  changed = [name for name in names if known.get(name) != settings.get(name)]
   if changed:
     name = changed[0]
     raise ValueError(
@@ -172,7 +171,7 @@ def claim(directory: str, settings: Mapping[str, Any]) -> None:
     )
 
 
-def _optimizer_item(state: TrainState, position: Position) -> dict[str, Any]:
+def _item(state: TrainState, position: Position) -> dict[str, Any]:
   return {
     "optimizer": state.opt_state,
     "epoch": np.asarray(position.epoch, np.int64),

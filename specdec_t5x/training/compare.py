@@ -1,7 +1,8 @@
 """One command for the drafts that read a target: train each kind, and compare them."""
 
+import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -29,10 +30,9 @@ def train_heads(
   gamma: int,
   lines: int = 100,
 ) -> list[dict[str, Any]]:
-  """Trains each kind of draft that reads a target, and prints what they gave.
+  """Trains each kind of draft that reads a target, prints and returns what they gave.
 
-  A run that was killed goes on where it was: `train` returns at once for a kind that is
-  trained.
+  `train` returns at once for a kind that is trained, so a run that was killed goes on.
 
   Args:
     kinds: of `new_heads.new_heads`, one or several.
@@ -43,13 +43,6 @@ def train_heads(
     output_dir: gets a folder of a kind's name for each.
     gamma: tokens of a draft, where they are compared.
     lines: how many inputs are decoded.
-
-  Returns:
-    A row for each kind: parameters, tokens a call of the target at T = 0 and 1, and
-    what decodes with it.
-
-  Raises:
-    ValueError: as `jobs.train`.
   """
   kinds = [kinds] if isinstance(kinds, str) else list(kinds)
   networks = {kind: make(kind=kind) for kind in kinds}  # What can't be is said at once.
@@ -58,12 +51,14 @@ def train_heads(
     directory = os.path.join(output_dir, kind)
     console.stage(f"Heads of kind {kind!r}: {directory}.")
     state = train(network=network, output_dir=directory)
-    own = os.path.join(directory, f"checkpoint_{int(state.step)}")
-    # Where the target learns, too, its checkpoint is this one, and the heads' below.
-    of_heads = os.path.join(directory, "heads", os.path.basename(own))
-    paths = (own, of_heads) if os.path.isdir(of_heads) else (target_checkpoint, own)
+    checkpoint = f"checkpoint_{int(state.step)}"
+    target, draft = target_checkpoint, os.path.join(directory, checkpoint)
+    of_heads = os.path.join(directory, "heads", checkpoint)
+    if os.path.isdir(of_heads):  # The target has learned, too.
+      target, draft = draft, of_heads
     console.stage(f"Decoding {lines} validation inputs with them.")
-    rows.append({"kind": kind} | _measured(paths, data, gamma, lines))
+    row = _measured(target, draft, data, gamma, lines)
+    rows.append({"kind": kind, **row, "checkpoint": draft})
   # Texts without inputs do not say where an output begins.
   if not data.is_decoder_only:
     print(f"Tokens a call of the target, drafts of {gamma}, {lines} validation inputs:")
@@ -71,33 +66,31 @@ def train_heads(
   return rows
 
 
-def _measured(paths, data: TaskData, gamma: int, lines: int) -> dict[str, Any]:
-  """Returns a draft's part of the table."""
-  target, draft = map(api.load_model, paths)
+def _measured(target_path, draft_path, data, gamma, lines) -> dict[str, Any]:
+  """Returns a draft's parameters, tokens a call, and what decodes with it."""
+  target, draft = api.load_model(target_path), api.load_model(draft_path)
   size = sum(leaf.size for leaf in jax.tree.leaves(draft.params))
-  found = {"parameters": f"{size / 1e6:.2f}M"}
+  row = {"parameters": f"{size / 1e6:.2f}M"}
   if not data.is_decoder_only:
     decoder, params = build.together(target, draft, gamma=gamma)
-    for temperature in (0.0, 1.0):
-      sampling = Sampling(temperature) if temperature else GREEDY
-      calls = sum(_calls(decoder, params, data, sampling, lines))
-      found[f"T = {temperature:g}"] = f"{calls[0] / calls[1]:.2f}"
+    data = dataclasses.replace(data, split=data.validation_split, batch_size=_ROWS)
+    for sampling in (GREEDY, Sampling(1.0)):
+      count = _counting(decoder, sampling, data)
+      decoded = outputs.decode_split(data, count, params, lines)
+      emitted, calls = sum(counts for _, counts in decoded)
+      row[f"T = {sampling.temperature:g}"] = f"{emitted / calls:.2f}"
   gin_file = "heads" if isinstance(draft.network, FeatureDrafter) else "shared_encoder"
-  found["gin_file"] = f"configs/drafters/{gin_file}.gin"
-  return found | {"checkpoint": paths[1]}
+  return {**row, "gin_file": f"configs/drafters/{gin_file}.gin"}
 
 
-def _calls(decoder, params, data, sampling, lines) -> Iterator[np.ndarray]:
-  """Yields the tokens of each output, and the target's calls for it."""
-  vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
-  lengths = data.feature_lengths
-  run = api.compiled(decoder, sampling, lengths["targets"], end_ids_of(vocabulary))
+def _counting(decoder, sampling, data) -> outputs.DecodeFn:
+  """Returns what counts each output's tokens, and the target's calls for it."""
+  end_ids = end_ids_of(batches.target_vocabulary(data.task))
+  run = api.compiled(decoder, sampling, data.feature_lengths["targets"], end_ids)
 
-  def decode(params, inputs, number):
+  def count(params, inputs, number):
     keys = row_keys(jax.random.key(0), len(inputs), number * len(inputs))
     statistics = run(params, inputs, keys).statistics
     return np.stack([statistics.emitted, statistics.target_calls], axis=1)
 
-  given = decode, params, _ROWS, lines
-  split = data.task, data.validation_split, lengths["inputs"]
-  yield from (counts for _, counts in outputs.decode_split(*split, *given))
+  return count

@@ -38,14 +38,14 @@ class DistillationModel(EncoderDecoderModel):
     loss: str = "forward_kl",
     **more_of_model: Any,
   ):
-    """Creates the model.
+    """Creates the model; what is not named here is `EncoderDecoderModel`'s.
 
     Args:
       decoder: of a target and a draft model, 'draft'.
-      *of_model: as `EncoderDecoderModel`.
+      *of_model: the vocabularies and the sampling.
       optimizer_def: T5X's; of the draft alone (`of_draft`).
       loss: a name in `losses.DISTILLATION_LOSSES`.
-      **more_of_model: as `EncoderDecoderModel`.
+      **more_of_model: its options.
 
     Raises:
       ValueError: where there is another draft than a model that can learn.
@@ -63,10 +63,11 @@ class DistillationModel(EncoderDecoderModel):
 
   def loss_fn(self, params, batch, dropout_rng):
     """Returns the sum of the tokens' losses, and T5X's metrics of the draft."""
-    frozen, weights = params["target"], batch["decoder_loss_weights"]
-    of_draft = self.decoder.networks["draft"], params["draft"]
+    weights = batch["decoder_loss_weights"]
+    frozen = jax.lax.stop_gradient(params["target"])
+    draft = self.decoder.networks["draft"]
     values, logits = self._objective.judged(
-      *of_draft, batch, jax.lax.stop_gradient(frozen), dropout_rng
+      draft, params["draft"], batch, frozen, dropout_rng
     )
     loss = jnp.where(weights > 0, values * weights, 0.0).sum()
     segments = {
@@ -114,11 +115,7 @@ def check(dataset_cfg: Any, model: Any, paths: Mapping[str, str | None]) -> None
   Args:
     dataset_cfg: of training or evaluation.
     model: a `DistillationModel`.
-    paths: of the networks' checkpoints, by their names; None where one begins at
-      random.
-
-  Raises:
-    ValueError: naming what was expected, what came, and what to do.
+    paths: of the networks' checkpoints, by name; None where one begins at random.
   """
   preflight.check_macros()
   preflight.check_task(dataset_cfg)

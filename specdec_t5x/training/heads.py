@@ -32,9 +32,13 @@ D_PACE = "d_pace"
 
 @dataclasses.dataclass(frozen=True)
 class HeadObjective(Objective):
-  """What a loss of heads has: the target that they draft for, and a weight.
+  """A loss of heads that draft for a target.
 
-  A weight 'd_pace' is `losses.d_pace` in place of decay^i.
+  A head has no loss where its token is not of the same example.
+
+  Attributes:
+    target: whose features the heads read.
+    decay: weight of a head beside the one before; 'd_pace' is `losses.d_pace`.
   """
 
   target: Network
@@ -48,19 +52,21 @@ class HeadObjective(Objective):
         f"a head counts beside the one before; {D_PACE!r} goes by what drafts gain."
       )
 
+  def read(self, network: FeatureDrafter, params: Params, batch: Batch, key=None):
+    """Returns the target's features, and its logits under teacher forcing."""
+    features = forward(
+      self.target, params, batch, key, method="features", taps=network.taps
+    )
+    width = self.target.config.emb_dim
+    return features, logits_fn(self.target, params)(features[..., -width:])
+
   def summed(
     self,
     values: Sequence[Float[Array, "B L"]],
     of_tokens: Sequence[Float[Array, "B L"]],
     batch: Batch,
   ) -> Float[Array, "B L"]:
-    """Returns the weighted sum of the heads' losses, where they have a token.
-
-    Args:
-      values: the losses of each head.
-      of_tokens: its cross-entropy with the tokens that came.
-      batch: the tokens.
-    """
+    """Returns the weighted sum of the heads' losses, given their cross-entropies."""
     heads = range(1, len(values) + 1)
     counts = jnp.stack([has_token(batch, i) for i in heads])
     if self.decay == D_PACE:
@@ -79,12 +85,10 @@ class HeadDistillation(HeadObjective):
   """sum_i decay^i D(p_{t+i}, q_i), over the heads i = 1 .. H of each position t.
 
   D is a distance, usually KL(p || q). p_{t+i} is the frozen target's distribution i
-  tokens on, under teacher forcing. A head has no loss where its token is not of the
-  same example. (Medusa weights heads so, Hydra learns distributions instead of tokens.)
+  tokens on, under teacher forcing. (Medusa weights heads so, Hydra learns distributions
+  instead of tokens.) The target's parameters are `frozen`.
 
   Attributes:
-    target: its parameters are `frozen`.
-    decay: weight of a head beside the one before; or 'd_pace'.
     loss: a name in `losses.DISTILLATION_LOSSES`.
   """
 
@@ -98,10 +102,7 @@ class HeadDistillation(HeadObjective):
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
     """Judges the heads; `hits` is the first one's, where it has the target's token."""
     del dropout_key
-    known = {"method": "features", "taps": network.taps}
-    features = forward(self.target, frozen, batch, **known)
-    width = self.target.config.emb_dim
-    teacher = logits_fn(self.target, frozen)(features[..., -width:])
+    features, teacher = self.read(network, frozen, batch)
     distance = losses.get_distillation_loss(self.loss)
     values, of_tokens, hits = [], [], []
     drafted = drafted_ahead(network, params, self.target, frozen, features, batch)
@@ -120,10 +121,6 @@ class JointTraining(HeadObjective):
 
   The target is another one afterwards: decoding is exact for what it then is. `params`
   are {'target', 'heads'}, and nothing is frozen.
-
-  Attributes:
-    target: learns, too.
-    decay: as for `HeadDistillation`; the paper has 1.
   """
 
   decay: float | str = 1.0
@@ -132,14 +129,11 @@ class JointTraining(HeadObjective):
     """Judges target and heads; `hits` is the target's own."""
     del frozen
     own, tokens = params["target"], batch["decoder_target_tokens"]
-    known = {"method": "features", "taps": network.taps}
-    features = forward(self.target, own, batch, dropout_key, **known)
-    width = self.target.config.emb_dim
-    logits = logits_fn(self.target, own)(features[..., -width:])
-    given = network, params["heads"], self.target, own, features, batch
+    features, logits = self.read(network, own, batch, dropout_key)
+    drafts = drafted_ahead(network, params["heads"], self.target, own, features, batch)
     of_tokens = [
       losses.cross_entropy(drafted, ahead(tokens, i))
-      for i, drafted in enumerate(drafted_ahead(*given), 1)
+      for i, drafted in enumerate(drafts, 1)
     ]
     total = losses.cross_entropy(logits, tokens)
     total += self.summed(of_tokens, of_tokens, batch)
@@ -154,55 +148,44 @@ def drafted_ahead(
   features: Float[Array, "B L D"],
   batch: Batch,
 ) -> Iterator[Float[Array, "B L V"]]:
-  """Yields each head's logits at each position.
+  """Yields the logits of each head of `network` at each position.
 
-  Args:
-    network: the heads.
-    params: theirs.
-    target: whose projection and embedding they share.
-    target_params: its own.
-    features: the target's, of as many depths as `network` taps.
-    batch: the tokens.
+  `target` has the projection and the embedding that heads share, and `features` of as
+  many depths as `network` taps.
   """
   apply = lambda *args, method: network.apply({"params": params}, *args, method=method)
   project, tokens = logits_fn(target, target_params), batch["decoder_target_tokens"]
-  count = network.config.count
-
-  if not network.reads_path:
-    if isinstance(network, LayerDrafter):
-      found = _parallel(network, params, target, target_params, features, batch)
-    else:
-      found = apply(features, method="features")
-    # Head i drafts the token after the one that stands i positions on.
-    bias = apply(tokens, method="bias") if network.config.rank else None
-    for i in range(count):
-      logits = project(found[..., i, :])
-      yield logits if bias is None else logits + ahead(bias, i)
+  embedded = embed_fn(target, target_params)(tokens)
+  heads = range(network.config.count)
+  if network.reads_path:
+    path = jnp.stack([ahead(embedded, i) for i in heads], axis=-2)
+    for i in heads:
+      yield project(apply(features, path[..., : i + 1, :], method="after"))
     return
-  embedded = embed_fn(target, target_params)(tokens)
-  path = jnp.stack([ahead(embedded, i) for i in range(count)], axis=-2)
-  for i in range(count):
-    feature = apply(features, path[..., : i + 1, :], method="after")
-    yield project(feature)
+  if isinstance(network, LayerDrafter):
+    cross = _cross_attention(network, target, target_params, batch)
+    segments = batch.get("decoder_segment_ids")
+    is_token = input_mask(tokens)
+    same = is_token[:, :, None] & is_token[:, None] & same_segment(segments, segments)
+    found = apply(features, embedded, same, *cross, method="everywhere")
+  else:
+    found = apply(features, method="features")
+  # Head i drafts the token after the one that stands i positions on.
+  bias = apply(tokens, method="bias") if network.config.rank else None
+  for i in heads:
+    logits = project(found[..., i, :])
+    yield logits if bias is None else logits + ahead(bias, i)
 
 
-def _parallel(network, params, target, target_params, features, batch):
-  """Returns the features of every position that a layer drafts, from every position."""
-  tokens, inputs = (
-    batch.get(f"{x}_tokens") for x in ("decoder_target", "encoder_input")
-  )
-  segments, source = (batch.get(f"{x}_segment_ids") for x in ("decoder", "encoder"))
-  is_token = input_mask(tokens)
-  same = is_token[:, :, None] & is_token[:, None] & same_segment(segments, segments)
-  cross = cross_mask = None
-  if network.config.cross_attention:
-    known = {"params": target_params}, inputs, source
-    cross = target.apply(*known, method="last_cross")
-    cross_mask = is_token[:, :, None] & input_mask(inputs)[:, None]
-    cross_mask = cross_mask & same_segment(segments, source)
-  embedded = embed_fn(target, target_params)(tokens)
-  given = features, embedded, same, cross, cross_mask
-  return network.apply({"params": params}, *given, method="everywhere")
+def _cross_attention(network, target, target_params, batch):
+  """Returns the target's keys and values of the inputs, and who sees them."""
+  if not network.config.cross_attention:
+    return None, None
+  inputs, source = batch.get("encoder_input_tokens"), batch.get("encoder_segment_ids")
+  cross = target.apply({"params": target_params}, inputs, source, method="last_cross")
+  is_token = input_mask(batch["decoder_target_tokens"])
+  mask = is_token[:, :, None] & input_mask(inputs)[:, None]
+  return cross, mask & same_segment(batch.get("decoder_segment_ids"), source)
 
 
 def begun(network: Network, params: Params, target: Params) -> Params:

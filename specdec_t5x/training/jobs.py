@@ -1,4 +1,4 @@
-"""The jobs of `python -m specdec_t5x.train`: train, decode a task, count n-grams."""
+"""The jobs of `python -m specdec_t5x.train`: train, decode, count n-grams, trim."""
 
 import dataclasses
 import os
@@ -14,7 +14,8 @@ from specdec_t5x.data import tasks
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.heads import check_width
-from specdec_t5x.network.functional import Network, lacks_encoder
+from specdec_t5x.network import hot
+from specdec_t5x.network.functional import Network, lacks_encoder, network_for
 from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.training import batches, ngrams, outputs
@@ -22,6 +23,7 @@ from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.checkpoints import Checkpoints, claim, new_checkpoint
 from specdec_t5x.training.heads import HeadDistillation, JointTraining, begun
 from specdec_t5x.training.objectives import (
+  Objective,
   Supervised,
   TokenDistillation,
   check_same_vocabulary,
@@ -43,6 +45,7 @@ def train(
   optimizer: Optimizer,
   loop: Loop,
   output_dir: str,
+  *,
   mode: str = "supervised",
   supervised: Supervised = Supervised(),  # noqa: B008 - frozen
   distill_loss: str = "forward_kl",
@@ -52,7 +55,9 @@ def train(
   seed: int = 0,
   keep: int = 0,
 ) -> TrainState:
-  """Trains a network; a run that was killed goes on from its last whole checkpoint.
+  """Trains a network, from the last whole checkpoint of a run that was killed.
+
+  Returns the state after the last step.
 
   Args:
     network: what is trained.
@@ -70,16 +75,25 @@ def train(
     seed: of initialisation and dropout.
     keep: how many of the latest checkpoints stay; 0 keeps all.
 
-  Returns:
-    The state after the last step.
-
   Raises:
-    ValueError: saying what was expected, what came, and what to do.
+    ValueError: where settings do not go together; other jobs raise it, too.
   """
-  target = _target(mode, target_checkpoint)
-  objective = _objective(network, mode, supervised, distill_loss, head_decay, target)
-  decode = _decode_for_metrics(network, data, mode) if loop.metric_period else None
-  frozen = target.params if target and mode != "heads_and_target" else None
+  _check_mode(network, mode, target_checkpoint)
+  target = None if mode == "supervised" else api.load_model(target_checkpoint)
+  objective = supervised
+  if target is not None:
+    objective = _objective(network, mode, distill_loss, head_decay, target.network)
+  decode = None
+  if loop.metric_period:
+    if mode in HEAD_MODES:
+      raise ValueError(
+        f"METRIC_PERIOD must be 0 with MODE = {mode!r}: heads decode nothing by "
+        "themselves."
+      )
+    end_ids = end_ids_of(batches.target_vocabulary(data.task))
+    decode = _plain_decoder(network, GREEDY, data, end_ids, 0)
+  is_joint = mode == "heads_and_target"
+  frozen = None if target is None or is_joint else target.params
   trainer = Trainer(network, objective, optimizer, data, loop, seed, frozen, decode)
   trainer.check()
   settings = {
@@ -94,10 +108,20 @@ def train(
     "init_checkpoint": init_checkpoint,
     "seed": seed,
   }
-  params = _first_params(network, mode, target, init_checkpoint, seed)
-  saved = Checkpoints(output_dir, _store(network, mode, target, output_dir), keep)
+  store = T5XParameters(network, output_dir)
+  if init_checkpoint is not None:
+    params = store.read(init_checkpoint, "INIT_CHECKPOINT_PATH")
+  else:
+    params = initial_params(network, seed)
+    if mode in HEAD_MODES:
+      params = begun(network, params, target.params)
+  if is_joint:
+    params = {"target": target.params.unfreeze(), "heads": params}
+    of_heads = T5XParameters(network, os.path.join(output_dir, "heads"))
+    store = JointParameters(T5XParameters(target.network, output_dir), of_heads)
+  checkpoints = Checkpoints(output_dir, store, keep)
   claim(output_dir, settings)
-  return trainer.run(params, output_dir, saved)
+  return trainer.run(params, output_dir, checkpoints)
 
 
 def decode_task(
@@ -111,6 +135,8 @@ def decode_task(
 ) -> dict[str, int]:
   """Decodes a task's inputs with a target, as data for sequence-level distillation.
 
+  Returns {'written': ..., 'unfinished': ...}, numbers of examples.
+
   Args:
     data: the task, its lengths and the batch size.
     target_checkpoint: what decodes; its network is read off the parameters' shapes.
@@ -119,45 +145,7 @@ def decode_task(
     sampling: greedy, or one sample an input.
     limit: decode only so many inputs; all where None.
     seed: of the sampling.
-
-  Returns:
-    {'written': ..., 'unfinished': ...}, numbers of examples.
-
-  Raises:
-    ValueError: as `train`.
   """
-  _check_decoding(data, output_file, split, limit)
-  target = api.load_model(target_checkpoint)
-  target.generation.check()
-  vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
-  if vocabulary.vocab_size > target.network.config.vocab_size:
-    raise ValueError(
-      f"Task {data.task!r} has a vocabulary of {vocabulary.vocab_size} tokens, the "
-      f"target {target_checkpoint} one of {target.network.config.vocab_size}. Use the "
-      "vocabulary that the target was trained with."
-    )
-  length = data.feature_lengths["targets"]
-  end_ids = api.end_tokens(target, vocabulary)
-  decode = plain_decoder(target.network, sampling, length, end_ids, seed)
-  rows = data.task, split, data.feature_lengths["inputs"]
-  decoded = lambda first: outputs.decode_split(
-    *rows, decode, target.params, data.batch_size, limit, first
-  )
-  os.makedirs(os.path.dirname(os.path.abspath(output_file)), exist_ok=True)
-  size = batches.get_task(data.task).num_input_examples(split)
-  total = min((n for n in (size, limit) if n is not None), default=None)
-  settings = repr((data, target_checkpoint, split, sampling, limit, seed, end_ids))
-  counts = outputs.write_decoded(
-    output_file, data.task, decoded, data.batch_size, total, settings, end_ids
-  )
-  print(f"{output_file}: {counts['written']} examples")
-  if counts["unfinished"]:
-    print(f"{counts['unfinished']} outputs left out: no end within {length} tokens")
-  return counts
-
-
-def _check_decoding(data, output_file, split, limit) -> None:
-  """Raises a ValueError where inputs can't be decoded into a file."""
   if not output_file.endswith(".jsonl"):
     raise ValueError(f"OUTPUT_FILE must end in .jsonl, got {output_file!r}.")
   if limit is not None and limit < 1:
@@ -168,7 +156,33 @@ def _check_decoding(data, output_file, split, limit) -> None:
       f"{dict(data.feature_lengths)}: decoding needs inputs."
     )
   batches.check_splits(data, (split,))
-  preflight.check_writable(os.path.dirname(os.path.abspath(output_file)))
+  folder = os.path.dirname(os.path.abspath(output_file))
+  preflight.check_writable(folder)
+  target = api.load_model(target_checkpoint)
+  target.generation.check()
+  vocabulary = batches.target_vocabulary(data.task)
+  if vocabulary.vocab_size > target.network.config.vocab_size:
+    raise ValueError(
+      f"Task {data.task!r} has a vocabulary of {vocabulary.vocab_size} tokens, the "
+      f"target {target_checkpoint} one of {target.network.config.vocab_size}. Use the "
+      "vocabulary that the target was trained with."
+    )
+  end_ids = api.end_tokens(target, vocabulary)
+  settings = repr((data, target_checkpoint, split, sampling, limit, seed, end_ids))
+  data = dataclasses.replace(data, split=split)
+  decode = _plain_decoder(target.network, sampling, data, end_ids, seed)
+  decoded = lambda first: outputs.decode_split(
+    data, decode, target.params, limit, first
+  )
+  os.makedirs(folder, exist_ok=True)
+  size = batches.get_task(data.task).num_input_examples(split)
+  total = min((n for n in (size, limit) if n is not None), default=None)
+  counts = outputs.write_decoded(output_file, data, decoded, total, settings, end_ids)
+  print(f"{output_file}: {counts['written']} examples")
+  if counts["unfinished"]:
+    length = data.feature_lengths["targets"]
+    print(f"{counts['unfinished']} outputs left out: no end within {length} tokens")
+  return counts
 
 
 def written(
@@ -183,21 +197,20 @@ def written(
     target_checkpoint: what writes.
     output_dir: gets written_<limit>_<split>.jsonl of both splits.
     limit: inputs of a split that it writes for; all where None.
-
-  Raises:
-    ValueError: as `decode_task`.
   """
-  of = "all" if limit is None else limit
-  files = {
-    split: os.path.join(output_dir, f"written_{of}_{split}.jsonl")
-    for split in (data.split, data.validation_split)
-  }
-  for split, path in files.items():
-    if not os.path.exists(path):
-      decode_task(data, target_checkpoint, path, split, limit=limit)
-  given = f"{data.task}_written", files, "inputs", "targets", ""
-  vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
-  return tasks.from_records(*given, vocabulary=vocabulary)
+  count, files = limit or "all", {}
+  for split in (data.split, data.validation_split):
+    files[split] = os.path.join(output_dir, f"written_{count}_{split}.jsonl")
+    if not os.path.exists(files[split]):
+      decode_task(data, target_checkpoint, files[split], split, limit=limit)
+  return tasks.from_records(
+    f"{data.task}_written",
+    files,
+    source_field="inputs",
+    target_field="targets",
+    prefix="",
+    vocabulary=batches.target_vocabulary(data.task),
+  )
 
 
 def count_ngrams(
@@ -209,7 +222,7 @@ def count_ngrams(
   max_contexts: int,
   split: str = "train",
 ) -> str:
-  """Counts the n-grams of a task's targets, and writes the table as a checkpoint.
+  """Counts the n-grams of a task's targets into a checkpoint, whose path it returns.
 
   Args:
     task: a registered task.
@@ -219,12 +232,6 @@ def count_ngrams(
     width: successors kept a context.
     max_contexts: contexts kept of each length.
     split: whose targets.
-
-  Returns:
-    The checkpoint's path.
-
-  Raises:
-    ValueError: as `train`, and where there is a checkpoint already.
   """
   path = new_checkpoint(output_dir)
   targets = batches.targets_of(task, split)
@@ -234,15 +241,64 @@ def count_ngrams(
   return path
 
 
-def plain_decoder(
-  network: Network,
-  sampling: Sampling,
-  max_length: int,
-  eos_id: EndTokens,
-  seed: int = 0,
+def trim_draft(
+  task: str,
+  draft_checkpoint: str,
+  output_dir: str,
+  size: int,
+  target_checkpoint: str | None = None,
+  split: str = "train",
+) -> str:
+  """Writes a draft of a task's most frequent tokens alone; returns its path.
+
+  Args:
+    task: a registered task; best one of what the target writes (`written`).
+    draft_checkpoint: a draft model, or heads.
+    output_dir: gets checkpoint_0.
+    size: how many tokens it keeps (K).
+    target_checkpoint: of heads, which draft by its projection.
+    split: whose targets are counted.
+  """
+  path = new_checkpoint(output_dir)
+  draft = api.load_model(draft_checkpoint)
+  network, params = draft.network, jax.tree.map(np.asarray, draft.params.unfreeze())
+  is_heads = isinstance(network, FeatureDrafter)
+  if getattr(network.config, "hot", 1):
+    raise ValueError(
+      "DRAFT_CHECKPOINT_PATH must be a draft model or heads that say all tokens, got a "
+      f"{type(network).__name__} at {draft_checkpoint}. Trim the one that was trained."
+    )
+  if is_heads != (target_checkpoint is not None):
+    wanted = "the target's, by whose projection they draft" if is_heads else "left out"
+    raise ValueError(
+      f"TARGET_CHECKPOINT_PATH must be {wanted}: {draft_checkpoint} holds "
+      f"{'heads' if is_heads else 'a draft model'}; got {target_checkpoint!r}."
+    )
+  owner = api.load_model(target_checkpoint) if is_heads else draft
+  if owner.network.config.is_gemma:
+    raise ValueError(
+      "A T5Gemma's projection is its embedding, unscaled, and can't be trimmed. Trim a "
+      f"T5's draft, got {target_checkpoint or draft_checkpoint}."
+    )
+  head = hot.projection(owner.params)
+  counts = np.zeros(head.shape[1], np.int64)
+  for tokens in batches.targets_of(task, split):
+    np.add.at(counts, tokens, 1)
+  end_ids = end_ids_of(batches.target_vocabulary(task))
+  tokens = hot.frequent(counts, size, end_ids)
+  config, params = hot.trimmed(network.config, params, tokens, head)
+  T5XParameters(network_for(config), output_dir).save(0, params)
+  share = counts[tokens].sum() / max(counts.sum(), 1)
+  print(f"{path}: {size} of {counts.size} tokens, {share:.1%} of the targets'")
+  return path
+
+
+def _plain_decoder(
+  network: Network, sampling: Sampling, data: TaskData, end_ids: EndTokens, seed: int
 ) -> outputs.DecodeFn:
   """Returns compiled plain decoding; each batch samples with a key of its own."""
-  run = api.compiled(PlainDecoder(network), sampling, max_length, eos_id)
+  length = data.feature_lengths["targets"]
+  run = api.compiled(PlainDecoder(network), sampling, length, end_ids)
 
   def decode(params, inputs, number):
     key = jax.random.fold_in(jax.random.key(seed), number)
@@ -252,8 +308,8 @@ def plain_decoder(
   return decode
 
 
-def _target(mode, target_checkpoint) -> api.Model | None:
-  """Returns the target of modes that have one."""
+def _check_mode(network, mode, target_checkpoint) -> None:
+  """Raises a ValueError where mode, network and target do not go together."""
   if mode not in MODES:
     raise ValueError(f"Unknown MODE {mode!r}; expected one of {MODES}.")
   if mode == "supervised" and target_checkpoint:
@@ -262,19 +318,11 @@ def _target(mode, target_checkpoint) -> api.Model | None:
       "got MODE = 'supervised'. Set one or drop the other; to begin from a checkpoint "
       "set INIT_CHECKPOINT_PATH."
     )
-  if mode == "supervised":
-    return None
-  if not target_checkpoint:
+  if mode != "supervised" and not target_checkpoint:
     raise ValueError(
       f"MODE = {mode!r} needs TARGET_CHECKPOINT_PATH, the checkpoint whose "
-      "distributions are "
-      "learned; got none."
+      "distributions are learned; got none."
     )
-  return api.load_model(target_checkpoint)
-
-
-def _objective(network, mode, supervised, distill_loss, head_decay, target):
-  """Returns what is minimised."""
   modes = set(MODES) - set(HEAD_MODES)
   if isinstance(network, FeatureDrafter):
     modes = HEAD_MODES
@@ -287,46 +335,14 @@ def _objective(network, mode, supervised, distill_loss, head_decay, target):
       f"{mode!r} for a {type(network).__name__}. Train them with --job=heads and "
       "configs/train/heads.gin."
     )
-  if mode == "supervised":
-    return supervised
+
+
+def _objective(network, mode, distill_loss, head_decay, target: Network) -> Objective:
+  """Returns what is learned of a target."""
   if mode == "distill_tokens" or lacks_encoder(network):
-    check_same_vocabulary(target.network, network)
-    return TokenDistillation(target.network, distill_loss)
-  check_width(target.network, network)
+    check_same_vocabulary(target, network)
+    return TokenDistillation(target, distill_loss)
+  check_width(target, network)
   if mode == "heads":
-    return HeadDistillation(target.network, head_decay, distill_loss)
-  return JointTraining(target.network, head_decay)
-
-
-def _decode_for_metrics(network, data, mode):
-  """Returns greedy decoding with what is trained."""
-  if mode in HEAD_MODES:
-    raise ValueError(
-      f"METRIC_PERIOD must be 0 with MODE = {mode!r}: heads decode nothing by "
-      "themselves."
-    )
-  vocabulary = batches.get_task(data.task).output_features["targets"].vocabulary
-  length = data.feature_lengths["targets"]
-  return plain_decoder(network, GREEDY, length, end_ids_of(vocabulary))
-
-
-def _store(network, mode, target, output_dir):
-  """Returns what writes the parameters."""
-  if mode != "heads_and_target":
-    return T5XParameters(network, output_dir)
-  heads = T5XParameters(network, os.path.join(output_dir, "heads"))
-  return JointParameters(T5XParameters(target.network, output_dir), heads)
-
-
-def _first_params(network, mode, target, init_checkpoint, seed):
-  """Returns what all that learns begins with."""
-  if init_checkpoint is not None:
-    store = T5XParameters(network, ".")
-    params = store.read(init_checkpoint, "INIT_CHECKPOINT_PATH")
-  else:
-    params = initial_params(network, seed)
-    if mode in HEAD_MODES:
-      params = begun(network, params, target.params)
-  if mode == "heads_and_target":
-    params = {"target": target.params.unfreeze(), "heads": params}
-  return params
+    return HeadDistillation(target, head_decay, distill_loss)
+  return JointTraining(target, head_decay)

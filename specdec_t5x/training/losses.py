@@ -103,11 +103,7 @@ DISTILLATION_LOSSES: dict[str, DistillationLoss] = {
 
 
 def get_distillation_loss(name: str) -> DistillationLoss:
-  """Returns the distillation loss of that name.
-
-  Raises:
-    ValueError: where there is none.
-  """
+  """Returns the distillation loss of that name; a ValueError where there is none."""
   if name not in DISTILLATION_LOSSES:
     raise ValueError(
       f"Unknown distillation loss {name!r}; expected one of "
@@ -143,13 +139,11 @@ def weighted_mean(
 
 def _log_probs(target_logits, draft_logits):
   """Returns log p, through which no gradient flows, and log q."""
-  target_logits = jax.lax.stop_gradient(target_logits)
-  as_log_probs = lambda logits: jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
-  return as_log_probs(target_logits), as_log_probs(draft_logits)
+  log_p = jax.nn.log_softmax(target_logits.astype(jnp.float32), axis=-1)
+  log_q = jax.nn.log_softmax(draft_logits.astype(jnp.float32), axis=-1)
+  return jax.lax.stop_gradient(log_p), log_q
 
 
 def _expected(log_probs, values):
   # exp(-inf) * (-inf - ...) is NaN; a token without mass adds nothing.
-  has_mass = log_probs > -jnp.inf
-  values = jnp.where(has_mass, values, 0.0)
-  return (jnp.exp(log_probs) * values).sum(-1)
+  return (jnp.exp(log_probs) * jnp.where(log_probs > -jnp.inf, values, 0.0)).sum(-1)

@@ -54,5 +54,6 @@ def _on_encoder(target: Settings, layers: int) -> T5Config:
       f"HEAD_LAYERS must be a whole number from 1 to {most} with 'shared_encoder', the "
       f"target's decoder layers (0 where it has no encoder to read), got {layers!r}."
     )
-  sizes = {"num_encoder_layers": 0, "num_decoder_layers": layers}
-  return dataclasses.replace(target, dropout_rate=0.0, **sizes)
+  return dataclasses.replace(
+    target, dropout_rate=0.0, num_encoder_layers=0, num_decoder_layers=layers
+  )

@@ -44,13 +44,19 @@ def estimate(
     if value < 1 or value != int(value):
       raise ValueError(f"{name} must be a whole number of at least 1, got {value}.")
   unigrams = np.zeros(vocab_size, np.int64)
-  counted = [_nothing() for _ in range(1, order)]
+  nothing = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+  counted = [nothing] * (order - 1)  # By the length of the context, from 1.
   for tokens, places in _chunks(sequences):
-    _check_tokens(tokens, vocab_size)
+    wrong = tokens[(tokens < 0) | (tokens >= vocab_size)]
+    if wrong.size:
+      raise ValueError(
+        f"VOCAB_SIZE is {vocab_size}, but the targets have a token {wrong.max()}. Set "
+        "it to the target model's, and the vocabulary to the one that it was trained "
+        "with."
+      )
     unigrams += np.bincount(tokens[places > 0], minlength=vocab_size)
-    for length in range(1, order):
-      grams = _grams(tokens, places, length)
-      counted[length - 1] = _merged(counted[length - 1], grams)
+    for i, known in enumerate(counted):
+      counted[i] = _merged(known, _grams(tokens, places, i + 1))
   if not unigrams.sum():
     raise ValueError("There is no token to count: the sequences are empty.")
   params = {"unigram": (unigrams / unigrams.sum()).astype(np.float32)}
@@ -74,26 +80,12 @@ def _chunks(sequences) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     )
 
 
-def _check_tokens(tokens, vocab_size):
-  if tokens.min() < 0 or tokens.max() >= vocab_size:
-    wrong = tokens.max() if tokens.max() >= vocab_size else tokens.min()
-    raise ValueError(
-      f"VOCAB_SIZE is {vocab_size}, but the targets have a token {wrong}. Set it to "
-      "the target model's, and the vocabulary to the one that it was trained with."
-    )
-
-
 def _grams(tokens, places, length):
   """Returns (context hash, successor) of all contexts of that length, as one number."""
   last = np.flatnonzero(places >= length)  # Where a successor stands.
   context = tokens[last[:, None] + np.arange(-length, 0)]
-  return (context_hash(context).astype(np.uint64) << np.uint64(32)) | tokens[
-    last
-  ].astype(np.uint64)
-
-
-def _nothing():
-  return np.zeros(0, np.uint64), np.zeros(0, np.int64)
+  hashes = context_hash(context).astype(np.uint64)
+  return (hashes << np.uint64(32)) | tokens[last].astype(np.uint64)
 
 
 def _merged(counted, grams):
@@ -117,9 +109,8 @@ def _contexts(grams, counts, width, max_contexts):
   # The n-grams of a context stand together; this puts the commonest of each first.
   best = np.lexsort((-counts, owner))
   rank = np.arange(best.size) - first[owner[best]]
-  best, rank = (
-    each[(rank < width) & (row_of[owner[best]] >= 0)] for each in (best, rank)
-  )
+  is_kept = (rank < width) & (row_of[owner[best]] >= 0)
+  best, rank = best[is_kept], rank[is_kept]
   rows = row_of[owner[best]]
   successors = np.zeros((kept.size, width), np.int32)
   probs = np.zeros((kept.size, width), np.float32)

@@ -19,12 +19,7 @@ Params = Any
 
 
 class Judged(NamedTuple):
-  """What an objective says of a batch.
-
-  Attributes:
-    losses: of each token.
-    hits: whether what is trained holds the right token likeliest.
-  """
+  """The loss of each token, and whether the right one is held likeliest."""
 
   losses: Float[Array, "B L"]
   hits: Bool[Array, "B L"]
@@ -121,17 +116,17 @@ class TokenDistillation(Objective):
 def check_same_vocabulary(target: Network, student: Network) -> None:
   """Raises a ValueError where the distributions of two networks can't be compared."""
   if is_decoder_only(target) != is_decoder_only(student):
-    kinds = [type(network).__name__ for network in (target, student)]
     raise ValueError(
       "A distillation target and its student must read the same batches, got a "
-      f"{kinds[0]} and a {kinds[1]}. Use a target of the student's kind."
+      f"{type(target).__name__} and a {type(student).__name__}. Use a target of the "
+      "student's kind."
     )
-  sizes = [network.config.vocab_size for network in (target, student)]
-  if sizes[0] != sizes[1]:
+  expected, size = target.config.vocab_size, student.config.vocab_size
+  if size != expected:
     raise ValueError(
       "A distillation target and its student must share a vocabulary: the target's "
-      f"vocab_size is {sizes[0]}, the student's {sizes[1]}. Give the student the "
-      "target's vocabulary and vocab_size (padding rows included)."
+      f"vocab_size is {expected}, the student's {size}. Give the student the target's "
+      "vocabulary and vocab_size (padding rows included)."
     )
 
 

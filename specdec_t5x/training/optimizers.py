@@ -81,6 +81,11 @@ class Schedule:
 class Optimizer:
   """Which optimizer, and its settings.
 
+  Adafactor (Shazeer and Stern, 2018) is optax's, whose defaults are T5's: the second
+  moment is factored where both dimensions reach 128, and decays by beta_t = 1 -
+  t^-0.8; updates are clipped to an RMS of 1 and multiplied by the parameter's own RMS,
+  of at least 1e-3; there is no momentum.
+
   Attributes:
     schedule: the learning rate.
     name: one of `OPTIMIZERS`.
@@ -112,28 +117,8 @@ class Optimizer:
   def make(self) -> optax.GradientTransformation:
     """Returns the optax optimizer."""
     if self.name == "adafactor":
-      return adafactor(self.schedule)
+      return optax.adafactor(self.schedule)
     return optax.chain(
       optax.clip_by_global_norm(self.max_grad_norm),
       optax.adamw(self.schedule, weight_decay=self.weight_decay),
     )
-
-
-def adafactor(schedule: optax.Schedule) -> optax.GradientTransformation:
-  """Returns Adafactor (Shazeer and Stern, 2018) with T5's settings.
-
-  The second moment is factored where both dimensions reach 128, and decays by
-  beta_t = 1 - t^-0.8; updates are clipped to an RMS of 1 and multiplied by the
-  parameter's own RMS, of at least 1e-3; there is no momentum.
-  """
-  return optax.adafactor(
-    learning_rate=schedule,
-    min_dim_size_to_factor=128,
-    decay_rate=0.8,
-    multiply_by_parameter_scale=True,
-    clipping_threshold=1.0,
-    momentum=None,
-    weight_decay_rate=None,
-    eps=1e-30,
-    factored=True,
-  )

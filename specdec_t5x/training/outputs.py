@@ -14,7 +14,7 @@ import seqio
 from etils import epath
 
 from specdec_t5x.data import reading
-from specdec_t5x.training.batches import get_task
+from specdec_t5x.training.batches import TaskData, get_task, target_vocabulary
 from specdec_t5x.training.progress import Progress
 
 # (params, inputs [R, E], number of the batch) -> tokens [R, T], zero-padded.
@@ -23,45 +23,38 @@ Output = tuple[Mapping[str, Any], np.ndarray]
 
 
 def decode_split(
-  task: str,
-  split: str,
-  input_length: int,
+  data: TaskData,
   decode: DecodeFn,
   params: Any,
-  batch_size: int,
   limit: int | None = None,
   first: int = 0,
 ) -> Iterator[Output]:
-  """Yields examples in order, each with its decoded tokens [T].
+  """Yields the examples of `data.split` in order, each with its decoded tokens [T].
 
   Args:
-    task: a registered task.
-    split: which examples.
-    input_length: tokens of an input; longer ones are cut.
+    data: which examples; inputs are cut to their length, and decoded a batch at once.
     decode: decodes a batch.
     params: what it decodes with.
-    batch_size: inputs decoded at once.
     limit: decode only so many; all where None.
     first: begin behind so many, whole batches, which count as decoded.
   """
-  source = get_task(task)
+  length, size = data.feature_lengths["inputs"], data.batch_size
   # Only inputs are cut to a length: a reference is read as text.
-  dataset = source.get_dataset(
-    {"inputs": input_length, "targets": None}, split, use_cached=False, shuffle=False
+  dataset = get_task(data.task).get_dataset(
+    {"inputs": length, "targets": None}, data.split, use_cached=False, shuffle=False
   )
   examples = itertools.islice(reading.rows(dataset), first, limit)
-  for number in itertools.count(first // batch_size):
-    batch = list(itertools.islice(examples, batch_size))
+  for number in itertools.count(first // size):
+    batch = list(itertools.islice(examples, size))
     if not batch:
       return
-    inputs = np.zeros((batch_size, input_length), np.int32)
+    inputs = np.zeros((size, length), np.int32)
     for row, example in zip(inputs, batch, strict=False):
       row[: len(example["inputs"])] = example["inputs"]
     # A half-filled batch repeats its first input: no second shape to compile, and no
     # empty row that decodes to the full length.
     inputs[len(batch) :] = inputs[0]
-    tokens = np.asarray(decode(params, inputs, number))
-    yield from zip(batch, tokens, strict=False)
+    yield from zip(batch, np.asarray(decode(params, inputs, number)), strict=False)
 
 
 def check_metrics(task: str) -> None:
@@ -77,30 +70,29 @@ def check_metrics(task: str) -> None:
 def text_metrics(task: str, outputs: Iterator[Output]) -> dict[str, float]:
   """Returns the task's metrics (BLEU, ROUGE) of decoded outputs."""
   source = get_task(task)
-  vocabulary = source.output_features["targets"].vocabulary
-  references, predictions = [], []
+  vocabulary = target_vocabulary(task)
+  finish, references, predictions = source.postprocess_fn, [], []
   for example, tokens in outputs:
     reference = example["targets_pretokenized"].decode()
     prediction = to_text(vocabulary, tokens)
-    finish = source.postprocess_fn
     references.append(finish(reference, example=example, is_target=True))
     predictions.append(finish(prediction, example=example, is_target=False))
-  metrics = {}
-  for metric in source.predict_metric_fns:
-    metrics |= {k: float(v) for k, v in metric(references, predictions).items()}
-  return metrics
+  return {
+    name: float(value)
+    for metric in source.predict_metric_fns
+    for name, value in metric(references, predictions).items()
+  }
 
 
 def write_decoded(
   path: str,
-  task: str,
+  data: TaskData,
   outputs: Callable[[int], Iterator[Output]],
-  batch_size: int,
   total: int | None,
   settings: str,
   end_ids: Sequence[int],
 ) -> dict[str, int]:
-  r"""Writes decoded outputs as training examples, one JSON object a line.
+  """Writes decoded outputs as training examples, and counts them.
 
   `data.tasks.from_records` reads them with source_field='inputs',
   target_field='targets' and prefix='' (the inputs hold the task's prefix). An output
@@ -109,21 +101,17 @@ def write_decoded(
 
   Args:
     path: the .jsonl file; it appears when it is whole.
-    task: where the examples come from.
+    data: where the examples come from.
     outputs: from how many are decoded already to the rest, as of `decode_split`.
-    batch_size: of these.
     total: how many there are, for the progress line; None where nobody knows.
     settings: what the outputs follow from.
     end_ids: the tokens that end an output, which are not in its text.
-
-  Returns:
-    {'written': ..., 'unfinished': ...}, numbers of examples.
   """
-  vocabulary = get_task(task).output_features["targets"].vocabulary
+  vocabulary = target_vocabulary(data.task)
   final = epath.Path(path)
   mark = zlib.crc32(settings.encode())
   partial = final.with_name(f"{final.name}.{mark:08x}.partial")
-  kept, first = _kept(partial, batch_size)
+  kept, first = _kept(partial, data.batch_size)
   counts = {"written": len(kept), "unfinished": first - len(kept)}
   with partial.open("w") as file, Progress(total, first, unit="example") as progress:
     file.writelines(kept)
@@ -141,9 +129,9 @@ def write_decoded(
   if not counts["written"]:
     partial.unlink()
     raise ValueError(
-      f"None of {counts['unfinished']} outputs of task {task!r} ended within the "
-      "length that TASK_FEATURE_LENGTHS gives 'targets', so there is nothing to learn "
-      "from. Raise it, and check that the target is trained for this task."
+      f"None of {counts['unfinished']} outputs of task {data.task!r} ended within "
+      "the length that TASK_FEATURE_LENGTHS gives 'targets', so there is nothing to "
+      "learn from. Raise it, and check that the target is trained for this task."
     )
   partial.replace(final)
   return counts

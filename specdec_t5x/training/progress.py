@@ -1,12 +1,40 @@
-"""How far a run is, and how long it still takes by what its steps took."""
+"""How far a run is, how long it still takes, and what it has measured."""
 
+import json
 import time
 from collections.abc import Callable, Mapping
 
+from etils import epath
 from tqdm import tqdm
 
-Report = Callable[[str], None]
+METRICS = "metrics.jsonl"
 _EVERY = 15.0  # Seconds between lines where there is no terminal.
+
+
+class MetricsLog:
+  """Appends measurements to <directory>/metrics.jsonl, one JSON object a line.
+
+  Args:
+    directory: of the run.
+    step: the step that a run goes on from; lines of later ones are dropped.
+  """
+
+  def __init__(self, directory: str, step: int):
+    self._path = epath.Path(directory) / METRICS
+    if not self._path.exists():
+      return
+    # A killed run may have left half a line at the end.
+    whole = [x for x in self._path.read_text().splitlines() if x.endswith("}")]
+    kept = [line for line in whole if json.loads(line)["step"] <= step]
+    partial = self._path.with_name(f"{METRICS}.partial")
+    partial.write_text("".join(f"{line}\n" for line in kept))
+    partial.replace(self._path)
+
+  def write(self, step: int, values: Mapping[str, float]) -> None:
+    """Appends {"step": step, **values}."""
+    # Not epath's open(): buckets can't append, and a run's log is on its machine.
+    with self._path.open("a") as file:
+      file.write(json.dumps({"step": step, **values}) + "\n")
 
 
 class Progress:
@@ -25,13 +53,13 @@ class Progress:
     total: int | None,
     first: int = 0,
     clock: Callable[[], float] = time.monotonic,
-    report: Report = lambda line: print(line, flush=True),
+    report: Callable[[str], None] = lambda line: print(line, flush=True),
     unit: str = "step",
   ):
     self._bar = tqdm(total=total, initial=first, unit=unit, disable=None)
     self._total, self._clock, self._report = total, clock, report
     self._unit = unit
-    self._values: Mapping[str, float] = {}
+    self._loss: float | None = None
     self._begin: tuple[int, float] | None = None  # Behind the step that compiled.
     self._told = clock()
 
@@ -42,9 +70,9 @@ class Progress:
     self._bar.close()
 
   def show(self, values: Mapping[str, float]) -> None:
-    """Takes what was measured last."""
-    self._values = values
-    self._bar.set_postfix(loss=f"{values['loss']:.4f}", refresh=False)
+    """Takes the loss that was measured last."""
+    self._loss = values["loss"]
+    self._bar.set_postfix(loss=f"{self._loss:.4f}", refresh=False)
 
   def after(self, step: int) -> None:
     """Takes note that a step is done."""
@@ -59,8 +87,8 @@ class Progress:
   def _line(self, step: int, now: float) -> str:
     first, begin = self._begin
     parts = [f"{self._unit} {step}" + (f" of {self._total}" if self._total else "")]
-    if "loss" in self._values:
-      parts.append(f"loss {self._values['loss']:.3f}")
+    if self._loss is not None:
+      parts.append(f"loss {self._loss:.3f}")
     if step > first and self._total:
       left = (now - begin) / (step - first) * (self._total - step)
       parts.append(f"{duration(left)} left")

@@ -1,65 +1,33 @@
 """The state of training, and one step of it as a compiled program."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax.core import unfreeze
+from flax.training.train_state import TrainState
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from specdec_t5x.network.functional import Network, initial_variables
 from specdec_t5x.training.losses import weighted_mean
 from specdec_t5x.training.objectives import Batch, Objective, Params
 from specdec_t5x.training.optimizers import Optimizer
 
-
-@flax.struct.dataclass
-class TrainState:
-  """What changes from step to step.
-
-  Attributes:
-    step: steps taken so far.
-    params: of the network, float32.
-    opt_state: of the optimizer.
-  """
-
-  step: Int[Array, ""]
-  params: Any
-  opt_state: optax.OptState
+Numbers = dict[str, Float[Array, ""]]
+# Returns the next state, and the batch's mean loss and global norm of its gradient.
+StepFn = Callable[[TrainState, Batch, Params], tuple[TrainState, Numbers]]
+# Returns sums over a batch's target tokens: the loss, hits of argmax, and tokens.
+EvalFn = Callable[[Params, Batch, Params], Numbers]
 
 
-@flax.struct.dataclass
-class StepInfo:
-  """What a step says about itself.
-
-  Attributes:
-    loss: mean over the batch's target tokens, before the update.
-    tokens: how many those were.
-    grad_norm: global norm of the gradient.
-  """
-
-  loss: Float[Array, ""]
-  tokens: Int[Array, ""]
-  grad_norm: Float[Array, ""]
-
-
-@flax.struct.dataclass
-class EvalInfo:
-  """Sums over one batch's target tokens: the objective, hits of argmax, tokens."""
-
-  loss: Float[Array, ""]
-  correct: Float[Array, ""]
-  tokens: Float[Array, ""]
-
-
-StepFn = Callable[[TrainState, Batch, Params], tuple[TrainState, StepInfo]]
-EvalFn = Callable[[Params, Batch, Params], EvalInfo]
+class DivergedError(FloatingPointError, ValueError):
+  """A loss or a gradient is not finite."""
 
 
 def initial_params(network: Network, seed: int) -> Params:
@@ -68,7 +36,7 @@ def initial_params(network: Network, seed: int) -> Params:
   return jax.jit(init)(jax.random.key(seed))
 
 
-def initial_state(params: Params, optimizer: optax.GradientTransformation):
+def initial_state(params: Params, optimizer: Optimizer) -> TrainState:
   """Returns the state before the first step, with a copy of `params`.
 
   A copy, because the first step donates the state's memory.
@@ -82,21 +50,22 @@ def initial_state(params: Params, optimizer: optax.GradientTransformation):
       "some of its parameters are whole numbers. Train the draft, then trim it."
     )
   params = jax.tree.map(lambda x: jnp.array(x, jnp.float32, copy=True), params)
-  return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+  state = TrainState.create(apply_fn=None, params=params, tx=_transform(optimizer))
+  return state.replace(step=jnp.zeros((), jnp.int32))
 
 
 @functools.lru_cache(maxsize=8)
-def make_train_step(
-  network: Network,
-  objective: Objective,
-  optimizer: Optimizer,
-  seed: int,
-) -> StepFn:
+def _transform(optimizer: Optimizer) -> optax.GradientTransformation:
+  """Returns one object for equal settings, because steps are compiled for it."""
+  return optimizer.make()
+
+
+@functools.lru_cache(maxsize=8)
+def make_train_step(network: Network, objective: Objective, seed: int) -> StepFn:
   """Returns the step, compiled once a setting; it donates the state it is given.
 
   Dropout follows from the seed and the step alone, so a resumed run repeats it.
   """
-  transform = optimizer.make()
 
   def step(state, batch, frozen):
     key = jax.random.fold_in(jax.random.key(seed), state.step)
@@ -106,13 +75,26 @@ def make_train_step(
       return weighted_mean(judged.losses, batch["decoder_loss_weights"])
 
     loss, grads = jax.value_and_grad(loss_of)(state.params)
-    updates, opt_state = transform.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    tokens = batch["decoder_loss_weights"].sum()
-    info = StepInfo(loss, tokens, optax.global_norm(grads))
-    return TrainState(state.step + 1, params, opt_state), info
+    numbers = {"loss": loss, "grad_norm": optax.global_norm(grads)}
+    return state.apply_gradients(grads=grads), numbers
 
   return jax.jit(step, donate_argnums=0)
+
+
+def finite(numbers: Numbers, step: int) -> dict[str, float]:
+  """Returns a step's numbers, read from the device.
+
+  Raises:
+    DivergedError: where one is not finite, before it reaches a checkpoint.
+  """
+  values = {name: float(numbers[name]) for name in ("loss", "grad_norm")}
+  if not all(map(math.isfinite, values.values())):
+    raise DivergedError(
+      f"Training diverged: at step {step} the loss is {values['loss']} and the "
+      f"gradient's norm {values['grad_norm']}. Lower LEARNING_RATE or lengthen "
+      "WARMUP_STEPS; the last checkpoint is from before."
+    )
+  return values
 
 
 @functools.lru_cache(maxsize=8)
@@ -123,11 +105,11 @@ def make_eval_step(network: Network, objective: Objective) -> EvalFn:
     judged = objective(network, params, batch, frozen)
     weights = batch["decoder_loss_weights"]
     values = jnp.where(weights > 0, judged.losses, 0.0)
-    return EvalInfo(
-      loss=(values * weights).sum(),
-      correct=(judged.hits * weights).sum().astype(jnp.float32),
-      tokens=weights.sum().astype(jnp.float32),
-    )
+    return {
+      "loss": (values * weights).sum(),
+      "correct": (judged.hits * weights).sum().astype(jnp.float32),
+      "tokens": weights.sum().astype(jnp.float32),
+    }
 
   return jax.jit(evaluate)
 

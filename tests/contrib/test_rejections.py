@@ -63,38 +63,23 @@ def test_they_are_the_target_s_distributions_at_the_first_rejected_tokens():
   assert accepted > 10
 
 
-def _one_on(put):
-  return lambda self, place, *rest: put(self, place + 1, *rest)
+PUT, PROBS_AT = Rejections.put, rejections.chain.probs_at
+FAULTS = {
+  "a place on": lambda self, at, *rest: PUT(self, at + 1, *rest),
+  "accepted ones, too": lambda self, at, is_rejected, logits: PUT(
+    self, at, jnp.ones_like(is_rejected), logits
+  ),
+  "at another temperature": lambda self, at, is_rejected, logits: PUT(
+    self, at, is_rejected, 2 * logits
+  ),
+  "after another node": lambda logits, node: PROBS_AT(logits, 0 * node),
+}
 
 
-def _accepted_too(put):
-  def faulty(self, place, is_rejected, logits):
-    return put(self, place, jnp.ones_like(is_rejected), logits)
-
-  return faulty
-
-
-def _adjusted(put):
-  return lambda self, place, is_rejected, logits: put(
-    self, place, is_rejected, 2 * logits
-  )
-
-
-def _after_another_node(probs_at):
-  return lambda distributions, at: probs_at(distributions, 0 * at)
-
-
-@pytest.mark.parametrize(
-  ("where", "name", "fault"),
-  [
-    (Rejections, "put", _one_on),
-    (Rejections, "put", _accepted_too),
-    (Rejections, "put", _adjusted),
-    (rejections.chain, "probs_at", _after_another_node),
-  ],
-)
-def test_a_planted_fault_fails(where, name, fault, monkeypatch):
-  monkeypatch.setattr(where, name, fault(getattr(where, name)))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_fails(fault, monkeypatch):
+  where = (rejections.chain, "probs_at") if "node" in fault else (Rejections, "put")
+  monkeypatch.setattr(*where, FAULTS[fault])
   with pytest.raises(AssertionError):
     test_they_are_the_target_s_distributions_at_the_first_rejected_tokens()
 
@@ -158,10 +143,3 @@ def test_where_nothing_is_drafted_nothing_is_kept():
   np.testing.assert_array_equal((probs.sum(-1) > 0).sum(axis=1), rejected)
   assert rejected.sum() > 0
   assert (found.statistics.target_calls > rejected).all()
-
-
-@pytest.mark.parametrize("kept", [-1, 0, 64])
-def test_no_such_number_of_tokens_is_kept(kept):
-  networks_ = Transformer(tiny.TARGET), DraftModel(Transformer(tiny.DRAFT))
-  with pytest.raises(ValueError, match="KEPT must be a whole number from 1 to 63"):
-    SpeculativeDecoder(*networks_, observer=KeepRejections(kept))

@@ -127,9 +127,10 @@ finally:
 """
 
 
-def test_the_command_imports_no_tensorflow_for_a_task_of_texts(pair, tmp_path):
+@pytest.mark.parametrize("files", [(), ("configs/contrib/online.gin",)])
+def test_the_command_imports_no_tensorflow_for_a_task_of_texts(files, pair, tmp_path):
   flags = runs.command(
-    *("configs/spec_ende.gin", pair[0]),
+    *("configs/spec_ende.gin", pair[0], *files),
     DRAFT_CHECKPOINT_PATH=pair[1],
     INFER_OUTPUT_DIR=str(tmp_path),
     GAMMA=3,

@@ -1,7 +1,9 @@
 """A tiny copy task over files, and a tiny network for it."""
 
 import functools
+import itertools
 import json
+import types
 
 import flax
 import gin
@@ -83,17 +85,29 @@ def drafted(copy_files, target, draft, **settings):
   return specdec_t5x.generate(tiny.sentences(3, seed=9), *models, path, **settings)
 
 
-def losses_of(network):
-  """A function of a batch: each token's loss by a network at random."""
-  params = params_of(network)
+def assert_apart(network, packed, rtol=2e-4):
+  """Each token of packed batches has the loss that its example has alone."""
+  params, count = params_of(network), 0
 
   @jax.jit
   def per_token(batch):
     logits = objectives.forward(network, params, batch)
-    values = losses.cross_entropy(logits, batch["decoder_target_tokens"])
-    return jnp.where(batch["decoder_loss_weights"] > 0, values, 0.0)
+    return losses.cross_entropy(logits, batch["decoder_target_tokens"])
 
-  return per_token
+  for batch in packed:
+    together, segments = np.asarray(per_token(batch)), batch["decoder_segment_ids"]
+    for row, segment in itertools.product(range(len(segments)), range(1, 20)):
+      single = {name: np.zeros_like(values[:1]) for name, values in batch.items()}
+      for name, values in batch.items():
+        here = batch[f"{name.split('_')[0]}_segment_ids"][row] == segment
+        kept = values[row, here]
+        single[name][0, : kept.size] = np.sign(kept) if "segment" in name else kept
+      here = segments[row] == segment
+      if here.any():
+        alone = np.asarray(per_token(single))[0, : here.sum()]
+        np.testing.assert_allclose(together[row, here], alone, rtol)
+        count += 1
+  return count
 
 
 @pytest.fixture
@@ -101,7 +115,7 @@ def bound(monkeypatch):
   """A function: what a configuration and bindings would train; nothing is trained."""
   trained = []
   monkeypatch.setattr(jobs, "initial_params", params_of)
-  keep = lambda self, *_: trained.append(self) or state.TrainState(0, None, None)
+  keep = lambda self, *_: trained.append(self) or types.SimpleNamespace(step=0)
   monkeypatch.setattr(trainer.Trainer, "run", keep)
   monkeypatch.setattr(compare, "_measured", lambda *_: {})
 

@@ -4,11 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-import seqio
 
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.training import batches
-from tests.training.conftest import NETWORK, losses_of
+from tests.training.conftest import NETWORK, assert_apart
 
 
 @pytest.fixture(scope="module")
@@ -72,24 +71,9 @@ def test_an_epoch_holds_every_example_once_in_an_order_by_the_seed(few, straight
   assert len({tuple(order) for order in (first, second, other)}) == 3
 
 
-def test_packing_keeps_examples_apart(data, validation):
-  """The summed loss of packed rows is that of the examples one by one."""
-  per_token = losses_of(Transformer(NETWORK))
-  task = batches.get_task(data.task)
-  single = seqio.EncDecFeatureConverter(pack=False)(
-    task.get_dataset(data.feature_lengths, "validation", shuffle=False),
-    data.feature_lengths,
-  )
-  rows = list(single.as_numpy_iterator())
-  alone = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-  segments = [batch["decoder_segment_ids"] for batch in validation]
-  assert sum(x.max(1).sum() for x in segments) == len(rows) == 12
-  total = sum(float(per_token(b).sum()) for b in validation)
-  np.testing.assert_allclose(total, float(per_token(alone).sum()), rtol=1e-5)
-  # Token for token too: packing concatenates the examples in order.
-  flat = lambda b: np.asarray(per_token(b))[b["decoder_loss_weights"] > 0]
-  joined = np.concatenate([flat(b) for b in validation])
-  np.testing.assert_allclose(np.sort(joined), np.sort(flat(alone)), rtol=2e-4)
+def test_packing_keeps_examples_apart(validation):
+  assert max(batch["decoder_segment_ids"].max() for batch in validation) > 1
+  assert assert_apart(Transformer(NETWORK), validation) == 12
 
 
 def test_validation_is_bounded_and_padded(few, validation):
@@ -99,19 +83,6 @@ def test_validation_is_bounded_and_padded(few, validation):
   assert tokens.shape == (3, 64)
   assert tokens[0].any()
   assert not tokens[-1].any()
-
-
-@pytest.mark.parametrize(
-  ("changes", "message"),
-  [
-    ({"batch_size": 0}, "BATCH_SIZE must be at least 1, got 0"),
-    ({"feature_lengths": {"inputs": 8}}, "TASK_FEATURE_LENGTHS"),
-    ({"seed": -1}, "SEED"),
-  ],
-)
-def test_bad_settings_are_refused(data, changes, message):
-  with pytest.raises(ValueError, match=message):
-    dataclasses.replace(data, **changes)
 
 
 def test_unknown_tasks_and_splits_are_refused(data):

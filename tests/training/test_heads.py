@@ -15,6 +15,7 @@ from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.training import heads as training
 from specdec_t5x.training import jobs, losses
 from specdec_t5x.training.heads import ahead
+from specdec_t5x.training.new_heads import new_heads
 from specdec_t5x.training.objectives import forward
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.state import initial_params
@@ -77,29 +78,22 @@ def unrolled(network, params):
 @pytest.mark.slow
 def test_d_pace_weighs_heads_by_what_drafts_gain():
   network, known = heads("medusa"), params_of(TARGET)
-  names = ("forward_kl", "negative_log_alpha")
+  objective = training.HeadDistillation(TARGET, "d_pace", "negative_log_alpha")
 
   @jax.jit
   def judged(params):
     features, drafts = unrolled(network, params)
-    teacher, tokens = (
-      logits_fn(TARGET, known)(features),
-      batch()["decoder_target_tokens"],
-    )
-    probs, counts = [], []
+    teacher = logits_fn(TARGET, known)(features)
+    probs, counts, values = [], [], []
     for i, logits in enumerate(drafts, 1):
-      of_token = ahead(tokens, i)[..., None]
-      probs.append(jnp.take_along_axis(jax.nn.softmax(logits), of_token, -1)[..., 0])
+      token = ahead(batch()["decoder_target_tokens"], i)[..., None]
+      probs.append(jnp.take_along_axis(jax.nn.softmax(logits), token, -1)[..., 0])
       counts.append(training.has_token(batch(), i))
-    counts, weights = jnp.stack(counts), losses.d_pace(*map(jnp.stack, (probs, counts)))
-    found, expected = [], []
-    for name in names:
-      objective = training.HeadDistillation(TARGET, "d_pace", name)
-      found.append(objective(network, params, batch(), known).losses)
-      distance = losses.get_distillation_loss(name)
-      values = [distance(ahead(teacher, i), x) for i, x in enumerate(drafts, 1)]
-      expected.append(jnp.where(counts, weights * jnp.stack(values), 0).sum(axis=0))
-    return found, expected
+      values.append(losses.negative_log_alpha(ahead(teacher, i), logits))
+    counts = jnp.stack(counts)
+    weights = losses.d_pace(jnp.stack(probs), counts)
+    expected = jnp.where(counts, weights * jnp.stack(values), 0).sum(axis=0)
+    return objective(network, params, batch(), known).losses, expected
 
   found, expected = judged(params_of(network, 1))
   np.testing.assert_allclose(found, expected, atol=1e-4)
@@ -161,11 +155,18 @@ def test_a_bias_begins_as_none_whose_rows_are_as_alike_as_the_embeddings():
 # ---- Whole runs. ----
 
 
-def test_heads_learn_and_draft_for_the_target(data, target, copy_files, tmp_path):
-  run(data, target, tmp_path, network=heads("eagle"))
+@pytest.mark.parametrize("kind", ["eagle", "shared_encoder"])
+def test_drafts_learn_and_draft_for_the_target(
+  data, target, copy_files, tmp_path, kind
+):
+  """By what their checkpoints hold: a draft on the target's encoder has none."""
+  network = heads(kind) if kind == "eagle" else new_heads(target, kind, 4, 1)
+  run(data, target, tmp_path, network=network)
   first, last = logged(tmp_path, "validation_loss")
   assert last < first
-  found = drafted(copy_files, target, tmp_path / f"checkpoint_{STEPS}")
+  path = str(tmp_path / f"checkpoint_{STEPS}")
+  assert "encoder" not in specdec_t5x.load_model(path).params
+  found = drafted(copy_files, target, path)
   assert sum(output.accepted for output in found) > 0
 
 
@@ -190,12 +191,19 @@ def test_what_does_not_go_together_is_refused(data, target, tmp_path):
     ({"network": TARGET}, "Heads are trained with MODE = one of .*a Transformer"),
     ({"mode": "supervised", "target": None}, "Heads are trained with MODE"),
     ({"metric_period": 5}, "METRIC_PERIOD must be 0 with MODE = 'heads'"),
+    (
+      {
+        "network": new_heads(target, "shared_encoder", 4, 1),
+        "mode": "heads_and_target",
+      },
+      "encoder with 'heads'",
+    ),
   ]:
     known = {"data": data, "target": target, "directory": tmp_path / "no", **settings}
     with pytest.raises(ValueError, match=message):
       run(**known)
-  with pytest.raises(ValueError, match="HEAD_DECAY must be above 0"):
-    training.HeadDistillation(TARGET, decay=0.0)
+  with pytest.raises(ValueError, match="whole number from 1 to 1"):
+    new_heads(target, "shared_encoder", 4, 5)
 
 
 def test_each_kind_is_trained_once_and_compared(

@@ -16,7 +16,7 @@ from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
 from tests.t5x_bridge import tiny
-from tests.training.conftest import NETWORK, logged, losses_of, params_of, saved
+from tests.training.conftest import NETWORK, assert_apart, logged, params_of, saved
 
 GPT = GptConfig(
   vocab_size=32, emb_dim=32, num_heads=2, head_dim=16, mlp_dim=64, num_layers=1
@@ -72,22 +72,9 @@ def test_whole_texts_are_packed_and_all_tokens_learned(files, task_data):
 
 
 def test_packing_keeps_texts_apart(task_data):
-  per_token = losses_of(network_for(GPT))
   packed = list(batches.validation_batches(task_data, limit=100))
-  together = sum(float(per_token(batch).sum()) for batch in packed)
-  alone = 0.0
-  for batch in packed:
-    segments = batch["decoder_segment_ids"]
-    for row, segment in itertools.product(range(2), range(1, segments.max() + 1)):
-      (here,) = np.nonzero(segments[row] == segment)
-      if not here.size:
-        continue
-      single = {name: np.zeros((1, 48), np.int32) for name in batch}
-      for name, values in batch.items():
-        single[name][0, : here.size] = values[row, here]
-      single["decoder_segment_ids"] = np.sign(single["decoder_segment_ids"])
-      alone += float(per_token(single).sum())
-  assert together == pytest.approx(alone, rel=1e-5)
+  assert max(batch["decoder_segment_ids"].max() for batch in packed) > 1
+  assert assert_apart(network_for(GPT), packed) == 12
 
 
 def test_it_learns_and_is_distilled(task_data, tmp_path):

@@ -131,16 +131,3 @@ def test_prompts_are_part_of_the_context():
   expected = distributions(table, params, jnp.array([[0, 2, 3], [0, 3, 0]]))
   np.testing.assert_allclose(np.exp(logits[0, 0]), expected[0, 2], rtol=1e-6)
   np.testing.assert_allclose(np.exp(logits[1, 0]), expected[1, 1], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-  ("settings", "message"),
-  [
-    ({"order": 0}, "ORDER must be a whole number of at least 1, got 0"),
-    ({"vocab_size": 5}, "VOCAB_SIZE is 5, but the targets have a token 5"),
-    ({"sequences": []}, "no token to count"),
-  ],
-)
-def test_bad_settings_are_refused(settings, message):
-  with pytest.raises(ValueError, match=message):
-    estimate(**{"sequences": TEXTS, "vocab_size": SIZE, **settings})

@@ -9,15 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import specdec_t5x
 from specdec_t5x.data import reading
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.training import batches, jobs
 from specdec_t5x.training.heads import begun
 from specdec_t5x.training.new_heads import new_heads
 from specdec_t5x.training.objectives import TokenDistillation
-from tests.training.conftest import NETWORK, drafted, logged, params_of, saved
-from tests.training.test_heads import STEPS, batch, run
+from tests.training.conftest import NETWORK, params_of, saved
+from tests.training.test_heads import batch
 
 DEEP, TARGET = (
   network_for(dataclasses.replace(NETWORK, num_decoder_layers=layers))
@@ -56,33 +55,6 @@ def test_whole_it_is_the_target_and_has_nothing_to_learn(target):
   judged = jax.jit(lambda b: TokenDistillation(TARGET)(network, params, b, whole))
   found = jnp.where(batch()["decoder_loss_weights"] > 0, judged(batch()).losses, 0)
   np.testing.assert_allclose(found, 0, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_it_learns_and_drafts_by_what_its_checkpoint_holds(
-  data, target, copy_files, tmp_path
-):
-  run(data, target, tmp_path, network=on_encoder(target))
-  first, last = logged(tmp_path, "validation_loss")
-  assert last < first
-  draft = specdec_t5x.load_model(str(tmp_path / f"checkpoint_{STEPS}"))
-  assert draft.network.config.num_encoder_layers == 0
-  assert "encoder" not in draft.params
-  found = drafted(copy_files, target, tmp_path / f"checkpoint_{STEPS}")
-  assert sum(output.accepted for output in found) > 0
-
-
-def test_what_does_not_go_together_is_refused(data, target, tmp_path):
-  network = on_encoder(target)
-  for make, message in [
-    (lambda: on_encoder(target, 5), "whole number from 1 to 2"),
-    (
-      lambda: run(data, None, tmp_path, network=network, mode="supervised"),
-      "encoder with 'heads'",
-    ),
-  ]:
-    with pytest.raises(ValueError, match=message):
-      make()
 
 
 def test_the_configuration_trains_one_on_what_the_target_writes(

@@ -27,25 +27,23 @@ from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge import learned
 from specdec_t5x.training import losses
 from specdec_t5x.training import state as state_lib
-from specdec_t5x.training.batches import Position
-from specdec_t5x.training.checkpoints import Checkpoints, claim
+from specdec_t5x.training.checkpoints import START, Checkpoints, claim
 from specdec_t5x.training.objectives import Batch, Judged, Objective, Params, forward
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 
-# What a distribution has beyond its kept tokens is at least this: float32's rounding at
-# 1.
+# The least mass of all tokens that are not kept: float32's rounding at 1.
 _LEAST = 2.0**-24
 _OPTIMIZER = Optimizer(Schedule("constant", 1e-3, 0), "adamw")
 
 
 @dataclasses.dataclass(frozen=True)
 class Requests:
-  """What was served, and the target's distributions where drafts were rejected.
+  """Served requests, and the target's distributions where drafts were rejected.
 
   Attributes:
     inputs: what the encoder read, zero-padded.
     tokens: the outputs, zeros after the end of sequence.
-    kept_tokens: of `training.rejections.Rejections`.
+    kept_tokens: of `rejections.Rejections`.
     kept_probs: of the same; zeros at places without a rejection.
   """
 
@@ -55,22 +53,23 @@ class Requests:
   kept_probs: Float[np.ndarray, "R T K"]
 
   def batches(self, size: int) -> Iterator[Batch]:
-    """Yields them in order as batches of one shape, `size` requests each.
+    """Yields batches of `size` requests, in order.
 
     A last one that is not full has rows of zeros, which weigh nothing.
     """
     for first in range(0, len(self.inputs), size):
-      of_batch = lambda x, first=first: _filled(x[first : first + size], size)
-      tokens = of_batch(self.tokens)
-      kept_probs = of_batch(self.kept_probs)
+      rows = {
+        name: _filled(x[first : first + size], size) for name, x in vars(self).items()
+      }
+      tokens, kept_probs = rows["tokens"], rows["kept_probs"]
       yield {
-        "encoder_input_tokens": of_batch(self.inputs),
+        "encoder_input_tokens": rows["inputs"],
         # Behind the start token, as T5X shifts: the distribution at a place is of its
         # token.
         "decoder_input_tokens": np.pad(tokens, ((0, 0), (1, 0)))[:, :-1],
         "decoder_target_tokens": tokens,
         "decoder_loss_weights": (kept_probs.sum(axis=-1) > 0).astype(np.float32),
-        "kept_tokens": of_batch(self.kept_tokens),
+        "kept_tokens": rows["kept_tokens"],
         "kept_probs": kept_probs,
       }
 
@@ -96,9 +95,6 @@ class RejectionDistillation(Objective):
   """
 
   loss: str = "forward_kl"
-
-  def __post_init__(self):
-    losses.get_distillation_loss(self.loss)
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
     """Judges the logits of every place; those that count are the batch's weights."""
@@ -176,22 +172,19 @@ class Learner:
     check_learns(network)
     self.network, self.online = network, online
     self.learned_from = tuple(learned_from)
-    self._like = params
-    masters = unfreeze(jax.tree.map(lambda x: x.astype(jnp.float32), params))
-    state = state_lib.initial_state(masters, online.optimizer.make())
+    self._like = unfreeze(params)
+    state = state_lib.initial_state(self._like, online.optimizer)
     # On one device, however the draft serves: it is small, and steps are few.
     self.state = jax.device_put(state, jax.local_devices()[0])
     self.step_fn = state_lib.make_train_step(
-      network, RejectionDistillation(online.loss), online.optimizer, 0
+      network, RejectionDistillation(online.loss), 0
     )
     self._saved = 0  # Its step in the directory that it is kept in.
-    # Of the parameters that it began with.
-    self.checksum = _crc(masters)
     # What the draft is then follows from these, and from the requests.
     self._origin = {
       "network": dataclasses.asdict(network.config),
       "online": dataclasses.asdict(online),
-      "checksum_of_the_first_parameters": self.checksum,
+      "checksum_of_the_first_parameters": _crc(state.params),
     }
 
   @property
@@ -202,13 +195,13 @@ class Learner:
   @property
   def params(self) -> Params:
     """A copy of what the draft is now, as it serves."""
-    leaves = [
-      jax.device_put(jnp.array(new, old.dtype, copy=True), old.sharding)
-      for new, old in zip(
-        jax.tree.leaves(self.state.params), jax.tree.leaves(self._like), strict=True
-      )
-    ]
-    return jax.tree.unflatten(jax.tree.structure(self._like), leaves)
+    return jax.tree.map(
+      lambda new, old: jax.device_put(
+        jnp.array(new, old.dtype, copy=True), old.sharding
+      ),
+      self.state.params,
+      self._like,
+    )
 
   def learn(self, served: Requests, chunk: learned.Chunk | None = None) -> list[float]:
     """Takes a step for each `interval` requests, and for what is left of them.
@@ -221,19 +214,14 @@ class Learner:
       Each step's loss: the mean over its rejected positions, before the step.
 
     Raises:
-      ValueError: where a loss or a gradient is not finite.
+      state.DivergedError: where a loss or a gradient is not finite.
     """
     found = []
     for batch in served.batches(self.online.interval):
-      self.state, info = self.step_fn(self.state, batch, None)
-      found.append(float(info.loss))
-      if not np.isfinite([found[-1], float(info.grad_norm)]).all():
-        raise ValueError(
-          f"The draft's loss is {found[-1]} at step {self.steps}, its gradient's norm "
-          f"{float(info.grad_norm)}: it learns too fast. Lower LEARNING_RATE; the last "
-          "checkpoint is from before."
-        )
-    self.learned_from += () if chunk is None else (chunk,)
+      self.state, numbers = self.step_fn(self.state, batch, None)
+      found.append(state_lib.finite(numbers, self.steps)["loss"])
+    if chunk is not None:
+      self.learned_from += (chunk,)
     return found
 
   def save(self, directory: str) -> None:
@@ -247,15 +235,15 @@ class Learner:
         or it can't be written to.
     """
     claim(directory, self._origin)
-    saved = Saved(directory, self.network, self.learned_from).checkpoints
-    last = max(saved.steps(), default=0)
+    checkpoints = Saved(directory, self.network, self.learned_from).checkpoints
+    last = max(checkpoints.steps(), default=0)
     if last != self._saved:
       raise ValueError(
         f"Another job has saved its draft in {directory} (step {last}, where this one "
         f"left step {self._saved}). Give each a directory of its own (ONLINE_DIR), or "
         "go on from what is there: run this command again (`Learner.restore`)."
       )
-    saved.save(self.state, Position())
+    checkpoints.save(self.state, START)
     self._saved = self.steps
 
   def restore(
@@ -270,54 +258,58 @@ class Learner:
     Raises:
       ValueError: where the directory holds another draft's, or is damaged.
     """
-    kept = Saved(directory, self.network)
-    saved = kept.checkpoints
-    if not saved.steps():
+    saved = Saved(directory, self.network)
+    checkpoints = saved.checkpoints
+    if not checkpoints.steps():
       return False
     claim(directory, self._origin)
-    if not counts(saved.steps()[-1]):
-      saved.drop_last()
-    found = saved.restore(self.state)
+    if not counts(checkpoints.steps()[-1]):
+      checkpoints.drop_last()
+    found = checkpoints.restore(self.state)
     if found is not None:
-      self.learned_from = kept.learned_from(saved.steps()[-1])
       self.state, _ = found
+      self.learned_from = saved.learned_from(self.steps)
       self._saved = self.steps
     return found is not None
 
 
+@dataclasses.dataclass(frozen=True)
 class Saved:
-  """A learning draft's checkpoints, each with what it has learned from: the last two.
+  """A learning draft's parameters on disk, each with what it has learned from.
 
-  Two, because a run that is killed while it writes one, or before T5X knows of its
-  chunk, has the other.
-
-  Args:
+  Attributes:
     directory: as for `Learner.save`.
     network: the draft.
-    learned_from: what a checkpoint that is saved has learned from.
+    known: what parameters that are saved have learned from.
   """
 
-  def __init__(
-    self, directory: str, network: Network, learned_from: Sequence[learned.Chunk] = ()
-  ):
-    self.checkpoints = Checkpoints(directory, self, keep=2)
-    self._directory = epath.Path(directory)
-    self._network, self._learned_from = network, learned_from
+  directory: str
+  network: Network
+  known: Sequence[learned.Chunk] = ()
+
+  @property
+  def checkpoints(self) -> Checkpoints:
+    """The last two checkpoints.
+
+    Two, because a run that is killed while it writes one, or before T5X knows of its
+    chunk, has the other.
+    """
+    return Checkpoints(self.directory, self, keep=2)
 
   def save(self, step: int, params: Params) -> None:
     """Writes parameters and record; a kill leaves both or nothing that counts."""
-    partial = self._directory / "partial"
+    partial = epath.Path(self.directory) / "partial"
     if partial.exists():  # A killed run's.
       partial.rmtree()
-    T5XParameters(self._network, str(partial)).save(step, params)
+    T5XParameters(self.network, str(partial)).save(step, params)
     written = partial / f"checkpoint_{step}"
-    learned.write(written, self._learned_from)
-    written.rename(self._directory / written.name)
+    learned.write(written, self.known)
+    written.rename(partial.with_name(written.name))
     partial.rmtree()
 
   def restore(self, step: int) -> Params:
     """Reads the parameters back."""
-    return T5XParameters(self._network, str(self._directory)).restore(step)
+    return T5XParameters(self.network, self.directory).restore(step)
 
   def learned_from(self, step: int) -> tuple[learned.Chunk, ...]:
     """Returns what a checkpoint has learned from.
@@ -325,7 +317,7 @@ class Saved:
     Raises:
       ValueError: where it does not say, or that is damaged.
     """
-    checkpoint = self._directory / f"checkpoint_{step}"
+    checkpoint = epath.Path(self.directory) / f"checkpoint_{step}"
     found = learned.read(checkpoint)
     if found is None:
       raise ValueError(
@@ -350,7 +342,6 @@ def check_learns(network: Any) -> None:
     raise ValueError(
       "Online learning needs a draft model with an encoder and a decoder, got "
       f"{type(network).__name__}: heads, tables and copies are not trained on "
-      "distributions at "
-      "single places, and prompts are not read. Use DRAFTER='draft_model', or leave "
-      "online learning out."
+      "distributions at single places, and prompts are not read. Use "
+      "DRAFTER='draft_model', or leave online learning out."
     )

@@ -32,10 +32,7 @@ class Rejections:
 
   The distribution is softmax(logits), that at T = 1, however outputs are sampled. A
   place is cut once at most, for the token that then stands there is the target's own.
-
-  Attributes:
-    tokens: the K likeliest, by place in the output.
-    probs: theirs, which sum to at most 1; zeros at places without a rejection.
+  Probs sum to at most 1, and are zeros at places without a rejection.
   """
 
   tokens: Int[Array, "B T K"]
@@ -47,9 +44,7 @@ class Rejections:
     is_rejected: Bool[Array, "B"],
     logits: Float[Array, "B V"],
   ) -> "Rejections":
-    """Returns these, and the distribution of `logits` where a row was rejected, at its
-    place.
-    """
+    """Returns these and the distribution of each rejected row, at its place."""
     rows, size = self.tokens.shape[:2]
     log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
     values, tokens = jax.lax.top_k(log_probs, self.tokens.shape[2])
@@ -63,18 +58,12 @@ class Rejections:
 
 @dataclasses.dataclass(frozen=True)
 class KeepRejections:
-  """An observer (`decoding.generate`) that keeps `Rejections`.
-
-  Attributes:
-    count: K.
-  """
+  """An observer (`decoding.generate`) that keeps `Rejections` of K=count tokens."""
 
   count: int
 
   def check(self, target: Any, num_decodes: int = 1) -> None:
-    """Raises a ValueError where the target's distribution has no K tokens to leave some
-    out.
-    """
+    """Raises a ValueError where the target has no more than K tokens."""
     size = target.config.vocab_size
     if not is_whole(self.count, 1) or self.count >= size:
       raise ValueError(

@@ -18,13 +18,8 @@ import numpy as np
 from etils import epath
 from jaxtyping import Int
 
-from specdec_t5x.contrib.online.learner import (
-  Learner,
-  Online,
-  Requests,
-  Saved,
-  check_learns,
-)
+from specdec_t5x.contrib.online import learner as online_lib
+from specdec_t5x.contrib.online.learner import Learner, Online, Requests
 from specdec_t5x.contrib.online.rejections import LEARNED_FROM, KeepRejections
 from specdec_t5x.t5x_bridge import examples, learned, pairing, writer
 from specdec_t5x.t5x_bridge.model import Decodes
@@ -34,12 +29,7 @@ _DRAFT = "draft"
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-  """T5X's train state with a draft that changes: all that T5X reads of one.
-
-  Attributes:
-    restored: as the checkpoints have it.
-    learner: the draft.
-  """
+  """T5X's train state, as restored, with a draft that changes: all that T5X reads."""
 
   restored: Any
   learner: Learner
@@ -47,8 +37,7 @@ class Served:
   @property
   def params(self) -> Mapping[str, Any]:
     """The parameters, the draft's as they now are."""
-    now = {_DRAFT: self.learner.params}
-    return flax.core.freeze({**self.restored.params, **now})
+    return flax.core.freeze({**self.restored.params, _DRAFT: self.learner.params})
 
   @property
   def step(self) -> jax.Array:
@@ -91,15 +80,14 @@ class Course:
         f"KEPT={online.kept} tokens, got a {type(decoder).__name__}. Add "
         "configs/contrib/online.gin to a run of configs/spec_*.gin, and no beam."
       )
-    check_learns(decoder.networks.get(_DRAFT))
+    self._network = decoder.networks.get(_DRAFT)
+    online_lib.check_learns(self._network)
     if jax.process_count() > 1:
       raise ValueError(
         f"Online learning runs in one process, got {jax.process_count()}: another "
         "would serve with another draft. Start it on one host."
       )
-    self._model = model
-    self._network = decoder.networks[_DRAFT]
-    self._online = online
+    self._model, self._online = model, online
     self._output = epath.Path(output_dir)
     place = epath.Path(directory or self._output / _DRAFT)
     shard = examples.shard_of_command()
@@ -127,7 +115,7 @@ class Course:
         "same random numbers, and a draft that has learned from one must not serve the "
         "next. Run its tasks one by one, each with a SEED of its own."
       )
-    saved = Saved(self._directory, self._network)
+    saved = online_lib.Saved(self._directory, self._network)
     steps = saved.checkpoints.steps()
     if steps and not self._counts(steps[-1]):
       steps.pop()
@@ -140,9 +128,6 @@ class Course:
     Args:
       params: of the draft, as restored.
       learned_from: what it had learned from before.
-
-    Raises:
-      ValueError: where another draft, or a damaged one, is there.
     """
     learner = Learner(self._network, params, self._online, learned_from)
     if learner.restore(self._directory, self._counts):
@@ -160,26 +145,22 @@ class Course:
       numbers: which examples they are, `examples.EXAMPLE` of each.
 
     Raises:
-      ValueError: where the draft has learned from these very draws before, or another
-        job saves its own in the directory.
+      ValueError: where the draft has learned from these very draws before.
     """
-    chunk = self._chunk(path, numbers)
-    self._refuse(chunk.draws.among(self._learner.learned_from))
-    self._learner.learn(served, chunk)
-    self._learner.save(self._directory)
-
-  def _chunk(self, path: str, numbers: np.ndarray) -> learned.Chunk:
     # T5X may write to another name first: .partial-<name>-<process>-chunk<number>.
     partial = r"^\.partial-|(?<=-of-\d{5})-\d+(?=-chunk\d+$)"
-    (task, first), (_, last) = numbers[0].tolist(), numbers[-1].tolist()
-    step = numbers[1, 1].item() - first if len(numbers) > 1 else 1
-    return learned.Chunk(
+    task, first = numbers[0].tolist()
+    last = numbers[-1, 1].item()
+    chunk = learned.Chunk(
       seed=None if self._model.sampling.greedy else self._model.seed,
       task=task,
-      places=(first, last, step),
+      places=(first, last, numbers[1, 1].item() - first if len(numbers) > 1 else 1),
       name=re.sub(partial, "", os.path.basename(path)),
       results=self._results,
     )
+    self._refuse(chunk.draws.among(self._learner.learned_from))
+    self._learner.learn(served, chunk)
+    self._learner.save(self._directory)
 
   def _refuse(self, known: Sequence[learned.Chunk]) -> None:
     if known:
@@ -197,36 +178,21 @@ class Course:
     It does not where this run was killed before: then the chunk is served again, by the
     draft as it was. Whether another run's chunk was written is not asked.
     """
-    known = Saved(self._directory, self._network).learned_from(step)
+    known = online_lib.Saved(self._directory, self._network).learned_from(step)
     is_ours = known and known[-1].results == self._results
     return not is_ours or self._is_written(known[-1])
 
   def _is_written(self, chunk: learned.Chunk) -> bool:
     """Returns whether T5X has put a marker to a chunk here, or to its whole task."""
     task = chunk.name.rpartition("-chunk")[0]
-    is_done = (self._output / f"{task}.COMPLETED").exists()
-    if is_done or not self._output.exists():
-      return is_done
-    folders = [each for each in self._output.iterdir() if each.name.startswith("tmp-")]
-    return any((folder / f"{chunk.name}.COMPLETED").exists() for folder in folders)
+    markers = (f"{task}.COMPLETED", f"tmp-*/{chunk.name}.COMPLETED")
+    return any(any(self._output.glob(marker)) for marker in markers)
 
 
 def check_run(
   dataset_cfg, model: Decodes, *, check_fn: Callable[..., None], course: Course
 ) -> None:
-  """Checks a run as `check_fn` does, and its draft.
-
-  T5X calls it through `infer.verify_matching_vocabs_fn`.
-
-  Args:
-    dataset_cfg: names the task.
-    model: of the run.
-    check_fn: `preflight.check_run`.
-    course: the run's.
-
-  Raises:
-    ValueError: naming what was expected, what came, and what to do.
-  """
+  """Checks a run by `check_fn`, and its draft, as `infer.verify_matching_vocabs_fn`."""
   check_fn(dataset_cfg, model)
   course.check(examples.provider_of(dataset_cfg.mixture_or_task_name))
 
@@ -235,11 +201,7 @@ class CheckpointManager(pairing.CheckpointManager):
   """Restores each network's checkpoint, and the draft as it has learned."""
 
   def __init__(
-    self,
-    *args: Any,
-    paths: Mapping[str, str | None],
-    course: Course,
-    **kwargs: Any,
+    self, *args: Any, paths: Mapping[str, str | None], course: Course, **kwargs: Any
   ):
     """Creates the manager; `course` is the run's, the others are the parent's."""
     super().__init__(*args, paths=paths, **kwargs)
@@ -261,16 +223,10 @@ def write_and_learn(
   write_fn: Callable[..., None],
   course: Course,
 ) -> None:
-  """Writes a chunk, then has the draft learn from it; T5X calls it as `infer.write_fn`.
+  """Writes a chunk by T5X's `write_fn`, then has the draft learn from it.
 
-  Args:
-    path: of the chunk.
-    inferences: predictions and auxiliary values, an entry an example.
-    task_ds: the examples.
-    mode: predict_with_aux.
-    *args: further ones of `write_fn`.
-    write_fn: T5X's.
-    course: the run's.
+  T5X calls it as `infer.write_fn`, with predictions and auxiliary values of each
+  example as `inferences`.
 
   Raises:
     ValueError: where there are no distributions to learn from, or logits were NaN, or

@@ -83,10 +83,7 @@ def serve(
     api.warn_where_lossy(decoder.guarantee)
     end_ids = api.end_tokens(target, found)
     run = api.compiled(decoder, sampling, max_length, end_ids)
-    ids = (
-      _encoded(number, text, found, input_length)
-      for number, text in enumerate(requests)
-    )
+    ids = (_encoded(n, text, found, input_length) for n, text in enumerate(requests))
     for decoded in decodes(run, params, learner, ids, input_length, seed):
       yield from api.generations(decoded, found, end_ids)
 
@@ -105,8 +102,9 @@ def together(
   where drafts do not pay would have nothing to learn from.
   """
   draft = Model(learner.network, learner.params)
-  words = {"gamma": gamma, "num_candidates": 1, "policy": "fixed"}
-  decoder, params = build.together(target, draft, drafter, rule, **words)
+  decoder, params = build.together(
+    target, draft, drafter, rule, gamma=gamma, num_candidates=1, policy="fixed"
+  )
   slots = min(batch_size, learner.online.interval)
   observer = KeepRejections(learner.online.kept)
   return dataclasses.replace(decoder, slots=slots, observer=observer), params
@@ -122,13 +120,8 @@ def decodes(
 ) -> Iterator[Decoded]:
   """Yields the decodes of as many requests as a step takes, then has the draft learn.
 
-  Args:
-    run: the compiled decoder of `together`.
-    params: its parameters.
-    learner: the draft.
-    ids: the requests' tokens, at most `input_length`.
-    input_length: the most tokens of a request.
-    seed: as `serve`'s.
+  `run` is the compiled decoder of `together`, `params` its parameters, and `ids` the
+  requests' tokens.
 
   Raises:
     ValueError: where the logits of a request are NaN.
@@ -138,10 +131,11 @@ def decodes(
     batch = list(itertools.islice(source, count))
     if not batch:
       return
-    inputs, served = np.zeros((count, input_length), np.int32), len(batch)
+    served = len(batch)
     # One that is not full repeats its first request.
-    for i, row in enumerate(inputs):
-      tokens = batch[i if i < served else 0]
+    batch += batch[:1] * (count - served)
+    inputs = np.zeros((count, input_length), np.int32)
+    for row, tokens in zip(inputs, batch, strict=True):
       row[: len(tokens)] = tokens
     # No draft may know draws that it proposes by: after a step they are all new, from
     # call to call as well (docs/math.md, "A draft that learns while it serves").
@@ -149,13 +143,12 @@ def decodes(
     keys = row_keys(key, count, first)
     decoded = run({**params, "draft": learner.params}, inputs, keys)
     decoded = jax.tree.map(lambda x, served=served: x[:served], decoded)
-    mass = decoded.statistics.acceptance_mass
     name = lambda row, first=first: f"request {first + row}"
-    check_decoded(decoded.scores, mass, name)
+    check_decoded(decoded.scores, decoded.statistics.acceptance_mass, name)
     yield decoded
-    distributions = decoded.observed
-    found = map(np.asarray, (decoded.tokens, distributions.tokens, distributions.probs))
-    learner.learn(Requests(inputs[:served], *found))
+    kept = decoded.observed
+    outputs = map(np.asarray, (decoded.tokens, kept.tokens, kept.probs))
+    learner.learn(Requests(inputs[:served], *outputs))
 
 
 def _encoded(number: int, text: str, vocabulary, length: int) -> list[int]:

@@ -1,0 +1,62 @@
+"""Settings out of their range are refused, with the name and the value."""
+
+import pytest
+
+from specdec_t5x.contrib.online.learner import Online
+from specdec_t5x.contrib.online.rejections import KeepRejections
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.training.batches import TaskData
+from specdec_t5x.training.heads import HeadDistillation
+from specdec_t5x.training.ngrams import estimate
+from specdec_t5x.training.objectives import Supervised, check_same_vocabulary
+from specdec_t5x.training.optimizers import Optimizer, Schedule
+from specdec_t5x.training.trainer import Loop
+from tests.t5x_bridge import tiny
+
+SMALL, LARGE = (Transformer(T5Config(vocab_size=size)) for size in (64, 128))
+LENGTHS = {"inputs": 8, "targets": 8}
+
+
+def keeping(kept):
+  drafter = DraftModel(Transformer(tiny.DRAFT))
+  return SpeculativeDecoder(
+    Transformer(tiny.TARGET), drafter, observer=KeepRejections(kept)
+  )
+
+
+@pytest.mark.parametrize(
+  ("make", "arguments", "message"),
+  [
+    (TaskData, ("task", LENGTHS, 0), "BATCH_SIZE must be at least 1, got 0"),
+    (TaskData, ("task", {"inputs": 8}, 2), "TASK_FEATURE_LENGTHS"),
+    (TaskData, ("task", LENGTHS, 2, -1), "SEED"),
+    (Loop, (0,), "STEPS must be a whole number of at least 1, got 0"),
+    (Loop, (1, -1), "LOG_PERIOD.*never"),
+    (Schedule, ("linear",), "Unknown SCHEDULE 'linear'"),
+    (Schedule, ("constant", 0.0), "LEARNING_RATE"),
+    (Schedule, ("constant", float("nan")), "LEARNING_RATE"),
+    (Schedule, ("constant", 0.1, -1), "WARMUP_STEPS"),
+    (Schedule, ("cosine", 0.1, 1000, 1000), "STEPS above WARMUP_STEPS"),
+    (Optimizer, (Schedule(), "sgd"), "Unknown OPTIMIZER 'sgd'"),
+    (Optimizer, (Schedule(), "adafactor", 0.1), "is for adamw"),
+    (Supervised, (1.0,), "LABEL_SMOOTHING"),
+    (Supervised, (0.0, -1.0), "Z_LOSS"),
+    (check_same_vocabulary, (LARGE, SMALL), "vocab_size is 128, the student's 64"),
+    (HeadDistillation, (SMALL, 0.0), "HEAD_DECAY must be above 0"),
+    (estimate, ([[2]], 7, 0), "ORDER must be a whole number of at least 1, got 0"),
+    (estimate, ([[2, 5]], 5), "VOCAB_SIZE is 5, but the targets have a token 5"),
+    (estimate, ([], 7), "no token to count"),
+    (Online, (0,), "interval must be a whole number of at least 1, got 0"),
+    (Online, (2, 1.5), "kept must be a whole number of at least 1, got 1.5"),
+    (Online, (2, 3, "kl"), "Unknown distillation loss 'kl'"),
+    (keeping, (-1,), "KEPT must be a whole number from 1 to 63"),
+    (keeping, (0,), "KEPT must be a whole number from 1 to 63"),
+    (keeping, (64,), "KEPT must be a whole number from 1 to 63"),
+  ],
+)
+def test_settings_out_of_their_range_are_refused(make, arguments, message):
+  with pytest.raises(ValueError, match=message):
+    make(*arguments)
