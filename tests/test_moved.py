@@ -30,6 +30,7 @@ GONE = {
   "network.parallel": {"ParallelConfig", "config_from_shapes", "is_parallel"},
   "policies": {"Confidence", "ExitThreshold", "Exits"},
   "training.losses": {"calibration"},
+  "training.optimizers": {"adafactor"},
   "tuning": {"say"},
 }
 
