@@ -12,7 +12,7 @@ from specdec_t5x.bench import report, results
 from specdec_t5x.quiet import import_quietly
 
 # Where each command is, in this package.
-_OWN = "decode head infer machine rules tree methods link online"
+_OWN = "decode head infer machine rules tree methods"
 COMMANDS = {
   **{name: f"{name}:COMMAND" for name in _OWN.split()},
   "copy": "compare:COPY",
@@ -27,7 +27,7 @@ _LIGHT = "decode head infer machine gpu figure2 figure3 figure4"
 # What has flags of its own: pages from what is kept, and all that they show anew.
 OTHERS = {"report": report.main, "results": results.main}
 # Research that left the package: commands of `python -m lab`, in a clone.
-MOVED = ("model", "layers", "hierarchy")
+MOVED = ("model", "layers", "hierarchy", "link", "online")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

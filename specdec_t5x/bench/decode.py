@@ -7,7 +7,7 @@ r"""Times speculation at set acceptance rates on random weights of any T5 size.
     --output runs/rounded
 
 Prints what an iteration is made of, speed-ups over plain decoding, measured and
-predicted, and memory. Both networks are oracles (`drafters.oracle`): they run in full,
+predicted, and memory. Both networks are oracles (`bench.oracle`): they run in full,
 then the target's argmax is bent to a random text, and the draft's to the same text at a
 share alpha of the positions. Greedy decoding that never ends early. Imports neither
 TensorFlow nor seqio nor T5X.

@@ -1,4 +1,4 @@
-"""Networks that run in full and then say what they are told (`drafters.oracle`).
+"""Networks that run in full and then say what they are told (`oracle_extend`).
 
 A draft is right as often as is wanted. A target says a given text, by itself and with
 drafts: in bfloat16, too, where its own argmax depends on the shape of a call. So
@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from specdec_t5x.api import Model
 from specdec_t5x.bench import programs
@@ -21,22 +21,69 @@ from specdec_t5x.bench.programs import Decode
 from specdec_t5x.bench.timed import Loop, Program
 from specdec_t5x.build import together
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding import baseline, generate
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.drafters.oracle import MOST_TEMPERATURE, forced_tokens, oracle_extend
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.sizes import VOCAB_SIZE
 
 FEW = 2  # Iterations that are timed beside many.
 _DRAWS = 64
+# A forced token's logit is so far above all others that a softmax is one-hot in
+# float32, up to the temperature below.
+_MARGIN = 1e4
+MOST_TEMPERATURE = 10.0
+
+
+def forced_tokens(
+  outputs: Int[Array, "B T"],
+  alpha: float | Float[Array, "B T"],
+  vocab_size: int,
+  key: Key[Array, ""],
+) -> Int[Array, "B T"]:
+  """Returns what the oracle drafts at each position of the output.
+
+  The target's own token with probability alpha, independently at each position, and
+  another one otherwise: each tried token is then accepted with probability alpha.
+
+  Args:
+    outputs: the target's greedy outputs.
+    alpha: the acceptance wanted, one for all positions or one each.
+    vocab_size: tokens there are.
+    key: consumed.
+  """
+  kept = jax.random.uniform(key, outputs.shape) < alpha
+  return jnp.where(kept, outputs, (outputs + 1) % vocab_size)
+
+
+def oracle_extend(extend: ExtendFn, forced: Int[Array, "B T"]) -> ExtendFn:
+  """Returns the network `extend` with all mass at output position i on forced[:, i].
+
+  The distribution is one-hot at temperatures up to `MOST_TEMPERATURE`.
+
+  Args:
+    extend: the real network.
+    forced: from `forced_tokens`; its last one stays beyond T.
+  """
+
+  def bent(cache, tokens, positions=None, tree=None):
+    # The token at slot i (the start token has slot 0) predicts output position i.
+    at = cache.index[:, None] + jnp.arange(tokens.shape[1])
+    logits, features, cache = extend(cache, tokens, positions, tree)
+    chosen = jnp.take_along_axis(forced, at, axis=1, mode="clip")
+    rows, columns = jnp.indices(chosen.shape)
+    first = logits.max(axis=-1) + _MARGIN
+    return logits.at[rows, columns, chosen].set(first), features, cache
+
+  return bent
 
 
 def oracle_start(decode: Decode):
   """Returns the start of decoding with networks that say what they are told.
 
   The start is a function of (forced, params, inputs, keys), where forced has the tokens
-  [B, T] of the "target" and, for speculation, of the "draft": see `drafters.oracle`.
+  [B, T] of the "target" and, for speculation, of the "draft": see `oracle_extend`.
   """
 
   def start(forced, *given):

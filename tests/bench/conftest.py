@@ -116,17 +116,6 @@ def heads(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def domains(files, tmp_path_factory):
-  """Flags of a pair that serves two domains."""
-  root = tmp_path_factory.mktemp("domains")
-  for name, seed in (("one", 1), ("two", 2)):
-    (root / name).write_text("\n".join(tiny.sentences(6, seed)))
-  flags = [f"--domain={name}={root / name}" for name in ("one", "two")]
-  models = {name: files[name] for name in ("target", "vocabulary")}
-  return [*named(models, draft=files["draft"].partition("=")[2]), *flags]
-
-
-@pytest.fixture(scope="session")
 def pair_flags(pair):
   return [*pair, *SHORT]
 

@@ -1,6 +1,6 @@
 r"""A draft in another process: kept tokens K against bits, alpha and time.
 
-  python -m specdec_t5x.bench link --target DIR --draft small=DIR --vocabulary FILE \
+  python -m lab link --target DIR --draft small=DIR --vocabulary FILE \
     --inputs FILE --prefix "translate English to German: " --output DIR
 
 Alpha and tokens a call are of every input, drafted in this process from the
@@ -51,7 +51,8 @@ def make(args: argparse.Namespace) -> Table:
     for speed in args.mbits:
       more += f" | {_named(speed)} speed-up at {speed:g} Mbit/s"
   notes = [listed({"inputs": len(study.inputs), "gamma": args.gamma})]
-  return Table.of("link", rows, words | {"delay": args.delay_ms}, more, notes)
+  words["delay"] = args.delay_ms
+  return Table.of("link", rows, words, more, notes, package="lab")
 
 
 def _named(speed: float) -> str:

@@ -1,6 +1,6 @@
 r"""Alpha over requests while the draft learns, and the texts' domain changes.
 
-  python -m specdec_t5x.bench online --target DIR --draft DIR --vocabulary FILE \
+  python -m lab online --target DIR --draft DIR --vocabulary FILE \
     --domain captions=FILE --domain short=FILE --domain news=FILE \
     --prefix "translate English to German: " --output DIR
 
@@ -65,8 +65,8 @@ def make(args: argparse.Namespace) -> Table:
     of("gamma", "temperature", "interval", "kept"),
     of("optimizer", "learning_rate"),
   )
-  before = [Table.of("online.times", times)]
-  return Table.of("online", rows, notes=notes, before=before)
+  before = [Table.of("online.times", times, package="lab")]
+  return Table.of("online", rows, notes=notes, package="lab", before=before)
 
 
 def _read(args) -> tuple[dict[str, list[list[int]]], int]:

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec_t5x.bench.oracle import forced_tokens, oracle_extend
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.token import Token
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.oracle import forced_tokens, oracle_extend
 from tests.hash_model import HashModel, plain, speculation
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=5) for seed in (1, 2))
