@@ -29,8 +29,8 @@ from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.command import REQUIRED, Command
 from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.measured import COUNTED, Measured, Setting
-from specdec_t5x.bench.pairs import fingerprint
-from specdec_t5x.bench.table import Table, listed
+from specdec_t5x.bench.study import fingerprint
+from specdec_t5x.bench.table import Table, listed, render
 from specdec_t5x.contrib.online import serving
 from specdec_t5x.contrib.online.learner import Learner, Online
 from specdec_t5x.core.distributions import Sampling
@@ -65,8 +65,8 @@ def make(args: argparse.Namespace) -> Table:
     of("gamma", "temperature", "interval", "kept"),
     of("optimizer", "learning_rate"),
   )
-  before = [Table.of("online.times", times, package="lab")]
-  return Table.of("online", rows, notes=notes, package="lab", before=before)
+  before = [render("online.times", times, package="lab")]
+  return render("online", rows, notes=notes, package="lab", before=before)
 
 
 def _read(args) -> tuple[dict[str, list[list[int]]], int]:

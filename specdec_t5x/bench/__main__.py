@@ -12,11 +12,12 @@ from specdec_t5x.bench import report, results
 from specdec_t5x.quiet import import_quietly
 
 # Where each command is, in this package.
-_OWN = "decode head infer machine rules tree methods"
+_OWN = "decode infer rules tree methods batches"
 COMMANDS = {
   **{name: f"{name}:COMMAND" for name in _OWN.split()},
-  "copy": "compare:COPY",
-  "batches": "compare:BATCHES",
+  "copy": "copies:COMMAND",
+  "head": "bounds:HEAD",
+  "machine": "bounds:MACHINE",
   "gpu": "gpu.command:COMMAND",
   **{f"table{number}": f"paper.tables:TABLE_{number}" for number in range(1, 6)},
   **{f"figure{number}": f"paper.curves:FIGURE_{number}" for number in (2, 3, 4)},

@@ -15,14 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from specdec_t5x.bench.costs import measure_costs
-from specdec_t5x.bench.measured import PLAIN, Measured, Setting, joined
-from specdec_t5x.bench.pairs import Draft, Job, Study
-from specdec_t5x.bench.timed import alternate
+from specdec_t5x.bench.measured import Measured, Setting
+from specdec_t5x.bench.run import PLAIN, Run, Way, measure
+from specdec_t5x.bench.study import Draft, Job, Study
 
 FILE = "cells.jsonl"
-# Inputs decoded before the tokens are counted. Even, so that over all of them each
-# program comes first as often as the other (`timed.alternate`).
-_CHUNK = 16
 
 Key = Mapping[str, Any]
 
@@ -154,11 +151,9 @@ def measure_all(
   for job in jobs:
     study = job.load()
     wanted = [(draft, each) for draft in study.drafts for each in settings(draft)]
-    with tqdm(wanted, desc=study.job.task, unit="cell", file=sys.stderr) as bar:
-      for draft, setting in bar:
-        bar.set_postfix_str(f"{draft.name}, {setting.words}")
-        cell = _cell(study, draft, setting, cells, args.recorded)
-        found.append(Found(study.job.task, job.target, draft.name, setting, cell))
+    for draft, setting in tqdm(wanted, desc=job.task, unit="cell", file=sys.stderr):
+      cell = _cell(study, draft, setting, cells, args.recorded)
+      found.append(Found(job.task, job.target, draft.name, setting, cell))
   if other := cells.unasked():
     print(
       f"{cells.path} has {other} more cells, of other settings, code or machines; "
@@ -168,25 +163,27 @@ def measure_all(
   return found
 
 
-def measure(study: Study, draft: Draft, setting: Setting) -> Measured:
+def measure_cell(study: Study, draft: Draft, setting: Setting) -> Measured:
   """Decodes inputs until there are `study.job.num_tokens` tokens, and times the parts.
 
   Batch 1. Where the setting is timed, every input is also decoded plainly, in turn.
   """
-  decode, costs = study.cell(draft, setting), None
-  runs = {"ours": study.program(decode)}
+  decode = study.cell(draft, setting)
+  ways = {"ours": Way(decode)}
   if setting.timed:
-    runs[PLAIN] = study.program(study.decode(setting.temperature))
-  chunks = []
-  for first in range(0, len(study.inputs), _CHUNK):
-    timed = alternate(runs, range(len(study.inputs))[first : first + _CHUNK])
-    chunks.append(Measured.timed(setting, timed["ours"], timed.get(PLAIN)).columns)
-    if sum(chunk["emitted"].sum() for chunk in chunks) >= study.job.num_tokens:
-      break
-  if setting.timed:
-    decodes = {setting.gamma: decode}
-    costs = measure_costs(decodes, study.inputs[0], study.job.runs)[setting.gamma]
-  return Measured(setting, joined(chunks), costs)
+    ways[PLAIN] = Way(study.decode(setting.temperature))
+  run = Run(
+    lambda temperature, batch: ways,
+    study,
+    temperatures=(setting.temperature,),
+    setting=setting,
+    num_tokens=study.job.num_tokens,
+  )
+  cell = next(measure(run)).cell
+  if not setting.timed:
+    return cell
+  costs = measure_costs(decode, setting.gamma, study.inputs[0], study.job.runs)
+  return dataclasses.replace(cell, costs=costs)
 
 
 def _cell(study, draft, setting, cells, recorded) -> Measured | None:
@@ -194,6 +191,9 @@ def _cell(study, draft, setting, cells, recorded) -> Measured | None:
   timed = study.key(draft, dataclasses.replace(setting, timed=True))
   result = None if setting.timed else cells.find(timed)
   if result is None:
-    measured = lambda: measure(study, draft, setting).to_result()
-    result = cells.get(study.key(draft, setting), measured, recorded)
+    result = cells.get(
+      study.key(draft, setting),
+      lambda: measure_cell(study, draft, setting).to_result(),
+      recorded,
+    )
   return result and Measured.of(setting, result)

@@ -14,7 +14,7 @@ import specdec_t5x
 from specdec_t5x import tuning
 
 PACKAGES = ("jax", "jaxlib", "flax")
-_TIMING = "timed", "iteration", "programs", "costs", "oracle"
+_TIMING = "timed", "iteration", "study", "costs", "oracle", "run"
 # Of this package: what decodes and what times it.
 SOURCES = (
   *(f"{room}/**/*.py" for room in ("core", "network", "decoding", "drafters")),

@@ -10,7 +10,7 @@ from typing import Any
 from etils import epath
 
 from specdec_t5x.bench.command import at_least
-from specdec_t5x.bench.pairs import COPY, UNTRAINED, Job, Study, Tokens
+from specdec_t5x.bench.study import COPY, UNTRAINED, Job, Study, Tokens
 from specdec_t5x.data.hints import COMMANDS, DIRECTORY
 from specdec_t5x.vocabularies.frames import frame_of
 from specdec_t5x.vocabularies.opening import open_vocabulary

@@ -26,7 +26,6 @@ STEADY = {
   "plain": (5.0, 20.0),
   "iteration": (12.0, 23.0),
   "draft": (2.0, 23.0),
-  "scoring": (9.0, 23.0),
   "token": (5.0, 23.0),
   "encoder": (0.0, 19.0),
   "draft_encoder": (0.0, 3.0),
@@ -49,7 +48,7 @@ def steady(programs, inputs, warm=1):
   lost in noise. In tests/bench/test_costs.py they run."""
   seconds = {}
   for key in programs:
-    (_, name), count = key
+    name, count = key
     each, once = STEADY[name]
     seconds[key] = Timed(np.full(len(inputs), once + each * count), ())
   return seconds

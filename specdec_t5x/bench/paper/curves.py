@@ -17,7 +17,7 @@ from specdec_t5x.analysis import theory
 from specdec_t5x.bench import plotting
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.paper import published
-from specdec_t5x.bench.table import Table
+from specdec_t5x.bench.table import Table, render
 
 _ALPHAS = np.linspace(0.0, 0.99, 100)
 _MOST = 30  # Figure 3: the longest draft that is tried.
@@ -70,7 +70,7 @@ def _printed(name, called="table 1"):
 
 
 def _table(name, rows, words=None):
-  return Table.of(name, rows, words, facts={"paper": published.numbers()["source"]})
+  return render(name, rows, words, facts={"paper": published.numbers()["source"]})
 
 
 def read_points(path: str | None) -> list[dict[str, Any]]:

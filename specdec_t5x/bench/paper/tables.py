@@ -10,9 +10,9 @@ from specdec_t5x.bench import jobs
 from specdec_t5x.bench.cells import Found, measure_all
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.measured import Setting
-from specdec_t5x.bench.pairs import Draft
 from specdec_t5x.bench.paper import published
-from specdec_t5x.bench.table import Table, declared
+from specdec_t5x.bench.study import Draft
+from specdec_t5x.bench.table import Table, declared, render
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 
 # Below what each is.
@@ -38,7 +38,7 @@ def _table(name: str, rows, settings=None) -> Table:
   notes = published.exceptions() if name == "table4" else ()
   facts = {"paper": published.numbers()["source"]}
   rest = {"settings": settings or {}, "facts": facts}
-  return Table.of(name, rows, notes=tuple(notes), **rest)
+  return render(name, rows, notes=tuple(notes), **rest)
 
 
 def _theory(args: argparse.Namespace) -> Table:

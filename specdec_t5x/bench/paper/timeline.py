@@ -16,7 +16,7 @@ from specdec_t5x.bench.cells import measure_all
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.measured import Measured, Setting
 from specdec_t5x.bench.paper.published import OUTPUT
-from specdec_t5x.bench.table import Table
+from specdec_t5x.bench.table import Table, render
 
 _COLORS = {
   "target encoder": "#e0b400",
@@ -42,7 +42,7 @@ def make(args) -> Table:
   rows.append(_row("plain", found[-1].measured, args.input, True))
   words = {**vars(args), "task": job.task, "draft": found[0].draft}
   settings = {**jobs.known(args), "gammas": args.gammas, "input": args.input}
-  return Table.of("figure5", rows, words, settings=settings)
+  return render("figure5", rows, words, settings=settings)
 
 
 def _row(name: str, cell: Measured | None, number: int, is_plain: bool):
