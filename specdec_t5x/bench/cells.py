@@ -112,38 +112,20 @@ def _canonical(key: Key) -> str:
   return json.dumps(key, sort_keys=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-  """A cell and what it is of; `measured` is None where nothing was to be measured."""
-
-  task: str
-  target: str
-  draft: str
-  setting: Setting
-  measured: Measured | None
-
-  @property
-  def name(self) -> dict[str, str | float]:
-    """What a table's row is of."""
-    temperature = self.setting.temperature
-    return {"task": self.task, "draft": self.draft, "temperature": temperature}
-
-  @property
-  def row(self) -> dict[str, Any]:
-    """A table's row; without numbers where nothing was measured."""
-    numbers = self.measured.row() if self.measured else {}
-    return {**self.name, "gamma": self.setting.gamma, **numbers}
-
-
 def measure_all(
   args: argparse.Namespace,
   jobs: Iterable[Job],
   settings: Callable[[Draft], Sequence[Setting]],
-) -> list[Found]:
-  """Returns the cells asked for; each is kept as soon as it is measured.
+) -> list[tuple[dict[str, Any], Measured | None]]:
+  """Measures the cells that are wanted; each is kept as soon as it is measured.
 
-  Raises:
-    ValueError: where what a job names can't be read.
+  Args:
+    args: the flags `output` and `recorded`.
+    jobs: what is measured.
+    settings: returns the settings of a draft's cells.
+
+  Returns:
+    A row that names each cell, and the cell; None where nothing was to be measured.
   """
   from tqdm import tqdm  # Accelerators, whose cells are kept too, are without it.
 
@@ -152,8 +134,15 @@ def measure_all(
     study = job.load()
     wanted = [(draft, each) for draft in study.drafts for each in settings(draft)]
     for draft, setting in tqdm(wanted, desc=job.task, unit="cell", file=sys.stderr):
-      cell = _cell(study, draft, setting, cells, args.recorded)
-      found.append(Found(job.task, job.target, draft.name, setting, cell))
+      row = {
+        "task": job.task,
+        "folder": job.target,
+        "draft": draft.name,
+        "temperature": setting.temperature,
+        "gamma": setting.gamma,
+        "lenience": setting.lenience,
+      }
+      found.append((row, _cell(study, draft, setting, cells, args.recorded)))
   if other := cells.unasked():
     print(
       f"{cells.path} has {other} more cells, of other settings, code or machines; "

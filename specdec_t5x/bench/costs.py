@@ -5,7 +5,6 @@ one token.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from specdec_t5x.analysis.theory import Numbers, expected_tokens
 from specdec_t5x.bench.study import Decode
-from specdec_t5x.bench.timed import Timed, alternate, medians, repeated, slopes
+from specdec_t5x.bench.timed import Program, Timed, alternate, medians, repeated, slopes
 from specdec_t5x.decoding.decoders import PlainDecoder
 
 _PARTS = ("iteration", "draft", "token")
@@ -101,17 +100,13 @@ def measure_costs(
   loops |= {name: decode.loop(inputs, name) for name in _PARTS}
   programs = repeated(loops)
   for name, field in _STARTS.items():
-    start = jax.jit(functools.partial(_start, decode, field))
-    programs[name, 1] = functools.partial(_call, start, decode.given(inputs))
+    programs[name, 1] = _start(decode, field, decode.given(inputs))
   return costs_of(gamma, alternate(programs, range(runs)))
 
 
-def _start(decode, field, *arrays):
-  return getattr(decode.start(*arrays)[1], field)
-
-
-def _call(function, arguments, _):
-  return function(*arguments)
+def _start(decode, field, arrays) -> Program:
+  run = jax.jit(lambda *arrays: getattr(decode.start(*arrays)[1], field))
+  return lambda _: run(*arrays)
 
 
 def costs_of(gamma: int, timed: Mapping[tuple[Any, int], Timed]) -> Costs:

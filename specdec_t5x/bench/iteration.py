@@ -38,8 +38,7 @@ def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
   Returns:
     By name, functions of (count, *arguments): "iteration" runs the loop itself for
     `count` iterations (while rows last), "draft" the drafter's proposal, "scoring" the
-    target's call on the draft's N nodes, "turns" these two in turn (alone, each finds
-    its weights where the cache keeps them), "token" the target's call on one node, and
+    target's call on the draft's N nodes, "token" the target's call on one node, and
     "verification" all that follows the logits.
   """
   return {
@@ -132,11 +131,6 @@ def _scoring(spec, state) -> Step:
   return _score(state, spec.context.target.extend, spec.drafter.tree)
 
 
-def _turns(spec, state) -> Step:
-  draft, scoring = _draft(spec, state), _scoring(spec, state)
-  return lambda state, zero: scoring(*draft(state, zero))
-
-
 def _token(spec, state) -> Step:
   return _score(state, spec.context.target.extend, tree.chain(0))
 
@@ -178,7 +172,6 @@ def _zero(results):
 _STEPS = {
   "draft": _draft,
   "scoring": _scoring,
-  "turns": _turns,
   "token": _token,
   "verification": _verification,
 }
