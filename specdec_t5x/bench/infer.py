@@ -100,8 +100,7 @@ def _row(args: argparse.Namespace, temperature: float, batch: int) -> dict[str, 
       flags = [f"--gin_file={file}" for file in files]
       if name == "spec":
         flags += [f"--gin.{binding}" for binding in args.gin]
-      start = functools.partial(run, [*flags, *settings], f"{folder}/{name}")
-      programs[name] = lambda _, start=start: start()
+      programs[name] = functools.partial(_run, [*flags, *settings], f"{folder}/{name}")
     timed = alternate(programs, range(args.runs))
   plain, ours = (timed[name].results for name in BOTH)
   wall = [[each.seconds for each in runs] for runs in (plain, ours)]
@@ -118,6 +117,10 @@ def _row(args: argparse.Namespace, temperature: float, batch: int) -> dict[str, 
     / sum(each["target_calls"] for each in counts),
     "equal": "sampled" if temperature else identical(plain[-1], ours[-1]),
   }
+
+
+def _run(flags, folder, _) -> Finished:
+  return run(flags, folder)
 
 
 def _processor_seconds() -> float:

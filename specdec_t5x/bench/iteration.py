@@ -71,8 +71,11 @@ def plain_program(
 
 def call_program(prepare: PreparePlain, width: int) -> Callable[..., Any]:
   """Returns a compiled program (count, *arguments) of a network's calls on so many."""
-  step = lambda extend, state: _score(state, extend, tree.chain(width - 1))
-  return _repeating(step, prepare)
+
+  def part(extend, state):
+    return _score(state, extend, tree.chain(width - 1))
+
+  return _repeating(part, prepare)
 
 
 def iterated(prepare: Prepare, redrafts: bool = False) -> Callable[..., Any]:

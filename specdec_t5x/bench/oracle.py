@@ -302,7 +302,7 @@ class Pair:
     share of accepted tokens is nearest to alpha.
     """
     keys = jax.random.split(jax.random.key(seed), _DRAWS)
-    draw = lambda key: forced_tokens(self._text, alpha, VOCAB_SIZE, key)
+    draw = functools.partial(forced_tokens, self._text, alpha, VOCAB_SIZE)
     drawn = jax.vmap(draw)(keys)
 
     def distance(kept):

@@ -96,8 +96,8 @@ def grid(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
   value, but for those of what should have been measured.
   """
   shown = [row for row in rows if not row.get("hidden")]
-  is_there = lambda c: any(row.get(c.key) is not None for row in shown)
-  columns = [c for c in columns if c.missing == NOT_MEASURED or is_there(c)]
+  there = {key for row in shown for key, value in row.items() if value is not None}
+  columns = [c for c in columns if c.missing == NOT_MEASURED or c.key in there]
   cells = [[column.header for column in columns]]
   cells += [[c.show(row.get(c.key)) for c in columns] for row in shown]
   head, *body = padded(cells)

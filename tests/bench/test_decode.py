@@ -10,7 +10,7 @@ from tests.bench.conftest import ran
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, counted_clock):
-  """Of a target that drafts for itself; of others see tests/bench/test_forced.py."""
+  """Of a target that drafts for itself; of others see tests/bench/test_oracle.py."""
   folder = tmp_path_factory.mktemp("bench")
   flags = "--target tiny --gamma 2 --output-length 48 --input-length 8 --runs 2"
   flags += " --draft int4/32 --alphas 0 1"

@@ -30,5 +30,5 @@ def test_each_way_to_learn_has_its_alpha_beside_the_control_s(
       assert row["equal"] == "3 of 3"
   assert any(row["over_control"] for row in rows)
   # What was measured is not measured again.
-  monkeypatch.setattr(command, "_serve", None)
+  monkeypatch.setattr(command, "_serve", pytest.fail)
   assert ran("online", tmp_path, *domains, *flags)["rows"] == rows

@@ -217,16 +217,16 @@ def draft_step(size: str) -> tuple[bool, str]:
   if reason := step.problem(1):
     return False, reason
   params, cache, token = random_params(networks[1], 0), _cache(c), jnp.array([17])
-  widen = lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
-  wide = jax.tree.map(widen, (params, cache))
-  extend = lambda network: jax.jit(
-    lambda params, cache: network.apply(
-      {"params": params}, cache, token[:, None], method="extend"
-    )[0][:, 0]
-  )
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def extend(network, params, cache):
+    fed = cache, token[:, None]
+    return network.apply({"params": params}, *fed, method="extend")[0][:, 0]
+
+  wide = jax.tree.map(_widened, (params, cache))
   with jax.default_matmul_precision("highest"):
-    exact = extend(networks[0])(*wide)
-  by_xla = _error(extend(networks[1])(params, cache), exact)
+    exact = extend(networks[0], *wide)
+  by_xla = _error(extend(networks[1], params, cache), exact)
   run = jax.jit(step, static_argnames="steps")
   weights, scratch = jax.jit(step.prepared)(params), step.scratch(1)
   chosen, logits, _, _, scratch = run(weights, token, cache, scratch)
@@ -280,6 +280,10 @@ def _cache(config) -> DecoderCache:
     cross_values=draw(keys[3], _INPUTS),
     encoder_mask=jnp.ones((1, _INPUTS), bool).at[:, -5:].set(False),
   )
+
+
+def _widened(x):
+  return x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
 
 
 def _error(ours, exact) -> float:
