@@ -6,6 +6,8 @@ describes the command:
   model      a TPU's times, modelled from programs that its compiler made
   layers     the sublayers that a target leaves out to draft for itself
   hierarchy  the fastest hierarchy of drafts
+  link       the cost in alpha and bits of a draft in another process
+  online     alpha while the draft learns from the requests that it serves
   methods    all ways to draft beside Hugging Face, CTranslate2 and upstream T5X
 
 `python -m lab.stress.NAME` tests whole runs: kills, load, restore.
@@ -23,6 +25,8 @@ COMMANDS = {
   "model": "lab.model.command",
   "layers": "lab.layers.command",
   "hierarchy": "lab.hierarchy.command",
+  "link": "lab.link.command",
+  "online": "lab.online.command",
   "methods": "lab.peers.methods",
 }
 # The others load TensorFlow.

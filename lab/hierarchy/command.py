@@ -29,10 +29,10 @@ from lab.hierarchy.planner import Plan
 from specdec_t5x.api import Model
 from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.measured import PLAIN, Measured, Setting
-from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.programs import Decode
-from specdec_t5x.bench.table import Table, listed
+from specdec_t5x.bench.measured import Measured, Setting
+from specdec_t5x.bench.run import PLAIN
+from specdec_t5x.bench.study import Decode, Study
+from specdec_t5x.bench.table import Table, listed, render
 from specdec_t5x.bench.timed import Timed, alternate, each_turn, medians
 from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.core.distributions import Sampling
@@ -70,7 +70,7 @@ def make(args: argparse.Namespace) -> Table:
   words = {"task": study.job.task, "temperature": args.temperature}
   words |= {"verdict": _verdict(best), "first": listed(first)}
   notes = [listed({"inputs": len(study.inputs), "batch": 1, "gamma": args.gamma})]
-  return Table.of("hierarchy", rows, words, notes=notes, package="lab", facts=facts)
+  return render("hierarchy", rows, words, notes=notes, package="lab", facts=facts)
 
 
 def measure(study: Study, sampling: Sampling, gamma: int) -> planner.Measured:

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.bench import programs
-from specdec_t5x.bench.pairs import Study
+from specdec_t5x.bench.oracle import paired
+from specdec_t5x.bench.study import Study, batches
 from specdec_t5x.core.distributions import Sampling, acceptance_mass
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.native.distributions import adjusted_probs
@@ -39,7 +39,7 @@ class Agreement:
     self._params = jax.device_put(target.params)
     decode = study.decode(temperature)
     read, self._batches = jax.jit(self._read), []
-    for texts, decoded, count in programs.batches(decode, study.ids):
+    for texts, decoded, count in batches(decode, study.ids):
       outputs = decoded.tokens * (jnp.arange(len(texts)) < count)[:, None]
       self._batches.append((outputs, *read(self._params, texts, outputs)))
     self._agreed = jax.jit(self._agreed_of)
@@ -56,7 +56,7 @@ class Agreement:
   def _read(self, params, texts: Int[Array, "B E"], outputs: Int[Array, "B T"]):
     """Returns what the target read, its features and cache, and where that begins."""
     length = outputs.shape[1]
-    decoder = programs.paired(self._target.network, None, self._block)
+    decoder = paired(self._target.network, None, self._block)
     keys = row_keys(jax.random.key(0), outputs.shape[0])
     plain, state = decoder.prepare(
       {"target": params}, texts, keys, self._sampling, length, programs.NEVER

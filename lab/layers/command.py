@@ -27,10 +27,10 @@ from specdec_t5x.bench import jobs
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.command import Command, at_least, fastest_as_gin
 from specdec_t5x.bench.environment import machine
-from specdec_t5x.bench.measured import PLAIN, Setting, compare
-from specdec_t5x.bench.pairs import Study, fingerprint, pad_inputs
-from specdec_t5x.bench.programs import Decode
-from specdec_t5x.bench.table import Table, listed
+from specdec_t5x.bench.measured import Setting
+from specdec_t5x.bench.run import PLAIN, compare
+from specdec_t5x.bench.study import Decode, Study, fingerprint, pad_inputs
+from specdec_t5x.bench.table import Table, listed, render
 from specdec_t5x.bench.timed import each_turn, medians
 from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import Sampling
@@ -74,7 +74,7 @@ def make(args: argparse.Namespace) -> Table:
   notes = [listed({"costs": args.costs, **costs.kinds, "rest": costs.rest})]
   words = {"inputs": len(study.inputs), "sampling": Sampling(args.temperature)}
   facts = {"costs": dataclasses.asdict(costs), "folder": study.job.target}
-  return Table.of("layers", rows, words, notes=notes, package="lab", facts=facts)
+  return render("layers", rows, words, notes=notes, package="lab", facts=facts)
 
 
 def _rows(search: Search, trials: int, seed: int) -> Iterator[dict[str, Any]]:

@@ -16,9 +16,9 @@ from jax.sharding import SingleDeviceSharding
 from lab.model import work
 from lab.model.devices import Device
 from specdec_t5x.analysis.hlo import Program
-from specdec_t5x.bench import programs
 from specdec_t5x.bench.iteration import call_program, iterated
-from specdec_t5x.bench.programs import ROUNDED
+from specdec_t5x.bench.oracle import ROUNDED, paired
+from specdec_t5x.bench.study import Decode
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.sizes import random_params, t5_1_1
@@ -148,7 +148,7 @@ def _decoder(piece):
   draft = piece.draft or None
   if draft and draft not in ROUNDED:
     draft = _network(piece, draft)
-  return programs.paired(_network(piece, piece.size), draft, piece.width)
+  return paired(_network(piece, piece.size), draft, piece.width)
 
 
 def _inputs(piece):
@@ -186,7 +186,7 @@ def _iteration(piece, weights):
 
 
 def _start(piece, decoder):
-  return programs.Decode(decoder, None, GREEDY, piece.max_length).start
+  return Decode(decoder, None, GREEDY, piece.max_length).start
 
 
 def _from_state(prepare):

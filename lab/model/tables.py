@@ -12,7 +12,7 @@ from lab.model.timed import Measured
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench.environment import environment
 from specdec_t5x.bench.paper import published
-from specdec_t5x.bench.table import Table, declared, listed
+from specdec_t5x.bench.table import Table, declared, listed, render
 
 # The paper's names of its drafts.
 _NAMES = {"small": "T5-small", "base": "T5-base", "large": "T5-large"}
@@ -117,7 +117,7 @@ def table(
   ]
   pieces = [_piece_row(model, piece) for piece in costs]
   words = {"device": device.name}
-  of = functools.partial(Table.of, package="lab")
+  of = functools.partial(render, package="lab")
   return of(
     "model",
     _speed_rows(model, args.drafts),

@@ -19,11 +19,13 @@ from lab.peers import PACKAGES as PEERS
 from lab.peers import programs
 from specdec_t5x.bench import methods
 from specdec_t5x.bench.environment import PACKAGES, environment
-from specdec_t5x.bench.methods import Peer
-from specdec_t5x.bench.pairs import Study
+from specdec_t5x.bench.run import Way
+from specdec_t5x.bench.study import Study
 from specdec_t5x.bench.table import Table, declared, listed
 from specdec_t5x.network.functional import is_decoder_only
 
+# A peer tells of no calls.
+_SHOWN = ("milliseconds", "speed", "in_all", "identical")
 _WITH_A_DRAFT = (programs.HF_GAMMA, programs.HF_DEFAULT, programs.HF_NO_MASK)
 
 
@@ -39,18 +41,24 @@ def make(args: argparse.Namespace) -> Table:
   return dataclasses.replace(table, notes=(*table.notes, *notes), made=made)
 
 
-def installed(study: Study, args: argparse.Namespace) -> dict[str, Peer]:
+def installed(study: Study, args: argparse.Namespace) -> dict[str, Way]:
   """Returns the installed peers, by name; none without a draft model or an encoder."""
   draft = study.first_model
   if draft is None or is_decoder_only(study.target.network):
     return {}
   found = programs.programs(study, draft.model, args.gamma)
-  return {name: Peer(program, _row(name)) for name, program in found.items()}
+  return {
+    name: Way(program=program, columns=_columns(name), shown=_SHOWN)
+    for name, program in found.items()
+  }
 
 
-def _row(name: str) -> dict[str, Any]:
+def _columns(name: str) -> dict[str, Any]:
   has_draft = name in _WITH_A_DRAFT
   return {
+    "draft": name,
+    "shape": "peer",
+    "rule": "greedy",
     "guarantee": "LOSSY" if name == programs.CT2["int8"] else "GREEDY_EXACT",
     "parameters": "the draft's" if has_draft else "0.00M",
     "training": "a draft model" if has_draft else "none",

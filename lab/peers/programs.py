@@ -10,7 +10,7 @@ from lab import peers
 from lab.peers import importable, upstream
 from specdec_t5x.api import Model
 from specdec_t5x.bench.measured import COUNTED
-from specdec_t5x.bench.pairs import Study
+from specdec_t5x.bench.study import Study
 from specdec_t5x.bench.timed import Program
 from specdec_t5x.network.inputs import without_padding
 

@@ -12,11 +12,12 @@ from specdec_t5x.bench import report, results
 from specdec_t5x.quiet import import_quietly
 
 # Where each command is, in this package.
-_OWN = "decode head infer machine rules tree methods link online"
+_OWN = "decode infer rules tree methods batches"
 COMMANDS = {
   **{name: f"{name}:COMMAND" for name in _OWN.split()},
-  "copy": "compare:COPY",
-  "batches": "compare:BATCHES",
+  "copy": "copies:COMMAND",
+  "head": "bounds:HEAD",
+  "machine": "bounds:MACHINE",
   "gpu": "gpu.command:COMMAND",
   **{f"table{number}": f"paper.tables:TABLE_{number}" for number in range(1, 6)},
   **{f"figure{number}": f"paper.curves:FIGURE_{number}" for number in (2, 3, 4)},
@@ -27,7 +28,7 @@ _LIGHT = "decode head infer machine gpu figure2 figure3 figure4"
 # What has flags of its own: pages from what is kept, and all that they show anew.
 OTHERS = {"report": report.main, "results": results.main}
 # Research that left the package: commands of `python -m lab`, in a clone.
-MOVED = ("model", "layers", "hierarchy")
+MOVED = ("model", "layers", "hierarchy", "link", "online")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

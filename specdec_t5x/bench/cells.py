@@ -15,14 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from specdec_t5x.bench.costs import measure_costs
-from specdec_t5x.bench.measured import PLAIN, Measured, Setting, joined
-from specdec_t5x.bench.pairs import Draft, Job, Study
-from specdec_t5x.bench.timed import alternate
+from specdec_t5x.bench.measured import Measured, Setting
+from specdec_t5x.bench.run import PLAIN, Run, Way, measure
+from specdec_t5x.bench.study import Draft, Job, Study
 
 FILE = "cells.jsonl"
-# Inputs decoded before the tokens are counted. Even, so that over all of them each
-# program comes first as often as the other (`timed.alternate`).
-_CHUNK = 16
 
 Key = Mapping[str, Any]
 
@@ -115,38 +112,20 @@ def _canonical(key: Key) -> str:
   return json.dumps(key, sort_keys=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-  """A cell and what it is of; `measured` is None where nothing was to be measured."""
-
-  task: str
-  target: str
-  draft: str
-  setting: Setting
-  measured: Measured | None
-
-  @property
-  def name(self) -> dict[str, str | float]:
-    """What a table's row is of."""
-    temperature = self.setting.temperature
-    return {"task": self.task, "draft": self.draft, "temperature": temperature}
-
-  @property
-  def row(self) -> dict[str, Any]:
-    """A table's row; without numbers where nothing was measured."""
-    numbers = self.measured.row() if self.measured else {}
-    return {**self.name, "gamma": self.setting.gamma, **numbers}
-
-
 def measure_all(
   args: argparse.Namespace,
   jobs: Iterable[Job],
   settings: Callable[[Draft], Sequence[Setting]],
-) -> list[Found]:
-  """Returns the cells asked for; each is kept as soon as it is measured.
+) -> list[tuple[dict[str, Any], Measured | None]]:
+  """Measures the cells that are wanted; each is kept as soon as it is measured.
 
-  Raises:
-    ValueError: where what a job names can't be read.
+  Args:
+    args: the flags `output` and `recorded`.
+    jobs: what is measured.
+    settings: returns the settings of a draft's cells.
+
+  Returns:
+    A row that names each cell, and the cell; None where nothing was to be measured.
   """
   from tqdm import tqdm  # Accelerators, whose cells are kept too, are without it.
 
@@ -154,11 +133,16 @@ def measure_all(
   for job in jobs:
     study = job.load()
     wanted = [(draft, each) for draft in study.drafts for each in settings(draft)]
-    with tqdm(wanted, desc=study.job.task, unit="cell", file=sys.stderr) as bar:
-      for draft, setting in bar:
-        bar.set_postfix_str(f"{draft.name}, {setting.words}")
-        cell = _cell(study, draft, setting, cells, args.recorded)
-        found.append(Found(study.job.task, job.target, draft.name, setting, cell))
+    for draft, setting in tqdm(wanted, desc=job.task, unit="cell", file=sys.stderr):
+      row = {
+        "task": job.task,
+        "folder": job.target,
+        "draft": draft.name,
+        "temperature": setting.temperature,
+        "gamma": setting.gamma,
+        "lenience": setting.lenience,
+      }
+      found.append((row, _cell(study, draft, setting, cells, args.recorded)))
   if other := cells.unasked():
     print(
       f"{cells.path} has {other} more cells, of other settings, code or machines; "
@@ -168,25 +152,27 @@ def measure_all(
   return found
 
 
-def measure(study: Study, draft: Draft, setting: Setting) -> Measured:
+def measure_cell(study: Study, draft: Draft, setting: Setting) -> Measured:
   """Decodes inputs until there are `study.job.num_tokens` tokens, and times the parts.
 
   Batch 1. Where the setting is timed, every input is also decoded plainly, in turn.
   """
-  decode, costs = study.cell(draft, setting), None
-  runs = {"ours": study.program(decode)}
+  decode = study.cell(draft, setting)
+  ways = {"ours": Way(decode)}
   if setting.timed:
-    runs[PLAIN] = study.program(study.decode(setting.temperature))
-  chunks = []
-  for first in range(0, len(study.inputs), _CHUNK):
-    timed = alternate(runs, range(len(study.inputs))[first : first + _CHUNK])
-    chunks.append(Measured.timed(setting, timed["ours"], timed.get(PLAIN)).columns)
-    if sum(chunk["emitted"].sum() for chunk in chunks) >= study.job.num_tokens:
-      break
-  if setting.timed:
-    decodes = {setting.gamma: decode}
-    costs = measure_costs(decodes, study.inputs[0], study.job.runs)[setting.gamma]
-  return Measured(setting, joined(chunks), costs)
+    ways[PLAIN] = Way(study.decode(setting.temperature))
+  run = Run(
+    lambda temperature, batch: ways,
+    study,
+    temperatures=(setting.temperature,),
+    setting=setting,
+    num_tokens=study.job.num_tokens,
+  )
+  cell = next(measure(run)).cell
+  if not setting.timed:
+    return cell
+  costs = measure_costs(decode, setting.gamma, study.inputs[0], study.job.runs)
+  return dataclasses.replace(cell, costs=costs)
 
 
 def _cell(study, draft, setting, cells, recorded) -> Measured | None:
@@ -194,6 +180,9 @@ def _cell(study, draft, setting, cells, recorded) -> Measured | None:
   timed = study.key(draft, dataclasses.replace(setting, timed=True))
   result = None if setting.timed else cells.find(timed)
   if result is None:
-    measured = lambda: measure(study, draft, setting).to_result()
-    result = cells.get(study.key(draft, setting), measured, recorded)
+    result = cells.get(
+      study.key(draft, setting),
+      lambda: measure_cell(study, draft, setting).to_result(),
+      recorded,
+    )
   return result and Measured.of(setting, result)

@@ -34,24 +34,24 @@ _ABOUT = {
 
 def add_flags(parser: argparse._ActionsContainer, flags: Flags) -> None:
   """Adds flags to what reads them."""
-  for name, given in flags.items():
-    default, about, *choices = given if isinstance(given, tuple) else (given, "")
-    how = {"help": f"{about or _ABOUT.get(name, '')} (%(default)s)".strip()}
+  for name, flag in flags.items():
+    default, about, *others = flag if isinstance(flag, tuple) else (flag, "")
+    about = about or _ABOUT.get(name, "")
+    first = default[0] if isinstance(default, list) else default
     if default is False:
-      how = {"action": "store_true", "help": about or _ABOUT[name]}
+      how = {"action": "store_true", "help": about}
+    elif isinstance(first, type):
+      how = {"type": first, "help": about}
     else:
-      one = default[0] if isinstance(default, list) else default
-      is_type = isinstance(one, type)
-      how["type"] = one if is_type else type(one)
-      how |= {"help": about or _ABOUT.get(name)} if is_type else {"default": default}
-      how |= {"nargs": "+"} if isinstance(default, list) else {}
-    for more in choices:
-      if more is REQUIRED:
+      about = f"{about} (%(default)s)".strip()
+      how = {"type": type(first), "default": default, "help": about}
+    if isinstance(default, list):
+      how["nargs"] = "+"
+    for other in others:
+      if other is REQUIRED:
         how["required"] = True
-      elif isinstance(more, Mapping):
-        how |= more
       else:
-        how["choices"] = more
+        how |= other if isinstance(other, Mapping) else {"choices": other}
     parser.add_argument(f"--{name.replace('_', '-')}", **how)
 
 

@@ -1,7 +1,7 @@
 """What the parts of a decode take, and how long whole calls then last.
 
-Theorem 3.8 of the paper is what follows where nothing happens once a call, and a block
-costs one token.
+Theorem 3.8 of the paper follows where nothing happens once a call, and a block costs
+one token.
 """
 
 import dataclasses
@@ -14,11 +14,11 @@ from jaxtyping import Array, Int
 from numpy.typing import ArrayLike
 
 from specdec_t5x.analysis.theory import Numbers, expected_tokens
-from specdec_t5x.bench.programs import Decode
-from specdec_t5x.bench.timed import Timed, alternate, medians, repeated, slopes
+from specdec_t5x.bench.study import Decode
+from specdec_t5x.bench.timed import Program, Timed, alternate, medians, repeated, slopes
 from specdec_t5x.decoding.decoders import PlainDecoder
 
-_PARTS = ("iteration", "draft", "scoring", "token")
+_PARTS = ("iteration", "draft", "token")
 _STARTS = {"encoder": "target_cache", "draft_encoder": "drafter_state"}
 
 
@@ -33,7 +33,6 @@ class Costs:
     iteration: of the speculative loop.
     start: what its call takes beside its iterations.
     draft: drafting gamma tokens.
-    scoring: the target's call on gamma + 1 tokens.
     token: the target's call on one.
     encoder: encoding the input for the target.
     draft_encoder: getting the drafter ready, such as encoding the input for it.
@@ -45,7 +44,6 @@ class Costs:
   iteration: float
   start: float
   draft: float
-  scoring: float
   token: float
   encoder: float
   draft_encoder: float
@@ -77,50 +75,48 @@ class Costs:
 
 
 def measure_costs(
-  decodes: Mapping[int, Decode], inputs: Int[Array, "B E"], runs: int = 15
-) -> dict[int, Costs]:
-  """Times every part at every gamma in turn, each in a loop of its own.
+  decode: Decode, gamma: int, inputs: Int[Array, "B E"], runs: int = 15
+) -> Costs:
+  """Times every part in turn, each in a loop of its own.
 
   Args:
-    decodes: by gamma, of one target with the same parameters.
+    decode: drafts gamma tokens an iteration.
+    gamma: drafted tokens.
     inputs: what is decoded; no token ends an output.
     runs: of every program.
-
-  Returns:
-    The costs by gamma; plain decoding's are the same in all.
 
   Raises:
     ValueError: where not one iteration fits, there are no runs, or the machine is too
       busy to tell a part's time from noise.
   """
-  longest, first = max(decodes), next(iter(decodes.values()))
-  if first.max_length < longest + 1 or runs < 1:
+  if decode.max_length < gamma + 1 or runs < 1:
     raise ValueError(
-      f"Expected room for an iteration of gamma + 1 = {longest + 1} tokens and at "
-      f"least one run, got {first.max_length} and {runs}. Raise --max-length or lower "
+      f"Expected room for an iteration of gamma + 1 = {gamma + 1} tokens and at "
+      f"least one run, got {decode.max_length} and {runs}. Raise --max-length or lower "
       "gamma."
     )
-  plain = dataclasses.replace(first, decoder=PlainDecoder(first.decoder.target))
-  loops, starts = {(0, "plain"): plain.loop(inputs)}, {}
-  for gamma, decode in decodes.items():
-    loops |= {(gamma, name): decode.loop(inputs, name) for name in _PARTS}
-    for name, field in _STARTS.items():
-      run = jax.jit(lambda *given, d=decode, f=field: getattr(d.start(*given)[1], f))
-      given = decode.given(inputs)
-      starts[(gamma, name), 1] = lambda _, run=run, given=given: run(*given)
-  timed = alternate({**repeated(loops), **starts}, range(runs))
-  return {gamma: costs_of(gamma, timed) for gamma in decodes}
+  plain = dataclasses.replace(decode, decoder=PlainDecoder(decode.decoder.target))
+  loops = {"plain": plain.loop(inputs)}
+  loops |= {name: decode.loop(inputs, name) for name in _PARTS}
+  programs = repeated(loops)
+  for name, field in _STARTS.items():
+    programs[name, 1] = _start(decode, field, decode.given(inputs))
+  return costs_of(gamma, alternate(programs, range(runs)))
+
+
+def _start(decode, field, arrays) -> Program:
+  run = jax.jit(lambda *arrays: getattr(decode.start(*arrays)[1], field))
+  return lambda _: run(*arrays)
 
 
 def costs_of(gamma: int, timed: Mapping[tuple[Any, int], Timed]) -> Costs:
-  """Returns the costs at a gamma from the times of ((gamma, part), count)."""
-  own = {(k[1], n): each for (k, n), each in timed.items() if k[0] in (0, gamma)}
-  once = {name: float(np.median(own.pop((name, 1)).seconds)) for name in _STARTS}
-  start = lambda name: float(np.median(own[name, 0].seconds))
+  """Returns the costs at a gamma from the times of (part, count)."""
+  loops = {key: each for key, each in timed.items() if key[0] not in _STARTS}
   return Costs(
     gamma=gamma,
-    plain_start=start("plain"),
-    start=start("iteration"),
-    **medians(slopes(own), gamma),
-    **once,
+    plain_start=float(np.median(timed["plain", 0].seconds)),
+    start=float(np.median(timed["iteration", 0].seconds)),
+    encoder=float(np.median(timed["encoder", 1].seconds)),
+    draft_encoder=float(np.median(timed["draft_encoder", 1].seconds)),
+    **medians(slopes(loops), gamma),
   )

@@ -14,10 +14,13 @@ import specdec_t5x
 from specdec_t5x import tuning
 
 PACKAGES = ("jax", "jaxlib", "flax")
-_TIMING = "timed", "iteration", "programs", "costs", "oracle"
+_TIMING = "timed", "iteration", "study", "costs", "oracle", "run"
+_DECODING = "core", "network", "decoding", "drafters", "contrib"
 # Of this package: what decodes and what times it.
 SOURCES = (
-  *(f"{room}/**/*.py" for room in ("core", "network", "decoding", "drafters")),
+  *(
+    f"{room}/**/*.py" for room in ("core", "network", "decoding", "drafters", "contrib")
+  ),
   *(f"bench/{name}.py" for name in _TIMING),
   *(f"native/*.{kind}" for kind in ("py", "cc", "h")),
   *("policies.py", "tuning.py"),

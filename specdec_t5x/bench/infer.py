@@ -10,6 +10,8 @@ each once before it is timed: a first run compiles, and measures what drafting c
 
 import argparse
 import dataclasses
+import functools
+import itertools
 import json
 import pathlib
 import resource
@@ -22,14 +24,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specdec_t5x.bench.command import Command, at_least
-from specdec_t5x.bench.table import Table
-from specdec_t5x.bench.timed import median_ratio, spread
+from specdec_t5x.bench.table import Table, render
+from specdec_t5x.bench.timed import alternate, median_ratio, spread
 
 BOTH = ("baseline", "spec")
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class Finished:
   """A finished run of the command.
 
   Attributes:
@@ -47,7 +49,7 @@ class Run:
   processor: float
 
 
-def run(flags: Sequence[str], folder: str) -> Run:
+def run(flags: Sequence[str], folder: str) -> Finished:
   """Runs `python -m t5x.infer` into a folder; FOLDER.log gets what it prints.
 
   Raises:
@@ -70,10 +72,10 @@ def run(flags: Sequence[str], folder: str) -> Run:
     )
   (path,) = pathlib.Path(folder).glob("*.jsonl-00000-of-00001")
   lines = path.read_text(encoding="utf-8").splitlines()
-  return Run(command, str(path), [*map(json.loads, lines)], seconds, used)
+  return Finished(command, str(path), [*map(json.loads, lines)], seconds, used)
 
 
-def identical(one: Run, other: Run) -> str:
+def identical(one: Finished, other: Finished) -> str:
   """Returns how many outputs of two runs are the same, token for token."""
   pairs = zip(one.records, other.records, strict=True)
   same = sum(x["prediction_tokens"] == y["prediction_tokens"] for x, y in pairs)
@@ -83,44 +85,42 @@ def identical(one: Run, other: Run) -> str:
 def make(args: argparse.Namespace) -> Table:
   """Runs both commands in turn at each batch and temperature."""
   at_least(args, runs=1)
-  rows = []
-  for temperature in args.temperatures:
-    for batch in args.batches:
-      settings = {"BATCH_SIZE": batch, "TEMPERATURE": temperature}
-      rows.append(settings_row(args, settings))
-  return Table.of("infer", rows, {"task": args.task, "runs": args.runs})
+  settings = itertools.product(args.temperatures, args.batches)
+  rows = [_row(args, temperature, batch) for temperature, batch in settings]
+  return render("infer", rows, {"task": args.task, "runs": args.runs})
 
 
-def settings_row(args: argparse.Namespace, settings: Mapping[str, Any]) -> dict:
+def _row(args: argparse.Namespace, temperature: float, batch: int) -> dict[str, Any]:
   """Returns a row: seconds, their ratio, and what was decoded."""
-  found = {name: [] for name in BOTH}
+  settings = [f"--gin.BATCH_SIZE={batch}", f"--gin.TEMPERATURE={temperature!r}"]
   with tempfile.TemporaryDirectory() as folder:
-    for _ in range(args.runs + 1):
-      for name in BOTH:
-        found[name].append(run(_flags(name, args, settings), f"{folder}/{name}"))
-  times = lambda of: [[getattr(x, of) for x in found[name][1:]] for name in BOTH]
-  plain, ours = (found[name][-1] for name in BOTH)
-  total = lambda key: sum(record["aux"][key] for record in ours.records)
-  wall = times("seconds")
+    programs = {}
+    for name in BOTH:
+      files = (f"configs/{name}_{args.task}.gin", *args.gin_file)
+      flags = [f"--gin_file={file}" for file in files]
+      if name == "spec":
+        flags += [f"--gin.{binding}" for binding in args.gin]
+      programs[name] = functools.partial(_run, [*flags, *settings], f"{folder}/{name}")
+    timed = alternate(programs, range(args.runs))
+  plain, ours = (timed[name].results for name in BOTH)
+  wall = [[each.seconds for each in runs] for runs in (plain, ours)]
+  processor = [[each.processor for each in runs] for runs in (plain, ours)]
+  counts = [record["aux"] for record in ours[-1].records]
   return {
-    "temperature": settings["TEMPERATURE"],
-    "batch": settings["BATCH_SIZE"],
-    **{f"{n}_seconds": spread(each) for n, each in zip(BOTH, wall, strict=True)},
+    "temperature": temperature,
+    "batch": batch,
+    "baseline_seconds": spread(wall[0]),
+    "spec_seconds": spread(wall[1]),
     "speed": median_ratio(*wall),
-    "processor": median_ratio(*times("processor")),
-    "tokens_per_call": total("tokens") / total("target_calls"),
-    "equal": "sampled" if settings["TEMPERATURE"] else identical(plain, ours),
+    "processor": median_ratio(*processor),
+    "tokens_per_call": sum(each["tokens"] for each in counts)
+    / sum(each["target_calls"] for each in counts),
+    "equal": "sampled" if temperature else identical(plain[-1], ours[-1]),
   }
 
 
-def _flags(
-  name: str, args: argparse.Namespace, settings: Mapping[str, Any]
-) -> list[str]:
-  return [
-    *(f"--gin_file={x}" for x in (f"configs/{name}_{args.task}.gin", *args.gin_file)),
-    *(f"--gin.{binding}" for binding in (args.gin if name == "spec" else ())),
-    *(f"--gin.{key}={value!r}" for key, value in settings.items()),
-  ]
+def _run(flags, folder, _) -> Finished:
+  return run(flags, folder)
 
 
 def _processor_seconds() -> float:

@@ -35,8 +35,7 @@ def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
   Returns:
     By name, functions of (count, *arguments): "iteration" runs the loop itself for
     `count` iterations (while rows last), "draft" the drafter's proposal, "scoring" the
-    target's call on the draft's N nodes, "turns" these two in turn (alone, each finds
-    its weights where the cache keeps them), "token" the target's call on one node, and
+    target's call on the draft's N nodes, "token" the target's call on one node, and
     "verification" all that follows the logits.
   """
   return {
@@ -62,8 +61,11 @@ def plain_program(prepare: PreparePlain) -> Callable[..., Any]:
 
 def call_program(prepare: PreparePlain, width: int) -> Callable[..., Any]:
   """Returns a compiled program (count, *arguments) of a network's calls on so many."""
-  step = lambda extend, state: _score(state, extend, tree.chain(width - 1))
-  return _repeating(step, prepare)
+
+  def part(extend, state):
+    return _score(state, extend, tree.chain(width - 1))
+
+  return _repeating(part, prepare)
 
 
 def iterated(prepare: Prepare, redrafts: bool = False) -> Callable[..., Any]:
@@ -122,11 +124,6 @@ def _scoring(spec, state) -> Step:
   return _score(state, spec.context.target.extend, spec.drafter.tree)
 
 
-def _turns(spec, state) -> Step:
-  draft, scoring = _draft(spec, state), _scoring(spec, state)
-  return lambda state, zero: scoring(*draft(state, zero))
-
-
 def _token(spec, state) -> Step:
   return _score(state, spec.context.target.extend, tree.chain(0))
 
@@ -168,7 +165,6 @@ def _zero(results):
 _STEPS = {
   "draft": _draft,
   "scoring": _scoring,
-  "turns": _turns,
   "token": _token,
   "verification": _verification,
 }

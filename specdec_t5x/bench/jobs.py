@@ -4,13 +4,13 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from etils import epath
 
 from specdec_t5x.bench.command import at_least
-from specdec_t5x.bench.pairs import COPY, UNTRAINED, Job, Study, Tokens
+from specdec_t5x.bench.study import COPY, UNTRAINED, Job, Study, Tokens
 from specdec_t5x.data.hints import COMMANDS, DIRECTORY
 from specdec_t5x.vocabularies.frames import frame_of
 from specdec_t5x.vocabularies.opening import open_vocabulary
@@ -77,11 +77,19 @@ def from_flags(args: argparse.Namespace) -> list[Job]:
   Raises:
     ValueError: where what is needed is not there, all of it named at once.
   """
-  chosen, given = preset(args), vars(args)
+  chosen = preset(args)
   at_least(args, num_inputs=1, max_length=1, num_tokens=1, runs=1)
-  common = {name: given.get(name) for name in ("num_tokens", "dtype", "runs")}
-  common = {name: value for name, value in common.items() if value is not None}
-  return _MAKERS[chosen](args, _PAPER | common if chosen == PAPER else common)
+  fixed = dict(_PAPER) if chosen == PAPER else {}
+  for name in ("num_tokens", "dtype", "runs"):
+    if vars(args).get(name) is not None:
+      fixed[name] = getattr(args, name)
+  found = []
+  for task, fields in _SOURCES[chosen](args):
+    drafts = {**fields.pop("drafts", {}), **_drafts(args, task)}
+    length = args.max_length or fields.pop("max_length")
+    fields = {**fields, "max_length": length, "drafts": drafts}
+    found.append(Job(task=task, **fields, **fixed))
+  return found
 
 
 def known(args: argparse.Namespace) -> dict[str, Any]:
@@ -90,7 +98,8 @@ def known(args: argparse.Namespace) -> dict[str, Any]:
   return {"preset": preset(args), "models": models}
 
 
-def _demo_jobs(args, common):
+def _of_demo(args) -> Iterator[tuple[str, dict[str, Any]]]:
+  """Yields the demo's tasks, as `demo.making.describe` wrote them down."""
   tasks = _tasks(args)
   paths = {task: os.path.join(DIRECTORY, task, "pair.json") for task in tasks}
   lacking = [task for task in tasks if not os.path.isfile(paths[task])]
@@ -102,35 +111,30 @@ def _demo_jobs(args, common):
       "repository's root first, or give a pair of your own with --target, --draft, "
       "--vocabulary and --inputs."
     )
-  return [
-    _demo_job(args, task, paths[task], common) for task in tasks if task not in lacking
-  ]
-
-
-def _demo_job(args, task, path, common):
-  """Returns the job of a demo pair, as `demo.making.describe` wrote it down."""
-  with open(path, encoding="utf-8") as file:
-    pair = json.load(file)
-  drafts = dict(pair["drafts"])
-  if vars(args).get("heads"):
-    drafts |= _made(pair, "more")
-  if vars(args).get("tables"):
-    for folder in _made(pair, "tables").values():
-      drafts |= {name: f"{folder}@{order}" for name, order in _ORDERS.items()}
-    drafts[COPY] = COPY
-  cut, vocabulary = pair["max_input"], pair["vocabulary"]
-  how = args.num_inputs, pair["prompts"]
-  return Job(
-    task=task,
-    target=pair["target"],
-    drafts=drafts | _drafts(args, task),
-    read=reading(pair["inputs"], vocabulary, *how, cut=cut),
-    max_length=args.max_length or pair["max_output"],
-    vocabulary=vocabulary,
-    also=pair["also"],
-    cut=cut,
-    **common,
-  )
+  for task in tasks:
+    if task in lacking:
+      continue
+    with open(paths[task], encoding="utf-8") as file:
+      pair = json.load(file)
+    drafts = dict(pair["drafts"])
+    if vars(args).get("heads"):
+      drafts |= _made(pair, "more")
+    if vars(args).get("tables"):
+      for folder in _made(pair, "tables").values():
+        drafts |= {name: f"{folder}@{order}" for name, order in _ORDERS.items()}
+      drafts[COPY] = COPY
+    vocabulary, cut = pair["vocabulary"], pair["max_input"]
+    how = args.num_inputs, pair["prompts"]
+    fields = {
+      "target": pair["target"],
+      "drafts": drafts,
+      "read": reading(pair["inputs"], vocabulary, *how, cut=cut),
+      "max_length": pair["max_output"],
+      "vocabulary": vocabulary,
+      "also": pair["also"],
+      "cut": cut,
+    }
+    yield task, fields
 
 
 def _made(pair, kind):
@@ -141,25 +145,10 @@ def _made(pair, kind):
   return {n: folder for n, folder in pair[kind].items() if os.path.isdir(folder)}
 
 
-def _paper_jobs(args, common):
-  jobs, needed = [], []
-  for task in _tasks(args):
-    target, drafts = _of_task(args.target or [], task), _drafts(args, task)
-    if not target or not drafts:
-      needed.append(task)
-      continue
-    max_input, max_output = _PAPER_LENGTHS[task]
-    jobs.append(
-      Job(
-        task=task,
-        target=_existing(target[-1], "--target"),
-        drafts=drafts,
-        read=_published(task, args, max_input),
-        max_length=args.max_length or max_output,
-        vocabulary=args.vocabulary or "",
-        **common,
-      )
-    )
+def _of_paper(args) -> Iterator[tuple[str, dict[str, Any]]]:
+  """Yields the paper's tasks."""
+  targets = {task: _of_task(args.target or [], task) for task in _tasks(args)}
+  needed = [task for task in targets if not targets[task] or not _drafts(args, task)]
   if needed:
     raise ValueError(
       f"--preset paper needs checkpoints for {' and '.join(needed)}: --target "
@@ -169,10 +158,19 @@ def _paper_jobs(args, common):
       "vocabulary, from gs:// or with --vocabulary. Name the tasks that you have with "
       "--tasks."
     )
-  return jobs
+  for task, target in targets.items():
+    max_input, max_output = _PAPER_LENGTHS[task]
+    fields = {
+      "target": _existing(target[-1], "--target"),
+      "read": _published(task, args, max_input),
+      "max_length": max_output,
+      "vocabulary": args.vocabulary or "",
+    }
+    yield task, fields
 
 
-def _own_jobs(args, common):
+def _of_flags(args) -> Iterator[tuple[str, dict[str, Any]]]:
+  """Yields the task of a pair that the flags name."""
   # A vocabulary may be a Hugging Face folder.
   for flag, is_there in (("vocabulary", os.path.exists), ("inputs", os.path.isfile)):
     path = getattr(args, flag)
@@ -183,26 +181,21 @@ def _own_jobs(args, common):
       )
   if len(args.target) != 1:
     raise ValueError(f"--target: expected one folder, got {args.target}.")
-  drafts = _drafts(args, args.task)
-  if not drafts and "draft" in args:
+  if "draft" in args and not _drafts(args, args.task):
     raise ValueError(
       "--draft: expected NAME=DIR, `copy` or `quantized`, got none. Give at least one."
     )
   how = args.num_inputs, args.prompts, args.prefix
-  return [
-    Job(
-      task=args.task,
-      target=_existing(args.target[0], "--target"),
-      drafts=drafts,
-      read=reading(args.inputs, args.vocabulary, *how),
-      max_length=args.max_length or 128,
-      vocabulary=args.vocabulary,
-      **common,
-    )
-  ]
+  fields = {
+    "target": _existing(args.target[0], "--target"),
+    "read": reading(args.inputs, args.vocabulary, *how),
+    "max_length": 128,
+    "vocabulary": args.vocabulary,
+  }
+  yield args.task, fields
 
 
-_MAKERS = {DEMO: _demo_jobs, PAPER: _paper_jobs, None: _own_jobs}
+_SOURCES = {DEMO: _of_demo, PAPER: _of_paper, None: _of_flags}
 
 
 def _tasks(args):

@@ -1,9 +1,5 @@
-"""What a way to decode did with inputs, as numbers and as a table's row.
+"""What a way to decode did with inputs, as numbers and as a table's row."""
 
-All that are compared run over the same inputs, in turn in one process.
-"""
-
-import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,14 +9,11 @@ import numpy as np
 from specdec_t5x.analysis import theory
 from specdec_t5x.analysis.acceptance import Estimate, ratio
 from specdec_t5x.bench.costs import Costs
-from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.programs import Decode, batches
-from specdec_t5x.bench.timed import Program, Spread, Timed, alternate, median_ratio
+from specdec_t5x.bench.timed import Spread, Timed, median_ratio
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.types import Rule
 
-PLAIN = "plain"
 COUNTED = (
   *("emitted", "target_calls", "drafted"),
   *("accepted", "acceptance_positions", "acceptance_mass"),
@@ -41,12 +34,6 @@ class Setting:
     """What judges the drafts."""
     return Token() if self.lenience == 1.0 else Lenient(self.lenience)
 
-  @property
-  def words(self) -> str:
-    """The setting, in a few words."""
-    lenience = f", l={self.lenience:g}" if self.lenience != 1.0 else ""
-    return f"T={self.temperature:g}, gamma={self.gamma}{lenience}"
-
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
@@ -54,10 +41,9 @@ class Measured:
 
   Attributes:
     setting: how it was decoded.
-    columns: numbers of each input, by name: emitted, target_calls, drafted, accepted,
-      acceptance_positions, acceptance_mass; where it was timed also seconds,
-      plain_seconds, plain_emitted and identical.
-    costs: of the parts; None where it was not timed.
+    columns: numbers of each input, by name: those of `COUNTED`; where it was timed also
+      seconds, plain_seconds, plain_emitted and identical.
+    costs: of the parts; None where they were not timed.
   """
 
   setting: Setting
@@ -113,15 +99,10 @@ class Measured:
 
   @property
   def alpha_by_mass(self) -> Estimate | None:
-    """Acceptance as the mean of sum_x min(p, q); None under rules whose it is not."""
+    """Acceptance as the mean of sum_x min(p, q); None under rules with another one."""
     if not self.setting.rule.alpha_is_mass:
       return None
     return ratio(self.columns["acceptance_mass"], self.columns["acceptance_positions"])
-
-  @property
-  def best_alpha(self) -> float | None:
-    """The estimate with less noise; None where no drafted token was tried."""
-    return (self.alpha_by_mass or self.alpha).value
 
   @property
   def tokens_per_call(self) -> Estimate:
@@ -136,8 +117,8 @@ class Measured:
 
   def over(self, other: "Measured") -> Spread:
     """Returns another's seconds a token over ours, the median input's."""
-    pace = lambda cell: cell.columns["seconds"] / cell.columns["emitted"]
-    return median_ratio(pace(other), pace(self))
+    theirs = other.columns["seconds"] / other.columns["emitted"]
+    return median_ratio(theirs, self.columns["seconds"] / self.columns["emitted"])
 
   @property
   def speedup(self) -> Spread:
@@ -170,16 +151,15 @@ class Measured:
   def by_theory(self) -> dict[str, float | None]:
     """Returns theorem 3.8 at our alpha and c, and with the measured time of a block.
 
-    In the theorem itself a block costs a token, and nothing is encoded.
+    In the theorem itself a block costs a token, and nothing is encoded. Alpha is the
+    estimate with less noise.
     """
-    if self.best_alpha is None:
+    alpha = (self.alpha_by_mass or self.alpha).value
+    if alpha is None:  # No drafted token was tried.
       return {"theorem": None, "with_block": None}
-    at = self.best_alpha, self.costs.gamma, self.costs.c
-    block = self.costs.loop_improvement(self.best_alpha)
-    return {
-      "theorem": float(theory.walltime_improvement(*at)),
-      "with_block": float(block),
-    }
+    theorem = theory.walltime_improvement(alpha, self.costs.gamma, self.costs.c)
+    with_block = self.costs.loop_improvement(alpha)
+    return {"theorem": float(theorem), "with_block": float(with_block)}
 
   @property
   def equal(self) -> str:
@@ -218,20 +198,9 @@ class Measured:
     }
 
 
-def _decodes(result):
-  return result if isinstance(result, list) else [result]
-
-
-def _counts(timed: Timed, name: str) -> np.ndarray:
-  """Returns one of the statistics, summed over the rows, of each input."""
-  one = lambda decoded: getattr(decoded.statistics, name).sum().item()
-  return np.array([sum(map(one, _decodes(result))) for result in timed.results])
-
-
-def _same_outputs(one: Timed, other: Timed) -> np.ndarray:
-  """Returns of each input whether two programs' outputs are equal, token for token."""
-  pairs = zip(one.results, other.results, strict=True)
-  return np.array([bool((tokens(a) == tokens(b)).all()) for a, b in pairs])
+def joined(columns: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+  """Returns the columns of several chunks of inputs as those of all."""
+  return {name: np.concatenate([c[name] for c in columns]) for name in columns[0]}
 
 
 def tokens(result: Any) -> np.ndarray:
@@ -239,33 +208,20 @@ def tokens(result: Any) -> np.ndarray:
   return np.concatenate([decoded.tokens for decoded in _decodes(result)])
 
 
-def joined(columns: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-  """Returns the columns of several chunks of inputs as those of all."""
-  return {name: np.concatenate([c[name] for c in columns]) for name in columns[0]}
+def _decodes(result):
+  return result if isinstance(result, list) else [result]
 
 
-def beside(
-  timed: Mapping[Any, Timed], setting: Setting, baseline: Any = PLAIN
-) -> dict[Any, Measured]:
-  """Returns what each of several programs came to, compared with one of them."""
-  plain = timed[baseline]
-  return {name: Measured.timed(setting, each, plain) for name, each in timed.items()}
+def _counts(timed: Timed, name: str) -> np.ndarray:
+  """Returns one of the statistics, summed over the rows, of each input."""
+  found = []
+  for result in timed.results:
+    counts = [getattr(each.statistics, name) for each in _decodes(result)]
+    found.append(sum(count.sum().item() for count in counts))
+  return np.array(found)
 
 
-def compare(
-  runs: Mapping[Any, Program], items: Sequence[Any], setting: Setting
-) -> dict[Any, Measured]:
-  """Runs programs over inputs, in turn, the plain one among them: see `beside`."""
-  return beside(alternate(runs, items), setting)
-
-
-def counted(
-  decode: Decode, study: Study, setting: Setting, args: argparse.Namespace
-) -> Measured:
-  """Decodes all inputs, `batch` at once with `seed`, and returns what was counted."""
-  found = batches(decode, study.ids, args.batch, args.seed)
-  columns = [
-    {name: np.asarray(getattr(each.statistics, name))[:rows] for name in COUNTED}
-    for _, each, rows in found
-  ]
-  return Measured(setting, joined(columns))
+def _same_outputs(one: Timed, other: Timed) -> np.ndarray:
+  """Returns of each input whether two programs' outputs are equal, token for token."""
+  pairs = zip(one.results, other.results, strict=True)
+  return np.array([bool((tokens(a) == tokens(b)).all()) for a, b in pairs])

@@ -14,46 +14,29 @@ import argparse
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from specdec_t5x.bench import jobs, plotting
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.measured import PLAIN, Measured, Setting, beside
-from specdec_t5x.bench.pairs import Study, pad_inputs
-from specdec_t5x.bench.programs import Decode
-from specdec_t5x.bench.table import Table, listed
-from specdec_t5x.bench.timed import Program, Timed, alternate, each_turn
-from specdec_t5x.bench.ways import Way, ways
+from specdec_t5x.bench.run import PLAIN, Run, Way, measure
+from specdec_t5x.bench.study import Decode, Study, pad_inputs
+from specdec_t5x.bench.table import Table, listed, render
+from specdec_t5x.bench.timed import each_turn
+from specdec_t5x.bench.ways import ways
 from specdec_t5x.contrib.link import process
 from specdec_t5x.contrib.link.client import Remote
-from specdec_t5x.core.greedy import rule_at
-from specdec_t5x.data import spec_bench, text_files
+from specdec_t5x.data import text_files
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 
-# Of Spec-Bench's tokens: articles are long.
-_MAX_INPUT = 512
 _COSTS_RUNS = 5
 _CHARTED = 8  # Inches a panel is wide.
 
 
-@dataclasses.dataclass(frozen=True)
-class Peer:
-  """Another library's greedy decoding with the same weights.
-
-  Attributes:
-    program: decodes the input of a number.
-    row: the peer's columns beside the measured ones.
-  """
-
-  program: Program
-  row: Mapping[str, Any]
-
-
-# From the study and the flags to peers by name.
-PeersFn = Callable[[Study, argparse.Namespace], Mapping[str, Peer]]
+# From the study and the flags to other libraries' greedy decoding, by name.
+PeersFn = Callable[[Study, argparse.Namespace], Mapping[str, Way]]
 
 
 def make(args: argparse.Namespace, peers: PeersFn | None = None) -> Table:
@@ -63,18 +46,39 @@ def make(args: argparse.Namespace, peers: PeersFn | None = None) -> Table:
     args: the flags.
     peers: gives the peers that decode in turn with the ways at temperature 0.
   """
-  study, labels = with_domains(jobs.load(args), args)
-  costs, rows = {}, []
+  study, domains = with_domains(jobs.load(args), args)
   with _elsewhere(study, args) as address:
-    for temperature in args.temperatures:
+
+    def every(temperature, batch):
+      found = {PLAIN: Way(study.decode(temperature))}
+      found |= ways(study, temperature, args, address)
       others = peers(study, args) if peers and not temperature else {}
-      rows += _rows(study, labels, temperature, address, args, costs, others)
+      print(
+        f"T={temperature:g}: {len(found) - 1} ways, {len(others)} peers",
+        file=sys.stderr,
+      )
+      return found | others
+
+    run = Run(every, study, temperatures=args.temperatures, domains=domains)
+    found = [row for row in measure(run) if row.key != PLAIN]
+    # Once for each shape: neither rules nor temperatures draft at another cost.
+    shapes = {}
+    for row in found:
+      if row.way.decode:
+        shapes.setdefault(row.key[:2], row.way.decode)
+    costs = drafting_costs(study, shapes)
     lost = Remote(address).counts()["lost"] if address else 0
-  inputs = {name: labels.count(name) for name in dict.fromkeys(labels)}
+  rows = []
+  for row in found:
+    known = {"domain": row.domain}
+    if row.way.decode:
+      known["c"] = costs[row.key[:2]]
+    rows.append({**row.values, **known})
+  inputs = {name: domains.count(name) for name in dict.fromkeys(domains)}
   facts = {"inputs": inputs, "batch": 1, "gamma": args.gamma}
   if lost:  # Those rows are of a draft that was away for a while.
     facts["drafts lost on their way from the other process"] = lost
-  return Table.of("methods", rows, {"task": study.job.task}, notes=[listed(facts)])
+  return render("methods", rows, {"task": study.job.task}, notes=[listed(facts)])
 
 
 def with_domains(study: Study, args: argparse.Namespace) -> tuple[Study, list[str]]:
@@ -101,12 +105,7 @@ def _further(job, args) -> Iterator[tuple[str, list[str], int | None]]:
     if not equals:
       raise ValueError(f"--also: expected NAME=FILE, got {value!r}.")
     yield name, [args.prefix + line for line in text_files.read_lines(path)], None
-  if args.spec_bench:
-    groups = {}
-    for text, group in spec_bench.prompts(args.spec_bench):
-      groups.setdefault(group, []).append(text)
-    yield from ((name, texts, _MAX_INPUT) for name, texts in groups.items())
-  if not (args.also or args.spec_bench):
+  if not args.also:
     for name, path in job.also.items():
       yield name, text_files.read_lines(path), job.cut
 
@@ -117,70 +116,6 @@ def _elsewhere(study: Study, args) -> contextlib.AbstractContextManager[str]:
   if draft is None:
     return contextlib.nullcontext("")
   return process.drafting(draft.source, study.job.dtype)
-
-
-def _rows(
-  study: Study,
-  labels: Sequence[str],
-  temperature: float,
-  address: str,
-  args,
-  costs,
-  peers: Mapping[str, Peer],
-) -> Iterator[dict[str, Any]]:
-  """Yields a row for each way and domain, all timed in turn; adds to `costs`."""
-  found = ways(study, temperature, args, address)
-  decodes = [way.decode(study, temperature) for way in found]
-  runs = {PLAIN: study.program(study.decode(temperature))}
-  runs |= {number: study.program(decode) for number, decode in enumerate(decodes)}
-  others = {name: peer.program for name, peer in peers.items()}
-  more = f", {len(others)} peers" if others else ""
-  print(f"T={temperature:g}: {len(found)} ways{more}", file=sys.stderr)
-  timed = alternate(runs | others, range(len(study.inputs)))
-  # Once for each shape: neither rules nor temperatures draft at another cost.
-  new = zip((way.key for way in found), decodes, strict=True)
-  costs |= drafting_costs(study, {key: x for key, x in new if key not in costs})
-  for domain in dict.fromkeys(labels):
-    known = {"temperature": f"{temperature:g}", "domain": domain}
-    where = [number for number, label in enumerate(labels) if label == domain]
-    cells = beside(
-      {name: _of(each, where) for name, each in timed.items()}, Setting(1, temperature)
-    )
-    for number, way in enumerate(found):
-      row = _row(way, decodes[number], cells[number])
-      yield known | row | {"c": costs[way.key]}
-    for name, peer in peers.items():
-      yield known | _peer_row(name, peer, cells[name])
-
-
-def _of(timed: Timed, where: Sequence[int]) -> Timed:
-  return Timed(timed.seconds[where], tuple(timed.results[number] for number in where))
-
-
-def _row(way: Way, decode: Decode, cell: Measured) -> dict[str, Any]:
-  rule, _ = rule_at(way.rule, decode.sampling)  # At T = 0 exact rules are greedy.
-  return {
-    "draft": way.draft,
-    "shape": way.shape,
-    "rule": type(rule).__name__.lower(),
-    "guarantee": rule.guarantee.name,
-    "nodes": decode.decoder.drafter.tree.size,
-    "parameters": way.parameters,
-    "training": way.training,
-    **cell.row(),
-  }
-
-
-def _peer_row(name: str, peer: Peer, cell: Measured) -> dict[str, Any]:
-  measured = cell.row()  # A peer tells of no calls.
-  keys = ("milliseconds", "speed", "in_all", "identical")
-  return {
-    "draft": name,
-    "shape": "peer",
-    "rule": "greedy",
-    **peer.row,
-    **{key: measured[key] for key in keys},
-  }
 
 
 def drafting_costs(
@@ -195,13 +130,11 @@ def drafting_costs(
   text, first = study.inputs[0], next(iter(decodes.values()))
   loops = {key: decode.loop(text, "draft") for key, decode in decodes.items()}
   turns = each_turn({"token": first.loop(text, "token"), **loops}, _COSTS_RUNS)
-  seconds = {key: float(np.median(each)) for key, each in turns.items()}
-  token = seconds.pop("token")
-  depth = lambda key: decodes[key].decoder.drafter.depth
-  return {
-    key: max(each, 0.0) / depth(key) / token if token > 0 else None
-    for key, each in seconds.items()
-  }
+  token, costs = float(np.median(turns.pop("token"))), {}
+  for key, seconds in turns.items():
+    level = max(float(np.median(seconds)), 0.0) / decodes[key].decoder.drafter.depth
+    costs[key] = level / token if token > 0 else None
+  return costs
 
 
 def draw(table: Table) -> Any:
@@ -250,7 +183,6 @@ COMMAND = Command(
       "further inputs, an input a line, with the same --prefix; several allowed",
       {"action": "extend", "metavar": "NAME=FILE", "default": []},
     ),
-    "spec_bench": (str, "Spec-Bench's question.jsonl: a domain for each group"),
     "skip": (
       [str],
       "sublayers, as self_2, that the target leaves out to draft for itself",

@@ -1,57 +1,143 @@
-"""Networks that run in full and then say what they are told (`drafters.oracle`).
+"""Pairs of random networks that accept drafts at a set rate, for measuring time.
 
-A draft is right as often as is wanted. A target says a given text, by itself and with
-drafts: in bfloat16, too, where its own argmax depends on the shape of a call. So
-decoding can be timed with random weights.
+Both networks run at every step, at their full cost. Only then are their logits bent
+towards tokens that were chosen beforehand: the target's to a given text, the draft's to
+the same text at the accepted positions. So walltime at a given alpha is measured with
+any weights and in any dtype, in bfloat16 too, where the argmax of a target depends on
+the shape of a call. Not a way to decode: an oracle has to be given the output.
 """
 
 import dataclasses
+import functools
 import time
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
+from specdec_t5x import tuning
 from specdec_t5x.api import Model
-from specdec_t5x.bench import programs
 from specdec_t5x.bench.iteration import iterated, plain_program
-from specdec_t5x.bench.programs import Decode
+from specdec_t5x.bench.study import Decode
 from specdec_t5x.bench.timed import Loop, Program
-from specdec_t5x.build import together
-from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding import generate
-from specdec_t5x.decoding.decoders import PlainDecoder
-from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.drafters.oracle import MOST_TEMPERATURE, forced_tokens, oracle_extend
-from specdec_t5x.network.sizes import VOCAB_SIZE
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.types import ExtendFn
+from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.network.functional import Network
+from specdec_t5x.network.sizes import VOCAB_SIZE, random_params, t5_1_1
+from specdec_t5x.network.transformer import Transformer
 
 FEW = 2  # Iterations that are timed beside many.
+# Drafts that are the target itself, rounded: bits, and inputs that share a scale.
+ROUNDED = {"int8": (8, 0), "int4": (4, 0), "int4/32": (4, 32)}
 _DRAWS = 64
+# A forced token's logit is so far above all others that a softmax is one-hot in
+# float32, up to the temperature below.
+_MARGIN = 1e4
+MOST_TEMPERATURE = 10.0
+
+
+def forced_tokens(
+  outputs: Int[Array, "B T"],
+  alpha: float | Float[Array, "B T"],
+  vocab_size: int,
+  key: Key[Array, ""],
+) -> Int[Array, "B T"]:
+  """Returns what the oracle drafts at each position of the output.
+
+  The target's own token with probability alpha, independently at each position, and
+  another one otherwise: each tried token is then accepted with probability alpha.
+
+  Args:
+    outputs: the target's greedy outputs.
+    alpha: the acceptance wanted, one for all positions or one each.
+    vocab_size: tokens there are.
+    key: consumed.
+  """
+  kept = jax.random.uniform(key, outputs.shape) < alpha
+  return jnp.where(kept, outputs, (outputs + 1) % vocab_size)
+
+
+def oracle_extend(extend: ExtendFn, forced: Int[Array, "B T"]) -> ExtendFn:
+  """Returns the network `extend` with all mass at output position i on forced[:, i].
+
+  The distribution is one-hot at temperatures up to `MOST_TEMPERATURE`.
+
+  Args:
+    extend: the real network.
+    forced: from `forced_tokens`; its last one stays beyond T.
+  """
+
+  def bent(cache, tokens, positions=None, tree=None):
+    # The token at slot i (the start token has slot 0) predicts output position i.
+    at = cache.index[:, None] + jnp.arange(tokens.shape[1])
+    logits, features, cache = extend(cache, tokens, positions, tree)
+    chosen = jnp.take_along_axis(forced, at, axis=1, mode="clip")
+    rows, columns = jnp.indices(chosen.shape)
+    first = logits.max(axis=-1) + _MARGIN
+    return logits.at[rows, columns, chosen].set(first), features, cache
+
+  return bent
+
+
+@functools.cache
+def random_model(size: str, dtype: str = "float32", weights: str = "float32") -> Model:
+  """Returns a network of one of `network.sizes.SIZES` with random weights.
+
+  Each is made once a process.
+
+  Args:
+    size: of the network.
+    dtype: of parameters and activations.
+    weights: 'int8' rounds the same random weights.
+  """
+  config = t5_1_1(size, dtype)
+  if weights == "float32":
+    network = Transformer(config)
+    return Model(network, random_params(network, 0))
+  network = Transformer(dataclasses.replace(config, weights=weights))
+  return Model(network, tuning.in_weights(network, random_model(size, dtype).params))
+
+
+def paired(target: Network, draft: Network | str | None, gamma: int = 0) -> Decoder:
+  """Returns what decodes with a draft: a model, or by name one of `ROUNDED`.
+
+  Without one it decodes plainly, in blocks where gamma is.
+  """
+  if draft is None:
+    return PlainDecoder(target, block=gamma or 1)
+  if isinstance(draft, str):
+    return SpeculativeDecoder(target, Quantized(*ROUNDED[draft], gamma=gamma))
+  return SpeculativeDecoder(target, DraftModel(draft, gamma))
 
 
 def oracle_start(decode: Decode):
   """Returns the start of decoding with networks that say what they are told.
 
   The start is a function of (forced, params, inputs, keys), where forced has the tokens
-  [B, T] of the "target" and, for speculation, of the "draft": see `drafters.oracle`.
+  [B, T] of the "target" and, for speculation, of the "draft".
   """
 
-  def start(forced, *given):
-    how, state = decode.start(*given)
+  def start(forced, *arrays):
+    how, state = decode.start(*arrays)
     if isinstance(decode.decoder, PlainDecoder):
       extend = oracle_extend(how.extend, forced["target"])
       return dataclasses.replace(how, extend=extend), state
-    networks, target = how.context.networks, _bent(how.context.target, forced["target"])
+    target, networks = how.context.target, how.context.networks
+    fields = {"target": _bent(target, forced["target"])}
     if networks:
-      bent = {"draft": _bent(networks["draft"], forced["draft"])}
-      return _of_context(how, target=target, networks=bent), state
-    # The target itself drafts.
-    without = lambda *args: oracle_extend(
-      how.context.target.without(*args), forced["draft"]
-    )
-    return _of_context(how, target=dataclasses.replace(target, without=without)), state
+      fields["networks"] = {"draft": _bent(networks["draft"], forced["draft"])}
+    else:  # The target itself drafts.
+
+      def without(*args):
+        return oracle_extend(target.without(*args), forced["draft"])
+
+      fields["target"] = dataclasses.replace(fields["target"], without=without)
+    return _of_context(how, **fields), state
 
   return start
 
@@ -78,32 +164,6 @@ def replayed(kept: Bool[np.ndarray, "B T"], gamma: int) -> tuple[int, int]:
   return accepted, tried
 
 
-def replay(target: Model, max_length: int, eos_id: int, drafter: Drafter | None):
-  """Returns greedy decoding of a target that is made to say a given output.
-
-  Args:
-    target: runs in full; its argmax is bent.
-    max_length: most tokens of the output.
-    eos_id: the token that ends it.
-    drafter: one without a network; None decodes plainly.
-
-  Returns:
-    A function of a pair: inputs [1, E], outputs [1, T].
-  """
-  decode = Decode(*together(target, None, drafter), GREEDY, max_length, eos_id)
-
-  @jax.jit
-  def run(params, inputs, keys, outputs):
-    how, state = decode.start(params, inputs, keys)
-    if drafter is None:
-      bent = dataclasses.replace(how, extend=oracle_extend(how.extend, outputs))
-      return generate.generate_plain(bent, state)
-    bent = _of_context(how, target=_bent(how.context.target, outputs))
-    return generate.generate(bent, state)
-
-  return lambda text: run(*decode.given(text[0]), text[1])
-
-
 def _bent(network, forced):
   extend = oracle_extend(network.extend, forced)
   return dataclasses.replace(network, extend=extend)
@@ -120,7 +180,7 @@ class Setup:
 
   Attributes:
     target: size of the target.
-    draft: size of the draft, or one of `programs.ROUNDED`.
+    draft: size of the draft, or one of `ROUNDED`.
     batch: rows.
     temperature: of the sampling; 0 is greedy.
     gamma: drafted tokens.
@@ -192,12 +252,12 @@ class Pair:
 
   def __init__(self, setup: Setup):
     self.setup, sampling = setup, Sampling(setup.temperature)
-    target = programs.random_model(setup.target, setup.dtype, setup.weights)
+    target = random_model(setup.target, setup.dtype, setup.weights)
     self.params, draft = {"target": target.params}, setup.draft
-    if draft not in programs.ROUNDED:
-      loaded = programs.random_model(draft, setup.dtype)
+    if draft not in ROUNDED:
+      loaded = random_model(draft, setup.dtype)
       draft, self.params["draft"] = loaded.network, loaded.params
-    pair = programs.paired(target.network, draft, setup.gamma)
+    pair = paired(target.network, draft, setup.gamma)
     self.params |= target.derived(pair.drafter.derived(target.network))
     shape = setup.batch, setup.input_length
     inputs = jax.random.randint(jax.random.key(0), shape, 2, 32_000)
@@ -243,7 +303,7 @@ class Pair:
     share of accepted tokens is nearest to alpha.
     """
     keys = jax.random.split(jax.random.key(seed), _DRAWS)
-    draw = lambda key: forced_tokens(self._text, alpha, VOCAB_SIZE, key)
+    draw = functools.partial(forced_tokens, self._text, alpha, VOCAB_SIZE)
     drawn = jax.vmap(draw)(keys)
 
     def distance(kept):

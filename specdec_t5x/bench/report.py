@@ -84,7 +84,8 @@ def main(argv: Sequence[str], root: pathlib.Path = pathlib.Path()) -> int:
   return int(args.check and bool(found))
 
 
-def _table(root, begin, name, words, end):
+def _table(root, begin, name, words, end) -> str:
+  """Returns a table between its markers, with the command that makes it."""
   path = root / DATA / f"{name}.json"
   if not path.is_file():
     raise ValueError(
@@ -93,36 +94,29 @@ def _table(root, begin, name, words, end):
     )
   kept = json.loads(path.read_text(encoding="utf-8"))
   text = grid(*_chosen(name, kept, shlex.split(words)))
-  made = kept["environment"]
-  where = "{device}, {cores} cores, {date}, code {code}".format_map(made)
-  return f"{begin}\n{text}\n{where}: `{_command(name, kept)}`\n\n{end}"
+  where = "{device}, {cores} cores, {date}, code {code}".format_map(kept["environment"])
+  command, plan = kept["command"], planned()
+  if name in plan:  # Its own command is long.
+    folders = dict.fromkeys(re.findall(r"\{(\w+)\}", plan[name]))
+    data = "".join(f" --data {word}=DIR" for word in folders)
+    command = f"python -m specdec_t5x.bench results --only {name}{data}"
+  return f"{begin}\n{text}\n{where}: `{command}`\n\n{end}"
 
 
-def _command(name, kept):
-  """Returns what makes a table: of `results`, whose own commands are long, that."""
-  plan = planned()
-  if name not in plan:
-    return kept["command"]
-  words = dict.fromkeys(re.findall(r"\{(\w+)\}", plan[name]))
-  data = "".join(f" --data {word}=DIR" for word in words)
-  return f"python -m specdec_t5x.bench results --only {name}{data}"
-
-
-def _chosen(name, kept, words):
+def _chosen(name, kept, words) -> tuple[list[Column], list[dict]]:
   """Returns the columns and rows that a marker's words choose; without words, all."""
   by_key = {key: Column(key, *rest) for key, *rest in kept["columns"]}
-  given = [word.partition("=") for word in words]
-  chosen = [key for key, equals, _ in given if not equals]
-  wanted = [(key, value) for key, equals, value in given if equals]
-  if unknown := {key for key, _, _ in given} - by_key.keys():
+  conditions = dict(word.split("=", 1) for word in words if "=" in word)
+  chosen = [word for word in words if "=" not in word]
+  if unknown := {*chosen, *conditions} - by_key.keys():
     raise ValueError(
       f"A page's <!-- table {name} .. --> names the columns {sorted(unknown)}, "
       f"expected some of {[*by_key]}."
     )
-  is_chosen = lambda row: all(
-    by_key[key].show(row.get(key)) in values.split("|") for key, values in wanted
-  )
-  rows = [row for row in kept["rows"] if is_chosen(row)]
+  rows = kept["rows"]
+  for key, values in conditions.items():
+    column = by_key[key]
+    rows = [row for row in rows if column.show(row.get(key)) in values.split("|")]
   if not rows:
     raise ValueError(f"A page's <!-- table {name} .. --> chooses no row.")
   return [by_key[key] for key in chosen or by_key], rows

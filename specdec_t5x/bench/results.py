@@ -60,9 +60,17 @@ def main(
   Returns:
     The exit status: 1 where a command failed, or a page can't be rendered.
   """
-  args = _parser().parse_args(argv)
-  given = dict(each.split("=", 1) for each in args.data)
-  found, failed = dict(commands(plan or report.planned(), given)), []
+  parser = argparse.ArgumentParser(
+    prog="python -m specdec_t5x.bench results",
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument("--only", nargs="+", default=[], help="tables; all")
+  parser.add_argument(
+    "--data", nargs="+", default=[], metavar="WORD=DIR", type=_pair, help="folders"
+  )
+  args = parser.parse_args(argv)
+  found, failed = dict(commands(plan or report.planned(), dict(args.data))), []
   if unknown := set(args.only) - found.keys():
     print(f"error: --only: expected some of {[*found]}, got {sorted(unknown)}.")
     return 1
@@ -80,23 +88,11 @@ def main(
   return report.main([], root) or int(bool(failed))
 
 
-def _parser() -> argparse.ArgumentParser:
-  parser = argparse.ArgumentParser(
-    prog="python -m specdec_t5x.bench results",
-    description=__doc__,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
-  parser.add_argument("--only", nargs="+", default=[], help="tables; all")
-  parser.add_argument(
-    "--data", nargs="+", default=[], metavar="WORD=DIR", type=_pair, help="folders"
-  )
-  return parser
-
-
-def _pair(text: str) -> str:
-  if not re.fullmatch(r"\w+=.+", text):
+def _pair(text: str) -> tuple[str, ...]:
+  found = re.fullmatch(r"(\w+)=(.+)", text)
+  if not found:
     raise argparse.ArgumentTypeError(f"expected WORD=DIR, got {text!r}")
-  return text
+  return found.groups()
 
 
 def _measured(name: str, command: Sequence[str], root: pathlib.Path) -> bool:
@@ -105,14 +101,13 @@ def _measured(name: str, command: Sequence[str], root: pathlib.Path) -> bool:
   # One for all: the paper's tables share their cells.
   folder = root / "runs" / "results"
   folder.mkdir(parents=True, exist_ok=True)
-  run = [sys.executable, "-m", *_module(command)]
-  kept, path = ("--output", str(folder), "--keep", name), folder / f"{name}.log"
-  words = dict(os.environ)
+  path, environment = folder / f"{name}.log", dict(os.environ)
   if command[0] != _TIMES_STARTS:
-    words[_COMPILED] = str((folder / "compiled").absolute())
+    environment[_COMPILED] = str((folder / "compiled").absolute())
+  run = [sys.executable, "-m", *_module(command), "--output", str(folder)]
   with path.open("w", encoding="utf-8") as log:
     ran = subprocess.run(
-      [*run, *kept], cwd=root, env=words, stdout=log, stderr=subprocess.STDOUT
+      [*run, "--keep", name], cwd=root, env=environment, stdout=log, stderr=log
     )
   if ran.returncode:
     print(f"{name}: failed; {path} says why.")

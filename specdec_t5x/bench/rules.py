@@ -10,16 +10,12 @@ beside it.
 """
 
 import argparse
-import sys
-from collections.abc import Iterator
-
-from tqdm import tqdm
 
 from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.measured import Setting, counted
-from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.table import Table, listed
+from specdec_t5x.bench.run import Run, Way, Ways, measure
+from specdec_t5x.bench.study import Study
+from specdec_t5x.bench.table import Table, listed, render
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain, delayed
@@ -37,15 +33,24 @@ def make(args: argparse.Namespace) -> Table:
   draft = study.drafts[0]
   if draft.model is None:
     raise ValueError(f"--draft: trees need a network or a table, got `{draft.source}`.")
-  rows = [
-    {"temperature": f"{temperature:g}", "shape": shape, **row}
-    for temperature in args.temperatures
-    for shape, tree in tqdm(drafts, desc=f"T={temperature:g}", file=sys.stderr)
-    for row in _rows(study, tree, temperature, args)
-  ]
+  run = Run(
+    lambda temperature, batch: _ways(study, drafts, temperature),
+    study,
+    temperatures=args.temperatures,
+    batches=[args.batch],
+    timed=False,
+    seed=args.seed,
+  )
+  rows = {}
+  for found in measure(run):
+    number, siblings, rule = found.key
+    temperature = found.values["temperature"]
+    columns = {"temperature": temperature, **found.way.columns}
+    row = rows.setdefault((temperature, number, siblings), columns)
+    row[rule] = found.cell.tokens_per_call
   facts = {"inputs": len(study.inputs), "gamma": args.gamma, "batch": args.batch}
   words = {"task": study.job.task, "draft": draft.name}
-  return Table.of("rules", rows, words, notes=[listed(facts)])
+  return render("rules", list(rows.values()), words, notes=[listed(facts)])
 
 
 def shapes(gamma: int, branches: int, stem: int) -> list[tuple[str, Tree]]:
@@ -69,20 +74,25 @@ def shapes(gamma: int, branches: int, stem: int) -> list[tuple[str, Tree]]:
   ]
 
 
-def _rows(study: Study, tree: Tree, temperature: float, args) -> Iterator[dict]:
-  """Yields a row for each way to draw siblings."""
-  model = study.drafts[0].model
-  drafters = {None: DraftModel(model.network, tree.size)}
-  if not tree.is_chain:
-    ways = ("independent", "distinct") if temperature else ("likeliest",)
-    drafters = {way: TreeDraft(model.network, tree, way) for way in ways}
-  setting = Setting(tree.depth, temperature)
-  for way, drafter in drafters.items():
-    row = {"nodes": tree.size, "depth": tree.depth, "siblings": way}
-    for rule in _rules_of(drafter, temperature):
-      decode = study.decode(temperature, model, drafter, rule)
-      row[rule] = counted(decode, study, setting, args).tokens_per_call
-    yield row
+def _ways(study: Study, drafts, temperature: float) -> Ways:
+  """Returns each shape with each way to draw siblings under each rule."""
+  model, ways = study.drafts[0].model, {}
+  for number, (shape, tree) in enumerate(drafts):
+    drafters = {None: DraftModel(model.network, tree.size)}
+    if not tree.is_chain:
+      siblings = ("independent", "distinct") if temperature else ("likeliest",)
+      drafters = {name: TreeDraft(model.network, tree, name) for name in siblings}
+    for name, drafter in drafters.items():
+      columns = {
+        "shape": shape,
+        "nodes": tree.size,
+        "depth": tree.depth,
+        "siblings": name,
+      }
+      for rule in _rules_of(drafter, temperature):
+        decode = study.decode(temperature, model, drafter, rule)
+        ways[number, name, rule] = Way(decode, columns=columns)
+  return ways
 
 
 def _rules_of(drafter: Drafter, temperature: float) -> list[str]:

@@ -44,17 +44,18 @@ class Column:
 
   def show(self, value: Value | Mapping[str, float | None]) -> str:
     """Returns a value, or what JSON has of it, as text."""
-    number = lambda x: f"{x:.{self.digits}f}"
     value = plain(value)
-    if isinstance(value, Mapping):
-      middle, low, high = value.values()
-      if middle is None:
-        return "no data"
-      ends = "" if low is None else f" [{number(low)}, {number(high)}]"
-      return f"{number(middle)}{ends}"
     if value is None:
       return self.missing
-    return number(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+      return f"{value:.{self.digits}f}"
+    if not isinstance(value, Mapping):
+      return str(value)
+    middle, low, high = value.values()
+    if middle is None:
+      return "no data"
+    ends = "" if low is None else f" [{low:.{self.digits}f}, {high:.{self.digits}f}]"
+    return f"{middle:.{self.digits}f}{ends}"
 
 
 def columns(text: str) -> tuple[Column, ...]:
@@ -95,8 +96,8 @@ def grid(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
   value, but for those of what should have been measured.
   """
   shown = [row for row in rows if not row.get("hidden")]
-  is_there = lambda c: any(row.get(c.key) is not None for row in shown)
-  columns = [c for c in columns if c.missing == NOT_MEASURED or is_there(c)]
+  there = {key for row in shown for key, value in row.items() if value is not None}
+  columns = [c for c in columns if c.missing == NOT_MEASURED or c.key in there]
   cells = [[column.header for column in columns]]
   cells += [[c.show(row.get(c.key)) for c in columns] for row in shown]
   head, *body = padded(cells)
@@ -131,35 +132,6 @@ class Table:
   before: Sequence["Table"] = ()
   made: Mapping[str, Any] = dataclasses.field(default_factory=environment)
   command: str = ""
-
-  @classmethod
-  def of(
-    cls,
-    name: str,
-    rows: Sequence[Mapping[str, Value]],
-    words: Mapping[str, Any] | None = None,
-    more: str = "",
-    notes: Sequence[str] = (),
-    *,
-    package: str = "specdec_t5x.bench",
-    **rest: Any,
-  ) -> "Table":
-    """Returns a table whose title, columns and notes are in tables.toml.
-
-    Args:
-      name: there, its last part here.
-      rows: as above.
-      words: what is filled in there.
-      more: columns beside those there.
-      notes: below those there.
-      package: the package whose tables.toml it is.
-      **rest: as above.
-    """
-    spec, words = declared(name, package), words or {}
-    said = [note.format(**words) for note in spec["notes"]]
-    title, shown = spec["title"].format(**words), columns(spec["columns"] + more)
-    own = name.rpartition(".")[2]
-    return cls(own, title, shown, rows, (*said, *notes), **rest)
 
   def markdown(self) -> str:
     """Returns the table with its title and notes, below those `before` it."""
@@ -202,6 +174,33 @@ class Table:
     """Writes NAME.json, NAME.csv and NAME.md, and returns their paths."""
     texts = {"json": self.json(), "csv": self.csv(), "md": self.markdown()}
     return [put(folder, f"{self.name}.{kind}", text) for kind, text in texts.items()]
+
+
+def render(
+  name: str,
+  rows: Sequence[Mapping[str, Value]],
+  words: Mapping[str, Any] | None = None,
+  more: str = "",
+  notes: Sequence[str] = (),
+  *,
+  package: str = "specdec_t5x.bench",
+  **fields: Any,
+) -> Table:
+  """Returns the table of some rows; title, columns and notes are in tables.toml.
+
+  Args:
+    name: there, its last part in the table.
+    rows: values by column.
+    words: what is filled in there.
+    more: columns beside those there.
+    notes: below those there.
+    package: the package whose tables.toml it is.
+    **fields: other fields of the table.
+  """
+  spec, words = declared(name, package), words or {}
+  title, shown = spec["title"].format(**words), columns(spec["columns"] + more)
+  notes = (*(note.format(**words) for note in spec["notes"]), *notes)
+  return Table(name.rpartition(".")[2], title, shown, rows, notes, **fields)
 
 
 def put(folder: str, name: str, text: str) -> str:

@@ -8,6 +8,7 @@ Shapes: N inputs, R runs.
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-# These can be as good as free, as a lookup is; noise may then say less than nothing.
+# Drafting by lookups and verification may take no time; noise then makes it negative.
 _CAN_BE_FREE = ("draft", "verification")
 
 Program = Callable[[Any], Any]
@@ -67,7 +68,8 @@ def alternate(
   for program in programs.values():
     for _ in range(warm):
       jax.block_until_ready(program(inputs[0]))
-  seconds, results = ({name: [] for name in programs} for _ in range(2))
+  seconds = {name: [] for name in programs}
+  results = {name: [] for name in programs}
   order = list(programs)
   for value in inputs:
     for name in order:
@@ -92,28 +94,27 @@ def spread(values: Float[np.ndarray, "N"]) -> Spread:
   return Spread(float(median), float(low), float(high))
 
 
-def repeated(
-  loops: Mapping[Any, Loop],
-) -> dict[tuple[Any, int], Program]:
+def repeated(loops: Mapping[Any, Loop]) -> dict[tuple[Any, int], Program]:
   """Returns by (name, count) what `alternate` times."""
   return {
-    (name, count): lambda _, x=(run, count, given): x[0](jnp.int32(x[1]), *x[2])
-    for name, (run, given, counts) in loops.items()
+    (name, count): functools.partial(_repeat, run, count, arguments)
+    for name, (run, arguments, counts) in loops.items()
     for count in counts
   }
 
 
+def _repeat(run, count, arguments, _):
+  return run(jnp.int32(count), *arguments)
+
+
 def slopes(timed: Mapping[tuple[Any, int], Timed]) -> dict[Any, Float[np.ndarray, "R"]]:
   """Returns seconds a repetition by name, of what ran at two counts each."""
-  counts = {}
-  for name, count in timed:
-    counts.setdefault(name, []).append(count)
-  seconds = lambda *key: timed[key].seconds
-  return {
-    name: (seconds(name, max(each)) - seconds(name, min(each)))
-    / (max(each) - min(each))
-    for name, each in counts.items()
-  }
+  found = {}
+  for name in dict.fromkeys(name for name, _ in timed):
+    few, many = sorted(count for other, count in timed if other == name)
+    seconds = timed[name, many].seconds - timed[name, few].seconds
+    found[name] = seconds / (many - few)
+  return found
 
 
 def each_turn(loops: Mapping[Any, Loop], runs: int) -> dict[Any, Any]:

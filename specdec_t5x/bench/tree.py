@@ -11,7 +11,6 @@ are of samples and siblings the likeliest tokens, which are certain.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +19,11 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x import api
 from specdec_t5x.analysis.trees import best_tree, tokens_per_call
-from specdec_t5x.bench import jobs, programs
+from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command, fastest_as_gin
-from specdec_t5x.bench.measured import PLAIN
-from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.table import Table
+from specdec_t5x.bench.run import PLAIN
+from specdec_t5x.bench.study import Study, batches
+from specdec_t5x.bench.table import Table, render
 from specdec_t5x.bench.timed import each_turn, medians
 from specdec_t5x.build import headed
 from specdec_t5x.core.distributions import Sampling
@@ -62,9 +61,8 @@ def make(args: argparse.Namespace) -> Table:
     )
   chances = acceptance(study, heads, args.temperature, args.ranks)
   drafts = _drafts(chances, args.sizes)
-  found = _seconds(study, drafts, args)
-  plain = found.pop(PLAIN)
-  rows = []
+  seconds = _seconds(study, drafts, args)
+  plain, rows = seconds.pop(PLAIN), []
   for name, tree in drafts.items():
     tokens = tokens_per_call(tree, chances)
     row = {
@@ -72,8 +70,8 @@ def make(args: argparse.Namespace) -> Table:
       "nodes": tree.size,
       "depth": tree.depth,
       "tokens_per_call": tokens,
-      "milliseconds": 1e3 * found[name],
-      "speed": tokens * plain / found[name],
+      "milliseconds": 1e3 * seconds[name],
+      "speed": tokens * plain / seconds[name],
       "parents": list(tree.parents),
     }
     rows.append(row)
@@ -89,11 +87,13 @@ def make(args: argparse.Namespace) -> Table:
     "plain_seconds": plain,
     "heads": study.drafts[0].source,
   }
-  return Table.of("tree", rows, words, facts=facts)
+  return render("tree", rows, words, facts=facts)
 
 
 def ranks_of(
-  models: Sequence[api.Model], texts: Int[Array, "B E"], outputs: Int[Array, "B T"]
+  models: tuple[api.Model, api.Model],
+  texts: Int[Array, "B E"],
+  outputs: Int[Array, "B T"],
 ) -> Float[Array, "D B T"]:
   """Returns at which rank each head has the token that came; NaN where none did.
 
@@ -147,7 +147,7 @@ def acceptance(
   decode = study.decode(temperature)
   count = jax.jit(lambda *given: ranks_of((study.target, heads), *given))
   found = []
-  for texts, decoded, rows in programs.batches(decode, study.ids):
+  for texts, decoded, rows in batches(decode, study.ids):
     ranks = np.asarray(count(texts, decoded.tokens))[:, :rows]
     found.append(ranks.reshape(len(ranks), -1))
   return acceptance_of(np.concatenate(found, axis=1), most)
@@ -160,7 +160,7 @@ def _drafts(acceptance, sizes) -> dict[str, Tree]:
   return chains | {name: t for name, t in trees.items() if not t.is_chain}
 
 
-def _seconds(study: Study, drafts: Mapping[str, Tree], args) -> dict[str, float]:
+def _seconds(study: Study, drafts: dict[str, Tree], args) -> dict[str, float]:
   """Returns the seconds of an iteration with each draft, and of a 'plain' token.
 
   Raises:

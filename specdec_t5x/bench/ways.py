@@ -1,17 +1,15 @@
 """Every way to speculate for a target: drafters in their shapes, and rules."""
 
 import argparse
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 
 from specdec_t5x.analysis.trees import best_tree
-from specdec_t5x.api import Model
 from specdec_t5x.bench import tree
-from specdec_t5x.bench.pairs import COPY, Draft, Study
-from specdec_t5x.bench.programs import Decode
+from specdec_t5x.bench.run import Way
+from specdec_t5x.bench.study import COPY, Draft, Study
 from specdec_t5x.build import headed
 from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.contrib.layer_skip import LayerSkip
@@ -19,6 +17,7 @@ from specdec_t5x.contrib.link.client import Remote
 from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.contrib.pruned import Pruned
 from specdec_t5x.contrib.sparse import SparseDraft
+from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain, delayed
@@ -40,53 +39,17 @@ _TRAINING = {
   "ngram": "counting",
   "heads": "heads on the target",
   COPY: "none",
+  "": "none",
 }
 TARGET = "target"
-# The target drafts for itself, as much as pays.
-_ROUNDED = {"rounded to 8 bits": Quantized(), "rounded to 4 bits": Quantized(4, 32)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Way:
-  """A way to speculate.
-
-  Attributes:
-    draft: the name of what drafts.
-    shape: of its drafts, in words.
-    drafter: what drafts; a name with `words`.
-    rule: what judges the drafts.
-    models: the drafter's networks.
-    training: what had to be learned beside the target, in words.
-    words: gamma and policy of a named drafter.
-  """
-
-  draft: str
-  shape: str
-  drafter: Drafter | str
-  rule: Rule
-  models: Model | None
-  training: str
-  words: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-  @property
-  def key(self) -> tuple[str, str]:
-    """What tells its drafts from other ways'."""
-    return self.draft, self.shape
-
-  @property
-  def parameters(self) -> str:
-    """How many parameters it adds, in millions."""
-    leaves = jax.tree.leaves(self.models and self.models.params)
-    return f"{sum(leaf.size for leaf in leaves) / 1e6:.2f}M"
-
-  def decode(self, study: Study, temperature: float) -> Decode:
-    """Returns this way for a study's target."""
-    return study.decode(temperature, self.models, self.drafter, self.rule, **self.words)
+# The shape of a draft, the drafter or its name, the rule, and `together`'s words.
+Shape = tuple[str, Drafter | str, Rule, Mapping[str, Any]]
+_IN_ANOTHER_PROCESS = "in another process"
 
 
 def ways(
   study: Study, temperature: float, args: argparse.Namespace, address: str
-) -> list[Way]:
+) -> dict[tuple[str, str, str], Way]:
   """Returns all ways that there are with a target and its drafts.
 
   Args:
@@ -94,84 +57,104 @@ def ways(
     temperature: of the sampling.
     args: flags `gamma`, `sizes` of heads' trees, `skip` and `no_rules`.
     address: where the first draft model also answers; empty where it does not.
+
+  Returns:
+    The ways by draft, shape and rule.
   """
-  found = [
-    Way(draft.name, shape, drafter, rule, draft.model, _TRAINING[draft.drafter], *words)
-    for draft in study.drafts
-    if draft.drafter != ROUNDED  # A way for every target, below.
-    for shape, drafter, rule, *words in _of_draft(study, draft, temperature, args)
-  ]
-  for shape, drafter in _ROUNDED.items():
-    found.append(Way(TARGET, shape, drafter, _EXACT, None, "none"))
-  if args.skip:
-    drafter = LayerSkip(args.skip, args.gamma)
-    shape = f"without {len(args.skip)} sublayers"
-    found.append(Way(TARGET, shape, drafter, _EXACT, None, "none"))
-  if address:
-    drafter, name = Link(Remote(address), args.gamma), study.first_model.name
-    training = _TRAINING["draft_model"]
-    found.append(Way(name, "in another process", drafter, _EXACT, None, training))
+  drafts = [each for each in study.drafts if each.drafter != ROUNDED]
+  # Every target can draft for itself.
+  itself = Draft(TARGET, "", None, "", "")
+  found = {}
+  for draft in (*drafts, itself):
+    if draft is itself:
+      shapes = _of_target(study, args, address)
+    else:
+      shapes = _of_draft(study, draft, temperature, args)
+    for shape, drafter, rule, words in shapes:
+      named = study.first_model if shape == _IN_ANOTHER_PROCESS else draft
+      decode = study.decode(temperature, draft.model, drafter, rule, **words)
+      judge, _ = rule_at(rule, decode.sampling)  # At T = 0 exact rules are greedy.
+      name = type(judge).__name__.lower()
+      leaves = jax.tree.leaves(draft.model and draft.model.params)
+      columns = {
+        "draft": named.name,
+        "shape": shape,
+        "rule": name,
+        "guarantee": judge.guarantee.name,
+        "nodes": decode.decoder.drafter.tree.size,
+        "parameters": f"{sum(leaf.size for leaf in leaves) / 1e6:.2f}M",
+        "training": _TRAINING[named.drafter],
+      }
+      found[named.name, shape, name] = Way(decode, columns=columns)
   return found
 
 
-def _of_draft(study, draft: Draft, temperature, args) -> Iterator[tuple]:
-  """Yields shape, drafter, rule and words of each way with one draft."""
+def _of_target(study, args, address) -> Iterator[Shape]:
+  """Yields the ways without another network in this process."""
+  yield "rounded to 8 bits", Quantized(), _EXACT, {}
+  yield "rounded to 4 bits", Quantized(4, 32), _EXACT, {}
+  if args.skip:
+    shape = f"without {len(args.skip)} sublayers"
+    yield shape, LayerSkip(args.skip, args.gamma), _EXACT, {}
+  if address:
+    yield _IN_ANOTHER_PROCESS, Link(Remote(address), args.gamma), _EXACT, {}
+
+
+def _of_draft(study, draft: Draft, temperature, args) -> Iterator[Shape]:
+  """Yields the ways with one draft."""
   if draft.source == COPY:
     # Of certain tokens no exact rule accepts more, and this one takes least time.
-    yield "chain", Copy(args.gamma), RULES["token"]
-    yield "chain, COPY_MATCH 1", Copy(args.gamma, match=1), RULES["token"]
+    yield "chain", Copy(args.gamma), RULES["token"], {}
+    yield "chain, COPY_MATCH 1", Copy(args.gamma, match=1), RULES["token"], {}
     return
   network = draft.model.network
   if isinstance(network, FeatureDrafter):
     yield from _of_heads(study, draft, temperature, args.sizes)
     return
   plain = DraftModel(network, args.gamma)
-  yield "chain", plain, _EXACT
+  yield "chain", plain, _EXACT, {}
   if draft.drafter == "ngram":
     return
   stems = delayed(_STEM, _BRANCHES, max(args.gamma, _STEM + 1))
   distinct = TreeDraft(network, stems, "distinct")
-  yield f"stem {_STEM}, {_BRANCHES} branches", distinct, _EXACT
+  yield f"stem {_STEM}, {_BRANCHES} branches", distinct, _EXACT, {}
   if draft is study.first_model and not args.no_rules:
     yield from _of_first(network, plain, distinct, temperature, args.gamma)
 
 
-def _of_first(network, plain, distinct, temperature, gamma) -> Iterator[tuple]:
+def _of_first(network, plain, distinct, temperature, gamma) -> Iterator[Shape]:
   """Yields what is tried with one draft model alone: policies, and every rule."""
-  yield "policy 'auto'", "draft_model", _EXACT, {"gamma": gamma, "policy": "auto"}
+  words = {"gamma": gamma, "policy": "auto"}
+  yield "policy 'auto'", "draft_model", _EXACT, words
   if gamma > 2:
     lower = Cascade(network, Copy(gamma - 2, match=2), gamma)
-    yield "chain, sped up by copies", lower, _EXACT
+    yield "chain, sped up by copies", lower, _EXACT, {}
   if not temperature:
-    for name in ("lenient", "typical", "top_k", "distance"):
-      yield "chain", plain, _knobbed(name)
+    for name in ("typical", "top_k", "distance"):
+      yield "chain", plain, RULES[name], {}
+    yield "chain", plain, Lenient(_LENIENCE), {}
     return
-  yield (
-    "chain of distributions cut to 32",
-    SparseDraft(network, gamma, top_k=32),
-    _EXACT,
-  )
-  for name in ("token", "coupled", "lenient", "typical"):
-    yield "chain", plain, _knobbed(name)
-  yield f"stem {_STEM}, {_BRANCHES} branches", distinct, RULES["recursive"]
+  sparse = SparseDraft(network, gamma, top_k=32)
+  yield "chain of distributions cut to 32", sparse, _EXACT, {}
+  for name in ("token", "coupled", "typical"):
+    yield "chain", plain, RULES[name], {}
+  yield "chain", plain, Lenient(_LENIENCE), {}
+  yield f"stem {_STEM}, {_BRANCHES} branches", distinct, RULES["recursive"], {}
   independent = TreeDraft(network, delayed(0, _CANDIDATES, gamma))
   for name in ("kseq", "recursive", "traversal"):
-    yield f"{_CANDIDATES} candidates", independent, RULES[name]
+    yield f"{_CANDIDATES} candidates", independent, RULES[name], {}
 
 
-def _knobbed(name) -> Rule:
-  return Lenient(_LENIENCE) if name == "lenient" else RULES[name]
-
-
-def _of_heads(study, draft, temperature, sizes) -> Iterator[tuple]:
+def _of_heads(study, draft, temperature, sizes) -> Iterator[Shape]:
   """Yields heads' chain, pruned trees and, but for EAGLE's, their best fixed ones."""
   network = draft.model.network
-  yield "chain", headed(network, chain(network.config.count)), _EXACT
+  yield "chain", headed(network, chain(network.config.count)), _EXACT, {}
   for size in sizes:
     pruned = Pruned(size, width=max(size // 2, _RANKS), ranks=_RANKS)
-    yield f"pruned to {size}", headed(network, pruned), _EXACT
+    yield f"pruned to {size}", headed(network, pruned), _EXACT, {}
   if network.config.kind == "eagle":
     return
   acceptance = tree.acceptance(study, draft.model, temperature)
   for size in sizes:
-    yield f"tree of {size}", headed(network, best_tree(acceptance, size)), _EXACT
+    best = best_tree(acceptance, size)
+    yield f"tree of {size}", headed(network, best), _EXACT, {}

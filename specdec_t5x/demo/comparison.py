@@ -14,10 +14,10 @@ from jaxtyping import Array, Int
 
 from specdec_t5x.bench import jobs
 from specdec_t5x.bench.costs import Costs, measure_costs
-from specdec_t5x.bench.measured import PLAIN, Measured, Setting
-from specdec_t5x.bench.pairs import Job, Study
-from specdec_t5x.bench.table import Table, columns, grid
-from specdec_t5x.bench.timed import alternate
+from specdec_t5x.bench.measured import Setting
+from specdec_t5x.bench.run import PLAIN, Run, Way, measure
+from specdec_t5x.bench.study import Job, Study
+from specdec_t5x.bench.table import Table, columns, grid, render
 from specdec_t5x.demo import held_out
 from specdec_t5x.demo.recipe import DemoPair
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
@@ -63,7 +63,7 @@ def compare(
   scores = zip(_SCORE_KEYS, headers, strict=False)
   beside = "".join(f" | {key}:1?- {header}" for key, header in scores)
   words = {"pair": repr(pair.name), "inputs": inputs}
-  return Table.of("comparison", found, words, beside)
+  return render("comparison", found, words, beside)
 
 
 def brief(table: Table) -> str:
@@ -86,12 +86,12 @@ def job_of(pair: DemoPair, inputs: int, more: bool) -> Job:
 
 def costs_of(study: Study) -> dict[str, Costs]:
   """Returns what the parts of a decode take with each draft, greedily: seconds."""
-  setting, runs = Setting(DEFAULT_GAMMA, 0.0), study.job.runs
-  one = lambda draft: {setting.gamma: study.cell(draft, setting)}
-  return {
-    draft.name: measure_costs(one(draft), study.inputs[0], runs)[setting.gamma]
-    for draft in study.drafts
-  }
+  setting, found = Setting(DEFAULT_GAMMA, 0.0), {}
+  for draft in study.drafts:
+    decode = study.cell(draft, setting)
+    cost = measure_costs(decode, setting.gamma, study.inputs[0], study.job.runs)
+    found[draft.name] = cost
+  return found
 
 
 def rows(
@@ -106,24 +106,24 @@ def rows(
     score: of outputs; None where they have no score.
   """
   temperature = setting.temperature
-  ways = {draft.name: study.cell(draft, setting) for draft in study.drafts}
-  programs = {name: study.program(decode) for name, decode in ways.items()}
-  numbers, plain = range(len(study.inputs)), study.program(study.decode(temperature))
-  timed = alternate({PLAIN: plain, **programs}, numbers)
-  found = []
+  ways = {PLAIN: Way(study.decode(temperature))}
   for draft in study.drafts:
-    cell = Measured.timed(setting, timed[draft.name], timed[PLAIN], costs[draft.name])
-    name = {"task": study.job.task, "temperature": f"{temperature:g}"}
-    row = {**name, "draft": draft.name, "gamma": setting.gamma, **cell.row()}
+    ways[draft.name] = Way(study.cell(draft, setting), costs=costs[draft.name])
+  run = Run(lambda *_: ways, study, temperatures=(temperature,), setting=setting)
+  plain, *others = measure(run)
+  found = []
+  for draft, measured in zip(study.drafts, others, strict=True):
+    name = {"task": study.job.task, "draft": draft.name, "gamma": setting.gamma}
+    row = {**measured.values, **name}
     if score:
-      results = [timed[PLAIN].results, timed[draft.name].results]
+      results = [plain.results, measured.results]
       network = draft.model and draft.model.network
       # What reads a target says nothing alone.
       if network and not (
         isinstance(network, FeatureDrafter) or lacks_encoder(network)
       ):
         alone = dataclasses.replace(study, target=draft.model).decode(temperature)
-        results.append(map(study.program(alone), numbers))
+        results.append(map(study.program(alone), range(len(study.inputs))))
       outputs = [[result.tokens[0] for result in each] for each in results]
       row |= dict(zip(_SCORE_KEYS, map(score, outputs), strict=False))
     found.append(row)

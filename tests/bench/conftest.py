@@ -26,7 +26,6 @@ STEADY = {
   "plain": (5.0, 20.0),
   "iteration": (12.0, 23.0),
   "draft": (2.0, 23.0),
-  "scoring": (9.0, 23.0),
   "token": (5.0, 23.0),
   "encoder": (0.0, 19.0),
   "draft_encoder": (0.0, 3.0),
@@ -49,7 +48,7 @@ def steady(programs, inputs, warm=1):
   lost in noise. In tests/bench/test_costs.py they run."""
   seconds = {}
   for key in programs:
-    (_, name), count = key
+    name, count = key
     each, once = STEADY[name]
     seconds[key] = Timed(np.full(len(inputs), once + each * count), ())
   return seconds
@@ -113,17 +112,6 @@ def heads(tmp_path_factory):
     name: saved(network_for(config), tmp_path_factory.mktemp(name))
     for name, config in configs.items()
   }
-
-
-@pytest.fixture(scope="session")
-def domains(files, tmp_path_factory):
-  """Flags of a pair that serves two domains."""
-  root = tmp_path_factory.mktemp("domains")
-  for name, seed in (("one", 1), ("two", 2)):
-    (root / name).write_text("\n".join(tiny.sentences(6, seed)))
-  flags = [f"--domain={name}={root / name}" for name in ("one", "two")]
-  models = {name: files[name] for name in ("target", "vocabulary")}
-  return [*named(models, draft=files["draft"].partition("=")[2]), *flags]
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,7 @@ from types import SimpleNamespace
 import pytest
 import t5x
 
-from specdec_t5x.bench import infer, online, rules
-from specdec_t5x.bench.online import CONTROL
-from specdec_t5x.contrib.truncation import probs_bits
+from specdec_t5x.bench import infer, rules
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.native import library
 from tests import commands
@@ -29,22 +27,6 @@ def test_a_certified_head_and_the_whole_one_are_timed_and_say_the_same(tmp_path)
     assert row["same"] == "True"
     assert 1 <= row["computed"] < 400
     assert row["speed"]["median"] > 0
-
-
-def test_every_k_of_a_link_has_its_bits_alpha_and_speed(pair, tmp_path):
-  flags = "--gamma=2 --batch=2 --max-length=12 --num-inputs=2 --num-timed=2"
-  flags += " --top-k 2 0 --mbits 100"
-  rows = ran("link", tmp_path, *pair, *flags.split())["rows"]
-  assert [row["kept"] for row in rows] == ["-", "all, float32", 2, "all, 64"]
-  expected = (6, None, probs_bits(2, 64), probs_bits(64, 64))
-  numbers = (1, None, 1 + 2 * 2, 1 + 64)
-  for row, bits, count in zip(rows, expected, numbers, strict=True):
-    assert row["bits"] == bits
-    assert 0 <= row["alpha"]["value"] <= 1
-    if bits:
-      # A message has 16 bits a number, and less than 32 bytes around them.
-      assert 16 * count <= row["received"] <= 16 * count + 32 * 8 / 2
-      assert row["speedup_100_mbits"]["median"] > 0
 
 
 RULES = {
@@ -108,33 +90,6 @@ def test_the_user_s_command_is_compared_with_the_baseline(tmp_path, monkeypatch)
   assert row["tokens_per_call"] >= 1
   ratio = row["baseline_seconds"]["median"] / row["spec_seconds"]["median"]
   assert row["speed"]["median"] == pytest.approx(ratio)
-
-
-def test_each_way_to_learn_has_its_alpha_beside_the_control_s(
-  domains, tmp_path, monkeypatch
-):
-  pytest.importorskip("matplotlib")
-  flags = "--requests=6 --window=3 --interval=3 --kept=4 --gamma=2 --max-length=10"
-  flags = [*flags.split(), "--input-length=32", "--learning-rate=0.02"]
-  rows = ran("online", tmp_path, *domains, *flags, "--chart")["rows"]
-  assert (tmp_path / "online.svg").exists()
-  ways = [(r["learns"], r["domain"], r["first"], r["last"]) for r in rows]
-  assert ways == [
-    (way, domain, first, first + 3)
-    for way in (CONTROL, "forward_kl", "reverse_kl")
-    for domain in ("one", "two")
-    for first in (0, 3)
-  ]
-  first = {way: r["alpha"] for r in reversed(rows) if (way := r["learns"])}
-  # Nothing is learned before the first requests are served.
-  assert first[CONTROL] == first["forward_kl"] == first["reverse_kl"]
-  for row in rows:
-    if row["learns"] != CONTROL:
-      assert row["equal"] == "3 of 3"
-  assert any(row["over_control"] for row in rows)
-  # What was measured is not measured again.
-  monkeypatch.setattr(online, "_serve", None)
-  assert ran("online", tmp_path, *domains, *flags)["rows"] == rows
 
 
 def test_the_machine_is_compared_with_itself(tmp_path):

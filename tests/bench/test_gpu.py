@@ -143,29 +143,28 @@ def test_resume_takes_cells_over_and_measures_the_others(quick, tmp_path, monkey
   assert len(pairs) == 1
 
 
-def test_no_group_starts_that_would_end_too_late(quick, tmp_path, monkeypatch):
+def test_no_pair_starts_that_would_end_too_late(quick, tmp_path, monkeypatch):
   clock = iter(range(0, 10_000, 60))
   monkeypatch.setattr(command.time, "monotonic", lambda: next(clock))
-  # Each reading of the clock is a minute: the first group ends after 4 of 6 minutes.
-  found = ran(tmp_path, "--drafts", "base", "tiny", "large", "--minutes=5.5")
+  # Each reading of the clock is a minute: the third pair ends after 7 minutes.
+  found = ran(tmp_path, "--drafts", "base", "tiny", "large", "--minutes=7.5")
   assert [row.get("c") for row in found["rows"]] == [1.0, 1.0, 1.0, None]
 
 
 def test_the_most_informative_pairs_come_first():
   args = command.COMMAND.parser().parse_args(["--output=x"])
-  first, second, third, *_ = groups = list(command._groups(args))
-  name = lambda s: (s.draft, s.batch, s.temperature)
-  assert [name(s) for s in first] == [("small", 1, 0.0)]
-  assert [name(s) for s in second] == [("base", 1, 0.0), ("large", 1, 0.0)]
-  assert [name(s) for s in third] == [("small", 1, 1.0), ("base", 1, 1.0)]
-  last = [s for group in groups for s in group][-3:]
+  pairs = list(command.setups(args))
+  first = [(s.draft, s.batch, s.temperature) for s in pairs[:5]]
+  greedy = [(draft, 1, 0.0) for draft in ("small", "base", "large")]
+  assert first == [*greedy, ("small", 1, 1.0), ("base", 1, 1.0)]
+  last = pairs[-3:]
   assert [(s.draft, s.weights) for s in last] == [
     ("int8", "float32"),
     ("small", "int8"),
     ("int4", "float32"),
   ]
-  assert command.alphas(first[0]) == [0.75, 0.65]
-  assert command._paper(first[0], 0.75) == {
+  assert command.alphas(pairs[0]) == [0.75, 0.65]
+  assert command._paper(pairs[0], 0.75) == {
     "paper": 3.4,
     "paper_gamma": 7,
     "paper_c": 0.02,

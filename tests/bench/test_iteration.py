@@ -52,7 +52,6 @@ def prepare(calls, drafter=CHAIN, sampling=GREEDY):
   [
     ("draft", GREEDY, {("draft", 2): 1, ("draft", 1): 2}),
     ("scoring", SAMPLED, {("target", 4): 1}),
-    ("turns", GREEDY, {("draft", 2): 1, ("draft", 1): 2, ("target", 4): 1}),
     ("token", SAMPLED, {("target", 1): 1}),
     ("verification", GREEDY, {}),
     ("verification", SAMPLED, {}),

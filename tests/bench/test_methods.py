@@ -6,10 +6,10 @@ import jax
 import pytest
 
 from specdec_t5x.bench import jobs, methods
-from specdec_t5x.bench.programs import input_keys
 from specdec_t5x.bench.ways import ways
-from specdec_t5x.core.greedy import rule_at
+from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.core.rules import RULES
+from specdec_t5x.decoding.state import row_keys
 from tests.bench.conftest import ran
 from tests.ways import WAYS
 
@@ -43,26 +43,27 @@ def tokens_of(decode, inputs, keys):
   return decode(inputs, keys).tokens
 
 
-def test_every_way_and_rule_is_there_and_can_be_traced(pair, heads):
+def test_every_way_and_rule_is_there_and_can_be_traced(pair, heads, monkeypatch):
   """All of them decode in tests/test_ways.py and tests/exactness, some in `rows`."""
   flags = *pair, f"--draft=hydra={heads['hydra']}", "--skip=self_0", "--output=none"
   args = methods.COMMAND.parser().parse_args(
     [*flags, "--draft=copy", "--sizes=3", *SHORT]
   )
   study, shapes, rules = jobs.load(args), set(), {}
+  # No other process runs.
+  monkeypatch.setattr(Link, "check", lambda *args, **words: None)
   for temperature in (0.0, 1.0):
-    for way in ways(study, temperature, args, "localhost:1"):
-      shapes.add(way.key)
-      if way.shape == "in another process":
+    for (draft, shape, rule), way in ways(
+      study, temperature, args, "localhost:1"
+    ).items():
+      shapes.add((draft, shape))
+      if draft != "small" or shape == "in another process":
         continue
-      decode = way.decode(study, temperature)
-      rule, _ = rule_at(way.rule, decode.sampling)
-      if way.draft == "small":
-        rules[type(rule).__name__.lower()] = rule.guarantee.name
+      rules[rule] = way.columns["guarantee"]
       # Policies by measured times run programs.
-      if way.draft == "small" and "policy" not in way.shape:
-        run = functools.partial(tokens_of, decode)
-        jax.eval_shape(run, study.inputs[0], *input_keys(1))
+      if "policy" not in shape:
+        run = functools.partial(tokens_of, way.decode)
+        jax.eval_shape(run, study.inputs[0], row_keys(jax.random.key(0), 1))
   shapes_of_heads = {shape for draft, shape in shapes if draft == "hydra"}
   assert shapes_of_heads == {"chain", "pruned to 3", "tree of 3"}
   assert ("copy", "chain, COPY_MATCH 1") in shapes

@@ -9,7 +9,7 @@ import sentencepiece
 
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench.measured import Setting
-from specdec_t5x.bench.pairs import Draft, Job, Study, load_draft, pad_inputs
+from specdec_t5x.bench.study import Draft, Job, Study, load_draft, pad_inputs
 from specdec_t5x.demo import comparison, recipe
 from tests.bench.conftest import STEADY
 from tests.bench.conftest import steady_parts as steady_parts

@@ -10,6 +10,7 @@ from lab.model import devices
 from lab.model import timed as pieces
 from specdec_t5x.bench import timed
 from tests.bench import conftest as bench
+from tests.t5x_bridge import tiny
 
 files, pair = bench.files, bench.pair
 ran = functools.partial(bench.ran, main=main)
@@ -21,6 +22,17 @@ def counted_clock():
     for module in (timed, hierarchy, pieces):
       patch.setattr(module, "alternate", bench.counted)
     yield
+
+
+@pytest.fixture(scope="session")
+def domains(files, tmp_path_factory):
+  """Flags of a pair that serves two domains."""
+  root = tmp_path_factory.mktemp("domains")
+  for name, seed in (("one", 1), ("two", 2)):
+    (root / name).write_text("\n".join(tiny.sentences(6, seed)))
+  flags = [f"--domain={name}={root / name}" for name in ("one", "two")]
+  models = {name: files[name] for name in ("target", "vocabulary")}
+  return [*bench.named(models, draft=files["draft"].partition("=")[2]), *flags]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from lab.layers.agreement import Agreement, gated
 from lab.layers.costs import LayerCosts
 from specdec_t5x import api
 from specdec_t5x.bench import timed
-from specdec_t5x.bench.pairs import Job, Study, pad_inputs
+from specdec_t5x.bench.study import Job, Study, pad_inputs
 from specdec_t5x.bench.timed import Timed
 from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import GREEDY, Sampling

@@ -58,12 +58,19 @@ def test_an_unknown_command_is_refused_with_the_known_ones(name, capsys):
     ("model", "--topology v4", "Expected a topology such as v4:1x1x1"),
     ("model", "--widths 2 4", "Expected width 1"),
     ("hierarchy", "", "--draft: expected NAME=DIR, `copy` or `quantized`, got none"),
+    ("link", "--draft copy", "a link needs a draft model or a table of n-grams"),
+    ("online", "--requests=6 --domain=three", "expected NAME=FILE, of a file that"),
+    (
+      "online",
+      "--requests=7 --input-length=32",
+      "expected --requests=7 lines of at most --input-length=32",
+    ),
     ("methods", "--draft copy --also others.txt", "--also: expected NAME=FILE"),
   ],
 )
-def test_bad_flags_are_refused(name, flags, message, files, tmp_path, capsys):
+def test_bad_flags_are_refused(name, flags, message, files, domains, tmp_path, capsys):
   pair = named({n: files[n] for n in ("target", "vocabulary", "inputs")})
-  given = [] if name == "model" else pair
+  given = {"model": [], "online": domains}.get(name, pair)
   output = tmp_path / "output"
   assert main([name, *given, *flags.split(), f"--output={output}"]) == 1
   said = capsys.readouterr()

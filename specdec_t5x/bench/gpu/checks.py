@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.bench import programs
 from specdec_t5x.bench.measured import tokens
-from specdec_t5x.bench.programs import Decode
+from specdec_t5x.bench.oracle import random_model
+from specdec_t5x.bench.study import Decode, decoding_groups
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
@@ -110,7 +110,7 @@ def agreement(size: str, dtype: str, same_bits: bool | None = None) -> tuple[boo
   near-ties are rounded differently in calls of other shapes (docs/tpu.md), so the lines
   are only counted.
   """
-  target = programs.random_model(size, dtype)
+  target = random_model(size, dtype)
   leaves, tree = jax.tree.flatten(target.params)
   keys = jax.random.split(jax.random.key(1), len(leaves))
   noisy = [
@@ -133,7 +133,7 @@ def agreement(size: str, dtype: str, same_bits: bool | None = None) -> tuple[boo
     for name, decoder in decoders.items():
       own = {name: params[name] for name in decoder.networks}
       decode = Decode(decoder, own, GREEDY, _OUTPUTS)
-      found = programs.decoding_groups(decode, BATCH)((0, inputs))
+      found = decoding_groups(decode, BATCH)((0, inputs))
       lines[name] = tokens(found)
       calls[name] = sum(int(each.statistics.target_calls.sum()) for each in found)
   plain, emitted, parts, differ = lines.pop("plain"), LINES * _OUTPUTS, [], 0
@@ -150,7 +150,7 @@ def on_cpu(size: str) -> tuple[bool, str]:
   """Counts the lines of plain decoding that differ from those of this machine's CPU."""
   if jax.default_backend() == "cpu":
     return True, "this device is the CPU"
-  target = programs.random_model(size, "float32")
+  target = random_model(size, "float32")
   vocab = target.network.config.vocab_size
   inputs = jax.random.randint(jax.random.key(2), (BATCH, _INPUTS), 2, vocab)
 
@@ -217,16 +217,16 @@ def draft_step(size: str) -> tuple[bool, str]:
   if reason := step.problem(1):
     return False, reason
   params, cache, token = random_params(networks[1], 0), _cache(c), jnp.array([17])
-  widen = lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
-  wide = jax.tree.map(widen, (params, cache))
-  extend = lambda network: jax.jit(
-    lambda params, cache: network.apply(
-      {"params": params}, cache, token[:, None], method="extend"
-    )[0][:, 0]
-  )
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def extend(network, params, cache):
+    fed = cache, token[:, None]
+    return network.apply({"params": params}, *fed, method="extend")[0][:, 0]
+
+  wide = jax.tree.map(_widened, (params, cache))
   with jax.default_matmul_precision("highest"):
-    exact = extend(networks[0])(*wide)
-  by_xla = _error(extend(networks[1])(params, cache), exact)
+    exact = extend(networks[0], *wide)
+  by_xla = _error(extend(networks[1], params, cache), exact)
   run = jax.jit(step, static_argnames="steps")
   weights, scratch = jax.jit(step.prepared)(params), step.scratch(1)
   chosen, logits, _, _, scratch = run(weights, token, cache, scratch)
@@ -280,6 +280,10 @@ def _cache(config) -> DecoderCache:
     cross_values=draw(keys[3], _INPUTS),
     encoder_mask=jnp.ones((1, _INPUTS), bool).at[:, -5:].set(False),
   )
+
+
+def _widened(x):
+  return x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
 
 
 def _error(ours, exact) -> float:

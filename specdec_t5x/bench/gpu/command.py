@@ -9,10 +9,10 @@ paper's acceptance rates (`bench.oracle`), the most informative pairs first. Eac
 is kept in DIR/cells.jsonl as soon as it is measured, and no cell starts that would
 probably end after --minutes.
 
-The programs of a group of pairs compile in parallel. Plain and speculative programs
-then run in turn, and the clock starts at their fourth run. Times are slopes between few
-and many repetitions in one compiled loop. A draft step is measured inside the loop: the
-time of an iteration that drafts twice, less an iteration's, over gamma.
+The programs of a pair compile in parallel. Plain and speculative programs then run in
+turn, and the clock starts at their fourth run. Times are slopes between few and many
+repetitions in one compiled loop. A draft step is measured inside the loop: the time of
+an iteration that drafts twice, less an iteration's, over gamma.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent import futures
 from typing import Any
 
@@ -35,10 +35,9 @@ from specdec_t5x.bench.command import Command, at_least
 from specdec_t5x.bench.environment import environment, machine
 from specdec_t5x.bench.gpu import checks
 from specdec_t5x.bench.measured import Measured, Setting
-from specdec_t5x.bench.oracle import Compiled, Pair, Setup, compiled
+from specdec_t5x.bench.oracle import ROUNDED, Compiled, Pair, Setup, compiled
 from specdec_t5x.bench.paper import published
-from specdec_t5x.bench.programs import ROUNDED
-from specdec_t5x.bench.table import Table, plain
+from specdec_t5x.bench.table import Table, plain, render
 from specdec_t5x.bench.timed import alternate, repeated, slopes
 from specdec_t5x.native.cuda import library
 from specdec_t5x.network.config import DTYPES, WEIGHTS
@@ -46,8 +45,8 @@ from specdec_t5x.network.sizes import SIZES
 
 # A GPU records its command buffers in a program's second run.
 _WARM = 3
-_GROUP = 2  # Pairs that compile together, after the first one.
 _CHECK_SECONDS = 150
+_CHECKED = "small"  # The size of the network that the checks decode with.
 _PARTS = "plain", "width", "iteration", "draft_step", "block", "rest", "c"
 _OF_PAIR = "target", "draft", "batch", "gamma"
 # What the target's own rounded weights may reach; not numbers of the paper.
@@ -59,7 +58,7 @@ def make(args: argparse.Namespace) -> Table:
   at_least(args, gamma=1, runs=1, input_length=1)
   if not args.minutes >= 0:
     raise ValueError(f"--minutes must be a number of at least 0, got {args.minutes}.")
-  groups, cells = list(_groups(args)), Cells(args.output)
+  pairs, cells = list(setups(args)), Cells(args.output)
   if args.resume:
     cells.take(args.resume)
   reason = library.problem()
@@ -67,24 +66,26 @@ def make(args: argparse.Namespace) -> Table:
   print(f"Native kernels: {kernels}.", file=sys.stderr, flush=True)
   end, slowest = time.monotonic() + 60 * args.minutes, 0.0
   fixed = {"runs": args.runs, **machine()}
-  key = {"checks": args.check_size, **fixed}
   is_late = time.monotonic() >= end
-  checked = cells.get(key, lambda: {"rows": _checked(args.check_size, reason)}, is_late)
-  rows = [(setup, {**_key(setup), **fixed}) for group in groups for setup in group]
+  checked = cells.get(
+    {"checks": _CHECKED, **fixed}, lambda: {"rows": _checked(_CHECKED, reason)}, is_late
+  )
+  keys = {
+    setup: {"pair": dataclasses.asdict(setup), "alphas": alphas(setup), **fixed}
+    for setup in pairs
+  }
   programs: dict[Any, Compiled] = {}
-  for group in groups:
-    missing = [s for s in group if cells.find({**_key(s), **fixed}) is None]
+  for setup, key in keys.items():
     begin = time.monotonic()
-    if not missing or begin + slowest >= end:
+    if cells.find(key) is not None or begin + slowest >= end:
       continue
-    for setup, result in _measured(missing, args.runs, programs):
-      cells.add({**_key(setup), **fixed}, result)
+    cells.add(key, _measured(setup, args.runs, programs))
     slowest = max(slowest, time.monotonic() - begin)
-    # A later group may be killed.
-    table = _table(args, cells, rows, checked, kernels)
+    # A later pair may be killed.
+    table = _table(args, cells, keys, checked, kernels)
     for each in (table, *table.before):
       each.write(args.output)
-  return _table(args, cells, rows, checked, kernels)
+  return _table(args, cells, keys, checked, kernels)
 
 
 def alphas(setup: Setup) -> list[float]:
@@ -100,63 +101,60 @@ def alphas(setup: Setup) -> list[float]:
   return sorted(found, reverse=True)
 
 
-def _groups(args) -> Iterator[list[Setup]]:
-  """Yields pairs that compile together, the most informative first."""
-  lengths = args.dtype, args.input_length, args.output_length
-
-  def setup(draft, batch, temperature, weights="float32"):
-    how = batch, temperature, args.gamma, *lengths
-    return Setup(args.target, draft, *how, weights=weights)
-
+def setups(args: argparse.Namespace) -> Iterator[Setup]:
+  """Yields the pairs, the most informative first."""
   first, *batches = args.batches
   greedy = args.temperatures[0]
-  wanted = [setup(d, first, t) for t in args.temperatures for d in args.drafts]
-  wanted += [setup(d, batch, greedy) for batch in batches for d in args.drafts]
+  wanted = [(d, first, t, "float32") for t in args.temperatures for d in args.drafts]
+  wanted += [(d, batch, greedy, "float32") for batch in batches for d in args.drafts]
   for name in args.rounded:
-    wanted.append(setup(name, first, greedy))
+    wanted.append((name, first, greedy, "float32"))
     if name in WEIGHTS:
-      wanted.append(setup(args.drafts[0], first, greedy, weights=name))
-  yield wanted[:1]
-  for begin in range(1, len(wanted), _GROUP):
-    yield wanted[begin : begin + _GROUP]
+      wanted.append((args.drafts[0], first, greedy, name))
+  for draft, batch, temperature, weights in wanted:
+    yield Setup(
+      target=args.target,
+      draft=draft,
+      batch=batch,
+      temperature=temperature,
+      gamma=args.gamma,
+      dtype=args.dtype,
+      input_length=args.input_length,
+      max_length=args.output_length,
+      weights=weights,
+    )
 
 
-def _measured(
-  setups: Sequence[Setup], runs: int, programs: dict[Any, Compiled]
-) -> Iterator[tuple[Setup, dict[str, Any]]]:
-  """Yields the result of each pair, or the device's error.
+def _measured(setup: Setup, runs: int, programs: dict[Any, Compiled]) -> dict[str, Any]:
+  """Returns the result of a pair, or the device's error.
 
   Args:
-    setups: compiled together.
+    setup: the pair.
     runs: of each program.
     programs: those compiled so far; the new ones are added.
   """
-  pairs, jobs = {}, {}
-  for setup in setups:
-    print(_words(setup), file=sys.stderr, flush=True)
-    try:
-      pair = Pair(setup)
-      jax.block_until_ready(pair.given)
-      pairs[setup] = pair
-    except jax.errors.JaxRuntimeError as error:
-      yield setup, _failed(error)
-  # While XLA compiles, it times its products on the device: nothing else may run there.
-  with futures.ThreadPoolExecutor() as pool:
-    for setup, pair in pairs.items():
+  weights = "" if setup.weights == "float32" else f" in {setup.weights}"
+  at = f"batch {setup.batch}, T={setup.temperature:g}, gamma {setup.gamma}"
+  words = f"{setup.target}{weights} with {setup.draft}, {at}"
+  print(words, file=sys.stderr, flush=True)
+  try:
+    pair = Pair(setup)
+    jax.block_until_ready(pair.given)
+    keys = {name: _program_key(setup, name) for name in pair.functions}
+    # While XLA compiles, it times its products on the device: nothing else may run.
+    with futures.ThreadPoolExecutor() as pool:
+      jobs = {}
       for name, (function, arguments) in pair.functions.items():
-        key = _program_key(setup, name)
-        if key not in programs and key not in jobs:
-          jobs[key] = pool.submit(compiled, function, jnp.int32(1), *arguments)
-  for setup, pair in pairs.items():
-    try:
-      for name in pair.functions:
-        key = _program_key(setup, name)
-        if key not in programs:
-          programs[key] = jobs[key].result()
-        pair.programs[name] = programs[key]
-      yield setup, measured(pair, runs)
-    except jax.errors.JaxRuntimeError as error:
-      yield setup, _failed(error)
+        if keys[name] not in programs:
+          job = pool.submit(compiled, function, jnp.int32(1), *arguments)
+          jobs[keys[name]] = job
+      programs |= {key: job.result() for key, job in jobs.items()}
+    pair.programs |= {name: programs[key] for name, key in keys.items()}
+    return measured(pair, runs)
+  except jax.errors.JaxRuntimeError as error:
+    found = str(error).splitlines()[0][:200]
+    print(f"  failed: {found}", file=sys.stderr, flush=True)
+    return {"error": found}
 
 
 def measured(pair: Pair, runs: int) -> dict[str, Any]:
@@ -178,13 +176,9 @@ def measured(pair: Pair, runs: int) -> dict[str, Any]:
   # So small a draft may be lost in noise.
   draft = max(ms["redrafted"] - ms["iteration"], 0.0) / setup.gamma
   c = draft / ms[fastest]
-  rows = []
+  setting, rows = Setting(setup.gamma, setup.temperature), []
   for alpha in calls:
-    cell = Measured.timed(
-      Setting(setup.gamma, setup.temperature),
-      timed[alpha],
-      timed[fastest, setup.max_length],
-    )
+    cell = Measured.timed(setting, timed[alpha], timed[fastest, setup.max_length])
     came = cell.alpha.value
     row = {
       "alpha": alpha,
@@ -221,8 +215,9 @@ def _checked(size: str, reason: str | None) -> list[dict[str, str]]:
   command = [sys.executable, "-m", checks.__name__, "--size", size]
   words = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
   try:
-    how = {"stdout": subprocess.PIPE, "env": words}
-    ran = subprocess.run(command, timeout=_CHECK_SECONDS, **how)
+    ran = subprocess.run(
+      command, timeout=_CHECK_SECONDS, stdout=subprocess.PIPE, env=words
+    )
     output, ending = ran.stdout, f"the exit status is {ran.returncode}"
   except subprocess.TimeoutExpired as error:
     output, ending = error.stdout or b"", f"no answer in {_CHECK_SECONDS} s"
@@ -232,16 +227,17 @@ def _checked(size: str, reason: str | None) -> list[dict[str, str]]:
   return [vars(check) for check in (*found, checks.Check("all", "ended", ending))]
 
 
-def _table(args, cells, rows, checked, kernels) -> Table:
+def _table(args, cells, keys, checked, kernels) -> Table:
   """Returns the tables of the cells that there are; the others are not measured."""
-  shown = [row for setup, key in rows for row in _rows(setup, cells.find(key))]
+  shown = [row for setup, key in keys.items() for row in _rows(setup, cells.find(key))]
   found = checked["rows"] if checked else [{"check": "all"}]
-  command = {"command": "make gpu"}
-  before = [Table.of("gpu.checks", found, **command)]
+  before = [render("gpu.checks", found, command="make gpu")]
   words = {"device": environment()["device"], "kernels": kernels}
   hidden = "output", "resume", "keep"
   settings = {n: x for n, x in vars(args).items() if n not in hidden}
-  return Table.of("gpu", shown, words, settings=settings, before=before, **command)
+  return render(
+    "gpu", shown, words, command="make gpu", settings=settings, before=before
+  )
 
 
 def _rows(setup: Setup, result: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
@@ -251,31 +247,23 @@ def _rows(setup: Setup, result: Mapping[str, Any] | None) -> Iterator[dict[str, 
   if result is None or "error" in result:
     yield {**base, **(result or {})}
     return
-  seconds, memory = result["compile"], result["memory"]
-  pair = {name: result[name] for name in _PARTS}
-  pair |= {f"compile_{name}": value for name, value in seconds.items()}
-  pair["memory"] = memory and memory / 1e9
+  base |= {name: result[name] for name in _PARTS}
+  base |= {f"compile_{name}": value for name, value in result["compile"].items()}
+  base["memory"] = result["memory"] and result["memory"] / 1e9
   for call in result["calls"]:
-    yield {**base, **pair, **_paper(setup, call["alpha"]), **call}
+    yield {**base, **_paper(setup, call["alpha"]), **call}
 
 
 def _paper(setup: Setup, alpha: float) -> dict[str, Any]:
   """Returns the paper's numbers for the same models at this acceptance rate."""
-  of = "T5-" + setup.draft, setup.temperature, alpha
   if (setup.target, setup.weights, setup.batch) != ("xxl", "float32", 1):
     return {}
+  of = "T5-" + setup.draft, setup.temperature, alpha
+  shown = {"paper": "measured", "paper_gamma": "gamma", "paper_c": "c"}
   for row in published.numbers()["tables_2_and_4"]:
     if (row["draft"], row["temperature"], row["alpha"]) == of:
-      return {
-        "paper": row["measured"],
-        "paper_gamma": row["gamma"],
-        "paper_c": row["c"],
-      }
+      return {name: row[column] for name, column in shown.items()}
   return {}
-
-
-def _key(setup: Setup) -> dict[str, Any]:
-  return {"pair": dataclasses.asdict(setup), "alphas": alphas(setup)}
 
 
 def _program_key(setup: Setup, name: str) -> Any:
@@ -283,18 +271,6 @@ def _program_key(setup: Setup, name: str) -> Any:
   if name == "plain":
     return name, dataclasses.replace(setup, draft="", gamma=0)
   return name, dataclasses.replace(setup, draft="") if name == "block" else setup
-
-
-def _failed(error: Exception) -> dict[str, str]:
-  found = str(error).splitlines()[0][:200]
-  print(f"  failed: {found}", file=sys.stderr, flush=True)
-  return {"error": found}
-
-
-def _words(setup: Setup) -> str:
-  weights = "" if setup.weights == "float32" else f" in {setup.weights}"
-  at = f"batch {setup.batch}, T={setup.temperature:g}, gamma {setup.gamma}"
-  return f"{setup.target}{weights} with {setup.draft}, {at}"
 
 
 COMMAND = Command(
@@ -311,7 +287,6 @@ COMMAND = Command(
     "output_length": (128, "tokens"),
     "dtype": ("bfloat16", "", DTYPES),
     "runs": (5, "of each program"),
-    "check_size": ("small", "of the network that the checks decode with", SIZES),
     "minutes": (7.0, "no cell starts that would probably end later"),
     "resume": (str, "a folder whose cells are taken over"),
   },

@@ -6,8 +6,9 @@
 extra `reproduce` (matplotlib).
 """
 
+import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,60 +18,59 @@ from specdec_t5x.analysis import theory
 from specdec_t5x.bench import plotting
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.paper import published
-from specdec_t5x.bench.table import Table
+from specdec_t5x.bench.table import Table, render
 
 _ALPHAS = np.linspace(0.0, 0.99, 100)
 _MOST = 30  # Figure 3: the longest draft that is tried.
 
 
-def _tokens(args) -> Table:
-  """Returns figure 2: mean tokens an iteration against alpha, a curve a gamma."""
-  curve = lambda gamma: {"tokens": theory.expected_tokens(_ALPHAS, gamma)}
-  # With c = 0 the speed is equation 1.
-  printed = [{**row, "tokens": row["speed"]} for row in _printed("table1")]
-  rows = [*_curves("gamma", args.gammas, curve), *printed, *read_points(args.points)]
-  return _table("figure2", rows)
+def _tokens(args, gamma: int) -> dict[str, np.ndarray]:
+  """Returns figure 2: mean tokens an iteration against alpha."""
+  del args
+  return {"tokens": theory.expected_tokens(_ALPHAS, gamma)}
 
 
-def _best_gammas(args) -> Table:
-  """Returns figure 3: the best gamma against alpha, a curve a c."""
-  best = lambda c: theory.optimal_gamma(_ALPHAS, c, max_gamma=_MOST).astype(int)
-  curves = _curves("c", args.costs, lambda c: {"gamma": best(c)})
-  # The fastest gamma's point of each draft, task and temperature.
-  found = sorted(read_points(args.points), key=lambda point: point["speed"])
-  fastest = {point["of"]: point for point in found}
-  rows = [*curves, *_printed("tables_2_and_4", "table 2"), *fastest.values()]
-  return _table("figure3", rows, {"most": _MOST})
+def _best_gammas(args, c: float) -> dict[str, np.ndarray]:
+  """Returns figure 3: the best gamma against alpha."""
+  del args
+  gammas = theory.optimal_gamma(_ALPHAS, c, max_gamma=_MOST)
+  return {"gamma": gammas.astype(int)}
 
 
-def _speeds(args) -> Table:
-  """Returns figure 4: speed-up and operations against alpha, a curve a gamma."""
-  curve = lambda gamma: {
+def _speeds(args, gamma: int) -> dict[str, np.ndarray]:
+  """Returns figure 4: speed-up and operations against alpha."""
+  return {
     "speed": theory.walltime_improvement(_ALPHAS, gamma, args.c),
     "operations": theory.operations_factor(_ALPHAS, gamma, args.c_hat),
   }
-  printed = _printed("table1", "table 1 (c = c_hat = 0)")
-  rows = [*_curves("gamma", args.gammas, curve), *printed, *read_points(args.points)]
-  return _table("figure4", rows, vars(args))
 
 
-def _curves(name: str, values: Sequence, curve: Callable) -> list[dict]:
+def _make(name: str, by: str, curve: Callable, args) -> Table:
+  """Returns a curve for each gamma or c, the paper's points, and measured points."""
   rows = []
-  for value in values:
-    found = curve(value)
-    for i, alpha in enumerate(_ALPHAS):
-      numbers = {key: column[i].item() for key, column in found.items()}
-      row = {"of": "theory", name: value, "alpha": float(alpha), **numbers}
-      rows.append(row | {"hidden": round(100 * alpha) % 10 != 0})
-  return rows
+  for value in args.costs if by == "c" else args.gammas:
+    columns = curve(args, value)
+    for i, alpha in enumerate(_ALPHAS.tolist()):
+      numbers = {key: column[i].item() for key, column in columns.items()}
+      hidden = {"hidden": round(100 * alpha) % 10 != 0}
+      rows.append({"of": "theory", by: value, "alpha": alpha, **numbers, **hidden})
+  points = read_points(args.points)
+  if name == "figure3":
+    rows += _printed("tables_2_and_4", "table 2")
+    # The fastest gamma's point of each draft, task and temperature.
+    points.sort(key=lambda point: point["speed"])
+    points = list({point["of"]: point for point in points}.values())
+  elif name == "figure2":
+    # With c = 0 the speed is equation 1.
+    rows += [{**row, "tokens": row["speed"]} for row in _printed("table1", "table 1")]
+  else:
+    rows += _printed("table1", "table 1 (c = c_hat = 0)")
+  facts = {"paper": published.numbers()["source"]}
+  return render(name, rows + points, {**vars(args), "most": _MOST}, facts=facts)
 
 
-def _printed(name, called="table 1"):
+def _printed(name, called):
   return [{**row, "of": f"paper, {called}"} for row in published.numbers()[name]]
-
-
-def _table(name, rows, words=None):
-  return Table.of(name, rows, words, facts={"paper": published.numbers()["source"]})
 
 
 def read_points(path: str | None) -> list[dict[str, Any]]:
@@ -117,63 +117,62 @@ def _point(row: Mapping[str, Any], device: str) -> dict[str, Any]:
   }
 
 
-def _figure(make, flags, by, panels) -> Command:
+def _draw(by: str, panels: Mapping[str, str], table: Table) -> Any:
+  """Returns the figure: a panel for each column of `panels`."""
+  figure, axes = plotting.new_figure(5.2 * len(panels), 4.2, len(panels))
+  curves = {}
+  for row in table.rows:
+    if row["of"] == "theory":
+      curves.setdefault(row[by], []).append(row)
+  colors = {value: f"C{i % 10}" for i, value in enumerate(curves)}
+  for axis, (column, label) in zip(axes, panels.items(), strict=True):
+    for value, rows in curves.items():
+      numbers = [row[column] for row in rows]
+      axis.plot(_ALPHAS, numbers, color=colors[value], label=f"{by} = {value:g}")
+    for row in table.rows:
+      if row["of"] != "theory":
+        # The colour of its curve; white where no curve is drawn for its gamma or c.
+        _mark(axis, row, column, colors.get(row[by], "white"))
+    axis.set(xlabel="alpha", ylabel=label)
+  axes[0].legend(fontsize=7)
+  figure.suptitle(table.title, fontsize=10)
+  return figure
+
+
+def _mark(axis, row, column, color):
+  ours = row["of"].startswith("measured")
+  kind = "measured" if ours else row["of"]
+  known = axis.get_legend_handles_labels()[1]
+  axis.plot(
+    row["alpha"],
+    row[column],
+    "*" if ours else "o",
+    markersize=10 if ours else 5,
+    markerfacecolor=color,
+    markeredgecolor="black",
+    label=None if kind in known else kind,
+  )
+
+
+def _figure(name, curve, by, flags, panels) -> Command:
   """Returns a figure's command."""
-
-  def draw(table):
-    figure, axes = plotting.new_figure(5.2 * len(panels), 4.2, len(panels))
-    theory_rows = [row for row in table.rows if row["of"] == "theory"]
-    values = list(dict.fromkeys(row[by] for row in theory_rows))
-    colors = {value: f"C{i % 10}" for i, value in enumerate(values)}
-    for axis, (column, label) in zip(axes, panels, strict=True):
-      for value in values:
-        curve = [row for row in theory_rows if row[by] == value]
-        xs, ys = [r["alpha"] for r in curve], [r[column] for r in curve]
-        axis.plot(xs, ys, color=colors[value], label=f"{by} = {value:g}")
-      _draw_marks(axis, table.rows, column, by, colors)
-      axis.set(xlabel="alpha", ylabel=label)
-    axes[0].legend(fontsize=7)
-    figure.suptitle(table.title, fontsize=10)
-    return figure
-
-  how = {"output": published.OUTPUT, "draw": draw, "is_figure": True}
-  return Command(__doc__, make, flags | _POINTS, **how)
+  points = "a table2.json or table4.json: its measured rows are drawn too"
+  return Command(
+    __doc__,
+    functools.partial(_make, name, by, curve),
+    {**flags, "points": (str, points)},
+    output=published.OUTPUT,
+    draw=functools.partial(_draw, by, panels),
+    is_figure=True,
+  )
 
 
-def _draw_marks(axis, rows, column, by, colors):
-  for row in (row for row in rows if row["of"] != "theory"):
-    ours = row["of"].startswith("measured")
-    kind = "measured" if ours else row["of"]
-    known = axis.get_legend_handles_labels()[1]
-    # The colour of its curve; black where no curve is drawn for its gamma or c.
-    axis.plot(
-      row["alpha"],
-      row[column],
-      "*" if ours else "o",
-      markersize=10 if ours else 5,
-      markerfacecolor=colors.get(row[by], "white"),
-      markeredgecolor="black",
-      label=None if kind in known else kind,
-    )
-
-
-_POINTS = {
-  "points": (str, "a table2.json or table4.json: its measured rows are drawn too")
-}
 _GAMMAS = {"gammas": [1, 2, 3, 5, 7, 10]}
-_OF_SPEEDS = {"c": (0.0, "of the speed-up"), "c_hat": (0.0, "of the operations")}
+_COSTS = {"costs": ([0.01, 0.02, 0.04, 0.11, 0.2], "c")}
+_FACTORS = {"c": (0.0, "of the speed-up"), "c_hat": (0.0, "of the operations")}
+_OF_SPEEDS = {"speed": "speed-up", "operations": "times the operations"}
 FIGURE_2 = _figure(
-  _tokens, _GAMMAS, "gamma", [("tokens", "expected tokens an iteration")]
+  "figure2", _tokens, "gamma", _GAMMAS, {"tokens": "expected tokens an iteration"}
 )
-FIGURE_3 = _figure(
-  _best_gammas,
-  {"costs": ([0.01, 0.02, 0.04, 0.11, 0.2], "c")},
-  "c",
-  [("gamma", "best gamma")],
-)
-FIGURE_4 = _figure(
-  _speeds,
-  _GAMMAS | _OF_SPEEDS,
-  "gamma",
-  [("speed", "speed-up"), ("operations", "times the operations")],
-)
+FIGURE_3 = _figure("figure3", _best_gammas, "c", _COSTS, {"gamma": "best gamma"})
+FIGURE_4 = _figure("figure4", _speeds, "gamma", _GAMMAS | _FACTORS, _OF_SPEEDS)

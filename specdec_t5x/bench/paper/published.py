@@ -54,18 +54,22 @@ def beside(
 
   Those are hidden: nothing of ours stands beside them.
   """
-  name = lambda row: tuple(row[column] for column in table["by"])
-  printed = [row for each in table["printed"] for row in numbers()[each]]
-  others, rows = {name(row): row for row in printed}, []
+  by, others = table["by"], {}
+  for name in table["printed"]:
+    for row in numbers()[name]:
+      others[tuple(row[column] for column in by)] = row
+  rows = []
   for row in ours:
-    same = others.pop(name(row), None) if same_models else None
+    key = tuple(row[column] for column in by)
+    same = others.pop(key, None) if same_models else None
     rows.append({**(_shown(same, table) if same else {}), **row})
-  rows += [
-    {**{n: row[n] for n in table["by"]}, **_shown(row, table), "hidden": True}
-    for row in others.values()
-  ]
-  text = lambda row: {n: f"{row[n]:g}" for n in ("temperature", "lenience") if n in row}
-  return [{**row, **text(row)} for row in rows]
+  for row in others.values():
+    named = {column: row[column] for column in by}
+    rows.append({**named, **_shown(row, table), "hidden": True})
+  for row in rows:
+    for column in {"temperature", "lenience"} & row.keys():
+      row[column] = f"{row[column]:g}"
+  return rows
 
 
 def _shown(row, table):

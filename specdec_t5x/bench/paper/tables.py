@@ -1,4 +1,4 @@
-"""Tables 1 to 5 of the paper, ours beside theirs; what each shows is in tables.json."""
+"""Tables 1 to 5 of the paper, ours beside theirs; what each shows is in tables.toml."""
 
 import argparse
 import functools
@@ -7,12 +7,12 @@ from typing import Any
 
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench import jobs
-from specdec_t5x.bench.cells import Found, measure_all
+from specdec_t5x.bench.cells import measure_all
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.measured import Setting
-from specdec_t5x.bench.pairs import Draft
+from specdec_t5x.bench.measured import Measured, Setting
 from specdec_t5x.bench.paper import published
-from specdec_t5x.bench.table import Table, declared
+from specdec_t5x.bench.study import Draft
+from specdec_t5x.bench.table import Table, declared, render
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 
 # Below what each is.
@@ -34,32 +34,23 @@ _TEMPERATURES, _GAMMAS = [0.0, 1.0], [1, 3, 5, 7, 10]
 SettingsFn = Callable[[argparse.Namespace, Draft], Sequence[Setting]]
 
 
-def _table(name: str, rows, settings=None) -> Table:
-  notes = published.exceptions() if name == "table4" else ()
-  facts = {"paper": published.numbers()["source"]}
-  rest = {"settings": settings or {}, "facts": facts}
-  return Table.of(name, rows, notes=tuple(notes), **rest)
-
-
 def _theory(args: argparse.Namespace) -> Table:
   """Returns table 1, which follows from theory alone."""
   del args
-  return _table("table1", [_theory_row(row) for row in published.numbers()["table1"]])
-
-
-def _theory_row(row):
-  operations = float(theory.operations_factor(row["alpha"], row["gamma"], 0))
-  speed = float(theory.walltime_improvement(row["alpha"], row["gamma"], 0))
-  off = max(abs(operations - row["operations"]), abs(speed - row["speed"]))
-  return {
-    "alpha": row["alpha"],
-    "gamma": row["gamma"],
-    "paper_operations": row["operations"],
-    "operations": operations,
-    "paper_speed": row["speed"],
-    "speed": speed,
-    "agrees": "yes" if off <= _HALF_A_HUNDREDTH else "no",
-  }
+  rows = []
+  for row in published.numbers()["table1"]:
+    operations = float(theory.operations_factor(row["alpha"], row["gamma"], 0))
+    speed = float(theory.walltime_improvement(row["alpha"], row["gamma"], 0))
+    off = max(abs(operations - row["operations"]), abs(speed - row["speed"]))
+    ours = {
+      "paper_operations": row["operations"],
+      "operations": operations,
+      "paper_speed": row["speed"],
+      "speed": speed,
+      "agrees": "yes" if off <= _HALF_A_HUNDREDTH else "no",
+    }
+    rows.append({**row, **ours})
+  return render("table1", rows, facts={"paper": published.numbers()["source"]})
 
 
 def _measured(name: str, settings: SettingsFn, args: argparse.Namespace) -> Table:
@@ -69,32 +60,49 @@ def _measured(name: str, settings: SettingsFn, args: argparse.Namespace) -> Tabl
     ValueError: where a flag is bad, or what it names is not there.
   """
   found = measure_all(args, jobs.from_flags(args), functools.partial(settings, args))
+  sizes = {row["task"]: cell.inputs for row, cell in found if cell}
+  ours = [{**row, **(cell.row() if cell else {})} for row, cell in found]
   if name == "table2":
     ours = _fastest(found)
-  else:
-    more = lambda each: {"lenience": each.setting.lenience, "folder": each.target}
-    ours = [{**each.row, **more(each)} for each in found]
   same_models = jobs.preset(args) != jobs.DEMO
   rows = published.beside(ours, declared(name), same_models=same_models)
-  rows = [{"target": row.get("folder"), **row} for row in rows]
-  sizes = {each.task: each.measured.inputs for each in found if each.measured}
-  return _table(name, rows, {**vars(args), **jobs.known(args), "inputs": sizes})
+  return render(
+    name,
+    [{"target": row.get("folder"), **row} for row in rows],
+    notes=tuple(published.exceptions()) if name == "table4" else (),
+    settings={**vars(args), **jobs.known(args), "inputs": sizes},
+    facts={"paper": published.numbers()["source"]},
+  )
 
 
-def _fastest(found: Sequence[Found]) -> list[dict[str, Any]]:
+def _fastest(
+  found: Sequence[tuple[dict[str, Any], Measured | None]],
+) -> list[dict[str, Any]]:
   """Returns a row a task, draft and temperature: that of its fastest gamma."""
   groups = {}
-  for each in found:
-    groups.setdefault(tuple(each.name.items()), []).append(each.measured)
+  for row, cell in found:
+    key = tuple(row[name] for name in ("task", "draft", "temperature"))
+    groups.setdefault(key, []).append((row, cell))
   rows = []
-  for name, cells in groups.items():
-    row, measured = dict(name), [cell for cell in cells if cell]
+  for group in groups.values():
+    first = {**group[0][0], "gamma": None}
+    measured = {row["gamma"]: cell for row, cell in group if cell}
     if measured:
-      best = max(measured, key=lambda cell: cell.speedup.median)
-      gammas = " ".join(str(cell.setting.gamma) for cell in measured)
-      row |= {"gamma": best.setting.gamma, **best.row(), "gammas": gammas}
-    rows.append(row)
+      gamma = max(measured, key=lambda gamma: measured[gamma].speedup.median)
+      gammas = {"gamma": gamma, "gammas": " ".join(map(str, measured))}
+      first |= {**measured[gamma].row(), **gammas}
+    rows.append(first)
   return rows
+
+
+def _speeds(args, draft: Draft) -> list[Setting]:
+  del draft
+  return [Setting(gamma, t) for t in args.temperatures for gamma in args.gammas]
+
+
+def _alphas(args, draft: Draft) -> list[Setting]:
+  del draft
+  return [Setting(args.gamma, t, timed=False) for t in args.temperatures]
 
 
 def _leniences(args, draft: Draft) -> list[Setting]:
@@ -115,34 +123,20 @@ def _command(name, settings, flags, tables=False) -> Command:
   )
 
 
-_speeds = lambda args, draft: [
-  Setting(gamma, t) for t in args.temperatures for gamma in args.gammas
-]
-_alphas = lambda args, draft: [
-  Setting(args.gamma, t, timed=False) for t in args.temperatures
-]
-_OF_SPEEDS = {"temperatures": _TEMPERATURES, "gammas": _GAMMAS}
 TABLE_1 = Command(
   declared("table1")["about"]
   + "\n\n  %(prog)s --output DIR\n\nMeasures nothing: c = c_hat = 0.",
   _theory,
   output=published.OUTPUT,
 )
+_OF_SPEEDS = {"temperatures": _TEMPERATURES, "gammas": _GAMMAS}
+_OF_ALPHAS = {"temperatures": _TEMPERATURES, "gamma": DEFAULT_GAMMA}
+_OF_LENIENCES = {
+  "leniences": [1.0, 0.5, 0.3, 0.1],
+  "gamma": (DEFAULT_GAMMA, "at T=1"),
+  "greedy_gamma": (8, "at T=0, timed"),
+}
 TABLE_2 = _command("table2", _speeds, _OF_SPEEDS)
-TABLE_3 = _command(
-  "table3",
-  _alphas,
-  {"temperatures": _TEMPERATURES, "gamma": DEFAULT_GAMMA},
-  tables=True,
-)
+TABLE_3 = _command("table3", _alphas, _OF_ALPHAS, tables=True)
 TABLE_4 = _command("table4", _speeds, _OF_SPEEDS)
-TABLE_5 = _command(
-  "table5",
-  _leniences,
-  {
-    "leniences": [1.0, 0.5, 0.3, 0.1],
-    "gamma": (DEFAULT_GAMMA, "at T=1"),
-    "greedy_gamma": (8, "at T=0, timed"),
-  },
-  tables=True,
-)
+TABLE_5 = _command("table5", _leniences, _OF_LENIENCES, tables=True)

@@ -16,7 +16,7 @@ from specdec_t5x.bench.cells import measure_all
 from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.measured import Measured, Setting
 from specdec_t5x.bench.paper.published import OUTPUT
-from specdec_t5x.bench.table import Table
+from specdec_t5x.bench.table import Table, render
 
 _COLORS = {
   "target encoder": "#e0b400",
@@ -35,42 +35,42 @@ def make(args) -> Table:
   job = dataclasses.replace(job, drafts=dict([*job.drafts.items()][:1]))
   settings = [Setting(gamma, args.temperature) for gamma in args.gammas]
   found = measure_all(args, [job], lambda draft: settings)
-  rows = [
-    _row(f"gamma = {each.setting.gamma}", each.measured, args.input, False)
-    for each in found
-  ]
-  rows.append(_row("plain", found[-1].measured, args.input, True))
-  words = {**vars(args), "task": job.task, "draft": found[0].draft}
+  rows = [_row(cell, row["gamma"], args.input) for row, cell in found]
+  rows.append(_row(found[-1][1], 0, args.input))
+  words = {**vars(args), "task": job.task, "draft": found[0][0]["draft"]}
   settings = {**jobs.known(args), "gammas": args.gammas, "input": args.input}
-  return Table.of("figure5", rows, words, settings=settings)
+  return render("figure5", rows, words, settings=settings)
 
 
-def _row(name: str, cell: Measured | None, number: int, is_plain: bool):
-  """Returns the row of a way to decode an input; its name alone if not measured."""
+def _row(cell: Measured | None, gamma: int, number: int) -> dict[str, Any]:
+  """Returns the row of a way to decode an input; its name alone if not measured.
+
+  Args:
+    cell: what was measured.
+    gamma: drafted tokens; 0 decodes plainly.
+    number: of the input.
+  """
+  name = {"decoding": f"gamma = {gamma}" if gamma else "plain"}
   if cell is None:
-    return {"decoding": name}
+    return name
   if not 0 <= number < cell.inputs:
     raise ValueError(
       f"--input: expected a number below {cell.inputs}, the inputs decoded, got "
       f"{number}. More --num-tokens decode more of them."
     )
-  costs, gamma = cell.costs, 0 if is_plain else cell.setting.gamma
-  of = lambda column: cell.columns[f"plain_{column}" if is_plain else column][number]
-  calls = int(of("emitted") if is_plain else of("target_calls"))
-  times = {
+  prefix, costs = "" if gamma else "plain_", cell.costs
+  tokens = int(cell.columns[f"{prefix}emitted"][number])
+  calls = int(cell.columns["target_calls"][number]) if gamma else tokens
+  seconds = {
     "encoder_ms": costs.encoder,
-    "draft_encoder_ms": 0.0 if is_plain else costs.draft_encoder,
-    "draft_ms": 0.0 if is_plain else costs.draft / gamma,
-    "target_ms": costs.plain if is_plain else costs.block,
-    "measured_ms": float(of("seconds")),
+    "draft_encoder_ms": costs.draft_encoder if gamma else 0.0,
+    "draft_ms": costs.draft / gamma if gamma else 0.0,
+    "target_ms": costs.block if gamma else costs.plain,
+    "measured_ms": float(cell.columns[f"{prefix}seconds"][number]),
   }
-  row = {
-    "decoding": name,
-    "tokens": int(of("emitted")),
-    "calls": calls,
-    "draft_steps": calls * gamma,
-    **{column: 1e3 * seconds for column, seconds in times.items()},
-  }
+  milliseconds = {column: 1e3 * each for column, each in seconds.items()}
+  counts = {"tokens": tokens, "calls": calls, "draft_steps": calls * gamma}
+  row = {**name, **counts, **milliseconds}
   return {**row, "total_ms": sum(duration for _, duration, _ in boxes(row))}
 
 

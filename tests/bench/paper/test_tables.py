@@ -11,8 +11,8 @@ from specdec_t5x import api
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench import cells, jobs
 from specdec_t5x.bench.measured import Setting
-from specdec_t5x.bench.pairs import Draft, fingerprint, load_draft
 from specdec_t5x.bench.paper.tables import TABLE_4
+from specdec_t5x.bench.study import Draft, fingerprint, load_draft
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.training import ngrams
 from tests.bench.conftest import ran
@@ -56,7 +56,7 @@ def test_what_is_printed_is_ours_and_json_has_the_paper_s_other_rows(measured):
 
 
 def test_tables_2_and_3_take_the_cells_of_table_4(measured, pair_flags, monkeypatch):
-  monkeypatch.setattr(cells, "measure", None)
+  monkeypatch.setattr(cells, "measure_cell", None)
   ran("table2", measured, *pair_flags, *SPEEDS)
   (row,) = ours(measured, "table2")
   assert row["gammas"] == "1 3"
@@ -147,7 +147,7 @@ def test_drafts_without_a_network_are_measured_too(pair_flags):
   table, params = ngrams.estimate([[5, 6, 7, 1], [5, 6, 1]], vocab_size, order=2)
   bigram = Draft("bigram", "DIR", api.Model(table, params), "ngram", "of a test")
   for draft in (bigram, load_draft("copy", "copy", "float32")):
-    cell = cells.measure(study, draft, Setting(2, 1.0))
+    cell = cells.measure_cell(study, draft, Setting(2, 1.0))
     assert cell.inputs >= 1
     assert 1 <= cell.tokens_per_call.value <= 3
     assert cell.costs.gamma == 2

@@ -1,34 +1,131 @@
-"""What is measured: a target, its drafts and inputs, loaded and told apart."""
+"""A target, its drafts and inputs, and their decodes as programs to be timed."""
 
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, Key
 
-from specdec_t5x import api
-from specdec_t5x.bench import programs
+from specdec_t5x import api, tuning
+from specdec_t5x.api import Model
 from specdec_t5x.bench.environment import machine
-from specdec_t5x.bench.programs import Decode
-from specdec_t5x.bench.timed import Program
+from specdec_t5x.bench.iteration import NEVER, part_programs, plain_program
+from specdec_t5x.bench.timed import Loop, Program
 from specdec_t5x.build import together
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.network.ngram import NgramTable
 
+BATCH = 16  # Inputs at once, where nothing is timed.
 COPY = "copy"
-# Drafters that have no model, and what else their cells depend on.
+# Drafters without a model, and the settings that their cells depend on.
 UNTRAINED = {COPY: f"match {Copy().match}", "quantized": "8 bits"}
+# The most repetitions that are timed: of an iteration, of a plain token. A loop that
+# does not run at all leaves what happens once a call.
+_ITERATIONS, _TOKENS = 10, 32
+_PART = (2, 10)  # Repetitions of a part that are timed beside each other.
 # Numbers of each parameter that its fingerprint reads.
 _SAMPLE = 1024
 
 # The tokens of each input, end of sequence included, and the end of sequence.
 Tokens = tuple[list[list[int]], int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Decode:
+  """A way to decode with everything that it needs but the inputs.
+
+  Attributes:
+    decoder: networks, and how they are used.
+    params: of the networks by name, on the device.
+    sampling: the adjustment of all distributions.
+    max_length: most tokens of an output.
+    eos_id: the token that ends one.
+  """
+
+  decoder: Decoder
+  params: Any
+  sampling: Sampling
+  max_length: int
+  eos_id: int = NEVER
+
+  @property
+  def settings(self) -> tuple[Sampling, int, int]:
+    """The sampling, the most tokens and the token that ends an output."""
+    return self.sampling, self.max_length, self.eos_id
+
+  def __call__(self, inputs: Int[Array, "B E"], keys: Key[Array, "B"]) -> Decoded:
+    """Decodes a batch."""
+    return api.compiled(self.decoder, *self.settings)(self.params, inputs, keys)
+
+  def start(self, *arrays: Any):
+    """Returns how to decode and the loop's first state, from `given`'s arrays."""
+    return self.decoder.prepare(*arrays, *self.settings)
+
+  def given(self, inputs: Int[Array, "B E"]) -> tuple[Any, ...]:
+    """Returns what programs of some inputs take: parameters, inputs and keys."""
+    return self.params, inputs, row_keys(jax.random.key(0), inputs.shape[0])
+
+  def loop(self, inputs: Int[Array, "B E"], name: str = "iteration") -> Loop:
+    """Returns a part that is to be timed, on some inputs.
+
+    Args:
+      inputs: of the loop; no token ends an output.
+      name: as in `iteration.part_programs`; plain decoding has iterations alone.
+    """
+    start = dataclasses.replace(self, eos_id=NEVER).start
+    if isinstance(self.decoder, PlainDecoder):
+      run = plain_program(start)
+      return run, self.given(inputs), (0, min(_TOKENS, self.max_length))
+    counts = _PART
+    if name == "iteration":
+      fit = self.max_length // (self.decoder.drafter.tree.depth + 1)
+      counts = 0, max(1, min(_ITERATIONS, fit))
+    return part_programs(start)[name], self.given(inputs), counts
+
+
+def batches(
+  decode: Decode, ids: Sequence[Sequence[int]], batch: int = BATCH, seed: int = 0
+) -> Iterator[tuple[Int[Array, "B E"], Decoded, int]]:
+  """Yields batches of inputs, their decodes, and how many rows of each count."""
+  for first, texts, count in api.padded_batches(ids, batch):
+    yield texts, decode(texts, row_keys(jax.random.key(seed), batch, first)), count
+
+
+def decoding_groups(
+  decode: Decode, at_once: int
+) -> Callable[[tuple[int, Int[Array, "B E"]]], list[Decoded]]:
+  """Returns the program that decodes a group of inputs, so many of them at once.
+
+  Each batch starts with the policy's state after the batch before.
+  """
+
+  def decode_batch(decoder, params, inputs, keys, state):
+    return decoder.decode(params, inputs, keys, *decode.settings, **state)
+
+  run = jax.jit(decode_batch, static_argnums=0)
+
+  def decode_group(group):
+    first, inputs = group
+    state, found = {}, []
+    job = tuning.Job(decode.decoder, at_once, inputs.shape[1], *decode.settings[:2])
+    tuned = tuning.tuned(job, decode.params)
+    if isinstance(tuned, SpeculativeDecoder):
+      state = {"policy_state": tuned.first_policy_state(at_once)}
+    for i in range(0, len(inputs), at_once):
+      keys = row_keys(jax.random.key(0), at_once, first + i)
+      found.append(run(tuned, decode.params, inputs[i : i + at_once], keys, state))
+      state = {"policy_state": found[-1].policy_state} if state else {}
+    return found
+
+  return decode_group
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +142,7 @@ class Draft:
 
   name: str
   source: str
-  model: api.Model | None
+  model: Model | None
   drafter: str
   fingerprint: str
 
@@ -107,7 +204,7 @@ class Study:
   """
 
   job: Job
-  target: api.Model
+  target: Model
   drafts: tuple[Draft, ...]
   inputs: tuple[Int[Array, "1 E"], ...]
   eos_id: int
@@ -138,8 +235,7 @@ class Study:
 
   def program(self, decode: Decode) -> Program:
     """Returns what decodes the input of a given number, and stays compiled."""
-    known = decode.sampling, decode.max_length, decode.eos_id
-    run = api.compiled(decode.decoder, *known)
+    run = api.compiled(decode.decoder, *decode.settings)
     return lambda number: run(decode.params, self.inputs[number], self._keys[number])
 
   def key(self, draft: Draft, setting) -> dict[str, Any]:
@@ -162,9 +258,10 @@ class Study:
   def _fingerprints(self):
     return fingerprint(self.target.params), fingerprint(list(self.inputs))
 
+  # An input's draws are its own.
   @functools.cached_property
   def _keys(self):
-    return programs.input_keys(len(self.inputs))
+    return [row_keys(jax.random.key(n), 1) for n in range(len(self.inputs))]
 
 
 def load_draft(name: str, source: str, dtype: str) -> Draft:
@@ -198,10 +295,9 @@ def pad_inputs(ids: Sequence[Sequence[int]]) -> tuple[Int[Array, "1 E"], ...]:
 
 
 def fingerprint(tree: Any) -> str:
-  """Returns what tells arrays from others: a digest of some numbers of each.
+  """Returns a digest of some numbers of each array.
 
-  Not of all of them, for a large target has billions; another training step changes
-  every parameter.
+  A large target has billions of numbers; another training step changes every parameter.
   """
   digest = hashlib.sha256()
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):

@@ -1,6 +1,6 @@
 r"""Alpha over requests while the draft learns, and the texts' domain changes.
 
-  python -m specdec_t5x.bench online --target DIR --draft DIR --vocabulary FILE \
+  python -m lab online --target DIR --draft DIR --vocabulary FILE \
     --domain captions=FILE --domain short=FILE --domain news=FILE \
     --prefix "translate English to German: " --output DIR
 
@@ -14,6 +14,7 @@ matter.
 
 import argparse
 import dataclasses
+import functools
 import pathlib
 import sys
 import time
@@ -29,8 +30,8 @@ from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.command import REQUIRED, Command
 from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.measured import COUNTED, Measured, Setting
-from specdec_t5x.bench.pairs import fingerprint
-from specdec_t5x.bench.table import Table, listed
+from specdec_t5x.bench.study import fingerprint
+from specdec_t5x.bench.table import Table, listed, render
 from specdec_t5x.contrib.online import serving
 from specdec_t5x.contrib.online.learner import Learner, Online
 from specdec_t5x.core.distributions import Sampling
@@ -39,6 +40,7 @@ from specdec_t5x.training import losses
 from specdec_t5x.training.optimizers import OPTIMIZERS, Optimizer, Schedule
 
 CONTROL = "none: the control"
+_OF_STEPS = "optimizer", "learning_rate"
 
 
 def make(args: argparse.Namespace) -> Table:
@@ -47,7 +49,7 @@ def make(args: argparse.Namespace) -> Table:
   models = [api.load_model(path) for path in (args.target, args.draft)]
   cells, found = Cells(args.output), {}
   for loss in (None, *args.losses):
-    serve = lambda loss=loss: _serve(args, models, domains, eos_id, loss)
+    serve = functools.partial(_serve, args, models, domains, eos_id, loss)
     found[loss or CONTROL] = cells.get(_key(args, models, domains, loss), serve)
   rows = [row for way in found for row in _rows(args, way, found[way], found[CONTROL])]
   times = [
@@ -60,13 +62,10 @@ def make(args: argparse.Namespace) -> Table:
     for way, of_domains in found.items()
     for domain, counts in of_domains.items()
   ]
-  of = lambda *names: listed({name: getattr(args, name) for name in names})
-  notes = (
-    of("gamma", "temperature", "interval", "kept"),
-    of("optimizer", "learning_rate"),
-  )
-  before = [Table.of("online.times", times)]
-  return Table.of("online", rows, notes=notes, before=before)
+  settings = ("gamma", "temperature", "interval", "kept"), _OF_STEPS
+  notes = [listed({name: getattr(args, name) for name in each}) for each in settings]
+  before = [render("online.times", times, package="lab")]
+  return render("online", rows, notes=notes, package="lab", before=before)
 
 
 def _read(args) -> tuple[dict[str, list[list[int]]], int]:
@@ -140,11 +139,12 @@ def _serve(args, models, domains, eos_id, loss) -> dict[str, dict]:
     decodes = tqdm(decodes, name, file=sys.stderr)
     served = [(each.statistics, np.asarray(each.tokens)) for each in decodes]
     seconds = time.perf_counter() - start
-    column = lambda n, served=served: [
-      x for info, _ in served for x in getattr(info, n)
-    ]
+    columns = {
+      column: np.concatenate([getattr(info, column) for info, _ in served]).tolist()
+      for column in COUNTED
+    }
     found[name] = {
-      **{n: np.array(column(n)).tolist() for n in COUNTED},
+      **columns,
       # Whether two ways have the same outputs is told by these.
       "outputs": [fingerprint([row])[:16] for _, rows in served for row in rows],
       "serving": seconds - learner.seconds,
@@ -158,12 +158,13 @@ def _rows(args, way: str, found, control) -> Iterator[dict]:
   setting, is_control = Setting(args.gamma, args.temperature), way == CONTROL
   for domain, counts in found.items():
     for first in range(0, len(counts["outputs"]), args.window):
-      of = lambda column, first=first: np.array(column[first : first + args.window])
+      window = slice(first, first + args.window)
       ours, unlearned = (
-        Measured(setting, {name: of(x[name]) for name in COUNTED})
+        Measured(setting, {name: np.array(x[name][window]) for name in COUNTED})
         for x in (counts, control[domain])
       )
-      same = of(counts["outputs"]) == of(control[domain]["outputs"])
+      outputs = (np.array(x["outputs"][window]) for x in (counts, control[domain]))
+      same = np.equal(*outputs)
       over = ours.alpha.value - unlearned.alpha.value
       yield {
         "domain": domain,

@@ -1,7 +1,7 @@
 """A target, its drafts and inputs, as they are put into programs."""
 
 from specdec_t5x import api
-from specdec_t5x.bench.pairs import Job, Study, pad_inputs
+from specdec_t5x.bench.study import Job, Study, pad_inputs
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.network.sizes import random_params
 from specdec_t5x.network.transformer import Transformer

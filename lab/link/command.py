@@ -1,6 +1,6 @@
 r"""A draft in another process: kept tokens K against bits, alpha and time.
 
-  python -m specdec_t5x.bench link --target DIR --draft small=DIR --vocabulary FILE \
+  python -m lab link --target DIR --draft small=DIR --vocabulary FILE \
     --inputs FILE --prefix "translate English to German: " --output DIR
 
 Alpha and tokens a call are of every input, drafted in this process from the
@@ -14,17 +14,16 @@ cores to it, or give --num-timed 0.
 import argparse
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Iterator
 
 import jax
-from tqdm import tqdm
 
 from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.measured import PLAIN, Setting, compare, counted
-from specdec_t5x.bench.pairs import Study
-from specdec_t5x.bench.table import Table, listed
+from specdec_t5x.bench.measured import Setting
+from specdec_t5x.bench.run import PLAIN, Run, Way, compare, measure
+from specdec_t5x.bench.study import Study
+from specdec_t5x.bench.table import Table, listed, render
 from specdec_t5x.bench.timed import Program
 from specdec_t5x.contrib.link import process
 from specdec_t5x.contrib.link.client import Remote
@@ -51,7 +50,8 @@ def make(args: argparse.Namespace) -> Table:
     for speed in args.mbits:
       more += f" | {_named(speed)} speed-up at {speed:g} Mbit/s"
   notes = [listed({"inputs": len(study.inputs), "gamma": args.gamma})]
-  return Table.of("link", rows, words | {"delay": args.delay_ms}, more, notes)
+  words["delay"] = args.delay_ms
+  return render("link", rows, words, more, notes, package="lab")
 
 
 def _named(speed: float) -> str:
@@ -70,15 +70,27 @@ def _rows(
   drafts = {k: SparseDraft(model.network, args.gamma, k) for k in kept}
   if temperature:
     drafts = {_UNROUNDED: DraftModel(model.network, args.gamma), **drafts}
-  for k, drafter in tqdm(drafts.items(), desc=f"T={temperature:g}", file=sys.stderr):
+  ways = {
+    k: Way(study.decode(temperature, model, drafter)) for k, drafter in drafts.items()
+  }
+  run = Run(
+    lambda *_: ways,
+    study,
+    temperatures=[temperature],
+    batches=[args.batch],
+    setting=setting,
+    timed=False,
+    seed=args.seed,
+  )
+  for row in measure(run):
+    k = row.key
     bits = None if k == _UNROUNDED else probs_bits(k or size, size)
-    cell = counted(study.decode(temperature, model, drafter), study, setting, args)
     yield {
       "temperature": f"{temperature:g}",
       "kept": (k or f"all, {size}") if temperature else "-",
       "bits": bits if temperature else token_bits(size),
-      "alpha": cell.alpha_by_mass,
-      "tokens_per_call": cell.tokens_per_call,
+      "alpha": row.cell.alpha_by_mass,
+      "tokens_per_call": row.cell.tokens_per_call,
       **timed.get(k, {}),
     }
 

@@ -1,0 +1,1 @@
+"""What a draft in another process costs and gains."""

@@ -1,0 +1,1 @@
+"""How much alpha a draft gains that learns while it serves."""

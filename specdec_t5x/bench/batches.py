@@ -1,0 +1,115 @@
+r"""Plain decoding, fixed draft lengths and policies, by batch.
+
+  python -m specdec_t5x.bench batches --target DIR --draft DIR --vocabulary FILE \
+    --inputs FILE --prefix "translate English to German: " --batches 1 4 16 \
+    --temperature 1 --top-k 40 --queue 8 --output DIR
+
+Decodes the same inputs with each setting, in turn, in groups of --queue batches: batch
+by batch, as `t5x.infer` does, each told what the one before left ('auto'); and as one
+call with SLOTS, where a row that ends takes the next input. The speeds are medians over
+the groups [quartiles], encoder included. 'auto' beside fixed lengths:
+
+  --batches 1 --gamma 7 --gammas 1 2 3 5 7 --policies auto
+"""
+
+import argparse
+import dataclasses
+import itertools
+
+import numpy as np
+
+from specdec_t5x import api
+from specdec_t5x.bench import jobs
+from specdec_t5x.bench.command import Command
+from specdec_t5x.bench.measured import tokens
+from specdec_t5x.bench.run import PLAIN, Row, Run, Way, Ways, measure
+from specdec_t5x.bench.study import Study, decoding_groups
+from specdec_t5x.bench.table import Table, render
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.native import library
+from specdec_t5x.policies import get_policy
+
+
+def make(args: argparse.Namespace) -> Table:
+  """Decodes every input with every setting, at each batch."""
+  study = jobs.load(args)
+  sampling = Sampling(args.temperature, args.top_k, args.top_p)
+
+  def groups(batch):
+    padded = api.padded_batches(study.ids, batch * args.queue)
+    return [(first, texts) for first, texts, _ in padded]
+
+  run = Run(
+    lambda temperature, batch: _ways(args, study, sampling, batch),
+    inputs=groups,
+    temperatures=[args.temperature],
+    batches=args.batches,
+  )
+  rows, fastest = [], []
+  for batch, found in itertools.groupby(measure(run), key=lambda row: row.batch):
+    found = {row.key: row for row in found}
+    # The fastest of the fixed lengths that decode batch by batch.
+    fixed = [f"gamma {gamma}" for gamma in args.gammas]
+    best = min(fixed, key=lambda name: found[name].cell.columns["seconds"].sum())
+    fastest.append(f"{best} at batch {batch}")
+    outputs = _outputs(found[PLAIN])
+    for key, row in found.items():
+      compared = {
+        "batch": batch,
+        "setting": key,
+        "over_best": row.cell.over(found[best].cell),
+        "identical": int((_outputs(row) == outputs).all(axis=1).sum()),
+      }
+      rows.append({**row.values, **compared})
+  facts = {"inputs": len(study.inputs)}
+  words = {
+    **facts,
+    "sampling": sampling,
+    "products": library.problem() or "native",
+    "fastest": ", ".join(fastest),
+  }
+  return render("batches", rows, words, facts=facts)
+
+
+def _outputs(row: Row) -> np.ndarray:
+  return np.concatenate([*map(tokens, row.results)])
+
+
+def _ways(args, study: Study, sampling: Sampling, batch: int) -> Ways:
+  """Returns by name what decodes a group of inputs."""
+  draft = study.drafts[0]
+  policies = {f"gamma {gamma}": (gamma, Fixed()) for gamma in args.gammas}
+  policies |= {name: (args.gamma, get_policy(name)) for name in args.policies}
+  decodes = {PLAIN: study.decode(0.0)}
+  for name, (gamma, policy) in policies.items():
+    parts = draft.model, draft.drafter
+    decodes[name] = study.decode(0.0, *parts, gamma=gamma, policy=policy)
+  ways = {}
+  for name, decode in decodes.items():
+    decode = dataclasses.replace(decode, sampling=sampling)
+    ways[name] = Way(program=decoding_groups(decode, batch))
+    if args.queue > 1:
+      slots = dataclasses.replace(decode.decoder, slots=batch)
+      queued = dataclasses.replace(decode, decoder=slots)
+      queue = decoding_groups(queued, batch * args.queue)
+      ways[f"{name}, SLOTS"] = Way(program=queue)
+  return ways
+
+
+COMMAND = Command(
+  __doc__,
+  make,
+  {
+    **jobs.PAIRS,
+    **jobs.FEW,
+    "batches": [1, 4, 16],
+    "gamma": (5, "the longest draft of policies"),
+    "gammas": ([1, 3, 5], "fixed"),
+    "policies": (["auto"], "some of GAMMA_POLICY"),
+    "queue": (1, "batches a group"),
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 0.0,
+  },
+)
