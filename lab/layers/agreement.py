@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec_t5x.bench.iteration import NEVER
 from specdec_t5x.bench.oracle import paired
 from specdec_t5x.bench.study import Study, batches
 from specdec_t5x.core.distributions import Sampling, acceptance_mass
@@ -59,7 +60,7 @@ class Agreement:
     decoder = paired(self._target.network, None, self._block)
     keys = row_keys(jax.random.key(0), outputs.shape[0])
     plain, state = decoder.prepare(
-      {"target": params}, texts, keys, self._sampling, length, programs.NEVER
+      {"target": params}, texts, keys, self._sampling, length, NEVER
     )
     tokens = jnp.concatenate([state.last_tokens()[:, None], outputs[:, :-1]], axis=1)
     begin = state.lengths - 1

@@ -173,7 +173,8 @@ def _call(piece, weights):
 
   def prepare(*given):
     how, state = start(*given)
-    return decoder.drafter.extend(how.context) if piece.draft else how, state
+    extend = decoder.drafter.extend(how.context) if piece.draft else how.extend
+    return extend, state
 
   run = call_program(prepare, piece.width)
   return run, _arguments(piece, decoder, weights)

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from specdec_t5x.core import tree
-from specdec_t5x.core.types import ExtendFn, Proposal
+from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding import step as verbs
+from specdec_t5x.decoding.baseline import Plain
 from specdec_t5x.decoding.generate import at_most, generate, generate_plain
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation, score_tree
@@ -24,7 +25,7 @@ NEVER = -1  # No token is the end of sequence.
 # From whatever a program takes (parameters, inputs) to where the loop starts.
 Prepare = Callable[..., tuple[Speculation, DecodeState]]
 # The same for the plain loop.
-PreparePlain = Callable[..., tuple[ExtendFn, DecodeState]]
+PreparePlain = Callable[..., tuple[Plain, DecodeState]]
 # (state, 0) -> (state, 0): one repetition, on what `(spec, state)` says.
 Step = Callable[[DecodeState, jax.Array], tuple[DecodeState, jax.Array]]
 
@@ -59,8 +60,15 @@ def plain_program(prepare: PreparePlain) -> Callable[..., Any]:
   return run
 
 
-def call_program(prepare: PreparePlain, width: int) -> Callable[..., Any]:
-  """Returns a compiled program (count, *arguments) of a network's calls on so many."""
+def call_program(
+  prepare: Callable[..., tuple[ExtendFn, DecodeState]], width: int
+) -> Callable[..., Any]:
+  """Returns a compiled program (count, *arguments) that calls a network `count` times.
+
+  Args:
+    prepare: returns the network, and a state with its cache.
+    width: tokens of a call.
+  """
 
   def part(extend, state):
     return _score(state, extend, tree.chain(width - 1))

@@ -20,7 +20,8 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA, DraftModel
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 from specdec_t5x.drafters.tree_draft import TreeDraft
 
 _OF_CHAINS, _OF_TREES = ("token", "block"), ("recursive", "kseq", "traversal")
