@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec_t5x.core import tree
-from specdec_t5x.core.types import Proposal
+from specdec_t5x.core.types import ExtendFn, Proposal
 from specdec_t5x.decoding import step as verbs
 from specdec_t5x.decoding.baseline import Plain
 from specdec_t5x.decoding.generate import at_most, generate, generate_plain
