@@ -26,8 +26,8 @@ BUDGETS = {
   "network": 20.0,
   "core": 15.0,
   "t5x_bridge": 15.0,
-  "beam": 10.0,
   "contract": 10.0,
+  "contrib": 25.0,
   "training": 10.0,
 }
 DEFAULT_BUDGET = 5.0
