@@ -1,4 +1,4 @@
-"""Decoding from Python, without gin or seqio tasks: a notebook's way in."""
+"""Decoding from Python, without gin files or seqio tasks."""
 
 import contextlib
 import dataclasses
@@ -49,7 +49,7 @@ from specdec_t5x.ways import WAYS
 
 DecodeFn = Callable[..., Decoded]
 
-# Batches that are handed over together: a row that ends takes the next input of them.
+# Batches of a call: a row that ends takes the next input of these batches.
 _QUEUED = 8
 # Seconds before a progress bar appears.
 _SHOWN_AFTER = 3.0
@@ -57,24 +57,24 @@ _SHOWN_AFTER = 3.0
 
 @contextlib.contextmanager
 def _from_python() -> Iterator[None]:
-  """Runs an entry point of Python; a decorator, too."""
+  """Runs an entry point of Python; also a decorator."""
   with python_names(), memory.check_full(), usual_promotion():
     yield
 
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """One output and what it took.
+  """An output and its counts.
 
   Attributes:
-    text: the decoded output.
-    tokens: its ids, end of sequence included.
-    score: its log-probability under the target's adjusted distribution.
+    text: the decoded text.
+    tokens: the token ids, EOS included.
+    score: log-probability under the target's adjusted distribution.
     target_calls: calls of the target.
     drafted: drafted tokens that counted.
     accepted: drafted tokens in the output.
-    tried: those and, of each draft, the first that was rejected: accepted / tried over
-      many outputs estimates alpha.
+    tried: accepted tokens and the first rejected token of each draft; accepted / tried
+      over many outputs estimates alpha.
   """
 
   text: str
@@ -93,20 +93,21 @@ def load_model(
   config: Settings | None = None,
   weights: str = "float32",
 ) -> Model:
-  """Loads a checkpoint, in T5X's format, Orbax's or Hugging Face's, on our devices.
+  """Loads a checkpoint in the format of T5X, Orbax or Hugging Face.
 
-  It may be an encoder-decoder's, a decoder-only network's, heads', or hold n-grams.
+  The checkpoint holds an encoder-decoder, a decoder-only network, heads or n-grams.
 
   Args:
-    checkpoint: its folder.
+    checkpoint: the folder of the checkpoint.
     dtype: of parameters and activations.
-    config: the network's; by default what the checkpoint says (`Checkpoint.settings`).
-    weights: 'int8' rounds all matrices to 8 bits, which makes another model of it: what
-      keeps a target's outputs then keeps the rounded one's.
+    config: of the network; by default it is read off the checkpoint
+      (`Checkpoint.settings`).
+    weights: 'int8' rounds all matrices to 8 bits. The rounded model is another model:
+      as a target, its own outputs are kept.
 
   Raises:
-    ValueError: where there is no checkpoint, it is damaged or does not fit `config`, or
-      has no such weights.
+    ValueError: if there is no checkpoint, or the checkpoint is damaged, does not fit
+      `config`, or can't have such weights.
   """
   check_platform()
   found = Checkpoint.open(checkpoint)
@@ -121,15 +122,16 @@ def load_model(
       )
     settings = dataclasses.replace(settings, weights=weights)
   network = network_for(settings)
-  # What is rounded as the file has it: of 16 bits that is half of float32's memory, and
-  # the same whole numbers.
-  kept = None if rounded.of_weights(settings) else dtype
-  restore = lambda: found.load(network, kept)
-  params = restore()
-  if rounded.of_weights(settings):
-    params = tuning.in_weights(network, params)
-    return Model(network, params, restore, found.generation)
-  return Model(network, params, generation=found.generation)
+  if not rounded.of_weights(settings):
+    return Model(network, found.load(network, dtype), generation=found.generation)
+
+  def restore():
+    # In the file's dtype: 16 bits take half the memory of float32, and round to the
+    # same whole numbers.
+    return found.load(network, None)
+
+  params = tuning.in_weights(network, restore())
+  return Model(network, params, restore, found.generation)
 
 
 @_from_python()
@@ -153,46 +155,43 @@ def generate(
 ) -> list[Generation]:
   """Decodes texts from a target with the help of a draft.
 
-  The outputs are the target's own, token for token when greedy, in distribution when
-  sampled, unless `rule` gives less (`Lenient` below lenience 1, 'typical', 'top_k',
-  'distance'), of which a warning reminds.
+  Greedy outputs are the target's own, token for token; samples have the target's
+  distribution. Only lossy rules (`Lenient` below lenience 1, 'typical', 'top_k',
+  'distance') keep less, with a warning.
 
   Args:
-    inputs: texts, with whatever prefix the models were trained with; the prompts that
-      a decoder-only target goes on from, which may be empty; or lists of token ids,
-      read as they are.
-    target: the model whose distribution is kept.
-    draft: the model that drafts, or a table of n-grams; the name of a drafter without
-      either: 'quantized' (the target itself, its weights rounded) or 'copy'; None
-      decodes one token a call.
-    vocabulary: path of the SentencePiece model that both were trained with, of a
-      tokenizer.json, or of a Hugging Face folder that has one. None decodes token ids
-      to token ids, until the end tokens that the target's folder names.
-    drafter: how tokens are drafted: an object of `specdec_t5x.drafters` or of yours,
-      or a name: 'draft_model', 'ngram', 'heads', 'quantized', 'copy', 'sparse'; by
-      default `draft` drafts.
-    rule: which drafted tokens stand: an object or a name of `core.rules.RULES`.
-    gamma: tokens that a named drafter drafts each iteration; with a policy the most.
-      By default as many as pay, up to 5.
-    num_candidates: independent drafts an iteration, of a named drafter.
-    policy: how long drafts are: 'auto', as long as pays on this device at this batch,
-      up to gamma, or none; 'fixed', or an object of `policies`. By default 'fixed'
-      where gamma is given, here or to the drafter's object; 'auto' for a named draft
-      model or heads, and for the target itself, rounded or without some sublayers;
-      'fixed' for other drafters.
+    inputs: texts with the prefix that the models were trained with; prompts for a
+      decoder-only target, which may be empty; or lists of token ids.
+    target: the model with the distribution of the outputs.
+    draft: the draft model, or a table of n-grams; the name of a drafter without a
+      network: 'quantized' (the target with rounded weights) or 'copy'; None decodes
+      plainly.
+    vocabulary: path of the SentencePiece model of both models, of a tokenizer.json, or
+      of a Hugging Face folder with a vocabulary. None decodes token ids to token ids,
+      up to the end tokens of the target's folder.
+    drafter: proposes tokens: an object, or a name: 'draft_model', 'ngram', 'heads',
+      'quantized', 'copy', 'sparse'. By default `draft` drafts.
+    rule: accepts drafted tokens: an object, or a name in `core.rules.RULES`.
+    gamma: draft length of a named drafter; with a policy the longest draft. By default
+      as many tokens as pay, up to 5.
+    num_candidates: independent drafts of an iteration, of a named drafter.
+    policy: decides draft lengths: 'auto' (the length that pays on this device at this
+      batch size, from 0 to gamma), 'fixed', or an object. The default is 'fixed' if
+      gamma is given, here or in the drafter; otherwise 'auto' for a named draft model,
+      for heads and for the target itself, and 'fixed' for other drafters.
     sampling: temperature, top-k, top-p.
     max_length: the most tokens of an output.
-    batch_size: inputs decoded at once, where there are as many.
-    seed: of the sampling; an input's samples depend on it and the input's place in
-      `inputs`, not on batch_size.
-    draft_tokenizer: as `vocabulary`, of a draft model that was trained with another;
-      None where it has the target's.
-    same_bits: whether the target always scores blocks of one width, so that plain and
-      speculative decoding compute the same bits in bfloat16; None: on GPUs and TPUs at
-      batch size 1, where it costs nothing.
+    batch_size: the most inputs that are decoded at once.
+    seed: of the sampling. Samples of an input depend on the seed and on the input's
+      place in `inputs`, not on batch_size.
+    draft_tokenizer: the vocabulary of a draft model with another vocabulary than the
+      target, as `vocabulary`.
+    same_bits: whether all blocks of the target have one width, so that plain and
+      speculative decoding compute the same bits in bfloat16. The default is True on
+      GPUs and TPUs at batch size 1, without extra cost.
 
   Raises:
-    ValueError: where a setting is bad, target and draft differ in vocabulary, or the
+    ValueError: if a setting is bad, target and draft differ in vocabulary, or the
       logits of an input are NaN.
   """
   check_platform()
@@ -201,7 +200,7 @@ def generate(
   batch_size = arguments.count(batch_size, "batch_size")
   arguments.check_sampling(sampling)
   check_models(target, draft)
-  # Here alone, so that what reads no text does without SentencePiece and tqdm.
+  # Here alone: decoding token ids needs neither SentencePiece nor tqdm.
   from tqdm import tqdm
 
   target.generation.check()
@@ -212,22 +211,30 @@ def generate(
   found = opened(vocabulary, target)
   ids = encoded(inputs, target.network, found)
   eos_id = end_tokens(target, found)
-  words = {"gamma": gamma, "num_candidates": num_candidates, "policy": policy}
-  words["same_bits"] = same_bits
+  shared = None
   if draft_tokenizer is not None:
     draft_tokenizer = arguments.path_of(draft_tokenizer, "draft_tokenizer")
-    way = WAYS["other_vocabulary"]
-    words["shared"] = way.kind.tables_of(vocabulary, draft_tokenizer)
-  decoder, params = together(target, draft, drafter, rule, **words)
+    shared = WAYS["other_vocabulary"].kind.tables_of(vocabulary, draft_tokenizer)
+  decoder, params = together(
+    target,
+    draft,
+    drafter,
+    rule,
+    gamma=gamma,
+    num_candidates=num_candidates,
+    policy=policy,
+    shared=shared,
+    same_bits=same_bits,
+  )
   decoder.check(sampling, max_length, 1)
   params = {**params, **target.derived(decoder.derived(sampling))}
-  # The caller of `generate` is beyond this frame and that of its decorator.
+  # The frame of the caller lies beyond this frame and the decorator's.
   warn_where_lossy(decoder.guarantee, stacklevel=4)
 
   def compile_fn(decoder: Decoder) -> DecodeFn:
     return compiled(decoder, sampling, max_length, eos_id)
 
-  # 32 bits, under jax_enable_x64 too: the same numbers, and so the same outputs.
+  # 32 bits, even under jax_enable_x64: outputs are the same.
   with jax.enable_x64(False):
     groups = grouped([room_of(tokens) for tokens in ids])
     for group in groups:
@@ -238,7 +245,7 @@ def generate(
       decoder, compile_fn, params, ids, groups, batch_size, seed=seed
     )
     outputs = {}
-    # Seen where decoding takes longer than that.
+    # The bar appears only if decoding takes longer than this.
     with tqdm(total=len(ids), unit="input", delay=_SHOWN_AFTER) as progress:
       for numbers, decoded in decodes:
         outputs |= zip(numbers, generations(decoded, found, eos_id), strict=True)
@@ -247,19 +254,19 @@ def generate(
 
 
 def opened(vocabulary: str | os.PathLike | None, target: Model) -> Any:
-  """Returns the vocabulary at a path, whose tokens the target has rows for.
+  """Returns the vocabulary at a path, after a check against the target.
 
   Args:
-    vocabulary: the path; None where inputs are token ids.
-    target: the model that the vocabulary is for.
+    vocabulary: the path; None if inputs are token ids.
+    target: the target.
 
   Raises:
-    ValueError: where there is no vocabulary, or the target has fewer rows than the
-      vocabulary has tokens.
+    ValueError: if there is no vocabulary, or the vocabulary has more tokens than the
+      target has rows.
   """
   if vocabulary is None:
     return None
-  # Here alone, so that decoding token ids does without SentencePiece.
+  # Here alone: decoding token ids needs no SentencePiece.
   from specdec_t5x.vocabularies.opening import open_vocabulary
 
   rows = target.network.config.vocab_size
@@ -273,10 +280,10 @@ def opened(vocabulary: str | os.PathLike | None, target: Model) -> Any:
 
 
 def end_tokens(target: Model, vocabulary: Any) -> tuple[int, ...]:
-  """Returns the tokens that end an output: the folder's, else the vocabulary's.
+  """Returns the end tokens of the target's folder, or of the vocabulary.
 
   Raises:
-    ValueError: where neither names one.
+    ValueError: if neither has an end token.
   """
   if target.generation.eos_ids:
     return target.generation.eos_ids
@@ -291,9 +298,9 @@ def end_tokens(target: Model, vocabulary: Any) -> tuple[int, ...]:
 def encoded(
   inputs: Sequence[str] | Sequence[Sequence[int]], network: Network, vocabulary: Any
 ) -> list[list[int]]:
-  """Returns the tokens of each input, with those that the vocabulary puts around them.
+  """Returns the tokens of the inputs, with the vocabulary's prefix and suffix.
 
-  Token ids stay as they are. A prompt has no end, for the output continues it.
+  Token ids stay unchanged. A prompt has no suffix: the output continues the prompt.
   """
   prefix, suffix = ((), ()) if vocabulary is None else frames.frame_of(vocabulary)
   end = () if is_decoder_only(network) else suffix
@@ -304,14 +311,14 @@ def encoded(
 
 
 def warn_where_lossy(guarantee: Guarantee, stacklevel: int = 3) -> None:
-  """Warns whoever called `generate` where outputs are not the target's own."""
+  """Warns the caller of `generate` if outputs lose the target's distribution."""
   if not guarantee.keeps_distribution:
     message = f"{guarantee.name}: the outputs keep {guarantee.value}."
     warnings.warn(message, stacklevel=stacklevel)
 
 
 def _queued(decoder: Decoder, count: int, batch_size: int) -> tuple[Decoder, int]:
-  """Returns the decoder of that batch, and how many inputs it is handed at once."""
+  """Returns the decoder for a batch size, and the number of inputs of a call."""
   rows = min(batch_size, max(count, 1))
   if count <= rows:
     return decoder, rows
@@ -329,9 +336,9 @@ def _decode_groups(
   *,
   seed: int,
 ) -> Iterator[tuple[list[int], Decoded]]:
-  """Yields the numbers of some inputs and their decode; raises where logits were NaN.
+  """Yields numbers of inputs and their outputs; raises an error if logits are NaN.
 
-  What the policy knows, if anything, goes from each batch to the next.
+  The policy's state is handed from batch to batch.
   """
   key, held = jax.random.key(seed), None
   for group in groups:
@@ -340,7 +347,7 @@ def _decode_groups(
     known = _first_known(queued, rows, held)
     for numbers, inputs in group.batches(ids, rows):
       count = len(numbers)
-      # A sample depends on its input's number, not on the batch that the input is in.
+      # A sample depends on the number of its input, not on the batch.
       keys = keys_at(key, np.resize(numbers, rows))
       decoded = run(params, inputs, keys, np.arange(rows) < count, **known)
       known = dict.fromkeys(known, decoded.policy_state)
@@ -351,12 +358,12 @@ def _decode_groups(
         lambda row, numbers=numbers: f"input {numbers[row]}",
       )
       yield numbers, decoded
-    # Rows beyond those that decode at once hold nothing.
+    # Rows beyond the slots have no state.
     held = jax.tree.map(lambda x, count=queued.slots or rows: x[:count], known)
 
 
 def _first_known(decoder: Decoder, rows: int, held: Mapping | None) -> dict[str, Any]:
-  """Returns the policy's state before a group, carried over from the group before."""
+  """Returns the policy's state before a group, with the state after the last group."""
   first = {"policy_state": decoder.first_policy_state(rows)}
   if held is None:
     return first
@@ -373,11 +380,11 @@ def padded_batches(
   """Yields inputs as batches of one shape.
 
   Args:
-    ids: the inputs' tokens.
-    batch_size: rows of a batch; a last one that is not full repeats its first input.
+    ids: the tokens of the inputs.
+    batch_size: rows of a batch; a short last batch repeats its first input.
 
   Yields:
-    The number of the batch's first input, the batch, and how many of its rows count.
+    The number of the batch's first input, the batch, and the number of its inputs.
   """
   width = widest(ids)
   for numbers, rows in Group(width, tuple(range(len(ids)))).batches(ids, batch_size):
@@ -390,11 +397,10 @@ def compiled(
 ) -> DecodeFn:
   """Returns the decoding program: (params, inputs [B, E], keys [R]) -> Decoded.
 
-  A fourth argument, [B], may say which inputs are wanted; others fill the batch. More
-  are those of `Decoder.decode`.
-  It is compiled once for each combination of settings, whatever the parameters, and
-  stays so while it is held; beside those only the last few are kept. What drafts cost,
-  where the policy goes by that, is measured at the first call for a shape.
+  A fourth argument [B] marks the wanted inputs; further arguments are those of
+  `Decoder.decode`. A program is compiled once for a combination of settings, whatever
+  the parameters, and is kept while the caller holds it; otherwise the last few programs
+  are kept. The first call with a shape measures the cost of drafts for the policy.
   """
   decode = jax.jit(
     lambda decoder, params, inputs, keys, is_wanted, **known: decoder.decode(
@@ -414,13 +420,13 @@ def compiled(
 def generations(
   decoded: Decoded, vocabulary: Any, end_ids: Collection[int]
 ) -> Iterator[Generation]:
-  """Yields the outputs of a decode, one per row.
+  """Yields the outputs of a decode, by row.
 
   Args:
-    decoded: the decode.
-    vocabulary: writes the texts; None leaves them empty.
-    end_ids: the tokens that end an output, which are not in its text. The vocabulary
-      may know fewer of them.
+    decoded: the outputs.
+    vocabulary: decodes texts; None leaves texts empty.
+    end_ids: the end tokens, which are left out of texts. The vocabulary may know fewer
+      end tokens.
   """
   info = decoded.statistics
   columns = (

@@ -1,4 +1,4 @@
-"""From words, gin's or Python's, to the objects that decode."""
+"""Makes decoders from words of gin files and of Python."""
 
 import dataclasses
 import os
@@ -31,7 +31,7 @@ from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.policies import get_policy
 from specdec_t5x.ways import NAMED, WAYS
 
-# The drafters that a name asks for.
+# The drafters that can be asked for by name.
 DRAFTERS: Mapping[str, type[Drafter]] = Lazy(
   {name: f"specdec_t5x.{way.drafter}" for name, way in NAMED.items()}
 )
@@ -43,9 +43,9 @@ class Model:
 
   Attributes:
     network: the network.
-    params: its parameters, in its weights.
-    restore: reads those of the checkpoint again, where its weights are rounded.
-    generation: what the checkpoint's folder says of generating.
+    params: the parameters, rounded if the network's weights are rounded.
+    restore: reads the parameters of the checkpoint again, if the weights are rounded.
+    generation: the settings for generation in the checkpoint's folder.
   """
 
   network: Network
@@ -59,11 +59,11 @@ class Model:
   def derived(
     self, wanted: Mapping[str, Callable[[Any], Any]], name: str = "target"
   ) -> dict[str, Any]:
-    """Returns what a decode makes of the parameters, which is made once and kept.
+    """Returns arrays that a decode derives of the parameters; they are kept.
 
     Args:
-      wanted: what is made, by name (`Decoder.derived`).
-      name: the network's, in that decode.
+      wanted: functions of the parameters, by name (`Decoder.derived`).
+      name: the name of the network in the decode.
     """
     for of_decode, make in wanted.items():
       if make not in self._derived:
@@ -87,21 +87,21 @@ def together(
   """Returns the decoder of some models, and its parameters on the device.
 
   Args:
-    target: the model whose distribution is kept.
-    draft: the model that drafts, or those of a drafter's networks by their names; the
-      name of a drafter without a network; None for plain decoding, or for a `drafter`
-      without a network.
-    drafter: as `specdec_t5x.generate`'s, like all that follow.
-    rule: which drafted tokens stand.
-    gamma: tokens that a named drafter drafts.
-    num_candidates: independent drafts an iteration, of a named drafter.
-    policy: how long drafts are.
-    shared: the target's tokens in the draft's, of a draft model with tokens of its own.
+    target: the target.
+    draft: the draft model, or the models of a drafter's networks by name; the name of a
+      drafter without a network; None for plain decoding, or for a `drafter` without a
+      network.
+    drafter: see `specdec_t5x.generate`, as for all further arguments.
+    rule: accepts drafted tokens.
+    gamma: draft length of a named drafter.
+    num_candidates: independent drafts of an iteration, of a named drafter.
+    policy: decides draft lengths.
+    shared: maps the target's tokens to a draft model's own tokens.
     same_bits: whether plain and speculative decoding score blocks of one width.
 
   Raises:
-    ValueError: where settings of speculation are given without a draft, or there are
-      other networks than the drafter needs.
+    ValueError: if settings of speculation are given without a draft, or the drafter
+      needs other networks.
   """
   check_models(target, draft)
   if isinstance(draft, str):
@@ -139,7 +139,7 @@ def together(
 
 
 def check_models(target: Any, draft: Any) -> None:
-  """Raises a ValueError where target and draft are not of the types of `together`."""
+  """Raises a ValueError if target and draft have other types than `together` takes."""
   _check_model(target, "target", "a Model")
   if draft is None or (isinstance(draft, str) and not os.path.exists(draft)):
     return
@@ -147,7 +147,7 @@ def check_models(target: Any, draft: Any) -> None:
     for name, model in draft.items():
       _check_model(model, f"draft[{name!r}]", "a Model")
   else:
-    # A name of a drafter is also that of a file, perhaps.
+    # A file may have the name of a drafter.
     if not (isinstance(draft, str) and draft in DRAFTERS):
       _check_model(draft, "draft", "a Model, a drafter's name or None")
 
@@ -168,7 +168,7 @@ def _check_model(model: Any, name: str, expected: str) -> None:
 
 
 def _refuse_words(**words: Any) -> None:
-  """Raises a ValueError where plain decoding is given settings of speculation."""
+  """Raises a ValueError if plain decoding is given settings of speculation."""
   defaults = {"rule": "token", "num_candidates": 1}
   surplus = {name: x for name, x in words.items() if x != defaults.get(name)}
   if surplus:
@@ -182,17 +182,17 @@ def get_drafter(
   num_candidates: int = 1,
   shared: Any | None = None,
 ) -> Drafter:
-  """Returns a drafter: as it is, or the one of that name with what is set in words.
+  """Returns a drafter unchanged, or makes the named drafter with these settings.
 
   Args:
-    drafter: a drafter of yours, or a name in `DRAFTERS`.
-    network: of a named drafter that needs one.
-    gamma: length of a draft, in tokens.
-    num_candidates: independent drafts an iteration, of a draft model.
+    drafter: a drafter, or a name in `DRAFTERS`.
+    network: the network of a named drafter, if it needs a network.
+    gamma: draft length, in tokens.
+    num_candidates: independent drafts of an iteration, of a draft model.
     shared: as for `together`.
 
   Raises:
-    ValueError: where the name is unknown, or these settings do not go together.
+    ValueError: if the name is unknown, or these settings do not go together.
   """
   if not is_whole(num_candidates, 1):
     raise ValueError(
@@ -235,7 +235,7 @@ def get_drafter(
 
 
 def _needs_network(name: str) -> bool:
-  """Returns whether the drafter of that name needs a network to be handed to it."""
+  """Returns whether the named drafter needs a network."""
   if not isinstance(name, str) or name not in NAMED:
     raise ValueError(
       f"Unknown DRAFTER {name!r}; expected one of {sorted(NAMED)} or a Drafter."
@@ -249,13 +249,13 @@ def headed(
   siblings: str = "distinct",
   gamma: int | None = None,
 ) -> Drafter:
-  """Returns the drafter of heads, whatever their kind.
+  """Returns the drafter of heads of any kind.
 
   Args:
     network: the heads.
     shape: a tree, `RowTrees` or None; see `drafters.heads.Headed`.
     siblings: see `drafters.heads.Headed`.
-    gamma: length of a chain, if there is no `shape`; None is that of all heads.
+    gamma: length of a chain without a `shape`; None is the number of heads.
 
   Raises:
     ValueError: if the network is not heads, or has no drafts of that shape.
@@ -286,7 +286,7 @@ def headed(
 
 
 def longest(gamma: int | None, usual: int = DEFAULT_GAMMA) -> int:
-  """Returns the length of the longest draft: GAMMA, or `usual` where it is not set."""
+  """Returns the length of the longest draft: GAMMA, or `usual` if GAMMA is not set."""
   return DefaultGamma(usual) if gamma is None else gamma
 
 
@@ -297,17 +297,17 @@ def drafter_for(
   gamma: int | None,
   num_candidates: int,
 ) -> Drafter:
-  """Returns the drafter that DRAFTER names, or is.
+  """Returns the drafter of the macro DRAFTER, which may be a drafter or a name.
 
   Args:
     choice: DRAFTER.
-    network: what gin configures, for 'draft_model'.
-    path: the draft's checkpoint; the sizes of n-grams and heads are read off it.
+    network: the network of 'draft_model', which gin configures.
+    path: the draft's checkpoint, with the sizes of n-grams and heads.
     gamma: GAMMA.
     num_candidates: NUM_CANDIDATES.
 
   Raises:
-    ValueError: where settings do not go together, or `path` lacks what is needed.
+    ValueError: if settings do not go together, or `path` has no such network.
   """
   if isinstance(choice, Drafter) or not _needs_network(choice):
     network = None
@@ -326,17 +326,17 @@ def policy_for(
   is_word: bool = True,
   alpha: float | None = None,
 ) -> Policy:
-  """Returns how many tokens a drafter drafts: what was asked for, or what is usual.
+  """Returns the policy that was asked for, or a drafter's default policy.
 
   Args:
-    drafter: whose drafts they are.
-    policy: a name in `policies.POLICIES`, or a policy; None where none was asked for.
-    gamma: a length that was asked for: without a policy each iteration drafts as much,
-      as it does where the drafter was built with a gamma of its own.
-    is_word: whether the drafter is a gin file's or was named, not built by hand: then a
-      network that drafts, or heads, draft as much as pays.
-    alpha: the acceptance rate that 'auto' expects before the first draft;
-      None is the drafter's (`Drafter.prior_alpha`), or the policy's own.
+    drafter: the drafter.
+    policy: a name in `policies.POLICIES`, a policy, or None.
+    gamma: a draft length that was asked for. Without a policy every draft then has this
+      length, as with a drafter that was built with a gamma.
+    is_word: whether a gin file or a name asked for the drafter
+      (`Drafter.default_policy`).
+    alpha: the acceptance rate that 'auto' expects before the first draft; None is the
+      drafter's (`Drafter.prior_alpha`), or the policy's own.
   """
   if policy is None:
     is_set = gamma is not None or is_gamma_given(drafter)
@@ -349,15 +349,14 @@ def policy_for(
 
 
 def rule_for(choice: Rule | str, lenience: float) -> Rule:
-  """Returns the rule that VERIFICATION names, or is.
+  """Returns the rule of the macro VERIFICATION, which may be a rule or a name.
 
   Args:
     choice: VERIFICATION.
-    lenience: LENIENCE, of 'lenient' alone.
+    lenience: LENIENCE, for 'lenient' alone.
 
   Raises:
-    ValueError: where the name is unknown, or there is another lenience than 1 for
-      another rule.
+    ValueError: if the name is unknown, or another rule has a lenience below 1.
   """
   knobs = {"lenience": lenience} if choice == "lenient" else {}
   if lenience != 1.0 and not knobs:

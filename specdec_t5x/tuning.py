@@ -1,7 +1,7 @@
-"""What iterations take on this device: measured before a decode is compiled, and kept.
+"""Measures the time of iterations on this device, before a decode is compiled.
 
-The numbers decide how many tokens are drafted, never what the outputs' distribution is.
-They are measured with the parameters and the batch's shape that are to be decoded with.
+The times decide how many tokens are drafted, never the distribution of outputs. They
+are measured with the parameters and the batch shape of the decode, and kept on disk.
 """
 
 import dataclasses
@@ -32,28 +32,33 @@ from specdec_t5x.native.cuda import choice
 from specdec_t5x.native.cuda import library as of_gpu
 from specdec_t5x.network import draft_step, rounded
 
-# The most iterations of a draft in a round, and about how many seconds they take; of
-# none, by which all others are judged and which is quick, there are more.
-_ITERATIONS, _BRIEF, _PLAIN = 5, 0.1, 20
-# Rounds: so many at least, as many as take these seconds, and no more than the last.
-_LEAST, _SECONDS, _MOST = 5, 2.0, 35
+# A round times at most this many iterations with drafts, for about this many seconds.
+_ITERATIONS = 5
+_BRIEF = 0.1
+# It times more iterations without a draft: they are quick, and all others are judged by
+# them.
+_PLAIN = 20
+# There are rounds for _SECONDS, at least _LEAST and at most _MOST of them.
+_LEAST = 5
+_SECONDS = 2.0
+_MOST = 35
 _NEVER = -1  # No token ends a sequence that is timed.
 
-# Results of this process: by job, and of the measurements by the names of their files.
+# Results of this process by job, and measurements by the names of their files.
 _tuned: dict["Job", "Tuned"] = {}
 _measured: dict[str, "Times"] = {}
-_chosen: set[Any] = set()  # Jobs whose kernels for a GPU are chosen.
-# Bytes of what drafters made of targets' parameters, and of these, by name.
+_chosen: set[Any] = set()  # Jobs with chosen kernels for a GPU.
+# Bytes of derived arrays and of the parameters that they derive from, by name.
 _sizes: dict[str, dict[str, int]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-  """What was measured of a decode.
+  """The measured times of a decode.
 
   Attributes:
-    seconds: of an iteration with each of the drafts that are timed, none first.
-    prepare: seconds from inputs to the first iteration: of an encoder call, mostly.
+    seconds: time of an iteration for each draft length, the first without a draft.
+    prepare: seconds from inputs to the first iteration, mostly of the encoder.
   """
 
   seconds: tuple[float, ...]
@@ -62,14 +67,14 @@ class Times:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """The decode whose iterations are timed.
+  """A decode of a certain shape.
 
   Attributes:
-    decoder: whose policy is to know what drafts cost.
+    decoder: decodes.
     rows: outputs of a call.
-    input_length: of a row's input, in tokens.
+    input_length: tokens of a row's input.
     sampling: the adjustment of all distributions.
-    max_length: of an output, in tokens.
+    max_length: the most tokens of an output.
   """
 
   decoder: Decoder
@@ -90,7 +95,7 @@ class Tuned:
 
   Attributes:
     decoder: the decoder to use; a plain one if drafting does not pay.
-    policy: the policy with its measured times; None if it needs none.
+    policy: the policy with measured times, or None.
     times: the measured times; None if nothing was measured.
   """
 
@@ -100,13 +105,12 @@ class Tuned:
 
 
 def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
-  """Returns the decoder for this device: with measured times if its policy needs them.
+  """Returns the decoder for this device, with measured times for its policy.
 
-  The decoder is a plain one if drafting does not pay by these times. Kernels for a GPU
-  are chosen before (`choose_kernels`). Times are those of this process or of the disk,
-  where the same decode was timed before on such a device; otherwise they are measured,
-  which takes some seconds. On several devices nothing is timed: processes would measure
-  different times, and compile different programs.
+  The decoder is plain if drafting does not pay by these times. Kernels for a GPU are
+  chosen before (`choose_kernels`). Times of an equal decode are read from the disk;
+  otherwise measuring takes some seconds. On several devices nothing is timed: processes
+  would measure different times, and compile different programs.
 
   Args:
     job: the decode.
@@ -139,7 +143,7 @@ def needs_times(decoder: Decoder) -> bool:
 
 def _plain_unless_drafts_pay(decoder: Decoder) -> Decoder:
   """Returns the decoder, or the plain one with the same outputs."""
-  # An observer records what a speculative program does, even if no row drafts.
+  # An observer records a speculative program, even if no row drafts.
   if decoder.drafter is None or decoder.observer:
     return decoder
   pays = decoder.policy.pays(decoder.drafter.lengths)
@@ -150,11 +154,11 @@ def choose_kernels(job: Job, params: Mapping[str, Any]) -> None:
   """Decides which kernels for a GPU the programs of a job call, and says so.
 
   Args:
-    job: what is to be decoded.
+    job: the decode.
     params: of the decoder's networks, on the device.
 
   Raises:
-    ValueError: if PRODUCTS='native' asks for a kernel whose results are wrong.
+    ValueError: if PRODUCTS='native' asks for a kernel with wrong results.
   """
   if not draft_step.is_for_gpu() or job in _chosen:
     return
@@ -162,7 +166,7 @@ def choose_kernels(job: Job, params: Mapping[str, Any]) -> None:
   rows = job.rows_at_once
   networks = job.decoder.networks
   for name, network in networks.items():
-    # What is derived of the target is multiplied as the target is.
+    # Arrays derived of the target are multiplied like the target's weights.
     others = params if name == "target" else {}
     own = {x: params[x] for x in (name, *others) if x == name or x not in networks}
     contests = list(rounded.contests(network.config, own))
@@ -183,10 +187,10 @@ def choose_kernels(job: Job, params: Mapping[str, Any]) -> None:
 def made(
   name: str, make: Callable[[Any], Any], params: Any, network: str = "target"
 ) -> Any:
-  """Returns what a decode makes of a network's parameters; says how large it is.
+  """Computes an array from a network's parameters, and prints its size.
 
   Args:
-    name: of what is made.
+    name: of the array.
     make: one of `Decoder.derived`.
     params: the network's.
     network: its name.
@@ -200,11 +204,11 @@ def made(
 
 
 def in_weights(network: Any, params: Any) -> Any:
-  """Returns a network's parameters in its weights, which are rounded; and says so.
+  """Rounds the parameters of a network with rounded weights, and prints their size.
 
   Args:
-    network: whose they are.
-    params: as they were restored.
+    network: the network.
+    params: the restored parameters.
   """
   rounding = rounded.of_weights(network.config)
   found = jax.block_until_ready(rounded.within(params, rounding(params)))
@@ -217,16 +221,17 @@ def in_weights(network: Any, params: Any) -> Any:
 
 
 def sizes(names: Iterable[str]) -> dict[str, dict[str, int]]:
-  """Returns the bytes of what was last `made` under these names, and of the networks'
-  parameters, for a run's record.
+  """Returns the bytes of arrays that were last `made` under these names.
+
+  Beside them stand the bytes of the networks' parameters, for a run's record.
   """
   return {name: _sizes[name] for name in names if name in _sizes}
 
 
 def of_rows(decoder: Decoder, rows: int, sampling: Sampling, max_length: int):
-  """Returns the decoder as it was `tuned` for this many rows, untuned if it was not.
+  """Returns the decoder that was `tuned` for this many rows, or an untuned one.
 
-  For programs that are being traced, in which nothing can be measured.
+  While a program is traced nothing can be measured.
   """
   key = decoder, rows, sampling, max_length
   for job, found in _tuned.items():
@@ -236,25 +241,25 @@ def of_rows(decoder: Decoder, rows: int, sampling: Sampling, max_length: int):
 
 
 def _timed() -> dict[Job, Tuned]:
-  """Returns the decodes of this process whose policies go by measured times."""
+  """Returns the decodes of this process with measured times."""
   return {job: found for job, found in _tuned.items() if found.times}
 
 
 def outlooks() -> list[str]:
-  """Returns what drafting promised in the timed decodes of this process."""
+  """Returns the expected speedups of the timed decodes of this process, as lines."""
   return [
     found.policy.outlook(job.decoder.drafter.lengths) for job, found in _timed().items()
   ]
 
 
 def speed_by_iterations(counts: Mapping[str, float]) -> float | None:
-  """Returns how many times as long plain decoding would have taken, by measured times.
+  """Returns the speedup over plain decoding by measured times.
 
-  None where nothing was measured in this process, or more than one decode was. What a
-  real iteration takes longer than a measured one, a plain one takes longer, too.
+  The result is None unless this process timed exactly one decode. Real iterations take
+  longer than timed iterations, with and without drafts alike.
 
   Args:
-    counts: of all outputs: tokens, target_calls, drafted, and examples.
+    counts: the sums over all outputs: tokens, target_calls, drafted, examples.
   """
   if len(_timed()) != 1 or not counts["target_calls"]:
     return None
@@ -269,7 +274,7 @@ def speed_by_iterations(counts: Mapping[str, float]) -> float | None:
 
 
 def asked_for() -> list[dict[str, Any]]:
-  """Returns the times that decodes of this process go by, for a run's record."""
+  """Returns the measured times of this process, for a run's record."""
   return [
     {
       "rows": job.rows_at_once,
@@ -313,7 +318,7 @@ def _measure(job: Job, params: Mapping[str, Any]) -> Times:
   lengths = job.decoder.drafter.lengths
   start, run = _programs(job)
   with jax.enable_x64(False):
-    # Full of content: attention skips what is empty, which would flatter blocks.
+    # Full inputs: attention skips padding, which would flatter blocks.
     inputs = jnp.ones((job.rows, job.input_length), jnp.int32)
     arguments = params, inputs, row_keys(jax.random.key(0), job.rows)
     state = start(arguments, jnp.int32(0))
@@ -346,7 +351,7 @@ def _measure(job: Job, params: Mapping[str, Any]) -> Times:
 
 
 def _programs(job: Job) -> tuple[Callable[..., Any], Callable[..., Any]]:
-  """Returns what makes a decode's first state, and what iterates from it."""
+  """Returns the programs that make a decode's first state, and that iterate from it."""
 
   @jax.jit
   def start(arguments, length):
@@ -367,16 +372,18 @@ def _programs(job: Job) -> tuple[Callable[..., Any], Callable[..., Any]]:
 def _slopes(
   rounds: Float[np.ndarray, "R K"], counts: Sequence[int]
 ) -> tuple[float, ...]:
-  """Returns the seconds of an iteration of each kind, of the first one's by the median.
+  """Returns the time of an iteration of each kind.
 
-  Machines are faster at one time than at another, by two: what is compared is of one
-  round. The least times, of different rounds, scatter no less the more there are.
+  The time of a kind is its median ratio to the first kind, times the median time of the
+  first kind. Ratios are of one round, since machines get faster and slower by two. The
+  least times, of different rounds, scatter no less the more rounds there are.
 
   Args:
-    rounds: seconds of a call without iterations, and of one with iterations of a kind.
-    counts: of these iterations.
+    rounds: seconds of a call without iterations, and of calls with iterations of each
+      kind.
+    counts: the numbers of these iterations.
   """
-  # Noise may say less than nothing of what is nearly free.
+  # Noise may make the time of a cheap iteration negative.
   slopes = np.maximum((rounds[:, 1:] - rounds[:, :1]) / counts, 1e-7)
   ratios = np.median(slopes / slopes[:, :1], axis=0)
   return tuple((np.median(slopes[:, 0]) * ratios).round(7).tolist())
@@ -387,7 +394,7 @@ def _path(name: str) -> pathlib.Path:
 
 
 def _read(name: str, count: int) -> Times | None:
-  """Returns what was kept; None where there is nothing, or nothing of use."""
+  """Returns the times in a file; None if the file is missing or damaged."""
   try:
     kept = json.loads(_path(name).read_text())
     found = Times(tuple(kept["seconds"]), kept["prepare"])
@@ -399,7 +406,7 @@ def _read(name: str, count: int) -> Times | None:
 
 
 def device() -> tuple[str, ...]:
-  """Returns what times depend on beside the program."""
+  """Returns everything beside the program that times depend on."""
   first = jax.devices()[0]
   flags = os.environ.get("XLA_FLAGS", "")
   kernels = library.problem() or library.code().decode()
@@ -417,7 +424,7 @@ def device() -> tuple[str, ...]:
 
 
 def processor() -> str:
-  """Returns the name of this machine's processor, '' where the system gives none."""
+  """Returns the name of this machine's processor; '' if the system gives none."""
   try:
     lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
   except OSError:

@@ -1,10 +1,10 @@
 """The table of all ways to draft.
 
-A way is added with its file, its record here, its gin file and its page. Everything
-else reads the record: names in gin and Python (`build`), old names (`moved`), the
-reference, the benchmarks, and the tests that all ways share. Classes are imported when
-they are asked for. A class states its knobs, its default policy and what it can't do
-(`decoding.drafter`); a record states the rest.
+A new way has a file, a record in this table, a gin file and a page. Everything else
+reads the record: names in gin and Python (`build`), the reference, the benchmarks, and
+the tests that all ways share. Classes are imported on first use. A drafter's class
+states its knobs, its default policy and its limits (`decoding.drafter`); the record
+states the rest.
 """
 
 import dataclasses
@@ -23,16 +23,15 @@ class Way:
   """The record of a way to draft.
 
   Attributes:
-    name: its name; of `named` ways in gin (DRAFTER) and in Python, too.
+    name: the name; the value of DRAFTER in gin if `is_named`.
     drafter: "module:Class" of the drafter.
     about: one line of documentation.
-    networks: how each of its networks comes about, by the network's name.
-    page: its page in docs/methods/.
-    gin: its gin file in configs/; '' is none.
-    tier: `LIBRARY`, or `CONTRIB`: a method of the papers that is not among the ways
-      that pay.
-    is_named: whether its name alone asks for it.
-    tiny: knobs with which tests draft for tiny networks of a vocabulary of 12 tokens.
+    networks: how the networks are trained, by their names.
+    page: the page in docs/methods/.
+    gin: the gin file in configs/, or ''.
+    tier: `LIBRARY`, or `CONTRIB` for methods that do not pay yet.
+    is_named: whether gin and Python can ask for the way by name.
+    tiny: knobs for tests with tiny networks.
   """
 
   name: str
@@ -65,8 +64,8 @@ class Way:
     """Returns the drafter.
 
     Args:
-      networks: its networks, by name.
-      **knobs: that differ from the defaults.
+      networks: the drafter's networks, by name.
+      **knobs: knobs with other values than the defaults.
     """
     if self.needs_network:
       knobs = {"network": (networks or {})["draft"], **knobs}

@@ -1,8 +1,9 @@
-"""The speculative loop. Read `step` first: its verbs are draft, score, verify, commit.
+"""The speculative loop.
 
-Then `generate`, the loop around them, `state`, what it carries, and `decoders`, which
-puts networks, drafter, rule and policy together. What each part has to have: `drafter`
-and `context`, `policy`, `core.types.Rule`. `baseline` is plain decoding, `cost_aware`
-the policy where none is named, `widths` narrower blocks, `batching` more inputs than
-rows.
+Read `step` first: draft, score, verify, commit. `generate` is the loop around a step,
+and `state` is the loop's carry. `decoders` puts networks, drafter, rule and policy
+together. The contracts of these parts are `drafter`, `core.types.Rule` and `policy`;
+`context` is everything that a drafter is given. `baseline` is plain decoding,
+`cost_aware` the default policy, `widths` the widths of blocks, and `batching` decodes
+more inputs than rows.
 """

@@ -1,9 +1,9 @@
-"""Plain decoding with the target: one token for each call.
+"""Plain decoding: a token for each call of the target.
 
-The strict baseline: with a block of K = gamma + 1 tokens, every call of the target has
-the shape of a call of speculation: the last known token and K - 1 fillers, whose scores
-are dropped. Then both runs compute the same arithmetic on the same numbers, as far as
-the machine and the compiler let them (docs/math.md, "The strict baseline").
+The strict baseline has blocks of K = gamma + 1 tokens: the last known token and K - 1
+fillers. Every call of the target then has the shape of a call of speculation, and both
+runs compute the same arithmetic on the same numbers, as far as machine and compiler
+permit (docs/math.md, "The strict baseline"). The scores of fillers are dropped.
 
 Shapes: B rows, K tokens of a block, V vocabulary.
 """
@@ -35,10 +35,10 @@ class Plain:
     extend: scores tokens by the target.
     sampling: the adjustment of the target's distribution.
     max_length: the most tokens of the output.
-    eos_id: the token that ends a sequence, or all such tokens.
+    eos_id: the EOS token, or several.
     adjust: computes the adjusted distribution.
-    block: tokens of a call, of which only the first counts; gamma + 1 is the strict
-      baseline of a speculation with that gamma.
+    block: tokens of a call; only the first token counts. gamma + 1 is the strict
+      baseline of a speculation with gamma.
     decision: index of the draw that decides the token, among the draws of an iteration.
   """
 
@@ -53,7 +53,7 @@ class Plain:
 
 @flax.struct.dataclass
 class PlainIteration:
-  """Everything that happened in an iteration without a draft.
+  """The result of an iteration without a draft.
 
   Attributes:
     logits: the target's, at all tokens of the block.

@@ -38,7 +38,7 @@ class Request:
 
   Attributes:
     inputs: all inputs.
-    keys: keys of the outputs; the keys of one input stand next to each other.
+    keys: random keys of the outputs; the keys of an input are neighbours.
     is_wanted: which inputs are decoded; the other inputs only fill a batch.
     policy_state: the policy's state after the batch before, with one row for each row.
   """
@@ -56,7 +56,7 @@ class Request:
     is_wanted: Bool[Array, "I"] | None = None,
     policy_state: Any = None,
   ) -> "Request":
-    """Returns the request; all inputs are wanted if `is_wanted` is None."""
+    """Returns the request for all inputs, or for the wanted inputs."""
     if is_wanted is None:
       is_wanted = jnp.ones(len(inputs), bool)
     return cls(inputs, keys, is_wanted, policy_state)
@@ -67,17 +67,17 @@ class Queue:
   """The inputs that wait for a row, and the finished outputs.
 
   Attributes:
-    inputs: in the order in which rows take them.
+    inputs: in the order of decoding.
     keys: keys of the outputs, in this order.
     places: place of each output in the request; the last entry, for no output, is
       beyond the request's places.
     policy_state: the policy's state after the batch before.
     count: number of outputs to decode.
     next: number of the first output that no row has taken.
-    read: number of outputs whose inputs are encoded.
+    read: number of outputs with encoded inputs.
     starts: first states of the inputs encoded last; their caches have no room for
       outputs.
-    holds: number of the output that each row decodes; R if the row decodes nothing.
+    holds: numbers of the outputs that the rows decode; R for rows without an output.
     done: the finished outputs, in the request's order; zeros for the others.
     prepare: makes first states.
   """
@@ -144,7 +144,7 @@ def decode(
   slots: int,
   max_length: int,
 ) -> Decoded:
-  """Decodes all inputs, `slots` rows at once; on several devices each by itself.
+  """Decodes all inputs, `slots` rows at once; devices decode independently.
 
   Args:
     prepare: returns how to decode, and first states.

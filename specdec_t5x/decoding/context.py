@@ -1,4 +1,4 @@
-"""The context of a decode: everything that drafters and the loop are given.
+"""The context of a decode: the networks and settings of drafters and the loop.
 
 Shapes: B rows, E input length, P prompt length, V vocabulary, D width of the features.
 """
@@ -19,7 +19,7 @@ from specdec_t5x.decoding.state import DecodeState
 
 @dataclasses.dataclass(frozen=True)
 class Beginning:
-  """Everything that networks read before the first iteration.
+  """The inputs of networks before the first iteration.
 
   Attributes:
     inputs: encoder inputs, or prompts, padded.
@@ -65,9 +65,8 @@ class Loaded:
 
   Attributes:
     extend: scores tokens.
-    start: returns the first cache, which holds the tokens before the output but for the
-      last one. It takes a function that changes the target's `Beginning`, for networks
-      that read other tokens.
+    start: returns the first cache, which lacks the last token before the output. A
+      function may change the target's `Beginning`, for networks with other tokens.
     params: the parameters.
   """
 
@@ -78,20 +77,19 @@ class Loaded:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-  """Everything that a drafter is given for one decode.
+  """The networks and settings of a decode, for its drafter.
 
   Attributes:
     sampling: the adjustment of the target's distribution, and so of the draft's.
     adjust: computes the adjusted distribution, for target and draft alike.
     max_length: the most tokens of the output.
-    eos_id: the token that ends a sequence, or all such tokens.
+    eos_id: the EOS token, or several.
     target: the network that verifies drafts.
     networks: the drafter's own networks, by name.
-    source: the encoder's inputs, zero-padded, one for each row; empty if there is no
-      encoder.
+    source: the encoder's inputs of the rows, zero-padded; empty without an encoder.
     policy: decides how many tokens each row drafts.
-    behind: number of the last known tokens that a draft's cache may lack: the last
-      drafted token and the token after it, and one more for each speculation above.
+    behind: number of known tokens that a draft's cache may lack: the last drafted
+      token, the token after it, and a token more for each speculation above.
   """
 
   sampling: Sampling
@@ -113,7 +111,7 @@ class Context:
 
     Args:
       state: where the decode stands.
-      choices: the draft lengths whose costs differ (`Drafter.lengths`).
+      choices: draft lengths of different cost (`Drafter.lengths`).
     """
     rows = state.lengths.shape[0]
     lengths = self.policy.lengths(state.policy_state, rows, choices)

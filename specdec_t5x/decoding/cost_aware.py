@@ -48,8 +48,8 @@ class CostAware(Policy):
 
     (prior_alpha prior_weight + accepted) / (prior_weight + tried),
 
-  over the batch and what its rows decoded before. If no length is expected to gain a
-  fifth at `prior_alpha`, the decode is plain.
+  over the rows of the batch and their earlier outputs. The decode is plain if no length
+  is expected to gain a fifth at `prior_alpha`.
 
   Attributes:
     seconds: time of an iteration for each draft length, the first without a draft;
@@ -57,8 +57,8 @@ class CostAware(Policy):
     prior_alpha: the estimate before the first draft.
     prior_weight: number of tried tokens that the prior counts for.
     decay: factor of old counts at each iteration, so that drafts are tried again.
-    by_row: whether each row has a length of its own, by its own drafts alone; otherwise
-      all rows have the length that is best for the batch.
+    by_row: whether rows have different lengths, by their own drafts alone; otherwise
+      all rows have the best length for the batch.
   """
 
   seconds: Sequence[float] = ()
@@ -136,7 +136,7 @@ class CostAware(Policy):
     )
 
   def outlook(self, choices: tuple[int, ...]) -> str:
-    """Returns one line on what drafting promises on this device at this batch size.
+    """Returns a line about the expected speedup on this device at this batch size.
 
     >>> CostAware((1.0, 1.4, 1.8)).outlook((0, 1, 2))
     'Drafts pay from an acceptance rate (alpha) of 0.41 on; 0.75 gives 1.28 times.'

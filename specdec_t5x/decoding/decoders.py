@@ -40,7 +40,7 @@ class Decoder(abc.ABC):
   """A way to decode: a frozen dataclass of networks and settings.
 
   Attributes:
-    target: the network whose distribution, or whose hypotheses, the outputs have.
+    target: the network with the distribution (or the hypotheses) of the outputs.
     guarantee: the promise about the outputs.
     alpha_is_mass: whether sum min(p, q) over the tried tokens estimates alpha.
     slots: rows that decode at once, over a whole batch; 0 is all rows. A row that ends
@@ -61,7 +61,7 @@ class Decoder(abc.ABC):
 
   @property
   def networks(self) -> Mapping[str, Network]:
-    """All networks that have parameters, by name, the target first."""
+    """All networks with parameters, by name, the target first."""
     return {"target": self.target}
 
   def rows_at_once(self, rows: int) -> int:
@@ -80,7 +80,7 @@ class Decoder(abc.ABC):
   def derived(
     self, sampling: Sampling, name: str = "target"
   ) -> dict[str, Callable[[Any], Any]]:
-    """Returns functions of a network's parameters, whose results the decode needs.
+    """Returns functions of a network's parameters that the decode needs.
 
     Args:
       sampling: the adjustment of all distributions.
@@ -114,15 +114,14 @@ class Decoder(abc.ABC):
     """Decodes R / B outputs for each input.
 
     Args:
-      params: of each network, by its name.
+      params: of the networks, by name.
       inputs: encoder tokens, or the prompts of decoder-only networks; zero-padded.
-      keys: one for each row; the rows of one input stand next to each other.
+      keys: random keys of the rows; the rows of an input are neighbours.
       sampling: the adjustment of all distributions.
       max_length: the most tokens of an output.
-      eos_id: the token that ends a sequence, or all such tokens.
-      is_wanted: which inputs' outputs are of use; None is all.
-      policy_state: the policy's state at the end of the batch before. Drafts then begin
-        with its estimates.
+      eos_id: the EOS token, or several.
+      is_wanted: which inputs are decoded; None is all inputs.
+      policy_state: the policy's state at the end of the batch before, to go on from.
     """
 
 
@@ -133,16 +132,16 @@ class SpeculativeDecoder(Decoder):
   The outputs have the distribution that the rule guarantees, whatever the draft.
 
   Attributes:
-    target: the network whose distribution is kept.
+    target: the network with the distribution of the outputs.
     drafter: proposes tokens.
-    rule: decides which of them are accepted.
+    rule: accepts drafted tokens.
     policy: decides how many tokens each row drafts next.
     slots: see `Decoder`.
     observer: records something of the iterations, which is handed out
       (`contrib.online` learns from it).
-    same_bits: whether all calls of the target score blocks of one width, as those of
-      plain decoding do with the same setting; None leaves the choice to the platform
-      and the batch size (`decoding.widths.is_fixed`).
+    same_bits: whether all blocks of the target have one width, in plain decoding with
+      this setting, too; None leaves the choice to the platform and the batch size
+      (`decoding.widths.is_fixed`).
   """
 
   target: Network
@@ -184,7 +183,7 @@ class SpeculativeDecoder(Decoder):
 
   @property
   def guarantee(self) -> Guarantee:
-    """The rule's promise about the outputs' distribution."""
+    """The promise of the rule about the distribution of outputs."""
     return self.rule.guarantee
 
   @property
@@ -268,7 +267,7 @@ class SpeculativeDecoder(Decoder):
     return self.policy.refill(fresh, jax.tree.map(lambda x: x[:rows], before))
 
   def is_fixed(self, rows: int) -> bool:
-    """Returns whether all blocks of the target have one width in such a batch."""
+    """Returns whether all blocks of the target have one width."""
     tree, at_once = self.drafter.tree, self.rows_at_once(rows)
     return widths.is_fixed(self.same_bits, at_once, tree.size, tree.is_chain)
 
@@ -307,7 +306,7 @@ class SpeculativeDecoder(Decoder):
     return Speculation(self.drafter, rule, rule_sampling, context), state
 
   def _beginning(self, inputs, rows: int, max_length: int | None) -> Beginning:
-    """Returns what networks read before outputs of at most `max_length` tokens."""
+    """Returns the inputs of the networks, with room for `max_length` tokens."""
     is_fixed = self.is_fixed(rows)
     overrun = widths.FIXED_WIDTH - 1 if is_fixed else self.drafter.tree.size
     return _beginning(self.target, inputs, rows, max_length, overrun)
@@ -378,7 +377,7 @@ class SpeculativeDecoder(Decoder):
     )
 
   def _source(self, beginning: Beginning) -> Int[Array, "R _"]:
-    """Returns the encoder's inputs, one for each row; prompts are in the sequences."""
+    """Returns the encoder's inputs of the rows; prompts are in the sequences."""
     is_prompt = functional.is_decoder_only(self.target)
     inputs = beginning.inputs[:, :0] if is_prompt else beginning.inputs
     return jnp.repeat(without_padding(inputs), beginning.num_decodes, axis=0)
@@ -386,7 +385,7 @@ class SpeculativeDecoder(Decoder):
 
 @dataclasses.dataclass(frozen=True)
 class PlainDecoder(Decoder):
-  """A target that decodes one token for each call: the baseline.
+  """Plain decoding, the baseline: a token for each call of the target.
 
   Attributes:
     target: the network.
@@ -394,8 +393,8 @@ class PlainDecoder(Decoder):
       baseline of a speculation that scores N (`decoding.baseline`).
     slots: see `Decoder`.
     same_bits: as for `SpeculativeDecoder`.
-    rule: the rule of a speculation that gets the same outputs; None if there is none.
-      The rule decides whether draws are coupled.
+    rule: the rule of a speculation with the same outputs, or None. The rule decides
+      whether draws are coupled.
   """
 
   target: Network
@@ -416,7 +415,7 @@ class PlainDecoder(Decoder):
     widths.check_same_bits(self.same_bits, self.block - 1, is_chain=True)
 
   def is_fixed(self, rows: int) -> bool:
-    """Returns whether all blocks of the target have one width in such a batch."""
+    """Returns whether all blocks of the target have one width."""
     at_once = self.rows_at_once(rows)
     return widths.is_fixed(self.same_bits, at_once, self.block - 1)
 
@@ -441,7 +440,7 @@ class PlainDecoder(Decoder):
     *,
     policy_state: Any = None,
   ) -> Decoded:
-    """Decodes one token for each call; `policy_state` is handed on as it is."""
+    """Decodes a token for each call; `policy_state` is handed on unchanged."""
 
     def prepare(inputs, keys, has_room=True):
       return self.prepare(params, inputs, keys, sampling, max_length, eos_id, has_room)
@@ -483,7 +482,7 @@ def _run_plain(plain: Plain, start: DecodeState, queue: Any = None) -> Decoded:
 def _beginning(
   target: Network, inputs, rows: int, max_length: int | None, overrun: int
 ) -> Beginning:
-  """Returns what networks read before the first iteration.
+  """Returns the inputs of the networks before the first iteration.
 
   Args:
     target: the network that decodes.

@@ -31,8 +31,8 @@ class Stops(enum.Enum):
 class Drafter(abc.ABC):
   """A way to propose tokens: a frozen dataclass of its knobs.
 
-  A drafter needs `tree` and `propose`; `networks`, `start` and `commit` where it has
-  networks or a state, which is any pytree. Everything else has a default.
+  A drafter defines `tree` and `propose`; a drafter with networks or a state (any
+  pytree) also defines `networks`, `start` and `commit`. Everything else has a default.
 
   Attributes:
     independent: whether siblings are independent draws from one distribution. Otherwise
@@ -40,9 +40,9 @@ class Drafter(abc.ABC):
     stops: when a draft ends before its tree does.
     resumes: whether it drafts on after tokens that the target decoded without a draft.
       Otherwise a batch that rests continues to rest until its rows have ended.
-    taps: depths of the target whose features `commit` gets side by side.
-    has_own_tokens: whether its networks have another vocabulary than the target, which
-      the drafter maps itself.
+    taps: number of target layers whose features `commit` gets side by side.
+    has_own_tokens: whether the networks have another vocabulary than the target; the
+      drafter then maps tokens between the vocabularies.
     reads_target: whether it drafts from the target's features or cache.
     prior_alpha: the acceptance rate that policies expect before the first draft; None
       is the policy's own.
@@ -62,7 +62,7 @@ class Drafter(abc.ABC):
   @property
   @abc.abstractmethod
   def tree(self) -> Tree:
-    """The shape of every proposal; its size if rows have trees of their own."""
+    """The shape of proposals; only its size matters if rows choose their trees."""
 
   @property
   def networks(self) -> Mapping[str, Any]:
@@ -91,7 +91,7 @@ class Drafter(abc.ABC):
         `core.distributions.perturbed` with this draw is likely the target's token.
 
     Returns:
-      The proposal, whose q is exactly the distribution that its tokens were drawn from,
+      The proposal, with exactly the distributions q that the tokens were drawn from,
       and the new state of this drafter.
     """
 
@@ -125,14 +125,14 @@ class Drafter(abc.ABC):
 
   @property
   def lengths(self) -> tuple[int, ...]:
-    """The draft lengths whose costs differ, from 0 to the longest."""
+    """The draft lengths of different cost, from 0 to the longest."""
     if self.stops is Stops.AT_LENGTH:
       return tuple(range(self.depth + 1))
     return 0, self.depth
 
   @property
   def decisions(self) -> int:
-    """The number of decisions that a draft takes uniforms for: one for each node."""
+    """The number of decisions of a draft: by default the number of nodes."""
     return self.tree.size
 
   def default_policy(self, is_named: bool) -> str:
@@ -148,8 +148,8 @@ class Drafter(abc.ABC):
   def derived(self, target: Any) -> Mapping[str, Callable[[Any], Any]]:
     """Returns hashable functions of the target's parameters, by name.
 
-    Their results are computed once, before anything is compiled, and have names as the
-    parameters of networks have (`Target.derived`).
+    The results are computed once, before anything is compiled, and are parameters of
+    the decode with these names (`Target.derived`).
     """
     del target
     return {}

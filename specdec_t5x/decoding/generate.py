@@ -15,7 +15,7 @@ from specdec_t5x.decoding.step import Iteration, Speculation, decisions, step
 
 @runtime_checkable
 class Observer(Protocol):
-  """Records something of each iteration, in arrays with one row for each output."""
+  """Records iterations, in arrays with a row for each output."""
 
   def start(self, rows: int, max_length: int) -> Any:
     """Returns the record before the first iteration."""
@@ -28,7 +28,7 @@ class Observer(Protocol):
     Args:
       record: the record so far.
       before: the state at the beginning of the iteration.
-      iteration: everything that happened in it.
+      iteration: the iteration.
     """
 
 
@@ -37,15 +37,14 @@ class Keeper(Observer, Protocol):
   """An observer that a decoder holds (`SpeculativeDecoder.observer`)."""
 
   def check(self, target: Any, num_decodes: int = 1) -> None:
-    """Raises a ValueError where it can't watch this target, or so many decodes."""
+    """Raises a ValueError if the observer can't watch such decodes."""
 
   def auxiliary(self, kept: Any, given: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns what T5X's models add to their auxiliary values.
+    """Returns auxiliary values for T5X's models.
 
     Args:
-      kept: of the outputs, an entry a row.
-      given: the inputs [B, E], as 'encoder_inputs', and in T5X's `infer` whose samples
-        rows are.
+      kept: the record of the outputs, by row.
+      given: 'encoder_inputs' [B, E], and under T5X's `infer` the examples of the rows.
     """
 
 
@@ -61,9 +60,9 @@ def generate(
   Args:
     spec: how to decode; static.
     state: where to start.
-    loop: `jax.lax.while_loop`, or a function that does the same and can be watched.
-    queue: the inputs that rows take when they end (`decoding.batching`), if any.
-    observe: records each iteration that drafts, in `Decoded.observed`.
+    loop: `jax.lax.while_loop`, or an equivalent that can be watched.
+    queue: further inputs for rows that have ended (`decoding.batching`), or None.
+    observe: records the iterations with drafts, in `Decoded.observed`.
 
   Returns:
     The outputs with their statistics, for all inputs of the queue. `spec.rule`
@@ -102,14 +101,14 @@ def generate_plain(
   queue: Any = None,
   observe: Observer | None = None,
 ) -> Decoded:
-  """Decodes one token for each call of the target until every row has ended.
+  """Decodes a token for each call of the target until every row has ended.
 
   Args:
     plain: how to decode.
     state: where to start, made for a gamma of `plain.block` - 1.
     loop: as for `generate`.
     queue: as for `generate`.
-    observe: records each iteration, in `Decoded.observed`.
+    observe: records the iterations, in `Decoded.observed`.
 
   Returns:
     The outputs; their statistics count calls and tokens, and no drafts.
@@ -140,8 +139,8 @@ def _rests(spec: Speculation, state: DecodeState) -> Bool[Array, ""]:
 def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, PlainIteration]:
   """Runs one iteration without a draft.
 
-  The token is drawn by the draw that decides the next token of an empty draft. So a row
-  that does not draft gets the same sample whether or not other rows draft.
+  The token has the draw of the token after an empty draft. A row that does not draft
+  gets the same sample whether or not other rows draft.
   """
   context = spec.context
   plain = Plain(

@@ -1,8 +1,7 @@
 """Policies: how many tokens each row drafts next.
 
-A policy stands beside the drafter. It knows the outcome of a row's earlier iterations,
-and no token of the draft whose length it decides. So outputs keep the guarantee of
-their rule under every policy (docs/math.md).
+A policy decides by the outcome of a row's earlier iterations, and knows no token of the
+next draft. So every policy keeps the guarantee of the rule (docs/math.md).
 
 Shapes: B rows.
 """
@@ -43,7 +42,7 @@ class Policy(abc.ABC):
     Args:
       policy_state: the policy's state.
       rows: B.
-      choices: the draft lengths whose costs differ, `Drafter.lengths`.
+      choices: draft lengths of different cost, `Drafter.lengths`.
     """
 
   def update(self, policy_state: Any, info: StepInfo) -> Any:

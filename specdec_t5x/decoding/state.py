@@ -34,7 +34,7 @@ class DecodeState:
     ended: which rows are done: EOS produced, or max_length reached.
     scores: log-probability of each row's output under the target's adjusted
       distribution.
-    keys: one random key for each row, so that draws of rows are independent.
+    keys: random keys of the rows: draws of rows are independent.
     iteration: number of iterations of each row.
     target_cache: the target's cache; entries at and beyond lengths - 1 are stale.
     drafter_state: the drafter's state; None in plain decoding.
@@ -96,8 +96,8 @@ class StepInfo:
     target_calls: 1 in rows that took part.
     drafted: drafted tokens that counted.
     accepted: drafted tokens that entered the output.
-    acceptance_positions: drafted tokens that were tried: the accepted ones and the
-      first rejected one.
+    acceptance_positions: drafted tokens that were tried: accepted tokens, and the
+      first rejected token of a draft.
     acceptance_mass: sum of beta = sum_x min(p(x), q(x)) over the tried positions of a
       chain; 0 for other trees.
     emitted: tokens that the row gained.
@@ -140,7 +140,7 @@ class Carry:
   Attributes:
     state: of the rows.
     statistics: the sum of the rows' counts.
-    queue: the inputs that rows take when they end (`decoding.batching`), or None.
+    queue: further inputs for rows that have ended (`decoding.batching`), or None.
     max_length: the most tokens of an output.
   """
 
@@ -158,7 +158,7 @@ class Carry:
     Args:
       state: where to start.
       max_length: the most tokens of an output.
-      queue: the inputs that rows take when they end, or None.
+      queue: further inputs for rows that have ended, or None.
       observe: an observer of the iterations, or None.
     """
     rows = state.lengths.shape[0]
@@ -183,7 +183,7 @@ class Carry:
 
     Args:
       state: the state after the iteration.
-      iteration: everything that happened in it.
+      iteration: the iteration.
       observe: records the iteration, or None.
     """
     if observe:
@@ -219,14 +219,13 @@ def initial_state(
   """Returns the state of B rows that hold the start token and their prompts.
 
   Args:
-    target_cache: the target's cache, which holds these tokens but for the last token
-      of each row.
+    target_cache: the target's cache, which lacks the last token of each row.
     drafter_state: the drafter's first state; None in plain decoding.
-    keys: one for each row.
+    keys: random keys of the rows.
     max_length: the most tokens of the output.
     gamma: drafted tokens of an iteration, of all candidates together.
-    prompts: the tokens before the outputs, padded (`network.inputs`); each prompt is
-      that of B / I neighbouring rows. None is no prompt.
+    prompts: the tokens before the outputs, padded (`network.inputs`), for B / I
+      neighbouring rows each. None is no prompt.
     policy_state: the policy's first state.
     observed: an observer's first record.
   """
@@ -286,7 +285,7 @@ def no_info(rows: int) -> StepInfo:
 # Compiled: both are called for each batch, and uncompiled a call takes 0.7 ms on a CPU.
 @jax.jit
 def keys_at(key: Key[Array, ""], numbers: Int[Array, "rows"]) -> Key[Array, "rows"]:
-  """Returns the keys of the rows with these numbers."""
+  """Returns the keys of numbered rows."""
   return jax.vmap(lambda row: jax.random.fold_in(key, row))(numbers)
 
 

@@ -33,10 +33,10 @@ class Speculation:
 
   Attributes:
     drafter: proposes tokens.
-    rule: decides which of them stand; as `core.greedy.rule_at` gives it.
-    sampling: the adjustment of the target's distribution that the rule works on (the
-      drafter has the same, but for greedy lenience).
-    context: the networks and the policy, and what the drafter is given.
+    rule: accepts drafted tokens; the result of `core.greedy.rule_at`.
+    sampling: the adjustment of the target's distribution for the rule; with greedy
+      lenience the drafter's adjustment is another.
+    context: the networks, the policy and the settings of the decode.
   """
 
   drafter: Drafter
@@ -47,7 +47,7 @@ class Speculation:
 
 @flax.struct.dataclass
 class Iteration:
-  """Everything that happened in one iteration, for observers.
+  """The result of an iteration, for observers.
 
   Attributes:
     proposal: the draft, cut to the tokens that can count.
@@ -83,7 +83,7 @@ def step(
       the draws of the state's keys.
 
   Returns:
-    The new state, and everything that happened in the iteration.
+    The new state, and the result of the iteration.
   """
   if uniforms is None:
     uniforms = draws(spec, state)
@@ -114,7 +114,7 @@ def draws(spec: Speculation, state: DecodeState) -> Float[Array, "B C L"]:
 def draft(
   spec: Speculation, state: DecodeState, uniforms: Float[Array, "B C L"]
 ) -> tuple[DecodeState, Proposal]:
-  """Returns the state with the drafter's new state, and a draft cut to what counts."""
+  """Returns the state after drafting, and the draft without tokens that can't count."""
   check_uniforms(uniforms, decisions(spec.drafter))
   drafter_draws = uniforms[:, : spec.drafter.decisions]
   proposal, drafter_state = spec.drafter.propose(spec.context, state, drafter_draws)

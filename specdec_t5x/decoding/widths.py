@@ -61,7 +61,7 @@ def check_same_bits(same_bits: bool | None, drafted: int, is_chain: bool) -> Non
 
 
 def of_fixed_width(extend: ExtendFn) -> ExtendFn:
-  """Returns `extend` that pads each block to `FIXED_WIDTH` tokens.
+  """Returns `extend` with blocks padded to `FIXED_WIDTH` tokens.
 
   Fillers follow the tokens. The cache needs room for the fillers; the next block
   overwrites their entries.
