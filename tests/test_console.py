@@ -40,7 +40,6 @@ def clock(monkeypatch, tmp_path):
   """A clock that tests set, in a folder of their own; no run has begun."""
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
   monkeypatch.setattr(pace, "_run", None)
-  monkeypatch.setattr(tuning, "_plain", {})
   now = [0.0]
   monkeypatch.setattr(pace.time, "perf_counter", lambda: now[0])
   return now

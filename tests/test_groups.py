@@ -171,4 +171,4 @@ def test_what_the_policy_knows_goes_on_in_a_group_of_other_rows(held, rows):
   kept = min(held, rows)
   assert state.tried.tolist() == [*range(1, kept + 1), *[0] * (rows - kept)]
   assert state.accepted.shape == (rows,)
-  assert api._first_known(together(target)[0], rows, None) == {}
+  assert api._first_known(together(target)[0], rows, None) == {"policy_state": None}

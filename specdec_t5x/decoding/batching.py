@@ -268,7 +268,7 @@ def _encode_next(queue: Queue) -> Queue:
   return queue.replace(starts=starts, read=queue.read + count)
 
 
-def _put_row(state: Any, row: Array, starts: Any, start: Array) -> Any:
+def _put_row(state: Any, row: int | Array, starts: Any, start: int | Array) -> Any:
   """Returns the state with a row of `starts`; the rest of a cache's row stays stale."""
 
   def put(x, first):

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from specdec_t5x.core.types import Cache, ExtendFn, Proposal
+from specdec_t5x.core.types import ExtendFn, Proposal
 from specdec_t5x.native import platforms
 
 # Width of all blocks of a decode with one width: on GPUs and TPUs a product of eight
@@ -98,7 +98,7 @@ def narrowest(widths: tuple[int, ...], num_valid: Int[Array, "B"]) -> Int[Array,
 
 def score(
   extend: ExtendFn,
-  cache: Cache,
+  cache: Any,
   last: Int[Array, "B"],
   proposal: Proposal,
   least: int = 1,

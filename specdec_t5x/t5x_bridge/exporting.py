@@ -21,6 +21,7 @@ import numpy as np
 import seqio
 from t5x import utils
 
+from specdec_t5x import tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.describe import describe

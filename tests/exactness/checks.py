@@ -20,7 +20,7 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
-from tests.drafters.test_cascade import test_all_agree
+from tests.contrib.test_cascade import test_all_agree
 from tests.exactness import (
   distributions,
   test_cascade,

@@ -171,10 +171,10 @@ def test_a_new_row_leaves_the_scratch_as_it_is(gpu):
   cache = draft_step.with_scratch(net, cache, has_room=True)
   used = cache.replace(scratch=cache.scratch + 7)
   first = lambda has_room: draft_step.with_scratch(net, cache, has_room)
-  put = batching._put(used, 1, first(has_room=False), 0)
+  put = batching._put_row(used, 1, first(has_room=False), 0)
   np.testing.assert_array_equal(put.scratch, used.scratch)
   # Planted: rows that bring memory along.
-  put = batching._put(used, 1, first(has_room=True), 0)
+  put = batching._put_row(used, 1, first(has_room=True), 0)
   assert (put.scratch != used.scratch).any()
 
 

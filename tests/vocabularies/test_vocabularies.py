@@ -155,7 +155,7 @@ def test_added_tokens_are_read_and_written(how, normalized, tmp_path):
   flags, parts = STRIPPED[how]
   flags = flags | {"normalized": normalized, "special": False}
   expected = made.trained(tmp_path)
-  added = {60: "{", 61: "}", 63: "\n" if not normalized else ""}
+  added = {60: "{", 61: "}", 63: "\n" if not normalized else "@@"}
   listed = {str(token): {"content": text, **flags} for token, text in added.items()}
   made.write_json_settings(tmp_path, extra_ids=0, added_tokens_decoder=listed)
   found = of_both(tmp_path)
@@ -328,7 +328,7 @@ def test_ids_of_a_file_may_have_gaps(kind, gap, tmp_path):
   tokenizer = (made.word_piece if kind == "WordPiece" else made.byte_level)(tmp_path)
   size = tokenizer.get_vocab_size()
   contents = json.loads(tokenizer.to_str())
-  last = {"content": "", "id": size + gap, "special": False}
+  last = {"content": "@@", "id": size + gap, "special": False}
   flags = dict.fromkeys(("lstrip", "rstrip", "normalized", "single_word"), False)
   contents["added_tokens"].append(last | flags)
   ids = contents["model"]["vocab"]
