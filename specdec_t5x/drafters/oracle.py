@@ -1,9 +1,10 @@
-"""A draft with a set acceptance rate, for measuring time: it knows the answer.
+"""An oracle draft with a given acceptance rate, for measurements of walltime.
 
-The real networks run at every step, at their full cost. Only then are their logits bent
-towards tokens that were chosen beforehand: the target's to the output, the draft's to
-the output at the accepted positions. So walltime at a given alpha can be measured with
-any weights and in any dtype. Not a way to decode: it has to be given the output.
+The real networks run at every step, at full cost. Afterwards their logits are bent
+towards tokens chosen beforehand: the target's logits towards the output, the draft's
+towards the output at the positions to accept. Walltime at a given alpha can therefore
+be measured with any weights and in any dtype. An oracle cannot decode, as the output
+must be known.
 """
 
 import jax
@@ -12,8 +13,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from specdec_t5x.core.types import ExtendFn
 
-# A forced token's logit is so far above all others that a softmax is one-hot in
-# float32, up to the temperature below.
+# A forced token's logit exceeds all other logits by the margin, so that a softmax is
+# one-hot in float32 up to the temperature below.
 _MARGIN = 1e4
 MOST_TEMPERATURE = 10.0
 
@@ -24,29 +25,31 @@ def forced_tokens(
   vocab_size: int,
   key: Key[Array, ""],
 ) -> Int[Array, "B T"]:
-  """Returns what the oracle drafts at each position of the output.
+  """Returns the oracle's draft at each position of the output.
 
-  The target's own token with probability alpha, independently at each position, and
-  another one otherwise: each tried token is then accepted with probability alpha.
+  The draft has the target's token with probability alpha, independently at each
+  position, and another token otherwise. Each tried token is therefore accepted with
+  probability alpha.
 
   Args:
     outputs: the target's greedy outputs.
-    alpha: the acceptance wanted, one for all positions or one each.
-    vocab_size: tokens there are.
-    key: consumed.
+    alpha: the acceptance rate, a number or an array with a rate per position.
+    vocab_size: the size of the vocabulary.
+    key: a random key; the key is consumed.
   """
   kept = jax.random.uniform(key, outputs.shape) < alpha
   return jnp.where(kept, outputs, (outputs + 1) % vocab_size)
 
 
 def oracle_extend(extend: ExtendFn, forced: Int[Array, "B T"]) -> ExtendFn:
-  """Returns the network `extend` with all mass at output position i on forced[:, i].
+  """Returns `extend` with all mass at output position i on forced[:, i].
 
   The distribution is one-hot at temperatures up to `MOST_TEMPERATURE`.
 
   Args:
     extend: the real network.
-    forced: from `forced_tokens`; its last one stays beyond T.
+    forced: the result of `forced_tokens`; the last token stands for all positions
+      beyond T.
   """
 
   def bent(cache, tokens, positions=None, tree=None):
