@@ -64,7 +64,7 @@ class Traversal(Rule):
 
 
 def post_order(tree: Tree) -> Int[Array, "*B N"]:
-  """Returns the nodes in post-order: children before parents, siblings in order."""
+  """Returns the nodes in post-order: children first, siblings in order, root last."""
   nodes = jnp.arange(tree.size + 1)
   parents = jnp.asarray(tree.parents)
   sees = jnp.asarray(tree.sees)

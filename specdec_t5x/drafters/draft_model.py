@@ -51,7 +51,8 @@ class DraftModel(Stepwise):
     The cache lacks the last tokens, and the tokens that the target decoded without a
     draft.
     """
-    extend, cache = self.extend(context), state.drafter_state.cache
+    extend = self.extend(context)
+    cache = state.drafter_state.cache
     if context.policy.may_rest:
       return caught_up(extend, cache, state.sequences, state.lengths)
     return read_last(extend, cache, state.sequences, state.lengths, context.behind)
