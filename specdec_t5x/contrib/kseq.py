@@ -57,10 +57,6 @@ class KSeq(Rule):
 def _walk(target_probs, draft_probs, parents, tokens, draws, is_valid):
   """Returns the accepted node of one row, and the next token's distribution."""
 
-  def is_going(carry):
-    _, going, _, _ = carry
-    return going
-
   def test_children(carry):
     # `current` marks the nodes that spell the accepted tokens. Given the accepted
     # tokens, the children's tokens are independent draws from a single q.
@@ -78,7 +74,9 @@ def _walk(target_probs, draft_probs, parents, tokens, draws, is_valid):
 
   is_root = jnp.arange(tokens.size + 1) == 0
   start = is_root, jnp.array(True), jnp.array(0), target_probs[0]
-  _, _, last, next_probs = jax.lax.while_loop(is_going, test_children, start)
+  _, _, last, next_probs = jax.lax.while_loop(
+    lambda carry: carry[1], test_children, start
+  )
   return last, next_probs
 
 

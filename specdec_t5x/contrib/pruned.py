@@ -40,13 +40,7 @@ _RAREST = 1e-6
 
 
 class _Level(NamedTuple):
-  """The followed nodes of a level.
-
-  Attributes:
-    tokens: the nodes' tokens.
-    scores: the score of the path to each node.
-    parents: the places of the nodes' parents in the level above.
-  """
+  """The followed nodes of a level; `parents` are places in the level above."""
 
   tokens: Int[Array, "B P"]
   scores: Float[Array, "B P"]

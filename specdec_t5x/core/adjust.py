@@ -5,11 +5,9 @@ chooses the implementation when it is built, and passes the implementation to th
 and the drafters as an `AdjustFn`.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Shaped, UInt32
+from jaxtyping import Array, Float
 
 from specdec_t5x.core.distributions import (
   LANES,
@@ -64,24 +62,6 @@ def _count(kept):
   return kept.sum(axis=-2, dtype=jnp.uint8).sum(axis=(-2, -1), dtype=jnp.int32)
 
 
-class _Bisection(NamedTuple):
-  """The state of a bisection on the threshold of each row.
-
-  Attributes:
-    bit: the bit to decide next.
-    least: the threshold so far: a key of at least `least` is kept.
-    amount: the amount of the keys that `least` keeps.
-    count: the number of keys that `least` keeps.
-    too_few: the largest number of keys that proved insufficient.
-  """
-
-  bit: UInt32[Array, ""]
-  least: UInt32[Array, "*batch"]
-  amount: Shaped[Array, "*batch"]
-  count: Int[Array, "*batch"]
-  too_few: Int[Array, "*batch"]
-
-
 def _keep_fewest(logits, amount, enough):
   """Sets all logits to -inf except the fewest largest logits that are enough.
 
@@ -98,33 +78,30 @@ def _keep_fewest(logits, amount, enough):
   keys = _ordered(logits)
   tiles = _tiles(keys)
 
+  # The state: the bit to decide next, the least kept key, the amount and the number of
+  # kept keys, and the largest number of keys that was too small.
   def is_open(state):
-    is_row_open = (state.amount > enough) & (state.count > state.too_few + 1)
-    return (state.bit > 0) & is_row_open.any()
+    bit, _, kept_amount, count, too_few = state
+    return (bit > 0) & ((kept_amount > enough) & (count > too_few + 1)).any()
 
   def decide_bit(state):
-    raised = state.least | state.bit
+    bit, least, kept_amount, count, too_few = state
+    raised = least | bit
     kept = tiles >= raised[..., None, None, None]
-    kept_amount = amount(kept)
-    kept_count = _count(kept)
-    suffices = kept_amount >= enough
-    return _Bisection(
-      bit=state.bit >> 1,
-      least=jnp.where(suffices, raised, state.least),
-      amount=jnp.where(suffices, kept_amount, state.amount),
-      count=jnp.where(suffices, kept_count, state.count),
-      too_few=jnp.where(suffices, state.too_few, kept_count),
-    )
+    new_amount = amount(kept)
+    new_count = _count(kept)
+    suffices = new_amount >= enough
+    least = jnp.where(suffices, raised, least)
+    kept_amount = jnp.where(suffices, new_amount, kept_amount)
+    count = jnp.where(suffices, new_count, count)
+    too_few = jnp.where(suffices, too_few, new_count)
+    return bit >> 1, least, kept_amount, count, too_few
 
   zeros = jnp.zeros(logits.shape[:-1], jnp.int32)
-  start = _Bisection(
-    bit=jnp.uint32(1 << 31),
-    least=zeros.astype(jnp.uint32),
-    amount=zeros + jnp.inf,
-    count=zeros + logits.shape[-1],
-    too_few=zeros,
-  )
-  least = jax.lax.while_loop(is_open, decide_bit, start).least
+  all_logits = zeros + logits.shape[-1]
+  bit = jnp.uint32(1 << 31)
+  start = bit, zeros.astype(jnp.uint32), zeros + jnp.inf, all_logits, zeros
+  _, least, *_ = jax.lax.while_loop(is_open, decide_bit, start)
   return jnp.where(keys >= least[..., None], logits, -jnp.inf)
 
 

@@ -30,8 +30,7 @@ def is_probability(value: Any) -> bool:
 def check_uniforms(uniforms: Float[Array, "B C L"], decisions: int) -> None:
   """Raises a ValueError if the number of uniforms differs from that of decisions.
 
-  JAX clamps an index beyond the end of an array, so a missing uniform would mean that a
-  draw is used twice.
+  JAX clamps an index beyond an array's end, so a draw would be used twice.
   """
   if uniforms.ndim != 3 or uniforms.shape[1] != decisions:
     raise ValueError(

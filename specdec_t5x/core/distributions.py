@@ -6,6 +6,7 @@ adjustment applies to target and draft, in T5X's order: temperature, top-k, top-
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -136,9 +137,8 @@ def residual(
 ) -> Float[Array, "*batch V"]:
   """Returns norm(max(0, p - q)), the distribution of the recovered token.
 
-  If p = q, the residual has no mass, and no draft is ever rejected. Rounding can still
-  lead to a rejection, so the residual is defined as p then. (Leviathan et al., section
-  2.3.)
+  If p = q, the residual has no mass and no draft is rejected, up to rounding. The
+  residual is defined as p then. (Leviathan et al., section 2.3.)
   """
   excess = jnp.maximum(target_probs - draft_probs, 0.0)
   mass = excess.sum(axis=-1, keepdims=True)
@@ -210,11 +210,9 @@ def _descend(masses, uniforms, least):
 
 
 def _invert(masses, uniform, least):
-  """Inverts the cumulative distribution at `uniform`.
+  """Returns the last index with mass and at most `uniform` of the total before it.
 
-  Returns the last index with mass at which the sum of the masses before the index is at
-  most `uniform` times the total. The first index with mass always qualifies, however
-  sums and products round, as the sum before it is 0.
+  The first index with mass always qualifies, as no mass precedes the first index.
   """
   indices = jnp.arange(masses.shape[-1])
   masses = jnp.where(masses >= least, masses, 0.0)
@@ -232,12 +230,8 @@ def argmax(values: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
   there and XLA's maximum compares many.
   """
   return jax.lax.platform_dependent(
-    values, cpu=_argmax_in_two_levels, default=_argmax_in_one_level
+    values, cpu=_argmax_in_two_levels, default=functools.partial(jnp.argmax, axis=-1)
   )
-
-
-def _argmax_in_one_level(values):
-  return jnp.argmax(values, axis=-1)
 
 
 def _argmax_in_two_levels(values):
@@ -248,13 +242,7 @@ def _argmax_in_two_levels(values):
 
 
 def in_lanes(values: Array, fill: float | int, multiple: int = 1) -> Array:
-  """Reshapes [.., V] to [.., L, 128], padded with `fill` at the end.
-
-  Args:
-    values: an array.
-    fill: the value of the padding.
-    multiple: a divisor of L.
-  """
+  """Reshapes [.., V] to [.., L, 128], padded with `fill`; `multiple` divides L."""
   surplus = -values.shape[-1] % (multiple * LANES)
   padding = [(0, 0)] * (values.ndim - 1) + [(0, surplus)]
   padded = jnp.pad(values, padding, constant_values=fill)

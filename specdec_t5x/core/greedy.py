@@ -26,11 +26,7 @@ class Greedy(Rule):
   reads_probs = False
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
-    """Returns the rule and `sampling`.
-
-    Raises:
-      ValueError: if the temperature is not 0.
-    """
+    """Returns the rule and `sampling`; raises a ValueError unless temperature is 0."""
     if not sampling.greedy:
       raise ValueError(
         f"VERIFICATION='greedy' needs TEMPERATURE=0, got {sampling.temperature}: it "

@@ -106,15 +106,7 @@ def _traverse(
 ):
   """Returns the accepted node of one row, and the next token's distribution.
 
-  Args:
-    target_probs: [N, V], p after each node.
-    draft_probs: [G, V], q of each drafted node; None if the tokens are certain.
-    order: [N], the nodes in post-order.
-    parents: [G], the parent of each drafted node.
-    tokens: [G], the drafted tokens.
-    draws: [G], the uniform that tests each drafted node.
-    is_valid: [G], which drafted nodes count.
-    depth: the depth of the tree.
+  `order` are the nodes in post-order. `draws` are the uniforms of the tests.
   """
   if draft_probs is None:
     q = jnp.ones(tokens.shape)

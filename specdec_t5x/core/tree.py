@@ -1,8 +1,7 @@
 """Token trees: the shape of a draft, and the attention between nodes.
 
 Node 0 is the root, the last known token. The drafted nodes 1 .. G come level by level,
-siblings side by side, children of earlier nodes first. The parents' numbers therefore
-never decrease.
+siblings side by side, children of earlier nodes first, so parents never decrease.
 
 Shapes: B rows, G drafted nodes, N = G + 1 nodes, D the depth of the deepest, K = D + 1.
 """

@@ -46,11 +46,7 @@ class DraftModel(Stepwise):
   def read(
     self, context: Context, state: DecodeState
   ) -> tuple[Float[Array, "B V"], Cache]:
-    """Reads the known tokens that the cache lacks.
-
-    The cache lacks the last tokens, and the tokens that the target decoded without a
-    draft.
-    """
+    """Reads the known tokens that the cache lacks, including the tokens of rests."""
     extend = self.extend(context)
     cache = state.drafter_state.cache
     if context.policy.may_rest:

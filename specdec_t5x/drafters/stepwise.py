@@ -150,10 +150,7 @@ class Stepwise(Drafter):
     return proposal, self.carried(draft.cache, state)
 
   def _grown(self, context, draft, logits, uniforms, lengths) -> _Draft:
-    """Returns the draft with one more token per row.
-
-    The token counts only in rows where `draft.going` is true.
-    """
+    """Returns the draft with one more token per row, valid in rows with `going`."""
     draws = _column(uniforms, draft.drawn)
     token, distribution = drawn(logits, context, draws)
     tokens = _with_column(draft.tokens, token, draft.drawn)

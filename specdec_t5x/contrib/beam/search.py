@@ -247,13 +247,8 @@ def _advance(
 def _step(spec: BeamSearch, advance: _Advance, log_probs, depth, tokens, parents):
   """Takes a step in the active rows, and looks up the result in the next level.
 
-  Args:
-    spec: the static configuration.
-    advance: the state before the step.
-    log_probs: [B, N, V], the target's log-distribution after each node.
-    depth: the depth of the next level; 0 is the level below the roots.
-    tokens: [B, U], the tokens of the next level's nodes.
-    parents: [B, U], the ranks of the nodes' parents.
+  `tokens` and `parents` are those of the next level. At depth 0 this level is directly
+  below the roots.
   """
   layout = spec.layout
   nodes = advance.nodes

@@ -70,23 +70,14 @@ class Remote:
 
 @dataclasses.dataclass
 class Counts:
-  """Counts of a link.
+  """Counts of a link. Bits of messages exclude gRPC's headers."""
 
-  Attributes:
-    requests: the number of requests answered with drafts.
-    tokens: the number of received draft tokens.
-    bits_sent: the bits of all requests, without gRPC's headers.
-    bits_received: the bits of all replies, without gRPC's headers.
-    lost: the number of requests without a draft in time.
-    skipped: the number of omitted requests while the link was lost.
-  """
-
-  requests: int = 0
-  tokens: int = 0
-  bits_sent: int = 0
-  bits_received: int = 0
-  lost: int = 0
-  skipped: int = 0
+  requests: int = 0  # Requests answered with drafts.
+  tokens: int = 0  # Received draft tokens.
+  bits_sent: int = 0  # Bits of all requests.
+  bits_received: int = 0  # Bits of all replies.
+  lost: int = 0  # Requests without a draft in time.
+  skipped: int = 0  # Omitted requests while the link was lost.
 
 
 class Lost(Exception):

@@ -23,13 +23,7 @@ OPTIONS = (
 
 @dataclasses.dataclass
 class Session:
-  """A session of a client.
-
-  Attributes:
-    setup: the settings of the drafts.
-    rows: the state of the rows.
-    size: the size of the rows' cache in bytes.
-  """
+  """The settings and rows of a session, and the size of the cache in bytes."""
 
   setup: Setup
   rows: Rows
