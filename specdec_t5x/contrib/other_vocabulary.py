@@ -1,7 +1,7 @@
 """Drafting by a network with another vocabulary, on the shared tokens.
 
-q is the draft's distribution on the shared tokens, renormalised, and 0 elsewhere. So q
-is a distribution over the target's tokens, and every rule keeps its guarantee. Source:
+q is the draft's distribution on the shared tokens, renormalised, and 0 elsewhere. As q
+is a distribution over the target's tokens, every rule keeps its guarantee. Source:
 token-level intersection, Timor et al., arXiv 2502.05202 (ICML 2025).
 
 Shapes: B rows, M draft tokens of a sequence, V the target's vocabulary.

@@ -20,8 +20,8 @@ from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import gamma_knob
 
-# The place with the longest match is copied. Matches are compared up to this many
-# tokens; of equal matches the first wins.
+# The most tokens of a match. Copying starts at the longest match; of equal matches the
+# first wins.
 LONGEST_MATCH = 6
 _PADDING = 0
 
@@ -67,7 +67,7 @@ class Copy(Drafter):
     lengths = state.lengths
     is_output = jnp.arange(state.sequences.shape[1]) < lengths[:, None]
     output = jnp.where(is_output, state.sequences, _PADDING)
-    # The start token, which is padding too, separates input and output.
+    # The start token is padding and separates input and output.
     text = jnp.concatenate([source, output], axis=1)
     match_lengths = self._match_lengths(text, output, lengths)
     place = jnp.argmax(match_lengths, axis=1)

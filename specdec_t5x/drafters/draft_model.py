@@ -112,10 +112,9 @@ def read_last(
     count: the number of last known tokens that the cache may lack (`Context.behind`).
   """
   # The last drafted token of a fully accepted block was never fed back, so the cache
-  # may lack the last two known tokens. The cache lacks more tokens only if there are
-  # outer speculations (`count` includes these tokens). All `count` tokens are fed. If
-  # fewer tokens are known, the other slots hold garbage until drafted tokens overwrite
-  # the garbage.
+  # may lack the last two known tokens. Only outer speculations make the cache lack more
+  # tokens (see `count`). The last `count` tokens are fed. If fewer tokens are known,
+  # surplus slots hold garbage until drafted tokens overwrite the garbage.
   start = jnp.maximum(lengths - count, 0)
   window = start[:, None] + jnp.arange(count)
   tokens = jnp.take_along_axis(sequences, window, axis=1)

@@ -23,9 +23,9 @@ from specdec_t5x.drafters.siblings import Growing
 from specdec_t5x.network.functional import resized
 
 # (depth, tokens, parents) -> logits of the next level. `tokens` are the tokens of the
-# level above, and `parents` are their parents' places in the level above `tokens`; both
-# are None at the root. One row of logits stands for all nodes if the nodes have the
-# same distribution. The function is called once per level.
+# level above, and `parents` are the tokens' parents as places in the level above
+# `tokens`. At the root, tokens and parents are None. A single row of logits stands for
+# nodes with equal distributions. The function is called once per level.
 Read = Callable[
   [int, Int[Array, "B P"] | None, Int[Array, "B P"] | None], Float[Array, "B #P V"]
 ]

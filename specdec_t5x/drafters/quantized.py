@@ -18,7 +18,7 @@ from specdec_t5x.network import rounded
 from specdec_t5x.network.rounded import INPUT, Rounding
 
 NAME = "quantized"
-# A draft of 7 tokens and the token before it are a block of 8, the most rows that
+# A draft of 7 tokens and the previous token are a block of 8, the most rows that
 # `native/few_rows.cc` handles at once.
 LONGEST = 7
 

@@ -144,7 +144,7 @@ class Stepwise(Drafter):
       return self._grown(context, draft, logits[:, 0], uniforms, lengths)
 
     draft = self._grown(context, draft, logits, uniforms, lengths)
-    # A row goes on only while it has fewer than `lengths` <= G tokens.
+    # A row goes on only while the row has fewer than `lengths` <= G tokens.
     draft = jax.lax.while_loop(lambda draft: draft.going.any(), draft_next, draft)
     proposal = Proposal.chain(draft.tokens, draft.probs, draft.size)
     return proposal, self.carried(draft.cache, state)

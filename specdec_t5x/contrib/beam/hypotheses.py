@@ -129,8 +129,8 @@ def step(
   rows, width, vocab = log_probs.shape
   # A NaN distribution is NaN throughout, so a check of one entry suffices.
   is_lost = jnp.isnan(log_probs[..., :1]).any(axis=1)
-  # A hypothesis has one extension per EOS token. So the best W (number of EOS + 1)
-  # candidates include W candidates without EOS.
+  # A hypothesis has one extension per EOS token. The best W (number of EOS + 1)
+  # candidates therefore include W candidates without EOS.
   totals = (beam.live_scores[..., None] + log_probs).reshape(rows, -1)
   count = min(1 + len(as_tuple(settings.eos_id)), vocab)
   totals, flat = jax.lax.top_k(totals, count * width)
@@ -163,10 +163,10 @@ def step(
 def searching(settings: BeamSettings, beam: Beam) -> Bool[Array, "B"]:
   """Returns whether another step could change each row's finished pool.
 
-  Log-probabilities only fall and the penalty only grows. So no live hypothesis can
-  exceed the present log-probability over the penalty of the full length. T5X stops when
-  no row could change; further steps do not change the result of a finished row. A row
-  with NaN scores counts as finished.
+  Log-probabilities only fall and the penalty only grows. A live hypothesis therefore
+  never exceeds the present log-probability over the penalty of the full length. T5X
+  stops when no row could change; further steps do not change the result of a finished
+  row. A row with NaN scores counts as finished.
   """
   bound = beam.live_scores.max(axis=1)
   bound = bound / brevity_penalty(settings.alpha, settings.max_length)

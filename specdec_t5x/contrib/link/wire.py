@@ -2,8 +2,8 @@
 
 The receiver checks every part before use: lengths against the session's setup, tokens
 against the vocabulary, and weights for the properties of a distribution. All replies of
-a session with the same number of live rows have the same size. So neither the time nor
-the loss of a reply depends on the drawn tokens.
+a session with the same number of live rows have the same size. Therefore neither the
+time nor the loss of a reply depends on the drawn tokens.
 
 Shapes: B rows, R live rows, G gamma, K kept tokens, E input length, S sequence buffer,
 L uniforms per token.
