@@ -1,4 +1,4 @@
-"""Tables of classes by name whose modules are imported when a name is first used."""
+"""Tables of classes by name; a module is imported when a name is first used."""
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Lazy(Mapping):
-  """A read-only mapping from names to classes, or to what is made of them."""
+  """A read-only mapping from names to classes, or to objects made from classes."""
 
   def __init__(
     self, classes: Mapping[str, str], make: Callable[[type], Any] | None = None
@@ -14,8 +14,8 @@ class Lazy(Mapping):
     """Creates the mapping.
 
     Args:
-      classes: "module:Class" of each name.
-      make: returns a name's value, given its class; None is the class itself.
+      classes: "module:Class" for each name.
+      make: from a class to the value of its name; None for the class as the value.
     """
     self._classes = dict(classes)
     self._make = make
@@ -25,16 +25,16 @@ class Lazy(Mapping):
     """Returns the value of a name.
 
     Raises:
-      KeyError: where the mapping has no such name.
+      KeyError: if the mapping lacks the name.
     """
     if name not in self._values:
       module, _, attribute = self._classes[name].partition(":")
-      found = getattr(importlib.import_module(module), attribute)
-      self._values[name] = self._make(found) if self._make else found
+      cls = getattr(importlib.import_module(module), attribute)
+      self._values[name] = self._make(cls) if self._make else cls
     return self._values[name]
 
   def __contains__(self, name: object) -> bool:
-    """Returns whether there is such a name, and imports nothing."""
+    """Returns whether the mapping has a name, without an import."""
     return isinstance(name, str) and name in self._classes
 
   def __iter__(self) -> Iterator[str]:

@@ -1,22 +1,22 @@
-"""The policies by name: how many tokens each row drafts next.
+"""The policies by name. A policy decides how many tokens each row drafts next.
 
-Each knows what a row's earlier drafts came to, and keeps the guarantee of every rule
-(`decoding.policy`, docs/math.md).
+A policy reads the results of a row's earlier drafts, and keeps the guarantee of every
+rule (`decoding.policy`, docs/math.md).
 """
 
 from specdec_t5x.decoding.cost_aware import CostAware
 from specdec_t5x.decoding.policy import Fixed, Policy
 
 POLICIES: dict[str, Policy] = {"auto": CostAware(), "fixed": Fixed()}
-# Policies of earlier versions, none of which was better than 'auto' beyond noise.
+# Policies of earlier versions. None was better than 'auto' beyond noise.
 _REMOVED = ("budget", "confidence", "exit")
 
 
 def get_policy(policy: Policy | str) -> Policy:
-  """Returns a policy: as it is, or the one of that name.
+  """Returns a `Policy` unchanged, or the policy with a given name.
 
   Raises:
-    ValueError: where there is none of that name.
+    ValueError: if the name is unknown.
   """
   if isinstance(policy, Policy):
     return policy

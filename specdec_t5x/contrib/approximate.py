@@ -1,8 +1,8 @@
-"""Approximate acceptance at temperature 0: what is nearly the target's token passes.
+"""Approximate acceptance at temperature 0: tokens near the target's token pass.
 
 Source: Stern et al., arXiv 1811.03115, sections 5.1 (top k) and 5.2 (distance). With
-k = 1 and epsilon = 0 both are greedy verification. Else neither is lossless; nothing
-bounds how unlikely a token among the first k is, nor one that is near in number.
+k = 1 or epsilon = 0 the rules are greedy verification. Otherwise the rules are lossy:
+no bound limits how unlikely an accepted token may be.
 """
 
 import abc
@@ -19,36 +19,41 @@ from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 
 class Approximate(Rule):
-  """Accepts the first drafted tokens that pass, none without mass; then argmax p.
+  """Accepts the drafted tokens up to the first failure; the next token is argmax p.
 
-  p is the target's distribution at temperature 1: argmax's own has no second token.
+  A token without mass fails. p is the target's distribution at temperature 1, because
+  argmax's one-hot distribution does not rank the other tokens.
   """
 
   @property
   @abc.abstractmethod
   def is_greedy(self) -> bool:
-    """Whether argmax p alone passes, as in greedy verification."""
+    """Whether only argmax p passes, as in greedy verification."""
 
   @property
   def guarantee(self) -> Guarantee:
-    """GREEDY_EXACT where argmax p alone passes, else LOSSY."""
+    """GREEDY_EXACT if only argmax p passes, else LOSSY."""
     return Guarantee.GREEDY_EXACT if self.is_greedy else Guarantee.LOSSY
 
   @abc.abstractmethod
   def passes(
     self, target_probs: Float[Array, "B N V"], proposal: Proposal
   ) -> Bool[Array, "B G"]:
-    """Returns which drafted tokens are near enough."""
+    """Returns whether each drafted token is near enough to pass."""
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
-    """Returns what decides at temperature 0; sampling is a ValueError."""
+    """Returns the rule at temperature 0, and the rule's adjustment of p.
+
+    Raises:
+      ValueError: if the temperature is not 0.
+    """
     if not sampling.greedy:
       raise ValueError(
         f"The rule {type(self).__name__} needs TEMPERATURE=0, got "
         f"{sampling.temperature}: it compares with the target's likeliest token. To "
         "sample use 'token', 'block', or 'typical', which is lossy, too."
       )
-    # Probabilities in float32 may tie where logits don't: `Greedy` compares logits.
+    # `Greedy` compares logits, as float32 probabilities may tie if logits do not tie.
     if self.is_greedy:
       return Greedy(), sampling
     return self, Sampling(temperature=1.0)
@@ -59,7 +64,7 @@ class Approximate(Rule):
     proposal: Proposal,
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
-    """Accepts a prefix; see `core.types.Rule`. No draw is used."""
+    """Accepts a prefix, without uniforms; see `core.types.Rule`."""
     del uniforms
     passes = self.passes(target_probs, proposal)
     is_possible = chain.drafted_probs(target_probs, proposal) > 0
@@ -68,10 +73,10 @@ class Approximate(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class TopK(Approximate):
-  """Accepts each drafted x that fewer than k tokens are likelier than.
+  """Accepts each drafted x if fewer than k tokens are likelier than x.
 
   Attributes:
-    k: at least 1, which is greedy verification.
+    k: the number of accepted ranks, at least 1; 1 is greedy verification.
   """
 
   k: int = knob(2, whole(1), "accepted ranks; 1 is greedy verification")
@@ -84,10 +89,10 @@ class TopK(Approximate):
   def passes(
     self, target_probs: Float[Array, "B N V"], proposal: Proposal
   ) -> Bool[Array, "B G"]:
-    """Returns which drafted tokens are among the first k."""
+    """Returns whether each drafted token is among the k likeliest tokens."""
     p = chain.drafted_probs(target_probs, proposal)
-    likelier = (target_probs[:, :-1] > p[..., None]).sum(axis=-1)
-    return likelier < self.k
+    num_likelier = (target_probs[:, :-1] > p[..., None]).sum(axis=-1)
+    return num_likelier < self.k
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +100,7 @@ class Distance(Approximate):
   """Accepts each drafted x with |x - argmax p| <= epsilon, for tokens that are numbers.
 
   Attributes:
-    epsilon: at least 0, which is greedy verification.
+    epsilon: the largest accepted distance, at least 0; 0 is greedy verification.
   """
 
   epsilon: int = knob(
@@ -113,6 +118,6 @@ class Distance(Approximate):
   def passes(
     self, target_probs: Float[Array, "B N V"], proposal: Proposal
   ) -> Bool[Array, "B G"]:
-    """Returns which drafted tokens are near."""
+    """Returns whether each drafted token is within epsilon of argmax p."""
     best = argmax(target_probs[:, :-1])
     return jnp.abs(proposal.tokens - best) <= self.epsilon

@@ -1,14 +1,14 @@
-"""Drafting by a speculation of its own: a hierarchy of models, however deep.
+"""Drafting by nested speculation: a hierarchy of models of any depth.
 
-Source: Globerson et al., arXiv 2510.19705 (M_0 drafts for M_1, .., for the target); the
-windows that a correction ends are the flush policy. What a lower level proposes, an
-exact rule judges by the middle network's distribution; so the window that goes up has
-the middle network's distribution at every place, and the target judges it as it would
-the network's own draft (docs/math.md, "Hierarchies"). The middle one may be the target
-itself, less some of what it is: then a window goes on from the target's cache.
+Source: Globerson et al., arXiv 2510.19705 (M_0 drafts for M_1, .., for the target).
+Windows that end at a correction are the paper's flush policy. An exact rule verifies
+the lower draft against the middle network. A window therefore has the middle network's
+distribution at every position, and the target verifies a window like a draft of the
+middle network (docs/math.md, "Hierarchies"). The middle network may be a cheaper
+version of the target. A window then continues the target's cache.
 
 Shapes: B rows, G gamma (the window), H the lower draft's tokens, K = H + 1, M = G + K,
-C decisions, L uniforms a decision, V vocabulary, D width of the features.
+C decisions, L uniforms per decision, V vocabulary, D width of the features.
 """
 
 import dataclasses
@@ -41,12 +41,12 @@ DEFAULT_WINDOW = 8
 
 @flax.struct.dataclass
 class CascadeState:
-  """What the drafter carries.
+  """The drafter's state.
 
   Attributes:
-    cache: the middle network's; None where that is the target itself.
-    lower: the state of what drafts for it.
-    calls: calls of the middle network that each row took part in.
+    cache: the middle network's cache; None if the middle network is the target.
+    lower: the lower drafter's state.
+    calls: the number of calls of the middle network that each row took part in.
   """
 
   cache: Cache | None
@@ -59,12 +59,13 @@ class _Window:
   """A window while it fills.
 
   Attributes:
-    state: of the inner speculation; a row has ended where its window has.
-    probs: the distribution of each gathered token, garbage beyond; None of certain
-      ones.
-    lost: rows where a distribution was no number.
-    iterations: inner iterations so far.
-    calls: of the middle network, a row.
+    state: the state of the inner speculation; a row has ended if the row's window has
+      ended.
+    probs: the distribution of each gathered token, garbage beyond; None if tokens are
+      certain.
+    lost: rows in which a distribution was NaN.
+    iterations: the number of inner iterations so far.
+    calls: the number of calls of the middle network per row.
   """
 
   state: DecodeState
@@ -76,18 +77,19 @@ class _Window:
 
 @dataclasses.dataclass(frozen=True)
 class Cascade(Drafter):
-  """Drafts windows of a network's tokens, which another drafter speeds up.
+  """Drafts windows of a network's tokens; a lower drafter speeds up the network.
 
-  The distribution of a window's token is the network's own, given what comes before.
+  Each token of a window has the network's distribution, given the tokens before.
 
   Attributes:
-    network: the middle one, over the target's vocabulary; or the target itself, less
-      what a `Quantized` or `LayerSkip` says (whose gamma is not used).
-    drafter: drafts chains for it: a draft model, copying, or another cascade.
-    gamma: most tokens of a window.
+    network: the middle network, over the target's vocabulary; or a `Quantized` or
+      `LayerSkip` version of the target (the gamma of that drafter is not used).
+    drafter: the lower drafter, which drafts chains for the network: a draft model,
+      copying, or another cascade.
+    gamma: the most tokens of a window.
     window: 'fixed' gathers gamma tokens; 'flush' ends the window with the first token
-      that the network had to correct.
-    rule: which of the lower draft's tokens stand before the network; EXACT.
+      that the network corrects.
+    rule: the rule that verifies the lower draft's tokens; EXACT.
   """
 
   network: Any
@@ -110,7 +112,7 @@ class Cascade(Drafter):
 
   @property
   def stops(self) -> Stops:
-    """Windows that are flushed are often shorter than gamma."""
+    """BY_ITSELF for flushed windows, which are often shorter than gamma."""
     return Stops.BY_ITSELF if self.window == "flush" else Stops.NEVER
 
   @property
@@ -120,41 +122,43 @@ class Cascade(Drafter):
 
   @property
   def decisions(self) -> int:
-    """Those of gamma inner iterations, each of which gathers a token at least."""
+    """The decisions of gamma inner iterations, each with at least one new token."""
     return self.gamma * step.decisions(self.drafter)
 
   @property
   def of_target(self) -> bool:
-    """Whether the middle network is the target itself, made cheaper."""
+    """Whether the middle network is a cheaper version of the target."""
     return isinstance(self.network, OfTarget)
 
   @property
   def reads_target(self) -> bool:
-    """Whether the window goes on from the target's cache."""
+    """Whether the window continues the target's cache."""
     return self.of_target
 
   @property
   def networks(self) -> Mapping[str, Any]:
-    """The middle network as 'draft'; those below it as 'draft_2', 'draft_3'.
+    """The middle network as 'draft', the networks below as 'draft_2', 'draft_3'.
 
-    Where the middle one is the target itself, those below it by their own names.
+    If the middle network is the target, the networks below keep their names.
     """
-    below = {self._above(name): x for name, x in self.drafter.networks.items()}
+    below = {
+      self._above(name): network for name, network in self.drafter.networks.items()
+    }
     return below if self.of_target else {"draft": self.network, **below}
 
   def derived(self, target: Any) -> Mapping[str, Callable[[Any], Any]]:
-    """Returns what the middle network makes of the target's parameters."""
+    """Returns the parameters that the middle network derives from the target's."""
     return self.network.derived(target) if self.of_target else {}
 
   def check(self, target: Any) -> None:
-    """Raises a ValueError where a level does not go with the one that judges it."""
+    """Raises a ValueError if a level does not fit the level above."""
     super().check(target)
     if self.of_target:
       self.network.check(target)
     self.drafter.check(target if self.of_target else self.network)
 
   def start(self, context: Context) -> CascadeState:
-    """Returns the middle network's first cache, and the lower drafter's state."""
+    """Returns the middle network's initial cache, and the lower drafter's state."""
     cache = None if self.of_target else context.networks["draft"].start()
     lower = self.drafter.start(self._lower_context(context))
     return CascadeState(cache, lower, jnp.zeros(context.source.shape[:1], jnp.int32))
@@ -164,22 +168,24 @@ class Cascade(Drafter):
   ) -> tuple[Proposal, CascadeState]:
     """Fills a window in each row; see `decoding.drafter.Drafter`."""
     check_uniforms(uniforms, self.decisions)
-    own, most = state.drafter_state, context.draft_lengths(state, self.lengths)
-    # The window is an output of its own, of at most `most` tokens after the known.
+    drafter_state = state.drafter_state
+    lengths = context.draft_lengths(state, self.lengths)
+    # The inner speculation's output is the window: at most `lengths` tokens after the
+    # known tokens.
     inner = state.replace(
-      starts=state.lengths - (self.gamma - most),
-      ended=state.ended | (most <= 0),
+      starts=state.lengths - (self.gamma - lengths),
+      ended=state.ended | (lengths <= 0),
       scores=jnp.zeros_like(state.scores),
-      target_cache=state.target_cache if self.of_target else own.cache,
-      drafter_state=own.lower,
+      target_cache=state.target_cache if self.of_target else drafter_state.cache,
+      drafter_state=drafter_state.lower,
       policy_state=None,
     )
     window = _Window(
       state=inner,
-      probs=self._no_probs(context, most.size),
+      probs=self._no_probs(context, lengths.size),
       lost=jnp.zeros_like(state.ended),
       iterations=jnp.zeros((), jnp.int32),
-      calls=own.calls,
+      calls=drafter_state.calls,
     )
     window = jax.lax.while_loop(
       lambda window: ~window.state.ended.all(),
@@ -187,10 +193,10 @@ class Cascade(Drafter):
       window,
     )
     proposal = self._proposal(window, state.lengths)
-    found = window.state
-    # What the target less some of what it is wrote in the target's cache is dropped.
-    cache = None if self.of_target else found.target_cache
-    return proposal, CascadeState(cache, found.drafter_state, window.calls)
+    # A cheaper version of the target wrote to the target's cache. These entries are
+    # dropped.
+    cache = None if self.of_target else window.state.target_cache
+    return proposal, CascadeState(cache, window.state.drafter_state, window.calls)
 
   def _grown(self, context, window, uniforms, lengths) -> _Window:
     """Returns the window after one iteration of the inner speculation."""
@@ -203,13 +209,14 @@ class Cascade(Drafter):
         uniforms, window.iterations * count, count, axis=1
       )
     state, iteration = step.step(spec, window.state, draws)
-    info, probs = iteration.info, window.probs
+    info = iteration.info
+    probs = window.probs
     if probs is not None:
-      # The middle network's distribution at each place; of the drafted nodes and what
-      # follows.
+      # The middle network's distributions of the drafted nodes and the next token.
       probs = _written(probs, iteration.target_probs, window.state.lengths - lengths)
     if self.window == "flush":
-      # Known with the token: it counts, whatever it is, and what would follow does not.
+      # A correction is known together with the corrected token. The corrected token
+      # counts, whatever the token is, and no later token counts.
       corrected = iteration.verdict.last < iteration.proposal.num_valid
       state = state.replace(ended=state.ended | corrected)
     return _Window(
@@ -221,7 +228,7 @@ class Cascade(Drafter):
     )
 
   def _proposal(self, window, lengths) -> Proposal:
-    """Returns what a window gathered."""
+    """Returns the tokens of a window as a proposal."""
     places = lengths[:, None] + jnp.arange(self.gamma)
     tokens = jnp.take_along_axis(window.state.sequences, places, axis=1)
     tokens = jnp.where(window.lost[:, None], -1, tokens)
@@ -235,37 +242,40 @@ class Cascade(Drafter):
     return jnp.zeros((rows, size, context.target.vocab_size))
 
   def _speculation(self, context, state) -> Speculation:
-    """Returns how the middle network decodes with the lower draft's help."""
+    """Returns the speculation of the middle network with the lower drafter."""
     lower = self._lower_context(context)
     if not self.of_target:
-      # The root of a block is the last known token; its own cache may lack more.
+      # The root of a block is the last known token. The middle network's cache may lack
+      # more tokens.
       read = _reading_before(lower.target.extend, state.sequences, context.behind - 1)
       target = dataclasses.replace(lower.target, extend=read)
       lower = dataclasses.replace(lower, target=target)
-    return Speculation(self.drafter, *rule_at(self.rule, context.sampling), lower)
+    rule, sampling = rule_at(self.rule, context.sampling)
+    return Speculation(self.drafter, rule, sampling, lower)
 
   def _lower_context(self, context) -> Context:
-    """Returns what the lower drafter is given: the middle network is its target."""
+    """Returns the lower drafter's context, with the middle network as the target."""
     networks = context.networks
-    below = {name: networks[self._above(name)] for name in self.drafter.networks}
-    of_target = self.of_target
-    middle = self.network.extend(context) if of_target else networks["draft"].extend
+    if self.of_target:
+      extend = self.network.extend(context)
+    else:
+      extend = networks["draft"].extend
     return dataclasses.replace(
       context,
       max_length=self.gamma,
-      target=Target(middle, context.target.vocab_size),
-      networks=below,
+      target=Target(extend, context.target.vocab_size),
+      networks={name: networks[self._above(name)] for name in self.drafter.networks},
       policy=Fixed(),
       behind=context.behind + 1,
     )
 
   def _above(self, name: str) -> str:
-    """Returns what a network of the lower drafter is called here."""
+    """Returns the name in this drafter of a network of the lower drafter."""
     return name if self.of_target else _below(name)
 
 
 def _check_lower(drafter: Any, gamma: int) -> None:
-  """Raises a ValueError where `drafter` can't draft for the middle network."""
+  """Raises a ValueError if `drafter` can't draft for the middle network."""
   if drafter.reads_target or not drafter.tree.is_chain:
     raise ValueError(
       "A cascade needs a lower drafter of chains that reads nothing of the network "
@@ -281,7 +291,7 @@ def _check_lower(drafter: Any, gamma: int) -> None:
 
 
 def _below(name: str) -> str:
-  """Returns what a network is called one level further down.
+  """Returns the name of a network, moved down by a level.
 
   >>> _below("draft"), _below("draft_2")
   ('draft_2', 'draft_3')
@@ -293,23 +303,39 @@ def _below(name: str) -> str:
 def _reading_before(
   extend: ExtendFn, sequences: Int[Array, "B S"], more: int
 ) -> ExtendFn:
-  """Returns a network that reads `more` of the known tokens before each block, too."""
+  """Returns `extend` that also reads `more` known tokens before each block."""
 
   def read(cache, block):
-    index, size = cache.index, block.shape[1]
+    index = cache.index
+    size = block.shape[1]
     start = jnp.maximum(index - more, 0)
     window = start[:, None] + jnp.arange(more + size)
     text = _written(sequences, block, index)
     tokens = jnp.take_along_axis(text, window, axis=1)
-    *found, cache = extend(cache.at(start), tokens)
-    # Where there are fewer, the last slots hold garbage, to be overwritten.
-    cut = jax.vmap(lambda x, at: jax.lax.dynamic_slice_in_dim(x, at, size))
-    return *(cut(x, index - start) for x in found), cache.at(index + size)
+    logits, features, cache = extend(cache.at(start), tokens)
+    # If fewer than `more` tokens are known, the last slots hold garbage, which later
+    # calls overwrite.
+    first = index - start
+    logits = _cut(logits, first, size)
+    features = _cut(features, first, size)
+    return logits, features, cache.at(index + size)
 
   return read
 
 
+def _cut(rows: Array, at: Int[Array, "B"], size: int) -> Array:
+  """Returns `size` entries of each row, starting at index `at` of the row."""
+
+  def cut(row, at):
+    return jax.lax.dynamic_slice_in_dim(row, at, size)
+
+  return jax.vmap(cut)(rows, at)
+
+
 def _written(rows: Array, new: Array, at: Int[Array, "B"]) -> Array:
-  """Returns the rows with new entries, each row's from a place of its own on."""
-  write = lambda row, new, at: jax.lax.dynamic_update_slice_in_dim(row, new, at, 0)
+  """Writes new entries to each row, starting at index `at` of the row."""
+
+  def write(row, new, at):
+    return jax.lax.dynamic_update_slice_in_dim(row, new, at, 0)
+
   return jax.vmap(write)(rows, new, at)

@@ -1,15 +1,15 @@
-"""Heads of feed-forward layers (blockwise, Medusa, Hydra), and how they draft.
+"""Drafting by heads of feed-forward layers (blockwise, Medusa, Hydra).
 
-h is the target's feature of the last token that it has read. The token x_1 after it is
-known when heads draft; head i gives the distribution of x_{i+1}. A call of the target
-verifies a draft and gives the feature that the next draft is made from, so m tokens
-take at least m / (H + 1) + 1 calls (Stern et al., section 4).
+h is the target's feature at the last token that the target has read. The next token x_1
+is known when heads draft; head i gives the distribution of x_{i+1}. A call of the
+target verifies a draft and computes the feature for the next draft, so m tokens take at
+least m / (H + 1) + 1 calls (Stern et al., section 4).
 
 Sources: Stern et al., arXiv 1811.03115 (blockwise); Cai et al., arXiv 2401.10774
 (Medusa); Ankner et al., arXiv 2402.05109 (Hydra).
 
 Shapes: B rows, G drafted nodes, N = G + 1, D width of the features, H heads, L uniforms
-a decision.
+per decision.
 """
 
 import dataclasses
@@ -28,10 +28,10 @@ from specdec_t5x.network.layers import Dense, project
 
 
 class Heads(FeatureDrafter):
-  """The base of the kinds of heads that are feed-forward layers."""
+  """The base of heads of feed-forward layers."""
 
   def features(self, h: Float[Array, "*B D"]) -> Float[Array, "*B H D"]:
-    """Returns every head's feature, of heads that read no path."""
+    """Returns the feature of every head, if heads read no path."""
     raise NotImplementedError
 
   def after(
@@ -40,26 +40,26 @@ class Heads(FeatureDrafter):
     """Returns the feature of head I.
 
     Args:
-      h: the target's.
-      path: embeddings of x_1 .. x_I, known and drafted.
+      h: the target's feature.
+      path: the embeddings of the known and drafted tokens x_1 .. x_I.
     """
     return self.features(h)[..., path.shape[-2] - 1, :]
 
   def __call__(self, *tokens, enable_dropout=False, **kwargs):
-    """Reads nothing of T5X's arguments: parameters follow from the configuration."""
+    """Creates the parameters; T5X's inputs do not affect the parameters."""
     del enable_dropout, kwargs
     self.create_token_parameters(tokens[0])
-    h = jnp.zeros((1, self.config.emb_dim))
-    path = lambda head: jnp.zeros((1, head + 1, self.config.emb_dim))
+    width = self.config.emb_dim
+    h = jnp.zeros((1, width))
     heads = range(self.config.count) if self.reads_path else [0]
-    return [self.after(h, path(head)) for head in heads]
+    return [self.after(h, jnp.zeros((1, head + 1, width))) for head in heads]
 
 
 class _Residual(nn.Module):
-  """h + silu(W x), then y + silu(W y) for each further layer; W is 0 at first.
+  """h + silu(W x), then y + silu(W y) for each further layer; W is initialized to 0.
 
-  So a head begins as the target's own distribution of the next token. Medusa's and
-  Hydra's own blocks have biases; T5 has none.
+  A head therefore starts as the target's distribution of the next token. The blocks in
+  the papers on Medusa and Hydra have biases; T5 has no biases.
   """
 
   config: HeadsConfig
@@ -81,22 +81,22 @@ class _Residual(nn.Module):
 
 
 class Medusa(Heads):
-  """Each head a residual block of h alone: f_i = h + silu(W_i h)."""
+  """Heads that are residual blocks of h: f_i = h + silu(W_i h)."""
 
   def setup(self):
-    # One module each: a list of one module n times would share its weights.
+    # Separate modules, as a single module listed n times would share its weights.
     self.medusa = [_Residual(self.config) for _ in range(self.config.count)]
 
   def features(self, h):
-    """Returns every head's feature; see `Heads`."""
+    """Returns the feature of every head; see `Heads`."""
     return jnp.stack([head(h, h) for head in self.medusa], axis=-2)
 
 
 class Hydra(Heads):
-  """Head i also reads the tokens before its own: f_i = h + silu(W_i [h, x_1 .. x_i]).
+  """Heads that also read the path: f_i = h + silu(W_i [h, x_1 .. x_i]).
 
-  So its distribution is conditional on the path. Hydra's own blocks have a learned map
-  in h's place; with the target's projection h itself is where to begin.
+  A head's distribution is therefore conditional on the path. The paper has a learned
+  map of h in place of h. Here the target's projection follows, so h is the start.
   """
 
   reads_path = True
@@ -105,28 +105,36 @@ class Hydra(Heads):
     self.hydra = [_Residual(self.config) for _ in range(self.config.count)]
 
   def after(self, h, path):
-    """Returns the feature of one head; see `Heads`."""
+    """Returns the feature of a single head; see `Heads`."""
     flat = path.reshape(*path.shape[:-2], -1)
     return self.hydra[path.shape[-2] - 1](h, jnp.concatenate([h, flat], axis=-1))
 
 
 class Blockwise(Heads):
-  """One feed-forward layer for all heads: f_i = h + (W_o relu(W_i h))_i.
+  """A single feed-forward layer for all heads: f_i = h + (W_o relu(W_i h))_i.
 
-  Stern et al. send the next token's own feature through the layer, too; here that is h
-  as it is, so that the output stays the target's.
+  Stern et al. also send the next token's feature through the layer. Here the next
+  token's feature is h unchanged, so that the output stays the target's.
   """
 
   def setup(self):
     cfg = self.config
-    kind = {"dtype": cfg.dtype, "products": cfg.products}
-    self.wi = Dense(cfg.count * cfg.hidden_dim, REPLICATED, **kind)
-    # No `zeros`: behind a relu of zeros nothing would ever learn.
+    self.wi = Dense(
+      cfg.count * cfg.hidden_dim, REPLICATED, dtype=cfg.dtype, products=cfg.products
+    )
+    # The initial weights are small, not 0. With zeros before and after the relu no
+    # weight would ever learn.
     small = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
-    self.wo = Dense(cfg.count * cfg.emb_dim, REPLICATED, small, **kind)
+    self.wo = Dense(
+      cfg.count * cfg.emb_dim,
+      REPLICATED,
+      small,
+      dtype=cfg.dtype,
+      products=cfg.products,
+    )
 
   def features(self, h):
-    """Returns every head's feature; see `Heads`."""
+    """Returns the feature of every head; see `Heads`."""
     (hidden,) = project(h, self.wi)
     change = self.wo(nn.relu(hidden)).reshape(*h.shape[:-1], -1, h.shape[-1])
     return h[..., None, :] + change
@@ -134,12 +142,12 @@ class Blockwise(Heads):
 
 @flax.struct.dataclass
 class HeadState:
-  """What the drafter carries.
+  """The drafter's state.
 
   Attributes:
-    feature: the target's, of the last token that it read and that stands.
-    is_known: whether there is one: not before the target's first call.
-    source: the row's input, which `Pruned` trees look at.
+    feature: the target's feature at the last accepted token that the target has read.
+    is_known: whether there is a feature; False before the target's first call.
+    source: the rows' inputs, which `Pruned` trees read.
   """
 
   feature: Float[Array, "B D"]
@@ -149,26 +157,27 @@ class HeadState:
 
 @dataclasses.dataclass(frozen=True)
 class HeadDraft(Headed):
-  """Drafts from one feature, by heads: the probs at depth i is that of head i."""
+  """Drafts from one feature. Head i gives the distribution at depth i."""
 
   def start(self, context: Context) -> HeadState:
-    """Returns a state without a feature: the target was not called yet."""
-    rows, width = context.source.shape[0], self.network.config.emb_dim
-    return HeadState(jnp.zeros((rows, width)), jnp.zeros(rows, bool), context.source)
+    """Returns a state without a feature, as the target was not called yet."""
+    rows = context.source.shape[0]
+    feature = jnp.zeros((rows, self.network.config.emb_dim))
+    return HeadState(feature, jnp.zeros(rows, bool), context.source)
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, HeadState]:
-    """Drafts all nodes, none that counts before the target's first call."""
-    own = state.drafter_state
+    """Drafts all nodes, with no valid node before the target's first call."""
+    drafter_state = state.drafter_state
     if self.network.reads_path:
-      read = self._path_reader(context, own.feature, state.last_tokens())
+      read = self._path_reader(context, drafter_state.feature, state.last_tokens())
       proposal = self.grown(context, state, uniforms, read)
     else:
-      features = self.apply(context, "features", own.feature)
+      features = self.apply(context, "features", drafter_state.feature)
       proposal = self.proposal(context, state, uniforms, features)
-    is_valid = proposal.is_valid & own.is_known[:, None]
-    return proposal.replace(is_valid=is_valid), own
+    is_valid = proposal.is_valid & drafter_state.is_known[:, None]
+    return proposal.replace(is_valid=is_valid), drafter_state
 
   def commit(
     self,
@@ -177,7 +186,7 @@ class HeadDraft(Headed):
     verdict: Verdict,
     features: Float[Array, "B N D"],
   ) -> HeadState:
-    """Returns the feature of the last accepted node."""
+    """Returns the state with the feature of the last accepted node."""
     del context
     feature = jnp.take_along_axis(features, verdict.last[:, None, None], axis=1)[:, 0]
     return drafter_state.replace(
@@ -185,8 +194,8 @@ class HeadDraft(Headed):
     )
 
   def _path_reader(self, context, feature, last):
-    """Returns how to read heads whose distributions depend on the tokens before."""
-    paths = last[:, None, None]  # [B, P, I], tokens after the feature's.
+    """Returns a `Read` function for heads that read the path."""
+    paths = last[:, None, None]  # [B, P, I], the tokens after the feature's token.
 
     def read(depth, tokens, parents):
       nonlocal paths

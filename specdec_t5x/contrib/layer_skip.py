@@ -1,4 +1,4 @@
-"""Self-speculation: the target without some of its sublayers drafts for itself.
+"""Self-speculation: the target without some sublayers drafts for the target.
 
 Source: Zhang et al. (Draft & Verify), arXiv 2309.08168.
 """
@@ -14,23 +14,23 @@ from specdec_t5x.drafters.stepwise import gamma_knob
 
 @dataclasses.dataclass(frozen=True)
 class LayerSkip(OfTarget):
-  """Drafts by the target itself, some of its decoder's sublayers left out.
+  """Drafts with the target itself, without some of the decoder's sublayers.
 
   Attributes:
-    skip: which, by names as 'self_3' (self-attention), 'cross_0' (cross-attention) and
-      'mlp_5' (feed-forward), counted from 0. `python -m lab layers`, in a clone,
-      finds them.
-    gamma: most tokens a draft.
+    skip: the sublayers to leave out, by name, as 'self_3' (self-attention), 'cross_0'
+      (cross-attention) and 'mlp_5' (feed-forward), counted from 0. `python -m lab
+      layers`, in a clone, chooses sublayers.
+    gamma: the most tokens of a draft.
   """
 
   skip: Sequence[str]
   gamma: int = gamma_knob()
 
   def default_policy(self, is_named: bool) -> str:
-    """Returns 'auto': drafts of the target's own size do not always pay."""
+    """Returns 'auto', as drafts of the target's size do not always pay."""
     del is_named
     return "auto"
 
   def extend(self, context: Context) -> ExtendFn:
-    """Returns the target without what is left out."""
+    """Returns the target without the sublayers of `skip`."""
     return context.target.without(self.skip)

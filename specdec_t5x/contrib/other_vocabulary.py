@@ -1,10 +1,10 @@
-"""Drafting by a network of another vocabulary, on the tokens that both have.
+"""Drafting by a network with another vocabulary, on the shared tokens.
 
-q is the draft's distribution on the shared tokens, renormalised, and 0 elsewhere: a
-distribution on the target's tokens, so every rule keeps its guarantee. Source:
+q is the draft's distribution on the shared tokens, renormalised, and 0 elsewhere. As q
+is a distribution over the target's tokens, every rule keeps its guarantee. Source:
 token-level intersection, Timor et al., arXiv 2502.05202 (ICML 2025).
 
-Shapes: B rows, M the draft's tokens of a sequence, V the target's vocabulary.
+Shapes: B rows, M draft tokens of a sequence, V the target's vocabulary.
 """
 
 import dataclasses
@@ -24,13 +24,13 @@ from specdec_t5x.network.functional import lacks_encoder
 
 @dataclasses.dataclass(frozen=True)
 class OtherVocabulary(DraftModel):
-  """Samples up to gamma tokens one by one from a network with tokens of its own.
+  """Samples up to gamma tokens one by one from a network with another vocabulary.
 
-  Its cache holds the known text piece by piece: each of the target's tokens as the
-  draft has it, or in several tokens.
+  The draft's cache holds the known text in pieces: each token of the target is one
+  token of the draft, or several.
 
   Attributes:
-    tokens: the target's in the network's.
+    tokens: the map from the target's tokens to the network's tokens.
   """
 
   tokens: SharedTokens = dataclasses.field(kw_only=True)
@@ -40,21 +40,20 @@ class OtherVocabulary(DraftModel):
   @staticmethod
   def tables_of(target: str, draft: str) -> SharedTokens:
     """Returns the tables of the vocabularies at two paths."""
-    # Here alone: drafting reads no vocabulary.
+    # A local import, as drafting reads no vocabulary.
     from specdec_t5x.contrib import vocabulary_tables
 
     return vocabulary_tables.of_files(target, draft)
 
   def check(self, target: Any) -> None:
-    """Raises a ValueError where the tables are of other networks."""
-    ids, pieces = self.tokens.ids, self.tokens.pieces
-    for whose, network, size in (
-      ("target", target, len(ids)),
-      ("draft", self.network, int(pieces.max()) + 1),
+    """Raises a ValueError if the tables do not fit the target and the network."""
+    for name, network, size in (
+      ("target", target, len(self.tokens.ids)),
+      ("draft", self.network, int(self.tokens.pieces.max()) + 1),
     ):
       if size > network.config.vocab_size:
         raise ValueError(
-          f"The {whose}'s tokenizer has at least {size} tokens, but its network's "
+          f"The {name}'s tokenizer has at least {size} tokens, but its network's "
           f"vocab_size is {network.config.vocab_size}. VOCABULARY_PATH must be the "
           "target's tokenizer, DRAFT_TOKENIZER the draft's."
         )
@@ -65,17 +64,21 @@ class OtherVocabulary(DraftModel):
       )
 
   def extend(self, context: Context) -> ExtendFn:
-    """Returns the draft network as one of the target's tokens, of the shared ones."""
-    extend, ids = context.networks["draft"].extend, jnp.asarray(self.tokens.ids)
+    """Returns the draft network with the target's tokens as inputs and outputs.
 
-    def of_target(cache, tokens):
+    Only shared tokens may be inputs.
+    """
+    extend = context.networks["draft"].extend
+    ids = jnp.asarray(self.tokens.ids)
+
+    def extend_in_target_tokens(cache, tokens):
       logits, features, cache = extend(cache, ids[tokens])
       return self._of_target(context, logits), features, cache
 
-    return of_target
+    return extend_in_target_tokens
 
   def start(self, context: Context) -> StepwiseState:
-    """Returns the draft's first cache, of the inputs in its own tokens."""
+    """Returns a state with the draft's initial cache, of inputs in draft tokens."""
 
     def in_draft(beginning):
       return dataclasses.replace(
@@ -91,25 +94,27 @@ class OtherVocabulary(DraftModel):
   def read(
     self, context: Context, state: DecodeState
   ) -> tuple[Float[Array, "B V"], Cache]:
-    """Reads the pieces that the cache lacks, two a call."""
+    """Reads the pieces that the cache lacks, two pieces per call."""
     sequences, lengths = self._known(state)
     cache = state.drafter_state.cache
-    # A last token without pieces leaves nothing to read: then the one before, again.
+    # If the last token has no pieces, the draft reads the last known piece again.
     cache = cache.at(jnp.minimum(cache.index, lengths - 1))
     extend = context.networks["draft"].extend
     logits, cache = caught_up(extend, cache, sequences, lengths)
     return self._of_target(context, logits), cache
 
   def carried(self, cache: Cache, state: DecodeState) -> StepwiseState:
-    """Returns the cache, and how long the rows were in the draft's tokens."""
-    return StepwiseState(cache, self._known(state)[1])
+    """Returns a state of the cache and the rows' lengths in draft tokens."""
+    _, lengths = self._known(state)
+    return StepwiseState(cache, lengths)
 
   def _known(self, state: DecodeState) -> tuple[Int[Array, "B M"], Int[Array, "B"]]:
-    """Returns the known tokens in the draft's, and how many there are."""
+    """Returns the known text in draft tokens, and the number of known draft tokens."""
     text = self.tokens.in_draft(state.sequences[:, 1:])
-    # Longer ones would leave no room for a draft: it goes on from their beginnings.
-    most = text.shape[1] - self.gamma
-    lengths = 1 + jnp.minimum((text > 0).sum(axis=1), most - 1)
+    # A longer text would leave no room for a draft. The draft continues the beginning
+    # of such a text.
+    longest = text.shape[1] - self.gamma
+    lengths = 1 + jnp.minimum((text > 0).sum(axis=1), longest - 1)
     start = jnp.full_like(text[:, :1], START_TOKEN)
     return jnp.concatenate([start, text], axis=1), lengths
 

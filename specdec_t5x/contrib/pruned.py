@@ -1,21 +1,22 @@
-"""Trees that each row chooses for itself: the likeliest paths, level by level.
+"""Trees chosen per row: the likeliest paths, level by level.
 
-Of every level the likeliest nodes are followed, and of all nodes the likeliest are
+Only the likeliest nodes of each level are followed, and the likeliest of all nodes are
 drafted: a tree of certain tokens (EAGLE-2, arXiv 2406.16858, section 4).
 
-Where the distributions of all positions come before any token is drafted, they say
-nothing of which tokens go together; the request's own text does, where pairs of tokens
-stand side by side, and so does a table of n-grams of a corpus (DART, arXiv 2601.19278,
-section 3.3, whose score adds half the logarithm of the table's probability).
+Some drafters compute the distributions of all positions before any token is drafted.
+These distributions say nothing about which tokens go together. Pairs of adjacent tokens
+in the request's text do, and so does a table of n-grams of a corpus (DART, arXiv
+2601.19278, section 3.3; DART's score adds half the logarithm of the table's
+probability).
 
-Shapes: B rows, G drafted nodes, V vocabulary, T text, P nodes of a level, Q of the one
-above, R ranks, M known tokens.
+Shapes: B rows, G drafted nodes, V vocabulary, T text, P nodes of a level, Q nodes of
+the level above, R ranks, M known tokens.
 """
 
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,28 +31,38 @@ from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.eagle import Eagle, EagleState, Going
 from specdec_t5x.drafters.heads import Read, RowTrees, apply_draft, draft_logits
 
-# From the tokens before nodes, and the place of each one's last, to the distributions
-# after.
+# (the last M tokens up to each node, the position of each node's last token) -> the
+# distributions after the tokens.
 ProbsAfter = Callable[[Int[Array, "B P M"], Int[Array, "B P"]], Float[Array, "B P V"]]
-# What a table has never seen costs a path no more than this.
+# The least probability of a token under a table. The bound limits the cost of n-grams
+# that the table lacks.
 _RAREST = 1e-6
+
+
+class _Level(NamedTuple):
+  """The followed nodes of a level; `parents` are places in the level above."""
+
+  tokens: Int[Array, "B P"]
+  scores: Float[Array, "B P"]
+  parents: Int[Array, "B P"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Pruned(RowTrees):
-  """A tree of the likeliest paths, whose tokens are certain.
+  """A tree of the likeliest paths. The tokens are certain.
 
-  A path's score is the sum over its tokens of log q, of -`penalty` where the token
-  and the one before it stand side by side nowhere in the request, and of `weight` times
-  the logarithm of what the table gives the token there, if there is a table.
+  A path's score is the sum over the path's tokens of log q, of -`penalty` if the
+  request lacks the pair of the token and the previous token, and of `weight` times the
+  logarithm of the table's probability of the token, if there is a table.
 
   Attributes:
-    nodes: drafted nodes (G).
-    width: nodes of a level that are followed (W).
-    ranks: tokens of a position that are looked at (R).
-    penalty: at least 0; at 0 the request's text does not matter.
-    table: of n-grams, a network; None is none.
-    weight: of the table, at least 0.
+    nodes: the number of drafted nodes (G).
+    width: the number of nodes that are followed per level (W).
+    ranks: the number of likeliest tokens that are considered per position (R).
+    penalty: the penalty of a pair that the request lacks, at least 0; at 0 the
+      request's text does not matter.
+    table: the table of n-grams, a network; None for no table.
+    weight: the weight of the table, at least 0.
   """
 
   nodes: int = knob(16, whole(1), "drafted nodes")
@@ -75,7 +86,7 @@ class Pruned(RowTrees):
     return {} if self.table is None else {"ngrams": self.table}
 
   def check(self, count: int) -> None:
-    """Raises a ValueError where trees of so many positions have too few nodes."""
+    """Raises a ValueError if trees of `count` positions have fewer nodes."""
     widths = [min(self.width, self.ranks)]
     for _ in range(count - 1):
       widths.append(min(self.width, widths[-1] * self.ranks))
@@ -97,31 +108,31 @@ class Pruned(RowTrees):
     """Returns each row's best tree, of at most `count` levels.
 
     Args:
-      context: of the decode.
-      state: where it stands.
-      uniforms: of the nodes.
-      read: gives the logits of each level.
+      context: the decode's context.
+      state: the decode's state.
+      uniforms: the uniforms of the nodes.
+      read: computes the logits of each level.
       count: the most levels.
-      source: the rows' inputs, which a penalty looks at.
+      source: the rows' inputs, for the penalty.
     """
 
-    def noisy(depth, *level):
-      given = context.sampling, uniforms[:, [depth]], context.adjust
-      return perturbed(read(depth, *level), *given)
+    def read_with_noise(depth, tokens, parents):
+      logits = read(depth, tokens, parents)
+      return perturbed(logits, context.sampling, uniforms[:, [depth]], context.adjust)
+
+    def probs_after(tokens, places):
+      params = {"params": context.networks["ngrams"].params}
+      return self.table.apply(params, tokens, places, method="probs_after")
 
     count = min(count, self.nodes)  # No path has more tokens.
     text = None if source is None else text_of(state, source)
     if self.table is None:
-      known = state.last_tokens()[:, None]
-      return self.grow(noisy, count, known, state.lengths, text)
+      last = state.last_tokens()[:, None]
+      return self.grow(read_with_noise, count, last, state.lengths, text)
     size = max(1, self.table.config.order - 1)
     at = state.lengths[:, None] + jnp.arange(-size, 0)
-    known = jnp.take_along_axis(state.sequences, jnp.maximum(at, 0), axis=1)
-    params = {"params": context.networks["ngrams"].params}
-    probs_after = lambda *before: self.table.apply(
-      params, *before, method="probs_after"
-    )
-    return self.grow(noisy, count, known, state.lengths, text, probs_after)
+    last = jnp.take_along_axis(state.sequences, jnp.maximum(at, 0), axis=1)
+    return self.grow(read_with_noise, count, last, state.lengths, text, probs_after)
 
   def grow(
     self,
@@ -135,70 +146,82 @@ class Pruned(RowTrees):
     """Returns each row's best tree.
 
     Args:
-      read: gives the logits of each level.
-      count: levels.
-      known: the tokens before, the last of which the tree hangs from.
-      lengths: how many there are in all.
-      text: of the request; 0 is none.
+      read: computes the logits of each level.
+      count: the number of levels.
+      known: the last known tokens; the last of these tokens is the tree's root.
+      lengths: the number of known tokens.
+      text: the request's text; 0 stands for no token.
       probs_after: the table.
     """
     rows = known.shape[0]
-    before, scores = known[:, None], jnp.zeros((rows, 1))
-    levels = []  # Tokens, scores, and their parents' places in the level above.
+    before = known[:, None]
+    scores = jnp.zeros((rows, 1))
+    levels = []
     for depth in range(count):
-      above = (levels[-1][0], levels[-1][2]) if levels else (None, None)
-      log_probs = jax.nn.log_softmax(read(depth, *above))
-      tokens, of_depth = _top(log_probs, self.ranks)
+      if levels:
+        logits = read(depth, levels[-1].tokens, levels[-1].parents)
+      else:
+        logits = read(depth, None, None)
+      tokens, gains = _top(jax.nn.log_softmax(logits), self.ranks)
       shape = (*before.shape[:2], self.ranks)
-      tokens, of_depth = (jnp.broadcast_to(x, shape) for x in (tokens, of_depth))
+      tokens = jnp.broadcast_to(tokens, shape)
+      gains = jnp.broadcast_to(gains, shape)
       if self.penalty:
         in_text = stand_together(text, before[..., -1], tokens)
-        of_depth = of_depth - self.penalty * ~in_text
+        gains = gains - self.penalty * ~in_text
       if probs_after:
         places = jnp.broadcast_to(lengths[:, None] - 1 + depth, before.shape[:2])
         distributions = probs_after(before, places)
-        of_token = jnp.take_along_axis(distributions, tokens, axis=2)
-        # At most 1, whatever sums are rounded to: no score may rise from its parent's.
-        of_depth += self.weight * jnp.log(jnp.clip(of_token, _RAREST, 1.0))
-      # What is no number is drafted, and then an error, rather than left out.
-      of_depth = jnp.where(jnp.isnan(of_depth), 0.0, of_depth)
-      values = (scores[..., None] + of_depth).reshape(rows, -1)
+        probs = jnp.take_along_axis(distributions, tokens, axis=2)
+        # Rounded sums may exceed 1. The clip at 1 keeps a node's score from exceeding
+        # the parent's score.
+        gains += self.weight * jnp.log(jnp.clip(probs, _RAREST, 1.0))
+      # A NaN is drafted, and raises an error later, instead of being left out.
+      gains = jnp.where(jnp.isnan(gains), 0.0, gains)
+      values = (scores[..., None] + gains).reshape(rows, -1)
       scores, at = jax.lax.top_k(values, min(self.width, values.shape[1]))
-      # In the order of their parents, and under one by score: parents never fall.
+      # Nodes are ordered by parent, and by score among siblings, so that the parents'
+      # numbers never decrease.
       order = jnp.argsort(at // self.ranks, axis=1, stable=True)
-      scores, at = (jnp.take_along_axis(x, order, axis=1) for x in (scores, at))
-      new = jnp.take_along_axis(tokens.reshape(rows, -1), at, axis=1)
-      levels.append((new, scores, at // self.ranks))
+      scores = jnp.take_along_axis(scores, order, axis=1)
+      at = jnp.take_along_axis(at, order, axis=1)
+      followed = jnp.take_along_axis(tokens.reshape(rows, -1), at, axis=1)
+      levels.append(_Level(followed, scores, at // self.ranks))
       before = jnp.take_along_axis(before, at[..., None] // self.ranks, axis=1)
-      before = jnp.concatenate([before[..., 1:], new[..., None]], axis=2)
+      before = jnp.concatenate([before[..., 1:], followed[..., None]], axis=2)
     return self._best(levels)
 
-  def _best(self, levels) -> Proposal:
-    """Returns the tree of the best nodes: no node's score is above its parent's."""
-    tokens, scores = (jnp.concatenate([x[i] for x in levels], axis=1) for i in (0, 1))
-    # Of nodes that score alike the first ones, so that parents are taken, too.
+  def _best(self, levels: list[_Level]) -> Proposal:
+    """Returns the tree of the best nodes. No node scores higher than its parent."""
+    tokens = jnp.concatenate([level.tokens for level in levels], axis=1)
+    scores = jnp.concatenate([level.scores for level in levels], axis=1)
+    # The sort is stable, so a parent comes before a child with the same score.
     order = jnp.argsort(-scores, axis=1, stable=True)
-    taken = jnp.sort(order[:, : self.nodes], axis=1)
-    sizes = [level[0].shape[1] for level in levels]
-    # Places among all nodes; the root's is the one before the first.
+    best = jnp.sort(order[:, : self.nodes], axis=1)
+    # Nodes are numbered across levels from 0; the root has number -1.
+    sizes = [level.tokens.shape[1] for level in levels]
     firsts = [-1, 0, *itertools.accumulate(sizes)][: len(sizes)]
-    parents = [first + level[2] for first, level in zip(firsts, levels, strict=True)]
+    parents = [
+      first + level.parents for first, level in zip(firsts, levels, strict=True)
+    ]
     parents = jnp.concatenate(parents, axis=1)
-    pick = lambda x: jnp.take_along_axis(x, taken, axis=1)
-    # From a place among all nodes to the number that it has among those taken.
-    number = (taken[:, :, None] <= pick(parents)[:, None, :]).sum(axis=1)
-    is_valid = jnp.isfinite(pick(scores))
-    return Proposal(pick(tokens), None, is_valid, Tree(number))
+    tokens = jnp.take_along_axis(tokens, best, axis=1)
+    scores = jnp.take_along_axis(scores, best, axis=1)
+    parents = jnp.take_along_axis(parents, best, axis=1)
+    # The parent's number in the tree is the rank among the best nodes, counted from 1.
+    tree_parents = (best[:, :, None] <= parents[:, None, :]).sum(axis=1)
+    return Proposal(tokens, None, jnp.isfinite(scores), Tree(tree_parents))
 
 
 @dataclasses.dataclass(frozen=True)
 class EagleTree(Eagle):
-  """Drafts a tree of certain tokens that each row chooses for itself (EAGLE-2).
+  """Drafts a tree of certain tokens, chosen per row (EAGLE-2).
+
+  The tree has as many levels as the network was trained for.
 
   Attributes:
-    network: EAGLE's.
-    shape: how many nodes, and how many of each level the layer reads; as many levels as
-      the network was trained to go on for.
+    network: EAGLE's network.
+    shape: the number of nodes, and the number of nodes that the layer reads per level.
   """
 
   network: Any
@@ -217,58 +240,74 @@ class EagleTree(Eagle):
 
   @property
   def tree(self) -> Tree:
-    """Of as many nodes as every proposal; rows have their own."""
+    """A tree of the same size as every proposal; each row has another tree."""
     return Tree((0,) * self.shape.nodes)
 
   @property
   def depth(self) -> int:
-    """The most drafted tokens that can stand together."""
+    """The most drafted tokens on one path."""
     return min(self.network.config.count, self.shape.nodes)
 
   @property
   def grown(self) -> int:
-    """The most positions that its layer reads for one draft."""
+    """The most positions that the layer reads for one draft."""
     return self.shape.width * self.depth
 
   def first_tree(self, rows: int) -> Tree:
-    """Returns a tree that no proposal had."""
+    """Returns a placeholder tree for the time before the first proposal."""
     return Tree(jnp.zeros((rows, self.shape.nodes), jnp.int32))
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, EagleState]:
-    """Drafts; no node counts before the target's first call."""
+    """Drafts a tree, with no valid node before the target's first call."""
     logits, going = self.read(context, state)
-    known, depths = going.cache.index, []
-    sees = None  # [B, P, M], which of all nodes read so far the last level's see.
+    index = going.cache.index
+    depths = []
+    sees = None  # [B, P, M], which of all M nodes so far the last level's P nodes see.
 
     def read(depth, tokens, parents):
       nonlocal going, sees
       if tokens is None:
         return logits[:, None]
       rows, size = tokens.shape
-      of_parent = lambda x: jnp.take_along_axis(x, parents[..., None], axis=1)
       itself = jnp.broadcast_to(jnp.eye(size, dtype=bool), (rows, size, size))
-      above = jnp.zeros((rows, size, 0), bool) if sees is None else of_parent(sees)
+      if sees is None:
+        above = jnp.zeros((rows, size, 0), bool)
+      else:
+        above = _gathered(sees, parents)
       sees = jnp.concatenate([above, itself], axis=2)
       depths.extend([depth - 1] * size)
-      given = going.cache, of_parent(going.feature), context.target.embed(tokens)
-      found, feature, cache = apply_draft(
-        *(self.network, context, "extend", *given, going.target),
-        *(known[:, None] + jnp.array(depths), sees),
+      outputs, feature, cache = apply_draft(
+        self.network,
+        context,
+        "extend",
+        going.cache,
+        _gathered(going.feature, parents),
+        context.target.embed(tokens),
+        going.target,
+        index[:, None] + jnp.array(depths),
+        sees,
       )
       going = Going(cache, feature, going.target)
-      return draft_logits(self.network, context, found)
+      return draft_logits(self.network, context, outputs)
 
     proposal = self.shape.propose(context, state, uniforms, read, self.depth)
-    own = state.drafter_state.replace(cache=going.cache.at(known), tree=proposal.tree)
-    return self.known(state, proposal), own
+    drafter_state = state.drafter_state.replace(
+      cache=going.cache.at(index), tree=proposal.tree
+    )
+    return self.known(state, proposal), drafter_state
+
+
+def _gathered(rows: Array, places: Int[Array, "B P"]) -> Array:
+  """Returns the entries [B, P, ...] of each row at `places`."""
+  return jnp.take_along_axis(rows, places[..., None], axis=1)
 
 
 def text_of(state: DecodeState, source: Int[Array, "B E"]) -> Int[Array, "B T"]:
-  """Returns the input and the output so far, 0 where nothing is known."""
+  """Returns the input and the known output, zero-padded."""
   is_known = jnp.arange(state.sequences.shape[1]) < state.lengths[:, None]
-  # The start token, which is 0, too, keeps input and output apart.
+  # The start token, which is 0 too, separates input and output.
   output = jnp.where(is_known, state.sequences, 0)
   return jnp.concatenate([source, output], axis=1)
 
@@ -276,16 +315,16 @@ def text_of(state: DecodeState, source: Int[Array, "B E"]) -> Int[Array, "B T"]:
 def stand_together(
   text: Int[Array, "B T"], before: Int[Array, "B P"], after: Int[Array, "B P R"]
 ) -> Bool[Array, "B P R"]:
-  """Returns which pairs of tokens stand side by side in the text."""
+  """Returns whether each pair of tokens is adjacent in the text."""
   first = text[:, None, :-1] == before[..., None]
   second = (text[:, None, None, 1:] == after[..., None]) & (after[..., None] > 0)
   return (first[:, :, None] & second).any(axis=-1)
 
 
 def _top(log_probs, count):
-  """Returns the likeliest tokens of each node, [B, P, R], and their values.
+  """Returns each node's likeliest tokens [B, P, R], and their log-probabilities.
 
-  Where these are no numbers the token is -1, which is none.
+  If a log-probability is NaN, the node's tokens are -1, which is no token.
   """
   values, tokens = jax.lax.top_k(log_probs, count)
   is_lost = jnp.isnan(log_probs).any(axis=-1, keepdims=True)

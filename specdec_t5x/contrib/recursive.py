@@ -1,4 +1,4 @@
-"""Recursive rejection: one token verification after the other on what is left.
+"""Recursive rejection: repeated token verification on the residual.
 
 Source: Miao et al. (SpecInfer), arXiv 2305.09781, algorithm 2 (multi-step speculative
 sampling). With certain tokens: reject, zero, renormalise (DART, arXiv 2601.19278).
@@ -19,12 +19,11 @@ from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 @dataclasses.dataclass(frozen=True)
 class Recursive(Rule):
-  """Walks down a tree, accepting the first child to pass.
+  """Walks down a tree and accepts the first child that passes.
 
-  The first child is judged against p, with probability min(1, p(x) / q(x)); each one
-  after a rejection against the residual norm(max(0, p - q)) that the rejection left in
-  place of p, with q the distribution that this very sibling was drawn from. On a chain
-  it is token verification.
+  A child x passes with probability min(1, p(x) / q(x)), where q is the distribution
+  that x was drawn from. After a rejection the residual norm(max(0, p - q)) replaces p
+  for the next sibling. On a chain the rule is token verification.
   """
 
   guarantee = Guarantee.EXACT
@@ -36,37 +35,45 @@ class Recursive(Rule):
     proposal: Proposal,
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
-    """Accepts a path and samples what follows it; see `core.types.Rule`."""
+    """Accepts a path and samples the next token; see `core.types.Rule`."""
     check_uniforms(uniforms, proposal.tree.size + 1)
     shape = proposal.tokens.shape
     parents = jnp.broadcast_to(jnp.asarray(proposal.tree.parents), shape)
-    nodes = parents, proposal.tokens, uniforms[:, :-1, -1], proposal.is_valid
-    last, next_probs = jax.vmap(_walk)(target_probs, proposal.draft_probs, *nodes)
+    last, next_probs = jax.vmap(_walk)(
+      target_probs,
+      proposal.draft_probs,
+      parents,
+      proposal.tokens,
+      uniforms[:, :-1, -1],
+      proposal.is_valid,
+    )
     return Verdict(last, sample(next_probs, uniforms[:, -1]))
 
 
 def _walk(target_probs, draft_probs, parents, tokens, draws, is_valid):
-  """Judges one row; the arguments are its own.
+  """Returns the accepted node of one row, and the next token's distribution.
 
-  Levels follow each other, so each node is met after its parent was judged.
+  Nodes are in the order of levels, so each node is tested after its parent.
   """
 
-  def judge(carry, node):
-    # `here` are the nodes that spell what was accepted: there are several where
-    # independent siblings drew the same token, and the children of all are draws.
-    here, left, last = carry
-    number, token, draw, of_node = node
-    present = is_valid & here[parents]
-    q = jax.nn.one_hot(token, left.size) if draft_probs is None else of_node
-    is_present = present[number - 1]
-    passes = is_present & (draw < chain.ratio(left[token], q[token]))
-    agreeing = jnp.pad(present & (tokens == token), (1, 0))
-    here = jnp.where(passes, agreeing, here)
-    rest = jnp.where(is_present, residual(left, q), left)
-    left = jnp.where(passes, target_probs[number], rest)
-    return (here, left, jnp.where(passes, number, last)), None
+  def test(carry, node):
+    # `current` marks the nodes that spell the accepted tokens. There are several nodes
+    # if independent siblings drew the same token. The children of every marked node are
+    # draws.
+    current, p, last = carry
+    index, token, draw, draft_distribution = node
+    candidates = is_valid & current[parents]
+    q = jax.nn.one_hot(token, p.size) if draft_probs is None else draft_distribution
+    is_candidate = candidates[index - 1]
+    passes = is_candidate & (draw < chain.ratio(p[token], q[token]))
+    same_token = jnp.pad(candidates & (tokens == token), (1, 0))
+    current = jnp.where(passes, same_token, current)
+    remaining = jnp.where(is_candidate, residual(p, q), p)
+    p = jnp.where(passes, target_probs[index], remaining)
+    return (current, p, jnp.where(passes, index, last)), None
 
-  start = jnp.arange(tokens.size + 1) == 0, target_probs[0], jnp.array(0)
+  is_root = jnp.arange(tokens.size + 1) == 0
+  start = is_root, target_probs[0], jnp.array(0)
   nodes = jnp.arange(1, tokens.size + 1), tokens, draws, draft_probs
-  (_, left, last), _ = jax.lax.scan(judge, start, nodes)
-  return last, left
+  (_, next_probs, last), _ = jax.lax.scan(test, start, nodes)
+  return last, next_probs

@@ -1,40 +1,42 @@
-"""The tokens of two vocabularies in each other: tables that compiled programs read.
+"""Tables that map the target's tokens to the draft's tokens in compiled programs.
 
-Shapes: B rows, S tokens of a text, M the draft's tokens of it, V the target's
-vocabulary, W the draft's, P the most of the draft's tokens for one of the target's.
+Shapes: B rows, S target tokens of a text, M draft tokens of the text, V the target's
+vocabulary, W the draft's vocabulary, P the most draft tokens per target token.
 """
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-# For logits of tokens that the draft lacks: no probability, at any usual temperature.
+# The logit of a token that the draft lacks. The probability is 0 at usual temperatures.
 _LEAST = -1e9
 
 
 class SharedTokens:
-  """What the draft has of each of the target's tokens.
+  """The draft's tokens for each token of the target.
 
   Attributes:
-    ids: the same token in the draft's vocabulary; -1 where there is none.
-    pieces: the draft's tokens of the same text, zero-padded; of padding (0) none.
-    longer: how many times as long as in the target's tokens a text may be in the
-      draft's; what goes beyond is not read.
+    ids: the id of the same token in the draft's vocabulary; -1 if the draft lacks the
+      token.
+    pieces: the draft's tokens of the same text, zero-padded; padding (0) has no pieces.
+    longer: the largest ratio of a text's draft tokens to target tokens; the draft does
+      not read further tokens.
   """
 
   def __init__(self, ids: Int[np.ndarray, "V"], pieces: Int[np.ndarray, "V P"]):
     """Keeps the tables.
 
     Raises:
-      ValueError: where no token is shared.
+      ValueError: if no token is shared.
     """
     if not (ids >= 0).any():
       raise ValueError(
         f"None of the target's {len(ids)} tokens is one of the draft's, expected some: "
         "there is nothing to draft from. Check that DRAFT_TOKENIZER is the draft's."
       )
-    self.ids, self.pieces = ids, pieces
-    # Of the mean token, and the tokens that texts are made of are short ones.
+    self.ids = ids
+    self.pieces = pieces
+    # The mean number of pieces per token suffices, as texts consist of short tokens.
     self.longer = max(1, -(-int((pieces > 0).sum()) // len(pieces)))
     self._key = ids.tobytes(), pieces.tobytes()
 
@@ -48,7 +50,7 @@ class SharedTokens:
     return f"{int((self.ids >= 0).sum())} of {len(self.ids)} tokens"
 
   def in_draft(self, tokens: Int[Array, "B S"]) -> Int[Array, "B M"]:
-    """Returns texts in the draft's tokens, zero-padded: the pieces of each token."""
+    """Returns texts in draft tokens, zero-padded: the pieces of each token in turn."""
     rows, size = tokens.shape
     width = size * self.longer
     tokens = jnp.maximum(tokens, 0)  # Padding may be -1.
@@ -62,7 +64,10 @@ class SharedTokens:
   def of_target(
     self, logits: Float[Array, "*B W"], vocab_size: int
   ) -> Float[Array, "*B V"]:
-    """Returns the draft's logits at the target's tokens, which renormalises them."""
+    """Gathers the draft's logits at the target's tokens.
+
+    A softmax over the result renormalises the draft's distribution on shared tokens.
+    """
     ids = jnp.pad(jnp.asarray(self.ids), (0, vocab_size - len(self.ids)))
     is_shared = ids.at[len(self.ids) :].set(-1) >= 0
     return jnp.where(is_shared, jnp.take(logits, ids, axis=-1, mode="clip"), _LEAST)

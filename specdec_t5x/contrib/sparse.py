@@ -1,8 +1,8 @@
-"""Drafting from a truncated probs: what a draft in another process does, in this one.
+"""Drafting from truncated distributions, as in `contrib.link`, in a single process.
 
 (TK-SLT, arXiv 2509.04576; TSLT, arXiv 2512.16273: truncate first, then draw.)
 
-Shapes: B rows, G gamma, K kept tokens, V vocabulary, L uniforms a decision.
+Shapes: B rows, G gamma, K kept tokens, V vocabulary, L uniforms per decision.
 """
 
 import dataclasses
@@ -22,21 +22,18 @@ from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import read_last
-from specdec_t5x.drafters.stepwise import (
-  gamma_knob,
-  likeliest,
-)
+from specdec_t5x.drafters.stepwise import gamma_knob, likeliest
 
 
 @dataclasses.dataclass(frozen=True)
 class SparseDraft(Drafter):
-  """Samples gamma tokens one by one from a network's truncated and rounded probs.
+  """Samples gamma tokens one by one from truncated and rounded distributions.
 
   Attributes:
-    network: drafts over the target's vocabulary.
-    gamma: tokens a draft.
-    top_k: tokens of a distribution that are kept; 0 is all.
-    top_p: how much of their mass.
+    network: the drafting network, over the target's vocabulary.
+    gamma: the number of tokens of a draft.
+    top_k: the number of kept tokens of a distribution; 0 keeps all.
+    top_p: the kept part of the kept tokens' mass.
   """
 
   network: Any
@@ -50,7 +47,7 @@ class SparseDraft(Drafter):
 
   @property
   def networks(self) -> Mapping[str, Any]:
-    """The network that drafts, by its name."""
+    """The drafting network, by name."""
     return {"draft": self.network}
 
   @property
@@ -59,7 +56,7 @@ class SparseDraft(Drafter):
     return tree.chain(self.gamma)
 
   def start(self, context: Context) -> Cache:
-    """Returns the draft's first cache."""
+    """Returns the draft's initial cache."""
     return context.networks["draft"].start()
 
   def propose(
@@ -76,9 +73,9 @@ class SparseDraft(Drafter):
       context.adjust,
       context.behind,
     )
-    probs = (
-      None if distribution is None else distribution.dense(context.target.vocab_size)
-    )
+    probs = None
+    if distribution is not None:
+      probs = distribution.dense(context.target.vocab_size)
     return Proposal.chain(tokens, probs, self.gamma), cache
 
 
@@ -91,19 +88,20 @@ def drafted_sparsely(
   adjust: AdjustFn,
   behind: int = 2,
 ) -> tuple[Int[Array, "B G"], SparseProbs | None, Cache]:
-  """Returns drafted tokens, what they were drawn from, and the network's cache.
+  """Drafts a chain from truncated distributions.
 
   Args:
     extend: the network.
-    state: where the decode stands; the drafter's state is the network's cache.
-    uniforms: of each token.
-    sampling: the adjustment of the distribution, before it is truncated.
-    truncation: what of it is kept.
+    state: the decode's state; the drafter's state is the network's cache.
+    uniforms: the uniforms of each token.
+    sampling: the adjustment of the distribution, before truncation.
+    truncation: the truncation of the distribution.
     adjust: computes the distribution.
-    behind: as `drafted_chain`'s.
+    behind: the number of known tokens that the cache may lack, as in `drafted_chain`.
 
   Returns:
-    Tokens, distributions [B, G, K] (None where the tokens are certain), the cache.
+    The tokens, the distributions [B, G, K] (None if the tokens are certain), and the
+    network's cache.
   """
 
   def drawn(logits, uniforms):
@@ -122,17 +120,17 @@ def drafted_chain(
   draw_fn: Callable[[Float[Array, "B V"], Float[Array, "B L"]], tuple[Array, Any]],
   behind: int = 2,
 ) -> tuple[Int[Array, "B G"], Any, Cache]:
-  """Drafts a token after the other, each by a call of the network.
+  """Drafts token by token, with one call of the network per token.
 
   Args:
     extend: the network.
-    state: where the decode stands; the drafter's state is the network's cache.
-    uniforms: of each token.
-    draw_fn: from logits and uniforms to a token and its distribution, of any kind.
-    behind: how many known tokens the cache may lack (`Context.behind`).
+    state: the decode's state; the drafter's state is the network's cache.
+    uniforms: the uniforms of each token.
+    draw_fn: from logits and uniforms to a token and a distribution of any type.
+    behind: the number of known tokens that the cache may lack (`Context.behind`).
 
   Returns:
-    The tokens, their distributions, and the cache, which lacks the last token.
+    The tokens, the distributions, and the cache, which lacks the last token.
   """
   logits, cache = read_last(
     extend, state.drafter_state, state.sequences, state.lengths, behind
@@ -145,11 +143,11 @@ def drafted_chain(
     token, distribution = draw_fn(logits[:, 0], uniforms)
     return (cache, token), (token, distribution)
 
-  later = uniforms[:, 1:].swapaxes(0, 1)
-  (cache, _), rest = jax.lax.scan(
-    draft_next, (cache, first[0]), later, length=uniforms.shape[1] - 1
+  later_uniforms = uniforms[:, 1:].swapaxes(0, 1)
+  (cache, _), later = jax.lax.scan(
+    draft_next, (cache, first[0]), later_uniforms, length=uniforms.shape[1] - 1
   )
   tokens, distributions = jax.tree.map(
-    lambda head, tail: jnp.concatenate([head[None], tail]).swapaxes(0, 1), first, rest
+    lambda head, tail: jnp.concatenate([head[None], tail]).swapaxes(0, 1), first, later
   )
   return tokens, distributions, cache

@@ -1,11 +1,11 @@
-"""A probs on a few tokens, in whole numbers: what a draft in another process sends.
+"""Sparse distributions with integer weights, as sent by a remote draft.
 
-A distribution of V numbers is 16 V bits. Truncated to the K likeliest tokens and
-rounded to 16 bits before anything is drawn, it is K (16 + ceil(log2 V)), and still
-exactly what the token was drawn from: so nothing of the rules changes. (TK-SLT, arXiv
-2509.04576; TSLT, arXiv 2512.16273.)
+A distribution of V numbers takes 16 V bits. The K likeliest tokens with weights of 16
+bits take K (16 + ceil(log2 V)) bits. Truncation and rounding come before the draw, so
+each token is drawn exactly from the sparse distribution, and the rules are unchanged.
+(TK-SLT, arXiv 2509.04576; TSLT, arXiv 2512.16273.)
 
-Shapes: V vocabulary, K kept tokens, L uniforms a decision.
+Shapes: V vocabulary, K kept tokens, L uniforms per decision.
 """
 
 import dataclasses
@@ -21,23 +21,23 @@ from specdec_t5x.core.distributions import sample
 # Weights have 16 bits.
 LARGEST = 2**16 - 1
 WEIGHT_BITS = 16
-# A distribution is rounded in units of 2^-23 of its mass, or in larger ones where its
-# largest weight would not have 16 bits. Rounding adds at most half a unit a token, so
-# any sum of K < 2^23 weights is a whole number below 2^24: the same float32 in whatever
-# order, on whatever device. The likeliest token has 65535 units, or at least 2^23 / K:
-# not all are rounded to none.
+# A distribution is rounded in units of 2^-23 of the mass, or in larger units if the
+# largest weight would exceed 16 bits. Rounding adds at most half a unit per token, so
+# any sum of K < 2^23 weights is an integer below 2^24. Float32 represents the sum
+# exactly, in any order and on any device. The likeliest token has 65535 units, or at
+# least 2^23 / K, so at least one weight is above 0.
 _UNITS = 2**23
 SUM_BELOW = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
 class Truncation:
-  """How much of a draft's distribution is kept.
+  """The truncation of a draft's distribution.
 
   Attributes:
-    top_k: the likeliest tokens that are kept, of equal ones those of lower number; 0
-      keeps all.
-    top_p: of these the fewest likeliest that reach this part of their mass.
+    top_k: the number of likeliest tokens to keep; of equally likely tokens the lower
+      ids come first; 0 keeps all.
+    top_p: the part of the kept tokens' mass to keep, with the fewest likeliest tokens.
   """
 
   top_k: int = 32
@@ -61,7 +61,7 @@ class Truncation:
     return min(self.top_k or vocab_size, vocab_size)
 
   def of(self, probs: Float[Array, "*batch V"]) -> "SparseProbs":
-    """Returns a probs's largest numbers, rounded; nothing where one is not a number."""
+    """Truncates and rounds distributions; all weights are 0 for a NaN distribution."""
     kept, tokens = jax.lax.top_k(probs, self.size(probs.shape[-1]))
     if self.top_p < 1:
       before = jnp.cumsum(kept, axis=-1) - kept
@@ -76,8 +76,9 @@ class Truncation:
     units = jnp.where(is_distribution, jnp.minimum(LARGEST / largest, _UNITS), 0.0)
     weights = jnp.round(shares * units).astype(jnp.int32)
     order = jnp.argsort(tokens, axis=-1)
-    pick = lambda x: jnp.take_along_axis(x, order, axis=-1).astype(jnp.int32)
-    return SparseProbs(pick(tokens), pick(weights))
+    tokens = jnp.take_along_axis(tokens, order, axis=-1).astype(jnp.int32)
+    weights = jnp.take_along_axis(weights, order, axis=-1).astype(jnp.int32)
+    return SparseProbs(tokens, weights)
 
 
 @flax.struct.dataclass
@@ -85,8 +86,8 @@ class SparseProbs:
   """q(x) = weight of x / sum of weights.
 
   Attributes:
-    tokens: that may be drawn, ascending.
-    weights: from 0 to `LARGEST`, together below `SUM_BELOW`; all 0 where there is no
+    tokens: the kept tokens, ascending.
+    weights: from 0 to `LARGEST`, with a sum below `SUM_BELOW`; all 0 if there is no
       distribution.
   """
 
@@ -95,13 +96,13 @@ class SparseProbs:
 
   @property
   def total(self) -> Int[Array, "*batch"]:
-    """The sum of weights; 0 where there is no distribution."""
+    """The sum of weights; 0 if there is no distribution."""
     return self.weights.sum(axis=-1)
 
   def draw(self, uniforms: Float[Array, "*batch L"]) -> Int[Array, "*batch"]:
-    """Returns a token of the distribution, the same one on every device.
+    """Draws a token, the same token on every device.
 
-    Sums of weights are exact, and what else `sample` does is one product.
+    Sums of weights are exact, and otherwise `sample` computes a single product.
 
     Args:
       uniforms: in [0, 1), as for `distributions.sample` of K tokens.
@@ -110,29 +111,30 @@ class SparseProbs:
     return jnp.take_along_axis(self.tokens, at[..., None], axis=-1)[..., 0]
 
   def dense(self, vocab_size: int) -> Float[Array, "*batch V"]:
-    """Returns q of all tokens; NaN at its tokens where there is no distribution."""
+    """Returns q of all tokens; NaN at `tokens` if there is no distribution."""
     shares = self.weights / self.total.astype(jnp.float32)[..., None]
     *batch, size = self.tokens.shape
-    tokens, shares = (x.reshape(-1, size) for x in (self.tokens, shares))
+    tokens = self.tokens.reshape(-1, size)
+    shares = shares.reshape(-1, size)
     rows = jnp.arange(tokens.shape[0])[:, None]
     distribution = jnp.zeros((tokens.shape[0], vocab_size)).at[rows, tokens].set(shares)
     return distribution.reshape(*batch, vocab_size)
 
 
 def probs_bits(top_k: int, vocab_size: int) -> int:
-  """Returns the bits of a drafted token and its distribution, as the papers count.
+  """Returns the bits of a drafted token with a distribution, as the papers count.
 
-  K (16 + ceil(log2 V)) + ceil(log2 V); a whole distribution goes without its tokens. A
-  message of `contrib.link.wire` has 16 or 32 bits for a token's number.
+  The number is K (16 + ceil(log2 V)) + ceil(log2 V). A full distribution is sent
+  without token ids. A message of `contrib.link.wire` has 16 or 32 bits per token id.
 
   >>> probs_bits(32, 32128), probs_bits(32128, 32128)
   (1007, 514063)
   """
-  number = token_bits(vocab_size)
-  each = WEIGHT_BITS + (number if top_k < vocab_size else 0)
-  return top_k * each + number
+  id_bits = token_bits(vocab_size)
+  kept_bits = WEIGHT_BITS + (id_bits if top_k < vocab_size else 0)
+  return top_k * kept_bits + id_bits
 
 
 def token_bits(vocab_size: int) -> int:
-  """Returns ceil(log2 V), the bits of a token."""
+  """Returns ceil(log2 V), the bits of a token id."""
   return max(1, (vocab_size - 1).bit_length())

@@ -1,4 +1,4 @@
-"""Typical acceptance: what the target finds plausible passes. Not lossless.
+"""Typical acceptance: tokens that the target finds plausible pass. The rule is lossy.
 
 Source: Cai et al. (Medusa), arXiv 2401.10774, section 2.3.2.
 """
@@ -19,11 +19,11 @@ from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 class Typical(Rule):
   """Accepts each drafted x with p(x) > min(epsilon, delta exp(-H(p))).
 
-  At temperature 0 p is one-hot and only the target's own token passes.
+  At temperature 0 p is one-hot, and only argmax p passes.
 
   Attributes:
     epsilon: the highest threshold.
-    delta: scales the threshold where p has high entropy H.
+    delta: the scale of the threshold for p with a high entropy H.
   """
 
   epsilon: float = 0.09
@@ -37,7 +37,7 @@ class Typical(Rule):
     proposal: Proposal,
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
-    """Accepts a prefix and samples the next token from p after it."""
+    """Accepts a prefix and samples the next token from p after the prefix."""
     check_uniforms(uniforms, proposal.tree.size + 1)
     p = chain.drafted_probs(target_probs, proposal)
     entropy = entr(target_probs[:, :-1]).sum(axis=-1)

@@ -11,21 +11,21 @@ from specdec_t5x.vocabularies.frames import end_ids_of
 from specdec_t5x.vocabularies.opening import open_vocabulary
 from specdec_t5x.vocabularies.sentencepieces import SentencePieceVocabulary
 
-# The most pieces of a token. The text of a longer token is cut.
+# The most pieces of a token. Further pieces are dropped.
 _MOST_PIECES = 8
 
 
 def between(target: Vocabulary, draft: Vocabulary) -> SharedTokens:
   """Returns the tables from a target's tokens to a draft's tokens.
 
-  Tokens of the same text are shared, and so are the ends of sequence.
+  Tokens of the same text are shared, and so are the EOS tokens.
 
   Raises:
-    ValueError: where none is shared, or the draft's vocabulary has no end.
+    ValueError: if no token is shared, or the draft's vocabulary has no EOS.
   """
   names = target.names()
-  of_draft = {name: token for token, name in enumerate(draft.names()) if name}
-  ids = np.array([of_draft.get(name, -1) for name in names], np.int32)
+  draft_ids = {name: token for token, name in enumerate(draft.names()) if name}
+  ids = np.array([draft_ids.get(name, -1) for name in names], np.int32)
   if (ids >= 0).any():
     is_named = [token for token in target.end_ids if token < len(names)]
     ids[is_named] = end_ids_of(draft)[0] if draft.eos_id is None else draft.eos_id
@@ -33,8 +33,8 @@ def between(target: Vocabulary, draft: Vocabulary) -> SharedTokens:
   pieces[:, 0] = np.maximum(ids, 0)
   for token, name in enumerate(names):
     if name and ids[token] < 0:
-      found = draft.encode_part(name.replace(SPACE, " "))[:_MOST_PIECES]
-      pieces[token, : len(found)] = found
+      token_pieces = draft.encode_part(name.replace(SPACE, " "))[:_MOST_PIECES]
+      pieces[token, : len(token_pieces)] = token_pieces
   return SharedTokens(ids, pieces[:, : max(1, (pieces > 0).sum(axis=1).max())])
 
 
@@ -43,14 +43,13 @@ def shared_tokens(target: Any, draft: str) -> SharedTokens:
 
   Args:
     target: the target's vocabulary.
-    draft: path of the draft's SentencePiece model, or of a Hugging Face folder.
+    draft: the path of the draft's SentencePiece model, or of a Hugging Face folder.
 
   Raises:
     ValueError: if `draft` has no vocabulary, or no token is shared.
   """
   if not isinstance(target, Vocabulary):
-    file, extra_ids = target.sentencepiece_model_file, target.extra_ids
-    target = SentencePieceVocabulary(file, extra_ids)
+    target = SentencePieceVocabulary(target.sentencepiece_model_file, target.extra_ids)
   return between(target, open_vocabulary(draft))
 
 

@@ -1,7 +1,8 @@
-"""The distribution that is sampled from, given logits: by XLA, on any device.
+"""Computes the sampling distribution from logits with XLA, on any device.
 
-`native.distributions` has the same by our own kernel. Which of them computes is chosen
-where a decoder is built, and reaches the loop and the drafters as an `AdjustFn`.
+`native.distributions` computes the same distribution with a native kernel. The decoder
+chooses the implementation when it is built, and passes the implementation to the loop
+and the drafters as an `AdjustFn`.
 """
 
 import jax
@@ -16,7 +17,7 @@ from specdec_t5x.core.distributions import (
   in_lanes,
 )
 
-_TILE_ROWS = 32  # A byte counts them.
+_TILE_ROWS = 32  # Few enough that a byte can count them.
 
 
 def adjusted_probs(
@@ -29,7 +30,7 @@ def adjusted_probs(
     sampling: the adjustment.
 
   Returns:
-    float32 probabilities; NaN, all of them, where a logit is NaN or infinity.
+    float32 probabilities; a row is NaN throughout if a logit is NaN or infinity.
   """
   logits = logits.astype(jnp.float32)
   if sampling.greedy:
@@ -49,64 +50,70 @@ def _keep_top_k(logits, k):
 
 def _keep_top_p(logits, p):
   probs = _tiles(jax.lax.stop_gradient(jax.nn.softmax(logits)))
-  mass = lambda kept: jnp.where(kept, probs, 0).sum(axis=(-3, -2, -1))
+
+  def mass(kept):
+    return jnp.where(kept, probs, 0).sum(axis=(-3, -2, -1))
+
   return _keep_fewest(logits, mass, p)
 
 
 def _count(kept):
-  # XLA on CPU adds bytes faster than numbers of four.
+  # XLA on CPU adds bytes faster than 4-byte integers.
   return kept.sum(axis=-2, dtype=jnp.uint8).sum(axis=(-2, -1), dtype=jnp.int32)
 
 
 def _keep_fewest(logits, amount, enough):
-  """Returns the logits with all but the fewest largest that are enough at -inf.
+  """Sets all logits to -inf except the fewest largest logits that are enough.
 
-  Ties stay together. By bisection on the order of the floats' bits, until each row has
-  just enough, or one logit less is too few: XLA's sort and top_k compare one number at
-  a time on CPU.
+  Ties stay together. The threshold is found by bisection on the bits of the floats in
+  increasing order. The bisection ends when each row has exactly enough, or when one
+  logit less is too few. XLA's sort and top_k are slow on CPU, as they compare one
+  number at a time.
 
   Args:
     logits: [.., V].
-    amount: of what is kept, as `_tiles`.
-    enough: of it.
+    amount: from a mask of kept logits, in the layout of `_tiles`, to the kept amount.
+    enough: the amount to keep at least.
   """
   keys = _ordered(logits)
   tiles = _tiles(keys)
 
+  # The state: the bit to decide next, the least kept key, the amount and the number of
+  # kept keys, and the largest number of keys that was too small.
   def is_open(state):
-    bit, _, found, count, too_few = state
-    return (bit > 0) & ((found > enough) & (count > too_few + 1)).any()
+    bit, _, kept_amount, count, too_few = state
+    return (bit > 0) & ((kept_amount > enough) & (count > too_few + 1)).any()
 
-  def with_bit(state):
-    bit, least, found, count, too_few = state
+  def decide_bit(state):
+    bit, least, kept_amount, count, too_few = state
     raised = least | bit
     kept = tiles >= raised[..., None, None, None]
-    new, new_count = amount(kept), _count(kept)
-    choose = lambda one, other: jnp.where(new >= enough, one, other)
-    return (
-      bit >> 1,
-      choose(raised, least),
-      choose(new, found),
-      choose(new_count, count),
-      choose(too_few, new_count),
-    )
+    new_amount = amount(kept)
+    new_count = _count(kept)
+    suffices = new_amount >= enough
+    least = jnp.where(suffices, raised, least)
+    kept_amount = jnp.where(suffices, new_amount, kept_amount)
+    count = jnp.where(suffices, new_count, count)
+    too_few = jnp.where(suffices, too_few, new_count)
+    return bit >> 1, least, kept_amount, count, too_few
 
-  none = jnp.zeros(logits.shape[:-1], jnp.int32)
-  every = none + logits.shape[-1]
-  start = jnp.uint32(1 << 31), none.astype(jnp.uint32), none + jnp.inf, every, none
-  _, least, *_ = jax.lax.while_loop(is_open, with_bit, start)
+  zeros = jnp.zeros(logits.shape[:-1], jnp.int32)
+  all_logits = zeros + logits.shape[-1]
+  bit = jnp.uint32(1 << 31)
+  start = bit, zeros.astype(jnp.uint32), zeros + jnp.inf, all_logits, zeros
+  _, least, *_ = jax.lax.while_loop(is_open, decide_bit, start)
   return jnp.where(keys >= least[..., None], logits, -jnp.inf)
 
 
 def _tiles(values):
-  """Returns [.., V] as [.., T, R, 128], zeros behind; R is 32 or fewer."""
+  """Reshapes [.., V] to [.., T, R, 128], padded with zeros; R is at most 32."""
   rows = min(_TILE_ROWS, -(-values.shape[-1] // LANES))
   lanes = in_lanes(values, 0, rows)
   return lanes.reshape(*lanes.shape[:-2], -1, rows, LANES)
 
 
 def _ordered(values):
-  """Returns whole numbers in the order of these float32 numbers."""
+  """Maps float32 numbers to unsigned integers in the same order."""
   values = jnp.where(values == 0, 0.0, values)  # -0.0 too; XLA drops "+ 0.0".
   bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
   sign = jnp.uint32(1) << 31

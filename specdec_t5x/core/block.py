@@ -1,4 +1,6 @@
-"""Block verification: the draft is judged as a whole, and never accepted less of.
+"""Block verification: tests the draft's prefixes jointly.
+
+In expectation block verification accepts at least as many tokens as token verification.
 
 Source: Sun et al., arXiv 2403.10444, algorithm 2 (there M_b is the target, M_s the
 draft).
@@ -18,13 +20,12 @@ from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 @dataclasses.dataclass(frozen=True)
 class Block(Rule):
-  """Accepts the longest prefix x_1 .. x_i whose own test succeeds.
+  """Accepts the longest prefix x_1 .. x_i that passes a test.
 
   With w_0 = 1 and w_i = min(1, w_(i-1) p(x_i) / q(x_i)), prefix i passes with
-  probability h_i = m_i / (m_i + 1 - w_i), m_i = sum_x max(0, w_i p(x) - q(x)) at the
-  position after it (at the draft's end m_i = w_i, so h_i = w_i). What follows it is
-  drawn from norm(max(0, w_i p - q)). In expectation at least as many tokens are
-  accepted as by token verification.
+  probability h_i = m_i / (m_i + 1 - w_i), where m_i = sum_x max(0, w_i p(x) - q(x)) at
+  the position after the prefix (at the draft's end m_i = w_i, so h_i = w_i). The next
+  token is drawn from norm(max(0, w_i p - q)).
   """
 
   guarantee = Guarantee.EXACT
@@ -35,7 +36,7 @@ class Block(Rule):
     proposal: Proposal,
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
-    """Accepts a prefix and samples what follows it; see `core.types.Rule`."""
+    """Accepts a prefix and samples the next token; see `core.types.Rule`."""
     check_uniforms(uniforms, proposal.tree.size + 1)
     weights = prefix_weights(target_probs, proposal)
     draft_probs = padded_draft_probs(proposal, target_probs.shape[-1])
@@ -50,7 +51,7 @@ class Block(Rule):
 
 
 def padded_draft_probs(proposal: Proposal, vocab_size: int) -> Float[Array, "B N V"]:
-  """Returns q, and zeros where no drafted token counts, as `chain.draft_probs_at`."""
+  """Returns q at each position, zeros beyond `num_valid`; as `chain.draft_probs_at`."""
   q = jnp.where(proposal.is_valid[..., None], proposal.distributions(vocab_size), 0.0)
   return jnp.pad(q, ((0, 0), (0, 1), (0, 0)))
 
@@ -68,8 +69,8 @@ def prefix_weights(
     return weight, weight
 
   first = jnp.ones_like(p[:, 0])
-  _, rest = jax.lax.scan(grow, first, (p.T, q.T))
-  return jnp.concatenate([first[None], rest]).T
+  _, later = jax.lax.scan(grow, first, (p.T, q.T))
+  return jnp.concatenate([first[None], later]).T
 
 
 def prefix_probs(
@@ -77,7 +78,7 @@ def prefix_probs(
   draft_probs: Float[Array, "B N V"],
   weights: Float[Array, "B N"],
 ) -> Float[Array, "B G"]:
-  """Returns h_1 .. h_G, the chance that each prefix passes its own test.
+  """Returns h_1 .. h_G, the probability that each prefix passes.
 
   Args:
     target_probs: p at each position.
@@ -85,8 +86,9 @@ def prefix_probs(
     weights: w_0 .. w_G.
   """
   excess = jnp.maximum(weights[..., None] * target_probs - draft_probs, 0.0)
-  mass, weights = excess.sum(axis=-1)[:, 1:], weights[:, 1:]
-  # 0 / 0 where the weight is 1 and p = q comes next: no mass is lost from there on,
-  # so a longer prefix is bound to pass, and this one may.
+  mass = excess.sum(axis=-1)[:, 1:]
+  weights = weights[:, 1:]
+  # 0 / 0 if the weight is 1 and p = q at the next position. No mass is lost after the
+  # prefix then, so a longer prefix always passes, and this prefix may pass, too.
   lost = mass + 1 - weights
   return jnp.where(lost > 0, mass / jnp.where(lost > 0, lost, 1.0), 1.0)

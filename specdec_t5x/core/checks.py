@@ -1,4 +1,4 @@
-"""Whether a setting is the number that it should be."""
+"""Checks of numeric settings."""
 
 import math
 import numbers
@@ -8,9 +8,9 @@ from jaxtyping import Array, Float
 
 
 def is_whole(value: Any, least: int) -> bool:
-  """Returns whether `value` is an integer of at least `least`; 5.0 is none.
+  """Returns whether `value` is an integer of at least `least`; 5.0 is not an integer.
 
-  gin hands over any value.
+  `value` may have any type, since gin passes any value.
   """
   is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
   return is_integer and bool(value >= least)
@@ -28,9 +28,9 @@ def is_probability(value: Any) -> bool:
 
 
 def check_uniforms(uniforms: Float[Array, "B C L"], decisions: int) -> None:
-  """Raises a ValueError where there are not as many uniforms as decisions.
+  """Raises a ValueError if the number of uniforms differs from that of decisions.
 
-  An index beyond an array's end would be clamped, and a draw used twice.
+  JAX clamps an index beyond an array's end, so a draw would be used twice.
   """
   if uniforms.ndim != 3 or uniforms.shape[1] != decisions:
     raise ValueError(

@@ -1,4 +1,4 @@
-"""From logits to the probs that is sampled from, and from a distribution to a token.
+"""Turns logits into the sampling distribution and samples from the distribution.
 
 Standardised sampling (Leviathan et al., section 2.2): argmax, temperature, top-k and
 nucleus sampling are all plain sampling from an adjusted distribution. The same
@@ -6,6 +6,7 @@ adjustment applies to target and draft, in T5X's order: temperature, top-k, top-
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -17,7 +18,7 @@ from specdec_t5x.core.noise import race
 
 # T5X treats lower temperatures as argmax, and so does this project.
 MIN_TEMPERATURE = 1e-4
-# Uniforms that the loop keeps for each token: enough for 8^7 = 2,097,152 of them.
+# Uniforms per token in the loop: enough for a vocabulary of 8^7 = 2,097,152 tokens.
 LEVELS = 7
 _BRANCHES = 8
 LANES = 128
@@ -25,14 +26,14 @@ LANES = 128
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-  """How to sample, for target and draft alike.
+  """The way to sample, for target and draft alike.
 
   Attributes:
-    temperature: logits are divided by it; 0 is argmax.
-    top_k: keep the k most likely tokens (and ties with the last); 0 keeps all.
-    top_p: keep the fewest most likely tokens that reach this mass; 0 keeps all.
-    coupled: draw each token by noise that its place alone decides (`core.noise`): with
-      speculation or without, samples are the same.
+    temperature: the divisor of the logits; 0 is argmax.
+    top_k: keep the k most likely tokens (and ties with the last); 0 keeps every token.
+    top_p: keep the fewest most likely tokens that reach this mass; 0 keeps every token.
+    coupled: draw each token with noise that depends on the position alone
+      (`core.noise`). Samples are then equal with and without speculation.
   """
 
   temperature: float = 1.0
@@ -69,25 +70,24 @@ class Sampling:
 
   @property
   def certain(self) -> bool:
-    """Whether a token is an argmax, of logits or of what noise makes of them."""
+    """Whether a token is an argmax, of logits with or without noise."""
     return self.greedy or self.coupled
 
 
 GREEDY = Sampling(temperature=0.0)
-# From logits [.., V] to the distribution that such a `Sampling` draws from. How the
-# loop and drafters reach the implementation that the decoder chose (`core.adjust` says
-# more).
+# (logits [.., V], sampling) -> the distribution that `sampling` draws from. The decoder
+# chooses the implementation (see `core.adjust`); the loop and the drafters call it.
 AdjustFn = Callable[[Float[Array, "*batch V"], Sampling], Float[Array, "*batch V"]]
 
 
 def certain_log_prob(logits: Float[Array, "*batch V"]) -> Float[Array, "*batch"]:
-  """Returns the log-probability that argmax's distribution gives its token: 0.
+  """Returns the log-probability of argmax under argmax's one-hot distribution: 0.
 
-  NaN where a logit is NaN or infinity. Not read off the maximum: YNNPACK's drops NaN
-  (jaxlib 0.10.2 on CPU).
+  The result is NaN if a logit is NaN or infinity. The maximum cannot detect a NaN,
+  because YNNPACK's maximum drops NaN (jaxlib 0.10.2 on CPU).
   """
-  # By the sum, which either makes NaN or infinity: `all` takes XLA on CPU four times as
-  # long. In float32, for half precision would overflow.
+  # A NaN or an infinity among the logits makes the sum NaN or infinite. `all` takes XLA
+  # on CPU four times as long. The sum is in float32, as half precision would overflow.
   return jnp.where(logits.sum(axis=-1, dtype=jnp.float32) < jnp.inf, 0.0, jnp.nan)
 
 
@@ -102,8 +102,8 @@ def draw(
   Args:
     logits: of any float dtype.
     sampling: the adjustment.
-    uniforms: in [0, 1), as for `sample`; not read where the distribution is argmax's.
-      Of coupled draws those of the token's place, as for `core.noise.race`.
+    uniforms: in [0, 1), as for `sample`; unused at temperature 0. For coupled draws the
+      uniforms of the token's position, as for `core.noise.race`.
     adjust: computes the distribution.
   """
   probs = adjust(logits, sampling)
@@ -122,9 +122,10 @@ def perturbed(
   uniforms: Float[Array, "*#batch L"],
   adjust: AdjustFn,
 ) -> Float[Array, "*batch V"]:
-  """Returns log p plus noise, of which coupled draws are the argmax; else the logits.
+  """Returns log p plus noise for coupled draws, and the logits otherwise.
 
-  What a draft whose tokens are certain takes the largest of. Arguments as `draw`'s.
+  A draft with certain tokens takes the argmax of the result. The arguments are as in
+  `draw`.
   """
   if sampling.greedy or not sampling.coupled:
     return logits
@@ -136,8 +137,8 @@ def residual(
 ) -> Float[Array, "*batch V"]:
   """Returns norm(max(0, p - q)), the distribution of the recovered token.
 
-  Where p = q the residual has no mass and no draft is ever rejected there; up to
-  rounding it is then defined as p. (Leviathan et al., section 2.3.)
+  If p = q, the residual has no mass and no draft is rejected, up to rounding. The
+  residual is defined as p then. (Leviathan et al., section 2.3.)
   """
   excess = jnp.maximum(target_probs - draft_probs, 0.0)
   mass = excess.sum(axis=-1, keepdims=True)
@@ -157,19 +158,20 @@ def acceptance_mass(
 def sample(
   probs: Float[Array, "*batch V"], uniforms: Float[Array, "*batch L"]
 ) -> Int[Array, "*batch"]:
-  """Returns a token drawn from `probs`; never one of no mass.
+  """Returns a token drawn from `probs`, never a token without mass.
 
-  Down a tree of eight branches a node, a uniform of its own a level: one alone has too
-  few values for a large vocabulary (docs/math.md, "Resolution").
+  Sampling descends a tree with eight branches per node and reads one uniform per level.
+  A single uniform has too few values for a large vocabulary (docs/math.md,
+  "Resolution").
 
   Args:
-    probs: non-negative, of any total above 1e-30. Less than the least normal float32
-      counts as no mass, since backends may flush it to 0.
-    uniforms: in [0, 1). The last one chooses within a group of tokens, the one before
-      it within a group of groups, and so on; those that are left over are not read.
+    probs: non-negative, with any total above 1e-30. A value below the least normal
+      float32 counts as no mass, since backends may flush the value to 0.
+    uniforms: in [0, 1). The last uniform chooses within a group of tokens, the second
+      to last within a group of groups, and so on; surplus uniforms are not read.
 
   Raises:
-    ValueError: where there are fewer uniforms than levels.
+    ValueError: if there are fewer uniforms than levels.
   """
   levels = draws_per_token(probs.shape[-1])
   if uniforms.shape[-1] < levels:
@@ -181,7 +183,7 @@ def sample(
 
 
 def draws_per_token(vocab_size: int) -> int:
-  """Returns how many uniforms `sample` reads: the levels of its tree.
+  """Returns the number of uniforms that `sample` reads, one per level of the tree.
 
   >>> [draws_per_token(size) for size in (8, 9, 32128, 250112)]
   [1, 2, 5, 6]
@@ -193,23 +195,24 @@ def draws_per_token(vocab_size: int) -> int:
 
 
 def _descend(masses, uniforms, least):
-  """Returns the index drawn; masses below `least` count as none."""
+  """Returns the drawn index; a mass below `least` counts as 0."""
   *above, size = masses.shape
   if size <= _BRANCHES:
     return _invert(masses, uniforms[..., -1], least)
   padding = [(0, 0)] * len(above) + [(0, -size % _BRANCHES)]
-  # Group i holds i, i + n, .. i + 7 n: so the sums run over the major axis.
+  # Group i holds i, i + n, .. i + 7 n, so that the sums run over the major axis.
   groups = jnp.pad(masses, padding).reshape(*above, _BRANCHES, -1)
-  # Twice what eight members need, so that rounding leaves one of them at `least`.
+  # A group with a mass of 8 `least` has a member of at least `least`. The factor 2
+  # allows for rounding.
   group = _descend(groups.sum(axis=-2), uniforms[..., :-1], 2 * _BRANCHES * least)
   members = jnp.take_along_axis(groups, group[..., None, None], axis=-1)[..., 0]
   return _invert(members, uniforms[..., -1], least) * groups.shape[-1] + group
 
 
 def _invert(masses, uniform, least):
-  """Returns the last index of mass that `uniform` reaches: the sum before it.
+  """Returns the last index with mass and at most `uniform` of the total before it.
 
-  There is one however sums and products round: nothing comes before the first.
+  The first index with mass always qualifies, as no mass precedes the first index.
   """
   indices = jnp.arange(masses.shape[-1])
   masses = jnp.where(masses >= least, masses, 0.0)
@@ -223,22 +226,23 @@ def _invert(masses, uniform, least):
 def argmax(values: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
   """Returns the first index of the largest value, as `jnp.argmax` does.
 
-  In two levels on CPU, where XLA's argmax compares one number at a time, its maximum
-  many.
+  The search has two levels on CPU, because XLA's argmax compares one number at a time
+  there and XLA's maximum compares many.
   """
-  at_once = lambda values: jnp.argmax(values, axis=-1)
-  return jax.lax.platform_dependent(values, cpu=_argmax_in_two_levels, default=at_once)
+  return jax.lax.platform_dependent(
+    values, cpu=_argmax_in_two_levels, default=functools.partial(jnp.argmax, axis=-1)
+  )
 
 
 def _argmax_in_two_levels(values):
   lanes = in_lanes(values, -jnp.inf)
   lane = jnp.argmax(lanes.max(axis=-1), axis=-1)
-  of_lane = jnp.take_along_axis(lanes, lane[..., None, None], axis=-2)[..., 0, :]
-  return lane * LANES + jnp.argmax(of_lane, axis=-1)
+  lane_values = jnp.take_along_axis(lanes, lane[..., None, None], axis=-2)[..., 0, :]
+  return lane * LANES + jnp.argmax(lane_values, axis=-1)
 
 
 def in_lanes(values: Array, fill: float | int, multiple: int = 1) -> Array:
-  """Returns [.., V] as [.., L, 128], L a multiple, with `fill` behind."""
+  """Reshapes [.., V] to [.., L, 128], padded with `fill`; `multiple` divides L."""
   surplus = -values.shape[-1] % (multiple * LANES)
   padding = [(0, 0)] * (values.ndim - 1) + [(0, surplus)]
   padded = jnp.pad(values, padding, constant_values=fill)

@@ -1,4 +1,4 @@
-"""The tokens that end a sequence: one id, or several."""
+"""EOS tokens: one token id, or several."""
 
 import functools
 
@@ -9,7 +9,7 @@ EndTokens = int | tuple[int, ...]
 
 
 def as_tuple(eos_id: EndTokens) -> tuple[int, ...]:
-  """Returns the end tokens as a tuple.
+  """Returns the EOS tokens as a tuple.
 
   >>> as_tuple(1), as_tuple((1, 107))
   ((1,), (1, 107))
@@ -18,11 +18,11 @@ def as_tuple(eos_id: EndTokens) -> tuple[int, ...]:
 
 
 def is_end(tokens: Int[Array, "*B"], eos_id: EndTokens) -> Bool[Array, "*B"]:
-  """Returns which of the tokens end a sequence.
+  """Returns whether each token is an EOS token.
 
   Args:
     tokens: token ids.
-    eos_id: the end token, or all of them.
+    eos_id: the EOS token, or a tuple of all EOS tokens.
   """
   ids = as_tuple(eos_id)
-  return functools.reduce(jnp.logical_or, [tokens == each for each in ids])
+  return functools.reduce(jnp.logical_or, [tokens == token for token in ids])

@@ -1,8 +1,8 @@
-"""Verification by argmax: of the target's distribution, or of what noise makes of it.
+"""Verification by argmax of the target's distribution, with or without noise.
 
-Source: Stern et al., arXiv 1811.03115, section 3 (exact match); at temperature 0 it is
-algorithm 1 of Leviathan et al. With noise: Daliri, Musco, Suresh, arXiv 2408.07978,
-algorithm 3; on trees Rowan et al., arXiv 2506.05632.
+Source: Stern et al., arXiv 1811.03115, section 3 (exact match). At temperature 0 exact
+match is algorithm 1 of Leviathan et al. With noise: Daliri, Musco, Suresh, arXiv
+2408.07978, algorithm 3. With noise on trees: Rowan et al., arXiv 2506.05632.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 @dataclasses.dataclass(frozen=True)
 class Greedy(Rule):
-  """Accepts each drafted x that is argmax p after an accepted parent."""
+  """Accepts each drafted x that equals argmax p after an accepted parent."""
 
   guarantee = Guarantee.GREEDY_EXACT
   takes_trees = True
@@ -26,7 +26,7 @@ class Greedy(Rule):
   reads_probs = False
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
-    """Returns the rule itself at temperature 0; sampling is a ValueError."""
+    """Returns the rule and `sampling`; raises a ValueError unless temperature is 0."""
     if not sampling.greedy:
       raise ValueError(
         f"VERIFICATION='greedy' needs TEMPERATURE=0, got {sampling.temperature}: it "
@@ -40,13 +40,14 @@ class Greedy(Rule):
     proposal: Proposal,
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
-    """Accepts a path; the next token is argmax p after it. No draw is used."""
+    """Accepts a path; the next token is argmax p after the path. Uses no uniforms."""
     del uniforms
-    best, tree = argmax(target_probs), proposal.tree
+    tree = proposal.tree
+    best = argmax(target_probs)
     matches = (proposal.tokens == tree.of_parents(best)) & proposal.is_valid
     fails = jnp.pad(~matches, ((0, 0), (1, 0)))
     accepted = ~(tree.sees & fails[:, None]).any(axis=-1)
-    # Of siblings that are the same token the one whose children go on.
+    # Siblings may have the same token. The deepest accepted node decides among them.
     last = jnp.argmax(jnp.where(accepted, tree.depths, -1), axis=1)
     next_token = jnp.take_along_axis(best, last[:, None], axis=1)[:, 0]
     return Verdict(last, next_token)
@@ -54,17 +55,17 @@ class Greedy(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Coupled(Rule):
-  """Accepts each drafted x that is the target's own draw by the noise of its place.
+  """Accepts each drafted x that the target draws with the noise of the same position.
 
-  So the output is plain sampling's with that noise, token for token, whatever is
-  drafted. A draft that takes the argmax with the same noise mostly drafts that token.
+  The output equals plain sampling with the same noise, token for token, for any draft.
+  A draft that takes the argmax with the same noise mostly drafts the target's token.
   """
 
   guarantee = Guarantee.EXACT
   takes_trees = True
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
-    """Returns the rule itself, and that draws are coupled."""
+    """Returns the rule, and `sampling` with coupled draws."""
     return self, dataclasses.replace(sampling, coupled=True)
 
   def verify(
@@ -73,21 +74,21 @@ class Coupled(Rule):
     proposal: Proposal,
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
-    """Accepts a path; see `core.types.Rule`. Uniforms are of places, not of nodes."""
+    """Accepts a path; see `core.types.Rule`. `uniforms` are indexed by depth."""
     check_uniforms(uniforms, proposal.tree.size + 1)
     depths = jnp.broadcast_to(proposal.tree.depths, uniforms.shape[:2])
-    of_nodes = jnp.take_along_axis(uniforms, depths[..., None], axis=1)
-    return Greedy().verify(race(target_probs, of_nodes), proposal, uniforms)
+    node_uniforms = jnp.take_along_axis(uniforms, depths[..., None], axis=1)
+    return Greedy().verify(race(target_probs, node_uniforms), proposal, uniforms)
 
 
 def rule_at(rule: Rule, sampling: Sampling) -> tuple[Rule, Sampling]:
-  """Returns what decides under `sampling`, and the adjustment of p that it reads.
+  """Returns the rule that verifies under `sampling`, and the rule's adjustment of p.
 
-  At temperature 0 all that give the target's distribution are greedy verification,
-  which needs no distributions; where draws are coupled they are `Coupled`.
+  At temperature 0 every exact rule becomes `Greedy`, which needs no distributions. With
+  coupled draws every exact rule becomes `Coupled`.
 
   Raises:
-    ValueError: where the rule does not go with this way of sampling.
+    ValueError: if the rule does not support `sampling`.
   """
   if sampling.certain and rule.guarantee is Guarantee.EXACT:
     return Greedy() if sampling.greedy else Coupled(), sampling

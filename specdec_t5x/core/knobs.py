@@ -1,8 +1,8 @@
-"""Knobs: fields of dataclasses that declare which values they take.
+"""Knobs: dataclass fields that declare their valid values.
 
-A knob states its default, its check, its macro in gin files and its documentation in
-one place. The checks of a part, the error messages and the reference of all ways to
-draft (`specdec_t5x.ways`) read them from there.
+A knob states the default, the check, the macro in gin files and the documentation in
+one place. A part's checks, the error messages and the reference of all ways to draft
+(`specdec_t5x.ways`) read the declaration.
 """
 
 import dataclasses
@@ -16,11 +16,11 @@ _KEY = "knob"
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-  """The values that a knob takes.
+  """The valid values of a knob.
 
   Attributes:
     expected: the values in words, as "a whole number of at least 1".
-    accepts: returns whether a value is one of them.
+    accepts: returns whether a value is valid.
   """
 
   expected: str
@@ -32,10 +32,10 @@ class Knob:
   """The declaration of a knob.
 
   Attributes:
-    check: the values that it takes; None is any value.
-    about: its documentation, in a clause.
-    macro: its name in gin files; '' is the class and the field.
-    fix: a sentence for error messages; '' is none.
+    check: the valid values; None allows any value.
+    about: the documentation, in a clause.
+    macro: the name in gin files; '' stands for the class and the field.
+    fix: a sentence for error messages; '' for no sentence.
   """
 
   check: Check | None
@@ -47,12 +47,12 @@ class Knob:
 def knob(
   default: Any, check: Check | None, about: str, macro: str = "", fix: str = ""
 ) -> Any:
-  """Returns a dataclass field that is a knob; arguments as for `Knob`."""
+  """Returns a dataclass field that is a knob; the arguments are as for `Knob`."""
   return declared(default, Knob(check, about, macro, fix))
 
 
 def declared(default: Any, declaration: Knob) -> Any:
-  """Returns a dataclass field that is a knob of this declaration."""
+  """Returns a dataclass field that is a knob with the given declaration."""
   return dataclasses.field(default=default, metadata={_KEY: declaration})
 
 
@@ -66,18 +66,18 @@ def knobs_of(part: Any) -> dict[str, tuple[Any, Knob]]:
 
 
 def check_knobs(part: Any) -> None:
-  """Raises a ValueError if a knob of a dataclass has a value that it does not take."""
+  """Raises a ValueError if a knob of a dataclass has an invalid value."""
   for name, (_, declaration) in knobs_of(part).items():
     check_value(declaration, getattr(part, name), f"{type(part).__name__}.{name}")
 
 
 def check_value(declaration: Knob, value: Any, name: str = "") -> None:
-  """Raises a ValueError if a knob does not take a value.
+  """Raises a ValueError if a value is invalid for a knob.
 
   Args:
-    declaration: of the knob.
+    declaration: the knob's declaration.
     value: the value.
-    name: the name of a knob without a macro.
+    name: the name in the error message if the knob has no macro.
   """
   check = declaration.check
   if check is None or check.accepts(value):

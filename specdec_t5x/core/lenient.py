@@ -1,4 +1,4 @@
-"""Lenience: accept more, within a stated bound on the distribution.
+"""Lenience: accepts more tokens, within a stated bound on the distribution.
 
 Source: Leviathan et al., ICML 2023, appendix A.5.
 """
@@ -26,7 +26,7 @@ LENIENCE = Knob(
 class Lenient(Rule):
   """Accepts each drafted x with probability min(1, p(x) / (l q(x))).
 
-  A token then comes out with probability at most p(x) / l; alpha is
+  The output has token x with probability at most p(x) / l. The acceptance rate alpha is
   sum_x min(p(x) / l, q(x)).
 
   Attributes:
@@ -37,7 +37,7 @@ class Lenient(Rule):
 
   @property
   def guarantee(self) -> Guarantee:
-    """EXACT at lenience 1, which is token verification; BOUNDED below it."""
+    """EXACT at lenience 1, which is token verification; BOUNDED at less than 1."""
     return Guarantee.EXACT if self.lenience == 1 else Guarantee.BOUNDED
 
   @property
@@ -46,7 +46,10 @@ class Lenient(Rule):
     return self.lenience == 1
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
-    """At temperature 0 the comparison is with the target's probs at temperature 1."""
+    """Returns the rule and `sampling`; `LenientGreedy` at temperature 0.
+
+    `LenientGreedy` reads the target's distribution at temperature 1.
+    """
     if sampling.greedy:
       return LenientGreedy(self.lenience), Sampling(temperature=1.0)
     return self, sampling
@@ -57,14 +60,14 @@ class Lenient(Rule):
     proposal: Proposal,
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
-    """Accepts a prefix and samples what follows it; see `core.types.Rule`."""
+    """Accepts a prefix and samples the next token; see `core.types.Rule`."""
     check_uniforms(uniforms, proposal.tree.size + 1)
     p = chain.drafted_probs(target_probs, proposal)
     q = proposal.drafted_probs()
     accepted = uniforms[:, :-1, -1] < chain.ratio(p, self.lenience * q)
     num_accepted = chain.leading(accepted & proposal.is_valid)
-    # The paper leaves the residual open. That of token verification adds only to
-    # tokens that are still below p, so no other one stays nearer to p.
+    # The paper leaves the residual open. The residual of token verification adds mass
+    # only to tokens that are still below p, so no other residual stays nearer to p.
     next_probs = next_token_probs(target_probs, proposal, num_accepted)
     return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))
 
@@ -74,11 +77,11 @@ class LenientGreedy(Rule):
   """Lenience at temperature 0: accepts each drafted x with p(x) >= l max p.
 
   p is the target's distribution at temperature 1, as argmax's one-hot distribution
-  leaves no room for lenience. The paper prints p(x) <= l max p, which contradicts its
-  own measurements.
+  leaves no room for lenience. The paper prints p(x) <= l max p, which contradicts the
+  paper's measurements.
 
   Attributes:
-    lenience: l, above 0 and at most 1; 1 accepts the likeliest token alone.
+    lenience: l, above 0 and at most 1; 1 accepts only the likeliest token.
   """
 
   lenience: float = declared(1.0, LENIENCE)
@@ -91,8 +94,8 @@ class LenientGreedy(Rule):
     proposal: Proposal,
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
-    """Accepts a prefix; the next token is argmax p after it. No draw is used."""
+    """Accepts a prefix; the next token is the argmax after it. Uses no uniforms."""
     del uniforms
     p = chain.drafted_probs(target_probs, proposal)
-    enough = (p > 0) & (p >= self.lenience * target_probs[:, :-1].max(axis=-1))
-    return chain.greedy_prefix(target_probs, proposal, enough)
+    passes = (p > 0) & (p >= self.lenience * target_probs[:, :-1].max(axis=-1))
+    return chain.greedy_prefix(target_probs, proposal, passes)

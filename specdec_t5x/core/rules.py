@@ -25,14 +25,14 @@ RULES = Lazy(
 
 
 def get_rule(rule: Rule | str, **knobs: Any) -> Rule:
-  """Returns a rule: as it is, or the one of that name with its knobs.
+  """Returns a `Rule` unchanged, or creates the rule with a given name.
 
   Args:
-    rule: a rule of yours, or a name in `RULES`.
-    **knobs: that differ from a named rule's defaults.
+    rule: a `Rule`, or a name in `RULES`.
+    **knobs: values for a named rule's knobs, in place of the defaults.
 
   Raises:
-    ValueError: where there is none of that name, or it has no such knob.
+    ValueError: if the name is unknown, or the rule lacks a knob of `knobs`.
   """
   if isinstance(rule, str) and rule in RULES:
     fields = {field.name for field in dataclasses.fields(RULES[rule])}

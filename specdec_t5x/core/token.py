@@ -17,7 +17,7 @@ from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 @dataclasses.dataclass(frozen=True)
 class Token(Rule):
-  """Accepts each drafted x with probability min(1, p(x) / q(x)), until one fails."""
+  """Accepts each drafted x with probability min(1, p(x) / q(x)), up to a rejection."""
 
   guarantee = Guarantee.EXACT
   alpha_is_mass = True
@@ -28,10 +28,10 @@ class Token(Rule):
     proposal: Proposal,
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
-    """Accepts a prefix and samples what follows it; see `core.types.Rule`."""
+    """Accepts a prefix and samples the next token; see `core.types.Rule`."""
     check_uniforms(uniforms, proposal.tree.size + 1)
-    # Strict, where the paper has r <= p/q: a uniform can be exactly 0, and a token
-    # that the target gives no mass must not pass then.
+    # The paper has r <= p/q. The comparison is strict here, because a uniform can be
+    # exactly 0, and a token without mass under the target must not pass.
     accepted = uniforms[:, :-1, -1] < acceptance_probs(target_probs, proposal)
     num_accepted = chain.leading(accepted)
     next_probs = next_token_probs(target_probs, proposal, num_accepted)
@@ -53,8 +53,8 @@ def next_token_probs(
 ) -> Float[Array, "B V"]:
   """Returns the distribution of the token after the accepted prefix.
 
-  norm(max(0, p - q)) at the first rejected position; p itself after a draft that was
-  accepted whole (the bonus token).
+  The distribution is norm(max(0, p - q)) at the first rejected position, and p after a
+  fully accepted draft (the bonus token).
   """
   p = chain.probs_at(target_probs, num_accepted)
   q = chain.draft_probs_at(proposal, num_accepted, p.shape[-1])

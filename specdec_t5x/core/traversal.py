@@ -1,4 +1,4 @@
-"""Traversal verification: a tree judged from its leaves upwards.
+"""Traversal verification: tests the nodes of a tree from the leaves upwards.
 
 Source: Weng et al., arXiv 2505.12398, algorithm 2 (there M_b is the target, M_s the
 draft).
@@ -6,11 +6,12 @@ Shapes: B batch, G drafted nodes, N = G + 1, V vocabulary.
 """
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import chain
 from specdec_t5x.core.block import Block
@@ -22,14 +23,15 @@ from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 @dataclasses.dataclass(frozen=True)
 class Traversal(Rule):
-  """Accepts the path to the first node whose own test succeeds, children first.
+  """Accepts the path to the first node that passes a test, children before parents.
 
-  A node's weight is w = min(1, w' p(x) / q(x)), w' and p those of its parent (w = 1 at
-  the root), and it passes with probability w. Where it does not, it leaves the tree:
-  with m = sum_x max(0, w' p(x) - q(x)) its parent's w' becomes m / (m + 1 - w') and
-  the parent's p norm(max(0, w' p - q)), by which the weights of its other descendants
-  change. The next token is drawn from the accepted node's p. On a chain it is block
-  verification.
+  The root has weight w = 1. A node with token x has weight w = min(1, w' p(x) / q(x)),
+  where w' and p are the weight and the distribution of the node's parent. A node passes
+  with probability w. A node that fails leaves the tree. With
+  m = sum_x max(0, w' p(x) - q(x)), the parent's weight w' then becomes
+  m / (m + 1 - w'), the parent's p becomes norm(max(0, w' p - q)), and the weights of
+  the parent's other descendants change accordingly. The next token is drawn from the
+  accepted node's p. On a chain the rule equals block verification.
   """
 
   guarantee = Guarantee.EXACT
@@ -41,45 +43,55 @@ class Traversal(Rule):
     proposal: Proposal,
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
-    """Accepts a path and samples what follows it; see `core.types.Rule`."""
-    check_uniforms(uniforms, proposal.tree.size + 1)
-    tree, shape = proposal.tree, proposal.tokens.shape
-    if tree.is_chain:  # The same verdict by the same uniforms, in half of the time.
+    """Accepts a path and samples the next token; see `core.types.Rule`."""
+    tree = proposal.tree
+    check_uniforms(uniforms, tree.size + 1)
+    if tree.is_chain:  # The same verdict from the same uniforms, in half of the time.
       return Block().verify(target_probs, proposal, uniforms)
-    parents = jnp.broadcast_to(jnp.asarray(tree.parents), shape)
+    parents = jnp.broadcast_to(jnp.asarray(tree.parents), proposal.tokens.shape)
     order = jnp.broadcast_to(post_order(tree), target_probs.shape[:2])
-    nodes = parents, proposal.tokens, uniforms[:, :-1, -1], proposal.is_valid
-    judge = lambda *row: _traverse(tree.depth, *row)
-    last, next_probs = jax.vmap(judge)(
-      target_probs, proposal.draft_probs, order, *nodes
+    traverse = functools.partial(_traverse, depth=tree.depth)
+    last, next_probs = jax.vmap(traverse)(
+      target_probs,
+      proposal.draft_probs,
+      order,
+      parents,
+      proposal.tokens,
+      uniforms[:, :-1, -1],
+      proposal.is_valid,
     )
     return Verdict(last, sample(next_probs, uniforms[:, -1]))
 
 
 def post_order(tree: Tree) -> Int[Array, "*B N"]:
-  """Returns the nodes, each after its children, siblings in order; the root last."""
+  """Returns the nodes in post-order: children first, siblings in order, root last."""
   nodes = jnp.arange(tree.size + 1)
-  parents, sees = jnp.asarray(tree.parents), jnp.asarray(tree.sees)
+  parents = jnp.asarray(tree.parents)
+  sees = jnp.asarray(tree.sees)
   parent = jnp.pad(parents, [(0, 0)] * (parents.ndim - 1) + [(1, 0)])
   siblings = (parent[..., None] == parent[..., None, :]) & (nodes[:, None] < nodes)
   siblings = siblings & (nodes[:, None] > 0)
-  meet = lambda a, b: (a.astype(jnp.float32) @ b.astype(jnp.float32)) > 0
-  # A node comes before its ancestors, and before what is below a later sibling.
-  apart = meet(meet(sees, siblings), jnp.swapaxes(sees, -1, -2))
+  # A node comes before its ancestors, and before the descendants of a later sibling.
+  apart = _compose(_compose(sees, siblings), jnp.swapaxes(sees, -1, -2))
   before = apart | (sees & ~jnp.eye(nodes.size, dtype=bool))
   return jnp.argsort(before.sum(axis=-2), axis=-1)
+
+
+def _compose(a: Bool[Array, "*B N N"], b: Bool[Array, "*B N N"]):
+  """Returns the composition of two relations: the product of Boolean matrices."""
+  return (a.astype(jnp.float32) @ b.astype(jnp.float32)) > 0
 
 
 class _Nodes(NamedTuple):
   """The drafted nodes of one row.
 
   Attributes:
-    depth: of the deepest.
-    parents: of each.
-    tokens: of each.
-    draft_probs: the distributions that these were drawn from; None where they are
+    depth: the depth of the deepest node.
+    parents: the parent of each node.
+    tokens: the token of each node.
+    draft_probs: the distribution that each token was drawn from; None if the tokens are
       certain.
-    q: what these distributions give to the tokens.
+    q: the draft's probability of each token.
   """
 
   depth: int
@@ -90,27 +102,31 @@ class _Nodes(NamedTuple):
 
 
 def _traverse(
-  depth, target_probs, draft_probs, order, parents, tokens, draws, is_valid
+  target_probs, draft_probs, order, parents, tokens, draws, is_valid, *, depth
 ):
-  """Judges one row; the arguments but for `depth` are its own.
+  """Returns the accepted node of one row, and the next token's distribution.
 
-  Returns:
-    The accepted node, and the distribution of what follows it.
+  `order` are the nodes in post-order. `draws` are the uniforms of the tests.
   """
-  q = jnp.ones(tokens.shape)
-  q = q if draft_probs is None else draft_probs[jnp.arange(tokens.size), tokens]
+  if draft_probs is None:
+    q = jnp.ones(tokens.shape)
+  else:
+    q = draft_probs[jnp.arange(tokens.size), tokens]
   nodes = _Nodes(depth, parents, tokens, draft_probs, q)
 
   def test(carry):
-    place, _, left = carry
-    node, (_, weights, _) = order[place], left
+    place, _, tree_state = carry
+    _, weights, _ = tree_state
+    node = order[place]
     counts = is_valid[node - 1]
-    # The root always passes; a node that does not count was never there.
+    # The root always passes. A node that does not count never changes the tree.
     passes = (node == 0) | (counts & (draws[node - 1] < weights[node]))
     fails = counts & ~passes
-    rest = _without(nodes, node, left)
-    left = jax.tree.map(lambda new, old: jnp.where(fails, new, old), rest, left)
-    return place + 1, ~passes, left
+    pruned = _without(nodes, node, tree_state)
+    tree_state = jax.tree.map(
+      lambda new, old: jnp.where(fails, new, old), pruned, tree_state
+    )
+    return place + 1, ~passes, tree_state
 
   is_root = jnp.arange(tokens.size + 1) == 0
   weights = _weigh(nodes, target_probs, is_root.astype(jnp.float32), is_root)
@@ -123,7 +139,15 @@ def _traverse(
 
 
 def _weigh(nodes, distributions, weights, is_set):
-  """Returns the weights by those that are set: the root's, or after a rejection."""
+  """Computes the weights of all nodes from the root down.
+
+  Args:
+    nodes: the drafted nodes.
+    distributions: [N, V], p after each node.
+    weights: [N], read only at nodes in `is_set`.
+    is_set: [N], the nodes with a fixed weight: the root, and each parent that a node
+      was removed from.
+  """
   p = distributions[nodes.parents, nodes.tokens]
 
   def next_level(_, weights):
@@ -133,32 +157,32 @@ def _weigh(nodes, distributions, weights, is_set):
   return jax.lax.fori_loop(0, nodes.depth, next_level, weights)
 
 
-def _without(nodes, node, left):
-  """Returns distributions, weights, and which are set, once a drafted node has left the
-  tree.
+def _without(nodes, node, tree_state):
+  """Returns `tree_state` after the removal of a drafted node.
+
+  Args:
+    nodes: the drafted nodes.
+    node: the node to remove.
+    tree_state: distributions [N, V], weights [N], and `is_set` [N] as in `_weigh`.
   """
-  (distributions, weights, is_set), number = left, node - 1
-  parent = nodes.parents[number]
+  distributions, weights, is_set = tree_state
+  index = node - 1
+  parent = nodes.parents[index]
   if nodes.draft_probs is None:
-    q = jax.nn.one_hot(nodes.tokens[number], distributions.shape[-1])
+    q = jax.nn.one_hot(nodes.tokens[index], distributions.shape[-1])
   else:
-    q = nodes.draft_probs[number]
+    q = nodes.draft_probs[index]
   weight = weights[parent]
   excess = jnp.maximum(weight * distributions[parent] - q, 0.0)
   mass = excess.sum()
   distribution = jnp.where(
     mass > 0, excess / jnp.where(mass > 0, mass, 1.0), distributions[parent]
   )
-  # 0 / 0 where the weight is 1 and p = q: no mass is lost from there on, so a longer
-  # path is bound to pass, and this one may.
+  # 0 / 0 if the weight is 1 and p = q. No mass is lost after the node then, so a longer
+  # path always passes, and this path may pass, too.
   lost = mass + 1 - weight
   weight = jnp.where(lost > 0, mass / jnp.where(lost > 0, lost, 1.0), 1.0)
-  distributions, is_set = (
-    distributions.at[parent].set(distribution),
-    is_set.at[parent].set(True),
-  )
-  return (
-    distributions,
-    _weigh(nodes, distributions, weights.at[parent].set(weight), is_set),
-    is_set,
-  )
+  distributions = distributions.at[parent].set(distribution)
+  is_set = is_set.at[parent].set(True)
+  weights = _weigh(nodes, distributions, weights.at[parent].set(weight), is_set)
+  return distributions, weights, is_set

@@ -1,13 +1,14 @@
-"""Token trees: the shape of a draft, and who sees whom in it.
+"""Token trees: the shape of a draft, and the attention between nodes.
 
 Node 0 is the root, the last known token. The drafted nodes 1 .. G come level by level,
-siblings side by side, children of earlier nodes first: their parents never fall.
+siblings side by side, children of earlier nodes first, so parents never decrease.
 
 Shapes: B rows, G drafted nodes, N = G + 1 nodes, D the depth of the deepest, K = D + 1.
 """
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from jaxtyping import Array, Bool, Int
 
 from specdec_t5x.core.checks import is_whole
 
-# The table of which node sees which has the square of a draft's size.
+# The size of `Tree.sees` is quadratic in the number of nodes.
 _MOST_NODES = 4096
 
 
@@ -28,7 +29,8 @@ class Tree:
   [0, 1, 1, 2]
 
   Attributes:
-    parents: of nodes 1 .. G, each a node before it, never falling.
+    parents: the parents of nodes 1 .. G, in non-decreasing order; each parent comes
+      before the node.
   """
 
   parents: tuple[int, ...] | Int[Array, "B G"]
@@ -37,10 +39,10 @@ class Tree:
     if not isinstance(self.parents, tuple):
       return
     _check_size(len(self.parents))
-    known = (0, *self.parents)
+    pairs = itertools.pairwise((0, *self.parents))
     if not all(
-      is_whole(parent, before) and parent < node
-      for node, (before, parent) in enumerate(zip(known, self.parents, strict=False), 1)
+      is_whole(parent, previous) and parent < node
+      for node, (previous, parent) in enumerate(pairs, 1)
     ):
       raise ValueError(
         "A tree's parents must be nodes that come earlier (0 is the root), in an order "
@@ -54,7 +56,7 @@ class Tree:
 
   @property
   def is_chain(self) -> bool:
-    """Whether each node is the only child of the one before."""
+    """Whether each node is the only child of the node before."""
     return self.is_static and self.parents == tuple(range(self.size))
 
   @property
@@ -64,21 +66,21 @@ class Tree:
 
   @property
   def depth(self) -> int:
-    """D, or as much as it may be: what is known when programs are compiled."""
+    """D, or the largest D that is possible if the tree is not static."""
     return int(self.depths.max()) if self.is_static else self.size
 
   @property
   def sees(self) -> Bool[Array | np.ndarray, "*B N N"]:
-    """Which nodes each one sees: its ancestors and itself."""
+    """The nodes that each node sees: the node and all ancestors."""
     return _static_sees(self.parents) if self.is_static else _sees(self.parents)
 
   @property
   def depths(self) -> Int[Array | np.ndarray, "*B N"]:
-    """How far each node is from the root."""
+    """The distance of each node from the root."""
     return self.sees.sum(axis=-1) - 1
 
   def of_parents(self, array: Array) -> Array:
-    """Returns what [B, N, ...] holds at each drafted node's parent, [B, G, ...]."""
+    """Gathers [B, N, ...] at the parent of each drafted node: [B, G, ...]."""
     if self.is_chain:
       return array[:, :-1]
     if self.is_static:
@@ -86,31 +88,30 @@ class Tree:
     return jax.vmap(lambda row, parents: row[parents])(array, self.parents)
 
   def path(self, last: Int[Array, "B"]) -> Int[Array, "B K"]:
-    """Returns the nodes from the root to `last`; beyond it any nodes."""
-    rows = jnp.arange(last.size)
+    """Returns the nodes from the root to `last`; later entries are arbitrary."""
     if self.is_chain:
       return jnp.broadcast_to(jnp.arange(self.size + 1), (last.size, self.size + 1))
-    sees, depths = (
-      jnp.broadcast_to(x, (last.size, *x.shape[-ndim:]))
-      for x, ndim in ((self.sees, 2), (self.depths, 1))
-    )
+    nodes = self.size + 1
+    sees = jnp.broadcast_to(self.sees, (last.size, nodes, nodes))
+    depths = jnp.broadcast_to(self.depths, (last.size, nodes))
     levels = jnp.arange(self.depth + 1)
-    is_at = sees[rows, last][:, None] & (depths[:, None] == levels[:, None])
-    return is_at.argmax(axis=-1)
+    is_seen = sees[jnp.arange(last.size), last][:, None]
+    is_at_level = depths[:, None] == levels[:, None]
+    return (is_seen & is_at_level).argmax(axis=-1)
 
   def depth_of(self, node: Int[Array, "B"]) -> Int[Array, "B"]:
-    """Returns how far a node of each row is from the root."""
+    """Returns the distance from the root of one node per row."""
     depths = jnp.broadcast_to(self.depths, (node.size, self.size + 1))
     return jnp.take_along_axis(depths, node[:, None], axis=1)[:, 0]
 
 
 def _flatten(tree):
-  """Returns the arrays, none in a tree that is the same for all rows."""
+  """Returns the arrays of a tree, and the static data; a static tree has no arrays."""
   return ((), tree.parents) if tree.is_static else ((tree.parents,), None)
 
 
 def _unflatten(parents, arrays):
-  """Returns the tree again; JAX may stand anything in for the arrays."""
+  """Rebuilds a tree without checks, as JAX may pass any objects for the arrays."""
   tree = object.__new__(Tree)
   object.__setattr__(tree, "parents", arrays[0] if arrays else parents)
   return tree
@@ -128,21 +129,21 @@ def _check_size(size: int) -> None:
 
 
 def chain(size: int) -> Tree:
-  """Returns the tree of one draft of `size` tokens."""
+  """Returns a chain of `size` drafted tokens."""
   _check_size(size)
   return Tree(tuple(range(size)))
 
 
 def delayed(stem: int, branches: int, length: int) -> Tree:
-  """Returns a chain of `stem` tokens that then parts into branches.
+  """Returns a chain of `stem` tokens that then splits into branches.
 
-  With a stem of 0 these are independent candidates. (Delayed tree expansion, arXiv
-  2602.16994.)
+  With a stem of 0 the branches are independent candidates. (Delayed tree expansion,
+  arXiv 2602.16994.)
 
   Args:
-    stem: tokens before the parting.
-    branches: how many there are.
-    length: tokens from the root to each branch's end.
+    stem: the number of tokens before the split.
+    branches: the number of branches.
+    length: the number of tokens from the root to the end of each branch.
   """
   if not (
     is_whole(stem, 0) and is_whole(branches, 1) and is_whole(length, max(stem, 1))
@@ -167,7 +168,7 @@ def _static_sees(parents):
 
 
 def _sees(parents):
-  """Returns `Tree.sees`, of NumPy's arrays or JAX's alike."""
+  """Computes `Tree.sees` with NumPy or JAX, as `parents` is."""
   xp = np if isinstance(parents, np.ndarray) else jnp
   size = parents.shape[-1] + 1
   root = xp.zeros((*parents.shape[:-1], 1), parents.dtype)

@@ -1,15 +1,16 @@
 """The vocabulary of speculative decoding: proposals, verdicts, guarantees, rules.
 
-Letters, everywhere in this project (Leviathan et al., ICML 2023): p is the target's
-distribution (`target_probs`), q the draft's (`draft_probs`). Accepted tokens are
-drafted tokens that the target let pass; the recovered token replaces the first rejected
-one; the bonus token follows a draft that was accepted whole.
+The letters are those of Leviathan et al., ICML 2023: p is the target's distribution
+(`target_probs`), q is the draft's distribution (`draft_probs`). Accepted tokens are
+drafted tokens that pass verification. The recovered token replaces the first rejected
+token. The bonus token follows a fully accepted draft.
 
-Randomness comes as uniforms in [0, 1), L of them a decision. To draw a token takes the
-last ones, as many as `distributions.sample` has levels; an accept test reads the last.
+Randomness enters as uniforms in [0, 1), L per decision. Drawing a token reads the last
+uniforms, as many as `distributions.sample` has levels; an acceptance test reads the
+last uniform.
 
 Shapes: B batch, G drafted tokens (of a chain: gamma), N = G + 1 nodes of a draft's tree
-(of a chain: positions), V vocabulary, D width of the features, L uniforms a decision
+(of a chain: positions), V vocabulary, D width of the features, L uniforms per decision
 (`distributions.LEVELS` in the loop).
 """
 
@@ -29,7 +30,7 @@ from specdec_t5x.core.tree import Tree, chain
 
 
 class Guarantee(enum.Enum):
-  """What a verification rule promises about the output's distribution."""
+  """The promise of a verification rule about the output's distribution."""
 
   EXACT = "the target's distribution"
   GREEDY_EXACT = "the target's own greedy output, or beam"
@@ -38,23 +39,24 @@ class Guarantee(enum.Enum):
 
   @property
   def keeps_distribution(self) -> bool:
-    """Whether the output is the target's own, in distribution or token for token."""
+    """Whether the output equals the target's, in distribution or token for token."""
     return self in (Guarantee.EXACT, Guarantee.GREEDY_EXACT)
 
 
 @flax.struct.dataclass
 class Proposal:
-  """Drafted tokens on a tree, with exactly the distribution that each was drawn from.
+  """Drafted tokens on a tree, with the exact distribution of each draw.
 
-  Siblings may be independent draws from one distribution; or drawn without replacement,
-  the distribution of each then being what the ones before it left; or certain.
+  There are three kinds of siblings: independent draws from one distribution; draws
+  without replacement, where each distribution excludes the earlier siblings; and
+  certain tokens.
 
   Attributes:
-    tokens: of the drafted nodes.
-    draft_probs: q, the distribution of each node's token given the tokens before it on
-      its path and its earlier siblings; None where the tokens are certain, no draws.
-    is_valid: which nodes count; the parent of one that does counts, too.
-    tree: of the nodes.
+    tokens: the tokens of the drafted nodes.
+    draft_probs: q, the distribution of each node's token, given the earlier tokens of
+      the path and the earlier siblings; None if the tokens are certain, not drawn.
+    is_valid: whether each node counts; the parent of a valid node is valid, too.
+    tree: the tree of the nodes.
   """
 
   tokens: Int[Array, "B G"]
@@ -69,24 +71,24 @@ class Proposal:
     draft_probs: Float[Array, "B G V"] | None,
     num_valid: Int[Array, "B"] | int,
   ) -> "Proposal":
-    """Returns a single draft, of which the first `num_valid` tokens count."""
+    """Returns a draft without branches; the first `num_valid` tokens count."""
     places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     is_valid = places < jnp.asarray(num_valid).reshape(-1, 1)
     return cls(tokens, draft_probs, is_valid, chain(tokens.shape[1]))
 
   @property
   def num_valid(self) -> Int[Array, "B"]:
-    """How many nodes of each row count: of a chain, the first ones."""
+    """The number of valid nodes per row; in a chain the first nodes are valid."""
     return self.is_valid.sum(axis=1)
 
   def distributions(self, vocab_size: int) -> Float[Array, "B G V"]:
-    """Returns q, written out where the tokens are certain."""
+    """Returns q as an array, one-hot if the tokens are certain."""
     if self.draft_probs is None:
       return jax.nn.one_hot(self.tokens, vocab_size)
     return self.draft_probs
 
   def drafted_probs(self) -> Float[Array, "B G"]:
-    """Returns what q gives to each drafted token."""
+    """Returns q(x) of each drafted token x."""
     if self.draft_probs is None:
       return jnp.ones(self.tokens.shape)
     tokens = self.tokens[..., None]
@@ -95,12 +97,12 @@ class Proposal:
 
 @flax.struct.dataclass
 class Verdict:
-  """What the target made of a proposal.
+  """The result of verifying a proposal.
 
   Attributes:
-    last: the last accepted node; the root where nothing was accepted. Of a chain, how
-      many tokens were accepted.
-    next_token: the recovered token, or the bonus token after a whole acceptance.
+    last: the last accepted node; the root if no token was accepted. In a chain, `last`
+      is the number of accepted tokens.
+    next_token: the recovered token, or the bonus token after full acceptance.
   """
 
   last: Int[Array, "B"]
@@ -108,17 +110,17 @@ class Verdict:
 
 
 class Rule(abc.ABC):
-  """A verification rule: a frozen dataclass of its knobs, and a pure function.
+  """A verification rule: a frozen dataclass of knobs, and a pure function.
 
   Attributes:
-    guarantee: what it promises about the output's distribution; a property where it
+    guarantee: the promise about the output's distribution; a property if the promise
       depends on the rule's knobs.
-    takes_trees: whether it judges any tree, or chains alone.
+    takes_trees: whether the rule verifies any tree, or only chains.
     needs_independent: whether siblings must be independent draws from one distribution;
-      else they may be certain, too, or drawn without replacement.
+      if not, siblings may also be certain, or drawn without replacement.
     alpha_is_mass: whether a tried token is accepted with probability sum min(p, q).
-    reads_probs: whether it reads more of p than argmaxes; else logits will do for p,
-      and no distribution of the draft is read.
+    reads_probs: whether the rule reads more of p than the argmax; if not, logits may
+      stand in for p, and the draft's distribution is not read.
   """
 
   guarantee: ClassVar[Guarantee]
@@ -137,56 +139,56 @@ class Rule(abc.ABC):
     proposal: Proposal,
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
-    """Decides how much of `proposal` stands, and which token follows.
+    """Decides which drafted tokens are accepted, and which token follows.
 
     Args:
       target_probs: p after each node, the root first.
       proposal: the draft.
-      uniforms: independent draws from U[0, 1): L to test each drafted node, and the
-        last L for the next token.
+      uniforms: independent draws from U[0, 1): L for the test of each drafted node, and
+        the last L for the next token.
 
     Returns:
       The verdict.
     """
 
   def at(self, sampling: Sampling) -> tuple["Rule", Sampling]:
-    """Returns what decides under `sampling`, and the adjustment of p that it reads.
+    """Returns the rule that verifies under `sampling`, and the rule's adjustment of p.
 
     Raises:
-      ValueError: where the rule does not go with this way of sampling.
+      ValueError: if the rule does not support `sampling`.
     """
     return self, sampling
 
 
 @runtime_checkable
 class Cache(Protocol):
-  """What the loop needs of a model's cache: rollback, and choices among drafts.
+  """The interface of a model's cache: rollback, and selection among drafts.
 
   Attributes:
-    index: how many committed entries each row has.
+    index: the number of committed entries per row.
   """
 
   index: Int[Array, "B"]
 
   def at(self, index: Int[Array, "B"]) -> "Cache":
-    """Returns the cache with `index` committed entries a row."""
+    """Returns the cache with `index` committed entries per row."""
     ...
 
   def gathered(
     self, sources: Int[Array, "B M"], destination: Int[Array, "B"]
   ) -> "Cache":
-    """Returns the cache with entries of each row copied from anywhere in it.
+    """Returns the cache with M entries of each row copied to consecutive slots.
 
     Args:
-      sources: the slots to copy, all read before the first is written.
-      destination: the M copies go to slots destination .. destination + M - 1.
+      sources: the slots to copy; every slot is read before any slot is written.
+      destination: the first of the M slots to write.
     """
     ...
 
 
 # (cache, tokens [B, N], positions=None, tree=None) -> (logits [B, N, V], features
-# [B, N, D], cache): scores N tokens a row after the committed ones. How models reach
-# drafters and the loop. `tree` [B, N, M] says which of the last M entries, these N
-# among them, each of the N sees, and `positions` [B, M] where the entries stand; by
-# default the block is a chain.
+# [B, N, D], cache): scores N tokens per row after the committed tokens. Drafters and
+# the loop call models through this function. `tree` [B, N, M] states which of the last
+# M entries, including the N new entries, each new token sees. `positions` [B, M] are
+# the positions of the M entries. By default the block is a chain.
 ExtendFn = Callable[..., tuple[Float[Array, "B N V"], Float[Array, "B N D"], Cache]]

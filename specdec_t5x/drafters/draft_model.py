@@ -14,11 +14,7 @@ from jaxtyping import Array, Float, Int
 from specdec_t5x.core.types import Cache, ExtendFn, Verdict
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.stepwise import (
-  Stepwise,
-  StepwiseState,
-  gamma_knob,
-)
+from specdec_t5x.drafters.stepwise import Stepwise, StepwiseState, gamma_knob
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +22,8 @@ class DraftModel(Stepwise):
   """Samples up to gamma tokens one by one from a network.
 
   Attributes:
-    network: drafts over the target's vocabulary: a network, or a table of n-grams.
-    gamma: most tokens a draft.
+    network: a network, or a table of n-grams, over the target's vocabulary.
+    gamma: the most tokens of a draft.
   """
 
   network: Any
@@ -35,29 +31,30 @@ class DraftModel(Stepwise):
 
   @property
   def networks(self) -> Mapping[str, Any]:
-    """The network that drafts, by its name."""
+    """The drafting network, by name."""
     return {"draft": self.network}
 
   def extend(self, context: Context) -> ExtendFn:
-    """Returns the draft network, over its own cache."""
+    """Returns the draft network's `extend`."""
     return context.networks["draft"].extend
 
   def start(self, context: Context) -> StepwiseState:
-    """Returns the draft's first cache."""
+    """Returns a state with the draft's initial cache."""
     cache = context.networks["draft"].start()
     return StepwiseState(cache, jnp.zeros_like(cache.index))
 
   def read(
     self, context: Context, state: DecodeState
   ) -> tuple[Float[Array, "B V"], Cache]:
-    """Reads what the cache lacks: the last tokens, and those of rests."""
-    extend, cache = self.extend(context), state.drafter_state.cache
+    """Reads the known tokens that the cache lacks, including the tokens of rests."""
+    extend = self.extend(context)
+    cache = state.drafter_state.cache
     if context.policy.may_rest:
       return caught_up(extend, cache, state.sequences, state.lengths)
     return read_last(extend, cache, state.sequences, state.lengths, context.behind)
 
   def carried(self, cache: Cache, state: DecodeState) -> StepwiseState:
-    """Returns the cache, and how long the rows were."""
+    """Returns a state of the cache and the rows' lengths."""
     return StepwiseState(cache, state.lengths)
 
   def commit(
@@ -67,34 +64,35 @@ class DraftModel(Stepwise):
     verdict: Verdict,
     features: Float[Array, "B N D"],
   ) -> StepwiseState:
-    """Returns the state with a cache of the tokens that stand."""
+    """Returns the state with the cache rolled back to the accepted tokens."""
     del context, features
-    own = drafter_state
-    held = jnp.minimum(own.cache.index, own.known + verdict.last)
-    return own.replace(cache=own.cache.at(held))
+    cache = drafter_state.cache
+    index = jnp.minimum(cache.index, drafter_state.known + verdict.last)
+    return drafter_state.replace(cache=cache.at(index))
 
 
 def caught_up(
   extend: ExtendFn, cache: Cache, sequences: Int[Array, "B S"], lengths: Int[Array, "B"]
 ) -> tuple[Float[Array, "B V"], Cache]:
-  """Returns what `read_last` does, of a cache that may lack any number of tokens."""
+  """Returns the results of `read_last` if the cache lacks any number of tokens."""
 
-  def lacks_some(carry):
-    return (carry[1].index < lengths).any()
+  def lacks_tokens(carry):
+    _, cache = carry
+    return (cache.index < lengths).any()
 
   def read_two(carry):
-    cache = carry[1]
-    # A row that lacks none reads its last token again.
+    _, cache = carry
+    # A row with a complete cache reads the row's last token again.
     start = jnp.minimum(cache.index, lengths - 1)
     tokens = jnp.take_along_axis(sequences, start[:, None] + jnp.arange(2), axis=1)
-    new, _, cache = extend(cache.at(start), tokens)
+    logits, _, cache = extend(cache.at(start), tokens)
     last = jnp.minimum(lengths - 1 - start, 1)[:, None, None]
-    new = jnp.take_along_axis(new, last, axis=1)[:, 0]
-    return new, cache.at(jnp.minimum(start + 2, lengths))
+    logits = jnp.take_along_axis(logits, last, axis=1)[:, 0]
+    return logits, cache.at(jnp.minimum(start + 2, lengths))
 
   shape = jax.eval_shape(lambda: read_two((None, cache))[0])
-  start = jnp.zeros(shape.shape, shape.dtype), cache
-  return jax.lax.while_loop(lacks_some, read_two, start)
+  logits = jnp.zeros(shape.shape, shape.dtype)
+  return jax.lax.while_loop(lacks_tokens, read_two, (logits, cache))
 
 
 def read_last(
@@ -104,19 +102,19 @@ def read_last(
   lengths: Int[Array, "B"],
   count: int = 2,
 ) -> tuple[Float[Array, "B V"], Cache]:
-  """Returns the draft's logits after the known tokens, and its cache up to there.
+  """Returns the draft's logits after the known tokens, and the cache of these tokens.
 
   Args:
     extend: the draft.
-    cache: the draft's.
+    cache: the draft's cache.
     sequences: the known tokens.
-    lengths: how many there are.
-    count: how many of the last of them the cache may lack (`Context.behind`).
+    lengths: the number of known tokens.
+    count: the number of last known tokens that the cache may lack (`Context.behind`).
   """
   # The last drafted token of a fully accepted block was never fed back, so the cache
-  # may lack the last two known tokens, never more, but for what speculations above
-  # added: feed all that may be lacking. With fewer tokens known, the other slots hold
-  # garbage until drafted tokens overwrite it.
+  # may lack the last two known tokens. Only outer speculations make the cache lack more
+  # tokens (see `count`). The last `count` tokens are fed. If fewer tokens are known,
+  # surplus slots hold garbage until drafted tokens overwrite the garbage.
   start = jnp.maximum(lengths - count, 0)
   window = start[:, None] + jnp.arange(count)
   tokens = jnp.take_along_axis(sequences, window, axis=1)

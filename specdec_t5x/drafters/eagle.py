@@ -1,11 +1,11 @@
-"""Drafting by EAGLE-3's layer, a token, or a level of a tree, after the other.
+"""Drafting by EAGLE-3's layer, one token or one level of a tree per call.
 
-Sources: EAGLE-3, arXiv 2503.01840, whose network is `network.eagle`'s; the tree is
-EAGLE-2's, arXiv 2406.16858.
+Sources: EAGLE-3, arXiv 2503.01840 (the network is in `network.eagle`); EAGLE-2, arXiv
+2406.16858 (the tree).
 
-Shapes: B rows, G drafted nodes, K known positions at most between two drafts, one more
-than a draft is deep, P nodes of a level, N scored nodes, L uniforms a decision, D width
-of the features, F = 3 D, V vocabulary.
+Shapes: B rows, G drafted nodes, K the depth of a draft plus 1 (the most new positions
+between two drafts), P nodes of a level, N scored nodes, L uniforms per decision, D
+width of the features, F = 3 D, V vocabulary.
 """
 
 import dataclasses
@@ -33,12 +33,12 @@ from specdec_t5x.drafters.stepwise import Stepwise, gamma_knob
 
 @flax.struct.dataclass
 class EagleState:
-  """What the drafter carries.
+  """The drafter's state.
 
   Attributes:
-    cache: of its layer; entry i is of the output's i-th position.
-    features: the target's, of three depths, along the path that was accepted last.
-    tree: of the last proposal.
+    cache: the layer's cache; entry i belongs to the output's i-th position.
+    features: the target's features at three depths, along the last accepted path.
+    tree: the tree of the last proposal.
   """
 
   cache: Cache
@@ -48,12 +48,12 @@ class EagleState:
 
 @flax.struct.dataclass
 class Going:
-  """What a draft goes on from.
+  """The state of a draft while it grows.
 
   Attributes:
-    cache: of the layer, drafted positions included.
-    feature: its own at the last of them, or at the last level's nodes.
-    target: the target's cache, for its keys of the input.
+    cache: the layer's cache, including drafted positions.
+    feature: the layer's feature at the last position, or at the last level's nodes.
+    target: the target's cache, for the target's keys and values of the input.
   """
 
   cache: Cache
@@ -62,67 +62,72 @@ class Going:
 
 
 class Eagle(Drafter):
-  """What drafters by EAGLE's layer have in common.
+  """The base of drafters that use EAGLE's layer.
 
   Attributes:
-    network: EAGLE's.
+    network: EAGLE's network.
   """
 
   network: Any
 
   taps = 3
   reads_target = True
-  # Of tokens that the target decoded by itself it lacks the features.
+  # The drafter lacks the features of tokens that the target decoded without a draft.
   resumes = False
 
   @property
   def networks(self) -> Mapping[str, Any]:
-    """The network that drafts, by its name."""
+    """The drafting network, by name."""
     return {"draft": self.network}
 
   @property
   def grown(self) -> int:
-    """The most positions that its layer reads for one draft."""
+    """The most positions that the layer reads for one draft."""
     return self.tree.size
 
   def first_tree(self, rows: int) -> Tree:
-    """Returns a tree that no proposal had."""
+    """Returns a placeholder tree for the time before the first proposal."""
     del rows
     return self.tree
 
   def check(self, target: Any) -> None:
-    """Raises a ValueError where the target has no such features, keys and values."""
+    """Raises a ValueError if the layer does not fit the target's features and keys."""
     super().check(target)
     check_layer(target, self.network)
 
   def start(self, context: Context) -> EagleState:
-    """Returns an empty cache and no features: the target was not called yet."""
-    cfg, rows = self.network.config, context.source.shape[0]
+    """Returns an empty cache and zero features, as the target was not called yet."""
+    rows = context.source.shape[0]
     # A block of known positions may overrun the output.
     slots = num_slots(context.max_length, 2 * (self.grown + 1))
-    features = jnp.zeros((rows, self.depth + 1, self.taps * cfg.emb_dim))
+    width = self.taps * self.network.config.emb_dim
+    features = jnp.zeros((rows, self.depth + 1, width))
     cache = self.network.empty_cache(rows, slots)
     return EagleState(cache, features, self.first_tree(rows))
 
   def read(
     self, context: Context, state: DecodeState
   ) -> tuple[Float[Array, "B V"], Going]:
-    """Reads the positions that the target has been at since, by its features."""
-    own, known = state.drafter_state, state.lengths - state.starts
-    first = own.cache.index
-    at = (state.starts + first)[:, None] + jnp.arange(own.features.shape[1])
+    """Reads the target's features at the positions since the last draft."""
+    cache = state.drafter_state.cache
+    features = state.drafter_state.features
+    num_positions = state.lengths - state.starts
+    first = cache.index
+    at = (state.starts + first)[:, None] + jnp.arange(features.shape[1])
     tokens = jnp.take_along_axis(state.sequences, at, axis=1, mode="clip")
-    features = apply_draft(self.network, context, "fused", own.features)
+    fused = apply_draft(self.network, context, "fused", features)
     embedded = context.target.embed(tokens)
-    given = own.cache, features, embedded, state.target_cache
-    found, feature, cache = apply_draft(self.network, context, "extend", *given)
-    last = jnp.maximum(known - first - 1, 0)[:, None, None]
-    found, feature = (jnp.take_along_axis(x, last, axis=1) for x in (found, feature))
-    going = Going(cache.at(known), feature, state.target_cache)
-    return draft_logits(self.network, context, found)[:, 0], going
+    outputs, feature, cache = apply_draft(
+      self.network, context, "extend", cache, fused, embedded, state.target_cache
+    )
+    last = jnp.maximum(num_positions - first - 1, 0)[:, None, None]
+    outputs = jnp.take_along_axis(outputs, last, axis=1)
+    feature = jnp.take_along_axis(feature, last, axis=1)
+    going = Going(cache.at(num_positions), feature, state.target_cache)
+    return draft_logits(self.network, context, outputs)[:, 0], going
 
   def known(self, state: DecodeState, proposal: Proposal) -> Proposal:
-    """Returns a proposal none of whose tokens counts before the target's first call."""
+    """Returns the proposal, with no valid token before the target's first call."""
     has_new = state.lengths - state.starts > state.drafter_state.cache.index
     return proposal.replace(is_valid=proposal.is_valid & has_new[:, None])
 
@@ -142,39 +147,46 @@ class Eagle(Drafter):
 
 @dataclasses.dataclass(frozen=True)
 class EagleDraft(Eagle, Stepwise):
-  """Samples up to gamma tokens one by one, each from its own distribution.
+  """Samples up to gamma tokens one by one from EAGLE's layer.
 
   Attributes:
-    network: EAGLE's.
-    gamma: most tokens a draft.
+    network: EAGLE's network.
+    gamma: the most tokens of a draft.
   """
 
   network: Any
   gamma: int = gamma_knob()
 
   def extend(self, context: Context) -> ExtendFn:
-    """Returns what drafts: it reads a token beside its own feature."""
+    """Returns the layer as a network that reads a token and the last feature."""
 
     def extend(going, tokens):
       embedded = context.target.embed(tokens)
-      given = going.cache, going.feature, embedded, going.target
-      found, feature, cache = apply_draft(self.network, context, "extend", *given)
+      outputs, feature, cache = apply_draft(
+        self.network,
+        context,
+        "extend",
+        going.cache,
+        going.feature,
+        embedded,
+        going.target,
+      )
       going = Going(cache, feature, going.target)
-      return draft_logits(self.network, context, found), None, going
+      return draft_logits(self.network, context, outputs), None, going
 
     return extend
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, EagleState]:
-    """Drafts; no token counts before the target's first call."""
-    proposal, own = super().propose(context, state, uniforms)
-    return self.known(state, proposal), own
+    """Drafts a chain, with no valid token before the target's first call."""
+    proposal, drafter_state = super().propose(context, state, uniforms)
+    return self.known(state, proposal), drafter_state
 
   def carried(self, cache: Going, state: DecodeState) -> EagleState:
-    """Returns the cache of the positions that the target has been at."""
-    known = cache.cache.at(state.lengths - state.starts)
-    return state.drafter_state.replace(cache=known)
+    """Returns the state with the cache rolled back to the known positions."""
+    known_cache = cache.cache.at(state.lengths - state.starts)
+    return state.drafter_state.replace(cache=known_cache)
 
 
 __getattr__ = moved.names_of(__name__)

@@ -1,7 +1,7 @@
-"""The base of drafters that read the target's own features: no second cache or encoder.
+"""The base of drafters that read the target's features and need no encoder.
 
 Shapes: B rows, G drafted nodes, N = G + 1, P nodes of a level, D width of the features,
-H heads, V vocabulary, L uniforms a decision.
+H heads, V vocabulary, L uniforms per decision.
 """
 
 import abc
@@ -22,9 +22,10 @@ from specdec_t5x.drafters import siblings
 from specdec_t5x.drafters.siblings import Growing
 from specdec_t5x.network.functional import resized
 
-# (depth, tokens, parents) -> logits of the next level. `tokens` are the level above,
-# and `parents` index the level above that; both are None at the root. One row of logits
-# stands for all nodes if they have the same distribution. Called once a level.
+# (depth, tokens, parents) -> logits of the next level. `tokens` are the tokens of the
+# level above, and `parents` are the tokens' parents as places in the level above
+# `tokens`. At the root, tokens and parents are None. A single row of logits stands for
+# nodes with equal distributions. The function is called once per level.
 Read = Callable[
   [int, Int[Array, "B P"] | None, Int[Array, "B P"] | None], Float[Array, "B #P V"]
 ]
@@ -34,7 +35,7 @@ class RowTrees(abc.ABC):
   """Trees that each row chooses for itself.
 
   Attributes:
-    nodes: drafted nodes (G), the same number in every row.
+    nodes: the number of drafted nodes (G), the same in every row.
   """
 
   nodes: int
@@ -61,10 +62,10 @@ class RowTrees(abc.ABC):
     """Returns a tree for each row.
 
     Args:
-      context: of the decode.
-      state: where the decode stands.
-      uniforms: of the nodes.
-      read: gives the logits of each level.
+      context: the decode's context.
+      state: the decode's state.
+      uniforms: the uniforms of the nodes.
+      read: computes the logits of each level.
       count: the most levels.
       source: the rows' inputs.
     """
@@ -75,10 +76,10 @@ class Headed(Drafter):
   """The base of drafters that read the target's features.
 
   Attributes:
-    network: makes drafts of the target's features.
-    shape: which nodes to draft: a tree no deeper than there are heads, by default a
-      chain of them all; or `RowTrees`, by which each row chooses its own.
-    siblings: of a tree, as `TreeDraft.siblings`.
+    network: the drafting network, which reads the target's features.
+    shape: the nodes to draft: a tree with at most one level per head, by default a
+      chain of all heads; or `RowTrees`, if each row chooses a tree.
+    siblings: the kind of siblings in a tree, as in `TreeDraft.siblings`.
   """
 
   network: Any
@@ -102,24 +103,24 @@ class Headed(Drafter):
       )
 
   def default_policy(self, is_named: bool) -> str:
-    """Returns 'auto' for a named drafter, which drafts as much as pays."""
+    """Returns 'auto', based on times, for a drafter chosen by name; else 'fixed'."""
     return "auto" if is_named else "fixed"
 
   @property
   def tree(self) -> Tree:
-    """The shape of every proposal; where rows have their own, of as many nodes."""
+    """The shape of every proposal; under `RowTrees` only the size is meaningful."""
     return self.shape if isinstance(self.shape, Tree) else Tree((0,) * self.shape.nodes)
 
   @property
   def depth(self) -> int:
-    """The most drafted tokens that can stand together."""
+    """The most drafted tokens on one path."""
     if isinstance(self.shape, Tree):
       return self.shape.depth
     return min(self.network.config.count, self.shape.nodes)
 
   @property
   def stops(self) -> Stops:
-    """A chain stops at a length: tokens beyond it are drafted, but not scored."""
+    """A chain stops at a length; later tokens are drafted, but not scored."""
     return Stops.AT_LENGTH if self._is_chain else Stops.NEVER
 
   @property
@@ -133,19 +134,19 @@ class Headed(Drafter):
 
   @property
   def networks(self) -> Mapping[str, Any]:
-    """The heads, and the table that prunes their trees."""
+    """The heads, and the table that prunes trees, if there is a table."""
     networks = {"draft": self.network}
     if isinstance(self.shape, RowTrees):
       networks |= self.shape.networks
     return networks
 
   def check(self, target: Any) -> None:
-    """Raises a ValueError where the target has no such features."""
+    """Raises a ValueError if the network does not fit the target's features."""
     super().check(target)
     check_width(target, self.network)
 
   def first_tree(self, rows: int) -> Tree:
-    """Returns a tree that no proposal had."""
+    """Returns a placeholder tree for the time before the first proposal."""
     if isinstance(self.shape, Tree):
       return self.shape
     return Tree(jnp.zeros((rows, self.shape.nodes), jnp.int32))
@@ -157,67 +158,77 @@ class Headed(Drafter):
     uniforms: Float[Array, "B G L"],
     features: Float[Array, "B H D"],
   ) -> Proposal:
-    """Returns a draft from the feature of each depth, the same after all tokens.
+    """Returns a draft from one feature per depth.
 
-    But for the bias of each token's own predecessor, where the network has one.
+    Nodes of the same depth have the same distribution, except for a bias that depends
+    on the preceding token, if the network has a bias.
     """
     logits = self.logits(context, features)
 
     def read(depth, tokens, parents):
-      at = logits[:, [depth]]
+      level_logits = logits[:, [depth]]
       if not self.network.config.rank:
-        return at
-      before = state.last_tokens()[:, None] if tokens is None else tokens
-      return at + self.apply(context, "bias", before)
+        return level_logits
+      predecessors = state.last_tokens()[:, None] if tokens is None else tokens
+      return level_logits + self.apply(context, "bias", predecessors)
 
     return self.grown(context, state, uniforms, read)
 
   def grown(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"], read
   ) -> Proposal:
-    """Returns a draft.
+    """Grows a draft level by level.
 
     Args:
-      context: of the decode.
-      state: where it stands.
-      uniforms: of the nodes.
-      read: gives the logits of each level.
+      context: the decode's context.
+      state: the decode's state.
+      uniforms: the uniforms of the nodes.
+      read: computes the logits of each level.
     """
+    if isinstance(self.shape, RowTrees):
+      source = state.drafter_state.source
+      count = self.network.config.count
+      return self.shape.propose(context, state, uniforms, read, count, source)
     levels = []
 
-    def of_shape(level, tokens):
+    def read_level(level, tokens):
       levels.append(level)
       if tokens is None:
         return read(0, None, None)
       parents = jnp.broadcast_to(levels[-2].parents, tokens.shape)
       return read(len(levels) - 1, tokens, parents)
 
-    if isinstance(self.shape, RowTrees):
-      given = read, self.network.config.count, state.drafter_state.source
-      return self.shape.propose(context, state, uniforms, *given)
-    return Growing(self.shape, self.siblings, context, uniforms).grow(of_shape)
+    return Growing(self.shape, self.siblings, context, uniforms).grow(read_level)
 
   def logits(self, context: Context, features: Float[Array, "*B D"]):
     """Returns the logits of drafted features."""
     return draft_logits(self.network, context, features)
 
   def apply(self, context: Context, method: str, *args: Any) -> Any:
-    """Returns what a method of the network's gives."""
+    """Calls a method of the network; see `apply_draft`."""
     return apply_draft(self.network, context, method, *args)
 
 
 def apply_draft(network: Any, context: Context, method: str, *args: Any) -> Any:
-  """Returns what a method of what drafts from features gives."""
+  """Calls a method of a network that drafts from features.
+
+  Biases and logits are resized to the target's vocabulary: missing biases are 0, and
+  missing logits -inf.
+  """
   params = {"params": context.networks["draft"].params}
-  found = network.apply(params, *args, method=method)
+  output = network.apply(params, *args, method=method)
   missing = {"bias": 0.0, "logits": -jnp.inf}
   if method in missing:
-    return resized(found, context.target.vocab_size, missing[method])
-  return found
+    return resized(output, context.target.vocab_size, missing[method])
+  return output
 
 
 def draft_logits(network: Any, context: Context, features: Float[Array, "*B D"]):
-  """Returns the logits of drafted features, of hot tokens or, the target's, of all."""
+  """Returns the logits of drafted features.
+
+  The network projects to its hot tokens, if the configuration has hot tokens. Otherwise
+  the target projects to all tokens.
+  """
   if network.config.hot:
     return apply_draft(network, context, "logits", features)
   return context.target.logits(features)
@@ -226,9 +237,9 @@ def draft_logits(network: Any, context: Context, features: Float[Array, "*B D"])
 def features_along(
   tree: Tree, verdict: Verdict, features: Float[Array, "B N D"], width: int
 ) -> Float[Array, "B K D"]:
-  """Returns the features of the accepted path's nodes, the root's first, K = `width`.
+  """Returns the features of the accepted path's nodes, the root first, K = `width`.
 
-  What stands behind the last of them is of no use.
+  Entries beyond the path are arbitrary.
   """
   path = tree.path(verdict.last)[:, :width]
   path = jnp.pad(path, ((0, 0), (0, width - path.shape[1])))
@@ -236,17 +247,18 @@ def features_along(
 
 
 def check_width(target: Any, heads: Any) -> None:
-  """Raises a ValueError where heads do not fit a target's features."""
-  widths = target.config.emb_dim, heads.config.emb_dim
-  if widths[0] != widths[1]:
+  """Raises a ValueError if heads do not fit a target's features."""
+  expected = target.config.emb_dim
+  width = heads.config.emb_dim
+  if width != expected:
     raise ValueError(
-      f"Heads draft from the target's own features, whose width is {widths[0]}, got "
-      f"heads of width {widths[1]}. Use those that were trained on this target."
+      f"Heads draft from the target's own features, whose width is {expected}, got "
+      f"heads of width {width}. Use those that were trained on this target."
     )
 
 
 def check_layer(target: Any, drafter: Any) -> None:
-  """Raises a ValueError where a layer does not fit a target's features and keys."""
+  """Raises a ValueError if a layer does not fit a target's features and keys."""
   check_width(target, drafter)
   if not drafter.config.attends_as(target.config):
     raise ValueError(

@@ -1,9 +1,9 @@
-"""The base of self-speculation: drafters that are the target itself, made cheaper.
+"""The base of self-speculation: a cheaper version of the target drafts.
 
-No second network, cache or reading of the input: drafting goes on from the target's own
-cache, so all known tokens but the last have the keys and values that the whole target
-gave them. What the draft writes is not kept: the target writes its own keys and values
-when it scores the block.
+Self-speculation needs no second network, no second cache and no second pass over the
+input. The draft reads the target's cache, so all known tokens but the last have the
+full target's keys and values. The draft's keys and values are not kept, because the
+target overwrites them when it scores the block.
 
 Shapes: B rows, V vocabulary.
 """
@@ -20,10 +20,10 @@ from specdec_t5x.drafters.stepwise import Stepwise
 
 
 class OfTarget(Stepwise):
-  """What drafters that are the target itself have in common: they go on from its cache.
+  """The base of drafters that run the target itself, from the target's cache.
 
   Attributes:
-    skip: the sublayers of its decoder that are left out.
+    skip: the names of the decoder's sublayers to leave out.
   """
 
   skip: Sequence[str]
@@ -36,15 +36,15 @@ class OfTarget(Stepwise):
       raise ValueError(
         f"SKIP must be names of sublayers, as ('self_3', 'mlp_5'), got {self.skip!r}."
       )
-    # A list, as gin gives, would make the drafter unhashable.
+    # A list from gin would make the drafter unhashable.
     object.__setattr__(self, "skip", tuple(self.skip))
 
   def check(self, target: Any) -> None:
-    """Raises a ValueError where the target has no such sublayers."""
-    known = getattr(target, "sublayers", ())
-    unknown = [name for name in self.skip if name not in known]
+    """Raises a ValueError if the target lacks a sublayer of `skip`."""
+    sublayers = getattr(target, "sublayers", ())
+    unknown = [name for name in self.skip if name not in sublayers]
     if unknown:
-      names = ", ".join(known) or "none"
+      names = ", ".join(sublayers) or "none"
       raise ValueError(
         f"SKIP: the target has no sublayers {unknown}; it has {names}. "
         "`python -m lab layers`, in a clone, chooses among them for a target."
@@ -53,7 +53,7 @@ class OfTarget(Stepwise):
   def read(
     self, context: Context, state: DecodeState
   ) -> tuple[Float[Array, "B V"], Cache]:
-    """Reads the last known token, which the target's cache lacks."""
+    """Reads the last known token, the only token that the target's cache lacks."""
     cache = state.target_cache.at(state.lengths - 1)
     logits, _, cache = self.extend(context)(cache, state.last_tokens()[:, None])
     return logits[:, 0], cache

@@ -1,9 +1,9 @@
-"""Drafting many positions in one pass of a layer of its own.
+"""Drafting many positions in one pass of a separate layer.
 
 Source: DART, arXiv 2601.19278.
 
-Shapes: B rows, G drafted nodes, N = G + 1, K known positions, one more than drafted
-ones, D width of the features, L uniforms a decision.
+Shapes: B rows, G drafted nodes, N = G + 1, K the number of drafted positions plus 1, D
+width of the features, E input length, L uniforms per decision.
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ from specdec_t5x.drafters.heads import Headed, check_layer, features_along
 
 @flax.struct.dataclass
 class ParallelState:
-  """What the drafter carries.
+  """The drafter's state.
 
   Attributes:
-    cache: of its layer; entry i is of the output's i-th position.
-    features: the target's, along the path that was accepted last.
-    tree: of the last proposal.
-    source: the row's input, which `Pruned` trees look at.
+    cache: the layer's cache; entry i belongs to the output's i-th position.
+    features: the target's features along the last accepted path.
+    tree: the tree of the last proposal.
+    source: the rows' inputs, which `Pruned` trees read.
   """
 
   cache: Cache
@@ -42,13 +42,14 @@ class ParallelDraft(Headed):
   """Drafts by one pass of a parallel drafter."""
 
   def check(self, target: Any) -> None:
-    """Raises a ValueError where the target has no such features, keys and values."""
+    """Raises a ValueError if the layer does not fit the target's features and keys."""
     super().check(target)
     check_layer(target, self.network)
 
   def start(self, context: Context) -> ParallelState:
-    """Returns an empty cache and no features: the target was not called yet."""
-    cfg, rows = self.network.config, context.source.shape[0]
+    """Returns an empty cache and zero features, as the target was not called yet."""
+    cfg = self.network.config
+    rows = context.source.shape[0]
     # The masks of the last block may overrun the output.
     slots = num_slots(context.max_length, 2 * cfg.count)
     cache = self.network.empty_cache(rows, slots)
@@ -58,13 +59,13 @@ class ParallelDraft(Headed):
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, ParallelState]:
-    """Drafts all nodes, none that counts before the target's first call."""
-    own = state.drafter_state
+    """Drafts all nodes, with no valid node before the target's first call."""
+    drafter_state = state.drafter_state
     features, cache = self._read(context, state)
     proposal = self.proposal(context, state, uniforms, features)
-    has_new = cache.index > own.cache.index
+    has_new = cache.index > drafter_state.cache.index
     proposal = proposal.replace(is_valid=proposal.is_valid & has_new[:, None])
-    return proposal, own.replace(cache=cache, tree=proposal.tree)
+    return proposal, drafter_state.replace(cache=cache, tree=proposal.tree)
 
   def commit(
     self,
@@ -73,19 +74,23 @@ class ParallelDraft(Headed):
     verdict: Verdict,
     features: Float[Array, "B N D"],
   ) -> ParallelState:
-    """Returns the state with the features of the accepted path."""
+    """Returns the state with the target's features along the accepted path."""
     del context
     width = drafter_state.features.shape[1]
     features = features_along(drafter_state.tree, verdict, features, width)
     return drafter_state.replace(features=features)
 
   def _read(self, context, state):
-    """Returns the features of all drafted positions, and the cache of known ones."""
-    own = state.drafter_state
-    first, width = own.cache.index, own.features.shape[1]
-    # Position i of the output is the target's feature there and the token after it.
-    at = (state.starts + first)[:, None] + jnp.arange(width)
+    """Returns the features of drafted positions, and the cache of known positions."""
+    cache = state.drafter_state.cache
+    features = state.drafter_state.features
+    first = cache.index
+    # The entry of output position i combines the target's feature at i and the next
+    # token.
+    at = (state.starts + first)[:, None] + jnp.arange(features.shape[1])
     tokens = jnp.take_along_axis(state.sequences, at, axis=1, mode="clip")
-    embedded, new = context.target.embed(tokens), state.lengths - state.starts - first
-    known = own.cache, own.features, embedded, new, state.target_cache
-    return self.apply(context, "extend", *known)
+    embedded = context.target.embed(tokens)
+    num_new = state.lengths - state.starts - first
+    return self.apply(
+      context, "extend", cache, features, embedded, num_new, state.target_cache
+    )

@@ -1,9 +1,9 @@
-"""Self-speculation: the target drafts for itself, its weights in 8 or 4 bits.
+"""Self-speculation: the target with weights in 8 or 4 bits drafts for the target.
 
-Nothing is trained, and nothing else loaded: the decoder's weights are rounded once, of
-whatever was restored. Drafting goes on from the target's own cache, as in `layer_skip`;
-the target itself stays as it is, so every rule keeps its guarantee. Sources: ML-SpecQD
-(arXiv 2503.13565), QuantSpec (arXiv 2502.10424).
+The method trains nothing and loads nothing else. The decoder's weights are rounded
+once, after the target's checkpoint is restored. The draft reads the target's cache, as
+in `layer_skip`. The target is unchanged, so every rule keeps its guarantee. Sources:
+ML-SpecQD (arXiv 2503.13565), QuantSpec (arXiv 2502.10424).
 """
 
 import dataclasses
@@ -18,20 +18,21 @@ from specdec_t5x.network import rounded
 from specdec_t5x.network.rounded import INPUT, Rounding
 
 NAME = "quantized"
-# With the token before them a block of 8, the most that `native/few_rows.cc` calls few.
+# A draft of 7 tokens and the previous token are a block of 8, the most rows that
+# `native/few_rows.cc` handles at once.
 LONGEST = 7
 
 
 @dataclasses.dataclass(frozen=True)
 class Quantized(OfTarget):
-  """Drafts by the target itself, its decoder's weights rounded.
+  """Drafts with the target itself, with rounded weights in the decoder.
 
   Attributes:
-    bits: of a weight, 8 or 4.
-    group: inputs that share a scale in each column; 0 is all.
-    whole: what is not rounded: names of sublayers, as 'mlp_5', and 'logits'.
-    skip: sublayers that are left out, as in `layer_skip.LayerSkip`.
-    gamma: most tokens a draft.
+    bits: the bits of a weight, 8 or 4.
+    group: the number of inputs that share a scale in each column; 0 is all inputs.
+    whole: the parts with unrounded weights: sublayers, as 'mlp_5', and 'logits'.
+    skip: the sublayers to leave out, as in `layer_skip.LayerSkip`.
+    gamma: the most tokens of a draft.
   """
 
   bits: int = 8
@@ -40,7 +41,8 @@ class Quantized(OfTarget):
   skip: Sequence[str] = ()
   gamma: int = gamma_knob(LONGEST)
 
-  # Nearly the target, of whatever text: more is accepted than of other drafts.
+  # The draft is close to the target on any text, so alpha is higher than for other
+  # drafts.
   prior_alpha = 0.9
 
   def __post_init__(self):
@@ -48,21 +50,21 @@ class Quantized(OfTarget):
     object.__setattr__(self, "whole", self.rounding.whole)
 
   def default_policy(self, is_named: bool) -> str:
-    """Returns 'auto': drafts of the target's own size do not always pay."""
+    """Returns 'auto', as drafts of the target's size do not always pay."""
     del is_named
     return "auto"
 
   @property
   def rounding(self) -> Rounding:
-    """How the weights are rounded."""
+    """The rounding of the weights."""
     return Rounding(self.bits, self.group, self.whole)
 
   def check(self, target: Any) -> None:
-    """Raises a ValueError where the target has no such sublayers, or no more bits."""
+    """Raises a ValueError if the target lacks a sublayer, or has no more bits."""
     super().check(target)
     self.rounding.check(getattr(target, "sublayers", ()))
-    own = rounded.of_weights(target.config)
-    if own and own.bits <= self.bits:
+    target_rounding = rounded.of_weights(target.config)
+    if target_rounding and target_rounding.bits <= self.bits:
       raise ValueError(
         f"BITS={self.bits} must be fewer than the target's, whose WEIGHTS are "
         f"{target.config.weights!r}: the draft would be the target. Take "
@@ -70,12 +72,13 @@ class Quantized(OfTarget):
       )
 
   def derived(self, target: Any) -> Mapping[str, Rounding]:
-    """Returns the target's decoder in fewer bits, by its name."""
-    # What is left out need not be there, and what is of the input has been read.
-    whole = (*self.rounding.whole, *self.skip, INPUT)
+    """Returns the rounding of the target's decoder, by name."""
+    # The draft needs no skipped sublayers, and no weights that process the input: the
+    # target has already read the input.
+    unrounded = (*self.rounding.whole, *self.skip, INPUT)
     packed = rounded.are_packed(target.config)
     paired = rounded.are_paired(target.config)
-    return {NAME: Rounding(self.bits, self.group, whole, packed, paired)}
+    return {NAME: Rounding(self.bits, self.group, unrounded, packed, paired)}
 
   def extend(self, context: Context) -> ExtendFn:
     """Returns the target in fewer bits."""

@@ -1,9 +1,9 @@
-"""Drawing a tree's nodes, level by level, from a distribution at each parent.
+"""Draws a tree's nodes, level by level, from a distribution at each parent.
 
-What drafters of trees have in common: a draft model's, heads'.
+Drafters of trees share this module: draft models and heads.
 
-Shapes: B rows, G drafted nodes, W nodes of a level, P of the one above, V vocabulary, L
-uniforms a decision.
+Shapes: B rows, G drafted nodes, W nodes of a level, P nodes of the level above, V
+vocabulary, L uniforms per decision.
 """
 
 import dataclasses
@@ -31,9 +31,9 @@ class Level:
   """The drafted nodes of one depth, known when programs are compiled.
 
   Attributes:
-    nodes: by their numbers in the tree.
-    above: the nodes of the level before; of the first level the root.
-    parents: where in `above` each one's parent stands.
+    nodes: the nodes' numbers in the tree.
+    above: the nodes of the level above; for the first level the root.
+    parents: the index in `above` of each node's parent.
   """
 
   nodes: Int[np.ndarray, "W"]
@@ -42,13 +42,13 @@ class Level:
 
   @property
   def ranks(self) -> Int[np.ndarray, "W"]:
-    """How many earlier siblings each node has."""
+    """The number of earlier siblings of each node."""
     first = np.searchsorted(self.parents, self.parents)
     return np.arange(self.parents.size) - first
 
 
 def check(tree: Any, siblings: Any) -> None:
-  """Raises a ValueError where these are no tree, or no way to draw its siblings."""
+  """Raises a ValueError if `tree` is not static, or `siblings` is not in `SIBLINGS`."""
   if siblings not in SIBLINGS:
     raise ValueError(
       f"siblings must be one of {SIBLINGS}, got {siblings!r}: how the children of one "
@@ -61,7 +61,7 @@ def check(tree: Any, siblings: Any) -> None:
 
 
 def levels(tree: Tree) -> list[Level]:
-  """Returns a tree's levels, the root's left out."""
+  """Returns a tree's levels without the root's level."""
   by_depth = [np.flatnonzero(tree.depths == depth) for depth in range(tree.depth + 1)]
   parents = np.array(tree.parents)
   return [
@@ -74,14 +74,15 @@ def levels(tree: Tree) -> list[Level]:
 class Growing:
   """Grows one proposal.
 
-  At temperature 0 siblings are the likeliest tokens, whatever `siblings` says: draws
-  would be all the same. Coupled ones are the likeliest with the noise of their place.
+  At temperature 0 siblings are the likeliest tokens for any value of `siblings`, as
+  draws would all be equal. Coupled siblings are the likeliest tokens after the noise of
+  their position is added.
 
   Attributes:
-    tree: which nodes to draft.
-    siblings: one of `SIBLINGS`.
-    context: of the decode: how distributions are adjusted.
-    uniforms: of each node.
+    tree: the nodes to draft.
+    siblings: a member of `SIBLINGS`.
+    context: the decode's context, which adjusts distributions.
+    uniforms: the uniforms of each node.
   """
 
   tree: Tree
@@ -95,63 +96,73 @@ class Growing:
     """Returns the proposal.
 
     Args:
-      read: from a level and the tokens of the one above (None: the root's) to the
-        logits after these, or to one row of logits where they are the same after all.
-        It is called once a level, in order.
+      read: from a level and the tokens of the level above (None at the root) to the
+        logits after these tokens, or to a single row of logits if the logits are the
+        same after all tokens. The function is called once per level, in order.
     """
     check_uniforms(self.uniforms, self.tree.size)
     certain = self.context.sampling.certain or self.siblings == "likeliest"
-    take = self._likeliest if certain else self._drawn
-    tokens, taken = None, []
+    draw = self._likeliest if certain else self._drawn
+    tokens = None
+    draws = []
     for level in levels(self.tree):
-      taken.append(take(read(level, tokens), level))
-      tokens = taken[-1][0]
-    together = lambda *parts: jnp.concatenate(parts, axis=1)
-    tokens, probs, is_valid = jax.tree.map(together, *taken)
-    # A node without a token of its own takes what is below it along.
-    gone = jnp.pad(~is_valid, ((0, 0), (1, 0)))
-    is_valid = ~(self.tree.sees & gone[:, None]).any(axis=-1)[:, 1:]
+      draws.append(draw(read(level, tokens), level))
+      tokens, _, _ = draws[-1]
+    tokens, probs, is_valid = jax.tree.map(_concatenated, *draws)
+    # A node without a valid token invalidates all descendants.
+    is_lost = jnp.pad(~is_valid, ((0, 0), (1, 0)))
+    is_valid = ~(self.tree.sees & is_lost[:, None]).any(axis=-1)[:, 1:]
     return Proposal(tokens, probs, is_valid, self.tree)
 
   def _likeliest(self, logits: Float[Array, "B #P V"], level: Level):
-    """Returns a level's certain tokens, None for their probs, and which count."""
-    sampling, adjust = self.context.sampling, self.context.adjust
-    place = self.tree.depths[level.nodes[0]] - 1
-    best, left = [], perturbed(logits, sampling, self.uniforms[:, [place]], adjust)
+    """Returns a level's certain tokens, None for q, and whether each token counts."""
+    depth = self.tree.depths[level.nodes[0]] - 1
+    scores = perturbed(
+      logits, self.context.sampling, self.uniforms[:, [depth]], self.context.adjust
+    )
+    tokens_by_rank = []
+    counts_by_rank = []
     for _ in range(level.ranks.max() + 1):
-      token = likeliest(left)
-      # A distribution that is no number has a token, which is then an error.
-      best.append((token, left.max(axis=-1) != -jnp.inf))
-      left = jnp.where(_is_token(left, token), -jnp.inf, left)
-    tokens, counts = (jnp.stack(column, axis=-1) for column in zip(*best, strict=True))
-    of_one = logits.shape[1] == 1
-    parents = np.zeros_like(level.parents) if of_one else level.parents
+      token = likeliest(scores)
+      tokens_by_rank.append(token)
+      # NaN scores count: `likeliest` gives the token -1, which marks an error.
+      counts_by_rank.append(scores.max(axis=-1) != -jnp.inf)
+      scores = jnp.where(_is_token(scores, token), -jnp.inf, scores)
+    tokens = jnp.stack(tokens_by_rank, axis=-1)
+    counts = jnp.stack(counts_by_rank, axis=-1)
+    is_shared = logits.shape[1] == 1
+    parents = np.zeros_like(level.parents) if is_shared else level.parents
     return tokens[:, parents, level.ranks], None, counts[:, parents, level.ranks]
 
   def _drawn(self, logits: Float[Array, "B #P V"], level: Level):
-    """Returns a level's drawn tokens, the distribution of each, and which count."""
+    """Returns a level's drawn tokens, their distributions, and which tokens count."""
     distributions = self.context.adjust(logits, self.context.sampling)
     shape = distributions.shape[0], level.above.size, distributions.shape[-1]
     distributions = jnp.broadcast_to(distributions, shape)
     ranks = level.ranks * (self.siblings == "distinct")
     drawn = []
     for rank in range(ranks.max() + 1):
-      nodes, at = level.nodes[ranks == rank], level.parents[ranks == rank]
-      distribution = distributions[:, at]
+      nodes = level.nodes[ranks == rank]
+      parents = level.parents[ranks == rank]
+      distribution = distributions[:, parents]
       token = sample(distribution, self.uniforms[:, nodes - 1]).astype(jnp.int32)
       drawn.append((token, distribution, distribution.max(axis=-1) != 0))
       if rank < ranks.max():
-        distributions = distributions.at[:, at].set(_without(distribution, token))
+        distributions = distributions.at[:, parents].set(_without(distribution, token))
     order = np.argsort(np.argsort(ranks, kind="stable"), kind="stable")
-    together = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *drawn)
-    return jax.tree.map(lambda x: x[:, order], together)
+    by_rank = jax.tree.map(_concatenated, *drawn)
+    return jax.tree.map(lambda x: x[:, order], by_rank)
+
+
+def _concatenated(*parts: Array) -> Array:
+  return jnp.concatenate(parts, axis=1)
 
 
 def _without(distribution: Float[Array, "B W V"], token: Int[Array, "B W"]):
-  """Returns what is left for the next sibling: the distribution without this token."""
-  rest = jnp.where(_is_token(distribution, token), 0.0, distribution)
-  mass = rest.sum(axis=-1, keepdims=True)
-  return rest / jnp.where(mass > 0, mass, 1.0)
+  """Returns the next sibling's distribution: `distribution` without the token."""
+  remainder = jnp.where(_is_token(distribution, token), 0.0, distribution)
+  mass = remainder.sum(axis=-1, keepdims=True)
+  return remainder / jnp.where(mass > 0, mass, 1.0)
 
 
 def _is_token(distribution, token):

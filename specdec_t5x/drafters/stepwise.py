@@ -1,9 +1,9 @@
-"""Drafting a token after the other, each by a call of a network, up to a length.
+"""Drafting token by token, one call of a network per token, up to a length.
 
-A row's number of drafted tokens is a stopping time: whether token i counts is settled
-before token i is drawn. So every rule keeps its guarantee (docs/math.md).
+A row's number of drafted tokens is a stopping time: whether token i counts is decided
+before token i is drawn. Every rule therefore keeps its guarantee (docs/math.md).
 
-Shapes: B rows, G gamma (the longest draft), N = G + 1, V vocabulary, L uniforms a
+Shapes: B rows, G gamma (the longest draft), N = G + 1, V vocabulary, L uniforms per
 decision.
 """
 
@@ -17,12 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import tree
 from specdec_t5x.core.checks import check_uniforms
-from specdec_t5x.core.distributions import (
-  argmax,
-  certain_log_prob,
-  draw,
-  perturbed,
-)
+from specdec_t5x.core.distributions import argmax, certain_log_prob, draw, perturbed
 from specdec_t5x.core.ends import is_end
 from specdec_t5x.core.knobs import Knob, declared, whole
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal
@@ -34,9 +29,9 @@ DEFAULT_GAMMA = 5
 
 
 class DefaultGamma(int):
-  """A drafter's gamma where none was given.
+  """A drafter's gamma if the user gave no gamma.
 
-  `dataclasses.replace` keeps the type, so copies of a drafter have none given either.
+  `dataclasses.replace` keeps the type, so a copy of a drafter still has the default.
   """
 
 
@@ -49,17 +44,17 @@ GAMMA = Knob(
 
 
 def gamma_knob(usual: int = DEFAULT_GAMMA) -> Any:
-  """Returns the field `gamma` of a drafter, with its usual value as the default."""
+  """Returns the field `gamma` of a drafter, with `usual` as the default."""
   return declared(DefaultGamma(usual), GAMMA)
 
 
 @flax.struct.dataclass
 class StepwiseState:
-  """What the drafter carries.
+  """The drafter's state.
 
   Attributes:
-    cache: the draft model's.
-    known: how long the rows were at the last proposal.
+    cache: the draft model's cache.
+    known: the rows' lengths at the last proposal.
   """
 
   cache: Cache
@@ -71,12 +66,13 @@ class _Draft:
   """A draft while it grows.
 
   Attributes:
-    cache: what `Stepwise.extend` goes on from; it lacks the last token.
-    tokens: drawn tokens, zeros beyond `drawn`.
-    probs: the distribution of each, zeros beyond `drawn`; None of certain tokens.
-    drawn: how many tokens were drawn, in every row.
-    size: how many of them count.
-    going: which rows may have another one.
+    cache: the cache for `Stepwise.extend`; the last token is not in the cache.
+    tokens: the drawn tokens, zeros beyond `drawn`.
+    probs: the distribution of each token, zeros beyond `drawn`; None if tokens are
+      certain.
+    drawn: the number of drawn tokens in every row.
+    size: the number of tokens that count.
+    going: whether each row may get another token.
   """
 
   cache: Any
@@ -88,10 +84,10 @@ class _Draft:
 
 
 class Stepwise(Drafter):
-  """What drafters of chains that go on token by token have in common.
+  """The base of drafters that draft a chain token by token.
 
   Attributes:
-    gamma: most tokens a draft.
+    gamma: the most tokens of a draft.
   """
 
   gamma: int
@@ -101,20 +97,20 @@ class Stepwise(Drafter):
 
   @abc.abstractmethod
   def extend(self, context: Context) -> ExtendFn:
-    """Returns what drafts."""
+    """Returns the drafting network's `extend`."""
 
   @abc.abstractmethod
   def read(
     self, context: Context, state: DecodeState
   ) -> tuple[Float[Array, "B V"], Cache]:
-    """Returns the logits after the known tokens, and a cache that holds these."""
+    """Returns the logits after the known tokens, and a cache of the known tokens."""
 
   def carried(self, cache: Cache, state: DecodeState) -> Any:
-    """Returns the drafter's state after a draft that left this cache: here none."""
+    """Returns the drafter's state after a draft, given the draft's cache; here None."""
     del cache, state
 
   def default_policy(self, is_named: bool) -> str:
-    """Returns 'auto' for a named drafter, which drafts as much as pays."""
+    """Returns 'auto', based on times, for a drafter chosen by name; else 'fixed'."""
     return "auto" if is_named else "fixed"
 
   @property
@@ -148,50 +144,54 @@ class Stepwise(Drafter):
       return self._grown(context, draft, logits[:, 0], uniforms, lengths)
 
     draft = self._grown(context, draft, logits, uniforms, lengths)
-    # A row goes on only while it has fewer than `lengths` <= G tokens.
+    # A row goes on only while the row has fewer than `lengths` <= G tokens.
     draft = jax.lax.while_loop(lambda draft: draft.going.any(), draft_next, draft)
     proposal = Proposal.chain(draft.tokens, draft.probs, draft.size)
     return proposal, self.carried(draft.cache, state)
 
   def _grown(self, context, draft, logits, uniforms, lengths) -> _Draft:
-    """Returns the draft with one more token a row, counted where the row goes on."""
-    going = draft.going
-    draws = jax.lax.dynamic_index_in_dim(uniforms, draft.drawn, 1, keepdims=False)
-    new = drawn(logits, context, draws)
-    put = lambda buffer, new: jax.lax.dynamic_update_index_in_dim(
-      buffer, new, draft.drawn, axis=1
-    )
-    tokens, probs = jax.tree.map(put, (draft.tokens, draft.probs), new)
-    size = draft.size + going.astype(jnp.int32)
+    """Returns the draft with one more token per row, valid in rows with `going`."""
+    draws = _column(uniforms, draft.drawn)
+    token, distribution = drawn(logits, context, draws)
+    tokens = _with_column(draft.tokens, token, draft.drawn)
+    probs = draft.probs
+    if probs is not None:
+      probs = _with_column(probs, distribution, draft.drawn)
+    size = draft.size + draft.going.astype(jnp.int32)
     return draft.replace(
       tokens=tokens,
       probs=probs,
       drawn=draft.drawn + 1,
       size=size,
-      going=going & ~is_end(new[0], context.eos_id) & (size < lengths),
+      going=draft.going & ~is_end(token, context.eos_id) & (size < lengths),
     )
 
 
 def is_gamma_given(drafter: Drafter) -> bool:
-  """Returns whether a drafter was built with a gamma, rather than its default."""
+  """Returns whether a drafter was built with a gamma other than the default."""
   gamma = getattr(drafter, "gamma", None)
   return gamma is not None and not isinstance(gamma, DefaultGamma)
 
 
 def drawn(logits: Float[Array, "B V"], context, uniforms: Float[Array, "B L"]):
-  """Returns a token and what it was drawn from, None of a certain one."""
+  """Returns a token and the token's distribution; None for a certain token."""
   if context.sampling.certain:
-    given = context.sampling, uniforms, context.adjust
-    return likeliest(perturbed(logits, *given)), None
+    scores = perturbed(logits, context.sampling, uniforms, context.adjust)
+    return likeliest(scores), None
   return draw(logits, context.sampling, uniforms, context.adjust)
 
 
 def likeliest(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
-  """Returns argmax; -1, which is no token, where the logits are no numbers."""
+  """Returns the argmax; -1, which is no token, if a logit is NaN or infinity."""
   token = argmax(logits).astype(jnp.int32)
   return jnp.where(jnp.isnan(certain_log_prob(logits)), -1, token)
 
 
 def _column(rows: Array, at: Int[Array, ""]) -> Array:
-  """Returns one entry of each row."""
+  """Returns the entry at index `at` of each row."""
   return jax.lax.dynamic_index_in_dim(rows, at, 1, keepdims=False)
+
+
+def _with_column(rows: Array, column: Array, at: Int[Array, ""]) -> Array:
+  """Returns the rows with a new entry at index `at`."""
+  return jax.lax.dynamic_update_index_in_dim(rows, column, at, axis=1)

@@ -1,9 +1,9 @@
-"""Drafting a tree: several tokens where a draft model could go on in several ways.
+"""Drafting a tree: several continuations of a draft model.
 
-Several candidates: Sun et al. (SpecTr), arXiv 2310.15141. A stem that then branches:
-delayed tree expansion, arXiv 2602.16994.
+Several candidates: Sun et al. (SpecTr), arXiv 2310.15141. A stem that splits into
+branches: delayed tree expansion, arXiv 2602.16994.
 
-Shapes: B rows, G drafted nodes, N = G + 1, L uniforms a decision.
+Shapes: B rows, G drafted nodes, N = G + 1, L uniforms per decision.
 """
 
 import dataclasses
@@ -26,13 +26,13 @@ from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 
 @dataclasses.dataclass(frozen=True)
 class TreeDraft(Drafter):
-  """Grows a tree from a network, level by level, one call a level.
+  """Grows a tree from a network, with one call per level.
 
   Attributes:
-    network: drafts over the target's vocabulary.
-    tree: which nodes to draft.
-    siblings: 'independent' draws from one distribution; 'distinct', drawn without
-      replacement; or the 'likeliest' tokens, which are certain.
+    network: the drafting network, over the target's vocabulary.
+    tree: the nodes to draft.
+    siblings: 'independent' for draws from one distribution; 'distinct' for draws
+      without replacement; 'likeliest' for the likeliest tokens, which are certain.
   """
 
   network: Any
@@ -49,18 +49,19 @@ class TreeDraft(Drafter):
 
   @property
   def networks(self) -> Mapping[str, Any]:
-    """The network that drafts, by its name."""
+    """The drafting network, by name."""
     return {"draft": self.network}
 
   def start(self, context: Context) -> Cache:
-    """Returns the draft's first cache."""
+    """Returns the draft's initial cache."""
     return context.networks["draft"].start()
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Cache]:
     """Drafts all nodes; see `decoding.drafter.Drafter`."""
-    extend, lengths = context.networks["draft"].extend, state.lengths
+    extend = context.networks["draft"].extend
+    lengths = state.lengths
     cache = state.drafter_state
 
     def read(level, tokens):
@@ -68,9 +69,9 @@ class TreeDraft(Drafter):
       if tokens is None:
         logits, cache = read_last(extend, cache, state.sequences, lengths)
         return logits[:, None]
-      known = slice(1, level.above[-1] + 1)
-      positions = lengths[:, None] + self.tree.depths[known] - 1
-      sees = self.tree.sees[level.above, known]
+      drafted = slice(1, level.above[-1] + 1)
+      positions = lengths[:, None] + self.tree.depths[drafted] - 1
+      sees = self.tree.sees[level.above, drafted]
       sees = jnp.broadcast_to(sees, (lengths.size, *sees.shape))
       logits, _, cache = extend(cache, tokens, positions, sees)
       return logits
@@ -85,8 +86,8 @@ class TreeDraft(Drafter):
     verdict: Verdict,
     features: Float[Array, "B N D"],
   ) -> Cache:
-    """Returns the cache with the accepted path's entries one behind the other."""
+    """Returns the cache with the accepted path's entries moved together."""
     del context, features
-    known = drafter_state.index
+    index = drafter_state.index
     path = self.tree.path(verdict.last)[:, 1:]
-    return drafter_state.gathered(known[:, None] + path - 1, known)
+    return drafter_state.gathered(index[:, None] + path - 1, index)

@@ -1,19 +1,22 @@
-"""Beam search as a decoder: with the help of a draft model, and plain.
+"""Beam search as a decoder, with or without a draft model.
 
-The width of the beam is the number of decodes an input, as in T5X. What the statistics
-mean for a beam, where a hypothesis gains a token at each step of the search:
+The width of the beam is the number of decodes per input, as in T5X. A hypothesis gains
+a token at each step of the search. The statistics of a beam are:
 
-- scores: log-probability over the brevity penalty, of the best hypothesis (all, where
-  all are returned); plain log-probability in the rare case that none ended.
-- tokens: steps of the search, so that tokens / target_calls are steps per call. The
-  search may go on past the end of the hypothesis that wins: at least its length.
-- target_calls: calls that the input took part in.
-- drafted: levels of the draft's trees that counted: gamma a call, or what remains.
-- accepted: levels that held all live hypotheses of the target, so that the step after
-  them needed no call of its own.
-- acceptance_positions: levels that the search reached, the accepted ones and the first
-  that lacked a hypothesis.
-- acceptance_mass: as many as accepted, for a search draws nothing.
+- scores: the log-probability over the brevity penalty of the best hypothesis (of each
+  hypothesis, if all are returned); the plain log-probability in the rare case that no
+  hypothesis ended.
+- tokens: the steps of the search, so tokens / target_calls is the number of steps per
+  call. The search may go on past the end of the best hypothesis, so the number is at
+  least the best hypothesis's length.
+- target_calls: the calls that the input took part in.
+- drafted: the levels of the draft's trees that counted: gamma per call, or the
+  remaining number of levels.
+- accepted: the levels that held all live hypotheses of the target, so that the next
+  step needed no further call.
+- acceptance_positions: the levels that the search reached: the accepted levels and the
+  first level that lacked a hypothesis.
+- acceptance_mass: the number of accepted levels, as a search draws nothing.
 """
 
 import dataclasses
@@ -47,16 +50,15 @@ from specdec_t5x.network.vocabulary import check_same_vocabulary
 class BeamDecoder(Decoder):
   """Beam search.
 
-  Its hypotheses and scores are those of T5X's `decoding.beam_search`, whatever the
-  draft is.
+  The hypotheses and scores equal those of T5X's `decoding.beam_search` for any draft.
 
   Attributes:
-    target: the network whose hypotheses are searched for, an encoder-decoder.
-    draft: the network that drafts, over the same vocabulary; None takes one step a
-      call of the target.
-    gamma: levels of the draft's tree.
-    draft_beam_size: width of the draft's beam, at least the target's.
-    alpha: exponent of the brevity penalty.
+    target: the network to search with, an encoder-decoder.
+    draft: the drafting network, over the same vocabulary; None takes one step per call
+      of the target.
+    gamma: the number of levels of the draft's tree.
+    draft_beam_size: the width of the draft's beam, at least the target's width.
+    alpha: the exponent of the brevity penalty.
   """
 
   target: Network
@@ -88,13 +90,12 @@ class BeamDecoder(Decoder):
     return target if self.draft is None else {**target, "draft": self.draft}
 
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
-    """Raises a ValueError where these settings are none of a beam's."""
-    drawing = sampling.temperature, sampling.top_k, sampling.top_p
+    """Raises a ValueError if a beam search cannot have these settings."""
     if not sampling.greedy or sampling.top_k or sampling.top_p:
       raise ValueError(
         "Beam search draws nothing: TEMPERATURE, TOPK and TOPP must be 0, got "
-        f"{', '.join(map(str, drawing))}. Leave them out, or sample without "
-        "configs/runs/beam*.gin."
+        f"{sampling.temperature}, {sampling.top_k}, {sampling.top_p}. Leave them out, "
+        "or sample without configs/runs/beam*.gin."
       )
     certified.is_used(self.target.config, reads_argmaxes=False)
     vocab_size = self.target.config.vocab_size
@@ -125,35 +126,32 @@ class BeamDecoder(Decoder):
     *,
     policy_state=None,
   ) -> Decoded:
-    """Searches with a beam of R / B; see `decoding.decoders.Decoder`.
+    """Searches with a beam of width R / B; see `decoding.decoders.Decoder`.
 
-    Hypotheses end together, so unwanted inputs take no time of their own.
+    Hypotheses end together, so unwanted inputs take no extra time.
     """
-    del is_wanted, policy_state  # There is no policy.
+    del is_wanted, policy_state  # A beam search has no policy.
     rows = inputs.shape[0]
     width = keys.shape[0] // rows
     self.check(sampling, max_length, width)
-    size, gamma = width, 0
-    if self.draft is not None:
-      size, gamma = self.draft_beam_size, self.gamma
-    layout = Layout(width, size, gamma, max_length)
-    caches = [
+    if self.draft is None:
+      layout = Layout(width, width, 0, max_length)
+    else:
+      layout = Layout(width, self.draft_beam_size, self.gamma, max_length)
+    caches = {}
+    extends = {}
+    for name, network in self.networks.items():
       # All hypotheses of an input are in one row of the cache.
-      start_decoding(network, params[name], inputs, layout.num_slots)[1]
-      for name, network in self.networks.items()
-    ]
-    extends = [
-      _extend(network, params[name], self.target.config.vocab_size)
-      for name, network in self.networks.items()
-    ]
+      _, caches[name] = start_decoding(network, params[name], inputs, layout.num_slots)
+      extends[name] = _extend(network, params[name], self.target.config.vocab_size)
     settings = BeamSettings(max_length, eos_id, self.alpha)
-    spec = BeamSearch(settings, layout, *extends)
-    cache, draft_cache = (*caches, None)[:2]
-    return _as_decoded(search(spec, cache, draft_cache, rows))
+    spec = BeamSearch(settings, layout, extends["target"], extends.get("draft"))
+    result = search(spec, caches["target"], caches.get("draft"), rows)
+    return _as_decoded(result)
 
 
 def _extend(network: Network, params, vocab_size: int) -> BeamExtendFn:
-  """Returns what scores tokens whose slots the caller assigns."""
+  """Returns a function that scores tokens in slots assigned by the caller."""
 
   def extend(cache, tokens, key_positions, visible):
     logits, _, cache = network.apply(
@@ -164,20 +162,20 @@ def _extend(network: Network, params, vocab_size: int) -> BeamExtendFn:
   return extend
 
 
-def _as_decoded(found: BeamDecoded) -> Decoded:
+def _as_decoded(result: BeamDecoded) -> Decoded:
   """Returns the result with the hypotheses of an input side by side."""
-  info, rows = found.info, found.scores.shape[0]
-  statistics = no_info(rows).replace(
+  info = result.info
+  statistics = no_info(result.scores.shape[0]).replace(
     target_calls=info.target_calls,
     drafted=info.drafted,
     accepted=info.accepted,
     acceptance_positions=info.tried,
     acceptance_mass=info.accepted.astype(jnp.float32),
     emitted=info.steps,
-    log_prob=found.scores[:, -1],
+    log_prob=result.scores[:, -1],
   )
-  tokens = found.tokens.reshape(-1, found.tokens.shape[-1])
-  return Decoded(tokens, found.scores.reshape(-1), statistics)
+  tokens = result.tokens.reshape(-1, result.tokens.shape[-1])
+  return Decoded(tokens, result.scores.reshape(-1), statistics)
 
 
 def beam(
@@ -193,22 +191,22 @@ def beam(
   policy: Policy | str | None = None,
   **knobs: Any,
 ) -> Decoder:
-  """Returns a beam search, with the draft model of a drafter where there is one.
+  """Returns a beam search, with the draft model of a drafter if there is a drafter.
 
   Args:
-    target: the network whose hypotheses are searched for.
+    target: the network to search with.
     seed: 0.
     slots: 0.
     block: 1.
-    same_bits: None: hypotheses are scored in trees.
-    drafter: a plain `DraftModel`; the draft searches with a beam of its own.
-    verification: 'beam', for there is no other with a beam.
+    same_bits: None, as hypotheses are scored in trees.
+    drafter: a plain `DraftModel`; the draft searches with a separate beam.
+    verification: 'beam', the only verification with a beam.
     lenience: 1.
-    policy: None, or 'fixed': each tree has GAMMA levels.
-    **knobs: of `BeamDecoder`.
+    policy: None, or 'fixed', as each tree has GAMMA levels.
+    **knobs: the knobs of `BeamDecoder`.
 
   Raises:
-    ValueError: where a setting is one that a beam has no use for.
+    ValueError: if a setting does not apply to a beam.
   """
   if policy not in (None, "fixed"):
     raise ValueError(

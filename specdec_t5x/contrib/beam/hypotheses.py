@@ -1,9 +1,9 @@
-"""One step of beam search: pure functions of scores, whatever model they come from.
+"""One step of beam search: pure functions of scores from any model.
 
-What T5X's `decoding.beam_search` does in a step, row by row: each row has its own
-number of steps, so that the rows of a batch may advance at different speeds. Pools are
-in increasing order of score and ties fall as they do in T5X, so that the hypotheses
-are the same ones.
+The functions do a step of T5X's `decoding.beam_search` row by row. Each row has a
+separate number of steps, so the rows of a batch may advance at different speeds. Pools
+are in increasing order of score, and ties are broken as in T5X, so the hypotheses equal
+T5X's.
 
 Shapes: B rows, W hypotheses (the beam's width), S = max_length + 1 tokens, V
 vocabulary, C candidates.
@@ -22,24 +22,24 @@ from specdec_t5x.core.ends import EndTokens, as_tuple, is_end
 from specdec_t5x.core.types import Cache
 
 # (cache, tokens [B, N], key_positions [B, S], visible [B, N, S]) -> (logits [B, N, V],
-# cache): scores N tokens a row, each in the light of the slots that it sees. How the
-# search reaches a model: `Transformer.extend_slots` says more.
+# cache): scores N tokens per row, each given the slots that the token sees. The search
+# calls models through this function; see `Transformer.extend_slots`.
 BeamExtendFn = Callable[..., tuple[Float[Array, "B N V"], Cache]]
 
 START_TOKEN = 0
-# T5X's stand-in for -infinity: the score of what is not a hypothesis. Finite, for the
-# first step adds log-probabilities to it.
+# T5X's stand-in for -infinity: the score of an empty slot. The score is finite, as the
+# first step adds log-probabilities to the score.
 NOTHING = -1.0e7
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamSettings:
-  """What a beam search looks for.
+  """The settings of a beam search.
 
   Attributes:
     max_length: the most tokens of the output.
-    eos_id: the token that ends a hypothesis, or all such tokens.
-    alpha: exponent of the brevity penalty; 0 ranks by plain log-probability.
+    eos_id: the EOS token, or a tuple of all EOS tokens.
+    alpha: the exponent of the brevity penalty; 0 ranks by plain log-probability.
   """
 
   max_length: int
@@ -57,16 +57,17 @@ class BeamSettings:
 
 @flax.struct.dataclass
 class Beam:
-  """The hypotheses of each row; both pools by increasing score.
+  """The hypotheses of each row, in two pools by increasing score.
 
   Attributes:
-    num_steps: steps taken, which is the length of every live hypothesis.
-    live_tokens: the start token and the tokens of the hypotheses that have not ended.
-    live_scores: their log-probabilities; about NOTHING where there is no hypothesis,
-      NaN, all of them, once a log-distribution was.
-    finished_tokens: the best of those that ended, EOS included, then zeros.
-    finished_scores: their log-probabilities over the brevity penalty.
-    is_finished: which slots of the finished pool are taken.
+    num_steps: the number of steps, which is the length of every live hypothesis.
+    live_tokens: the start token and the tokens of the live hypotheses.
+    live_scores: the log-probabilities of the live hypotheses; about NOTHING in an empty
+      slot; NaN in the full row after a NaN log-distribution.
+    finished_tokens: the tokens of the best ended hypotheses with EOS, zero-padded.
+    finished_scores: the log-probabilities of the ended hypotheses over the brevity
+      penalty.
+    is_finished: whether each slot of the finished pool is taken.
   """
 
   num_steps: Int[Array, "B"]
@@ -85,11 +86,11 @@ class Beam:
 
 @flax.struct.dataclass
 class Extension:
-  """How a step made the live hypotheses from those before it.
+  """The origin of the live hypotheses after a step.
 
   Attributes:
-    parents: the one that each of them extends.
-    tokens: the token that it adds.
+    parents: the place of the extended hypothesis before the step.
+    tokens: the added token.
   """
 
   parents: Int[Array, "B W"]
@@ -97,14 +98,14 @@ class Extension:
 
 
 def start(rows: int, width: int, max_length: int) -> Beam:
-  """Returns beams that hold the start token alone."""
+  """Returns beams with only the start token."""
   tokens = jnp.zeros((rows, width, max_length + 1), jnp.int32)
   tokens = tokens.at[:, :, 0].set(START_TOKEN)
   nothing = jnp.full((rows, width), NOTHING)
   return Beam(
     num_steps=jnp.zeros(rows, jnp.int32),
     live_tokens=tokens,
-    # One hypothesis alone counts, or the beam would hold the same one W times.
+    # Only one hypothesis counts, or the beam would hold the same hypothesis W times.
     live_scores=nothing.at[:, -1].set(0.0),
     finished_tokens=jnp.zeros_like(tokens),
     finished_scores=nothing,
@@ -118,54 +119,54 @@ def step(
   """Extends every live hypothesis and keeps the best, live and finished.
 
   Args:
-    settings: what is searched for.
-    beam: each row that may take another token.
-    log_probs: log-distribution of the token after each live hypothesis.
+    settings: the settings of the search.
+    beam: the hypotheses; every row may take another token.
+    log_probs: the log-distribution of the token after each live hypothesis.
 
   Returns:
-    The beam after the step, and where its live hypotheses come from.
+    The beam after the step, and the origin of the live hypotheses.
   """
   rows, width, vocab = log_probs.shape
-  # Of a distribution that is not a number no probability is one, so any tells.
+  # A NaN distribution is NaN throughout, so a check of one entry suffices.
   is_lost = jnp.isnan(log_probs[..., :1]).any(axis=1)
-  # A hypothesis has one extension by each end token, so W candidates for each, and W
-  # more, hold W that go on.
+  # A hypothesis has one extension per EOS token. The best W (number of EOS + 1)
+  # candidates therefore include W candidates without EOS.
   totals = (beam.live_scores[..., None] + log_probs).reshape(rows, -1)
   count = min(1 + len(as_tuple(settings.eos_id)), vocab)
   totals, flat = jax.lax.top_k(totals, count * width)
-  parents, tokens = flat // vocab, (flat % vocab).astype(jnp.int32)
+  parents = flat // vocab
+  tokens = (flat % vocab).astype(jnp.int32)
   ends = is_end(tokens, settings.eos_id)
   num_steps = beam.num_steps + 1
   sequences = jax.vmap(lambda sequence, place, new: sequence.at[:, place].set(new))(
     _take(beam.live_tokens, parents), num_steps, tokens
   )
 
-  live = _best(jnp.where(ends, NOTHING, totals), width)
+  live_scores = jnp.where(ends, NOTHING, totals)
+  live = _best(live_scores, width)
   penalty = brevity_penalty(settings.alpha, num_steps)[:, None]
-  scores = jnp.where(ends, totals / penalty, NOTHING)
-  pooled = lambda old, new: jnp.concatenate([old, new], axis=1)
-  scores = pooled(beam.finished_scores, scores)
-  finished = _best(scores, width)
+  finished_scores = _pooled(
+    beam.finished_scores, jnp.where(ends, totals / penalty, NOTHING)
+  )
+  finished = _best(finished_scores, width)
   new_beam = Beam(
     num_steps=num_steps,
     live_tokens=_take(sequences, live),
-    live_scores=jnp.where(
-      is_lost, jnp.nan, _take(jnp.where(ends, NOTHING, totals), live)
-    ),
-    finished_tokens=_take(pooled(beam.finished_tokens, sequences), finished),
-    finished_scores=_take(scores, finished),
-    is_finished=_take(pooled(beam.is_finished, ends), finished),
+    live_scores=jnp.where(is_lost, jnp.nan, _take(live_scores, live)),
+    finished_tokens=_take(_pooled(beam.finished_tokens, sequences), finished),
+    finished_scores=_take(finished_scores, finished),
+    is_finished=_take(_pooled(beam.is_finished, ends), finished),
   )
   return new_beam, Extension(_take(parents, live), _take(tokens, live))
 
 
 def searching(settings: BeamSettings, beam: Beam) -> Bool[Array, "B"]:
-  """Returns the rows whose finished pool another step might still change.
+  """Returns whether another step could change each row's finished pool.
 
-  Log-probabilities only fall and the penalty only grows, so no live hypothesis can
-  reach more than its present log-probability over the penalty of the full length. T5X
-  stops when this holds for all rows; a row that goes on until then stays as it is. It
-  holds of scores that are NaN.
+  Log-probabilities only fall and the penalty only grows. A live hypothesis therefore
+  never exceeds the present log-probability over the penalty of the full length. T5X
+  stops when no row could change; further steps do not change the result of a finished
+  row. A row with NaN scores counts as finished.
   """
   bound = beam.live_scores.max(axis=1)
   bound = bound / brevity_penalty(settings.alpha, settings.max_length)
@@ -176,9 +177,9 @@ def searching(settings: BeamSettings, beam: Beam) -> Bool[Array, "B"]:
 def result(beam: Beam) -> tuple[Int[Array, "B W T"], Float[Array, "B W"]]:
   """Returns hypotheses without the start token, and scores, by increasing score.
 
-  Those that finished; in a row where none did, the live ones with their plain
-  log-probabilities, as T5X does. All scores of a row are NaN where a log-distribution
-  was.
+  The result has the finished hypotheses. A row without finished hypotheses has the live
+  hypotheses with plain log-probabilities, as in T5X. All scores of a row are NaN if a
+  log-distribution was NaN.
   """
   any_finished = beam.is_finished.any(axis=1)[:, None]
   tokens = jnp.where(any_finished[..., None], beam.finished_tokens, beam.live_tokens)
@@ -195,8 +196,14 @@ def brevity_penalty(alpha: float, length: int | Int[Array, "B"]) -> Float[Array,
 
 def _best(scores: Float[Array, "B C"], count: int) -> Int[Array, "B W"]:
   """Returns the places of the largest scores, by increasing score."""
-  return jnp.flip(jax.lax.top_k(scores, count)[1], axis=1)
+  _, places = jax.lax.top_k(scores, count)
+  return jnp.flip(places, axis=1)
 
 
-def _take(of_candidates, places):
-  return jax.vmap(lambda array, place: array[place])(of_candidates, places)
+def _pooled(old, new):
+  """Returns the candidates of both pools."""
+  return jnp.concatenate([old, new], axis=1)
+
+
+def _take(candidates, places):
+  return jax.vmap(lambda array, place: array[place])(candidates, places)

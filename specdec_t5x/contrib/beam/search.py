@@ -1,9 +1,10 @@
 """Beam search with speculation: the hypotheses of plain beam search in fewer calls.
 
-Each iteration the draft grows a tree from the target's W live hypotheses, one call of
-the target scores it, and the target's own beam search takes steps from those scores:
-the first for certain, each further one while all W live hypotheses are nodes of the
-tree. With gamma = 0 there is no tree, and this is plain beam search.
+In each iteration the draft grows a tree from the target's W live hypotheses, and a
+single call of the target scores the tree. The target's beam search takes steps from
+these scores. The first step always succeeds. Each further step needs all W live
+hypotheses to be nodes of the tree. With gamma = 0 there is no tree, and the search is
+plain beam search.
 
 Source: Leviathan et al., ICML 2023, appendix A.4. See docs/math.md, 'Beam search'.
 Shapes: B rows, W beam width, U draft's width, G gamma, N = W + U G nodes, L levels, T
@@ -27,13 +28,13 @@ from specdec_t5x.decoding.state import LoopFn
 
 @dataclasses.dataclass(frozen=True)
 class BeamSearch:
-  """How to search: everything that is fixed when the program is compiled.
+  """The static configuration of a search, fixed when the program is compiled.
 
   Attributes:
-    settings: what is searched for.
-    layout: widths, gamma, and what lies where in the caches.
+    settings: the settings of the beam search.
+    layout: the widths, gamma, and the layout of the caches.
     extend: the target model.
-    draft_extend: the draft model; None where gamma is 0.
+    draft_extend: the draft model; None if gamma is 0.
   """
 
   settings: BeamSettings
@@ -44,15 +45,16 @@ class BeamSearch:
 
 @flax.struct.dataclass
 class BeamInfo:
-  """What happened to each row, in one iteration or in all.
+  """The statistics of each row, of an iteration or of all iterations.
 
   Attributes:
-    target_calls: calls of the target that the row took part in.
-    steps: steps of beam search; each adds a token to every live hypothesis.
-    drafted: levels that counted: gamma, or fewer where fewer remain.
-    tried: levels that the search reached: the accepted ones and the first that lacked
-      a live hypothesis.
-    accepted: levels that held all W live hypotheses, so that a step was taken there.
+    target_calls: the number of target calls that the row took part in.
+    steps: the number of steps; each step adds a token to every live hypothesis.
+    drafted: the number of levels that counted: gamma, or fewer if fewer remain.
+    tried: the number of levels that the search reached: the accepted levels and the
+      first level that lacked a live hypothesis.
+    accepted: the number of levels that held all W live hypotheses, so that a step
+      followed.
   """
 
   target_calls: Int[Array, "B"]
@@ -64,14 +66,15 @@ class BeamInfo:
 
 @flax.struct.dataclass
 class SearchState:
-  """What the loop carries.
+  """The state of the loop.
 
   Attributes:
     beam: the hypotheses.
-    paths: the rank of each live hypothesis in each level, -1 beyond its last token.
-    target_cache: holds all levels before the roots.
-    draft_cache: may lack the last one of those; None without a draft.
-    info: totals so far.
+    paths: the rank of each live hypothesis in each level, -1 beyond the last token.
+    target_cache: the target's cache, with all levels before the roots.
+    draft_cache: the draft's cache, which may lack the last of these levels; None
+      without a draft.
+    info: the totals so far.
   """
 
   beam: Beam
@@ -86,10 +89,10 @@ class BeamDecoded:
   """The result of a search, by increasing score.
 
   Attributes:
-    tokens: the hypotheses, zeros after the end of sequence.
-    scores: log-probability over the brevity penalty; plain log-probability in a row
-      where no hypothesis ended.
-    info: totals.
+    tokens: the hypotheses, zeros after EOS.
+    scores: the log-probability over the brevity penalty; the plain log-probability in a
+      row without ended hypotheses.
+    info: the totals.
   """
 
   tokens: Int[Array, "B W T"]
@@ -99,14 +102,14 @@ class BeamDecoded:
 
 @flax.struct.dataclass
 class _Advance:
-  """What a step on the target's scores leaves for the next.
+  """The state between two steps on the target's scores.
 
   Attributes:
     beam: the hypotheses.
-    paths: of the live ones.
-    nodes: which of the N nodes each live hypothesis is.
+    paths: the paths of the live hypotheses.
+    nodes: the node, of N nodes, of each live hypothesis.
     active: the rows that take the next step.
-    info: of this iteration.
+    info: the statistics of the iteration.
   """
 
   beam: Beam
@@ -126,14 +129,14 @@ def search(
   """Searches until no row's result can change.
 
   Args:
-    spec: how to search; static.
-    target_cache: the target's, empty, with `spec.layout.num_slots` slots.
-    draft_cache: the draft's, alike; None where gamma is 0.
-    rows: how many inputs.
-    loop: `jax.lax.while_loop`, or what does the same and can be watched.
+    spec: the static configuration.
+    target_cache: the target's empty cache, with `spec.layout.num_slots` slots.
+    draft_cache: the draft's empty cache of the same size; None if gamma is 0.
+    rows: the number of inputs.
+    loop: `jax.lax.while_loop`, or an equivalent loop that can be watched.
 
   Returns:
-    What plain beam search with the target returns, whatever the draft.
+    The result of plain beam search with the target, for any draft.
   """
   layout = spec.layout
   state = SearchState(
@@ -154,8 +157,10 @@ def search(
 
 def iterate(spec: BeamSearch, state: SearchState) -> SearchState:
   """Advances every unfinished row by one to gamma + 1 steps of beam search."""
-  layout, beam = spec.layout, state.beam
-  levels, draft_cache = None, state.draft_cache
+  layout = spec.layout
+  beam = state.beam
+  levels = None
+  draft_cache = state.draft_cache
   if layout.gamma:
     levels, draft_cache = tree.draft(
       layout, spec.draft_extend, draft_cache, beam, state.paths, spec.settings.eos_id
@@ -163,13 +168,12 @@ def iterate(spec: BeamSearch, state: SearchState) -> SearchState:
   log_probs, target_cache = _score(spec, state, levels)
   advance, nodes = _advance(spec, state, levels, log_probs)
   if layout.gamma:
-    # Nodes of levels that were not accepted come along: the next call overwrites them.
+    # Nodes of rejected levels are copied, too. The next call overwrites these nodes.
     first_slot = layout.root_slots(beam.num_steps)
     sources = first_slot[:, None] + nodes.swapaxes(0, 1).reshape(nodes.shape[1], -1)
-    target_cache, draft_cache = (
-      cache.gathered(sources, first_slot + layout.width)
-      for cache in (target_cache, draft_cache)
-    )
+    destination = first_slot + layout.width
+    target_cache = target_cache.gathered(sources, destination)
+    draft_cache = draft_cache.gathered(sources, destination)
   return SearchState(
     beam=advance.beam,
     paths=advance.paths,
@@ -183,13 +187,14 @@ def _score(
   spec: BeamSearch, state: SearchState, levels: Level | None
 ) -> tuple[Float[Array, "B N V"], Cache]:
   """Scores the roots and the tree in one call of the target."""
-  layout, steps = spec.layout, state.beam.num_steps
+  layout = spec.layout
+  steps = state.beam.num_steps
   start = tree.roots(layout, state.beam, state.paths)
-  tokens, visible = start.tokens, start.visible
+  tokens = start.tokens
+  visible = start.visible
   if levels is not None:
-    flat = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:])
-    tokens = jnp.concatenate([tokens, flat(levels.tokens)], axis=1)
-    visible = jnp.concatenate([visible, flat(levels.visible)], axis=1)
+    tokens = jnp.concatenate([tokens, _by_row(levels.tokens)], axis=1)
+    visible = jnp.concatenate([visible, _by_row(levels.visible)], axis=1)
   logits, cache = spec.extend(
     state.target_cache.at(layout.root_slots(steps)),
     tokens,
@@ -199,6 +204,12 @@ def _score(
   return jax.nn.log_softmax(logits.astype(jnp.float32)), cache
 
 
+def _by_row(levels: Array) -> Array:
+  """Reshapes [G, B, U, ...] to [B, G U, ...]."""
+  rows = levels.shape[1]
+  return levels.swapaxes(0, 1).reshape(rows, -1, *levels.shape[3:])
+
+
 def _advance(
   spec: BeamSearch,
   state: SearchState,
@@ -206,7 +217,8 @@ def _advance(
   log_probs: Float[Array, "B N V"],
 ) -> tuple[_Advance, Int[Array, "G B W"]]:
   """Takes the steps that the scores allow; also returns the nodes of each level."""
-  layout, beam = spec.layout, state.beam
+  layout = spec.layout
+  beam = state.beam
   active = hypotheses.searching(spec.settings, beam)
   remaining = layout.max_length - beam.num_steps
   info = _no_info(active.size).replace(
@@ -215,14 +227,16 @@ def _advance(
   )
   nodes = jnp.broadcast_to(jnp.arange(layout.width), beam.live_scores.shape)
   start = _Advance(beam, state.paths, nodes, active, info)
-  # After the last level comes one that holds nothing, so that all steps are alike.
-  tokens, parents = (
-    _nowhere(layout, active.size, None if levels is None else getattr(levels, name))
-    for name in ("tokens", "parents")
-  )
+  # An empty level follows the last level, so that all steps are alike.
+  tokens = jnp.full((1, active.size, layout.draft_width), -1)
+  parents = tokens
+  if levels is not None:
+    tokens = jnp.concatenate([levels.tokens, tokens])
+    parents = jnp.concatenate([levels.parents, parents])
 
   def next_level(advance, level):
-    advance = _step(spec, advance, log_probs, *level)
+    depth, tokens, parents = level
+    advance = _step(spec, advance, log_probs, depth, tokens, parents)
     return advance, advance.nodes
 
   depths = jnp.arange(layout.gamma + 1)
@@ -231,23 +245,28 @@ def _advance(
 
 
 def _step(spec: BeamSearch, advance: _Advance, log_probs, depth, tokens, parents):
-  """Takes a step in the active rows, and looks for its outcome in the next level."""
-  layout, nodes = spec.layout, advance.nodes
-  here = jax.vmap(lambda array, i: array[i])(log_probs, nodes)
-  beam, extension = hypotheses.step(spec.settings, advance.beam, here)
+  """Takes a step in the active rows, and looks up the result in the next level.
+
+  `tokens` and `parents` are those of the next level. At depth 0 this level is directly
+  below the roots.
+  """
+  layout = spec.layout
+  nodes = advance.nodes
+  node_log_probs = jax.vmap(lambda array, i: array[i])(log_probs, nodes)
+  beam, extension = hypotheses.step(spec.settings, advance.beam, node_log_probs)
   paths = _follow(advance.paths, extension.parents, beam.num_steps)
   beam, paths = jax.tree.map(
     lambda new, old: jax.vmap(jnp.where)(advance.active, new, old),
     (beam, paths),
     (advance.beam, advance.paths),
   )
-  # Nodes of a level stand behind the roots and the levels before; its parents' too.
+  # The nodes of the parents' level are numbered after the roots and earlier levels.
   first = layout.width + (depth - 1) * layout.draft_width
   parents = jnp.where(depth == 0, parents, parents + first)
   extended = jnp.take_along_axis(nodes, extension.parents, axis=1)
-  same = (extended[..., None] == parents[:, None]) & (
-    extension.tokens[..., None] == tokens[:, None]
-  )
+  same_parent = extended[..., None] == parents[:, None]
+  same_token = extension.tokens[..., None] == tokens[:, None]
+  same = same_parent & same_token
   reached = advance.active & hypotheses.searching(spec.settings, beam)
   reached = reached & (depth < layout.gamma)
   accepted = reached & same.any(axis=2).all(axis=1)
@@ -261,15 +280,13 @@ def _step(spec: BeamSearch, advance: _Advance, log_probs, depth, tokens, parents
 
 
 def _follow(paths, parents, num_steps):
-  """Returns the paths of hypotheses that extend `parents` by their own rank."""
+  """Returns the parents' paths, each extended by the new hypothesis's rank."""
   ranks = jnp.arange(paths.shape[1])
-  extend = lambda path, parent, level: path[parent].at[:, level].set(ranks)
+
+  def extend(path, parent, level):
+    return path[parent].at[:, level].set(ranks)
+
   return jax.vmap(extend)(paths, parents, num_steps + 1)
-
-
-def _nowhere(layout, rows, of_levels):
-  nothing = jnp.full((1, rows, layout.draft_width), -1)
-  return nothing if of_levels is None else jnp.concatenate([of_levels, nothing])
 
 
 def _no_info(rows: int) -> BeamInfo:

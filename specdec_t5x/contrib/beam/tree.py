@@ -1,11 +1,11 @@
-"""The draft's part of a beam search, and where everything lies in the caches.
+"""The draft's part of a beam search, and the layout of the caches.
 
-Both caches hold all hypotheses of an input in one row, level by level. A level is what
-the W live hypotheses said at one step: rank r of level l has slot l W + r. Level 0 is
-blank, level 1 the start token, and the last tokens of hypotheses of n steps (the roots
-of a tree) are level n + 1. A hypothesis is a path, its rank in each level, so a step
-that reorders hypotheses moves no keys and values. Behind the roots lie the nodes of
-the tree, G levels of U, until those that were accepted move to levels of their own.
+Both caches hold all hypotheses of an input in one row, level by level. A level has the
+tokens of the W live hypotheses at one step: rank r of level l has slot l W + r. Level 0
+is blank, level 1 has the start token, and level n + 1 has the last tokens of hypotheses
+of n steps (the roots of a tree). A hypothesis is a path: the hypothesis's rank in each
+level. A step that reorders hypotheses therefore moves no keys and values. The nodes of
+the tree, G levels of U nodes, follow the roots; accepted nodes then move to levels.
 
 Source: Leviathan et al., ICML 2023, appendix A.4.
 Shapes: B rows, W beam width, U draft's width, G gamma, N = W + U G nodes (roots first,
@@ -26,12 +26,12 @@ from specdec_t5x.core.types import Cache
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """Which token has which slot.
+  """The map from tokens to slots of the caches.
 
   Attributes:
-    width: W, of the target's beam.
-    draft_width: U, of the draft's; at least W.
-    gamma: levels drafted an iteration; 0 without a draft.
+    width: W, the width of the target's beam.
+    draft_width: U, the width of the draft's beam; at least W.
+    gamma: the number of drafted levels per iteration; 0 without a draft.
     max_length: the most tokens of the output.
   """
 
@@ -42,32 +42,33 @@ class Layout:
 
   @property
   def num_levels(self) -> int:
-    """L: the blank one, the start token's, and one a step."""
+    """L: the blank level, the start token's level, and one level per step."""
     return self.max_length + 2
 
   @property
   def num_slots(self) -> int:
-    """S: all levels, and a tree behind the last one."""
+    """S: all levels, and a tree behind the last level."""
     return self.num_levels * self.width + self.draft_width * self.gamma
 
   def root_slots(self, num_steps: Int[Array, "B"]) -> Int[Array, "B"]:
-    """Returns the first slot of the roots, where the target's block starts."""
+    """Returns the first slot of the roots, the start of the target's block."""
     return (num_steps + 1) * self.width
 
   def key_positions(self, num_steps: Int[Array, "B"]) -> Int[Array, "B S"]:
-    """Returns the place of each slot's token in its sequence, the start token's 0."""
-    slots, roots = jnp.arange(self.num_slots), self.root_slots(num_steps)[:, None]
+    """Returns each slot's position in the sequence; the start token has position 0."""
+    slots = jnp.arange(self.num_slots)
+    roots = self.root_slots(num_steps)[:, None]
     depth = 1 + (slots - roots - self.width) // self.draft_width
     committed = jnp.minimum(slots // self.width - 1, num_steps[:, None])
     return committed + jnp.maximum(depth, 0)
 
   def start_paths(self, rows: int) -> Int[Array, "B W L"]:
-    """Returns the paths of hypotheses that are the start token alone."""
+    """Returns the paths of hypotheses with only the start token."""
     paths = jnp.full((rows, self.width, self.num_levels), -1)
     return paths.at[:, :, 1].set(jnp.arange(self.width))
 
   def seen(self, paths: Int[Array, "B W L"]) -> Bool[Array, "B W S"]:
-    """Returns the slots of each path; -1 is no slot's rank."""
+    """Returns whether each slot is on each path; the rank -1 has no slot."""
     is_rank = paths[..., None] == jnp.arange(self.width)
     committed = is_rank.reshape(*paths.shape[:2], -1)
     return jnp.pad(committed, ((0, 0), (0, 0), (0, self.draft_width * self.gamma)))
@@ -75,9 +76,9 @@ class Layout:
   def with_own(
     self, seen: Bool[Array, "B M S"], first: Int[Array, "B"]
   ) -> Bool[Array, "B M S"]:
-    """Returns `seen` with each node's own slot: slots first, first + 1, ..."""
-    own = first[:, None] + jnp.arange(seen.shape[1])
-    return seen | (jnp.arange(self.num_slots) == own[..., None])
+    """Returns `seen` with each node's slot added: slots first, first + 1, ..."""
+    node_slots = first[:, None] + jnp.arange(seen.shape[1])
+    return seen | (jnp.arange(self.num_slots) == node_slots[..., None])
 
 
 @flax.struct.dataclass
@@ -85,10 +86,11 @@ class Level:
   """A level of the tree; stacked levels have another axis in front.
 
   Attributes:
-    tokens: of its nodes; the first W are the draft's own beam, most likely first.
-    parents: each node's parent, by its rank in the level before.
-    scores: the target's log-probability of the root, plus the draft's down to here.
-    visible: the slots that each node sees, in either cache.
+    tokens: the nodes' tokens; the first W are the draft's beam, most likely first.
+    parents: the rank of each node's parent in the level before.
+    scores: the target's log-probability of the root, plus the draft's log-probability
+      of the path from the root to the node.
+    visible: the slots that each node sees in either cache.
   """
 
   tokens: Int[Array, "*G B U"]
@@ -111,15 +113,16 @@ def draft(
   paths: Int[Array, "B W L"],
   eos_id: EndTokens,
 ) -> tuple[Level, Cache]:
-  """Lets the draft go on from the live hypotheses for gamma steps.
+  """Extends the live hypotheses with the draft by gamma levels.
 
   Args:
-    layout: where tokens lie.
+    layout: the layout of the caches.
     extend: the draft model.
-    cache: the draft's; the roots' level and the one before may be missing.
-    beam: the target's.
-    paths: of its live hypotheses.
-    eos_id: excluded, for what has ended is no node to go on from.
+    cache: the draft's cache; the roots' level and the level before may be missing.
+    beam: the target's beam.
+    paths: the paths of the live hypotheses.
+    eos_id: the EOS tokens, which are excluded because an ended hypothesis has no
+      continuation.
 
   Returns:
     The levels of the tree below the roots, stacked [G, B, U, ...], and the cache.
@@ -131,8 +134,8 @@ def draft(
   def grow(cache, block, level, depth):
     logits, cache = extend(cache, block.tokens, key_positions, block.visible)
     logits = logits[:, -level.tokens.shape[1] :]
-    own_slots = first_slot + layout.width + depth * layout.draft_width
-    return _grow(layout, level, logits, own_slots, eos_id), cache
+    new_slot = first_slot + layout.width + depth * layout.draft_width
+    return _grow(layout, level, logits, new_slot, eos_id), cache
 
   before = _level_before(layout, beam, paths)
   both = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), before, start)
@@ -143,37 +146,49 @@ def draft(
     level, cache = grow(cache, level, level, depth)
     return (level, cache), level
 
-  (_, cache), rest = jax.lax.scan(
+  (_, cache), later = jax.lax.scan(
     grow_next, (first, cache), jnp.arange(1, layout.gamma)
   )
-  stack = lambda head, tail: jnp.concatenate([head[None], tail])
-  return jax.tree.map(stack, first, rest), cache
+  levels = jax.tree.map(
+    lambda head, tail: jnp.concatenate([head[None], tail]), first, later
+  )
+  return levels, cache
 
 
 def _level_before(layout, beam, paths) -> Level:
-  """Returns the level before the roots, as far as live hypotheses pass through it.
+  """Returns the nodes of the level before the roots that live hypotheses pass through.
 
-  The draft never read the last level that it drafted, and needs it where that was
-  accepted. Ranks that no live hypothesis passes get any content: no one sees them.
+  The draft never read the last level that the draft grew, and needs the level if the
+  level was accepted. Ranks that no live hypothesis passes through have arbitrary
+  content, as no node sees these ranks.
   """
   steps = beam.num_steps
-  at = lambda array, place: jax.vmap(lambda row, i: row[:, i])(array, place)
-  passes = at(paths, steps)[:, None] == jnp.arange(layout.width)[:, None]
+  passes = _at(paths, steps)[:, None] == jnp.arange(layout.width)[:, None]
   owner = passes.argmax(axis=2)
-  of_owner = jax.vmap(lambda array, i: array[i])
-  # Before the first step that level is the blank one: index -1 of the tokens is a zero.
-  tokens = of_owner(at(beam.live_tokens, steps - 1), owner)
+  # Before the first step the level is blank, as the token at index -1 is 0.
+  tokens = _take(_at(beam.live_tokens, steps - 1), owner)
   is_older = jnp.arange(layout.num_levels) < steps[:, None, None]
-  older = jnp.where(is_older, of_owner(paths, owner), -1)
+  older = jnp.where(is_older, _take(paths, owner), -1)
   visible = layout.with_own(layout.seen(older), layout.root_slots(steps - 1))
   return Level(tokens, owner, jnp.zeros(tokens.shape), visible)
 
 
-def _grow(layout, level: Level, logits, own_slots, eos_id: EndTokens) -> Level:
+def _at(array: Array, place: Int[Array, "B"]) -> Array:
+  """Returns [B, W, ...] of [B, W, L, ...] at one place per row."""
+  return jax.vmap(lambda row, i: row[:, i])(array, place)
+
+
+def _take(array: Array, places: Int[Array, "B P"]) -> Array:
+  """Returns [B, P, ...] of [B, W, ...] at several places per row."""
+  return jax.vmap(lambda row, i: row[i])(array, places)
+
+
+def _grow(layout, level: Level, logits, first_slot, eos_id: EndTokens) -> Level:
   """Returns the level after `level`: the draft's beam of W, then the best others.
 
-  With the beam of W nodes apart from the rest, a draft that is the target finds the
-  target's beam at any width; one pool of U could lose it to children of the others.
+  The beam of W nodes is separate from the other nodes, so a draft that equals the
+  target finds the target's beam at any width U. A single pool of U could lose the beam
+  to children of the other nodes.
   """
   rows, _, vocab = logits.shape
   log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
@@ -181,13 +196,12 @@ def _grow(layout, level: Level, logits, own_slots, eos_id: EndTokens) -> Level:
   scores = (level.scores[..., None] + log_probs).reshape(rows, -1)
   _, flat = jax.lax.top_k(scores[:, : layout.width * vocab], layout.width)
   others = scores.at[jnp.arange(rows)[:, None], flat].set(-jnp.inf)
-  _, rest = jax.lax.top_k(others, layout.draft_width - layout.width)
-  flat = jnp.concatenate([flat, rest], axis=1)
+  _, flat_others = jax.lax.top_k(others, layout.draft_width - layout.width)
+  flat = jnp.concatenate([flat, flat_others], axis=1)
   parents = flat // vocab
-  take = jax.vmap(lambda array, i: array[i])
   return Level(
     tokens=(flat % vocab).astype(jnp.int32),
     parents=parents,
-    scores=take(scores, flat),
-    visible=layout.with_own(take(level.visible, parents), own_slots),
+    scores=_take(scores, flat),
+    visible=layout.with_own(_take(level.visible, parents), first_slot),
   )

@@ -22,13 +22,13 @@ DEFAULT_CACHE_GIB = 4.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Loads the draft and answers until it is ended.
+  """Loads the draft and answers until the process is interrupted.
 
   Args:
-    argv: flags; the process's own where None.
+    argv: the flags; None for the process's flags.
 
   Returns:
-    The exit status: 0, or 1 after printing what is wrong with the input.
+    The exit status: 0, or 1 after an error message about the input.
   """
   parser = argparse.ArgumentParser(
     prog="python -m specdec_t5x.contrib.link",

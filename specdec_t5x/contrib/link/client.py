@@ -1,4 +1,4 @@
-"""The target's side of a link: asks for drafts, and does without where none come."""
+"""The target's side of a link: asks for drafts, and decodes on if no draft comes."""
 
 import dataclasses
 import functools
@@ -17,22 +17,25 @@ from specdec_t5x.contrib.link.server import METHOD, OPTIONS, SERVICE
 from specdec_t5x.contrib.link.wire import Ask, Drafts
 from specdec_t5x.core.checks import is_finite
 
-# Seconds before a lost draft is asked again: the first, and the longest, time.
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
-# For the first answer, before which programs are compiled.
+# Seconds until a lost draft is asked again. The time doubles up to the longest wait.
+_FIRST_WAIT = 0.5
+_LONGEST_WAIT = 30.0
+# Seconds for the first answer, which includes compilation.
 _OPENING_SECONDS = 300.0
 _ABOUT_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Remote:
-  """A draft in another process; `drafters.link.Link` asks it.
+  """A draft in another process, for `drafter.Link`.
 
   Attributes:
-    address: host:port, or unix:path, that `python -m specdec_t5x.contrib.link` has.
-    mbits: bandwidth of an emulated link, in Mbit/s each way; 0 limits nothing.
-    delay_ms: delay of the emulated link, each way.
-    timeout_ms: how long an answer may take, beyond what the emulated link does.
+    address: the address of `python -m specdec_t5x.contrib.link`: host:port, or
+      unix:path.
+    mbits: the bandwidth of an emulated link, in Mbit/s per direction; 0 for no limit.
+    delay_ms: the delay of the emulated link, in milliseconds per direction.
+    timeout_ms: the longest time of an answer in milliseconds, without the emulated
+      link's time.
   """
 
   address: str
@@ -57,28 +60,28 @@ class Remote:
 
   @property
   def asker(self) -> "Asker":
-    """The asker of all equal settings. Sessions of the asker outlive programs."""
+    """The asker, shared by equal settings. The asker's sessions outlive programs."""
     return _asker(self)
 
   def counts(self) -> Mapping[str, int]:
-    """Returns the counts so far, of this process."""
+    """Returns this process's counts so far."""
     return dataclasses.asdict(self.asker.counts)
 
 
 @dataclasses.dataclass
 class Counts:
-  """Counts of a link. Bits are those of messages, without gRPC's headers."""
+  """Counts of a link. Bits of messages exclude gRPC's headers."""
 
-  requests: int = 0  # that were answered with drafts
-  tokens: int = 0  # drafted tokens that came
-  bits_sent: int = 0  # to the draft, of all requests
-  bits_received: int = 0  # from it, of all replies
-  lost: int = 0  # requests without a draft in time
-  skipped: int = 0  # drafts that were not asked for, while the link was lost
+  requests: int = 0  # Requests answered with drafts.
+  tokens: int = 0  # Received draft tokens.
+  bits_sent: int = 0  # Bits of all requests.
+  bits_received: int = 0  # Bits of all replies.
+  lost: int = 0  # Requests without a draft in time.
+  skipped: int = 0  # Omitted requests while the link was lost.
 
 
 class Lost(Exception):
-  """There is no draft this time; says why."""
+  """No draft came; the message states the reason."""
 
 
 class Asker:
@@ -86,7 +89,7 @@ class Asker:
 
   Args:
     remote: the address and the emulated link.
-    call: sends a request, with seconds to wait; by default over gRPC.
+    call: from a request and a time in seconds to a reply; None for gRPC.
   """
 
   def __init__(
@@ -95,15 +98,15 @@ class Asker:
     self.counts = Counts()
     self._remote = remote
     self._call = call or _over_grpc(remote.address)
-    # Random numbers of sessions, and the inputs that the draft's process has of each.
+    # The random number of each session, and the inputs that the draft's process has.
     self._numbers: dict[Setup, int] = {}
     self._sources: dict[Setup, np.ndarray] = {}
     self._wait = 0.0
     self._not_before = 0.0
-    self._vocab_size: Any = None  # The draft's; asked for once.
+    self._vocab_size: Any = None  # The draft's vocab_size, after the first `check`.
 
   def check(self, vocab_size: int) -> None:
-    """Raises a ValueError where no draft answers, or one of another vocabulary."""
+    """Raises a ValueError if no draft answers, or the vocabularies differ."""
     address = self._remote.address
     if self._vocab_size is None:
       try:
@@ -124,9 +127,9 @@ class Asker:
       )
 
   def check_batch(self, setup: Setup) -> None:
-    """Raises a ValueError where the draft's process refuses so large a session.
+    """Raises a ValueError if the draft's process refuses so large a session.
 
-    A draft that does not answer is no reason: it may come back.
+    A draft that does not answer raises no error, as the draft may come back.
     """
     try:
       status, _ = self._about(dataclasses.astuple(setup))
@@ -145,16 +148,16 @@ class Asker:
     return status, others
 
   def ask(self, setup: Setup, *arrays: Any) -> tuple[np.ndarray, ...]:
-    """Returns one draft of every row.
+    """Returns a draft of every row.
 
     Args:
-      setup: of the session.
-      *arrays: encoder inputs [B, E], sequences [B, S], their lengths [B], which rows
-        have ended [B], uniforms [B, G, L].
+      setup: the session's setup.
+      *arrays: the encoder inputs [B, E], the sequences [B, S], the sequences' lengths
+        [B], whether each row has ended [B], the uniforms [B, G, L].
 
     Returns:
-      Tokens [B, G], the tokens and weights of their distributions [B, G, K], and which
-      rows have a draft.
+      The drafted tokens [B, G], the kept tokens [B, G, K] and weights [B, G, K] of the
+      distributions, and whether each row has a draft [B].
     """
     source, sequences, lengths, ended, uniforms = map(np.asarray, arrays)
     if time.monotonic() < self._not_before:
@@ -171,12 +174,12 @@ class Asker:
     return tokens, kept, kept, np.zeros(setup.rows, bool)
 
   def _asked(self, setup, source, sequences, lengths, ended, uniforms) -> Drafts:
-    source = source.copy()  # A callback's arrays may end with it.
+    source = source.copy()  # A callback's arrays may be invalid after the callback.
     is_known = np.array_equal(self._sources.get(setup), source)
     ask = Ask(~ended, lengths, sequences, uniforms, None if is_known else source)
     status, parts = self._exchanged(setup, ask)
     if status == wire.NO_SESSION and is_known:
-      # The draft's process was started anew.
+      # The draft's process was restarted.
       del self._sources[setup]
       ask = dataclasses.replace(ask, source=source)
       status, parts = self._exchanged(setup, ask)
@@ -189,15 +192,15 @@ class Asker:
     return drafts
 
   def _exchanged(self, setup: Setup, ask: Ask) -> tuple[Any, list[Any]]:
-    """Returns the status of the reply to a request, and its other parts."""
+    """Returns the status and the other parts of the reply to a request."""
     number = self._numbers.setdefault(setup, random.getrandbits(32))
     opening = None if ask.source is None else dataclasses.astuple(setup)
     is_open = setup in self._sources
     seconds = self._remote.timeout_ms / 1e3 if is_open else _OPENING_SECONDS
     request = wire.message(number, opening, *ask.packed(setup))
-    answered, status, parts = wire.parts_of(self._sent(request, seconds))
-    if answered != number:
-      raise Lost(f"it answered session {answered}, not {number}")
+    reply_number, status, parts = wire.parts_of(self._sent(request, seconds))
+    if reply_number != number:
+      raise Lost(f"it answered session {reply_number}, not {number}")
     return status, parts
 
   def _sent(self, request: bytes, seconds: float) -> bytes:
@@ -209,7 +212,7 @@ class Asker:
     return reply
 
   def _travel(self, message: bytes) -> None:
-    """Waits as long as a message is on the emulated link."""
+    """Waits for the time of a message on the emulated link."""
     remote = self._remote
     seconds = remote.delay_ms / 1e3
     if remote.mbits:
@@ -240,9 +243,9 @@ _asker = functools.cache(Asker)
 
 def _over_grpc(address: str) -> Callable[[bytes, float], bytes]:
   """Returns a function that sends bytes and waits for bytes."""
-  # A process that is started again is found again soon.
-  soon = (("grpc.max_reconnect_backoff_ms", 1000),)
-  channel = grpc.insecure_channel(address, options=(*OPTIONS, *soon))
+  # Reconnects to a restarted process within a second.
+  reconnect = ("grpc.max_reconnect_backoff_ms", 1000)
+  channel = grpc.insecure_channel(address, options=(*OPTIONS, reconnect))
   send = channel.unary_unary(f"/{SERVICE}/{METHOD}")
 
   def call(request: bytes, seconds: float) -> bytes:

@@ -1,10 +1,10 @@
-"""Drafting in another process, which sends the distributions of its draws.
+"""Drafting in another process, which sends drafts with their distributions.
 
-One host callback an iteration asks the process of the draft (`contrib.link`). An answer
-that is lost is an empty draft: the target goes on by itself.
+A host callback per iteration asks the draft's process (`contrib.link`). A lost answer
+counts as an empty draft, and the target decodes without a draft.
 
-Shapes: B rows, G gamma, K kept tokens, E input length, S sequence buffer, L uniforms a
-decision.
+Shapes: B rows, G gamma, K kept tokens, E input length, S sequence buffer, L uniforms
+per decision.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from specdec_t5x.decoding.drafter import Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.stepwise import gamma_knob
 
-_MOST_NUMBERS = 2**24  # of one array of a message
+_MOST_NUMBERS = 2**24  # The largest size of an array in a message.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Setup:
   """The settings of a session, on which both sides agree.
 
   Attributes:
-    gamma: tokens a draft.
+    gamma: the number of tokens of a draft.
     truncation: the truncation of the draft's distributions.
     sampling: the adjustment of the distributions before the truncation.
-    vocab_size: of target and draft.
-    rows: B.
-    inputs: E.
-    slots: S.
+    vocab_size: the vocabulary size of target and draft.
+    rows: B, the number of rows.
+    inputs: E, the length of the inputs.
+    slots: S, the length of the sequence buffer.
   """
 
   gamma: int
@@ -70,45 +70,46 @@ class Setup:
 
   @property
   def kept(self) -> int:
-    """K; 0 where tokens are certain, and no distribution is sent."""
+    """K; 0 if tokens are certain, as no distribution is sent then."""
     return 0 if self.sampling.certain else self.truncation.size(self.vocab_size)
 
   @property
   def draws(self) -> int:
-    """How many uniforms a token takes."""
+    """The number of uniforms per token."""
     if self.kept:
       return draws_per_token(self.kept)
     return WORDS if self.sampling.coupled else 0
 
   @classmethod
   def unpacked(cls, part: Any) -> "Setup":
-    """Returns the setup in a message, as `dataclasses.astuple` gives it.
+    """Returns the setup of a message, given the result of `dataclasses.astuple`.
 
     Raises:
       ValueError: if the part of the message is no setup.
     """
     try:
-      gamma, cut, sampling, *sizes = part
-      return cls(gamma, Truncation(*cut), Sampling(*sampling), *sizes)
+      gamma, truncation, sampling, *sizes = part
+      return cls(gamma, Truncation(*truncation), Sampling(*sampling), *sizes)
     except TypeError as error:
       raise ValueError(f"Expected a setup, got {part!r:.99}.") from error
 
 
 @dataclasses.dataclass(frozen=True)
 class Link(Drafter):
-  """Up to gamma tokens from a draft elsewhere; its state is the encoder's input.
+  """Receives up to gamma tokens from a draft in another process.
 
-  `propose` draws the tokens again, from the received distributions and with the same
-  uniforms, and keeps the draft up to the first token that differs. Each kept token is
-  therefore drawn from a received distribution, whatever the other side's arithmetic,
-  and a token's place in the draft depends on the tokens before the place alone.
+  The drafter's state is the encoder's input. `propose` draws the tokens again, from the
+  received distributions and with the same uniforms, and keeps the draft up to the first
+  token that differs. Each kept token is therefore drawn from a received distribution,
+  for any arithmetic of the other side. Whether a token is kept depends only on the
+  earlier tokens.
 
   Attributes:
-    remote: a `client.Remote`, or another object with its methods; hashable, and equal
-      for equal settings.
-    gamma: most tokens a draft.
-    top_k: tokens of a distribution that are sent; 0 is all.
-    top_p: how much of their mass; the message is none the shorter.
+    remote: a `client.Remote`, or another object with the same methods; hashable, and
+      equal for equal settings.
+    gamma: the most tokens of a draft.
+    top_k: the number of tokens of a distribution that are sent; 0 sends all.
+    top_p: the kept part of these tokens' mass; the message keeps the same size.
   """
 
   remote: Any
@@ -129,7 +130,7 @@ class Link(Drafter):
     return tree.chain(self.gamma)
 
   def check(self, target: Any) -> None:
-    """Raises a ValueError where no draft of the target's vocabulary answers."""
+    """Raises a ValueError if no draft with the target's vocabulary answers."""
     self.remote.asker.check(target.config.vocab_size)
 
   def check_batch(
@@ -140,18 +141,18 @@ class Link(Drafter):
     self.remote.asker.check_batch(setup)
 
   def check_export(self) -> None:
-    """Raises a ValueError: an exported program has no other process to ask."""
+    """Raises a ValueError, as an exported program cannot ask another process."""
     raise ValueError(
       "A draft in another process can't be exported: the program would ask for it. "
       "Leave out configs/contrib/link.gin."
     )
 
   def start(self, context: Context) -> Int[Array, "B E"]:
-    """Returns the input."""
+    """Returns the encoder's input."""
     return context.source
 
   def counted(self) -> Mapping[str, int]:
-    """Returns what went over the link so far, for a run's record."""
+    """Returns the link's counts so far, for a run's record."""
     return self.remote.counts()
 
   def propose(
@@ -159,50 +160,54 @@ class Link(Drafter):
   ) -> tuple[Proposal, Int[Array, "B E"]]:
     """Asks for a draft; see `decoding.drafter.Drafter`."""
     check_uniforms(uniforms, self.gamma)
+    rows, inputs = state.drafter_state.shape
     setup = self._setup(
       context.sampling,
       context.target.vocab_size,
-      *state.drafter_state.shape,
+      rows,
+      inputs,
       state.sequences.shape[1],
     )
-    # Here, where the program is made, and not in the middle of decoding.
+    # The check runs when the program is traced, not in the middle of decoding.
     self.remote.asker.check_batch(setup)
-    given = uniforms[..., uniforms.shape[-1] - setup.draws :]
-    tokens, distribution, is_there = self._asked(setup, state, given)
+    uniforms = uniforms[..., uniforms.shape[-1] - setup.draws :]
+    tokens, distribution, has_draft = self._asked(setup, state, uniforms)
     if not setup.kept:
-      is_valid = jnp.broadcast_to(is_there[:, None], tokens.shape)
+      is_valid = jnp.broadcast_to(has_draft[:, None], tokens.shape)
       return Proposal(tokens, None, is_valid, self.tree), state.drafter_state
-    own = distribution.draw(given).astype(jnp.int32)
+    redrawn = distribution.draw(uniforms).astype(jnp.int32)
     is_distribution = distribution.total > 0
-    # The first token counts, whatever the other side drew there: it is of a
-    # distribution of the known tokens. Each later distribution is of the other side's
-    # draft.
-    same = jnp.cumprod(own == tokens, axis=1)
+    # The first token counts for any draw of the other side, because the first
+    # distribution depends only on the known tokens. Each later distribution depends on
+    # the other side's draft.
+    same = jnp.cumprod(redrawn == tokens, axis=1)
     same = jnp.pad(same, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
-    is_valid = is_there[:, None] & ((same * jnp.cumprod(is_distribution, axis=1)) > 0)
+    is_valid = has_draft[:, None] & ((same * jnp.cumprod(is_distribution, axis=1)) > 0)
     probs = distribution.dense(context.target.vocab_size)
     probs = jnp.where(is_distribution[..., None], probs, 0.0)
-    return Proposal(own, probs, is_valid, self.tree), state.drafter_state
+    return Proposal(redrawn, probs, is_valid, self.tree), state.drafter_state
 
   def _setup(self, sampling, vocab_size, rows, inputs, slots) -> Setup:
-    # Nothing is kept beyond the vocabulary; so numbers of any size fit in a message.
-    cut = Truncation(min(self.top_k, vocab_size), self.top_p)
+    # The vocabulary limits the numbers of kept tokens, so that any top_k of the user
+    # fits in a message.
+    truncation = Truncation(min(self.top_k, vocab_size), self.top_p)
     sampling = dataclasses.replace(sampling, top_k=min(sampling.top_k, vocab_size))
-    return Setup(self.gamma, cut, sampling, vocab_size, rows, inputs, slots)
+    return Setup(self.gamma, truncation, sampling, vocab_size, rows, inputs, slots)
 
   def _asked(self, setup, state, uniforms) -> tuple[Array, SparseProbs, Array]:
-    drafted = jax.ShapeDtypeStruct((setup.rows, self.gamma), jnp.int32)
-    kept = jax.ShapeDtypeStruct((*drafted.shape, setup.kept), jnp.int32)
-    shapes = drafted, kept, kept, jax.ShapeDtypeStruct((setup.rows,), bool)
-    # Unordered: each draft goes into the next iteration's state, so none is asked for
-    # before the last one came.
-    tokens, kept, weights, is_there = io_callback(
+    """Returns tokens, distributions and whether each row has a draft."""
+    tokens_shape = jax.ShapeDtypeStruct((setup.rows, self.gamma), jnp.int32)
+    kept_shape = jax.ShapeDtypeStruct((*tokens_shape.shape, setup.kept), jnp.int32)
+    rows_shape = jax.ShapeDtypeStruct((setup.rows,), bool)
+    # The callback is unordered: each draft goes into the next iteration's state, so a
+    # request always follows the previous answer.
+    tokens, kept, weights, has_draft = io_callback(
       lambda *arrays: self.remote.asker.ask(setup, *arrays),
-      shapes,
+      (tokens_shape, kept_shape, kept_shape, rows_shape),
       state.drafter_state,
       state.sequences,
       state.lengths,
       state.ended,
       uniforms,
     )
-    return tokens, SparseProbs(kept, weights), is_there
+    return tokens, SparseProbs(kept, weights), has_draft

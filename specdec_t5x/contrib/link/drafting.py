@@ -1,7 +1,7 @@
 """The draft's side of a link: a network, and the known tokens of each row.
 
-Shapes: B rows, G gamma, K kept tokens, E input length, S sequence buffer, L uniforms a
-token.
+Shapes: B rows, G gamma, K kept tokens, E input length, S sequence buffer, L uniforms
+per token.
 """
 
 import functools
@@ -24,7 +24,7 @@ from specdec_t5x.native import distributions
 from specdec_t5x.network.functional import extend_fn, lacks_encoder, start_decoding
 from specdec_t5x.network.transformer import check_encoder
 
-# Tokens that are read at once where the draft has missed some.
+# The number of tokens per call when the draft's cache lacks known tokens.
 _BLOCK = 16
 
 
@@ -35,8 +35,8 @@ class Rows:
   Attributes:
     source: the encoder's inputs.
     sequences: the tokens, the start token first.
-    lengths: how many of them are known.
-    cache: the network's.
+    lengths: the number of known tokens.
+    cache: the network's cache.
     read: the tokens in the cache, from the first slot on.
   """
 
@@ -48,11 +48,11 @@ class Rows:
 
 
 class Drafting:
-  """Drafts for sessions, each of rows of its own.
+  """Drafts for sessions with separate rows.
 
   Args:
     start: from the parameters, inputs [B, E] and a number of slots to an empty cache.
-    extend: from the parameters to the function that scores tokens.
+    extend: from the parameters to the network's `extend`.
     params: the network's parameters.
     vocab_size: the number of the network's tokens.
   """
@@ -65,8 +65,10 @@ class Drafting:
     vocab_size: int,
   ):
     self.vocab_size = vocab_size
-    self._start_cache, self._extend, self._params = start, extend, params
-    # Compiled once for each shape, for all sessions.
+    self._start_cache = start
+    self._extend = extend
+    self._params = params
+    # Compiled once per shape, for all sessions.
     self._start = jax.jit(self._started, static_argnums=2)
     self._step = jax.jit(self._stepped, static_argnums=2)
 
@@ -76,23 +78,28 @@ class Drafting:
     network = model.network
     if lacks_encoder(network):
       check_encoder(network.config)
+
+    def start(params, inputs, slots):
+      _, cache = start_decoding(network, params, inputs, slots)
+      return cache
+
     return cls(
-      lambda params, *sizes: start_decoding(network, params, *sizes)[1],
+      start,
       functools.partial(extend_fn, network),
       jax.device_put(model.params),
       network.config.vocab_size,
     )
 
   def size(self, setup: Setup) -> int:
-    """Returns the bytes that a session's cache takes; nothing is made."""
+    """Returns the size of a session's cache in bytes, without an allocation."""
     source = jax.ShapeDtypeStruct((setup.rows, setup.inputs), np.int32)
     cache = self._start.eval_shape(self._params, source, setup.slots)
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
 
   def open(self, setup: Setup) -> Rows:
-    """Returns the rows of a session before its first request.
+    """Returns the rows of a session before the first request.
 
-    All programs are compiled by then.
+    `open` compiles all programs of the session.
     """
     source = np.zeros((setup.rows, setup.inputs), np.int32)
     tokens = np.zeros((setup.rows, setup.slots), np.int32)
@@ -101,33 +108,41 @@ class Drafting:
     rows = Rows(source, tokens, lengths, cache, tokens)
     uniforms = np.zeros((setup.rows, setup.gamma, setup.draws), np.float32)
     ask = Ask(lengths > 0, lengths, tokens, uniforms, None)
-    _, again = self.draft(setup, rows, ask)
-    # Returned arrays go into the next step, after inputs that change.
-    cache = _chosen(lengths > 0, cache, again.cache)
-    self.draft(setup, again.replace(cache=cache), ask)
+    _, next_rows = self.draft(setup, rows, ask)
+    # Later requests pass arrays of earlier steps, and a cache with replaced rows. The
+    # second draft compiles the programs for such arguments.
+    cache = _chosen(lengths > 0, cache, next_rows.cache)
+    self.draft(setup, next_rows.replace(cache=cache), ask)
     return rows
 
   def draft(self, setup: Setup, rows: Rows, ask: Ask) -> tuple[Drafts, Rows]:
-    """Returns a draft of the live rows, and the rows after it."""
+    """Returns a draft of the live rows, and the rows after the draft."""
     source = rows.source if ask.source is None else ask.source
-    is_new, cache = (source != rows.source).any(axis=1), rows.cache
+    is_new = (source != rows.source).any(axis=1)
+    cache = rows.cache
     if is_new.any():
       fresh = self._start(self._params, source, setup.slots)
       cache = _chosen(is_new, fresh, cache)
     rows = Rows(source, ask.sequences, ask.lengths, cache, rows.read)
-    params = self._params
-    tokens, distribution, cache, read = self._step(params, rows, setup, ask.uniforms)
-    # A distribution that is no number has no weights, which says so; greedily it is no
-    # token.
+    tokens, distribution, cache, read = self._step(
+      self._params, rows, setup, ask.uniforms
+    )
+    # At temperature 0 the token of NaN logits is -1, which a message cannot hold. In
+    # sampling a NaN distribution has only zero weights, which mark the error.
     tokens = np.maximum(np.asarray(tokens), 0)
-    kept = weights = np.zeros((*tokens.shape, 0), np.int32)
-    if distribution is not None:
-      kept, weights = np.asarray(distribution.tokens), np.asarray(distribution.weights)
+    if distribution is None:
+      kept = np.zeros((*tokens.shape, 0), np.int32)
+      weights = kept
+    else:
+      kept = np.asarray(distribution.tokens)
+      weights = np.asarray(distribution.weights)
     return Drafts(tokens, kept, weights), rows.replace(cache=cache, read=read)
 
   def _started(self, params, source, slots):
-    # Room for a block that overruns, and for what never is no input.
-    source = source if source.shape[1] else jnp.zeros((source.shape[0], 1), jnp.int32)
+    # An empty input becomes a token of padding. The cache has room for an overrunning
+    # block.
+    if not source.shape[1]:
+      source = jnp.zeros((source.shape[0], 1), jnp.int32)
     return self._start_cache(params, source, slots + _BLOCK)
 
   def _stepped(self, params, rows: Rows, setup: Setup, uniforms):
@@ -136,7 +151,7 @@ class Drafting:
     same = jnp.cumprod(rows.read == rows.sequences, axis=1).sum(axis=1)
     cache = rows.cache.at(jnp.minimum(rows.cache.index, same))
     cache = _caught_up(extend, cache, rows.sequences, lengths)
-    # Drafting reads a decode's state, of which these parts are known.
+    # Drafting reads only the sequences, lengths and cache of a decode's state.
     keys = jax.random.split(jax.random.key(0), lengths.shape[0])
     state = initial_state(cache, cache, keys, 1, 1)
     tokens, distribution, cache = drafted_sparsely(
@@ -147,7 +162,7 @@ class Drafting:
       setup.truncation,
       distributions.adjusted_probs,
     )
-    # The sequences with the draft behind them, as far as there is room.
+    # Appends the draft to the sequences; tokens beyond the buffer are dropped.
     places = lengths[:, None] + jnp.arange(setup.gamma)
     row_numbers = jnp.arange(lengths.shape[0])[:, None]
     read = rows.sequences.at[row_numbers, places].set(tokens, mode="drop")
@@ -157,29 +172,29 @@ class Drafting:
 def _caught_up(
   extend: ExtendFn, cache: Cache, sequences: Int[Array, "B S"], lengths: Int[Array, "B"]
 ) -> Cache:
-  """Returns the cache with all but the last two known tokens in it."""
+  """Returns the cache with all known tokens but the last two."""
   padded = jnp.pad(sequences, ((0, 0), (0, _BLOCK)))
 
-  def lacks_some(cache):
+  def lacks_tokens(cache):
     return (cache.index < lengths - 2).any()
 
-  def read_more(cache):
-    # A row that lacks none reads its last tokens again.
+  def read_block(cache):
+    # A row with a complete cache reads the row's last tokens again.
     start = jnp.minimum(cache.index, jnp.maximum(lengths - 2, 0))
     places = start[:, None] + jnp.arange(_BLOCK)
     tokens = jnp.take_along_axis(padded, places, axis=1)
     _, _, cache = extend(cache.at(start), tokens)
     return cache.at(jnp.minimum(start + _BLOCK, jnp.maximum(lengths - 2, 0)))
 
-  return jax.lax.while_loop(lacks_some, read_more, cache)
+  return jax.lax.while_loop(lacks_tokens, read_block, cache)
 
 
 @jax.jit
 def _chosen(is_new: Bool[Array, "B"], new: Cache, old: Cache) -> Cache:
-  """Returns the rows of a new cache where they are new."""
+  """Returns the cache with new rows from `new` and all other rows from `old`."""
 
   def choose(new, old):
-    is_mine = is_new.reshape(-1, *[1] * (new.ndim - 1))
-    return jnp.where(is_mine, new, old)
+    is_new_row = is_new.reshape(-1, *[1] * (new.ndim - 1))
+    return jnp.where(is_new_row, new, old)
 
   return jax.tree.map(choose, new, old)

@@ -1,4 +1,4 @@
-"""A draft's process, started from this one: for benchmarks and tests."""
+"""Starts a draft's process, for benchmarks and tests."""
 
 import contextlib
 import re
@@ -9,18 +9,18 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def drafting(draft: str, dtype: str = "float32", *more: str) -> Iterator[str]:
-  """Starts `python -m specdec_t5x.contrib.link`, and ends it.
+  """Starts `python -m specdec_t5x.contrib.link`, and ends the process at the exit.
 
   Args:
     draft: the draft's checkpoint.
-    dtype: of the draft.
+    dtype: the draft's dtype.
     *more: further flags.
 
   Yields:
-    Its address.
+    The address of the process.
 
   Raises:
-    ValueError: where it does not start; says why.
+    ValueError: if the process does not start; states the reason.
   """
   command = [sys.executable, "-m", "specdec_t5x.contrib.link", "--draft", draft]
   flags = ["--address", "localhost:0", "--dtype", dtype, *more]
@@ -33,12 +33,12 @@ def drafting(draft: str, dtype: str = "float32", *more: str) -> Iterator[str]:
 
 
 def address_of(process: subprocess.Popen) -> str:
-  """Waits until a draft's process answers; returns the address that it prints.
+  """Waits until a draft's process answers, and returns the printed address.
 
   Raises:
-    ValueError: where it ends instead.
+    ValueError: if the process ends instead.
   """
   for line in process.stdout:
-    if found := re.search(r" at (\S+)\.$", line.rstrip()):
-      return found[1]
+    if match := re.search(r" at (\S+)\.$", line.rstrip()):
+      return match[1]
   raise ValueError(f"The draft's process ended with status {process.wait()}.")

@@ -1,4 +1,4 @@
-"""The process that drafts: answers messages of `wire` over gRPC."""
+"""The draft's process: answers messages of `wire` over gRPC."""
 
 import collections
 import dataclasses
@@ -13,7 +13,7 @@ from specdec_t5x.contrib.link.wire import Ask
 
 SERVICE = "specdec_t5x.Link"
 METHOD = "answer"
-# Sessions that are kept; the one that was longest not asked for goes first.
+# The most open sessions. The least recently used session is closed first.
 _SESSIONS = 8
 OPTIONS = (
   ("grpc.max_send_message_length", 2**28),
@@ -23,7 +23,7 @@ OPTIONS = (
 
 @dataclasses.dataclass
 class Session:
-  """Rows of a client, the settings of its drafts, and the bytes that its rows take."""
+  """The settings and rows of a session, and the size of the cache in bytes."""
 
   setup: Setup
   rows: Rows
@@ -31,23 +31,25 @@ class Session:
 
 
 class Answers:
-  """From requests to replies, bytes both; a bad request's reply says so.
+  """Answers requests with replies, both bytes. A reply to a bad request says so.
 
   Args:
-    drafting: drafts.
-    most_bytes: that the caches of all sessions may take.
+    drafting: the draft.
+    most_bytes: the most bytes of the caches of all sessions.
   """
 
   def __init__(self, drafting: Drafting, most_bytes: int):
-    self._drafting, self._most = drafting, most_bytes
+    self._drafting = drafting
+    self._most_bytes = most_bytes
     self._sessions: collections.OrderedDict[int, Session] = collections.OrderedDict()
 
   def answer(self, request: bytes) -> bytes:
-    """Returns drafts, or why there are none.
+    """Returns drafts, or the reason why there are no drafts.
 
     Args:
-      request: a message of a session with a `wire.Ask`. Without one it asks for the
-        size of the draft's vocabulary, and whether a session would be too large.
+      request: a message of a session with a `wire.Ask`. A message without a `wire.Ask`
+        asks for the size of the draft's vocabulary, and whether a session would be too
+        large.
     """
     number = 0
     try:
@@ -69,49 +71,51 @@ class Answers:
     return wire.message(number, wire.OK, *drafts.packed(session.setup, ask.live))
 
   def _size(self, setup):
-    """Returns the bytes of a session; raises a ValueError where it is refused."""
+    """Returns the bytes of a session; raises a ValueError if the session is refused."""
     if setup.vocab_size != self._drafting.vocab_size:
       raise ValueError(
         f"the draft's vocabulary has {self._drafting.vocab_size} tokens."
       )
-    if (size := self._drafting.size(setup)) > self._most:
+    size = self._drafting.size(setup)
+    if size > self._most_bytes:
       raise ValueError(
-        f"it holds at most {self._most} bytes of caches, and {setup.rows} rows of "
-        f"{setup.inputs} input tokens and {setup.slots} places take {size}."
+        f"it holds at most {self._most_bytes} bytes of caches, and {setup.rows} rows "
+        f"of {setup.inputs} input tokens and {setup.slots} places take {size}."
       )
     return size
 
   def _open(self, number, setup, size):
-    """Opens a session unless it is open; others end where they leave no room."""
-    kept = self._sessions
-    if number in kept and kept[number].setup == setup:
+    """Opens a session unless the session is open; closes others to make room."""
+    sessions = self._sessions
+    if number in sessions and sessions[number].setup == setup:
       return
-    kept.pop(number, None)
-    while kept and (
-      len(kept) >= _SESSIONS
-      or sum(session.size for session in kept.values()) + size > self._most
+    sessions.pop(number, None)
+    while sessions and (
+      len(sessions) >= _SESSIONS
+      or sum(session.size for session in sessions.values()) + size > self._most_bytes
     ):
-      kept.popitem(last=False)
-    kept[number] = Session(setup, self._drafting.open(setup), size)
+      sessions.popitem(last=False)
+    sessions[number] = Session(setup, self._drafting.open(setup), size)
 
 
 def serve(drafting: Drafting, address: str, most_bytes: int) -> tuple[grpc.Server, int]:
-  """Starts to answer, in threads of this process.
+  """Starts a server in a thread of this process.
 
   Args:
-    drafting: drafts.
-    address: host:port, or unix:path; port 0 is a free one.
-    most_bytes: as for `Answers`.
+    drafting: the draft.
+    address: host:port, or unix:path; port 0 stands for a free port.
+    most_bytes: the most bytes of the caches of all sessions.
 
   Returns:
-    The server, and its port.
+    The server, and the server's port.
 
   Raises:
-    ValueError: where the address can't be had.
+    ValueError: if the server can't listen at the address.
   """
   answers = Answers(drafting, most_bytes)
-  # One at a time, in the order they came: a session's questions follow one another.
-  # And one process an address: else gRPC lets several share it, and each other's rows.
+  # A single thread answers requests in order, since each request of a session depends
+  # on the previous request. Without so_reuseport only one process can have the address;
+  # otherwise gRPC lets several processes share the address, and mixes up their rows.
   server = grpc.server(
     futures.ThreadPoolExecutor(max_workers=1),
     options=(*OPTIONS, ("grpc.so_reuseport", 0)),

@@ -1,12 +1,12 @@
 """The messages: msgpack arrays of a format's name, a session's number and bytes.
 
-The receiver checks every part before using it: lengths against the session's setup,
-tokens against the vocabulary, distributions for being distributions. All replies of a
-session with the same number of live rows have the same size, so neither the time that a
-reply takes nor its loss depends on what was drawn.
+The receiver checks every part before use: lengths against the session's setup, tokens
+against the vocabulary, and weights for the properties of a distribution. All replies of
+a session with the same number of live rows have the same size. Therefore neither the
+time nor the loss of a reply depends on the drawn tokens.
 
-Shapes: B rows, R of them that have not ended, G gamma, K kept tokens, E input length, S
-sequence buffer, L uniforms a token.
+Shapes: B rows, R live rows, G gamma, K kept tokens, E input length, S sequence buffer,
+L uniforms per token.
 """
 
 import dataclasses
@@ -22,9 +22,13 @@ from specdec_t5x.core.checks import is_whole
 
 # The number rises when the messages change.
 FORMAT = "SL2"
-# Statuses of a reply; every other one is the reason why there is no draft.
-OK, NO_SESSION = "ok", "no session"
-_WEIGHT, _LENGTH, _UNIFORM = "<u2", "<u2", "<f4"
+# Statuses of a reply. Any other status is the reason why there is no draft.
+OK = "ok"
+NO_SESSION = "no session"
+# Data types in messages.
+_WEIGHT = "<u2"
+_LENGTH = "<u2"
+_UNIFORM = "<f4"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +36,10 @@ class Ask:
   """A request for drafts.
 
   Attributes:
-    live: which rows are drafted.
+    live: whether each row needs a draft.
     lengths: the number of known tokens of each row.
     sequences: the tokens of each row.
-    uniforms: of each token.
+    uniforms: the uniforms of each token.
     source: the encoder's inputs; None if the session has them.
   """
 
@@ -47,19 +51,23 @@ class Ask:
 
   def packed(self, setup: Setup) -> list[bytes | None]:
     """Returns the parts of a message: the live rows and the inputs of all rows."""
-    live, lengths = self.live, self.lengths[self.live]
+    live = self.live
+    lengths = self.lengths[live]
     sequences = self.sequences[live, : lengths.max(initial=0)]
+    source = self.source
+    if source is not None:
+      source = source.astype(token_type(setup)).tobytes()
     return [
       live.astype("u1").tobytes(),
       lengths.astype(_LENGTH).tobytes(),
       sequences.astype(token_type(setup)).tobytes(),
       self.uniforms[live].astype(_UNIFORM).tobytes(),
-      None if self.source is None else self.source.astype(token_type(setup)).tobytes(),
+      source,
     ]
 
   @classmethod
   def unpacked(cls, parts: Sequence[Any], setup: Setup) -> "Ask":
-    """Returns the request in a message's parts, with zeros in rows that are not live.
+    """Returns the request of a message's parts, with zeros in rows that are not live.
 
     Raises:
       ValueError: if the parts are no request of this setup.
@@ -101,32 +109,34 @@ class Drafts:
   weights: np.ndarray  # [B, G, K]
 
   def packed(self, setup: Setup, live: np.ndarray) -> list[bytes]:
-    """Returns the parts of a message; a whole vocabulary's tokens are left out."""
-    is_whole = setup.kept == setup.vocab_size
+    """Returns the parts of a message, without `kept` if all tokens are kept."""
+    kept = b""
+    if setup.kept != setup.vocab_size:
+      kept = self.kept[live].astype(token_type(setup)).tobytes()
     return [
       self.tokens[live].astype(token_type(setup)).tobytes(),
-      b"" if is_whole else self.kept[live].astype(token_type(setup)).tobytes(),
+      kept,
       self.weights[live].astype(_WEIGHT).tobytes(),
     ]
 
   @classmethod
   def unpacked(cls, parts: Sequence[Any], setup: Setup, live: np.ndarray) -> "Drafts":
-    """Returns the drafts in a message's parts.
+    """Returns the drafts of a message's parts.
 
     Raises:
       ValueError: if the parts are no drafts, if a token is not in the vocabulary, if a
         distribution has a token twice, or if float32 can't sum the weights exactly.
     """
     tokens, kept, weights = parts
-    shape = int(live.sum()), setup.gamma
-    tokens = _tokens(tokens, shape, setup)
-    shape = *shape, setup.kept
-    weights = _array(weights, shape, _WEIGHT).astype(np.int32)
+    tokens_shape = int(live.sum()), setup.gamma
+    kept_shape = *tokens_shape, setup.kept
+    tokens = _tokens(tokens, tokens_shape, setup)
+    weights = _array(weights, kept_shape, _WEIGHT).astype(np.int32)
     if setup.kept == setup.vocab_size:
       _array(kept, (0,), "u1")
-      kept = np.broadcast_to(np.arange(setup.kept, dtype=np.int32), shape)
+      kept = np.broadcast_to(np.arange(setup.kept, dtype=np.int32), kept_shape)
     else:
-      kept = _tokens(kept, shape, setup)
+      kept = _tokens(kept, kept_shape, setup)
     if (np.diff(kept, axis=-1) < 1).any():
       raise ValueError("A distribution's tokens must be ascending, each once.")
     largest = weights.sum(axis=-1, dtype=np.int64).max(initial=0)
@@ -144,14 +154,14 @@ def message(number: int, *parts: Any) -> bytes:
   """Returns a message of a session as bytes.
 
   Args:
-    number: of the session.
-    *parts: None, bytes, numbers, strings, and tuples of them.
+    number: the session's number.
+    *parts: None, bytes, numbers, strings, and tuples of these types.
   """
   return msgpack.packb([FORMAT, number, *parts], default=np.generic.item)
 
 
 def parts_of(data: bytes) -> tuple[int, Any, list[Any]]:
-  """Returns a message's session, its setup or status, and its other parts.
+  """Returns a message's session number, setup or status, and other parts.
 
   Raises:
     ValueError: if the bytes are no message of this format.
@@ -169,7 +179,7 @@ def parts_of(data: bytes) -> tuple[int, Any, list[Any]]:
 
 
 def _array(data, shape, dtype):
-  """Returns bytes as an array; a ValueError if they are no array of this shape."""
+  """Returns bytes as an array; raises a ValueError if the size differs."""
   size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
   if not isinstance(data, bytes) or len(data) != size:
     raise ValueError(f"Expected an array of {size} bytes for {shape}.")
@@ -177,16 +187,15 @@ def _array(data, shape, dtype):
 
 
 def _tokens(data, shape, setup):
-  """Returns bytes as tokens; a ValueError if one is not in the vocabulary."""
+  """Returns bytes as tokens; raises a ValueError for a token outside the vocabulary."""
   tokens = _array(data, shape, token_type(setup))
   if tokens.max(initial=0) >= setup.vocab_size:
-    vocab_size = setup.vocab_size
-    raise ValueError(f"Expected tokens below {vocab_size}, got {tokens.max()}.")
+    raise ValueError(f"Expected tokens below {setup.vocab_size}, got {tokens.max()}.")
   return tokens.astype(np.int32)
 
 
 def _spread(rows, live):
-  """Returns the live rows among zeros."""
+  """Returns an array of all rows, with zeros in rows that are not live."""
   all_rows = np.zeros((live.size, *rows.shape[1:]), rows.dtype)
   all_rows[live] = rows
   return all_rows
